@@ -2,7 +2,9 @@
  * of ordinary size, so that a lane settles without malloc. */
 #include <stdlib.h>
 
-#include "client/internal.h"
+#include "base/assert.h"
+#include "client/arena.h"
+#include "client/client.h"
 
 #define BLOCK_MIN  (64u << 10)
 #define BLOCK_KEEP (4u << 20)

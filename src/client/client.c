@@ -7,8 +7,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/errors.h"
-#include "client/internal.h"
+#include "base/thread.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "client/master.h"
+#include "client/outage.h"
+#include "client/secure.h"
 
 void tarn_call_init(tarn_call *call) {
     *call = (tarn_call){.size = sizeof(*call)};

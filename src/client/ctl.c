@@ -12,7 +12,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "client/internal.h"
+#include "base/assert.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "client/master.h"
+#include "client/secure.h"
+#include "tls/tls.h"
 #include "transport/tcp/frame.h"
 
 #define READ_BYTES (64u << 10)

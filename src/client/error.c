@@ -6,7 +6,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/error.h"
 
 static _Thread_local char last_error[1024];
 

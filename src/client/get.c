@@ -6,9 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/htab.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "client/placement.h"
+#include "engine/engine.h"
+#include "engine/placed.h"
 
 struct chunk {
     const size_t *order;

@@ -5,7 +5,10 @@
 #ifndef TARN_CLIENT_GET_H
 #define TARN_CLIENT_GET_H
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/lane.h"
+#include "client/placement.h"
+#include "engine/engine.h"
 #include "engine/placed.h"
 
 /*   WANTED ──MGETREPLICAS LEASE──> PLACED ──read, verified──> FINISHED

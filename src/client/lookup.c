@@ -2,7 +2,13 @@
  * without harm. */
 #include <stdlib.h>
 
-#include "client/internal.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "client/answer.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/lane.h"
 
 #define LOOKUP_KEYS 32768 /* keys in one request */
 

@@ -6,8 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/htab.h"
-#include "client/internal.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/master.h"
+#include "client/outage.h"
+#include "client/secure.h"
 
 #define SENTINEL_MS         1000u /* for one of them to connect and to answer */
 #define SENTINEL_ANSWER_MAX (64u << 10)

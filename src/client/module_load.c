@@ -4,8 +4,10 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "base/assert.h"
 #include "base/log.h"
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/error.h"
 #include "module/loader.h"
 
 struct search {

@@ -3,7 +3,8 @@
 #ifndef TARN_CLIENT_PUT_H
 #define TARN_CLIENT_PUT_H
 
-#include "client/internal.h"
+#include "client/lane.h"
+#include "client/placement.h"
 
 /*   WANTED ──MPUTSTART──> OPEN ──bytes──> WRITTEN ──MPUTEND──> FINISHED
  *     ^                    │                │ connection broke: MPUTEND again, with the same token

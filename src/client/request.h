@@ -3,6 +3,8 @@
 #ifndef TARN_CLIENT_REQUEST_H
 #define TARN_CLIENT_REQUEST_H
 
+#include "client/arena.h"
+#include "client/ctl.h"
 #include "wire/options.h"
 
 struct arena;

@@ -13,7 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/internal.h"
+#include "base/assert.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/master.h"
+#include "client/outage.h"
+#include "client/secure.h"
 
 #define SCOUTS_MAX      SERVERS_MAX
 #define SCOUT_MS        15u   /* between two questions */

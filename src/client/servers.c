@@ -1,6 +1,14 @@
 /* Where the master is when the URL names the servers of the pool themselves, without Sentinels: the
  * one that leads, and of several the one with the highest epoch, is the master. */
-#include "client/internal.h"
+#include "base/assert.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/master.h"
+#include "client/outage.h"
+#include "client/secure.h"
 
 #define SERVER_MS         1000u /* for one of them to connect and to answer */
 #define SERVER_ANSWER_MAX (64u << 10)

@@ -1,7 +1,11 @@
 /* Counters and histograms of a client: the sum over its lanes, read while they work. */
 #include <stdio.h>
 
-#include "client/internal.h"
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "client/outage.h"
 
 /* Words lie between the size and the transports. */
 static void add_counters(tarn_stats *sum, const tarn_stats *c) {

@@ -3,9 +3,12 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/assert.h"
 #include "base/hex.h"
 #include "base/near.h"
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/master.h"
 
 void tarn_options_init(tarn_options *o) {
     *o = (tarn_options){

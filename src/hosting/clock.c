@@ -6,6 +6,7 @@
  * drift: the bound grows until a better one comes.
  *
  * CLOCK_BOOTTIME, because it goes on while this machine sleeps, as the master's clock does. */
+#include "base/assert.h"
 #include "hosting/hosting.h"
 
 #define DRIFT_DIVISOR 1000 /* 0.1 % */

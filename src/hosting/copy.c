@@ -2,7 +2,9 @@
  * that the master chose in our own memory. */
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "client/client.h"
 #include "hosting/hosting.h"
 
 /* One client for all copies of this host, connected when the first is made. */

@@ -3,6 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/master.h"
+#include "client/secure.h"
 #include "hosting/hosting.h"
 
 #define SCOUT_WAIT_MS 100u

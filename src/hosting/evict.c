@@ -7,7 +7,10 @@
  * is on disk, and is told of the parts after that, from the start. */
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/client.h"
 #include "hosting/hosting.h"
 
 #define EVICTED_BATCH   500u

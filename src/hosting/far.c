@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "base/thread.h"
+#include "client/client.h"
+#include "client/outage.h"
 #include "hosting/hosting.h"
 
 #define ROOM_POLL_MS                                                                               \

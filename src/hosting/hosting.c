@@ -1,7 +1,7 @@
 /* Hosting as programs call it: set-up, tear-down, and what callers may see while the control thread
  * works. */
-#include "hosting/hosting.h"
 #include "host/place.h"
+#include "hosting/hosting.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -15,7 +15,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "client/master.h"
+#include "client/secure.h"
 #include "transport/uri.h"
 
 #define DATA_TIMEOUT_MS 30000u /* silence of a client in the middle of a frame */

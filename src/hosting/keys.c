@@ -7,8 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/htab.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/client.h"
 #include "hosting/hosting.h"
 #include "transport/transport.h"
 

@@ -1,5 +1,10 @@
 /* A connection to the master on which requests are under way while the control thread does other
  * things. Answers come in the order of requests; each has a function that is waiting for it. */
+#include "base/assert.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
 #include "hosting/hosting.h"
 
 void link_init(struct hosting_link *l) {

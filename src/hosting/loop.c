@@ -7,7 +7,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
 #include "hosting/hosting.h"
 
 #define TURN_MS 1000u /* at least a turn in so long */

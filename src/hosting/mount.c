@@ -3,7 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/client.h"
+#include "client/placement.h"
 #include "hosting/hosting.h"
 
 #define SERVE_PATIENCE_MS 5000u

@@ -7,8 +7,11 @@
  * by NODE OFFER at the same time. Entries are kept as: struct offer_head, key, CRCs. */
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/htab.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/client.h"
 #include "hosting/hosting.h"
 
 #define OFFER_BATCH  500u

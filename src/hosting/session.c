@@ -9,7 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/master.h"
 #include "hosting/hosting.h"
 
 #define IDLE_BEAT_MS   10u                 /* the least between heartbeats that bring nothing */

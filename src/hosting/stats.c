@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
+#include "client/client.h"
 #include "hosting/hosting.h"
 
 #define TIER_ROW(...) FIGURE_ROW(struct tier_stats, __VA_ARGS__)

@@ -4,8 +4,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/secure.h"
 #include "hosting/hosting.h"
+#include "tls/tls.h"
 
 static struct tls_context *data_context(void *arg) {
     return secure_take(&((struct tarn_host *)arg)->data_tls);

@@ -6,7 +6,12 @@
  *                       offered (or dropped) */
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/placement.h"
 #include "hosting/hosting.h"
 
 void task_free(struct task *t) {

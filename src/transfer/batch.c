@@ -7,6 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
+#include "base/thread.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
 #include "transfer/transfer.h"
 
 #define REGISTER_MS                                                                                \

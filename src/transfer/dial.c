@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
 #include "transfer/transfer.h"
 #include "transport/uri.h"
 

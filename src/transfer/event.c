@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/error.h"
 #include "transfer/transfer.h"
 
 bool transfer_events_full(const struct tarn_transfer *t) {

@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/error.h"
 #include "transfer/transfer.h"
 
 #define FORGET_MS 60000u /* who asks for an aborted label within this time learns why */

@@ -3,6 +3,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "engine/engine.h"
 #include "transfer/transfer.h"
 
 #define STALE_MAX 64u /* regions that are no more, of which an engine still holds what it knew */

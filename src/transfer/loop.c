@@ -8,9 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/log.h"
-#include "transfer/transfer.h"
+#include "client/client.h"
+#include "client/ctl.h"
 #include "net/net.h"
+#include "transfer/transfer.h"
 
 #define TURN_MS     1000u /* at least a turn in so long */
 #define REST_MS     5000u /* between looks at connections that rest */

@@ -8,7 +8,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "base/thread.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/master.h"
+#include "client/placement.h"
 #include "transfer/transfer.h"
 
 #define TTL_MS     30000u

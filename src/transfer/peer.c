@@ -8,6 +8,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+#include "base/thread.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/lane.h"
 #include "transfer/transfer.h"
 
 tarn_status transfer_peer_usable(const struct tarn_transfer_peer *p) {

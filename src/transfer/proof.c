@@ -16,6 +16,8 @@
  * between two ends that know the secret, and reads along as anybody does who sits there. */
 #include <sodium.h>
 
+#include "base/assert.h"
+#include "client/client.h"
 #include "transfer/transfer.h"
 
 static_assert(TRANSFER_PROOF >= crypto_generichash_BYTES_MIN &&

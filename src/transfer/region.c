@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/error.h"
 #include "transfer/transfer.h"
 
 static struct transfer_region *overlapping(const struct tarn_transfer *t, const char *address,

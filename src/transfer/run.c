@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "engine/engine.h"
 #include "transfer/transfer.h"
 
 size_t tarn_transfer_merge(int op, void *local, const uint64_t *local_blocks, uint32_t region,

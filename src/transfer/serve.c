@@ -12,9 +12,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/log.h"
-#include "transfer/transfer.h"
+#include "client/client.h"
 #include "net/net.h"
+#include "transfer/transfer.h"
 
 #define IN_MAX (256u << 10) /* a request in the making */
 

@@ -6,10 +6,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/log.h"
-#include "transfer/transfer.h"
+#include "base/thread.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
 #include "host/place.h"
 #include "net/net.h"
+#include "transfer/transfer.h"
 
 #define SECRET_MIN 8u
 #define BACKLOG    128

@@ -19,7 +19,12 @@
 
 #include "base/htab.h"
 #include "base/wheel.h"
-#include "client/internal.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/lane.h"
+#include "engine/engine.h"
 #include "host/host.h"
 #include "resp/resp.h"
 #include "tarn_transfer.h"

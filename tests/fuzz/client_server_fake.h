@@ -19,11 +19,14 @@
 #include <unistd.h>
 
 #include "../buf_splice.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/segment_header.h"
-#include "transfer/transfer.h"
+#include "client/answer.h"
+#include "client/client.h"
 #include "resp/resp.h"
+#include "transfer/transfer.h"
 #include "transport/place.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/frame.h"

@@ -3,6 +3,8 @@
  * shared, the next which calls, and all that follow what is answered. Nothing may crash, hang, or
  * write where it should not; what a call calls delivered is as long as it says. */
 #include "client_server_fake.h"
+#include "base/assert.h"
+#include "client/client.h"
 
 #define CALLS_MAX 12u
 #define BUFFER    (UINT64_C(5) << 20)

@@ -1,5 +1,6 @@
 /* Columns become items and keys, and results become columns. */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/error.h"
 
 #include "../test.h"
 

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "fake_internal.h"
+#include "base/assert.h"
+#include "client/client.h"
 
 struct fake_pool fake = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 

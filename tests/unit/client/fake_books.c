@@ -6,7 +6,10 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
+#include "client/client.h"
+#include "client/placement.h"
 #include "fake_internal.h"
 
 static void say_str(struct fake_conn *c, const char *s) {

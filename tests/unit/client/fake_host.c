@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 
 #include "fake_internal.h"
+#include "base/assert.h"
+#include "client/client.h"
 #include "transport/tcp/frame.h"
 
 static void hello(struct fake_conn *c) {

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "fake.h"
+#include "client/placement.h"
 #include "transport/grant.h"
 
 #define CONNS       128

@@ -14,8 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "client/client.h"
 #include "resp/resp.h"
 
 #define MASTER_CONNS   64

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "client/client.h"
 #include "transport/transport.h"
 
 static struct {

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "pool.h"
+#include "client/client.h"
 
 #define MIB (1u << 20)
 

@@ -2,8 +2,10 @@
  * (tests/modules/rdma.c) brings no transport. */
 #include <limits.h>
 
+#include "base/assert.h"
 #include "base/log.h"
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/error.h"
 #include "module/loader.h"
 
 #include "../test.h"

@@ -1,5 +1,9 @@
 /* Which hosts are left alone, by whom, and for how long. */
-#include "client/internal.h"
+#include "base/assert.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/lane.h"
+#include "client/outage.h"
 
 #include "../test.h"
 

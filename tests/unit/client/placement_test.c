@@ -1,9 +1,15 @@
 /* What the server answers, decoded: good answers, and answers that make no sense. */
 #include <hiredis/read.h>
 
-#include "client/internal.h"
-#include "client/put.h"
+#include "base/assert.h"
 #include "base/crc32c.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/placement.h"
+#include "client/put.h"
+#include "engine/engine.h"
+#include "engine/placed.h"
 
 #include "../test.h"
 

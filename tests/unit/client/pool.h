@@ -5,6 +5,7 @@
 #include "../test.h"
 
 #include "base/clock.h"
+#include "client/client.h"
 #include "fake.h"
 #include "tarn.h"
 

@@ -1,6 +1,9 @@
 /* One of the hosts is a real one, in a process of its own: killed, stopped, reached by shared
  * memory. */
 #include "pool.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/outage.h"
 
 #include "../../transport/world.h"
 

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "pool.h"
+#include "client/client.h"
+#include "client/outage.h"
 
 #define MIB (1u << 20)
 

@@ -1,5 +1,7 @@
 /* Puts with one and more replicas whose hosts, or whose master, fail in the middle. */
 #include "pool.h"
+#include "base/clock.h"
+#include "client/client.h"
 
 #define MIB (1u << 20)
 

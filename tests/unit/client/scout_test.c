@@ -2,8 +2,11 @@
  * only say so. */
 #include "../test.h"
 
+#include "base/assert.h"
 #include "base/log.h"
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/master.h"
+#include "client/placement.h"
 #include "fake_master.h"
 
 #define SLAVE  "*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:1\r\n$7\r\nconnect\r\n:-1\r\n"

@@ -7,8 +7,16 @@
 
 #include "../certs.h"
 #include "../test.h"
+#include "base/assert.h"
 #include "base/log.h"
-#include "client/internal.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/ctl.h"
+#include "client/error.h"
+#include "client/master.h"
+#include "client/secure.h"
+#include "tls/tls.h"
 
 #define LARGE (8u << 20)
 

@@ -4,6 +4,8 @@
 
 #include "base/assert.h"
 #include "base/buf.h"
+#include "base/clock.h"
+#include "client/client.h"
 #include "fake_transport.h"
 
 static bool registered;

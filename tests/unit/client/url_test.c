@@ -1,5 +1,10 @@
 /* URLs and the options they carry. */
-#include "client/internal.h"
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "client/master.h"
+#include "client/secure.h"
 
 #include "../test.h"
 

@@ -8,8 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/buf.h"
 #include "base/crc32c.h"
+#include "client/client.h"
 #include "pool/tier.h"
 
 #define DISK_WAIT_S 20

@@ -1,10 +1,14 @@
 /* A storage node against a master that plays a script, and a slow tier that does as it is told. */
 #include "../test.h"
 
+#include "../client/fake_master.h"
 #include "base/log.h"
 #include "hosting/hosting.h"
-#include "../client/fake_master.h"
 #include "fake_tier.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "client/client.h"
+#include "client/error.h"
 #include "host/host_internal.h"
 
 /* --- a node and its master --- */

@@ -1,10 +1,11 @@
 /* What a storage node tells its master of transports of modules: keys of segments, reports. */
 #include "../test.h"
 
-#include "base/log.h"
-#include "hosting/hosting.h"
 #include "../client/fake_master.h"
 #include "../client/fake_transport.h"
+#include "base/log.h"
+#include "client/client.h"
+#include "hosting/hosting.h"
 
 /* --- a node and its master --- */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../test.h"
+#include "client/client.h"
 #include "transfer/transfer.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -8,7 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/log.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "client/client.h"
+#include "client/error.h"
 
 /* --- who may --- */
 

@@ -17,6 +17,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "engine/engine.h"
 
 /* --- merging --- */
 

@@ -1,0 +1,172 @@
+/* What the files of libtarn share. Nothing here is exported.
+ *
+ *   tarn_client ── lanes[] ── lane ──┬── ctl      control connection (RESP)
+ *        │                           ├── engine   data connections
+ *        │                           └── segments what SEGMENT INFO said, per id
+ *        ├── outages: hosts that could not be reached a moment ago
+ *        └── direct: one more lane, for views and writers. Its leases are counted by view, so
+ *                    that a get of the same key through another lane (another connection) never
+ *                    ends them.
+ *
+ * Locks, in this order: tarn_async.mutex, tarn_client.direct_mutex, tarn_client.mutex. A lane that
+ * is taken belongs to its taker; nothing in it is locked. */
+#ifndef TARN_CLIENT_CLIENT_H
+#define TARN_CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "base/clock.h"
+#include "base/thread.h"
+#include "client/error.h"
+#include "client/lane.h"
+#include "client/master.h"
+#include "client/outage.h"
+#include "client/placement.h"
+#include "engine/placed.h"
+#include "tarn.h"
+#include "wire/options.h"
+
+#define CRC_BLOCK     PLACED_BLOCK
+#define DEADLINE_NONE UINT64_MAX
+/* What a transfer may take beyond the timeout of its call: 100 MB/s, the rate put-timeout
+ * assumes. */
+#define BYTES_PER_MS UINT64_C(100000)
+
+#define CLIENT_MAGIC 0x7a12c11eu
+
+struct registered {
+    void *address;
+    size_t len;
+    uint64_t identity; /* never given twice in this process */
+    bool device;       /* only a NIC may touch it */
+    int fd;            /* of a device's: its dma-buf, ours */
+    uint64_t offset;
+};
+
+struct tarn_client {
+    uint32_t magic;
+    pid_t pid;
+    tarn_options options; /* strings owned */
+    struct whereabouts master;
+    char own_host[192]; /* what SEGMENT INFO must say for shm */
+    char *node;         /* the storage node it reads for, whose look-ups are no uses; NULL */
+    pthread_mutex_t mutex;
+    pthread_cond_t freed; /* a lane became free */
+    struct lane **lanes;
+    size_t n_lanes;
+    struct registered registered[REGISTER_MAX];
+    size_t n_registered;
+    unsigned n_devices; /* of these, memory of a device; atomic */
+    uint64_t registered_gen;
+    pthread_mutex_t direct_mutex;
+    struct lane *direct;
+    struct tarn_view *views;       /* open ones, under direct_mutex */
+    struct tarn_mapping *mappings; /* likewise */
+    struct outages outages;
+    bool told_no_shm; /* atomic: why memory of this machine is not mapped */
+    const char *only; /* the transport of options; NULL: any */
+    char hint[120];   /* ... for errors of moving bytes: "", or that no other was allowed */
+    /* schemes whose modules could not be loaded, and are not tried again; under mutex */
+    char no_module[TRANSPORTS_MAX][TRANSPORT_SCHEME_MAX + 1];
+    uint64_t n_views, n_writers;
+    uint64_t async_pending; /* atomic */
+};
+
+/* Is any of it memory of a device, which the CPU must not touch? */
+bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov);
+/* tarn_connect for a storage node of that name (NULL: for anybody), which makes its copies through
+ * it. */
+tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
+                           tarn_client **client_p);
+/* NULL or of another process: the status to return, noted. */
+tarn_status client_usable(const struct tarn_client *client);
+/* For a registration of memory: never given twice in this process. */
+uint64_t client_identity(void);
+tarn_status client_check_key(const void *key, size_t key_len);
+uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, uint64_t bytes);
+void client_call_copy(tarn_call *to, const tarn_call *from); /* from may be NULL or older */
+void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from);
+/* The direct lane, connected and locked; direct_give unlocks. */
+tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
+void direct_give(struct tarn_client *client);
+/* lane_retry for the direct lane: others have it while this call waits for what is not now. */
+bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_status status,
+                  uint64_t deadline);
+
+/* --- get.c, put.c, lookup.c: what runs on a lane --- */
+
+/* Its memory; one is for an item without iovecs. */
+const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);
+struct get_options {
+    uint64_t deadline;    /* DEADLINE_NONE: none */
+    bool extend_deadline; /* by the time the bytes take */
+    uint64_t lease_ms, wait_ms;
+    bool allocate; /* give items without memory a block of their own */
+};
+tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
+                    const struct get_options *options);
+tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
+                    uint64_t deadline);
+/* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0:
+ * at all) are to be avoided. */
+tarn_status put_options_check(const tarn_put_options *o);
+void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,
+                      struct wire_put *put);
+tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
+                          uint64_t deadline, size_t *length_p);
+
+/* --- module_load.c, url.c --- */
+
+/* Is this transport there, for a client that may use it? Loads its module, NAME.so, at the first
+ * call, and remembers a failure for this client. For when a host offers it. */
+bool client_module_has(struct tarn_client *client, const char *scheme);
+/* Loads what is not there. Where it was looked for, and what was wrong there: a failure for who
+ * insists. */
+tarn_status client_module_require(const char *scheme, const char *module_path);
+#define CLIENT_MODULE_USUAL "rdma" /* for who has to know before a host offers something */
+/* The option transport: *only_p is a scheme, NULL for "auto". TARN_EINVAL, or as above. */
+tarn_status client_module_choose(const char *name, const char *module_path, const char **only_p);
+/* The only transport that may be used, if hosts have to announce it. NULL: it is not so. */
+const char *client_module_wanted(const struct tarn_client *client);
+
+/* url.c */
+tarn_status url_parse(const char *url, tarn_options *options, struct whereabouts *master_p);
+void url_options_free(tarn_options *options);
+/* For errors of moving bytes: "", or what TLS did not like, or that only one transport was
+ * allowed. */
+static inline const char *lane_hint(const struct lane *lane) {
+    return lane->no_tls[0] != '\0' ? lane->no_tls : lane->client->hint;
+}
+/* Owned copies of the strings of from (may be NULL, may be of an older size). */
+void url_options_copy(tarn_options *to, const tarn_options *from);
+
+static inline uint64_t now_ms(void) {
+    return clock_boot_ms();
+}
+static inline uint64_t add_sat(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* --- replica.c: all parts of one --- */
+
+/* Makes the engine know its segments, as segment_ensure. */
+tarn_status replica_ensure(struct lane *lane, const struct replica *r, bool write,
+                           uint64_t deadline);
+/* Pointers into its segments, which were ensured. false: not all of it can be mapped here. */
+bool replica_map(struct lane *lane, const struct replica *r, bool write,
+                 struct iovec pieces[EXTENTS_MAX]);
+/* Is any of its segments like that? */
+bool replica_is(struct lane *lane, const struct replica *r,
+                bool (*is)(struct lane *lane, uint32_t segment));
+/* It has served something, or has failed; away: so that its host is better left alone. */
+void replica_worked(struct lane *lane, const struct replica *r);
+void replica_failed(struct lane *lane, const struct replica *r, tarn_status status, bool away);
+
+/* --- stats.c --- */
+
+/* What is kept by slot, of one transport. */
+uint64_t client_bytes_of(const uint64_t by_slot[TRANSPORTS_MAX], const char *scheme);
+
+#endif

@@ -1,0 +1,86 @@
+/* The control connection. */
+#ifndef TARN_CLIENT_CTL_H
+#define TARN_CLIENT_CTL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+#include "client/answer.h"
+#include "client/arena.h"
+#include "tarn.h"
+
+/* Requests are numbered as they are sent and answered in that order. An answer nobody waits for is
+ * skipped: its number is in the skip ring, or not above skip_until (requests that a failed call
+ * left behind). */
+#define CTL_SKIP_MAX 256
+#define ANSWER_MAX   (UINT64_C(1) << 30) /* of a server: no value that it sends in-band is larger */
+struct ctl {
+    int fd;                 /* -1: closed */
+    struct tls_stream *tls; /* NULL: plain */
+    struct redisReader *reader;
+    struct buf out;
+    struct buf args;   /* of the request that is being built, as RESP */
+    size_t argc;       /* so many */
+    const char *begun; /* its name, for texts */
+    uint64_t sent, received;
+    uint64_t skip[CTL_SKIP_MAX]; /* ring, ascending */
+    size_t skip_head, skip_count;
+    uint64_t skip_until;
+    uint64_t answer_max;      /* bytes of an unfinished answer; after ctl_open it is ANSWER_MAX */
+    bool loopback;            /* the peer is this machine */
+    char host[256], port[16]; /* of the peer, as it was opened */
+    const char *what;         /* the last request's name, for texts */
+};
+struct secure;
+void ctl_init(struct ctl *c);
+/* Connects, and shakes hands where secure has a context (NULL: none). */
+tarn_status ctl_open(struct ctl *c, const struct secure *secure, const char *host, const char *port,
+                     uint64_t deadline);
+void ctl_close(struct ctl *c);
+/* Is there something that the socket did not take yet? */
+bool ctl_wants_to_send(const struct ctl *c);
+/* Building a request: begin, its arguments (they are copied), commit. what is its name in texts,
+ * and static. */
+void ctl_begin(struct ctl *c, const char *what);
+void ctl_arg(struct ctl *c, const void *data, size_t len);
+void ctl_arg_u64(struct ctl *c, uint64_t v);
+void ctl_arg_i64(struct ctl *c, int64_t v);
+static inline void ctl_arg_str(struct ctl *c, const char *s) {
+    ctl_arg(c, s, strlen(s));
+}
+/* Queues it and sends what the socket takes. skip: nobody will ask for the answer; TARN_EAGAIN (and
+ * not sent) when CTL_SKIP_MAX such answers are on their way. */
+tarn_status ctl_commit(struct ctl *c, bool skip);
+/* All of these at once. argv[0] must be static. lens NULL: the arguments are terminated strings. */
+tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip);
+/* AUTH, if the options have a user or a password. */
+tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip);
+/* The next answer that is not skipped. TARN_ETIMEOUT: not until then; it may still come. Any other
+ * failure closes the connection. */
+tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t until);
+/* The same, and a deadline that passes is a failure. Any failure closes the connection. Deadline on
+ * CLOCK_BOOTTIME ms. */
+tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p,
+                        uint64_t deadline);
+/* The same without waiting: TARN_EAGAIN while no answer is whole. Sends what the socket takes, too.
+ * A half answer stays in the arena, so that one is to be reset right after an answer, and only
+ * then. */
+tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p);
+/* What is unanswered now will be skipped. */
+void ctl_abandon(struct ctl *c);
+
+/* What is said first on a connection, in one round trip: AUTH, CLIENT SETINFO, CLIENT SETNAME, ROLE
+ * and a last request. */
+struct greeting {
+    const char *info[5][2]; /* name and value; NULL: not said */
+    size_t n_info;
+    const char *name;    /* NULL: not said */
+    bool role;           /* it has to lead */
+    const char *last[2]; /* what must be answered; [1] may be NULL */
+    bool strict;         /* ... and without an error */
+    const char *whom;    /* for texts */
+};
+tarn_status ctl_greet(struct ctl *c, struct arena *arena, const tarn_options *o,
+                      const struct greeting *g, uint64_t deadline, struct answer **last_p);
+
+#endif

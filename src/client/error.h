@@ -1,0 +1,23 @@
+/* The thread's last error, and what is checked of options. */
+#ifndef TARN_CLIENT_ERROR_H
+#define TARN_CLIENT_ERROR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/status.h"
+#include "tarn.h"
+
+/* Notes the text and returns status, so that callers write: return fail(TARN_EINVAL, "...",
+ * ...). */
+tarn_status fail(tarn_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void log_default_once(void);
+
+/* A number among options, from 1 on. */
+struct option_range {
+    const char *name;
+    uint64_t value, max; /* UINT64_MAX: no limit */
+};
+/* TARN_EINVAL, with what is allowed. init: the function that sets the defaults. */
+tarn_status check_ranges(const struct option_range *ranges, size_t n, const char *init);
+
+#endif
