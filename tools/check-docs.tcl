@@ -130,7 +130,7 @@ foreach {all status code} [regexp -all -inline {X\((TARN_\w+), "(\w*)", ERROR_} 
 # No other code leaves the server for a client to guess about, but those of Redis that are said in
 # Redis' words.
 set redis {CODE UNBLOCKED NOTBUSY EXECABORT NOMASTERLINK NOPROTO WRONGPASS NOAUTH NOPERM EPOCH GAP}
-foreach file [glob src/cmd/*.c] {
+foreach file [glob src/front/*.c src/inband/*.c src/ha/*.c src/commands/*.c] {
     foreach {all code} [regexp -all -inline {"-([A-Z]{3,}) } [read_file $file]] {
         if {$code ni $codes && $code ni $redis && $code ne "ERR"} {
             lappend problems "$file says $code, which is not in src/base/errors.h"

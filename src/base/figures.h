@@ -11,7 +11,7 @@
  *       POOL_FIGURES(FIGURE_MEMBER)
  *   };
  *   #define ROW(...) FIGURE_ROW(struct pool_figures, __VA_ARGS__)
- *   const struct figure pool_figures[] = {POOL_FIGURES(ROW){NULL}};
+ *   const struct figure pool_figures[] = {POOL_FIGURES(ROW){.name = NULL}};
  *
  * and shown with FIGURES(walk, pool_figures, f, pool_free, pool_moves): those from the first member
  * to the last. What is worked out when somebody asks has no member; it is declared where it is

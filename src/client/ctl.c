@@ -290,12 +290,14 @@ void ctl_arg(struct ctl *c, const void *data, size_t len) {
 
 void ctl_arg_u64(struct ctl *c, uint64_t v) {
     char digits[24];
-    ctl_arg(c, digits, u64_to_dec(v, digits));
+    size_t n = u64_to_dec(v, digits);
+    ctl_arg(c, digits, n);
 }
 
 void ctl_arg_i64(struct ctl *c, int64_t v) {
     char digits[24];
-    ctl_arg(c, digits, i64_to_dec(v, digits));
+    size_t n = i64_to_dec(v, digits);
+    ctl_arg(c, digits, n);
 }
 
 tarn_status ctl_commit(struct ctl *c, bool skip) {

@@ -178,7 +178,8 @@ static struct get_result proven(struct getting *g, size_t i) {
     w->proving = false;
     placed_read_only(&w->read, w->read.at);
     tarn_status status = set_range(g, &g->items[i], w);
-    return status == TARN_OK ? (struct get_result){.next = GET_TURNED} : get_over(status);
+    if (status != TARN_OK) return get_over(status);
+    return (struct get_result){.next = GET_TURNED};
 }
 
 static struct get_result piece_failed(struct getting *g, size_t i, tarn_status status,

@@ -308,7 +308,7 @@ static void count_segments(struct cluster_figures *f) {
 }
 
 #define ROW(...) FIGURE_ROW(struct cluster_figures, __VA_ARGS__)
-const struct figure cluster_figures[] = {CLUSTER_FIGURES(ROW){NULL}};
+const struct figure cluster_figures[] = {CLUSTER_FIGURES(ROW){.name = NULL}};
 
 void cluster_get_figures(struct cluster_figures *figures_p) {
     struct cluster_figures *f = figures_p;

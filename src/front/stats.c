@@ -17,7 +17,7 @@
 
 struct stats stats;
 #define ROW(...) FIGURE_ROW(struct stats, __VA_ARGS__)
-const struct figure stats_figures[] = {STATS_FIGURES(ROW){NULL}};
+const struct figure stats_figures[] = {STATS_FIGURES(ROW){.name = NULL}};
 
 static void sample(struct stats_rate *r, uint64_t count) {
     uint64_t ms = server.mono_ms - r->last_ms;

@@ -166,8 +166,8 @@ void host_poll(struct host *h) {
 #define INFO_ROW(type, member, name, help)                                                         \
     FIGURE_ROW_NAMED(struct host_stats, type, member, name, help)
 #define NODE_ROW(type, name, info_name, help) FIGURE_ROW(struct host_stats, type, name, help)
-const struct figure host_figures[] = {HOST_FIGURES(INFO_ROW, INFO_ROW, NO_ROW){NULL}};
-const struct figure host_node_figures[] = {HOST_FIGURES(NODE_ROW, NO_ROW, NODE_ROW){NULL}};
+const struct figure host_figures[] = {HOST_FIGURES(INFO_ROW, INFO_ROW, NO_ROW){.name = NULL}};
+const struct figure host_node_figures[] = {HOST_FIGURES(NODE_ROW, NO_ROW, NODE_ROW){.name = NULL}};
 
 void host_get_stats(const struct host *h, struct host_stats *stats_p) {
     struct host_stats sum = {.max_connections = h->max_connections,

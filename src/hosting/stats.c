@@ -10,9 +10,9 @@
 #define TIER_ROW(...) FIGURE_ROW(struct tier_stats, __VA_ARGS__)
 #define NODE_ROW(...) FIGURE_ROW(struct node_figures, __VA_ARGS__)
 #define FAR_ROW(...)  FIGURE_ROW(struct far_figures, __VA_ARGS__)
-static const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){NULL}};
-static const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){NULL}};
-static const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){NULL}};
+static const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){.name = NULL}};
+static const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){.name = NULL}};
+static const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){.name = NULL}};
 
 struct figures_told {
     struct figure_walk walk;

@@ -35,7 +35,7 @@
 
 struct remote_stats remote_stats;
 #define ROW(...) FIGURE_ROW(struct remote_stats, __VA_ARGS__)
-const struct figure remote_stats_figures[] = {REMOTE_FIGURES(ROW){NULL}};
+const struct figure remote_stats_figures[] = {REMOTE_FIGURES(ROW){.name = NULL}};
 
 static struct mover *mover;
 static struct net_watch mover_watch;

@@ -85,7 +85,7 @@ void store_get_room(const struct store *s, struct store_room *room_p) {
 }
 
 #define ROW(...) FIGURE_ROW(struct store_stats, __VA_ARGS__)
-const struct figure store_figures[] = {STORE_FIGURES(ROW){NULL}};
+const struct figure store_figures[] = {STORE_FIGURES(ROW){.name = NULL}};
 
 void store_get_stats(const struct store *s, struct store_stats *st) {
     *st = s->stat;

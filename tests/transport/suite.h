@@ -305,7 +305,7 @@ TEST(attach_grants_are_checked) {
                                  .size = w.size,
                                  .attach = {attach, attach},
                                  .same_host = true};
-    struct world_uris uris;
+    struct world_uris uris = {.data = ""};
     world_ways(&w, &seg, &uris);
     struct engine_config config;
     engine_config_init(&config);

@@ -440,7 +440,7 @@ static inline void world_tell_of(const struct world *w, struct engine *e, uint64
         .attach = {attach[0], attach[1]},
         .same_host = true,
     };
-    struct world_uris uris;
+    struct world_uris uris = {.data = ""};
     world_ways(w, &s, &uris);
     struct engine_way *way = engine_segment_way(&s, key.uri);
     for (int i = 0; i < 2 && way != NULL; i++)

@@ -14,7 +14,7 @@ struct shelf {
     SHELF_FIGURES(FIGURE_MEMBER)
 };
 #define ROW(...) FIGURE_ROW(struct shelf, __VA_ARGS__)
-static const struct figure shelf_figures[] = {SHELF_FIGURES(ROW){NULL}};
+static const struct figure shelf_figures[] = {SHELF_FIGURES(ROW){.name = NULL}};
 
 /* Writes all that it is told. */
 struct told {

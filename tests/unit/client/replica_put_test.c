@@ -388,14 +388,15 @@ TEST(the_token_is_not_known_any_more) {
 }
 
 TEST(answers_that_make_no_sense) {
+    static const char far_away[] = "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*1\r\n"
+                                   "*5\r\n:1\r\n:7\r\n:0\r\n:19999\r\n$3\r\nabc\r\n";
     static const char *const bad[] = {
         ":7\r\n",
         "*2\r\n$-1\r\n$-1\r\n",
         "*1\r\n*1\r\n:7\r\n",
         "*1\r\n*2\r\n:7\r\n*0\r\n",
         "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$3\r\nssd\r\n*0\r\n",
-        "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*1\r\n*5\r\n:1\r\n:7\r\n:0\r\n:19999\r\n$"
-        "3\r\nabc\r\n",
+        far_away,
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         begin("");
