@@ -49,7 +49,9 @@ static bool load(const char *module_path, struct search *s) {
 
 /* Could its module not be had before? Where add: is it noted now that it cannot? */
 static bool has_failed(struct tarn_client *client, const char *scheme, bool add) {
-    size_t i = 0, max = ARRAY_LEN(client->no_module);
+    /* the last place is kept: a host may name what it likes */
+    bool usual = strcmp(scheme, CLIENT_MODULE_USUAL) == 0;
+    size_t i = 0, max = ARRAY_LEN(client->no_module) - !usual;
     pthread_mutex_lock(&client->mutex);
     while (i < max && client->no_module[i][0] != '\0' && strcmp(client->no_module[i], scheme) != 0)
         i++;
@@ -80,9 +82,10 @@ tarn_status client_module_require(const char *scheme, const char *module_path) {
     const struct transport_ops *t;
     struct buf there = {0};
     tarn_status status = TARN_OK;
+    bool secure = (t = transport_find(scheme)) != NULL && strcmp(t->scheme, scheme) != 0;
     for (size_t i = 0; (t = transport_at(i)) != NULL; i++) buf_printf(&there, ", %s", t->scheme);
     buf_append_char(&there, '\0');
-    if (!is_scheme(scheme))
+    if (!is_scheme(scheme) || secure)
         status = fail(TARN_EINVAL, "transport is one of auto%s, or of a module, not \"%s\"",
                       there.data, scheme);
     else if (!load(module_path, &s))

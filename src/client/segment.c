@@ -136,7 +136,9 @@ static struct engine_way *add_way(struct lane *lane, struct engine_segment *s, c
 /* A socket of this machine that we may connect to. Whoever wonders why his bytes take the longer
  * way is told once. */
 static bool can_attach(struct lane *lane, const struct transport_ops *t, const char *uri) {
-    const char *path = strstr(uri, "://") + 3;
+    const char *path = uri + strlen(t->scheme);
+    if (strncmp(path, "://", 3) != 0) return false;
+    path += 3;
     if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) == 0) return true;
     int error = errno;
     COUNT(lane, shm_unreachable, 1);
@@ -161,7 +163,8 @@ static void decode_endpoints(struct lane *lane, const struct answer *endpoints,
         if (transport_is_secure(a->str) && !lane->client->master.secure.on) {
             ways->wants_tls = true;
         } else if (remote || (s->same_host && can_attach(lane, t, a->str))) {
-            const struct engine_way *way = add_way(lane, s, a->str);
+            const struct engine_way *way =
+                remote ? add_way(lane, s, a->str) : engine_segment_way(s, a->str);
             if (way == NULL) continue;
             ways->any = true;
             ways->mapped |= !remote;

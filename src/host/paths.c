@@ -109,6 +109,13 @@ tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slo
 tarn_status host_transport_add(struct host *h, const char *scheme) {
     MAGIC_CHECK(h, HOST_MAGIC);
     if (path_find(h, scheme) != NULL) return TARN_EEXISTS;
+    const struct transport_ops *t = transport_find(scheme);
+    if (t == NULL || (t->flags & TRANSPORT_ANNOUNCES) == 0) {
+        log_warning("This host does not serve by %s: it would have to be told where to listen "
+                    "(TRANSPORT_ANNOUNCES)",
+                    scheme);
+        return TARN_ENOTSUP;
+    }
     tarn_status status = host_path_open(h, &scheme, 1);
     if (status != TARN_OK) return status;
     struct host_path *p = &h->paths[h->n_paths - 1];

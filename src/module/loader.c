@@ -79,14 +79,23 @@ static bool is_whole(const struct transport_ops *ops) {
     return true;
 }
 
+/* As it may stand in a URI. */
+static bool is_scheme(const char *name) {
+    size_t len = name != NULL ? strspn(name, "abcdefghijklmnopqrstuvwxyz") : 0;
+    return len > 0 && len <= TRANSPORT_SCHEME_MAX && name[len] == '\0';
+}
+
 /* It becomes everybody's when load() has succeeded: until then nobody must find it. */
 static tarn_status add_transport(const struct transport_ops *ops) {
     struct module *m = loading;
     if (m == NULL || ops == NULL) return TARN_EINVAL;
     if (ops->abi != TRANSPORT_ABI || m->its->transport_abi != TRANSPORT_ABI) return TARN_EPROTO;
-    if (ops->scheme == NULL || !is_name(ops->scheme, "", MODULE_NAME_MAX) || !is_whole(ops))
+    if (!is_scheme(ops->scheme) || (ops->secure_scheme != NULL && !is_scheme(ops->secure_scheme)) ||
+        !is_whole(ops))
         return TARN_EINVAL;
-    if (transport_find(ops->scheme) != NULL) return TARN_EEXISTS;
+    if (transport_find(ops->scheme) != NULL ||
+        (ops->secure_scheme != NULL && transport_find(ops->secure_scheme) != NULL))
+        return TARN_EEXISTS;
     for (unsigned i = 0; i < m->transports; i++)
         if (strcmp(m->transport[i]->scheme, ops->scheme) == 0) return TARN_EEXISTS;
     if (m->transports == MODULE_TRANSPORTS_MAX) return TARN_ELIMIT;

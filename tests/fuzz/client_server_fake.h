@@ -308,9 +308,11 @@ static void say_segment(struct buf *out, uint64_t id) {
     say_text(out, "endpoints"), resp_write_array(out, 2);
     snprintf(uri, sizeof(uri), "tcp://127.0.0.1:%u", fake.data_port);
     say_text(out, uri);
+    static const char *const odd[] = {NULL, NULL, NULL, "shm", "shm:", "shm://", "tcp", "://"};
+    unsigned oddity = choice(ARRAY_LEN(odd));
     snprintf(uri, sizeof(uri), "shm://%s",
              fake.shared != (other == 1) ? fake.shm_path : "/nowhere");
-    say_text(out, uri);
+    say_text(out, odd[oddity] != NULL ? odd[oddity] : uri);
     say_text(out, "attach_read"), resp_write_bulk(out, grant, sizeof(grant));
     say_text(out, "attach_write"), resp_write_bulk(out, grant, sizeof(grant));
     say_text(out, "content"), say_text(out, "00000000000000000000000000000000");

@@ -1,6 +1,6 @@
 /* One connection of the data port, server side: a state machine over a non-blocking socket. No
  * threads, no epoll: its owner says what the socket is ready for and gives it turns. That makes it
- * easy to fuzz, too (tests/fuzz/frame_fuzz.c).
+ * easy to fuzz, too (tests/fuzz/transport_frame_fuzz.c).
  *
  *   wait for HELLO --> idle --frame--> replies queued --sent--> idle
  *                       |  \--WRITE--> receiving (or draining, once refused) --> reply queued

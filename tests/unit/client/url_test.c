@@ -227,6 +227,8 @@ TEST(connect_says_what_is_wrong) {
     CHECK(strstr(tarn_last_error(), "tarn-server") != NULL);
     CHECK(c == NULL);
     CHECK_EQ(tarn_connect("tarn://h?transport=pigeon", NULL, &c), TARN_ENOTSUP);
+    /* a scheme of URIs, but no transport: nobody shall take it for a promise of TLS */
+    CHECK_EQ(tarn_connect("tarn://h?transport=tcps", NULL, &c), TARN_EINVAL);
     CHECK_EQ(tarn_connect("tarn://h?timout_ms=5", NULL, &c), TARN_EINVAL);
     CHECK_STR(tarn_last_error(), "URL option \"timout_ms\" is unknown, did you mean timeout_ms?");
     CHECK_EQ(tarn_connect("tarn://h?pigeon=5", NULL, &c), TARN_EINVAL);

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -65,8 +66,10 @@ def in_thread(
     """The method as a coroutine that runs it in one of the client's threads, after the keys have
     come, where there is a wait_ms for them."""
 
+    waits = "wait_ms" in inspect.signature(declared).parameters
+
     async def coroutine(self: AsyncClient, *args: Any, **options: Any) -> T:
-        wait_ms = options.pop("wait_ms", 0)
+        wait_ms = options.pop("wait_ms", 0) if waits else 0
         if wait_ms:
             keys = args[0] if args else options.get("keys", options.get("key"))
             await self._wait_for(_encoded(keys), wait_ms)
@@ -77,7 +80,8 @@ def in_thread(
 
 def _encoded(keys: Any) -> List[bytes]:
     """The bytes of one key or of many."""
-    return [encode_key(key) for key in (keys if isinstance(keys, (list, tuple)) else [keys])]
+    one = isinstance(keys, (str, bytes, bytearray, memoryview))
+    return [encode_key(key) for key in ([keys] if one else keys)]
 
 
 class _Waiter:
