@@ -74,7 +74,7 @@ void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t sin
                : o->pin == TARN_PIN_HARD ? WIRE_PIN_HARD
                                          : 0;
     put->pin_ms = o->pin_ms == 0 ? 1800000 : o->pin_ms;
-    if (o->group_len > 0) put->group = request_word(r, o->group, o->group_len);
+    if (o->group != NULL && o->group_len > 0) put->group = request_word(r, o->group, o->group_len);
     put->ttl_ms = o->ttl_ms;
     put->replace = o->replace;
     put->avoid.n = (uint32_t)outage_names(lane, since_ms, away, WIRE_PREFERS);

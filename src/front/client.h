@@ -41,6 +41,7 @@ enum client_flag {
     CLIENT_FLUSH = 1u << 12,    /* on the list of those with new output */
     CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run, or for ever */
     CLIENT_NO_TOUCH = 1u << 14,
+    CLIENT_ANSWERS = 1u << 15, /* the first slice of a command is under way: job_run */
     CLIENT_MULTI = 1u << 16,   /* its commands are queued: multi.h */
     CLIENT_EXEC = 1u << 17,    /* they are being executed */
     CLIENT_PUBSUB = 1u << 18,  /* listens to channels: pubsub.h */

@@ -526,7 +526,8 @@ static void push(struct client *c, const void *data, size_t len, bool late) {
     bool silent = (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
     bool runs = io->flags & CLIENT_RUNNING && (silent || io->tracker != NULL);
-    late |= c->job != NULL || io->late.len > 0 || runs;
+    bool answers = c->job != NULL || io->flags & CLIENT_ANSWERS;
+    late |= answers || io->late.len > 0 || runs;
     buf_append(late ? &io->late : &io->out.bytes, data, len);
     client_flush_later(c);
     if (UNLIKELY(client_unsent(c) + io->late.len > PUSH_CHECK)) client_output_limit(c);

@@ -112,7 +112,6 @@ static void enter(struct client *c, struct job *job) {
     job->queued = job->stalled = false;
     c->job = job;
     if (job->outer == NULL) count++;
-    stats.jobs_started++;
 }
 
 void job_start(struct client *c, struct job *job) {
@@ -124,14 +123,20 @@ void job_start(struct client *c, struct job *job) {
             return;
         }
     }
+    stats.jobs_started++;
     place(job);
 }
 
 void job_run(struct client *c, struct job *job, size_t size) {
     unsigned own = job_quota(), *budget = c->job != NULL ? step_budget : &own;
-    if (!job->step(c, job, budget)) {
+    unsigned outer = c->io->flags & CLIENT_ANSWERS;
+    c->io->flags |= CLIENT_ANSWERS;
+    bool done = job->step(c, job, budget);
+    c->io->flags = (c->io->flags & ~CLIENT_ANSWERS) | outer;
+    if (!done) {
         struct job *kept = xmemdup(job, size);
         enter(c, kept);
+        stats.jobs_started++;
         place(kept);
     } else if (job->close != NULL) {
         job->close(c, job);

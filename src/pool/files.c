@@ -255,6 +255,7 @@ static tarn_status files_rename(struct tier *t, uint64_t offset, uint64_t versio
         e->version = version;
         htab_insert(&f->by_name, &e->by_name, name_hash(entry_name(e)));
         files_entry_path(e, job->path);
+        f->renames++;
         files_submit(f, job);
     }
     pthread_mutex_unlock(&f->lock);

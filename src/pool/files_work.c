@@ -200,9 +200,10 @@ static tarn_status read_file(struct files *f, const struct files_job *job) {
 }
 
 /* Whoever looked the file's name up may be ahead of, or behind, those who rename it. false: it is
- * gone. */
-static bool name_again(struct files *f, struct files_job *job) {
+ * gone. *last_p: nobody renames anything, so this is the last name to try. */
+static bool name_again(struct files *f, struct files_job *job, bool *last_p) {
     pthread_mutex_lock(&f->lock);
+    *last_p = f->renames == 0;
     const struct files_entry *e = files_entry_at(f, job->offset);
     bool there = e != NULL && e->offset == job->offset;
     if (there) files_entry_path(e, job->path);
@@ -212,8 +213,10 @@ static bool name_again(struct files *f, struct files_job *job) {
 
 static void run_read(struct files *f, struct files_job *job) {
     tarn_status status = read_file(f, job);
-    for (unsigned i = 0; status == TARN_ENOTFOUND && i < RENAME_TRIES && name_again(f, job); i++) {
-        if (i > 0) usleep(RENAME_PAUSE_US);
+    bool last = false;
+    for (unsigned i = 0; status == TARN_ENOTFOUND && !last && i < RENAME_TRIES; i++) {
+        if (!name_again(f, job, &last)) break;
+        if (!last) usleep(RENAME_PAUSE_US);
         status = read_file(f, job);
     }
     pthread_mutex_lock(&f->lock);
@@ -244,11 +247,10 @@ static void run_remove(struct files *f, struct files_job *job) {
 
 static void run_rename(struct files *f, struct files_job *job) {
     int error = renameat(f->root_fd, job->old_path, f->root_fd, job->path) == 0 ? 0 : errno;
-    if (error != 0) {
-        pthread_mutex_lock(&f->lock);
-        count_failure(f, "renaming a file", error);
-        pthread_mutex_unlock(&f->lock);
-    }
+    pthread_mutex_lock(&f->lock);
+    f->renames--;
+    if (error != 0) count_failure(f, "renaming a file", error);
+    pthread_mutex_unlock(&f->lock);
     job_free(job);
 }
 

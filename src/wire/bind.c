@@ -33,7 +33,8 @@ static bool refuse(struct binding *b, const char *fmt, ...) {
 
 /* The first letters tell most apart. */
 static inline bool is_token(struct span word, const char *token) {
-    return word.len > 0 && (word.data[0] | 0x20) == (token[0] | 0x20) && span_case_eq(word, token);
+    return word.len > 0 && word.data != NULL && (word.data[0] | 0x20) == (token[0] | 0x20) &&
+           span_case_eq(word, token);
 }
 
 static bool of_redis(const struct binding *b) {
@@ -287,6 +288,9 @@ static bool option_bind(struct binding *b, const struct wire_arg *args) {
         if (a->token != NULL) {
             if (!is_token(b->argv[b->at], a->token)) continue;
             b->at++;
+            /* whoever asks for the keys of a request looks behind the first */
+            if (*given != 0 && a->counted != NULL)
+                return refuse(b, "%s may be given once", a->token);
             *given = 1;
             return value_bind(b, a);
         }

@@ -167,7 +167,8 @@ enum { WIRE_ERROR_SIZE = 192 };
 
 /* Reads a request into the struct of its command, which is all zero before; what was not given
  * stays zero, or is `absent`. false: error says what is wrong, and the struct may be half full.
- * Options may come in any order; of one that is given twice the later counts. */
+ * Options may come in any order; of one that is given twice the later
+ * counts, but a counted block may be given once. */
 bool wire_bind(const struct wire_command *cmd, const struct span *argv, size_t argc,
                const struct wire_limits *limits, void *options, char error[WIRE_ERROR_SIZE]);
 /* The same for one block, whose first word is argv[at]: all its words are there. */

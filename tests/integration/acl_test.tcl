@@ -152,6 +152,7 @@ test {what concerns every key needs all of them} {
         foreach command $every {assert_error $no_key {$::as {*}$command}}
         assert_match {[0-9]*} [$::as evict KEYS 1 all:none]
         assert_error $no_key {$::as evict KEYS 2 all:none other}
+        assert_error {ERR KEYS may be given once} {$::as evict KEYS 1 all:none KEYS 1 other}
         r acl setuser ann {%R~*}
         assert_equal {all:1 all:2} [lsort [$::as keys all:*]]
         assert_equal v [$::as get other]

@@ -140,6 +140,19 @@ test {RESP3: a message does not cut a reply in two} {
     drop $c
 }
 
+test {RESP3: what a command tells its own client does not cut its reply in two} {
+    r config set notify-keyspace-events KEmn
+    set c [client]
+    $c hello 3
+    $c psubscribe __keyevent@0__:*
+    resp::send $c mexists 3 none:1 none:2 none:3
+    says $c {0 0 0} {pmessage __keyevent@0__:* __keyevent@0__:keymiss none:1} \
+        {pmessage __keyevent@0__:* __keyevent@0__:keymiss none:2} \
+        {pmessage __keyevent@0__:* __keyevent@0__:keymiss none:3}
+    drop $c
+    r config set notify-keyspace-events {}
+}
+
 test {SUBSCRIBE in EXEC} {
     set c [client]
     $c multi
