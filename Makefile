@@ -140,7 +140,8 @@ $(BUILD)/tarn-$(1): $(BUILD)/src/$(1)/main.o $(call archives,$(call with_deps,$(
 endef
 $(foreach m,$(MAINS),$(eval $(call binary_rules,$(m))))
 
-# All of client, hosting and transfer, and what they pull in from the rooms below. What is visible: src/libtarn.map.
+# All of client, hosting and transfer, and what they pull in from the rooms below. What is visible:
+# src/libtarn.map.
 WHOLE_CLIENT := -Wl,-u,tarn_status_text -Wl,--whole-archive $(call archives,$(LIBTARN_WHOLE)) \
                 -Wl,--no-whole-archive $(call archives,$(LIBTARN_REST))
 $(BUILD)/$(LIBTARN): $(call archives,$(LIBTARN_ROOMS)) src/libtarn.map

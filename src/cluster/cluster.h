@@ -2,9 +2,9 @@
  * what they are asked to do, and the tasks that copy, move and store replicas. Plans only: the
  * bytes go from host to host.
  *
- * Knows the books (src/store) and nothing of RESP: src/commands translates NODE, SEGMENT and REPLICA
- * commands into calls here, and hands out work when a heartbeat asks for it. One thread, the
- * master's event loop; there is one cluster per process. Time is an argument (cluster_tick),
+ * Knows the books (src/store) and nothing of RESP: src/commands translates NODE, SEGMENT and
+ * REPLICA commands into calls here, and hands out work when a heartbeat asks for it. One thread,
+ * the master's event loop; there is one cluster per process. Time is an argument (cluster_tick),
  * nothing blocks, and every walk goes in slices of a work budget (cluster_background).
  *
  * Life of a node:
