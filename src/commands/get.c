@@ -139,17 +139,13 @@ static bool prefix_goes_on(struct client *c, struct look *l, struct object *o) {
 
 /* --- one after the other --- */
 
-static struct object *look_at(struct client *c, struct each *each) {
-    return store_find_hashed(server.store, *each_args(c, each), each_hash(c, each, each->at));
-}
-
 static enum each_next look_one(struct client *c, struct each *each, unsigned *budget) {
     struct look *l = CONTAINER_OF(each, struct look, each);
     struct span key = *each_args(c, each);
     if (l->kind == LOOK_MANY && !key_valid(c, key)) return EACH_ON;
-    struct object *o = look_at(c, each);
-    if (!o && l->kind < LOOK_COUNT && l->counts)
-        store_batch_miss(server.store, &l->request, each_hash(c, each, each->at));
+    uint64_t hash = each_hash(c, each, each->at);
+    struct object *o = store_find_hashed(server.store, key, hash);
+    if (!o && l->kind < LOOK_COUNT && l->counts) store_batch_miss(server.store, &l->request, hash);
     if (!o) notify_key(NOTIFY_MISS, "keymiss", key);
     switch (l->kind) {
     case LOOK_ONE:
@@ -194,7 +190,8 @@ static enum each_next look_await(struct client *c, struct each *each, unsigned *
     waiter_remove(&l->waiter);
     each->job.runnable = true;
     if (server.mono_ms < each->job.deadline_ms) {
-        if (key.len > 0 && key.len <= STORE_KEY_MAX && !look_at(c, each)) {
+        if (key.len > 0 && key.len <= STORE_KEY_MAX &&
+            !store_find_hashed(server.store, key, each_hash(c, each, each->at))) {
             l->waiter = waiter_add(&each->job, key);
             each->job.runnable = false;
             return EACH_AGAIN;
