@@ -115,7 +115,7 @@ static enum grant_verdict admit(struct peer *p, const struct request *r, size_t 
                                     r->kind == TRANSPORT_PUT ? GRANT_WRITE : GRANT_READ,
                                     part->sub_offset, part->sub_length, &p->grants[i], &p->at[i]);
     if (v == GRANT_OK && p->at[i] == NULL) v = GRANT_BAD_OP; /* a segment that is no memory */
-    pthread_mutex_lock(&p->listener->lock); /* fences look at whose it is */
+    pthread_mutex_lock(&p->listener->lock);                  /* fences look at whose it is */
     if (v == GRANT_OK && p->session != 0 && p->session != p->grants[i].session) v = GRANT_BAD_OP;
     if (v == GRANT_OK) {
         p->session = p->grants[i].session;
