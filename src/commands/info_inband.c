@@ -7,13 +7,12 @@
 #include "inband/remote.h"
 
 static void show_by_transport(struct figure_walk *f) {
-    const char *scheme;
-    for (unsigned slot = 0; slot < TRANSPORTS_MAX && (scheme = transport_name(slot)) != NULL;
-         slot++) {
+    const struct transport_ops *t;
+    for (size_t i = 0; (t = transport_at(i)) != NULL; i++) {
         char name[sizeof("inband__bytes") + TRANSPORT_SCHEME_MAX];
-        snprintf(name, sizeof(name), "inband_%s_bytes", scheme);
+        snprintf(name, sizeof(name), "inband_%s_bytes", t->scheme);
         struct figure by = {name, "... by this transport", FIGURE_COUNTER_BYTES, 0};
-        f->show(f, &by, figure_number(remote_stats.bytes_by[slot]));
+        f->show(f, &by, figure_number(remote_stats.bytes_by[transport_slot(t)]));
     }
 }
 

@@ -82,6 +82,8 @@ TEST(names_that_a_host_makes_up) {
     CHECK_EQ(told, 0);
     char name[] = "made";
     for (int i = 0; i < 20; i++, name[0]++) CHECK(!client_module_has(c, name));
+    CHECK_EQ(told, TRANSPORTS_MAX - 1);
+    CHECK(!client_module_has(c, "rdma")); /* the usual one is looked for, whatever was before */
     CHECK_EQ(told, TRANSPORTS_MAX);
     CHECK(client_module_has(c, "tcp"));
     drop(c);
