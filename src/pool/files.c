@@ -186,6 +186,9 @@ static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_
         status = TARN_EIO;
     } else if ((f->queued > 0 && f->queued + queued > f->queue_bytes) ||
                f->used + bytes > f->capacity) {
+        /* it may not fit though there is less than the high watermark */
+        if (f->used + bytes > f->capacity) f->wanted = max_u64(f->wanted, bytes);
+        files_evict_check(f);
         status = TARN_EAGAIN;
         files_evict_check(f);
     } else {
@@ -297,9 +300,11 @@ static tarn_status files_read(struct tier *t, uint64_t offset, uint64_t length, 
 /* Is there too much? Between the watermarks it depends on where we come from. */
 static bool too_full(struct files *f) {
     uint64_t staying = f->used - f->going;
-    if (staying > (uint64_t)((double)f->capacity * f->high)) f->evicting = true;
-    if (staying <= (uint64_t)((double)f->capacity * f->low)) {
+    bool fits = staying + f->wanted <= f->capacity;
+    if (staying > (uint64_t)((double)f->capacity * f->high) || !fits) f->evicting = true;
+    if (staying <= (uint64_t)((double)f->capacity * f->low) && fits) {
         f->evicting = false;
+        f->wanted = 0;
         f->capacity = f->size; /* it may fit again */
     }
     return f->evicting;

@@ -110,6 +110,7 @@ struct files {
     mode_t file_mode, folder_mode;
     uint64_t size, queue_bytes, read_bytes;
     double high, low;
+    uint64_t wanted;            /* bytes of a put that was refused for want of room */
     unsigned renames;           /* that are on their way */
     struct crew workers, names; /* write and read; rename and remove, one after the other */
     pthread_mutex_t callbacks;  /* held while one runs; taken before lock or alone */
