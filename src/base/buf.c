@@ -59,6 +59,13 @@ int span_case_eq(struct span a, const char *literal) {
     return literal[a.len] == '\0';
 }
 
+char *span_dup(struct span s) {
+    char *text = xmalloc(s.len + 1);
+    if (s.len > 0) memcpy(text, s.data, s.len);
+    text[s.len] = '\0';
+    return text;
+}
+
 /* All of s must be digits. Leading zeroes are the caller's matter. */
 static int parse_digits(struct span s, uint64_t *value_p) {
     if (s.len == 0) return 0;

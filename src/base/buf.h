@@ -30,6 +30,8 @@ static inline int span_eq(struct span a, struct span b) {
 }
 /* ASCII case-insensitive comparison with a literal; the C locale, always. */
 int span_case_eq(struct span a, const char *literal);
+/* Its bytes, terminated. For free(). */
+char *span_dup(struct span s);
 /* Strict decimal integers as Redis reads them: no blanks, no plus, no leading zeroes ("0" itself
  * aside). 0 on failure. */
 int span_to_i64(struct span s, int64_t *value_p);

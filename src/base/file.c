@@ -78,3 +78,16 @@ const char *file_holder_text(int fd) {
     snprintf(text, sizeof(text), " (pid %ld)", (long)pid);
     return text;
 }
+
+bool file_read_all(FILE *f, size_t max, struct buf *text) {
+    char piece[65536];
+    size_t n;
+    while ((n = fread(piece, 1, sizeof(piece), f)) > 0) {
+        buf_append(text, piece, n);
+        if (text->len > max) {
+            errno = EFBIG;
+            return false;
+        }
+    }
+    return !ferror(f);
+}

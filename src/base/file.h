@@ -3,12 +3,17 @@
 #define TARN_BASE_FILE_H
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/types.h>
+#include "base/buf.h"
 
 /* A new file to write, as one is before it is renamed to what it shall be: nobody else has it open,
  * and no link leads elsewhere. What a former process has left under that name goes. mode: less the
  * umask. -1 and errno. */
 int file_open_new(const char *path, mode_t mode);
+
+/* Appends all that is left of it; at most about max bytes (EFBIG). false: errno. */
+bool file_read_all(FILE *f, size_t max, struct buf *text);
 
 /* Before anything is opened: standard input, output and error that were closed become /dev/null, so
  * that no file or socket gets their numbers and with them what is printed. */

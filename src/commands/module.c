@@ -45,11 +45,7 @@ static bool allowed(struct client *c) {
 
 /* NULL: it has a NUL in it. */
 static char *to_string(struct span s) {
-    if (s.data == NULL || memchr(s.data, '\0', s.len) != NULL) return NULL;
-    char *text = xmalloc(s.len + 1);
-    memcpy(text, s.data, s.len);
-    text[s.len] = '\0';
-    return text;
+    return s.data == NULL || memchr(s.data, '\0', s.len) != NULL ? NULL : span_dup(s);
 }
 
 static void refuse(struct client *c, const char *why) {

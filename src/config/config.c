@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/assert.h"
+#include "base/file.h"
 #include "config/table.h"
 #include "base/glob.h"
 #include "resp/resp.h"
@@ -269,25 +270,12 @@ bool config_load_text(struct config *c, const char *name, const char *text, size
     return config_faults_tell(&faults, why_p);
 }
 
-static bool read_all(FILE *f, struct buf *text) {
-    char piece[4096];
-    size_t n;
-    while ((n = fread(piece, 1, sizeof(piece), f)) > 0) {
-        buf_append(text, piece, n);
-        if (text->len > FILE_MAX) {
-            errno = EFBIG;
-            return false;
-        }
-    }
-    return !ferror(f);
-}
-
 static bool load_source(struct config *c, const char *path, unsigned depth,
                         struct config_faults *faults) {
     bool from_stdin = strcmp(path, "-") == 0;
     FILE *f = from_stdin ? stdin : fopen(path, "re");
     struct buf text = {NULL, 0, 0};
-    bool ok = f != NULL && read_all(f, &text);
+    bool ok = f != NULL && file_read_all(f, FILE_MAX, &text);
     if (!ok) config_fault(faults, "%s: cannot be read: %s", path, strerror(errno));
     if (f != NULL && !from_stdin) fclose(f);
     if (ok)

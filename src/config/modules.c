@@ -4,13 +4,6 @@
 #include "module/loader.h"
 #include "resp/resp.h"
 
-static char *to_string(struct span s) {
-    char *text = xmalloc(s.len + 1);
-    if (s.len > 0) memcpy(text, s.data, s.len);
-    text[s.len] = '\0';
-    return text;
-}
-
 static bool same(const struct config_module *m, const struct span *words, size_t n) {
     if (n != m->words + 1 || !span_eq(span_str(m->path), words[0])) return false;
     for (size_t i = 0; i < m->words; i++)
@@ -21,9 +14,9 @@ static bool same(const struct config_module *m, const struct span *words, size_t
 static void add(struct config_module **list_p, size_t *n_p, const struct span *words, size_t n) {
     *list_p = xrealloc(*list_p, (*n_p + 1) * sizeof(**list_p));
     struct config_module *m = &(*list_p)[(*n_p)++];
-    *m = (struct config_module){.path = to_string(words[0]), .words = n - 1};
+    *m = (struct config_module){.path = span_dup(words[0]), .words = n - 1};
     m->word = xcalloc(n, sizeof(char *));
-    for (size_t i = 0; i < m->words; i++) m->word[i] = to_string(words[i + 1]);
+    for (size_t i = 0; i < m->words; i++) m->word[i] = span_dup(words[i + 1]);
 }
 
 static void list_free(struct config_module **list_p, size_t *n_p) {
@@ -57,7 +50,7 @@ static char *fault_of(const struct config *c, const struct span *words, size_t n
 /* The path counts from where the program was started: it goes to its `dir` later. */
 static void add_new(struct config *c, const struct span *words, size_t n) {
     struct span whole[1 + MODULE_WORDS_MAX];
-    char *given = to_string(words[0]), *path = module_path(given);
+    char *given = span_dup(words[0]), *path = module_path(given);
     memcpy(whole, words, n * sizeof(*words));
     whole[0] = span_str(path);
     bool there = false;

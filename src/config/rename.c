@@ -6,13 +6,6 @@ static bool fits(struct span s) {
     return s.len <= CONFIG_RENAME_MAX && (s.len == 0 || memchr(s.data, '\0', s.len) == NULL);
 }
 
-static char *to_string(struct span s) {
-    char *text = xmalloc(s.len + 1);
-    if (s.len > 0) memcpy(text, s.data, s.len);
-    text[s.len] = '\0';
-    return text;
-}
-
 bool config_rename_add(struct config *c, const struct span *words, size_t n, char **why_p) {
     if (n != 2 || words[0].len == 0 || !fits(words[0]) || !fits(words[1])) {
         *why_p = config_text("rename-command: wrong number of arguments: it must be OLD NEW, each "
@@ -26,7 +19,7 @@ bool config_rename_add(struct config *c, const struct span *words, size_t n, cha
             span_eq(words[1], span_str(c->rename[i].to)))
             return true;
     c->rename = xrealloc(c->rename, (c->renames + 1) * sizeof(*c->rename));
-    c->rename[c->renames++] = (struct config_rename){to_string(words[0]), to_string(words[1])};
+    c->rename[c->renames++] = (struct config_rename){span_dup(words[0]), span_dup(words[1])};
     return true;
 }
 

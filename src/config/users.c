@@ -5,13 +5,6 @@
 #include "base/assert.h"
 #include "config/table.h"
 
-static char *to_string(struct span s) {
-    char *text = xmalloc(s.len + 1);
-    if (s.len > 0) memcpy(text, s.data, s.len);
-    text[s.len] = '\0';
-    return text;
-}
-
 static char *fault_text(const struct acl_fault *f, struct span name) {
     return config_text("Error in user declaration '%.*s': %s", (int)min_u64(name.len, 128),
                        name.data,
@@ -68,9 +61,9 @@ bool config_user_add(struct config *c, unsigned source, const struct span *words
         c->user = xrealloc(c->user, (c->users + 1) * sizeof(*c->user));
         u = &c->user[c->users++];
     }
-    *u = (struct config_user){.name = to_string(words[0]), .rules = n - 1, .source = source};
+    *u = (struct config_user){.name = span_dup(words[0]), .rules = n - 1, .source = source};
     u->rule = xcalloc(n, sizeof(char *));
-    for (size_t i = 0; i < u->rules; i++) u->rule[i] = to_string(words[i + 1]);
+    for (size_t i = 0; i < u->rules; i++) u->rule[i] = span_dup(words[i + 1]);
     return true;
 }
 

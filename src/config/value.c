@@ -95,13 +95,6 @@ static void list_free(struct config_list *l) {
 static bool has_nul(struct span s) {
     return s.len > 0 && memchr(s.data, '\0', s.len) != NULL;
 }
-static char *to_string(struct span s) {
-    char *p = xmalloc(s.len + 1);
-    if (s.len > 0) memcpy(p, s.data, s.len);
-    p[s.len] = '\0';
-    return p;
-}
-
 /* Words may come as several arguments or, from CONFIG SET, as one with blanks. */
 static size_t split_words(const struct span *words, size_t n, struct span *out, size_t cap) {
     size_t k = 0;
@@ -128,7 +121,7 @@ static bool parse_list(const struct config_row *row, struct config *c, const str
         if (has_nul(word[i]) || word[i].len > 255) return false;
     struct config_list *l = FIELD(struct config_list, row, c);
     list_free(l);
-    for (size_t i = 0; i < k; i++) l->word[l->n++] = to_string(word[i]);
+    for (size_t i = 0; i < k; i++) l->word[l->n++] = span_dup(word[i]);
     return true;
 }
 
@@ -263,7 +256,7 @@ static bool parse_port_or_auto(const struct config_row *row, struct span s, int6
 }
 
 void config_binary_set(struct config_binary *b, struct span s) {
-    char *data = to_string(s); /* s may be of b */
+    char *data = span_dup(s); /* s may be of b */
     free(b->data);
     *b = (struct config_binary){data, s.len};
 }
@@ -291,7 +284,7 @@ static bool parse_one(const struct config_row *row, struct config *c, struct spa
     case CONFIG_STRING:
         if (has_nul(s) || s.len > STRING_MAX) return false;
         free(*FIELD(char *, row, c));
-        *FIELD(char *, row, c) = to_string(s);
+        *FIELD(char *, row, c) = span_dup(s);
         return true;
     case CONFIG_BINARY:
         if (s.len > STRING_MAX) return false;

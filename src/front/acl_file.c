@@ -4,19 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "front/acl_users.h"
 #include "config/config.h"
 #include "resp/resp.h"
 
 #define FILE_MAX (64u * 1024 * 1024)
-
-static char *to_string(struct span s) {
-    char *text = xmalloc(s.len + 1);
-    if (s.len > 0) memcpy(text, s.data, s.len);
-    text[s.len] = '\0';
-    return text;
-}
 
 /* --- at start --- */
 
@@ -59,30 +53,17 @@ bool acl_users_load(const struct config *c) {
 
 /* --- the file --- */
 
-static bool read_all(FILE *f, struct buf *text) {
-    char piece[65536];
-    size_t n;
-    while ((n = fread(piece, 1, sizeof(piece), f)) > 0) {
-        buf_append(text, piece, n);
-        if (text->len > FILE_MAX) {
-            errno = EFBIG;
-            return false;
-        }
-    }
-    return !ferror(f);
-}
-
 char *acl_file_read(const char *path, struct acl *into) {
     struct buf text = {NULL, 0, 0}, errors = {NULL, 0, 0};
     char *why = NULL;
     FILE *f = fopen(path, "re");
     acl_users_begin(into);
-    if (f == NULL || !read_all(f, &text)) {
+    if (f == NULL || !file_read_all(f, FILE_MAX, &text)) {
         why = config_text("Error loading ACLs, opening file '%s': %s", path, strerror(errno));
     } else if (!acl_read_file(into, path, span_of(text.data, text.len), &errors)) {
         buf_append_str(&errors, "WARNING: ACL errors detected, no change to the previously active "
                                 "ACL rules was performed");
-        why = to_string(span_of(errors.data, errors.len));
+        why = span_dup(span_of(errors.data, errors.len));
     }
     if (f != NULL) fclose(f);
     buf_free(&text);
