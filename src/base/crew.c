@@ -74,8 +74,7 @@ size_t crew_cancel(struct crew *c, bool (*match)(const struct crew_job *job, con
     struct crew_job *job, *next;
     if (c->n_threads == 0) return 0;
     pthread_mutex_lock(&c->lock);
-    for (job = TAILQ_FIRST(&c->queue); job != NULL; job = next) {
-        next = TAILQ_NEXT(job, link);
+    TAILQ_FOREACH_SAFE(job, &c->queue, link, next) {
         if (match != NULL && !match(job, arg)) continue;
         TAILQ_REMOVE(&c->queue, job, link);
         job->cancelled = true;

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/queue.h>
+#include "base/queue.h"
 
 enum crew_state { CREW_IDLE, CREW_QUEUED, CREW_RUNNING, CREW_DONE };
 

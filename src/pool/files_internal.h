@@ -22,7 +22,6 @@
 #define TARN_POOL_FILES_INTERNAL_H
 
 #include <pthread.h>
-#include <sys/queue.h>
 #include "base/assert.h"
 #include "base/crew.h"
 #include "base/htab.h"

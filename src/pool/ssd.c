@@ -295,9 +295,7 @@ static tarn_status start(struct ssd *s, const char **why_p) {
 }
 
 static void release(struct ssd *s) {
-    struct ssd_unit *u;
-    while ((u = TAILQ_FIRST(&s->units)) != NULL) {
-        TAILQ_REMOVE(&s->units, u, by_age);
+    for (struct ssd_unit *u; (u = TAILQ_TAKE(&s->units, by_age)) != NULL;) {
         buf_free(&u->log);
         free(u->entries);
         free(u);

@@ -20,7 +20,6 @@
 #define TARN_POOL_SSD_INTERNAL_H
 
 #include <pthread.h>
-#include <sys/queue.h>
 #include "base/rng.h"
 #include "pool/ssd_format.h"
 #include "pool/ssd_io.h"

@@ -102,11 +102,7 @@ void ssd_io_wait(struct ssd_io *io, int timeout_ms) {
     MAGIC_CHECK(io, SSD_IO_MAGIC);
     start_line(io);
     io->ops->wait(io, STAILQ_EMPTY(&io->failed) ? timeout_ms : 0);
-    while (!STAILQ_EMPTY(&io->failed)) {
-        struct ssd_op *op = STAILQ_FIRST(&io->failed);
-        STAILQ_REMOVE_HEAD(&io->failed, next);
-        op->done(op);
-    }
+    for (struct ssd_op *op; (op = STAILQ_TAKE(&io->failed, next)) != NULL;) op->done(op);
 }
 
 void ssd_io_ended(struct ssd_io *io, struct ssd_op *op, int result) {
@@ -175,11 +171,8 @@ static void threads_wait(struct ssd_io *io, int timeout_ms) {
     pthread_mutex_lock(&t->lock);
     STAILQ_CONCAT(&ended, &t->ended);
     pthread_mutex_unlock(&t->lock);
-    while (!STAILQ_EMPTY(&ended)) {
-        struct ssd_op *op = STAILQ_FIRST(&ended);
-        STAILQ_REMOVE_HEAD(&ended, next);
+    for (struct ssd_op *op; (op = STAILQ_TAKE(&ended, next)) != NULL;)
         ssd_io_ended(io, op, op->result);
-    }
 }
 
 static void threads_wake(struct ssd_io *io) {
