@@ -283,9 +283,8 @@ uint64_t cluster_next_ms(uint64_t limit_ms) {
 /* --- figures --- */
 
 static void count_nodes(struct cluster_figures *f) {
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        const struct node *n = node_private(c);
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         f->nodes++;
         f->nodes_by_state[n->state]++;
         f->nodes_maintenance += n->maintenance;
@@ -335,7 +334,7 @@ void cluster_figures_reset(void) {
 
 /* --- what must hold --- */
 
-static size_t check_tasks(const struct list *list, const struct node *n, bool sent) {
+static size_t check_tasks(const struct list *list, const struct cluster_node *n, bool sent) {
     size_t count = 0;
     for (struct link *k = list_first(list); k != NULL; k = list_next(list, k)) {
         const struct task *t = CONTAINER_OF(k, const struct task, link);
@@ -348,7 +347,7 @@ static size_t check_tasks(const struct list *list, const struct node *n, bool se
     return count;
 }
 
-static void check_node(const struct node *n) {
+static void check_node(const struct cluster_node *n) {
     MAGIC_CHECK(n, NODE_MAGIC);
     TARN_ASSERT(check_tasks(&n->copies, n, false) == n->copies.n);
     TARN_ASSERT(check_tasks(&n->stores, n, false) == n->stores.n);
@@ -378,11 +377,11 @@ static void check_segment(const struct segment *g) {
 void cluster_check(void) {
     size_t up = 0, segments = 0, copies = 0;
     uint64_t by_reason[CLUSTER_REASONS] = {0};
-    uint32_t cursor = 0;
+    struct cluster_node *n;
     check_node(&cluster.local);
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        check_node(node_private(c));
-        up += node_private(c)->state == CLUSTER_NODE_UP;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
+        check_node(n);
+        up += n->state == CLUSTER_NODE_UP;
     }
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
         if (cluster.segments[id] == NULL) continue;

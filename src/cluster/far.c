@@ -2,8 +2,7 @@
  * their disks after a start. */
 #include "cluster/internal.h"
 
-bool cluster_far_of(const struct cluster_node *c, uint32_t segment) {
-    const struct node *n = node_private_const(c);
+bool cluster_far_of(const struct cluster_node *n, uint32_t segment) {
     const struct segment *g = segment_at(segment);
     return g != NULL && g->node == n && segment_is_far(g) && !g->leaving;
 }

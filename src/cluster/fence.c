@@ -39,7 +39,7 @@ static void confirm(struct fence *f) {
     if (--f->left == 0) list_add(&cluster.fences_done, &f->done);
 }
 
-static void ask(struct node *n, struct fence *f) {
+static void ask(struct cluster_node *n, struct fence *f) {
     struct fence_link *l = xcalloc(1, sizeof(*l));
     l->fence = f;
     l->join = n->joins;
@@ -60,9 +60,8 @@ void cluster_on_fence(uint64_t session) {
     htab_insert(&cluster.fences, &f->node, hash_u64(session));
     cluster.figures.node_fences++;
     if (cluster.local.segments.n > 0 && cluster.ops.fence != NULL) ask(&cluster.local, f);
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        struct node *n = node_private(c);
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         if (n->segments.n > 0) ask(n, f);
     }
     confirm(f);
@@ -88,7 +87,7 @@ static bool confirm_in(struct list *list, uint64_t session) {
 
 /* Only what it was asked for counts. */
 void cluster_node_fenced(struct cluster_node *c, uint64_t session) {
-    confirm_in(&node_private(c)->fences_sent, session);
+    confirm_in(&c->fences_sent, session);
 }
 
 void cluster_local_fenced(uint64_t session) {
@@ -96,14 +95,14 @@ void cluster_local_fenced(uint64_t session) {
 }
 
 /* Its process may be another one now, which knows nothing of them. */
-void fences_resend(struct node *n) {
+void fences_resend(struct cluster_node *n) {
     for (struct link *k; (k = list_first(&n->fences_sent)) != NULL;) {
         list_remove(&n->fences_sent, k);
         list_add(&n->fences_new, k);
     }
 }
 
-void fences_lost(struct node *n) {
+void fences_lost(struct cluster_node *n) {
     fences_resend(n);
     for (struct link *k; (k = list_first(&n->fences_new)) != NULL;) {
         struct fence_link *l = CONTAINER_OF(k, struct fence_link, link);
@@ -119,7 +118,7 @@ static bool any_before(const struct list *list, uint64_t join) {
     return false;
 }
 
-bool fences_before_join(const struct node *n) {
+bool fences_before_join(const struct cluster_node *n) {
     return any_before(&n->fences_sent, n->joins) || any_before(&n->fences_new, n->joins);
 }
 

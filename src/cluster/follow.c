@@ -46,7 +46,7 @@ static struct span encode_cluster(void) {
     return end();
 }
 
-static struct span encode_node(const struct node *n) {
+static struct span encode_node(const struct cluster_node *n) {
     begin(EFFECT_NODE);
     put_span(&cluster.record, span_str(n->name));
     put_span(&cluster.record, span_str(n->machine->name));
@@ -77,11 +77,11 @@ static void tell(struct span record) {
     cluster.effect(NULL, record.data, record.len);
 }
 
-void effect_node(const struct node *n) {
+void effect_node(const struct cluster_node *n) {
     if (cluster.telling && !n->embedded) tell(encode_node(n));
 }
 
-void effect_node_gone(const struct node *n) {
+void effect_node_gone(const struct cluster_node *n) {
     if (!cluster.telling || n->embedded) return;
     begin(EFFECT_NODE_GONE);
     put_span(&cluster.record, span_str(n->name));
@@ -97,9 +97,9 @@ void effect_node_segment(const struct segment *g) {
 void cluster_snapshot(void (*emit)(void *arg, const void *record, size_t len), void *arg) {
     struct span r = encode_cluster();
     emit(arg, r.data, r.len);
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        r = encode_node(node_private(c));
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
+        r = encode_node(n);
         emit(arg, r.data, r.len);
     }
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
@@ -153,9 +153,9 @@ static tarn_status apply_node(struct reader *r, const char **why_p) {
     unsigned flags = take_u8(r);
     if (!over(r) || !valid_name(name, CLUSTER_NODE_NAME_MAX) || machine.len == 0 ||
         !is_label(machine, CLUSTER_LABEL_MAX) || !is_label(rack, CLUSTER_LABEL_MAX) ||
-        !is_label(version, sizeof(((struct node *)0)->version) - 1))
+        !is_label(version, sizeof(((struct cluster_node *)0)->version) - 1))
         return refuse(why_p, "the record of a node makes no sense");
-    struct node *n = node_told(name, machine);
+    struct cluster_node *n = node_told(name, machine);
     if (n == NULL) return refuse(why_p, "there are too many machines");
     set_text(n->rack, rack);
     set_text(n->version, version);
@@ -167,8 +167,8 @@ static tarn_status apply_node(struct reader *r, const char **why_p) {
 static tarn_status apply_node_gone(struct reader *r, const char **why_p) {
     struct span name = take_span(r);
     if (!over(r)) return refuse(why_p, "the record of a node's end has a wrong length");
-    struct cluster_node *c = cluster_node_find(name);
-    if (c != NULL) node_untold(node_private(c));
+    struct cluster_node *n = cluster_node_find(name);
+    if (n != NULL) node_untold(n);
     return TARN_OK;
 }
 
@@ -206,7 +206,7 @@ static tarn_status apply_segment(struct reader *r, const char **why_p) {
     struct machine *m = machine_get(machine);
     if (m == NULL) return refuse(why_p, "there are too many machines");
     struct segment *g = segment_at(id);
-    struct node *n = embedded ? &cluster.local : owner != NULL ? node_private(owner) : NULL;
+    struct cluster_node *n = embedded ? &cluster.local : owner;
     if (g != NULL && g->node != n) {
         segment_forget(g);
         g = NULL;

@@ -103,8 +103,8 @@ struct drain {
 struct segment {
     uint32_t magic, id, epoch;
     enum store_tier tier;
-    struct node *node; /* NULL: it is leaving, and its node is gone */
-    char *node_gone;   /* what that was called; NULL: it is there, or was this process */
+    struct cluster_node *node; /* NULL: it is leaving, and its node is gone */
+    char *node_gone;           /* what that was called; NULL: it is there, or was this process */
     struct link of_node;
     struct machine *machine;
     uint64_t size;
@@ -137,8 +137,8 @@ void segment_refresh(struct segment *g);
 /* Its content is given up: it goes as soon as nobody reads it any more. */
 void segment_leave(struct segment *g);
 /* At NODE UP: what was not mounted in this join is lost. */
-void segments_settle(struct node *n);
-void segments_orphan(struct node *n); /* the node goes, its segments are leaving */
+void segments_settle(struct cluster_node *n);
+void segments_orphan(struct cluster_node *n); /* the node goes, its segments are leaving */
 void segments_deinit(void);
 static inline bool segment_is_far(const struct segment *g) {
     return g->tier != STORE_TIER_MEMORY;
@@ -152,7 +152,7 @@ bool segment_usable(
 /* --- addresses and keys (segment.c, keys.c) --- */
 
 /* Where a host that binds to all addresses is reached: where its connection comes from. */
-const char *node_host(const struct node *n);
+const char *node_host(const struct cluster_node *n);
 
 tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char **why_p);
 /* in CLUSTER_TOLD_MAX */
@@ -160,7 +160,7 @@ bool keys_fit(const struct cluster_key_told *keys, size_t n);
 void keys_set(struct segment *g, const struct cluster_key_told *keys, size_t n); /* checked ones */
 void keys_clear(struct segment *g);
 /* Of all its segments, and its reports. */
-void keys_of_node_clear(struct node *n);
+void keys_of_node_clear(struct cluster_node *n);
 struct node_report {
     uint64_t at_ms;
     char scheme[CLUSTER_SCHEME_MAX + 1];
@@ -171,14 +171,14 @@ struct node_report {
 /* --- telling and following (follow.c) --- */
 
 /* Nothing where nobody listens. */
-void effect_node(const struct node *n);
-void effect_node_gone(const struct node *n);
+void effect_node(const struct cluster_node *n);
+void effect_node_gone(const struct cluster_node *n);
 void effect_node_segment(const struct segment *g);
 /* Of a cluster that follows: a node that is down, made or found; NULL: there are too many
  * machines. */
-struct node *node_told(struct span name, struct span machine);
-void node_untold(struct node *n);
-struct segment *segment_told(uint32_t id, struct node *n); /* n: NULL, or its node */
+struct cluster_node *node_told(struct span name, struct span machine);
+void node_untold(struct cluster_node *n);
+struct segment *segment_told(uint32_t id, struct cluster_node *n); /* n: NULL, or its node */
 void segment_forget(struct segment *g);
 void nodes_lead(void);
 void nodes_step_down(void);
@@ -199,10 +199,10 @@ struct fence_link {
 };
 void fences_init(void);
 void fences_deinit(void);
-void fences_resend(struct node *n);
+void fences_resend(struct cluster_node *n);
 /* Confirms all: nothing can be written there any more. */
-void fences_lost(struct node *n);
-bool fences_before_join(const struct node *n);
+void fences_lost(struct cluster_node *n);
+bool fences_before_join(const struct cluster_node *n);
 bool fences_background(unsigned *budget);
 
 /* --- nodes --- */
@@ -212,7 +212,7 @@ struct unmount {
     uint32_t id, epoch;
 };
 
-struct node {
+struct cluster_node {
     uint32_t magic, id;
     struct htab_node by_name, by_session;
     char name[CLUSTER_NODE_NAME_MAX + 1];
@@ -242,22 +242,16 @@ struct node {
     struct node_report *report[CLUSTER_REPORTS_MAX]; /* in no order, holes are NULL */
 };
 void nodes_init(void);
-void node_wake(struct node *n);
-void node_unmount_later(struct node *n, const struct segment *g);
-void node_unmount_forget(struct node *n, uint32_t id);
+void node_wake(struct cluster_node *n);
+void node_unmount_later(struct cluster_node *n, const struct segment *g);
+void node_unmount_forget(struct cluster_node *n, uint32_t id);
 /* After a segment of it is gone. */
-void node_check_empty(struct node *n);
+void node_check_empty(struct cluster_node *n);
 void nodes_deinit(void);
 /* The present time-outs count from now on, for silence that has begun, too. */
 void nodes_config_changed(void);
-bool node_loopback(const struct node *n);
+bool node_loopback(const struct cluster_node *n);
 bool valid_name(struct span s, size_t max); /* 1 to max of A-Z a-z 0-9 . _ - */
-static inline struct cluster_node *node_public(struct node *n) {
-    return (struct cluster_node *)n;
-}
-struct node *node_private(struct cluster_node *n);
-const struct node *node_private_const(const struct cluster_node *n);
-
 /* --- tasks --- */
 
 struct task {
@@ -275,10 +269,10 @@ struct task {
     uint32_t from, to, asked_to; /* to: as it is now; asked_to: as it was asked for */
     uint32_t to_epoch, from_epoch;
     struct store_copy *copy;
-    struct store_hold *hold; /* STORE of an object without a CRC */
-    struct store_replica at; /* COPY, MOVE: where to; STORE: where from */
-    struct node *node;       /* who does it; NULL: not known yet */
-    struct timer timer;      /* backoff, or time-out of a try */
+    struct store_hold *hold;   /* STORE of an object without a CRC */
+    struct store_replica at;   /* COPY, MOVE: where to; STORE: where from */
+    struct cluster_node *node; /* who does it; NULL: not known yet */
+    struct timer timer;        /* backoff, or time-out of a try */
     unsigned tries;
     tarn_status error;
     struct link cancel_link;
@@ -307,10 +301,10 @@ bool tasks_background(unsigned *budget); /* true: more to do now */
 uint64_t tasks_next_ms(uint64_t limit_ms);
 void tasks_count(uint64_t by_state[CLUSTER_TASK_STATES]);
 /* None of its tasks is the node's any more: it joins and says that it runs none, or it is down. */
-void tasks_replan(struct node *n);
+void tasks_replan(struct cluster_node *n);
 /* A planned task goes to its node. false: it came to nothing meanwhile (and is over). */
 bool task_send(struct task *t, struct cluster_work *work_p);
-bool task_next_cancel(struct node *n, struct cluster_work *work_p);
+bool task_next_cancel(struct cluster_node *n, struct cluster_work *work_p);
 
 /* --- drain, heat, far tiers --- */
 
@@ -360,11 +354,11 @@ struct cluster {
     uint32_t machines_version;
     /* nodes */
     struct htab nodes, sessions;
-    struct node **node_by_id; /* by id - 1, holes are NULL */
+    struct cluster_node **node_by_id; /* by id - 1, holes are NULL */
     size_t node_cap;
     size_t up, awaited;
     uint64_t awaited_until_ms;
-    struct node local;
+    struct cluster_node local;
     struct cluster_local_ops ops;
     /* segments, by id */
     struct segment **segments;

@@ -16,7 +16,8 @@ static size_t size_of(const struct cluster_key *k) {
 /* --- keys of segments --- */
 
 /* One block: the struct, the URI, both keys. */
-static struct cluster_key *key_new(const struct node *n, const struct cluster_key_told *told) {
+static struct cluster_key *key_new(const struct cluster_node *n,
+                                   const struct cluster_key_told *told) {
     struct uri u;
     uri_parse(told->uri, &u);
     char *uri = uri_resolve(told->uri, &u, node_host(n));
@@ -106,10 +107,9 @@ bool keys_fit(const struct cluster_key_told *keys, size_t n) {
     return n == 0 || bytes <= CLUSTER_TOLD_MAX;
 }
 
-tarn_status cluster_segment_keys_set(struct cluster_node *c, struct span name,
+tarn_status cluster_segment_keys_set(struct cluster_node *node, struct span name,
                                      const struct cluster_key_told *keys, size_t n,
                                      const char **why_p) {
-    struct node *node = node_private(c);
     struct store_segment_info info;
     struct segment *g =
         store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
@@ -148,7 +148,7 @@ static void report_free(struct node_report **report_p) {
     free(r);
 }
 
-void keys_of_node_clear(struct node *n) {
+void keys_of_node_clear(struct cluster_node *n) {
     for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k))
         keys_clear(CONTAINER_OF(k, struct segment, of_node));
     for (size_t i = 0; i < CLUSTER_REPORTS_MAX; i++) report_free(&n->report[i]);
@@ -170,7 +170,7 @@ static bool valid_text(struct span s) {
 }
 
 /* Where the report of that scheme is, or goes. NULL: others are in the way. */
-static struct node_report **report_place(struct node *n, struct span scheme) {
+static struct node_report **report_place(struct cluster_node *n, struct span scheme) {
     struct node_report **empty = NULL;
     for (size_t i = 0; i < CLUSTER_REPORTS_MAX; i++) {
         struct node_report *r = n->report[i];
@@ -180,9 +180,8 @@ static struct node_report **report_place(struct node *n, struct span scheme) {
     return empty;
 }
 
-tarn_status cluster_node_report(struct cluster_node *c, struct span scheme, struct span text,
+tarn_status cluster_node_report(struct cluster_node *n, struct span scheme, struct span text,
                                 const char **why_p) {
-    struct node *n = node_private(c);
     if (!valid_scheme(scheme))
         return refuse(why_p, TARN_EINVAL, "REPORT: a scheme is 1 to 15 of a-z");
     if (!valid_text(text))
@@ -207,9 +206,8 @@ tarn_status cluster_node_report(struct cluster_node *c, struct span scheme, stru
     return TARN_OK;
 }
 
-bool cluster_node_report_get(const struct cluster_node *c, size_t i,
+bool cluster_node_report_get(const struct cluster_node *n, size_t i,
                              struct cluster_report *report_p) {
-    const struct node *n = node_private_const(c);
     size_t seen = 0;
     for (size_t at = 0; at < CLUSTER_REPORTS_MAX; at++) {
         const struct node_report *r = n->report[at];
@@ -237,10 +235,10 @@ void cluster_each_key(const char *scheme,
 
 void cluster_each_report(const char *scheme,
                          bool (*each)(void *arg, const struct cluster_report *report), void *arg) {
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         struct cluster_report r;
-        for (size_t i = 0; cluster_node_report_get(c, i, &r); i++)
+        for (size_t i = 0; cluster_node_report_get(n, i, &r); i++)
             if (strcmp(r.scheme, scheme) == 0 && !each(arg, &r)) return;
     }
 }

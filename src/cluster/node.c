@@ -12,18 +12,6 @@
 #include <string.h>
 #include "base/log.h"
 
-struct node *node_private(struct cluster_node *c) {
-    struct node *n = (struct node *)c;
-    MAGIC_CHECK(n, NODE_MAGIC);
-    return n;
-}
-
-const struct node *node_private_const(const struct cluster_node *c) {
-    const struct node *n = (const struct node *)c;
-    MAGIC_CHECK(n, NODE_MAGIC);
-    return n;
-}
-
 const char *cluster_node_state_name(enum cluster_node_state state) {
     static const char *const names[] = {"joining", "up", "down", "leaving", "left"};
     return names[state];
@@ -32,46 +20,41 @@ const char *cluster_node_state_name(enum cluster_node_state state) {
 /* --- the registry --- */
 
 static bool same_name(const struct htab_node *node, const void *key) {
-    const struct node *n = CONTAINER_OF(node, const struct node, by_name);
+    const struct cluster_node *n = CONTAINER_OF(node, const struct cluster_node, by_name);
     return span_eq(span_str(n->name), *(const struct span *)key);
 }
 
 static bool same_session(const struct htab_node *node, const void *key) {
-    return CONTAINER_OF(node, const struct node, by_session)->session == *(const uint64_t *)key;
-}
-
-static struct node *find(struct span name) {
-    struct htab_node *h =
-        htab_find(&cluster.nodes, hash_bytes(name.data, name.len), same_name, &name);
-    return h != NULL ? CONTAINER_OF(h, struct node, by_name) : NULL;
+    return CONTAINER_OF(node, const struct cluster_node, by_session)->session ==
+           *(const uint64_t *)key;
 }
 
 struct cluster_node *cluster_node_find(struct span name) {
-    struct node *n = find(name);
-    return n != NULL ? node_public(n) : NULL;
+    struct htab_node *h =
+        htab_find(&cluster.nodes, hash_bytes(name.data, name.len), same_name, &name);
+    return h != NULL ? CONTAINER_OF(h, struct cluster_node, by_name) : NULL;
 }
 
 struct cluster_node *cluster_node_next(uint32_t *cursor) {
     for (; *cursor < cluster.node_cap; ++*cursor)
-        if (cluster.node_by_id[*cursor] != NULL)
-            return node_public(cluster.node_by_id[(*cursor)++]);
+        if (cluster.node_by_id[*cursor] != NULL) return cluster.node_by_id[(*cursor)++];
     return NULL;
 }
 
-static void number_node(struct node *n) {
+static void number_node(struct cluster_node *n) {
     size_t i = 0;
     while (i < cluster.node_cap && cluster.node_by_id[i] != NULL) i++;
     if (i == cluster.node_cap) {
         size_t cap = i > 0 ? i * 2 : 16;
-        cluster.node_by_id = xrealloc(cluster.node_by_id, cap * sizeof(struct node *));
-        memset(cluster.node_by_id + i, 0, (cap - i) * sizeof(struct node *));
+        cluster.node_by_id = xrealloc(cluster.node_by_id, cap * sizeof(struct cluster_node *));
+        memset(cluster.node_by_id + i, 0, (cap - i) * sizeof(struct cluster_node *));
         cluster.node_cap = cap;
     }
     cluster.node_by_id[i] = n;
     n->id = (uint32_t)i + 1;
 }
 
-static void node_init(struct node *n) {
+static void node_init(struct cluster_node *n) {
     n->magic = NODE_MAGIC;
     list_init(&n->segments);
     list_init(&n->fences_new);
@@ -85,8 +68,8 @@ static void node_init(struct node *n) {
 
 static void timer_due(struct timer *t);
 
-static struct node *node_create(struct span name, struct machine *machine) {
-    struct node *n = xcalloc(1, sizeof(*n));
+static struct cluster_node *node_create(struct span name, struct machine *machine) {
+    struct cluster_node *n = xcalloc(1, sizeof(*n));
     node_init(n);
     memcpy(n->name, name.data, name.len);
     n->machine = machine;
@@ -97,7 +80,7 @@ static struct node *node_create(struct span name, struct machine *machine) {
 }
 
 void nodes_init(void) {
-    struct node *local = &cluster.local;
+    struct cluster_node *local = &cluster.local;
     htab_init(&cluster.nodes);
     htab_init(&cluster.sessions);
     node_init(local);
@@ -106,7 +89,7 @@ void nodes_init(void) {
     local->state = CLUSTER_NODE_UP;
 }
 
-static void unmounts_clear(struct node *n) {
+static void unmounts_clear(struct cluster_node *n) {
     for (struct unmount *u; (u = n->unmounts) != NULL;) {
         n->unmounts = u->next;
         free(u);
@@ -114,7 +97,7 @@ static void unmounts_clear(struct node *n) {
     n->unmounts_end = &n->unmounts;
 }
 
-static void set_state(struct node *n, enum cluster_node_state state) {
+static void set_state(struct cluster_node *n, enum cluster_node_state state) {
     if (n->state == state) return;
     cluster.up += (state == CLUSTER_NODE_UP) - (n->state == CLUSTER_NODE_UP);
     if (n->awaited && state != CLUSTER_NODE_JOINING) {
@@ -126,14 +109,14 @@ static void set_state(struct node *n, enum cluster_node_state state) {
     if (cluster.node_changed != NULL) cluster.node_changed(n->name, state);
 }
 
-static void session_forget(struct node *n) {
+static void session_forget(struct cluster_node *n) {
     if (n->session == 0) return;
     htab_remove(&cluster.sessions, &n->by_session);
     n->session = 0;
 }
 
 /* Whatever is still known of it goes; its segments leave the pool by themselves. */
-static void node_remove(struct node *n) {
+static void node_remove(struct cluster_node *n) {
     effect_node_gone(n);
     node_wake(n);
     set_state(n, CLUSTER_NODE_LEFT);
@@ -155,9 +138,8 @@ static void node_remove(struct node *n) {
 }
 
 void nodes_deinit(void) {
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;)
-        node_remove(node_private(c));
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) node_remove(n);
     segments_orphan(&cluster.local);
     fences_lost(&cluster.local);
     htab_free(&cluster.nodes);
@@ -167,21 +149,20 @@ void nodes_deinit(void) {
 
 /* --- waiting for work --- */
 
-void cluster_wait(struct cluster_node *c, struct cluster_waiter *waiter) {
-    struct node *n = node_private(c);
+void cluster_wait(struct cluster_node *n, struct cluster_waiter *waiter) {
     TARN_ASSERT(waiter->node == NULL);
     node_wake(n);
     n->waiter = waiter;
-    waiter->node = c;
+    waiter->node = n;
 }
 
 void cluster_unwait(struct cluster_waiter *waiter) {
     if (waiter->node == NULL) return;
-    node_private(waiter->node)->waiter = NULL;
+    waiter->node->waiter = NULL;
     waiter->node = NULL;
 }
 
-void node_wake(struct node *n) {
+void node_wake(struct cluster_node *n) {
     struct cluster_waiter *w = n->waiter;
     if (w == NULL) return;
     cluster_unwait(w);
@@ -190,39 +171,37 @@ void node_wake(struct node *n) {
 
 /* --- life and death --- */
 
-static bool alive(const struct node *n) {
+static bool alive(const struct cluster_node *n) {
     return n->state == CLUSTER_NODE_UP || n->state == CLUSTER_NODE_JOINING;
 }
 
 /* When silence will have lasted too long. */
-static uint64_t silent_at(const struct node *n) {
+static uint64_t silent_at(const struct cluster_node *n) {
     uint64_t at = n->seen_ms + cluster.config.node_timeout_ms;
     return n->session != 0 ? at : min_u64(at, n->closed_ms + cluster.config.heartbeat_ms);
 }
 
-static uint64_t due_at(const struct node *n) {
+static uint64_t due_at(const struct cluster_node *n) {
     if (n->hopeless) return 0;
     return n->state == CLUSTER_NODE_DOWN ? n->since_ms + cluster.config.forget_timeout_ms
                                          : silent_at(n);
 }
 
 void nodes_config_changed(void) {
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        struct node *n = node_private(c);
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         timer_set(&n->timer, due_at(n));
     }
 }
 
 void cluster_stood_still(uint64_t ms) {
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        struct node *n = node_private(c);
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         n->seen_ms = min_u64(n->seen_ms + ms, cluster.now_ms);
     }
 }
 
-static void refresh_segments(struct node *n) {
+static void refresh_segments(struct cluster_node *n) {
     for (struct link *k = list_first(&n->segments), *next; k != NULL; k = next) {
         next = list_next(&n->segments, k);
         segment_refresh(CONTAINER_OF(k, struct segment, of_node));
@@ -230,7 +209,7 @@ static void refresh_segments(struct node *n) {
     offload_refresh();
 }
 
-static void node_down(struct node *n) {
+static void node_down(struct cluster_node *n) {
     log_warning("Node %s is down: %s", n->name,
                 n->session != 0 ? "nothing was heard of it for node-timeout"
                                 : "its connection is closed");
@@ -246,7 +225,7 @@ static void node_down(struct node *n) {
 }
 
 static void timer_due(struct timer *t) {
-    struct node *n = CONTAINER_OF(t, struct node, timer);
+    struct cluster_node *n = CONTAINER_OF(t, struct cluster_node, timer);
     uint64_t at = due_at(n);
     if (at > cluster.now_ms) { /* heard of it meanwhile */
         timer_set(t, at);
@@ -271,7 +250,7 @@ void cluster_session_closed(uint64_t session) {
     if (session == 0 || cluster.sessions.count == 0) return;
     for (struct htab_node *h;
          (h = htab_find(&cluster.sessions, hash_u64(session), same_session, &session)) != NULL;) {
-        struct node *n = CONTAINER_OF(h, struct node, by_session);
+        struct cluster_node *n = CONTAINER_OF(h, struct cluster_node, by_session);
         session_forget(n);
         n->closed_ms = cluster.now_ms;
         node_wake(n);
@@ -281,10 +260,10 @@ void cluster_session_closed(uint64_t session) {
 
 struct cluster_node *cluster_node_check(struct span name,
                                         const uint8_t instance[CLUSTER_INSTANCE_SIZE]) {
-    struct node *n = find(name);
+    struct cluster_node *n = cluster_node_find(name);
     bool current = n != NULL && n->state != CLUSTER_NODE_DOWN &&
                    memcmp(n->instance, instance, CLUSTER_INSTANCE_SIZE) == 0;
-    return current ? node_public(n) : NULL;
+    return current ? n : NULL;
 }
 
 struct cluster_node *cluster_node_alive(struct span name,
@@ -292,7 +271,7 @@ struct cluster_node *cluster_node_alive(struct span name,
     struct cluster_node *c = cluster_node_check(name, instance);
     cluster.figures.node_heartbeats++;
     if (c != NULL)
-        node_private(c)->seen_ms = cluster.now_ms;
+        c->seen_ms = cluster.now_ms;
     else
         cluster.figures.node_stale++;
     return c;
@@ -336,7 +315,7 @@ static tarn_status check_join(const struct cluster_join *j, const char **why_p) 
                       "MACHINE must be a host name of 1 to 63 printable characters");
     if (!valid_label(j->rack, CLUSTER_LABEL_MAX))
         return refuse(why_p, TARN_EINVAL, "RACK must be a label of up to 63 printable characters");
-    if (!valid_label(j->version, sizeof(((struct node *)0)->version) - 1))
+    if (!valid_label(j->version, sizeof(((struct cluster_node *)0)->version) - 1))
         return refuse(why_p, TARN_EINVAL, "VERSION must be up to 31 printable characters");
     return TARN_OK;
 }
@@ -349,7 +328,7 @@ static void copy_text(char *to, size_t size, struct span s) {
 
 /* Another process under this name: what the old one was given is worth nothing to it, and the other
  * way round. */
-static void new_instance(struct node *n, const struct cluster_join *j) {
+static void new_instance(struct cluster_node *n, const struct cluster_join *j) {
     memcpy(n->instance, j->instance, sizeof(n->instance));
     randombytes_buf(n->key, sizeof(n->key));
     n->serving = false;
@@ -359,7 +338,7 @@ static void new_instance(struct node *n, const struct cluster_join *j) {
 }
 
 /* Segments keep the machine that they were mounted with. */
-static bool set_machine(struct node *n, struct span name) {
+static bool set_machine(struct cluster_node *n, struct span name) {
     if (n->machine != NULL && span_eq(span_str(n->machine->name), name)) return true;
     struct machine *m = machine_get(name);
     if (m == NULL) return false;
@@ -368,9 +347,9 @@ static bool set_machine(struct node *n, struct span name) {
     return true;
 }
 
-static tarn_status find_or_create(const struct cluster_join *j, struct node **node_p,
+static tarn_status find_or_create(const struct cluster_join *j, struct cluster_node **node_p,
                                   const char **why_p) {
-    struct node *n = find(j->name);
+    struct cluster_node *n = cluster_node_find(j->name);
     bool same = n != NULL && memcmp(n->instance, j->instance, sizeof(n->instance)) == 0;
     if (n != NULL && !same) {
         if (n->session != 0 && n->state != CLUSTER_NODE_DOWN)
@@ -399,7 +378,7 @@ static tarn_status find_or_create(const struct cluster_join *j, struct node **no
 
 tarn_status cluster_node_join(const struct cluster_join *j, struct cluster_node **node_p,
                               const char **why_p) {
-    struct node *n;
+    struct cluster_node *n;
     tarn_status status = check_join(j, why_p);
     if (status == TARN_OK) status = find_or_create(j, &n, why_p);
     if (status != TARN_OK) return status;
@@ -423,12 +402,11 @@ tarn_status cluster_node_join(const struct cluster_join *j, struct cluster_node 
     cluster.figures.node_joins++;
     effect_node(n);
     log_notice("Node %s joins from %s, machine %s", n->name, n->address, n->machine->name);
-    *node_p = node_public(n);
+    *node_p = n;
     return TARN_OK;
 }
 
-tarn_status cluster_node_up(struct cluster_node *c) {
-    struct node *n = node_private(c);
+tarn_status cluster_node_up(struct cluster_node *n) {
     if (n->state == CLUSTER_NODE_UP) return TARN_OK;
     /* What it has to do first, or that it is to leave, its heartbeats tell. */
     if (n->state != CLUSTER_NODE_JOINING || fences_before_join(n)) return TARN_EAGAIN;
@@ -443,8 +421,8 @@ tarn_status cluster_node_up(struct cluster_node *c) {
 
 /* --- following: nodes that are known from records --- */
 
-struct node *node_told(struct span name, struct span machine) {
-    struct node *n = find(name);
+struct cluster_node *node_told(struct span name, struct span machine) {
+    struct cluster_node *n = cluster_node_find(name);
     if (n != NULL) return set_machine(n, machine) ? n : NULL;
     struct machine *m = machine_get(machine);
     if (m == NULL) return NULL;
@@ -454,7 +432,7 @@ struct node *node_told(struct span name, struct span machine) {
     return n;
 }
 
-void node_untold(struct node *n) {
+void node_untold(struct cluster_node *n) {
     for (struct link *k; (k = list_first(&n->segments)) != NULL;) {
         struct segment *g = CONTAINER_OF(k, struct segment, of_node);
         list_remove(&n->segments, k);
@@ -464,9 +442,8 @@ void node_untold(struct node *n) {
 }
 
 void nodes_lead(void) {
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        struct node *n = node_private(c);
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         n->since_ms = cluster.now_ms;
         timer_set(&n->timer, due_at(n));
         n->awaited = n->state == CLUSTER_NODE_DOWN && n->segments.n > 0;
@@ -476,9 +453,8 @@ void nodes_lead(void) {
 }
 
 void nodes_step_down(void) {
-    uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
-        struct node *n = node_private(c);
+    struct cluster_node *n;
+    for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         node_wake(n);
         set_state(n, CLUSTER_NODE_DOWN);
         n->serving = n->awaited = n->hopeless = n->leave_sent = false;
@@ -497,12 +473,11 @@ bool cluster_awaits_nodes(void) {
 
 /* --- maintenance, drain, leave --- */
 
-static bool is_leaving(const struct node *n) {
+static bool is_leaving(const struct cluster_node *n) {
     return n->state == CLUSTER_NODE_LEAVING || n->state == CLUSTER_NODE_LEFT;
 }
 
-tarn_status cluster_node_maintenance(struct cluster_node *c, bool on) {
-    struct node *n = node_private(c);
+tarn_status cluster_node_maintenance(struct cluster_node *n, bool on) {
     if (is_leaving(n)) return TARN_ESTALE;
     n->maintenance = on;
     effect_node(n);
@@ -510,8 +485,7 @@ tarn_status cluster_node_maintenance(struct cluster_node *c, bool on) {
     return TARN_OK;
 }
 
-tarn_status cluster_node_drain(struct cluster_node *c, bool on) {
-    struct node *n = node_private(c);
+tarn_status cluster_node_drain(struct cluster_node *n, bool on) {
     if (is_leaving(n)) return TARN_ESTALE;
     if (n->draining == on) return TARN_OK;
     n->draining = on;
@@ -530,7 +504,7 @@ tarn_status cluster_node_drain(struct cluster_node *c, bool on) {
     return TARN_OK;
 }
 
-static void node_empty(struct node *n) {
+static void node_empty(struct cluster_node *n) {
     set_state(n, CLUSTER_NODE_LEFT);
     keys_of_node_clear(n);
     log_notice("Node %s has left the pool", n->name);
@@ -539,14 +513,13 @@ static void node_empty(struct node *n) {
 }
 
 /* May be called from inside the books. */
-void node_check_empty(struct node *n) {
+void node_check_empty(struct cluster_node *n) {
     if (n->embedded || n->segments.n > 0) return;
     if (n->state == CLUSTER_NODE_LEAVING || (n->draining && n->state == CLUSTER_NODE_UP))
         node_empty(n);
 }
 
-void cluster_node_leave(struct cluster_node *c) {
-    struct node *n = node_private(c);
+void cluster_node_leave(struct cluster_node *n) {
     if (is_leaving(n)) return;
     log_notice("Node %s leaves", n->name);
     bool down = n->state == CLUSTER_NODE_DOWN;
@@ -568,7 +541,7 @@ void cluster_node_leave(struct cluster_node *c) {
 /* --- odds and ends --- */
 
 /* May be called from inside the books. */
-void node_unmount_later(struct node *n, const struct segment *g) {
+void node_unmount_later(struct cluster_node *n, const struct segment *g) {
     if (n->embedded) return;
     struct unmount *u = xcalloc(1, sizeof(*u));
     u->id = g->id;
@@ -579,7 +552,7 @@ void node_unmount_later(struct node *n, const struct segment *g) {
 }
 
 /* The id was given to another segment of the node. */
-void node_unmount_forget(struct node *n, uint32_t id) {
+void node_unmount_forget(struct cluster_node *n, uint32_t id) {
     for (struct unmount **p = &n->unmounts; *p != NULL;) {
         struct unmount *u = *p;
         if (u->id != id) {
@@ -592,22 +565,20 @@ void node_unmount_forget(struct node *n, uint32_t id) {
     }
 }
 
-bool node_loopback(const struct node *n) {
+bool node_loopback(const struct cluster_node *n) {
     return n->address[0] == '\0' || n->address[0] == '/' || strncmp(n->address, "127.", 4) == 0 ||
            strcmp(n->address, "::1") == 0 || strncmp(n->address, "::ffff:127.", 11) == 0;
 }
 
-void cluster_node_stats(struct cluster_node *c, const struct cluster_stat *stats, size_t count) {
-    struct node *n = node_private(c);
+void cluster_node_stats(struct cluster_node *n, const struct cluster_stat *stats, size_t count) {
     TARN_ASSERT(count <= CLUSTER_NODE_STATS_MAX);
     if (n->stats == NULL) n->stats = xcalloc(CLUSTER_NODE_STATS_MAX, sizeof(*stats));
     memcpy(n->stats, stats, count * sizeof(*stats));
     n->n_stats = count;
 }
 
-void cluster_node_get(const struct cluster_node *c, struct cluster_node_info *info_p) {
+void cluster_node_get(const struct cluster_node *n, struct cluster_node_info *info_p) {
     static uint32_t ids[4 * CLUSTER_NODE_SEGMENTS]; /* leaving ones are beyond the limit */
-    const struct node *n = node_private_const(c);
     size_t n_ids = 0;
     *info_p = (struct cluster_node_info){.id = n->id,
                                          .name = n->name,

@@ -123,7 +123,7 @@ void cluster_hit_slow(struct object *o, bool ahead) {
 
 /* --- where to --- */
 
-static struct segment *far_of(const struct node *n, enum store_tier tier) {
+static struct segment *far_of(const struct cluster_node *n, enum store_tier tier) {
     for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k)) {
         struct segment *g = CONTAINER_OF(k, struct segment, of_node);
         if (g->tier == tier && segment_stays(g)) return g;

@@ -83,13 +83,13 @@ void cluster_on_segment_gone(uint32_t id) {
         return;
     }
     TARN_ASSERT(g->leaving);
-    struct node *n = g->node;
+    struct cluster_node *n = g->node;
     if (n != NULL) node_unmount_later(n, g);
     segment_free(g);
     if (n != NULL) node_check_empty(n);
 }
 
-void segments_settle(struct node *n) {
+void segments_settle(struct cluster_node *n) {
     for (struct link *k = list_first(&n->segments), *next; k != NULL; k = next) {
         struct segment *g = CONTAINER_OF(k, struct segment, of_node);
         next = list_next(&n->segments, k);
@@ -99,7 +99,7 @@ void segments_settle(struct node *n) {
     }
 }
 
-void segments_orphan(struct node *n) {
+void segments_orphan(struct cluster_node *n) {
     for (struct link *k; (k = list_first(&n->segments)) != NULL;) {
         struct segment *g = CONTAINER_OF(k, struct segment, of_node);
         list_remove(&n->segments, k);
@@ -116,7 +116,7 @@ void segments_deinit(void) {
     free(cluster.segments);
 }
 
-static struct segment *segment_create(uint32_t id, struct node *n) {
+static struct segment *segment_create(uint32_t id, struct cluster_node *n) {
     if (id >= cluster.segment_cap) {
         size_t cap = cluster.segment_cap > 0 ? cluster.segment_cap : 16;
         while (cap <= id) cap *= 2;
@@ -138,7 +138,7 @@ static struct segment *segment_create(uint32_t id, struct node *n) {
     return g;
 }
 
-struct segment *segment_told(uint32_t id, struct node *n) {
+struct segment *segment_told(uint32_t id, struct cluster_node *n) {
     struct segment *g = segment_create(id, n != NULL ? n : &cluster.local);
     if (n != NULL) return g;
     list_remove(&cluster.local.segments, &g->of_node); /* it is leaving, and its node is gone */
@@ -171,7 +171,7 @@ void cluster_local_segment(uint32_t id, const uint8_t key[GRANT_KEY_SIZE],
     struct store_segment_info info;
     bool there = store_segment_get(cluster.store, id, &info);
     TARN_ASSERT(there);
-    struct node *n = &cluster.local;
+    struct cluster_node *n = &cluster.local;
     memcpy(n->key, key, GRANT_KEY_SIZE);
     cluster.ops = *ops;
     n->serving = true;
@@ -185,7 +185,7 @@ void cluster_local_segment(uint32_t id, const uint8_t key[GRANT_KEY_SIZE],
 
 /* --- endpoints --- */
 
-const char *node_host(const struct node *n) {
+const char *node_host(const struct cluster_node *n) {
     return n->address[0] == '\0' || n->address[0] == '/' ? "127.0.0.1" : n->address;
 }
 
@@ -273,7 +273,7 @@ static struct segment *segment_named(struct span name) {
     return store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
 }
 
-static tarn_status add_segment(struct node *n, const struct cluster_mount *m,
+static tarn_status add_segment(struct cluster_node *n, const struct cluster_mount *m,
                                struct segment **segment_p, const char **why_p) {
     uint32_t id;
     char name[64];
@@ -325,9 +325,8 @@ static void describe(struct segment *g, const struct cluster_mount *m) {
     effect_node_segment(g);
 }
 
-tarn_status cluster_segment_mount(struct cluster_node *node, const struct cluster_mount *m,
+tarn_status cluster_segment_mount(struct cluster_node *n, const struct cluster_mount *m,
                                   struct cluster_mounted *mounted_p, const char **why_p) {
-    struct node *n = node_private(node);
     tarn_status status = check_mount(m, why_p);
     if (status != TARN_OK) return status;
     struct segment *g = segment_named(m->name);

@@ -201,7 +201,7 @@ static void over(struct task *t, tarn_status status) {
     enum cluster_task_state state = status == TARN_OK          ? CLUSTER_TASK_DONE
                                     : status == TARN_ECANCELED ? CLUSTER_TASK_CANCELED
                                                                : CLUSTER_TASK_FAILED;
-    struct node *node = t->node;
+    struct cluster_node *node = t->node;
     if (node != NULL) leave_node(t);
     enter(t, NULL);
     t->node = node; /* for the list */
@@ -320,7 +320,7 @@ static bool replica_in(const struct object *o, uint32_t segment, struct store_re
     return false;
 }
 
-static void plan(struct task *t, struct node *n) {
+static void plan(struct task *t, struct cluster_node *n) {
     struct list *list = t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies;
     t->node = n;
     t->state = CLUSTER_TASK_ROOM;
@@ -487,7 +487,7 @@ bool task_send(struct task *t, struct cluster_work *w) {
     return true;
 }
 
-bool task_next_cancel(struct node *n, struct cluster_work *w) {
+bool task_next_cancel(struct cluster_node *n, struct cluster_work *w) {
     struct link *k = list_first(&n->cancels);
     if (k == NULL) return false;
     list_remove(&n->cancels, k);
@@ -498,7 +498,7 @@ bool task_next_cancel(struct node *n, struct cluster_work *w) {
 
 /* Copies to the embedded segment. */
 static void start_local(unsigned *budget) {
-    struct node *n = &cluster.local;
+    struct cluster_node *n = &cluster.local;
     if (n->copies.n == 0 || cluster.local_due_ms > cluster.now_ms) return;
     while (*budget > 0 && n->sent_copies < cluster.config.tasks_per_node && n->copies.n > 0) {
         spend(budget, 1);
@@ -523,7 +523,7 @@ static void start_local(unsigned *budget) {
 }
 
 static bool local_may_start(void) {
-    const struct node *n = &cluster.local;
+    const struct cluster_node *n = &cluster.local;
     return n->copies.n > 0 && n->sent_copies < cluster.config.tasks_per_node;
 }
 
@@ -592,9 +592,8 @@ static bool ended(struct task *t, tarn_status status, uint64_t offset, int64_t c
     return false;
 }
 
-bool cluster_task_done(struct cluster_node *c, uint64_t id, tarn_status status, uint64_t offset,
+bool cluster_task_done(struct cluster_node *n, uint64_t id, tarn_status status, uint64_t offset,
                        int64_t crc) {
-    struct node *n = node_private(c);
     struct task *t = find(id);
     if (t == NULL || t->node != n || t->state != CLUSTER_TASK_SENT) return false;
     bool accepted = ended(t, status, offset, crc);
@@ -628,7 +627,7 @@ static void requeue_all(struct list *list) {
 
 /* Whether these came to be on its disk it will find out, and offer them: by then their key may have
  * had another value, of which nothing is left. */
-static void orphan_stores(const struct node *n) {
+static void orphan_stores(const struct cluster_node *n) {
     for (struct link *k = list_first(&n->sent); k != NULL; k = list_next(&n->sent, k)) {
         const struct task *t = CONTAINER_OF(k, struct task, link);
         if (t->kind == CLUSTER_TASK_STORE)
@@ -636,7 +635,7 @@ static void orphan_stores(const struct node *n) {
     }
 }
 
-void tasks_replan(struct node *n) {
+void tasks_replan(struct cluster_node *n) {
     orphan_stores(n);
     requeue_all(&n->sent);
     requeue_all(&n->copies);

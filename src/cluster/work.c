@@ -53,7 +53,7 @@ static void take_drops(struct segment *g, struct cluster_work *w) {
     cluster.figures.drops_sent += n;
 }
 
-static bool next_drops(struct node *n, struct cluster_work *w) {
+static bool next_drops(struct cluster_node *n, struct cluster_work *w) {
     for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k)) {
         struct segment *g = CONTAINER_OF(k, struct segment, of_node);
         if (g->drops.n == 0 || g->leaving || g->join != n->joins) continue;
@@ -65,7 +65,7 @@ static bool next_drops(struct node *n, struct cluster_work *w) {
 
 /* --- the rest --- */
 
-static bool next_fence(struct node *n, struct cluster_work *w) {
+static bool next_fence(struct cluster_node *n, struct cluster_work *w) {
     struct link *k = list_first(&n->fences_new);
     if (k == NULL) return false;
     list_remove(&n->fences_new, k);
@@ -75,7 +75,7 @@ static bool next_fence(struct node *n, struct cluster_work *w) {
     return true;
 }
 
-static bool next_unmount(struct node *n, struct cluster_work *w) {
+static bool next_unmount(struct cluster_node *n, struct cluster_work *w) {
     struct unmount *u = n->unmounts;
     if (u == NULL) return false;
     n->unmounts = u->next;
@@ -93,8 +93,7 @@ static bool next_from(struct list *planned, struct cluster_work *w, unsigned *bu
     return false;
 }
 
-bool cluster_work_next(struct cluster_node *c, struct cluster_work *w, unsigned *budget) {
-    struct node *n = node_private(c);
+bool cluster_work_next(struct cluster_node *n, struct cluster_work *w, unsigned *budget) {
     if (*budget == 0) return false;
     --*budget;
     if (n->state == CLUSTER_NODE_LEFT) {
