@@ -69,18 +69,18 @@ static void tell(struct far *f, struct eviction *e) {
         memcpy(&head, e->entries.data + end, sizeof(head));
         end += sizeof(head) + head.key_len;
     }
-    link_node(h, l, "EVICTED");
-    link_u64(l, f->segment->id);
-    link_u64(l, n);
+    struct wire_node node = link_node(h, l);
+    node.segment = f->segment->id;
+    node.keys = (struct wire_list){request_next(&l->request), (uint32_t)n};
     while (at < end) {
         memcpy(&head, e->entries.data + at, sizeof(head));
-        link_arg(l, e->entries.data + at + sizeof(head), head.key_len);
-        link_u64(l, head.version);
+        request_word(&l->request, e->entries.data + at + sizeof(head), head.key_len);
+        request_number(&l->request, (int64_t)head.version);
         at += sizeof(head) + head.key_len;
     }
     f->telling = e;
     f->telling_bytes = end - e->told;
-    link_send(h, l, h->options.timeout_ms, told, f);
+    link_send(h, l, WIRE_node_evicted, &node, told, f);
 }
 
 static void finish(struct far *f, struct eviction **at) {

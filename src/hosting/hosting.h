@@ -37,10 +37,12 @@
 #include "client/lane.h"
 #include "client/master.h"
 #include "client/placement.h"
+#include "client/request.h"
 #include "host/host.h"
 #include "host/node_figures.h"
 #include "pool/pool.h"
 #include "pool/tier.h"
+#include "wire/options.h"
 
 #define HOSTING_MAGIC    0x7a1205edu
 #define HOSTED_MAX       64u /* segments of a node */
@@ -94,6 +96,7 @@ typedef void (*hosting_answer_fn)(struct tarn_host *h, const struct answer *a, v
 struct hosting_link {
     struct ctl ctl;
     struct arena arena;
+    struct ctl_request request;
     struct {
         hosting_answer_fn fn;
         void *arg;
@@ -113,29 +116,18 @@ static inline bool link_is_up(const struct hosting_link *l) {
 static inline size_t link_room(const struct hosting_link *l) {
     return link_is_up(l) ? LINK_PENDING_MAX - l->count : 0;
 }
-/* Building a request. */
-static inline void link_begin(struct hosting_link *l, const char *command) {
-    ctl_begin(&l->ctl, command);
-    ctl_arg_str(&l->ctl, command);
+/* Begins a request, in l->request, with what every command of a node says first. */
+struct wire_node link_node(struct tarn_host *h, struct hosting_link *l);
+/* For words of a request that do not last until it is sent. */
+uint32_t link_word(struct hosting_link *l, const void *data, size_t len);
+/* Needs link_room. Its answer is due within the timeout of the options, and wait_ms. A failure
+ * breaks the session (session_broken). */
+void link_send_waiting(struct tarn_host *h, struct hosting_link *l, enum wire_id id,
+                       const void *options, uint64_t wait_ms, hosting_answer_fn fn, void *arg);
+static inline void link_send(struct tarn_host *h, struct hosting_link *l, enum wire_id id,
+                             const void *options, hosting_answer_fn fn, void *arg) {
+    link_send_waiting(h, l, id, options, 0, fn, arg);
 }
-static inline void link_arg(struct hosting_link *l, const void *data, size_t len) {
-    ctl_arg(&l->ctl, data, len);
-}
-static inline void link_str(struct hosting_link *l, const char *s) {
-    ctl_arg_str(&l->ctl, s);
-}
-static inline void link_u64(struct hosting_link *l, uint64_t v) {
-    ctl_arg_u64(&l->ctl, v);
-}
-static inline void link_i64(struct hosting_link *l, int64_t v) {
-    ctl_arg_i64(&l->ctl, v);
-}
-/* NODE verb name instance */
-void link_node(struct tarn_host *h, struct hosting_link *l, const char *verb);
-/* Needs link_room. timeout_ms of the answer, from now. A failure breaks the session
- * (session_broken). */
-void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms,
-               hosting_answer_fn fn, void *arg);
 /* Sends and receives what is possible now, calls back. */
 void link_progress(struct tarn_host *h, struct hosting_link *l);
 
@@ -332,7 +324,7 @@ struct hosted;
 /* struct host has other keys for that slot. */
 void keys_changed(void *arg, unsigned slot);
 /* KEYS of SEGMENT MOUNT; SEGMENT KEYS of those that have changed since. */
-void keys_mount_args(struct tarn_host *h, struct hosting_link *l, struct hosted *seg);
+struct wire_list keys_of_mount(struct tarn_host *h, struct hosting_link *l, struct hosted *seg);
 void keys_turn(struct tarn_host *h);
 /* Segments that the master has keys of. */
 size_t keys_count(const struct tarn_host *h);
@@ -341,13 +333,14 @@ struct reported {
     char scheme[16]; /* "": a free place */
     uint64_t hash;
 };
-void reports_args(struct tarn_host *h, struct hosting_link *l);
+void keys_report(struct tarn_host *h, struct hosting_link *l, struct wire_beat *beat);
 /* The session is over. */
 void keys_forget(struct tarn_host *h);
 
 /* --- stats.c --- */
 
-void stats_args(struct tarn_host *h, struct hosting_link *l);
+/* STATS of NODE HEARTBEAT. */
+struct wire_list stats_put(struct tarn_host *h, struct hosting_link *l);
 void stats_publish(struct tarn_host *h);
 
 /* --- tls.c --- */

@@ -15,72 +15,45 @@
 #include "hosting/hosting.h"
 #include "transport/transport.h"
 
-#define KEYS_MAX   4u /* as the master takes */
 #define REPORT_MAX TRANSPORT_REPORT_MAX
 
 /* --- keys --- */
-
-struct keys {
-    struct {
-        struct buf uri, key[2];
-    } of[KEYS_MAX];
-    size_t n;
-};
-
-static void keys_free(struct keys *k) {
-    for (size_t i = 0; i < KEYS_MAX; i++) {
-        buf_free(&k->of[i].uri);
-        buf_free(&k->of[i].key[0]);
-        buf_free(&k->of[i].key[1]);
-    }
-}
-
-static void keys_of(struct tarn_host *h, const struct hosted *seg, struct keys *k) {
-    const struct transport_ops *t;
-    *k = (struct keys){.n = 0};
-    if (seg->kind != HOSTED_MEMORY) return;
-    for (size_t i = 0; (t = transport_at(i)) != NULL && k->n < KEYS_MAX; i++) {
-        struct buf *uri = &k->of[k->n].uri, *key = k->of[k->n].key;
-        k->n += host_slot_key(h->host, seg->slot, t->scheme, uri, &key[0], &key[1]) == TARN_OK;
-    }
-}
 
 static uint64_t hash_more(uint64_t hash, const struct buf *b) {
     return hash_u64(hash ^ hash_bytes(b->data, b->len)) + b->len;
 }
 
-/* Never 0, which is what stands for no keys. */
-static uint64_t keys_hash(const struct keys *k) {
+/* A segment's keys, as words of the request; what they come to is never 0, which is what stands for
+ * no keys. */
+static struct wire_list keys_put(struct tarn_host *h, struct hosting_link *l,
+                                 const struct hosted *seg, uint64_t *hash_p) {
+    const struct transport_ops *t;
+    struct wire_list list = {request_next(&l->request), 0};
     uint64_t hash = 0;
-    for (size_t i = 0; i < k->n; i++) {
-        hash = hash_more(hash, &k->of[i].uri);
-        for (int w = 0; w < 2; w++) hash = hash_more(hash, &k->of[i].key[w]);
+    for (size_t i = 0; (t = transport_at(i)) != NULL && list.n < WIRE_KEYS_MAX; i++) {
+        struct buf part[3] = {{0}, {0}, {0}}; /* URI, and keys to read and to write with */
+        tarn_status status =
+            host_slot_key(h->host, seg->slot, t->scheme, &part[0], &part[1], &part[2]);
+        for (size_t w = 0; w < ARRAY_LEN(part); w++) {
+            if (status == TARN_OK) {
+                hash = hash_more(hash, &part[w]);
+                link_word(l, part[w].data, part[w].len);
+            }
+            buf_free(&part[w]);
+        }
+        list.n += status == TARN_OK;
     }
-    return k->n > 0 && hash == 0 ? 1 : hash;
-}
-
-static void add_keys(struct hosting_link *l, const struct keys *k) {
-    link_u64(l, k->n);
-    for (size_t i = 0; i < k->n; i++) {
-        link_arg(l, k->of[i].uri.data, k->of[i].uri.len);
-        for (int w = 0; w < 2; w++) link_arg(l, k->of[i].key[w].data, k->of[i].key[w].len);
-    }
+    *hash_p = list.n > 0 && hash == 0 ? 1 : hash;
+    return list.n > 0 ? list : (struct wire_list){0};
 }
 
 /* Those that are ready go along, so that no client asks in between: a node that comes back to its
  * master still has its keys. What another master has given other names to is not ready. */
-void keys_mount_args(struct tarn_host *h, struct hosting_link *l, struct hosted *seg) {
-    struct keys k = {.n = 0};
+struct wire_list keys_of_mount(struct tarn_host *h, struct hosting_link *l, struct hosted *seg) {
     seg->keys_due = true;
     seg->keys_told = 0;
-    if (seg->mount_epoch != h->session.epoch) return;
-    keys_of(h, seg, &k);
-    seg->keys_told = keys_hash(&k);
-    if (k.n > 0) {
-        link_str(l, "KEYS");
-        add_keys(l, &k);
-    }
-    keys_free(&k);
+    if (seg->mount_epoch != h->session.epoch) return (struct wire_list){0};
+    return keys_put(h, l, seg, &seg->keys_told);
 }
 
 void keys_changed(void *arg, unsigned slot) {
@@ -103,24 +76,17 @@ static void answered(struct tarn_host *h, const struct answer *a, void *arg, uin
     session_accepts(h, a, "SEGMENT KEYS");
 }
 
-static void tell(struct tarn_host *h, struct hosted *seg) {
+static void keys_tell(struct tarn_host *h, struct hosted *seg) {
     struct hosting_link *l = &h->reports;
-    struct keys k;
-    keys_of(h, seg, &k);
-    uint64_t hash = keys_hash(&k);
+    uint64_t hash;
+    struct wire_mount m = {.node = link_node(h, l)};
+    m.segment = request_str(&l->request, seg->name);
+    m.keys = keys_put(h, l, seg, &hash);
     seg->keys_due = false;
-    if (hash != seg->keys_told) {
-        log_verbose("Segment %s: %zu keys for transports of modules", seg->name, k.n);
-        seg->keys_told = hash;
-        link_begin(l, "SEGMENT");
-        link_str(l, "KEYS");
-        link_str(l, h->name);
-        link_str(l, h->instance);
-        link_str(l, seg->name);
-        add_keys(l, &k);
-        link_send(h, l, h->options.timeout_ms, answered, seg);
-    }
-    keys_free(&k);
+    if (hash == seg->keys_told) return;
+    log_verbose("Segment %s: %u keys for transports of modules", seg->name, m.keys.n);
+    seg->keys_told = hash;
+    link_send(h, l, WIRE_segment_keys, &m, answered, seg);
 }
 
 void keys_turn(struct tarn_host *h) {
@@ -129,7 +95,7 @@ void keys_turn(struct tarn_host *h) {
         struct hosted *seg = &h->segments[i];
         if (!seg->mounted || !seg->keys_due || seg->serve_until != 0) continue;
         if (link_room(&h->reports) <= LINK_PENDING_MAX / 2 || h->session.broken != TARN_OK) return;
-        tell(h, seg);
+        keys_tell(h, seg);
     }
 }
 
@@ -153,28 +119,26 @@ static struct reported *reported_of(struct tarn_host *h, const char *scheme) {
     return empty;
 }
 
-static void add_report(struct tarn_host *h, struct hosting_link *l, struct reported *r,
+static void report_put(struct hosting_link *l, struct wire_beat *beat, struct reported *r,
                        const char *scheme, const struct buf *text) {
     size_t len = min_u64(text->len, REPORT_MAX);
     while (len > 0 && len < text->len && text->data[len - 1] != '\n') len--; /* whole lines */
     uint64_t hash = len > 0 ? hash_bytes(text->data, len) | 1 : 0;
     if (hash == r->hash) return;
     r->hash = hash;
+    beat->reports.at[beat->reports.n++] = link_word(l, scheme, strlen(scheme));
+    link_word(l, text->data, len);
     snprintf(r->scheme, sizeof(r->scheme), "%s", hash != 0 ? scheme : "");
-    link_str(l, "REPORT");
-    link_str(l, scheme);
-    link_arg(l, text->data, len);
 }
 
-void reports_args(struct tarn_host *h, struct hosting_link *l) {
+void keys_report(struct tarn_host *h, struct hosting_link *l, struct wire_beat *beat) {
     const struct transport_ops *t;
+    static_assert(2 * ARRAY_LEN(h->reported) <= WIRE_REPORTS_MAX, "room for what goes and comes");
     /* Of transports that are gone there is nothing to say any more. */
     for (size_t i = 0; i < ARRAY_LEN(h->reported); i++) {
         struct reported *r = &h->reported[i];
-        char scheme[sizeof(r->scheme)];
-        if (r->scheme[0] == '\0' || transport_find(r->scheme) != NULL) continue;
-        memcpy(scheme, r->scheme, sizeof(scheme));
-        add_report(h, l, r, scheme, &(struct buf){NULL, 0, 0});
+        if (r->scheme[0] != '\0' && transport_find(r->scheme) == NULL)
+            report_put(l, beat, r, r->scheme, &(struct buf){NULL, 0, 0});
     }
     for (size_t i = 0; (t = transport_at(i)) != NULL; i++) {
         bool announces = (t->flags & TRANSPORT_ANNOUNCES) != 0;
@@ -182,7 +146,7 @@ void reports_args(struct tarn_host *h, struct hosting_link *l) {
         struct buf text = {NULL, 0, 0};
         if (r == NULL) continue;
         host_describe(h->host, t->scheme, &text);
-        add_report(h, l, r, t->scheme, &text);
+        report_put(l, beat, r, t->scheme, &text);
         buf_free(&text);
     }
 }

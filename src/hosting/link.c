@@ -10,6 +10,7 @@
 void link_init(struct hosting_link *l) {
     *l = (struct hosting_link){0};
     ctl_init(&l->ctl);
+    request_init(&l->request, &l->ctl, &l->arena);
 }
 
 void link_close(struct tarn_host *h, struct hosting_link *l) {
@@ -25,7 +26,7 @@ void link_close(struct tarn_host *h, struct hosting_link *l) {
 void link_deinit(struct tarn_host *h, struct hosting_link *l) {
     link_close(h, l);
     arena_free(&l->arena);
-    link_init(l);
+    request_deinit(&l->request);
 }
 
 void link_take(struct hosting_link *l, struct ctl *ctl) {
@@ -38,22 +39,28 @@ void link_take(struct hosting_link *l, struct ctl *ctl) {
 
 /* --- requests --- */
 
-void link_node(struct tarn_host *h, struct hosting_link *l, const char *verb) {
-    link_begin(l, "NODE");
-    link_str(l, verb);
-    link_str(l, h->name);
-    link_str(l, h->instance);
+struct wire_node link_node(struct tarn_host *h, struct hosting_link *l) {
+    request_begin(&l->request);
+    return (struct wire_node){.name = request_str(&l->request, h->name),
+                              .instance = request_str(&l->request, h->instance)};
 }
 
-void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms,
-               hosting_answer_fn fn, void *arg) {
+uint32_t link_word(struct hosting_link *l, const void *data, size_t len) {
+    char *copy = arena_alloc(&l->arena, len + 1);
+    if (len > 0) memcpy(copy, data, len);
+    return request_word(&l->request, copy, len);
+}
+
+void link_send_waiting(struct tarn_host *h, struct hosting_link *l, enum wire_id id,
+                       const void *options, uint64_t wait_ms, hosting_answer_fn fn, void *arg) {
     TARN_ASSERT(link_room(l) > 0);
+    request_build(&l->request, id, options);
     uint64_t now = now_ms(); /* before the master can have seen it */
     size_t at = (l->head + l->count++) % LINK_PENDING_MAX;
     l->pending[at].fn = fn;
     l->pending[at].arg = arg;
     l->pending[at].sent_ms = now;
-    l->pending[at].deadline = add_sat(now, timeout_ms);
+    l->pending[at].deadline = add_sat(now, add_sat(h->options.timeout_ms, wait_ms));
     tarn_status status = ctl_commit(&l->ctl, false);
     if (status != TARN_OK) session_broken(h, status); /* fn hears of it when the link is closed */
 }

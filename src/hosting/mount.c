@@ -139,39 +139,21 @@ static void mount(struct tarn_host *h, struct hosted *seg) {
                    TIER_CONTENT_SIZE);
 
     h->session.mounting++;
-    link_begin(l, "SEGMENT");
-    link_str(l, "MOUNT");
-    link_str(l, h->name);
-    link_str(l, h->instance);
-    link_str(l, seg->name);
-    link_str(l, "TIER");
-    link_str(l, tiers[seg->kind]);
-    link_str(l, "SIZE");
-    link_u64(l, seg->size);
-    link_str(l, "CONTENT");
-    link_str(l, content);
-    link_str(l, "BACKING");
-    link_str(l, info.backing);
-    if (tier == NULL) {
-        link_str(l, "HUGE");
-        link_str(l, info.huge ? "yes" : "no");
-    }
-    if (info.numa_node >= 0) {
-        link_str(l, "NUMA");
-        link_u64(l, (uint64_t)info.numa_node);
-    }
-    if (seg->kind == HOSTED_FILE) {
-        link_str(l, "DIRECTORY");
-        link_str(l, tier->directory);
-    }
+    struct wire_mount m = {
+        .node = link_node(h, l), .tier = 1 + seg->kind, .size = seg->size, .numa = info.numa_node};
+    struct ctl_request *r = &l->request;
+    m.segment = request_str(r, seg->name);
+    m.content = request_str(r, content);
+    m.backing = request_str(r, info.backing);
+    if (tier == NULL) m.huge = info.huge ? WIRE_YES : WIRE_NO;
+    if (seg->kind == HOSTED_FILE) m.directory = request_str(r, tier->directory);
     size_t n = seg->kind == HOSTED_MEMORY ? h->n_endpoints
                : seg->kind == HOSTED_SSD  ? h->n_tcp_endpoints
                                           : 0;
-    link_str(l, "ENDPOINTS");
-    link_u64(l, n);
-    for (size_t i = 0; i < n; i++) link_str(l, h->endpoints[i]);
-    if (seg->kind == HOSTED_MEMORY) keys_mount_args(h, l, seg);
-    link_send(h, l, h->options.timeout_ms, mounted, seg);
+    m.endpoints = (struct wire_list){request_next(r), (uint32_t)n};
+    for (size_t i = 0; i < n; i++) request_str(r, h->endpoints[i]);
+    if (seg->kind == HOSTED_MEMORY) m.keys = keys_of_mount(h, l, seg);
+    link_send(h, l, WIRE_segment_mount, &m, mounted, seg);
 }
 
 void mount_all(struct tarn_host *h) {

@@ -155,21 +155,22 @@ static void send(struct far *f) {
         end += entry_size(&head);
         o->sent_n++;
     }
-    link_node(h, l, "OFFER");
-    link_u64(l, f->segment->id);
-    link_u64(l, o->sent_n);
+    struct wire_node node = link_node(h, l);
+    struct ctl_request *r = &l->request;
+    node.segment = f->segment->id;
+    node.keys = (struct wire_list){request_next(r), (uint32_t)o->sent_n};
     for (size_t at = o->at; at < end; at += entry_size(&head)) {
         memcpy(&head, o->entries.data + at, sizeof(head));
         const char *key = o->entries.data + at + sizeof(head);
-        link_arg(l, key, head.key_len);
-        link_u64(l, head.version);
-        link_u64(l, head.size);
-        link_u64(l, head.crc);
-        link_u64(l, head.offset);
-        link_arg(l, key + head.key_len, (size_t)head.n_crcs * 4);
+        request_word(r, key, head.key_len);
+        request_number(r, (int64_t)head.version);
+        request_number(r, (int64_t)head.size);
+        request_number(r, head.crc);
+        request_number(r, (int64_t)head.offset);
+        request_word(r, key + head.key_len, (size_t)head.n_crcs * 4);
     }
     o->in_flight = true;
-    link_send(h, l, h->options.timeout_ms, answered, f);
+    link_send(h, l, WIRE_node_offer, &node, answered, f);
 }
 
 void offer_turn(struct far *f) {

@@ -255,16 +255,12 @@ void session_dialled(struct tarn_host *h, tarn_status status, const char *why, s
     link_take(&h->beats, &ctl[0]);
     link_take(&h->reports, &ctl[1]);
     s->phase = PHASE_JOINING;
-    link_node(h, &h->beats, "JOIN");
-    link_str(&h->beats, "MACHINE");
-    link_str(&h->beats, h->machine);
-    if (h->rack != NULL) {
-        link_str(&h->beats, "RACK");
-        link_str(&h->beats, h->rack);
-    }
-    link_str(&h->beats, "VERSION");
-    link_str(&h->beats, tarn_version());
-    link_send(h, &h->beats, h->options.timeout_ms, joined, NULL);
+    struct wire_join join = {.node = link_node(h, &h->beats)};
+    struct ctl_request *r = &h->beats.request;
+    join.machine = request_str(r, h->machine);
+    if (h->rack != NULL) join.rack = request_str(r, h->rack);
+    join.version = request_str(r, tarn_version());
+    link_send(h, &h->beats, WIRE_node_join, &join, joined, NULL);
 }
 
 /* --- up --- */
@@ -306,8 +302,8 @@ static void ask_up(struct tarn_host *h, uint64_t now) {
         return;
     }
     s->asking_up = true;
-    link_node(h, &h->reports, "UP");
-    link_send(h, &h->reports, h->options.timeout_ms, up, NULL);
+    struct wire_node node = link_node(h, &h->reports);
+    link_send(h, &h->reports, WIRE_node_up, &node, up, NULL);
 }
 
 /* --- heartbeats --- */
@@ -338,30 +334,25 @@ static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg
         work_item(h, &items->element[i]);
 }
 
-static void beat(struct tarn_host *h, uint64_t now) {
+static void heartbeat_send(struct tarn_host *h, uint64_t now) {
     struct session *s = &h->session;
     if (s->beating || link_room(&h->beats) == 0) return;
     if (now < s->next_beat_ms) {
         hosting_wake_at(h, s->next_beat_ms);
         return;
     }
-    uint64_t wait = s->heartbeat_ms;
+    struct wire_beat beat = {.node = link_node(h, &h->beats), .wait_ms = s->heartbeat_ms};
     if (s->last_fresh_ms == 0 || now - s->last_fresh_ms >= FRESH_EVERY_MS) {
         s->last_fresh_ms = now;
-        wait = 0;
+        beat.wait_ms = 0;
     }
     s->beating = true;
-    link_node(h, &h->beats, "HEARTBEAT");
-    if (wait > 0) {
-        link_str(&h->beats, "WAIT");
-        link_u64(&h->beats, wait);
-    }
     if (s->last_stats_ms == 0 || now - s->last_stats_ms >= s->heartbeat_ms / 2) {
         s->last_stats_ms = now;
-        stats_args(h, &h->beats);
-        reports_args(h, &h->beats);
+        beat.stats = stats_put(h, &h->beats);
+        keys_report(h, &h->beats, &beat);
     }
-    link_send(h, &h->beats, add_sat(h->options.timeout_ms, wait), beat_answered, NULL);
+    link_send_waiting(h, &h->beats, WIRE_node_heartbeat, &beat, beat.wait_ms, beat_answered, NULL);
 }
 
 /* --- leaving --- */
@@ -401,11 +392,9 @@ static void noted(struct tarn_host *h, const struct answer *a, void *arg, uint64
         log_warning("%s of node %s: the master says: %s", what, h->name, a->str);
 }
 
-static void ask(struct tarn_host *h, const char *verb, const char *what) {
-    link_begin(&h->reports, "NODE");
-    link_str(&h->reports, verb);
-    link_str(&h->reports, h->name);
-    link_send(h, &h->reports, h->options.timeout_ms, noted, (void *)(uintptr_t)what);
+static void leave_ask(struct tarn_host *h, enum wire_id id, const char *what) {
+    struct wire_drain drain = {.name = link_node(h, &h->reports).name};
+    link_send(h, &h->reports, id, &drain, noted, (void *)(uintptr_t)what);
 }
 
 /* What callers of the public functions want; true: the thread may end. */
@@ -418,13 +407,13 @@ static bool obey(struct tarn_host *h, uint64_t now) {
     pthread_mutex_unlock(&h->mutex);
     if (wants_drain && s->phase == PHASE_UP && !s->drain_sent && link_room(&h->reports) > 0) {
         s->drain_sent = true;
-        ask(h, "DRAIN", "NODE DRAIN");
+        leave_ask(h, WIRE_node_drain, "NODE DRAIN");
     }
     if (s->closing == CLOSE_NO) return false;
     if (s->closing == CLOSE_KEEP || !session_joined(s) || s->let_go || now >= deadline) return true;
     if (!s->leave_sent && link_room(&h->reports) > 0) {
         s->leave_sent = true; /* "leave" follows when the last lease on our segments is over */
-        ask(h, "LEAVE", "NODE LEAVE");
+        leave_ask(h, WIRE_node_leave, "NODE LEAVE");
     }
     hosting_wake_at(h, deadline);
     return false;
@@ -470,7 +459,7 @@ bool session_turn(struct tarn_host *h) {
     if (s->phase == PHASE_FENCING) fence_turn(h, now);
     if (s->phase == PHASE_MOUNTING) mount_turn(h);
     if (s->phase == PHASE_MOUNTED) ask_up(h, now);
-    if (session_joined(s)) beat(h, now);
+    if (session_joined(s)) heartbeat_send(h, now);
     if (session_joined(s)) look_turn(h, now);
     if (s->broken != TARN_OK) h->next_wake_ms = 0;
     return true;

@@ -17,20 +17,19 @@ static const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){.name = NULL}};
 struct figures_told {
     struct figure_walk walk;
     const char *prefix;
-    struct {
-        char name[32];
-        uint64_t value;
-    } of[64]; /* as many as the master keeps */
-    size_t n;
+    struct hosting_link *link;
+    uint32_t n;
 };
 
-static void tell(struct figure_walk *walk, const struct figure *figure, union figure_value value) {
+static void figure_put(struct figure_walk *walk, const struct figure *figure,
+                       union figure_value value) {
     struct figures_told *t = CONTAINER_OF(walk, struct figures_told, walk);
-    TARN_ASSERT(t->n < ARRAY_LEN(t->of));
-    char *name = t->of[t->n].name;
-    snprintf(name, sizeof(t->of[0].name), "%s%s", t->prefix, figure->name);
-    while ((name = strchr(name, '_')) != NULL) *name = '-';
-    t->of[t->n++].value = min_u64(value.number, INT64_MAX);
+    char name[64], *at = name;
+    int len = snprintf(name, sizeof(name), "%s%s", t->prefix, figure->name);
+    while ((at = strchr(at, '_')) != NULL) *at = '-';
+    TARN_ASSERT(t->n++ < WIRE_STATS_MAX);
+    link_word(t->link, name, (size_t)len);
+    request_number(&t->link->request, (int64_t)min_u64(value.number, INT64_MAX));
 }
 
 static void tell_host(struct figures_told *t, struct tarn_host *h) {
@@ -68,16 +67,12 @@ static void tell_far(struct figures_told *t, struct far *f) {
     FIGURES(&t->walk, far_figures, f->figures, offering, offering);
 }
 
-void stats_args(struct tarn_host *h, struct hosting_link *l) {
-    struct figures_told t = {.walk = {.show = tell}, .prefix = ""};
+struct wire_list stats_put(struct tarn_host *h, struct hosting_link *l) {
+    struct figures_told t = {.walk = {.show = figure_put}, .prefix = "", .link = l};
+    uint32_t at = request_next(&l->request);
     tell_host(&t, h);
     for (unsigned i = 0; i < h->n_fars; i++) tell_far(&t, &h->fars[i]);
-    link_str(l, "STATS");
-    link_u64(l, t.n);
-    for (size_t i = 0; i < t.n; i++) {
-        link_str(l, t.of[i].name);
-        link_u64(l, t.of[i].value);
-    }
+    return (struct wire_list){at, t.n};
 }
 
 static int state_of(const struct tarn_host *h) {

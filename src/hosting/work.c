@@ -242,18 +242,19 @@ static void send_done(struct tarn_host *h) {
     }
     if (h->done_tasks == NULL) h->done_tail = &h->done_tasks;
     struct hosting_link *l = &h->reports;
-    link_node(h, l, "DONE");
-    link_u64(l, b->n);
+    struct wire_node node = link_node(h, l);
+    struct ctl_request *r = &l->request;
+    node.keys = (struct wire_list){request_next(r), (uint32_t)b->n};
     for (size_t i = 0; i < b->n; i++) {
         const struct task *t = b->task[i];
         bool stored = t->kind == TASK_STORE && t->status == TARN_OK;
-        link_u64(l, t->id);
-        link_i64(l, t->status);
-        link_u64(l, stored ? t->offset : 0);
-        link_i64(l, stored && !t->check ? (int64_t)t->crc : -1);
+        request_number(r, (int64_t)t->id);
+        request_number(r, t->status);
+        request_number(r, stored ? (int64_t)t->offset : 0);
+        request_number(r, stored && !t->check ? (int64_t)t->crc : -1);
     }
     h->done_in_flight = true;
-    link_send(h, l, h->options.timeout_ms, done_answered, b);
+    link_send(h, l, WIRE_node_done, &node, done_answered, b);
 }
 
 static void fenced_answered(struct tarn_host *h, const struct answer *a, void *arg,
@@ -265,9 +266,9 @@ static void fenced_answered(struct tarn_host *h, const struct answer *a, void *a
 void reports_turn(struct tarn_host *h) {
     struct hosting_link *l = &h->reports;
     while (session_joined(&h->session) && h->n_fenced > 0 && link_room(l) > LINK_PENDING_MAX / 2) {
-        link_node(h, l, "FENCED");
-        link_u64(l, h->fenced[--h->n_fenced]);
-        link_send(h, l, h->options.timeout_ms, fenced_answered, NULL);
+        struct wire_node node = link_node(h, l);
+        node.session = h->fenced[--h->n_fenced];
+        link_send(h, l, WIRE_node_fenced, &node, fenced_answered, NULL);
     }
     if (session_joined(&h->session) && h->done_tasks != NULL && !h->done_in_flight &&
         link_room(l) > 0)
