@@ -1,7 +1,8 @@
-# A running server against its documents: every command of COMMAND LIST is in docs/COMMANDS.md,
-# every option of CONFIG GET * is in redis.conf.sample, and a server starts with redis.conf.sample
-# and knows each option that it names. And the documents among themselves: the index, messages and
-# figures that are quoted, the calculator.
+# A running server against its documents: every command of COMMAND LIST is in docs/COMMANDS.md, with
+# the arguments, reply and errors that COMMAND DOCS tells, every option of CONFIG GET * is in
+# redis.conf.sample, and a server starts with redis.conf.sample and knows each option that it names.
+# And the documents among themselves: the index, messages and figures that are quoted, the
+# calculator.
 #
 #   tclsh tools/check-docs.tcl --server build/release/tarn-server
 
@@ -82,6 +83,12 @@ foreach name [lsort [split [cli COMMAND LIST] \n]] {
     }
 }
 check "commands" $problems
+set problems {}
+if {[catch {exec tools/commands-page.py --port $port --check} said]} {
+    set problems [split $said \n]
+    lappend problems "tools/commands-page.py --port PORT writes this"
+}
+check "synopses" $problems
 
 # The one table of errors: its codes are those of docs/COMMANDS.md, its statuses those of
 # tarn_status.h and docs/LIBTARN.md.

@@ -281,14 +281,30 @@ static const struct wire_arg *args_of(const struct cmd *cmd, struct wire_arg tex
     return cmd->syntax[0] != '\0' ? text : NULL;
 }
 
+/* What Redis does not tell: clients pass over keys that they do not know. */
+static void reply_contract(struct client *c, const struct wire_command *w) {
+    struct buf text = {NULL, 0, 0};
+    wire_synopsis(w, &text);
+    reply_bulk_str(c, "synopsis");
+    reply_bulk(c, span_of(text.data, text.len));
+    buf_free(&text);
+    reply_bulk_str(c, "reply");
+    reply_bulk_str(c, w->reply);
+    reply_bulk_str(c, "errors");
+    reply_bulk_str(c, w->errors != NULL ? w->errors : "");
+}
+
 static void reply_docs(struct client *c, const struct cmd *cmd) {
     struct wire_arg text[2];
     const struct wire_arg *args = args_of(cmd, text);
+    const struct wire_command *w = cmd->declared;
+    bool contract = w != NULL && !w->container;
     size_t subs = 0;
     for (const struct cmd *s = cmd->sub; s != NULL && s->name != NULL; s++) subs++;
     reply_bulk_str(c, table_stat(cmd)->name);
     const char *module = modules_name_of(cmd);
-    reply_map(c, 2u + (cmd->since != NULL) + (module != NULL) + (args != NULL) + (subs > 0));
+    reply_map(c, 2u + (cmd->since != NULL) + (module != NULL) + (args != NULL) +
+                     (contract ? 3u : 0u) + (subs > 0));
     reply_bulk_str(c, "summary");
     reply_bulk_str(c, cmd->summary);
     if (cmd->since != NULL) {
@@ -306,6 +322,7 @@ static void reply_docs(struct client *c, const struct cmd *cmd) {
         reply_array(c, reply_arguments(c, args, true));
         reply_arguments(c, args, false);
     }
+    if (contract) reply_contract(c, w);
     if (subs == 0) return;
     reply_bulk_str(c, "subcommands");
     reply_map(c, subs);

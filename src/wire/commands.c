@@ -68,13 +68,10 @@
 #define IN(s, m) .offset = offsetof(struct wire_##s, m), .size = sizeof(((struct wire_##s *)0)->m)
 
 /* Words that are not looked at here. */
-#define WORDS       MAYBE(WORD, "arg", MANY)
-#define TAKES(...)  .args = ARGS(__VA_ARGS__)
-#define REPLY(text) .reply = (text)
-#define ERRORS(...)                                                                                \
-    .errors = (const signed char[]) {                                                              \
-        __VA_ARGS__, TARN_OK                                                                       \
-    }
+#define WORDS         MAYBE(WORD, "arg", MANY)
+#define TAKES(...)    .args = ARGS(__VA_ARGS__)
+#define REPLY(text)   .reply = (text)
+#define ERRORS(codes) .errors = (codes)
 
 /* --- what commands of the pool have in common --- */
 

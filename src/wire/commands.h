@@ -7,7 +7,8 @@
  *
  * What the other words mean is in commands.c, the only place that expands them. */
 #define HELP(id, name, ...)                                                                        \
-    SHARED(id, help, name, CMD_LOADING | CMD_STALE, "Lists the subcommands.", __VA_ARGS__)
+    SHARED(id, help, name, CMD_LOADING | CMD_STALE, "Lists the subcommands.", __VA_ARGS__,         \
+           REPLY("an array of lines"))
 
 #include "wire/commands_string.h"
 

@@ -1,30 +1,37 @@
 /* The connection itself. */
 
-COMMAND(ping, "PING", F, "Answers.", CONNECTION("1.0.0"), TAKES(MAYBE(WORD, "message")))
+COMMAND(ping, "PING", F, "Answers.", CONNECTION("1.0.0"), TAKES(MAYBE(WORD, "message")),
+        REPLY("PONG, or the message"))
 COMMAND(echo, "ECHO", L | F, "Answers with the message.", CONNECTION("1.0.0"),
-        TAKES(ARG(WORD, "message")))
+        TAKES(ARG(WORD, "message")), REPLY("the message"))
 COMMAND(auth, "AUTH", EARLY | CMD_NO_AUTH, "Shows the password.", CONNECTION("1.0.0"),
-        TAKES(MAYBE(WORD, "username"), ARG(WORD, "password")))
+        TAKES(MAYBE(WORD, "username"), ARG(WORD, "password")), REPLY("OK"), ERRORS("WRONGPASS"))
 COMMAND(hello, "HELLO", EARLY | CMD_NO_AUTH, "Chooses the protocol, and tells who is there.",
         CONNECTION("6.0.0"),
         TAKES(MAYBE(BLOCK, NULL,
                     OF(ARG(NUMBER, "protover"),
                        MAYBE(BLOCK, NULL,
                              OF(NAMED("AUTH", WORD, "username"), ARG(WORD, "password"))),
-                       OPTION("SETNAME", WORD, "clientname")))))
+                       OPTION("SETNAME", WORD, "clientname")))),
+        REPLY("a map of server, version, proto, id, mode, role and modules"),
+        ERRORS("NOAUTH NOPROTO WRONGPASS"))
 COMMAND(select, "SELECT", L | F, "Chooses a number below databases; all name the one keyspace.",
-        CONNECTION("1.0.0"), TAKES(ARG(NUMBER, "index")))
+        CONNECTION("1.0.0"), TAKES(ARG(NUMBER, "index")), REPLY("OK"))
 COMMAND(quit, "QUIT", EARLY | CMD_NO_AUTH, "Closes the connection.", CONNECTION("1.0.0"),
-        TAKES(WORDS))
-COMMAND(reset, "RESET", EARLY | CMD_NO_AUTH, "Makes the connection as new.", CONNECTION("6.2.0"))
+        TAKES(WORDS), REPLY("OK"))
+COMMAND(reset, "RESET", EARLY | CMD_NO_AUTH, "Makes the connection as new.", CONNECTION("6.2.0"),
+        REPLY("RESET"))
 CONTAINER(client, "CLIENT", "Looks at connections and changes them.",
           GROUP(NULL, "connection", "2.4.0"))
-COMMAND(client_id, "CLIENT|ID", N, "Tells the number of this connection.", CONNECTION("5.0.0"))
-COMMAND(client_info, "CLIENT|INFO", N, "Describes this connection.", CONNECTION("6.2.0"))
+COMMAND(client_id, "CLIENT|ID", N, "Tells the number of this connection.", CONNECTION("5.0.0"),
+        REPLY("the number"))
+COMMAND(client_info, "CLIENT|INFO", N, "Describes this connection.", CONNECTION("6.2.0"),
+        REPLY("a line of text"))
 COMMAND(client_list, "CLIENT|LIST", A, "Describes all connections.", CONNECTION("2.4.0"),
         TAKES(OPTION("TYPE", ONEOF, NULL,
                      OF(TOKEN("NORMAL"), TOKEN("MASTER"), TOKEN("REPLICA"), TOKEN("PUBSUB"))),
-              OPTION("ID", VALUES, "client-id", MANY)))
+              OPTION("ID", VALUES, "client-id", MANY)),
+        REPLY("lines of text"))
 COMMAND(client_kill, "CLIENT|KILL", A, "Closes connections.", CONNECTION("2.4.0"),
         TAKES(ONE_OF(ARG(WORD, "ip:port"),
                      ARG(ONEOF, NULL,
@@ -34,37 +41,43 @@ COMMAND(client_kill, "CLIENT|KILL", A, "Closes connections.", CONNECTION("2.4.0"
                                      TOKEN("PUBSUB"))),
                             NAMED("USER", WORD, "username"), NAMED("ADDR", WORD, "ip:port"),
                             NAMED("LADDR", WORD, "ip:port"), NAMED("SKIPME", WORD, "yes/no")),
-                         MANY))))
+                         MANY))),
+        REPLY("how many; with an address alone OK"))
 COMMAND(client_getname, "CLIENT|GETNAME", N, "Tells the name of this connection.",
-        CONNECTION("2.6.9"))
+        CONNECTION("2.6.9"), REPLY("the name; nil: none"))
 COMMAND(client_setname, "CLIENT|SETNAME", N, "Names this connection.", CONNECTION("2.6.9"),
-        TAKES(ARG(WORD, "connection-name")))
+        TAKES(ARG(WORD, "connection-name")), REPLY("OK"))
 COMMAND(client_setinfo, "CLIENT|SETINFO", N, "Tells about this client: library, version, host.",
         CONNECTION("7.2.0"),
         TAKES(ONE_OF(NAMED("LIB-NAME", WORD, "libname"), NAMED("LIB-VER", WORD, "libver"),
-                     NAMED("TARN-HOST", WORD, "hostname"))))
+                     NAMED("TARN-HOST", WORD, "hostname"), NAMED("TARN-RACK", WORD, "label"),
+                     NAMED("TARN-NODE", WORD, "node"))),
+        REPLY("OK"))
 COMMAND(client_pause, "CLIENT|PAUSE", A, "Holds the commands of all clients back for a time.",
-        CONNECTION("3.0.0"), TAKES(ARG(NUMBER, "timeout"), ANY_OF(TOKEN("WRITE"), TOKEN("ALL"))))
-COMMAND(client_unpause, "CLIENT|UNPAUSE", A, "Ends a pause.", CONNECTION("6.2.0"))
+        CONNECTION("3.0.0"), TAKES(ARG(NUMBER, "timeout"), ANY_OF(TOKEN("WRITE"), TOKEN("ALL"))),
+        REPLY("OK"))
+COMMAND(client_unpause, "CLIENT|UNPAUSE", A, "Ends a pause.", CONNECTION("6.2.0"), REPLY("OK"))
 COMMAND(client_reply, "CLIENT|REPLY", N | CMD_NO_MULTI, "Says whether this client wants replies.",
-        CONNECTION("3.2.0"), TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"), TOKEN("SKIP"))))
+        CONNECTION("3.2.0"), TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"), TOKEN("SKIP"))),
+        REPLY("OK of ON; none of OFF and SKIP"))
 COMMAND(client_no_evict, "CLIENT|NO-EVICT", A,
         "Keeps this connection where others would be closed for room.", CONNECTION("7.0.0"),
-        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))))
+        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))), REPLY("OK"))
 COMMAND(client_no_touch, "CLIENT|NO-TOUCH", N,
         "Accepted; reads by this client count as accesses all the same.", CONNECTION("7.2.0"),
-        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))))
+        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))), REPLY("OK"))
 COMMAND(client_getredir, "CLIENT|GETREDIR", N,
         "Tells that messages of tracking go to this connection (0), or that it is off (-1).",
-        CONNECTION("6.0.0"))
+        CONNECTION("6.0.0"), REPLY("0 or -1"))
 COMMAND(client_tracking, "CLIENT|TRACKING", N,
         "Says whether this connection hears of changes to keys that it has read.",
-        CONNECTION("6.0.0"), TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF")), WORDS))
+        CONNECTION("6.0.0"), TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF")), WORDS), REPLY("OK"))
 COMMAND(client_trackinginfo, "CLIENT|TRACKINGINFO", N, "Tells whether tracking is on.",
-        CONNECTION("6.2.0"))
+        CONNECTION("6.2.0"), REPLY("a map of flags, redirect and prefixes"))
 COMMAND(client_caching, "CLIENT|CACHING", N, "Refused: there is neither OPTIN nor OPTOUT.",
-        CONNECTION("6.0.0"), TAKES(ONE_OF(TOKEN("YES"), TOKEN("NO"))))
+        CONNECTION("6.0.0"), TAKES(ONE_OF(TOKEN("YES"), TOKEN("NO"))), REPLY("an error"))
 COMMAND(client_unblock, "CLIENT|UNBLOCK", A, "Ends the wait of another connection.",
         CONNECTION("5.0.0"),
-        TAKES(ARG(NUMBER, "client-id"), ANY_OF(TOKEN("TIMEOUT"), TOKEN("ERROR"))))
+        TAKES(ARG(NUMBER, "client-id"), ANY_OF(TOKEN("TIMEOUT"), TOKEN("ERROR"))),
+        REPLY("1; 0: it does not wait"))
 HELP(client_help, "CLIENT|HELP", CONNECTION("5.0.0"))

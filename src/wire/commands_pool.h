@@ -8,33 +8,31 @@ COMMAND(putstart, "PUTSTART", W | D, "Opens a put: makes room and tells where to
         TAKES(ONCE(put, PUT_KEY), PUT_OPTIONS,
               OPTION("INSTEAD", NUMBER, "token", RANGE(1, INT64_MAX), IN(put, instead))),
         REPLY("[token, [replica, ...]], and how many replicas are missing if any; nil: it exists"),
-        ERRORS(TARN_ELATER, TARN_ENOSPACE, TARN_EBUSY, TARN_EQUOTA, TARN_ENOSEGMENT, TARN_EOOM,
-               TARN_ELIMIT))
+        ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
 COMMAND(putend, "PUTEND", W | F, "Makes what was put visible.", POOL_KEYS,
         TAKES(ONCE(end, END_KEY),
               OPTION("FAILED", BITS, "replica-index", MANY, UP_TO(7), IN(end, failed)),
               OPTION("VALUE", VALUES, "bytes", IN(end, values)),
               OPTION("CRCS", VALUES, "bytes", IN(end, crcs)),
               OPTION("RECEIPTS", VALUES, "bytes", IN(end, receipts))),
-        REPLY("OK"), ERRORS(TARN_ETOKEN, TARN_ESTALE))
+        REPLY("OK"), ERRORS("BADTOKEN STALE"))
 COMMAND(putrevoke, "PUTREVOKE", W | F, "Gives a put up.", POOL_KEYS,
         TAKES(ONCE(end, REVOKE_KEY), OPTION("RECEIPTS", VALUES, "bytes", IN(end, receipts))),
-        REPLY("OK"), ERRORS(TARN_ETOKEN))
+        REPLY("OK"), ERRORS("BADTOKEN"))
 COMMAND(mputstart, "MPUTSTART", W | D, "Opens many puts, of a prefix in order.", POOL_KEYS,
         TAKES(BATCH(put, PUT_KEY), PUT_OPTIONS, FLAG("PACKED", IN(put, packed))),
         REPLY("an array of the replies of PUTSTART; PACKED: of 88 bytes each, where it fits"),
-        ERRORS(TARN_ELATER, TARN_ENOSPACE, TARN_EBUSY, TARN_EQUOTA, TARN_ENOSEGMENT, TARN_EOOM,
-               TARN_ELIMIT))
+        ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
 COMMAND(mputend, "MPUTEND", W, "Makes many puts visible.", POOL_KEYS,
         TAKES(BATCH(end, END_KEY), OPTION("VALUES", VALUES, "value", MANY, IN(end, values)),
               OPTION("CRCS", VALUES, "crcs", MANY, IN(end, crcs)),
               OPTION("FAILEDS", VALUES, "mask", MANY, IN(end, faileds)),
               OPTION("RECEIPTS", VALUES, "receipts", MANY, IN(end, receipts))),
-        REPLY("an array of the replies of PUTEND"), ERRORS(TARN_ETOKEN, TARN_ESTALE))
+        REPLY("an array of the replies of PUTEND"), ERRORS("BADTOKEN STALE"))
 COMMAND(mputrevoke, "MPUTREVOKE", W, "Gives many puts up.", POOL_KEYS,
         TAKES(BATCH(end, REVOKE_KEY),
               OPTION("RECEIPTS", VALUES, "receipts", MANY, IN(end, receipts))),
-        REPLY("an array of the replies of PUTREVOKE"), ERRORS(TARN_ETOKEN))
+        REPLY("an array of the replies of PUTREVOKE"), ERRORS("BADTOKEN"))
 
 /* --- look-ups --- */
 
@@ -43,13 +41,13 @@ COMMAND(
     "Tells where a value lies, and protects it for a time.", POOL_KEYS,
     TAKES(ONCE(look, LOOK_KEY), LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs))),
     REPLY("[version, size, lease-ms, crc, [replica, ...], value, crcs, flags]; nil: no such key"),
-    ERRORS(TARN_ELIMIT))
+    ERRORS("LIMIT"))
 COMMAND(mgetreplicas, "MGETREPLICAS", R | B | CMD_MASTER,
         "Tells where many values lie, and protects them for a time.", POOL_KEYS,
         TAKES(BATCH(look, LOOK_KEY), LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs)),
               FLAG("PACKED", IN(look, packed))),
         REPLY("an array of the replies of GETREPLICAS; PACKED: of 88 bytes each, where it fits"),
-        ERRORS(TARN_ELIMIT))
+        ERRORS("LIMIT"))
 COMMAND(release, "RELEASE", R | CMD_MASTER, "Ends leases of this connection early.", POOL_KEYS,
         TAKES(BATCH(release, OF(KEY("key", KEY_RO), ARG(NUMBER, "version")))),
         REPLY("how many there were"))
@@ -77,12 +75,12 @@ COMMAND(pin, "PIN", W | F, "Keeps a key from eviction, or no longer.", POOL_KEYS
         TAKES(KEY("key", KEY_RW | KEY_UPDATE, IN(pin, key)),
               ARG(ONEOF, "PIN", OF(PIN_SOFT(pin, ms), TOKEN("HARD"), TOKEN("NONE")),
                   IN(pin, kind))),
-        REPLY("1; 0: no such key"), ERRORS(TARN_EQUOTA))
+        REPLY("1; 0: no such key"), ERRORS("QUOTA"))
 COMMAND(pinhard, "PINHARD", W | F,
         "Keeps a key from eviction for good. The right to run it is the right to PIN HARD, in puts "
         "too.",
         GROUP("@keyspace @admin @dangerous", "pool", "0.1.0"),
-        TAKES(KEY("key", KEY_RW | KEY_UPDATE)), REPLY("1; 0: no such key"), ERRORS(TARN_EQUOTA))
+        TAKES(KEY("key", KEY_RW | KEY_UPDATE)), REPLY("1; 0: no such key"), ERRORS("QUOTA"))
 CONTAINER(quota, "QUOTA", "Bounds the pool's bytes by key prefix.", POOL_CONTAINER)
 COMMAND(quota_set, "QUOTA|SET", W | CMD_ADMIN, "Bounds the bytes of all keys with a prefix.",
         POOL_ADMIN,
@@ -113,29 +111,29 @@ COMMAND(segment_mount, "SEGMENT|MOUNT", NODES,
                      OF(ARG(WORD, "uri")), IN(mount, endpoints)),
               OPTION("KEYS", BLOCK, NULL, COUNTED("n"), UP_TO(WIRE_KEYS_MAX), SEGMENT_KEY,
                      IN(mount, keys))),
-        REPLY("a map of id, epoch and kept"), ERRORS(TARN_ESTALE))
+        REPLY("a map of id, epoch and kept"), ERRORS("STALE"))
 COMMAND(segment_keys, "SEGMENT|KEYS", NODES,
         "A node tells how its segment is reached by transports of modules.", POOL_ADMIN,
         TAKES(NODE_NAME, NODE_SEGMENT,
               ARG(BLOCK, NULL, COUNTED("n"), UP_TO(WIRE_KEYS_MAX), EXACT, SEGMENT_KEY,
                   IN(mount, keys))),
-        REPLY("OK"), ERRORS(TARN_ENOSEGMENT, TARN_ELIMIT, TARN_ESTALE))
+        REPLY("OK"), ERRORS("NOSEGMENT LIMIT STALE"))
 COMMAND(segment_unmount, "SEGMENT|UNMOUNT", NODES | B,
         "Takes a segment out of the pool; answers when its last lease is over.", POOL_ADMIN,
-        TAKES(ARG(WORD, "name")), REPLY("OK"), ERRORS(TARN_ENOSEGMENT))
+        TAKES(ARG(WORD, "name")), REPLY("OK"), ERRORS("NOSEGMENT"))
 COMMAND(segment_list, "SEGMENT|LIST", R | CMD_LOADING, "Lists the segments of the pool.",
         POOL_ADMIN, REPLY("an array of maps"))
 COMMAND(segment_info, "SEGMENT|INFO", R | CMD_LOADING,
         "Tells where a segment is and how full, by name or id.", POOL,
-        TAKES(ARG(WORD, "name|id", IN(drain, name))), REPLY("a map"), ERRORS(TARN_ENOSEGMENT))
+        TAKES(ARG(WORD, "name|id", IN(drain, name))), REPLY("a map"), ERRORS("NOSEGMENT"))
 COMMAND(segment_attach, "SEGMENT|ATTACH", CMD_LOADING,
         "Tells how to reach the bytes of a segment without its host: shared memory and RDMA.",
         GROUP("@pool @direct", "pool", "0.1.0"), TAKES(ARG(WORD, "name|id")), REPLY("a map"),
-        ERRORS(TARN_ENOSEGMENT))
+        ERRORS("NOSEGMENT"))
 COMMAND(segment_drain, "SEGMENT|DRAIN", NODES,
         "Moves what is only in a segment, then takes it out of the pool.", POOL_ADMIN,
         TAKES(ARG(WORD, "name", IN(drain, name)), FLAG("CANCEL", IN(drain, cancel))), REPLY("OK"),
-        ERRORS(TARN_ENOSEGMENT))
+        ERRORS("NOSEGMENT"))
 HELP(segment_help, "SEGMENT|HELP", POOL_HELP)
 
 /* --- nodes --- */
@@ -145,9 +143,9 @@ COMMAND(node_join, "NODE|JOIN", NODES, "A storage node enters the pool.", POOL_A
         TAKES(NODE_NAME, NAMED("MACHINE", WORD, "machine", IN(join, machine)),
               OPTION("RACK", WORD, "rack", IN(join, rack)),
               OPTION("VERSION", WORD, "version", IN(join, version))),
-        REPLY("a map"))
+        REPLY("a map"), ERRORS("BUSY LIMIT"))
 COMMAND(node_up, "NODE|UP", NODES, "Its segments are mounted: they may be used.", POOL_ADMIN,
-        TAKES(NODE_NAME), REPLY("OK"), ERRORS(TARN_ELATER, TARN_ESTALE))
+        TAKES(NODE_NAME), REPLY("OK"), ERRORS("TRYAGAIN STALE"))
 COMMAND(node_heartbeat, "NODE|HEARTBEAT", NODES | B, "Shows that a node lives, and asks for work.",
         POOL_ADMIN,
         TAKES(NODE_NAME, OPTION("WAIT", NUMBER, "ms", UP_TO(INT64_MAX), IN(beat, wait_ms)),
@@ -157,22 +155,22 @@ COMMAND(node_heartbeat, "NODE|HEARTBEAT", NODES | B, "Shows that a node lives, a
                      IN(beat, stats)),
               OPTION("REPORT", BLOCK, NULL, MANY, OF(ARG(WORD, "scheme"), ARG(WORD, "text")),
                      IN(beat, reports))),
-        REPLY("[clock-ms, [item, ...], max-lease]"), ERRORS(TARN_ESTALE))
+        REPLY("[clock-ms, [item, ...], max-lease]"), ERRORS("STALE"))
 COMMAND(node_fenced, "NODE|FENCED", NODES, "A session can no longer write to this node.",
         POOL_ADMIN,
         TAKES(NODE_NAME, ARG(NUMBER, "session", RANGE(1, INT64_MAX), IN(node, session))),
-        REPLY("OK"), ERRORS(TARN_ESTALE))
+        REPLY("OK"), ERRORS("STALE"))
 COMMAND(node_done, "NODE|DONE", NODES, "What became of tasks.", POOL_ADMIN,
         TAKES(NODE_NAME, GROUPS(OF(ARG(NUMBER, "task", UP_TO(INT64_MAX), IN(done, task)),
                                    ARG(NUMBER, "status", RANGE(-127, 0), IN(done, status)),
                                    ARG(NUMBER, "offset", UP_TO(INT64_MAX), IN(done, offset)),
                                    ARG(NUMBER, "crc", RANGE(-1, UINT32_MAX), IN(done, crc))))),
-        REPLY("an array of 0 and 1"), ERRORS(TARN_ESTALE))
+        REPLY("an array of 0 and 1"), ERRORS("STALE"))
 COMMAND(node_evicted, "NODE|EVICTED", NODES, "A node's disk lets objects go.", POOL_ADMIN,
         TAKES(NODE_NAME, FAR_SEGMENT,
               GROUPS(OF(KEY("key", KEY_RM | KEY_DELETE, IN(far, key)),
                         ARG(NUMBER, "version", UP_TO(INT64_MAX), IN(far, version))))),
-        REPLY("how many were known"), ERRORS(TARN_ENOSEGMENT, TARN_ESTALE))
+        REPLY("how many were known"), ERRORS("NOSEGMENT STALE"))
 COMMAND(node_offer, "NODE|OFFER", NODES, "A node found objects on its disk.", POOL_ADMIN,
         TAKES(NODE_NAME, FAR_SEGMENT,
               GROUPS(OF(KEY("key", KEY_OW | KEY_INSERT, IN(far, key)),
@@ -181,7 +179,7 @@ COMMAND(node_offer, "NODE|OFFER", NODES, "A node found objects on its disk.", PO
                         ARG(NUMBER, "crc", RANGE(-1, UINT32_MAX), IN(far, crc)),
                         ARG(NUMBER, "offset", UP_TO(INT64_MAX), IN(far, offset)),
                         ARG(WORD, "crcs", IN(far, crcs))))),
-        REPLY("an array of versions, 0: not taken"), ERRORS(TARN_ENOSEGMENT, TARN_ESTALE))
+        REPLY("an array of versions, 0: not taken"), ERRORS("NOSEGMENT STALE"))
 COMMAND(node_list, "NODE|LIST", R | CMD_LOADING, "Lists the nodes of the pool.", POOL_ADMIN,
         REPLY("an array of maps"))
 COMMAND(node_info, "NODE|INFO", R | CMD_LOADING, "Tells all that is known of a node.", POOL_ADMIN,
@@ -207,7 +205,7 @@ COMMAND(
     TAKES(ARG(WORD, "epoch", IN(events, epoch)), ARG(WORD, "seq", IN(events, seq)), EVENTS_COUNT,
           OPTION("BLOCK", NUMBER, "ms", UP_TO(WIRE_MAX_WAIT), NONE_IS(-1), IN(events, block_ms)),
           EVENTS_MATCH),
-    REPLY("[seq, [event, ...]]"))
+    REPLY("[seq, [event, ...]]"), ERRORS("EPOCH GAP"))
 COMMAND(kvevents_walk, "KVEVENTS|WALK", R | CMD_MASTER,
         "Walks over the keys with their sizes and places, a part each time.", POOL_KEYS,
         TAKES(ARG(WORD, "cursor", IN(events, cursor)), EVENTS_COUNT, EVENTS_MATCH),
@@ -222,12 +220,12 @@ HELP(kvevents_help, "KVEVENTS|HELP", POOL_HELP)
 CONTAINER(replica, "REPLICA", "Concerns single copies of an object.", POOL_CONTAINER)
 COMMAND(replica_copy, "REPLICA|COPY", W | B, "Plans one more replica of a key.", POOL_ADMIN,
         TAKES(REPLICA_KEY, REPLICA_TO, REPLICA_WAIT), REPLY("the number of a task"),
-        ERRORS(TARN_ENOSEGMENT, TARN_ELIMIT))
+        ERRORS("NOSEGMENT LIMIT BUSY"))
 COMMAND(replica_move, "REPLICA|MOVE", W | B, "Plans a replica of a key in another place.",
         POOL_ADMIN, TAKES(REPLICA_KEY, REPLICA_FROM, REPLICA_TO, REPLICA_WAIT),
-        REPLY("the number of a task"), ERRORS(TARN_ENOSEGMENT, TARN_ELIMIT))
+        REPLY("the number of a task"), ERRORS("NOSEGMENT LIMIT BUSY"))
 COMMAND(replica_drop, "REPLICA|DROP", W, "Takes one replica of a key away.", POOL_ADMIN,
-        TAKES(REPLICA_KEY, REPLICA_FROM), REPLY("OK"), ERRORS(TARN_ENOSEGMENT))
+        TAKES(REPLICA_KEY, REPLICA_FROM), REPLY("OK"), ERRORS("NOSEGMENT BUSY"))
 COMMAND(replica_list, "REPLICA|LIST", R, "Lists the replicas of a key.", POOL_ADMIN,
         TAKES(KEY("key", KEY_RO)), REPLY("an array of maps"))
 COMMAND(replica_tasks, "REPLICA|TASKS", R | CMD_ALL_KEYS,

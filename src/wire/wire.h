@@ -122,8 +122,10 @@ struct wire_command {
     const char *group;      /* "string", "generic", "server", "connection", "pool" */
     const char *since;
     const char *summary;
-    const char *reply;           /* its shape; NULL: see docs/COMMANDS.md */
-    const signed char *errors;   /* tarn_status, beside ERR, ended by TARN_OK; NULL: none */
+    const char *reply; /* its shape; NULL: of a container */
+    /* "STALE LIMIT": codes (base/errors.h), beside ERR and those of any command with such flags:
+     * LOADING, READONLY, MASTERDOWN, NOREPLICAS, NOAUTH, NOPERM; NULL: none */
+    const char *errors;
     const struct wire_arg *args; /* ended by WIRE_END; NULL: none */
 };
 

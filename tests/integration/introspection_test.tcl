@@ -39,6 +39,18 @@ test {CLIENT LIST: what has come of a large argument} {
     drop $c
 }
 
+test {COMMAND DOCS: synopsis, reply and errors, which redis-cli passes over} {
+    set docs [lindex [r command docs putrevoke] 1]
+    assert_equal {key token [RECEIPTS bytes]} [dict get $docs synopsis]
+    assert_equal {OK BADTOKEN} [list [dict get $docs reply] [dict get $docs errors]]
+    set docs [lindex [r command docs config] 1]
+    assert {![dict exists $docs reply]}
+    assert_equal {} [dict get [dict get $docs subcommands] config|get errors]
+    # redis-cli asks for the docs of all commands before it says anything.
+    set said [exec redis-cli -p [server port] help putrevoke 2>@1]
+    assert_match {*PUTREVOKE*key token ?RECEIPTS bytes?*Gives a put up.*} $said
+}
+
 test {only the values of secret options are hidden} {
     r config set slowlog-log-slower-than 0
     r slowlog reset
