@@ -2,6 +2,7 @@
  * that everything in this room is made of: timers, lists, machines. */
 #include "cluster/internal.h"
 
+#include <ctype.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,40 @@ void timer_set(struct timer *t, uint64_t due_ms) {
 
 void timer_clear(struct timer *t) {
     wheel_remove(cluster.wheel, &t->wheel);
+}
+
+/* --- what is said --- */
+
+bool bytes_within(struct span s, unsigned char least, unsigned char most) {
+    for (size_t i = 0; i < s.len; i++)
+        if ((unsigned char)s.data[i] < least || (unsigned char)s.data[i] > most) return false;
+    return true;
+}
+
+bool valid_name(struct span s, size_t max) {
+    for (size_t i = 0; i < s.len; i++)
+        if (!isalnum((unsigned char)s.data[i]) && memchr("._-", s.data[i], 3) == NULL) return false;
+    return s.len > 0 && s.len <= max;
+}
+
+bool valid_label(struct span s, size_t max) {
+    return s.len <= max && bytes_within(s, '!', '~');
+}
+
+bool valid_text(struct span s, size_t max) {
+    return s.len <= max && bytes_within(s, ' ', 0xff) &&
+           (s.len == 0 || !memchr(s.data, 0x7f, s.len));
+}
+
+void text_set(char *to, size_t size, struct span s) {
+    TARN_ASSERT(s.len < size);
+    memset(to, 0, size);
+    if (s.len > 0) memcpy(to, s.data, s.len);
+}
+
+struct object *object_readable(struct span key, uint64_t version) {
+    struct object *o = store_find(cluster.store, key);
+    return o != NULL && store_object_version(o) == version ? o : NULL;
 }
 
 /* --- machines --- */

@@ -74,14 +74,10 @@ static void visit(void *arg, struct object *o) {
         }
         return;
     }
-    struct task_order order = {.kind = CLUSTER_TASK_MOVE,
-                               .reason = CLUSTER_BY_DRAIN,
-                               .key = store_object_key(o),
-                               .version = store_object_version(o),
-                               .size = size,
-                               .from = d->segment->id,
-                               .to = STORE_SEGMENT_ANY};
-    if (task_create(&order, NULL) == TARN_OK) d->pending++;
+    struct task *t;
+    if (task_create(CLUSTER_TASK_MOVE, CLUSTER_BY_DRAIN, o, d->segment->id, STORE_SEGMENT_ANY,
+                    &t) == TARN_OK)
+        d->pending++;
 }
 
 void drain_task_ended(struct task *t, tarn_status status) {

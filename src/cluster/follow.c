@@ -111,11 +111,6 @@ void cluster_snapshot(void (*emit)(void *arg, const void *record, size_t len), v
 
 /* --- being told --- */
 
-static tarn_status refuse(const char **why_p, const char *why) {
-    *why_p = why;
-    return TARN_EPROTO;
-}
-
 static bool over(const struct reader *r) {
     return !r->bad && r->at == r->end;
 }
@@ -123,28 +118,11 @@ static bool over(const struct reader *r) {
 static tarn_status apply_cluster(struct reader *r, const char **why_p) {
     const char *id = take_bytes(r, sizeof(cluster.id));
     uint32_t next_epoch = take_u32(r);
-    if (!over(r)) return refuse(why_p, "the record of the cluster has a wrong length");
+    if (!over(r))
+        return cluster_refuse(why_p, TARN_EPROTO, "the record of the cluster has a wrong length");
     memcpy(cluster.id, id, sizeof(cluster.id));
     if (next_epoch > cluster.next_epoch) cluster.next_epoch = next_epoch;
     return TARN_OK;
-}
-
-static bool is_label(struct span s, size_t max) {
-    if (s.len > max) return false;
-    for (size_t i = 0; i < s.len; i++)
-        if (s.data[i] < '!' || s.data[i] > '~') return false;
-    return true;
-}
-
-static bool is_text(struct span s, size_t max) {
-    for (size_t i = 0; i < s.len; i++)
-        if ((unsigned char)s.data[i] < ' ' || s.data[i] == 0x7f) return false;
-    return s.len <= max;
-}
-
-static void set_text(char *to, struct span s) {
-    memcpy(to, s.data, s.len);
-    to[s.len] = '\0';
 }
 
 static tarn_status apply_node(struct reader *r, const char **why_p) {
@@ -152,13 +130,13 @@ static tarn_status apply_node(struct reader *r, const char **why_p) {
                 version = take_span(r);
     unsigned flags = take_u8(r);
     if (!over(r) || !valid_name(name, CLUSTER_NODE_NAME_MAX) || machine.len == 0 ||
-        !is_label(machine, CLUSTER_LABEL_MAX) || !is_label(rack, CLUSTER_LABEL_MAX) ||
-        !is_label(version, sizeof(((struct cluster_node *)0)->version) - 1))
-        return refuse(why_p, "the record of a node makes no sense");
+        !valid_label(machine, CLUSTER_LABEL_MAX) || !valid_label(rack, CLUSTER_LABEL_MAX) ||
+        !valid_label(version, sizeof(((struct cluster_node *)0)->version) - 1))
+        return cluster_refuse(why_p, TARN_EPROTO, "the record of a node makes no sense");
     struct cluster_node *n = node_told(name, machine);
-    if (n == NULL) return refuse(why_p, "there are too many machines");
-    set_text(n->rack, rack);
-    set_text(n->version, version);
+    if (n == NULL) return cluster_refuse(why_p, TARN_EPROTO, "there are too many machines");
+    text_set(n->rack, sizeof(n->rack), rack);
+    text_set(n->version, sizeof(n->version), version);
     n->maintenance = (flags & NODE_MAINTENANCE) != 0;
     n->draining = (flags & NODE_DRAINING) != 0;
     return TARN_OK;
@@ -166,7 +144,8 @@ static tarn_status apply_node(struct reader *r, const char **why_p) {
 
 static tarn_status apply_node_gone(struct reader *r, const char **why_p) {
     struct span name = take_span(r);
-    if (!over(r)) return refuse(why_p, "the record of a node's end has a wrong length");
+    if (!over(r))
+        return cluster_refuse(why_p, TARN_EPROTO, "the record of a node's end has a wrong length");
     struct cluster_node *n = cluster_node_find(name);
     if (n != NULL) node_untold(n);
     return TARN_OK;
@@ -190,21 +169,22 @@ static tarn_status apply_segment(struct reader *r, const char **why_p) {
     int numa_node = (int)take_u32(r);
     unsigned flags = take_u8(r);
     if (!over(r) || id >= STORE_SEGMENTS_MAX || machine.len == 0 ||
-        !is_label(machine, CLUSTER_LABEL_MAX) ||
-        !is_text(backing, sizeof(((struct segment *)0)->backing) - 1) ||
-        !is_text(directory, CLUSTER_DIRECTORY_MAX) || numa_node < -1 || numa_node > 1023)
-        return refuse(why_p, "the record of a node's segment makes no sense");
+        !valid_label(machine, CLUSTER_LABEL_MAX) ||
+        !valid_text(backing, sizeof(((struct segment *)0)->backing) - 1) ||
+        !valid_text(directory, CLUSTER_DIRECTORY_MAX) || numa_node < -1 || numa_node > 1023)
+        return cluster_refuse(why_p, TARN_EPROTO, "the record of a node's segment makes no sense");
     struct store_segment_info info;
     if (!store_segment_get(cluster.store, id, &info))
-        return refuse(why_p, "a node has a segment that the books do not know");
+        return cluster_refuse(why_p, TARN_EPROTO,
+                              "a node has a segment that the books do not know");
     struct cluster_node *owner = cluster_node_find(name);
     bool embedded = (flags & SEGMENT_EMBEDDED) != 0;
     if (embedded && info.tier != STORE_TIER_MEMORY)
-        return refuse(why_p, "the server's own segment is no memory");
+        return cluster_refuse(why_p, TARN_EPROTO, "the server's own segment is no memory");
     if (owner == NULL && !embedded && name.len > 0)
-        return refuse(why_p, "a segment belongs to a node that is not known");
+        return cluster_refuse(why_p, TARN_EPROTO, "a segment belongs to a node that is not known");
     struct machine *m = machine_get(machine);
-    if (m == NULL) return refuse(why_p, "there are too many machines");
+    if (m == NULL) return cluster_refuse(why_p, TARN_EPROTO, "there are too many machines");
     struct segment *g = segment_at(id);
     struct cluster_node *n = embedded ? &cluster.local : owner;
     if (g != NULL && g->node != n) {
@@ -215,14 +195,8 @@ static tarn_status apply_segment(struct reader *r, const char **why_p) {
     machine_put(&g->machine);
     g->machine = m;
     memcpy(g->content, content, sizeof(g->content));
-    memset(g->backing, 0, sizeof(g->backing));
-    memcpy(g->backing, backing.data, backing.len);
-    free(g->directory);
-    g->directory = NULL;
-    if (directory.len > 0) {
-        g->directory = xcalloc(1, directory.len + 1);
-        memcpy(g->directory, directory.data, directory.len);
-    }
+    text_set(g->backing, sizeof(g->backing), backing);
+    directory_set(g, directory);
     g->numa_node = numa_node;
     g->huge = (flags & SEGMENT_HUGE) != 0;
     g->drain_wanted = (flags & SEGMENT_DRAIN_WANTED) != 0;
@@ -239,7 +213,7 @@ tarn_status cluster_effect_apply(struct span record, const char **why_p) {
     case EFFECT_NODE: return apply_node(&r, why_p);
     case EFFECT_NODE_GONE: return apply_node_gone(&r, why_p);
     case EFFECT_NODE_SEGMENT: return apply_segment(&r, why_p);
-    default: return refuse(why_p, "a record is of an unknown kind");
+    default: return cluster_refuse(why_p, TARN_EPROTO, "a record is of an unknown kind");
     }
 }
 

@@ -198,8 +198,7 @@ size_t heat_objects(void) {
 /* --- copies --- */
 
 static struct object *object_of(const struct hot *h) {
-    struct object *o = store_find(cluster.store, span_of(h->key, h->key_len));
-    return o != NULL && store_object_version(o) == h->version ? o : NULL;
+    return object_readable(span_of(h->key, h->key_len), h->version);
 }
 
 static uint32_t in_memory(const struct object *o) {
@@ -216,14 +215,9 @@ static bool plan(struct hot *h) {
     if (o == NULL) return false;
     uint32_t n = in_memory(o);
     if (n == 0 || n >= h->wanted || h->n_made == STORE_REPLICAS_MAX) return true;
-    struct task_order order = {.kind = CLUSTER_TASK_COPY,
-                               .reason = CLUSTER_BY_HEAT,
-                               .key = store_object_key(o),
-                               .version = h->version,
-                               .size = store_object_size(cluster.store, o),
-                               .from = STORE_SEGMENT_ANY,
-                               .to = STORE_SEGMENT_ANY};
-    h->stuck = task_create(&order, NULL) == TARN_ELIMIT;
+    struct task *t;
+    h->stuck = task_create(CLUSTER_TASK_COPY, CLUSTER_BY_HEAT, o, STORE_SEGMENT_ANY,
+                           STORE_SEGMENT_ANY, &t) == TARN_ELIMIT;
     return true;
 }
 
@@ -232,9 +226,8 @@ void heat_task_ended(struct task *t, tarn_status status) {
     if (h == NULL) {
         /* It has cooled, or the heat was switched off: nobody would take this replica away
          * again. */
-        struct object *o = store_find(cluster.store, span_of(t->key, t->key_len));
-        if (status == TARN_OK && o != NULL && store_object_version(o) == t->version)
-            store_replica_drop(cluster.store, o, t->to, false);
+        struct object *o = object_readable(span_of(t->key, t->key_len), t->version);
+        if (status == TARN_OK && o != NULL) store_replica_drop(cluster.store, o, t->to, false);
         return;
     }
     if (status != TARN_OK) {

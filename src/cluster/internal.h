@@ -39,6 +39,21 @@ static inline bool link_in(const struct link *k) {
     return k->next != NULL;
 }
 
+/* --- what is said, and words for what is wrong with it --- */
+
+static inline tarn_status cluster_refuse(const char **why_p, tarn_status status, const char *why) {
+    *why_p = why;
+    return status;
+}
+bool bytes_within(struct span s, unsigned char least, unsigned char most);
+bool valid_name(struct span s, size_t max);  /* 1 to max of A-Z a-z 0-9 . _ - */
+bool valid_label(struct span s, size_t max); /* shown in lists: no blanks, no special characters */
+bool valid_text(struct span s, size_t max);  /* no control characters */
+/* Terminated, the rest of to is zero. s fits. */
+void text_set(char *to, size_t size, struct span s);
+/* That version of key; NULL: it cannot be read. */
+struct object *object_readable(struct span key, uint64_t version);
+
 /* --- machines --- */
 
 struct machine {
@@ -132,6 +147,7 @@ struct segment {
 };
 
 struct segment *segment_at(uint32_t id); /* NULL: none */
+void directory_set(struct segment *g, struct span directory);
 /* The state that the books shall have, after something it depends on has changed. */
 void segment_refresh(struct segment *g);
 /* Its content is given up: it goes as soon as nobody reads it any more. */
@@ -251,7 +267,6 @@ void nodes_deinit(void);
 /* The present time-outs count from now on, for silence that has begun, too. */
 void nodes_config_changed(void);
 bool node_loopback(const struct cluster_node *n);
-bool valid_name(struct span s, size_t max); /* 1 to max of A-Z a-z 0-9 . _ - */
 /* --- tasks --- */
 
 struct task {
@@ -283,16 +298,10 @@ struct task {
     char key[];
 };
 
-struct task_order {
-    enum cluster_task_kind kind;
-    enum cluster_task_reason reason;
-    struct span key;
-    uint64_t version, size;
-    uint32_t from, to;
-};
 /* TARN_ELIMIT; TARN_EEXISTS: one for the key, reason and destination is under way (users may ask
  * twice). */
-tarn_status task_create(const struct task_order *order, struct task **task_p);
+tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason reason,
+                        const struct object *o, uint32_t from, uint32_t to, struct task **task_p);
 struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
                       uint32_t to);
 void tasks_init(void);

@@ -76,26 +76,23 @@ static bool same_scheme(const struct cluster_key_told *a, const struct cluster_k
     return uri_parse(a->uri, &u) && uri_parse(b->uri, &v) && span_eq(u.scheme, v.scheme);
 }
 
-static tarn_status refuse(const char **why_p, tarn_status status, const char *why) {
-    *why_p = why;
-    return status;
-}
-
 tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char **why_p) {
     struct uri u;
-    if (n > CLUSTER_KEYS_MAX) return refuse(why_p, TARN_EINVAL, "a segment has at most 4 keys");
+    if (n > CLUSTER_KEYS_MAX)
+        return cluster_refuse(why_p, TARN_EINVAL, "a segment has at most 4 keys");
     for (size_t i = 0; i < n; i++) {
         if (!uri_parse(keys[i].uri, &u))
-            return refuse(why_p, TARN_EINVAL,
-                          "the uri of a key must be scheme://host:port or scheme:///path, of up to "
-                          "255 characters");
+            return cluster_refuse(
+                why_p, TARN_EINVAL,
+                "the uri of a key must be scheme://host:port or scheme:///path, of up to "
+                "255 characters");
         if (keys[i].key[0].len > CLUSTER_KEY_MAX || keys[i].key[1].len > CLUSTER_KEY_MAX)
-            return refuse(why_p, TARN_EINVAL,
-                          "read-key and write-key must be of up to 65536 bytes");
+            return cluster_refuse(why_p, TARN_EINVAL,
+                                  "read-key and write-key must be of up to 65536 bytes");
         for (size_t j = 0; j < i; j++)
             if (same_scheme(&keys[i], &keys[j]))
-                return refuse(why_p, TARN_EINVAL,
-                              "two keys of a segment must not be of one scheme");
+                return cluster_refuse(why_p, TARN_EINVAL,
+                                      "two keys of a segment must not be of one scheme");
     }
     return TARN_OK;
 }
@@ -118,7 +115,8 @@ tarn_status cluster_segment_keys_set(struct cluster_node *node, struct span name
     tarn_status status = keys_check(keys, n, why_p);
     if (status != TARN_OK) return status;
     if (!keys_fit(keys, n))
-        return refuse(why_p, TARN_ELIMIT, "keys and reports of all nodes take 128 MiB already");
+        return cluster_refuse(why_p, TARN_ELIMIT,
+                              "keys and reports of all nodes take 128 MiB already");
     keys_set(g, keys, n);
     return TARN_OK;
 }
@@ -154,15 +152,8 @@ void keys_of_node_clear(struct cluster_node *n) {
     for (size_t i = 0; i < CLUSTER_REPORTS_MAX; i++) report_free(&n->report[i]);
 }
 
-static bool valid_scheme(struct span s) {
-    if (s.len == 0 || s.len > CLUSTER_SCHEME_MAX || s.data == NULL) return false;
-    for (size_t i = 0; i < s.len; i++)
-        if (s.data[i] < 'a' || s.data[i] > 'z') return false;
-    return true;
-}
-
 /* It is shown on terminals. */
-static bool valid_text(struct span s) {
+static bool valid_report(struct span s) {
     if (s.len > CLUSTER_REPORT_MAX) return false;
     for (size_t i = 0; i < s.len; i++)
         if ((s.data[i] < ' ' || s.data[i] > '~') && s.data[i] != '\n') return false;
@@ -182,14 +173,14 @@ static struct node_report **report_place(struct cluster_node *n, struct span sch
 
 tarn_status cluster_node_report(struct cluster_node *n, struct span scheme, struct span text,
                                 const char **why_p) {
-    if (!valid_scheme(scheme))
-        return refuse(why_p, TARN_EINVAL, "REPORT: a scheme is 1 to 15 of a-z");
-    if (!valid_text(text))
-        return refuse(why_p, TARN_EINVAL,
-                      "REPORT must be lines of printable characters, of up to 32768 bytes");
+    if (scheme.len == 0 || scheme.len > CLUSTER_SCHEME_MAX || !bytes_within(scheme, 'a', 'z'))
+        return cluster_refuse(why_p, TARN_EINVAL, "REPORT: a scheme is 1 to 15 of a-z");
+    if (!valid_report(text))
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "REPORT must be lines of printable characters, of up to 32768 bytes");
     struct node_report **place = report_place(n, scheme);
     if (place == NULL)
-        return refuse(why_p, TARN_EINVAL, "REPORT: a node reports of at most 4 schemes");
+        return cluster_refuse(why_p, TARN_EINVAL, "REPORT: a node reports of at most 4 schemes");
     report_free(place);
     if (text.len == 0) return TARN_OK;
     if (cluster.told_bytes + sizeof(struct node_report) + text.len > CLUSTER_TOLD_MAX) {

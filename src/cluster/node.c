@@ -279,51 +279,22 @@ struct cluster_node *cluster_node_alive(struct span name,
 
 /* --- JOIN and UP --- */
 
-static bool name_char(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-}
-
-bool valid_name(struct span s, size_t max) {
-    if (s.len == 0 || s.len > max || s.data == NULL) return false;
-    for (size_t i = 0; i < s.len; i++)
-        if (!name_char(s.data[i])) return false;
-    return true;
-}
-
-/* Labels are shown in lists, so they hold no blanks and no special characters. */
-static bool valid_label(struct span s, size_t max) {
-    if (s.len > max || (s.len > 0 && s.data == NULL)) return false;
-    for (size_t i = 0; i < s.len; i++)
-        if (s.data[i] < '!' || s.data[i] > '~') return false;
-    return true;
-}
-
-static tarn_status refuse(const char **why_p, tarn_status status, const char *why) {
-    *why_p = why;
-    return status;
-}
-
 static tarn_status check_join(const struct cluster_join *j, const char **why_p) {
     if (!valid_name(j->name, CLUSTER_NODE_NAME_MAX))
-        return refuse(why_p, TARN_EINVAL, "a node's name must be 1 to 48 of A-Z a-z 0-9 . _ -");
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "a node's name must be 1 to 48 of A-Z a-z 0-9 . _ -");
     if (span_eq(j->name, span_str(cluster.local.name)))
-        return refuse(why_p, TARN_EINVAL,
-                      "the name local belongs to the server itself: choose another one");
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "the name local belongs to the server itself: choose another one");
     if (j->machine.len == 0 || !valid_label(j->machine, CLUSTER_LABEL_MAX))
-        return refuse(why_p, TARN_EINVAL,
-                      "MACHINE must be a host name of 1 to 63 printable characters");
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "MACHINE must be a host name of 1 to 63 printable characters");
     if (!valid_label(j->rack, CLUSTER_LABEL_MAX))
-        return refuse(why_p, TARN_EINVAL, "RACK must be a label of up to 63 printable characters");
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "RACK must be a label of up to 63 printable characters");
     if (!valid_label(j->version, sizeof(((struct cluster_node *)0)->version) - 1))
-        return refuse(why_p, TARN_EINVAL, "VERSION must be up to 31 printable characters");
+        return cluster_refuse(why_p, TARN_EINVAL, "VERSION must be up to 31 printable characters");
     return TARN_OK;
-}
-
-static void copy_text(char *to, size_t size, struct span s) {
-    TARN_ASSERT(s.len < size);
-    if (s.len > 0) memcpy(to, s.data, s.len);
-    to[s.len] = '\0';
 }
 
 /* Another process under this name: what the old one was given is worth nothing to it, and the other
@@ -353,23 +324,25 @@ static tarn_status find_or_create(const struct cluster_join *j, struct cluster_n
     bool same = n != NULL && memcmp(n->instance, j->instance, sizeof(n->instance)) == 0;
     if (n != NULL && !same) {
         if (n->session != 0 && n->state != CLUSTER_NODE_DOWN)
-            return refuse(why_p, TARN_EBUSY,
-                          "a living node has this name: choose another one, or stop that node");
+            return cluster_refuse(
+                why_p, TARN_EBUSY,
+                "a living node has this name: choose another one, or stop that node");
         if (!alive(n) && n->state != CLUSTER_NODE_DOWN) { /* it was leaving: this is a new start */
             node_remove(n);
             n = NULL;
         }
     }
     if (n == NULL && cluster.nodes.count >= cluster.config.max_nodes)
-        return refuse(why_p, TARN_ELIMIT,
-                      "max-nodes are in the pool already: raise it with CONFIG SET max-nodes");
+        return cluster_refuse(
+            why_p, TARN_ELIMIT,
+            "max-nodes are in the pool already: raise it with CONFIG SET max-nodes");
     if (n == NULL) {
         struct machine *m = machine_get(j->machine);
-        if (m == NULL) return refuse(why_p, TARN_ELIMIT, "there are too many machines");
+        if (m == NULL) return cluster_refuse(why_p, TARN_ELIMIT, "there are too many machines");
         n = node_create(j->name, m);
         n->since_ms = cluster.now_ms;
     } else if (!set_machine(n, j->machine)) {
-        return refuse(why_p, TARN_ELIMIT, "there are too many machines");
+        return cluster_refuse(why_p, TARN_ELIMIT, "there are too many machines");
     }
     if (!same) new_instance(n, j);
     *node_p = n;
@@ -382,10 +355,10 @@ tarn_status cluster_node_join(const struct cluster_join *j, struct cluster_node 
     tarn_status status = check_join(j, why_p);
     if (status == TARN_OK) status = find_or_create(j, &n, why_p);
     if (status != TARN_OK) return status;
-    copy_text(n->rack, sizeof(n->rack), j->rack);
-    copy_text(n->version, sizeof(n->version), j->version);
-    copy_text(n->address, sizeof(n->address),
-              span_of(j->address, strnlen(j->address, sizeof(n->address) - 1)));
+    text_set(n->rack, sizeof(n->rack), j->rack);
+    text_set(n->version, sizeof(n->version), j->version);
+    text_set(n->address, sizeof(n->address),
+             span_of(j->address, strnlen(j->address, sizeof(n->address) - 1)));
     node_wake(n);
     session_forget(n);
     keys_of_node_clear(n);

@@ -96,14 +96,10 @@ static void promote(struct object *o) {
         cluster.figures.promote_overflow++;
         return;
     }
-    struct task_order order = {.kind = CLUSTER_TASK_COPY,
-                               .reason = CLUSTER_BY_USE,
-                               .key = store_object_key(o),
-                               .version = store_object_version(o),
-                               .size = store_object_size(cluster.store, o),
-                               .from = STORE_SEGMENT_ANY,
-                               .to = STORE_SEGMENT_ANY};
-    if (task_create(&order, NULL) == TARN_ELIMIT) cluster.figures.promote_overflow++;
+    struct task *t;
+    if (task_create(CLUSTER_TASK_COPY, CLUSTER_BY_USE, o, STORE_SEGMENT_ANY, STORE_SEGMENT_ANY,
+                    &t) == TARN_ELIMIT)
+        cluster.figures.promote_overflow++;
 }
 
 static void far_hit(struct object *o, uint64_t hash, bool ahead) {
@@ -265,17 +261,11 @@ static tarn_status store_task(struct segment *far, const struct object *o) {
     uint32_t from = STORE_SEGMENT_ANY;
     store_object_layout(cluster.store, o, &layout);
     if (choose(&layout, far->tier, &from) != far) return TARN_ENOTFOUND;
-    struct task_order order = {.kind = CLUSTER_TASK_STORE,
-                               .reason = CLUSTER_BY_OFFLOAD,
-                               .key = store_object_key(o),
-                               .version = store_object_version(o),
-                               .size = store_object_size(cluster.store, o),
-                               .from = from,
-                               .to = far->id};
-    tarn_status status = task_create(&order, NULL);
+    struct task *t;
+    tarn_status status = task_create(CLUSTER_TASK_STORE, CLUSTER_BY_OFFLOAD, o, from, far->id, &t);
     if (status != TARN_OK) return status;
     if (far->storing++ == 0) rate_begin(&far->pace);
-    far->storing_bytes += order.size;
+    far->storing_bytes += t->size;
     return TARN_OK;
 }
 
@@ -335,10 +325,8 @@ static void fill(struct segment *far, unsigned *budget) {
         if ((o = store_await_take(cluster.store, far->id)) != NULL) {
             store_waiting(far, o);
         } else if ((w = weak_pop(&far->offload)) != NULL) {
-            o = store_find(cluster.store, span_of(w->key, w->key_len));
-            if (o != NULL && store_object_version(o) == w->version &&
-                store_task(far, o) == TARN_ELIMIT)
-                cluster.figures.offload_overflow++;
+            o = object_readable(span_of(w->key, w->key_len), w->version);
+            if (o != NULL && store_task(far, o) == TARN_ELIMIT) cluster.figures.offload_overflow++;
             free(w);
         } else {
             return;

@@ -210,39 +210,30 @@ static void set_endpoints(struct segment *g, const struct cluster_mount *m) {
 
 /* --- MOUNT --- */
 
-static tarn_status refuse(const char **why_p, tarn_status status, const char *why) {
-    *why_p = why;
-    return status;
-}
-
-static bool printable(struct span s) {
-    for (size_t i = 0; i < s.len; i++)
-        if ((unsigned char)s.data[i] < ' ' || s.data[i] == 0x7f) return false;
-    return true;
-}
-
 static tarn_status check_mount(const struct cluster_mount *m, const char **why_p) {
     if (!valid_name(m->name, sizeof(((struct segment *)0)->name) - 1))
-        return refuse(why_p, TARN_EINVAL, "a segment's name must be 1 to 63 of A-Z a-z 0-9 . _ -");
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "a segment's name must be 1 to 63 of A-Z a-z 0-9 . _ -");
     if (m->size < 4096 || m->size > SEGMENT_SIZE_MAX)
-        return refuse(why_p, TARN_EINVAL, "SIZE must be from 4096 bytes to 1 PiB");
+        return cluster_refuse(why_p, TARN_EINVAL, "SIZE must be from 4096 bytes to 1 PiB");
     if (!endpoints_valid(m))
-        return refuse(why_p, TARN_EINVAL,
-                      "ENDPOINTS must be up to 8 of scheme://host:port or scheme:///path, 255 "
-                      "characters each");
-    if (m->backing.len >= sizeof(((struct segment *)0)->backing) || !printable(m->backing))
-        return refuse(why_p, TARN_EINVAL, "BACKING must be a word of up to 15 characters");
+        return cluster_refuse(
+            why_p, TARN_EINVAL,
+            "ENDPOINTS must be up to 8 of scheme://host:port or scheme:///path, 255 "
+            "characters each");
+    if (!valid_text(m->backing, sizeof(((struct segment *)0)->backing) - 1))
+        return cluster_refuse(why_p, TARN_EINVAL, "BACKING must be a word of up to 15 characters");
     tarn_status status = keys_check(m->keys, m->n_keys, why_p);
     if (status != TARN_OK) return status;
     if (m->n_keys > 0 && m->tier != STORE_TIER_MEMORY)
-        return refuse(why_p, TARN_EINVAL, "KEYS belong to segments of TIER memory");
+        return cluster_refuse(why_p, TARN_EINVAL, "KEYS belong to segments of TIER memory");
     bool has = m->directory.len > 0;
     if (has != (m->tier == STORE_TIER_FILE))
-        return refuse(why_p, TARN_EINVAL,
-                      "DIRECTORY belongs to segments of TIER file, and only to them");
-    if (has && (m->directory.len > CLUSTER_DIRECTORY_MAX || m->directory.data[0] != '/' ||
-                !printable(m->directory)))
-        return refuse(why_p, TARN_EINVAL, "DIRECTORY must be an absolute path of up to 1000 bytes");
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "DIRECTORY belongs to segments of TIER file, and only to them");
+    if (has && (m->directory.data[0] != '/' || !valid_text(m->directory, CLUSTER_DIRECTORY_MAX)))
+        return cluster_refuse(why_p, TARN_EINVAL,
+                              "DIRECTORY must be an absolute path of up to 1000 bytes");
     return TARN_OK;
 }
 
@@ -278,7 +269,7 @@ static tarn_status add_segment(struct cluster_node *n, const struct cluster_moun
     uint32_t id;
     char name[64];
     if (n->segments.n >= CLUSTER_NODE_SEGMENTS)
-        return refuse(why_p, TARN_ELIMIT, "a node may have 64 segments");
+        return cluster_refuse(why_p, TARN_ELIMIT, "a node may have 64 segments");
     memcpy(name, m->name.data, m->name.len);
     name[m->name.len] = '\0';
     struct store_segment_config config = {.name = name,
@@ -288,9 +279,9 @@ static tarn_status add_segment(struct cluster_node *n, const struct cluster_moun
                                           .host = n->machine->number};
     tarn_status status = store_segment_add(cluster.store, &config, &id);
     if (status != TARN_OK)
-        return refuse(why_p, status,
-                      status == TARN_EEXISTS ? "another segment has this name"
-                                             : "the books have no room for it");
+        return cluster_refuse(why_p, status,
+                              status == TARN_EEXISTS ? "another segment has this name"
+                                                     : "the books have no room for it");
     cluster.next_epoch++;
     struct segment *g = segment_create(id, n);
     g->epoch = config.epoch;
@@ -303,6 +294,11 @@ static tarn_status add_segment(struct cluster_node *n, const struct cluster_moun
     return TARN_OK;
 }
 
+void directory_set(struct segment *g, struct span directory) {
+    free(g->directory);
+    g->directory = directory.len > 0 ? span_dup(directory) : NULL;
+}
+
 static void describe(struct segment *g, const struct cluster_mount *m) {
     set_endpoints(g, m);
     if (keys_fit(m->keys, m->n_keys)) {
@@ -311,14 +307,8 @@ static void describe(struct segment *g, const struct cluster_mount *m) {
         keys_clear(g);
         cluster.figures.segment_keys_dropped++;
     }
-    memset(g->backing, 0, sizeof(g->backing));
-    if (m->backing.len > 0) memcpy(g->backing, m->backing.data, m->backing.len);
-    free(g->directory);
-    g->directory = NULL;
-    if (m->directory.len > 0) {
-        g->directory = xcalloc(1, m->directory.len + 1);
-        memcpy(g->directory, m->directory.data, m->directory.len);
-    }
+    text_set(g->backing, sizeof(g->backing), m->backing);
+    directory_set(g, m->directory);
     g->huge = m->huge;
     g->numa_node = m->numa_node;
     g->join = g->node->joins;
@@ -331,7 +321,7 @@ tarn_status cluster_segment_mount(struct cluster_node *n, const struct cluster_m
     if (status != TARN_OK) return status;
     struct segment *g = segment_named(m->name);
     if (g != NULL && g->node != n)
-        return refuse(why_p, TARN_EBUSY, "another node has a segment of this name");
+        return cluster_refuse(why_p, TARN_EBUSY, "another node has a segment of this name");
     bool kept = g != NULL && same_content(g, m) && g->machine == n->machine;
     if (g != NULL && !kept) segment_leave(g);
     if (!kept && (status = add_segment(n, m, &g, why_p)) != TARN_OK) return status;

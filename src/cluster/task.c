@@ -95,39 +95,39 @@ static struct list *ready_list(enum cluster_task_kind kind) {
 
 static void timer_due(struct timer *timer);
 
-tarn_status task_create(const struct task_order *o, struct task **task_p) {
-    uint64_t max = cluster.config.max_tasks;
-    if (o->reason != CLUSTER_BY_USER) max -= max / RESERVED_SHARE;
+tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason reason,
+                        const struct object *o, uint32_t from, uint32_t to, struct task **task_p) {
+    struct span key = store_object_key(o);
+    uint64_t max = cluster.config.max_tasks, version = store_object_version(o);
+    if (reason != CLUSTER_BY_USER) max -= max / RESERVED_SHARE;
     if (cluster.tasks.n >= max) {
         cluster.figures.tasks_refused++;
         return TARN_ELIMIT;
     }
-    if (o->reason != CLUSTER_BY_USER && task_for(o->key, o->version, o->reason, o->to) != NULL)
+    if (reason != CLUSTER_BY_USER && task_for(key, version, reason, to) != NULL)
         return TARN_EEXISTS;
-    struct task *t = xcalloc(1, sizeof(*t) + o->key.len);
+    struct task *t = xcalloc(1, sizeof(*t) + key.len);
     t->magic = TASK_MAGIC;
     t->id = ++cluster.next_task;
-    t->kind = o->kind;
-    t->reason = o->reason;
-    t->version = o->version;
-    t->size = o->size;
-    t->from = o->from;
-    t->to = t->asked_to = o->to;
+    t->kind = kind;
+    t->reason = reason;
+    t->version = version;
+    t->size = store_object_size(cluster.store, o);
+    t->from = from;
+    t->to = t->asked_to = to;
     t->created_ms = cluster.now_ms;
     t->timer.due = timer_due;
-    t->key_len = (uint32_t)o->key.len;
-    memcpy(t->key, o->key.data, o->key.len);
-    const struct segment *from = segment_at(o->from);
-    t->from_epoch = from != NULL ? from->epoch : 0;
-    const struct segment *to = segment_at(o->to);
-    t->to_epoch = to != NULL ? to->epoch : 0;
+    t->key_len = (uint32_t)key.len;
+    memcpy(t->key, key.data, key.len);
+    t->from_epoch = segment_at(from) != NULL ? segment_at(from)->epoch : 0;
+    t->to_epoch = segment_at(to) != NULL ? segment_at(to)->epoch : 0;
     htab_insert(&cluster.tasks_by_id, &t->by_id, hash_u64(t->id));
-    htab_insert(&cluster.tasks_by_key, &t->by_key, hash_key(o->key, o->version));
+    htab_insert(&cluster.tasks_by_key, &t->by_key, hash_key(key, version));
     list_add(&cluster.tasks, &t->all);
-    cluster.by_reason[t->reason]++;
-    cluster.figures.tasks_created[t->reason]++;
-    enter(t, ready_list(t->kind));
-    if (task_p != NULL) *task_p = t;
+    cluster.by_reason[reason]++;
+    cluster.figures.tasks_created[reason]++;
+    enter(t, ready_list(kind));
+    *task_p = t;
     return TARN_OK;
 }
 
@@ -303,8 +303,7 @@ static uint64_t try_ms(const struct task *t) {
 /* --- planning --- */
 
 static struct object *object_of(const struct task *t) {
-    struct object *o = store_find(cluster.store, span_of(t->key, t->key_len));
-    return o != NULL && store_object_version(o) == t->version ? o : NULL;
+    return object_readable(span_of(t->key, t->key_len), t->version);
 }
 
 /* The replica of o in that segment; false: there is none that can be read. */
@@ -658,14 +657,7 @@ static tarn_status by_user(enum cluster_task_kind kind, struct object *o, uint32
         if (replica_in(o, to, &r)) return TARN_EEXISTS;
     }
     if (kind == CLUSTER_TASK_MOVE && !replica_in(o, from, &r)) return TARN_ENOTFOUND;
-    struct task_order order = {.kind = kind,
-                               .reason = CLUSTER_BY_USER,
-                               .key = store_object_key(o),
-                               .version = store_object_version(o),
-                               .size = store_object_size(cluster.store, o),
-                               .from = from,
-                               .to = to};
-    tarn_status status = task_create(&order, &t);
+    tarn_status status = task_create(kind, CLUSTER_BY_USER, o, from, to, &t);
     if (status == TARN_OK) *task_p = t->id;
     return status;
 }
