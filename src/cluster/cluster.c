@@ -10,42 +10,6 @@
 struct cluster cluster;
 bool cluster_counts_hits;
 
-/* --- lists --- */
-
-void list_init(struct list *l) {
-    l->head.prev = l->head.next = &l->head;
-    l->n = 0;
-}
-
-static void insert(struct list *l, struct link *before, struct link *k) {
-    TARN_ASSERT(!link_in(k));
-    k->next = before;
-    k->prev = before->prev;
-    k->prev->next = k;
-    before->prev = k;
-    l->n++;
-}
-
-void list_add(struct list *l, struct link *k) {
-    insert(l, &l->head, k);
-}
-
-void list_remove(struct list *l, struct link *k) {
-    TARN_ASSERT(link_in(k) && l->n > 0);
-    k->prev->next = k->next;
-    k->next->prev = k->prev;
-    k->prev = k->next = NULL;
-    l->n--;
-}
-
-struct link *list_first(const struct list *l) {
-    return l->n > 0 ? l->head.next : NULL;
-}
-
-struct link *list_next(const struct list *l, const struct link *k) {
-    return k->next == &l->head ? NULL : k->next;
-}
-
 /* --- timers --- */
 
 void timer_set(struct timer *t, uint64_t due_ms) {
@@ -253,7 +217,7 @@ void cluster_init(const struct cluster_options *options, const struct cluster_co
     nodes_init();
     fences_init();
     tasks_init();
-    list_init(&cluster.drains);
+    TAILQ_INIT(&cluster.drains);
     heat_init();
     offload_init();
     cluster_config_changed();
@@ -308,7 +272,7 @@ bool cluster_background(unsigned *budget) {
 
 uint64_t cluster_next_ms(uint64_t limit_ms) {
     if (cluster.following) return limit_ms;
-    if (limit_ms == 0 || cluster.fences_done.n > 0 || offload_runnable()) return 0;
+    if (limit_ms == 0 || !STAILQ_EMPTY(&cluster.fences_done) || offload_runnable()) return 0;
     limit_ms = tasks_next_ms(limit_ms);
     limit_ms = wheel_next_ms(cluster.wheel, cluster.now_ms, limit_ms);
     limit_ms = drains_next_ms(limit_ms);
@@ -356,9 +320,10 @@ void cluster_get_figures(struct cluster_figures *figures_p) {
     f->segment_keys = cluster.keys;
     f->node_reports = cluster.reports;
     f->keys_and_reports_bytes = cluster.told_bytes;
-    f->tasks = cluster.tasks.n;
+    f->tasks = cluster.tasks_by_id.count;
     tasks_count(f->tasks_by_state);
-    f->drains = cluster.drains.n;
+    const struct drain *d;
+    TAILQ_FOREACH(d, &cluster.drains, link) f->drains++;
     f->hot_objects = heat_objects();
     f->promote_waiting = cluster.by_reason[CLUSTER_BY_USE];
 }
@@ -369,10 +334,10 @@ void cluster_figures_reset(void) {
 
 /* --- what must hold --- */
 
-static size_t check_tasks(const struct list *list, const struct cluster_node *n, bool sent) {
+static size_t check_tasks(const struct task_list *list, const struct cluster_node *n, bool sent) {
     size_t count = 0;
-    for (struct link *k = list_first(list); k != NULL; k = list_next(list, k)) {
-        const struct task *t = CONTAINER_OF(k, const struct task, link);
+    const struct task *t;
+    TAILQ_FOREACH(t, &list->all, link) {
         MAGIC_CHECK(t, TASK_MAGIC);
         TARN_ASSERT(t->in == list && t->node == n);
         TARN_ASSERT(t->state == (sent ? CLUSTER_TASK_SENT : CLUSTER_TASK_ROOM));
@@ -389,8 +354,13 @@ static void check_node(const struct cluster_node *n) {
     TARN_ASSERT(check_tasks(&n->sent, n, true) == n->sent.n);
     TARN_ASSERT(n->sent_copies + n->sent_stores == n->sent.n);
     TARN_ASSERT(n->serving || n->sent.n + n->copies.n + n->stores.n == 0);
-    for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k))
-        TARN_ASSERT(CONTAINER_OF(k, const struct segment, of_node)->node == n);
+    size_t segments = 0;
+    const struct segment *g;
+    TAILQ_FOREACH(g, &n->segments, of_node) {
+        TARN_ASSERT(g->node == n);
+        segments++;
+    }
+    TARN_ASSERT(segments == n->n_segments);
 }
 
 static void check_segment(const struct segment *g) {
@@ -423,8 +393,8 @@ void cluster_check(void) {
         check_segment(cluster.segments[id]);
         segments++;
     }
-    for (struct link *k = list_first(&cluster.tasks); k != NULL; k = list_next(&cluster.tasks, k)) {
-        const struct task *t = CONTAINER_OF(k, const struct task, all);
+    const struct task *t;
+    TAILQ_FOREACH(t, &cluster.tasks, all) {
         copies += t->counted;
         by_reason[t->reason]++;
     }

@@ -23,12 +23,12 @@ void drain_begin(struct segment *g) {
     progress_log(&d->progress, "Draining segment %s", g->name);
     g->drain = d;
     g->drained = false;
-    list_add(&cluster.drains, &d->link);
+    TAILQ_INSERT_TAIL(&cluster.drains, d, link);
 }
 
 static void forget(struct drain *d) {
     if (d->walk != NULL) store_walk_end(cluster.store, &d->walk);
-    list_remove(&cluster.drains, &d->link);
+    TAILQ_REMOVE(&cluster.drains, d, link);
     d->segment->drain = NULL;
     free(d);
 }
@@ -39,8 +39,7 @@ void drain_stop(struct segment *g) {
 }
 
 void drains_deinit(void) {
-    for (struct link *k; (k = list_first(&cluster.drains)) != NULL;)
-        forget(CONTAINER_OF(k, struct drain, link));
+    while (!TAILQ_EMPTY(&cluster.drains)) forget(TAILQ_FIRST(&cluster.drains));
 }
 
 /* Another replica that can be read and is to stay. */
@@ -137,55 +136,48 @@ static void drain_say(struct drain *d) {
                  d->error != TARN_OK ? tarn_status_text(d->error) : "");
 }
 
-static void step(struct drain *d, unsigned *budget) {
+/* true: it is over, and d is gone. */
+static bool step(struct drain *d, unsigned *budget) {
     drain_say(d);
     if (!d->segment->node->serving) {
         d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
-        return;
-    }
-    if (d->walk == NULL) {
-        if (d->pending > 0)
-            d->due_ms = cluster.now_ms + WAIT_MS;
-        else if (is_empty(d->segment))
-            finish(d);
-        else if (d->settled == 0 && !d->rested)
-            rest(d);
-        else
-            begin_pass(d);
-        return;
-    }
-    if (d->pending >= TASKS_PER_DRAIN) {
+    } else if (d->pending >= (d->walk != NULL ? TASKS_PER_DRAIN : 1)) {
         d->due_ms = cluster.now_ms + WAIT_MS;
-        return;
+    } else if (d->walk != NULL) {
+        unsigned share = (unsigned)min_u64(*budget, TASKS_PER_DRAIN - d->pending), left = share;
+        bool over = store_walk_step(cluster.store, d->walk, visit, d, &left);
+        *budget -= share - left;
+        if (over) store_walk_end(cluster.store, &d->walk);
+    } else if (is_empty(d->segment)) {
+        finish(d);
+        return true;
+    } else if (d->settled == 0 && !d->rested) {
+        rest(d);
+    } else {
+        begin_pass(d);
     }
-    unsigned share = (unsigned)min_u64(*budget, TASKS_PER_DRAIN - d->pending), left = share;
-    bool over = store_walk_step(cluster.store, d->walk, visit, d, &left);
-    *budget -= share - left;
-    if (over) store_walk_end(cluster.store, &d->walk);
+    return false;
 }
 
 /* Each in turn gets a small share; the first that got one moves to the end. */
 bool drains_background(unsigned *budget) {
     bool more = false;
-    for (size_t n = cluster.drains.n; n > 0 && *budget > 0; n--) {
-        struct drain *d = CONTAINER_OF(list_first(&cluster.drains), struct drain, link);
-        list_remove(&cluster.drains, &d->link);
-        list_add(&cluster.drains, &d->link);
+    struct drain *d, *last = TAILQ_LAST(&cluster.drains, drain_heads);
+    for (bool over = last == NULL; !over && *budget > 0;) {
+        d = TAILQ_FIRST(&cluster.drains);
+        TAILQ_REMOVE(&cluster.drains, d, link);
+        TAILQ_INSERT_TAIL(&cluster.drains, d, link);
         --*budget;
-        if (d->due_ms > cluster.now_ms) continue;
-        size_t drains = cluster.drains.n;
-        step(d, budget);
-        more |= cluster.drains.n == drains && d->due_ms <= cluster.now_ms;
+        over = d == last;
+        if (d->due_ms <= cluster.now_ms) more |= !step(d, budget) && d->due_ms <= cluster.now_ms;
     }
-    return more || (*budget == 0 && cluster.drains.n > 0);
+    return more || (*budget == 0 && !TAILQ_EMPTY(&cluster.drains));
 }
 
 uint64_t drains_next_ms(uint64_t limit_ms) {
-    for (struct link *k = list_first(&cluster.drains); k != NULL;
-         k = list_next(&cluster.drains, k)) {
-        uint64_t at = CONTAINER_OF(k, struct drain, link)->due_ms;
-        limit_ms = at <= cluster.now_ms ? 0 : min_u64(limit_ms, at - cluster.now_ms);
-        if (limit_ms == 0) break;
+    const struct drain *d;
+    TAILQ_FOREACH(d, &cluster.drains, link) {
+        limit_ms = d->due_ms <= cluster.now_ms ? 0 : min_u64(limit_ms, d->due_ms - cluster.now_ms);
     }
     return limit_ms;
 }

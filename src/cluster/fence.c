@@ -16,7 +16,7 @@ static bool same_session(const struct htab_node *node, const void *key) {
 
 void fences_init(void) {
     htab_init(&cluster.fences);
-    list_init(&cluster.fences_done);
+    STAILQ_INIT(&cluster.fences_done);
 }
 
 static void fence_free(struct fence *f) {
@@ -26,30 +26,34 @@ static void fence_free(struct fence *f) {
 
 /* Without telling the books, which are going away. */
 void fences_deinit(void) {
-    for (struct link *k; (k = list_first(&cluster.fences_done)) != NULL;) {
-        list_remove(&cluster.fences_done, k);
-        fence_free(CONTAINER_OF(k, struct fence, done));
-    }
+    for (struct fence *f; (f = STAILQ_TAKE(&cluster.fences_done, done)) != NULL;) fence_free(f);
     TARN_ASSERT(cluster.fences.count == 0);
     htab_free(&cluster.fences);
 }
 
 static void confirm(struct fence *f) {
     TARN_ASSERT(f->left > 0);
-    if (--f->left == 0) list_add(&cluster.fences_done, &f->done);
+    if (--f->left == 0) STAILQ_INSERT_TAIL(&cluster.fences_done, f, done);
 }
 
 static void ask(struct cluster_node *n, struct fence *f) {
     struct fence_link *l = xcalloc(1, sizeof(*l));
     l->fence = f;
     l->join = n->joins;
-    list_add(&n->fences_new, &l->link);
+    TAILQ_INSERT_TAIL(&n->fences_new, l, link);
     f->left++;
-    if (n->fences_new.n + n->fences_sent.n > FENCES_PER_NODE && !n->embedded && !n->hopeless) {
+    if (++n->n_fences > FENCES_PER_NODE && !n->embedded && !n->hopeless) {
         n->hopeless = true;
         timer_set(&n->timer, cluster.now_ms); /* not now: this is called from inside the books */
     }
     node_wake(n);
+}
+
+const struct fence *fence_send(struct cluster_node *n) {
+    struct fence_link *l = TAILQ_TAKE(&n->fences_new, link);
+    if (l == NULL) return NULL;
+    TAILQ_INSERT_TAIL(&n->fences_sent, l, link);
+    return l->fence;
 }
 
 void cluster_on_fence(uint64_t session) {
@@ -59,62 +63,49 @@ void cluster_on_fence(uint64_t session) {
     f->left = 1; /* until all were asked */
     htab_insert(&cluster.fences, &f->node, hash_u64(session));
     cluster.figures.node_fences++;
-    if (cluster.local.segments.n > 0 && cluster.ops.fence != NULL) ask(&cluster.local, f);
+    if (cluster.local.n_segments > 0 && cluster.ops.fence != NULL) ask(&cluster.local, f);
     struct cluster_node *n;
     for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
-        if (n->segments.n > 0) ask(n, f);
+        if (n->n_segments > 0) ask(n, f);
     }
     confirm(f);
-    if (cluster.local.fences_new.n > 0) {
-        struct link *k = list_first(&cluster.local.fences_new);
-        list_remove(&cluster.local.fences_new, k);
-        list_add(&cluster.local.fences_sent, k);
-        cluster.ops.fence(cluster.ops.arg, session);
-    }
+    if (fence_send(&cluster.local) != NULL) cluster.ops.fence(cluster.ops.arg, session);
 }
 
-static bool confirm_in(struct list *list, uint64_t session) {
-    for (struct link *k = list_first(list); k != NULL; k = list_next(list, k)) {
-        struct fence_link *l = CONTAINER_OF(k, struct fence_link, link);
-        if (l->fence->session != session) continue;
-        list_remove(list, k);
-        confirm(l->fence);
-        free(l);
-        return true;
-    }
-    return false;
+static void confirm_by(struct cluster_node *n, struct fence_list *list, struct fence_link *l) {
+    TAILQ_REMOVE(list, l, link);
+    n->n_fences--;
+    confirm(l->fence);
+    free(l);
 }
 
 /* Only what it was asked for counts. */
-void cluster_node_fenced(struct cluster_node *c, uint64_t session) {
-    confirm_in(&c->fences_sent, session);
+void cluster_node_fenced(struct cluster_node *n, uint64_t session) {
+    struct fence_link *l;
+    TAILQ_FOREACH(l, &n->fences_sent, link) {
+        if (l->fence->session == session) return confirm_by(n, &n->fences_sent, l);
+    }
 }
 
 void cluster_local_fenced(uint64_t session) {
-    confirm_in(&cluster.local.fences_sent, session);
+    cluster_node_fenced(&cluster.local, session);
 }
 
 /* Its process may be another one now, which knows nothing of them. */
 void fences_resend(struct cluster_node *n) {
-    for (struct link *k; (k = list_first(&n->fences_sent)) != NULL;) {
-        list_remove(&n->fences_sent, k);
-        list_add(&n->fences_new, k);
-    }
+    TAILQ_CONCAT(&n->fences_new, &n->fences_sent, link);
 }
 
 void fences_lost(struct cluster_node *n) {
     fences_resend(n);
-    for (struct link *k; (k = list_first(&n->fences_new)) != NULL;) {
-        struct fence_link *l = CONTAINER_OF(k, struct fence_link, link);
-        list_remove(&n->fences_new, k);
-        confirm(l->fence);
-        free(l);
-    }
+    while (!TAILQ_EMPTY(&n->fences_new)) confirm_by(n, &n->fences_new, TAILQ_FIRST(&n->fences_new));
 }
 
-static bool any_before(const struct list *list, uint64_t join) {
-    for (struct link *k = list_first(list); k != NULL; k = list_next(list, k))
-        if (CONTAINER_OF(k, const struct fence_link, link)->join < join) return true;
+static bool any_before(const struct fence_list *list, uint64_t join) {
+    const struct fence_link *l;
+    TAILQ_FOREACH(l, list, link) {
+        if (l->join < join) return true;
+    }
     return false;
 }
 
@@ -123,12 +114,11 @@ bool fences_before_join(const struct cluster_node *n) {
 }
 
 bool fences_background(unsigned *budget) {
-    for (struct link *k; (k = list_first(&cluster.fences_done)) != NULL;) {
+    for (struct fence *f; (f = STAILQ_FIRST(&cluster.fences_done)) != NULL;) {
         if (*budget == 0) return true;
         --*budget;
-        struct fence *f = CONTAINER_OF(k, struct fence, done);
         uint64_t session = f->session;
-        list_remove(&cluster.fences_done, k);
+        STAILQ_REMOVE_HEAD(&cluster.fences_done, done);
         fence_free(f);
         store_session_fenced(cluster.store, session);
     }

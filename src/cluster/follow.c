@@ -188,7 +188,7 @@ static tarn_status apply_segment(struct reader *r, const char **why_p) {
     struct segment *g = segment_at(id);
     struct cluster_node *n = embedded ? &cluster.local : owner;
     if (g != NULL && g->node != n) {
-        segment_forget(g);
+        segment_free(g);
         g = NULL;
     }
     if (g == NULL) g = segment_told(id, n);
@@ -222,9 +222,7 @@ tarn_status cluster_effect_apply(struct span record, const char **why_p) {
 /* What waits for its node. The state in the books stays: it is what was told last. */
 static void segment_step_down(struct segment *g) {
     keys_clear(g);
-    if (link_in(&g->offloading)) list_remove(&cluster.offloading, &g->offloading);
-    weak_clear(&g->offload);
-    drops_free(g);
+    offload_stop(g);
     timer_clear(&g->pace.timer);
     g->pace = (struct pace){0};
     g->storing = g->storing_bytes = 0;
@@ -297,7 +295,7 @@ void cluster_lead(uint32_t master_epoch, uint32_t alive) {
         struct segment *g = segment_at(id);
         if (!store_segment_get(cluster.store, id, &info)) continue;
         if (id == alive) {
-            if (g != NULL) segment_forget(g); /* cluster_local_segment follows */
+            if (g != NULL) segment_free(g); /* cluster_local_segment follows */
             continue;
         }
         if (g == NULL) g = segment_told(id, NULL); /* nobody knows whose it is */
@@ -307,7 +305,7 @@ void cluster_lead(uint32_t master_epoch, uint32_t alive) {
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
         struct store_segment_info info;
         if (cluster.segments[id] != NULL && !store_segment_get(cluster.store, id, &info))
-            segment_forget(cluster.segments[id]);
+            segment_free(cluster.segments[id]);
     }
     /* whoever leads after us raises the epoch above ours */
     if (cluster.telling) tell(encode_cluster());

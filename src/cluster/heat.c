@@ -35,7 +35,7 @@ static struct {
 /* A hot object, by key and version; it may be gone. */
 struct hot {
     struct htab_node node;
-    struct link all, plan; /* plan: to be looked at */
+    TAILQ_ENTRY(hot) all, plan; /* plan: to be looked at */
     uint64_t hash, version;
     uint32_t wanted, used;                     /* used: accesses in the last window */
     uint32_t n_made, made[STORE_REPLICAS_MAX]; /* segments of the replicas that were made for it */
@@ -44,7 +44,7 @@ struct hot {
     char key[];
 };
 static struct htab hots;
-static struct list all, plans;
+static TAILQ_HEAD(, hot) all, plans;
 static uint64_t window_end_ms;
 static size_t cooling; /* of `all`, so many from the front are to be looked at */
 
@@ -153,13 +153,13 @@ static struct hot *hot_find(uint64_t version) {
 
 static void hot_free(struct hot *h) {
     htab_remove(&hots, &h->node);
-    list_remove(&all, &h->all);
-    if (link_in(&h->plan)) list_remove(&plans, &h->plan);
+    TAILQ_REMOVE(&all, h, all);
+    TAILQ_UNLINK(&plans, h, plan);
     free(h);
 }
 
 static void plan_later(struct hot *h) {
-    if (!link_in(&h->plan) && !h->stuck) list_add(&plans, &h->plan);
+    if (!TAILQ_LINKED(h, plan) && !h->stuck) TAILQ_INSERT_TAIL(&plans, h, plan);
 }
 
 static void hot_note(struct object *o, uint64_t hash, uint32_t wanted) {
@@ -174,7 +174,7 @@ static void hot_note(struct object *o, uint64_t hash, uint32_t wanted) {
         h->key_len = (uint32_t)key.len;
         memcpy(h->key, key.data, key.len);
         htab_insert(&hots, &h->node, hash_u64(version));
-        list_add(&all, &h->all);
+        TAILQ_INSERT_TAIL(&all, h, all);
     }
     h->wanted = wanted;
     plan_later(h);
@@ -248,27 +248,27 @@ static void cool(struct hot *h) {
 /* --- windows --- */
 
 static void end_window(void) {
-    for (struct link *k = list_first(&all); k != NULL; k = list_next(&all, k)) {
-        struct hot *h = CONTAINER_OF(k, struct hot, all);
+    struct hot *h;
+    TAILQ_FOREACH(h, &all, all) {
         h->used = counter_get(h->hash);
         h->stuck = false;
     }
     counters_reset();
-    cooling = all.n;
+    cooling = hots.count;
     window_end_ms = cluster.now_ms + max_u64(cluster.config.hot_window_ms, 1);
 }
 
 static void cool_some(unsigned *budget) {
     for (; cooling > 0 && *budget > 0; cooling--) {
-        struct hot *h = CONTAINER_OF(list_first(&all), struct hot, all);
+        struct hot *h = TAILQ_FIRST(&all);
         --*budget;
         if (top == NULL || h->used < (cluster.config.hot_threshold + 1) / 2 ||
             object_of(h) == NULL) {
             cool(h);
             continue;
         }
-        list_remove(&all, &h->all);
-        list_add(&all, &h->all);
+        TAILQ_REMOVE(&all, h, all);
+        TAILQ_INSERT_TAIL(&all, h, all);
         plan_later(h); /* replicas may have gone */
     }
 }
@@ -276,19 +276,18 @@ static void cool_some(unsigned *budget) {
 bool heat_background(unsigned *budget) {
     if (top != NULL && cluster.now_ms >= window_end_ms && *budget > 0) end_window();
     cool_some(budget);
-    while (plans.n > 0 && *budget > 0) {
-        struct hot *h = CONTAINER_OF(list_first(&plans), struct hot, plan);
+    for (struct hot *h; (h = TAILQ_FIRST(&plans)) != NULL && *budget > 0;) {
         --*budget;
-        list_remove(&plans, &h->plan);
+        TAILQ_UNLINK(&plans, h, plan);
         if (!plan(h) && cooling == 0)
             hot_free(h); /* while some cool, that is left to them: the count must hold */
     }
-    return cooling > 0 || plans.n > 0;
+    return cooling > 0 || !TAILQ_EMPTY(&plans);
 }
 
 uint64_t heat_next_ms(uint64_t limit_ms) {
-    if (cooling > 0 || plans.n > 0) return 0;
-    if (top == NULL || (top->used == 0 && all.n == 0)) return limit_ms;
+    if (cooling > 0 || !TAILQ_EMPTY(&plans)) return 0;
+    if (top == NULL || (top->used == 0 && hots.count == 0)) return limit_ms;
     return window_end_ms <= cluster.now_ms ? 0 : min_u64(limit_ms, window_end_ms - cluster.now_ms);
 }
 
@@ -300,20 +299,19 @@ void heat_config_changed(void) {
     } else if (!on && top != NULL) {
         free(top);
         top = NULL;
-        cooling = all.n; /* all of them */
+        cooling = hots.count; /* all of them */
     }
 }
 
 void heat_init(void) {
     htab_init(&hots);
-    list_init(&all);
-    list_init(&plans);
+    TAILQ_INIT(&all);
+    TAILQ_INIT(&plans);
     cooling = 0;
 }
 
 void heat_deinit(void) {
-    for (struct link *k; (k = list_first(&all)) != NULL;)
-        hot_free(CONTAINER_OF(k, struct hot, all));
+    while (!TAILQ_EMPTY(&all)) hot_free(TAILQ_FIRST(&all));
     htab_free(&hots);
     free(top);
     top = NULL;

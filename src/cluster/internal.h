@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/htab.h"
 #include "base/progress.h"
+#include "base/queue.h"
 #include "base/rng.h"
 #include "base/wheel.h"
 #include "cluster/cluster.h"
@@ -21,23 +22,6 @@ struct timer {
 };
 void timer_set(struct timer *t, uint64_t due_ms);
 void timer_clear(struct timer *t);
-
-/* A list whose elements embed `struct link`. */
-struct link {
-    struct link *prev, *next; /* NULL: in no list */
-};
-struct list {
-    struct link head;
-    size_t n;
-};
-void list_init(struct list *l);
-void list_add(struct list *l, struct link *k); /* at the end */
-void list_remove(struct list *l, struct link *k);
-struct link *list_first(const struct list *l); /* NULL: empty */
-struct link *list_next(const struct list *l, const struct link *k);
-static inline bool link_in(const struct link *k) {
-    return k->next != NULL;
-}
 
 /* --- what is said, and words for what is wrong with it --- */
 
@@ -76,19 +60,15 @@ struct drop_queue {
 
 /* An object on its way to a task: what it was, not where it is; it may be gone meanwhile. */
 struct weak {
-    struct weak *next;
+    STAILQ_ENTRY(weak) link;
     uint64_t version;
     uint32_t key_len;
     char key[];
 };
 struct weak_queue {
-    struct weak *first, *last;
+    STAILQ_HEAD(, weak) all;
     size_t n;
 };
-struct weak *weak_new(struct span key, uint64_t version);
-void weak_push(struct weak_queue *q, struct weak *w);
-struct weak *weak_pop(struct weak_queue *q);
-void weak_clear(struct weak_queue *q);
 
 /* How fast a far segment takes what is to be copied there, and what puts were told because of
  * it. */
@@ -103,7 +83,7 @@ struct pace {
 };
 
 struct drain {
-    struct link link; /* of cluster.drains */
+    TAILQ_ENTRY(drain) link; /* of cluster.drains */
     struct segment *segment;
     struct store_walk *walk; /* NULL: between two passes */
     uint64_t due_ms;         /* of the next pass */
@@ -120,7 +100,7 @@ struct segment {
     enum store_tier tier;
     struct cluster_node *node; /* NULL: it is leaving, and its node is gone */
     char *node_gone;           /* what that was called; NULL: it is there, or was this process */
-    struct link of_node;
+    TAILQ_ENTRY(segment) of_node;
     struct machine *machine;
     uint64_t size;
     uint8_t content[CLUSTER_CONTENT_SIZE];
@@ -141,7 +121,7 @@ struct segment {
      * here; of cluster.offloading: something may wait for it, there or in the books; tasks of that,
      * and their bytes */
     struct weak_queue offload;
-    struct link offloading;
+    TAILQ_ENTRY(segment) offloading;
     uint64_t storing, storing_bytes;
     struct pace pace;
 };
@@ -195,7 +175,8 @@ void effect_node_segment(const struct segment *g);
 struct cluster_node *node_told(struct span name, struct span machine);
 void node_untold(struct cluster_node *n);
 struct segment *segment_told(uint32_t id, struct cluster_node *n); /* n: NULL, or its node */
-void segment_forget(struct segment *g);
+void segment_free(struct segment *g);
+void segment_detach(struct segment *g); /* from its node */
 void nodes_lead(void);
 void nodes_step_down(void);
 
@@ -203,18 +184,21 @@ void nodes_step_down(void);
 
 /* A session to be cut off, until all hosts have confirmed. */
 struct fence {
-    struct htab_node node; /* by session */
-    struct link done;      /* of cluster.fences_done */
+    struct htab_node node;    /* by session */
+    STAILQ_ENTRY(fence) done; /* of cluster.fences_done */
     uint64_t session;
     uint32_t left; /* hosts that have not confirmed */
 };
 struct fence_link {
-    struct link link; /* of node->fences_new or fences_sent */
+    TAILQ_ENTRY(fence_link) link; /* of node->fences_new or fences_sent */
     struct fence *fence;
     uint64_t join; /* the node's join when it came up */
 };
+TAILQ_HEAD(fence_list, fence_link);
 void fences_init(void);
 void fences_deinit(void);
+/* The next one that n is to be told of; it counts as told. NULL: none. */
+const struct fence *fence_send(struct cluster_node *n);
 void fences_resend(struct cluster_node *n);
 /* Confirms all: nothing can be written there any more. */
 void fences_lost(struct cluster_node *n);
@@ -223,8 +207,12 @@ bool fences_background(unsigned *budget);
 
 /* --- nodes --- */
 
+struct task_list {
+    TAILQ_HEAD(, task) all;
+    size_t n;
+};
 struct unmount {
-    struct unmount *next;
+    STAILQ_ENTRY(unmount) link;
     uint32_t id, epoch;
 };
 
@@ -245,13 +233,14 @@ struct cluster_node {
     uint64_t joins;   /* number of the last one */
     uint64_t seen_ms, closed_ms, since_ms;
     struct timer timer; /* down, or forgotten */
-    struct list segments;
-    struct list fences_new, fences_sent; /* of struct fence_link */
-    struct list copies, stores;          /* planned tasks, to be handed out */
-    struct list sent;                    /* tasks that were */
+    TAILQ_HEAD(, segment) segments;
+    struct fence_list fences_new, fences_sent;
+    size_t n_segments, n_fences;
+    struct task_list copies, stores; /* planned tasks, to be handed out */
+    struct task_list sent;           /* tasks that were */
     size_t sent_copies, sent_stores;
-    struct unmount *unmounts, **unmounts_end;
-    struct list cancels; /* of the sent ones, by their `cancel_link`: it has to be told */
+    STAILQ_HEAD(, unmount) unmounts;
+    TAILQ_HEAD(, task) cancels; /* of the sent ones, by their `cancel_link`: it has to be told */
     struct cluster_waiter *waiter;
     struct cluster_stat *stats;
     size_t n_stats;
@@ -272,11 +261,11 @@ bool node_loopback(const struct cluster_node *n);
 struct task {
     uint32_t magic;
     struct htab_node by_id, by_key;
-    struct link all; /* of cluster.tasks, newest last */
+    TAILQ_ENTRY(task) all; /* of cluster.tasks, newest last */
     /* of the list `in`: cluster.ready, ready_stores, rooms, one of its node's; NULL: waits for its
      * timer */
-    struct link link;
-    struct list *in;
+    TAILQ_ENTRY(task) link;
+    struct task_list *in;
     uint64_t id, version, size;
     enum cluster_task_kind kind;
     enum cluster_task_reason reason;
@@ -290,7 +279,7 @@ struct task {
     struct timer timer;        /* backoff, or time-out of a try */
     unsigned tries;
     tarn_status error;
-    struct link cancel_link;
+    TAILQ_ENTRY(task) cancel_link;
     bool cancel, timed_out; /* its end is wanted, by somebody or because it takes too long */
     bool counted;           /* in cluster.copies */
     uint64_t created_ms;
@@ -338,6 +327,7 @@ void offload_deinit(void);
 bool offload_background(unsigned *budget);
 bool offload_runnable(void);
 void offload_task_ended(struct task *t, tarn_status status);
+void offload_stop(struct segment *g); /* it goes, or waits for its node */
 /* Far segments came, went or changed. */
 void offload_refresh(void);
 void drops_free(struct segment *g);
@@ -377,15 +367,16 @@ struct cluster {
     uint64_t keys, reports, told_bytes;
     /* fences */
     struct htab fences;
-    struct list fences_done;
+    STAILQ_HEAD(, fence) fences_done;
     /* tasks */
     struct htab tasks_by_id, tasks_by_key;
-    struct list tasks, ready, ready_stores, rooms;
+    TAILQ_HEAD(task_heads, task) tasks;
+    struct task_list ready, ready_stores, rooms;
     uint64_t next_task;
     size_t copies; /* tasks that hold room or make it */
     uint64_t local_due_ms;
-    struct list drains;
-    struct list offloading;
+    TAILQ_HEAD(drain_heads, drain) drains;
+    TAILQ_HEAD(offloading_heads, segment) offloading;
     uint64_t by_reason[CLUSTER_REASONS]; /* tasks that are not over */
     struct cluster_figures figures;
 };

@@ -147,8 +147,8 @@ static void report_free(struct node_report **report_p) {
 }
 
 void keys_of_node_clear(struct cluster_node *n) {
-    for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k))
-        keys_clear(CONTAINER_OF(k, struct segment, of_node));
+    struct segment *g;
+    TAILQ_FOREACH(g, &n->segments, of_node) keys_clear(g);
     for (size_t i = 0; i < CLUSTER_REPORTS_MAX; i++) report_free(&n->report[i]);
 }
 

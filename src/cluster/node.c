@@ -56,14 +56,14 @@ static void number_node(struct cluster_node *n) {
 
 static void node_init(struct cluster_node *n) {
     n->magic = NODE_MAGIC;
-    list_init(&n->segments);
-    list_init(&n->fences_new);
-    list_init(&n->fences_sent);
-    list_init(&n->copies);
-    list_init(&n->stores);
-    list_init(&n->sent);
-    list_init(&n->cancels);
-    n->unmounts_end = &n->unmounts;
+    TAILQ_INIT(&n->segments);
+    TAILQ_INIT(&n->fences_new);
+    TAILQ_INIT(&n->fences_sent);
+    TAILQ_INIT(&n->copies.all);
+    TAILQ_INIT(&n->stores.all);
+    TAILQ_INIT(&n->sent.all);
+    TAILQ_INIT(&n->cancels);
+    STAILQ_INIT(&n->unmounts);
 }
 
 static void timer_due(struct timer *t);
@@ -90,11 +90,7 @@ void nodes_init(void) {
 }
 
 static void unmounts_clear(struct cluster_node *n) {
-    for (struct unmount *u; (u = n->unmounts) != NULL;) {
-        n->unmounts = u->next;
-        free(u);
-    }
-    n->unmounts_end = &n->unmounts;
+    for (struct unmount *u; (u = STAILQ_TAKE(&n->unmounts, link)) != NULL;) free(u);
 }
 
 static void set_state(struct cluster_node *n, enum cluster_node_state state) {
@@ -202,10 +198,8 @@ void cluster_stood_still(uint64_t ms) {
 }
 
 static void refresh_segments(struct cluster_node *n) {
-    for (struct link *k = list_first(&n->segments), *next; k != NULL; k = next) {
-        next = list_next(&n->segments, k);
-        segment_refresh(CONTAINER_OF(k, struct segment, of_node));
-    }
+    struct segment *g, *next;
+    TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) segment_refresh(g);
     offload_refresh();
 }
 
@@ -387,7 +381,7 @@ tarn_status cluster_node_up(struct cluster_node *n) {
     n->serving = true;
     segments_settle(n);
     refresh_segments(n);
-    log_notice("Node %s is up with %zu segments", n->name, n->segments.n);
+    log_notice("Node %s is up with %zu segments", n->name, n->n_segments);
     node_check_empty(n);
     return TARN_OK;
 }
@@ -406,11 +400,7 @@ struct cluster_node *node_told(struct span name, struct span machine) {
 }
 
 void node_untold(struct cluster_node *n) {
-    for (struct link *k; (k = list_first(&n->segments)) != NULL;) {
-        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
-        list_remove(&n->segments, k);
-        g->node = NULL;
-    }
+    while (!TAILQ_EMPTY(&n->segments)) segment_detach(TAILQ_FIRST(&n->segments));
     node_remove(n);
 }
 
@@ -419,7 +409,7 @@ void nodes_lead(void) {
     for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         n->since_ms = cluster.now_ms;
         timer_set(&n->timer, due_at(n));
-        n->awaited = n->state == CLUSTER_NODE_DOWN && n->segments.n > 0;
+        n->awaited = n->state == CLUSTER_NODE_DOWN && n->n_segments > 0;
         cluster.awaited += n->awaited;
     }
     cluster.awaited_until_ms = cluster.now_ms + cluster.config.node_timeout_ms;
@@ -464,9 +454,8 @@ tarn_status cluster_node_drain(struct cluster_node *n, bool on) {
     n->draining = on;
     effect_node(n);
     log_notice("Node %s: drain %s", n->name, on ? "begins" : "is canceled");
-    for (struct link *k = list_first(&n->segments), *next; k != NULL; k = next) {
-        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
-        next = list_next(&n->segments, k);
+    struct segment *g, *next;
+    TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) {
         if (on)
             drain_begin(g);
         else if (!g->drain_wanted)
@@ -487,7 +476,7 @@ static void node_empty(struct cluster_node *n) {
 
 /* May be called from inside the books. */
 void node_check_empty(struct cluster_node *n) {
-    if (n->embedded || n->segments.n > 0) return;
+    if (n->embedded || n->n_segments > 0) return;
     if (n->state == CLUSTER_NODE_LEAVING || (n->draining && n->state == CLUSTER_NODE_UP))
         node_empty(n);
 }
@@ -501,10 +490,8 @@ void cluster_node_leave(struct cluster_node *n) {
         node_remove(n);
         return;
     }
-    for (struct link *k = list_first(&n->segments), *next; k != NULL; k = next) {
-        next = list_next(&n->segments, k);
-        segment_leave(CONTAINER_OF(k, struct segment, of_node));
-    }
+    struct segment *g, *next;
+    TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) segment_leave(g);
     tasks_replan(n);
     offload_refresh();
     timer_set(&n->timer, due_at(n));
@@ -519,21 +506,16 @@ void node_unmount_later(struct cluster_node *n, const struct segment *g) {
     struct unmount *u = xcalloc(1, sizeof(*u));
     u->id = g->id;
     u->epoch = g->epoch;
-    *n->unmounts_end = u;
-    n->unmounts_end = &u->next;
+    STAILQ_INSERT_TAIL(&n->unmounts, u, link);
     node_wake(n);
 }
 
 /* The id was given to another segment of the node. */
 void node_unmount_forget(struct cluster_node *n, uint32_t id) {
-    for (struct unmount **p = &n->unmounts; *p != NULL;) {
-        struct unmount *u = *p;
-        if (u->id != id) {
-            p = &u->next;
-            continue;
-        }
-        *p = u->next;
-        if (u->next == NULL) n->unmounts_end = p;
+    struct unmount *u, *next;
+    STAILQ_FOREACH_SAFE(u, &n->unmounts, link, next) {
+        if (u->id != id) continue;
+        STAILQ_REMOVE(&n->unmounts, u, unmount, link);
         free(u);
     }
 }
@@ -570,12 +552,12 @@ void cluster_node_get(const struct cluster_node *n, struct cluster_node_info *in
                                          .since_ms = n->since_ms,
                                          .tasks_sent = n->sent.n,
                                          .tasks_waiting = n->copies.n + n->stores.n,
-                                         .fences_pending = n->fences_new.n + n->fences_sent.n,
+                                         .fences_pending = n->n_fences,
                                          .stats = n->stats,
                                          .n_stats = n->n_stats,
                                          .segments = ids};
-    for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k)) {
-        const struct segment *g = CONTAINER_OF(k, const struct segment, of_node);
+    const struct segment *g;
+    TAILQ_FOREACH(g, &n->segments, of_node) {
         info_p->drops_pending += g->drops.n;
         info_p->drops_lost += g->drops_lost;
         if (n_ids < ARRAY_LEN(ids)) ids[n_ids++] = g->id;

@@ -50,36 +50,25 @@ static struct delayed *delayed;
 
 /* --- queues of weak references --- */
 
-struct weak *weak_new(struct span key, uint64_t version) {
+static void weak_push(struct weak_queue *q, struct span key, uint64_t version) {
     struct weak *w = xmalloc(sizeof(*w) + key.len);
-    w->next = NULL;
     w->version = version;
     w->key_len = (uint32_t)key.len;
     memcpy(w->key, key.data, key.len);
-    return w;
-}
-
-void weak_push(struct weak_queue *q, struct weak *w) {
-    w->next = NULL;
-    if (q->last != NULL)
-        q->last->next = w;
-    else
-        q->first = w;
-    q->last = w;
+    STAILQ_INSERT_TAIL(&q->all, w, link);
     q->n++;
 }
 
-struct weak *weak_pop(struct weak_queue *q) {
-    struct weak *w = q->first;
-    if (w == NULL) return NULL;
-    q->first = w->next;
-    if (q->first == NULL) q->last = NULL;
-    q->n--;
+static struct weak *weak_pop(struct weak_queue *q) {
+    struct weak *w = STAILQ_TAKE(&q->all, link);
+    q->n -= w != NULL;
     return w;
 }
 
-void weak_clear(struct weak_queue *q) {
-    for (struct weak *w; (w = weak_pop(q)) != NULL;) free(w);
+void offload_stop(struct segment *g) {
+    TAILQ_UNLINK(&cluster.offloading, g, offloading);
+    for (struct weak *w; (w = weak_pop(&g->offload)) != NULL;) free(w);
+    drops_free(g);
 }
 
 /* --- use --- */
@@ -120,8 +109,8 @@ void cluster_hit_slow(struct object *o, bool ahead) {
 /* --- where to --- */
 
 static struct segment *far_of(const struct cluster_node *n, enum store_tier tier) {
-    for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k)) {
-        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
+    struct segment *g;
+    TAILQ_FOREACH(g, &n->segments, of_node) {
         if (g->tier == tier && segment_stays(g)) return g;
     }
     return NULL;
@@ -153,8 +142,8 @@ static struct segment *choose(const struct store_layout *l, enum store_tier tier
 }
 
 static void run_later(struct segment *far) {
-    if (!link_in(&far->offloading) && !far->leaving)
-        list_add(&cluster.offloading, &far->offloading);
+    if (!TAILQ_LINKED(far, offloading) && !far->leaving)
+        TAILQ_INSERT_TAIL(&cluster.offloading, far, offloading);
 }
 
 /* It has a copy on its node's disk: it gets one among its node's files as well. */
@@ -169,7 +158,7 @@ static void second_tier(const struct object *o, const struct segment *first) {
         cluster.figures.offload_overflow++;
         return;
     }
-    weak_push(&far->offload, weak_new(store_object_key(o), store_object_version(o)));
+    weak_push(&far->offload, store_object_key(o), store_object_version(o));
     run_later(far);
 }
 
@@ -301,7 +290,7 @@ void offload_task_ended(struct task *t, tarn_status status) {
 static bool may_store(const struct segment *far) {
     return segment_usable(far) && !rests(far) && far->storing < STORES_AHEAD &&
            far->storing_bytes < STORING_BYTES &&
-           cluster.tasks.n < cluster.config.max_tasks / 2; /* others come first */
+           cluster.tasks_by_id.count < cluster.config.max_tasks / 2; /* others come first */
 }
 
 static void store_waiting(struct segment *far, struct object *o) {
@@ -337,10 +326,11 @@ static void fill(struct segment *far, unsigned *budget) {
 /* A segment with all the tasks it may have waits outside of the list until one of them ends, its
  * node is back, or its rest is over. */
 bool offload_background(unsigned *budget) {
-    for (size_t n = cluster.offloading.n; n > 0 && *budget > 0; n--) {
-        struct segment *far =
-            CONTAINER_OF(list_first(&cluster.offloading), struct segment, offloading);
-        list_remove(&cluster.offloading, &far->offloading);
+    struct segment *far, *last = TAILQ_LAST(&cluster.offloading, offloading_heads);
+    for (bool over = last == NULL; !over && *budget > 0;) {
+        far = TAILQ_FIRST(&cluster.offloading); /* last comes back behind itself, if at all */
+        TAILQ_UNLINK(&cluster.offloading, far, offloading);
+        over = far == last;
         fill(far, budget);
         bool idle = far->storing == 0 && segment_usable(far) && !rests(far);
         if (has_work(far) && (may_store(far) || idle)) run_later(far);
@@ -349,7 +339,8 @@ bool offload_background(unsigned *budget) {
 }
 
 bool offload_runnable(void) {
-    return cluster.offloading.n > 0 && cluster.tasks.n < cluster.config.max_tasks / 2;
+    return !TAILQ_EMPTY(&cluster.offloading) &&
+           cluster.tasks_by_id.count < cluster.config.max_tasks / 2;
 }
 
 /* Where what is put into a memory segment is copied to. */
@@ -380,7 +371,7 @@ void offload_refresh(void) {
 void offload_init(void) {
     doorkeeper = xcalloc(DOORKEEPER_SIZE, sizeof(*doorkeeper));
     delayed = xcalloc(DELAYED_SIZE, sizeof(*delayed));
-    list_init(&cluster.offloading);
+    TAILQ_INIT(&cluster.offloading);
 }
 
 void offload_deinit(void) {

@@ -43,13 +43,17 @@ void segment_refresh(struct segment *g) {
         store_segment_set_state(cluster.store, g->id, want);
 }
 
-static void segment_free(struct segment *g) {
+void segment_detach(struct segment *g) {
+    TAILQ_REMOVE(&g->node->segments, g, of_node);
+    g->node->n_segments--;
+    g->node = NULL;
+}
+
+void segment_free(struct segment *g) {
     TARN_ASSERT(g->drain == NULL);
     timer_clear(&g->pace.timer);
-    if (g->node != NULL) list_remove(&g->node->segments, &g->of_node);
-    if (link_in(&g->offloading)) list_remove(&cluster.offloading, &g->offloading);
-    weak_clear(&g->offload);
-    drops_free(g);
+    if (g->node != NULL) segment_detach(g);
+    offload_stop(g);
     keys_clear(g);
     for (size_t i = 0; i < g->n_endpoints; i++) free(g->endpoint[i]);
     free(g->directory);
@@ -66,9 +70,7 @@ void segment_leave(struct segment *g) {
     drain_stop(g);
     g->leaving = true;
     keys_clear(g);
-    if (link_in(&g->offloading)) list_remove(&cluster.offloading, &g->offloading);
-    weak_clear(&g->offload);
-    drops_free(g); /* the whole segment goes */
+    offload_stop(g); /* the whole segment goes */
     store_segment_set_state(cluster.store, g->id, SEGMENT_LEAVING);
     offload_refresh();
 }
@@ -90,9 +92,8 @@ void cluster_on_segment_gone(uint32_t id) {
 }
 
 void segments_settle(struct cluster_node *n) {
-    for (struct link *k = list_first(&n->segments), *next; k != NULL; k = next) {
-        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
-        next = list_next(&n->segments, k);
+    struct segment *g, *next;
+    TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) {
         if (g->join == n->joins || g->leaving) continue;
         log_notice("Segment %s of node %s did not come back: it leaves the pool", g->name, n->name);
         segment_leave(g);
@@ -100,10 +101,8 @@ void segments_settle(struct cluster_node *n) {
 }
 
 void segments_orphan(struct cluster_node *n) {
-    for (struct link *k; (k = list_first(&n->segments)) != NULL;) {
-        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
-        list_remove(&n->segments, k);
-        g->node = NULL;
+    for (struct segment *g; (g = TAILQ_FIRST(&n->segments)) != NULL;) {
+        segment_detach(g);
         if (!n->embedded) g->node_gone = xstrdup(n->name);
         if (g->drain != NULL) drain_stop(g);
         segment_leave(g);
@@ -133,7 +132,9 @@ static struct segment *segment_create(uint32_t id, struct cluster_node *n) {
     g->machine = n->machine;
     g->numa_node = -1;
     machine_ref(g->machine);
-    list_add(&n->segments, &g->of_node);
+    TAILQ_INSERT_TAIL(&n->segments, g, of_node);
+    n->n_segments++;
+    STAILQ_INIT(&g->offload.all);
     cluster.segments[id] = g;
     return g;
 }
@@ -141,20 +142,14 @@ static struct segment *segment_create(uint32_t id, struct cluster_node *n) {
 struct segment *segment_told(uint32_t id, struct cluster_node *n) {
     struct segment *g = segment_create(id, n != NULL ? n : &cluster.local);
     if (n != NULL) return g;
-    list_remove(&cluster.local.segments, &g->of_node); /* it is leaving, and its node is gone */
-    g->node = NULL;
+    segment_detach(g); /* it is leaving, and its node is gone */
     return g;
-}
-
-void segment_forget(struct segment *g) {
-    segment_free(g);
 }
 
 void cluster_local_hold(bool on) {
     cluster.local.maintenance = on;
-    for (struct link *k = list_first(&cluster.local.segments); k != NULL;
-         k = list_next(&cluster.local.segments, k))
-        segment_refresh(CONTAINER_OF(k, struct segment, of_node));
+    struct segment *g;
+    TAILQ_FOREACH(g, &cluster.local.segments, of_node) segment_refresh(g);
 }
 
 void cluster_local_content(uint32_t id, const uint8_t content[CLUSTER_CONTENT_SIZE]) {
@@ -268,7 +263,7 @@ static tarn_status add_segment(struct cluster_node *n, const struct cluster_moun
                                struct segment **segment_p, const char **why_p) {
     uint32_t id;
     char name[64];
-    if (n->segments.n >= CLUSTER_NODE_SEGMENTS)
+    if (n->n_segments >= CLUSTER_NODE_SEGMENTS)
         return cluster_refuse(why_p, TARN_ELIMIT, "a node may have 64 segments");
     memcpy(name, m->name.data, m->name.len);
     name[m->name.len] = '\0';

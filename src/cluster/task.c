@@ -83,13 +83,18 @@ struct task *task_for(struct span key, uint64_t version, enum cluster_task_reaso
     return h != NULL ? CONTAINER_OF(h, struct task, by_key) : NULL;
 }
 
-static void enter(struct task *t, struct list *list) {
-    if (t->in != NULL) list_remove(t->in, &t->link);
+static void enter(struct task *t, struct task_list *list) {
+    if (t->in != NULL) {
+        TAILQ_REMOVE(&t->in->all, t, link);
+        t->in->n--;
+    }
     t->in = list;
-    if (list != NULL) list_add(list, &t->link);
+    if (list == NULL) return;
+    TAILQ_INSERT_TAIL(&list->all, t, link);
+    list->n++;
 }
 
-static struct list *ready_list(enum cluster_task_kind kind) {
+static struct task_list *ready_list(enum cluster_task_kind kind) {
     return kind == CLUSTER_TASK_STORE ? &cluster.ready_stores : &cluster.ready;
 }
 
@@ -100,7 +105,7 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     struct span key = store_object_key(o);
     uint64_t max = cluster.config.max_tasks, version = store_object_version(o);
     if (reason != CLUSTER_BY_USER) max -= max / RESERVED_SHARE;
-    if (cluster.tasks.n >= max) {
+    if (cluster.tasks_by_id.count >= max) {
         cluster.figures.tasks_refused++;
         return TARN_ELIMIT;
     }
@@ -123,7 +128,7 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     t->to_epoch = segment_at(to) != NULL ? segment_at(to)->epoch : 0;
     htab_insert(&cluster.tasks_by_id, &t->by_id, hash_u64(t->id));
     htab_insert(&cluster.tasks_by_key, &t->by_key, hash_key(key, version));
-    list_add(&cluster.tasks, &t->all);
+    TAILQ_INSERT_TAIL(&cluster.tasks, t, all);
     cluster.by_reason[reason]++;
     cluster.figures.tasks_created[reason]++;
     enter(t, ready_list(kind));
@@ -139,7 +144,7 @@ static void count_sent(struct task *t, bool sent) {
 /* Out of its node's hands. The room of a copy stays t's. */
 static void leave_node(struct task *t) {
     if (t->state == CLUSTER_TASK_SENT) count_sent(t, false);
-    if (link_in(&t->cancel_link)) list_remove(&t->node->cancels, &t->cancel_link);
+    TAILQ_UNLINK(&t->node->cancels, t, cancel_link);
     enter(t, NULL);
     t->node = NULL;
 }
@@ -220,7 +225,7 @@ static void over(struct task *t, tarn_status status) {
     timer_clear(&t->timer);
     htab_remove(&cluster.tasks_by_id, &t->by_id);
     htab_remove(&cluster.tasks_by_key, &t->by_key);
-    list_remove(&cluster.tasks, &t->all);
+    TAILQ_REMOVE(&cluster.tasks, t, all);
     cluster.by_reason[t->reason]--;
     tell(t, status);
     if (node != NULL && node->waiter != NULL && node->copies.n + node->stores.n > 0)
@@ -275,8 +280,8 @@ static void failed(struct task *t, tarn_status status) {
 static void ask_to_stop(struct task *t) {
     if (t->node->embedded) {
         if (cluster.ops.cancel != NULL) cluster.ops.cancel(cluster.ops.arg, t->id);
-    } else if (!link_in(&t->cancel_link)) {
-        list_add(&t->node->cancels, &t->cancel_link);
+    } else if (!TAILQ_LINKED(t, cancel_link)) {
+        TAILQ_INSERT_TAIL(&t->node->cancels, t, cancel_link);
         node_wake(t->node);
     }
 }
@@ -320,10 +325,9 @@ static bool replica_in(const struct object *o, uint32_t segment, struct store_re
 }
 
 static void plan(struct task *t, struct cluster_node *n) {
-    struct list *list = t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies;
     t->node = n;
     t->state = CLUSTER_TASK_ROOM;
-    enter(t, list);
+    enter(t, t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies);
     if (n->embedded)
         cluster.local_due_ms = cluster.now_ms;
     else
@@ -411,8 +415,8 @@ static void spend(unsigned *budget, unsigned units) {
     *budget = *budget > units ? *budget - units : 0;
 }
 
-static struct task *take_ready(struct list *list, unsigned *budget) {
-    struct task *t = CONTAINER_OF(list_first(list), struct task, link);
+static struct task *take_ready(struct task_list *list, unsigned *budget) {
+    struct task *t = TAILQ_FIRST(&list->all);
     spend(budget, 1);
     enter(t, NULL);
     t->tries++;
@@ -435,9 +439,8 @@ static bool make_room(unsigned *budget) {
     for (size_t n = cluster.rooms.n; n > 0; n--) {
         if (*budget == 0) return true;
         spend(budget, 1);
-        struct task *t = CONTAINER_OF(list_first(&cluster.rooms), struct task, link);
-        list_remove(&cluster.rooms, &t->link);
-        list_add(&cluster.rooms, &t->link);
+        struct task *t = TAILQ_FIRST(&cluster.rooms.all);
+        enter(t, &cluster.rooms); /* at the end */
         copy_step(t, store_copy_continue(cluster.store, t->copy, budget));
     }
     return cluster.rooms.n > 0;
@@ -487,11 +490,10 @@ bool task_send(struct task *t, struct cluster_work *w) {
 }
 
 bool task_next_cancel(struct cluster_node *n, struct cluster_work *w) {
-    struct link *k = list_first(&n->cancels);
-    if (k == NULL) return false;
-    list_remove(&n->cancels, k);
-    *w = (struct cluster_work){.kind = CLUSTER_WORK_CANCEL,
-                               .task = CONTAINER_OF(k, struct task, cancel_link)->id};
+    struct task *t = TAILQ_FIRST(&n->cancels);
+    if (t == NULL) return false;
+    TAILQ_UNLINK(&n->cancels, t, cancel_link);
+    *w = (struct cluster_work){.kind = CLUSTER_WORK_CANCEL, .task = t->id};
     return true;
 }
 
@@ -501,7 +503,7 @@ static void start_local(unsigned *budget) {
     if (n->copies.n == 0 || cluster.local_due_ms > cluster.now_ms) return;
     while (*budget > 0 && n->sent_copies < cluster.config.tasks_per_node && n->copies.n > 0) {
         spend(budget, 1);
-        struct task *t = CONTAINER_OF(list_first(&n->copies), struct task, link);
+        struct task *t = TAILQ_FIRST(&n->copies.all);
         uint64_t id = t->id;
         sent(t); /* it may answer at once */
         tarn_status status = cluster.ops.start_copy(
@@ -616,9 +618,9 @@ static void requeue(struct task *t) {
     enter(t, ready_list(t->kind));
 }
 
-static void requeue_all(struct list *list) {
+static void requeue_all(struct task_list *list) {
     for (size_t n = list->n; n > 0; n--) {
-        struct task *t = CONTAINER_OF(list_first(list), struct task, link);
+        struct task *t = TAILQ_FIRST(&list->all);
         copy_over(t);
         requeue(t);
     }
@@ -627,8 +629,8 @@ static void requeue_all(struct list *list) {
 /* Whether these came to be on its disk it will find out, and offer them: by then their key may have
  * had another value, of which nothing is left. */
 static void orphan_stores(const struct cluster_node *n) {
-    for (struct link *k = list_first(&n->sent); k != NULL; k = list_next(&n->sent, k)) {
-        const struct task *t = CONTAINER_OF(k, struct task, link);
+    const struct task *t;
+    TAILQ_FOREACH(t, &n->sent.all, link) {
         if (t->kind == CLUSTER_TASK_STORE)
             store_far_supersede(cluster.store, span_of(t->key, t->key_len), t->version);
     }
@@ -639,7 +641,7 @@ void tasks_replan(struct cluster_node *n) {
     requeue_all(&n->sent);
     requeue_all(&n->copies);
     requeue_all(&n->stores);
-    TARN_ASSERT(n->sent_copies == 0 && n->sent_stores == 0 && n->cancels.n == 0);
+    TARN_ASSERT(n->sent_copies == 0 && n->sent_stores == 0 && TAILQ_EMPTY(&n->cancels));
 }
 
 /* --- what users ask --- */
@@ -696,8 +698,9 @@ bool cluster_task_get(uint64_t id, struct cluster_task_info *info_p) {
 
 void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *info), void *arg) {
     struct cluster_task_info info;
-    for (struct link *k = cluster.tasks.head.prev; k != &cluster.tasks.head; k = k->prev) {
-        describe(CONTAINER_OF(k, struct task, all), &info);
+    const struct task *t;
+    TAILQ_FOREACH_REVERSE(t, &cluster.tasks, task_heads, all) {
+        describe(t, &info);
         if (!fn(arg, &info)) return;
     }
     for (size_t i = 0; i < finished_n; i++) {
@@ -708,24 +711,23 @@ void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *in
 }
 
 void tasks_count(uint64_t by_state[CLUSTER_TASK_STATES]) {
-    for (struct link *k = list_first(&cluster.tasks); k != NULL; k = list_next(&cluster.tasks, k))
-        by_state[CONTAINER_OF(k, const struct task, all)->state]++;
+    const struct task *t;
+    TAILQ_FOREACH(t, &cluster.tasks, all) by_state[t->state]++;
 }
 
 void tasks_init(void) {
     htab_init(&cluster.tasks_by_id);
     htab_init(&cluster.tasks_by_key);
-    list_init(&cluster.tasks);
-    list_init(&cluster.ready);
-    list_init(&cluster.ready_stores);
-    list_init(&cluster.rooms);
+    TAILQ_INIT(&cluster.tasks);
+    TAILQ_INIT(&cluster.ready.all);
+    TAILQ_INIT(&cluster.ready_stores.all);
+    TAILQ_INIT(&cluster.rooms.all);
     finished = xcalloc(FINISHED_MAX, sizeof(*finished));
     finished_n = finished_next = 0;
 }
 
 void tasks_deinit(void) {
-    for (struct link *k; (k = list_first(&cluster.tasks)) != NULL;)
-        over(CONTAINER_OF(k, struct task, all), TARN_ECANCELED);
+    while (!TAILQ_EMPTY(&cluster.tasks)) over(TAILQ_FIRST(&cluster.tasks), TARN_ECANCELED);
     htab_free(&cluster.tasks_by_id);
     htab_free(&cluster.tasks_by_key);
     free(finished);

@@ -54,8 +54,8 @@ static void take_drops(struct segment *g, struct cluster_work *w) {
 }
 
 static bool next_drops(struct cluster_node *n, struct cluster_work *w) {
-    for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k)) {
-        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
+    struct segment *g;
+    TAILQ_FOREACH(g, &n->segments, of_node) {
         if (g->drops.n == 0 || g->leaving || g->join != n->joins) continue;
         take_drops(g, w);
         return true;
@@ -66,29 +66,24 @@ static bool next_drops(struct cluster_node *n, struct cluster_work *w) {
 /* --- the rest --- */
 
 static bool next_fence(struct cluster_node *n, struct cluster_work *w) {
-    struct link *k = list_first(&n->fences_new);
-    if (k == NULL) return false;
-    list_remove(&n->fences_new, k);
-    list_add(&n->fences_sent, k);
-    *w = (struct cluster_work){.kind = CLUSTER_WORK_FENCE,
-                               .session = CONTAINER_OF(k, struct fence_link, link)->fence->session};
+    const struct fence *f = fence_send(n);
+    if (f == NULL) return false;
+    *w = (struct cluster_work){.kind = CLUSTER_WORK_FENCE, .session = f->session};
     return true;
 }
 
 static bool next_unmount(struct cluster_node *n, struct cluster_work *w) {
-    struct unmount *u = n->unmounts;
+    struct unmount *u = STAILQ_TAKE(&n->unmounts, link);
     if (u == NULL) return false;
-    n->unmounts = u->next;
-    if (n->unmounts == NULL) n->unmounts_end = &n->unmounts;
     *w = (struct cluster_work){.kind = CLUSTER_WORK_UNMOUNT, .segment = u->id, .epoch = u->epoch};
     free(u);
     return true;
 }
 
-static bool next_from(struct list *planned, struct cluster_work *w, unsigned *budget) {
-    for (struct link *k; *budget > 0 && (k = list_first(planned)) != NULL;) {
+static bool next_from(struct task_list *planned, struct cluster_work *w, unsigned *budget) {
+    for (; *budget > 0 && planned->n > 0;) {
         --*budget;
-        if (task_send(CONTAINER_OF(k, struct task, link), w)) return true;
+        if (task_send(TAILQ_FIRST(&planned->all), w)) return true;
     }
     return false;
 }
