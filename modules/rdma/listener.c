@@ -317,11 +317,6 @@ void rdma_listener_stats(const struct transport_listener *l,
     *stats_p = l->stats;
 }
 
-void rdma_listener_stats_reset(struct transport_listener *l) {
-    MAGIC_CHECK(l, LISTENER_MAGIC);
-    l->stats = (struct transport_listener_stats){.connections = l->stats.connections};
-}
-
 void rdma_listener_describe(const struct transport_domain *d, struct buf *out) {
     const struct transport_listener *l;
     const struct rdma_peer *p;

@@ -101,16 +101,11 @@ static void describe_counters(const struct transport_domain *d, struct buf *out)
 }
 
 static void describe_stats(const struct transport_domain *d, struct buf *out) {
-    struct transport_listener_stats sum = {0}, s;
+    struct transport_listener_stats sum = {0};
     uint64_t fenced = 0;
     const struct transport_listener *l;
     LIST_FOREACH(l, &d->listeners, link) { /* one, as a rule */
-        rdma_listener_stats(l, &s);
-        sum.connections += s.connections;
-        sum.connections_total += s.connections_total;
-        sum.connections_refused += s.connections_refused;
-        sum.bad_frames += s.bad_frames;
-        sum.timeouts += s.timeouts;
+        transport_stats_add(&sum, &l->stats);
         fenced += l->fenced;
     }
     struct rdma_totals t = rdma_totals_get();

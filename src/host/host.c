@@ -138,8 +138,8 @@ const char *host_shm_path(const struct host *h) {
 uint16_t host_data_port(const struct host *h) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         const struct host_path *p = &h->paths[i];
-        uint16_t port = p->listener != NULL ? p->ops->listener_port(p->listener) : 0;
-        if (port != 0) return port;
+        if (p->listener != NULL && p->ops->listener_port != NULL)
+            return p->ops->listener_port(p->listener);
     }
     return 0;
 }
@@ -188,7 +188,6 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
             sum.shm_attaches += s.attaches_total;
         } else {
             sum.module_peers += s.connections;
-            sum.module_peers_total += s.connections_total;
         }
         sum.connections_refused += s.connections_refused;
         sum.connections_new += s.connections_new;
@@ -207,11 +206,4 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
         for (int v = 0; v < GRANT_VERDICTS; v++) sum.refused[v] += s.refused[v];
     }
     *stats_p = sum;
-}
-
-void host_stats_reset(struct host *h) {
-    for (unsigned i = 0; i < h->n_paths; i++) {
-        if (h->paths[i].listener != NULL)
-            h->paths[i].ops->listener_stats_reset(h->paths[i].listener);
-    }
 }

@@ -97,6 +97,7 @@ tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slo
         memory.fd = s->fd;
         memory.dmabuf_offset = s->fd_offset;
     }
+    if (p->ops->memory_register == NULL) return TARN_OK;
     tarn_status status = p->ops->memory_register(p->domain, &memory, &p->memory[slot]);
     /* there is no file to hand out, or nothing for a CPU: peers come by another way */
     if (status == TARN_ENOTSUP && !announces(p)) return TARN_OK;
@@ -166,7 +167,7 @@ void host_paths_add_all(struct host *h) {
 void host_paths_turn(struct host *h) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         struct host_path *p = &h->paths[i];
-        for (unsigned slot = 0; slot < h->gate.n_slots; slot++) {
+        for (unsigned slot = 0; announces(p) && slot < h->gate.n_slots; slot++) {
             uint64_t version =
                 p->memory[slot] != NULL ? p->ops->memory_version(p->memory[slot]) : 0;
             if (version == p->version[slot]) continue;
@@ -181,7 +182,7 @@ tarn_status host_slot_key(struct host *h, unsigned slot, const char *scheme, str
     MAGIC_CHECK(h, HOST_MAGIC);
     TARN_ASSERT(slot < h->gate.n_slots);
     struct host_path *p = path_find(h, scheme);
-    if (p == NULL || p->listener == NULL || p->memory[slot] == NULL ||
+    if (p == NULL || !announces(p) || p->listener == NULL || p->memory[slot] == NULL ||
         __atomic_load_n(&h->gate.slots[slot].name, __ATOMIC_RELAXED) == 0) {
         return TARN_ENOTFOUND;
     }
@@ -200,5 +201,5 @@ tarn_status host_slot_key(struct host *h, unsigned slot, const char *scheme, str
 void host_describe(const struct host *h, const char *scheme, struct buf *out) {
     MAGIC_CHECK(h, HOST_MAGIC);
     const struct host_path *p = path_find(h, scheme);
-    if (p != NULL) p->ops->describe(p->domain, out);
+    if (p != NULL && p->ops->describe != NULL) p->ops->describe(p->domain, out);
 }

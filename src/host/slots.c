@@ -121,7 +121,7 @@ bool host_slot_lent(const struct host *h, unsigned slot, uint32_t below_epoch) {
     if (s->base == NULL || s->discarded) return false;
     for (unsigned i = 0; i < h->n_paths; i++) {
         const struct host_path *p = &h->paths[i];
-        if (p->listener != NULL && p->memory[slot] != NULL &&
+        if (p->listener != NULL && p->memory[slot] != NULL && p->ops->listener_lent != NULL &&
             p->ops->listener_lent(p->listener, p->memory[slot], below_epoch)) {
             return true;
         }

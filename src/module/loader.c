@@ -68,17 +68,6 @@ static bool is_name(const char *s, const char *others, size_t max) {
     return n > 0;
 }
 
-/* The registry asserts it, of what is built in. */
-static bool is_whole(const struct transport_ops *ops) {
-    const char *first = (const char *)&ops->domain_open, *end = (const char *)(ops + 1);
-    for (const char *p = first; p < end; p += sizeof(void (*)(void))) {
-        void (*fn)(void);
-        memcpy(&fn, p, sizeof(fn));
-        if (fn == NULL) return false;
-    }
-    return true;
-}
-
 /* As it may stand in a URI. */
 static bool is_scheme(const char *name) {
     size_t len = name != NULL ? strspn(name, "abcdefghijklmnopqrstuvwxyz") : 0;
@@ -91,7 +80,7 @@ static tarn_status add_transport(const struct transport_ops *ops) {
     if (m == NULL || ops == NULL) return TARN_EINVAL;
     if (ops->abi != TRANSPORT_ABI || m->its->transport_abi != TRANSPORT_ABI) return TARN_EPROTO;
     if (!is_scheme(ops->scheme) || (ops->secure_scheme != NULL && !is_scheme(ops->secure_scheme)) ||
-        !is_whole(ops))
+        !transport_is_whole(ops))
         return TARN_EINVAL;
     if (transport_find(ops->scheme) != NULL ||
         (ops->secure_scheme != NULL && transport_find(ops->secure_scheme) != NULL))

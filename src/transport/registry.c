@@ -57,18 +57,22 @@ static void registry_lock(void) {
     pthread_mutex_lock(&lock);
 }
 
+bool transport_is_whole(const struct transport_ops *t) {
+    bool granted = (t->flags & TRANSPORT_GRANTED) != 0, map = (t->flags & TRANSPORT_MAP) != 0,
+         announces = (t->flags & TRANSPORT_ANNOUNCES) != 0;
+    return t->domain_open && t->domain_close && t->listen && t->listener_stats &&
+           t->listener_fence && t->listener_close && t->connect && t->endpoint_status &&
+           t->endpoint_close && t->submit && t->progress && t->arm &&
+           ((granted && !announces) || (t->memory_register && t->memory_deregister)) &&
+           (granted || (t->key_unpack && t->key_check && t->key_close && t->listener_lent)) &&
+           (!map || t->key_map) &&
+           (!announces || (t->key_pack && t->memory_version && t->listener_uri));
+}
+
 tarn_status transport_register(const struct transport_ops *t) {
     if (t->abi != TRANSPORT_ABI) return TARN_EPROTO;
     size_t len = strlen(t->scheme);
-    TARN_ASSERT(len > 0 && len <= TRANSPORT_SCHEME_MAX);
-    TARN_ASSERT(t->domain_open && t->domain_close && t->describe);
-    TARN_ASSERT(t->memory_register && t->memory_deregister && t->memory_version);
-    TARN_ASSERT(t->key_pack && t->key_unpack && t->key_map && t->key_check && t->key_close);
-    TARN_ASSERT(t->listen && t->listener_port && t->listener_uri && t->listener_stats);
-    TARN_ASSERT(t->listener_stats_reset && t->listener_fence && t->listener_lent &&
-                t->listener_close);
-    TARN_ASSERT(t->connect && t->endpoint_status && t->endpoint_close);
-    TARN_ASSERT(t->submit && t->progress && t->arm);
+    TARN_ASSERT(len > 0 && len <= TRANSPORT_SCHEME_MAX && transport_is_whole(t));
     registry_lock();
     tarn_status status = add(t);
     pthread_mutex_unlock(&lock);

@@ -39,7 +39,7 @@
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI            5u
+#define TRANSPORT_ABI            6u
 #define TRANSPORTS_MAX           8u  /* schemes that a process ever has */
 #define TRANSPORT_SCHEME_MAX     15u /* bytes, of a-z */
 #define TRANSPORT_SEAL_PARTS_MAX 512u
@@ -56,16 +56,15 @@ struct transport_key;
 enum transport_flags {
     /* data operations carry grants, which the listener checks; else attaching was checked */
     TRANSPORT_GRANTED = 1,
-    TRANSPORT_MAP = 2,       /* key_map gives a pointer: leased views, puts in place */
-    TRANSPORT_STREAMS = 4,   /* more endpoints to one listener make a large transfer faster */
-    TRANSPORT_ONE_SIDED = 8, /* the listener's CPU does nothing */
-    TRANSPORT_REMOTE = 16,   /* reaches other machines */
+    TRANSPORT_MAP = 2,     /* key_map gives a pointer: leased views, puts in place */
+    TRANSPORT_STREAMS = 4, /* more endpoints to one listener make a large transfer faster */
+    TRANSPORT_REMOTE = 8,  /* reaches other machines */
     /* operations on memory that was registered are faster than on other memory */
-    TRANSPORT_REGISTERS = 32,
+    TRANSPORT_REGISTERS = 16,
     /* A listener knows its own URI, and key_pack what else peers need (SEGMENT KEYS): hosts serve
      * by it where it is loaded, and go on without where it fails. Else a host is told where to
      * listen, and who configured that tells its peers. */
-    TRANSPORT_ANNOUNCES = 64,
+    TRANSPORT_ANNOUNCES = 32,
 };
 
 /* --- domain --- */
@@ -85,7 +84,6 @@ struct transport_tls {
 };
 
 struct transport_domain_config {
-    const char *device;              /* NULL: the transport's choice */
     const struct transport_tls *tls; /* for connections to tcps://; NULL: there are none */
 };
 
@@ -167,7 +165,7 @@ struct transport_listen_config {
     const struct transport_tls *tls; /* with URIs of tcps://, which speak nothing else */
 };
 
-/* Counters since listen or the last reset. */
+/* Counters since listen; all are uint64_t. */
 struct transport_listener_stats {
     uint64_t connections, connections_total, connections_refused; /* the first is a gauge */
     uint64_t attaches_total;                                      /* memory handed out */
@@ -181,6 +179,17 @@ struct transport_listener_stats {
      * others. */
     uint64_t connections_new, connections_ousted;
 };
+/* One writer, any reader. */
+static inline void transport_count(uint64_t *counter, uint64_t n) {
+    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
+static inline void transport_stats_add(struct transport_listener_stats *sum,
+                                       const struct transport_listener_stats *more) {
+    uint64_t *to = (uint64_t *)sum;
+    const uint64_t *from = (const uint64_t *)more;
+    for (size_t i = 0; i < sizeof(*sum) / sizeof(*to); i++)
+        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
 
 /* Who is to be cut off. The gate must refuse them already. */
 struct transport_fence {
@@ -256,7 +265,7 @@ struct transport_op {
     uint64_t scratch[10];
 };
 
-/* --- the table: every function is required --- */
+/* --- the table: every function is required, unless its comment names what has none --- */
 
 struct transport_ops {
     uint32_t abi; /* TRANSPORT_ABI */
@@ -270,26 +279,28 @@ struct transport_ops {
     /* Everything that hangs on it must be gone. Nulls. */
     void (*domain_close)(struct transport_domain **domain_p);
 
+    /* This and memory_deregister: none of those that are GRANTED and announce nothing, which ask
+     * their gate where memory is. */
     tarn_status (*memory_register)(struct transport_domain *d,
                                    const struct transport_memory_config *config,
                                    struct transport_memory **memory_p);
-    /* Appends what a peer needs to reach the memory, TRANSPORT_PACKED_MAX bytes at most; may be
-     * nothing. TARN_EAGAIN: it cannot be reached yet, or not at the moment; memory_version changes
-     * when it can. */
+    /* This, memory_version and listener_uri: of those that are ANNOUNCES only. Appends what a peer
+     * needs to reach the memory, TRANSPORT_PACKED_MAX bytes at most; may be nothing. TARN_EAGAIN:
+     * it cannot be reached yet, or not at the moment; memory_version changes when it can. */
     tarn_status (*key_pack)(struct transport_memory *m, bool writable, struct buf *out);
     /* Changes whenever key_pack would say something else; the domain's event tells that it is worth
      * a look. 0: key_pack has nothing to say now. */
     uint64_t (*memory_version)(const struct transport_memory *m);
-    /* May block until the config's deadline where the peer must be asked. What packed says is not
-     * trusted: TARN_EPROTO. */
+    /* Keys: none of those that are GRANTED. May block until the config's deadline where the peer
+     * must be asked. What packed says is not trusted: TARN_EPROTO. */
     tarn_status (*key_unpack)(struct transport_endpoint *e,
                               const struct transport_key_config *config,
                               struct transport_key **key_p);
-    /* Pointer into the remote memory, NULL when the transport is not TRANSPORT_MAP or the range is
-     * not inside. */
+    /* Of those that are MAP only: a pointer into the remote memory, NULL when the range is not
+     * inside. */
     void *(*key_map)(struct transport_key *k, uint64_t offset, uint64_t length);
-    /* Do the epochs in the segment's header still have the values they had at key_unpack? TARN_OK
-     * where nobody can tell from here, because the listener checks; else TARN_ESTALE. */
+    /* Do the epochs in the segment's header still have the values they had at key_unpack? TARN_OK;
+     * else TARN_ESTALE. */
     tarn_status (*key_check)(struct transport_key *k);
     /* Keys may outlive their endpoint; what they map stays mapped. */
     void (*key_close)(struct transport_key **key_p);
@@ -299,20 +310,19 @@ struct transport_ops {
 
     tarn_status (*listen)(struct transport_domain *d, const struct transport_listen_config *config,
                           struct transport_listener **listener_p);
-    uint16_t (*listener_port)(const struct transport_listener *l); /* 0: has none */
-    /* A URI that peers reach it by. TARN_EAGAIN: nobody reaches it at the moment (no device).
-     * TARN_ENOTSUP: only who configured it knows. */
+    /* Of those that have ports. */
+    uint16_t (*listener_port)(const struct transport_listener *l);
+    /* A URI that peers reach it by. TARN_EAGAIN: nobody reaches it at the moment (no device). */
     tarn_status (*listener_uri)(const struct transport_listener *l, struct buf *out);
     void (*listener_stats)(const struct transport_listener *l,
                            struct transport_listener_stats *stats_p);
-    void (*listener_stats_reset)(struct transport_listener *l);
     /* TARN_OK: none of them can write any more; nor do the threads read, with FENCE_SEGMENT.
      * TARN_EAGAIN: ask again after the domain's event; asking again, until the answer is TARN_OK,
      * is how one waits. Never blocks. */
     tarn_status (*listener_fence)(struct transport_listener *l,
                                   const struct transport_fence *fence);
     /* Can a peer whose grant is older than below_epoch (UINT32_MAX: any peer) still write to this
-     * memory without asking? */
+     * memory without asking? None of those that are GRANTED. */
     bool (*listener_lent)(const struct transport_listener *l, const struct transport_memory *m,
                           uint32_t below_epoch);
     void (*listener_close)(struct transport_listener **listener_p);
@@ -340,7 +350,7 @@ struct transport_ops {
     tarn_status (*arm)(struct transport_domain *d, int *fd_p);
     /* Appends what this domain has to report of itself, for people and for the master: lines of
      * "kind field=value ...\n", values without blanks; TRANSPORT_REPORT_MAX bytes at most, and
-     * whole lines. May be nothing. */
+     * whole lines. Of those that have something. */
     void (*describe)(const struct transport_domain *d, struct buf *out);
 };
 #define TRANSPORT_PACKED_MAX (64u << 10)
@@ -348,7 +358,9 @@ struct transport_ops {
 
 /* --- registry --- */
 
-/* Asserts that every pointer is there. TARN_EEXISTS: there is one of that scheme. TARN_EPROTO: of
+/* Are the functions there that its flags promise? */
+bool transport_is_whole(const struct transport_ops *ops);
+/* Asserts that it is whole. TARN_EEXISTS: there is one of that scheme. TARN_EPROTO: of
  * another ABI. TARN_ELIMIT: there were TRANSPORTS_MAX schemes. Thread-safe, like the rest. */
 tarn_status transport_register(const struct transport_ops *ops);
 /* TARN_EBUSY: somebody has a domain of it (transport_open). TARN_ENOTFOUND. */

@@ -130,7 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                   .put_end = put_end,
                                   .put_seal = put_seal,
                                   .stage = stage};
-    struct tcp_counters counters = {0};
+    struct transport_listener_stats counters = {0};
     struct tcp_stage_pool pool;
     struct tcp_stager stager;
     int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

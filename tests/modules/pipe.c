@@ -283,9 +283,6 @@ static tarn_status listener_fence(struct transport_listener *l, const struct tra
     return status;
 }
 
-static uint16_t listener_port(const struct transport_listener *l) {
-    return 0;
-}
 static tarn_status listener_uri(const struct transport_listener *l, struct buf *out) {
     buf_append_str(out, l->uri);
     return TARN_OK;
@@ -296,15 +293,6 @@ static void listener_stats(const struct transport_listener *l,
     pthread_mutex_lock(&mine->lock);
     *stats_p = l->stats;
     pthread_mutex_unlock(&mine->lock);
-}
-static void listener_stats_reset(struct transport_listener *l) {
-    pthread_mutex_lock(&l->lock);
-    l->stats = (struct transport_listener_stats){.connections = l->stats.connections};
-    pthread_mutex_unlock(&l->lock);
-}
-static bool listener_lent(const struct transport_listener *l, const struct transport_memory *m,
-                          uint32_t below_epoch) {
-    return false; /* peers ask for every transfer */
 }
 
 /* --- the client's side --- */
@@ -511,21 +499,6 @@ static tarn_status key_pack(struct transport_memory *m, bool writable, struct bu
 static uint64_t memory_version(const struct transport_memory *m) {
     return 1;
 }
-static tarn_status key_unpack(struct transport_endpoint *e,
-                              const struct transport_key_config *config,
-                              struct transport_key **key_p) {
-    return TARN_ENOTSUP; /* nobody needs one where grants are checked */
-}
-static void *key_map(struct transport_key *k, uint64_t offset, uint64_t length) {
-    return NULL;
-}
-static tarn_status key_check(struct transport_key *k) {
-    return TARN_OK;
-}
-static void key_close(struct transport_key **key_p) {
-    *key_p = NULL;
-}
-static void describe(const struct transport_domain *d, struct buf *out) {}
 
 static const struct transport_ops pipe_transport = {
     .abi = TRANSPORT_ABI,
@@ -537,18 +510,11 @@ static const struct transport_ops pipe_transport = {
     .memory_register = memory_register,
     .key_pack = key_pack,
     .memory_version = memory_version,
-    .key_unpack = key_unpack,
-    .key_map = key_map,
-    .key_check = key_check,
-    .key_close = key_close,
     .memory_deregister = memory_deregister,
     .listen = pipe_listen,
-    .listener_port = listener_port,
     .listener_uri = listener_uri,
     .listener_stats = listener_stats,
-    .listener_stats_reset = listener_stats_reset,
     .listener_fence = listener_fence,
-    .listener_lent = listener_lent,
     .listener_close = listener_close,
     .connect = pipe_connect,
     .endpoint_status = endpoint_status,
@@ -556,7 +522,6 @@ static const struct transport_ops pipe_transport = {
     .submit = submit,
     .progress = progress,
     .arm = arm,
-    .describe = describe,
 };
 
 static tarn_status load(const struct tarn_services *services, size_t argc, const char *const *argv,

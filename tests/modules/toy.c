@@ -85,9 +85,6 @@ static tarn_status key_unpack(struct transport_endpoint *e,
                               struct transport_key **key_p) {
     return TARN_ENOTSUP;
 }
-static void *key_map(struct transport_key *k, uint64_t offset, uint64_t length) {
-    return NULL;
-}
 static tarn_status key_check(struct transport_key *k) {
     return TARN_ESTALE;
 }
@@ -101,9 +98,6 @@ static tarn_status toy_listen(struct transport_domain *d,
     *listener_p = malloc(sizeof(**listener_p));
     listeners++;
     return *listener_p != NULL ? TARN_OK : TARN_ENOMEM;
-}
-static uint16_t listener_port(const struct transport_listener *l) {
-    return 0;
 }
 static tarn_status listener_uri(const struct transport_listener *l, struct buf *out) {
     static const char uri[] = "toy://127.0.0.1:1";
@@ -119,7 +113,6 @@ static void listener_stats(const struct transport_listener *l,
                            struct transport_listener_stats *stats_p) {
     memset(stats_p, 0, sizeof(*stats_p));
 }
-static void listener_stats_reset(struct transport_listener *l) {}
 static tarn_status listener_fence(struct transport_listener *l,
                                   const struct transport_fence *fence) {
     return TARN_OK;
@@ -166,20 +159,21 @@ static void describe(const struct transport_domain *d, struct buf *out) {
 }
 
 #define TOY_OPS                                                                                    \
-    .abi = TRANSPORT_ABI, .flags = TRANSPORT_ANNOUNCES, .domain_open = domain_open,                \
-    .domain_close = domain_close, .memory_register = memory_register, .key_pack = key_pack,        \
-    .memory_version = memory_version, .key_unpack = key_unpack, .key_map = key_map,                \
-    .key_check = key_check, .key_close = key_close, .memory_deregister = memory_deregister,        \
-    .listen = toy_listen, .listener_port = listener_port, .listener_uri = listener_uri,            \
-    .listener_stats = listener_stats, .listener_stats_reset = listener_stats_reset,                \
-    .listener_fence = listener_fence, .listener_lent = listener_lent,                              \
-    .listener_close = listener_close, .connect = toy_connect, .endpoint_status = endpoint_status,  \
-    .endpoint_close = endpoint_close, .submit = submit, .progress = progress, .arm = arm
+    .abi = TRANSPORT_ABI, .domain_open = domain_open, .domain_close = domain_close,                \
+    .memory_register = memory_register, .key_pack = key_pack, .memory_version = memory_version,    \
+    .key_unpack = key_unpack, .key_check = key_check, .key_close = key_close,                      \
+    .memory_deregister = memory_deregister, .listen = toy_listen, .listener_uri = listener_uri,    \
+    .listener_stats = listener_stats, .listener_fence = listener_fence,                            \
+    .listener_lent = listener_lent, .listener_close = listener_close, .connect = toy_connect,      \
+    .endpoint_status = endpoint_status, .endpoint_close = endpoint_close, .submit = submit,        \
+    .progress = progress, .arm = arm
 
-static const struct transport_ops toy_transport = {.scheme = "toy", TOY_OPS, .describe = describe};
+static const struct transport_ops toy_transport = {
+    .scheme = "toy", TOY_OPS, .flags = TRANSPORT_ANNOUNCES, .describe = describe};
 static const struct transport_ops taken_transport = {
-    .scheme = "tcp", TOY_OPS, .describe = describe};
-static const struct transport_ops hollow_transport = {.scheme = "hollow", TOY_OPS};
+    .scheme = "tcp", TOY_OPS, .flags = TRANSPORT_ANNOUNCES};
+static const struct transport_ops hollow_transport = {
+    .scheme = "hollow", TOY_OPS, .flags = TRANSPORT_ANNOUNCES | TRANSPORT_MAP};
 
 /* --- commands --- */
 

@@ -624,8 +624,3 @@ void shm_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p) {
     *stats_p = l->stats;
 }
-
-void shm_listener_stats_reset(struct transport_listener *l) {
-    l->stats = (struct transport_listener_stats){.connections = l->stats.connections,
-                                                 .connections_new = l->stats.connections_new};
-}

@@ -78,31 +78,6 @@ static void memory_deregister(struct transport_memory **memory_p) {
     free(m);
 }
 
-static tarn_status key_pack(struct transport_memory *m, bool writable, struct buf *out) {
-    /* the key is an attach grant, and those are the master's to give */
-    (void)m, (void)writable, (void)out;
-    return TARN_OK;
-}
-
-static uint64_t memory_version(const struct transport_memory *m) {
-    (void)m;
-    return 0;
-}
-
-static uint16_t listener_port(const struct transport_listener *l) {
-    (void)l;
-    return 0;
-}
-
-static tarn_status listener_uri(const struct transport_listener *l, struct buf *out) {
-    (void)l, (void)out;
-    return TARN_ENOTSUP;
-}
-
-static void describe(const struct transport_domain *d, struct buf *out) {
-    (void)d, (void)out; /* its counters say all */
-}
-
 static size_t progress(struct transport_domain *d, uint64_t budget) {
     MAGIC_CHECK(d, DOMAIN_MAGIC);
     d->completed = 0;
@@ -119,24 +94,19 @@ static tarn_status arm(struct transport_domain *d, int *fd_p) {
 
 const struct transport_ops transport_shm = {
     .abi = TRANSPORT_ABI,
-    .flags = TRANSPORT_MAP | TRANSPORT_ONE_SIDED,
+    .flags = TRANSPORT_MAP,
     .cost = 10,
     .scheme = "shm",
     .domain_open = domain_open,
     .domain_close = domain_close,
     .memory_register = memory_register,
-    .key_pack = key_pack,
-    .memory_version = memory_version,
     .key_unpack = shm_key_unpack,
     .key_map = shm_key_map,
     .key_check = shm_key_check,
     .key_close = shm_key_close,
     .memory_deregister = memory_deregister,
     .listen = shm_listen,
-    .listener_port = listener_port,
-    .listener_uri = listener_uri,
     .listener_stats = shm_listener_stats,
-    .listener_stats_reset = shm_listener_stats_reset,
     .listener_fence = shm_listener_fence,
     .listener_lent = shm_listener_lent,
     .listener_close = shm_listener_close,
@@ -146,5 +116,4 @@ const struct transport_ops transport_shm = {
     .submit = shm_submit,
     .progress = progress,
     .arm = arm,
-    .describe = describe,
 };

@@ -81,7 +81,6 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
                        struct transport_listener **listener_p);
 void shm_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p);
-void shm_listener_stats_reset(struct transport_listener *l);
 tarn_status shm_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 bool shm_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
                        uint32_t below_epoch);

@@ -105,7 +105,7 @@ static enum step conn_failed(struct tcp_conn *c, struct tcp_turn_state *t, bool 
     default: return STEP_CLOSE;
     }
     if (c->secure.tls == NULL) return STEP_CLOSE;
-    tcp_count(&t->counters->bad_frames, 1);
+    transport_count(&t->counters->bad_frames, 1);
     log_verbose("Data connection closed: TLS: %s", tls_why(c->secure.tls));
     if (tls_is_plain(c->secure.tls))
         tcp_turn_away(c->fd, TCP_WANTS_TLS, "this data port speaks TLS only (tcps://)");
@@ -170,7 +170,7 @@ static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
     enum grant_verdict v =
         c->out_memory ? t->gate->recheck(t->gate->arg, &c->out_grant, &c->out_extent) : GRANT_OK;
     if (v != GRANT_OK) {
-        tcp_count(&t->counters->refused[v], 1);
+        transport_count(&t->counters->refused[v], 1);
         log_verbose("Data connection closed: a grant ended (%s) before its bytes were sent",
                     grant_verdict_name(v));
         return STEP_CLOSE;
@@ -200,7 +200,7 @@ static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
 /* --- requests --- */
 
 static enum step malformed(struct tcp_turn_state *t, const char *why) {
-    tcp_count(&t->counters->bad_frames, 1);
+    transport_count(&t->counters->bad_frames, 1);
     log_verbose("Data connection closed: %s", why);
     return STEP_CLOSE;
 }
@@ -231,7 +231,7 @@ static void answer_request(struct tcp_conn *c, struct tcp_turn_state *t) {
     tcp_out_add(c, c->greeting.text, (size_t)n);
     c->closing = c->lingers = true;
     c->rx_pos = c->rx_len;
-    tcp_count(&t->counters->bad_frames, 1);
+    transport_count(&t->counters->bad_frames, 1);
     log_verbose("Data connection: what came looks like a request for the port for commands");
 }
 
@@ -268,7 +268,7 @@ static enum step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, cons
                              "this host speaks version %u of the data protocol, you speak %u to %u",
                              TCP_VERSION, theirs.version_min, theirs.version_max);
         c->closing = true;
-        tcp_count(&t->counters->bad_frames, 1);
+        transport_count(&t->counters->bad_frames, 1);
     }
     h->meta_length = (uint32_t)(sizeof(c->greeting.hello) + text);
     tcp_out_add(c, &c->greeting, h->meta_length);
@@ -277,7 +277,7 @@ static enum step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, cons
 }
 
 static uint32_t refuse(struct tcp_turn_state *t, enum grant_verdict v) {
-    tcp_count(&t->counters->refused[v], 1);
+    transport_count(&t->counters->refused[v], 1);
     return (uint32_t)v;
 }
 
@@ -329,8 +329,8 @@ static void handle_read(struct tcp_conn *c, struct tcp_turn_state *t, const stru
         tcp_out_note(c, &g, &part.extent);
     }
     reply->payload_length = bytes;
-    tcp_count(&t->counters->reads, 1);
-    tcp_count(&t->counters->bytes_read, bytes);
+    transport_count(&t->counters->reads, 1);
+    transport_count(&t->counters->bytes_read, bytes);
 }
 
 /* From now on nothing of the WRITE is received. */
@@ -366,8 +366,8 @@ static void finish_write(struct tcp_conn *c, struct tcp_turn_state *t) {
         tcp_out_add(c, receipts->data, h->meta_length);
     }
     if (c->in.status == TCP_OK) {
-        tcp_count(&t->counters->writes, 1);
-        tcp_count(&t->counters->bytes_written, c->in.bytes);
+        transport_count(&t->counters->writes, 1);
+        transport_count(&t->counters->bytes_written, c->in.bytes);
     }
     if (c->in.cap_targets > TARGETS_KEEP_MAX) {
         free(c->in.targets);
@@ -624,7 +624,7 @@ static bool send_kept(struct tcp_conn *c) {
 }
 
 enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
-                            struct tcp_stager *stager, struct tcp_counters *counters,
+                            struct tcp_stager *stager, struct transport_listener_stats *counters,
                             uint64_t now_ms, uint64_t budget) {
     MAGIC_CHECK(c, CONN_MAGIC);
     c->stager = stager;

@@ -21,17 +21,6 @@
 #include "transport/tcp/stage.h"
 #include "transport/transport.h"
 
-/* One writer, any reader: relaxed atomics. */
-struct tcp_counters {
-    uint64_t reads, writes, bytes_read, bytes_written;
-    uint64_t refused[GRANT_VERDICTS];
-    uint64_t bad_frames, timeouts;
-    uint64_t staged_reads, staged_bytes, staged_failures, staging_waits;
-};
-static inline void tcp_count(uint64_t *counter, uint64_t n) {
-    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
-}
-
 #define TCP_REPLIES_MAX  64u
 #define TCP_SEGMENTS_MAX 4u
 #define TCP_READS_MAX    32u
@@ -156,7 +145,7 @@ void tcp_conn_destroy(struct tcp_conn **conn_p);
 /* Moves about budget bytes. stager: always the same one, NULL: there are no segments but memory.
  * Whatever it collects for c->wait wants a turn. */
 enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
-                            struct tcp_stager *stager, struct tcp_counters *counters,
+                            struct tcp_stager *stager, struct transport_listener_stats *counters,
                             uint64_t now_ms, uint64_t budget);
 /* Has it bytes of this segment's memory yet to send? */
 bool tcp_conn_sends(const struct tcp_conn *c, uint32_t segment);
@@ -170,7 +159,7 @@ bool tcp_conn_holds_pieces(const struct tcp_conn *c);
 struct tcp_turn_state {
     const struct transport_gate *gate;
     struct tcp_stager *stager;
-    struct tcp_counters *counters;
+    struct transport_listener_stats *counters;
     uint64_t now_ms, spent;
 };
 

@@ -49,7 +49,7 @@ struct data_thread {
     uint64_t accept_trouble_ms;
     bool accept_paused;
     uint64_t fence_done; /* requests up to this one are carried out; under listener.lock */
-    struct tcp_counters counters;
+    struct transport_listener_stats counters;
     struct tcp_stager stager;
 
     pthread_mutex_t lock;
@@ -75,9 +75,6 @@ struct transport_listener {
     unsigned n_threads, next_thread;
     bool stop; /* atomic */
     struct tcp_places places;
-    uint64_t connections_total, connections_refused; /* atomics */
-    /* what reset subtracts; the control thread's */
-    struct transport_listener_stats base;
 
     pthread_mutex_t lock;
     struct fence_request *fences; /* under lock */
@@ -169,7 +166,7 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
         log_verbose("Data connection closed: %s", stranger ? "no good grant"
                                                   : spare  ? "idle, and all places are taken"
                                                            : "silent in the middle of a frame");
-        tcp_count(&t->counters.timeouts, 1);
+        transport_count(&t->counters.timeouts, 1);
         drop(t, c);
     }
 }
@@ -282,12 +279,12 @@ static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
         case TCP_ROOM_FREE: break;
         case TCP_ROOM_MADE: wake(l->threads[thread].wake_fd); break;
         case TCP_ROOM_NONE:
-            __atomic_fetch_add(&l->connections_refused, 1, __ATOMIC_RELAXED);
+            transport_count(&t->counters.connections_refused, 1);
             if (l->tls == NULL) tcp_turn_away(fd, TCP_TOO_MANY, "");
             close(fd);
             continue;
         }
-        __atomic_fetch_add(&l->connections_total, 1, __ATOMIC_RELAXED);
+        transport_count(&t->counters.connections_total, 1);
         tcp_socket_options(fd);
         hand_out(l, fd, peer, now_ms);
     }
@@ -546,55 +543,14 @@ tarn_status tcp_listener_fence(struct transport_listener *l, const struct transp
 
 /* --- statistics --- */
 
-static uint64_t load(const uint64_t *counter) {
-    return __atomic_load_n(counter, __ATOMIC_RELAXED);
-}
-
-static void sum_up(const struct transport_listener *l, struct transport_listener_stats *s) {
-    *s = (struct transport_listener_stats){
-        .staging_used = tcp_stage_pool_used((struct tcp_stage_pool *)(uintptr_t)&l->staging),
-        .connections = load(&l->places.used),
-        .connections_new = load(&l->places.n_new),
-        .connections_ousted = load(&l->places.ousted),
-        .connections_total = load(&l->connections_total),
-        .connections_refused = load(&l->connections_refused),
-    };
-    for (unsigned i = 0; i < l->n_threads; i++) {
-        const struct tcp_counters *c = &l->threads[i].counters;
-        s->reads += load(&c->reads);
-        s->writes += load(&c->writes);
-        s->bytes_read += load(&c->bytes_read);
-        s->bytes_written += load(&c->bytes_written);
-        s->bad_frames += load(&c->bad_frames);
-        s->timeouts += load(&c->timeouts);
-        s->staged_reads += load(&c->staged_reads);
-        s->staged_bytes += load(&c->staged_bytes);
-        s->staged_failures += load(&c->staged_failures);
-        s->staging_waits += load(&c->staging_waits);
-        for (int v = 0; v < GRANT_VERDICTS; v++) s->refused[v] += load(&c->refused[v]);
-    }
-}
-
 void tcp_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p) {
-    sum_up(l, stats_p);
-    const struct transport_listener_stats *b = &l->base;
-    stats_p->connections_total -= b->connections_total;
-    stats_p->connections_refused -= b->connections_refused;
-    stats_p->connections_ousted -= b->connections_ousted;
-    stats_p->reads -= b->reads;
-    stats_p->writes -= b->writes;
-    stats_p->bytes_read -= b->bytes_read;
-    stats_p->bytes_written -= b->bytes_written;
-    stats_p->bad_frames -= b->bad_frames;
-    stats_p->timeouts -= b->timeouts;
-    stats_p->staged_reads -= b->staged_reads;
-    stats_p->staged_bytes -= b->staged_bytes;
-    stats_p->staged_failures -= b->staged_failures;
-    stats_p->staging_waits -= b->staging_waits;
-    for (int v = 0; v < GRANT_VERDICTS; v++) stats_p->refused[v] -= b->refused[v];
-}
-
-void tcp_listener_stats_reset(struct transport_listener *l) {
-    sum_up(l, &l->base);
+    struct transport_listener_stats s = {
+        .staging_used = tcp_stage_pool_used((struct tcp_stage_pool *)(uintptr_t)&l->staging),
+        .connections = __atomic_load_n(&l->places.used, __ATOMIC_RELAXED),
+        .connections_new = __atomic_load_n(&l->places.n_new, __ATOMIC_RELAXED),
+        .connections_ousted = __atomic_load_n(&l->places.ousted, __ATOMIC_RELAXED),
+    };
+    for (unsigned i = 0; i < l->n_threads; i++) transport_stats_add(&s, &l->threads[i].counters);
+    *stats_p = s;
 }

@@ -46,7 +46,7 @@ static uint32_t admit_all(struct tcp_conn *c, struct tcp_turn_state *t, struct t
     }
     if (!r->staged) return TCP_OK;
     if (t->stager != NULL && t->gate->stage != NULL) return c->pieces_ok ? TCP_OK : TCP_NO_PIECES;
-    tcp_count(&t->counters->refused[GRANT_BAD_OP], 1);
+    transport_count(&t->counters->refused[GRANT_BAD_OP], 1);
     return GRANT_BAD_OP;
 }
 
@@ -140,11 +140,11 @@ static void read_finish(struct tcp_conn *c, struct tcp_read *r) {
 }
 
 static void count(struct tcp_turn_state *t, const struct tcp_read *r) {
-    tcp_count(&t->counters->reads, 1);
-    tcp_count(&t->counters->bytes_read, r->total);
+    transport_count(&t->counters->reads, 1);
+    transport_count(&t->counters->bytes_read, r->total);
     if (!r->staged) return;
-    tcp_count(&t->counters->staged_reads, 1);
-    tcp_count(&t->counters->staged_bytes, r->total);
+    transport_count(&t->counters->staged_reads, 1);
+    transport_count(&t->counters->staged_bytes, r->total);
 }
 
 /* Adds what there is of r to out, as far as it goes: 0: nothing. */
@@ -196,7 +196,7 @@ static bool put_frame(struct tcp_conn *c, struct tcp_turn_state *t) {
     }
     if (has_failed(c, r, &status)) {
         log_verbose("A staged read failed: %s", tarn_status_text(status));
-        tcp_count(&t->counters->staged_failures, 1);
+        transport_count(&t->counters->staged_failures, 1);
         tcp_reply_add(c, r->request_id, status == TARN_ENOTFOUND ? TCP_GONE : TCP_FAILED);
         read_finish(c, r);
         return true;

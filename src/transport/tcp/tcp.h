@@ -49,7 +49,6 @@ tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen
 uint16_t tcp_listener_port(const struct transport_listener *l);
 void tcp_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p);
-void tcp_listener_stats_reset(struct transport_listener *l);
 tarn_status tcp_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 void tcp_listener_close(struct transport_listener **listener_p);
 

@@ -100,9 +100,6 @@ static tarn_status far_key_unpack(struct transport_endpoint *e,
     *key_p = xcalloc(1, sizeof(**key_p));
     return TARN_OK;
 }
-static void *far_key_map(struct transport_key *k, uint64_t offset, uint64_t length) {
-    return NULL;
-}
 static tarn_status far_key_check(struct transport_key *k) {
     return TARN_OK;
 }
@@ -120,9 +117,6 @@ static tarn_status far_listen(struct transport_domain *d,
     *l_p = xcalloc(1, sizeof(**l_p));
     return TARN_OK;
 }
-static uint16_t far_listener_port(const struct transport_listener *l) {
-    return 0;
-}
 static tarn_status far_listener_uri(const struct transport_listener *l, struct buf *out) {
     if (dev.unplugged) return TARN_EAGAIN;
     buf_append_str(out, "far://*:5");
@@ -132,7 +126,6 @@ static void far_listener_stats(const struct transport_listener *l,
                                struct transport_listener_stats *stats_p) {
     *stats_p = (struct transport_listener_stats){0};
 }
-static void far_listener_stats_reset(struct transport_listener *l) {}
 static tarn_status far_listener_fence(struct transport_listener *l,
                                       const struct transport_fence *fence) {
     return TARN_OK;
@@ -189,15 +182,12 @@ static struct transport_ops transport_far = {
     .key_pack = far_key_pack,
     .memory_version = far_memory_version,
     .key_unpack = far_key_unpack,
-    .key_map = far_key_map,
     .key_check = far_key_check,
     .key_close = far_key_close,
     .memory_deregister = far_memory_deregister,
     .listen = far_listen,
-    .listener_port = far_listener_port,
     .listener_uri = far_listener_uri,
     .listener_stats = far_listener_stats,
-    .listener_stats_reset = far_listener_stats_reset,
     .listener_fence = far_listener_fence,
     .listener_lent = far_listener_lent,
     .listener_close = far_listener_close,
