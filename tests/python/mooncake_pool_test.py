@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 from harness import Node, TarnTest, wait_until
-from mooncake_store_test import INVALID, KIB, MIB, MISSING, NOT_SUPPORTED, Memory, StoreTest, block
+from mooncake_helpers import INVALID, KIB, MIB, MISSING, NOT_SUPPORTED, Memory, StoreTest, block
 
 import mooncake
 import tarn

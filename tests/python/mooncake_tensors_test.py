@@ -8,7 +8,7 @@ from itertools import product
 from unittest import mock
 
 import harness  # noqa: F401  (finds mooncake)
-from mooncake_store_test import INVALID, Memory, StoreTest
+from mooncake_helpers import INVALID, Memory, StoreTest
 
 from mooncake import _layout
 from mooncake import _parallel as parallel
