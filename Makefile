@@ -237,6 +237,8 @@ room_of = $(word 3,$(subst /, ,$(1)))
 # What the fakes of a room's tests are made of.
 UNIT_DEPS_client := host resp
 UNIT_DEPS_hosting := resp
+# A server in a thread.
+UNIT_DEPS_inband := server
 unit_rooms = $(call with_deps,$(1) $(UNIT_DEPS_$(1)) base)
 UNIT_MAIN := $(filter tests/unit/%,$(TEST_MAIN))
 TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))

@@ -1,8 +1,8 @@
 /* A server in a thread of its own with storage nodes around it, all in this process: what clients
  * see of a pool of many machines, with a hand on everything. Tests talk to it by hiredis; what
  * touches the books or a node runs in the server's thread (pool_call). */
-#ifndef TARN_TESTS_UNIT_CMD_POOL_H
-#define TARN_TESTS_UNIT_CMD_POOL_H
+#ifndef TARN_TESTS_UNIT_INBAND_POOL_H
+#define TARN_TESTS_UNIT_INBAND_POOL_H
 
 #include "../test.h"
 
