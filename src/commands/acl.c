@@ -7,6 +7,7 @@
 #include "front/families.h"
 #include "front/keys.h"
 #include "front/table.h"
+#include "config/config.h"
 
 static int shown(struct span s) {
     return s.data != NULL ? (int)min_u64(s.len, 128) : 0;
@@ -202,7 +203,7 @@ void cmd_acl_genpass(struct client *c) {
 /* --- the file --- */
 
 static bool has_file(struct client *c) {
-    if (server.config->aclfile[0] != '\0') return true;
+    if (config->aclfile[0] != '\0') return true;
     reply_error(c, "This Redis instance is not configured to use an ACL file. You may want to "
                    "specify users via the ACL "
                    "SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis "
@@ -215,7 +216,7 @@ static bool has_file(struct client *c) {
 void cmd_acl_load(struct client *c) {
     if (!has_file(c)) return;
     struct acl *next = acl_create();
-    char *why = acl_file_read(server.config->aclfile, next);
+    char *why = acl_file_read(config->aclfile, next);
     if (why != NULL) {
         reply_error(c, "%s", why);
         acl_destroy(&next);
@@ -228,7 +229,7 @@ void cmd_acl_load(struct client *c) {
 
 void cmd_acl_save(struct client *c) {
     if (!has_file(c)) return;
-    char *why = acl_file_write(server.config->aclfile, acl_users);
+    char *why = acl_file_write(config->aclfile, acl_users);
     if (why == NULL) {
         reply_ok(c);
         return;

@@ -186,7 +186,7 @@ void cmd_client_pause(struct client *c) {
         reply_error(c, "timeout is not an integer or out of range");
         return;
     }
-    pause_set(PAUSE_BY_CLIENT, what, server.mono_ms + ms);
+    pause_set(PAUSE_BY_CLIENT, what, turn.mono_ms + ms);
     reply_ok(c);
 }
 

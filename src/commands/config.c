@@ -7,6 +7,7 @@
 #include "front/families.h"
 #include "inband/remote.h"
 #include "front/stats.h"
+#include "config/config.h"
 
 struct get {
     struct client *c;
@@ -23,7 +24,7 @@ static void get_one(void *arg, const char *name, struct span value) {
 void cmd_config_get(struct client *c) {
     struct get g = {c, 0};
     void *cookie = reply_deferred(c);
-    config_get(server.config, c->argv + 2, c->argc - 2, get_one, &g);
+    config_get(config, c->argv + 2, c->argc - 2, get_one, &g);
     reply_deferred_map(c, cookie, g.n);
 }
 
@@ -53,14 +54,13 @@ void cmd_config_set(struct client *c) {
             return;
         }
     for (size_t i = 2; i + 1 < c->argc; i += 2)
-        if (config_is_guarded(c->argv[i]) &&
-            !client_allowed(c, server.config->enable_protected_configs)) {
+        if (config_is_guarded(c->argv[i]) && !client_allowed(c, config->enable_protected_configs)) {
             refuse(c, c->argv[i], "can't set protected config");
             return;
         }
     struct span option = SPAN("");
     char *why = NULL;
-    if (config_set(server.config, c->argv + 2, (c->argc - 2) / 2, &option, &why))
+    if (config_set(config, c->argv + 2, (c->argc - 2) / 2, &option, &why))
         reply_ok(c);
     else if (why != NULL && strcmp(why, "unknown") == 0)
         reply_unknown_option(c, option);
@@ -71,7 +71,7 @@ void cmd_config_set(struct client *c) {
 
 void cmd_config_rewrite(struct client *c) {
     char *why = NULL;
-    if (config_rewrite(server.config, false, &why)) {
+    if (config_rewrite(config, false, &why)) {
         log_notice("CONFIG REWRITE executed with success.");
         reply_ok(c);
     } else {

@@ -9,6 +9,7 @@
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "front/tracking.h"
+#include "config/config.h"
 
 #define REDIS_VERSION "7.0.15"
 
@@ -33,7 +34,7 @@ void cmd_select(struct client *c) {
     int64_t db;
     if (!span_to_i64(c->argv[1], &db))
         reply_error(c, "value is not an integer or out of range");
-    else if (db < 0 || db >= server.config->databases)
+    else if (db < 0 || db >= config->databases)
         reply_error(c, "DB index is out of range");
     else {
         c->db = (int)db;

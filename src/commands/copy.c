@@ -15,7 +15,7 @@ static bool same_key(const struct client *c) {
 
 /* The whole of the source, which is there, as the value of the destination. */
 static void take_source(struct client *c, struct string_write *w, struct object *source) {
-    struct object *o = store_find(server.store, c->argv[DESTINATION]);
+    struct object *o = store_find(books, c->argv[DESTINATION]);
     w->flags |= STRING_CHECK | STRING_TAKETTL;
     w->base_version = o ? store_object_version(o) : 0;
     if (string_write_keep_old(w, source)) string_write_take_old(w, 0, UINT64_MAX);
@@ -26,7 +26,7 @@ static void take_source(struct client *c, struct string_write *w, struct object 
 static bool copy_plan(struct client *c, struct string_write *w) {
     struct object *source = string_read(c->argv[SOURCE]);
     if (!source) notify_key(NOTIFY_MISS, "keymiss", c->argv[SOURCE]);
-    if (!source || ((w->flags & STRING_NX) && store_find(server.store, c->argv[DESTINATION]))) {
+    if (!source || ((w->flags & STRING_NX) && store_find(books, c->argv[DESTINATION]))) {
         reply_int(c, 0);
         return false;
     }
@@ -47,7 +47,7 @@ static bool copy_options(struct client *c, struct string_write *w) {
             w->flags &= ~(unsigned)STRING_NX;
         } else if (arg_is(c, at, "db") && at + 1 < c->argc) {
             if (!arg_i64(c, ++at, &db)) return false;
-            if (db >= 0 && db < server.config->databases) continue;
+            if (db >= 0 && db < config->databases) continue;
             reply_error(c, "DB index is out of range");
             return false;
         } else {
@@ -80,7 +80,7 @@ static bool rename_plan(struct client *c, struct string_write *w) {
         reply_error(c, "no such key");
         return false;
     }
-    if (nx && store_find(server.store, c->argv[DESTINATION])) { /* also when it is the source */
+    if (nx && store_find(books, c->argv[DESTINATION])) { /* also when it is the source */
         reply_int(c, 0);
         return false;
     }
@@ -94,7 +94,7 @@ static bool rename_plan(struct client *c, struct string_write *w) {
 
 static void rename_answer(struct client *c, struct string_write *w) {
     /* the version that was copied: the commit has looked */
-    store_remove(server.store, c->argv[SOURCE]);
+    store_remove(books, c->argv[SOURCE]);
     notify_key(NOTIFY_GENERIC, "rename_from", c->argv[SOURCE]);
     notify_key(NOTIFY_GENERIC, "rename_to", c->argv[DESTINATION]);
     if (w->flags & STRING_NX)

@@ -46,7 +46,7 @@ static void debug_sleep(struct client *c) {
 }
 
 static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
-    if (server.mono_ms < job->deadline_ms) {
+    if (turn.mono_ms < job->deadline_ms) {
         job->runnable = false;
         return false;
     }
@@ -58,8 +58,7 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
 static void debug_wait(struct client *c) {
     double seconds;
     if (!seconds_argument(c, &seconds)) return;
-    struct job job = {.step = wait_step,
-                      .deadline_ms = server.mono_ms + (uint64_t)(seconds * 1000)};
+    struct job job = {.step = wait_step, .deadline_ms = turn.mono_ms + (uint64_t)(seconds * 1000)};
     job_run(c, &job, sizeof(job));
 }
 
@@ -77,7 +76,7 @@ static bool switch_argument(struct client *c, bool *on_p) {
 
 static void debug_config_rewrite(struct client *c) {
     char *why = NULL;
-    if (config_rewrite(server.config, true, &why))
+    if (config_rewrite(config, true, &why))
         reply_ok(c);
     else
         reply_error(c, "%s", why);
@@ -101,26 +100,26 @@ static void debug_pause_cron(struct client *c) {
 /* --- the books --- */
 
 static void debug_check(struct client *c) {
-    store_check(server.store);
+    store_check(books);
     reply_ok(c);
 }
 
 static void debug_object(struct client *c) {
     char text[200];
-    struct object *o = store_find(server.store, c->argv[2]);
+    struct object *o = store_find(books, c->argv[2]);
     if (o == NULL) {
         reply_error(c, "no such key");
         return;
     }
-    uint64_t idle_s = store_object_idle_ms(server.store, o) / 1000;
+    uint64_t idle_s = store_object_idle_ms(books, o) / 1000;
     snprintf(
         text, sizeof(text),
         "Value at:%p refcount:%u encoding:%s serializedlength:%llu lru:%llu lru_seconds_idle:%llu "
         "version:%llu",
-        (void *)o, 1 + store_object_refs(server.store, o), object_encoding(o),
-        (unsigned long long)store_object_size(server.store, o),
-        (unsigned long long)((server.wall_ms / 1000 - idle_s) & 0xffffff),
-        (unsigned long long)idle_s, (unsigned long long)store_object_version(o));
+        (void *)o, 1 + store_object_refs(books, o), object_encoding(o),
+        (unsigned long long)store_object_size(books, o),
+        (unsigned long long)((turn.wall_ms / 1000 - idle_s) & 0xffffff), (unsigned long long)idle_s,
+        (unsigned long long)store_object_version(o));
     reply_simple(c, text);
 }
 
@@ -244,7 +243,7 @@ static void debug_help(struct client *c) {
 }
 
 void cmd_debug(struct client *c) {
-    if (!client_allowed(c, server.config->enable_debug_command)) {
+    if (!client_allowed(c, config->enable_debug_command)) {
         reply_error(
             c,
             "DEBUG command not allowed. If the enable-debug-command option is set to \"local\", "

@@ -126,7 +126,7 @@ static enum each_next write_begin(struct client *c, struct populate *p, struct s
         pool_writer_copy(&p->writer, text.data, text.len);
         return EACH_ON;
     }
-    store_put_revoke(server.store, key, store_put_token(put));
+    store_put_revoke(books, key, store_put_token(put));
     reply_error(
         c, "-NOSPACE POPULATE writes to this server's own memory only, and there is no room in it");
     return populate_failed(p);
@@ -150,20 +150,20 @@ static enum each_next write_on(struct client *c, struct populate *p, struct span
 
 static tarn_status open_put(struct client *c, struct populate *p, struct span key,
                             unsigned *budget) {
-    if (p->put != NULL) return store_put_continue(server.store, p->put, budget);
+    if (p->put != NULL) return store_put_continue(books, p->put, budget);
     struct store_put_options options = pool_writer_options(0);
     struct store_batch batch;
     pool_writer_prefer(&options);
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    return store_put_start(server.store, &batch, key, p->size, &options, c->id, budget, &p->put);
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
+    return store_put_start(books, &batch, key, p->size, &options, c->id, budget, &p->put);
 }
 
 static tarn_status write_small(struct span key, struct span value, unsigned *budget) {
     struct store_put_options options = pool_writer_options(0);
     struct store_batch batch;
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    return store_set_inline(server.store, &batch, key, value, crc32c(0, value.data, value.len),
-                            &options, budget);
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
+    return store_set_inline(books, &batch, key, value, crc32c(0, value.data, value.len), &options,
+                            budget);
 }
 
 static struct span populate_key(const struct client *c, const struct populate *p,
@@ -180,7 +180,7 @@ static enum each_next populate_one(struct client *c, struct each *each, unsigned
     char text[STORE_INLINE_MAX] = {0}, name[STORE_KEY_MAX + 1];
     struct span key = populate_key(c, p, name);
     if (p->writing) return write_on(c, p, key, budget);
-    if (p->put == NULL && store_find(server.store, key) != NULL) return EACH_ON;
+    if (p->put == NULL && store_find(books, key) != NULL) return EACH_ON;
     bool small = p->size <= STORE_INLINE_MAX;
     size_t len = (size_t)snprintf(text, sizeof(text), "value:%llu", (unsigned long long)p->each.at);
     if (small && p->size > 0) len = p->size;
@@ -207,7 +207,7 @@ static void populate_end(struct client *c, struct each *each) {
 static void populate_close(struct client *c, struct job *job) {
     struct populate *p = CONTAINER_OF(job, struct populate, each.job);
     char name[STORE_KEY_MAX + 1];
-    if (p->put != NULL) store_put_abandon(server.store, &p->put);
+    if (p->put != NULL) store_put_abandon(books, &p->put);
     if (p->writing) pool_writer_abort(&p->writer, populate_key(c, p, name));
 }
 

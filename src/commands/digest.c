@@ -15,7 +15,7 @@ struct digest {
 static bool step(struct client *c, struct job *job, unsigned *budget) {
     struct digest *d = CONTAINER_OF(job, struct digest, job);
     char text[41]; /* Redis' has 40 digits */
-    if (!store_digest_step(server.store, &d->digest, budget)) return false;
+    if (!store_digest_step(books, &d->digest, budget)) return false;
     memset(text, '0', 40);
     text[40] = '\0';
     sodium_bin2hex(text, sizeof(text), d->digest.sum, sizeof(d->digest.sum));

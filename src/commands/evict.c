@@ -25,9 +25,9 @@ static bool enough(const struct store_evict_job *e) {
 
 static enum each_next evict_key(struct client *c, struct each *each, unsigned *budget) {
     struct store_evict_job *e = &CONTAINER_OF(each, struct evict, each)->evict;
-    struct object *o = store_find(server.store, *each_args(c, each));
+    struct object *o = store_find(books, *each_args(c, each));
     uint64_t bytes = 0;
-    if (o && store_evict_object(server.store, o, &bytes)) {
+    if (o && store_evict_object(books, o, &bytes)) {
         e->objects++;
         e->bytes += bytes;
     }
@@ -36,7 +36,7 @@ static enum each_next evict_key(struct client *c, struct each *each, unsigned *b
 
 static enum each_next evict_some(struct client *c, struct each *each, unsigned *budget) {
     struct evict *e = CONTAINER_OF(each, struct evict, each);
-    return store_evict_step(server.store, &e->evict, budget) ? EACH_OVER : EACH_AGAIN;
+    return store_evict_step(books, &e->evict, budget) ? EACH_OVER : EACH_AGAIN;
 }
 
 static void evict_end(struct client *c, struct each *each) {
@@ -52,8 +52,8 @@ void cmd_evict(struct client *c) {
     if (!arg_bind(c, &args)) return;
     if (args.ratio > 0) wire_ratio(c->argv[args.ratio], &ratio);
     if (ratio == 0 && args.bytes == 0 && args.keys.n == 0)
-        ratio = store_config(server.store)->eviction_ratio;
-    uint64_t of = args.keys.n > 0 ? args.keys.n : store_count(server.store);
+        ratio = store_config(books)->eviction_ratio;
+    uint64_t of = args.keys.n > 0 ? args.keys.n : store_count(books);
     struct evict e = {
         .each = {.one = evict_some, .end = evict_end, .n = EACH_ENDLESS},
         .evict = {.want_bytes = args.bytes, .want_objects = (uint64_t)ceil(ratio * (double)of)}};
@@ -67,7 +67,7 @@ void cmd_evict(struct client *c) {
 /* --- PIN --- */
 
 static void pin(struct client *c, enum store_pin kind, uint64_t ms) {
-    tarn_status status = store_pin(server.store, c->argv[1], kind, ms);
+    tarn_status status = store_pin(books, c->argv[1], kind, ms);
     if (status == TARN_EQUOTA)
         refusal_pin(c, c->argv[1], ms);
     else
@@ -95,7 +95,7 @@ enum { QUOTAS_MAX = 256 };
 void cmd_quota_set(struct client *c) {
     struct wire_quota args = {0};
     if (!arg_bind(c, &args)) return;
-    tarn_status status = store_quota_set(server.store, c->argv[args.prefix], args.bytes);
+    tarn_status status = store_quota_set(books, c->argv[args.prefix], args.bytes);
     if (status == TARN_OK)
         reply_ok(c);
     else if (status == TARN_EINVAL)
@@ -120,7 +120,7 @@ static void reply_quota(struct client *c, const struct store_quota *q) {
 
 void cmd_quota_get(struct client *c) {
     struct store_quota q;
-    if (store_quota_get(server.store, c->argv[2], &q))
+    if (store_quota_get(books, c->argv[2], &q))
         reply_quota(c, &q);
     else
         reply_null(c);
@@ -128,12 +128,12 @@ void cmd_quota_get(struct client *c) {
 
 void cmd_quota_list(struct client *c) {
     struct store_quota quotas[QUOTAS_MAX];
-    size_t n = store_quota_list(server.store, quotas, QUOTAS_MAX);
+    size_t n = store_quota_list(books, quotas, QUOTAS_MAX);
     TARN_ASSERT(n <= QUOTAS_MAX);
     reply_array(c, n);
     for (size_t i = 0; i < n; i++) reply_quota(c, &quotas[i]);
 }
 
 void cmd_quota_del(struct client *c) {
-    reply_int(c, store_quota_del(server.store, c->argv[2]));
+    reply_int(c, store_quota_del(books, c->argv[2]));
 }

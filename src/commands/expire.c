@@ -52,20 +52,20 @@ static void expire(struct client *c, enum expire_unit unit, bool absolute) {
     unsigned flags;
     if (!expire_flags(c, &flags) || !arg_i64(c, 2, &v)) return;
     if (__builtin_mul_overflow(v, (int64_t)unit, &wall_ms) ||
-        __builtin_add_overflow(wall_ms, absolute ? 0 : (int64_t)server.wall_ms, &wall_ms)) {
+        __builtin_add_overflow(wall_ms, absolute ? 0 : (int64_t)turn.wall_ms, &wall_ms)) {
         reply_error(c, "invalid expire time in '%s' command", c->cmd->name);
         return;
     }
-    struct object *o = store_find(server.store, c->argv[1]);
-    if (!o || !expire_allowed(flags, store_object_expire(server.store, o), wall_ms)) {
+    struct object *o = store_find(books, c->argv[1]);
+    if (!o || !expire_allowed(flags, store_object_expire(books, o), wall_ms)) {
         reply_int(c, 0);
         return;
     }
-    bool past = wall_ms <= (int64_t)server.wall_ms;
+    bool past = wall_ms <= (int64_t)turn.wall_ms;
     if (past)
-        store_remove(server.store, c->argv[1]);
+        store_remove(books, c->argv[1]);
     else
-        store_expire(server.store, o, (uint64_t)wall_ms);
+        store_expire(books, o, (uint64_t)wall_ms);
     watch_touch(c->argv[1]);
     notify_key(NOTIFY_GENERIC, past ? "del" : "expire", c->argv[1]);
     reply_int(c, 1);
@@ -86,14 +86,14 @@ void cmd_pexpireat(struct client *c) {
 
 /* -2: no key, -1: no time; else the time left, or the time itself. */
 static void remaining(struct client *c, bool seconds, bool absolute) {
-    struct object *o = store_find(server.store, c->argv[1]);
-    uint64_t wall_ms = o ? store_object_expire(server.store, o) : 0;
+    struct object *o = store_find(books, c->argv[1]);
+    uint64_t wall_ms = o ? store_object_expire(books, o) : 0;
     if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
     if (!o || wall_ms == 0) {
         reply_int(c, o ? -1 : -2);
         return;
     }
-    uint64_t ms = absolute ? wall_ms : wall_ms > server.wall_ms ? wall_ms - server.wall_ms : 0;
+    uint64_t ms = absolute ? wall_ms : wall_ms > turn.wall_ms ? wall_ms - turn.wall_ms : 0;
     reply_int(c, (int64_t)(seconds ? (ms + 500) / 1000 : ms));
 }
 
@@ -111,9 +111,9 @@ void cmd_pexpiretime(struct client *c) {
 }
 
 void cmd_persist(struct client *c) {
-    struct object *o = store_find(server.store, c->argv[1]);
-    bool timed = o && store_object_expire(server.store, o) != 0;
-    if (timed) store_expire(server.store, o, 0);
+    struct object *o = store_find(books, c->argv[1]);
+    bool timed = o && store_object_expire(books, o) != 0;
+    if (timed) store_expire(books, o, 0);
     if (timed) watch_touch(c->argv[1]);
     if (timed) notify_key(NOTIFY_GENERIC, "persist", c->argv[1]);
     reply_int(c, timed);

@@ -40,7 +40,7 @@ struct look {
 
 static void answer_crcs(struct text *t, struct client *c, const struct object *o, bool wanted) {
     size_t n = 0;
-    const uint32_t *crcs = wanted ? store_object_crcs(server.store, o, &n) : NULL;
+    const uint32_t *crcs = wanted ? store_object_crcs(books, o, &n) : NULL;
     if (!crcs || n == 0) {
         text_null(t, c->proto);
         text_send(c, t);
@@ -58,15 +58,15 @@ static void answer_crcs(struct text *t, struct client *c, const struct object *o
 static bool answer_packed(struct client *c, struct object *o, uint64_t granted_ms,
                           const struct store_layout *layout, bool crcs) {
     struct location_grant grant = {
-        .op = GRANT_READ, .session = c->id, .expiry_ms = server.mono_ms + granted_ms};
+        .op = GRANT_READ, .session = c->id, .expiry_ms = turn.mono_ms + granted_ms};
     c->io->flags |= CLIENT_GRANTED;
     struct place_packed place = {.number = store_object_version(o),
                                  .lease_ms = (uint32_t)granted_ms};
     size_t n = 0;
     if (granted_ms == 0 || granted_ms > UINT32_MAX) return false;
-    if (crcs && store_object_crcs(server.store, o, &n) != NULL && n > 0) return false;
+    if (crcs && store_object_crcs(books, o, &n) != NULL && n > 0) return false;
     if (store_object_crc(o, &place.crc)) place.flags |= PLACE_HAS_CRC;
-    if (store_object_suspect(server.store, o)) place.flags |= PLACE_SUSPECT;
+    if (store_object_suspect(books, o)) place.flags |= PLACE_SUSPECT;
     struct text t;
     text_begin(&t);
     if (!text_packed(&t, layout, &grant, &place)) return false;
@@ -82,12 +82,12 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
     uint32_t crc = 0;
     bool has_crc = store_object_crc(o, &crc), in_books = store_object_inline(o, &value);
     struct text t;
-    if (!in_books) store_object_layout(server.store, o, &layout);
+    if (!in_books) store_object_layout(books, o, &layout);
     if (packed && !in_books && answer_packed(c, o, granted_ms, &layout, crcs)) return;
     text_begin(&t);
     text_array(&t, 8);
     text_int(&t, (int64_t)store_object_version(o));
-    text_int(&t, (int64_t)store_object_size(server.store, o));
+    text_int(&t, (int64_t)store_object_size(books, o));
     text_int(&t, (int64_t)granted_ms);
     text_int(&t, has_crc ? (int64_t)crc : -1);
     if (in_books) {
@@ -96,29 +96,29 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
     } else {
         struct location_grant grant = {.op = GRANT_READ,
                                        .session = c->id,
-                                       .expiry_ms = granted_ms ? server.mono_ms + granted_ms : 0};
+                                       .expiry_ms = granted_ms ? turn.mono_ms + granted_ms : 0};
         c->io->flags |= CLIENT_GRANTED;
         if (layout.replicas > 1) cluster_order(&layout, location_host(c), span_str(c->rack));
         text_replicas(&t, &layout, store_object_key(o), store_object_version(o), &grant);
         text_null(&t, c->proto);
     }
     answer_crcs(&t, c, o, crcs);
-    reply_int(c, !in_books && store_object_suspect(server.store, o) ? PLACE_SUSPECT : 0);
+    reply_int(c, !in_books && store_object_suspect(books, o) ? PLACE_SUSPECT : 0);
 }
 
 static void answer_found(struct client *c, struct look *l, struct object *o) {
     uint64_t granted_ms = 0;
-    if (l->counts) store_batch_hit(server.store, &l->request, o);
+    if (l->counts) store_batch_hit(books, &l->request, o);
     if (l->args.lease_ms) {
         if (l->counts) cluster_hit(o, false);
         tarn_status status =
-            store_lease(server.store, o, c->id, l->args.lease_ms + l->late_ms, &granted_ms);
+            store_lease(books, o, c->id, l->args.lease_ms + l->late_ms, &granted_ms);
         if (granted_ms > l->late_ms) granted_ms -= l->late_ms;
         if (status != TARN_OK) {
             reply_error(c,
                         "-LIMIT this client holds %llu leases, which is max-leases-per-client: "
                         "RELEASE some",
-                        (unsigned long long)server.config->max_leases_per_client);
+                        (unsigned long long)config->max_leases_per_client);
             return;
         }
     }
@@ -130,11 +130,11 @@ static bool prefix_goes_on(struct client *c, struct look *l, struct object *o) {
     uint64_t granted_ms;
     if (!o) return false;
     if (l->counts) {
-        store_batch_hit(server.store, &l->request, o);
+        store_batch_hit(books, &l->request, o);
         if (l->args.lease_ms) cluster_hit(o, true);
     }
     return !l->args.lease_ms ||
-           store_lease(server.store, o, c->id, l->args.lease_ms, &granted_ms) == TARN_OK;
+           store_lease(books, o, c->id, l->args.lease_ms, &granted_ms) == TARN_OK;
 }
 
 /* --- one after the other --- */
@@ -144,8 +144,8 @@ static enum each_next look_one(struct client *c, struct each *each, unsigned *bu
     struct span key = *each_args(c, each);
     if (l->kind == LOOK_MANY && !key_valid(c, key)) return EACH_ON;
     uint64_t hash = each_hash(c, each, each->at);
-    struct object *o = store_find_hashed(server.store, key, hash);
-    if (!o && l->kind < LOOK_COUNT && l->counts) store_batch_miss(server.store, &l->request, hash);
+    struct object *o = store_find_hashed(books, key, hash);
+    if (!o && l->kind < LOOK_COUNT && l->counts) store_batch_miss(books, &l->request, hash);
     if (!o) notify_key(NOTIFY_MISS, "keymiss", key);
     switch (l->kind) {
     case LOOK_ONE:
@@ -177,7 +177,7 @@ static void look_begin(struct client *c, struct look *l) {
     l->each.count = 0;
     l->each.job.deadline_ms = 0;
     if (l->kind < LOOK_COUNT && l->counts)
-        store_batch_begin(server.store, &l->request, &c->chain,
+        store_batch_begin(books, &l->request, &c->chain,
                           l->args.lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK,
                           (uint32_t)l->args.keys.n);
     if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->args.keys.n);
@@ -189,9 +189,9 @@ static enum each_next look_await(struct client *c, struct each *each, unsigned *
     struct span key = *each_args(c, each);
     waiter_remove(&l->waiter);
     each->job.runnable = true;
-    if (server.mono_ms < each->job.deadline_ms) {
+    if (turn.mono_ms < each->job.deadline_ms) {
         if (key.len > 0 && key.len <= STORE_KEY_MAX &&
-            !store_find_hashed(server.store, key, each_hash(c, each, each->at))) {
+            !store_find_hashed(books, key, each_hash(c, each, each->at))) {
             l->waiter = waiter_add(&each->job, key);
             each->job.runnable = false;
             return EACH_AGAIN;
@@ -228,9 +228,9 @@ static void look_run(struct client *c, enum look_kind kind) {
     struct wire_look *args = &l.args;
     if (!arg_bind(c, args) || (kind == LOOK_ONE && !arg_key(c, args->keys.at))) return;
     if (args->wait_ms > 0 && !(c->io->flags & CLIENT_EXEC))
-        l.each.job.deadline_ms = server.mono_ms + args->wait_ms;
+        l.each.job.deadline_ms = turn.mono_ms + args->wait_ms;
     /* More is granted as max-lease: the reply says so. */
-    args->lease_ms = min_u64(args->lease_ms, store_config(server.store)->max_lease_ms);
+    args->lease_ms = min_u64(args->lease_ms, store_config(books)->max_lease_ms);
     if (args->lease_ms > 0 && !location_trusted(c)) l.late_ms = LEASE_LATE_MS;
     look_keys(c, &l);
 }
@@ -250,7 +250,7 @@ void cmd_mexists(struct client *c) {
 
 void cmd_exists(struct client *c) {
     if (c->argc == 2) {
-        bool there = store_find(server.store, c->argv[1]) != NULL;
+        bool there = store_find(books, c->argv[1]) != NULL;
         if (UNLIKELY(!there)) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
         reply_int(c, there);
         return;

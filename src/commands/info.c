@@ -27,6 +27,7 @@
 #include "front/tracking.h"
 #include "front/waiters.h"
 #include "front/watch.h"
+#include "config/config.h"
 
 static void write_server(struct figure_walk *f) {
     static struct utsname name;
@@ -34,7 +35,7 @@ static void write_server(struct figure_walk *f) {
     if (name.sysname[0] == '\0' && uname(&name) != 0)
         snprintf(name.sysname, sizeof(name.sysname), "?");
     snprintf(os, sizeof(os), "%s %s %s", name.sysname, name.release, name.machine);
-    uint64_t up = (server.mono_ms - stats.start_mono_ms) / 1000;
+    uint64_t up = (turn.mono_ms - stats.start_mono_ms) / 1000;
     FIGURE(f, TEXT, redis_version, "of Redis, whose commands are here", "7.0.15");
     FIGURE(f, TEXT, tarn_version, "of this server", TARN_VERSION);
     FIGURE(f, TEXT, redis_mode, "always standalone", "standalone");
@@ -52,13 +53,13 @@ static void write_server(struct figure_walk *f) {
     FIGURE(f, GAUGE, tls_port, "for clients with TLS, 0: none", core_endpoints.tls_port);
     FIGURE(f, GAUGE, data_port, "for the bytes of objects", core_endpoints.data_port);
     FIGURE(f, TEXT, shm_socket, "for shared memory", core_endpoints.shm_path);
-    FIGURE(f, US, server_time_usec, "the server's time of day", server.wall_us);
+    FIGURE(f, US, server_time_usec, "the server's time of day", turn.wall_us);
     FIGURE(f, SECONDS, uptime_in_seconds, "since the start", up);
     FIGURE(f, GAUGE, uptime_in_days, "since the start", up / 86400);
     FIGURE(f, GAUGE, hz, "turns of background work a second", core_hz());
-    FIGURE(f, GAUGE, configured_hz, "... as configured (hz)", server.config->hz);
+    FIGURE(f, GAUGE, configured_hz, "... as configured (hz)", config->hz);
     FIGURE(f, SECONDS, lru_clock, "the time of day, its low 24 bits",
-           server.wall_ms / 1000 & 0xffffff);
+           turn.wall_ms / 1000 & 0xffffff);
     FIGURE(f, TEXT, executable, "this server's program", core_endpoints.executable);
     FIGURE(f, TEXT, config_file, "that it was started with", config_file());
     if (shutdown_left_ms() > 0)
@@ -75,7 +76,6 @@ static void write_server(struct figure_walk *f) {
 static void write_clients(struct figure_walk *f) {
     uint64_t until;
     static const char *const pauses[] = {"none", "write", "all"};
-    const struct config *config = server.config;
     size_t in = 0, unsent = 0, memory = 0, postponed = 0;
     for (const struct client *c = clients.head; c != NULL; c = c->io->all.next) {
         size_t i = c->io->in.len - c->io->in_pos + c->io->heap_bytes, o = client_unsent(c);
@@ -100,7 +100,7 @@ static void write_clients(struct figure_walk *f) {
     FIGURE(f, BYTES, clients_memory, "of all clients", memory);
     FIGURE(f, TEXT, paused_actions, "by CLIENT PAUSE: none, write, all", pauses[pause]);
     FIGURE(f, MS, paused_timeout_milliseconds, "... for how long",
-           pause != PAUSE_NONE && until > server.mono_ms ? until - server.mono_ms : 0);
+           pause != PAUSE_NONE && until > turn.mono_ms ? until - turn.mono_ms : 0);
     FIGURE(f, BYTES, client_query_buffer_limit, "bound of a client's input buffer",
            config->client_query_buffer_limit);
     FIGURE(f, BYTES, client_output_buffer_limit_normal, "bound of its output buffer",
@@ -118,7 +118,7 @@ static double ratio(uint64_t a, uint64_t b) {
 
 static void write_memory(struct figure_walk *f) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     uint64_t used = stats_used_memory(), rss = stats_resident_memory(), clients_memory = 0;
     uint64_t system = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     struct heap_figures a;
@@ -145,9 +145,9 @@ static void write_memory(struct figure_walk *f) {
     FIGURE(f, SIZE, used_memory_lua, "always 0", 0);
     FIGURE(f, SIZE, used_memory_scripts, "always 0", 0);
     FIGURE(f, GAUGE, number_of_cached_scripts, "always 0", 0);
-    FIGURE(f, SIZE, maxmemory, "bound of mem_books, 0: none", server.config->maxmemory);
+    FIGURE(f, SIZE, maxmemory, "bound of mem_books, 0: none", config->maxmemory);
     FIGURE(f, TEXT, maxmemory_policy, "eviction-policy in Redis' words",
-           config_policy_redis_name(server.config));
+           config_policy_redis_name(config));
     FIGURE(f, RATIO, allocator_frag_ratio, "active to allocated", ratio(a.active, a.allocated));
     FIGURE(f, BYTES, allocator_frag_bytes, "active but not allocated",
            a.active > a.allocated ? a.active - a.allocated : 0);
@@ -171,7 +171,7 @@ static void write_memory(struct figure_walk *f) {
 
 static void write_stats(struct figure_walk *f) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     FIGURES(f, stats_figures, stats, total_connections_received, total_commands_processed);
     FIGURE(f, GAUGE, instantaneous_ops_per_sec, "commands, over 1.6 s", stats_rate(&stats.ops));
     FIGURES(f, stats_figures, stats, total_net_input_bytes, total_net_output_bytes);
@@ -248,8 +248,8 @@ static void write_errorstats(struct figure_walk *f) {
 }
 
 static void write_latencystats(struct figure_walk *f) {
-    const struct config_percentiles *p = &server.config->latency_percentiles;
-    if (!server.config->latency_tracking) return;
+    const struct config_percentiles *p = &config->latency_percentiles;
+    if (!config->latency_tracking) return;
     for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd_stat *s = table_stat_at(i);
         if (s->latency == NULL || s->latency->count == 0) continue;
@@ -271,13 +271,13 @@ static void write_cluster(struct figure_walk *f) {
 /* The mean time to live of those that have one, from a sample. */
 static uint64_t sample_ttl(void) {
     struct store_ttl_sample s;
-    store_sample_ttl(server.store, 20, &s);
+    store_sample_ttl(books, 20, &s);
     return s.seen > s.stale ? s.left_ms / (s.seen - s.stale) : 0;
 }
 
 static void write_keyspace(struct figure_walk *f) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     if (s.objects == 0) return;
     figures_group(f, "db", "db", "0");
     FIGURE(f, GAUGE, keys, "objects that can be read", s.objects);

@@ -20,7 +20,7 @@ void info_inband(struct figure_walk *f) {
     struct remote_figures now;
     remote_get_figures(&now);
     struct later_figures later = later_figures();
-    FIGURE(f, BYTES, inband_buffer, "bound of their memory", server.config->inband_buffer);
+    FIGURE(f, BYTES, inband_buffer, "bound of their memory", config->inband_buffer);
     FIGURE(f, BYTES, inband_buffer_used, "... in use", now.claimed);
     FIGURE(f, GAUGE, inband_values, "values that have some of it", now.claims);
     FIGURE(f, GAUGE, inband_later_clients, "writers that wait for room", later.waiting);
@@ -32,7 +32,7 @@ void info_inband(struct figure_walk *f) {
     FIGURES(f, remote_stats_figures, remote_stats, inband_reads, inband_write_bytes);
     show_by_transport(f);
     FIGURES(f, remote_stats_figures, remote_stats, inband_failures, inband_write_fenced);
-    FIGURE(f, GAUGE, inband_threads, "that move bytes", server.config->inband_threads);
+    FIGURE(f, GAUGE, inband_threads, "that move bytes", config->inband_threads);
     FIGURE(f, GAUGE, inband_queued, "pieces that wait for a thread", now.mover.queued);
     FIGURE(f, GAUGE, inband_running, "pieces on their way", now.mover.running);
     FIGURE(f, COUNTER, inband_batches, "pieces that went together count as one", now.mover.batches);

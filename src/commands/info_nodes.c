@@ -4,6 +4,7 @@
 #include "cluster/cluster.h"
 #include "front/core.h"
 #include "commands/info.h"
+#include "config/config.h"
 
 void info_nodes(struct figure_walk *f) {
     struct cluster_figures c;
@@ -12,8 +13,8 @@ void info_nodes(struct figure_walk *f) {
     /* bare hex digits some parsers take as a number, as they do all of cluster_* */
     char id[5 + 33] = "tarn-";
     cluster_get_figures(&c);
-    store_get_stats(server.store, &s);
-    store_get_room(server.store, &room);
+    store_get_stats(books, &s);
+    store_get_room(books, &room);
     sodium_bin2hex(id + 5, sizeof(id) - 5, cluster_id(), 16);
     FIGURE(f, TEXT, pool_id, "of this pool, kept across restarts", id);
     FIGURES(f, cluster_figures, c, nodes, nodes);
@@ -23,8 +24,7 @@ void info_nodes(struct figure_walk *f) {
     FIGURES(f, cluster_figures, c, nodes_maintenance, memory_segments_up);
     FIGURE(f, GAUGE, memory_segments_writable, "... that new objects may go to", room.up);
     FIGURES(f, cluster_figures, c, far_segments, far_segments);
-    FIGURE(f, TEXT, placement_strategy, "where replicas go first",
-           store_placement_name(server.store));
+    FIGURE(f, TEXT, placement_strategy, "where replicas go first", store_placement_name(books));
     FIGURES(f, store_figures, s, put_short, far_dropped);
     FIGURES(f, cluster_figures, c, far_evicted, far_refused);
     FIGURES(f, store_figures, s, evicted_to_far, evicted_to_far);
@@ -45,7 +45,7 @@ void info_tasks(struct figure_walk *f) {
     struct cluster_figures c;
     struct store_stats s;
     cluster_get_figures(&c);
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     FIGURES(f, cluster_figures, c, tasks, max_tasks);
     for (int i = 0; i <= CLUSTER_TASK_SENT; i++)
         FIGURE_OF(f, GAUGE, tasks_, "tasks in that state", "state",
@@ -55,12 +55,12 @@ void info_tasks(struct figure_walk *f) {
     FIGURES(f, store_figures, s, copies_open, replicas_dropped);
     FIGURES(f, cluster_figures, c, drains, hot_objects);
     FIGURE(f, GAUGE, hot_replicas, "replicas that a hot object gets (hot-replicas)",
-           server.config->hot_replicas);
+           config->hot_replicas);
     FIGURE(f, GAUGE, offload_waiting, "objects that wait to be copied to a disk",
            c.offload_waiting + s.awaiting_objects);
     FIGURES(f, cluster_figures, c, offload_rests, offload_rests);
     FIGURES(f, store_figures, s, awaiting_objects, evicted_before_copy);
     FIGURE(f, GAUGE, offload_queue, "bound of what waits, each disk (offload-queue)",
-           server.config->offload_queue);
+           config->offload_queue);
     FIGURES(f, cluster_figures, c, offload_overflow, drops_lost);
 }

@@ -9,6 +9,8 @@
 #include "front/stats.h"
 #include "front/waiters.h"
 #include "host/host.h"
+#include "front/embedded.h"
+#include "config/config.h"
 
 #define SEGMENTS_SHOWN 64u
 
@@ -20,7 +22,7 @@ static void show_segment(struct figure_walk *f, const struct store_segment_info 
                          const struct cluster_segment *at) {
     char id[16];
     struct host_segment_info h = {.backing = "remote", .numa_node = -1};
-    if (at->embedded && server.host != NULL) host_segment_get(server.host, g->id, &h);
+    if (at->embedded && embedded.host != NULL) host_segment_get(embedded.host, g->id, &h);
     if (!at->embedded) h.backing = at->backing, h.huge = at->huge, h.numa_node = at->numa_node;
     snprintf(id, sizeof(id), "%u", g->id);
     figures_group(f, "segment", "segment", id);
@@ -42,19 +44,18 @@ static void show_segment(struct figure_walk *f, const struct store_segment_info 
 
 void info_pool(struct figure_walk *f) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     FIGURES(f, store_figures, s, pool_size, pool_used);
     FIGURE(f, PERCENT, pool_used_perc, "pool_used of pool_size",
            100 * share(s.pool_used, s.pool_size));
     FIGURES(f, store_figures, s, pool_free, pool_evictable);
-    FIGURE(f, TEXT, allocator, "of the pool's space: offset, slab",
-           config_allocator_name(server.config));
-    FIGURE(f, GAUGE, segments, "that the pool is made of", store_segment_count(server.store));
+    FIGURE(f, TEXT, allocator, "of the pool's space: offset, slab", config_allocator_name(config));
+    FIGURE(f, GAUGE, segments, "that the pool is made of", store_segment_count(books));
     size_t shown = 0; /* SEGMENT LIST shows all */
-    for (uint32_t id = 0; id < store_segment_limit(server.store) && shown < SEGMENTS_SHOWN; id++) {
+    for (uint32_t id = 0; id < store_segment_limit(books) && shown < SEGMENTS_SHOWN; id++) {
         struct store_segment_info g;
         struct cluster_segment at;
-        if (!store_segment_get(server.store, id, &g) || !cluster_segment_get(id, &at)) continue;
+        if (!store_segment_get(books, id, &g) || !cluster_segment_get(id, &at)) continue;
         shown++;
         show_segment(f, &g, &at);
     }
@@ -62,7 +63,7 @@ void info_pool(struct figure_walk *f) {
 
 void info_cache(struct figure_walk *f) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     FIGURES(f, store_figures, s, objects, misses);
     FIGURE(f, SHARE, hit_ratio, "hits of all look-ups", share(s.hits, s.hits + s.misses));
     FIGURES(f, store_figures, s, requests, bad_tokens);
@@ -72,12 +73,12 @@ void info_cache(struct figure_walk *f) {
 
 void info_eviction(struct figure_walk *f) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
-    FIGURE(f, TEXT, eviction_policy, "in use", store_policy_name(server.store));
+    store_get_stats(books, &s);
+    FIGURE(f, TEXT, eviction_policy, "in use", store_policy_name(books));
     FIGURE(f, SETTING, eviction_high_watermark, "share of the pool that begins eviction",
-           server.config->eviction_high_watermark);
+           config->eviction_high_watermark);
     FIGURE(f, SETTING, eviction_ratio, "share of the objects that goes then",
-           server.config->eviction_ratio);
+           config->eviction_ratio);
     FIGURES(f, store_figures, s, migrating_objects, room_gave_up);
 }
 
@@ -92,12 +93,12 @@ static void show_refused(struct figure_walk *f, enum grant_verdict v, uint64_t n
 
 void info_data(struct figure_walk *f) {
     struct host_stats h;
-    FIGURE(f, GAUGE, data_host, "1: this process has a pool of its own", server.host != NULL);
-    if (server.host == NULL) return;
-    host_get_stats(server.host, &h);
+    FIGURE(f, GAUGE, data_host, "1: this process has a pool of its own", embedded.host != NULL);
+    if (embedded.host == NULL) return;
+    host_get_stats(embedded.host, &h);
     FIGURE(f, GAUGE, data_port, "for the bytes of objects", core_endpoints.data_port);
     FIGURE(f, TEXT, shm_socket, "for shared memory", core_endpoints.shm_path);
-    FIGURE(f, GAUGE, data_threads, "that serve the data port", server.config->data_threads);
+    FIGURE(f, GAUGE, data_threads, "that serve the data port", config->data_threads);
     FIGURES(f, host_figures, h, connections, bytes_written);
     for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++)
         show_refused(f, (enum grant_verdict)v, h.refused[v]);

@@ -37,7 +37,7 @@ static void tally_keys(struct client *c, bool (*done)(struct span key)) {
 }
 
 static bool remove_key(struct span key) {
-    bool there = store_remove(server.store, key);
+    bool there = store_remove(books, key);
     if (there) notify_key(NOTIFY_GENERIC, "del", key);
     return there;
 }
@@ -59,7 +59,7 @@ void cmd_touch(struct client *c) {
 /* --- looking at one key --- */
 
 void cmd_type(struct client *c) {
-    bool there = store_find(server.store, c->argv[1]) != NULL;
+    bool there = store_find(books, c->argv[1]) != NULL;
     if (!there) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
     reply_simple(c, there ? "string" : "none");
 }
@@ -75,8 +75,8 @@ void cmd_memory_usage(struct client *c) {
     struct object *o = object_argument(c);
     struct span value;
     if (!o) return;
-    uint64_t bytes = store_object_memory(server.store, o);
-    if (!store_object_inline(o, &value)) bytes += store_object_size(server.store, o);
+    uint64_t bytes = store_object_memory(books, o);
+    if (!store_object_inline(o, &value)) bytes += store_object_size(books, o);
     reply_int(c, (int64_t)bytes);
 }
 
@@ -90,10 +90,10 @@ static void random_see(void *arg, struct object *o) {
 /* The books look at random places; where nearly all are empty, the next one that is not follows. */
 void cmd_randomkey(struct client *c) {
     enum { STEPS_MAX = 1 << 16 };
-    struct object *o = store_random(server.store);
-    uint64_t cursor = server.wall_us * UINT64_C(0x9e3779b97f4a7c15);
-    for (unsigned i = 0; !o && i < STEPS_MAX && store_count(server.store) > 0; i++)
-        cursor = store_scan(server.store, cursor, random_see, &o);
+    struct object *o = store_random(books);
+    uint64_t cursor = turn.wall_us * UINT64_C(0x9e3779b97f4a7c15);
+    for (unsigned i = 0; !o && i < STEPS_MAX && store_count(books) > 0; i++)
+        cursor = store_scan(books, cursor, random_see, &o);
     if (o)
         reply_bulk(c, store_object_key(o));
     else
@@ -101,24 +101,24 @@ void cmd_randomkey(struct client *c) {
 }
 
 void cmd_dbsize(struct client *c) {
-    reply_int(c, (int64_t)store_count(server.store));
+    reply_int(c, (int64_t)store_count(books));
 }
 
 /* Looks again every millisecond: the sweep is background work of the loop. */
 static bool flush_step(struct client *c, struct job *job, unsigned *budget) {
-    if (store_flush_pending(server.store)) return job_look_again(job, 1);
+    if (store_flush_pending(books)) return job_look_again(job, 1);
     reply_ok(c);
     return true;
 }
 
 void cmd_flushall(struct client *c) {
-    bool async = c->argc == 1 ? server.config->lazy_user_flush : arg_is(c, 1, "async");
+    bool async = c->argc == 1 ? config->lazy_user_flush : arg_is(c, 1, "async");
     if (c->argc > 2 || (c->argc == 2 && !async && !arg_is(c, 1, "sync"))) {
         reply_syntax(c);
         return;
     }
     struct job job = {.step = flush_step};
-    store_flush(server.store);
+    store_flush(books);
     if (async)
         reply_ok(c);
     else

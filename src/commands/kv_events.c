@@ -143,7 +143,7 @@ static bool read_step(struct client *c, struct job *job, unsigned *budget) {
     if (!place_valid(c, r)) return true;
     gather(c, r, budget);
     bool all = r->seq == event_ring_last(kv_events_ring());
-    bool over = job->deadline_ms == 0 || server.mono_ms >= job->deadline_ms;
+    bool over = job->deadline_ms == 0 || turn.mono_ms >= job->deadline_ms;
     if (r->found == 0 && !(all && over)) {
         job->runnable = !all;
         if (all) kv_events_sleep(&r->sleeper);
@@ -183,9 +183,8 @@ void cmd_kvevents_read(struct client *c) {
         return;
     }
     int64_t block_ms = r->args.block_ms;
-    uint64_t wait_ms = block_ms > 0 ? (uint64_t)block_ms : server.config->max_wait_ms;
-    if (block_ms >= 0 && !(c->io->flags & CLIENT_EXEC))
-        r->job.deadline_ms = server.mono_ms + wait_ms;
+    uint64_t wait_ms = block_ms > 0 ? (uint64_t)block_ms : config->max_wait_ms;
+    if (block_ms >= 0 && !(c->io->flags & CLIENT_EXEC)) r->job.deadline_ms = turn.mono_ms + wait_ms;
     job_start(c, &r->job);
 }
 
@@ -210,7 +209,7 @@ static void write_places(struct buf *out, const struct object *o) {
         write_place(out, &(struct kv_place){KV_TIER_BOOKS, SPAN(""), SPAN(""), 0});
         return;
     }
-    store_object_replicas(server.store, o, &layout);
+    store_object_replicas(books, o, &layout);
     resp_write_array(out, layout.replicas);
     for (uint32_t i = 0; i < layout.replicas; i++) {
         bool there = kv_place_of(layout.replica[i].extent[0].segment, &p, &up);
@@ -223,11 +222,10 @@ static void write_places(struct buf *out, const struct object *o) {
 static void walk_see(void *arg, struct object *o) {
     struct walk *w = arg;
     struct span key = store_object_key(o);
-    if (store_object_flushed(server.store, o) || !wanted(w->client, w->args.prefix, key, &w->work))
-        return;
+    if (store_object_flushed(books, o) || !wanted(w->client, w->args.prefix, key, &w->work)) return;
     resp_write_array(&w->objects, 3);
     resp_write_bulk(&w->objects, key.data, key.len);
-    resp_write_int(&w->objects, (int64_t)store_object_size(server.store, o));
+    resp_write_int(&w->objects, (int64_t)store_object_size(books, o));
     write_places(&w->objects, o);
     w->found++;
 }
@@ -235,7 +233,7 @@ static void walk_see(void *arg, struct object *o) {
 static enum each_next walk_one(struct client *c, struct each *each, unsigned *budget) {
     struct walk *w = CONTAINER_OF(each, struct walk, each);
     w->work = 0;
-    w->cursor = store_scan_all(server.store, w->cursor, walk_see, w);
+    w->cursor = store_scan_all(books, w->cursor, walk_see, w);
     spend(budget, w->work);
     bool full = w->found >= w->args.count || w->objects.len >= REPLY_MAX;
     /* What a slice has found is told. */
@@ -290,7 +288,7 @@ static void reply_info(struct client *c, const struct info *i) {
     reply_bulk_str(c, "bytes");
     reply_int(c, (int64_t)event_ring_bytes(r));
     reply_bulk_str(c, "size");
-    reply_int(c, (int64_t)server.config->kv_events_size);
+    reply_int(c, (int64_t)config->kv_events_size);
     reply_bulk_str(c, "waiting");
     reply_int(c, (int64_t)kv_events_sleepers());
     reply_bulk_str(c, "down");
@@ -302,7 +300,7 @@ static enum each_next info_one(struct client *c, struct each *each, unsigned *bu
     struct info *i = CONTAINER_OF(each, struct info, each);
     struct kv_place p;
     bool up;
-    if (each->at >= store_segment_limit(server.store)) return EACH_OVER;
+    if (each->at >= store_segment_limit(books)) return EACH_OVER;
     if (!kv_place_of((uint32_t)each->at, &p, &up) || up) return EACH_ON;
     write_place(&i->down, &p);
     i->found++;

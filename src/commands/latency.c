@@ -81,7 +81,7 @@ static void age_text(uint64_t wall_s, char text[AGE_CHARS + 1]) {
         char unit;
         uint64_t s;
     } units[] = {{'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1}};
-    uint64_t now_s = server.wall_ms / 1000, age = now_s > wall_s ? now_s - wall_s : 0;
+    uint64_t now_s = turn.wall_ms / 1000, age = now_s > wall_s ? now_s - wall_s : 0;
     size_t u = 0;
     while (u + 1 < ARRAY_LEN(units) && age < units[u].s) u++;
     snprintf(text, AGE_CHARS + 1, "%u%c", (unsigned)min_u64(age / units[u].s, 999), units[u].unit);
@@ -174,7 +174,7 @@ static const char *const advice[LATENCY_EVENTS] = {
 static void diagnose(const struct latency_series *s, const char *what_to_do, struct buf *out) {
     typedef unsigned long long ull;
     struct figures f = figures_of(s);
-    uint64_t now_s = server.wall_ms / 1000, span_s = now_s > f.first_s ? now_s - f.first_s : 1;
+    uint64_t now_s = turn.wall_ms / 1000, span_s = now_s > f.first_s ? now_s - f.first_s : 1;
     buf_printf(out,
                "* %s: %zu latency spikes (average %llums, mean deviation %llums, period %.2f sec). "
                "Worst all time "
@@ -185,7 +185,7 @@ static void diagnose(const struct latency_series *s, const char *what_to_do, str
 
 void cmd_latency_doctor(struct client *c) {
     struct buf out = {NULL, 0, 0};
-    bool off = server.config->latency_monitor_threshold_ms == 0, any = false;
+    bool off = config->latency_monitor_threshold_ms == 0, any = false;
     for (unsigned e = 0; e < LATENCY_EVENTS; e++) {
         const struct latency_series *s = latency_series((enum latency_event)e);
         if (s->n > 0) diagnose(s, advice[e], &out);
@@ -200,7 +200,7 @@ void cmd_latency_doctor(struct client *c) {
         buf_printf(&out,
                    "Nothing held the server up for %lld ms or more since the monitor was turned on "
                    "or reset.\n",
-                   (long long)server.config->latency_monitor_threshold_ms);
+                   (long long)config->latency_monitor_threshold_ms);
     reply_verbatim(c, "txt", span_of(out.data, out.len));
     buf_free(&out);
 }

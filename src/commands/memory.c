@@ -5,6 +5,7 @@
 #include "front/heap.h"
 #include "ha/replication.h"
 #include "front/stats.h"
+#include "config/config.h"
 
 static void field(struct client *c, const char *name, uint64_t v) {
     reply_bulk_str(c, name);
@@ -18,7 +19,7 @@ static void field_double(struct client *c, const char *name, double v) {
 
 void cmd_memory_stats(struct client *c) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     uint64_t used = stats_used_memory(), rss = stats_resident_memory(), normal = 0;
     if (used > stats.peak_memory) stats.peak_memory = used;
     for (const struct client *o = clients.head; o != NULL; o = o->io->all.next)
@@ -33,7 +34,7 @@ void cmd_memory_stats(struct client *c) {
     field(c, "clients.slaves", replication_client_memory());
     field(c, "clients.normal", normal - replication_client_memory());
     field(c, "overhead.total", used > dataset ? used - dataset : 0);
-    field(c, "keys.count", store_count(server.store));
+    field(c, "keys.count", store_count(books));
     field(c, "keys.bytes-per-key", s.objects > 0 ? s.mem_books / s.objects : 0);
     field(c, "dataset.bytes", dataset);
     field_double(c, "dataset.percentage",
@@ -49,10 +50,9 @@ void cmd_memory_stats(struct client *c) {
 
 void cmd_memory_doctor(struct client *c) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     struct buf out = {NULL, 0, 0};
-    uint64_t used = stats_used_memory(), rss = stats_resident_memory(),
-             max = server.config->maxmemory;
+    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), max = config->maxmemory;
     if (max > 0 && s.mem_books > max / 10 * 9)
         buf_printf(&out,
                    "The books take %llu of %llu bytes (maxmemory): objects will soon be evicted "

@@ -68,9 +68,9 @@ void cmd_node_join(struct client *c) {
     reply_bulk(c, span_of(info.key, GRANT_KEY_SIZE));
     /* fresh: what a node derives from it must not be late */
     field_int(c, "clock", clock_mono_ms());
-    field_int(c, "heartbeat", server.config->node_heartbeat_ms);
-    field_int(c, "node-timeout", server.config->node_timeout_ms);
-    field_int(c, "max-lease", server.config->max_lease_ms);
+    field_int(c, "heartbeat", config->node_heartbeat_ms);
+    field_int(c, "node-timeout", config->node_timeout_ms);
+    field_int(c, "max-lease", config->max_lease_ms);
     field_str(c, "cluster-id", id);
 }
 
@@ -105,7 +105,7 @@ static void sum_segments(const struct cluster_node_info *n, struct space *sum) {
     for (size_t i = 0; i < n->n_segments; i++) {
         struct store_segment_info s;
         struct cluster_segment g;
-        if (!store_segment_get(server.store, n->segments[i], &s) || !cluster_segment_get(s.id, &g))
+        if (!store_segment_get(books, n->segments[i], &s) || !cluster_segment_get(s.id, &g))
             continue;
         uint64_t *size = s.tier == STORE_TIER_MEMORY ? &sum->size
                          : s.tier == STORE_TIER_SSD  ? &sum->ssd_size
@@ -157,8 +157,8 @@ static void node_fields(struct client *c, const struct cluster_node_info *n) {
     field_int(c, "tasks", n->tasks_sent + n->tasks_waiting);
     field_int(c, "fences-pending", n->fences_pending);
     field_int(c, "joins", n->joins);
-    field_int(c, "state-ms", server.mono_ms - n->since_ms);
-    field_int(c, "silent-ms", server.mono_ms - n->seen_ms);
+    field_int(c, "state-ms", turn.mono_ms - n->since_ms);
+    field_int(c, "silent-ms", turn.mono_ms - n->seen_ms);
     field_int(c, "connected", n->connected);
 }
 

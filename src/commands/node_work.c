@@ -124,7 +124,7 @@ static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
     }
     bool any = cluster_work_next(n, &w, budget);
     if (!any && *budget == 0) return false;
-    if (!any && server.mono_ms < job->deadline_ms) {
+    if (!any && turn.mono_ms < job->deadline_ms) {
         job->runnable = false;
         cluster_wait(n, &b->waiter);
         return false;
@@ -139,7 +139,7 @@ static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
         items++;
     }
     reply_deferred_array(c, cookie, items);
-    reply_int(c, (int64_t)server.config->max_lease_ms);
+    reply_int(c, (int64_t)config->max_lease_ms);
     return true;
 }
 
@@ -191,10 +191,10 @@ void cmd_node_heartbeat(struct client *c) {
     struct cluster_node *n = arg_bind(c, &args) ? node_arg(c) : NULL;
     if (n == NULL || !beat_stats(c, n, args.stats) || !beat_reports(c, n, &args)) return;
     /* or its silence would be ours */
-    uint64_t wait_ms = min_u64(args.wait_ms, server.config->node_timeout_ms / 2);
+    uint64_t wait_ms = min_u64(args.wait_ms, config->node_timeout_ms / 2);
     struct beat_job *b = xcalloc(1, sizeof(*b));
     b->job = (struct job){.step = beat_step, .close = beat_close, .runnable = true};
-    b->job.deadline_ms = wait_ms > 0 ? server.mono_ms + wait_ms : 0;
+    b->job.deadline_ms = wait_ms > 0 ? turn.mono_ms + wait_ms : 0;
     b->waiter.wake = beat_woken;
     job_start(c, &b->job);
 }

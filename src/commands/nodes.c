@@ -31,9 +31,9 @@ struct cluster_node *node_named(struct client *c) {
 
 bool segment_arg(struct client *c, size_t at, struct store_segment_info *info_p) {
     uint64_t id;
-    if (store_segment_by_name(server.store, c->argv[at], info_p)) return true;
-    if (span_to_u64(c->argv[at], &id) && id < store_segment_limit(server.store) &&
-        store_segment_get(server.store, (uint32_t)id, info_p))
+    if (store_segment_by_name(books, c->argv[at], info_p)) return true;
+    if (span_to_u64(c->argv[at], &id) && id < store_segment_limit(books) &&
+        store_segment_get(books, (uint32_t)id, info_p))
         return true;
     reply_error(c, "-NOSEGMENT no such segment: '%.*s' (SEGMENT LIST shows names and ids)",
                 (int)min_u64(c->argv[at].len, 64),

@@ -32,7 +32,7 @@ static void put_options(struct client *c, struct puts *p) {
         .once = !location_trusted(c),
         .replace = args->replace,
         .instead = args->instead,
-        .expire_wall_ms = args->ttl_ms > 0 ? server.wall_ms + args->ttl_ms : 0,
+        .expire_wall_ms = args->ttl_ms > 0 ? turn.wall_ms + args->ttl_ms : 0,
         .pin = args->pin == WIRE_PIN_HARD   ? STORE_PIN_HARD
                : args->pin == WIRE_PIN_SOFT ? STORE_PIN_SOFT
                                             : STORE_PIN_NONE,
@@ -48,7 +48,7 @@ static void answer_opened(struct client *c, const struct store_put *put, bool pa
     struct location_grant grant = location_put_grant(put);
     c->io->flags |= CLIENT_GRANTED;
     uint32_t missing = store_put_missing(put);
-    store_put_layout(server.store, put, &layout);
+    store_put_layout(books, put, &layout);
     struct text t;
     struct place_packed place = {.number = store_put_token(put)};
     text_begin(&t);
@@ -67,7 +67,7 @@ static void answer_no_segment(struct client *c, const struct wire_put *args) {
     struct store_segment_info info;
     for (size_t i = 0; i < args->prefer.n; i++) {
         struct span name = c->argv[args->prefer.at[i]];
-        if (store_segment_by_name(server.store, name, &info)) continue;
+        if (store_segment_by_name(books, name, &info)) continue;
         reply_error(c, "-NOSEGMENT PREFER names no segment: '%.*s' (SEGMENT LIST)",
                     (int)min_u64(name.len, 64), name.data != NULL ? name.data : "");
         return;
@@ -92,7 +92,7 @@ static void answer_refused(struct client *c, tarn_status status, struct span key
         reply_error(c,
                     "-LIMIT this client has %llu puts open, which is max-puts-per-client: end or "
                     "revoke some",
-                    (unsigned long long)server.config->max_puts_per_client);
+                    (unsigned long long)config->max_puts_per_client);
         break;
     default: reply_status(c, status, NULL); break;
     }
@@ -123,7 +123,7 @@ static tarn_status put_open(struct client *c, struct puts *p, struct span key, u
     options.avoid = avoid;
     options.avoids = args->avoid.n;
     if (args->group) options.group = c->argv[args->group];
-    return store_put_start(server.store, &p->request, key, size, &options, c->id, budget, put_p);
+    return store_put_start(books, &p->request, key, size, &options, c->id, budget, put_p);
 }
 
 /* One key, or a further piece of work for it: EACH_AGAIN, its room is still being made. */
@@ -133,27 +133,26 @@ static enum each_next put_one(struct client *c, struct each *each, unsigned *bud
     struct wire_put_key k;
     if (!arg_bind_block(c, each_index(each), &k)) return EACH_ON;
     struct span key = c->argv[k.key];
-    tarn_status status = put != NULL ? store_put_continue(server.store, put, budget)
+    tarn_status status = put != NULL ? store_put_continue(books, put, budget)
                                      : put_open(c, p, key, k.size, budget, &put);
     p->making = status == TARN_EAGAIN ? put : NULL;
     if (status == TARN_EAGAIN) return EACH_AGAIN;
     /* The answer looks at every segment. */
-    if (status == TARN_ENOSPACE)
-        spend(budget, store_segment_limit(server.store) / SEGMENTS_PER_UNIT);
+    if (status == TARN_ENOSPACE) spend(budget, store_segment_limit(books) / SEGMENTS_PER_UNIT);
     answer_put(c, status, put, key, k.size, p);
     return EACH_ON;
 }
 
 static void put_close(struct client *c, struct job *job) {
     struct puts *p = CONTAINER_OF(job, struct puts, each.job);
-    if (p->making) store_put_abandon(server.store, &p->making);
+    if (p->making) store_put_abandon(books, &p->making);
 }
 
 static void put_run(struct client *c, bool single) {
     struct puts p = {.each = {.job.close = put_close, .one = put_one}};
     if (!arg_bind(c, &p.args)) return;
     put_options(c, &p);
-    store_batch_begin(server.store, &p.request, &c->chain, STORE_BATCH_PUT, p.args.keys.n);
+    store_batch_begin(books, &p.request, &c->chain, STORE_BATCH_PUT, p.args.keys.n);
     if (!single) reply_array(c, p.args.keys.n);
     each_keys(&p.each, p.args.keys, 2);
     each_run(c, &p.each, sizeof(p));

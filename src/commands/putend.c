@@ -64,16 +64,14 @@ static bool parse_ending(struct client *c, const struct endings *e, struct endin
 static tarn_status put_end(const struct endings *e, const struct ending *x) {
     const struct span *value = x->value.data ? &x->value : NULL;
     size_t n = x->crcs.len / sizeof(uint32_t);
-    if (n == 0)
-        return store_put_end(server.store, x->key, x->token, x->crc, x->failed, NULL, 0, value);
+    if (n == 0) return store_put_end(books, x->key, x->token, x->crc, x->failed, NULL, 0, value);
     uint32_t small[64], *crcs = n <= ARRAY_LEN(small) ? small : xmalloc(x->crcs.len);
     for (size_t i = 0; i < n; i++) {
         const unsigned char *b = (const unsigned char *)x->crcs.data + i * sizeof(uint32_t);
         crcs[i] =
             (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     }
-    tarn_status status =
-        store_put_end(server.store, x->key, x->token, x->crc, x->failed, crcs, n, value);
+    tarn_status status = store_put_end(books, x->key, x->token, x->crc, x->failed, crcs, n, value);
     if (crcs != small) free(crcs);
     return status;
 }
@@ -82,7 +80,7 @@ static tarn_status put_end(const struct endings *e, const struct ending *x) {
  * and stays as it is: else readers would see what somebody else left in that space, or what comes
  * later. Who revokes shows it to have the space free at once. */
 static bool end_receipts(struct client *c, const struct endings *e, const struct ending *x) {
-    struct store_put *put = store_put_find(server.store, x->key, x->token);
+    struct store_put *put = store_put_find(books, x->key, x->token);
     bool needed = put && store_put_once(put) && !store_put_is_inline(put);
     if (!needed || (e->revoke && x->receipts.len == 0)) return true;
     if (!location_receipts_fit(put, x->receipts)) {
@@ -109,7 +107,7 @@ static void end_put(struct client *c, const struct endings *e) {
     if (!parse_ending(c, e, &x) || !end_receipts(c, e, &x)) return;
     tarn_status status;
     if (e->revoke) {
-        status = store_put_revoke(server.store, x.key, x.token);
+        status = store_put_revoke(books, x.key, x.token);
     } else if (x.value.data && x.crc >= 0 &&
                crc32c(0, x.value.data, x.value.len) != (uint32_t)x.crc) {
         reply_error(c, "VALUE does not match its crc");

@@ -18,7 +18,7 @@ static enum each_next release_one(struct client *c, struct each *each, unsigned 
     uint64_t version;
     /* What is no version is one that nobody has a lease on. */
     if (span_to_u64(key[1], &version))
-        r->released += store_release(server.store, key[0], c->id, version, r->guarded);
+        r->released += store_release(books, key[0], c->id, version, r->guarded);
     return EACH_ON;
 }
 

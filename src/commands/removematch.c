@@ -59,7 +59,7 @@ static void remove_seen(struct match *m) {
         uint32_t len;
         memcpy(&len, m->keys.data + at, sizeof(len));
         struct span key = span_of(m->keys.data + at + sizeof(len), len);
-        if (store_remove(server.store, key)) {
+        if (store_remove(books, key)) {
             m->removed++;
             notify_key(NOTIFY_GENERIC, "del", key);
         }
@@ -73,7 +73,7 @@ static enum each_next match_one(struct client *c, struct each *each, unsigned *b
     struct match *m = CONTAINER_OF(each, struct match, each);
     m->work = 0;
     /* what is away must not come back */
-    m->cursor = store_scan_all(server.store, m->cursor, match_see, m);
+    m->cursor = store_scan_all(books, m->cursor, match_see, m);
     remove_seen(m);
     spend(budget, m->work);
     bool over = m->cursor == 0 || m->too_hard || (m->limit > 0 && m->removed >= m->limit);

@@ -17,7 +17,7 @@ enum { TASKS_DEFAULT = 100 };
 /* The object at argv[2]; NULL: answered. */
 static struct object *object_arg(struct client *c) {
     if (!arg_key(c, 2)) return NULL;
-    struct object *o = store_find(server.store, c->argv[2]);
+    struct object *o = store_find(books, c->argv[2]);
     if (o == NULL) reply_status(c, TARN_ENOTFOUND, NULL);
     return o;
 }
@@ -50,8 +50,8 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct cluster_task_info t;
     spend(budget, 1);
     bool known = cluster_task_get(w->task, &t);
-    if (known && t.state < CLUSTER_TASK_DONE && server.mono_ms < w->until_ms)
-        return job_look_again(job, min_u64(WAIT_LOOK_MS, w->until_ms - server.mono_ms));
+    if (known && t.state < CLUSTER_TASK_DONE && turn.mono_ms < w->until_ms)
+        return job_look_again(job, min_u64(WAIT_LOOK_MS, w->until_ms - turn.mono_ms));
     if (!known)
         reply_error(
             c, "what became of task %llu is not known any more: REPLICA LIST shows the replicas",
@@ -71,7 +71,7 @@ static void wait_for_task(struct client *c, uint64_t task, uint64_t wait_ms) {
     struct wait_job w = {.job.step = wait_step,
                          .task = task,
                          .asked_ms = wait_ms,
-                         .until_ms = server.mono_ms + wait_ms};
+                         .until_ms = turn.mono_ms + wait_ms};
     job_run(c, &w.job, sizeof(w));
 }
 
@@ -129,7 +129,7 @@ void cmd_replica_move(struct client *c) {
 void cmd_replica_drop(struct client *c) {
     struct replica_order o;
     if (!order_read(c, &o)) return;
-    switch (store_replica_drop(server.store, o.object, o.from, false)) {
+    switch (store_replica_drop(books, o.object, o.from, false)) {
     case TARN_OK: reply_ok(c); break;
     case TARN_EBUSY:
         reply_error(c, "-BUSY this is the last replica that can be read: DEL removes the key");
@@ -144,7 +144,7 @@ static void reply_replica(struct client *c, const struct store_replica *r) {
     struct cluster_segment g;
     struct store_segment_info s;
     uint32_t id = r->extent[0].segment;
-    bool there = cluster_segment_get(id, &g) && store_segment_get(server.store, id, &s);
+    bool there = cluster_segment_get(id, &g) && store_segment_get(books, id, &s);
     bool readable = there && (s.state == SEGMENT_UP || s.state == SEGMENT_READONLY ||
                               (s.state == SEGMENT_DOWN && s.tier == STORE_TIER_FILE));
     reply_map(c, 6);
@@ -177,7 +177,7 @@ void cmd_replica_list(struct client *c) {
         reply_array(c, 0);
         return;
     }
-    store_object_replicas(server.store, o, &layout);
+    store_object_replicas(books, o, &layout);
     reply_array(c, layout.replicas);
     for (uint32_t i = 0; i < layout.replicas; i++) reply_replica(c, &layout.replica[i]);
 }

@@ -44,7 +44,7 @@ void cmd_replica_report(struct client *c) {
     struct span value;
     if (!arg_bind(c, &args)) return;
     stats.replica_reports++;
-    struct object *o = store_find(server.store, c->argv[args.key]);
+    struct object *o = store_find(books, c->argv[args.key]);
     if (!o || store_object_version(o) != args.version || !store_object_crc(o, &crc) ||
         store_object_inline(o, &value)) {
         reply_int(c, 0); /* gone or replaced meanwhile, or nothing to compare with */

@@ -46,7 +46,7 @@ static void keys_see(void *arg, struct object *o) {
 static enum each_next keys_one(struct client *c, struct each *each, unsigned *budget) {
     struct keys *k = CONTAINER_OF(each, struct keys, each);
     k->seen = k->steps = 0;
-    k->cursor = store_scan(server.store, k->cursor, keys_see, k);
+    k->cursor = store_scan(books, k->cursor, keys_see, k);
     spend(budget, k->seen + k->steps / STEPS_PER_UNIT);
     return k->cursor == 0 ? EACH_OVER : EACH_ON;
 }
@@ -105,7 +105,7 @@ static enum each_next scan_send(struct client *c, struct each *each, unsigned *b
 static enum each_next scan_walk(struct client *c, struct each *each, unsigned *budget) {
     struct scan *s = CONTAINER_OF(each, struct scan, each);
     s->seen = s->steps = 0;
-    s->cursor = store_scan(server.store, s->cursor, scan_see, s);
+    s->cursor = store_scan(books, s->cursor, scan_see, s);
     spend(budget, s->seen + s->steps / STEPS_PER_UNIT);
     if (s->cursor != 0 && --s->turns > 0 && s->found < s->count) return EACH_ON;
     char cursor[24];

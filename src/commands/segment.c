@@ -18,6 +18,7 @@
 #include "front/reach.h"
 #include "host/host.h"
 #include "wire/options.h"
+#include "front/embedded.h"
 
 static_assert(WIRE_ENDPOINTS_MAX == CLUSTER_ENDPOINTS_MAX && WIRE_KEYS_MAX == CLUSTER_KEYS_MAX,
               "what is bound fits");
@@ -75,9 +76,9 @@ static enum each_next list_one(struct client *c, struct each *each, unsigned *bu
     struct store_segment_info s;
     struct cluster_segment g;
     uint32_t id = (uint32_t)each->at;
-    if (id >= store_segment_limit(server.store)) return EACH_OVER;
+    if (id >= store_segment_limit(books)) return EACH_OVER;
     spend(budget, LIST_UNITS - 1);
-    if (!store_segment_get(server.store, id, &s) || !cluster_segment_get(id, &g)) return EACH_ON;
+    if (!store_segment_get(books, id, &s) || !cluster_segment_get(id, &g)) return EACH_ON;
     reply_map(c, COMMON_FIELDS);
     common_fields(c, &s, &g);
     l->n++;
@@ -102,7 +103,7 @@ static bool reply_attach(struct client *c, const char *name, enum grant_op op,
     uint8_t sealed[GRANT_SIZE];
     struct grant_extent whole = {s->id, s->epoch, 0, s->size};
     bool granted = may && s->tier == STORE_TIER_MEMORY && s->state != SEGMENT_LEAVING &&
-                   location_seal(op, c->id, server.mono_ms + LOCATION_ATTACH_MS, &whole, sealed);
+                   location_seal(op, c->id, turn.mono_ms + LOCATION_ATTACH_MS, &whole, sealed);
     if (granted) c->io->flags |= CLIENT_GRANTED;
     reply_bulk_str(c, name);
     reply_bulk(c, span_of(sealed, granted ? sizeof(sealed) : 0));
@@ -136,8 +137,8 @@ void cmd_segment_info(struct client *c) {
         reply_status(c, TARN_ENOSEGMENT, NULL);
         return;
     }
-    if (g.embedded && server.host != NULL) {
-        host_segment_get(server.host, s.id, &h);
+    if (g.embedded && embedded.host != NULL) {
+        host_segment_get(embedded.host, s.id, &h);
         g.backing = h.backing;
         g.huge = h.huge;
         g.numa_node = h.numa_node;

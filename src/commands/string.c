@@ -25,7 +25,7 @@ static bool reply_local(struct client *c, struct object *o, uint64_t from, uint6
     if (n == 1 && len <= COPY_MAX)
         reply_bulk(c, pieces[0]);
     else
-        reply_pool(c, pieces, n, store_hold(server.store, o));
+        reply_pool(c, pieces, n, store_hold(books, o));
     return true;
 }
 
@@ -35,7 +35,7 @@ static bool reply_local_whole(struct client *c, struct object *o) {
         reply_bulk(c, value);
         return true;
     }
-    return reply_local(c, o, 0, store_object_size(server.store, o));
+    return reply_local(c, o, 0, store_object_size(books, o));
 }
 
 /* --- one value --- */
@@ -49,12 +49,12 @@ struct read_then {
 static void do_then(struct client *c, struct object *o, const struct read_then *then) {
     struct span key = c->argv[1];
     if (then->what == THEN_REMOVE ||
-        (then->what == THEN_EXPIRE && then->wall_ms && then->wall_ms <= server.wall_ms)) {
-        store_remove_object(server.store, o);
+        (then->what == THEN_EXPIRE && then->wall_ms && then->wall_ms <= turn.wall_ms)) {
+        store_remove_object(books, o);
         notify_key(NOTIFY_GENERIC, "del", key);
     } else if (then->what == THEN_EXPIRE) {
-        bool timed = store_object_expire(server.store, o) != 0;
-        store_expire(server.store, o, then->wall_ms);
+        bool timed = store_object_expire(books, o) != 0;
+        store_expire(books, o, then->wall_ms);
         watch_touch(key);
         if (then->wall_ms)
             notify_key(NOTIFY_GENERIC, "expire", key);
@@ -74,7 +74,7 @@ struct read_job {
 /* The first bytes are on their way to the client. A key that has another value by now was written
  * after this read. */
 static void read_begun(struct client *c, struct read_job *r) {
-    struct object *o = r->then.what != THEN_NOTHING ? store_find(server.store, c->argv[1]) : NULL;
+    struct object *o = r->then.what != THEN_NOTHING ? store_find(books, c->argv[1]) : NULL;
     if (o && store_object_version(o) == r->version) do_then(c, o, &r->then);
     r->then.what = THEN_NOTHING;
 }
@@ -125,7 +125,7 @@ static void read_whole(struct client *c, const struct read_then *then) {
     } else if (LIKELY(reply_local_whole(c, o))) {
         if (then->what != THEN_NOTHING) do_then(c, o, then);
     } else {
-        read_remote(c, o, 0, store_object_size(server.store, o), then, false);
+        read_remote(c, o, 0, store_object_size(books, o), then, false);
     }
 }
 
@@ -154,22 +154,21 @@ void cmd_getex(struct client *c) {
     }
     if (persist || expire.number_arg > 0) then.what = THEN_EXPIRE;
     /* of a key that is not there any number will do */
-    if (store_find(server.store, c->argv[1]) && !expire_option_time(c, &expire, &then.wall_ms))
-        return;
+    if (store_find(books, c->argv[1]) && !expire_option_time(c, &expire, &then.wall_ms)) return;
     read_whole(c, &then);
 }
 
 void cmd_strlen(struct client *c) {
-    struct object *o = store_find(server.store, c->argv[1]);
+    struct object *o = store_find(books, c->argv[1]);
     if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
-    reply_int(c, o ? (int64_t)store_object_size(server.store, o) : 0);
+    reply_int(c, o ? (int64_t)store_object_size(books, o) : 0);
 }
 
 void cmd_getrange(struct client *c) {
     int64_t start, end;
     if (!arg_i64(c, 2, &start) || !arg_i64(c, 3, &end)) return;
     struct object *o = string_read(c->argv[1]);
-    int64_t size = o ? (int64_t)store_object_size(server.store, o) : 0;
+    int64_t size = o ? (int64_t)store_object_size(books, o) : 0;
     if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
     bool backwards = start < 0 && end < 0 && start > end;
     if (start < 0) start = start < -size ? 0 : size + start;
@@ -203,22 +202,22 @@ struct mget {
 };
 
 static struct object *mget_find(struct client *c, struct mget *m, size_t i) {
-    return store_find_hashed(server.store, c->argv[1 + i], each_hash(c, &m->each, i));
+    return store_find_hashed(books, c->argv[1 + i], each_hash(c, &m->each, i));
 }
 
 static void mget_count(struct client *c, struct mget *m, size_t i, struct object *o) {
     struct store_batch batch;
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_READ, 1);
     if (o) {
-        store_batch_hit(server.store, &batch, o);
+        store_batch_hit(books, &batch, o);
         cluster_hit(o, false);
     } else {
-        store_batch_miss(server.store, &batch, each_hash(c, &m->each, i));
+        store_batch_miss(books, &batch, each_hash(c, &m->each, i));
     }
 }
 
 static void mget_open(struct client *c, struct mget *m, size_t pos, struct object *o) {
-    uint64_t size = store_object_size(server.store, o);
+    uint64_t size = store_object_size(books, o);
     struct value_reply *v = &m->ahead[pos % MGET_AHEAD];
     m->ahead_bytes += remote_window(size);
     value_reply_open(c, v, o, 0, size, NULL, &m->each.job);

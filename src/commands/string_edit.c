@@ -21,7 +21,7 @@ static void answer_size(struct client *c, struct string_write *w) {
 static bool append_plan(struct client *c, struct string_write *w) {
     struct object *o = string_write_edit(c, w);
     size_t len = c->argv[w->value_arg].len;
-    if (!string_size_allowed(c, (o ? store_object_size(server.store, o) : 0) + len)) return false;
+    if (!string_size_allowed(c, (o ? store_object_size(books, o) : 0) + len)) return false;
     if (!string_write_keep_old(w, o)) return true;
     string_write_take_old(w, 0, UINT64_MAX);
     string_write_part(w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = len});
@@ -41,7 +41,7 @@ void cmd_append(struct client *c) {
 static bool setrange_plan(struct client *c, struct string_write *w) {
     struct object *o = string_write_edit(c, w);
     uint64_t offset = (uint64_t)w->number, len = c->argv[w->value_arg].len;
-    uint64_t old = o ? store_object_size(server.store, o) : 0;
+    uint64_t old = o ? store_object_size(books, o) : 0;
     if (len == 0) {
         reply_int(c, (int64_t)old);
         return false;
@@ -79,7 +79,7 @@ static bool old_text(struct client *c, struct string_write *w, char text[STRING_
                      size_t *len_p) {
     struct object *o = string_write_edit(c, w);
     *len_p = 0;
-    if (o && store_object_size(server.store, o) >= STRING_TEXT_MAX) return false;
+    if (o && store_object_size(books, o) >= STRING_TEXT_MAX) return false;
     return !string_write_keep_old(w, o) || string_write_old_text(w, text, len_p);
 }
 

@@ -15,7 +15,7 @@
 
 bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolute,
                  uint64_t *wall_ms_p) {
-    int64_t v, base = absolute ? 0 : (int64_t)server.wall_ms;
+    int64_t v, base = absolute ? 0 : (int64_t)turn.wall_ms;
     if (!arg_i64(c, at, &v)) return false;
     if (v <= 0 || v > INT64_MAX / unit || v * unit > INT64_MAX - base) {
         reply_error(c, "invalid expire time in '%s' command", c->cmd->name);
@@ -77,7 +77,7 @@ static bool set_options(struct client *c, struct string_write *w) {
 
 static bool set_plan(struct client *c, struct string_write *w) {
     if (w->flags & (STRING_NX | STRING_XX | STRING_GET)) {
-        struct object *o = store_find(server.store, c->argv[w->key_arg]);
+        struct object *o = store_find(books, c->argv[w->key_arg]);
         w->base_version = o ? store_object_version(o) : 0;
         w->flags |= STRING_CHECK;
         bool refused = ((w->flags & STRING_NX) && o) || ((w->flags & STRING_XX) && !o);
@@ -112,8 +112,8 @@ static bool set_small(struct client *c) {
     struct store_put_options options = pool_writer_options(0);
     struct store_batch batch;
     unsigned budget = job_quota();
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    tarn_status status = store_set_inline(server.store, &batch, key, value,
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
+    tarn_status status = store_set_inline(books, &batch, key, value,
                                           crc32c(0, value.data, value.len), &options, &budget);
     if (status == TARN_EAGAIN) return false;
     if (status == TARN_EOOM) dispatch_turned_away(c);
@@ -166,7 +166,7 @@ void cmd_psetex(struct client *c) {
 }
 
 static bool setnx_plan(struct client *c, struct string_write *w) {
-    if (store_find(server.store, c->argv[w->key_arg])) {
+    if (store_find(books, c->argv[w->key_arg])) {
         reply_int(c, 0);
         return false;
     }
@@ -204,7 +204,7 @@ static bool mset_check(struct client *c, struct mset_job *m, unsigned *budget) {
     for (; m->pos < (c->argc - 1) / 2; m->pos++) {
         if (*budget == 0) return false;
         spend(budget, 1);
-        if (!store_find(server.store, c->argv[1 + m->pos * 2])) continue;
+        if (!store_find(books, c->argv[1 + m->pos * 2])) continue;
         reply_int(c, 0);
         m->failed = true;
         return true;

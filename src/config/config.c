@@ -18,6 +18,7 @@
 #define INCLUDE_DEPTH 8u
 #define INCLUDES_MAX  1000u /* of one pattern */
 
+struct config *config;
 const config_tell_fn *config_told;
 const struct config_users_ops *config_users;
 

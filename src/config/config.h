@@ -1,6 +1,6 @@
 /* The configuration: one table row per option says its name, type, default, bounds, whether CONFIG
  * SET may change it, and what has to be told when it does. Values are read typed, as
- * server.config->field.
+ * config->field.
  *
  * Sources, later ones win: defaults, the file (with its includes), the command line, CONFIG SET. */
 #ifndef TARN_CONFIG_CONFIG_H
@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "config/config.h"
 
 #define CONFIG_WORDS_MAX 16u
 
@@ -234,6 +235,8 @@ struct config {
     struct buf ignored; /* options of Redis that mean nothing here: "a, b", each once */
     size_t n_ignored;
 };
+/* The values in force in this process; set when it serves. CONFIG SET changes them in place. */
+extern struct config *config;
 
 /* Indices of the enumerated options. */
 /* welcome */

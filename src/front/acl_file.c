@@ -85,7 +85,7 @@ char *acl_file_write(const char *path, const struct acl *acl) {
 bool acl_default_is_plain(void) {
     struct buf b = {NULL, 0, 0};
     const struct acl_user *u = acl_default(acl_users);
-    const struct config_binary *password = &server.config->requirepass;
+    const struct config_binary *password = &config->requirepass;
     const char *all = " ~* &* +@all";
     acl_describe(u, &b);
     bool plain = b.len > strlen(all) && memcmp(b.data + b.len - strlen(all), all, strlen(all)) == 0;
@@ -100,8 +100,7 @@ bool acl_default_is_plain(void) {
 }
 
 static bool wanted(const struct acl_user *u) {
-    return server.config->aclfile[0] == '\0' &&
-           (u != acl_default(acl_users) || !acl_default_is_plain());
+    return config->aclfile[0] == '\0' && (u != acl_default(acl_users) || !acl_default_is_plain());
 }
 
 /* Words between blanks; what a configuration file would read differently is quoted. */

@@ -5,6 +5,7 @@
 #include "front/acl_users.h"
 #include "front/families.h"
 #include "front/table.h"
+#include "config/config.h"
 
 enum { TOGETHER_MS = 60 * 1000, LOOK_AT = 10, OBJECT_MAX = 256 };
 
@@ -28,7 +29,7 @@ static void entry_free(struct entry *e) {
 }
 
 void acl_log_trim(void) {
-    size_t max = (size_t)server.config->acllog_max_len, n = 0;
+    size_t max = (size_t)config->acllog_max_len, n = 0;
     struct entry **at = &newest;
     while (*at != NULL && n < max) at = &(*at)->next, n++;
     while (*at != NULL) {
@@ -62,12 +63,12 @@ static void set_object(struct entry *e, struct span s) {
 
 void acl_log_note(const struct client *c, enum acl_verdict verdict, const struct cmd *cmd,
                   size_t at, struct span user) {
-    if (server.config->acllog_max_len == 0) return;
+    if (config->acllog_max_len == 0) return;
     struct entry *e = xcalloc(1, sizeof(*e));
     e->verdict = verdict;
     e->in_multi = (c->io->flags & (CLIENT_MULTI | CLIENT_EXEC)) != 0;
     e->count = 1;
-    e->at_ms = server.mono_ms;
+    e->at_ms = turn.mono_ms;
     if (cmd == NULL) {
         if (user.data != NULL) memcpy(e->user, user.data, min_u64(user.len, ACL_NAME_MAX));
         set_object(e, c->argv[0]);
@@ -121,7 +122,7 @@ static void reply_entry(struct client *c, const struct entry *e) {
     field(c, "object", span_of(e->object, e->object_len));
     field(c, "username", span_str(e->user));
     reply_bulk_str(c, "age-seconds");
-    reply_double(c, (double)(server.mono_ms - e->at_ms) / 1000);
+    reply_double(c, (double)(turn.mono_ms - e->at_ms) / 1000);
     field(c, "client-info", span_of(e->client.data, e->client.len));
 }
 

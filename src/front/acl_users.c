@@ -8,6 +8,7 @@
 #include "cluster/cluster.h"
 #include "front/channels.h"
 #include "front/table.h"
+#include "config/config.h"
 
 struct acl *acl_users;
 static struct acl_command *commands;
@@ -60,7 +61,7 @@ void acl_users_deinit(void) {
 
 /* The default user of an acl gets the password of requirepass, or none. */
 static void set_default(struct acl *acl) {
-    const struct config_binary *password = &server.config->requirepass;
+    const struct config_binary *password = &config->requirepass;
     struct acl_fault f = {0};
     struct span rules[] = {SPAN("resetpass"), SPAN("nopass")};
     struct buf rule = {NULL, 0, 0};
@@ -80,7 +81,7 @@ void acl_users_requirepass(void) {
 
 void acl_users_begin(struct acl *fresh) {
     acl_set_commands(fresh, commands, table_stat_count());
-    acl_set_new_channels(fresh, server.config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
+    acl_set_new_channels(fresh, config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
     set_default(fresh);
 }
 
@@ -104,7 +105,7 @@ bool acl_users_same(const struct acl_user *u, const struct span *rules, size_t n
     struct acl_fault f = {0};
     struct buf a = {NULL, 0, 0}, b = {NULL, 0, 0};
     acl_set_commands(scratch, commands, table_stat_count());
-    acl_set_new_channels(scratch, server.config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
+    acl_set_new_channels(scratch, config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
     const struct acl_user *other =
         acl_set(scratch, SPAN("-"), rules, n, &f); /* a new one, whatever its name */
     if (other != NULL) acl_describe(other, &a);
@@ -118,11 +119,11 @@ bool acl_users_same(const struct acl_user *u, const struct span *rules, size_t n
 }
 
 void acl_users_pubsub_default(void) {
-    acl_set_new_channels(acl_users, server.config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
+    acl_set_new_channels(acl_users, config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
 }
 
 void acl_users_settle(void) {
-    struct config_binary *password = &server.config->requirepass;
+    struct config_binary *password = &config->requirepass;
     const struct acl_user *u = acl_default(acl_users);
     if (password->len > 0 && !acl_user_has_password(u, span_of(password->data, password->len)))
         config_binary_set(password, SPAN(""));

@@ -17,6 +17,7 @@
 #include "front/stats.h"
 #include "front/table.h"
 #include "front/tracking.h"
+#include "config/config.h"
 
 struct client_block {
     struct client c;
@@ -73,7 +74,7 @@ struct client *client_find(uint64_t id) {
 }
 
 bool client_is_deaf(const struct client *c) {
-    return client_unsent(c) > server.config->output_pause;
+    return client_unsent(c) > config->output_pause;
 }
 
 bool client_may_run(const struct client *c) {
@@ -127,14 +128,14 @@ const char client_denied_text[] = "-DENIED tarn is running in protected mode bec
 
 /* Redis' rule: no password, and from another machine. */
 static bool is_protected(const struct sockaddr_storage *peer) {
-    return server.config->protected_mode && acl_user_nopass(acl_default(acl_users)) &&
+    return config->protected_mode && acl_user_nopass(acl_default(acl_users)) &&
            !net_is_loopback(peer);
 }
 
 void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
     enum client_port port = *(const enum client_port *)arg;
     stats.total_connections_received++;
-    if (clients.n >= (size_t)server.config->maxclients) {
+    if (clients.n >= (size_t)config->maxclients) {
         stats.rejected_connections++;
         /* Through TLS nothing can be said before the handshake, and there is no place for it. */
         refuse(fd, port == CLIENT_PORT_TLS ? "" : "-ERR max number of clients reached\r\n");
@@ -153,12 +154,12 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
     c->id = client_next_id();
     c->proto = 2;
     acl_client_reset(c);
-    c->io->created_ms = c->io->last_ms = server.mono_ms;
+    c->io->created_ms = c->io->last_ms = turn.mono_ms;
     if (denied) c->io->flags |= CLIENT_DENIED;
     if (port == CLIENT_PORT_UNIX) {
         c->io->flags |= CLIENT_UNIX;
     } else {
-        net_tune(fd, (int)server.config->tcp_keepalive_s);
+        net_tune(fd, (int)config->tcp_keepalive_s);
         net_tune_local(fd, peer);
         if (peer->ss_family == AF_INET6)
             memcpy(&c->io->peer.in6, peer, sizeof(c->io->peer.in6));
@@ -228,7 +229,7 @@ static void client_free(struct client *c) {
     net_watch_set(&io->watch, 0);
     if (UNLIKELY(io->tls != NULL)) client_tls_free(c);
     close(io->watch.fd);
-    if (server.store != NULL) store_session_closed(server.store, c->id);
+    if (books != NULL) store_session_closed(books, c->id);
     cluster_session_closed(c->id);
     free(io->name);
     free(io->lib_name);
@@ -301,7 +302,7 @@ void client_peer(const struct client *c, char *out, size_t size) {
     memset(&ss, 0, sizeof(ss));
     memcpy(&ss, &c->io->peer, sizeof(c->io->peer));
     if (c->io->flags & CLIENT_UNIX) ss.ss_family = AF_UNIX;
-    net_format(&ss, server.config->unixsocket, out, size);
+    net_format(&ss, config->unixsocket, out, size);
 }
 
 bool client_allowed(const struct client *c, int mode) {
@@ -320,7 +321,7 @@ void client_local(const struct client *c, char *out, size_t size) {
     if (c->io->flags & CLIENT_UNIX ||
         getsockname(c->io->watch.fd, (struct sockaddr *)&ss, &len) != 0)
         ss.ss_family = AF_UNIX;
-    net_format(&ss, server.config->unixsocket, out, size);
+    net_format(&ss, config->unixsocket, out, size);
 }
 
 size_t client_memory(const struct client *c) {
@@ -350,19 +351,18 @@ static bool holds(const struct client *c) {
 /* A lease ends by time; so does this, unless bytes move. */
 static void check_hold(struct client *c) {
     struct client_io *io = c->io;
-    uint64_t moved = io->bytes_in + io->bytes_out, limit_ms = server.config->inband_hold_timeout_ms;
+    uint64_t moved = io->bytes_in + io->bytes_out, limit_ms = config->inband_hold_timeout_ms;
     if (moved != io->moved) {
         io->moved = moved;
-        io->moved_ms = server.mono_ms;
+        io->moved_ms = turn.mono_ms;
     }
-    if (limit_ms == 0 || server.mono_ms - io->moved_ms < limit_ms) return;
+    if (limit_ms == 0 || turn.mono_ms - io->moved_ms < limit_ms) return;
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     log_warning("Client id=%llu addr=%s closed: no byte of a value that it reads or writes has "
                 "moved for %llu ms "
                 "(inband-hold-timeout)",
-                (unsigned long long)c->id, peer,
-                (unsigned long long)(server.mono_ms - io->moved_ms));
+                (unsigned long long)c->id, peer, (unsigned long long)(turn.mono_ms - io->moved_ms));
     stats.inband_hold_timeouts++;
     client_close_soon(c);
 }
@@ -389,7 +389,7 @@ static void check(struct client *c) {
         return;
     }
     if (client_unsent(c) > 0) client_output_limit(c);
-    if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
+    if (UNLIKELY(config->maxmemory_clients != 0)) client_weigh(c);
     if (UNLIKELY(holds(c)))
         check_hold(c);
     else
@@ -398,10 +398,10 @@ static void check(struct client *c) {
         client_close_soon(c);
         return;
     }
-    uint64_t idle_s = (server.mono_ms - c->io->last_ms) / 1000;
-    if (server.config->timeout_s > 0 && c->job == NULL &&
+    uint64_t idle_s = (turn.mono_ms - c->io->last_ms) / 1000;
+    if (config->timeout_s > 0 && c->job == NULL &&
         !(c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB | CLIENT_REPLICA)) &&
-        idle_s >= (uint64_t)server.config->timeout_s && !has_input(c)) {
+        idle_s >= (uint64_t)config->timeout_s && !has_input(c)) {
         log_verbose("Closing idle client");
         stats.idle_connections_closed++;
         client_close_soon(c);
@@ -452,8 +452,8 @@ void client_describe(const struct client *c, struct buf *out) {
         "id=%llu addr=%s laddr=%s fd=%d name=%s age=%llu idle=%llu flags=%s db=%d sub=%zu psub=%zu "
         "ssub=%zu multi=%lld",
         (unsigned long long)c->id, peer, local, io->watch.fd, io->name != NULL ? io->name : "",
-        (unsigned long long)(server.mono_ms - io->created_ms) / 1000,
-        (unsigned long long)(server.mono_ms - io->last_ms) / 1000, flags, c->db, channels, patterns,
+        (unsigned long long)(turn.mono_ms - io->created_ms) / 1000,
+        (unsigned long long)(turn.mono_ms - io->last_ms) / 1000, flags, c->db, channels, patterns,
         shard, in_multi ? (long long)io->multi->count : -1);
     buf_printf(
         out,

@@ -144,7 +144,7 @@ struct client_io {
         struct sockaddr_in6 in6;
     } peer;
     char *name, *lib_name, *lib_ver; /* NULL: none */
-    uint64_t created_ms, last_ms;    /* server.mono_ms */
+    uint64_t created_ms, last_ms;    /* turn.mono_ms */
     uint64_t commands, bytes_in, bytes_out;
     uint64_t moved,
         /* bytes in and out when they were last seen to have grown, while it holds space of the
@@ -376,7 +376,7 @@ bool job_unblock(struct client *c, bool error);
 
 /* --- core.c: time and turns --- */
 
-/* A new time stamp in ns; server.mono_ms and the books follow it. */
+/* A new time stamp in ns; turn.mono_ms and the books follow it. */
 uint64_t core_stamp(void);
 extern uint64_t core_now_ns; /* the last one */
 

@@ -20,6 +20,7 @@
 #include "front/core.h"
 #include "front/stats.h"
 #include "net/transfer.h"
+#include "config/config.h"
 
 #define AWAY_MIN (256u * 1024) /* what is shorter is done before a thread is awake */
 #define SEND_MAX (8u << 20)    /* then the loop has a look at it: more is to be said, perhaps */
@@ -37,7 +38,7 @@ static struct net_transfers *threads;
 
 void client_away_init(void) {
     /* the loop is one of them, as in Redis */
-    unsigned others = (unsigned)server.config->io_threads - 1;
+    unsigned others = (unsigned)config->io_threads - 1;
     if (others == 0) return;
     threads = net_transfers_create(core_loop(), others);
     if (threads == NULL)
@@ -64,7 +65,7 @@ void client_away_look(struct client *c) {
            n = moved - a->seen;
     a->seen = moved;
     if (n == 0) return;
-    io->last_ms = server.mono_ms;
+    io->last_ms = turn.mono_ms;
     if (a->transfer.receive) {
         io->bytes_in += n;
         stats.total_net_input_bytes += n;
@@ -124,7 +125,7 @@ static void on_sent(struct net_transfer *t) {
     stats.total_writes_processed++;
     if (!come_back(a)) return;
     client_on_writable(c);
-    if (server.config->maxmemory_clients != 0) client_weigh(c);
+    if (config->maxmemory_clients != 0) client_weigh(c);
 }
 
 bool client_send_away(struct client *c) {
@@ -164,7 +165,7 @@ static void on_received(struct net_transfer *t) {
 
 bool client_receive_away(struct client *c, struct big_arg *b) {
     size_t left = b->len - b->got;
-    if (threads == NULL || !server.config->io_threads_do_reads || c->io->away != NULL ||
+    if (threads == NULL || !config->io_threads_do_reads || c->io->away != NULL ||
         c->io->tls != NULL || b->sink == NULL || left < AWAY_MIN)
         return false;
     struct client_away *a = prepare(c, true);

@@ -26,6 +26,7 @@
 #include "front/stats.h"
 #include "front/table.h"
 #include "transport/tcp/frame.h"
+#include "config/config.h"
 
 #define SCRATCH_SIZE   (256u * 1024)
 #define LEFTOVER_SMALL (16u * 1024)  /* copied in front of the next read rather than kept apart */
@@ -61,8 +62,8 @@ void client_read_deinit(void) {
 
 static struct resp_limits limits_of(const struct client *c) {
     if (LIKELY(c->authenticated))
-        return (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024,
-                                    BIG_MIN, false};
+        return (struct resp_limits){1024 * 1024, config->proto_max_bulk_len, 64 * 1024, BIG_MIN,
+                                    false};
     return (struct resp_limits){10, 16384, 64 * 1024, SIZE_MAX, true};
 }
 
@@ -210,7 +211,7 @@ static void begin_big(struct client *c) {
 static bool heap_room(struct client *c, struct big_arg *b) {
     if (b->cap > b->got) return true;
     size_t more = client_big_next(b) - b->cap;
-    if (c->io->heap_bytes + more > server.config->client_query_buffer_limit || !client_big_grow(b))
+    if (c->io->heap_bytes + more > config->client_query_buffer_limit || !client_big_grow(b))
         return false;
     c->io->heap_bytes += more;
     return true;
@@ -323,7 +324,7 @@ static size_t run_pipeline(struct client *c, const struct resp_limits *limits, c
         end[n++] = pos += used;
     }
     if (UNLIKELY(n > 1)) c->io->sends_big = false;
-    if (keys > 1) store_prefetch(server.store, key, keys, hash);
+    if (keys > 1) store_prefetch(books, key, keys, hash);
     size_t i = 0;
     unsigned changes = table_changes;
     for (pos = 0; i < n && client_may_run(c) && *left > 0; pos = end[i++]) {
@@ -479,7 +480,7 @@ static bool arrived(struct client *c, ssize_t n) {
     }
     core_stamp();
     c->io->bytes_in += (uint64_t)n;
-    c->io->last_ms = server.mono_ms;
+    c->io->last_ms = turn.mono_ms;
     stats.total_net_input_bytes += (uint64_t)n;
     stats.total_reads_processed++;
     return true;
@@ -558,7 +559,7 @@ static void read_own(struct client *c) {
         client_drop_stranger(c, "requests");
         return;
     }
-    if (held > server.config->client_query_buffer_limit) {
+    if (held > config->client_query_buffer_limit) {
         close_over_limit(c, held);
         return;
     }
@@ -636,7 +637,7 @@ void client_on_event(void *arg, unsigned events) {
         }
     }
     if (UNLIKELY(events & NET_WRITE) && !(io->flags & CLIENT_CLOSE_SOON)) client_on_writable(c);
-    if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
+    if (UNLIKELY(config->maxmemory_clients != 0)) client_weigh(c);
     if (UNLIKELY(io->tls != NULL)) client_tls_go_on(c);
 }
 

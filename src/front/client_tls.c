@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "config/tls.h"
 #include "front/stats.h"
+#include "config/config.h"
 
 #define RECORD_BYTES     (16u * 1024) /* of plaintext: smaller pieces are put together */
 #define DRAIN_CALLS      8u
@@ -32,13 +33,13 @@ bool client_tls_begin(struct client *c) {
 
 bool client_tls_late(const struct client *c) {
     if (LIKELY(tls_state(c->io->tls) != TLS_HANDSHAKE) ||
-        server.mono_ms - c->io->created_ms < server.config->tls_handshake_timeout_ms)
+        turn.mono_ms - c->io->created_ms < config->tls_handshake_timeout_ms)
         return false;
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     log_verbose("Client id=%llu addr=%s closed: its TLS handshake was not over after %llu ms",
                 (unsigned long long)c->id, peer,
-                (unsigned long long)(server.mono_ms - c->io->created_ms));
+                (unsigned long long)(turn.mono_ms - c->io->created_ms));
     stats.tls_handshakes_failed++;
     return true;
 }
@@ -84,10 +85,10 @@ size_t client_tls_write(struct client *c, const struct iovec *iov, int n) {
 static void tell(const struct client *c, const char *why) {
     static uint64_t since_ms, told, kept;
     char peer[80];
-    if (server.mono_ms - since_ms >= 1000) {
+    if (turn.mono_ms - since_ms >= 1000) {
         if (kept > 0)
             log_warning("%llu more client connections were not accepted", (unsigned long long)kept);
-        since_ms = server.mono_ms;
+        since_ms = turn.mono_ms;
         told = kept = 0;
     }
     if (told == LINES_PER_SECOND) {

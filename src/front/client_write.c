@@ -22,6 +22,7 @@
 #include "front/effects.h"
 #include "front/stats.h"
 #include "net/transfer.h"
+#include "config/config.h"
 
 #define SHARED_CAP          (64u * 1024)
 #define SHARED_KEEP_MAX     (1024u * 1024)
@@ -122,7 +123,7 @@ struct out_insert *client_out_insert(struct client *c) {
 static void insert_drop(struct client_out *o, struct out_insert *in) {
     o->insert_bytes -= in->len;
     in->len = 0;
-    if (in->hold != NULL) store_unhold(server.store, &in->hold);
+    if (in->hold != NULL) store_unhold(books, &in->hold);
     void (*release)(void *owner) = in->release;
     in->release = NULL;
     if (release != NULL) release(in->owner);
@@ -439,19 +440,18 @@ void client_output_limit(struct client *c) {
     bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0,
          follows = io->flags & CLIENT_REPLICA;
     const struct config_output_limit *limit =
-        &server.config->output_limit[follows   ? CONFIG_OUTPUT_REPLICA
-                                     : listens ? CONFIG_OUTPUT_PUBSUB
-                                               : CONFIG_OUTPUT_NORMAL];
+        &config->output_limit[follows   ? CONFIG_OUTPUT_REPLICA
+                              : listens ? CONFIG_OUTPUT_PUBSUB
+                                        : CONFIG_OUTPUT_NORMAL];
     size_t held = o->bytes.len - o->sent + io->late.len;
     /* A replica may be told all of the backlog at once. */
-    uint64_t hard = follows && limit->hard != 0
-                        ? max_u64(limit->hard, server.config->repl_backlog_size)
-                        : limit->hard;
+    uint64_t hard =
+        follows && limit->hard != 0 ? max_u64(limit->hard, config->repl_backlog_size) : limit->hard;
     bool over = hard != 0 && held > hard,
          stranger = !c->authenticated && client_unsent(c) > STRANGER_OUTPUT_MAX;
     if (limit->soft != 0 && held > limit->soft) {
-        if (o->soft_since_ms == 0) o->soft_since_ms = server.mono_ms;
-        over |= server.mono_ms - o->soft_since_ms >= limit->soft_s * 1000;
+        if (o->soft_since_ms == 0) o->soft_since_ms = turn.mono_ms;
+        over |= turn.mono_ms - o->soft_since_ms >= limit->soft_s * 1000;
     } else {
         o->soft_since_ms = 0;
     }
@@ -508,7 +508,7 @@ void clients_flush(void) {
         if (!(c->io->watch.events & NET_WRITE)) flush(c);
         if (UNLIKELY(was_deaf)) drained(c);
         if (client_unsent(c) > 0) client_output_limit(c);
-        if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
+        if (UNLIKELY(config->maxmemory_clients != 0)) client_weigh(c);
     }
 }
 

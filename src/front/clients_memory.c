@@ -7,15 +7,16 @@
 #include "base/log.h"
 #include "front/client.h"
 #include "front/stats.h"
+#include "config/config.h"
 
 #define CLASSES 64u /* by power of two */
 
 static uint64_t total; /* of what was weighed */
 
 static uint64_t limit_now(void) {
-    int64_t v = server.config->maxmemory_clients;
+    int64_t v = config->maxmemory_clients;
     if (v >= 0) return (uint64_t)v;
-    return (uint64_t)((double)server.config->maxmemory * (double)-v /
+    return (uint64_t)((double)config->maxmemory * (double)-v /
                       100); /* 0, no limit, where there is no maxmemory */
 }
 
@@ -39,7 +40,7 @@ void client_unweigh(struct client *c) {
 
 void clients_weigh_all(void) {
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
-        if (server.config->maxmemory_clients != 0)
+        if (config->maxmemory_clients != 0)
             client_weigh(c);
         else
             client_unweigh(c);

@@ -12,31 +12,22 @@
 #include "base/buf.h"
 #include "base/status.h"
 #include "base/wheel.h"
+#include "front/turn.h"
 #include "resp/resp.h"
 #include "store/store.h"
 #include "wire/wire.h"
 
 struct client;
 struct cmd;
-struct server;
 
 /* --- the server, as commands see it --- */
 
-struct host;
-struct config;
+/* Where the keys and segments are; NULL until they are set up at the start. */
+extern struct store *books;
 
+/* Who this server is among those that follow each other. */
 struct server {
-    struct store *store;
-    struct host *host;     /* NULL when pool-size is 0 */
-    struct config *config; /* the values, typed: config.h */
-    /* of this turn of the loop; refreshed before each command */
-    uint64_t mono_ms, wall_ms, wall_us;
-    uint8_t grant_key[16]; /* of the embedded host */
     uint32_t master_epoch;
-    struct {
-        bool on; /* the pool is being populated at the start: nothing is put or read yet */
-        uint64_t began_s, done, total, left_ms; /* wall time, bytes, an estimate */
-    } populating;
     bool awaits_nodes; /* while they join a new master, what they hold is no miss */
     char run_id[41];
 };
@@ -125,7 +116,7 @@ void reply_pool(struct client *c, const struct span *pieces, size_t n, struct st
 struct job {
     /* Does up to *budget units of work (about one key each), counting them down. true: done, the
      * reply is complete. false: call again (runnable), or when woken. Also called once when
-     * deadline_ms is over: compare with server.mono_ms. */
+     * deadline_ms is over: compare with turn.mono_ms. */
     bool (*step)(struct client *c, struct job *job, unsigned *budget);
     /* Gives back what the state holds beside itself; NULL: nothing. Called exactly once for every
      * started job: after step said true, or when the client goes away in the middle (c is still
@@ -134,7 +125,7 @@ struct job {
     /* set by the command before job_start, and by step; false: sleeping until job_wake or the
      * deadline */
     bool runnable;
-    /* server.mono_ms, 0: none; step may change it. One that sleeps as long as its client wishes has
+    /* turn.mono_ms, 0: none; step may change it. One that sleeps as long as its client wishes has
      * one, far away if need be: CLIENT UNBLOCK ends it, and so does a client that shuts its side of
      * the connection down */
     uint64_t deadline_ms;

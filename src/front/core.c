@@ -13,11 +13,16 @@
 #include "front/latency.h"
 #include "front/stats.h"
 #include "front/table.h"
+#include "config/config.h"
+#include "front/embedded.h"
 
 #define HZ_MAX            500u
 #define CLIENTS_PER_ROUND 200u
 
 struct server server;
+struct store *books;
+struct turn turn;
+struct embedded embedded;
 struct above above;
 struct core_endpoints core_endpoints = {.shm_path = "", .executable = ""};
 uint64_t core_now_ns;
@@ -29,30 +34,30 @@ static uint64_t wall_offset_us; /* wall time less monotonic time */
 uint64_t core_stamp(void) {
     uint64_t now = clock_mono_ns(), ms = now / 1000000;
     core_now_ns = now;
-    if (ms != server.mono_ms) {
-        server.mono_ms = ms;
-        server.wall_us = now / 1000 + wall_offset_us;
-        server.wall_ms = server.wall_us / 1000;
-        if (LIKELY(server.store != NULL)) store_tick(server.store, server.mono_ms, server.wall_ms);
-        cluster_tick(server.mono_ms);
+    if (ms != turn.mono_ms) {
+        turn.mono_ms = ms;
+        turn.wall_us = now / 1000 + wall_offset_us;
+        turn.wall_ms = turn.wall_us / 1000;
+        if (LIKELY(books != NULL)) store_tick(books, turn.mono_ms, turn.wall_ms);
+        cluster_tick(turn.mono_ms);
     }
     return now;
 }
 
 void core_stamp_wall(void) {
     core_now_ns = clock_mono_ns();
-    server.wall_us = clock_wall_us();
-    wall_offset_us = server.wall_us - core_now_ns / 1000;
-    server.wall_ms = server.wall_us / 1000;
-    server.mono_ms = core_now_ns / 1000000;
-    if (server.store != NULL) store_tick(server.store, server.mono_ms, server.wall_ms);
-    cluster_tick(server.mono_ms);
+    turn.wall_us = clock_wall_us();
+    wall_offset_us = turn.wall_us - core_now_ns / 1000;
+    turn.wall_ms = turn.wall_us / 1000;
+    turn.mono_ms = core_now_ns / 1000000;
+    if (books != NULL) store_tick(books, turn.mono_ms, turn.wall_ms);
+    cluster_tick(turn.mono_ms);
 }
 
 void core_init(struct net_loop *l) {
     loop = l;
     core_stamp_wall();
-    stats.start_mono_ms = server.mono_ms;
+    stats.start_mono_ms = turn.mono_ms;
     latency_apply_config();
     table_init(above.functions);
     acl_users_init();
@@ -90,8 +95,8 @@ bool core_stopping(void) {
 /* dynamic-hz: with many clients more often, so that no round of time-outs looks at too many of
  * them. */
 unsigned core_hz(void) {
-    unsigned hz = (unsigned)server.config->hz;
-    while (server.config->dynamic_hz && hz < HZ_MAX && clients.n / hz > CLIENTS_PER_ROUND) hz *= 2;
+    unsigned hz = (unsigned)config->hz;
+    while (config->dynamic_hz && hz < HZ_MAX && clients.n / hz > CLIENTS_PER_ROUND) hz *= 2;
     return hz < HZ_MAX ? hz : HZ_MAX;
 }
 
@@ -159,8 +164,8 @@ void core_cluster_config(const struct config *c, struct cluster_config *out) {
 }
 
 void core_apply_config(void) {
-    core_store_config(server.config, store_config(server.store));
-    core_cluster_config(server.config, cluster_config());
+    core_store_config(config, store_config(books));
+    core_cluster_config(config, cluster_config());
     cluster_config_changed();
 }
 

@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "net/net.h"
 
-/* server.config is set; server.store may come later, but before the first client. */
+/* config is set; books may come later, but before the first client. */
 void core_init(struct net_loop *loop);
 /* All is loaded: threads that need nothing but that may start. */
 void core_begin(void);

@@ -16,6 +16,7 @@
 #include "front/stats.h"
 #include "front/table.h"
 #include "front/tracking.h"
+#include "config/config.h"
 
 #define HINTS_PER_CLIENT 100u
 
@@ -195,7 +196,7 @@ void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms) {
     pause_what = PAUSE_NONE;
     for (unsigned i = 0; i < PAUSES; i++)
         if (pauses[i].what > pause_what) pause_what = pauses[i].what;
-    store_keep_expired(server.store, pause_what != PAUSE_NONE);
+    store_keep_expired(books, pause_what != PAUSE_NONE);
     if (pause_what >= before) return;
     /* Those that are still not allowed are postponed again. */
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
@@ -211,11 +212,11 @@ enum pause_what pause_get(uint64_t *until_ms_p) {
 void pause_tick(void) {
     if (LIKELY(pause_what == PAUSE_NONE)) return;
     if (pauses[PAUSE_BY_CLIENT].what != PAUSE_NONE &&
-        server.mono_ms >= pauses[PAUSE_BY_CLIENT].until_ms)
+        turn.mono_ms >= pauses[PAUSE_BY_CLIENT].until_ms)
         pause_set(PAUSE_BY_CLIENT, PAUSE_NONE, 0);
     /* the books may be others by now */
     else
-        store_keep_expired(server.store, true);
+        store_keep_expired(books, true);
 }
 
 /* Ending the pause, or the server, must stay possible. */
@@ -231,7 +232,7 @@ static bool paused(const struct client *c, const struct cmd *cmd) {
 
 /* No command sees half of what goes together. */
 static void settle(void) {
-    if (LIKELY(server.store != NULL)) store_settle(server.store);
+    if (LIKELY(books != NULL)) store_settle(books);
 }
 
 /* --- the run --- */
@@ -239,14 +240,14 @@ static void settle(void) {
 static void account(struct client *c, const struct cmd *cmd, uint64_t ns) {
     struct cmd_stat *stat = table_stat(cmd);
     stat->ns += ns;
-    if (server.config->latency_tracking) table_stat_latency(stat, ns);
+    if (config->latency_tracking) table_stat_latency(stat, ns);
     if (UNLIKELY(c->io->flags & CLIENT_OOM)) {
         stat->calls--; /* as Redis counts, which looks before */
         stat->rejected++;
     } else if (UNLIKELY(c->io->flags & CLIENT_FAILED)) {
         stat->failed++;
     }
-    int64_t slow_us = server.config->slowlog_slower_than_us;
+    int64_t slow_us = config->slowlog_slower_than_us;
     if (UNLIKELY(slow_us >= 0 && ns >= (uint64_t)slow_us * 1000)) slowlog_note(c, ns / 1000);
 }
 

@@ -8,7 +8,7 @@ void each_prefetch(const struct client *c, struct each *each, size_t i) {
     each->count = min_u64(each->n - i, EACH_WINDOW);
     struct span keys[EACH_WINDOW];
     for (size_t k = 0; k < each->count; k++) keys[k] = c->argv[each->first + (i + k) * each->width];
-    store_prefetch(server.store, keys, each->count, each->hash);
+    store_prefetch(books, keys, each->count, each->hash);
 }
 
 static bool each_step(struct client *c, struct job *job, unsigned *budget) {

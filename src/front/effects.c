@@ -61,7 +61,7 @@ void effects_pass(struct span told) {
 void effects_retell(void) {
     bool any = false;
     for (unsigned i = 0; i < EFFECTS_SINKS; i++) any |= sinks[i].fn != NULL;
-    if (server.store != NULL) store_tell(server.store, any);
+    if (books != NULL) store_tell(books, any);
     cluster_tell(any);
 }
 

@@ -7,6 +7,7 @@
 #include "front/effects.h"
 #include "front/latency.h"
 #include "front/stats.h"
+#include "config/config.h"
 
 static struct job *head, *tail; /* runnable */
 static struct wheel *timers;
@@ -15,7 +16,7 @@ static struct job *stepping;  /* its step is running; it says itself what comes 
 static unsigned *step_budget; /* of stepping */
 
 void jobs_init(void) {
-    timers = wheel_create(server.mono_ms);
+    timers = wheel_create(turn.mono_ms);
 }
 void jobs_deinit(void) {
     wheel_destroy(&timers);
@@ -30,11 +31,11 @@ size_t jobs_sleeping(void) {
     return sleeping;
 }
 unsigned job_quota(void) {
-    return (unsigned)server.config->loop_work_quota;
+    return (unsigned)config->loop_work_quota;
 }
 
 uint64_t jobs_next_ms(uint64_t limit_ms) {
-    return wheel_next_ms(timers, server.mono_ms, limit_ms);
+    return wheel_next_ms(timers, turn.mono_ms, limit_ms);
 }
 
 static void enqueue(struct job *job) {
@@ -146,7 +147,7 @@ void job_run(struct client *c, struct job *job, size_t size) {
 bool job_look_again(struct job *job, uint64_t ms) {
     job->runnable = false;
     job->polls = true;
-    job->deadline_ms = server.mono_ms + ms;
+    job->deadline_ms = turn.mono_ms + ms;
     return false;
 }
 
@@ -187,7 +188,7 @@ bool job_unblock(struct client *c, bool error) {
     struct job *job = c->job;
     if (!job_awaits(c)) return false;
     if (!error) {
-        job->deadline_ms = server.mono_ms;
+        job->deadline_ms = turn.mono_ms;
         job_wake(job);
         return true;
     }
@@ -238,7 +239,7 @@ static void slice(struct job *job, unsigned *budget) {
  * to get there. */
 static bool must_wait(const struct client *c) {
     const struct client_out *o = &c->io->out;
-    if (client_unsent(c) <= server.config->output_pause) return false;
+    if (client_unsent(c) <= config->output_pause) return false;
     for (unsigned i = o->first_insert; i < o->inserts; i++)
         if (o->insert[i].pending) return false;
     return true;
@@ -247,7 +248,7 @@ static bool must_wait(const struct client *c) {
 void jobs_run(void) {
     unsigned budget = 64; /* the wheel's own steps */
     bool more;
-    for (struct wheel_node *n; (n = wheel_pop(timers, server.mono_ms, &budget, &more)) != NULL;)
+    for (struct wheel_node *n; (n = wheel_pop(timers, turn.mono_ms, &budget, &more)) != NULL;)
         job_wake(CONTAINER_OF(n, struct job, timer));
     unsigned left = job_quota(), share = left / 4 + 1;
     struct job *last = tail;

@@ -22,7 +22,7 @@ static struct latency_series all[LATENCY_EVENTS] = {
 };
 
 void latency_apply_config(void) {
-    int64_t ms = server.config->latency_monitor_threshold_ms;
+    int64_t ms = config->latency_monitor_threshold_ms;
     latency_threshold_ns = ms > 0 ? (uint64_t)ms * 1000000 : UINT64_MAX;
 }
 

@@ -8,6 +8,7 @@
 #include "front/reply.h"
 #include "pool/tier.h"
 #include "transport/place.h"
+#include "config/config.h"
 
 static_assert(LOCATION_TEXT_MAX + 512 <= sizeof(((struct text *)0)->data), "a whole element fits");
 static_assert(LOCATION_PATH_MAX + 64 <= STORE_EXTENTS_MAX * 160,
@@ -69,8 +70,8 @@ static bool seal(const struct location_grant *grant, const struct grant_extent *
 }
 
 uint64_t location_session_grants_ms(uint64_t session) {
-    uint64_t reads_ms = max_u64(server.config->max_lease_ms, LOCATION_ATTACH_MS);
-    return max_u64(reads_ms, store_session_grants_ms(server.store, session));
+    uint64_t reads_ms = max_u64(config->max_lease_ms, LOCATION_ATTACH_MS);
+    return max_u64(reads_ms, store_session_grants_ms(books, session));
 }
 
 bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms,
@@ -107,7 +108,7 @@ static bool receipt_right(const struct grant *g, const struct store_extent *x, b
 bool location_receipts_fit(const struct store_put *put, struct span receipts) {
     struct store_layout layout;
     size_t extents = 0;
-    store_put_layout(server.store, put, &layout);
+    store_put_layout(books, put, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++) extents += layout.replica[i].extents;
     return receipts.len == extents * GRANT_RECEIPT_SIZE;
 }
@@ -118,12 +119,12 @@ bool location_receipts(const struct store_put *put, uint32_t without, bool whole
     struct location_grant grant = location_put_grant(put);
     struct grant g = location_grant_of(&grant);
     const uint8_t *at = (const uint8_t *)receipts.data;
-    store_put_layout(server.store, put, &layout);
+    store_put_layout(books, put, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++) {
         const struct store_replica *r = &layout.replica[i];
         struct store_segment_info seg;
-        bool leaves = !store_segment_get(server.store, r->extent[0].segment, &seg) ||
-                      seg.state == SEGMENT_LEAVING;
+        bool leaves =
+            !store_segment_get(books, r->extent[0].segment, &seg) || seg.state == SEGMENT_LEAVING;
         if (leaves) without |= UINT32_C(1) << i; /* as PUTEND does */
         for (uint32_t j = 0; j < r->extents; j++, at += GRANT_RECEIPT_SIZE)
             if (!(without >> i & 1) && !receipt_right(&g, &r->extent[j], whole, at)) return false;

@@ -11,6 +11,7 @@
 #include "front/table.h"
 #include "host/host.h"
 #include "module/loader.h"
+#include "front/embedded.h"
 
 /* --- commands --- */
 
@@ -168,11 +169,11 @@ static void its_map(struct tarn_call_context *k, size_t pairs) {
 
 static void transport_added(const char *scheme) {
     /* it logs what is wrong */
-    if (server.host != NULL) (void)host_transport_add(server.host, scheme);
+    if (embedded.host != NULL) (void)host_transport_add(embedded.host, scheme);
 }
 
 static void transport_removing(const char *scheme) {
-    if (server.host != NULL) host_transport_remove(server.host, scheme);
+    if (embedded.host != NULL) host_transport_remove(embedded.host, scheme);
 }
 
 void modules_init(void) {

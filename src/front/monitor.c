@@ -7,6 +7,7 @@
 #include "front/client.h"
 #include "front/families.h"
 #include "front/table.h"
+#include "config/config.h"
 
 static struct client **monitors;
 static size_t cap;
@@ -47,7 +48,7 @@ void monitor_feed(struct client *c) {
     client_peer(c, peer, sizeof(peer));
     if (c->io->flags & CLIENT_UNIX)
         buf_printf(&line, "+%llu.%06llu [%d unix:%s]", (unsigned long long)(us / 1000000),
-                   (unsigned long long)(us % 1000000), c->db, server.config->unixsocket);
+                   (unsigned long long)(us % 1000000), c->db, config->unixsocket);
     else
         buf_printf(&line, "+%llu.%06llu [%d %s]", (unsigned long long)(us / 1000000),
                    (unsigned long long)(us % 1000000), c->db, peer);

@@ -8,6 +8,7 @@
 #include "front/families.h"
 #include "front/introspect.h"
 #include "front/table.h"
+#include "config/config.h"
 
 #define CHUNK_MIN 1024u
 #define CHUNK_MAX (64u * 1024)
@@ -87,7 +88,7 @@ unsigned multi_common(const struct client *c) {
 
 bool multi_over(const struct client *c, size_t len) {
     const struct multi *m = c->io->multi;
-    uint64_t limit = server.config->client_query_buffer_limit, held = c->io->heap_bytes + m->bytes;
+    uint64_t limit = config->client_query_buffer_limit, held = c->io->heap_bytes + m->bytes;
     return m->failed || held > limit || len > limit - held;
 }
 
@@ -142,7 +143,7 @@ static bool runs_at_once(const struct cmd *cmd) {
 #define NO_MEMORY "OOM command not allowed when used memory > 'maxmemory'."
 
 static bool lacks_memory(unsigned flags) {
-    return flags & CMD_DENYOOM && store_takes_nothing(server.store);
+    return flags & CMD_DENYOOM && store_takes_nothing(books);
 }
 
 bool multi_take(struct client *c, const struct cmd *cmd) {
@@ -160,7 +161,7 @@ bool multi_take(struct client *c, const struct cmd *cmd) {
         bytes += c->argv[i].len;
         whole = whole && (c->argv[i].data != NULL || c->argv[i].len == 0);
     }
-    if (!m->failed && (!whole || m->bytes + bytes > server.config->client_query_buffer_limit)) {
+    if (!m->failed && (!whole || m->bytes + bytes > config->client_query_buffer_limit)) {
         reply_error(c, "The transaction is larger than client-query-buffer-limit");
         multi_fail(c);
         return true;
@@ -210,7 +211,7 @@ static bool exec_step(struct client *c, struct job *job, unsigned *budget) {
     }
     while (x->next != NULL) {
         job->runnable = true;
-        if (*budget == 0 || client_unsent(c) > server.config->output_pause) break;
+        if (*budget == 0 || client_unsent(c) > config->output_pause) break;
         struct queued *q = x->next;
         x->next = q->next;
         --*budget;
@@ -241,7 +242,7 @@ static void exec_close(struct client *c, struct job *job) {
 
 /* 0: not there. */
 static uint64_t version_of(struct span key) {
-    const struct object *o = store_find(server.store, key);
+    const struct object *o = store_find(books, key);
     return o != NULL ? store_object_version(o) : 0;
 }
 

@@ -13,7 +13,7 @@
 unsigned notify_classes;
 
 void notify_apply(void) {
-    unsigned classes = server.config->notify_classes;
+    unsigned classes = config->notify_classes;
     notify_classes = classes & (NOTIFY_KEYSPACE | NOTIFY_KEYEVENT) ? classes : 0;
     above.relisten();
 }

@@ -201,7 +201,7 @@ void process_notify(const char *format, ...) {
 void process_crash_lines(void) {
     log_warning("Uptime: %llu s, role: %s, clients: %zu, heap: up to %llu bytes, commands: %llu, "
                 "configuration: %s",
-                (unsigned long long)((server.mono_ms - stats.start_mono_ms) / 1000),
+                (unsigned long long)((turn.mono_ms - stats.start_mono_ms) / 1000),
                 as_replica ? "replica" : "master", clients.n, (unsigned long long)stats.peak_memory,
                 (unsigned long long)stats.total_commands_processed, config_file());
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {

@@ -9,6 +9,7 @@
 #include "host/host.h"
 #include "transport/transport.h"
 #include "transport/uri.h"
+#include "front/embedded.h"
 
 /* --- addresses --- */
 
@@ -16,7 +17,7 @@
  * came to. */
 static void own_address(struct client *c, char *out, size_t size) {
     char local[128] = "";
-    const char *host = server.config->announce_host;
+    const char *host = config->announce_host;
     client_local(c, local, sizeof(local));
     char *colon = strrchr(local, ':');
     if (!host || !*host) {
@@ -42,11 +43,11 @@ static bool is_granted(const char *uri) {
 }
 
 static void reply_own_endpoints(struct client *c, bool direct) {
-    const char *shm = direct && server.host != NULL ? host_shm_uri(server.host) : NULL;
-    uint16_t port = server.host != NULL ? host_data_port(server.host) : 0;
+    const char *shm = direct && embedded.host != NULL ? host_shm_uri(embedded.host) : NULL;
+    uint16_t port = embedded.host != NULL ? host_data_port(embedded.host) : 0;
     reply_array(c, (size_t)(shm != NULL) + (port != 0));
     if (shm != NULL) reply_bulk_str(c, shm);
-    if (port != 0) reply_own(c, span_str(host_data_scheme(server.host)), port);
+    if (port != 0) reply_own(c, span_str(host_data_scheme(embedded.host)), port);
 }
 
 /* A node on this machine that came over the loopback: others reach it where they reached us. */
@@ -89,10 +90,10 @@ static void own_key_free(struct own_key *k) {
 static bool own_key_get(uint32_t segment, const char *scheme, struct own_key *k) {
     struct host_segment_info info;
     *k = (struct own_key){0};
-    if (server.host == NULL) return false;
-    for (unsigned slot = 0; host_slot_get(server.host, slot, &info); slot++) {
+    if (embedded.host == NULL) return false;
+    for (unsigned slot = 0; host_slot_get(embedded.host, slot, &info); slot++) {
         if (info.segment_epoch == 0 || info.id != segment) continue;
-        tarn_status s = host_slot_key(server.host, slot, scheme, &k->uri, &k->key[0], &k->key[1]);
+        tarn_status s = host_slot_key(embedded.host, slot, scheme, &k->uri, &k->key[0], &k->key[1]);
         buf_append_char(&k->uri, '\0');
         if (s == TARN_OK) return true;
         own_key_free(k);
@@ -179,7 +180,7 @@ static bool tell_segment(const struct segment_walk *w, uint32_t id, const char *
                          struct span read_key, struct span write_key) {
     struct store_segment_info s;
     struct cluster_segment g;
-    if (!store_segment_get(server.store, id, &s) || !cluster_segment_get(id, &g)) return true;
+    if (!store_segment_get(books, id, &s) || !cluster_segment_get(id, &g)) return true;
     struct tarn_segment segment = {.id = id,
                                    .epoch = g.epoch,
                                    .size = s.size,
@@ -199,7 +200,7 @@ void reach_each_segment(const char *scheme,
                         bool (*each)(void *arg, const struct tarn_segment *segment), void *arg) {
     struct segment_walk w = {each, arg};
     struct host_segment_info info;
-    for (unsigned slot = 0; server.host != NULL && host_slot_get(server.host, slot, &info);
+    for (unsigned slot = 0; embedded.host != NULL && host_slot_get(embedded.host, slot, &info);
          slot++) {
         struct own_key k;
         if (info.segment_epoch == 0 || !own_key_get(info.id, scheme, &k)) continue;
@@ -229,7 +230,7 @@ void reach_each_report(const char *scheme,
     struct report_walk w = {each, arg};
     struct buf own = {NULL, 0, 0};
     bool more = true;
-    if (server.host != NULL) host_describe(server.host, scheme, &own);
+    if (embedded.host != NULL) host_describe(embedded.host, scheme, &own);
     if (own.len > 0) more = each(arg, "", core_machine(), 0, span_of(own.data, own.len));
     buf_free(&own);
     if (more) cluster_each_report(scheme, node_report, &w);

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "cluster/cluster.h"
 #include "front/client.h"
+#include "front/embedded.h"
 
 #define NAMES_MAX 3u /* of nodes in one text */
 
@@ -41,10 +42,10 @@ static unsigned sort_of(const struct store_segment_info *s, const struct cluster
 }
 
 static void sort_segments(struct sort sorts[SORTS]) {
-    for (uint32_t id = 0; id < store_segment_limit(server.store); id++) {
+    for (uint32_t id = 0; id < store_segment_limit(books); id++) {
         struct store_segment_info s;
         struct cluster_segment g;
-        if (!store_segment_get(server.store, id, &s) || s.tier != STORE_TIER_MEMORY) continue;
+        if (!store_segment_get(books, id, &s) || s.tier != STORE_TIER_MEMORY) continue;
         if (!cluster_segment_get(id, &g)) continue;
         sort_add(&sorts[sort_of(&s, &g)], g.embedded ? "this server" : g.node);
     }
@@ -111,7 +112,7 @@ static void say_part(struct buf *out, uint64_t bytes, const char *what) {
 /* Of what is used, all that an eviction does not free. */
 static void say_held(struct buf *out, const struct store_room *room) {
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     uint64_t held = room->used - min_u64(room->used, room->evictable);
     uint64_t awaiting = min_u64(room->awaiting, held);
     held -= awaiting;
@@ -129,7 +130,7 @@ static void say_held(struct buf *out, const struct store_room *room) {
 }
 
 static void say_full(struct buf *out, uint64_t size, const struct store_room *room) {
-    const char *more = server.host != NULL ? "raise pool-size" : "add a node";
+    const char *more = embedded.host != NULL ? "raise pool-size" : "add a node";
     if (size > room->largest) {
         buf_printf(out,
                    "a value lies in one segment, and the largest of %" PRIu32 " has %" PRIu64
@@ -137,7 +138,7 @@ static void say_full(struct buf *out, uint64_t size, const struct store_room *ro
                    room->up, room->largest);
         return;
     }
-    if (store_policy_keeps(server.store)) {
+    if (store_policy_keeps(books)) {
         buf_printf(out,
                    "%" PRIu64 " of %" PRIu64
                    " are free, and nothing leaves to make room: eviction-policy is noeviction",
@@ -159,7 +160,7 @@ static void say_full(struct buf *out, uint64_t size, const struct store_room *ro
 void refusal_no_room(struct client *c, const char *code, uint64_t size) {
     struct store_room room;
     struct buf why = {NULL, 0, 0};
-    store_get_room(server.store, &room);
+    store_get_room(books, &room);
     if (room.up > 0)
         say_full(&why, size, &room);
     else if (room.others > 0)
@@ -184,7 +185,7 @@ static void say_share(struct client *c, const struct store_pin_share *share) {
 
 void refusal_pin(struct client *c, struct span key, uint64_t owner) {
     struct store_pin_share share;
-    if (store_pin_refused(server.store, key, STORE_PIN_OBJECT, owner, &share))
+    if (store_pin_refused(books, key, STORE_PIN_OBJECT, owner, &share))
         say_share(c, &share);
     else
         reply_status(c, TARN_EQUOTA, NULL);
@@ -192,7 +193,7 @@ void refusal_pin(struct client *c, struct span key, uint64_t owner) {
 
 static const char *quota_reason(const struct store_quota *q, uint64_t more) {
     if (more > q->limit) return "that is more than all of it";
-    if (store_policy_keeps(server.store)) return "nothing leaves, as eviction-policy is noeviction";
+    if (store_policy_keeps(books)) return "nothing leaves, as eviction-policy is noeviction";
     return "what is there is leased, hard-pinned or not copied to its disk yet, and cannot be "
            "evicted";
 }
@@ -201,11 +202,11 @@ void refusal_quota(struct client *c, const struct refusal_put *put) {
     struct store_quota q;
     struct store_pin_share share;
     uint64_t bytes = put->size <= STORE_INLINE_MAX ? 0 : put->size * put->replicas;
-    if (put->pinned_hard && store_pin_refused(server.store, put->key, bytes, put->owner, &share)) {
+    if (put->pinned_hard && store_pin_refused(books, put->key, bytes, put->owner, &share)) {
         say_share(c, &share);
         return;
     }
-    if (!store_quota_of(server.store, put->key, &q)) { /* gone since */
+    if (!store_quota_of(books, put->key, &q)) { /* gone since */
         reply_status(c, TARN_EQUOTA, NULL);
         return;
     }

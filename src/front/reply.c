@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "front/client.h"
+#include "config/config.h"
 
 /* Values up to this length are copied: cheaper than a hold and a longer writev. */
 #define COPY_MAX (16u * 1024)
@@ -111,7 +112,7 @@ void reply_pool(struct client *c, const struct span *pieces, size_t n, struct st
     resp_write_bulk_header(b, len);
     if (len <= COPY_MAX) {
         for (size_t i = 0; i < n; i++) buf_append(b, pieces[i].data, pieces[i].len);
-        if (hold != NULL) store_unhold(server.store, &hold);
+        if (hold != NULL) store_unhold(books, &hold);
     } else {
         struct out_insert *in = client_out_insert(c);
         memcpy(in->piece, pieces, n * sizeof(*pieces));
@@ -236,7 +237,7 @@ void reply_syntax(struct client *c) {
 
 bool arg_bind(struct client *c, void *options) {
     char error[WIRE_ERROR_SIZE];
-    struct wire_limits limits = {server.config->max_batch_keys, server.config->max_wait_ms};
+    struct wire_limits limits = {config->max_batch_keys, config->max_wait_ms};
     if (LIKELY(wire_bind(c->cmd->declared, c->argv, c->argc, &limits, options, error))) return true;
     reply_error(c, "%s", error);
     return false;

@@ -8,6 +8,7 @@
 #include "front/client.h"
 #include "front/families.h"
 #include "front/table.h"
+#include "config/config.h"
 
 #define ARGS_MAX 32u
 #define ARG_MAX  128u
@@ -58,7 +59,7 @@ static char *argument(const struct client *c, const struct table_secrets *secret
 }
 
 void slowlog_trim(void) {
-    size_t max = (size_t)server.config->slowlog_max_len, n = 0;
+    size_t max = (size_t)config->slowlog_max_len, n = 0;
     struct entry **at = &newest;
     while (*at != NULL && n < max) at = &(*at)->next, n++;
     while (*at != NULL) {
@@ -70,15 +71,15 @@ void slowlog_trim(void) {
 }
 
 void slowlog_note(struct client *c, uint64_t us) {
-    int64_t bound = server.config->slowlog_slower_than_us;
+    int64_t bound = config->slowlog_slower_than_us;
     if (bound < 0 || us < (uint64_t)bound || c->cmd->flags & CMD_SKIP_SLOWLOG ||
-        server.config->slowlog_max_len == 0)
+        config->slowlog_max_len == 0)
         return;
     size_t argc = c->argc < ARGS_MAX ? c->argc : ARGS_MAX;
     struct table_secrets secrets = table_secrets(c->argv, c->argc);
     struct entry *e = xcalloc(1, sizeof(*e) + argc * sizeof(char *));
     e->id = next_id++;
-    e->wall_s = server.wall_ms / 1000;
+    e->wall_s = turn.wall_ms / 1000;
     e->us = us;
     client_peer(c, e->peer, sizeof(e->peer));
     e->name = xstrdup(c->io->name != NULL ? c->io->name : "");

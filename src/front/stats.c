@@ -20,12 +20,12 @@ struct stats stats;
 const struct figure stats_figures[] = {STATS_FIGURES(ROW){.name = NULL}};
 
 static void sample(struct stats_rate *r, uint64_t count) {
-    uint64_t ms = server.mono_ms - r->last_ms;
+    uint64_t ms = turn.mono_ms - r->last_ms;
     if (ms < SAMPLE_MS) return;
     uint64_t grown = count >= r->last_count ? count - r->last_count : 0;
     r->sample[r->next++ % STATS_SAMPLES] = grown * 1000 / ms;
     r->last_count = count;
-    r->last_ms = server.mono_ms;
+    r->last_ms = turn.mono_ms;
 }
 
 void stats_sample(void) {
@@ -49,15 +49,15 @@ void stats_reset(void) {
     stats.peak_memory = stats_used_memory();
     table_stat_reset();
     reply_errorstats_reset();
-    store_stats_reset(server.store);
+    store_stats_reset(books);
     cluster_figures_reset();
 }
 
 /* Records and blocks lie in memory that the books map themselves, past the allocator. */
 static uint64_t mapped_memory(void) {
-    if (server.store == NULL) return 0;
+    if (books == NULL) return 0;
     struct store_stats s;
-    store_get_stats(server.store, &s);
+    store_get_stats(books, &s);
     return s.mem_books_records + s.mem_books_blocks;
 }
 

@@ -5,6 +5,7 @@
 #include "front/above.h"
 #include "front/table.h"
 #include "front/watch.h"
+#include "config/config.h"
 
 struct tracker {
     struct watcher watcher;
@@ -75,7 +76,7 @@ static void note(void *arg, struct cmd_key_ref key) {
 /* Before the first key of a command is noted, for all of them: what is told here comes before its
  * reply. */
 static void make_room(struct tracker *t, size_t n) {
-    size_t max = (size_t)server.config->tracking_table_max_keys;
+    size_t max = (size_t)config->tracking_table_max_keys;
     if (t->watcher.count + n > TRACKING_KEYS_MAX) tell_all(t);
     while (max != 0 && total > 0 && total + n > max) {
         if (hand == NULL) hand = first;

@@ -21,6 +21,7 @@
 #include "front/waiters.h"
 #include "front/watch.h"
 #include "host/host.h"
+#include "front/embedded.h"
 
 static bool leading; /* these books, since books_create or books_lead */
 
@@ -76,8 +77,7 @@ static void on_node(const char *name, enum cluster_node_state state) {
 }
 
 void books_relisten(void) {
-    if (leading)
-        store_listen(server.store, kv_events_listens() || notify_listens() || tracking_listens());
+    if (leading) store_listen(books, kv_events_listens() || notify_listens() || tracking_listens());
 }
 
 /* They decide from now on what there is. */
@@ -90,7 +90,7 @@ static void news_begin(void) {
 /* What goes with the books is no news. */
 static void news_end(void) {
     leading = false;
-    store_listen(server.store, false);
+    store_listen(books, false);
     kv_events_end();
     tracking_end();
 }
@@ -132,11 +132,12 @@ static uint64_t clock_id(void) {
 static bool on_put_close(void *arg, const struct store_put *put, const struct store_extent *x) {
     (void)arg;
     struct cluster_segment at;
-    if (server.host == NULL || !cluster_segment_get(x->segment, &at) || !at.embedded) return false;
+    if (embedded.host == NULL || !cluster_segment_get(x->segment, &at) || !at.embedded)
+        return false;
     struct location_grant grant = location_put_grant(put);
     struct grant g = location_grant_of(&grant);
     return host_put_close(
-        server.host, &g,
+        embedded.host, &g,
         &(struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length});
 }
 
@@ -150,7 +151,7 @@ bool books_create(bool following) {
                                                .segment_gone = on_segment_gone,
                                                .effect = effects_note,
                                                .news = on_news};
-    const struct config *c = server.config;
+    const struct config *c = config;
     struct store_config sc;
     store_config_init(&sc);
     core_store_config(c, &sc);
@@ -159,23 +160,22 @@ bool books_create(bool following) {
         server.master_epoch = new_epoch(0, false);
         sc.first_version = first_version();
     }
-    server.store = store_create(&sc, &events, config_policy_name(c), config_allocator_name(c),
-                                server.mono_ms, server.wall_ms);
-    if (server.store == NULL ||
-        store_set_placement(server.store, config_placement_name(c)) != TARN_OK) {
+    books = store_create(&sc, &events, config_policy_name(c), config_allocator_name(c),
+                         turn.mono_ms, turn.wall_ms);
+    if (books == NULL || store_set_placement(books, config_placement_name(c)) != TARN_OK) {
         log_warning("The books could not be set up");
         return false;
     }
-    if (following) store_follow(server.store);
+    if (following) store_follow(books);
     uint8_t id[16];
     struct cluster_config cc;
     cluster_config_init(&cc);
     core_cluster_config(c, &cc);
-    struct cluster_options options = {.store = server.store,
+    struct cluster_options options = {.store = books,
                                       .master_epoch = server.master_epoch,
                                       .machine = core_machine(),
                                       .cluster_id = config_cluster_id(c, id) ? id : NULL,
-                                      .mono_ms = server.mono_ms,
+                                      .mono_ms = turn.mono_ms,
                                       .following = following,
                                       .effect = effects_note,
                                       .node_changed = on_node};
@@ -186,14 +186,14 @@ bool books_create(bool following) {
 }
 
 void books_destroy(void) {
-    if (server.store != NULL) news_end();
+    if (books != NULL) news_end();
     cluster_deinit();
-    store_destroy(&server.store);
+    store_destroy(&books);
 }
 
 void books_forget(void) {
     effects_turn();
-    store_tell(server.store, false); /* what goes now is no change of anything that stays */
+    store_tell(books, false); /* what goes now is no change of anything that stays */
     cluster_tell(false);
     books_destroy();
     bool made = books_create(true);
@@ -204,7 +204,7 @@ void books_step_down(void) {
     effects_turn();
     news_end();
     cluster_step_down();
-    store_step_down(server.store);
+    store_step_down(books);
     server.awaits_nodes = false;
 }
 
@@ -229,7 +229,7 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
         tarn_status s = effect_next(records, &kind, &record);
         *why_p = "a record is not whole";
         if (s == TARN_OK && kind < EFFECT_OTHERS)
-            s = store_effect_apply(server.store, record, why_p);
+            s = store_effect_apply(books, record, why_p);
         else if (s == TARN_OK && kind < (enum effect_kind)EFFECT_END)
             s = cluster_effect_apply(record, why_p);
         else if (s == TARN_OK && kind == (enum effect_kind)EFFECT_PUBLISH)
@@ -257,10 +257,10 @@ static void lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
     o->alive = alive;
     o->leases_told = told;
     uint64_t began = clock_mono_ms();
-    if (store_count(server.store) >= MANY_OBJECTS)
+    if (store_count(books) >= MANY_OBJECTS)
         log_notice("Looking for the free space between %llu objects",
-                   (unsigned long long)store_count(server.store));
-    store_lead(server.store, o, &stats);
+                   (unsigned long long)store_count(books));
+    store_lead(books, o, &stats);
     cluster_lead(server.master_epoch, alive);
     server.awaits_nodes = cluster_awaits_nodes();
     log_notice("%llu objects are in the books, %llu without a CRC were dropped, %llu lay in "
@@ -298,7 +298,7 @@ static void append_end(struct buf *out, uint64_t objects) {
 void books_snapshot_begin(struct books_snapshot *x, struct buf *out) {
     unsigned one = 1;
     *x = (struct books_snapshot){0};
-    (void)store_snapshot_step(server.store, &x->store, append, out, &one);
+    (void)store_snapshot_step(books, &x->store, append, out, &one);
     cluster_snapshot(append, out);
 }
 
@@ -306,7 +306,7 @@ bool books_snapshot_step(struct books_snapshot *x, struct buf *out, unsigned *bu
     size_t before = out->len;
     while (!x->over && *budget > 0 && out->len - before < EFFECTS_BATCH_MAX) {
         unsigned some = *budget < 64 ? *budget : 64, left = some;
-        if (store_snapshot_step(server.store, &x->store, append, out, &left)) {
+        if (store_snapshot_step(books, &x->store, append, out, &left)) {
             append_end(out, x->store.objects);
             x->over = true;
         }

@@ -8,7 +8,7 @@
 #include "cluster/cluster.h"
 #include "store/effect.h"
 
-/* Makes server.store and the cluster, empty, by the configuration. following: they are made by
+/* Makes books and the cluster, empty, by the configuration. following: they are made by
  * books_apply and led by books_lead. false: logged. */
 bool books_create(bool following);
 /* Everything is forgotten, and there are empty books that follow. No client has a job, a hold, a

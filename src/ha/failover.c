@@ -11,6 +11,7 @@
 #include "front/families.h"
 #include "front/multi.h"
 #include "ha/replication.h"
+#include "front/embedded.h"
 
 #define FINISH_MS 1000u /* for writes that had begun before; then they are cut off */
 
@@ -77,8 +78,8 @@ static bool writes(const struct client *c) {
 
 /* What began before the pause is over. */
 static bool quiet(void) {
-    if (f.synced_ms == 0) f.synced_ms = server.mono_ms;
-    if (server.mono_ms - f.synced_ms >= FINISH_MS) return true;
+    if (f.synced_ms == 0) f.synced_ms = turn.mono_ms;
+    if (turn.mono_ms - f.synced_ms >= FINISH_MS) return true;
     for (const struct client *c = clients.head; c != NULL; c = c->io->all.next)
         if (writes(c)) return false;
     return true;
@@ -108,7 +109,7 @@ static void hand_over_to(const struct replica *r) {
 static void wait(void) {
     effects_turn();
     const struct replica *r = synced();
-    bool late = f.end_ms != 0 && server.mono_ms >= f.end_ms;
+    bool late = f.end_ms != 0 && turn.mono_ms >= f.end_ms;
     if (r != NULL && (late || quiet())) {
         hand_over_to(r);
     } else if (late && f.force) {
@@ -190,7 +191,7 @@ static const char *refusal(const struct options *o) {
     const struct replica *r;
     if (f.state != NONE) return "FAILOVER already in progress.";
     if (replication.replica) return "FAILOVER is not valid when server is a replica.";
-    if (server.host != NULL)
+    if (embedded.host != NULL)
         return "FAILOVER is not valid when server has a pool of its own, which would stay behind: "
                "start it "
                "with "
@@ -214,7 +215,7 @@ static void begin(const struct options *o) {
     f.state = WAITING;
     f.force = o->force;
     f.acked = true;
-    if (o->timeout_ms > 0) f.end_ms = server.mono_ms + (uint64_t)o->timeout_ms;
+    if (o->timeout_ms > 0) f.end_ms = turn.mono_ms + (uint64_t)o->timeout_ms;
     pause_set(PAUSE_BY_FAILOVER, PAUSE_WRITE, INT64_MAX);
 }
 

@@ -52,7 +52,7 @@ static void open_ring(void) {
     unsigned char random[KV_EPOCH_LEN / 2];
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(kv.epoch, sizeof(kv.epoch), random, sizeof(random));
-    kv.ring = event_ring_create(server.config->kv_events_size);
+    kv.ring = event_ring_create(config->kv_events_size);
 }
 
 static void close_ring(void) {
@@ -63,7 +63,7 @@ static void close_ring(void) {
 void kv_events_begin(void) {
     kv.leading = true;
     close_ring();
-    if (server.config->kv_events_size > 0) open_ring();
+    if (config->kv_events_size > 0) open_ring();
 }
 
 void kv_events_end(void) {
@@ -72,7 +72,7 @@ void kv_events_end(void) {
 }
 
 void kv_events_apply(void) {
-    uint64_t size = server.config->kv_events_size;
+    uint64_t size = config->kv_events_size;
     if (!kv.leading) return;
     if (size == 0) {
         close_ring();
@@ -153,10 +153,8 @@ static void put(struct writer *w, const void *data, size_t len) {
 }
 
 static void begin(struct writer *w, enum kind kind, struct span key, uint64_t size) {
-    w->head = (struct head){.wall_ms = server.wall_ms,
-                            .size = size,
-                            .key_len = (uint16_t)key.len,
-                            .kind = (uint8_t)kind};
+    w->head = (struct head){
+        .wall_ms = turn.wall_ms, .size = size, .key_len = (uint16_t)key.len, .kind = (uint8_t)kind};
     w->len = sizeof(w->head);
     put(w, key.data, key.len);
 }
@@ -175,7 +173,7 @@ static bool find_place(uint32_t segment, enum store_tier *tier_p, struct kv_plac
     struct cluster_segment at = {.node = ""};
     const char *name;
     uint32_t epoch;
-    if (!store_segment_label(server.store, segment, &name, tier_p, &epoch, up_p)) return false;
+    if (!store_segment_label(books, segment, &name, tier_p, &epoch, up_p)) return false;
     (void)cluster_segment_get(segment, &at); /* false: the segment's end is on its way */
     *p = (struct kv_place){tiers[*tier_p], span_str(at.node), span_str(name), epoch};
     return true;
@@ -201,7 +199,7 @@ static void put_replicas(struct writer *w, const struct object *o) {
         put_place(w, TIER_BOOKS, SPAN(""), SPAN(""), 0);
         return;
     }
-    store_object_replicas(server.store, o, &layout);
+    store_object_replicas(books, o, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++)
         put_segment(w, layout.replica[i].extent[0].segment);
 }
@@ -240,7 +238,7 @@ void kv_events_news(const struct store_news *n) {
     if (!kv.ring || kind < 0) return;
     const struct object *o = n->object;
     begin(&w, (enum kind)kind, o ? store_object_key(o) : SPAN(""),
-          o ? store_object_size(server.store, o) : 0);
+          o ? store_object_size(books, o) : 0);
     if (kind == KIND_PUT) put_replicas(&w, o);
     if (n->segment != STORE_SEGMENT_ANY) put_segment(&w, n->segment);
     add(&w);

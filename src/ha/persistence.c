@@ -28,6 +28,7 @@
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "persist/persist.h"
+#include "front/embedded.h"
 
 #define PENDING_MAX                                                                                \
     (UINT64_C(64) << 20) /* of the append-only file, when its disk does not take it */
@@ -61,25 +62,25 @@ static struct {
 } p = {.save_ok = true, .rewrite_ok = true};
 
 static void header_fill(struct persist_header *h) {
-    *h = (struct persist_header){.wall_ms = server.wall_ms, .master_epoch = server.master_epoch};
+    *h = (struct persist_header){.wall_ms = turn.wall_ms, .master_epoch = server.master_epoch};
     memcpy(h->cluster_id, cluster_id(), sizeof(h->cluster_id));
 }
 
 bool persistence_appends(void) {
-    return server.config->appendonly || server.config->pool_path[0] != '\0';
+    return config->appendonly || config->pool_path[0] != '\0';
 }
 
 /* appendfilename, in appenddirname where that is given. */
 static const char *append_path(void) {
     static char path[2 * PATH_MAX];
-    const struct config *c = server.config;
+    const struct config *c = config;
     snprintf(path, sizeof(path), "%s%s%s", c->appenddirname, c->appenddirname[0] != '\0' ? "/" : "",
              c->appendfilename);
     return path;
 }
 
 static bool make_append_directory(void) {
-    const char *dir = server.config->appenddirname;
+    const char *dir = config->appenddirname;
     if (dir[0] == '\0' || mkdir(dir, 0755) == 0 || errno == EEXIST) return true;
     int error = errno;
     log_warning("%s cannot be made: %s", dir, strerror(error));
@@ -93,7 +94,7 @@ static bool append_taken(unsigned patience_ms) {
     if (holder == NULL) return false;
     log_warning(
         "%s in %s is in use by another process%s. Each server needs a directory of its own: --dir",
-        append_path(), server.config->dir, holder);
+        append_path(), config->dir, holder);
     errno = EBUSY;
     return true;
 }
@@ -112,9 +113,9 @@ static void write_step(struct walk *k) {
 static bool walk_begin(struct walk *k, const char *path, bool incremental) {
     struct persist_header h;
     header_fill(&h);
-    h.packed = server.config->rdbcompression;
-    *k = (struct walk){.began_ms = server.mono_ms,
-                       .changes = store_changes(server.store),
+    h.packed = config->rdbcompression;
+    *k = (struct walk){.began_ms = turn.mono_ms,
+                       .changes = store_changes(books),
                        .packed = h.packed,
                        .incremental = incremental,
                        .sync_at = SYNC_BYTES};
@@ -166,7 +167,7 @@ static bool walk_all(struct walk *k, const char *path) {
     while (!k->told && !failed) {
         unsigned budget = 100000;
         walk_step(k, &budget, &failed);
-        uint64_t done = k->snapshot.store.objects, all = store_count(server.store);
+        uint64_t done = k->snapshot.store.objects, all = store_count(books);
         progress_say(&progress, done, all, "%llu of %llu objects", (unsigned long long)done,
                      (unsigned long long)all);
     }
@@ -198,7 +199,7 @@ static void append_note(bool always, bool syncing, uint64_t began_ns) {
 
 /* Behind every batch, so that what was acknowledged outlives this process. */
 static void append_flush(void) {
-    bool always = server.config->appendfsync == CONFIG_FSYNC_ALWAYS;
+    bool always = config->appendfsync == CONFIG_FSYNC_ALWAYS;
     uint64_t began = latency_begin();
     bool syncing = began != 0 && persist_syncing(p.append);
     tarn_status s = always ? persist_sync(p.append) : persist_flush(p.append);
@@ -254,8 +255,8 @@ const char *persistence_unwritten(void) {
 const char *persistence_refusal(void) {
     if (append_fails())
         return "MISCONF Errors writing to the AOF file: see the log; tarn tries again by itself";
-    bool rules = server.config->save.n > 0;
-    if (!p.save_ok && rules && !p.paused && server.config->stop_writes_on_save_error)
+    bool rules = config->save.n > 0;
+    if (!p.save_ok && rules && !p.paused && config->stop_writes_on_save_error)
         return "MISCONF The last snapshot could not be written, and save rules ask for one: see "
                "the log, "
                "mend it, BGSAVE";
@@ -276,7 +277,7 @@ static void rewrite_failed(int error) {
 static bool rewrite_begin(void) {
     p.rewrite_wanted = false;
     p.rewrite_ok = make_append_directory() && (p.append != NULL || !append_taken(0)) &&
-                   walk_begin(&p.rewrite, append_path(), server.config->aof_incremental_fsync);
+                   walk_begin(&p.rewrite, append_path(), config->aof_incremental_fsync);
     if (p.rewrite_ok)
         log_notice("The append-only file is written anew");
     else
@@ -285,7 +286,7 @@ static bool rewrite_begin(void) {
 }
 
 static void rewrite_over(bool ok) {
-    p.rewrite_took_ms = server.mono_ms - p.rewrite.began_ms;
+    p.rewrite_took_ms = turn.mono_ms - p.rewrite.began_ms;
     p.rewrite_ok = ok;
     if (!ok) {
         int error = errno;
@@ -335,24 +336,23 @@ static bool rewrite_turn(unsigned *budget) {
 
 static bool save_begin(void) {
     p.save_wanted = false;
-    p.save_tried_ms = server.mono_ms;
-    p.save_ok =
-        walk_begin(&p.save, server.config->dbfilename, server.config->save_incremental_fsync);
+    p.save_tried_ms = turn.mono_ms;
+    p.save_ok = walk_begin(&p.save, config->dbfilename, config->save_incremental_fsync);
     return p.save_ok;
 }
 
 static void save_over(bool ok) {
     p.save_ok = ok;
-    p.save_took_ms = server.mono_ms - p.save.began_ms;
+    p.save_took_ms = turn.mono_ms - p.save.began_ms;
     if (ok) {
         p.saves++;
         p.saved_changes = p.save.changes;
-        p.saved_at_s = server.wall_ms / 1000;
-        log_notice("%s is saved: %llu objects, %llu bytes", server.config->dbfilename,
+        p.saved_at_s = turn.wall_ms / 1000;
+        log_notice("%s is saved: %llu objects, %llu bytes", config->dbfilename,
                    (unsigned long long)p.save.snapshot.store.objects,
                    (unsigned long long)persist_size(p.save.w));
     } else {
-        log_warning("%s could not be saved: %s", server.config->dbfilename, strerror(errno));
+        log_warning("%s could not be saved: %s", config->dbfilename, strerror(errno));
     }
     walk_end(&p.save);
 }
@@ -369,7 +369,7 @@ static bool save_turn(unsigned *budget) {
 /* All at once; the loop waits. */
 static bool save_now(void) {
     if (p.save.w == NULL && !save_begin()) return false;
-    bool ok = walk_all(&p.save, server.config->dbfilename);
+    bool ok = walk_all(&p.save, config->dbfilename);
     save_over(ok && persist_publish(p.save.w) == TARN_OK);
     return p.save_ok;
 }
@@ -385,17 +385,17 @@ bool persistence_turn(unsigned *budget) {
 }
 
 static bool save_due(void) {
-    const struct config_save *s = &server.config->save;
-    uint64_t changes = store_changes(server.store) - p.saved_changes;
-    uint64_t seconds = server.wall_ms / 1000 - min_u64(p.saved_at_s, server.wall_ms / 1000);
-    if (!p.save_ok && server.mono_ms - p.save_tried_ms < 5000) return false;
+    const struct config_save *s = &config->save;
+    uint64_t changes = store_changes(books) - p.saved_changes;
+    uint64_t seconds = turn.wall_ms / 1000 - min_u64(p.saved_at_s, turn.wall_ms / 1000);
+    if (!p.save_ok && turn.mono_ms - p.save_tried_ms < 5000) return false;
     for (size_t i = 0; i < s->n; i++)
         if (changes >= s->rule[i].changes && seconds >= s->rule[i].seconds) return true;
     return false;
 }
 
 static bool rewrite_due(void) {
-    const struct config *c = server.config;
+    const struct config *c = config;
     if (p.rewrite_wanted) return true;
     if (p.append == NULL || c->aof_rewrite_percentage == 0) return false;
     uint64_t size = persist_size(p.append);
@@ -412,13 +412,13 @@ void persistence_cron(void) {
         append_flush();
     }
     if (p.append != NULL && p.append_errno != 0) append_flush();
-    bool second = server.mono_ms - p.synced_ms >= 1000;
-    if (p.append != NULL && second && server.config->appendfsync == CONFIG_FSYNC_EVERYSEC &&
-        !(server.config->no_fsync_on_rewrite && (p.rewrite.w != NULL || p.save.w != NULL))) {
-        p.synced_ms = server.mono_ms;
+    bool second = turn.mono_ms - p.synced_ms >= 1000;
+    if (p.append != NULL && second && config->appendfsync == CONFIG_FSYNC_EVERYSEC &&
+        !(config->no_fsync_on_rewrite && (p.rewrite.w != NULL || p.save.w != NULL))) {
+        p.synced_ms = turn.mono_ms;
         persist_sync_later(p.append);
     }
-    bool rest = p.rewrite_ok || server.mono_ms - p.rewrite.began_ms >= RETRY_MS;
+    bool rest = p.rewrite_ok || turn.mono_ms - p.rewrite.began_ms >= RETRY_MS;
     if (persistence_appends() && p.rewrite.w == NULL && rest && rewrite_due()) rewrite_begin();
     if (p.save.w == NULL && (p.save_wanted || save_due())) save_begin();
 }
@@ -465,7 +465,7 @@ void persistence_pause(void) {
 
 void persistence_resume(void) {
     p.paused = false;
-    p.saved_changes = store_changes(server.store);
+    p.saved_changes = store_changes(books);
     if (p.begun && persistence_appends() && p.append == NULL) p.rewrite_wanted = !rewrite_begin();
 }
 
@@ -487,7 +487,7 @@ static tarn_status load_record(void *arg, unsigned kind, struct span record) {
 static void load_progress(void *arg, uint64_t bytes, uint64_t of) {
     progress_say(&((struct loading *)arg)->progress, bytes, of, "%llu of %llu MiB, %llu objects",
                  (unsigned long long)(bytes >> 20), (unsigned long long)(of >> 20),
-                 (unsigned long long)store_count(server.store));
+                 (unsigned long long)store_count(books));
 }
 
 static bool say_damage(const char *path, const struct persist_found *f, tarn_status s,
@@ -516,7 +516,7 @@ static bool load_file(const char *path, struct persist_found *f) {
     tarn_status s = persist_read(path, &v, f);
     if (s != TARN_OK) return say_damage(path, f, s, l.why);
     if (f->header.master_epoch > server.master_epoch) server.master_epoch = f->header.master_epoch;
-    p.loaded_objects = store_count(server.store);
+    p.loaded_objects = store_count(books);
     p.load_took_ms = clock_mono_ms() - began;
     log_notice("%llu objects from %s in %llu ms", (unsigned long long)p.loaded_objects, path,
                (unsigned long long)p.load_took_ms);
@@ -534,13 +534,13 @@ static bool there(const char *path) {
 }
 
 bool persistence_load(bool *loaded_p) {
-    const char *append = append_path(), *dump = server.config->dbfilename;
+    const char *append = append_path(), *dump = config->dbfilename;
     struct persist_found f;
     *loaded_p = false;
     if (persistence_appends() && there(append)) {
         if (append_taken(HOLDER_PATIENCE_MS)) return false;
         if (!load_file(append, &f)) return false;
-        if (f.torn && !server.config->aof_load_truncated) {
+        if (f.torn && !config->aof_load_truncated) {
             log_warning(
                 "%s ends in the middle of a record: %llu bytes are too many. aof-load-truncated is "
                 "no, so this is looked at "
@@ -567,7 +567,7 @@ bool persistence_load(bool *loaded_p) {
 }
 
 bool persistence_there(void) {
-    return there(server.config->dbfilename);
+    return there(config->dbfilename);
 }
 
 bool persistence_complete(bool append, const char **why_p) {
@@ -585,7 +585,7 @@ bool persistence_complete(bool append, const char **why_p) {
 
 bool persistence_load_again(bool append) {
     struct persist_found f;
-    const char *path = append ? append_path() : server.config->dbfilename;
+    const char *path = append ? append_path() : config->dbfilename;
     if (!load_file(path, &f)) return false;
     if (!append) return true;
     if (persist_open(path, f.whole, &p.append) != TARN_OK)
@@ -597,8 +597,8 @@ bool persistence_load_again(bool append) {
 
 bool persistence_begin(void) {
     p.begun = true;
-    p.saved_at_s = server.wall_ms / 1000;
-    p.saved_changes = store_changes(server.store);
+    p.saved_at_s = turn.wall_ms / 1000;
+    p.saved_changes = store_changes(books);
     if (!persistence_appends() || p.append != NULL) return true;
     /* Nothing is acknowledged before there is a file. */
     if (!rewrite_begin()) return false;
@@ -609,8 +609,8 @@ bool persistence_end(enum persistence_last last) {
     bool ok = true;
     if (!p.begun || p.paused || p.ended) return true;
     effects_turn();
-    bool save = last == PERSISTENCE_SAVE ||
-                (last == PERSISTENCE_AS_CONFIGURED && server.config->save.n > 0);
+    bool save =
+        last == PERSISTENCE_SAVE || (last == PERSISTENCE_AS_CONFIGURED && config->save.n > 0);
     if (save) ok = save_now();
     if (p.append == NULL && p.rewrite.w != NULL && persistence_appends())
         ok = rewrite_now() && ok; /* else there would be none */
@@ -688,21 +688,21 @@ void cmd_lastsave(struct client *c) {
 void info_write_persistence(struct figure_walk *f) {
     /* A file is loaded before anybody can ask. */
     FIGURE(f, GAUGE, loading, "1: books or memory are being made ready",
-           replication_loading() || server.populating.on);
-    if (server.populating.on) {
-        uint64_t total = max_u64(server.populating.total, 1);
+           replication_loading() || embedded.populating.on);
+    if (embedded.populating.on) {
+        uint64_t total = max_u64(embedded.populating.total, 1);
         FIGURE(f, SECONDS, loading_start_time, "the time of day when it began",
-               server.populating.began_s);
+               embedded.populating.began_s);
         FIGURE(f, BYTES, loading_total_bytes, "of the pool", total);
-        FIGURE(f, BYTES, loading_loaded_bytes, "... ready so far", server.populating.done);
+        FIGURE(f, BYTES, loading_loaded_bytes, "... ready so far", embedded.populating.done);
         FIGURE(f, POINTS, loading_loaded_perc, "... of all",
-               (double)server.populating.done * 100 / (double)total);
+               (double)embedded.populating.done * 100 / (double)total);
         FIGURE(f, SECONDS, loading_eta_seconds, "... until all is, about",
-               (server.populating.left_ms + 999) / 1000);
+               (embedded.populating.left_ms + 999) / 1000);
     }
     FIGURE(f, GAUGE, async_loading, "1: another server's books are coming", p.paused);
     FIGURE(f, GAUGE, rdb_changes_since_last_save, "changes of the books",
-           store_changes(server.store) - p.saved_changes);
+           store_changes(books) - p.saved_changes);
     FIGURE(f, GAUGE, rdb_bgsave_in_progress, "1: a snapshot is being written", p.save.w != NULL);
     FIGURE(f, SECONDS, rdb_last_save_time, "the time of day of the last one", p.saved_at_s);
     FIGURE(f, TEXT, rdb_last_bgsave_status, "ok, err", p.save_ok ? "ok" : "err");

@@ -45,7 +45,7 @@ static const char *reload(const struct reload *r, const struct client *asker) {
     persistence_pause();
     replication_drop_work();
     effects_turn();
-    store_tell(server.store, false); /* what goes now is no change */
+    store_tell(books, false); /* what goes now is no change */
     cluster_tell(false);
     books_destroy();
     if (!persistence_load_again(r->append)) give_up("the file of the books");

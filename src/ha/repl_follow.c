@@ -16,6 +16,7 @@
 #include "inband/remote.h"
 #include "inband/replica_check.h"
 #include "ha/replication.h"
+#include "config/config.h"
 
 struct replication replication;
 static char next_id[REPL_ID_LEN + 1]; /* of the snapshot under way */
@@ -72,7 +73,7 @@ static void step_down(void) {
     replication_drop_work();
     books_step_down();
     log_notice("These books follow from now on; %llu objects stay until the master's are here",
-               (unsigned long long)store_count(server.store));
+               (unsigned long long)store_count(books));
 }
 
 /* The books are whole: files are of them from now on. */
@@ -100,7 +101,7 @@ static void on_full(void *arg, const char *id, uint64_t offset) {
 
 static tarn_status on_records(void *arg, struct span records, bool *end_p, const char **why_p) {
     tarn_status s = books_apply(records, end_p, why_p);
-    if (s != TARN_OK && server.config->propagation_error != CONFIG_PROPAGATION_IGNORE) {
+    if (s != TARN_OK && config->propagation_error != CONFIG_PROPAGATION_IGNORE) {
         log_warning("What the master said cannot be applied: %s. propagation-error-behavior asks "
                     "to end here",
                     *why_p);
@@ -110,8 +111,7 @@ static tarn_status on_records(void *arg, struct span records, bool *end_p, const
     effects_pass(records);
     replication_feed_walks(records);
     if (replication.partial)
-        progress_say(&syncing, 0, 0, "%llu objects so far",
-                     (unsigned long long)store_count(server.store));
+        progress_say(&syncing, 0, 0, "%llu objects so far", (unsigned long long)store_count(books));
     return TARN_OK;
 }
 
@@ -123,7 +123,7 @@ static void on_synced(void *arg, uint64_t offset) {
     replication.partial = false;
     write_again();
     log_notice("MASTER <-> REPLICA sync: Finished with success: %llu objects, offset %llu",
-               (unsigned long long)store_count(server.store), (unsigned long long)offset);
+               (unsigned long long)store_count(books), (unsigned long long)offset);
 }
 
 static void on_resumed(void *arg, const char *id) {
@@ -160,7 +160,7 @@ static const struct repl_link_ops link_ops = {.wanted = on_wanted,
                                               .asked_to_lead = on_asked_to_lead};
 
 static struct repl_link_config link_config(void) {
-    const struct config *c = server.config;
+    const struct config *c = config;
     /* The port that this one's replicas and Sentinels should use. */
     uint16_t port = c->tls_replication && core_endpoints.tls_port != 0 ? core_endpoints.tls_port
                                                                        : core_endpoints.port;
@@ -176,18 +176,18 @@ static struct repl_link_config link_config(void) {
 }
 
 static void open_link(void) {
-    struct repl_link_config config = link_config();
-    config.lead = failover_under_way();
-    config.suspect_below = store_suspect_below(server.store);
-    replication.link = repl_link_open(core_loop(), &config, &link_ops, NULL, server.mono_ms);
-    repl_link_cron(replication.link, server.mono_ms);
+    struct repl_link_config to = link_config();
+    to.lead = failover_under_way();
+    to.suspect_below = store_suspect_below(books);
+    replication.link = repl_link_open(core_loop(), &to, &link_ops, NULL, turn.mono_ms);
+    repl_link_cron(replication.link, turn.mono_ms);
 }
 
 /* --- roles --- */
 
 /* For CONFIG GET and REWRITE. host NULL: none. */
 static void set_option(const char *host, uint16_t port) {
-    struct config_list *l = &server.config->replicaof;
+    struct config_list *l = &config->replicaof;
     char text[8];
     while (l->n > 0) free(l->word[--l->n]);
     if (host == NULL) return;
@@ -221,7 +221,7 @@ void replication_follow(const char *host, uint16_t port, uint64_t asked_by) {
     replicas_drop_all("this server is becoming a replica");
     replication_free_backlog();
     log_set_role('S');
-    process_role(server.config, replication.replica);
+    process_role(config, replication.replica);
 }
 
 void replication_hand_over(const char *host, uint16_t port) {
@@ -233,7 +233,7 @@ void replication_hand_over(const char *host, uint16_t port) {
     replication.getack = false;
     replication_listen();
     log_set_role('S');
-    process_role(server.config, replication.replica);
+    process_role(config, replication.replica);
     open_link();
 }
 
@@ -254,10 +254,10 @@ static void lead(bool handed_over, uint64_t suspect_below) {
         repl_history_renew(&replication.history);
     replicas_drop_all("the stream has a new id");
     replication.replica = replication.synced = false;
-    replication.alone_since_ms = server.mono_ms;
+    replication.alone_since_ms = turn.mono_ms;
     replication_listen();
     log_set_role('M');
-    process_role(server.config, replication.replica);
+    process_role(config, replication.replica);
     if (handed_over)
         books_take_over(suspect_below);
     else if (!replication.steps_down)
@@ -280,14 +280,14 @@ void replication_take_over(uint64_t suspect_below) {
 /* --- the whole --- */
 
 void replication_init(void) {
-    const struct config_list *l = &server.config->replicaof;
+    const struct config_list *l = &config->replicaof;
     uint64_t port = 0;
     repl_history_renew(&replication.history);
-    replication.alone_since_ms = server.mono_ms;
+    replication.alone_since_ms = turn.mono_ms;
     if (l->n != 2 || !span_to_u64(span_str(l->word[1]), &port)) return;
     char *host = xstrdup(l->word[0]);
     replication.replica = true;
-    process_role(server.config, true);
+    process_role(config, true);
     set_master(host, (uint16_t)port);
     free(host);
     log_set_role('S');
@@ -308,7 +308,7 @@ void replication_deinit(void) {
 }
 
 void replication_cron(void) {
-    if (replication.link != NULL) repl_link_cron(replication.link, server.mono_ms);
+    if (replication.link != NULL) repl_link_cron(replication.link, turn.mono_ms);
     replicas_cron();
 }
 
@@ -332,10 +332,10 @@ void replication_settle(void) {
 
 bool replication_apply_config(const char **why_p) {
     if (replication.link != NULL) {
-        struct repl_link_config config = link_config();
-        repl_link_reconfigure(replication.link, &config);
+        struct repl_link_config to = link_config();
+        repl_link_reconfigure(replication.link, &to);
     }
-    if (repl_backlog_resize(&replication.backlog, server.config->repl_backlog_size)) return true;
+    if (repl_backlog_resize(&replication.backlog, config->repl_backlog_size)) return true;
     *why_p = "there is not so much memory";
     return false;
 }

@@ -13,6 +13,7 @@
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "front/table.h"
+#include "config/config.h"
 
 #define PUSH_CHECK (1024u * 1024)
 #define WALK_AHEAD (1024u * 1024) /* unsent bytes with which a snapshot waits for its reader */
@@ -74,7 +75,7 @@ void replication_listen(void) {
 }
 
 void replication_create_backlog(void) {
-    uint64_t size = server.config->repl_backlog_size;
+    uint64_t size = config->repl_backlog_size;
     if (replication.backlog.ring == NULL) {
         repl_backlog_create(&replication.backlog, size);
         if (replication.backlog.size < size)
@@ -122,12 +123,12 @@ static void describe(const struct replica *r, char out[96]) {
 }
 
 uint64_t replica_lag_s(const struct replica *r) {
-    return (server.mono_ms - r->ack_ms) / 1000;
+    return (turn.mono_ms - r->ack_ms) / 1000;
 }
 
 static void count_good(void) {
     size_t good = 0;
-    uint64_t max_s = (uint64_t)server.config->min_replicas_max_lag_s;
+    uint64_t max_s = (uint64_t)config->min_replicas_max_lag_s;
     for (struct replica *r = replication.replicas; r != NULL; r = r->next)
         good += r->state == REPLICA_ONLINE && (max_s == 0 || replica_lag_s(r) <= max_s);
     replication.good = good;
@@ -137,16 +138,16 @@ static void go_online(struct replica *r) {
     char name[96];
     describe(r, name);
     r->state = REPLICA_ONLINE;
-    r->ack_ms = server.mono_ms;
+    r->ack_ms = turn.mono_ms;
     replication.online++;
     count_good();
     log_notice("Synchronization with replica %s succeeded", name);
 }
 
 static void begin(struct replica *r) {
-    if (server.config->repl_disable_tcp_nodelay) net_delay(r->client->io->watch.fd);
+    if (config->repl_disable_tcp_nodelay) net_delay(r->client->io->watch.fd);
     r->client->io->flags |= CLIENT_REPLICA;
-    r->moved_ms = r->ack_ms = server.mono_ms;
+    r->moved_ms = r->ack_ms = turn.mono_ms;
     list_in(r);
 }
 
@@ -160,7 +161,7 @@ void replica_gone(struct client *c) {
         list_out(r);
         if (r->state == REPLICA_ONLINE) replication.online--;
         if (r->state == REPLICA_SYNCING) replication.syncing--;
-        replication.alone_since_ms = server.mono_ms;
+        replication.alone_since_ms = turn.mono_ms;
         if (!(c->io->flags & CLIENT_CLOSE_AFTER_REPLY))
             log_notice("Connection with replica %s lost.", name);
         count_good();
@@ -193,7 +194,7 @@ static bool sync_step(struct client *c, struct job *job, unsigned *budget) {
     replication.syncing--;
     log_notice("A snapshot of %llu objects has been written for a replica in %llu ms",
                (unsigned long long)r->walk.store.objects,
-               (unsigned long long)(server.mono_ms - r->began_ms));
+               (unsigned long long)(turn.mono_ms - r->began_ms));
     go_online(r);
     return true;
 }
@@ -214,7 +215,7 @@ static void sync_full(struct client *c, struct replica *r) {
     replication.syncing++;
     begin(r);
     r->state = REPLICA_SYNCING;
-    r->began_ms = server.mono_ms;
+    r->began_ms = turn.mono_ms;
     repl_new_mark(r->mark);
     snprintf(text, sizeof(text), "+FULLRESYNC %s %llu\r\n$EOF:%s\r\n", replication.history.id,
              (unsigned long long)replication.history.offset, r->mark);
@@ -340,7 +341,7 @@ static void on_ack(struct client *c, struct span value) {
     if (!(c->io->flags & CLIENT_REPLICA) || r->state != REPLICA_ONLINE ||
         !span_to_u64(value, &offset))
         return;
-    r->ack_ms = server.mono_ms;
+    r->ack_ms = turn.mono_ms;
     if (offset <= r->ack_offset || offset > replication.history.offset) return;
     r->ack_offset = offset;
     waits_wake();
@@ -397,13 +398,13 @@ void cmd_replconf(struct client *c) {
 
 static void check(struct replica *r) {
     struct client *c = r->client;
-    uint64_t limit_ms = (uint64_t)server.config->repl_timeout_s * 1000;
+    uint64_t limit_ms = (uint64_t)config->repl_timeout_s * 1000;
     if (c->io->bytes_out != r->moved_bytes || client_unsent(c) == 0) {
         r->moved_bytes = c->io->bytes_out;
-        r->moved_ms = server.mono_ms;
+        r->moved_ms = turn.mono_ms;
     }
     uint64_t since_ms = r->state == REPLICA_ONLINE ? r->ack_ms : r->moved_ms;
-    if (server.mono_ms - since_ms <= limit_ms || c->io->flags & CLIENT_CLOSE_SOON) return;
+    if (turn.mono_ms - since_ms <= limit_ms || c->io->flags & CLIENT_CLOSE_SOON) return;
     char name[96];
     describe(r, name);
     log_warning("Disconnecting timedout replica %s (repl-timeout)", name);
@@ -414,14 +415,14 @@ void replicas_cron(void) {
     for (struct replica *r = replication.replicas; r != NULL; r = r->next) check(r);
     count_good();
     if (replication.backlog.ring == NULL || replication.replica) return;
-    if (replication.online > 0 && server.mono_ms >= replication.ping_ms) {
+    if (replication.online > 0 && turn.mono_ms >= replication.ping_ms) {
         effects_turn();
         replication_feed(REPL_PING);
-        replication.ping_ms = server.mono_ms + (uint64_t)server.config->repl_ping_period_s * 1000;
+        replication.ping_ms = turn.mono_ms + (uint64_t)config->repl_ping_period_s * 1000;
     }
-    uint64_t ttl_ms = (uint64_t)server.config->repl_backlog_ttl_s * 1000;
+    uint64_t ttl_ms = (uint64_t)config->repl_backlog_ttl_s * 1000;
     if (replication.replicas != NULL || ttl_ms == 0 ||
-        server.mono_ms - replication.alone_since_ms < ttl_ms)
+        turn.mono_ms - replication.alone_since_ms < ttl_ms)
         return;
     log_notice("Replication backlog freed after %llu seconds without connected replicas.",
                (unsigned long long)ttl_ms / 1000);

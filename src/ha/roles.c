@@ -11,6 +11,8 @@
 #include "front/multi.h"
 #include "ha/replication.h"
 #include "front/table.h"
+#include "front/embedded.h"
+#include "config/config.h"
 
 typedef unsigned long long ull;
 
@@ -31,7 +33,7 @@ static const char *refuse_replica(const struct client *c, const struct cmd *cmd,
     if (replication_loading() && !(flags & CMD_LOADING))
         return "-LOADING tarn is loading the books from its master";
     bool up = replication.link != NULL && repl_link_state(replication.link) == REPL_LINK_STREAMING;
-    if (!up && !server.config->replica_serve_stale_data && !(flags & CMD_STALE))
+    if (!up && !config->replica_serve_stale_data && !(flags & CMD_STALE))
         return "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
     if (!(flags & (CMD_WRITE | CMD_MASTER)) && !(cmd->id == WIRE_prefixlen && takes_lease(c)))
         return NULL;
@@ -47,7 +49,7 @@ struct away {
 };
 static void note_away(void *arg, struct cmd_key_ref key) {
     struct away *a = arg;
-    a->found = a->found || store_is_away(server.store, a->argv[key.index]);
+    a->found = a->found || store_is_away(books, a->argv[key.index]);
 }
 
 /* A miss would be forgotten work: the node is about to come. */
@@ -71,7 +73,7 @@ static bool reads_in_band(const struct client *c, const struct cmd *cmd) {
 
 bool replication_is_early(const struct client *c, const struct cmd *cmd) {
     if (replication.replica) return false;
-    if (server.populating.on) return in_band(cmd);
+    if (embedded.populating.on) return in_band(cmd);
     return server.awaits_nodes && reads_in_band(c, cmd) && asks_for_what_is_away(c, cmd);
 }
 
@@ -81,30 +83,30 @@ static const char *refuse_populating(void) {
     snprintf(
         text, sizeof(text),
         "-LOADING tarn is populating its pool: %u %% of %llu MiB are done, about %llu s are left",
-        (unsigned)(server.populating.total > 0
-                       ? server.populating.done * 100 / server.populating.total
+        (unsigned)(embedded.populating.total > 0
+                       ? embedded.populating.done * 100 / embedded.populating.total
                        : 0),
-        (ull)(server.populating.total >> 20), (ull)(server.populating.left_ms + 999) / 1000);
+        (ull)(embedded.populating.total >> 20), (ull)(embedded.populating.left_ms + 999) / 1000);
     return text;
 }
 
 bool replication_restricts(void) {
     return replication.replica || replication.replicas != NULL ||
-           server.config->min_replicas_to_write > 0 || server.awaits_nodes || server.populating.on;
+           config->min_replicas_to_write > 0 || server.awaits_nodes || embedded.populating.on;
 }
 
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     unsigned flags = cmd->flags;
     /* of EXEC: what all of its commands are */
     unsigned within = cmd->id == WIRE_exec ? multi_common(c) : ~0u;
-    if (server.populating.on && !(flags & within & CMD_LOADING)) return refuse_populating();
+    if (embedded.populating.on && !(flags & within & CMD_LOADING)) return refuse_populating();
     if (cmd->id == WIRE_exec) flags |= multi_flags(c) & (CMD_WRITE | CMD_MASTER);
     if (c->io->flags & CLIENT_REPLICA && flags & (CMD_WRITE | CMD_READONLY | CMD_MAY_REPLICATE))
         return "Replica can't interact with the keyspace";
     if (replication.replica) return refuse_replica(c, cmd, flags);
-    if (flags & CMD_WRITE && server.config->min_replicas_to_write > 0 &&
-        server.config->min_replicas_max_lag_s > 0 &&
-        replication.good < (uint64_t)server.config->min_replicas_to_write)
+    if (flags & CMD_WRITE && config->min_replicas_to_write > 0 &&
+        config->min_replicas_max_lag_s > 0 &&
+        replication.good < (uint64_t)config->min_replicas_to_write)
         return "-NOREPLICAS Not enough good replicas to write.";
     if (server.awaits_nodes && (flags & CMD_READONLY || reads_in_band(c, cmd)) &&
         asks_for_what_is_away(c, cmd))
@@ -142,7 +144,7 @@ void cmd_replicaof(struct client *c) {
         reply_error(c, "Invalid master host");
         return;
     }
-    if (server.host != NULL) {
+    if (embedded.host != NULL) {
         reply_error(
             c,
             "a server with a pool of its own cannot be a replica: start it with pool-size 0, and "
@@ -225,7 +227,7 @@ void waits_wake(void) {
 static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct wait *w = CONTAINER_OF(job, struct wait, job);
     size_t n = acknowledged(w->offset);
-    bool late = server.mono_ms >= job->deadline_ms;
+    bool late = turn.mono_ms >= job->deadline_ms;
     job->runnable = false;
     if (n < w->replicas && !late) return false;
     reply_int(c, (int64_t)n);
@@ -269,7 +271,7 @@ void cmd_wait(struct client *c) {
     w->job = (struct job){.step = wait_step, .close = wait_close};
     uint64_t most_ms = UINT64_C(1) << 50; /* as good as no end */
     w->job.deadline_ms =
-        server.mono_ms + (timeout > 0 ? min_u64((uint64_t)timeout, most_ms) : most_ms);
+        turn.mono_ms + (timeout > 0 ? min_u64((uint64_t)timeout, most_ms) : most_ms);
     w->offset = offset;
     w->replicas = (uint64_t)replicas;
     w->next = waits;
@@ -290,8 +292,8 @@ static void write_master_link(struct figure_walk *f) {
     }
     bool up = state == REPL_LINK_STREAMING, sync = state == REPL_LINK_SNAPSHOT;
     uint64_t offset = replication.synced ? replication.history.offset : 0;
-    uint64_t silent_s = (server.mono_ms - min_u64(link.last_io_ms, server.mono_ms)) / 1000;
-    uint64_t down_s = (server.mono_ms - link.down_since_ms) / 1000;
+    uint64_t silent_s = (turn.mono_ms - min_u64(link.last_io_ms, turn.mono_ms)) / 1000;
+    uint64_t down_s = (turn.mono_ms - link.down_since_ms) / 1000;
     FIGURE(f, TEXT, master_host, "the master", replication.master_host);
     FIGURE(f, GAUGE, master_port, "its port", replication.master_port);
     FIGURE(f, TEXT, master_link_status, "up, down", up ? "up" : "down");
@@ -308,10 +310,9 @@ static void write_master_link(struct figure_walk *f) {
         FIGURE(f, SECONDS, master_link_down_since_seconds, "-1: it never was up",
                link.down_since_ms != 0 ? down_s : UINT64_MAX);
     FIGURE(f, GAUGE, slave_priority, "lower ones take over first (replica-priority)",
-           server.config->replica_priority);
+           config->replica_priority);
     FIGURE(f, GAUGE, slave_read_only, "always 1", 1);
-    FIGURE(f, GAUGE, replica_announced, "1: Sentinels may know of it",
-           server.config->replica_announced);
+    FIGURE(f, GAUGE, replica_announced, "1: Sentinels may know of it", config->replica_announced);
 }
 
 static void write_replica(struct figure_walk *f, const struct replica *r, const char *number) {
@@ -333,7 +334,7 @@ static void write_replicas(struct figure_walk *f) {
     size_t i = 0;
     FIGURE(f, GAUGE, connected_slaves, "replicas of this server",
            replication.syncing + replication.online);
-    if (server.config->min_replicas_to_write > 0 && server.config->min_replicas_max_lag_s > 0)
+    if (config->min_replicas_to_write > 0 && config->min_replicas_max_lag_s > 0)
         FIGURE(f, GAUGE, min_slaves_good_slaves, "... that min-replicas-to-write counts",
                replication.good);
     for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
@@ -355,7 +356,7 @@ void info_replication(struct figure_walk *f) {
     FIGURE(f, BYTES, master_repl_offset, "changes there were", h->offset);
     FIGURE(f, BYTES, second_repl_offset, "... up to here of master_replid2, -1: none", h->second);
     FIGURE(f, GAUGE, repl_backlog_active, "1: changes are kept for replicas", b->ring != NULL);
-    FIGURE(f, BYTES, repl_backlog_size, "bound of them", server.config->repl_backlog_size);
+    FIGURE(f, BYTES, repl_backlog_size, "bound of them", config->repl_backlog_size);
     FIGURE(f, BYTES, repl_backlog_first_byte_offset, "where they begin",
            b->ring != NULL ? h->offset - b->len + 1 : 0);
     FIGURE(f, BYTES, repl_backlog_histlen, "how much it is", b->len);

@@ -12,6 +12,7 @@
 #include "ha/persistence.h"
 #include "front/process.h"
 #include "ha/replication.h"
+#include "config/config.h"
 
 #define FAILED "Errors trying to SHUTDOWN. Check logs."
 
@@ -93,8 +94,7 @@ static bool finish(void) {
 
 static bool must_wait(void) {
     size_t all;
-    if (s.flags & CONFIG_SHUTDOWN_NOW || server.config->shutdown_timeout_s == 0 ||
-        replication.replica)
+    if (s.flags & CONFIG_SHUTDOWN_NOW || config->shutdown_timeout_s == 0 || replication.replica)
         return false;
     return in_sync(&all) < all;
 }
@@ -106,19 +106,18 @@ static bool begin(int flags) {
     s.offset = replication.history.offset;
     if (!must_wait()) return finish();
     s.waits = true;
-    s.until_ms = server.mono_ms + (uint64_t)server.config->shutdown_timeout_s * 1000;
+    s.until_ms = turn.mono_ms + (uint64_t)config->shutdown_timeout_s * 1000;
     pause_set(PAUSE_BY_SHUTDOWN, PAUSE_WRITE, s.until_ms);
     replication.getack = true;
     progress_log(&s.progress, "Waiting for replicas");
     log_notice("Waiting for replicas before shutting down, at most %lld s.",
-               (long long)server.config->shutdown_timeout_s);
+               (long long)config->shutdown_timeout_s);
     return true;
 }
 
 static void begin_by(int signo) {
     s.signo = 0;
-    begin(signo == SIGTERM ? server.config->shutdown_on_sigterm
-                           : server.config->shutdown_on_sigint);
+    begin(signo == SIGTERM ? config->shutdown_on_sigterm : config->shutdown_on_sigint);
 }
 
 void shutdown_cron(void) {
@@ -126,17 +125,17 @@ void shutdown_cron(void) {
     if (s.signo != 0 && !core_stopping()) begin_by(s.signo);
     if (!s.waits || core_stopping()) return;
     size_t n = in_sync(&all);
-    if (server.mono_ms >= s.until_ms || n == all) {
+    if (turn.mono_ms >= s.until_ms || n == all) {
         finish();
         return;
     }
     replication.getack = true;
     progress_say(&s.progress, 0, 0, "%zu of %zu are in sync, %llu s left", n, all,
-                 (unsigned long long)(s.until_ms - server.mono_ms) / 1000);
+                 (unsigned long long)(s.until_ms - turn.mono_ms) / 1000);
 }
 
 uint64_t shutdown_left_ms(void) {
-    return s.waits && s.until_ms > server.mono_ms ? s.until_ms - server.mono_ms : 0;
+    return s.waits && s.until_ms > turn.mono_ms ? s.until_ms - turn.mono_ms : 0;
 }
 
 static bool give_up(void) {

@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "inband/string_write.h"
 #include "front/table.h"
+#include "front/embedded.h"
 
 struct big_sink {
     struct pool_writer writer;
@@ -41,26 +42,25 @@ static tarn_status sink_open(struct client *c, struct span key, uint64_t size,
     unsigned budget = job_quota();
     options.supersede = false;
     pool_writer_prefer(&options);
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    tarn_status status =
-        store_put_start(server.store, &batch, key, size, &options, c->id, &budget, put_p);
-    if (status == TARN_EAGAIN) store_put_abandon(server.store, put_p);
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
+    tarn_status status = store_put_start(books, &batch, key, size, &options, c->id, &budget, put_p);
+    if (status == TARN_EAGAIN) store_put_abandon(books, put_p);
     return status;
 }
 
 struct big_sink *big_sink_begin(struct client *c, const struct span *argv, size_t argc_so_far,
                                 size_t big_len) {
-    if (!server.host || server.populating.on || string_write_elsewhere() ||
+    if (!embedded.host || embedded.populating.on || string_write_elsewhere() ||
         big_len <= STORE_INLINE_MAX || !wants_sink(c, argv, argc_so_far))
         return NULL;
     struct span key = argv[1];
     if (key.len == 0 || key.len > STORE_KEY_MAX) return NULL;
-    if (awaited > 0 && awaited + big_len > server.config->pool_size / AWAITED_SHARE) return NULL;
+    if (awaited > 0 && awaited + big_len > config->pool_size / AWAITED_SHARE) return NULL;
     struct store_put *put;
     if (sink_open(c, key, big_len, &put) != TARN_OK) return NULL;
     struct big_sink *s = xcalloc(1, sizeof(*s) + key.len);
     if (!pool_writer_open(&s->writer, put, big_len)) { /* its space is on another machine */
-        store_put_revoke(server.store, key, store_put_token(put));
+        store_put_revoke(books, key, store_put_token(put));
         free(s);
         return NULL;
     }

@@ -32,14 +32,13 @@ void later_reply(struct client *c, tarn_status status) {
     if (status == TARN_ELOADING)
         reply_status(c, status, "the nodes of this pool have not all joined this master yet");
     else
-        reply_later(c, store_later_ms(server.store), "room comes soon: %s",
-                    store_later_why(server.store));
+        reply_later(c, store_later_ms(books), "room comes soon: %s", store_later_why(books));
 }
 
 /* --- sleeping --- */
 
 bool later_waits(void) {
-    return server.config->inband_wait_timeout_ms > 0;
+    return config->inband_wait_timeout_ms > 0;
 }
 
 static bool over(struct client *c, struct job *job) {
@@ -57,17 +56,17 @@ static bool over(struct client *c, struct job *job) {
 
 bool later_sleep(struct later *l, struct client *c, struct job *job) {
     TARN_ASSERT(l->job == NULL);
-    uint64_t ms = store_later_ms(server.store);
+    uint64_t ms = store_later_ms(books);
     if (l->until_ms == 0) {
-        l->until_ms = server.mono_ms + server.config->inband_wait_timeout_ms;
+        l->until_ms = turn.mono_ms + config->inband_wait_timeout_ms;
         figures.waits++;
     }
-    if (server.mono_ms >= l->until_ms) return over(c, job);
+    if (turn.mono_ms >= l->until_ms) return over(c, job);
     if (ms == 0 || ms > LOOK_MS) ms = LOOK_MS;
     l->job = job;
     LIST_INSERT_HEAD(&sleepers, l, link);
     figures.waiting++;
-    job->deadline_ms = min_u64(server.mono_ms + ms, l->until_ms);
+    job->deadline_ms = min_u64(turn.mono_ms + ms, l->until_ms);
     job->polls = true;
     job->runnable = false;
     return true;
@@ -114,7 +113,7 @@ static bool early_step(struct client *c, struct job *job, unsigned *budget) {
         return true;
     }
     job->runnable = true;
-    store_settle(server.store); /* as before any command */
+    store_settle(books); /* as before any command */
     c->cmd->run(c);
     e->within = c->job != job;
     job->runnable = !e->within; /* the end of the one within wakes it */

@@ -32,8 +32,8 @@ static void on_done(void *arg, tarn_status status) {
 
 tarn_status local_copy_start(void *arg, uint64_t task, struct span key, uint64_t version,
                              uint64_t size, const struct store_replica *to) {
-    struct object *o = store_find(server.store, key);
-    if (!o || store_object_version(o) != version || store_object_size(server.store, o) != size)
+    struct object *o = store_find(books, key);
+    if (!o || store_object_version(o) != version || store_object_size(books, o) != size)
         return TARN_ENOTFOUND;
     if (n_copies == COPIES_MAX) return TARN_EAGAIN;
     if (!replica_is_local(to)) return TARN_EINVAL;

@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "inband/remote.h"
 #include "store/effect.h"
+#include "front/embedded.h"
 
 struct store_put_options pool_writer_options(uint64_t expire_wall_ms) {
     return (struct store_put_options){.replicas = 1,
@@ -17,14 +18,14 @@ struct store_put_options pool_writer_options(uint64_t expire_wall_ms) {
 }
 
 void pool_writer_prefer(struct store_put_options *options) {
-    static const struct span embedded = {"local", 5};
-    options->prefer = &embedded;
-    options->prefers = server.host != NULL && store_segment_count(server.store) > 1;
+    static const struct span local = {"local", 5};
+    options->prefer = &local;
+    options->prefers = embedded.host != NULL && store_segment_count(books) > 1;
 }
 
 bool pool_writer_open(struct pool_writer *w, const struct store_put *put, uint64_t size) {
     struct store_layout layout;
-    store_put_layout(server.store, put, &layout);
+    store_put_layout(books, put, &layout);
     TARN_ASSERT(layout.replicas >= 1 && layout.replica[0].extents >= 1);
     if (!replica_is_local(&layout.replica[0])) return false;
     *w = (struct pool_writer){
@@ -105,8 +106,7 @@ size_t pool_writer_next(const struct pool_writer *w, struct iovec iov[STORE_EXTE
 tarn_status pool_writer_end(struct pool_writer *w, struct span key) {
     TARN_ASSERT(w->pos == w->size);
     size_t blocks = w->crcs ? (w->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK : 0;
-    tarn_status status =
-        store_put_end(server.store, key, w->token, w->crc, 0, w->crcs, blocks, NULL);
+    tarn_status status = store_put_end(books, key, w->token, w->crc, 0, w->crcs, blocks, NULL);
     if (status == TARN_OK) {
         free(w->crcs);
         w->crcs = NULL;
@@ -117,7 +117,7 @@ tarn_status pool_writer_end(struct pool_writer *w, struct span key) {
 }
 
 void pool_writer_abort(struct pool_writer *w, struct span key) {
-    store_put_revoke(server.store, key, w->token);
+    store_put_revoke(books, key, w->token);
     free(w->crcs);
     w->crcs = NULL;
 }
@@ -125,7 +125,7 @@ void pool_writer_abort(struct pool_writer *w, struct span key) {
 /* Bytes that an earlier process left are not handed out unseen; its objects all have CRCs. */
 static bool is_right(const struct object *o, const struct store_replica *r, const char *memory) {
     uint32_t want, crc = 0;
-    if (!store_object_suspect(server.store, o) || !store_object_crc(o, &want)) return true;
+    if (!store_object_suspect(books, o) || !store_object_crc(o, &want)) return true;
     for (uint32_t i = 0; i < r->extents; i++)
         crc = crc32c(crc, memory + r->extent[i].offset, r->extent[i].length);
     return crc == want;
@@ -139,7 +139,7 @@ size_t pool_pieces(const struct object *o, uint64_t from, uint64_t len,
         return 1;
     }
     struct store_layout layout;
-    store_object_layout(server.store, o, &layout);
+    store_object_layout(books, o, &layout);
     const struct store_replica *r = layout.replica, *end = r + layout.replicas;
     const char *memory = NULL;
     while (r < end && (memory = replica_memory(r)) == NULL) r++;

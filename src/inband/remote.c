@@ -18,6 +18,7 @@
 #include "host/host.h"
 #include "pool/tier.h"
 #include "transport/transport.h"
+#include "front/embedded.h"
 
 #define REQUEST_MS UINT64_C(10000) /* a piece that takes longer has failed */
 #define PATIENCE_MS                                                                                \
@@ -51,13 +52,12 @@ static void on_mover(void *arg, unsigned events) {
 
 static bool mover_ready(void) {
     if (mover != NULL || ended) return !ended;
-    struct mover_config config = {.threads = (unsigned)server.config->inband_threads,
-                                  .queue = JOBS_MAX};
-    engine_config_init(&config.engine);
-    config.engine.streams = 1; /* values come in pieces, which spread over threads */
-    config.engine.idle_close_ms = IDLE_MS;
-    config.engine.tls = config_tls_data_reach();
-    if (mover_create(&config, &mover) != TARN_OK) return false;
+    struct mover_config with = {.threads = (unsigned)config->inband_threads, .queue = JOBS_MAX};
+    engine_config_init(&with.engine);
+    with.engine.streams = 1; /* values come in pieces, which spread over threads */
+    with.engine.idle_close_ms = IDLE_MS;
+    with.engine.tls = config_tls_data_reach();
+    if (mover_create(&with, &mover) != TARN_OK) return false;
     net_watch_init(&mover_watch, core_loop(), mover_event_fd(mover), on_mover, NULL);
     if (net_watch_set(&mover_watch, NET_READ) != TARN_OK) {
         mover_destroy(&mover);
@@ -91,8 +91,7 @@ uint64_t remote_window(uint64_t size) {
 }
 
 static bool claim_fits(const struct remote_claim *c) {
-    return claims == 0 ||
-           (claims < CLAIMS_MAX && claimed + c->bytes <= server.config->inband_buffer);
+    return claims == 0 || (claims < CLAIMS_MAX && claimed + c->bytes <= config->inband_buffer);
 }
 
 static void claim_grant(struct remote_claim *c) {
@@ -106,13 +105,13 @@ static void claim_grant(struct remote_claim *c) {
  * for ever. */
 static void look_for_stalled(void *arg) {
     struct remote_claim *c;
-    uint64_t limit_ms = server.config->inband_stall_timeout_ms;
+    uint64_t limit_ms = config->inband_stall_timeout_ms;
     if (claims_waiting == 0) return;
     core_stamp();
     for (struct client *a = clients.head; a != NULL; a = a->io->all.next)
         if (a->io->away != NULL) client_away_look(a); /* what its thread has sent is given back */
     TAILQ_FOREACH(c, &granted, link) {
-        if (c->stalled_ms == 0 || server.mono_ms - c->stalled_ms < limit_ms) continue;
+        if (c->stalled_ms == 0 || turn.mono_ms - c->stalled_ms < limit_ms) continue;
         struct client *client = client_find(c->client);
         if (client == NULL || client->io->flags & CLIENT_CLOSE_SOON) continue;
         log_warning("Client id=%llu closed: it has read nothing of a value for %llu ms, and others "
@@ -177,7 +176,7 @@ void remote_claim_unref(struct remote_claim **claim_p) {
 }
 
 void remote_claim_stalled(struct remote_claim *claim, bool on) {
-    claim->stalled_ms = on ? max_u64(server.mono_ms, 1) : 0;
+    claim->stalled_ms = on ? max_u64(turn.mono_ms, 1) : 0;
 }
 
 /* --- sessions of writes --- */
@@ -219,7 +218,7 @@ void remote_session_give(struct remote_session *s, bool clean) {
         idle_sessions[n_idle++] = s->id;
     } else {
         if (mover != NULL) mover_session_end(mover, s->id);
-        store_session_closed(server.store, s->id);
+        store_session_closed(books, s->id);
     }
     s->id = 0;
     n_taken--;
@@ -285,7 +284,7 @@ static bool set_ways(struct remote_route *r, const struct cluster_segment *cs, b
 
 static void set_attach(struct remote_route *r, uint64_t session) {
     struct grant_extent whole = {r->segment.id, r->segment.epoch, 0, r->segment.size};
-    uint64_t end_ms = server.mono_ms + ATTACH_MS;
+    uint64_t end_ms = turn.mono_ms + ATTACH_MS;
     static const enum grant_op ops[] = {GRANT_ATTACH_READ, GRANT_ATTACH_WRITE};
     for (int w = 0; w < 2; w++)
         if (location_seal(ops[w], session, end_ms, &whole, r->attach[w]))
@@ -331,8 +330,7 @@ static tarn_status route_set(struct remote_route *r, const struct remote_op *op)
     struct cluster_segment cs;
     struct store_segment_info info;
     if (!cluster_segment_get(first->segment, &cs) ||
-        !store_segment_get(server.store, first->segment, &info) ||
-        info.epoch != first->segment_epoch)
+        !store_segment_get(books, first->segment, &info) || info.epoch != first->segment_epoch)
         return TARN_ENOSEGMENT;
     if (op->replica->tier == STORE_TIER_FILE) return route_to_file(r, op, &cs);
     uint64_t session = op->write ? op->session : read_session;
@@ -344,7 +342,7 @@ static tarn_status route_set(struct remote_route *r, const struct remote_op *op)
     r->job.segments = r->segments;
     r->job.op.parts = r->part;
     r->job.op.n_parts =
-        set_parts(r, op, session, op->write ? op->grant_end_ms : server.mono_ms + GRANT_MS);
+        set_parts(r, op, session, op->write ? op->grant_end_ms : turn.mono_ms + GRANT_MS);
     return r->job.op.n_parts > 0 ? TARN_OK : TARN_ENOSEGMENT;
 }
 
@@ -356,7 +354,7 @@ static uint32_t n_bad;
 static void set_bad(uint32_t id, uint64_t until_ms) {
     if (id >= n_bad) {
         if (until_ms == 0) return;
-        uint32_t n = (uint32_t)max_u64(id + 1, store_segment_limit(server.store));
+        uint32_t n = (uint32_t)max_u64(id + 1, store_segment_limit(books));
         bad_until = xrealloc(bad_until, n * sizeof(*bad_until));
         memset(bad_until + n_bad, 0, (n - n_bad) * sizeof(*bad_until));
         n_bad = n;
@@ -366,7 +364,7 @@ static void set_bad(uint32_t id, uint64_t until_ms) {
 
 /* A host that does not answer for one of its segments will not for the others. */
 static void host_is_silent(uint32_t id) {
-    uint64_t until_ms = server.mono_ms + BAD_MS;
+    uint64_t until_ms = turn.mono_ms + BAD_MS;
     struct cluster_segment cs;
     struct cluster_node *node = NULL;
     set_bad(id, until_ms);
@@ -378,7 +376,7 @@ static void host_is_silent(uint32_t id) {
 }
 
 bool remote_is_silent(uint32_t segment) {
-    return segment < n_bad && bad_until[segment] > server.mono_ms;
+    return segment < n_bad && bad_until[segment] > turn.mono_ms;
 }
 
 size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]) {
@@ -386,7 +384,7 @@ size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]) {
     struct store_segment_info info;
     size_t n = 0;
     for (uint32_t id = 0; id < n_bad && n < REMOTE_AVOID_MAX; id++) {
-        if (!remote_is_silent(id) || !store_segment_get(server.store, id, &info)) continue;
+        if (!remote_is_silent(id) || !store_segment_get(books, id, &info)) continue;
         if (info.tier != STORE_TIER_MEMORY || info.state != SEGMENT_UP) continue;
         memcpy(text[n], info.name, sizeof(text[n]));
         names[n] = span_str(text[n]);
@@ -396,12 +394,12 @@ size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]) {
 }
 
 char *replica_memory(const struct store_replica *r) {
-    if (server.host == NULL || r->tier != STORE_TIER_MEMORY || r->extents == 0) return NULL;
-    return host_segment_base(server.host, r->extent[0].segment);
+    if (embedded.host == NULL || r->tier != STORE_TIER_MEMORY || r->extents == 0) return NULL;
+    return host_segment_base(embedded.host, r->extent[0].segment);
 }
 
 char *extent_memory(const struct store_extent *x) {
-    char *base = host_segment_base(server.host, x->segment);
+    char *base = host_segment_base(embedded.host, x->segment);
     TARN_ASSERT(base);
     return base + x->offset;
 }
@@ -417,7 +415,7 @@ size_t replica_pieces(const struct store_replica *r, uint64_t from, uint64_t len
 void remote_order(struct store_layout *layout) {
     if (layout->replicas < 2) return;
     cluster_order(layout, 0, span_of(NULL, 0));
-    for (uint32_t i = 1; i < layout->replicas && server.host != NULL; i++) {
+    for (uint32_t i = 1; i < layout->replicas && embedded.host != NULL; i++) {
         if (!replica_is_local(&layout->replica[i])) continue;
         struct store_replica local = layout->replica[i];
         memmove(&layout->replica[1], &layout->replica[0], i * sizeof(local));
@@ -458,7 +456,7 @@ static void on_done(struct mover_job *job) {
  * be gone. Memory is held. */
 static uint64_t lease_end_boot_ms(const struct remote_op *op) {
     if (op->replica->tier == STORE_TIER_MEMORY) return 0;
-    uint64_t ms = store_config(server.store)->max_lease_ms;
+    uint64_t ms = store_config(books)->max_lease_ms;
     return clock_boot_ms() + ms - ms / 1000 - 1;
 }
 

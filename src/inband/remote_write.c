@@ -40,7 +40,7 @@ struct remote_write *remote_write_open(const struct store_put *put, struct span 
                                        bool hurry, void (*ready)(void *arg), void *arg) {
     static_assert(REMOTE_PIECE == STORE_CRC_BLOCK, "a CRC for each piece");
     struct store_layout layout;
-    store_put_layout(server.store, put, &layout);
+    store_put_layout(books, put, &layout);
     TARN_ASSERT(layout.replicas == 1 && layout.replica[0].extents >= 1 && session->id != 0);
     struct remote_write *w = xcalloc(1, sizeof(*w));
     w->key = span_of(xmemdup(key.data, key.len), key.len);
@@ -80,19 +80,19 @@ static void let_go_of_key(const struct remote_write *w) {
     struct store_batch batch;
     struct store_put *put;
     unsigned budget = job_quota();
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status =
-        store_put_start(server.store, &batch, w->key, 0, &options, w->session.id, &budget, &put);
+        store_put_start(books, &batch, w->key, 0, &options, w->session.id, &budget, &put);
     if (status == TARN_OK)
-        store_put_revoke(server.store, w->key, store_put_token(put));
+        store_put_revoke(books, w->key, store_put_token(put));
     else if (status == TARN_EAGAIN)
-        store_put_abandon(server.store, &put);
+        store_put_abandon(books, &put);
 }
 
 /* Nothing of it is under way here any more. */
 static void give_up(struct remote_write *w) {
     if (w->settled) {
-        store_put_revoke(server.store, w->key, w->token);
+        store_put_revoke(books, w->key, w->token);
     } else {
         let_go_of_key(w);
         remote_stats.inband_write_fenced++;
@@ -192,8 +192,7 @@ tarn_status remote_write_end(struct remote_write **w_p) {
     *w_p = NULL;
     TARN_ASSERT(remote_write_status(w) == TARN_OK && w->running == 0);
     size_t blocks = w->crcs ? piece_count(w->size) : 0;
-    tarn_status status =
-        store_put_end(server.store, w->key, w->token, w->crc, 0, w->crcs, blocks, NULL);
+    tarn_status status = store_put_end(books, w->key, w->token, w->crc, 0, w->crcs, blocks, NULL);
     if (status == TARN_OK) {
         remote_session_give(&w->session, true);
         writer_free(w);

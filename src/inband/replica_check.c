@@ -46,7 +46,7 @@ static void check_free(struct replica_check *k) {
 }
 
 static struct object *current(const struct replica_check *k) {
-    struct object *o = store_find(server.store, k->key);
+    struct object *o = store_find(books, k->key);
     return o && store_object_version(o) == k->version ? o : NULL;
 }
 
@@ -70,7 +70,7 @@ static void on_read(void *arg, tarn_status status) {
     soon(k);
     if ((status != TARN_ECORRUPT && status != TARN_ENOTFOUND) || !o) return;
     /* it went by itself */
-    if (store_replica_drop(server.store, o, k->segment, true) != TARN_OK) return;
+    if (store_replica_drop(books, o, k->segment, true) != TARN_OK) return;
     log_warning("The replica of version %" PRIu64 " in segment %u was bad: dropped", k->version,
                 k->segment);
     k->dropped++;
@@ -78,12 +78,12 @@ static void on_read(void *arg, tarn_status status) {
 }
 
 /* The next one; the end, when all were looked at or the object is gone. */
-static void turn(void *arg) {
+static void check_turn(void *arg) {
     struct replica_check *k = arg;
     struct object *o = current(k);
     struct store_layout layout = {0};
     core_stamp();
-    if (o) store_object_layout(server.store, o, &layout);
+    if (o) store_object_layout(books, o, &layout);
     for (uint32_t i = 0; i < layout.replicas && k->n_seen < SEEN_MAX; i++) {
         const struct store_replica *r = &layout.replica[i];
         if (r->extents == 0 || was_seen(k, r->extent[0].segment)) continue;
@@ -103,11 +103,11 @@ struct replica_check *replica_check_start(struct object *o,
     struct replica_check *k = xcalloc(1, sizeof(*k));
     k->key = span_of(xmemdup(key.data, key.len), key.len);
     k->version = store_object_version(o);
-    k->size = store_object_size(server.store, o);
+    k->size = store_object_size(books, o);
     k->done = done;
     k->arg = arg;
     if (!done) background++;
-    net_timer_init(&k->timer, core_loop(), turn, k);
+    net_timer_init(&k->timer, core_loop(), check_turn, k);
     LIST_INSERT_HEAD(&checks, k, link);
     soon(k);
     return k;
@@ -121,7 +121,7 @@ void replica_check_forget(struct replica_check **check_p) {
 
 void replica_suspect(struct span key, uint64_t version) {
     struct replica_check *k;
-    struct object *o = store_find(server.store, key);
+    struct object *o = store_find(books, key);
     uint32_t crc;
     if (!o || store_object_version(o) != version || !store_object_crc(o, &crc)) return;
     LIST_FOREACH(k, &checks, link) {

@@ -137,7 +137,7 @@ bool string_far_knows(const struct string_write *w, uint64_t version) {
 
 /* The object that the plan saw. */
 static struct object *old_object(const struct client *c, const struct string_write *w) {
-    struct object *o = store_find(server.store, c->argv[w->old_arg ? w->old_arg : w->key_arg]);
+    struct object *o = store_find(books, c->argv[w->old_arg ? w->old_arg : w->key_arg]);
     return o && store_object_version(o) == w->old.version ? o : NULL;
 }
 
@@ -205,7 +205,7 @@ struct store_put_options string_far_options(const struct string_write *w, uint64
 
 void string_far_open(struct client *c, struct string_write *w, const struct store_put *put) {
     struct string_far *f = w->far;
-    bool hurry = f->tries == 0 && store_segment_count(server.store) > 1;
+    bool hurry = f->tries == 0 && store_segment_count(books) > 1;
     f->out = remote_write_open(put, c->argv[w->key_arg], w->size, &f->session, f->claim, hurry,
                                on_ready, f);
 }
@@ -227,7 +227,7 @@ enum string_flow string_far_sent(struct client *c, struct string_write *w) {
     tarn_status status = remote_write_status(f->out);
     if (status == TARN_OK) return STRING_GO_ON;
     if (status == TARN_EAGAIN) return sleep_on(w);
-    if (store_segment_get(server.store, remote_write_segment(f->out), &info))
+    if (store_segment_get(books, remote_write_segment(f->out), &info))
         snprintf(f->avoid, sizeof(f->avoid), "%s", info.name);
     remote_write_abort(&f->out);
     return host_failed(c, w, status);

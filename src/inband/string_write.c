@@ -12,6 +12,8 @@
 #include "inband/later.h"
 #include "front/notify.h"
 #include "front/refusal.h"
+#include "front/embedded.h"
+#include "config/config.h"
 
 /* Where the last new value went: not here. Only a guess, which saves opening the next put twice. */
 static bool likely_elsewhere;
@@ -40,7 +42,7 @@ bool string_write_keep_old(struct string_write *w, struct object *o) {
     struct span value;
     w->old = (struct string_old){0};
     if (!o) return true;
-    uint64_t size = store_object_size(server.store, o), version = store_object_version(o);
+    uint64_t size = store_object_size(books, o), version = store_object_version(o);
     w->old = (struct string_old){.there = true, .size = size, .version = version};
     if (store_object_inline(o, &value)) {
         TARN_ASSERT(value.len <= sizeof(w->old.small));
@@ -51,7 +53,7 @@ bool string_write_keep_old(struct string_write *w, struct object *o) {
     }
     w->old.pieces = pool_pieces(o, 0, size, w->old.piece);
     if (w->old.pieces > 0) {
-        w->old.hold = store_hold(server.store, o);
+        w->old.hold = store_hold(books, o);
         return true;
     }
     w->old.wanted = !string_far_knows(w, version);
@@ -102,7 +104,7 @@ struct object *string_write_edit(struct client *c, struct string_write *w) {
 }
 
 bool string_size_allowed(struct client *c, uint64_t size) {
-    if (size <= server.config->proto_max_bulk_len) return true;
+    if (size <= config->proto_max_bulk_len) return true;
     reply_error(c, "string exceeds maximum allowed size (proto-max-bulk-len)");
     return false;
 }
@@ -124,10 +126,10 @@ static struct span key_of(const struct client *c, const struct string_write *w) 
 
 /* What it has made so far, but for an old value that was fetched. */
 static void forget_plan(const struct client *c, struct string_write *w) {
-    if (w->put) store_put_abandon(server.store, &w->put);
+    if (w->put) store_put_abandon(books, &w->put);
     if (w->local_out) pool_writer_abort(&w->writer, key_of(c, w));
     string_far_reset(w);
-    if (w->old.hold) store_unhold(server.store, &w->old.hold);
+    if (w->old.hold) store_unhold(books, &w->old.hold);
     w->old = (struct string_old){0};
     w->local_out = false;
     w->parts = 0;
@@ -159,7 +161,7 @@ void string_write_failed(struct client *c, tarn_status status, struct span key, 
 }
 
 static bool has_version(struct span key, uint64_t version) {
-    struct object *o = store_find(server.store, key);
+    struct object *o = store_find(books, key);
     return (o ? store_object_version(o) : 0) == version;
 }
 
@@ -173,9 +175,8 @@ static bool version_is_current(const struct client *c, const struct string_write
 static uint64_t expiry_to_keep(const struct client *c, const struct string_write *w,
                                struct span key) {
     if (!(w->flags & (STRING_KEEPTTL | STRING_TAKETTL))) return w->expire_wall_ms;
-    struct object *o =
-        store_find(server.store, w->flags & STRING_TAKETTL ? c->argv[w->old_arg] : key);
-    return o ? store_object_expire(server.store, o) : 0;
+    struct object *o = store_find(books, w->flags & STRING_TAKETTL ? c->argv[w->old_arg] : key);
+    return o ? store_object_expire(books, o) : 0;
 }
 
 static void over(struct string_write *w) {
@@ -240,9 +241,8 @@ static void follow(struct client *c, struct string_write *w, enum string_flow fl
 
 /* After a commit. The put was opened with another time, or with none. */
 static void set_expiry(struct string_write *w, struct span key, uint64_t wall_ms) {
-    struct object *o = store_find(server.store, key);
-    if (o && store_object_expire(server.store, o) != wall_ms)
-        store_expire(server.store, o, wall_ms);
+    struct object *o = store_find(books, key);
+    if (o && store_object_expire(books, o) != wall_ms) store_expire(books, o, wall_ms);
 }
 
 static void commit_sink(struct client *c, struct string_write *w) {
@@ -262,8 +262,8 @@ static void write_small(struct client *c, struct string_write *w, unsigned *budg
     struct store_put_options options = pool_writer_options(expiry_to_keep(c, w, key));
     struct store_batch batch;
     string_gather(c, w, value);
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    tarn_status status = store_set_inline(server.store, &batch, key, span_of(value, w->size),
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
+    tarn_status status = store_set_inline(books, &batch, key, span_of(value, w->size),
                                           crc32c(0, value, w->size), &options, budget);
     if (status == TARN_EAGAIN) /* room in the books: plans again, the key may change meanwhile */
         forget_plan(c, w);
@@ -292,7 +292,7 @@ static void opened(struct client *c, struct string_write *w, tarn_status status)
         string_far_open(c, w, put);
     } else if (!w->local_out) {
         w->elsewhere = true;
-        store_put_revoke(server.store, key_of(c, w), store_put_token(put));
+        store_put_revoke(books, key_of(c, w), store_put_token(put));
         forget_plan(c, w); /* plans again, and knows better */
         return;
     }
@@ -304,21 +304,21 @@ static void open_put(struct client *c, struct string_write *w, unsigned *budget)
     struct store_put_options options = string_far_options(w, w->expire_wall_ms, avoid);
     uint64_t session = w->elsewhere ? w->far->session.id : c->id;
     struct store_batch batch;
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    tarn_status status = store_put_start(server.store, &batch, key_of(c, w), w->size, &options,
-                                         session, budget, &w->put);
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
+    tarn_status status =
+        store_put_start(books, &batch, key_of(c, w), w->size, &options, session, budget, &w->put);
     opened(c, w, status);
 }
 
 static void open_or_commit(struct client *c, struct string_write *w, unsigned *budget) {
     w->phase = STRING_OPEN;
     if (w->put)
-        opened(c, w, store_put_continue(server.store, w->put, budget));
+        opened(c, w, store_put_continue(books, w->put, budget));
     else if (w->flags & STRING_SINK)
         commit_sink(c, w);
     else if (w->size <= STORE_INLINE_MAX)
         write_small(c, w, budget);
-    else if (!server.host && store_segment_count(server.store) == 0)
+    else if (!embedded.host && store_segment_count(books) == 0)
         finish(c, w, TARN_ENOSPACE);
     else
         open_put(c, w, budget);
@@ -367,7 +367,7 @@ static void plan(struct client *c, struct string_write *w, unsigned *budget) {
         return;
     }
     bool elsewhere = !w->old.wanted && !(w->flags & STRING_SINK) && w->size > STORE_INLINE_MAX &&
-                     (w->elsewhere || !server.host || likely_elsewhere);
+                     (w->elsewhere || !embedded.host || likely_elsewhere);
     if (LIKELY(!elsewhere && !string_far_needed(w))) {
         open_or_commit(c, w, budget);
         return;
@@ -452,14 +452,14 @@ void string_write_run(struct client *c, struct string_write *w) {
 
 struct object *string_read(struct span key) {
     struct store_batch batch;
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_READ, 1);
     uint64_t hash = store_hash(key);
-    struct object *o = store_find_hashed(server.store, key, hash);
+    struct object *o = store_find_hashed(books, key, hash);
     if (o) {
-        store_batch_hit(server.store, &batch, o);
+        store_batch_hit(books, &batch, o);
         cluster_hit(o, false);
     } else {
-        store_batch_miss(server.store, &batch, hash);
+        store_batch_miss(books, &batch, hash);
     }
     return o;
 }

@@ -71,7 +71,7 @@ static struct slot *slot_of(struct value_read *r, uint64_t at) {
 
 static void copy_crcs(struct value_read *r, const struct object *o, struct placed_value *v) {
     size_t n;
-    const uint32_t *crcs = store_object_crcs(server.store, o, &n);
+    const uint32_t *crcs = store_object_crcs(books, o, &n);
     if (!crcs || n == 0) return;
     v->first_block = r->from / STORE_CRC_BLOCK;
     uint64_t last = (r->from + r->len - 1) / STORE_CRC_BLOCK;
@@ -83,9 +83,9 @@ static void copy_crcs(struct value_read *r, const struct object *o, struct place
  * stays where it was, and far ones as long as their hosts wait for readers, which their lease
  * knows. */
 static void refresh(struct value_read *r) {
-    struct object *o = store_find(server.store, r->key);
+    struct object *o = store_find(books, r->key);
     if (!o || store_object_version(o) != r->read.value.version) return;
-    store_object_layout(server.store, o, &r->layout);
+    store_object_layout(books, o, &r->layout);
     remote_order(&r->layout);
 }
 
@@ -295,12 +295,12 @@ static void on_done(struct remote_op *op, tarn_status status) {
 
 /* --- the caller's side --- */
 
-static void turn(void *arg);
+static void read_turn(void *arg);
 
 struct value_read *value_read_open(struct object *o, const struct value_read_options *options) {
     static_assert(PLACED_BLOCK == STORE_CRC_BLOCK && REMOTE_PIECE == PLACED_BLOCK,
                   "a CRC for each piece");
-    uint64_t size = store_object_size(server.store, o);
+    uint64_t size = store_object_size(books, o);
     TARN_ASSERT(options->len > 0 && options->from <= size && options->len <= size - options->from);
     TARN_ASSERT(options->n_into <= STORE_EXTENTS_MAX && (!options->into || options->len == size));
     struct value_read *r = xcalloc(1, sizeof(*r) + REMOTE_WINDOW * sizeof(struct slot));
@@ -320,8 +320,8 @@ struct value_read *value_read_open(struct object *o, const struct value_read_opt
     uint32_t crc;
     if (store_object_crc(o, &crc)) value.crc = crc;
     copy_crcs(r, o, &value);
-    r->hold = store_hold(server.store, o);
-    store_object_layout(server.store, o, &r->layout);
+    r->hold = store_hold(books, o);
+    store_object_layout(books, o, &r->layout);
     remote_order(&r->layout);
     placed_read_init(&r->read, &value);
     set_range(r);
@@ -336,7 +336,7 @@ struct value_read *value_read_open(struct object *o, const struct value_read_opt
     r->claim = options->claim ? remote_claim_ref(options->claim)
                               : remote_claim_new(room, options->client, go_on, r);
     if (is_buffered(r)) return r;
-    net_timer_init(&r->timer, core_loop(), turn, r);
+    net_timer_init(&r->timer, core_loop(), read_turn, r);
     go_on(r);
     return r;
 }
@@ -395,7 +395,7 @@ void value_read_close(struct value_read **r_p) {
     r->closed = true;
     net_timer_stop(&r->timer);
     cancel_pieces(r);
-    store_unhold(server.store, &r->hold);
+    store_unhold(books, &r->hold);
     if (r->read.mismatches > 0 && r->only == STORE_SEGMENT_ANY)
         replica_suspect(r->key, r->read.value.version);
     if (r->lent > 0) remote_claim_stalled(r->claim, true); /* all it waits for is the client */
@@ -404,7 +404,7 @@ void value_read_close(struct value_read **r_p) {
 
 /* --- those that run by themselves --- */
 
-static void turn(void *arg) {
+static void read_turn(void *arg) {
     struct value_read *r = arg;
     core_stamp();
     for (int i = 0; i < PIECES_PER_TURN; i++) {

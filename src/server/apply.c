@@ -20,6 +20,7 @@
 #include "front/process.h"
 #include "ha/replication.h"
 #include "server/server.h"
+#include "config/config.h"
 
 static bool apply_books(const char **why_p) {
     core_apply_config();
@@ -27,9 +28,9 @@ static bool apply_books(const char **why_p) {
 }
 
 static bool apply_policy(const char **why_p) {
-    const char *name = config_policy_name(server.config);
-    if (strcmp(name, store_policy_name(server.store)) == 0) return true;
-    switch (store_set_policy(server.store, name)) {
+    const char *name = config_policy_name(config);
+    if (strcmp(name, store_policy_name(books)) == 0) return true;
+    switch (store_set_policy(books, name)) {
     case TARN_OK: return true;
     case TARN_EBUSY: *why_p = "the last change of the policy is still under way"; return false;
     default: *why_p = "this policy could not be set up"; return false;
@@ -37,19 +38,18 @@ static bool apply_policy(const char **why_p) {
 }
 
 static bool apply_placement(const char **why_p) {
-    if (store_set_placement(server.store, config_placement_name(server.config)) == TARN_OK)
-        return true;
+    if (store_set_placement(books, config_placement_name(config)) == TARN_OK) return true;
     *why_p = "this strategy could not be set up";
     return false;
 }
 
 static bool apply_log_level(const char **why_p) {
-    log_set_level((enum log_level)server.config->loglevel);
+    log_set_level((enum log_level)config->loglevel);
     return true;
 }
 
 static bool apply_log_file(const char **why_p) {
-    if (log_open(server.config->logfile)) return true;
+    if (log_open(config->logfile)) return true;
     *why_p = "the file cannot be opened";
     return false;
 }
@@ -86,14 +86,14 @@ static bool apply_listeners(const char **why_p) {
 static bool apply_tls(const char **why_p) {
     static char why[TLS_WHY_MAX + 64];
     const char *reason;
-    if (config_tls_load(server.config, &reason)) return replication_apply_config(why_p);
+    if (config_tls_load(config, &reason)) return replication_apply_config(why_p);
     snprintf(why, sizeof(why), "Unable to update TLS configuration: %s", reason);
     *why_p = why;
     return false;
 }
 
 static bool apply_tls_port(const char **why_p) {
-    if (server.config->tls_port == 0)
+    if (config->tls_port == 0)
         return rebind(why_p) && apply_tls(why_p); /* who waits there is let in */
     return apply_tls(why_p) && apply_listeners(why_p);
 }
@@ -114,44 +114,44 @@ static bool apply_acl_pubsub(const char **why_p) {
 }
 
 static bool apply_maxclients(const char **why_p) {
-    return descriptors_raise(server.config, why_p);
+    return descriptors_raise(config, why_p);
 }
 
 static bool apply_dir(const char **why_p) {
     char path[PATH_MAX];
-    if (!persistence_chdir(server.config->dir, why_p)) return false;
+    if (!persistence_chdir(config->dir, why_p)) return false;
     if (getcwd(path, sizeof(path)) == NULL) return true;
-    free(server.config->dir);
-    server.config->dir = xstrdup(path);
+    free(config->dir);
+    config->dir = xstrdup(path);
     return true;
 }
 
 static bool apply_title(const char **why_p) {
-    if (!config_title_valid(server.config)) {
+    if (!config_title_valid(config)) {
         *why_p = "template format is invalid or contains unknown variables";
         return false;
     }
-    process_title_update(server.config);
+    process_title_update(config);
     return true;
 }
 
 static bool apply_oom_score(const char **why_p) {
-    return process_oom_score(server.config, why_p);
+    return process_oom_score(config, why_p);
 }
 
 static bool apply_crash_log(const char **why_p) {
-    crash_catch(server.config->crash_log_enabled);
+    crash_catch(config->crash_log_enabled);
     return true;
 }
 
 static bool apply_bg_thread(const char **why_p) {
-    if (heap_background(server.config->jemalloc_bg_thread)) return true;
+    if (heap_background(config->jemalloc_bg_thread)) return true;
     *why_p = "this program's allocator has no background thread";
     return false;
 }
 
 static bool apply_source(const char **why_p) {
-    if (net_set_source(server.config->bind_source_addr)) return true;
+    if (net_set_source(config->bind_source_addr)) return true;
     *why_p = "it must be an IPv4 or IPv6 address of this machine, or empty";
     return false;
 }

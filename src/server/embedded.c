@@ -19,16 +19,17 @@
 #include "host/host.h"
 #include "pool/pool.h"
 #include "server/server.h"
+#include "front/embedded.h"
 
 #define SAMPLE_EVERY   1000u
 #define VERIFY_THREADS 8u
 #define BATCH          4096u
 #define SERVE_MS       5000u
 
-static unsigned own_slot; /* in server.host */
+static unsigned own_slot; /* in embedded.host */
 
 static void fence_local(void *arg, uint64_t session) {
-    host_fence(server.host, session, location_session_grants_ms(session));
+    host_fence(embedded.host, session, location_session_grants_ms(session));
 }
 
 static const struct cluster_local_ops local_ops = {
@@ -71,7 +72,7 @@ static void verify_note(void *arg, struct object *o) {
     struct store_layout l;
     uint32_t crc;
     if (v->n == BATCH || !store_object_crc(o, &crc)) return;
-    store_object_replicas(server.store, o, &l);
+    store_object_replicas(books, o, &l);
     for (uint32_t i = 0; i < l.replicas; i++) {
         const struct store_replica *r = &l.replica[i];
         if (r->extents == 0 || r->extent[0].segment != v->segment) continue;
@@ -80,7 +81,7 @@ static void verify_note(void *arg, struct object *o) {
         *x = (struct verify_one){.o = o, .extents = r->extents, .crc = crc};
         memcpy(x->extent, r->extent, r->extents * sizeof(x->extent[0]));
         v->looked++;
-        v->bytes += store_object_size(server.store, o);
+        v->bytes += store_object_size(books, o);
     }
 }
 
@@ -90,8 +91,8 @@ static void verify_batch(struct verify *v, unsigned threads) {
     for (size_t i = 0; i < v->n; i++) {
         if (!v->batch[i].wrong) continue;
         v->wrong++;
-        if (store_replica_drop(server.store, v->batch[i].o, v->segment, true) != TARN_OK)
-            store_remove_object(server.store, v->batch[i].o);
+        if (store_replica_drop(books, v->batch[i].o, v->segment, true) != TARN_OK)
+            store_remove_object(books, v->batch[i].o);
     }
     v->n = 0;
 }
@@ -101,7 +102,7 @@ static void verify_segment(uint32_t segment, unsigned every) {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned threads = cpus < 1 ? 1 : cpus > (long)VERIFY_THREADS ? VERIFY_THREADS : (unsigned)cpus;
     struct verify v = {
-        .base = host_segment_base(server.host, segment), .segment = segment, .every = every};
+        .base = host_segment_base(embedded.host, segment), .segment = segment, .every = every};
     uint64_t began = clock_mono_ms(), cursor = 0;
     v.batch = xcalloc(BATCH, sizeof(*v.batch));
     struct progress progress;
@@ -109,7 +110,7 @@ static void verify_segment(uint32_t segment, unsigned every) {
     do {
         size_t before = v.n;
         uint64_t at = cursor;
-        cursor = store_scan_all(server.store, cursor, verify_note, &v);
+        cursor = store_scan_all(books, cursor, verify_note, &v);
         if (v.n == BATCH && before > 0) { /* that step may not have fitted: once more, with room */
             v.looked -= v.n - before;
             v.n = before;
@@ -117,7 +118,7 @@ static void verify_segment(uint32_t segment, unsigned every) {
         }
         if (v.n == 0 || (v.n < BATCH / 2 && cursor != 0 && cursor != at)) continue;
         verify_batch(&v, threads);
-        progress_say(&progress, v.seen, store_count(server.store), "%llu objects, %llu MiB",
+        progress_say(&progress, v.seen, store_count(books), "%llu objects, %llu MiB",
                      (unsigned long long)v.looked, (unsigned long long)(v.bytes >> 20));
     } while (cursor != 0);
     if (v.n > 0) verify_batch(&v, threads);
@@ -135,7 +136,7 @@ static void verify(const struct config *c, uint32_t segment) {
     case CONFIG_VERIFY_SAMPLE: verify_segment(segment, SAMPLE_EVERY); break;
     default:
         verify_segment(segment, 1);
-        store_trust(server.store);
+        store_trust(books);
         break;
     }
 }
@@ -145,28 +146,28 @@ static void verify(const struct config *c, uint32_t segment) {
 /* Somebody may still have the memory of an earlier life. */
 static tarn_status serve_new(unsigned slot, uint32_t id, uint32_t epoch) {
     uint64_t until = clock_mono_ms() + SERVE_MS;
-    tarn_status s = host_segment_serve(server.host, slot, id, epoch);
-    if (s == TARN_EAGAIN) host_segment_retire(server.host, slot, true);
+    tarn_status s = host_segment_serve(embedded.host, slot, id, epoch);
+    if (s == TARN_EAGAIN) host_segment_retire(embedded.host, slot, true);
     while (s == TARN_EAGAIN && clock_mono_ms() < until) {
-        host_poll(server.host);
+        host_poll(embedded.host);
         usleep(5000);
-        s = host_segment_serve(server.host, slot, id, epoch);
+        s = host_segment_serve(embedded.host, slot, id, epoch);
     }
     return s;
 }
 
 static tarn_status open_new(unsigned slot, uint64_t size, uint32_t *id_p) {
-    struct store_segment_config books = {
+    struct store_segment_config segment = {
         .name = "local", .epoch = server.master_epoch, .size = size};
-    tarn_status s = store_segment_add(server.store, &books, id_p);
+    tarn_status s = store_segment_add(books, &segment, id_p);
     return s == TARN_OK ? serve_new(slot, *id_p, server.master_epoch) : s;
 }
 
 static tarn_status open_known(unsigned slot, uint32_t id) {
     struct store_segment_info info;
-    bool known = store_segment_get(server.store, id, &info);
+    bool known = store_segment_get(books, id, &info);
     TARN_ASSERT(known);
-    return host_segment_serve(server.host, slot, id, info.epoch);
+    return host_segment_serve(embedded.host, slot, id, info.epoch);
 }
 
 /* A pool file that holds a larger pool is cut if nothing is missed, or with pool-path-shrink: the
@@ -218,16 +219,16 @@ bool embedded_open(const struct config *c, bool loaded) {
                                               c->pool_path[0] != '\0' ? c->pool_path : NULL};
     struct host_segment_info info;
     if (loaded && segment.pool_path != NULL && !may_shrink(c, size)) return false;
-    tarn_status s = host_segment_open(server.host, &segment, &slot, &why);
+    tarn_status s = host_segment_open(embedded.host, &segment, &slot, &why);
     if (s == TARN_OK) {
         own_slot = slot;
-        host_slot_get(server.host, slot, &info);
+        host_slot_get(embedded.host, slot, &info);
         if (loaded && info.warm) alive = find_known(info.content, size);
         if (loaded) books_lead(alive, false);
         if (loaded && alive == STORE_SEGMENT_ANY && segment.pool_path != NULL)
             log_warning("%s holds nothing that the books know: the pool starts empty",
                         segment.pool_path);
-        host_set_authority(server.host, server.grant_key, server.master_epoch);
+        host_set_authority(embedded.host, embedded.grant_key, server.master_epoch);
         s = alive != STORE_SEGMENT_ANY ? open_known(slot, id = alive) : open_new(slot, size, &id);
     }
     if (s != TARN_OK) {
@@ -239,56 +240,56 @@ bool embedded_open(const struct config *c, bool loaded) {
                                                 : "");
         return false;
     }
-    host_slot_get(server.host, slot, &info); /* serve_new may have made new content */
-    cluster_local_segment(id, server.grant_key, &local_ops);
+    host_slot_get(embedded.host, slot, &info); /* serve_new may have made new content */
+    cluster_local_segment(id, embedded.grant_key, &local_ops);
     cluster_local_content(id, info.content);
     if (alive != STORE_SEGMENT_ANY) verify(c, alive);
-    host_slot_get(server.host, slot, &info);
+    host_slot_get(embedded.host, slot, &info);
     if (alive != STORE_SEGMENT_ANY && info.strangers) {
         log_notice("Processes still have the pool of before in their hands: it takes nothing new "
                    "until they "
                    "have let go");
         cluster_local_hold(true);
-        host_fence_before(server.host, server.master_epoch);
+        host_fence_before(embedded.host, server.master_epoch);
     }
     return true;
 }
 
 void embedded_populate(void) {
-    host_segment_populate(server.host, own_slot);
-    server.populating.on = true;
-    server.populating.began_s = server.wall_ms / 1000;
+    host_segment_populate(embedded.host, own_slot);
+    embedded.populating.on = true;
+    embedded.populating.began_s = turn.wall_ms / 1000;
 }
 
 bool embedded_populated(tarn_status *status_p) {
-    struct pool_progress progress = {.done = server.populating.done,
-                                     .total = server.populating.total};
-    server.populating.on = !host_segment_populated(server.host, own_slot, &progress, status_p);
-    server.populating.done = progress.done;
-    server.populating.total = progress.total;
-    server.populating.left_ms = progress.left_ms;
-    return !server.populating.on;
+    struct pool_progress progress = {.done = embedded.populating.done,
+                                     .total = embedded.populating.total};
+    embedded.populating.on = !host_segment_populated(embedded.host, own_slot, &progress, status_p);
+    embedded.populating.done = progress.done;
+    embedded.populating.total = progress.total;
+    embedded.populating.left_ms = progress.left_ms;
+    return !embedded.populating.on;
 }
 
 bool embedded_reload(void) {
     struct host_segment_info info;
     uint32_t id;
-    host_slot_get(server.host, own_slot, &info);
+    host_slot_get(embedded.host, own_slot, &info);
     uint32_t alive = find_known(info.content, info.size);
     books_lead(alive, false);
-    host_set_authority(server.host, server.grant_key, server.master_epoch);
+    host_set_authority(embedded.host, embedded.grant_key, server.master_epoch);
     tarn_status s = alive != STORE_SEGMENT_ANY ? open_known(own_slot, id = alive)
                                                : open_new(own_slot, info.size, &id);
     if (s != TARN_OK) {
         log_warning("The pool could not be put into the books: %s", tarn_status_text(s));
         return false;
     }
-    host_slot_get(server.host, own_slot, &info);
-    cluster_local_segment(id, server.grant_key, &local_ops);
+    host_slot_get(embedded.host, own_slot, &info);
+    cluster_local_segment(id, embedded.grant_key, &local_ops);
     cluster_local_content(id, info.content);
-    if (alive != STORE_SEGMENT_ANY) verify(server.config, alive);
+    if (alive != STORE_SEGMENT_ANY) verify(config, alive);
     cluster_local_hold(true); /* those who had grants may still be writing */
-    host_fence_before(server.host, server.master_epoch);
+    host_fence_before(embedded.host, server.master_epoch);
     return true;
 }
 

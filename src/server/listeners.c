@@ -10,6 +10,7 @@
 #include "front/core.h"
 #include "front/process.h"
 #include "server/server.h"
+#include "config/config.h"
 
 struct listener {
     int fd; /* until it is open */
@@ -113,13 +114,12 @@ uint16_t listeners_port(enum client_port kind) {
 static void tell_ports(void) {
     uint16_t plain = current.port[CLIENT_PORT_TCP], tls = current.port[CLIENT_PORT_TLS];
     core_endpoints.port = plain != 0 ? plain
-                          : tls != 0
-                              ? tls
-                              : (uint16_t)(server.config->port > 0 ? server.config->port : 0);
+                          : tls != 0 ? tls
+                                     : (uint16_t)(config->port > 0 ? config->port : 0);
     core_endpoints.tls_port = tls;
 }
 
-bool listeners_bind(const struct config *config) {
+bool listeners_bind(void) {
     const char *why;
     if (!bind_all(config, &current, &why)) {
         bool tls = !wants(config, CLIENT_PORT_TCP) || current.port[CLIENT_PORT_TLS] != 0;
@@ -159,7 +159,7 @@ void listeners_open(struct net_loop *l) {
 
 void listeners_close(void) {
     for (size_t i = 0; i < current.n; i++)
-        if (current.l[i].kind == CLIENT_PORT_UNIX) unlink(server.config->unixsocket);
+        if (current.l[i].kind == CLIENT_PORT_UNIX) unlink(config->unixsocket);
     set_close(&current);
 }
 
@@ -227,7 +227,7 @@ static bool turned(const struct config *c, const struct set *gone) {
 }
 
 bool listeners_rebind(const char **why_p) {
-    const struct config *c = server.config;
+    const struct config *c = config;
     struct set kept = {.n = 0}, gone = {.n = 0};
     sort_out(c, &current, &kept, &gone);
     size_t had = kept.n;

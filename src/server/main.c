@@ -8,7 +8,7 @@
 #include "server/server.h"
 
 int main(int argc, char **argv) {
-    struct config config;
+    struct config values;
     char *why = NULL;
     setlocale(LC_ALL, "C");
     file_fill_standard();
@@ -23,15 +23,15 @@ int main(int argc, char **argv) {
         return 0;
     }
     process_title_init(argc, argv);
-    config_init(&config);
-    if (!config_load_args(&config, argc - 1, argv + 1, &why) || !config_validate(&config, &why)) {
+    config_init(&values);
+    if (!config_load_args(&values, argc - 1, argv + 1, &why) || !config_validate(&values, &why)) {
         fprintf(stderr, "tarn-server: configuration error%s%s\n",
                 strchr(why, '\n') != NULL ? "s:\n" : ": ", why);
         free(why);
-        config_deinit(&config);
+        config_deinit(&values);
         return 1;
     }
-    int status = server_run(&config, argv[0]);
-    config_deinit(&config);
+    int status = server_run(&values, argv[0]);
+    config_deinit(&values);
     return status;
 }

@@ -40,6 +40,8 @@
 #include "host/host.h"
 #include "host/place.h"
 #include "server/turn.h"
+#include "front/embedded.h"
+#include "config/config.h"
 
 static struct net_loop *loop;
 static struct net_watch host_watch;
@@ -56,7 +58,7 @@ static void on_fenced_before(void *arg, uint32_t master_epoch) {
 }
 
 static void on_host_event(void *arg, unsigned events) {
-    host_poll(server.host);
+    host_poll(embedded.host);
 }
 
 /* --- steps --- */
@@ -124,7 +126,7 @@ static void set_up_identity(void) {
     uint8_t random[20];
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(server.run_id, sizeof(server.run_id), random, sizeof(random));
-    randombytes_buf(server.grant_key, sizeof(server.grant_key));
+    randombytes_buf(embedded.grant_key, sizeof(embedded.grant_key));
 }
 
 static const char *choose_shm_path(const struct config *c) {
@@ -169,13 +171,13 @@ static bool set_up_host(const struct config *c, bool loaded) {
                              .tls = config_tls_data_port(c),
                              .fenced = on_fenced,
                              .fenced_before = on_fenced_before};
-    if (host_create(&hc, &server.host) != TARN_OK) {
+    if (host_create(&hc, &embedded.host) != TARN_OK) {
         log_warning("The data port %u could not be set up", hc.data_port);
         return false;
     }
     if (!embedded_open(c, loaded)) return false;
     core_endpoints.reload = embedded_reload;
-    if (host_start(server.host) != TARN_OK) {
+    if (host_start(embedded.host) != TARN_OK) {
         log_warning("Failed listening on port %u (data-port%s) or on the socket \"%s\" "
                     "(shm-socket), aborting. "
                     "The line above says why; --data-port and --shm-socket name others",
@@ -183,9 +185,9 @@ static bool set_up_host(const struct config *c, bool loaded) {
                     hc.shm_path);
         return false;
     }
-    core_endpoints.data_port = host_data_port(server.host);
-    core_endpoints.shm_path = host_shm_path(server.host);
-    net_watch_init(&host_watch, loop, host_event_fd(server.host), on_host_event, NULL);
+    core_endpoints.data_port = host_data_port(embedded.host);
+    core_endpoints.shm_path = host_shm_path(embedded.host);
+    net_watch_init(&host_watch, loop, host_event_fd(embedded.host), on_host_event, NULL);
     return net_watch_set(&host_watch, NET_READ) == TARN_OK;
 }
 
@@ -202,7 +204,7 @@ static void announce(const struct config *c) {
                    replication_is_replica() ? "Replica: follows its master"
                                             : "Ready to accept connections",
                    core_endpoints.port);
-    welcome(c);
+    welcome();
     daemon_ready();
 }
 
@@ -216,7 +218,7 @@ static bool announced, populating_failed;
 
 static void on_populating(void *arg) {
     tarn_status s = TARN_OK;
-    if (server.host != NULL && !embedded_populated(&s)) {
+    if (embedded.host != NULL && !embedded_populated(&s)) {
         net_timer_start(&populating, POPULATED_MS);
         return;
     }
@@ -224,17 +226,17 @@ static void on_populating(void *arg) {
     if (populating_failed) {
         log_warning(
             "The pool of %llu bytes could not be populated: %s. pool-populate no starts without",
-            (unsigned long long)server.config->pool_size, tarn_status_text(s));
+            (unsigned long long)config->pool_size, tarn_status_text(s));
         core_shutdown("There is not enough memory for the pool");
         return;
     }
     announced = true;
-    announce(server.config);
+    announce(config);
 }
 
 static void begin_populating(void) {
     net_timer_init(&populating, loop, on_populating, NULL);
-    if (server.host != NULL) embedded_populate();
+    if (embedded.host != NULL) embedded_populate();
     on_populating(NULL);
 }
 
@@ -242,10 +244,10 @@ static void tear_down(const struct config *c) {
     net_timer_stop(&populating);
     listeners_close();
     signals_close();
-    if (server.store != NULL) turn_deinit();
-    if (server.host != NULL) net_watch_set(&host_watch, 0);
+    if (books != NULL) turn_deinit();
+    if (embedded.host != NULL) net_watch_set(&host_watch, 0);
     cluster_deinit(); /* before the host that it may ask for something */
-    host_destroy(&server.host);
+    host_destroy(&embedded.host);
     modules_deinit();
     books_destroy();
     config_tls_free();
@@ -281,7 +283,7 @@ static bool rename_commands(const struct config *c) {
 }
 
 int server_run(struct config *c, const char *executable) {
-    server.config = c;
+    config = c;
     config_told = server_told;
     config_users = &acl_users_rewrite;
     if (!set_up_process(c, executable)) return 1;
@@ -296,7 +298,7 @@ int server_run(struct config *c, const char *executable) {
         log_warning("Failed to configure TLS: %s", why);
         return 1;
     }
-    if (!listeners_bind(c)) return 1;
+    if (!listeners_bind()) return 1;
     log_notice("tarn " TARN_VERSION " starting, PID: %ld, configuration: %s", (long)getpid(),
                config_file()[0] != '\0' ? config_file() : "defaults and command line");
     if (c->n_ignored > 0)

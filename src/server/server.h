@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include "front/client.h"
 #include "front/core.h"
+#include "front/embedded.h"
 
 /* Runs until SHUTDOWN or a signal. config is validated. Returns the exit status. */
 int server_run(struct config *config, const char *executable);
@@ -14,7 +15,7 @@ int server_run(struct config *config, const char *executable);
 #define LISTENERS_MAX (2 * CONFIG_WORDS_MAX + 1)
 
 /* Binds all addresses and the unix socket; nothing is accepted yet. false: logged. */
-bool listeners_bind(const struct config *config);
+bool listeners_bind(void);
 /* From now on connections are accepted. */
 void listeners_open(struct net_loop *loop);
 void listeners_close(void);
@@ -28,11 +29,11 @@ size_t listeners_addresses(const char *out[LISTENERS_MAX]);
 
 /* --- embedded.c --- */
 
-/* The embedded segment, in server.host: with what an earlier process left in it, as far as books
+/* The embedded segment, in embedded.host: with what an earlier process left in it, as far as books
  * that were loaded know it and its bytes are what they were; else empty. The books lead when it
  * returns. false: logged. */
 bool embedded_open(const struct config *config, bool loaded);
-/* Touches its pages, with threads of its own; server.populating.on until it is over, which the
+/* Touches its pages, with threads of its own; embedded.populating.on until it is over, which the
  * latter tells, and how it went (logged). */
 void embedded_populate(void);
 bool embedded_populated(tarn_status *status_p);
@@ -56,7 +57,7 @@ void signals_close(void);
 
 /* --- welcome.c --- */
 
-void welcome(const struct config *config);
+void welcome(void);
 /* all: a line for each option; else the most used ones. */
 void print_help(const char *program, bool all);
 

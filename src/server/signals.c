@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "ha/shutdown.h"
 #include "server/server.h"
+#include "config/config.h"
 
 static struct net_watch watch;
 static int fd = -1;
@@ -28,7 +29,7 @@ void signals_block(void) {
 }
 
 static void rotate_log(void) {
-    const char *path = server.config->logfile;
+    const char *path = config->logfile;
     if (path[0] == '\0')
         log_notice("Received SIGHUP: there is no log file to open again");
     else if (log_open(path))

@@ -22,6 +22,7 @@
 #include "ha/replication.h"
 #include "ha/shutdown.h"
 #include "front/stats.h"
+#include "config/config.h"
 
 #define SLEEP_MAX_MS 1000
 #define STILL_MS     500 /* beyond the longest sleep */
@@ -31,7 +32,7 @@ static uint64_t cron_due_ms, background_ms, woke_ns;
 
 static void cron(void) {
     unsigned hz = core_hz();
-    cron_due_ms = server.mono_ms + 1000 / hz;
+    cron_due_ms = turn.mono_ms + 1000 / hz;
     if (core_cron_paused()) return;
     clients_cron(hz);
     replication_cron();
@@ -45,18 +46,17 @@ static void cron(void) {
 /* Of the books. true: more to do. */
 static bool books_background(void) {
     unsigned budget = job_quota();
-    uint64_t began = latency_begin(), evictions = store_evictions(server.store);
-    bool more = store_background(server.store, &budget);
-    more |= store_shrink(server.store, &budget);
-    latency_end(store_evictions(server.store) != evictions ? LATENCY_EVICTION_CYCLE
-                                                           : LATENCY_BOOKS_CYCLE,
+    uint64_t began = latency_begin(), evictions = store_evictions(books);
+    bool more = store_background(books, &budget);
+    more |= store_shrink(books, &budget);
+    latency_end(store_evictions(books) != evictions ? LATENCY_EVICTION_CYCLE : LATENCY_BOOKS_CYCLE,
                 began);
     return expire_cycle_turn() || more;
 }
 
 static bool background(void) {
-    if (background_ms == server.mono_ms && !background_waits) return false;
-    background_ms = server.mono_ms;
+    if (background_ms == turn.mono_ms && !background_waits) return false;
+    background_ms = turn.mono_ms;
     unsigned share = job_quota() / 2 + 1, walk = job_quota() / 2 + 1;
     bool more = books_background();
     more |= cluster_background(&share);
@@ -76,13 +76,13 @@ void turn_woke(void *arg) {
  * read before anybody is blamed for his silence. */
 static void look_for_gap(void) {
     static uint64_t last_ms;
-    uint64_t gap_ms = last_ms == 0 ? 0 : server.mono_ms - last_ms;
-    last_ms = server.mono_ms;
+    uint64_t gap_ms = last_ms == 0 ? 0 : turn.mono_ms - last_ms;
+    last_ms = turn.mono_ms;
     if (LIKELY(gap_ms < STILL_MS) || gap_ms < 1000 / core_hz() + STILL_MS) return;
     log_notice("This server did not look at its connections for %llu ms",
                (unsigned long long)gap_ms);
     cluster_stood_still(gap_ms);
-    cron_due_ms = server.mono_ms + 1000 / core_hz();
+    cron_due_ms = turn.mono_ms + 1000 / core_hz();
 }
 
 uint64_t turn_run(void *arg) {
@@ -92,12 +92,12 @@ uint64_t turn_run(void *arg) {
     if (UNLIKELY(clients_any_ready())) clients_run_ready();
     jobs_run();
     background_waits = background();
-    if (UNLIKELY(server.mono_ms >= cron_due_ms)) cron();
+    if (UNLIKELY(turn.mono_ms >= cron_due_ms)) cron();
     pause_tick();
     effects_turn(); /* before anybody hears that it was done */
     bool link_waits = replication_turn();
     clients_flush();
-    if (UNLIKELY(server.config->maxmemory_clients != 0)) clients_evict();
+    if (UNLIKELY(config->maxmemory_clients != 0)) clients_evict();
     client_free_closed();
     replication_settle();
     reload_settle();
@@ -108,9 +108,9 @@ uint64_t turn_run(void *arg) {
     if (core_stopping() || background_waits || link_waits || jobs_any_runnable() ||
         clients_any_ready())
         return 0;
-    uint64_t ms = cron_due_ms > server.mono_ms ? cron_due_ms - server.mono_ms : 0;
+    uint64_t ms = cron_due_ms > turn.mono_ms ? cron_due_ms - turn.mono_ms : 0;
     ms = jobs_next_ms(min_u64(ms, SLEEP_MAX_MS));
-    if (ms > 0) ms = store_next_ms(server.store, ms);
+    if (ms > 0) ms = store_next_ms(books, ms);
     if (ms > 0) ms = expire_cycle_next_ms(ms);
     if (ms > 0) ms = cluster_next_ms(ms);
     return ms > 0 ? ms : 1;

@@ -5,7 +5,7 @@
 #include "net/net.h"
 
 /* What the rooms below ask of those above them (front/above.h) is known from here on. Needs
- * server.config; server.store may come later, but before the first client. */
+ * config; books may come later, but before the first client. */
 void turn_init(struct net_loop *loop);
 /* Hooks of the loop: a turn begins; it ends, and the next one is due after so many ms. */
 void turn_woke(void *arg);

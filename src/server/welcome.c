@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "server/server.h"
 
-void welcome(const struct config *config) {
+void welcome(void) {
     bool wanted = config->welcome == CONFIG_YES ||
                   (config->welcome == CONFIG_AUTO && config->always_show_logo) ||
                   (config->welcome == CONFIG_AUTO && config->logfile[0] == '\0' &&

@@ -8,23 +8,23 @@
 
 enum { QUOTA = 16, KEYS = 70 };
 
-static struct config config = {.loop_work_quota = QUOTA};
+static struct config values = {.loop_work_quota = QUOTA};
 static struct client_io io;
 static struct client client;
 static unsigned ended, closed;
 
 static void begin(void) {
-    struct store_config books;
-    store_config_init(&books);
-    server.config = &config;
-    server.mono_ms = 1000;
-    server.store = store_create(&books, NULL, "lru", "offset", server.mono_ms, 5000000);
+    struct store_config sc;
+    store_config_init(&sc);
+    config = &values;
+    turn.mono_ms = 1000;
+    books = store_create(&sc, NULL, "lru", "offset", turn.mono_ms, 5000000);
     jobs_init();
 }
 
 static void end(void) {
     jobs_deinit();
-    store_destroy(&server.store);
+    store_destroy(&books);
 }
 
 struct sum {
@@ -139,13 +139,13 @@ TEST(keys_and_their_hashes_through_several_windows) {
         argv[1 + 2 * i] = span_str(text[i]);
         argv[2 + 2 * i] = SPAN("v");
     }
-    config.loop_work_quota = 2 * KEYS;
+    values.loop_work_quota = 2 * KEYS;
     client = (struct client){.io = &io, .argv = argv, .argc = ARRAY_LEN(argv)};
     struct each each = {.one = hash_one};
     each_keys(&each, (struct wire_list){1, KEYS}, 2);
     each_run(&client, &each, sizeof(each));
     CHECK(client.job == NULL && each.at == KEYS && wrong == 0);
-    config.loop_work_quota = QUOTA;
+    values.loop_work_quota = QUOTA;
     end();
 }
 

@@ -8,9 +8,9 @@
 #define MS 1000000u
 
 static void monitor(int64_t threshold_ms) {
-    static struct config config;
-    config.latency_monitor_threshold_ms = threshold_ms;
-    server.config = &config;
+    static struct config values;
+    values.latency_monitor_threshold_ms = threshold_ms;
+    config = &values;
     latency_apply_config();
 }
 

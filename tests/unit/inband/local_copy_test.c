@@ -10,7 +10,7 @@ struct own_copy {
 
 static void copy_here(void *arg) {
     struct own_copy *k = arg;
-    struct object *o = store_find(server.store, span_str(k->key));
+    struct object *o = store_find(books, span_str(k->key));
     k->status = cluster_replica_copy(o, 0, &k->task);
 }
 
@@ -23,9 +23,9 @@ static bool here(const char *key) {
 
 static void own_bytes(void *arg) {
     char **data = arg;
-    struct object *o = store_find(server.store, SPAN("k"));
+    struct object *o = store_find(books, SPAN("k"));
     struct store_layout layout;
-    store_object_layout(server.store, o, &layout);
+    store_object_layout(books, o, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++)
         if (replica_is_local(&layout.replica[i]))
             *data = extent_memory(&layout.replica[i].extent[0]);

@@ -27,6 +27,7 @@
 #include "front/waiters.h"
 #include "host/host.h"
 #include "server/turn.h"
+#include "front/embedded.h"
 
 enum { POOL_NODES = 4 };
 
@@ -81,7 +82,7 @@ static inline void pool_poll_host(void *arg, unsigned events) {
     host_poll(*(struct host **)arg);
 }
 static inline void pool_fence_local(void *arg, uint64_t session) {
-    host_fence(server.host, session, HOST_FENCE_FOR_EVER);
+    host_fence(embedded.host, session, HOST_FENCE_FOR_EVER);
 }
 static inline void pool_fenced_local(void *arg, uint64_t session) {
     cluster_local_fenced(session);
@@ -130,18 +131,18 @@ static inline void pool_set_up_own(uint64_t size) {
     struct host_config hc = {
         .bind = bind, .binds = 1, .threads = 1, .max_connections = 50, .fenced = pool_fenced_local};
     struct host_segment_config segment = {.name = "local", .size = size, .numa_node = -1};
-    struct store_segment_config books = {
-        .name = "local", .epoch = server.master_epoch, .size = size};
+    struct store_segment_config own = {.name = "local", .epoch = server.master_epoch, .size = size};
     const char *why;
     uint32_t id;
-    TARN_ASSERT(host_create(&hc, &server.host) == TARN_OK);
-    host_set_authority(server.host, server.grant_key, server.master_epoch);
-    TARN_ASSERT(store_segment_add(server.store, &books, &id) == TARN_OK);
-    TARN_ASSERT(host_segment_add(server.host, &segment, id, server.master_epoch, &why) == TARN_OK);
-    cluster_local_segment(id, server.grant_key, &ops);
-    TARN_ASSERT(host_start(server.host) == TARN_OK);
-    net_watch_init(&pool.own_host, pool.loop, host_event_fd(server.host), pool_poll_host,
-                   &server.host);
+    TARN_ASSERT(host_create(&hc, &embedded.host) == TARN_OK);
+    host_set_authority(embedded.host, embedded.grant_key, server.master_epoch);
+    TARN_ASSERT(store_segment_add(books, &own, &id) == TARN_OK);
+    TARN_ASSERT(host_segment_add(embedded.host, &segment, id, server.master_epoch, &why) ==
+                TARN_OK);
+    cluster_local_segment(id, embedded.grant_key, &ops);
+    TARN_ASSERT(host_start(embedded.host) == TARN_OK);
+    net_watch_init(&pool.own_host, pool.loop, host_event_fd(embedded.host), pool_poll_host,
+                   &embedded.host);
     TARN_ASSERT(net_watch_set(&pool.own_host, NET_READ) == TARN_OK);
 }
 
@@ -275,22 +276,22 @@ static inline void pool_begin(uint64_t own) {
     memset(&remote_stats, 0, sizeof(remote_stats));
     config_init(&pool.config);
     pool.config.inband_threads = 2;
-    server.config = &pool.config;
+    config = &pool.config;
     server.master_epoch = 7;
-    randombytes_buf(server.grant_key, sizeof(server.grant_key));
+    randombytes_buf(embedded.grant_key, sizeof(embedded.grant_key));
     pool.loop = net_loop_create(&hooks);
     turn_init(pool.loop);
     struct store_config sc;
     store_config_init(&sc);
     core_store_config(&pool.config, &sc);
-    server.store = store_create(&sc, &events, "lru", "offset", server.mono_ms, server.wall_ms);
+    books = store_create(&sc, &events, "lru", "offset", turn.mono_ms, turn.wall_ms);
     struct cluster_config cc;
     cluster_config_init(&cc);
     cc.node_timeout_ms = 3600000;
-    struct cluster_options options = {.store = server.store,
+    struct cluster_options options = {.store = books,
                                       .master_epoch = server.master_epoch,
                                       .machine = core_machine(),
-                                      .mono_ms = server.mono_ms};
+                                      .mono_ms = turn.mono_ms};
     cluster_init(&options, &cc);
     if (own > 0) pool_set_up_own(own);
     sem_init(&pool.done, 0, 0);
@@ -314,10 +315,10 @@ static inline void pool_end(void) {
         free(pool.node[i].disk_bytes);
         if (pool.node[i].path[0]) unlink(pool.node[i].path);
     }
-    if (server.host != NULL) net_watch_set(&pool.own_host, 0);
+    if (embedded.host != NULL) net_watch_set(&pool.own_host, 0);
     cluster_deinit();
-    host_destroy(&server.host);
-    store_destroy(&server.store);
+    host_destroy(&embedded.host);
+    store_destroy(&books);
     net_loop_destroy(&pool.loop);
     sem_destroy(&pool.done);
     config_deinit(&pool.config);

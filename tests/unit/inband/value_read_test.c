@@ -201,12 +201,12 @@ TEST(reports_of_what_is_right) {
 /* The first pass over a value that has one CRC for all of it. */
 static void forget_crcs(void *arg) {
     const char *key = arg;
-    struct object *o = store_find(server.store, span_str(key));
+    struct object *o = store_find(books, span_str(key));
     struct store_layout layout;
     uint32_t crc;
     TARN_ASSERT(store_object_crc(o, &crc));
-    uint64_t size = store_object_size(server.store, o);
-    store_object_layout(server.store, o, &layout);
+    uint64_t size = store_object_size(books, o);
+    store_object_layout(books, o, &layout);
     const struct store_extent *x = &layout.replica[0].extent[0];
     char *bytes = host_segment_base(pool.node[0].host, x->segment);
     struct store_put_options options = {
@@ -215,16 +215,16 @@ static void forget_crcs(void *arg) {
     struct store_put *put;
     unsigned budget = 10000;
     char *copy = xmemdup(bytes + x->offset, size);
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    TARN_ASSERT(store_put_start(server.store, &batch, span_str(key), size, &options, 99999, &budget,
+    store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
+    TARN_ASSERT(store_put_start(books, &batch, span_str(key), size, &options, 99999, &budget,
                                 &put) == TARN_OK);
-    store_put_layout(server.store, put, &layout);
+    store_put_layout(books, put, &layout);
     memcpy((char *)host_segment_base(pool.node[0].host, layout.replica[0].extent[0].segment) +
                layout.replica[0].extent[0].offset,
            copy, size);
     free(copy);
-    TARN_ASSERT(store_put_end(server.store, span_str(key), store_put_token(put), crc, 0, NULL, 0,
-                              NULL) == TARN_OK);
+    TARN_ASSERT(store_put_end(books, span_str(key), store_put_token(put), crc, 0, NULL, 0, NULL) ==
+                TARN_OK);
 }
 
 TEST(values_with_a_single_crc) {
@@ -258,15 +258,15 @@ TEST(values_with_a_single_crc) {
 /* As a node that copied the value to its disk would have it. */
 static void to_disk(void *arg) {
     const char *key = arg;
-    struct object *o = store_find(server.store, span_str(key));
+    struct object *o = store_find(books, span_str(key));
     struct store_layout layout;
     struct pool_node *n = &pool.node[0];
-    store_object_layout(server.store, o, &layout);
+    store_object_layout(books, o, &layout);
     const struct store_extent *x = &layout.replica[0].extent[0];
     memcpy(n->disk_bytes + 8192, (char *)host_segment_base(n->host, x->segment) + x->offset,
            x->length);
-    TARN_ASSERT(store_far_add(server.store, o, n->disk, 8192) == TARN_OK);
-    TARN_ASSERT(store_replica_drop(server.store, o, n->segment, false) == TARN_OK);
+    TARN_ASSERT(store_far_add(books, o, n->disk, 8192) == TARN_OK);
+    TARN_ASSERT(store_replica_drop(books, o, n->segment, false) == TARN_OK);
 }
 
 static void damage_disk(void *arg) {

@@ -103,13 +103,13 @@ struct look {
 
 static inline void look_at(void *arg) {
     struct look *l = arg;
-    struct object *o = store_find(server.store, span_str(l->key));
+    struct object *o = store_find(books, span_str(l->key));
     struct span value;
     l->there = o != NULL;
     if (o == NULL) return;
     l->version = store_object_version(o);
-    l->size = store_object_size(server.store, o);
-    if (!store_object_inline(o, &value)) store_object_layout(server.store, o, &l->layout);
+    l->size = store_object_size(books, o);
+    if (!store_object_inline(o, &value)) store_object_layout(books, o, &l->layout);
 }
 
 static inline struct look look(const char *key) {
@@ -133,23 +133,23 @@ struct copying {
 
 static inline void copy_replica(void *arg) {
     const struct copying *k = arg;
-    struct object *o = store_find(server.store, span_str(k->key));
+    struct object *o = store_find(books, span_str(k->key));
     struct store_layout layout;
     struct store_copy_options options = {
         .segment = k->to, .host = STORE_HOST_NONE, .from = STORE_SEGMENT_ANY, .evict = true};
     struct store_copy *copy;
     struct store_replica to;
     unsigned budget = 100000;
-    store_object_layout(server.store, o, &layout);
-    TARN_ASSERT(store_copy_start(server.store, span_str(k->key), store_object_version(o), &options,
+    store_object_layout(books, o, &layout);
+    TARN_ASSERT(store_copy_start(books, span_str(k->key), store_object_version(o), &options,
                                  &budget, &copy) == TARN_OK);
-    store_copy_layout(server.store, copy, &to);
+    store_copy_layout(books, copy, &to);
     const struct store_replica *from = &layout.replica[0];
     TARN_ASSERT(from->extents == 1 && to.extents == 1);
     char *src = host_segment_base(node_of(from)->host, from->extent[0].segment);
     char *dst = host_segment_base(node_of(&to)->host, k->to);
     memcpy(dst + to.extent[0].offset, src + from->extent[0].offset, from->extent[0].length);
-    TARN_ASSERT(store_copy_end(server.store, &copy, true) == TARN_OK);
+    TARN_ASSERT(store_copy_end(books, &copy, true) == TARN_OK);
 }
 
 static inline void add_replica(const char *key, unsigned node) {
@@ -165,9 +165,9 @@ struct damage {
 
 static inline void do_damage(void *arg) {
     const struct damage *d = arg;
-    struct object *o = store_find(server.store, span_str(d->key));
+    struct object *o = store_find(books, span_str(d->key));
     struct store_layout layout;
-    store_object_layout(server.store, o, &layout);
+    store_object_layout(books, o, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++) {
         const struct store_extent *x = &layout.replica[i].extent[0];
         if (x->segment != pool.node[d->node].segment) continue;
