@@ -36,37 +36,39 @@
 #define STUCK_MS  200u  /* a thread that is busy for so long with one batch */
 #define REST_MS   5000u /* between looks of an idle thread at its connections */
 
-struct lane { /* the engine of a session */
+struct mover_lane { /* the engine of a session; its thread's */
+    LIST_ENTRY(mover_lane) link;
     uint64_t session;
     struct engine *engine;
     uint64_t used_ms;
+    bool over; /* the session is: by the lock */
 };
 
-struct worker {
+struct mover_thread { /* all of it by the lock */
     struct mover *mover;
     pthread_t thread;
     pthread_cond_t wake;
-    bool idle;                       /* waits for wake; by the lock, as the next four */
+    bool idle;                       /* waits for wake */
+    bool ends;                       /* a lane is over */
     const struct mover_job *running; /* the first of its batch: where its thread is busy */
     uint64_t running_since_ms;
-    uint64_t *ended; /* sessions to let go of */
-    size_t n_ended, cap_ended;
-    struct lane lanes[LANES_MAX]; /* the thread's own */
-    size_t n_lanes, counted_lanes;
+    LIST_HEAD(, mover_lane) lanes; /* changed by the thread only, which looks without the lock */
+    size_t n_lanes;
 };
+
+TAILQ_HEAD(mover_jobs, mover_job);
 
 struct mover {
     uint32_t magic;
     struct mover_config config;
     pthread_mutex_t lock;
     bool stopping;
-    struct mover_job *queue, **queue_tail;
-    struct mover_job *finished, **finished_tail;
+    struct mover_jobs queue, finished;
     size_t accepted; /* queued, running, or not yet handed back */
     int event_fd;
     struct mover_stats stats;
     unsigned started; /* threads */
-    struct worker workers[MOVER_THREADS_MAX];
+    struct mover_thread threads[MOVER_THREADS_MAX];
 };
 
 /* --- where jobs go --- */
@@ -88,7 +90,7 @@ static bool same_host(const struct mover_job *a, const struct mover_job *b) {
 static bool crowded(const struct mover *m, const struct mover_job *job) {
     unsigned there = 0;
     for (unsigned i = 0; i < m->started; i++) {
-        const struct mover_job *other = m->workers[i].running;
+        const struct mover_job *other = m->threads[i].running;
         there += other != NULL && same_host(other, job);
     }
     return m->started > 1 && there + 1 >= m->started;
@@ -102,21 +104,21 @@ static bool goes_along(const struct mover_job *a, const struct mover_job *b) {
     return a->session == b->session && last - first <= NEAR_MS && same_host(a, b);
 }
 
-static struct worker *worker_of(struct mover *m, uint64_t session) {
-    return &m->workers[session % m->started];
+static struct mover_thread *writer_of(struct mover *m, uint64_t session) {
+    return &m->threads[session % m->started];
 }
 
-static bool may_take(struct mover *m, const struct worker *w, const struct mover_job *job,
+static bool may_take(struct mover *m, const struct mover_thread *w, const struct mover_job *job,
                      uint64_t now_ms) {
     if (crowded(m, job)) return false;
     if (job->file_path != NULL || !job->op.write) return true;
-    const struct worker *owner = worker_of(m, job->session);
+    const struct mover_thread *owner = writer_of(m, job->session);
     return owner == w || (owner->running != NULL && now_ms - owner->running_since_ms > STUCK_MS);
 }
 
 /* --- the queue, under the lock --- */
 
-static bool wake_worker(struct worker *w) {
+static bool thread_wake(struct mover_thread *w) {
     if (!w->idle) return false;
     w->idle = false;
     pthread_cond_signal(&w->wake);
@@ -127,34 +129,24 @@ static bool wake_worker(struct worker *w) {
  * when it is done. */
 static void wake_for(struct mover *m, const struct mover_job *job) {
     bool write = job->file_path == NULL && job->op.write;
-    if (write && wake_worker(worker_of(m, job->session))) return;
+    if (write && thread_wake(writer_of(m, job->session))) return;
     for (unsigned i = 0; i < m->started; i++)
-        if (wake_worker(&m->workers[i])) return;
+        if (thread_wake(&m->threads[i])) return;
 }
 
-static void wake_all(struct mover *m) {
-    for (unsigned i = 0; i < m->started; i++) wake_worker(&m->workers[i]);
+static void threads_wake(struct mover *m) {
+    for (unsigned i = 0; i < m->started; i++) thread_wake(&m->threads[i]);
 }
 
-static void enqueue(struct mover_job ***tail_p, struct mover_job *job) {
-    job->next = NULL;
-    **tail_p = job;
-    *tail_p = &job->next;
-}
-
-static struct mover_job *unlink_at(struct mover *m, struct mover_job **at) {
-    struct mover_job *job = *at;
-    *at = job->next;
-    if (m->queue_tail == &job->next) m->queue_tail = at;
-    job->next = NULL;
+static void job_unqueue(struct mover *m, struct mover_job *job) {
+    TAILQ_REMOVE(&m->queue, job, link);
     m->stats.queued--;
-    return job;
 }
 
-static void finish(struct mover *m, struct mover_job *job) {
-    bool was_empty = m->finished == NULL;
+static void job_finish(struct mover *m, struct mover_job *job) {
+    bool was_empty = TAILQ_EMPTY(&m->finished);
     job->state = MOVER_DONE;
-    enqueue(&m->finished_tail, job);
+    TAILQ_INSERT_TAIL(&m->finished, job, link);
     m->stats.done++;
     if (job->op.status != TARN_OK)
         m->stats.failed++;
@@ -165,25 +157,28 @@ static void finish(struct mover *m, struct mover_job *job) {
     if (was_empty) eventfd_write(m->event_fd, 1);
 }
 
+static void job_cancel(struct mover *m, struct mover_job *job) {
+    job_unqueue(m, job);
+    job->op.status = TARN_ECANCELED;
+    job_finish(m, job);
+}
+
 /* What this thread does next; 0: nothing that it may. */
-static size_t take(struct mover *m, struct worker *w, struct mover_job *batch[BATCH_MAX]) {
-    struct mover_job **at = &m->queue;
+static size_t batch_take(struct mover *m, struct mover_thread *w,
+                         struct mover_job *batch[BATCH_MAX]) {
+    struct mover_job *job, *next;
     unsigned looked = 0;
     uint64_t now_ms = clock_mono_ms(), bytes = 0;
     size_t n = 0;
-    while (*at != NULL && looked++ < SCAN_MAX && !may_take(m, w, *at, now_ms)) at = &(*at)->next;
-    if (*at == NULL || looked > SCAN_MAX) return 0;
-    batch[n++] = unlink_at(m, at);
-    bytes = batch[0]->bytes;
-    while (*at != NULL && n < BATCH_MAX && looked++ < SCAN_MAX && bytes < BATCH_BYTES) {
-        if (!goes_along(batch[0], *at)) {
-            at = &(*at)->next;
-            continue;
-        }
-        batch[n] = unlink_at(m, at);
-        bytes += batch[n++]->bytes;
+    TAILQ_FOREACH_SAFE(job, &m->queue, link, next) {
+        if (looked++ == SCAN_MAX || n == BATCH_MAX || bytes >= BATCH_BYTES) break;
+        if (n == 0 ? !may_take(m, w, job, now_ms) : !goes_along(batch[0], job)) continue;
+        job_unqueue(m, job);
+        job->state = MOVER_RUNNING;
+        bytes += job->bytes;
+        batch[n++] = job;
     }
-    for (size_t i = 0; i < n; i++) batch[i]->state = MOVER_RUNNING;
+    if (n == 0) return 0;
     w->running = batch[0];
     w->running_since_ms = now_ms;
     m->stats.running += n;
@@ -191,43 +186,66 @@ static size_t take(struct mover *m, struct worker *w, struct mover_job *batch[BA
     return n;
 }
 
-/* --- engines of sessions; without the lock --- */
+/* --- engines of sessions; under the lock --- */
 
-static void lane_close(struct worker *w, size_t i) {
-    engine_destroy(&w->lanes[i].engine);
-    w->lanes[i] = w->lanes[--w->n_lanes];
+/* The lock is given up meanwhile. */
+static void lane_close(struct mover_thread *w, struct mover_lane *l) {
+    struct mover *m = w->mover;
+    LIST_REMOVE(l, link);
+    w->n_lanes--;
+    m->stats.sessions--;
+    pthread_mutex_unlock(&m->lock);
+    engine_destroy(&l->engine);
+    free(l);
+    pthread_mutex_lock(&m->lock);
 }
 
-static tarn_status lane_get(struct worker *w, uint64_t session, struct engine **engine_p) {
-    size_t oldest = 0;
-    uint64_t now_ms = clock_mono_ms();
-    for (size_t i = 0; i < w->n_lanes; i++) {
-        struct lane *l = &w->lanes[i];
-        if (l->session == session) {
-            l->used_ms = now_ms;
-            *engine_p = l->engine;
-            return TARN_OK;
-        }
-        if (l->used_ms < w->lanes[oldest].used_ms) oldest = i;
+static tarn_status lane_get(struct mover_thread *w, uint64_t session, struct engine **engine_p) {
+    struct mover_lane *l, *oldest = NULL;
+    LIST_FOREACH(l, &w->lanes, link) {
+        if (l->session == session) break;
+        if (oldest == NULL || l->used_ms < oldest->used_ms) oldest = l;
     }
-    if (w->n_lanes == LANES_MAX) lane_close(w, oldest);
-    struct lane *l = &w->lanes[w->n_lanes];
-    tarn_status status = engine_create(&w->mover->config.engine, &l->engine);
-    if (status != TARN_OK) return status;
-    l->session = session;
-    l->used_ms = now_ms;
-    w->n_lanes++;
+    if (l == NULL) {
+        struct engine *e;
+        tarn_status status = engine_create(&w->mover->config.engine, &e);
+        if (status != TARN_OK) return status;
+        if (w->n_lanes == LANES_MAX) lane_close(w, oldest);
+        l = xcalloc(1, sizeof(*l));
+        l->session = session;
+        l->engine = e;
+        LIST_INSERT_HEAD(&w->lanes, l, link);
+        w->n_lanes++;
+        w->mover->stats.sessions++;
+    }
+    l->used_ms = clock_mono_ms();
     *engine_p = l->engine;
     return TARN_OK;
 }
 
-static void lanes_end(struct worker *w, const uint64_t *ended, size_t n) {
-    for (size_t k = 0; k < n; k++)
-        for (size_t i = 0; i < w->n_lanes; i++)
-            if (w->lanes[i].session == ended[k]) {
-                lane_close(w, i);
-                break;
-            }
+/* Lets go of sessions that are over. */
+static void lanes_end(struct mover_thread *w) {
+    struct mover_lane *l, *next;
+    w->ends = false;
+    LIST_FOREACH_SAFE(l, &w->lanes, link, next) {
+        if (l->over) lane_close(w, l);
+    }
+}
+
+/* What nobody used for a while need not be kept open. */
+static void lanes_rest(struct mover_thread *w) {
+    struct mover_lane *l, *next;
+    struct mover *m = w->mover;
+    uint64_t now_ms = clock_mono_ms();
+    LIST_FOREACH_SAFE(l, &w->lanes, link, next) {
+        if (now_ms - l->used_ms >= m->config.engine.idle_close_ms) {
+            lane_close(w, l);
+            continue;
+        }
+        pthread_mutex_unlock(&m->lock);
+        engine_rest(l->engine);
+        pthread_mutex_lock(&m->lock);
+    }
 }
 
 /* --- the work; without the lock --- */
@@ -260,107 +278,75 @@ static tarn_status tell_segments(struct engine *e, const struct mover_job *job) 
     return TARN_OK;
 }
 
-static void run(struct worker *w, struct mover_job **batch, size_t n) {
+static void batch_run(struct engine *e, struct mover_job **batch, size_t n) {
     struct engine_op ops[BATCH_MAX];
     struct mover_job *taken[BATCH_MAX];
-    struct engine *e = NULL;
     size_t k = 0;
-    if (batch[0]->file_path != NULL) {
-        batch[0]->op.status = run_file(batch[0]);
-        return;
-    }
-    tarn_status status = lane_get(w, batch[0]->session, &e);
     uint64_t deadline = batch[0]->deadline_boot_ms;
     for (size_t i = 0; i < n; i++) {
         struct mover_job *job = batch[i];
-        job->op.status = status != TARN_OK ? status : tell_segments(e, job);
+        job->op.status = tell_segments(e, job);
         if (job->op.status != TARN_OK) continue;
         taken[k] = job;
         ops[k++] = job->op;
         deadline = min_u64(deadline, job->deadline_boot_ms);
     }
     if (k == 0) return;
-    status = engine_run(e, ops, k, deadline);
+    tarn_status status = engine_run(e, ops, k, deadline);
     for (size_t i = 0; i < k; i++) {
         taken[i]->op = ops[i];
         if (status != TARN_OK) taken[i]->op.status = status;
     }
 }
 
-/* Under the lock. */
-static void count_lanes(struct mover *m, struct worker *w) {
-    m->stats.sessions += w->n_lanes - w->counted_lanes;
-    w->counted_lanes = w->n_lanes;
-}
-
-/* What nobody used for a while need not be kept open. */
-static void lanes_rest(struct worker *w) {
-    uint64_t now_ms = clock_mono_ms();
-    for (size_t i = w->n_lanes; i-- > 0;) {
-        if (now_ms - w->lanes[i].used_ms >= w->mover->config.engine.idle_close_ms)
-            lane_close(w, i);
-        else
-            engine_rest(w->lanes[i].engine);
+/* Under the lock, which is given up meanwhile. */
+static void batch_do(struct mover *m, struct mover_thread *w, struct mover_job **batch, size_t n) {
+    struct engine *e = NULL;
+    bool file = batch[0]->file_path != NULL;
+    tarn_status status = file ? TARN_OK : lane_get(w, batch[0]->session, &e);
+    pthread_mutex_unlock(&m->lock);
+    if (file)
+        batch[0]->op.status = run_file(batch[0]);
+    else if (status == TARN_OK)
+        batch_run(e, batch, n);
+    pthread_mutex_lock(&m->lock);
+    w->running = NULL;
+    m->stats.running -= n;
+    for (size_t i = 0; i < n; i++) {
+        if (status != TARN_OK) batch[i]->op.status = status;
+        job_finish(m, batch[i]);
     }
+    /* others may have waited for this host to be less crowded */
+    if (!TAILQ_EMPTY(&m->queue)) threads_wake(m);
 }
 
 /* Under the lock, which is given up meanwhile. true: it is time for a look at the connections. */
-static bool sleep_until_woken(struct mover *m, struct worker *w) {
+static bool sleep_until_woken(struct mover *m, struct mover_thread *w) {
     uint64_t rest_ms = min_u64(REST_MS, max_u64(m->config.engine.idle_close_ms, 10));
-    uint64_t ms = m->queue != NULL ? STUCK_MS : rest_ms;
+    uint64_t ms = TAILQ_EMPTY(&m->queue) ? rest_ms : STUCK_MS;
     w->idle = true;
     while (w->idle && thread_cond_wait(&w->wake, &m->lock, ms)) continue;
     bool woken = !w->idle;
     w->idle = false;
-    return !woken && m->queue == NULL;
+    return !woken && TAILQ_EMPTY(&m->queue);
 }
 
-/* Lets go of the sessions that ended. Under the lock, which is given up meanwhile. */
-static void end_sessions(struct mover *m, struct worker *w) {
-    uint64_t *ended = w->ended;
-    size_t n = w->n_ended;
-    w->ended = NULL;
-    w->n_ended = w->cap_ended = 0;
-    pthread_mutex_unlock(&m->lock);
-    lanes_end(w, ended, n);
-    free(ended);
-    pthread_mutex_lock(&m->lock);
-    count_lanes(m, w);
-}
-
-static void *work(void *arg) {
-    struct worker *w = arg;
+static void *mover_main(void *arg) {
+    struct mover_thread *w = arg;
     struct mover *m = w->mover;
     struct mover_job *batch[BATCH_MAX];
     pthread_mutex_lock(&m->lock);
     for (;;) {
-        if (w->n_ended > 0) {
-            end_sessions(m, w);
-            continue;
-        }
+        while (w->ends) lanes_end(w);
         if (m->stopping) break;
-        size_t n = take(m, w, batch);
-        if (n == 0) {
-            bool rest = sleep_until_woken(m, w);
-            if (!rest || w->n_lanes == 0) continue;
-            pthread_mutex_unlock(&m->lock);
+        size_t n = batch_take(m, w, batch);
+        if (n > 0)
+            batch_do(m, w, batch, n);
+        else if (sleep_until_woken(m, w))
             lanes_rest(w);
-            pthread_mutex_lock(&m->lock);
-            count_lanes(m, w);
-            continue;
-        }
-        pthread_mutex_unlock(&m->lock);
-        run(w, batch, n);
-        pthread_mutex_lock(&m->lock);
-        count_lanes(m, w);
-        w->running = NULL;
-        m->stats.running -= n;
-        for (size_t i = 0; i < n; i++) finish(m, batch[i]);
-        /* others may have waited for this host to be less crowded */
-        if (m->queue != NULL) wake_all(m);
     }
+    while (!LIST_EMPTY(&w->lanes)) lane_close(w, LIST_FIRST(&w->lanes));
     pthread_mutex_unlock(&m->lock);
-    while (w->n_lanes > 0) lane_close(w, w->n_lanes - 1);
     return NULL;
 }
 
@@ -372,8 +358,8 @@ tarn_status mover_create(const struct mover_config *config, struct mover **mover
     struct mover *m = xcalloc(1, sizeof(*m));
     m->magic = MOVER_MAGIC;
     m->config = *config;
-    m->queue_tail = &m->queue;
-    m->finished_tail = &m->finished;
+    TAILQ_INIT(&m->queue);
+    TAILQ_INIT(&m->finished);
     m->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (m->event_fd < 0) {
         log_warning("A mover cannot start: %s", strerror(errno));
@@ -388,10 +374,10 @@ tarn_status mover_create(const struct mover_config *config, struct mover **mover
 /* All of them with the first job; fewer than asked for is no failure. */
 static tarn_status start_threads(struct mover *m) {
     for (unsigned i = 0; i < m->config.threads; i++) {
-        struct worker *w = &m->workers[i];
+        struct mover_thread *w = &m->threads[i];
         thread_cond_init(&w->wake);
         w->mover = m;
-        int error = thread_start(&w->thread, "tarn-mover", work, w);
+        int error = thread_start(&w->thread, "tarn-mover", mover_main, w);
         if (error != 0) {
             log_warning("A mover's thread cannot start: %s", strerror(error));
             pthread_cond_destroy(&w->wake);
@@ -421,7 +407,7 @@ tarn_status mover_submit(struct mover *m, struct mover_job *job) {
     if (status == TARN_OK) {
         job->state = MOVER_QUEUED;
         job->bytes = iov_total(job->op.iov, job->op.n_iov);
-        enqueue(&m->queue_tail, job);
+        TAILQ_INSERT_TAIL(&m->queue, job, link);
         m->accepted++;
         m->stats.queued++;
         wake_for(m, job);
@@ -433,13 +419,7 @@ tarn_status mover_submit(struct mover *m, struct mover_job *job) {
 void mover_cancel(struct mover *m, struct mover_job *job) {
     MAGIC_CHECK(m, MOVER_MAGIC);
     pthread_mutex_lock(&m->lock);
-    if (job->state == MOVER_QUEUED) {
-        struct mover_job **at = &m->queue;
-        while (*at != job) at = &(*at)->next;
-        unlink_at(m, at);
-        job->op.status = TARN_ECANCELED;
-        finish(m, job);
-    }
+    if (job->state == MOVER_QUEUED) job_cancel(m, job);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -447,11 +427,12 @@ void mover_session_end(struct mover *m, uint64_t session) {
     MAGIC_CHECK(m, MOVER_MAGIC);
     pthread_mutex_lock(&m->lock);
     for (unsigned i = 0; i < m->started; i++) {
-        struct worker *w = &m->workers[i];
-        ARRAY_GROW(w->ended, w->n_ended, w->cap_ended);
-        w->ended[w->n_ended++] = session;
+        struct mover_lane *l;
+        LIST_FOREACH(l, &m->threads[i].lanes, link) {
+            if (l->session == session) l->over = m->threads[i].ends = true;
+        }
     }
-    wake_all(m);
+    threads_wake(m);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -465,18 +446,16 @@ void mover_poll(struct mover *m) {
     eventfd_t ignored;
     eventfd_read(m->event_fd, &ignored);
     pthread_mutex_lock(&m->lock);
-    struct mover_job *job = m->finished;
-    m->finished = NULL;
-    m->finished_tail = &m->finished;
+    struct mover_jobs finished = TAILQ_HEAD_INITIALIZER(finished);
+    struct mover_job *job;
+    TAILQ_CONCAT(&finished, &m->finished, link);
     pthread_mutex_unlock(&m->lock);
-    while (job != NULL) {
-        struct mover_job *next = job->next;
+    while ((job = TAILQ_TAKE(&finished, link)) != NULL) {
         pthread_mutex_lock(&m->lock);
         m->accepted--;
         job->state = MOVER_IDLE;
         pthread_mutex_unlock(&m->lock);
         job->done(job);
-        job = next;
     }
 }
 
@@ -487,17 +466,12 @@ void mover_destroy(struct mover **mover_p) {
     *mover_p = NULL;
     pthread_mutex_lock(&m->lock);
     m->stopping = true;
-    while (m->queue != NULL) {
-        struct mover_job *job = unlink_at(m, &m->queue);
-        job->op.status = TARN_ECANCELED;
-        finish(m, job);
-    }
-    wake_all(m);
+    while (!TAILQ_EMPTY(&m->queue)) job_cancel(m, TAILQ_FIRST(&m->queue));
+    threads_wake(m);
     pthread_mutex_unlock(&m->lock);
     for (unsigned i = 0; i < m->started; i++) {
-        pthread_join(m->workers[i].thread, NULL);
-        free(m->workers[i].ended);
-        pthread_cond_destroy(&m->workers[i].wake);
+        pthread_join(m->threads[i].thread, NULL);
+        pthread_cond_destroy(&m->threads[i].wake);
     }
     mover_poll(m);
     TARN_ASSERT(m->accepted == 0);

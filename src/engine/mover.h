@@ -14,6 +14,7 @@
 #ifndef TARN_ENGINE_MOVER_H
 #define TARN_ENGINE_MOVER_H
 
+#include "base/queue.h"
 #include "engine/engine.h"
 
 struct mover;
@@ -38,7 +39,7 @@ struct mover_job {
     void (*done)(struct mover_job *job);
     void *arg;
     /* private */
-    struct mover_job *next;
+    TAILQ_ENTRY(mover_job) link;
     uint64_t bytes;
     /* zero-initialised is right */
     enum { MOVER_IDLE, MOVER_QUEUED, MOVER_RUNNING, MOVER_DONE } state;
