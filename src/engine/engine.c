@@ -107,35 +107,6 @@ const uint8_t *engine_content(const struct engine_seg *seg) {
     return memcmp(seg->content, not_known, sizeof(not_known)) != 0 ? seg->content : NULL;
 }
 
-struct seg_walk {
-    struct engine *e;
-    struct engine_seg *list;
-};
-
-static void forget_session(void *arg, struct htab_node *node) {
-    struct seg_walk *w = arg;
-    struct engine_seg *seg = CONTAINER_OF(node, struct engine_seg, node);
-    seg->current = false;
-    seg->may_attach[0] = seg->may_attach[1] = false;
-    for (unsigned i = 0; i < w->e->n_open; i++)
-        engine_route_close_key(w->e, seg, w->e->open[i], true);
-}
-
-static void collect(void *arg, struct htab_node *node) {
-    struct seg_walk *w = arg;
-    struct engine_seg *seg = CONTAINER_OF(node, struct engine_seg, node);
-    seg->next_free = w->list;
-    w->list = seg;
-}
-
-static void walk(struct engine *e, void (*fn)(void *arg, struct htab_node *node),
-                 struct seg_walk *w) {
-    uint64_t cursor = 0;
-    do {
-        cursor = htab_scan(&e->segments, cursor, fn, w);
-    } while (cursor != 0);
-}
-
 static void clear_routes(struct engine *e, struct engine_seg *seg) {
     for (unsigned i = 0; i < e->n_open; i++) engine_route_clear(e, seg, e->open[i]);
 }
@@ -145,15 +116,12 @@ void engine_destroy(struct engine **engine_p) {
     if (e == NULL) return;
     MAGIC_CHECK(e, ENGINE_MAGIC);
     *engine_p = NULL;
-    struct seg_walk w = {.e = e};
-    walk(e, collect, &w);
-    while (w.list != NULL) {
-        struct engine_seg *seg = w.list;
-        w.list = seg->next_free;
+    struct engine_seg *seg;
+    while ((seg = LIST_TAKE(&e->segs, link)) != NULL) {
         clear_routes(e, seg);
         free(seg);
     }
-    engine_route_free_retired(e);
+    engine_views_left(e, NULL, NULL);
     while (!LIST_EMPTY(&e->memories)) memory_forget(e, LIST_FIRST(&e->memories));
     for (unsigned i = 0; i < e->n_open; i++) {
         TARN_ASSERT(LIST_EMPTY(&e->open[i]->targets));
@@ -196,6 +164,7 @@ tarn_status engine_segment_set(struct engine *e, const struct engine_segment *se
         seg = xcalloc(1, sizeof(*seg));
         seg->id = segment->id;
         htab_insert(&e->segments, &seg->node, hash_u64(seg->id));
+        LIST_INSERT_HEAD(&e->segs, seg, link);
     } else if (seg->epoch != segment->epoch || seg->size != segment->size ||
                is_other_content(seg, segment)) {
         clear_routes(e, seg);
@@ -243,8 +212,11 @@ bool engine_segment_same(struct engine *e, const struct engine_segment *segment)
 
 void engine_session_changed(struct engine *e) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
-    struct seg_walk w = {.e = e};
-    walk(e, forget_session, &w);
+    struct engine_seg *seg;
+    LIST_FOREACH(seg, &e->segs, link) {
+        seg->current = seg->may_attach[0] = seg->may_attach[1] = false;
+        for (unsigned i = 0; i < e->n_open; i++) engine_route_close_key(e, seg, e->open[i], true);
+    }
     /* A connection belongs to the session whose grants it showed. */
     for (unsigned i = 0; i < e->n_open; i++) {
         struct engine_kind *k = e->open[i];
@@ -315,12 +287,11 @@ tarn_status engine_check(struct engine *e, uint32_t segment, uint32_t segment_ep
     MAGIC_CHECK(e, ENGINE_MAGIC);
     struct engine_seg *seg = find_current(e, segment, segment_epoch);
     if (seg == NULL) return TARN_ESTALE;
-    struct engine_kind *k;
-    bool retired;
-    struct transport_key *key = engine_route_key_at(e, seg, at, &k, &retired);
-    if (key != NULL && k->ops->key_check(key) == TARN_OK) return TARN_OK;
+    struct engine_lent m;
+    bool there = engine_route_at(e, seg, at, &m);
+    if (there && m.kind->ops->key_check(m.key) == TARN_OK) return TARN_OK;
     e->stats.epoch_misses++;
-    if (key != NULL && !retired) engine_route_failed(e, seg, k, TARN_ESTALE, clock_boot_ms());
+    if (there && !m.retired) engine_route_failed(e, seg, m.kind, TARN_ESTALE, clock_boot_ms());
     return TARN_ESTALE;
 }
 
@@ -328,20 +299,12 @@ bool engine_lent(const struct engine *e, uint32_t segment, const void *at, const
                  uint64_t *size_p, bool *current_p) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     const struct engine_seg *seg = engine_find(e, segment);
-    bool retired = false;
-    uint64_t size = 0;
-    const void *start = seg != NULL ? engine_route_lent(e, seg, at, &size, &retired) : NULL;
-    if (start == NULL) return false;
-    *start_p = start;
-    *size_p = size;
-    *current_p = !retired;
+    struct engine_lent m;
+    if (seg == NULL || !engine_route_at(e, seg, at, &m)) return false;
+    *start_p = m.start;
+    *size_p = m.size;
+    *current_p = !m.retired;
     return true;
-}
-
-void engine_views_left(struct engine *e, bool (*used)(void *arg, const void *start, uint64_t size),
-                       void *arg) {
-    MAGIC_CHECK(e, ENGINE_MAGIC);
-    engine_route_free_unused(e, used, arg);
 }
 
 struct engine_memory *engine_memory_at(const struct engine *e, const void *addr, size_t len) {

@@ -8,10 +8,9 @@
 #ifndef TARN_ENGINE_ENGINE_INTERNAL_H
 #define TARN_ENGINE_ENGINE_INTERNAL_H
 
-#include <sys/queue.h>
-
 #include "base/htab.h"
 #include "base/iov.h"
+#include "base/queue.h"
 #include "base/segment_header.h"
 #include "engine/engine.h"
 #include "transport/transport.h"
@@ -63,17 +62,17 @@ static inline bool engine_route_has_packed(const struct engine_route *r) {
 
 struct engine_retired { /* a key whose memory may still be looked at: by views, or by operations
                            under way */
-    struct engine_retired *next;
-    struct engine_kind *kind;
-    struct transport_key *key;
+    SLIST_ENTRY(engine_retired) link;
     struct engine_target *target;
+    struct transport_key *key;
     const char *lent;
     uint64_t size; /* of its memory */
 };
+SLIST_HEAD(engine_retired_list, engine_retired);
 
 struct engine_seg {
     struct htab_node node;
-    struct engine_seg *next_free;
+    LIST_ENTRY(engine_seg) link;
     uint32_t id, epoch;
     uint64_t size;
     uint8_t content[SEGMENT_CONTENT_SIZE]; /* zeroes: not known */
@@ -95,12 +94,13 @@ struct engine {
     struct engine_kind kinds[TRANSPORTS_MAX];
     struct engine_kind *open[TRANSPORTS_MAX]; /* in order of preference */
     unsigned n_open;
-    struct htab segments;
+    struct htab segments; /* by id */
+    LIST_HEAD(, engine_seg) segs;
     LIST_HEAD(, engine_memory) memories; /* the caller's, registered */
     unsigned devices;                    /* of these, memory of a device */
-    struct engine_retired *retired;
+    struct engine_retired_list retired;
     /* keys to be closed when the operations that are under way have ended */
-    struct engine_retired *doomed;
+    struct engine_retired_list doomed;
     struct engine_stats stats;
 };
 
@@ -119,17 +119,16 @@ void engine_route_close_key(struct engine *e, struct engine_seg *seg, struct eng
 /* How many there are. */
 unsigned engine_routes(const struct engine *e, const struct engine_seg *seg);
 void engine_route_free_doomed(struct engine *e); /* nothing is under way */
-void engine_route_free_retired(struct engine *e);
-void engine_route_free_unused(struct engine *e,
-                              bool (*used)(void *arg, const void *start, uint64_t size), void *arg);
-/* The key whose memory at lies in, which may be one that is only kept for views. NULL: none. */
-struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
-                                          const void *at, struct engine_kind **kind_p,
-                                          bool *retired_p);
-/* The first byte of the readers' mapping that at lies in, and the size of its segment. NULL: it is
- * in none. */
-const void *engine_route_lent(const struct engine *e, const struct engine_seg *seg, const void *at,
-                              uint64_t *size_p, bool *retired_p);
+struct engine_lent {
+    struct engine_kind *kind;
+    struct transport_key *key;
+    const char *start;
+    uint64_t size;
+    bool retired; /* it is only kept for views */
+};
+/* The mapping that at lies in. false: it is in none. */
+bool engine_route_at(const struct engine *e, const struct engine_seg *seg, const void *at,
+                     struct engine_lent *lent_p);
 /* A way did not work: others are preferred for a while; on TARN_ESTALE its mappings are dropped,
  * and the owner will be told by engine_segment_known. */
 void engine_route_failed(struct engine *e, struct engine_seg *seg, struct engine_kind *k,

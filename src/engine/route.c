@@ -111,17 +111,15 @@ void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms) {
 
 /* --- keys --- */
 
-static void put_aside(struct engine_retired **list, struct engine_seg *seg, struct engine_kind *k,
-                      struct engine_route *route, bool writable) {
+static void key_put_aside(struct engine_retired_list *list, const struct engine_seg *seg,
+                          struct engine_route *route, bool writable) {
     struct engine_retired *r = xcalloc(1, sizeof(*r));
-    *r = (struct engine_retired){.next = *list,
-                                 .kind = k,
+    *r = (struct engine_retired){.target = route->target,
                                  .key = route->keys[writable],
-                                 .target = route->target,
                                  .lent = route->lent[writable],
                                  .size = seg->size};
     route->target->users++;
-    *list = r;
+    SLIST_INSERT_HEAD(list, r, link);
 }
 
 void engine_route_close_key(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
@@ -129,86 +127,58 @@ void engine_route_close_key(struct engine *e, struct engine_seg *seg, struct eng
     struct engine_route *r = &seg->routes[k->slot];
     if (r->keys[writable] == NULL) return;
     if (!writable && r->lent[0] != NULL) /* a view may look at it, whatever its epochs */
-        put_aside(&e->retired, seg, k, r, writable);
+        key_put_aside(&e->retired, seg, r, writable);
     else if (k->outstanding > 0)
-        put_aside(&e->doomed, seg, k, r, writable);
+        key_put_aside(&e->doomed, seg, r, writable);
     else
         k->ops->key_close(&r->keys[writable]);
     r->keys[writable] = NULL;
     r->lent[writable] = NULL;
 }
 
-static bool inside(const char *start, uint64_t size, const void *at) {
+static bool is_inside(const char *start, uint64_t size, const void *at) {
     return start != NULL && (const char *)at >= start &&
            (uint64_t)((const char *)at - start) < size;
 }
 
-struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
-                                          const void *at, struct engine_kind **kind_p,
-                                          bool *retired_p) {
-    *retired_p = false;
+bool engine_route_at(const struct engine *e, const struct engine_seg *seg, const void *at,
+                     struct engine_lent *lent_p) {
     for (unsigned i = 0; i < e->n_open; i++) {
-        const struct engine_route *r = &seg->routes[e->open[i]->slot];
-        *kind_p = e->open[i];
+        struct engine_kind *k = e->open[i];
+        const struct engine_route *r = &seg->routes[k->slot];
         for (int w = 0; w < 2; w++) {
-            if (inside(r->lent[w], seg->size, at)) return r->keys[w];
+            if (!is_inside(r->lent[w], seg->size, at)) continue;
+            *lent_p = (struct engine_lent){k, r->keys[w], r->lent[w], seg->size, false};
+            return true;
         }
     }
-    *retired_p = true;
-    for (const struct engine_retired *r = e->retired; r != NULL; r = r->next) {
-        *kind_p = r->kind;
-        if (inside(r->lent, r->size, at)) return r->key;
+    const struct engine_retired *r;
+    SLIST_FOREACH(r, &e->retired, link) {
+        if (!is_inside(r->lent, r->size, at)) continue;
+        *lent_p = (struct engine_lent){r->target->kind, r->key, r->lent, r->size, true};
+        return true;
     }
-    return NULL;
+    return false;
 }
 
-const void *engine_route_lent(const struct engine *e, const struct engine_seg *seg, const void *at,
-                              uint64_t *size_p, bool *retired_p) {
-    for (unsigned i = 0; i < e->n_open; i++) {
-        const char *start = seg->routes[e->open[i]->slot].lent[0];
-        if (!inside(start, seg->size, at)) continue;
-        *size_p = seg->size;
-        *retired_p = false;
-        return start;
-    }
-    for (const struct engine_retired *r = e->retired; r != NULL; r = r->next) {
-        if (!inside(r->lent, r->size, at)) continue;
-        *size_p = r->size;
-        *retired_p = true;
-        return r->lent;
-    }
-    return NULL;
-}
-
-static void free_first(struct engine_retired **list) {
-    struct engine_retired *r = *list;
-    *list = r->next;
-    r->kind->ops->key_close(&r->key);
+static void retired_free(struct engine_retired_list *list, struct engine_retired *r) {
+    SLIST_REMOVE(list, r, engine_retired, link);
+    r->target->kind->ops->key_close(&r->key);
     target_put(&r->target);
     free(r);
 }
 
-static void free_list(struct engine_retired **list) {
-    while (*list != NULL) free_first(list);
-}
-
-void engine_route_free_unused(struct engine *e,
-                              bool (*used)(void *arg, const void *start, uint64_t size),
-                              void *arg) {
-    for (struct engine_retired **at = &e->retired; *at != NULL;) {
-        if (used != NULL && used(arg, (*at)->lent, (*at)->size))
-            at = &(*at)->next;
-        else
-            free_first(at);
+void engine_views_left(struct engine *e, bool (*used)(void *arg, const void *start, uint64_t size),
+                       void *arg) {
+    struct engine_retired *r, *next;
+    MAGIC_CHECK(e, ENGINE_MAGIC);
+    SLIST_FOREACH_SAFE(r, &e->retired, link, next) {
+        if (used == NULL || !used(arg, r->lent, r->size)) retired_free(&e->retired, r);
     }
 }
 
 void engine_route_free_doomed(struct engine *e) {
-    free_list(&e->doomed);
-}
-
-void engine_route_free_retired(struct engine *e) {
-    free_list(&e->retired);
+    while (!SLIST_EMPTY(&e->doomed)) retired_free(&e->doomed, SLIST_FIRST(&e->doomed));
 }
 
 unsigned engine_routes(const struct engine *e, const struct engine_seg *seg) {
@@ -313,9 +283,8 @@ static bool set_packed(struct engine *e, struct engine_seg *seg, struct engine_k
 void engine_route_set(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
                       const struct engine_way *way) {
     struct engine_route *r = &seg->routes[k->slot];
-    if (r->target == NULL || way->uri == NULL || strcmp(r->target->uri, way->uri) != 0) {
+    if (r->target == NULL || strcmp(r->target->uri, way->uri) != 0) {
         engine_route_clear(e, seg, k);
-        if (way->uri == NULL) return;
         r->target = target_get(k, way->uri);
     }
     for (int w = 0; w < 2; w++) {
