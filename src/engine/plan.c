@@ -14,26 +14,47 @@
 
 /* --- planning --- */
 
-/* The next len bytes of local memory as iovecs. */
-static void take_iov(struct run *r, struct iov_cursor *c, uint64_t len, struct transport_op *top) {
-    size_t n = iov_gather(*c, len, NULL, c->n);
-    struct iovec *out = run_alloc(r, (n + 1) * sizeof(*out));
-    top->n_iov = iov_gather(*c, len, out, n);
-    top->iov = out;
-    iov_advance(c, len);
+static struct slice *slice_create(struct run *r, struct op_run *o, struct engine_seg *seg,
+                                  size_t max_parts) {
+    struct slice *s = run_alloc(r, sizeof(*s));
+    *s = (struct slice){.run_op = o,
+                        .members = &s->run_op,
+                        .n_members = 1,
+                        .seg = seg,
+                        .top = {.kind = o->op->write ? TRANSPORT_PUT : TRANSPORT_GET,
+                                .parts = run_alloc(r, max_parts * sizeof(struct transport_part)),
+                                .done = run_slice_done,
+                                .arg = s,
+                                .patience_ms = o->op->patience_ms}};
+    return s;
+}
+
+/* len bytes of that part, from at on. */
+static void part_add(struct slice *s, const struct engine_part *p, uint64_t at, uint64_t len) {
+    struct transport_part *parts = (struct transport_part *)(uintptr_t)s->top.parts;
+    parts[s->top.n_parts++] = (struct transport_part){.extent = p->extent,
+                                                      .grant = p->grant,
+                                                      .sub_offset = p->sub_offset + at,
+                                                      .sub_length = len};
+    s->length += len;
+}
+
+/* The first has first bytes, the others block. */
+static void crcs_want(struct run *r, struct slice *s, uint64_t first, uint64_t block, size_t n) {
+    s->top.crc_first = first;
+    s->top.crc_block = block;
+    s->top.crcs = run_alloc(r, n * sizeof(uint32_t));
+    memset(s->top.crcs, 0, n * sizeof(uint32_t));
 }
 
 static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s) {
     if (!op->want_crc && op->crcs == NULL) return;
-    uint64_t block = op->crcs != NULL ? op->crc_block : 0, pieces = 1;
+    uint64_t block = op->crcs != NULL ? op->crc_block : 0, first = 0, pieces = 1;
     if (block != 0) {
-        s->top.crc_block = block;
-        s->top.crc_first = block - s->at % block;
-        if (s->length > s->top.crc_first)
-            pieces += (s->length - s->top.crc_first + block - 1) / block;
+        first = block - s->at % block;
+        if (s->length > first) pieces += (s->length - first + block - 1) / block;
     }
-    s->top.crcs = run_alloc(r, pieces * sizeof(uint32_t));
-    memset(s->top.crcs, 0, pieces * sizeof(uint32_t));
+    crcs_want(r, s, first, block, pieces);
 }
 
 /* Slices of at most max bytes, each within one segment. */
@@ -47,22 +68,16 @@ static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bo
         if (seg == NULL) return TARN_ENOSEGMENT;
         size_t n_max = min_u64(op->n_parts - i,
                                op->receipts != NULL ? TRANSPORT_SEAL_PARTS_MAX : SLICE_PARTS_MAX);
-        struct slice *s = run_alloc(r, sizeof(*s));
-        struct transport_part *parts = run_alloc(r, n_max * sizeof(*parts));
-        *s = (struct slice){.run_op = o, .seg = seg, .at = at, .spread = spread};
-        size_t n = 0;
-        while (i < op->n_parts && n < n_max && (s->length < max || n == 0)) {
+        struct slice *s = slice_create(r, o, seg, n_max);
+        s->at = at;
+        s->spread = spread;
+        while (i < op->n_parts && s->top.n_parts < n_max &&
+               (s->length < max || s->top.n_parts == 0)) {
             const struct engine_part *p = &op->parts[i];
             if (p->extent.segment != seg->id) break;
             if (p->extent.segment_epoch != seg->epoch) return TARN_ESTALE;
             uint64_t len = min_u64(p->sub_length - offset, max - s->length);
-            parts[n++] = (struct transport_part){
-                .extent = p->extent,
-                .grant = p->grant,
-                .sub_offset = p->sub_offset + offset,
-                .sub_length = len,
-            };
-            s->length += len;
+            part_add(s, p, offset, len);
             offset += len;
             if (offset == p->sub_length) {
                 i++;
@@ -70,15 +85,14 @@ static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bo
             }
         }
         at += s->length;
-        s->top.kind = op->write ? TRANSPORT_PUT : TRANSPORT_GET;
-        s->top.parts = parts;
-        s->top.n_parts = n;
-        s->top.done = run_slice_done;
-        s->top.patience_ms = op->patience_ms;
-        s->top.arg = s;
-        take_iov(r, &local, s->length, &s->top);
+        size_t n_iov = iov_gather(local, s->length, NULL, local.n);
+        struct iovec *iov = run_alloc(r, (n_iov + 1) * sizeof(*iov));
+        s->top.n_iov = iov_gather(local, s->length, iov, n_iov);
+        s->top.iov = iov;
+        iov_advance(&local, s->length);
         plan_crcs(r, op, s);
-        if (op->receipts != NULL) s->top.receipts = op->receipts + (i - n) * GRANT_RECEIPT_SIZE;
+        if (op->receipts != NULL)
+            s->top.receipts = op->receipts + (i - s->top.n_parts) * GRANT_RECEIPT_SIZE;
         *o->last = s;
         o->last = &s->next;
         o->slices_left++;
@@ -192,28 +206,17 @@ static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run 
                            size_t n) {
     const struct engine_op *first = found[0]->op;
     uint64_t length = first->parts[0].sub_length;
-    struct slice *s = run_alloc(r, sizeof(*s));
-    struct transport_part *parts = run_alloc(r, n * sizeof(*parts));
-    *s = (struct slice){.run_op = found[0], .seg = seg, .n_members = n, .length = n * length};
+    struct slice *s = slice_create(r, found[0], seg, n);
+    s->n_members = n;
     s->members = run_alloc(r, n * sizeof(struct op_run *));
     size_t n_iov = 0;
     for (size_t i = 0; i < n; i++) n_iov += found[i]->op->n_iov;
     struct iovec *iov = run_alloc(r, n_iov * sizeof(*iov));
-    s->top = (struct transport_op){.kind = first->write ? TRANSPORT_PUT : TRANSPORT_GET,
-                                   .parts = parts,
-                                   .n_parts = n,
-                                   .iov = iov,
-                                   .n_iov = n_iov,
-                                   .done = run_slice_done,
-                                   .arg = s,
-                                   .patience_ms = first->patience_ms};
+    s->top.iov = iov;
+    s->top.n_iov = n_iov;
     for (size_t i = 0; i < n; i++) {
         const struct engine_op *op = found[i]->op;
-        const struct engine_part *p = &op->parts[0];
-        parts[i] = (struct transport_part){.extent = p->extent,
-                                           .grant = p->grant,
-                                           .sub_offset = p->sub_offset,
-                                           .sub_length = p->sub_length};
+        part_add(s, &op->parts[0], 0, length);
         memcpy(iov, op->iov, op->n_iov * sizeof(*iov));
         iov += op->n_iov;
         found[i]->planned = true;
@@ -221,11 +224,7 @@ static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run 
         s->members[i] = found[i];
     }
     if (first->receipts != NULL) s->top.receipts = run_alloc(r, n * GRANT_RECEIPT_SIZE);
-    if (first->want_crc) {
-        s->top.crc_block = s->top.crc_first = length;
-        s->top.crcs = run_alloc(r, n * sizeof(uint32_t));
-        memset(s->top.crcs, 0, n * sizeof(uint32_t));
-    }
+    if (first->want_crc) crcs_want(r, s, length, length, n);
     return s;
 }
 

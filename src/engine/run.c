@@ -1,10 +1,5 @@
 /* engine_run: from operations to slices, through transports, and back.
  *
- *   op --plan--> slices, each in one segment        (large ones are striped: a slice per stream)
- *   slice:  pending --stream, submit--> in flight --done--> over
- *              ^                            | the path failed
- *              +---- later, elsewhere ------+
- *
  * A slice's status is final when it says something about the bytes or the right to them; what says
  * something about the path only leads to another try, on another connection or by another
  * transport, RETRIES_MAX times with growing pauses. */
@@ -48,10 +43,8 @@ static void arena_free(struct run *r) {
     }
 }
 
-void run_pending_push(struct run *r, struct slice *s) {
-    s->next_due = NULL;
-    *r->pending_tail = s;
-    r->pending_tail = &s->next_due;
+static void pending_push(struct run *r, struct slice *s) {
+    STAILQ_INSERT_TAIL(&r->pending, s, due);
 }
 
 /* --- the end of an operation --- */
@@ -77,10 +70,6 @@ static void combine_crcs(struct op_run *o) {
     if (op->want_crc) op->crc = all;
 }
 
-static void count(struct engine_stats *st, const struct engine_op *op, uint64_t bytes) {
-    (op->write ? st->bytes_written : st->bytes_read)[op->used] += bytes;
-}
-
 /* now_ms: read behind the last byte. */
 static void op_finish_at(struct op_run *o, tarn_status status, uint64_t now_ms) {
     if (o->over) return;
@@ -91,7 +80,7 @@ static void op_finish_at(struct op_run *o, tarn_status status, uint64_t now_ms) 
     if (status == TARN_ELEASE) st->lease_misses++;
     if (status == TARN_ESTALE) st->epoch_misses++;
     if (status == TARN_ETIMEOUT) st->timeouts++;
-    if (status == TARN_OK) count(st, op, o->length);
+    if (status == TARN_OK) (op->write ? st->bytes_written : st->bytes_read)[op->used] += o->length;
     op->status = status;
     o->over = true;
     o->run->ops_left--;
@@ -113,7 +102,7 @@ static void merged_failed(const struct slice *s, tarn_status status, bool final,
 
 static void slice_failed(struct slice *s, tarn_status status, bool final, uint64_t now_ms) {
     struct op_run *o = s->run_op;
-    if (s->members != NULL) {
+    if (s->n_members > 1) {
         merged_failed(s, status, final, now_ms);
         return;
     }
@@ -133,7 +122,7 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
         engine_route_choose(e, s->seg, o->op->write, o->device, now_ms);
     if (other != NULL && other != s->kind) {
         if (bad_until_ms <= now_ms) e->stats.fallbacks++;
-        run_pending_push(r, s);
+        pending_push(r, s);
         return;
     }
     route->bad_until_ms = bad_until_ms; /* it is the only one */
@@ -147,7 +136,7 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
     s->not_before_ms = now_ms;
     if (!hurry)
         s->not_before_ms += min_u64((uint64_t)BACKOFF_MIN_MS << (s->tries - 1), BACKOFF_MAX_MS);
-    run_pending_push(r, s);
+    pending_push(r, s);
 }
 
 /* Its operations go on by themselves: as if each had been tried once, or anew when one of them may
@@ -166,7 +155,7 @@ static void merged_failed(const struct slice *s, tarn_status status, bool final,
             next = one->next;
             one->kind = s->kind;
             if (final)
-                run_pending_push(r, one);
+                pending_push(r, one);
             else
                 slice_failed(one, status, false, now_ms);
         }
@@ -175,7 +164,6 @@ static void merged_failed(const struct slice *s, tarn_status status, bool final,
 
 static void finish_all(const struct slice *s, tarn_status status) {
     uint64_t now_ms = clock_boot_ms();
-    if (s->members == NULL) op_finish_at(s->run_op, status, now_ms);
     for (size_t i = 0; i < s->n_members; i++) op_finish_at(s->members[i], status, now_ms);
 }
 
@@ -192,20 +180,19 @@ static bool is_final(const struct slice *s, tarn_status status) {
 /* Bytes of a write may still be on their way to a host that has not closed the connection itself.
  * Sent again by another one they could land twice, the second time in somebody else's space. */
 static void note_loose(const struct slice *s) {
-    if (s->members == NULL) s->run_op->op->settled = false;
     for (size_t i = 0; i < s->n_members; i++) s->members[i]->op->settled = false;
 }
 
 static void slice_arrived(struct slice *s) {
     struct op_run *o = s->run_op;
-    for (size_t i = 0; i < s->n_members; i++) {
+    for (size_t i = 0; s->n_members > 1 && i < s->n_members; i++) {
         struct engine_op *op = s->members[i]->op;
         op->used = s->kind->slot;
         if (op->want_crc) op->crc = s->top.crcs[i];
         if (op->receipts != NULL)
             memcpy(op->receipts, s->top.receipts + i * GRANT_RECEIPT_SIZE, GRANT_RECEIPT_SIZE);
     }
-    if (s->members == NULL) {
+    if (s->n_members == 1) {
         if (--o->slices_left > 0) return;
         if (o->op->want_crc || o->op->crcs != NULL) combine_crcs(o);
     }
@@ -231,7 +218,7 @@ void run_slice_done(struct transport_op *top) {
     /* the host's, of its disk */
     bool answer = top->status == TARN_EIO || top->status == TARN_ENOTFOUND;
     bool final = is_final(s, top->status) || answer || loose;
-    if (loose && s->members != NULL) {
+    if (loose && s->n_members > 1) {
         if (top->status == TARN_ESTALE)
             engine_route_failed(o->run->e, s->seg, s->kind, top->status, now_ms);
         finish_all(s, top->status);
@@ -240,7 +227,7 @@ void run_slice_done(struct transport_op *top) {
     }
 }
 
-static void submit(struct run *r, struct slice *s, uint64_t now_ms) {
+static void slice_submit(struct run *r, struct slice *s, uint64_t now_ms) {
     struct engine *e = r->e;
     s->kind = engine_route_choose(e, s->seg, s->run_op->op->write, s->run_op->device, now_ms);
     if (s->kind == NULL) {
@@ -272,7 +259,7 @@ static void submit(struct run *r, struct slice *s, uint64_t now_ms) {
     if (status != TARN_OK) {
         slice_failed(s, status, !is_path_failure(status), now_ms);
     } else if (accepted == 0) {
-        run_pending_push(r, s); /* full: after the next progress */
+        pending_push(r, s); /* full: after the next progress */
     } else {
         r->puts_in_flight += s->run_op->op->write;
         s->stream->outstanding++;
@@ -283,22 +270,19 @@ static void submit(struct run *r, struct slice *s, uint64_t now_ms) {
 
 /* Submits what is due. Returns when the next one is, 0: nothing is pending. */
 static uint64_t dispatch(struct run *r) {
-    if (r->pending == NULL) return 0;
+    if (STAILQ_EMPTY(&r->pending)) return 0;
     uint64_t now_ms = clock_boot_ms(), next_ms = 0;
-    struct slice *s = r->pending;
-    r->pending = NULL;
-    r->pending_tail = &r->pending;
-    while (s != NULL) {
-        struct slice *next = s->next_due;
-        if (s->members == NULL && s->run_op->over) { /* given up with a sibling */
-        } else if (s->not_before_ms > now_ms) {
-            run_pending_push(r, s);
-        } else {
-            submit(r, s, now_ms);
-        }
-        s = next;
+    STAILQ_HEAD(, slice) round = STAILQ_HEAD_INITIALIZER(round);
+    STAILQ_CONCAT(&round, &r->pending);
+    struct slice *s;
+    while ((s = STAILQ_TAKE(&round, due)) != NULL) {
+        if (s->run_op->over) continue; /* given up with a sibling */
+        if (s->not_before_ms > now_ms)
+            pending_push(r, s);
+        else
+            slice_submit(r, s, now_ms);
     }
-    for (s = r->pending; s != NULL; s = s->next_due) {
+    STAILQ_FOREACH(s, &r->pending, due) {
         uint64_t due = max_u64(s->not_before_ms, now_ms + 1);
         if (next_ms == 0 || due < next_ms) next_ms = due;
     }
@@ -384,13 +368,13 @@ static uint64_t last_moment(const struct engine_op *ops, size_t n_ops, uint64_t 
 static void plan(struct run *r, size_t i, uint64_t now_ms) {
     struct slice *s = run_plan_merged(r, i, now_ms);
     if (s != NULL) {
-        run_pending_push(r, s);
+        pending_push(r, s);
         return;
     }
     struct op_run *o = &r->ops[i];
     tarn_status status = run_plan(r, o, now_ms);
     if (status != TARN_OK) op_finish(o, status);
-    for (s = o->first; s != NULL && status == TARN_OK; s = s->next) run_pending_push(r, s);
+    for (s = o->first; s != NULL && status == TARN_OK; s = s->next) pending_push(r, s);
 }
 
 tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops,
@@ -403,7 +387,7 @@ tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops,
         .ops_left = n_ops,
         .deadline_ms = last_moment(ops, n_ops, deadline_boot_ms),
     };
-    r.pending_tail = &r.pending;
+    STAILQ_INIT(&r.pending);
     r.ops = run_alloc(&r, n_ops * sizeof(*r.ops));
     uint64_t now_ms = clock_boot_ms();
     engine_route_reap(e, now_ms, e->config.idle_close_ms);

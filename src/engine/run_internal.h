@@ -2,7 +2,10 @@
  *
  *   op --plan--> slices, each in one segment        (large ones are striped: a slice per stream)
  *   ops of one length in one segment, each small --plan--> one slice: they travel, fail and are
- *                                                          taken apart together */
+ *                                                          taken apart together
+ *   slice:  pending --stream, submit--> in flight --done--> over
+ *              ^                            | the path failed
+ *              +---- later, elsewhere ------+ */
 #ifndef TARN_ENGINE_RUN_INTERNAL_H
 #define TARN_ENGINE_RUN_INTERNAL_H
 
@@ -18,13 +21,13 @@ struct arena_chunk {
 struct slice {
     struct transport_op top; /* parts and iov are the slice's own */
     struct op_run *run_op;
-    /* of a merged one: all of its operations, run_op is the first. NULL: it is of run_op alone */
+    /* All of its operations, run_op is the first; a merged one has several. */
     struct op_run **members;
     size_t n_members;
     struct engine_seg *seg;
-    struct slice *next;     /* of the operation, in order */
-    struct slice *next_due; /* pending */
-    uint64_t at, length;    /* range of the value */
+    struct slice *next;      /* of the operation, in order */
+    STAILQ_ENTRY(slice) due; /* pending */
+    uint64_t at, length;     /* range of the value */
     struct engine_kind *kind;
     struct engine_stream *stream;
     bool spread; /* one of a stripe */
@@ -49,14 +52,13 @@ struct run {
     struct op_run *ops;
     size_t n_ops, ops_left;
     size_t puts_in_flight; /* slices of writes */
-    struct slice *pending, **pending_tail;
+    STAILQ_HEAD(, slice) pending;
     struct arena_chunk *arena;
     uint64_t deadline_ms; /* 0: none */
 };
 
 /* run.c */
 void *run_alloc(struct run *r, size_t size); /* until the run ends */
-void run_pending_push(struct run *r, struct slice *s);
 void run_slice_done(struct transport_op *top);
 
 /* plan.c */
