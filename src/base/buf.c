@@ -102,6 +102,35 @@ int span_to_i64(struct span s, int64_t *value_p) {
     return 1;
 }
 
+int span_to_address(struct span s, struct span *host_p, uint16_t *port_p) {
+    const char *colon = s.len > 0 ? memrchr(s.data, ':', s.len) : NULL;
+    uint64_t port = 0;
+    /* of several without brackets none begins a port */
+    bool ends = colon != NULL && (memchr(s.data, ':', s.len) == colon || colon[-1] == ']');
+    if (ends) {
+        size_t len = (size_t)(colon - s.data);
+        if (!span_to_u64(span_of(colon + 1, s.len - len - 1), &port) || port == 0 || port > 65535)
+            return 0;
+        s.len = len;
+    }
+    if (s.len > 1 && s.data[0] == '[' && s.data[s.len - 1] == ']')
+        s = span_of(s.data + 1, s.len - 2);
+    if (s.len == 0 || memchr(s.data, '\0', s.len) != NULL) return 0;
+    *host_p = s;
+    *port_p = (uint16_t)port;
+    return 1;
+}
+
+int span_is_name(struct span s, size_t max) {
+    if (s.len == 0 || s.len > max) return 0;
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.data[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!letter && c != '.' && c != '_' && c != '-') return 0;
+    }
+    return 1;
+}
+
 int span_to_bytes(struct span s, uint64_t *value_p) {
     static const struct {
         const char *name;

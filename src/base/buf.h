@@ -39,6 +39,11 @@ int span_to_u64(struct span s, uint64_t *value_p);
 /* "1gb" 2^30, "1g" 10^9, "4k", "4kb", "512": sizes as redis.conf writes them, case-insensitive. 0
  * on failure. */
 int span_to_bytes(struct span s, uint64_t *value_p);
+/* "host", "host:port", "[v6]", "[v6]:port", "v6": the host without brackets, and the port, 0 where
+ * there is none. 0: no host, or no number from 1 to 65535. */
+int span_to_address(struct span s, struct span *host_p, uint16_t *port_p);
+/* 1 to max of A-Z a-z 0-9 . _ - */
+int span_is_name(struct span s, size_t max);
 
 /* All of these abort the process when memory is gone, as jemalloc's callers in Redis do. Bound
  * lengths before. */

@@ -25,17 +25,11 @@ enum { LIST_UNITS = 16 }; /* of work, for a node in a list */
 /* Where this connection comes from, without the port; "" for a unix socket. */
 static void peer_address(struct client *c, char *out, size_t size) {
     char peer[128];
+    struct span host = {"", 0};
+    uint16_t port;
     client_peer(c, peer, sizeof(peer));
-    char *colon = strrchr(peer, ':');
-    if (c->io->flags & CLIENT_UNIX || colon == NULL) peer[0] = '\0';
-    if (colon != NULL) *colon = '\0';
-    const char *host = peer;
-    size_t len = strlen(host);
-    if (len > 1 && host[0] == '[' && host[len - 1] == ']') { /* [v6] */
-        host++;
-        len -= 2;
-    }
-    snprintf(out, size, "%.*s", (int)len, host);
+    if (!(c->io->flags & CLIENT_UNIX)) span_to_address(span_str(peer), &host, &port);
+    snprintf(out, size, "%.*s", (int)host.len, host.data);
 }
 
 void cmd_node_join(struct client *c) {

@@ -52,18 +52,6 @@ static void on_fenced_before(void *arg, uint32_t master_epoch) {
 
 /* --- names --- */
 
-static tarn_status check_name(const char *name) {
-    size_t len = strlen(name);
-    bool ok = len >= 1 && len <= NODE_NAME_MAX;
-    for (size_t i = 0; i < len; i++)
-        ok = ok && ((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
-                    (name[i] >= '0' && name[i] <= '9') || strchr("._-", name[i]) != NULL);
-    if (ok) return TARN_OK;
-    return fail(TARN_EINVAL,
-                "a node's name is 1 to %u letters, digits, dots, dashes or underscores, not \"%s\"",
-                NODE_NAME_MAX, name);
-}
-
 static tarn_status set_names(struct tarn_host *h, const tarn_host_options *o) {
     uint8_t random[16];
     if (h->options.host_name != NULL) {
@@ -72,8 +60,11 @@ static tarn_status set_names(struct tarn_host *h, const tarn_host_options *o) {
         segment_host_name(h->machine, sizeof(h->machine));
     }
     if (o->name != NULL) {
-        tarn_status status = check_name(o->name);
-        if (status != TARN_OK) return status;
+        if (!span_is_name(span_str(o->name), NODE_NAME_MAX))
+            return fail(TARN_EINVAL,
+                        "a node's name is 1 to %u letters, digits, dots, dashes or underscores, "
+                        "not \"%s\"",
+                        NODE_NAME_MAX, o->name);
         snprintf(h->name, sizeof(h->name), "%s", o->name);
     } else {
         snprintf(h->name, sizeof(h->name), "%.32s-%ld", h->machine, (long)getpid());
@@ -116,42 +107,27 @@ static char *choose_shm_path(const struct tarn_host *h, const char *wanted) {
 
 /* --- endpoints --- */
 
-static void add_endpoint(struct tarn_host *h, const char *host, uint64_t port) {
+static void endpoint_add(struct tarn_host *h, const char *host, unsigned port) {
     struct span scheme = span_str(host_data_scheme(h->host));
-    h->endpoints[h->n_endpoints++] = uri_make(scheme, host, (unsigned)port);
-}
-
-/* "host", "host:port", "[v6]:port", "v6" */
-static tarn_status announce(struct tarn_host *h, const char *text) {
-    char host[256];
-    const char *colon = strrchr(text, ':');
-    size_t len = strlen(text);
-    uint64_t port = host_data_port(h->host);
-    bool one_colon = colon != NULL && memchr(text, ':', (size_t)(colon - text)) == NULL;
-    if (colon != NULL && (one_colon || colon[-1] == ']')) {
-        if (!span_to_u64(span_str(colon + 1), &port)) port = 0;
-        len = (size_t)(colon - text);
-    }
-    if (len == 0 || len >= sizeof(host) || port == 0 || port > 65535)
-        return fail(TARN_EINVAL, "announce is host or host:port, not \"%s\"", text);
-    memcpy(host, text, len);
-    host[len] = '\0';
-    add_endpoint(h, host, port);
-    return TARN_OK;
+    h->endpoints[h->n_endpoints++] = uri_make(scheme, host, port);
 }
 
 static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o) {
-    uint16_t port = host_data_port(h->host);
+    uint16_t port = host_data_port(h->host), said;
     h->endpoints = xcalloc(o->binds + 2, sizeof(*h->endpoints));
     if (o->announce != NULL) {
-        tarn_status status = announce(h, o->announce);
-        if (status != TARN_OK) return status;
+        struct span host;
+        if (!span_to_address(span_str(o->announce), &host, &said) || host.len > 255)
+            return fail(TARN_EINVAL, "announce is host or host:port, not \"%s\"", o->announce);
+        char *name = span_dup(host);
+        endpoint_add(h, name, said != 0 ? said : port);
+        free(name);
     } else if (o->binds == 0) {
-        add_endpoint(h, "*", port);
+        endpoint_add(h, "*", port);
     }
     for (size_t i = 0; o->announce == NULL && i < o->binds; i++) {
         const char *b = o->bind[i] + (o->bind[i][0] == '-'); /* one that may fail */
-        add_endpoint(h, strcmp(b, "::*") == 0 ? "*" : b, port);
+        endpoint_add(h, strcmp(b, "::*") == 0 ? "*" : b, port);
     }
     h->n_tcp_endpoints = h->n_endpoints;
     const char *shm = host_shm_uri(h->host);

@@ -13,24 +13,13 @@
 #include "transfer/transfer.h"
 #include "transport/uri.h"
 
-bool transfer_split_address(const char *text, size_t len, char **host_p, char **port_p) {
-    const char *colon = memrchr(text, ':', len), *end = colon;
-    uint64_t number;
-    if (colon == NULL) return false;
-    const char *port = colon + 1;
-    size_t port_len = len - (size_t)(port - text);
-    if (!span_to_u64(span_of(port, port_len), &number) || number == 0 || number > 65535)
-        return false;
-    if (*text == '[' && end > text && end[-1] == ']') {
-        text++;
-        end--;
-    }
-    size_t host_len = (size_t)(end - text);
-    if (host_len == 0 || host_len > 255 || memchr(text, '\0', host_len) != NULL) return false;
-    *host_p = xcalloc(1, host_len + 1);
-    memcpy(*host_p, text, host_len);
+bool transfer_split_address(struct span text, char **host_p, char **port_p) {
+    struct span host;
+    uint16_t port;
+    if (!span_to_address(text, &host, &port) || port == 0 || host.len > 255) return false;
+    *host_p = span_dup(host);
     *port_p = xcalloc(1, 6);
-    u64_to_dec(number, *port_p);
+    u64_to_dec(port, *port_p);
     return true;
 }
 

@@ -21,16 +21,6 @@
 #define REFRESH_MS 10000u
 #define CALL_MS    5000u
 
-bool transfer_name_valid(const char *name) {
-    size_t len = strlen(name);
-    for (size_t i = 0; i < len; i++) {
-        char c = name[i];
-        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!letter && strchr("._-", c) == NULL) return false;
-    }
-    return len > 0 && len <= TARN_TRANSFER_NAME_MAX;
-}
-
 static size_t make_key(const char *name, char out[96]) {
     return (size_t)snprintf(out, 96, TRANSFER_KEY_PREFIX "%s", name);
 }
@@ -75,18 +65,11 @@ static tarn_status choose_address(struct tarn_transfer *t, char **out) {
     const tarn_transfer_options *o = &t->options;
     char host[256];
     if (o->announce != NULL) {
-        char *name, *port;
-        const char *colon = strrchr(o->announce, ':');
-        bool has_port = colon != NULL && (strchr(o->announce, ':') == colon || colon[-1] == ']');
-        if (!has_port) {
-            *out = format(o->announce, t->port);
-            return TARN_OK;
-        }
-        if (!transfer_split_address(o->announce, strlen(o->announce), &name, &port))
+        struct span name;
+        uint16_t port;
+        if (!span_to_address(span_str(o->announce), &name, &port) || name.len > 255)
             return fail(TARN_EINVAL, "announce is host or host:port, not \"%s\"", o->announce);
-        free(name);
-        free(port);
-        *out = xstrdup(o->announce);
+        *out = port != 0 ? xstrdup(o->announce) : format(o->announce, t->port);
         return TARN_OK;
     }
     const char *bind = o->binds > 0 ? o->bind[0] : "127.0.0.1";
@@ -201,6 +184,6 @@ tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64
         tarn_get(t->master, key, make_key(name, key), value, sizeof(value), &n, &call);
     if (status == TARN_ENOTFOUND) return fail(status, "no transfer end has the name \"%s\"", name);
     if (status != TARN_OK) return status;
-    if (transfer_split_address(value, n, host_p, port_p)) return TARN_OK;
+    if (transfer_split_address(span_of(value, n), host_p, port_p)) return TARN_OK;
     return fail(TARN_EPROTO, "\"%s\" leads to no address", key);
 }

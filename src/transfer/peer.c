@@ -292,11 +292,11 @@ static tarn_status find_address(struct tarn_transfer *t, struct tarn_transfer_pe
                                 const char *where, uint64_t deadline) {
     static const char scheme[] = "tarn-transfer://";
     if (strncmp(where, scheme, sizeof(scheme) - 1) == 0) {
-        const char *address = where + sizeof(scheme) - 1;
-        if (transfer_split_address(address, strlen(address), &p->host, &p->port)) return TARN_OK;
+        struct span address = span_str(where + sizeof(scheme) - 1);
+        if (transfer_split_address(address, &p->host, &p->port)) return TARN_OK;
         return fail(TARN_EINVAL, "an endpoint looks like tarn-transfer://host:port");
     }
-    if (!transfer_name_valid(where))
+    if (!span_is_name(span_str(where), TARN_TRANSFER_NAME_MAX))
         return fail(TARN_EINVAL,
                     "\"%s\" is neither tarn-transfer://host:port nor the name of an end", where);
     return transfer_name_find(t, where, deadline, &p->host, &p->port);

@@ -64,13 +64,13 @@ void transfer_party_init(struct transfer_party *p, const struct tarn_transfer *t
 bool transfer_party_take(struct transfer_party *p, struct span nonce, struct span identity,
                          struct span name) {
     if (nonce.len != TRANSFER_NONCE || identity.len != TRANSFER_IDENTITY ||
-        name.len > TARN_TRANSFER_NAME_MAX || memchr(name.data, '\0', name.len) != NULL)
+        (name.len > 0 && !span_is_name(name, TARN_TRANSFER_NAME_MAX)))
         return false;
     *p = (struct transfer_party){0};
     memcpy(p->nonce, nonce.data, nonce.len);
     memcpy(p->identity, identity.data, identity.len);
     memcpy(p->name, name.data, name.len);
-    return name.len == 0 || transfer_name_valid(p->name);
+    return true;
 }
 
 bool transfer_party_same(const struct transfer_party *a, const struct transfer_party *b) {

@@ -93,7 +93,7 @@ static tarn_status check_options(struct tarn_transfer *t) {
     tarn_status found = client_module_choose(o->transport != NULL ? o->transport : "",
                                              o->module_path, &t->transport);
     if (found != TARN_OK) return found;
-    if (o->name != NULL && !transfer_name_valid(o->name))
+    if (o->name != NULL && !span_is_name(span_str(o->name), TARN_TRANSFER_NAME_MAX))
         return fail(TARN_EINVAL, "a name has 1 to %d of A-Z a-z 0-9 . _ -", TARN_TRANSFER_NAME_MAX);
     const struct option_range ranges[] = {{"threads", o->threads, 256},
                                           {"workers", o->workers, TRANSFER_WORKERS_MAX},

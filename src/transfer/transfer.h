@@ -289,7 +289,7 @@ tarn_status transfer_peer_map(struct tarn_transfer_peer *p, uint64_t deadline, c
 /* Connects and says hello, without the mutex. */
 tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p, uint64_t deadline);
 /* "host:port", "[v6]:port" */
-bool transfer_split_address(const char *text, size_t len, char **host_p, char **port_p);
+bool transfer_split_address(struct span text, char **host_p, char **port_p);
 
 /* --- batches: batch.c, run.c --- */
 
@@ -357,7 +357,6 @@ tarn_status transfer_announce_start(struct tarn_transfer *t);
 void transfer_announce_stop(struct tarn_transfer *t);
 tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64_t deadline,
                                char **host_p, char **port_p);
-bool transfer_name_valid(const char *name);
 
 /* --- the end: transfer.c, loop.c --- */
 

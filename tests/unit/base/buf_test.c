@@ -109,6 +109,39 @@ TEST(span_to_u64_is_strict) {
     CHECK_EQ(v, 5);
 }
 
+TEST(addresses_have_a_host_and_may_have_a_port) {
+    static const struct {
+        const char *text, *host;
+        unsigned port;
+    } good[] = {{"h", "h", 0},
+                {"h:1", "h", 1},
+                {"h.example:65535", "h.example", 65535},
+                {"[::1]:6479", "::1", 6479},
+                {"[::1]", "::1", 0},
+                {"::1", "::1", 0},
+                {"fe80::1:2", "fe80::1:2", 0},
+                {"*", "*", 0},
+                {"[::]:1", "::", 1},
+                {"::", "::", 0}};
+    static const char *const bad[] = {"", ":1", "h:", "h:0", "h:65536", "h:x", "[]", "[]:1"};
+    struct span host;
+    uint16_t port;
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        CHECK(span_to_address(span_str(good[i].text), &host, &port));
+        CHECK(span_eq(host, span_str(good[i].host)) && port == good[i].port);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        CHECK(!span_to_address(span_str(bad[i]), &host, &port));
+    CHECK(!span_to_address(span_of("h\0h", 3), &host, &port));
+}
+
+TEST(names_have_plain_letters) {
+    CHECK(span_is_name(SPAN("a"), 1) && span_is_name(SPAN("A-z_0.9"), 7));
+    CHECK(!span_is_name(SPAN(""), 9) && !span_is_name(SPAN("ab"), 1));
+    CHECK(!span_is_name(SPAN("a b"), 9) && !span_is_name(SPAN("a/b"), 9));
+    CHECK(!span_is_name(span_of("a\0b", 3), 9));
+}
+
 TEST(span_to_bytes_knows_the_units_of_redis_conf) {
     static const struct {
         const char *text;
