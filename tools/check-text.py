@@ -22,9 +22,8 @@ LONG_LINES = ["redis.conf.sample"]
 # Each transport has its own of these (transport.h declares them only).
 OPAQUE = "transport_"
 # To be renamed: a name is to mean one thing in the whole tree.
-SHARED = """answer arena chunk entry far figures group info keys kind lane list op_state pair
-    put_state read_job replica run segment session slot space step task transfer_run waiter walk
-    want worker""".split()
+SHARED = """answer arena chunk entry figures group info keys kind list op_state pair put_state
+    read_job replica segment slot space step task waiter walk want worker""".split()
 
 
 def files(*patterns):

@@ -14,7 +14,7 @@
 
 /* --- planning --- */
 
-static struct slice *slice_create(struct run *r, struct op_run *o, struct engine_seg *seg,
+static struct slice *slice_create(struct engine_run *r, struct op_run *o, struct engine_seg *seg,
                                   size_t max_parts) {
     struct slice *s = run_alloc(r, sizeof(*s));
     *s = (struct slice){.run_op = o,
@@ -40,14 +40,15 @@ static void part_add(struct slice *s, const struct engine_part *p, uint64_t at, 
 }
 
 /* The first has first bytes, the others block. */
-static void crcs_want(struct run *r, struct slice *s, uint64_t first, uint64_t block, size_t n) {
+static void crcs_want(struct engine_run *r, struct slice *s, uint64_t first, uint64_t block,
+                      size_t n) {
     s->top.crc_first = first;
     s->top.crc_block = block;
     s->top.crcs = run_alloc(r, n * sizeof(uint32_t));
     memset(s->top.crcs, 0, n * sizeof(uint32_t));
 }
 
-static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s) {
+static void plan_crcs(struct engine_run *r, const struct engine_op *op, struct slice *s) {
     if (!op->want_crc && op->crcs == NULL) return;
     uint64_t block = op->crcs != NULL ? op->crc_block : 0, first = 0, pieces = 1;
     if (block != 0) {
@@ -58,7 +59,7 @@ static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s
 }
 
 /* Slices of at most max bytes, each within one segment. */
-static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bool spread) {
+static tarn_status plan_slices(struct engine_run *r, struct op_run *o, uint64_t max, bool spread) {
     struct engine_op *op = o->op;
     struct iov_cursor local = iov_cursor(op->iov, op->n_iov);
     size_t i = 0;
@@ -116,7 +117,7 @@ static tarn_status find_device(const struct engine *e, struct op_run *o) {
     return o->device != NULL && (crcs || inside != op->n_iov) ? TARN_EINVAL : TARN_OK;
 }
 
-tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
+tarn_status run_plan(struct engine_run *r, struct op_run *o, uint64_t now_ms) {
     struct engine_op *op = o->op;
     o->planned = true;
     o->length = 0;
@@ -159,7 +160,7 @@ tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
  * for each. */
 
 /* Is it small, plain and whole? What is wrong with it, if anything, run_plan says. */
-static bool is_plain(const struct run *r, const struct engine_op *op, uint64_t now_ms) {
+static bool is_plain(const struct engine_run *r, const struct engine_op *op, uint64_t now_ms) {
     if (op->n_parts != 1 || op->crcs != NULL || op->alone) return false;
     const struct engine_part *p = &op->parts[0];
     if (p->sub_length == 0 || p->sub_length > MERGE_BYTES / 2 || p->sub_offset > p->extent.length ||
@@ -189,7 +190,7 @@ static struct engine_seg *merging_segment(struct engine *e, const struct engine_
 }
 
 /* The i'th and those like it, in their order. */
-static size_t find_alike(struct run *r, size_t i, struct op_run *found[MERGE_OPS],
+static size_t find_alike(struct engine_run *r, size_t i, struct op_run *found[MERGE_OPS],
                          uint64_t now_ms) {
     const struct engine_op *op = r->ops[i].op;
     size_t n = 0, end = min_u64(r->n_ops, i + MERGE_LOOK);
@@ -202,8 +203,8 @@ static size_t find_alike(struct run *r, size_t i, struct op_run *found[MERGE_OPS
     return n;
 }
 
-static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run *const *found,
-                           size_t n) {
+static struct slice *merge(struct engine_run *r, struct engine_seg *seg,
+                           struct op_run *const *found, size_t n) {
     const struct engine_op *first = found[0]->op;
     uint64_t length = first->parts[0].sub_length;
     struct slice *s = slice_create(r, found[0], seg, n);
@@ -228,7 +229,7 @@ static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run 
     return s;
 }
 
-struct slice *run_plan_merged(struct run *r, size_t i, uint64_t now_ms) {
+struct slice *run_plan_merged(struct engine_run *r, size_t i, uint64_t now_ms) {
     struct op_run *found[MERGE_OPS];
     const struct engine_op *op = r->ops[i].op;
     if (r->n_ops - i < 2 || !is_plain(r, op, now_ms)) return NULL;

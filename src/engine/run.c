@@ -22,7 +22,7 @@
 #define WAIT_MAX_MS     100u
 #define ARENA_BYTES     (64u << 10)
 
-void *run_alloc(struct run *r, size_t size) {
+void *run_alloc(struct engine_run *r, size_t size) {
     size = (size + 15) & ~(size_t)15;
     if (r->arena == NULL || r->arena->size - r->arena->used < size) {
         size_t room = size > ARENA_BYTES ? size : ARENA_BYTES;
@@ -35,7 +35,7 @@ void *run_alloc(struct run *r, size_t size) {
     return p;
 }
 
-static void arena_free(struct run *r) {
+static void arena_free(struct engine_run *r) {
     while (r->arena != NULL) {
         struct arena_chunk *c = r->arena;
         r->arena = c->next;
@@ -43,7 +43,7 @@ static void arena_free(struct run *r) {
     }
 }
 
-static void pending_push(struct run *r, struct slice *s) {
+static void pending_push(struct engine_run *r, struct slice *s) {
     STAILQ_INSERT_TAIL(&r->pending, s, due);
 }
 
@@ -106,7 +106,7 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
         merged_failed(s, status, final, now_ms);
         return;
     }
-    struct run *r = o->run;
+    struct engine_run *r = o->run;
     struct engine *e = r->e;
     if (o->over) return;
     if (final) {
@@ -142,7 +142,7 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
 /* Its operations go on by themselves: as if each had been tried once, or anew when one of them may
  * have been refused for the others' fault. */
 static void merged_failed(const struct slice *s, tarn_status status, bool final, uint64_t now_ms) {
-    struct run *r = s->run_op->run;
+    struct engine_run *r = s->run_op->run;
     for (size_t i = 0; i < s->n_members; i++) {
         struct op_run *o = s->members[i];
         if (o->over) continue;
@@ -227,7 +227,7 @@ void run_slice_done(struct transport_op *top) {
     }
 }
 
-static void slice_submit(struct run *r, struct slice *s, uint64_t now_ms) {
+static void slice_submit(struct engine_run *r, struct slice *s, uint64_t now_ms) {
     struct engine *e = r->e;
     s->kind = engine_route_choose(e, s->seg, s->run_op->op->write, s->run_op->device, now_ms);
     if (s->kind == NULL) {
@@ -269,7 +269,7 @@ static void slice_submit(struct run *r, struct slice *s, uint64_t now_ms) {
 }
 
 /* Submits what is due. Returns when the next one is, 0: nothing is pending. */
-static uint64_t dispatch(struct run *r) {
+static uint64_t dispatch(struct engine_run *r) {
     if (STAILQ_EMPTY(&r->pending)) return 0;
     uint64_t now_ms = clock_boot_ms(), next_ms = 0;
     STAILQ_HEAD(, slice) round = STAILQ_HEAD_INITIALIZER(round);
@@ -301,7 +301,7 @@ static size_t progress_all(struct engine *e) {
 }
 
 /* Sleeps until a transport has news, next_ms, the deadline, or a little while. */
-static void wait_for_news(struct run *r, uint64_t next_ms) {
+static void wait_for_news(struct engine_run *r, uint64_t next_ms) {
     struct pollfd fds[TRANSPORTS_MAX];
     nfds_t n = 0;
     for (unsigned i = 0; i < r->e->n_open; i++) {
@@ -320,7 +320,7 @@ static void wait_for_news(struct run *r, uint64_t next_ms) {
 
 /* A write that failed in one slice may have others under way: they come to their end by themselves,
  * or with the host that just died. Cut off by us they would leave the space in doubt. */
-static void drain(struct run *r) {
+static void drain(struct engine_run *r) {
     uint64_t until_ms = clock_boot_ms() + DRAIN_MS;
     if (r->deadline_ms != 0) until_ms = min_u64(until_ms, r->deadline_ms);
     while (r->puts_in_flight > 0 && clock_boot_ms() < until_ms) {
@@ -328,14 +328,14 @@ static void drain(struct run *r) {
     }
 }
 
-static bool stopped(const struct run *r) {
+static bool stopped(const struct engine_run *r) {
     const bool *stop = r->e->config.stop;
     return stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED);
 }
 
 /* Takes back every operation: streams that have one are closed, which is the only way to be
  * sure. */
-static void cancel_all(struct run *r) {
+static void cancel_all(struct engine_run *r) {
     tarn_status why = stopped(r) ? TARN_ECANCELED : TARN_ETIMEOUT;
     for (size_t i = 0; i < r->n_ops; i++) {
         const struct engine_op *op = r->ops[i].op;
@@ -365,7 +365,7 @@ static uint64_t last_moment(const struct engine_op *ops, size_t n_ops, uint64_t 
     return deadline_ms != 0 ? min_u64(deadline_ms, last_lease_ms) : last_lease_ms;
 }
 
-static void plan(struct run *r, size_t i, uint64_t now_ms) {
+static void plan(struct engine_run *r, size_t i, uint64_t now_ms) {
     struct slice *s = run_plan_merged(r, i, now_ms);
     if (s != NULL) {
         pending_push(r, s);
@@ -381,7 +381,7 @@ tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops,
                        uint64_t deadline_boot_ms) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     if (n_ops == 0) return TARN_OK;
-    struct run r = {
+    struct engine_run r = {
         .e = e,
         .n_ops = n_ops,
         .ops_left = n_ops,

@@ -36,7 +36,7 @@ struct slice {
 };
 
 struct op_run {
-    struct run *run;
+    struct engine_run *run;
     struct engine_op *op;
     struct slice *first, **last;
     size_t slices_left;
@@ -47,7 +47,7 @@ struct op_run {
     bool over;
 };
 
-struct run {
+struct engine_run {
     struct engine *e;
     struct op_run *ops;
     size_t n_ops, ops_left;
@@ -58,15 +58,15 @@ struct run {
 };
 
 /* run.c */
-void *run_alloc(struct run *r, size_t size); /* until the run ends */
+void *run_alloc(struct engine_run *r, size_t size); /* until the run ends */
 void run_slice_done(struct transport_op *top);
 
 /* plan.c */
 /* Slices of this operation alone, in o->first and not pending yet. Not TARN_OK: what the operation
  * ends with. */
-tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms);
+tarn_status run_plan(struct engine_run *r, struct op_run *o, uint64_t now_ms);
 /* One slice of the i'th operation and of later ones like it, which are planned with it. NULL: it is
  * one for run_plan. */
-struct slice *run_plan_merged(struct run *r, size_t i, uint64_t now_ms);
+struct slice *run_plan_merged(struct engine_run *r, size_t i, uint64_t now_ms);
 
 #endif

@@ -24,7 +24,7 @@ static tarn_status reader_of(struct tarn_host *h, tarn_client **client_p) {
     return status;
 }
 
-static tarn_status copy(struct task *t, struct tarn_host *h) {
+static tarn_status copy(struct hosting_task *t, struct tarn_host *h) {
     tarn_client *client;
     tarn_status status = reader_of(h, &client);
     if (status != TARN_OK) return status;
@@ -38,7 +38,7 @@ static tarn_status copy(struct task *t, struct tarn_host *h) {
 }
 
 static bool copy_run(struct crew_job *job) {
-    struct task *t = CONTAINER_OF(job, struct task, job.crew);
+    struct hosting_task *t = CONTAINER_OF(job, struct hosting_task, job.crew);
     t->status = copy(t, t->host);
     if (t->status != TARN_OK)
         log_verbose("A copy of %llu bytes failed: %s", (unsigned long long)t->size,
@@ -47,7 +47,7 @@ static bool copy_run(struct crew_job *job) {
 }
 
 static void copy_done(struct tarn_host *h, struct hosting_job *job) {
-    struct task *t = CONTAINER_OF(job, struct task, job);
+    struct hosting_task *t = CONTAINER_OF(job, struct hosting_task, job);
     h->copies_out--;
     if (job->crew.cancelled) {
         t->status = TARN_ECANCELED;
@@ -60,7 +60,7 @@ static void copy_done(struct tarn_host *h, struct hosting_job *job) {
     task_done(h, t);
 }
 
-void copy_start(struct tarn_host *h, struct task *t) {
+void copy_start(struct tarn_host *h, struct hosting_task *t) {
     t->job = (struct hosting_job){.crew.run = copy_run, .done = copy_done};
     t->host = h;
     h->copies_out++;

@@ -29,7 +29,7 @@ static void collect(void *arg, const struct tier_item *item) {
     e->n++;
 }
 
-static void ask(struct far *f) {
+static void ask(struct hosting_far *f) {
     while (f->n_evictions < EVICTIONS_MAX) {
         struct eviction *e = xcalloc(1, sizeof(*e));
         e->ticket = tier_poll_evict(f->tier, collect, e);
@@ -44,12 +44,12 @@ static void ask(struct far *f) {
     }
 }
 
-static void start_waiting(struct far *f, struct eviction *e) {
+static void start_waiting(struct hosting_far *f, struct eviction *e) {
     e->wait_until = add_sat(now_ms(), add_sat(f->host->session.max_lease_ms, LEASE_MARGIN_MS));
 }
 
 static void told(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
-    struct far *f = arg;
+    struct hosting_far *f = arg;
     struct eviction *e = f->telling;
     f->telling = NULL;
     if (e == NULL) return; /* freed meanwhile */
@@ -60,7 +60,7 @@ static void told(struct tarn_host *h, const struct answer *a, void *arg, uint64_
     if (e->told == e->entries.len) start_waiting(f, e);
 }
 
-static void tell(struct far *f, struct eviction *e) {
+static void tell(struct hosting_far *f, struct eviction *e) {
     struct tarn_host *h = f->host;
     struct hosting_link *l = &h->reports;
     size_t at = e->told, n = 0, end = at;
@@ -83,7 +83,7 @@ static void tell(struct far *f, struct eviction *e) {
     link_send(h, l, WIRE_node_evicted, &node, told, f);
 }
 
-static void finish(struct far *f, struct eviction **at) {
+static void finish(struct hosting_far *f, struct eviction **at) {
     struct eviction *e = *at;
     *at = e->next;
     if (e->next == NULL) f->evictions_tail = at;
@@ -93,7 +93,7 @@ static void finish(struct far *f, struct eviction **at) {
     free(e);
 }
 
-void evict_turn(struct far *f) {
+void evict_turn(struct hosting_far *f) {
     struct tarn_host *h = f->host;
     const struct hosted *seg = f->segment;
     ask(f);
@@ -116,7 +116,7 @@ void evict_turn(struct far *f) {
     }
 }
 
-void evict_restart(struct far *f) {
+void evict_restart(struct hosting_far *f) {
     TARN_ASSERT(f->telling == NULL);
     for (struct eviction *e = f->evictions; e != NULL; e = e->next) {
         e->told = 0;
@@ -124,7 +124,7 @@ void evict_restart(struct far *f) {
     }
 }
 
-void evict_free(struct far *f) {
+void evict_free(struct hosting_far *f) {
     while (f->evictions != NULL) {
         struct eviction *e = f->evictions;
         f->evictions = e->next;

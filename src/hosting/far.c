@@ -18,22 +18,22 @@
 #define ROOM_POLL_MS                                                                               \
     100 /* a store that waits for room looks at least so often whether it should give up */
 
-tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path,
+tarn_status far_init(struct hosting_far *f, struct tarn_host *h, const char *kind, const char *path,
                      uint64_t bytes) {
-    *f = (struct far){.host = h, .kind = kind, .path = xstrdup(path), .bytes = bytes};
+    *f = (struct hosting_far){.host = h, .kind = kind, .path = xstrdup(path), .bytes = bytes};
     f->evictions_tail = &f->evictions;
     pthread_mutex_init(&f->room_mutex, NULL);
     thread_cond_init(&f->room);
     return hosting_crew_start(h, &f->stores, "tarn-store", 1);
 }
 
-void far_stop(struct far *f) {
+void far_stop(struct hosting_far *f) {
     __atomic_store_n(&f->closing, true, __ATOMIC_RELAXED);
     crew_cancel(&f->stores, NULL, NULL);
     crew_stop(&f->stores);
 }
 
-void far_deinit(struct far *f) {
+void far_deinit(struct hosting_far *f) {
     TARN_ASSERT(f->tier == NULL);
     evict_free(f);
     buf_free(&f->offering.entries);
@@ -43,7 +43,7 @@ void far_deinit(struct far *f) {
     free(f->path);
 }
 
-tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_p) {
+tarn_status far_open(struct hosting_far *f, const uint8_t cluster[16], const char **why_p) {
     tier_close(&f->tier);
     if (cluster != NULL) memcpy(f->cluster, cluster, sizeof(f->cluster));
     struct tier_config config = {
@@ -67,7 +67,7 @@ tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_
 
 struct reopen {
     struct hosting_job job;
-    struct far *far;
+    struct hosting_far *far;
     uint8_t cluster[16];
     tarn_status status;
     char why[200];
@@ -84,7 +84,7 @@ static bool reopen_run(struct crew_job *job) {
 
 static void reopen_done(struct tarn_host *h, struct hosting_job *job) {
     struct reopen *r = CONTAINER_OF(job, struct reopen, job);
-    struct far *f = r->far;
+    struct hosting_far *f = r->far;
     f->opening = false;
     if (job->crew.cancelled) r->status = TARN_ECANCELED;
     if (r->status == TARN_OK) {
@@ -96,7 +96,7 @@ static void reopen_done(struct tarn_host *h, struct hosting_job *job) {
     free(r);
 }
 
-bool far_reopen(struct far *f, const uint8_t cluster[16]) {
+bool far_reopen(struct hosting_far *f, const uint8_t cluster[16]) {
     if (f->segment->kind != HOSTED_FILE || f->segment->gone || f->opening) return false;
     /* open, or known not to open */
     if (memcmp(f->cluster, cluster, sizeof(f->cluster)) == 0) return false;
@@ -115,20 +115,20 @@ bool far_reopen(struct far *f, const uint8_t cluster[16]) {
 
 tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
                      void (*done)(void *done_arg, tarn_status status), void *done_arg) {
-    struct far *f = arg;
+    struct hosting_far *f = arg;
     return tier_read(f->tier, offset, length, buffer, done, done_arg);
 }
 
 /* --- stores --- */
 
-static bool is_last_user(struct task *t) {
+static bool is_last_user(struct hosting_task *t) {
     return __atomic_sub_fetch(&t->users, 1, __ATOMIC_ACQ_REL) == 0;
 }
 
 /* On the tier's thread. */
 static void store_ended(void *arg, tarn_status status, uint64_t offset) {
-    struct task *t = arg;
-    struct far *f = t->far;
+    struct hosting_task *t = arg;
+    struct hosting_far *f = t->far;
     t->status = status;
     t->offset = offset;
     if (is_last_user(t)) hosting_post(f->host, &t->job);
@@ -138,13 +138,13 @@ static void store_ended(void *arg, tarn_status status, uint64_t offset) {
     pthread_mutex_unlock(&f->room_mutex);
 }
 
-static void wait_for_room(struct far *f, uint64_t seen) {
+static void wait_for_room(struct hosting_far *f, uint64_t seen) {
     pthread_mutex_lock(&f->room_mutex);
     if (f->puts_ended == seen) thread_cond_wait(&f->room, &f->room_mutex, ROOM_POLL_MS);
     pthread_mutex_unlock(&f->room_mutex);
 }
 
-static uint64_t puts_ended(struct far *f) {
+static uint64_t puts_ended(struct hosting_far *f) {
     pthread_mutex_lock(&f->room_mutex);
     uint64_t n = f->puts_ended;
     pthread_mutex_unlock(&f->room_mutex);
@@ -152,8 +152,8 @@ static uint64_t puts_ended(struct far *f) {
 }
 
 static bool store_run(struct crew_job *job) {
-    struct task *t = CONTAINER_OF(job, struct task, job.crew);
-    struct far *f = t->far;
+    struct hosting_task *t = CONTAINER_OF(job, struct hosting_task, job.crew);
+    struct hosting_far *f = t->far;
     struct tier_item item = {.key = span_of(t->key, t->key_len),
                              .version = t->version,
                              .size = t->size,
@@ -182,7 +182,7 @@ static bool store_run(struct crew_job *job) {
 }
 
 static void store_done(struct tarn_host *h, struct hosting_job *job) {
-    struct task *t = CONTAINER_OF(job, struct task, job);
+    struct hosting_task *t = CONTAINER_OF(job, struct hosting_task, job);
     h->stores_out--;
     if (job->crew.cancelled) {
         t->status = TARN_ECANCELED;
@@ -195,7 +195,7 @@ static void store_done(struct tarn_host *h, struct hosting_job *job) {
     task_done(h, t);
 }
 
-void far_store(struct far *f, struct task *t) {
+void far_store(struct hosting_far *f, struct hosting_task *t) {
     t->job = (struct hosting_job){.crew.run = store_run, .done = store_done};
     t->host = f->host;
     t->far = f;
@@ -205,11 +205,11 @@ void far_store(struct far *f, struct task *t) {
 
 /* --- a turn --- */
 
-bool far_wants_poll(const struct far *f) {
+bool far_wants_poll(const struct hosting_far *f) {
     return far_tier(f) != NULL && f->n_evictions < EVICTIONS_MAX;
 }
 
-void far_turn(struct far *f) {
+void far_turn(struct hosting_far *f) {
     if (far_tier(f) == NULL) return;
     offer_turn(f);
     evict_turn(f);

@@ -204,7 +204,7 @@ static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) 
 static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
     if (o->ssd_path == NULL) return TARN_OK;
     struct hosted *s = new_segment(h, HOSTED_SSD);
-    struct far *f = &h->fars[h->n_fars++];
+    struct hosting_far *f = &h->fars[h->n_fars++];
     const char *why = "";
     tarn_status status = far_init(f, h, "ssd", o->ssd_path, o->ssd_bytes);
     f->segment = s;
@@ -227,7 +227,7 @@ static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
 static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
     if (o->file_path == NULL) return TARN_OK;
     struct hosted *s = new_segment(h, HOSTED_FILE);
-    struct far *f = &h->fars[h->n_fars++];
+    struct hosting_far *f = &h->fars[h->n_fars++];
     tarn_status status = far_init(f, h, "file", o->file_path, o->file_bytes);
     f->segment = s;
     s->far = f;

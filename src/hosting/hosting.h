@@ -159,7 +159,7 @@ struct offering { /* of what is on disk, after a mount that kept nothing */
     uint64_t offered, kept; /* figures */
 };
 
-struct far {
+struct hosting_far {
     struct tarn_host *host;
     struct hosted *segment;
     const char *kind; /* "ssd", "file" */
@@ -185,41 +185,41 @@ struct far {
     struct far_figures figures;
 };
 /* NULL: there is none now. For the control thread; a job may be closing and opening it. */
-static inline struct tier *far_tier(const struct far *f) {
+static inline struct tier *far_tier(const struct hosting_far *f) {
     return f->opening ? NULL : f->tier;
 }
-tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path,
+tarn_status far_init(struct hosting_far *f, struct tarn_host *h, const char *kind, const char *path,
                      uint64_t bytes);
 /* Blocks; from tarn_host_open or a job. */
-tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_p);
+tarn_status far_open(struct hosting_far *f, const uint8_t cluster[16], const char **why_p);
 /* No store reads memory any more afterwards. */
-void far_stop(struct far *f);
-void far_deinit(struct far *f);
+void far_stop(struct hosting_far *f);
+void far_deinit(struct hosting_far *f);
 /* Opens the file tier of this session's cluster, in the background: session_far_opened. false: it
  * is open already. */
-bool far_reopen(struct far *f, const uint8_t cluster[16]);
+bool far_reopen(struct hosting_far *f, const uint8_t cluster[16]);
 tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
                      void (*done)(void *done_arg, tarn_status status), void *done_arg);
-struct task;
-void far_store(struct far *f, struct task *t);
+struct hosting_task;
+void far_store(struct hosting_far *f, struct hosting_task *t);
 /* Whatever there is to do now: evictions to ask for, to report, to end; offers. */
-void far_turn(struct far *f);
-bool far_wants_poll(const struct far *f);
-void evict_turn(struct far *f);
-void evict_restart(struct far *f);
-void evict_free(struct far *f);
+void far_turn(struct hosting_far *f);
+bool far_wants_poll(const struct hosting_far *f);
+void evict_turn(struct hosting_far *f);
+void evict_restart(struct hosting_far *f);
+void evict_free(struct hosting_far *f);
 /* everything: all that is on disk, else only the orphans. */
-void offer_start(struct far *f, bool everything);
-void offer_turn(struct far *f);
-void offer_stop(struct far *f);
-void offer_add_orphan(struct far *f, const struct task *t);
+void offer_start(struct hosting_far *f, bool everything);
+void offer_turn(struct hosting_far *f);
+void offer_stop(struct hosting_far *f);
+void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t);
 
 /* --- work.c, copy.c: what the master asks for --- */
 
 enum task_kind { TASK_COPY, TASK_STORE };
-struct task {
+struct hosting_task {
     struct hosting_job job;
-    struct task *next; /* in tarn_host.done_tasks */
+    struct hosting_task *next; /* in tarn_host.done_tasks */
     enum task_kind kind;
     struct tarn_host *host;
     uint64_t id, generation; /* generation: the session it was given in */
@@ -228,9 +228,9 @@ struct task {
     uint64_t version, size, prompt;
     struct iovec iov[EXTENTS_MAX]; /* own memory, exactly size bytes */
     size_t n_iov;
-    struct far *far; /* stores */
-    unsigned users;  /* atomic: who still works on a store, its thread, the tier's */
-    bool check;      /* crc was given */
+    struct hosting_far *far; /* stores */
+    unsigned users;          /* atomic: who still works on a store, its thread, the tier's */
+    bool check;              /* crc was given */
     uint32_t crc;
     uint32_t *crcs;
     size_t n_crcs;
@@ -241,13 +241,13 @@ struct task {
 void work_item(struct tarn_host *h, const struct answer *item);
 /* The task has ended (any status): NODE DONE, or, of an earlier session, whatever is right then.
  * Takes it. */
-void task_done(struct tarn_host *h, struct task *t);
-void task_free(struct task *t);
+void task_done(struct tarn_host *h, struct hosting_task *t);
+void task_free(struct hosting_task *t);
 /* DONE and FENCED that wait for room. */
 void reports_turn(struct tarn_host *h);
 /* The session is over: what was to be reported will not be. */
 void reports_forget(struct tarn_host *h);
-void copy_start(struct tarn_host *h, struct task *t);
+void copy_start(struct tarn_host *h, struct hosting_task *t);
 
 /* --- session.c --- */
 
@@ -265,7 +265,7 @@ enum phase {
 
 enum closing { CLOSE_NO, CLOSE_KEEP, CLOSE_LEAVE };
 
-struct session {
+struct hosting_session {
     enum phase phase;
     enum closing closing;
     uint64_t generation;   /* counts sessions that were dropped */
@@ -303,11 +303,12 @@ bool session_turn(struct tarn_host *h);
 void session_dialled(struct tarn_host *h, tarn_status status, const char *why, struct ctl ctl[2]);
 void session_looked(struct tarn_host *h, bool moved, const char *host, const char *port);
 void session_fenced_before(struct tarn_host *h, uint32_t master_epoch);
-void session_far_opened(struct tarn_host *h, struct far *f, tarn_status status, const char *why);
+void session_far_opened(struct tarn_host *h, struct hosting_far *f, tarn_status status,
+                        const char *why);
 /* "leave": the master has let go of the node. */
 void session_left(struct tarn_host *h);
 /* FENCING and later: the master knows this node. */
-static inline bool session_joined(const struct session *s) {
+static inline bool session_joined(const struct hosting_session *s) {
     return s->phase >= PHASE_FENCING && s->phase != PHASE_LEFT && s->broken == TARN_OK;
 }
 /* mount.c: SEGMENT MOUNT of all; session_mounted when all are answered and served. */
@@ -365,7 +366,7 @@ struct hosted {
     uint32_t mount_epoch; /* of the master that mounted it last */
     /* mounted, but not served: somebody still writes to it under its old name. 0: not so */
     uint64_t serve_until;
-    struct far *far;
+    struct hosting_far *far;
 };
 
 struct tarn_host {
@@ -387,21 +388,21 @@ struct tarn_host {
     struct hosted segments[HOSTED_MAX];
     unsigned n_segments;
     struct reported reported[4]; /* in this session */
-    struct far fars[FARS_MAX];
+    struct hosting_far fars[FARS_MAX];
     unsigned n_fars;
     struct crew dialler, copies;
     int wake_fd;
     pthread_t thread;
     bool thread_runs;
     /* the control thread's */
-    struct session session;
+    struct hosting_session session;
     struct hosting_clock clock;
     struct hosting_link beats, reports;
     struct rng rng;
     uint64_t next_wake_ms; /* lowered by whoever has something to do later */
     uint64_t n_tasks;      /* given and not yet freed */
     uint64_t copies_out, stores_out;
-    struct task *done_tasks, **done_tail; /* to be reported */
+    struct hosting_task *done_tasks, **done_tail; /* to be reported */
     bool done_in_flight;
     uint64_t *fenced; /* sessions to be reported */
     size_t n_fenced, cap_fenced;

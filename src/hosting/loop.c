@@ -79,7 +79,7 @@ static void wait_for_events(struct tarn_host *h) {
         p[n++] = (struct pollfd){.fd = links[i]->ctl.fd, .events = (short)(POLLIN | out)};
     }
     for (unsigned i = 0; i < h->n_fars; i++) {
-        const struct far *f = &h->fars[i];
+        const struct hosting_far *f = &h->fars[i];
         if (far_wants_poll(f))
             p[n++] = (struct pollfd){.fd = tier_event_fd(f->tier), .events = POLLIN};
     }

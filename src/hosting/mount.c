@@ -35,7 +35,7 @@ static void mount(struct tarn_host *h, struct hosted *seg);
  * take it for what it was, should the disk come back to it one day. true: to be mounted again,
  * under its new name. */
 static bool changes_hands(struct tarn_host *h, struct hosted *seg) {
-    struct far *f = seg->far;
+    struct hosting_far *f = seg->far;
     if (f == NULL || f->renewed || !tier_get_info(f->tier)->recovered) return false;
     f->renewed = true;
     if (tier_renew(f->tier) == TARN_OK) return true;
@@ -44,7 +44,7 @@ static bool changes_hands(struct tarn_host *h, struct hosted *seg) {
 }
 
 static void mounted(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     struct hosted *seg = arg;
     uint64_t id, epoch, kept;
     if (!session_accepts(h, a, "SEGMENT MOUNT")) return;
@@ -118,7 +118,7 @@ static bool serve(struct tarn_host *h, struct hosted *seg) {
 }
 
 void mount_turn(struct tarn_host *h) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     bool all = s->mounting == 0;
     for (unsigned i = 0; i < h->n_segments && s->broken == TARN_OK; i++) {
         if (h->segments[i].mounted) all &= serve(h, &h->segments[i]);
@@ -157,7 +157,7 @@ static void mount(struct tarn_host *h, struct hosted *seg) {
 }
 
 void mount_all(struct tarn_host *h) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     TARN_ASSERT(s->mounting == 0);
     for (unsigned i = 0; i < h->n_segments && s->broken == TARN_OK; i++) {
         struct hosted *seg = &h->segments[i];

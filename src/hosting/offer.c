@@ -44,7 +44,7 @@ static void append(struct buf *b, const struct tier_item *item) {
     }
 }
 
-void offer_add_orphan(struct far *f, const struct task *t) {
+void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t) {
     struct tier_item item = {.key = span_of(t->key, t->key_len),
                              .version = t->version,
                              .size = t->size,
@@ -66,7 +66,7 @@ static void collect(void *arg, const struct tier_item *item) {
     if (o->passes == 1 || hash_u64(item->offset) % o->passes == o->pass) append(&o->entries, item);
 }
 
-static void next_pass(struct far *f) {
+static void next_pass(struct hosting_far *f) {
     struct offering *o = &f->offering;
     buf_clear(&o->entries);
     o->at = 0;
@@ -74,7 +74,7 @@ static void next_pass(struct far *f) {
     o->pass++;
 }
 
-void offer_start(struct far *f, bool everything) {
+void offer_start(struct hosting_far *f, bool everything) {
     struct offering *o = &f->offering;
     struct tier_stats stats;
     TARN_ASSERT(!o->active && !o->in_flight);
@@ -104,7 +104,7 @@ static bool is_over(const struct offering *o) {
     return o->at == o->entries.len && o->pass >= o->passes;
 }
 
-static void finish(struct far *f) {
+static void finish(struct hosting_far *f) {
     struct offering *o = &f->offering;
     if (o->offered > 0)
         log_notice("Segment %s: %llu objects offered to the master, %llu taken", f->segment->name,
@@ -115,7 +115,7 @@ static void finish(struct far *f) {
 }
 
 static void answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
-    struct far *f = arg;
+    struct hosting_far *f = arg;
     struct offering *o = &f->offering;
     o->in_flight = false;
     if (!o->active) return;
@@ -143,7 +143,7 @@ static void answered(struct tarn_host *h, const struct answer *a, void *arg, uin
     if (is_over(o)) finish(f);
 }
 
-static void send(struct far *f) {
+static void send(struct hosting_far *f) {
     struct offering *o = &f->offering;
     struct tarn_host *h = f->host;
     struct hosting_link *l = &h->reports;
@@ -173,9 +173,9 @@ static void send(struct far *f) {
     link_send(h, l, WIRE_node_offer, &node, answered, f);
 }
 
-void offer_turn(struct far *f) {
+void offer_turn(struct hosting_far *f) {
     struct offering *o = &f->offering;
-    struct session *s = &f->host->session;
+    struct hosting_session *s = &f->host->session;
     if (!o->active || o->in_flight || !session_joined(s) || s->phase < PHASE_MOUNTED) return;
     while (o->at == o->entries.len && o->pass < o->passes) next_pass(f);
     if (is_over(o)) {
@@ -185,7 +185,7 @@ void offer_turn(struct far *f) {
     }
 }
 
-void offer_stop(struct far *f) {
+void offer_stop(struct hosting_far *f) {
     struct offering *o = &f->offering;
     if (!o->active) return;
     o->active = false;

@@ -26,7 +26,7 @@
 #define FRESH_EVERY_MS 30000u              /* a heartbeat that does not wait, for the clock */
 
 void session_broken(struct tarn_host *h, tarn_status status) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     TARN_ASSERT(status != TARN_OK);
     if (s->broken != TARN_OK) return; /* what came first is the cause */
     s->broken = status;
@@ -56,7 +56,7 @@ bool session_accepts(struct tarn_host *h, const struct answer *a, const char *wh
 
 /* --- the end of a session --- */
 
-static void tell_once(struct session *s, const char *name) {
+static void tell_once(struct hosting_session *s, const char *name) {
     if (strcmp(s->told, s->why) == 0) return;
     snprintf(s->told, sizeof(s->told), "%s", s->why);
     log_warning("Node %s is not connected to its master, and tries again: %s", name, s->why);
@@ -78,7 +78,7 @@ static bool is_fatal(const struct tarn_host *h, tarn_status status) {
 
 static uint64_t pause_ms(struct tarn_host *h) {
     const tarn_options *o = &h->options;
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     if (h->master.n > 0) return FAILOVER_MS; /* dialling waits for who leads next */
     unsigned shift = s->failures < 16 ? s->failures : 16;
     uint64_t ms = min_u64(o->backoff_min_ms << shift, o->backoff_max_ms);
@@ -86,7 +86,7 @@ static uint64_t pause_ms(struct tarn_host *h) {
 }
 
 static void drop(struct tarn_host *h) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     tarn_status status = s->broken;
     link_close(h, &h->beats);
     link_close(h, &h->reports);
@@ -124,7 +124,7 @@ static void set_clock(struct tarn_host *h, uint64_t now) {
 }
 
 static void open_tiers(struct tarn_host *h) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     s->phase = PHASE_OPENING;
     for (unsigned i = 0; i < h->n_fars; i++) s->opening += far_reopen(&h->fars[i], s->cluster);
     if (s->opening > 0) return;
@@ -132,8 +132,9 @@ static void open_tiers(struct tarn_host *h) {
     mount_all(h);
 }
 
-void session_far_opened(struct tarn_host *h, struct far *f, tarn_status status, const char *why) {
-    struct session *s = &h->session;
+void session_far_opened(struct tarn_host *h, struct hosting_far *f, tarn_status status,
+                        const char *why) {
+    struct hosting_session *s = &h->session;
     if (status != TARN_OK) {
         log_warning("The %s tier at %s cannot be used: %s", f->kind, f->path, why);
         if (status != TARN_ECANCELED)
@@ -144,14 +145,14 @@ void session_far_opened(struct tarn_host *h, struct far *f, tarn_status status, 
 }
 
 void session_fenced_before(struct tarn_host *h, uint32_t master_epoch) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     /* of a session that is over */
     if (s->phase != PHASE_FENCING || master_epoch != s->epoch) return;
     s->served_epoch = master_epoch;
     open_tiers(h);
 }
 
-static uint64_t patience(const struct session *s) {
+static uint64_t patience(const struct hosting_session *s) {
     return add_sat(now_ms(), 3 * min_u64(s->node_timeout_ms, UINT32_MAX));
 }
 
@@ -163,7 +164,7 @@ static void wipe_key(struct tarn_host *h, const struct answer *key) {
 }
 
 static bool decode_join(struct tarn_host *h, const struct answer *a, uint64_t sent_ms) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     const struct answer *key = answer_field(a, "grant-key");
     uint64_t epoch, clock;
     if (!answer_u64(answer_field(a, "master-epoch"), &epoch) || epoch == 0 || epoch > UINT32_MAX ||
@@ -198,7 +199,7 @@ static bool decode_join(struct tarn_host *h, const struct answer *a, uint64_t se
 }
 
 static void joined(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     if (!session_accepts(h, a, "NODE JOIN") || !decode_join(h, a, sent_ms)) return;
     h->figures.joins++;
     s->phase = PHASE_FENCING;
@@ -238,7 +239,7 @@ static bool give_up_lent(struct tarn_host *h, bool strangers) {
 }
 
 static void fence_turn(struct tarn_host *h, uint64_t now) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     hosting_wake_at(h, s->patient_until);
     if (now < s->patient_until) return;
     s->patient_until = patience(s);
@@ -246,7 +247,7 @@ static void fence_turn(struct tarn_host *h, uint64_t now) {
 }
 
 void session_dialled(struct tarn_host *h, tarn_status status, const char *why, struct ctl ctl[2]) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     if (s->phase != PHASE_DIALING) return;
     if (status != TARN_OK) {
         session_fail(h, status, "%s", why);
@@ -266,7 +267,7 @@ void session_dialled(struct tarn_host *h, tarn_status status, const char *why, s
 /* --- up --- */
 
 static void up(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     s->asking_up = false;
     if (a != NULL && a->type == ANSWER_ERROR && answer_error_status(a->str) == TARN_ELATER) {
         s->next_up_ms = now_ms() + answer_later_ms(a); /* fences are still to be confirmed */
@@ -286,7 +287,7 @@ static void up(struct tarn_host *h, const struct answer *a, void *arg, uint64_t 
 }
 
 void session_mounted(struct tarn_host *h) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     s->phase = PHASE_MOUNTED;
     s->next_up_ms = 0;
     s->patient_until = patience(s);
@@ -294,7 +295,7 @@ void session_mounted(struct tarn_host *h) {
 }
 
 static void ask_up(struct tarn_host *h, uint64_t now) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     if (now >= h->open_deadline) hosting_opened(h, TARN_OK); /* mounted is what was promised */
     if (s->asking_up || link_room(&h->reports) == 0) return;
     if (now < s->next_up_ms) {
@@ -310,7 +311,7 @@ static void ask_up(struct tarn_host *h, uint64_t now) {
 
 static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg,
                           uint64_t sent_ms) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     uint64_t master_ms, now = now_ms();
     s->beating = false;
     if (s->leave_sent && a != NULL && a->type == ANSWER_ERROR) {
@@ -335,7 +336,7 @@ static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg
 }
 
 static void heartbeat_send(struct tarn_host *h, uint64_t now) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     if (s->beating || link_room(&h->beats) == 0) return;
     if (now < s->next_beat_ms) {
         hosting_wake_at(h, s->next_beat_ms);
@@ -358,7 +359,7 @@ static void heartbeat_send(struct tarn_host *h, uint64_t now) {
 /* --- leaving --- */
 
 void session_left(struct tarn_host *h) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     if (s->leave_sent) { /* we wanted it */
         s->let_go = true;
         h->next_wake_ms = 0;
@@ -399,7 +400,7 @@ static void leave_ask(struct tarn_host *h, enum wire_id id, const char *what) {
 
 /* What callers of the public functions want; true: the thread may end. */
 static bool obey(struct tarn_host *h, uint64_t now) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     pthread_mutex_lock(&h->mutex);
     bool wants_drain = h->drain_wanted;
     s->closing = h->closing;
@@ -423,7 +424,7 @@ static bool obey(struct tarn_host *h, uint64_t now) {
 
 /* Sentinels tell nobody; they have to be asked. */
 static void look_turn(struct tarn_host *h, uint64_t now) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     if (h->master.n == 0 || s->looking) return;
     if (now >= s->look_at) {
         s->looking = true;
@@ -434,7 +435,7 @@ static void look_turn(struct tarn_host *h, uint64_t now) {
 }
 
 void session_looked(struct tarn_host *h, bool moved, const char *host, const char *port) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     s->looking = false;
     s->look_at = add_sat(now_ms(), LOOK_MS);
     if (moved && session_joined(s) && strcmp(h->beats.ctl.host, host) == 0 &&
@@ -444,7 +445,7 @@ void session_looked(struct tarn_host *h, bool moved, const char *host, const cha
 }
 
 bool session_turn(struct tarn_host *h) {
-    struct session *s = &h->session;
+    struct hosting_session *s = &h->session;
     uint64_t now = now_ms();
     if (s->broken != TARN_OK) drop(h);
     if (obey(h, now)) return false;

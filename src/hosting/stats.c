@@ -53,7 +53,7 @@ static void tell_host(struct figures_told *t, struct tarn_host *h) {
     FIGURES(&t->walk, node_figures, *n, segments_with_keys, copy_bytes);
 }
 
-static void tell_far(struct figures_told *t, struct far *f) {
+static void tell_far(struct figures_told *t, struct hosting_far *f) {
     char prefix[8];
     struct tier_stats s;
     if (far_tier(f) == NULL) return;
@@ -76,7 +76,7 @@ struct wire_list stats_put(struct tarn_host *h, struct hosting_link *l) {
 }
 
 static int state_of(const struct tarn_host *h) {
-    const struct session *s = &h->session;
+    const struct hosting_session *s = &h->session;
     if (s->phase == PHASE_LEFT) return TARN_HOST_LEFT;
     if (s->drain_sent || s->closing == CLOSE_LEAVE) return TARN_HOST_LEAVING;
     return s->phase == PHASE_UP ? TARN_HOST_UP : TARN_HOST_JOINING;
@@ -106,7 +106,7 @@ static void fill(struct tarn_host *h, tarn_host_info *info) {
         info->bytes += h->segments[i].size;
     }
     for (unsigned i = 0; i < h->n_fars; i++) {
-        const struct far *f = &h->fars[i];
+        const struct hosting_far *f = &h->fars[i];
         struct tier_stats t = {0};
         if (far_tier(f) != NULL) tier_get_stats(f->tier, &t);
         info->stored += f->figures.stored;

@@ -14,7 +14,7 @@
 #include "client/placement.h"
 #include "hosting/hosting.h"
 
-void task_free(struct task *t) {
+void task_free(struct hosting_task *t) {
     free(t->key);
     free(t->crcs);
     free(t);
@@ -22,7 +22,7 @@ void task_free(struct task *t) {
 
 /* --- tasks --- */
 
-static void release(struct tarn_host *h, struct task *t) {
+static void release(struct tarn_host *h, struct hosting_task *t) {
     TARN_ASSERT(h->n_tasks > 0);
     h->n_tasks--;
     task_free(t);
@@ -31,7 +31,7 @@ static void release(struct tarn_host *h, struct task *t) {
 /* The master will not hear of this one. What is on disk may be known to it or not: offering it
  * finds that out. Bytes without a CRC of the writer may be of a value that had gone already, so
  * they are not worth it. */
-static void abandon(struct tarn_host *h, struct task *t) {
+static void abandon(struct tarn_host *h, struct hosting_task *t) {
     if (t->kind == TASK_STORE && t->status == TARN_OK && far_tier(t->far) != NULL) {
         if (t->check) {
             offer_add_orphan(t->far, t);
@@ -42,7 +42,7 @@ static void abandon(struct tarn_host *h, struct task *t) {
     release(h, t);
 }
 
-void task_done(struct tarn_host *h, struct task *t) {
+void task_done(struct tarn_host *h, struct hosting_task *t) {
     if (t->generation != h->session.generation || h->session.phase == PHASE_LEFT) {
         abandon(h, t);
         return;
@@ -52,7 +52,8 @@ void task_done(struct tarn_host *h, struct task *t) {
     h->done_tail = &t->next;
 }
 
-static struct task *new_task(struct tarn_host *h, enum task_kind kind, const struct answer *item) {
+static struct hosting_task *new_task(struct tarn_host *h, enum task_kind kind,
+                                     const struct answer *item) {
     const struct answer *key = answer_at(item, 2);
     uint64_t id, version, size;
     if (!answer_u64(answer_at(item, 1), &id) || key == NULL || key->type != ANSWER_STRING ||
@@ -61,7 +62,7 @@ static struct task *new_task(struct tarn_host *h, enum task_kind kind, const str
         log_warning("The master asks for something that makes no sense: a task is skipped");
         return NULL;
     }
-    struct task *t = xcalloc(1, sizeof(*t));
+    struct hosting_task *t = xcalloc(1, sizeof(*t));
     t->kind = kind;
     t->id = id;
     t->generation = h->session.generation;
@@ -74,7 +75,7 @@ static struct task *new_task(struct tarn_host *h, enum task_kind kind, const str
 }
 
 /* true: t may begin. Else it has been answered. */
-static bool may_begin(struct tarn_host *h, struct task *t, const struct hosted *seg,
+static bool may_begin(struct tarn_host *h, struct hosting_task *t, const struct hosted *seg,
                       const struct answer *extents) {
     t->status = TARN_OK;
     if (h->n_tasks > TASKS_MAX) {
@@ -90,7 +91,7 @@ static bool may_begin(struct tarn_host *h, struct task *t, const struct hosted *
 
 /* ["copy", task, key, version, size, segment, [[offset, length], ...]] */
 static void item_copy(struct tarn_host *h, const struct answer *item) {
-    struct task *t = new_task(h, TASK_COPY, item);
+    struct hosting_task *t = new_task(h, TASK_COPY, item);
     uint64_t segment = UINT64_MAX;
     if (t == NULL) return;
     answer_u64(answer_at(item, 5), &segment);
@@ -98,7 +99,7 @@ static void item_copy(struct tarn_host *h, const struct answer *item) {
 }
 
 /* One CRC per MiB, packed. */
-static bool take_crcs(struct task *t, const struct answer *a) {
+static bool take_crcs(struct hosting_task *t, const struct answer *a) {
     if (a == NULL || a->type != ANSWER_STRING || a->len == 0) return true;
     if (a->len % 4 != 0 || a->len / 4 != (t->size + CRC_BLOCK - 1) / CRC_BLOCK) return false;
     t->n_crcs = a->len / 4;
@@ -114,7 +115,7 @@ static bool take_crcs(struct task *t, const struct answer *a) {
 /* ["store", task, key, version, size, crc, crcs, segment, epoch, [[offset, length], ...], far
  * segment, prompt] */
 static void item_store(struct tarn_host *h, const struct answer *item) {
-    struct task *t = new_task(h, TASK_STORE, item);
+    struct hosting_task *t = new_task(h, TASK_STORE, item);
     uint64_t segment = UINT64_MAX, epoch = 0, far = UINT64_MAX;
     if (t == NULL) return;
     const struct answer *crc = answer_at(item, 5);
@@ -177,7 +178,7 @@ static void item_leave(struct tarn_host *h, const struct answer *item) {
 }
 
 static bool has_id(const struct crew_job *job, const void *arg) {
-    return CONTAINER_OF(job, const struct task, job.crew)->id == *(const uint64_t *)arg;
+    return CONTAINER_OF(job, const struct hosting_task, job.crew)->id == *(const uint64_t *)arg;
 }
 
 static void item_cancel(struct tarn_host *h, const struct answer *item) {
@@ -208,7 +209,7 @@ void work_item(struct tarn_host *h, const struct answer *item) {
 /* --- reports --- */
 
 struct batch {
-    struct task *task[DONE_BATCH];
+    struct hosting_task *task[DONE_BATCH];
     size_t n;
 };
 
@@ -218,7 +219,7 @@ static void done_answered(struct tarn_host *h, const struct answer *a, void *arg
     h->done_in_flight = false;
     bool ok = session_accepts(h, a, "NODE DONE");
     for (size_t i = 0; i < b->n; i++) {
-        struct task *t = b->task[i];
+        struct hosting_task *t = b->task[i];
         const struct answer *one = ok ? answer_at(a, i) : NULL;
         if (one == NULL || one->type != ANSWER_INTEGER) {
             abandon(h, t);
@@ -236,7 +237,7 @@ static void done_answered(struct tarn_host *h, const struct answer *a, void *arg
 static void send_done(struct tarn_host *h) {
     struct batch *b = xcalloc(1, sizeof(*b));
     while (b->n < DONE_BATCH && h->done_tasks != NULL) {
-        struct task *t = h->done_tasks;
+        struct hosting_task *t = h->done_tasks;
         h->done_tasks = t->next;
         b->task[b->n++] = t;
     }
@@ -246,7 +247,7 @@ static void send_done(struct tarn_host *h) {
     struct ctl_request *r = &l->request;
     node.keys = (struct wire_list){request_next(r), (uint32_t)b->n};
     for (size_t i = 0; i < b->n; i++) {
-        const struct task *t = b->task[i];
+        const struct hosting_task *t = b->task[i];
         bool stored = t->kind == TASK_STORE && t->status == TARN_OK;
         request_number(r, (int64_t)t->id);
         request_number(r, t->status);
@@ -278,7 +279,7 @@ void reports_turn(struct tarn_host *h) {
 void reports_forget(struct tarn_host *h) {
     h->n_fenced = 0; /* a master that waits for them says so again */
     while (h->done_tasks != NULL) {
-        struct task *t = h->done_tasks;
+        struct hosting_task *t = h->done_tasks;
         h->done_tasks = t->next;
         abandon(h, t);
     }

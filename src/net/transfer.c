@@ -45,9 +45,9 @@ struct net_transfers {
 
 /* --- in the thread --- */
 
-enum step { STEP_MORE, STEP_BLOCKED, STEP_OVER };
+enum transfer_step { STEP_MORE, STEP_BLOCKED, STEP_OVER };
 
-static enum step step(struct net_transfer *t) {
+static enum transfer_step step(struct net_transfer *t) {
     for (unsigned calls = 0; calls < CALLS_PER_TURN; calls++) {
         struct iovec iov[NET_TRANSFER_PIECES];
         struct msghdr msg = {.msg_iov = iov};

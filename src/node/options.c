@@ -207,7 +207,7 @@ static bool set_module(struct parser *p, const char *value, int argc, char **arg
     return n == 1 ? split_module(p, value) : add_module(p, words, n);
 }
 
-enum kind {
+enum spec_kind {
     KIND_FLAG,   /* bool */
     KIND_STRING, /* const char * */
     KIND_U16,
@@ -218,7 +218,7 @@ enum kind {
 };
 struct spec {
     const char *name;
-    enum kind kind;
+    enum spec_kind kind;
     void *value;
     uint64_t min, max;
     bool (*fn)(struct parser *p, const char *text);

@@ -276,13 +276,13 @@ tarn_status tarn_transfer_abort(tarn_transfer *t, const char *label, const char 
 
 /* --- sessions that end --- */
 
-struct walk {
+struct label_walk {
     struct transfer_conn *conn;
     uint64_t session;
 };
 
 static void collect_waits(void *arg, struct htab_node *node) {
-    struct walk *w = arg;
+    struct label_walk *w = arg;
     struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
     struct transfer_wait *wait, *next;
     for (wait = LIST_FIRST(&l->waits); wait != NULL; wait = next) {
@@ -293,7 +293,7 @@ static void collect_waits(void *arg, struct htab_node *node) {
 }
 
 static void collect_held(void *arg, struct htab_node *node) {
-    struct walk *w = arg;
+    struct label_walk *w = arg;
     struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
     struct transfer_holder **at = holder_of(l, w->session), *h = *at;
     if (h == NULL) return;
@@ -307,7 +307,7 @@ static void collect_held(void *arg, struct htab_node *node) {
 }
 
 static void walk_labels(struct tarn_transfer *t, void (*fn)(void *arg, struct htab_node *node),
-                        struct walk *w) {
+                        struct label_walk *w) {
     uint64_t cursor = 0;
     do {
         cursor = htab_scan(&t->labels, cursor, fn, w);
@@ -315,13 +315,13 @@ static void walk_labels(struct tarn_transfer *t, void (*fn)(void *arg, struct ht
 }
 
 void transfer_labels_conn_ended(struct transfer_conn *c, bool fence) {
-    struct walk w = {.conn = c, .session = c->session};
+    struct label_walk w = {.conn = c, .session = c->session};
     if (c->n_waits > 0) walk_labels(c->end, collect_waits, &w);
     if (!fence) walk_labels(c->end, collect_held, &w);
 }
 
 void transfer_labels_fenced(struct tarn_transfer *t, uint64_t session) {
-    walk_labels(t, collect_held, &(struct walk){.session = session});
+    walk_labels(t, collect_held, &(struct label_walk){.session = session});
 }
 
 static void collect_all(void *arg, struct htab_node *node) {

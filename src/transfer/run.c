@@ -57,14 +57,14 @@ static const struct transfer_far *far_of(const struct transfer_map *map, uint32_
 }
 
 static tarn_status locate(const struct transfer_map *map, const tarn_transfer_task *task,
-                          struct transfer_run *r) {
+                          struct batch_run *r) {
     const struct transfer_far *f = far_of(map, task->region, task->remote);
     if (f == NULL) return TARN_ENOTFOUND;
     uint64_t offset = task->region != 0 ? task->remote : task->remote - f->address;
     if (offset > f->length || task->length > f->length - offset)
         return task->region != 0 ? TARN_EINVAL : TARN_ENOTFOUND;
     if ((f->rights & task->op) == 0) return TARN_EPERM;
-    *r = (struct transfer_run){.n = 1, .region = f, .offset = offset, .length = task->length};
+    *r = (struct batch_run){.n = 1, .region = f, .offset = offset, .length = task->length};
     return TARN_OK;
 }
 
@@ -79,7 +79,7 @@ static bool is_device(const tarn_transfer_task *task, const struct iovec *device
 enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
                                      const struct transfer_map *map, const struct iovec *devices,
                                      size_t n_devices) {
-    struct transfer_run r;
+    struct batch_run r;
     const char *only = b->peer->end->transport;
     const struct transport_ops *t = only != NULL ? transport_find(only) : NULL;
     bool by_key = t != NULL && (t->flags & TRANSPORT_ANNOUNCES) != 0, later = false;
@@ -95,8 +95,8 @@ enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
 }
 
 /* Is next, the task after those of r, their neighbour on both sides? */
-static bool joins(const struct transfer_run *r, const tarn_transfer_task *tasks,
-                  const struct transfer_run *next, const tarn_transfer_task *task) {
+static bool joins(const struct batch_run *r, const tarn_transfer_task *tasks,
+                  const struct batch_run *next, const tarn_transfer_task *task) {
     const tarn_transfer_task *first = &tasks[r->first];
     return r->region == next->region && first->op == task->op &&
            r->offset + r->length == next->offset &&
@@ -120,11 +120,11 @@ static bool is_out_of_reach(const struct transfer_lane *lane, const tarn_transfe
 
 /* Runs of neighbours, in place of the tasks; what leads nowhere is over at once. */
 static size_t plan(struct tarn_transfer_batch *b, const struct transfer_lane *lane,
-                   const struct transfer_map *map, struct transfer_run *runs) {
+                   const struct transfer_map *map, struct batch_run *runs) {
     size_t n = 0;
     bool open = false; /* the task before this one is in the last run */
     for (size_t i = 0; i < b->n_tasks; i++) {
-        struct transfer_run r;
+        struct batch_run r;
         tarn_transfer_task *task = &b->tasks[i];
         tarn_status status = task->length == 0 ? TARN_OK : locate(map, task, &r);
         if (status == TARN_OK && task->length > 0 && is_out_of_reach(lane, task, r.region))
@@ -167,7 +167,7 @@ static void tell(struct engine *e, const struct transfer_map *map, const struct 
 
 /* fresh: what the engine knows may be out of date, though it does not know that. */
 static void tell_regions(const struct tarn_transfer_batch *b, struct engine *e,
-                         const struct transfer_map *map, const struct transfer_run *runs, size_t n,
+                         const struct transfer_map *map, const struct batch_run *runs, size_t n,
                          bool fresh) {
     bool *told = xcalloc(map->n + 1, sizeof(*told));
     for (size_t i = 0; i < n; i++) {
@@ -194,12 +194,12 @@ static void count(struct tarn_transfer_batch *b, const struct engine_op *op, uin
 }
 
 static void run_all(struct tarn_transfer_batch *b, struct transfer_lane *lane,
-                    const struct transfer_run *runs, size_t n) {
+                    const struct batch_run *runs, size_t n) {
     struct engine_op *ops = xcalloc(n, sizeof(*ops));
     struct engine_part *parts = xcalloc(n, sizeof(*parts));
     struct iovec *iov = xcalloc(n, sizeof(*iov));
     for (size_t i = 0; i < n; i++) {
-        const struct transfer_run *r = &runs[i];
+        const struct batch_run *r = &runs[i];
         const tarn_transfer_task *task = &b->tasks[r->first];
         bool write = task->op == TARN_TRANSFER_WRITE;
         iov[i] = (struct iovec){task->local, r->length};
@@ -228,7 +228,7 @@ static void run_all(struct tarn_transfer_batch *b, struct transfer_lane *lane,
 
 void transfer_batch_move(struct tarn_transfer_batch *b, struct transfer_lane *lane,
                          const struct transfer_map *map, bool fresh) {
-    struct transfer_run *runs = xcalloc(b->n_tasks + 1, sizeof(*runs));
+    struct batch_run *runs = xcalloc(b->n_tasks + 1, sizeof(*runs));
     size_t n = plan(b, lane, map, runs);
     b->operations = n;
     if (n > 0) {

@@ -293,7 +293,7 @@ bool transfer_split_address(struct span text, char **host_p, char **port_p);
 
 /* --- batches: batch.c, run.c --- */
 
-struct transfer_run { /* tasks that move as one */
+struct batch_run { /* tasks that move as one */
     size_t first, n;
     const struct transfer_far *region;
     uint64_t offset, length;
