@@ -54,6 +54,8 @@ class Tree:
         declared = "\n".join(t for f, t in code.items() if f.startswith("src/wire/"))
         self.commands = set(re.findall(r'"([A-Z]+(?:\|[A-Z-]+)?)"', declared))
         self.strings = set(re.findall(r'"([\w-]+)"', source))
+        policies = re.search(r"define STORE_POLICIES\(X\) (.*)", source)[1]
+        self.strings |= {f"allkeys-{p}" for p in re.findall(r"X\((\w+)\)", policies)}
         self.program = {
             p: "\n".join(t for f, t in code.items() if f.startswith(f"src/{p}/")) for p in PROGRAMS
         }

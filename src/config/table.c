@@ -12,10 +12,12 @@
 /* --- rows --- */
 
 static const char *const loglevels[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
-static const char *const policies[] = {"lru", "fifo", "lfu", "sieve", "s3fifo", "noeviction", NULL};
-static const char *const redis_policies[] = {
-    "allkeys-lru",    "allkeys-fifo", "allkeys-lfu", "allkeys-sieve",
-    "allkeys-s3fifo", "noeviction",   NULL};
+#define NAME(policy)       #policy,
+#define REDIS_NAME(policy) "allkeys-" #policy,
+static const char *const policies[] = {STORE_POLICIES(NAME) "noeviction", NULL};
+static const char *const redis_policies[] = {STORE_POLICIES(REDIS_NAME) "noeviction", NULL};
+#undef NAME
+#undef REDIS_NAME
 static const char *const allocators[] = {"offset", "slab", NULL};
 static const char *const placements[] = {"random", "free-ratio-first", "local-first", NULL};
 /* enum cluster_offload */

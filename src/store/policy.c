@@ -4,13 +4,12 @@
 #include <string.h>
 #include "base/assert.h"
 
-const struct policy_ops *const policy_all[] = {&policy_lru,   &policy_fifo,   &policy_lfu,
-                                               &policy_sieve, &policy_s3fifo, &policy_noeviction,
-                                               NULL};
-
 const struct policy_ops *policy_find(const char *name) {
-    for (int i = 0; policy_all[i]; i++)
-        if (strcmp(policy_all[i]->name, name) == 0) return policy_all[i];
+#define POLICY(policy) &policy_##policy,
+    static const struct policy_ops *const all[] = {&policy_noeviction, STORE_POLICIES(POLICY)};
+#undef POLICY
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        if (strcmp(all[i]->name, name) == 0) return all[i];
     return NULL;
 }
 

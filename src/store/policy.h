@@ -63,9 +63,10 @@ struct policy {
 
 /* ops NULL: unknown name. */
 const struct policy_ops *policy_find(const char *name);
-extern const struct policy_ops policy_lru, policy_fifo, policy_lfu, policy_sieve, policy_s3fifo,
-    policy_noeviction;
-extern const struct policy_ops *const policy_all[]; /* NULL-ended */
+#define POLICY(name) extern const struct policy_ops policy_##name;
+STORE_POLICIES(POLICY)
+POLICY(noeviction)
+#undef POLICY
 
 bool policy_open(struct policy *p, const struct policy_ops *ops, struct records *records,
                  const struct store_config *config);

@@ -168,6 +168,10 @@ struct store_news {
 /* Is news told? Not at first, and never while the books follow. */
 void store_listen(struct store *s, bool on);
 
+/* The eviction policies: their structs are policy_NAME (store/policy.h), the option eviction-policy
+ * takes their names, and noeviction. */
+#define STORE_POLICIES(X) X(lru) X(fifo) X(lfu) X(sieve) X(s3fifo)
+
 /* Everything with its default; mono_ms and wall_ms are the time of birth. policy: "lru" ...;
  * allocator: "offset" | "slab". */
 void store_config_init(struct store_config *c);

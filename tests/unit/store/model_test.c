@@ -572,8 +572,10 @@ static void do_misc(struct model *m) {
         if ((o = store_random(m->s))) store_evict_object(m->s, o, &bytes);
         break;
     case 12: {
-        static const char *const names[] = {"lru", "fifo", "lfu", "sieve", "s3fifo"};
-        tarn_status st = store_set_policy(m->s, names[rng_below(&m->rng, 5)]);
+#define NAME(policy) #policy,
+        static const char *const names[] = {STORE_POLICIES(NAME)};
+#undef NAME
+        tarn_status st = store_set_policy(m->s, names[rng_below(&m->rng, ARRAY_LEN(names))]);
         CHECK(st == TARN_OK || st == TARN_EBUSY);
         break;
     }
