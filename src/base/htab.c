@@ -216,3 +216,9 @@ uint64_t htab_scan(const struct htab *t, uint64_t cursor,
     }
     return reverse_bits(reverse_bits(cursor | ~mask) + 1);
 }
+
+void htab_each(const struct htab *t, void (*fn)(void *arg, struct htab_node *node), void *arg) {
+    uint64_t cursor = 0;
+    do cursor = htab_scan(t, cursor, fn, arg);
+    while (cursor != 0);
+}

@@ -37,6 +37,8 @@ size_t htab_memory(const struct htab *t);
  * remove the node it is given, nothing else. */
 uint64_t htab_scan(const struct htab *t, uint64_t cursor,
                    void (*fn)(void *arg, struct htab_node *node), void *arg);
+/* The whole walk. */
+void htab_each(const struct htab *t, void (*fn)(void *arg, struct htab_node *node), void *arg);
 
 /* xxHash3, seeded at start with random bits against collision attacks. */
 uint64_t hash_bytes(const void *data, size_t len);

@@ -115,13 +115,6 @@ uint32_t await_disk(const struct store *s, const struct object *o) {
     return disk;
 }
 
-static bool has_far(const struct store *s, const struct object *o) {
-    if (!(o->bits & OBJECT_PLACES)) return false;
-    struct places p;
-    places_read(s, o, &p);
-    return p.n_far > 0;
-}
-
 static void set_awaits(struct store *s, struct object *o, bool awaits) {
     book_count_evictable(s, o, -1);
     o->bits = awaits ? o->bits | OBJECT_AWAITS : o->bits & ~(uint32_t)OBJECT_AWAITS;
@@ -132,7 +125,7 @@ static void set_awaits(struct store *s, struct object *o, bool awaits) {
 
 /* The disk that is to have it and has not; STORE_SEGMENT_ANY: none. */
 static uint32_t wanted_at(const struct store *s, const struct object *o) {
-    return has_far(s, o) || store_object_expire(s, o) ? STORE_SEGMENT_ANY : await_disk(s, o);
+    return object_has_far(s, o) || store_object_expire(s, o) ? STORE_SEGMENT_ANY : await_disk(s, o);
 }
 
 bool await_enter(struct store *s, struct object *o) {

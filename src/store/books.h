@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/htab.h"
+#include "base/queue.h"
 #include "base/rng.h"
 #include "base/wheel.h"
 #include "store/index.h"
@@ -252,7 +253,7 @@ struct store {
     unsigned n_domains; /* highest used slot + 1 */
     struct htab extras, groups, places, refs, lots, leases, sessions, puts, zombies, chains;
     struct store_copy *copies;
-    struct store_walk *walks;
+    LIST_HEAD(, store_walk) walks;
     /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
     unsigned hidden;
     unsigned leaving;
@@ -421,6 +422,8 @@ const block_id *places_blocks(const struct store *s, const struct object *o, uin
 unsigned places_domain(const struct store *s, const struct object *o);
 void places_set_domain(struct store *s, struct object *o, unsigned domain);
 bool segment_readable(const struct segment *seg);
+bool object_lies_in(const struct store *s, const struct object *o, uint32_t segment);
+bool object_has_far(const struct store *s, const struct object *o);
 /* While there is such a segment, look-ups must look twice. */
 static inline unsigned segment_hides(enum store_segment_state state) {
     return state == SEGMENT_DOWN || state == SEGMENT_LEAVING;
@@ -487,11 +490,9 @@ void segment_free_walks(struct store *s);
 void segment_end_sweeps(struct store *s);
 bool segment_sweep(struct store *s, unsigned *budget);
 bool segment_sweeping(const struct store *s); /* there is something to sweep at once */
-/* Takes away what o has in seg; an object with nothing left goes. */
 /* units: whole pages. As store_segment_resize, of books that are told. */
 tarn_status segment_resize(struct store *s, struct segment *seg, uint64_t units, bool force,
                            uint64_t *objects_p);
-void segment_leave_object(struct store *s, struct object *o, const struct segment *seg);
 
 /* lease.c */
 struct refs *refs_find(const struct store *s, uint64_t version);

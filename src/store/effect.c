@@ -205,7 +205,6 @@ static void tell(struct telling *t) {
 
 static void tell_object(void *arg, struct object *o) {
     struct telling *t = arg;
-    t->n++;
     if (t->s->stale && book_stale(t->s, o)) return;
     encode_object(t->s, &t->s->record, o);
     t->x->objects++;
@@ -263,8 +262,7 @@ bool store_snapshot_step(struct store *s, struct store_snapshot *x,
             break;
         }
         default:
-            x->cursor = index_scan(&s->index, x->cursor, tell_object, &t);
-            if (x->cursor == 0) x->phase = OVER;
+            if (index_walk(&s->index, &x->cursor, tell_object, &t, budget)) x->phase = OVER;
         }
         *budget -= min_u64(*budget, t.n + 1);
     }
@@ -274,12 +272,10 @@ bool store_snapshot_step(struct store *s, struct store_snapshot *x,
 struct digesting {
     struct store *s;
     struct store_digest *d;
-    unsigned n;
 };
 
 static void digest_object(void *arg, struct object *o) {
     struct digesting *g = arg;
-    g->n++;
     if (g->s->stale && book_stale(g->s, o)) return;
     encode_object(g->s, &g->s->record, o);
     XXH128_canonical_t one;
@@ -289,11 +285,6 @@ static void digest_object(void *arg, struct object *o) {
 }
 
 bool store_digest_step(struct store *s, struct store_digest *d, unsigned *budget) {
-    while (*budget > 0 && !d->over) {
-        struct digesting g = {.s = s, .d = d};
-        d->cursor = index_scan(&s->index, d->cursor, digest_object, &g);
-        d->over = d->cursor == 0;
-        *budget -= min_u64(*budget, g.n + 1);
-    }
-    return d->over;
+    struct digesting g = {s, d};
+    return d->over = d->over || index_walk(&s->index, &d->cursor, digest_object, &g, budget);
 }

@@ -326,15 +326,12 @@ static tarn_status apply_flush(struct store *s, struct reader *r, const char **w
     if (version <= s->flush_version) return TARN_OK;
     s->flush_version = version;
     s->sweep_cursor = s->stale = 0;
-    uint64_t cursor = 0;
     if (version + 1 >= s->next_version) { /* as it is when it comes from who leads */
         s->next_version = version + 1;
         s->stale = s->index.count;
         return TARN_OK;
     }
-    if (s->index.count > 0) do
-            cursor = index_scan(&s->index, cursor, count_stale, s);
-        while (cursor);
+    index_each(&s->index, count_stale, s);
     return TARN_OK;
 }
 
@@ -393,30 +390,18 @@ static tarn_status apply_segment(struct store *s, struct reader *r, const char *
 struct dwellers { /* objects that still have something in a segment */
     struct store *s;
     uint32_t segment;
-    struct object *found[64];
-    unsigned n;
 };
 
-static void collect_dweller(void *arg, struct object *o) {
+static void forget_dweller(void *arg, struct object *o) {
     struct dwellers *w = arg;
-    if (w->n == ARRAY_LEN(w->found) || (o->bits & OBJECT_INLINE)) return;
-    struct places p;
-    places_read(w->s, o, &p);
-    bool here = false;
-    for (uint32_t i = 0; i < p.n_blocks; i++)
-        here |= replica_segment(w->s, p.block[i]) == w->segment;
-    for (uint32_t i = 0; i < p.n_far; i++) here |= p.far[i].segment == w->segment;
-    if (here) w->found[w->n++] = o;
+    if (object_lies_in(w->s, o, w->segment)) forget_object(w->s, o, false);
 }
 
 /* Who leads has told of every object before; a snapshot that was cut may not have. */
 static void segment_empty(struct store *s, const struct segment *seg) {
-    uint64_t cursor = 0;
-    while (seg->blocks_in_objects + seg->far_replicas > 0) {
-        struct dwellers w = {.s = s, .segment = seg->id};
-        cursor = index_scan(&s->index, cursor, collect_dweller, &w);
-        for (unsigned i = 0; i < w.n; i++) forget_object(s, w.found[i], false);
-    }
+    struct dwellers w = {s, seg->id};
+    while (seg->blocks_in_objects + seg->far_replicas > 0)
+        index_each(&s->index, forget_dweller, &w);
     ghosts_leave(s, seg->id, true);
 }
 
@@ -504,7 +489,7 @@ void store_follow(struct store *s) {
 }
 
 void store_step_down(struct store *s) {
-    TARN_ASSERT(!s->following && !s->walks && !s->copies && !s->listening);
+    TARN_ASSERT(!s->following && LIST_EMPTY(&s->walks) && !s->copies && !s->listening);
     s->following = true; /* what was leased and is gone is a ghost */
     s->told_ms = UINT64_MAX;
     lease_end_all(s);
@@ -527,31 +512,26 @@ uint64_t store_suspect_below(const struct store *s) {
     return s->suspect_below;
 }
 
-struct unfit { /* objects that cannot stay */
+struct unverifiable { /* objects that cannot stay */
     struct store *s;
-    uint64_t below; /* of versions */
-    object_ref found[256];
-    unsigned n;
+    uint64_t below, dropped; /* below: of versions */
 };
 
-static void collect_unverifiable(void *arg, struct object *o) {
-    struct unfit *u = arg;
-    if (object_version(o) >= u->below) return;
-    if (!(o->bits & (OBJECT_CRC | OBJECT_INLINE)) && u->n < ARRAY_LEN(u->found))
-        u->found[u->n++] = record_ref(&u->s->records, o);
+static void drop_if_unverifiable(void *arg, struct object *o) {
+    struct unverifiable *u = arg;
+    if (object_version(o) >= u->below || (o->bits & (OBJECT_CRC | OBJECT_INLINE))) return;
+    forget_object(u->s, o, false);
+    u->dropped++;
 }
 
 static uint64_t drop_unverifiable(struct store *s, uint64_t below) {
-    uint64_t cursor = 0, dropped = 0;
+    uint64_t cursor = 0;
+    struct unverifiable u = {.s = s, .below = below};
     do {
-        struct unfit u = {.s = s, .below = below};
-        cursor = index_scan(&s->index, cursor, collect_unverifiable, &u);
-        for (unsigned i = 0; i < u.n; i++)
-            forget_object(s, record_get(&s->records, u.found[i]), false);
+        cursor = index_scan(&s->index, cursor, drop_if_unverifiable, &u);
         store_settle(s);
-        dropped += u.n;
     } while (cursor);
-    return dropped;
+    return u.dropped;
 }
 
 /* One of two blocks that overlap, at least one of them a ghost's: space that was put to use again
@@ -572,30 +552,31 @@ static bool is_marked(const struct block *b) {
  * what is left. */
 static unsigned drop_overlapping(struct store *s, uint32_t segment, const struct used_blocks *used,
                                  uint64_t *objects_p) {
-    struct unfit u = {.s = s};
+    object_ref found[256];
+    unsigned n = 0;
     bool ghosts = false;
-    for (size_t i = 1; i < used->n && u.n < ARRAY_LEN(u.found); i++) {
+    for (size_t i = 1; i < used->n && n < ARRAY_LEN(found); i++) {
         const struct used_block *x = &used->block[i - 1], *y = &used->block[i];
         if (x->offset + x->len <= y->offset) continue;
         const struct block *a = block_get(&s->space, x->id), *b = block_get(&s->space, y->id);
         if (is_marked(a)) continue;
         if (block_state(a) == BLOCK_OBJECT && block_state(b) == BLOCK_OBJECT) {
-            u.found[u.n++] = b->owner, i++;
+            found[n++] = b->owner, i++;
         } else {
             ghost_yields(s, x->id, y->id);
             ghosts = true;
         }
     }
     if (ghosts) ghosts_leave(s, segment, false);
-    for (unsigned i = 0; i < u.n; i++) {
-        struct object *o = record_get(&s->records, u.found[i]);
+    for (unsigned i = 0; i < n; i++) {
+        struct object *o = record_get(&s->records, found[i]);
         bool twice = false;
-        for (unsigned k = 0; k < i; k++) twice |= u.found[k] == u.found[i];
+        for (unsigned k = 0; k < i; k++) twice |= found[k] == found[i];
         if (twice) continue;
         forget_object(s, o, true);
         ++*objects_p;
     }
-    return u.n + ghosts;
+    return n + ghosts;
 }
 
 /* What went in the meantime is free, though its number may be that of a gap in another segment by
@@ -692,8 +673,6 @@ void store_lead(struct store *s, const struct store_lead_options *options,
         if (!seg || seg->state != SEGMENT_LEAVING) continue;
         s->leaving++;
         seg->swept = false;
-        seg->sweep = 0;
-        seg->far_cursor = 0;
     }
     hide_segments(s, options->alive);
     stats.objects = s->index.count;

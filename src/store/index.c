@@ -126,27 +126,51 @@ static uint64_t reverse_bits(uint64_t v) {
     return r;
 }
 
-static void visit(struct index *x, uint64_t n, void (*fn)(void *arg, struct object *o), void *arg) {
-    object_ref ref = *bucket_at(x, n);
-    while (ref) {
+static unsigned bucket_visit(struct index *x, uint64_t n, index_fn fn, void *arg) {
+    unsigned seen = 0;
+    for (object_ref ref = *bucket_at(x, n); ref; seen++) {
         struct object *o = record_get(x->records, ref);
         ref = o->hash_next;
         fn(arg, o);
     }
+    return seen;
 }
 
 /* The cursor counts with its bits reversed (Pieter Noordhuis' scheme for Redis' SCAN), so that a
  * bucket's later halves come right after it whatever the table's size is by then. Buckets already
  * split are visited with their other half. */
-uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o),
-                    void *arg) {
+static uint64_t scan_step(struct index *x, uint64_t cursor, index_fn fn, void *arg,
+                          unsigned *seen_p) {
     uint64_t mask = x->mask, n = cursor & mask, halves = n < x->split;
-    visit(x, n, fn, arg);
+    *seen_p = bucket_visit(x, n, fn, arg);
     /* fn may have removed objects and so merged the halves: then the other one is part of this
      * bucket now. */
-    if (halves) visit(x, x->mask == mask && n < x->split ? n + mask + 1 : bucket_of(x, n), fn, arg);
+    if (halves)
+        *seen_p += bucket_visit(x, x->mask == mask && n < x->split ? n + mask + 1 : bucket_of(x, n),
+                                fn, arg);
     cursor |= ~mask;
     return reverse_bits(reverse_bits(cursor) + 1);
+}
+
+uint64_t index_scan(struct index *x, uint64_t cursor, index_fn fn, void *arg) {
+    unsigned seen;
+    return scan_step(x, cursor, fn, arg, &seen);
+}
+
+bool index_walk(struct index *x, uint64_t *cursor, index_fn fn, void *arg, unsigned *budget) {
+    unsigned seen;
+    do {
+        if (*budget == 0) return false;
+        *cursor = scan_step(x, *cursor, fn, arg, &seen);
+        *budget -= (unsigned)min_u64(*budget, seen + 1);
+    } while (*cursor);
+    return true;
+}
+
+void index_each(struct index *x, index_fn fn, void *arg) {
+    uint64_t cursor = 0;
+    do cursor = index_scan(x, cursor, fn, arg);
+    while (cursor);
 }
 
 struct object *index_sample(const struct index *x, uint64_t random) {

@@ -20,9 +20,12 @@ void index_insert(struct index *x, struct object *o, uint64_t hash); /* key must
 void index_remove(struct index *x, struct object *o, uint64_t hash);
 void index_prefetch_bucket(const struct index *x, uint64_t hash);
 void index_prefetch_head(const struct index *x, uint64_t hash);
+typedef void (*index_fn)(void *arg, struct object *o);
 /* Visits the buckets of one step. fn may remove the object it is given. */
-uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o),
-                    void *arg);
+uint64_t index_scan(struct index *x, uint64_t cursor, index_fn fn, void *arg);
+/* The same in slices: a unit of work for each object and each step. true: the round is over. */
+bool index_walk(struct index *x, uint64_t *cursor, index_fn fn, void *arg, unsigned *budget);
+void index_each(struct index *x, index_fn fn, void *arg); /* a whole round */
 /* An object of a bucket chosen by random, or of one a little behind it; NULL when those are
  * empty. */
 struct object *index_sample(const struct index *x, uint64_t random);

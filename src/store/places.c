@@ -207,6 +207,21 @@ bool segment_readable(const struct segment *seg) {
     return false;
 }
 
+bool object_lies_in(const struct store *s, const struct object *o, uint32_t segment) {
+    uint32_t n;
+    const block_id *blocks = book_blocks(s, o, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (replica_segment(s, blocks[i]) == segment) return true;
+    const struct packed *x = o->bits & OBJECT_PLACES ? find(s, o) : NULL;
+    for (unsigned i = 0; x && i < x->n_far; i++)
+        if (x->far[i].segment == segment) return true;
+    return false;
+}
+
+bool object_has_far(const struct store *s, const struct object *o) {
+    return (o->bits & OBJECT_PLACES) && find(s, o)->n_far > 0;
+}
+
 bool book_readable(const struct store *s, const struct object *o) {
     if (o->bits & OBJECT_INLINE) return true;
     if (!(o->bits & OBJECT_PLACES))

@@ -121,15 +121,8 @@ size_t store_quota_list(const struct store *s, struct store_quota *quotas, size_
     return n;
 }
 
-struct recount {
-    struct store *s;
-    unsigned n;
-};
-
 static void move_object(void *arg, struct object *o) {
-    struct recount *r = arg;
-    struct store *s = r->s;
-    r->n++;
+    struct store *s = arg;
     unsigned from = book_domain(s, o), to = quota_domain(s, store_object_key(o));
     if (from == to) return;
     bool linked = list_linked(o);
@@ -157,17 +150,12 @@ static void move_object(void *arg, struct object *o) {
 /* Puts learn their domain at PUTEND, so a domain that is leaving gets no new objects: one walk
  * empties it. */
 bool quota_recount(struct store *s, unsigned *budget) {
-    while (s->recount && *budget > 0) {
-        struct recount r = {.s = s};
-        s->recount_cursor = index_scan(&s->index, s->recount_cursor, move_object, &r);
-        *budget -= *budget > r.n + 1 ? r.n + 1 : *budget;
-        if (s->recount_cursor) continue;
-        s->recount = s->recount_again;
-        s->recount_again = false;
-        if (s->recount) break;
-        for (unsigned i = 1; i < DOMAINS; i++)
-            if (s->domains[i].used && s->domains[i].leaving && s->domains[i].objects == 0)
-                domain_close(s, i);
-    }
+    if (!s->recount || !index_walk(&s->index, &s->recount_cursor, move_object, s, budget))
+        return s->recount;
+    s->recount = s->recount_again;
+    s->recount_again = false;
+    for (unsigned i = 1; i < DOMAINS && !s->recount; i++)
+        if (s->domains[i].used && s->domains[i].leaving && s->domains[i].objects == 0)
+            domain_close(s, i);
     return s->recount;
 }

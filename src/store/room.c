@@ -232,13 +232,6 @@ static uint32_t useful_segment(const struct store *s, const struct want *w,
     return STORE_SEGMENT_ANY;
 }
 
-static bool has_copy(const struct store *s, const struct object *o) {
-    if (!(o->bits & OBJECT_PLACES)) return false;
-    struct places p;
-    places_read(s, o, &p);
-    return p.n_far > 0;
-}
-
 struct choice {
     struct victims v;
     uint32_t segment; /* STORE_SEGMENT_ANY: not chosen yet */
@@ -256,26 +249,18 @@ static void choose(struct store *s, struct choice *c, struct object *o) {
             add_run(c->runs, &c->n_runs, run_around(s, blocks[i]));
 }
 
-static bool lies_in(const struct store *s, const struct object *o, uint32_t segment) {
-    uint32_t n;
-    const block_id *blocks = book_blocks(s, o, &n);
-    for (uint32_t i = 0; i < n; i++)
-        if (replica_segment(s, blocks[i]) == segment) return true;
-    return false;
-}
-
 /* Runs are looked at in one segment, that of the first victim that helps; victims elsewhere do not
  * count. */
 static void consider(struct store *s, const struct want *w, struct choice *c, struct object *o,
                      bool copied) {
-    if (copied && !has_copy(s, o)) return;
+    if (copied && !object_has_far(s, o)) return;
     if (c->segment == STORE_SEGMENT_ANY) {
         c->segment = useful_segment(s, w, o);
         if (c->segment == STORE_SEGMENT_ANY) return;
         block_id id = s->space.ops->largest(&s->space, s->space.segments[c->segment]);
         if (id) add_run(c->runs, &c->n_runs, run_around(s, id));
     }
-    if (lies_in(s, o, c->segment)) choose(s, c, o);
+    if (object_lies_in(s, o, c->segment)) choose(s, c, o);
 }
 
 static unsigned best_runs(const struct choice *c, uint32_t align, struct run *best) {

@@ -34,8 +34,6 @@ void store_segment_set_state(struct store *s, uint32_t id, enum store_segment_st
     if (state != SEGMENT_LEAVING) return;
     s->leaving++;
     seg->swept = false;
-    seg->sweep = 0;
-    seg->far_cursor = 0;
 }
 
 void store_segment_set_host(struct store *s, uint32_t id, uint32_t host) {
@@ -170,10 +168,6 @@ static bool drop_in(struct store *s, struct object *o, uint32_t segment, bool te
     return false;
 }
 
-void segment_leave_object(struct store *s, struct object *o, const struct segment *seg) {
-    drop_in(s, o, seg->id, false);
-}
-
 static bool readable_elsewhere(const struct store *s, const struct object *o, uint32_t segment,
                                bool *here_p) {
     struct store_layout all;
@@ -223,9 +217,7 @@ static void look_beyond(void *arg, struct object *o) {
 
 static uint64_t beyond(struct store *s, uint32_t segment, uint64_t units, bool drop) {
     struct beyond w = {.s = s, .segment = segment, .units = units, .drop = drop};
-    uint64_t cursor = 0;
-    do cursor = index_scan(&s->index, cursor, look_beyond, &w);
-    while (cursor);
+    index_each(&s->index, look_beyond, &w);
     return w.objects;
 }
 
@@ -259,161 +251,57 @@ tarn_status store_segment_resize(struct store *s, uint32_t id, uint64_t size, bo
     return st;
 }
 
-/* --- the sweep of segments that leave --- */
-
-/* A machine that is lost takes many segments along: they take turns. */
-static bool sweep_begun(struct store *s, struct segment *seg) {
-    if (seg->sweep) return true;
-    if (s->sweeps >= SWEEPS_MAX) return false;
-    s->sweeps++;
-    seg->sweep = seg->first;
-    space_cursor_add(&s->space, &seg->sweep);
-    return true;
-}
-
-static void sweep_memory(struct store *s, struct segment *seg, unsigned *budget) {
-    if (!sweep_begun(s, seg)) return;
-    for (; seg->sweep && *budget > 0; --*budget) {
-        const struct block *b = block_get(&s->space, seg->sweep);
-        /* The cursor stays on this block: when its object goes it is free, or part of a free
-         * one. */
-        if (block_state(b) == BLOCK_OBJECT)
-            segment_leave_object(s, record_get(&s->records, b->owner), seg);
-        else
-            seg->sweep = b->next;
-    }
-    if (seg->sweep) return;
-    seg->swept = true;
-    s->sweeps--;
-    space_cursor_remove(&s->space, &seg->sweep);
-}
-
-struct far_sweep {
-    struct store *s;
-    uint32_t segment;
-    struct object *found[64];
-    unsigned n, seen;
-};
-
-static bool has_far(const struct store *s, const struct object *o, uint32_t segment) {
-    if (!(o->bits & OBJECT_PLACES)) return false;
-    struct places p;
-    places_read(s, o, &p);
-    for (uint32_t i = 0; i < p.n_far; i++)
-        if (p.far[i].segment == segment) return true;
-    return false;
-}
-
-static void collect_far(void *arg, struct object *o) {
-    struct far_sweep *w = arg;
-    w->seen++;
-    if (w->n < ARRAY_LEN(w->found) && has_far(w->s, o, w->segment)) w->found[w->n++] = o;
-}
-
-static void sweep_far(struct store *s, struct segment *seg, unsigned *budget) {
-    if (!await_sweep(s, seg, budget)) return;
-    while (*budget > 0 && seg->far_replicas > 0) {
-        struct far_sweep w = {.s = s, .segment = seg->id};
-        seg->far_cursor = index_scan(&s->index, seg->far_cursor, collect_far, &w);
-        for (unsigned i = 0; i < w.n; i++) segment_leave_object(s, w.found[i], seg);
-        *budget -= *budget > w.seen + 1 ? w.seen + 1 : *budget;
-    }
-    seg->swept = seg->far_replicas == 0;
-}
-
-static bool is_empty(const struct segment *seg) {
-    return seg->swept && (seg->tier == STORE_TIER_MEMORY ? seg->free_units == seg->units
-                                                         : seg->far_replicas == 0);
-}
-
-static bool being_walked(const struct store *s, uint32_t id);
-
-bool segment_sweeping(const struct store *s) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (seg && seg->state == SEGMENT_LEAVING && (!seg->swept || is_empty(seg))) return true;
-    }
-    return false;
-}
-
-bool segment_sweep(struct store *s, unsigned *budget) {
-    bool more = false;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
-        if (!seg || seg->state != SEGMENT_LEAVING) continue;
-        if (!seg->swept) {
-            if (seg->tier == STORE_TIER_MEMORY)
-                sweep_memory(s, seg, budget);
-            else
-                sweep_far(s, seg, budget);
-        }
-        more = more || !seg->swept;
-        if (!is_empty(seg) || being_walked(s, i)) continue;
-        /* its next slice sees the state */
-        if (s->planner && s->planner->plan->segment == i) continue;
-        s->leaving--;
-        s->hidden--;
-        news_segment(s, STORE_NEWS_SEGMENT_GONE, i);
-        await_segment_gone(s, seg);
-        space_segment_remove(&s->space, i);
-        placement_changed(s);
-        effect_segment_gone(s, i);
-        if (s->events.segment_gone) s->events.segment_gone(s->events.arg, i);
-    }
-    return more;
-}
-
-/* Who leads sweeps; store_lead begins anew. */
-void segment_end_sweeps(struct store *s) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
-        if (!seg || seg->tier != STORE_TIER_MEMORY || !seg->sweep) continue;
-        space_cursor_remove(&s->space, &seg->sweep);
-        seg->sweep = 0;
-    }
-    s->sweeps = 0;
-    s->leaving = 0;
-}
-
 /* --- walks --- */
 
 #define WALKS_MAX 8u
 
 struct store_walk {
-    struct store_walk *next;
+    LIST_ENTRY(store_walk) link;
     uint32_t segment, epoch;
-    bool memory;
-    block_id block;  /* the next one */
+    bool memory, begun;
+    block_id block;  /* memory: the next one */
     uint64_t cursor; /* far: of the walk over all objects */
-    bool begun;
 };
 
+static struct store_walk *walk_new(struct store *s, const struct segment *seg) {
+    struct store_walk *w = xcalloc(1, sizeof(*w));
+    w->segment = seg->id;
+    w->epoch = seg->epoch;
+    w->memory = seg->tier == STORE_TIER_MEMORY;
+    w->block = seg->first;
+    if (w->memory) space_cursor_add(&s->space, &w->block);
+    return w;
+}
+
+static void walk_free(struct store *s, struct store_walk **walk_p) {
+    if ((*walk_p)->memory) space_cursor_remove(&s->space, &(*walk_p)->block);
+    free(*walk_p);
+    *walk_p = NULL;
+}
+
 static bool being_walked(const struct store *s, uint32_t id) {
-    for (const struct store_walk *w = s->walks; w; w = w->next)
+    const struct store_walk *w;
+    LIST_FOREACH(w, &s->walks, link) {
         if (w->segment == id && w->memory && w->block) return true;
+    }
     return false;
 }
 
 struct store_walk *store_walk_begin(struct store *s, uint32_t segment) {
     const struct segment *seg = space_segment(&s->space, segment);
     unsigned n = 0;
-    for (const struct store_walk *w = s->walks; w; w = w->next) n++;
+    struct store_walk *w;
+    LIST_FOREACH(w, &s->walks, link) n++;
     if (n == WALKS_MAX || !seg) return NULL;
-    struct store_walk *w = xcalloc(1, sizeof(*w));
-    w->segment = segment;
-    w->epoch = seg->epoch;
-    w->memory = seg->tier == STORE_TIER_MEMORY;
-    w->block = seg->first;
-    w->next = s->walks;
-    s->walks = w;
-    if (w->memory) space_cursor_add(&s->space, &w->block);
+    w = walk_new(s, seg);
+    LIST_INSERT_HEAD(&s->walks, w, link);
     return w;
 }
 
 /* The first block of a replica stands for it; the cursor is on the next block before fn may change
  * this one. */
-static bool walk_blocks(struct store *s, struct store_walk *w,
-                        void (*fn)(void *arg, struct object *o), void *arg, unsigned *budget) {
+static bool walk_blocks(struct store *s, struct store_walk *w, index_fn fn, void *arg,
+                        unsigned *budget) {
     while (w->block) {
         if (*budget == 0) return false;
         --*budget;
@@ -435,52 +323,105 @@ static bool walk_blocks(struct store *s, struct store_walk *w,
 struct far_walk {
     const struct store *s;
     uint32_t segment;
-    unsigned seen;
-    object_ref found[64];
-    unsigned n;
+    index_fn fn;
+    void *arg;
 };
 
 static void walk_far_one(void *arg, struct object *o) {
-    struct far_walk *w = arg;
-    w->seen++;
-    if (w->n < ARRAY_LEN(w->found) && has_far(w->s, o, w->segment))
-        w->found[w->n++] = record_ref(&w->s->records, o);
+    struct far_walk *f = arg;
+    if ((o->bits & OBJECT_PLACES) && object_lies_in(f->s, o, f->segment)) f->fn(f->arg, o);
 }
 
-static bool walk_far(struct store *s, struct store_walk *w, void (*fn)(void *arg, struct object *o),
-                     void *arg, unsigned *budget) {
-    while (!w->begun || w->cursor) {
-        if (*budget == 0) return false;
-        struct far_walk f = {.s = s, .segment = w->segment};
-        w->begun = true;
-        w->cursor = index_scan(&s->index, w->cursor, walk_far_one, &f);
-        for (unsigned i = 0; i < f.n; i++) fn(arg, record_get(&s->records, f.found[i]));
-        *budget -= *budget > f.seen + 1 ? f.seen + 1 : *budget;
-    }
-    return true;
-}
-
-bool store_walk_step(struct store *s, struct store_walk *w, void (*fn)(void *arg, struct object *o),
-                     void *arg, unsigned *budget) {
+bool store_walk_step(struct store *s, struct store_walk *w, index_fn fn, void *arg,
+                     unsigned *budget) {
     const struct segment *seg = space_segment(&s->space, w->segment);
     if (!seg || seg->epoch != w->epoch) return true;
-    return w->memory ? walk_blocks(s, w, fn, arg, budget) : walk_far(s, w, fn, arg, budget);
+    if (w->memory) return walk_blocks(s, w, fn, arg, budget);
+    struct far_walk f = {s, w->segment, fn, arg};
+    if (w->begun && w->cursor == 0) return true;
+    w->begun |= *budget > 0;
+    return index_walk(&s->index, &w->cursor, walk_far_one, &f, budget);
 }
 
 void store_walk_end(struct store *s, struct store_walk **walk_p) {
-    struct store_walk *w = *walk_p;
-    if (!w) return;
-    struct store_walk **at = &s->walks;
-    while (*at != w) at = &(*at)->next;
-    *at = w->next;
-    if (w->memory) space_cursor_remove(&s->space, &w->block);
-    free(w);
-    *walk_p = NULL;
+    if (!*walk_p) return;
+    LIST_REMOVE(*walk_p, link);
+    walk_free(s, walk_p);
 }
 
 void segment_free_walks(struct store *s) {
-    while (s->walks) {
-        struct store_walk *w = s->walks;
-        store_walk_end(s, &w);
+    for (struct store_walk *w; (w = LIST_TAKE(&s->walks, link));) walk_free(s, &w);
+    segment_end_sweeps(s);
+}
+
+/* --- the sweep of segments that leave --- */
+
+struct segment_sweep {
+    struct store *s;
+    const struct segment *seg;
+};
+
+static void sweep_object(void *arg, struct object *o) {
+    const struct segment_sweep *w = arg;
+    drop_in(w->s, o, w->seg->id, false);
+}
+
+/* A machine that is lost takes many segments along: they take turns. */
+static void segment_sweep_one(struct store *s, struct segment *seg, unsigned *budget) {
+    struct segment_sweep w = {s, seg};
+    if (seg->tier != STORE_TIER_MEMORY && !await_sweep(s, seg, budget)) return;
+    if (!seg->sweep) {
+        if (s->sweeps >= SWEEPS_MAX) return;
+        s->sweeps++;
+        seg->sweep = walk_new(s, seg);
     }
+    if (!store_walk_step(s, seg->sweep, sweep_object, &w, budget)) return;
+    seg->swept = true;
+    s->sweeps--;
+    walk_free(s, &seg->sweep);
+}
+
+static bool is_empty(const struct segment *seg) {
+    return seg->swept && (seg->tier == STORE_TIER_MEMORY ? seg->free_units == seg->units
+                                                         : seg->far_replicas == 0);
+}
+
+bool segment_sweeping(const struct store *s) {
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (seg && seg->state == SEGMENT_LEAVING && (!seg->swept || is_empty(seg))) return true;
+    }
+    return false;
+}
+
+bool segment_sweep(struct store *s, unsigned *budget) {
+    bool more = false;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        struct segment *seg = s->space.segments[i];
+        if (!seg || seg->state != SEGMENT_LEAVING) continue;
+        if (!seg->swept) segment_sweep_one(s, seg, budget);
+        more = more || !seg->swept;
+        if (!is_empty(seg) || being_walked(s, i)) continue;
+        /* its next slice sees the state */
+        if (s->planner && s->planner->plan->segment == i) continue;
+        s->leaving--;
+        s->hidden--;
+        news_segment(s, STORE_NEWS_SEGMENT_GONE, i);
+        await_segment_gone(s, seg);
+        space_segment_remove(&s->space, i);
+        placement_changed(s);
+        effect_segment_gone(s, i);
+        if (s->events.segment_gone) s->events.segment_gone(s->events.arg, i);
+    }
+    return more;
+}
+
+/* Who leads sweeps; store_lead begins anew. */
+void segment_end_sweeps(struct store *s) {
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        struct segment *seg = s->space.segments[i];
+        if (seg && seg->sweep) walk_free(s, &seg->sweep);
+    }
+    s->sweeps = 0;
+    s->leaving = 0;
 }

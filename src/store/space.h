@@ -61,8 +61,7 @@ struct segment {
     uint64_t far_replicas, far_bytes;
     /* LEAVING: how far its objects have been removed */
     bool swept;
-    block_id sweep;      /* next block */
-    uint64_t far_cursor; /* of the walk over all objects */
+    struct store_walk *sweep;
 };
 
 struct space;

@@ -76,9 +76,7 @@ void store_destroy(struct store **store_p) {
     copy_free_all(s);
     put_free_all(s);
     await_end_all(s);
-    uint64_t cursor = 0;
-    do cursor = index_scan(&s->index, cursor, free_object, s);
-    while (cursor);
+    index_each(&s->index, free_object, s);
     ghosts_free_all(s);
     quota_free_all(s);
     segment_free_walks(s);
@@ -818,27 +816,16 @@ static bool background_evict(struct store *s, unsigned *budget) {
 
 /* --- background work --- */
 
-struct sweep {
-    struct store *s;
-    struct object *found[64];
-    unsigned n;
-};
-
-static void collect_stale(void *arg, struct object *o) {
-    struct sweep *w = arg;
-    if (book_stale(w->s, o) && w->n < ARRAY_LEN(w->found)) w->found[w->n++] = o;
+static void remove_stale(void *arg, struct object *o) {
+    struct store *s = arg;
+    if (!book_stale(s, o)) return;
+    s->stat.removed++;
+    book_remove(s, o, STORE_NEWS_NONE); /* a flush was told */
 }
 
 static bool sweep_flushed(struct store *s, unsigned *budget) {
-    while (s->stale > 0 && *budget > 0) {
-        struct sweep w = {.s = s};
-        s->sweep_cursor = index_scan(&s->index, s->sweep_cursor, collect_stale, &w);
-        for (unsigned i = 0; i < w.n; i++) {
-            s->stat.removed++;
-            book_remove(s, w.found[i], STORE_NEWS_NONE); /* a flush was told */
-        }
-        *budget -= *budget > w.n + 1 ? w.n + 1 : *budget;
-    }
+    while (s->stale > 0 && *budget > 0)
+        index_walk(&s->index, &s->sweep_cursor, remove_stale, s, budget);
     return s->stale > 0;
 }
 
