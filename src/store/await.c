@@ -21,7 +21,7 @@
 
 struct chain {
     struct htab_node node; /* by request and far segment */
-    struct chain *prev, *next;
+    TAILQ_ENTRY(chain) link;
     uint64_t age; /* grows along the queue */
     uint32_t request, far;
     object_ref waiting, taken; /* lists, by their heads */
@@ -67,20 +67,21 @@ static struct chain *chain_new(struct store *s, uint32_t request, uint32_t far, 
     c->waiting = head_new(s, request, far);
     c->taken = head_new(s, request, far);
     htab_insert(&s->chains, &c->node, chain_hash(request, far));
-    c->prev = first ? NULL : seg->chains_last;
-    c->next = first ? seg->chains : NULL;
-    c->age = c->prev ? c->prev->age + 1 : c->next ? c->next->age - 1 : UINT64_C(1) << 63;
-    *(c->prev ? &c->prev->next : &seg->chains) = c;
-    *(c->next ? &c->next->prev : &seg->chains_last) = c;
+    const struct chain *beside =
+        first ? TAILQ_FIRST(&seg->chains) : TAILQ_LAST(&seg->chains, chain_list);
+    c->age = !beside ? UINT64_C(1) << 63 : first ? beside->age - 1 : beside->age + 1;
+    if (first)
+        TAILQ_INSERT_HEAD(&seg->chains, c, link);
+    else
+        TAILQ_INSERT_TAIL(&seg->chains, c, link);
     s->extra_bytes += sizeof(*c);
     return c;
 }
 
 static void chain_free(struct store *s, struct chain *c) {
     struct segment *seg = s->space.segments[c->far];
-    if (seg->chains_next == c) seg->chains_next = c->next;
-    *(c->prev ? &c->prev->next : &seg->chains) = c->next;
-    *(c->next ? &c->next->prev : &seg->chains_last) = c->prev;
+    if (seg->chains_next == c) seg->chains_next = TAILQ_NEXT(c, link);
+    TAILQ_REMOVE(&seg->chains, c, link);
     htab_remove(&s->chains, &c->node);
     list_free(&s->records, c->waiting);
     list_free(&s->records, c->taken);
@@ -101,7 +102,7 @@ static void chain_waits(struct store *s, struct chain *c) {
 static struct chain *chain_next(struct store *s, uint32_t far) {
     struct segment *seg = s->space.segments[far];
     while (seg->chains_next && is_empty(s, seg->chains_next->waiting))
-        seg->chains_next = seg->chains_next->next;
+        seg->chains_next = TAILQ_NEXT(seg->chains_next, link);
     return seg->chains_next;
 }
 
@@ -239,7 +240,7 @@ static struct object *chain_last(struct store *s, const struct chain *c) {
 
 /* Who goes when somebody must: the end of the oldest chain. */
 static struct object *await_last(struct store *s, const struct segment *far) {
-    return far->chains ? chain_last(s, far->chains) : NULL;
+    return TAILQ_EMPTY(&far->chains) ? NULL : chain_last(s, TAILQ_FIRST(&far->chains));
 }
 
 static void let_one_go(struct store *s, struct object *o) {
@@ -332,7 +333,8 @@ tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *bu
         if (!seg || !await_last(s, seg)) continue;
         uint64_t ms = wait_for(s, i, p, bytes);
         if (ms > 0) return later(s, ms);
-        for (const struct chain *c = seg->chains; c; c = c->next) { /* only its own */
+        const struct chain *c;
+        TAILQ_FOREACH(c, &seg->chains, link) { /* only its own */
             /* a later slice would begin here again */
             if (*budget > 0) --*budget;
             struct object *o = chain_last(s, c);

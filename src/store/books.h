@@ -22,7 +22,7 @@
 
 struct group {
     struct htab_node node; /* by name */
-    struct extra *members;
+    LIST_HEAD(, extra) members;
     uint32_t count;
     uint32_t name_len;
     char name[];
@@ -42,7 +42,7 @@ struct extra {
     struct hard_sum hard; /* counted for it */
     struct wheel_node pin_node;
     struct group *group;
-    struct extra *group_prev, *group_next;
+    LIST_ENTRY(extra) of_group;
     uint32_t n_crcs;
     uint32_t *crcs; /* objects larger than STORE_CRC_BLOCK */
 };
@@ -69,13 +69,15 @@ struct places {
 
 /* --- leases, holds, quarantine (lease.c) --- */
 
+LIST_HEAD(lease_list, lease);
+
 /* All that keeps one object version's space from being used again. Lives while count > 0. */
 struct refs {
     struct htab_node node; /* by version */
     uint64_t version;
     object_ref object; /* 0: it is gone, blocks are in quarantine */
     uint32_t count;    /* leases, holds, and the guard */
-    struct lease *leases;
+    struct lease_list leases;
     uint64_t guard_units; /* counted in guarded_units */
     /* until the grants of leases that were released are over; see store_release */
     struct wheel_node guard;
@@ -92,9 +94,8 @@ struct lot {
     uint32_t leases, holds; /* from before, that have not ended */
     /* the time of those leases; they may have been extended, for the other replicas */
     bool over;
-    bool guarded; /* grants of leases that were released earlier: only time ends it */
-    bool seen;    /* scratch of one walk */
-    struct lot *walk;
+    bool guarded;  /* grants of leases that were released earlier: only time ends it */
+    uint64_t walk; /* the last one that met it */
     uint32_t n_blocks;
     block_id blocks[STORE_EXTENTS_MAX];
 };
@@ -104,8 +105,8 @@ struct lease {
     struct wheel_node wheel;
     struct refs *refs;
     struct session *session;
-    struct lease *prev, *next; /* of the same refs */
-    uint64_t seq;              /* of the last lot when it began */
+    LIST_ENTRY(lease) link; /* of the same refs, or free */
+    uint64_t seq;           /* of the last lot when it began */
 };
 
 /* --- sessions and puts (put.c) --- */
@@ -116,7 +117,7 @@ struct session {
     struct htab_node node;
     uint64_t id;
     uint64_t leases, puts; /* puts: open and zombie */
-    struct store_put *list;
+    LIST_HEAD(, store_put) list;
     bool closed, fencing, fenced;
 };
 
@@ -178,8 +179,8 @@ struct store_put {
     enum put_state state;
     uint64_t token, size;
     struct session *session;
-    struct store_put *prev, *next; /* of the session */
-    struct wheel_node wheel;       /* put time-out, then release time-out */
+    LIST_ENTRY(store_put) link; /* of the session */
+    struct wheel_node wheel;    /* put time-out, then release time-out */
     uint64_t deadline_ms;
     uint64_t expire_wall_ms, pin_ms;
     enum store_pin pin;
@@ -194,8 +195,7 @@ struct store_put {
     uint32_t replicas, missing; /* wanted, and given up */
     uint32_t n_spots;
     struct spot spots[STORE_REPLICAS_MAX];
-    struct want want;       /* of the next spot */
-    struct store_put *walk; /* scratch of walks over tables */
+    struct want want; /* of the next spot */
     uint32_t key_len;
     char key[];
 };
@@ -204,7 +204,7 @@ struct store_put {
  * (follow.c). */
 struct ghost {
     struct wheel_node wheel;
-    struct ghost *prev, *next;
+    LIST_ENTRY(ghost) link;
     /* by what the books were told when it went: all leases on it end until then */
     uint64_t told_ms;
     bool written; /* not readers are waited for, but a writer */
@@ -214,7 +214,7 @@ struct ghost {
 
 /* One more replica in the making (copy.c). */
 struct store_copy {
-    struct store_copy *prev, *next; /* all of them */
+    LIST_ENTRY(store_copy) link; /* all of them */
     struct want want;
     uint64_t version;
     uint32_t from;
@@ -241,6 +241,14 @@ struct domain {
 
 /* --- the books --- */
 
+#define STORE_TABLES(X)                                                                            \
+    X(extras), X(groups), X(places), X(refs), X(lots), X(leases), X(sessions), X(puts),            \
+        X(zombies), X(chains), X(hard_owners)
+#define STORE_TABLE_MEMBER(name) name
+
+/* What ends by itself, in the order in which it is looked at; books that follow have ghosts only. */
+enum { WHEEL_GHOST, WHEEL_LEASE, WHEEL_GUARD, WHEEL_LOT, WHEEL_PUT, WHEEL_PIN, WHEELS };
+
 struct store {
     uint32_t magic;
     struct store_config config;
@@ -251,19 +259,18 @@ struct store {
     struct space space;
     struct domain domains[DOMAINS];
     unsigned n_domains; /* highest used slot + 1 */
-    struct htab extras, groups, places, refs, lots, leases, sessions, puts, zombies, chains;
-    struct store_copy *copies;
+    struct htab STORE_TABLES(STORE_TABLE_MEMBER);
+    LIST_HEAD(, store_copy) copies;
     LIST_HEAD(, store_walk) walks;
     /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
     unsigned hidden;
     unsigned leaving;
     const struct placement_ops *placement;
     struct placement_table placement_table;
-    struct lease *free_leases;
-    /* monotonic time */
-    struct wheel *lease_wheel, *guard_wheel, *lot_wheel, *pin_wheel, *put_wheel;
-    uint64_t lot_seq;
-    struct wheel *ttl_wheel; /* wall time */
+    struct lease_list free_leases;
+    struct wheel *wheel[WHEELS]; /* monotonic time */
+    struct wheel *ttl_wheel;     /* wall time */
+    uint64_t lot_seq, lot_walks;
     struct rng rng;
     uint64_t next_version;
     uint32_t next_request;
@@ -290,13 +297,12 @@ struct store {
     uint64_t empty_memory;   /* what the books took when nothing was in them */
     bool leading;            /* in store_lead: what it drops is told */
     uint64_t ghost_until_ms; /* leases of an earlier master may be in force until then */
-    struct ghost *ghosts;
+    LIST_HEAD(, ghost) ghosts;
     uint64_t ghosts_read;                  /* of these, not those of writers */
     uint64_t written_units, guarded_units; /* of ghosts of writers; of versions with a guard */
     uint64_t ghost_units;
     /* of the last one, which its blocks carry as their owner; 0: to be let go */
     uint32_t ghost_age;
-    struct wheel *ghost_wheel;
     /* every lease of ours ends until then; told to whoever comes after us (effect_leases) */
     uint64_t lease_promise_ms;
     /* the last promise of the one before, while following; UINT64_MAX: none, or on another clock */
@@ -320,7 +326,6 @@ struct store {
     bool evicting;                     /* a background pass is under way */
     uint64_t evict_left;               /* objects it still wants */
     uint64_t evictable_units, quarantine_units, zombie_units;
-    struct htab hard_owners;
     struct hard_sum hard;
     uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes,
         lease_pool, hold_count, far_objects, far_replicas, copies_open;
@@ -338,6 +343,7 @@ bool book_protected(const struct store *s, const struct object *o);
 bool book_evictable(const struct store *s, const struct object *o);
 size_t book_record_size(const struct object *o);
 uint64_t book_units(const struct store *s, const struct object *o); /* of its space in memory */
+uint64_t blocks_units(const struct store *s, const block_id *blocks, uint32_t n);
 /* Of all its replicas in memory. */
 const block_id *book_blocks(const struct store *s, const struct object *o, uint32_t *n_p);
 static inline bool book_far_only(const struct object *o) {

@@ -6,26 +6,20 @@
 #include "store/books.h"
 
 static struct object *find_version(const struct store *s, struct span key, uint64_t version) {
-    struct object *o = index_find(&s->index, key, store_hash(key));
-    if (!o || object_version(o) != version || book_stale(s, o) || (o->bits & OBJECT_INLINE))
-        return NULL;
-    return o;
+    struct object *o = store_find_version(s, key, version);
+    return o && !(o->bits & OBJECT_INLINE) ? o : NULL;
 }
 
 static void copy_free(struct store *s, struct store_copy *c) {
     room_abandon(s, &c->want);
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        s->copies = c->next;
-    if (c->next) c->next->prev = c->prev;
+    LIST_REMOVE(c, link);
     s->put_bytes -= sizeof(*c) + c->key_len;
     s->copies_open--;
     free(c);
 }
 
 void copy_free_all(struct store *s) {
-    while (s->copies) copy_free(s, s->copies);
+    while (!LIST_EMPTY(&s->copies)) copy_free(s, LIST_FIRST(&s->copies));
 }
 
 /* The hosts that have it in memory already, on segments that count: a replica on a segment that
@@ -73,9 +67,7 @@ tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
     c->from = options->from;
     c->key_len = (uint32_t)key.len;
     memcpy(c->key, key.data, key.len);
-    c->next = s->copies;
-    if (c->next) c->next->prev = c;
-    s->copies = c;
+    LIST_INSERT_HEAD(&s->copies, c, link);
     s->put_bytes += sizeof(*c) + c->key_len;
     s->copies_open++;
     s->stat.copies_started++;
@@ -103,10 +95,9 @@ void store_copy_layout(const struct store *s, const struct store_copy *c,
                        struct store_replica *replica_p) {
     TARN_ASSERT(c->open);
     struct object *o = find_version(s, span_of(c->key, c->key_len), c->version);
-    uint64_t units = 0;
     struct spot spot = {.n_blocks = c->want.n_blocks};
     memcpy(spot.blocks, c->want.blocks, sizeof(spot.blocks));
-    for (uint32_t i = 0; i < spot.n_blocks; i++) units += block_get(&s->space, spot.blocks[i])->len;
+    uint64_t units = blocks_units(s, spot.blocks, spot.n_blocks);
     places_fill_spot(s, &spot, o ? store_object_size(s, o) : units * UNIT, replica_p);
 }
 

@@ -74,13 +74,8 @@ static void pin_enter(struct store *s, struct extra *x, const struct object *o, 
 static void group_leave(struct store *s, struct extra *x) {
     struct group *g = x->group;
     if (!g) return;
-    if (x->group_prev)
-        x->group_prev->group_next = x->group_next;
-    else
-        g->members = x->group_next;
-    if (x->group_next) x->group_next->group_prev = x->group_prev;
+    LIST_REMOVE(x, of_group);
     x->group = NULL;
-    x->group_prev = x->group_next = NULL;
     group_unref(s, g);
 }
 
@@ -88,7 +83,7 @@ void extra_drop(struct store *s, struct object *o) {
     struct extra *x = extra_find(s, o);
     if (!x) return;
     set_expire(s, x, 0);
-    wheel_remove(s->pin_wheel, &x->pin_node);
+    wheel_remove(s->wheel[WHEEL_PIN], &x->pin_node);
     pin_leave(s, x);
     group_leave(s, x);
     extra_free(s, x);
@@ -162,9 +157,9 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
     pin_leave(s, x);
     pin_enter(s, x, o, kind, ms);
     if (kind == STORE_PIN_SOFT)
-        wheel_set(s->pin_wheel, &x->pin_node, s->now_ms + x->pin_ms);
+        wheel_set(s->wheel[WHEEL_PIN], &x->pin_node, s->now_ms + x->pin_ms);
     else
-        wheel_remove(s->pin_wheel, &x->pin_node);
+        wheel_remove(s->wheel[WHEEL_PIN], &x->pin_node);
     extra_trim(s, x);
     book_protect(s, o, was);
     if (!list_linked(o)) book_relink(s, o);
@@ -173,7 +168,7 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
 void extra_renew_pin(struct store *s, struct object *o) {
     struct extra *x = extra_find(s, o);
     if (x->pin == STORE_PIN_SOFT && s->now_ms + x->pin_ms > x->pin_node.due)
-        wheel_set(s->pin_wheel, &x->pin_node, s->now_ms + x->pin_ms);
+        wheel_set(s->wheel[WHEEL_PIN], &x->pin_node, s->now_ms + x->pin_ms);
 }
 
 void extra_pin_over(struct store *s, struct wheel_node *node) {
@@ -218,7 +213,5 @@ void group_join(struct store *s, struct object *o, struct group *g) {
     struct extra *x = extra_get(s, o);
     TARN_ASSERT(!x->group);
     x->group = g;
-    x->group_next = g->members;
-    if (g->members) g->members->group_prev = x;
-    g->members = x;
+    LIST_INSERT_HEAD(&g->members, x, of_group);
 }

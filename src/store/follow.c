@@ -28,12 +28,8 @@ static void ghost_count(struct store *s, const struct ghost *g, int sign) {
 }
 
 static void ghost_free(struct store *s, struct ghost *g, bool release) {
-    wheel_remove(s->ghost_wheel, &g->wheel);
-    if (g->prev)
-        g->prev->next = g->next;
-    else
-        s->ghosts = g->next;
-    if (g->next) g->next->prev = g->prev;
+    wheel_remove(s->wheel[WHEEL_GHOST], &g->wheel);
+    LIST_REMOVE(g, link);
     ghost_count(s, g, -1);
     s->ghosts_read -= !g->written;
     for (uint32_t i = 0; i < g->n_blocks && release; i++) space_release(&s->space, g->blocks[i]);
@@ -54,11 +50,9 @@ static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint6
     for (uint32_t i = 0; i < n; i++)
         block_assign(&s->space, blocks[i], BLOCK_HELD, s->ghost_age, 0);
     ghost_count(s, g, 1);
-    g->next = s->ghosts;
-    if (g->next) g->next->prev = g;
-    s->ghosts = g;
+    LIST_INSERT_HEAD(&s->ghosts, g, link);
     s->put_bytes += sizeof(*g) + n * sizeof(block_id);
-    wheel_set(s->ghost_wheel, &g->wheel, until_ms);
+    wheel_set(s->wheel[WHEEL_GHOST], &g->wheel, until_ms);
 }
 
 void space_hold_written(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms) {
@@ -74,7 +68,7 @@ bool ghosts_hold(const struct store *s) {
 }
 
 void ghosts_free_all(struct store *s) {
-    while (s->ghosts) ghost_free(s, s->ghosts, false);
+    while (!LIST_EMPTY(&s->ghosts)) ghost_free(s, LIST_FIRST(&s->ghosts), false);
 }
 
 void space_part(struct store *s, const block_id *blocks, uint32_t n) {
@@ -92,8 +86,8 @@ void space_part(struct store *s, const block_id *blocks, uint32_t n) {
 /* Blocks of that segment: all of them, it is gone and its memory with it, or those that were
  * marked. */
 static void ghosts_leave(struct store *s, uint32_t segment, bool all) {
-    for (struct ghost *g = s->ghosts, *next; g; g = next) {
-        next = g->next;
+    struct ghost *g, *next;
+    LIST_FOREACH_SAFE(g, &s->ghosts, link, next) {
         uint32_t kept = 0, n = g->n_blocks;
         ghost_count(s, g, -1);
         for (uint32_t i = 0; i < n; i++) {
@@ -111,7 +105,8 @@ static void ghosts_leave(struct store *s, uint32_t segment, bool all) {
 }
 
 void ghosts_beyond(struct store *s, uint32_t segment, uint64_t units) {
-    for (const struct ghost *g = s->ghosts; g; g = g->next) {
+    const struct ghost *g;
+    LIST_FOREACH(g, &s->ghosts, link) {
         for (uint32_t i = 0; i < g->n_blocks; i++) {
             const struct block *b = block_get(&s->space, g->blocks[i]);
             if (block_segment(b) == segment && block_offset(b) + b->len > units)
@@ -234,8 +229,9 @@ static void forget_object(struct store *s, struct object *o, bool same) {
     bool stays = s->following;
     book_remove(s, o, STORE_NEWS_NONE); /* its blocks are a ghost now */
     if (!same || n == 0) return;
-    TARN_ASSERT(stays && s->ghosts->n_blocks == n && s->ghosts->blocks[0] == kept[0]);
-    ghost_free(s, s->ghosts, true);
+    struct ghost *g = LIST_FIRST(&s->ghosts);
+    TARN_ASSERT(stays && g->n_blocks == n && g->blocks[0] == kept[0]);
+    ghost_free(s, g, true);
 }
 
 static tarn_status take_places(struct store *s, struct object *o, const struct told *t) {
@@ -489,7 +485,7 @@ void store_follow(struct store *s) {
 }
 
 void store_step_down(struct store *s) {
-    TARN_ASSERT(!s->following && LIST_EMPTY(&s->walks) && !s->copies && !s->listening);
+    TARN_ASSERT(!s->following && LIST_EMPTY(&s->walks) && LIST_EMPTY(&s->copies) && !s->listening);
     s->following = true; /* what was leased and is gone is a ghost */
     s->told_ms = UINT64_MAX;
     lease_end_all(s);
@@ -640,13 +636,13 @@ static uint64_t former_leases_end(const struct store *s, const struct store_lead
 /* What went before a promise that is over by now is nobody's any more. Promises grow, and whoever
  * leads begins with one for what it does not know: the last one covers all. */
 static void ghosts_told(struct store *s, uint64_t end_ms) {
-    for (struct ghost *g = s->ghosts, *next; g; g = next) {
-        next = g->next;
+    struct ghost *g, *next;
+    LIST_FOREACH_SAFE(g, &s->ghosts, link, next) {
         uint64_t until_ms = min_u64(g->told_ms, end_ms);
         if (until_ms <= s->now_ms)
             ghost_free(s, g, true);
         else
-            wheel_set(s->ghost_wheel, &g->wheel, until_ms);
+            wheel_set(s->wheel[WHEEL_GHOST], &g->wheel, until_ms);
     }
 }
 

@@ -95,7 +95,8 @@ void refs_replica_gone(struct store *s, const struct object *o, const block_id *
     lot->version = r->version;
     lot->seq = ++s->lot_seq;
     uint64_t until = s->now_ms;
-    for (const struct lease *l = r->leases; l; l = l->next) {
+    const struct lease *l;
+    LIST_FOREACH(l, &r->leases, link) {
         until = max_u64(until, l->wheel.due);
         lot->leases++;
     }
@@ -107,12 +108,12 @@ void refs_replica_gone(struct store *s, const struct object *o, const block_id *
     memcpy(lot->blocks, blocks, n * sizeof(*blocks));
     hold_back(s, blocks, n);
     htab_insert(&s->lots, &lot->node, hash_u64(lot->version));
-    wheel_set(s->lot_wheel, &lot->wheel, until);
+    wheel_set(s->wheel[WHEEL_LOT], &lot->wheel, until);
 }
 
 static void lot_free(struct store *s, struct lot *lot) {
     htab_remove(&s->lots, &lot->node);
-    wheel_remove(s->lot_wheel, &lot->wheel);
+    wheel_remove(s->wheel[WHEEL_LOT], &lot->wheel);
     let_go(s, lot->blocks, lot->n_blocks);
     free(lot);
 }
@@ -128,30 +129,22 @@ void lot_over(struct store *s, struct wheel_node *node) {
 }
 
 struct ended {
-    uint64_t version, seq;
+    uint64_t version, seq, walk;
 };
 
 /* One that came after the claim and has not been met in this walk. */
 static bool same_lot(const struct htab_node *node, const void *key) {
     const struct lot *lot = CONTAINER_OF(node, struct lot, node);
     const struct ended *e = key;
-    return lot->version == e->version && lot->seq > e->seq && !lot->seen;
+    return lot->version == e->version && lot->seq > e->seq && lot->walk != e->walk;
 }
 
 /* The lots that came after a lease or hold wait for it. */
 static void lots_claim_ended(struct store *s, uint64_t version, uint64_t seq, bool hold) {
-    struct ended key = {version, seq};
-    struct lot *list = NULL;
+    struct ended key = {version, seq, ++s->lot_walks};
     for (struct htab_node *node; (node = htab_find(&s->lots, hash_u64(version), same_lot, &key));) {
         struct lot *lot = CONTAINER_OF(node, struct lot, node);
-        lot->seen = true;
-        lot->walk = list;
-        list = lot;
-    }
-    while (list) {
-        struct lot *lot = list;
-        list = lot->walk;
-        lot->seen = false;
+        lot->walk = key.walk;
         uint32_t *left = hold ? &lot->holds : &lot->leases;
         TARN_ASSERT(*left > 0);
         --*left;
@@ -182,9 +175,8 @@ static struct lease *lease_find(const struct store *s, uint64_t session, uint64_
 }
 
 static struct lease *lease_new(struct store *s) {
-    struct lease *l = s->free_leases;
+    struct lease *l = LIST_TAKE(&s->free_leases, link);
     if (l) {
-        s->free_leases = l->next;
         memset(l, 0, sizeof(*l));
     } else {
         l = xcalloc(1, sizeof(*l));
@@ -199,20 +191,15 @@ static void lease_end(struct store *s, struct lease *l, bool granted) {
     struct refs *r = l->refs;
     struct session *ss = l->session;
     if (UNLIKELY(s->lots.count) && !granted) lots_claim_ended(s, r->version, l->seq, false);
-    wheel_remove(s->lease_wheel, &l->wheel);
+    wheel_remove(s->wheel[WHEEL_LEASE], &l->wheel);
     htab_remove(&s->leases, &l->node);
-    if (l->prev)
-        l->prev->next = l->next;
-    else
-        r->leases = l->next;
-    if (l->next) l->next->prev = l->prev;
-    l->next = s->free_leases;
-    s->free_leases = l;
+    LIST_REMOVE(l, link);
     /* A burst of leases must not keep its memory for ever. */
     if (s->lease_pool > 1024 && s->lease_pool > 4 * s->leases.count) {
-        s->free_leases = l->next;
         free(l);
         s->lease_pool--;
+    } else {
+        LIST_INSERT_HEAD(&s->free_leases, l, link);
     }
     ss->leases--;
     session_trim(s, ss);
@@ -237,12 +224,12 @@ static void guard_set(struct store *s, struct refs *r, uint64_t until) {
                 s->policy->keeps || object_pin(s, o) == STORE_PIN_HARD ? 0 : book_units(s, o);
         s->guarded_units += r->guard_units;
     }
-    wheel_set(s->guard_wheel, &r->guard, until);
+    wheel_set(s->wheel[WHEEL_GUARD], &r->guard, until);
 }
 
 void guard_over(struct store *s, struct wheel_node *node) {
     struct refs *r = CONTAINER_OF(node, struct refs, guard);
-    wheel_remove(s->guard_wheel, node);
+    wheel_remove(s->wheel[WHEEL_GUARD], node);
     s->guarded_units -= r->guard_units;
     r->guard_units = 0;
     s->room_changes++;
@@ -251,7 +238,7 @@ void guard_over(struct store *s, struct wheel_node *node) {
 
 static bool extend(struct store *s, struct lease *l, uint64_t until) {
     if (l->wheel.due >= until) return false;
-    wheel_set(s->lease_wheel, &l->wheel, until);
+    wheel_set(s->wheel[WHEEL_LEASE], &l->wheel, until);
     return true;
 }
 
@@ -259,7 +246,9 @@ static void renew_group(struct store *s, struct object *o, uint64_t session, uin
     const struct extra *x = extra_find(s, o);
     if (!x || !x->group) return;
     unsigned left = GROUP_RENEW_MAX;
-    for (struct extra *m = x->group->members; m && left > 0; m = m->group_next, left--) {
+    const struct extra *m;
+    LIST_FOREACH(m, &x->group->members, of_group) {
+        if (left-- == 0) return;
         struct object *other = record_get(&s->records, m->object);
         struct lease *l =
             other->bits & OBJECT_REFS ? lease_find(s, session, object_version(other)) : NULL;
@@ -300,11 +289,9 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
         l->refs = refs_get(s, o);
         l->refs->count++;
         l->seq = s->lot_seq;
-        l->next = l->refs->leases;
-        if (l->next) l->next->prev = l;
-        l->refs->leases = l;
+        LIST_INSERT_HEAD(&l->refs->leases, l, link);
         htab_insert(&s->leases, &l->node, lease_hash(session, version));
-        wheel_set(s->lease_wheel, &l->wheel, until);
+        wheel_set(s->wheel[WHEEL_LEASE], &l->wheel, until);
         s->stat.leases_granted++;
     }
     if (o->bits & OBJECT_EXTRA) renew_group(s, o, session, until);
@@ -346,92 +333,47 @@ void store_unhold(struct store *s, struct store_hold **hold_p) {
     *hold_p = NULL;
 }
 
-static void end_one(void *arg, struct htab_node *node) {
-    struct lease **list = arg;
-    struct lease *l = CONTAINER_OF(node, struct lease, node);
-    l->prev = *list;
-    *list = l;
-}
-
-static void collect_refs(void *arg, struct htab_node *node) {
-    struct refs **list = arg, *r = CONTAINER_OF(node, struct refs, node);
-    r->leases = (struct lease *)(void *)*list; /* only for this walk: the refs are freed next */
-    *list = r;
-}
-
-static void collect_lots(void *arg, struct htab_node *node) {
-    struct lot **list = arg, *lot = CONTAINER_OF(node, struct lot, node);
-    lot->walk = *list;
-    *list = lot;
-}
-
 /* With the last one the refs goes. */
 static void end_leases(void *arg, struct htab_node *node) {
     struct store *s = arg;
     struct refs *r = CONTAINER_OF(node, struct refs, node);
     /* keeps it until we are done with it */
     if (!wheel_pending(&r->guard)) guard_set(s, r, s->now_ms);
-    for (struct lease *l = r->leases, *next; l; l = next) {
-        next = l->next;
-        lease_end(s, l, false);
-    }
+    for (struct lease *l; (l = LIST_FIRST(&r->leases));) lease_end(s, l, false);
     guard_over(s, &r->guard);
 }
 
+/* That waits for grants: the ghost it becomes lasts longer. */
+static void end_lot(void *arg, struct htab_node *node) {
+    lot_free(arg, CONTAINER_OF(node, struct lot, node));
+}
+
 void lease_end_all(struct store *s) {
-    uint64_t cursor = 0;
     TARN_ASSERT(s->hold_count == 0);
-    do cursor = htab_scan(&s->refs, cursor, end_leases, s);
-    while (cursor);
-    struct lot *list = NULL; /* that wait for grants: the ghosts they become last longer */
-    do cursor = htab_scan(&s->lots, cursor, collect_lots, &list);
-    while (cursor);
-    for (struct lot *next; list; list = next) {
-        next = list->walk;
-        lot_free(s, list);
-    }
+    htab_each(&s->refs, end_leases, s);
+    htab_each(&s->lots, end_lot, s);
     TARN_ASSERT(s->leases.count == 0 && s->refs.count == 0 && s->lots.count == 0);
 }
 
-/* The end of the books: nobody is left to end leases or holds. */
-void lease_free_all(struct store *s) {
-    struct lease *list = NULL;
-    uint64_t cursor = 0;
-    do cursor = htab_scan(&s->leases, cursor, end_one, &list);
-    while (cursor);
-    while (list) {
-        struct lease *l = list;
-        list = l->prev;
-        wheel_remove(s->lease_wheel, &l->wheel);
-        htab_remove(&s->leases, &l->node);
+static void free_refs(void *arg, struct htab_node *node) {
+    struct store *s = arg;
+    struct refs *r = CONTAINER_OF(node, struct refs, node);
+    for (struct lease *l; (l = LIST_TAKE(&r->leases, link)); free(l)) {
         l->session->leases--;
         session_trim(s, l->session);
-        free(l);
     }
-    while (s->free_leases) {
-        struct lease *l = s->free_leases;
-        s->free_leases = l->next;
-        free(l);
-    }
-    struct refs *refs = NULL;
-    do cursor = htab_scan(&s->refs, cursor, collect_refs, &refs);
-    while (cursor);
-    while (refs) {
-        struct refs *r = refs;
-        refs = (struct refs *)(void *)r->leases;
-        htab_remove(&s->refs, &r->node);
-        wheel_remove(s->guard_wheel, &r->guard);
-        free(r->blocks);
-        free(r);
-    }
-    struct lot *lots = NULL;
-    do cursor = htab_scan(&s->lots, cursor, collect_lots, &lots);
-    while (cursor);
-    while (lots) {
-        struct lot *lot = lots;
-        lots = lot->walk;
-        wheel_remove(s->lot_wheel, &lot->wheel);
-        htab_remove(&s->lots, &lot->node);
-        free(lot);
-    }
+    free(r->blocks);
+    free(r);
+}
+
+static void free_lot(void *arg, struct htab_node *node) {
+    free(CONTAINER_OF(node, struct lot, node));
+}
+
+/* The end of the books: nobody is left to end leases or holds. The tables and wheels are only freed
+ * after this, never looked at. */
+void lease_free_all(struct store *s) {
+    htab_each(&s->refs, free_refs, s);
+    htab_each(&s->lots, free_lot, s);
+    for (struct lease *l; (l = LIST_TAKE(&s->free_leases, link));) free(l);
 }

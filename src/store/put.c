@@ -79,9 +79,7 @@ static struct store_put *put_new(struct store *s, struct span key, uint64_t hash
     memcpy(p->key, key.data, key.len);
     p->token = s->next_version++;
     p->session = ss;
-    p->next = ss->list;
-    if (p->next) p->next->prev = p;
-    ss->list = p;
+    LIST_INSERT_HEAD(&ss->list, p, link);
     ss->puts++;
     htab_insert(&s->puts, &p->node, hash);
     s->put_bytes += put_size(p);
@@ -91,8 +89,7 @@ static struct store_put *put_new(struct store *s, struct span key, uint64_t hash
 static uint64_t put_units(const struct store *s, const struct store_put *p) {
     uint64_t units = 0;
     for (uint32_t k = 0; k < p->n_spots; k++)
-        for (uint32_t i = 0; i < p->spots[k].n_blocks; i++)
-            units += block_get(&s->space, p->spots[k].blocks[i])->len;
+        units += blocks_units(s, p->spots[k].blocks, p->spots[k].n_blocks);
     return units;
 }
 
@@ -141,14 +138,10 @@ static void put_free(struct store *s, struct store_put *p) {
     unreserve(s, p);
     room_abandon(s, &p->want);
     for (uint32_t i = 0; i < p->n_spots; i++) spot_free(s, &p->spots[i]);
-    wheel_remove(s->put_wheel, &p->wheel);
+    wheel_remove(s->wheel[WHEEL_PUT], &p->wheel);
     if (p->group) group_unref(s, p->group);
     struct session *ss = p->session;
-    if (p->prev)
-        p->prev->next = p->next;
-    else
-        ss->list = p->next;
-    if (p->next) p->next->prev = p->prev;
+    LIST_REMOVE(p, link);
     ss->puts--;
     s->put_bytes -= put_size(p);
     free(p);
@@ -168,7 +161,7 @@ static void put_end_without(struct store *s, struct store_put *p) {
         return;
     }
     htab_remove(&s->puts, &p->node);
-    wheel_remove(s->put_wheel, &p->wheel);
+    wheel_remove(s->wheel[WHEEL_PUT], &p->wheel);
     if (p->state == PUT_ROOM) {
         p->state = PUT_DEAD;
         return;
@@ -184,7 +177,7 @@ static void put_end_without(struct store *s, struct store_put *p) {
     } else if (p->session->closed) {
         ask_fence(s, p->session);
     } else {
-        wheel_set(s->put_wheel, &p->wheel, s->now_ms + s->config.put_release_timeout_ms);
+        wheel_set(s->wheel[WHEEL_PUT], &p->wheel, s->now_ms + s->config.put_release_timeout_ms);
     }
 }
 
@@ -202,11 +195,10 @@ void store_session_closed(struct store *s, uint64_t session) {
     struct session *ss = session_find(s, session);
     if (!ss) return;
     ss->closed = true;
-    for (struct store_put *p = ss->list; p; p = p->next)
-        if (p->state == PUT_ZOMBIE && !p->local) {
-            ask_fence(s, ss);
-            return;
-        }
+    const struct store_put *p;
+    LIST_FOREACH(p, &ss->list, link) {
+        if (p->state == PUT_ZOMBIE && !p->local) return ask_fence(s, ss);
+    }
 }
 
 void store_session_fenced(struct store *s, uint64_t session) {
@@ -214,8 +206,8 @@ void store_session_fenced(struct store *s, uint64_t session) {
     if (!ss) return;
     ss->fenced = true;
     ss->fencing = true; /* keeps it while its puts go */
-    for (struct store_put *p = ss->list, *next; p; p = next) {
-        next = p->next;
+    struct store_put *p, *next;
+    LIST_FOREACH_SAFE(p, &ss->list, link, next) {
         if (p->state == PUT_ZOMBIE && !p->local) put_free(s, p);
     }
     ss->fencing = false;
@@ -225,15 +217,13 @@ void store_session_fenced(struct store *s, uint64_t session) {
 uint64_t store_session_grants_ms(const struct store *s, uint64_t session) {
     const struct session *ss = session_find(s, session);
     uint64_t until_ms = s->now_ms;
-    for (const struct store_put *p = ss != NULL ? ss->list : NULL; p != NULL; p = p->next)
-        until_ms = max_u64(until_ms, p->deadline_ms);
+    const struct store_put *p = ss ? LIST_FIRST(&ss->list) : NULL;
+    for (; p; p = LIST_NEXT(p, link)) until_ms = max_u64(until_ms, p->deadline_ms);
     return until_ms - s->now_ms;
 }
 
-static void collect(void *arg, struct htab_node *node) {
-    struct store_put **list = arg, *p = CONTAINER_OF(node, struct store_put, node);
-    p->walk = *list;
-    *list = p;
+static void free_put(void *arg, struct htab_node *node) {
+    put_free(arg, CONTAINER_OF(node, struct store_put, node));
 }
 
 static void free_session(void *arg, struct htab_node *node) {
@@ -242,22 +232,10 @@ static void free_session(void *arg, struct htab_node *node) {
 
 /* The end of the books; leases are gone already. */
 void put_free_all(struct store *s) {
-    struct htab *tables[] = {&s->puts, &s->zombies};
-    for (int i = 0; i < 2; i++) {
-        struct store_put *list = NULL;
-        uint64_t cursor = 0;
-        do cursor = htab_scan(tables[i], cursor, collect, &list);
-        while (cursor);
-        while (list) {
-            struct store_put *p = list;
-            list = p->walk;
-            put_free(s, p);
-        }
-    }
+    htab_each(&s->puts, free_put, s);
+    htab_each(&s->zombies, free_put, s);
     /* What is left waits for its fence. The table is only freed after this, never looked at. */
-    uint64_t cursor = 0;
-    do cursor = htab_scan(&s->sessions, cursor, free_session, s);
-    while (cursor);
+    htab_each(&s->sessions, free_session, s);
 }
 
 void put_end_all(struct store *s) {
@@ -304,7 +282,7 @@ static tarn_status put_opened(struct store *s, struct store_put *p) {
     if (p->missing) s->stat.put_short++;
     uint64_t rate = s->config.put_timeout_rate ? s->config.put_timeout_rate : 1;
     p->deadline_ms = s->now_ms + s->config.put_timeout_ms + p->size * 1000 / rate;
-    if (!p->local) wheel_set(s->put_wheel, &p->wheel, p->deadline_ms);
+    if (!p->local) wheel_set(s->wheel[WHEEL_PUT], &p->wheel, p->deadline_ms);
     return TARN_OK;
 }
 
@@ -441,7 +419,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
 uint64_t store_later_ms(const struct store *s) {
     if (!ghosts_hold(s)) return max_u64(s->later_ms, LATER_MIN_MS);
     uint64_t limit = s->ghost_until_ms > s->now_ms ? s->ghost_until_ms - s->now_ms : LATER_MIN_MS;
-    return max_u64(wheel_next_ms(s->ghost_wheel, s->now_ms, limit), LATER_MIN_MS);
+    return max_u64(wheel_next_ms(s->wheel[WHEEL_GHOST], s->now_ms, limit), LATER_MIN_MS);
 }
 
 const char *store_later_why(const struct store *s) {

@@ -363,7 +363,7 @@ tarn_status room_make(struct store *s, struct want *w, unsigned *budget) {
     }
     if (st != TARN_ENOSPACE || !could_fit_ungranted(s, w)) return st;
     s->later_for_disk = false;
-    s->later_ms = wheel_next_ms(s->ghost_wheel, s->now_ms,
-                                wheel_next_ms(s->guard_wheel, s->now_ms, UNGRANTED_MS));
+    s->later_ms = wheel_next_ms(s->wheel[WHEEL_GHOST], s->now_ms,
+                                wheel_next_ms(s->wheel[WHEEL_GUARD], s->now_ms, UNGRANTED_MS));
     return TARN_ELATER;
 }

@@ -148,6 +148,7 @@ static tarn_status add_at(struct space *sp, const struct store_segment_config *c
     }
     struct segment *seg = xcalloc(1, sizeof(*seg));
     seg->disk = seg->awaits_at = STORE_SEGMENT_ANY;
+    TAILQ_INIT(&seg->chains);
     seg->id = id;
     seg->epoch = config->epoch;
     seg->host = config->host;

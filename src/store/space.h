@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/queue.h"
 #include "store/arena.h"
 #include "store/store.h"
 
@@ -57,7 +58,8 @@ struct segment {
     uint64_t awaiting_units;
     /* Far: what waits for a copy here, oldest first, and before which there is nothing to be taken;
      * NULL: nothing at all. */
-    struct chain *chains, *chains_last, *chains_next;
+    TAILQ_HEAD(chain_list, chain) chains;
+    struct chain *chains_next;
     uint64_t far_replicas, far_bytes;
     /* LEAVING: how far its objects have been removed */
     bool swept;

@@ -3,11 +3,13 @@
 #include <string.h>
 #include "store/books.h"
 
+#define TABLE_MEMORY(name) htab_memory(&s->name)
+
 static uint64_t tables_memory(const struct store *s) {
-    return index_memory(&s->index) + htab_memory(&s->extras) + htab_memory(&s->groups) +
-           htab_memory(&s->places) + htab_memory(&s->lots) + htab_memory(&s->refs) +
-           htab_memory(&s->leases) + htab_memory(&s->sessions) + htab_memory(&s->puts) +
-           htab_memory(&s->zombies) + htab_memory(&s->chains);
+    const uint64_t bytes[] = {STORE_TABLES(TABLE_MEMORY)};
+    uint64_t sum = index_memory(&s->index);
+    for (size_t i = 0; i < ARRAY_LEN(bytes); i++) sum += bytes[i];
+    return sum;
 }
 
 static uint64_t lease_memory(const struct store *s) {
@@ -98,7 +100,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->puts_zombie = s->zombies.count;
     st->leases = s->leases.count;
     st->leased_objects = s->refs.count;
-    st->guarded_objects = wheel_count(s->guard_wheel);
+    st->guarded_objects = wheel_count(s->wheel[WHEEL_GUARD]);
     st->far_objects = s->far_objects;
     st->far_replicas = s->far_replicas;
     st->copies_open = s->copies_open;
@@ -194,21 +196,18 @@ static void check_held(void *arg, struct htab_node *node) {
     struct check *c = arg;
     const struct refs *r = CONTAINER_OF(node, struct refs, node);
     TARN_ASSERT(r->count > 0);
-    for (uint32_t i = 0; i < r->n_blocks; i++)
-        c->blocks_units += block_get(&c->s->space, r->blocks[i])->len;
+    c->blocks_units += blocks_units(c->s, r->blocks, r->n_blocks);
 }
 
 static void check_lot(void *arg, struct htab_node *node) {
     struct check *c = arg;
     const struct lot *lot = CONTAINER_OF(node, struct lot, node);
     TARN_ASSERT(lot->holds > 0 || (!lot->over && (lot->leases > 0 || lot->guarded)));
-    for (uint32_t i = 0; i < lot->n_blocks; i++)
-        c->blocks_units += block_get(&c->s->space, lot->blocks[i])->len;
+    c->blocks_units += blocks_units(c->s, lot->blocks, lot->n_blocks);
 }
 
 static void check_want(struct check *c, const struct want *w) {
-    for (uint32_t i = 0; i < w->n_blocks; i++)
-        c->blocks_units += block_get(&c->s->space, w->blocks[i])->len;
+    c->blocks_units += blocks_units(c->s, w->blocks, w->n_blocks);
     if (w->plan && w->plan->reserved)
         c->blocks_units += block_get(&c->s->space, w->plan->reserved)->len;
 }
@@ -219,10 +218,11 @@ static void check_session(void *arg, struct htab_node *node) {
     struct check *c = arg;
     uint64_t n = 0;
     const struct session *ss = CONTAINER_OF(node, struct session, node);
-    for (const struct store_put *p = ss->list; p; p = p->next, n++) {
+    const struct store_put *p;
+    LIST_FOREACH(p, &ss->list, link) {
+        n++;
         for (uint32_t k = 0; k < p->n_spots; k++)
-            for (uint32_t i = 0; i < p->spots[k].n_blocks; i++)
-                c->blocks_units += block_get(&c->s->space, p->spots[k].blocks[i])->len;
+            c->blocks_units += blocks_units(c->s, p->spots[k].blocks, p->spots[k].n_blocks);
         check_want(c, &p->want);
     }
     TARN_ASSERT(n == ss->puts);
@@ -243,29 +243,23 @@ void store_check(const struct store *s) {
     if (!s->space.detached) space_check(&s->space);
     struct check *c = xcalloc(1, sizeof(*c));
     c->s = s;
-    uint64_t cursor = 0;
-    do cursor = index_scan((struct index *)&s->index, cursor, check_object, c);
-    while (cursor);
+    index_each((struct index *)&s->index, check_object, c);
     TARN_ASSERT(c->awaiting == s->awaiting && c->awaiting_units == s->awaiting_units);
     TARN_ASSERT(c->objects == s->index.count && c->evictable == s->evictable_units &&
                 c->inl == s->inline_count);
     if (s->stale) TARN_ASSERT(c->stale == s->stale);
     for (unsigned i = 0; i < DOMAINS; i++)
         TARN_ASSERT(c->bytes[i] == s->domains[i].bytes && c->count[i] == s->domains[i].objects);
-    do cursor = htab_scan(&s->refs, cursor, check_held, c);
-    while (cursor);
-    do cursor = htab_scan(&s->lots, cursor, check_lot, c);
-    while (cursor);
-    for (const struct store_copy *copy = s->copies; copy; copy = copy->next)
-        check_want(c, &copy->want);
+    htab_each(&s->refs, check_held, c);
+    htab_each(&s->lots, check_lot, c);
+    const struct store_copy *copy;
+    LIST_FOREACH(copy, &s->copies, link) check_want(c, &copy->want);
     uint64_t ghosts = 0;
-    for (const struct ghost *g = s->ghosts; g; g = g->next)
-        for (uint32_t i = 0; i < g->n_blocks; i++)
-            ghosts += block_get(&s->space, g->blocks[i])->len;
+    const struct ghost *g;
+    LIST_FOREACH(g, &s->ghosts, link) ghosts += blocks_units(s, g->blocks, g->n_blocks);
     c->blocks_units += ghosts;
     TARN_ASSERT(ghosts == s->ghost_units + s->written_units);
-    do cursor = htab_scan(&s->sessions, cursor, check_session, c);
-    while (cursor);
+    htab_each(&s->sessions, check_session, c);
     uint64_t used = 0, evictable = 0, held = 0;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         const struct segment *seg = s->space.segments[i];

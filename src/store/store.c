@@ -23,6 +23,8 @@ void store_config_init(struct store_config *c) {
     };
 }
 
+#define TABLE(name) &s->name
+
 struct store *store_create(const struct store_config *c, const struct store_events *events,
                            const char *policy, const char *allocator, uint64_t mono_ms,
                            uint64_t wall_ms) {
@@ -44,17 +46,10 @@ struct store *store_create(const struct store_config *c, const struct store_even
         return NULL;
     }
     index_init(&s->index, &s->records);
-    struct htab *tables[] = {&s->extras,  &s->groups,      &s->places,   &s->refs,
-                             &s->lots,    &s->leases,      &s->sessions, &s->puts,
-                             &s->zombies, &s->hard_owners, &s->chains};
+    struct htab *tables[] = {STORE_TABLES(TABLE)};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
     s->placement = placement_find("local-first");
-    s->lease_wheel = wheel_create(mono_ms);
-    s->guard_wheel = wheel_create(mono_ms);
-    s->lot_wheel = wheel_create(mono_ms);
-    s->pin_wheel = wheel_create(mono_ms);
-    s->put_wheel = wheel_create(mono_ms);
-    s->ghost_wheel = wheel_create(mono_ms);
+    for (unsigned i = 0; i < WHEELS; i++) s->wheel[i] = wheel_create(mono_ms);
     s->ttl_wheel = wheel_create(wall_ms);
     rng_seed(&s->rng, mono_ms ^ (uintptr_t)s);
     domain_open(s, 0);
@@ -81,16 +76,9 @@ void store_destroy(struct store **store_p) {
     quota_free_all(s);
     segment_free_walks(s);
     placement_free(s);
-    struct htab *tables[] = {&s->extras,  &s->groups,      &s->places,   &s->refs,
-                             &s->lots,    &s->leases,      &s->sessions, &s->puts,
-                             &s->zombies, &s->hard_owners, &s->chains};
+    struct htab *tables[] = {STORE_TABLES(TABLE)};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_free(tables[i]);
-    wheel_destroy(&s->lease_wheel);
-    wheel_destroy(&s->guard_wheel);
-    wheel_destroy(&s->lot_wheel);
-    wheel_destroy(&s->pin_wheel);
-    wheel_destroy(&s->put_wheel);
-    wheel_destroy(&s->ghost_wheel);
+    for (unsigned i = 0; i < WHEELS; i++) wheel_destroy(&s->wheel[i]);
     buf_free(&s->record);
     buf_free(&s->together.notes);
     wheel_destroy(&s->ttl_wheel);
@@ -167,12 +155,16 @@ const block_id *book_blocks(const struct store *s, const struct object *o, uint3
     return &o->block;
 }
 
-uint64_t book_units(const struct store *s, const struct object *o) {
-    uint32_t n;
+uint64_t blocks_units(const struct store *s, const block_id *blocks, uint32_t n) {
     uint64_t units = 0;
-    const block_id *blocks = book_blocks(s, o, &n);
     for (uint32_t i = 0; i < n; i++) units += block_get(&s->space, blocks[i])->len;
     return units;
+}
+
+uint64_t book_units(const struct store *s, const struct object *o) {
+    uint32_t n;
+    const block_id *blocks = book_blocks(s, o, &n);
+    return blocks_units(s, blocks, n);
 }
 
 uint64_t store_object_size(const struct store *s, const struct object *o) {
@@ -505,7 +497,7 @@ struct object *store_find(struct store *s, struct span key) {
     return store_find_hashed(s, key, store_hash(key));
 }
 
-struct object *store_find_version(struct store *s, struct span key, uint64_t version) {
+struct object *store_find_version(const struct store *s, struct span key, uint64_t version) {
     struct object *o = index_find(&s->index, key, store_hash(key));
     return o && object_version(o) == version && !book_stale(s, o) ? o : NULL;
 }
@@ -688,15 +680,15 @@ void book_evict(struct store *s, struct object *o, unsigned *budget) {
     evict_one(s, o);
     if (*budget > 0) --*budget;
     if (!g) return;
-    for (struct extra *m = g->members; m && *budget > 0;) {
-        struct extra *next = m->group_next;
+    struct extra *m, *next;
+    LIST_FOREACH_SAFE(m, &g->members, of_group, next) {
+        if (*budget == 0) break;
         struct object *other = record_get(&s->records, m->object);
         --*budget;
         if (book_evictable(s, other) && !(other->bits & OBJECT_VICTIM) && !book_far_only(other)) {
             s->stat.evicted_group++;
             evict_one(s, other);
         }
-        m = next;
     }
     group_unref(s, g);
 }
@@ -846,48 +838,34 @@ static bool migrate(struct store *s, unsigned *budget) {
     return s->legacy_count > 0;
 }
 
+static void (*const over[WHEELS])(struct store *s, struct wheel_node *node) = {
+    [WHEEL_GHOST] = ghost_over, [WHEEL_LEASE] = lease_over, [WHEEL_GUARD] = guard_over,
+    [WHEEL_LOT] = lot_over,     [WHEEL_PUT] = put_over,     [WHEEL_PIN] = extra_pin_over,
+};
+
 bool store_background(struct store *s, unsigned *budget) {
     store_settle(s);
     bool more = false;
     struct wheel_node *n;
-    while (*budget > 0 && (n = wheel_pop(s->ghost_wheel, s->now_ms, budget, &more)))
-        ghost_over(s, n);
-    if (s->following) {
-        bool left = sweep_flushed(s, budget);
-        left |= quota_recount(s, budget);
-        left |= migrate(s, budget); /* who is next is not what followers are told */
-        return left || more || *budget == 0;
-    }
-    while (*budget > 0 && (n = wheel_pop(s->lease_wheel, s->now_ms, budget, &more)))
-        lease_over(s, n);
-    while (*budget > 0 && (n = wheel_pop(s->guard_wheel, s->now_ms, budget, &more)))
-        guard_over(s, n);
-    while (*budget > 0 && (n = wheel_pop(s->lot_wheel, s->now_ms, budget, &more))) lot_over(s, n);
-    while (*budget > 0 && (n = wheel_pop(s->put_wheel, s->now_ms, budget, &more))) put_over(s, n);
-    while (*budget > 0 && (n = wheel_pop(s->pin_wheel, s->now_ms, budget, &more)))
-        extra_pin_over(s, n);
+    for (unsigned i = 0; i < (s->following ? WHEEL_GHOST + 1 : WHEELS); i++)
+        while (*budget > 0 && (n = wheel_pop(s->wheel[i], s->now_ms, budget, &more))) over[i](s, n);
     if (*budget == 0) return true;
-    bool left = !s->config.expire_apart && extra_due(s, budget);
+    bool left = !s->following && !s->config.expire_apart && extra_due(s, budget);
     left |= sweep_flushed(s, budget);
     left |= quota_recount(s, budget);
-    left |= migrate(s, budget);
-    if (s->leaving) left |= segment_sweep(s, budget);
-    left |= background_evict(s, budget);
+    left |= migrate(s, budget); /* who is next is not what followers are told */
+    if (!s->following && s->leaving) left |= segment_sweep(s, budget);
+    if (!s->following) left |= background_evict(s, budget);
     return left || more || *budget == 0;
 }
 
 uint64_t store_next_ms(const struct store *s, uint64_t limit_ms) {
-    if (s->following && !s->stale && !s->recount && !s->legacy_count)
-        return wheel_next_ms(s->ghost_wheel, s->now_ms, limit_ms);
-    if (s->leaving && segment_sweeping(s)) return 0;
-    if (s->stale || s->recount || s->legacy_count || s->evict_left) return 0;
-    uint64_t next = wheel_next_ms(s->lease_wheel, s->now_ms, limit_ms);
-    next = wheel_next_ms(s->ghost_wheel, s->now_ms, next);
-    next = wheel_next_ms(s->guard_wheel, s->now_ms, next);
-    next = wheel_next_ms(s->lot_wheel, s->now_ms, next);
-    next = wheel_next_ms(s->put_wheel, s->now_ms, next);
-    next = wheel_next_ms(s->pin_wheel, s->now_ms, next);
-    return s->config.expire_apart ? next : wheel_next_ms(s->ttl_wheel, s->wall_ms, next);
+    if (s->stale || s->recount || s->legacy_count) return 0;
+    if (s->following) return wheel_next_ms(s->wheel[WHEEL_GHOST], s->now_ms, limit_ms);
+    if (s->evict_left || (s->leaving && segment_sweeping(s))) return 0;
+    for (unsigned i = 0; i < WHEELS; i++)
+        limit_ms = wheel_next_ms(s->wheel[i], s->now_ms, limit_ms);
+    return s->config.expire_apart ? limit_ms : wheel_next_ms(s->ttl_wheel, s->wall_ms, limit_ms);
 }
 
 bool store_expire_due(struct store *s, unsigned *budget) {

@@ -340,7 +340,7 @@ void store_prefetch(const struct store *s, const struct span *keys, size_t n, ui
  * way. */
 struct object *store_find(struct store *s, struct span key);
 /* That version, also while its hosts are away; NULL: it is gone. */
-struct object *store_find_version(struct store *s, struct span key, uint64_t version);
+struct object *store_find_version(const struct store *s, struct span key, uint64_t version);
 struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash);
 /* It is known, and none of its replicas can be read at present. */
 bool store_is_away(const struct store *s, struct span key);
