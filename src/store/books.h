@@ -246,7 +246,7 @@ struct domain {
         X(zombies), X(chains), X(hard_owners)
 #define STORE_TABLE_MEMBER(name) name
 
-/* What ends by itself, in the order in which it is looked at; books that follow have ghosts only. */
+/* What ends by itself, in the order in which it is looked at; books that follow have ghosts. */
 enum { WHEEL_GHOST, WHEEL_LEASE, WHEEL_GUARD, WHEEL_LOT, WHEEL_PUT, WHEEL_PIN, WHEELS };
 
 struct store {
