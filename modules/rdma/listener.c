@@ -227,13 +227,9 @@ bool rdma_listener_address(const struct transport_domain *d, const struct rdma_d
 
 /* --- cutting off --- */
 
-static bool fence_hits(const struct transport_fence *f, const struct rdma_peer *p) {
-    switch (f->kind) {
-    case TRANSPORT_FENCE_SESSION: return p->session == f->session;
-    case TRANSPORT_FENCE_BEFORE: return p->master_epoch < f->master_epoch;
-    case TRANSPORT_FENCE_SEGMENT: return p->memory->config.segment == f->segment;
-    }
-    return true;
+static bool fence_hits_peer(const struct transport_fence *f, const struct rdma_peer *p) {
+    if (f->kind == TRANSPORT_FENCE_SEGMENT) return p->memory->config.segment == f->segment;
+    return transport_fence_hits(f, p->session, p->master_epoch);
 }
 
 tarn_status rdma_listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
@@ -241,7 +237,7 @@ tarn_status rdma_listener_fence(struct transport_listener *l, const struct trans
     struct rdma_peer *p, *next;
     for (p = TAILQ_FIRST(&l->peers); p != NULL; p = next) {
         next = TAILQ_NEXT(p, link);
-        if (!fence_hits(fence, p)) continue;
+        if (!fence_hits_peer(fence, p)) continue;
         l->fenced++;
         rdma_peer_destroy(p);
     }

@@ -11,8 +11,8 @@
  * then, until the last of them has let go. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -20,24 +20,13 @@
 
 #define STRANGERS_MS 100u /* how often we look whether they have gone: nothing tells */
 
-static void kick(struct host *h) {
-    uint64_t one = 1;
-    ssize_t n = write(h->kick_fd, &one, sizeof(one));
-    (void)n; /* full means awake already */
-}
-
-static bool same(const struct transport_fence *a, const struct transport_fence *b) {
-    return a->kind == b->kind && a->session == b->session && a->master_epoch == b->master_epoch &&
-           a->ticket == b->ticket;
-}
-
 static struct host_fence *add(struct host *h, const struct transport_fence *what) {
     for (size_t i = 0; i < h->n_fences; i++) {
-        if (same(&h->fences[i].what, what)) return &h->fences[i];
+        if (transport_fence_same(&h->fences[i].what, what)) return &h->fences[i];
     }
     ARRAY_GROW(h->fences, h->n_fences, h->cap_fences);
     h->fences[h->n_fences] = (struct host_fence){.what = *what};
-    kick(h);
+    (void)eventfd_write(h->kick_fd, 1);
     return &h->fences[h->n_fences++];
 }
 

@@ -150,10 +150,9 @@ int host_event_fd(const struct host *h) {
 
 void host_poll(struct host *h) {
     MAGIC_CHECK(h, HOST_MAGIC);
-    uint64_t ignored;
-    ssize_t got = read(h->kick_fd, &ignored, sizeof(ignored));
-    got += read(h->timer_fd, &ignored, sizeof(ignored));
-    (void)got;
+    eventfd_t ignored;
+    (void)eventfd_read(h->kick_fd, &ignored);
+    (void)eventfd_read(h->timer_fd, &ignored);
     for (unsigned i = 0; i < h->n_paths; i++)
         h->paths[i].ops->progress(h->paths[i].domain, POLL_BUDGET);
     host_report_fences(h);

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/status.h"
 
 #define GRANT_SIZE         40u
 #define GRANT_KEY_SIZE     16u
@@ -55,6 +56,17 @@ enum grant_verdict {
     GRANT_VERDICTS,
 };
 const char *grant_verdict_name(enum grant_verdict v);
+/* What a refusal is to the client. TARN_EPROTO: it is no verdict. */
+static inline tarn_status grant_verdict_status(uint32_t v) {
+    switch (v) {
+    case GRANT_OK: return TARN_OK;
+    case GRANT_BAD_EPOCH: return TARN_ESTALE;
+    case GRANT_EXPIRED:
+    case GRANT_OVER: return TARN_EGRANT_EXPIRED;
+    case GRANT_LATER: return TARN_ELIMIT;
+    default: return v < GRANT_VERDICTS ? TARN_EPERM : TARN_EPROTO;
+    }
+}
 
 void grant_seal(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
                 const struct grant_extent *e, uint8_t out[GRANT_SIZE]);

@@ -36,6 +36,7 @@
 #include <sys/uio.h>
 #include "base/buf.h"
 #include "base/iov.h"
+#include "base/queue.h"
 #include "base/status.h"
 #include "transport/grant.h"
 
@@ -203,6 +204,17 @@ struct transport_fence {
     uint32_t segment;
     uint64_t ticket; /* tells fences apart that are otherwise the same */
 };
+static inline bool transport_fence_same(const struct transport_fence *a,
+                                        const struct transport_fence *b) {
+    return a->kind == b->kind && a->session == b->session && a->master_epoch == b->master_epoch &&
+           a->segment == b->segment && a->ticket == b->ticket;
+}
+/* Is it for who came by a grant of that session and epoch? */
+static inline bool transport_fence_hits(const struct transport_fence *f, uint64_t session,
+                                        uint32_t master_epoch) {
+    return (f->kind == TRANSPORT_FENCE_SESSION && session == f->session) ||
+           (f->kind == TRANSPORT_FENCE_BEFORE && master_epoch < f->master_epoch);
+}
 
 /* --- active side --- */
 
@@ -261,7 +273,7 @@ struct transport_op {
      * failed (TARN_ETIMEOUT). 0: the transport's own idea. */
     uint64_t patience_ms;
     /* The transport's own while it has the operation. */
-    struct transport_op *next;
+    STAILQ_ENTRY(transport_op) link;
     uint64_t scratch[10];
 };
 

@@ -47,7 +47,7 @@ struct transport_endpoint {
     int fd;
     tarn_status status; /* TARN_EAGAIN: no hello yet */
     uint64_t deadline_ms, moved_ms;
-    struct transport_op *first, **last;
+    STAILQ_HEAD(, transport_op) ops;
     /* Of the first one: what goes out, what comes in, and how far that is. */
     struct request request;
     struct part *parts; /* NULL: it has not begun */
@@ -306,7 +306,7 @@ static tarn_status pipe_connect(struct transport_domain *d, const char *uri,
     e->domain = d;
     e->status = TARN_EAGAIN;
     e->deadline_ms = deadline_boot_ms != 0 ? deadline_boot_ms : clock_boot_ms() + 5000;
-    e->last = &e->first;
+    STAILQ_INIT(&e->ops);
     e->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct epoll_event ev = {.events = EPOLLIN};
     if (e->fd < 0 || connect(e->fd, (const struct sockaddr *)&a, len) != 0 ||
@@ -326,9 +326,8 @@ static tarn_status endpoint_status(const struct transport_endpoint *e) {
 
 /* The first operation is over. sent: some of it is, and nobody has said that it came to its end. */
 static void complete(struct transport_endpoint *e, tarn_status status, bool settled) {
-    struct transport_op *op = e->first;
-    e->first = op->next;
-    if (e->first == NULL) e->last = &e->first;
+    struct transport_op *op = STAILQ_FIRST(&e->ops);
+    STAILQ_REMOVE_HEAD(&e->ops, link);
     op->status = status;
     op->settled = settled || e->sent == 0;
     free(e->parts);
@@ -342,7 +341,7 @@ static void complete(struct transport_endpoint *e, tarn_status status, bool sett
 static size_t end_all(struct transport_endpoint *e, tarn_status status, bool settled) {
     size_t n = 0;
     e->status = status;
-    for (; e->first != NULL; n++) complete(e, status, settled);
+    for (; !STAILQ_EMPTY(&e->ops); n++) complete(e, status, settled);
     return n;
 }
 
@@ -360,11 +359,9 @@ static void endpoint_close(struct transport_endpoint **endpoint_p) {
 static tarn_status submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
                           size_t *accepted_p) {
     if (e->status != TARN_OK && e->status != TARN_EAGAIN) return e->status;
-    if (e->first == NULL) e->moved_ms = clock_boot_ms();
+    if (STAILQ_EMPTY(&e->ops)) e->moved_ms = clock_boot_ms();
     for (size_t i = 0; i < n; i++) {
-        ops[i]->next = NULL;
-        *e->last = ops[i];
-        e->last = &ops[i]->next;
+        STAILQ_INSERT_TAIL(&e->ops, ops[i], link);
     }
     (void)eventfd_write(e->domain->event_fd, 1);
     *accepted_p = n;
@@ -379,7 +376,7 @@ static void feed_crcs(const struct transport_op *op) {
 }
 
 static void begin_first(struct transport_endpoint *e) {
-    const struct transport_op *op = e->first;
+    const struct transport_op *op = STAILQ_FIRST(&e->ops);
     bool put = op->kind == TRANSPORT_PUT;
     e->request = (struct request){op->kind, (uint32_t)op->n_parts, put && op->receipts != NULL};
     e->parts = xcalloc(op->n_parts, sizeof(*e->parts));
@@ -410,7 +407,7 @@ static tarn_status status_of(uint32_t verdict) {
 
 /* As far as the first operation goes now. true: it is over. */
 static bool move_first(struct transport_endpoint *e) {
-    struct transport_op *op = e->first;
+    struct transport_op *op = STAILQ_FIRST(&e->ops);
     if (e->parts == NULL) begin_first(e);
     uint64_t before = e->sent + e->received;
     int out = move_some(e->fd, true, e->out, e->n_out, &e->sent);
@@ -449,12 +446,12 @@ static size_t progress(struct transport_domain *d, uint64_t budget) {
     eventfd_t ignored;
     (void)eventfd_read(d->event_fd, &ignored);
     LIST_FOREACH(e, &d->endpoints, link) {
-        size_t waited = e->first != NULL;
+        size_t waited = !STAILQ_EMPTY(&e->ops);
         if (e->status == TARN_EAGAIN) greet(e);
         if (e->status == TARN_OK)
-            while (e->first != NULL && move_first(e)) done++;
+            while (!STAILQ_EMPTY(&e->ops) && move_first(e)) done++;
         else
-            done += waited && e->first == NULL;
+            done += waited && STAILQ_EMPTY(&e->ops);
     }
     return done;
 }

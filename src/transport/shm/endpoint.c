@@ -13,7 +13,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/segment_header.h"
-#include "transport/crc_track.h"
+#include "transport/op.h"
 #include "transport/shm/shm.h"
 
 #define ENDPOINT_MAGIC    0x53455044u /* "SEPD" */
@@ -31,12 +31,11 @@ struct transport_endpoint {
     uint32_t magic;
     struct transport_domain *domain;
     TAILQ_ENTRY(transport_endpoint) run_link;
-    bool queued;
     int fd;
     bool failed;
     unsigned refs; /* the owner, and keys */
     uint64_t next_id;
-    struct transport_op *head, **tail;
+    struct op_queue ops;
 };
 
 struct transport_key {
@@ -52,18 +51,13 @@ struct transport_key {
     struct shm_watch watch;                         /* of a writable one */
 };
 
-/* In op->scratch. */
-struct op_state {
+struct shm_op {
     struct crc_track crc;
-    uint32_t part_at;
-    uint64_t part_offset;
-    struct iov_cursor local;
+    struct op_walk at;
 };
-_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch),
-               "op scratch");
 
-static struct op_state *state_of(struct transport_op *op) {
-    return (struct op_state *)(void *)op->scratch;
+static struct shm_op *shm_op_of(struct transport_op *op) {
+    return OP_STATE(struct shm_op, op);
 }
 
 /* --- endpoint --- */
@@ -87,7 +81,7 @@ tarn_status shm_connect(struct transport_domain *d, const char *uri, uint64_t de
     e->domain = d;
     e->fd = fd;
     e->refs = 1;
-    e->tail = &e->head;
+    STAILQ_INIT(&e->ops);
     d->n_endpoints++;
     *endpoint_p = e;
     return TARN_OK;
@@ -98,20 +92,10 @@ tarn_status shm_endpoint_status(const struct transport_endpoint *e) {
     return e->failed ? TARN_ECLOSED : TARN_OK;
 }
 
-static struct transport_op *pop(struct transport_endpoint *e) {
-    struct transport_op *op = e->head;
-    if (op == NULL) return NULL;
-    e->head = op->next;
-    if (e->head == NULL) e->tail = &e->head;
-    return op;
-}
-
-static void complete(struct transport_endpoint *e, tarn_status status) {
-    struct transport_op *op = pop(e);
-    op->status = status;
-    op->settled = true; /* our own stores, and they are over */
+/* Settled: they are our own stores, and over. */
+static void complete_first(struct transport_endpoint *e, tarn_status status) {
     e->domain->completed++;
-    op->done(op);
+    op_end(STAILQ_TAKE(&e->ops, link), status, true);
 }
 
 static void throw_away_replies(struct transport_endpoint *e);
@@ -130,23 +114,13 @@ void shm_endpoint_close(struct transport_endpoint **endpoint_p) {
     if (e == NULL) return;
     MAGIC_CHECK(e, ENDPOINT_MAGIC);
     *endpoint_p = NULL;
-    while (e->head != NULL) complete(e, TARN_ECANCELED);
-    if (e->queued) TAILQ_REMOVE(&e->domain->runnable, e, run_link);
+    while (!STAILQ_EMPTY(&e->ops)) complete_first(e, TARN_ECANCELED);
+    TAILQ_UNLINK(&e->domain->runnable, e, run_link);
     e->domain->n_endpoints--;
     endpoint_unref(e); /* keys keep the socket, for their DETACH */
 }
 
 /* --- attaching --- */
-
-static tarn_status status_from_wire(uint32_t s) {
-    switch (s) {
-    case SHM_OK: return TARN_OK;
-    case GRANT_BAD_EPOCH: return TARN_ESTALE;
-    case GRANT_EXPIRED: return TARN_EGRANT_EXPIRED;
-    case SHM_TOO_MANY: return TARN_ELIMIT;
-    default: return s < GRANT_VERDICTS ? TARN_EPERM : TARN_EPROTO;
-    }
-}
 
 static tarn_status wait_readable(int fd, uint64_t deadline_boot_ms) {
     for (;;) {
@@ -312,7 +286,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
     if (reply.status == SHM_OK && fd < 0) reply.status = UINT32_MAX;
     if (reply.status != SHM_OK) {
         if (fd >= 0) close(fd);
-        return status_from_wire(reply.status);
+        return reply.status == SHM_TOO_MANY ? TARN_ELIMIT : grant_verdict_status(reply.status);
     }
     struct transport_key *k = xcalloc(1, sizeof(*k));
     k->magic = KEY_MAGIC;
@@ -344,14 +318,14 @@ void shm_key_close(struct transport_key **key_p) {
     free(k);
 }
 
-static void *locate(struct transport_key *k, uint64_t offset, uint64_t length) {
+static void *key_locate(struct transport_key *k, uint64_t offset, uint64_t length) {
     MAGIC_CHECK(k, KEY_MAGIC);
     if (offset > k->size || length > k->size - offset) return NULL;
     return (char *)k->map + SEGMENT_HEADER_SIZE + offset;
 }
 
 void *shm_key_map(struct transport_key *k, uint64_t offset, uint64_t length) {
-    void *at = locate(k, offset, length);
+    void *at = key_locate(k, offset, length);
     k->lent |= at != NULL;
     return at;
 }
@@ -365,20 +339,15 @@ tarn_status shm_key_check(struct transport_key *k) {
 
 /* --- data --- */
 
-static tarn_status check_op(const struct transport_op *op) {
-    uint64_t parts = 0;
+static tarn_status shm_op_check(const struct transport_op *op) {
     for (size_t i = 0; i < op->n_parts; i++) {
-        const struct transport_part *p = &op->parts[i];
-        const struct grant_extent *x = &p->extent;
-        if (p->key == NULL || (op->kind == TRANSPORT_PUT && !p->key->writable)) return TARN_EPERM;
-        if (x->segment != p->key->segment || p->sub_offset > x->length ||
-            p->sub_length > x->length - p->sub_offset ||
-            locate(p->key, x->offset, x->length) == NULL) {
+        const struct grant_extent *x = &op->parts[i].extent;
+        struct transport_key *k = op->parts[i].key;
+        if (k == NULL || (op->kind == TRANSPORT_PUT && !k->writable)) return TARN_EPERM;
+        if (x->segment != k->segment || key_locate(k, x->offset, x->length) == NULL)
             return TARN_EINVAL;
-        }
-        parts += p->sub_length;
     }
-    return parts == iov_total(op->iov, op->n_iov) ? TARN_OK : TARN_EINVAL;
+    return op_is_sound(op) ? TARN_OK : TARN_EINVAL;
 }
 
 /* The loop that computes CRCs on its way stores past the cache and beats memcpy at these sizes,
@@ -396,44 +365,34 @@ static void copy_plain(void *to, const void *from, size_t len, bool past) {
         memcpy(to, from, len);
 }
 
-static uint64_t total(const struct transport_op *op) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < op->n_parts; i++) bytes += op->parts[i].sub_length;
-    return bytes;
-}
-
 tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
                        size_t *accepted_p) {
     MAGIC_CHECK(e, ENDPOINT_MAGIC);
     for (size_t i = 0; i < n; i++) {
-        tarn_status s = check_op(ops[i]);
+        tarn_status s = shm_op_check(ops[i]);
         if (s != TARN_OK) return s;
     }
     for (size_t i = 0; i < n; i++) {
-        struct op_state *st = state_of(ops[i]);
-        *st = (struct op_state){.local = iov_cursor(ops[i]->iov, ops[i]->n_iov)};
+        struct shm_op *st = shm_op_of(ops[i]);
+        *st = (struct shm_op){.at.local = iov_cursor(ops[i]->iov, ops[i]->n_iov)};
         crc_track_init(&st->crc, ops[i]);
-        st->crc.past = total(ops[i]) >= PAST_TOTAL;
-        ops[i]->next = NULL;
-        *e->tail = ops[i];
-        e->tail = &ops[i]->next;
+        st->crc.past = op_bytes(ops[i]) >= PAST_TOTAL;
+        STAILQ_INSERT_TAIL(&e->ops, ops[i], link);
     }
-    if (!e->queued && e->head != NULL) {
-        e->queued = true;
+    if (!TAILQ_LINKED(e, run_link) && !STAILQ_EMPTY(&e->ops))
         TAILQ_INSERT_TAIL(&e->domain->runnable, e, run_link);
-    }
     *accepted_p = n;
     return TARN_OK;
 }
 
 /* The processor's own prefetching ends at a page, and small parts lie anywhere: the start of the
  * next one is on its way while this one is copied. */
-static void prefetch_next(const struct transport_op *op, const struct op_state *st) {
+static void prefetch_next(const struct transport_op *op, const struct op_walk *at) {
     const char *from = NULL;
     if (op->kind == TRANSPORT_PUT) {
-        if (st->local.n > 1) from = st->local.iov[1].iov_base;
-    } else if (st->part_at + 1 < op->n_parts) {
-        const struct transport_part *p = &op->parts[st->part_at + 1];
+        if (at->local.n > 1) from = at->local.iov[1].iov_base;
+    } else if (at->part + 1 < op->n_parts) {
+        const struct transport_part *p = &op->parts[at->part + 1];
         from = (const char *)p->key->map + SEGMENT_HEADER_SIZE + p->extent.offset + p->sub_offset;
     }
     for (size_t i = 0; from != NULL && i < PREFETCH_BYTES; i += 64) __builtin_prefetch(from + i);
@@ -441,25 +400,21 @@ static void prefetch_next(const struct transport_op *op, const struct op_state *
 
 /* Copies the next piece of op. 0: all is copied. */
 static uint64_t copy_some(struct transport_op *op) {
-    struct op_state *st = state_of(op);
-    while (st->part_at < op->n_parts && st->part_offset == op->parts[st->part_at].sub_length) {
-        st->part_at++;
-        st->part_offset = 0;
-    }
-    if (st->part_at == op->n_parts) return 0;
-    const struct transport_part *p = &op->parts[st->part_at];
-    struct iovec here = iov_here(&st->local);
-    uint64_t len = min_u64(min_u64(p->sub_length - st->part_offset, here.iov_len), COPY_CHUNK);
-    char *there = locate(p->key, p->extent.offset + p->sub_offset + st->part_offset, len);
+    struct shm_op *st = shm_op_of(op);
+    const struct transport_part *p = op_part(op, &st->at);
+    if (p == NULL) return 0;
+    struct iovec here = iov_here(&st->at.local);
+    uint64_t len = min_u64(min_u64(p->sub_length - st->at.offset, here.iov_len), COPY_CHUNK);
+    char *there = key_locate(p->key, p->extent.offset + p->sub_offset + st->at.offset, len);
     char *to = op->kind == TRANSPORT_GET ? here.iov_base : there,
          *from = op->kind == TRANSPORT_GET ? there : here.iov_base;
-    prefetch_next(op, st);
+    prefetch_next(op, &st->at);
     if (op->crcs != NULL)
         crc_track_feed(&st->crc, op, to, from, len);
     else
         copy_plain(to, from, len, st->crc.past);
-    st->part_offset += len;
-    iov_advance(&st->local, len);
+    st->at.offset += len;
+    iov_advance(&st->at.local, len);
     return len;
 }
 
@@ -480,13 +435,11 @@ void shm_run(struct transport_domain *d, uint64_t budget) {
     uint64_t spent = 0;
     while (!TAILQ_EMPTY(&d->runnable) && spent <= budget) {
         struct transport_endpoint *e = TAILQ_FIRST(&d->runnable);
-        struct transport_op *op = e->head;
+        struct transport_op *op = STAILQ_FIRST(&e->ops);
         uint64_t n = op != NULL ? copy_some(op) : 0;
         spent += n + 64;
         if (n > 0) continue;
-        if (op != NULL) complete(e, check_epochs(op));
-        if (e->head != NULL) continue;
-        e->queued = false;
-        TAILQ_REMOVE(&d->runnable, e, run_link);
+        if (op != NULL) complete_first(e, check_epochs(op));
+        if (STAILQ_EMPTY(&e->ops)) TAILQ_UNLINK(&d->runnable, e, run_link);
     }
 }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -53,7 +54,6 @@ struct peer {
     struct transport_listener *listener;
     LIST_ENTRY(peer) link;
     TAILQ_ENTRY(peer) new_link; /* while it is new: it has shown no good grant */
-    bool is_new;
     uint64_t since_ms;
     int fd; /* -1: closed */
     int pidfd;
@@ -106,9 +106,8 @@ static void close_socket(struct peer *p) {
 
 /* It has shown a good grant, or goes. */
 static void leave_new(struct peer *p) {
-    if (!p->is_new) return;
-    p->is_new = false;
-    TAILQ_REMOVE(&p->listener->new_ones, p, new_link);
+    if (!TAILQ_LINKED(p, new_link)) return;
+    TAILQ_UNLINK(&p->listener->new_ones, p, new_link);
     p->listener->stats.connections_new--;
 }
 
@@ -124,8 +123,7 @@ static void bury(struct peer *p) {
 
 static void free_dead(struct transport_listener *l) {
     struct peer *p;
-    while ((p = LIST_FIRST(&l->dead)) != NULL) {
-        LIST_REMOVE(p, link);
+    while ((p = LIST_TAKE(&l->dead, link)) != NULL) {
         free(p->attachments);
         free(p);
     }
@@ -207,7 +205,6 @@ static void accept_peer(struct transport_listener *l, int fd) {
                        .fd = fd,
                        .pid = cred.pid,
                        .uid = cred.uid,
-                       .is_new = true,
                        .since_ms = clock_mono_ms(),
                        .pidfd = watch_process(fd, cred.pid)};
     LIST_INSERT_HEAD(&l->peers, p, link);
@@ -395,8 +392,8 @@ static void pause_accept(struct transport_listener *l) {
 
 static void on_timer(struct transport_listener *l) {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
-    uint64_t times;
-    (void)!read(l->timer_fd, &times, sizeof(times)); /* not again before the next period */
+    eventfd_t times;
+    (void)eventfd_read(l->timer_fd, &times); /* not again before the next period */
     if (l->paused &&
         (epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0 || errno == EEXIST))
         l->paused = false;
@@ -465,16 +462,6 @@ void shm_serve(struct transport_domain *d) {
 
 /* --- the listener --- */
 
-static bool fence_hits(const struct transport_fence *f, const struct attachment *a) {
-    if (!a->writable) return false; /* readers do no harm: they verify */
-    switch (f->kind) {
-    case TRANSPORT_FENCE_SESSION: return a->session == f->session;
-    case TRANSPORT_FENCE_BEFORE: return a->master_epoch < f->master_epoch;
-    case TRANSPORT_FENCE_SEGMENT: return false; /* there are no threads here */
-    }
-    return true;
-}
-
 bool shm_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
                        uint32_t below_epoch) {
     const struct peer *p;
@@ -491,8 +478,7 @@ void shm_forget_memory(const struct transport_memory *m) {
     struct transport_listener *l;
     LIST_FOREACH(l, &m->domain->listeners, link) {
         struct peer *p, *next;
-        for (p = LIST_FIRST(&l->peers); p != NULL; p = next) {
-            next = LIST_NEXT(p, link);
+        LIST_FOREACH_SAFE(p, &l->peers, link, next) {
             for (unsigned i = 0; i < p->n_attachments;) {
                 if (p->attachments[i].memory == m)
                     p->attachments[i] = p->attachments[--p->n_attachments];
@@ -510,7 +496,10 @@ tarn_status shm_listener_fence(struct transport_listener *l, const struct transp
     const struct peer *p;
     LIST_FOREACH(p, &l->peers, link) {
         for (unsigned i = 0; i < p->n_attachments; i++) {
-            if (fence_hits(fence, &p->attachments[i])) return TARN_EAGAIN;
+            const struct attachment *a = &p->attachments[i];
+            /* readers do no harm: they verify */
+            if (a->writable && transport_fence_hits(fence, a->session, a->master_epoch))
+                return TARN_EAGAIN;
         }
     }
     return TARN_OK;

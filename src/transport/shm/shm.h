@@ -11,7 +11,6 @@
 #ifndef TARN_TRANSPORT_SHM_SHM_H
 #define TARN_TRANSPORT_SHM_SHM_H
 
-#include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 

@@ -13,7 +13,6 @@
 #ifndef TARN_TRANSPORT_TCP_CONN_H
 #define TARN_TRANSPORT_TCP_CONN_H
 
-#include <sys/queue.h>
 #include <sys/uio.h>
 
 #include "transport/tcp/frame.h"
@@ -80,7 +79,6 @@ struct tcp_conn {
         unsigned thread;
         uint64_t peer; /* alike for connections of one machine */
     } place;
-    bool queued;
     bool readable, writable; /* what epoll said, until the socket says EAGAIN */
     bool hello_done, closing;
     bool lingers;   /* closing, but what it still sends is taken, so that it can read why */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@
 #include "base/clock.h"
 #include "base/htab.h"
 #include "base/log.h"
-#include "transport/crc_track.h"
+#include "transport/op.h"
 #include "transport/tcp/secure.h"
 #include "transport/tcp/tcp.h"
 
@@ -42,19 +43,12 @@
     300000u /* settings that are missing are told of a target once in so long, not at each try */
 
 /* In op->scratch. */
-struct op_state {
+struct tcp_op {
     struct crc_track crc;
     uint64_t total;
     uint64_t at;         /* bytes of the reply's payload received */
     uint64_t stream_end; /* where in the stream its request ends */
     struct iov_cursor local;
-};
-_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch),
-               "op scratch");
-
-struct op_queue {
-    struct transport_op *head, **tail;
-    size_t n;
 };
 
 struct out_piece {
@@ -68,7 +62,6 @@ struct transport_endpoint {
     uint32_t magic;
     struct transport_domain *domain;
     TAILQ_ENTRY(transport_endpoint) link, run_link;
-    bool queued;
     int fd;
     struct tcp_secure secure;
     char *uri;
@@ -79,6 +72,7 @@ struct transport_endpoint {
     uint64_t moved;            /* bytes, since the deadline was last set */
     uint64_t next_id, reply_id;
     struct op_queue waiting, flight;
+    size_t outstanding; /* in both */
 
     struct buf tx_meta;
     struct out_piece pieces[BATCH_PIECES_MAX];
@@ -94,52 +88,33 @@ struct transport_endpoint {
     uint8_t rx[RX_BYTES];
 };
 
-static struct op_state *state_of(struct transport_op *op) {
-    return (struct op_state *)(void *)op->scratch;
+static struct tcp_op *tcp_op_of(struct transport_op *op) {
+    return OP_STATE(struct tcp_op, op);
 }
 
 static bool is_sealing(const struct transport_op *op) {
     return op->kind == TRANSPORT_PUT && op->receipts != NULL;
 }
 
-static void queue_init(struct op_queue *q) {
-    *q = (struct op_queue){.tail = &q->head};
-}
-static void queue_push(struct op_queue *q, struct transport_op *op) {
-    op->next = NULL;
-    *q->tail = op;
-    q->tail = &op->next;
-    q->n++;
-}
-static struct transport_op *queue_pop(struct op_queue *q) {
-    struct transport_op *op = q->head;
-    if (op == NULL) return NULL;
-    q->head = op->next;
-    if (q->head == NULL) q->tail = &q->head;
-    q->n--;
-    return op;
+static void endpoint_enqueue(struct transport_endpoint *e) {
+    if (!TAILQ_LINKED(e, run_link)) TAILQ_INSERT_TAIL(&e->domain->runnable, e, run_link);
 }
 
-static void enqueue(struct transport_endpoint *e) {
-    if (e->queued) return;
-    e->queued = true;
-    TAILQ_INSERT_TAIL(&e->domain->runnable, e, run_link);
-}
-
-static void complete(struct transport_endpoint *e, struct transport_op *op, tarn_status status,
-                     bool settled) {
-    op->status = status;
-    op->settled = settled;
+/* It has left its queue. */
+static void complete_op(struct transport_endpoint *e, struct transport_op *op, tarn_status status,
+                        bool settled) {
     e->domain->completed++;
-    op->done(op);
+    e->outstanding--;
+    op_end(op, status, settled);
 }
 
 /* What has been framed may lie in the peer's receive buffer, to be read when it runs again, unless
  * the peer is gone. */
 static void complete_all(struct transport_endpoint *e, tarn_status status) {
     struct transport_op *op;
-    while ((op = queue_pop(&e->flight)) != NULL) complete(e, op, status, status == TARN_ECLOSED);
-    while ((op = queue_pop(&e->waiting)) != NULL) complete(e, op, status, true);
+    while ((op = STAILQ_TAKE(&e->flight, link)) != NULL)
+        complete_op(e, op, status, status == TARN_ECLOSED);
+    while ((op = STAILQ_TAKE(&e->waiting, link)) != NULL) complete_op(e, op, status, true);
 }
 
 /* The peer has closed the connection, or its process has ended: nobody reads what we sent. Anything
@@ -270,8 +245,8 @@ tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t de
     e->state = CONNECTING;
     e->deadline_boot_ms =
         deadline_boot_ms != 0 ? deadline_boot_ms : clock_boot_ms() + CONNECT_DEFAULT_MS;
-    queue_init(&e->waiting);
-    queue_init(&e->flight);
+    STAILQ_INIT(&e->waiting);
+    STAILQ_INIT(&e->flight);
     frame_hello(e);
     struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = e};
     if (epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
@@ -300,7 +275,7 @@ void tcp_endpoint_close(struct transport_endpoint **endpoint_p) {
     e->state = FAILED;
     e->fd = -1;
     complete_all(e, TARN_ECANCELED);
-    if (e->queued) TAILQ_REMOVE(&e->domain->runnable, e, run_link);
+    TAILQ_UNLINK(&e->domain->runnable, e, run_link);
     TAILQ_REMOVE(&e->domain->endpoints, e, link);
     endpoint_free(e);
 }
@@ -310,24 +285,22 @@ tarn_status tcp_submit(struct transport_endpoint *e, struct transport_op *const 
     MAGIC_CHECK(e, ENDPOINT_MAGIC);
     if (e->state == FAILED) return e->status;
     for (size_t i = 0; i < n; i++) {
-        uint64_t parts = 0;
-        for (size_t k = 0; k < ops[i]->n_parts; k++) parts += ops[i]->parts[k].sub_length;
+        uint64_t parts = op_bytes(ops[i]);
         if (parts != iov_total(ops[i]->iov, ops[i]->n_iov) || parts > TCP_PAYLOAD_MAX ||
             ops[i]->n_parts == 0 ||
             ops[i]->n_parts > (is_sealing(ops[i]) ? TCP_SEAL_PARTS_MAX : TCP_PARTS_MAX)) {
             return TARN_EINVAL;
         }
-        *state_of(ops[i]) =
-            (struct op_state){.total = parts, .local = iov_cursor(ops[i]->iov, ops[i]->n_iov)};
+        *tcp_op_of(ops[i]) =
+            (struct tcp_op){.total = parts, .local = iov_cursor(ops[i]->iov, ops[i]->n_iov)};
     }
-    if (e->state == UP && e->flight.head == NULL && e->waiting.head == NULL)
-        e->moved = 1; /* the clock starts now */
+    if (e->state == UP && e->outstanding == 0) e->moved = 1; /* the clock starts now */
     size_t i = 0;
-    for (; i < n && e->waiting.n + e->flight.n < OUTSTANDING_MAX; i++) {
-        crc_track_init(&state_of(ops[i])->crc, ops[i]);
-        queue_push(&e->waiting, ops[i]);
+    for (; i < n && e->outstanding < OUTSTANDING_MAX; i++, e->outstanding++) {
+        crc_track_init(&tcp_op_of(ops[i])->crc, ops[i]);
+        STAILQ_INSERT_TAIL(&e->waiting, ops[i], link);
     }
-    enqueue(e);
+    endpoint_enqueue(e);
     *accepted_p = i;
     return TARN_OK;
 }
@@ -335,7 +308,7 @@ tarn_status tcp_submit(struct transport_endpoint *e, struct transport_op *const 
 /* --- sending --- */
 
 static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
-    struct op_state *st = state_of(op);
+    struct tcp_op *st = tcp_op_of(op);
     struct tcp_header h = {
         .magic = TCP_MAGIC,
         .version = TCP_VERSION,
@@ -370,7 +343,7 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
 /* The payload as pieces. A value in more runs of memory than a batch has pieces goes in several
  * batches: the cursor remembers. */
 static bool frame_payload(struct transport_endpoint *e, struct transport_op *op) {
-    struct op_state *st = state_of(op);
+    struct tcp_op *st = tcp_op_of(op);
     for (struct iovec v; (v = iov_here(&st->local)).iov_len > 0;) {
         if (e->n_pieces == BATCH_PIECES_MAX) return false;
         e->pieces[e->n_pieces++] = (struct out_piece){
@@ -385,10 +358,11 @@ static bool frame_payload(struct transport_endpoint *e, struct transport_op *op)
 
 /* The operation whose payload did not fit is the last of flight, and a PUT: its cursor says so. */
 static struct transport_op *unfinished_put(struct transport_endpoint *e) {
-    if (e->flight.head == NULL) return NULL;
-    struct transport_op *last = CONTAINER_OF(e->flight.tail, struct transport_op, next);
-    return last->kind == TRANSPORT_PUT && iov_here(&state_of(last)->local).iov_len > 0 ? last
-                                                                                       : NULL;
+    if (STAILQ_EMPTY(&e->flight)) return NULL;
+    struct transport_op *last =
+        CONTAINER_OF(e->flight.stqh_last, struct transport_op, link.stqe_next);
+    bool rest = last->kind == TRANSPORT_PUT && iov_here(&tcp_op_of(last)->local).iov_len > 0;
+    return rest ? last : NULL;
 }
 
 /* Fills the next batch from the waiting operations. false: there is nothing to send. */
@@ -398,11 +372,11 @@ static bool build_batch(struct transport_endpoint *e) {
     buf_clear(&e->tx_meta);
     struct transport_op *rest = unfinished_put(e);
     if (rest != NULL && !frame_payload(e, rest)) return true;
-    while (e->waiting.head != NULL && e->tx_meta.len < BATCH_META_MAX &&
+    while (!STAILQ_EMPTY(&e->waiting) && e->tx_meta.len < BATCH_META_MAX &&
            e->n_pieces < BATCH_PIECES_MAX) {
-        struct transport_op *op = queue_pop(&e->waiting);
+        struct transport_op *op = STAILQ_TAKE(&e->waiting, link);
         frame_op(e, op);
-        queue_push(&e->flight, op);
+        STAILQ_INSERT_TAIL(&e->flight, op, link);
         if (op->kind == TRANSPORT_PUT && !frame_payload(e, op)) break;
     }
     return e->n_pieces > 0;
@@ -418,7 +392,7 @@ static void crc_up_to(struct transport_endpoint *e, unsigned piece, size_t offse
         const struct out_piece *p = &e->pieces[e->crc_piece];
         size_t end = e->crc_piece == piece ? offset : p->len;
         if (p->crc_op != NULL && end > e->crc_offset) {
-            crc_track_feed(&state_of(p->crc_op)->crc, p->crc_op, NULL, p->data + e->crc_offset,
+            crc_track_feed(&tcp_op_of(p->crc_op)->crc, p->crc_op, NULL, p->data + e->crc_offset,
                            end - e->crc_offset);
         }
         e->crc_offset = end;
@@ -491,25 +465,21 @@ static size_t send_some(struct transport_endpoint *e) {
 
 /* --- receiving --- */
 
-static tarn_status status_from_wire(uint32_t s) {
+static tarn_status tcp_wire_status(uint32_t s) {
     switch (s) {
-    case TCP_OK: return TARN_OK;
-    case GRANT_BAD_EPOCH: return TARN_ESTALE;
-    case GRANT_EXPIRED:
-    case GRANT_OVER: return TARN_EGRANT_EXPIRED;
-    case GRANT_LATER:
     case TCP_TOO_MANY: return TARN_ELIMIT;
-    case TCP_BAD_VERSION: return TARN_EPROTO;
     case TCP_GONE: return TARN_ENOTFOUND;
     case TCP_FAILED: return TARN_EIO;
-    default: return s < GRANT_VERDICTS || s == TCP_OTHER_SESSION ? TARN_EPERM : TARN_EPROTO;
+    case TCP_OTHER_SESSION: return TARN_EPERM;
+    default: return grant_verdict_status(s);
     }
 }
 
 static void finish_head(struct transport_endpoint *e, tarn_status status) {
     e->in_payload = false;
     e->reply_id++;
-    complete(e, queue_pop(&e->flight), status, true); /* a host that answered reads no more of it */
+    complete_op(e, STAILQ_TAKE(&e->flight, link), status,
+                true); /* a host that answered reads no more of it */
 }
 
 static void handle_greeting(struct transport_endpoint *e, const struct tcp_header *h,
@@ -519,7 +489,7 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
         if (text > 0)
             log_warning("A host refused us: %.*s", text,
                         (const char *)meta + sizeof(struct tcp_hello));
-        fail(e, status_from_wire(h->status), "refused");
+        fail(e, tcp_wire_status(h->status), "refused");
         return;
     }
     struct tcp_hello hello;
@@ -534,12 +504,12 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
 
 static void handle_reply(struct transport_endpoint *e, const struct tcp_header *h,
                          const uint8_t *meta) {
-    struct transport_op *op = e->flight.head;
+    struct transport_op *op = STAILQ_FIRST(&e->flight);
     if (op == NULL || h->request_id != e->reply_id) {
         fail(e, TARN_EPROTO, "a reply to nothing");
         return;
     }
-    const struct op_state *st = state_of(op);
+    const struct tcp_op *st = tcp_op_of(op);
     uint64_t expected = h->status == TCP_OK && op->kind == TRANSPORT_GET ? st->total - st->at : 0;
     bool more = (h->flags & TCP_FLAG_MORE) != 0;
     bool fits = more ? h->payload_length < expected : h->payload_length == expected;
@@ -551,7 +521,7 @@ static void handle_reply(struct transport_endpoint *e, const struct tcp_header *
     }
     if (sealed) memcpy(op->receipts, meta, h->meta_length);
     if (expected == 0) {
-        finish_head(e, status_from_wire(h->status));
+        finish_head(e, tcp_wire_status(h->status));
         return;
     }
     e->in_payload = true;
@@ -588,8 +558,8 @@ static bool take_frame(struct transport_endpoint *e) {
 
 /* got bytes have arrived at the cursor: CRC while they are in the cache, then on. */
 static void payload_arrived(struct transport_endpoint *e, uint64_t got) {
-    struct transport_op *op = e->flight.head;
-    struct op_state *st = state_of(op);
+    struct transport_op *op = STAILQ_FIRST(&e->flight);
+    struct tcp_op *st = tcp_op_of(op);
     st->at += got;
     e->payload_left -= got;
     while (got > 0) {
@@ -607,7 +577,7 @@ static void payload_arrived(struct transport_endpoint *e, uint64_t got) {
 }
 
 static void payload_from_buffer(struct transport_endpoint *e) {
-    struct iov_cursor to = state_of(e->flight.head)->local;
+    struct iov_cursor to = tcp_op_of(STAILQ_FIRST(&e->flight))->local;
     uint64_t max = min_u64(e->rx_len - e->rx_pos, e->payload_left);
     size_t taken = iov_copy_in(&to, e->rx + e->rx_pos, max);
     e->rx_pos += (uint32_t)taken;
@@ -616,10 +586,10 @@ static void payload_from_buffer(struct transport_endpoint *e) {
 
 /* Large payloads must not pass through rx, so before one only the reply's header is asked for. */
 static size_t wanted_into_rx(const struct transport_endpoint *e) {
-    const struct transport_op *head = e->flight.head;
+    struct transport_op *head = STAILQ_FIRST(&e->flight);
     size_t room = RX_BYTES - e->rx_len;
     if (head == NULL || head->kind == TRANSPORT_PUT) return room;
-    const struct op_state *st = (const struct op_state *)(const void *)head->scratch;
+    const struct tcp_op *st = tcp_op_of(head);
     uint32_t have = e->rx_len - e->rx_pos;
     if (st->total - st->at < RX_BYTES || have >= sizeof(struct tcp_header)) return room;
     return sizeof(struct tcp_header) - have;
@@ -638,9 +608,9 @@ static size_t receive_some(struct transport_endpoint *e) {
     size_t n = 1;
     bool direct = e->in_payload;
     if (direct) {
-        struct transport_op *op = e->flight.head;
+        struct transport_op *op = STAILQ_FIRST(&e->flight);
         uint64_t max = op->crcs != NULL ? CRC_CHUNK : MOVE_MAX;
-        n = iov_gather(state_of(op)->local, min_u64(e->payload_left, max), iov, CALL_IOV_MAX);
+        n = iov_gather(tcp_op_of(op)->local, min_u64(e->payload_left, max), iov, CALL_IOV_MAX);
     } else {
         memmove(e->rx, e->rx + e->rx_pos, e->rx_len - e->rx_pos);
         e->rx_len -= e->rx_pos;
@@ -696,13 +666,14 @@ static uint64_t run_endpoint(struct transport_endpoint *e, uint64_t budget) {
         spent += received + sent + CALL_COST;
         e->moved += received + sent;
     }
-    if (e->state != FAILED) enqueue(e);
+    if (e->state != FAILED) endpoint_enqueue(e);
     return spent;
 }
 
 /* How long the peer may keep the operation waiting that it owes a reply to. */
 static uint64_t stall_ms(const struct transport_endpoint *e) {
-    const struct transport_op *op = e->flight.head != NULL ? e->flight.head : e->waiting.head;
+    const struct transport_op *op =
+        STAILQ_FIRST(STAILQ_EMPTY(&e->flight) ? &e->waiting : &e->flight);
     return op != NULL && op->patience_ms != 0 ? min_u64(op->patience_ms, STALL_MS) : STALL_MS;
 }
 
@@ -711,8 +682,7 @@ static void look_at_deadlines(struct transport_domain *d) {
     struct transport_endpoint *e;
     TAILQ_FOREACH(e, &d->endpoints, link) {
         if (e->state == FAILED) continue;
-        if (e->state == UP &&
-            (e->moved > 0 || (e->flight.head == NULL && e->waiting.head == NULL))) {
+        if (e->state == UP && (e->moved > 0 || e->outstanding == 0)) {
             e->deadline_boot_ms = now + stall_ms(e);
             e->moved = 0;
         }
@@ -728,16 +698,15 @@ static void take_events(struct transport_domain *d) {
     for (int i = 0; i < n; i++) {
         struct tcp_tag *tag = events[i].data.ptr;
         if (tag->kind == TCP_TAG_NOTIFY) {
-            uint64_t ignored;
-            ssize_t got = read(d->notify_fd, &ignored, sizeof(ignored));
-            (void)got;
+            eventfd_t ignored;
+            (void)eventfd_read(d->notify_fd, &ignored);
             continue;
         }
         struct transport_endpoint *e = CONTAINER_OF(tag, struct transport_endpoint, tag);
         if (e->state == FAILED) continue;
         if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) e->readable = true;
         if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) e->writable = true;
-        enqueue(e);
+        endpoint_enqueue(e);
     }
 }
 
@@ -748,8 +717,7 @@ size_t tcp_progress(struct transport_domain *d, uint64_t budget) {
     struct transport_endpoint *e, *last = TAILQ_LAST(&d->runnable, run_queue);
     uint64_t spent = 0;
     while ((spent < budget || spent == 0) && (e = TAILQ_FIRST(&d->runnable)) != NULL) {
-        TAILQ_REMOVE(&d->runnable, e, run_link);
-        e->queued = false;
+        TAILQ_UNLINK(&d->runnable, e, run_link);
         spent += run_endpoint(e, max_u64(budget / 4, 1));
         if (e == last) break;
     }

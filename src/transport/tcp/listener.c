@@ -82,22 +82,14 @@ struct transport_listener {
     uint64_t fence_number;
 };
 
-static void wake(int fd) {
-    uint64_t one = 1;
-    ssize_t n = write(fd, &one, sizeof(one));
-    (void)n; /* full means awake already */
-}
-
 /* --- a thread's connections --- */
 
-static void enqueue(struct data_thread *t, struct tcp_conn *c) {
-    if (c->queued) return;
-    c->queued = true;
-    TAILQ_INSERT_TAIL(&t->runnable, c, run_link);
+static void conn_enqueue(struct data_thread *t, struct tcp_conn *c) {
+    if (!TAILQ_LINKED(c, run_link)) TAILQ_INSERT_TAIL(&t->runnable, c, run_link);
 }
 
 static void drop(struct data_thread *t, struct tcp_conn *c) {
-    if (c->queued) TAILQ_REMOVE(&t->runnable, c, run_link);
+    TAILQ_UNLINK(&t->runnable, c, run_link);
     TAILQ_REMOVE(&t->conns, c, link);
     int fd = c->fd;
     tcp_places_give(&t->listener->places, c);
@@ -116,8 +108,7 @@ static void take_incoming(struct data_thread *t) {
     TAILQ_CONCAT(&in, &t->incoming, link);
     pthread_mutex_unlock(&t->lock);
     struct tcp_conn *c;
-    while ((c = TAILQ_FIRST(&in)) != NULL) {
-        TAILQ_REMOVE(&in, c, link);
+    while ((c = TAILQ_TAKE(&in, link)) != NULL) {
         TAILQ_INSERT_TAIL(&t->conns, c, link);
         c->place.arrived = true;
         struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
@@ -127,7 +118,7 @@ static void take_incoming(struct data_thread *t) {
             drop(t, c);
             continue;
         }
-        enqueue(t, c);
+        conn_enqueue(t, c);
     }
 }
 
@@ -137,12 +128,11 @@ static void run_queue(struct data_thread *t, uint64_t now_ms) {
     TAILQ_CONCAT(&now, &t->runnable, run_link);
     struct tcp_conn *c;
     while ((c = TAILQ_FIRST(&now)) != NULL) {
-        TAILQ_REMOVE(&now, c, run_link);
-        c->queued = false;
+        TAILQ_UNLINK(&now, c, run_link);
         switch (
             tcp_conn_turn(c, &t->listener->gate, &t->stager, &t->counters, now_ms, TURN_BYTES)) {
         case TCP_TURN_WAIT: break;
-        case TCP_TURN_MORE: enqueue(t, c); break;
+        case TCP_TURN_MORE: conn_enqueue(t, c); break;
         case TCP_TURN_CLOSE: drop(t, c); continue;
         }
         if (c->bound && !c->place.kept) tcp_places_keep(&t->listener->places, c);
@@ -153,8 +143,7 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
     if (now_ms < t->scan_ms) return;
     t->scan_ms = now_ms + SCAN_MS;
     struct tcp_conn *c, *next;
-    for (c = TAILQ_FIRST(&t->conns); c != NULL; c = next) {
-        next = TAILQ_NEXT(c, link);
+    TAILQ_FOREACH_SAFE(c, &t->conns, link, next) {
         uint64_t limit_ms = t->listener->idle_ms;
         if (tcp_conn_holds_pieces(c) && tcp_stage_pool_short(&t->listener->staging))
             limit_ms = min_u64(limit_ms, HOLDING_MS);
@@ -171,13 +160,9 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
     }
 }
 
-static bool fence_hits(const struct transport_fence *f, const struct tcp_conn *c) {
-    switch (f->kind) {
-    case TRANSPORT_FENCE_SESSION: return c->bound && c->session == f->session;
-    case TRANSPORT_FENCE_BEFORE: return c->bound && c->epoch < f->master_epoch;
-    case TRANSPORT_FENCE_SEGMENT: return tcp_conn_sends(c, f->segment);
-    }
-    return true;
+static bool fence_hits_conn(const struct transport_fence *f, const struct tcp_conn *c) {
+    if (f->kind == TRANSPORT_FENCE_SEGMENT) return tcp_conn_sends(c, f->segment);
+    return c->bound && transport_fence_hits(f, c->session, c->epoch);
 }
 
 /* The gate refuses the fenced already, so a connection that is not bound now will not be bound to
@@ -189,14 +174,13 @@ static void carry_out_fences(struct data_thread *t) {
     for (size_t i = 0; news && i < l->n_fences; i++) {
         if (l->fences[i].number <= t->fence_done) continue;
         struct tcp_conn *c, *next;
-        for (c = TAILQ_FIRST(&t->conns); c != NULL; c = next) {
-            next = TAILQ_NEXT(c, link);
-            if (fence_hits(&l->fences[i].what, c)) drop(t, c);
+        TAILQ_FOREACH_SAFE(c, &t->conns, link, next) {
+            if (fence_hits_conn(&l->fences[i].what, c)) drop(t, c);
         }
     }
     t->fence_done = l->fence_number;
     pthread_mutex_unlock(&l->lock);
-    if (news) wake(l->domain->notify_fd);
+    if (news) (void)eventfd_write(l->domain->notify_fd, 1);
 }
 
 /* --- accepting --- */
@@ -224,7 +208,7 @@ static void hand_out(struct transport_listener *l, int fd, uint64_t peer, uint64
     pthread_mutex_lock(&t->lock);
     TAILQ_INSERT_TAIL(&t->incoming, c, link);
     pthread_mutex_unlock(&t->lock);
-    wake(t->wake_fd);
+    (void)eventfd_write(t->wake_fd, 1);
 }
 
 void tcp_turn_away(int fd, uint32_t status, const char *text) {
@@ -277,7 +261,7 @@ static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
         unsigned thread;
         switch (tcp_places_room(&l->places, peer, &thread)) {
         case TCP_ROOM_FREE: break;
-        case TCP_ROOM_MADE: wake(l->threads[thread].wake_fd); break;
+        case TCP_ROOM_MADE: (void)eventfd_write(l->threads[thread].wake_fd, 1); break;
         case TCP_ROOM_NONE:
             transport_count(&t->counters.connections_refused, 1);
             if (l->tls == NULL) tcp_turn_away(fd, TCP_TOO_MANY, "");
@@ -301,9 +285,8 @@ static void take_events(struct data_thread *t, const struct epoll_event *events,
     for (int i = 0; i < n; i++) {
         void *ptr = events[i].data.ptr;
         if (ptr == NULL) {
-            uint64_t ignored;
-            ssize_t got = read(t->wake_fd, &ignored, sizeof(ignored));
-            (void)got;
+            eventfd_t ignored;
+            (void)eventfd_read(t->wake_fd, &ignored);
         } else if (is_socket(t->listener, ptr)) {
             accept_some(t, *(int *)ptr, now_ms);
         } else {
@@ -311,13 +294,13 @@ static void take_events(struct data_thread *t, const struct epoll_event *events,
             uint32_t e = events[i].events;
             if (e & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
             if (e & (EPOLLOUT | EPOLLHUP | EPOLLERR)) c->writable = true;
-            enqueue(t, c);
+            conn_enqueue(t, c);
         }
     }
 }
 
 static void go_on(void *arg, struct tcp_stage_wait *owner) {
-    enqueue(arg, CONTAINER_OF(owner, struct tcp_conn, wait));
+    conn_enqueue(arg, CONTAINER_OF(owner, struct tcp_conn, wait));
 }
 
 static int how_long(struct data_thread *t, int staging_ms) {
@@ -378,7 +361,7 @@ static tarn_status data_thread_start(struct transport_listener *l, unsigned i) {
 static void thread_stop(struct data_thread *t) {
     if (t->listener == NULL) return; /* never begun */
     if (t->started) {
-        wake(t->wake_fd);
+        (void)eventfd_write(t->wake_fd, 1);
         pthread_join(t->thread, NULL);
     }
     TAILQ_CONCAT(&t->conns, &t->incoming, link);
@@ -515,22 +498,17 @@ uint16_t tcp_listener_port(const struct transport_listener *l) {
 
 /* --- fences --- */
 
-static bool fence_same(const struct transport_fence *a, const struct transport_fence *b) {
-    return a->kind == b->kind && a->session == b->session && a->master_epoch == b->master_epoch &&
-           a->segment == b->segment && a->ticket == b->ticket;
-}
-
 static void fence_request(struct transport_listener *l, const struct transport_fence *what) {
     ARRAY_GROW(l->fences, l->n_fences, l->cap_fences);
     l->fences[l->n_fences++] = (struct fence_request){*what, ++l->fence_number};
-    for (unsigned i = 0; i < l->n_threads; i++) wake(l->threads[i].wake_fd);
+    for (unsigned i = 0; i < l->n_threads; i++) (void)eventfd_write(l->threads[i].wake_fd, 1);
 }
 
 tarn_status tcp_listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
     MAGIC_CHECK(l, LISTENER_MAGIC);
     pthread_mutex_lock(&l->lock);
     size_t at = 0;
-    while (at < l->n_fences && !fence_same(&l->fences[at].what, fence)) at++;
+    while (at < l->n_fences && !transport_fence_same(&l->fences[at].what, fence)) at++;
     bool done = at < l->n_fences;
     if (!done) fence_request(l, fence);
     for (unsigned i = 0; done && i < l->n_threads; i++) {

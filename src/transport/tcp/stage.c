@@ -1,20 +1,14 @@
 #include "transport/tcp/stage.h"
 
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/log.h"
 
 #define RETRY_MS 2u
-
-static void wake(int fd) {
-    uint64_t one = 1;
-    ssize_t n = write(fd, &one, sizeof(one));
-    (void)n; /* full means awake already */
-}
 
 /* --- the pool --- */
 
@@ -56,7 +50,7 @@ static void promise_next(struct tcp_stage_pool *p) {
     s->queued = false;
     s->credits++;
     p->promised++;
-    wake(s->wake_fd);
+    (void)eventfd_write(s->wake_fd, 1);
 }
 
 static void get_in_line(struct tcp_stage_pool *p, struct tcp_stager *s) {
@@ -163,8 +157,7 @@ void tcp_stager_deinit(struct tcp_stager *s) {
         take_done(s, &done);
         pthread_mutex_unlock(&s->lock);
         struct tcp_piece *piece;
-        while ((piece = TAILQ_FIRST(&done)) != NULL) {
-            TAILQ_REMOVE(&done, piece, done_link);
+        while ((piece = TAILQ_TAKE(&done, done_link)) != NULL) {
             TARN_ASSERT(piece->owner == NULL);
             s->under_way--;
             piece_free(piece);
@@ -185,7 +178,7 @@ static void done(void *arg, tarn_status status) {
     pthread_mutex_lock(&s->lock);
     bool first = TAILQ_EMPTY(&s->done);
     TAILQ_INSERT_TAIL(&s->done, piece, done_link);
-    if (first) wake(s->wake_fd);
+    if (first) (void)eventfd_write(s->wake_fd, 1);
     pthread_cond_signal(&s->news);
     pthread_mutex_unlock(&s->lock);
 }
@@ -263,8 +256,7 @@ void tcp_stager_collect(struct tcp_stager *s, uint64_t now_ms,
         take_done(s, &list);
         pthread_mutex_unlock(&s->lock);
         struct tcp_piece *piece;
-        while ((piece = TAILQ_FIRST(&list)) != NULL) {
-            TAILQ_REMOVE(&list, piece, done_link);
+        while ((piece = TAILQ_TAKE(&list, done_link)) != NULL) {
             s->under_way--;
             piece->ready = true;
             if (piece->owner != NULL)

@@ -3,7 +3,6 @@
 #define TARN_TRANSPORT_TCP_TCP_H
 
 #include <netdb.h>
-#include <sys/queue.h>
 
 #include "transport/tcp/frame.h"
 #include "transport/transport.h"
