@@ -33,7 +33,7 @@ void *xrealloc(void *p, size_t size) {
 }
 
 char *xstrdup(const char *s) {
-    return xmemdup(s, strlen(s) + 1);
+    return s != NULL ? xmemdup(s, strlen(s) + 1) : NULL;
 }
 
 void *xmemdup(const void *p, size_t len) {

@@ -69,7 +69,7 @@ void u64_to_hex(uint64_t v, unsigned digits, char *out);
 void *xmalloc(size_t size);
 void *xcalloc(size_t n, size_t size);
 void *xrealloc(void *p, size_t size);
-char *xstrdup(const char *s);
+char *xstrdup(const char *s); /* NULL of NULL */
 void *xmemdup(const void *p, size_t len);
 
 /* Room for one element more in an array of cap elements that has n. */

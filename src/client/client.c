@@ -124,7 +124,7 @@ tarn_status client_connect(const char *url, const tarn_options *options, const c
     struct tarn_client *client = xcalloc(1, sizeof(*client));
     client->magic = CLIENT_MAGIC;
     client->pid = getpid();
-    client->node = node == NULL ? NULL : xstrdup(node);
+    client->node = xstrdup(node);
     init_locks(client);
     url_options_copy(&client->options, options);
     tarn_status status = url_parse(url, &client->options, &client->master);

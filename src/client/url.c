@@ -48,7 +48,7 @@ void url_options_copy(tarn_options *to, const tarn_options *from) {
         to->size = sizeof(*to);
     }
     const char **s;
-    for (size_t i = 0; (s = string_of(to, i)) != NULL; i++) *s = *s == NULL ? NULL : xstrdup(*s);
+    for (size_t i = 0; (s = string_of(to, i)) != NULL; i++) *s = xstrdup(*s);
 }
 
 void url_options_free(tarn_options *o) {

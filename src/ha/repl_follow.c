@@ -197,7 +197,7 @@ static void set_option(const char *host, uint16_t port) {
 }
 
 static void set_master(const char *host, uint16_t port) {
-    char *copy = host != NULL ? xstrdup(host) : NULL; /* it may be the old one */
+    char *copy = xstrdup(host); /* it may be the old one */
     free(replication.master_host);
     replication.master_host = copy;
     replication.master_port = port;

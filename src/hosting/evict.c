@@ -38,8 +38,7 @@ static void ask(struct hosting_far *f) {
             free(e);
             return;
         }
-        *f->evictions_tail = e;
-        f->evictions_tail = &e->next;
+        TAILQ_INSERT_TAIL(&f->evictions, e, link);
         f->n_evictions++;
     }
 }
@@ -53,9 +52,8 @@ static void told(struct tarn_host *h, const struct answer *a, void *arg, uint64_
     struct eviction *e = f->telling;
     f->telling = NULL;
     if (e == NULL) return; /* freed meanwhile */
-    bool unknown = a != NULL && a->type == ANSWER_ERROR &&
-                   strncmp(a->str, "NOSEGMENT", 9) == 0; /* then it need not know */
-    if (!unknown && !session_accepts(h, a, "NODE EVICTED")) return;
+    /* of a segment that the master does not know it need not know */
+    if (!answer_is(a, TARN_ENOSEGMENT) && !session_accepts(h, a, "NODE EVICTED")) return;
     e->told += f->telling_bytes;
     if (e->told == e->entries.len) start_waiting(f, e);
 }
@@ -83,12 +81,9 @@ static void tell(struct hosting_far *f, struct eviction *e) {
     link_send(h, l, WIRE_node_evicted, &node, told, f);
 }
 
-static void finish(struct hosting_far *f, struct eviction **at) {
-    struct eviction *e = *at;
-    *at = e->next;
-    if (e->next == NULL) f->evictions_tail = at;
+static void eviction_free(struct hosting_far *f, struct eviction *e) {
+    TAILQ_REMOVE(&f->evictions, e, link);
     f->n_evictions--;
-    tier_evicted(f->tier, e->ticket);
     buf_free(&e->entries);
     free(e);
 }
@@ -100,38 +95,30 @@ void evict_turn(struct hosting_far *f) {
     /* What is being offered must not be evicted in the same breath: the offer might come last. */
     bool may_tell =
         seg->mounted && session_joined(&h->session) && !f->offering.active && !f->offering.needed;
-    for (struct eviction **at = &f->evictions; *at != NULL;) {
-        struct eviction *e = *at;
+    struct eviction *e, *next;
+    TAILQ_FOREACH_SAFE(e, &f->evictions, link, next) {
         if (e->wait_until == 0 && (e->entries.len == 0 || seg->gone)) start_waiting(f, e);
         if (e->wait_until != 0 && now_ms() >= e->wait_until) {
-            finish(f, at);
-            continue;
-        }
-        if (e->wait_until != 0) {
+            tier_evicted(f->tier, e->ticket);
+            eviction_free(f, e);
+        } else if (e->wait_until != 0) {
             hosting_wake_at(h, e->wait_until);
         } else if (may_tell && f->telling == NULL && link_room(&h->reports) > 0) {
             tell(f, e);
         }
-        at = &e->next;
     }
 }
 
 void evict_restart(struct hosting_far *f) {
     TARN_ASSERT(f->telling == NULL);
-    for (struct eviction *e = f->evictions; e != NULL; e = e->next) {
+    struct eviction *e;
+    TAILQ_FOREACH(e, &f->evictions, link) {
         e->told = 0;
         e->wait_until = 0;
     }
 }
 
 void evict_free(struct hosting_far *f) {
-    while (f->evictions != NULL) {
-        struct eviction *e = f->evictions;
-        f->evictions = e->next;
-        buf_free(&e->entries);
-        free(e);
-    }
-    f->evictions_tail = &f->evictions;
-    f->n_evictions = 0;
+    while (!TAILQ_EMPTY(&f->evictions)) eviction_free(f, TAILQ_FIRST(&f->evictions));
     f->telling = NULL;
 }

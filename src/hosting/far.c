@@ -18,13 +18,13 @@
 #define ROOM_POLL_MS                                                                               \
     100 /* a store that waits for room looks at least so often whether it should give up */
 
-tarn_status far_init(struct hosting_far *f, struct tarn_host *h, const char *kind, const char *path,
-                     uint64_t bytes) {
-    *f = (struct hosting_far){.host = h, .kind = kind, .path = xstrdup(path), .bytes = bytes};
-    f->evictions_tail = &f->evictions;
+void far_init(struct hosting_far *f, struct tarn_host *h, struct hosted *segment, const char *path,
+              uint64_t bytes) {
+    *f = (struct hosting_far){.host = h, .segment = segment, .path = xstrdup(path), .bytes = bytes};
+    segment->far = f;
+    TAILQ_INIT(&f->evictions);
     pthread_mutex_init(&f->room_mutex, NULL);
     thread_cond_init(&f->room);
-    return hosting_crew_start(h, &f->stores, "tarn-store", 1);
 }
 
 void far_stop(struct hosting_far *f) {
@@ -55,7 +55,7 @@ tarn_status far_open(struct hosting_far *f, const uint8_t cluster[16], const cha
         .create = f->create,
         .direct = true,
     };
-    tarn_status status = tier_open(f->kind, &config, &f->tier, why_p);
+    tarn_status status = tier_open(hosted_tiers[f->segment->kind], &config, &f->tier, why_p);
     if (status == TARN_EBUSY) status = TARN_EIO; /* to our callers that is a name that is taken */
     /* What was stored last before our former life ended, the master may never have heard of. */
     f->offering.needed = status == TARN_OK;

@@ -161,15 +161,17 @@ static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) 
                : fail(status, "cannot set up the data port: %s", tarn_status_text(status));
 }
 
+const char *const hosted_tiers[] = {
+    [HOSTED_MEMORY] = "memory", [HOSTED_SSD] = "ssd", [HOSTED_FILE] = "file"};
+
 static struct hosted *new_segment(struct tarn_host *h, enum hosted_kind kind) {
-    static const char *const suffix[] = {[HOSTED_SSD] = "ssd", [HOSTED_FILE] = "file"};
-    struct hosted *s = &h->segments[h->n_segments];
+    struct hosted *s = &h->segments[h->n_segments++];
     *s = (struct hosted){.kind = kind};
     static_assert(NODE_NAME_MAX + 8 < SEGMENT_NAME_MAX, "names of segments fit");
     if (kind == HOSTED_MEMORY) {
-        snprintf(s->name, sizeof(s->name), "%s.%u", h->name, h->n_segments);
+        snprintf(s->name, sizeof(s->name), "%s.%u", h->name, h->n_segments - 1);
     } else {
-        snprintf(s->name, sizeof(s->name), "%s.%s", h->name, suffix[kind]);
+        snprintf(s->name, sizeof(s->name), "%s.%s", h->name, hosted_tiers[kind]);
     }
     return s;
 }
@@ -196,45 +198,43 @@ static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) 
         if (status != TARN_OK)
             return fail(status, "segment %s of %llu bytes cannot be set up: %s", s->name,
                         (unsigned long long)s->size, s->size == 0 ? "it has no page" : why);
-        h->n_segments++;
     }
     return TARN_OK;
 }
 
+static tarn_status far_add(struct tarn_host *h, enum hosted_kind kind, const char *path,
+                           uint64_t bytes, int create, struct hosting_far **far_p) {
+    struct hosting_far *f = *far_p = &h->fars[h->n_fars++];
+    far_init(f, h, new_segment(h, kind), path, bytes);
+    f->create = create != 0;
+    return hosting_crew_start(h, &f->stores, "tarn-store", 1);
+}
+
 static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
-    if (o->ssd_path == NULL) return TARN_OK;
-    struct hosted *s = new_segment(h, HOSTED_SSD);
-    struct hosting_far *f = &h->fars[h->n_fars++];
+    struct hosting_far *f;
     const char *why = "";
-    tarn_status status = far_init(f, h, "ssd", o->ssd_path, o->ssd_bytes);
-    f->segment = s;
-    s->far = f;
-    f->create = o->ssd_create != 0;
+    if (o->ssd_path == NULL) return TARN_OK;
+    tarn_status status = far_add(h, HOSTED_SSD, o->ssd_path, o->ssd_bytes, o->ssd_create, &f);
     if (status != TARN_OK) return status;
     status = far_open(f, NULL, &why);
     if (status != TARN_OK)
         return fail(status, "the ssd tier at %s cannot be opened: %s", o->ssd_path, why);
     struct host_reader reader = {.arg = f, .read = far_read};
+    struct hosted *s = f->segment;
     s->size = tier_get_info(f->tier)->size;
     status = host_reader_open(h->host, s->size, &reader, &s->slot);
-    if (status != TARN_OK)
-        return fail(status, "the ssd tier cannot be served: %s", tarn_status_text(status));
-    h->n_segments++;
-    return TARN_OK;
+    return status == TARN_OK
+               ? TARN_OK
+               : fail(status, "the ssd tier cannot be served: %s", tarn_status_text(status));
 }
 
 /* Opened once the cluster's id is known. */
 static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
+    struct hosting_far *f;
     if (o->file_path == NULL) return TARN_OK;
-    struct hosted *s = new_segment(h, HOSTED_FILE);
-    struct hosting_far *f = &h->fars[h->n_fars++];
-    tarn_status status = far_init(f, h, "file", o->file_path, o->file_bytes);
-    f->segment = s;
-    s->far = f;
-    s->size = o->file_bytes;
+    tarn_status status = far_add(h, HOSTED_FILE, o->file_path, o->file_bytes, o->file_create, &f);
+    f->segment->size = o->file_bytes;
     f->mode = o->file_mode;
-    f->create = o->file_create != 0;
-    h->n_segments++;
     return status;
 }
 
@@ -258,7 +258,8 @@ static void init_shared(struct tarn_host *h) {
     pthread_mutex_init(&h->reader_mutex, NULL);
     thread_cond_init(&h->changed);
     TAILQ_INIT(&h->posted);
-    h->done_tail = &h->done_tasks;
+    TAILQ_INIT(&h->done_tasks);
+    TAILQ_INIT(&h->done_told);
     link_init(&h->beats);
     link_init(&h->reports);
     rng_seed(&h->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)h);
@@ -399,7 +400,7 @@ tarn_status tarn_host_open(const char *url, const tarn_options *options,
 
 /* --- while it runs --- */
 
-static tarn_status usable(const struct tarn_host *h) {
+tarn_status hosting_usable(const struct tarn_host *h) {
     if (h == NULL || h->magic != HOSTING_MAGIC)
         return fail(TARN_EINVAL, "this is not an open tarn_host");
     if (h->pid != getpid())
@@ -408,7 +409,7 @@ static tarn_status usable(const struct tarn_host *h) {
 }
 
 tarn_status tarn_host_get_info(tarn_host *h, tarn_host_info *info) {
-    tarn_status status = usable(h);
+    tarn_status status = hosting_usable(h);
     if (status != TARN_OK) return status;
     if (info == NULL || info->size == 0) return fail(TARN_EINVAL, "info->size must be set");
     pthread_mutex_lock(&h->mutex);
@@ -425,7 +426,7 @@ tarn_status tarn_host_get_info(tarn_host *h, tarn_host_info *info) {
 }
 
 tarn_status tarn_host_wait(tarn_host *h, uint64_t timeout_ms) {
-    tarn_status status = usable(h);
+    tarn_status status = hosting_usable(h);
     if (status != TARN_OK) return status;
     uint64_t until = add_sat(clock_mono_ms(), timeout_ms), now;
     pthread_mutex_lock(&h->mutex);
@@ -437,7 +438,7 @@ tarn_status tarn_host_wait(tarn_host *h, uint64_t timeout_ms) {
 }
 
 tarn_status tarn_host_drain(tarn_host *h) {
-    tarn_status status = usable(h);
+    tarn_status status = hosting_usable(h);
     if (status != TARN_OK) return status;
     pthread_mutex_lock(&h->mutex);
     h->drain_wanted = true;

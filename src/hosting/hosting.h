@@ -141,7 +141,7 @@ void look_start(struct tarn_host *h, const char *host, const char *port);
 /* --- far.c, evict.c, offer.c: slow tiers --- */
 
 struct eviction { /* a part of the tier that is to go */
-    struct eviction *next;
+    TAILQ_ENTRY(eviction) link;
     uint64_t ticket;
     struct buf entries; /* version, key length, key */
     size_t n;
@@ -162,7 +162,6 @@ struct offering { /* of what is on disk, after a mount that kept nothing */
 struct hosting_far {
     struct tarn_host *host;
     struct hosted *segment;
-    const char *kind; /* "ssd", "file" */
     char *path;
     uint64_t bytes;
     unsigned mode;     /* of the files of a file tier */
@@ -178,7 +177,7 @@ struct hosting_far {
     uint64_t puts_ended; /* under room_mutex */
     struct offering offering;
     struct buf orphans; /* entries whose DONE was never answered: offered at the next chance */
-    struct eviction *evictions, **evictions_tail;
+    TAILQ_HEAD(, eviction) evictions;
     size_t n_evictions;
     struct eviction *telling; /* NODE EVICTED about it is under way, */
     size_t telling_bytes;     /* for so many bytes of its entries */
@@ -188,8 +187,8 @@ struct hosting_far {
 static inline struct tier *far_tier(const struct hosting_far *f) {
     return f->opening ? NULL : f->tier;
 }
-tarn_status far_init(struct hosting_far *f, struct tarn_host *h, const char *kind, const char *path,
-                     uint64_t bytes);
+void far_init(struct hosting_far *f, struct tarn_host *h, struct hosted *segment, const char *path,
+              uint64_t bytes);
 /* Blocks; from tarn_host_open or a job. */
 tarn_status far_open(struct hosting_far *f, const uint8_t cluster[16], const char **why_p);
 /* No store reads memory any more afterwards. */
@@ -219,7 +218,6 @@ void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t);
 enum task_kind { TASK_COPY, TASK_STORE };
 struct hosting_task {
     struct hosting_job job;
-    struct hosting_task *next; /* in tarn_host.done_tasks */
     enum task_kind kind;
     struct tarn_host *host;
     uint64_t id, generation; /* generation: the session it was given in */
@@ -242,7 +240,8 @@ void work_item(struct tarn_host *h, const struct answer *item);
 /* The task has ended (any status): NODE DONE, or, of an earlier session, whatever is right then.
  * Takes it. */
 void task_done(struct tarn_host *h, struct hosting_task *t);
-void task_free(struct hosting_task *t);
+/* Those with this id that have not begun; NULL: all. */
+void tasks_cancel(struct tarn_host *h, const uint64_t *id);
 /* DONE and FENCED that wait for room. */
 void reports_turn(struct tarn_host *h);
 /* The session is over: what was to be reported will not be. */
@@ -298,6 +297,9 @@ void session_fail(struct tarn_host *h, tarn_status status, const char *fmt, ...)
 /* true: a is an answer that is no error. Else it has been seen to: -STALE and all other errors
  * break the session. */
 bool session_accepts(struct tarn_host *h, const struct answer *a, const char *what);
+static inline bool answer_is(const struct answer *a, tarn_status status) {
+    return a != NULL && a->type == ANSWER_ERROR && answer_error_status(a->str) == status;
+}
 /* false: the control thread may end. */
 bool session_turn(struct tarn_host *h);
 void session_dialled(struct tarn_host *h, tarn_status status, const char *why, struct ctl ctl[2]);
@@ -353,6 +355,7 @@ void hosting_tls_close(struct tarn_host *h);
 /* --- hosting.c, loop.c --- */
 
 enum hosted_kind { HOSTED_MEMORY, HOSTED_SSD, HOSTED_FILE };
+extern const char *const hosted_tiers[]; /* what the master calls them */
 struct hosted {
     char name[SEGMENT_NAME_MAX + 1];
     enum hosted_kind kind;
@@ -402,9 +405,9 @@ struct tarn_host {
     uint64_t next_wake_ms; /* lowered by whoever has something to do later */
     uint64_t n_tasks;      /* given and not yet freed */
     uint64_t copies_out, stores_out;
-    struct hosting_task *done_tasks, **done_tail; /* to be reported */
-    bool done_in_flight;
-    uint64_t *fenced; /* sessions to be reported */
+    struct crew_jobs done_tasks; /* to be reported */
+    struct crew_jobs done_told;  /* NODE DONE about them is under way */
+    uint64_t *fenced;            /* sessions to be reported */
     size_t n_fenced, cap_fenced;
     struct node_figures figures; /* counters; the rest is filled in when they are told */
     /* shared with the copies' threads */
@@ -429,6 +432,8 @@ static inline void hosting_wake_at(struct tarn_host *h, uint64_t ms) {
     if (ms < h->next_wake_ms) h->next_wake_ms = ms;
 }
 struct hosted *hosting_segment(struct tarn_host *h, uint64_t id);
+/* What callers must have. */
+tarn_status hosting_usable(const struct tarn_host *h);
 /* The first join has ended. false: that is long ago. */
 bool hosting_opened(struct tarn_host *h, tarn_status status);
 /* Names an own piece of memory, checked; false: no such bytes here. */

@@ -68,8 +68,7 @@ void keys_changed(void *arg, unsigned slot) {
 static void answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
     const struct hosted *seg = arg;
     /* On its way out; or the master has no room for keys, and there is tcp. */
-    if (a != NULL && a->type == ANSWER_ERROR &&
-        (strncmp(a->str, "NOSEGMENT", 9) == 0 || strncmp(a->str, "LIMIT", 5) == 0)) {
+    if (answer_is(a, TARN_ENOSEGMENT) || answer_is(a, TARN_ELIMIT)) {
         log_warning("Segment %s: the master does not pass its keys on: %s", seg->name, a->str);
         return;
     }

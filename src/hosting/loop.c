@@ -58,8 +58,7 @@ void hosting_run_posted(struct tarn_host *h) {
     pthread_mutex_lock(&h->mutex);
     TAILQ_CONCAT(&posted, &h->posted, link);
     pthread_mutex_unlock(&h->mutex);
-    while ((job = TAILQ_FIRST(&posted)) != NULL) {
-        TAILQ_REMOVE(&posted, job, link);
+    while ((job = TAILQ_TAKE(&posted, link)) != NULL) {
         struct hosting_job *j = CONTAINER_OF(job, struct hosting_job, crew);
         j->done(h, j);
     }

@@ -127,11 +127,9 @@ void mount_turn(struct tarn_host *h) {
 }
 
 static void mount(struct tarn_host *h, struct hosted *seg) {
-    static const char *const tiers[] = {
-        [HOSTED_MEMORY] = "memory", [HOSTED_SSD] = "ssd", [HOSTED_FILE] = "file"};
     struct hosting_link *l = &h->reports;
     const struct tier_info *tier = seg->far != NULL ? tier_get_info(seg->far->tier) : NULL;
-    struct host_segment_info info = {.backing = tiers[seg->kind], .numa_node = -1};
+    struct host_segment_info info = {.backing = hosted_tiers[seg->kind], .numa_node = -1};
     char content[2 * TIER_CONTENT_SIZE + 1];
     static_assert(sizeof(info.content) == TIER_CONTENT_SIZE, "one size of content id");
     if (tier == NULL) TARN_ASSERT(host_slot_get(h->host, seg->slot, &info));

@@ -119,8 +119,7 @@ static void answered(struct tarn_host *h, const struct answer *a, void *arg, uin
     struct offering *o = &f->offering;
     o->in_flight = false;
     if (!o->active) return;
-    if (a != NULL && a->type == ANSWER_ERROR &&
-        strncmp(a->str, "NOSEGMENT", 9) == 0) { /* on its way out */
+    if (answer_is(a, TARN_ENOSEGMENT)) { /* on its way out */
         finish(f);
         return;
     }

@@ -95,11 +95,8 @@ static void drop(struct tarn_host *h) {
     s->beating = s->asking_up = s->drain_sent = s->leave_sent = false;
     s->mounting = 0;
     if (s->phase == PHASE_LEFT) return;
-    crew_cancel(&h->copies, NULL, NULL);
-    for (unsigned i = 0; i < h->n_fars; i++) {
-        if (!h->fars[i].opening) crew_cancel(&h->fars[i].stores, NULL, NULL);
-        offer_stop(&h->fars[i]);
-    }
+    tasks_cancel(h, NULL);
+    for (unsigned i = 0; i < h->n_fars; i++) offer_stop(&h->fars[i]);
     reports_forget(h);
     keys_forget(h);
     for (unsigned i = 0; i < h->n_segments; i++) h->segments[i].mounted = false;
@@ -135,10 +132,11 @@ static void open_tiers(struct tarn_host *h) {
 void session_far_opened(struct tarn_host *h, struct hosting_far *f, tarn_status status,
                         const char *why) {
     struct hosting_session *s = &h->session;
+    const char *tier = hosted_tiers[f->segment->kind];
     if (status != TARN_OK) {
-        log_warning("The %s tier at %s cannot be used: %s", f->kind, f->path, why);
+        log_warning("The %s tier at %s cannot be used: %s", tier, f->path, why);
         if (status != TARN_ECANCELED)
-            hosting_opened(h, fail(status, "the %s tier at %s: %s", f->kind, f->path, why));
+            hosting_opened(h, fail(status, "the %s tier at %s: %s", tier, f->path, why));
     }
     TARN_ASSERT(s->opening > 0);
     if (--s->opening == 0 && s->phase == PHASE_OPENING) open_tiers(h);
@@ -269,7 +267,7 @@ void session_dialled(struct tarn_host *h, tarn_status status, const char *why, s
 static void up(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
     struct hosting_session *s = &h->session;
     s->asking_up = false;
-    if (a != NULL && a->type == ANSWER_ERROR && answer_error_status(a->str) == TARN_ELATER) {
+    if (answer_is(a, TARN_ELATER)) {
         s->next_up_ms = now_ms() + answer_later_ms(a); /* fences are still to be confirmed */
         if (now_ms() < s->patient_until) return;
         s->patient_until = patience(s);
@@ -377,11 +375,8 @@ void session_left(struct tarn_host *h) {
         seg->mounted = false;
         seg->gone = true;
     }
-    crew_cancel(&h->copies, NULL, NULL);
-    for (unsigned i = 0; i < h->n_fars; i++) {
-        if (!h->fars[i].opening) crew_cancel(&h->fars[i].stores, NULL, NULL);
-        offer_stop(&h->fars[i]);
-    }
+    tasks_cancel(h, NULL);
+    for (unsigned i = 0; i < h->n_fars; i++) offer_stop(&h->fars[i]);
     reports_forget(h);
     hosting_opened(h, fail(TARN_ECLOSED, "the master let the node go at once"));
 }

@@ -58,7 +58,7 @@ static void tell_far(struct figures_told *t, struct hosting_far *f) {
     struct tier_stats s;
     if (far_tier(f) == NULL) return;
     tier_get_stats(f->tier, &s);
-    snprintf(prefix, sizeof(prefix), "%s-", f->kind);
+    snprintf(prefix, sizeof(prefix), "%s-", hosted_tiers[f->segment->kind]);
     t->prefix = prefix;
     f->figures.offering = f->offering.active;
     FIGURES(&t->walk, tier_figures, s, size, queued_bytes);

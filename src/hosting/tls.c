@@ -2,7 +2,6 @@
  * serves. */
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -34,10 +33,6 @@ static tarn_status read_data(const struct tarn_host *h, struct tls_context **con
     return *context_p != NULL ? TARN_OK : fail(TARN_EINVAL, "TLS of the data port: %s", why);
 }
 
-static const char *kept(const char *s) {
-    return s == NULL ? NULL : xstrdup(s);
-}
-
 /* What is not said is as for the connection to the master: a node has one certificate, usually. */
 tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o) {
     const tarn_options *url = &h->options;
@@ -53,10 +48,10 @@ tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o) {
             "tls_data needs a URL that begins with tarns://: grants would go in plain text");
     tarn_status status = parse_auth(o->tls_auth_clients, &t->auth);
     if (status != TARN_OK) return status;
-    t->cert_file = kept(own ? o->tls_cert_file : url->tls_cert_file);
-    t->key_file = kept(own ? o->tls_key_file : url->tls_key_file);
-    t->ca_file = kept(trusts ? o->tls_ca_file : url->tls_ca_file);
-    t->ca_dir = kept(trusts ? o->tls_ca_dir : url->tls_ca_dir);
+    t->cert_file = xstrdup(own ? o->tls_cert_file : url->tls_cert_file);
+    t->key_file = xstrdup(own ? o->tls_key_file : url->tls_key_file);
+    t->ca_file = xstrdup(trusts ? o->tls_ca_file : url->tls_ca_file);
+    t->ca_dir = xstrdup(trusts ? o->tls_ca_dir : url->tls_ca_dir);
     status = read_data(h, &h->data_tls);
     if (status == TARN_OK)
         h->data_tls_of = (struct transport_tls){.arg = h, .context = data_context};
@@ -94,12 +89,9 @@ static void swap_own(struct tarn_host *h, struct tls_context *fresh) {
 
 tarn_status tarn_host_reload_tls(tarn_host *h) {
     struct tls_context *own = NULL, *data = NULL;
-    if (h == NULL || h->magic != HOSTING_MAGIC)
-        return fail(TARN_EINVAL, "this is not an open tarn_host");
-    if (h->pid != getpid())
-        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
-    if (!h->master.secure.on) return TARN_OK;
-    tarn_status status = secure_read(&h->options, &own);
+    tarn_status status = hosting_usable(h);
+    if (status != TARN_OK || !h->master.secure.on) return status;
+    status = secure_read(&h->options, &own);
     if (status == TARN_OK) status = check_time(own, h->options.tls_cert_file);
     if (status == TARN_OK && h->data_tls_of.context != NULL) status = read_data(h, &data);
     if (status == TARN_OK && data != NULL) status = check_time(data, h->data_tls_files.cert_file);

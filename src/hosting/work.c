@@ -14,18 +14,14 @@
 #include "client/placement.h"
 #include "hosting/hosting.h"
 
-void task_free(struct hosting_task *t) {
-    free(t->key);
-    free(t->crcs);
-    free(t);
-}
-
 /* --- tasks --- */
 
 static void release(struct tarn_host *h, struct hosting_task *t) {
     TARN_ASSERT(h->n_tasks > 0);
     h->n_tasks--;
-    task_free(t);
+    free(t->key);
+    free(t->crcs);
+    free(t);
 }
 
 /* The master will not hear of this one. What is on disk may be known to it or not: offering it
@@ -47,9 +43,7 @@ void task_done(struct tarn_host *h, struct hosting_task *t) {
         abandon(h, t);
         return;
     }
-    t->next = NULL;
-    *h->done_tail = t;
-    h->done_tail = &t->next;
+    TAILQ_INSERT_TAIL(&h->done_tasks, &t->job.crew, link);
 }
 
 static struct hosting_task *new_task(struct tarn_host *h, enum task_kind kind,
@@ -181,12 +175,17 @@ static bool has_id(const struct crew_job *job, const void *arg) {
     return CONTAINER_OF(job, const struct hosting_task, job.crew)->id == *(const uint64_t *)arg;
 }
 
+void tasks_cancel(struct tarn_host *h, const uint64_t *id) {
+    bool (*match)(const struct crew_job *job, const void *arg) = id != NULL ? has_id : NULL;
+    crew_cancel(&h->copies, match, id);
+    for (unsigned i = 0; i < h->n_fars; i++) {
+        if (!h->fars[i].opening) crew_cancel(&h->fars[i].stores, match, id);
+    }
+}
+
 static void item_cancel(struct tarn_host *h, const struct answer *item) {
     uint64_t id;
-    if (!answer_u64(answer_at(item, 1), &id) || crew_cancel(&h->copies, has_id, &id) > 0) return;
-    for (unsigned i = 0; i < h->n_fars; i++) {
-        if (!h->fars[i].opening) crew_cancel(&h->fars[i].stores, has_id, &id);
-    }
+    if (answer_u64(answer_at(item, 1), &id)) tasks_cancel(h, &id);
 }
 
 void work_item(struct tarn_host *h, const struct answer *item) {
@@ -208,18 +207,16 @@ void work_item(struct tarn_host *h, const struct answer *item) {
 
 /* --- reports --- */
 
-struct batch {
-    struct hosting_task *task[DONE_BATCH];
-    size_t n;
-};
+static struct hosting_task *task_take(struct crew_jobs *list) {
+    struct crew_job *job = TAILQ_TAKE(list, link);
+    return job != NULL ? CONTAINER_OF(job, struct hosting_task, job.crew) : NULL;
+}
 
 static void done_answered(struct tarn_host *h, const struct answer *a, void *arg,
                           uint64_t sent_ms) {
-    struct batch *b = arg;
-    h->done_in_flight = false;
+    struct hosting_task *t;
     bool ok = session_accepts(h, a, "NODE DONE");
-    for (size_t i = 0; i < b->n; i++) {
-        struct hosting_task *t = b->task[i];
+    for (size_t i = 0; (t = task_take(&h->done_told)) != NULL; i++) {
         const struct answer *one = ok ? answer_at(a, i) : NULL;
         if (one == NULL || one->type != ANSWER_INTEGER) {
             abandon(h, t);
@@ -231,31 +228,23 @@ static void done_answered(struct tarn_host *h, const struct answer *a, void *arg
             tier_drop(t->far->tier, t->offset, t->version);
         release(h, t);
     }
-    free(b);
 }
 
 static void send_done(struct tarn_host *h) {
-    struct batch *b = xcalloc(1, sizeof(*b));
-    while (b->n < DONE_BATCH && h->done_tasks != NULL) {
-        struct hosting_task *t = h->done_tasks;
-        h->done_tasks = t->next;
-        b->task[b->n++] = t;
-    }
-    if (h->done_tasks == NULL) h->done_tail = &h->done_tasks;
     struct hosting_link *l = &h->reports;
     struct wire_node node = link_node(h, l);
     struct ctl_request *r = &l->request;
-    node.keys = (struct wire_list){request_next(r), (uint32_t)b->n};
-    for (size_t i = 0; i < b->n; i++) {
-        const struct hosting_task *t = b->task[i];
+    struct hosting_task *t;
+    node.keys.at = request_next(r);
+    for (; node.keys.n < DONE_BATCH && (t = task_take(&h->done_tasks)) != NULL; node.keys.n++) {
         bool stored = t->kind == TASK_STORE && t->status == TARN_OK;
         request_number(r, (int64_t)t->id);
         request_number(r, t->status);
         request_number(r, stored ? (int64_t)t->offset : 0);
         request_number(r, stored && !t->check ? (int64_t)t->crc : -1);
+        TAILQ_INSERT_TAIL(&h->done_told, &t->job.crew, link);
     }
-    h->done_in_flight = true;
-    link_send(h, l, WIRE_node_done, &node, done_answered, b);
+    link_send(h, l, WIRE_node_done, &node, done_answered, NULL);
 }
 
 static void fenced_answered(struct tarn_host *h, const struct answer *a, void *arg,
@@ -271,17 +260,13 @@ void reports_turn(struct tarn_host *h) {
         node.session = h->fenced[--h->n_fenced];
         link_send(h, l, WIRE_node_fenced, &node, fenced_answered, NULL);
     }
-    if (session_joined(&h->session) && h->done_tasks != NULL && !h->done_in_flight &&
+    if (session_joined(&h->session) && !TAILQ_EMPTY(&h->done_tasks) && TAILQ_EMPTY(&h->done_told) &&
         link_room(l) > 0)
         send_done(h);
 }
 
 void reports_forget(struct tarn_host *h) {
     h->n_fenced = 0; /* a master that waits for them says so again */
-    while (h->done_tasks != NULL) {
-        struct hosting_task *t = h->done_tasks;
-        h->done_tasks = t->next;
-        abandon(h, t);
-    }
-    h->done_tail = &h->done_tasks;
+    struct hosting_task *t;
+    while ((t = task_take(&h->done_tasks)) != NULL) abandon(h, t);
 }

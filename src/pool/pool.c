@@ -195,7 +195,7 @@ tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, co
     struct pool *p = xcalloc(1, sizeof(*p));
     p->magic = POOL_MAGIC;
     p->config = *config;
-    p->config.name = config->name != NULL ? xstrdup(config->name) : NULL;
+    p->config.name = xstrdup(config->name);
     p->config.path = config->path != NULL && config->path[0] != '\0' ? xstrdup(config->path) : NULL;
     p->backing = (struct pool_backing){.fd = -1, .fd_read = -1, .lock_fd = -1};
     s = pool_backing_open(&p->config, NULL, 0, false, &p->backing, why_p);

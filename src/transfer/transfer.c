@@ -56,10 +56,6 @@ bool transfer_cond_wait(struct tarn_transfer *t, pthread_cond_t *cond, uint64_t 
 
 /* --- options --- */
 
-static char *copy_string(const char *s) {
-    return s != NULL ? xstrdup(s) : NULL;
-}
-
 /* A caller built against an older header has a smaller struct. */
 static void copy_options(tarn_transfer_options *to, const tarn_transfer_options *from) {
     tarn_transfer_options_init(to);
@@ -67,11 +63,11 @@ static void copy_options(tarn_transfer_options *to, const tarn_transfer_options 
     to->size = sizeof(*to);
     const char **strings[] = {&to->name,      &to->master,      &to->announce,  &to->secret,
                               &to->transport, &to->module_path, &to->shm_socket};
-    for (size_t i = 0; i < ARRAY_LEN(strings); i++) *strings[i] = copy_string(*strings[i]);
+    for (size_t i = 0; i < ARRAY_LEN(strings); i++) *strings[i] = xstrdup(*strings[i]);
     if (to->bind == NULL) to->binds = 0;
     to->binds = min_u64(to->binds, TRANSFER_BINDS_MAX + 1);
     const char **bind = xcalloc(to->binds + 1, sizeof(*bind));
-    for (size_t i = 0; i < to->binds; i++) bind[i] = copy_string(to->bind[i]);
+    for (size_t i = 0; i < to->binds; i++) bind[i] = xstrdup(to->bind[i]);
     to->bind = bind;
 }
 
