@@ -185,6 +185,8 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
         } else if ((p->ops->flags & TRANSPORT_MAP) != 0) {
             sum.shm_peers += s.connections;
             sum.shm_attaches += s.attaches_total;
+        } else {
+            sum.module_peers += s.connections;
         }
         sum.connections_refused += s.connections_refused;
         sum.connections_new += s.connections_new;
@@ -196,6 +198,7 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
         sum.bad_frames += s.bad_frames;
         sum.timeouts += s.timeouts;
         sum.staged_reads += s.staged_reads;
+        sum.staged_bytes += s.staged_bytes;
         sum.staged_failures += s.staged_failures;
         sum.staging_used += s.staging_used;
         sum.staging_waits += s.staging_waits;

@@ -197,7 +197,9 @@ void host_poll(struct host *h);
 
 struct host_stats {
     HOST_FIGURES(HOST_FIGURE_MEMBER, HOST_FIGURE_MEMBER, HOST_FIGURE_MEMBER)
+    uint64_t module_peers;            /* by transports of modules */
     uint64_t refused[GRANT_VERDICTS]; /* by verdict */
+    uint64_t staged_bytes;
 };
 extern const struct figure host_figures[], host_node_figures[]; /* as in INFO, as a node tells */
 void host_get_stats(const struct host *h, struct host_stats *stats_p);
