@@ -190,6 +190,7 @@ static const char *type_name(const struct wire_arg *a) {
     switch (a->kind) {
     case WIRE_KEY: return "key";
     case WIRE_NUMBER:
+    case WIRE_UNSIGNED:
     case WIRE_SIZE:
     case WIRE_BITS: return strncmp(a->name, "unix-time", 9) == 0 ? "unix-time" : "integer";
     case WIRE_RATIO: return "double";

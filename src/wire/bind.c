@@ -18,8 +18,7 @@ struct binding {
     size_t argc, at;
     const struct wire_limits *limits;
     char *options, *error;
-    size_t blocks;           /* of the first block: so many words have lists beside it */
-    uint8_t given[ARGS_MAX]; /* by argument: 0, or of ONEOF without a token which, or 1 */
+    size_t blocks; /* of the first block: so many words have lists beside it */
 };
 
 static bool refuse(struct binding *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -41,6 +40,15 @@ static bool of_redis(const struct binding *b) {
     return b->cmd != NULL && strcmp(b->cmd->group, "pool") != 0;
 }
 
+/* The text of a declaration, where * stands for the word at fault. */
+static bool refuse_as(struct binding *b, const char *text, size_t at) {
+    struct span word = b->argv[at];
+    const char *star = strchr(text, '*');
+    if (star == NULL || word.data == NULL) return refuse(b, "%s", text);
+    return refuse(b, "%.*s%.*s%s", (int)(star - text), text,
+                  (int)(word.len < SHOWN_MAX ? word.len : SHOWN_MAX), word.data, star + 1);
+}
+
 static bool refuse_syntax(struct binding *b, const char *name, const char *what) {
     return of_redis(b) ? refuse(b, "syntax error") : refuse(b, "%s %s", name, what);
 }
@@ -53,7 +61,9 @@ static const char *shown_name(const struct wire_arg *a) {
 static void member_set(struct binding *b, const struct wire_arg *a, uint64_t value) {
     char *member = b->options + a->offset;
     uint32_t half = (uint32_t)value;
-    if (a->size == sizeof(value))
+    if (a->kind == WIRE_FLAG && a->max != 0)
+        *(uint32_t *)member |= (uint32_t)a->max;
+    else if (a->size == sizeof(value))
         memcpy(member, &value, sizeof(value));
     else if (a->size == sizeof(half))
         memcpy(member, &half, sizeof(half));
@@ -77,15 +87,17 @@ static bool many_add(struct binding *b, const struct wire_arg *a, size_t at) {
 
 static bool number_bind(struct binding *b, const struct wire_arg *a, int64_t *value_p) {
     struct span s = b->argv[b->at];
+    bool any = a->min == 0 && a->max == 0;
     uint64_t max = a->max == WIRE_MAX_BATCH  ? b->limits->batch
                    : a->max == WIRE_MAX_WAIT ? b->limits->wait_ms
                                              : (uint64_t)a->max;
-    if (span_to_i64(s, value_p) && *value_p >= a->min &&
-        (*value_p < 0 || (uint64_t)*value_p <= max)) {
+    if (span_to_i64(s, value_p) &&
+        (any || (*value_p >= a->min && (*value_p < 0 || (uint64_t)*value_p <= max)))) {
         b->at++;
         return true;
     }
     if (of_redis(b)) return refuse(b, "value is not an integer or out of range");
+    if (any) return refuse(b, "%s must be a number", shown_name(a));
     if (a->min < 0)
         return refuse(b, "%s must be -1 or a number from 0 to %" PRIu64, shown_name(a), max);
     return refuse(b, "%s must be a number from %" PRId64 " to %" PRIu64, shown_name(a), a->min,
@@ -109,9 +121,14 @@ static bool is_hex(struct span s) {
     return true;
 }
 
+/* Redis' look-ups of keys that cannot be there are misses like others. */
+static bool key_must_fit(const struct binding *b, const struct wire_arg *a) {
+    return !of_redis(b) || a->keys & KEY_OW || (b->cmd->flags & CMD_DENYOOM && !(a->keys & KEY_RO));
+}
+
 static bool word_bind(struct binding *b, const struct wire_arg *a) {
     struct span s = b->argv[b->at];
-    if (a->kind == WIRE_KEY && s.len - 1 >= WIRE_KEY_MAX)
+    if (a->kind == WIRE_KEY && s.len - 1 >= WIRE_KEY_MAX && key_must_fit(b, a))
         return refuse(b, "key must be 1 to %u bytes", WIRE_KEY_MAX);
     double ratio;
     if (a->kind == WIRE_RATIO && !wire_ratio(s, &ratio))
@@ -139,7 +156,7 @@ static bool row_bind(struct binding *b, const struct wire_arg *a, size_t n) {
         b->at += n;
         return true;
     }
-    return n == 1 ? refuse(b, "%s needs a value", shown_name(a))
+    return n == 1 ? refuse_syntax(b, shown_name(a), "needs a value")
                   : refuse(b, "%s needs %zu values", shown_name(a), n);
 }
 
@@ -203,70 +220,110 @@ static bool refuse_list(struct binding *b, const char *name, const char *verb,
     return false;
 }
 
-/* The alternative that argv[at] is the token of; NULL: none. */
+/* Whether the next word is one that a begins with. What begins with no token begins with any. */
+static bool may_begin(const struct binding *b, const struct wire_arg *a, bool token_only) {
+    if (a->token != NULL) return is_token(b->argv[b->at], a->token);
+    if (a->kind == WIRE_BLOCK && a->counted == NULL) return may_begin(b, a->args, token_only);
+    if (a->kind != WIRE_ONEOF) return !token_only;
+    for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
+        if (may_begin(b, i, token_only)) return true;
+    return false;
+}
+
+/* The alternative that the next word begins: by its token rather than without. NULL: none. */
 static const struct wire_arg *alternative(const struct binding *b, const struct wire_arg *a) {
-    if (b->at < b->argc)
+    for (int any = 0; any < 2 && b->at < b->argc; any++)
         for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
-            if (i->token != NULL && is_token(b->argv[b->at], i->token)) return i;
+            if (may_begin(b, i, any == 0)) return i;
     return NULL;
 }
 
 static bool oneof_bind(struct binding *b, const struct wire_arg *a) {
     const struct wire_arg *i = alternative(b, a);
-    if (i == NULL)
+    if (i == NULL) {
+        if (a->error != NULL && b->at < b->argc) return refuse_as(b, a->error, b->at);
         return of_redis(b) ? refuse(b, "syntax error")
                            : refuse_list(b, shown_name(a), " must be ", a->args, " or ", false, "");
-    member_set(b, a, (uint64_t)(i - a->args) + 1);
-    b->at++;
-    return value_bind(b, i);
+    }
+    do {
+        member_set(b, a, (uint64_t)(i - a->args) + 1);
+        if (i->token != NULL) b->at++;
+        if (!value_bind(b, i)) return false;
+    } while (a->many && (i = alternative(b, a)) != NULL);
+    return true;
 }
+
+static bool unsigned_bind(struct binding *b, const struct wire_arg *a) {
+    uint64_t value;
+    if (!span_to_u64(b->argv[b->at], &value))
+        return refuse(b, "%s must be a number", shown_name(a));
+    b->at++;
+    member_set(b, a, value);
+    return true;
+}
+
+static bool size_bind(struct binding *b, const struct wire_arg *a) {
+    uint64_t size;
+    if (!span_to_bytes(b->argv[b->at], &size) || size > INT64_MAX)
+        return refuse(b, "%s must be a size, as 1000000 or 10gb", shown_name(a));
+    b->at++;
+    member_set(b, a, size);
+    return true;
+}
+
+/* One word. */
+static bool scalar_bind(struct binding *b, const struct wire_arg *a) {
+    int64_t number;
+    uint32_t bits;
+    switch (a->kind) {
+    case WIRE_UNSIGNED: return unsigned_bind(b, a);
+    case WIRE_SIZE: return size_bind(b, a);
+    case WIRE_NUMBER:
+        if (!number_bind(b, a, &number)) return false;
+        member_set(b, a, (uint64_t)number);
+        return true;
+    case WIRE_BITS:
+        if (!number_bind(b, a, &number)) return false;
+        memcpy(&bits, b->options + a->offset, sizeof(bits));
+        member_set(b, a, bits | UINT64_C(1) << number);
+        return true;
+    default: return word_bind(b, a);
+    }
+}
+
+static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole);
 
 /* What follows its token. */
 static bool value_bind(struct binding *b, const struct wire_arg *a) {
-    int64_t number = 1;
-    uint64_t size;
+    size_t at = b->at;
+    if (a->kind == WIRE_FLAG) {
+        member_set(b, a, 1);
+        return true;
+    }
     if (a->kind == WIRE_ONEOF) return oneof_bind(b, a);
+    if (a->kind == WIRE_BLOCK && a->size == 0 && !a->many) return args_bind(b, a->args, false);
     if (a->kind == WIRE_BLOCK || (a->many && a->token == NULL) || a->counted != NULL)
         return block_bind(b, a);
-    if (b->at >= b->argc && a->kind != WIRE_FLAG && a->kind != WIRE_VALUES)
-        return refuse_syntax(b, shown_name(a), "needs a value");
-    switch (a->kind) {
-    case WIRE_KEY:
-    case WIRE_WORD:
-    case WIRE_HEX:
-    case WIRE_RATIO: return word_bind(b, a);
-    case WIRE_VALUES: member_set(b, a, b->at); return row_bind(b, a, b->blocks);
-    case WIRE_SIZE:
-        if (!span_to_bytes(b->argv[b->at], &size) || size > INT64_MAX)
-            return refuse(b, "%s must be a size, as 1000000 or 10gb", shown_name(a));
-        member_set(b, a, size);
-        b->at++;
-        return true;
-    case WIRE_NUMBER:
-    case WIRE_BITS:
-        if (!number_bind(b, a, &number)) return false;
-        if (a->kind == WIRE_BITS) {
-            uint32_t bits;
-            memcpy(&bits, b->options + a->offset, sizeof(bits));
-            number = bits | INT64_C(1) << number;
-        }
-        break;
-    default: break;
+    if (a->kind == WIRE_VALUES) {
+        member_set(b, a, at);
+        return row_bind(b, a, b->blocks > 0 ? b->blocks : max_u64(b->argc - at, 1));
     }
-    member_set(b, a, (uint64_t)number);
-    return true;
+    if (at >= b->argc) return refuse_syntax(b, shown_name(a), "needs a value");
+    return scalar_bind(b, a) || (a->error != NULL && refuse_as(b, a->error, at));
 }
 
 /* --- the whole --- */
 
-static bool is_fixed(const struct wire_arg *a) {
-    return a->kind != WIRE_END && a->token == NULL && !a->optional &&
+/* In the command itself what must be there and has a token may stand among the options. */
+static bool is_fixed(const struct wire_arg *a, bool whole) {
+    return a->kind != WIRE_END && !a->optional && (a->token == NULL || !whole) &&
            (!a->many || a->counted != NULL);
 }
 
 static bool refuse_option(struct binding *b, const struct wire_arg *args) {
     struct span word = b->argv[b->at];
     struct near near;
+    if (b->cmd->unknown != NULL) return refuse_as(b, b->cmd->unknown, b->at);
     if (of_redis(b)) return refuse(b, "syntax error");
     near_begin(&near, word);
     for (const struct wire_arg *a = args; a->kind != WIRE_END; a++) {
@@ -281,51 +338,58 @@ static bool refuse_option(struct binding *b, const struct wire_arg *args) {
                   near.word != NULL ? "'?" : "");
 }
 
-/* One option, whichever it is. */
-static bool option_bind(struct binding *b, const struct wire_arg *args) {
-    uint8_t *given = b->given;
-    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++, given++) {
-        if (a->token != NULL) {
-            if (!is_token(b->argv[b->at], a->token)) continue;
-            b->at++;
-            /* whoever asks for the keys of a request looks behind the first */
-            if (*given != 0 && a->counted != NULL)
-                return refuse(b, "%s may be given once", a->token);
-            *given = 1;
-            return value_bind(b, a);
-        }
-        if (a->kind == WIRE_ONEOF) {
-            const struct wire_arg *i = alternative(b, a);
-            if (i == NULL) continue;
-            uint8_t which = (uint8_t)(i - a->args + 1);
-            if (*given != 0 && *given != which)
-                return of_redis(b)
-                           ? refuse(b, "syntax error")
+/* The option that the next word begins; NULL: none. One without a token is there once. */
+static const struct wire_arg *option_find(const struct binding *b, const struct wire_arg *args,
+                                          const uint8_t *given) {
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
+        if (may_begin(b, a, given[a - args] != 0) &&
+            (a->token != NULL || a->kind == WIRE_ONEOF || given[a - args] == 0))
+            return a;
+    return NULL;
+}
+
+/* given: by what came before, 0, or which of ONEOF without a token, or 1. */
+static bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *given) {
+    uint8_t which = 1;
+    if (a->token == NULL && a->kind == WIRE_ONEOF && !a->many)
+        which = (uint8_t)(alternative(b, a) - a->args + 1);
+    if (*given != 0 && *given != which)
+        return of_redis(b) ? refuse(b, "syntax error")
                            : refuse_list(b, "", "", a->args, " and ", false, " exclude each other");
-            *given = which;
-            return oneof_bind(b, a);
-        }
-        if (*given != 0) continue; /* an option without a token: there is one of it */
-        *given = 1;
-        return value_bind(b, a);
-    }
-    return refuse_option(b, args);
+    /* whoever asks for the keys of a request looks behind the first */
+    if (*given != 0 && a->counted != NULL) return refuse(b, "%s may be given once", a->token);
+    *given = which;
+    if (a->token != NULL) b->at++;
+    return value_bind(b, a);
 }
 
 static bool refuse_missing(struct binding *b, const struct wire_arg *args) {
     char name[64];
+    if (of_redis(b)) return refuse(b, "syntax error");
     snprintf(name, sizeof(name), "%s", b->cmd->name);
     for (char *bar = strchr(name, '|'); bar != NULL; bar = strchr(bar, '|')) *bar = ' ';
     return refuse_list(b, name, " needs ", args, " and ", true, "");
 }
 
-static bool args_bind(struct binding *b, const struct wire_arg *args) {
-    for (; is_fixed(args); args++)
+/* All that is left of the request, or a group within it: as far as its options go. */
+static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole) {
+    uint8_t given[ARGS_MAX] = {0};
+    for (; is_fixed(args, whole); args++) {
+        if (args->token != NULL) {
+            if (b->at >= b->argc || !is_token(b->argv[b->at], args->token))
+                return refuse_syntax(b, args->token, "is missing");
+            b->at++;
+        }
         if (!value_bind(b, args)) return false;
-    while (b->at < b->argc)
-        if (!option_bind(b, args)) return false;
+    }
+    while (b->at < b->argc) {
+        const struct wire_arg *a = option_find(b, args, given);
+        if (a == NULL && whole) return refuse_option(b, args);
+        if (a == NULL) break;
+        if (!option_bind(b, a, &given[a - args])) return false;
+    }
     for (size_t i = 0; args[i].kind != WIRE_END; i++) {
-        if (b->given[i] != 0) continue;
+        if (given[i] != 0) continue;
         if (args[i].absent != 0) member_set(b, &args[i], (uint64_t)args[i].absent);
         if (!args[i].optional && args[i].token != NULL) return refuse_missing(b, args);
     }
@@ -342,7 +406,7 @@ bool wire_bind(const struct wire_command *cmd, const struct span *argv, size_t a
                         .limits = limits,
                         .options = options,
                         .error = error};
-    return args_bind(&b, cmd->args != NULL ? cmd->args : &none);
+    return args_bind(&b, cmd->args != NULL ? cmd->args : &none, true);
 }
 
 /* From the argument on that is out of the ordinary. */

@@ -19,6 +19,10 @@ static uint64_t member_get(const struct building *b, const struct wire_arg *a) {
     const char *member = b->options + a->offset;
     uint64_t value;
     uint32_t half;
+    if (a->kind == WIRE_FLAG && a->max != 0) {
+        memcpy(&half, member, sizeof(half));
+        return half & (uint32_t)a->max;
+    }
     if (a->size == sizeof(bool)) return *(const bool *)member;
     if (a->size == sizeof(half)) {
         memcpy(&half, member, sizeof(half));
@@ -35,7 +39,7 @@ static bool is_many(const struct wire_arg *a) {
 }
 
 static bool is_given(const struct building *b, const struct wire_arg *a) {
-    if (a->size == 0 && a->kind == WIRE_ONEOF) {
+    if (a->size == 0 && (a->kind == WIRE_ONEOF || a->kind == WIRE_BLOCK)) {
         for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
             if (is_given(b, i)) return true;
         return false;
@@ -50,6 +54,7 @@ static void words_put(const struct building *b, size_t at, size_t n) {
 }
 
 static void arg_put(struct building *b, const struct wire_arg *a);
+static void args_put(struct building *b, const struct wire_arg *args);
 
 static void oneof_put(struct building *b, const struct wire_arg *a) {
     uint64_t which = a->size != 0 ? member_get(b, a) : 0;
@@ -75,10 +80,13 @@ static void value_put(struct building *b, const struct wire_arg *a) {
     case WIRE_FLAG: break;
     case WIRE_ONEOF: oneof_put(b, a); break;
     case WIRE_NUMBER:
+    case WIRE_UNSIGNED:
     case WIRE_SIZE: b->sink->number(b->sink->arg, (int64_t)member_get(b, a)); break;
     case WIRE_VALUES: words_put(b, member_get(b, a), b->blocks); break;
     default:
-        if (a->kind == WIRE_BLOCK || a->many || a->counted != NULL)
+        if (a->kind == WIRE_BLOCK && a->size == 0 && !a->many)
+            args_put(b, a->args);
+        else if (a->kind == WIRE_BLOCK || a->many || a->counted != NULL)
             list_put(b, a);
         else
             words_put(b, member_get(b, a), 1);
@@ -113,12 +121,16 @@ static void arg_put(struct building *b, const struct wire_arg *a) {
     }
 }
 
+static void args_put(struct building *b, const struct wire_arg *args) {
+    for (const struct wire_arg *a = args; a != NULL && a->kind != WIRE_END; a++)
+        if (!a->optional || is_given(b, a)) arg_put(b, a);
+}
+
 void wire_build(const struct wire_command *cmd, const void *options, const struct span *words,
                 const struct wire_sink *sink) {
     struct building b = {options, words, sink, 0};
     const char *bar = strchr(cmd->name, '|');
     if (bar != NULL) sink->word(sink->arg, span_of(cmd->name, (size_t)(bar - cmd->name)));
     put_str(&b, bar != NULL ? bar + 1 : cmd->name);
-    for (const struct wire_arg *a = cmd->args; a != NULL && a->kind != WIRE_END; a++)
-        if (!a->optional || is_given(&b, a)) arg_put(&b, a);
+    args_put(&b, cmd->args);
 }

@@ -57,12 +57,19 @@
     { .kind = WIRE_ONEOF, .args = ARGS(__VA_ARGS__) }
 #define ANY_OF(...)                                                                                \
     { .kind = WIRE_ONEOF, .optional = true, .args = ARGS(__VA_ARGS__) }
+/* The same, and which of them goes to a member. */
+#define ONE_OF_IN(s, m, ...)                                                                       \
+    { .kind = WIRE_ONEOF, .args = ARGS(__VA_ARGS__), IN(s, m) }
+#define ANY_OF_IN(s, m, ...)                                                                       \
+    { .kind = WIRE_ONEOF, .optional = true, .args = ARGS(__VA_ARGS__), IN(s, m) }
 /* What else is said of one. */
 #define MANY        .many = true
 #define COUNTED(n)  .counted = (n), .many = true
 #define OF(...)     .args = ARGS(__VA_ARGS__)
 #define RANGE(a, b) .min = (a), .max = (b)
 #define UP_TO(n)    .max = (n)
+#define SETS(bits)  .max = (bits)
+#define ELSE(text)  .error = (text)
 
 /* Where it goes. */
 #define IN(s, m) .offset = offsetof(struct wire_##s, m), .size = sizeof(((struct wire_##s *)0)->m)
@@ -72,6 +79,7 @@
 #define TAKES(...)    .args = ARGS(__VA_ARGS__)
 #define REPLY(text)   .reply = (text)
 #define ERRORS(codes) .errors = (codes)
+#define UNKNOWN(text) .unknown = (text)
 
 /* --- what commands of the pool have in common --- */
 

@@ -58,17 +58,21 @@ enum cmd_key_flag {
 
 enum wire_kind {
     WIRE_END,
-    WIRE_KEY,    /* 1 to WIRE_KEY_MAX bytes */
-    WIRE_WORD,   /* bytes, min to max of them; max 0: any number */
-    WIRE_HEX,    /* max hex digits */
-    WIRE_NUMBER, /* min to max */
-    WIRE_SIZE,   /* bytes, as 1000000 or 10gb */
-    WIRE_RATIO,  /* a decimal number above 0, up to 1 */
-    WIRE_BITS,   /* many numbers, of which each is a bit of the member */
-    WIRE_FLAG,   /* its token, and nothing more */
-    WIRE_ONEOF,  /* one of args; the member says which, from 1 on */
-    WIRE_BLOCK,  /* all of args, each of one word. Their contents are bound one block at a time */
-    WIRE_VALUES, /* one word for each block of the command's counted block */
+    WIRE_KEY,      /* 1 to WIRE_KEY_MAX bytes */
+    WIRE_WORD,     /* bytes, min to max of them; max 0: any number */
+    WIRE_HEX,      /* max hex digits */
+    WIRE_NUMBER,   /* min to max; 0 to 0: any */
+    WIRE_UNSIGNED, /* of 64 bits: what a walk answered */
+    WIRE_SIZE,     /* bytes, as 1000000 or 10gb */
+    WIRE_RATIO,    /* a decimal number above 0, up to 1 */
+    WIRE_BITS,     /* many numbers, of which each is a bit of the member */
+    WIRE_FLAG,     /* its token, and nothing more; max: the bits that it sets in the member */
+    WIRE_ONEOF,    /* one of args, many: some; the member says which (the last), from 1 on */
+    /* all of args. A single one without a member is bound with the command: what must be there in
+     * order, then its options. Of others each argument is one word, and they are bound one block at
+     * a time */
+    WIRE_BLOCK,
+    WIRE_VALUES, /* one word for each block of the command's counted block; without one, the rest */
 };
 
 /* Where the bound of a number is the server's configuration. */
@@ -80,8 +84,8 @@ struct wire_limits {
 /* The member that an argument is bound to, by kind:
  *
  *   KEY, WORD, HEX, RATIO, VALUES   uint32_t: the index of the (first) word in argv, 0: not given
- *   NUMBER, SIZE, BITS        uint32_t or 64-bit
- *   FLAG                      bool
+ *   NUMBER, SIZE, BITS        uint32_t or 64-bit; UNSIGNED: 64-bit
+ *   FLAG                      bool; of bits uint32_t
  *   ONEOF                     uint32_t
  *   BLOCK, and what is the rest of the request       struct wire_list
  *   what has a token and may be given several times  struct wire_many (as large as it likes)
@@ -109,6 +113,7 @@ struct wire_arg {
     const char *counted;   /* of BLOCK: the name of the number of blocks, which goes before them */
     int64_t min, max;      /* of NUMBER; of WORD, its length; of a counted BLOCK, how many */
     int64_t absent;        /* the NUMBER that stands for none */
+    const char *error;     /* in place of what else is said when it is wrong; * is its word */
     const struct wire_arg *args; /* of ONEOF and BLOCK, ended by WIRE_END */
 };
 
@@ -127,6 +132,7 @@ struct wire_command {
      * LOADING, READONLY, MASTERDOWN, NOREPLICAS, NOAUTH, NOPERM; NULL: none */
     const char *errors;
     const struct wire_arg *args; /* ended by WIRE_END; NULL: none */
+    const char *unknown; /* what is said of a word that is no option, as in wire_arg.error */
 };
 
 enum wire_id {

@@ -103,6 +103,110 @@ TEST(errors_name_what_is_wrong) {
         CHECK_STR(bind(rows[i][0], &any, sizeof(any)), rows[i][1]);
 }
 
+/* --- as Redis' commands are declared --- */
+
+struct toy {
+    uint64_t cursor;
+    uint32_t flags, condition, host, type, rest;
+    int64_t port, seconds;
+    bool any;
+};
+#define TOY(m) .offset = offsetof(struct toy, m), .size = sizeof(((struct toy *)0)->m)
+#define GROUPED(...)                                                                               \
+    (const struct wire_arg[]) {                                                                    \
+        __VA_ARGS__, {                                                                             \
+            .kind = WIRE_END                                                                       \
+        }                                                                                          \
+    }
+
+static const struct wire_arg toy_args[] = {
+    {.kind = WIRE_UNSIGNED, .name = "cursor", .error = "invalid cursor", TOY(cursor)},
+    {.kind = WIRE_BLOCK,
+     .optional = true,
+     .args = GROUPED({.kind = WIRE_WORD, .token = "TO", .name = "host", TOY(host)},
+                     {.kind = WIRE_NUMBER, .name = "port", TOY(port)},
+                     {.kind = WIRE_FLAG, .token = "FORCE", .optional = true, TOY(any)})},
+    {.kind = WIRE_FLAG, .token = "NOW", .optional = true, .max = 4, TOY(flags)},
+    {.kind = WIRE_FLAG, .token = "LATER", .optional = true, .max = 8, TOY(flags)},
+    {.kind = WIRE_ONEOF,
+     .optional = true,
+     .args = GROUPED({.kind = WIRE_NUMBER, .token = "EX", .name = "seconds", TOY(seconds)},
+                     {.kind = WIRE_FLAG, .token = "KEEPTTL"}),
+     TOY(condition)},
+    {.kind = WIRE_ONEOF,
+     .token = "TYPE",
+     .optional = true,
+     .args = GROUPED({.kind = WIRE_FLAG, .token = "string"}, {.kind = WIRE_FLAG, .token = "list"}),
+     .error = "unknown type '*'",
+     TOY(type)},
+    {.kind = WIRE_VALUES, .token = "ID", .name = "id", .many = true, .optional = true, TOY(rest)},
+    {.kind = WIRE_END}};
+
+static const char *toy_bind(const char *line, struct toy *t) {
+    static struct span argv[64];
+    static const struct wire_command toy = {
+        .name = "TOY", .group = "generic", .args = toy_args, .unknown = "Unsupported option *"};
+    *t = (struct toy){0};
+    error[0] = '\0';
+    CHECK_EQ(wire_bind(&toy, argv, split(line, argv), &limits, t, error), error[0] == '\0');
+    return error;
+}
+
+TEST(groups_bits_and_choices) {
+    struct toy t;
+    CHECK_STR(toy_bind("TOY 18446744073709551615", &t), "");
+    CHECK(t.cursor == UINT64_MAX && t.flags == 0 && t.host == 0 && t.condition == 0);
+    CHECK_STR(toy_bind("TOY 0 now to h -6 FORCE later KEEPTTL type LIST ID 1 2", &t), "");
+    CHECK(t.flags == 12 && t.host == 4 && t.port == -6 && t.any && t.condition == 2);
+    CHECK(t.type == 2 && t.rest == 12);
+    CHECK_STR(toy_bind("TOY 0 TO h 5 EX -9", &t), "");
+    CHECK(t.condition == 1 && t.seconds == -9 && t.port == 5 && !t.any);
+}
+
+TEST(errors_of_redis) {
+    static const char *const rows[][2] = {
+        {"TOY x", "invalid cursor"},
+        {"TOY -1", "invalid cursor"},
+        {"TOY 0 TO h", "syntax error"},
+        {"TOY 0 TO h x", "value is not an integer or out of range"},
+        {"TOY 0 EX", "syntax error"},
+        {"TOY 0 EX x", "value is not an integer or out of range"},
+        {"TOY 0 EX 5 KEEPTTL", "syntax error"},
+        {"TOY 0 FORCE", "Unsupported option FORCE"},
+        {"TOY 0 TYPE hash", "unknown type 'hash'"},
+        {"TOY 0 TYPE", "syntax error"},
+        {"TOY 0 ID", "syntax error"},
+    };
+    struct toy t;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        CHECK_STR(toy_bind(rows[i][0], &t), rows[i][1]);
+}
+
+static const struct wire_arg of_args[] = {
+    {.kind = WIRE_ONEOF,
+     .args = GROUPED({.kind = WIRE_BLOCK,
+                      .args = GROUPED({.kind = WIRE_WORD, .name = "host", TOY(host)},
+                                      {.kind = WIRE_NUMBER, .name = "port", TOY(port)})},
+                     {.kind = WIRE_BLOCK,
+                      .args = GROUPED({.kind = WIRE_FLAG, .token = "NO"},
+                                      {.kind = WIRE_FLAG, .token = "ONE"})}),
+     TOY(condition)},
+    {.kind = WIRE_END}};
+
+/* "NO ONE" is no host, though any word may be one. */
+TEST(a_token_comes_before_any_word) {
+    static const struct wire_command cmd = {.name = "OF", .group = "server", .args = of_args};
+    struct span argv[4];
+    struct toy t = {0};
+    CHECK(wire_bind(&cmd, argv, split("OF no one", argv), &limits, &t, error));
+    CHECK(t.condition == 2 && t.host == 0);
+    t = (struct toy){0};
+    CHECK(wire_bind(&cmd, argv, split("OF here 7", argv), &limits, &t, error));
+    CHECK(t.condition == 1 && t.host == 1 && t.port == 7);
+    CHECK(!wire_bind(&cmd, argv, split("OF here 7 8", argv), &limits, &t, error));
+    CHECK_STR(error, "syntax error");
+}
+
 TEST(elements_have_their_own_errors) {
     struct span argv[] = {SPAN("MPUTSTART"), SPAN("2"), SPAN("a"), SPAN("10"), SPAN(""), SPAN("1")};
     struct wire_put_key k;
@@ -138,7 +242,8 @@ static void add_number(void *arg, int64_t value) {
 
 static bool is_bound(const struct wire_arg *args) {
     for (const struct wire_arg *a = args; a != NULL && a->kind != WIRE_END; a++) {
-        if (a->kind == WIRE_ONEOF && a->size == 0 ? !is_bound(a->args) : a->size == 0) return false;
+        bool group = a->kind == WIRE_ONEOF || a->kind == WIRE_BLOCK;
+        if (group && a->size == 0 ? !is_bound(a->args) : a->size == 0) return false;
     }
     return args != NULL;
 }
