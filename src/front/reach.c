@@ -16,16 +16,12 @@
 /* Where this client reaches this machine: what the administrator announces, else the address it
  * came to. */
 static void own_address(struct client *c, char *out, size_t size) {
-    char local[128] = "";
-    const char *host = config->announce_host;
-    client_local(c, local, sizeof(local));
-    char *colon = strrchr(local, ':');
-    if (!host || !*host) {
-        if (colon) *colon = 0;
-        /* A unix socket: local is its path. */
-        host = colon && local[0] != '/' ? local : "127.0.0.1";
-    }
-    snprintf(out, size, "%s", host);
+    const char *announced = config->announce_host;
+    snprintf(out, size, "%s", announced != NULL && *announced ? announced : "127.0.0.1");
+    if ((announced != NULL && *announced) || c->io->flags & CLIENT_UNIX) return;
+    client_local(c, out, size);
+    char *colon = strrchr(out, ':');
+    if (colon != NULL) *colon = '\0';
 }
 
 static void reply_own(struct client *c, struct span scheme, uint16_t port) {
