@@ -39,7 +39,6 @@ void ctl_close(struct ctl *c) {
     tls_stream_destroy(&c->tls);
     if (c->reader != NULL) redisReaderFree(c->reader);
     buf_free(&c->out);
-    buf_free(&c->args);
     const char *what = c->what;
     ctl_init(c);
     c->what = what;
@@ -105,36 +104,49 @@ static size_t unsent(const struct ctl *c) {
 }
 
 bool ctl_wants_to_send(const struct ctl *c) {
-    return c->out.len > 0 || unsent(c) > 0;
+    return c->whole > c->from || unsent(c) > 0;
 }
 
-/* Sends what the socket takes now. 0, or the error: after it nothing can be sent, but there may be
- * something to read. */
-static int send_ciphertext(struct ctl *c) {
+/* So many bytes as the socket takes now. -1: it failed. */
+static ssize_t socket_send(const struct ctl *c, const char *data, size_t len) {
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = send(c->fd, data + done, len - done, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (n < 0) return -1;
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+/* What the socket has; 0: its end. -1 with EAGAIN: nothing now, or it failed. */
+static ssize_t socket_receive(const struct ctl *c, void *to, size_t len) {
+    ssize_t n;
+    do {
+        n = recv(c->fd, to, len, 0);
+    } while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* After a failure nothing can be sent, but there may be something to read. */
+static bool ciphertext_send(struct ctl *c) {
     size_t len;
     const void *data = tls_out(c->tls, &len);
-    while (len > 0) {
-        ssize_t n = send(c->fd, data, len, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : errno;
-        tls_out_sent(c->tls, (size_t)n);
-        data = tls_out(c->tls, &len);
-    }
-    return 0;
+    ssize_t n = socket_send(c, data, len);
+    if (n > 0) tls_out_sent(c->tls, (size_t)n);
+    return n >= 0;
 }
 
 /* What the socket has, TARN_EAGAIN: nothing now. Its end is the stream's to judge. */
-static tarn_status receive_ciphertext(struct ctl *c) {
+static tarn_status ciphertext_receive(struct ctl *c) {
     void *at;
     size_t space = tls_in_space(c->tls, &at);
     if (space == 0) return TARN_OK; /* it is over */
-    ssize_t n;
-    do {
-        n = recv(c->fd, at, space, 0);
-    } while (n < 0 && errno == EINTR);
-    int err = n < 0 ? errno : 0;
+    ssize_t n = socket_receive(c, at, space);
+    int err = errno;
     tls_in_added(c->tls, n > 0 ? (size_t)n : 0);
-    if (err == EAGAIN || err == EWOULDBLOCK) return TARN_EAGAIN;
+    if (n < 0 && (err == EAGAIN || err == EWOULDBLOCK)) return TARN_EAGAIN;
     if (n <= 0) tls_in_end(c->tls);
     return TARN_OK;
 }
@@ -142,13 +154,13 @@ static tarn_status receive_ciphertext(struct ctl *c) {
 static tarn_status shake_hands(struct ctl *c, uint64_t deadline) {
     for (;;) {
         tls_handshake(c->tls);
-        if (send_ciphertext(c) != 0) tls_in_end(c->tls);
+        if (!ciphertext_send(c)) tls_in_end(c->tls);
         if (tls_state(c->tls) != TLS_HANDSHAKE) break;
         struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (unsent(c) > 0 ? POLLOUT : 0))};
         int n = poll(&p, 1, wait_ms_until(deadline));
         if (n < 0 && errno != EINTR) return TARN_EIO;
         if (n == 0 && now_ms() >= deadline) return TARN_ETIMEOUT;
-        if (n > 0 && (p.revents & ~POLLOUT) != 0) (void)receive_ciphertext(c);
+        if (n > 0 && (p.revents & ~POLLOUT) != 0) (void)ciphertext_receive(c);
     }
     return tls_state(c->tls) == TLS_OPEN ? TARN_OK : TARN_EPERM;
 }
@@ -229,36 +241,37 @@ static tarn_status lost_secure(struct ctl *c) {
 
 /* --- sending --- */
 
+/* The whole requests are sent up to there. */
+static void out_sent(struct ctl *c, size_t end) {
+    c->from = end;
+    if (end == c->out.len) c->from = c->whole = c->out.len = 0;
+}
+
 /* A failure is left for the reader to find: what the server said before it went is worth more. */
-static tarn_status flush_secure(struct ctl *c) {
-    size_t done = 0;
-    int err = send_ciphertext(c);
-    while (err == 0 && done < c->out.len && unsent(c) == 0) {
+static void flush_secure(struct ctl *c) {
+    size_t done = c->from;
+    bool ok = ciphertext_send(c);
+    while (ok && done < c->whole && unsent(c) == 0) {
         size_t n =
-            tls_write(c->tls, c->out.data + done, (size_t)min_u64(c->out.len - done, TLS_PIECE));
+            tls_write(c->tls, c->out.data + done, (size_t)min_u64(c->whole - done, TLS_PIECE));
         if (n == 0) break;
         done += n;
-        err = send_ciphertext(c);
+        ok = ciphertext_send(c);
     }
-    buf_consume(&c->out, done);
-    if (err == 0 && tls_state(c->tls) == TLS_OPEN) return TARN_OK;
-    buf_clear(&c->out);
-    tls_out_sent(c->tls, unsent(c));
-    return TARN_OK;
+    ok = ok && tls_state(c->tls) == TLS_OPEN;
+    if (!ok) tls_out_sent(c->tls, unsent(c));
+    out_sent(c, ok ? done : c->whole);
 }
 
 /* Sends what the socket takes now. */
-static tarn_status flush(struct ctl *c) {
-    if (c->tls != NULL) return flush_secure(c);
-    size_t done = 0;
-    while (done < c->out.len) {
-        ssize_t n = send(c->fd, c->out.data + done, c->out.len - done, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-        if (n < 0) return lost(c, TARN_ECLOSED, strerror(errno));
-        done += (size_t)n;
+static tarn_status ctl_flush(struct ctl *c) {
+    if (c->tls != NULL) {
+        flush_secure(c);
+        return TARN_OK;
     }
-    buf_consume(&c->out, done);
+    ssize_t n = socket_send(c, c->out.data + c->from, c->whole - c->from);
+    if (n < 0) return lost(c, TARN_ECLOSED, strerror(errno));
+    out_sent(c, c->from + (size_t)n);
     return TARN_OK;
 }
 
@@ -271,20 +284,25 @@ static char *put_header(char *at, char kind, size_t n) {
 }
 
 void ctl_begin(struct ctl *c, const char *what) {
-    buf_clear(&c->args);
+    c->out.len = c->whole;
+    buf_consume(&c->out, c->from);
+    c->whole -= c->from;
+    c->from = 0;
+    buf_reserve(&c->out, REQUEST_HEADER_MAX);
+    c->out.len += REQUEST_HEADER_MAX;
     c->argc = 0;
     c->begun = what;
 }
 
 /* By hand: a batch has thousands of arguments, and hiredis prints each header by snprintf. */
 void ctl_arg(struct ctl *c, const void *data, size_t len) {
-    buf_reserve(&c->args, REQUEST_HEADER_MAX + len);
-    char *at = put_header(c->args.data + c->args.len, '$', len);
+    buf_reserve(&c->out, REQUEST_HEADER_MAX + len);
+    char *at = put_header(c->out.data + c->out.len, '$', len);
     if (len > 0) memcpy(at, data, len);
     at += len;
     *at++ = '\r';
     *at++ = '\n';
-    c->args.len = (size_t)(at - c->args.data);
+    c->out.len = (size_t)(at - c->out.data);
     c->argc++;
 }
 
@@ -300,17 +318,31 @@ void ctl_arg_i64(struct ctl *c, int64_t v) {
     ctl_arg(c, digits, n);
 }
 
+/* The first line goes right before the arguments, or they move up to it when something waits before
+ * them. */
+static void head_put(struct ctl *c) {
+    char head[REQUEST_HEADER_MAX], *at = c->out.data + c->whole;
+    size_t n = (size_t)(put_header(head, '*', c->argc) - head), gap = REQUEST_HEADER_MAX - n;
+    if (c->whole == c->from) {
+        c->from += gap;
+        memcpy(at + gap, head, n);
+    } else {
+        memcpy(at, head, n);
+        memmove(at + n, at + REQUEST_HEADER_MAX, c->out.len - c->whole - REQUEST_HEADER_MAX);
+        c->out.len -= gap;
+    }
+    c->whole = c->out.len;
+}
+
 tarn_status ctl_commit(struct ctl *c, bool skip) {
     if (c->fd < 0) return fail(TARN_ECLOSED, "not connected");
     if (skip && c->skip_count == CTL_SKIP_MAX)
         return TARN_EAGAIN; /* the ring is bounded: receive something first */
     if (!skip) c->what = c->begun;
-    buf_reserve(&c->out, REQUEST_HEADER_MAX + c->args.len);
-    c->out.len = (size_t)(put_header(c->out.data + c->out.len, '*', c->argc) - c->out.data);
-    buf_append(&c->out, c->args.data, c->args.len);
+    head_put(c);
     c->sent++;
     if (skip) c->skip[(c->skip_head + c->skip_count++) % CTL_SKIP_MAX] = c->sent;
-    return flush(c);
+    return ctl_flush(c);
 }
 
 tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip) {
@@ -354,7 +386,7 @@ static tarn_status feed_bytes(struct ctl *c, const char *bytes, size_t n) {
  * has. */
 static tarn_status feed_secure(struct ctl *c) {
     char bytes[READ_BYTES];
-    if (receive_ciphertext(c) == TARN_EAGAIN) return TARN_EAGAIN;
+    if (ciphertext_receive(c) == TARN_EAGAIN) return TARN_EAGAIN;
     bool any = false;
     do {
         size_t n = tls_read(c->tls, bytes, sizeof(bytes));
@@ -362,19 +394,16 @@ static tarn_status feed_secure(struct ctl *c) {
         if (status != TARN_OK) return status;
         any |= n > 0;
     } while (tls_in_left(c->tls));
-    (void)send_ciphertext(c); /* its failure shows at the next reading */
+    (void)ciphertext_send(c); /* its failure shows at the next reading */
     if (any) return TARN_OK;
     return tls_state(c->tls) == TLS_OPEN ? TARN_EAGAIN : lost_secure(c);
 }
 
 /* Feeds the reader with what the socket has; TARN_EAGAIN: nothing now. */
-static tarn_status feed(struct ctl *c) {
+static tarn_status ctl_feed(struct ctl *c) {
     if (c->tls != NULL) return feed_secure(c);
     char bytes[READ_BYTES];
-    ssize_t n;
-    do {
-        n = recv(c->fd, bytes, sizeof(bytes), 0);
-    } while (n < 0 && errno == EINTR);
+    ssize_t n = socket_receive(c, bytes, sizeof(bytes));
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return TARN_EAGAIN;
     if (n < 0) return lost(c, TARN_ECLOSED, strerror(errno));
     if (n == 0)
@@ -397,7 +426,7 @@ static tarn_status wait_readable(struct ctl *c, uint64_t deadline) {
             return TARN_ETIMEOUT;
         }
         if (p.revents & POLLOUT) {
-            tarn_status status = flush(c);
+            tarn_status status = ctl_flush(c);
             if (status != TARN_OK) return status;
         }
         if (p.revents & (POLLIN | POLLHUP | POLLERR)) return TARN_OK;
@@ -455,7 +484,7 @@ tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer
         tarn_status status = parse(c, answer_p);
         if (status != TARN_EAGAIN) return status;
         status = wait_readable(c, until);
-        if (status == TARN_OK) status = feed(c);
+        if (status == TARN_OK) status = ctl_feed(c);
         if (status != TARN_OK && status != TARN_EAGAIN) return status;
     }
 }
@@ -471,11 +500,11 @@ tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answ
 tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p) {
     if (c->fd < 0) return fail(TARN_ECLOSED, "%s: not connected", c->what);
     answer_reader_set_arena(c->reader, arena);
-    tarn_status status = ctl_wants_to_send(c) ? flush(c) : TARN_OK;
+    tarn_status status = ctl_wants_to_send(c) ? ctl_flush(c) : TARN_OK;
     while (status == TARN_OK) {
         status = parse(c, answer_p);
         if (status != TARN_EAGAIN) return status;
-        status = feed(c);
+        status = ctl_feed(c);
     }
     return status;
 }

@@ -18,9 +18,10 @@ struct ctl {
     int fd;                 /* -1: closed */
     struct tls_stream *tls; /* NULL: plain */
     struct redisReader *reader;
-    struct buf out;
-    struct buf args;   /* of the request that is being built, as RESP */
-    size_t argc;       /* so many */
+    struct buf out; /* requests as RESP, the last one maybe not whole */
+    size_t from,
+        whole;         /* [from, whole) of it is to be sent; behind it room for a first line, and */
+    size_t argc;       /* so many arguments of the request that is being built */
     const char *begun; /* its name, for texts */
     uint64_t sent, received;
     uint64_t skip[CTL_SKIP_MAX]; /* ring, ascending */
