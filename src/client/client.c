@@ -98,13 +98,10 @@ static tarn_status choose_transport(struct tarn_client *client) {
 /* The first lane connects now, so that a wrong address or password shows here. */
 static tarn_status connect_first(struct tarn_client *client) {
     struct lane *lane;
-    struct attempts attempts = {0};
     uint64_t deadline = client_deadline(client, client->options.connect_timeout_ms, 0);
     tarn_status status = lane_take(client, deadline, &lane);
     if (status != TARN_OK) return status;
-    do {
-        status = lane_ready(lane, deadline);
-    } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+    status = lane_run(lane, deadline, NULL, NULL);
     const char *wanted = client_module_wanted(client);
     if (status == TARN_OK && client->node == NULL && wanted != NULL)
         status = segment_require(lane, wanted, deadline);
@@ -172,41 +169,36 @@ void tarn_close(tarn_client **client_p) {
 
 /* --- the direct lane --- */
 
-tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p) {
-    pthread_mutex_lock(&client->direct_mutex);
-    tarn_status status = TARN_OK;
-    if (client->direct == NULL) client->direct = lane_create(client, &status);
-    struct attempts attempts = {0};
-    if (status == TARN_OK) {
-        do {
-            status = lane_ready(client->direct, deadline);
-        } while (status != TARN_OK && lane_retry(client->direct, &attempts, status, deadline));
-    }
-    if (status != TARN_OK) {
-        pthread_mutex_unlock(&client->direct_mutex);
-        return status;
-    }
-    client->direct->no_tls[0] = '\0';
-    *lane_p = client->direct;
-    return TARN_OK;
-}
-
-bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_status status,
-                  uint64_t deadline) {
-    struct lane *lane = client->direct;
+/* lane_retry, which lets others have it while what is not now is waited for. */
+static bool direct_retry(struct lane *lane, struct attempts *attempts, tarn_status status,
+                         uint64_t deadline) {
     uint64_t ms = lane->later_ms;
+    if (status == TARN_ESTALE) return false;
     if (error_act(status) != ERROR_LATER) return lane_retry(lane, attempts, status, deadline);
     lane->later_ms = 0;
     if (!lane_later_time(lane, attempts->later++, ms, deadline, &ms)) return false;
-    pthread_mutex_unlock(&client->direct_mutex);
+    pthread_mutex_unlock(&lane->client->direct_mutex);
     poll(NULL, 0, (int)ms);
-    pthread_mutex_lock(&client->direct_mutex);
+    pthread_mutex_lock(&lane->client->direct_mutex);
     return true;
 }
 
-void direct_give(struct tarn_client *client) {
-    arena_reset(&client->direct->arena);
+tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn, void *arg) {
+    struct attempts attempts = {0};
+    tarn_status status = TARN_OK;
+    pthread_mutex_lock(&client->direct_mutex);
+    if (client->direct == NULL) client->direct = lane_create(client, &status);
+    struct lane *lane = client->direct;
+    if (lane != NULL) {
+        do {
+            lane->no_tls[0] = '\0';
+            status = lane_ready(lane, deadline);
+            if (status == TARN_OK) status = fn(lane, arg, deadline);
+        } while (status != TARN_OK && direct_retry(lane, &attempts, status, deadline));
+        arena_reset(&lane->arena);
+    }
     pthread_mutex_unlock(&client->direct_mutex);
+    return status;
 }
 
 /* --- registered memory --- */

@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 #include "base/clock.h"
 #include "base/thread.h"
@@ -62,8 +63,8 @@ struct tarn_client {
     uint64_t registered_gen;
     pthread_mutex_t direct_mutex;
     struct lane *direct;
-    struct tarn_view *views;       /* open ones, under direct_mutex */
-    struct tarn_mapping *mappings; /* likewise */
+    LIST_HEAD(, tarn_view) views;       /* open ones, under direct_mutex */
+    LIST_HEAD(, tarn_mapping) mappings; /* likewise */
     struct outages outages;
     bool told_no_shm; /* atomic: why memory of this machine is not mapped */
     const char *only; /* the transport of options; NULL: any */
@@ -88,12 +89,9 @@ tarn_status client_check_key(const void *key, size_t key_len);
 uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, uint64_t bytes);
 void client_call_copy(tarn_call *to, const tarn_call *from); /* from may be NULL or older */
 void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from);
-/* The direct lane, connected and locked; direct_give unlocks. */
-tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
-void direct_give(struct tarn_client *client);
-/* lane_retry for the direct lane: others have it while this call waits for what is not now. */
-bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_status status,
-                  uint64_t deadline);
+/* lane_run on the direct lane, which is locked meanwhile; others have it while this call waits for
+ * what is not now. TARN_ESTALE is final. */
+tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn, void *arg);
 
 /* --- get.c, put.c, lookup.c: what runs on a lane --- */
 

@@ -345,9 +345,14 @@ tarn_status ctl_commit(struct ctl *c, bool skip) {
     return ctl_flush(c);
 }
 
-tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip) {
-    ctl_begin(c, argv[0]);
+void ctl_words(struct ctl *c, const char *what, size_t argc, const char *const *argv,
+               const size_t *lens) {
+    ctl_begin(c, what);
     for (size_t i = 0; i < argc; i++) ctl_arg(c, argv[i], lens != NULL ? lens[i] : strlen(argv[i]));
+}
+
+tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip) {
+    ctl_words(c, argv[0], argc, argv, lens);
     return ctl_commit(c, skip);
 }
 

@@ -52,7 +52,10 @@ static inline void ctl_arg_str(struct ctl *c, const char *s) {
 /* Queues it and sends what the socket takes. skip: nobody will ask for the answer; TARN_EAGAIN (and
  * not sent) when CTL_SKIP_MAX such answers are on their way. */
 tarn_status ctl_commit(struct ctl *c, bool skip);
-/* All of these at once. argv[0] must be static. lens NULL: the arguments are terminated strings. */
+/* All of these before the commit at once. lens NULL: the arguments are terminated strings. */
+void ctl_words(struct ctl *c, const char *what, size_t argc, const char *const *argv,
+               const size_t *lens);
+/* The same, and the commit. argv[0] must be static. */
 tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip);
 /* AUTH, if the options have a user or a password. */
 tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip);

@@ -230,12 +230,12 @@ tarn_status lane_send(struct lane *lane, bool skip) {
 /* A master that is silent may be paused, or cut off, while another one is the master. */
 static tarn_status receive(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
     struct ctl *c = &lane->ctl;
-    while (lane->client->master.n > 0) {
+    while (master_may_change(&lane->client->master)) {
         uint64_t until = add_sat(now_ms(), SILENT_MS);
         if (until >= deadline) break;
         tarn_status status = ctl_await(c, &lane->arena, answer_p, until);
         if (status != TARN_ETIMEOUT) return status;
-        if (!master_moved(&lane->client->master, c->host, c->port)) continue;
+        if (!master_moved(&lane->client->master, &lane->at)) continue;
         status = fail(TARN_ECLOSED, "%s does not answer, and is not the master any more", c->what);
         ctl_close(c);
         return status;
@@ -267,6 +267,12 @@ tarn_status lane_call(struct lane *lane, struct answer **answer_p, uint64_t dead
     return status;
 }
 
+tarn_status lane_ping(struct lane *lane, uint64_t deadline) {
+    struct answer *a;
+    ctl_words(&lane->ctl, "PING", 1, (const char *[]){"PING"}, NULL);
+    return lane_call(lane, &a, deadline);
+}
+
 void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t version) {
     if (lane->ctl.fd < 0) return;
     request_begin(&lane->request);
@@ -288,7 +294,7 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
                                         {"tarn-node", client->node}},
                                .n_info = 5,
                                .name = client->options.name,
-                               .role = client->master.n > 0,
+                               .role = master_may_change(&client->master),
                                .last = {"INFO", "server"},
                                .whom = "server"};
     struct answer *a;
@@ -298,7 +304,7 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
         return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->ctl.host,
                     lane->ctl.port);
     }
-    return lane->client->master.n == 0
+    return !master_may_change(&lane->client->master)
                ? TARN_OK
                : master_check_epoch(&lane->client->master, master_epoch_of(a), lane->ctl.host,
                                     lane->ctl.port);
@@ -323,16 +329,18 @@ static tarn_status change_session(struct lane *lane) {
 
 tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     struct tarn_client *client = lane->client;
-    if (lane->ctl.fd >= 0 && client->master.n > 0 &&
+    if (lane->ctl.fd >= 0 && master_may_change(&client->master) &&
         master_is_other(&client->master, lane->master_number))
         ctl_close(&lane->ctl);
     if (lane->ctl.fd >= 0) return TARN_OK;
     uint64_t limit = min_u64(deadline, add_sat(now_ms(), client->options.connect_timeout_ms));
-    char host[MASTER_HOST_MAX] = "", port[16] = "";
-    tarn_status status = master_find(&client->master, limit, host, port);
-    if (status == TARN_OK) status = ctl_open(&lane->ctl, &client->master.secure, host, port, limit);
+    struct address *at = &lane->at;
+    *at = (struct address){.host = ""};
+    tarn_status status = master_find(&client->master, limit, at);
+    if (status == TARN_OK)
+        status = ctl_open(&lane->ctl, &client->master.secure, at->host, at->port, limit);
     if (status != TARN_OK) {
-        master_asked(&client->master, host, port);
+        master_asked(&client->master, at);
         return status;
     }
     status = change_session(lane);
@@ -345,11 +353,11 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     lane->connected_before = true;
     status = greet(lane, limit);
     if (status == TARN_OK) {
-        lane->master_number = master_met(&client->master, host, port);
-        scout_rest(client->master.scouts);
+        lane->master_number = master_met(&client->master, at);
+        if (master_may_change(&client->master)) scout_rest(client->master.scouts);
         return TARN_OK;
     }
-    master_asked(&client->master, host, port);
+    master_asked(&client->master, at);
     ctl_close(&lane->ctl);
     return status;
 }
@@ -365,11 +373,11 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
     uint64_t pause = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), o->backoff_max_ms);
-    if (lane->client->master.n > 0) pause = min_u64(pause, FAILOVER_PAUSE_MS);
+    if (master_may_change(&lane->client->master)) pause = min_u64(pause, FAILOVER_PAUSE_MS);
     pause = pause / 2 + rng_below(&lane->rng, pause / 2 + 1);
     uint64_t until = now_ms() + pause;
     if (until >= deadline) return false;
-    if (lane->client->master.n > 0 && lane->ctl.fd < 0) {
+    if (master_may_change(&lane->client->master) && lane->ctl.fd < 0) {
         scout_wait(&lane->client->master, o, until);
     } else {
         poll(NULL, 0, (int)pause);
@@ -382,7 +390,7 @@ bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t dea
     const tarn_options *o = &lane->client->options;
     if (o->retries == 0) return false;
     COUNT(lane, retries, 1);
-    if (ms == 0 && lane->client->master.n > 0) {
+    if (ms == 0 && master_may_change(&lane->client->master)) {
         /* A failover: nodes come one after the other, most of them at once. */
         unsigned shift = made < QUICK_TRIES ? 0 : made - QUICK_TRIES;
         ms = min_u64((uint64_t)QUICK_MS << (shift < 16 ? shift : 16), FAILOVER_PAUSE_MS);
@@ -403,7 +411,7 @@ bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline
 bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status,
                 uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
-    bool follows = lane->client->master.n > 0;
+    bool follows = master_may_change(&lane->client->master);
     uint64_t later_ms = lane->later_ms;
     unsigned limit = o->retries;
     lane->later_ms = 0;
@@ -426,4 +434,14 @@ bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status
     attempts->made++;
     COUNT(lane, retries, 1);
     return true;
+}
+
+tarn_status lane_run(struct lane *lane, uint64_t deadline, lane_fn fn, void *arg) {
+    struct attempts attempts = {0};
+    tarn_status status;
+    do {
+        status = lane_ready(lane, deadline);
+        if (status == TARN_OK && fn != NULL) status = fn(lane, arg, deadline);
+    } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+    return status;
 }

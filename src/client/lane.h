@@ -62,6 +62,7 @@ struct lane {
                 /* " (why)" when a host was not reached for it, since the lane was taken; else "" */
                 200];
     struct ctl ctl;
+    struct address at; /* whom it was opened to */
     struct engine_ref *ref;
     struct engine *engine; /* ref->engine */
     struct arena arena;
@@ -100,21 +101,11 @@ void lane_give(struct lane *lane);
 /* Connects, if that is needed. */
 tarn_status lane_ready(struct lane *lane, uint64_t deadline);
 
-/* A request of a command that is not built from its declaration. */
-static inline void lane_begin(struct lane *lane, const char *name) {
-    ctl_begin(&lane->ctl, name);
-    ctl_arg_str(&lane->ctl, name);
-}
-static inline void lane_arg(struct lane *lane, const void *data, size_t len) {
-    ctl_arg(&lane->ctl, data, len);
-}
-static inline void lane_arg_str(struct lane *lane, const char *s) {
-    ctl_arg_str(&lane->ctl, s);
-}
 tarn_status lane_send(struct lane *lane, bool skip);
 tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline);
 tarn_status lane_call(struct lane *lane, struct answer **answer_p,
                       uint64_t deadline); /* send, receive, check */
+tarn_status lane_ping(struct lane *lane, uint64_t deadline);
 
 /* answer_check of an answer to the whole request, for lane_retry: it keeps what a TRYAGAIN asks
  * for. */
@@ -136,6 +127,10 @@ struct attempts {
  * is near). */
 bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status,
                 uint64_t deadline);
+/* What is to be done on a lane that is connected. */
+typedef tarn_status (*lane_fn)(struct lane *lane, void *arg, uint64_t deadline);
+/* Connects and does it (NULL: nothing more), again as long as lane_retry says so. */
+tarn_status lane_run(struct lane *lane, uint64_t deadline, lane_fn fn, void *arg);
 /* For what is not now, but will be: sleeps ms, or (0) for what comes before try number `made` + 1.
  * false: the deadline is nearer, or nothing is tried again (retries=0). */
 bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline);

@@ -12,144 +12,131 @@
 
 #define LOOKUP_KEYS 32768 /* keys in one request */
 
-/* One request that build makes; repeated over reconnects. */
-struct plain {
-    const char *what;
-    void (*build)(struct lane *lane, const void *arg);
-    const void *arg;
-};
-
-static tarn_status run_plain(struct lane *lane, const struct plain *p, struct answer **answer_p,
-                             uint64_t deadline) {
-    struct attempts attempts = {0};
-    tarn_status status;
-    do {
-        status = lane_ready(lane, deadline);
-        if (status != TARN_OK) continue;
-        request_begin(&lane->request);
-        p->build(lane, p->arg);
-        status = lane_call(lane, answer_p, deadline);
-    } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
-    return status;
-}
-
-struct keys {
+/* What is asked of the keys. */
+struct look {
+    enum wire_id id;
     const tarn_key *keys;
     size_t n;
-    enum wire_id id;
     uint64_t lease_ms, wait_ms;
+    struct answer *answer;
 };
 
-static void build_keys(struct lane *lane, const void *arg) {
-    const struct keys *k = arg;
+static tarn_status look_once(struct lane *lane, void *arg, uint64_t deadline) {
+    struct look *l = arg;
     struct ctl_request *r = &lane->request;
+    request_begin(r);
     struct wire_look look = {
-        .keys = {request_next(r), (uint32_t)k->n}, .lease_ms = k->lease_ms, .wait_ms = k->wait_ms};
-    for (size_t i = 0; i < k->n; i++) request_word(r, k->keys[i].data, k->keys[i].len);
-    request_build(r, k->id, &look);
+        .keys = {request_next(r), (uint32_t)l->n}, .lease_ms = l->lease_ms, .wait_ms = l->wait_ms};
+    for (size_t i = 0; i < l->n; i++) request_word(r, l->keys[i].data, l->keys[i].len);
+    request_build(r, l->id, &look);
+    return lane_call(lane, &l->answer, deadline);
 }
 
-static tarn_status check_keys(tarn_client *client, const tarn_key *keys, size_t n) {
-    tarn_status status = client_usable(client);
-    for (size_t i = 0; i < n && status == TARN_OK; i++)
-        status = client_check_key(keys[i].data, keys[i].len);
-    return status;
-}
-
-static tarn_status integer_answer(struct lane *lane, const struct plain *p, uint64_t *value_p,
-                                  uint64_t deadline) {
-    struct answer *a;
-    tarn_status status = run_plain(lane, p, &a, deadline);
-    if (status != TARN_OK) return status;
-    return answer_u64(a, value_p) ? TARN_OK
-                                  : fail(TARN_EPROTO, "%s: the answer is no number", p->what);
-}
-
-/* --- existence --- */
-
-static tarn_status exists_chunk(struct lane *lane, const struct keys *k, uint8_t *found,
-                                uint64_t deadline) {
-    struct answer *a;
-    tarn_status status = run_plain(lane, &(struct plain){"MEXISTS", build_keys, k}, &a, deadline);
-    if (status != TARN_OK) return status;
-    if (a->type != ANSWER_ARRAY || a->len != k->n)
-        return fail(TARN_EPROTO, "MEXISTS: wrong number of answers");
-    for (size_t i = 0; i < k->n; i++)
+/* How many of the keys it is true of; found NULL, or which. */
+static tarn_status look_answer(const struct look *l, uint8_t *found, uint64_t *count_p) {
+    const struct answer *a = l->answer;
+    const char *name = wire_commands[l->id].name;
+    if (found == NULL)
+        return answer_u64(a, count_p) ? TARN_OK
+                                      : fail(TARN_EPROTO, "%s: the answer is no number", name);
+    if (a->type != ANSWER_ARRAY || a->len != l->n)
+        return fail(TARN_EPROTO, "%s: wrong number of answers", name);
+    for (size_t i = 0; i < l->n; i++)
         found[i] = a->element[i].type == ANSWER_INTEGER && a->element[i].integer == 1;
     return TARN_OK;
 }
 
-tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n, uint8_t *found) {
-    tarn_status status = check_keys(client, keys, n);
-    if (status != TARN_OK || n == 0) return status;
-    uint64_t deadline = client_deadline(client, 0, 0), started = clock_mono_us();
+/* So many keys at a time as one request takes; *count_p as of look_answer. */
+static tarn_status look_run(struct lane *lane, const struct look *l, uint64_t deadline,
+                            uint8_t *found, size_t *count_p) {
+    size_t total = 0;
+    for (size_t at = 0; at < l->n; at += LOOKUP_KEYS) {
+        struct look part = *l;
+        uint64_t count = 0;
+        part.keys = l->keys + at;
+        part.n = min_u64(l->n - at, LOOKUP_KEYS);
+        tarn_status status = lane_run(lane, deadline, look_once, &part);
+        if (status == TARN_OK)
+            status = look_answer(&part, found == NULL ? NULL : found + at, &count);
+        if (status != TARN_OK) return status;
+        total += min_u64(count, part.n);
+        if (l->id == WIRE_prefixlen && count < part.n) break;
+    }
+    *count_p = total;
+    return TARN_OK;
+}
+
+tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
+                          uint64_t deadline, size_t *length_p) {
+    const struct look l = {.id = WIRE_prefixlen, .keys = keys, .n = n, .wait_ms = wait_ms};
+    return look_run(lane, &l, deadline, NULL, length_p);
+}
+
+static tarn_status look_call(tarn_client *client, const struct look *l, uint64_t timeout_ms,
+                             uint8_t *found, size_t *count_p) {
+    tarn_status status = client_usable(client);
+    for (size_t i = 0; i < l->n && status == TARN_OK; i++)
+        status = client_check_key(l->keys[i].data, l->keys[i].len);
+    if (status != TARN_OK) return status;
+    uint64_t deadline = add_sat(client_deadline(client, timeout_ms, 0), l->wait_ms),
+             started = clock_mono_us();
     struct lane *lane;
     status = lane_take(client, deadline, &lane);
     if (status != TARN_OK) return status;
-    for (size_t at = 0; at < n && status == TARN_OK; at += LOOKUP_KEYS) {
-        struct keys k = {.keys = keys + at,
-                         .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS,
-                         .id = WIRE_mexists};
-        status = exists_chunk(lane, &k, found + at, deadline);
+    status = look_run(lane, l, deadline, found, count_p);
+    if (l->id == WIRE_del) {
+        COUNT(lane, removes, l->n);
+    } else {
+        COUNT(lane, lookups, l->n);
+        hist_add(&lane->hist[TARN_HIST_LOOKUP], clock_mono_us() - started);
     }
-    COUNT(lane, lookups, n);
-    hist_add(&lane->hist[TARN_HIST_LOOKUP], clock_mono_us() - started);
     lane_give(lane);
     return status;
+}
+
+static tarn_status found_or_not(tarn_status status, bool found) {
+    if (status != TARN_OK || found) return status;
+    return fail(TARN_ENOTFOUND, "no such key");
+}
+
+tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n, uint8_t *found) {
+    size_t count;
+    return look_call(client, &(struct look){.id = WIRE_mexists, .keys = keys, .n = n}, 0, found,
+                     &count);
 }
 
 tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len) {
     tarn_key k = {key, key_len};
     uint8_t found = 0;
     tarn_status status = tarn_exists_many(client, &k, 1, &found);
-    if (status != TARN_OK) return status;
-    return found ? TARN_OK : fail(TARN_ENOTFOUND, "no such key");
+    return found_or_not(status, found);
 }
 
-/* --- prefixes and waiting --- */
-
-static tarn_status prefix_on_lane(struct lane *lane, const tarn_key *keys, size_t n,
-                                  uint64_t lease_ms, uint64_t wait_ms, uint64_t deadline,
-                                  size_t *length_p) {
-    size_t length = 0;
-    for (size_t at = 0; at < n; at += LOOKUP_KEYS) {
-        struct keys k = {.keys = keys + at,
-                         .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS,
-                         .id = WIRE_prefixlen,
-                         .lease_ms = lease_ms,
-                         .wait_ms = wait_ms};
-        uint64_t hits;
-        tarn_status status =
-            integer_answer(lane, &(struct plain){"PREFIXLEN", build_keys, &k}, &hits, deadline);
-        if (status != TARN_OK) return status;
-        length += (size_t)min_u64(hits, k.n);
-        if (hits < k.n) break;
-    }
-    *length_p = length;
-    return TARN_OK;
+tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
+                             size_t *removed_p) {
+    size_t removed;
+    return look_call(client, &(struct look){.id = WIRE_del, .keys = keys, .n = n}, 0, NULL,
+                     removed_p != NULL ? removed_p : &removed);
 }
 
-tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
-                          uint64_t deadline, size_t *length_p) {
-    return prefix_on_lane(lane, keys, n, 0, wait_ms, deadline, length_p);
+tarn_status tarn_remove(tarn_client *client, const void *key, size_t key_len) {
+    tarn_key k = {key, key_len};
+    size_t removed = 0;
+    tarn_status status = tarn_remove_many(client, &k, 1, &removed);
+    return found_or_not(status, removed > 0);
 }
 
 tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n,
                                const tarn_call *call_in, size_t *length_p) {
-    tarn_status status = check_keys(client, keys, n);
-    if (status != TARN_OK) return status;
     tarn_call call;
     client_call_copy(&call, call_in);
-    uint64_t deadline = add_sat(client_deadline(client, call.timeout_ms, 0), call.wait_ms),
-             started = clock_mono_us();
-    struct lane *lane;
-    status = lane_take(client, deadline, &lane);
-    if (status != TARN_OK) return status;
-    status = prefix_on_lane(lane, keys, n, call.lease_ms, call.wait_ms, deadline, length_p);
-    COUNT(lane, lookups, n);
-    hist_add(&lane->hist[TARN_HIST_LOOKUP], clock_mono_us() - started);
-    lane_give(lane);
-    return status;
+    return look_call(client,
+                     &(struct look){.id = WIRE_prefixlen,
+                                    .keys = keys,
+                                    .n = n,
+                                    .lease_ms = call.lease_ms,
+                                    .wait_ms = call.wait_ms},
+                     call.timeout_ms, NULL, length_p);
 }
 
 tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint64_t timeout_ms) {
@@ -170,89 +157,58 @@ tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint
     }
 }
 
-/* --- removal, pins, ping --- */
+/* --- without keys, or with one --- */
 
-tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
-                             size_t *removed_p) {
-    tarn_status status = check_keys(client, keys, n);
-    if (status != TARN_OK) return status;
-    uint64_t deadline = client_deadline(client, 0, 0), removed = 0;
+static tarn_status lane_do(tarn_client *client, lane_fn fn, void *arg) {
+    uint64_t deadline = client_deadline(client, 0, 0);
     struct lane *lane;
-    status = lane_take(client, deadline, &lane);
+    tarn_status status = lane_take(client, deadline, &lane);
     if (status != TARN_OK) return status;
-    for (size_t at = 0; at < n && status == TARN_OK; at += LOOKUP_KEYS) {
-        struct keys k = {
-            .keys = keys + at, .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS, .id = WIRE_del};
-        uint64_t count = 0;
-        status = integer_answer(lane, &(struct plain){"DEL", build_keys, &k}, &count, deadline);
-        removed += min_u64(count, k.n);
-    }
-    COUNT(lane, removes, n);
+    status = lane_run(lane, deadline, fn, arg);
     lane_give(lane);
-    if (status == TARN_OK && removed_p != NULL) *removed_p = (size_t)removed;
     return status;
 }
 
-tarn_status tarn_remove(tarn_client *client, const void *key, size_t key_len) {
-    tarn_key k = {key, key_len};
-    size_t removed = 0;
-    tarn_status status = tarn_remove_many(client, &k, 1, &removed);
-    if (status != TARN_OK) return status;
-    return removed > 0 ? TARN_OK : fail(TARN_ENOTFOUND, "no such key");
-}
-
 struct pin {
-    const void *key;
-    size_t key_len;
+    tarn_key key;
     int kind;
-    uint64_t ms;
+    uint64_t ms, done;
 };
 
-static void build_pin(struct lane *lane, const void *arg) {
-    const struct pin *p = arg;
-    struct wire_pin pin = {.key = request_word(&lane->request, p->key, p->key_len),
+static tarn_status pin_once(struct lane *lane, void *arg, uint64_t deadline) {
+    struct pin *p = arg;
+    struct answer *a;
+    request_begin(&lane->request);
+    struct wire_pin pin = {.key = request_word(&lane->request, p->key.data, p->key.len),
                            .kind = p->kind == TARN_PIN_HARD   ? WIRE_PIN_HARD
                                    : p->kind == TARN_PIN_SOFT ? WIRE_PIN_SOFT
                                                               : WIRE_PIN_NONE,
                            .ms = p->ms};
     request_build(&lane->request, WIRE_pin, &pin);
-}
-
-static tarn_status simple_call(tarn_client *client, const struct plain *p, uint64_t *value_p) {
-    uint64_t deadline = client_deadline(client, 0, 0);
-    struct lane *lane;
-    struct answer *a;
-    tarn_status status = lane_take(client, deadline, &lane);
-    if (status != TARN_OK) return status;
-    status = run_plain(lane, p, &a, deadline);
-    if (status == TARN_OK && value_p != NULL && !answer_u64(a, value_p))
-        status = fail(TARN_EPROTO, "%s: no number", p->what);
-    lane_give(lane);
-    return status;
+    tarn_status status = lane_call(lane, &a, deadline);
+    if (status != TARN_OK || answer_u64(a, &p->done)) return status;
+    return fail(TARN_EPROTO, "PIN: the answer is no number");
 }
 
 tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int kind, uint64_t ms) {
-    tarn_key k = {key, key_len};
-    tarn_status status = check_keys(client, &k, 1);
+    tarn_status status = client_usable(client);
+    if (status == TARN_OK) status = client_check_key(key, key_len);
     if (status != TARN_OK) return status;
     if (kind < TARN_PIN_NONE || kind > TARN_PIN_HARD)
         return fail(TARN_EINVAL, "kind is a TARN_PIN_*");
-    struct pin p = {key, key_len, kind, ms};
-    uint64_t done = 0;
-    status = simple_call(client, &(struct plain){"PIN", build_pin, &p}, &done);
-    if (status != TARN_OK) return status;
-    return done == 1 ? TARN_OK : fail(TARN_ENOTFOUND, "no such key");
+    struct pin p = {{key, key_len}, kind, ms, 0};
+    status = lane_do(client, pin_once, &p);
+    return found_or_not(status, p.done == 1);
 }
 
-static void build_ping(struct lane *lane, const void *arg) {
+static tarn_status ping_once(struct lane *lane, void *arg, uint64_t deadline) {
     (void)arg;
-    lane_begin(lane, "PING");
+    return lane_ping(lane, deadline);
 }
 
 tarn_status tarn_ping(tarn_client *client) {
     tarn_status status = client_usable(client);
-    if (status != TARN_OK) return status;
-    return simple_call(client, &(struct plain){"PING", build_ping, NULL}, NULL);
+    return status == TARN_OK ? lane_do(client, ping_once, NULL) : status;
 }
 
 /* --- any command --- */
@@ -283,12 +239,8 @@ tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *ar
     struct answer *a;
     status = lane_ready(lane, deadline); /* not repeated: who knows what it does */
     if (status == TARN_OK) {
-        ctl_begin(&lane->ctl, "command");
-        for (size_t i = 0; i < argc; i++)
-            lane_arg(lane, argv[i], lens == NULL ? strlen(argv[i]) : lens[i]);
-        status = lane_send(lane, false);
-        if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
-        if (status == TARN_OK) status = answer_check(a, "command");
+        ctl_words(&lane->ctl, "command", argc, argv, lens);
+        status = lane_call(lane, &a, deadline);
     }
     if (status == TARN_OK) {
         struct buf out = {0};

@@ -1,83 +1,80 @@
-/* Where the master is: at a fixed address, where Sentinels say, or one of several (servers.c).
+/* Where the master is: at a fixed address, where Sentinels say, or who leads of several servers.
  *
  * Each Sentinel is asked in turn, the one that answered last first. What it says is checked at the
  * door: a server that is not a master (any more) is no answer, because a Sentinel may not have
- * heard of a failover yet. */
+ * heard of a failover yet. Where the URL names the servers themselves, the one that leads, and of
+ * several the one with the highest epoch, is the master. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/assert.h"
 #include "base/htab.h"
-#include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/ctl.h"
-#include "client/error.h"
-#include "client/master.h"
-#include "client/outage.h"
-#include "client/secure.h"
 
-#define SENTINEL_MS         1000u /* for one of them to connect and to answer */
-#define SENTINEL_ANSWER_MAX (64u << 10)
+#define ASK_MS         1000u /* for one of them to connect and to answer */
+#define ASK_ANSWER_MAX (256u << 10)
 
 void master_free(struct whereabouts *m) {
     secure_close(&m->secure);
     scouts_destroy(&m->scouts);
-    free(m->host);
-    free(m->port);
     free(m->name);
-    for (unsigned i = 0; i < m->n; i++) {
-        free(m->sentinel[i].host);
-        free(m->sentinel[i].port);
-    }
     *m = (struct whereabouts){0};
 }
 
+/* --- Sentinels --- */
+
+tarn_status master_ask_sentinel(const struct whereabouts *m, unsigned i, const char *verb,
+                                uint64_t deadline, struct arena *arena, struct answer **answer_p) {
+    const char *argv[] = {"SENTINEL", verb, m->name};
+    struct ctl c;
+    ctl_init(&c);
+    tarn_status status = ctl_open(&c, &m->secure, m->server[i].host, m->server[i].port, deadline);
+    c.answer_max = ASK_ANSWER_MAX;
+    if (status == TARN_OK) status = ctl_send(&c, 3, argv, NULL, false);
+    if (status == TARN_OK) status = ctl_receive(&c, arena, answer_p, deadline);
+    ctl_close(&c);
+    return status;
+}
+
+static bool is_word(const struct answer *a, size_t max) {
+    return a != NULL && a->type == ANSWER_STRING && a->len > 0 && a->len < max &&
+           strlen(a->str) == a->len;
+}
+
+bool address_read(const struct answer *host, const struct answer *port, struct address *at) {
+    if (!is_word(host, sizeof(at->host)) || !is_word(port, sizeof(at->port))) return false;
+    memcpy(at->host, host->str, host->len + 1);
+    memcpy(at->port, port->str, port->len + 1);
+    return true;
+}
+
 /* Its answer is [host, port], or nil: it knows of no such master. */
-static tarn_status ask(struct ctl *c, struct arena *arena, const struct whereabouts *m, unsigned i,
-                       uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]) {
-    const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->name};
+static tarn_status named_master(const struct whereabouts *m, unsigned i, uint64_t deadline,
+                                struct address *at) {
+    const struct address *sentinel = &m->server[i];
+    struct arena arena = {0};
     struct answer *a;
-    tarn_status status =
-        ctl_open(c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, deadline);
-    c->answer_max = SENTINEL_ANSWER_MAX;
-    if (status == TARN_OK) status = ctl_send(c, 3, argv, NULL, false);
-    if (status == TARN_OK) status = ctl_receive(c, arena, &a, deadline);
-    if (status != TARN_OK) return status;
-    if (a->type == ANSWER_ERROR)
-        return fail(TARN_EPROTO, "the Sentinel at %s:%s says: %s", m->sentinel[i].host,
-                    m->sentinel[i].port, a->str);
-    const struct answer *h = answer_at(a, 0), *p = answer_at(a, 1);
-    if (h == NULL || p == NULL || h->type != ANSWER_STRING || p->type != ANSWER_STRING ||
-        h->len == 0 || h->len >= MASTER_HOST_MAX || p->len == 0 || p->len >= 16)
-        return fail(TARN_ENOTFOUND, "the Sentinel at %s:%s knows of no master \"%s\"",
-                    m->sentinel[i].host, m->sentinel[i].port, m->name);
-    snprintf(host, MASTER_HOST_MAX, "%s", h->str);
-    snprintf(port, 16, "%s", p->str);
-    return TARN_OK;
+    tarn_status status = master_ask_sentinel(
+        m, i, "get-master-addr-by-name", min_u64(deadline, add_sat(now_ms(), ASK_MS)), &arena, &a);
+    if (status == TARN_OK && a->type == ANSWER_ERROR)
+        status = fail(TARN_EPROTO, "the Sentinel at %s:%s says: %s", sentinel->host, sentinel->port,
+                      a->str);
+    if (status == TARN_OK && !address_read(answer_at(a, 0), answer_at(a, 1), at))
+        status = fail(TARN_ENOTFOUND, "the Sentinel at %s:%s knows of no master \"%s\"",
+                      sentinel->host, sentinel->port, m->name);
+    arena_free(&arena);
+    return status;
 }
 
-static void name_it(const char *h, const char *p, char host[MASTER_HOST_MAX], char port[16]) {
-    snprintf(host, MASTER_HOST_MAX, "%s", h);
-    snprintf(port, 16, "%s", p);
-}
-
-static tarn_status ask_sentinels(struct whereabouts *m, uint64_t deadline,
-                                 char host[MASTER_HOST_MAX], char port[16]) {
+static tarn_status find_named(struct whereabouts *m, uint64_t deadline, struct address *at) {
     unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
     tarn_status status = TARN_EIO;
     for (unsigned k = 0; k < m->n; k++) {
         unsigned i = (first + k) % m->n;
-        struct ctl c;
-        struct arena arena = {0};
-        ctl_init(&c);
-        uint64_t limit = min_u64(deadline, add_sat(now_ms(), SENTINEL_MS));
-        status = ask(&c, &arena, m, i, limit, host, port);
-        ctl_close(&c);
-        arena_free(&arena);
+        status = named_master(m, i, deadline, at);
         if (status == TARN_OK) {
             __atomic_store_n(&m->first, i, __ATOMIC_RELAXED);
-            scout_named(m->scouts, host, port);
+            scout_named(m->scouts, at);
             return TARN_OK;
         }
         if (now_ms() >= deadline) break;
@@ -87,53 +84,87 @@ static tarn_status ask_sentinels(struct whereabouts *m, uint64_t deadline,
                 tarn_last_error());
 }
 
-tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX],
-                        char port[16]) {
-    unsigned i = 0;
-    if (m->n == 0) {
-        name_it(m->host, m->port, host, port);
-        return TARN_OK;
+/* --- servers --- */
+
+/* TARN_OK: it leads; *epoch_p is 0 where this user may not know. */
+static tarn_status server_leads(const struct whereabouts *m, unsigned i, uint64_t deadline,
+                                uint32_t *epoch_p) {
+    const struct greeting g = {.role = true, .last = {"INFO", "server"}, .whom = "server"};
+    struct arena arena = {0};
+    struct answer *a;
+    struct ctl c;
+    ctl_init(&c);
+    deadline = min_u64(deadline, add_sat(now_ms(), ASK_MS));
+    tarn_status status = ctl_open(&c, &m->secure, m->server[i].host, m->server[i].port, deadline);
+    c.answer_max = ASK_ANSWER_MAX;
+    if (status == TARN_OK) status = ctl_greet(&c, &arena, m->options, &g, deadline, &a);
+    if (status == TARN_OK) *epoch_p = master_epoch_of(a);
+    ctl_close(&c);
+    arena_free(&arena);
+    return status;
+}
+
+static tarn_status find_leading(struct whereabouts *m, uint64_t deadline, struct address *at) {
+    uint32_t met = __atomic_load_n(&m->epoch, __ATOMIC_RELAXED), best = 0;
+    unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED), found = m->n;
+    tarn_status why = TARN_EIO;
+    for (unsigned k = 0; k < m->n && (k == 0 || now_ms() < deadline); k++) {
+        unsigned i = (first + k) % m->n;
+        uint32_t epoch = 0;
+        tarn_status status = server_leads(m, i, deadline, &epoch);
+        if (status == TARN_EPERM) why = status;
+        if (status != TARN_OK || (found < m->n && epoch <= best)) continue;
+        found = i;
+        best = epoch;
+        if (met != 0 && epoch >= met) break;
     }
-    if (scout_known(m->scouts, host, port)) return TARN_OK;
-    if (m->name != NULL) return ask_sentinels(m, deadline, host, port);
-    tarn_status status = servers_find(m, deadline, &i);
-    if (status != TARN_OK) return status;
-    __atomic_store_n(&m->first, i, __ATOMIC_RELAXED);
-    name_it(m->sentinel[i].host, m->sentinel[i].port, host, port);
+    if (found == m->n)
+        return fail(why, "none of the %u servers leads: %s", m->n, tarn_last_error());
+    __atomic_store_n(&m->first, found, __ATOMIC_RELAXED);
+    *at = m->server[found];
     return TARN_OK;
 }
 
-bool master_moved(const struct whereabouts *m, const char *host, const char *port) {
+/* --- both --- */
+
+tarn_status master_find(struct whereabouts *m, uint64_t deadline, struct address *at) {
+    if (!master_may_change(m)) {
+        *at = m->server[0];
+        return TARN_OK;
+    }
+    if (scout_known(m->scouts, at)) return TARN_OK;
+    return m->name != NULL ? find_named(m, deadline, at) : find_leading(m, deadline, at);
+}
+
+bool master_moved(const struct whereabouts *m, const struct address *at) {
     bool moved = false;
-    if (m->name == NULL) return servers_moved(m, host, port);
     for (unsigned i = 0; i < m->n; i++) {
-        char its_host[MASTER_HOST_MAX], its_port[16];
-        struct ctl c;
-        struct arena arena = {0};
-        ctl_init(&c);
-        tarn_status status =
-            ask(&c, &arena, m, i, add_sat(now_ms(), SENTINEL_MS), its_host, its_port);
-        ctl_close(&c);
-        arena_free(&arena);
-        if (status != TARN_OK) continue;
-        if (strcmp(its_host, host) == 0 && strcmp(its_port, port) == 0) return false;
-        if (scout_is_ahead(m->scouts, host, port, its_host, its_port)) return false;
-        moved = true;
+        struct address named;
+        uint32_t epoch = 0;
+        if (m->name == NULL) {
+            if (!address_is(&m->server[i], at) &&
+                server_leads(m, i, DEADLINE_NONE, &epoch) == TARN_OK &&
+                epoch > __atomic_load_n(&m->epoch, __ATOMIC_RELAXED))
+                return true;
+        } else if (named_master(m, i, DEADLINE_NONE, &named) == TARN_OK) {
+            if (address_is(&named, at) || scout_is_ahead(m->scouts, at, &named)) return false;
+            moved = true;
+        }
     }
     return moved;
 }
 
-void master_asked(struct whereabouts *m, const char *host, const char *port) {
-    scout_wrong(m->scouts, host, port);
-    if (m->n > 0)
-        __atomic_store_n(&m->first, (__atomic_load_n(&m->first, __ATOMIC_RELAXED) + 1) % m->n,
-                         __ATOMIC_RELAXED);
+void master_asked(struct whereabouts *m, const struct address *at) {
+    if (!master_may_change(m)) return;
+    scout_wrong(m->scouts, at);
+    __atomic_store_n(&m->first, (__atomic_load_n(&m->first, __ATOMIC_RELAXED) + 1) % m->n,
+                     __ATOMIC_RELAXED);
 }
 
-uint32_t master_met(struct whereabouts *m, const char *host, const char *port) {
-    char address[MASTER_HOST_MAX + 20];
-    int n = snprintf(address, sizeof(address), "%s %s", host, port);
-    uint64_t hash = hash_bytes(address, (size_t)n);
+uint32_t master_met(struct whereabouts *m, const struct address *at) {
+    char text[sizeof(*at) + 1];
+    int n = snprintf(text, sizeof(text), "%s %s", at->host, at->port);
+    uint64_t hash = hash_bytes(text, (size_t)n);
     if (__atomic_exchange_n(&m->met_hash, hash, __ATOMIC_ACQ_REL) == hash)
         return __atomic_load_n(&m->met, __ATOMIC_RELAXED);
     return __atomic_add_fetch(&m->met, 1, __ATOMIC_ACQ_REL);
@@ -166,10 +197,14 @@ tarn_status master_check_epoch(struct whereabouts *m, uint32_t epoch, const char
                 host, port, epoch, met);
 }
 
+bool master_is_role(const struct answer *role) {
+    const struct answer *name = answer_at(role, 0);
+    return name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0;
+}
+
 tarn_status master_check_role(const struct answer *role, const char *host, const char *port) {
     const struct answer *name = answer_at(role, 0);
-    if (name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0)
-        return TARN_OK;
+    if (master_is_role(role)) return TARN_OK;
     if (role->type == ANSWER_ERROR && strncmp(role->str, "NOPERM", 6) == 0)
         return fail(TARN_EPERM,
                     "%s:%s does not say whether it is a master: this user needs the right +role",

@@ -219,16 +219,6 @@ static void arg_value(struct putting *p, size_t i) {
     request_word(&p->lane->request, copy, len);
 }
 
-static void arg_crcs(struct putting *p, size_t i) {
-    const struct put *u = &p->puts[i];
-    size_t n = u->crcs == NULL ? 0 : (size_t)((u->size + CRC_BLOCK - 1) / CRC_BLOCK);
-    uint8_t *packed = arena_alloc(&p->lane->arena, n * 4 + 1);
-    for (size_t k = 0; k < n; k++) {
-        for (unsigned b = 0; b < 4; b++) packed[4 * k + b] = (uint8_t)(u->crcs[k] >> (8 * b));
-    }
-    request_word(&p->lane->request, packed, n * 4);
-}
-
 static void arg_receipts(struct putting *p, size_t i) {
     const struct put *u = &p->puts[i];
     request_word(&p->lane->request, u->receipts != NULL ? (const char *)u->receipts : "",
@@ -289,7 +279,10 @@ static tarn_status send_end(struct putting *p, const struct ends *e) {
         if (values) end.values = request_next(r);
         for (size_t k = 0; k < e->n_full && values; k++) arg_value(p, e->full[k]);
         if (crcs) end.crcs = request_next(r);
-        for (size_t k = 0; k < e->n_full && crcs; k++) arg_crcs(p, e->full[k]);
+        for (size_t k = 0; k < e->n_full && crcs; k++) {
+            const struct put *u = &p->puts[e->full[k]];
+            request_crcs(r, u->crcs, u->crcs == NULL ? 0 : (u->size + CRC_BLOCK - 1) / CRC_BLOCK);
+        }
         if (faileds) end.faileds = request_next(r);
         for (size_t k = 0; k < e->n_full && faileds; k++)
             request_number(r, p->puts[e->full[k]].failed);
@@ -380,11 +373,9 @@ static tarn_status recover(struct putting *p, const size_t *order, size_t n) {
 /* When its connection is closed the server has the session cut off, and gets back the space that
  * its bytes may still be on their way to. Whatever was sent is to arrive before that. */
 static void leave_session(struct putting *p) {
-    struct answer *a;
     p->new_session = false;
     if (p->lane->ctl.fd < 0) return;
-    lane_begin(p->lane, "PING");
-    (void)lane_call(p->lane, &a, p->deadline);
+    (void)lane_ping(p->lane, p->deadline);
     ctl_close(&p->lane->ctl);
     if (p->lane->ref->writers == 0)
         engine_session_changed(p->lane->engine); /* or hosts would wait for our mappings */

@@ -43,6 +43,14 @@ uint32_t request_number(struct ctl_request *r, int64_t value) {
     return request_word(r, digits, i64_to_dec(value, digits));
 }
 
+uint32_t request_crcs(struct ctl_request *r, const uint32_t *crcs, size_t n) {
+    uint8_t *packed = arena_alloc(r->arena, n * 4 + 1);
+    for (size_t i = 0; i < n; i++) {
+        for (unsigned b = 0; b < 4; b++) packed[4 * i + b] = (uint8_t)(crcs[i] >> (8 * b));
+    }
+    return request_word(r, packed, n * 4);
+}
+
 static void sink_word(void *ctl, struct span word) {
     ctl_arg(ctl, word.data, word.len);
 }

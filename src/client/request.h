@@ -25,6 +25,8 @@ void request_begin(struct ctl_request *r);
 uint32_t request_word(struct ctl_request *r, const void *data, size_t len);
 uint32_t request_str(struct ctl_request *r, const char *s);
 uint32_t request_number(struct ctl_request *r, int64_t value);
+/* As PUTEND takes them: four bytes each, the lowest first. */
+uint32_t request_crcs(struct ctl_request *r, const uint32_t *crcs, size_t n);
 /* The word that comes next, where a list begins. */
 static inline uint32_t request_next(const struct ctl_request *r) {
     return r->words;

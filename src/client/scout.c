@@ -33,10 +33,6 @@
 #define LIST_ANSWER_MAX (256u << 10)
 #define BELIEF_MS       10000u
 
-struct address {
-    char host[MASTER_HOST_MAX], port[16];
-};
-
 struct scout {
     struct address at;
     struct ctl ctl;
@@ -76,54 +72,36 @@ void scouts_destroy(struct scouts **scouts_p) {
     free(s);
 }
 
-static bool is_at(const struct address *a, const char *host, const char *port) {
-    return strcmp(a->host, host) == 0 && strcmp(a->port, port) == 0;
-}
-
-static void set_address(struct address *a, const char *host, const char *port) {
-    snprintf(a->host, sizeof(a->host), "%s", host);
-    snprintf(a->port, sizeof(a->port), "%s", port);
-}
-
 /* --- what is known --- */
 
-bool scout_known(struct scouts *s, char host[MASTER_HOST_MAX], char port[16]) {
-    if (s == NULL) return false;
+bool scout_known(struct scouts *s, struct address *at) {
     pthread_mutex_lock(&s->mutex);
     bool known = s->found.host[0] != '\0' && now_ms() < s->until_ms;
-    if (known) {
-        memcpy(host, s->found.host, sizeof(s->found.host));
-        memcpy(port, s->found.port, sizeof(s->found.port));
-    }
+    if (known) *at = s->found;
     pthread_mutex_unlock(&s->mutex);
     return known;
 }
 
-void scout_named(struct scouts *s, const char *host, const char *port) {
-    if (s == NULL) return;
+void scout_named(struct scouts *s, const struct address *at) {
     pthread_mutex_lock(&s->mutex);
-    set_address(&s->named, host, port);
+    s->named = *at;
     pthread_mutex_unlock(&s->mutex);
 }
 
-void scout_wrong(struct scouts *s, const char *host, const char *port) {
-    if (s == NULL) return;
+void scout_wrong(struct scouts *s, const struct address *at) {
     pthread_mutex_lock(&s->mutex);
-    if (is_at(&s->found, host, port)) s->found.host[0] = '\0';
+    if (address_is(&s->found, at)) s->found.host[0] = '\0';
     pthread_mutex_unlock(&s->mutex);
 }
 
-bool scout_is_ahead(struct scouts *s, const char *host, const char *port, const char *named_host,
-                    const char *named_port) {
-    if (s == NULL) return false;
+bool scout_is_ahead(struct scouts *s, const struct address *at, const struct address *named) {
     pthread_mutex_lock(&s->mutex);
-    bool ahead = is_at(&s->found, host, port) && is_at(&s->left, named_host, named_port) &&
-                 now_ms() < s->until_ms;
+    bool ahead = address_is(&s->found, at) && address_is(&s->left, named) && now_ms() < s->until_ms;
     pthread_mutex_unlock(&s->mutex);
     return ahead;
 }
 
-static void found(struct scouts *s, const struct address *at) {
+static void scout_found(struct scouts *s, const struct address *at) {
     pthread_mutex_lock(&s->mutex);
     s->found = *at;
     s->left = s->named;
@@ -133,16 +111,11 @@ static void found(struct scouts *s, const struct address *at) {
 
 /* --- whom to ask, in one's turn --- */
 
-static bool is_text(const struct answer *a, size_t max) {
-    return a != NULL && a->type == ANSWER_STRING && a->len > 0 && a->len < max &&
-           strlen(a->str) == a->len;
-}
-
 /* Those that stay keep their connections. */
-static void take_addresses(struct scouts *s, const struct address at[SCOUTS_MAX], unsigned n) {
+static void take_addresses(struct scouts *s, const struct address *at, unsigned n) {
     for (unsigned i = 0; i < SCOUTS_MAX; i++) {
         struct scout *scout = &s->scout[i];
-        bool same = i < n && is_at(&scout->at, at[i].host, at[i].port);
+        bool same = i < n && address_is(&scout->at, &at[i]);
         if (!same) ctl_close(&scout->ctl);
         if (!same) scout->next_ms = 0;
         if (i < n) scout->at = at[i];
@@ -154,46 +127,29 @@ static void take_list(struct scouts *s, const struct answer *list) {
     struct address at[SCOUTS_MAX];
     unsigned n = 0;
     for (size_t i = 0; i < list->len && n < SCOUTS_MAX; i++) {
-        const struct answer *ip = answer_field(&list->element[i], "ip"),
-                            *port = answer_field(&list->element[i], "port");
-        if (is_text(ip, sizeof(at[0].host)) && is_text(port, sizeof(at[0].port)))
-            set_address(&at[n++], ip->str, port->str);
+        const struct answer *server = &list->element[i];
+        n += address_read(answer_field(server, "ip"), answer_field(server, "port"), &at[n]);
     }
     take_addresses(s, at, n);
 }
 
-static void take_servers(struct scouts *s, const struct whereabouts *m) {
-    struct address at[SCOUTS_MAX];
-    for (unsigned i = 0; i < m->n; i++)
-        set_address(&at[i], m->sentinel[i].host, m->sentinel[i].port);
-    take_addresses(s, at, m->n);
-}
-
 static void list_replicas(struct whereabouts *m, uint64_t until) {
     struct scouts *s = m->scouts;
-    const char *argv[] = {"SENTINEL", "replicas", m->name};
     if (s->listed_ms != 0 && now_ms() - s->listed_ms < LIST_MS) return;
     s->listed_ms = now_ms();
     if (m->name == NULL) {
-        take_servers(s, m);
+        take_addresses(s, m->server, m->n);
         return;
     }
     unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
     bool told = false;
     struct arena arena = {0};
     for (unsigned k = 0; k < m->n && !told && now_ms() < until; k++) {
-        unsigned i = (first + k) % m->n;
-        struct ctl c;
-        struct answer *a = NULL;
-        ctl_init(&c);
-        tarn_status status =
-            ctl_open(&c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, until);
-        c.answer_max = LIST_ANSWER_MAX;
-        if (status == TARN_OK) status = ctl_send(&c, 3, argv, NULL, false);
-        if (status == TARN_OK) status = ctl_receive(&c, &arena, &a, until);
-        told = status == TARN_OK && a->type == ANSWER_ARRAY;
+        struct answer *a;
+        told =
+            master_ask_sentinel(m, (first + k) % m->n, "replicas", until, &arena, &a) == TARN_OK &&
+            a->type == ANSWER_ARRAY;
         if (told) take_list(s, a);
-        ctl_close(&c);
     }
     arena_free(&arena);
 }
@@ -245,12 +201,10 @@ static bool hear_role(struct whereabouts *m, struct scout *scout) {
         scout->next_ms = now_ms() + AWAY_MS;
     }
     scout->asked = false;
-    const struct answer *name = status == TARN_OK ? answer_at(a, 0) : NULL;
-    bool leads = name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0 &&
-                 has_higher_epoch(m, scout, arena);
+    bool leads = status == TARN_OK && master_is_role(a) && has_higher_epoch(m, scout, arena);
     /* Sentinels have a server that they promote hang up on everybody: that is the moment to come
      * back. */
-    if (status == TARN_OK && name == NULL) {
+    if (status == TARN_OK && answer_at(a, 0) == NULL) {
         ctl_close(&scout->ctl); /* an error: it lets us know nothing */
         scout->next_ms = now_ms() + AWAY_MS;
     }
@@ -263,7 +217,7 @@ static bool ask_all(struct whereabouts *m, const tarn_options *o) {
     for (unsigned i = 0; i < s->n; i++) ask_role(m, o, &s->scout[i]);
     for (unsigned i = 0; i < s->n && !any; i++) {
         any = hear_role(m, &s->scout[i]);
-        if (any) found(s, &s->scout[i].at);
+        if (any) scout_found(s, &s->scout[i].at);
     }
     /* Half an answer lies in it. */
     bool pending = false;
@@ -274,9 +228,9 @@ static bool ask_all(struct whereabouts *m, const tarn_options *o) {
 
 void scout_wait(struct whereabouts *m, const tarn_options *o, uint64_t until) {
     struct scouts *s = m->scouts;
-    char host[MASTER_HOST_MAX], port[16];
-    bool may_ask = s != NULL && __atomic_load_n(&m->epoch, __ATOMIC_RELAXED) != 0;
-    for (uint64_t now = now_ms(); now < until && !scout_known(s, host, port); now = now_ms()) {
+    struct address at;
+    bool may_ask = __atomic_load_n(&m->epoch, __ATOMIC_RELAXED) != 0;
+    for (uint64_t now = now_ms(); now < until && !scout_known(s, &at); now = now_ms()) {
         uint64_t next = min_u64(until, may_ask ? now + SCOUT_MS : until);
         if (may_ask && pthread_mutex_trylock(&s->turn) == 0) {
             list_replicas(m, until);
@@ -290,7 +244,7 @@ void scout_wait(struct whereabouts *m, const tarn_options *o, uint64_t until) {
 }
 
 void scout_rest(struct scouts *s) {
-    if (s == NULL || pthread_mutex_trylock(&s->turn) != 0) return;
+    if (pthread_mutex_trylock(&s->turn) != 0) return;
     for (unsigned i = 0; i < s->n; i++) ctl_close(&s->scout[i].ctl);
     s->n = 0;
     s->listed_ms = 0;

@@ -413,8 +413,7 @@ static bool is_up_memory(const struct answer *info) {
 tarn_status segment_require(struct lane *lane, const char *scheme, uint64_t deadline) {
     struct answer *a;
     uint32_t ids[PROBES_MAX];
-    lane_begin(lane, "INFO");
-    lane_arg_str(lane, "pool");
+    ctl_words(&lane->ctl, "INFO", 2, (const char *[]){"INFO", "pool"}, NULL);
     if (lane_call(lane, &a, deadline) != TARN_OK || a->type != ANSWER_STRING) return TARN_OK;
     size_t n = shown_segments(a->str, ids);
     const struct answer *without = NULL;

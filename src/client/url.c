@@ -195,8 +195,7 @@ static tarn_status parse_user(tarn_options *o, const char *s, size_t len) {
 }
 
 /* "host[:port]", "[v6][:port]" */
-static tarn_status parse_address(const char *s, size_t len, uint64_t number, char **host_p,
-                                 char **port_p) {
+static tarn_status parse_address(const char *s, size_t len, uint64_t number, struct address *at) {
     const char *end = s + len, *host = s, *host_end, *port = NULL;
     if (len > 0 && *s == '[') {
         host = s + 1;
@@ -220,13 +219,12 @@ static tarn_status parse_address(const char *s, size_t len, uint64_t number, cha
                          number == 0 || number > 65535)) {
         return fail(TARN_EINVAL, "the URL's port must be a number from 1 to 65535");
     }
-    char text[16];
-    snprintf(text, sizeof(text), "%u", (unsigned)number);
     char *name = decode(host, (size_t)(host_end - host));
     if (name == NULL) return fail(TARN_EINVAL, "bad %%-escape in the URL's host");
-    *host_p = name;
-    *port_p = xstrdup(text);
-    return TARN_OK;
+    int n = snprintf(at->host, sizeof(at->host), "%s", name);
+    snprintf(at->port, sizeof(at->port), "%u", (unsigned)number);
+    free(name);
+    return n < (int)sizeof(at->host) ? TARN_OK : fail(TARN_EINVAL, "the URL's host is too long");
 }
 
 /* "host[:port],host[:port]...", of Sentinels or servers. */
@@ -239,8 +237,7 @@ static tarn_status parse_addresses(const char *s, size_t len, bool sentinel, uin
         if (m->n == max)
             return fail(TARN_EINVAL, "the URL names more than %u %s", max,
                         sentinel ? "Sentinels" : "servers");
-        tarn_status status =
-            parse_address(s, n, number, &m->sentinel[m->n].host, &m->sentinel[m->n].port);
+        tarn_status status = parse_address(s, n, number, &m->server[m->n]);
         if (status != TARN_OK) return status;
         m->n++;
         s += n + (comma != NULL);
@@ -252,10 +249,12 @@ static tarn_status parse_addresses(const char *s, size_t len, bool sentinel, uin
 
 static tarn_status parse_where(const char *s, size_t len, bool sentinel, uint64_t port,
                                struct whereabouts *m) {
-    if (!sentinel && memchr(s, ',', len) == NULL)
-        return parse_address(s, len, port, &m->host, &m->port);
-    m->scouts = scouts_create();
-    return parse_addresses(s, len, sentinel, port, m);
+    if (sentinel || memchr(s, ',', len) != NULL) {
+        m->scouts = scouts_create();
+        return parse_addresses(s, len, sentinel, port, m);
+    }
+    m->n = 1;
+    return parse_address(s, len, port, &m->server[0]);
 }
 
 static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o,

@@ -23,11 +23,12 @@
 struct tarn_view {
     uint32_t magic;
     struct tarn_client *client;
-    struct engine_ref *ref;        /* whose mappings the pieces are, NULL: a copy */
-    struct tarn_view *prev, *next; /* client->views, under direct_mutex */
+    struct engine_ref *ref; /* whose mappings the pieces are, NULL: a copy */
+    LIST_ENTRY(tarn_view) link;
     char *key;
     size_t key_len;
     uint64_t version, size;
+    uint64_t lease_ms;  /* to ask for */
     uint64_t lease_end; /* UINT64_MAX: a copy that needs no lease (values that live in the books) */
     int64_t crc;
     bool suspect; /* verified once, before it is handed out */
@@ -41,8 +42,8 @@ struct tarn_view {
 struct tarn_mapping {
     uint32_t magic;
     struct tarn_client *client;
-    struct engine_ref *ref;           /* counts as a user: what it has mapped stays */
-    struct tarn_mapping *prev, *next; /* client->mappings, under direct_mutex */
+    struct engine_ref *ref; /* counts as a user: what it has mapped stays */
+    LIST_ENTRY(tarn_mapping) link;
     uint32_t segment;
     const void *address;
     size_t len;
@@ -50,12 +51,13 @@ struct tarn_mapping {
 
 /* --- leases, on the locked direct lane --- */
 
-static tarn_status locate(struct lane *lane, const void *key, size_t key_len, uint64_t lease_ms,
-                          uint64_t deadline, struct placement *place) {
+static tarn_status view_locate(struct lane *lane, const struct tarn_view *view, uint64_t deadline,
+                               struct placement *place) {
     struct answer *a;
     struct ctl_request *r = &lane->request;
     request_begin(r);
-    struct wire_look look = {.keys = {request_word(r, key, key_len), 1}, .lease_ms = lease_ms};
+    struct wire_look look = {.keys = {request_word(r, view->key, view->key_len), 1},
+                             .lease_ms = view->lease_ms};
     request_build(r, WIRE_getreplicas, &look);
     uint64_t sent_ns = clock_boot_ns();
     tarn_status status = lane_send(lane, false);
@@ -70,17 +72,18 @@ static tarn_status locate(struct lane *lane, const void *key, size_t key_len, ui
     return status;
 }
 
-static bool shared(const struct tarn_client *client, const struct tarn_view *view) {
-    for (const struct tarn_view *v = client->views; v != NULL; v = v->next) {
-        bool same = v->version == view->version && v->key_len == view->key_len &&
-                    memcmp(v->key, view->key, view->key_len) == 0;
-        if (v != view && same) return true;
+static bool lease_is_shared(const struct tarn_view *view) {
+    const struct tarn_view *v;
+    LIST_FOREACH(v, &view->client->views, link) {
+        if (v != view && v->version == view->version && v->key_len == view->key_len &&
+            memcmp(v->key, view->key, view->key_len) == 0)
+            return true;
     }
     return false;
 }
 
 static void end_lease(struct lane *lane, const struct tarn_view *view) {
-    if (lane->ctl.fd < 0 || view->lease_end == UINT64_MAX || shared(view->client, view)) return;
+    if (lane->ctl.fd < 0 || view->lease_end == UINT64_MAX || lease_is_shared(view)) return;
     tarn_status status = TARN_EAGAIN;
     for (int i = 0; i < 2 && status == TARN_EAGAIN; i++) {
         struct ctl_request *r = &lane->request;
@@ -89,10 +92,8 @@ static void end_lease(struct lane *lane, const struct tarn_view *view) {
         request_number(r, (int64_t)view->version);
         request_build(r, WIRE_release, &ends);
         status = lane_send(lane, true);
-        if (status != TARN_EAGAIN) break;
-        struct answer *a; /* many unread answers: read them */
-        lane_begin(lane, "PING");
-        lane_call(lane, &a, client_deadline(view->client, 0, 0));
+        if (status == TARN_EAGAIN) /* many unread answers: read them */
+            (void)lane_ping(lane, client_deadline(view->client, 0, 0));
     }
 }
 
@@ -143,39 +144,26 @@ static tarn_status map_pieces(struct lane *lane, struct tarn_view *view,
     return TARN_OK;
 }
 
-static tarn_status open_on(struct lane *lane, struct tarn_view *view, uint64_t lease_ms,
-                           uint64_t deadline) {
+static tarn_status view_open(struct lane *lane, void *arg, uint64_t deadline) {
+    struct tarn_view *view = arg;
     struct placement place;
-    tarn_status status = lane_ready(lane, deadline);
-    if (status == TARN_OK)
-        status = locate(lane, view->key, view->key_len, lease_ms, deadline, &place);
+    tarn_status status = view_locate(lane, view, deadline, &place);
     if (status != TARN_OK) return status;
     view->version = place.version;
     view->size = place.size;
     view->crc = place.crc;
     view->suspect = place.suspect;
     status = map_pieces(lane, view, &place, deadline);
-    if (status != TARN_OK && lane->ctl.fd >= 0) end_lease(lane, view);
+    if (status == TARN_OK) {
+        LIST_INSERT_HEAD(&view->client->views, view, link);
+        __atomic_add_fetch(&view->client->n_views, 1, __ATOMIC_RELAXED);
+    } else if (lane->ctl.fd >= 0) {
+        end_lease(lane, view);
+    }
     return status;
 }
 
-static void link_view(struct tarn_view *view) {
-    struct tarn_client *client = view->client;
-    view->next = client->views;
-    if (view->next != NULL) view->next->prev = view;
-    client->views = view;
-    __atomic_add_fetch(&client->n_views, 1, __ATOMIC_RELAXED);
-}
-
-static void unlink_view(struct tarn_view *view) {
-    struct tarn_client *client = view->client;
-    if (view->prev != NULL) view->prev->next = view->next;
-    if (view->next != NULL) view->next->prev = view->prev;
-    if (client->views == view) client->views = view->next;
-    __atomic_sub_fetch(&client->n_views, 1, __ATOMIC_RELAXED);
-}
-
-static void free_view(struct tarn_view *view) {
+static void view_free(struct tarn_view *view) {
     view->magic = 0;
     free(view->key);
     free(view);
@@ -195,33 +183,22 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
             return fail(TARN_ENOTFOUND, "the key did not come within the time");
         if (status != TARN_OK) return status;
     }
-    uint64_t deadline = client_deadline(client, call.timeout_ms, 0);
-    uint64_t lease_ms = call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms;
-    struct lane *lane;
-    status = direct_take(client, deadline, &lane);
-    if (status != TARN_OK) return status;
     struct tarn_view *view = xcalloc(1, sizeof(*view));
-    *view = (struct tarn_view){
-        .magic = VIEW_MAGIC, .client = client, .key = xmemdup(key, key_len), .key_len = key_len};
-    struct attempts attempts = {0};
-    do {
-        status = open_on(lane, view, lease_ms, deadline);
-        /* "elsewhere" does not change by trying again */
-    } while (status != TARN_OK && status != TARN_ESTALE &&
-             direct_retry(client, &attempts, status, deadline));
-    if (status == TARN_OK) link_view(view);
-    direct_give(client);
-    if (status == TARN_OK && (client->options.verify || view->suspect) && view->crc >= 0) {
-        status = tarn_view_verify(view);
-        if (status != TARN_OK) tarn_view_release(&view);
-        if (status == TARN_OK) *view_p = view;
+    *view = (struct tarn_view){.magic = VIEW_MAGIC,
+                               .client = client,
+                               .key = xmemdup(key, key_len),
+                               .key_len = key_len,
+                               .lease_ms =
+                                   call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms};
+    status = direct_run(client, client_deadline(client, call.timeout_ms, 0), view_open, view);
+    if (status != TARN_OK) {
+        view_free(view);
         return status;
     }
-    if (status == TARN_OK) {
-        *view_p = view;
-    } else {
-        free_view(view);
-    }
+    if ((client->options.verify || view->suspect) && view->crc >= 0)
+        status = tarn_view_verify(view);
+    if (status != TARN_OK) tarn_view_release(&view);
+    if (status == TARN_OK) *view_p = view;
     return status;
 }
 
@@ -251,15 +228,18 @@ uint64_t tarn_view_valid_ms(const tarn_view *view) {
     return now < view->lease_end ? view->lease_end - now : 0;
 }
 
-tarn_status tarn_view_check(tarn_view *view) {
+static tarn_status view_usable(const struct tarn_view *view) {
     if (view == NULL || view->magic != VIEW_MAGIC)
         return fail(TARN_EINVAL, "this is not an open view");
-    if (view->lease_end == UINT64_MAX) return TARN_OK;
+    return client_usable(view->client);
+}
+
+tarn_status tarn_view_check(tarn_view *view) {
+    tarn_status status = view_usable(view);
+    if (status != TARN_OK || view->lease_end == UINT64_MAX) return status;
     /* What the caller read, it read before the epochs and the clock are read here. */
     atomic_thread_fence(memory_order_seq_cst);
     struct tarn_client *client = view->client;
-    tarn_status status = client_usable(client);
-    if (status != TARN_OK) return status;
     pthread_mutex_lock(&client->direct_mutex);
     for (size_t i = 0; i < view->n_pieces && status == TARN_OK; i++) {
         status = engine_check(view->ref->engine, view->segment[i], view->epoch[i],
@@ -278,12 +258,12 @@ tarn_status tarn_view_check(tarn_view *view) {
 }
 
 tarn_status tarn_view_verify(tarn_view *view) {
-    if (view == NULL || view->magic != VIEW_MAGIC)
-        return fail(TARN_EINVAL, "this is not an open view");
+    tarn_status status = view_usable(view);
+    if (status != TARN_OK) return status;
     uint32_t crc = 0;
     for (size_t i = 0; i < view->n_pieces; i++)
         crc = crc32c(crc, view->pieces[i].iov_base, view->pieces[i].iov_len);
-    tarn_status status = tarn_view_check(view);
+    status = tarn_view_check(view);
     if (status != TARN_OK || view->crc < 0 || crc == (uint32_t)view->crc) return status;
     pthread_mutex_lock(&view->client->direct_mutex);
     COUNT(view->client->direct, crc_mismatches, 1);
@@ -311,12 +291,10 @@ static bool is_still_there(const struct placement *place, const struct tarn_view
     return place->replicas == 0; /* in the books: a copy of our own */
 }
 
-static tarn_status renew_on(struct lane *lane, struct tarn_view *view, uint64_t lease_ms,
-                            uint64_t deadline) {
+static tarn_status view_renew(struct lane *lane, void *arg, uint64_t deadline) {
+    struct tarn_view *view = arg;
     struct placement place;
-    tarn_status status = lane_ready(lane, deadline);
-    if (status == TARN_OK)
-        status = locate(lane, view->key, view->key_len, lease_ms, deadline, &place);
+    tarn_status status = view_locate(lane, view, deadline, &place);
     if (status != TARN_OK) return status;
     if (place.version != view->version)
         return fail(TARN_ENOTFOUND, "the key has another value now; open a new view");
@@ -328,42 +306,32 @@ static tarn_status renew_on(struct lane *lane, struct tarn_view *view, uint64_t 
 }
 
 tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms) {
-    if (view == NULL || view->magic != VIEW_MAGIC)
-        return fail(TARN_EINVAL, "this is not an open view");
-    if (view->lease_end == UINT64_MAX) return TARN_OK;
+    tarn_status status = view_usable(view);
+    if (status != TARN_OK || view->lease_end == UINT64_MAX) return status;
     struct tarn_client *client = view->client;
-    tarn_status status = client_usable(client);
-    if (status != TARN_OK) return status;
     if (now_ms() >= view->lease_end) {
         /* The version may still be current, but what was read in the gap could not be told from
          * what was overwritten and the caller would believe that it had been protected all
          * along. */
         return fail(TARN_ELEASE, "the view's lease is over already: open a new view");
     }
-    if (lease_ms == 0) lease_ms = client->options.lease_ms;
-    uint64_t deadline = client_deadline(client, 0, 0);
-    struct lane *lane;
-    status = direct_take(client, deadline, &lane);
-    if (status != TARN_OK) return status;
-    struct attempts attempts = {0};
-    do {
-        status = renew_on(lane, view, lease_ms, deadline);
-    } while (status != TARN_OK && direct_retry(client, &attempts, status, deadline));
-    direct_give(client);
-    return status;
+    view->lease_ms = lease_ms == 0 ? client->options.lease_ms : lease_ms;
+    return direct_run(client, client_deadline(client, 0, 0), view_renew, view);
 }
 
 /* Does a view or a mapping that is open lie there? */
-static bool in_use(void *arg, const void *start, uint64_t size) {
+static bool view_lies_in(void *arg, const void *start, uint64_t size) {
     const struct tarn_client *client = arg;
     const char *from = start;
-    for (const struct tarn_view *v = client->views; v != NULL; v = v->next) {
+    const struct tarn_view *v;
+    const struct tarn_mapping *m;
+    LIST_FOREACH(v, &client->views, link) {
         for (size_t i = 0; i < v->n_pieces; i++) {
             const char *at = v->pieces[i].iov_base;
             if (at >= from && (uint64_t)(at - from) < size) return true;
         }
     }
-    for (const struct tarn_mapping *m = client->mappings; m != NULL; m = m->next) {
+    LIST_FOREACH(m, &client->mappings, link) {
         if (m->address == start) return true;
     }
     return false;
@@ -371,8 +339,8 @@ static bool in_use(void *arg, const void *start, uint64_t size) {
 
 /* Somebody has stopped looking. What was mapped before a host was restarted, or a master replaced,
  * goes with the last one. */
-static void looked(struct tarn_client *client) {
-    engine_views_left(client->direct->engine, in_use, client);
+static void views_left(struct tarn_client *client) {
+    engine_views_left(client->direct->engine, view_lies_in, client);
 }
 
 void tarn_view_release(tarn_view **view_p) {
@@ -384,21 +352,20 @@ void tarn_view_release(tarn_view **view_p) {
     if (client_usable(client) == TARN_OK) {
         pthread_mutex_lock(&client->direct_mutex);
         end_lease(client->direct, view);
-        unlink_view(view);
+        LIST_REMOVE(view, link);
+        __atomic_sub_fetch(&client->n_views, 1, __ATOMIC_RELAXED);
         engine_ref_drop(&view->ref);
-        looked(client);
+        views_left(client);
         arena_reset(&client->direct->arena);
         pthread_mutex_unlock(&client->direct_mutex);
     }
-    free_view(view);
+    view_free(view);
 }
 
 /* --- the memory that views lie in --- */
 
 tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping **mapping_p) {
-    if (view == NULL || view->magic != VIEW_MAGIC)
-        return fail(TARN_EINVAL, "this is not an open view");
-    tarn_status status = client_usable(view->client);
+    tarn_status status = view_usable(view);
     if (status != TARN_OK) return status;
     if (piece >= view->n_pieces)
         return fail(TARN_EINVAL, "the view has %zu pieces, counted from 0", view->n_pieces);
@@ -418,9 +385,7 @@ tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping 
     if (found) {
         m->ref->users++;
         m->len = size;
-        m->next = client->mappings;
-        if (m->next != NULL) m->next->prev = m;
-        client->mappings = m;
+        LIST_INSERT_HEAD(&client->mappings, m, link);
     }
     pthread_mutex_unlock(&client->direct_mutex);
     if (found) {
@@ -467,11 +432,9 @@ void tarn_mapping_close(tarn_mapping **mapping_p) {
     struct tarn_client *client = m->client;
     if (client_usable(client) == TARN_OK) {
         pthread_mutex_lock(&client->direct_mutex);
-        if (m->prev != NULL) m->prev->next = m->next;
-        if (m->next != NULL) m->next->prev = m->prev;
-        if (client->mappings == m) client->mappings = m->next;
+        LIST_REMOVE(m, link);
         engine_ref_drop(&m->ref);
-        looked(client);
+        views_left(client);
         pthread_mutex_unlock(&client->direct_mutex);
     }
     m->magic = 0;

@@ -27,6 +27,8 @@ struct tarn_writer {
     void *memory; /* of its own, when not in place */
     struct iovec pieces[EXTENTS_MAX];
     size_t n_pieces;
+    uint32_t crc, *crcs;
+    size_t n_crcs;
 };
 
 /* Commit may need the options again: pointers among them become the writer's own. */
@@ -40,19 +42,20 @@ static void own_options(struct tarn_writer *w) {
     o->prefer = copies;
 }
 
-static void free_writer(struct tarn_writer *w) {
+static void writer_free(struct tarn_writer *w) {
     tarn_put_options *o = &w->options;
     for (size_t i = 0; i < o->prefers; i++) free((void *)(uintptr_t)o->prefer[i]);
     free((void *)(uintptr_t)o->prefer);
     free((void *)(uintptr_t)o->group);
     w->magic = 0;
     free(w->memory);
+    free(w->crcs);
     free(w->key);
     free(w);
 }
 
-static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placement *place,
-                         uint64_t deadline) {
+static tarn_status writer_start(struct lane *lane, struct tarn_writer *w, struct placement *place,
+                                uint64_t deadline) {
     struct answer *a;
     struct ctl_request *r = &lane->request;
     request_begin(r);
@@ -69,8 +72,8 @@ static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placem
 }
 
 /* receipts NULL: none. */
-static tarn_status revoke(struct lane *lane, const struct tarn_writer *w, const uint8_t *receipts,
-                          size_t n_receipts, uint64_t deadline) {
+static tarn_status put_revoke(struct lane *lane, const struct tarn_writer *w,
+                              const uint8_t *receipts, size_t n_receipts, uint64_t deadline) {
     struct answer *a;
     struct ctl_request *r = &lane->request;
     request_begin(r);
@@ -109,10 +112,10 @@ static tarn_status own_memory(struct tarn_writer *w) {
     return TARN_OK;
 }
 
-static tarn_status open_on(struct lane *lane, struct tarn_writer *w, uint64_t deadline) {
+static tarn_status writer_open(struct lane *lane, void *arg, uint64_t deadline) {
+    struct tarn_writer *w = arg;
     struct placement place;
-    tarn_status status = lane_ready(lane, deadline);
-    if (status == TARN_OK) status = start(lane, w, &place, deadline);
+    tarn_status status = writer_start(lane, w, &place, deadline);
     if (status != TARN_OK) return status;
     w->token = place.token;
     w->is_inline = place.replicas == 0;
@@ -122,7 +125,7 @@ static tarn_status open_on(struct lane *lane, struct tarn_writer *w, uint64_t de
     if (!w->is_inline || status != TARN_OK) { /* nothing was written */
         size_t n = 0;
         const uint8_t *receipts = put_seal_unwritten(lane, &place, deadline, &n);
-        tarn_status revoked = revoke(lane, w, receipts, n, deadline);
+        tarn_status revoked = put_revoke(lane, w, receipts, n, deadline);
         if (status == TARN_OK) status = revoked;
     }
     return status;
@@ -144,18 +147,9 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
                               .size = size};
     client_put_options_copy(&w->options, options);
     own_options(w);
-    uint64_t deadline = client_deadline(client, w->options.timeout_ms, 0);
-    struct lane *lane;
-    status = direct_take(client, deadline, &lane);
-    if (status == TARN_OK) {
-        struct attempts attempts = {0};
-        do {
-            status = open_on(lane, w, deadline);
-        } while (status != TARN_OK && direct_retry(client, &attempts, status, deadline));
-        direct_give(client);
-    }
+    status = direct_run(client, client_deadline(client, w->options.timeout_ms, 0), writer_open, w);
     if (status != TARN_OK) {
-        free_writer(w);
+        writer_free(w);
         return status;
     }
     __atomic_add_fetch(&client->n_writers, 1, __ATOMIC_RELAXED);
@@ -176,56 +170,46 @@ int tarn_writer_in_place(const tarn_writer *writer) {
     return writer->in_place;
 }
 
-static void append_end(struct lane *lane, const struct tarn_writer *w, uint32_t crc,
-                       const uint32_t *crcs, size_t n_crcs) {
+/* The token is good on any connection, and twice. */
+static tarn_status writer_end(struct lane *lane, void *arg, uint64_t deadline) {
+    struct tarn_writer *w = arg;
     struct ctl_request *r = &lane->request;
-    uint8_t *packed = arena_alloc(&lane->arena, n_crcs * 4 + 1);
+    struct answer *a;
     request_begin(r);
     struct wire_end end = {.keys = {request_word(r, w->key, w->key_len), 1}};
     request_number(r, (int64_t)w->token);
-    request_number(r, crc);
-    for (size_t i = 0; i < n_crcs; i++)
-        for (unsigned b = 0; b < 4; b++) packed[4 * i + b] = (uint8_t)(crcs[i] >> (8 * b));
+    request_number(r, w->crc);
     if (w->is_inline) end.values = request_word(r, w->memory, (size_t)w->size);
-    if (n_crcs > 0) end.crcs = request_word(r, packed, n_crcs * 4);
+    if (w->n_crcs > 0) end.crcs = request_crcs(r, w->crcs, w->n_crcs);
     request_build(r, WIRE_putend, &end);
+    tarn_status status = lane_call(lane, &a, deadline);
+    if (status != TARN_OK) return status;
+    COUNT(lane, puts, 1);
+    COUNT(lane, put_stored, 1);
+    COUNT(lane, bytes_written, w->size);
+    return TARN_OK;
 }
 
-static tarn_status end_put(struct tarn_writer *w) {
-    size_t n_crcs = w->size > CRC_BLOCK ? (size_t)((w->size + CRC_BLOCK - 1) / CRC_BLOCK) : 0;
-    uint32_t *crcs = n_crcs == 0 ? NULL : xmalloc(n_crcs * sizeof(*crcs));
-    uint32_t crc = put_crc(w->pieces, w->n_pieces, w->size, crcs);
-    uint64_t deadline = client_deadline(w->client, w->options.timeout_ms, 0);
-    struct lane *lane;
-    struct answer *a;
-    tarn_status status = direct_take(w->client, deadline, &lane);
-    if (status == TARN_OK) {
-        struct attempts attempts = {0};
-        do { /* the token is good on any connection, and twice */
-            status = lane_ready(lane, deadline);
-            if (status != TARN_OK) continue;
-            append_end(lane, w, crc, crcs, n_crcs);
-            status = lane_call(lane, &a, deadline);
-        } while (status != TARN_OK && direct_retry(w->client, &attempts, status, deadline));
-        if (status == TARN_OK) {
-            COUNT(lane, puts, 1);
-            COUNT(lane, put_stored, 1);
-            COUNT(lane, bytes_written, w->size);
-        }
-        direct_give(w->client);
-    }
-    free(crcs);
-    return status;
+static tarn_status writer_finish(struct tarn_writer *w) {
+    w->n_crcs = w->size > CRC_BLOCK ? (size_t)((w->size + CRC_BLOCK - 1) / CRC_BLOCK) : 0;
+    w->crcs = w->n_crcs == 0 ? NULL : xmalloc(w->n_crcs * sizeof(*w->crcs));
+    w->crc = put_crc(w->pieces, w->n_pieces, w->size, w->crcs);
+    return direct_run(w->client, client_deadline(w->client, w->options.timeout_ms, 0), writer_end,
+                      w);
 }
 
-static tarn_status check(tarn_writer **writer_p) {
+static tarn_status writer_revoke(struct lane *lane, void *arg, uint64_t deadline) {
+    return put_revoke(lane, arg, NULL, 0, deadline);
+}
+
+static tarn_status writer_usable(tarn_writer **writer_p) {
     if (writer_p == NULL || *writer_p == NULL || (*writer_p)->magic != WRITER_MAGIC) {
         return fail(TARN_EINVAL, "this is not an open writer");
     }
     return client_usable((*writer_p)->client);
 }
 
-static void finish(tarn_writer **writer_p) {
+static void writer_close(tarn_writer **writer_p) {
     struct tarn_writer *w = *writer_p;
     if (w->ref != NULL && client_usable(w->client) == TARN_OK) {
         pthread_mutex_lock(&w->client->direct_mutex);
@@ -234,37 +218,30 @@ static void finish(tarn_writer **writer_p) {
         pthread_mutex_unlock(&w->client->direct_mutex);
     }
     __atomic_sub_fetch(&w->client->n_writers, 1, __ATOMIC_RELAXED);
-    free_writer(w);
+    writer_free(w);
     *writer_p = NULL;
 }
 
 tarn_status tarn_writer_commit(tarn_writer **writer_p) {
-    tarn_status status = check(writer_p);
+    tarn_status status = writer_usable(writer_p);
     if (status == TARN_EINVAL) return status;
     struct tarn_writer *w = *writer_p;
     if (status == TARN_OK) {
         bool private_memory = !w->in_place && !w->is_inline;
         status = private_memory
                      ? tarn_putv(w->client, w->key, w->key_len, w->pieces, w->n_pieces, &w->options)
-                     : end_put(w);
+                     : writer_finish(w);
     }
-    finish(writer_p);
+    writer_close(writer_p);
     return status;
 }
 
 tarn_status tarn_writer_abort(tarn_writer **writer_p) {
-    tarn_status status = check(writer_p);
+    tarn_status status = writer_usable(writer_p);
     if (status == TARN_EINVAL) return status;
     struct tarn_writer *w = *writer_p;
-    if (status == TARN_OK && (w->in_place || w->is_inline)) {
-        uint64_t deadline = client_deadline(w->client, 0, 0);
-        struct lane *lane;
-        status = direct_take(w->client, deadline, &lane);
-        if (status == TARN_OK) {
-            status = revoke(lane, w, NULL, 0, deadline);
-            direct_give(w->client);
-        }
-    }
-    finish(writer_p);
+    if (status == TARN_OK && (w->in_place || w->is_inline))
+        status = direct_run(w->client, client_deadline(w->client, 0, 0), writer_revoke, w);
+    writer_close(writer_p);
     return status;
 }

@@ -30,7 +30,7 @@ static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
         .info = {{"LIB-NAME", "tarn-node"}, {"LIB-VER", tarn_version()}, {"tarn-host", h->machine}},
         .n_info = 3,
         .name = h->name,
-        .role = h->master.n > 0,
+        .role = master_may_change(&h->master),
         .last = {"PING"},
         .strict = true,
         .whom = "master"};
@@ -41,16 +41,16 @@ static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
 static tarn_status dial_both(struct dial *d) {
     struct tarn_host *h = d->host;
     tarn_status status = TARN_OK;
-    char host[MASTER_HOST_MAX] = "", port[16] = "";
+    struct address at = {.host = ""};
     for (unsigned i = 0; i < ARRAY_LEN(d->ctl) && status == TARN_OK; i++) {
         uint64_t deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
-        status = master_find(&h->master, deadline, host, port);
+        status = master_find(&h->master, deadline, &at);
         if (status == TARN_OK)
-            status = ctl_open(&d->ctl[i], &h->master.secure, host, port, deadline);
+            status = ctl_open(&d->ctl[i], &h->master.secure, at.host, at.port, deadline);
         if (status == TARN_OK) status = greet(d, &d->ctl[i], deadline);
     }
     if (status == TARN_OK) return status;
-    master_asked(&h->master, host, port);
+    master_asked(&h->master, &at);
     for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_close(&d->ctl[i]);
     return status;
 }
@@ -60,7 +60,7 @@ static bool dial_run(struct crew_job *job) {
     struct tarn_host *h = d->host;
     if (d->wait) scout_wait(&h->master, &h->options, add_sat(now_ms(), SCOUT_WAIT_MS));
     d->status = dial_both(d);
-    if (d->status == TARN_OK) scout_rest(h->master.scouts);
+    if (d->status == TARN_OK && master_may_change(&h->master)) scout_rest(h->master.scouts);
     if (d->status != TARN_OK) snprintf(d->why, sizeof(d->why), "%s", tarn_last_error());
     return true;
 }
@@ -81,19 +81,19 @@ static void dial_done(struct tarn_host *h, struct hosting_job *job) {
 struct hosting_look {
     struct hosting_job job;
     struct tarn_host *host;
-    char at[MASTER_HOST_MAX], port[16];
+    struct address at;
     bool moved;
 };
 
 static bool look_run(struct crew_job *job) {
     struct hosting_look *l = CONTAINER_OF(job, struct hosting_look, job.crew);
-    l->moved = master_moved(&l->host->master, l->at, l->port);
+    l->moved = master_moved(&l->host->master, &l->at);
     return true;
 }
 
 static void look_done(struct tarn_host *h, struct hosting_job *job) {
     struct hosting_look *l = CONTAINER_OF(job, struct hosting_look, job);
-    session_looked(h, l->moved && !job->crew.cancelled, l->at, l->port);
+    session_looked(h, l->moved && !job->crew.cancelled, l->at.host, l->at.port);
     free(l);
 }
 
@@ -101,8 +101,8 @@ void look_start(struct tarn_host *h, const char *at, const char *port) {
     struct hosting_look *l = xcalloc(1, sizeof(*l));
     l->job = (struct hosting_job){.crew.run = look_run, .done = look_done};
     l->host = h;
-    snprintf(l->at, sizeof(l->at), "%s", at);
-    snprintf(l->port, sizeof(l->port), "%s", port);
+    snprintf(l->at.host, sizeof(l->at.host), "%s", at);
+    snprintf(l->at.port, sizeof(l->at.port), "%s", port);
     crew_add(&h->dialler, &l->job.crew);
 }
 
@@ -112,7 +112,7 @@ void dial_start(struct tarn_host *h) {
     struct dial *d = xcalloc(1, sizeof(*d));
     d->job = (struct hosting_job){.crew.run = dial_run, .done = dial_done};
     d->host = h;
-    d->wait = h->master.n > 0 && h->session.failures > 0;
+    d->wait = master_may_change(&h->master) && h->session.failures > 0;
     for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_init(&d->ctl[i]);
     crew_add(&h->dialler, &d->job.crew);
 }

@@ -64,7 +64,8 @@ static void tell_once(struct hosting_session *s, const char *name) {
 
 /* What trying again cannot mend, at the start, where there is somebody to tell. */
 static bool is_fatal(const struct tarn_host *h, tarn_status status) {
-    if (status == TARN_EREADONLY && h->master.n > 0) return false; /* a failover is under way */
+    if (status == TARN_EREADONLY && master_may_change(&h->master))
+        return false; /* a failover is under way */
     switch (status) {
     case TARN_EPERM:
     case TARN_EBUSY:
@@ -79,7 +80,7 @@ static bool is_fatal(const struct tarn_host *h, tarn_status status) {
 static uint64_t pause_ms(struct tarn_host *h) {
     const tarn_options *o = &h->options;
     struct hosting_session *s = &h->session;
-    if (h->master.n > 0) return FAILOVER_MS; /* dialling waits for who leads next */
+    if (master_may_change(&h->master)) return FAILOVER_MS; /* dialling waits for who leads next */
     unsigned shift = s->failures < 16 ? s->failures : 16;
     uint64_t ms = min_u64(o->backoff_min_ms << shift, o->backoff_max_ms);
     return ms / 2 + rng_below(&h->rng, ms / 2 + 1);
@@ -106,7 +107,8 @@ static void drop(struct tarn_host *h) {
     s->failures++;
     if (s->mounted_once && !is_fatal(h, status)) { /* which is what was promised */
         hosting_opened(h, TARN_OK);
-    } else if (is_fatal(h, status) || (h->master.n == 0 && s->failures > h->options.retries) ||
+    } else if (is_fatal(h, status) ||
+               (!master_may_change(&h->master) && s->failures > h->options.retries) ||
                now_ms() >= h->open_deadline) { /* a failover takes longer than a few tries */
         if (hosting_opened(h, fail(status, "%s", s->why))) return; /* the caller says it */
     }
@@ -420,7 +422,7 @@ static bool obey(struct tarn_host *h, uint64_t now) {
 /* Sentinels tell nobody; they have to be asked. */
 static void look_turn(struct tarn_host *h, uint64_t now) {
     struct hosting_session *s = &h->session;
-    if (h->master.n == 0 || s->looking) return;
+    if (!master_may_change(&h->master) || s->looking) return;
     if (now >= s->look_at) {
         s->looking = true;
         look_start(h, h->beats.ctl.host, h->beats.ctl.port);

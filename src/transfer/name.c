@@ -34,15 +34,15 @@ static bool is_any(const char *host) {
 
 /* The address from which this machine reaches the master. Nothing is sent. */
 static bool own_address(struct tarn_client *master, char *out, size_t cap) {
-    char host[MASTER_HOST_MAX], port[16];
+    struct address at;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *list = NULL;
     struct sockaddr_storage own;
     socklen_t len = sizeof(own);
     bool ok = false;
-    if (master_find(&master->master, add_sat(now_ms(), master->options.connect_timeout_ms), host,
-                    port) != TARN_OK)
+    if (master_find(&master->master, add_sat(now_ms(), master->options.connect_timeout_ms), &at) !=
+        TARN_OK)
         return false;
-    if (getaddrinfo(host, port, &hints, &list) != 0) return false;
+    if (getaddrinfo(at.host, at.port, &hints, &list) != 0) return false;
     int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) == 0 &&
         getsockname(fd, (struct sockaddr *)&own, &len) == 0)

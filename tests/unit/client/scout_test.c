@@ -48,44 +48,44 @@ static void end(void) {
 }
 
 static bool leads_to(const char *port) {
-    char at_host[MASTER_HOST_MAX], at_port[16];
-    CHECK_EQ(master_find(&m, now_ms() + MASTER_WAIT_MS, at_host, at_port), TARN_OK);
-    return strcmp(at_port, port) == 0;
+    struct address at;
+    CHECK_EQ(master_find(&m, now_ms() + MASTER_WAIT_MS, &at), TARN_OK);
+    return strcmp(at.port, port) == 0;
 }
 
 TEST(a_promoted_replica_is_known_before_the_sentinels_know) {
-    char host[MASTER_HOST_MAX], port[16], own[8];
+    struct address at, own = {.host = "127.0.0.1"}, gone = {.host = "127.0.0.1", .port = "1"};
     begin(NULL, 8);
     master_rule(&replica, "ROLE", 3, SLAVE);
     /* Sentinels have it hang up on everybody when they promote it */
     master_rule(&replica, "ROLE", 1, "");
     master_rule(&replica, "ROLE", 1000000, MASTER);
-    snprintf(own, sizeof(own), "%u", replica.port);
+    snprintf(own.port, sizeof(own.port), "%u", replica.port);
     CHECK(leads_to("1"));
     scout_wait(&m, &o, now_ms() + MASTER_WAIT_MS);
-    CHECK(scout_known(m.scouts, host, port));
-    CHECK_STR(port, own);
-    CHECK(leads_to(own));
+    CHECK(scout_known(m.scouts, &at));
+    CHECK_STR(at.port, own.port);
+    CHECK(leads_to(own.port));
     /* they name another, which is the one that is gone */
-    CHECK(!master_moved(&m, "127.0.0.1", own));
+    CHECK(!master_moved(&m, &own));
     CHECK(master_count(&replica, "ROLE") >= 5);
     scout_rest(m.scouts);
-    master_asked(&m, "127.0.0.1", "1"); /* of another one */
-    CHECK(leads_to(own));
-    master_asked(&m, "127.0.0.1", own);
+    master_asked(&m, &gone); /* of another one */
+    CHECK(leads_to(own.port));
+    master_asked(&m, &own);
     CHECK(leads_to("1"));
-    CHECK(master_moved(&m, "127.0.0.1", own));
+    CHECK(master_moved(&m, &own));
     end();
 }
 
 /* Guarantee 1: a master that was deposed has a lower epoch, whatever it says of itself. */
 TEST(guarantee_1_a_stale_master_is_not_followed) {
-    char host[MASTER_HOST_MAX], port[16];
+    struct address at;
     for (unsigned epoch = 6; epoch <= 7; epoch++) {
         begin(MASTER, epoch);
         scout_wait(&m, &o, now_ms() + 300);
         CHECK(master_saw(&replica, "INFO server"));
-        CHECK(!scout_known(m.scouts, host, port));
+        CHECK(!scout_known(m.scouts, &at));
         CHECK(leads_to("1"));
         end();
     }
@@ -103,11 +103,11 @@ TEST(guarantee_1_a_master_of_an_older_epoch_is_refused) {
 
 /* Who has met no master has nothing to compare with: the Sentinels' word is all there is. */
 TEST(nobody_is_asked_before_a_master_was_met) {
-    char host[MASTER_HOST_MAX], port[16];
+    struct address at;
     begin(MASTER, 8);
     m.epoch = 0;
     scout_wait(&m, &o, now_ms() + 50);
-    CHECK(!scout_known(m.scouts, host, port));
+    CHECK(!scout_known(m.scouts, &at));
     CHECK_EQ(master_count(&replica, "*"), 0);
     end();
 }
@@ -117,14 +117,14 @@ TEST(nonsense_is_no_master) {
                                         "*1\r\n*2\r\n$2\r\nip\r\n:7\r\n", "-ERR no\r\n"};
     static const char *const roles[] = {"*0\r\n", "*1\r\n:7\r\n", "$6\r\nmaster\r\n",
                                         "-NOPERM no\r\n", ""};
-    char host[MASTER_HOST_MAX], port[16];
+    struct address at;
     for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
         begin(roles[i], 8);
         scout_wait(&m, &o, now_ms() + 60);
         scout_rest(m.scouts);
         snprintf(replicas, sizeof(replicas), "%s", lists[i]);
         scout_wait(&m, &o, now_ms() + 60);
-        CHECK(!scout_known(m.scouts, host, port));
+        CHECK(!scout_known(m.scouts, &at));
         end();
     }
 }

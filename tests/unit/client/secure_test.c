@@ -333,16 +333,17 @@ TEST(a_sentinel) {
         .does = ANSWERS, .reads = 20, .says = "*2\r\n$8\r\n10.1.2.3\r\n$4\r\n7777\r\n"};
     tarn_options o;
     struct whereabouts m;
-    char url[600], host[MASTER_HOST_MAX], port[16];
+    char url[600];
+    struct address at;
     peer_start(&p);
     snprintf(url, sizeof(url), "tarns+sentinel://127.0.0.1:%s/pool?tls_ca_file=%s", p.port,
              cert_path("ca.crt"));
     url_options_copy(&o, NULL);
     CHECK_EQ(url_parse(url, &o, &m), TARN_OK);
     CHECK_EQ(secure_open(&o, &m.secure), TARN_OK);
-    CHECK_EQ(master_find(&m, now_ms() + 60000, host, port), TARN_OK);
-    CHECK_STR(host, "10.1.2.3");
-    CHECK_STR(port, "7777");
+    CHECK_EQ(master_find(&m, now_ms() + 60000, &at), TARN_OK);
+    CHECK_STR(at.host, "10.1.2.3");
+    CHECK_STR(at.port, "7777");
     master_free(&m);
     url_options_free(&o);
     peer_end(&p);

@@ -27,8 +27,8 @@ static void done(struct parsed *p) {
 TEST(plain_host_gets_the_default_port) {
     struct parsed p;
     CHECK_EQ(parse("tarn://example.org", &p), TARN_OK);
-    CHECK_STR(p.m.host, "example.org");
-    CHECK_STR(p.m.port, "6479");
+    CHECK_STR(p.m.server[0].host, "example.org");
+    CHECK_STR(p.m.server[0].port, "6479");
     CHECK(p.o.user == NULL && p.o.password == NULL);
     done(&p);
 }
@@ -41,8 +41,8 @@ TEST(user_password_and_options) {
                    "a:/b%20c",
                    &p),
              TARN_OK);
-    CHECK_STR(p.m.host, "::1");
-    CHECK_STR(p.m.port, "7000");
+    CHECK_STR(p.m.server[0].host, "::1");
+    CHECK_STR(p.m.server[0].port, "7000");
     CHECK_STR(p.o.user, "a@b");
     CHECK_STR(p.o.password, "p:w/");
     CHECK_STR(p.o.transport, "tcp");
@@ -79,11 +79,11 @@ TEST(several_servers) {
     struct parsed p;
     CHECK_EQ(parse("tarn://u:p@a:1,b,[::1]:3?retries=5", &p), TARN_OK);
     CHECK_EQ(p.m.n, 3);
-    CHECK(p.m.host == NULL && p.m.name == NULL);
-    CHECK_STR(p.m.sentinel[0].host, "a");
-    CHECK_STR(p.m.sentinel[0].port, "1");
-    CHECK_STR(p.m.sentinel[1].port, "6479");
-    CHECK_STR(p.m.sentinel[2].host, "::1");
+    CHECK(master_may_change(&p.m) && p.m.name == NULL);
+    CHECK_STR(p.m.server[0].host, "a");
+    CHECK_STR(p.m.server[0].port, "1");
+    CHECK_STR(p.m.server[1].port, "6479");
+    CHECK_STR(p.m.server[2].host, "::1");
     CHECK_EQ(p.o.retries, 5);
     done(&p);
     CHECK_EQ(parse("tarn://a,b,c,d,e,f,g,h,i", &p), TARN_EINVAL);
@@ -96,12 +96,12 @@ TEST(sentinels) {
     struct parsed p;
     CHECK_EQ(parse("tarn+sentinel://u:p@a:1,b,[::1]:3/my%20pool?retries=5", &p), TARN_OK);
     CHECK_EQ(p.m.n, 3);
-    CHECK(p.m.host == NULL);
+    CHECK(master_may_change(&p.m));
     CHECK_STR(p.m.name, "my pool");
-    CHECK_STR(p.m.sentinel[0].host, "a");
-    CHECK_STR(p.m.sentinel[0].port, "1");
-    CHECK_STR(p.m.sentinel[1].port, "26379");
-    CHECK_STR(p.m.sentinel[2].host, "::1");
+    CHECK_STR(p.m.server[0].host, "a");
+    CHECK_STR(p.m.server[0].port, "1");
+    CHECK_STR(p.m.server[1].port, "26379");
+    CHECK_STR(p.m.server[2].host, "::1");
     CHECK_STR(p.o.password, "p");
     CHECK_EQ(p.o.retries, 5);
     done(&p);
@@ -115,7 +115,7 @@ TEST(tls) {
                    &p),
              TARN_OK);
     CHECK(p.m.tls && p.m.secure.context == NULL);
-    CHECK_STR(p.m.port, "7");
+    CHECK_STR(p.m.server[0].port, "7");
     CHECK_STR(p.o.tls_ca_file, "/a b");
     CHECK_STR(p.o.tls_ca_dir, "/d");
     CHECK_STR(p.o.tls_cert_file, "/c");
@@ -127,7 +127,7 @@ TEST(tls) {
     CHECK_EQ(parse("TARNS+sentinel://u:p@a,[::1]:3/pool?tls_verify=no", &p), TARN_OK);
     CHECK(p.m.tls);
     CHECK_EQ(p.m.n, 2);
-    CHECK_STR(p.m.sentinel[0].port, "26379");
+    CHECK_STR(p.m.server[0].port, "26379");
     CHECK_EQ(p.o.tls_verify, 0);
     CHECK_EQ(p.o.tls_verify_name, 1);
     CHECK(p.o.tls_ca_file == NULL);
