@@ -5,11 +5,7 @@
 #ifndef TARN_CLIENT_GET_H
 #define TARN_CLIENT_GET_H
 
-#include "client/client.h"
-#include "client/lane.h"
-#include "client/placement.h"
-#include "engine/engine.h"
-#include "engine/placed.h"
+#include "client/batch.h"
 
 /*   WANTED ──MGETREPLICAS LEASE──> PLACED ──read, verified──> FINISHED
  *     ^                             │  ^ │                      ^
@@ -18,25 +14,22 @@
  *     └─── missing, inline, failed for good ────────────────────┘
  *
  * A replica that failed is not asked again under the same lease. */
-enum want_state { WANTED, PLACED, FINISHED };
-
 struct want {
-    enum want_state state; /* get.c's alone */
-    bool leased;           /* RELEASE it when it is finished */
-    bool last_of_key;      /* no later item of this call shares its lease */
-    bool own_memory;       /* item->buffer was allocated here */
-    bool prepared;         /* the fields from read on belong to place.version */
-    bool damaged;          /* bytes of it were not right before */
-    bool reported;         /* the server knows that a replica is bad */
+    struct batch_item is; /* its state is get.c's alone */
+    bool leased;          /* RELEASE it when it is finished */
+    bool last_of_key;     /* no later item of this call shares its lease */
+    bool own_memory;      /* item->buffer was allocated here */
+    bool prepared;        /* the fields from read on belong to place.version */
+    bool damaged;         /* bytes of it were not right before */
+    bool reported;        /* the server knows that a replica is bad */
     /* the bytes of a suspect are looked at in memory before they go to a device */
     bool proving;
     /* the buffers are a device's: leases and epochs are checked, bytes cannot be */
     bool device;
     unsigned tries; /* since the last piece that worked */
     struct placement place;
-    uint64_t chosen;   /* outages_changes when the replica was chosen */
-    tarn_status why;   /* the last replica failed */
-    tarn_status later; /* the look-up said that it cannot be had now; else TARN_OK */
+    uint64_t chosen; /* outages_changes when the replica was chosen */
+    tarn_status why; /* the last replica failed */
     struct placed_read read;
     uint64_t len; /* bytes to deliver */
     struct iovec
@@ -45,18 +38,12 @@ struct want {
 };
 
 struct getting {
-    struct lane *lane;
-    tarn_item *items;
+    struct batch b;
     struct want *wants;
-    size_t n;
     const struct get_options *options;
-    uint64_t deadline;
-    size_t unfinished;
-    uint64_t began_ms;
-    uint64_t later, later_ms; /* how many, in this pass; and when to come again */
-    bool new_session;         /* the data path says that our session is cut off */
-    uint64_t turns;           /* to another replica, so far */
-    void *scratch[64];        /* freed at the end */
+    bool new_session;  /* the data path says that our session is cut off */
+    uint64_t turns;    /* to another replica, so far */
+    void *scratch[64]; /* freed at the end */
     size_t n_scratch;
     uint64_t scratch_bytes;
 };

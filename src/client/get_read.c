@@ -25,7 +25,7 @@
 /* --- preparing --- */
 
 static void *scratch_alloc(struct getting *g, uint64_t size) {
-    if (size <= 4096) return arena_alloc(&g->lane->arena, size);
+    if (size <= 4096) return arena_alloc(&g->b.lane->arena, size);
     if (g->n_scratch > 0 && g->scratch_bytes + size > SCRATCH_MAX) return NULL;
     if (g->n_scratch == ARRAY_LEN(g->scratch)) return NULL;
     void *p = malloc(size);
@@ -62,12 +62,12 @@ static tarn_status find_memory(struct getting *g, tarn_item *item, struct want *
 static tarn_status set_range(struct getting *g, const tarn_item *item, struct want *w) {
     const struct placement *p = &w->place;
     struct placed_read *r = &w->read;
-    bool verify = g->lane->client->options.verify || p->must_verify, touched = !w->device;
+    bool verify = g->b.lane->client->options.verify || p->must_verify, touched = !w->device;
     if (w->proving)
         placed_read_range(r, 0, p->size, PLACED_VERIFY);
     else
         placed_read_range(r, item->offset, w->len, verify && touched ? PLACED_VERIFY : 0);
-    if (verify && r->check == PLACED_UNCHECKED) COUNT(g->lane, unverified, 1);
+    if (verify && r->check == PLACED_UNCHECKED) COUNT(g->b.lane, unverified, 1);
 
     struct iovec one;
     size_t n;
@@ -77,7 +77,7 @@ static tarn_status set_range(struct getting *g, const tarn_item *item, struct wa
         before = p->size;
         n = behind = 0;
     }
-    w->iov = arena_alloc(&g->lane->arena, (n + 2) * sizeof(*w->iov));
+    w->iov = arena_alloc(&g->b.lane->arena, (n + 2) * sizeof(*w->iov));
     w->n_iov = 0;
     if (before > 0) w->iov[w->n_iov++] = (struct iovec){scratch_alloc(g, before), before};
     w->n_iov += iov_slice(iov, n, 0, w->len, w->iov + w->n_iov);
@@ -93,9 +93,9 @@ static tarn_status set_range(struct getting *g, const tarn_item *item, struct wa
 
 static tarn_status deliver_inline(struct getting *g, const tarn_item *item, const struct want *w) {
     const struct placement *p = &w->place;
-    if ((g->lane->client->options.verify || p->must_verify) && p->crc >= 0 &&
+    if ((g->b.lane->client->options.verify || p->must_verify) && p->crc >= 0 &&
         crc32c(0, p->value, p->size) != (uint32_t)p->crc) {
-        COUNT(g->lane, crc_mismatches, 1);
+        COUNT(g->b.lane, crc_mismatches, 1);
         return fail(TARN_ECORRUPT, "an inline value does not match its CRC");
     }
     struct iovec one;
@@ -107,7 +107,7 @@ static tarn_status deliver_inline(struct getting *g, const tarn_item *item, cons
 }
 
 struct get_result get_prepare(struct getting *g, size_t i) {
-    tarn_item *item = &g->items[i];
+    tarn_item *item = &g->b.items[i];
     struct want *w = &g->wants[i];
     const struct placement *p = &w->place;
     item->value_size = p->size;
@@ -124,7 +124,7 @@ struct get_result get_prepare(struct getting *g, size_t i) {
     struct iovec one;
     size_t n_iov;
     const struct iovec *iov = item_iov(item, &one, &n_iov);
-    w->device = client_is_device(g->lane->client, iov, n_iov);
+    w->device = client_is_device(g->b.lane->client, iov, n_iov);
     if (w->device && p->value != NULL) {
         return get_over(fail(TARN_ENOTSUP,
                              "a value of %" PRIu64 " bytes does not go to memory of a device",
@@ -144,7 +144,7 @@ struct get_result get_prepare(struct getting *g, size_t i) {
 
 void get_piece(struct getting *g, size_t i, uint64_t len, struct engine_op *op) {
     struct want *w = &g->wants[i];
-    struct arena *arena = &g->lane->arena;
+    struct arena *arena = &g->b.lane->arena;
     const struct placed_read *r = &w->read;
     const struct replica *replica = get_replica(w);
     struct engine_part *parts = arena_alloc(arena, replica->n_parts * sizeof(*parts));
@@ -177,7 +177,7 @@ static struct get_result proven(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     w->proving = false;
     placed_read_only(&w->read, w->read.at);
-    tarn_status status = set_range(g, &g->items[i], w);
+    tarn_status status = set_range(g, &g->b.items[i], w);
     if (status != TARN_OK) return get_over(status);
     return (struct get_result){.next = GET_TURNED};
 }
@@ -185,13 +185,13 @@ static struct get_result proven(struct getting *g, size_t i) {
 static struct get_result piece_failed(struct getting *g, size_t i, tarn_status status,
                                       uint64_t len) {
     if (status == TARN_ELEASE) {
-        COUNT(g->lane, lease_misses, 1);
+        COUNT(g->b.lane, lease_misses, 1);
         fail(status, "the lease ended before the bytes were verified (raise lease_ms, or read less "
                      "at a time)");
         return get_again(status, len > PLACED_BLOCK ? 3 : 1); /* smaller pieces may fit */
     }
-    if (status == TARN_ETIMEOUT) COUNT(g->lane, timeouts, 1);
-    if (status == TARN_ETIMEOUT && now_ms() >= g->deadline)
+    if (status == TARN_ETIMEOUT) COUNT(g->b.lane, timeouts, 1);
+    if (status == TARN_ETIMEOUT && now_ms() >= g->b.deadline)
         return get_over(fail(status, "the deadline passed before all bytes were there"));
     return get_replica_failed(g, i, status);
 }
@@ -202,7 +202,7 @@ struct get_result get_piece_result(struct getting *g, size_t i, const struct eng
     if (op->status != TARN_OK) return piece_failed(g, i, op->status, len);
     const uint32_t *crcs = op->crcs != NULL ? op->crcs : &op->crc;
     w->tries = 0;
-    replica_worked(g->lane, get_replica(w));
+    replica_worked(g->b.lane, get_replica(w));
     enum placed_next next = placed_read_took(&w->read, w->read.at, len, crcs);
     if (next == PLACED_WRONG) return get_replica_bad(g, i);
     if (next == PLACED_MORE) return (struct get_result){.next = GET_ON};
@@ -247,7 +247,7 @@ struct get_result get_file(struct getting *g, size_t i) {
         get_piece(g, i, PLACED_BLOCK, &op);
         op.status = placed_file_read(fd, w->read.pos, &op);
         if (op.status == TARN_ECORRUPT) op.status = TARN_ENOTFOUND; /* it has become shorter */
-        if (op.status == TARN_OK && now_ms() >= g->deadline) op.status = TARN_ETIMEOUT;
+        if (op.status == TARN_OK && now_ms() >= g->b.deadline) op.status = TARN_ETIMEOUT;
         result = get_piece_result(g, i, &op);
     } while (result.next == GET_ON && !get_lease_is_short(&w->place));
     close(fd);

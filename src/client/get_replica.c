@@ -36,33 +36,33 @@ static bool looks_like(void *arg, unsigned replica) {
 
 /* NULL: no host is out of reach, and there is nothing to look at. */
 static placed_avoid_fn avoid(const struct getting *g) {
-    return outages_any(&g->lane->client->outages) ? looks_like : NULL;
+    return outages_any(&g->b.lane->client->outages) ? looks_like : NULL;
 }
 
 static bool choose_replica(struct getting *g, struct want *w) {
-    struct replica_look look = {g->lane, w->place.replica, outage_probe};
-    w->chosen = outages_changes(&g->lane->client->outages);
+    struct replica_look look = {g->b.lane, w->place.replica, outage_probe};
+    w->chosen = outages_changes(&g->b.lane->client->outages);
     return placed_read_choose(&w->read, placed_in_order, w->place.replicas, avoid(g), &look) <
            w->place.replicas;
 }
 
 void get_replica_refresh(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
-    if (w->place.replicas == 1 || w->chosen == outages_changes(&g->lane->client->outages)) return;
+    if (w->place.replicas == 1 || w->chosen == outages_changes(&g->b.lane->client->outages)) return;
     unsigned before = w->read.at;
     choose_replica(g, w);
-    if (w->read.at != before) COUNT(g->lane, failovers, 1);
+    if (w->read.at != before) COUNT(g->b.lane, failovers, 1);
 }
 
 /* The last one is waited for, though not as long as a lease lasts; but not again and again when its
  * host has just been out of reach: should it be back, it answers at once. */
 void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     const struct want *w = &g->wants[i];
-    struct replica_look look = {g->lane, w->place.replica, outage_listed};
-    uint64_t failover_ms = g->lane->client->options.failover_ms;
+    struct replica_look look = {g->b.lane, w->place.replica, outage_listed};
+    uint64_t failover_ms = g->b.lane->client->options.failover_ms;
     if (placed_read_has_other(&w->read, placed_in_order, w->place.replicas, avoid(g), &look)) {
         op->patience_ms = failover_ms;
-    } else if (replica_is(g->lane, get_replica(w), outage_listed)) {
+    } else if (replica_is(g->b.lane, get_replica(w), outage_listed)) {
         op->patience_ms = failover_ms / 8 + 1;
     } else {
         op->patience_ms = 3 * failover_ms;
@@ -78,14 +78,15 @@ static bool just_failed(struct getting *g, const struct want *w) {
     if (w->tries == 0 || !is_outage(w->why)) return false;
     const struct replica *r = get_replica(w);
     for (size_t i = 0; i < r->n_parts; i++) {
-        if (outage_noted(g->lane, r->parts[i].extent.segment, g->began_ms)) return true;
+        if (outage_noted(g->b.lane, r->parts[i].extent.segment, g->b.began_ms)) return true;
     }
     return false;
 }
 
 /* A replica in a file has no segment that clients see. */
 static tarn_status fail_read(struct getting *g, const struct replica *r, tarn_status status) {
-    const char *name = r->n_parts > 0 ? segment_name(g->lane, r->parts[0].extent.segment) : r->path;
+    const char *name =
+        r->n_parts > 0 ? segment_name(g->b.lane, r->parts[0].extent.segment) : r->path;
     const char *kind = r->n_parts > 0 ? "segment" : "file";
     if (status == TARN_ESTALE || status == TARN_ENOSEGMENT)
         return fail(status, "the content of %s %s was replaced meanwhile", kind, name);
@@ -93,7 +94,7 @@ static tarn_status fail_read(struct getting *g, const struct replica *r, tarn_st
         return fail(status, "the host of %s %s refused to serve the bytes (see its log)", kind,
                     name);
     return fail(status, "reading from %s %s failed: %s%s", kind, name, tarn_status_text(status),
-                lane_hint(g->lane));
+                lane_hint(g->b.lane));
 }
 
 /* All of them, not only the one that will be read: later there may be an answer on its way, and no
@@ -102,10 +103,10 @@ tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *r
     struct want *w = &g->wants[i];
     tarn_status why = TARN_OK;
     for (unsigned r = 0; r < w->place.replicas; r++) {
-        tarn_status status = replica_ensure(g->lane, &w->place.replica[r], false, g->deadline);
+        tarn_status status = replica_ensure(g->b.lane, &w->place.replica[r], false, g->b.deadline);
         if (status == TARN_OK) continue;
-        if (g->lane->ctl.fd < 0) return status;
-        if (status == TARN_ESTALE) COUNT(g->lane, epoch_misses, 1);
+        if (g->b.lane->ctl.fd < 0) return status;
+        if (status == TARN_ESTALE) COUNT(g->b.lane, epoch_misses, 1);
         placed_read_failed(&w->read, r);
         why = status;
     }
@@ -120,8 +121,8 @@ tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *r
 /* --- failures --- */
 
 static void report(struct getting *g, size_t i) {
-    const tarn_item *item = &g->items[i];
-    if (!g->wants[i].reported) lane_report(g->lane, item->key, item->key_len, item->version);
+    const tarn_item *item = &g->b.items[i];
+    if (!g->wants[i].reported) lane_report(g->b.lane, item->key, item->key_len, item->version);
     g->wants[i].reported = true;
 }
 
@@ -129,13 +130,13 @@ struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status st
     struct want *w = &g->wants[i];
     const struct replica *r = get_replica(w);
     fail_read(g, r, status);
-    replica_failed(g->lane, r, status, is_outage(status) || status == TARN_EPERM);
+    replica_failed(g->b.lane, r, status, is_outage(status) || status == TARN_EPERM);
     /* its host, or its directory, is there and it is not */
     if (status == TARN_ENOTFOUND) report(g, i);
     w->why = status;
     placed_read_failed(&w->read, w->read.at);
     if (choose_replica(g, w)) {
-        COUNT(g->lane, failovers, 1);
+        COUNT(g->b.lane, failovers, 1);
         return (struct get_result){.next = GET_TURNED};
     }
     if (status == TARN_EPERM) g->new_session = true;
@@ -154,13 +155,13 @@ struct get_result get_replica_bad(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     bool first = !w->damaged;
     unsigned before = w->read.at;
-    log_mismatch(&g->items[i]);
-    COUNT(g->lane, crc_mismatches, 1);
+    log_mismatch(&g->b.items[i]);
+    COUNT(g->b.lane, crc_mismatches, 1);
     w->damaged = true;
     if (w->place.replicas > 1 || !first) report(g, i);
     fail(TARN_ECORRUPT, "the bytes do not match their CRC");
     if (choose_replica(g, w)) {
-        if (w->read.at != before) COUNT(g->lane, failovers, 1);
+        if (w->read.at != before) COUNT(g->b.lane, failovers, 1);
         return (struct get_result){.next = GET_TURNED};
     }
     w->prepared = false;

@@ -3,12 +3,11 @@
 #ifndef TARN_CLIENT_PUT_H
 #define TARN_CLIENT_PUT_H
 
-#include "client/lane.h"
-#include "client/placement.h"
+#include "client/batch.h"
 
-/*   WANTED ──MPUTSTART──> OPEN ──bytes──> WRITTEN ──MPUTEND──> FINISHED
- *     ^                    │                │ connection broke: MPUTEND again, with the same token
- *     │                    │                └─ token unknown, space gone: once more from the start
+/*   WANTED ──MPUTSTART──> PLACED ──bytes──> WRITTEN ──MPUTEND──> FINISHED
+ *     ^                    │                  │ connection broke: MPUTEND again, the same token
+ *     │                    │                  └─ token unknown, space gone: again from the start
  *     ├──MPUTREVOKE────────┤ no replica is whole, and nothing is on its way
  *     └──new session───────┘ bytes may still be on their way: PUTSTART INSTEAD of that token
  *
@@ -16,10 +15,8 @@
  * while bytes of it may be in flight, because the space of what failed, or was revoked, is given to
  * others at once. Such a put begins anew in another place; its old space stays where it is until
  * the host has cut the old session off. */
-enum put_state { PUT_WANTED, PUT_OPEN, PUT_WRITTEN, PUT_FINISHED };
-
 struct put {
-    enum put_state state;
+    struct batch_item is;
     /* place.token is open at the server and must be revoked before the key is tried again */
     bool revoke;
     bool last;  /* it will not be tried again: finished with reason once it is revoked */
@@ -44,29 +41,25 @@ struct put {
 };
 
 struct putting {
-    struct lane *lane;
-    tarn_item *items;
+    struct batch b;
     struct put *puts;
-    size_t n;
     const tarn_put_options *options;
-    uint64_t deadline;
-    size_t unfinished, stored; /* stored: since the pass began */
-    uint64_t later, later_ms;  /* how many were told to come later in this pass, and when */
-    unsigned most_tries;       /* of a put that has to be tried again, in this pass */
-    uint64_t began_ms, avoid_since_ms;
+    size_t stored;       /* since the pass began */
+    unsigned most_tries; /* of a put that has to be tried again, in this pass */
+    uint64_t avoid_since_ms;
     bool new_session;  /* the present one has bytes on their way */
     char no_room[512]; /* what the server said of the last NOSPACE */
 };
 
 void put_finish(struct putting *p, size_t i, tarn_status status);
-/* An OPEN put without a whole replica, or with one in doubt (loose): it is WANTED again, or
+/* A PLACED put without a whole replica, or with one in doubt (loose): it is WANTED again, or
  * FINISHED now or when it is revoked. */
 void put_again(struct putting *p, size_t i, tarn_status reason);
 /* Bits of the replicas that have not failed. */
 uint32_t put_alive(const struct put *u);
-/* Writes the OPEN items among order[0..n); they are WRITTEN, FINISHED, or WANTED afterwards. */
+/* Writes the PLACED items among order[0..n); they are WRITTEN, FINISHED, or WANTED afterwards. */
 void put_write(struct putting *p, const size_t *order, size_t n);
-/* Fetches what the engine must know of the segments of an OPEN put; replicas that cannot be had
+/* Fetches what the engine must know of the segments of a PLACED put; replicas that cannot be had
  * have failed. Nothing may be unanswered on the lane. Not TARN_OK: the control connection
  * failed. */
 tarn_status put_ensure(struct putting *p, size_t i);

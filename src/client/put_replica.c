@@ -19,16 +19,16 @@ void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_stat
     struct put *u = &p->puts[i];
     u->failed |= UINT32_C(1) << replica;
     u->reason = status;
-    if (status == TARN_ETIMEOUT) COUNT(p->lane, timeouts, 1);
+    if (status == TARN_ETIMEOUT) COUNT(p->b.lane, timeouts, 1);
     /* also who refuses: others may not */
-    replica_failed(p->lane, &u->place.replica[replica], status, status != TARN_EINVAL);
+    replica_failed(p->b.lane, &u->place.replica[replica], status, status != TARN_EINVAL);
 }
 
 void put_again(struct putting *p, size_t i, tarn_status reason) {
     struct put *u = &p->puts[i];
-    u->state = PUT_WANTED;
+    u->is.state = ITEM_WANTED;
     u->reason = reason;
-    u->last = u->tries >= p->lane->client->options.retries;
+    u->last = u->tries >= p->b.lane->client->options.retries;
     u->tries++;
     if (p->most_tries < u->tries) p->most_tries = u->tries;
     if (!u->loose) {
@@ -41,7 +41,7 @@ void put_again(struct putting *p, size_t i, tarn_status reason) {
     if (u->last) {
         put_finish(p, i, reason);
     } else {
-        COUNT(p->lane, put_restarts, 1);
+        COUNT(p->b.lane, put_restarts, 1);
     }
 }
 
@@ -53,29 +53,29 @@ static void pass_over(struct putting *p, size_t i) {
     struct put *u = &p->puts[i];
     uint32_t away = 0, alive = put_alive(u);
     for (unsigned r = 0; r < u->place.replicas; r++) {
-        if (replica_is(p->lane, &u->place.replica[r], outage_listed)) away |= UINT32_C(1) << r;
+        if (replica_is(p->b.lane, &u->place.replica[r], outage_listed)) away |= UINT32_C(1) << r;
     }
     if ((alive & ~away) != 0) {
         u->failed |= away;
-    } else if (u->tries == 0 && p->lane->client->options.retries > 0) {
+    } else if (u->tries == 0 && p->b.lane->client->options.retries > 0) {
         put_again(p, i,
                   fail(TARN_ECLOSED,
                        "segment %s, which is to take the bytes, was out of reach a moment ago",
-                       segment_name(p->lane, u->place.replica[0].parts[0].extent.segment)));
+                       segment_name(p->b.lane, u->place.replica[0].parts[0].extent.segment)));
     }
 }
 
 tarn_status put_ensure(struct putting *p, size_t i) {
     struct put *u = &p->puts[i];
     for (unsigned r = 0; r < u->place.replicas; r++) {
-        tarn_status status = replica_ensure(p->lane, &u->place.replica[r], true, p->deadline);
+        tarn_status status = replica_ensure(p->b.lane, &u->place.replica[r], true, p->b.deadline);
         if (status == TARN_OK) continue;
-        if (p->lane->ctl.fd < 0) return status;
+        if (p->b.lane->ctl.fd < 0) return status;
         put_replica_failed(p, i, r, status);
     }
     if (u->place.replicas > 0 && put_alive(u) == 0) {
         put_again(p, i, u->reason);
-    } else if (outages_any(&p->lane->client->outages) && u->place.replicas > 0) {
+    } else if (outages_any(&p->b.lane->client->outages) && u->place.replicas > 0) {
         pass_over(p, i);
     }
     return TARN_OK;

@@ -41,40 +41,30 @@ uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t 
     CRC_BLOCK /* larger values are sealed when all their pieces, which may travel side by side,    \
                  are there */
 
-/* One engine_run: at most one piece per item, each to all of its replicas. */
-struct group {
-    struct engine_op *ops;
-    size_t *items;      /* by op */
-    unsigned *replicas; /* by op */
-    size_t n;
-    uint64_t bytes;
-    size_t last; /* position in the order of the last item */
-};
-
 static uint64_t piece_length(const struct putting *p, const struct put *u) {
-    return min_u64(u->size - u->pos, p->lane->window);
+    return min_u64(u->size - u->pos, p->b.lane->window);
 }
 
 /* How long a silent host is waited for. One that was away a moment ago is only written to when
  * there is no other. */
-static uint64_t patience(struct putting *p, const struct put *u) {
-    const tarn_options *o = &p->lane->client->options;
+static uint64_t put_patience(struct putting *p, const struct put *u) {
+    const tarn_options *o = &p->b.lane->client->options;
     const struct replica *all = u->place.replica;
     uint32_t alive = put_alive(u);
     if (o->retries == 0 && (alive & (alive - 1)) == 0) return 0;
     for (unsigned r = 0; r < u->place.replicas; r++) {
-        if ((alive & 1u << r) && outage_listed(p->lane, all[r].parts[0].extent.segment)) return 0;
+        if ((alive & 1u << r) && outage_listed(p->b.lane, all[r].parts[0].extent.segment)) return 0;
     }
     return 2 * o->failover_ms;
 }
 
 static void add_piece(struct putting *p, struct group *group, size_t i) {
     struct put *u = &p->puts[i];
-    struct arena *arena = &p->lane->arena;
-    uint64_t len = piece_length(p, u), patience_ms = patience(p, u);
+    struct arena *arena = &p->b.lane->arena;
+    uint64_t len = piece_length(p, u), patience_ms = put_patience(p, u);
     struct iovec one, *iov;
     size_t n_iov;
-    const struct iovec *whole = item_iov(&p->items[i], &one, &n_iov);
+    const struct iovec *whole = item_iov(&p->b.items[i], &one, &n_iov);
     iov = arena_alloc(arena, n_iov * sizeof(*iov));
     n_iov = iov_slice(whole, n_iov, u->pos, len, iov);
     u->piece_crc = -1;
@@ -116,29 +106,24 @@ static void replica_written(struct putting *p, size_t i, unsigned replica,
     u->piece_crc = u->device ? 0 : op->crc;
     if (u->crcs != NULL)
         memcpy(u->crcs + u->pos / CRC_BLOCK, op->crcs, (len + CRC_BLOCK - 1) / CRC_BLOCK * 4);
-    replica_worked(p->lane, &u->place.replica[replica]);
+    replica_worked(p->b.lane, &u->place.replica[replica]);
 }
 
-static void piece_done(struct putting *p, size_t i, uint64_t len) {
+static void put_piece_done(struct putting *p, size_t i, uint64_t len) {
     struct put *u = &p->puts[i];
     if (u->loose || put_alive(u) == 0) {
         uint32_t segment = u->place.replica[0].parts[0].extent.segment;
         put_again(p, i,
                   fail(u->reason, "writing to segment %s failed: %s%s",
-                       segment_name(p->lane, segment), tarn_status_text(u->reason),
-                       lane_hint(p->lane)));
+                       segment_name(p->b.lane, segment), tarn_status_text(u->reason),
+                       lane_hint(p->b.lane)));
         return;
     }
     TARN_ASSERT(u->piece_crc >= 0);
     uint32_t crc = (uint32_t)u->piece_crc;
     u->crc = u->pos == 0 ? crc : crc32c_combine(u->crc, crc, len);
     u->pos += len;
-    if (u->pos == u->size) u->state = PUT_WRITTEN;
-}
-
-static void run_ops(struct lane *lane, struct engine_op *ops, size_t n, uint64_t deadline) {
-    tarn_status status = engine_run(lane->engine, ops, n, deadline == DEADLINE_NONE ? 0 : deadline);
-    TARN_ASSERT(status == TARN_OK); /* each operation has its own */
+    if (u->pos == u->size) u->is.state = ITEM_WRITTEN;
 }
 
 static struct engine_op seal_op(struct arena *arena, const struct placement *place,
@@ -164,14 +149,14 @@ uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, ui
         if (replica_ensure(lane, &place->replica[r], true, deadline) != TARN_OK) return NULL;
         ops[r] = seal_op(&lane->arena, place, r, receipts);
     }
-    run_ops(lane, ops, place->replicas, deadline);
+    (void)engine_run(lane->engine, ops, place->replicas, deadline == DEADLINE_NONE ? 0 : deadline);
     for (unsigned r = 0; r < place->replicas; r++)
         if (ops[r].status != TARN_OK) return NULL;
     return receipts;
 }
 
 static bool needs_seal(const struct put *u) {
-    return u->state == PUT_WRITTEN && u->receipts != NULL && u->size > SEAL_ALONG;
+    return u->is.state == ITEM_WRITTEN && u->receipts != NULL && u->size > SEAL_ALONG;
 }
 
 /* Those of the group that are all there. */
@@ -182,27 +167,29 @@ static void seal_group(struct putting *p, struct group *group) {
         unsigned r = group->replicas[k];
         struct put *u = &p->puts[i];
         if (!needs_seal(u) || !(put_alive(u) & 1u << r)) continue;
-        group->ops[n] = seal_op(&p->lane->arena, &u->place, r, u->receipts);
-        group->ops[n].patience_ms = patience(p, u);
+        group->ops[n] = seal_op(&p->b.lane->arena, &u->place, r, u->receipts);
+        group->ops[n].patience_ms = put_patience(p, u);
         group->items[n] = i;
         group->replicas[n++] = r;
     }
     if (n == 0) return;
-    run_ops(p->lane, group->ops, n, p->deadline);
+    struct group seals = *group;
+    seals.n = n;
+    batch_move(&p->b, &seals);
     for (size_t k = 0; k < n; k++) {
         struct put *u = &p->puts[group->items[k]];
         if (group->ops[k].status == TARN_OK) continue;
         u->loose |= !group->ops[k].settled;
         put_replica_failed(p, group->items[k], group->replicas[k], group->ops[k].status);
-        if (put_alive(u) == 0 || u->loose) u->state = PUT_OPEN;
+        if (put_alive(u) == 0 || u->loose) u->is.state = ITEM_PLACED;
     }
     for (size_t k = 0; k < n; k++) {
-        if (p->puts[group->items[k]].state == PUT_OPEN) piece_done(p, group->items[k], 0);
+        if (p->puts[group->items[k]].is.state == ITEM_PLACED) put_piece_done(p, group->items[k], 0);
     }
 }
 
-static void run_group(struct putting *p, struct group *group) {
-    run_ops(p->lane, group->ops, group->n, p->deadline);
+static void group_run(struct putting *p, struct group *group) {
+    batch_move(&p->b, group);
     for (size_t k = 0; k < group->n; k++) {
         const struct engine_op *op = &group->ops[k];
         size_t i = group->items[k];
@@ -215,39 +202,35 @@ static void run_group(struct putting *p, struct group *group) {
             put_replica_failed(p, i, group->replicas[k], op->status);
         }
         bool last = k + 1 == group->n || group->items[k + 1] != i;
-        if (last) piece_done(p, i, len);
+        if (last) put_piece_done(p, i, len);
     }
     seal_group(p, group);
 }
 
 void put_write(struct putting *p, const size_t *order, size_t n) {
-    struct group group = {0};
     size_t ops = 0;
     for (size_t k = 0; k < n; k++) {
         struct put *u = &p->puts[order[k]];
-        if (u->state != PUT_OPEN) continue;
+        if (u->is.state != ITEM_PLACED) continue;
         ops += u->place.replicas;
         if (u->place.replicas > 0) continue;
         struct iovec one;
         size_t n_iov;
-        const struct iovec *iov = item_iov(&p->items[order[k]], &one, &n_iov);
+        const struct iovec *iov = item_iov(&p->b.items[order[k]], &one, &n_iov);
         u->crc = put_crc(iov, n_iov, u->size, NULL);
-        u->state = PUT_WRITTEN; /* travels with PUTEND */
+        u->is.state = ITEM_WRITTEN; /* travels with PUTEND */
     }
     if (ops == 0) return;
-    group.ops = arena_alloc(&p->lane->arena, ops * sizeof(*group.ops));
-    group.items = arena_alloc(&p->lane->arena, ops * sizeof(*group.items));
-    group.replicas = arena_alloc(&p->lane->arena, ops * sizeof(*group.replicas));
+    struct group group = group_of(p->b.lane, ops);
     for (size_t k = 0; k < n;) {
         group.n = group.bytes = 0;
-        for (; k < n && group.bytes < p->lane->window; k++) {
-            if (p->puts[order[k]].state != PUT_OPEN) continue;
+        for (; k < n && group.bytes < p->b.lane->window; k++) {
+            if (p->puts[order[k]].is.state != ITEM_PLACED) continue;
             add_piece(p, &group, order[k]);
             group.last = k;
         }
         if (group.n == 0) break;
-        run_group(p, &group);
-        /* more pieces of this one */
-        if (p->puts[group.items[group.n - 1]].state == PUT_OPEN) k = group.last;
+        group_run(p, &group);
+        k = group_next(&p->b, &group, k);
     }
 }
