@@ -3,16 +3,16 @@
 #include "base/assert.h"
 #include "base/errors.h"
 
-void batch_init(struct batch *b, struct lane *lane, tarn_item *items, size_t n, size_t item_size,
-                uint64_t deadline) {
-    *b = (struct batch){.lane = lane,
-                        .items = items,
-                        .n = n,
-                        .of = arena_alloc(&lane->arena, n * item_size),
-                        .item_size = item_size,
-                        .deadline = deadline,
-                        .began_ms = now_ms(),
-                        .unfinished = n};
+void batch_init(struct item_batch *b, struct lane *lane, tarn_item *items, size_t n,
+                size_t item_size, uint64_t deadline) {
+    *b = (struct item_batch){.lane = lane,
+                             .items = items,
+                             .n = n,
+                             .of = arena_alloc(&lane->arena, n * item_size),
+                             .item_size = item_size,
+                             .deadline = deadline,
+                             .began_ms = now_ms(),
+                             .unfinished = n};
     memset(b->of, 0, n * item_size);
     for (size_t i = 0; i < n; i++) {
         items[i].got = items[i].value_size = items[i].version = 0;
@@ -20,7 +20,7 @@ void batch_init(struct batch *b, struct lane *lane, tarn_item *items, size_t n, 
     }
 }
 
-void batch_finish(struct batch *b, size_t i, tarn_status status, uint64_t bytes) {
+void batch_finish(struct item_batch *b, size_t i, tarn_status status, uint64_t bytes) {
     struct batch_item *item = batch_item(b, i);
     TARN_ASSERT(item->state != ITEM_FINISHED);
     item->state = ITEM_FINISHED;
@@ -29,7 +29,7 @@ void batch_finish(struct batch *b, size_t i, tarn_status status, uint64_t bytes)
     b->items[i].got = status == TARN_OK ? bytes : 0;
 }
 
-bool batch_is_later(struct batch *b, size_t i, tarn_status status, const struct answer *a) {
+bool batch_is_later(struct item_batch *b, size_t i, tarn_status status, const struct answer *a) {
     bool later = error_act(status) == ERROR_LATER;
     batch_item(b, i)->later = later ? status : TARN_OK;
     if (!later) return false;
@@ -39,7 +39,7 @@ bool batch_is_later(struct batch *b, size_t i, tarn_status status, const struct 
 }
 
 /* Those that could not be had within the call's time. */
-static void batch_give_up(struct batch *b, batch_finish_fn finish) {
+static void batch_give_up(struct item_batch *b, batch_finish_fn finish) {
     for (size_t i = 0; i < b->n; i++) {
         const struct batch_item *item = batch_item(b, i);
         if (item->state == ITEM_FINISHED || item->later == TARN_OK) continue;
@@ -49,13 +49,13 @@ static void batch_give_up(struct batch *b, batch_finish_fn finish) {
     }
 }
 
-void batch_fail(struct batch *b, tarn_status status, batch_finish_fn finish) {
+void batch_fail(struct item_batch *b, tarn_status status, batch_finish_fn finish) {
     for (size_t i = 0; i < b->n; i++) {
         if (batch_item(b, i)->state != ITEM_FINISHED) finish(b, i, status);
     }
 }
 
-tarn_status batch_run(struct batch *b, tarn_status (*pass)(struct batch *b),
+tarn_status batch_run(struct item_batch *b, tarn_status (*pass)(struct item_batch *b),
                       batch_finish_fn finish) {
     struct attempts attempts = {0};
     tarn_status status = TARN_OK;
@@ -77,7 +77,7 @@ tarn_status batch_run(struct batch *b, tarn_status (*pass)(struct batch *b),
     return status;
 }
 
-struct chunk batch_rest(const struct batch *b) {
+struct chunk batch_rest(const struct item_batch *b) {
     size_t *order = arena_alloc(&b->lane->arena, b->n * sizeof(*order)), n = 0;
     for (size_t i = 0; i < b->n; i++) {
         if (batch_item(b, i)->state != ITEM_FINISHED) order[n++] = i;
@@ -85,14 +85,15 @@ struct chunk batch_rest(const struct batch *b) {
     return (struct chunk){.order = order, .n = n};
 }
 
-bool batch_chunk(const struct batch *b, const struct chunk *rest, size_t *at, struct chunk *c) {
+bool batch_chunk(const struct item_batch *b, const struct chunk *rest, size_t *at,
+                 struct chunk *c) {
     *c = (struct chunk){.order = rest->order + *at,
                         .n = min_u64(rest->n - *at, lane_chunk_keys(b->lane, b->n))};
     *at += c->n;
     return c->n > 0;
 }
 
-tarn_status batch_receive(struct batch *b, size_t n, const char *what, struct answer **a_p) {
+tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, struct answer **a_p) {
     tarn_status status = lane_receive(b->lane, a_p, b->deadline);
     if (status == TARN_OK) status = lane_check(b->lane, *a_p, what);
     if (status == TARN_OK && ((*a_p)->type != ANSWER_ARRAY || (*a_p)->len != n))
@@ -108,7 +109,7 @@ struct group group_of(struct lane *lane, size_t ops) {
                           .replicas = arena_alloc(arena, ops * sizeof(unsigned))};
 }
 
-void batch_move(struct batch *b, const struct group *group) {
+void batch_move(struct item_batch *b, const struct group *group) {
     tarn_status status = engine_run(b->lane->engine, group->ops, group->n,
                                     b->deadline == DEADLINE_NONE ? 0 : b->deadline);
     TARN_ASSERT(status == TARN_OK);

@@ -15,7 +15,7 @@ struct batch_item {
     tarn_status later; /* the server said that it cannot be had now; else TARN_OK */
 };
 
-struct batch {
+struct item_batch {
     struct lane *lane;
     tarn_item *items;
     size_t n;
@@ -26,23 +26,23 @@ struct batch {
     uint64_t later, later_ms; /* how many were told to come later in this pass, and when */
 };
 /* All are WANTED, and their results cleared. */
-void batch_init(struct batch *b, struct lane *lane, tarn_item *items, size_t n, size_t item_size,
-                uint64_t deadline);
-static inline struct batch_item *batch_item(const struct batch *b, size_t i) {
+void batch_init(struct item_batch *b, struct lane *lane, tarn_item *items, size_t n,
+                size_t item_size, uint64_t deadline);
+static inline struct batch_item *batch_item(const struct item_batch *b, size_t i) {
     return (struct batch_item *)(void *)(b->of + i * b->item_size);
 }
-void batch_finish(struct batch *b, size_t i, tarn_status status, uint64_t bytes);
+void batch_finish(struct item_batch *b, size_t i, tarn_status status, uint64_t bytes);
 /* Is it only not now? Then it is noted when to come again. */
-bool batch_is_later(struct batch *b, size_t i, tarn_status status, const struct answer *a);
+bool batch_is_later(struct item_batch *b, size_t i, tarn_status status, const struct answer *a);
 
-typedef void (*batch_finish_fn)(struct batch *b, size_t i, tarn_status status);
+typedef void (*batch_finish_fn)(struct item_batch *b, size_t i, tarn_status status);
 /* pass tries all that are not finished once; not TARN_OK: the control connection failed. finish
  * gives one up. */
-tarn_status batch_run(struct batch *b, tarn_status (*pass)(struct batch *b),
+tarn_status batch_run(struct item_batch *b, tarn_status (*pass)(struct item_batch *b),
                       batch_finish_fn finish);
 
 /* Gives up all that are left. */
-void batch_fail(struct batch *b, tarn_status status, batch_finish_fn finish);
+void batch_fail(struct item_batch *b, tarn_status status, batch_finish_fn finish);
 
 /* --- chunks --- */
 
@@ -53,11 +53,11 @@ struct chunk {
     size_t plain;     /* puts: so many were opened by MPUTSTART */
 };
 /* Those that are not finished, in the lane's arena. */
-struct chunk batch_rest(const struct batch *b);
+struct chunk batch_rest(const struct item_batch *b);
 /* The next ones of rest, from *at on. false: no more. */
-bool batch_chunk(const struct batch *b, const struct chunk *rest, size_t *at, struct chunk *c);
+bool batch_chunk(const struct item_batch *b, const struct chunk *rest, size_t *at, struct chunk *c);
 /* The answer to a request for n of them: an element for each. */
-tarn_status batch_receive(struct batch *b, size_t n, const char *what, struct answer **a_p);
+tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, struct answer **a_p);
 
 /* --- groups --- */
 
@@ -72,10 +72,10 @@ struct group {
 };
 struct group group_of(struct lane *lane, size_t ops);
 /* Each operation has its own status afterwards. */
-void batch_move(struct batch *b, const struct group *group);
+void batch_move(struct item_batch *b, const struct group *group);
 /* An item of several pieces stays PLACED: it is the last of its group, and the next group begins
  * there again. */
-static inline size_t group_next(const struct batch *b, const struct group *group, size_t k) {
+static inline size_t group_next(const struct item_batch *b, const struct group *group, size_t k) {
     return batch_item(b, group->items[group->n - 1])->state == ITEM_PLACED ? group->last : k;
 }
 

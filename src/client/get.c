@@ -251,7 +251,7 @@ static struct arena_mark chunk_forget(struct getting *g, const struct chunk *c,
 }
 
 /* Tries all that are WANTED once. Not TARN_OK: the control connection failed. */
-static tarn_status get_pass(struct batch *b) {
+static tarn_status get_pass(struct item_batch *b) {
     struct getting *g = CONTAINER_OF(b, struct getting, b);
     const struct chunk rest = batch_rest(b);
     size_t at = 0;
@@ -313,7 +313,7 @@ static tarn_status keys_wait(struct getting *g) {
     return wait_for_keys(g->b.lane, keys, g->b.n, g->options->wait_ms, g->b.deadline, &length);
 }
 
-static void get_give_up(struct batch *b, size_t i, tarn_status status) {
+static void get_give_up(struct item_batch *b, size_t i, tarn_status status) {
     item_finish(CONTAINER_OF(b, struct getting, b), i, status);
 }
 

@@ -38,7 +38,7 @@ struct want {
 };
 
 struct getting {
-    struct batch b;
+    struct item_batch b;
     struct want *wants;
     const struct get_options *options;
     bool new_session;  /* the data path says that our session is cut off */

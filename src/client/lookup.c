@@ -13,7 +13,7 @@
 #define LOOKUP_KEYS 32768 /* keys in one request */
 
 /* What is asked of the keys. */
-struct look {
+struct lookup {
     enum wire_id id;
     const tarn_key *keys;
     size_t n;
@@ -22,7 +22,7 @@ struct look {
 };
 
 static tarn_status look_once(struct lane *lane, void *arg, uint64_t deadline) {
-    struct look *l = arg;
+    struct lookup *l = arg;
     struct ctl_request *r = &lane->request;
     request_begin(r);
     struct wire_look look = {
@@ -33,7 +33,7 @@ static tarn_status look_once(struct lane *lane, void *arg, uint64_t deadline) {
 }
 
 /* How many of the keys it is true of; found NULL, or which. */
-static tarn_status look_answer(const struct look *l, uint8_t *found, uint64_t *count_p) {
+static tarn_status look_answer(const struct lookup *l, uint8_t *found, uint64_t *count_p) {
     const struct answer *a = l->answer;
     const char *name = wire_commands[l->id].name;
     if (found == NULL)
@@ -47,11 +47,11 @@ static tarn_status look_answer(const struct look *l, uint8_t *found, uint64_t *c
 }
 
 /* So many keys at a time as one request takes; *count_p as of look_answer. */
-static tarn_status look_run(struct lane *lane, const struct look *l, uint64_t deadline,
+static tarn_status look_run(struct lane *lane, const struct lookup *l, uint64_t deadline,
                             uint8_t *found, size_t *count_p) {
     size_t total = 0;
     for (size_t at = 0; at < l->n; at += LOOKUP_KEYS) {
-        struct look part = *l;
+        struct lookup part = *l;
         uint64_t count = 0;
         part.keys = l->keys + at;
         part.n = min_u64(l->n - at, LOOKUP_KEYS);
@@ -68,11 +68,11 @@ static tarn_status look_run(struct lane *lane, const struct look *l, uint64_t de
 
 tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
                           uint64_t deadline, size_t *length_p) {
-    const struct look l = {.id = WIRE_prefixlen, .keys = keys, .n = n, .wait_ms = wait_ms};
+    const struct lookup l = {.id = WIRE_prefixlen, .keys = keys, .n = n, .wait_ms = wait_ms};
     return look_run(lane, &l, deadline, NULL, length_p);
 }
 
-static tarn_status look_call(tarn_client *client, const struct look *l, uint64_t timeout_ms,
+static tarn_status look_call(tarn_client *client, const struct lookup *l, uint64_t timeout_ms,
                              uint8_t *found, size_t *count_p) {
     tarn_status status = client_usable(client);
     for (size_t i = 0; i < l->n && status == TARN_OK; i++)
@@ -101,7 +101,7 @@ static tarn_status found_or_not(tarn_status status, bool found) {
 
 tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n, uint8_t *found) {
     size_t count;
-    return look_call(client, &(struct look){.id = WIRE_mexists, .keys = keys, .n = n}, 0, found,
+    return look_call(client, &(struct lookup){.id = WIRE_mexists, .keys = keys, .n = n}, 0, found,
                      &count);
 }
 
@@ -115,7 +115,7 @@ tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len) {
 tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
                              size_t *removed_p) {
     size_t removed;
-    return look_call(client, &(struct look){.id = WIRE_del, .keys = keys, .n = n}, 0, NULL,
+    return look_call(client, &(struct lookup){.id = WIRE_del, .keys = keys, .n = n}, 0, NULL,
                      removed_p != NULL ? removed_p : &removed);
 }
 
@@ -131,11 +131,11 @@ tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t
     tarn_call call;
     client_call_copy(&call, call_in);
     return look_call(client,
-                     &(struct look){.id = WIRE_prefixlen,
-                                    .keys = keys,
-                                    .n = n,
-                                    .lease_ms = call.lease_ms,
-                                    .wait_ms = call.wait_ms},
+                     &(struct lookup){.id = WIRE_prefixlen,
+                                      .keys = keys,
+                                      .n = n,
+                                      .lease_ms = call.lease_ms,
+                                      .wait_ms = call.wait_ms},
                      call.timeout_ms, NULL, length_p);
 }
 

@@ -409,7 +409,7 @@ static void put_settle(struct putting *p) {
     }
 }
 
-static tarn_status put_pass(struct batch *b) {
+static tarn_status put_pass(struct item_batch *b) {
     struct putting *p = CONTAINER_OF(b, struct putting, b);
     /* Where all there is has been out of reach, the server gives out what is to be avoided. After
      * that it is told only of what this call itself has tried, or it would be the same place
@@ -442,7 +442,7 @@ static tarn_status put_check(struct putting *p, size_t i) {
     return status;
 }
 
-static void put_give_up(struct batch *b, size_t i, tarn_status status) {
+static void put_give_up(struct item_batch *b, size_t i, tarn_status status) {
     put_finish(CONTAINER_OF(b, struct putting, b), i, status);
 }
 

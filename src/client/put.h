@@ -41,7 +41,7 @@ struct put {
 };
 
 struct putting {
-    struct batch b;
+    struct item_batch b;
     struct put *puts;
     const tarn_put_options *options;
     size_t stored;       /* since the pass began */
