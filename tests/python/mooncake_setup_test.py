@@ -172,6 +172,7 @@ class SetupTest(StoreTest):
                 self.assertEqual(store.get_batch(["k"]), [b""])
                 self.assertIsNone(store.get_buffer("k"))
                 self.assertEqual(store.is_exist("k"), INVALID)
+                self.assertEqual(store.is_exist(5), INVALID)  # docs/engines/MOONCAKE.md
                 self.assertEqual(store.batch_get_into(["k"], [memory.address], [16]), [INVALID])
                 self.assertEqual(store.remove_all(), INVALID)
             self.assertEqual(store.setup("localhost", "m", 0, MIB, "tcp", "", of(self.server)), 0)
