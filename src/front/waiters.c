@@ -80,10 +80,7 @@ static void wake_key(void *arg, struct htab_node *node) {
 }
 
 void waiters_wake_all(void) {
-    uint64_t cursor = 0;
-    if (waiting == 0) return;
-    do cursor = htab_scan(&table, cursor, wake_key, NULL);
-    while (cursor);
+    if (waiting > 0) htab_each(&table, wake_key, NULL);
 }
 
 size_t waiters_count(void) {

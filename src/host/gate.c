@@ -49,10 +49,7 @@ static void collect(void *arg, struct htab_node *node) {
 static void forget_fenced(struct host_gate *g, uint32_t epoch) {
     struct fenced_session *list = NULL;
     pthread_rwlock_wrlock(&g->fenced_lock);
-    uint64_t cursor = 0;
-    do {
-        cursor = htab_scan(&g->fenced, cursor, collect, &list);
-    } while (cursor != 0);
+    htab_each(&g->fenced, collect, &list);
     while (list != NULL) {
         struct fenced_session *f = list;
         list = f->next;

@@ -61,9 +61,8 @@ static bool all_ok(const struct tarn_transfer_batch *b) {
 /* After the bytes. Under the mutex, which is given up meanwhile. */
 static tarn_status say_done(struct tarn_transfer_batch *b) {
     if (b->done == NULL || !all_ok(b)) return TARN_OK;
-    const char *argv[] = {"DONE", NULL, b->done, b->message_len > 0 ? b->message : ""};
-    size_t lens[] = {4, 0, strlen(b->done), b->message_len};
-    return transfer_peer_call(b->peer, 4, argv, lens, b->deadline, &b->cancelled, NULL, NULL);
+    const struct span args[] = {span_str(b->done), span_of(b->message, b->message_len)};
+    return transfer_peer_call(b->peer, "DONE", args, 2, b->deadline, &b->cancelled, NULL);
 }
 
 /* What is broken, or was cancelled, says so itself: the engine only knows that it was stopped. */
@@ -222,8 +221,7 @@ static void unqueue(struct tarn_transfer_batch *b, tarn_status status, const cha
 void transfer_batches_stop(struct tarn_transfer_peer *p, tarn_status status, const char *why) {
     struct tarn_transfer *t = p->end;
     struct tarn_transfer_batch *b, *next;
-    for (b = STAILQ_FIRST(&t->queue); b != NULL; b = next) {
-        next = STAILQ_NEXT(b, link);
+    STAILQ_FOREACH_SAFE(b, &t->queue, link, next) {
         if (b->peer == p) unqueue(b, status, why);
     }
     struct transfer_lane *lane;

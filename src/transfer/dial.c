@@ -30,10 +30,11 @@ bool transfer_split_address(struct span text, char **host_p, char **port_p) {
 /* --- hello --- */
 
 /* One request and its answer on a connection that nobody else uses yet. */
-static tarn_status ask(struct tarn_transfer_peer *p, size_t argc, const char **argv,
-                       const size_t *lens, uint64_t deadline, const struct answer **payload_p) {
+static tarn_status greeting_ask(struct tarn_transfer_peer *p, const char *name,
+                                const struct span *args, size_t n, uint64_t deadline,
+                                const struct answer **payload_p) {
     struct answer *a;
-    tarn_status status = ctl_send(&p->ctl, argc, argv, lens, false);
+    tarn_status status = transfer_request(&p->ctl, name, ++p->last_id, args, n);
     if (status == TARN_OK) status = ctl_receive(&p->ctl, &p->arena, &a, deadline);
     if (status != TARN_OK) return status;
     if (a->type == ANSWER_ERROR) {
@@ -87,10 +88,9 @@ static tarn_status authenticate(struct tarn_transfer *t, struct tarn_transfer_pe
     if (!transfer_proof_same(own, proof->str, proof->len))
         return fail(TARN_EPERM, "%s:%s has another secret", p->host, p->port);
     transfer_proof_make(t->secret, TRANSFER_CLIENT, party, own);
-    const char *argv[] = {"AUTH", "2", (const char *)own};
-    size_t lens[] = {4, 1, sizeof(own)};
     const struct answer *payload;
-    return ask(p, 3, argv, lens, deadline, &payload);
+    return greeting_ask(p, "AUTH", &(struct span){(const char *)own, sizeof(own)}, 1, deadline,
+                        &payload);
 }
 
 tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p,
@@ -103,16 +103,14 @@ tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p,
     if (status != TARN_OK) return status;
     p->ctl.answer_max = GREETING_MAX;
     transfer_party_init(own, t);
-    const char *argv[] = {"HELLO",  "1", "2", (const char *)own->nonce, (const char *)own->identity,
-                          own->name};
-    size_t lens[] = {5, 1, 1, TRANSFER_NONCE, TRANSFER_IDENTITY, strlen(own->name)};
+    const struct span args[] = {SPAN("2"), span_of(own->nonce, TRANSFER_NONCE),
+                                span_of(own->identity, TRANSFER_IDENTITY), span_str(own->name)};
     const struct answer *hello;
     static_assert(TRANSFER_VERSION == 2, "as HELLO says");
-    status = ask(p, ARRAY_LEN(argv), argv, lens, deadline, &hello);
+    status = greeting_ask(p, "HELLO", args, ARRAY_LEN(args), deadline, &hello);
     if (status == TARN_OK) status = authenticate(t, p, hello, party, deadline);
     arena_reset(&p->arena);
     p->ctl.answer_max = ANSWERS_MAX;
-    p->last_id = 2;
     return status;
 }
 

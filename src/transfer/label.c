@@ -44,33 +44,36 @@ static void remove_wait(struct transfer_wait *w) {
     free(w);
 }
 
-static void destroy(struct transfer_label *l) {
+static void holders_free(struct transfer_label *l) {
+    struct transfer_holder *h;
+    while ((h = SLIST_TAKE(&l->holders, link)) != NULL) free(h);
+}
+
+static void label_free(struct transfer_label *l) {
     TARN_ASSERT(LIST_EMPTY(&l->waits));
     transfer_timer_stop(l->end, &l->due);
     htab_remove(&l->end->labels, &l->node);
-    while (l->holders != NULL) {
-        struct transfer_holder *h = l->holders;
-        l->holders = h->next;
-        free(h);
-    }
+    holders_free(l);
     free(l->info);
     free(l);
 }
 
 static void drop_if_unwanted(struct transfer_label *l) {
-    if (l->state == LABEL_WANTED && LIST_EMPTY(&l->waits)) destroy(l);
+    if (l->state == LABEL_WANTED && LIST_EMPTY(&l->waits)) label_free(l);
 }
 
 /* --- holders --- */
 
-static struct transfer_holder **holder_of(struct transfer_label *l, uint64_t session) {
-    struct transfer_holder **at = &l->holders;
-    while (*at != NULL && (*at)->session != session) at = &(*at)->next;
-    return at;
+static struct transfer_holder *holder_find(const struct transfer_label *l, uint64_t session) {
+    struct transfer_holder *h;
+    SLIST_FOREACH(h, &l->holders, link) {
+        if (h->session == session) break;
+    }
+    return h;
 }
 
 static void add_holder(struct transfer_label *l, const struct transfer_conn *c) {
-    struct transfer_holder *h = *holder_of(l, c->session);
+    struct transfer_holder *h = holder_find(l, c->session);
     if (h != NULL) {
         h->told++;
         return;
@@ -79,14 +82,11 @@ static void add_holder(struct transfer_label *l, const struct transfer_conn *c) 
     h->told = 1;
     h->session = c->session;
     snprintf(h->peer, sizeof(h->peer), "%s", transfer_conn_name(c));
-    h->next = l->holders;
-    l->holders = h;
+    SLIST_INSERT_HEAD(&l->holders, h, link);
 }
 
-static void remove_holder(struct transfer_holder **at) {
-    struct transfer_holder *h = *at;
-    if (h == NULL) return;
-    *at = h->next;
+static void holder_remove(struct transfer_label *l, struct transfer_holder *h) {
+    SLIST_REMOVE(&l->holders, h, transfer_holder, link);
     free(h);
 }
 
@@ -94,7 +94,7 @@ static void remove_holder(struct transfer_holder **at) {
 static void fewer(struct transfer_label *l, unsigned n) {
     if (l->state != LABEL_READY) return;
     l->peers_left -= n < l->peers_left ? n : l->peers_left;
-    if (l->peers_left == 0) destroy(l);
+    if (l->peers_left == 0) label_free(l);
 }
 
 /* --- answers to those who wait --- */
@@ -152,9 +152,9 @@ tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool 
     struct transfer_label *l = find(t, name);
     if (l == NULL || l->state == LABEL_WANTED) return TARN_ENOTFOUND;
     if (transfer_events_full(t)) return TARN_EAGAIN;
-    struct transfer_holder **at = holder_of(l, c->session);
-    bool told = *at != NULL;
-    if (told && --(*at)->told == 0) remove_holder(at);
+    struct transfer_holder *h = holder_find(l, c->session);
+    bool told = h != NULL;
+    if (told && --h->told == 0) holder_remove(l, h);
     /* Who was not told of these blocks cannot be done with them: it means others, of the same name
      * and aborted. */
     if (l->state == LABEL_ABORTED || (!told && !gave_up)) return TARN_ECANCELED;
@@ -171,7 +171,7 @@ static void forget(struct transfer_timer *timer) {
     if (l->event_due)
         transfer_timer_set(l->end, timer, now_ms() + FORGET_MS, forget);
     else
-        destroy(l);
+        label_free(l);
 }
 
 static void report_abort(struct transfer_label *l) {
@@ -182,7 +182,8 @@ static void report_abort(struct transfer_label *l) {
 /* Cuts off those who may still write. Their connections end with this turn, and their fences report
  * to transfer_labels_fenced. */
 static void cut_holders(struct transfer_label *l) {
-    for (struct transfer_holder *h = l->holders; h != NULL; h = h->next) {
+    const struct transfer_holder *h;
+    SLIST_FOREACH(h, &l->holders, link) {
         struct transfer_conn *c;
         LIST_FOREACH(c, &l->end->conns, link) {
             if (c->session == h->session) c->doomed = true;
@@ -198,12 +199,12 @@ static void do_abort(struct transfer_label *l, const char *reason) {
     transfer_timer_set(l->end, &l->due, now_ms() + FORGET_MS, forget);
     tell_all(l);
     if (!was_ready) return;
-    if (l->cut && l->holders != NULL) {
+    if (l->cut && !SLIST_EMPTY(&l->holders)) {
         l->event_due = true;
         cut_holders(l);
         return;
     }
-    while (l->holders != NULL) remove_holder(&l->holders);
+    holders_free(l);
     report_abort(l);
 }
 
@@ -212,12 +213,10 @@ static void keep_over(struct transfer_timer *timer) {
              "they were kept as long as was agreed on");
 }
 
-static tarn_status check_label(const struct tarn_transfer *t, const char *label) {
-    tarn_status status = transfer_usable(t);
-    if (status != TARN_OK) return status;
-    if (label == NULL || label[0] == '\0' || strlen(label) > TARN_TRANSFER_LABEL_MAX)
-        return fail(TARN_EINVAL, "a label has 1 to %d bytes", TARN_TRANSFER_LABEL_MAX);
-    return TARN_OK;
+tarn_status transfer_label_check(const char *label) {
+    if (label != NULL && label[0] != '\0' && strlen(label) <= TARN_TRANSFER_LABEL_MAX)
+        return TARN_OK;
+    return fail(TARN_EINVAL, "a label has 1 to %d bytes", TARN_TRANSFER_LABEL_MAX);
 }
 
 void tarn_transfer_ready_options_init(tarn_transfer_ready_options *o) {
@@ -243,7 +242,8 @@ static tarn_status make_ready(struct tarn_transfer *t, const char *label,
 
 tarn_status tarn_transfer_ready(tarn_transfer *t, const char *label,
                                 const tarn_transfer_ready_options *options) {
-    tarn_status status = check_label(t, label);
+    tarn_status status = transfer_usable(t);
+    if (status == TARN_OK) status = transfer_label_check(label);
     if (status != TARN_OK) return status;
     tarn_transfer_ready_options o;
     tarn_transfer_ready_options_init(&o);
@@ -259,7 +259,8 @@ tarn_status tarn_transfer_ready(tarn_transfer *t, const char *label,
 }
 
 tarn_status tarn_transfer_abort(tarn_transfer *t, const char *label, const char *reason) {
-    tarn_status status = check_label(t, label);
+    tarn_status status = transfer_usable(t);
+    if (status == TARN_OK) status = transfer_label_check(label);
     if (status != TARN_OK) return status;
     if (reason == NULL) reason = "";
     if (strlen(reason) > TARN_TRANSFER_MESSAGE_MAX)
@@ -285,8 +286,7 @@ static void collect_waits(void *arg, struct htab_node *node) {
     struct label_walk *w = arg;
     struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
     struct transfer_wait *wait, *next;
-    for (wait = LIST_FIRST(&l->waits); wait != NULL; wait = next) {
-        next = LIST_NEXT(wait, link);
+    LIST_FOREACH_SAFE(wait, &l->waits, link, next) {
         if (wait->conn == w->conn) remove_wait(wait);
     }
     drop_if_unwanted(l);
@@ -295,44 +295,36 @@ static void collect_waits(void *arg, struct htab_node *node) {
 static void collect_held(void *arg, struct htab_node *node) {
     struct label_walk *w = arg;
     struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
-    struct transfer_holder **at = holder_of(l, w->session), *h = *at;
+    struct transfer_holder *h = holder_find(l, w->session);
     if (h == NULL) return;
     static const char why[] = "the peer went away";
     for (unsigned i = 0; i < h->told && i < l->peers_left && l->state == LABEL_READY; i++)
         transfer_event_add(l->end, TARN_TRANSFER_GAVE_UP, h->peer, l->name, why, sizeof(why) - 1);
     unsigned told = h->told;
-    remove_holder(at);
-    if (l->event_due && l->holders == NULL) report_abort(l);
+    holder_remove(l, h);
+    if (l->event_due && SLIST_EMPTY(&l->holders)) report_abort(l);
     fewer(l, told);
-}
-
-static void walk_labels(struct tarn_transfer *t, void (*fn)(void *arg, struct htab_node *node),
-                        struct label_walk *w) {
-    uint64_t cursor = 0;
-    do {
-        cursor = htab_scan(&t->labels, cursor, fn, w);
-    } while (cursor != 0);
 }
 
 void transfer_labels_conn_ended(struct transfer_conn *c, bool fence) {
     struct label_walk w = {.conn = c, .session = c->session};
-    if (c->n_waits > 0) walk_labels(c->end, collect_waits, &w);
-    if (!fence) walk_labels(c->end, collect_held, &w);
+    if (c->n_waits > 0) htab_each(&c->end->labels, collect_waits, &w);
+    if (!fence) htab_each(&c->end->labels, collect_held, &w);
 }
 
 void transfer_labels_fenced(struct tarn_transfer *t, uint64_t session) {
-    walk_labels(t, collect_held, &(struct label_walk){.session = session});
+    htab_each(&t->labels, collect_held, &(struct label_walk){.session = session});
 }
 
 static void collect_all(void *arg, struct htab_node *node) {
     (void)arg;
     struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
     while (!LIST_EMPTY(&l->waits)) remove_wait(LIST_FIRST(&l->waits));
-    destroy(l);
+    label_free(l);
 }
 
 void transfer_labels_free(struct tarn_transfer *t) {
-    walk_labels(t, collect_all, NULL);
+    htab_each(&t->labels, collect_all, NULL);
     TARN_ASSERT(t->labels.count == 0);
     htab_free(&t->labels);
 }

@@ -103,8 +103,7 @@ static void conns_turn(struct tarn_transfer *t, const struct pollfd *set) {
         if (c->polled != 0 && (set[c->polled].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
             conn_read(c);
     }
-    for (c = LIST_FIRST(&t->conns); c != NULL; c = next) {
-        next = LIST_NEXT(c, link);
+    LIST_FOREACH_SAFE(c, &t->conns, link, next) {
         if (c->out.len > 0) conn_write(c); /* also what a connection is told that is refused */
         if (c->doomed) transfer_conn_destroy(&c);
     }
@@ -114,8 +113,7 @@ static void conns_turn(struct tarn_transfer *t, const struct pollfd *set) {
 
 static void peers_turn(struct tarn_transfer *t, const struct pollfd *set) {
     struct tarn_transfer_peer *p, *next;
-    for (p = LIST_FIRST(&t->peers); p != NULL; p = next) {
-        next = LIST_NEXT(p, link);
+    LIST_FOREACH_SAFE(p, &t->peers, link, next) {
         if (p->broken == TARN_OK && p->polled != 0 && set[p->polled].revents != 0)
             transfer_peer_turn(p);
         if (!p->closing) continue;

@@ -25,8 +25,7 @@ tarn_status transfer_peer_usable(const struct tarn_transfer_peer *p) {
 }
 
 void transfer_peer_free(struct tarn_transfer_peer *p) {
-    struct transfer_lane *lane;
-    while ((lane = LIST_FIRST(&p->lanes)) != NULL) transfer_lane_free(lane);
+    while (!LIST_EMPTY(&p->lanes)) transfer_lane_free(LIST_FIRST(&p->lanes));
     transfer_map_put(&p->map);
     ctl_close(&p->ctl);
     arena_free(&p->arena);
@@ -38,14 +37,11 @@ void transfer_peer_free(struct tarn_transfer_peer *p) {
 
 /* --- answers, in the control thread --- */
 
-static void complete(struct transfer_pending *r, tarn_status status, const char *text, size_t len) {
+static void pending_end(struct transfer_pending *r, tarn_status status, struct span text) {
     LIST_REMOVE(r, link);
     r->over = true;
     r->status = status;
-    r->text = xmalloc(len + 1);
-    memcpy(r->text, text, len);
-    r->text[len] = '\0';
-    r->len = len;
+    r->text = (struct buf){span_dup(text), text.len, text.len + 1};
     pthread_cond_signal(&r->changed);
 }
 
@@ -57,12 +53,11 @@ void transfer_peer_break(struct tarn_transfer_peer *p, tarn_status status, const
     /* What it lent us goes back at once: it may wait for that. Busy ones follow when they have
      * stopped. */
     struct transfer_lane *lane, *next;
-    for (lane = LIST_FIRST(&p->lanes); lane != NULL; lane = next) {
-        next = LIST_NEXT(lane, link);
+    LIST_FOREACH_SAFE(lane, &p->lanes, link, next) {
         if (!lane->busy) transfer_lane_free(lane);
     }
     while (!LIST_EMPTY(&p->pending))
-        complete(LIST_FIRST(&p->pending), TARN_ECLOSED, p->why, strlen(p->why));
+        pending_end(LIST_FIRST(&p->pending), TARN_ECLOSED, span_str(p->why));
     transfer_batches_stop(p, TARN_ECLOSED, p->why);
 }
 
@@ -95,12 +90,12 @@ static tarn_status take_answer(struct tarn_transfer_peer *p, const struct answer
     if (payload->type == ANSWER_STRING && payload->len > TARN_TRANSFER_MESSAGE_MAX)
         return TARN_EPROTO;
     if (payload->type == ANSWER_STRING) {
-        complete(r, status, payload->str, payload->len);
+        pending_end(r, status, span_of(payload->str, payload->len));
         return TARN_OK;
     }
     if (payload->type != ANSWER_ARRAY || status != TARN_OK) return TARN_EPROTO;
     status = take_regions(p, payload);
-    if (status == TARN_OK) complete(r, status, "", 0);
+    if (status == TARN_OK) pending_end(r, status, SPAN(""));
     return status;
 }
 
@@ -123,18 +118,23 @@ void transfer_peer_turn(struct tarn_transfer_peer *p) {
 
 /* --- requests, from any thread --- */
 
-tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const char **argv,
-                               size_t *lens, uint64_t deadline, const bool *stop, char **text_p,
-                               size_t *len_p) {
+tarn_status transfer_request(struct ctl *c, const char *name, uint64_t id, const struct span *args,
+                             size_t n) {
+    ctl_begin(c, name);
+    ctl_arg_str(c, name);
+    ctl_arg_i64(c, (int64_t)id);
+    for (size_t i = 0; i < n; i++) ctl_arg(c, args[i].data, args[i].len);
+    return ctl_commit(c, false);
+}
+
+tarn_status transfer_peer_call(struct tarn_transfer_peer *p, const char *name,
+                               const struct span *args, size_t n, uint64_t deadline,
+                               const bool *stop, struct buf *answer) {
     struct tarn_transfer *t = p->end;
     if (p->broken != TARN_OK) return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
     if (p->ctl.out.len > TRANSFER_OUT_MAX) return fail(TARN_EAGAIN, "the peer takes no requests");
     struct transfer_pending r = {.id = ++p->last_id};
-    char id[24];
-    lens[1] = u64_to_dec(r.id, id);
-    argv[1] = id;
-    tarn_status status = ctl_send(&p->ctl, argc, argv, lens, false);
-    if (status != TARN_OK) {
+    if (transfer_request(&p->ctl, name, r.id, args, n) != TARN_OK) {
         transfer_peer_break(p, TARN_ECLOSED, tarn_last_error());
         return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
     }
@@ -143,23 +143,20 @@ tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const 
     LIST_INSERT_HEAD(&p->pending, &r, link);
     while (!r.over && !(stop != NULL && *stop) && transfer_cond_wait(t, &r.changed, deadline))
         continue;
-    if (!r.over && stop != NULL && *stop) {
+    if (!r.over) {
         LIST_REMOVE(&r, link);
-        r.status = fail(TARN_ECANCELED, "cancelled");
-    } else if (!r.over) {
-        LIST_REMOVE(&r, link);
-        r.status = fail(TARN_ETIMEOUT, "%s: the peer did not answer in time", argv[0]);
+        r.status = stop != NULL && *stop
+                       ? fail(TARN_ECANCELED, "cancelled")
+                       : fail(TARN_ETIMEOUT, "%s: the peer did not answer in time", name);
     } else if (r.status != TARN_OK) {
-        fail(r.status, "%s: %s%s%s", argv[0], tarn_status_text(r.status), r.len > 0 ? ": " : "",
-             r.text);
+        fail(r.status, "%s: %s%s%s", name, tarn_status_text(r.status), r.text.len > 0 ? ": " : "",
+             r.text.data);
     }
     pthread_cond_destroy(&r.changed);
-    if (text_p != NULL && r.status == TARN_OK) {
-        *text_p = r.text;
-        *len_p = r.len;
-    } else {
-        free(r.text);
-    }
+    if (answer != NULL && r.status == TARN_OK)
+        *answer = r.text;
+    else
+        buf_free(&r.text);
     return r.status;
 }
 
@@ -173,9 +170,7 @@ tarn_status transfer_peer_map(struct tarn_transfer_peer *p, uint64_t deadline, c
     for (int tries = 0; p->map == NULL; tries++) {
         /* It may have changed again at once; but not for ever. */
         if (tries == 8) return fail(TARN_EAGAIN, "the peer's regions change too fast");
-        const char *argv[] = {"REGIONS", NULL};
-        size_t lens[] = {7, 0};
-        tarn_status status = transfer_peer_call(p, 2, argv, lens, deadline, stop, NULL, NULL);
+        tarn_status status = transfer_peer_call(p, "REGIONS", NULL, 0, deadline, stop, NULL);
         if (status != TARN_OK) return status;
     }
     p->map->refs++;
@@ -184,20 +179,12 @@ tarn_status transfer_peer_map(struct tarn_transfer_peer *p, uint64_t deadline, c
 }
 
 /* Locks and calls. */
-static tarn_status call(struct tarn_transfer_peer *p, size_t argc, const char **argv, size_t *lens,
-                        uint64_t deadline, char **text_p, size_t *len_p) {
-    tarn_status status = transfer_peer_usable(p);
-    if (status != TARN_OK) return status;
+static tarn_status peer_ask(struct tarn_transfer_peer *p, const char *name, const struct span *args,
+                            size_t n, uint64_t deadline, struct buf *answer) {
     pthread_mutex_lock(&p->end->mutex);
-    status = transfer_peer_call(p, argc, argv, lens, deadline, NULL, text_p, len_p);
+    tarn_status status = transfer_peer_call(p, name, args, n, deadline, NULL, answer);
     pthread_mutex_unlock(&p->end->mutex);
     return status;
-}
-
-static tarn_status check_label(const char *label) {
-    if (label != NULL && label[0] != '\0' && strlen(label) <= TARN_TRANSFER_LABEL_MAX)
-        return TARN_OK;
-    return fail(TARN_EINVAL, "a label has 1 to %d bytes", TARN_TRANSFER_LABEL_MAX);
 }
 
 static tarn_status check_message(const void *message, size_t len) {
@@ -210,53 +197,51 @@ static tarn_status check_message(const void *message, size_t len) {
 tarn_status tarn_transfer_wait_ready(tarn_transfer_peer *p, const char *label, uint64_t timeout_ms,
                                      void *info, size_t cap, size_t *info_len_p) {
     tarn_status status = transfer_peer_usable(p);
-    if (status == TARN_OK) status = check_label(label);
+    if (status == TARN_OK) status = transfer_label_check(label);
     if (status != TARN_OK) return status;
     if (timeout_ms == 0) timeout_ms = p->end->options.timeout_ms;
-    char number[24], *text;
-    size_t len;
-    const char *argv[] = {"WAIT", NULL, label, number};
-    size_t lens[] = {4, 0, strlen(label), u64_to_dec(min_u64(timeout_ms, INT64_MAX), number)};
+    char number[24];
+    struct buf text = {0};
+    const struct span args[] = {
+        span_str(label), span_of(number, u64_to_dec(min_u64(timeout_ms, INT64_MAX), number))};
     uint64_t deadline = timeout_ms == TARN_NO_TIMEOUT
                             ? DEADLINE_NONE
                             : add_sat(now_ms(), add_sat(timeout_ms, ANSWER_MS));
-    status = call(p, 4, argv, lens, deadline, &text, &len);
+    status = peer_ask(p, "WAIT", args, 2, deadline, &text);
     if (status != TARN_OK) return status;
-    if (info != NULL) memcpy(info, text, min_u64(len, cap));
-    if (info_len_p != NULL) *info_len_p = len;
-    free(text);
+    if (info != NULL) memcpy(info, text.data, min_u64(text.len, cap));
+    if (info_len_p != NULL) *info_len_p = text.len;
+    buf_free(&text);
     return TARN_OK;
 }
 
-static tarn_status finish(struct tarn_transfer_peer *p, const char *what, const char *label,
-                          const void *message, size_t len, uint64_t timeout_ms) {
+/* label NULL: it is about none. */
+static tarn_status peer_tell(struct tarn_transfer_peer *p, const char *name, const char *label,
+                             const void *message, size_t len, uint64_t timeout_ms) {
     tarn_status status = transfer_peer_usable(p);
-    if (status == TARN_OK) status = check_label(label);
+    if (status == TARN_OK && label != NULL) status = transfer_label_check(label);
     if (status == TARN_OK) status = check_message(message, len);
     if (status != TARN_OK) return status;
-    const char *argv[] = {what, NULL, label, len > 0 ? message : ""};
-    size_t lens[] = {strlen(what), 0, strlen(label), len};
-    return call(p, 4, argv, lens, transfer_deadline(p->end, timeout_ms, 0), NULL, NULL);
+    const struct span args[] = {span_str(label != NULL ? label : ""), span_of(message, len)};
+    size_t first = label != NULL ? 0 : 1;
+    return peer_ask(p, name, &args[first], 2 - first, transfer_deadline(p->end, timeout_ms, 0),
+                    NULL);
 }
 
 tarn_status tarn_transfer_done(tarn_transfer_peer *p, const char *label, const void *message,
                                size_t len, uint64_t timeout_ms) {
-    return finish(p, "DONE", label, message, len, timeout_ms);
+    return peer_tell(p, "DONE", label != NULL ? label : "", message, len, timeout_ms);
 }
 
 tarn_status tarn_transfer_give_up(tarn_transfer_peer *p, const char *label, const char *reason,
                                   uint64_t timeout_ms) {
-    return finish(p, "GIVEUP", label, reason, reason != NULL ? strlen(reason) : 0, timeout_ms);
+    return peer_tell(p, "GIVEUP", label != NULL ? label : "", reason,
+                     reason != NULL ? strlen(reason) : 0, timeout_ms);
 }
 
 tarn_status tarn_transfer_notify(tarn_transfer_peer *p, const void *message, size_t len,
                                  uint64_t timeout_ms) {
-    tarn_status status = transfer_peer_usable(p);
-    if (status == TARN_OK) status = check_message(message, len);
-    if (status != TARN_OK) return status;
-    const char *argv[] = {"NOTIFY", NULL, len > 0 ? message : ""};
-    size_t lens[] = {6, 0, len};
-    return call(p, 3, argv, lens, transfer_deadline(p->end, timeout_ms, 0), NULL, NULL);
+    return peer_tell(p, "NOTIFY", NULL, message, len, timeout_ms);
 }
 
 tarn_status tarn_transfer_peer_regions(tarn_transfer_peer *p, tarn_transfer_region *regions,

@@ -189,10 +189,7 @@ tarn_status tarn_transfer_unregister(tarn_transfer *t, void *address) {
 
 void transfer_regions_free(struct tarn_transfer *t) {
     struct transfer_region *r;
-    while ((r = LIST_FIRST(&t->regions)) != NULL) {
-        LIST_REMOVE(r, link);
-        region_free(r);
-    }
+    while ((r = LIST_TAKE(&t->regions, link)) != NULL) region_free(r);
 }
 
 /* --- what peers are told --- */

@@ -56,27 +56,30 @@ bool transfer_cond_wait(struct tarn_transfer *t, pthread_cond_t *cond, uint64_t 
 
 /* --- options --- */
 
+/* The i'th of its strings; NULL: there are no more. */
+static const char **string_at(tarn_transfer_options *o, size_t i) {
+    const char **all[] = {&o->name,      &o->master,      &o->announce,  &o->secret,
+                          &o->transport, &o->module_path, &o->shm_socket};
+    if (i < ARRAY_LEN(all)) return all[i];
+    return i - ARRAY_LEN(all) < o->binds ? &((const char **)(uintptr_t)o->bind)[i - ARRAY_LEN(all)]
+                                         : NULL;
+}
+
 /* A caller built against an older header has a smaller struct. */
 static void copy_options(tarn_transfer_options *to, const tarn_transfer_options *from) {
+    const char **at;
     tarn_transfer_options_init(to);
     if (from != NULL) memcpy(to, from, min_u64(from->size, sizeof(*to)));
     to->size = sizeof(*to);
-    const char **strings[] = {&to->name,      &to->master,      &to->announce,  &to->secret,
-                              &to->transport, &to->module_path, &to->shm_socket};
-    for (size_t i = 0; i < ARRAY_LEN(strings); i++) *strings[i] = xstrdup(*strings[i]);
-    if (to->bind == NULL) to->binds = 0;
-    to->binds = min_u64(to->binds, TRANSFER_BINDS_MAX + 1);
-    const char **bind = xcalloc(to->binds + 1, sizeof(*bind));
-    for (size_t i = 0; i < to->binds; i++) bind[i] = xstrdup(to->bind[i]);
-    to->bind = bind;
+    to->binds = to->bind != NULL ? min_u64(to->binds, TRANSFER_BINDS_MAX + 1) : 0;
+    if (to->binds > 0) to->bind = xmemdup(to->bind, to->binds * sizeof(*to->bind));
+    for (size_t i = 0; (at = string_at(to, i)) != NULL; i++) *at = xstrdup(*at);
 }
 
 static void free_options(tarn_transfer_options *o) {
-    const char *strings[] = {o->name,      o->master,      o->announce,  o->secret,
-                             o->transport, o->module_path, o->shm_socket};
-    for (size_t i = 0; i < ARRAY_LEN(strings); i++) free((char *)(uintptr_t)strings[i]);
-    for (size_t i = 0; i < o->binds; i++) free((char *)(uintptr_t)o->bind[i]);
-    free((void *)(uintptr_t)o->bind);
+    const char **at;
+    for (size_t i = 0; (at = string_at(o, i)) != NULL; i++) free((char *)(uintptr_t)*at);
+    if (o->binds > 0) free((void *)(uintptr_t)o->bind);
 }
 
 static bool is_local(const char *address) {
@@ -272,8 +275,7 @@ void transfer_free(struct tarn_transfer *t) {
     }
     transfer_labels_free(t);
     struct transfer_note *n;
-    while ((n = STAILQ_FIRST(&t->notes)) != NULL) {
-        STAILQ_REMOVE_HEAD(&t->notes, link);
+    while ((n = STAILQ_TAKE(&t->notes, link)) != NULL) {
         free(n->data);
         free(n);
     }

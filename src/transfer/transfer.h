@@ -15,9 +15,8 @@
 #ifndef TARN_TRANSFER_TRANSFER_H
 #define TARN_TRANSFER_TRANSFER_H
 
-#include <sys/queue.h>
-
 #include "base/htab.h"
+#include "base/queue.h"
 #include "base/wheel.h"
 #include "client/answer.h"
 #include "client/arena.h"
@@ -148,7 +147,7 @@ struct transfer_wait { /* a peer that waits for a label */
 };
 
 struct transfer_holder { /* a session that was told */
-    struct transfer_holder *next;
+    SLIST_ENTRY(transfer_holder) link;
     uint64_t session;
     unsigned told; /* so often, and is not done */
     char peer[TARN_TRANSFER_NAME_MAX + 1];
@@ -167,11 +166,12 @@ struct transfer_label {
     unsigned peers_left;
     bool cut;
     bool event_due; /* ABORTED, and holders are being fenced */
-    struct transfer_holder *holders;
+    SLIST_HEAD(, transfer_holder) holders;
     LIST_HEAD(, transfer_wait) waits;
     struct tarn_transfer *end;
     struct transfer_timer due; /* READY: keep; ABORTED: until it is forgotten */
 };
+tarn_status transfer_label_check(const char *label);
 void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *label,
                          uint64_t timeout_ms);
 tarn_status transfer_label_done(struct transfer_conn *c, const char *label, bool gave_up,
@@ -225,8 +225,7 @@ struct transfer_pending { /* a request that somebody waits for */
     uint64_t id;
     bool over;
     tarn_status status;
-    char *text; /* of the answer */
-    size_t len;
+    struct buf text; /* of the answer, terminated */
     pthread_cond_t changed;
 };
 
@@ -271,12 +270,15 @@ struct tarn_transfer_peer {
     LIST_HEAD(, transfer_lane) lanes;
 };
 tarn_status transfer_peer_usable(const struct tarn_transfer_peer *p);
-/* One request and its answer, under the mutex, which is given up meanwhile. argv[0] is static,
- * argv[1] is left to the id. *text_p (NULL: not wanted): the caller frees. stop (may be NULL): set
- * by who then calls transfer_peer_nudge: TARN_ECANCELED. */
-tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const char **argv,
-                               size_t *lens, uint64_t deadline, const bool *stop, char **text_p,
-                               size_t *len_p);
+/* Queues a request: its name, which is static, its number, n arguments. */
+tarn_status transfer_request(struct ctl *c, const char *name, uint64_t id, const struct span *args,
+                             size_t n);
+/* One request and its answer, under the mutex, which is given up meanwhile. answer (NULL: not
+ * wanted): the caller frees. stop (may be NULL): set by who then calls transfer_peer_nudge:
+ * TARN_ECANCELED. */
+tarn_status transfer_peer_call(struct tarn_transfer_peer *p, const char *name,
+                               const struct span *args, size_t n, uint64_t deadline,
+                               const bool *stop, struct buf *answer);
 void transfer_peer_nudge(struct tarn_transfer_peer *p);
 /* The control thread's: what has arrived. */
 void transfer_peer_turn(struct tarn_transfer_peer *p);
