@@ -137,13 +137,14 @@ static bool get_grant(const struct answer *a, bool expected, uint8_t out[GRANT_S
     return true;
 }
 
-static bool parse_key(const struct answer *a, const char *host, struct transfer_far *f) {
+/* NULL, or what of it makes no sense. */
+static const char *key_parse(const struct answer *a, const char *host, struct transfer_far *f) {
     const struct answer *uri = answer_at(a, 11);
-    if (!is_string(uri, 0, 300) || strlen(uri->str) != uri->len) return false;
-    if (uri->len == 0) return true;
+    if (!is_string(uri, 0, 300) || strlen(uri->str) != uri->len) return "the URI of a key";
+    if (uri->len == 0) return NULL;
     for (size_t w = 0; w < 2; w++) {
         const struct answer *key = answer_at(a, 12 + w);
-        if (!is_string(key, 0, TRANSPORT_PACKED_MAX)) return false;
+        if (!is_string(key, 0, TRANSPORT_PACKED_MAX)) return "a key";
         if (key->len == 0) continue;
         f->key[w] = xmemdup(key->str, key->len);
         f->key_len[w] = key->len;
@@ -151,12 +152,12 @@ static bool parse_key(const struct answer *a, const char *host, struct transfer_
     /* A host that listens on every address says so; then it is where we have reached it. */
     struct span text = span_of(uri->str, uri->len);
     struct uri parts;
-    if (!uri_parse(text, &parts)) return false;
+    if (!uri_parse(text, &parts)) return "the URI of a key";
     f->key_uri = uri_resolve(text, &parts, host);
-    return true;
+    return NULL;
 }
 
-static bool parse_region(const struct answer *a, const char *host, struct transfer_far *f) {
+static const char *region_parse(const struct answer *a, const char *host, struct transfer_far *f) {
     uint64_t id, epoch, rights, file;
     const struct answer *address = answer_at(a, 2), *name = answer_at(a, 6);
     if (a->type != ANSWER_ARRAY || a->len != 14 || !answer_u64(answer_at(a, 0), &id) || id == 0 ||
@@ -167,7 +168,7 @@ static bool parse_region(const struct answer *a, const char *host, struct transf
         f->address + f->length < f->address || !answer_u64(answer_at(a, 4), &rights) ||
         rights == 0 || rights > (TARN_TRANSFER_READ | TARN_TRANSFER_WRITE) ||
         !answer_u64(answer_at(a, 5), &file) || !is_string(name, 0, sizeof(f->name) - 1)) {
-        return false;
+        return "the id, bounds, rights or name of a region";
     }
     f->id = (uint32_t)id;
     f->epoch = (uint32_t)epoch;
@@ -180,9 +181,9 @@ static bool parse_region(const struct answer *a, const char *host, struct transf
         bool has = (f->rights & right[w]) != 0;
         if (!get_grant(answer_at(a, 7 + w), has, f->grant[w]) ||
             !get_grant(answer_at(a, 9 + w), has, f->attach[w]))
-            return false;
+            return "a grant";
     }
-    return parse_key(a, host, f);
+    return key_parse(a, host, f);
 }
 
 static int by_address(const void *a, const void *b) {
@@ -196,9 +197,8 @@ tarn_status transfer_map_parse(const struct answer *a, const char *own, const ch
     const struct answer *shm = answer_at(a, 1), *machine = answer_at(a, 2), *list = answer_at(a, 3);
     if (!answer_u64(answer_at(a, 0), &port) || port == 0 || port > 65535 ||
         !is_string(shm, 0, 300) || strlen(shm->str) != shm->len || !is_string(machine, 0, 300) ||
-        list == NULL || list->type != ANSWER_ARRAY || list->len > TRANSFER_REGIONS_MAX) {
-        return TARN_EPROTO;
-    }
+        list == NULL || list->type != ANSWER_ARRAY || list->len > TRANSFER_REGIONS_MAX)
+        return fail(TARN_EPROTO, "the peer makes no sense: its port, socket, machine or regions");
     struct transfer_map *m = xcalloc(1, sizeof(*m));
     m->refs = 1;
     m->data_uri = uri_make(span_str(transport_tcp.scheme), host, (unsigned)port);
@@ -208,9 +208,10 @@ tarn_status transfer_map_parse(const struct answer *a, const char *own, const ch
         m->shm_uri = uri_of_path(transport_shm.scheme, shm->str);
     for (size_t i = 0; i < list->len; i++) {
         m->n++; /* also of half a region there is something to free */
-        if (parse_region(&list->element[i], host, &m->regions[i])) continue;
+        const char *what = region_parse(&list->element[i], host, &m->regions[i]);
+        if (what == NULL) continue;
         transfer_map_put(&m);
-        return TARN_EPROTO;
+        return fail(TARN_EPROTO, "the peer makes no sense: %s", what);
     }
     qsort(m->regions, m->n, sizeof(*m->regions), by_address);
     *map_p = m;

@@ -61,22 +61,14 @@ void transfer_peer_break(struct tarn_transfer_peer *p, tarn_status status, const
     transfer_batches_stop(p, TARN_ECLOSED, p->why);
 }
 
-static tarn_status take_regions(struct tarn_transfer_peer *p, const struct answer *payload) {
-    struct transfer_map *map;
-    tarn_status status = transfer_map_parse(payload, p->end->host_id, p->host, &map);
-    if (status != TARN_OK) return status;
-    transfer_map_put(&p->map);
-    p->map = map;
-    return TARN_OK;
-}
-
 static tarn_status take_answer(struct tarn_transfer_peer *p, const struct answer *a) {
+    static const char nonsense[] = "the peer makes no sense";
     uint64_t id;
     const struct answer *result = answer_at(a, 1), *payload = answer_at(a, 2);
+    if (a->type == ANSWER_ERROR) return fail(TARN_ECLOSED, "%s", a->str);
     if (a->type != ANSWER_ARRAY || a->len != 3 || !answer_u64(answer_at(a, 0), &id) ||
-        result->type != ANSWER_INTEGER || result->integer > 0 || result->integer < TARN_ENOTSUP) {
-        return TARN_EPROTO;
-    }
+        result->type != ANSWER_INTEGER || result->integer > 0 || result->integer < TARN_ENOTSUP)
+        return fail(TARN_EPROTO, "%s", nonsense);
     if (id == 0) { /* its regions have changed */
         transfer_map_put(&p->map);
         return TARN_OK;
@@ -87,16 +79,19 @@ static tarn_status take_answer(struct tarn_transfer_peer *p, const struct answer
     }
     if (r == NULL) return TARN_OK; /* nobody waits for it any more */
     tarn_status status = (tarn_status)result->integer;
-    if (payload->type == ANSWER_STRING && payload->len > TARN_TRANSFER_MESSAGE_MAX)
-        return TARN_EPROTO;
-    if (payload->type == ANSWER_STRING) {
+    if (payload->type == ANSWER_STRING && payload->len <= TARN_TRANSFER_MESSAGE_MAX) {
         pending_end(r, status, span_of(payload->str, payload->len));
         return TARN_OK;
     }
-    if (payload->type != ANSWER_ARRAY || status != TARN_OK) return TARN_EPROTO;
-    status = take_regions(p, payload);
-    if (status == TARN_OK) pending_end(r, status, SPAN(""));
-    return status;
+    if (payload->type != ANSWER_ARRAY || status != TARN_OK)
+        return fail(TARN_EPROTO, "%s", nonsense);
+    struct transfer_map *map;
+    status = transfer_map_parse(payload, p->end->host_id, p->host, &map);
+    if (status != TARN_OK) return status;
+    transfer_map_put(&p->map);
+    p->map = map;
+    pending_end(r, TARN_OK, SPAN(""));
+    return TARN_OK;
 }
 
 void transfer_peer_turn(struct tarn_transfer_peer *p) {
@@ -104,14 +99,12 @@ void transfer_peer_turn(struct tarn_transfer_peer *p) {
         struct answer *a;
         tarn_status status = ctl_try_receive(&p->ctl, &p->arena, &a);
         if (status == TARN_EAGAIN) return;
-        bool said = status == TARN_OK && a->type == ANSWER_ERROR;
-        char why[160];
-        snprintf(why, sizeof(why), "%s", said ? a->str : "the connection to the peer is lost");
-        if (status == TARN_OK) status = said ? TARN_ECLOSED : take_answer(p, a);
+        status = status == TARN_OK       ? take_answer(p, a)
+                 : status == TARN_EPROTO ? fail(status, "the peer makes no sense")
+                                         : fail(status, "the connection to the peer is lost");
         arena_reset(&p->arena);
         if (status == TARN_OK) continue;
-        transfer_peer_break(p, TARN_ECLOSED,
-                            status == TARN_EPROTO ? "the peer makes no sense" : why);
+        transfer_peer_break(p, TARN_ECLOSED, tarn_last_error());
         return;
     }
 }
