@@ -1,7 +1,6 @@
 /* RDMA.*: what the master knows of RDMA in its pool. Hosts report lines of "kind field=value ..."
  * (report.c) and send packed keys; here they are taken apart. Both come from other machines, so
  * nothing about them is taken for granted. */
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -182,13 +181,10 @@ static void reply_device(struct tarn_call_context *c, const struct key key[2], c
                          const struct key *one, size_t i) {
     struct rdma_key_device d;
     const char *ignored;
-    char address[INET6_ADDRSTRLEN] = "";
     device_at(one, i, &d, &ignored);
-    bool v4 = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)d.address);
-    (void)inet_ntop(v4 ? AF_INET : AF_INET6, d.address + (v4 ? 12 : 0), address, sizeof(address));
     rdma_services->reply_map(c, 7 + (size_t)has[0] + (size_t)has[1]);
     reply_string(c, "name", d.name);
-    reply_string(c, "address", address);
+    reply_string(c, "address", rdma_address_of(d.address).text);
     reply_number(c, "port", d.port);
     reply_number(c, "numa", d.numa_node);
     reply_number(c, "speed_mbps", d.speed_mbps);

@@ -6,12 +6,10 @@
  *
  * The table is filled when the devices are opened and stays: a device that is plugged in later
  * needs the module loaded anew. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +20,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "rdma/rdma.h"
+
+/* Some kernels pass bits of their own on, which ibv_modify_qp does not take. */
+#define QP_ATTR_KNOWN ((int)(IBV_QP_DEST_QPN << 1) - 1)
 
 #define LOOK_MS        3000 /* how often a device without an address is looked at again */
 #define CANDIDATES_MAX 64u
@@ -40,16 +41,6 @@ static struct {
 } devices = {.lock = PTHREAD_MUTEX_INITIALIZER, .stop_fd = -1};
 
 struct rdma_totals rdma_totals;
-
-struct rdma_totals rdma_totals_get(void) {
-    struct rdma_totals t;
-    t.domains = __atomic_load_n(&rdma_totals.domains, __ATOMIC_RELAXED);
-    t.connections = __atomic_load_n(&rdma_totals.connections, __ATOMIC_RELAXED);
-    t.regions = __atomic_load_n(&rdma_totals.regions, __ATOMIC_RELAXED);
-    t.bytes = __atomic_load_n(&rdma_totals.bytes, __ATOMIC_RELAXED);
-    t.segment_bytes = __atomic_load_n(&rdma_totals.segment_bytes, __ATOMIC_RELAXED);
-    return t;
-}
 
 /* --- ports --- */
 
@@ -107,28 +98,10 @@ void rdma_device_lost(struct rdma_device *d) {
 
 /* --- addresses --- */
 
-static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {
-    if (a->sa_family != b->sa_family) return false;
-    if (a->sa_family == AF_INET) {
-        return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)b)->sin_addr.s_addr;
-    }
-    return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
-                  &((const struct sockaddr_in6 *)b)->sin6_addr, 16) == 0;
-}
-
 static size_t from_options(struct rdma_address out[CANDIDATES_MAX]) {
-    size_t n = 0;
-    for (size_t i = 0; i < rdma_options.binds; i++) {
-        struct rdma_address *a = &out[n++];
-        *a = (struct rdma_address){0};
-        struct sockaddr_in *v4 = (struct sockaddr_in *)&a->sa;
-        struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a->sa;
-        bool is4 = inet_pton(AF_INET, rdma_options.bind[i], &v4->sin_addr) == 1;
-        a->sa.ss_family = is4 ? AF_INET : AF_INET6;
-        if (!is4) (void)inet_pton(AF_INET6, rdma_options.bind[i], &v6->sin6_addr);
-    }
-    return n;
+    for (size_t i = 0; i < rdma_options.binds; i++)
+        TARN_ASSERT(rdma_address_parse(rdma_options.bind[i], &out[i]));
+    return rdma_options.binds;
 }
 
 /* Loopback is no device's, whatever rdma_bind_addr may say; link-local addresses mean nothing
@@ -145,12 +118,7 @@ static size_t from_interfaces(struct rdma_address out[CANDIDATES_MAX]) {
     size_t n = 0;
     if (getifaddrs(&list) != 0) return 0;
     for (const struct ifaddrs *i = list; i != NULL && n < CANDIDATES_MAX; i = i->ifa_next) {
-        if (!worth_a_try(i)) continue;
-        struct rdma_address *a = &out[n++];
-        *a = (struct rdma_address){0};
-        memcpy(&a->sa, i->ifa_addr,
-               i->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in)
-                                                 : sizeof(struct sockaddr_in6));
+        if (worth_a_try(i)) out[n++] = rdma_address_of_sockaddr(i->ifa_addr);
     }
     freeifaddrs(list);
     return n;
@@ -158,60 +126,39 @@ static size_t from_interfaces(struct rdma_address out[CANDIDATES_MAX]) {
 
 static bool is_listed(const struct rdma_address *list, size_t n, const struct rdma_address *a) {
     for (size_t i = 0; i < n; i++) {
-        if (same_address((const struct sockaddr *)&list[i].sa, (const struct sockaddr *)&a->sa))
-            return true;
+        if (rdma_address_same(&list[i], a)) return true;
     }
     return false;
 }
 
-/* A GID of RoCE is an IP address, of IPv4 mapped into IPv6. false: it is none that is good
- * elsewhere. */
-static bool from_gid(const union ibv_gid *gid, struct rdma_address *a) {
-    const struct in6_addr *ip = (const struct in6_addr *)gid->raw;
-    *a = (struct rdma_address){0};
-    if (IN6_IS_ADDR_UNSPECIFIED(ip) || IN6_IS_ADDR_LINKLOCAL(ip)) return false;
-    bool is4 = IN6_IS_ADDR_V4MAPPED(ip);
-    a->sa.ss_family = is4 ? AF_INET : AF_INET6;
-    if (is4)
-        memcpy(&((struct sockaddr_in *)&a->sa)->sin_addr, gid->raw + 12, 4);
-    else
-        ((struct sockaddr_in6 *)&a->sa)->sin6_addr = *ip;
-    return true;
-}
-
-/* What the devices themselves know, besides interfaces. */
+/* What the devices themselves know, besides interfaces: a GID of RoCE is an IP address. */
 static size_t from_gids(struct rdma_address out[CANDIDATES_MAX], size_t n) {
     for (unsigned k = 0; k < devices.count; k++) {
         const struct rdma_device *d = &devices.device[k];
         struct ibv_port_attr p = {0};
-        if (__atomic_load_n(&d->state, __ATOMIC_RELAXED) == RDMA_DEVICE_GONE ||
-            ibv_query_port(d->verbs, 1, &p) != 0 || p.link_layer != IBV_LINK_LAYER_ETHERNET) {
+        if (rdma_device_gone(d) || ibv_query_port(d->verbs, 1, &p) != 0 ||
+            p.link_layer != IBV_LINK_LAYER_ETHERNET) {
             continue;
         }
         for (int i = 0; i < p.gid_tbl_len && i < GIDS_MAX && n < CANDIDATES_MAX; i++) {
             union ibv_gid gid;
-            if (ibv_query_gid(d->verbs, 1, i, &gid) == 0 && from_gid(&gid, &out[n]) &&
-                !is_listed(out, n, &out[n])) {
-                n++;
-            }
+            if (ibv_query_gid(d->verbs, 1, i, &gid) != 0) continue;
+            out[n] = rdma_address_of(gid.raw);
+            n += !IN6_IS_ADDR_UNSPECIFIED(&out[n].ip) && !IN6_IS_ADDR_LINKLOCAL(&out[n].ip) &&
+                 !is_listed(out, n, &out[n]);
         }
     }
     return n;
 }
 
-static void name_address(struct rdma_address *a) {
-    const void *at = a->sa.ss_family == AF_INET
-                         ? (void *)&((struct sockaddr_in *)&a->sa)->sin_addr
-                         : (void *)&((struct sockaddr_in6 *)&a->sa)->sin6_addr;
-    if (inet_ntop(a->sa.ss_family, at, a->text, sizeof(a->text)) == NULL) a->text[0] = '\0';
-}
-
 /* Whose address is it? librdmacm knows, once an id is bound to it. */
-static struct rdma_device *owner_of(struct rdma_event_channel *channel, struct rdma_address *a) {
+static struct rdma_device *owner_of(struct rdma_event_channel *channel,
+                                    const struct rdma_address *a) {
+    struct sockaddr_storage sa = rdma_address_sockaddr(a, 0);
     struct rdma_cm_id *id;
     struct rdma_device *d = NULL;
     if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) != 0) return NULL;
-    if (rdma_bind_addr(id, (struct sockaddr *)&a->sa) == 0 && id->verbs != NULL)
+    if (rdma_bind_addr(id, (struct sockaddr *)&sa) == 0 && id->verbs != NULL)
         d = rdma_device_of(id->verbs);
     rdma_destroy_id(id);
     return d;
@@ -228,10 +175,8 @@ static bool take_addresses(struct rdma_device *d, const struct device_found *f) 
     if (f->n == 0 && !rdma_device_usable(d)) return false;
     pthread_mutex_lock(&devices.lock);
     bool same = d->addresses == f->n;
-    for (size_t i = 0; same && i < f->n; i++) {
-        same = same_address((const struct sockaddr *)&d->address[i].sa,
-                            (const struct sockaddr *)&f->address[i].sa);
-    }
+    for (size_t i = 0; same && i < f->n; i++)
+        same = rdma_address_same(&d->address[i], &f->address[i]);
     memcpy(d->address, f->address, f->n * sizeof(f->address[0]));
     d->addresses = f->n;
     pthread_mutex_unlock(&devices.lock);
@@ -248,7 +193,6 @@ static bool look_at_addresses(void) {
     for (size_t i = 0; i < n; i++) {
         struct rdma_device *d = owner_of(channel, &candidate[i]);
         if (d == NULL || found[d->index].n == RDMA_ADDRESSES_MAX) continue;
-        name_address(&candidate[i]);
         found[d->index].address[found[d->index].n++] = candidate[i];
     }
     rdma_destroy_event_channel(channel);
@@ -320,8 +264,7 @@ static bool some_lack_an_address(void) {
     pthread_mutex_lock(&devices.lock);
     for (unsigned i = 0; i < devices.count; i++) {
         const struct rdma_device *d = &devices.device[i];
-        lacking |=
-            d->addresses == 0 && __atomic_load_n(&d->state, __ATOMIC_RELAXED) != RDMA_DEVICE_GONE;
+        lacking |= d->addresses == 0 && !rdma_device_gone(d);
     }
     pthread_mutex_unlock(&devices.lock);
     return lacking;
@@ -333,7 +276,7 @@ static void *watch(void *arg) {
         struct pollfd p[1 + RDMA_DEVICES_MAX] = {{.fd = devices.stop_fd, .events = POLLIN}};
         for (unsigned i = 0; i < devices.count; i++) {
             struct rdma_device *d = &devices.device[i];
-            bool gone = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE;
+            bool gone = rdma_device_gone(d);
             p[1 + i] = (struct pollfd){.fd = gone ? -1 : d->verbs->async_fd, .events = POLLIN};
         }
         int n = poll(p, 1 + devices.count, some_lack_an_address() ? LOOK_MS : -1);
@@ -500,16 +443,31 @@ int rdma_numa_node_of(const void *addr) {
     return node >= 0 ? node : -1; /* negative: nothing is there yet */
 }
 
+bool rdma_qp_move(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state,
+                  unsigned access, uint8_t reads) {
+    struct ibv_qp_attr attr = {.qp_state = state};
+    int mask = 0;
+    if (rdma_init_qp_attr(id, &attr, &mask) != 0) return false;
+    mask &= QP_ATTR_KNOWN & ~IBV_QP_ACCESS_FLAGS; /* librdmacm would have everybody write */
+    if (state == IBV_QPS_INIT) {
+        attr.qp_access_flags = access;
+        mask |= IBV_QP_ACCESS_FLAGS;
+    } else if (state == IBV_QPS_RTR && reads > 0) {
+        attr.max_dest_rd_atomic = reads;
+        mask |= IBV_QP_MAX_DEST_RD_ATOMIC;
+    } else if (state == IBV_QPS_RTS) {
+        attr.timeout = (uint8_t)rdma_options.qp_timeout;
+        attr.retry_cnt = (uint8_t)min_u64(rdma_options.qp_retry, 7);
+    }
+    return ibv_modify_qp(qp, &attr, mask) == 0;
+}
+
 /* --- domains --- */
 
 void rdma_domains_kick(void) {
     const struct transport_domain *d;
-    uint64_t one = 1;
     pthread_mutex_lock(&devices.lock);
-    LIST_FOREACH(d, &devices.domains, link) {
-        ssize_t n = write(d->kick_fd, &one, sizeof(one));
-        (void)n; /* full means awake already */
-    }
+    LIST_FOREACH(d, &devices.domains, link)(void) eventfd_write(d->kick_fd, 1);
     pthread_mutex_unlock(&devices.lock);
 }
 

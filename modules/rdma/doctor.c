@@ -1,7 +1,6 @@
 /* RDMA.DOCTOR: what keeps RDMA from working, or from working well, on this machine. One finding per
  * line: "ok ...", "warning ..." or "error ...: what to do". It only looks; what it cannot see it
  * does not mention. */
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -117,12 +116,11 @@ static bool may_lock_all(void) {
 
 static void look_at_memlock(struct findings *f) {
     struct rlimit limit;
-    struct rdma_totals t = rdma_totals_get();
-    uint64_t need = 2 * t.segment_bytes;
+    uint64_t need = 2 * rdma_total(&rdma_totals.segment_bytes);
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
     if (limit.rlim_cur == RLIM_INFINITY || may_lock_all()) {
         find(f, "ok memory: %llu bytes are registered; there is no limit of locked memory",
-             (unsigned long long)t.bytes);
+             (unsigned long long)rdma_total(&rdma_totals.bytes));
     } else if (limit.rlim_cur < need) {
         find(f,
              "error memory: the limit of locked memory is %llu bytes, segments need %llu (every "
@@ -243,16 +241,14 @@ static void look_at_ports(struct findings *f, const struct rdma_device *d) {
 }
 
 static bool is_loopback(const struct rdma_address *a) {
-    if (a->sa.ss_family == AF_INET)
-        return (ntohl(((const struct sockaddr_in *)&a->sa)->sin_addr.s_addr) >> 24) == 127;
-    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)&a->sa)->sin6_addr);
+    return rdma_address_is_v4(a) ? a->ip.s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(&a->ip);
 }
 
 /* Returns how many addresses others can use. */
 static size_t look_at_device(struct findings *f, const struct rdma_device *d) {
     struct rdma_address list[RDMA_ADDRESSES_MAX];
     size_t n = rdma_device_addresses(d, list), outside = 0;
-    if (__atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE) {
+    if (rdma_device_gone(d)) {
         find(f, "error device %s: it broke or was taken away: load the module anew when it is back",
              d->name);
         return 0;

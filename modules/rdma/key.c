@@ -3,7 +3,6 @@
  * of devices where one does not answer. When none can be had the operations that wait are answered,
  * and the next one starts over. */
 #include <arpa/inet.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,24 +23,11 @@ static bool is_name(const char name[32]) {
     return true;
 }
 
-static bool parse_address(const uint8_t address[16], uint16_t port, struct rdma_remote *r) {
-    struct in6_addr six;
-    memcpy(&six, address, sizeof(six));
-    if (port == 0 || IN6_IS_ADDR_UNSPECIFIED(&six) || IN6_IS_ADDR_MULTICAST(&six)) return false;
-    if (IN6_IS_ADDR_V4MAPPED(&six)) {
-        struct sockaddr_in *sa = (struct sockaddr_in *)&r->sa;
-        sa->sin_family = AF_INET;
-        sa->sin_port = htons(port);
-        memcpy(&sa->sin_addr, address + 12, 4);
-        uint32_t host = ntohl(sa->sin_addr.s_addr);
-        if (host == INADDR_ANY || IN_MULTICAST(host) || host == INADDR_BROADCAST) return false;
-        return inet_ntop(AF_INET, &sa->sin_addr, r->text, sizeof(r->text)) != NULL;
-    }
-    struct sockaddr_in6 *sa = (struct sockaddr_in6 *)&r->sa;
-    sa->sin6_family = AF_INET6;
-    sa->sin6_port = htons(port);
-    sa->sin6_addr = six;
-    return inet_ntop(AF_INET6, &six, r->text, sizeof(r->text)) != NULL;
+static bool is_unicast(const struct rdma_address *a) {
+    uint32_t v4 = ntohl(a->ip.s6_addr32[3]);
+    if (rdma_address_is_v4(a))
+        return v4 != INADDR_ANY && !IN_MULTICAST(v4) && v4 != INADDR_BROADCAST;
+    return !IN6_IS_ADDR_UNSPECIFIED(&a->ip) && !IN6_IS_ADDR_MULTICAST(&a->ip);
 }
 
 static bool is_range(uint64_t address, uint64_t length) {
@@ -73,7 +59,9 @@ static tarn_status check_header(struct rdma_key_header *h,
 static bool parse_device(const uint8_t *at, uint32_t n_chunks, struct rdma_remote *r) {
     struct rdma_key_device d;
     memcpy(&d, at, sizeof(d));
-    if (!is_name(d.name) || !parse_address(d.address, d.port, r)) return false;
+    r->address = rdma_address_of(d.address);
+    r->port = d.port;
+    if (!is_name(d.name) || d.port == 0 || !is_unicast(&r->address)) return false;
     memcpy(r->name, d.name, sizeof(r->name));
     r->numa_node = d.numa_node < 0 ? -1 : d.numa_node;
     r->speed_mbps = d.speed_mbps;
@@ -175,8 +163,7 @@ void rdma_key_fail_waiting(struct transport_key *k, tarn_status status) {
     struct rdma_rail *r, *next;
     while ((t = TAILQ_FIRST(&k->queue)) != NULL) rdma_task_fail(t, status);
     while ((s = TAILQ_FIRST(&k->retry)) != NULL) rdma_task_fail(s->task, status);
-    for (r = TAILQ_FIRST(&k->rails); r != NULL; r = next) {
-        next = TAILQ_NEXT(r, link);
+    TAILQ_FOREACH_SAFE(r, &k->rails, link, next) {
         if (r->state == RDMA_RAIL_DOUBT) rdma_rail_give_up(r, status);
     }
     memset(k->pair, 0, sizeof(k->pair)); /* who comes next starts over */
@@ -263,7 +250,7 @@ static void find_loops(struct transport_key *k) {
         for (unsigned j = 0; j < k->h.n_devices; j++) {
             k->pair[i][j].loop = false;
             for (size_t a = 0; a < n; a++)
-                k->pair[i][j].loop |= strcmp(address[a].text, k->remote[j].text) == 0;
+                k->pair[i][j].loop |= rdma_address_same(&address[a], &k->remote[j].address);
         }
     }
 }

@@ -20,8 +20,7 @@
  * is, before. */
 static void listening_close(struct rdma_listening *at) {
     struct rdma_peer *p, *next;
-    for (p = TAILQ_FIRST(&at->listener->peers); p != NULL; p = next) {
-        next = TAILQ_NEXT(p, link);
+    TAILQ_FOREACH_SAFE(p, &at->listener->peers, link, next) {
         if (p->at == at) rdma_peer_destroy(p);
     }
     rdma_destroy_id(at->id);
@@ -29,19 +28,11 @@ static void listening_close(struct rdma_listening *at) {
     free(at);
 }
 
-static void put_port(struct sockaddr_storage *sa, uint16_t port) {
-    if (sa->ss_family == AF_INET)
-        ((struct sockaddr_in *)sa)->sin_port = htons(port);
-    else
-        ((struct sockaddr_in6 *)sa)->sin6_port = htons(port);
-}
-
 /* A new id each time: one that could not be bound is of no more use. */
 static struct rdma_cm_id *bind_id(struct rdma_listening *at, uint16_t port) {
     struct rdma_cm_id *id;
     if (rdma_create_id(at->listener->domain->channel, &id, &at->tag, RDMA_PS_TCP) != 0) return NULL;
-    struct sockaddr_storage sa = at->address.sa;
-    put_port(&sa, port);
+    struct sockaddr_storage sa = rdma_address_sockaddr(&at->address, port);
     if (rdma_bind_addr(id, (struct sockaddr *)&sa) == 0 &&
         rdma_device_of(id->verbs) == at->device && rdma_listen(id, BACKLOG) == 0) {
         return id;
@@ -81,30 +72,25 @@ static bool listening_open(struct transport_listener *l, struct rdma_device *dev
 
 static bool has_address(const struct rdma_address *list, size_t n, const struct rdma_address *a) {
     for (size_t i = 0; i < n; i++) {
-        if (strcmp(list[i].text, a->text) == 0) return true;
+        if (rdma_address_same(&list[i], a)) return true;
     }
     return false;
-}
-
-static bool is_gone(const struct rdma_device *d) {
-    return __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE;
 }
 
 static bool drop_lost(struct transport_listener *l) {
     bool changed = false;
     struct rdma_listening *at, *next;
-    for (at = TAILQ_FIRST(&l->listening); at != NULL; at = next) {
-        next = TAILQ_NEXT(at, link);
+    TAILQ_FOREACH_SAFE(at, &l->listening, link, next) {
         struct rdma_address list[RDMA_ADDRESSES_MAX];
         size_t n = rdma_device_addresses(at->device, list);
-        if (!at->broken && !is_gone(at->device) && has_address(list, n, &at->address)) continue;
+        if (!at->broken && !rdma_device_gone(at->device) && has_address(list, n, &at->address))
+            continue;
         listening_close(at);
         changed = true;
     }
     struct rdma_peer *p, *next_peer;
-    for (p = TAILQ_FIRST(&l->peers); p != NULL; p = next_peer) {
-        next_peer = TAILQ_NEXT(p, link);
-        if (is_gone(p->device)) rdma_peer_destroy(p);
+    TAILQ_FOREACH_SAFE(p, &l->peers, link, next_peer) {
+        if (rdma_device_gone(p->device)) rdma_peer_destroy(p);
     }
     return changed;
 }
@@ -113,7 +99,7 @@ static bool listens_at(const struct transport_listener *l, const struct rdma_dev
                        const struct rdma_address *address) {
     const struct rdma_listening *at;
     TAILQ_FOREACH(at, &l->listening, link) {
-        if (at->device == device && strcmp(at->address.text, address->text) == 0) return true;
+        if (at->device == device && rdma_address_same(&at->address, address)) return true;
     }
     return false;
 }
@@ -123,7 +109,7 @@ static bool add_new(struct transport_listener *l) {
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         struct rdma_device *device = rdma_device_at(k);
         struct rdma_address list[RDMA_ADDRESSES_MAX];
-        size_t n = is_gone(device) ? 0 : rdma_device_addresses(device, list);
+        size_t n = rdma_device_gone(device) ? 0 : rdma_device_addresses(device, list);
         for (size_t i = 0; i < n; i++) {
             if (listens_at(l, device, &list[i])) continue;
             bool opened = listening_open(l, device, &list[i]);
@@ -143,7 +129,7 @@ static uint64_t print_of_devices(void) {
         const struct rdma_device *d = rdma_device_at(k);
         h = (h ^ __atomic_load_n(&d->speed_mbps, __ATOMIC_RELAXED)) * UINT64_C(0x9e3779b97f4a7c15);
         h = (h ^ __atomic_load_n(&d->mtu, __ATOMIC_RELAXED)) * UINT64_C(0x9e3779b97f4a7c15);
-        h = (h ^ is_gone(d)) * UINT64_C(0x9e3779b97f4a7c15);
+        h = (h ^ rdma_device_gone(d)) * UINT64_C(0x9e3779b97f4a7c15);
     }
     return h;
 }
@@ -199,30 +185,24 @@ tarn_status rdma_listener_uri(const struct transport_listener *l, struct buf *ou
     MAGIC_CHECK(l, LISTENER_MAGIC);
     const struct rdma_listening *at = TAILQ_FIRST(&l->listening);
     if (at == NULL) return TARN_EAGAIN;
-    buf_printf(out, at->address.sa.ss_family == AF_INET6 ? "rdma://[%s]:%u" : "rdma://%s:%u",
+    buf_printf(out, rdma_address_is_v4(&at->address) ? "rdma://%s:%u" : "rdma://[%s]:%u",
                at->address.text, at->port);
     return TARN_OK;
 }
 
-bool rdma_listener_address(const struct transport_domain *d, const struct rdma_device *device,
-                           uint8_t address[16], uint16_t *port_p) {
+const struct rdma_address *rdma_listener_address(const struct transport_domain *d,
+                                                 const struct rdma_device *device,
+                                                 uint16_t *port_p) {
     const struct transport_listener *l;
     const struct rdma_listening *at;
     LIST_FOREACH(l, &d->listeners, link) {
         TAILQ_FOREACH(at, &l->listening, link) {
             if (at->device != device) continue;
-            if (at->address.sa.ss_family == AF_INET6) {
-                memcpy(address, &((const struct sockaddr_in6 *)&at->address.sa)->sin6_addr, 16);
-            } else {
-                memset(address, 0, 10);
-                memset(address + 10, 0xff, 2);
-                memcpy(address + 12, &((const struct sockaddr_in *)&at->address.sa)->sin_addr, 4);
-            }
             *port_p = at->port;
-            return true;
+            return &at->address;
         }
     }
-    return false;
+    return NULL;
 }
 
 /* --- cutting off --- */
@@ -235,8 +215,7 @@ static bool fence_hits_peer(const struct transport_fence *f, const struct rdma_p
 tarn_status rdma_listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
     MAGIC_CHECK(l, LISTENER_MAGIC);
     struct rdma_peer *p, *next;
-    for (p = TAILQ_FIRST(&l->peers); p != NULL; p = next) {
-        next = TAILQ_NEXT(p, link);
+    TAILQ_FOREACH_SAFE(p, &l->peers, link, next) {
         if (!fence_hits_peer(fence, p)) continue;
         l->fenced++;
         rdma_peer_destroy(p);
@@ -252,8 +231,7 @@ void rdma_listener_drop_memory(struct transport_memory *m) {
     struct transport_listener *l;
     LIST_FOREACH(l, &m->domain->listeners, link) {
         struct rdma_peer *p, *next;
-        for (p = TAILQ_FIRST(&l->peers); p != NULL; p = next) {
-            next = TAILQ_NEXT(p, link);
+        TAILQ_FOREACH_SAFE(p, &l->peers, link, next) {
             if (p->memory == m) rdma_peer_destroy(p);
         }
     }

@@ -53,10 +53,6 @@ void rdma_mr_drop(struct ibv_mr *mr) {
     (void)ibv_dereg_mr(mr); /* it fails where the device is gone, and the registration with it */
 }
 
-uint64_t rdma_regions_live(void) {
-    return rdma_totals_get().regions;
-}
-
 /* --- the cache --- */
 
 static unsigned bucket_of(const struct rdma_device *device, uint64_t identity, const void *addr) {

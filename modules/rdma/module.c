@@ -70,13 +70,12 @@ static void info(void (*field)(void *arg, const char *name, const char *value), 
     buf_free(&text);
     unsigned up = 0;
     for (unsigned i = 0; i < rdma_devices_count(); i++) up += rdma_device_usable(rdma_device_at(i));
-    struct rdma_totals t = rdma_totals_get();
     info_number(field, arg, "rdma_devices", rdma_devices_count());
     info_number(field, arg, "rdma_devices_up", up);
-    info_number(field, arg, "rdma_domains", t.domains);
-    info_number(field, arg, "rdma_connections", t.connections);
-    info_number(field, arg, "rdma_regions", t.regions);
-    info_number(field, arg, "rdma_registered_bytes", t.bytes);
+    info_number(field, arg, "rdma_domains", rdma_total(&rdma_totals.domains));
+    info_number(field, arg, "rdma_connections", rdma_total(&rdma_totals.connections));
+    info_number(field, arg, "rdma_regions", rdma_total(&rdma_totals.regions));
+    info_number(field, arg, "rdma_registered_bytes", rdma_total(&rdma_totals.bytes));
 }
 
 /* The one symbol. */

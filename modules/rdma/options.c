@@ -1,6 +1,5 @@
 /* The words behind the module's file name, in pairs of a name and a value. bind and device may come
  * several times. */
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,8 +101,8 @@ static bool add(const char **list, size_t *n_p, size_t max, const char *name, co
 }
 
 static bool set_bind(const char *text, char *error, size_t cap) {
-    unsigned char ignored[16];
-    if (inet_pton(AF_INET, text, ignored) != 1 && inet_pton(AF_INET6, text, ignored) != 1) {
+    struct rdma_address ignored;
+    if (!rdma_address_parse(text, &ignored)) {
         snprintf(error, cap, "bind takes an IPv4 or IPv6 address, not '%.64s'", text);
         return false;
     }

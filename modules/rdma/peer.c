@@ -2,7 +2,6 @@
  * domain of one segment, and has the right to write or has not. The grant is checked once, here;
  * from then on this process does nothing until it destroys the queue pair. That is what cutting off
  * is. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -17,9 +16,6 @@
 #define COMPLAIN_MS 10000u
 #define QUIET_IDLES 3u  /* one that says nothing for so many idle timeouts is dead, */
 #define LOOKS       16u /* but only some are looked at each time that there is no room */
-
-/* Some kernels pass bits of their own on, which ibv_modify_qp does not take. */
-#define QP_ATTR_KNOWN ((int)(IBV_QP_DEST_QPN << 1) - 1)
 
 /* --- the end --- */
 
@@ -149,32 +145,12 @@ static unsigned judge(struct transport_listener *l, struct request *r) {
 static void destroy_replaced(struct transport_listener *l, const struct request *r) {
     if (r->rq.replaces == 0) return;
     struct rdma_peer *p, *next;
-    for (p = TAILQ_FIRST(&l->peers); p != NULL; p = next) {
-        next = TAILQ_NEXT(p, link);
+    TAILQ_FOREACH_SAFE(p, &l->peers, link, next) {
         if (p->qp->qp_num == r->rq.replaces && p->session == r->grant.session &&
             p->memory == r->memory && p->right == r->rq.right) {
             rdma_peer_destroy(p);
         }
     }
-}
-
-static bool move_qp(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state,
-                    unsigned access, uint8_t reads) {
-    struct ibv_qp_attr attr = {.qp_state = state};
-    int mask = 0;
-    if (rdma_init_qp_attr(id, &attr, &mask) != 0) return false;
-    mask &= QP_ATTR_KNOWN;
-    if (state == IBV_QPS_INIT) {
-        attr.qp_access_flags = access;
-        mask |= IBV_QP_ACCESS_FLAGS;
-    } else {
-        mask &= ~IBV_QP_ACCESS_FLAGS; /* librdmacm would have everybody write */
-    }
-    if (state == IBV_QPS_RTR) {
-        attr.max_dest_rd_atomic = reads;
-        mask |= IBV_QP_MAX_DEST_RD_ATOMIC;
-    }
-    return ibv_modify_qp(qp, &attr, mask) == 0;
 }
 
 static struct ibv_qp *make_qp(const struct request *r, uint8_t reads) {
@@ -188,8 +164,9 @@ static struct ibv_qp *make_qp(const struct request *r, uint8_t reads) {
     if (r->rq.right == RDMA_WRITE) access |= IBV_ACCESS_REMOTE_WRITE;
     struct ibv_qp *qp = ibv_create_qp(r->memory->region[r->device->index].pd, &init);
     if (qp == NULL) return NULL;
-    if (move_qp(r->id, qp, IBV_QPS_INIT, access, 0) && move_qp(r->id, qp, IBV_QPS_RTR, 0, reads) &&
-        move_qp(r->id, qp, IBV_QPS_RTS, 0, 0)) {
+    if (rdma_qp_move(r->id, qp, IBV_QPS_INIT, access, 0) &&
+        rdma_qp_move(r->id, qp, IBV_QPS_RTR, 0, reads) &&
+        rdma_qp_move(r->id, qp, IBV_QPS_RTS, 0, 0)) {
         return qp;
     }
     int error = errno;
@@ -315,19 +292,14 @@ void rdma_peer_request(struct rdma_listening *at, struct rdma_cm_event *event) {
 /* --- report --- */
 
 void rdma_peer_describe(const struct rdma_peer *p, struct buf *out) {
-    char address[64] = "-";
     const struct sockaddr *sa = rdma_get_peer_addr(p->id);
-    if (sa != NULL && sa->sa_family == AF_INET)
-        (void)inet_ntop(AF_INET, &((const struct sockaddr_in *)sa)->sin_addr, address,
-                        sizeof(address));
-    else if (sa != NULL && sa->sa_family == AF_INET6)
-        (void)inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)sa)->sin6_addr, address,
-                        sizeof(address));
+    struct rdma_address address = {.text = "-"};
+    if (sa != NULL && sa->sa_family != AF_UNSPEC) address = rdma_address_of_sockaddr(sa);
     buf_printf(
         out,
         "peer session=%llu segment=%u right=%s device=%s address=%s state=%s age_s=%llu qp=%u\n",
         (unsigned long long)p->session, p->memory->config.segment,
-        p->right == RDMA_WRITE ? "write" : "read", p->device->name, address,
+        p->right == RDMA_WRITE ? "write" : "read", p->device->name, address.text,
         p->up ? "up" : "connecting", (unsigned long long)(clock_boot_ms() - p->since_ms) / 1000,
         p->qp->qp_num);
 }

@@ -212,8 +212,7 @@ static void post_header(struct rdma_rail *r) {
         wr->wr.rdma.rkey = k->remote[r->remote].rkey[0];
     }
     struct rdma_ride *ride, *next;
-    for (ride = TAILQ_FIRST(&r->needed); ride != NULL; ride = next) {
-        next = TAILQ_NEXT(ride, link);
+    TAILQ_FOREACH_SAFE(ride, &r->needed, link, next) {
         if (ride->task->left > 0) continue;
         TAILQ_REMOVE(&r->needed, ride, link);
         TAILQ_INSERT_TAIL(&r->awaited, ride, link);

@@ -23,24 +23,19 @@
 #define READ_DEPTH_MAX    16u
 #define PAIR_FAILED_MS    1000u
 #define INLINE_LEAST      16u
-/* Some kernels pass bits of their own on, which ibv_modify_qp does not take. */
-#define QP_ATTR_KNOWN ((int)(IBV_QP_DEST_QPN << 1) - 1)
 
 /* --- opening --- */
 
-static bool source_address(const struct rdma_device *d, struct sockaddr_storage *there,
-                           struct sockaddr_storage *out) {
+/* Of the kind of the one over there. */
+static bool source_address(const struct rdma_device *d, const struct rdma_address *there,
+                           struct rdma_address *here) {
     struct rdma_address address[RDMA_ADDRESSES_MAX];
     size_t n = rdma_device_addresses(d, address);
     for (size_t i = 0; i < n; i++) {
-        if (address[i].sa.ss_family != there->ss_family) continue;
-        *out = address[i].sa;
-        if (there->ss_family != AF_INET6) return true;
-        struct sockaddr_in6 *to = (struct sockaddr_in6 *)there, *from = (struct sockaddr_in6 *)out;
-        if (IN6_IS_ADDR_LINKLOCAL(&to->sin6_addr) != IN6_IS_ADDR_LINKLOCAL(&from->sin6_addr))
-            continue;
-        to->sin6_scope_id = from->sin6_scope_id;
-        return true;
+        *here = address[i];
+        if (rdma_address_is_v4(here) == rdma_address_is_v4(there) &&
+            !IN6_IS_ADDR_LINKLOCAL(&here->ip) == !IN6_IS_ADDR_LINKLOCAL(&there->ip))
+            return true;
     }
     return false;
 }
@@ -119,15 +114,18 @@ static tarn_status start(struct rdma_rail *r) {
     if (status != TARN_OK) return status;
     r->headers = rdma_staging_headers(w->staging, r->slot);
     r->entry = xcalloc(r->depth, sizeof(*r->entry));
-    struct sockaddr_storage there = r->key->remote[r->remote].sa, here;
-    if (!source_address(r->device, &there, &here)) return TARN_ECLOSED;
+    const struct rdma_remote *remote = &r->key->remote[r->remote];
+    struct rdma_address source;
+    if (!source_address(r->device, &remote->address, &source)) return TARN_ECLOSED;
+    struct sockaddr_storage here = rdma_address_sockaddr(&source, 0),
+                            there = rdma_address_sockaddr(&remote->address, remote->port);
     if (rdma_create_id(d->channel, &r->id, &r->tag, RDMA_PS_TCP) != 0) {
         r->id = NULL;
         return TARN_ECLOSED;
     }
     if (rdma_resolve_addr(r->id, (struct sockaddr *)&here, (struct sockaddr *)&there,
                           (int)rdma_options.connect_ms) != 0) {
-        log_verbose("%s to %s: resolving: %m", r->device->name, r->key->remote[r->remote].text);
+        log_verbose("%s to %s: resolving: %m", r->device->name, remote->address.text);
         return TARN_ECLOSED;
     }
     return TARN_OK;
@@ -167,22 +165,6 @@ tarn_status rdma_rail_open(struct transport_key *k, struct rdma_device *device, 
 
 /* --- connecting --- */
 
-static bool move_to(struct rdma_rail *r, enum ibv_qp_state state) {
-    struct ibv_qp_attr attr = {.qp_state = state};
-    int mask;
-    if (rdma_init_qp_attr(r->id, &attr, &mask) != 0) return false;
-    mask &= QP_ATTR_KNOWN;
-    if (state == IBV_QPS_INIT)
-        attr.qp_access_flags = 0; /* nobody reaches us by it */
-    else
-        mask &= ~IBV_QP_ACCESS_FLAGS;
-    if (state == IBV_QPS_RTS) {
-        attr.timeout = (uint8_t)rdma_options.qp_timeout;
-        attr.retry_cnt = (uint8_t)min_u64(rdma_options.qp_retry, 7);
-    }
-    return ibv_modify_qp(r->qp, &attr, mask) == 0;
-}
-
 /* Inline data costs room in the send queue, and devices differ in how much they take: less of it,
  * or none, where it is too much. */
 static tarn_status make_queue_pair(struct rdma_rail *r) {
@@ -219,7 +201,7 @@ static tarn_status request(struct rdma_rail *r) {
         return TARN_ECLOSED; /* routed by another device: that one has pairs of its own */
     tarn_status status = make_queue_pair(r);
     if (status != TARN_OK) return status;
-    if (!move_to(r, IBV_QPS_INIT)) return TARN_ECLOSED;
+    if (!rdma_qp_move(r->id, r->qp, IBV_QPS_INIT, 0, 0)) return TARN_ECLOSED;
     struct rdma_request rq = {
         .magic = RDMA_WIRE_MAGIC,
         .version = RDMA_WIRE_VERSION,
@@ -270,7 +252,9 @@ static tarn_status accepted(struct rdma_rail *r, const void *data, size_t len, u
     if (r->mends != NULL) rdma_rail_settle(r->mends);
     tarn_status status = check_accept(r, data, len);
     if (status != TARN_OK) return status;
-    if (!move_to(r, IBV_QPS_RTR) || !move_to(r, IBV_QPS_RTS)) return TARN_ECLOSED;
+    if (!rdma_qp_move(r->id, r->qp, IBV_QPS_RTR, 0, 0) ||
+        !rdma_qp_move(r->id, r->qp, IBV_QPS_RTS, 0, 0))
+        return TARN_ECLOSED;
     if (rdma_establish(r->id) != 0) return TARN_ECLOSED;
     r->state = RDMA_RAIL_UP;
     r->used_ms = k->domain->now_ms;
@@ -313,8 +297,7 @@ static tarn_status refused(struct rdma_rail *r, const void *data, size_t len) {
 /* Nobody listens where r led: whatever its device over there did for this key is over. */
 static void nobody_there(struct rdma_rail *r) {
     struct rdma_rail *other, *next;
-    for (other = TAILQ_FIRST(&r->key->rails); other != NULL; other = next) {
-        next = TAILQ_NEXT(other, link);
+    TAILQ_FOREACH_SAFE(other, &r->key->rails, link, next) {
         if (other->state == RDMA_RAIL_DOUBT && other->remote == r->remote) rdma_rail_settle(other);
     }
 }
@@ -495,7 +478,7 @@ static void leave_state(struct rdma_rail *r) {
     }
     k->pair[r->device->index][r->remote].bad_until_ms = k->domain->now_ms + PAIR_FAILED_MS;
     log_verbose("Segment %u: %s to %s: %s", k->h.segment, r->device->name,
-                k->remote[r->remote].text, tarn_status_text(r->why));
+                k->remote[r->remote].address.text, tarn_status_text(r->why));
 }
 
 static void bury(struct rdma_rail *r) {
@@ -536,8 +519,7 @@ void rdma_rails_bury(struct rdma_work *w) {
             if (r->qp != NULL) (void)ibv_modify_qp(r->qp, &attr, IBV_QP_STATE);
         }
         rdma_cq_drain(w->domain); /* what came before counts */
-        while ((r = TAILQ_FIRST(&w->failing)) != NULL) {
-            TAILQ_REMOVE(&w->failing, r, fail_link);
+        while ((r = TAILQ_TAKE(&w->failing, fail_link)) != NULL) {
             bury(r);
         }
     }
@@ -553,8 +535,7 @@ static void undoubt(struct rdma_rail *r) {
 void rdma_rail_settle(struct rdma_rail *r) {
     struct transport_key *k = r->key;
     struct rdma_slice *s;
-    while ((s = TAILQ_FIRST(&r->doubt)) != NULL) {
-        TAILQ_REMOVE(&r->doubt, s, link);
+    while ((s = TAILQ_TAKE(&r->doubt, link)) != NULL) {
         s->rail = NULL;
         s->state = RDMA_SLICE_WAITING;
         k->waiting += s->length;

@@ -25,14 +25,15 @@
 #define TARN_RDMA_RDMA_H
 
 #include <infiniband/verbs.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <stdbool.h>
-#include <sys/queue.h>
 
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/crew.h"
+#include "base/queue.h"
 #include "module.h"
 #include "rdma/wire.h"
 #include "transport/transport.h"
@@ -85,7 +86,9 @@ struct rdma_totals {
     uint64_t segment_bytes;        /* of segments, registered or not */
 };
 extern struct rdma_totals rdma_totals; /* atomics */
-struct rdma_totals rdma_totals_get(void);
+static inline uint64_t rdma_total(const uint64_t *member) {
+    return __atomic_load_n(member, __ATOMIC_RELAXED);
+}
 #define RDMA_TOTAL(member, by)                                                                     \
     (void)__atomic_fetch_add(&rdma_totals.member, (uint64_t)(by), __ATOMIC_RELAXED)
 
@@ -99,10 +102,20 @@ enum rdma_device_state {
 
 #define RDMA_ADDRESSES_MAX 8u
 
-struct rdma_address {
-    struct sockaddr_storage sa; /* port 0 */
-    char text[64];              /* without port, IPv6 without brackets */
+struct rdma_address {   /* address.c */
+    struct in6_addr ip; /* or IPv4, mapped into it */
+    char text[INET6_ADDRSTRLEN];
 };
+struct rdma_address rdma_address_of(const void *ip); /* 16 bytes */
+struct rdma_address rdma_address_of_sockaddr(const struct sockaddr *sa);
+bool rdma_address_parse(const char *text, struct rdma_address *a);
+struct sockaddr_storage rdma_address_sockaddr(const struct rdma_address *a, uint16_t port);
+static inline bool rdma_address_is_v4(const struct rdma_address *a) {
+    return IN6_IS_ADDR_V4MAPPED(&a->ip);
+}
+static inline bool rdma_address_same(const struct rdma_address *a, const struct rdma_address *b) {
+    return memcmp(&a->ip, &b->ip, sizeof(a->ip)) == 0;
+}
 
 struct rdma_device {
     unsigned index; /* in the table, which only grows */
@@ -136,14 +149,24 @@ struct rdma_device *rdma_device_of(const struct ibv_context *verbs);
 /* A copy of its addresses as they are now; from any thread. Returns how many. */
 size_t rdma_device_addresses(const struct rdma_device *d,
                              struct rdma_address out[RDMA_ADDRESSES_MAX]);
+static inline enum rdma_device_state rdma_device_state(const struct rdma_device *d) {
+    return (enum rdma_device_state)__atomic_load_n(&d->state, __ATOMIC_ACQUIRE);
+}
 static inline bool rdma_device_usable(const struct rdma_device *d) {
-    return __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_UP;
+    return rdma_device_state(d) == RDMA_DEVICE_UP;
+}
+static inline bool rdma_device_gone(const struct rdma_device *d) {
+    return rdma_device_state(d) == RDMA_DEVICE_GONE;
 }
 /* Nearness of a device to memory, from NUMA nodes: 0 same node, 1 unknown, 2 another node. */
 unsigned rdma_device_distance(const struct rdma_device *d, int numa_node);
 int rdma_numa_node_of(const void *addr); /* -1: unknown */
 /* It was taken away, or is broken. From any thread. */
 void rdma_device_lost(struct rdma_device *d);
+/* Of a queue pair, with what librdmacm knows of the connection. access: what the peer may do.
+ * reads: that it may have under way, 0: none. false: errno tells. */
+bool rdma_qp_move(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state,
+                  unsigned access, uint8_t reads);
 /* Something happened to a device or a registration: wakes the loops of all domains. */
 void rdma_domains_kick(void);
 /* Domains that are kicked, and that keep devices open. */
@@ -197,6 +220,14 @@ struct rdma_cq { /* per domain and device, made when first needed; active side *
     bool armed;
 };
 
+/* Slices that ended well; how slices went, and waits for a buffer; completions; trouble; slices
+ * that waited for room in a send queue. */
+#define RDMA_COUNTERS(X)                                                                           \
+    X(reads), X(writes), X(bytes_read), X(bytes_written), X(inlined), X(staged), X(staged_bytes),  \
+        X(staging_waits), X(signalled), X(events), X(polls), X(empty_polls), X(slice_errors),      \
+        X(slice_retries), X(rail_failures), X(connects), X(connect_failures), X(reaped), X(stale), \
+        X(timeouts), X(cancelled), X(queue_full)
+
 struct transport_domain {
     uint32_t magic;
     LIST_ENTRY(transport_domain) link; /* of all, under devices_lock */
@@ -217,12 +248,8 @@ struct transport_domain {
     unsigned dmabufs;       /* of memories */
     uint64_t now_ms;        /* CLOCK_BOOTTIME, of this progress */
     struct rdma_counters {
-        uint64_t reads, writes, bytes_read, bytes_written;     /* slices that ended well */
-        uint64_t inlined, staged, staged_bytes, staging_waits; /* slices; waits for a buffer */
-        uint64_t signalled, events, polls, empty_polls;
-        uint64_t slice_errors, slice_retries, rail_failures, connects, connect_failures, reaped,
-            stale, timeouts, cancelled;
-        uint64_t queue_full; /* slices that waited for room in a send queue */
+#define RDMA_COUNTER(name) name
+        uint64_t RDMA_COUNTERS(RDMA_COUNTER);
     } counters;
 };
 tarn_status rdma_domain_open(const struct transport_domain_config *config,
@@ -302,8 +329,6 @@ struct ibv_mr *rdma_mr_make(struct ibv_pd *pd, void *addr, uint64_t len, unsigne
 struct ibv_mr *rdma_mr_make_dmabuf(struct ibv_pd *pd, const struct transport_memory_config *config,
                                    uint64_t offset, uint64_t len, unsigned access);
 void rdma_mr_drop(struct ibv_mr *mr); /* NULL: nothing */
-/* Registered memory in use by this process; 0 at the end. */
-uint64_t rdma_regions_live(void);
 
 /* --- passive side (listener.c, peer.c) --- */
 
@@ -324,9 +349,10 @@ void rdma_listener_event(struct transport_domain *d, struct rdma_cm_event *event
 void rdma_listener_turn(struct transport_domain *d);
 /* Cuts off all peers of a memory: their queue pairs are destroyed when it returns. */
 void rdma_listener_drop_memory(struct transport_memory *m);
-/* Where device can be connected to: an address, and a port. false: nowhere. For rdma_key_pack. */
-bool rdma_listener_address(const struct transport_domain *d, const struct rdma_device *device,
-                           uint8_t address[16], uint16_t *port_p);
+/* Where device can be connected to: NULL: nowhere. *port_p: at which port. */
+const struct rdma_address *rdma_listener_address(const struct transport_domain *d,
+                                                 const struct rdma_device *device,
+                                                 uint16_t *port_p);
 /* "peer ..." lines */
 void rdma_listener_describe(const struct transport_domain *d, struct buf *out);
 

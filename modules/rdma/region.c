@@ -164,8 +164,7 @@ static uint32_t lacking(const struct transport_memory *m) {
     uint32_t mask = 0;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         const struct rdma_device *d = rdma_device_at(k);
-        if (m->region[k].whole || __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE)
-            continue;
+        if (m->region[k].whole || rdma_device_gone(d)) continue;
         if (m->tried[k] != 1 + __atomic_load_n(&d->ups, __ATOMIC_ACQUIRE)) mask |= 1u << k;
     }
     return mask;
@@ -362,19 +361,18 @@ void rdma_memory_deregister(struct transport_memory **memory_p) {
 
 /* --- keys --- */
 
-static bool offered(const struct transport_memory *m, const struct rdma_device *d,
-                    uint8_t address[16], uint16_t *port_p) {
-    return m->region[d->index].whole &&
-           __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) != RDMA_DEVICE_GONE &&
-           rdma_listener_address(m->domain, d, address, port_p);
+/* Where it is reached by this device. NULL: nowhere. */
+static const struct rdma_address *offered_at(const struct transport_memory *m,
+                                             const struct rdma_device *d, uint16_t *port_p) {
+    if (!m->region[d->index].whole || rdma_device_gone(d)) return NULL;
+    return rdma_listener_address(m->domain, d, port_p);
 }
 
 uint64_t rdma_memory_version(const struct transport_memory *m) {
-    uint8_t address[16];
     uint16_t port;
     if (!m->config.remote || m->generation == 0) return 0;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
-        if (!offered(m, rdma_device_at(k), address, &port)) continue;
+        if (offered_at(m, rdma_device_at(k), &port) == NULL) continue;
         uint64_t version = m->generation + m->domain->reach * UINT64_C(0x9e3779b97f4a7c15);
         return version != 0 ? version : 1;
     }
@@ -386,7 +384,9 @@ static bool pack_device(const struct transport_memory *m, const struct rdma_devi
     struct rdma_key_device k = {.numa_node = (int16_t)d->numa_node,
                                 .speed_mbps = __atomic_load_n(&d->speed_mbps, __ATOMIC_RELAXED),
                                 .mtu = __atomic_load_n(&d->mtu, __ATOMIC_RELAXED)};
-    if (!offered(m, d, k.address, &k.port)) return false;
+    const struct rdma_address *at = offered_at(m, d, &k.port);
+    if (at == NULL) return false;
+    memcpy(k.address, &at->ip, sizeof(k.address));
     const struct rdma_region *region = &m->region[d->index];
     memcpy(k.name, d->name, sizeof(k.name) - 1);
     if (region->header != NULL) k.header_rkey = region->header->rkey;

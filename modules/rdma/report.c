@@ -8,10 +8,6 @@
 
 static const char *const state_name[] = {"down", "up", "gone"};
 
-static unsigned state_of(const struct rdma_device *d) {
-    return __atomic_load_n(&d->state, __ATOMIC_ACQUIRE);
-}
-
 void rdma_summary(struct buf *out) {
     unsigned n = rdma_devices_count(), up = 0;
     if (n == 0) {
@@ -24,7 +20,7 @@ void rdma_summary(struct buf *out) {
         const struct rdma_device *d = rdma_device_at(k);
         struct rdma_address list[RDMA_ADDRESSES_MAX];
         size_t found = rdma_device_addresses(d, list);
-        buf_printf(out, "%s %s %s", k > 0 ? "," : "", d->name, state_name[state_of(d)]);
+        buf_printf(out, "%s %s %s", k > 0 ? "," : "", d->name, state_name[rdma_device_state(d)]);
         for (size_t i = 0; i < found; i++) buf_printf(out, " %s", list[i].text);
         addresses += found;
         up += rdma_device_usable(d);
@@ -42,7 +38,7 @@ void rdma_summary(struct buf *out) {
 static void append_gid(const struct rdma_device *d, struct buf *out) {
     union ibv_gid gid;
     for (int i = 3; i >= 0; i--) { /* of RoCE, the later ones are made of IP addresses */
-        if (state_of(d) == RDMA_DEVICE_GONE || ibv_query_gid(d->verbs, 1, i, &gid) != 0) continue;
+        if (rdma_device_gone(d) || ibv_query_gid(d->verbs, 1, i, &gid) != 0) continue;
         if (gid.global.interface_id == 0 && gid.global.subnet_prefix == 0) continue;
         for (unsigned b = 0; b < 16; b++) buf_printf(out, "%02x", gid.raw[b]);
         return;
@@ -54,12 +50,11 @@ static void describe_device(const struct transport_domain *d, const struct rdma_
                             struct buf *out) {
     struct rdma_address list[RDMA_ADDRESSES_MAX];
     size_t n = rdma_device_addresses(device, list);
-    uint8_t ignored[16];
     uint16_t port = 0;
-    (void)rdma_listener_address(d, device, ignored, &port);
+    (void)rdma_listener_address(d, device, &port);
     buf_printf(
         out, "device name=%s state=%s numa=%d pci=%s speed_mbps=%u mtu=%u address=%s port=%u gid=",
-        device->name, state_name[state_of(device)], device->numa_node,
+        device->name, state_name[rdma_device_state(device)], device->numa_node,
         device->pci[0] != '\0' ? device->pci : "-",
         __atomic_load_n(&device->speed_mbps, __ATOMIC_RELAXED),
         __atomic_load_n(&device->mtu, __ATOMIC_RELAXED), n > 0 ? list[0].text : "-", port);
@@ -87,19 +82,6 @@ static void describe_memory(const struct transport_memory *m, struct buf *out) {
     }
 }
 
-static void describe_counters(const struct transport_domain *d, struct buf *out) {
-    const struct rdma_counters *c = &d->counters;
-#define COUNTER(name) buf_printf(out, " " #name "=%llu", (unsigned long long)c->name)
-    COUNTER(reads), COUNTER(writes), COUNTER(bytes_read), COUNTER(bytes_written);
-    COUNTER(inlined), COUNTER(staged), COUNTER(staged_bytes), COUNTER(staging_waits);
-    COUNTER(signalled), COUNTER(events), COUNTER(polls), COUNTER(empty_polls);
-    COUNTER(slice_errors), COUNTER(slice_retries), COUNTER(rail_failures), COUNTER(connects);
-    COUNTER(connect_failures), COUNTER(reaped), COUNTER(stale), COUNTER(timeouts),
-        COUNTER(cancelled);
-    COUNTER(queue_full);
-#undef COUNTER
-}
-
 static void describe_stats(const struct transport_domain *d, struct buf *out) {
     struct transport_listener_stats sum = {0};
     uint64_t fenced = 0;
@@ -108,15 +90,17 @@ static void describe_stats(const struct transport_domain *d, struct buf *out) {
         transport_stats_add(&sum, &l->stats);
         fenced += l->fenced;
     }
-    struct rdma_totals t = rdma_totals_get();
     buf_printf(out,
                "stats connections=%llu connections_total=%llu refused=%llu bad_requests=%llu "
                "connects_abandoned=%llu fenced=%llu regions=%llu registered_bytes=%llu",
                (unsigned long long)sum.connections, (unsigned long long)sum.connections_total,
                (unsigned long long)sum.connections_refused, (unsigned long long)sum.bad_frames,
                (unsigned long long)sum.timeouts, (unsigned long long)fenced,
-               (unsigned long long)t.regions, (unsigned long long)t.bytes);
-    describe_counters(d, out);
+               (unsigned long long)rdma_total(&rdma_totals.regions),
+               (unsigned long long)rdma_total(&rdma_totals.bytes));
+#define COUNTER(name) buf_printf(out, " " #name "=%llu", (unsigned long long)d->counters.name)
+    RDMA_COUNTERS(COUNTER);
+#undef COUNTER
     buf_append_char(out, '\n');
 }
 

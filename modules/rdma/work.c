@@ -44,32 +44,21 @@ bool rdma_local_is_dmabuf(const struct transport_domain *d, const void *addr) {
     return false;
 }
 
-static bool inside(const struct transport_key *k, uint64_t offset, uint64_t length) {
-    return offset <= k->h.size && length <= k->h.size - offset;
-}
-
 static tarn_status check_op(const struct transport_endpoint *e, const struct transport_op *op) {
-    uint64_t parts = 0, local = 0;
     for (size_t i = 0; i < op->n_parts; i++) {
-        const struct transport_part *p = &op->parts[i];
-        const struct grant_extent *x = &p->extent;
-        if (p->key == NULL) return TARN_EPERM;
-        MAGIC_CHECK(p->key, RDMA_KEY_OPEN_MAGIC);
-        TARN_ASSERT(p->key->domain == e->domain);
-        if (op->kind == TRANSPORT_PUT && !p->key->writable) return TARN_EPERM;
-        if (x->segment != p->key->h.segment || p->sub_offset > x->length ||
-            p->sub_length > x->length - p->sub_offset || !inside(p->key, x->offset, x->length)) {
+        const struct grant_extent *x = &op->parts[i].extent;
+        const struct transport_key *k = op->parts[i].key;
+        if (k == NULL) return TARN_EPERM;
+        MAGIC_CHECK(k, RDMA_KEY_OPEN_MAGIC);
+        TARN_ASSERT(k->domain == e->domain);
+        if (op->kind == TRANSPORT_PUT && !k->writable) return TARN_EPERM;
+        if (x->segment != k->h.segment || x->offset > k->h.size ||
+            x->length > k->h.size - x->offset)
             return TARN_EINVAL;
-        }
-        parts += p->sub_length;
     }
-    for (size_t i = 0; i < op->n_iov; i++) {
-        local += op->iov[i].iov_len;
-        /* The CPU cannot look at it. */
-        if (op->crcs != NULL && rdma_local_is_dmabuf(e->domain, op->iov[i].iov_base))
-            return TARN_ENOTSUP;
-    }
-    return parts == local ? TARN_OK : TARN_EINVAL;
+    for (size_t i = 0; op->crcs != NULL && i < op->n_iov; i++) /* the CPU cannot look at it */
+        if (rdma_local_is_dmabuf(e->domain, op->iov[i].iov_base)) return TARN_ENOTSUP;
+    return op_is_sound(op) ? TARN_OK : TARN_EINVAL;
 }
 
 /* Known before anything is sent? */
@@ -86,14 +75,6 @@ static uint64_t slice_size(uint64_t length) {
     uint64_t size = rdma_options.slice;
     while (size * 2 <= rdma_options.slice_max && size * SLICES_A_TASK < length) size *= 2;
     return size;
-}
-
-static void skip_empty(struct rdma_task *t) {
-    const struct transport_op *op = t->op;
-    while (t->part_at < op->n_parts && t->part_offset == op->parts[t->part_at].sub_length) {
-        t->part_at++;
-        t->part_offset = 0;
-    }
 }
 
 static void enqueue(struct rdma_task *t, struct transport_key *k) {
@@ -114,27 +95,24 @@ static void take(struct transport_endpoint *e, struct transport_op *op) {
     struct rdma_work *w = e->domain->work;
     struct rdma_task *t = xcalloc(1, sizeof(*t));
     t->op = op;
-    t->local = iov_cursor(op->iov, op->n_iov);
+    t->at.local = iov_cursor(op->iov, op->n_iov);
+    t->left = op_bytes(op);
     t->endpoint = e;
     t->since_ms = clock_boot_ms();
     t->numa_node = -1;
     TAILQ_INIT(&t->slices);
     LIST_INIT(&t->rides);
     crc_track_init(&t->crc, op);
-    for (size_t i = 0; i < op->n_parts; i++) {
-        op->parts[i].key->n_tasks++;
-        t->left += op->parts[i].sub_length;
-    }
+    for (size_t i = 0; i < op->n_parts; i++) op->parts[i].key->n_tasks++;
     t->slice_size = slice_size(t->left);
     TAILQ_INSERT_TAIL(&e->tasks, t, end_link);
     e->n_tasks++;
     tarn_status status = foregone(op);
-    skip_empty(t);
     if (status == TARN_OK && t->left > 0) {
         /* To ask costs a system call, and small ones do not care. */
         if (rdma_devices_count() > 1 && t->left >= rdma_options.slice)
-            t->numa_node = rdma_numa_node_of(iov_here(&t->local).iov_base);
-        enqueue(t, op->parts[t->part_at].key);
+            t->numa_node = rdma_numa_node_of(iov_here(&t->at.local).iov_base);
+        enqueue(t, op_part(op, &t->at)->key);
         rdma_work_due(w, t->since_ms + (op->patience_ms != 0 ? op->patience_ms : RDMA_STALL_MS));
     } else {
         t->left = 0;
@@ -170,7 +148,7 @@ struct cut {
 /* How is the memory at the cursor reached? false: not at the moment. */
 static bool begin_cut(struct rdma_task *t, struct cut *c) {
     struct transport_domain *d = t->endpoint->domain;
-    struct iovec v = iov_here(&t->local);
+    struct iovec v = iov_here(&t->at.local);
     c->put = t->op->kind == TRANSPORT_PUT;
     c->limit = min_u64(t->slice_size, min_u64(t->left, c->r->slice_max));
     c->limit = min_u64(c->limit, rdma_key_chunk_left(t->key, c->s->offset));
@@ -197,13 +175,13 @@ static bool begin_cut(struct rdma_task *t, struct cut *c) {
 /* Does the piece at the cursor belong to this slice? Returns how much of it. */
 static uint64_t next_piece(struct rdma_task *t, struct cut *c) {
     struct rdma_slice *s = c->s;
-    if (s->length == c->limit || t->part_at == t->op->n_parts) return 0;
-    const struct transport_part *p = &t->op->parts[t->part_at];
-    struct iovec v = iov_here(&t->local);
+    const struct transport_part *p = op_part(t->op, &t->at);
+    if (s->length == c->limit || p == NULL) return 0;
+    struct iovec v = iov_here(&t->at.local);
     if (p->key != t->key ||
-        p->extent.offset + p->sub_offset + t->part_offset != s->offset + s->length)
+        p->extent.offset + p->sub_offset + t->at.offset != s->offset + s->length)
         return 0;
-    uint64_t n = min_u64(p->sub_length - t->part_offset, v.iov_len);
+    uint64_t n = min_u64(p->sub_length - t->at.offset, v.iov_len);
     n = min_u64(n, c->limit - s->length);
     struct iovec *last = s->n_pieces > 0 ? &s->piece[s->n_pieces - 1] : NULL;
     bool joins = last != NULL && (char *)last->iov_base + last->iov_len == v.iov_base;
@@ -241,22 +219,21 @@ struct rdma_slice *rdma_task_cut(struct rdma_task *t, struct rdma_rail *r) {
     struct transport_key *k = t->key;
     struct cut c = {.s = xcalloc(1, sizeof(struct rdma_slice)), .r = r};
     struct rdma_slice *s = c.s;
-    const struct transport_part *p = &t->op->parts[t->part_at];
+    const struct transport_part *p = op_part(t->op, &t->at);
     s->task = t;
     s->key = k;
     s->lkey_device = r->device;
-    s->offset = p->extent.offset + p->sub_offset + t->part_offset;
+    s->offset = p->extent.offset + p->sub_offset + t->at.offset;
     if (!begin_cut(t, &c)) {
         free(s);
         return NULL;
     }
     uint64_t n;
     while ((n = next_piece(t, &c)) > 0) {
-        if (c.put) pass(t, &c, iov_here(&t->local).iov_base, n);
+        if (c.put) pass(t, &c, iov_here(&t->at.local).iov_base, n);
         s->length += n;
-        t->part_offset += n;
-        iov_advance(&t->local, n);
-        skip_empty(t);
+        t->at.offset += n;
+        iov_advance(&t->at.local, n);
     }
     TARN_ASSERT(s->length > 0);
     if (s->staged != NULL) {
@@ -267,12 +244,13 @@ struct rdma_slice *rdma_task_cut(struct rdma_task *t, struct rdma_rail *r) {
     TAILQ_INSERT_TAIL(&t->slices, s, task_link);
     dequeue(t);
     t->left -= s->length;
-    if (t->left > 0 && t->op->parts[t->part_at].key == k) { /* still its turn */
+    p = t->left > 0 ? op_part(t->op, &t->at) : NULL;
+    if (p != NULL && p->key == k) { /* still its turn */
         t->queued = true;
         k->waiting += t->left;
         TAILQ_INSERT_HEAD(&k->queue, t, link);
-    } else if (t->left > 0) {
-        enqueue(t, t->op->parts[t->part_at].key);
+    } else if (p != NULL) {
+        enqueue(t, p->key);
     }
     return s;
 }
@@ -301,8 +279,7 @@ void rdma_task_fail(struct rdma_task *t, tarn_status status) {
     if (t->queued) dequeue(t);
     t->left = 0;
     struct rdma_slice *s, *next;
-    for (s = TAILQ_FIRST(&t->slices); s != NULL; s = next) {
-        next = TAILQ_NEXT(s, task_link);
+    TAILQ_FOREACH_SAFE(s, &t->slices, task_link, next) {
         if (s->state != RDMA_SLICE_POSTED) rdma_slice_free(s);
     }
     rdma_task_settle(t);
@@ -334,8 +311,7 @@ void rdma_work_deliver(struct rdma_work *w, const struct transport_endpoint *onl
     struct rdma_task *t, *next;
     /* Those that are done now; done() may bring new ones. */
     TAILQ_HEAD(, rdma_task) now = TAILQ_HEAD_INITIALIZER(now);
-    for (t = TAILQ_FIRST(&w->finished); t != NULL; t = next) {
-        next = TAILQ_NEXT(t, link);
+    TAILQ_FOREACH_SAFE(t, &w->finished, link, next) {
         if (only != NULL && t->endpoint != only) continue;
         TAILQ_REMOVE(&w->finished, t, link);
         TAILQ_INSERT_TAIL(&now, t, link);
@@ -346,11 +322,11 @@ void rdma_work_deliver(struct rdma_work *w, const struct transport_endpoint *onl
         TAILQ_REMOVE(&t->endpoint->tasks, t, end_link);
         t->endpoint->n_tasks--;
         for (size_t i = 0; i < op->n_parts; i++) op->parts[i].key->n_tasks--;
-        op->status = t->status;
-        op->settled = !t->loose;
+        tarn_status status = t->status;
+        bool settled = !t->loose;
         w->domain->completed++;
         free(t);
-        op->done(op);
+        op_end(op, status, settled);
     }
 }
 
@@ -358,8 +334,7 @@ void rdma_work_deliver(struct rdma_work *w, const struct transport_endpoint *onl
 
 static void check_tasks(struct rdma_work *w, struct transport_endpoint *e, uint64_t now_ms) {
     struct rdma_task *t, *next;
-    for (t = TAILQ_FIRST(&e->tasks); t != NULL; t = next) {
-        next = TAILQ_NEXT(t, end_link);
+    TAILQ_FOREACH_SAFE(t, &e->tasks, end_link, next) {
         if (t->finished || t->key == NULL) continue;
         uint64_t patience_ms = t->op->patience_ms != 0 ? t->op->patience_ms : RDMA_STALL_MS;
         uint64_t until_ms = max_u64(t->since_ms, t->key->moved_ms) + patience_ms;
@@ -468,9 +443,9 @@ void rdma_work_describe(const struct transport_domain *d, struct buf *out) {
                    "reads=%llu writes=%llu "
                    "qp=%u remote_qp=%u\n",
                    k->h.segment, k->writable ? "write" : "read", r->device->name,
-                   k->remote[r->remote].text, state_name(r), (unsigned long long)r->outstanding,
-                   (unsigned long long)r->reads, (unsigned long long)r->writes, r->qp_num,
-                   r->remote_qp);
+                   k->remote[r->remote].address.text, state_name(r),
+                   (unsigned long long)r->outstanding, (unsigned long long)r->reads,
+                   (unsigned long long)r->writes, r->qp_num, r->remote_qp);
         if (out->len <= TRANSPORT_REPORT_MAX) continue;
         out->len = before;
         return;

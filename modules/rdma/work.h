@@ -33,7 +33,7 @@
 
 #include "base/segment_header.h"
 #include "rdma/rdma.h"
-#include "transport/crc_track.h"
+#include "transport/op.h"
 
 #define RDMA_WORK_MAGIC     0x4b52574du /* "MWRK" */
 #define RDMA_ENDPOINT_MAGIC 0x50454d52u /* "RMEP" */
@@ -99,9 +99,7 @@ struct rdma_task {
     bool loose;             /* bytes of a PUT may still be on their way */
     unsigned confirmations; /* headers that had to be read by another rail */
     tarn_status status;
-    size_t part_at;
-    uint64_t part_offset;
-    struct iov_cursor local;
+    struct op_walk at;         /* what is cut next */
     uint64_t left, slice_size; /* left: bytes that are not cut yet */
     int numa_node;
     uint64_t since_ms;
@@ -164,8 +162,8 @@ struct rdma_rail {
 
 struct rdma_remote { /* a device of the host */
     char name[32];
-    struct sockaddr_storage sa;
-    char text[64];
+    struct rdma_address address;
+    uint16_t port;
     int numa_node;
     uint32_t speed_mbps, header_rkey;
     uint32_t *rkey; /* n_chunks */

@@ -166,7 +166,7 @@ static inline void end(void) {
     rdma_transport.listener_close(&a.listener);
     rdma_transport.domain_close(&a.client);
     rdma_transport.domain_close(&a.host);
-    CHECK_EQ(rdma_regions_live(), 0);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), 0);
     CHECK_EQ(rdma_devices_close(), TARN_OK);
     rdma_options_free();
     munmap(a.memory, SEGMENT_HEADER_SIZE + a.size);

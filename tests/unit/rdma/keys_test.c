@@ -30,8 +30,8 @@ TEST(a_key_as_it_was_packed) {
     CHECK_EQ(k->h.n_devices, 2);
     CHECK_EQ(k->h.n_chunks, 1);
     CHECK_STR(k->remote[0].name, "fake0");
-    CHECK_STR(k->remote[0].text, "127.0.0.1");
-    CHECK_STR(k->remote[1].text, "127.0.0.2");
+    CHECK_STR(k->remote[0].address.text, "127.0.0.1");
+    CHECK_STR(k->remote[1].address.text, "127.0.0.2");
     CHECK(!k->writable && a.key[1]->writable);
     CHECK_EQ(rdma_transport.key_check(k), TARN_OK);
     end();
@@ -382,7 +382,7 @@ static void liar_turn(void) {
 static tarn_status ask_liar(bool accept, const void *answer, size_t len) {
     struct transport_key *k;
     CHECK_EQ(unpack(0, a.packed[0].data, a.packed[0].len, &k), TARN_OK);
-    ((struct sockaddr_in *)&k->remote[0].sa)->sin_port = rdma_get_src_port(liar.listening);
+    k->remote[0].port = ntohs(rdma_get_src_port(liar.listening));
     liar.accept = accept;
     liar.len = (uint8_t)len;
     memcpy(liar.answer, answer, len);

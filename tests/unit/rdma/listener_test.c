@@ -99,8 +99,8 @@ static void close_host(void) {
         rdma_transport.domain_close(&h.d);
     }
     CHECK_EQ(rdma_devices_close(), TARN_OK);
-    CHECK_EQ(rdma_regions_live(), 0);
-    CHECK_EQ(rdma_totals_get().connections, 0);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), 0);
+    CHECK_EQ(rdma_totals.connections, 0);
     CHECK_EQ(fake_count_all(), 0);
     rdma_options_free();
 }

@@ -111,7 +111,7 @@ static void end(void) {
     char error[200];
     CHECK_EQ(tarn_module_v1.unload(error, sizeof(error)), TARN_OK);
     CHECK_EQ(fake_count_all(), 0);
-    CHECK_EQ(rdma_regions_live(), 0);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), 0);
     buf_free(&p.log);
     buf_free(&p.reply);
 }

@@ -133,9 +133,9 @@ static void end(void) {
     CHECK_EQ(rdma_devices_close(), TARN_EBUSY);
     rdma_transport.domain_close(&h.d);
     CHECK_EQ(rdma_devices_close(), TARN_OK);
-    CHECK_EQ(rdma_regions_live(), 0);
-    CHECK_EQ(rdma_totals_get().bytes, 0);
-    CHECK_EQ(rdma_totals_get().connections, 0);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), 0);
+    CHECK_EQ(rdma_totals.bytes, 0);
+    CHECK_EQ(rdma_totals.connections, 0);
     CHECK_EQ(fake_count_all(), 0);
     rdma_options_free();
 }
@@ -365,7 +365,7 @@ TEST(a_segment_is_registered_beside_what_else_goes_on) {
     CHECK_EQ(r.device.port, rdma_transport.listener_port(h.l));
     CHECK_EQ(r.header.generation, w.header.generation);
     CHECK(r.rkey != w.rkey && r.header.right == RDMA_READ && w.header.right == RDMA_WRITE);
-    CHECK_EQ(rdma_regions_live(), 2 * 3); /* header, to read, to write */
+    CHECK_EQ(rdma_total(&rdma_totals.regions), 2 * 3); /* header, to read, to write */
     CHECK_EQ(rdma_transport.listener_uri(h.l, &b), TARN_OK);
     buf_append_char(&b, '\0');
     CHECK(strncmp(b.data, "rdma://127.0.0.1:", 17) == 0);
@@ -386,7 +386,7 @@ TEST(chunks_are_as_small_as_the_device_wants) {
     struct keys k = keys_of(0, true);
     CHECK_EQ(k.header.chunk_size, 2u << 20);
     CHECK_EQ(k.header.n_chunks, 4);
-    CHECK_EQ(rdma_regions_live(), 2 * (1 + 2 * 4));
+    CHECK_EQ(rdma_total(&rdma_totals.regions), 2 * (1 + 2 * 4));
     end();
 }
 
@@ -420,24 +420,24 @@ TEST(domains_share_local_registrations_of_the_same_memory) {
     struct transport_domain *d2;
     struct transport_domain_config config = {0};
     CHECK_EQ(rdma_transport.domain_open(&config, &d2), TARN_OK);
-    uint64_t live = rdma_regions_live(), len = 100000;
+    uint64_t live = rdma_total(&rdma_totals.regions), len = 100000;
     char *p = malloc(100000);
     struct transport_memory_config c = {
         .addr = p, .length = len, .fd = -1, .fd_read = -1, .identity = 5};
     struct transport_memory *m[3];
     CHECK_EQ(rdma_transport.memory_register(h.d, &c, &m[0]), TARN_OK);
     CHECK_EQ(rdma_transport.memory_register(d2, &c, &m[1]), TARN_OK);
-    CHECK_EQ(rdma_regions_live(), live + 1);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), live + 1);
     c.identity = 6; /* other memory, for all that is known */
     CHECK_EQ(rdma_transport.memory_register(d2, &c, &m[2]), TARN_OK);
-    CHECK_EQ(rdma_regions_live(), live + 2);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), live + 2);
     struct ibv_mr *mr = rdma_memory_local(h.d, rdma_device_at(0), p + 99000, &len);
     CHECK(mr != NULL && len == 1000);
     CHECK(rdma_memory_local(h.d, rdma_device_at(0), p + 100000, &len) == NULL);
     rdma_transport.memory_deregister(&m[0]);
-    CHECK_EQ(rdma_regions_live(), live + 2);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), live + 2);
     for (int i = 1; i < 3; i++) rdma_transport.memory_deregister(&m[i]);
-    CHECK_EQ(rdma_regions_live(), live);
+    CHECK_EQ(rdma_total(&rdma_totals.regions), live);
     rdma_transport.domain_close(&d2);
     free(p);
     end();

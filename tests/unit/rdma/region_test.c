@@ -30,7 +30,7 @@ static unsigned whole(void) {
 /* What the module counts is what the library has; nothing half made is kept. Staging buffers are
  * one region a device. */
 static void expect_regions(unsigned devices, unsigned chunks) {
-    uint64_t live = rdma_regions_live(), segment = devices * (1 + 2 * chunks);
+    uint64_t live = rdma_total(&rdma_totals.regions), segment = devices * (1 + 2 * chunks);
     CHECK_EQ(whole(), devices);
     CHECK_EQ(fake_count(FAKE_MRS), live);
     CHECK(live >= segment && live <= segment + rdma_devices_count());
@@ -188,7 +188,7 @@ TEST(local_memory_fails) {
     CHECK(m == NULL);
     fake_fail(FAKE_REG_MR, 0, 1, ENOMEM); /* one device has it, the other goes by staging buffers */
     CHECK_EQ(rdma_transport.memory_register(a.client, &config, &m), TARN_OK);
-    CHECK_EQ(rdma_regions_live(), fake_count(FAKE_MRS));
+    CHECK_EQ(rdma_total(&rdma_totals.regions), fake_count(FAKE_MRS));
     fill(p, MB, 1);
     for (int i = 0; i < 8; i++) CHECK_EQ(move(true, 0, p, MB), TARN_OK);
     CHECK(memcmp(p, segment_data(), MB) == 0);
