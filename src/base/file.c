@@ -5,11 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 int file_open_new(const char *path, mode_t mode) {
@@ -19,6 +22,18 @@ int file_open_new(const char *path, mode_t mode) {
         if (i == 0 && unlink(path) != 0 && errno != ENOENT) return -1;
     }
     return -1;
+}
+
+int file_read_at(int fd, void *to, uint64_t size, uint64_t offset) {
+    for (char *p = to; size > 0;) {
+        ssize_t n = pread(fd, p, min_u64(size, 1u << 30), (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : EIO;
+        p += n;
+        size -= (uint64_t)n;
+        offset += (uint64_t)n;
+    }
+    return 0;
 }
 
 void file_fill_standard(void) {
@@ -53,6 +68,15 @@ void file_unlink_number(const char *path, long number) {
 }
 
 /* --- locks --- */
+
+bool file_lock(int fd, unsigned patience_ms) {
+    uint64_t until = clock_mono_ms() + patience_ms;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK || clock_mono_ms() >= until) return false;
+        usleep(20000);
+    }
+    return true;
+}
 
 pid_t file_lock_holder(int fd) {
     struct stat st;

@@ -3,6 +3,7 @@
 #define TARN_BASE_FILE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
 #include "base/buf.h"
@@ -15,6 +16,9 @@ int file_open_new(const char *path, mode_t mode);
 /* Appends all that is left of it; at most about max bytes (EFBIG). false: errno. */
 bool file_read_all(FILE *f, size_t max, struct buf *text);
 
+/* Exactly size bytes at that offset. 0, or an errno; EIO: the file ends before. */
+int file_read_at(int fd, void *to, uint64_t size, uint64_t offset);
+
 /* Before anything is opened: standard input, output and error that were closed become /dev/null, so
  * that no file or socket gets their numbers and with them what is printed. */
 void file_fill_standard(void);
@@ -24,6 +28,9 @@ bool file_write_number(const char *path, long number);
 /* Unless another process has written its own by now. */
 void file_unlink_number(const char *path, long number);
 
+/* Takes the file's lock (flock), which a process that is about to end may still hold for a moment.
+ * false: errno; EWOULDBLOCK: another process has it. */
+bool file_lock(int fd, unsigned patience_ms);
 /* The process that holds a lock (flock) on the file; 0: none that can be seen from here. */
 pid_t file_lock_holder(int fd);
 /* " (pid 17)", or "". */

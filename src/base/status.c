@@ -1,5 +1,7 @@
 #include "base/errors.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +17,16 @@
 const char *tarn_status_text(tarn_status status) {
     switch (status) { ERROR_STATUSES(ROW_TEXT) }
     return "unknown status";
+}
+
+tarn_status status_fail(tarn_status status, const char **why_p, const char *fmt, ...) {
+    static __thread char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    *why_p = text;
+    return status;
 }
 
 const char *error_code(tarn_status status) {

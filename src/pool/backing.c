@@ -44,7 +44,7 @@ static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) 
     snprintf(self, sizeof(self), "/proc/self/fd/%d", b->fd);
     b->fd_read = open(self, O_RDONLY | O_CLOEXEC);
     if (b->fd_read < 0)
-        return pool_fail(TARN_EIO, why_p, "reopening the pool memory: %s", strerror(errno));
+        return status_fail(TARN_EIO, why_p, "reopening the pool memory: %s", strerror(errno));
     const int rights = PROT_READ | PROT_WRITE;
     void *map = mmap(NULL, b->map_size, rights, MAP_SHARED, b->fd, 0);
     if (map != MAP_FAILED && at != NULL) {
@@ -52,8 +52,8 @@ static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) 
         map = mmap(at, b->map_size, rights, MAP_SHARED | MAP_FIXED, b->fd, 0);
     }
     if (map == MAP_FAILED) {
-        return pool_fail(TARN_ENOMEM, why_p, "mapping %llu MiB: %s",
-                         (unsigned long long)(b->map_size >> 20), strerror(errno));
+        return status_fail(TARN_ENOMEM, why_p, "mapping %llu MiB: %s",
+                           (unsigned long long)(b->map_size >> 20), strerror(errno));
     }
     b->map = map;
     return TARN_OK;
@@ -63,12 +63,12 @@ static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) 
 
 static tarn_status size_and_seal(struct pool_backing *b, const char **why_p) {
     if (fchmod(b->fd, 0600) != 0)
-        return pool_fail(TARN_EIO, why_p, "fchmod of the pool memory: %s", strerror(errno));
+        return status_fail(TARN_EIO, why_p, "fchmod of the pool memory: %s", strerror(errno));
     if (ftruncate(b->fd, (off_t)b->map_size) != 0) {
-        return pool_fail(TARN_EIO, why_p, "sizing the pool memory: %s", strerror(errno));
+        return status_fail(TARN_EIO, why_p, "sizing the pool memory: %s", strerror(errno));
     }
     if (fcntl(b->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        return pool_fail(TARN_EIO, why_p, "sealing the pool memory: %s", strerror(errno));
+        return status_fail(TARN_EIO, why_p, "sealing the pool memory: %s", strerror(errno));
     }
     return TARN_OK;
 }
@@ -99,7 +99,7 @@ static tarn_status open_memfd(const struct pool_config *c, char *at, uint64_t ma
     if (c->huge && try_hugetlb(c, at, map_size, b)) return TARN_OK;
     b->map_size = at != NULL ? map_size : SEGMENT_HEADER_SIZE + c->size;
     b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (b->fd < 0) return pool_fail(TARN_EIO, why_p, "memfd_create: %s", strerror(errno));
+    if (b->fd < 0) return status_fail(TARN_EIO, why_p, "memfd_create: %s", strerror(errno));
     tarn_status s = size_and_seal(b, why_p);
     return s == TARN_OK ? map_it(b, at, why_p) : s;
 }
@@ -114,18 +114,18 @@ static tarn_status lock_file(const char *path, int flags, struct pool_backing *b
         b->lock_fd =
             open(path, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | flags, 0600);
         if (b->lock_fd < 0)
-            return pool_fail(TARN_EIO, why_p, "pool file %s: %s", path, strerror(errno));
+            return status_fail(TARN_EIO, why_p, "pool file %s: %s", path, strerror(errno));
         if (fstat(b->lock_fd, st) != 0 || !S_ISREG(st->st_mode)) {
-            return pool_fail(TARN_EINVAL, why_p, "pool file %s is not a regular file", path);
+            return status_fail(TARN_EINVAL, why_p, "pool file %s is not a regular file", path);
         }
         if (st->st_uid !=
             geteuid()) { /* put there before us, in a folder like /dev/shm: he has it open */
-            return pool_fail(TARN_EINVAL, why_p, "pool file %s belongs to another user (uid %u)",
-                             path, (unsigned)st->st_uid);
+            return status_fail(TARN_EINVAL, why_p, "pool file %s belongs to another user (uid %u)",
+                               path, (unsigned)st->st_uid);
         }
         if (flock(b->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-            return pool_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process%s", path,
-                             file_holder_text(b->lock_fd));
+            return status_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process%s",
+                               path, file_holder_text(b->lock_fd));
         }
         /* Whoever had it may have replaced it before we got the lock. */
         if (lstat(path, &now) == 0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev)
@@ -133,7 +133,7 @@ static tarn_status lock_file(const char *path, int flags, struct pool_backing *b
         close(b->lock_fd);
         b->lock_fd = -1;
     }
-    return pool_fail(TARN_EBUSY, why_p, "pool file %s is being replaced by others", path);
+    return status_fail(TARN_EBUSY, why_p, "pool file %s is being replaced by others", path);
 }
 
 static void set_map_size(const struct pool_config *c, struct pool_backing *b) {
@@ -178,21 +178,21 @@ static tarn_status grow(const struct pool_config *c, struct pool_backing *b, con
     if (fstatfs(b->fd, &fs) == 0 && fs.f_blocks > 0)
         room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
     if (need > room)
-        return pool_fail(TARN_EIO, why_p,
-                         "pool file %s holds a pool of %llu MiB, and there is no room to make it "
-                         "%llu MiB: %llu MiB are "
-                         "missing. It is left as it is",
-                         c->path, from, to, (unsigned long long)((need - room) >> 20) + 1);
+        return status_fail(TARN_EIO, why_p,
+                           "pool file %s holds a pool of %llu MiB, and there is no room to make it "
+                           "%llu MiB: %llu MiB are "
+                           "missing. It is left as it is",
+                           c->path, from, to, (unsigned long long)((need - room) >> 20) + 1);
     if (fallocate(b->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)b->map_size) != 0 && errno != EOPNOTSUPP) {
         int error = errno;
         (void)!ftruncate(b->fd, st->st_size); /* what is behind its end goes back */
-        return pool_fail(TARN_EIO, why_p,
-                         "pool file %s holds a pool of %llu MiB and cannot be made %llu MiB: %s. "
-                         "It is left as it is",
-                         c->path, from, to, strerror(error));
+        return status_fail(TARN_EIO, why_p,
+                           "pool file %s holds a pool of %llu MiB and cannot be made %llu MiB: %s. "
+                           "It is left as it is",
+                           c->path, from, to, strerror(error));
     }
     if ((uint64_t)st->st_size < b->map_size && ftruncate(b->fd, (off_t)b->map_size) != 0)
-        return pool_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
+        return status_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
     log_notice("Pool file %s grows from %llu to %llu MiB; what is in it stays", c->path, from, to);
     return TARN_OK;
 }
@@ -202,7 +202,7 @@ static tarn_status resize(const struct pool_config *c, struct pool_backing *b,
     if (c->size > b->header.size) return grow(c, b, st, why_p);
     if (c->size == b->header.size) return TARN_OK;
     if (!c->shrink)
-        return pool_fail(
+        return status_fail(
             TARN_EEXISTS, why_p,
             "pool file %s holds a pool of %llu bytes, which is more than the %llu bytes asked for",
             c->path, (unsigned long long)b->header.size, (unsigned long long)c->size);
@@ -227,7 +227,7 @@ static tarn_status replace_file(const char *path, struct pool_backing *b, struct
     b->lock_fd = -1;
     tarn_status s = TARN_OK;
     if (unlink(path) != 0 && errno != ENOENT)
-        s = pool_fail(TARN_EIO, why_p, "replacing pool file %s: %s", path, strerror(errno));
+        s = status_fail(TARN_EIO, why_p, "replacing pool file %s: %s", path, strerror(errno));
     if (s == TARN_OK) s = lock_file(path, O_EXCL, b, st, why_p);
     if (old >= 0) close(old);
     return s;
@@ -238,7 +238,7 @@ static tarn_status leave_mark(struct pool_backing *b, const char **why_p) {
     struct flock lock = {
         .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + b->instance, .l_len = 1};
     if (fcntl(b->fd, F_OFD_SETLK, &lock) == 0) return TARN_OK;
-    return pool_fail(TARN_EIO, why_p, "locking the pool file: %s", strerror(errno));
+    return status_fail(TARN_EIO, why_p, "locking the pool file: %s", strerror(errno));
 }
 
 bool pool_backing_strangers(const struct pool_backing *b) {
@@ -262,17 +262,18 @@ static tarn_status take_file(const struct pool_config *c, struct pool_backing *b
                              const char **why_p) {
     char missing[PATH_MAX];
     if (site_unmounted(c->path, missing, sizeof(missing)))
-        return pool_fail(
+        return status_fail(
             TARN_EINVAL, why_p,
             "pool file %s would lie below %s, which /etc/fstab names and where nothing is mounted: "
             "mount it first",
             c->path, missing);
     tarn_status s = lock_file(c->path, 0, b, st, why_p);
     if (s != TARN_OK || is_ours(b->lock_fd)) return s;
-    return pool_fail(TARN_EINVAL, why_p,
-                     "%s is a file of something else, which is not overwritten: name another one, "
-                     "or move it away",
-                     c->path);
+    return status_fail(
+        TARN_EINVAL, why_p,
+        "%s is a file of something else, which is not overwritten: name another one, "
+        "or move it away",
+        c->path);
 }
 
 static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
@@ -283,20 +284,22 @@ static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map
     if (s != TARN_OK) return s;
     set_map_size(c, b);
     if (at != NULL && b->map_size != map_size)
-        return pool_fail(TARN_EIO, why_p, "pool file %s has moved to another file system", c->path);
+        return status_fail(TARN_EIO, why_p, "pool file %s has moved to another file system",
+                           c->path);
     b->fresh = anew || !read_header(b->lock_fd, &st, &b->header);
     b->file_size = b->fresh ? 0 : (uint64_t)st.st_size;
     b->instance = b->fresh ? 1 : segment_header_instance(&b->header) + 1;
     if (b->fresh && st.st_size > 0) s = replace_file(c->path, b, &st, why_p);
     if (s != TARN_OK) return s;
     if (fchmod(b->lock_fd, 0600) != 0)
-        return pool_fail(TARN_EIO, why_p, "fchmod of %s: %s", c->path, strerror(errno));
+        return status_fail(TARN_EIO, why_p, "fchmod of %s: %s", c->path, strerror(errno));
     char self[64];
     snprintf(self, sizeof(self), "/proc/self/fd/%d", b->lock_fd);
     b->fd = open(self, O_RDWR | O_CLOEXEC);
-    if (b->fd < 0) return pool_fail(TARN_EIO, why_p, "pool file %s: %s", c->path, strerror(errno));
+    if (b->fd < 0)
+        return status_fail(TARN_EIO, why_p, "pool file %s: %s", c->path, strerror(errno));
     if (b->fresh && ftruncate(b->fd, (off_t)b->map_size) != 0) {
-        return pool_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
+        return status_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
     }
     if (!b->fresh) s = resize(c, b, &st, why_p);
     if (s == TARN_OK) s = pool_backing_refill(b, c->path, why_p);
@@ -343,6 +346,6 @@ tarn_status pool_backing_refill(struct pool_backing *b, const char *path, const 
     struct stat st;
     if (fstat(b->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= b->map_size) return TARN_OK;
     if (fallocate(b->fd, 0, 0, (off_t)b->map_size) == 0 || errno == EOPNOTSUPP) return TARN_OK;
-    return pool_fail(TARN_EIO, why_p, "no room for all %llu MiB of pool file %s: %s",
-                     (unsigned long long)(b->map_size >> 20), path, strerror(errno));
+    return status_fail(TARN_EIO, why_p, "no room for all %llu MiB of pool file %s: %s",
+                       (unsigned long long)(b->map_size >> 20), path, strerror(errno));
 }

@@ -17,42 +17,15 @@
 #include "pool/site.h"
 #include "pool/files_internal.h"
 
-#define COPY_MAX         (64ull << 20)
-#define SIZE_MIN         (1ull << 20)
-#define LOCK_PATIENCE_MS 2000u
+#define SIZE_MIN (1ull << 20)
 
 /* --- entries --- */
 
-uint64_t files_disk_bytes(uint64_t size, size_t n_crcs, size_t key_size) {
-    uint64_t bytes = size + n_crcs * sizeof(uint32_t) + key_size + sizeof(struct files_trailer);
+uint64_t files_entry_bytes(const struct files_entry *e) {
+    const struct tier_record *r = &e->record;
+    uint64_t bytes =
+        r->value + r->n_crcs * sizeof(uint32_t) + r->key_size + sizeof(struct files_trailer);
     return (bytes + FILES_BLOCK - 1) / FILES_BLOCK * FILES_BLOCK;
-}
-
-static uint64_t entry_bytes(const struct files_entry *e) {
-    return files_disk_bytes(e->size, e->n_crcs, e->key_size);
-}
-
-struct files_entry *files_entry_create(const struct tier_item *item, size_t n_crcs) {
-    size_t crcs = n_crcs * sizeof(uint32_t);
-    struct files_entry *e = xcalloc(1, sizeof(*e) + crcs + item->key.len);
-    e->offset = item->offset;
-    e->version = item->version;
-    e->size = item->size;
-    e->crc = item->crc;
-    e->n_crcs = (uint32_t)n_crcs;
-    e->key_size = (uint32_t)item->key.len;
-    memcpy((char *)e->data + crcs, item->key.data, item->key.len);
-    return e;
-}
-
-void files_entry_item(const struct files_entry *e, struct tier_item *item_p) {
-    *item_p = (struct tier_item){.key = span_of(e->data + e->n_crcs, e->key_size),
-                                 .version = e->version,
-                                 .size = e->size,
-                                 .crc = e->crc,
-                                 .crcs = e->n_crcs > 0 ? e->data : NULL,
-                                 .n_crcs = e->n_crcs,
-                                 .offset = e->offset};
 }
 
 /* --- by name --- */
@@ -67,7 +40,7 @@ static uint64_t name_hash(struct name name) {
 }
 
 static struct name entry_name(const struct files_entry *e) {
-    return (struct name){span_of(e->data + e->n_crcs, e->key_size), e->version};
+    return (struct name){tier_record_key(&e->record), e->record.version};
 }
 
 static bool name_eq(const struct htab_node *node, const void *key) {
@@ -81,20 +54,23 @@ static void supersede(struct files *f, struct name name) {
     struct htab_node *node = htab_find(&f->by_name, name_hash(name), name_eq, &name);
     if (node == NULL) return;
     struct files_entry *old = CONTAINER_OF(node, struct files_entry, by_name);
-    f->used -= entry_bytes(old);
+    f->tier.stats.used -= files_entry_bytes(old);
     files_entry_remove(f, old);
 }
 
 void files_entry_path(const struct files_entry *e, char *path) {
-    struct tier_item item;
-    files_entry_item(e, &item);
-    tier_file_path(item.key, item.version, path, FILES_NAME_MAX);
+    struct name name = entry_name(e);
+    tier_file_path(name.key, name.version, path, FILES_NAME_MAX);
+}
+
+static bool is_gone(const struct files_entry *e) {
+    return e->record.kind == TIER_DROPPED;
 }
 
 void files_squeeze(struct files *f) {
     size_t n = 0;
     for (size_t i = 0; i < f->n_entries; i++) {
-        if (f->entries[i]->gone)
+        if (is_gone(f->entries[i]))
             free(f->entries[i]);
         else
             f->entries[n++] = f->entries[i];
@@ -109,339 +85,201 @@ void files_entry_add(struct files *f, struct files_entry *e) {
     size_t at = f->n_entries++;
     if (f->names.n_threads > 0) { /* else a scan, which sorts them at its end */
         /* Files are nearly done in the order they were accepted in. */
-        for (; at > 0 && f->entries[at - 1]->offset > e->offset; at--)
+        for (; at > 0 && f->entries[at - 1]->record.offset > e->record.offset; at--)
             f->entries[at] = f->entries[at - 1];
     }
     f->entries[at] = e;
-    f->stats.entries++;
+    f->tier.stats.entries++;
     supersede(f, entry_name(e));
     htab_insert(&f->by_name, &e->by_name, name_hash(entry_name(e)));
 }
 
 void files_entry_remove(struct files *f, struct files_entry *e) {
-    TARN_ASSERT(!e->gone);
-    e->gone = true;
+    TARN_ASSERT(!is_gone(e));
+    e->record.kind = TIER_DROPPED;
     f->gone++;
-    f->stats.entries--;
-    if (e->going) f->going -= entry_bytes(e);
+    f->tier.stats.entries--;
+    if (e->ticket != 0) f->going -= files_entry_bytes(e);
     htab_remove(&f->by_name, &e->by_name);
 }
 
-struct files_entry *files_entry_at(const struct files *f, uint64_t offset) {
-    size_t low = 0, high = f->n_entries; /* the last that begins at or before offset */
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (f->entries[middle]->offset <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    struct files_entry *e = low > 0 ? f->entries[low - 1] : NULL;
-    if (e == NULL || e->gone) return NULL;
-    return offset == e->offset || offset - e->offset < e->size ? e : NULL;
+static int entry_compare(const void *offset, const void *entry) {
+    return tier_record_compare(*(const uint64_t *)offset,
+                               &(*(struct files_entry *const *)entry)->record);
+}
+
+struct tier_record *files_find(struct tier *t, uint64_t offset) {
+    const struct files *f = (const struct files *)t;
+    struct files_entry **at =
+        bsearch(&offset, f->entries, f->n_entries, sizeof(*at), entry_compare);
+    return at != NULL && !is_gone(*at) ? &(*at)->record : NULL;
+}
+
+static struct files_entry *entry_of(struct tier_record *r) {
+    return CONTAINER_OF(r, struct files_entry, record);
 }
 
 /* --- puts --- */
 
-static struct files_job *put_job(struct files *f, const struct tier_item *item, size_t n_crcs,
-                                 uint64_t queued, uint64_t bytes) {
-    struct files_job *job = xcalloc(1, sizeof(*job));
-    struct tier_item at = *item;
-    job->what = FILES_PUT;
-    job->queued = queued;
-    job->bytes = bytes;
-    at.offset = f->next_offset;
-    f->next_offset += max_u64((item->size + FILES_BLOCK - 1) / FILES_BLOCK, 1) * FILES_BLOCK;
-    job->entry = files_entry_create(&at, n_crcs);
-    snprintf(job->old_path, sizeof(job->old_path), "tmp/%llu", (unsigned long long)f->next_tmp++);
-    f->queued += queued;
-    f->used += bytes;
-    return job;
-}
-
-/* Nothing was written: it gives back what put_job took. */
-static void cancel_put(struct files *f, struct files_job *job) {
-    pthread_mutex_lock(&f->lock);
-    f->queued -= job->queued;
-    f->used -= job->bytes;
-    pthread_mutex_unlock(&f->lock);
-    free(job->copy);
-    free(job->entry);
-    free(job);
-}
-
-static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_crc,
-                             const struct iovec *iov, size_t n_iov,
-                             void (*done)(void *arg, tarn_status status, uint64_t offset),
-                             void *arg) {
+static tarn_status files_place(struct tier *t, struct tier_put *put) {
     struct files *f = (struct files *)t;
-    size_t n_crcs = tier_pieces(item->size);
-    bool stream = item->size > t->info.copy_max;
-    uint64_t queued = (stream ? t->info.copy_max : item->size) + FILES_PUT_OVERHEAD;
-    uint64_t bytes = files_disk_bytes(item->size, n_crcs, item->key.len);
-    tarn_status status = TARN_OK;
-    struct files_job *job = NULL;
-    pthread_mutex_lock(&f->lock);
-    if (f->read_only) {
-        status = TARN_EIO;
-    } else if ((f->queued > 0 && f->queued + queued > f->queue_bytes) ||
-               f->used + bytes > f->capacity) {
+    const struct tier_item *item = put->item;
+    uint32_t record = tier_record_size(item->key.len, put->n_crcs);
+    struct files_entry *e = xcalloc(1, offsetof(struct files_entry, record) + record);
+    tier_record_write(&e->record, item, f->next_offset);
+    uint64_t bytes = files_entry_bytes(e);
+    if (t->stats.used + bytes > f->capacity) {
         /* it may not fit though there is less than the high watermark */
-        if (f->used + bytes > f->capacity) f->wanted = max_u64(f->wanted, bytes);
-        files_evict_check(f);
-        status = TARN_EAGAIN;
-        files_evict_check(f);
+        f->wanted = max_u64(f->wanted, bytes);
+        tier_evict_check(t);
+        free(e);
+        return TARN_EAGAIN;
+    }
+    struct files_job *job = put->place = xcalloc(1, sizeof(*job));
+    *job = (struct files_job){.what = FILES_PUT, .put = put->end, .entry = e, .bytes = bytes};
+    f->next_offset += max_u64((item->size + FILES_BLOCK - 1) / FILES_BLOCK, 1) * FILES_BLOCK;
+    t->stats.used += bytes;
+    files_entry_path(e, job->path);
+    snprintf(job->old_path, sizeof(job->old_path), "tmp/%llu", (unsigned long long)f->next_tmp++);
+    if (put->stream) {
+        job->iov = xmemdup(put->iov, put->n_iov * sizeof(*put->iov));
+        job->n_iov = put->n_iov;
+        files_submit(f, job);
     } else {
-        job = put_job(f, item, n_crcs, queued, bytes);
+        put->to = job->copy = xmalloc(item->size);
     }
-    if (status != TARN_OK) f->stats.queue_full++;
-    pthread_mutex_unlock(&f->lock);
-    if (status != TARN_OK) return status;
-
-    struct tier_copy copy;
-    job->put_done = done;
-    job->arg = arg;
-    files_entry_path(job->entry, job->path);
-    tier_copy_start(&copy, iov, n_iov, stream || n_crcs == 0 ? NULL : job->entry->data);
-    if (!stream) job->copy = xmalloc(max_u64(item->size, 1));
-    if (stream) job->iov = xmemdup(iov, n_iov * sizeof(*iov));
-    job->n_iov = n_iov;
-    if (!stream || !check_crc) {
-        tier_copy_next(&copy, job->copy, item->size);
-        uint32_t crc = tier_copy_crc(&copy);
-        if (check_crc && crc != item->crc) {
-            cancel_put(f, job);
-            return TARN_ECORRUPT;
-        }
-        job->entry->crc = item->crc = crc;
-    }
-    pthread_mutex_lock(&f->lock);
-    files_submit(f, job);
-    files_evict_check(f);
-    pthread_mutex_unlock(&f->lock);
+    tier_evict_check(t);
     return TARN_OK;
+}
+
+static void files_placed(struct tier *t, struct tier_put *put, tarn_status status,
+                         const uint32_t *crcs) {
+    struct files_job *job = put->place;
+    struct tier_record *r = &job->entry->record;
+    if (status != TARN_OK) {
+        t->stats.used -= job->bytes;
+        free(job->copy);
+        free(job->entry);
+        free(job);
+        return;
+    }
+    r->crc = put->item->crc;
+    if (crcs != NULL) memcpy(tier_record_crcs(r), crcs, put->n_crcs * sizeof(*crcs));
+    files_submit((struct files *)t, job);
 }
 
 /* --- removing, renaming --- */
 
-static void submit_remove(struct files *f, const struct files_entry *e) {
+static void remove_entry(struct files *f, struct files_entry *e) {
     struct files_job *job = xcalloc(1, sizeof(*job));
     job->what = FILES_REMOVE;
-    job->bytes = entry_bytes(e);
+    job->bytes = files_entry_bytes(e);
     files_entry_path(e, job->path);
     files_submit(f, job);
+    files_entry_remove(f, e);
 }
 
-static void files_drop(struct tier *t, uint64_t offset, uint64_t version) {
-    struct files *f = (struct files *)t;
-    pthread_mutex_lock(&f->lock);
-    struct files_entry *e = files_entry_at(f, offset);
-    if (e != NULL && e->offset == offset && e->version == version) {
-        submit_remove(f, e);
-        files_entry_remove(f, e);
-        f->stats.dropped++;
-    }
-    pthread_mutex_unlock(&f->lock);
+static void files_drop(struct tier *t, struct tier_record *r) {
+    remove_entry((struct files *)t, entry_of(r));
 }
 
-static tarn_status files_rename(struct tier *t, uint64_t offset, uint64_t version) {
+static void files_rename(struct tier *t, struct tier_record *r, uint64_t version) {
     struct files *f = (struct files *)t;
-    pthread_mutex_lock(&f->lock);
-    struct files_entry *e = files_entry_at(f, offset);
-    bool found = e != NULL && e->offset == offset;
-    if (found && e->version != version) {
-        struct files_job *job = xcalloc(1, sizeof(*job));
-        job->what = FILES_RENAME;
-        files_entry_path(e, job->old_path);
-        supersede(f, (struct name){entry_name(e).key, version});
-        htab_remove(&f->by_name, &e->by_name);
-        e->version = version;
-        htab_insert(&f->by_name, &e->by_name, name_hash(entry_name(e)));
-        files_entry_path(e, job->path);
-        f->renames++;
-        files_submit(f, job);
-    }
-    pthread_mutex_unlock(&f->lock);
-    return found ? TARN_OK : TARN_ENOTFOUND;
+    struct files_entry *e = entry_of(r);
+    struct files_job *job = xcalloc(1, sizeof(*job));
+    job->what = FILES_RENAME;
+    files_entry_path(e, job->old_path);
+    supersede(f, (struct name){tier_record_key(r), version});
+    htab_remove(&f->by_name, &e->by_name);
+    r->version = version;
+    htab_insert(&f->by_name, &e->by_name, name_hash(entry_name(e)));
+    files_entry_path(e, job->path);
+    f->renames++;
+    files_submit(f, job);
 }
 
 /* --- reads --- */
 
-static tarn_status files_read(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
-                              void (*done)(void *arg, tarn_status status), void *arg) {
-    struct files *f = (struct files *)t;
-    tarn_status status = TARN_OK;
-    pthread_mutex_lock(&f->lock);
-    struct files_entry *e = files_entry_at(f, offset);
-    if (e == NULL || length > e->size - (offset - e->offset)) {
-        status = TARN_ENOTFOUND;
-    } else if (f->n_reading > 0 && f->reading + length > f->read_bytes) {
-        status = TARN_EAGAIN;
-    } else {
-        struct files_job *job = xcalloc(1, sizeof(*job));
-        job->what = FILES_READ;
-        job->offset = e->offset;
-        job->at = offset - e->offset;
-        job->length = length;
-        job->buffer = buffer;
-        job->read_done = done;
-        job->arg = arg;
-        files_entry_path(e, job->path);
-        f->reading += length;
-        f->n_reading++;
-        files_submit(f, job);
-    }
-    pthread_mutex_unlock(&f->lock);
-    return status;
+static tarn_status files_read(struct tier *t, struct tier_record *r, uint64_t offset, void *buffer,
+                              const struct tier_read_end *end) {
+    struct files_job *job = xcalloc(1, sizeof(*job));
+    *job = (struct files_job){.what = FILES_READ,
+                              .offset = r->offset,
+                              .at = offset - r->offset,
+                              .buffer = buffer,
+                              .read = *end};
+    files_entry_path(entry_of(r), job->path);
+    files_submit((struct files *)t, job);
+    return TARN_OK;
 }
 
 /* --- eviction --- */
 
-/* Is there too much? Between the watermarks it depends on where we come from. */
-static bool too_full(struct files *f) {
-    uint64_t staying = f->used - f->going;
+/* Between the watermarks it depends on where we come from. */
+static bool files_too_full(struct tier *t) {
+    struct files *f = (struct files *)t;
+    uint64_t staying = t->stats.used - f->going;
     bool fits = staying + f->wanted <= f->capacity;
-    if (staying > (uint64_t)((double)f->capacity * f->high) || !fits) f->evicting = true;
-    if (staying <= (uint64_t)((double)f->capacity * f->low) && fits) {
+    if (staying > (uint64_t)((double)f->capacity * TIER_HIGH) || !fits) f->evicting = true;
+    if (staying <= (uint64_t)((double)f->capacity * TIER_LOW) && fits) {
         f->evicting = false;
         f->wanted = 0;
-        f->capacity = f->size; /* it may fit again */
+        f->capacity = t->stats.size; /* it may fit again */
     }
     return f->evicting;
 }
 
-void files_evict_check(struct files *f) {
-    if (f->event_set || !too_full(f)) return;
-    f->event_set = true;
-    tier_event_set(&f->tier);
-}
-
-static uint64_t files_poll_evict(struct tier *t,
-                                 void (*fn)(void *arg, const struct tier_item *item), void *arg) {
+/* The ticket is the offset of the last one that goes by it. */
+static uint64_t files_choose(struct tier *t, struct buf *records) {
     struct files *f = (struct files *)t;
-    struct files_ticket *ticket = xcalloc(1, sizeof(*ticket));
-    struct files_entry *victims[FILES_TICKET_MAX];
-    pthread_mutex_lock(&f->lock);
-    for (size_t i = 0; i < f->n_entries && ticket->n < FILES_TICKET_MAX && too_full(f); i++) {
+    struct files_entry *chosen[FILES_TICKET_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < f->n_entries && n < FILES_TICKET_MAX && files_too_full(t); i++) {
         struct files_entry *e = f->entries[i];
-        if (e->gone || e->going) continue;
-        e->going = true;
-        f->going += entry_bytes(e);
-        /* A copy: it may be dropped while the owner looks at it. */
-        victims[ticket->n] = xmemdup(e, sizeof(*e) + e->n_crcs * sizeof(uint32_t) + e->key_size);
-        ticket->offsets[ticket->n++] = e->offset;
+        if (is_gone(e) || e->ticket != 0) continue;
+        f->going += files_entry_bytes(e);
+        buf_append(records, &e->record, e->record.size);
+        chosen[n++] = e;
     }
-    if (ticket->n == 0) {
-        if (f->event_set) tier_event_clear(t);
-        f->event_set = false;
-        pthread_mutex_unlock(&f->lock);
-        free(ticket);
-        return 0;
-    }
-    uint64_t number = ticket->number = f->next_ticket++;
-    size_t n = ticket->n;
-    f->stats.evicted += n;
-    STAILQ_INSERT_TAIL(&f->tickets, ticket, next);
-    pthread_mutex_unlock(&f->lock);
-    for (size_t i = 0; i < n; i++) {
-        struct tier_item item;
-        files_entry_item(victims[i], &item);
-        fn(arg, &item);
-        free(victims[i]);
-    }
-    return number;
+    t->stats.evicted += n;
+    uint64_t ticket = n > 0 ? chosen[n - 1]->record.offset : 0;
+    while (n > 0) chosen[--n]->ticket = ticket;
+    return ticket;
 }
 
-static void files_evicted(struct tier *t, uint64_t number) {
+static void files_evicted(struct tier *t, uint64_t ticket) {
     struct files *f = (struct files *)t;
-    struct files_ticket *ticket;
-    pthread_mutex_lock(&f->lock);
-    STAILQ_FOREACH(ticket, &f->tickets, next) {
-        if (ticket->number == number) break;
+    for (size_t i = 0; i < f->n_entries && f->entries[i]->record.offset <= ticket; i++) {
+        struct files_entry *e = f->entries[i];
+        if (e->ticket == ticket && !is_gone(e)) remove_entry(f, e);
     }
-    TARN_ASSERT(ticket != NULL);
-    STAILQ_REMOVE(&f->tickets, ticket, files_ticket, next);
-    for (size_t i = 0; i < ticket->n; i++) {
-        struct files_entry *e = files_entry_at(f, ticket->offsets[i]);
-        if (e == NULL) continue; /* it was dropped meanwhile */
-        submit_remove(f, e);
-        files_entry_remove(f, e);
-    }
-    pthread_mutex_unlock(&f->lock);
-    free(ticket);
 }
 
 /* --- what is known --- */
 
-static void files_each(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
-                       void *arg) {
-    struct files *f = (struct files *)t;
-    uint64_t next = 0;
-    for (;;) {
-        /* A few at a time, in copies: puts go on between them. */
-        struct files_entry *some[256];
-        size_t n = 0;
-        pthread_mutex_lock(&f->lock);
-        for (size_t i = 0; i < f->n_entries && n < ARRAY_LEN(some); i++) {
-            const struct files_entry *e = f->entries[i];
-            if (e->offset < next || e->gone || e->going) continue;
-            some[n++] = xmemdup(e, sizeof(*e) + e->n_crcs * sizeof(uint32_t) + e->key_size);
-        }
-        pthread_mutex_unlock(&f->lock);
-        if (n == 0) return;
-        next = some[n - 1]->offset + 1;
-        for (size_t i = 0; i < n; i++) {
-            struct tier_item item;
-            files_entry_item(some[i], &item);
-            fn(arg, &item);
-            free(some[i]);
-        }
-    }
-}
-
-static void files_get_stats(struct tier *t, struct tier_stats *stats_p) {
-    struct files *f = (struct files *)t;
-    pthread_mutex_lock(&f->lock);
-    struct tier_stats stats = f->stats;
-    stats.size = f->size;
-    stats.used = f->used;
-    stats.queued_bytes = f->queued;
-    stats.read_only = f->read_only;
-    stats.memory = f->cap_entries * sizeof(*f->entries);
+static uint64_t files_each(struct tier *t, uint64_t from, struct buf *records) {
+    const struct files *f = (const struct files *)t;
+    unsigned n = 0;
     for (size_t i = 0; i < f->n_entries; i++) {
-        stats.memory += sizeof(struct files_entry) + f->entries[i]->n_crcs * sizeof(uint32_t) +
-                        f->entries[i]->key_size;
+        const struct files_entry *e = f->entries[i];
+        if (e->record.offset <= from || is_gone(e) || e->ticket != 0) continue;
+        buf_append(records, &e->record, e->record.size);
+        if (++n == 256) return e->record.offset;
     }
-    pthread_mutex_unlock(&f->lock);
-    *stats_p = stats;
+    return 0;
 }
 
 /* --- opening and closing --- */
 
-static void release(struct files *f) {
-    struct files_ticket *ticket;
+static void files_close(struct tier *t) {
+    struct files *f = (struct files *)t;
     crew_stop(&f->workers); /* what they still write needs its name */
     crew_stop(&f->names);
-    while ((ticket = STAILQ_FIRST(&f->tickets)) != NULL) {
-        STAILQ_REMOVE_HEAD(&f->tickets, next);
-        free(ticket);
-    }
     for (size_t i = 0; i < f->n_entries; i++) free(f->entries[i]);
     free(f->entries);
     htab_free(&f->by_name);
     if (f->mark_fd >= 0) close(f->mark_fd);
     if (f->root_fd >= 0) close(f->root_fd);
-    if (f->tier.event_fd >= 0) close(f->tier.event_fd);
-    pthread_mutex_destroy(&f->callbacks);
-    pthread_mutex_destroy(&f->lock);
-    free(f->root);
-    f->tier.magic = 0;
-    free(f);
-}
-
-static void files_close(struct tier *t) {
-    struct files *f = (struct files *)t;
-    release(f); /* the threads end when there is nothing left to do */
 }
 
 static tarn_status open_root(struct files *f, const struct tier_config *config,
@@ -451,29 +289,30 @@ static tarn_status open_root(struct files *f, const struct tier_config *config,
     sodium_bin2hex(hex, sizeof(hex), config->cluster, 16);
     buf_printf(&root, "%s/%s", config->path, hex);
     buf_append_char(&root, '\0');
-    f->root = root.data;
-    f->tier.info.directory = f->root;
+    f->tier.path = root.data;
+    f->tier.info.directory = f->tier.path;
     if (config->create && mkdir(config->path, f->folder_mode) != 0 && errno != EEXIST) {
-        return tier_fail(TARN_EIO, why_p, "%s: %s", config->path, strerror(errno));
+        return status_fail(TARN_EIO, why_p, "%s: %s", config->path, strerror(errno));
     }
-    if (mkdir(f->root, f->folder_mode) != 0 && errno != EEXIST) {
-        return tier_fail(TARN_EIO, why_p, "%s: %s", f->root, strerror(errno));
+    if (mkdir(f->tier.path, f->folder_mode) != 0 && errno != EEXIST) {
+        return status_fail(TARN_EIO, why_p, "%s: %s", f->tier.path, strerror(errno));
     }
-    f->root_fd = open(f->root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (f->root_fd < 0) return tier_fail(TARN_EIO, why_p, "%s: %s", f->root, strerror(errno));
+    f->root_fd = open(f->tier.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (f->root_fd < 0)
+        return status_fail(TARN_EIO, why_p, "%s: %s", f->tier.path, strerror(errno));
     if (mkdirat(f->root_fd, "tmp", f->folder_mode) != 0 && errno != EEXIST) {
-        return tier_fail(TARN_EIO, why_p, "%s/tmp: %s", f->root, strerror(errno));
+        return status_fail(TARN_EIO, why_p, "%s/tmp: %s", f->tier.path, strerror(errno));
     }
     return TARN_OK;
 }
 
-static tarn_status write_mark(struct files *f, const char **why_p) {
+static int write_mark(struct tier *t) {
     struct files_mark mark = {.version = FILES_TIER_VERSION};
     memcpy(mark.magic, FILES_TIER_MAGIC, sizeof(mark.magic));
-    memcpy(mark.content, f->tier.info.content, sizeof(mark.content));
+    memcpy(mark.content, t->info.content, sizeof(mark.content));
     mark.crc = crc32c(0, &mark, offsetof(struct files_mark, crc));
-    if (pwrite(f->mark_fd, &mark, sizeof(mark), 0) == sizeof(mark)) return TARN_OK;
-    return tier_fail(TARN_EIO, why_p, "writing %s/tarn.tier: %s", f->root, strerror(errno));
+    ssize_t n = pwrite(((struct files *)t)->mark_fd, &mark, sizeof(mark), 0);
+    return n == sizeof(mark) ? 0 : n < 0 ? errno : ENOSPC;
 }
 
 /* Locks the directory and reads its content id. */
@@ -482,113 +321,71 @@ static tarn_status open_mark(struct files *f, const char **why_p) {
     f->mark_fd =
         openat(f->root_fd, "tarn.tier", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, f->file_mode);
     if (f->mark_fd < 0)
-        return tier_fail(TARN_EIO, why_p, "%s/tarn.tier: %s", f->root, strerror(errno));
-    uint64_t until = clock_mono_ms() + LOCK_PATIENCE_MS;
-    while (flock(f->mark_fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK || clock_mono_ms() >= until) {
-            return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process%s", f->root,
-                             file_holder_text(f->mark_fd));
-        }
-        usleep(20000);
-    }
+        return status_fail(TARN_EIO, why_p, "%s/tarn.tier: %s", f->tier.path, strerror(errno));
+    if (!file_lock(f->mark_fd, TIER_PATIENCE_MS))
+        return status_fail(TARN_EBUSY, why_p, "%s is in use by another process%s", f->tier.path,
+                           file_holder_text(f->mark_fd));
     ssize_t n = pread(f->mark_fd, &mark, sizeof(mark), 0);
     bool whole = n == sizeof(mark) &&
                  memcmp(mark.magic, FILES_TIER_MAGIC, sizeof(mark.magic)) == 0 &&
                  mark.crc == crc32c(0, &mark, offsetof(struct files_mark, crc));
     if (whole && (mark.version != FILES_TIER_VERSION || (mark.features & 0xffff) != 0)) {
-        return tier_fail(TARN_EINVAL, why_p, "%s was written by another version of tarn", f->root);
+        return status_fail(TARN_EINVAL, why_p, "%s was written by another version of tarn",
+                           f->tier.path);
     }
     f->tier.info.recovered = whole;
     if (whole) {
         memcpy(f->tier.info.content, mark.content, sizeof(mark.content));
         return TARN_OK;
     }
-    tier_content_new(f->tier.info.content);
-    return write_mark(f, why_p);
+    tier_content_new(&f->tier);
+    int error = write_mark(&f->tier);
+    if (error == 0) return TARN_OK;
+    return status_fail(TARN_EIO, why_p, "writing %s/tarn.tier: %s", f->tier.path, strerror(error));
 }
 
-static tarn_status find_files(struct files *f, const char **why_p) {
-    tarn_status status = files_scan(f, why_p);
-    if (status != TARN_OK || f->stats.damaged == 0) return status;
-    tier_content_new(f->tier.info.content); /* who remembers what was here must ask again */
-    return write_mark(f, why_p);
-}
-
-static tarn_status start(struct files *f, const char **why_p) {
-    int error = crew_start(&f->names, "tarn-files", 1, NULL, NULL);
-    if (error == 0) error = crew_start(&f->workers, "tarn-files", FILES_WORKERS, NULL, NULL);
-    if (error != 0) return tier_fail(TARN_EIO, why_p, "starting threads: %s", strerror(error));
-    return TARN_OK;
-}
-
-static tarn_status files_renew(struct tier *t, const uint8_t content[TIER_CONTENT_SIZE]) {
-    struct files *f = CONTAINER_OF(t, struct files, tier);
-    const char *why;
-    memcpy(f->tier.info.content, content, TIER_CONTENT_SIZE);
-    return write_mark(f, &why);
-}
-
-static const struct tier_ops files_ops = {
-    .close = files_close,
-    .renew = files_renew,
-    .each = files_each,
-    .rename = files_rename,
-    .put = files_put,
-    .drop = files_drop,
-    .read = files_read,
-    .poll_evict = files_poll_evict,
-    .evicted = files_evicted,
-    .get_stats = files_get_stats,
-};
-
-static struct files *create(const struct tier_config *config) {
-    struct files *f = xcalloc(1, sizeof(*f));
-    f->tier = (struct tier){.magic = TIER_MAGIC, .ops = &files_ops, .event_fd = -1};
+static tarn_status files_open(struct tier *t, const struct tier_config *config,
+                              const char **why_p) {
+    struct files *f = (struct files *)t;
     f->root_fd = f->mark_fd = -1;
-    f->size = f->capacity = config->size;
-    f->queue_bytes = config->queue_bytes;
-    f->read_bytes = config->read_bytes;
     f->file_mode = config->mode != 0 ? config->mode & 0666 : 0600;
     f->folder_mode = f->file_mode | 0700 | (f->file_mode & 0444) >> 2; /* who may read may enter */
-    f->high = config->high_watermark;
-    f->low = config->low_watermark;
     f->next_offset = FILES_BLOCK;
-    f->next_ticket = 1;
-    f->tier.info.kind = "file";
-    f->tier.info.size = config->size;
-    f->tier.info.copy_max = min_u64(config->queue_bytes / 4, COPY_MAX);
-    f->tier.info.value_max = config->size / 2;
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_mutex_init(&f->callbacks, NULL);
-    htab_init(&f->by_name);
-    STAILQ_INIT(&f->tickets);
-    return f;
+    f->capacity = t->stats.size = t->info.size = config->size;
+    t->info.value_max = config->size / 2;
+    if (config->cluster == NULL)
+        return status_fail(TARN_EINVAL, why_p, "a file tier needs the cluster's id");
+    if (config->size < SIZE_MIN)
+        return status_fail(TARN_EINVAL, why_p, "a file tier has at least 1 MiB");
+    tarn_status s = open_root(f, config, why_p);
+    return s == TARN_OK ? open_mark(f, why_p) : s;
 }
 
-tarn_status files_open(const struct tier_config *config, struct tier **tier_p, const char **why_p) {
-    if (config->cluster == NULL)
-        return tier_fail(TARN_EINVAL, why_p, "a file tier needs the cluster's id");
-    if (config->size < SIZE_MIN)
-        return tier_fail(TARN_EINVAL, why_p, "a file tier has at least 1 MiB");
-    struct files *f = create(config);
-    tarn_status status = open_root(f, config, why_p);
-    if (status == TARN_OK) status = open_mark(f, why_p);
-    if (status == TARN_OK) status = find_files(f, why_p);
-    if (status == TARN_OK) {
-        f->tier.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (f->tier.event_fd < 0)
-            status = tier_fail(TARN_EIO, why_p, "eventfd: %s", strerror(errno));
-    }
-    if (status == TARN_OK) status = start(f, why_p);
-    if (status != TARN_OK) {
-        release(f);
-        return status;
-    }
-    pthread_mutex_lock(&f->lock);
-    files_evict_check(f);
-    pthread_mutex_unlock(&f->lock);
-    log_notice("File tier %s: %llu MiB, %llu in use", f->root, (unsigned long long)(f->size >> 20),
-               (unsigned long long)(f->used >> 20));
-    *tier_p = &f->tier;
+static tarn_status files_start(struct tier *t, const char **why_p) {
+    struct files *f = (struct files *)t;
+    int error = crew_start(&f->names, "tarn-files", 1, NULL, NULL);
+    if (error == 0) error = crew_start(&f->workers, "tarn-files", FILES_WORKERS, NULL, NULL);
+    if (error != 0) return status_fail(TARN_EIO, why_p, "starting threads: %s", strerror(error));
     return TARN_OK;
 }
+
+const struct tier_ops files_ops = {
+    .kind = "file",
+    .name = "File tier",
+    .size = sizeof(struct files),
+    .open = files_open,
+    .recover = files_scan,
+    .start = files_start,
+    .close = files_close,
+    .rename_content = write_mark,
+    .find = files_find,
+    .drop = files_drop,
+    .rename = files_rename,
+    .place = files_place,
+    .placed = files_placed,
+    .read = files_read,
+    .each = files_each,
+    .too_full = files_too_full,
+    .choose = files_choose,
+    .evicted = files_evicted,
+};

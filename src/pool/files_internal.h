@@ -27,13 +27,11 @@
 #include "base/htab.h"
 #include "pool/tier_internal.h"
 
-#define FILES_BLOCK        4096u
-#define FILES_WORKERS      4u
-#define FILES_CHUNK_BYTES  (4u << 20)
-#define FILES_NAME_MAX     128u /* "ab/cd/" + 64 + "." + 16, "tmp/<n>" */
-#define FILES_TICKET_MAX   1024u
-#define FILES_FAILURES_MAX 3u
-#define FILES_PUT_OVERHEAD 512u
+#define FILES_BLOCK       4096u
+#define FILES_WORKERS     4u
+#define FILES_CHUNK_BYTES (4u << 20)
+#define FILES_NAME_MAX    128u /* "ab/cd/" + 64 + "." + 16, "tmp/<n>" */
+#define FILES_TICKET_MAX  1024u
 
 #define FILES_TIER_MAGIC   "TARNFIL1"
 #define FILES_TIER_VERSION 1u
@@ -68,12 +66,9 @@ static_assert(sizeof(struct files_trailer) == 56, "trailer layout");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the structs above are what is on disk");
 
 struct files_entry {
-    struct htab_node by_name; /* key and version: what a path follows from */
-    uint64_t offset, version, size;
-    uint32_t crc, n_crcs;
-    uint32_t key_size;
-    bool going, gone; /* handed out by poll_evict; only its place is still there */
-    uint32_t data[];  /* checksums, then the key */
+    struct htab_node by_name;  /* key and version: what a path follows from */
+    uint64_t ticket;           /* handed out by poll_evict with this one; 0: not */
+    struct tier_record record; /* TIER_DROPPED: only its place is still there. The last member */
 };
 
 enum files_what { FILES_PUT, FILES_PLACE, FILES_READ, FILES_REMOVE, FILES_RENAME };
@@ -82,71 +77,48 @@ struct files_job {
     struct files *files;
     enum files_what what;
     struct files_entry *entry; /* put: not in the books yet */
-    uint64_t started_us;
-    char *copy; /* put: the value; NULL: it is read from where it is */
+    char *copy;                /* put: the value; NULL: it is read from where it is */
     struct iovec *iov;
     size_t n_iov;
-    uint64_t queued, bytes; /* put: in the queue, on disk. remove: on disk */
+    uint64_t bytes; /* put, remove: on disk */
     char path[FILES_NAME_MAX], old_path[FILES_NAME_MAX];
-    uint64_t offset, at, length; /* read: whose bytes, and which from the start of the file */
+    uint64_t offset, at; /* read: whose bytes, and from where in the file */
     void *buffer;
-    void (*put_done)(void *arg, tarn_status status, uint64_t offset);
-    void (*read_done)(void *arg, tarn_status status);
-    void *arg;
-};
-
-struct files_ticket {
-    STAILQ_ENTRY(files_ticket) next;
-    uint64_t number;
-    size_t n;
-    uint64_t offsets[FILES_TICKET_MAX];
+    struct tier_put_end put;
+    struct tier_read_end read;
 };
 
 struct files {
-    struct tier tier; /* first */
-    char *root;       /* up to the cluster id */
+    struct tier tier; /* first. Its path: up to the cluster id */
     int root_fd, mark_fd;
     mode_t file_mode, folder_mode;
-    uint64_t size, queue_bytes, read_bytes;
-    double high, low;
-    uint64_t wanted;            /* bytes of a put that was refused for want of room */
-    unsigned renames;           /* that are on their way */
     struct crew workers, names; /* write and read; rename and remove, one after the other */
-    pthread_mutex_t callbacks;  /* held while one runs; taken before lock or alone */
 
-    pthread_mutex_t lock; /* of all below */
-    bool read_only, event_set, evicting;
+    /* Under tier.lock, as all below: */
+    bool evicting;
+    uint64_t wanted;              /* bytes of a put that was refused for want of room */
+    unsigned renames;             /* that are on their way */
     struct files_entry **entries; /* by offset */
     size_t n_entries, cap_entries, gone;
     struct htab by_name;
-    uint64_t next_offset, next_tmp, next_ticket;
-    STAILQ_HEAD(, files_ticket) tickets;
-    uint64_t queued, reading, n_reading;
-    uint64_t used;  /* on disk, or on its way there */
-    uint64_t going; /* of these, handed out by poll_evict */
-    /* size, or what fitted when the file system was full; until eviction is through */
+    uint64_t next_offset, next_tmp;
+    uint64_t going; /* of tier.stats.used: handed out by poll_evict */
+    /* tier.stats.size, or what fitted when the file system was full; until eviction is through */
     uint64_t capacity;
-    unsigned failures;
-    uint64_t log_failure_ms;
-    struct tier_stats stats;
 };
 
-/* What a file takes on disk. */
-uint64_t files_disk_bytes(uint64_t size, size_t n_crcs, size_t key_size);
-struct files_entry *files_entry_create(const struct tier_item *item, size_t n_crcs);
-void files_entry_item(const struct files_entry *e, struct tier_item *item_p);
+/* What its file takes on disk. */
+uint64_t files_entry_bytes(const struct files_entry *e);
 /* The lock is held, as for the next. An entry with the same key and version is no more: its file
  * was replaced. */
 void files_entry_add(struct files *f, struct files_entry *e);
 /* It is not in the books any more; its file and the bytes it takes are left alone. */
 void files_entry_remove(struct files *f, struct files_entry *e);
-/* The entry that holds this byte; NULL: none does. */
-struct files_entry *files_entry_at(const struct files *f, uint64_t offset);
+struct tier_record *files_find(struct tier *t, uint64_t offset);
 /* What its file is called. */
 void files_entry_path(const struct files_entry *e, char *path);
 /* Frees the places of entries that are gone. */
 void files_squeeze(struct files *f);
-void files_evict_check(struct files *f);
 
 /* --- files_work.c --- */
 
@@ -156,6 +128,6 @@ void files_submit(struct files *f, struct files_job *job);
 /* --- files_scan.c --- */
 
 /* Removes what is half-written and what is damaged, and fills the books. */
-tarn_status files_scan(struct files *f, const char **why_p);
+tarn_status files_scan(struct tier *t, const char **why_p);
 
 #endif

@@ -8,11 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/crc32c.h"
-#include "base/log.h"
+#include "base/file.h"
 #include "pool/files_internal.h"
-#include "pool/ssd_io.h"
 
 /* A read waits so long for a name that is on its way. */
 #define RENAME_TRIES    1000u
@@ -33,14 +31,6 @@ static void job_free(struct files_job *job) {
     free(job);
 }
 
-static void count_failure(struct files *f, const char *what, int error) {
-    uint64_t now = clock_mono_ms();
-    if (now - f->log_failure_ms >= (f->read_only ? 60000 : 1000) || f->log_failure_ms == 0) {
-        f->log_failure_ms = now;
-        log_warning("File tier %s: %s: %s", f->root, what, strerror(error));
-    }
-}
-
 /* --- writing --- */
 
 /* 0, or an errno. */
@@ -59,31 +49,32 @@ static int write_all(int fd, const void *from, uint64_t size) {
 /* A value that was too large to be copied when it was accepted. TARN_ECORRUPT: it has changed
  * since. */
 static tarn_status write_stream(int fd, struct files_job *job, int *error_p) {
-    struct files_entry *e = job->entry;
+    const struct tier_record *r = &job->entry->record;
     char *chunk = xmalloc(FILES_CHUNK_BYTES);
     struct tier_copy copy;
-    tier_copy_start(&copy, job->iov, job->n_iov, e->n_crcs > 0 ? e->data : NULL);
-    while (copy.done < e->size && *error_p == 0) {
-        uint64_t n = min_u64(FILES_CHUNK_BYTES, e->size - copy.done);
+    tier_copy_start(&copy, job->iov, job->n_iov, r->n_crcs > 0 ? tier_record_crcs(r) : NULL);
+    while (copy.done < r->value && *error_p == 0) {
+        uint64_t n = min_u64(FILES_CHUNK_BYTES, r->value - copy.done);
         tier_copy_next(&copy, chunk, n);
         *error_p = write_all(fd, chunk, n);
     }
     free(chunk);
     if (*error_p != 0) return TARN_EIO;
-    return tier_copy_crc(&copy) == e->crc ? TARN_OK : TARN_ECORRUPT;
+    return tier_copy_crc(&copy) == r->crc ? TARN_OK : TARN_ECORRUPT;
 }
 
-static int write_trailer(int fd, const struct files_entry *e) {
-    size_t rest = e->n_crcs * sizeof(uint32_t) + e->key_size;
-    struct files_trailer t = {.size = e->size,
-                              .offset = e->offset,
-                              .version = e->version,
-                              .crc = e->crc,
-                              .n_crcs = e->n_crcs,
-                              .key_size = e->key_size};
+static int write_trailer(int fd, const struct tier_record *r) {
+    const uint32_t *data = tier_record_crcs(r);
+    size_t rest = r->n_crcs * sizeof(uint32_t) + r->key_size;
+    struct files_trailer t = {.size = r->value,
+                              .offset = r->offset,
+                              .version = r->version,
+                              .crc = r->crc,
+                              .n_crcs = r->n_crcs,
+                              .key_size = r->key_size};
     memcpy(t.magic, FILES_TRAILER_MAGIC, sizeof(t.magic));
-    t.checksum = crc32c(crc32c(0, e->data, rest), &t, offsetof(struct files_trailer, checksum));
-    int error = write_all(fd, e->data, rest);
+    t.checksum = crc32c(crc32c(0, data, rest), &t, offsetof(struct files_trailer, checksum));
+    int error = write_all(fd, data, rest);
     return error != 0 ? error : write_all(fd, &t, sizeof(t));
 }
 
@@ -105,63 +96,42 @@ static tarn_status write_file(struct files *f, struct files_job *job, int *error
                     f->file_mode);
     if (fd < 0) {
         *error_p = errno;
-        return ssd_io_status(*error_p);
+        return tier_error_status(*error_p);
     }
     if (job->copy != NULL)
-        *error_p = write_all(fd, job->copy, job->entry->size);
+        *error_p = write_all(fd, job->copy, job->entry->record.value);
     else
         status = write_stream(fd, job, error_p);
-    if (*error_p == 0 && status == TARN_OK) *error_p = write_trailer(fd, job->entry);
+    if (*error_p == 0 && status == TARN_OK) *error_p = write_trailer(fd, &job->entry->record);
     if (close(fd) != 0 && *error_p == 0) *error_p = errno; /* network file systems tell then */
-    return *error_p != 0 ? ssd_io_status(*error_p) : status;
-}
-
-static void put_failed(struct files *f, int error) {
-    if (error == 0) return;
-    count_failure(f, "writing a file", error);
-    if (ssd_io_status(error) == TARN_ENOSPACE) {
-        /* The file system is fuller than we thought: let something go. */
-        f->capacity = f->used;
-        files_evict_check(f);
-        return;
-    }
-    if (++f->failures < FILES_FAILURES_MAX || f->read_only) return;
-    f->read_only = true;
-    log_warning(
-        "File tier %s: %u failures in a row; it is read from, but takes nothing more until it is "
-        "opened again",
-        f->root, f->failures);
+    return *error_p != 0 ? tier_error_status(*error_p) : status;
 }
 
 /* The end of a put, one way or the other. */
 static void end_put(struct files *f, struct files_job *job, tarn_status status, int error) {
-    uint64_t offset = job->entry->offset;
+    uint64_t offset = job->entry->record.offset;
     if (status != TARN_OK) unlinkat(f->root_fd, job->old_path, 0);
-    pthread_mutex_lock(&f->lock);
-    f->queued -= job->queued;
+    pthread_mutex_lock(&f->tier.lock);
     if (status == TARN_OK) {
-        f->failures = 0;
-        f->stats.puts++;
-        f->stats.put_bytes += job->entry->size;
-        f->stats.writes++;
-        f->stats.write_us += clock_mono_us() - job->started_us;
+        f->tier.failures = 0;
         files_entry_add(f, job->entry);
     } else {
-        f->used -= job->bytes;
-        f->stats.put_failures++;
+        f->tier.stats.used -= job->bytes;
         free(job->entry);
-        put_failed(f, error);
+        if (error != 0) tier_write_failed(&f->tier, "writing a file", error);
+        if (status == TARN_ENOSPACE) {
+            /* The file system is fuller than we thought: let something go. */
+            f->capacity = f->tier.stats.used;
+            tier_evict_check(&f->tier);
+        }
     }
-    pthread_mutex_unlock(&f->lock);
-    pthread_mutex_lock(&f->callbacks);
-    job->put_done(job->arg, status, status == TARN_OK ? offset : 0);
-    pthread_mutex_unlock(&f->callbacks);
+    pthread_mutex_unlock(&f->tier.lock);
+    tier_put_ended(&f->tier, &job->put, status, offset);
     job_free(job);
 }
 
 static void run_put(struct files *f, struct files_job *job) {
     int error = 0;
-    job->started_us = clock_mono_us();
     tarn_status status = write_file(f, job, &error);
     if (status != TARN_OK) {
         end_put(f, job, status, error);
@@ -173,7 +143,7 @@ static void run_put(struct files *f, struct files_job *job) {
 
 static void run_place(struct files *f, struct files_job *job) {
     int error = put_in_place(f, job->old_path, job->path);
-    end_put(f, job, error == 0 ? TARN_OK : ssd_io_status(error), error);
+    end_put(f, job, error == 0 ? TARN_OK : tier_error_status(error), error);
 }
 
 /* --- reading --- */
@@ -181,20 +151,8 @@ static void run_place(struct files *f, struct files_job *job) {
 static tarn_status read_file(struct files *f, const struct files_job *job) {
     int fd = openat(f->root_fd, job->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return errno == ENOENT ? TARN_ENOTFOUND : TARN_EIO;
-    char *to = job->buffer;
-    uint64_t at = job->at, left = job->length;
-    tarn_status status = TARN_OK;
-    while (left > 0 && status == TARN_OK) {
-        ssize_t n = pread(fd, to, min_u64(left, 1u << 30), (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            status = TARN_EIO;
-        } else {
-            to += n;
-            at += (uint64_t)n;
-            left -= (uint64_t)n;
-        }
-    }
+    tarn_status status =
+        tier_error_status(file_read_at(fd, job->buffer, job->read.length, job->at));
     close(fd);
     return status;
 }
@@ -202,12 +160,12 @@ static tarn_status read_file(struct files *f, const struct files_job *job) {
 /* Whoever looked the file's name up may be ahead of, or behind, those who rename it. false: it is
  * gone. *last_p: nobody renames anything, so this is the last name to try. */
 static bool name_again(struct files *f, struct files_job *job, bool *last_p) {
-    pthread_mutex_lock(&f->lock);
+    pthread_mutex_lock(&f->tier.lock);
     *last_p = f->renames == 0;
-    const struct files_entry *e = files_entry_at(f, job->offset);
-    bool there = e != NULL && e->offset == job->offset;
-    if (there) files_entry_path(e, job->path);
-    pthread_mutex_unlock(&f->lock);
+    struct tier_record *r = files_find(&f->tier, job->offset);
+    bool there = r != NULL && r->offset == job->offset;
+    if (there) tier_file_path(tier_record_key(r), r->version, job->path, FILES_NAME_MAX);
+    pthread_mutex_unlock(&f->tier.lock);
     return there;
 }
 
@@ -219,18 +177,7 @@ static void run_read(struct files *f, struct files_job *job) {
         if (!last) usleep(RENAME_PAUSE_US);
         status = read_file(f, job);
     }
-    pthread_mutex_lock(&f->lock);
-    f->reading -= job->length;
-    f->n_reading--;
-    f->stats.reads++;
-    if (status == TARN_OK)
-        f->stats.read_bytes += job->length;
-    else
-        f->stats.read_failures++;
-    pthread_mutex_unlock(&f->lock);
-    pthread_mutex_lock(&f->callbacks);
-    job->read_done(job->arg, status);
-    pthread_mutex_unlock(&f->callbacks);
+    tier_read_ended(&f->tier, &job->read, status);
     job_free(job);
 }
 
@@ -238,19 +185,19 @@ static void run_read(struct files *f, struct files_job *job) {
 
 static void run_remove(struct files *f, struct files_job *job) {
     int error = unlinkat(f->root_fd, job->path, 0) == 0 ? 0 : errno;
-    pthread_mutex_lock(&f->lock);
-    if (error != 0 && error != ENOENT) count_failure(f, "removing a file", error);
-    f->used -= job->bytes;
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_lock(&f->tier.lock);
+    if (error != 0 && error != ENOENT) tier_trouble(&f->tier, "removing a file", error);
+    f->tier.stats.used -= job->bytes;
+    pthread_mutex_unlock(&f->tier.lock);
     job_free(job);
 }
 
 static void run_rename(struct files *f, struct files_job *job) {
     int error = renameat(f->root_fd, job->old_path, f->root_fd, job->path) == 0 ? 0 : errno;
-    pthread_mutex_lock(&f->lock);
+    pthread_mutex_lock(&f->tier.lock);
     f->renames--;
-    if (error != 0) count_failure(f, "renaming a file", error);
-    pthread_mutex_unlock(&f->lock);
+    if (error != 0) tier_trouble(&f->tier, "renaming a file", error);
+    pthread_mutex_unlock(&f->tier.lock);
     job_free(job);
 }
 

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -30,28 +29,17 @@ struct pool {
     tarn_status populated;
 };
 
-static __thread char why_text[512];
-
-tarn_status pool_fail(tarn_status status, const char **why_p, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(why_text, sizeof(why_text), fmt, ap);
-    va_end(ap);
-    *why_p = why_text;
-    return status;
-}
-
 static tarn_status check_config(const struct pool_config *c, const char **why_p) {
     if (c->size == 0 || c->size % 4096 != 0 || c->size > 1ull << 46) {
-        return pool_fail(TARN_EINVAL, why_p,
-                         "a segment's size must be a multiple of 4096 above zero");
+        return status_fail(TARN_EINVAL, why_p,
+                           "a segment's size must be a multiple of 4096 above zero");
     }
     if (c->name != NULL && strlen(c->name) > SEGMENT_NAME_MAX) {
-        return pool_fail(TARN_EINVAL, why_p, "a segment's name has at most %u bytes",
-                         SEGMENT_NAME_MAX);
+        return status_fail(TARN_EINVAL, why_p, "a segment's name has at most %u bytes",
+                           SEGMENT_NAME_MAX);
     }
     if (c->numa_node < -1 || c->numa_node >= NUMA_NODES_MAX) {
-        return pool_fail(TARN_EINVAL, why_p, "NUMA node %d is out of range", c->numa_node);
+        return status_fail(TARN_EINVAL, why_p, "NUMA node %d is out of range", c->numa_node);
     }
     return TARN_OK;
 }
@@ -64,9 +52,9 @@ static tarn_status check_memory(const struct pool_config *c, const struct pool_b
     const char *limiter;
     uint64_t left = pool_memory_available("/proc", "/sys/fs/cgroup", &limiter);
     if (b->map_size <= left) return TARN_OK;
-    return pool_fail(TARN_ENOMEM, why_p, "a pool of %llu MiB does not fit: %s leaves %llu MiB",
-                     (unsigned long long)(b->map_size >> 20), limiter,
-                     (unsigned long long)(left >> 20));
+    return status_fail(TARN_ENOMEM, why_p, "a pool of %llu MiB does not fit: %s leaves %llu MiB",
+                       (unsigned long long)(b->map_size >> 20), limiter,
+                       (unsigned long long)(left >> 20));
 }
 
 /* --- the mapping --- */
@@ -80,7 +68,7 @@ static tarn_status bind_node(const struct pool_config *c, const struct pool_back
     const int mpol_bind = 2;
     if (syscall(SYS_mbind, b->map, b->map_size, mpol_bind, mask, (unsigned long)NUMA_NODES_MAX,
                 0) != 0) {
-        return pool_fail(
+        return status_fail(
             TARN_EINVAL, why_p, "NUMA node %d: %s", c->numa_node,
             errno == EINVAL ? "this machine has none of that number (numactl --hardware shows them)"
                             : strerror(errno));
@@ -92,7 +80,7 @@ static tarn_status prepare_mapping(const struct pool_config *c, const struct poo
                                    const char **why_p) {
     if (madvise(b->map, b->map_size, MADV_DONTFORK) != 0 ||
         madvise(b->map, b->map_size, MADV_DONTDUMP) != 0) {
-        return pool_fail(TARN_EIO, why_p, "madvise of the pool: %s", strerror(errno));
+        return status_fail(TARN_EIO, why_p, "madvise of the pool: %s", strerror(errno));
     }
     tarn_status s = bind_node(c, b, why_p);
     if (s != TARN_OK) return s;
@@ -100,7 +88,8 @@ static tarn_status prepare_mapping(const struct pool_config *c, const struct poo
     if (c->huge && !b->huge) (void)madvise(b->map, b->map_size, MADV_HUGEPAGE);
     if (!c->populate || c->later) return TARN_OK;
     s = pool_populate(b->map, b->map_size, !b->fresh);
-    return s == TARN_OK ? s : pool_fail(s, why_p, "populating the pool failed: not enough memory");
+    return s == TARN_OK ? s
+                        : status_fail(s, why_p, "populating the pool failed: not enough memory");
 }
 
 /* --- the header --- */

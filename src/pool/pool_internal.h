@@ -35,8 +35,5 @@ bool pool_backing_strangers(const struct pool_backing *b);
 
 /* Zeroes: unknown. */
 void pool_boot_id(char out[40]);
-/* Writes thread-local text and returns status. */
-tarn_status pool_fail(tarn_status status, const char **why_p, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -108,58 +108,33 @@ static struct ssd_unit *find_victim(struct ssd *s) {
     return s->evicting ? find_old(s) : NULL;
 }
 
-void ssd_evict_check(struct ssd *s) {
-    if (s->event_set) return;
-    if (!s->empty_hint && s->want == 0 && coming(s) >= s->free_start) return;
-    s->event_set = true;
-    tier_event_set(&s->tier);
+bool ssd_too_full(struct tier *t) {
+    const struct ssd *s = (const struct ssd *)t;
+    return s->empty_hint || s->want > 0 || coming(s) < s->free_start;
 }
 
 /* --- the owner's side --- */
 
-uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
-                        void *arg) {
+uint64_t ssd_choose(struct tier *t, struct buf *records) {
     struct ssd *s = (struct ssd *)t;
-    pthread_mutex_lock(&s->lock);
     struct ssd_unit *u = find_victim(s);
-    if (u == NULL) {
-        if (s->event_set) tier_event_clear(t);
-        s->event_set = false;
-        pthread_mutex_unlock(&s->lock);
-        return 0;
-    }
+    if (u == NULL) return 0;
     u->state = SSD_GOING;
-    u->ticket = s->next_ticket++;
-    uint64_t ticket = u->ticket;
     TAILQ_INSERT_TAIL(&s->leaving, u, leaving);
-    pthread_mutex_unlock(&s->lock);
-    /* Its records stay where they are until tier_evicted; some may be dropped meanwhile. */
-    size_t n = 0;
-    for (size_t i = 0; i < u->n_entries; i++) {
-        const struct ssd_record *r = ssd_unit_entry(u, i);
-        if (ssd_record_kind(r) != SSD_ENTRY) continue;
-        struct tier_item item;
-        ssd_record_item(r, &item);
-        fn(arg, &item);
-        n++;
-    }
-    pthread_mutex_lock(&s->lock);
-    s->stats.evicted += n;
-    pthread_mutex_unlock(&s->lock);
-    return ticket;
+    buf_append(records, u->log.data, u->log.len);
+    t->stats.evicted += u->live;
+    return u->seq;
 }
 
 void ssd_evicted(struct tier *t, uint64_t ticket) {
     struct ssd *s = (struct ssd *)t;
     struct ssd_unit *u;
-    pthread_mutex_lock(&s->lock);
     TAILQ_FOREACH(u, &s->leaving, leaving) {
-        if (u->ticket == ticket) break;
+        if (u->seq == ticket) break;
     }
     TARN_ASSERT(u != NULL && u->state == SSD_GOING);
     u->state = SSD_LEAVING;
     ssd_kick(s);
-    pthread_mutex_unlock(&s->lock);
 }
 
 /* --- the thread's side --- */
@@ -169,9 +144,9 @@ void ssd_evicted(struct tier *t, uint64_t ticket) {
 static void carry_notes(struct ssd *s, struct ssd_unit *u) {
     uint64_t before = s->notes_added;
     for (size_t at = 0; at < u->log.len;) {
-        const struct ssd_record *r = (const struct ssd_record *)(const void *)(u->log.data + at);
+        const struct tier_record *r = (const void *)(u->log.data + at);
         at += r->size;
-        /* In the log of what was written an entry has crossed over to SSD_DROPPED when it has a
+        /* In the log of what was written an entry has crossed over to TIER_DROPPED when it has a
          * key. */
         if (r->key_size > 0 || r->value == u->nonce) continue;
         if (ssd_note_target(s, r->value, r->offset) != NULL) ssd_note_add(s, r->value, r->offset);
@@ -184,24 +159,21 @@ static void carry_notes(struct ssd *s, struct ssd_unit *u) {
 /* A unit whose first header cannot be overwritten stays in its place, out of use and in no list of
  * what may go. Its entries would be found after a restart: so each is noted as dropped. */
 static void give_up(struct ssd *s, struct ssd_unit *u) {
-    log_warning("SSD tier %s: cannot write at %llu: %u MiB are out of use", s->path,
+    log_warning("SSD tier %s: cannot write at %llu: %u MiB are out of use", s->tier.path,
                 (unsigned long long)u->base, (unsigned)(u->regions * s->region_size >> 20));
     u->bad = true;
     for (size_t i = 0; i < u->n_entries; i++) {
-        struct ssd_record *r = ssd_unit_entry(u, i);
-        if (r->kind != SSD_ENTRY) continue;
-        __atomic_store_n(&r->kind, SSD_DROPPED, __ATOMIC_RELAXED);
+        struct tier_record *r = ssd_unit_entry(u, i);
+        if (r->kind != TIER_ENTRY) continue;
+        ssd_entry_drop(s, u, r);
         ssd_note_add(s, u->nonce, r->offset);
     }
-    s->stats.entries -= u->live;
-    u->live = 0;
-    u->live_bytes = 0;
 }
 
 static void erased(struct ssd_op *op) {
     struct ssd_unit *u = op->arg;
     struct ssd *s = u->owner;
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->tier.lock);
     s->erasing--;
     TAILQ_REMOVE(&s->leaving, u, leaving);
     if (op->error == 0)
@@ -209,7 +181,7 @@ static void erased(struct ssd_op *op) {
     else
         give_up(s, u);
     ssd_sync_soon(s);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->tier.lock);
 }
 
 void ssd_evict_advance(struct ssd *s) {

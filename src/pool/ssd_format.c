@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/crc32c.h"
-#include "pool/tier_internal.h"
 
 static_assert(SSD_STAMP_SIZE == crypto_shorthash_siphashx24_BYTES,
               "a stamp is a SipHash of 128 bits");
@@ -22,38 +21,6 @@ bool ssd_super_valid(const struct ssd_superblock *b) {
            b->region_size >= SSD_REGION_MIN && b->region_size <= SSD_REGION_MAX &&
            (b->region_size & (b->region_size - 1)) == 0 && b->regions >= SSD_REGIONS_MIN &&
            b->regions <= SSD_REGIONS_MAX;
-}
-
-void ssd_record_write(void *out, const struct tier_item *item, size_t n_crcs) {
-    struct ssd_record r = {
-        .size = ssd_record_size(item->key.len, n_crcs),
-        .kind = SSD_ENTRY,
-        .key_size = (uint16_t)item->key.len,
-        .offset = item->offset,
-        .version = item->version,
-        .value = item->size,
-        .crc = item->crc,
-        .n_crcs = (uint32_t)n_crcs,
-    };
-    size_t crcs = n_crcs * sizeof(uint32_t), used = sizeof(r) + crcs + item->key.len;
-    char *p = out;
-    memcpy(p, &r, sizeof(r));
-    memset(p + sizeof(r), 0, crcs);
-    memcpy(p + sizeof(r) + crcs, item->key.data, item->key.len);
-    memset(p + used, 0, r.size - used);
-}
-
-void ssd_record_item(const struct ssd_record *r, struct tier_item *item_p) {
-    const uint32_t *crcs = (const uint32_t *)(const void *)(r + 1);
-    *item_p = (struct tier_item){
-        .key = span_of(crcs + r->n_crcs, r->key_size),
-        .version = r->version,
-        .size = r->value,
-        .crc = r->crc,
-        .crcs = r->n_crcs > 0 ? crcs : NULL,
-        .n_crcs = r->n_crcs,
-        .offset = r->offset,
-    };
 }
 
 static void stamp_of(struct ssd_batch_header *h, const uint8_t key[SSD_KEY_SIZE],
@@ -78,14 +45,14 @@ bool ssd_batch_expected(const struct ssd_batch_header *h, uint64_t seq, uint64_t
            (nonce == 0 || (h->nonce == nonce && h->seq == seq));
 }
 
-static bool note_valid(const struct ssd_record *r) {
-    return (r->kind == SSD_DROPPED || r->kind == SSD_RENAMED) && r->size == SSD_NOTE_SIZE &&
+static bool note_valid(const struct tier_record *r) {
+    return (r->kind == TIER_DROPPED || r->kind == TIER_RENAMED) && r->size == SSD_NOTE_SIZE &&
            r->key_size == 0 && r->n_crcs == 0;
 }
 
 /* The entry begins in [*from, to); *from becomes its end. */
-static bool entry_valid(const struct ssd_record *r, uint64_t *from, uint64_t to) {
-    if (r->kind != SSD_ENTRY || r->key_size == 0 || r->key_size > TIER_KEY_MAX) return false;
+static bool entry_valid(const struct tier_record *r, uint64_t *from, uint64_t to) {
+    if (r->kind != TIER_ENTRY || r->key_size == 0 || r->key_size > TIER_KEY_MAX) return false;
     if (r->offset < *from || r->offset >= to || r->value > to - r->offset) return false;
     if (r->offset != ssd_value_start(r->offset, r->value)) return false;
     if (r->n_crcs != tier_pieces(r->value)) return false;
@@ -97,10 +64,10 @@ static bool records_valid(const struct ssd_batch_header *h) {
     const char *at = (const char *)(h + 1), *end = at + h->records_size;
     uint64_t from = h->position + h->header_size, to = from + h->data_size;
     for (uint32_t i = 0; i < h->records; i++) {
-        if ((size_t)(end - at) < sizeof(struct ssd_record)) return false;
-        const struct ssd_record *r = (const struct ssd_record *)(const void *)at;
+        if ((size_t)(end - at) < sizeof(struct tier_record)) return false;
+        const struct tier_record *r = (const struct tier_record *)(const void *)at;
         if (r->size > (size_t)(end - at) || r->n_crcs > SSD_HEADER_MAX / sizeof(uint32_t) ||
-            r->size != ssd_record_size(r->key_size, r->n_crcs)) {
+            r->size != tier_record_size(r->key_size, r->n_crcs)) {
             return false;
         }
         if (!note_valid(r) && !entry_valid(r, &from, to)) return false;

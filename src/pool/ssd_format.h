@@ -15,10 +15,10 @@
  * is left of an older unit in the same place is never taken for a part of this one; and it carries
  * a keyed hash, so that a value which looks like a header is none either.
  *
- * The header lists the batch's records: an entry for each value, and notes about entries anywhere
- * on the disk: dropped, or renamed to another version. A note is never in an older unit than its
- * entry. A unit that is given up gets its first header overwritten with zeroes, after the notes in
- * it that still mean something were written once more elsewhere. */
+ * The header lists the batch's records (struct tier_record): an entry for each value, and notes
+ * about entries anywhere on the disk: dropped, or renamed to another version. A note is never in an
+ * older unit than its entry. A unit that is given up gets its first header overwritten with zeroes,
+ * after the notes in it that still mean something were written once more elsewhere. */
 #ifndef TARN_POOL_SSD_FORMAT_H
 #define TARN_POOL_SSD_FORMAT_H
 
@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/assert.h"
-#include "pool/tier.h"
+#include "pool/tier_internal.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the structs below are what is on disk");
 
@@ -82,28 +82,7 @@ static_assert(offsetof(struct ssd_batch_header, before_batches) == 48, "batch la
 static_assert(offsetof(struct ssd_batch_header, stamp) == 80, "batch layout");
 static_assert(sizeof(struct ssd_batch_header) == 96, "batch layout");
 
-enum ssd_kind {
-    SSD_ENTRY = 1,
-    SSD_DROPPED = 2, /* a note; in memory also an entry that such a note is about */
-    SSD_RENAMED = 3, /* a note */
-};
-
-/* Checksums per MiB and the key follow, then zeroes up to 8 bytes. */
-struct ssd_record {
-    uint32_t size; /* of all of it */
-    uint8_t kind;
-    uint8_t zero;
-    uint16_t key_size; /* 0 in notes */
-    uint64_t offset;   /* in the file, of the value; notes: of the value they are about */
-    uint64_t version;
-    uint64_t value; /* entry: bytes of its value; notes: nonce of the unit it lies in */
-    uint32_t crc;
-    uint32_t n_crcs;
-};
-static_assert(offsetof(struct ssd_record, offset) == 8, "record layout");
-static_assert(sizeof(struct ssd_record) == 40, "record layout");
-
-#define SSD_NOTE_SIZE ((uint32_t)sizeof(struct ssd_record))
+#define SSD_NOTE_SIZE ((uint32_t)sizeof(struct tier_record))
 
 static inline uint64_t ssd_align(uint64_t n, uint64_t to) {
     return (n + to - 1) & ~(to - 1);
@@ -116,9 +95,6 @@ static inline uint64_t ssd_value_start(uint64_t at, uint64_t size) {
 static inline uint64_t ssd_value_end(uint64_t start, uint64_t size) {
     return start + (size == 0 ? 64 : ssd_align(size, 64));
 }
-static inline uint32_t ssd_record_size(size_t key_size, size_t n_crcs) {
-    return (uint32_t)ssd_align(sizeof(struct ssd_record) + n_crcs * sizeof(uint32_t) + key_size, 8);
-}
 static inline uint64_t ssd_header_size(uint64_t records_size) {
     return ssd_align(sizeof(struct ssd_batch_header) + records_size, SSD_BLOCK);
 }
@@ -126,13 +102,6 @@ static inline uint64_t ssd_header_size(uint64_t records_size) {
 void ssd_super_seal(struct ssd_superblock *b);
 /* Whole, and of a version and geometry that this code knows. */
 bool ssd_super_valid(const struct ssd_superblock *b);
-
-/* Appends a record to out (room for ssd_record_size). crcs may be NULL: zeroes, to be filled in. */
-void ssd_record_write(void *out, const struct tier_item *item, size_t n_crcs);
-static inline uint32_t *ssd_record_crcs(struct ssd_record *r) {
-    return (uint32_t *)(void *)(r + 1);
-}
-void ssd_record_item(const struct ssd_record *r, struct tier_item *item_p);
 
 /* header is followed by its records and zeroes: header_size bytes at all. */
 void ssd_batch_seal(struct ssd_batch_header *header, const uint8_t key[SSD_KEY_SIZE]);

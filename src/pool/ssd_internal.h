@@ -1,6 +1,6 @@
 /* The ssd tier from inside. ssd.c opens and closes it, ssd_recover.c finds what is there, ssd_log.c
  * gives out places in the log, ssd_write.c brings batches to disk, ssd_read.c reads, ssd_evict.c
- * chooses what goes and takes space back, ssd_run.c is the thread that does all I/O.
+ * chooses what goes and takes space back. One thread does all I/O (ssd_write.c).
  *
  * A unit's life (see ssd_format.h for what it is on disk):
  *
@@ -33,13 +33,11 @@
 #define SSD_NOTES_AGE_MS  50u          /* a drop so long for a batch to ride in */
 #define SSD_RETRY_MS      1000u
 #define SSD_SYNC_MS       1000u /* removals get through the disk's own cache after so long */
-#define SSD_FAILURES_MAX  3u    /* batches in a row that the disk refused: it gets nothing more */
 #define SSD_DEPTH         64u
 #define SSD_WRITING_MAX   8u           /* batches under way */
 #define SSD_WRITE_BYTES   (2ull << 20) /* of one transfer */
 #define SSD_CHUNK_BYTES   (4ull << 20) /* large values go through these */
 #define SSD_CHUNKS        3u
-#define SSD_PUT_OVERHEAD  256u /* what a put counts for in the queue besides its value */
 
 enum ssd_unit_state { SSD_OPEN, SSD_SEALED, SSD_GOING, SSD_LEAVING, SSD_CARRIED, SSD_ERASING };
 
@@ -61,12 +59,10 @@ struct ssd_unit {
     struct buf log;
     uint32_t *entries; /* positions of entries in log, in steps of 8 bytes; ascending by offset */
     size_t n_entries, cap_entries, live;
-    uint64_t live_bytes;
     uint64_t heat; /* bytes read, halved each time it was passed over as a victim */
     uint32_t first_prompt,
         last_prompt; /* of its first and last value; 0: of none, or from before we were opened */
     uint32_t reads;  /* under way */
-    uint64_t ticket;
     uint64_t notes_mark; /* CARRIED: until so many notes are written */
     struct ssd_op erase;
     struct ssd *owner;
@@ -79,8 +75,8 @@ struct ssd_note {
 };
 
 struct ssd_put {
-    void (*done)(void *arg, tarn_status status, uint64_t offset);
-    void *arg;
+    struct tier_put_end end;
+    bool gone;       /* its value was not what it should be: nobody waits */
     uint64_t rel;    /* where the value is in the batch's data */
     uint32_t record; /* where its record is in the batch's records */
     tarn_status status;
@@ -106,7 +102,6 @@ struct ssd_batch {
     struct buf records;
     struct ssd_put *puts;
     size_t n_puts, cap_puts;
-    uint64_t queued; /* bytes it counts for in the queue */
     unsigned copying;
     uint64_t opened_ms;
     struct buf notes; /* struct ssd_note: to note again if this one fails */
@@ -121,7 +116,6 @@ struct ssd_batch {
     int error; /* of the data */
     struct ssd_op header_op;
     void *header;
-    uint64_t started_us;
 };
 TAILQ_HEAD(ssd_batches, ssd_batch);
 
@@ -131,7 +125,6 @@ struct ssd_stream {
     struct tier_copy copy;
     uint64_t size;
     uint32_t crc;
-    uint32_t *crcs; /* of its record, filled in on the way */
     void *chunks[SSD_CHUNKS];
     struct ssd_op ops[SSD_CHUNKS];
     unsigned under_way;
@@ -142,21 +135,21 @@ STAILQ_HEAD(ssd_reads, ssd_read);
 
 struct ssd {
     struct tier tier; /* first */
-    char *path;
     int fd;
     bool device; /* a block device */
+    bool direct; /* O_DIRECT */
     uint64_t region_size;
     uint32_t regions;
     struct ssd_superblock super;
-    uint64_t queue_bytes, read_bytes, batch_bytes;
+    uint64_t batch_bytes;
     uint32_t free_start, free_stop; /* eviction begins below the one and ends at the other */
     struct ssd_io *io;
     pthread_t thread;
     bool started;
     void *zero_block;
 
-    pthread_mutex_t lock; /* of all below */
-    bool closing, read_only;
+    /* Under tier.lock, as all below: */
+    bool closing;
     bool asleep, kicked;     /* the thread; it has something to do */
     struct ssd_unit **owner; /* by region; NULL: free */
     uint32_t free;
@@ -164,35 +157,27 @@ struct ssd {
     struct ssd_units units; /* oldest first */
     struct ssd_units leaving;
     struct ssd_unit *open_unit;
-    uint64_t next_seq, next_ticket;
+    uint64_t next_seq;
     struct rng rng;
     /* Large values need neighbours: regions [want_at, want_at + want) are kept for one until
      * want_until_ms. */
     uint32_t want, want_at;
     uint64_t want_until_ms;
-    bool evicting, event_set;
+    bool evicting;
     bool empty_hint; /* there may be units without a live entry */
 
-    char *ring;
-    uint64_t ring_size, ring_head, ring_tail;
-    uint64_t queued;
+    char *ring; /* of tier.queue_bytes */
+    uint64_t ring_head, ring_tail;
     struct ssd_batch *open;     /* takes puts; not in batches yet */
     struct ssd_batches batches; /* sealed, not yet the thread's */
     struct ssd_batch *last;     /* sealed last and not done; NULL: none */
 
-    struct ssd_note *notes; /* waiting for a batch: a ring */
-    size_t notes_first, n_notes, cap_notes;
+    struct buf notes; /* struct ssd_note: waiting for a batch */
     uint64_t notes_added, notes_taken, notes_done;
     uint64_t notes_due_ms;
     uint64_t sync_due_ms; /* 0: nothing was removed since */
 
     struct ssd_reads reads; /* to be started */
-    uint64_t reading;       /* bytes under way */
-    uint32_t n_reading;
-
-    struct tier_stats stats;
-    uint64_t log_failure_ms;
-    unsigned failures; /* in a row */
 
     /* The thread's: */
     struct ssd_batches writing;
@@ -211,11 +196,8 @@ static inline uint64_t ssd_region_base(const struct ssd *s, uint32_t region) {
 static inline uint64_t ssd_unit_limit(const struct ssd *s, const struct ssd_unit *u) {
     return u->base + u->regions * s->region_size;
 }
-static inline struct ssd_record *ssd_unit_entry(const struct ssd_unit *u, size_t i) {
-    return (struct ssd_record *)(void *)(u->log.data + (uint64_t)u->entries[i] * 8);
-}
-static inline uint8_t ssd_record_kind(const struct ssd_record *r) {
-    return __atomic_load_n(&r->kind, __ATOMIC_RELAXED);
+static inline struct tier_record *ssd_unit_entry(const struct ssd_unit *u, size_t i) {
+    return (void *)(u->log.data + (uint64_t)u->entries[i] * 8);
 }
 
 /* --- ssd_log.c; the lock is held --- */
@@ -229,11 +211,11 @@ void ssd_unit_append(struct ssd *s, struct ssd_unit *u, const char *records, uin
 /* The unit of regions that this byte of the file lies in; NULL: none. */
 struct ssd_unit *ssd_unit_at(const struct ssd *s, uint64_t offset);
 /* The entry that holds this byte; NULL: none. */
-struct ssd_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset);
+struct tier_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset);
 /* First of `count` free neighbours; false: there are none. */
 bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p);
 /* The entry that note is about, if it still is there. */
-struct ssd_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset);
+struct tier_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset);
 void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset);
 /* No more puts into the open batch; it goes to the thread. Takes along what notes there are. */
 void ssd_seal(struct ssd *s);
@@ -243,47 +225,40 @@ void ssd_seal_notes(struct ssd *s);
 void *ssd_blocks(uint64_t size);
 /* The thread has something to do. */
 void ssd_kick(struct ssd *s);
-tarn_status ssd_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset),
-                    void *arg);
-void ssd_drop(struct tier *t, uint64_t offset, uint64_t version);
-tarn_status ssd_rename(struct tier *t, uint64_t offset, uint64_t version);
+/* It is not there any more. */
+void ssd_entry_drop(struct ssd *s, struct ssd_unit *u, struct tier_record *r);
+struct tier_record *ssd_find(struct tier *t, uint64_t offset);
+void ssd_drop(struct tier *t, struct tier_record *r);
+void ssd_rename(struct tier *t, struct tier_record *r, uint64_t version);
+tarn_status ssd_place(struct tier *t, struct tier_put *put);
+void ssd_placed(struct tier *t, struct tier_put *put, tarn_status status, const uint32_t *crcs);
 
-/* --- ssd_write.c; the thread's --- */
+/* --- ssd_write.c --- */
 
-/* Starts what was sealed. */
-void ssd_write_start(struct ssd *s);
+/* The thread. */
+void *ssd_run(void *arg);
+/* A removal was written; the lock is held. */
+void ssd_sync_soon(struct ssd *s);
 
 /* --- ssd_read.c --- */
 
-tarn_status ssd_read_submit(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
-                            void (*done)(void *arg, tarn_status status), void *arg);
+tarn_status ssd_read(struct tier *t, struct tier_record *r, uint64_t offset, void *buffer,
+                     const struct tier_read_end *end);
 /* The thread's: starts what was asked for. */
 void ssd_read_start(struct ssd *s);
 void ssd_read_free(struct ssd *s);
 
-/* --- ssd_evict.c --- */
+/* --- ssd_evict.c; the lock is held --- */
 
-/* Says on the event descriptor that something should go; the lock is held. */
-void ssd_evict_check(struct ssd *s);
-uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
-                        void *arg);
+bool ssd_too_full(struct tier *t);
+uint64_t ssd_choose(struct tier *t, struct buf *records);
 void ssd_evicted(struct tier *t, uint64_t ticket);
-/* The thread's, the lock is held: brings what was given up nearer to being free. */
+/* The thread's: brings what was given up nearer to being free. */
 void ssd_evict_advance(struct ssd *s);
-
-/* --- ssd_run.c --- */
-
-/* A removal was written; the lock is held. */
-void ssd_sync_soon(struct ssd *s);
-
-void *ssd_run(void *arg);
 
 /* --- ssd_recover.c --- */
 
-/* Before the thread is started. Reads headers only. */
-tarn_status ssd_recover(struct ssd *s, const char **why_p);
-/* Both copies; TARN_EIO with errno. */
-tarn_status ssd_super_write(struct ssd *s);
+/* Reads headers only. */
+tarn_status ssd_recover(struct tier *t, const char **why_p);
 
 #endif

@@ -48,10 +48,6 @@ void ssd_io_submit(struct ssd_io *io, struct ssd_op *op);
 void ssd_io_wait(struct ssd_io *io, int timeout_ms);
 void ssd_io_wake(struct ssd_io *io);
 
-static inline tarn_status ssd_io_status(int error) {
-    return error == 0 ? TARN_OK : error == ENOSPC || error == EDQUOT ? TARN_ENOSPACE : TARN_EIO;
-}
-
 /* --- tests --- */
 
 /* Looks at every transfer before it is made: an errno makes it fail, *length may be made smaller

@@ -39,6 +39,7 @@ struct ssd_unit *ssd_unit_create(struct ssd *s, uint32_t region, uint32_t region
     }
     TARN_ASSERT(s->free >= regions);
     s->free -= regions;
+    s->tier.stats.used += regions * s->region_size;
     return u;
 }
 
@@ -49,7 +50,8 @@ void ssd_unit_destroy(struct ssd *s, struct ssd_unit *u) {
         s->owner[r] = NULL;
     }
     s->free += u->regions;
-    s->stats.entries -= u->live;
+    s->tier.stats.entries -= u->live;
+    s->tier.stats.used -= u->regions * s->region_size;
     TAILQ_REMOVE(&s->units, u, by_age);
     buf_free(&u->log);
     free(u->entries);
@@ -60,16 +62,15 @@ void ssd_unit_append(struct ssd *s, struct ssd_unit *u, const char *records, uin
     uint64_t at = u->log.len, end = at + size;
     buf_append(&u->log, records, size);
     while (at < end) {
-        struct ssd_record *r = (struct ssd_record *)(void *)(u->log.data + at);
-        if (r->kind == SSD_ENTRY) {
+        struct tier_record *r = (void *)(u->log.data + at);
+        if (r->kind == TIER_ENTRY) {
             if (u->n_entries == u->cap_entries) {
                 u->cap_entries = u->cap_entries < 16 ? 16 : u->cap_entries + u->cap_entries / 2;
                 u->entries = xrealloc(u->entries, u->cap_entries * sizeof(*u->entries));
             }
             u->entries[u->n_entries++] = (uint32_t)(at / 8);
             u->live++;
-            u->live_bytes += r->value;
-            s->stats.entries++;
+            s->tier.stats.entries++;
         }
         at += r->size;
     }
@@ -82,18 +83,33 @@ struct ssd_unit *ssd_unit_at(const struct ssd *s, uint64_t offset) {
     return region < s->regions ? s->owner[region] : NULL;
 }
 
-struct ssd_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset) {
-    size_t low = 0, high = u->n_entries; /* the last entry that begins at or before offset */
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (ssd_unit_entry(u, middle)->offset <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low == 0) return NULL;
-    struct ssd_record *r = ssd_unit_entry(u, low - 1);
-    return offset == r->offset || offset - r->offset < r->value ? r : NULL;
+/* What an entry is looked for by. */
+struct entry_key {
+    const struct ssd_unit *unit;
+    uint64_t offset;
+};
+
+static int entry_compare(const void *key, const void *entry) {
+    const struct entry_key *k = key;
+    return tier_record_compare(k->offset,
+                               (const void *)(k->unit->log.data + *(const uint32_t *)entry * 8ull));
+}
+
+struct tier_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset) {
+    struct entry_key key = {u, offset};
+    const uint32_t *at = bsearch(&key, u->entries, u->n_entries, sizeof(*at), entry_compare);
+    return at != NULL ? ssd_unit_entry(u, (size_t)(at - u->entries)) : NULL;
+}
+
+struct tier_record *ssd_find(struct tier *t, uint64_t offset) {
+    const struct ssd_unit *u = ssd_unit_at((struct ssd *)t, offset);
+    return u != NULL ? ssd_unit_find(u, offset) : NULL;
+}
+
+void ssd_entry_drop(struct ssd *s, struct ssd_unit *u, struct tier_record *r) {
+    r->kind = TIER_DROPPED;
+    u->live--;
+    s->tier.stats.entries--;
 }
 
 /* Is this region kept for a large value? */
@@ -138,7 +154,7 @@ static bool open_unit(struct ssd *s, uint64_t need, uint32_t reserve) {
             s->want_at = UINT32_MAX; /* not chosen yet */
             s->want_until_ms = clock_mono_ms() + 60000;
         }
-        ssd_evict_check(s);
+        tier_evict_check(&s->tier);
         return false;
     }
     if (count >= s->want) s->want = 0;
@@ -154,31 +170,22 @@ static bool open_unit(struct ssd *s, uint64_t need, uint32_t reserve) {
     TAILQ_INSERT_TAIL(&s->units, u, by_age);
     s->cursor = region + count;
     s->open_unit = u;
-    ssd_evict_check(s);
+    tier_evict_check(&s->tier);
     return true;
 }
 
 /* --- notes --- */
 
-struct ssd_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset) {
+struct tier_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset) {
     struct ssd_unit *u = ssd_unit_at(s, offset);
     if (u == NULL || u->nonce != nonce) return NULL;
-    struct ssd_record *r = ssd_unit_find(u, offset);
+    struct tier_record *r = ssd_unit_find(u, offset);
     return r != NULL && r->offset == offset ? r : NULL;
 }
 
 void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset) {
-    if (s->n_notes == s->cap_notes) {
-        size_t cap = s->cap_notes == 0 ? 256 : 2 * s->cap_notes;
-        struct ssd_note *notes = xmalloc(cap * sizeof(*notes));
-        for (size_t i = 0; i < s->n_notes; i++)
-            notes[i] = s->notes[(s->notes_first + i) % s->cap_notes];
-        free(s->notes);
-        s->notes = notes;
-        s->notes_first = 0;
-        s->cap_notes = cap;
-    }
-    s->notes[(s->notes_first + s->n_notes++) % s->cap_notes] = (struct ssd_note){nonce, offset};
+    struct ssd_note note = {nonce, offset};
+    buf_append(&s->notes, &note, sizeof(note));
     s->notes_added++;
     if (s->notes_due_ms == 0) {
         s->notes_due_ms = clock_mono_ms() + SSD_NOTES_AGE_MS;
@@ -192,16 +199,17 @@ static void take_notes(struct ssd *s, struct ssd_batch *b) {
     TARN_ASSERT(left >= ssd_header_size(b->records.len));
     uint64_t room =
         min_u64(left - sizeof(struct ssd_batch_header) - b->records.len, SSD_BATCH_RECORDS);
-    while (s->n_notes > 0 && b->note_records.len + SSD_NOTE_SIZE <= room) {
-        struct ssd_note note = s->notes[s->notes_first];
-        s->notes_first = (s->notes_first + 1) % s->cap_notes;
-        s->n_notes--;
+    size_t taken = 0;
+    for (; taken < s->notes.len && b->note_records.len + SSD_NOTE_SIZE <= room;
+         taken += sizeof(struct ssd_note)) {
+        struct ssd_note note;
+        memcpy(&note, s->notes.data + taken, sizeof(note));
         s->notes_taken++;
-        const struct ssd_record *target = ssd_note_target(s, note.nonce, note.offset);
+        const struct tier_record *target = ssd_note_target(s, note.nonce, note.offset);
         if (target == NULL) continue; /* it went the way of its unit */
-        struct ssd_record r = {
+        struct tier_record r = {
             .size = SSD_NOTE_SIZE,
-            .kind = target->kind == SSD_DROPPED ? SSD_DROPPED : SSD_RENAMED,
+            .kind = target->kind == TIER_DROPPED ? TIER_DROPPED : TIER_RENAMED,
             .offset = note.offset,
             .version = target->version,
             .value = note.nonce,
@@ -209,41 +217,24 @@ static void take_notes(struct ssd *s, struct ssd_batch *b) {
         buf_append(&b->note_records, &r, sizeof(r));
         buf_append(&b->notes, &note, sizeof(note));
     }
-    if (s->n_notes == 0) s->notes_due_ms = 0;
+    buf_consume(&s->notes, taken);
+    if (s->notes.len == 0) s->notes_due_ms = 0;
 }
 
-void ssd_drop(struct tier *t, uint64_t offset, uint64_t version) {
+void ssd_drop(struct tier *t, struct tier_record *r) {
     struct ssd *s = (struct ssd *)t;
-    pthread_mutex_lock(&s->lock);
-    struct ssd_unit *u = ssd_unit_at(s, offset);
-    struct ssd_record *r = u != NULL ? ssd_unit_find(u, offset) : NULL;
-    if (r != NULL && r->offset == offset && r->version == version && r->kind == SSD_ENTRY) {
-        __atomic_store_n(&r->kind, SSD_DROPPED, __ATOMIC_RELAXED);
-        u->live--;
-        u->live_bytes -= r->value;
-        s->stats.entries--;
-        s->stats.dropped++;
-        ssd_note_add(s, u->nonce, offset);
-        if (u->live == 0) {
-            s->empty_hint = true;
-            ssd_evict_check(s);
-        }
-    }
-    pthread_mutex_unlock(&s->lock);
+    struct ssd_unit *u = ssd_unit_at(s, r->offset);
+    ssd_entry_drop(s, u, r);
+    ssd_note_add(s, u->nonce, r->offset);
+    if (u->live > 0) return;
+    s->empty_hint = true;
+    tier_evict_check(t);
 }
 
-tarn_status ssd_rename(struct tier *t, uint64_t offset, uint64_t version) {
+void ssd_rename(struct tier *t, struct tier_record *r, uint64_t version) {
     struct ssd *s = (struct ssd *)t;
-    pthread_mutex_lock(&s->lock);
-    struct ssd_unit *u = ssd_unit_at(s, offset);
-    struct ssd_record *r = u != NULL ? ssd_unit_find(u, offset) : NULL;
-    bool found = r != NULL && r->offset == offset && r->kind == SSD_ENTRY;
-    if (found && r->version != version) {
-        r->version = version;
-        ssd_note_add(s, u->nonce, offset);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return found ? TARN_OK : TARN_ENOTFOUND;
+    r->version = version;
+    ssd_note_add(s, ssd_unit_at(s, r->offset)->nonce, r->offset);
 }
 
 /* --- batches --- */
@@ -251,8 +242,9 @@ tarn_status ssd_rename(struct tier *t, uint64_t offset, uint64_t version) {
 /* Where `need` contiguous bytes of the ring begin; false: not now. */
 static bool ring_place(const struct ssd *s, uint64_t need, uint64_t *at_p) {
     uint64_t at = s->ring_head;
-    if (at % s->ring_size + need > s->ring_size) at += s->ring_size - at % s->ring_size;
-    if (at + need - s->ring_tail > s->ring_size) return false;
+    if (at % s->tier.queue_bytes + need > s->tier.queue_bytes)
+        at += s->tier.queue_bytes - at % s->tier.queue_bytes;
+    if (at + need - s->ring_tail > s->tier.queue_bytes) return false;
     *at_p = at;
     return true;
 }
@@ -267,7 +259,7 @@ static struct ssd_batch *open_batch(struct ssd *s, uint64_t record, uint64_t siz
     bool fits = u != NULL && !u->broken && need <= ssd_unit_limit(s, u) - u->end;
     uint32_t reserve = notes ? 0 : SSD_RESERVE;
     if (s->free < reserve) {
-        ssd_evict_check(s);
+        tier_evict_check(&s->tier);
         return NULL;
     }
     if (!fits && !open_unit(s, need, reserve)) return NULL;
@@ -288,8 +280,8 @@ static bool batch_takes(const struct ssd *s, const struct ssd_batch *b, uint64_t
     uint64_t end = ssd_value_end(ssd_value_start(b->data_size, size), size);
     uint64_t records = b->records.len + record, blocks = ssd_align(end, SSD_BLOCK);
     if (b->n_puts > 0 && (end > s->batch_bytes || records > SSD_BATCH_RECORDS)) return false;
-    if (b->ring_at % s->ring_size + blocks > s->ring_size) return false;
-    if (b->ring_at + blocks - s->ring_tail > s->ring_size) return false;
+    if (b->ring_at % s->tier.queue_bytes + blocks > s->tier.queue_bytes) return false;
+    if (b->ring_at + blocks - s->ring_tail > s->tier.queue_bytes) return false;
     return ssd_header_size(records) + blocks <= ssd_unit_limit(s, b->unit) - b->position;
 }
 
@@ -341,110 +333,59 @@ static struct ssd_batch *find_place(struct ssd *s, uint64_t record, uint64_t siz
     return s->open;
 }
 
-static struct ssd_put *add_put(struct ssd_batch *b, const struct tier_item *item, size_t n_crcs) {
-    ARRAY_GROW(b->puts, b->n_puts, b->cap_puts);
-    struct ssd_put *p = &b->puts[b->n_puts++];
-    uint64_t rel = ssd_value_start(b->data_size, item->size);
-    *p = (struct ssd_put){.rel = rel, .record = (uint32_t)b->records.len};
-    if (b->unit->batches == 0 && b->n_puts == 1) b->unit->first_prompt = item->prompt;
-    b->unit->last_prompt = item->prompt;
-    b->data_size = ssd_value_end(rel, item->size);
-    struct tier_item relative = *item;
-    relative.offset = rel;
-    uint32_t size = ssd_record_size(item->key.len, n_crcs);
-    buf_reserve(&b->records, size);
-    ssd_record_write(b->records.data + b->records.len, &relative, n_crcs);
-    b->records.len += size;
-    return p;
-}
-
-static void start_stream(struct ssd *s, struct ssd_batch *b, const struct tier_item *item,
-                         const struct iovec *iov, size_t n_iov) {
+static void start_stream(struct ssd *s, struct ssd_batch *b, const struct tier_put *put) {
     struct ssd_stream *stream = xcalloc(1, sizeof(*stream));
-    stream->iov = xmemdup(iov, n_iov * sizeof(*iov));
-    stream->size = item->size;
-    stream->crc = item->crc;
+    stream->iov = xmemdup(put->iov, put->n_iov * sizeof(*put->iov));
+    stream->size = put->item->size;
+    stream->crc = put->item->crc;
     /* Nothing is added to this batch any more: the record stays where it is. */
-    stream->crcs =
-        ssd_record_crcs((struct ssd_record *)(void *)(b->records.data + b->puts[0].record));
-    tier_copy_start(&stream->copy, stream->iov, n_iov,
-                    tier_pieces(item->size) > 0 ? stream->crcs : NULL);
+    uint32_t *crcs = tier_record_crcs((void *)b->records.data);
+    tier_copy_start(&stream->copy, stream->iov, put->n_iov, put->n_crcs > 0 ? crcs : NULL);
     b->stream = stream;
     ssd_seal(s);
 }
 
-/* The value's bytes into the ring, and zeroes around them: what was there before is somebody
- * else's. */
-static tarn_status copy_value(char *data, uint64_t from, uint64_t rel, struct tier_item *item,
-                              bool check_crc, const struct iovec *iov, size_t n_iov,
-                              uint32_t *crcs) {
-    struct tier_copy copy;
+tarn_status ssd_place(struct tier *t, struct tier_put *put) {
+    struct ssd *s = (struct ssd *)t;
+    const struct tier_item *item = put->item;
+    uint32_t record = tier_record_size(item->key.len, put->n_crcs);
+    TARN_ASSERT(!s->closing);
+    struct ssd_batch *b = find_place(s, record, item->size, put->stream);
+    if (b == NULL) return TARN_EAGAIN;
+    uint64_t from = b->data_size, rel = ssd_value_start(from, item->size);
+    b->data_size = ssd_value_end(rel, item->size);
+    ARRAY_GROW(b->puts, b->n_puts, b->cap_puts);
+    put->place = b;
+    put->index = b->n_puts++;
+    b->puts[put->index] =
+        (struct ssd_put){.end = put->end, .rel = rel, .record = (uint32_t)b->records.len};
+    if (b->unit->batches == 0 && put->index == 0) b->unit->first_prompt = item->prompt;
+    b->unit->last_prompt = item->prompt;
+    buf_reserve(&b->records, record);
+    tier_record_write((void *)(b->records.data + b->records.len), item, rel);
+    b->records.len += record;
+    if (put->stream) {
+        start_stream(s, b, put);
+        return TARN_OK;
+    }
+    /* Zeroes around the value: what was there before is somebody else's. */
+    char *data = s->ring + b->ring_at % s->tier.queue_bytes;
     memset(data + from, 0, rel - from);
-    tier_copy_start(&copy, iov, n_iov, crcs);
-    tier_copy_next(&copy, data + rel, item->size);
-    memset(data + rel + item->size, 0, ssd_value_end(rel, item->size) - rel - item->size);
-    uint32_t crc = tier_copy_crc(&copy);
-    if (check_crc && crc != item->crc) return TARN_ECORRUPT;
-    item->crc = crc;
+    memset(data + rel + item->size, 0, b->data_size - rel - item->size);
+    put->to = data + rel;
+    b->copying++;
     return TARN_OK;
 }
 
-tarn_status ssd_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset),
-                    void *arg) {
-    struct ssd *s = (struct ssd *)t;
-    size_t n_crcs = tier_pieces(item->size);
-    bool stream = item->size > t->info.copy_max;
-    if (stream && !check_crc) {
-        struct tier_copy sum;
-        tier_copy_start(&sum, iov, n_iov, NULL);
-        tier_copy_next(&sum, NULL, item->size);
-        item->crc = tier_copy_crc(&sum);
-    }
-    /* A stream takes no memory of the queue, but its turn. */
-    uint64_t queued = (stream ? t->info.copy_max : item->size) + SSD_PUT_OVERHEAD;
-    pthread_mutex_lock(&s->lock);
-    TARN_ASSERT(!s->closing);
-    struct ssd_batch *b = NULL;
-    if (!s->read_only && (s->queued == 0 || s->queued + queued <= s->queue_bytes)) {
-        b = find_place(s, ssd_record_size(item->key.len, n_crcs), item->size, stream);
-    }
-    if (b == NULL) {
-        tarn_status refused = s->read_only ? TARN_EIO : TARN_EAGAIN;
-        s->stats.queue_full++;
-        pthread_mutex_unlock(&s->lock);
-        return refused;
-    }
-    uint64_t from = b->data_size;
-    struct ssd_put *p = add_put(b, item, n_crcs);
-    size_t index = b->n_puts - 1, record = p->record;
-    uint64_t rel = p->rel;
-    p->done = done;
-    p->arg = arg;
-    b->queued += queued;
-    s->queued += queued;
-    if (stream) {
-        start_stream(s, b, item, iov, n_iov);
-        pthread_mutex_unlock(&s->lock);
-        return TARN_OK;
-    }
-    b->copying++;
-    pthread_mutex_unlock(&s->lock);
-
-    uint32_t *crcs = n_crcs > 0 ? xmalloc(n_crcs * sizeof(*crcs)) : NULL;
-    char *data = s->ring + b->ring_at % s->ring_size;
-    tarn_status status = copy_value(data, from, rel, item, check_crc, iov, n_iov, crcs);
-
-    pthread_mutex_lock(&s->lock);
-    struct ssd_record *r = (struct ssd_record *)(void *)(b->records.data + record);
-    r->crc = item->crc;
-    if (crcs != NULL) memcpy(ssd_record_crcs(r), crcs, n_crcs * sizeof(*crcs));
+void ssd_placed(struct tier *t, struct tier_put *put, tarn_status status, const uint32_t *crcs) {
+    struct ssd_batch *b = put->place;
+    struct ssd_put *p = &b->puts[put->index];
+    struct tier_record *r = (void *)(b->records.data + p->record);
+    r->crc = put->item->crc;
+    if (crcs != NULL) memcpy(tier_record_crcs(r), crcs, put->n_crcs * sizeof(*crcs));
     if (status != TARN_OK) {
         r->kind = 0; /* left out when the header is made */
-        b->puts[index].done = NULL;
+        p->gone = true;
     }
-    if (--b->copying == 0 && b->state != SSD_BATCH_OPEN) ssd_kick(s);
-    pthread_mutex_unlock(&s->lock);
-    free(crcs);
-    return status;
+    if (--b->copying == 0 && b->state != SSD_BATCH_OPEN) ssd_kick((struct ssd *)t);
 }

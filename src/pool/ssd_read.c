@@ -13,10 +13,9 @@ struct ssd_read {
     STAILQ_ENTRY(ssd_read) next;
     struct ssd *owner;
     struct ssd_unit *unit;
-    uint64_t offset, length, started; /* started: bytes whose pieces are under way */
+    struct tier_read_end end;
+    uint64_t offset, started; /* started: bytes whose pieces are under way */
     char *buffer;
-    void (*done)(void *arg, tarn_status status);
-    void *arg;
     unsigned pieces; /* under way */
     tarn_status status;
 };
@@ -29,51 +28,27 @@ struct ssd_piece {
     size_t skip, length;
 };
 
-tarn_status ssd_read_submit(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
-                            void (*done)(void *arg, tarn_status status), void *arg) {
+tarn_status ssd_read(struct tier *t, struct tier_record *r, uint64_t offset, void *buffer,
+                     const struct tier_read_end *end) {
     struct ssd *s = (struct ssd *)t;
-    pthread_mutex_lock(&s->lock);
+    struct ssd_unit *u = ssd_unit_at(s, r->offset);
     TARN_ASSERT(!s->closing);
-    struct ssd_unit *u = ssd_unit_at(s, offset);
-    const struct ssd_record *r =
-        u != NULL && u->state < SSD_LEAVING ? ssd_unit_find(u, offset) : NULL;
-    tarn_status status = TARN_OK;
-    if (r == NULL || length > r->value - (offset - r->offset)) {
-        status = TARN_ENOTFOUND;
-    } else if (s->n_reading > 0 && s->reading + length > s->read_bytes) {
-        status = TARN_EAGAIN;
-    } else {
-        struct ssd_read *read = xmalloc(sizeof(*read));
-        *read = (struct ssd_read){.owner = s,
-                                  .unit = u,
-                                  .offset = offset,
-                                  .length = length,
-                                  .buffer = buffer,
-                                  .done = done,
-                                  .arg = arg};
-        STAILQ_INSERT_TAIL(&s->reads, read, next);
-        s->reading += length;
-        s->n_reading++;
-        u->reads++;
-        u->heat += length;
-        ssd_kick(s);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return status;
+    if (u->state >= SSD_LEAVING) return TARN_ENOTFOUND;
+    struct ssd_read *read = xmalloc(sizeof(*read));
+    *read =
+        (struct ssd_read){.owner = s, .unit = u, .end = *end, .offset = offset, .buffer = buffer};
+    STAILQ_INSERT_TAIL(&s->reads, read, next);
+    u->reads++;
+    u->heat += end->length;
+    ssd_kick(s);
+    return TARN_OK;
 }
 
-static void finish_read(struct ssd *s, struct ssd_read *read) {
-    pthread_mutex_lock(&s->lock);
-    s->reading -= read->length;
-    s->n_reading--;
+static void end_read(struct ssd *s, struct ssd_read *read) {
+    pthread_mutex_lock(&s->tier.lock);
     read->unit->reads--;
-    s->stats.reads++;
-    if (read->status == TARN_OK)
-        s->stats.read_bytes += read->length;
-    else
-        s->stats.read_failures++;
-    pthread_mutex_unlock(&s->lock);
-    read->done(read->arg, read->status);
+    pthread_mutex_unlock(&s->tier.lock);
+    tier_read_ended(&s->tier, &read->end, read->status);
     free(read);
 }
 
@@ -88,7 +63,7 @@ static void piece_done(struct ssd_op *op) {
     }
     free(p);
     /* The last piece of a request that is still in line is not its end. */
-    if (--read->pieces == 0 && read->started == read->length) finish_read(s, read);
+    if (--read->pieces == 0 && read->started == read->end.length) end_read(s, read);
 }
 
 static void *take_bounce(struct ssd *s) {
@@ -100,14 +75,14 @@ static void *take_bounce(struct ssd *s) {
 
 /* Sends the next piece off; false: no bounce buffer is free. */
 static bool start_piece(struct ssd *s, struct ssd_read *read) {
-    uint64_t at = read->offset + read->started, left = read->length - read->started;
+    uint64_t at = read->offset + read->started, left = read->end.length - read->started;
     char *to = read->buffer + read->started;
     size_t skip = at % SSD_BLOCK;
     bool congruent = (uintptr_t)to % SSD_BLOCK == skip;
     struct ssd_piece *p = xcalloc(1, sizeof(*p));
     p->read = read;
     p->op = (struct ssd_op){.done = piece_done, .arg = p};
-    if (!s->tier.info.direct) {
+    if (!s->direct) {
         p->length = min_u64(left, DIRECT_BYTES);
         p->op.buffer = to;
         p->op.offset = at;
@@ -139,18 +114,18 @@ static bool start_piece(struct ssd *s, struct ssd_read *read) {
 }
 
 void ssd_read_start(struct ssd *s) {
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->tier.lock);
     STAILQ_CONCAT(&s->reading_now, &s->reads);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->tier.lock);
     while (!STAILQ_EMPTY(&s->reading_now)) {
         struct ssd_read *read = STAILQ_FIRST(&s->reading_now);
         /* one piece failed: no more of them */
-        if (read->status != TARN_OK) read->started = read->length;
-        while (read->started < read->length) {
+        if (read->status != TARN_OK) read->started = read->end.length;
+        while (read->started < read->end.length) {
             if (!start_piece(s, read)) return; /* when a piece is done */
         }
         STAILQ_REMOVE_HEAD(&s->reading_now, next);
-        if (read->pieces == 0) finish_read(s, read); /* of no bytes, or failed while in line */
+        if (read->pieces == 0) end_read(s, read); /* of no bytes, or failed while in line */
     }
 }
 

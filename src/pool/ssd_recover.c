@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/thread.h"
@@ -34,26 +34,12 @@ struct ssd_scan {
     uint32_t errors; /* atomic: regions that could not be read */
 };
 
-/* 0, or an errno. Whole blocks. */
-static int read_blocks(const struct ssd *s, void *to, uint64_t size, uint64_t offset) {
-    char *p = to;
-    while (size > 0) {
-        ssize_t n = pread(s->fd, p, size, (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0 ? errno : EIO;
-        p += n;
-        size -= (uint64_t)n;
-        offset += (uint64_t)n;
-    }
-    return 0;
-}
-
 /* The whole header at position into *block (grown as needed), of which the caller has seen nothing
  * yet. 0: here it ends; 1: there it is; -1: damaged. */
 static int read_header(const struct ssd *s, const struct ssd_found *f, uint64_t position,
                        uint64_t end, char **block, uint64_t *block_size, int *error_p) {
     uint64_t first = min_u64(FIRST_BYTES, end - position);
-    *error_p = read_blocks(s, *block, first, position);
+    *error_p = file_read_at(s->fd, *block, first, position);
     if (*error_p != 0) return 0;
     struct ssd_batch_header *h = (struct ssd_batch_header *)(void *)*block;
     if (!ssd_batch_expected(h, f->seq, f->nonce, f->batches, position)) return 0;
@@ -70,7 +56,8 @@ static int read_header(const struct ssd *s, const struct ssd_found *f, uint64_t 
         *block_size = size;
         h = (struct ssd_batch_header *)(void *)larger;
     }
-    if (size > first) *error_p = read_blocks(s, *block + first, size - first, position + first);
+    if (size > first)
+        *error_p = file_read_at(s->fd, *block + first, size - first, position + first);
     if (*error_p != 0) return 0;
     return ssd_batch_valid(h, s->super.key, end) ? 1 : -1;
 }
@@ -158,7 +145,7 @@ static uint32_t drop_overlapped(struct ssd *s, struct ssd_found *found, const ui
             f->batches = 0;
             if (pwrite(s->fd, s->zero_block, SSD_BLOCK, (off_t)ssd_region_base(s, region)) !=
                 SSD_BLOCK) {
-                log_warning("SSD tier %s: cannot write at %llu: %s", s->path,
+                log_warning("SSD tier %s: cannot write at %llu: %s", s->tier.path,
                             (unsigned long long)ssd_region_base(s, region), strerror(errno));
             }
             continue;
@@ -186,21 +173,16 @@ static void make_unit(struct ssd *s, uint32_t region, struct ssd_found *f) {
 
 static void apply_notes(struct ssd *s, const struct ssd_unit *from) {
     for (size_t at = 0; at < from->log.len;) {
-        const struct ssd_record *note =
-            (const struct ssd_record *)(const void *)(from->log.data + at);
+        const struct tier_record *note = (const void *)(from->log.data + at);
         at += note->size;
         if (note->key_size > 0) continue;
-        struct ssd_record *r = ssd_note_target(s, note->value, note->offset);
-        if (r == NULL || r->kind != SSD_ENTRY) continue;
-        if (note->kind == SSD_RENAMED) {
+        struct tier_record *r = ssd_note_target(s, note->value, note->offset);
+        if (r == NULL || r->kind != TIER_ENTRY) continue;
+        if (note->kind == TIER_RENAMED) {
             r->version = note->version;
             continue;
         }
-        struct ssd_unit *u = ssd_unit_at(s, note->offset);
-        r->kind = SSD_DROPPED;
-        u->live--;
-        u->live_bytes -= r->value;
-        s->stats.entries--;
+        ssd_entry_drop(s, ssd_unit_at(s, note->offset), r);
     }
 }
 
@@ -232,50 +214,19 @@ static uint32_t assemble(struct ssd *s, struct ssd_found *found) {
     return damaged;
 }
 
-tarn_status ssd_recover(struct ssd *s, const char **why_p) {
-    uint64_t start = clock_mono_ms();
+tarn_status ssd_recover(struct tier *t, const char **why_p) {
+    struct ssd *s = (struct ssd *)t;
+    if (!t->info.recovered) return TARN_OK;
     struct ssd_scan scan = {.s = s, .found = xcalloc(s->regions, sizeof(*scan.found))};
-    progress_log(&scan.progress, "SSD tier %s", s->path);
+    progress_log(&scan.progress, "SSD tier %s", t->path);
     thread_run_together(1 + (unsigned)min_u64(s->regions / THREAD_REGIONS, THREADS_MAX),
                         "tarn-scan", scan_run, &scan);
     tarn_status status = TARN_OK;
-    if (scan.errors == s->regions) {
-        status = tier_fail(TARN_EIO, why_p, "reading %s: %s", s->path, strerror(scan.error));
-    } else {
-        s->stats.damaged += assemble(s, scan.found) + scan.errors;
-        s->stats.recovered = s->stats.entries;
-    }
+    if (scan.errors == s->regions)
+        status = status_fail(TARN_EIO, why_p, "reading %s: %s", t->path, strerror(scan.error));
+    else
+        t->stats.damaged += assemble(s, scan.found) + scan.errors;
     for (uint32_t r = 0; r < s->regions; r++) buf_free(&scan.found[r].records);
     free(scan.found);
-    if (status != TARN_OK) return status;
-    if (s->stats.damaged > 0) {
-        log_warning("SSD tier %s: damaged in %llu places; what was behind them is lost", s->path,
-                    (unsigned long long)s->stats.damaged);
-        /* Who remembers what was here must ask again. */
-        tier_content_new(s->super.content);
-        if (ssd_super_write(s) != TARN_OK)
-            return tier_fail(TARN_EIO, why_p, "writing %s: %s", s->path, strerror(errno));
-    }
-    log_notice("SSD tier %s: found %llu objects in %u regions in %llu ms", s->path,
-               (unsigned long long)s->stats.entries, s->regions - s->free,
-               (unsigned long long)(clock_mono_ms() - start));
-    return TARN_OK;
-}
-
-tarn_status ssd_super_write(struct ssd *s) {
-    void *block = memset(ssd_blocks(SSD_BLOCK), 0, SSD_BLOCK);
-    s->super.generation++;
-    ssd_super_seal(&s->super);
-    memcpy(block, &s->super, sizeof(s->super));
-    /* One copy is whole at any time. */
-    tarn_status status = TARN_OK;
-    for (int copy = 1; copy >= 0 && status == TARN_OK; copy--) {
-        ssize_t n = pwrite(s->fd, block, SSD_BLOCK, copy * (off_t)SSD_BLOCK);
-        if (n >= 0 && n != SSD_BLOCK) errno = ENOSPC;
-        if (n != SSD_BLOCK || fdatasync(s->fd) != 0) status = TARN_EIO;
-    }
-    int error = errno;
-    free(block);
-    errno = error;
     return status;
 }

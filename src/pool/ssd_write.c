@@ -1,9 +1,12 @@
-/* Bringing batches to disk: the values of several at once, then their headers one after the other.
- * All of it runs in the tier's thread.
+/* The tier's thread: whatever touches the disk after tier_open happens there. Here is how batches
+ * come to disk: the values of several at once, then their headers one after the other.
  *
  * When values cannot be written, the header is written without them: the log goes on behind the
  * hole. When a header cannot be written, nothing behind it in this unit would ever be found: what
- * was given out there fails, and a new unit begins. */
+ * was given out there fails, and a new unit begins.
+ *
+ * Values are not synced: after a power failure the last may be missing, which is a miss. Removals
+ * are, about every second: what comes back would be a value that somebody has replaced. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,28 +18,13 @@ static void headers_go(struct ssd *s);
 
 /* --- the end of a batch --- */
 
-static void count_failure(struct ssd *s, const struct ssd_batch *b, int error) {
-    uint64_t now = clock_mono_ms();
-    if (now - s->log_failure_ms >= (s->read_only ? 60000 : 1000) || s->log_failure_ms == 0) {
-        s->log_failure_ms = now;
-        log_warning("SSD tier %s: writing %zu objects at %llu failed: %s", s->path, b->n_puts,
-                    (unsigned long long)b->position, strerror(error));
-    }
-    if (ssd_io_status(error) == TARN_ENOSPACE) return; /* there may be room again */
-    if (++s->failures < SSD_FAILURES_MAX || s->read_only) return;
-    s->read_only = true;
-    log_warning("SSD tier %s: %u failures in a row; it is read from, but takes nothing more until "
-                "it is opened again",
-                s->path, s->failures);
-}
-
 /* Its notes must be written with another batch. */
 static void note_again(struct ssd *s, const struct ssd_batch *b) {
     const struct ssd_note *notes = (const struct ssd_note *)(const void *)b->notes.data;
     size_t n = b->notes.len / sizeof(*notes);
     if (n == 0) return;
     if (s->closing) {
-        log_warning("SSD tier %s: %zu removals are not on disk", s->path, n);
+        log_warning("SSD tier %s: %zu removals are not on disk", s->tier.path, n);
         return;
     }
     for (size_t i = 0; i < n; i++) ssd_note_add(s, notes[i].nonce, notes[i].offset);
@@ -47,43 +35,20 @@ static void note_again(struct ssd *s, const struct ssd_batch *b) {
     }
 }
 
-/* The records as they are in the header just written become what we know. */
-static void learn(struct ssd *s, struct ssd_batch *b) {
+static void end_batch(struct ssd *s, struct ssd_batch *b, int error) {
+    struct ssd_unit *u = b->unit;
     const struct ssd_batch_header *h = b->header;
-    struct ssd_unit *u = b->unit;
-    uint64_t bytes = 0;
-    ssd_unit_append(s, u, (const char *)(h + 1), h->records_size);
-    for (size_t i = 0; i < b->n_puts; i++) {
-        const struct ssd_record *r =
-            (const struct ssd_record *)(const void *)(b->records.data + b->puts[i].record);
-        if (b->puts[i].done == NULL || b->puts[i].status != TARN_OK) continue;
-        bytes += r->value;
-        s->stats.puts++;
-    }
-    s->stats.put_bytes += bytes;
-    s->stats.writes++;
-    s->stats.write_us += clock_mono_us() - b->started_us;
-}
-
-static void finish(struct ssd *s, struct ssd_batch *b, int error) {
-    struct ssd_unit *u = b->unit;
     uint64_t data = b->position + b->header_size;
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->tier.lock);
     if (error == 0) {
-        learn(s, b);
-        s->failures = b->error == 0 ? 0 : s->failures;
+        ssd_unit_append(s, u, (const char *)(h + 1), h->records_size);
+        if (b->error == 0) s->tier.failures = 0;
         if (b->note_records.len > 0) ssd_sync_soon(s);
     } else {
         note_again(s, b);
     }
-    for (size_t i = 0; i < b->n_puts; i++) {
-        struct ssd_put *p = &b->puts[i];
-        if (error != 0) p->status = ssd_io_status(error);
-        if (p->done != NULL && p->status != TARN_OK) s->stats.put_failures++;
-    }
     s->notes_done = b->notes_upto;
     s->ring_tail = b->ring_end;
-    s->queued -= b->queued;
     if (s->last == b) s->last = NULL;
     if (--u->unwritten == 0 && u->state == SSD_SEALED) {
         /* Nothing is added any more. */
@@ -92,14 +57,14 @@ static void finish(struct ssd *s, struct ssd_batch *b, int error) {
             u->entries =
                 xrealloc(u->entries, (u->cap_entries = u->n_entries) * sizeof(*u->entries));
         if (u->live == 0) s->empty_hint = true;
-        ssd_evict_check(s);
+        tier_evict_check(&s->tier);
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->tier.lock);
 
-    for (size_t i = 0; i < b->n_puts; i++) {
-        struct ssd_put *p = &b->puts[i];
-        if (p->done != NULL) p->done(p->arg, p->status, p->status == TARN_OK ? data + p->rel : 0);
-    }
+    for (const struct ssd_put *p = b->puts; p < b->puts + b->n_puts; p++)
+        if (!p->gone)
+            tier_put_ended(&s->tier, &p->end, error != 0 ? tier_error_status(error) : p->status,
+                           data + p->rel);
     buf_free(&b->records);
     buf_free(&b->note_records);
     buf_free(&b->notes);
@@ -127,10 +92,10 @@ static void make_header(struct ssd *s, struct ssd_batch *b) {
     h->header_size = (uint32_t)b->header_size;
     char *out = (char *)(h + 1);
     for (size_t i = 0; i < b->n_puts; i++) {
-        struct ssd_record *r = (struct ssd_record *)(void *)(b->records.data + b->puts[i].record);
-        if (r->kind != SSD_ENTRY) continue;
+        struct tier_record *r = (void *)(b->records.data + b->puts[i].record);
+        if (r->kind != TIER_ENTRY) continue;
         memcpy(out, r, r->size);
-        ((struct ssd_record *)(void *)out)->offset += b->position + b->header_size;
+        ((struct tier_record *)(void *)out)->offset += b->position + b->header_size;
         out += r->size;
         h->records++;
     }
@@ -147,12 +112,12 @@ static void header_written(struct ssd_op *op) {
     TAILQ_REMOVE(&s->writing, b, next);
     s->n_writing--;
     if (error != 0) {
-        pthread_mutex_lock(&s->lock);
-        count_failure(s, b, error);
+        pthread_mutex_lock(&s->tier.lock);
+        tier_write_failed(&s->tier, "writing a batch", error);
         b->unit->broken = true;
-        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&s->tier.lock);
     }
-    finish(s, b, error);
+    end_batch(s, b, error);
     headers_go(s);
 }
 
@@ -163,7 +128,7 @@ static void headers_go(struct ssd *s) {
         if (b->unit->broken) {
             TAILQ_REMOVE(&s->writing, b, next);
             s->n_writing--;
-            finish(s, b, EIO);
+            end_batch(s, b, EIO);
             continue;
         }
         make_header(s, b);
@@ -184,7 +149,7 @@ static void headers_go(struct ssd *s) {
 /* Leaves out the values of this batch: they are not on disk, or not what they should be. */
 static void leave_out(struct ssd_batch *b, tarn_status status) {
     for (size_t i = 0; i < b->n_puts; i++) {
-        struct ssd_record *r = (struct ssd_record *)(void *)(b->records.data + b->puts[i].record);
+        struct tier_record *r = (void *)(b->records.data + b->puts[i].record);
         r->kind = 0;
         b->puts[i].status = status;
     }
@@ -192,10 +157,10 @@ static void leave_out(struct ssd_batch *b, tarn_status status) {
 
 static void values_written(struct ssd *s, struct ssd_batch *b) {
     if (b->error != 0) {
-        pthread_mutex_lock(&s->lock);
-        count_failure(s, b, b->error);
-        pthread_mutex_unlock(&s->lock);
-        leave_out(b, ssd_io_status(b->error));
+        pthread_mutex_lock(&s->tier.lock);
+        tier_write_failed(&s->tier, "writing a batch", b->error);
+        pthread_mutex_unlock(&s->tier.lock);
+        leave_out(b, tier_error_status(b->error));
     }
     b->state = SSD_BATCH_READY;
     headers_go(s);
@@ -209,7 +174,7 @@ static void piece_written(struct ssd_op *op) {
 
 static void start_values(struct ssd *s, struct ssd_batch *b) {
     uint64_t size = ssd_align(b->data_size, SSD_BLOCK);
-    char *data = s->ring + b->ring_at % s->ring_size;
+    char *data = s->ring + b->ring_at % s->tier.queue_bytes;
     memset(data + b->data_size, 0, size - b->data_size);
     size_t n = (size_t)((size + SSD_WRITE_BYTES - 1) / SSD_WRITE_BYTES);
     if (n == 0) { /* only notes */
@@ -276,23 +241,94 @@ static void chunk_written(struct ssd_op *op) {
 
 /* --- the beginning --- */
 
-void ssd_write_start(struct ssd *s) {
+/* Starts what was sealed. */
+static void start_batches(struct ssd *s) {
     while (s->n_writing < SSD_WRITING_MAX) {
-        pthread_mutex_lock(&s->lock);
+        pthread_mutex_lock(&s->tier.lock);
         struct ssd_batch *b = TAILQ_FIRST(&s->batches);
         bool go = b != NULL && b->copying == 0;
         if (go) TAILQ_REMOVE(&s->batches, b, next);
-        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&s->tier.lock);
         if (!go) return;
         TAILQ_INSERT_TAIL(&s->writing, b, next);
         s->n_writing++;
         b->state = SSD_BATCH_DATA;
-        b->started_us = clock_mono_us();
         if (b->stream == NULL) {
             start_values(s, b);
             continue;
         }
         for (unsigned i = 0; i < SSD_CHUNKS; i++) send_chunk(s, b, i);
         TARN_ASSERT(b->stream->under_way > 0);
+    }
+}
+
+/* --- the thread --- */
+
+/* Batches whose time has come go to the disk even if they are small. */
+static void seal_what_is_due(struct ssd *s) {
+    uint64_t now = clock_mono_ms();
+    if (s->open != NULL && (s->closing || now >= s->open->opened_ms + SSD_BATCH_AGE_MS))
+        ssd_seal(s);
+    if (s->notes_due_ms != 0 && (s->closing || now >= s->notes_due_ms)) ssd_seal_notes(s);
+    if (s->closing && s->notes.len > 0 && s->last == NULL) {
+        log_warning("SSD tier %s: no room for %zu notes on removals", s->tier.path,
+                    s->notes.len / sizeof(struct ssd_note));
+        buf_clear(&s->notes);
+    }
+}
+
+void ssd_sync_soon(struct ssd *s) {
+    if (s->sync_due_ms == 0) s->sync_due_ms = clock_mono_ms() + SSD_SYNC_MS;
+}
+
+static void synced(struct ssd_op *op) {
+    struct ssd *s = op->arg;
+    pthread_mutex_lock(&s->tier.lock);
+    s->syncing = false;
+    if (op->error != 0) log_warning("SSD tier %s: syncing: %s", s->tier.path, strerror(op->error));
+    pthread_mutex_unlock(&s->tier.lock);
+}
+
+static void sync_if_due(struct ssd *s) {
+    if (s->sync_due_ms == 0 || s->syncing || s->closing || clock_mono_ms() < s->sync_due_ms) return;
+    s->syncing = true;
+    s->sync_due_ms = 0;
+    s->sync = (struct ssd_op){.sync = true, .done = synced, .arg = s};
+    ssd_io_submit(s->io, &s->sync);
+}
+
+static int next_timeout(const struct ssd *s) {
+    uint64_t now = clock_mono_ms(), until = UINT64_MAX;
+    if (s->kicked) return 0;
+    if (s->open != NULL) until = s->open->opened_ms + SSD_BATCH_AGE_MS;
+    if (s->notes_due_ms != 0) until = min_u64(until, s->notes_due_ms);
+    if (s->sync_due_ms != 0 && !s->syncing) until = min_u64(until, s->sync_due_ms);
+    if (until == UINT64_MAX) return -1;
+    return until <= now ? 0 : (int)min_u64(until - now, 60000);
+}
+
+static bool is_idle(const struct ssd *s) {
+    return s->open == NULL && TAILQ_EMPTY(&s->batches) && s->n_writing == 0 &&
+           s->tier.n_reading == 0 && s->erasing == 0 && !s->syncing && s->notes.len == 0;
+}
+
+void *ssd_run(void *arg) {
+    struct ssd *s = arg;
+    for (;;) {
+        pthread_mutex_lock(&s->tier.lock);
+        s->asleep = s->kicked = false;
+        ssd_evict_advance(s);
+        seal_what_is_due(s);
+        sync_if_due(s);
+        pthread_mutex_unlock(&s->tier.lock);
+        ssd_read_start(s);
+        start_batches(s);
+        pthread_mutex_lock(&s->tier.lock);
+        bool stop = s->closing && is_idle(s);
+        int timeout = next_timeout(s);
+        s->asleep = timeout != 0;
+        pthread_mutex_unlock(&s->tier.lock);
+        if (stop) return NULL;
+        ssd_io_wait(s->io, timeout);
     }
 }

@@ -35,8 +35,6 @@ struct tier_config {
     uint64_t size;          /* bytes it may take on disk */
     uint64_t queue_bytes;   /* bound of what is accepted and not yet on disk; 0: 256 MiB */
     uint64_t read_bytes;    /* bound of reads under way; 0: 64 MiB */
-    double high_watermark;  /* share of size from which on the oldest goes; 0: 0.95 */
-    double low_watermark;   /* ... down to this; 0: 0.90 */
     const uint8_t *cluster; /* file: cluster id, 16 bytes; part of every path */
     bool create;            /* what is not there is made: ssd: a file, file: the directory */
     /* file: permissions of the files, for who reads them as another user; 0: 0600 */
@@ -45,14 +43,13 @@ struct tier_config {
 };
 
 struct tier_info {
-    const char *kind; /* "ssd", "file" */
     /* Made with the tier, and anew when entries were found damaged or the tier was made smaller: as
      * long as it is the same, offsets hold what they held. */
     uint8_t content[TIER_CONTENT_SIZE];
-    uint64_t size;          /* advertised: offsets are below it (ssd); file: bytes it may take */
-    uint64_t copy_max;      /* see tier_put */
-    uint64_t value_max;     /* larger ones are TARN_ENOSPACE */
-    bool direct, recovered; /* recovered: it was there before */
+    uint64_t size;      /* advertised: offsets are below it (ssd); file: bytes it may take */
+    uint64_t copy_max;  /* see tier_put */
+    uint64_t value_max; /* larger ones are TARN_ENOSPACE */
+    bool recovered;     /* it was there before */
     /* file: where readers find their files, up to the cluster id included; NULL */
     const char *directory;
 };
@@ -143,9 +140,7 @@ int tier_event_fd(const struct tier *t);
 
 struct tier_stats {
     TIER_FIGURES(FIGURE_MEMBER)
-    uint64_t puts, put_bytes, put_failures, recovered;
-    uint64_t writes, write_us; /* batches to disk */
-    uint64_t memory;           /* bytes of the tier's own books */
+    uint64_t puts, put_failures, recovered;
 };
 void tier_get_stats(struct tier *t, struct tier_stats *stats_p);
 

@@ -48,9 +48,6 @@ TEST(arguments_that_make_no_sense) {
     CHECK(why != NULL);
     c = config(64 * MIB);
     CHECK_EQ(tier_open("tape", &c, &t, &why), TARN_EINVAL);
-    c.high_watermark = 1.5;
-    CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
-    c = config(64 * MIB);
     c.path = "";
     CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
     c.path = "/nonexistent/tarn.ssd";

@@ -21,9 +21,7 @@ static void check_sizes(struct tier *t, const uint64_t *offsets) {
 
 static void round_trip(struct tier_config c) {
     struct tier *t = open_tier(&c);
-    CHECK_STR(tier_get_info(t)->kind, TIER_KIND);
     CHECK(!tier_get_info(t)->recovered);
-    if (!c.direct) CHECK(!tier_get_info(t)->direct);
     uint64_t offsets[ARRAY_LEN(sizes)];
     put_sizes(t, offsets);
     check_sizes(t, offsets);
