@@ -288,6 +288,29 @@ static void *watch(void *arg) {
     }
 }
 
+/* --- fork: a child goes without, for neither verbs nor librdmacm survive in it --- */
+
+static void before_fork(void) {
+    pthread_mutex_lock(&devices.lock);
+}
+
+static void after_fork(void) {
+    pthread_mutex_unlock(&devices.lock);
+}
+
+static void in_child(void) {
+    devices.count = 0;
+    devices.thread_started = false;
+    LIST_INIT(&devices.domains);
+    rdma_totals = (struct rdma_totals){0};
+    rdma_jobs_forget();
+    after_fork();
+}
+
+static void set_up_fork(void) {
+    (void)pthread_atfork(before_fork, after_fork, in_child);
+}
+
 /* --- opening --- */
 
 static void read_line(const char *path, char *out, size_t cap) {
@@ -372,7 +395,9 @@ static void warn_of_missing(void) {
 }
 
 tarn_status rdma_devices_open(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (devices.open) return TARN_OK;
+    pthread_once(&once, set_up_fork);
     devices.open = true;
     int n = 0;
     devices.list = rdma_get_devices(&n);

@@ -183,8 +183,9 @@ struct rdma_job {
     struct crew_job crew;
     int kick_fd; /* an eventfd that is written to when it is done */
 };
-void rdma_jobs_begin(void); /* the thread */
-void rdma_jobs_end(void);   /* there are none; the thread ends */
+void rdma_jobs_begin(void);  /* the thread */
+void rdma_jobs_end(void);    /* there are none; the thread ends */
+void rdma_jobs_forget(void); /* in a child, which has no such thread */
 void rdma_job_start(struct rdma_job *t);
 bool rdma_job_done(const struct rdma_job *t);
 /* It does not run when this returns, and will not. Waits for one that is running. */

@@ -69,3 +69,7 @@ void rdma_job_stop(struct rdma_job *t) {
 void rdma_jobs_end(void) {
     crew_stop(&crew);
 }
+
+void rdma_jobs_forget(void) {
+    crew = (struct crew){0};
+}

@@ -1,5 +1,6 @@
 /* The module as a program sees it: load, unload, INFO, RDMA.* with what hosts report, which is not
  * to be trusted. */
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../fake_verbs/fake_verbs.h"
@@ -358,6 +359,31 @@ TEST(the_doctor_looks_at_devices) {
          i < TEST_PATIENCE_MS && strstr(run("rdma.doctor", NULL), "fake0: it broke") == NULL; i++)
         usleep(1000);
     CHECK(strstr(p.reply.data, "error device fake0: it broke or was taken away") != NULL);
+    end();
+}
+
+/* Neither the devices nor the threads of a program are there in what it forks. */
+TEST(a_child_has_no_devices) {
+    struct transport_domain_config config = {0};
+    struct transport_domain *d, *ours;
+    struct transport_endpoint *e;
+    begin("devices=2");
+    CHECK_EQ(rdma_transport.domain_open(&config, &ours), TARN_OK);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char error[200];
+        alarm(20);
+        bool good = rdma_devices_count() == 0 &&
+                    rdma_transport.domain_open(&config, &d) == TARN_OK &&
+                    rdma_transport.connect(d, "rdma://127.0.0.1:5", 0, &e) == TARN_ECLOSED;
+        if (good) rdma_transport.domain_close(&d);
+        _exit(!(good && tarn_module_v1.unload(error, sizeof(error)) == TARN_OK));
+    }
+    int status;
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    CHECK_EQ(status, 0);
+    CHECK_EQ(rdma_devices_count(), 2);
+    rdma_transport.domain_close(&ours);
     end();
 }
 
