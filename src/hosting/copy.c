@@ -24,7 +24,7 @@ static tarn_status reader_of(struct tarn_host *h, tarn_client **client_p) {
     return status;
 }
 
-static tarn_status copy(struct hosting_task *t, struct tarn_host *h) {
+static tarn_status copy_object(struct hosting_task *t, struct tarn_host *h) {
     tarn_client *client;
     tarn_status status = reader_of(h, &client);
     if (status != TARN_OK) return status;
@@ -39,7 +39,7 @@ static tarn_status copy(struct hosting_task *t, struct tarn_host *h) {
 
 static bool copy_run(struct crew_job *job) {
     struct hosting_task *t = CONTAINER_OF(job, struct hosting_task, job.crew);
-    t->status = copy(t, t->host);
+    t->status = copy_object(t, t->host);
     if (t->status != TARN_OK)
         log_verbose("A copy of %llu bytes failed: %s", (unsigned long long)t->size,
                     tarn_last_error());

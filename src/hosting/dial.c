@@ -24,7 +24,7 @@ struct dial {
     char why[256];
 };
 
-static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
+static tarn_status dial_greet(struct dial *d, struct ctl *c, uint64_t deadline) {
     const struct tarn_host *h = d->host;
     const struct greeting g = {
         .info = {{"LIB-NAME", "tarn-node"}, {"LIB-VER", tarn_version()}, {"tarn-host", h->machine}},
@@ -47,7 +47,7 @@ static tarn_status dial_both(struct dial *d) {
         status = master_find(&h->master, deadline, &at);
         if (status == TARN_OK)
             status = ctl_open(&d->ctl[i], &h->master.secure, at.host, at.port, deadline);
-        if (status == TARN_OK) status = greet(d, &d->ctl[i], deadline);
+        if (status == TARN_OK) status = dial_greet(d, &d->ctl[i], deadline);
     }
     if (status == TARN_OK) return status;
     master_asked(&h->master, &at);
@@ -85,7 +85,7 @@ struct hosting_look {
     bool moved;
 };
 
-static bool look_run(struct crew_job *job) {
+static bool look_at_sentinels(struct crew_job *job) {
     struct hosting_look *l = CONTAINER_OF(job, struct hosting_look, job.crew);
     l->moved = master_moved(&l->host->master, &l->at);
     return true;
@@ -99,7 +99,7 @@ static void look_done(struct tarn_host *h, struct hosting_job *job) {
 
 void look_start(struct tarn_host *h, const char *at, const char *port) {
     struct hosting_look *l = xcalloc(1, sizeof(*l));
-    l->job = (struct hosting_job){.crew.run = look_run, .done = look_done};
+    l->job = (struct hosting_job){.crew.run = look_at_sentinels, .done = look_done};
     l->host = h;
     snprintf(l->at.host, sizeof(l->at.host), "%s", at);
     snprintf(l->at.port, sizeof(l->at.port), "%s", port);

@@ -21,7 +21,7 @@ struct evicted_head { /* in front of each key of eviction.entries */
     uint32_t key_len;
 };
 
-static void collect(void *arg, const struct tier_item *item) {
+static void eviction_collect(void *arg, const struct tier_item *item) {
     struct eviction *e = arg;
     struct evicted_head head = {.version = item->version, .key_len = (uint32_t)item->key.len};
     buf_append(&e->entries, &head, sizeof(head));
@@ -29,10 +29,10 @@ static void collect(void *arg, const struct tier_item *item) {
     e->n++;
 }
 
-static void ask(struct hosting_far *f) {
+static void evictions_take(struct hosting_far *f) {
     while (f->n_evictions < EVICTIONS_MAX) {
         struct eviction *e = xcalloc(1, sizeof(*e));
-        e->ticket = tier_poll_evict(f->tier, collect, e);
+        e->ticket = tier_poll_evict(f->tier, eviction_collect, e);
         if (e->ticket == 0) {
             buf_free(&e->entries);
             free(e);
@@ -43,11 +43,12 @@ static void ask(struct hosting_far *f) {
     }
 }
 
-static void start_waiting(struct hosting_far *f, struct eviction *e) {
+static void eviction_wait(struct hosting_far *f, struct eviction *e) {
     e->wait_until = add_sat(now_ms(), add_sat(f->host->session.max_lease_ms, LEASE_MARGIN_MS));
 }
 
-static void told(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void eviction_told(struct tarn_host *h, const struct answer *a, void *arg,
+                          uint64_t sent_ms) {
     struct hosting_far *f = arg;
     struct eviction *e = f->telling;
     f->telling = NULL;
@@ -55,10 +56,10 @@ static void told(struct tarn_host *h, const struct answer *a, void *arg, uint64_
     /* of a segment that the master does not know it need not know */
     if (!answer_is(a, TARN_ENOSEGMENT) && !session_accepts(h, a, "NODE EVICTED")) return;
     e->told += f->telling_bytes;
-    if (e->told == e->entries.len) start_waiting(f, e);
+    if (e->told == e->entries.len) eviction_wait(f, e);
 }
 
-static void tell(struct hosting_far *f, struct eviction *e) {
+static void eviction_tell(struct hosting_far *f, struct eviction *e) {
     struct tarn_host *h = f->host;
     struct hosting_link *l = &h->reports;
     size_t at = e->told, n = 0, end = at;
@@ -78,7 +79,7 @@ static void tell(struct hosting_far *f, struct eviction *e) {
     }
     f->telling = e;
     f->telling_bytes = end - e->told;
-    link_send(h, l, WIRE_node_evicted, &node, told, f);
+    link_send(h, l, WIRE_node_evicted, &node, eviction_told, f);
 }
 
 static void eviction_free(struct hosting_far *f, struct eviction *e) {
@@ -91,20 +92,20 @@ static void eviction_free(struct hosting_far *f, struct eviction *e) {
 void evict_turn(struct hosting_far *f) {
     struct tarn_host *h = f->host;
     const struct hosted *seg = f->segment;
-    ask(f);
+    evictions_take(f);
     /* What is being offered must not be evicted in the same breath: the offer might come last. */
     bool may_tell =
         seg->mounted && session_joined(&h->session) && !f->offering.active && !f->offering.needed;
     struct eviction *e, *next;
     TAILQ_FOREACH_SAFE(e, &f->evictions, link, next) {
-        if (e->wait_until == 0 && (e->entries.len == 0 || seg->gone)) start_waiting(f, e);
+        if (e->wait_until == 0 && (e->entries.len == 0 || seg->gone)) eviction_wait(f, e);
         if (e->wait_until != 0 && now_ms() >= e->wait_until) {
             tier_evicted(f->tier, e->ticket);
             eviction_free(f, e);
         } else if (e->wait_until != 0) {
             hosting_wake_at(h, e->wait_until);
         } else if (may_tell && f->telling == NULL && link_room(&h->reports) > 0) {
-            tell(f, e);
+            eviction_tell(f, e);
         }
     }
 }

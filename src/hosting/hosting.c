@@ -34,7 +34,7 @@ void tarn_host_options_init(tarn_host_options *o) {
 
 /* --- callbacks of struct host, on the control thread --- */
 
-static void on_fenced(void *arg, uint64_t session) {
+static void note_fenced(void *arg, uint64_t session) {
     struct tarn_host *h = arg;
     if (!session_joined(&h->session) || h->session.phase == PHASE_FENCING)
         return; /* nobody there has asked */
@@ -46,13 +46,13 @@ static void on_fenced(void *arg, uint64_t session) {
     h->fenced[h->n_fenced++] = session;
 }
 
-static void on_fenced_before(void *arg, uint32_t master_epoch) {
+static void note_fenced_before(void *arg, uint32_t master_epoch) {
     session_fenced_before(arg, master_epoch);
 }
 
 /* --- names --- */
 
-static tarn_status set_names(struct tarn_host *h, const tarn_host_options *o) {
+static tarn_status names_choose(struct tarn_host *h, const tarn_host_options *o) {
     uint8_t random[16];
     if (h->options.host_name != NULL) {
         snprintf(h->machine, sizeof(h->machine), "%s", h->options.host_name);
@@ -77,7 +77,7 @@ static tarn_status set_names(struct tarn_host *h, const tarn_host_options *o) {
 }
 
 /* Does somebody listen there, or use it for something else? */
-static bool is_taken(const char *path) {
+static bool socket_is_taken(const char *path) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof(a.sun_path)) return false;
     strcpy(a.sun_path, path);
@@ -93,12 +93,12 @@ static bool is_taken(const char *path) {
 
 /* A path of the node's name, so that a restart takes over what a crash left; other pools may have
  * nodes of that name, some in this process. */
-static char *choose_shm_path(const struct tarn_host *h, const char *wanted) {
+static char *shm_path_choose(const struct tarn_host *h, const char *wanted) {
     char name[128], path[HOST_SOCKET_MAX];
     if (wanted != NULL) return wanted[0] == '\0' ? NULL : xstrdup(wanted);
     snprintf(name, sizeof(name), "tarn-node-%s.sock", h->name);
     bool found = host_socket_path(name, path);
-    for (int i = 1; found && i < SHM_NAMES && is_taken(path); i++) {
+    for (int i = 1; found && i < SHM_NAMES && socket_is_taken(path); i++) {
         snprintf(name, sizeof(name), "tarn-node-%s.%ld.%d.sock", h->name, (long)getpid(), i);
         found = host_socket_path(name, path);
     }
@@ -112,7 +112,7 @@ static void endpoint_add(struct tarn_host *h, const char *host, unsigned port) {
     h->endpoints[h->n_endpoints++] = uri_make(scheme, host, port);
 }
 
-static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o) {
+static tarn_status endpoints_make(struct tarn_host *h, const tarn_host_options *o) {
     uint16_t port = host_data_port(h->host), said;
     h->endpoints = xcalloc(o->binds + 2, sizeof(*h->endpoints));
     if (o->announce != NULL) {
@@ -138,7 +138,7 @@ static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o
 /* --- set-up --- */
 
 static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) {
-    h->shm_path = choose_shm_path(h, o->shm_socket);
+    h->shm_path = shm_path_choose(h, o->shm_socket);
     struct host_config config = {
         .bind = o->bind,
         .binds = o->binds,
@@ -151,8 +151,8 @@ static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) 
         .shm_optional = o->shm_socket == NULL,
         .tls = h->data_tls != NULL ? &h->data_tls_of : NULL,
         .arg = h,
-        .fenced = on_fenced,
-        .fenced_before = on_fenced_before,
+        .fenced = note_fenced,
+        .fenced_before = note_fenced_before,
         .key_changed = keys_changed,
     };
     tarn_status status = host_create(&config, &h->host);
@@ -164,7 +164,7 @@ static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) 
 const char *const hosted_tiers[] = {
     [HOSTED_MEMORY] = "memory", [HOSTED_SSD] = "ssd", [HOSTED_FILE] = "file"};
 
-static struct hosted *new_segment(struct tarn_host *h, enum hosted_kind kind) {
+static struct hosted *segment_new(struct tarn_host *h, enum hosted_kind kind) {
     struct hosted *s = &h->segments[h->n_segments++];
     *s = (struct hosted){.kind = kind};
     static_assert(NODE_NAME_MAX + 8 < SEGMENT_NAME_MAX, "names of segments fit");
@@ -179,7 +179,7 @@ static struct hosted *new_segment(struct tarn_host *h, enum hosted_kind kind) {
 static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) {
     for (size_t i = 0; i < o->n_segments; i++) {
         const tarn_host_segment *want = &o->segments[i];
-        struct hosted *s = new_segment(h, HOSTED_MEMORY);
+        struct hosted *s = segment_new(h, HOSTED_MEMORY);
         s->size = want->bytes / 4096 * 4096;
         struct host_segment_config config = {
             .name = s->name,
@@ -205,7 +205,7 @@ static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) 
 static tarn_status far_add(struct tarn_host *h, enum hosted_kind kind, const char *path,
                            uint64_t bytes, int create, struct hosting_far **far_p) {
     struct hosting_far *f = *far_p = &h->fars[h->n_fars++];
-    far_init(f, h, new_segment(h, kind), path, bytes);
+    far_init(f, h, segment_new(h, kind), path, bytes);
     f->create = create != 0;
     return hosting_crew_start(h, &f->stores, "tarn-store", 1);
 }
@@ -238,7 +238,7 @@ static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
     return status;
 }
 
-static tarn_status check_options(const tarn_host_options *o) {
+static tarn_status host_options_check(const tarn_host_options *o) {
     if (o->n_segments + FARS_MAX > HOSTED_MAX)
         return fail(TARN_EINVAL, "a node has at most %u segments", HOSTED_MAX - FARS_MAX);
     if (o->n_segments == 0 && o->ssd_path == NULL && o->file_path == NULL)
@@ -265,12 +265,12 @@ static void init_shared(struct tarn_host *h) {
     rng_seed(&h->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)h);
 }
 
-static tarn_status set_up(struct tarn_host *h, const char *url, const tarn_options *options,
-                          const tarn_host_options *o) {
+static tarn_status hosting_set_up(struct tarn_host *h, const char *url, const tarn_options *options,
+                                  const tarn_host_options *o) {
     url_options_copy(&h->options, options);
     tarn_status status = url_parse(url, &h->options, &h->master);
-    if (status == TARN_OK) status = check_options(o);
-    if (status == TARN_OK) status = set_names(h, o);
+    if (status == TARN_OK) status = host_options_check(o);
+    if (status == TARN_OK) status = names_choose(h, o);
     if (status == TARN_OK && h->master.tls) status = secure_open(&h->options, &h->master.secure);
     if (status != TARN_OK) return status;
     h->url = xstrdup(url);
@@ -287,7 +287,7 @@ static tarn_status set_up(struct tarn_host *h, const char *url, const tarn_optio
     if (status != TARN_OK)
         return fail(status, "cannot listen on data port %u or on the socket %s (the log says why)",
                     o->data_port, h->shm_path != NULL ? h->shm_path : "(none)");
-    status = set_endpoints(h, o);
+    status = endpoints_make(h, o);
     if (status == TARN_OK) status = hosting_crew_start(h, &h->dialler, "tarn-dial", 1);
     if (status == TARN_OK)
         status = hosting_crew_start(h, &h->copies, "tarn-copy", o->copies > 0 ? o->copies : 4);
@@ -297,7 +297,7 @@ static tarn_status set_up(struct tarn_host *h, const char *url, const tarn_optio
 /* --- tear-down --- */
 
 /* Everything of a host whose control thread has ended, or never began. */
-static void tear_down(struct tarn_host *h) {
+static void hosting_tear_down(struct tarn_host *h) {
     h->session.phase = PHASE_LEFT; /* whatever comes back now starts nothing */
     crew_cancel(&h->dialler, NULL, NULL);
     crew_stop(&h->dialler);
@@ -356,11 +356,11 @@ tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms) {
         hosting_wake(h);
         pthread_join(h->thread, NULL);
     }
-    tear_down(h);
+    hosting_tear_down(h);
     return TARN_OK;
 }
 
-static tarn_status start(struct tarn_host *h) {
+static tarn_status control_start(struct tarn_host *h) {
     h->opening = true;
     h->open_deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
     int err = thread_start(&h->thread, "tarn-host", hosting_control, h);
@@ -386,8 +386,8 @@ tarn_status tarn_host_open(const char *url, const tarn_options *options,
     h->pid = getpid();
     h->wake_fd = -1;
     init_shared(h);
-    tarn_status status = set_up(h, url, options, &o);
-    if (status == TARN_OK) status = start(h);
+    tarn_status status = hosting_set_up(h, url, options, &o);
+    if (status == TARN_OK) status = control_start(h);
     if (status != TARN_OK) {
         char why[sizeof(h->session.why)];
         snprintf(why, sizeof(why), "%s", tarn_last_error());

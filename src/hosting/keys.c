@@ -65,7 +65,8 @@ void keys_changed(void *arg, unsigned slot) {
     h->next_wake_ms = 0;
 }
 
-static void answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void keys_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                          uint64_t sent_ms) {
     const struct hosted *seg = arg;
     /* On its way out; or the master has no room for keys, and there is tcp. */
     if (answer_is(a, TARN_ENOSEGMENT) || answer_is(a, TARN_ELIMIT)) {
@@ -85,7 +86,7 @@ static void keys_tell(struct tarn_host *h, struct hosted *seg) {
     if (hash == seg->keys_told) return;
     log_verbose("Segment %s: %u keys for transports of modules", seg->name, m.keys.n);
     seg->keys_told = hash;
-    link_send(h, l, WIRE_segment_keys, &m, answered, seg);
+    link_send(h, l, WIRE_segment_keys, &m, keys_answered, seg);
 }
 
 void keys_turn(struct tarn_host *h) {

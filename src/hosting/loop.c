@@ -92,7 +92,7 @@ static void wait_for_events(struct tarn_host *h) {
     eventfd_read(h->wake_fd, &ignored);
 }
 
-static bool turn(struct tarn_host *h) {
+static bool hosting_turn(struct tarn_host *h) {
     h->next_wake_ms = now_ms() + TURN_MS;
     hosting_run_posted(h);
     host_poll(h->host);
@@ -108,7 +108,7 @@ static bool turn(struct tarn_host *h) {
 
 void *hosting_control(void *arg) {
     struct tarn_host *h = arg;
-    while (turn(h)) wait_for_events(h);
+    while (hosting_turn(h)) wait_for_events(h);
     hosting_opened(h, fail(TARN_ECLOSED, "the host was closed"));
     pthread_mutex_lock(&h->mutex);
     h->finished = true;

@@ -22,19 +22,19 @@ struct hosted *hosting_segment(struct tarn_host *h, uint64_t id) {
 
 /* A pool file that was lent to another master meanwhile still has the name that this one knows, and
  * other bytes. */
-static bool has_other_bytes(struct tarn_host *h, const struct hosted *seg) {
+static bool segment_has_other_bytes(struct tarn_host *h, const struct hosted *seg) {
     struct host_segment_info info;
     if (seg->kind != HOSTED_MEMORY || !host_slot_get(h->host, seg->slot, &info)) return false;
     if (info.old_segment_epoch == 0) return false;
     return info.old_id != seg->id || info.old_segment_epoch != seg->epoch;
 }
 
-static void mount(struct tarn_host *h, struct hosted *seg);
+static void segment_mount(struct tarn_host *h, struct hosted *seg);
 
 /* What was found on a disk is going to be another master's: the one that knew it before must not
  * take it for what it was, should the disk come back to it one day. true: to be mounted again,
  * under its new name. */
-static bool changes_hands(struct tarn_host *h, struct hosted *seg) {
+static bool segment_changes_hands(struct tarn_host *h, struct hosted *seg) {
     struct hosting_far *f = seg->far;
     if (f == NULL || f->renewed || !tier_get_info(f->tier)->recovered) return false;
     f->renewed = true;
@@ -43,7 +43,8 @@ static bool changes_hands(struct tarn_host *h, struct hosted *seg) {
     return false;
 }
 
-static void mounted(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void segment_mounted(struct tarn_host *h, const struct answer *a, void *arg,
+                            uint64_t sent_ms) {
     struct hosting_session *s = &h->session;
     struct hosted *seg = arg;
     uint64_t id, epoch, kept;
@@ -56,16 +57,16 @@ static void mounted(struct tarn_host *h, const struct answer *a, void *arg, uint
     }
     seg->id = (uint32_t)id;
     seg->epoch = (uint32_t)epoch;
-    if (kept != 0 && has_other_bytes(h, seg)) {
+    if (kept != 0 && segment_has_other_bytes(h, seg)) {
         host_segment_retire(h->host, seg->slot, true); /* new content, which is another mount */
         session_fail(h, TARN_ESTALE,
                      "segment %s: what is in it is not of this master; it gets new memory",
                      seg->name);
         return;
     }
-    if (kept == 0 && changes_hands(h, seg)) {
+    if (kept == 0 && segment_changes_hands(h, seg)) {
         h->session.mounting--;
-        mount(h, seg);
+        segment_mount(h, seg);
         return;
     }
     if (h->session.broken != TARN_OK) return;
@@ -82,7 +83,7 @@ static void mounted(struct tarn_host *h, const struct answer *a, void *arg, uint
 
 /* A master that was started anew gives out its ids in another order: what another segment of ours
  * is still served under is an old name, and its new one is on its way. */
-static void take_id_over(struct tarn_host *h, const struct hosted *seg) {
+static void segment_take_id_over(struct tarn_host *h, const struct hosted *seg) {
     for (unsigned i = 0; i < h->n_segments; i++) {
         const struct hosted *other = &h->segments[i];
         struct host_segment_info info;
@@ -96,9 +97,9 @@ static void take_id_over(struct tarn_host *h, const struct hosted *seg) {
 }
 
 /* true: it is served under its present name. */
-static bool serve(struct tarn_host *h, struct hosted *seg) {
+static bool segment_serve(struct tarn_host *h, struct hosted *seg) {
     if (seg->serve_until == 0) return true;
-    take_id_over(h, seg);
+    segment_take_id_over(h, seg);
     tarn_status status = host_segment_serve(h->host, seg->slot, seg->id, seg->epoch);
     if (status == TARN_OK) {
         seg->serve_until = 0;
@@ -121,12 +122,12 @@ void mount_turn(struct tarn_host *h) {
     struct hosting_session *s = &h->session;
     bool all = s->mounting == 0;
     for (unsigned i = 0; i < h->n_segments && s->broken == TARN_OK; i++) {
-        if (h->segments[i].mounted) all &= serve(h, &h->segments[i]);
+        if (h->segments[i].mounted) all &= segment_serve(h, &h->segments[i]);
     }
     if (all && s->broken == TARN_OK && s->phase == PHASE_MOUNTING) session_mounted(h);
 }
 
-static void mount(struct tarn_host *h, struct hosted *seg) {
+static void segment_mount(struct tarn_host *h, struct hosted *seg) {
     struct hosting_link *l = &h->reports;
     const struct tier_info *tier = seg->far != NULL ? tier_get_info(seg->far->tier) : NULL;
     struct host_segment_info info = {.backing = hosted_tiers[seg->kind], .numa_node = -1};
@@ -151,7 +152,7 @@ static void mount(struct tarn_host *h, struct hosted *seg) {
     m.endpoints = (struct wire_list){request_next(r), (uint32_t)n};
     for (size_t i = 0; i < n; i++) request_str(r, h->endpoints[i]);
     if (seg->kind == HOSTED_MEMORY) m.keys = keys_of_mount(h, l, seg);
-    link_send(h, l, WIRE_segment_mount, &m, mounted, seg);
+    link_send(h, l, WIRE_segment_mount, &m, segment_mounted, seg);
 }
 
 void mount_all(struct tarn_host *h) {
@@ -159,7 +160,7 @@ void mount_all(struct tarn_host *h) {
     TARN_ASSERT(s->mounting == 0);
     for (unsigned i = 0; i < h->n_segments && s->broken == TARN_OK; i++) {
         struct hosted *seg = &h->segments[i];
-        if (!seg->gone && (seg->far == NULL || far_tier(seg->far) != NULL)) mount(h, seg);
+        if (!seg->gone && (seg->far == NULL || far_tier(seg->far) != NULL)) segment_mount(h, seg);
     }
     mount_turn(h); /* none: there is nothing left to offer */
 }

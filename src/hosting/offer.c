@@ -28,7 +28,7 @@ static size_t entry_size(const struct offer_head *head) {
     return sizeof(*head) + head->key_len + (size_t)head->n_crcs * 4;
 }
 
-static void append(struct buf *b, const struct tier_item *item) {
+static void entry_append(struct buf *b, const struct tier_item *item) {
     struct offer_head head = {.version = item->version,
                               .size = item->size,
                               .offset = item->offset,
@@ -53,7 +53,7 @@ void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t) {
                              .n_crcs = t->n_crcs,
                              .offset = t->offset};
     if (f->orphans.len < ORPHANS_MAX) {
-        append(&f->orphans, &item);
+        entry_append(&f->orphans, &item);
     } else {
         tier_drop(f->tier, t->offset, t->version);
     }
@@ -61,16 +61,17 @@ void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t) {
 
 /* --- collecting --- */
 
-static void collect(void *arg, const struct tier_item *item) {
+static void offer_collect(void *arg, const struct tier_item *item) {
     struct offering *o = arg;
-    if (o->passes == 1 || hash_u64(item->offset) % o->passes == o->pass) append(&o->entries, item);
+    if (o->passes == 1 || hash_u64(item->offset) % o->passes == o->pass)
+        entry_append(&o->entries, item);
 }
 
-static void next_pass(struct hosting_far *f) {
+static void offer_next_pass(struct hosting_far *f) {
     struct offering *o = &f->offering;
     buf_clear(&o->entries);
     o->at = 0;
-    tier_each(f->tier, collect, o);
+    tier_each(f->tier, offer_collect, o);
     o->pass++;
 }
 
@@ -87,7 +88,7 @@ void offer_start(struct hosting_far *f, bool everything) {
         o->passes = stats.entries / PASS_ENTRIES + 1;
         buf_clear(&f->orphans); /* they are among the others */
         evict_restart(f);       /* so are the evicted ones */
-        next_pass(f);
+        offer_next_pass(f);
     } else {
         struct buf empty = o->entries;
         o->entries = f->orphans;
@@ -100,11 +101,11 @@ void offer_start(struct hosting_far *f, bool everything) {
 
 /* --- offering --- */
 
-static bool is_over(const struct offering *o) {
+static bool offer_is_over(const struct offering *o) {
     return o->at == o->entries.len && o->pass >= o->passes;
 }
 
-static void finish(struct hosting_far *f) {
+static void offer_finish(struct hosting_far *f) {
     struct offering *o = &f->offering;
     if (o->offered > 0)
         log_notice("Segment %s: %llu objects offered to the master, %llu taken", f->segment->name,
@@ -114,13 +115,14 @@ static void finish(struct hosting_far *f) {
     crew_pause(&f->stores, false);
 }
 
-static void answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void offer_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                           uint64_t sent_ms) {
     struct hosting_far *f = arg;
     struct offering *o = &f->offering;
     o->in_flight = false;
     if (!o->active) return;
     if (answer_is(a, TARN_ENOSEGMENT)) { /* on its way out */
-        finish(f);
+        offer_finish(f);
         return;
     }
     if (!session_accepts(h, a, "NODE OFFER")) return;
@@ -139,10 +141,10 @@ static void answered(struct tarn_host *h, const struct answer *a, void *arg, uin
         if (version != head.version && tier_rename(f->tier, head.offset, version) != TARN_OK)
             log_verbose("Segment %s: an entry went while it was offered", f->segment->name);
     }
-    if (is_over(o)) finish(f);
+    if (offer_is_over(o)) offer_finish(f);
 }
 
-static void send(struct hosting_far *f) {
+static void offer_send(struct hosting_far *f) {
     struct offering *o = &f->offering;
     struct tarn_host *h = f->host;
     struct hosting_link *l = &h->reports;
@@ -169,18 +171,18 @@ static void send(struct hosting_far *f) {
         request_word(r, key + head.key_len, (size_t)head.n_crcs * 4);
     }
     o->in_flight = true;
-    link_send(h, l, WIRE_node_offer, &node, answered, f);
+    link_send(h, l, WIRE_node_offer, &node, offer_answered, f);
 }
 
 void offer_turn(struct hosting_far *f) {
     struct offering *o = &f->offering;
     struct hosting_session *s = &f->host->session;
     if (!o->active || o->in_flight || !session_joined(s) || s->phase < PHASE_MOUNTED) return;
-    while (o->at == o->entries.len && o->pass < o->passes) next_pass(f);
-    if (is_over(o)) {
-        finish(f);
+    while (o->at == o->entries.len && o->pass < o->passes) offer_next_pass(f);
+    if (offer_is_over(o)) {
+        offer_finish(f);
     } else if (link_room(&f->host->reports) > LINK_PENDING_MAX / 2) {
-        send(f);
+        offer_send(f);
     }
 }
 

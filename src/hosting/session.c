@@ -1,6 +1,6 @@
 /* The session with the master: joins, stays, is dropped, joins again. See the chart in hosting.h.
  *
- * A session ends in one place, drop(), and only between turns: what fails notes it with
+ * A session ends in one place, session_drop(), and only between turns: what fails notes it with
  * session_broken. Whatever the master had asked for is void then. Copies that run are awaited
  * before the next NODE JOIN, because to join is to say that nothing is being written here. Stores
  * are not: they only read memory, against a CRC. */
@@ -56,7 +56,7 @@ bool session_accepts(struct tarn_host *h, const struct answer *a, const char *wh
 
 /* --- the end of a session --- */
 
-static void tell_once(struct hosting_session *s, const char *name) {
+static void session_tell_once(struct hosting_session *s, const char *name) {
     if (strcmp(s->told, s->why) == 0) return;
     snprintf(s->told, sizeof(s->told), "%s", s->why);
     log_warning("Node %s is not connected to its master, and tries again: %s", name, s->why);
@@ -77,7 +77,7 @@ static bool is_fatal(const struct tarn_host *h, tarn_status status) {
     }
 }
 
-static uint64_t pause_ms(struct tarn_host *h) {
+static uint64_t session_pause_ms(struct tarn_host *h) {
     const tarn_options *o = &h->options;
     struct hosting_session *s = &h->session;
     if (master_may_change(&h->master)) return FAILOVER_MS; /* dialling waits for who leads next */
@@ -86,7 +86,7 @@ static uint64_t pause_ms(struct tarn_host *h) {
     return ms / 2 + rng_below(&h->rng, ms / 2 + 1);
 }
 
-static void drop(struct tarn_host *h) {
+static void session_drop(struct tarn_host *h) {
     struct hosting_session *s = &h->session;
     tarn_status status = s->broken;
     link_close(h, &h->beats);
@@ -103,7 +103,7 @@ static void drop(struct tarn_host *h) {
     for (unsigned i = 0; i < h->n_segments; i++) h->segments[i].mounted = false;
     h->figures.heartbeat_failures++;
     s->phase = PHASE_AWAY;
-    s->retry_at = now_ms() + pause_ms(h);
+    s->retry_at = now_ms() + session_pause_ms(h);
     s->failures++;
     if (s->mounted_once && !is_fatal(h, status)) { /* which is what was promised */
         hosting_opened(h, TARN_OK);
@@ -112,7 +112,7 @@ static void drop(struct tarn_host *h) {
                now_ms() >= h->open_deadline) { /* a failover takes longer than a few tries */
         if (hosting_opened(h, fail(status, "%s", s->why))) return; /* the caller says it */
     }
-    tell_once(s, h->name);
+    session_tell_once(s, h->name);
 }
 
 /* --- joining --- */
@@ -152,7 +152,7 @@ void session_fenced_before(struct tarn_host *h, uint32_t master_epoch) {
     open_tiers(h);
 }
 
-static uint64_t patience(const struct hosting_session *s) {
+static uint64_t session_patience_until(const struct hosting_session *s) {
     return add_sat(now_ms(), 3 * min_u64(s->node_timeout_ms, UINT32_MAX));
 }
 
@@ -198,7 +198,8 @@ static bool decode_join(struct tarn_host *h, const struct answer *a, uint64_t se
     return true;
 }
 
-static void joined(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void join_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                          uint64_t sent_ms) {
     struct hosting_session *s = &h->session;
     if (!session_accepts(h, a, "NODE JOIN") || !decode_join(h, a, sent_ms)) return;
     h->figures.joins++;
@@ -207,7 +208,7 @@ static void joined(struct tarn_host *h, const struct answer *a, void *arg, uint6
     if (s->epoch == s->served_epoch) {
         open_tiers(h);
     } else {
-        s->patient_until = patience(s);
+        s->patient_until = session_patience_until(s);
         host_fence_before(h->host, s->epoch);
     }
 }
@@ -242,7 +243,7 @@ static void fence_turn(struct tarn_host *h, uint64_t now) {
     struct hosting_session *s = &h->session;
     hosting_wake_at(h, s->patient_until);
     if (now < s->patient_until) return;
-    s->patient_until = patience(s);
+    s->patient_until = session_patience_until(s);
     give_up_lent(h, true);
 }
 
@@ -261,18 +262,18 @@ void session_dialled(struct tarn_host *h, tarn_status status, const char *why, s
     join.machine = request_str(r, h->machine);
     if (h->rack != NULL) join.rack = request_str(r, h->rack);
     join.version = request_str(r, tarn_version());
-    link_send(h, &h->beats, WIRE_node_join, &join, joined, NULL);
+    link_send(h, &h->beats, WIRE_node_join, &join, join_answered, NULL);
 }
 
 /* --- up --- */
 
-static void up(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void up_answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
     struct hosting_session *s = &h->session;
     s->asking_up = false;
     if (answer_is(a, TARN_ELATER)) {
         s->next_up_ms = now_ms() + answer_later_ms(a); /* fences are still to be confirmed */
         if (now_ms() < s->patient_until) return;
-        s->patient_until = patience(s);
+        s->patient_until = session_patience_until(s);
         if (give_up_lent(h, false))
             session_fail(h, TARN_ESTALE, "a segment has got new memory, and is mounted anew");
         return;
@@ -290,11 +291,11 @@ void session_mounted(struct tarn_host *h) {
     struct hosting_session *s = &h->session;
     s->phase = PHASE_MOUNTED;
     s->next_up_ms = 0;
-    s->patient_until = patience(s);
+    s->patient_until = session_patience_until(s);
     s->mounted_once = true;
 }
 
-static void ask_up(struct tarn_host *h, uint64_t now) {
+static void up_ask(struct tarn_host *h, uint64_t now) {
     struct hosting_session *s = &h->session;
     if (now >= h->open_deadline) hosting_opened(h, TARN_OK); /* mounted is what was promised */
     if (s->asking_up || link_room(&h->reports) == 0) return;
@@ -304,13 +305,13 @@ static void ask_up(struct tarn_host *h, uint64_t now) {
     }
     s->asking_up = true;
     struct wire_node node = link_node(h, &h->reports);
-    link_send(h, &h->reports, WIRE_node_up, &node, up, NULL);
+    link_send(h, &h->reports, WIRE_node_up, &node, up_answered, NULL);
 }
 
 /* --- heartbeats --- */
 
-static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg,
-                          uint64_t sent_ms) {
+static void heartbeat_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                               uint64_t sent_ms) {
     struct hosting_session *s = &h->session;
     uint64_t master_ms, now = now_ms();
     s->beating = false;
@@ -353,7 +354,8 @@ static void heartbeat_send(struct tarn_host *h, uint64_t now) {
         beat.stats = stats_put(h, &h->beats);
         keys_report(h, &h->beats, &beat);
     }
-    link_send_waiting(h, &h->beats, WIRE_node_heartbeat, &beat, beat.wait_ms, beat_answered, NULL);
+    link_send_waiting(h, &h->beats, WIRE_node_heartbeat, &beat, beat.wait_ms, heartbeat_answered,
+                      NULL);
 }
 
 /* --- leaving --- */
@@ -384,7 +386,8 @@ void session_left(struct tarn_host *h) {
 }
 
 /* That it was heard is all that matters; errors mean that there is nothing to drain or to leave. */
-static void noted(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void leave_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                           uint64_t sent_ms) {
     const char *what = arg;
     if (a != NULL && a->type == ANSWER_ERROR)
         log_warning("%s of node %s: the master says: %s", what, h->name, a->str);
@@ -392,11 +395,11 @@ static void noted(struct tarn_host *h, const struct answer *a, void *arg, uint64
 
 static void leave_ask(struct tarn_host *h, enum wire_id id, const char *what) {
     struct wire_drain drain = {.name = link_node(h, &h->reports).name};
-    link_send(h, &h->reports, id, &drain, noted, (void *)(uintptr_t)what);
+    link_send(h, &h->reports, id, &drain, leave_answered, (void *)(uintptr_t)what);
 }
 
 /* What callers of the public functions want; true: the thread may end. */
-static bool obey(struct tarn_host *h, uint64_t now) {
+static bool session_obey(struct tarn_host *h, uint64_t now) {
     struct hosting_session *s = &h->session;
     pthread_mutex_lock(&h->mutex);
     bool wants_drain = h->drain_wanted;
@@ -444,8 +447,8 @@ void session_looked(struct tarn_host *h, bool moved, const char *host, const cha
 bool session_turn(struct tarn_host *h) {
     struct hosting_session *s = &h->session;
     uint64_t now = now_ms();
-    if (s->broken != TARN_OK) drop(h);
-    if (obey(h, now)) return false;
+    if (s->broken != TARN_OK) session_drop(h);
+    if (session_obey(h, now)) return false;
     if (s->phase == PHASE_AWAY) {
         if (now < s->retry_at) {
             hosting_wake_at(h, s->retry_at);
@@ -456,7 +459,7 @@ bool session_turn(struct tarn_host *h) {
     }
     if (s->phase == PHASE_FENCING) fence_turn(h, now);
     if (s->phase == PHASE_MOUNTING) mount_turn(h);
-    if (s->phase == PHASE_MOUNTED) ask_up(h, now);
+    if (s->phase == PHASE_MOUNTED) up_ask(h, now);
     if (session_joined(s)) heartbeat_send(h, now);
     if (session_joined(s)) look_turn(h, now);
     if (s->broken != TARN_OK) h->next_wake_ms = 0;

@@ -75,19 +75,19 @@ struct wire_list stats_put(struct tarn_host *h, struct hosting_link *l) {
     return (struct wire_list){at, t.n};
 }
 
-static int state_of(const struct tarn_host *h) {
+static int host_state(const struct tarn_host *h) {
     const struct hosting_session *s = &h->session;
     if (s->phase == PHASE_LEFT) return TARN_HOST_LEFT;
     if (s->drain_sent || s->closing == CLOSE_LEAVE) return TARN_HOST_LEAVING;
     return s->phase == PHASE_UP ? TARN_HOST_UP : TARN_HOST_JOINING;
 }
 
-static void fill(struct tarn_host *h, tarn_host_info *info) {
+static void info_fill(struct tarn_host *h, tarn_host_info *info) {
     struct host_stats s;
     host_get_stats(h->host, &s);
     *info = (tarn_host_info){
         .size = sizeof(*info),
-        .state = state_of(h),
+        .state = host_state(h),
         .data_port = host_data_port(h->host),
         .joins = h->figures.joins,
         .heartbeats = h->figures.heartbeats,
@@ -127,11 +127,11 @@ static void fill(struct tarn_host *h, tarn_host_info *info) {
 void stats_publish(struct tarn_host *h) {
     pthread_mutex_lock(&h->mutex);
     uint64_t wanted = h->info_wanted;
-    bool stale = wanted != h->info_made || h->info.state != state_of(h);
+    bool stale = wanted != h->info_made || h->info.state != host_state(h);
     pthread_mutex_unlock(&h->mutex);
     if (!stale) return;
     tarn_host_info info;
-    fill(h, &info);
+    info_fill(h, &info);
     pthread_mutex_lock(&h->mutex);
     h->info = info;
     h->info_made = wanted;

@@ -15,7 +15,7 @@ static struct tls_context *data_context(void *arg) {
     return secure_take(&((struct tarn_host *)arg)->data_tls);
 }
 
-static tarn_status parse_auth(const char *word, enum tls_auth *auth_p) {
+static tarn_status auth_parse(const char *word, enum tls_auth *auth_p) {
     static const char *const words[] = {
         [TLS_AUTH_NO] = "no", [TLS_AUTH_OPTIONAL] = "optional", [TLS_AUTH_YES] = "yes"};
     *auth_p = TLS_AUTH_YES;
@@ -27,7 +27,7 @@ static tarn_status parse_auth(const char *word, enum tls_auth *auth_p) {
     return fail(TARN_EINVAL, "tls_auth_clients is yes, optional or no, not \"%s\"", word);
 }
 
-static tarn_status read_data(const struct tarn_host *h, struct tls_context **context_p) {
+static tarn_status data_tls_read(const struct tarn_host *h, struct tls_context **context_p) {
     char why[TLS_WHY_MAX];
     *context_p = tls_context_create(TLS_SERVER, &h->data_tls_files, why);
     return *context_p != NULL ? TARN_OK : fail(TARN_EINVAL, "TLS of the data port: %s", why);
@@ -46,13 +46,13 @@ tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o) {
         return fail(
             TARN_EINVAL,
             "tls_data needs a URL that begins with tarns://: grants would go in plain text");
-    tarn_status status = parse_auth(o->tls_auth_clients, &t->auth);
+    tarn_status status = auth_parse(o->tls_auth_clients, &t->auth);
     if (status != TARN_OK) return status;
     t->cert_file = xstrdup(own ? o->tls_cert_file : url->tls_cert_file);
     t->key_file = xstrdup(own ? o->tls_key_file : url->tls_key_file);
     t->ca_file = xstrdup(trusts ? o->tls_ca_file : url->tls_ca_file);
     t->ca_dir = xstrdup(trusts ? o->tls_ca_dir : url->tls_ca_dir);
-    status = read_data(h, &h->data_tls);
+    status = data_tls_read(h, &h->data_tls);
     if (status == TARN_OK)
         h->data_tls_of = (struct transport_tls){.arg = h, .context = data_context};
     return status;
@@ -71,7 +71,7 @@ void hosting_tls_close(struct tarn_host *h) {
 /* --- files that have changed --- */
 
 /* Who wants a new certificate does not want one that nobody accepts. */
-static tarn_status check_time(const struct tls_context *context, const char *file) {
+static tarn_status certificate_check_time(const struct tls_context *context, const char *file) {
     time_t until = tls_context_expires(context);
     if (tls_context_begins(context) > time(NULL))
         return fail(TARN_EINVAL, "certificate file %s: it is not valid yet", file);
@@ -80,7 +80,7 @@ static tarn_status check_time(const struct tls_context *context, const char *fil
 }
 
 /* Connections to the master, and those to other hosts. */
-static void swap_own(struct tarn_host *h, struct tls_context *fresh) {
+static void own_tls_swap(struct tarn_host *h, struct tls_context *fresh) {
     pthread_mutex_lock(&h->reader_mutex);
     if (h->reader != NULL) secure_swap(&h->reader->master.secure.context, tls_context_get(fresh));
     secure_swap(&h->master.secure.context, fresh);
@@ -92,9 +92,10 @@ tarn_status tarn_host_reload_tls(tarn_host *h) {
     tarn_status status = hosting_usable(h);
     if (status != TARN_OK || !h->master.secure.on) return status;
     status = secure_read(&h->options, &own);
-    if (status == TARN_OK) status = check_time(own, h->options.tls_cert_file);
-    if (status == TARN_OK && h->data_tls_of.context != NULL) status = read_data(h, &data);
-    if (status == TARN_OK && data != NULL) status = check_time(data, h->data_tls_files.cert_file);
+    if (status == TARN_OK) status = certificate_check_time(own, h->options.tls_cert_file);
+    if (status == TARN_OK && h->data_tls_of.context != NULL) status = data_tls_read(h, &data);
+    if (status == TARN_OK && data != NULL)
+        status = certificate_check_time(data, h->data_tls_files.cert_file);
     if (status != TARN_OK) {
         log_warning("TLS: what there was is kept, for its files cannot be used as they are now: %s",
                     tarn_last_error());
@@ -102,7 +103,7 @@ tarn_status tarn_host_reload_tls(tarn_host *h) {
         tls_context_put(&data);
         return status;
     }
-    swap_own(h, own);
+    own_tls_swap(h, own);
     if (data != NULL) secure_swap(&h->data_tls, data);
     log_notice(
         "TLS: certificates, keys and authorities were read again, for connections from now on");

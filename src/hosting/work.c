@@ -16,7 +16,7 @@
 
 /* --- tasks --- */
 
-static void release(struct tarn_host *h, struct hosting_task *t) {
+static void task_release(struct tarn_host *h, struct hosting_task *t) {
     TARN_ASSERT(h->n_tasks > 0);
     h->n_tasks--;
     free(t->key);
@@ -27,7 +27,7 @@ static void release(struct tarn_host *h, struct hosting_task *t) {
 /* The master will not hear of this one. What is on disk may be known to it or not: offering it
  * finds that out. Bytes without a CRC of the writer may be of a value that had gone already, so
  * they are not worth it. */
-static void abandon(struct tarn_host *h, struct hosting_task *t) {
+static void task_abandon(struct tarn_host *h, struct hosting_task *t) {
     if (t->kind == TASK_STORE && t->status == TARN_OK && far_tier(t->far) != NULL) {
         if (t->check) {
             offer_add_orphan(t->far, t);
@@ -35,19 +35,19 @@ static void abandon(struct tarn_host *h, struct hosting_task *t) {
             tier_drop(t->far->tier, t->offset, t->version);
         }
     }
-    release(h, t);
+    task_release(h, t);
 }
 
 void task_done(struct tarn_host *h, struct hosting_task *t) {
     if (t->generation != h->session.generation || h->session.phase == PHASE_LEFT) {
-        abandon(h, t);
+        task_abandon(h, t);
         return;
     }
     TAILQ_INSERT_TAIL(&h->done_tasks, &t->job.crew, link);
 }
 
-static struct hosting_task *new_task(struct tarn_host *h, enum task_kind kind,
-                                     const struct answer *item) {
+static struct hosting_task *task_create(struct tarn_host *h, enum task_kind kind,
+                                        const struct answer *item) {
     const struct answer *key = answer_at(item, 2);
     uint64_t id, version, size;
     if (!answer_u64(answer_at(item, 1), &id) || key == NULL || key->type != ANSWER_STRING ||
@@ -69,8 +69,8 @@ static struct hosting_task *new_task(struct tarn_host *h, enum task_kind kind,
 }
 
 /* true: t may begin. Else it has been answered. */
-static bool may_begin(struct tarn_host *h, struct hosting_task *t, const struct hosted *seg,
-                      const struct answer *extents) {
+static bool task_may_begin(struct tarn_host *h, struct hosting_task *t, const struct hosted *seg,
+                           const struct answer *extents) {
     t->status = TARN_OK;
     if (h->n_tasks > TASKS_MAX) {
         t->status = TARN_ELIMIT;
@@ -85,15 +85,15 @@ static bool may_begin(struct tarn_host *h, struct hosting_task *t, const struct 
 
 /* ["copy", task, key, version, size, segment, [[offset, length], ...]] */
 static void item_copy(struct tarn_host *h, const struct answer *item) {
-    struct hosting_task *t = new_task(h, TASK_COPY, item);
+    struct hosting_task *t = task_create(h, TASK_COPY, item);
     uint64_t segment = UINT64_MAX;
     if (t == NULL) return;
     answer_u64(answer_at(item, 5), &segment);
-    if (may_begin(h, t, hosting_segment(h, segment), answer_at(item, 6))) copy_start(h, t);
+    if (task_may_begin(h, t, hosting_segment(h, segment), answer_at(item, 6))) copy_start(h, t);
 }
 
 /* One CRC per MiB, packed. */
-static bool take_crcs(struct hosting_task *t, const struct answer *a) {
+static bool task_take_crcs(struct hosting_task *t, const struct answer *a) {
     if (a == NULL || a->type != ANSWER_STRING || a->len == 0) return true;
     if (a->len % 4 != 0 || a->len / 4 != (t->size + CRC_BLOCK - 1) / CRC_BLOCK) return false;
     t->n_crcs = a->len / 4;
@@ -109,7 +109,7 @@ static bool take_crcs(struct hosting_task *t, const struct answer *a) {
 /* ["store", task, key, version, size, crc, crcs, segment, epoch, [[offset, length], ...], far
  * segment, prompt] */
 static void item_store(struct tarn_host *h, const struct answer *item) {
-    struct hosting_task *t = new_task(h, TASK_STORE, item);
+    struct hosting_task *t = task_create(h, TASK_STORE, item);
     uint64_t segment = UINT64_MAX, epoch = 0, far = UINT64_MAX;
     if (t == NULL) return;
     const struct answer *crc = answer_at(item, 5);
@@ -118,10 +118,10 @@ static void item_store(struct tarn_host *h, const struct answer *item) {
     answer_u64(answer_at(item, 10), &far);
     const struct hosted *seg = hosting_segment(h, segment), *to = hosting_segment(h, far);
     if (seg != NULL && seg->epoch != epoch) seg = NULL;
-    if (!may_begin(h, t, seg, answer_at(item, 9))) return;
+    if (!task_may_begin(h, t, seg, answer_at(item, 9))) return;
     bool sane = crc != NULL && crc->type == ANSWER_INTEGER && crc->integer >= -1 &&
                 crc->integer <= UINT32_MAX;
-    if (to == NULL || to->far == NULL || !sane || !take_crcs(t, answer_at(item, 6))) {
+    if (to == NULL || to->far == NULL || !sane || !task_take_crcs(t, answer_at(item, 6))) {
         t->status = to == NULL ? TARN_ESTALE : TARN_EINVAL;
         task_done(h, t);
         return;
@@ -171,12 +171,12 @@ static void item_leave(struct tarn_host *h, const struct answer *item) {
     session_left(h);
 }
 
-static bool has_id(const struct crew_job *job, const void *arg) {
+static bool task_has_id(const struct crew_job *job, const void *arg) {
     return CONTAINER_OF(job, const struct hosting_task, job.crew)->id == *(const uint64_t *)arg;
 }
 
 void tasks_cancel(struct tarn_host *h, const uint64_t *id) {
-    bool (*match)(const struct crew_job *job, const void *arg) = id != NULL ? has_id : NULL;
+    bool (*match)(const struct crew_job *job, const void *arg) = id != NULL ? task_has_id : NULL;
     crew_cancel(&h->copies, match, id);
     for (unsigned i = 0; i < h->n_fars; i++) {
         if (!h->fars[i].opening) crew_cancel(&h->fars[i].stores, match, id);
@@ -219,18 +219,18 @@ static void done_answered(struct tarn_host *h, const struct answer *a, void *arg
     for (size_t i = 0; (t = task_take(&h->done_told)) != NULL; i++) {
         const struct answer *one = ok ? answer_at(a, i) : NULL;
         if (one == NULL || one->type != ANSWER_INTEGER) {
-            abandon(h, t);
+            task_abandon(h, t);
             continue;
         }
         /* Not accepted: the object has gone meanwhile, or other bytes lie where it was. */
         bool stored = t->kind == TASK_STORE && t->status == TARN_OK;
         if (stored && one->integer == 0 && far_tier(t->far) != NULL)
             tier_drop(t->far->tier, t->offset, t->version);
-        release(h, t);
+        task_release(h, t);
     }
 }
 
-static void send_done(struct tarn_host *h) {
+static void done_send(struct tarn_host *h) {
     struct hosting_link *l = &h->reports;
     struct wire_node node = link_node(h, l);
     struct ctl_request *r = &l->request;
@@ -262,11 +262,11 @@ void reports_turn(struct tarn_host *h) {
     }
     if (session_joined(&h->session) && !TAILQ_EMPTY(&h->done_tasks) && TAILQ_EMPTY(&h->done_told) &&
         link_room(l) > 0)
-        send_done(h);
+        done_send(h);
 }
 
 void reports_forget(struct tarn_host *h) {
     h->n_fenced = 0; /* a master that waits for them says so again */
     struct hosting_task *t;
-    while ((t = task_take(&h->done_tasks)) != NULL) abandon(h, t);
+    while ((t = task_take(&h->done_tasks)) != NULL) task_abandon(h, t);
 }
