@@ -23,7 +23,7 @@
 /* --- workers --- */
 
 /* Under the mutex. */
-static void finish(struct tarn_transfer_batch *b, tarn_status status, const char *why) {
+static void batch_finish(struct tarn_transfer_batch *b, tarn_status status, const char *why) {
     struct tarn_transfer *t = b->peer->end;
     for (size_t i = 0; i < b->n_tasks; i++) {
         tarn_transfer_task *task = &b->tasks[i];
@@ -75,7 +75,7 @@ static void set_reason(struct tarn_transfer_batch *b) {
 }
 
 /* Which of our own memory only RDMA reaches. The caller frees. */
-static struct iovec *devices(const struct tarn_transfer *t, size_t *n_p) {
+static struct iovec *devices_list(const struct tarn_transfer *t, size_t *n_p) {
     const struct transfer_region *r;
     struct iovec *list = xcalloc(t->n_regions + 1, sizeof(*list));
     *n_p = 0;
@@ -88,7 +88,7 @@ static struct iovec *devices(const struct tarn_transfer *t, size_t *n_p) {
 static enum transfer_way find_way(struct tarn_transfer_batch *b, const struct transfer_map *map) {
     struct tarn_transfer *t = b->peer->end;
     size_t n;
-    struct iovec *list = devices(t, &n);
+    struct iovec *list = devices_list(t, &n);
     pthread_mutex_unlock(&t->mutex);
     enum transfer_way way = transfer_batch_way(b, map, list, n);
     free(list);
@@ -117,7 +117,7 @@ static tarn_status find_map(struct tarn_transfer_batch *b, struct transfer_map *
     }
 }
 
-static void move(struct tarn_transfer_batch *b, struct transfer_map *map) {
+static void batch_bytes_move(struct tarn_transfer_batch *b, struct transfer_map *map) {
     struct tarn_transfer *t = b->peer->end;
     struct transfer_lane *lane = b->lane;
     size_t n_news;
@@ -133,7 +133,7 @@ static void move(struct tarn_transfer_batch *b, struct transfer_map *map) {
 }
 
 /* Under the mutex, which is given up while bytes move. */
-static void run(struct tarn_transfer_batch *b) {
+static void batch_run_on_lane(struct tarn_transfer_batch *b) {
     struct tarn_transfer_peer *p = b->peer;
     struct transfer_map *map;
     b->state = TARN_TRANSFER_RUNNING;
@@ -147,19 +147,22 @@ static void run(struct tarn_transfer_batch *b) {
         else
             status = transfer_lane_get(p, &b->lane);
         if (status == TARN_OK) {
-            move(b, map);
+            batch_bytes_move(b, map);
             set_reason(b);
             status = say_done(b);
         }
         transfer_map_put(&map);
     }
     p->running--;
-    finish(b, status, status != TARN_OK ? tarn_last_error() : p->broken != TARN_OK ? p->why : NULL);
+    batch_finish(b, status,
+                 status != TARN_OK      ? tarn_last_error()
+                 : p->broken != TARN_OK ? p->why
+                                        : NULL);
 }
 
 /* The oldest of those whose peers have the least of the workers, and not all that one may have: a
  * peer that does not answer is not to keep the others waiting. */
-static struct tarn_transfer_batch *take(struct tarn_transfer *t) {
+static struct tarn_transfer_batch *batch_take(struct tarn_transfer *t) {
     struct tarn_transfer_batch *b, *best = NULL;
     unsigned looked = 0;
     STAILQ_FOREACH(b, &t->queue, link) {
@@ -175,9 +178,9 @@ void *transfer_worker(void *arg) {
     struct tarn_transfer *t = arg;
     pthread_mutex_lock(&t->mutex);
     while (!t->stopping) {
-        struct tarn_transfer_batch *b = take(t);
+        struct tarn_transfer_batch *b = batch_take(t);
         if (b != NULL) {
-            run(b);
+            batch_run_on_lane(b);
             continue;
         }
         t->n_idle++;
@@ -207,22 +210,22 @@ static tarn_status wake_worker(struct tarn_transfer *t, const struct tarn_transf
 
 /* --- from above --- */
 
-static void stop(struct tarn_transfer_batch *b) {
+static void batch_stop(struct tarn_transfer_batch *b) {
     b->cancelled = true;
     transfer_peer_nudge(b->peer);
     if (b->lane != NULL) __atomic_store_n(&b->lane->stop, true, __ATOMIC_RELAXED);
 }
 
-static void unqueue(struct tarn_transfer_batch *b, tarn_status status, const char *why) {
+static void batch_unqueue(struct tarn_transfer_batch *b, tarn_status status, const char *why) {
     STAILQ_REMOVE(&b->peer->end->queue, b, tarn_transfer_batch, link);
-    finish(b, status, why);
+    batch_finish(b, status, why);
 }
 
 void transfer_batches_stop(struct tarn_transfer_peer *p, tarn_status status, const char *why) {
     struct tarn_transfer *t = p->end;
     struct tarn_transfer_batch *b, *next;
     STAILQ_FOREACH_SAFE(b, &t->queue, link, next) {
-        if (b->peer == p) unqueue(b, status, why);
+        if (b->peer == p) batch_unqueue(b, status, why);
     }
     struct transfer_lane *lane;
     LIST_FOREACH(lane, &p->lanes, link) {
@@ -234,7 +237,7 @@ void tarn_transfer_call_init(tarn_transfer_call *call) {
     *call = (tarn_transfer_call){.size = sizeof(*call)};
 }
 
-static tarn_status check_tasks(const tarn_transfer_task *tasks, size_t n, uint64_t *bytes_p) {
+static tarn_status tasks_check(const tarn_transfer_task *tasks, size_t n, uint64_t *bytes_p) {
     if (tasks == NULL || n == 0 || n > TARN_TRANSFER_TASKS_MAX)
         return fail(TARN_EINVAL, "a batch has 1 to %d tasks", TARN_TRANSFER_TASKS_MAX);
     for (size_t i = 0; i < n; i++) {
@@ -284,7 +287,7 @@ tarn_status tarn_transfer_submit(tarn_transfer_peer *p, tarn_transfer_task *task
     tarn_status status = transfer_peer_usable(p);
     if (status != TARN_OK) return status;
     uint64_t bytes = 0;
-    status = check_tasks(tasks, n, &bytes);
+    status = tasks_check(tasks, n, &bytes);
     if (status != TARN_OK) return status;
     tarn_transfer_call c;
     tarn_transfer_call_init(&c);
@@ -353,8 +356,8 @@ void tarn_transfer_cancel(tarn_transfer_batch *b) {
     if (batch_usable(b) != TARN_OK) return;
     struct tarn_transfer *t = b->peer->end;
     pthread_mutex_lock(&t->mutex);
-    if (b->state == TARN_TRANSFER_QUEUED) unqueue(b, TARN_ECANCELED, "cancelled");
-    if (b->state == TARN_TRANSFER_RUNNING) stop(b);
+    if (b->state == TARN_TRANSFER_QUEUED) batch_unqueue(b, TARN_ECANCELED, "cancelled");
+    if (b->state == TARN_TRANSFER_RUNNING) batch_stop(b);
     while (b->state != TARN_TRANSFER_OVER) pthread_cond_wait(&b->changed, &t->mutex);
     pthread_mutex_unlock(&t->mutex);
 }

@@ -62,9 +62,9 @@ static struct span span_of_answer(const struct answer *a) {
 }
 
 /* Its greeting: version, nonce, identity, proof, name. party: by role; ours is there. */
-static tarn_status authenticate(struct tarn_transfer *t, struct tarn_transfer_peer *p,
-                                const struct answer *hello, struct transfer_party party[2],
-                                uint64_t deadline) {
+static tarn_status peer_authenticate(struct tarn_transfer *t, struct tarn_transfer_peer *p,
+                                     const struct answer *hello, struct transfer_party party[2],
+                                     uint64_t deadline) {
     struct transfer_party *peer = &party[TRANSFER_SERVER];
     const struct answer *proof = answer_at(hello, 3);
     uint64_t version;
@@ -108,7 +108,7 @@ tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p,
     const struct answer *hello;
     static_assert(TRANSFER_VERSION == 2, "as HELLO says");
     status = greeting_ask(p, "HELLO", args, ARRAY_LEN(args), deadline, &hello);
-    if (status == TARN_OK) status = authenticate(t, p, hello, party, deadline);
+    if (status == TARN_OK) status = peer_authenticate(t, p, hello, party, deadline);
     arena_reset(&p->arena);
     p->ctl.answer_max = ANSWERS_MAX;
     return status;

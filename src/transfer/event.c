@@ -34,7 +34,7 @@ int tarn_transfer_fd(const tarn_transfer *t) {
     return transfer_usable(t) == TARN_OK ? t->event_fd : -1;
 }
 
-static void take(struct tarn_transfer *t, tarn_transfer_event *event) {
+static void note_take(struct tarn_transfer *t, tarn_transfer_event *event) {
     struct transfer_note *n = STAILQ_FIRST(&t->notes);
     STAILQ_REMOVE_HEAD(&t->notes, link);
     t->note_bytes -= n->len;
@@ -64,7 +64,7 @@ tarn_status tarn_transfer_next_event(tarn_transfer *t, uint64_t timeout_ms,
     if (STAILQ_EMPTY(&t->notes))
         status = TARN_EAGAIN;
     else
-        take(t, event);
+        note_take(t, event);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }

@@ -14,14 +14,14 @@ static bool label_eq(const struct htab_node *node, const void *key) {
     return strcmp(CONTAINER_OF(node, const struct transfer_label, node)->name, key) == 0;
 }
 
-static struct transfer_label *find(struct tarn_transfer *t, const char *name) {
+static struct transfer_label *label_find(struct tarn_transfer *t, const char *name) {
     struct htab_node *node = htab_find(&t->labels, hash_bytes(name, strlen(name)), label_eq, name);
     return node != NULL ? CONTAINER_OF(node, struct transfer_label, node) : NULL;
 }
 
 /* NULL: there are too many. */
-static struct transfer_label *find_or_add(struct tarn_transfer *t, const char *name) {
-    struct transfer_label *l = find(t, name);
+static struct transfer_label *label_find_or_add(struct tarn_transfer *t, const char *name) {
+    struct transfer_label *l = label_find(t, name);
     if (l != NULL || t->labels.count >= TRANSFER_LABELS_MAX) return l;
     l = xcalloc(1, sizeof(*l));
     l->end = t;
@@ -31,13 +31,13 @@ static struct transfer_label *find_or_add(struct tarn_transfer *t, const char *n
     return l;
 }
 
-static void set_info(struct transfer_label *l, const void *info, size_t len) {
+static void label_set_info(struct transfer_label *l, const void *info, size_t len) {
     free(l->info);
     l->info = len > 0 ? xmemdup(info, len) : NULL;
     l->info_len = len;
 }
 
-static void remove_wait(struct transfer_wait *w) {
+static void wait_remove(struct transfer_wait *w) {
     transfer_timer_stop(w->conn->end, &w->due);
     LIST_REMOVE(w, link);
     w->conn->n_waits--;
@@ -58,7 +58,7 @@ static void label_free(struct transfer_label *l) {
     free(l);
 }
 
-static void drop_if_unwanted(struct transfer_label *l) {
+static void label_drop_unwanted(struct transfer_label *l) {
     if (l->state == LABEL_WANTED && LIST_EMPTY(&l->waits)) label_free(l);
 }
 
@@ -72,7 +72,7 @@ static struct transfer_holder *holder_find(const struct transfer_label *l, uint6
     return h;
 }
 
-static void add_holder(struct transfer_label *l, const struct transfer_conn *c) {
+static void holder_add(struct transfer_label *l, const struct transfer_conn *c) {
     struct transfer_holder *h = holder_find(l, c->session);
     if (h != NULL) {
         h->told++;
@@ -91,7 +91,7 @@ static void holder_remove(struct transfer_label *l, struct transfer_holder *h) {
 }
 
 /* So many of those who were to come are done with it. Nobody waits for a label that is ready. */
-static void fewer(struct transfer_label *l, unsigned n) {
+static void label_fewer_peers(struct transfer_label *l, unsigned n) {
     if (l->state != LABEL_READY) return;
     l->peers_left -= n < l->peers_left ? n : l->peers_left;
     if (l->peers_left == 0) label_free(l);
@@ -99,20 +99,20 @@ static void fewer(struct transfer_label *l, unsigned n) {
 
 /* --- answers to those who wait --- */
 
-static void tell(struct transfer_label *l, struct transfer_conn *c, uint64_t id) {
+static void wait_tell(struct transfer_label *l, struct transfer_conn *c, uint64_t id) {
     if (l->state == LABEL_READY) {
-        add_holder(l, c);
+        holder_add(l, c);
         transfer_answer(c, id, TARN_OK, l->info, l->info_len);
     } else {
         transfer_answer(c, id, TARN_ECANCELED, l->info, l->info_len);
     }
 }
 
-static void tell_all(struct transfer_label *l) {
+static void waits_tell(struct transfer_label *l) {
     struct transfer_wait *w;
     while ((w = LIST_FIRST(&l->waits)) != NULL) {
-        tell(l, w->conn, w->id);
-        remove_wait(w);
+        wait_tell(l, w->conn, w->id);
+        wait_remove(w);
     }
     transfer_wake(l->end);
 }
@@ -121,20 +121,20 @@ static void wait_over(struct transfer_timer *timer) {
     struct transfer_wait *w = CONTAINER_OF(timer, struct transfer_wait, due);
     struct transfer_label *l = w->label;
     transfer_answer(w->conn, w->id, TARN_ETIMEOUT, NULL, 0);
-    remove_wait(w);
-    drop_if_unwanted(l);
+    wait_remove(w);
+    label_drop_unwanted(l);
 }
 
 void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *name,
                          uint64_t timeout_ms) {
     struct tarn_transfer *t = c->end;
-    struct transfer_label *l = c->n_waits < TRANSFER_WAITS_MAX ? find_or_add(t, name) : NULL;
+    struct transfer_label *l = c->n_waits < TRANSFER_WAITS_MAX ? label_find_or_add(t, name) : NULL;
     if (l == NULL) {
         transfer_answer(c, id, TARN_ELIMIT, NULL, 0);
         return;
     }
     if (l->state != LABEL_WANTED) {
-        tell(l, c, id);
+        wait_tell(l, c, id);
         return;
     }
     struct transfer_wait *w = xcalloc(1, sizeof(*w));
@@ -149,7 +149,7 @@ void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *name,
 tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool gave_up,
                                 const void *data, size_t len) {
     struct tarn_transfer *t = c->end;
-    struct transfer_label *l = find(t, name);
+    struct transfer_label *l = label_find(t, name);
     if (l == NULL || l->state == LABEL_WANTED) return TARN_ENOTFOUND;
     if (transfer_events_full(t)) return TARN_EAGAIN;
     struct transfer_holder *h = holder_find(l, c->session);
@@ -160,21 +160,21 @@ tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool 
     if (l->state == LABEL_ABORTED || (!told && !gave_up)) return TARN_ECANCELED;
     transfer_event_add(t, gave_up ? TARN_TRANSFER_GAVE_UP : TARN_TRANSFER_DONE,
                        transfer_conn_name(c), name, data, len);
-    fewer(l, 1);
+    label_fewer_peers(l, 1);
     return TARN_OK;
 }
 
 /* --- the owner --- */
 
-static void forget(struct transfer_timer *timer) {
+static void label_forget(struct transfer_timer *timer) {
     struct transfer_label *l = CONTAINER_OF(timer, struct transfer_label, due);
     if (l->event_due)
-        transfer_timer_set(l->end, timer, now_ms() + FORGET_MS, forget);
+        transfer_timer_set(l->end, timer, now_ms() + FORGET_MS, label_forget);
     else
         label_free(l);
 }
 
-static void report_abort(struct transfer_label *l) {
+static void label_report_abort(struct transfer_label *l) {
     l->event_due = false;
     transfer_event_add(l->end, TARN_TRANSFER_ABORTED, "", l->name, l->info, l->info_len);
 }
@@ -192,12 +192,12 @@ static void cut_holders(struct transfer_label *l) {
     transfer_wake(l->end);
 }
 
-static void do_abort(struct transfer_label *l, const char *reason) {
+static void label_abort(struct transfer_label *l, const char *reason) {
     bool was_ready = l->state == LABEL_READY;
     l->state = LABEL_ABORTED;
-    set_info(l, reason, strlen(reason));
-    transfer_timer_set(l->end, &l->due, now_ms() + FORGET_MS, forget);
-    tell_all(l);
+    label_set_info(l, reason, strlen(reason));
+    transfer_timer_set(l->end, &l->due, now_ms() + FORGET_MS, label_forget);
+    waits_tell(l);
     if (!was_ready) return;
     if (l->cut && !SLIST_EMPTY(&l->holders)) {
         l->event_due = true;
@@ -205,12 +205,12 @@ static void do_abort(struct transfer_label *l, const char *reason) {
         return;
     }
     holders_free(l);
-    report_abort(l);
+    label_report_abort(l);
 }
 
-static void keep_over(struct transfer_timer *timer) {
-    do_abort(CONTAINER_OF(timer, struct transfer_label, due),
-             "they were kept as long as was agreed on");
+static void label_keep_over(struct transfer_timer *timer) {
+    label_abort(CONTAINER_OF(timer, struct transfer_label, due),
+                "they were kept as long as was agreed on");
 }
 
 tarn_status transfer_label_check(const char *label) {
@@ -223,9 +223,9 @@ void tarn_transfer_ready_options_init(tarn_transfer_ready_options *o) {
     *o = (tarn_transfer_ready_options){.size = sizeof(*o), .peers = 1};
 }
 
-static tarn_status make_ready(struct tarn_transfer *t, const char *label,
-                              const tarn_transfer_ready_options *o) {
-    struct transfer_label *l = find_or_add(t, label);
+static tarn_status label_make_ready(struct tarn_transfer *t, const char *label,
+                                    const tarn_transfer_ready_options *o) {
+    struct transfer_label *l = label_find_or_add(t, label);
     if (l == NULL) return fail(TARN_ELIMIT, "there are %u labels already", TRANSFER_LABELS_MAX);
     if (l->state == LABEL_READY) return fail(TARN_EEXISTS, "\"%s\" is ready already", label);
     if (l->event_due)
@@ -233,10 +233,11 @@ static tarn_status make_ready(struct tarn_transfer *t, const char *label,
     l->state = LABEL_READY;
     l->peers_left = o->peers;
     l->cut = o->cut != 0;
-    set_info(l, o->info, o->info_len);
+    label_set_info(l, o->info, o->info_len);
     transfer_timer_stop(t, &l->due);
-    if (o->keep_ms != 0) transfer_timer_set(t, &l->due, add_sat(now_ms(), o->keep_ms), keep_over);
-    tell_all(l);
+    if (o->keep_ms != 0)
+        transfer_timer_set(t, &l->due, add_sat(now_ms(), o->keep_ms), label_keep_over);
+    waits_tell(l);
     return TARN_OK;
 }
 
@@ -253,7 +254,7 @@ tarn_status tarn_transfer_ready(tarn_transfer *t, const char *label,
         return fail(TARN_EINVAL, "at least one peer, and at most %d bytes go with a label",
                     TARN_TRANSFER_MESSAGE_MAX);
     pthread_mutex_lock(&t->mutex);
-    status = make_ready(t, label, &o);
+    status = label_make_ready(t, label, &o);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }
@@ -266,11 +267,11 @@ tarn_status tarn_transfer_abort(tarn_transfer *t, const char *label, const char 
     if (strlen(reason) > TARN_TRANSFER_MESSAGE_MAX)
         return fail(TARN_EINVAL, "the reason is too long");
     pthread_mutex_lock(&t->mutex);
-    struct transfer_label *l = find_or_add(t, label);
+    struct transfer_label *l = label_find_or_add(t, label);
     if (l == NULL)
         status = fail(TARN_ELIMIT, "there are %u labels already", TRANSFER_LABELS_MAX);
     else if (l->state != LABEL_ABORTED)
-        do_abort(l, reason);
+        label_abort(l, reason);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }
@@ -287,9 +288,9 @@ static void collect_waits(void *arg, struct htab_node *node) {
     struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
     struct transfer_wait *wait, *next;
     LIST_FOREACH_SAFE(wait, &l->waits, link, next) {
-        if (wait->conn == w->conn) remove_wait(wait);
+        if (wait->conn == w->conn) wait_remove(wait);
     }
-    drop_if_unwanted(l);
+    label_drop_unwanted(l);
 }
 
 static void collect_held(void *arg, struct htab_node *node) {
@@ -302,8 +303,8 @@ static void collect_held(void *arg, struct htab_node *node) {
         transfer_event_add(l->end, TARN_TRANSFER_GAVE_UP, h->peer, l->name, why, sizeof(why) - 1);
     unsigned told = h->told;
     holder_remove(l, h);
-    if (l->event_due && SLIST_EMPTY(&l->holders)) report_abort(l);
-    fewer(l, told);
+    if (l->event_due && SLIST_EMPTY(&l->holders)) label_report_abort(l);
+    label_fewer_peers(l, told);
 }
 
 void transfer_labels_conn_ended(struct transfer_conn *c, bool fence) {
@@ -319,7 +320,7 @@ void transfer_labels_fenced(struct tarn_transfer *t, uint64_t session) {
 static void collect_all(void *arg, struct htab_node *node) {
     (void)arg;
     struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
-    while (!LIST_EMPTY(&l->waits)) remove_wait(LIST_FIRST(&l->waits));
+    while (!LIST_EMPTY(&l->waits)) wait_remove(LIST_FIRST(&l->waits));
     label_free(l);
 }
 

@@ -12,7 +12,7 @@
 
 #define STALE_MAX 64u /* regions that are no more, of which an engine still holds what it knew */
 
-static tarn_status make_engine(const struct tarn_transfer *t, struct transfer_lane *lane) {
+static tarn_status lane_make_engine(const struct tarn_transfer *t, struct transfer_lane *lane) {
     struct engine_config config;
     engine_config_init(&config);
     config.transport = t->transport;
@@ -25,7 +25,7 @@ static tarn_status make_engine(const struct tarn_transfer *t, struct transfer_la
 }
 
 /* The same without what the old one knew. */
-static void clear(struct transfer_lane *lane) {
+static void lane_clear(struct transfer_lane *lane) {
     engine_destroy(&lane->engine);
     transfer_map_put(&lane->told);
     free(lane->registered);
@@ -36,7 +36,7 @@ static void clear(struct transfer_lane *lane) {
 
 void transfer_lane_free(struct transfer_lane *lane) {
     LIST_REMOVE(lane, link);
-    clear(lane);
+    lane_clear(lane);
     free(lane);
 }
 
@@ -50,8 +50,8 @@ tarn_status transfer_lane_get(struct tarn_transfer_peer *p, struct transfer_lane
         lane = xcalloc(1, sizeof(*lane));
         LIST_INSERT_HEAD(&p->lanes, lane, link);
     }
-    if (lane->stale > STALE_MAX) clear(lane);
-    if (lane->engine == NULL) status = make_engine(p->end, lane);
+    if (lane->stale > STALE_MAX) lane_clear(lane);
+    if (lane->engine == NULL) status = lane_make_engine(p->end, lane);
     if (status != TARN_OK) return status;
     lane->busy = true;
     __atomic_store_n(&lane->stop, false, __ATOMIC_RELAXED);
@@ -81,14 +81,14 @@ struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transf
     return now;
 }
 
-static const struct transfer_known *find(const struct transfer_known *list, size_t n,
-                                         uint64_t identity) {
+static const struct transfer_known *known_find(const struct transfer_known *list, size_t n,
+                                               uint64_t identity) {
     for (size_t i = 0; i < n; i++)
         if (list[i].identity == identity) return &list[i];
     return NULL;
 }
 
-static void tell(struct transfer_lane *lane, struct transfer_known *k) {
+static void known_register(struct transfer_lane *lane, struct transfer_known *k) {
     struct engine_buffer buffer = {.addr = k->address,
                                    .len = k->len,
                                    .identity = k->identity,
@@ -103,14 +103,14 @@ static void tell(struct transfer_lane *lane, struct transfer_known *k) {
 void transfer_lane_tell(struct transfer_lane *lane, struct transfer_known *news, size_t n) {
     if (news == NULL) return;
     for (size_t i = 0; i < lane->n_registered; i++) {
-        if (find(news, n, lane->registered[i].identity) == NULL)
+        if (known_find(news, n, lane->registered[i].identity) == NULL)
             (void)engine_unregister(lane->engine, lane->registered[i].address);
     }
     for (size_t i = 0; i < n; i++) {
         const struct transfer_known *old =
-            find(lane->registered, lane->n_registered, news[i].identity);
+            known_find(lane->registered, lane->n_registered, news[i].identity);
         if (old == NULL)
-            tell(lane, &news[i]);
+            known_register(lane, &news[i]);
         else
             news[i].unusable = old->unusable;
         if (news[i].fd >= 0) close(news[i].fd);

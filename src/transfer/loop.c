@@ -48,7 +48,7 @@ static void handshake_over(struct transfer_timer *timer) {
     c->doomed = true;
 }
 
-static void accept_peer(struct tarn_transfer *t, int listen_fd) {
+static void conns_accept(struct tarn_transfer *t, int listen_fd) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         struct sockaddr_storage from;
         socklen_t len = sizeof(from);
@@ -136,11 +136,11 @@ static void timers_turn(struct tarn_transfer *t) {
     }
 }
 
-static void turn(struct tarn_transfer *t, const struct pollfd *set) {
+static void transfer_turn(struct tarn_transfer *t, const struct pollfd *set) {
     eventfd_t ignored;
     eventfd_read(t->wake_fd, &ignored);
     for (size_t i = 0; i < t->n_listen; i++)
-        if ((set[2 + i].revents & POLLIN) != 0) accept_peer(t, t->listen_fd[i]);
+        if ((set[2 + i].revents & POLLIN) != 0) conns_accept(t, t->listen_fd[i]);
     peers_turn(t, set);
     timers_turn(t);
     conns_turn(t, set);
@@ -154,7 +154,7 @@ static void turn(struct tarn_transfer *t, const struct pollfd *set) {
 
 /* What to wait for. Entry 0 wakes us, 1 is the host, then the listeners; connections know their
  * own. */
-static size_t fill(struct tarn_transfer *t, struct pollfd **set_p, size_t *cap_p) {
+static size_t pollset_fill(struct tarn_transfer *t, struct pollfd **set_p, size_t *cap_p) {
     size_t need = 2 + t->n_listen + t->n_conns + t->n_peers, n = 0;
     if (need > *cap_p) {
         *cap_p = need + 64;
@@ -190,7 +190,7 @@ void *transfer_control(void *arg) {
     own_end = t;
     pthread_mutex_lock(&t->mutex);
     while (!t->stopping) {
-        size_t n = fill(t, &set, &cap);
+        size_t n = pollset_fill(t, &set, &cap);
         int ms = (int)wheel_next_ms(t->wheel, now_ms(), TURN_MS);
         pthread_mutex_unlock(&t->mutex);
         if (poll(set, n, ms) < 0) {
@@ -201,7 +201,7 @@ void *transfer_control(void *arg) {
             }
         }
         pthread_mutex_lock(&t->mutex);
-        turn(t, set);
+        transfer_turn(t, set);
     }
     pthread_mutex_unlock(&t->mutex);
     free(set);

@@ -21,7 +21,7 @@
 #define REFRESH_MS 10000u
 #define CALL_MS    5000u
 
-static size_t make_key(const char *name, char out[96]) {
+static size_t name_key(const char *name, char out[96]) {
     return (size_t)snprintf(out, 96, TRANSFER_KEY_PREFIX "%s", name);
 }
 
@@ -33,7 +33,7 @@ static bool is_any(const char *host) {
 }
 
 /* The address from which this machine reaches the master. Nothing is sent. */
-static bool own_address(struct tarn_client *master, char *out, size_t cap) {
+static bool address_towards_master(struct tarn_client *master, char *out, size_t cap) {
     struct address at;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *list = NULL;
     struct sockaddr_storage own;
@@ -53,7 +53,7 @@ static bool own_address(struct tarn_client *master, char *out, size_t cap) {
     return ok;
 }
 
-static char *format(const char *host, unsigned port) {
+static char *address_format(const char *host, unsigned port) {
     struct buf text = {0};
     bool brackets = strchr(host, ':') != NULL && host[0] != '[';
     buf_printf(&text, brackets ? "[%s]:%u" : "%s:%u", host, port);
@@ -69,24 +69,24 @@ static tarn_status choose_address(struct tarn_transfer *t, char **out) {
         uint16_t port;
         if (!span_to_address(span_str(o->announce), &name, &port) || name.len > 255)
             return fail(TARN_EINVAL, "announce is host or host:port, not \"%s\"", o->announce);
-        *out = port != 0 ? xstrdup(o->announce) : format(o->announce, t->port);
+        *out = port != 0 ? xstrdup(o->announce) : address_format(o->announce, t->port);
         return TARN_OK;
     }
     const char *bind = o->binds > 0 ? o->bind[0] : "127.0.0.1";
     if (is_any(bind)) {
-        if (t->master == NULL || !own_address(t->master, host, sizeof(host)))
+        if (t->master == NULL || !address_towards_master(t->master, host, sizeof(host)))
             gethostname(host, sizeof(host) - 1);
         bind = host;
     }
-    *out = format(bind, t->port);
+    *out = address_format(bind, t->port);
     return TARN_OK;
 }
 
 /* --- telling it --- */
 
-static tarn_status put(struct tarn_transfer *t) {
+static tarn_status name_put(struct tarn_transfer *t) {
     char key[96];
-    size_t len = make_key(t->options.name, key);
+    size_t len = name_key(t->options.name, key);
     tarn_put_options o;
     tarn_put_options_init(&o);
     o.replace = 1;
@@ -98,19 +98,19 @@ static tarn_status put(struct tarn_transfer *t) {
 
 /* Is the name still ours? Also when nobody has it: then it was forgotten while the master was
  * away. */
-static bool is_ours(struct tarn_transfer *t) {
+static bool name_is_ours(struct tarn_transfer *t) {
     char key[96], value[INLINE_MAX];
     size_t n = 0;
     tarn_call call;
     tarn_call_init(&call);
     call.timeout_ms = CALL_MS;
     tarn_status status =
-        tarn_get(t->master, key, make_key(t->options.name, key), value, sizeof(value), &n, &call);
+        tarn_get(t->master, key, name_key(t->options.name, key), value, sizeof(value), &n, &call);
     if (status == TARN_ELIMIT) return false;
     return status != TARN_OK || (n == strlen(t->announced) && memcmp(value, t->announced, n) == 0);
 }
 
-static void *announcer(void *arg) {
+static void *announcer_main(void *arg) {
     struct tarn_transfer *t = arg;
     bool warned = false;
     pthread_mutex_lock(&t->mutex);
@@ -119,8 +119,8 @@ static void *announcer(void *arg) {
         while (!t->stopping && transfer_cond_wait(t, &t->announce, next)) continue;
         if (t->stopping) break;
         pthread_mutex_unlock(&t->mutex);
-        bool ours = is_ours(t);
-        tarn_status status = ours ? put(t) : TARN_OK;
+        bool ours = name_is_ours(t);
+        tarn_status status = ours ? name_put(t) : TARN_OK;
         if (!ours)
             log_warning(
                 "Another end took the transfer name \"%s\": this one is found by its endpoint only",
@@ -147,9 +147,9 @@ tarn_status transfer_announce_start(struct tarn_transfer *t) {
     if (strlen(t->announced) > INLINE_MAX)
         return fail(TARN_EINVAL, "announce has at most %u bytes with its port, and not \"%s\"",
                     INLINE_MAX, t->announced);
-    status = put(t);
+    status = name_put(t);
     if (status != TARN_OK) return status;
-    int error = thread_start(&t->announcer, "tarn-announce", announcer, t);
+    int error = thread_start(&t->announcer, "tarn-announce", announcer_main, t);
     if (error != 0) return fail(TARN_ENOMEM, "a thread cannot start: %s", strerror(error));
     t->announcing = true;
     return TARN_OK;
@@ -160,7 +160,7 @@ void transfer_announce_stop(struct tarn_transfer *t) {
     pthread_join(t->announcer, NULL);
     t->announcing = false;
     char key[96];
-    if (is_ours(t)) (void)tarn_remove(t->master, key, make_key(t->options.name, key));
+    if (name_is_ours(t)) (void)tarn_remove(t->master, key, name_key(t->options.name, key));
 }
 
 /* --- finding others --- */
@@ -181,7 +181,7 @@ tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64
     /* the rest is for connecting */
     call.wait_ms = left == TARN_NO_TIMEOUT ? left : left - left / 8;
     tarn_status status =
-        tarn_get(t->master, key, make_key(name, key), value, sizeof(value), &n, &call);
+        tarn_get(t->master, key, name_key(name, key), value, sizeof(value), &n, &call);
     if (status == TARN_ENOTFOUND) return fail(status, "no transfer end has the name \"%s\"", name);
     if (status != TARN_OK) return status;
     if (transfer_split_address(span_of(value, n), host_p, port_p)) return TARN_OK;

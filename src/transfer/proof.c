@@ -28,12 +28,12 @@ void transfer_proof_key(const char *secret, uint8_t key[32]) {
     (void)crypto_generichash(key, 32, (const unsigned char *)secret, strlen(secret), NULL, 0);
 }
 
-static void add(crypto_generichash_state *state, const void *data, size_t len) {
+static void mac_add(crypto_generichash_state *state, const void *data, size_t len) {
     (void)crypto_generichash_update(state, data, len);
 }
 
-static void add_text(crypto_generichash_state *state, const char *text) {
-    add(state, text, strlen(text) + 1); /* its end is part of it */
+static void mac_add_text(crypto_generichash_state *state, const char *text) {
+    mac_add(state, text, strlen(text) + 1); /* its end is part of it */
 }
 
 void transfer_proof_make(const uint8_t key[32], enum transfer_role prover,
@@ -43,10 +43,10 @@ void transfer_proof_make(const uint8_t key[32], enum transfer_role prover,
     const struct transfer_party *order[] = {&p[prover], &p[!prover]};
     crypto_generichash_state state;
     (void)crypto_generichash_init(&state, key, 32, TRANSFER_PROOF);
-    add_text(&state, labels[prover]);
-    for (int i = 0; i < 2; i++) add(&state, order[i]->nonce, TRANSFER_NONCE);
-    for (int i = 0; i < 2; i++) add(&state, order[i]->identity, TRANSFER_IDENTITY);
-    for (int i = 0; i < 2; i++) add_text(&state, order[i]->name);
+    mac_add_text(&state, labels[prover]);
+    for (int i = 0; i < 2; i++) mac_add(&state, order[i]->nonce, TRANSFER_NONCE);
+    for (int i = 0; i < 2; i++) mac_add(&state, order[i]->identity, TRANSFER_IDENTITY);
+    for (int i = 0; i < 2; i++) mac_add_text(&state, order[i]->name);
     (void)crypto_generichash_final(&state, out, TRANSFER_PROOF);
 }
 

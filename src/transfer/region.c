@@ -10,8 +10,8 @@
 #include "client/error.h"
 #include "transfer/transfer.h"
 
-static struct transfer_region *overlapping(const struct tarn_transfer *t, const char *address,
-                                           uint64_t length) {
+static struct transfer_region *region_overlapping(const struct tarn_transfer *t,
+                                                  const char *address, uint64_t length) {
     struct transfer_region *r;
     LIST_FOREACH(r, &t->regions, link) {
         if (address < r->address + r->length && r->address < address + length) return r;
@@ -19,7 +19,8 @@ static struct transfer_region *overlapping(const struct tarn_transfer *t, const 
     return NULL;
 }
 
-static tarn_status check(const struct tarn_transfer *t, size_t len, int rights, const char *name) {
+static tarn_status region_check(const struct tarn_transfer *t, size_t len, int rights,
+                                const char *name) {
     tarn_status status = transfer_usable(t);
     if (status != TARN_OK) return status;
     if (len == 0 || (rights & ~(TARN_TRANSFER_READ | TARN_TRANSFER_WRITE)) != 0)
@@ -30,7 +31,7 @@ static tarn_status check(const struct tarn_transfer *t, size_t len, int rights, 
 }
 
 /* Under the mutex, like the rest. */
-static void add(struct tarn_transfer *t, struct transfer_region *r, const char *name) {
+static void region_add(struct tarn_transfer *t, struct transfer_region *r, const char *name) {
     snprintf(r->name, sizeof(r->name), "%s", name != NULL ? name : "");
     LIST_INSERT_HEAD(&t->regions, r, link);
     t->n_regions++;
@@ -39,7 +40,7 @@ static void add(struct tarn_transfer *t, struct transfer_region *r, const char *
     if (r->id != 0) transfer_regions_changed(t);
 }
 
-static tarn_status serve(struct tarn_transfer *t, struct transfer_region *r) {
+static tarn_status region_serve(struct tarn_transfer *t, struct transfer_region *r) {
     uint32_t id = ++t->last_region;
     tarn_status status = host_segment_serve(t->host, r->slot, id, t->epoch);
     if (status == TARN_OK) r->id = id;
@@ -49,8 +50,8 @@ static tarn_status serve(struct tarn_transfer *t, struct transfer_region *r) {
     return status;
 }
 
-static tarn_status register_memory(struct tarn_transfer *t, struct transfer_region *r) {
-    if (overlapping(t, r->address, r->length) != NULL)
+static tarn_status region_register(struct tarn_transfer *t, struct transfer_region *r) {
+    if (region_overlapping(t, r->address, r->length) != NULL)
         return fail(TARN_EEXISTS, "part of %p, %llu bytes, is registered already",
                     (void *)r->address, (unsigned long long)r->length);
     if (t->n_regions == TRANSFER_REGIONS_MAX)
@@ -59,7 +60,7 @@ static tarn_status register_memory(struct tarn_transfer *t, struct transfer_regi
     if (r->rights == 0) return TARN_OK;
     tarn_status status = host_memory_open(t->host, r->address, r->length, r->device ? r->fd : -1,
                                           r->fd_offset, &r->slot);
-    if (status == TARN_OK) status = serve(t, r);
+    if (status == TARN_OK) status = region_serve(t, r);
     return status == TARN_OK
                ? status
                : fail(status, "the memory cannot be served: %s", tarn_status_text(status));
@@ -71,12 +72,12 @@ static void region_free(struct transfer_region *r) {
 }
 
 /* Takes r. */
-static tarn_status register_region(struct tarn_transfer *t, struct transfer_region *r,
-                                   const char *name, uint32_t *region_p) {
+static tarn_status region_take(struct tarn_transfer *t, struct transfer_region *r, const char *name,
+                               uint32_t *region_p) {
     pthread_mutex_lock(&t->mutex);
-    tarn_status status = register_memory(t, r);
+    tarn_status status = region_register(t, r);
     if (status == TARN_OK) {
-        add(t, r, name);
+        region_add(t, r, name);
         if (region_p != NULL) *region_p = r->id;
     }
     pthread_mutex_unlock(&t->mutex);
@@ -86,19 +87,19 @@ static tarn_status register_region(struct tarn_transfer *t, struct transfer_regi
 
 tarn_status tarn_transfer_register(tarn_transfer *t, void *address, size_t len, int rights,
                                    const char *name, uint32_t *region_p) {
-    tarn_status status = check(t, len, rights, name);
+    tarn_status status = region_check(t, len, rights, name);
     if (status != TARN_OK) return status;
     if (address == NULL || (uintptr_t)address + len < (uintptr_t)address)
         return fail(TARN_EINVAL, "register an address and a length");
     struct transfer_region *r = xcalloc(1, sizeof(*r));
     *r = (struct transfer_region){.address = address, .length = len, .rights = rights};
-    return register_region(t, r, name, region_p);
+    return region_take(t, r, name, region_p);
 }
 
 tarn_status tarn_transfer_register_dmabuf(tarn_transfer *t, void *address, size_t len, int fd,
                                           uint64_t offset, int rights, const char *name,
                                           uint32_t *region_p) {
-    tarn_status status = check(t, len, rights, name);
+    tarn_status status = region_check(t, len, rights, name);
     if (status != TARN_OK) return status;
     if (address == NULL || (uintptr_t)address + len < (uintptr_t)address || fd < 0)
         return fail(TARN_EINVAL, "register an address, a length and the descriptor of a dma-buf");
@@ -111,7 +112,7 @@ tarn_status tarn_transfer_register_dmabuf(tarn_transfer *t, void *address, size_
                                   .device = true,
                                   .fd = own,
                                   .fd_offset = offset};
-    return register_region(t, r, name, region_p);
+    return region_take(t, r, name, region_p);
 }
 
 static tarn_status make_memory(struct tarn_transfer *t, struct transfer_region *r, int huge_pages) {
@@ -127,7 +128,7 @@ static tarn_status make_memory(struct tarn_transfer *t, struct transfer_region *
                     TRANSFER_REGIONS_MAX);
     tarn_status status = host_segment_open(t->host, &config, &r->slot, &why);
     if (status != TARN_OK) return fail(status, "no memory for a region: %s", why);
-    status = serve(t, r);
+    status = region_serve(t, r);
     if (status != TARN_OK)
         return fail(status, "the memory cannot be served: %s", tarn_status_text(status));
     r->address = host_segment_base(t->host, r->id);
@@ -136,7 +137,7 @@ static tarn_status make_memory(struct tarn_transfer *t, struct transfer_region *
 
 tarn_status tarn_transfer_alloc(tarn_transfer *t, size_t len, int rights, const char *name,
                                 int huge_pages, void **address_p, uint32_t *region_p) {
-    tarn_status status = check(t, len, rights, name);
+    tarn_status status = region_check(t, len, rights, name);
     if (status != TARN_OK) return status;
     if (address_p == NULL || len > SIZE_MAX / 2)
         return fail(TARN_EINVAL, "there is no place for the address, or no such length");
@@ -146,7 +147,7 @@ tarn_status tarn_transfer_alloc(tarn_transfer *t, size_t len, int rights, const 
     pthread_mutex_lock(&t->mutex);
     status = make_memory(t, r, huge_pages);
     if (status == TARN_OK) {
-        add(t, r, name);
+        region_add(t, r, name);
         *address_p = r->address;
         if (region_p != NULL) *region_p = rights != 0 ? r->id : 0;
     }
@@ -156,7 +157,7 @@ tarn_status tarn_transfer_alloc(tarn_transfer *t, size_t len, int rights, const 
 }
 
 /* The mutex is given up while somebody may still be at it. */
-static void close_region(struct tarn_transfer *t, struct transfer_region *r) {
+static void region_close(struct tarn_transfer *t, struct transfer_region *r) {
     r->closing = true;
     t->registered_gen++;
     transfer_lanes_forget(t, r->identity);
@@ -178,11 +179,11 @@ tarn_status tarn_transfer_unregister(tarn_transfer *t, void *address) {
     tarn_status status = transfer_usable(t);
     if (status != TARN_OK) return status;
     pthread_mutex_lock(&t->mutex);
-    struct transfer_region *r = address != NULL ? overlapping(t, address, 1) : NULL;
+    struct transfer_region *r = address != NULL ? region_overlapping(t, address, 1) : NULL;
     if (r == NULL || r->address != address || r->closing)
         status = fail(TARN_ENOTFOUND, "nothing is registered from %p on", address);
     else
-        close_region(t, r);
+        region_close(t, r);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }

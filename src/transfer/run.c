@@ -38,8 +38,8 @@ size_t tarn_transfer_merge(int op, void *local, const uint64_t *local_blocks, ui
 /* --- where a task leads --- */
 
 /* By id, or, for 0, by the address that lies in it. */
-static const struct transfer_far *far_of(const struct transfer_map *map, uint32_t id,
-                                         uint64_t address) {
+static const struct transfer_far *map_find(const struct transfer_map *map, uint32_t id,
+                                           uint64_t address) {
     if (id != 0) {
         for (size_t i = 0; i < map->n; i++)
             if (map->regions[i].id == id) return &map->regions[i];
@@ -56,9 +56,9 @@ static const struct transfer_far *far_of(const struct transfer_map *map, uint32_
     return low > 0 ? &map->regions[low - 1] : NULL;
 }
 
-static tarn_status locate(const struct transfer_map *map, const tarn_transfer_task *task,
-                          struct batch_run *r) {
-    const struct transfer_far *f = far_of(map, task->region, task->remote);
+static tarn_status task_locate(const struct transfer_map *map, const tarn_transfer_task *task,
+                               struct batch_run *r) {
+    const struct transfer_far *f = map_find(map, task->region, task->remote);
     if (f == NULL) return TARN_ENOTFOUND;
     uint64_t offset = task->region != 0 ? task->remote : task->remote - f->address;
     if (offset > f->length || task->length > f->length - offset)
@@ -86,7 +86,7 @@ enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
     for (size_t i = 0; i < b->n_tasks; i++) {
         const tarn_transfer_task *task = &b->tasks[i];
         if (task->length == 0) continue;
-        tarn_status status = locate(map, task, &r);
+        tarn_status status = task_locate(map, task, &r);
         if (status == TARN_ENOTFOUND) return TRANSFER_UNKNOWN;
         if (status != TARN_OK || r.region->key_uri != NULL) continue;
         later |= by_key || r.region->device || is_device(task, devices, n_devices);
@@ -95,8 +95,8 @@ enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
 }
 
 /* Is next, the task after those of r, their neighbour on both sides? */
-static bool joins(const struct batch_run *r, const tarn_transfer_task *tasks,
-                  const struct batch_run *next, const tarn_transfer_task *task) {
+static bool task_joins(const struct batch_run *r, const tarn_transfer_task *tasks,
+                       const struct batch_run *next, const tarn_transfer_task *task) {
     const tarn_transfer_task *first = &tasks[r->first];
     return r->region == next->region && first->op == task->op &&
            r->offset + r->length == next->offset &&
@@ -119,14 +119,14 @@ static bool is_out_of_reach(const struct transfer_lane *lane, const tarn_transfe
 }
 
 /* Runs of neighbours, in place of the tasks; what leads nowhere is over at once. */
-static size_t plan(struct tarn_transfer_batch *b, const struct transfer_lane *lane,
-                   const struct transfer_map *map, struct batch_run *runs) {
+static size_t batch_plan(struct tarn_transfer_batch *b, const struct transfer_lane *lane,
+                         const struct transfer_map *map, struct batch_run *runs) {
     size_t n = 0;
     bool open = false; /* the task before this one is in the last run */
     for (size_t i = 0; i < b->n_tasks; i++) {
         struct batch_run r;
         tarn_transfer_task *task = &b->tasks[i];
-        tarn_status status = task->length == 0 ? TARN_OK : locate(map, task, &r);
+        tarn_status status = task->length == 0 ? TARN_OK : task_locate(map, task, &r);
         if (status == TARN_OK && task->length > 0 && is_out_of_reach(lane, task, r.region))
             status = TARN_ENOTSUP;
         if (status != TARN_OK || task->length == 0) {
@@ -135,7 +135,7 @@ static size_t plan(struct tarn_transfer_batch *b, const struct transfer_lane *la
             continue;
         }
         r.first = i;
-        if (open && joins(&runs[n - 1], b->tasks, &r, task)) {
+        if (open && task_joins(&runs[n - 1], b->tasks, &r, task)) {
             runs[n - 1].n++;
             runs[n - 1].length += r.length;
         } else {
@@ -148,7 +148,8 @@ static size_t plan(struct tarn_transfer_batch *b, const struct transfer_lane *la
 
 /* --- what the engine must know --- */
 
-static void tell(struct engine *e, const struct transfer_map *map, const struct transfer_far *f) {
+static void region_tell(struct engine *e, const struct transfer_map *map,
+                        const struct transfer_far *f) {
     static const int rights[] = {TARN_TRANSFER_READ, TARN_TRANSFER_WRITE};
     struct engine_segment s = {
         .id = f->id,
@@ -175,13 +176,13 @@ static void tell_regions(const struct tarn_transfer_batch *b, struct engine *e,
         bool *done = &told[f - map->regions];
         if (*done) continue;
         *done = true;
-        if (fresh || !engine_segment_known(e, f->id, f->epoch)) tell(e, map, f);
+        if (fresh || !engine_segment_known(e, f->id, f->epoch)) region_tell(e, map, f);
     }
     free(told);
 }
 
-static void count(struct tarn_transfer_batch *b, const struct engine_op *op, uint64_t bytes,
-                  const char **used_p) {
+static void batch_count(struct tarn_transfer_batch *b, const struct engine_op *op, uint64_t bytes,
+                        const char **used_p) {
     const char *name = transport_name(op->used);
     if (*used_p == NULL)
         *used_p = name;
@@ -193,8 +194,8 @@ static void count(struct tarn_transfer_batch *b, const struct engine_op *op, uin
     b->by[op->used] += bytes;
 }
 
-static void run_all(struct tarn_transfer_batch *b, struct transfer_lane *lane,
-                    const struct batch_run *runs, size_t n) {
+static void runs_move(struct tarn_transfer_batch *b, struct transfer_lane *lane,
+                      const struct batch_run *runs, size_t n) {
     struct engine_op *ops = xcalloc(n, sizeof(*ops));
     struct engine_part *parts = xcalloc(n, sizeof(*parts));
     struct iovec *iov = xcalloc(n, sizeof(*iov));
@@ -216,7 +217,7 @@ static void run_all(struct tarn_transfer_batch *b, struct transfer_lane *lane,
     const char *used = NULL;
     for (size_t i = 0; i < n; i++) {
         if (status != TARN_OK) ops[i].status = status;
-        count(b, &ops[i], runs[i].length, &used);
+        batch_count(b, &ops[i], runs[i].length, &used);
         for (size_t k = 0; k < runs[i].n; k++)
             end_task(&b->tasks[runs[i].first + k], ops[i].status, ops[i].settled);
     }
@@ -229,11 +230,11 @@ static void run_all(struct tarn_transfer_batch *b, struct transfer_lane *lane,
 void transfer_batch_move(struct tarn_transfer_batch *b, struct transfer_lane *lane,
                          const struct transfer_map *map, bool fresh) {
     struct batch_run *runs = xcalloc(b->n_tasks + 1, sizeof(*runs));
-    size_t n = plan(b, lane, map, runs);
+    size_t n = batch_plan(b, lane, map, runs);
     b->operations = n;
     if (n > 0) {
         tell_regions(b, lane->engine, map, runs, n, fresh);
-        run_all(b, lane, runs, n);
+        runs_move(b, lane, runs, n);
     }
     free(runs);
 }

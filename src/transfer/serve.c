@@ -81,14 +81,14 @@ void transfer_regions_changed(struct tarn_transfer *t) {
 
 /* --- requests --- */
 
-static bool refuse(struct transfer_conn *c, const char *why) {
+static bool conn_refuse(struct transfer_conn *c, const char *why) {
     log_verbose("Transfer peer %s: %s", c->address, why);
     c->end->stats.refused++;
     resp_write_error(&c->out, why);
     return false;
 }
 
-static void set_open(struct transfer_conn *c) {
+static void conn_set_open(struct transfer_conn *c) {
     c->state = CONN_OPEN;
     transfer_timer_stop(c->end, &c->handshake);
 }
@@ -98,9 +98,9 @@ static bool do_hello(struct transfer_conn *c, uint64_t id, const struct span *ar
     const struct tarn_transfer *t = c->end;
     struct transfer_party *own = &c->party[TRANSFER_SERVER], *peer = &c->party[TRANSFER_CLIENT];
     if (!transfer_party_take(peer, argv[3], argv[4], argv[5]))
-        return refuse(c, "ERR HELLO makes no sense");
+        return conn_refuse(c, "ERR HELLO makes no sense");
     if (t->has_secret && transfer_party_same(own, peer))
-        return refuse(
+        return conn_refuse(
             c, "WRONGPASS this is the end that asks: an end with a secret does not let itself in");
     uint8_t proof[TRANSFER_PROOF];
     if (t->has_secret) transfer_proof_make(t->secret, TRANSFER_SERVER, c->party, proof);
@@ -113,7 +113,7 @@ static bool do_hello(struct transfer_conn *c, uint64_t id, const struct span *ar
                     t->has_secret ? sizeof(proof) : 0);
     resp_write_bulk(&c->out, own->name, strlen(own->name));
     c->state = CONN_GREETED;
-    if (!t->has_secret) set_open(c);
+    if (!t->has_secret) conn_set_open(c);
     return true;
 }
 
@@ -130,8 +130,8 @@ static bool do_auth(struct transfer_conn *c, uint64_t id, const struct span *arg
     uint8_t proof[TRANSFER_PROOF];
     if (c->end->has_secret) transfer_proof_make(c->end->secret, TRANSFER_CLIENT, c->party, proof);
     if (!c->end->has_secret || !transfer_proof_same(proof, argv[2].data, argv[2].len))
-        return refuse(c, "WRONGPASS the peer has another secret");
-    set_open(c);
+        return conn_refuse(c, "WRONGPASS the peer has another secret");
+    conn_set_open(c);
     transfer_answer(c, id, TARN_OK, "", 0);
     return true;
 }
@@ -160,24 +160,25 @@ static bool do_wait(struct transfer_conn *c, uint64_t id, const struct span *arg
     char label[TARN_TRANSFER_LABEL_MAX + 1];
     uint64_t timeout_ms;
     if (!label_of(argv[2], label) || !span_to_u64(argv[3], &timeout_ms))
-        return refuse(c, "ERR WAIT makes no sense");
+        return conn_refuse(c, "ERR WAIT makes no sense");
     transfer_label_wait(c, id, label, timeout_ms);
     return true;
 }
 
 /* DONE id label message, GIVEUP id label reason */
-static bool finish(struct transfer_conn *c, uint64_t id, const struct span *argv, bool gave_up) {
+static bool conn_label_done(struct transfer_conn *c, uint64_t id, const struct span *argv,
+                            bool gave_up) {
     char label[TARN_TRANSFER_LABEL_MAX + 1];
-    if (!label_of(argv[2], label)) return refuse(c, "ERR a label has 1 to 255 bytes");
+    if (!label_of(argv[2], label)) return conn_refuse(c, "ERR a label has 1 to 255 bytes");
     tarn_status status = transfer_label_done(c, label, gave_up, argv[3].data, argv[3].len);
     transfer_answer(c, id, status, "", 0);
     return true;
 }
 static bool do_done(struct transfer_conn *c, uint64_t id, const struct span *argv) {
-    return finish(c, id, argv, false);
+    return conn_label_done(c, id, argv, false);
 }
 static bool do_give_up(struct transfer_conn *c, uint64_t id, const struct span *argv) {
-    return finish(c, id, argv, true);
+    return conn_label_done(c, id, argv, true);
 }
 
 /* NOTIFY id message */
@@ -202,23 +203,23 @@ static const struct {
     {"NOTIFY", 3, CONN_OPEN, do_notify},
 };
 
-static bool run(struct transfer_conn *c, const struct span *argv, size_t argc) {
+static bool request_run(struct transfer_conn *c, const struct span *argv, size_t argc) {
     uint64_t id;
     if (argc < 2 || !span_to_u64(argv[1], &id) || id == 0 || id > INT64_MAX)
-        return refuse(c, "ERR a request begins with its name and a number");
+        return conn_refuse(c, "ERR a request begins with its name and a number");
     if (is_other_version(argv, argc))
-        return refuse(
+        return conn_refuse(
             c,
             "NOPROTO this end speaks version 2 of the transfer protocol only: both ends need the "
             "same version of libtarn");
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (!span_case_eq(argv[0], commands[i].name)) continue;
-        if (argc != commands[i].argc) return refuse(c, "ERR wrong number of arguments");
+        if (argc != commands[i].argc) return conn_refuse(c, "ERR wrong number of arguments");
         if ((int)c->state != commands[i].state)
-            return refuse(c, "NOAUTH say HELLO, once, and AUTH where there is a secret");
+            return conn_refuse(c, "NOAUTH say HELLO, once, and AUTH where there is a secret");
         return commands[i].run(c, id, argv);
     }
-    return refuse(c, "ERR unknown command");
+    return conn_refuse(c, "ERR unknown command");
 }
 
 bool transfer_serve_bytes(struct transfer_conn *c, const void *data, size_t len) {
@@ -231,10 +232,10 @@ bool transfer_serve_bytes(struct transfer_conn *c, const void *data, size_t len)
         enum resp_result r = resp_parse(&c->parser, l, c->in.data + at, c->in.len - at, &used);
         if (r == RESP_MORE) break;
         if (r == RESP_REQUEST) {
-            if (c->parser.argc > 0) goes_on = run(c, c->parser.argv, c->parser.argc);
+            if (c->parser.argc > 0) goes_on = request_run(c, c->parser.argv, c->parser.argc);
             at += used;
         } else {
-            goes_on = refuse(c, "ERR Protocol error");
+            goes_on = conn_refuse(c, "ERR Protocol error");
         }
     }
     buf_consume(&c->in, at);

@@ -66,7 +66,7 @@ static const char **string_at(tarn_transfer_options *o, size_t i) {
 }
 
 /* A caller built against an older header has a smaller struct. */
-static void copy_options(tarn_transfer_options *to, const tarn_transfer_options *from) {
+static void transfer_options_copy(tarn_transfer_options *to, const tarn_transfer_options *from) {
     const char **at;
     tarn_transfer_options_init(to);
     if (from != NULL) memcpy(to, from, min_u64(from->size, sizeof(*to)));
@@ -76,18 +76,18 @@ static void copy_options(tarn_transfer_options *to, const tarn_transfer_options 
     for (size_t i = 0; (at = string_at(to, i)) != NULL; i++) *at = xstrdup(*at);
 }
 
-static void free_options(tarn_transfer_options *o) {
+static void transfer_options_free(tarn_transfer_options *o) {
     const char **at;
     for (size_t i = 0; (at = string_at(o, i)) != NULL; i++) free((char *)(uintptr_t)*at);
     if (o->binds > 0) free((void *)(uintptr_t)o->bind);
 }
 
-static bool is_local(const char *address) {
+static bool is_loopback_name(const char *address) {
     return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
            strcmp(address, "localhost") == 0;
 }
 
-static tarn_status check_options(struct tarn_transfer *t) {
+static tarn_status transfer_options_check(struct tarn_transfer *t) {
     const tarn_transfer_options *o = &t->options;
     tarn_status found = client_module_choose(o->transport != NULL ? o->transport : "",
                                              o->module_path, &t->transport);
@@ -108,7 +108,7 @@ static tarn_status check_options(struct tarn_transfer *t) {
     bool local = true;
     for (size_t i = 0; i < o->binds; i++) {
         if (o->bind[i] == NULL) return fail(TARN_EINVAL, "an address to listen on is NULL");
-        local &= is_local(o->bind[i]);
+        local &= is_loopback_name(o->bind[i]);
     }
     if (o->secret != NULL && strlen(o->secret) < SECRET_MIN)
         return fail(TARN_EINVAL, "a secret has at least %u bytes", SECRET_MIN);
@@ -149,18 +149,18 @@ static void make_host_id(char *out, size_t cap) {
     snprintf(out, cap, "%s|%s", name, boot);
 }
 
-static void fenced(void *arg, uint64_t session) {
+static void session_fenced(void *arg, uint64_t session) {
     transfer_labels_fenced(arg, session);
 }
 
 /* To be served by RDMA memory needs its module from the start, also where only peers move bytes. */
-static void load_module(const struct tarn_transfer *t) {
+static void usual_module_load(const struct tarn_transfer *t) {
     if (t->transport == NULL &&
         client_module_require(CLIENT_MODULE_USUAL, t->options.module_path) != TARN_OK)
         log_verbose("Transfers go without it: %s", tarn_last_error());
 }
 
-static void key_changed(void *arg, unsigned slot) {
+static void slot_key_changed(void *arg, unsigned slot) {
     (void)slot;
     transfer_regions_changed(arg);
 }
@@ -186,8 +186,8 @@ static tarn_status start_host(struct tarn_transfer *t) {
         .shm_mode = o->shm_mode,
         .shm_optional = o->shm_socket == NULL,
         .arg = t,
-        .fenced = fenced,
-        .key_changed = key_changed,
+        .fenced = session_fenced,
+        .key_changed = slot_key_changed,
     };
     tarn_status status = host_create(&config, &t->host);
     if (status == TARN_OK) {
@@ -209,7 +209,7 @@ static tarn_status connect_master(struct tarn_transfer *t) {
     return tarn_connect(t->options.master, &o, &t->master);
 }
 
-static struct tarn_transfer *create(void) {
+static struct tarn_transfer *transfer_create(void) {
     struct tarn_transfer *t = xcalloc(1, sizeof(*t));
     t->magic = TRANSFER_MAGIC;
     t->pid = getpid();
@@ -236,18 +236,18 @@ tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transf
     log_default_once();
     if (transfer_p == NULL) return fail(TARN_EINVAL, "there is no place for the end");
     if (sodium_init() < 0) return fail(TARN_EIO, "libsodium cannot start");
-    struct tarn_transfer *t = create();
-    copy_options(&t->options, options);
+    struct tarn_transfer *t = transfer_create();
+    transfer_options_copy(&t->options, options);
     tarn_status status = t->wake_fd < 0 || t->event_fd < 0
                              ? fail(TARN_EIO, "eventfd: %s", strerror(errno))
-                             : check_options(t);
+                             : transfer_options_check(t);
     if (status == TARN_OK && t->options.secret != NULL) {
         transfer_proof_key(t->options.secret, t->secret);
         t->has_secret = true;
         explicit_bzero((char *)(uintptr_t)t->options.secret, strlen(t->options.secret));
     }
     if (status == TARN_OK) status = listen_all(t);
-    if (status == TARN_OK) load_module(t);
+    if (status == TARN_OK) usual_module_load(t);
     if (status == TARN_OK) status = start_host(t);
     if (status == TARN_OK) status = connect_master(t);
     if (status == TARN_OK) {
@@ -286,7 +286,7 @@ void transfer_free(struct tarn_transfer *t) {
     if (t->event_fd >= 0) close(t->event_fd);
     wheel_destroy(&t->wheel);
     tarn_close(&t->master);
-    free_options(&t->options);
+    transfer_options_free(&t->options);
     explicit_bzero(t->secret, sizeof(t->secret));
     explicit_bzero(t->grant_key, sizeof(t->grant_key));
     free(t->announced);
