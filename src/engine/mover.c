@@ -87,7 +87,7 @@ static bool same_host(const struct mover_job *a, const struct mover_job *b) {
 }
 
 /* Would one more thread leave none for other hosts? */
-static bool crowded(const struct mover *m, const struct mover_job *job) {
+static bool host_is_crowded(const struct mover *m, const struct mover_job *job) {
     unsigned there = 0;
     for (unsigned i = 0; i < m->started; i++) {
         const struct mover_job *other = m->threads[i].running;
@@ -110,7 +110,7 @@ static struct mover_thread *writer_of(struct mover *m, uint64_t session) {
 
 static bool may_take(struct mover *m, const struct mover_thread *w, const struct mover_job *job,
                      uint64_t now_ms) {
-    if (crowded(m, job)) return false;
+    if (host_is_crowded(m, job)) return false;
     if (job->file_path != NULL || !job->op.write) return true;
     const struct mover_thread *owner = writer_of(m, job->session);
     return owner == w || (owner->running != NULL && now_ms - owner->running_since_ms > STUCK_MS);
@@ -118,7 +118,7 @@ static bool may_take(struct mover *m, const struct mover_thread *w, const struct
 
 /* --- the queue, under the lock --- */
 
-static bool thread_wake(struct mover_thread *w) {
+static bool mover_wake(struct mover_thread *w) {
     if (!w->idle) return false;
     w->idle = false;
     pthread_cond_signal(&w->wake);
@@ -129,13 +129,13 @@ static bool thread_wake(struct mover_thread *w) {
  * when it is done. */
 static void wake_for(struct mover *m, const struct mover_job *job) {
     bool write = job->file_path == NULL && job->op.write;
-    if (write && thread_wake(writer_of(m, job->session))) return;
+    if (write && mover_wake(writer_of(m, job->session))) return;
     for (unsigned i = 0; i < m->started; i++)
-        if (thread_wake(&m->threads[i])) return;
+        if (mover_wake(&m->threads[i])) return;
 }
 
-static void threads_wake(struct mover *m) {
-    for (unsigned i = 0; i < m->started; i++) thread_wake(&m->threads[i]);
+static void mover_wake_all(struct mover *m) {
+    for (unsigned i = 0; i < m->started; i++) mover_wake(&m->threads[i]);
 }
 
 static void job_unqueue(struct mover *m, struct mover_job *job) {
@@ -164,7 +164,7 @@ static void job_cancel(struct mover *m, struct mover_job *job) {
 }
 
 /* What this thread does next; 0: nothing that it may. */
-static size_t batch_take(struct mover *m, struct mover_thread *w,
+static size_t jobs_take(struct mover *m, struct mover_thread *w,
                          struct mover_job *batch[BATCH_MAX]) {
     struct mover_job *job, *next;
     unsigned looked = 0;
@@ -317,7 +317,7 @@ static void batch_do(struct mover *m, struct mover_thread *w, struct mover_job *
         job_finish(m, batch[i]);
     }
     /* others may have waited for this host to be less crowded */
-    if (!TAILQ_EMPTY(&m->queue)) threads_wake(m);
+    if (!TAILQ_EMPTY(&m->queue)) mover_wake_all(m);
 }
 
 /* Under the lock, which is given up meanwhile. true: it is time for a look at the connections. */
@@ -339,7 +339,7 @@ static void *mover_main(void *arg) {
     for (;;) {
         while (w->ends) lanes_end(w);
         if (m->stopping) break;
-        size_t n = batch_take(m, w, batch);
+        size_t n = jobs_take(m, w, batch);
         if (n > 0)
             batch_do(m, w, batch, n);
         else if (sleep_until_woken(m, w))
@@ -432,7 +432,7 @@ void mover_session_end(struct mover *m, uint64_t session) {
             if (l->session == session) l->over = m->threads[i].ends = true;
         }
     }
-    threads_wake(m);
+    mover_wake_all(m);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -467,7 +467,7 @@ void mover_destroy(struct mover **mover_p) {
     pthread_mutex_lock(&m->lock);
     m->stopping = true;
     while (!TAILQ_EMPTY(&m->queue)) job_cancel(m, TAILQ_FIRST(&m->queue));
-    threads_wake(m);
+    mover_wake_all(m);
     pthread_mutex_unlock(&m->lock);
     for (unsigned i = 0; i < m->started; i++) {
         pthread_join(m->threads[i].thread, NULL);

@@ -113,7 +113,7 @@ static bool blocks_match(const struct placed_read *r, uint64_t len, const uint32
 
 /* Of several that have contributed any may be the bad one: the present one has to do it alone. As
  * long as it goes round, that is: somebody may be writing there. */
-static enum placed_next wrong(struct placed_read *r, unsigned replica) {
+static enum placed_next placed_wrong(struct placed_read *r, unsigned replica) {
     bool mixed = r->check == PLACED_WHOLE && (r->sources & ~replica_bit(replica)) != 0;
     if (++r->mismatches > r->replicas + 1)
         r->given_up = UINT32_MAX;
@@ -126,7 +126,7 @@ static enum placed_next wrong(struct placed_read *r, unsigned replica) {
 enum placed_next placed_read_took(struct placed_read *r, unsigned replica, uint64_t len,
                                   const uint32_t *crcs) {
     TARN_ASSERT(len > 0 && len <= r->to - r->pos);
-    if (r->check == PLACED_BLOCKS && !blocks_match(r, len, crcs)) return wrong(r, replica);
+    if (r->check == PLACED_BLOCKS && !blocks_match(r, len, crcs)) return placed_wrong(r, replica);
     if (r->check == PLACED_WHOLE) {
         r->sum = r->pos == r->from ? crcs[0] : crc32c_combine(r->sum, crcs[0], len);
         r->sources |= replica_bit(replica);
@@ -134,7 +134,8 @@ enum placed_next placed_read_took(struct placed_read *r, unsigned replica, uint6
     }
     r->pos += len;
     if (r->pos < r->to) return PLACED_MORE;
-    if (r->check == PLACED_WHOLE && r->sum != (uint32_t)r->value.crc) return wrong(r, replica);
+    if (r->check == PLACED_WHOLE && r->sum != (uint32_t)r->value.crc)
+        return placed_wrong(r, replica);
     if (r->learned != NULL) {
         r->value.crcs = r->learned;
         r->value.first_block = 0;

@@ -203,8 +203,8 @@ static size_t find_alike(struct engine_run *r, size_t i, struct op_run *found[ME
     return n;
 }
 
-static struct slice *merge(struct engine_run *r, struct engine_seg *seg,
-                           struct op_run *const *found, size_t n) {
+static struct slice *slice_merge(struct engine_run *r, struct engine_seg *seg,
+                                 struct op_run *const *found, size_t n) {
     const struct engine_op *first = found[0]->op;
     uint64_t length = first->parts[0].sub_length;
     struct slice *s = slice_create(r, found[0], seg, n);
@@ -235,5 +235,5 @@ struct slice *run_plan_merged(struct engine_run *r, size_t i, uint64_t now_ms) {
     if (r->n_ops - i < 2 || !is_plain(r, op, now_ms)) return NULL;
     struct engine_seg *seg = merging_segment(r->e, op, now_ms);
     size_t n = seg != NULL ? find_alike(r, i, found, now_ms) : 0;
-    return n > 1 ? merge(r, seg, found, n) : NULL;
+    return n > 1 ? slice_merge(r, seg, found, n) : NULL;
 }

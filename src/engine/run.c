@@ -169,7 +169,7 @@ static void finish_all(const struct slice *s, tarn_status status) {
 
 /* A transport that attaches was refused, or fails: that says nothing about grants and the other
  * ways. With one way only it is the answer. */
-static bool is_final(const struct slice *s, tarn_status status) {
+static bool slice_is_final(const struct slice *s, tarn_status status) {
     const struct engine *e = s->run_op->run->e;
     const struct engine_route *r = &s->seg->routes[s->kind->slot];
     if (status == TARN_ESTALE && !engine_route_has_packed(r)) return true;
@@ -217,7 +217,7 @@ void run_slice_done(struct transport_op *top) {
     if (loose) note_loose(s);
     /* the host's, of its disk */
     bool answer = top->status == TARN_EIO || top->status == TARN_ENOTFOUND;
-    bool final = is_final(s, top->status) || answer || loose;
+    bool final = slice_is_final(s, top->status) || answer || loose;
     if (loose && s->n_members > 1) {
         if (top->status == TARN_ESTALE)
             engine_route_failed(o->run->e, s->seg, s->kind, top->status, now_ms);
@@ -242,7 +242,7 @@ static void slice_submit(struct engine_run *r, struct slice *s, uint64_t now_ms)
     tarn_status status =
         engine_route_key(e, s->seg, k, s->run_op->op->write, false, until_ms, &key);
     if (status != TARN_OK) {
-        slice_failed(s, status, is_final(s, status), now_ms);
+        slice_failed(s, status, slice_is_final(s, status), now_ms);
         return;
     }
     for (size_t i = 0; i < s->top.n_parts; i++)
@@ -269,7 +269,7 @@ static void slice_submit(struct engine_run *r, struct slice *s, uint64_t now_ms)
 }
 
 /* Submits what is due. Returns when the next one is, 0: nothing is pending. */
-static uint64_t dispatch(struct engine_run *r) {
+static uint64_t slices_dispatch(struct engine_run *r) {
     if (STAILQ_EMPTY(&r->pending)) return 0;
     uint64_t now_ms = clock_boot_ms(), next_ms = 0;
     STAILQ_HEAD(, slice) round = STAILQ_HEAD_INITIALIZER(round);
@@ -320,7 +320,7 @@ static void wait_for_news(struct engine_run *r, uint64_t next_ms) {
 
 /* A write that failed in one slice may have others under way: they come to their end by themselves,
  * or with the host that just died. Cut off by us they would leave the space in doubt. */
-static void drain(struct engine_run *r) {
+static void puts_drain(struct engine_run *r) {
     uint64_t until_ms = clock_boot_ms() + DRAIN_MS;
     if (r->deadline_ms != 0) until_ms = min_u64(until_ms, r->deadline_ms);
     while (r->puts_in_flight > 0 && clock_boot_ms() < until_ms) {
@@ -328,15 +328,15 @@ static void drain(struct engine_run *r) {
     }
 }
 
-static bool stopped(const struct engine_run *r) {
+static bool run_is_stopped(const struct engine_run *r) {
     const bool *stop = r->e->config.stop;
     return stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED);
 }
 
 /* Takes back every operation: streams that have one are closed, which is the only way to be
  * sure. */
-static void cancel_all(struct engine_run *r) {
-    tarn_status why = stopped(r) ? TARN_ECANCELED : TARN_ETIMEOUT;
+static void ops_cancel(struct engine_run *r) {
+    tarn_status why = run_is_stopped(r) ? TARN_ECANCELED : TARN_ETIMEOUT;
     for (size_t i = 0; i < r->n_ops; i++) {
         const struct engine_op *op = r->ops[i].op;
         if (r->ops[i].over) continue;
@@ -365,7 +365,7 @@ static uint64_t last_moment(const struct engine_op *ops, size_t n_ops, uint64_t 
     return deadline_ms != 0 ? min_u64(deadline_ms, last_lease_ms) : last_lease_ms;
 }
 
-static void plan(struct engine_run *r, size_t i, uint64_t now_ms) {
+static void op_plan(struct engine_run *r, size_t i, uint64_t now_ms) {
     struct slice *s = run_plan_merged(r, i, now_ms);
     if (s != NULL) {
         pending_push(r, s);
@@ -397,17 +397,17 @@ tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops,
         ops[i].settled = true;
     }
     for (size_t i = 0; i < n_ops; i++) {
-        if (!r.ops[i].planned) plan(&r, i, now_ms);
+        if (!r.ops[i].planned) op_plan(&r, i, now_ms);
     }
     while (r.ops_left > 0) {
-        uint64_t next_ms = dispatch(&r);
+        uint64_t next_ms = slices_dispatch(&r);
         if (progress_all(e) == 0 && r.ops_left > 0) wait_for_news(&r, next_ms);
         if (r.deadline_ms != 0 && r.ops_left > 0 && clock_boot_ms() >= r.deadline_ms) break;
-        if (stopped(&r)) break;
+        if (run_is_stopped(&r)) break;
     }
-    drain(&r);
+    puts_drain(&r);
     /* Siblings of failed slices may still be on their way, and with them the caller's memory. */
-    cancel_all(&r);
+    ops_cancel(&r);
     engine_route_free_doomed(e);
     engine_route_reap(e, now_ms, 0);
     arena_free(&r);
