@@ -101,7 +101,7 @@ static int pipe_fd[2] = {-1, -1};
 static volatile sig_atomic_t endings;
 
 /* 't': end, 'h': open the log again, and read the files of TLS. */
-static void on_signal(int signo) {
+static void note_signal(int signo) {
     int saved = errno;
     if (signo != SIGHUP && ++endings > 1) _exit(128 + signo);
     if (write(pipe_fd[1], signo == SIGHUP ? "h" : "t", 1) < 0) errno = 0; /* full: it knows */
@@ -109,7 +109,7 @@ static void on_signal(int signo) {
 }
 
 static void catch_signal(int signo) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(signo, &action, NULL);
 }
@@ -183,7 +183,7 @@ static tarn_status open_host(const struct node_options *o, tarn_host **host_p) {
     return status;
 }
 
-static int failed(tarn_status status) {
+static int node_failed(tarn_status status) {
     const char *advice = "";
     if (status == TARN_EBUSY) advice = " (--name)";
     if (status == TARN_EEXISTS)
@@ -217,7 +217,7 @@ static void read_files_again(const struct node_options *o, tarn_host *host) {
 }
 
 /* Until it is to end: by a signal, or because it has left. */
-static int live(const struct node_options *o, tarn_host **host_p) {
+static int node_live(const struct node_options *o, tarn_host **host_p) {
     bool leaving = false;
     for (;;) {
         char c = next_signal(200);
@@ -254,7 +254,7 @@ static bool load_modules(const struct node_options *o) {
     return true;
 }
 
-static int run(struct node_options *o) {
+static int node_run(struct node_options *o) {
     char why[512], name[64];
     tarn_host *host = NULL;
     if (!node_options_password(o, getenv("TARN_PASSWORD"), why, sizeof(why))) {
@@ -276,13 +276,13 @@ static int run(struct node_options *o) {
     }
     catch_signal(SIGHUP);
     tarn_status status = open_host(o, &host);
-    if (status != TARN_OK) return failed(status);
+    if (status != TARN_OK) return node_failed(status);
     /* Until now these end the process, with which nothing is lost. */
     catch_signal(SIGTERM);
     catch_signal(SIGINT);
     say_up(o, host);
     daemon_ready();
-    int code = live(o, &host);
+    int code = node_live(o, &host);
     if (o->port_file != NULL) unlink(o->port_file);
     if (o->pid_file != NULL) file_unlink_number(o->pid_file, (long)getpid());
     return code;
@@ -303,7 +303,7 @@ int main(int argc, char **argv) {
     } else if (o.version) {
         printf("tarn-node v=" TARN_VERSION "\n");
     } else {
-        code = run(&o);
+        code = node_run(&o);
         module_unload_all();
     }
     node_options_free(&o);

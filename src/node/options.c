@@ -24,8 +24,9 @@ struct parser {
     size_t why_size;
 };
 
-static bool refuse(struct parser *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(struct parser *p, const char *fmt, ...) {
+static bool line_refuse(struct parser *p, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+static bool line_refuse(struct parser *p, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(p->why, p->why_size, fmt, ap);
@@ -34,7 +35,7 @@ static bool refuse(struct parser *p, const char *fmt, ...) {
 }
 
 /* A copy that lives as long as the options. */
-static char *own(struct node_options *o, const char *s, size_t len) {
+static char *keep_copy(struct node_options *o, const char *s, size_t len) {
     TARN_ASSERT(o->n_owned < ARRAY_LEN(o->owned));
     char *copy = xmalloc(len + 1);
     memcpy(copy, s, len);
@@ -43,11 +44,11 @@ static char *own(struct node_options *o, const char *s, size_t len) {
     return copy;
 }
 
-static bool number(struct parser *p, const char *name, const char *text, uint64_t min, uint64_t max,
-                   uint64_t *value_p) {
+static bool spec_number(struct parser *p, const char *name, const char *text, uint64_t min,
+                        uint64_t max, uint64_t *value_p) {
     if (span_to_u64(span_str(text), value_p) && *value_p >= min && *value_p <= max) return true;
-    return refuse(p, "--%s must be a number from %llu to %llu, not \"%s\"", name,
-                  (unsigned long long)min, (unsigned long long)max, text);
+    return line_refuse(p, "--%s must be a number from %llu to %llu, not \"%s\"", name,
+                       (unsigned long long)min, (unsigned long long)max, text);
 }
 
 /* --- segments and tiers --- */
@@ -57,33 +58,35 @@ static bool segment_extra(struct parser *p, tarn_host_segment *s, const char *te
     if (len == 4 && memcmp(text, "huge", 4) == 0) {
         s->huge_pages = 1;
     } else if (len > 5 && memcmp(text, "path=", 5) == 0) {
-        s->path = own(p->o, text + 5, len - 5);
+        s->path = keep_copy(p->o, text + 5, len - 5);
     } else {
-        return refuse(p, "--segment knows path=FILE and huge behind its size, not \"%.*s\"",
-                      (int)len, text);
+        return line_refuse(p, "--segment knows path=FILE and huge behind its size, not \"%.*s\"",
+                           (int)len, text);
     }
     return true;
 }
 
 /* SIZE[@numaN][,path=FILE][,huge] */
-static bool add_segment(struct parser *p, const char *text) {
+static bool segment_add(struct parser *p, const char *text) {
     struct node_options *o = p->o;
     tarn_host_segment s = {.numa_node = -1};
     size_t whole = strcspn(text, ","), size = strcspn(text, "@,");
     if (!span_to_bytes(span_of(text, size), &s.bytes) || s.bytes < PAGE)
-        return refuse(p, "--segment begins with its size, as in 8gb or 512mb, not \"%s\"", text);
+        return line_refuse(p, "--segment begins with its size, as in 8gb or 512mb, not \"%s\"",
+                           text);
     if (size < whole) {
         const char *node = text + size + 1;
         uint64_t n;
         size_t len = whole - size - 1;
         if (len < 5 || memcmp(node, "numa", 4) != 0 ||
             !span_to_u64(span_of(node + 4, len - 4), &n) || n > 1023)
-            return refuse(p, "--segment takes a NUMA node as @numa0, not \"@%.*s\"", (int)len,
-                          node);
+            return line_refuse(p, "--segment takes a NUMA node as @numa0, not \"@%.*s\"", (int)len,
+                               node);
         s.numa_node = (int)n;
     }
     if (o->host.n_segments == SEGMENTS_MAX)
-        return refuse(p, "--segment may be given %u times; make them larger instead", SEGMENTS_MAX);
+        return line_refuse(p, "--segment may be given %u times; make them larger instead",
+                           SEGMENTS_MAX);
     while (text[whole] == ',') {
         const char *extra = text + whole + 1;
         size_t len = strcspn(extra, ",");
@@ -101,23 +104,24 @@ static bool set_tier(struct parser *p, const char *name, const char *text, const
     static const char create[] = ",create";
     const char *colon = strrchr(text, ':');
     struct span size = span_str(colon != NULL ? colon + 1 : "");
-    if (*path_p != NULL) return refuse(p, "--%s may be given once", name);
+    if (*path_p != NULL) return line_refuse(p, "--%s may be given once", name);
     *create_p = size.len >= sizeof(create) &&
                 strcmp(size.data + size.len - (sizeof(create) - 1), create) == 0;
     if (*create_p) size.len -= sizeof(create) - 1;
     if (colon == NULL || colon == text || !span_to_bytes(size, bytes_p) || *bytes_p < PAGE)
-        return refuse(
+        return line_refuse(
             p, "--%s is PATH:SIZE or PATH:SIZE,create, as in /var/lib/tarn:100gb, not \"%s\"", name,
             text);
-    *path_p = own(p->o, text, (size_t)(colon - text));
+    *path_p = keep_copy(p->o, text, (size_t)(colon - text));
     p->o->keeps = true;
     return true;
 }
 
 static bool add_bind(struct parser *p, const char *text) {
     struct node_options *o = p->o;
-    if (o->host.binds == BINDS_MAX) return refuse(p, "--bind may be given %u times", BINDS_MAX);
-    if (*text == '\0') return refuse(p, "--bind needs an address");
+    if (o->host.binds == BINDS_MAX)
+        return line_refuse(p, "--bind may be given %u times", BINDS_MAX);
+    if (*text == '\0') return line_refuse(p, "--bind needs an address");
     o->bind[o->host.binds++] = text;
     return true;
 }
@@ -131,7 +135,8 @@ static bool set_level(struct parser *p, const char *text) {
         p->o->log_level = (enum log_level)i;
         return true;
     }
-    return refuse(p, "--log-level is debug, verbose, notice, warning or nothing, not \"%s\"", text);
+    return line_refuse(p, "--log-level is debug, verbose, notice, warning or nothing, not \"%s\"",
+                       text);
 }
 
 static bool parse_mode(struct parser *p, const char *name, const char *text, unsigned *mode_p) {
@@ -139,12 +144,12 @@ static bool parse_mode(struct parser *p, const char *name, const char *text, uns
     errno = 0;
     unsigned long v = strtoul(text, &end, 8);
     if (errno != 0 || end == text || *end != '\0' || v == 0 || v > 0777)
-        return refuse(p, "%s is an octal mode, as in 660, not \"%s\"", name, text);
+        return line_refuse(p, "%s is an octal mode, as in 660, not \"%s\"", name, text);
     *mode_p = (unsigned)v;
     return true;
 }
 
-static bool set_mode(struct parser *p, const char *text) {
+static bool set_shm_mode(struct parser *p, const char *text) {
     return parse_mode(p, "--shm-perm", text, &p->o->host.shm_mode);
 }
 
@@ -156,7 +161,7 @@ static bool set_queue(struct parser *p, const char *text) {
     if (span_to_bytes(span_str(text), &p->o->host.queue_bytes) &&
         p->o->host.queue_bytes >= UINT64_C(1) << 20)
         return true;
-    return refuse(p, "--queue is a size of at least 1mb, not \"%s\"", text);
+    return line_refuse(p, "--queue is a size of at least 1mb, not \"%s\"", text);
 }
 
 /* --- modules --- */
@@ -171,11 +176,11 @@ static char *copy_word(struct span word) {
 static bool add_module(struct parser *p, const struct span *words, size_t n) {
     struct node_options *o = p->o;
     if (n == 0 || words[0].len == 0)
-        return refuse(p, "--loadmodule names a file, and may have words for it");
+        return line_refuse(p, "--loadmodule names a file, and may have words for it");
     if (n - 1 > MODULE_WORDS_MAX)
-        return refuse(p, "--loadmodule takes up to %u words", MODULE_WORDS_MAX);
+        return line_refuse(p, "--loadmodule takes up to %u words", MODULE_WORDS_MAX);
     if (o->modules == NODE_MODULES_MAX)
-        return refuse(p, "--loadmodule may be given %u times", NODE_MODULES_MAX);
+        return line_refuse(p, "--loadmodule may be given %u times", NODE_MODULES_MAX);
     struct node_module *m = &o->module[o->modules++];
     char *given = copy_word(words[0]);
     *m = (struct node_module){.path = module_path(given)};
@@ -190,7 +195,7 @@ static bool split_module(struct parser *p, const char *text) {
     size_t n = 0;
     bool ok = resp_split_line(text, strlen(text), &store, &words, &n) == 0
                   ? add_module(p, words, n)
-                  : refuse(p, "--loadmodule has unbalanced quotes: %s", text);
+                  : line_refuse(p, "--loadmodule has unbalanced quotes: %s", text);
     free(words);
     buf_free(&store);
     return ok;
@@ -234,12 +239,12 @@ static bool set_file(struct parser *p, const char *text) {
                     &p->o->host.file_create);
 }
 
-static bool set_value(struct parser *p, const struct spec *s, const char *text) {
+static bool spec_set(struct parser *p, const struct spec *s, const char *text) {
     uint64_t v = 0;
     switch (s->kind) {
     case KIND_FLAG: *(bool *)s->value = true; return true;
     case KIND_STRING:
-        if (*text == '\0') return refuse(p, "--%s is empty", s->name);
+        if (*text == '\0') return line_refuse(p, "--%s is empty", s->name);
         *(const char **)s->value = text;
         return true;
     case KIND_CALL: return s->fn(p, text);
@@ -248,7 +253,7 @@ static bool set_value(struct parser *p, const struct spec *s, const char *text) 
     case KIND_UNSIGNED:
     case KIND_SECONDS: break;
     }
-    if (!number(p, s->name, text, s->min, s->max, &v)) return false;
+    if (!spec_number(p, s->name, text, s->min, s->max, &v)) return false;
     if (s->kind == KIND_U16) *(uint16_t *)s->value = (uint16_t)v;
     if (s->kind == KIND_UNSIGNED) *(unsigned *)s->value = (unsigned)v;
     if (s->kind == KIND_SECONDS) *(uint64_t *)s->value = v * 1000;
@@ -257,8 +262,8 @@ static bool set_value(struct parser *p, const struct spec *s, const char *text) 
 
 /* --- the line --- */
 
-static const struct spec *find(const struct spec *specs, size_t n, const char *arg,
-                               const char **value_p) {
+static const struct spec *spec_find(const struct spec *specs, size_t n, const char *arg,
+                                    const char **value_p) {
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(specs[i].name);
         if (strncmp(arg, specs[i].name, len) != 0 || (arg[len] != '\0' && arg[len] != '='))
@@ -269,35 +274,36 @@ static const struct spec *find(const struct spec *specs, size_t n, const char *a
     return NULL;
 }
 
-static bool refuse_unknown(struct parser *p, const struct spec *specs, size_t n, const char *arg) {
+static bool line_refuse_unknown(struct parser *p, const struct spec *specs, size_t n,
+                                const char *arg) {
     struct near near;
     size_t len = strcspn(arg, "=");
     near_begin(&near, span_of(arg + 2, len - 2));
     for (size_t i = 0; i < n; i++) near_offer(&near, specs[i].name);
     if (near.word == NULL)
-        return refuse(p, "there is no option %.*s (tarn-node --help)", (int)len, arg);
-    return refuse(p, "there is no option %.*s, did you mean --%s?", (int)len, arg, near.word);
+        return line_refuse(p, "there is no option %.*s (tarn-node --help)", (int)len, arg);
+    return line_refuse(p, "there is no option %.*s, did you mean --%s?", (int)len, arg, near.word);
 }
 
-static bool check(struct parser *p) {
+static bool line_check(struct parser *p) {
     struct node_options *o = p->o;
     if (o->help || o->version) return true;
-    if (o->master == NULL) return refuse(p, "--master is missing: --master tarn://HOST:PORT");
+    if (o->master == NULL) return line_refuse(p, "--master is missing: --master tarn://HOST:PORT");
     if (o->host.n_segments == 0 && o->host.ssd_path == NULL && o->host.file_path == NULL)
-        return refuse(p, "nothing is offered: give --segment SIZE, as in --segment 8gb");
+        return line_refuse(p, "nothing is offered: give --segment SIZE, as in --segment 8gb");
     const tarn_host_options *h = &o->host;
     o->secure = strncasecmp(o->master, "tarns", 5) == 0;
     bool tls = h->tls_cert_file != NULL || h->tls_key_file != NULL || h->tls_ca_file != NULL ||
                h->tls_ca_dir != NULL || h->tls_auth_clients != NULL;
     if (tls && !h->tls_data)
-        return refuse(p, "the --tls options are for the data port: give --tls-data");
+        return line_refuse(p, "the --tls options are for the data port: give --tls-data");
     if (h->tls_data && !o->secure)
-        return refuse(
+        return line_refuse(
             p, "--tls-data needs a --master that begins with tarns:// (or tarns+sentinel://)");
     return true;
 }
 
-static bool parse_args(struct parser *p, int argc, char **argv) {
+static bool line_parse(struct parser *p, int argc, char **argv) {
     struct node_options *o = p->o;
     bool no_populate = false, tls_data = false, shrink = false;
     const struct spec specs[] = {
@@ -325,13 +331,13 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
         {.name = "pid-file", .kind = KIND_STRING, .value = &o->pid_file},
         {.name = "log-file", .kind = KIND_STRING, .value = &o->log_file},
         {.name = "log-level", .kind = KIND_CALL, .fn = set_level},
-        {.name = "segment", .kind = KIND_CALL, .fn = add_segment},
+        {.name = "segment", .kind = KIND_CALL, .fn = segment_add},
         {.name = "ssd", .kind = KIND_CALL, .fn = set_ssd},
         {.name = "file", .kind = KIND_CALL, .fn = set_file},
         {.name = "bind", .kind = KIND_CALL, .fn = add_bind},
         {.name = "loadmodule", .kind = KIND_MODULE},
         {.name = "queue", .kind = KIND_CALL, .fn = set_queue},
-        {.name = "shm-perm", .kind = KIND_CALL, .fn = set_mode},
+        {.name = "shm-perm", .kind = KIND_CALL, .fn = set_shm_mode},
         {.name = "file-perm", .kind = KIND_CALL, .fn = set_file_mode},
         {.name = "data-port", .kind = KIND_U16, .value = &o->host.data_port, .max = 65535},
         {.name = "threads", .kind = KIND_UNSIGNED, .value = &o->host.threads, .min = 1, .max = 256},
@@ -346,16 +352,16 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
     for (int i = 0; i < argc; i++) {
         const char *value = NULL;
         if (strncmp(argv[i], "--", 2) != 0)
-            return refuse(p, "\"%s\" is no option (tarn-node --help)", argv[i]);
-        const struct spec *s = find(specs, ARRAY_LEN(specs), argv[i] + 2, &value);
-        if (s == NULL) return refuse_unknown(p, specs, ARRAY_LEN(specs), argv[i]);
-        if (s->kind == KIND_FLAG && value != NULL) return refuse(p, "--%s takes no value", s->name);
+            return line_refuse(p, "\"%s\" is no option (tarn-node --help)", argv[i]);
+        const struct spec *s = spec_find(specs, ARRAY_LEN(specs), argv[i] + 2, &value);
+        if (s == NULL) return line_refuse_unknown(p, specs, ARRAY_LEN(specs), argv[i]);
+        if (s->kind == KIND_FLAG && value != NULL)
+            return line_refuse(p, "--%s takes no value", s->name);
         if (s->kind != KIND_FLAG && value == NULL) {
-            if (i + 1 == argc) return refuse(p, "--%s needs a value", s->name);
+            if (i + 1 == argc) return line_refuse(p, "--%s needs a value", s->name);
             value = argv[++i];
         }
-        if (s->kind == KIND_MODULE ? !set_module(p, value, argc, argv, &i)
-                                   : !set_value(p, s, value))
+        if (s->kind == KIND_MODULE ? !set_module(p, value, argc, argv, &i) : !spec_set(p, s, value))
             return false;
     }
     o->host.populate = !no_populate;
@@ -365,7 +371,7 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
         o->host.shm_socket = "";
     if (o->host.shm_socket != NULL && strcmp(o->host.shm_socket, "auto") == 0)
         o->host.shm_socket = NULL;
-    return check(p);
+    return line_check(p);
 }
 
 bool node_options_parse(struct node_options *o, int argc, char **argv, char *why, size_t why_size) {
@@ -376,7 +382,7 @@ bool node_options_parse(struct node_options *o, int argc, char **argv, char *why
     o->segments = xcalloc(SEGMENTS_MAX, sizeof(*o->segments));
     o->bind = xcalloc(BINDS_MAX, sizeof(*o->bind));
     o->module = xcalloc(NODE_MODULES_MAX, sizeof(*o->module));
-    bool ok = parse_args(&p, argc, argv);
+    bool ok = line_parse(&p, argc, argv);
     o->host.segments = o->segments;
     o->host.bind = o->host.binds > 0 ? o->bind : NULL;
     return ok;
@@ -388,20 +394,21 @@ bool node_options_password(struct node_options *o, const char *environment, char
     char line[1024] = "";
     if (o->password_file == NULL) {
         if (environment != NULL && *environment != '\0')
-            o->client.password = own(o, environment, strlen(environment));
+            o->client.password = keep_copy(o, environment, strlen(environment));
         return true;
     }
     FILE *f = fopen(o->password_file, "re");
-    if (f == NULL) return refuse(&p, "--password-file %s: %s", o->password_file, strerror(errno));
+    if (f == NULL)
+        return line_refuse(&p, "--password-file %s: %s", o->password_file, strerror(errno));
     bool ok = fgets(line, sizeof(line), f) != NULL;
     int failed = ferror(f) ? errno : 0;
     fclose(f);
     if (failed != 0)
-        return refuse(&p, "--password-file %s: %s", o->password_file, strerror(failed));
+        return line_refuse(&p, "--password-file %s: %s", o->password_file, strerror(failed));
     size_t len = strcspn(line, "\r\n");
     if (!ok || len == 0)
-        return refuse(&p, "--password-file %s: its first line is empty", o->password_file);
-    o->client.password = own(o, line, len);
+        return line_refuse(&p, "--password-file %s: its first line is empty", o->password_file);
+    o->client.password = keep_copy(o, line, len);
     explicit_bzero(line, sizeof(line));
     return true;
 }
