@@ -26,7 +26,7 @@ static bool read_at(int fd, void *to, size_t len, uint64_t offset) {
 }
 
 /* NULL: as it should be. */
-static const char *fault_of(int fd, uint64_t size) {
+static const char *elf_fault(int fd, uint64_t size) {
     ElfW(Ehdr) e;
     bool whole = read_at(fd, &e, sizeof(e), 0);
     if (size < SELFMAG || (whole && memcmp(e.e_ident, ELFMAG, SELFMAG) != 0))
@@ -56,7 +56,7 @@ bool module_file_check(const char *path, char *error, size_t error_cap) {
         return false;
     }
     const char *fault =
-        S_ISREG(st.st_mode) ? fault_of(fd, (uint64_t)st.st_size) : "is no regular file";
+        S_ISREG(st.st_mode) ? elf_fault(fd, (uint64_t)st.st_size) : "is no regular file";
     close(fd);
     if (fault != NULL) snprintf(error, error_cap, "%s %s", path, fault);
     return fault == NULL;

@@ -39,9 +39,9 @@ static struct module *loading; /* whose load() runs: registrations are its */
 static struct tarn_services services;
 static struct module_hooks hooks;
 
-static tarn_status refuse(const struct fault *f, tarn_status status, const char *fmt, ...)
+static tarn_status fault_say(const struct fault *f, tarn_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static tarn_status refuse(const struct fault *f, tarn_status status, const char *fmt, ...) {
+static tarn_status fault_say(const struct fault *f, tarn_status status, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(f->text, f->cap, fmt, ap);
@@ -58,7 +58,7 @@ static void log_to_program(enum tarn_log_level level, const char *text) {
 }
 
 /* Lower case letters, digits and others, from 1 to max. */
-static bool is_name(const char *s, const char *others, size_t max) {
+static bool is_module_name(const char *s, const char *others, size_t max) {
     size_t n = 0;
     for (; s[n] != '\0'; n++) {
         bool ok =
@@ -69,7 +69,7 @@ static bool is_name(const char *s, const char *others, size_t max) {
 }
 
 /* As it may stand in a URI. */
-static bool is_scheme(const char *name) {
+static bool is_uri_scheme(const char *name) {
     size_t len = name != NULL ? strspn(name, "abcdefghijklmnopqrstuvwxyz") : 0;
     return len > 0 && len <= TRANSPORT_SCHEME_MAX && name[len] == '\0';
 }
@@ -79,7 +79,8 @@ static tarn_status add_transport(const struct transport_ops *ops) {
     struct module *m = loading;
     if (m == NULL || ops == NULL) return TARN_EINVAL;
     if (ops->abi != TRANSPORT_ABI || m->its->transport_abi != TRANSPORT_ABI) return TARN_EPROTO;
-    if (!is_scheme(ops->scheme) || (ops->secure_scheme != NULL && !is_scheme(ops->secure_scheme)) ||
+    if (!is_uri_scheme(ops->scheme) ||
+        (ops->secure_scheme != NULL && !is_uri_scheme(ops->secure_scheme)) ||
         !transport_is_whole(ops))
         return TARN_EINVAL;
     if (transport_find(ops->scheme) != NULL ||
@@ -99,7 +100,7 @@ static tarn_status add_command(const struct tarn_command *command) {
         return TARN_EINVAL;
     size_t len = strlen(m->its->name);
     if (strncmp(command->name, m->its->name, len) != 0 || command->name[len] != '.' ||
-        !is_name(command->name + len + 1, "-_", MODULE_NAME_MAX))
+        !is_module_name(command->name + len + 1, "-_", MODULE_NAME_MAX))
         return TARN_EINVAL;
     if (hooks.command_add == NULL) return TARN_ENOTSUP;
     if (m->commands == MODULE_COMMANDS_MAX) return TARN_ELIMIT;
@@ -135,60 +136,62 @@ static tarn_status find_symbol(void *handle, const char *path, const struct faul
         char name[32];
         snprintf(name, sizeof(name), "tarn_module_v%u", v);
         if (dlsym(handle, name) != NULL)
-            return refuse(
+            return fault_say(
                 f, TARN_EPROTO,
                 "%s has version %u of the module interface, this program wants version %u", path, v,
                 TARN_MODULE_VERSION);
     }
     if (symbol == NULL)
-        return refuse(f, TARN_EINVAL,
-                      "%s is no module of tarn: it does not show " TARN_MODULE_SYMBOL, path);
+        return fault_say(f, TARN_EINVAL,
+                         "%s is no module of tarn: it does not show " TARN_MODULE_SYMBOL, path);
     Dl_info where;
     const ElfW(Sym) *entry = NULL;
     const struct tarn_module *m = symbol;
     bool known =
         dladdr1(symbol, &where, (void **)(void *)&entry, RTLD_DL_SYMENT) != 0 && entry != NULL;
     if (known && (entry->st_info & 0xf) != STT_OBJECT)
-        return refuse(f, TARN_EINVAL,
-                      "%s is no module of tarn: its " TARN_MODULE_SYMBOL " is not data", path);
+        return fault_say(f, TARN_EINVAL,
+                         "%s is no module of tarn: its " TARN_MODULE_SYMBOL " is not data", path);
     if (known &&
         (entry->st_size < offsetof(struct tarn_module, transport_abi) || entry->st_size < m->size))
-        return refuse(f, TARN_EINVAL, "%s: its " TARN_MODULE_SYMBOL " is smaller than it says",
-                      path);
+        return fault_say(f, TARN_EINVAL, "%s: its " TARN_MODULE_SYMBOL " is smaller than it says",
+                         path);
     *module_p = m;
     return TARN_OK;
 }
 
-static struct module *find(const char *name) {
+static struct module *module_find(const char *name) {
     for (size_t i = 0; i < n_modules; i++)
         if (strcmp(modules[i]->its->name, name) == 0) return modules[i];
     return NULL;
 }
 
-static tarn_status check(const struct tarn_module *m, const char *path, const struct fault *f) {
+static tarn_status module_check(const struct tarn_module *m, const char *path,
+                                const struct fault *f) {
     if (m->version != TARN_MODULE_VERSION)
-        return refuse(
+        return fault_say(
             f, TARN_EPROTO,
             "%s was built for version %u of the module interface, this program wants version %u",
             path, m->version, TARN_MODULE_VERSION);
     if (!TARN_HAS(m, load))
-        return refuse(
+        return fault_say(
             f, TARN_EPROTO,
             "%s: its struct tarn_module has %u bytes, and this program needs the first %zu", path,
             m->size, offsetof(struct tarn_module, load) + sizeof(m->load));
     if (m->transport_abi != 0 && m->transport_abi != TRANSPORT_ABI)
-        return refuse(
+        return fault_say(
             f, TARN_EPROTO,
             "%s was built for version %u of the transport interface, this program has version %u",
             path, m->transport_abi, TRANSPORT_ABI);
-    if (m->name == NULL || !is_name(m->name, "", MODULE_NAME_MAX) || m->load == NULL ||
+    if (m->name == NULL || !is_module_name(m->name, "", MODULE_NAME_MAX) || m->load == NULL ||
         m->module_version == NULL || m->summary == NULL)
-        return refuse(f, TARN_EINVAL,
-                      "%s: its " TARN_MODULE_SYMBOL " has no proper name, version or load", path);
-    const struct module *there = find(m->name);
+        return fault_say(f, TARN_EINVAL,
+                         "%s: its " TARN_MODULE_SYMBOL " has no proper name, version or load",
+                         path);
+    const struct module *there = module_find(m->name);
     if (there != NULL)
-        return refuse(f, TARN_EEXISTS, "%s: a module named %s is loaded already, from %s", path,
-                      m->name, there->path);
+        return fault_say(f, TARN_EEXISTS, "%s: a module named %s is loaded already, from %s", path,
+                         m->name, there->path);
     return TARN_OK;
 }
 
@@ -220,13 +223,13 @@ static tarn_status start_transports(struct module *m, const struct fault *f) {
         tarn_status status = transport_register(m->transport[i]);
         if (status == TARN_OK) continue;
         (void)forget_transports(m, i);
-        return refuse(f, status, "%s: its transport %s could not be registered: %s", m->path,
-                      m->transport[i]->scheme, tarn_status_text(status));
+        return fault_say(f, status, "%s: its transport %s could not be registered: %s", m->path,
+                         m->transport[i]->scheme, tarn_status_text(status));
     }
     return TARN_OK;
 }
 
-static tarn_status start(struct module *m, const struct fault *f) {
+static tarn_status module_start(struct module *m, const struct fault *f) {
     char text[MODULE_ERROR_SIZE / 2] = "";
     loading = m;
     tarn_status status = m->its->load(
@@ -234,7 +237,7 @@ static tarn_status start(struct module *m, const struct fault *f) {
     loading = NULL;
     text[sizeof(text) - 1] = '\0';
     if (status != TARN_OK) {
-        refuse(f, status, "%s: %s", m->path, text[0] != '\0' ? text : tarn_status_text(status));
+        fault_say(f, status, "%s: %s", m->path, text[0] != '\0' ? text : tarn_status_text(status));
     } else {
         status = start_transports(m, f);
         if (status == TARN_OK) return TARN_OK;
@@ -255,27 +258,27 @@ static void module_free(struct module *m) {
     free(m);
 }
 
-static tarn_status open_file(struct module *m, const struct fault *f) {
+static tarn_status module_open(struct module *m, const struct fault *f) {
     char whole[PATH_MAX]; /* without a slash the dynamic linker would look elsewhere */
     if (!module_file_check(m->path, f->text, f->cap)) return TARN_EINVAL;
     if (realpath(m->path, whole) == NULL)
-        return refuse(f, TARN_EINVAL, "%s: its real path is not known", m->path);
+        return fault_say(f, TARN_EINVAL, "%s: its real path is not known", m->path);
     m->handle = dlopen(whole, RTLD_NOW | RTLD_LOCAL);
     if (m->handle == NULL) {
         const char *why = dlerror();
-        return refuse(f, TARN_EINVAL, "%s cannot be opened: %s", m->path,
-                      why != NULL ? why : "no reason given");
+        return fault_say(f, TARN_EINVAL, "%s cannot be opened: %s", m->path,
+                         why != NULL ? why : "no reason given");
     }
     tarn_status status = find_symbol(m->handle, m->path, f, &m->its);
-    return status == TARN_OK ? check(m->its, m->path, f) : status;
+    return status == TARN_OK ? module_check(m->its, m->path, f) : status;
 }
 
 static tarn_status load_locked(struct module *m, const struct fault *f) {
     TARN_ASSERT(services.size != 0); /* module_init */
     if (n_modules == MODULES_MAX)
-        return refuse(f, TARN_ELIMIT, "%s: %u modules are loaded already", m->path, MODULES_MAX);
-    tarn_status status = open_file(m, f);
-    if (status == TARN_OK) status = start(m, f);
+        return fault_say(f, TARN_ELIMIT, "%s: %u modules are loaded already", m->path, MODULES_MAX);
+    tarn_status status = module_open(m, f);
+    if (status == TARN_OK) status = module_start(m, f);
     if (status != TARN_OK) return status;
     modules[n_modules++] = m;
     log_notice("Module %s %s is loaded from %s", m->its->name, m->its->module_version, m->path);
@@ -287,11 +290,12 @@ tarn_status module_load(const char *path, size_t argc, const char *const *argv, 
                         size_t error_cap) {
     const struct fault f = {error, error_cap};
     if (argc > MODULE_WORDS_MAX)
-        return refuse(&f, TARN_EINVAL, "%s: a module takes up to %u words", path, MODULE_WORDS_MAX);
+        return fault_say(&f, TARN_EINVAL, "%s: a module takes up to %u words", path,
+                         MODULE_WORDS_MAX);
     for (size_t i = 0; i < argc; i++)
         if (strlen(argv[i]) > MODULE_WORD_MAX)
-            return refuse(&f, TARN_EINVAL, "%s: word %zu has more than %u bytes", path, i + 1,
-                          MODULE_WORD_MAX);
+            return fault_say(&f, TARN_EINVAL, "%s: word %zu has more than %u bytes", path, i + 1,
+                             MODULE_WORD_MAX);
     struct module *m = xcalloc(1, sizeof(*m));
     m->path = xstrdup(path);
     while (m->words < argc) m->word[m->words] = xstrdup(argv[m->words]), m->words++;
@@ -304,10 +308,10 @@ tarn_status module_load(const char *path, size_t argc, const char *const *argv, 
 
 /* --- going --- */
 
-static tarn_status stop(struct module *m, const struct fault *f) {
+static tarn_status module_stop(struct module *m, const struct fault *f) {
     char text[MODULE_ERROR_SIZE / 2] = "";
     if (!TARN_HAS(m->its, unload) || m->its->unload == NULL)
-        return refuse(f, TARN_ENOTSUP, "module %s cannot be unloaded", m->its->name);
+        return fault_say(f, TARN_ENOTSUP, "module %s cannot be unloaded", m->its->name);
     for (unsigned i = 0; i < m->transports && hooks.transport_removing != NULL; i++)
         hooks.transport_removing(m->transport[i]->scheme);
     tarn_status status = forget_transports(m, m->transports);
@@ -323,14 +327,14 @@ static tarn_status stop(struct module *m, const struct fault *f) {
     } else {
         snprintf(text, sizeof(text), "connections of this process use %s", m->its->name);
     }
-    refuse(f, status, "%s", text[0] != '\0' ? text : tarn_status_text(status));
+    fault_say(f, status, "%s", text[0] != '\0' ? text : tarn_status_text(status));
     tell_added(m);
     return status;
 }
 
 static tarn_status unload_locked(size_t at, const struct fault *f) {
     struct module *m = modules[at];
-    tarn_status status = stop(m, f);
+    tarn_status status = module_stop(m, f);
     if (status != TARN_OK) return status;
     forget_commands(m);
     log_notice("Module %s is unloaded", m->its->name);
@@ -347,7 +351,7 @@ tarn_status module_unload(const char *name, char *error, size_t error_cap) {
     while (at < n_modules && strcmp(modules[at]->its->name, name) != 0) at++;
     tarn_status status = at < n_modules
                              ? unload_locked(at, &f)
-                             : refuse(&f, TARN_ENOTFOUND, "no module named %s is loaded", name);
+                             : fault_say(&f, TARN_ENOTFOUND, "no module named %s is loaded", name);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -369,7 +373,7 @@ void module_unload_all(void) {
 
 bool module_loaded(const char *name) {
     pthread_mutex_lock(&lock);
-    bool there = find(name) != NULL;
+    bool there = module_find(name) != NULL;
     pthread_mutex_unlock(&lock);
     return there;
 }
