@@ -23,7 +23,7 @@
 
 static uint64_t accept_failures;
 
-static tarn_status fail(int fd, const char **why_p) {
+static tarn_status socket_fail(int fd, const char **why_p) {
     int saved = errno;
     *why_p = strerror(saved);
     if (fd >= 0) close(fd);
@@ -99,7 +99,7 @@ tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd
         (found->ai_family == AF_INET6 &&
          setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) ||
         bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, backlog) != 0) {
-        tarn_status status = fail(fd, why_p);
+        tarn_status status = socket_fail(fd, why_p);
         freeaddrinfo(found);
         return status;
     }
@@ -122,7 +122,8 @@ tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *f
     mode_t old = umask(0177); /* nobody else between bind and chmod */
     int rc = fd < 0 ? -1 : bind(fd, (struct sockaddr *)&sun, sizeof(sun));
     umask(old);
-    if (rc != 0 || chmod(path, mode) != 0 || listen(fd, backlog) != 0) return fail(fd, why_p);
+    if (rc != 0 || chmod(path, mode) != 0 || listen(fd, backlog) != 0)
+        return socket_fail(fd, why_p);
     *fd_p = fd;
     return TARN_OK;
 }
@@ -153,7 +154,7 @@ static void on_rested(void *arg) {
 
 /* Without a descriptor to accept with, the waiting connection would wake the loop again and
  * again. */
-static void rest(struct net_listener *l, int error) {
+static void listener_rest(struct net_listener *l, int error) {
     accept_failures++;
     if (log_is_news(&l->trouble_ms, clock_mono_ms()))
         log_warning(
@@ -176,7 +177,7 @@ static void on_acceptable(void *arg, unsigned events) {
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) return;
         if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
-        rest(l, errno);
+        listener_rest(l, errno);
         return;
     }
 }
@@ -224,7 +225,7 @@ void net_tune(int fd, int keepalive_s) {
 }
 
 /* The other end is on this machine. */
-static bool is_local(int fd, const struct sockaddr_storage *peer) {
+static bool peer_is_local(int fd, const struct sockaddr_storage *peer) {
     struct sockaddr_storage own;
     socklen_t len = sizeof(own);
     if (net_is_loopback(peer)) return true;
@@ -239,7 +240,7 @@ static bool is_local(int fd, const struct sockaddr_storage *peer) {
 
 void net_tune_local(int fd, const struct sockaddr_storage *peer) {
     int unsent = LOCAL_UNSENT;
-    if (is_local(fd, peer)) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof(unsent));
+    if (peer_is_local(fd, peer)) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof(unsent));
 }
 
 void net_delay(int fd) {

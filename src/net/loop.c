@@ -27,7 +27,7 @@ static struct event *event_of(char *place) {
     return (struct event *)(void *)place;
 }
 
-static inline void wake(struct net_loop *loop) {
+static inline void loop_woke(struct net_loop *loop) {
     if (!loop->stale) return;
     loop->stale = false;
     loop->hooks.woke(loop->hooks.arg);
@@ -36,7 +36,7 @@ static inline void wake(struct net_loop *loop) {
 static void on_sleep_over(evutil_socket_t fd, short what, void *arg) {
     struct net_loop *loop = arg;
     loop->sleep_due = 0;
-    wake(loop);
+    loop_woke(loop);
 }
 
 static void libevent_logs(int severity, const char *message) {
@@ -94,7 +94,7 @@ void net_loop_run(struct net_loop *loop) {
         loop->stale = true;
         if (ms > 0) sleep_at_most(loop, ms);
         event_base_loop(loop->base, EVLOOP_ONCE | (ms > 0 ? 0 : EVLOOP_NONBLOCK));
-        wake(loop);
+        loop_woke(loop);
         ms = loop->hooks.turn(loop->hooks.arg);
     }
 }
@@ -105,9 +105,9 @@ void net_loop_stop(struct net_loop *loop) {
 
 /* --- watches --- */
 
-static void on_event(evutil_socket_t fd, short what, void *arg) {
+static void watch_fired(evutil_socket_t fd, short what, void *arg) {
     struct net_watch *w = arg;
-    wake(w->loop);
+    loop_woke(w->loop);
     w->fn(w->arg, (what & EV_READ ? NET_READ : 0u) | (what & EV_WRITE ? NET_WRITE : 0u));
 }
 
@@ -128,7 +128,7 @@ tarn_status net_watch_set(struct net_watch *w, unsigned events) {
     if (events == 0) return TARN_OK;
     short what = (short)(EV_PERSIST | (events & NET_READ ? EV_READ : 0) |
                          (events & NET_WRITE ? EV_WRITE : 0));
-    event_assign(e, w->loop->base, w->fd, what, on_event, w);
+    event_assign(e, w->loop->base, w->fd, what, watch_fired, w);
     if (event_add(e, NULL) != 0) return TARN_EIO;
     w->events = events;
     return TARN_OK;
@@ -136,10 +136,10 @@ tarn_status net_watch_set(struct net_watch *w, unsigned events) {
 
 /* --- timers --- */
 
-static void on_timer(evutil_socket_t fd, short what, void *arg) {
+static void timer_fired(evutil_socket_t fd, short what, void *arg) {
     struct net_timer *t = arg;
     t->pending = false;
-    wake(t->loop);
+    loop_woke(t->loop);
     t->fn(t->arg);
 }
 
@@ -148,7 +148,7 @@ void net_timer_init(struct net_timer *t, struct net_loop *loop, void (*fn)(void 
     t->fn = fn;
     t->arg = arg;
     t->pending = false;
-    event_assign(event_of(t->event), loop->base, -1, 0, on_timer, t);
+    event_assign(event_of(t->event), loop->base, -1, 0, timer_fired, t);
 }
 
 void net_timer_start(struct net_timer *t, uint64_t ms) {

@@ -47,7 +47,7 @@ struct net_transfers {
 
 enum transfer_step { STEP_MORE, STEP_BLOCKED, STEP_OVER };
 
-static enum transfer_step step(struct net_transfer *t) {
+static enum transfer_step transfer_step(struct net_transfer *t) {
     for (unsigned calls = 0; calls < CALLS_PER_TURN; calls++) {
         struct iovec iov[NET_TRANSFER_PIECES];
         struct msghdr msg = {.msg_iov = iov};
@@ -71,7 +71,7 @@ static enum transfer_step step(struct net_transfer *t) {
     return STEP_MORE;
 }
 
-static void finish(struct transfer_thread *th, struct net_transfer *t) {
+static void transfer_finish(struct transfer_thread *th, struct net_transfer *t) {
     struct net_transfers *o = th->owner;
     if (t->watched) (void)epoll_ctl(th->epoll_fd, EPOLL_CTL_DEL, t->fd, NULL);
     pthread_mutex_lock(&o->lock);
@@ -89,7 +89,7 @@ static void fall_asleep(struct transfer_thread *th, struct net_transfer *t) {
                              .data.ptr = t};
     if (epoll_ctl(th->epoll_fd, t->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, t->fd, &ev) != 0) {
         t->error = errno;
-        finish(th, t);
+        transfer_finish(th, t);
         return;
     }
     t->watched = true;
@@ -103,20 +103,20 @@ static void go_round(struct transfer_thread *th) {
     TAILQ_CONCAT(&round, &th->ready, link);
     while ((t = TAILQ_FIRST(&round)) != NULL) {
         TAILQ_REMOVE(&round, t, link);
-        switch (step(t)) {
+        switch (transfer_step(t)) {
         case STEP_MORE: TAILQ_INSERT_TAIL(&th->ready, t, link); break;
         case STEP_BLOCKED: fall_asleep(th, t); break;
-        case STEP_OVER: finish(th, t); break;
+        case STEP_OVER: transfer_finish(th, t); break;
         }
     }
 }
 
-static void cancel_all(struct transfer_thread *th, struct transfer_list *list) {
+static void transfers_cancel(struct transfer_thread *th, struct transfer_list *list) {
     struct net_transfer *t;
     while ((t = TAILQ_FIRST(list)) != NULL) {
         TAILQ_REMOVE(list, t, link);
         t->error = ECANCELED;
-        finish(th, t);
+        transfer_finish(th, t);
     }
 }
 
@@ -141,8 +141,8 @@ static void *thread_main(void *arg) {
         }
         if (!stop) go_round(th);
     }
-    cancel_all(th, &th->ready);
-    cancel_all(th, &th->asleep);
+    transfers_cancel(th, &th->ready);
+    transfers_cancel(th, &th->asleep);
     return NULL;
 }
 
@@ -154,7 +154,7 @@ static void hand_back(struct net_transfers *o, struct net_transfer *t) {
 }
 
 /* One by one: what done() does may wait for another. */
-static void collect(struct net_transfers *o) {
+static void transfers_collect(struct net_transfers *o) {
     for (unsigned i = 0; i < COLLECT_PER_TURN; i++) {
         pthread_mutex_lock(&o->lock);
         struct net_transfer *t = TAILQ_FIRST(&o->finished);
@@ -179,7 +179,7 @@ static void on_finished(void *arg, unsigned events) {
     (void)events;
     eventfd_t ignored;
     eventfd_read(o->finished_fd, &ignored);
-    collect(o);
+    transfers_collect(o);
 }
 
 static bool io_thread_start(struct net_transfers *o, struct transfer_thread *th) {
@@ -233,7 +233,7 @@ void net_transfers_destroy(struct net_transfers **transfers_p) {
         close(th->wake_fd);
         close(th->epoll_fd);
     }
-    while (!TAILQ_EMPTY(&o->finished)) collect(o);
+    while (!TAILQ_EMPTY(&o->finished)) transfers_collect(o);
     net_watch_set(&o->watch, 0);
     if (o->finished_fd >= 0) close(o->finished_fd);
     pthread_cond_destroy(&o->more);
