@@ -165,7 +165,7 @@ static void job_cancel(struct mover *m, struct mover_job *job) {
 
 /* What this thread does next; 0: nothing that it may. */
 static size_t jobs_take(struct mover *m, struct mover_thread *w,
-                         struct mover_job *batch[BATCH_MAX]) {
+                        struct mover_job *batch[BATCH_MAX]) {
     struct mover_job *job, *next;
     unsigned looked = 0;
     uint64_t now_ms = clock_mono_ms(), bytes = 0;

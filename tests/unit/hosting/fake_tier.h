@@ -88,8 +88,7 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
     *why_p = "no such disk";
     if (strcmp(config->path, "/broken") == 0) return TARN_EIO;
     struct tier *t = xcalloc(1, sizeof(*t));
-    t->info =
-        (struct tier_info){.kind = kind, .size = config->size, .directory = "/shared/of/cluster"};
+    t->info = (struct tier_info){.size = config->size, .directory = "/shared/of/cluster"};
     memset(t->info.content, disk.content, sizeof(t->info.content));
     t->info.recovered = disk.recovered;
     t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
