@@ -7,7 +7,7 @@
 #include "commands/debug.h"
 #include "front/families.h"
 #include "front/each.h"
-#include "inband/pool_writer.h"
+#include "inband/value_write.h"
 #include "front/refusal.h"
 #include "ha/replication.h"
 #include "front/reply.h"
@@ -103,10 +103,9 @@ void debug_error(struct client *c) {
 
 struct populate {
     struct each each;
-    uint64_t size;         /* 0: as long as "value:N" is */
-    struct store_put *put; /* of the key it is at, room for which is being made; NULL: none */
-    struct pool_writer writer;
-    bool writing; /* the value of the key it is at */
+    uint64_t size;           /* 0: as long as "value:N" is */
+    struct store_put *put;   /* of the key it is at, room for which is being made; NULL: none */
+    struct value_write *out; /* the value of the key it is at */
     bool failed;
 };
 
@@ -121,9 +120,9 @@ static enum each_next write_begin(struct client *c, struct populate *p, struct s
                                   struct span text) {
     struct store_put *put = p->put;
     p->put = NULL;
-    p->writing = pool_writer_open(&p->writer, put, p->size);
-    if (p->writing) {
-        pool_writer_copy(&p->writer, text.data, text.len);
+    p->out = value_write_open(put, key, p->size, NULL);
+    if (p->out) {
+        value_write_add(p->out, text.data, text.len);
         return EACH_ON;
     }
     store_put_revoke(books, key, store_put_token(put));
@@ -132,17 +131,14 @@ static enum each_next write_begin(struct client *c, struct populate *p, struct s
     return populate_failed(p);
 }
 
-static enum each_next write_on(struct client *c, struct populate *p, struct span key,
-                               unsigned *budget) {
+static enum each_next write_on(struct client *c, struct populate *p, unsigned *budget) {
     enum { SLICE = 1 << 20, UNIT_BYTES = 1 << 14 };
-    while (p->writer.pos < p->size) {
+    for (uint64_t left; (left = value_write_left(p->out)) > 0;) {
         if (*budget == 0) return EACH_AGAIN;
-        size_t n = min_u64(p->size - p->writer.pos, SLICE);
-        pool_writer_zero(&p->writer, n);
+        size_t n = value_write_add(p->out, NULL, min_u64(left, SLICE));
         spend(budget, n / UNIT_BYTES + 1);
     }
-    p->writing = false;
-    tarn_status s = pool_writer_end(&p->writer, key);
+    tarn_status s = value_write_end(&p->out);
     if (s == TARN_OK || s == TARN_ETOKEN) return EACH_ON; /* somebody else wrote it meanwhile */
     reply_status(c, s, "POPULATE");
     return populate_failed(p);
@@ -151,15 +147,14 @@ static enum each_next write_on(struct client *c, struct populate *p, struct span
 static tarn_status open_put(struct client *c, struct populate *p, struct span key,
                             unsigned *budget) {
     if (p->put != NULL) return store_put_continue(books, p->put, budget);
-    struct store_put_options options = pool_writer_options(0);
+    struct store_put_options options = value_write_options(p->size, 0);
     struct store_batch batch;
-    pool_writer_prefer(&options);
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
     return store_put_start(books, &batch, key, p->size, &options, c->id, budget, &p->put);
 }
 
 static tarn_status write_small(struct span key, struct span value, unsigned *budget) {
-    struct store_put_options options = pool_writer_options(0);
+    struct store_put_options options = value_write_options(value.len, 0);
     struct store_batch batch;
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
     return store_set_inline(books, &batch, key, value, crc32c(0, value.data, value.len), &options,
@@ -179,7 +174,7 @@ static enum each_next populate_one(struct client *c, struct each *each, unsigned
     struct populate *p = CONTAINER_OF(each, struct populate, each);
     char text[STORE_INLINE_MAX] = {0}, name[STORE_KEY_MAX + 1];
     struct span key = populate_key(c, p, name);
-    if (p->writing) return write_on(c, p, key, budget);
+    if (p->out) return write_on(c, p, budget);
     if (p->put == NULL && store_find(books, key) != NULL) return EACH_ON;
     bool small = p->size <= STORE_INLINE_MAX;
     size_t len = (size_t)snprintf(text, sizeof(text), "value:%llu", (unsigned long long)p->each.at);
@@ -197,7 +192,7 @@ static enum each_next populate_one(struct client *c, struct each *each, unsigned
     }
     if (small) return EACH_ON;
     enum each_next next = write_begin(c, p, key, span_of(text, len));
-    return next == EACH_ON ? write_on(c, p, key, budget) : next;
+    return next == EACH_ON ? write_on(c, p, budget) : next;
 }
 
 static void populate_end(struct client *c, struct each *each) {
@@ -206,9 +201,8 @@ static void populate_end(struct client *c, struct each *each) {
 
 static void populate_close(struct client *c, struct job *job) {
     struct populate *p = CONTAINER_OF(job, struct populate, each.job);
-    char name[STORE_KEY_MAX + 1];
     if (p->put != NULL) store_put_abandon(books, &p->put);
-    if (p->writing) pool_writer_abort(&p->writer, populate_key(c, p, name));
+    value_write_abort(&p->out);
 }
 
 void debug_populate(struct client *c) {

@@ -9,6 +9,7 @@
 #include "cluster/cluster.h"
 #include "front/each.h"
 #include "front/notify.h"
+#include "inband/own_memory.h"
 #include "inband/string_write.h"
 #include "inband/value_reply.h"
 #include "front/watch.h"

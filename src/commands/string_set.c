@@ -109,7 +109,7 @@ static void set_answer(struct client *c, struct string_write *w) {
 static bool set_small(struct client *c) {
     struct span key = c->argv[1], value = c->argv[2];
     if (c->big || value.len > STORE_INLINE_MAX) return false;
-    struct store_put_options options = pool_writer_options(0);
+    struct store_put_options options = value_write_options(value.len, 0);
     struct store_batch batch;
     unsigned budget = job_quota();
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);

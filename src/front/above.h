@@ -50,17 +50,17 @@ struct above {
      * argv[0 .. argc_so_far) are the arguments before it (argv[0] is the name), valid during the
      * call only. NULL: no room in the pool at once, or not a command for this: the bytes go to
      * memory of the client. Answers nothing. */
-    struct big_sink *(*big_begin)(struct client *c, const struct span *argv, size_t argc_so_far,
-                                  size_t big_len);
+    struct value_write *(*big_begin)(struct client *c, const struct span *argv, size_t argc_so_far,
+                                     size_t big_len);
     /* Called before each read: where the next bytes belong, at most BIG_PIECES pieces, returns how
      * many (> 0 as long as bytes are missing). The sink may point elsewhere than before, for
      * example to a scratch area once its put was superseded. */
-    size_t (*big_next)(struct big_sink *sink, struct iovec iov[BIG_PIECES]);
+    size_t (*big_next)(const struct value_write *sink, struct iovec iov[BIG_PIECES]);
     /* The next n bytes have arrived there, in order. In any thread, as long as nobody else has to
      * do with the sink. */
-    void (*big_filled)(struct big_sink *sink, size_t n);
+    void (*big_filled)(struct value_write *sink, size_t n);
     /* Gives its space back. */
-    void (*big_abort)(struct big_sink *sink);
+    void (*big_abort)(struct value_write *sink);
 };
 extern struct above above;
 

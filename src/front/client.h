@@ -88,7 +88,7 @@ struct client_out {
 /* A large argument on its way in, or complete and waiting for the rest of its request. */
 struct big_arg {
     struct big_arg *next;
-    struct big_sink *sink; /* NULL: heap */
+    struct value_write *sink; /* NULL: heap */
     char *heap;
     size_t cap, len, got;
     unsigned crlf; /* of the two bytes after it, how many were seen */

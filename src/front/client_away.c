@@ -29,8 +29,8 @@
 struct client_away {
     struct net_transfer transfer;
     struct client *client;
-    struct big_sink *sink; /* receiving */
-    size_t seen;           /* of transfer.moved */
+    struct value_write *sink; /* receiving */
+    size_t seen;              /* of transfer.moved */
     char between[BETWEEN];
 };
 

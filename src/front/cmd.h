@@ -37,7 +37,7 @@ extern struct server server;
 
 struct job;
 struct acl_user;
-struct big_sink; /* a large argument that went straight to the pool: above.h */
+struct value_write; /* a large argument that went straight to the pool: above.h */
 
 struct client {
     uint32_t magic;
@@ -50,7 +50,7 @@ struct client {
     struct job *job; /* NULL: not blocked */
     /* of the one argument whose span has no data; the command takes it (sets NULL) or the framework
      * aborts it after the command */
-    struct big_sink *big;
+    struct value_write *big;
     struct store_chain chain;
     char host_name[64]; /* CLIENT SETINFO tarn-host */
     char rack[64];      /* CLIENT SETINFO tarn-rack */

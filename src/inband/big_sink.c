@@ -2,32 +2,19 @@
  * when the value's header has been read, and becomes the object when the command runs. */
 #include "inband/big_sink.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include "base/assert.h"
 #include "config/config.h"
-#include "inband/string_write.h"
-#include "front/table.h"
 #include "front/embedded.h"
-
-struct big_sink {
-    struct pool_writer writer;
-    size_t key_len;
-    char key[];
-};
+#include "front/table.h"
+#include "inband/string_write.h"
 
 /* Bytes for which room was made and that have not come yet. Only so much of the pool is taken by
  * announcements: what is over it comes by way of the heap, which grows with what has come. */
 static _Atomic uint64_t awaited;
 #define AWAITED_SHARE 4 /* of pool-size */
 
-static struct span sink_key(const struct big_sink *s) {
-    return span_of(s->key, s->key_len);
-}
-
 /* Which argument of which command is a value that may lie in the pool from the start. */
-static bool wants_sink(const struct client *c, const struct span *argv, size_t argc) {
-    (void)c;
+static bool wants_sink(const struct span *argv, size_t argc) {
     const struct cmd *cmd = argc > 0 ? table_find(argv[0]) : NULL; /* whatever it was renamed to */
     if (cmd == NULL) return false;
     if (argc == 2) return cmd->id == WIRE_set || cmd->id == WIRE_setnx || cmd->id == WIRE_getset;
@@ -37,64 +24,41 @@ static bool wants_sink(const struct client *c, const struct span *argv, size_t a
 /* It supersedes nobody: whether the command may run at all is known only when all of it is here. */
 static tarn_status sink_open(struct client *c, struct span key, uint64_t size,
                              struct store_put **put_p) {
-    struct store_put_options options = pool_writer_options(0);
+    struct store_put_options options = value_write_options(size, 0);
     struct store_batch batch;
     unsigned budget = job_quota();
     options.supersede = false;
-    pool_writer_prefer(&options);
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status = store_put_start(books, &batch, key, size, &options, c->id, &budget, put_p);
     if (status == TARN_EAGAIN) store_put_abandon(books, put_p);
     return status;
 }
 
-struct big_sink *big_sink_begin(struct client *c, const struct span *argv, size_t argc_so_far,
-                                size_t big_len) {
+struct value_write *big_sink_begin(struct client *c, const struct span *argv, size_t argc_so_far,
+                                   size_t big_len) {
+    static_assert(BIG_PIECES >= STORE_EXTENTS_MAX, "the extents of a value fit");
     if (!embedded.host || embedded.populating.on || string_write_elsewhere() ||
-        big_len <= STORE_INLINE_MAX || !wants_sink(c, argv, argc_so_far))
+        big_len <= STORE_INLINE_MAX || !wants_sink(argv, argc_so_far))
         return NULL;
     struct span key = argv[1];
     if (key.len == 0 || key.len > STORE_KEY_MAX) return NULL;
     if (awaited > 0 && awaited + big_len > config->pool_size / AWAITED_SHARE) return NULL;
     struct store_put *put;
     if (sink_open(c, key, big_len, &put) != TARN_OK) return NULL;
-    struct big_sink *s = xcalloc(1, sizeof(*s) + key.len);
-    if (!pool_writer_open(&s->writer, put, big_len)) { /* its space is on another machine */
+    struct value_write *w = value_write_open(put, key, big_len, NULL);
+    if (w == NULL) /* its space is on another machine */
         store_put_revoke(books, key, store_put_token(put));
-        free(s);
-        return NULL;
-    }
-    s->key_len = key.len;
-    memcpy(s->key, key.data, key.len);
-    awaited += big_len;
-    return s;
+    else
+        awaited += big_len;
+    return w;
 }
 
-size_t big_sink_next(struct big_sink *s, struct iovec iov[BIG_PIECES]) {
-    static_assert(BIG_PIECES >= STORE_EXTENTS_MAX, "the extents of a value fit");
-    return pool_writer_next(&s->writer, iov);
-}
-
-void big_sink_filled(struct big_sink *s, size_t n) {
-    pool_writer_filled(&s->writer, n);
+void big_sink_filled(struct value_write *sink, size_t n) {
+    value_write_filled(sink, n);
     awaited -= n;
 }
 
-void big_sink_abort(struct big_sink *s) {
-    awaited -= s->writer.size - s->writer.pos;
-    pool_writer_abort(&s->writer, sink_key(s));
-    free(s);
-}
-
-uint64_t big_sink_size(const struct big_sink *s) {
-    return s->writer.size;
-}
-
-tarn_status big_sink_commit(struct big_sink **sink_p, struct span key) {
-    struct big_sink *s = *sink_p;
-    *sink_p = NULL;
-    TARN_ASSERT(span_eq(key, sink_key(s)));
-    tarn_status status = pool_writer_end(&s->writer, key);
-    free(s);
-    return status;
+void big_sink_abort(struct value_write *sink) {
+    awaited -= value_write_left(sink);
+    value_write_abort(&sink);
 }

@@ -4,6 +4,7 @@
 #include <sys/queue.h>
 #include "base/assert.h"
 #include "cluster/cluster.h"
+#include "inband/own_memory.h"
 #include "inband/value_read.h"
 
 enum { COPIES_MAX = 8 };

@@ -3,22 +3,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/iov.h"
 #include "base/log.h"
+#include "base/queue.h"
 #include "cluster/cluster.h"
-#include "front/client.h"
 #include "config/config.h"
 #include "config/tls.h"
-#include "front/core.h"
-#include "front/location.h"
 #include "engine/placed.h"
-#include "host/host.h"
+#include "front/client.h"
+#include "front/core.h"
+#include "front/embedded.h"
+#include "front/location.h"
+#include "inband/own_memory.h"
 #include "pool/tier.h"
 #include "transport/transport.h"
-#include "front/embedded.h"
 
 #define REQUEST_MS UINT64_C(10000) /* a piece that takes longer has failed */
 #define PATIENCE_MS                                                                                \
@@ -183,36 +182,24 @@ void remote_claim_stalled(struct remote_claim *claim, bool on) {
 
 static uint64_t idle_sessions[REMOTE_WRITES_MAX];
 static size_t n_idle, n_taken;
-static struct remote_session *session_head, **session_tail = &session_head;
+static TAILQ_HEAD(, remote_session) session_queue = TAILQ_HEAD_INITIALIZER(session_queue);
 
-static uint64_t session_id(void) {
-    return n_idle > 0 ? idle_sessions[--n_idle] : client_next_id();
+static void session_begin(struct remote_session *s) {
+    n_taken++;
+    s->id = n_idle > 0 ? idle_sessions[--n_idle] : client_next_id();
 }
 
 bool remote_session_take(struct remote_session *s) {
-    TARN_ASSERT(s->id == 0 && !s->waiting);
-    if (n_taken < REMOTE_WRITES_MAX) {
-        n_taken++;
-        s->id = session_id();
-        return true;
-    }
-    s->waiting = true;
-    s->next = NULL;
-    *session_tail = s;
-    session_tail = &s->next;
-    return false;
-}
-
-static void session_leave_queue(struct remote_session *s) {
-    struct remote_session **at = &session_head;
-    while (*at != s) at = &(*at)->next;
-    *at = s->next;
-    if (session_tail == &s->next) session_tail = at;
-    s->waiting = false;
+    TARN_ASSERT(s->id == 0 && !TAILQ_LINKED(s, link));
+    if (n_taken < REMOTE_WRITES_MAX)
+        session_begin(s);
+    else
+        TAILQ_INSERT_TAIL(&session_queue, s, link);
+    return s->id != 0;
 }
 
 void remote_session_give(struct remote_session *s, bool clean) {
-    if (s->waiting) session_leave_queue(s);
+    TAILQ_UNLINK(&session_queue, s, link);
     if (s->id == 0) return;
     if (clean) {
         idle_sessions[n_idle++] = s->id;
@@ -222,11 +209,10 @@ void remote_session_give(struct remote_session *s, bool clean) {
     }
     s->id = 0;
     n_taken--;
-    struct remote_session *next = session_head;
+    struct remote_session *next = TAILQ_TAKE(&session_queue, link);
     if (next == NULL) return;
-    session_leave_queue(next);
-    n_taken++;
-    next->id = session_id();
+    next->link.tqe_prev = NULL;
+    session_begin(next);
     next->ready(next->arg);
 }
 
@@ -391,25 +377,6 @@ size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]) {
         n++;
     }
     return n;
-}
-
-char *replica_memory(const struct store_replica *r) {
-    if (embedded.host == NULL || r->tier != STORE_TIER_MEMORY || r->extents == 0) return NULL;
-    return host_segment_base(embedded.host, r->extent[0].segment);
-}
-
-char *extent_memory(const struct store_extent *x) {
-    char *base = host_segment_base(embedded.host, x->segment);
-    TARN_ASSERT(base);
-    return base + x->offset;
-}
-
-size_t replica_pieces(const struct store_replica *r, uint64_t from, uint64_t len,
-                      struct iovec out[STORE_EXTENTS_MAX]) {
-    struct iovec all[STORE_EXTENTS_MAX];
-    for (uint32_t i = 0; i < r->extents; i++)
-        all[i] = (struct iovec){extent_memory(&r->extent[i]), r->extent[i].length};
-    return iov_slice(all, r->extents, from, len, out);
 }
 
 void remote_order(struct store_layout *layout) {

@@ -14,6 +14,7 @@
 #ifndef TARN_INBAND_REMOTE_H
 #define TARN_INBAND_REMOTE_H
 
+#include "base/queue.h"
 #include "front/cmd.h"
 #include "engine/mover.h"
 
@@ -51,8 +52,7 @@ struct remote_session {
     void (*ready)(void *arg);
     void *arg;
     /* private */
-    struct remote_session *next;
-    bool waiting;
+    TAILQ_ENTRY(remote_session) link; /* linked: waits */
 };
 /* true: id is set. false: ready(arg) will be called, with id set, from inside another call of this
  * header. */
@@ -92,20 +92,12 @@ struct remote_op {
 };
 /* TARN_OK: done will come. Else it will not: TARN_ENOSEGMENT (no way leads there), TARN_EAGAIN. */
 tarn_status remote_start(struct remote_op *op);
+static inline bool remote_under_way(const struct remote_op *op) {
+    return op->route != NULL;
+}
 /* done comes all the same, soon. No-op when it is not under way. */
 void remote_cancel(struct remote_op *op);
 
-/* The segment of a replica (all its extents lie in one) that is memory of this process; NULL: it is
- * not. */
-char *replica_memory(const struct store_replica *r);
-static inline bool replica_is_local(const struct store_replica *r) {
-    return replica_memory(r) != NULL;
-}
-/* The bytes of an extent there; and [from, from + len) of such a replica, returns how many
- * pieces. */
-char *extent_memory(const struct store_extent *x);
-size_t replica_pieces(const struct store_replica *r, uint64_t from, uint64_t len,
-                      struct iovec out[STORE_EXTENTS_MAX]);
 /* Names of memory segments that lately did not answer, for store_put_options.avoid. Returns how
  * many; valid until the next call. */
 enum { REMOTE_AVOID_MAX = 8 };

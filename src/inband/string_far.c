@@ -5,16 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
-#include "base/htab.h"
 #include "front/keys.h"
 #include "inband/string_write.h"
 
-static void wake(struct string_far *f) {
-    job_wake(f->write->owner);
-}
-
 static void on_ready(void *arg) {
-    wake(arg);
+    struct string_write *w = arg;
+    job_wake(w->owner);
 }
 
 static enum string_flow sleep_on(struct string_write *w) {
@@ -33,88 +29,69 @@ bool string_far_needed(const struct string_write *w) {
 
 /* --- turns --- */
 
-struct key_turn { /* of a key that is being written elsewhere */
-    struct htab_node node;
-    struct span key;
-    TAILQ_HEAD(, string_far) queue; /* the first has its turn */
-};
-static struct htab turns;
-static bool turns_ready;
+/* Those who write to keys elsewhere, by hash of the key, in the order they came. The first of a key
+ * has its turn. */
+TAILQ_HEAD(turn_list, string_write);
+static struct turn_list turns[256];
 
-static bool same_key(const struct htab_node *node, const void *key) {
-    return span_eq(CONTAINER_OF(node, const struct key_turn, node)->key, *(const struct span *)key);
+static struct turn_list *turns_of(const struct string_write *w) {
+    struct turn_list *list = &turns[w->far.hash % ARRAY_LEN(turns)];
+    if (list->tqh_last == NULL) TAILQ_INIT(list);
+    return list;
 }
 
-static struct key_turn *turn_get(struct span key) {
-    uint64_t hash = store_hash(key);
-    if (!turns_ready) htab_init(&turns);
-    turns_ready = true;
-    struct htab_node *n = htab_find(&turns, hash, same_key, &key);
-    if (n) return CONTAINER_OF(n, struct key_turn, node);
-    struct key_turn *t = xcalloc(1, sizeof(*t));
-    t->key = span_of(xmemdup(key.data, key.len), key.len);
-    TAILQ_INIT(&t->queue);
-    htab_insert(&turns, &t->node, hash);
-    return t;
+static bool turn_is_taken(const struct string_write *w) {
+    const struct string_write *before = w;
+    while ((before = TAILQ_PREV(before, turn_list, far.turn_link)) != NULL)
+        if (before->far.hash == w->far.hash) return true;
+    return false;
 }
 
 static enum string_flow turn_take(const struct client *c, struct string_write *w) {
-    struct string_far *f = w->far;
-    bool waited = f->turn != NULL && f->turn_waits;
-    if (!f->turn) {
-        f->turn = turn_get(c->argv[w->key_arg]);
-        TAILQ_INSERT_TAIL(&f->turn->queue, f, turn_link);
+    struct string_far *f = &w->far;
+    bool waited = f->turn_waits;
+    if (!TAILQ_LINKED(w, far.turn_link)) {
+        f->hash = store_hash(c->argv[w->key_arg]);
+        TAILQ_INSERT_TAIL(turns_of(w), w, far.turn_link);
     }
-    f->turn_waits = TAILQ_FIRST(&f->turn->queue) != f;
+    f->turn_waits = turn_is_taken(w);
     if (f->turn_waits) return sleep_on(w);
     return waited ? STRING_AGAIN : STRING_GO_ON;
 }
 
-static void turn_leave(struct string_far *f) {
-    struct key_turn *t = f->turn;
-    f->turn = NULL;
-    if (!t) return;
-    bool was_first = TAILQ_FIRST(&t->queue) == f;
-    TAILQ_REMOVE(&t->queue, f, turn_link);
-    if (TAILQ_EMPTY(&t->queue)) {
-        htab_remove(&turns, &t->node);
-        free((char *)(uintptr_t)t->key.data);
-        free(t);
-        if (turns.count == 0) htab_free(&turns);
-        turns_ready = turns.count > 0;
-    } else if (was_first) {
-        wake(TAILQ_FIRST(&t->queue));
-    }
+static void turn_leave(struct string_write *w) {
+    struct string_write *next = w;
+    if (!TAILQ_LINKED(w, far.turn_link)) return;
+    do next = TAILQ_NEXT(next, far.turn_link);
+    while (next != NULL && next->far.hash != w->far.hash);
+    TAILQ_UNLINK(turns_of(w), w, far.turn_link);
+    if (next != NULL) job_wake(next->owner);
 }
 
 /* --- claim and session --- */
 
 /* One claim serves the old value and then the new, whose size is not known yet. */
 static enum string_flow claim_take(struct client *c, struct string_write *w) {
-    struct string_far *f = w->far;
+    struct string_far *f = &w->far;
     if (!f->claim) {
         uint64_t bytes = w->old.wanted
                              ? w->old.size + remote_window(w->old.size) + remote_window(UINT64_MAX)
                              : remote_window(w->size);
-        f->claim = remote_claim_new(bytes, c->id, on_ready, f);
+        f->claim = remote_claim_new(bytes, c->id, on_ready, w);
     }
     return remote_claim_granted(f->claim) ? STRING_GO_ON : sleep_on(w);
 }
 
 static enum string_flow session_take(struct string_write *w) {
-    struct string_far *f = w->far;
-    if (!sends_new(w) || f->session.id != 0) return STRING_GO_ON;
-    if (f->session.waiting) return sleep_on(w);
-    f->session = (struct remote_session){.ready = on_ready, .arg = f};
-    return remote_session_take(&f->session) ? STRING_GO_ON : sleep_on(w);
-}
-
-static bool too_large(const struct string_write *w) {
-    return w->old.wanted && w->old.size > STRING_FETCH_MAX;
+    struct remote_session *s = &w->far.session;
+    if (!sends_new(w) || s->id != 0) return STRING_GO_ON;
+    if (TAILQ_LINKED(s, link)) return sleep_on(w);
+    *s = (struct remote_session){.ready = on_ready, .arg = w};
+    return remote_session_take(s) ? STRING_GO_ON : sleep_on(w);
 }
 
 enum string_flow string_far_ready(struct client *c, struct string_write *w) {
-    if (too_large(w)) {
+    if (w->old.wanted && w->old.size > STRING_FETCH_MAX) {
         reply_error(c,
                     "the value has %" PRIu64 " bytes on another machine: up to %" PRIu64
                     " are taken from there to make a new value or to be the answer. Read it with "
@@ -131,8 +108,8 @@ enum string_flow string_far_ready(struct client *c, struct string_write *w) {
 /* --- the old value --- */
 
 bool string_far_knows(const struct string_write *w, uint64_t version) {
-    const struct string_far *f = w->far;
-    return f && f->version == version && (f->lost || f->fetched == f->old_size);
+    const struct string_far *f = &w->far;
+    return f->version == version && (f->lost || f->fetched == f->old_size);
 }
 
 /* The object that the plan saw. */
@@ -142,7 +119,7 @@ static struct object *old_object(const struct client *c, const struct string_wri
 }
 
 static bool fetch_open(struct client *c, struct string_write *w) {
-    struct string_far *f = w->far;
+    struct string_far *f = &w->far;
     struct object *o = old_object(c, w);
     if (!o) return false;
     struct value_read_options options = {.len = w->old.size,
@@ -150,7 +127,7 @@ static bool fetch_open(struct client *c, struct string_write *w) {
                                          .claim = f->claim,
                                          .client = c->id,
                                          .ready = on_ready,
-                                         .arg = f};
+                                         .arg = w};
     f->old = xmalloc(w->old.size);
     f->old_size = w->old.size;
     f->version = w->old.version;
@@ -161,8 +138,8 @@ static bool fetch_open(struct client *c, struct string_write *w) {
 /* As an answer a value that cannot be had is none; nothing can be made of it. */
 static enum string_flow fetch_failed(struct client *c, struct string_write *w, tarn_status status) {
     remote_stats.inband_misses++;
-    value_read_close(&w->far->read);
-    w->far->lost = true;
+    value_read_close(&w->far.read);
+    w->far.lost = true;
     if (w->flags & STRING_GET) return STRING_GO_ON;
     reply_later(c, REPLY_LATER_MS, "the value of the key cannot be read: %s",
                 tarn_status_text(status));
@@ -170,7 +147,7 @@ static enum string_flow fetch_failed(struct client *c, struct string_write *w, t
 }
 
 enum string_flow string_far_fetch(struct client *c, struct string_write *w, unsigned *budget) {
-    struct string_far *f = w->far;
+    struct string_far *f = &w->far;
     struct value_piece piece;
     if (!f->read && !fetch_open(c, w)) return STRING_AGAIN;
     while (f->fetched < f->old_size) {
@@ -190,29 +167,25 @@ enum string_flow string_far_fetch(struct client *c, struct string_write *w, unsi
 
 /* --- the new value --- */
 
-struct store_put_options string_far_options(const struct string_write *w, uint64_t wall_ms,
-                                            struct span avoid[STRING_AVOID_MAX]) {
-    struct store_put_options options = pool_writer_options(wall_ms);
-    pool_writer_prefer(&options);
-    if (!w->elsewhere) return options;
-    options.local = false;
+void string_far_options(const struct string_write *w, struct store_put_options *options,
+                        struct span avoid[STRING_AVOID_MAX]) {
     size_t n = remote_avoid(avoid);
-    if (w->far->avoid[0] != '\0') avoid[n++] = span_str(w->far->avoid);
-    options.avoid = avoid;
-    options.avoids = n;
-    return options;
+    if (w->far.avoid[0] != '\0') avoid[n++] = span_str(w->far.avoid);
+    options->local = false;
+    options->avoid = avoid;
+    options->avoids = n;
 }
 
-void string_far_open(struct client *c, struct string_write *w, const struct store_put *put) {
-    struct string_far *f = w->far;
-    bool hurry = f->tries == 0 && store_segment_count(books) > 1;
-    f->out = remote_write_open(put, c->argv[w->key_arg], w->size, &f->session, f->claim, hurry,
-                               on_ready, f);
+struct value_way string_far_way(struct string_write *w) {
+    return (struct value_way){.session = &w->far.session,
+                              .claim = w->far.claim,
+                              .hurry = w->far.tries == 0 && store_segment_count(books) > 1,
+                              .ready = on_ready,
+                              .arg = w};
 }
 
-static enum string_flow host_failed(struct client *c, struct string_write *w, tarn_status status) {
-    struct string_far *f = w->far;
-    if (f->tries++ == 0) {
+enum string_flow string_far_failed(struct client *c, struct string_write *w, tarn_status status) {
+    if (w->far.tries++ == 0) {
         remote_stats.inband_write_retries++;
         return STRING_AGAIN;
     }
@@ -222,44 +195,20 @@ static enum string_flow host_failed(struct client *c, struct string_write *w, ta
 }
 
 enum string_flow string_far_sent(struct client *c, struct string_write *w) {
-    struct string_far *f = w->far;
     struct store_segment_info info;
-    tarn_status status = remote_write_status(f->out);
+    tarn_status status = value_write_status(w->out);
     if (status == TARN_OK) return STRING_GO_ON;
     if (status == TARN_EAGAIN) return sleep_on(w);
-    if (store_segment_get(books, remote_write_segment(f->out), &info))
-        snprintf(f->avoid, sizeof(f->avoid), "%s", info.name);
-    remote_write_abort(&f->out);
-    return host_failed(c, w, status);
-}
-
-enum string_flow string_far_end(struct client *c, struct string_write *w, tarn_status *status_p) {
-    *status_p = remote_write_end(&w->far->out);
-    return *status_p == TARN_EIO ? host_failed(c, w, TARN_EIO)
-                                 : STRING_GO_ON; /* its segment left meanwhile */
+    if (store_segment_get(books, value_write_segment(w->out), &info))
+        snprintf(w->far.avoid, sizeof(w->far.avoid), "%s", info.name);
+    value_write_abort(&w->out);
+    return string_far_failed(c, w, status);
 }
 
 /* --- life --- */
 
-struct string_far *string_far_get(struct string_write *w) {
-    TARN_ASSERT(w->owner);
-    if (!w->far) {
-        w->far = xcalloc(1, sizeof(*w->far));
-        w->far->write = w;
-    }
-    return w->far;
-}
-
-void string_far_reset(struct string_write *w) {
-    if (!w->far) return;
-    remote_write_abort(&w->far->out);
-    /* what was opened in it is over, or has taken it over */
-    remote_session_give(&w->far->session, true);
-}
-
 void string_far_forget_old(struct string_write *w) {
-    struct string_far *f = w->far;
-    if (!f) return;
+    struct string_far *f = &w->far;
     value_read_close(&f->read);
     remote_claim_unref(&f->claim);
     free(f->old);
@@ -268,10 +217,7 @@ void string_far_forget_old(struct string_write *w) {
     f->lost = false;
 }
 
-void string_far_free(struct string_write *w) {
-    string_far_reset(w);
+void string_far_end(struct string_write *w) {
     string_far_forget_old(w);
-    if (w->far) turn_leave(w->far);
-    free(w->far);
-    w->far = NULL;
+    turn_leave(w);
 }

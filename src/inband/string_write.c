@@ -6,14 +6,15 @@
 #include "base/assert.h"
 #include "base/crc32c.h"
 #include "cluster/cluster.h"
+#include "config/config.h"
 #include "front/client.h"
+#include "front/embedded.h"
 #include "front/families.h"
 #include "front/keys.h"
-#include "inband/later.h"
 #include "front/notify.h"
 #include "front/refusal.h"
-#include "front/embedded.h"
-#include "config/config.h"
+#include "inband/later.h"
+#include "inband/own_memory.h"
 
 /* Where the last new value went: not here. Only a guess, which saves opening the next put twice. */
 static bool likely_elsewhere;
@@ -30,7 +31,7 @@ void string_write_part(struct string_write *w, struct string_part part) {
 void string_write_whole(struct client *c, struct string_write *w) {
     if (w->sink) {
         w->flags |= STRING_SINK;
-        w->size = big_sink_size(w->sink);
+        w->size = value_write_size(w->sink);
         return;
     }
     string_write_part(w, (struct string_part){.from = PART_ARG,
@@ -58,13 +59,13 @@ bool string_write_keep_old(struct string_write *w, struct object *o) {
     }
     w->old.wanted = !string_far_knows(w, version);
     if (w->old.wanted) return false;
-    w->old.there = !w->far->lost;
+    w->old.there = !w->far.lost;
     w->old.pieces = w->old.there;
-    w->old.piece[0] = span_of(w->far->old, size);
+    w->old.piece[0] = span_of(w->far.old, size);
     return true;
 }
 
-struct span string_old_bytes(const struct string_write *w, size_t piece) {
+static struct span old_bytes(const struct string_write *w, size_t piece) {
     struct span s = w->old.piece[piece];
     return s.data ? s : span_of(w->old.small, s.len);
 }
@@ -74,7 +75,7 @@ bool string_write_old_text(const struct string_write *w, char text[STRING_TEXT_M
     size_t at = 0;
     if (w->old.size >= STRING_TEXT_MAX) return false;
     for (size_t i = 0; i < w->old.pieces; i++) {
-        struct span s = string_old_bytes(w, i);
+        struct span s = old_bytes(w, i);
         memcpy(text + at, s.data, s.len);
         at += s.len;
     }
@@ -93,6 +94,29 @@ void string_write_take_old(struct string_write *w, uint64_t from, uint64_t to) {
                 w, (struct string_part){
                        .from = PART_OLD, .index = i, .offset = first - at, .len = last - first});
         at = end;
+    }
+}
+
+static struct span part_bytes(const struct client *c, const struct string_write *w,
+                              const struct string_part *p) {
+    switch (p->from) {
+    case PART_ARG: return span_of(c->argv[p->index].data + p->offset, p->len);
+    case PART_OLD: return span_of(old_bytes(w, p->index).data + p->offset, p->len);
+    case PART_SMALL: return span_of(w->small + p->offset, p->len);
+    case PART_ZERO: break;
+    }
+    return span_of(NULL, p->len);
+}
+
+/* All parts of a short value. */
+static void gather_parts(const struct client *c, const struct string_write *w, char *to) {
+    for (size_t i = 0; i < w->parts; i++) {
+        struct span s = part_bytes(c, w, &w->part[i]);
+        if (s.data)
+            memcpy(to, s.data, s.len);
+        else
+            memset(to, 0, s.len);
+        to += s.len;
     }
 }
 
@@ -117,7 +141,7 @@ void string_write_reply_old(struct client *c, struct string_write *w) {
     else if (hold)
         reply_pool(c, w->old.piece, w->old.pieces, hold);
     else
-        reply_bulk(c, string_old_bytes(w, 0));
+        reply_bulk(c, old_bytes(w, 0));
 }
 
 static struct span key_of(const struct client *c, const struct string_write *w) {
@@ -125,21 +149,20 @@ static struct span key_of(const struct client *c, const struct string_write *w) 
 }
 
 /* What it has made so far, but for an old value that was fetched. */
-static void forget_plan(const struct client *c, struct string_write *w) {
+static void forget_plan(struct string_write *w) {
     if (w->put) store_put_abandon(books, &w->put);
-    if (w->local_out) pool_writer_abort(&w->writer, key_of(c, w));
-    string_far_reset(w);
+    value_write_abort(&w->out);
+    remote_session_give(&w->far.session, true); /* what was opened in it is over, or has taken it */
     if (w->old.hold) store_unhold(books, &w->old.hold);
     w->old = (struct string_old){0};
-    w->local_out = false;
     w->parts = 0;
     w->size = w->base_version = 0;
     w->flags &= ~(unsigned)STRING_SINK;
     w->phase = STRING_PLAN;
 }
 
-static void plan_again(const struct client *c, struct string_write *w) {
-    forget_plan(c, w);
+static void plan_again(struct string_write *w) {
+    forget_plan(w);
     string_far_forget_old(w);
 }
 
@@ -199,7 +222,7 @@ static void later(struct client *c, struct string_write *w) {
 static void finish(struct client *c, struct string_write *w, tarn_status status) {
     status = room_status(status);
     if (UNLIKELY(later_is(status)) && later_waits()) {
-        plan_again(c, w);
+        plan_again(w);
         w->phase = STRING_LATER;
         return;
     }
@@ -219,7 +242,7 @@ static void finish(struct client *c, struct string_write *w, tarn_status status)
 /* A plan that lost its race is made again; a key that is written all the time must not keep a
  * client for ever. */
 static void again(struct client *c, struct string_write *w) {
-    plan_again(c, w);
+    plan_again(w);
     if (++w->tries < 64) return;
     w->failed = true;
     over(w);
@@ -245,28 +268,17 @@ static void set_expiry(struct string_write *w, struct span key, uint64_t wall_ms
     if (o && store_object_expire(books, o) != wall_ms) store_expire(books, o, wall_ms);
 }
 
-static void commit_sink(struct client *c, struct string_write *w) {
-    struct span key = key_of(c, w);
-    uint64_t wall_ms = expiry_to_keep(c, w, key);
-    tarn_status status = big_sink_commit(&w->sink, key);
-    if (status == TARN_OK) set_expiry(w, key, wall_ms);
-    /* Another SET of the key came after this one had begun, and won: as if this one had been a
-     * moment earlier. */
-    if (status == TARN_ETOKEN) status = TARN_OK;
-    finish(c, w, status);
-}
-
 static void write_small(struct client *c, struct string_write *w, unsigned *budget) {
     char value[STORE_INLINE_MAX];
     struct span key = key_of(c, w);
-    struct store_put_options options = pool_writer_options(expiry_to_keep(c, w, key));
+    struct store_put_options options = value_write_options(w->size, expiry_to_keep(c, w, key));
     struct store_batch batch;
-    string_gather(c, w, value);
+    gather_parts(c, w, value);
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status = store_set_inline(books, &batch, key, span_of(value, w->size),
                                           crc32c(0, value, w->size), &options, budget);
     if (status == TARN_EAGAIN) /* room in the books: plans again, the key may change meanwhile */
-        forget_plan(c, w);
+        forget_plan(w);
     else
         finish(c, w, status);
 }
@@ -285,15 +297,14 @@ static void opened(struct client *c, struct string_write *w, tarn_status status)
         finish(c, w, status);
         return;
     }
+    struct value_way way = string_far_way(w);
     w->part_at = w->part_done = 0;
-    w->local_out = pool_writer_open(&w->writer, put, w->size);
-    likely_elsewhere = !w->local_out;
-    if (!w->local_out && w->elsewhere) {
-        string_far_open(c, w, put);
-    } else if (!w->local_out) {
+    w->out = value_write_open(put, key_of(c, w), w->size, w->elsewhere ? &way : NULL);
+    likely_elsewhere = !w->out || !value_write_is_local(w->out);
+    if (!w->out) {
         w->elsewhere = true;
         store_put_revoke(books, key_of(c, w), store_put_token(put));
-        forget_plan(c, w); /* plans again, and knows better */
+        forget_plan(w); /* plans again, and knows better */
         return;
     }
     w->phase = STRING_COPY;
@@ -301,13 +312,39 @@ static void opened(struct client *c, struct string_write *w, tarn_status status)
 
 static void open_put(struct client *c, struct string_write *w, unsigned *budget) {
     struct span avoid[STRING_AVOID_MAX];
-    struct store_put_options options = string_far_options(w, w->expire_wall_ms, avoid);
-    uint64_t session = w->elsewhere ? w->far->session.id : c->id;
+    struct store_put_options options = value_write_options(w->size, w->expire_wall_ms);
+    uint64_t session = w->elsewhere ? w->far.session.id : c->id;
     struct store_batch batch;
+    if (w->elsewhere) string_far_options(w, &options, avoid);
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status =
         store_put_start(books, &batch, key_of(c, w), w->size, &options, session, budget, &w->put);
     opened(c, w, status);
+}
+
+/* All bytes are where they belong. */
+static void commit(struct client *c, struct string_write *w, struct value_write **out_p) {
+    struct span key = key_of(c, w);
+    if ((w->flags & STRING_CHECK) && !version_is_current(c, w)) {
+        again(c, w);
+        return;
+    }
+    uint64_t wall_ms = expiry_to_keep(c, w, key);
+    tarn_status status = value_write_end(out_p);
+    if (status == TARN_EIO && w->elsewhere) { /* its segment left meanwhile */
+        follow(c, w, string_far_failed(c, w, status), STRING_OVER);
+        return;
+    }
+    if (status == TARN_ETOKEN &&
+        !(w->flags & STRING_SINK)) { /* superseded: ours is the later now */
+        again(c, w);
+        return;
+    }
+    if (status == TARN_OK) set_expiry(w, key, wall_ms);
+    /* Another SET of the key came after this one had begun, and won: as if this one had been a
+     * moment earlier. */
+    if (status == TARN_ETOKEN) status = TARN_OK;
+    finish(c, w, status);
 }
 
 static void open_or_commit(struct client *c, struct string_write *w, unsigned *budget) {
@@ -315,7 +352,7 @@ static void open_or_commit(struct client *c, struct string_write *w, unsigned *b
     if (w->put)
         opened(c, w, store_put_continue(books, w->put, budget));
     else if (w->flags & STRING_SINK)
-        commit_sink(c, w);
+        commit(c, w, &w->sink);
     else if (w->size <= STORE_INLINE_MAX)
         write_small(c, w, budget);
     else if (!embedded.host && store_segment_count(books) == 0)
@@ -324,44 +361,36 @@ static void open_or_commit(struct client *c, struct string_write *w, unsigned *b
         open_put(c, w, budget);
 }
 
-/* All bytes are where they belong. */
-static void commit(struct client *c, struct string_write *w) {
-    struct span key = key_of(c, w);
-    tarn_status status;
-    if ((w->flags & STRING_CHECK) && !version_is_current(c, w)) {
-        again(c, w);
-        return;
-    }
-    uint64_t wall_ms = expiry_to_keep(c, w, key);
-    if (w->local_out) {
-        w->local_out = false; /* the writer is over */
-        status = pool_writer_end(&w->writer, key);
-    } else {
-        enum string_flow flow = string_far_end(c, w, &status);
-        if (flow != STRING_GO_ON) {
-            follow(c, w, flow, STRING_OVER);
-            return;
+/* The bytes of the parts, to wherever they go. GO_ON: all are on their way. WAIT: also when the
+ * budget is used up. */
+static enum string_flow copy_parts(struct client *c, struct string_write *w, unsigned *budget) {
+    for (; w->part_at < w->parts; w->part_at++, w->part_done = 0) {
+        struct span s = part_bytes(c, w, &w->part[w->part_at]); /* data NULL: zeroes */
+        while (w->part_done < s.len) {
+            if (*budget == 0) return STRING_WAIT;
+            size_t n =
+                value_write_add(w->out, s.data ? s.data + w->part_done : NULL,
+                                min_u64(s.len - w->part_done, *budget * STRING_BYTES_PER_UNIT));
+            w->waits = n == 0;
+            if (w->waits) return STRING_WAIT;
+            spend(budget, (n + STRING_BYTES_PER_UNIT - 1) / STRING_BYTES_PER_UNIT);
+            w->part_done += n;
         }
     }
-    if (status == TARN_ETOKEN) { /* superseded: ours is the later one now */
-        again(c, w);
-        return;
-    }
-    if (status == TARN_OK) set_expiry(w, key, wall_ms);
-    finish(c, w, status);
+    return STRING_GO_ON;
 }
 
 static void copy(struct client *c, struct string_write *w, unsigned *budget) {
-    enum string_flow flow = string_copy_parts(c, w, budget);
-    if (!w->local_out && (flow == STRING_GO_ON || w->waits)) flow = string_far_sent(c, w);
+    enum string_flow flow = copy_parts(c, w, budget);
+    if (flow == STRING_GO_ON || w->waits) flow = string_far_sent(c, w);
     if (flow == STRING_GO_ON)
-        commit(c, w);
+        commit(c, w, &w->out);
     else
         follow(c, w, flow, STRING_OVER);
 }
 
 static void plan(struct client *c, struct string_write *w, unsigned *budget) {
-    forget_plan(c, w);
+    forget_plan(w);
     if (!w->plan(c, w)) {
         over(w);
         return;
@@ -373,7 +402,6 @@ static void plan(struct client *c, struct string_write *w, unsigned *budget) {
         return;
     }
     if (!w->owner) return; /* not before it has its place in memory */
-    string_far_get(w);
     w->elsewhere |= elsewhere;
     w->phase = STRING_READY;
 }
@@ -382,7 +410,7 @@ static void plan(struct client *c, struct string_write *w, unsigned *budget) {
 static void ready(struct client *c, struct string_write *w) {
     enum string_flow flow = string_far_ready(c, w);
     if (flow == STRING_AGAIN)
-        plan_again(c, w);
+        plan_again(w);
     else
         follow(c, w, flow, w->old.wanted ? STRING_FETCH : STRING_OPEN);
 }
@@ -414,12 +442,9 @@ bool string_write_step(struct client *c, struct string_write *w, unsigned *budge
 
 void string_write_clean(struct client *c, struct string_write *w) {
     later_end(&w->later);
-    if (w->sink) {
-        big_sink_abort(w->sink);
-        w->sink = NULL;
-    }
-    forget_plan(c, w);
-    string_far_free(w);
+    value_write_abort(&w->sink);
+    forget_plan(w);
+    string_far_end(w);
 }
 
 static bool job_step(struct client *c, struct job *job, unsigned *budget) {

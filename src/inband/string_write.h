@@ -21,9 +21,8 @@
 #include <sys/queue.h>
 #include "inband/big_sink.h"
 #include "inband/later.h"
-#include "inband/pool_writer.h"
-#include "inband/remote_write.h"
 #include "inband/value_read.h"
+#include "inband/value_write.h"
 
 /* Part of a new value. By reference to what does not move between slices. */
 struct string_part {
@@ -69,10 +68,9 @@ struct string_old {
 
 /* What it takes to have bytes elsewhere. */
 struct string_far {
-    struct string_write *write;
     /* these outlive a plan: */
-    struct key_turn *turn; /* of those who write to the key; NULL: not in the queue */
-    TAILQ_ENTRY(string_far) turn_link;
+    TAILQ_ENTRY(string_write) turn_link; /* of those who write to the key there */
+    uint64_t hash;                       /* of the key, once linked */
     bool turn_waits;
     char avoid[64]; /* a segment that failed */
     unsigned tries;
@@ -82,9 +80,8 @@ struct string_far {
     char *old; /* old_size bytes, of which fetched are there */
     uint64_t old_size, fetched, version;
     bool lost; /* no replica gave it */
-    /* the new value */
+    /* the new value's, until value_write has taken it */
     struct remote_session session;
-    struct remote_write *out;
 };
 
 struct string_write {
@@ -106,7 +103,7 @@ struct string_write {
     struct string_part part[STRING_PARTS];
     struct string_old old;
     char small[128];
-    struct big_sink *sink; /* taken from the client */
+    struct value_write *sink; /* taken from the client */
     /* progress */
     enum string_phase {
         STRING_PLAN,
@@ -120,16 +117,15 @@ struct string_write {
     struct store_put *put; /* room is being made for it */
     size_t part_at, part_done;
     unsigned tries;
-    bool elsewhere; /* space for the new value is looked for on other machines, too */
-    bool failed;    /* an error was answered in place of what answer would have said */
-    bool local_out; /* STRING_COPY: writer is open */
-    struct pool_writer writer;
+    bool elsewhere;          /* space for the new value is looked for on other machines, too */
+    bool failed;             /* an error was answered in place of what answer would have said */
+    struct value_write *out; /* from STRING_COPY on */
     /* that runs it, and sleeps until it is woken when waits is set. NULL: it may still move in
      * memory */
     struct job *owner;
     bool waits;
-    struct later later;     /* there is no room yet */
-    struct string_far *far; /* NULL: not needed so far */
+    struct later later; /* there is no room yet */
+    struct string_far far;
 };
 
 /* Runs it; state is the caller's (on its stack) and is copied if the first slice does not do it. */
@@ -158,10 +154,9 @@ void string_write_whole(struct client *c, struct string_write *w);
 /* The answer to a value that could not be written. */
 void string_write_failed(struct client *c, tarn_status status, struct span key, uint64_t size);
 
-/* --- between string_write.c, string_copy.c and string_far.c --- */
+/* --- between string_write.c and string_far.c --- */
 
 #define STRING_BYTES_PER_UNIT UINT64_C(8192) /* about a microsecond of copying and summing */
-struct span string_old_bytes(const struct string_write *w, size_t piece);
 
 enum string_flow {
     STRING_GO_ON,
@@ -169,32 +164,24 @@ enum string_flow {
     STRING_AGAIN,
     STRING_FAILED
 }; /* FAILED: the error was answered */
-/* string_copy.c. Moves the bytes of the parts to wherever they go. GO_ON: all are on their way.
- * WAIT: also when the budget is used up. */
-enum string_flow string_copy_parts(struct client *c, struct string_write *w, unsigned *budget);
-/* All parts of a short value. */
-void string_gather(const struct client *c, const struct string_write *w, char *to);
-/* string_far.c */
 bool string_far_needed(const struct string_write *w);
 /* AGAIN (not a failure): it had to wait for its turn, so that the plan is out of date. */
 enum string_flow string_far_ready(struct client *c, struct string_write *w);
 enum string_flow string_far_fetch(struct client *c, struct string_write *w, unsigned *budget);
 /* The value of that version was fetched, or has turned out not to be had. */
 bool string_far_knows(const struct string_write *w, uint64_t version);
-/* For opening the put; avoid is what the options may point to. */
+/* For opening the put; avoid is what the options then point to. */
 enum { STRING_AVOID_MAX = REMOTE_AVOID_MAX + 1 };
-struct store_put_options string_far_options(const struct string_write *w, uint64_t wall_ms,
-                                            struct span avoid[STRING_AVOID_MAX]);
-void string_far_open(struct client *c, struct string_write *w, const struct store_put *put);
+void string_far_options(const struct string_write *w, struct store_put_options *options,
+                        struct span avoid[STRING_AVOID_MAX]);
+struct value_way string_far_way(struct string_write *w);
 /* All bytes were taken, or it takes no more. GO_ON: they have arrived. */
 enum string_flow string_far_sent(struct client *c, struct string_write *w);
-/* GO_ON: *status_p is what became of the put. */
-enum string_flow string_far_end(struct client *c, struct string_write *w, tarn_status *status_p);
-struct string_far *string_far_get(struct string_write *w);
-/* The new value's part; and what was fetched. */
-void string_far_reset(struct string_write *w);
+/* The host of the new value failed: once more elsewhere, or never. */
+enum string_flow string_far_failed(struct client *c, struct string_write *w, tarn_status status);
+/* What was fetched; and all of it. */
 void string_far_forget_old(struct string_write *w);
-void string_far_free(struct string_write *w);
+void string_far_end(struct string_write *w);
 
 /* The last new value found its space elsewhere: a sink would probably be in vain. */
 bool string_write_elsewhere(void);

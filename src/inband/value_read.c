@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "front/client.h"
 #include "front/core.h"
+#include "inband/own_memory.h"
 #include "inband/replica_check.h"
 #include "engine/placed.h"
 

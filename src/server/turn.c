@@ -128,7 +128,7 @@ void turn_init(struct net_loop *loop) {
                            .replica_drained = replica_drained,
                            .relisten = books_relisten,
                            .big_begin = big_sink_begin,
-                           .big_next = big_sink_next,
+                           .big_next = value_write_next,
                            .big_filled = big_sink_filled,
                            .big_abort = big_sink_abort};
     core_init(loop);

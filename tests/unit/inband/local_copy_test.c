@@ -1,6 +1,8 @@
 /* Copies to the embedded segment. */
 #include "values.h"
 
+#include "inband/own_memory.h"
+
 struct own_copy {
     const char *key;
     uint64_t task;
@@ -27,8 +29,11 @@ static void own_bytes(void *arg) {
     struct store_layout layout;
     store_object_layout(books, o, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++)
-        if (replica_is_local(&layout.replica[i]))
-            *data = extent_memory(&layout.replica[i].extent[0]);
+        if (replica_is_local(&layout.replica[i])) {
+            struct iovec piece[STORE_EXTENTS_MAX];
+            replica_pieces(&layout.replica[i], 0, 1, piece);
+            *data = piece[0].iov_base;
+        }
 }
 
 TEST(copies_to_the_embedded_segment) {
