@@ -89,12 +89,6 @@ static tarn_status visit(struct reading *r, struct span data) {
 }
 
 /* A file system that lost its power may leave zeroes where the end was to be. */
-static bool is_zero(const char *p, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (p[i] != 0) return false;
-    return true;
-}
-
 static tarn_status rest_is_zero(struct reading *r, bool *zero_p) {
     char block[4096];
     *zero_p = true;
@@ -103,7 +97,7 @@ static tarn_status rest_is_zero(struct reading *r, bool *zero_p) {
         size_t n = left < sizeof(block) ? (size_t)left : sizeof(block);
         tarn_status s = read_bytes(r->fd, block, n);
         if (s != TARN_OK) return s == TARN_EAGAIN ? TARN_OK : s;
-        *zero_p = is_zero(block, n);
+        *zero_p = span_is_zero(span_of(block, n));
         left -= n;
     }
     return TARN_OK;

@@ -7,12 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/crew.h"
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -64,16 +62,14 @@ static void fill_header(struct persist_disk_header *d, const struct persist_head
 
 /* For one writer, as long as it is open. A file system without locks has none to keep off
  * others. */
-static bool take(int fd) {
-    return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+static bool writer_lock(int fd, unsigned patience_ms) {
+    return file_lock(fd, patience_ms) || errno != EWOULDBLOCK;
 }
 
 const char *persist_holder(const char *path, unsigned patience_ms) {
-    uint64_t until = clock_mono_ms() + patience_ms;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return NULL;
-    bool is_free;
-    while (!(is_free = take(fd)) && clock_mono_ms() < until) usleep(20000);
+    bool is_free = writer_lock(fd, patience_ms);
     const char *holder = is_free ? NULL : file_holder_text(fd);
     close(fd);
     return holder;
@@ -94,7 +90,7 @@ tarn_status persist_create(const char *path, const struct persist_header *header
         errno = e;
         return TARN_EIO;
     }
-    take(w->fd);
+    writer_lock(w->fd, 0);
     struct persist_disk_header d;
     fill_header(&d, header);
     buf_append(&w->out, &d, sizeof(d));
@@ -105,7 +101,7 @@ tarn_status persist_create(const char *path, const struct persist_header *header
 tarn_status persist_open(const char *path, uint64_t size, struct persist_writer **w_p) {
     struct persist_writer *w = writer_new(path);
     w->fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (w->fd >= 0 && !take(w->fd)) {
+    if (w->fd >= 0 && !writer_lock(w->fd, 0)) {
         persist_close(&w);
         return TARN_EBUSY;
     }

@@ -155,11 +155,9 @@ bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     struct segment_header h;
     struct stat st;
-    char boot_id[40];
     bool ok = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && read_header(fd, &st, &h);
     if (fd >= 0) close(fd);
-    pool_boot_id(boot_id);
-    if (!ok || boot_id[0] == '\0' || memcmp(boot_id, h.boot_id, sizeof(boot_id)) != 0) return false;
+    if (!ok || !pool_same_boot(&h)) return false;
     *size_p = h.size;
     memcpy(content, h.content, sizeof(h.content));
     return true;

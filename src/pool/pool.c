@@ -87,7 +87,8 @@ static tarn_status prepare_mapping(const struct pool_config *c, const struct poo
     /* A wish: the kernel may lack transparent huge pages for shared memory. */
     if (c->huge && !b->huge) (void)madvise(b->map, b->map_size, MADV_HUGEPAGE);
     if (!c->populate || c->later) return TARN_OK;
-    s = pool_populate(b->map, b->map_size, !b->fresh);
+    struct pool_populating *p = pool_populate_begin(b->map, b->map_size, !b->fresh);
+    s = pool_populate_end(&p, false);
     return s == TARN_OK ? s
                         : status_fail(s, why_p, "populating the pool failed: not enough memory");
 }
@@ -105,6 +106,12 @@ void pool_boot_id(char out[40]) {
     ssize_t n = read(fd, out, 36);
     if (n < 36) memset(out, 0, 40);
     close(fd);
+}
+
+bool pool_same_boot(const struct segment_header *h) {
+    char now[40];
+    pool_boot_id(now);
+    return now[0] != '\0' && memcmp(now, h->boot_id, sizeof(now)) == 0;
 }
 
 static void name_content(uint8_t content[SEGMENT_CONTENT_SIZE]) {
@@ -139,10 +146,8 @@ static void write_new_header(struct pool *p) {
  * content gets another name then. */
 static void adopt_header(struct pool *p) {
     struct segment_header fixed = p->backing.header;
-    char boot_id[40];
-    pool_boot_id(boot_id);
     p->info.warm = true;
-    p->info.same_boot = boot_id[0] != '\0' && memcmp(boot_id, fixed.boot_id, sizeof(boot_id)) == 0;
+    p->info.same_boot = pool_same_boot(&fixed);
     p->info.old_id = fixed.segment_id;
     p->info.old_segment_epoch = fixed.epoch;
     p->info.old_master_epoch = segment_header_master_epoch(&fixed);
@@ -169,7 +174,7 @@ static void sign_on(struct pool *p) {
 /* --- opening and closing --- */
 
 static void release(struct pool *p) {
-    (void)pool_populate_end(&p->populating);
+    (void)pool_populate_end(&p->populating, true);
     if (p->backing.map != NULL) munmap(p->backing.map, p->backing.map_size);
     pool_backing_close(&p->backing);
     free((char *)(uintptr_t)p->config.name);
@@ -228,7 +233,7 @@ bool pool_populate_look(struct pool *p, struct pool_progress *progress_p, tarn_s
     MAGIC_CHECK(p, POOL_MAGIC);
     if (p->populating != NULL) {
         if (!pool_populate_over(p->populating, progress_p)) return false;
-        p->populated = pool_populate_end(&p->populating);
+        p->populated = pool_populate_end(&p->populating, false);
     }
     *status_p = p->populated;
     return true;
@@ -273,7 +278,7 @@ void pool_retire(struct pool *p) {
 
 void pool_discard(struct pool *p) {
     MAGIC_CHECK(p, POOL_MAGIC);
-    (void)pool_populate_end(&p->populating);
+    (void)pool_populate_end(&p->populating, true);
     write_new_header(p);
     pool_backing_punch(&p->backing);
     p->discarded = true;

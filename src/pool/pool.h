@@ -102,22 +102,9 @@ void pool_set_peers_epoch(struct pool *p, uint32_t master_epoch);
 /* Does a process that had this pool file from an earlier host process still hold it writable? */
 bool pool_strangers(const struct pool *p);
 
-/* --- parts, for tests --- */
-
 /* How many more bytes this process may allocate: the least of MemAvailable and what each memory
  * cgroup (v1 or v2) above it leaves. limiter_p gets a name for the message. proc and cgroup are
  * "/proc" and
  * "/sys/fs/cgroup". */
 uint64_t pool_memory_available(const char *proc, const char *cgroup, const char **limiter_p);
-/* Touches [base, base + size) with several threads. keep: the bytes are not zero and must stay
- * clean on disk.
- */
-tarn_status pool_populate(void *base, uint64_t size, bool keep);
-/* The same meanwhile; the memory may be used. over: true when the threads are through; otherwise it
- * logs how far it is, and is called from one thread. end waits for them, and has them stop first
- * where they are not through (TARN_ECANCELED). */
-struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep);
-bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p);
-tarn_status pool_populate_end(struct pool_populating **p_p);
-
 #endif

@@ -35,5 +35,14 @@ bool pool_backing_strangers(const struct pool_backing *b);
 
 /* Zeroes: unknown. */
 void pool_boot_id(char out[40]);
+/* Is this header of this start of the machine? */
+bool pool_same_boot(const struct segment_header *h);
+
+/* Touches [base, base + size) with several threads; the memory may be used meanwhile. keep: the
+ * bytes are not zero and must stay clean on disk. over: the threads are through. end waits for
+ * them, or has them stop first (TARN_ECANCELED, where they are not through). */
+struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep);
+bool pool_populate_over(const struct pool_populating *p, struct pool_progress *progress_p);
+tarn_status pool_populate_end(struct pool_populating **p_p, bool cancel);
 
 #endif

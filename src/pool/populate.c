@@ -1,7 +1,7 @@
 /* Touching every page of a pool before it serves: a page fault in the middle of a transfer costs
  * more than the copy, and a pool that cannot have its memory should say so at start. Threads take
  * pieces; how many help is a question of the cores, as zeroing a page is work for one of them. */
-#include "pool/pool.h"
+#include "pool/pool_internal.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -32,12 +32,11 @@ struct pool_populating {
     uint64_t size;
     bool keep;
     struct progress progress;
-    uint64_t next;    /* first byte no thread has taken, atomic */
-    uint64_t done;    /* atomic */
-    int error;        /* errno of the first failure, atomic; ECANCELED: it is to end */
-    unsigned at_work; /* threads, atomic */
-    pthread_t thread[THREADS_MAX];
-    unsigned threads;
+    uint64_t next, done; /* first byte no thread has taken, bytes that are there; atomic */
+    int error;           /* errno of the first failure, atomic; ECANCELED: it is to end */
+    bool over;           /* atomic */
+    bool started;
+    pthread_t thread; /* the first of them */
 };
 
 static int touch_chunk(const struct pool_populating *p, char *at, uint64_t len) {
@@ -55,21 +54,35 @@ static int touch_chunk(const struct pool_populating *p, char *at, uint64_t len) 
     return 0;
 }
 
-static void *populate_thread(void *arg) {
+/* The first one counts. */
+static void populate_fail(struct pool_populating *p, int error) {
+    int none = 0;
+    __atomic_compare_exchange_n(&p->error, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+static void *populate_part(void *arg) {
     struct pool_populating *p = arg;
     for (;;) {
         uint64_t at = __atomic_fetch_add(&p->next, CHUNK_BYTES, __ATOMIC_RELAXED);
-        if (at >= p->size || __atomic_load_n(&p->error, __ATOMIC_RELAXED) != 0) break;
+        if (at >= p->size || __atomic_load_n(&p->error, __ATOMIC_RELAXED) != 0) return NULL;
         uint64_t len = min_u64(CHUNK_BYTES, p->size - at);
-        int none = 0, error = touch_chunk(p, p->base + at, len);
+        int error = touch_chunk(p, p->base + at, len);
         if (error != 0) {
-            __atomic_compare_exchange_n(&p->error, &none, error, false, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED);
-            break;
+            populate_fail(p, error);
+            return NULL;
         }
-        __atomic_fetch_add(&p->done, len, __ATOMIC_RELAXED);
+        uint64_t done = __atomic_add_fetch(&p->done, len, __ATOMIC_RELAXED);
+        progress_say(&p->progress, done, p->size, "%llu of %llu MiB",
+                     (unsigned long long)(done >> 20), (unsigned long long)(p->size >> 20));
     }
-    __atomic_fetch_sub(&p->at_work, 1, __ATOMIC_RELEASE);
+}
+
+static void *populate_all(void *arg) {
+    struct pool_populating *p = arg;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t threads = min_u64(cpus > 0 ? (uint64_t)cpus : 1, 1 + p->size / THREAD_BYTES);
+    thread_run_together((unsigned)min_u64(threads, THREADS_MAX), "tarn-populate", populate_part, p);
+    __atomic_store_n(&p->over, true, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -77,57 +90,31 @@ struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep
     struct pool_populating *p = xcalloc(1, sizeof(*p));
     *p = (struct pool_populating){.base = base, .size = size, .keep = keep};
     progress_log(&p->progress, "Populating the pool");
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    uint64_t wanted =
-        min_u64(min_u64((uint64_t)(cpus > 0 ? cpus : 1), THREADS_MAX), 1 + size / THREAD_BYTES);
-    for (; p->threads < wanted; p->threads++) {
-        __atomic_fetch_add(&p->at_work, 1, __ATOMIC_RELAXED);
-        if (thread_start(&p->thread[p->threads], "tarn-populate", populate_thread, p) == 0)
-            continue;
-        __atomic_fetch_sub(&p->at_work, 1, __ATOMIC_RELAXED);
-        break;
-    }
-    if (p->threads == 0) { /* then here, and before we return */
-        p->at_work = 1;
-        populate_thread(p);
-    }
+    p->started = thread_start(&p->thread, "tarn-populate", populate_all, p) == 0;
+    if (!p->started) populate_all(p); /* then here, and before we return */
     return p;
 }
 
-bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p) {
-    bool over = __atomic_load_n(&p->at_work, __ATOMIC_ACQUIRE) == 0;
+bool pool_populate_over(const struct pool_populating *p, struct pool_progress *progress_p) {
     struct pool_progress g = {.done = __atomic_load_n(&p->done, __ATOMIC_RELAXED),
                               .total = p->size};
     if (g.done > 0)
         g.left_ms = (uint64_t)((double)(clock_mono_ms() - p->progress.began_ms) *
                                (double)(g.total - g.done) / (double)g.done);
-    if (!over)
-        progress_say(&p->progress, g.done, g.total, "%llu of %llu MiB",
-                     (unsigned long long)(g.done >> 20), (unsigned long long)(g.total >> 20));
     *progress_p = g;
-    return over;
+    return __atomic_load_n(&p->over, __ATOMIC_ACQUIRE);
 }
 
-tarn_status pool_populate_end(struct pool_populating **p_p) {
+tarn_status pool_populate_end(struct pool_populating **p_p, bool cancel) {
     struct pool_populating *p = *p_p;
     if (p == NULL) return TARN_OK;
     *p_p = NULL;
-    int error = 0;
-    __atomic_compare_exchange_n(&p->error, &error, ECANCELED, false, __ATOMIC_RELAXED,
-                                __ATOMIC_RELAXED);
-    for (unsigned i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
-    bool whole = p->done == p->size;
+    if (cancel) populate_fail(p, ECANCELED);
+    if (p->started) pthread_join(p->thread, NULL);
+    int error = p->done == p->size ? 0 : p->error;
     free(p);
-    if (whole) return TARN_OK;
-    if (error == 0) return TARN_ECANCELED;
+    if (error == 0) return TARN_OK;
+    if (error == ECANCELED) return TARN_ECANCELED;
     log_warning("Populating the pool failed: %s", strerror(error));
     return error == ENOMEM ? TARN_ENOMEM : TARN_EIO;
-}
-
-tarn_status pool_populate(void *base, uint64_t size, bool keep) {
-    struct pool_populating *p = pool_populate_begin(base, size, keep);
-    struct pool_progress progress;
-    for (unsigned us = 100; !pool_populate_over(p, &progress); us = us < 10000 ? 2 * us : us)
-        usleep(us);
-    return pool_populate_end(&p);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/buf.h"
 
 #define BLANK_BYTES (128u * 1024)
 
@@ -80,9 +81,7 @@ bool site_blank(int fd) {
     char piece[4096];
     for (off_t at = 0; at < (off_t)BLANK_BYTES; at += (off_t)sizeof(piece)) {
         ssize_t n = pread(fd, piece, sizeof(piece), at);
-        if (n < 0) return false;
-        for (ssize_t i = 0; i < n; i++)
-            if (piece[i] != 0) return false;
+        if (n < 0 || !span_is_zero(span_of(piece, (size_t)n))) return false;
         if (n < (ssize_t)sizeof(piece)) break;
     }
     return true;

@@ -115,10 +115,6 @@ static enum content classify(const char *block, struct ssd_superblock *super_p) 
     return EMPTY;
 }
 
-static bool is_zero(const char *p, size_t n) {
-    return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
-}
-
 /* Reads both superblocks. OURS: *super_p is the newer good one. */
 static tarn_status look(struct ssd *s, uint64_t bytes, enum content *content_p,
                         const char **why_p) {
@@ -133,7 +129,7 @@ static tarn_status look(struct ssd *s, uint64_t bytes, enum content *content_p,
     struct ssd_superblock super[2];
     enum content a = classify(front, &super[0]), b = classify(front + SSD_BLOCK, &super[1]);
     /* All of the front: file systems leave some of it empty. */
-    bool zero = is_zero(front, SSD_DATA_START);
+    bool zero = span_is_zero(span_of(front, SSD_DATA_START));
     free(front);
     if (a == OURS || b == OURS) {
         bool second = a != OURS || (b == OURS && super[1].generation > super[0].generation);

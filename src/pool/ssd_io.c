@@ -28,23 +28,27 @@ void ssd_io_forbid_uring(bool forbidden) {
     test.no_uring = forbidden;
 }
 
+static struct ssd_io *threads_open(int *error_p);
+
 tarn_status ssd_io_open(int fd, unsigned depth, struct ssd_io **io_p) {
-    int error = test.no_uring ? EPERM : 0;
-    struct ssd_io *io = error == 0 ? ssd_uring_open(fd, depth, &error) : NULL;
+    int error = test.no_uring ? EPERM : 0, wake_fd = eventfd(0, EFD_CLOEXEC);
+    struct ssd_io *io = error == 0 ? ssd_uring_open(depth, &error) : NULL;
     if (io == NULL) {
         /* Once for each disk, and it costs throughput: worth a line. */
         log_notice("No io_uring (%s): reading and writing with threads", strerror(error));
-        io = ssd_threads_open(fd, &error);
+        io = threads_open(&error);
     }
-    if (io == NULL) {
-        log_warning("Disk I/O cannot be set up: %s", strerror(error));
+    if (io == NULL || wake_fd < 0) {
+        log_warning("Disk I/O cannot be set up: %s", strerror(wake_fd < 0 ? errno : error));
+        if (io != NULL) io->ops->close(io);
+        if (wake_fd >= 0) close(wake_fd);
         return TARN_EIO;
     }
-    TARN_ASSERT(io->ops->start != NULL && io->ops->wait != NULL && io->ops->wake != NULL);
     STAILQ_INIT(&io->line);
     STAILQ_INIT(&io->failed);
     io->magic = SSD_IO_MAGIC;
     io->fd = fd;
+    io->wake_fd = wake_fd;
     io->depth = depth;
     *io_p = io;
     return TARN_OK;
@@ -57,7 +61,9 @@ void ssd_io_close(struct ssd_io **io_p) {
     TARN_ASSERT(io->under_way == 0 && STAILQ_EMPTY(&io->line) && STAILQ_EMPTY(&io->failed));
     *io_p = NULL;
     io->magic = 0;
+    int wake_fd = io->wake_fd;
     io->ops->close(io);
+    close(wake_fd);
 }
 
 const char *ssd_io_name(const struct ssd_io *io) {
@@ -72,7 +78,7 @@ void ssd_io_submit(struct ssd_io *io, struct ssd_op *op) {
 }
 
 void ssd_io_wake(struct ssd_io *io) {
-    io->ops->wake(io);
+    eventfd_write(io->wake_fd, 1);
 }
 
 /* Starts what the depth allows. */
@@ -130,7 +136,6 @@ void ssd_io_ended(struct ssd_io *io, struct ssd_op *op, int result) {
 struct threads {
     struct ssd_io io;
     struct crew crew;
-    int wake_fd;
     pthread_mutex_t lock;
     struct ssd_ops ended; /* under lock */
 };
@@ -151,7 +156,7 @@ static void transferred(void *arg, struct crew_job *job) {
     pthread_mutex_lock(&t->lock);
     STAILQ_INSERT_TAIL(&t->ended, CONTAINER_OF(job, struct ssd_op, job), next);
     pthread_mutex_unlock(&t->lock);
-    eventfd_write(t->wake_fd, 1);
+    ssd_io_wake(&t->io);
 }
 
 static bool threads_start(struct ssd_io *io, struct ssd_op *op) {
@@ -164,9 +169,9 @@ static bool threads_start(struct ssd_io *io, struct ssd_op *op) {
 
 static void threads_wait(struct ssd_io *io, int timeout_ms) {
     struct threads *t = (struct threads *)io;
-    struct pollfd p = {.fd = t->wake_fd, .events = POLLIN};
+    struct pollfd p = {.fd = io->wake_fd, .events = POLLIN};
     eventfd_t ignored;
-    if (poll(&p, 1, timeout_ms) > 0) eventfd_read(t->wake_fd, &ignored);
+    if (poll(&p, 1, timeout_ms) > 0) eventfd_read(io->wake_fd, &ignored);
     struct ssd_ops ended = STAILQ_HEAD_INITIALIZER(ended);
     pthread_mutex_lock(&t->lock);
     STAILQ_CONCAT(&ended, &t->ended);
@@ -175,14 +180,9 @@ static void threads_wait(struct ssd_io *io, int timeout_ms) {
         ssd_io_ended(io, op, op->result);
 }
 
-static void threads_wake(struct ssd_io *io) {
-    eventfd_write(((struct threads *)io)->wake_fd, 1);
-}
-
 static void threads_close(struct ssd_io *io) {
     struct threads *t = (struct threads *)io;
     crew_stop(&t->crew);
-    if (t->wake_fd >= 0) close(t->wake_fd);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }
@@ -191,19 +191,15 @@ static const struct ssd_io_ops threads_ops = {
     .name = "threads",
     .start = threads_start,
     .wait = threads_wait,
-    .wake = threads_wake,
     .close = threads_close,
 };
 
-struct ssd_io *ssd_threads_open(int fd, int *error_p) {
+static struct ssd_io *threads_open(int *error_p) {
     struct threads *t = xcalloc(1, sizeof(*t));
     pthread_mutex_init(&t->lock, NULL);
     STAILQ_INIT(&t->ended);
     t->io.ops = &threads_ops;
-    t->io.fd = fd;
-    t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    *error_p =
-        t->wake_fd < 0 ? errno : crew_start(&t->crew, "tarn-ssd-io", THREADS, transferred, t);
+    *error_p = crew_start(&t->crew, "tarn-ssd-io", THREADS, transferred, t);
     if (*error_p == 0) return &t->io;
     threads_close(&t->io);
     return NULL;

@@ -13,21 +13,19 @@ struct ssd_io_ops {
     bool (*start)(struct ssd_io *io, struct ssd_op *op);
     /* Calls ssd_io_ended for what has ended. */
     void (*wait)(struct ssd_io *io, int timeout_ms);
-    void (*wake)(struct ssd_io *io);
     void (*close)(struct ssd_io *io);
 };
 
 struct ssd_io {
     uint32_t magic;
     const struct ssd_io_ops *ops;
-    int fd;
+    int fd, wake_fd; /* wake_fd: an eventfd that ends `wait` */
     unsigned depth, under_way;
     struct ssd_ops line, failed; /* failed: before they began */
 };
 
-/* NULL with *error_p. */
-struct ssd_io *ssd_uring_open(int fd, unsigned depth, int *error_p);
-struct ssd_io *ssd_threads_open(int fd, int *error_p);
+/* Only ops is filled in. NULL with *error_p. */
+struct ssd_io *ssd_uring_open(unsigned depth, int *error_p);
 /* result: bytes moved, or a negative errno. */
 void ssd_io_ended(struct ssd_io *io, struct ssd_op *op, int result);
 

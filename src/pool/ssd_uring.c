@@ -12,7 +12,6 @@
 struct uring {
     struct ssd_io io;
     struct io_uring ring;
-    int wake_fd;
     uint64_t wake_count; /* where the read of wake_fd that is always under way puts its number */
     bool wake_armed;
 };
@@ -43,7 +42,7 @@ static void arm_wake(struct uring *u) {
     if (u->wake_armed) return;
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
     if (sqe == NULL) return; /* after the next submit */
-    io_uring_prep_read(sqe, u->wake_fd, &u->wake_count, sizeof(u->wake_count), 0);
+    io_uring_prep_read(sqe, u->io.wake_fd, &u->wake_count, sizeof(u->wake_count), 0);
     io_uring_sqe_set_data(sqe, u);
     u->wake_armed = true;
 }
@@ -74,21 +73,14 @@ static void uring_wait(struct ssd_io *io, int timeout_ms) {
     }
 }
 
-static void uring_wake(struct ssd_io *io) {
-    struct uring *u = (struct uring *)io;
-    uint64_t one = 1;
-    if (write(u->wake_fd, &one, sizeof(one)) < 0) return; /* full means readable */
-}
-
 static void uring_close(struct ssd_io *io) {
     struct uring *u = (struct uring *)io;
     /* The read of wake_fd writes into *u: it must have ended first. */
     while (u->wake_armed) {
-        uring_wake(io);
+        ssd_io_wake(io);
         uring_wait(io, 100);
     }
     io_uring_queue_exit(&u->ring);
-    close(u->wake_fd);
     free(u);
 }
 
@@ -96,20 +88,12 @@ static const struct ssd_io_ops uring_ops = {
     .name = "io_uring",
     .start = uring_start,
     .wait = uring_wait,
-    .wake = uring_wake,
     .close = uring_close,
 };
 
-struct ssd_io *ssd_uring_open(int fd, unsigned depth, int *error_p) {
+struct ssd_io *ssd_uring_open(unsigned depth, int *error_p) {
     struct uring *u = xcalloc(1, sizeof(*u));
     u->io.ops = &uring_ops;
-    u->io.fd = fd;
-    u->wake_fd = eventfd(0, EFD_CLOEXEC);
-    if (u->wake_fd < 0) {
-        *error_p = errno;
-        free(u);
-        return NULL;
-    }
     int r = io_uring_queue_init(depth + 8, &u->ring, 0);
     if (r == 0) {
         /* READ and WRITE without vectors came with 5.6; before, these would all fail. */
@@ -118,11 +102,8 @@ struct ssd_io *ssd_uring_open(int fd, unsigned depth, int *error_p) {
         if (probe != NULL) io_uring_free_probe(probe);
         if (r < 0) io_uring_queue_exit(&u->ring);
     }
-    if (r < 0) {
-        *error_p = -r;
-        close(u->wake_fd);
-        free(u);
-        return NULL;
-    }
-    return &u->io;
+    if (r == 0) return &u->io;
+    *error_p = -r;
+    free(u);
+    return NULL;
 }
