@@ -43,6 +43,14 @@ void file_fill_standard(void) {
     if (fd >= 0) close(fd);
 }
 
+void file_boot_id(char out[40]) {
+    memset(out, 0, 40);
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f == NULL) return;
+    if (fread(out, 1, 36, f) != 36) memset(out, 0, 40);
+    fclose(f);
+}
+
 bool file_write_number(const char *path, long number) {
     char *tmp = xmalloc(strlen(path) + 32);
     sprintf(tmp, "%s.%ld.tmp", path, (long)getpid());

@@ -28,6 +28,9 @@ bool file_write_number(const char *path, long number);
 /* Unless another process has written its own by now. */
 void file_unlink_number(const char *path, long number);
 
+/* Which start of the machine this is: 36 characters and zeroes; only zeroes: unknown. */
+void file_boot_id(char out[40]);
+
 /* Takes the file's lock (flock), which a process that is about to end may still hold for a moment.
  * false: errno; EWOULDBLOCK: another process has it. */
 bool file_lock(int fd, unsigned patience_ms);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/file.h"
 #include "base/htab.h"
 #include "base/log.h"
 #include "base/segment_header.h"
@@ -44,22 +45,13 @@ void segment_host_name(char *out, size_t cap) {
     snprintf(out, cap, "%s", name);
 }
 
-static void boot_id(char *out, size_t cap) {
-    out[0] = '\0';
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (f == NULL) return;
-    if (fgets(out, (int)cap, f) == NULL) out[0] = '\0';
-    out[strcspn(out, "\n")] = '\0';
-    fclose(f);
-}
-
 /* Servers report a host name, or host name and boot id with one character between. */
 bool segment_host_is(const char *reported, size_t len, const char *own) {
     size_t own_len = strlen(own);
     if (own_len == 0 || len < own_len || memcmp(reported, own, own_len) != 0) return false;
     if (len == own_len) return true;
-    char boot[64];
-    boot_id(boot, sizeof(boot));
+    char boot[40];
+    file_boot_id(boot);
     size_t boot_len = strlen(boot);
     return boot_len > 0 && len == own_len + 1 + boot_len &&
            memcmp(reported + own_len + 1, boot, boot_len) == 0;

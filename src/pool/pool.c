@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -13,6 +12,7 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "pool/pool_internal.h"
 
@@ -99,18 +99,9 @@ static struct segment_header *header_of(const struct pool *p) {
     return (struct segment_header *)(void *)p->backing.map;
 }
 
-void pool_boot_id(char out[40]) {
-    memset(out, 0, 40);
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    ssize_t n = read(fd, out, 36);
-    if (n < 36) memset(out, 0, 40);
-    close(fd);
-}
-
 bool pool_same_boot(const struct segment_header *h) {
     char now[40];
-    pool_boot_id(now);
+    file_boot_id(now);
     return now[0] != '\0' && memcmp(now, h->boot_id, sizeof(now)) == 0;
 }
 
@@ -135,7 +126,7 @@ static void write_new_header(struct pool *p) {
         .created_wall_ms = clock_wall_ms(),
     };
     memcpy(fixed.magic, SEGMENT_HEADER_MAGIC, sizeof(fixed.magic));
-    pool_boot_id(fixed.boot_id);
+    file_boot_id(fixed.boot_id);
     if (p->config.name != NULL) memcpy(fixed.name, p->config.name, strlen(p->config.name));
     name_content(fixed.content);
     memcpy(p->info.content, fixed.content, sizeof(fixed.content));

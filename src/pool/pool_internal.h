@@ -33,8 +33,6 @@ tarn_status pool_backing_refill(struct pool_backing *b, const char *path, const 
 void pool_backing_trim(struct pool_backing *b);
 bool pool_backing_strangers(const struct pool_backing *b);
 
-/* Zeroes: unknown. */
-void pool_boot_id(char out[40]);
 /* Is this header of this start of the machine? */
 bool pool_same_boot(const struct segment_header *h);
 

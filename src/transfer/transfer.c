@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "client/client.h"
@@ -138,14 +139,9 @@ static tarn_status listen_all(struct tarn_transfer *t) {
 
 /* What both sides must say alike to be on one machine. */
 static void make_host_id(char *out, size_t cap) {
-    char name[65] = "", boot[64] = "";
+    char name[65] = "", boot[40];
     segment_host_name(name, sizeof(name));
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (f != NULL) {
-        if (fgets(boot, sizeof(boot), f) == NULL) boot[0] = '\0';
-        fclose(f);
-    }
-    boot[strcspn(boot, "\n")] = '\0';
+    file_boot_id(boot);
     snprintf(out, cap, "%s|%s", name, boot);
 }
 
