@@ -125,40 +125,14 @@ static void stats(struct tarn_call_context *c, const struct span *argv, size_t a
 
 /* --- regions --- */
 
-struct key { /* a packed one, taken apart */
+struct key {
     struct rdma_key_header h;
-    struct span devices; /* n_devices of them, whole */
+    struct span packed;
 };
-
-static size_t device_size(const struct rdma_key_header *h) {
-    return sizeof(struct rdma_key_device) + h->n_chunks * sizeof(uint32_t);
-}
-
-/* false: it is not one that this version knows. */
-static bool parse_key(struct span packed, unsigned right, struct key *k) {
-    if (packed.len < sizeof(k->h) || packed.len > TRANSPORT_PACKED_MAX) return false;
-    memcpy(&k->h, packed.data, sizeof(k->h));
-    if (k->h.magic != RDMA_KEY_MAGIC || k->h.version != RDMA_WIRE_VERSION || k->h.right != right ||
-        k->h.n_chunks == 0 || k->h.n_chunks > RDMA_CHUNKS_MAX ||
-        k->h.n_devices > RDMA_DEVICES_MAX) {
-        return false;
-    }
-    k->devices = (struct span){packed.data + sizeof(k->h), packed.len - sizeof(k->h)};
-    return k->devices.len == k->h.n_devices * device_size(&k->h);
-}
-
-static void device_at(const struct key *k, size_t i, struct rdma_key_device *device_p,
-                      const char **rkeys_p) {
-    const char *at = k->devices.data + i * device_size(&k->h);
-    memcpy(device_p, at, sizeof(*device_p));
-    device_p->name[sizeof(device_p->name) - 1] = '\0';
-    *rkeys_p = at + sizeof(*device_p);
-}
 
 static void reply_rkeys(struct tarn_call_context *c, const struct key *k, size_t i) {
     struct rdma_key_device d;
-    const char *rkeys;
-    device_at(k, i, &d, &rkeys);
+    const char *rkeys = rdma_packed_device(k->packed, &k->h, i, &d);
     rdma_services->reply_array(c, k->h.n_chunks);
     for (uint32_t n = 0; n < k->h.n_chunks; n++) {
         uint32_t rkey;
@@ -180,8 +154,8 @@ static void reply_string(struct tarn_call_context *c, const char *name, const ch
 static void reply_device(struct tarn_call_context *c, const struct key key[2], const bool has[2],
                          const struct key *one, size_t i) {
     struct rdma_key_device d;
-    const char *ignored;
-    device_at(one, i, &d, &ignored);
+    (void)rdma_packed_device(one->packed, &one->h, i, &d);
+    d.name[sizeof(d.name) - 1] = '\0';
     rdma_services->reply_map(c, 7 + (size_t)has[0] + (size_t)has[1]);
     reply_string(c, "name", d.name);
     reply_string(c, "address", rdma_address_of(d.address).text);
@@ -243,8 +217,10 @@ static bool take_segment(void *arg, const struct tarn_segment *s) {
     struct key key[2];
     bool has[2];
     if (!is_which(r, s)) return true;
-    for (unsigned w = 0; w < 2; w++)
-        has[w] = parse_key(s->key[w], w ? RDMA_WRITE : RDMA_READ, &key[w]);
+    for (unsigned w = 0; w < 2; w++) {
+        key[w].packed = s->key[w];
+        has[w] = rdma_packed_parse(s->key[w], w ? RDMA_WRITE : RDMA_READ, &key[w].h);
+    }
     /* Two that disagree are of different moments: the reader's is enough. */
     if (has[0] && has[1] &&
         (key[0].h.generation != key[1].h.generation || key[0].h.n_devices != key[1].h.n_devices ||

@@ -394,16 +394,16 @@ static void warn_of_missing(void) {
     }
 }
 
-tarn_status rdma_devices_open(void) {
+void rdma_devices_open(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (devices.open) return TARN_OK;
+    if (devices.open) return;
     pthread_once(&once, set_up_fork);
     devices.open = true;
     int n = 0;
     devices.list = rdma_get_devices(&n);
     for (int i = 0; devices.list != NULL && i < n; i++) device_open(devices.list[i]);
     warn_of_missing();
-    if (devices.count == 0) return TARN_OK;
+    if (devices.count == 0) return;
     (void)look_at_addresses();
     rdma_jobs_begin();
     devices.watched = true; /* what changes from here on is news */
@@ -412,7 +412,6 @@ tarn_status rdma_devices_open(void) {
         devices.stop_fd >= 0 && thread_start(&devices.thread, "tarn-rdma", watch, NULL) == 0;
     if (!devices.thread_started)
         log_warning("RDMA: no thread for what devices report: %s", strerror(errno));
-    return TARN_OK;
 }
 
 tarn_status rdma_devices_close(void) {

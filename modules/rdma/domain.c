@@ -119,12 +119,12 @@ void rdma_domain_wake_at(struct transport_domain *d, uint64_t boot_ms) {
 
 /* --- progress --- */
 
-static void dispatch(struct transport_domain *d, struct rdma_cm_event *event) {
+static void cm_dispatch(struct rdma_cm_event *event) {
     const struct rdma_tag *tag = event->id->context; /* a new id has that of the one that listens */
     if (tag != NULL && tag->kind == RDMA_TAG_RAIL) {
-        rdma_rail_event(d, event);
+        rdma_rail_event(event);
     } else if (tag != NULL && (tag->kind == RDMA_TAG_LISTEN || tag->kind == RDMA_TAG_PEER)) {
-        rdma_listener_event(d, event);
+        rdma_listener_event(event);
     } else {
         rdma_ack_cm_event(event);
     }
@@ -133,7 +133,7 @@ static void dispatch(struct transport_domain *d, struct rdma_cm_event *event) {
 static void take_cm_events(struct transport_domain *d) {
     struct rdma_cm_event *event;
     for (int i = 0; i < CM_EVENTS_MAX && rdma_get_cm_event(d->channel, &event) == 0; i++)
-        dispatch(d, event);
+        cm_dispatch(event);
 }
 
 size_t rdma_domain_progress(struct transport_domain *d, uint64_t budget) {
@@ -145,18 +145,16 @@ size_t rdma_domain_progress(struct transport_domain *d, uint64_t budget) {
     int n = epoll_wait(d->epoll_fd, events, EVENTS_MAX, 0);
     for (int i = 0; i < n; i++) {
         const struct rdma_tag *tag = events[i].data.ptr;
-        uint64_t ignored;
-        ssize_t got = 0;
+        eventfd_t ignored;
         if (tag->kind == RDMA_TAG_KICK) {
-            got = read(d->kick_fd, &ignored, sizeof(ignored));
+            (void)eventfd_read(d->kick_fd, &ignored);
             kicked = true;
         } else if (tag->kind == RDMA_TAG_TIMER) {
-            got = read(d->timer_fd, &ignored, sizeof(ignored));
+            (void)eventfd_read(d->timer_fd, &ignored);
             d->wake_ms = 0; /* who needs it asks again, in this turn */
         } else if (tag->kind == RDMA_TAG_CHANNEL) {
             cm = true;
         }
-        (void)got;
     }
     d->kicks += kicked;
     if (cm) take_cm_events(d);

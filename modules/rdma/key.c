@@ -15,7 +15,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packed keys are little
 
 /* --- packed keys --- */
 
-static bool is_name(const char name[32]) {
+static bool is_device_name(const char name[32]) {
     if (name[0] == '\0' || memchr(name, '\0', 32) == NULL) return false;
     for (const char *p = name; *p != '\0'; p++) {
         if (*p <= ' ' || *p > '~' || *p == '=') return false; /* reports are made of words */
@@ -30,6 +30,26 @@ static bool is_unicast(const struct rdma_address *a) {
     return !IN6_IS_ADDR_UNSPECIFIED(&a->ip) && !IN6_IS_ADDR_MULTICAST(&a->ip);
 }
 
+static size_t packed_device_size(const struct rdma_key_header *h) {
+    return sizeof(struct rdma_key_device) + h->n_chunks * sizeof(uint32_t);
+}
+
+bool rdma_packed_parse(struct span packed, enum rdma_right right, struct rdma_key_header *h) {
+    if (packed.len < sizeof(*h) || packed.len > TRANSPORT_PACKED_MAX) return false;
+    memcpy(h, packed.data, sizeof(*h));
+    return h->magic == RDMA_KEY_MAGIC && h->version == RDMA_WIRE_VERSION && h->right == right &&
+           h->n_chunks > 0 && h->n_chunks <= RDMA_CHUNKS_MAX && h->n_devices > 0 &&
+           h->n_devices <= RDMA_DEVICES_MAX &&
+           packed.len == sizeof(*h) + h->n_devices * packed_device_size(h);
+}
+
+const char *rdma_packed_device(struct span packed, const struct rdma_key_header *h, size_t i,
+                               struct rdma_key_device *device_p) {
+    const char *at = packed.data + sizeof(*h) + i * packed_device_size(h);
+    memcpy(device_p, at, sizeof(*device_p));
+    return at + sizeof(*device_p);
+}
+
 static bool is_range(uint64_t address, uint64_t length) {
     return address != 0 && length <= UINT64_MAX - address;
 }
@@ -37,14 +57,9 @@ static bool is_range(uint64_t address, uint64_t length) {
 /* Does the header describe what was asked for, and hang together? */
 static tarn_status check_header(struct rdma_key_header *h,
                                 const struct transport_key_config *config) {
-    if (h->magic != RDMA_KEY_MAGIC || h->version != RDMA_WIRE_VERSION) return TARN_EPROTO;
-    if (h->right != (config->writable ? RDMA_WRITE : RDMA_READ)) return TARN_EPROTO;
-    if (h->size != config->size || h->size == 0) return TARN_EPROTO;
-    if (h->generation == 0 || h->n_devices == 0 || h->n_devices > RDMA_DEVICES_MAX)
-        return TARN_EPROTO;
+    if (h->size != config->size || h->size == 0 || h->generation == 0) return TARN_EPROTO;
     if (h->chunk_size < SEGMENT_HEADER_SIZE || h->chunk_size % SEGMENT_HEADER_SIZE != 0)
         return TARN_EPROTO;
-    if (h->n_chunks == 0 || h->n_chunks > RDMA_CHUNKS_MAX) return TARN_EPROTO;
     if (h->n_chunks != (h->size - 1) / h->chunk_size + 1) return TARN_EPROTO;
     if (!is_range(h->address, h->size)) return TARN_EPROTO;
     if (h->header_address == 0) /* no segment: it is this memory as long as its queue pairs live */
@@ -56,34 +71,23 @@ static tarn_status check_header(struct rdma_key_header *h,
     return same ? TARN_OK : TARN_ESTALE;
 }
 
-static bool parse_device(const uint8_t *at, uint32_t n_chunks, struct rdma_remote *r) {
-    struct rdma_key_device d;
-    memcpy(&d, at, sizeof(d));
-    r->address = rdma_address_of(d.address);
-    r->port = d.port;
-    if (!is_name(d.name) || d.port == 0 || !is_unicast(&r->address)) return false;
-    memcpy(r->name, d.name, sizeof(r->name));
-    r->numa_node = d.numa_node < 0 ? -1 : d.numa_node;
-    r->speed_mbps = d.speed_mbps;
-    r->header_rkey = d.header_rkey;
-    r->rkey = xmemdup(at + sizeof(d), n_chunks * sizeof(uint32_t));
-    return true;
-}
-
-static tarn_status parse(struct transport_key *k, const struct transport_key_config *config) {
-    const uint8_t *at = config->packed;
-    if (config->packed_len < sizeof(k->h) || config->packed_len > TRANSPORT_PACKED_MAX)
+static tarn_status key_parse(struct transport_key *k, const struct transport_key_config *config) {
+    struct span packed = span_of(config->packed, config->packed_len);
+    if (!rdma_packed_parse(packed, config->writable ? RDMA_WRITE : RDMA_READ, &k->h))
         return TARN_EPROTO;
-    memcpy(&k->h, at, sizeof(k->h));
     tarn_status status = check_header(&k->h, config);
-    if (status != TARN_OK) return status;
-    size_t each = sizeof(struct rdma_key_device) + k->h.n_chunks * sizeof(uint32_t);
-    if (config->packed_len != sizeof(k->h) + k->h.n_devices * each) return TARN_EPROTO;
-    for (uint32_t i = 0; i < k->h.n_devices; i++) {
-        if (!parse_device(at + sizeof(k->h) + i * each, k->h.n_chunks, &k->remote[i]))
-            return TARN_EPROTO;
+    for (uint32_t i = 0; i < k->h.n_devices && status == TARN_OK; i++) {
+        struct rdma_key_device d;
+        struct rdma_remote *r = &k->remote[i];
+        const char *rkeys = rdma_packed_device(packed, &k->h, i, &d);
+        r->address = rdma_address_of(d.address);
+        r->port = d.port;
+        r->header_rkey = d.header_rkey;
+        r->rkey = xmemdup(rkeys, k->h.n_chunks * sizeof(uint32_t));
+        if (!is_device_name(d.name) || d.port == 0 || !is_unicast(&r->address))
+            status = TARN_EPROTO;
     }
-    return TARN_OK;
+    return status;
 }
 
 static void key_free(struct transport_key *k) {
@@ -107,7 +111,7 @@ tarn_status rdma_key_unpack(struct transport_endpoint *e, const struct transport
     TAILQ_INIT(&k->rails);
     TAILQ_INIT(&k->queue);
     TAILQ_INIT(&k->retry);
-    tarn_status status = parse(k, config);
+    tarn_status status = key_parse(k, config);
     if (status != TARN_OK) {
         log_verbose("Key of segment %u: %s", config->segment, tarn_status_text(status));
         key_free(k);

@@ -155,8 +155,7 @@ void rdma_listener_turn(struct transport_domain *d) {
     }
 }
 
-void rdma_listener_event(struct transport_domain *d, struct rdma_cm_event *event) {
-    (void)d;
+void rdma_listener_event(struct rdma_cm_event *event) {
     struct rdma_tag *tag = event->id->context;
     enum rdma_cm_event_type type = event->event;
     if (tag->kind == RDMA_TAG_PEER) {

@@ -85,9 +85,21 @@ static tarn_status take_entries(struct rdma_work *w, struct rdma_rail *r) {
     return TARN_ELIMIT;
 }
 
+/* How many rails of the key are in a state like this one. */
+static unsigned *rails_like(struct transport_key *k, enum rdma_rail_state state) {
+    return state == RDMA_RAIL_UP ? &k->up : state == RDMA_RAIL_DOUBT ? &k->doubtful : &k->coming;
+}
+
+static void rail_enter(struct rdma_rail *r, enum rdma_rail_state state) {
+    --*rails_like(r->key, r->state);
+    ++*rails_like(r->key, state);
+    r->state = state;
+}
+
 static void rail_free(struct rdma_rail *r) {
     struct transport_key *k = r->key;
     struct rdma_work *w = k->domain->work;
+    --*rails_like(k, r->state);
     TARN_ASSERT(r->qp == NULL && TAILQ_EMPTY(&r->doubt) && TAILQ_EMPTY(&r->needed) &&
                 TAILQ_EMPTY(&r->awaited));
     if (r->mends != NULL) r->mends->mender = NULL;
@@ -147,6 +159,7 @@ tarn_status rdma_rail_open(struct transport_key *k, struct rdma_device *device, 
     TAILQ_INIT(&r->doubt);
     TAILQ_INSERT_TAIL(&k->rails, r, link);
     k->pair[device->index][remote].live++;
+    k->coming++;
     d->counters.connects++;
     tarn_status status = start(r);
     if (status != TARN_OK) {
@@ -158,7 +171,6 @@ tarn_status rdma_rail_open(struct transport_key *k, struct rdma_device *device, 
         r->mends = mends;
         mends->mender = r;
     }
-    k->coming++;
     rdma_work_due(d->work, r->deadline_ms);
     return TARN_OK;
 }
@@ -256,10 +268,8 @@ static tarn_status accepted(struct rdma_rail *r, const void *data, size_t len, u
         !rdma_qp_move(r->id, r->qp, IBV_QPS_RTS, 0, 0))
         return TARN_ECLOSED;
     if (rdma_establish(r->id) != 0) return TARN_ECLOSED;
-    r->state = RDMA_RAIL_UP;
+    rail_enter(r, RDMA_RAIL_UP);
     r->used_ms = k->domain->now_ms;
-    k->coming--;
-    k->up++;
     for (unsigned i = 0; i < RDMA_DEVICES_MAX; i++) {
         for (unsigned j = 0; j < RDMA_DEVICES_MAX; j++) k->pair[i][j].tried = false;
     }
@@ -367,8 +377,7 @@ static void handle(struct rdma_rail *r, enum rdma_cm_event_type type, int why, c
     if (status != TARN_OK && r->state != RDMA_RAIL_DOUBT) rdma_rail_fail(r, status);
 }
 
-void rdma_rail_event(struct transport_domain *d, struct rdma_cm_event *event) {
-    (void)d;
+void rdma_rail_event(struct rdma_cm_event *event) {
     struct rdma_rail *r = event->id->context;
     enum rdma_cm_event_type type = event->event;
     int why = event->status;
@@ -395,16 +404,25 @@ void rdma_rail_fail(struct rdma_rail *r, tarn_status why) {
     TAILQ_INSERT_TAIL(&w->failing, r, fail_link);
 }
 
+/* By whichever rail comes next. */
+static void slice_again(struct rdma_slice *s) {
+    struct transport_key *k = s->key;
+    k->domain->counters.slice_retries++;
+    s->rail = NULL;
+    s->state = RDMA_SLICE_WAITING;
+    k->waiting += s->length;
+    TAILQ_INSERT_TAIL(&k->retry, s, link);
+}
+
 /* A slice that the device has let go of without saying that it was done. */
 static void drop_slice(struct rdma_rail *r, struct rdma_slice *s, bool sent) {
     struct transport_key *k = r->key;
     struct rdma_task *t = s->task;
-    struct rdma_counters *c = &k->domain->counters;
     bool loose = sent && !r->gone && t->op->kind == TRANSPORT_PUT;
     s->rail = NULL;
     t->posted--;
     k->outstanding -= s->length;
-    c->slice_errors++;
+    k->domain->counters.slice_errors++;
     if (t->status == TARN_OK && s->tries++ >= rdma_options.retries) {
         t->loose |= loose;
         s->state = RDMA_SLICE_ARRIVED;
@@ -418,10 +436,7 @@ static void drop_slice(struct rdma_rail *r, struct rdma_slice *s, bool sent) {
         s->rail = r;
         TAILQ_INSERT_TAIL(&r->doubt, s, link);
     } else {
-        c->slice_retries++;
-        s->state = RDMA_SLICE_WAITING;
-        k->waiting += s->length;
-        TAILQ_INSERT_TAIL(&k->retry, s, link);
+        slice_again(s);
     }
 }
 
@@ -469,10 +484,8 @@ static void leave_state(struct rdma_rail *r) {
     struct transport_key *k = r->key;
     struct rdma_counters *c = &k->domain->counters;
     if (r->state == RDMA_RAIL_UP) {
-        k->up--;
         c->rail_failures++;
     } else {
-        k->coming--;
         c->connect_failures++;
         k->last_failure = r->why;
     }
@@ -499,9 +512,8 @@ static void bury(struct rdma_rail *r) {
         return;
     }
     TARN_ASSERT(connected);
-    r->state = RDMA_RAIL_DOUBT;
+    rail_enter(r, RDMA_RAIL_DOUBT);
     r->failing = false;
-    k->doubtful++;
     /* Our answer to "is it over?" comes with DISCONNECTED, or by a rail that takes its place. */
     if (!r->removed) (void)rdma_disconnect(r->id);
     if (r->removed) (void)rdma_destroy_id(r->id);
@@ -527,21 +539,13 @@ void rdma_rails_bury(struct rdma_work *w) {
 
 static void undoubt(struct rdma_rail *r) {
     TARN_ASSERT(r->state == RDMA_RAIL_DOUBT && TAILQ_EMPTY(&r->doubt));
-    r->key->doubtful--;
     rdma_key_activate(r->key);
     rail_free(r);
 }
 
 void rdma_rail_settle(struct rdma_rail *r) {
-    struct transport_key *k = r->key;
     struct rdma_slice *s;
-    while ((s = TAILQ_TAKE(&r->doubt, link)) != NULL) {
-        s->rail = NULL;
-        s->state = RDMA_SLICE_WAITING;
-        k->waiting += s->length;
-        k->domain->counters.slice_retries++;
-        TAILQ_INSERT_TAIL(&k->retry, s, link);
-    }
+    while ((s = TAILQ_TAKE(&r->doubt, link)) != NULL) slice_again(s);
     undoubt(r);
 }
 
@@ -552,12 +556,8 @@ void rdma_rail_give_up(struct rdma_rail *r, tarn_status status) {
 }
 
 void rdma_rail_close(struct rdma_rail *r) {
-    struct transport_key *k = r->key;
-    struct rdma_work *w = k->domain->work;
+    struct rdma_work *w = r->key->domain->work;
     TARN_ASSERT(!r->failing && TAILQ_EMPTY(&r->needed) && TAILQ_EMPTY(&r->doubt));
-    if (r->state == RDMA_RAIL_UP) k->up--;
-    if (r->state < RDMA_RAIL_UP) k->coming--;
-    if (r->state == RDMA_RAIL_DOUBT) k->doubtful--;
     if (r->qp != NULL) (void)ibv_destroy_qp(r->qp);
     r->qp = NULL;
     w->posted -= r->sent - r->head;

@@ -137,9 +137,8 @@ struct rdma_device {
     size_t addresses;
 };
 
-/* Opens what there is, starts the thread. Idempotent. Always TARN_OK: none is no failure
- * (rdma_devices_count). */
-tarn_status rdma_devices_open(void);
+/* Opens what there is, starts the thread. Idempotent. None is no failure (rdma_devices_count). */
+void rdma_devices_open(void);
 /* TARN_EBUSY: domains are open. */
 tarn_status rdma_devices_close(void);
 unsigned rdma_devices_count(void);
@@ -296,7 +295,6 @@ struct transport_memory {
     /* 1 + how often the device had come up when it was tried last */
     uint64_t tried[RDMA_DEVICES_MAX];
     struct rdma_registration *job; /* under way, NULL: none */
-    bool packed;                   /* somebody may have the keys of this generation */
     bool again;                    /* everything anew when the job is done */
     uint64_t registered_ms, registrations, failures;
 };
@@ -345,7 +343,7 @@ bool rdma_listener_lent(const struct transport_listener *l, const struct transpo
                         uint32_t below_epoch);
 void rdma_listener_close(struct transport_listener **listener_p);
 /* From progress: events whose tag is RDMA_TAG_LISTEN or RDMA_TAG_PEER. Acknowledges the event. */
-void rdma_listener_event(struct transport_domain *d, struct rdma_cm_event *event);
+void rdma_listener_event(struct rdma_cm_event *event);
 /* From progress, whenever a device has changed its state: listens where it can by now. */
 void rdma_listener_turn(struct transport_domain *d);
 /* Cuts off all peers of a memory: their queue pairs are destroyed when it returns. */
@@ -369,11 +367,16 @@ void rdma_endpoint_close(struct transport_endpoint **endpoint_p);
 tarn_status rdma_key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
                             struct transport_key **key_p);
 tarn_status rdma_key_check(struct transport_key *k);
+/* Is it a packed key for that right, of a version that is known, and whole? Not what it says. */
+bool rdma_packed_parse(struct span packed, enum rdma_right right, struct rdma_key_header *h);
+/* One of its devices, whose keys are behind it: n_chunks of uint32_t, not aligned. */
+const char *rdma_packed_device(struct span packed, const struct rdma_key_header *h, size_t i,
+                               struct rdma_key_device *device_p);
 void rdma_key_close(struct transport_key **key_p);
 tarn_status rdma_submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
                         size_t *accepted_p);
 /* From progress. */
-void rdma_rail_event(struct transport_domain *d, struct rdma_cm_event *event); /* acknowledges it */
+void rdma_rail_event(struct rdma_cm_event *event); /* acknowledges it */
 void rdma_cq_poll(struct transport_domain *d, uint64_t budget);
 void rdma_work_turn(struct transport_domain *d, uint64_t budget); /* posts, times out, reaps */
 /* progress has something to do at once */

@@ -224,7 +224,7 @@ static unsigned take(struct transport_memory *m, struct rdma_registration *r) {
 }
 
 static void renew(struct transport_memory *m) {
-    m->again = m->packed = false;
+    m->again = false;
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) m->tried[k] = 0;
     struct rdma_region old[RDMA_DEVICES_MAX];
     memcpy(old, m->region, sizeof(old));
@@ -426,7 +426,6 @@ tarn_status rdma_key_pack(struct transport_memory *m, bool writable, struct buf 
         return TARN_EAGAIN;
     }
     memcpy(out->data + at, &h, sizeof(h));
-    m->packed = true;
     return TARN_OK;
 }
 

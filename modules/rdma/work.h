@@ -161,11 +161,9 @@ struct rdma_rail {
 };
 
 struct rdma_remote { /* a device of the host */
-    char name[32];
     struct rdma_address address;
     uint16_t port;
-    int numa_node;
-    uint32_t speed_mbps, header_rkey;
+    uint32_t header_rkey;
     uint32_t *rkey; /* n_chunks */
 };
 

@@ -129,7 +129,7 @@ static inline void begin(const char *fake, uint64_t size, const char *const *opt
     a.size = size;
     fake_configure(fake);
     CHECK_EQ(rdma_options_parse(n, options, error, sizeof(error)), TARN_OK);
-    CHECK_EQ(rdma_devices_open(), TARN_OK);
+    rdma_devices_open();
     struct transport_domain_config config = {0};
     CHECK_EQ(rdma_transport.domain_open(&config, &a.host), TARN_OK);
     CHECK_EQ(rdma_transport.domain_open(&config, &a.client), TARN_OK);

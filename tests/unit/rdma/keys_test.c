@@ -29,7 +29,6 @@ TEST(a_key_as_it_was_packed) {
     struct transport_key *k = a.key[0];
     CHECK_EQ(k->h.n_devices, 2);
     CHECK_EQ(k->h.n_chunks, 1);
-    CHECK_STR(k->remote[0].name, "fake0");
     CHECK_STR(k->remote[0].address.text, "127.0.0.1");
     CHECK_STR(k->remote[1].address.text, "127.0.0.2");
     CHECK(!k->writable && a.key[1]->writable);

@@ -140,7 +140,7 @@ static unsigned open_devices(const char *fake, size_t argc, const char *const *a
     log_set_level(LOG_LEVEL_NOTHING);
     fake_configure(fake);
     CHECK_EQ(rdma_options_parse(argc, argv, error, sizeof(error)), TARN_OK);
-    CHECK_EQ(rdma_devices_open(), TARN_OK);
+    rdma_devices_open();
     return rdma_devices_count();
 }
 
