@@ -45,15 +45,14 @@ void cmd_client_info(struct client *c) {
 void cmd_client_list(struct client *c) {
     struct buf out = {NULL, 0, 0};
     if (c->argc == 2) {
-        for (const struct client *o = clients.head; o != NULL; o = o->io->all.next)
-            client_describe(o, &out);
+        CLIENTS_EACH (o) client_describe(o, &out);
     } else if (c->argc == 4 && arg_is(c, 2, "TYPE")) {
         int type = type_of_word(c->argv[3]);
         if (type < 0) {
             reply_unknown_type(c, c->argv[3]);
             return;
         }
-        for (const struct client *o = clients.head; o != NULL; o = o->io->all.next)
+        CLIENTS_EACH (o)
             if ((int)type_of(o) == type) client_describe(o, &out);
     } else if (c->argc > 3 && arg_is(c, 2, "ID")) {
         for (size_t i = 3; i < c->argc; i++) {
@@ -103,7 +102,7 @@ static bool filter_match(const struct filter *f, const struct client *o, const s
 
 static size_t kill_matching(const struct filter *f, struct client *me) {
     size_t n = 0;
-    for (struct client *o = clients.head; o != NULL; o = o->io->all.next) {
+    CLIENTS_EACH (o) {
         if (!filter_match(f, o, me) ||
             o->io->flags & (CLIENT_CLOSE_SOON | CLIENT_CLOSE_AFTER_REPLY))
             continue;

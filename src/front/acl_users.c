@@ -240,14 +240,14 @@ void acl_user_rights_changed(const struct acl_user *u, const struct buf *before,
     bool kept = keeps(span_of(before->data, before->len), span_of(now.data, now.len));
     buf_free(&now);
     if (kept) return;
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+    CLIENTS_EACH (c)
         if (c->io->flags & CLIENT_GRANTED && (c->user == u || c->io->flags & CLIENT_GRANTED_OTHER))
             cut_off(c, me);
 }
 
 void acl_user_changed(struct acl_user *u) {
     bool open = u == acl_default(acl_users) && acl_user_on(u) && acl_user_nopass(u);
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+    CLIENTS_EACH (c) {
         if (c->user != u) continue;
         c->authenticated |= open;
         settle(c);
@@ -256,7 +256,7 @@ void acl_user_changed(struct acl_user *u) {
 }
 
 void acl_user_gone(struct acl_user *u, struct client *me) {
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+    CLIENTS_EACH (c) {
         if (c->user != u) {
             if (c->io->flags & CLIENT_GRANTED_OTHER) cut_off(c, me);
             continue;

@@ -2,6 +2,8 @@
 #include "front/client.h"
 
 #include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -25,43 +27,14 @@ struct client_block {
     struct htab_node by_id;
 };
 
-struct client_list clients;
-static struct client_list ready_list;
+struct clients clients = {TAILQ_HEAD_INITIALIZER(clients.list), 0};
+static struct client_list ready_list = TAILQ_HEAD_INITIALIZER(ready_list);
 static struct htab index_by_id;
 static bool index_ready;
-struct client_array {
-    struct client **c;
-    size_t n, cap;
-};
-static struct client_array closing, leaving; /* leaving: threads move bytes of theirs yet */
+/* to be freed; leaving: threads move bytes of theirs yet */
+static struct client_list closing = TAILQ_HEAD_INITIALIZER(closing);
+static struct client_list leaving = TAILQ_HEAD_INITIALIZER(leaving);
 static uint64_t next_id;
-
-/* --- lists --- */
-
-#define CLIENTS_APPEND(list, client, field)                                                        \
-    do {                                                                                           \
-        (client)->io->field = (struct client_link){(list)->tail, NULL};                            \
-        if ((list)->tail != NULL)                                                                  \
-            (list)->tail->io->field.next = (client);                                               \
-        else                                                                                       \
-            (list)->head = (client);                                                               \
-        (list)->tail = (client);                                                                   \
-        (list)->n++;                                                                               \
-    } while (0)
-
-#define CLIENTS_REMOVE(list, client, field)                                                        \
-    do {                                                                                           \
-        struct client_link *l_ = &(client)->io->field;                                             \
-        if (l_->prev != NULL)                                                                      \
-            l_->prev->io->field.next = l_->next;                                                   \
-        else                                                                                       \
-            (list)->head = l_->next;                                                               \
-        if (l_->next != NULL)                                                                      \
-            l_->next->io->field.prev = l_->prev;                                                   \
-        else                                                                                       \
-            (list)->tail = l_->prev;                                                               \
-        (list)->n--;                                                                               \
-    } while (0)
 
 static bool id_eq(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct client_block, by_id)->c.id == *(const uint64_t *)key;
@@ -86,17 +59,17 @@ bool client_may_run(const struct client *c) {
 void client_ready(struct client *c) {
     if (c->io->flags & (CLIENT_READY | CLIENT_CLOSE_SOON)) return;
     c->io->flags |= CLIENT_READY;
-    CLIENTS_APPEND(&ready_list, c, ready);
+    TAILQ_INSERT_TAIL(&ready_list, c, io->ready);
 }
 
 bool clients_any_ready(void) {
-    return ready_list.head != NULL;
+    return !TAILQ_EMPTY(&ready_list);
 }
 
 void clients_run_ready(void) {
-    for (size_t n = ready_list.n; n > 0 && ready_list.head != NULL; n--) {
-        struct client *c = ready_list.head;
-        CLIENTS_REMOVE(&ready_list, c, ready);
+    const struct client *last = TAILQ_LAST(&ready_list, client_list);
+    struct client *c = NULL;
+    while (c != last && (c = TAILQ_TAKE(&ready_list, io->ready)) != NULL) {
         c->io->flags &= ~CLIENT_READY;
         core_stamp();
         client_run_input(c);
@@ -180,25 +153,27 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
         index_ready = true;
     }
     htab_insert(&index_by_id, &b->by_id, hash_u64(c->id));
-    CLIENTS_APPEND(&clients, c, all);
+    TAILQ_INSERT_TAIL(&clients.list, c, io->all);
+    clients.n++;
 }
 
 /* --- close --- */
 
-static void array_add(struct client_array *a, struct client *c) {
-    ARRAY_GROW(a->c, a->n, a->cap);
-    a->c[a->n++] = c;
-}
-
-static void array_free(struct client_array *a) {
-    free(a->c);
-    *a = (struct client_array){NULL, 0, 0};
-}
-
 void client_close_soon(struct client *c) {
     if (c->io->flags & CLIENT_CLOSE_SOON) return;
     c->io->flags |= CLIENT_CLOSE_SOON;
-    array_add(&closing, c);
+    TAILQ_INSERT_TAIL(&closing, c, io->closing);
+}
+
+void client_close_because(struct client *c, enum log_level level, const char *why, ...) {
+    char peer[80], text[192];
+    va_list ap;
+    va_start(ap, why);
+    vsnprintf(text, sizeof(text), why, ap);
+    va_end(ap);
+    client_peer(c, peer, sizeof(peer));
+    log_write(level, "Client id=%llu addr=%s closed: %s", (unsigned long long)c->id, peer, text);
+    client_close_soon(c);
 }
 
 void client_close_after_reply(struct client *c) {
@@ -223,8 +198,9 @@ static void client_free(struct client *c) {
     struct client_io *io = c->io;
     client_free_input(c);
     client_free_output(c);
-    if (io->flags & CLIENT_READY) CLIENTS_REMOVE(&ready_list, c, ready);
-    CLIENTS_REMOVE(&clients, c, all);
+    if (io->flags & CLIENT_READY) TAILQ_REMOVE(&ready_list, c, io->ready);
+    TAILQ_REMOVE(&clients.list, c, io->all);
+    clients.n--;
     htab_remove(&index_by_id, &b->by_id);
     net_watch_set(&io->watch, 0);
     if (UNLIKELY(io->tls != NULL)) client_tls_free(c);
@@ -239,8 +215,8 @@ static void client_free(struct client *c) {
 }
 
 void client_free_closed(void) {
-    for (size_t i = 0; i < closing.n; i++) { /* freeing one may list others at the end */
-        struct client *c = closing.c[i];
+    struct client *c, *next;
+    while ((c = TAILQ_TAKE(&closing, io->closing)) != NULL) { /* freeing one may list others */
         if (LIKELY(c->io->away == NULL)) {
             client_free(c);
             continue;
@@ -248,34 +224,27 @@ void client_free_closed(void) {
         client_part(c);
         net_watch_set(&c->io->watch, 0);
         client_away_cut(c);
-        array_add(&leaving, c);
+        TAILQ_INSERT_TAIL(&leaving, c, io->closing);
     }
-    closing.n = 0;
-    if (closing.cap > 1024) array_free(&closing);
-    for (size_t i = 0; UNLIKELY(i < leaving.n);) {
-        struct client *c = leaving.c[i];
-        if (c->io->away != NULL) {
-            i++;
-        } else {
-            client_free(c);
-            leaving.c[i] = leaving.c[--leaving.n];
-        }
+    TAILQ_FOREACH_SAFE(c, &leaving, io->closing, next) {
+        if (c->io->away != NULL) continue;
+        TAILQ_REMOVE(&leaving, c, io->closing);
+        client_free(c);
     }
 }
 
 void client_free_closed_now(void) {
     do {
+        struct client *c;
         client_free_closed();
-        for (size_t i = 0; i < leaving.n; i++) client_away_wait(leaving.c[i]);
-    } while (leaving.n > 0 || closing.n > 0);
+        TAILQ_FOREACH(c, &leaving, io->closing) client_away_wait(c);
+    } while (!TAILQ_EMPTY(&leaving) || !TAILQ_EMPTY(&closing));
 }
 
 void client_close_all(void) {
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next) client_close_soon(c);
+    CLIENTS_EACH (c) client_close_soon(c);
     client_away_deinit();
     client_free_closed_now();
-    array_free(&closing);
-    array_free(&leaving);
     if (index_ready) htab_free(&index_by_id);
     index_ready = false;
 }
@@ -297,21 +266,21 @@ void client_reset(struct client *c) {
 
 /* --- facts --- */
 
-void client_peer(const struct client *c, char *out, size_t size) {
-    struct sockaddr_storage ss;
-    memset(&ss, 0, sizeof(ss));
+static struct sockaddr_storage peer_address(const struct client *c) {
+    struct sockaddr_storage ss = {0};
     memcpy(&ss, &c->io->peer, sizeof(c->io->peer));
     if (c->io->flags & CLIENT_UNIX) ss.ss_family = AF_UNIX;
+    return ss;
+}
+
+void client_peer(const struct client *c, char *out, size_t size) {
+    struct sockaddr_storage ss = peer_address(c);
     net_format(&ss, config->unixsocket, out, size);
 }
 
 bool client_allowed(const struct client *c, int mode) {
-    if (mode == CONFIG_PROTECTED_YES) return true;
-    struct sockaddr_storage ss;
-    memset(&ss, 0, sizeof(ss));
-    memcpy(&ss, &c->io->peer, sizeof(c->io->peer));
-    if (c->io->flags & CLIENT_UNIX) ss.ss_family = AF_UNIX;
-    return mode == CONFIG_PROTECTED_LOCAL && net_is_loopback(&ss);
+    struct sockaddr_storage ss = peer_address(c);
+    return mode == CONFIG_PROTECTED_YES || (mode == CONFIG_PROTECTED_LOCAL && net_is_loopback(&ss));
 }
 
 void client_local(const struct client *c, char *out, size_t size) {
@@ -357,14 +326,11 @@ static void check_hold(struct client *c) {
         io->moved_ms = turn.mono_ms;
     }
     if (limit_ms == 0 || turn.mono_ms - io->moved_ms < limit_ms) return;
-    char peer[80];
-    client_peer(c, peer, sizeof(peer));
-    log_warning("Client id=%llu addr=%s closed: no byte of a value that it reads or writes has "
-                "moved for %llu ms "
-                "(inband-hold-timeout)",
-                (unsigned long long)c->id, peer, (unsigned long long)(turn.mono_ms - io->moved_ms));
+    client_close_because(c, LOG_LEVEL_WARNING,
+                         "no byte of a value that it reads or writes has moved for %llu ms "
+                         "(inband-hold-timeout)",
+                         (unsigned long long)(turn.mono_ms - io->moved_ms));
     stats.inband_hold_timeouts++;
-    client_close_soon(c);
 }
 
 /* Of one that is not read from at present: the end of its input would not be seen behind what waits
@@ -394,10 +360,7 @@ static void check(struct client *c) {
         check_hold(c);
     else
         c->io->moved = UINT64_MAX;
-    if (UNLIKELY(c->io->tls != NULL) && client_tls_late(c)) {
-        client_close_soon(c);
-        return;
-    }
+    if (UNLIKELY(c->io->tls != NULL) && client_tls_late(c)) return;
     uint64_t idle_s = (turn.mono_ms - c->io->last_ms) / 1000;
     if (config->timeout_s > 0 && c->job == NULL &&
         !(c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB | CLIENT_REPLICA)) &&
@@ -411,10 +374,9 @@ static void check(struct client *c) {
 /* Every client about once a second. Those that were looked at move to the end of the list. */
 void clients_cron(unsigned hz) {
     size_t n = min_u64(clients.n / hz + 5, clients.n); /* nobody twice */
-    for (; n > 0 && clients.head != NULL; n--) {
-        struct client *c = clients.head;
-        CLIENTS_REMOVE(&clients, c, all);
-        CLIENTS_APPEND(&clients, c, all);
+    for (; n > 0; n--) {
+        struct client *c = TAILQ_TAKE(&clients.list, io->all);
+        TAILQ_INSERT_TAIL(&clients.list, c, io->all);
         check(c);
     }
 }

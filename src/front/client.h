@@ -18,6 +18,8 @@
 
 #include <netinet/in.h>
 #include <sys/uio.h>
+#include "base/log.h"
+#include "base/queue.h"
 #include "front/cmd.h"
 #include "config/config.h"
 #include "net/net.h"
@@ -97,13 +99,9 @@ struct big_arg {
 
 /* Bytes that arguments of the request in the making lie in. */
 struct kept_bytes {
-    struct kept_bytes *next;
+    SLIST_ENTRY(kept_bytes) older;
     char *data; /* behind this struct, or of its own */
     size_t len;
-};
-
-struct client_link {
-    struct client *prev, *next;
 };
 
 struct client_away;
@@ -112,7 +110,7 @@ struct client_io {
     struct net_watch watch;
     struct tls_stream *tls; /* NULL: plain text */
     unsigned flags;
-    struct client_link all, ready, flush;
+    TAILQ_ENTRY(client) all, ready, flush, closing; /* of lists of clients */
     /* input */
     struct resp_parser *parser; /* NULL: the shared one, between requests */
     struct buf in;
@@ -125,7 +123,7 @@ struct client_io {
     bool held;
     char *kept; /* bytes of the arguments of a job or postponed request */
     /* earlier ones of a request that is longer than one buffer, or has large arguments */
-    struct kept_bytes *pieces;
+    SLIST_HEAD(, kept_bytes) pieces;
     size_t weighed;    /* client_weigh: what it held then */
     size_t heap_bytes; /* held by large arguments and kept ones */
     /* output */
@@ -159,11 +157,13 @@ struct client_io {
     struct replica *replica;       /* NULL: it never said REPLCONF */
 };
 
-struct client_list {
-    struct client *head, *tail;
+TAILQ_HEAD(client_list, client);
+extern struct clients {
+    struct client_list list;
     size_t n;
-};
-extern struct client_list clients;
+} clients;
+#define CLIENTS_EACH(c)                                                                            \
+    for (struct client *c = TAILQ_FIRST(&clients.list); c != NULL; c = TAILQ_NEXT(c, io->all))
 
 /* --- client.c --- */
 
@@ -177,6 +177,9 @@ uint64_t client_next_id(void);
 /* Closed at the end of the turn, and freed then or when its thread lets go of it; nothing is sent
  * any more. */
 void client_close_soon(struct client *c);
+/* The same, with a line in the log: "Client id=7 addr=127.0.0.1:4711 closed: why". */
+void client_close_because(struct client *c, enum log_level level, const char *why, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Closed once its replies are out. */
 void client_close_after_reply(struct client *c);
 void client_close_all(void);
@@ -328,8 +331,8 @@ size_t client_tls_write(struct client *c, const struct iovec *iov, int n);
 int client_tls_flush(struct client *c);
 /* Its stream holds input that its socket will not announce. */
 void client_tls_go_on(struct client *c);
-/* It has not finished its handshake in time. */
-bool client_tls_late(const struct client *c);
+/* It has not finished its handshake in time: closed. */
+bool client_tls_late(struct client *c);
 void client_tls_free(struct client *c);
 
 /* --- dispatch.c --- */

@@ -94,20 +94,31 @@ static bool in_window(struct span s) {
     return s.data != NULL && s.data >= window && s.data <= window_end;
 }
 
+/* Those of the first n arguments that lie in the input. */
+static size_t window_bytes(const struct resp_parser *p, size_t n) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        if (in_window(p->argv[i])) bytes += p->argv[i].len;
+    return bytes;
+}
+
+/* They move there. */
+static void window_leave(struct resp_parser *p, size_t n, char *to) {
+    for (size_t i = 0; i < n; i++) {
+        struct span arg = p->argv[i];
+        if (!in_window(arg)) continue;
+        if (arg.len > 0) memcpy(to, arg.data, arg.len);
+        p->argv[i].data = to;
+        to += arg.len;
+    }
+}
+
 void client_keep_args(struct client *c) {
     struct resp_parser *p = own_parser(c);
-    size_t bytes = 0;
-    for (size_t i = 0; i < p->argc; i++)
-        if (in_window(p->argv[i])) bytes += p->argv[i].len;
-    char *to = xmalloc(bytes + 1);
-    c->io->kept = to;
+    size_t bytes = window_bytes(p, p->argc);
+    c->io->kept = xmalloc(bytes + 1);
     c->io->heap_bytes += bytes;
-    for (size_t i = 0; i < p->argc; i++) {
-        if (!in_window(p->argv[i])) continue;
-        if (p->argv[i].len > 0) memcpy(to, p->argv[i].data, p->argv[i].len);
-        p->argv[i].data = to;
-        to += p->argv[i].len;
-    }
+    window_leave(p, p->argc, c->io->kept);
     if (UNLIKELY(c->io->flags & CLIENT_EXEC)) return; /* c->argv is of a command within it */
     c->argv = p->argv;
     c->argc = p->argc;
@@ -124,6 +135,7 @@ struct big_arg *client_big_take(struct client *c) {
 void client_big_free(struct big_arg **big_p) {
     for (struct big_arg *b = *big_p; b != NULL;) {
         struct big_arg *next = b->next;
+        if (b->sink != NULL) above.big_abort(b->sink);
         client_big_release(b);
         free(b);
         b = next;
@@ -131,23 +143,13 @@ void client_big_free(struct big_arg **big_p) {
     *big_p = NULL;
 }
 
-static void free_big(struct client *c) {
-    for (struct big_arg *b = c->io->big; b != NULL;) {
-        struct big_arg *next = b->next;
-        if (b->sink != NULL) above.big_abort(b->sink);
-        client_big_release(b);
-        free(b);
-        b = next;
-    }
-    c->io->big = NULL;
+static void big_input_free(struct client *c) {
+    client_big_free(&c->io->big);
     c->io->big_reading = false;
-    for (struct kept_bytes *k = c->io->pieces; k != NULL;) {
-        struct kept_bytes *next = k->next;
+    for (struct kept_bytes *k; (k = SLIST_TAKE(&c->io->pieces, older)) != NULL;) {
         if (k->data != (char *)(k + 1)) free(k->data);
         free(k);
-        k = next;
     }
-    c->io->pieces = NULL;
     if (UNLIKELY(c->io->flags & CLIENT_REFUSED)) acl_client_refuse(c, false);
 }
 
@@ -157,12 +159,12 @@ void client_request_done(struct client *c) {
         above.big_abort(c->big);
         c->big = NULL;
     }
-    if (UNLIKELY(io->big != NULL)) free_big(c);
+    if (UNLIKELY(io->big != NULL)) big_input_free(c);
     if (UNLIKELY(io->parser != NULL)) {
         free(io->kept);
         io->kept = NULL;
         io->heap_bytes = 0;
-        if (UNLIKELY(io->pieces != NULL)) free_big(c);
+        if (UNLIKELY(!SLIST_EMPTY(&io->pieces))) big_input_free(c);
         drop_parser(c);
     }
     c->argv = NULL;
@@ -172,21 +174,13 @@ void client_request_done(struct client *c) {
 /* The arguments before a large one leave with the bytes around them, so they move to memory of the
  * client. */
 static void keep_before_big(struct client *c, struct resp_parser *p) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < p->big_index; i++)
-        if (in_window(p->argv[i])) bytes += p->argv[i].len;
+    size_t bytes = window_bytes(p, p->big_index);
     struct kept_bytes *k = xmalloc(sizeof(*k) + bytes);
-    char *to = (char *)(k + 1);
-    *k = (struct kept_bytes){c->io->pieces, to, bytes};
-    c->io->pieces = k;
+    *k = (struct kept_bytes){.data = (char *)(k + 1), .len = bytes};
+    SLIST_INSERT_HEAD(&c->io->pieces, k, older);
     c->io->heap_bytes += sizeof(*k) + bytes;
-    for (size_t i = 0; i < p->big_index; i++) {
-        if (!in_window(p->argv[i])) continue;
-        size_t len = p->argv[i].len;
-        if (len > 0) memcpy(to, p->argv[i].data, len);
-        resp_parser_set_arg(p, i, span_of(to, len));
-        to += len;
-    }
+    window_leave(p, p->big_index, k->data);
+    for (size_t i = 0; i < p->big_index; i++) resp_parser_set_arg(p, i, p->argv[i]);
 }
 
 static void begin_big(struct client *c) {
@@ -218,13 +212,9 @@ static bool heap_room(struct client *c, struct big_arg *b) {
 }
 
 static void close_over_limit(struct client *c, size_t bytes) {
-    char peer[80];
-    client_peer(c, peer, sizeof(peer));
-    log_warning("Client id=%llu addr=%s closed: %zu bytes of requests wait for it "
-                "(client-query-buffer-limit)",
-                (unsigned long long)c->id, peer, bytes);
+    client_close_because(c, LOG_LEVEL_WARNING,
+                         "%zu bytes of requests wait for it (client-query-buffer-limit)", bytes);
     stats.client_query_buffer_limit_disconnections++;
-    client_close_soon(c);
 }
 
 /* Bytes that came with others before they could be read to their place. Returns how many belonged
@@ -523,8 +513,8 @@ static void begin_piece(struct client *c) {
         return;
     }
     struct kept_bytes *k = xmalloc(sizeof(*k));
-    *k = (struct kept_bytes){io->pieces, io->in.data, io->in.cap};
-    io->pieces = k;
+    *k = (struct kept_bytes){.data = io->in.data, .len = io->in.cap};
+    SLIST_INSERT_HEAD(&io->pieces, k, older);
     io->heap_bytes += sizeof(*k) + io->in.cap;
     io->in = (struct buf){NULL, 0, 0};
     io->in_pos = 0;
@@ -646,9 +636,10 @@ size_t client_input_held(const struct client *c) {
     if (here) return (size_t)(window_end - window);
     const struct big_arg *b = c->io->big_reading ? c->io->big : NULL;
     size_t held = c->io->in.len - c->io->in_pos;
-    for (const struct kept_bytes *k = c->io->pieces; k != NULL; k = k->next)
-        /* else what a large argument came after */
-        if (k->data != (const char *)(k + 1)) held += k->len;
+    const struct kept_bytes *k;
+    SLIST_FOREACH(k, &c->io->pieces, older)
+    /* else what a large argument came after */
+    if (k->data != (const char *)(k + 1)) held += k->len;
     return held + (b != NULL && b->sink == NULL && !b->drop ? b->got : 0);
 }
 
@@ -656,7 +647,7 @@ void client_free_input(struct client *c) {
     struct client_io *io = c->io;
     client_request_done(c);
     drop_parser(c);
-    if (io->big != NULL || io->pieces != NULL) free_big(c);
+    if (io->big != NULL || !SLIST_EMPTY(&io->pieces)) big_input_free(c);
     free(io->kept);
     io->kept = NULL;
     buf_free(&io->in);

@@ -31,15 +31,12 @@ bool client_tls_begin(struct client *c) {
     return c->io->tls != NULL;
 }
 
-bool client_tls_late(const struct client *c) {
-    if (LIKELY(tls_state(c->io->tls) != TLS_HANDSHAKE) ||
-        turn.mono_ms - c->io->created_ms < config->tls_handshake_timeout_ms)
+bool client_tls_late(struct client *c) {
+    uint64_t ms = turn.mono_ms - c->io->created_ms;
+    if (LIKELY(tls_state(c->io->tls) != TLS_HANDSHAKE) || ms < config->tls_handshake_timeout_ms)
         return false;
-    char peer[80];
-    client_peer(c, peer, sizeof(peer));
-    log_verbose("Client id=%llu addr=%s closed: its TLS handshake was not over after %llu ms",
-                (unsigned long long)c->id, peer,
-                (unsigned long long)(turn.mono_ms - c->io->created_ms));
+    client_close_because(c, LOG_LEVEL_VERBOSE, "its TLS handshake was not over after %llu ms",
+                         (unsigned long long)ms);
     stats.tls_handshakes_failed++;
     return true;
 }

@@ -36,7 +36,7 @@
 static_assert(IOV_MAX_USED <= 64, "a bit for each");
 
 static struct buf shared;
-static struct client_list flush_list;
+static struct client_list flush_list = TAILQ_HEAD_INITIALIZER(flush_list);
 
 void client_write_init(void) {
     buf_reserve(&shared, SHARED_CAP);
@@ -420,12 +420,9 @@ void client_on_writable(struct client *c) {
 }
 
 void client_drop_stranger(struct client *c, const char *what) {
-    char peer[80];
-    client_peer(c, peer, sizeof(peer));
-    log_verbose("Client id=%llu addr=%s closed: too many bytes of %s before it has authenticated",
-                (unsigned long long)c->id, peer, what);
+    client_close_because(c, LOG_LEVEL_VERBOSE, "too many bytes of %s before it has authenticated",
+                         what);
     stats.unauthenticated_disconnections++;
-    client_close_soon(c);
 }
 
 /* Space that was sent is given back while a long queue is being worked off. */
@@ -460,48 +457,23 @@ void client_output_limit(struct client *c) {
         client_drop_stranger(c, "replies unread");
         return;
     }
-    char peer[80];
-    client_peer(c, peer, sizeof(peer));
-    log_warning("Client id=%llu addr=%s closed: it left %zu bytes of replies unread "
-                "(client-output-buffer-limit)",
-                (unsigned long long)c->id, peer, held);
+    client_close_because(c, LOG_LEVEL_WARNING,
+                         "it left %zu bytes of replies unread (client-output-buffer-limit)", held);
     stats.client_output_buffer_limit_disconnections++;
-    client_close_soon(c);
 }
 
 /* --- output that is not the answer to a command --- */
 
 void client_flush_later(struct client *c) {
-    struct client_io *io = c->io;
-    if (io->flags & (CLIENT_FLUSH | CLIENT_CLOSE_SOON)) return;
-    io->flags |= CLIENT_FLUSH;
-    io->flush = (struct client_link){flush_list.tail, NULL};
-    if (flush_list.tail != NULL)
-        flush_list.tail->io->flush.next = c;
-    else
-        flush_list.head = c;
-    flush_list.tail = c;
-}
-
-static void unlist(struct client *c) {
-    struct client_link *l = &c->io->flush;
-    if (!(c->io->flags & CLIENT_FLUSH)) return;
-    c->io->flags &= ~CLIENT_FLUSH;
-    if (l->prev != NULL)
-        l->prev->io->flush.next = l->next;
-    else
-        flush_list.head = l->next;
-    if (l->next != NULL)
-        l->next->io->flush.prev = l->prev;
-    else
-        flush_list.tail = l->prev;
+    if (c->io->flags & (CLIENT_FLUSH | CLIENT_CLOSE_SOON)) return;
+    c->io->flags |= CLIENT_FLUSH;
+    TAILQ_INSERT_TAIL(&flush_list, c, io->flush);
 }
 
 void clients_flush(void) {
-    while (flush_list.head != NULL) {
-        struct client *c = flush_list.head;
+    for (struct client *c; (c = TAILQ_TAKE(&flush_list, io->flush)) != NULL;) {
         bool was_deaf = client_is_deaf(c);
-        unlist(c);
+        c->io->flags &= ~CLIENT_FLUSH;
         if (UNLIKELY(c->io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
         client_push_due(c);
         /* else it goes when the socket takes it */
@@ -543,7 +515,7 @@ void client_push_late(struct client *c, const void *data, size_t len) {
 
 void client_free_output(struct client *c) {
     struct client_out *o = &c->io->out;
-    unlist(c);
+    if (c->io->flags & CLIENT_FLUSH) TAILQ_REMOVE(&flush_list, c, io->flush);
     buf_free(&c->io->late);
     for (unsigned i = o->first_insert; i < o->inserts; i++) insert_drop(o, &o->insert[i]);
     free(o->insert);

@@ -39,7 +39,7 @@ void client_unweigh(struct client *c) {
 }
 
 void clients_weigh_all(void) {
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+    CLIENTS_EACH (c)
         if (config->maxmemory_clients != 0)
             client_weigh(c);
         else
@@ -66,17 +66,12 @@ void clients_evict(void) {
     uint64_t limit = limit_now();
     uint64_t of_class[CLASSES] = {0};
     if (limit == 0 || total <= limit) return;
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
-        of_class[class_of(c->io->weighed)] += c->io->weighed;
+    CLIENTS_EACH (c) of_class[class_of(c->io->weighed)] += c->io->weighed;
     uint64_t left = total;
     unsigned cut = CLASSES;
     while (cut > 0 && left > limit) left -= of_class[--cut];
-    for (struct client *next, *c = clients.head; c != NULL; c = next) {
-        next = c->io->all.next;
+    CLIENTS_EACH (c)
         if (class_of(c->io->weighed) > cut && c->io->weighed > 0) evict(c);
-    }
-    for (struct client *next, *c = clients.head; c != NULL && total > limit; c = next) {
-        next = c->io->all.next;
-        if (class_of(c->io->weighed) == cut && c->io->weighed > 0) evict(c);
-    }
+    CLIENTS_EACH (c)
+        if (class_of(c->io->weighed) == cut && c->io->weighed > 0 && total > limit) evict(c);
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/queue.h"
 #include "base/status.h"
 #include "base/wheel.h"
 #include "front/turn.h"
@@ -132,8 +133,8 @@ struct job {
     bool polls; /* its deadlines are its own: it only looks again then */
     /* private */
     struct client *client;
-    struct job *outer; /* the EXEC that it runs within, NULL: none */
-    struct job *prev, *next;
+    struct job *outer;     /* the EXEC that it runs within, NULL: none */
+    TAILQ_ENTRY(job) link; /* of those that run, in turns */
     struct wheel_node timer;
     bool queued, stalled; /* stalled: until its client has read some of its replies */
 };

@@ -9,7 +9,7 @@
 #include "front/stats.h"
 #include "config/config.h"
 
-static struct job *head, *tail; /* runnable */
+static TAILQ_HEAD(jobs, job) runnable = TAILQ_HEAD_INITIALIZER(runnable);
 static struct wheel *timers;
 static size_t count, sleeping;
 static struct job *stepping;  /* its step is running; it says itself what comes next */
@@ -22,7 +22,7 @@ void jobs_deinit(void) {
     wheel_destroy(&timers);
 }
 bool jobs_any_runnable(void) {
-    return head != NULL;
+    return !TAILQ_EMPTY(&runnable);
 }
 size_t jobs_count(void) {
     return count;
@@ -38,35 +38,21 @@ uint64_t jobs_next_ms(uint64_t limit_ms) {
     return wheel_next_ms(timers, turn.mono_ms, limit_ms);
 }
 
-static void enqueue(struct job *job) {
+static void job_enqueue(struct job *job) {
     job->queued = true;
-    job->next = NULL;
-    job->prev = tail;
-    if (tail != NULL)
-        tail->next = job;
-    else
-        head = job;
-    tail = job;
+    TAILQ_INSERT_TAIL(&runnable, job, link);
 }
 
-static void dequeue(struct job *job) {
+static void job_dequeue(struct job *job) {
     job->queued = false;
-    if (job->prev != NULL)
-        job->prev->next = job->next;
-    else
-        head = job->next;
-    if (job->next != NULL)
-        job->next->prev = job->prev;
-    else
-        tail = job->prev;
-    job->prev = job->next = NULL;
+    TAILQ_REMOVE(&runnable, job, link);
 }
 
 /* After a slice: into the queue or to sleep. */
 static void place(struct job *job) {
     if (job->runnable) {
         wheel_remove(timers, &job->timer);
-        enqueue(job);
+        job_enqueue(job);
         return;
     }
     sleeping++;
@@ -108,7 +94,6 @@ static void enter(struct client *c, struct job *job) {
     TARN_ASSERT(c->job == NULL || c->job == stepping);
     job->client = c;
     job->outer = c->job;
-    job->prev = job->next = NULL;
     job->timer = (struct wheel_node){NULL, NULL, 0};
     job->queued = job->stalled = false;
     c->job = job;
@@ -161,13 +146,13 @@ void job_wake(struct job *job) {
     job->stalled = false;
     job->runnable = true;
     wheel_remove(timers, &job->timer);
-    enqueue(job);
+    job_enqueue(job);
 }
 
 void job_cancel(struct client *c) {
     for (struct job *job; (job = c->job) != NULL;) {
         if (job->queued)
-            dequeue(job);
+            job_dequeue(job);
         else if (!job->runnable)
             sleeping--;
         end(c, job);
@@ -251,11 +236,10 @@ void jobs_run(void) {
     for (struct wheel_node *n; (n = wheel_pop(timers, turn.mono_ms, &budget, &more)) != NULL;)
         job_wake(CONTAINER_OF(n, struct job, timer));
     unsigned left = job_quota(), share = left / 4 + 1;
-    struct job *last = tail;
-    while (head != NULL && left > 0) {
-        struct job *job = head;
+    const struct job *last = TAILQ_LAST(&runnable, jobs);
+    for (struct job *job; left > 0 && (job = TAILQ_FIRST(&runnable)) != NULL;) {
         bool end_of_round = job == last;
-        dequeue(job);
+        job_dequeue(job);
         if (must_wait(job->client)) {
             job->runnable = false;
             job->stalled = true;

@@ -118,7 +118,7 @@ static void command_remove(const struct tarn_command *its) {
     a->cmd.summary = a->cmd.syntax = "";
     table_remove(&a->cmd);
     acl_users_table_changed();
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+    CLIENTS_EACH (c)
         if (c->io->last_cmd == &a->cmd) c->io->last_cmd = NULL;
 }
 

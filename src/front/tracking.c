@@ -10,16 +10,16 @@
 struct tracker {
     struct watcher watcher;
     struct client *client;
-    struct tracker *prev, *next;
+    LIST_ENTRY(tracker) link;
 };
 
-static struct tracker *first;
-static struct tracker *hand; /* the next one that makes room for others; NULL: first */
+static LIST_HEAD(, tracker) trackers;
+static struct tracker *hand; /* the next one that makes room for others; NULL: the first */
 static size_t count, total;  /* of clients, of their keys */
 
 #define INVALIDATE ">2\r\n$10\r\ninvalidate\r\n"
 
-static void tell(struct watcher *w, struct span key) {
+static void tracker_tell(struct watcher *w, struct span key) {
     struct client *c = CONTAINER_OF(w, struct tracker, watcher)->client;
     struct buf b = {0};
     total--;
@@ -30,25 +30,25 @@ static void tell(struct watcher *w, struct span key) {
     buf_free(&b);
 }
 
-static void forget(struct tracker *t) {
+static void tracker_forget(struct tracker *t) {
     total -= t->watcher.count;
     watch_clear(&t->watcher);
 }
 
 #define INVALIDATE_ALL INVALIDATE "_\r\n"
 
-static void tell_all(struct tracker *t) {
+static void tracker_tell_all(struct tracker *t) {
     if (t->watcher.count == 0) return; /* it has nothing to forget */
     client_push(t->client, INVALIDATE_ALL, sizeof(INVALIDATE_ALL) - 1);
-    forget(t);
+    tracker_forget(t);
 }
 
 void tracking_on(struct client *c) {
     if (c->io->tracker != NULL) return;
     struct tracker *t = xcalloc(1, sizeof(*t));
-    *t = (struct tracker){.watcher.tell = tell, .client = c, .next = first};
-    if (first != NULL) first->prev = t;
-    first = c->io->tracker = t;
+    *t = (struct tracker){.watcher.tell = tracker_tell, .client = c};
+    LIST_INSERT_HEAD(&trackers, t, link);
+    c->io->tracker = t;
     if (count++ == 0) above.relisten();
 }
 
@@ -56,18 +56,14 @@ void tracking_off(struct client *c) {
     struct tracker *t = c->io->tracker;
     if (t == NULL) return;
     c->io->tracker = NULL;
-    forget(t);
-    if (hand == t) hand = t->next;
-    if (t->next != NULL) t->next->prev = t->prev;
-    if (t->prev != NULL)
-        t->prev->next = t->next;
-    else
-        first = t->next;
+    tracker_forget(t);
+    if (hand == t) hand = LIST_NEXT(t, link);
+    LIST_REMOVE(t, link);
     free(t);
     if (--count == 0) above.relisten();
 }
 
-static void note(void *arg, struct cmd_key_ref key) {
+static void tracker_note_key(void *arg, struct cmd_key_ref key) {
     struct client *c = arg;
     if (c->argv[key.index].len > STORE_KEY_MAX) return; /* it cannot be there */
     total += watch_add(&c->io->tracker->watcher, c->argv[key.index], 0) == WATCH_ADDED;
@@ -75,13 +71,13 @@ static void note(void *arg, struct cmd_key_ref key) {
 
 /* Before the first key of a command is noted, for all of them: what is told here comes before its
  * reply. */
-static void make_room(struct tracker *t, size_t n) {
+static void tracker_make_room(struct tracker *t, size_t n) {
     size_t max = (size_t)config->tracking_table_max_keys;
-    if (t->watcher.count + n > TRACKING_KEYS_MAX) tell_all(t);
+    if (t->watcher.count + n > TRACKING_KEYS_MAX) tracker_tell_all(t);
     while (max != 0 && total > 0 && total + n > max) {
-        if (hand == NULL) hand = first;
-        tell_all(hand);
-        hand = hand->next;
+        if (hand == NULL) hand = LIST_FIRST(&trackers);
+        tracker_tell_all(hand);
+        hand = LIST_NEXT(hand, link);
     }
 }
 
@@ -91,11 +87,11 @@ void tracking_note_keys(struct client *c, const struct cmd *cmd) {
     if (!(cmd->flags & CMD_READONLY) || cmd->keys[0].flags == 0) return;
     if (n > TRACKING_COMMAND_MAX) {
         client_push_late(c, INVALIDATE_ALL, sizeof(INVALIDATE_ALL) - 1);
-        forget(t);
+        tracker_forget(t);
         return;
     }
-    make_room(t, n);
-    table_keys(cmd, c->argv, c->argc, note, c);
+    tracker_make_room(t, n);
+    table_keys(cmd, c->argv, c->argc, tracker_note_key, c);
 }
 
 bool tracking_listens(void) {
@@ -103,14 +99,13 @@ bool tracking_listens(void) {
 }
 
 void tracking_news(const struct store_news *n) {
+    struct tracker *t;
     switch (n->kind) {
     case STORE_NEWS_REMOVED:
     case STORE_NEWS_EVICTED:
     case STORE_NEWS_EXPIRED:
     case STORE_NEWS_LOST: watch_touch_key(store_object_key(n->object), true); break;
-    case STORE_NEWS_FLUSHED:
-        for (struct tracker *t = first; t != NULL; t = t->next) tell_all(t);
-        break;
+    case STORE_NEWS_FLUSHED: LIST_FOREACH(t, &trackers, link) tracker_tell_all(t); break;
     case STORE_NEWS_PUT: /* is told by store_events.complete */
     case STORE_NEWS_NONE:
     case STORE_NEWS_REPLICA_ADDED:
@@ -124,7 +119,8 @@ void tracking_news(const struct store_news *n) {
 }
 
 void tracking_end(void) {
-    for (struct tracker *t = first; t != NULL; t = t->next) client_close_soon(t->client);
+    struct tracker *t;
+    LIST_FOREACH(t, &trackers, link) client_close_soon(t->client);
 }
 
 size_t tracking_count(void) {

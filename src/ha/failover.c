@@ -80,7 +80,7 @@ static bool writes(const struct client *c) {
 static bool quiet(void) {
     if (f.synced_ms == 0) f.synced_ms = turn.mono_ms;
     if (turn.mono_ms - f.synced_ms >= FINISH_MS) return true;
-    for (const struct client *c = clients.head; c != NULL; c = c->io->all.next)
+    CLIENTS_EACH (c)
         if (writes(c)) return false;
     return true;
 }

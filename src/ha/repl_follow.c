@@ -36,7 +36,7 @@ static bool depends(const struct client *c) {
 }
 
 void replication_let_go(const struct client *except) {
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+    CLIENTS_EACH (c)
         if (c != except && depends(c)) client_close_soon(c);
 }
 
@@ -44,7 +44,7 @@ void replication_drop_work(void) {
     replica_check_deinit();
     local_copy_deinit();
     remote_deinit();
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+    CLIENTS_EACH (c) {
         memset(&c->chain, 0, sizeof(c->chain));
         c->machines_version = 0;
     }
@@ -243,7 +243,7 @@ static void lead(bool handed_over, uint64_t suspect_below) {
     set_master(NULL, 0);
     if (replication.partial) {
         log_warning("The synchronisation was not over: what has arrived is dropped");
-        for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+        CLIENTS_EACH (c)
             if (depends(c)) client_close_soon(c);
         books_forget();
         replication.partial = false;

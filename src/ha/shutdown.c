@@ -63,7 +63,7 @@ static void say_replicas(void) {
 
 static void answer_waiters(void) {
     round++;
-    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+    CLIENTS_EACH (c)
         if (c->job != NULL && c->cmd != NULL && c->cmd->id == WIRE_shutdown) job_wake(c->job);
 }
 

@@ -120,7 +120,7 @@ static inline void front_end(void) {
 static inline void turns(unsigned n) {
     for (; n > 0; n--) {
         core_stamp_wall();
-        for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+        CLIENTS_EACH (c) {
             const struct net_watch *w = &c->io->watch;
             struct pollfd p = {.fd = w->fd,
                                .events = (short)((w->events & NET_READ ? POLLIN : 0) |
@@ -145,7 +145,7 @@ static inline int call(struct client **client_p) {
     int fd[2];
     TARN_ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fd) == 0);
     client_accept(&port, fd[1], &nobody);
-    *client_p = clients.tail;
+    *client_p = TAILQ_LAST(&clients.list, client_list);
     return fd[0];
 }
 
