@@ -185,11 +185,10 @@ void cmd_acl_genpass(struct client *c) {
     }
     if (c->argc == 3 && !arg_i64(c, 2, &bits)) return;
     if (bits < 1 || bits > GENPASS_MAX) {
-        reply_error(
-            c,
-            "ACL GENPASS argument must be the number of bits for the output password, a positive "
-            "number up to %d",
-            GENPASS_MAX);
+        reply_error(c,
+                    "ACL GENPASS argument must be the number of bits for the output password, a "
+                    "positive number up to %d",
+                    GENPASS_MAX);
         return;
     }
     size_t digits = (size_t)(bits + 3) / 4;
@@ -204,12 +203,10 @@ void cmd_acl_genpass(struct client *c) {
 
 static bool has_file(struct client *c) {
     if (config->aclfile[0] != '\0') return true;
-    reply_error(c, "This Redis instance is not configured to use an ACL file. You may want to "
-                   "specify users via the ACL "
-                   "SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis "
-                   "configuration file set) "
-                   "in "
-                   "order to store users in the Redis configuration.");
+    reply_error(
+        c, "This Redis instance is not configured to use an ACL file. You may want to specify "
+           "users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a "
+           "Redis configuration file set) in order to store users in the Redis configuration.");
     return false;
 }
 

@@ -72,8 +72,7 @@ void cmd_auth(struct client *c) {
     }
     if (c->argc == 2 && acl_user_nopass(acl_default(acl_users))) {
         reply_error(c, "AUTH <password> called without any password configured for the default "
-                       "user. Are you sure your "
-                       "configuration is correct?");
+                       "user. Are you sure your configuration is correct?");
         return;
     }
     struct span user = c->argc == 3 ? c->argv[1] : SPAN("default");
@@ -148,12 +147,10 @@ void cmd_hello(struct client *c) {
     }
     if (auth != NULL && !authenticate(c, auth[0], auth[1])) return;
     if (!c->authenticated) {
-        reply_error(
-            c, "-NOAUTH HELLO must be called with the client already authenticated, otherwise the "
-               "HELLO <proto> AUTH "
-               "<user> <pass> option can be used to authenticate the client and select the RESP "
-               "protocol version "
-               "at the same time");
+        reply_error(c,
+                    "-NOAUTH HELLO must be called with the client already authenticated, otherwise "
+                    "the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the "
+                    "client and select the RESP protocol version at the same time");
         return;
     }
     if (name != NULL) set_name(&c->io->name, *name);

@@ -112,14 +112,13 @@ static void debug_object(struct client *c) {
         return;
     }
     uint64_t idle_s = store_object_idle_ms(books, o) / 1000;
-    snprintf(
-        text, sizeof(text),
-        "Value at:%p refcount:%u encoding:%s serializedlength:%llu lru:%llu lru_seconds_idle:%llu "
-        "version:%llu",
-        (void *)o, 1 + store_object_refs(books, o), object_encoding(o),
-        (unsigned long long)store_object_size(books, o),
-        (unsigned long long)((turn.wall_ms / 1000 - idle_s) & 0xffffff), (unsigned long long)idle_s,
-        (unsigned long long)store_object_version(o));
+    snprintf(text, sizeof(text),
+             "Value at:%p refcount:%u encoding:%s serializedlength:%llu lru:%llu "
+             "lru_seconds_idle:%llu version:%llu",
+             (void *)o, 1 + store_object_refs(books, o), object_encoding(o),
+             (unsigned long long)store_object_size(books, o),
+             (unsigned long long)((turn.wall_ms / 1000 - idle_s) & 0xffffff),
+             (unsigned long long)idle_s, (unsigned long long)store_object_version(o));
     reply_simple(c, text);
 }
 
@@ -213,8 +212,7 @@ static const struct debug_sub {
      "bytes."},
     {"PROTOCOL", 1, 1, debug_protocol,
      "<string | integer | double | null | array | set | map | attrib | push | verbatim | true | "
-     "false | "
-     "bignum>",
+     "false | bignum>",
      "Answers a value of that type."},
     {"RELOAD", 0, 1, debug_reload, "[NOSAVE]",
      "Writes a snapshot, forgets the books and loads them from it."},
@@ -244,11 +242,9 @@ static void debug_help(struct client *c) {
 
 void cmd_debug(struct client *c) {
     if (!client_allowed(c, config->enable_debug_command)) {
-        reply_error(
-            c,
-            "DEBUG command not allowed. If the enable-debug-command option is set to \"local\", "
-            "you can run it from a local connection, otherwise you need to set this option in the "
-            "configuration file, and then restart the server.");
+        reply_error(c, "DEBUG command not allowed. If the enable-debug-command option is set to "
+                       "\"local\", you can run it from a local connection, otherwise you need to "
+                       "set this option in the configuration file, and then restart the server.");
         return;
     }
     for (size_t i = 0; i < ARRAY_LEN(subs); i++) {

@@ -144,26 +144,23 @@ void cmd_latency_graph(struct client *c) {
 /* What to do about it. */
 static const char *const advice[LATENCY_EVENTS] = {
     [LATENCY_COMMAND] = "SLOWLOG GET tells which commands those were; KEYS, SAVE and DEBUG SLEEP "
-                        "hold everybody up. If "
-                        "none of them is slow by itself, the machine has too little CPU for this "
-                        "process, or it swaps.",
-    [LATENCY_FAST_COMMAND] = "Commands that are always fast were slow: look for swapping, for a "
-                             "hypervisor that takes the CPU "
-                             "away, and for other processes on this machine.",
+                        "hold everybody up. If none of them is slow by itself, the machine has too "
+                        "little CPU for this process, or it swaps.",
+    [LATENCY_FAST_COMMAND] =
+        "Commands that are always fast were slow: look for swapping, for a hypervisor that takes "
+        "the CPU away, and for other processes on this machine.",
     [LATENCY_EXPIRE_CYCLE] = "Many keys expire at the same moment: spread their times, or lower "
                              "active-expire-effort or hz.",
     [LATENCY_EVICTION_CYCLE] =
         "A smaller eviction-ratio makes shorter passes, a lower loop-work-quota shorter slices.",
     [LATENCY_BOOKS_CYCLE] = "A lower loop-work-quota makes the slices of background work shorter.",
-    [LATENCY_SNAPSHOT_CYCLE] =
-        "Snapshots are written in slices: a lower loop-work-quota makes them shorter, "
-        "and dir may lie on a faster disk.",
+    [LATENCY_SNAPSHOT_CYCLE] = "Snapshots are written in slices: a lower loop-work-quota makes "
+                               "them shorter, and dir may lie on a faster disk.",
     [LATENCY_AOF_WRITE] = "The disk of dir is slow to take what is appended.",
     [LATENCY_AOF_WRITE_PENDING_FSYNC] =
         "It was being synced meanwhile: appendfsync no, or a disk that syncs faster, helps.",
-    [LATENCY_AOF_WRITE_ACTIVE_CHILD] =
-        "A snapshot or a new append-only file was being written meanwhile: "
-        "no-appendfsync-on-rewrite yes helps.",
+    [LATENCY_AOF_WRITE_ACTIVE_CHILD] = "A snapshot or a new append-only file was being written "
+                                       "meanwhile: no-appendfsync-on-rewrite yes helps.",
     [LATENCY_AOF_WRITE_ALONE] =
         "Nothing else was writing there: the disk is shared with others, or too slow.",
     [LATENCY_AOF_FSYNC_ALWAYS] = "appendfsync always waits for the disk: everysec does not.",
@@ -177,8 +174,7 @@ static void diagnose(const struct latency_series *s, const char *what_to_do, str
     uint64_t now_s = turn.wall_ms / 1000, span_s = now_s > f.first_s ? now_s - f.first_s : 1;
     buf_printf(out,
                "* %s: %zu latency spikes (average %llums, mean deviation %llums, period %.2f sec). "
-               "Worst all time "
-               "event %llums.\n  %s\n",
+               "Worst all time event %llums.\n  %s\n",
                s->name, s->n, (ull)f.mean_ms, (ull)f.deviation_ms, (double)span_s / (double)s->n,
                (ull)s->max_ms, what_to_do);
 }
@@ -193,9 +189,8 @@ void cmd_latency_doctor(struct client *c) {
     }
     if (off)
         buf_append_str(
-            &out,
-            "The latency monitor is off. CONFIG SET latency-monitor-threshold <milliseconds> turns "
-            "it on: 100 is a good start, lower if your clients mind less than that.\n");
+            &out, "The latency monitor is off. CONFIG SET latency-monitor-threshold <milliseconds> "
+                  "turns it on: 100 is a good start, lower if your clients mind less than that.\n");
     else if (!any)
         buf_printf(&out,
                    "Nothing held the server up for %lld ms or more since the monitor was turned on "

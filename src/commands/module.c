@@ -37,9 +37,8 @@ void cmd_module_list(struct client *c) {
 static bool allowed(struct client *c) {
     if (client_allowed(c, config->enable_module_command)) return true;
     reply_error(c, "MODULE command not allowed. If the enable-module-command option is set to "
-                   "\"local\", you can "
-                   "run it from a local connection, otherwise you need to set this option in the "
-                   "configuration file, and then restart the server.");
+                   "\"local\", you can run it from a local connection, otherwise you need to set "
+                   "this option in the configuration file, and then restart the server.");
     return false;
 }
 

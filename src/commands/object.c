@@ -30,8 +30,7 @@ void cmd_object_freq(struct client *c) {
     if (!store_policy_counts(books))
         reply_error(c,
                     "An LFU maxmemory policy is not selected, access frequency not tracked. Please "
-                    "note that "
-                    "eviction-policy is %s: lfu and s3fifo count.",
+                    "note that eviction-policy is %s: lfu and s3fifo count.",
                     store_policy_name(books));
     else
         reply_int(c, store_object_freq(books, o));

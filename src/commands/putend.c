@@ -84,12 +84,10 @@ static bool end_receipts(struct client *c, const struct endings *e, const struct
     bool needed = put && store_put_once(put) && !store_put_is_inline(put);
     if (!needed || (e->revoke && x->receipts.len == 0)) return true;
     if (!location_receipts_fit(put, x->receipts)) {
-        reply_error(
-            c,
-            "RECEIPTS must be %u bytes for each extent of the put, as the data port answered when "
-            "its grants were "
-            "sealed (users without @direct)",
-            GRANT_RECEIPT_SIZE);
+        reply_error(c,
+                    "RECEIPTS must be %u bytes for each extent of the put, as the data port "
+                    "answered when its grants were sealed (users without @direct)",
+                    GRANT_RECEIPT_SIZE);
         return false;
     }
     if (!location_receipts(put, e->revoke ? 0 : x->failed, !e->revoke, x->receipts)) {
@@ -118,11 +116,10 @@ static void end_put(struct client *c, const struct endings *e) {
     if (status == TARN_OK)
         reply_ok(c);
     else if (status == TARN_EINVAL)
-        reply_error(
-            c,
-            "VALUE, CRCS or FAILED does not fit the put (a value of up to %u bytes is handed over "
-            "with VALUE)",
-            STORE_INLINE_MAX);
+        reply_error(c,
+                    "VALUE, CRCS or FAILED does not fit the put (a value of up to %u bytes is "
+                    "handed over with VALUE)",
+                    STORE_INLINE_MAX);
     else if (status == TARN_EIO)
         reply_error(c, "-STALE no replica of the put is left; it is revoked");
     else

@@ -265,9 +265,8 @@ static bool unmount_step(struct client *c, struct job *job, unsigned *budget) {
 
 static bool refuse_embedded(struct client *c, tarn_status status) {
     if (status != TARN_EPERM) return false;
-    reply_error(
-        c, "the embedded segment is there as long as the server: start it with pool-size 0, or "
-           "SEGMENT DRAIN it");
+    reply_error(c, "the embedded segment is there as long as the server: start it with pool-size "
+                   "0, or SEGMENT DRAIN it");
     return true;
 }
 

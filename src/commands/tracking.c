@@ -10,8 +10,7 @@ static bool no_options(struct client *c) {
     if (arg_is(c, 3, "redirect") || arg_is(c, 3, "prefix") || arg_is(c, 3, "bcast") ||
         arg_is(c, 3, "optin") || arg_is(c, 3, "optout") || arg_is(c, 3, "noloop"))
         reply_error(c, "CLIENT TRACKING ON takes no options here: this connection hears of every "
-                       "key that it has "
-                       "read, and of nothing else");
+                       "key that it has read, and of nothing else");
     else
         reply_syntax(c);
     return false;
@@ -63,8 +62,7 @@ void cmd_client_getredir(struct client *c) {
 void cmd_client_caching(struct client *c) {
     if (arg_is(c, 2, "yes") || arg_is(c, 2, "no"))
         reply_error(c, "CLIENT CACHING can be called only when the client is in tracking mode with "
-                       "OPTIN or OPTOUT "
-                       "mode enabled");
+                       "OPTIN or OPTOUT mode enabled");
     else
         reply_syntax(c);
 }

@@ -264,8 +264,7 @@ static void lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
     cluster_lead(server.master_epoch, alive);
     server.awaits_nodes = cluster_awaits_nodes();
     log_notice("%llu objects are in the books, %llu without a CRC were dropped, %llu lay in "
-               "others' places; "
-               "this took %llu ms",
+               "others' places; this took %llu ms",
                (unsigned long long)stats.objects, (unsigned long long)stats.unverifiable,
                (unsigned long long)stats.overlapping,
                (unsigned long long)(clock_mono_ms() - began));

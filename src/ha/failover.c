@@ -193,9 +193,7 @@ static const char *refusal(const struct options *o) {
     if (replication.replica) return "FAILOVER is not valid when server is a replica.";
     if (embedded.host != NULL)
         return "FAILOVER is not valid when server has a pool of its own, which would stay behind: "
-               "start it "
-               "with "
-               "pool-size 0, and give the pool to tarn-node";
+               "start it with pool-size 0, and give the pool to tarn-node";
     if (replication.replicas == NULL) return "FAILOVER requires connected replicas.";
     if (o->force && (o->timeout_ms == 0 || o->host.data == NULL))
         return "FAILOVER with force option requires both a timeout and target HOST and IP.";

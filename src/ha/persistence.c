@@ -220,9 +220,8 @@ static void on_batch(void *arg, struct span batch) {
         persist_write(p.append, batch);
         append_flush();
     } else if (p.append != NULL) {
-        log_warning(
-            "The append-only file is given up: its disk took nothing for too long. It is written "
-            "anew when it can be");
+        log_warning("The append-only file is given up: its disk took nothing for too long. It is "
+                    "written anew when it can be");
         persist_lacks(p.append);
         persist_close(&p.append);
         p.rewrite_wanted = true;
@@ -247,9 +246,7 @@ static bool append_fails(void) {
 const char *persistence_unwritten(void) {
     if (!append_fails()) return NULL;
     return "MISCONF Errors writing to the AOF file: this is done in memory, and is lost if the "
-           "server ends "
-           "before "
-           "the file can be written";
+           "server ends before the file can be written";
 }
 
 const char *persistence_refusal(void) {
@@ -258,8 +255,7 @@ const char *persistence_refusal(void) {
     bool rules = config->save.n > 0;
     if (!p.save_ok && rules && !p.paused && config->stop_writes_on_save_error)
         return "MISCONF The last snapshot could not be written, and save rules ask for one: see "
-               "the log, "
-               "mend it, BGSAVE";
+               "the log, mend it, BGSAVE";
     return NULL;
 }
 
@@ -541,17 +537,14 @@ bool persistence_load(bool *loaded_p) {
         if (append_taken(HOLDER_PATIENCE_MS)) return false;
         if (!load_file(append, &f)) return false;
         if (f.torn && !config->aof_load_truncated) {
-            log_warning(
-                "%s ends in the middle of a record: %llu bytes are too many. aof-load-truncated is "
-                "no, so this is looked at "
-                "first; yes cuts them off",
-                append, (unsigned long long)(f.size - f.whole));
+            log_warning("%s ends in the middle of a record: %llu bytes are too many. "
+                        "aof-load-truncated is no, so this is looked at first; yes cuts them off",
+                        append, (unsigned long long)(f.size - f.whole));
             return false;
         }
         if (f.torn)
             log_warning("%s ends in the middle of a record, which was not acknowledged: its last "
-                        "%llu bytes "
-                        "are cut off",
+                        "%llu bytes are cut off",
                         append, (unsigned long long)(f.size - f.whole));
         p.leases_told = !f.lacks;
         if (persist_open(append, f.whole, &p.append) != TARN_OK)

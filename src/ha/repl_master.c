@@ -263,8 +263,8 @@ static const char *take_over(const struct client *c, int64_t next) {
     log_notice("Failover request received for replid %.*s.", (int)min_u64(id.len, REPL_ID_LEN),
                id.data);
     if (!may_fail_over(c))
-        return "-NOPERM PSYNC FAILOVER needs the permission to run the 'failover' command: "
-               "ACL SETUSER <masteruser> +failover";
+        return "-NOPERM PSYNC FAILOVER needs the permission to run the 'failover' command: ACL "
+               "SETUSER <masteruser> +failover";
     if (!replication.replica && span_case_eq(id, h->id2) && h->second >= 0) return NULL;
     if (!replication.replica) return "PSYNC FAILOVER can't be sent to a master.";
     if (has_hung_up(c)) return "PSYNC FAILOVER was taken back.";

@@ -145,10 +145,8 @@ void cmd_replicaof(struct client *c) {
         return;
     }
     if (embedded.host != NULL) {
-        reply_error(
-            c,
-            "a server with a pool of its own cannot be a replica: start it with pool-size 0, and "
-            "give the pool to tarn-node");
+        reply_error(c, "a server with a pool of its own cannot be a replica: start it with "
+                       "pool-size 0, and give the pool to tarn-node");
         return;
     }
     memcpy(host, c->argv[1].data, c->argv[1].len);
@@ -247,8 +245,7 @@ void cmd_wait(struct client *c) {
     int64_t replicas, timeout;
     if (replication.replica) {
         reply_error(c, "WAIT cannot be used with replica instances. Please also note that writes "
-                       "to replicas are "
-                       "refused.");
+                       "to replicas are refused.");
         return;
     }
     if (!arg_i64(c, 1, &replicas)) return;

@@ -85,8 +85,7 @@ static bool finish(void) {
         return true;
     }
     log_warning("Error trying to save the DB, can't exit. Errors trying to shut down the server: "
-                "it goes on. "
-                "SHUTDOWN FORCE ends it in any case");
+                "it goes on. SHUTDOWN FORCE ends it in any case");
     end_wait();
     answer_waiters();
     return false;

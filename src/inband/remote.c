@@ -114,8 +114,7 @@ static void look_for_stalled(void *arg) {
         struct client *client = client_find(c->client);
         if (client == NULL || client->io->flags & CLIENT_CLOSE_SOON) continue;
         log_warning("Client id=%llu closed: it has read nothing of a value for %llu ms, and others "
-                    "wait for the "
-                    "buffers (inband-buffer, inband-stall-timeout)",
+                    "wait for the buffers (inband-buffer, inband-stall-timeout)",
                     (unsigned long long)c->client, (unsigned long long)limit_ms);
         remote_stats.inband_stalled_clients++;
         client_close_soon(client);

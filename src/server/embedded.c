@@ -123,11 +123,10 @@ static void verify_segment(uint32_t segment, unsigned every) {
     } while (cursor != 0);
     if (v.n > 0) verify_batch(&v, threads);
     free(v.batch);
-    log_notice(
-        "%llu objects, %llu MiB of the pool were compared with their CRCs in %llu ms: %llu did not "
-        "match and were dropped",
-        (unsigned long long)v.looked, (unsigned long long)(v.bytes >> 20),
-        (unsigned long long)(clock_mono_ms() - began), (unsigned long long)v.wrong);
+    log_notice("%llu objects, %llu MiB of the pool were compared with their CRCs in %llu ms: %llu "
+               "did not match and were dropped",
+               (unsigned long long)v.looked, (unsigned long long)(v.bytes >> 20),
+               (unsigned long long)(clock_mono_ms() - began), (unsigned long long)v.wrong);
 }
 
 static void verify(const struct config *c, uint32_t segment) {
@@ -186,11 +185,11 @@ static bool may_shrink(const struct config *c, uint64_t size) {
                     c->pool_path, (unsigned long long)there, (unsigned long long)size,
                     (unsigned long long)objects);
     if (s == TARN_OK) return true;
-    log_warning("%s holds a pool of %llu bytes, pool-size is %llu, and %llu objects lie beyond "
-                "that. Start with the "
-                "former size to keep them, or with pool-path-shrink yes to give them up",
-                c->pool_path, (unsigned long long)there, (unsigned long long)size,
-                (unsigned long long)objects);
+    log_warning(
+        "%s holds a pool of %llu bytes, pool-size is %llu, and %llu objects lie beyond that. Start "
+        "with the former size to keep them, or with pool-path-shrink yes to give them up",
+        c->pool_path, (unsigned long long)there, (unsigned long long)size,
+        (unsigned long long)objects);
     return false;
 }
 
@@ -247,8 +246,7 @@ bool embedded_open(const struct config *c, bool loaded) {
     host_slot_get(embedded.host, slot, &info);
     if (alive != STORE_SEGMENT_ANY && info.strangers) {
         log_notice("Processes still have the pool of before in their hands: it takes nothing new "
-                   "until they "
-                   "have let go");
+                   "until they have let go");
         cluster_local_hold(true);
         host_fence_before(embedded.host, server.master_epoch);
     }

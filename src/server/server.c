@@ -178,11 +178,11 @@ static bool set_up_host(const struct config *c, bool loaded) {
     if (!embedded_open(c, loaded)) return false;
     core_endpoints.reload = embedded_reload;
     if (host_start(embedded.host) != TARN_OK) {
-        log_warning("Failed listening on port %u (data-port%s) or on the socket \"%s\" "
-                    "(shm-socket), aborting. "
-                    "The line above says why; --data-port and --shm-socket name others",
-                    hc.data_port, c->data_port < 0 && hc.data_port != 0 ? ": port + 10000" : "",
-                    hc.shm_path);
+        log_warning(
+            "Failed listening on port %u (data-port%s) or on the socket \"%s\" (shm-socket), "
+            "aborting. The line above says why; --data-port and --shm-socket name others",
+            hc.data_port, c->data_port < 0 && hc.data_port != 0 ? ": port + 10000" : "",
+            hc.shm_path);
         return false;
     }
     core_endpoints.data_port = host_data_port(embedded.host);

@@ -75,8 +75,7 @@ void print_help(const char *program, bool all) {
     printf("Usage: %s [FILE | -] [--option value ...] [-]\n"
            "       %s --version | --help [all]\n\n"
            "FILE is a configuration file, - reads it from standard input. The command line wins "
-           "over the "
-           "file:\n\n"
+           "over the file:\n\n"
            "  %s --port 6479 --pool-size 4gb\n"
            "  %s /etc/tarn.conf --loglevel verbose\n\n"
            "The most used options and their defaults:\n\n",
