@@ -64,10 +64,10 @@ static bool is_target(const struct replica *r) {
 
 /* One that may lead and has everything, or NULL. */
 static const struct replica *synced(void) {
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next)
-        if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset &&
-            is_target(r))
-            return r;
+    struct replica *r;
+    LIST_FOREACH(r, &replication.replicas, link)
+    if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset && is_target(r))
+        return r;
     return NULL;
 }
 
@@ -177,9 +177,10 @@ static bool read_options(struct client *c, struct options *o) {
 }
 
 static const struct replica *find_target(const struct options *o) {
+    struct replica *r;
     char ip[64];
     uint16_t port;
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
+    LIST_FOREACH(r, &replication.replicas, link) {
         replica_address(r, ip, &port);
         if (port == o->port && span_case_eq(o->host, ip)) return r;
     }
@@ -194,7 +195,7 @@ static const char *refusal(const struct options *o) {
     if (embedded.host != NULL)
         return "FAILOVER is not valid when server has a pool of its own, which would stay behind: "
                "start it with pool-size 0, and give the pool to tarn-node";
-    if (replication.replicas == NULL) return "FAILOVER requires connected replicas.";
+    if (LIST_EMPTY(&replication.replicas)) return "FAILOVER requires connected replicas.";
     if (o->force && (o->timeout_ms == 0 || o->host.data == NULL))
         return "FAILOVER with force option requires both a timeout and target HOST and IP.";
     if (o->host.data == NULL) return NULL;

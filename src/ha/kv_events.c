@@ -7,33 +7,31 @@
 #include "config/config.h"
 #include "front/location.h"
 
-enum kind {
-    KIND_PUT,
-    KIND_REMOVED,
-    KIND_EVICTED,
-    KIND_EXPIRED,
-    KIND_LOST,
-    KIND_REPLICA_ADDED,
-    KIND_REPLICA_GONE,
-    KIND_FLUSHED,
-    KIND_SEGMENT_UP,
-    KIND_SEGMENT_DOWN,
-    KIND_SEGMENT_GONE,
-    KIND_NODE, /* node-up and its kin, and one more each */
-    KINDS = KIND_NODE + 3,
-};
-
-static const char *const kinds[KINDS] = {
-    "put",           "removed",      "evicted",   "expired",    "lost",
-    "replica-added", "replica-gone", "flushed",   "segment-up", "segment-down",
-    "segment-gone",  "node-up",      "node-down", "node-left",
+/* By enum store_news_kind, and behind these what nodes do. NULL: it is no event, for its replicas
+ * say so. */
+enum { KIND_NODE = STORE_NEWS_SEGMENT_GONE + 1 };
+static const char *const kinds[] = {
+    [STORE_NEWS_PUT] = "put",
+    [STORE_NEWS_REMOVED] = "removed",
+    [STORE_NEWS_EVICTED] = "evicted",
+    [STORE_NEWS_EXPIRED] = "expired",
+    [STORE_NEWS_LOST] = "lost",
+    [STORE_NEWS_REPLICA_ADDED] = "replica-added",
+    [STORE_NEWS_REPLICA_GONE] = "replica-gone",
+    [STORE_NEWS_FLUSHED] = "flushed",
+    [STORE_NEWS_SEGMENT_UP] = "segment-up",
+    [STORE_NEWS_SEGMENT_DOWN] = "segment-down",
+    [STORE_NEWS_SEGMENT_GONE] = "segment-gone",
+    [KIND_NODE] = "node-up",
+    [KIND_NODE + 1] = "node-down",
+    [KIND_NODE + 2] = "node-left",
 };
 
 static struct {
     struct event_ring *ring; /* NULL: off, or the books follow */
     bool leading;
     char epoch[KV_EPOCH_LEN + 1];
-    struct kv_sleeper *first;
+    LIST_HEAD(, kv_sleeper) asleep;
     size_t sleepers;
     uint64_t dropped; /* events that the ring had no room for any more */
 } kv;
@@ -41,8 +39,8 @@ static struct {
 /* --- epochs --- */
 
 static void wake_all(void) {
-    while (kv.first) {
-        struct kv_sleeper *s = kv.first;
+    struct kv_sleeper *s;
+    while ((s = LIST_FIRST(&kv.asleep)) != NULL) {
         kv_events_unlist(s);
         job_wake(s->job);
     }
@@ -101,24 +99,14 @@ const char *kv_events_epoch(void) {
 /* --- those who wait --- */
 
 void kv_events_sleep(struct kv_sleeper *s) {
-    TARN_ASSERT(!s->listed);
-    s->prev = NULL;
-    s->next = kv.first;
-    if (s->next) s->next->prev = s;
-    kv.first = s;
-    s->listed = true;
+    TARN_ASSERT(!LIST_LINKED(s, link));
+    LIST_INSERT_HEAD(&kv.asleep, s, link);
     kv.sleepers++;
 }
 
 void kv_events_unlist(struct kv_sleeper *s) {
-    if (!s->listed) return;
-    if (s->next) s->next->prev = s->prev;
-    if (s->prev)
-        s->prev->next = s->next;
-    else
-        kv.first = s->next;
-    s->listed = false;
-    kv.sleepers--;
+    kv.sleepers -= LIST_LINKED(s, link);
+    LIST_UNLINK(s, link);
 }
 
 size_t kv_events_sleepers(void) {
@@ -152,7 +140,7 @@ static void put(struct writer *w, const void *data, size_t len) {
     w->len += len;
 }
 
-static void begin(struct writer *w, enum kind kind, struct span key, uint64_t size) {
+static void begin(struct writer *w, unsigned kind, struct span key, uint64_t size) {
     w->head = (struct head){
         .wall_ms = turn.wall_ms, .size = size, .key_len = (uint16_t)key.len, .kind = (uint8_t)kind};
     w->len = sizeof(w->head);
@@ -209,37 +197,15 @@ static void add(struct writer *w) {
     memcpy(w->data, &w->head, sizeof(w->head));
     event_ring_add(kv.ring, w->data, w->len);
     kv.dropped += event_ring_first(kv.ring) - first;
-    if (kv.first) wake_all();
-}
-
-static int kind_of(enum store_news_kind kind) {
-    switch (kind) {
-    case STORE_NEWS_PUT: return KIND_PUT;
-    case STORE_NEWS_REMOVED: return KIND_REMOVED;
-    case STORE_NEWS_EVICTED: return KIND_EVICTED;
-    case STORE_NEWS_EXPIRED: return KIND_EXPIRED;
-    case STORE_NEWS_LOST: return KIND_LOST;
-    case STORE_NEWS_REPLICA_ADDED: return KIND_REPLICA_ADDED;
-    case STORE_NEWS_REPLICA_GONE: return KIND_REPLICA_GONE;
-    case STORE_NEWS_FLUSHED: return KIND_FLUSHED;
-    case STORE_NEWS_SEGMENT_UP: return KIND_SEGMENT_UP;
-    case STORE_NEWS_SEGMENT_DOWN: return KIND_SEGMENT_DOWN;
-    case STORE_NEWS_SEGMENT_GONE: return KIND_SEGMENT_GONE;
-    case STORE_NEWS_NONE:
-    case STORE_NEWS_PROMOTED: /* its replicas say so */
-    case STORE_NEWS_DEMOTED: break;
-    }
-    return -1;
+    wake_all();
 }
 
 void kv_events_news(const struct store_news *n) {
     struct writer w;
-    int kind = kind_of(n->kind);
-    if (!kv.ring || kind < 0) return;
+    if (!kv.ring || !kinds[n->kind]) return;
     const struct object *o = n->object;
-    begin(&w, (enum kind)kind, o ? store_object_key(o) : SPAN(""),
-          o ? store_object_size(books, o) : 0);
-    if (kind == KIND_PUT) put_replicas(&w, o);
+    begin(&w, n->kind, o ? store_object_key(o) : SPAN(""), o ? store_object_size(books, o) : 0);
+    if (n->kind == STORE_NEWS_PUT) put_replicas(&w, o);
     if (n->segment != STORE_SEGMENT_ANY) put_segment(&w, n->segment);
     add(&w);
 }
@@ -248,9 +214,9 @@ void kv_events_node(const char *event, const char *name) {
     struct writer w;
     unsigned kind = KIND_NODE;
     if (!kv.ring) return;
-    while (kind < KINDS && strcmp(kinds[kind], event) != 0) kind++;
-    TARN_ASSERT(kind < KINDS);
-    begin(&w, (enum kind)kind, SPAN(""), 0);
+    while (kind < ARRAY_LEN(kinds) && strcmp(kinds[kind], event) != 0) kind++;
+    TARN_ASSERT(kind < ARRAY_LEN(kinds));
+    begin(&w, kind, SPAN(""), 0);
     put_place(&w, TIER_NONE, span_str(name), SPAN(""), 0);
     add(&w);
 }

@@ -11,6 +11,7 @@
 #define TARN_HA_KV_EVENTS_H
 
 #include "base/buf.h"
+#include "base/queue.h"
 #include "cluster/cluster.h"
 #include "front/cmd.h"
 #include "ha/event_ring.h"
@@ -36,8 +37,7 @@ size_t kv_events_sleepers(void);
  * list then. */
 struct kv_sleeper {
     struct job *job;
-    struct kv_sleeper *prev, *next;
-    bool listed;
+    LIST_ENTRY(kv_sleeper) link;
 };
 void kv_events_sleep(struct kv_sleeper *s);
 void kv_events_unlist(struct kv_sleeper *s);

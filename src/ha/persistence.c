@@ -44,6 +44,9 @@ struct walk {                 /* a file in the making */
     bool packed, incremental;   /* rdbcompression; ...-incremental-fsync */
     uint64_t sync_at;           /* bytes from which on the next piece is synced meanwhile */
     uint64_t began_ms, changes; /* store_changes when it began */
+    const char *path;
+    enum latency_event renames;
+    void (*over)(bool ok);
 };
 
 static struct {
@@ -60,11 +63,6 @@ static struct {
     bool save_ok, rewrite_ok;
     uint64_t saves, rewrites, save_took_ms, rewrite_took_ms, loaded_objects, load_took_ms;
 } p = {.save_ok = true, .rewrite_ok = true};
-
-static void header_fill(struct persist_header *h) {
-    *h = (struct persist_header){.wall_ms = turn.wall_ms, .master_epoch = server.master_epoch};
-    memcpy(h->cluster_id, cluster_id(), sizeof(h->cluster_id));
-}
 
 bool persistence_appends(void) {
     return config->appendonly || config->pool_path[0] != '\0';
@@ -110,24 +108,24 @@ static void write_step(struct walk *k) {
     buf_clear(&p.out);
 }
 
-static bool walk_begin(struct walk *k, const char *path, bool incremental) {
-    struct persist_header h;
-    header_fill(&h);
-    h.packed = config->rdbcompression;
-    *k = (struct walk){.began_ms = turn.mono_ms,
-                       .changes = store_changes(books),
-                       .packed = h.packed,
-                       .incremental = incremental,
-                       .sync_at = SYNC_BYTES};
+/* k says its path, what is told when it is over, and how it is synced. */
+static bool walk_begin(struct walk *k) {
+    struct persist_header h = {.wall_ms = turn.wall_ms,
+                               .master_epoch = server.master_epoch,
+                               .packed = config->rdbcompression};
+    memcpy(h.cluster_id, cluster_id(), sizeof(h.cluster_id));
+    k->changes = store_changes(books);
+    k->packed = h.packed;
+    k->sync_at = SYNC_BYTES;
     effects_turn(); /* what was so far is in the walk */
-    if (persist_create(path, &h, &k->w) == TARN_OK) {
+    if (persist_create(k->path, &h, &k->w) == TARN_OK) {
         books_snapshot_begin(&k->snapshot, &p.out);
         write_step(k);
         tell_sinks();
         return true;
     }
     int error = errno;
-    log_warning("%s cannot be written: %s", path, strerror(error));
+    log_warning("%s cannot be written: %s", k->path, strerror(error));
     errno = error;
     return false;
 }
@@ -159,11 +157,31 @@ static bool walk_step(struct walk *k, unsigned *budget, bool *failed_p) {
     return false;
 }
 
-/* All that is left of it at once, while the loop waits. false: it has to be given up. */
-static bool walk_all(struct walk *k, const char *path) {
+/* All of it is on the disk but what came since; or not. */
+static void walk_over(struct walk *k, bool ok) {
+    uint64_t began = latency_begin();
+    if (ok) {
+        ok = persist_publish(k->w) == TARN_OK;
+        latency_end(k->renames, began);
+    }
+    k->over(ok);
+}
+
+/* true: more to do at once. */
+static bool walk_turn(struct walk *k, unsigned *budget) {
+    bool failed = false;
+    if (k->w == NULL) return false;
+    bool more = walk_step(k, budget, &failed);
+    if (failed || (k->syncing && !persist_syncing(k->w)))
+        walk_over(k, !failed && persist_sync_status(k->w) == TARN_OK);
+    return more;
+}
+
+/* All that is left of it at once, while the loop waits. */
+static void walk_all(struct walk *k) {
     bool failed = false;
     struct progress progress;
-    progress_log(&progress, "Writing %s", path);
+    progress_log(&progress, "Writing %s", k->path);
     while (!k->told && !failed) {
         unsigned budget = 100000;
         walk_step(k, &budget, &failed);
@@ -171,14 +189,7 @@ static bool walk_all(struct walk *k, const char *path) {
         progress_say(&progress, done, all, "%llu of %llu objects", (unsigned long long)done,
                      (unsigned long long)all);
     }
-    return !failed;
-}
-
-/* Is everything of it on the disk but what came since? */
-static bool walk_synced(const struct walk *k, bool *failed_p) {
-    if (!k->told || !k->syncing || persist_syncing(k->w)) return false;
-    *failed_p = persist_sync_status(k->w) != TARN_OK;
-    return true;
+    walk_over(k, !failed);
 }
 
 /* --- being told what changes --- */
@@ -270,17 +281,6 @@ static void rewrite_failed(int error) {
     p.append_errno = error != 0 ? error : EIO;
 }
 
-static bool rewrite_begin(void) {
-    p.rewrite_wanted = false;
-    p.rewrite_ok = make_append_directory() && (p.append != NULL || !append_taken(0)) &&
-                   walk_begin(&p.rewrite, append_path(), config->aof_incremental_fsync);
-    if (p.rewrite_ok)
-        log_notice("The append-only file is written anew");
-    else
-        rewrite_failed(errno);
-    return p.rewrite_ok;
-}
-
 static void rewrite_over(bool ok) {
     p.rewrite_took_ms = turn.mono_ms - p.rewrite.began_ms;
     p.rewrite_ok = ok;
@@ -304,38 +304,23 @@ static void rewrite_over(bool ok) {
                (unsigned long long)p.rewrite_took_ms);
 }
 
-/* Under its name. */
-static bool publish(struct walk *k, enum latency_event event) {
-    uint64_t began = latency_begin();
-    bool ok = persist_publish(k->w) == TARN_OK;
-    latency_end(event, began);
-    return ok;
-}
-
-/* All at once; the loop waits. */
-static bool rewrite_now(void) {
-    bool ok = walk_all(&p.rewrite, append_path());
-    rewrite_over(ok && persist_publish(p.rewrite.w) == TARN_OK);
+static bool rewrite_begin(void) {
+    p.rewrite_wanted = false;
+    p.rewrite = (struct walk){.path = append_path(),
+                              .began_ms = turn.mono_ms,
+                              .incremental = config->aof_incremental_fsync,
+                              .renames = LATENCY_AOF_RENAME,
+                              .over = rewrite_over};
+    p.rewrite_ok =
+        make_append_directory() && (p.append != NULL || !append_taken(0)) && walk_begin(&p.rewrite);
+    if (p.rewrite_ok)
+        log_notice("The append-only file is written anew");
+    else
+        rewrite_failed(errno);
     return p.rewrite_ok;
 }
 
-static bool rewrite_turn(unsigned *budget) {
-    bool failed = false, more = walk_step(&p.rewrite, budget, &failed);
-    if (failed)
-        rewrite_over(false);
-    else if (walk_synced(&p.rewrite, &failed))
-        rewrite_over(!failed && publish(&p.rewrite, LATENCY_AOF_RENAME));
-    return more;
-}
-
 /* --- a snapshot --- */
-
-static bool save_begin(void) {
-    p.save_wanted = false;
-    p.save_tried_ms = turn.mono_ms;
-    p.save_ok = walk_begin(&p.save, config->dbfilename, config->save_incremental_fsync);
-    return p.save_ok;
-}
 
 static void save_over(bool ok) {
     p.save_ok = ok;
@@ -353,31 +338,30 @@ static void save_over(bool ok) {
     walk_end(&p.save);
 }
 
-static bool save_turn(unsigned *budget) {
-    bool failed = false, more = walk_step(&p.save, budget, &failed);
-    if (failed)
-        save_over(false);
-    else if (walk_synced(&p.save, &failed))
-        save_over(!failed && publish(&p.save, LATENCY_RDB_RENAME));
-    return more;
+static bool save_begin(void) {
+    p.save_wanted = false;
+    p.save_tried_ms = turn.mono_ms;
+    p.save = (struct walk){.path = config->dbfilename,
+                           .began_ms = turn.mono_ms,
+                           .incremental = config->save_incremental_fsync,
+                           .renames = LATENCY_RDB_RENAME,
+                           .over = save_over};
+    p.save_ok = walk_begin(&p.save);
+    return p.save_ok;
 }
 
 /* All at once; the loop waits. */
 static bool save_now(void) {
-    if (p.save.w == NULL && !save_begin()) return false;
-    bool ok = walk_all(&p.save, config->dbfilename);
-    save_over(ok && persist_publish(p.save.w) == TARN_OK);
+    if (p.save.w != NULL || save_begin()) walk_all(&p.save);
     return p.save_ok;
 }
 
 /* --- turns --- */
 
 bool persistence_turn(unsigned *budget) {
-    bool more = false;
     if (!p.begun || p.paused) return false;
-    if (p.rewrite.w != NULL) more |= rewrite_turn(budget);
-    if (p.save.w != NULL) more |= save_turn(budget);
-    return more;
+    bool more = walk_turn(&p.rewrite, budget);
+    return walk_turn(&p.save, budget) || more;
 }
 
 static bool save_due(void) {
@@ -519,6 +503,14 @@ static bool load_file(const char *path, struct persist_found *f) {
     return true;
 }
 
+static bool append_open(const char *path, const struct persist_found *f) {
+    if (persist_open(path, f->whole, &p.append) != TARN_OK)
+        return say_damage(path, f, TARN_EIO, NULL);
+    p.base = f->whole;
+    tell_sinks(); /* to what leading changes */
+    return true;
+}
+
 bool persistence_leases_told(void) {
     bool told = p.leases_told;
     p.leases_told = false; /* of the books that this process began with */
@@ -547,16 +539,10 @@ bool persistence_load(bool *loaded_p) {
                         "%llu bytes are cut off",
                         append, (unsigned long long)(f.size - f.whole));
         p.leases_told = !f.lacks;
-        if (persist_open(append, f.whole, &p.append) != TARN_OK)
-            return say_damage(append, &f, TARN_EIO, NULL);
-        p.base = f.whole;
-        *loaded_p = true;
-        tell_sinks(); /* to what leading changes */
-    } else if (there(dump)) {
-        if (!load_file(dump, &f)) return false;
-        *loaded_p = true;
+        return *loaded_p = append_open(append, &f);
     }
-    return true;
+    if (!there(dump)) return true;
+    return *loaded_p = load_file(dump, &f);
 }
 
 bool persistence_there(void) {
@@ -569,23 +555,14 @@ bool persistence_complete(bool append, const char **why_p) {
     if (p.paused || (append && !persistence_appends())) return false;
     if (!append) return save_now();
     if (p.append == NULL && p.rewrite.w == NULL && !rewrite_begin()) return false;
-    if (p.rewrite.w != NULL) {
-        bool ok = walk_all(&p.rewrite, append_path());
-        rewrite_over(ok && publish(&p.rewrite, LATENCY_AOF_RENAME));
-    }
+    if (p.rewrite.w != NULL) walk_all(&p.rewrite);
     return p.append != NULL && !p.append_hole && persist_sync(p.append) == TARN_OK;
 }
 
 bool persistence_load_again(bool append) {
     struct persist_found f;
     const char *path = append ? append_path() : config->dbfilename;
-    if (!load_file(path, &f)) return false;
-    if (!append) return true;
-    if (persist_open(path, f.whole, &p.append) != TARN_OK)
-        return say_damage(path, &f, TARN_EIO, NULL);
-    p.base = f.whole;
-    tell_sinks();
-    return true;
+    return load_file(path, &f) && (!append || append_open(path, &f));
 }
 
 bool persistence_begin(void) {
@@ -594,8 +571,8 @@ bool persistence_begin(void) {
     p.saved_changes = store_changes(books);
     if (!persistence_appends() || p.append != NULL) return true;
     /* Nothing is acknowledged before there is a file. */
-    if (!rewrite_begin()) return false;
-    return rewrite_now();
+    if (rewrite_begin()) walk_all(&p.rewrite);
+    return p.rewrite_ok;
 }
 
 bool persistence_end(enum persistence_last last) {
@@ -605,8 +582,10 @@ bool persistence_end(enum persistence_last last) {
     bool save =
         last == PERSISTENCE_SAVE || (last == PERSISTENCE_AS_CONFIGURED && config->save.n > 0);
     if (save) ok = save_now();
-    if (p.append == NULL && p.rewrite.w != NULL && persistence_appends())
-        ok = rewrite_now() && ok; /* else there would be none */
+    if (p.append == NULL && p.rewrite.w != NULL && persistence_appends()) {
+        walk_all(&p.rewrite); /* else there would be none */
+        ok &= p.rewrite_ok;
+    }
     if (p.append != NULL && persist_sync(p.append) != TARN_OK) {
         log_warning("The end of the append-only file could not be written: %s", strerror(errno));
         ok = false;

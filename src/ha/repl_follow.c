@@ -349,8 +349,9 @@ size_t replication_memory(void) {
 }
 
 size_t replication_client_memory(void) {
+    struct replica *r;
     size_t n = 0;
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next)
-        n += client_memory(r->client);
+    LIST_FOREACH(r, &replication.replicas, link)
+    n += client_memory(r->client);
     return n;
 }

@@ -18,21 +18,6 @@
 #define PUSH_CHECK (1024u * 1024)
 #define WALK_AHEAD (1024u * 1024) /* unsent bytes with which a snapshot waits for its reader */
 
-static void list_in(struct replica *r) {
-    r->prev = NULL;
-    r->next = replication.replicas;
-    if (r->next != NULL) r->next->prev = r;
-    replication.replicas = r;
-}
-
-static void list_out(struct replica *r) {
-    if (r->prev != NULL)
-        r->prev->next = r->next;
-    else
-        replication.replicas = r->next;
-    if (r->next != NULL) r->next->prev = r->prev;
-}
-
 /* --- telling --- */
 
 /* The synchronisation is a job, and what it says is no reply: it must not wait for its end. */
@@ -44,18 +29,20 @@ static void push_walk(struct client *c, struct span bytes) {
 }
 
 void replication_feed_walks(struct span records) {
+    struct replica *r;
     if (replication.syncing == 0) return;
-    for (struct replica *r = replication.replicas; r != NULL; r = r->next)
-        if (r->state == REPLICA_SYNCING) push_walk(r->client, records);
+    LIST_FOREACH(r, &replication.replicas, link)
+    if (r->state == REPLICA_SYNCING) push_walk(r->client, records);
 }
 
 void replication_feed(struct span bytes) {
+    struct replica *r;
     if (replication.backlog.ring == NULL) return;
     repl_backlog_feed(&replication.backlog, bytes);
     replication.history.offset += bytes.len;
     if (replication.online == 0) return;
-    for (struct replica *r = replication.replicas; r != NULL; r = r->next)
-        if (r->state == REPLICA_ONLINE) client_push(r->client, bytes.data, bytes.len);
+    LIST_FOREACH(r, &replication.replicas, link)
+    if (r->state == REPLICA_ONLINE) client_push(r->client, bytes.data, bytes.len);
 }
 
 static void on_batch(void *arg, struct span batch) {
@@ -127,10 +114,11 @@ uint64_t replica_lag_s(const struct replica *r) {
 }
 
 static void count_good(void) {
+    struct replica *r;
     size_t good = 0;
     uint64_t max_s = (uint64_t)config->min_replicas_max_lag_s;
-    for (struct replica *r = replication.replicas; r != NULL; r = r->next)
-        good += r->state == REPLICA_ONLINE && (max_s == 0 || replica_lag_s(r) <= max_s);
+    LIST_FOREACH(r, &replication.replicas, link)
+    good += r->state == REPLICA_ONLINE && (max_s == 0 || replica_lag_s(r) <= max_s);
     replication.good = good;
 }
 
@@ -148,7 +136,7 @@ static void begin(struct replica *r) {
     if (config->repl_disable_tcp_nodelay) net_delay(r->client->io->watch.fd);
     r->client->io->flags |= CLIENT_REPLICA;
     r->moved_ms = r->ack_ms = turn.mono_ms;
-    list_in(r);
+    LIST_INSERT_HEAD(&replication.replicas, r, link);
 }
 
 /* Its client goes. */
@@ -158,7 +146,7 @@ void replica_gone(struct client *c) {
     if (r->state != REPLICA_TALKING) {
         char name[96];
         describe(r, name);
-        list_out(r);
+        LIST_REMOVE(r, link);
         if (r->state == REPLICA_ONLINE) replication.online--;
         if (r->state == REPLICA_SYNCING) replication.syncing--;
         replication.alone_since_ms = turn.mono_ms;
@@ -171,10 +159,11 @@ void replica_gone(struct client *c) {
 }
 
 void replicas_drop_all(const char *why) {
-    if (replication.replicas == NULL) return;
+    struct replica *r;
+    if (LIST_EMPTY(&replication.replicas)) return;
     log_notice("Replicas are disconnected: %s", why);
-    for (struct replica *r = replication.replicas; r != NULL; r = r->next)
-        client_close_soon(r->client);
+    LIST_FOREACH(r, &replication.replicas, link)
+    client_close_soon(r->client);
 }
 
 /* --- PSYNC --- */
@@ -412,7 +401,8 @@ static void check(struct replica *r) {
 }
 
 void replicas_cron(void) {
-    for (struct replica *r = replication.replicas; r != NULL; r = r->next) check(r);
+    struct replica *r;
+    LIST_FOREACH(r, &replication.replicas, link) check(r);
     count_good();
     if (replication.backlog.ring == NULL || replication.replica) return;
     if (replication.online > 0 && turn.mono_ms >= replication.ping_ms) {
@@ -421,7 +411,7 @@ void replicas_cron(void) {
         replication.ping_ms = turn.mono_ms + (uint64_t)config->repl_ping_period_s * 1000;
     }
     uint64_t ttl_ms = (uint64_t)config->repl_backlog_ttl_s * 1000;
-    if (replication.replicas != NULL || ttl_ms == 0 ||
+    if (!LIST_EMPTY(&replication.replicas) || ttl_ms == 0 ||
         turn.mono_ms - replication.alone_since_ms < ttl_ms)
         return;
     log_notice("Replication backlog freed after %llu seconds without connected replicas.",

@@ -14,6 +14,7 @@
 #define TARN_HA_REPLICATION_H
 
 #include "base/figures.h"
+#include "base/queue.h"
 #include "ha/books.h"
 #include "front/client.h"
 #include "config/config.h"
@@ -29,7 +30,7 @@ enum replica_state {
 /* A client that follows this server. */
 struct replica {
     struct client *client;
-    struct replica *prev, *next; /* of those that said PSYNC */
+    LIST_ENTRY(replica) link; /* of those that said PSYNC */
     enum replica_state state;
     bool capable; /* understands tarn's stream */
     uint16_t port;
@@ -46,7 +47,7 @@ struct replica {
 struct replication {
     struct repl_history history;
     struct repl_backlog backlog;
-    struct replica *replicas;
+    LIST_HEAD(, replica) replicas;
     size_t syncing, online, good; /* good: online, and heard of within min-replicas-max-lag */
     uint64_t alone_since_ms;      /* without replicas */
     uint64_t ping_ms;
@@ -113,6 +114,8 @@ void replica_drained(struct client *c);
 void replicas_cron(void);
 /* The offsets that replicas have acknowledged have changed. */
 void waits_wake(void);
+/* How many have all up to there. */
+size_t replicas_acknowledged(uint64_t offset);
 /* Address and port of a replica, as it announces them. */
 void replica_address(const struct replica *r, char ip[64], uint16_t *port_p);
 uint64_t replica_lag_s(const struct replica *r);

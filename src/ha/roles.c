@@ -91,7 +91,7 @@ static const char *refuse_populating(void) {
 }
 
 bool replication_restricts(void) {
-    return replication.replica || replication.replicas != NULL ||
+    return replication.replica || !LIST_EMPTY(&replication.replicas) ||
            config->min_replicas_to_write > 0 || server.awaits_nodes || embedded.populating.on;
 }
 
@@ -169,6 +169,7 @@ static const char *link_word(void) {
 }
 
 static void role_master(struct client *c) {
+    struct replica *r;
     char text[24], ip[64];
     uint16_t port;
     size_t n = 0;
@@ -176,7 +177,7 @@ static void role_master(struct client *c) {
     reply_bulk_str(c, "master");
     reply_int(c, (int64_t)replication.history.offset);
     void *cookie = reply_deferred(c);
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
+    LIST_FOREACH(r, &replication.replicas, link) {
         if (r->state != REPLICA_ONLINE) continue;
         replica_address(r, ip, &port);
         reply_array(c, 3);
@@ -204,27 +205,30 @@ void cmd_role(struct client *c) {
 /* --- WAIT --- */
 
 struct wait {
+    struct replica *r;
     struct job job;
-    struct wait *prev, *next;
+    LIST_ENTRY(wait) link;
     uint64_t offset, replicas;
 };
-static struct wait *waits;
+static LIST_HEAD(, wait) waits;
 
-static size_t acknowledged(uint64_t offset) {
+size_t replicas_acknowledged(uint64_t offset) {
+    struct replica *r;
     size_t n = 0;
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next)
-        n += r->state == REPLICA_ONLINE && r->ack_offset >= offset;
+    LIST_FOREACH(r, &replication.replicas, link)
+    n += r->state == REPLICA_ONLINE && r->ack_offset >= offset;
     return n;
 }
 
 void waits_wake(void) {
-    for (struct wait *w = waits; w != NULL; w = w->next)
-        if (acknowledged(w->offset) >= w->replicas) job_wake(&w->job);
+    struct wait *w;
+    LIST_FOREACH(w, &waits, link)
+    if (replicas_acknowledged(w->offset) >= w->replicas) job_wake(&w->job);
 }
 
 static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct wait *w = CONTAINER_OF(job, struct wait, job);
-    size_t n = acknowledged(w->offset);
+    size_t n = replicas_acknowledged(w->offset);
     bool late = turn.mono_ms >= job->deadline_ms;
     job->runnable = false;
     if (n < w->replicas && !late) return false;
@@ -233,12 +237,7 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
 }
 
 static void wait_close(struct client *c, struct job *job) {
-    struct wait *w = CONTAINER_OF(job, struct wait, job);
-    if (w->prev != NULL)
-        w->prev->next = w->next;
-    else
-        waits = w->next;
-    if (w->next != NULL) w->next->prev = w->prev;
+    LIST_REMOVE(CONTAINER_OF(job, struct wait, job), link);
 }
 
 void cmd_wait(struct client *c) {
@@ -259,7 +258,7 @@ void cmd_wait(struct client *c) {
     }
     effects_turn(); /* what this client has done so far has its offset now */
     uint64_t offset = replication.history.offset;
-    size_t n = acknowledged(offset);
+    size_t n = replicas_acknowledged(offset);
     if (replicas <= 0 || n >= (uint64_t)replicas || c->io->flags & CLIENT_EXEC) {
         reply_int(c, (int64_t)n);
         return;
@@ -271,9 +270,7 @@ void cmd_wait(struct client *c) {
         turn.mono_ms + (timeout > 0 ? min_u64((uint64_t)timeout, most_ms) : most_ms);
     w->offset = offset;
     w->replicas = (uint64_t)replicas;
-    w->next = waits;
-    if (waits != NULL) waits->prev = w;
-    waits = w;
+    LIST_INSERT_HEAD(&waits, w, link);
     replication.getack = true;
     job_start(c, &w->job);
 }
@@ -328,13 +325,14 @@ static void write_replica(struct figure_walk *f, const struct replica *r, const 
 }
 
 static void write_replicas(struct figure_walk *f) {
+    struct replica *r;
     size_t i = 0;
     FIGURE(f, GAUGE, connected_slaves, "replicas of this server",
            replication.syncing + replication.online);
     if (config->min_replicas_to_write > 0 && config->min_replicas_max_lag_s > 0)
         FIGURE(f, GAUGE, min_slaves_good_slaves, "... that min-replicas-to-write counts",
                replication.good);
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
+    LIST_FOREACH(r, &replication.replicas, link) {
         char number[24];
         snprintf(number, sizeof(number), "%zu", i++);
         write_replica(f, r, number);

@@ -17,6 +17,7 @@
 #define FAILED "Errors trying to SHUTDOWN. Check logs."
 
 static struct {
+    struct replica *r;
     bool waits; /* for replicas */
     /* one that came while nothing is done at regular times (DEBUG PAUSE-CRON), 0: none */
     int signo;
@@ -27,6 +28,7 @@ static struct {
 
 /* Who waits for the end of the process. */
 struct waiter {
+    struct replica *r;
     struct job job;
     uint64_t round;
 };
@@ -34,20 +36,10 @@ static uint64_t round; /* one that is over has failed, or the process were gone 
 
 /* --- replicas --- */
 
-static size_t in_sync(size_t *all_p) {
-    size_t n = 0;
-    *all_p = 0;
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
-        if (r->state != REPLICA_ONLINE) continue;
-        ++*all_p;
-        n += r->ack_offset >= s.offset;
-    }
-    return n;
-}
-
 static void say_replicas(void) {
-    size_t all, n = in_sync(&all);
-    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
+    struct replica *r;
+    size_t all = replication.online;
+    LIST_FOREACH(r, &replication.replicas, link) {
         char ip[64];
         uint16_t port;
         if (r->state != REPLICA_ONLINE || r->ack_offset >= s.offset) continue;
@@ -56,7 +48,9 @@ static void say_replicas(void) {
                     (unsigned long long)(s.offset - r->ack_offset),
                     (unsigned long long)replica_lag_s(r));
     }
-    if (all > 0) log_notice("%zu of %zu replicas are in sync when shutting down.", n, all);
+    if (all > 0)
+        log_notice("%zu of %zu replicas are in sync when shutting down.",
+                   replicas_acknowledged(s.offset), all);
 }
 
 /* --- the way --- */
@@ -92,10 +86,8 @@ static bool finish(void) {
 }
 
 static bool must_wait(void) {
-    size_t all;
-    if (s.flags & CONFIG_SHUTDOWN_NOW || config->shutdown_timeout_s == 0 || replication.replica)
-        return false;
-    return in_sync(&all) < all;
+    return !(s.flags & CONFIG_SHUTDOWN_NOW) && config->shutdown_timeout_s != 0 &&
+           !replication.replica && replicas_acknowledged(s.offset) < replication.online;
 }
 
 /* true: it waits, or the process ends. */
@@ -120,10 +112,9 @@ static void begin_by(int signo) {
 }
 
 void shutdown_cron(void) {
-    size_t all;
     if (s.signo != 0 && !core_stopping()) begin_by(s.signo);
     if (!s.waits || core_stopping()) return;
-    size_t n = in_sync(&all);
+    size_t n = replicas_acknowledged(s.offset), all = replication.online;
     if (turn.mono_ms >= s.until_ms || n == all) {
         finish();
         return;
