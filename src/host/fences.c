@@ -123,11 +123,12 @@ void host_report_fences(struct host *h) {
         }
         h->fences[i] = h->fences[--h->n_fences];
         /* Last: the callback may fence others. */
-        if (what.kind == TRANSPORT_FENCE_SESSION && h->fenced != NULL)
-            h->fenced(h->arg, what.session);
+        if (what.kind == TRANSPORT_FENCE_SESSION && h->config.fenced != NULL)
+            h->config.fenced(h->config.arg, what.session);
         if (what.kind == TRANSPORT_FENCE_BEFORE) {
             note_peers_epoch(h, what.master_epoch);
-            if (h->fenced_before != NULL) h->fenced_before(h->arg, what.master_epoch);
+            if (h->config.fenced_before != NULL)
+                h->config.fenced_before(h->config.arg, what.master_epoch);
         }
     }
     set_timer(h, look_again);

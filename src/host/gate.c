@@ -17,7 +17,6 @@ struct fenced_session {
     uint32_t master_epoch; /* that was current when it was fenced */
     /* when the last of its grants is over: expiry refuses them from then on */
     struct wheel_node wheel;
-    struct fenced_session *next;
 };
 
 static bool fenced_eq(const struct htab_node *node, const void *key) {
@@ -39,23 +38,22 @@ static void fenced_free(struct host_gate *g, struct fenced_session *f) {
     free(f);
 }
 
-static void collect(void *arg, struct htab_node *node) {
-    struct fenced_session **list = arg, *f = CONTAINER_OF(node, struct fenced_session, node);
-    f->next = *list;
-    *list = f;
+struct fenced_before {
+    struct host_gate *gate;
+    uint32_t epoch;
+};
+
+static void fenced_drop_older(void *arg, struct htab_node *node) {
+    const struct fenced_before *before = arg;
+    struct fenced_session *f = CONTAINER_OF(node, struct fenced_session, node);
+    if (f->master_epoch < before->epoch) fenced_free(before->gate, f);
 }
 
 /* Drops what was fenced under an epoch before this one. */
 static void forget_fenced(struct host_gate *g, uint32_t epoch) {
-    struct fenced_session *list = NULL;
+    struct fenced_before before = {g, epoch};
     pthread_rwlock_wrlock(&g->fenced_lock);
-    htab_each(&g->fenced, collect, &list);
-    while (list != NULL) {
-        struct fenced_session *f = list;
-        list = f->next;
-        if (f->master_epoch >= epoch) continue;
-        fenced_free(g, f);
-    }
+    htab_each(&g->fenced, fenced_drop_older, &before);
     __atomic_store_n(&g->n_fenced, g->fenced.count, __ATOMIC_RELEASE);
     pthread_rwlock_unlock(&g->fenced_lock);
 }

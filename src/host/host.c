@@ -22,24 +22,15 @@
 #define POLL_BUDGET (64u << 10)
 
 const char *host_data_scheme(const struct host *h) {
-    return h->tls != NULL ? transport_tcp.secure_scheme : transport_tcp.scheme;
+    return h->config.tls != NULL ? transport_tcp.secure_scheme : transport_tcp.scheme;
 }
 
 tarn_status host_create(const struct host_config *config, struct host **host_p) {
     struct host *h = xcalloc(1, sizeof(*h));
     h->magic = HOST_MAGIC;
     host_gate_init(&h->gate);
-    h->threads = config->threads > 0 ? config->threads : 1;
-    h->max_connections = config->max_connections;
-    h->idle_timeout_ms = config->idle_timeout_ms;
-    h->staging_bytes = config->staging_bytes;
-    h->shm_mode = config->shm_mode;
-    h->shm_optional = config->shm_optional;
-    h->tls = config->tls;
-    h->arg = config->arg;
-    h->fenced = config->fenced;
-    h->fenced_before = config->fenced_before;
-    h->key_changed = config->key_changed;
+    h->config = *config;
+    h->config.threads = config->threads > 0 ? config->threads : 1;
     static const char *const any[] = {"*"};
     const char *const *bind = config->binds > 0 ? config->bind : any;
     h->n_uris = config->binds > 0 ? config->binds : 1;
@@ -116,7 +107,7 @@ tarn_status host_start(struct host *h) {
         struct host_path *p = &h->paths[i];
         tarn_status s = host_path_listen(h, p);
         if (s == TARN_OK) continue;
-        if (is_shm(h, p) ? !h->shm_optional : p->n_uris > 0) return s;
+        if (is_shm(h, p) ? !h->config.shm_optional : p->n_uris > 0) return s;
         log_warning("This host does not serve by %s: %s", p->ops->scheme, tarn_status_text(s));
     }
     return TARN_OK;
@@ -169,7 +160,7 @@ const struct figure host_figures[] = {HOST_FIGURES(INFO_ROW, INFO_ROW, NO_ROW){.
 const struct figure host_node_figures[] = {HOST_FIGURES(NODE_ROW, NO_ROW, NODE_ROW){.name = NULL}};
 
 void host_get_stats(const struct host *h, struct host_stats *stats_p) {
-    struct host_stats sum = {.max_connections = h->max_connections,
+    struct host_stats sum = {.max_connections = h->config.max_connections,
                              .fences_pending = host_fences_pending(h),
                              .fenced_sessions =
                                  __atomic_load_n(&h->gate.n_fenced, __ATOMIC_RELAXED),
@@ -188,20 +179,12 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
         } else {
             sum.module_peers += s.connections;
         }
-        sum.connections_refused += s.connections_refused;
-        sum.connections_new += s.connections_new;
-        sum.connections_ousted += s.connections_ousted;
-        sum.reads += s.reads;
-        sum.writes += s.writes;
-        sum.bytes_read += s.bytes_read;
-        sum.bytes_written += s.bytes_written;
-        sum.bad_frames += s.bad_frames;
-        sum.timeouts += s.timeouts;
-        sum.staged_reads += s.staged_reads;
-        sum.staged_bytes += s.staged_bytes;
-        sum.staged_failures += s.staged_failures;
-        sum.staging_used += s.staging_used;
-        sum.staging_waits += s.staging_waits;
+#define ADD(member) sum.member += s.member
+        ADD(connections_refused), ADD(connections_new), ADD(connections_ousted);
+        ADD(reads), ADD(writes), ADD(bytes_read), ADD(bytes_written), ADD(bad_frames);
+        ADD(timeouts), ADD(staged_reads), ADD(staged_bytes), ADD(staged_failures);
+        ADD(staging_used), ADD(staging_waits);
+#undef ADD
         for (int v = 0; v < GRANT_VERDICTS; v++) sum.refused[v] += s.refused[v];
     }
     *stats_p = sum;

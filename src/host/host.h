@@ -18,7 +18,7 @@
 struct host;
 struct transport_tls;
 
-struct pool_progress;
+struct pool;
 
 struct host_config {
     const char *const *bind; /* addresses of the data port */
@@ -53,7 +53,7 @@ struct host_segment_config {
     int numa_node;         /* -1: any */
     enum { HOST_HUGE_NO, HOST_HUGE_TRY } huge;
     bool populate; /* touch every page now; */
-    bool later;    /* not before host_segment_populate */
+    bool later;    /* not before pool_populate_start */
 };
 
 tarn_status host_create(const struct host_config *config, struct host **host_p);
@@ -73,10 +73,8 @@ void host_destroy(struct host **host_p);
  * (static or thread-local text) set. */
 tarn_status host_segment_open(struct host *h, const struct host_segment_config *config,
                               unsigned *slot_p, const char **why_p);
-/* As pool_populate_start and pool_populate_look, of a segment in memory. */
-void host_segment_populate(struct host *h, unsigned slot);
-bool host_segment_populated(struct host *h, unsigned slot, struct pool_progress *progress_p,
-                            tarn_status *status_p);
+/* Its memory, to be populated; the host's. */
+struct pool *host_segment_pool(struct host *h, unsigned slot);
 /* Serves it, with the content it has, under that id and epoch (never 0) from now on, and from this
  * call on no more under another. The header is written. Nothing happens when it is served under
  * these already. TARN_EINVAL: another segment has the id. TARN_EAGAIN: under its former name
@@ -118,9 +116,6 @@ tarn_status host_memory_open(struct host *h, void *addr, uint64_t length, int fd
  * readers. */
 tarn_status host_slot_close(struct host *h, unsigned slot);
 
-/* open and serve in one step. */
-tarn_status host_segment_add(struct host *h, const struct host_segment_config *config, uint32_t id,
-                             uint32_t segment_epoch, const char **why_p);
 /* First advertised byte, for in-band values; writable in this process. NULL: no such id. */
 void *host_segment_base(struct host *h, uint32_t id);
 /* Epochs and key under which grants are valid from now on; also written to the segment headers.

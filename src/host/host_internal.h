@@ -41,7 +41,7 @@ struct host_path { /* one transport's passive side */
 struct host_slot {
     uint64_t name;     /* atomic: host_name of what it is served under; 0: not served */
     char *base;        /* first byte; NULL: bytes come from reader */
-    struct pool *pool; /* what base belongs to; NULL: to somebody else (memory.c) */
+    struct pool *pool; /* what base belongs to; NULL: to somebody else */
     struct host_reader reader;
     bool device; /* base only names it: no CPU may touch it. Then these are its dma-buf: */
     int fd;
@@ -144,17 +144,10 @@ struct host {
     int epoll_fd, kick_fd, timer_fd;
     bool started;
 
-    const struct transport_tls *tls; /* of the data port; NULL: plain */
-    char **uris;                     /* of it */
+    struct host_config config; /* but for its addresses and paths: */
+    char **uris;               /* of the data port */
     size_t n_uris;
     char *shm_uri; /* NULL: none */
-    unsigned threads, max_connections, shm_mode;
-    bool shm_optional;
-    uint64_t idle_timeout_ms, staging_bytes;
-    void *arg;
-    void (*fenced)(void *arg, uint64_t session);
-    void (*fenced_before)(void *arg, uint32_t master_epoch);
-    void (*key_changed)(void *arg, unsigned slot);
 
     struct host_fence *fences;
     size_t n_fences, cap_fences;
@@ -181,11 +174,6 @@ void host_fence_slot(struct host *h, unsigned slot, uint32_t id);
 void host_report_fences(struct host *h);
 uint64_t host_fences_pending(const struct host *h);
 /* slots.c */
-bool host_slot_free(const struct host *h);
-/* The slot is complete: data threads may look at it from here on. */
-unsigned host_slot_append(struct host *h, struct host_slot slot);
-/* From the transports. */
-void host_slot_deregister(struct host *h, unsigned slot);
 /* Can somebody write to the slot's memory who was let in under a master epoch below this one, and
  * need not ask again? UINT32_MAX: anybody at all. */
 bool host_slot_lent(const struct host *h, unsigned slot, uint32_t below_epoch);

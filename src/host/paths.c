@@ -52,12 +52,12 @@ tarn_status host_path_listen(struct host *h, struct host_path *p) {
     struct transport_listen_config config = {
         .uris = p->uris,
         .n_uris = p->n_uris,
-        .threads = h->threads,
-        .max_connections = h->max_connections,
-        .idle_timeout_ms = h->idle_timeout_ms,
-        .mode = h->shm_mode,
-        .staging_bytes = h->staging_bytes,
-        .tls = h->tls,
+        .threads = h->config.threads,
+        .max_connections = h->config.max_connections,
+        .idle_timeout_ms = h->config.idle_timeout_ms,
+        .mode = h->config.shm_mode,
+        .staging_bytes = h->config.staging_bytes,
+        .tls = h->config.tls,
         .gate = {.arg = &h->gate,
                  .check = host_gate_check,
                  .recheck = host_gate_recheck,
@@ -120,7 +120,7 @@ tarn_status host_transport_add(struct host *h, const char *scheme) {
     tarn_status status = host_path_open(h, &scheme, 1);
     if (status != TARN_OK) return status;
     struct host_path *p = &h->paths[h->n_paths - 1];
-    if (h->tls != NULL)
+    if (h->config.tls != NULL)
         log_warning("The data port speaks TLS, but what goes by %s is not encrypted: do without "
                     "that module "
                     "where it has to be",
@@ -151,7 +151,7 @@ void host_transport_remove(struct host *h, const char *scheme) {
     /* their bits are others' now */
     for (size_t i = 0; i < h->n_fences; i++) h->fences[i].paths_done = 0;
     for (unsigned i = 0; i < h->gate.n_slots; i++) {
-        if (had_key[i] && h->key_changed != NULL) h->key_changed(h->arg, i);
+        if (had_key[i] && h->config.key_changed != NULL) h->config.key_changed(h->config.arg, i);
     }
 }
 
@@ -172,7 +172,7 @@ void host_paths_turn(struct host *h) {
                 p->memory[slot] != NULL ? p->ops->memory_version(p->memory[slot]) : 0;
             if (version == p->version[slot]) continue;
             p->version[slot] = version;
-            if (h->key_changed != NULL) h->key_changed(h->arg, slot);
+            if (h->config.key_changed != NULL) h->config.key_changed(h->config.arg, slot);
         }
     }
 }

@@ -85,16 +85,12 @@ static void reap(struct host_puts *t, uint64_t now_ms, unsigned budget) {
     }
 }
 
-static void pick(void *arg, struct htab_node *node) {
-    *(struct host_put **)arg = CONTAINER_OF(node, struct host_put, node);
+static void put_forget_node(void *arg, struct htab_node *node) {
+    forget(arg, CONTAINER_OF(node, struct host_put, node));
 }
 
 void host_puts_deinit(struct host_puts *t) {
-    for (uint64_t cursor = 0; t->table.count > 0;) {
-        struct host_put *p = NULL;
-        cursor = htab_scan(&t->table, cursor, pick, &p);
-        if (p != NULL) forget(t, p);
-    }
+    htab_each(&t->table, put_forget_node, t);
     htab_free(&t->table);
     wheel_destroy(&t->wheel);
     pthread_mutex_destroy(&t->lock);

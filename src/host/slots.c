@@ -5,6 +5,8 @@
  * writing by the first: data threads have finished what they were at, and peers that mapped it have
  * let go. After a discard the latter need not be waited for: the slot gets other memory, at the
  * same addresses. */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,12 +26,13 @@ static unsigned slot_vacant(const struct host *h) {
     return at;
 }
 
-bool host_slot_free(const struct host *h) {
+static bool slot_is_free(const struct host *h) {
     MAGIC_CHECK(h, HOST_MAGIC);
     return slot_vacant(h) < HOST_SLOTS_MAX;
 }
 
-unsigned host_slot_append(struct host *h, struct host_slot slot) {
+/* The slot is complete: data threads may look at it from here on. */
+static unsigned slot_append(struct host *h, struct host_slot slot) {
     unsigned at = slot_vacant(h);
     slot.idle = true;
     struct host_slot *s = &h->gate.slots[at];
@@ -43,7 +46,7 @@ unsigned host_slot_append(struct host *h, struct host_slot slot) {
 
 tarn_status host_segment_open(struct host *h, const struct host_segment_config *config,
                               unsigned *slot_p, const char **why_p) {
-    if (!host_slot_free(h)) {
+    if (!slot_is_free(h)) {
         *why_p = "too many segments on one host";
         return TARN_EINVAL;
     }
@@ -64,29 +67,45 @@ tarn_status host_segment_open(struct host *h, const struct host_segment_config *
     const struct pool_info *info = pool_get_info(s.pool);
     if (info->warm && info->same_boot && info->old_segment_epoch != 0)
         s.last_name = host_name(info->old_id, info->old_segment_epoch);
-    *slot_p = host_slot_append(h, s);
+    *slot_p = slot_append(h, s);
     return TARN_OK;
 }
 
-void host_segment_populate(struct host *h, unsigned slot) {
-    pool_populate_start(slot_get(h, slot)->pool);
-}
-
-bool host_segment_populated(struct host *h, unsigned slot, struct pool_progress *progress_p,
-                            tarn_status *status_p) {
-    return pool_populate_look(slot_get(h, slot)->pool, progress_p, status_p);
+struct pool *host_segment_pool(struct host *h, unsigned slot) {
+    return slot_get(h, slot)->pool;
 }
 
 tarn_status host_reader_open(struct host *h, uint64_t size, const struct host_reader *reader,
                              unsigned *slot_p) {
-    if (!host_slot_free(h) || size == 0 || reader->read == NULL) return TARN_EINVAL;
-    *slot_p = host_slot_append(h, (struct host_slot){.reader = *reader, .size = size});
+    if (!slot_is_free(h) || size == 0 || reader->read == NULL) return TARN_EINVAL;
+    *slot_p = slot_append(h, (struct host_slot){.reader = *reader, .size = size});
+    return TARN_OK;
+}
+
+tarn_status host_memory_open(struct host *h, void *addr, uint64_t length, int fd, uint64_t offset,
+                             unsigned *slot_p) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    if (addr == NULL || length == 0 || (uintptr_t)addr + length < (uintptr_t)addr)
+        return TARN_EINVAL;
+    if (!slot_is_free(h)) return TARN_ELIMIT;
+    struct host_slot s = {.base = addr, .size = length};
+    if (fd >= 0) {
+        s.device = true;
+        s.fd_offset = offset;
+        s.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        if (s.fd < 0) {
+            log_warning("Descriptor %d of memory to be served: %s", fd, strerror(errno));
+            return TARN_EINVAL;
+        }
+    }
+    *slot_p = slot_append(h, s);
     return TARN_OK;
 }
 
 /* --- serving --- */
 
-void host_slot_deregister(struct host *h, unsigned slot) {
+/* From the transports. */
+static void slot_deregister(struct host *h, unsigned slot) {
     h->gate.slots[slot].registered = false;
     for (unsigned i = 0; i < h->n_paths; i++) {
         struct host_path *p = &h->paths[i];
@@ -100,7 +119,7 @@ static tarn_status register_memory(struct host *h, unsigned slot, uint32_t id) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         tarn_status status = host_path_register(h, &h->paths[i], slot, id);
         if (status == TARN_OK) continue;
-        host_slot_deregister(h, slot);
+        slot_deregister(h, slot);
         return status;
     }
     h->gate.slots[slot].registered = true;
@@ -153,7 +172,7 @@ tarn_status host_segment_serve(struct host *h, unsigned slot, uint32_t id, uint3
     if (s->discarded || name != s->last_name) {
         tarn_status status = make_ready(h, slot);
         if (status != TARN_OK) return status;
-        host_slot_deregister(h, slot);
+        slot_deregister(h, slot);
     }
     if (!s->registered) {
         tarn_status status = register_memory(h, slot, id);
@@ -171,36 +190,30 @@ void host_segment_retire(struct host *h, unsigned slot, bool discard) {
     hide(h, slot);
     if (!discard || s->pool == NULL || s->discarded) return;
     s->orphans = host_slot_lent(h, slot, UINT32_MAX);
-    host_slot_deregister(h, slot); /* from here on what they have is nobody's */
+    slot_deregister(h, slot); /* from here on what they have is nobody's */
     pool_discard(s->pool);
     s->discarded = true;
     s->last_name = 0;
 }
 
-tarn_status host_segment_add(struct host *h, const struct host_segment_config *config, uint32_t id,
-                             uint32_t segment_epoch, const char **why_p) {
-    uint32_t other_epoch;
-    if (segment_epoch == 0 || host_gate_find(&h->gate, id, &other_epoch) != NULL) {
-        *why_p =
-            segment_epoch == 0 ? "a segment epoch is never 0" : "the host has a segment of that id";
-        return TARN_EINVAL;
-    }
-    unsigned slot;
-    tarn_status s = host_segment_open(h, config, &slot, why_p);
-    if (s != TARN_OK) return s;
-    s = host_segment_serve(h, slot, id, segment_epoch);
-    if (s == TARN_EAGAIN) { /* a pool file that others map; nobody will ask again, so they keep it
-                               to themselves */
-        host_segment_retire(h, slot, true);
-        s = host_segment_serve(h, slot, id, segment_epoch);
-    }
-    if (s != TARN_OK) *why_p = "its memory cannot be served";
-    return s;
+tarn_status host_slot_close(struct host *h, unsigned slot) {
+    struct host_slot *s = slot_get(h, slot);
+    TARN_ASSERT(s->base != NULL && !s->vacant);
+    host_segment_retire(h, slot,
+                        /* and if peers have it mapped: what they map is nobody's from here on */
+                        true);
+    if (!s->idle) return TARN_EAGAIN;
+    slot_deregister(h, slot);
+    pool_close(&s->pool);
+    if (s->device) close(s->fd);
+    s->vacant = true;
+    s->last_name = 0;
+    return TARN_OK;
 }
 
 void host_close_slots(struct host *h) {
     for (unsigned i = 0; i < h->gate.n_slots; i++) {
-        host_slot_deregister(h, i);
+        slot_deregister(h, i);
         pool_close(&h->gate.slots[i].pool);
         if (h->gate.slots[i].device && !h->gate.slots[i].vacant) close(h->gate.slots[i].fd);
     }

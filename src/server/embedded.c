@@ -254,7 +254,7 @@ bool embedded_open(const struct config *c, bool loaded) {
 }
 
 void embedded_populate(void) {
-    host_segment_populate(embedded.host, own_slot);
+    pool_populate_start(host_segment_pool(embedded.host, own_slot));
     embedded.populating.on = true;
     embedded.populating.began_s = turn.wall_ms / 1000;
 }
@@ -262,7 +262,8 @@ void embedded_populate(void) {
 bool embedded_populated(tarn_status *status_p) {
     struct pool_progress progress = {.done = embedded.populating.done,
                                      .total = embedded.populating.total};
-    embedded.populating.on = !host_segment_populated(embedded.host, own_slot, &progress, status_p);
+    embedded.populating.on =
+        !pool_populate_look(host_segment_pool(embedded.host, own_slot), &progress, status_p);
     embedded.populating.done = progress.done;
     embedded.populating.total = progress.total;
     embedded.populating.left_ms = progress.left_ms;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "../host_add.h"
 #include "host/host_internal.h"
 
 static uint64_t fenced_session;

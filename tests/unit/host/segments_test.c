@@ -356,16 +356,6 @@ TEST(strangers_are_left_behind_with_the_content) {
     map[4096] = 1;
     CHECK_EQ(((char *)host_segment_base(h, 9))[0], 0);
     host_destroy(&h);
-    h = make(); /* in one step: nobody is there to decide, so it starts anew */
-    munmap(map, 8192);
-    map = stranger(&f);
-    struct host_segment_config s = {
-        .name = "x", .size = SIZE, .numa_node = -1, .pool_path = f.path};
-    const char *why;
-    CHECK_EQ(host_segment_add(h, &s, 3, 3, &why), TARN_OK);
-    map[4096] = 1;
-    CHECK_EQ(((char *)host_segment_base(h, 3))[0], 0);
-    host_destroy(&h);
     munmap(map, 8192);
     file_deinit(&f);
 }

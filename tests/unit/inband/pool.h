@@ -25,7 +25,7 @@
 #include "inband/local_copy.h"
 #include "inband/remote.h"
 #include "front/waiters.h"
-#include "host/host.h"
+#include "../host_add.h"
 #include "server/turn.h"
 #include "front/embedded.h"
 
