@@ -39,7 +39,7 @@
 /* The last step: the read-only descriptor, and the mapping. A mapping in the place of another is
  * tried elsewhere first: one that fails midway would leave a hole. (What it reserves is the file's,
  * and stays.) */
-static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) {
+static tarn_status backing_map(struct pool_backing *b, char *at, const char **why_p) {
     char self[64];
     snprintf(self, sizeof(self), "/proc/self/fd/%d", b->fd);
     b->fd_read = open(self, O_RDONLY | O_CLOEXEC);
@@ -61,7 +61,7 @@ static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) 
 
 /* --- memfd --- */
 
-static tarn_status size_and_seal(struct pool_backing *b, const char **why_p) {
+static tarn_status memfd_seal(struct pool_backing *b, const char **why_p) {
     if (fchmod(b->fd, 0600) != 0)
         return status_fail(TARN_EIO, why_p, "fchmod of the pool memory: %s", strerror(errno));
     if (ftruncate(b->fd, (off_t)b->map_size) != 0) {
@@ -74,15 +74,16 @@ static tarn_status size_and_seal(struct pool_backing *b, const char **why_p) {
 }
 
 /* false without a trace when the machine has no such pages left: the caller takes ordinary ones. */
-static bool try_hugetlb(const struct pool_config *c, char *at, uint64_t map_size,
-                        struct pool_backing *b) {
+static bool memfd_try_huge(const struct pool_config *c, char *at, uint64_t map_size,
+                           struct pool_backing *b) {
     const char *ignored;
     b->map_size = at != NULL ? map_size
                              : (SEGMENT_HEADER_SIZE + c->size + HUGE_PAGE_BYTES - 1) /
                                    HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (b->map_size % HUGE_PAGE_BYTES != 0 || (uintptr_t)at % HUGE_PAGE_BYTES != 0) return false;
     b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
-    if (b->fd >= 0 && size_and_seal(b, &ignored) == TARN_OK && map_it(b, at, &ignored) == TARN_OK) {
+    if (b->fd >= 0 && memfd_seal(b, &ignored) == TARN_OK &&
+        backing_map(b, at, &ignored) == TARN_OK) {
         b->huge = true;
         return true;
     }
@@ -92,23 +93,23 @@ static bool try_hugetlb(const struct pool_config *c, char *at, uint64_t map_size
     return false;
 }
 
-static tarn_status open_memfd(const struct pool_config *c, char *at, uint64_t map_size,
+static tarn_status memfd_open(const struct pool_config *c, char *at, uint64_t map_size,
                               struct pool_backing *b, const char **why_p) {
     b->fresh = true;
     b->instance = 1;
-    if (c->huge && try_hugetlb(c, at, map_size, b)) return TARN_OK;
+    if (c->huge && memfd_try_huge(c, at, map_size, b)) return TARN_OK;
     b->map_size = at != NULL ? map_size : SEGMENT_HEADER_SIZE + c->size;
     b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (b->fd < 0) return status_fail(TARN_EIO, why_p, "memfd_create: %s", strerror(errno));
-    tarn_status s = size_and_seal(b, why_p);
-    return s == TARN_OK ? map_it(b, at, why_p) : s;
+    tarn_status s = memfd_seal(b, why_p);
+    return s == TARN_OK ? backing_map(b, at, why_p) : s;
 }
 
 /* --- pool file --- */
 
 /* Opens and locks what the path names at this moment. */
-static tarn_status lock_file(const char *path, int flags, struct pool_backing *b, struct stat *st,
-                             const char **why_p) {
+static tarn_status pool_file_lock(const char *path, int flags, struct pool_backing *b,
+                                  struct stat *st, const char **why_p) {
     for (int i = 0; i < OPEN_TRIES; i++) {
         struct stat now;
         b->lock_fd =
@@ -136,7 +137,7 @@ static tarn_status lock_file(const char *path, int flags, struct pool_backing *b
     return status_fail(TARN_EBUSY, why_p, "pool file %s is being replaced by others", path);
 }
 
-static void set_map_size(const struct pool_config *c, struct pool_backing *b) {
+static void pool_file_set_map(const struct pool_config *c, struct pool_backing *b) {
     struct statfs fs;
     b->map_size = SEGMENT_HEADER_SIZE + c->size;
     if (fstatfs(b->lock_fd, &fs) != 0 || fs.f_type != HUGETLBFS_MAGIC) return;
@@ -145,7 +146,7 @@ static void set_map_size(const struct pool_config *c, struct pool_backing *b) {
     b->huge = true;
 }
 
-static bool read_header(int fd, const struct stat *st, struct segment_header *h) {
+static bool pool_header_read(int fd, const struct stat *st, struct segment_header *h) {
     return pread(fd, h, sizeof(*h), 0) == (ssize_t)sizeof(*h) && segment_header_valid(h) &&
            (uint64_t)st->st_size >= SEGMENT_HEADER_SIZE &&
            h->size <= (uint64_t)st->st_size - SEGMENT_HEADER_SIZE;
@@ -155,7 +156,8 @@ bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     struct segment_header h;
     struct stat st;
-    bool ok = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && read_header(fd, &st, &h);
+    bool ok =
+        fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && pool_header_read(fd, &st, &h);
     if (fd >= 0) close(fd);
     if (!ok || !pool_same_boot(&h)) return false;
     *size_p = h.size;
@@ -167,8 +169,8 @@ bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_
 
 /* Room first, then the length, and the header last of all (pool.c): until that says the new size
  * the file holds the old pool, whatever ends this process. */
-static tarn_status grow(const struct pool_config *c, struct pool_backing *b, const struct stat *st,
-                        const char **why_p) {
+static tarn_status pool_file_grow(const struct pool_config *c, struct pool_backing *b,
+                                  const struct stat *st, const char **why_p) {
     struct statfs fs;
     uint64_t need = b->map_size - min_u64(b->map_size, (uint64_t)st->st_blocks * 512),
              room = UINT64_MAX;
@@ -195,9 +197,9 @@ static tarn_status grow(const struct pool_config *c, struct pool_backing *b, con
     return TARN_OK;
 }
 
-static tarn_status resize(const struct pool_config *c, struct pool_backing *b,
-                          const struct stat *st, const char **why_p) {
-    if (c->size > b->header.size) return grow(c, b, st, why_p);
+static tarn_status pool_file_resize(const struct pool_config *c, struct pool_backing *b,
+                                    const struct stat *st, const char **why_p) {
+    if (c->size > b->header.size) return pool_file_grow(c, b, st, why_p);
     if (c->size == b->header.size) return TARN_OK;
     if (!c->shrink)
         return status_fail(
@@ -219,20 +221,20 @@ void pool_backing_trim(struct pool_backing *b) {
 }
 
 /* An empty file under the same name. Who has the old one mapped keeps that. */
-static tarn_status replace_file(const char *path, struct pool_backing *b, struct stat *st,
-                                const char **why_p) {
+static tarn_status pool_file_replace(const char *path, struct pool_backing *b, struct stat *st,
+                                     const char **why_p) {
     int old = b->lock_fd;
     b->lock_fd = -1;
     tarn_status s = TARN_OK;
     if (unlink(path) != 0 && errno != ENOENT)
         s = status_fail(TARN_EIO, why_p, "replacing pool file %s: %s", path, strerror(errno));
-    if (s == TARN_OK) s = lock_file(path, O_EXCL, b, st, why_p);
+    if (s == TARN_OK) s = pool_file_lock(path, O_EXCL, b, st, why_p);
     if (old >= 0) close(old);
     return s;
 }
 
 /* For as long as anybody maps it through this description. */
-static tarn_status leave_mark(struct pool_backing *b, const char **why_p) {
+static tarn_status pool_file_mark(struct pool_backing *b, const char **why_p) {
     struct flock lock = {
         .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + b->instance, .l_len = 1};
     if (fcntl(b->fd, F_OFD_SETLK, &lock) == 0) return TARN_OK;
@@ -248,7 +250,7 @@ bool pool_backing_strangers(const struct pool_backing *b) {
 }
 
 /* A file may be replaced that was a pool, whatever has become of it, or the beginning of one. */
-static bool is_ours(int fd) {
+static bool pool_file_is_ours(int fd) {
     char magic[sizeof(SEGMENT_HEADER_MAGIC) - 1];
     return (pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
             memcmp(magic, SEGMENT_HEADER_MAGIC, sizeof(magic)) == 0) ||
@@ -256,8 +258,8 @@ static bool is_ours(int fd) {
 }
 
 /* Opens, locks and looks at the file. */
-static tarn_status take_file(const struct pool_config *c, struct pool_backing *b, struct stat *st,
-                             const char **why_p) {
+static tarn_status pool_file_take(const struct pool_config *c, struct pool_backing *b,
+                                  struct stat *st, const char **why_p) {
     char missing[PATH_MAX];
     if (site_unmounted(c->path, missing, sizeof(missing)))
         return status_fail(
@@ -265,8 +267,8 @@ static tarn_status take_file(const struct pool_config *c, struct pool_backing *b
             "pool file %s would lie below %s, which /etc/fstab names and where nothing is mounted: "
             "mount it first",
             c->path, missing);
-    tarn_status s = lock_file(c->path, 0, b, st, why_p);
-    if (s != TARN_OK || is_ours(b->lock_fd)) return s;
+    tarn_status s = pool_file_lock(c->path, 0, b, st, why_p);
+    if (s != TARN_OK || pool_file_is_ours(b->lock_fd)) return s;
     return status_fail(
         TARN_EINVAL, why_p,
         "%s is a file of something else, which is not overwritten: name another one, "
@@ -274,20 +276,21 @@ static tarn_status take_file(const struct pool_config *c, struct pool_backing *b
         c->path);
 }
 
-static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
-                             struct pool_backing *b, const char **why_p) {
+static tarn_status pool_file_open(const struct pool_config *c, char *at, uint64_t map_size,
+                                  bool anew, struct pool_backing *b, const char **why_p) {
     struct stat st;
     /* anew: the lock of the one there is ours already. */
-    tarn_status s = anew ? replace_file(c->path, b, &st, why_p) : take_file(c, b, &st, why_p);
+    tarn_status s =
+        anew ? pool_file_replace(c->path, b, &st, why_p) : pool_file_take(c, b, &st, why_p);
     if (s != TARN_OK) return s;
-    set_map_size(c, b);
+    pool_file_set_map(c, b);
     if (at != NULL && b->map_size != map_size)
         return status_fail(TARN_EIO, why_p, "pool file %s has moved to another file system",
                            c->path);
-    b->fresh = anew || !read_header(b->lock_fd, &st, &b->header);
+    b->fresh = anew || !pool_header_read(b->lock_fd, &st, &b->header);
     b->file_size = b->fresh ? 0 : (uint64_t)st.st_size;
     b->instance = b->fresh ? 1 : segment_header_instance(&b->header) + 1;
-    if (b->fresh && st.st_size > 0) s = replace_file(c->path, b, &st, why_p);
+    if (b->fresh && st.st_size > 0) s = pool_file_replace(c->path, b, &st, why_p);
     if (s != TARN_OK) return s;
     if (fchmod(b->lock_fd, 0600) != 0)
         return status_fail(TARN_EIO, why_p, "fchmod of %s: %s", c->path, strerror(errno));
@@ -299,10 +302,10 @@ static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map
     if (b->fresh && ftruncate(b->fd, (off_t)b->map_size) != 0) {
         return status_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
     }
-    if (!b->fresh) s = resize(c, b, &st, why_p);
+    if (!b->fresh) s = pool_file_resize(c, b, &st, why_p);
     if (s == TARN_OK) s = pool_backing_refill(b, c->path, why_p);
-    if (s == TARN_OK) s = leave_mark(b, why_p);
-    return s == TARN_OK ? map_it(b, at, why_p) : s;
+    if (s == TARN_OK) s = pool_file_mark(b, why_p);
+    return s == TARN_OK ? backing_map(b, at, why_p) : s;
 }
 
 /* --- all of them --- */
@@ -311,8 +314,8 @@ tarn_status pool_backing_open(const struct pool_config *c, char *at, uint64_t ma
                               struct pool_backing *b_p, const char **why_p) {
     struct pool_backing b = {.fd = -1, .fd_read = -1, .lock_fd = -1};
     bool file = c->path != NULL && c->path[0] != '\0';
-    tarn_status s =
-        file ? open_file(c, at, map_size, anew, &b, why_p) : open_memfd(c, at, map_size, &b, why_p);
+    tarn_status s = file ? pool_file_open(c, at, map_size, anew, &b, why_p)
+                         : memfd_open(c, at, map_size, &b, why_p);
     if (s != TARN_OK) {
         if (file && b.fresh && b.lock_fd >= 0)
             (void)unlink(c->path); /* empty, or with holes: of no use to anybody */

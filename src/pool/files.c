@@ -50,7 +50,7 @@ static bool name_eq(const struct htab_node *node, const void *key) {
 }
 
 /* The entry that had this name so far is no more: its file is about to be replaced, or has been. */
-static void supersede(struct files *f, struct name name) {
+static void name_supersede(struct files *f, struct name name) {
     struct htab_node *node = htab_find(&f->by_name, name_hash(name), name_eq, &name);
     if (node == NULL) return;
     struct files_entry *old = CONTAINER_OF(node, struct files_entry, by_name);
@@ -63,14 +63,14 @@ void files_entry_path(const struct files_entry *e, char *path) {
     tier_file_path(name.key, name.version, path, FILES_NAME_MAX);
 }
 
-static bool is_gone(const struct files_entry *e) {
+static bool entry_is_gone(const struct files_entry *e) {
     return e->record.kind == TIER_DROPPED;
 }
 
 void files_squeeze(struct files *f) {
     size_t n = 0;
     for (size_t i = 0; i < f->n_entries; i++) {
-        if (is_gone(f->entries[i]))
+        if (entry_is_gone(f->entries[i]))
             free(f->entries[i]);
         else
             f->entries[n++] = f->entries[i];
@@ -90,12 +90,12 @@ void files_entry_add(struct files *f, struct files_entry *e) {
     }
     f->entries[at] = e;
     f->tier.stats.entries++;
-    supersede(f, entry_name(e));
+    name_supersede(f, entry_name(e));
     htab_insert(&f->by_name, &e->by_name, name_hash(entry_name(e)));
 }
 
 void files_entry_remove(struct files *f, struct files_entry *e) {
-    TARN_ASSERT(!is_gone(e));
+    TARN_ASSERT(!entry_is_gone(e));
     e->record.kind = TIER_DROPPED;
     f->gone++;
     f->tier.stats.entries--;
@@ -103,7 +103,7 @@ void files_entry_remove(struct files *f, struct files_entry *e) {
     htab_remove(&f->by_name, &e->by_name);
 }
 
-static int entry_compare(const void *offset, const void *entry) {
+static int files_entry_compare(const void *offset, const void *entry) {
     return tier_record_compare(*(const uint64_t *)offset,
                                &(*(struct files_entry *const *)entry)->record);
 }
@@ -111,11 +111,11 @@ static int entry_compare(const void *offset, const void *entry) {
 struct tier_record *files_find(struct tier *t, uint64_t offset) {
     const struct files *f = (const struct files *)t;
     struct files_entry **at =
-        bsearch(&offset, f->entries, f->n_entries, sizeof(*at), entry_compare);
-    return at != NULL && !is_gone(*at) ? &(*at)->record : NULL;
+        bsearch(&offset, f->entries, f->n_entries, sizeof(*at), files_entry_compare);
+    return at != NULL && !entry_is_gone(*at) ? &(*at)->record : NULL;
 }
 
-static struct files_entry *entry_of(struct tier_record *r) {
+static struct files_entry *files_entry_of(struct tier_record *r) {
     return CONTAINER_OF(r, struct files_entry, record);
 }
 
@@ -170,7 +170,7 @@ static void files_placed(struct tier *t, struct tier_put *put, tarn_status statu
 
 /* --- removing, renaming --- */
 
-static void remove_entry(struct files *f, struct files_entry *e) {
+static void entry_remove_file(struct files *f, struct files_entry *e) {
     struct files_job *job = xcalloc(1, sizeof(*job));
     job->what = FILES_REMOVE;
     job->bytes = files_entry_bytes(e);
@@ -180,16 +180,16 @@ static void remove_entry(struct files *f, struct files_entry *e) {
 }
 
 static void files_drop(struct tier *t, struct tier_record *r) {
-    remove_entry((struct files *)t, entry_of(r));
+    entry_remove_file((struct files *)t, files_entry_of(r));
 }
 
 static void files_rename(struct tier *t, struct tier_record *r, uint64_t version) {
     struct files *f = (struct files *)t;
-    struct files_entry *e = entry_of(r);
+    struct files_entry *e = files_entry_of(r);
     struct files_job *job = xcalloc(1, sizeof(*job));
     job->what = FILES_RENAME;
     files_entry_path(e, job->old_path);
-    supersede(f, (struct name){tier_record_key(r), version});
+    name_supersede(f, (struct name){tier_record_key(r), version});
     htab_remove(&f->by_name, &e->by_name);
     r->version = version;
     htab_insert(&f->by_name, &e->by_name, name_hash(entry_name(e)));
@@ -208,7 +208,7 @@ static tarn_status files_read(struct tier *t, struct tier_record *r, uint64_t of
                               .at = offset - r->offset,
                               .buffer = buffer,
                               .read = *end};
-    files_entry_path(entry_of(r), job->path);
+    files_entry_path(files_entry_of(r), job->path);
     files_submit((struct files *)t, job);
     return TARN_OK;
 }
@@ -236,7 +236,7 @@ static uint64_t files_choose(struct tier *t, struct buf *records) {
     size_t n = 0;
     for (size_t i = 0; i < f->n_entries && n < FILES_TICKET_MAX && files_too_full(t); i++) {
         struct files_entry *e = f->entries[i];
-        if (is_gone(e) || e->ticket != 0) continue;
+        if (entry_is_gone(e) || e->ticket != 0) continue;
         f->going += files_entry_bytes(e);
         buf_append(records, &e->record, e->record.size);
         chosen[n++] = e;
@@ -251,7 +251,7 @@ static void files_evicted(struct tier *t, uint64_t ticket) {
     struct files *f = (struct files *)t;
     for (size_t i = 0; i < f->n_entries && f->entries[i]->record.offset <= ticket; i++) {
         struct files_entry *e = f->entries[i];
-        if (e->ticket == ticket && !is_gone(e)) remove_entry(f, e);
+        if (e->ticket == ticket && !entry_is_gone(e)) entry_remove_file(f, e);
     }
 }
 
@@ -262,7 +262,7 @@ static uint64_t files_each(struct tier *t, uint64_t from, struct buf *records) {
     unsigned n = 0;
     for (size_t i = 0; i < f->n_entries; i++) {
         const struct files_entry *e = f->entries[i];
-        if (e->record.offset <= from || is_gone(e) || e->ticket != 0) continue;
+        if (e->record.offset <= from || entry_is_gone(e) || e->ticket != 0) continue;
         buf_append(records, &e->record, e->record.size);
         if (++n == 256) return e->record.offset;
     }
@@ -282,8 +282,8 @@ static void files_close(struct tier *t) {
     if (f->root_fd >= 0) close(f->root_fd);
 }
 
-static tarn_status open_root(struct files *f, const struct tier_config *config,
-                             const char **why_p) {
+static tarn_status files_open_root(struct files *f, const struct tier_config *config,
+                                   const char **why_p) {
     char hex[2 * 16 + 1];
     struct buf root = {0};
     sodium_bin2hex(hex, sizeof(hex), config->cluster, 16);
@@ -306,7 +306,7 @@ static tarn_status open_root(struct files *f, const struct tier_config *config,
     return TARN_OK;
 }
 
-static int write_mark(struct tier *t) {
+static int files_write_mark(struct tier *t) {
     struct files_mark mark = {.version = FILES_TIER_VERSION};
     memcpy(mark.magic, FILES_TIER_MAGIC, sizeof(mark.magic));
     memcpy(mark.content, t->info.content, sizeof(mark.content));
@@ -316,7 +316,7 @@ static int write_mark(struct tier *t) {
 }
 
 /* Locks the directory and reads its content id. */
-static tarn_status open_mark(struct files *f, const char **why_p) {
+static tarn_status files_open_mark(struct files *f, const char **why_p) {
     struct files_mark mark;
     f->mark_fd =
         openat(f->root_fd, "tarn.tier", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, f->file_mode);
@@ -339,7 +339,7 @@ static tarn_status open_mark(struct files *f, const char **why_p) {
         return TARN_OK;
     }
     tier_content_new(&f->tier);
-    int error = write_mark(&f->tier);
+    int error = files_write_mark(&f->tier);
     if (error == 0) return TARN_OK;
     return status_fail(TARN_EIO, why_p, "writing %s/tarn.tier: %s", f->tier.path, strerror(error));
 }
@@ -357,8 +357,8 @@ static tarn_status files_open(struct tier *t, const struct tier_config *config,
         return status_fail(TARN_EINVAL, why_p, "a file tier needs the cluster's id");
     if (config->size < SIZE_MIN)
         return status_fail(TARN_EINVAL, why_p, "a file tier has at least 1 MiB");
-    tarn_status s = open_root(f, config, why_p);
-    return s == TARN_OK ? open_mark(f, why_p) : s;
+    tarn_status s = files_open_root(f, config, why_p);
+    return s == TARN_OK ? files_open_mark(f, why_p) : s;
 }
 
 static tarn_status files_start(struct tier *t, const char **why_p) {
@@ -377,7 +377,7 @@ const struct tier_ops files_ops = {
     .recover = files_scan,
     .start = files_start,
     .close = files_close,
-    .rename_content = write_mark,
+    .rename_content = files_write_mark,
     .find = files_find,
     .drop = files_drop,
     .rename = files_rename,

@@ -23,7 +23,7 @@ struct files_scan {
     struct progress progress;
 };
 
-static bool is_hex(const char *s, size_t n) {
+static bool scan_is_hex(const char *s, size_t n) {
     return strspn(s, "0123456789abcdef") >= n;
 }
 
@@ -37,7 +37,7 @@ static bool trailer_makes_sense(const struct files_trailer *t, uint64_t file_siz
 }
 
 /* The entry of an open file; NULL: it is damaged. */
-static struct files_entry *read_entry(int fd, uint64_t file_size) {
+static struct files_entry *scan_read_entry(int fd, uint64_t file_size) {
     struct files_trailer t;
     if (file_size < sizeof(t) || file_read_at(fd, &t, sizeof(t), file_size - sizeof(t)) != 0)
         return NULL;
@@ -61,7 +61,7 @@ static struct files_entry *read_entry(int fd, uint64_t file_size) {
     return NULL;
 }
 
-static void take_file(struct files_scan *scan, int dir_fd, const char *dir, const char *name) {
+static void scan_take_file(struct files_scan *scan, int dir_fd, const char *dir, const char *name) {
     struct files *f = scan->f;
     struct stat st;
     int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -70,7 +70,7 @@ static void take_file(struct files_scan *scan, int dir_fd, const char *dir, cons
         scan->f->tier.stats.damaged++;
         return;
     }
-    struct files_entry *e = read_entry(fd, (uint64_t)st.st_size);
+    struct files_entry *e = scan_read_entry(fd, (uint64_t)st.st_size);
     close(fd);
     if (e != NULL) {
         char path[FILES_NAME_MAX], expected[FILES_NAME_MAX];
@@ -92,9 +92,9 @@ static void take_file(struct files_scan *scan, int dir_fd, const char *dir, cons
 }
 
 /* Calls fn for the names of a directory below root; a directory that is not there has none. */
-static void each_name(struct files_scan *scan, const char *dir,
-                      void (*fn)(struct files_scan *scan, int fd, const char *dir,
-                                 const char *name)) {
+static void scan_each_name(struct files_scan *scan, const char *dir,
+                           void (*fn)(struct files_scan *scan, int fd, const char *dir,
+                                      const char *name)) {
     int fd = openat(scan->f->root_fd, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
     if (d == NULL) {
@@ -108,38 +108,38 @@ static void each_name(struct files_scan *scan, const char *dir,
     closedir(d);
 }
 
-static void on_file(struct files_scan *scan, int fd, const char *dir, const char *name) {
+static void scan_on_file(struct files_scan *scan, int fd, const char *dir, const char *name) {
     /* Other names are somebody else's. */
-    if (strlen(name) != 64 + 1 + 16 || !is_hex(name, 64) || name[64] != '.' ||
-        !is_hex(name + 65, 16))
+    if (strlen(name) != 64 + 1 + 16 || !scan_is_hex(name, 64) || name[64] != '.' ||
+        !scan_is_hex(name + 65, 16))
         return;
     scan->seen++;
-    take_file(scan, fd, dir, name);
+    scan_take_file(scan, fd, dir, name);
     progress_say(&scan->progress, 0, 0, "looked at %llu files", (unsigned long long)scan->seen);
 }
 
-static void on_directory(struct files_scan *scan, int fd, const char *dir, const char *name) {
+static void scan_on_directory(struct files_scan *scan, int fd, const char *dir, const char *name) {
     (void)fd;
     char path[16];
-    if (strlen(name) != 2 || !is_hex(name, 2)) return;
+    if (strlen(name) != 2 || !scan_is_hex(name, 2)) return;
     snprintf(path, sizeof(path), "%s%s%.2s", strcmp(dir, ".") == 0 ? "" : dir,
              strcmp(dir, ".") == 0 ? "" : "/", name);
-    each_name(scan, path, strcmp(dir, ".") == 0 ? on_directory : on_file);
+    scan_each_name(scan, path, strcmp(dir, ".") == 0 ? scan_on_directory : scan_on_file);
 }
 
-static void on_temporary(struct files_scan *scan, int fd, const char *dir, const char *name) {
+static void scan_on_temporary(struct files_scan *scan, int fd, const char *dir, const char *name) {
     if (unlinkat(fd, name, 0) != 0)
         log_notice("%s/%s/%s: %s", scan->f->tier.path, dir, name, strerror(errno));
 }
 
-static int compare_offset(const void *a, const void *b) {
+static int scan_compare_offset(const void *a, const void *b) {
     uint64_t x = (*(struct files_entry *const *)a)->record.offset,
              y = (*(struct files_entry *const *)b)->record.offset;
     return x < y ? -1 : x > y;
 }
 
 /* Two files at one address: copies that somebody made. Each must have an address of its own. */
-static void separate(struct files *f) {
+static void scan_separate(struct files *f) {
     uint64_t end = 0;
     for (size_t i = 0; i < f->n_entries; i++) {
         struct files_entry *e = f->entries[i];
@@ -163,10 +163,11 @@ tarn_status files_scan(struct tier *t, const char **why_p) {
     struct files_scan scan = {.f = f};
     (void)why_p;
     progress_log(&scan.progress, "File tier %s", t->path);
-    each_name(&scan, "tmp", on_temporary);
-    each_name(&scan, ".", on_directory);
-    if (f->n_entries > 0) qsort(f->entries, f->n_entries, sizeof(f->entries[0]), compare_offset);
-    separate(f);
+    scan_each_name(&scan, "tmp", scan_on_temporary);
+    scan_each_name(&scan, ".", scan_on_directory);
+    if (f->n_entries > 0)
+        qsort(f->entries, f->n_entries, sizeof(f->entries[0]), scan_compare_offset);
+    scan_separate(f);
     f->next_offset = (f->next_offset + FILES_BLOCK - 1) / FILES_BLOCK * FILES_BLOCK;
     return TARN_OK;
 }

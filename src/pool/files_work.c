@@ -25,7 +25,7 @@ void files_submit(struct files *f, struct files_job *job) {
     crew_add(names ? &f->names : &f->workers, &job->crew);
 }
 
-static void job_free(struct files_job *job) {
+static void files_job_free(struct files_job *job) {
     free(job->copy);
     free(job->iov);
     free(job);
@@ -34,7 +34,7 @@ static void job_free(struct files_job *job) {
 /* --- writing --- */
 
 /* 0, or an errno. */
-static int write_all(int fd, const void *from, uint64_t size) {
+static int files_write_all(int fd, const void *from, uint64_t size) {
     const char *p = from;
     while (size > 0) {
         ssize_t n = write(fd, p, min_u64(size, 1u << 30));
@@ -48,7 +48,7 @@ static int write_all(int fd, const void *from, uint64_t size) {
 
 /* A value that was too large to be copied when it was accepted. TARN_ECORRUPT: it has changed
  * since. */
-static tarn_status write_stream(int fd, struct files_job *job, int *error_p) {
+static tarn_status files_write_stream(int fd, struct files_job *job, int *error_p) {
     const struct tier_record *r = &job->entry->record;
     char *chunk = xmalloc(FILES_CHUNK_BYTES);
     struct tier_copy copy;
@@ -56,14 +56,14 @@ static tarn_status write_stream(int fd, struct files_job *job, int *error_p) {
     while (copy.done < r->value && *error_p == 0) {
         uint64_t n = min_u64(FILES_CHUNK_BYTES, r->value - copy.done);
         tier_copy_next(&copy, chunk, n);
-        *error_p = write_all(fd, chunk, n);
+        *error_p = files_write_all(fd, chunk, n);
     }
     free(chunk);
     if (*error_p != 0) return TARN_EIO;
     return tier_copy_crc(&copy) == r->crc ? TARN_OK : TARN_ECORRUPT;
 }
 
-static int write_trailer(int fd, const struct tier_record *r) {
+static int files_write_trailer(int fd, const struct tier_record *r) {
     const uint32_t *data = tier_record_crcs(r);
     size_t rest = r->n_crcs * sizeof(uint32_t) + r->key_size;
     struct files_trailer t = {.size = r->value,
@@ -74,12 +74,12 @@ static int write_trailer(int fd, const struct tier_record *r) {
                               .key_size = r->key_size};
     memcpy(t.magic, FILES_TRAILER_MAGIC, sizeof(t.magic));
     t.checksum = crc32c(crc32c(0, data, rest), &t, offsetof(struct files_trailer, checksum));
-    int error = write_all(fd, data, rest);
-    return error != 0 ? error : write_all(fd, &t, sizeof(t));
+    int error = files_write_all(fd, data, rest);
+    return error != 0 ? error : files_write_all(fd, &t, sizeof(t));
 }
 
 /* Renames, making the two directories if they are not there. */
-static int put_in_place(struct files *f, const char *temporary, const char *path) {
+static int files_put_in_place(struct files *f, const char *temporary, const char *path) {
     if (renameat(f->root_fd, temporary, f->root_fd, path) == 0) return 0;
     if (errno != ENOENT) return errno;
     char dir[8];
@@ -90,7 +90,7 @@ static int put_in_place(struct files *f, const char *temporary, const char *path
     return renameat(f->root_fd, temporary, f->root_fd, path) == 0 ? 0 : errno;
 }
 
-static tarn_status write_file(struct files *f, struct files_job *job, int *error_p) {
+static tarn_status files_write_file(struct files *f, struct files_job *job, int *error_p) {
     tarn_status status = TARN_OK;
     int fd = openat(f->root_fd, job->old_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                     f->file_mode);
@@ -99,16 +99,16 @@ static tarn_status write_file(struct files *f, struct files_job *job, int *error
         return tier_error_status(*error_p);
     }
     if (job->copy != NULL)
-        *error_p = write_all(fd, job->copy, job->entry->record.value);
+        *error_p = files_write_all(fd, job->copy, job->entry->record.value);
     else
-        status = write_stream(fd, job, error_p);
-    if (*error_p == 0 && status == TARN_OK) *error_p = write_trailer(fd, &job->entry->record);
+        status = files_write_stream(fd, job, error_p);
+    if (*error_p == 0 && status == TARN_OK) *error_p = files_write_trailer(fd, &job->entry->record);
     if (close(fd) != 0 && *error_p == 0) *error_p = errno; /* network file systems tell then */
     return *error_p != 0 ? tier_error_status(*error_p) : status;
 }
 
 /* The end of a put, one way or the other. */
-static void end_put(struct files *f, struct files_job *job, tarn_status status, int error) {
+static void files_put_end(struct files *f, struct files_job *job, tarn_status status, int error) {
     uint64_t offset = job->entry->record.offset;
     if (status != TARN_OK) unlinkat(f->root_fd, job->old_path, 0);
     pthread_mutex_lock(&f->tier.lock);
@@ -127,28 +127,28 @@ static void end_put(struct files *f, struct files_job *job, tarn_status status, 
     }
     pthread_mutex_unlock(&f->tier.lock);
     tier_put_ended(&f->tier, &job->put, status, offset);
-    job_free(job);
+    files_job_free(job);
 }
 
-static void run_put(struct files *f, struct files_job *job) {
+static void files_run_put(struct files *f, struct files_job *job) {
     int error = 0;
-    tarn_status status = write_file(f, job, &error);
+    tarn_status status = files_write_file(f, job, &error);
     if (status != TARN_OK) {
-        end_put(f, job, status, error);
+        files_put_end(f, job, status, error);
         return;
     }
     job->what = FILES_PLACE;
     files_submit(f, job);
 }
 
-static void run_place(struct files *f, struct files_job *job) {
-    int error = put_in_place(f, job->old_path, job->path);
-    end_put(f, job, error == 0 ? TARN_OK : tier_error_status(error), error);
+static void files_run_place(struct files *f, struct files_job *job) {
+    int error = files_put_in_place(f, job->old_path, job->path);
+    files_put_end(f, job, error == 0 ? TARN_OK : tier_error_status(error), error);
 }
 
 /* --- reading --- */
 
-static tarn_status read_file(struct files *f, const struct files_job *job) {
+static tarn_status files_read_file(struct files *f, const struct files_job *job) {
     int fd = openat(f->root_fd, job->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return errno == ENOENT ? TARN_ENOTFOUND : TARN_EIO;
     tarn_status status =
@@ -159,7 +159,7 @@ static tarn_status read_file(struct files *f, const struct files_job *job) {
 
 /* Whoever looked the file's name up may be ahead of, or behind, those who rename it. false: it is
  * gone. *last_p: nobody renames anything, so this is the last name to try. */
-static bool name_again(struct files *f, struct files_job *job, bool *last_p) {
+static bool files_name_again(struct files *f, struct files_job *job, bool *last_p) {
     pthread_mutex_lock(&f->tier.lock);
     *last_p = f->renames == 0;
     struct tier_record *r = files_find(&f->tier, job->offset);
@@ -169,36 +169,36 @@ static bool name_again(struct files *f, struct files_job *job, bool *last_p) {
     return there;
 }
 
-static void run_read(struct files *f, struct files_job *job) {
-    tarn_status status = read_file(f, job);
+static void files_run_read(struct files *f, struct files_job *job) {
+    tarn_status status = files_read_file(f, job);
     bool last = false;
     for (unsigned i = 0; status == TARN_ENOTFOUND && !last && i < RENAME_TRIES; i++) {
-        if (!name_again(f, job, &last)) break;
+        if (!files_name_again(f, job, &last)) break;
         if (!last) usleep(RENAME_PAUSE_US);
-        status = read_file(f, job);
+        status = files_read_file(f, job);
     }
     tier_read_ended(&f->tier, &job->read, status);
-    job_free(job);
+    files_job_free(job);
 }
 
 /* --- names --- */
 
-static void run_remove(struct files *f, struct files_job *job) {
+static void files_run_remove(struct files *f, struct files_job *job) {
     int error = unlinkat(f->root_fd, job->path, 0) == 0 ? 0 : errno;
     pthread_mutex_lock(&f->tier.lock);
     if (error != 0 && error != ENOENT) tier_trouble(&f->tier, "removing a file", error);
     f->tier.stats.used -= job->bytes;
     pthread_mutex_unlock(&f->tier.lock);
-    job_free(job);
+    files_job_free(job);
 }
 
-static void run_rename(struct files *f, struct files_job *job) {
+static void files_run_rename(struct files *f, struct files_job *job) {
     int error = renameat(f->root_fd, job->old_path, f->root_fd, job->path) == 0 ? 0 : errno;
     pthread_mutex_lock(&f->tier.lock);
     f->renames--;
     if (error != 0) tier_trouble(&f->tier, "renaming a file", error);
     pthread_mutex_unlock(&f->tier.lock);
-    job_free(job);
+    files_job_free(job);
 }
 
 /* --- threads --- */
@@ -207,11 +207,11 @@ static bool files_job_run(struct crew_job *crew) {
     struct files_job *job = CONTAINER_OF(crew, struct files_job, crew);
     struct files *f = job->files;
     switch (job->what) {
-    case FILES_PUT: run_put(f, job); break;
-    case FILES_PLACE: run_place(f, job); break;
-    case FILES_READ: run_read(f, job); break;
-    case FILES_REMOVE: run_remove(f, job); break;
-    case FILES_RENAME: run_rename(f, job); break;
+    case FILES_PUT: files_run_put(f, job); break;
+    case FILES_PLACE: files_run_place(f, job); break;
+    case FILES_READ: files_run_read(f, job); break;
+    case FILES_REMOVE: files_run_remove(f, job); break;
+    case FILES_RENAME: files_run_rename(f, job); break;
     }
     return false; /* it is freed, or on its way to its name */
 }

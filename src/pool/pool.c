@@ -29,7 +29,7 @@ struct pool {
     tarn_status populated;
 };
 
-static tarn_status check_config(const struct pool_config *c, const char **why_p) {
+static tarn_status pool_check_config(const struct pool_config *c, const char **why_p) {
     if (c->size == 0 || c->size % 4096 != 0 || c->size > 1ull << 46) {
         return status_fail(TARN_EINVAL, why_p,
                            "a segment's size must be a multiple of 4096 above zero");
@@ -44,8 +44,8 @@ static tarn_status check_config(const struct pool_config *c, const char **why_p)
     return TARN_OK;
 }
 
-static tarn_status check_memory(const struct pool_config *c, const struct pool_backing *b,
-                                const char **why_p) {
+static tarn_status pool_check_memory(const struct pool_config *c, const struct pool_backing *b,
+                                     const char **why_p) {
     /* hugetlb pages are reserved by mmap. A file that is there already may sit in the page cache,
      * and can be written back. */
     if (!c->populate || b->huge || !b->fresh) return TARN_OK;
@@ -59,8 +59,8 @@ static tarn_status check_memory(const struct pool_config *c, const struct pool_b
 
 /* --- the mapping --- */
 
-static tarn_status bind_node(const struct pool_config *c, const struct pool_backing *b,
-                             const char **why_p) {
+static tarn_status mapping_bind(const struct pool_config *c, const struct pool_backing *b,
+                                const char **why_p) {
     if (c->numa_node < 0) return TARN_OK;
     unsigned long mask[NUMA_NODES_MAX / (8 * sizeof(unsigned long))] = {0};
     const size_t bits = 8 * sizeof(unsigned long);
@@ -76,13 +76,13 @@ static tarn_status bind_node(const struct pool_config *c, const struct pool_back
     return TARN_OK;
 }
 
-static tarn_status prepare_mapping(const struct pool_config *c, const struct pool_backing *b,
+static tarn_status mapping_prepare(const struct pool_config *c, const struct pool_backing *b,
                                    const char **why_p) {
     if (madvise(b->map, b->map_size, MADV_DONTFORK) != 0 ||
         madvise(b->map, b->map_size, MADV_DONTDUMP) != 0) {
         return status_fail(TARN_EIO, why_p, "madvise of the pool: %s", strerror(errno));
     }
-    tarn_status s = bind_node(c, b, why_p);
+    tarn_status s = mapping_bind(c, b, why_p);
     if (s != TARN_OK) return s;
     /* A wish: the kernel may lack transparent huge pages for shared memory. */
     if (c->huge && !b->huge) (void)madvise(b->map, b->map_size, MADV_HUGEPAGE);
@@ -95,7 +95,7 @@ static tarn_status prepare_mapping(const struct pool_config *c, const struct poo
 
 /* --- the header --- */
 
-static struct segment_header *header_of(const struct pool *p) {
+static struct segment_header *pool_header_of(const struct pool *p) {
     return (struct segment_header *)(void *)p->backing.map;
 }
 
@@ -105,20 +105,20 @@ bool pool_same_boot(const struct segment_header *h) {
     return now[0] != '\0' && memcmp(now, h->boot_id, sizeof(now)) == 0;
 }
 
-static void name_content(uint8_t content[SEGMENT_CONTENT_SIZE]) {
+static void content_new(uint8_t content[SEGMENT_CONTENT_SIZE]) {
     TARN_ASSERT(getrandom(content, SEGMENT_CONTENT_SIZE, 0) == SEGMENT_CONTENT_SIZE);
 }
 
 /* Everything in front of the epochs. Readers that race with us see segment epoch 0, which no grant
  * carries. */
-static void write_fixed(struct pool *p, struct segment_header *fixed) {
-    struct segment_header *h = header_of(p);
+static void header_write_fixed(struct pool *p, struct segment_header *fixed) {
+    struct segment_header *h = pool_header_of(p);
     __atomic_store_n(&h->segment_epoch, 0, __ATOMIC_SEQ_CST);
     fixed->crc = segment_header_crc(fixed);
     memcpy(h, fixed, offsetof(struct segment_header, pad));
 }
 
-static void write_new_header(struct pool *p) {
+static void header_write_new(struct pool *p) {
     struct segment_header fixed = {
         .version = SEGMENT_HEADER_VERSION,
         .header_size = SEGMENT_HEADER_SIZE,
@@ -128,14 +128,14 @@ static void write_new_header(struct pool *p) {
     memcpy(fixed.magic, SEGMENT_HEADER_MAGIC, sizeof(fixed.magic));
     file_boot_id(fixed.boot_id);
     if (p->config.name != NULL) memcpy(fixed.name, p->config.name, strlen(p->config.name));
-    name_content(fixed.content);
+    content_new(fixed.content);
     memcpy(p->info.content, fixed.content, sizeof(fixed.content));
-    write_fixed(p, &fixed);
+    header_write_fixed(p, &fixed);
 }
 
 /* The bytes are there. That they are the same after a start of the machine nobody can promise: its
  * content gets another name then. */
-static void adopt_header(struct pool *p) {
+static void header_adopt(struct pool *p) {
     struct segment_header fixed = p->backing.header;
     p->info.warm = true;
     p->info.same_boot = pool_same_boot(&fixed);
@@ -144,27 +144,27 @@ static void adopt_header(struct pool *p) {
     p->info.old_master_epoch = segment_header_master_epoch(&fixed);
     p->info.old_peers_epoch = fixed.peers_epoch;
     if (!p->info.same_boot) {
-        write_new_header(p);
+        header_write_new(p);
         return;
     }
     memcpy(p->info.content, fixed.content, sizeof(fixed.content));
     fixed.size = p->info.size;
     memset(fixed.name, 0, sizeof(fixed.name));
     if (p->config.name != NULL) memcpy(fixed.name, p->config.name, strlen(p->config.name));
-    write_fixed(p, &fixed);
+    header_write_fixed(p, &fixed);
 }
 
-static void sign_on(struct pool *p) {
+static void header_sign_on(struct pool *p) {
     if (p->backing.fresh)
-        write_new_header(p);
+        header_write_new(p);
     else
-        adopt_header(p);
-    __atomic_store_n(&header_of(p)->instance, p->backing.instance, __ATOMIC_RELEASE);
+        header_adopt(p);
+    __atomic_store_n(&pool_header_of(p)->instance, p->backing.instance, __ATOMIC_RELEASE);
 }
 
 /* --- opening and closing --- */
 
-static void release(struct pool *p) {
+static void pool_free(struct pool *p) {
     (void)pool_populate_end(&p->populating, true);
     if (p->backing.map != NULL) munmap(p->backing.map, p->backing.map_size);
     pool_backing_close(&p->backing);
@@ -175,7 +175,7 @@ static void release(struct pool *p) {
 }
 
 tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, const char **why_p) {
-    tarn_status s = check_config(config, why_p);
+    tarn_status s = pool_check_config(config, why_p);
     if (s != TARN_OK) return s;
     struct pool *p = xcalloc(1, sizeof(*p));
     p->magic = POOL_MAGIC;
@@ -184,18 +184,18 @@ tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, co
     p->config.path = config->path != NULL && config->path[0] != '\0' ? xstrdup(config->path) : NULL;
     p->backing = (struct pool_backing){.fd = -1, .fd_read = -1, .lock_fd = -1};
     s = pool_backing_open(&p->config, NULL, 0, false, &p->backing, why_p);
-    if (s == TARN_OK) s = check_memory(config, &p->backing, why_p);
-    if (s == TARN_OK) s = prepare_mapping(config, &p->backing, why_p);
+    if (s == TARN_OK) s = pool_check_memory(config, &p->backing, why_p);
+    if (s == TARN_OK) s = mapping_prepare(config, &p->backing, why_p);
     if (s != TARN_OK) {
         log_warning("Segment %s: %s", config->name != NULL ? config->name : "", *why_p);
-        release(p);
+        pool_free(p);
         return s;
     }
     p->info.size = config->size;
     p->info.numa_node = config->numa_node;
     p->info.huge = p->backing.huge;
     p->info.backing = p->config.path != NULL ? "file" : "memfd";
-    sign_on(p);
+    header_sign_on(p);
     pool_backing_trim(&p->backing);
     *pool_p = p;
     return TARN_OK;
@@ -209,7 +209,7 @@ void pool_close(struct pool **pool_p) {
     /* Peers keep their mapping: tell them that nobody stands behind it. A file's epochs stay: its
      * bytes do, too. */
     if (p->config.path == NULL) pool_set_epochs(p, 0, 0);
-    release(p);
+    pool_free(p);
 }
 
 void pool_populate_start(struct pool *p) {
@@ -237,7 +237,7 @@ const struct pool_info *pool_get_info(const struct pool *p) {
     return &p->info;
 }
 const struct segment_header *pool_header(const struct pool *p) {
-    return header_of(p);
+    return pool_header_of(p);
 }
 int pool_fd(const struct pool *p, bool writable) {
     return writable ? p->backing.fd : p->backing.fd_read;
@@ -246,7 +246,7 @@ int pool_fd(const struct pool *p, bool writable) {
 /* --- lives --- */
 
 void pool_set_epochs(struct pool *p, uint32_t master_epoch, uint32_t segment_epoch) {
-    struct segment_header *h = header_of(p);
+    struct segment_header *h = pool_header_of(p);
     __atomic_store_n(&h->master_epoch, master_epoch, __ATOMIC_RELEASE);
     __atomic_store_n(&h->segment_epoch, segment_epoch, __ATOMIC_RELEASE);
 }
@@ -255,22 +255,22 @@ void pool_serve(struct pool *p, uint32_t id, uint32_t segment_epoch, uint32_t ma
     MAGIC_CHECK(p, POOL_MAGIC);
     TARN_ASSERT(!p->discarded && segment_epoch != 0);
     struct segment_header fixed;
-    memcpy(&fixed, header_of(p), offsetof(struct segment_header, pad));
+    memcpy(&fixed, pool_header_of(p), offsetof(struct segment_header, pad));
     fixed.segment_id = id;
     fixed.epoch = segment_epoch;
-    write_fixed(p, &fixed);
+    header_write_fixed(p, &fixed);
     pool_set_epochs(p, master_epoch, segment_epoch);
 }
 
 void pool_retire(struct pool *p) {
     MAGIC_CHECK(p, POOL_MAGIC);
-    __atomic_store_n(&header_of(p)->segment_epoch, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool_header_of(p)->segment_epoch, 0, __ATOMIC_SEQ_CST);
 }
 
 void pool_discard(struct pool *p) {
     MAGIC_CHECK(p, POOL_MAGIC);
     (void)pool_populate_end(&p->populating, true);
-    write_new_header(p);
+    header_write_new(p);
     pool_backing_punch(&p->backing);
     p->discarded = true;
 }
@@ -280,7 +280,7 @@ tarn_status pool_revive(struct pool *p, bool other_memory, const char **why_p) {
     TARN_ASSERT(p->discarded);
     struct pool_backing *old = &p->backing, next = *old;
     struct segment_header fixed;
-    memcpy(&fixed, header_of(p), offsetof(struct segment_header, pad));
+    memcpy(&fixed, pool_header_of(p), offsetof(struct segment_header, pad));
     tarn_status s = TARN_OK;
     if (other_memory) {
         s = pool_backing_open(&p->config, old->map, old->map_size, true, &next, why_p);
@@ -294,11 +294,11 @@ tarn_status pool_revive(struct pool *p, bool other_memory, const char **why_p) {
         pool_backing_close(old);
         *old = next;
         p->info.huge = next.huge;
-        write_fixed(p, &fixed);
-        __atomic_store_n(&header_of(p)->instance, next.instance, __ATOMIC_RELEASE);
+        header_write_fixed(p, &fixed);
+        __atomic_store_n(&pool_header_of(p)->instance, next.instance, __ATOMIC_RELEASE);
     }
-    if (s == TARN_OK) s = check_memory(&p->config, &next, why_p);
-    if (s == TARN_OK) s = prepare_mapping(&p->config, &next, why_p);
+    if (s == TARN_OK) s = pool_check_memory(&p->config, &next, why_p);
+    if (s == TARN_OK) s = mapping_prepare(&p->config, &next, why_p);
     if (s != TARN_OK) {
         log_warning("Segment %s: %s", p->config.name != NULL ? p->config.name : "", *why_p);
         return s;
@@ -309,7 +309,7 @@ tarn_status pool_revive(struct pool *p, bool other_memory, const char **why_p) {
 
 void pool_set_peers_epoch(struct pool *p, uint32_t master_epoch) {
     MAGIC_CHECK(p, POOL_MAGIC);
-    __atomic_store_n(&header_of(p)->peers_epoch, master_epoch, __ATOMIC_RELEASE);
+    __atomic_store_n(&pool_header_of(p)->peers_epoch, master_epoch, __ATOMIC_RELEASE);
 }
 
 bool pool_strangers(const struct pool *p) {

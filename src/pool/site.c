@@ -17,7 +17,7 @@
 /* --- mount points --- */
 
 /* The deepest folder of path that is there, without links, and behind it what is not. */
-static bool resolve(const char *path, char out[PATH_MAX]) {
+static bool site_resolve(const char *path, char out[PATH_MAX]) {
     char head[PATH_MAX], tail[PATH_MAX] = "", next[PATH_MAX];
     if (snprintf(head, sizeof(head), "%s%s", path[0] == '/' ? "" : "./", path) >= (int)sizeof(head))
         return false;
@@ -36,12 +36,12 @@ static bool resolve(const char *path, char out[PATH_MAX]) {
            (int)(PATH_MAX - len);
 }
 
-static bool is_below(const char *path, const char *folder) {
+static bool site_is_below(const char *path, const char *folder) {
     size_t len = strlen(folder);
     return strncmp(path, folder, len) == 0 && (path[len] == '\0' || path[len] == '/');
 }
 
-static bool is_mounted(const char *mounts, const char *dir) {
+static bool site_is_mounted(const char *mounts, const char *dir) {
     FILE *f = setmntent(mounts, "re");
     bool found = f == NULL; /* it does not tell */
     struct mntent e;
@@ -57,14 +57,14 @@ bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, 
     char at[PATH_MAX], text[4 * PATH_MAX], real[PATH_MAX];
     struct mntent e;
     bool found = false;
-    FILE *f = resolve(path, at) ? setmntent(fstab, "re") : NULL;
+    FILE *f = site_resolve(path, at) ? setmntent(fstab, "re") : NULL;
     if (f == NULL) return false;
     while (!found && getmntent_r(f, &e, text, sizeof(text)) != NULL) {
         if (e.mnt_dir[0] != '/' || e.mnt_dir[1] == '\0') continue; /* swap, the root */
         /* not even looked at: its server may be away */
-        if (is_mounted(mounts, e.mnt_dir)) continue;
+        if (site_is_mounted(mounts, e.mnt_dir)) continue;
         const char *dir = realpath(e.mnt_dir, real) != NULL ? real : e.mnt_dir;
-        found = is_below(at, dir) && !is_mounted(mounts, dir);
+        found = site_is_below(at, dir) && !site_is_mounted(mounts, dir);
         if (found) snprintf(missing, size, "%s", dir);
     }
     endmntent(f);

@@ -25,7 +25,7 @@
 /* --- the file --- */
 
 /* O_DIRECT, if the file system means it. */
-static bool try_direct(struct ssd *s) {
+static bool disk_try_direct(struct ssd *s) {
     int flags = fcntl(s->fd, F_GETFL);
     if (flags < 0 || fcntl(s->fd, F_SETFL, flags | O_DIRECT) != 0) return false;
     void *block = ssd_blocks(SSD_BLOCK);
@@ -35,7 +35,7 @@ static bool try_direct(struct ssd *s) {
     return works;
 }
 
-static tarn_status open_file(struct ssd *s, const struct tier_config *config, uint64_t *bytes_p,
+static tarn_status disk_open(struct ssd *s, const struct tier_config *config, uint64_t *bytes_p,
                              const char **why_p) {
     struct stat st;
     struct buf path = {0};
@@ -76,7 +76,7 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
     if (s->device && ioctl(s->fd, BLKGETSIZE64, bytes_p) != 0) {
         return status_fail(TARN_EIO, why_p, "size of %s: %s", s->tier.path, strerror(errno));
     }
-    s->direct = config->direct && try_direct(s);
+    s->direct = config->direct && disk_try_direct(s);
     if (config->direct && !s->direct) {
         log_notice("SSD tier %s: no O_DIRECT here, through the page cache", s->tier.path);
     }
@@ -84,7 +84,7 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
 }
 
 /* Makes the file as long as the tier, with its blocks, so that the disk is full now or never. */
-static tarn_status reserve_file(struct ssd *s, uint64_t bytes, const char **why_p) {
+static tarn_status disk_reserve(struct ssd *s, uint64_t bytes, const char **why_p) {
     uint64_t size = ssd_region_base(s, s->regions);
     if (s->device || bytes >= size) return TARN_OK;
     if (fallocate(s->fd, 0, 0, (off_t)size) == 0) return TARN_OK;
@@ -105,7 +105,7 @@ static tarn_status reserve_file(struct ssd *s, uint64_t bytes, const char **why_
 enum content { EMPTY, OURS, OURS_DAMAGED, UNKNOWN_VERSION, FOREIGN };
 
 /* What the place of a superblock holds. */
-static enum content classify(const char *block, struct ssd_superblock *super_p) {
+static enum content super_classify(const char *block, struct ssd_superblock *super_p) {
     memcpy(super_p, block, sizeof(*super_p));
     if (ssd_super_valid(super_p)) return OURS;
     if (memcmp(super_p->magic, SSD_SUPER_MAGIC, sizeof(super_p->magic)) == 0) {
@@ -116,8 +116,8 @@ static enum content classify(const char *block, struct ssd_superblock *super_p) 
 }
 
 /* Reads both superblocks. OURS: *super_p is the newer good one. */
-static tarn_status look(struct ssd *s, uint64_t bytes, enum content *content_p,
-                        const char **why_p) {
+static tarn_status super_look(struct ssd *s, uint64_t bytes, enum content *content_p,
+                              const char **why_p) {
     *content_p = EMPTY;
     if (bytes == 0) return TARN_OK;
     char *front = memset(ssd_blocks(SSD_DATA_START), 0, SSD_DATA_START);
@@ -127,7 +127,8 @@ static tarn_status look(struct ssd *s, uint64_t bytes, enum content *content_p,
         return status_fail(TARN_EIO, why_p, "reading %s: %s", s->tier.path, strerror(errno));
     }
     struct ssd_superblock super[2];
-    enum content a = classify(front, &super[0]), b = classify(front + SSD_BLOCK, &super[1]);
+    enum content a = super_classify(front, &super[0]),
+                 b = super_classify(front + SSD_BLOCK, &super[1]);
     /* All of the front: file systems leave some of it empty. */
     bool zero = span_is_zero(span_of(front, SSD_DATA_START));
     free(front);
@@ -165,21 +166,21 @@ static int ssd_super_write(struct tier *t) {
     return error;
 }
 
-static uint64_t choose_region_size(uint64_t size) {
+static uint64_t region_size_for(uint64_t size) {
     uint64_t region = SSD_REGION_MAX;
     while (region > SSD_REGION_MIN && size / region < 32) region /= 2;
     return region;
 }
 
-static tarn_status make(struct ssd *s, uint64_t size, uint64_t bytes, const char **why_p) {
-    s->region_size = choose_region_size(size);
+static tarn_status super_make(struct ssd *s, uint64_t size, uint64_t bytes, const char **why_p) {
+    s->region_size = region_size_for(size);
     uint64_t regions = size > SSD_DATA_START ? (size - SSD_DATA_START) / s->region_size : 0;
     if (regions < SSD_REGIONS_MIN || regions > SSD_REGIONS_MAX) {
         return status_fail(TARN_EINVAL, why_p, "an SSD tier has 3 MiB to 64 TiB, not %llu KiB",
                            (unsigned long long)(size >> 10));
     }
     s->regions = (uint32_t)regions;
-    tarn_status status = reserve_file(s, bytes, why_p);
+    tarn_status status = disk_reserve(s, bytes, why_p);
     if (status != TARN_OK) return status;
     s->super = (struct ssd_superblock){.version = SSD_SUPER_VERSION,
                                        .region_size = s->region_size,
@@ -196,7 +197,7 @@ static tarn_status make(struct ssd *s, uint64_t size, uint64_t bytes, const char
 }
 
 /* The tier that is there, made larger or smaller when the size changed. */
-static tarn_status adopt(struct ssd *s, uint64_t size, uint64_t bytes, const char **why_p) {
+static tarn_status super_adopt(struct ssd *s, uint64_t size, uint64_t bytes, const char **why_p) {
     s->region_size = s->super.region_size;
     uint64_t regions = size > SSD_DATA_START ? (size - SSD_DATA_START) / s->region_size : 0;
     regions = min_u64(regions, SSD_REGIONS_MAX);
@@ -211,7 +212,7 @@ static tarn_status adopt(struct ssd *s, uint64_t size, uint64_t bytes, const cha
     memcpy(s->tier.info.content, s->super.content, sizeof(s->super.content));
     if (!s->device && bytes < ssd_region_base(s, (uint32_t)s->super.regions))
         s->tier.stats.damaged++; /* cut off */
-    tarn_status status = reserve_file(s, bytes, why_p);
+    tarn_status status = disk_reserve(s, bytes, why_p);
     if (status != TARN_OK || regions == s->super.regions) return status;
     log_notice("SSD tier %s: %llu regions instead of %llu", s->tier.path,
                (unsigned long long)regions, (unsigned long long)s->super.regions);
@@ -227,15 +228,15 @@ static tarn_status adopt(struct ssd *s, uint64_t size, uint64_t bytes, const cha
     return TARN_OK;
 }
 
-static tarn_status make_or_adopt(struct ssd *s, const struct tier_config *config, uint64_t bytes,
-                                 const char **why_p) {
+static tarn_status super_make_or_adopt(struct ssd *s, const struct tier_config *config,
+                                       uint64_t bytes, const char **why_p) {
     uint64_t size = config->size;
     if (s->device) size = size == 0 ? bytes : min_u64(size, bytes);
     enum content content;
-    tarn_status status = look(s, bytes, &content, why_p);
+    tarn_status status = super_look(s, bytes, &content, why_p);
     if (status != TARN_OK) return status;
     switch (content) {
-    case OURS: return adopt(s, size, bytes, why_p);
+    case OURS: return super_adopt(s, size, bytes, why_p);
     case FOREIGN:
         return status_fail(TARN_EINVAL, why_p, "%s holds something else; clear it first",
                            s->tier.path);
@@ -249,10 +250,10 @@ static tarn_status make_or_adopt(struct ssd *s, const struct tier_config *config
         break;
     case EMPTY: break;
     }
-    return make(s, size, bytes, why_p);
+    return super_make(s, size, bytes, why_p);
 }
 
-static void set_limits(struct ssd *s) {
+static void ssd_set_limits(struct ssd *s) {
     struct tier *t = &s->tier;
     s->batch_bytes = min_u64(min_u64(SSD_BATCH_BYTES, s->region_size / 8), t->queue_bytes / 4);
     t->info.size = ssd_region_base(s, s->regions);
@@ -269,7 +270,7 @@ static void set_limits(struct ssd *s) {
     s->bounces = xcalloc(s->bounces_max, sizeof(*s->bounces));
 }
 
-static tarn_status set_up(struct ssd *s, const char **why_p) {
+static tarn_status ssd_set_up(struct ssd *s, const char **why_p) {
     s->owner = xcalloc(s->regions, sizeof(*s->owner));
     s->free = s->regions;
     uint64_t size = s->tier.queue_bytes;
@@ -348,11 +349,11 @@ static tarn_status ssd_open(struct tier *t, const struct tier_config *config, co
     STAILQ_INIT(&s->reads);
     STAILQ_INIT(&s->reading_now);
     uint64_t bytes = 0;
-    tarn_status status = open_file(s, config, &bytes, why_p);
-    if (status == TARN_OK) status = make_or_adopt(s, config, bytes, why_p);
+    tarn_status status = disk_open(s, config, &bytes, why_p);
+    if (status == TARN_OK) status = super_make_or_adopt(s, config, bytes, why_p);
     if (status != TARN_OK) return status;
-    set_limits(s);
-    return set_up(s, why_p);
+    ssd_set_limits(s);
+    return ssd_set_up(s, why_p);
 }
 
 const struct tier_ops ssd_ops = {

@@ -16,12 +16,12 @@
 #define CANDIDATES 8u
 #define TAIL_MAX   1024u /* units of one prompt */
 
-static bool may_go(const struct ssd_unit *u) {
+static bool unit_may_go(const struct ssd_unit *u) {
     return u->state == SSD_SEALED && u->unwritten == 0;
 }
 
 /* Regions that are free or on their way. */
-static uint32_t coming(const struct ssd *s) {
+static uint32_t regions_coming(const struct ssd *s) {
     uint32_t n = s->free;
     const struct ssd_unit *u;
     TAILQ_FOREACH(u, &s->leaving, leaving) n += u->regions;
@@ -30,18 +30,18 @@ static uint32_t coming(const struct ssd *s) {
 
 /* --- victims --- */
 
-static struct ssd_unit *find_empty(struct ssd *s) {
+static struct ssd_unit *victim_empty(struct ssd *s) {
     struct ssd_unit *u;
     if (!s->empty_hint) return NULL;
     TAILQ_FOREACH(u, &s->units, by_age) {
-        if (u->live == 0 && may_go(u)) return u;
+        if (u->live == 0 && unit_may_go(u)) return u;
     }
     s->empty_hint = false;
     return NULL;
 }
 
 /* Where a run of s->want regions would cost least: the one whose youngest unit is oldest. */
-static bool choose_window(struct ssd *s) {
+static bool window_choose(struct ssd *s) {
     uint64_t best = UINT64_MAX;
     for (uint32_t at = 0; at + s->want <= s->regions; at++) {
         uint64_t youngest = 0;
@@ -57,7 +57,7 @@ static bool choose_window(struct ssd *s) {
     return best != UINT64_MAX;
 }
 
-static struct ssd_unit *tail_of(struct ssd_unit *u) {
+static struct ssd_unit *unit_prompt_tail(struct ssd_unit *u) {
     struct ssd_unit *tail = u, *v = u;
     uint32_t prompt = u->last_prompt;
     for (unsigned i = 0; prompt != 0 && i < TAIL_MAX; i++) {
@@ -65,59 +65,59 @@ static struct ssd_unit *tail_of(struct ssd_unit *u) {
         if (v == NULL || v->state == SSD_OPEN || v->first_prompt != prompt ||
             v->last_prompt != prompt)
             break;
-        if (may_go(v)) tail = v;
+        if (unit_may_go(v)) tail = v;
     }
     return tail;
 }
 
-static struct ssd_unit *find_old(struct ssd *s) {
+static struct ssd_unit *victim_old(struct ssd *s) {
     struct ssd_unit *u, *best = NULL;
     unsigned seen = 0;
     TAILQ_FOREACH(u, &s->units, by_age) {
-        if (!may_go(u)) continue;
+        if (!unit_may_go(u)) continue;
         if (best == NULL || u->heat / u->regions < best->heat / best->regions) best = u;
         if (++seen == CANDIDATES) break;
     }
     if (best == NULL) return NULL;
     for (u = TAILQ_FIRST(&s->units); u != best; u = TAILQ_NEXT(u, by_age)) {
-        if (may_go(u)) u->heat /= 2;
+        if (unit_may_go(u)) u->heat /= 2;
     }
-    return tail_of(best);
+    return unit_prompt_tail(best);
 }
 
-static struct ssd_unit *find_in_window(struct ssd *s) {
+static struct ssd_unit *victim_in_window(struct ssd *s) {
     if (s->want == 0) return NULL;
     if (clock_mono_ms() >= s->want_until_ms) {
         s->want = 0; /* nobody asked again */
         return NULL;
     }
-    if (s->want_at >= s->regions && !choose_window(s)) return NULL;
+    if (s->want_at >= s->regions && !window_choose(s)) return NULL;
     for (uint32_t r = s->want_at; r < s->want_at + s->want; r++) {
-        if (s->owner[r] != NULL && may_go(s->owner[r])) return s->owner[r];
+        if (s->owner[r] != NULL && unit_may_go(s->owner[r])) return s->owner[r];
     }
-    return coming(s) < s->want + SSD_RESERVE ? find_old(s) : NULL;
+    return regions_coming(s) < s->want + SSD_RESERVE ? victim_old(s) : NULL;
 }
 
-static struct ssd_unit *find_victim(struct ssd *s) {
-    struct ssd_unit *u = find_empty(s);
+static struct ssd_unit *victim_find(struct ssd *s) {
+    struct ssd_unit *u = victim_empty(s);
     if (u != NULL) return u;
-    if ((u = find_in_window(s)) != NULL) return u;
-    uint32_t n = coming(s);
+    if ((u = victim_in_window(s)) != NULL) return u;
+    uint32_t n = regions_coming(s);
     if (n < s->free_start) s->evicting = true;
     if (n >= s->free_stop) s->evicting = false;
-    return s->evicting ? find_old(s) : NULL;
+    return s->evicting ? victim_old(s) : NULL;
 }
 
 bool ssd_too_full(struct tier *t) {
     const struct ssd *s = (const struct ssd *)t;
-    return s->empty_hint || s->want > 0 || coming(s) < s->free_start;
+    return s->empty_hint || s->want > 0 || regions_coming(s) < s->free_start;
 }
 
 /* --- the owner's side --- */
 
 uint64_t ssd_choose(struct tier *t, struct buf *records) {
     struct ssd *s = (struct ssd *)t;
-    struct ssd_unit *u = find_victim(s);
+    struct ssd_unit *u = victim_find(s);
     if (u == NULL) return 0;
     u->state = SSD_GOING;
     TAILQ_INSERT_TAIL(&s->leaving, u, leaving);
@@ -141,7 +141,7 @@ void ssd_evicted(struct tier *t, uint64_t ticket) {
 
 /* Notes in this unit that still mean something are written once more, elsewhere, before they go
  * with it. */
-static void carry_notes(struct ssd *s, struct ssd_unit *u) {
+static void unit_carry_notes(struct ssd *s, struct ssd_unit *u) {
     uint64_t before = s->notes_added;
     for (size_t at = 0; at < u->log.len;) {
         const struct tier_record *r = (const void *)(u->log.data + at);
@@ -158,7 +158,7 @@ static void carry_notes(struct ssd *s, struct ssd_unit *u) {
 
 /* A unit whose first header cannot be overwritten stays in its place, out of use and in no list of
  * what may go. Its entries would be found after a restart: so each is noted as dropped. */
-static void give_up(struct ssd *s, struct ssd_unit *u) {
+static void unit_out_of_use(struct ssd *s, struct ssd_unit *u) {
     log_warning("SSD tier %s: cannot write at %llu: %u MiB are out of use", s->tier.path,
                 (unsigned long long)u->base, (unsigned)(u->regions * s->region_size >> 20));
     u->bad = true;
@@ -170,7 +170,7 @@ static void give_up(struct ssd *s, struct ssd_unit *u) {
     }
 }
 
-static void erased(struct ssd_op *op) {
+static void unit_erased(struct ssd_op *op) {
     struct ssd_unit *u = op->arg;
     struct ssd *s = u->owner;
     pthread_mutex_lock(&s->tier.lock);
@@ -179,7 +179,7 @@ static void erased(struct ssd_op *op) {
     if (op->error == 0)
         ssd_unit_destroy(s, u);
     else
-        give_up(s, u);
+        unit_out_of_use(s, u);
     ssd_sync_soon(s);
     pthread_mutex_unlock(&s->tier.lock);
 }
@@ -187,14 +187,14 @@ static void erased(struct ssd_op *op) {
 void ssd_evict_advance(struct ssd *s) {
     struct ssd_unit *u;
     TAILQ_FOREACH(u, &s->leaving, leaving) {
-        if (u->state == SSD_LEAVING && u->reads == 0) carry_notes(s, u);
+        if (u->state == SSD_LEAVING && u->reads == 0) unit_carry_notes(s, u);
         if (u->state != SSD_CARRIED || s->notes_done < u->notes_mark) continue;
         u->state = SSD_ERASING;
         u->erase = (struct ssd_op){.write = true,
                                    .buffer = s->zero_block,
                                    .offset = u->base,
                                    .length = SSD_BLOCK,
-                                   .done = erased,
+                                   .done = unit_erased,
                                    .arg = u};
         s->erasing++;
         ssd_io_submit(s->io, &u->erase);

@@ -82,7 +82,7 @@ void ssd_io_wake(struct ssd_io *io) {
 }
 
 /* Starts what the depth allows. */
-static void start_line(struct ssd_io *io) {
+static void io_start_line(struct ssd_io *io) {
     while (io->under_way < io->depth && !STAILQ_EMPTY(&io->line)) {
         struct ssd_op *op = STAILQ_FIRST(&io->line);
         op->asked = op->length - op->moved;
@@ -106,7 +106,7 @@ static void start_line(struct ssd_io *io) {
 
 void ssd_io_wait(struct ssd_io *io, int timeout_ms) {
     MAGIC_CHECK(io, SSD_IO_MAGIC);
-    start_line(io);
+    io_start_line(io);
     io->ops->wait(io, STAILQ_EMPTY(&io->failed) ? timeout_ms : 0);
     for (struct ssd_op *op; (op = STAILQ_TAKE(&io->failed, next)) != NULL;) op->done(op);
 }
@@ -140,7 +140,7 @@ struct threads {
     struct ssd_ops ended; /* under lock */
 };
 
-static bool transfer(struct crew_job *job) {
+static bool threads_transfer(struct crew_job *job) {
     struct ssd_op *op = CONTAINER_OF(job, struct ssd_op, job);
     char *at = (char *)op->buffer + op->moved;
     off_t offset = (off_t)(op->offset + op->moved);
@@ -151,7 +151,7 @@ static bool transfer(struct crew_job *job) {
     return true;
 }
 
-static void transferred(void *arg, struct crew_job *job) {
+static void threads_transferred(void *arg, struct crew_job *job) {
     struct threads *t = arg;
     pthread_mutex_lock(&t->lock);
     STAILQ_INSERT_TAIL(&t->ended, CONTAINER_OF(job, struct ssd_op, job), next);
@@ -162,7 +162,7 @@ static void transferred(void *arg, struct crew_job *job) {
 static bool threads_start(struct ssd_io *io, struct ssd_op *op) {
     struct threads *t = (struct threads *)io;
     op->fd = io->fd;
-    op->job = (struct crew_job){.run = transfer};
+    op->job = (struct crew_job){.run = threads_transfer};
     crew_add(&t->crew, &op->job);
     return true;
 }
@@ -199,7 +199,7 @@ static struct ssd_io *threads_open(int *error_p) {
     pthread_mutex_init(&t->lock, NULL);
     STAILQ_INIT(&t->ended);
     t->io.ops = &threads_ops;
-    *error_p = crew_start(&t->crew, "tarn-ssd-io", THREADS, transferred, t);
+    *error_p = crew_start(&t->crew, "tarn-ssd-io", THREADS, threads_transferred, t);
     if (*error_p == 0) return &t->io;
     threads_close(&t->io);
     return NULL;

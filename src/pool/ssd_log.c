@@ -89,7 +89,7 @@ struct entry_key {
     uint64_t offset;
 };
 
-static int entry_compare(const void *key, const void *entry) {
+static int unit_entry_compare(const void *key, const void *entry) {
     const struct entry_key *k = key;
     return tier_record_compare(k->offset,
                                (const void *)(k->unit->log.data + *(const uint32_t *)entry * 8ull));
@@ -97,7 +97,7 @@ static int entry_compare(const void *key, const void *entry) {
 
 struct tier_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset) {
     struct entry_key key = {u, offset};
-    const uint32_t *at = bsearch(&key, u->entries, u->n_entries, sizeof(*at), entry_compare);
+    const uint32_t *at = bsearch(&key, u->entries, u->n_entries, sizeof(*at), unit_entry_compare);
     return at != NULL ? ssd_unit_entry(u, (size_t)(at - u->entries)) : NULL;
 }
 
@@ -113,7 +113,8 @@ void ssd_entry_drop(struct ssd *s, struct ssd_unit *u, struct tier_record *r) {
 }
 
 /* Is this region kept for a large value? */
-static bool is_wanted(const struct ssd *s, uint32_t region, uint32_t count, uint64_t now_ms) {
+static bool region_is_wanted(const struct ssd *s, uint32_t region, uint32_t count,
+                             uint64_t now_ms) {
     return s->want > count && now_ms < s->want_until_ms && region >= s->want_at &&
            region < s->want_at + s->want && s->want_at < s->regions;
 }
@@ -126,7 +127,7 @@ bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p) {
     for (uint32_t i = 0; i < s->regions + count; i++) {
         uint32_t r = (s->cursor + i) % s->regions;
         if (r == 0) run = 0; /* a run does not reach over the end */
-        run = s->owner[r] == NULL && !is_wanted(s, r, count, now) ? run + 1 : 0;
+        run = s->owner[r] == NULL && !region_is_wanted(s, r, count, now) ? run + 1 : 0;
         if (run == count) {
             *region_p = r + 1 - count;
             return true;
@@ -137,7 +138,7 @@ bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p) {
 
 /* Opens a unit in which `need` bytes fit, leaving `reserve` regions. Values that are large beside a
  * region get a unit for several of them, so that not half of it stays empty. */
-static bool open_unit(struct ssd *s, uint64_t need, uint32_t reserve) {
+static bool unit_open(struct ssd *s, uint64_t need, uint32_t reserve) {
     uint64_t least = (need + s->region_size - 1) / s->region_size;
     uint64_t wish = (8 * need + s->region_size - 1) / s->region_size;
     wish = max_u64(least, min_u64(wish, s->regions / 16));
@@ -194,7 +195,7 @@ void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset) {
 }
 
 /* As many as fit into the batch's header. */
-static void take_notes(struct ssd *s, struct ssd_batch *b) {
+static void batch_take_notes(struct ssd *s, struct ssd_batch *b) {
     uint64_t left = ssd_unit_limit(s, b->unit) - b->position - ssd_align(b->data_size, SSD_BLOCK);
     TARN_ASSERT(left >= ssd_header_size(b->records.len));
     uint64_t room =
@@ -250,7 +251,7 @@ static bool ring_place(const struct ssd *s, uint64_t need, uint64_t *at_p) {
 }
 
 /* A batch that begins with such a value; for notes only: record and size are 0. */
-static struct ssd_batch *open_batch(struct ssd *s, uint64_t record, uint64_t size, bool stream,
+static struct ssd_batch *batch_open(struct ssd *s, uint64_t record, uint64_t size, bool stream,
                                     bool notes) {
     uint64_t data = notes ? 0 : ssd_align(ssd_value_end(0, size), SSD_BLOCK), ring_at;
     uint64_t need = ssd_header_size(record) + data;
@@ -262,7 +263,7 @@ static struct ssd_batch *open_batch(struct ssd *s, uint64_t record, uint64_t siz
         tier_evict_check(&s->tier);
         return NULL;
     }
-    if (!fits && !open_unit(s, need, reserve)) return NULL;
+    if (!fits && !unit_open(s, need, reserve)) return NULL;
     struct ssd_batch *b = xcalloc(1, sizeof(*b));
     b->owner = s;
     b->unit = s->open_unit;
@@ -289,7 +290,7 @@ void ssd_seal(struct ssd *s) {
     struct ssd_batch *b = s->open;
     TARN_ASSERT(b != NULL && b->state == SSD_BATCH_OPEN);
     s->open = NULL;
-    take_notes(s, b);
+    batch_take_notes(s, b);
     if (b->n_puts == 0 && b->note_records.len == 0) {
         /* Notes about nothing count as written when those before them are. */
         if (s->last != NULL)
@@ -315,7 +316,7 @@ void ssd_seal(struct ssd *s) {
 }
 
 void ssd_seal_notes(struct ssd *s) {
-    if (s->open == NULL && open_batch(s, SSD_NOTE_SIZE, 0, false, true) == NULL) {
+    if (s->open == NULL && batch_open(s, SSD_NOTE_SIZE, 0, false, true) == NULL) {
         s->notes_due_ms = clock_mono_ms() + SSD_RETRY_MS;
         return;
     }
@@ -324,16 +325,16 @@ void ssd_seal_notes(struct ssd *s) {
 
 /* --- puts --- */
 
-static struct ssd_batch *find_place(struct ssd *s, uint64_t record, uint64_t size, bool stream) {
+static struct ssd_batch *batch_place(struct ssd *s, uint64_t record, uint64_t size, bool stream) {
     /* A stream has a batch of its own. Others may find the open batch full, but never a fresh
      * one. */
     if (s->open != NULL && (stream || !batch_takes(s, s->open, record, size))) ssd_seal(s);
-    if (s->open == NULL) open_batch(s, record, size, stream, false);
+    if (s->open == NULL) batch_open(s, record, size, stream, false);
     TARN_ASSERT(s->open == NULL || stream || batch_takes(s, s->open, record, size));
     return s->open;
 }
 
-static void start_stream(struct ssd *s, struct ssd_batch *b, const struct tier_put *put) {
+static void batch_start_stream(struct ssd *s, struct ssd_batch *b, const struct tier_put *put) {
     struct ssd_stream *stream = xcalloc(1, sizeof(*stream));
     stream->iov = xmemdup(put->iov, put->n_iov * sizeof(*put->iov));
     stream->size = put->item->size;
@@ -350,7 +351,7 @@ tarn_status ssd_place(struct tier *t, struct tier_put *put) {
     const struct tier_item *item = put->item;
     uint32_t record = tier_record_size(item->key.len, put->n_crcs);
     TARN_ASSERT(!s->closing);
-    struct ssd_batch *b = find_place(s, record, item->size, put->stream);
+    struct ssd_batch *b = batch_place(s, record, item->size, put->stream);
     if (b == NULL) return TARN_EAGAIN;
     uint64_t from = b->data_size, rel = ssd_value_start(from, item->size);
     b->data_size = ssd_value_end(rel, item->size);
@@ -365,7 +366,7 @@ tarn_status ssd_place(struct tier *t, struct tier_put *put) {
     tier_record_write((void *)(b->records.data + b->records.len), item, rel);
     b->records.len += record;
     if (put->stream) {
-        start_stream(s, b, put);
+        batch_start_stream(s, b, put);
         return TARN_OK;
     }
     /* Zeroes around the value: what was there before is somebody else's. */

@@ -44,7 +44,7 @@ tarn_status ssd_read(struct tier *t, struct tier_record *r, uint64_t offset, voi
     return TARN_OK;
 }
 
-static void end_read(struct ssd *s, struct ssd_read *read) {
+static void read_end(struct ssd *s, struct ssd_read *read) {
     pthread_mutex_lock(&s->tier.lock);
     read->unit->reads--;
     pthread_mutex_unlock(&s->tier.lock);
@@ -52,7 +52,7 @@ static void end_read(struct ssd *s, struct ssd_read *read) {
     free(read);
 }
 
-static void piece_done(struct ssd_op *op) {
+static void piece_read(struct ssd_op *op) {
     struct ssd_piece *p = op->arg;
     struct ssd_read *read = p->read;
     struct ssd *s = read->owner;
@@ -63,10 +63,10 @@ static void piece_done(struct ssd_op *op) {
     }
     free(p);
     /* The last piece of a request that is still in line is not its end. */
-    if (--read->pieces == 0 && read->started == read->end.length) end_read(s, read);
+    if (--read->pieces == 0 && read->started == read->end.length) read_end(s, read);
 }
 
-static void *take_bounce(struct ssd *s) {
+static void *bounce_take(struct ssd *s) {
     if (s->n_bounces > 0) return s->bounces[--s->n_bounces];
     if (s->bounces_made == s->bounces_max) return NULL;
     s->bounces_made++;
@@ -74,14 +74,14 @@ static void *take_bounce(struct ssd *s) {
 }
 
 /* Sends the next piece off; false: no bounce buffer is free. */
-static bool start_piece(struct ssd *s, struct ssd_read *read) {
+static bool piece_start(struct ssd *s, struct ssd_read *read) {
     uint64_t at = read->offset + read->started, left = read->end.length - read->started;
     char *to = read->buffer + read->started;
     size_t skip = at % SSD_BLOCK;
     bool congruent = (uintptr_t)to % SSD_BLOCK == skip;
     struct ssd_piece *p = xcalloc(1, sizeof(*p));
     p->read = read;
-    p->op = (struct ssd_op){.done = piece_done, .arg = p};
+    p->op = (struct ssd_op){.done = piece_read, .arg = p};
     if (!s->direct) {
         p->length = min_u64(left, DIRECT_BYTES);
         p->op.buffer = to;
@@ -98,7 +98,7 @@ static bool start_piece(struct ssd *s, struct ssd_read *read) {
         p->length = min_u64(left, most);
         p->skip = skip;
         p->to = to;
-        p->bounce = take_bounce(s);
+        p->bounce = bounce_take(s);
         if (p->bounce == NULL) {
             free(p);
             return false;
@@ -122,10 +122,10 @@ void ssd_read_start(struct ssd *s) {
         /* one piece failed: no more of them */
         if (read->status != TARN_OK) read->started = read->end.length;
         while (read->started < read->end.length) {
-            if (!start_piece(s, read)) return; /* when a piece is done */
+            if (!piece_start(s, read)) return; /* when a piece is done */
         }
         STAILQ_REMOVE_HEAD(&s->reading_now, next);
-        if (read->pieces == 0) end_read(s, read); /* of no bytes, or failed while in line */
+        if (read->pieces == 0) read_end(s, read); /* of no bytes, or failed while in line */
     }
 }
 

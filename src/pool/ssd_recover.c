@@ -36,7 +36,7 @@ struct ssd_scan {
 
 /* The whole header at position into *block (grown as needed), of which the caller has seen nothing
  * yet. 0: here it ends; 1: there it is; -1: damaged. */
-static int read_header(const struct ssd *s, const struct ssd_found *f, uint64_t position,
+static int scan_header(const struct ssd *s, const struct ssd_found *f, uint64_t position,
                        uint64_t end, char **block, uint64_t *block_size, int *error_p) {
     uint64_t first = min_u64(FIRST_BYTES, end - position);
     *error_p = file_read_at(s->fd, *block, first, position);
@@ -69,7 +69,7 @@ static int scan_region(const struct ssd *s, uint32_t region, struct ssd_found *f
     uint64_t position = base, end = disk_end;
     int error = 0;
     while (position < end) {
-        int got = read_header(s, f, position, end, block, block_size, &error);
+        int got = scan_header(s, f, position, end, block, block_size, &error);
         if (got < 0) f->damaged = true;
         if (got <= 0) break;
         const struct ssd_batch_header *h = (const struct ssd_batch_header *)(const void *)*block;
@@ -96,7 +96,7 @@ static int scan_region(const struct ssd *s, uint32_t region, struct ssd_found *f
     return error;
 }
 
-static void report(struct ssd_scan *scan, uint32_t done) {
+static void scan_progress(struct ssd_scan *scan, uint32_t done) {
     progress_say(&scan->progress, done, scan->s->regions, "read %u of %u regions", done,
                  scan->s->regions);
 }
@@ -113,7 +113,7 @@ static void *scan_run(void *arg) {
             __atomic_store_n(&scan->error, error, __ATOMIC_RELAXED);
             __atomic_fetch_add(&scan->errors, 1, __ATOMIC_RELAXED);
         }
-        report(scan, __atomic_add_fetch(&scan->done, 1, __ATOMIC_RELAXED));
+        scan_progress(scan, __atomic_add_fetch(&scan->done, 1, __ATOMIC_RELAXED));
     }
     free(block);
     return NULL;
@@ -121,7 +121,7 @@ static void *scan_run(void *arg) {
 
 /* --- putting it together --- */
 
-static int compare_seq(const void *a, const void *b, void *arg) {
+static int found_compare(const void *a, const void *b, void *arg) {
     const struct ssd_found *found = arg;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     if (found[x].seq != found[y].seq) return found[x].seq < found[y].seq ? -1 : 1;
@@ -130,8 +130,8 @@ static int compare_seq(const void *a, const void *b, void *arg) {
 
 /* Of two units that claim the same region the younger one is right: the other was given up before,
  * and the zeroes that should have said so did not get to the disk. They do now. */
-static uint32_t drop_overlapped(struct ssd *s, struct ssd_found *found, const uint32_t *order,
-                                uint32_t n) {
+static uint32_t found_drop_overlapped(struct ssd *s, struct ssd_found *found, const uint32_t *order,
+                                      uint32_t n) {
     bool *taken = xcalloc(s->regions, sizeof(*taken));
     uint32_t dropped = 0;
     while (n-- > 0) {
@@ -156,7 +156,7 @@ static uint32_t drop_overlapped(struct ssd *s, struct ssd_found *found, const ui
     return dropped;
 }
 
-static void make_unit(struct ssd *s, uint32_t region, struct ssd_found *f) {
+static void unit_found(struct ssd *s, uint32_t region, struct ssd_found *f) {
     struct ssd_unit *u = ssd_unit_create(s, region, f->regions);
     u->state = SSD_SEALED;
     u->seq = f->seq;
@@ -171,7 +171,7 @@ static void make_unit(struct ssd *s, uint32_t region, struct ssd_found *f) {
     s->cursor = region + f->regions;
 }
 
-static void apply_notes(struct ssd *s, const struct ssd_unit *from) {
+static void unit_apply_notes(struct ssd *s, const struct ssd_unit *from) {
     for (size_t at = 0; at < from->log.len;) {
         const struct tier_record *note = (const void *)(from->log.data + at);
         at += note->size;
@@ -188,22 +188,22 @@ static void apply_notes(struct ssd *s, const struct ssd_unit *from) {
 
 /* Units from what was found, and what the notes in them say. Returns how many places are
  * damaged. */
-static uint32_t assemble(struct ssd *s, struct ssd_found *found) {
+static uint32_t units_assemble(struct ssd *s, struct ssd_found *found) {
     uint32_t n = 0, damaged = 0;
     uint32_t *order = xcalloc(s->regions, sizeof(*order));
     for (uint32_t r = 0; r < s->regions; r++) {
         damaged += found[r].damaged;
         if (found[r].batches > 0) order[n++] = r;
     }
-    qsort_r(order, n, sizeof(*order), compare_seq, found);
-    damaged += drop_overlapped(s, found, order, n);
+    qsort_r(order, n, sizeof(*order), found_compare, found);
+    damaged += found_drop_overlapped(s, found, order, n);
     const struct ssd_unit *u, *before = NULL;
     for (uint32_t i = 0; i < n; i++) {
-        if (found[order[i]].batches > 0) make_unit(s, order[i], &found[order[i]]);
+        if (found[order[i]].batches > 0) unit_found(s, order[i], &found[order[i]]);
     }
     free(order);
     TAILQ_FOREACH(u, &s->units, by_age) {
-        apply_notes(s, u);
+        unit_apply_notes(s, u);
         /* The end of a unit looks like any other; whoever wrote the next one knew where it is. */
         if (before != NULL && u->before_nonce == before->nonce &&
             before->batches < u->before_batches)
@@ -225,7 +225,7 @@ tarn_status ssd_recover(struct tier *t, const char **why_p) {
     if (scan.errors == s->regions)
         status = status_fail(TARN_EIO, why_p, "reading %s: %s", t->path, strerror(scan.error));
     else
-        t->stats.damaged += assemble(s, scan.found) + scan.errors;
+        t->stats.damaged += units_assemble(s, scan.found) + scan.errors;
     for (uint32_t r = 0; r < s->regions; r++) buf_free(&scan.found[r].records);
     free(scan.found);
     return status;

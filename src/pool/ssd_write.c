@@ -19,7 +19,7 @@ static void headers_go(struct ssd *s);
 /* --- the end of a batch --- */
 
 /* Its notes must be written with another batch. */
-static void note_again(struct ssd *s, const struct ssd_batch *b) {
+static void batch_note_again(struct ssd *s, const struct ssd_batch *b) {
     const struct ssd_note *notes = (const struct ssd_note *)(const void *)b->notes.data;
     size_t n = b->notes.len / sizeof(*notes);
     if (n == 0) return;
@@ -35,7 +35,7 @@ static void note_again(struct ssd *s, const struct ssd_batch *b) {
     }
 }
 
-static void end_batch(struct ssd *s, struct ssd_batch *b, int error) {
+static void batch_end(struct ssd *s, struct ssd_batch *b, int error) {
     struct ssd_unit *u = b->unit;
     const struct ssd_batch_header *h = b->header;
     uint64_t data = b->position + b->header_size;
@@ -45,7 +45,7 @@ static void end_batch(struct ssd *s, struct ssd_batch *b, int error) {
         if (b->error == 0) s->tier.failures = 0;
         if (b->note_records.len > 0) ssd_sync_soon(s);
     } else {
-        note_again(s, b);
+        batch_note_again(s, b);
     }
     s->notes_done = b->notes_upto;
     s->ring_tail = b->ring_end;
@@ -76,7 +76,7 @@ static void end_batch(struct ssd *s, struct ssd_batch *b, int error) {
 
 /* --- headers --- */
 
-static void make_header(struct ssd *s, struct ssd_batch *b) {
+static void header_make(struct ssd *s, struct ssd_batch *b) {
     const struct ssd_unit *u = b->unit;
     b->header = memset(ssd_blocks(b->header_size), 0, b->header_size);
     struct ssd_batch_header *h = b->header;
@@ -117,7 +117,7 @@ static void header_written(struct ssd_op *op) {
         b->unit->broken = true;
         pthread_mutex_unlock(&s->tier.lock);
     }
-    end_batch(s, b, error);
+    batch_end(s, b, error);
     headers_go(s);
 }
 
@@ -128,10 +128,10 @@ static void headers_go(struct ssd *s) {
         if (b->unit->broken) {
             TAILQ_REMOVE(&s->writing, b, next);
             s->n_writing--;
-            end_batch(s, b, EIO);
+            batch_end(s, b, EIO);
             continue;
         }
-        make_header(s, b);
+        header_make(s, b);
         b->state = SSD_BATCH_HEADER;
         b->header_op = (struct ssd_op){.write = true,
                                        .buffer = b->header,
@@ -147,7 +147,7 @@ static void headers_go(struct ssd *s) {
 /* --- values --- */
 
 /* Leaves out the values of this batch: they are not on disk, or not what they should be. */
-static void leave_out(struct ssd_batch *b, tarn_status status) {
+static void batch_leave_out(struct ssd_batch *b, tarn_status status) {
     for (size_t i = 0; i < b->n_puts; i++) {
         struct tier_record *r = (void *)(b->records.data + b->puts[i].record);
         r->kind = 0;
@@ -155,30 +155,30 @@ static void leave_out(struct ssd_batch *b, tarn_status status) {
     }
 }
 
-static void values_written(struct ssd *s, struct ssd_batch *b) {
+static void batch_values_written(struct ssd *s, struct ssd_batch *b) {
     if (b->error != 0) {
         pthread_mutex_lock(&s->tier.lock);
         tier_write_failed(&s->tier, "writing a batch", b->error);
         pthread_mutex_unlock(&s->tier.lock);
-        leave_out(b, tier_error_status(b->error));
+        batch_leave_out(b, tier_error_status(b->error));
     }
     b->state = SSD_BATCH_READY;
     headers_go(s);
 }
 
-static void piece_written(struct ssd_op *op) {
+static void batch_piece_written(struct ssd_op *op) {
     struct ssd_batch *b = op->arg;
     if (op->error != 0) b->error = op->error;
-    if (--b->ops_left == 0) values_written(b->owner, b);
+    if (--b->ops_left == 0) batch_values_written(b->owner, b);
 }
 
-static void start_values(struct ssd *s, struct ssd_batch *b) {
+static void batch_start_values(struct ssd *s, struct ssd_batch *b) {
     uint64_t size = ssd_align(b->data_size, SSD_BLOCK);
     char *data = s->ring + b->ring_at % s->tier.queue_bytes;
     memset(data + b->data_size, 0, size - b->data_size);
     size_t n = (size_t)((size + SSD_WRITE_BYTES - 1) / SSD_WRITE_BYTES);
     if (n == 0) { /* only notes */
-        values_written(s, b);
+        batch_values_written(s, b);
         return;
     }
     b->ops = xcalloc(n, sizeof(*b->ops));
@@ -189,7 +189,7 @@ static void start_values(struct ssd *s, struct ssd_batch *b) {
                                     .buffer = data + at,
                                     .offset = b->position + b->header_size + at,
                                     .length = min_u64(SSD_WRITE_BYTES, size - at),
-                                    .done = piece_written,
+                                    .done = batch_piece_written,
                                     .arg = b};
         ssd_io_submit(s->io, &b->ops[i]);
     }
@@ -197,10 +197,10 @@ static void start_values(struct ssd *s, struct ssd_batch *b) {
 
 /* --- streams --- */
 
-static void chunk_written(struct ssd_op *op);
+static void stream_chunk_written(struct ssd_op *op);
 
 /* Fills a chunk and sends it off; false: there is nothing left. */
-static bool send_chunk(struct ssd *s, struct ssd_batch *b, unsigned i) {
+static bool stream_send_chunk(struct ssd *s, struct ssd_batch *b, unsigned i) {
     struct ssd_stream *st = b->stream;
     uint64_t at = st->copy.done, n = min_u64(SSD_CHUNK_BYTES, st->size - at);
     if (n == 0 || b->error != 0) return false;
@@ -212,37 +212,37 @@ static bool send_chunk(struct ssd *s, struct ssd_batch *b, unsigned i) {
                                  .buffer = st->chunks[i],
                                  .offset = b->position + b->header_size + b->puts[0].rel + at,
                                  .length = blocks,
-                                 .done = chunk_written,
+                                 .done = stream_chunk_written,
                                  .arg = b};
     st->under_way++;
     ssd_io_submit(s->io, &st->ops[i]);
     return true;
 }
 
-static void end_stream(struct ssd *s, struct ssd_batch *b) {
+static void stream_end(struct ssd *s, struct ssd_batch *b) {
     struct ssd_stream *st = b->stream;
     bool whole = st->copy.done == st->size && tier_copy_crc(&st->copy) == st->crc;
-    if (b->error == 0 && !whole) leave_out(b, TARN_ECORRUPT);
+    if (b->error == 0 && !whole) batch_leave_out(b, TARN_ECORRUPT);
     for (unsigned i = 0; i < SSD_CHUNKS; i++) free(st->chunks[i]);
     free(st->iov);
     free(st);
     b->stream = NULL;
-    values_written(s, b);
+    batch_values_written(s, b);
 }
 
-static void chunk_written(struct ssd_op *op) {
+static void stream_chunk_written(struct ssd_op *op) {
     struct ssd_batch *b = op->arg;
     struct ssd_stream *st = b->stream;
     if (op->error != 0) b->error = op->error;
     st->under_way--;
-    if (!send_chunk(b->owner, b, (unsigned)(op - st->ops)) && st->under_way == 0)
-        end_stream(b->owner, b);
+    if (!stream_send_chunk(b->owner, b, (unsigned)(op - st->ops)) && st->under_way == 0)
+        stream_end(b->owner, b);
 }
 
 /* --- the beginning --- */
 
 /* Starts what was sealed. */
-static void start_batches(struct ssd *s) {
+static void batches_start(struct ssd *s) {
     while (s->n_writing < SSD_WRITING_MAX) {
         pthread_mutex_lock(&s->tier.lock);
         struct ssd_batch *b = TAILQ_FIRST(&s->batches);
@@ -254,10 +254,10 @@ static void start_batches(struct ssd *s) {
         s->n_writing++;
         b->state = SSD_BATCH_DATA;
         if (b->stream == NULL) {
-            start_values(s, b);
+            batch_start_values(s, b);
             continue;
         }
-        for (unsigned i = 0; i < SSD_CHUNKS; i++) send_chunk(s, b, i);
+        for (unsigned i = 0; i < SSD_CHUNKS; i++) stream_send_chunk(s, b, i);
         TARN_ASSERT(b->stream->under_way > 0);
     }
 }
@@ -265,7 +265,7 @@ static void start_batches(struct ssd *s) {
 /* --- the thread --- */
 
 /* Batches whose time has come go to the disk even if they are small. */
-static void seal_what_is_due(struct ssd *s) {
+static void batch_seal_due(struct ssd *s) {
     uint64_t now = clock_mono_ms();
     if (s->open != NULL && (s->closing || now >= s->open->opened_ms + SSD_BATCH_AGE_MS))
         ssd_seal(s);
@@ -281,7 +281,7 @@ void ssd_sync_soon(struct ssd *s) {
     if (s->sync_due_ms == 0) s->sync_due_ms = clock_mono_ms() + SSD_SYNC_MS;
 }
 
-static void synced(struct ssd_op *op) {
+static void disk_synced(struct ssd_op *op) {
     struct ssd *s = op->arg;
     pthread_mutex_lock(&s->tier.lock);
     s->syncing = false;
@@ -289,15 +289,15 @@ static void synced(struct ssd_op *op) {
     pthread_mutex_unlock(&s->tier.lock);
 }
 
-static void sync_if_due(struct ssd *s) {
+static void disk_sync_if_due(struct ssd *s) {
     if (s->sync_due_ms == 0 || s->syncing || s->closing || clock_mono_ms() < s->sync_due_ms) return;
     s->syncing = true;
     s->sync_due_ms = 0;
-    s->sync = (struct ssd_op){.sync = true, .done = synced, .arg = s};
+    s->sync = (struct ssd_op){.sync = true, .done = disk_synced, .arg = s};
     ssd_io_submit(s->io, &s->sync);
 }
 
-static int next_timeout(const struct ssd *s) {
+static int ssd_next_timeout(const struct ssd *s) {
     uint64_t now = clock_mono_ms(), until = UINT64_MAX;
     if (s->kicked) return 0;
     if (s->open != NULL) until = s->open->opened_ms + SSD_BATCH_AGE_MS;
@@ -307,7 +307,7 @@ static int next_timeout(const struct ssd *s) {
     return until <= now ? 0 : (int)min_u64(until - now, 60000);
 }
 
-static bool is_idle(const struct ssd *s) {
+static bool ssd_is_idle(const struct ssd *s) {
     return s->open == NULL && TAILQ_EMPTY(&s->batches) && s->n_writing == 0 &&
            s->tier.n_reading == 0 && s->erasing == 0 && !s->syncing && s->notes.len == 0;
 }
@@ -318,14 +318,14 @@ void *ssd_run(void *arg) {
         pthread_mutex_lock(&s->tier.lock);
         s->asleep = s->kicked = false;
         ssd_evict_advance(s);
-        seal_what_is_due(s);
-        sync_if_due(s);
+        batch_seal_due(s);
+        disk_sync_if_due(s);
         pthread_mutex_unlock(&s->tier.lock);
         ssd_read_start(s);
-        start_batches(s);
+        batches_start(s);
         pthread_mutex_lock(&s->tier.lock);
-        bool stop = s->closing && is_idle(s);
-        int timeout = next_timeout(s);
+        bool stop = s->closing && ssd_is_idle(s);
+        int timeout = ssd_next_timeout(s);
         s->asleep = timeout != 0;
         pthread_mutex_unlock(&s->tier.lock);
         if (stop) return NULL;
