@@ -44,17 +44,13 @@ void *xmemdup(const void *p, size_t len) {
 
 /* --- spans and numbers --- */
 
-static char lower(char c) {
-    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
-}
-
 /* A span without data is nothing that is known: an argument whose bytes were not taken. */
 
 int span_case_eq(struct span a, const char *literal) {
     if (a.data == NULL && a.len > 0) return 0;
     for (size_t i = 0; i < a.len; i++) {
         /* A NUL in a meets the literal's end at the latest, where both would match. */
-        if (literal[i] == '\0' || lower(a.data[i]) != lower(literal[i])) return 0;
+        if (literal[i] == '\0' || ascii_lower(a.data[i]) != ascii_lower(literal[i])) return 0;
     }
     return literal[a.len] == '\0';
 }

@@ -32,6 +32,10 @@ static inline int span_eq(struct span a, struct span b) {
 static inline int span_is_zero(struct span s) {
     return s.len == 0 || (s.data[0] == 0 && memcmp(s.data, s.data + 1, s.len - 1) == 0);
 }
+/* Of ASCII letters, whatever the locale. */
+static inline char ascii_lower(char c) {
+    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+}
 /* ASCII case-insensitive comparison with a literal; the C locale, always. */
 int span_case_eq(struct span a, const char *literal);
 /* Its bytes, terminated. For free(). */

@@ -32,7 +32,7 @@ static uint32_t times_x(uint32_t a) {
     return (a >> 1) ^ (a & 1 ? POLY : 0);
 }
 
-static uint32_t times(uint32_t a, uint32_t b) {
+static uint32_t poly_times(uint32_t a, uint32_t b) {
     uint32_t product = 0;
     for (; a != 0; a <<= 1) {
         if (a & ONE) product ^= b;
@@ -44,7 +44,7 @@ static uint32_t times(uint32_t a, uint32_t b) {
 uint32_t crc32c_x_to_the(uint64_t n) {
     uint32_t product = ONE;
     for (unsigned k = 0; n != 0; n >>= 1, k++) {
-        if (n & 1) product = times(product, x_squared[k]);
+        if (n & 1) product = poly_times(product, x_squared[k]);
     }
     return product;
 }
@@ -54,8 +54,8 @@ uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b) {
     /* crc(A B) = crc(A) x^(8 len(B)) + crc(B): the complements of both cancel out. In two factors,
      * 8 len might not fit. */
     uint32_t shift = crc32c_x_to_the(len_b);
-    for (int i = 0; i < 3; i++) shift = times(shift, shift);
-    return times(shift, crc_a) ^ crc_b;
+    for (int i = 0; i < 3; i++) shift = poly_times(shift, shift);
+    return poly_times(shift, crc_a) ^ crc_b;
 }
 
 /* --- slicing-by-8 --- */
@@ -112,7 +112,7 @@ __attribute__((constructor)) static void crc32c_init(void) {
     }
     x_squared[0] = ONE >> 1;
     for (unsigned k = 1; k < ARRAY_LEN(x_squared); k++)
-        x_squared[k] = times(x_squared[k - 1], x_squared[k - 1]);
+        x_squared[k] = poly_times(x_squared[k - 1], x_squared[k - 1]);
 
     for (size_t i = ARRAY_LEN(impls); i-- > 0;) {
         usable[i] = impls[i]->usable();

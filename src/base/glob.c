@@ -20,8 +20,8 @@ struct glob {
     size_t classes;
 };
 
-static unsigned char fold(bool nocase, unsigned char c) {
-    return nocase && c >= 'A' && c <= 'Z' ? (unsigned char)(c + ('a' - 'A')) : c;
+static unsigned char glob_fold(bool nocase, unsigned char c) {
+    return nocase ? (unsigned char)ascii_lower((char)c) : c;
 }
 
 static void class_add(struct glob_class *k, unsigned char c) {
@@ -46,12 +46,13 @@ static size_t class_read(struct span p, size_t at, bool nocase, struct glob_clas
     while (at < p.len) {
         unsigned char c = (unsigned char)p.data[at];
         if (c == '\\' && at + 1 < p.len) {
-            class_add(k, fold(nocase, (unsigned char)p.data[at + 1]));
+            class_add(k, glob_fold(nocase, (unsigned char)p.data[at + 1]));
             at += 2;
         } else if (c == ']') {
             break;
         } else if (at + 2 < p.len && p.data[at + 1] == '-') {
-            unsigned char from = fold(nocase, c), to = fold(nocase, (unsigned char)p.data[at + 2]);
+            unsigned char from = glob_fold(nocase, c),
+                          to = glob_fold(nocase, (unsigned char)p.data[at + 2]);
             if (from > to) {
                 unsigned char t = from;
                 from = to;
@@ -60,7 +61,7 @@ static size_t class_read(struct span p, size_t at, bool nocase, struct glob_clas
             class_add_range(k, from, to);
             at += 3;
         } else {
-            class_add(k, fold(nocase, c));
+            class_add(k, glob_fold(nocase, c));
             at++;
         }
     }
@@ -69,28 +70,28 @@ static size_t class_read(struct span p, size_t at, bool nocase, struct glob_clas
     return at < p.len ? at + 1 : at; /* behind ']' */
 }
 
-static void push(struct glob *g, uint32_t element) {
+static void glob_push(struct glob *g, uint32_t element) {
     if (element == ELEMENT_STAR && g->count > 0 && g->element[g->count - 1] == ELEMENT_STAR) return;
     g->element[g->count++] = element;
     if (element != ELEMENT_STAR) g->fixed++;
 }
 
 /* element and class have room for the longest result: one element per byte, one class per '['. */
-static void compile(struct glob *g, struct span p) {
+static void glob_compile_element(struct glob *g, struct span p) {
     for (size_t at = 0; at < p.len;) {
         unsigned char c = (unsigned char)p.data[at++];
         if (c == '*') {
-            push(g, ELEMENT_STAR);
+            glob_push(g, ELEMENT_STAR);
         } else if (c == '?') {
-            push(g, ELEMENT_ANY);
+            glob_push(g, ELEMENT_ANY);
         } else if (c == '[') {
             struct glob_class *k = &g->class[g->classes];
             *k = (struct glob_class){{0}};
             at = class_read(p, at, g->nocase, k);
-            push(g, ELEMENT_CLASS + (uint32_t)g->classes++);
+            glob_push(g, ELEMENT_CLASS + (uint32_t)g->classes++);
         } else {
             if (c == '\\' && at < p.len) c = (unsigned char)p.data[at++];
-            push(g, fold(g->nocase, c));
+            glob_push(g, glob_fold(g->nocase, c));
         }
     }
 }
@@ -106,7 +107,7 @@ struct glob *glob_create(struct span pattern, bool nocase) {
     g->nocase = nocase;
     g->element = xmalloc((pattern.len + 1) * sizeof(*g->element));
     g->class = xmalloc((count_classes(pattern) + 1) * sizeof(*g->class));
-    compile(g, pattern);
+    glob_compile_element(g, pattern);
     return g;
 }
 
@@ -119,10 +120,10 @@ void glob_destroy(struct glob **glob_p) {
     *glob_p = NULL;
 }
 
-static bool takes(const struct glob *g, uint32_t element, unsigned char c) {
-    if (element < ELEMENT_ANY) return element == fold(g->nocase, c);
+static bool glob_takes(const struct glob *g, uint32_t element, unsigned char c) {
+    if (element < ELEMENT_ANY) return element == glob_fold(g->nocase, c);
     if (element == ELEMENT_ANY) return true;
-    return class_has(&g->class[element - ELEMENT_CLASS], fold(g->nocase, c));
+    return class_has(&g->class[element - ELEMENT_CLASS], glob_fold(g->nocase, c));
 }
 
 bool glob_match(const struct glob *g, struct span s, size_t *work_p) {
@@ -135,7 +136,8 @@ bool glob_match(const struct glob *g, struct span s, size_t *work_p) {
         if (element < g->count && g->element[element] == ELEMENT_STAR) {
             star = element++;
             star_at = at;
-        } else if (element < g->count && takes(g, g->element[element], (unsigned char)s.data[at])) {
+        } else if (element < g->count &&
+                   glob_takes(g, g->element[element], (unsigned char)s.data[at])) {
             element++;
             at++;
         } else if (star != SIZE_MAX) {
@@ -162,7 +164,7 @@ bool glob_match_once(struct span pattern, struct span s, bool nocase) {
     struct glob_class classes[8];
     struct glob small = {.nocase = nocase, .element = elements, .class = classes};
     if (pattern.len <= ARRAY_LEN(elements) && count_classes(pattern) <= ARRAY_LEN(classes)) {
-        compile(&small, pattern);
+        glob_compile_element(&small, pattern);
         return glob_match(&small, s, NULL);
     }
     struct glob *g = glob_create(pattern, nocase);

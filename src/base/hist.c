@@ -16,7 +16,7 @@ const uint64_t hist_latency_bounds_us[] = {
     1000,   1500,   2000,    3000,    5000,    7000,     15000,    20000, 50000, 100000,
     200000, 500000, 1000000, 2000000, 5000000, 10000000, 20000000, 0};
 
-static unsigned bucket_of(uint64_t v) {
+static unsigned hist_bucket_of(uint64_t v) {
     if (v < SUB) return (unsigned)v;
     unsigned exp = 63u - (unsigned)__builtin_clzll(v);
     unsigned shift = exp - SUB_BITS;
@@ -32,10 +32,10 @@ static uint64_t bucket_top(unsigned i) {
     return (((uint64_t)(SUB + i % SUB) + 1) << shift) - 1;
 }
 
-static uint64_t peek(const uint64_t *p) {
+static uint64_t hist_load(const uint64_t *p) {
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
-static void poke(uint64_t *p, uint64_t v) {
+static void hist_store(uint64_t *p, uint64_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELAXED);
 }
 
@@ -44,32 +44,33 @@ void hist_init(struct hist *h) {
 }
 
 void hist_add(struct hist *h, uint64_t value) {
-    uint64_t *b = &h->bucket[bucket_of(value)];
-    poke(b, *b + 1);
-    if (h->count == 0 || value < h->min) poke(&h->min, value);
-    if (value > h->max) poke(&h->max, value);
-    poke(&h->sum, h->sum + value);
-    poke(&h->count, h->count + 1);
+    uint64_t *b = &h->bucket[hist_bucket_of(value)];
+    hist_store(b, *b + 1);
+    if (h->count == 0 || value < h->min) hist_store(&h->min, value);
+    if (value > h->max) hist_store(&h->max, value);
+    hist_store(&h->sum, h->sum + value);
+    hist_store(&h->count, h->count + 1);
 }
 
 void hist_merge(struct hist *into, const struct hist *from) {
-    uint64_t count = peek(&from->count), min = peek(&from->min), max = peek(&from->max);
+    uint64_t count = hist_load(&from->count), min = hist_load(&from->min),
+             max = hist_load(&from->max);
     if (count == 0) return;
     for (unsigned i = 0; i < HIST_BUCKETS; i++) {
-        uint64_t n = peek(&from->bucket[i]);
-        if (n != 0) poke(&into->bucket[i], into->bucket[i] + n);
+        uint64_t n = hist_load(&from->bucket[i]);
+        if (n != 0) hist_store(&into->bucket[i], into->bucket[i] + n);
     }
-    if (into->count == 0 || min < into->min) poke(&into->min, min);
-    if (max > into->max) poke(&into->max, max);
-    poke(&into->sum, into->sum + peek(&from->sum));
-    poke(&into->count, into->count + count);
+    if (into->count == 0 || min < into->min) hist_store(&into->min, min);
+    if (max > into->max) hist_store(&into->max, max);
+    hist_store(&into->sum, into->sum + hist_load(&from->sum));
+    hist_store(&into->count, into->count + count);
 }
 
 uint64_t hist_percentile(const struct hist *h, double p) {
-    uint64_t count = peek(&h->count);
+    uint64_t count = hist_load(&h->count);
     if (count == 0) return 0;
-    if (p <= 0) return peek(&h->min);
-    uint64_t max = peek(&h->max);
+    if (p <= 0) return hist_load(&h->min);
+    uint64_t max = hist_load(&h->max);
     if (p >= 1) return max;
     double exact = p * (double)count;
     uint64_t rank = (uint64_t)exact;
@@ -77,19 +78,20 @@ uint64_t hist_percentile(const struct hist *h, double p) {
     if (exact - (double)rank > 1e-9 * (double)count || rank == 0) rank++;
     uint64_t seen = 0;
     for (unsigned i = 0; i < HIST_BUCKETS; i++) {
-        seen += peek(&h->bucket[i]);
-        if (seen >= rank) return max_u64(min_u64(bucket_top(i), max), peek(&h->min));
+        seen += hist_load(&h->bucket[i]);
+        if (seen >= rank) return max_u64(min_u64(bucket_top(i), max), hist_load(&h->min));
     }
     return max;
 }
 
 double hist_mean(const struct hist *h) {
-    uint64_t count = peek(&h->count);
-    return count == 0 ? 0 : (double)peek(&h->sum) / (double)count;
+    uint64_t count = hist_load(&h->count);
+    return count == 0 ? 0 : (double)hist_load(&h->sum) / (double)count;
 }
 
 uint64_t hist_count_upto(const struct hist *h, uint64_t bound) {
     uint64_t seen = 0;
-    for (unsigned i = 0, last = bucket_of(bound); i <= last; i++) seen += peek(&h->bucket[i]);
+    for (unsigned i = 0, last = hist_bucket_of(bound); i <= last; i++)
+        seen += hist_load(&h->bucket[i]);
     return seen;
 }

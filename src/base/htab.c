@@ -46,7 +46,7 @@ uint64_t hash_u64(uint64_t v) {
     return XXH3_64bits_withSeed(&v, sizeof(v), hash_seed);
 }
 
-static struct htab_node **bucket_at(const struct htab *t, size_t i) {
+static struct htab_node **htab_bucket_at(const struct htab *t, size_t i) {
     return &t->dir[i >> SEGMENT_BITS]->bucket[i & (SEGMENT_BUCKETS - 1)];
 }
 
@@ -107,9 +107,9 @@ static void drop_bucket_memory(struct htab *t) {
     }
 }
 
-static void split_one(struct htab *t) {
+static void htab_split_one(struct htab *t) {
     add_bucket_memory(t);
-    struct htab_node **stay = bucket_at(t, t->split), **move = bucket_at(t, t->buckets);
+    struct htab_node **stay = htab_bucket_at(t, t->split), **move = htab_bucket_at(t, t->buckets);
     size_t bit = t->mask + 1;
     for (struct htab_node *n = *stay; n != NULL; n = n->next) {
         if (n->hash & bit) {
@@ -128,16 +128,16 @@ static void split_one(struct htab *t) {
     }
 }
 
-static void merge_one(struct htab *t) {
+static void htab_merge_one(struct htab *t) {
     if (t->split == 0) {
         t->mask >>= 1;
         t->split = t->mask + 1;
     }
     t->split--;
     t->buckets--;
-    struct htab_node *chain = *bucket_at(t, t->buckets);
+    struct htab_node *chain = *htab_bucket_at(t, t->buckets);
     if (chain != NULL) {
-        struct htab_node **end = bucket_at(t, t->split);
+        struct htab_node **end = htab_bucket_at(t, t->split);
         while (*end != NULL) end = &(*end)->next;
         *end = chain;
     }
@@ -156,7 +156,7 @@ void htab_free(struct htab *t) {
 
 struct htab_node *htab_find(const struct htab *t, uint64_t hash, htab_eq_fn eq, const void *key) {
     if (t->count == 0) return NULL;
-    struct htab_node *n = *bucket_at(t, bucket_index(t, hash));
+    struct htab_node *n = *htab_bucket_at(t, bucket_index(t, hash));
     while (n != NULL && !(n->hash == hash && eq(n, key))) n = n->next;
     return n;
 }
@@ -164,15 +164,15 @@ struct htab_node *htab_find(const struct htab *t, uint64_t hash, htab_eq_fn eq, 
 void htab_insert(struct htab *t, struct htab_node *node, uint64_t hash) {
     if (UNLIKELY(t->buckets == 0)) first_buckets(t);
     node->hash = hash;
-    struct htab_node **head = bucket_at(t, bucket_index(t, hash));
+    struct htab_node **head = htab_bucket_at(t, bucket_index(t, hash));
     node->next = *head;
     *head = node;
-    if (++t->count > t->buckets) split_one(t);
+    if (++t->count > t->buckets) htab_split_one(t);
 }
 
 void htab_remove(struct htab *t, struct htab_node *node) {
     TARN_ASSERT(t->count > 0);
-    struct htab_node **p = bucket_at(t, bucket_index(t, node->hash));
+    struct htab_node **p = htab_bucket_at(t, bucket_index(t, node->hash));
     while (*p != node) {
         TARN_ASSERT(*p != NULL);
         p = &(*p)->next;
@@ -182,7 +182,7 @@ void htab_remove(struct htab *t, struct htab_node *node) {
     t->count--;
     for (int i = 0; i < MERGES_PER_REMOVE && t->buckets > MIN_BUCKETS && t->count < t->buckets / 4;
          i++)
-        merge_one(t);
+        htab_merge_one(t);
 }
 
 size_t htab_memory(const struct htab *t) {
@@ -198,7 +198,7 @@ size_t htab_memory(const struct htab *t) {
     return t->dir_cap * sizeof(*t->dir) + segment_bytes(buckets);
 }
 
-static uint64_t reverse_bits(uint64_t v) {
+static uint64_t htab_reverse_bits(uint64_t v) {
     v = ((v >> 1) & 0x5555555555555555u) | ((v & 0x5555555555555555u) << 1);
     v = ((v >> 2) & 0x3333333333333333u) | ((v & 0x3333333333333333u) << 2);
     v = ((v >> 4) & 0x0F0F0F0F0F0F0F0Fu) | ((v & 0x0F0F0F0F0F0F0F0Fu) << 4);
@@ -209,12 +209,12 @@ uint64_t htab_scan(const struct htab *t, uint64_t cursor,
                    void (*fn)(void *arg, struct htab_node *node), void *arg) {
     if (t->count == 0) return 0;
     uint64_t mask = (cursor & t->mask) < t->split ? t->mask * 2 + 1 : t->mask;
-    struct htab_node *n = *bucket_at(t, cursor & mask), *next;
+    struct htab_node *n = *htab_bucket_at(t, cursor & mask), *next;
     for (; n != NULL; n = next) {
         next = n->next; /* fn may remove n */
         fn(arg, n);
     }
-    return reverse_bits(reverse_bits(cursor | ~mask) + 1);
+    return htab_reverse_bits(htab_reverse_bits(cursor | ~mask) + 1);
 }
 
 void htab_each(const struct htab *t, void (*fn)(void *arg, struct htab_node *node), void *arg) {

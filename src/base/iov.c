@@ -14,7 +14,7 @@ size_t iov_gather(struct iov_cursor c, uint64_t len, struct iovec *out, size_t m
 }
 
 /* One of from and to is NULL. */
-static size_t copy(struct iov_cursor *c, const char *from, char *to, size_t len) {
+static size_t iov_copy(struct iov_cursor *c, const char *from, char *to, size_t len) {
     size_t done = 0;
     for (struct iovec v; done < len && (v = iov_here(c)).iov_len > 0;) {
         size_t k = min_u64(v.iov_len, len - done);
@@ -29,11 +29,11 @@ static size_t copy(struct iov_cursor *c, const char *from, char *to, size_t len)
 }
 
 size_t iov_copy_in(struct iov_cursor *c, const void *from, size_t len) {
-    return copy(c, from, NULL, len);
+    return iov_copy(c, from, NULL, len);
 }
 
 size_t iov_copy_out(struct iov_cursor *c, void *to, size_t len) {
-    return copy(c, NULL, to, len);
+    return iov_copy(c, NULL, to, len);
 }
 
 struct iovec iov_take_together(struct iov_cursor *c, void *room, size_t size, size_t max) {

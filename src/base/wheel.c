@@ -93,7 +93,7 @@ static void unlink_node(struct wheel *w, struct wheel_node *node) {
     w->occupied[level] &= ~((uint64_t)1 << (i - level_base(level)));
 }
 
-static void place(struct wheel *w, struct wheel_node *node) {
+static void wheel_place(struct wheel *w, struct wheel_node *node) {
     if (node->due <= w->tick) {
         list_append(&w->ready, node);
         return;
@@ -171,7 +171,7 @@ void wheel_set(struct wheel *w, struct wheel_node *node, uint64_t due_ms) {
     else
         w->count++;
     node->due = due_ms;
-    place(w, node);
+    wheel_place(w, node);
 }
 
 void wheel_remove(struct wheel *w, struct wheel_node *node) {
@@ -208,7 +208,7 @@ struct wheel_node *wheel_pop(struct wheel *w, uint64_t now_ms, unsigned *budget,
             --*budget;
             node = w->cascading.next;
             unlink_node(w, node);
-            place(w, node);
+            wheel_place(w, node);
         }
     }
     *more_p = true;

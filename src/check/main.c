@@ -23,18 +23,18 @@ struct counts {
     struct progress bar;
 };
 
-static tarn_status count(void *arg, unsigned kind, struct span record) {
+static tarn_status record_count(void *arg, unsigned kind, struct span record) {
     (void)record;
     ((struct counts *)arg)->of[kind & 0xff]++;
     return TARN_OK;
 }
 
-static void progress(void *arg, uint64_t bytes, uint64_t of) {
+static void check_progress(void *arg, uint64_t bytes, uint64_t of) {
     progress_say(&((struct counts *)arg)->bar, bytes, of, "%llu of %llu MiB",
                  (unsigned long long)bytes >> 20, (unsigned long long)of >> 20);
 }
 
-static void say(const char *path, const struct persist_found *f, const struct counts *c) {
+static void found_print(const char *path, const struct persist_found *f, const struct counts *c) {
     char when[64] = "";
     time_t t = (time_t)(f->header.wall_ms / 1000);
     struct tm tm;
@@ -54,7 +54,7 @@ static void say(const char *path, const struct persist_found *f, const struct co
 }
 
 /* Behind the last whole frame. */
-static int cut(const char *path, const struct persist_found *f) {
+static int file_cut(const char *path, const struct persist_found *f) {
     if (!f->snapshot_whole) {
         printf(
             "It cannot be repaired: the snapshot at its start is not whole. Use another copy, or "
@@ -70,10 +70,10 @@ static int cut(const char *path, const struct persist_found *f) {
     return 0;
 }
 
-static int check(const char *path, bool fix) {
+static int file_check(const char *path, bool fix) {
     struct counts c = {.of = {0}};
     struct persist_found f;
-    struct persist_visitor v = {.arg = &c, .record = count, .progress = progress};
+    struct persist_visitor v = {.arg = &c, .record = record_count, .progress = check_progress};
     const char *holder = fix ? persist_holder(path, 0) : NULL;
     if (holder != NULL) {
         fprintf(stderr, "tarn-check: %s is in use by another process%s: stop that server first\n",
@@ -92,7 +92,7 @@ static int check(const char *path, bool fix) {
         fprintf(stderr, "tarn-check: %s: %s\n", path, f.damage);
         return 2;
     }
-    say(path, &f, &c);
+    found_print(path, &f, &c);
     if (s == TARN_OK && !f.torn) {
         printf("It is whole\n");
         return 0;
@@ -104,7 +104,7 @@ static int check(const char *path, bool fix) {
     else
         printf("It is damaged at byte %llu: %s\n", (unsigned long long)f.whole,
                f.damage != NULL ? f.damage : tarn_status_text(s));
-    if (fix) return cut(path, &f);
+    if (fix) return file_cut(path, &f);
     if (s != TARN_OK)
         printf("tarn-check --fix cuts off everything from there on. Keep a copy first\n");
     return s == TARN_OK ? 0 : 1;
@@ -148,5 +148,5 @@ int main(int argc, char **argv) {
         return 2;
     }
     log_set_level(LOG_LEVEL_WARNING);
-    return check(path, fix);
+    return file_check(path, fix);
 }

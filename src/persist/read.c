@@ -33,12 +33,12 @@ static tarn_status read_bytes(int fd, void *to, size_t n) {
     return TARN_OK;
 }
 
-static tarn_status damaged(struct reading *r, const char *what) {
+static tarn_status reading_damaged(struct reading *r, const char *what) {
     r->found->damage = what;
     return TARN_ECORRUPT;
 }
 
-static tarn_status read_header(struct reading *r) {
+static tarn_status reading_header(struct reading *r) {
     struct persist_disk_header d;
     struct persist_header *h = &r->found->header;
     tarn_status s = read_bytes(r->fd, &d, sizeof(d));
@@ -53,7 +53,7 @@ static tarn_status read_header(struct reading *r) {
         return TARN_EPROTO;
     }
     if (d.crc != crc32c(0, &d, offsetof(struct persist_disk_header, crc)) || d.replid[40] != '\0')
-        return damaged(r, "the header does not match its checksum");
+        return reading_damaged(r, "the header does not match its checksum");
     memcpy(h->cluster_id, d.cluster_id, sizeof(h->cluster_id));
     memcpy(h->replid, d.replid, sizeof(h->replid));
     h->offset = d.offset;
@@ -65,17 +65,18 @@ static tarn_status read_header(struct reading *r) {
 }
 
 /* All of a frame's bytes are here and right; are its records? */
-static tarn_status visit(struct reading *r, struct span data) {
+static tarn_status reading_visit(struct reading *r, struct span data) {
     while (data.len > 0) {
         uint32_t len;
-        if (data.len < 5) return damaged(r, "a record is cut off inside of a frame");
+        if (data.len < 5) return reading_damaged(r, "a record is cut off inside of a frame");
         memcpy(&len, data.data, 4);
-        if (len == 0 || len > data.len - 4) return damaged(r, "a record is longer than its frame");
+        if (len == 0 || len > data.len - 4)
+            return reading_damaged(r, "a record is longer than its frame");
         struct span record = span_of(data.data, 4 + (size_t)len);
         unsigned kind = (uint8_t)data.data[4];
         if (kind == PERSIST_END_KIND) {
             if (len != 9 || r->found->snapshot_whole)
-                return damaged(r, "the snapshot ends twice, or wrongly");
+                return reading_damaged(r, "the snapshot ends twice, or wrongly");
             memcpy(&r->found->objects, data.data + 5, 8);
             r->found->snapshot_whole = true;
         } else if (r->visitor->record != NULL) {
@@ -104,12 +105,12 @@ static tarn_status rest_is_zero(struct reading *r, bool *zero_p) {
 }
 
 /* What the checksum has found right may still be no block of LZ4: whoever wrote it was wrong. */
-static tarn_status unpack(struct reading *r, struct span *data) {
+static tarn_status frame_unpack(struct reading *r, struct span *data) {
     uint32_t raw;
-    if (data->len <= sizeof(raw)) return damaged(r, "a packed frame is too short");
+    if (data->len <= sizeof(raw)) return reading_damaged(r, "a packed frame is too short");
     memcpy(&raw, data->data, sizeof(raw));
     if (raw == 0 || raw > PERSIST_FRAME_MAX)
-        return damaged(r, "a packed frame has an impossible size");
+        return reading_damaged(r, "a packed frame has an impossible size");
     if (r->unpacked_cap < raw) {
         free(r->unpacked);
         r->unpacked_cap = raw;
@@ -117,7 +118,7 @@ static tarn_status unpack(struct reading *r, struct span *data) {
     }
     int n = LZ4_decompress_safe(data->data + sizeof(raw), r->unpacked,
                                 (int)(data->len - sizeof(raw)), (int)raw);
-    if (n < 0 || (uint32_t)n != raw) return damaged(r, "a packed frame cannot be unpacked");
+    if (n < 0 || (uint32_t)n != raw) return reading_damaged(r, "a packed frame cannot be unpacked");
     *data = span_of(r->unpacked, raw);
     return TARN_OK;
 }
@@ -136,7 +137,7 @@ static tarn_status read_frame(struct reading *r) {
     if (f.length == 0 || f.length > PERSIST_FRAME_MAX) {
         bool zero = false;
         if (f.length == 0 && f.crc == 0 && (s = rest_is_zero(r, &zero)) != TARN_OK) return s;
-        return zero ? TARN_EAGAIN : damaged(r, "a frame has an impossible length");
+        return zero ? TARN_EAGAIN : reading_damaged(r, "a frame has an impossible length");
     }
     if (f.length > left - sizeof(f)) return TARN_EAGAIN;
     if (r->cap < f.length) {
@@ -148,12 +149,13 @@ static tarn_status read_frame(struct reading *r) {
     if (s != TARN_OK) return s;
     struct span data = span_of(r->frame, f.length);
     if (persist_frame_crc(found->whole, data) != f.crc)
-        return f.length == left - sizeof(f) ? TARN_EAGAIN
-                                            : damaged(r, "a frame does not match its checksum");
+        return f.length == left - sizeof(f)
+                   ? TARN_EAGAIN
+                   : reading_damaged(r, "a frame does not match its checksum");
     found->torn = false;
     bool appended = found->snapshot_whole;
-    if (packed && (s = unpack(r, &data)) != TARN_OK) return s;
-    if ((s = visit(r, data)) != TARN_OK) return s;
+    if (packed && (s = frame_unpack(r, &data)) != TARN_OK) return s;
+    if ((s = reading_visit(r, data)) != TARN_OK) return s;
     found->whole += sizeof(f) + f.length;
     found->frames++;
     found->appended += appended;
@@ -165,10 +167,11 @@ static tarn_status read_frame(struct reading *r) {
 }
 
 static tarn_status read_all(struct reading *r) {
-    tarn_status s = read_header(r);
+    tarn_status s = reading_header(r);
     while (s == TARN_OK) s = read_frame(r);
     if (s != TARN_EAGAIN) return s;
-    if (!r->found->snapshot_whole) return damaged(r, "the snapshot at the start is not whole");
+    if (!r->found->snapshot_whole)
+        return reading_damaged(r, "the snapshot at the start is not whole");
     return TARN_OK;
 }
 

@@ -22,18 +22,18 @@
 #define ARGV_KEEP   1024
 #define INLINE_KEEP 4096
 
-static enum resp_result fail(struct resp_parser *p, const char *text) {
+static enum resp_result parse_fail(struct resp_parser *p, const char *text) {
     resp_parser_reset(p);
     snprintf(p->error, sizeof(p->error), "Protocol error: %s", text);
     return RESP_ERROR;
 }
 
-static enum resp_result fail_not_bulk(struct resp_parser *p, char got) {
+static enum resp_result parse_fail_not_bulk(struct resp_parser *p, char got) {
     char text[40];
     unsigned char c = (unsigned char)got;
     snprintf(text, sizeof(text),
              c >= 0x20 && c < 0x7f ? "expected '$', got '%c'" : "expected '$', got '\\x%02x'", c);
-    return fail(p, text);
+    return parse_fail(p, text);
 }
 
 static void grow_argv(struct resp_parser *p) {
@@ -113,18 +113,18 @@ static enum resp_result read_multibulk_header(struct resp_parser *p,
         int64_t n;
         switch (find_header_line(p, data, end, limits->max_inline, &line)) {
         case LINE_MORE: return RESP_MORE;
-        case LINE_TOO_LONG: return fail(p, "too big mbulk count string");
-        case LINE_NO_LF: return fail(p, "invalid multibulk length");
+        case LINE_TOO_LONG: return parse_fail(p, "too big mbulk count string");
+        case LINE_NO_LF: return parse_fail(p, "invalid multibulk length");
         case LINE_WHOLE: break;
         }
         if (!span_to_i64(span_of(line.data + 1, line.len - 1), &n) || n > INT_MAX)
-            return fail(p, "invalid multibulk length");
+            return parse_fail(p, "invalid multibulk length");
         count = n < 0 ? 0 : (size_t)n;
         next = line.data + line.len + 2;
     }
     if (UNLIKELY(count > limits->max_args))
-        return fail(p, limits->unauthenticated ? "unauthenticated multibulk length"
-                                               : "invalid multibulk length");
+        return parse_fail(p, limits->unauthenticated ? "unauthenticated multibulk length"
+                                                     : "invalid multibulk length");
     p->remaining = (int64_t)count;
     *next_p = next;
     return RESP_REQUEST;
@@ -138,25 +138,26 @@ static enum resp_result read_bulk_header(struct resp_parser *p, const struct res
     int64_t n;
     switch (find_header_line(p, s, end, limits->max_inline, &line)) {
     case LINE_MORE: return RESP_MORE;
-    case LINE_TOO_LONG: return fail(p, "too big bulk count string");
-    case LINE_NO_LF: return fail(p, "invalid bulk length");
+    case LINE_TOO_LONG: return parse_fail(p, "too big bulk count string");
+    case LINE_NO_LF: return parse_fail(p, "invalid bulk length");
     case LINE_WHOLE: break;
     }
     if (!span_to_i64(span_of(line.data + 1, line.len - 1), &n) || n < 0)
-        return fail(p, "invalid bulk length");
+        return parse_fail(p, "invalid bulk length");
     *len_p = (size_t)n;
     *next_p = line.data + line.len + 2;
     return RESP_REQUEST;
 }
 
-static enum resp_result finish(struct resp_parser *p, size_t used, size_t *used_p) {
+static enum resp_result parse_finish(struct resp_parser *p, size_t used, size_t *used_p) {
     p->pos = p->searched = p->absolute = 0;
     p->remaining = 0;
     *used_p = used;
     return RESP_REQUEST;
 }
 
-static enum resp_result begin_big(struct resp_parser *p, size_t len, size_t used, size_t *used_p) {
+static enum resp_result parse_begin_big(struct resp_parser *p, size_t len, size_t used,
+                                        size_t *used_p) {
     p->in_big = true;
     p->big_index = p->argc;
     p->big_len = len;
@@ -179,7 +180,7 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
         size_t len = 0;
         if (LIKELY(p->bulk_len < 0)) {
             if (s == end) goto more;
-            if (UNLIKELY(*s != '$')) return fail_not_bulk(p, *s);
+            if (UNLIKELY(*s != '$')) return parse_fail_not_bulk(p, *s);
             const char *body = read_count(s + 1, end, &len);
             if (UNLIKELY(body == NULL)) {
                 enum resp_result r = read_bulk_header(p, limits, s, end, &len, &body);
@@ -189,13 +190,13 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
             s = body;
             p->searched = 0;
             if (UNLIKELY(len > limits->max_bulk))
-                return fail(p, limits->unauthenticated ? "unauthenticated bulk length"
-                                                       : "invalid bulk length");
+                return parse_fail(p, limits->unauthenticated ? "unauthenticated bulk length"
+                                                             : "invalid bulk length");
             if (UNLIKELY(len >= limits->big_min)) {
                 p->argc = argc;
                 p->remaining = remaining;
                 restore_pointers(p, data, found_before);
-                return begin_big(p, len, (size_t)(s - data), used_p);
+                return parse_begin_big(p, len, (size_t)(s - data), used_p);
             }
         } else {
             len = (size_t)p->bulk_len;
@@ -209,7 +210,8 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
         /* Redis skips two bytes here whatever they are; a length that is off would then pass for a
          * request.
          */
-        if (UNLIKELY(s[len] != '\r' || s[len + 1] != '\n')) return fail(p, "invalid bulk length");
+        if (UNLIKELY(s[len] != '\r' || s[len + 1] != '\n'))
+            return parse_fail(p, "invalid bulk length");
         if (UNLIKELY(argc == p->argv_cap)) grow_argv(p);
         p->argv[argc++] = span_of(s, len);
         s += len + 2;
@@ -217,7 +219,7 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
     }
     p->argc = argc;
     if (UNLIKELY(found_before > 0)) restore_pointers(p, data, found_before);
-    return finish(p, (size_t)(s - data), used_p);
+    return parse_finish(p, (size_t)(s - data), used_p);
 more:
     p->argc = argc;
     p->remaining = remaining;
@@ -235,8 +237,8 @@ static enum resp_result parse_inline(struct resp_parser *p, const struct resp_li
      * Say so at once. */
     size_t scan = line_len > limits->max_inline ? limits->max_inline + 1 : line_len;
     if (from < scan && memchr(data + from, '\0', scan - from) != NULL)
-        return fail(p, "NUL in inline request");
-    if (line_len > limits->max_inline) return fail(p, "too big inline request");
+        return parse_fail(p, "NUL in inline request");
+    if (line_len > limits->max_inline) return parse_fail(p, "too big inline request");
     if (lf == NULL) {
         p->searched = len;
         return RESP_MORE;
@@ -265,9 +267,9 @@ static enum resp_result parse_inline(struct resp_parser *p, const struct resp_li
             if (p->argc == p->argv_cap) grow_argv(p);
             p->argv[p->argc++] = span_of(copy->data + at, copy->len - at);
         }
-        if (rc < 0) return fail(p, "unbalanced quotes in request");
+        if (rc < 0) return parse_fail(p, "unbalanced quotes in request");
     }
-    return finish(p, line_len + 1, used_p);
+    return parse_finish(p, line_len + 1, used_p);
 }
 
 enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *limits,
@@ -275,7 +277,7 @@ enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *lim
     TARN_ASSERT(!p->in_big);
     *used_p = 0;
     if (p->remaining == 0 && p->absolute > 0)
-        return finish(p, 0, used_p); /* the last argument was a big one */
+        return parse_finish(p, 0, used_p); /* the last argument was a big one */
     if (UNLIKELY(len == 0)) return RESP_MORE;
     const char *end = data + len, *s = data;
     if (p->remaining == 0) {
