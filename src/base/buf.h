@@ -28,6 +28,9 @@ static inline struct span span_str(const char *s) {
 static inline int span_eq(struct span a, struct span b) {
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
+static inline int span_starts(struct span a, struct span prefix) {
+    return a.len >= prefix.len && memcmp(a.data, prefix.data, prefix.len) == 0;
+}
 /* Nothing but zeroes? */
 static inline int span_is_zero(struct span s) {
     return s.len == 0 || (s.data[0] == 0 && memcmp(s.data, s.data + 1, s.len - 1) == 0);

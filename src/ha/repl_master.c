@@ -205,7 +205,7 @@ static void sync_full(struct client *c, struct replica *r) {
     begin(r);
     r->state = REPLICA_SYNCING;
     r->began_ms = turn.mono_ms;
-    repl_new_mark(r->mark);
+    repl_new_id(r->mark);
     snprintf(text, sizeof(text), "+FULLRESYNC %s %llu\r\n$EOF:%s\r\n", replication.history.id,
              (unsigned long long)replication.history.offset, r->mark);
     buf_append_str(&c->io->out.bytes, text);

@@ -4,7 +4,7 @@
 #include <strings.h>
 #include <sodium.h>
 
-static void new_id(char id[REPL_ID_LEN + 1]) {
+void repl_new_id(char id[REPL_ID_LEN + 1]) {
     unsigned char random[REPL_ID_LEN / 2];
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(id, REPL_ID_LEN + 1, random, sizeof(random));
@@ -17,14 +17,14 @@ static void forget_second(struct repl_history *h) {
 }
 
 void repl_history_renew(struct repl_history *h) {
-    new_id(h->id);
+    repl_new_id(h->id);
     forget_second(h);
 }
 
 void repl_history_shift(struct repl_history *h) {
     memcpy(h->id2, h->id, sizeof(h->id2));
     h->second = (int64_t)h->offset + 1;
-    new_id(h->id);
+    repl_new_id(h->id);
 }
 
 void repl_history_adopt(struct repl_history *h, const char *id, uint64_t offset) {

@@ -31,6 +31,8 @@ void repl_history_rename(struct repl_history *h, const char *id);
  * on with this one? */
 bool repl_history_continues(const struct repl_history *h, const struct repl_backlog *b,
                             const char *id, uint64_t next);
+/* A random one; the mark of a snapshot, too. */
+void repl_new_id(char id[REPL_ID_LEN + 1]);
 bool repl_id_valid(const char *id, unsigned len);
 
 #endif

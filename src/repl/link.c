@@ -1,6 +1,7 @@
 #include "repl/link.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,19 +77,20 @@ struct repl_link {
 
 /* --- sending --- */
 
-static void fail(struct repl_link *l, const char *why);
+static bool link_fail(struct repl_link *l, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
-static void set_events(struct repl_link *l) {
+static void link_set_events(struct repl_link *l) {
     size_t unsent = l->out.len - l->out_pos;
     if (l->tls != NULL) tls_out(l->tls, &unsent);
     unsigned events = (l->more || l->ended ? 0u : NET_READ) | (unsent > 0 ? NET_WRITE : 0u);
     if (l->step == STEP_CONNECT) events = NET_WRITE;
     if (events != l->watch.events && net_watch_set(&l->watch, events) != TARN_OK)
-        fail(l, "it cannot be watched");
+        link_fail(l, "it cannot be watched");
 }
 
 /* Ciphertext first; then as much of `out` becomes ciphertext as the stream takes. */
-static void flush_tls(struct repl_link *l) {
+static void link_flush_tls(struct repl_link *l) {
     for (;;) {
         size_t len, taken;
         const void *data = tls_out(l->tls, &len);
@@ -103,8 +105,8 @@ static void flush_tls(struct repl_link *l) {
     }
 }
 
-static void flush(struct repl_link *l) {
-    if (l->tls != NULL) flush_tls(l);
+static void link_flush(struct repl_link *l) {
+    if (l->tls != NULL) link_flush_tls(l);
     while (l->tls == NULL && l->out.len > l->out_pos) {
         ssize_t n = send(l->fd, l->out.data + l->out_pos, l->out.len - l->out_pos, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
@@ -117,27 +119,27 @@ static void flush(struct repl_link *l) {
     }
 }
 
-static void say(struct repl_link *l, unsigned n, const char *const *words) {
+static void link_say(struct repl_link *l, unsigned n, const char *const *words) {
     resp_write_array(&l->out, n);
     for (unsigned i = 0; i < n; i++) resp_write_bulk(&l->out, words[i], strlen(words[i]));
-    flush(l);
+    link_flush(l);
 }
 
-static void say_password(struct repl_link *l) {
+static void link_say_password(struct repl_link *l) {
     resp_write_array(&l->out, l->user[0] != '\0' ? 3 : 2);
     resp_write_bulk(&l->out, "AUTH", 4);
     if (l->user[0] != '\0') resp_write_bulk(&l->out, l->user, strlen(l->user));
     resp_write_bulk(&l->out, l->password.data, l->password.len);
-    flush(l);
+    link_flush(l);
 }
 
 #define SAY(l, ...)                                                                                \
     do {                                                                                           \
         const char *const words_[] = {__VA_ARGS__};                                                \
-        say((l), ARRAY_LEN(words_), words_);                                                       \
+        link_say((l), ARRAY_LEN(words_), words_);                                                  \
     } while (0)
 
-static void acknowledge(struct repl_link *l) {
+static void link_acknowledge(struct repl_link *l) {
     char text[24];
     if (l->out.len > OUT_MAX) return;
     text[u64_to_dec(l->ops->offset(l->arg), text)] = '\0';
@@ -147,7 +149,7 @@ static void acknowledge(struct repl_link *l) {
 
 /* --- beginning and end of a connection --- */
 
-static void disconnect(struct repl_link *l) {
+static void link_disconnect(struct repl_link *l) {
     repl_resolve_drop(&l->resolve);
     if (l->step == STEP_STREAM || l->down_since_ms == 0) l->down_since_ms = l->now_ms;
     l->step = STEP_NONE;
@@ -158,7 +160,7 @@ static void disconnect(struct repl_link *l) {
     buf_free(&l->out);
     if (l->tls != NULL) {
         tls_close(l->tls);
-        flush_tls(l);
+        link_flush_tls(l);
         tls_stream_destroy(&l->tls);
     }
     if (l->fd < 0) return;
@@ -173,81 +175,86 @@ static void lead_answered(struct repl_link *l, bool agreed, const char *why) {
     l->ops->asked_to_lead(l->arg, agreed, why);
 }
 
-static void fail(struct repl_link *l, const char *why) {
+/* The connection is over, for a reason that the next one may not have. false. */
+static bool link_fail(struct repl_link *l, const char *fmt, ...) {
+    char why[320];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
     log_warning("The link to the master %s:%u ends: %s", l->host, l->port, why);
-    disconnect(l);
+    link_disconnect(l);
     if (l->lead == LEAD_WANTED) lead_answered(l, false, why);
+    return false;
 }
 
-static void damaged(struct repl_link *l, const char *why) {
+/* What it sent cannot be used. false. */
+static bool link_damaged(struct repl_link *l, const char *why) {
     log_warning("What the master %s:%u sent cannot be used: %s. All of it will be asked for anew.",
                 l->host, l->port, why);
     l->ops->damaged(l->arg);
-    disconnect(l);
+    link_disconnect(l);
+    return false;
 }
 
-static void on_event(void *arg, unsigned events);
+static void link_event(void *arg, unsigned events);
 
-static void connect_next(struct repl_link *l) {
+static void link_connect_next(struct repl_link *l) {
     const struct sockaddr_storage *a = &l->addresses.at[l->next_address++];
     l->fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (l->fd < 0) {
-        fail(l, strerror(errno));
-        return;
-    }
-    if (!net_prepare(l->fd, a->ss_family)) {
-        fail(l, strerror(errno)); /* bind-source-addr, socket-mark-id */
+    if (l->fd < 0 || !net_prepare(l->fd, a->ss_family)) { /* bind-source-addr, socket-mark-id */
+        link_fail(l, "%s", strerror(errno));
         return;
     }
     net_tune(l->fd, (int)(l->timeout_ms / 1000));
-    net_watch_init(&l->watch, l->loop, l->fd, on_event, l);
+    net_watch_init(&l->watch, l->loop, l->fd, link_event, l);
     l->last_io_ms = l->now_ms;
     if (connect(l->fd, (const struct sockaddr *)a, (socklen_t)repl_address_size(a)) != 0 &&
         errno != EINPROGRESS) {
-        fail(l, strerror(errno));
+        link_fail(l, "%s", strerror(errno));
         return;
     }
     l->step = STEP_CONNECT;
-    set_events(l);
+    link_set_events(l);
 }
 
-static void on_addresses(void *arg, const struct repl_addresses *found, const char *why) {
+static void link_addresses_found(void *arg, const struct repl_addresses *found, const char *why) {
     struct repl_link *l = arg;
     l->addresses = *found;
     l->next_address = 0;
     repl_resolve_drop(&l->resolve);
     if (l->addresses.n > 0)
-        connect_next(l);
+        link_connect_next(l);
     else
-        fail(l, why);
+        link_fail(l, "%s", why);
 }
 
-static void begin(struct repl_link *l) {
+static void link_begin(struct repl_link *l) {
     log_notice("Connecting to MASTER %s:%u", l->host, l->port);
     l->last_io_ms = l->now_ms;
     if (l->next_address < l->addresses.n) { /* the one before did not answer */
-        connect_next(l);
+        link_connect_next(l);
         return;
     }
     l->next_address = 0;
     if (repl_resolve_digits(l->host, l->port, &l->addresses)) {
-        connect_next(l);
+        link_connect_next(l);
         return;
     }
-    l->resolve = repl_resolve_start(l->loop, l->host, l->port, on_addresses, l);
-    if (l->resolve == NULL) fail(l, "there is no thread to resolve its name");
+    l->resolve = repl_resolve_start(l->loop, l->host, l->port, link_addresses_found, l);
+    if (l->resolve == NULL) link_fail(l, "there is no thread to resolve its name");
 }
 
 /* --- handshake --- */
 
-static void say_step(struct repl_link *l) {
+static void handshake_say(struct repl_link *l) {
     char text[24], id[REPL_ID_LEN + 1];
     uint64_t next;
     if (l->step == STEP_AUTH && l->password.len == 0) l->step++;
     if (l->step == STEP_IP && l->announce_ip[0] == '\0') l->step++;
     switch (l->step) {
     case STEP_PONG: SAY(l, "PING"); break;
-    case STEP_AUTH: say_password(l); break;
+    case STEP_AUTH: link_say_password(l); break;
     case STEP_PORT:
         snprintf(text, sizeof(text), "%u", l->announce_port);
         SAY(l, "REPLCONF", "listening-port", text);
@@ -276,23 +283,23 @@ static void say_step(struct repl_link *l) {
 }
 
 /* "word rest": whether line begins with that word; *rest_p is what follows the blank. */
-static bool begins(struct span line, const char *word, struct span *rest_p) {
-    size_t n = strlen(word);
-    if (line.len < n || memcmp(line.data, word, n) != 0) return false;
-    if (line.len > n && line.data[n] != ' ') return false;
-    *rest_p =
-        line.len > n ? span_of(line.data + n + 1, line.len - n - 1) : span_of(line.data + n, 0);
+static bool line_begins(struct span line, struct span word, struct span *rest_p) {
+    if (!span_starts(line, word)) return false;
+    *rest_p = span_of(line.data + word.len, line.len - word.len);
+    if (rest_p->len > 0 && *rest_p->data != ' ') return false;
+    if (rest_p->len > 0) *rest_p = span_of(rest_p->data + 1, rest_p->len - 1);
     return true;
 }
 
-static void refused(struct repl_link *l, const char *why) {
-    fail(l, why);
-    lead_answered(l, false, why);
+/* It ends, and so does the wish that the other one leads. */
+static bool lead_refused(struct repl_link *l, const char *why) {
+    if (l->lead == LEAD_ASKED) l->lead = LEAD_WANTED;
+    return link_fail(l, "%s", why);
 }
 
 /* Who leads goes on under a new id. One that does not know the wish follows on under the old one:
  * each would follow the other. */
-static bool check_new_id(struct repl_link *l, const char *id) {
+static bool lead_check_id(struct repl_link *l, const char *id) {
     char mine[REPL_ID_LEN + 1];
     uint64_t next;
     if (l->lead == LEAD_NONE) return true;
@@ -300,36 +307,35 @@ static bool check_new_id(struct repl_link *l, const char *id) {
         lead_answered(l, true, NULL);
         return true;
     }
-    refused(l, "it does not lead: its version does not know PSYNC FAILOVER");
-    return false;
+    return lead_refused(l, "it does not lead: its version does not know PSYNC FAILOVER");
 }
 
-static void on_psync(struct repl_link *l, struct span line) {
+static void handshake_psync(struct repl_link *l, struct span line) {
     struct span rest;
-    if (begins(line, "+CONTINUE", &rest)) {
+    if (line_begins(line, SPAN("+CONTINUE"), &rest)) {
         char id[REPL_ID_LEN + 1] = "";
         bool given = repl_id_valid(rest.data, (unsigned)rest.len);
         if (rest.len > 0 && !given) {
-            fail(l, "its +CONTINUE makes no sense");
+            link_fail(l, "its +CONTINUE makes no sense");
             return;
         }
         if (given) memcpy(id, rest.data, REPL_ID_LEN);
-        if (!check_new_id(l, id)) return;
+        if (!lead_check_id(l, id)) return;
         log_notice("Successful partial resynchronization with master.");
         l->step = STEP_STREAM;
         l->next_address = 0;
         l->ops->resumed(l->arg, given ? id : NULL);
-        acknowledge(l);
-    } else if (begins(line, "+FULLRESYNC", &rest)) {
+        link_acknowledge(l);
+    } else if (line_begins(line, SPAN("+FULLRESYNC"), &rest)) {
         if (rest.len < REPL_ID_LEN + 2 || !repl_id_valid(rest.data, REPL_ID_LEN) ||
             rest.data[REPL_ID_LEN] != ' ' ||
             !span_to_u64(span_of(rest.data + REPL_ID_LEN + 1, rest.len - REPL_ID_LEN - 1),
                          &l->begin_offset)) {
-            fail(l, "its +FULLRESYNC makes no sense");
+            link_fail(l, "its +FULLRESYNC makes no sense");
             return;
         }
         memcpy(l->id, rest.data, REPL_ID_LEN);
-        if (!check_new_id(l, l->id)) return;
+        if (!lead_check_id(l, l->id)) return;
         log_notice("Full resync from master: %s:%llu", l->id, (unsigned long long)l->begin_offset);
         l->step = STEP_MARK;
         l->next_address = 0;
@@ -337,13 +343,13 @@ static void on_psync(struct repl_link *l, struct span line) {
         char text[256];
         snprintf(text, sizeof(text), "its answer to PSYNC: %.*s",
                  (int)(line.len < 200 ? line.len : 200), line.data);
-        refused(l, text);
+        lead_refused(l, text);
     }
 }
 
-static void on_mark(struct repl_link *l, struct span line) {
+static void handshake_mark(struct repl_link *l, struct span line) {
     if (line.len != 5 + REPL_MARK_LEN || memcmp(line.data, "$EOF:", 5) != 0) {
-        fail(l, "its snapshot has no frame that is known here");
+        link_fail(l, "its snapshot has no frame that is known here");
         return;
     }
     memcpy(l->mark, line.data + 5, REPL_MARK_LEN);
@@ -351,56 +357,43 @@ static void on_mark(struct repl_link *l, struct span line) {
     l->snapshot_bytes = 0;
 }
 
-static bool starts(struct span line, const char *word) {
-    return line.len >= strlen(word) && memcmp(line.data, word, strlen(word)) == 0;
-}
-
-static void on_answer(struct repl_link *l, struct span line) {
+static void handshake_answer(struct repl_link *l, struct span line) {
     bool bad = line.data[0] == '-';
-    int n = (int)(line.len < 200 ? line.len : 200);
-    char text[256];
-    switch (l->step) {
-    case STEP_PONG: /* who wants a password first says so, and is there */
-        if (line.data[0] != '+' && !starts(line, "-NOAUTH") && !starts(line, "-NOPERM")) {
-            snprintf(text, sizeof(text), "its answer to PING: %.*s", n, line.data);
-            fail(l, text);
+    int n = (int)min_u64(line.len, 200);
+    if (l->step == STEP_PONG) { /* who wants a password first says so, and is there */
+        if (line.data[0] != '+' && !span_starts(line, SPAN("-NOAUTH")) &&
+            !span_starts(line, SPAN("-NOPERM"))) {
+            link_fail(l, "its answer to PING: %.*s", n, line.data);
             return;
         }
-        break;
-    case STEP_AUTH:
-        if (bad) {
-            snprintf(text, sizeof(text), "Unable to AUTH to MASTER (masterauth): %.*s", n,
-                     line.data);
-            fail(l, text);
-            return;
-        }
-        break;
-    default:
-        if (bad) log_notice("The master does not understand REPLCONF: %.*s", n, line.data);
+    } else if (l->step == STEP_AUTH && bad) {
+        link_fail(l, "Unable to AUTH to MASTER (masterauth): %.*s", n, line.data);
+        return;
+    } else if (bad) {
+        log_notice("The master does not understand REPLCONF: %.*s", n, line.data);
     }
     l->step++;
-    say_step(l);
+    handshake_say(l);
 }
 
 /* One line of the handshake. false: there is none yet, or the link is over. */
-static bool run_line(struct repl_link *l) {
+static bool handshake_line(struct repl_link *l) {
     const char *at = l->in.data + l->in_pos;
     size_t have = l->in.len - l->in_pos;
     const char *lf = have > 0 ? memchr(at, '\n', have) : NULL;
     if (lf == NULL) {
-        if (have > ANSWER_MAX) fail(l, "it does not speak as a master does");
-        return false;
+        return have > ANSWER_MAX && link_fail(l, "it does not speak as a master does");
     }
     size_t len = (size_t)(lf - at);
     l->in_pos += len + 1;
     if (len > 0 && at[len - 1] == '\r') len--;
     if (len == 0) return true; /* it says that it is still there */
     if (l->step == STEP_PSYNC)
-        on_psync(l, span_of(at, len));
+        handshake_psync(l, span_of(at, len));
     else if (l->step == STEP_MARK)
-        on_mark(l, span_of(at, len));
+        handshake_mark(l, span_of(at, len));
     else
-        on_answer(l, span_of(at, len));
+        handshake_answer(l, span_of(at, len));
     return l->fd >= 0;
 }
 
@@ -421,7 +414,7 @@ static size_t whole_records(struct span data, enum effect_kind *kind_p, tarn_sta
     }
 }
 
-static bool run_head(struct repl_link *l) {
+static bool snapshot_head(struct repl_link *l) {
     enum effect_kind kind;
     struct span record = {NULL, 0};
     const char *why = "the snapshot is not tarn's";
@@ -429,10 +422,7 @@ static bool run_head(struct repl_link *l) {
     tarn_status s = effect_next(data, &kind, &record);
     if (s == TARN_EAGAIN && data.len < 64) return false;
     s = s == TARN_OK ? repl_read_head(record, &why) : TARN_EPROTO;
-    if (s != TARN_OK) {
-        damaged(l, why);
-        return false;
-    }
+    if (s != TARN_OK) return link_damaged(l, why);
     l->in_pos += record.len;
     l->step = STEP_RECORDS;
     l->end_seen = false;
@@ -440,7 +430,7 @@ static bool run_head(struct repl_link *l) {
     return true;
 }
 
-static bool run_snapshot(struct repl_link *l) {
+static bool snapshot_records(struct repl_link *l) {
     enum effect_kind kind;
     struct span record = {NULL, 0}, data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
     tarn_status s;
@@ -448,10 +438,7 @@ static bool run_snapshot(struct repl_link *l) {
     size_t n = whole_records(data, &kind, &s);
     if (n > 0) {
         s = l->ops->records(l->arg, span_of(data.data, n), &l->end_seen, &why);
-        if (s != TARN_OK) {
-            damaged(l, why);
-            return false;
-        }
+        if (s != TARN_OK) return link_damaged(l, why);
         l->in_pos += n;
         l->snapshot_bytes += n;
         return true;
@@ -460,32 +447,28 @@ static bool run_snapshot(struct repl_link *l) {
     if (s == TARN_OK) s = effect_next(data, &kind, &record);
     if (s == TARN_OK && (kind != (enum effect_kind)REPL_RECORD_OFFSET || !l->end_seen))
         s = TARN_EPROTO;
-    if (s != TARN_OK || repl_read_offset(record, &l->end_offset, &why) != TARN_OK) {
-        damaged(l, why);
-        return false;
-    }
+    if (s != TARN_OK || repl_read_offset(record, &l->end_offset, &why) != TARN_OK)
+        return link_damaged(l, why);
     l->in_pos += record.len;
     l->step = STEP_END_MARK;
     return true;
 }
 
-static bool run_end_mark(struct repl_link *l) {
+static bool snapshot_end_mark(struct repl_link *l) {
     if (l->in.len - l->in_pos < REPL_MARK_LEN) return false;
-    if (memcmp(l->in.data + l->in_pos, l->mark, REPL_MARK_LEN) != 0) {
-        damaged(l, "the snapshot does not end where it should");
-        return false;
-    }
+    if (memcmp(l->in.data + l->in_pos, l->mark, REPL_MARK_LEN) != 0)
+        return link_damaged(l, "the snapshot does not end where it should");
     l->in_pos += REPL_MARK_LEN;
     l->step = STEP_STREAM;
     l->ops->synced(l->arg, l->end_offset);
-    acknowledge(l);
+    link_acknowledge(l);
     return true;
 }
 
 /* --- stream --- */
 
 /* A piece of the records of EFFECTS. false: it was the last one, or the link is over. */
-static bool run_records(struct repl_link *l, const struct repl_read *r) {
+static bool stream_records(struct repl_link *l, const struct repl_read *r) {
     enum effect_kind kind;
     tarn_status s;
     const char *why = "a record of the stream is not whole";
@@ -493,15 +476,12 @@ static bool run_records(struct repl_link *l, const struct repl_read *r) {
     if (left.len == 0) return false;
     size_t n = whole_records(left, &kind, &s);
     s = n > 0 ? l->ops->records(l->arg, span_of(left.data, n), NULL, &why) : TARN_EPROTO;
-    if (s != TARN_OK) {
-        damaged(l, why);
-        return false;
-    }
+    if (s != TARN_OK) return link_damaged(l, why);
     l->applied += n;
     return true;
 }
 
-static bool run_stream(struct repl_link *l) {
+static bool stream_command(struct repl_link *l) {
     struct repl_read r;
     const char *why;
     struct span data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
@@ -509,38 +489,35 @@ static bool run_stream(struct repl_link *l) {
     if (s == TARN_EAGAIN && data.len > 0 && data.len >= INPUT_MAX - READ_SIZE)
         s = TARN_EPROTO, why = "a command is too long";
     if (s == TARN_EAGAIN) return false;
-    if (s != TARN_OK) {
-        damaged(l, why);
-        return false;
-    }
-    if (r.command == REPL_COMMAND_EFFECTS && run_records(l, &r)) return true;
+    if (s != TARN_OK) return link_damaged(l, why);
+    if (r.command == REPL_COMMAND_EFFECTS && stream_records(l, &r)) return true;
     if (l->fd < 0) return false;
     l->applied = 0;
     l->in_pos += r.used;
     l->ops->passed(l->arg, span_of(data.data, r.used));
-    if (r.command == REPL_COMMAND_GETACK) acknowledge(l);
+    if (r.command == REPL_COMMAND_GETACK) link_acknowledge(l);
     return true;
 }
 
 /* --- the run of it --- */
 
-static bool run_step(struct repl_link *l) {
+static bool link_step(struct repl_link *l) {
     switch (l->step) {
     case STEP_NONE:
     case STEP_CONNECT: return false;
-    case STEP_HEAD: return run_head(l);
-    case STEP_RECORDS: return run_snapshot(l);
-    case STEP_END_MARK: return run_end_mark(l);
-    case STEP_STREAM: return run_stream(l);
-    default: return run_line(l);
+    case STEP_HEAD: return snapshot_head(l);
+    case STEP_RECORDS: return snapshot_records(l);
+    case STEP_END_MARK: return snapshot_end_mark(l);
+    case STEP_STREAM: return stream_command(l);
+    default: return handshake_line(l);
     }
 }
 
 /* limit_us 0: until there is nothing whole left. */
-static void run(struct repl_link *l, uint64_t limit_us) {
+static void link_run(struct repl_link *l, uint64_t limit_us) {
     uint64_t start = clock_mono_us();
     l->more = false;
-    while (l->fd >= 0 && run_step(l)) {
+    while (l->fd >= 0 && link_step(l)) {
         if (limit_us == 0 || clock_mono_us() - start < limit_us) continue;
         l->more = true;
         break;
@@ -556,34 +533,35 @@ static void run(struct repl_link *l, uint64_t limit_us) {
     }
     if (l->ended && !l->more) {
         bool torn = l->tls != NULL && tls_state(l->tls) == TLS_FAILED;
-        char why[TLS_WHY_MAX + 16];
-        snprintf(why, sizeof(why), "TLS: %s", torn ? tls_why(l->tls) : "");
-        fail(l, torn ? why : "the master has closed it");
+        if (torn)
+            link_fail(l, "TLS: %s", tls_why(l->tls));
+        else
+            link_fail(l, "the master has closed it");
         return;
     }
-    set_events(l);
+    link_set_events(l);
 }
 
-static void on_connected(struct repl_link *l) {
+static void link_connected(struct repl_link *l) {
     int error = 0;
     socklen_t len = sizeof(error);
     if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error != 0) {
-        fail(l, strerror(error));
+        link_fail(l, "%s", strerror(error));
         return;
     }
     if (l->tls_context != NULL && (l->tls = tls_stream_create(l->tls_context, l->host)) == NULL) {
-        fail(l, "its name (or tls-server-name) cannot be the one in a certificate");
+        link_fail(l, "its name (or tls-server-name) cannot be the one in a certificate");
         return;
     }
     if (l->tls != NULL) tls_handshake(l->tls);
     l->step = STEP_PONG;
-    say_step(l); /* through TLS it leaves when the handshake is over */
-    set_events(l);
+    handshake_say(l); /* through TLS it leaves when the handshake is over */
+    link_set_events(l);
 }
 
 /* As read; through TLS more than READ_SIZE may be there at once, but for at most what the stream
  * has room for. */
-static ssize_t receive(struct repl_link *l) {
+static ssize_t link_receive(struct repl_link *l) {
     void *at;
     if (l->tls == NULL) {
         buf_reserve(&l->in, READ_SIZE);
@@ -600,15 +578,15 @@ static ssize_t receive(struct repl_link *l) {
         buf_reserve(&l->in, READ_SIZE);
         l->in.len += tls_read(l->tls, l->in.data + l->in.len, READ_SIZE);
     } while (tls_in_left(l->tls));
-    flush(l);
+    link_flush(l);
     if (tls_state(l->tls) >= TLS_CLOSED) l->ended = true;
     errno = error;
     return n > 0 || l->in.len == before ? n : 1;
 }
 
 /* true: something came. */
-static bool take(struct repl_link *l) {
-    ssize_t n = receive(l);
+static bool link_take(struct repl_link *l) {
+    ssize_t n = link_receive(l);
     if (n > 0)
         l->last_io_ms = clock_mono_ms();
     else if (n == 0 || (errno != EAGAIN && errno != EINTR))
@@ -616,54 +594,55 @@ static bool take(struct repl_link *l) {
     return n > 0;
 }
 
-static void on_event(void *arg, unsigned events) {
+static void link_event(void *arg, unsigned events) {
     struct repl_link *l = arg;
     if (l->step == STEP_CONNECT) {
-        on_connected(l);
+        link_connected(l);
         return;
     }
-    if (events & NET_WRITE) flush(l);
+    if (events & NET_WRITE) link_flush(l);
     if (events & NET_READ) {
-        take(l);
-        run(l, SLICE_US);
+        link_take(l);
+        link_run(l, SLICE_US);
     } else {
-        set_events(l);
+        link_set_events(l);
     }
 }
 
 void repl_link_drain(struct repl_link *l) {
-    for (unsigned i = 0; i < DRAIN_READS && l->step == STEP_STREAM && !l->ended && take(l); i++)
-        run(l, 0);
-    if (l->step == STEP_STREAM) run(l, 0);
+    for (unsigned i = 0; i < DRAIN_READS && l->step == STEP_STREAM && !l->ended && link_take(l);
+         i++)
+        link_run(l, 0);
+    if (l->step == STEP_STREAM) link_run(l, 0);
 }
 
 bool repl_link_turn(struct repl_link *l) {
-    if (l->more) run(l, SLICE_US);
+    if (l->more) link_run(l, SLICE_US);
     return l->more;
 }
 
 void repl_link_cron(struct repl_link *l, uint64_t now_ms) {
     l->now_ms = now_ms;
     if (l->step == STEP_NONE && l->resolve == NULL) {
-        if (now_ms >= l->retry_ms) begin(l);
+        if (now_ms >= l->retry_ms) link_begin(l);
     } else if (now_ms > l->last_io_ms && now_ms - l->last_io_ms > l->timeout_ms && !l->more) {
-        fail(l, "it says nothing (repl-timeout)");
+        link_fail(l, "it says nothing (repl-timeout)");
     } else if (l->step == STEP_STREAM && now_ms >= l->ack_ms) {
-        acknowledge(l);
-        set_events(l);
+        link_acknowledge(l);
+        link_set_events(l);
     }
 }
 
-static void set_text(char **field, const char *text) {
+static void link_set_text(char **field, const char *text) {
     free(*field);
     *field = xstrdup(text);
 }
 
 void repl_link_reconfigure(struct repl_link *l, const struct repl_link_config *c) {
-    set_text(&l->user, c->user);
+    link_set_text(&l->user, c->user);
     buf_clear(&l->password);
     buf_append(&l->password, c->password.data, c->password.len);
-    set_text(&l->announce_ip, c->announce_ip);
+    link_set_text(&l->announce_ip, c->announce_ip);
     l->announce_port = c->announce_port;
     tls_context_put(&l->tls_context);
     if (c->tls != NULL) l->tls_context = tls_context_get(c->tls);
@@ -672,9 +651,9 @@ void repl_link_reconfigure(struct repl_link *l, const struct repl_link_config *c
 
 bool repl_link_reconnect(struct repl_link *l) {
     if (l->fd < 0) return false;
-    if (l->step == STEP_STREAM) run(l, 0);
+    if (l->step == STEP_STREAM) link_run(l, 0);
     if (l->fd < 0) return true;
-    fail(l, "it was asked to end");
+    link_fail(l, "it was asked to end");
     return true;
 }
 
@@ -686,7 +665,7 @@ struct repl_link *repl_link_open(struct net_loop *loop, const struct repl_link_c
     l->arg = arg;
     l->fd = -1;
     l->now_ms = l->retry_ms = now_ms;
-    set_text(&l->host, config->host);
+    link_set_text(&l->host, config->host);
     l->port = config->port;
     l->lead = config->lead ? LEAD_WANTED : LEAD_NONE;
     l->suspect_below = config->suspect_below;
@@ -697,9 +676,9 @@ struct repl_link *repl_link_open(struct net_loop *loop, const struct repl_link_c
 void repl_link_close(struct repl_link **l_p) {
     struct repl_link *l = *l_p;
     if (l == NULL) return;
-    if (l->fd >= 0 && l->step == STEP_STREAM) run(l, 0);
+    if (l->fd >= 0 && l->step == STEP_STREAM) link_run(l, 0);
     *l_p = NULL;
-    disconnect(l);
+    link_disconnect(l);
     free(l->host);
     free(l->user);
     buf_free(&l->password);

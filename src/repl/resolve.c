@@ -29,7 +29,7 @@ size_t repl_address_size(const struct sockaddr_storage *a) {
     return a->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 }
 
-static int look_up(const char *host, uint16_t port, int flags, struct repl_addresses *out) {
+static int resolve_host(const char *host, uint16_t port, int flags, struct repl_addresses *out) {
     char service[8];
     snprintf(service, sizeof(service), "%u", port);
     struct addrinfo hints = {
@@ -45,34 +45,30 @@ static int look_up(const char *host, uint16_t port, int flags, struct repl_addre
 }
 
 bool repl_resolve_digits(const char *host, uint16_t port, struct repl_addresses *out) {
-    return look_up(host, port, AI_NUMERICHOST, out) == 0 && out->n > 0;
+    return resolve_host(host, port, AI_NUMERICHOST, out) == 0 && out->n > 0;
 }
 
-static void unref(struct repl_resolve *r) {
+static void resolve_unref(struct repl_resolve *r) {
     if (atomic_fetch_sub(&r->users, 1) > 1) return;
     close(r->event_fd);
     free(r->host);
     free(r);
 }
 
-static void *run(void *arg) {
+static void *resolve_run(void *arg) {
     struct repl_resolve *r = arg;
-    uint64_t one = 1;
-    int rc = look_up(r->host, r->port, 0, &r->found);
+    int rc = resolve_host(r->host, r->port, 0, &r->found);
     r->why = rc != 0 ? gai_strerror(rc) : "it has no address";
-    ssize_t n = write(r->event_fd, &one, sizeof(one));
-    (void)n; /* an empty eventfd takes it */
-    unref(r);
+    eventfd_write(r->event_fd, 1);
+    resolve_unref(r);
     return NULL;
 }
 
-static void on_done(void *arg, unsigned events) {
+static void resolve_done(void *arg, unsigned events) {
     struct repl_resolve *r = arg;
-    uint64_t one;
+    eventfd_t ignored;
     net_watch_set(&r->watch, 0);
-    /* After the thread's write comes what it wrote before. */
-    ssize_t n = read(r->event_fd, &one, sizeof(one));
-    (void)n;
+    eventfd_read(r->event_fd, &ignored); /* behind it comes what the thread wrote before */
     r->done(r->arg, &r->found, r->why);
 }
 
@@ -86,15 +82,15 @@ struct repl_resolve *repl_resolve_start(struct net_loop *loop, const char *host,
     r->done = done;
     r->arg = arg;
     atomic_init(&r->users, 2);
-    net_watch_init(&r->watch, loop, r->event_fd, on_done, r);
+    net_watch_init(&r->watch, loop, r->event_fd, resolve_done, r);
     bool ok = r->event_fd >= 0 && net_watch_set(&r->watch, NET_READ) == TARN_OK;
-    if (ok && thread_start(&thread, "tarn-resolve", run, r) == 0) {
+    if (ok && thread_start(&thread, "tarn-resolve", resolve_run, r) == 0) {
         pthread_detach(thread);
         return r;
     }
     if (ok) net_watch_set(&r->watch, 0);
     atomic_store(&r->users, 1);
-    unref(r);
+    resolve_unref(r);
     return NULL;
 }
 
@@ -103,5 +99,5 @@ void repl_resolve_drop(struct repl_resolve **r_p) {
     *r_p = NULL;
     if (r == NULL) return;
     if (r->watch.events != 0) net_watch_set(&r->watch, 0);
-    unref(r);
+    resolve_unref(r);
 }

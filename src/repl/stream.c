@@ -15,7 +15,7 @@ void repl_write_effects_header(struct buf *out, size_t n) {
     resp_write_bulk_header(out, n);
 }
 
-static void write_record(struct buf *out, unsigned kind, const void *data, size_t len) {
+static void record_write(struct buf *out, unsigned kind, const void *data, size_t len) {
     uint32_t n = (uint32_t)len + 1;
     buf_append(out, &n, sizeof(n));
     buf_append_char(out, (char)kind);
@@ -27,23 +27,17 @@ void repl_write_head(struct buf *out) {
     uint32_t version = REPL_VERSION;
     memcpy(body, magic, sizeof(magic));
     memcpy(body + sizeof(magic), &version, sizeof(version));
-    write_record(out, REPL_RECORD_HEAD, body, sizeof(body));
+    record_write(out, REPL_RECORD_HEAD, body, sizeof(body));
 }
 
 void repl_write_offset(struct buf *out, uint64_t offset) {
-    write_record(out, REPL_RECORD_OFFSET, &offset, sizeof(offset));
-}
-
-void repl_new_mark(char mark[REPL_MARK_LEN + 1]) {
-    unsigned char random[REPL_MARK_LEN / 2];
-    randombytes_buf(random, sizeof(random));
-    sodium_bin2hex(mark, REPL_MARK_LEN + 1, random, sizeof(random));
+    record_write(out, REPL_RECORD_OFFSET, &offset, sizeof(offset));
 }
 
 /* --- reading --- */
 
 /* "*12\r\n" with that first character. Moves *pos_p behind it. */
-static tarn_status read_number(struct span data, size_t *pos_p, char first, uint64_t *value_p) {
+static tarn_status read_count(struct span data, size_t *pos_p, char first, uint64_t *value_p) {
     size_t pos = *pos_p, from = pos + 1;
     if (pos == data.len) return TARN_EAGAIN;
     if (data.data[pos] != first) return TARN_EPROTO;
@@ -61,7 +55,7 @@ static tarn_status read_number(struct span data, size_t *pos_p, char first, uint
 static tarn_status read_bulk(struct span data, size_t *pos_p, uint64_t max, struct span *arg_p) {
     size_t pos = *pos_p;
     uint64_t len;
-    tarn_status s = read_number(data, &pos, '$', &len);
+    tarn_status s = read_count(data, &pos, '$', &len);
     if (s != TARN_OK) return s;
     if (len > max) return TARN_EPROTO;
     if (data.len - pos < len + 2) return TARN_EAGAIN;
@@ -76,7 +70,7 @@ tarn_status repl_stream_read(struct span data, struct repl_read *read_p, const c
     uint64_t n;
     size_t pos = 0;
     *why_p = "the stream is not a list of commands";
-    tarn_status s = read_number(data, &pos, '*', &n);
+    tarn_status s = read_count(data, &pos, '*', &n);
     if (s == TARN_OK && (n < 1 || n > 3)) s = TARN_EPROTO;
     for (uint64_t i = 0; s == TARN_OK && i < n; i++) {
         bool effects = i == 1 && span_case_eq(arg[0], "effects");

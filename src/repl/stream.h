@@ -14,8 +14,8 @@
 #include "store/effect.h"
 
 #define REPL_VERSION     1u
-#define REPL_CAPA        "tarn1" /* who does not say so in REPLCONF cannot read this */
-#define REPL_MARK_LEN    40
+#define REPL_CAPA        "tarn1"             /* who does not say so in REPLCONF cannot read this */
+#define REPL_MARK_LEN    40                  /* repl_new_id */
 #define REPL_EFFECTS_MAX (UINT32_C(1) << 24) /* bytes of records in one command */
 
 /* Kinds of records that only stand in a snapshot on its way. */
@@ -33,8 +33,6 @@ void repl_write_effects_header(struct buf *out, size_t n);
 #define REPL_GETACK SPAN("*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n")
 void repl_write_head(struct buf *out);
 void repl_write_offset(struct buf *out, uint64_t offset);
-/* Random, 40 hex digits and a NUL. */
-void repl_new_mark(char mark[REPL_MARK_LEN + 1]);
 
 /* --- reading --- */
 

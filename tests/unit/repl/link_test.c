@@ -267,7 +267,7 @@ static void add_end(struct buf *b) {
 static void make_snapshot(const char *letters, uint64_t offset) {
     struct buf *b = &master.snapshot;
     char mark[REPL_MARK_LEN + 1];
-    repl_new_mark(mark);
+    repl_new_id(mark);
     buf_clear(b);
     buf_printf(b, "$EOF:%s\r\n", mark);
     repl_write_head(b);

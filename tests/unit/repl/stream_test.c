@@ -1,5 +1,6 @@
 /* What goes over the wire: written and read again, in pieces, and read when it is nonsense. */
 #include "../test.h"
+#include "repl/history.h"
 #include "repl/stream.h"
 
 static struct span text(const char *s) {
@@ -100,8 +101,8 @@ TEST(the_frame_of_a_snapshot) {
     CHECK_EQ(repl_read_offset(got, &offset, &why), TARN_OK);
     CHECK_EQ(offset, UINT64_C(0x123456789abc));
     CHECK_EQ(repl_read_offset(span_of(got.data, got.len - 1), &offset, &why), TARN_EPROTO);
-    repl_new_mark(mark);
-    repl_new_mark(other);
+    repl_new_id(mark);
+    repl_new_id(other);
     CHECK_EQ(strlen(mark), REPL_MARK_LEN);
     CHECK(strcmp(mark, other) != 0);
     buf_free(&out);
