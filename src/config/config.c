@@ -43,9 +43,9 @@ void config_init(struct config *c) {
 
 void config_deinit(struct config *c) {
     for (size_t i = 0; i < config_row_count; i++) config_row_free(&config_rows[i], c);
-    config_modules_free(c);
-    config_users_free(c);
-    config_renames_free(c);
+    config_lines_free(&c->modules);
+    config_lines_free(&c->users);
+    config_lines_free(&c->renames);
     buf_free(&c->ignored);
 }
 
@@ -308,7 +308,7 @@ static void validate_files(const struct config *c, struct config_faults *f) {
     if (strchr(c->appenddirname, '/') != NULL || strcmp(c->appenddirname, "..") == 0)
         config_fault(
             f, "appenddirname must be the name of a directory in dir, without a path, or empty");
-    if (c->aclfile[0] != '\0' && c->users > 0)
+    if (c->aclfile[0] != '\0' && c->users.n > 0)
         config_fault(f, "Configuring Redis with users defined in redis.conf and at the same "
                         "setting an ACL file path is "
                         "invalid. This setup is very likely to lead to configuration errors and "

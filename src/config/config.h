@@ -54,24 +54,18 @@ struct config_save {
 
 #define CONFIG_INTS_N 3u
 
-/* rename-command OLD NEW; NEW "": it is gone. */
-struct config_rename {
-    char *from, *to;
-};
-
-/* loadmodule FILE [word ...] */
-struct config_module {
-    char *path;
-    char **word;
-    size_t words;
-};
-
-/* user NAME [rule ...] */
-struct config_user {
-    char *name;
-    char **rule;
-    size_t rules;
-    unsigned source; /* where it was said: a file, the command line */
+/* Lines that may come several times, without their first word:
+ *
+ *   rename-command OLD NEW      NEW "": it is gone
+ *   loadmodule FILE [word ...]
+ *   user NAME [rule ...] */
+struct config_lines {
+    struct config_line {
+        char **word;
+        size_t n;
+        unsigned source; /* where a user was said: a file, the command line */
+    } * line;
+    size_t n;
 };
 
 /* Who is told when options change. */
@@ -226,12 +220,7 @@ struct config {
     int ssd_offload;
     uint64_t offload_queue, offload_wait_ms;
     /* No option of the table: repeated, and not for CONFIG GET and SET. */
-    struct config_module *module;
-    size_t modules;
-    struct config_user *user;
-    size_t users;
-    struct config_rename *rename;
-    size_t renames;
+    struct config_lines modules, users, renames;
     struct buf ignored; /* options of Redis that mean nothing here: "a, b", each once */
     size_t n_ignored;
 };

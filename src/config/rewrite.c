@@ -49,7 +49,7 @@ static void append_option(struct buf *out, const struct config_row *row, const s
  * loads a module that is not loaded any more, or not with these words; or it was about a user, and
  * out has what there is to say. */
 static const struct config_row *line_option(struct span line, const struct config *c,
-                                            struct config_modules_now *modules,
+                                            struct config_lines *modules,
                                             struct config_users_now *users, struct buf *out,
                                             bool *same_p, bool *gone_p) {
     const struct span whole = line;
@@ -62,7 +62,7 @@ static const struct config_row *line_option(struct span line, const struct confi
     const struct config_row *row = NULL;
     bool split = resp_split_line(line.data, line.len, &store, &words, &n) == 0 && n > 0;
     if (split && span_case_eq(words[0], "loadmodule"))
-        *gone_p = n < 2 || !config_modules_written(modules, words + 1, n - 1);
+        *gone_p = n < 2 || !config_lines_take(modules, words + 1, n - 1);
     else if (split && span_case_eq(words[0], "user")) {
         if (users != NULL) config_users->line(users, words + 1, n - 1, whole, out);
         *gone_p = true;
@@ -92,14 +92,14 @@ static void sign(struct buf *out) {
 static void rewrite_text(struct buf *out, const char *text, size_t len, const struct config *c,
                          bool all) {
     bool *written = xcalloc(config_row_count, sizeof(bool));
-    struct config_modules_now *modules = config_modules_now();
+    struct config_lines modules = config_modules_now(); /* without a line */
     struct config_users_now *users = config_users != NULL ? config_users->now() : NULL;
     for (size_t pos = 0; pos < len;) {
         const char *lf = memchr(text + pos, '\n', len - pos);
         size_t n = lf != NULL ? (size_t)(lf - text) - pos : len - pos;
         struct span line = span_of(text + pos, n);
         bool same, gone;
-        const struct config_row *row = line_option(line, c, modules, users, out, &same, &gone);
+        const struct config_row *row = line_option(line, c, &modules, users, out, &same, &gone);
         if (!gone && (row == NULL || (same && !written[config_row_index(row)]))) {
             buf_append(out, line.data, line.len);
             buf_append_char(out, '\n');
@@ -117,21 +117,19 @@ static void rewrite_text(struct buf *out, const char *text, size_t len, const st
         append_option(out, &config_rows[i], c);
     }
     config_deinit(&initial);
-    config_modules_rest(modules, out, sign);
-    config_modules_now_free(&modules);
+    for (size_t i = 0; i < modules.n; i++) {
+        sign(out);
+        buf_append_str(out, "loadmodule");
+        for (size_t k = 0; k < modules.line[i].n; k++) {
+            buf_append_char(out, ' ');
+            config_append_word(out, span_str(modules.line[i].word[k]));
+        }
+        buf_append_char(out, '\n');
+    }
+    config_lines_free(&modules);
     if (users != NULL) config_users->rest(users, out, sign);
     if (users != NULL) config_users->free(&users);
     free(written);
-}
-
-static bool read_file(const char *path, struct buf *text) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return errno == ENOENT;
-    ssize_t n;
-    char piece[4096];
-    while ((n = read(fd, piece, sizeof(piece))) > 0) buf_append(text, piece, (size_t)n);
-    close(fd);
-    return n == 0;
 }
 
 bool config_write_beside(const char *path, const struct buf *text) {
@@ -173,7 +171,9 @@ bool config_rewrite(const struct config *c, bool all, char **why_p) {
         return false;
     }
     struct buf text = {NULL, 0, 0}, out = {NULL, 0, 0};
-    bool ok = read_file(config_file(), &text);
+    FILE *f = fopen(config_file(), "re");
+    bool ok = f != NULL ? file_read_all(f, SIZE_MAX, &text) : errno == ENOENT;
+    if (f != NULL) fclose(f);
     if (ok) {
         rewrite_text(&out, text.data, text.len, c, all);
         ok = config_write_beside(config_file(), &out);

@@ -2,6 +2,7 @@
 #ifndef TARN_CONFIG_TABLE_H
 #define TARN_CONFIG_TABLE_H
 
+#include <string.h>
 #include "config/config.h"
 
 enum config_type {
@@ -72,6 +73,10 @@ bool config_row_equal(const struct config_row *row, const struct config *a, cons
 void config_row_copy(const struct config_row *row, struct config *to, const struct config *from);
 void config_row_free(const struct config_row *row, struct config *c);
 
+static inline bool config_has_nul(struct span s) {
+    return s.len > 0 && memchr(s.data, '\0', s.len) != NULL;
+}
+
 /* What another line says, too. false: there are too many. */
 bool config_save_add(struct config_save *to, const struct config_save *from);
 
@@ -119,35 +124,21 @@ void config_file_remember(const char *path);
  * without it would break a promise, so that a file may not have it. */
 const char *config_absent(struct span name, bool *matters_p);
 
-/* --- rename.c --- */
+/* --- lines.c: what may be said several times --- */
 
+void config_lines_free(struct config_lines *lines);
+/* Takes the line of these words out. false: there is none. */
+bool config_lines_take(struct config_lines *lines, const struct span *words, size_t n);
+/* One line without its first word; the same twice is once. false: *why_p. */
 #define CONFIG_RENAME_MAX 64u /* bytes of a name */
 bool config_rename_add(struct config *c, const struct span *words, size_t n, char **why_p);
-void config_renames_free(struct config *c);
-
-/* --- modules.c --- */
-
-/* One loadmodule: the file and its words, or (whole) all of it in one word. The same twice is once.
- * false: *why_p. */
+/* whole: all of it may be in one word. */
 bool config_module_add(struct config *c, const struct span *words, size_t n, bool whole,
                        char **why_p);
-void config_modules_free(struct config *c);
-/* For REWRITE: the modules that are loaded now. Lines that are there already say so with
- * ..._written, the others are appended. */
-struct config_modules_now;
-struct config_modules_now *config_modules_now(void);
-bool config_modules_written(struct config_modules_now *now, const struct span *words, size_t n);
-/* Those that were not written, with before called in front of each. */
-void config_modules_rest(struct config_modules_now *now, struct buf *out,
-                         void (*before)(struct buf *out));
-void config_modules_now_free(struct config_modules_now **now_p);
-
-/* --- users.c --- */
-
-/* One line of a source: user NAME [rule ...]. What a later source says takes the place of what an
- * earlier one said. false: *why_p. */
+/* What a later source says takes the place of what an earlier one said. */
 bool config_user_add(struct config *c, unsigned source, const struct span *words, size_t n,
                      char **why_p);
-void config_users_free(struct config *c);
+/* The modules that are loaded, as lines; freed by the caller. */
+struct config_lines config_modules_now(void);
 
 #endif

@@ -48,20 +48,6 @@ int config_parse_ms(struct span s, uint64_t *ms_p) {
 
 /* --- parsing --- */
 
-static bool parse_bool(struct span s, bool *v_p) {
-    if (span_case_eq(s, "yes"))
-        *v_p = true;
-    else if (span_case_eq(s, "no"))
-        *v_p = false;
-    else
-        return false;
-    return true;
-}
-
-static bool in_range(const struct config_row *row, uint64_t v) {
-    return (row->min <= 0 || v >= (uint64_t)row->min) && v <= (uint64_t)row->max;
-}
-
 static bool parse_octal(const struct config_row *row, struct span s, int64_t *v_p) {
     int64_t v = 0;
     if (s.len == 0 || s.len > 4) return false;
@@ -87,14 +73,11 @@ static bool parse_ratio(const struct config_row *row, struct span s, double *v_p
     return true;
 }
 
-static void list_free(struct config_list *l) {
+static void words_free(struct config_list *l) {
     for (size_t i = 0; i < l->n; i++) free(l->word[i]);
     l->n = 0;
 }
 
-static bool has_nul(struct span s) {
-    return s.len > 0 && memchr(s.data, '\0', s.len) != NULL;
-}
 /* Words may come as several arguments or, from CONFIG SET, as one with blanks. */
 static size_t split_words(const struct span *words, size_t n, struct span *out, size_t cap) {
     size_t k = 0;
@@ -118,9 +101,9 @@ static bool parse_list(const struct config_row *row, struct config *c, const str
     size_t k = split_words(words, n, word, CONFIG_WORDS_MAX);
     if (k > CONFIG_WORDS_MAX) return false;
     for (size_t i = 0; i < k; i++)
-        if (has_nul(word[i]) || word[i].len > 255) return false;
+        if (config_has_nul(word[i]) || word[i].len > 255) return false;
     struct config_list *l = FIELD(struct config_list, row, c);
-    list_free(l);
+    words_free(l);
     for (size_t i = 0; i < k; i++) l->word[l->n++] = span_dup(word[i]);
     return true;
 }
@@ -238,21 +221,14 @@ static bool parse_share(const struct config_row *row, struct span s, int64_t *v_
     return true;
 }
 
-static bool parse_enum(const struct config_row *row, struct span s, int *v_p) {
-    for (int i = 0; row->words[i] != NULL; i++)
-        if (span_case_eq(s, row->words[i])) {
+/* The number of a word of the list. */
+static bool parse_enum(const char *const *list, struct span s, int *v_p) {
+    for (int i = 0; list[i] != NULL; i++)
+        if (span_case_eq(s, list[i])) {
             *v_p = i;
             return true;
         }
     return false;
-}
-
-static bool parse_port_or_auto(const struct config_row *row, struct span s, int64_t *v_p) {
-    int64_t v = -1;
-    if (!span_case_eq(s, "auto") && (!span_to_i64(s, &v) || v < row->min || v > row->max))
-        return false;
-    *v_p = v;
-    return true;
 }
 
 void config_binary_set(struct config_binary *b, struct span s) {
@@ -264,8 +240,18 @@ void config_binary_set(struct config_binary *b, struct span s) {
 static bool parse_one(const struct config_row *row, struct config *c, struct span s) {
     int64_t i;
     uint64_t u;
+    int word;
     switch (row->type) {
-    case CONFIG_BOOL: return parse_bool(s, FIELD(bool, row, c));
+    case CONFIG_BOOL:
+        if (!parse_enum((const char *const[]){"no", "yes", NULL}, s, &word)) return false;
+        *FIELD(bool, row, c) = word != 0;
+        return true;
+    case CONFIG_PORT_OR_AUTO:
+        if (span_case_eq(s, "auto")) {
+            *FIELD(int64_t, row, c) = -1;
+            return true;
+        }
+        /* fall through */
     case CONFIG_INT:
         if (!span_to_i64(s, &i) || i < row->min || i > row->max) return false;
         *FIELD(int64_t, row, c) = i;
@@ -273,16 +259,14 @@ static bool parse_one(const struct config_row *row, struct config *c, struct spa
     case CONFIG_OCTAL: return parse_octal(row, s, FIELD(int64_t, row, c));
     case CONFIG_BYTES:
     case CONFIG_COUNT:
-        if (!span_to_bytes(s, &u) || !in_range(row, u)) return false;
-        *FIELD(uint64_t, row, c) = u;
-        return true;
     case CONFIG_MS:
-        if (!config_parse_ms(s, &u) || !in_range(row, u)) return false;
+        if (row->type == CONFIG_MS ? !config_parse_ms(s, &u) : !span_to_bytes(s, &u)) return false;
+        if (u < (uint64_t)row->min || u > (uint64_t)row->max) return false;
         *FIELD(uint64_t, row, c) = u;
         return true;
     case CONFIG_RATIO: return parse_ratio(row, s, FIELD(double, row, c));
     case CONFIG_STRING:
-        if (has_nul(s) || s.len > STRING_MAX) return false;
+        if (config_has_nul(s) || s.len > STRING_MAX) return false;
         free(*FIELD(char *, row, c));
         *FIELD(char *, row, c) = span_dup(s);
         return true;
@@ -290,19 +274,12 @@ static bool parse_one(const struct config_row *row, struct config *c, struct spa
         if (s.len > STRING_MAX) return false;
         config_binary_set(FIELD(struct config_binary, row, c), s);
         return true;
-    case CONFIG_ENUM: return parse_enum(row, s, FIELD(int, row, c));
-    case CONFIG_PORT_OR_AUTO: return parse_port_or_auto(row, s, FIELD(int64_t, row, c));
+    case CONFIG_ENUM: return parse_enum(row->words, s, FIELD(int, row, c));
     case CONFIG_SHARE: return parse_share(row, s, FIELD(int64_t, row, c));
     case CONFIG_NOTIFY: return notify_parse(s, FIELD(unsigned, row, c));
     case CONFIG_ONLY: return span_case_eq(s, row->initial);
-    case CONFIG_FLAGS:
-    case CONFIG_INTS:
-    case CONFIG_LIST:
-    case CONFIG_SAVE:
-    case CONFIG_PERCENTILES:
-    case CONFIG_OUTPUT: break;
+    default: return false;
     }
-    return false;
 }
 
 static bool value_begins(struct span s, const char *with) {
@@ -330,70 +307,62 @@ static void advise_policy(const struct config_row *row, struct span value, struc
         buf_append_str(out, "; it is another name of eviction-policy, which leaves allkeys- out");
 }
 
+/* With min and max of the row. */
+static const char *const allowed_values[] = {
+    [CONFIG_BOOL] = "must be yes or no",
+    [CONFIG_INT] = "must be a number from %lld to %lld",
+    [CONFIG_BYTES] = "must be a size from %lld to %lld bytes, as 4096, 4kb, 1gb",
+    [CONFIG_COUNT] = "must be a count from %lld to %lld",
+    [CONFIG_MS] = "must be a time from %lld to %lld ms, as 500, 500ms, 10s, 5min, 1h, 1d",
+    [CONFIG_STRING] = "must be text of up to 4096 bytes without NUL",
+    [CONFIG_BINARY] = "must be up to 4096 bytes of any kind",
+    [CONFIG_NOTIFY] = "must be letters of " NOTIFY_LETTERS ", or empty",
+    [CONFIG_PORT_OR_AUTO] = "must be auto or a port from 0 to 65535",
+    [CONFIG_INTS] = "must be 3 numbers; each must be between %lld and %lld",
+    [CONFIG_SHARE] = "must be a size as 4096, 4kb, 1gb, or a share from 0%% to 100%%",
+    [CONFIG_ONLY] = NULL, /* as many as there are types */
+};
+static_assert(CONFIG_INTS_N == 3, "the text says so");
+
 /* number: it was one, but not this. */
-static char *allowed(const struct config_row *row, struct span value, bool number) {
+static char *value_allowed(const struct config_row *row, struct span value, bool number) {
     struct buf b = {NULL, 0, 0};
-    const long long min = row->min, max = row->max;
     switch (row->type) {
-    case CONFIG_BOOL: buf_append_str(&b, "must be yes or no"); break;
     case CONFIG_INT:
+    case CONFIG_PORT_OR_AUTO:
         if (!number) buf_append_str(&b, "argument couldn't be parsed into an integer: it ");
-        buf_printf(&b, "must be a number from %lld to %lld", min, max);
         break;
     case CONFIG_OCTAL:
-        buf_printf(&b, "must be permissions from 0 to %llo, in octal", (unsigned long long)max);
-        break;
-    case CONFIG_BYTES:
-        buf_printf(&b, "must be a size from %lld to %lld bytes, as 4096, 4kb, 1gb", min, max);
-        break;
-    case CONFIG_COUNT: buf_printf(&b, "must be a count from %lld to %lld", min, max); break;
-    case CONFIG_MS:
-        buf_printf(&b, "must be a time from %lld to %lld ms, as 500, 500ms, 10s, 5min, 1h, 1d", min,
-                   max);
+        buf_printf(&b, "must be permissions from 0 to %llo, in octal",
+                   (unsigned long long)row->max);
         break;
     case CONFIG_RATIO:
         buf_printf(&b, "must be a number from %g to %g", row->min_ratio, row->max_ratio);
         break;
-    case CONFIG_STRING: buf_append_str(&b, "must be text of up to 4096 bytes without NUL"); break;
-    case CONFIG_BINARY: buf_append_str(&b, "must be up to 4096 bytes of any kind"); break;
-    case CONFIG_NOTIFY:
-        buf_append_str(&b, "must be letters of " NOTIFY_LETTERS ", or empty");
-        break;
     case CONFIG_LIST:
         buf_printf(&b, "must be up to %u words of up to 255 bytes", CONFIG_WORDS_MAX);
         break;
-    case CONFIG_OUTPUT: break; /* parse_output says it */
     case CONFIG_SAVE:
         buf_printf(&b, "must be up to %u times: seconds changes; or empty", CONFIG_SAVE_MAX);
         break;
     case CONFIG_PERCENTILES:
         buf_printf(&b, "must be up to %u numbers from 0 to 100", CONFIG_PERCENTILES_MAX);
         break;
-    case CONFIG_PORT_OR_AUTO:
-        if (!number) buf_append_str(&b, "argument couldn't be parsed into an integer: it ");
-        buf_append_str(&b, "must be auto or a port from 0 to 65535");
-        break;
-    case CONFIG_FLAGS:
-        buf_append_str(&b, "argument(s) must be one of the following:");
-        for (int i = 0; row->words[i] != NULL; i++)
-            buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
-        buf_append_str(&b, "; or several of them that do not exclude each other");
-        break;
-    case CONFIG_INTS:
-        buf_printf(&b, "must be %u numbers; each must be between %lld and %lld", CONFIG_INTS_N, min,
-                   max);
-        break;
-    case CONFIG_SHARE:
-        buf_append_str(&b, "must be a size as 4096, 4kb, 1gb, or a share from 0% to 100%");
-        break;
     case CONFIG_ONLY: buf_printf(&b, "can only be '%s': %s", row->initial, row->words[0]); break;
+    case CONFIG_FLAGS:
     case CONFIG_ENUM:
         buf_append_str(&b, "argument(s) must be one of the following:");
         for (int i = 0; row->words[i] != NULL; i++)
             buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
-        advise_policy(row, value, &b);
+        if (row->type == CONFIG_FLAGS)
+            buf_append_str(&b, "; or several of them that do not exclude each other");
+        else
+            advise_policy(row, value, &b);
         break;
+    default: break; /* its text needs no more */
     }
+    const char *text = allowed_values[row->type];
+    if (text != NULL) buf_printf(&b, text, (long long)row->min, (long long)row->max);
     buf_append_char(&b, '\0');
     return b.data;
 }
@@ -403,7 +372,7 @@ static bool check_master(struct config *c, char **why_p) {
     struct config_list *l = &c->replicaof;
     uint64_t port;
     if (l->n == 2 && strcasecmp(l->word[0], "no") == 0 && strcasecmp(l->word[1], "one") == 0)
-        list_free(l);
+        words_free(l);
     if (l->n == 0) return true;
     if (l->n != 2)
         *why_p = config_text("wrong number of arguments: it must be a host and a port");
@@ -414,34 +383,28 @@ static bool check_master(struct config *c, char **why_p) {
     return false;
 }
 
+/* Of values that may be several words. */
+static bool (*const parse_words[])(const struct config_row *row, struct config *c,
+                                   const struct span *words,
+                                   size_t n) = {[CONFIG_LIST] = parse_list,
+                                                [CONFIG_FLAGS] = parse_flags,
+                                                [CONFIG_INTS] = parse_ints,
+                                                [CONFIG_SAVE] = parse_save,
+                                                [CONFIG_PERCENTILES] = parse_percentiles,
+                                                [CONFIG_ONLY] = NULL};
+
 bool config_row_takes_words(const struct config_row *row) {
-    switch (row->type) {
-    case CONFIG_LIST:
-    case CONFIG_OUTPUT:
-    case CONFIG_FLAGS:
-    case CONFIG_INTS:
-    case CONFIG_PERCENTILES:
-    case CONFIG_SAVE: return true;
-    default: return false;
-    }
+    return row->type == CONFIG_OUTPUT || parse_words[row->type] != NULL;
 }
 
 bool config_row_parse(const struct config_row *row, struct config *c, const struct span *words,
                       size_t n, char **why_p) {
     bool ok;
     const char *why = NULL;
-    if (row->type == CONFIG_LIST)
-        ok = parse_list(row, c, words, n);
-    else if (row->type == CONFIG_OUTPUT)
+    if (row->type == CONFIG_OUTPUT)
         ok = (why = parse_output(row, c, words, n)) == NULL;
-    else if (row->type == CONFIG_FLAGS)
-        ok = parse_flags(row, c, words, n);
-    else if (row->type == CONFIG_INTS)
-        ok = parse_ints(row, c, words, n);
-    else if (row->type == CONFIG_SAVE)
-        ok = parse_save(row, c, words, n);
-    else if (row->type == CONFIG_PERCENTILES)
-        ok = parse_percentiles(row, c, words, n);
+    else if (parse_words[row->type] != NULL)
+        ok = parse_words[row->type](row, c, words, n);
     else
         ok = n == 1 && parse_one(row, c, words[0]);
     if (!ok && row->type == CONFIG_SHARE && n == 1 && words[0].len > 1 &&
@@ -450,8 +413,8 @@ bool config_row_parse(const struct config_row *row, struct config *c, const stru
     int64_t v;
     if (!ok)
         *why_p = why != NULL ? xstrdup(why)
-                             : allowed(row, n > 0 ? words[0] : SPAN(""),
-                                       n != 1 || span_to_i64(words[0], &v));
+                             : value_allowed(row, n > 0 ? words[0] : SPAN(""),
+                                             n != 1 || span_to_i64(words[0], &v));
     return ok && (row->offset != offsetof(struct config, replicaof) || check_master(c, why_p));
 }
 
@@ -470,6 +433,12 @@ static void format_ratio(double v, struct buf *out) {
 void config_row_format(const struct config_row *row, const struct config *c, struct buf *out) {
     switch (row->type) {
     case CONFIG_BOOL: buf_append_str(out, *CFIELD(bool, row, c) ? "yes" : "no"); break;
+    case CONFIG_PORT_OR_AUTO:
+        if (*CFIELD(int64_t, row, c) < 0) {
+            buf_append_str(out, "auto");
+            break;
+        }
+        /* fall through */
     case CONFIG_INT: buf_printf(out, "%lld", (long long)*CFIELD(int64_t, row, c)); break;
     case CONFIG_OCTAL: buf_printf(out, "%llo", (unsigned long long)*CFIELD(int64_t, row, c)); break;
     case CONFIG_BYTES:
@@ -521,12 +490,6 @@ void config_row_format(const struct config_row *row, const struct config *c, str
                        (unsigned long long)s->rule[i].changes);
         break;
     }
-    case CONFIG_PORT_OR_AUTO:
-        if (*CFIELD(int64_t, row, c) < 0)
-            buf_append_str(out, "auto");
-        else
-            buf_printf(out, "%lld", (long long)*CFIELD(int64_t, row, c));
-        break;
     case CONFIG_OUTPUT:
         for (size_t i = 0; i < CONFIG_OUTPUT_CLASSES; i++) {
             const struct config_output_limit *l = &CFIELD(struct config_output_limit, row, c)[i];
@@ -557,7 +520,7 @@ void config_row_free(const struct config_row *row, struct config *c) {
         free(FIELD(struct config_binary, row, c)->data);
         *FIELD(struct config_binary, row, c) = (struct config_binary){NULL, 0};
     } else if (row->type == CONFIG_LIST) {
-        list_free(FIELD(struct config_list, row, c));
+        words_free(FIELD(struct config_list, row, c));
     }
 }
 

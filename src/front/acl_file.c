@@ -14,16 +14,17 @@
 
 /* --- at start --- */
 
-static bool load_user(const struct config_user *u) {
+static bool load_user(const struct config_line *u) {
     struct acl_fault f = {0};
-    struct span *rules = xcalloc(u->rules + 1, sizeof(*rules));
+    struct span *rules = xcalloc(u->n, sizeof(*rules));
+    const char *name = u->word[0];
     size_t n = 0;
-    if (strcmp(u->name, "default") == 0) rules[n++] = SPAN("reset");
-    for (size_t i = 0; i < u->rules; i++) rules[n++] = span_str(u->rule[i]);
-    bool ok = acl_set(acl_users, span_str(u->name), rules, n, &f) != NULL;
+    if (strcmp(name, "default") == 0) rules[n++] = SPAN("reset");
+    for (size_t i = 1; i < u->n; i++) rules[n++] = span_str(u->word[i]);
+    bool ok = acl_set(acl_users, span_str(name), rules, n, &f) != NULL;
     if (!ok)
         log_warning("Error loading ACL rule '%.*s' for the user named '%s': %s", (int)f.rule.len,
-                    f.rule.data, u->name, f.why != NULL ? f.why : "Unmatched parenthesis");
+                    f.rule.data, name, f.why != NULL ? f.why : "Unmatched parenthesis");
     acl_fault_free(&f);
     free(rules);
     return ok;
@@ -44,7 +45,7 @@ static bool load_file(const char *path) {
 
 bool acl_users_load(const struct config *c) {
     bool ok = true;
-    for (size_t i = 0; ok && i < c->users; i++) ok = load_user(&c->user[i]);
+    for (size_t i = 0; ok && i < c->users.n; i++) ok = load_user(&c->users.line[i]);
     if (!ok) log_warning("Critical error while loading ACLs. Exiting.");
     if (ok && c->aclfile[0] != '\0') ok = load_file(c->aclfile);
     if (ok) acl_users_settle();

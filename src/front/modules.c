@@ -196,13 +196,13 @@ void modules_init(void) {
 
 bool modules_load(const struct config *c) {
     char error[MODULE_ERROR_SIZE];
-    for (size_t i = 0; i < c->modules; i++) {
-        const struct config_module *m = &c->module[i];
-        if (module_load(m->path, m->words, (const char *const *)m->word, error, sizeof(error)) ==
-            TARN_OK)
+    for (size_t i = 0; i < c->modules.n; i++) {
+        const struct config_line *m = &c->modules.line[i];
+        if (module_load(m->word[0], m->n - 1, (const char *const *)m->word + 1, error,
+                        sizeof(error)) == TARN_OK)
             continue;
         log_warning("%s", error);
-        log_warning("Can't load module from %s: server aborting", m->path);
+        log_warning("Can't load module from %s: server aborting", m->word[0]);
         return false;
     }
     return true;

@@ -45,7 +45,7 @@ void slowlog_reset(void) {
     while (len > 0) slow_drop(TAILQ_FIRST(&entries));
 }
 
-/* What is shown of argument i of c; more: it is the last one of those that are, and others follow. */
+/* What is shown of argument i; more: it is the last that is shown, and others follow. */
 static struct span argument_shown(const struct client *c, const struct table_secrets *secrets,
                                   size_t i, bool more) {
     const struct span *a = &c->argv[i];

@@ -258,18 +258,18 @@ static void tear_down(const struct config *c) {
 
 static bool rename_all(const struct config *c, char **why_p) {
     struct config_faults faults = {.n = 0};
-    for (size_t i = 0; i < c->renames; i++) {
-        const struct config_rename *r = &c->rename[i];
+    for (size_t i = 0; i < c->renames.n; i++) {
+        const char *from = c->renames.line[i].word[0], *to = c->renames.line[i].word[1];
         char many[64];
         const char *why = NULL;
         snprintf(many, sizeof(many), "more than %u commands are renamed", TABLE_RENAMED_MAX);
-        switch (table_rename(span_str(r->from), span_str(r->to))) {
+        switch (table_rename(span_str(from), span_str(to))) {
         case TARN_OK: break;
         case TARN_ENOTFOUND: why = "No such command in rename-command"; break;
         case TARN_EEXISTS: why = "Target command name already exists"; break;
         default: why = many; break;
         }
-        if (why != NULL) config_fault(&faults, "rename-command %s \"%s\": %s", r->from, r->to, why);
+        if (why != NULL) config_fault(&faults, "rename-command %s \"%s\": %s", from, to, why);
     }
     return config_faults_tell(&faults, why_p);
 }

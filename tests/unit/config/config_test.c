@@ -202,14 +202,14 @@ TEST(modules_are_a_list) {
     CHECK(load(
         "loadmodule a.so\nloadmodule b.so bind 10.0.0.1 \"two words\"\nloadmodule a.so\nloadmodule "
         "a.so x\n"));
-    CHECK_EQ(values.modules, 3); /* the same twice is once */
-    CHECK_STR(values.module[1].path, "b.so");
-    CHECK_EQ(values.module[1].words, 3);
-    CHECK_STR(values.module[1].word[2], "two words");
-    CHECK_EQ(values.module[0].words, 0);
+    CHECK_EQ(values.modules.n, 3); /* the same twice is once */
+    CHECK_STR(values.modules.line[1].word[0], "b.so");
+    CHECK_EQ(values.modules.line[1].n - 1, 3);
+    CHECK_STR(values.modules.line[1].word[3], "two words");
+    CHECK_EQ(values.modules.line[0].n - 1, 0);
     config_deinit(&values);
     CHECK(load("loadmodule \"a b.so\"\n")); /* in a file a word is a word */
-    CHECK_STR(values.module[0].path, "a b.so");
+    CHECK_STR(values.modules.line[0].word[0], "a b.so");
     config_deinit(&values);
     CHECK(!load("port 7001\nloadmodule\n") && told("test.conf:2: loadmodule must name a file"));
     config_deinit(&values);
@@ -233,10 +233,10 @@ TEST(modules_are_a_list) {
     config_init(&values);
     CHECK(config_load_args(&values, 8, args, &why));
     CHECK_EQ(values.port, 7002);
-    CHECK_EQ(values.modules, 2);
-    CHECK_EQ(values.module[0].words, 2);
-    CHECK_STR(values.module[1].path, "b.so");
-    CHECK_STR(values.module[1].word[0], "x y");
+    CHECK_EQ(values.modules.n, 2);
+    CHECK_EQ(values.modules.line[0].n - 1, 2);
+    CHECK_STR(values.modules.line[1].word[0], "b.so");
+    CHECK_STR(values.modules.line[1].word[1], "x y");
     config_deinit(&values);
 }
 
@@ -263,7 +263,7 @@ TEST(rewrite_drops_modules_that_are_gone) {
     char path[] = "/tmp/tarn-config-XXXXXX", after[2048];
     const char *text = "# modules\nloadmodule /tmp/a.so x\n# the end\n";
     load_new_file(path, text);
-    CHECK_EQ(values.modules, 1);
+    CHECK_EQ(values.modules.n, 1);
     CHECK(config_rewrite(&values, false, &why));
     read_back(path, after, sizeof(after));
     CHECK_STR(after, "# modules\n# the end\n");
