@@ -16,17 +16,9 @@
 #define EVICTED_BATCH   500u
 #define LEASE_MARGIN_MS 1000u
 
-struct evicted_head { /* in front of each key of eviction.entries */
-    uint64_t version;
-    uint32_t key_len;
-};
-
 static void eviction_collect(void *arg, const struct tier_item *item) {
-    struct eviction *e = arg;
-    struct evicted_head head = {.version = item->version, .key_len = (uint32_t)item->key.len};
-    buf_append(&e->entries, &head, sizeof(head));
-    buf_append(&e->entries, item->key.data, item->key.len);
-    e->n++;
+    struct tier_item named = {.key = item->key, .version = item->version};
+    entries_add(&((struct eviction *)arg)->entries, &named);
 }
 
 static void evictions_take(struct hosting_far *f) {
@@ -62,23 +54,18 @@ static void eviction_told(struct tarn_host *h, const struct answer *a, void *arg
 static void eviction_tell(struct hosting_far *f, struct eviction *e) {
     struct tarn_host *h = f->host;
     struct hosting_link *l = &h->reports;
-    size_t at = e->told, n = 0, end = at;
-    struct evicted_head head;
-    for (; end < e->entries.len && n < EVICTED_BATCH; n++) {
-        memcpy(&head, e->entries.data + end, sizeof(head));
-        end += sizeof(head) + head.key_len;
-    }
     struct wire_node node = link_node(h, l);
+    size_t at = e->told;
     node.segment = f->segment->id;
-    node.keys = (struct wire_list){request_next(&l->request), (uint32_t)n};
-    while (at < end) {
-        memcpy(&head, e->entries.data + at, sizeof(head));
-        request_word(&l->request, e->entries.data + at + sizeof(head), head.key_len);
-        request_number(&l->request, (int64_t)head.version);
-        at += sizeof(head) + head.key_len;
+    node.keys.at = request_next(&l->request);
+    for (; at < e->entries.len && node.keys.n < EVICTED_BATCH; node.keys.n++) {
+        const char *key;
+        struct far_entry entry = entries_next(&e->entries, &at, &key);
+        request_word(&l->request, key, entry.key_len);
+        request_number(&l->request, (int64_t)entry.version);
     }
     f->telling = e;
-    f->telling_bytes = end - e->told;
+    f->telling_bytes = at - e->told;
     link_send(h, l, WIRE_node_evicted, &node, eviction_told, f);
 }
 

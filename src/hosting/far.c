@@ -15,8 +15,8 @@
 #include "client/outage.h"
 #include "hosting/hosting.h"
 
-#define ROOM_POLL_MS                                                                               \
-    100 /* a store that waits for room looks at least so often whether it should give up */
+/* A store that waits for room looks at least so often whether it should give up. */
+#define ROOM_POLL_MS 100
 
 void far_init(struct hosting_far *f, struct tarn_host *h, struct hosted *segment, const char *path,
               uint64_t bytes) {
@@ -133,7 +133,7 @@ static void store_ended(void *arg, tarn_status status, uint64_t offset) {
     t->offset = offset;
     if (is_last_user(t)) hosting_post(f->host, &t->job);
     pthread_mutex_lock(&f->room_mutex);
-    f->puts_ended++;
+    __atomic_add_fetch(&f->puts_ended, 1, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&f->room);
     pthread_mutex_unlock(&f->room_mutex);
 }
@@ -142,13 +142,6 @@ static void wait_for_room(struct hosting_far *f, uint64_t seen) {
     pthread_mutex_lock(&f->room_mutex);
     if (f->puts_ended == seen) thread_cond_wait(&f->room, &f->room_mutex, ROOM_POLL_MS);
     pthread_mutex_unlock(&f->room_mutex);
-}
-
-static uint64_t puts_ended(struct hosting_far *f) {
-    pthread_mutex_lock(&f->room_mutex);
-    uint64_t n = f->puts_ended;
-    pthread_mutex_unlock(&f->room_mutex);
-    return n;
 }
 
 static bool store_run(struct crew_job *job) {
@@ -166,7 +159,7 @@ static bool store_run(struct crew_job *job) {
             t->status = TARN_ECANCELED;
             return true;
         }
-        uint64_t seen = puts_ended(f);
+        uint64_t seen = __atomic_load_n(&f->puts_ended, __ATOMIC_ACQUIRE);
         t->users = 2;
         tarn_status status = tier_put(f->tier, &item, t->check, t->iov, t->n_iov, store_ended, t);
         if (status == TARN_OK) {

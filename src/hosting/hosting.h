@@ -140,11 +140,20 @@ void look_start(struct tarn_host *h, const char *host, const char *port);
 
 /* --- far.c, evict.c, offer.c: slow tiers --- */
 
+/* What the master is told of objects on a disk is kept packed: this, the key, its CRCs as they go on
+ * the wire. */
+struct far_entry {
+    uint64_t version, size, offset;
+    uint32_t crc, key_len, n_crcs;
+};
+void entries_add(struct buf *entries, const struct tier_item *item);
+/* The entry at *at_p, which goes on behind it. *key_p: its key, and behind that its CRCs. */
+struct far_entry entries_next(const struct buf *entries, size_t *at_p, const char **key_p);
+
 struct eviction { /* a part of the tier that is to go */
     TAILQ_ENTRY(eviction) link;
     uint64_t ticket;
-    struct buf entries; /* version, key length, key */
-    size_t n;
+    struct buf entries;
     size_t told;         /* bytes of entries that the master knows of */
     uint64_t wait_until; /* all told: nobody may read it any more from then on; 0: not all told */
 };
@@ -153,7 +162,7 @@ struct offering { /* of what is on disk, after a mount that kept nothing */
     bool active, in_flight;
     bool needed;            /* all of it, and that was not finished yet */
     uint64_t pass, passes;  /* 0 passes: only the orphans */
-    struct buf entries;     /* collected for this pass, see offer.c */
+    struct buf entries;     /* collected for this pass */
     size_t at;              /* bytes of entries that are answered */
     size_t sent_n;          /* number of those that are under way */
     uint64_t offered, kept; /* figures */
@@ -174,7 +183,7 @@ struct hosting_far {
     struct crew stores;
     pthread_mutex_t room_mutex; /* shared with the stores' thread and the tier's */
     pthread_cond_t room;
-    uint64_t puts_ended; /* under room_mutex */
+    uint64_t puts_ended; /* changed under room_mutex; atomic */
     struct offering offering;
     struct buf orphans; /* entries whose DONE was never answered: offered at the next chance */
     TAILQ_HEAD(, eviction) evictions;

@@ -4,7 +4,7 @@
  *
  * Everything can be much, so it goes in passes over the tier: each collects a part of the entries,
  * by a hash of their place. Meanwhile stores wait, so that no entry is on its way by NODE DONE and
- * by NODE OFFER at the same time. Entries are kept as: struct offer_head, key, CRCs. */
+ * by NODE OFFER at the same time. */
 #include <stdlib.h>
 
 #include "base/assert.h"
@@ -19,29 +19,28 @@
 #define PASS_ENTRIES 200000u
 #define ORPHANS_MAX  (64u << 20) /* bytes */
 
-struct offer_head {
-    uint64_t version, size, offset;
-    uint32_t crc, key_len, n_crcs;
-};
-
-static size_t entry_size(const struct offer_head *head) {
-    return sizeof(*head) + head->key_len + (size_t)head->n_crcs * 4;
-}
-
-static void entry_append(struct buf *b, const struct tier_item *item) {
-    struct offer_head head = {.version = item->version,
+void entries_add(struct buf *entries, const struct tier_item *item) {
+    struct far_entry entry = {.version = item->version,
                               .size = item->size,
                               .offset = item->offset,
                               .crc = item->crc,
                               .key_len = (uint32_t)item->key.len,
                               .n_crcs = item->crcs != NULL ? (uint32_t)item->n_crcs : 0};
-    buf_append(b, &head, sizeof(head));
-    buf_append(b, item->key.data, item->key.len);
-    for (uint32_t i = 0; i < head.n_crcs; i++) {
+    buf_append(entries, &entry, sizeof(entry));
+    buf_append(entries, item->key.data, item->key.len);
+    for (uint32_t i = 0; i < entry.n_crcs; i++) {
         uint32_t c = item->crcs[i];
         uint8_t le[4] = {(uint8_t)c, (uint8_t)(c >> 8), (uint8_t)(c >> 16), (uint8_t)(c >> 24)};
-        buf_append(b, le, sizeof(le));
+        buf_append(entries, le, sizeof(le));
     }
+}
+
+struct far_entry entries_next(const struct buf *entries, size_t *at_p, const char **key_p) {
+    struct far_entry entry;
+    memcpy(&entry, entries->data + *at_p, sizeof(entry));
+    *key_p = entries->data + *at_p + sizeof(entry);
+    *at_p += sizeof(entry) + entry.key_len + (size_t)entry.n_crcs * 4;
+    return entry;
 }
 
 void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t) {
@@ -53,7 +52,7 @@ void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t) {
                              .n_crcs = t->n_crcs,
                              .offset = t->offset};
     if (f->orphans.len < ORPHANS_MAX) {
-        entry_append(&f->orphans, &item);
+        entries_add(&f->orphans, &item);
     } else {
         tier_drop(f->tier, t->offset, t->version);
     }
@@ -64,7 +63,7 @@ void offer_add_orphan(struct hosting_far *f, const struct hosting_task *t) {
 static void offer_collect(void *arg, const struct tier_item *item) {
     struct offering *o = arg;
     if (o->passes == 1 || hash_u64(item->offset) % o->passes == o->pass)
-        entry_append(&o->entries, item);
+        entries_add(&o->entries, item);
 }
 
 static void offer_next_pass(struct hosting_far *f) {
@@ -127,18 +126,17 @@ static void offer_answered(struct tarn_host *h, const struct answer *a, void *ar
     }
     if (!session_accepts(h, a, "NODE OFFER")) return;
     for (size_t i = 0; i < o->sent_n; i++) {
-        struct offer_head head;
-        memcpy(&head, o->entries.data + o->at, sizeof(head));
-        o->at += entry_size(&head);
+        const char *key;
+        struct far_entry entry = entries_next(&o->entries, &o->at, &key);
         o->offered++;
         uint64_t version;
         if (!answer_u64(answer_at(a, i), &version)) continue;
         if (version == 0) {
-            tier_drop(f->tier, head.offset, head.version);
+            tier_drop(f->tier, entry.offset, entry.version);
             continue;
         }
         o->kept++;
-        if (version != head.version && tier_rename(f->tier, head.offset, version) != TARN_OK)
+        if (version != entry.version && tier_rename(f->tier, entry.offset, version) != TARN_OK)
             log_verbose("Segment %s: an entry went while it was offered", f->segment->name);
     }
     if (offer_is_over(o)) offer_finish(f);
@@ -148,28 +146,22 @@ static void offer_send(struct hosting_far *f) {
     struct offering *o = &f->offering;
     struct tarn_host *h = f->host;
     struct hosting_link *l = &h->reports;
-    struct offer_head head;
-    size_t end = o->at;
-    o->sent_n = 0;
-    while (end < o->entries.len && o->sent_n < OFFER_BATCH && end - o->at < OFFER_BYTES) {
-        memcpy(&head, o->entries.data + end, sizeof(head));
-        end += entry_size(&head);
-        o->sent_n++;
-    }
     struct wire_node node = link_node(h, l);
     struct ctl_request *r = &l->request;
     node.segment = f->segment->id;
-    node.keys = (struct wire_list){request_next(r), (uint32_t)o->sent_n};
-    for (size_t at = o->at; at < end; at += entry_size(&head)) {
-        memcpy(&head, o->entries.data + at, sizeof(head));
-        const char *key = o->entries.data + at + sizeof(head);
-        request_word(r, key, head.key_len);
-        request_number(r, (int64_t)head.version);
-        request_number(r, (int64_t)head.size);
-        request_number(r, head.crc);
-        request_number(r, (int64_t)head.offset);
-        request_word(r, key + head.key_len, (size_t)head.n_crcs * 4);
+    node.keys.at = request_next(r);
+    for (size_t at = o->at; at < o->entries.len && at - o->at < OFFER_BYTES; node.keys.n++) {
+        if (node.keys.n == OFFER_BATCH) break;
+        const char *key;
+        struct far_entry entry = entries_next(&o->entries, &at, &key);
+        request_word(r, key, entry.key_len);
+        request_number(r, (int64_t)entry.version);
+        request_number(r, (int64_t)entry.size);
+        request_number(r, entry.crc);
+        request_number(r, (int64_t)entry.offset);
+        request_word(r, key + entry.key_len, (size_t)entry.n_crcs * 4);
     }
+    o->sent_n = node.keys.n;
     o->in_flight = true;
     link_send(h, l, WIRE_node_offer, &node, offer_answered, f);
 }
