@@ -215,7 +215,7 @@ uint64_t client_identity(void) {
 }
 
 /* Lanes learn of it when they are next taken. */
-static tarn_status add_registered(struct tarn_client *client, struct registered r) {
+static tarn_status add_registered(struct tarn_client *client, struct engine_buffer r) {
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&client->mutex);
     if (find_registered(client, r.address) < client->n_registered) {
@@ -237,7 +237,7 @@ tarn_status tarn_register(tarn_client *client, void *address, size_t len) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (address == NULL || len == 0) return fail(TARN_EINVAL, "register an address and a length");
-    return add_registered(client, (struct registered){.address = address, .len = len, .fd = -1});
+    return add_registered(client, (struct engine_buffer){.address = address, .len = len, .fd = -1});
 }
 
 tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len, int fd,
@@ -249,7 +249,7 @@ tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len,
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) return fail(TARN_EINVAL, "descriptor %d: %s", fd, strerror(errno));
     status = add_registered(
-        client, (struct registered){
+        client, (struct engine_buffer){
                     .address = address, .len = len, .device = true, .fd = own, .offset = offset});
     if (status != TARN_OK) close(own);
     return status;
@@ -260,11 +260,9 @@ bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_
     if (__atomic_load_n(&client->n_devices, __ATOMIC_RELAXED) == 0) return false;
     pthread_mutex_lock(&client->mutex);
     for (size_t i = 0; i < client->n_registered && !is; i++) {
-        const struct registered *r = &client->registered[i];
-        for (size_t k = 0; k < n_iov && r->device && !is; k++) {
-            const char *at = iov[k].iov_base, *from = r->address;
-            is = at < from + r->len && from < at + iov[k].iov_len;
-        }
+        const struct engine_buffer *r = &client->registered[i];
+        for (size_t k = 0; k < n_iov && r->device && !is; k++)
+            is = engine_buffer_meets(r, iov[k].iov_base, iov[k].iov_len);
     }
     pthread_mutex_unlock(&client->mutex);
     return is;
@@ -278,7 +276,7 @@ tarn_status tarn_unregister(tarn_client *client, void *address) {
     if (i == client->n_registered) {
         status = fail(TARN_ENOTFOUND, "%p is not registered", address);
     } else {
-        struct registered r = client->registered[i];
+        struct engine_buffer r = client->registered[i];
         client->registered[i] = client->registered[--client->n_registered];
         client->registered_gen++;
         __atomic_sub_fetch(&client->n_devices, r.device, __ATOMIC_RELAXED);

@@ -37,15 +37,6 @@
 
 #define CLIENT_MAGIC 0x7a12c11eu
 
-struct registered {
-    void *address;
-    size_t len;
-    uint64_t identity; /* never given twice in this process */
-    bool device;       /* only a NIC may touch it */
-    int fd;            /* of a device's: its dma-buf, ours */
-    uint64_t offset;
-};
-
 struct tarn_client {
     uint32_t magic;
     pid_t pid;
@@ -57,7 +48,7 @@ struct tarn_client {
     pthread_cond_t freed; /* a lane became free */
     struct lane **lanes;
     size_t n_lanes;
-    struct registered registered[REGISTER_MAX];
+    struct engine_buffer registered[REGISTER_MAX]; /* fd: ours */
     size_t n_registered;
     unsigned n_devices; /* of these, memory of a device; atomic */
     uint64_t registered_gen;

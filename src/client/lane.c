@@ -47,7 +47,6 @@ static tarn_status open_engine(struct lane *lane) {
     lane->tls =
         (struct transport_tls){.arg = lane, .context = tls_context_of, .failed = tls_failed};
     if (client->master.secure.on) config.tls = &lane->tls;
-    config.verify = true; /* each operation says whether it wants its CRC */
     struct engine *engine;
     tarn_status status = engine_create(&config, &engine);
     if (status != TARN_OK)
@@ -122,7 +121,7 @@ static tarn_status wait_for_lane(struct tarn_client *client, uint64_t deadline) 
     return TARN_OK;
 }
 
-static bool holds(const struct registered *list, size_t n, uint64_t identity) {
+static bool holds(const struct engine_buffer *list, size_t n, uint64_t identity) {
     for (size_t i = 0; i < n; i++) {
         if (list[i].identity == identity) return true;
     }
@@ -143,17 +142,11 @@ void lane_sync_registered(struct lane *lane) {
         lane->registered[i] = lane->registered[--lane->n_registered];
     }
     for (size_t i = 0; i < client->n_registered; i++) {
-        const struct registered *r = &client->registered[i];
-        struct engine_buffer b = {.addr = r->address,
-                                  .len = r->len,
-                                  .identity = r->identity,
-                                  .device = r->device,
-                                  .fd = r->fd,
-                                  .offset = r->offset};
+        const struct engine_buffer *r = &client->registered[i];
         if (holds(lane->registered, lane->n_registered, r->identity)) continue;
         /* Slower without, not wrong; and of a device's the engine knows all the same that nobody
          * but a NIC may touch it. */
-        tarn_status status = engine_register(lane->engine, &b);
+        tarn_status status = engine_register(lane->engine, r);
         if (status != TARN_OK && status != TARN_ENOTSUP) continue;
         lane->registered[lane->n_registered++] = *r;
     }

@@ -18,7 +18,6 @@ void engine_config_init(struct engine_config *c) {
         .connect_timeout_ms = 5000,
         .attach_timeout_ms = 1000,
         .idle_close_ms = 60000,
-        .verify = true,
     };
 }
 
@@ -27,7 +26,7 @@ void engine_config_init(struct engine_config *c) {
 static void memory_tell(struct engine_memory *m, struct engine_kind *k) {
     const struct engine_buffer *b = &m->buffer;
     if ((k->flags & TRANSPORT_REGISTERS) == 0 || (b->device && b->fd < 0)) return;
-    struct transport_memory_config config = {.addr = b->addr,
+    struct transport_memory_config config = {.addr = b->address,
                                              .length = b->len,
                                              .fd = b->device ? b->fd : -1,
                                              .fd_read = -1,
@@ -310,17 +309,16 @@ bool engine_lent(const struct engine *e, uint32_t segment, const void *at, const
 struct engine_memory *engine_memory_at(const struct engine *e, const void *addr, size_t len) {
     struct engine_memory *m;
     LIST_FOREACH(m, &e->memories, link) {
-        const char *at = m->buffer.addr;
-        if ((const char *)addr < at + m->buffer.len && at < (const char *)addr + len) return m;
+        if (engine_buffer_meets(&m->buffer, addr, len)) return m;
     }
     return NULL;
 }
 
 tarn_status engine_register(struct engine *e, const struct engine_buffer *b) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
-    if (b->addr == NULL || b->len == 0 || (uintptr_t)b->addr + b->len < (uintptr_t)b->addr)
+    if (b->address == NULL || b->len == 0 || (uintptr_t)b->address + b->len < (uintptr_t)b->address)
         return TARN_EINVAL;
-    if (engine_memory_at(e, b->addr, b->len) != NULL) return TARN_EEXISTS;
+    if (engine_memory_at(e, b->address, b->len) != NULL) return TARN_EEXISTS;
     struct engine_memory *m = xcalloc(1, sizeof(*m));
     m->buffer = *b;
     if (b->device) {
@@ -342,10 +340,10 @@ tarn_status engine_register(struct engine *e, const struct engine_buffer *b) {
     return any || !b->device ? TARN_OK : TARN_ENOTSUP;
 }
 
-tarn_status engine_unregister(struct engine *e, void *addr) {
+tarn_status engine_unregister(struct engine *e, void *address) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
-    struct engine_memory *m = addr != NULL ? engine_memory_at(e, addr, 1) : NULL;
-    if (m == NULL || m->buffer.addr != addr) return TARN_ENOTFOUND;
+    struct engine_memory *m = address != NULL ? engine_memory_at(e, address, 1) : NULL;
+    if (m == NULL || m->buffer.address != address) return TARN_ENOTFOUND;
     memory_forget(e, m);
     return TARN_OK;
 }

@@ -31,8 +31,6 @@ struct engine_config {
     const bool *stop;
     /* borrowed; for hosts that are reached over TLS; NULL: they are not reached */
     const struct transport_tls *tls;
-    /* a note for the owner, who sets want_crc in its reads; the engine does as each op says */
-    bool verify;
 };
 void engine_config_init(struct engine_config *c);
 
@@ -151,23 +149,28 @@ void engine_views_left(struct engine *e, bool (*used)(void *arg, const void *sta
                        void *arg);
 
 struct engine_buffer {
-    void *addr;
+    void *address;
     size_t len;
     uint64_t identity; /* as in transport_memory_config; 0: none */
-    /* Memory of a device, which addr only names: nobody but a NIC touches it, so that operations on
+    /* Memory of a device, which address only names: nobody but a NIC touches it, so that operations on
      * it want no CRCs and go by a transport that has registered it, or fail with TARN_ENOTSUP. fd:
      * its dma-buf, which holds it from offset on. */
     bool device;
     int fd;
     uint64_t offset;
 };
+/* Is any of [at, at + len) in it? */
+static inline bool engine_buffer_meets(const struct engine_buffer *b, const void *at, size_t len) {
+    const char *from = b->address;
+    return (const char *)at < from + b->len && from < (const char *)at + len;
+}
 /* Caller memory that will be used often: transports that move registered memory faster are told of
  * it. One that cannot have it does without; TARN_ENOTSUP: none can have a device's, which is
  * registered even so, and operations on it fail. TARN_EINVAL; TARN_EEXISTS: part of it is
  * registered already. fd is not needed any more when it returns. */
 tarn_status engine_register(struct engine *e, const struct engine_buffer *buffer);
-/* TARN_ENOTFOUND: nothing is registered from addr on. */
-tarn_status engine_unregister(struct engine *e, void *addr);
+/* TARN_ENOTFOUND: nothing is registered from address on. */
+tarn_status engine_unregister(struct engine *e, void *address);
 
 struct engine_stats {
     uint64_t bytes_read[TRANSPORTS_MAX], bytes_written[TRANSPORTS_MAX]; /* by slot */

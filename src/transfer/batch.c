@@ -75,12 +75,12 @@ static void set_reason(struct tarn_transfer_batch *b) {
 }
 
 /* Which of our own memory only RDMA reaches. The caller frees. */
-static struct iovec *devices_list(const struct tarn_transfer *t, size_t *n_p) {
+static struct engine_buffer *devices_list(const struct tarn_transfer *t, size_t *n_p) {
     const struct transfer_region *r;
-    struct iovec *list = xcalloc(t->n_regions + 1, sizeof(*list));
+    struct engine_buffer *list = xcalloc(t->n_regions + 1, sizeof(*list));
     *n_p = 0;
     LIST_FOREACH(r, &t->regions, link) {
-        if (r->device) list[(*n_p)++] = (struct iovec){r->address, r->length};
+        if (r->memory.device) list[(*n_p)++] = r->memory;
     }
     return list;
 }
@@ -88,7 +88,7 @@ static struct iovec *devices_list(const struct tarn_transfer *t, size_t *n_p) {
 static enum transfer_way find_way(struct tarn_transfer_batch *b, const struct transfer_map *map) {
     struct tarn_transfer *t = b->peer->end;
     size_t n;
-    struct iovec *list = devices_list(t, &n);
+    struct engine_buffer *list = devices_list(t, &n);
     pthread_mutex_unlock(&t->mutex);
     enum transfer_way way = transfer_batch_way(b, map, list, n);
     free(list);

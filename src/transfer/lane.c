@@ -70,13 +70,9 @@ struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transf
     struct transfer_region *r;
     LIST_FOREACH(r, &t->regions, link) {
         if (r->closing) continue;
-        now[(*n_p)++] =
-            (struct transfer_known){.address = r->address,
-                                    .len = r->length,
-                                    .identity = r->identity,
-                                    .device = r->device,
-                                    .fd = r->device ? fcntl(r->fd, F_DUPFD_CLOEXEC, 0) : -1,
-                                    .fd_offset = r->fd_offset};
+        struct engine_buffer *memory = &now[(*n_p)++].memory;
+        *memory = r->memory;
+        if (memory->device) memory->fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
     }
     return now;
 }
@@ -84,36 +80,27 @@ struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transf
 static const struct transfer_known *known_find(const struct transfer_known *list, size_t n,
                                                uint64_t identity) {
     for (size_t i = 0; i < n; i++)
-        if (list[i].identity == identity) return &list[i];
+        if (list[i].memory.identity == identity) return &list[i];
     return NULL;
-}
-
-static void known_register(struct transfer_lane *lane, struct transfer_known *k) {
-    struct engine_buffer buffer = {.addr = k->address,
-                                   .len = k->len,
-                                   .identity = k->identity,
-                                   .device = k->device,
-                                   .fd = k->fd,
-                                   .offset = k->fd_offset};
-    tarn_status status = engine_register(lane->engine, &buffer); /* slower without, not wrong */
-    k->unusable = k->device && status != TARN_OK;
 }
 
 /* First away, then new: an address may have come back with other memory behind it. */
 void transfer_lane_tell(struct transfer_lane *lane, struct transfer_known *news, size_t n) {
     if (news == NULL) return;
     for (size_t i = 0; i < lane->n_registered; i++) {
-        if (known_find(news, n, lane->registered[i].identity) == NULL)
-            (void)engine_unregister(lane->engine, lane->registered[i].address);
+        const struct engine_buffer *old = &lane->registered[i].memory;
+        if (known_find(news, n, old->identity) == NULL)
+            (void)engine_unregister(lane->engine, old->address);
     }
     for (size_t i = 0; i < n; i++) {
+        const struct engine_buffer *memory = &news[i].memory;
         const struct transfer_known *old =
-            known_find(lane->registered, lane->n_registered, news[i].identity);
-        if (old == NULL)
-            known_register(lane, &news[i]);
-        else
+            known_find(lane->registered, lane->n_registered, memory->identity);
+        if (old != NULL)
             news[i].unusable = old->unusable;
-        if (news[i].fd >= 0) close(news[i].fd);
+        else if (engine_register(lane->engine, memory) != TARN_OK) /* slower without, not wrong */
+            news[i].unusable = memory->device;
+        if (memory->device && memory->fd >= 0) close(memory->fd);
     }
     free(lane->registered);
     lane->registered = news;
@@ -123,8 +110,7 @@ void transfer_lane_tell(struct transfer_lane *lane, struct transfer_known *news,
 bool transfer_lane_refuses(const struct transfer_lane *lane, const void *address, uint64_t len) {
     for (size_t i = 0; i < lane->n_registered; i++) {
         const struct transfer_known *k = &lane->registered[i];
-        const char *from = k->address, *at = address;
-        if (k->unusable && at < from + k->len && from < at + len) return true;
+        if (k->unusable && engine_buffer_meets(&k->memory, address, len)) return true;
     }
     return false;
 }
@@ -135,8 +121,8 @@ void transfer_lanes_forget(struct tarn_transfer *t, uint64_t identity) {
     LIST_FOREACH(p, &t->peers, link) {
         LIST_FOREACH(lane, &p->lanes, link) {
             for (size_t i = 0; !lane->busy && i < lane->n_registered; i++) {
-                if (lane->registered[i].identity != identity) continue;
-                (void)engine_unregister(lane->engine, lane->registered[i].address);
+                if (lane->registered[i].memory.identity != identity) continue;
+                (void)engine_unregister(lane->engine, lane->registered[i].memory.address);
                 lane->registered[i] = lane->registered[--lane->n_registered];
             }
         }

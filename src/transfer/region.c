@@ -11,10 +11,10 @@
 #include "transfer/transfer.h"
 
 static struct transfer_region *region_overlapping(const struct tarn_transfer *t,
-                                                  const char *address, uint64_t length) {
+                                                  const void *address, size_t length) {
     struct transfer_region *r;
     LIST_FOREACH(r, &t->regions, link) {
-        if (address < r->address + r->length && r->address < address + length) return r;
+        if (engine_buffer_meets(&r->memory, address, length)) return r;
     }
     return NULL;
 }
@@ -36,7 +36,7 @@ static void region_add(struct tarn_transfer *t, struct transfer_region *r, const
     LIST_INSERT_HEAD(&t->regions, r, link);
     t->n_regions++;
     t->registered_gen++;
-    r->identity = client_identity();
+    r->memory.identity = client_identity();
     if (r->id != 0) transfer_regions_changed(t);
 }
 
@@ -51,15 +51,15 @@ static tarn_status region_serve(struct tarn_transfer *t, struct transfer_region 
 }
 
 static tarn_status region_register(struct tarn_transfer *t, struct transfer_region *r) {
-    if (region_overlapping(t, r->address, r->length) != NULL)
-        return fail(TARN_EEXISTS, "part of %p, %llu bytes, is registered already",
-                    (void *)r->address, (unsigned long long)r->length);
+    const struct engine_buffer *m = &r->memory;
+    if (region_overlapping(t, m->address, m->len) != NULL)
+        return fail(TARN_EEXISTS, "part of %p, %llu bytes, is registered already", m->address,
+                    (unsigned long long)m->len);
     if (t->n_regions == TRANSFER_REGIONS_MAX)
         return fail(TARN_ELIMIT, "%u regions are registered already: register larger ones",
                     TRANSFER_REGIONS_MAX);
     if (r->rights == 0) return TARN_OK;
-    tarn_status status = host_memory_open(t->host, r->address, r->length, r->device ? r->fd : -1,
-                                          r->fd_offset, &r->slot);
+    tarn_status status = host_memory_open(t->host, m->address, m->len, m->fd, m->offset, &r->slot);
     if (status == TARN_OK) status = region_serve(t, r);
     return status == TARN_OK
                ? status
@@ -67,13 +67,15 @@ static tarn_status region_register(struct tarn_transfer *t, struct transfer_regi
 }
 
 static void region_free(struct transfer_region *r) {
-    if (r->device) close(r->fd);
+    if (r->memory.device) close(r->memory.fd);
     free(r);
 }
 
-/* Takes r. */
-static tarn_status region_take(struct tarn_transfer *t, struct transfer_region *r, const char *name,
-                               uint32_t *region_p) {
+/* Takes the descriptor of a device's. */
+static tarn_status region_take(struct tarn_transfer *t, struct engine_buffer memory, int rights,
+                               const char *name, uint32_t *region_p) {
+    struct transfer_region *r = xcalloc(1, sizeof(*r));
+    *r = (struct transfer_region){.memory = memory, .rights = rights};
     pthread_mutex_lock(&t->mutex);
     tarn_status status = region_register(t, r);
     if (status == TARN_OK) {
@@ -91,9 +93,8 @@ tarn_status tarn_transfer_register(tarn_transfer *t, void *address, size_t len, 
     if (status != TARN_OK) return status;
     if (address == NULL || (uintptr_t)address + len < (uintptr_t)address)
         return fail(TARN_EINVAL, "register an address and a length");
-    struct transfer_region *r = xcalloc(1, sizeof(*r));
-    *r = (struct transfer_region){.address = address, .length = len, .rights = rights};
-    return region_take(t, r, name, region_p);
+    struct engine_buffer memory = {.address = address, .len = len, .fd = -1};
+    return region_take(t, memory, rights, name, region_p);
 }
 
 tarn_status tarn_transfer_register_dmabuf(tarn_transfer *t, void *address, size_t len, int fd,
@@ -105,21 +106,16 @@ tarn_status tarn_transfer_register_dmabuf(tarn_transfer *t, void *address, size_
         return fail(TARN_EINVAL, "register an address, a length and the descriptor of a dma-buf");
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) return fail(TARN_EINVAL, "descriptor %d: %s", fd, strerror(errno));
-    struct transfer_region *r = xcalloc(1, sizeof(*r));
-    *r = (struct transfer_region){.address = address,
-                                  .length = len,
-                                  .rights = rights,
-                                  .device = true,
-                                  .fd = own,
-                                  .fd_offset = offset};
-    return region_take(t, r, name, region_p);
+    struct engine_buffer memory = {
+        .address = address, .len = len, .device = true, .fd = own, .offset = offset};
+    return region_take(t, memory, rights, name, region_p);
 }
 
 static tarn_status make_memory(struct tarn_transfer *t, struct transfer_region *r, int huge_pages) {
     const char *why;
     struct host_segment_config config = {
         .name = "transfer",
-        .size = r->length,
+        .size = r->memory.len,
         .numa_node = -1,
         .huge = huge_pages != 0 ? HOST_HUGE_TRY : HOST_HUGE_NO,
     };
@@ -131,7 +127,7 @@ static tarn_status make_memory(struct tarn_transfer *t, struct transfer_region *
     status = region_serve(t, r);
     if (status != TARN_OK)
         return fail(status, "the memory cannot be served: %s", tarn_status_text(status));
-    r->address = host_segment_base(t->host, r->id);
+    r->memory.address = host_segment_base(t->host, r->id);
     return TARN_OK;
 }
 
@@ -143,12 +139,12 @@ tarn_status tarn_transfer_alloc(tarn_transfer *t, size_t len, int rights, const 
         return fail(TARN_EINVAL, "there is no place for the address, or no such length");
     struct transfer_region *r = xcalloc(1, sizeof(*r));
     *r = (struct transfer_region){
-        .length = (len + 4095) & ~(uint64_t)4095, .rights = rights, .ours = true};
+        .memory = {.len = (len + 4095) & ~(size_t)4095, .fd = -1}, .rights = rights, .ours = true};
     pthread_mutex_lock(&t->mutex);
     status = make_memory(t, r, huge_pages);
     if (status == TARN_OK) {
         region_add(t, r, name);
-        *address_p = r->address;
+        *address_p = r->memory.address;
         if (region_p != NULL) *region_p = rights != 0 ? r->id : 0;
     }
     pthread_mutex_unlock(&t->mutex);
@@ -160,7 +156,7 @@ tarn_status tarn_transfer_alloc(tarn_transfer *t, size_t len, int rights, const 
 static void region_close(struct tarn_transfer *t, struct transfer_region *r) {
     r->closing = true;
     t->registered_gen++;
-    transfer_lanes_forget(t, r->identity);
+    transfer_lanes_forget(t, r->memory.identity);
     if (r->id != 0) {
         transfer_regions_changed(t);
         t->n_closing++;
@@ -180,7 +176,7 @@ tarn_status tarn_transfer_unregister(tarn_transfer *t, void *address) {
     if (status != TARN_OK) return status;
     pthread_mutex_lock(&t->mutex);
     struct transfer_region *r = address != NULL ? region_overlapping(t, address, 1) : NULL;
-    if (r == NULL || r->address != address || r->closing)
+    if (r == NULL || r->memory.address != address || r->closing)
         status = fail(TARN_ENOTFOUND, "nothing is registered from %p on", address);
     else
         region_close(t, r);
@@ -200,7 +196,7 @@ enum { FILE_OF_ITS_OWN = 1, MEMORY_OF_A_DEVICE = 2 };
 
 static void write_grant(struct tarn_transfer *t, const struct transfer_region *r, uint64_t session,
                         enum grant_op op, bool given, struct buf *out) {
-    struct grant_extent extent = {r->id, t->epoch, 0, r->length};
+    struct grant_extent extent = {r->id, t->epoch, 0, r->memory.len};
     /* It ends with the session. */
     struct grant g = {op, TRANSFER_MASTER_EPOCH, session, UINT64_MAX, 0};
     uint8_t sealed[GRANT_SIZE];
@@ -221,10 +217,10 @@ static void write_region(struct tarn_transfer *t, const struct transfer_region *
     resp_write_int(out, t->epoch);
     /* As text: an address may be beyond what a RESP number holds. */
     char number[24];
-    resp_write_bulk(out, number, u64_to_dec((uintptr_t)r->address, number));
-    resp_write_int(out, (int64_t)r->length);
+    resp_write_bulk(out, number, u64_to_dec((uintptr_t)r->memory.address, number));
+    resp_write_int(out, (int64_t)r->memory.len);
     resp_write_int(out, r->rights);
-    resp_write_int(out, r->ours ? FILE_OF_ITS_OWN : r->device ? MEMORY_OF_A_DEVICE : 0);
+    resp_write_int(out, r->ours ? FILE_OF_ITS_OWN : r->memory.device ? MEMORY_OF_A_DEVICE : 0);
     resp_write_bulk(out, r->name, strlen(r->name));
     write_grant(t, r, session, GRANT_READ, reads, out);
     write_grant(t, r, session, GRANT_WRITE, writes, out);

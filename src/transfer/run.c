@@ -68,17 +68,16 @@ static tarn_status task_locate(const struct transfer_map *map, const tarn_transf
     return TARN_OK;
 }
 
-static bool is_device(const tarn_transfer_task *task, const struct iovec *devices, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        const char *from = devices[i].iov_base, *at = task->local;
-        if (at < from + devices[i].iov_len && from < at + task->length) return true;
-    }
+static bool is_device(const tarn_transfer_task *task, const struct engine_buffer *devices,
+                      size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (engine_buffer_meets(&devices[i], task->local, task->length)) return true;
     return false;
 }
 
 enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
-                                     const struct transfer_map *map, const struct iovec *devices,
-                                     size_t n_devices) {
+                                     const struct transfer_map *map,
+                                     const struct engine_buffer *devices, size_t n_devices) {
     struct batch_run r;
     const char *only = b->peer->end->transport;
     const struct transport_ops *t = only != NULL ? transport_find(only) : NULL;

@@ -332,7 +332,7 @@ tarn_status tarn_transfer_get_stats(tarn_transfer *t, tarn_transfer_stats *stats
     s.size = stats->size;
     s.regions = t->n_regions;
     struct transfer_region *r;
-    LIST_FOREACH(r, &t->regions, link) s.region_bytes += r->length;
+    LIST_FOREACH(r, &t->regions, link) s.region_bytes += r->memory.len;
     s.labels = t->labels.count;
     s.events = t->n_notes;
     s.batches = t->n_batches;

@@ -63,17 +63,12 @@ struct transfer_timer {
 
 struct transfer_region {
     LIST_ENTRY(transfer_region) link;
-    char *address;
-    uint64_t length;
+    struct engine_buffer memory; /* fd: ours */
     int rights;
     uint32_t id;   /* 0: peers do not reach it */
     unsigned slot; /* of the host, when id is not 0 */
     bool ours;     /* tarn_transfer_alloc's */
-    bool device;   /* fd is its dma-buf */
-    int fd;
-    uint64_t fd_offset;
     bool closing;
-    uint64_t identity; /* client_identity */
     char name[64];
 };
 void transfer_regions_free(struct tarn_transfer *t);
@@ -230,12 +225,8 @@ struct transfer_pending { /* a request that somebody waits for */
 };
 
 struct transfer_known { /* memory of our own */
-    void *address;
-    size_t len;
-    uint64_t identity;     /* client_identity */
-    bool device, unusable; /* unusable: a device's, and no transport can have it */
-    int fd;
-    uint64_t fd_offset;
+    struct engine_buffer memory;
+    bool unusable; /* a device's, and no transport can have it */
 };
 struct transfer_lane { /* an engine; its worker's while busy */
     LIST_ENTRY(transfer_lane) link;
@@ -326,8 +317,8 @@ struct tarn_transfer_batch {
  * the mutex. */
 enum transfer_way { TRANSFER_LEADS, TRANSFER_UNKNOWN, TRANSFER_LATER };
 enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
-                                     const struct transfer_map *map, const struct iovec *devices,
-                                     size_t n_devices);
+                                     const struct transfer_map *map,
+                                     const struct engine_buffer *devices, size_t n_devices);
 /* Moves the bytes of a batch by a lane, outside the mutex. fresh: the lane has not been told of
  * this map. */
 void transfer_batch_move(struct tarn_transfer_batch *b, struct transfer_lane *lane,

@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     TARN_ASSERT(local != MAP_FAILED);
     memset(local, 2, POOL_BYTES);
     struct engine *e = world_engine(&w, "rdma", 1);
-    struct engine_buffer buffer = {.addr = local, .len = POOL_BYTES, .fd = -1};
+    struct engine_buffer buffer = {.address = local, .len = POOL_BYTES, .fd = -1};
     TARN_ASSERT(engine_register(e, &buffer) == TARN_OK);
     for (int write = 1; write >= 0; write--) {
         run(e, size, write, batch, 0.2); /* connections */
