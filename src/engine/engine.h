@@ -152,9 +152,9 @@ struct engine_buffer {
     void *address;
     size_t len;
     uint64_t identity; /* as in transport_memory_config; 0: none */
-    /* Memory of a device, which address only names: nobody but a NIC touches it, so that operations on
-     * it want no CRCs and go by a transport that has registered it, or fail with TARN_ENOTSUP. fd:
-     * its dma-buf, which holds it from offset on. */
+    /* Memory of a device, which address only names: nobody but a NIC touches it, so that operations
+     * on it want no CRCs and go by a transport that has registered it, or fail with TARN_ENOTSUP.
+     * fd: its dma-buf, which holds it from offset on. */
     bool device;
     int fd;
     uint64_t offset;

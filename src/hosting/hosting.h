@@ -140,8 +140,8 @@ void look_start(struct tarn_host *h, const char *host, const char *port);
 
 /* --- far.c, evict.c, offer.c: slow tiers --- */
 
-/* What the master is told of objects on a disk is kept packed: this, the key, its CRCs as they go on
- * the wire. */
+/* What the master is told of objects on a disk is kept packed: this, the key, its CRCs as they go
+ * on the wire. */
 struct far_entry {
     uint64_t version, size, offset;
     uint32_t crc, key_len, n_crcs;
