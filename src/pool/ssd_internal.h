@@ -104,7 +104,6 @@ struct ssd_batch {
     size_t n_puts, cap_puts;
     unsigned copying;
     uint64_t opened_ms;
-    struct buf notes; /* struct ssd_note: to note again if this one fails */
     struct buf note_records;
     uint64_t notes_upto;
     /* Values: in the ring (most), or taken from where they are (stream). */
@@ -212,8 +211,6 @@ void ssd_unit_append(struct ssd *s, struct ssd_unit *u, const char *records, uin
 struct ssd_unit *ssd_unit_at(const struct ssd *s, uint64_t offset);
 /* The entry that holds this byte; NULL: none. */
 struct tier_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset);
-/* First of `count` free neighbours; false: there are none. */
-bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p);
 /* The entry that note is about, if it still is there. */
 struct tier_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset);
 void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset);

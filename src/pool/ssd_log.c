@@ -119,7 +119,8 @@ static bool region_is_wanted(const struct ssd *s, uint32_t region, uint32_t coun
            region < s->want_at + s->want && s->want_at < s->regions;
 }
 
-bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p) {
+/* First of `count` free neighbours; false: there are none. */
+static bool region_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p) {
     uint64_t now = clock_mono_ms();
     uint32_t run = 0;
     /* Round the disk from the cursor on: neighbours in space were written one after the other, and
@@ -146,7 +147,7 @@ static bool unit_open(struct ssd *s, uint64_t need, uint32_t reserve) {
     bool found = false;
     for (;; wish = max_u64(least, wish / 2)) {
         count = (uint32_t)wish;
-        found = s->free >= wish + reserve && ssd_find_run(s, count, &region);
+        found = s->free >= wish + reserve && region_find_run(s, count, &region);
         if (found || wish == least) break;
     }
     if (!found) {
@@ -216,7 +217,6 @@ static void batch_take_notes(struct ssd *s, struct ssd_batch *b) {
             .value = note.nonce,
         };
         buf_append(&b->note_records, &r, sizeof(r));
-        buf_append(&b->notes, &note, sizeof(note));
     }
     buf_consume(&s->notes, taken);
     if (s->notes.len == 0) s->notes_due_ms = 0;

@@ -20,14 +20,14 @@ static void headers_go(struct ssd *s);
 
 /* Its notes must be written with another batch. */
 static void batch_note_again(struct ssd *s, const struct ssd_batch *b) {
-    const struct ssd_note *notes = (const struct ssd_note *)(const void *)b->notes.data;
-    size_t n = b->notes.len / sizeof(*notes);
+    const struct tier_record *notes = (const void *)b->note_records.data;
+    size_t n = b->note_records.len / sizeof(*notes);
     if (n == 0) return;
     if (s->closing) {
         log_warning("SSD tier %s: %zu removals are not on disk", s->tier.path, n);
         return;
     }
-    for (size_t i = 0; i < n; i++) ssd_note_add(s, notes[i].nonce, notes[i].offset);
+    for (size_t i = 0; i < n; i++) ssd_note_add(s, notes[i].value, notes[i].offset);
     s->notes_due_ms = clock_mono_ms() + SSD_RETRY_MS;
     struct ssd_unit *u;
     TAILQ_FOREACH(u, &s->leaving, leaving) {
@@ -67,7 +67,6 @@ static void batch_end(struct ssd *s, struct ssd_batch *b, int error) {
                            data + p->rel);
     buf_free(&b->records);
     buf_free(&b->note_records);
-    buf_free(&b->notes);
     free(b->puts);
     free(b->ops);
     free(b->header);
