@@ -218,29 +218,12 @@ bool get_lease_is_short(const struct placement *p) {
  * The file is what its name promises only as far as the CRC says so; one that is missing, short, or
  * no regular file counts as a replica that is not there. */
 
-/* Not through a symbolic link in its last part, and never waiting for a FIFO or a device. */
-static tarn_status file_open(const char *path, uint64_t size, int *fd_p) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) {
-        log_verbose("%s: %s", path, strerror(errno));
-        return errno == ENOENT || errno == ENOTDIR ? TARN_ENOTFOUND : TARN_EIO;
-    }
-    struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size < size) {
-        log_verbose("%s: not a file of %llu bytes", path, (unsigned long long)size);
-        close(fd);
-        return TARN_ENOTFOUND;
-    }
-    *fd_p = fd;
-    return TARN_OK;
-}
-
 struct get_result get_file(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     struct get_result result;
     int fd;
     tarn_status status =
-        w->device ? TARN_ENOTSUP : file_open(get_replica(w)->path, w->place.size, &fd);
+        w->device ? TARN_ENOTSUP : placed_file_open(get_replica(w)->path, w->place.size, &fd);
     if (status != TARN_OK) return get_replica_failed(g, i, status);
     do {
         struct engine_op op;

@@ -255,15 +255,14 @@ static tarn_status run_file(struct mover_job *job) {
     if (op->write) return TARN_EINVAL;
     if (job->deadline_boot_ms != 0 && clock_boot_ms() >= job->deadline_boot_ms)
         return TARN_ETIMEOUT;
-    int fd = open(job->file_path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) {
-        bool gone =
-            errno == ENOENT && (job->file_root == NULL || access(job->file_root, F_OK) == 0);
-        log_verbose("%s: %s", job->file_path, strerror(errno));
-        return gone ? TARN_ENOTFOUND : TARN_EIO;
+    int fd;
+    tarn_status status = placed_file_open(job->file_path, 0, &fd);
+    if (status == TARN_OK) {
+        status = placed_file_read(fd, job->file_offset, op);
+        close(fd);
+    } else if (job->file_root != NULL && access(job->file_root, F_OK) != 0) {
+        status = TARN_EIO; /* not the file, but all that lies there is away */
     }
-    tarn_status status = placed_file_read(fd, job->file_offset, op);
-    close(fd);
     return status;
 }
 

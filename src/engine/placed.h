@@ -97,7 +97,9 @@ void placed_read_failed(struct placed_read *r, unsigned replica);
 size_t placed_parts(const struct engine_part *parts, size_t n, uint64_t from, uint64_t len,
                     struct engine_part *out);
 
-/* A replica in a file: fills op->iov with what is in it from offset on, with the CRCs that op asks
+/* A replica in a file of at least size bytes. TARN_ENOTFOUND: there is none; TARN_EIO. */
+tarn_status placed_file_open(const char *path, uint64_t size, int *fd_p);
+/* Fills op->iov with what is in it from offset on, with the CRCs that op asks
  * for. Blocks. Returns TARN_OK, TARN_EIO, TARN_ECORRUPT (the file is too short: no better than
  * wrong bytes), or TARN_ELEASE as engine_run would. */
 tarn_status placed_file_read(int fd, uint64_t offset, struct engine_op *op);
