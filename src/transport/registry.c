@@ -15,7 +15,7 @@ static struct entry {
 } transports[TRANSPORTS_MAX];
 static unsigned n_transports;
 
-static struct entry *entry_of(const char *scheme) {
+static struct entry *registry_entry(const char *scheme) {
     for (unsigned i = 0; i < n_transports; i++)
         if (strcmp(transports[i].scheme, scheme) == 0) return &transports[i];
     return NULL;
@@ -35,8 +35,8 @@ static bool is_preferred(const struct entry *a, const struct entry *b) {
     return a->ops->cost != b->ops->cost ? a->ops->cost < b->ops->cost : a < b;
 }
 
-static tarn_status add(const struct transport_ops *t) {
-    struct entry *e = entry_of(t->scheme);
+static tarn_status registry_add(const struct transport_ops *t) {
+    struct entry *e = registry_entry(t->scheme);
     if (e != NULL && e->ops != NULL) return TARN_EEXISTS;
     if (e == NULL && n_transports == TRANSPORTS_MAX) return TARN_ELIMIT;
     if (e == NULL) {
@@ -48,7 +48,7 @@ static tarn_status add(const struct transport_ops *t) {
 }
 
 static void add_builtin(void) {
-    TARN_ASSERT(add(&transport_shm) == TARN_OK && add(&transport_tcp) == TARN_OK);
+    TARN_ASSERT(registry_add(&transport_shm) == TARN_OK && registry_add(&transport_tcp) == TARN_OK);
 }
 
 static void registry_lock(void) {
@@ -74,7 +74,7 @@ tarn_status transport_register(const struct transport_ops *t) {
     size_t len = strlen(t->scheme);
     TARN_ASSERT(len > 0 && len <= TRANSPORT_SCHEME_MAX && transport_is_whole(t));
     registry_lock();
-    tarn_status status = add(t);
+    tarn_status status = registry_add(t);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -82,7 +82,7 @@ tarn_status transport_register(const struct transport_ops *t) {
 tarn_status transport_unregister(const struct transport_ops *t) {
     tarn_status status = TARN_ENOTFOUND;
     registry_lock();
-    struct entry *e = entry_of(t->scheme);
+    struct entry *e = registry_entry(t->scheme);
     if (e != NULL && e->ops == t) {
         status = e->domains > 0 ? TARN_EBUSY : TARN_OK;
         if (status == TARN_OK) e->ops = NULL;
@@ -127,7 +127,7 @@ bool transport_is_secure(const char *uri) {
 
 unsigned transport_slot(const struct transport_ops *t) {
     registry_lock();
-    const struct entry *e = entry_of(t->scheme);
+    const struct entry *e = registry_entry(t->scheme);
     pthread_mutex_unlock(&lock);
     TARN_ASSERT(e != NULL);
     return (unsigned)(e - transports);
@@ -143,7 +143,7 @@ const char *transport_name(unsigned slot) {
 tarn_status transport_open(const char *scheme, const struct transport_domain_config *config,
                            const struct transport_ops **ops_p, struct transport_domain **domain_p) {
     registry_lock();
-    struct entry *e = entry_of(scheme);
+    struct entry *e = registry_entry(scheme);
     bool there = e != NULL && e->ops != NULL;
     tarn_status status = there ? e->ops->domain_open(config, domain_p) : TARN_ENOTSUP;
     if (status == TARN_OK) {
@@ -157,7 +157,7 @@ tarn_status transport_open(const char *scheme, const struct transport_domain_con
 void transport_close(const struct transport_ops *ops, struct transport_domain **domain_p) {
     ops->domain_close(domain_p);
     registry_lock();
-    struct entry *e = entry_of(ops->scheme);
+    struct entry *e = registry_entry(ops->scheme);
     TARN_ASSERT(e != NULL && e->ops == ops && e->domains > 0);
     e->domains--;
     pthread_mutex_unlock(&lock);

@@ -122,7 +122,7 @@ void shm_endpoint_close(struct transport_endpoint **endpoint_p) {
 
 /* --- attaching --- */
 
-static tarn_status wait_readable(int fd, uint64_t deadline_boot_ms) {
+static tarn_status reply_wait(int fd, uint64_t deadline_boot_ms) {
     for (;;) {
         uint64_t now = clock_boot_ms();
         if (now >= deadline_boot_ms) return TARN_ETIMEOUT;
@@ -196,15 +196,15 @@ static void throw_away_replies(struct transport_endpoint *e) {
 
 /* Sends the request and waits for its answer; answers to earlier ones that nobody waited for are
  * thrown away. */
-static tarn_status ask(struct transport_endpoint *e, struct shm_request *rq,
-                       uint64_t deadline_boot_ms, struct shm_reply *reply_p, int *fd_p) {
+static tarn_status attach_ask(struct transport_endpoint *e, struct shm_request *rq,
+                              uint64_t deadline_boot_ms, struct shm_reply *reply_p, int *fd_p) {
     rq->request_id = ++e->next_id;
     if (send(e->fd, rq, sizeof(*rq), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(*rq)) {
         if (errno != EAGAIN) e->failed = true;
         return TARN_ECLOSED;
     }
     for (;;) {
-        tarn_status s = wait_readable(e->fd, deadline_boot_ms);
+        tarn_status s = reply_wait(e->fd, deadline_boot_ms);
         if (s != TARN_OK) return s;
         s = receive_reply(e, reply_p, fd_p);
         if (s == TARN_EAGAIN) continue;
@@ -281,7 +281,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
     int fd;
     uint64_t deadline = config->deadline_boot_ms != 0 ? config->deadline_boot_ms
                                                       : clock_boot_ms() + ATTACH_DEFAULT_MS;
-    tarn_status s = ask(e, &rq, deadline, &reply, &fd);
+    tarn_status s = attach_ask(e, &rq, deadline, &reply, &fd);
     if (s != TARN_OK) return s;
     if (reply.status == SHM_OK && fd < 0) reply.status = UINT32_MAX;
     if (reply.status != SHM_OK) {

@@ -111,7 +111,7 @@ static void leave_new(struct peer *p) {
     p->listener->stats.connections_new--;
 }
 
-static void bury(struct peer *p) {
+static void peer_bury(struct peer *p) {
     leave_new(p);
     close_socket(p);
     close_watched(p->listener->domain, &p->pidfd);
@@ -137,9 +137,9 @@ static bool has_writable(const struct peer *p) {
 }
 
 /* The socket is closed, by either side. What was handed out stays handed out. */
-static void hang_up(struct peer *p) {
+static void peer_hang_up(struct peer *p) {
     close_socket(p);
-    if (!has_writable(p)) bury(p);
+    if (!has_writable(p)) peer_bury(p);
 }
 
 /* A descriptor for the process on the other side of fd, not for one that got its number later. */
@@ -151,13 +151,13 @@ static int watch_process(int fd, pid_t pid) {
                         0); /* before Linux 6.5; the number may be reused only once it is dead */
 }
 
-static bool is_dead(int pidfd) {
+static bool process_ended(int pidfd) {
     struct pollfd p = {.fd = pidfd, .events = POLLIN};
     return poll(&p, 1, 0) != 0;
 }
 
 /* While somebody has to be looked at, now and then. false: the kernel will not. */
-static bool set_timer(struct transport_listener *l) {
+static bool listener_set_timer(struct transport_listener *l) {
     long ms = l->paused ? PAUSE_MS : TAILQ_EMPTY(&l->new_ones) ? 0 : LOOK_MS;
     const struct timespec period = {.tv_nsec = ms * 1000000L};
     const struct itimerspec on = {period, period};
@@ -165,11 +165,11 @@ static bool set_timer(struct transport_listener *l) {
 }
 
 /* All places are taken: the oldest one without a good grant goes. */
-static bool make_room(struct transport_listener *l) {
+static bool oust_stranger(struct transport_listener *l) {
     struct peer *p = TAILQ_FIRST(&l->new_ones);
     if (p == NULL) return false;
     l->stats.connections_ousted++;
-    bury(p);
+    peer_bury(p);
     return true;
 }
 
@@ -180,14 +180,14 @@ static void drop_overdue(struct transport_listener *l) {
         log_verbose("A shm peer (pid %d) has shown no good grant for too long: closed",
                     (int)p->pid);
         l->stats.timeouts++;
-        bury(p);
+        peer_bury(p);
     }
 }
 
-static void accept_peer(struct transport_listener *l, int fd) {
+static void peer_accept(struct transport_listener *l, int fd) {
     struct ucred cred;
     socklen_t len = sizeof(cred);
-    if (l->stats.connections >= l->max_peers && !make_room(l)) {
+    if (l->stats.connections >= l->max_peers && !oust_stranger(l)) {
         l->stats.connections_refused++;
         close(fd);
         return;
@@ -210,17 +210,17 @@ static void accept_peer(struct transport_listener *l, int fd) {
     LIST_INSERT_HEAD(&l->peers, p, link);
     TAILQ_INSERT_TAIL(&l->new_ones, p, new_link);
     l->stats.connections++;
-    if (l->stats.connections_new++ == 0) (void)set_timer(l);
+    if (l->stats.connections_new++ == 0) (void)listener_set_timer(l);
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &p->tag},
                        pid_ev = {.events = EPOLLIN, .data.ptr = &p->pid_tag};
-    if (p->pidfd < 0 || is_dead(p->pidfd) ||
+    if (p->pidfd < 0 || process_ended(p->pidfd) ||
         epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0 ||
         epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, p->pidfd, &pid_ev) != 0) {
         if (log_is_news(&l->trouble_ms, clock_mono_ms()))
             log_warning("A shm peer (pid %d) cannot be watched: %s", (int)cred.pid,
                         strerror(errno));
         l->stats.connections_refused++;
-        bury(p);
+        peer_bury(p);
         return;
     }
     l->stats.connections_total++;
@@ -229,8 +229,8 @@ static void accept_peer(struct transport_listener *l, int fd) {
 /* --- requests --- */
 
 /* By its address, as the gate says it: ids change hands. */
-static const struct transport_memory *find_memory(const struct transport_domain *d,
-                                                  const void *addr) {
+static const struct transport_memory *memory_at(const struct transport_domain *d,
+                                                const void *addr) {
     const struct transport_memory *m;
     LIST_FOREACH(m, &d->memories, link) {
         if (m->config.remote && m->config.addr == addr) return m;
@@ -240,8 +240,8 @@ static const struct transport_memory *find_memory(const struct transport_domain 
 
 /* false: it did not leave, and the connection is closed. A peer that does not read its replies is
  * broken. */
-static bool answer(struct peer *p, const struct shm_request *rq, uint32_t status,
-                   const struct transport_memory *m, uint64_t attachment) {
+static bool peer_answer(struct peer *p, const struct shm_request *rq, uint32_t status,
+                        const struct transport_memory *m, uint64_t attachment) {
     struct shm_reply reply = {
         .magic = SHM_MAGIC,
         .version = SHM_VERSION,
@@ -270,11 +270,11 @@ static bool answer(struct peer *p, const struct shm_request *rq, uint32_t status
     return sendmsg(p->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-static void refuse(struct peer *p, const struct shm_request *rq, uint32_t status) {
-    if (!answer(p, rq, status, NULL, 0)) hang_up(p);
+static void peer_refuse(struct peer *p, const struct shm_request *rq, uint32_t status) {
+    if (!peer_answer(p, rq, status, NULL, 0)) peer_hang_up(p);
 }
 
-static void remember(struct peer *p, const struct attachment *a) {
+static void attachment_note(struct peer *p, const struct attachment *a) {
     ARRAY_GROW(p->attachments, p->n_attachments, p->cap_attachments);
     p->attachments[p->n_attachments++] = *a;
 }
@@ -286,31 +286,32 @@ static void handle_attach(struct peer *p, const struct shm_request *rq) {
     enum grant_verdict v =
         l->gate.check(l->gate.arg, rq->grant, &rq->extent,
                       rq->writable ? GRANT_ATTACH_WRITE : GRANT_ATTACH_READ, 0, 0, &g, &addr);
-    const struct transport_memory *m = v == GRANT_OK ? find_memory(l->domain, addr) : NULL;
+    const struct transport_memory *m = v == GRANT_OK ? memory_at(l->domain, addr) : NULL;
     if (v == GRANT_OK && (m == NULL || rq->extent.offset != 0)) v = GRANT_BAD_RANGE;
     if (v != GRANT_OK) {
         l->stats.refused[v]++;
         log_verbose("A shm attach by pid %d was refused: %s", (int)p->pid, grant_verdict_name(v));
-        refuse(p, rq, (uint32_t)v);
+        peer_refuse(p, rq, (uint32_t)v);
         return;
     }
     if (p->n_attachments >= ATTACHMENTS_MAX) {
-        refuse(p, rq, SHM_TOO_MANY);
+        peer_refuse(p, rq, SHM_TOO_MANY);
         return;
     }
-    if (is_dead(p->pidfd)) {
-        bury(p);
+    if (process_ended(p->pidfd)) {
+        peer_bury(p);
         return;
     }
     /* Before it is sent: what is remembered too early only delays a fence. What was sent counts as
      * given. */
     uint64_t number = ++l->last_attachment;
-    remember(p, &(struct attachment){number, m, g.session, g.master_epoch, rq->writable != 0});
+    attachment_note(p,
+                    &(struct attachment){number, m, g.session, g.master_epoch, rq->writable != 0});
     l->stats.attaches_total++;
     leave_new(p);
-    if (answer(p, rq, SHM_OK, m, number)) return;
+    if (peer_answer(p, rq, SHM_OK, m, number)) return;
     p->n_attachments--;
-    hang_up(p);
+    peer_hang_up(p);
 }
 
 static void handle_detach(struct peer *p, const struct shm_request *rq) {
@@ -322,7 +323,7 @@ static void handle_detach(struct peer *p, const struct shm_request *rq) {
 }
 
 /* Looks for the sender's credentials, and closes descriptors nobody asked for. */
-static pid_t sender(struct msghdr *msg) {
+static pid_t message_sender(struct msghdr *msg) {
     pid_t pid = -1;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c != NULL; c = CMSG_NXTHDR(msg, c)) {
         if (c->cmsg_level != SOL_SOCKET) continue;
@@ -357,21 +358,21 @@ static bool handle_request(struct peer *p) {
     ssize_t got = recvmsg(p->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got <= 0) {
-        hang_up(p);
+        peer_hang_up(p);
         return false;
     }
     /* A mapping in a process we do not watch would be one we cannot fence: a child that inherited
      * the socket is refused. */
-    pid_t pid = sender(&msg);
+    pid_t pid = message_sender(&msg);
     bool whole = got == (ssize_t)sizeof(rq) && (msg.msg_flags & MSG_TRUNC) == 0 &&
                  rq.magic == SHM_MAGIC && rq.writable <= 1;
     if (!whole || pid != p->pid || (rq.type != SHM_ATTACH && rq.type != SHM_DETACH)) {
         p->listener->stats.bad_frames++;
-        hang_up(p);
+        peer_hang_up(p);
         return false;
     }
     if (rq.version != SHM_VERSION) {
-        refuse(p, &rq, SHM_BAD_VERSION);
+        peer_refuse(p, &rq, SHM_BAD_VERSION);
     } else if (rq.type == SHM_ATTACH) {
         handle_attach(p, &rq);
     } else {
@@ -384,7 +385,7 @@ static bool handle_request(struct peer *p) {
  * descriptor for it now. */
 static void pause_accept(struct transport_listener *l) {
     l->paused = true;
-    if (set_timer(l))
+    if (listener_set_timer(l))
         (void)epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_DEL, l->fd, NULL);
     else
         l->paused = false;
@@ -398,7 +399,7 @@ static void on_timer(struct transport_listener *l) {
         (epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0 || errno == EEXIST))
         l->paused = false;
     drop_overdue(l);
-    (void)set_timer(l);
+    (void)listener_set_timer(l);
 }
 
 static bool open_timer(struct transport_listener *l) {
@@ -430,7 +431,7 @@ static void turn_away(struct transport_listener *l, int error) {
 static void accept_one(struct transport_listener *l) {
     int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0)
-        accept_peer(l, fd);
+        peer_accept(l, fd);
     else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
         turn_away(l, errno);
 }
@@ -446,7 +447,7 @@ void shm_serve(struct transport_domain *d) {
             on_timer(CONTAINER_OF(tag, struct transport_listener, timer_tag));
         } else if (tag->kind == SHM_TAG_PEER_PID) {
             struct peer *p = CONTAINER_OF(tag, struct peer, pid_tag);
-            if (p->pidfd >= 0) bury(p); /* the process has ended, and its mappings with it */
+            if (p->pidfd >= 0) peer_bury(p); /* the process has ended, and its mappings with it */
         } else {
             struct peer *p = CONTAINER_OF(tag, struct peer, tag);
             for (int k = 0; k < REQUESTS_PER_TURN && p->fd >= 0 && handle_request(p); k++) {
@@ -485,7 +486,7 @@ void shm_forget_memory(const struct transport_memory *m) {
                 else
                     i++;
             }
-            if (p->fd < 0 && !has_writable(p)) bury(p); /* it was only there for these */
+            if (p->fd < 0 && !has_writable(p)) peer_bury(p); /* it was only there for these */
         }
         free_dead(l);
     }
@@ -506,7 +507,7 @@ tarn_status shm_listener_fence(struct transport_listener *l, const struct transp
 }
 
 /* A socket file nobody listens on is what a crashed host left. */
-static bool remove_stale(const struct sockaddr_un *addr) {
+static bool socket_remove_stale(const struct sockaddr_un *addr) {
     struct stat st;
     if (lstat(addr->sun_path, &st) != 0) return true;
     if (!S_ISSOCK(st.st_mode)) return false;
@@ -520,7 +521,7 @@ static bool remove_stale(const struct sockaddr_un *addr) {
 
 /* What the umask took from a socket of ours comes back. No link is followed, whoever put it there
  * meanwhile. */
-static bool set_mode(const char *path, mode_t mode) {
+static bool socket_set_mode(const char *path, mode_t mode) {
     char self[PROC_FD_MAX];
     struct stat st;
     int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -535,9 +536,9 @@ static bool set_mode(const char *path, mode_t mode) {
 }
 
 /* With a name, and not listening yet. false: errno says why. */
-static bool open_socket(struct transport_listener *l, const char *path, mode_t mode) {
+static bool shm_socket_open(struct transport_listener *l, const char *path, mode_t mode) {
     int one = 1;
-    if (!remove_stale(&l->addr)) {
+    if (!socket_remove_stale(&l->addr)) {
         errno = EADDRINUSE;
         return false;
     }
@@ -548,7 +549,8 @@ static bool open_socket(struct transport_listener *l, const char *path, mode_t m
         return false;
     /* The mode is in force from the first moment; what the umask took comes back. */
     return fchmod(l->fd, mode) == 0 &&
-           bind(l->fd, (struct sockaddr *)&l->addr, sizeof(l->addr)) == 0 && set_mode(path, mode);
+           bind(l->fd, (struct sockaddr *)&l->addr, sizeof(l->addr)) == 0 &&
+           socket_set_mode(path, mode);
 }
 
 tarn_status shm_listen(struct transport_domain *d, const struct transport_listen_config *config,
@@ -573,7 +575,7 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
     mode_t mode = config->mode != 0 ? (mode_t)config->mode & 0777 : 0600;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
     struct stat st;
-    if (open_socket(l, path, mode) && lstat(path, &st) == 0 && listen(l->fd, 128) == 0 &&
+    if (shm_socket_open(l, path, mode) && lstat(path, &st) == 0 && listen(l->fd, 128) == 0 &&
         open_timer(l) && epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0) {
         l->dev = st.st_dev;
         l->ino = st.st_ino;
@@ -596,7 +598,7 @@ void shm_listener_close(struct transport_listener **listener_p) {
     MAGIC_CHECK(l, LISTENER_MAGIC);
     *listener_p = NULL;
     struct peer *p;
-    while ((p = LIST_FIRST(&l->peers)) != NULL) bury(p);
+    while ((p = LIST_FIRST(&l->peers)) != NULL) peer_bury(p);
     free_dead(l);
     struct stat st; /* another host may have taken the name over */
     if (lstat(l->addr.sun_path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)

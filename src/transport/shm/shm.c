@@ -26,8 +26,8 @@ bool shm_address(const char *uri, struct sockaddr_un *addr_p, const char **path_
     return true;
 }
 
-static tarn_status domain_open(const struct transport_domain_config *config,
-                               struct transport_domain **domain_p) {
+static tarn_status shm_domain_open(const struct transport_domain_config *config,
+                                   struct transport_domain **domain_p) {
     (void)config;
     struct transport_domain *d = xcalloc(1, sizeof(*d));
     d->magic = DOMAIN_MAGIC;
@@ -44,7 +44,7 @@ static tarn_status domain_open(const struct transport_domain_config *config,
     return TARN_OK;
 }
 
-static void domain_close(struct transport_domain **domain_p) {
+static void shm_domain_close(struct transport_domain **domain_p) {
     struct transport_domain *d = *domain_p;
     if (d == NULL) return;
     MAGIC_CHECK(d, DOMAIN_MAGIC);
@@ -55,9 +55,9 @@ static void domain_close(struct transport_domain **domain_p) {
     free(d);
 }
 
-static tarn_status memory_register(struct transport_domain *d,
-                                   const struct transport_memory_config *config,
-                                   struct transport_memory **memory_p) {
+static tarn_status shm_memory_register(struct transport_domain *d,
+                                       const struct transport_memory_config *config,
+                                       struct transport_memory **memory_p) {
     /* Plain memory needs nothing: our own loads and stores reach it. Peers need a file. */
     bool has_file = config->fd >= 0 && config->fd_read >= 0 && config->header_size > 0;
     if (config->dmabuf || (config->remote && !has_file)) return TARN_ENOTSUP;
@@ -69,7 +69,7 @@ static tarn_status memory_register(struct transport_domain *d,
     return TARN_OK;
 }
 
-static void memory_deregister(struct transport_memory **memory_p) {
+static void shm_memory_deregister(struct transport_memory **memory_p) {
     struct transport_memory *m = *memory_p;
     if (m == NULL) return;
     *memory_p = NULL;
@@ -78,7 +78,7 @@ static void memory_deregister(struct transport_memory **memory_p) {
     free(m);
 }
 
-static size_t progress(struct transport_domain *d, uint64_t budget) {
+static size_t shm_progress(struct transport_domain *d, uint64_t budget) {
     MAGIC_CHECK(d, DOMAIN_MAGIC);
     d->completed = 0;
     if (!LIST_EMPTY(&d->listeners)) shm_serve(d);
@@ -86,7 +86,7 @@ static size_t progress(struct transport_domain *d, uint64_t budget) {
     return d->completed;
 }
 
-static tarn_status arm(struct transport_domain *d, int *fd_p) {
+static tarn_status shm_arm(struct transport_domain *d, int *fd_p) {
     if (!TAILQ_EMPTY(&d->runnable)) return TARN_EAGAIN;
     *fd_p = d->epoll_fd;
     return TARN_OK;
@@ -97,14 +97,14 @@ const struct transport_ops transport_shm = {
     .flags = TRANSPORT_MAP,
     .cost = 10,
     .scheme = "shm",
-    .domain_open = domain_open,
-    .domain_close = domain_close,
-    .memory_register = memory_register,
+    .domain_open = shm_domain_open,
+    .domain_close = shm_domain_close,
+    .memory_register = shm_memory_register,
     .key_unpack = shm_key_unpack,
     .key_map = shm_key_map,
     .key_check = shm_key_check,
     .key_close = shm_key_close,
-    .memory_deregister = memory_deregister,
+    .memory_deregister = shm_memory_deregister,
     .listen = shm_listen,
     .listener_stats = shm_listener_stats,
     .listener_fence = shm_listener_fence,
@@ -114,6 +114,6 @@ const struct transport_ops transport_shm = {
     .endpoint_status = shm_endpoint_status,
     .endpoint_close = shm_endpoint_close,
     .submit = shm_submit,
-    .progress = progress,
-    .arm = arm,
+    .progress = shm_progress,
+    .arm = shm_arm,
 };

@@ -43,27 +43,27 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* --- fork: the child has neither the thread nor the mappings --- */
 
-static void before_fork(void) {
+static void watch_before_fork(void) {
     pthread_mutex_lock(&w.life);
     pthread_mutex_lock(&w.list);
 }
 
-static void after_fork(void) {
+static void watch_after_fork(void) {
     pthread_mutex_unlock(&w.list);
     pthread_mutex_unlock(&w.life);
 }
 
-static void in_child(void) {
+static void watch_in_child(void) {
     if (w.epoll_fd >= 0) close(w.epoll_fd);
     if (w.end_fd >= 0) close(w.end_fd);
     w.epoll_fd = w.end_fd = -1;
     LIST_INIT(&w.watches);
     w.forks++;
-    after_fork();
+    watch_after_fork();
 }
 
-static void set_up_fork(void) {
-    (void)pthread_atfork(before_fork, after_fork, in_child);
+static void watch_set_up_fork(void) {
+    (void)pthread_atfork(watch_before_fork, watch_after_fork, watch_in_child);
 }
 
 /* --- the thread --- */
@@ -74,7 +74,7 @@ static bool hung_up(int fd) {
 }
 
 /* The bytes that were let go of; 0: errno says why not. */
-static uint64_t let_go(struct shm_watch *x) {
+static uint64_t mapping_let_go(struct shm_watch *x) {
     const int flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     x->gone = true;
     /* Not by mmap(), which ThreadSanitizer takes for a store to all of it: the kernel does this in
@@ -88,14 +88,14 @@ static uint64_t let_go(struct shm_watch *x) {
 
 /* Several mappings may have come through one socket. Nothing is said while the lock is held: who
  * hears it may call us. */
-static void look(void) {
+static void look_for_hang_ups(void) {
     struct shm_watch *x;
     uint64_t bytes = 0;
     int error = 0;
     pthread_mutex_lock(&w.list);
     LIST_FOREACH(x, &w.watches, link) {
         if (x->gone || !hung_up(x->fd)) continue;
-        uint64_t n = let_go(x);
+        uint64_t n = mapping_let_go(x);
         if (n == 0) error = errno;
         bytes += n;
     }
@@ -117,7 +117,7 @@ static void *watch_main(void *arg) {
         if (n < 0 && errno != EINTR) return NULL;
         for (int i = 0; i < n; i++)
             if (events[i].data.fd == end_fd) return NULL;
-        if (n > 0) look();
+        if (n > 0) look_for_hang_ups();
     }
 }
 
@@ -164,7 +164,7 @@ static bool fd_watched(int fd) {
 }
 
 void shm_watch_add(struct shm_watch *x, int fd, void *map, uint64_t map_size) {
-    pthread_once(&once, set_up_fork);
+    pthread_once(&once, watch_set_up_fork);
     pthread_mutex_lock(&w.life);
     *x = (struct shm_watch){.fd = fd, .map = map, .map_size = map_size};
     if (w.epoll_fd >= 0 || watch_start()) {
@@ -175,7 +175,8 @@ void shm_watch_add(struct shm_watch *x, int fd, void *map, uint64_t map_size) {
         LIST_INSERT_HEAD(&w.watches, x, link);
         x->watched = true;
         x->forks = w.forks;
-        if (known && hung_up(fd)) (void)let_go(x); /* the others of this socket have gone already */
+        if (known && hung_up(fd))
+            (void)mapping_let_go(x); /* the others of this socket have gone already */
         pthread_mutex_unlock(&w.list);
         if (!known) (void)epoll_ctl(w.epoll_fd, EPOLL_CTL_ADD, fd, &ev);
     }

@@ -16,7 +16,8 @@ bool tcp_is_secure(const char *uri) {
 }
 
 /* Splits tcp://host:port. The host is copied without brackets. */
-static bool split(const char *uri, char *host, size_t host_size, char port[8], uint16_t *port_p) {
+static bool address_split(const char *uri, char *host, size_t host_size, char port[8],
+                          uint16_t *port_p) {
     if (!tcp_is_secure(uri) && strncmp(uri, "tcp://", 6) != 0) return false;
     const char *start = strchr(uri, '/') + 2, *colon = strrchr(start, ':');
     if (colon == NULL) return false;
@@ -40,12 +41,12 @@ static bool split(const char *uri, char *host, size_t host_size, char port[8], u
 bool tcp_uri_host(const char *uri, char *host, size_t size) {
     char port[8];
     uint16_t number;
-    return split(uri, host, size, port, &number);
+    return address_split(uri, host, size, port, &number);
 }
 
 tarn_status tcp_resolve(const char *uri, bool passive, struct addrinfo **addr_p, uint16_t *port_p) {
     char host[NI_MAXHOST], port[8];
-    if (!split(uri, host, sizeof(host), port, port_p)) {
+    if (!address_split(uri, host, sizeof(host), port, port_p)) {
         log_warning("Not an address of the data port: %s", uri);
         return TARN_EINVAL;
     }

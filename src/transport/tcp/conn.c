@@ -162,7 +162,7 @@ bool tcp_out_has_room(const struct tcp_conn *c) {
     return c->n_replies < TCP_REPLIES_MAX && c->out_n < OUT_SOFT_MAX;
 }
 
-static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
+static enum step conn_send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
     tcp_reads_ask(c, t); /* so that the next batch is here when this one is there */
     if (!c->writable) return STEP_BLOCKED;
     /* A slow peer's bytes may lie here for long: what is there when the grant is over is not what
@@ -199,7 +199,7 @@ static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
 
 /* --- requests --- */
 
-static enum step malformed(struct tcp_turn_state *t, const char *why) {
+static enum step conn_malformed(struct tcp_turn_state *t, const char *why) {
     transport_count(&t->counters->bad_frames, 1);
     log_verbose("Data connection closed: %s", why);
     return STEP_CLOSE;
@@ -236,7 +236,7 @@ static void answer_request(struct tcp_conn *c, struct tcp_turn_state *t) {
 }
 
 /* Closed with bytes unread, a socket takes the answer back from a peer that has not read it. */
-static enum step linger(struct tcp_conn *c, struct tcp_turn_state *t) {
+static enum step conn_linger(struct tcp_conn *c, struct tcp_turn_state *t) {
     (void)shutdown(c->fd, SHUT_WR);
     if (!c->readable) return STEP_BLOCKED;
     ssize_t got = conn_drain(c, RECEIVE_MAX);
@@ -276,7 +276,7 @@ static enum step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, cons
     return STEP_DONE;
 }
 
-static uint32_t refuse(struct tcp_turn_state *t, enum grant_verdict v) {
+static uint32_t count_refusal(struct tcp_turn_state *t, enum grant_verdict v) {
     transport_count(&t->counters->refused[v], 1);
     return (uint32_t)v;
 }
@@ -285,9 +285,9 @@ uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const struct tc
                    enum grant_op op, struct grant *g_p, void **addr_p) {
     enum grant_verdict v = t->gate->check(t->gate->arg, part->grant, &part->extent, op,
                                           part->sub_offset, part->sub_length, g_p, addr_p);
-    if (v != GRANT_OK) return refuse(t, v);
+    if (v != GRANT_OK) return count_refusal(t, v);
     if (c->bound && c->session != g_p->session) {
-        refuse(t, GRANT_BAD_OP);
+        count_refusal(t, GRANT_BAD_OP);
         return TCP_OTHER_SESSION;
     }
     c->bound = true;
@@ -336,7 +336,7 @@ static void handle_read(struct tcp_conn *c, struct tcp_turn_state *t, const stru
 /* From now on nothing of the WRITE is received. */
 static void refuse_write(struct tcp_conn *c, struct tcp_turn_state *t, enum grant_verdict v) {
     end_puts(c, false);
-    c->in.status = (enum tcp_wire_status)refuse(t, v);
+    c->in.status = (enum tcp_wire_status)count_refusal(t, v);
 }
 
 /* Seals the grants of the WRITE's parts. NULL: refused. */
@@ -348,7 +348,7 @@ static struct tcp_receipts *seal_parts(struct tcp_conn *c, struct tcp_turn_state
         enum grant_verdict v = t->gate->put_seal(t->gate->arg, &target->grant, &target->extent,
                                                  r->data + i * GRANT_RECEIPT_SIZE);
         if (v == GRANT_OK) continue;
-        c->in.status = (enum tcp_wire_status)refuse(t, v);
+        c->in.status = (enum tcp_wire_status)count_refusal(t, v);
         free(r);
         return NULL;
     }
@@ -430,7 +430,7 @@ static void handle_write(struct tcp_conn *c, struct tcp_turn_state *t, const str
 
 /* --- payload of a WRITE --- */
 
-static void advance(struct tcp_conn *c, uint64_t n) {
+static void write_advance(struct tcp_conn *c, uint64_t n) {
     c->in.left -= n;
     if (c->in.status != TCP_OK) return; /* draining: nobody counts targets */
     while (n > 0) {
@@ -474,7 +474,7 @@ static void take_buffered(struct tcp_conn *c, struct tcp_turn_state *t) {
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, have) : 0;
     struct iov_cursor to = iov_cursor(iov, n);
     uint64_t taken = c->in.status == TCP_OK ? iov_copy_in(&to, c->rx + c->rx_pos, have) : have;
-    advance(c, taken);
+    write_advance(c, taken);
     c->rx_pos += (uint32_t)taken;
     t->spent += taken;
 }
@@ -493,7 +493,7 @@ static enum step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
         c->in.status == TCP_OK ? tcp_receive(&c->secure, c->fd, iov, n) : conn_drain(c, max);
     if (got == 0) return STEP_CLOSE;
     if (got < 0) return conn_failed(c, t, &c->readable);
-    advance(c, (uint64_t)got);
+    write_advance(c, (uint64_t)got);
     t->spent += (uint64_t)got;
     if (c->in.left == 0) finish_write(c, t);
     return STEP_DONE;
@@ -533,7 +533,7 @@ static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step
     memcpy(&h, c->rx + c->rx_pos, sizeof(h));
     const char *wrong = tcp_request_check(&h, c->hello_done);
     if (wrong != NULL) {
-        *step_p = malformed(t, wrong);
+        *step_p = conn_malformed(t, wrong);
         return false;
     }
     if (!c->bound && h.meta_length > TCP_RX_BYTES && !shows_right(c, t, &h)) return false;
@@ -550,7 +550,7 @@ static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step
     uint64_t bytes;
     wrong = tcp_parts_check(&h, meta, &bytes);
     if (wrong != NULL) {
-        *step_p = malformed(t, wrong);
+        *step_p = conn_malformed(t, wrong);
         return false;
     }
     if (h.type == TCP_READ)
@@ -562,7 +562,7 @@ static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step
 }
 
 /* Moves what is left to the front, and fits the buffer to the frame that is expected. */
-static void make_room(struct tcp_conn *c) {
+static void rx_make_room(struct tcp_conn *c) {
     uint32_t have = c->rx_len - c->rx_pos;
     if (c->rx_pos > 0) memmove(c->rx, c->rx + c->rx_pos, have);
     c->rx_pos = 0;
@@ -576,9 +576,9 @@ static void make_room(struct tcp_conn *c) {
     }
 }
 
-static enum step fill(struct tcp_conn *c, struct tcp_turn_state *t) {
+static enum step rx_fill(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (!c->readable) return STEP_BLOCKED;
-    make_room(c);
+    rx_make_room(c);
     struct iovec iov = {c->rx + c->rx_len, c->rx_cap - c->rx_len};
     ssize_t got = tcp_receive(&c->secure, c->fd, &iov, 1);
     if (got == 0) return STEP_CLOSE;
@@ -596,7 +596,7 @@ static enum step read_frames(struct tcp_conn *c, struct tcp_turn_state *t) {
            handle_frame(c, t, &step)) {
     }
     if (step == STEP_CLOSE || c->in.active || c->out_n > 0 || !STAILQ_EMPTY(&c->reads)) return step;
-    return fill(c, t);
+    return rx_fill(c, t);
 }
 
 /* Replies that wait for their bytes: sends those that are there, takes in more requests as far as
@@ -610,7 +610,7 @@ static enum step serve_reads(struct tcp_conn *c, struct tcp_turn_state *t) {
     tcp_reads_put(c, t);
     if (c->out_n > 0) return STEP_DONE;
     bool may_fill = tcp_reads_have_room(c) && c->rx_len - c->rx_pos < c->rx_need;
-    return may_fill ? fill(c, t) : STEP_BLOCKED;
+    return may_fill ? rx_fill(c, t) : STEP_BLOCKED;
 }
 
 /* Ciphertext that an earlier turn could not send. false: there is some yet; what is wrong with the
@@ -635,9 +635,9 @@ enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gat
     while (step == STEP_DONE && t.spent < budget) {
         bool kept = c->secure.tls != NULL && !send_kept(c);
         if (c->out_at < c->out_n)
-            step = send_batch(c, &t);
+            step = conn_send_batch(c, &t);
         else if (c->closing)
-            step = kept ? STEP_BLOCKED : c->lingers ? linger(c, &t) : STEP_CLOSE;
+            step = kept ? STEP_BLOCKED : c->lingers ? conn_linger(c, &t) : STEP_CLOSE;
         else if (c->in.active)
             step = receive_payload(c, &t);
         else if (!STAILQ_EMPTY(&c->reads))

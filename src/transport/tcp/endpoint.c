@@ -131,7 +131,7 @@ static bool is_tls(const struct transport_endpoint *e, tarn_status status) {
 }
 
 /* TARN_ECLOSED only if the peer closed it, or it was never up. */
-static void fail(struct transport_endpoint *e, tarn_status status, const char *why) {
+static void endpoint_fail(struct transport_endpoint *e, tarn_status status, const char *why) {
     if (e->state == FAILED) return;
     log_verbose("Data connection failed: %s", why);
     if (e->secure.tls != NULL && e->domain->tls->failed != NULL && is_tls(e, status))
@@ -205,8 +205,8 @@ static bool is_news(struct transport_domain *d, const char *uri) {
 }
 
 /* The stream of a tcps:// URI. */
-static tarn_status make_stream(struct transport_domain *d, const char *uri,
-                               struct tls_stream **tls_p) {
+static tarn_status endpoint_stream(struct transport_domain *d, const char *uri,
+                                   struct tls_stream **tls_p) {
     char host[NI_MAXHOST];
     const struct transport_tls *t = d->tls;
     struct tls_context *context = t != NULL ? t->context(t->arg) : NULL;
@@ -229,7 +229,7 @@ tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t de
                         struct transport_endpoint **endpoint_p) {
     tarn_status s = TARN_OK;
     struct tls_stream *tls = NULL;
-    if (tcp_is_secure(uri)) s = make_stream(d, uri, &tls);
+    if (tcp_is_secure(uri)) s = endpoint_stream(d, uri, &tls);
     int fd = s == TARN_OK ? start_connect(uri, &s) : -1;
     if (fd < 0) {
         tls_stream_destroy(&tls);
@@ -424,7 +424,7 @@ static const char *error_text(const struct transport_endpoint *e, int err) {
 }
 
 /* Returns bytes sent, 0 when it cannot go on. */
-static size_t send_some(struct transport_endpoint *e) {
+static size_t endpoint_send(struct transport_endpoint *e) {
     if (!e->writable || e->state == FAILED) return 0;
     if (e->secure.tls != NULL && !tcp_secure_flush(&e->secure, e->fd)) {
         e->writable = false; /* full, or reading finds the end */
@@ -445,7 +445,7 @@ static size_t send_some(struct transport_endpoint *e) {
             e->readable = true;
             return 1;
         } else {
-            fail(e, status_of_errno(errno), error_text(e, errno));
+            endpoint_fail(e, status_of_errno(errno), error_text(e, errno));
         }
         return 0;
     }
@@ -489,13 +489,13 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
         if (text > 0)
             log_warning("A host refused us: %.*s", text,
                         (const char *)meta + sizeof(struct tcp_hello));
-        fail(e, tcp_wire_status(h->status), "refused");
+        endpoint_fail(e, tcp_wire_status(h->status), "refused");
         return;
     }
     struct tcp_hello hello;
     memcpy(&hello, meta, sizeof(hello));
     if (hello.version_min != TCP_VERSION || hello.version_max != TCP_VERSION) {
-        fail(e, TARN_EPROTO, "the host chose a version we do not speak");
+        endpoint_fail(e, TARN_EPROTO, "the host chose a version we do not speak");
         return;
     }
     e->state = UP;
@@ -506,7 +506,7 @@ static void handle_reply(struct transport_endpoint *e, const struct tcp_header *
                          const uint8_t *meta) {
     struct transport_op *op = STAILQ_FIRST(&e->flight);
     if (op == NULL || h->request_id != e->reply_id) {
-        fail(e, TARN_EPROTO, "a reply to nothing");
+        endpoint_fail(e, TARN_EPROTO, "a reply to nothing");
         return;
     }
     const struct tcp_op *st = tcp_op_of(op);
@@ -516,7 +516,7 @@ static void handle_reply(struct transport_endpoint *e, const struct tcp_header *
     bool sealed = is_sealing(op) && h->status == TCP_OK;
     if (h->meta_length != (sealed ? op->n_parts * GRANT_RECEIPT_SIZE : 0)) fits = false;
     if (!fits || st->stream_end > e->sent) {
-        fail(e, TARN_EPROTO, "a reply that does not fit its request");
+        endpoint_fail(e, TARN_EPROTO, "a reply that does not fit its request");
         return;
     }
     if (sealed) memcpy(op->receipts, meta, h->meta_length);
@@ -543,7 +543,7 @@ static bool take_frame(struct transport_endpoint *e) {
                         e->uri);
     }
     if (wrong != NULL) {
-        fail(e, TARN_EPROTO, wrong);
+        endpoint_fail(e, TARN_EPROTO, wrong);
         return false;
     }
     if (have < sizeof(h) + h.meta_length) return false;
@@ -602,7 +602,7 @@ static const char *end_text(const struct transport_endpoint *e) {
                  : "the host closed it";
 }
 
-static size_t receive_some(struct transport_endpoint *e) {
+static size_t endpoint_receive(struct transport_endpoint *e) {
     if (!e->readable || e->state == FAILED || e->state == CONNECTING) return 0;
     struct iovec iov[CALL_IOV_MAX];
     size_t n = 1;
@@ -623,8 +623,8 @@ static size_t receive_some(struct transport_endpoint *e) {
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             e->readable = false;
         else
-            fail(e, got == 0 ? TARN_ECLOSED : status_of_errno(errno),
-                 got == 0 ? end_text(e) : error_text(e, errno));
+            endpoint_fail(e, got == 0 ? TARN_ECLOSED : status_of_errno(errno),
+                          got == 0 ? end_text(e) : error_text(e, errno));
         return 0;
     }
     if (direct) {
@@ -648,7 +648,7 @@ static void check_connected(struct transport_endpoint *e) {
     socklen_t len = sizeof(error);
     if (getsockopt(e->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) error = errno;
     if (error != 0)
-        fail(e, TARN_ECLOSED, strerror(error));
+        endpoint_fail(e, TARN_ECLOSED, strerror(error));
     else
         e->state = GREETING;
 }
@@ -658,8 +658,8 @@ static uint64_t run_endpoint(struct transport_endpoint *e, uint64_t budget) {
     if (e->state == CONNECTING && e->writable) check_connected(e);
     if (e->state == CONNECTING) return spent;
     while (e->state != FAILED && spent < budget) {
-        size_t received = receive_some(e);
-        size_t sent = send_some(e);
+        size_t received = endpoint_receive(e);
+        size_t sent = endpoint_send(e);
         e->moved += e->secure.moved - moved;
         moved = e->secure.moved;
         if (received == 0 && sent == 0) return spent;
@@ -687,12 +687,12 @@ static void look_at_deadlines(struct transport_domain *d) {
             e->moved = 0;
         }
         if (now >= e->deadline_boot_ms)
-            fail(e, TARN_ETIMEOUT,
-                 e->state == UP ? "the host stalled" : "connecting took too long");
+            endpoint_fail(e, TARN_ETIMEOUT,
+                          e->state == UP ? "the host stalled" : "connecting took too long");
     }
 }
 
-static void take_events(struct transport_domain *d) {
+static void endpoints_take_events(struct transport_domain *d) {
     struct epoll_event events[64];
     int n = epoll_wait(d->epoll_fd, events, 64, 0);
     for (int i = 0; i < n; i++) {
@@ -712,7 +712,7 @@ static void take_events(struct transport_domain *d) {
 
 size_t tcp_progress(struct transport_domain *d, uint64_t budget) {
     d->completed = 0;
-    take_events(d);
+    endpoints_take_events(d);
     look_at_deadlines(d);
     struct transport_endpoint *e, *last = TAILQ_LAST(&d->runnable, run_queue);
     uint64_t spent = 0;

@@ -88,7 +88,7 @@ static void conn_enqueue(struct data_thread *t, struct tcp_conn *c) {
     if (!TAILQ_LINKED(c, run_link)) TAILQ_INSERT_TAIL(&t->runnable, c, run_link);
 }
 
-static void drop(struct data_thread *t, struct tcp_conn *c) {
+static void conn_drop(struct data_thread *t, struct tcp_conn *c) {
     TAILQ_UNLINK(&t->runnable, c, run_link);
     TAILQ_REMOVE(&t->conns, c, link);
     int fd = c->fd;
@@ -99,7 +99,7 @@ static void drop(struct data_thread *t, struct tcp_conn *c) {
 
 static void drop_leaving(struct data_thread *t) {
     struct tcp_conn *c;
-    while ((c = tcp_places_leaving(&t->listener->places, t->number)) != NULL) drop(t, c);
+    while ((c = tcp_places_leaving(&t->listener->places, t->number)) != NULL) conn_drop(t, c);
 }
 
 static void take_incoming(struct data_thread *t) {
@@ -115,7 +115,7 @@ static void take_incoming(struct data_thread *t) {
                                  .data.ptr = c};
         if (epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0) {
             log_warning("epoll_ctl for a data connection: %s", strerror(errno));
-            drop(t, c);
+            conn_drop(t, c);
             continue;
         }
         conn_enqueue(t, c);
@@ -133,7 +133,7 @@ static void run_queue(struct data_thread *t, uint64_t now_ms) {
             tcp_conn_turn(c, &t->listener->gate, &t->stager, &t->counters, now_ms, TURN_BYTES)) {
         case TCP_TURN_WAIT: break;
         case TCP_TURN_MORE: conn_enqueue(t, c); break;
-        case TCP_TURN_CLOSE: drop(t, c); continue;
+        case TCP_TURN_CLOSE: conn_drop(t, c); continue;
         }
         if (c->bound && !c->place.kept) tcp_places_keep(&t->listener->places, c);
     }
@@ -156,7 +156,7 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
                                                   : spare  ? "idle, and all places are taken"
                                                            : "silent in the middle of a frame");
         transport_count(&t->counters.timeouts, 1);
-        drop(t, c);
+        conn_drop(t, c);
     }
 }
 
@@ -175,7 +175,7 @@ static void carry_out_fences(struct data_thread *t) {
         if (l->fences[i].number <= t->fence_done) continue;
         struct tcp_conn *c, *next;
         TAILQ_FOREACH_SAFE(c, &t->conns, link, next) {
-            if (fence_hits_conn(&l->fences[i].what, c)) drop(t, c);
+            if (fence_hits_conn(&l->fences[i].what, c)) conn_drop(t, c);
         }
     }
     t->fence_done = l->fence_number;
@@ -186,7 +186,7 @@ static void carry_out_fences(struct data_thread *t) {
 /* --- accepting --- */
 
 /* NULL and true: it is to be plain. */
-static bool make_stream(const struct transport_listener *l, struct tls_stream **tls_p) {
+static bool listener_stream(const struct transport_listener *l, struct tls_stream **tls_p) {
     *tls_p = NULL;
     if (l->tls == NULL) return true;
     struct tls_context *context = l->tls->context(l->tls->arg);
@@ -198,7 +198,7 @@ static bool make_stream(const struct transport_listener *l, struct tls_stream **
 static void hand_out(struct transport_listener *l, int fd, uint64_t peer, uint64_t now_ms) {
     struct data_thread *t = &l->threads[l->next_thread++ % l->n_threads];
     struct tls_stream *tls;
-    if (!make_stream(l, &tls)) {
+    if (!listener_stream(l, &tls)) {
         log_warning("Data connection closed: there is no TLS for it");
         close(fd);
         return;
@@ -280,8 +280,8 @@ static bool is_socket(const struct transport_listener *l, const void *ptr) {
     return (const int *)ptr >= l->sockets && (const int *)ptr < l->sockets + LISTEN_SOCKETS_MAX;
 }
 
-static void take_events(struct data_thread *t, const struct epoll_event *events, int n,
-                        uint64_t now_ms) {
+static void thread_take_events(struct data_thread *t, const struct epoll_event *events, int n,
+                               uint64_t now_ms) {
     for (int i = 0; i < n; i++) {
         void *ptr = events[i].data.ptr;
         if (ptr == NULL) {
@@ -299,7 +299,7 @@ static void take_events(struct data_thread *t, const struct epoll_event *events,
     }
 }
 
-static void go_on(void *arg, struct tcp_stage_wait *owner) {
+static void conn_go_on(void *arg, struct tcp_stage_wait *owner) {
     conn_enqueue(arg, CONTAINER_OF(owner, struct tcp_conn, wait));
 }
 
@@ -316,11 +316,11 @@ static void *data_thread_main(void *arg) {
     while (!__atomic_load_n(&t->listener->stop, __ATOMIC_ACQUIRE)) {
         int n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
         uint64_t now_ms = clock_mono_ms();
-        take_events(t, events, n, now_ms); /* n < 0: interrupted */
+        thread_take_events(t, events, n, now_ms); /* n < 0: interrupted */
         take_incoming(t);
         drop_leaving(t);
         carry_out_fences(t);
-        tcp_stager_collect(&t->stager, now_ms, go_on, t);
+        tcp_stager_collect(&t->stager, now_ms, conn_go_on, t);
         run_queue(t, now_ms);
         drop_silent(t, now_ms);
         if (t->accept_paused && now_ms >= t->accept_after_ms) watch_sockets(t, true);
@@ -366,7 +366,7 @@ static void thread_stop(struct data_thread *t) {
     }
     TAILQ_CONCAT(&t->conns, &t->incoming, link);
     struct tcp_conn *c;
-    while ((c = TAILQ_FIRST(&t->conns)) != NULL) drop(t, c);
+    while ((c = TAILQ_FIRST(&t->conns)) != NULL) conn_drop(t, c);
     tcp_stager_deinit(&t->stager);
     if (t->epoll_fd >= 0) close(t->epoll_fd);
     if (t->wake_fd >= 0) close(t->wake_fd);
@@ -375,7 +375,7 @@ static void thread_stop(struct data_thread *t) {
 
 /* --- listening --- */
 
-static int open_socket(const struct addrinfo *a, uint16_t port, uint16_t *port_p) {
+static int listener_socket_open(const struct addrinfo *a, uint16_t port, uint16_t *port_p) {
     struct sockaddr_storage addr;
     memcpy(&addr, a->ai_addr, a->ai_addrlen);
     in_port_t *addr_port = a->ai_family == AF_INET
@@ -430,7 +430,7 @@ static tarn_status listen_on(struct transport_listener *l, const char *uri) {
     if (s != TARN_OK) return may_fail ? TARN_OK : s;
     for (struct addrinfo *a = list; a != NULL && s == TARN_OK; a = a->ai_next) {
         if (l->n_sockets == LISTEN_SOCKETS_MAX) break;
-        int fd = open_socket(a, l->port, &port);
+        int fd = listener_socket_open(a, l->port, &port);
         if (fd >= 0) {
             l->sockets[l->n_sockets++] = fd;
             if (l->port == 0) l->port = port;

@@ -29,11 +29,11 @@ uint64_t tcp_place_peer(const struct sockaddr_storage *from) {
     return peer;
 }
 
-static void add(uint64_t *figure, int64_t n) {
+static void place_figure_add(uint64_t *figure, int64_t n) {
     __atomic_store_n(figure, *figure + (uint64_t)n, __ATOMIC_RELAXED);
 }
 
-static struct tcp_conn *find_victim(struct tcp_places *p, uint64_t peer) {
+static struct tcp_conn *place_find_victim(struct tcp_places *p, uint64_t peer) {
     struct tcp_conn *c = TAILQ_FIRST(&p->new_ones);
     for (unsigned i = 0; c != NULL && i < LOOKS; i++, c = TAILQ_NEXT(c, place.link))
         if (c->place.peer == peer) return c;
@@ -48,7 +48,7 @@ enum tcp_room tcp_places_room(struct tcp_places *p, uint64_t peer, unsigned *thr
     enum tcp_room room = TCP_ROOM_FREE;
     pthread_mutex_lock(&p->lock);
     if (p->used >= p->max) {
-        struct tcp_conn *c = find_victim(p, peer);
+        struct tcp_conn *c = place_find_victim(p, peer);
         room = TCP_ROOM_NONE;
         if (c != NULL) {
             TAILQ_REMOVE(&p->new_ones, c, place.link);
@@ -56,9 +56,9 @@ enum tcp_room tcp_places_room(struct tcp_places *p, uint64_t peer, unsigned *thr
             c->place.state = TCP_PLACE_LEAVING;
             *thread_p = c->place.thread;
             __atomic_store_n(&p->n_leaving, p->n_leaving + 1, __ATOMIC_RELAXED);
-            add(&p->n_new, -1);
-            add(&p->used, -1);
-            add(&p->ousted, 1);
+            place_figure_add(&p->n_new, -1);
+            place_figure_add(&p->used, -1);
+            place_figure_add(&p->ousted, 1);
             room = TCP_ROOM_MADE;
         }
     }
@@ -76,8 +76,8 @@ void tcp_places_take(struct tcp_places *p, struct tcp_conn *c, unsigned thread, 
     pthread_mutex_lock(&p->lock);
     c->place.state = TCP_PLACE_NEW;
     TAILQ_INSERT_TAIL(&p->new_ones, c, place.link);
-    add(&p->n_new, 1);
-    add(&p->used, 1);
+    place_figure_add(&p->n_new, 1);
+    place_figure_add(&p->used, 1);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -87,7 +87,7 @@ void tcp_places_keep(struct tcp_places *p, struct tcp_conn *c) {
     if (c->place.state == TCP_PLACE_NEW) { /* else it is too late: its place is another's */
         TAILQ_REMOVE(&p->new_ones, c, place.link);
         c->place.state = TCP_PLACE_KEPT;
-        add(&p->n_new, -1);
+        place_figure_add(&p->n_new, -1);
     }
     pthread_mutex_unlock(&p->lock);
 }
@@ -100,9 +100,9 @@ void tcp_places_give(struct tcp_places *p, struct tcp_conn *c) {
     } else {
         if (c->place.state == TCP_PLACE_NEW) {
             TAILQ_REMOVE(&p->new_ones, c, place.link);
-            add(&p->n_new, -1);
+            place_figure_add(&p->n_new, -1);
         }
-        add(&p->used, -1);
+        place_figure_add(&p->used, -1);
     }
     pthread_mutex_unlock(&p->lock);
 }

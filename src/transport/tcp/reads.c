@@ -139,7 +139,7 @@ static void read_finish(struct tcp_conn *c, struct tcp_read *r) {
     free(r);
 }
 
-static void count(struct tcp_turn_state *t, const struct tcp_read *r) {
+static void count_read(struct tcp_turn_state *t, const struct tcp_read *r) {
     transport_count(&t->counters->reads, 1);
     transport_count(&t->counters->bytes_read, r->total);
     if (!r->staged) return;
@@ -176,7 +176,8 @@ static uint64_t put_bytes(struct tcp_conn *c, struct tcp_read *r) {
 }
 
 /* Is the next thing to say of r that it failed? */
-static bool has_failed(const struct tcp_conn *c, const struct tcp_read *r, tarn_status *status_p) {
+static bool read_has_failed(const struct tcp_conn *c, const struct tcp_read *r,
+                            tarn_status *status_p) {
     const struct tcp_piece *piece = TAILQ_FIRST(&c->pieces);
     if (piece == NULL || piece->request != r || !piece->ready || piece->status == TARN_OK)
         return false;
@@ -194,7 +195,7 @@ static bool put_frame(struct tcp_conn *c, struct tcp_turn_state *t) {
         read_finish(c, r);
         return true;
     }
-    if (has_failed(c, r, &status)) {
+    if (read_has_failed(c, r, &status)) {
         log_verbose("A staged read failed: %s", tarn_status_text(status));
         transport_count(&t->counters->staged_failures, 1);
         tcp_reply_add(c, r->request_id, status == TARN_ENOTFOUND ? TCP_GONE : TCP_FAILED);
@@ -204,7 +205,7 @@ static bool put_frame(struct tcp_conn *c, struct tcp_turn_state *t) {
     struct tcp_header *h = tcp_reply_add(c, r->request_id, TCP_OK);
     h->payload_length = put_bytes(c, r);
     if (r->put_at == r->n_parts) {
-        count(t, r);
+        count_read(t, r);
         read_finish(c, r);
         return true;
     }

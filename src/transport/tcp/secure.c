@@ -11,7 +11,7 @@
 #define SEND_MAX   (256u << 10)
 #define ROUNDS_MAX 4
 
-static void moved(struct tcp_secure *s, size_t n) {
+static void secure_moved(struct tcp_secure *s, size_t n) {
     if (tls_state(s->tls) == TLS_OPEN) s->moved += n;
 }
 
@@ -30,7 +30,7 @@ bool tcp_secure_flush(struct tcp_secure *s, int fd) {
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return false;
         tls_out_sent(s->tls, (size_t)n);
-        moved(s, (size_t)n);
+        secure_moved(s, (size_t)n);
     }
 }
 
@@ -63,7 +63,7 @@ ssize_t tcp_secure_send(struct tcp_secure *s, int fd, const struct iovec *iov, s
 
 /* --- receiving --- */
 
-static ssize_t read_plaintext(struct tcp_secure *s, const struct iovec *iov, size_t n) {
+static ssize_t secure_read_plaintext(struct tcp_secure *s, const struct iovec *iov, size_t n) {
     ssize_t total = 0;
     for (size_t i = 0; i < n; i++) {
         if (iov[i].iov_len == 0) continue;
@@ -81,7 +81,7 @@ static bool take_ciphertext(struct tcp_secure *s, int fd) {
     ssize_t got = space > 0 ? recv(fd, at, space, MSG_DONTWAIT) : -1;
     int err = space > 0 ? errno : EAGAIN;
     tls_in_added(s->tls, got > 0 ? (size_t)got : 0);
-    if (got > 0) moved(s, (size_t)got);
+    if (got > 0) secure_moved(s, (size_t)got);
     if (got == 0) {
         s->ended = true;
         tls_in_end(s->tls);
@@ -92,7 +92,7 @@ static bool take_ciphertext(struct tcp_secure *s, int fd) {
 
 ssize_t tcp_secure_receive(struct tcp_secure *s, int fd, const struct iovec *iov, size_t n) {
     for (int round = 0; round < ROUNDS_MAX; round++) {
-        ssize_t total = read_plaintext(s, iov, n);
+        ssize_t total = secure_read_plaintext(s, iov, n);
         (void)tcp_secure_flush(s, fd); /* answers of the handshake; its failure shows here soon */
         if (total > 0) return total;
         enum tls_state state = tls_state(s->tls);

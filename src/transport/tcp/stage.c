@@ -171,7 +171,7 @@ void tcp_stager_deinit(struct tcp_stager *s) {
 }
 
 /* From any thread. Once the lock is let go the stager may be gone. */
-static void done(void *arg, tarn_status status) {
+static void stage_done(void *arg, tarn_status status) {
     struct tcp_piece *piece = arg;
     struct tcp_stager *s = piece->stager;
     piece->status = status;
@@ -214,7 +214,7 @@ tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner,
     if (status != TARN_OK) return status;
     struct tcp_piece *piece = xcalloc(1, sizeof(*piece));
     *piece = (struct tcp_piece){.stager = s, .owner = owner, .buffer = buffer, .length = length};
-    status = s->gate->stage(s->gate->arg, extent, offset, length, buffer, done, piece);
+    status = s->gate->stage(s->gate->arg, extent, offset, length, buffer, stage_done, piece);
     if (status != TARN_OK) {
         piece_free(piece);
         if (status == TARN_EAGAIN) owner_waits(s, owner, false, now_ms);

@@ -14,7 +14,7 @@
 
 #define DOMAIN_MAGIC 0x54444f4du /* "TDOM" */
 
-static void domain_close(struct transport_domain **domain_p) {
+static void tcp_domain_close(struct transport_domain **domain_p) {
     struct transport_domain *d = *domain_p;
     if (d == NULL) return;
     MAGIC_CHECK(d, DOMAIN_MAGIC);
@@ -26,8 +26,8 @@ static void domain_close(struct transport_domain **domain_p) {
     free(d);
 }
 
-static tarn_status domain_open(const struct transport_domain_config *config,
-                               struct transport_domain **domain_p) {
+static tarn_status tcp_domain_open(const struct transport_domain_config *config,
+                                   struct transport_domain **domain_p) {
     struct transport_domain *d = xcalloc(1, sizeof(*d));
     d->magic = DOMAIN_MAGIC;
     d->tls = config->tls;
@@ -40,7 +40,7 @@ static tarn_status domain_open(const struct transport_domain_config *config,
     if (d->epoll_fd < 0 || d->notify_fd < 0 ||
         epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, d->notify_fd, &ev) != 0) {
         log_warning("The tcp transport cannot start: %s", strerror(errno));
-        domain_close(&d);
+        tcp_domain_close(&d);
         return TARN_EIO;
     }
     *domain_p = d;
@@ -53,8 +53,8 @@ const struct transport_ops transport_tcp = {
     .cost = 30,
     .scheme = "tcp",
     .secure_scheme = "tcps",
-    .domain_open = domain_open,
-    .domain_close = domain_close,
+    .domain_open = tcp_domain_open,
+    .domain_close = tcp_domain_close,
     .listen = tcp_listen,
     .listener_port = tcp_listener_port,
     .listener_stats = tcp_listener_stats,
