@@ -105,19 +105,19 @@ static void reply_rows(struct tarn_call_context *c, const char *const *kinds, bo
     if (pool) rdma_services->each_report("rdma", take_report, &r);
 }
 
-static void devices(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+static void rdma_devices(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     (void)argv, (void)argc;
     static const char *const kinds[] = {"device", NULL};
     reply_rows(c, kinds, false);
 }
 
-static void connections(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+static void rdma_connections(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     (void)argv, (void)argc;
     static const char *const kinds[] = {"peer", "rail", NULL};
     reply_rows(c, kinds, true);
 }
 
-static void stats(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+static void rdma_stats(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     (void)argv, (void)argc;
     static const char *const kinds[] = {"stats", NULL};
     reply_rows(c, kinds, false);
@@ -233,7 +233,7 @@ static bool take_segment(void *arg, const struct tarn_segment *s) {
     return true;
 }
 
-static void regions(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+static void rdma_regions(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct regions r = {.c = c, .which = argc > 1 ? &argv[1] : NULL};
     if (argc > 2) {
         rdma_services->reply_error(c, "ERR RDMA.REGIONS takes one segment, or none");
@@ -261,11 +261,12 @@ static void regions(struct tarn_call_context *c, const struct span *argv, size_t
 
 tarn_status rdma_commands_register(void) {
     static const struct tarn_command table[] = {
-        {"rdma.devices", 1, 0, "RDMA devices of all hosts", "RDMA.DEVICES", devices},
+        {"rdma.devices", 1, 0, "RDMA devices of all hosts", "RDMA.DEVICES", rdma_devices},
         {"rdma.regions", -1, TARN_COMMAND_ADMIN, "Segments that RDMA reaches, and with which keys",
-         "RDMA.REGIONS [segment]", regions},
-        {"rdma.connections", 1, 0, "Queue pairs of all hosts", "RDMA.CONNECTIONS", connections},
-        {"rdma.stats", 1, 0, "Counters of all hosts", "RDMA.STATS", stats},
+         "RDMA.REGIONS [segment]", rdma_regions},
+        {"rdma.connections", 1, 0, "Queue pairs of all hosts", "RDMA.CONNECTIONS",
+         rdma_connections},
+        {"rdma.stats", 1, 0, "Counters of all hosts", "RDMA.STATS", rdma_stats},
         {"rdma.doctor", 1, TARN_COMMAND_ADMIN,
          "What keeps RDMA from working on the server's machine", "RDMA.DOCTOR", rdma_doctor},
     };

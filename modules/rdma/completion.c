@@ -13,7 +13,7 @@
 
 /* From where the device put it to where the caller wants it, looking at it on the way where it
  * wants to know. */
-static void deliver(struct rdma_slice *s) {
+static void slice_deliver(struct rdma_slice *s) {
     struct rdma_task *t = s->task;
     const char *from = s->staged;
     for (unsigned i = 0; i < s->n_pieces; i++) {
@@ -31,12 +31,12 @@ static void deliver(struct rdma_slice *s) {
 void rdma_task_collect(struct rdma_task *t) {
     struct rdma_slice *s;
     while ((s = TAILQ_FIRST(&t->slices)) != NULL && s->state == RDMA_SLICE_ARRIVED) {
-        deliver(s);
+        slice_deliver(s);
         rdma_slice_free(s);
     }
 }
 
-static void arrived(struct rdma_rail *r, struct rdma_slice *s) {
+static void slice_arrived(struct rdma_rail *r, struct rdma_slice *s) {
     struct transport_key *k = r->key;
     struct rdma_task *t = s->task;
     struct rdma_counters *c = &k->domain->counters;
@@ -54,7 +54,7 @@ static void arrived(struct rdma_rail *r, struct rdma_slice *s) {
     } else if (t->op->crcs != NULL) {
         rdma_task_collect(t);
     } else {
-        deliver(s);
+        slice_deliver(s);
         rdma_slice_free(s);
     }
     rdma_task_settle(t);
@@ -88,7 +88,7 @@ static void header_arrived(struct rdma_rail *r, uint32_t seq) {
 /* --- the queue --- */
 
 /* Never TARN_EIO: that is what a host says of its disk, and final. */
-static tarn_status status_of(enum ibv_wc_status status) {
+static tarn_status wc_status(enum ibv_wc_status status) {
     switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
     case IBV_WC_RNR_RETRY_EXC_ERR:
@@ -98,7 +98,7 @@ static tarn_status status_of(enum ibv_wc_status status) {
     }
 }
 
-static void completed(struct rdma_work *w, const struct ibv_wc *wc) {
+static void wc_completed(struct rdma_work *w, const struct ibv_wc *wc) {
     unsigned slot = wc->wr_id & UINT16_MAX;
     struct rdma_rail *r = slot < w->max_rails ? w->rail[slot] : NULL;
     uint32_t seq = (uint32_t)(wc->wr_id >> 32);
@@ -107,7 +107,7 @@ static void completed(struct rdma_work *w, const struct ibv_wc *wc) {
     if ((int32_t)(seq - r->head) < 0 || (int32_t)(r->sent - seq) <= 0) return;
     if (wc->status != IBV_WC_SUCCESS) {
         if (r->failing) return;
-        tarn_status status = status_of(wc->status);
+        tarn_status status = wc_status(wc->status);
         log_verbose("Segment %u by %s: %s (%u)", r->key->h.segment, r->device->name,
                     ibv_wc_status_str(wc->status), wc->vendor_err);
         if (status == TARN_ESTALE) rdma_key_refused(r->key, status);
@@ -119,7 +119,7 @@ static void completed(struct rdma_work *w, const struct ibv_wc *wc) {
         struct rdma_slice *s = r->entry[at % r->depth].slice;
         w->posted--;
         if (s != NULL)
-            arrived(r, s);
+            slice_arrived(r, s);
         else
             header_arrived(r, at);
     }
@@ -138,12 +138,12 @@ static size_t poll_once(struct rdma_work *w, struct rdma_cq *cq) {
         w->release[cq->device->index] = 0;
         return 0;
     }
-    for (int i = 0; i < n; i++) completed(w, &wc[i]);
+    for (int i = 0; i < n; i++) wc_completed(w, &wc[i]);
     if (rdma_options.poll_us > 0) w->last_wc_us = clock_mono_us();
     return (size_t)n;
 }
 
-static void take_events(struct rdma_work *w, struct rdma_cq *cq) {
+static void cq_take_events(struct rdma_work *w, struct rdma_cq *cq) {
     struct ibv_cq *of;
     void *context;
     for (unsigned i = 0; i < EVENTS_A_POLL && ibv_get_cq_event(cq->channel, &of, &context) == 0;
@@ -160,7 +160,7 @@ static void poll_all(struct rdma_work *w, uint64_t budget) {
     for (unsigned i = 0; i < RDMA_DEVICES_MAX; i++) {
         struct rdma_cq *cq = &w->domain->cqs[i];
         if (cq->cq == NULL) continue;
-        if (cq->armed) take_events(w, cq);
+        if (cq->armed) cq_take_events(w, cq);
         uint64_t before = w->domain->counters.bytes_read + w->domain->counters.bytes_written,
                  moved = 0;
         for (unsigned n = 0; n <= cq->entries && moved < budget && poll_once(w, cq) > 0; n++)

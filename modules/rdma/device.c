@@ -62,11 +62,11 @@ static uint32_t speed_mbps(const struct ibv_port_attr *p) {
 }
 
 /* true: something is another than before. */
-static bool put32(uint32_t *at, uint32_t value) {
+static bool figure_put(uint32_t *at, uint32_t value) {
     return __atomic_exchange_n(at, value, __ATOMIC_RELAXED) != value;
 }
 
-static bool look_at_ports(struct rdma_device *d) {
+static bool device_look_at_ports(struct rdma_device *d) {
     struct ibv_port_attr best = {0};
     for (unsigned port = 1; port <= d->attr.phys_port_cnt; port++) {
         struct ibv_port_attr p = {0};
@@ -75,10 +75,10 @@ static bool look_at_ports(struct rdma_device *d) {
         if (p.state == IBV_PORT_ACTIVE) break;
     }
     bool up = best.state == IBV_PORT_ACTIVE;
-    bool changed = put32(&d->speed_mbps, speed_mbps(&best));
-    changed |=
-        put32(&d->mtu, best.active_mtu >= 1 && best.active_mtu <= 5 ? 128u << best.active_mtu : 0);
-    changed |= put32(&d->max_message, best.max_msg_sz);
+    bool changed = figure_put(&d->speed_mbps, speed_mbps(&best));
+    changed |= figure_put(
+        &d->mtu, best.active_mtu >= 1 && best.active_mtu <= 5 ? 128u << best.active_mtu : 0);
+    changed |= figure_put(&d->max_message, best.max_msg_sz);
     unsigned was = up ? RDMA_DEVICE_DOWN : RDMA_DEVICE_UP;
     if (!__atomic_compare_exchange_n(&d->state, &was, up ? RDMA_DEVICE_UP : RDMA_DEVICE_DOWN, false,
                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
@@ -171,7 +171,7 @@ struct device_found {
 
 /* A port that is down has lost its addresses for a while: they are most likely the same when it
  * comes up. */
-static bool take_addresses(struct rdma_device *d, const struct device_found *f) {
+static bool device_take_addresses(struct rdma_device *d, const struct device_found *f) {
     if (f->n == 0 && !rdma_device_usable(d)) return false;
     pthread_mutex_lock(&devices.lock);
     bool same = d->addresses == f->n;
@@ -198,7 +198,7 @@ static bool look_at_addresses(void) {
     rdma_destroy_event_channel(channel);
     bool changed = false;
     for (unsigned i = 0; i < devices.count; i++)
-        changed |= take_addresses(&devices.device[i], &found[i]);
+        changed |= device_take_addresses(&devices.device[i], &found[i]);
     return changed;
 }
 
@@ -238,7 +238,7 @@ static bool handle_event(struct rdma_device *d, const struct ibv_async_event *e)
 }
 
 /* A burst of events is one reason to look. */
-static void take_events(struct rdma_device *d) {
+static void device_take_events(struct rdma_device *d) {
     bool look = false;
     struct ibv_async_event e;
     int error = 0;
@@ -254,7 +254,7 @@ static void take_events(struct rdma_device *d) {
     if (error != 0 && error != EAGAIN && error != EINTR) {
         rdma_device_lost(d);
     } else if (look) {
-        bool ports = look_at_ports(d);
+        bool ports = device_look_at_ports(d);
         if (look_at_addresses() || ports) rdma_domains_kick();
     }
 }
@@ -270,7 +270,7 @@ static bool some_lack_an_address(void) {
     return lacking;
 }
 
-static void *watch(void *arg) {
+static void *devices_watch(void *arg) {
     (void)arg;
     for (;;) {
         struct pollfd p[1 + RDMA_DEVICES_MAX] = {{.fd = devices.stop_fd, .events = POLLIN}};
@@ -283,37 +283,37 @@ static void *watch(void *arg) {
         if (p[0].revents != 0) return NULL;
         if (n == 0 && look_at_addresses()) rdma_domains_kick();
         for (unsigned i = 0; n > 0 && i < devices.count; i++) {
-            if (p[1 + i].revents != 0) take_events(&devices.device[i]);
+            if (p[1 + i].revents != 0) device_take_events(&devices.device[i]);
         }
     }
 }
 
 /* --- fork: a child goes without, for neither verbs nor librdmacm survive in it --- */
 
-static void before_fork(void) {
+static void devices_before_fork(void) {
     pthread_mutex_lock(&devices.lock);
 }
 
-static void after_fork(void) {
+static void devices_after_fork(void) {
     pthread_mutex_unlock(&devices.lock);
 }
 
-static void in_child(void) {
+static void devices_in_child(void) {
     devices.count = 0;
     devices.thread_started = false;
     LIST_INIT(&devices.domains);
     rdma_totals = (struct rdma_totals){0};
     rdma_jobs_forget();
-    after_fork();
+    devices_after_fork();
 }
 
-static void set_up_fork(void) {
-    (void)pthread_atfork(before_fork, after_fork, in_child);
+static void devices_set_up_fork(void) {
+    (void)pthread_atfork(devices_before_fork, devices_after_fork, devices_in_child);
 }
 
 /* --- opening --- */
 
-static void read_line(const char *path, char *out, size_t cap) {
+static void read_first_line(const char *path, char *out, size_t cap) {
     FILE *f = fopen(path, "re");
     out[0] = '\0';
     if (f == NULL) return;
@@ -322,10 +322,10 @@ static void read_line(const char *path, char *out, size_t cap) {
     out[strcspn(out, "\n")] = '\0';
 }
 
-static void find_place(struct rdma_device *d) {
+static void device_find_place(struct rdma_device *d) {
     char path[IBV_SYSFS_PATH_MAX + 32], text[300];
     snprintf(path, sizeof(path), "%s/device/numa_node", d->verbs->device->ibdev_path);
-    read_line(path, text, sizeof(text));
+    read_first_line(path, text, sizeof(text));
     d->numa_node = text[0] != '\0' ? atoi(text) : -1;
     snprintf(path, sizeof(path), "%s/device", d->verbs->device->ibdev_path);
     ssize_t n = readlink(path, text, sizeof(text) - 1);
@@ -347,7 +347,7 @@ static bool takes_relaxed_ordering(const struct rdma_device *d) {
     return mr != NULL;
 }
 
-static bool wanted(const char *name) {
+static bool device_wanted(const char *name) {
     for (size_t i = 0; i < rdma_options.devices; i++) {
         if (strcmp(rdma_options.device[i], name) == 0) return true;
     }
@@ -362,7 +362,7 @@ static void device_close(struct rdma_device *d) {
 
 static void device_open(struct ibv_context *verbs) {
     const char *name = ibv_get_device_name(verbs->device);
-    if (!wanted(name)) return;
+    if (!device_wanted(name)) return;
     if (devices.count == RDMA_DEVICES_MAX) {
         log_warning("RDMA device %s is left out: %u are the most", name, RDMA_DEVICES_MAX);
         return;
@@ -378,9 +378,9 @@ static void device_open(struct ibv_context *verbs) {
         device_close(d);
         return;
     }
-    find_place(d);
+    device_find_place(d);
     d->relaxed_ordering = takes_relaxed_ordering(d);
-    (void)look_at_ports(d);
+    (void)device_look_at_ports(d);
     devices.count++;
 }
 
@@ -397,7 +397,7 @@ static void warn_of_missing(void) {
 void rdma_devices_open(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (devices.open) return;
-    pthread_once(&once, set_up_fork);
+    pthread_once(&once, devices_set_up_fork);
     devices.open = true;
     int n = 0;
     devices.list = rdma_get_devices(&n);
@@ -408,8 +408,8 @@ void rdma_devices_open(void) {
     rdma_jobs_begin();
     devices.watched = true; /* what changes from here on is news */
     devices.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    devices.thread_started =
-        devices.stop_fd >= 0 && thread_start(&devices.thread, "tarn-rdma", watch, NULL) == 0;
+    devices.thread_started = devices.stop_fd >= 0 &&
+                             thread_start(&devices.thread, "tarn-rdma", devices_watch, NULL) == 0;
     if (!devices.thread_started)
         log_warning("RDMA: no thread for what devices report: %s", strerror(errno));
 }

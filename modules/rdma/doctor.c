@@ -22,8 +22,9 @@ struct findings {
     size_t n;
 };
 
-static void find(struct findings *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void find(struct findings *f, const char *fmt, ...) {
+static void finding_add(struct findings *f, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+static void finding_add(struct findings *f, const char *fmt, ...) {
     if (f->n == FINDINGS_MAX) return;
     va_list ap;
     va_start(ap, fmt);
@@ -31,7 +32,7 @@ static void find(struct findings *f, const char *fmt, ...) {
     va_end(ap);
 }
 
-static bool exists(const char *path) {
+static bool path_exists(const char *path) {
     return access(path, F_OK) == 0;
 }
 
@@ -57,18 +58,19 @@ static void look_at_kernel(struct findings *f) {
     };
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         const char *name = strrchr(parts[i].path, '/') + 1;
-        if (!exists(parts[i].path))
-            find(f, "error kernel: %s is not loaded: modprobe %s", parts[i].text, name);
+        if (!path_exists(parts[i].path))
+            finding_add(f, "error kernel: %s is not loaded: modprobe %s", parts[i].text, name);
     }
 }
 
 static void look_at_nodes(struct findings *f) {
     DIR *dir = opendir("/dev/infiniband");
     if (dir == NULL) {
-        find(f,
-             "error /dev/infiniband: %s: load ib_uverbs and rdma_ucm, or give the container its "
-             "devices",
-             strerror(errno));
+        finding_add(
+            f,
+            "error /dev/infiniband: %s: load ib_uverbs and rdma_ucm, or give the container its "
+            "devices",
+            strerror(errno));
         return;
     }
     for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
@@ -76,8 +78,8 @@ static void look_at_nodes(struct findings *f) {
         if (strncmp(e->d_name, "uverbs", 6) != 0 && strcmp(e->d_name, "rdma_cm") != 0) continue;
         snprintf(path, sizeof(path), "/dev/infiniband/%s", e->d_name);
         if (access(path, R_OK | W_OK) != 0)
-            find(f, "error %s: %s: let this user read and write it (group rdma, mode 0666)", path,
-                 strerror(errno));
+            finding_add(f, "error %s: %s: let this user read and write it (group rdma, mode 0666)",
+                        path, strerror(errno));
     }
     closedir(dir);
 }
@@ -92,13 +94,14 @@ static void look_at_unused(struct findings *f) {
             used |= strcmp(rdma_device_at(k)->name, e->d_name) == 0;
         if (used) continue;
         if (rdma_options.devices > 0)
-            find(f, "warning device %s: it is not used: 'device' names others", e->d_name);
+            finding_add(f, "warning device %s: it is not used: 'device' names others", e->d_name);
         else
-            find(f,
-                 "warning device %s: it is not used: it came after the module, or its library is "
-                 "missing "
-                 "(rdma-core's providers): load the module anew",
-                 e->d_name);
+            finding_add(
+                f,
+                "warning device %s: it is not used: it came after the module, or its library is "
+                "missing "
+                "(rdma-core's providers): load the module anew",
+                e->d_name);
     }
     closedir(dir);
 }
@@ -119,22 +122,24 @@ static void look_at_memlock(struct findings *f) {
     uint64_t need = 2 * rdma_total(&rdma_totals.segment_bytes);
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
     if (limit.rlim_cur == RLIM_INFINITY || may_lock_all()) {
-        find(f, "ok memory: %llu bytes are registered; there is no limit of locked memory",
-             (unsigned long long)rdma_total(&rdma_totals.bytes));
+        finding_add(f, "ok memory: %llu bytes are registered; there is no limit of locked memory",
+                    (unsigned long long)rdma_total(&rdma_totals.bytes));
     } else if (limit.rlim_cur < need) {
-        find(f,
-             "error memory: the limit of locked memory is %llu bytes, segments need %llu (every "
-             "page counts "
-             "twice): ulimit -l unlimited, or LimitMEMLOCK=infinity for a service",
-             (unsigned long long)limit.rlim_cur, (unsigned long long)need);
+        finding_add(
+            f,
+            "error memory: the limit of locked memory is %llu bytes, segments need %llu (every "
+            "page counts "
+            "twice): ulimit -l unlimited, or LimitMEMLOCK=infinity for a service",
+            (unsigned long long)limit.rlim_cur, (unsigned long long)need);
     } else if (need == 0 && limit.rlim_cur < UINT64_C(1) << 30) {
-        find(f,
-             "warning memory: the limit of locked memory is %llu bytes: ulimit -l unlimited, or "
-             "LimitMEMLOCK=infinity for a service",
-             (unsigned long long)limit.rlim_cur);
+        finding_add(
+            f,
+            "warning memory: the limit of locked memory is %llu bytes: ulimit -l unlimited, or "
+            "LimitMEMLOCK=infinity for a service",
+            (unsigned long long)limit.rlim_cur);
     } else {
-        find(f, "ok memory: the limit of locked memory is %llu bytes, segments need %llu",
-             (unsigned long long)limit.rlim_cur, (unsigned long long)need);
+        finding_add(f, "ok memory: the limit of locked memory is %llu bytes, segments need %llu",
+                    (unsigned long long)limit.rlim_cur, (unsigned long long)need);
     }
 }
 
@@ -142,10 +147,10 @@ static void look_at_peer_memory(struct findings *f) {
     static const char *const gpus[] = {"/sys/module/nvidia", "/sys/module/amdgpu"};
     static const char *const peers[] = {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem"};
     bool gpu = false, peer = false;
-    for (size_t i = 0; i < ARRAY_LEN(gpus); i++) gpu |= exists(gpus[i]);
-    for (size_t i = 0; i < ARRAY_LEN(peers); i++) peer |= exists(peers[i]);
+    for (size_t i = 0; i < ARRAY_LEN(gpus); i++) gpu |= path_exists(gpus[i]);
+    for (size_t i = 0; i < ARRAY_LEN(peers); i++) peer |= path_exists(peers[i]);
     if (gpu && !peer)
-        find(
+        finding_add(
             f,
             "warning GPU memory: only as a dma-buf: load nvidia-peermem if its addresses are to be "
             "registered as they are");
@@ -159,11 +164,12 @@ static void look_at_dmabuf(struct findings *f, const struct rdma_device *d) {
     if (mr != NULL) {
         ibv_dereg_mr(mr);
     } else if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT || errno == ENOSYS) {
-        find(f, "warning device %s: no dma-buf: memory of GPUs goes by way of the host's memory",
-             d->name);
+        finding_add(
+            f, "warning device %s: no dma-buf: memory of GPUs goes by way of the host's memory",
+            d->name);
         return;
     }
-    find(f, "ok device %s: takes dma-buf", d->name);
+    finding_add(f, "ok device %s: takes dma-buf", d->name);
 }
 
 static void look_at_gids(struct findings *f, const struct rdma_device *d,
@@ -177,11 +183,11 @@ static void look_at_gids(struct findings *f, const struct rdma_device *d,
         routable += !(gid.raw[0] == 0xfe && gid.raw[1] == 0x80);
     }
     if (found == 0)
-        find(f, "error device %s: its table of GIDs is empty: give its interface an address",
-             d->name);
+        finding_add(f, "error device %s: its table of GIDs is empty: give its interface an address",
+                    d->name);
     else if (routable == 0 && p->link_layer == IBV_LINK_LAYER_ETHERNET)
-        find(f, "warning device %s: only link-local GIDs: give its interface an IP address",
-             d->name);
+        finding_add(f, "warning device %s: only link-local GIDs: give its interface an IP address",
+                    d->name);
 }
 
 /* The interface under a RoCE port. */
@@ -202,16 +208,17 @@ static void look_at_mtu(struct findings *f, const struct rdma_device *d,
     unsigned most = p->max_mtu >= 1 && p->max_mtu <= 5 ? 128u << p->max_mtu : 0;
     if (active >= most) return;
     if (!netdev_of(d, port, name, sizeof(name))) {
-        find(f, "warning device %s: its MTU is %u of %u", d->name, active, most);
+        finding_add(f, "warning device %s: its MTU is %u of %u", d->name, active, most);
         return;
     }
     snprintf(path, sizeof(path), SYSFS_NETDEVS "/%s/mtu", name);
     if (!read_text(path, text, sizeof(text))) snprintf(text, sizeof(text), "?");
-    find(f,
-         "warning device %s: its MTU is %u of %u, as %s has one of %s: ip link set %s mtu %u, on "
-         "every "
-         "machine",
-         d->name, active, most, name, text, name, most + MTU_OVERHEAD);
+    finding_add(
+        f,
+        "warning device %s: its MTU is %u of %u, as %s has one of %s: ip link set %s mtu %u, on "
+        "every "
+        "machine",
+        d->name, active, most, name, text, name, most + MTU_OVERHEAD);
 }
 
 static const char *port_state(enum ibv_port_state s) {
@@ -225,14 +232,15 @@ static const char *port_state(enum ibv_port_state s) {
     }
 }
 
-static void look_at_ports(struct findings *f, const struct rdma_device *d) {
+static void look_at_port_states(struct findings *f, const struct rdma_device *d) {
     for (unsigned n = 1; n <= d->attr.phys_port_cnt; n++) {
         struct ibv_port_attr p = {0};
         uint8_t port = (uint8_t)n;
         if (ibv_query_port(d->verbs, port, &p) != 0) continue;
         if (p.state != IBV_PORT_ACTIVE) {
-            find(f, "error device %s: port %u is %s: look at the cable, ip link set up, the switch",
-                 d->name, n, port_state(p.state));
+            finding_add(
+                f, "error device %s: port %u is %s: look at the cable, ip link set up, the switch",
+                d->name, n, port_state(p.state));
             continue;
         }
         look_at_gids(f, d, &p, port);
@@ -240,7 +248,7 @@ static void look_at_ports(struct findings *f, const struct rdma_device *d) {
     }
 }
 
-static bool is_loopback(const struct rdma_address *a) {
+static bool is_loopback_address(const struct rdma_address *a) {
     return rdma_address_is_v4(a) ? a->ip.s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(&a->ip);
 }
 
@@ -249,19 +257,21 @@ static size_t look_at_device(struct findings *f, const struct rdma_device *d) {
     struct rdma_address list[RDMA_ADDRESSES_MAX];
     size_t n = rdma_device_addresses(d, list), outside = 0;
     if (rdma_device_gone(d)) {
-        find(f, "error device %s: it broke or was taken away: load the module anew when it is back",
-             d->name);
+        finding_add(
+            f, "error device %s: it broke or was taken away: load the module anew when it is back",
+            d->name);
         return 0;
     }
-    for (size_t i = 0; i < n; i++) outside += !is_loopback(&list[i]);
+    for (size_t i = 0; i < n; i++) outside += !is_loopback_address(&list[i]);
     if (n == 0)
-        find(f, "error device %s: no network address belongs to it: give its interface one%s",
-             d->name, rdma_options.binds > 0 ? ", or correct 'bind'" : "");
+        finding_add(f,
+                    "error device %s: no network address belongs to it: give its interface one%s",
+                    d->name, rdma_options.binds > 0 ? ", or correct 'bind'" : "");
     else
-        find(f, "ok device %s: %s, port %s, %u Mbit/s", d->name, list[0].text,
-             rdma_device_usable(d) ? "up" : "down",
-             __atomic_load_n(&d->speed_mbps, __ATOMIC_RELAXED));
-    look_at_ports(f, d);
+        finding_add(f, "ok device %s: %s, port %s, %u Mbit/s", d->name, list[0].text,
+                    rdma_device_usable(d) ? "up" : "down",
+                    __atomic_load_n(&d->speed_mbps, __ATOMIC_RELAXED));
+    look_at_port_states(f, d);
     look_at_dmabuf(f, d);
     return outside;
 }
@@ -270,22 +280,23 @@ void rdma_doctor(struct tarn_call_context *c, const struct span *argv, size_t ar
     (void)argv, (void)argc;
     struct findings *f = xcalloc(1, sizeof(*f));
     if (rdma_devices_count() == 0) {
-        find(f, "error no RDMA device can be used, tcp serves: %s",
-             exists(SYSFS_DEVICES)
-                 ? "see below"
-                 : "this kernel has none: load the driver of the card, or rdma_rxe");
+        finding_add(f, "error no RDMA device can be used, tcp serves: %s",
+                    path_exists(SYSFS_DEVICES)
+                        ? "see below"
+                        : "this kernel has none: load the driver of the card, or rdma_rxe");
         look_at_kernel(f);
     }
     /* Without the kernel's own list the devices are not the kernel's. */
-    if (exists(SYSFS_DEVICES)) look_at_nodes(f);
+    if (path_exists(SYSFS_DEVICES)) look_at_nodes(f);
     look_at_unused(f);
     size_t outside = 0;
     for (unsigned k = 0; k < rdma_devices_count(); k++)
         outside += look_at_device(f, rdma_device_at(k));
     if (rdma_devices_count() > 0 && outside == 0)
-        find(f, "warning addresses: nobody outside this machine can connect: no device has an "
-                "address but "
-                "loopback");
+        finding_add(f,
+                    "warning addresses: nobody outside this machine can connect: no device has an "
+                    "address but "
+                    "loopback");
     look_at_memlock(f);
     look_at_peer_memory(f);
     rdma_services->reply_array(c, f->n);

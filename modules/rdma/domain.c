@@ -17,7 +17,7 @@
 #define CM_EVENTS_MAX 64    /* of rdma_cm, per progress; more wait for the next one */
 #define CQ_ENTRIES    8192u /* enough for 64 rails with the default send queue */
 
-static bool watch(struct transport_domain *d, int fd, struct rdma_tag *tag) {
+static bool domain_watch(struct transport_domain *d, int fd, struct rdma_tag *tag) {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = tag};
     int flags = fcntl(fd, F_GETFL);
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
@@ -44,9 +44,10 @@ tarn_status rdma_domain_open(const struct transport_domain_config *config,
     if (rdma_devices_count() > 0) d->channel = rdma_create_event_channel();
     rdma_domains_add(d);
     if (d->epoll_fd < 0 || d->kick_fd < 0 || d->timer_fd < 0 ||
-        !watch(d, d->kick_fd, &d->kick_tag) || !watch(d, d->timer_fd, &d->timer_tag) ||
+        !domain_watch(d, d->kick_fd, &d->kick_tag) ||
+        !domain_watch(d, d->timer_fd, &d->timer_tag) ||
         (rdma_devices_count() > 0 &&
-         (d->channel == NULL || !watch(d, d->channel->fd, &d->channel_tag)))) {
+         (d->channel == NULL || !domain_watch(d, d->channel->fd, &d->channel_tag)))) {
         log_warning("The rdma transport cannot start: %s", strerror(errno));
         rdma_domain_close(&d);
         return TARN_EIO;
@@ -95,7 +96,7 @@ tarn_status rdma_domain_cq(struct transport_domain *d, struct rdma_device *devic
     cq->device = device;
     cq->entries = (unsigned)entries;
     cq->channel = ibv_create_comp_channel(device->verbs);
-    if (cq->channel != NULL && watch(d, cq->channel->fd, &cq->tag) &&
+    if (cq->channel != NULL && domain_watch(d, cq->channel->fd, &cq->tag) &&
         (cq->cq = ibv_create_cq(device->verbs, (int)entries, cq, cq->channel, 0)) != NULL) {
         return TARN_OK;
     }

@@ -71,7 +71,8 @@ static tarn_status check_header(struct rdma_key_header *h,
     return same ? TARN_OK : TARN_ESTALE;
 }
 
-static tarn_status key_parse(struct transport_key *k, const struct transport_key_config *config) {
+static tarn_status key_take_packed(struct transport_key *k,
+                                   const struct transport_key_config *config) {
     struct span packed = span_of(config->packed, config->packed_len);
     if (!rdma_packed_parse(packed, config->writable ? RDMA_WRITE : RDMA_READ, &k->h))
         return TARN_EPROTO;
@@ -111,7 +112,7 @@ tarn_status rdma_key_unpack(struct transport_endpoint *e, const struct transport
     TAILQ_INIT(&k->rails);
     TAILQ_INIT(&k->queue);
     TAILQ_INIT(&k->retry);
-    tarn_status status = key_parse(k, config);
+    tarn_status status = key_take_packed(k, config);
     if (status != TARN_OK) {
         log_verbose("Key of segment %u: %s", config->segment, tarn_status_text(status));
         key_free(k);
@@ -200,8 +201,8 @@ static struct crowd crowd_of(const struct transport_key *k, const struct rdma_de
 
 /* The less the better: pairs that are not in use yet, then near ones, then those of the same number
  * on both sides, which share a switch where networks are built for it. */
-static unsigned score(const struct transport_key *k, const struct rdma_device *d, unsigned remote,
-                      int numa_node) {
+static unsigned pair_score(const struct transport_key *k, const struct rdma_device *d,
+                           unsigned remote, int numa_node) {
     struct crowd c = crowd_of(k, d, remote);
     unsigned skew = (remote + k->h.n_devices - d->index % k->h.n_devices) % k->h.n_devices;
     const struct rdma_pair *p = &k->pair[d->index][remote];
@@ -211,8 +212,8 @@ static unsigned score(const struct transport_key *k, const struct rdma_device *d
 
 /* A rail that can go when there is one more by this pair: its devices have others then. newest:
  * that one, if it is there. NULL: none. */
-static struct rdma_rail *crowded(const struct transport_key *k, const struct rdma_device *d,
-                                 unsigned remote, const struct rdma_rail *newest) {
+static struct rdma_rail *rail_crowded(const struct transport_key *k, const struct rdma_device *d,
+                                      unsigned remote, const struct rdma_rail *newest) {
     struct rdma_rail *r, *best = NULL;
     unsigned most = 0;
     TAILQ_FOREACH(r, &k->rails, link) {
@@ -231,7 +232,7 @@ static struct rdma_rail *crowded(const struct transport_key *k, const struct rdm
 static bool is_missing(const struct transport_key *k, const struct rdma_device *d,
                        unsigned remote) {
     struct crowd c = crowd_of(k, d, remote);
-    return (c.here == 0 || c.there == 0) && crowded(k, d, remote, NULL) != NULL;
+    return (c.here == 0 || c.there == 0) && rail_crowded(k, d, remote, NULL) != NULL;
 }
 
 void rdma_key_make_way(struct transport_key *k, struct rdma_rail *newest) {
@@ -239,7 +240,7 @@ void rdma_key_make_way(struct transport_key *k, struct rdma_rail *newest) {
     struct rdma_rail *r;
     TAILQ_FOREACH(r, &k->rails, link) working += rdma_rail_ready(r) && !r->retiring;
     if (working <= rdma_options.rails) return;
-    r = crowded(k, newest->device, newest->remote, newest);
+    r = rail_crowded(k, newest->device, newest->remote, newest);
     if (r == NULL) r = newest;
     r->retiring = true;
     rdma_work_due(k->domain->work, k->domain->now_ms);
@@ -290,7 +291,7 @@ static struct rdma_device *pick_pair(struct transport_key *k, enum rail_want wan
             if (!pair_open(k, &k->pair[i][j], want == WANT_MENDING)) continue;
             if (no_loops && k->pair[i][j].loop) continue;
             if (want == WANT_MISSING && !is_missing(k, d, j)) continue;
-            unsigned this_score = score(k, d, j, numa_node);
+            unsigned this_score = pair_score(k, d, j, numa_node);
             if (this_score >= best_score) continue;
             best_score = this_score;
             best = d;

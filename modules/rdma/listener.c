@@ -104,7 +104,7 @@ static bool listens_at(const struct transport_listener *l, const struct rdma_dev
     return false;
 }
 
-static bool add_new(struct transport_listener *l) {
+static bool listener_add_new(struct transport_listener *l) {
     bool changed = false, failed = false;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         struct rdma_device *device = rdma_device_at(k);
@@ -134,12 +134,12 @@ static uint64_t print_of_devices(void) {
     return h;
 }
 
-static void look(struct transport_listener *l) {
+static void listener_look(struct transport_listener *l) {
     l->kicks = l->domain->kicks;
     l->look = false;
     uint64_t print = print_of_devices();
     bool changed = drop_lost(l);
-    changed |= l->domain->channel != NULL && add_new(l);
+    changed |= l->domain->channel != NULL && listener_add_new(l);
     changed |= print != l->print;
     l->print = print;
     if (changed) l->domain->reach++;
@@ -149,7 +149,7 @@ void rdma_listener_turn(struct transport_domain *d) {
     struct transport_listener *l;
     LIST_FOREACH(l, &d->listeners, link) {
         if (l->look || l->kicks != d->kicks || (l->look_ms != 0 && d->now_ms >= l->look_ms))
-            look(l);
+            listener_look(l);
         if (l->look_ms != 0) rdma_domain_wake_at(d, l->look_ms);
         rdma_peers_turn(l);
     }
@@ -265,7 +265,7 @@ tarn_status rdma_listener_open(struct transport_domain *d,
     TAILQ_INIT(&l->peers);
     TAILQ_INIT(&l->pending);
     LIST_INSERT_HEAD(&d->listeners, l, link);
-    look(l);
+    listener_look(l);
     if (l->look_ms != 0) rdma_domain_wake_at(d, l->look_ms);
     *listener_p = l;
     return TARN_OK;

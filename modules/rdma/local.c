@@ -29,7 +29,7 @@ static struct {
 
 /* --- registrations, counted --- */
 
-static struct ibv_mr *count(struct ibv_mr *mr) {
+static struct ibv_mr *mr_count(struct ibv_mr *mr) {
     if (mr == NULL) return NULL;
     RDMA_TOTAL(regions, 1);
     RDMA_TOTAL(bytes, mr->length);
@@ -37,13 +37,13 @@ static struct ibv_mr *count(struct ibv_mr *mr) {
 }
 
 struct ibv_mr *rdma_mr_make(struct ibv_pd *pd, void *addr, uint64_t len, unsigned access) {
-    return count(ibv_reg_mr(pd, addr, len, access));
+    return mr_count(ibv_reg_mr(pd, addr, len, access));
 }
 
 struct ibv_mr *rdma_mr_make_dmabuf(struct ibv_pd *pd, const struct transport_memory_config *config,
                                    uint64_t offset, uint64_t len, unsigned access) {
-    return count(ibv_reg_dmabuf_mr(pd, config->dmabuf_offset + offset, len,
-                                   (uintptr_t)config->addr + offset, config->fd, (int)access));
+    return mr_count(ibv_reg_dmabuf_mr(pd, config->dmabuf_offset + offset, len,
+                                      (uintptr_t)config->addr + offset, config->fd, (int)access));
 }
 
 void rdma_mr_drop(struct ibv_mr *mr) {
@@ -55,16 +55,17 @@ void rdma_mr_drop(struct ibv_mr *mr) {
 
 /* --- the cache --- */
 
-static unsigned bucket_of(const struct rdma_device *device, uint64_t identity, const void *addr) {
+static unsigned local_bucket(const struct rdma_device *device, uint64_t identity,
+                             const void *addr) {
     uint64_t x =
         (identity + ((uintptr_t)addr >> 12)) * UINT64_C(0x9e3779b97f4a7c15) + device->index;
     return (unsigned)(x >> 32) % BUCKETS;
 }
 
-static struct local *find(const struct rdma_device *device, uint64_t identity, const void *addr,
-                          uint64_t len) {
+static struct local *local_find(const struct rdma_device *device, uint64_t identity,
+                                const void *addr, uint64_t len) {
     struct local *l;
-    LIST_FOREACH(l, &cache.bucket[bucket_of(device, identity, addr)], link) {
+    LIST_FOREACH(l, &cache.bucket[local_bucket(device, identity, addr)], link) {
         if (l->device == device && l->identity == identity && l->addr == addr && l->len == len &&
             l->state != FAILED) {
             return l;
@@ -74,9 +75,9 @@ static struct local *find(const struct rdma_device *device, uint64_t identity, c
 }
 
 /* Memory that may only be read is good as a source. */
-static struct ibv_mr *make(const struct rdma_device *device,
-                           const struct transport_memory_config *config, uint64_t offset,
-                           uint64_t len) {
+static struct ibv_mr *local_make(const struct rdma_device *device,
+                                 const struct transport_memory_config *config, uint64_t offset,
+                                 uint64_t len) {
     unsigned more = device->relaxed_ordering ? (unsigned)IBV_ACCESS_RELAXED_ORDERING : 0;
     unsigned access = IBV_ACCESS_LOCAL_WRITE | more;
     if (config->dmabuf) return rdma_mr_make_dmabuf(device->pd, config, offset, len, access);
@@ -90,7 +91,7 @@ static struct ibv_mr *make(const struct rdma_device *device,
     return mr;
 }
 
-static void unref(struct local *l) {
+static void local_unref(struct local *l) {
     if (--l->users > 0) return;
     LIST_REMOVE(l, link);
     pthread_mutex_unlock(&cache.lock);
@@ -102,10 +103,10 @@ static void unref(struct local *l) {
 struct ibv_mr *rdma_local_get(const struct rdma_device *device,
                               const struct transport_memory_config *config, uint64_t offset,
                               uint64_t len) {
-    if (config->identity == 0) return make(device, config, offset, len);
+    if (config->identity == 0) return local_make(device, config, offset, len);
     void *addr = (char *)config->addr + offset;
     pthread_mutex_lock(&cache.lock);
-    struct local *l = find(device, config->identity, addr, len);
+    struct local *l = local_find(device, config->identity, addr, len);
     if (l != NULL) {
         l->users++;
         while (l->state == MAKING) pthread_cond_wait(&cache.made, &cache.lock);
@@ -117,9 +118,9 @@ struct ibv_mr *rdma_local_get(const struct rdma_device *device,
                             .len = len,
                             .users = 1,
                             .state = MAKING};
-        LIST_INSERT_HEAD(&cache.bucket[bucket_of(device, l->identity, addr)], l, link);
+        LIST_INSERT_HEAD(&cache.bucket[local_bucket(device, l->identity, addr)], l, link);
         pthread_mutex_unlock(&cache.lock);
-        struct ibv_mr *mr = make(device, config, offset, len);
+        struct ibv_mr *mr = local_make(device, config, offset, len);
         int error = errno;
         pthread_mutex_lock(&cache.lock);
         l->mr = mr;
@@ -129,7 +130,7 @@ struct ibv_mr *rdma_local_get(const struct rdma_device *device,
     }
     struct ibv_mr *mr = l->mr;
     int error = l->error;
-    if (mr == NULL) unref(l);
+    if (mr == NULL) local_unref(l);
     pthread_mutex_unlock(&cache.lock);
     if (mr == NULL) errno = error;
     return mr;
@@ -142,8 +143,9 @@ void rdma_local_put(const struct rdma_device *device, const struct transport_mem
         return;
     }
     pthread_mutex_lock(&cache.lock);
-    struct local *l = find(device, config->identity, (char *)config->addr + offset, mr->length);
+    struct local *l =
+        local_find(device, config->identity, (char *)config->addr + offset, mr->length);
     TARN_ASSERT(l != NULL && l->mr == mr);
-    unref(l);
+    local_unref(l);
     pthread_mutex_unlock(&cache.lock);
 }

@@ -14,13 +14,13 @@ static void to_program(void *arg, enum log_level level, const char *message) {
     if (level < LOG_LEVEL_NOTHING) rdma_services->log(levels[level], message);
 }
 
-static void forget(void) {
+static void rdma_forget(void) {
     rdma_options_free();
     log_set_sink(NULL, NULL);
 }
 
-static tarn_status load(const struct tarn_services *services, size_t argc, const char *const *argv,
-                        char *error, size_t error_cap) {
+static tarn_status rdma_load(const struct tarn_services *services, size_t argc,
+                             const char *const *argv, char *error, size_t error_cap) {
     rdma_services = services;
     log_set_level(LOG_LEVEL_DEBUG); /* the program knows its own */
     log_set_sink(to_program, NULL);
@@ -41,17 +41,17 @@ static tarn_status load(const struct tarn_services *services, size_t argc, const
                  tarn_status_text(s));
         (void)rdma_devices_close();
     }
-    forget();
+    rdma_forget();
     return s;
 }
 
-static tarn_status unload(char *error, size_t error_cap) {
+static tarn_status rdma_unload(char *error, size_t error_cap) {
     tarn_status s = rdma_devices_close();
     if (s != TARN_OK) {
         snprintf(error, error_cap, "hosts or clients of this process use rdma");
         return s;
     }
-    forget();
+    rdma_forget();
     return TARN_OK;
 }
 
@@ -62,7 +62,7 @@ static void info_number(void (*field)(void *, const char *, const char *), void 
     field(arg, name, text);
 }
 
-static void info(void (*field)(void *arg, const char *name, const char *value), void *arg) {
+static void rdma_info(void (*field)(void *arg, const char *name, const char *value), void *arg) {
     struct buf text = {0};
     rdma_summary(&text);
     buf_append_char(&text, '\0');
@@ -87,7 +87,7 @@ const struct tarn_module tarn_module_v1 = {
     .name = "rdma",
     .module_version = TARN_VERSION,
     .summary = "one-sided reads and writes over InfiniBand and RoCE",
-    .load = load,
-    .unload = unload,
-    .info = info,
+    .load = rdma_load,
+    .unload = rdma_unload,
+    .info = rdma_info,
 };

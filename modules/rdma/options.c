@@ -60,7 +60,7 @@ static const struct option {
 #undef OPTION
 };
 
-static void store(const struct option *o, uint64_t value) {
+static void option_store(const struct option *o, uint64_t value) {
     void *at = (char *)&rdma_options + o->offset;
     switch (o->kind) {
     case NUMBER16: *(uint16_t *)at = (uint16_t)value; break;
@@ -71,7 +71,7 @@ static void store(const struct option *o, uint64_t value) {
     }
 }
 
-static bool set(const struct option *o, const char *text, char *error, size_t cap) {
+static bool option_set(const struct option *o, const char *text, char *error, size_t cap) {
     struct span s = span_str(text);
     uint64_t value = 0;
     if (o->kind == YES_NO) {
@@ -86,12 +86,12 @@ static bool set(const struct option *o, const char *text, char *error, size_t ca
                  (unsigned long long)o->min, (unsigned long long)o->max, text);
         return false;
     }
-    store(o, value);
+    option_store(o, value);
     return true;
 }
 
-static bool add(const char **list, size_t *n_p, size_t max, const char *name, const char *text,
-                char *error, size_t cap) {
+static bool words_add(const char **list, size_t *n_p, size_t max, const char *name,
+                      const char *text, char *error, size_t cap) {
     if (*n_p == max) {
         snprintf(error, cap, "%s: at most %zu of them", name, max);
         return false;
@@ -106,7 +106,8 @@ static bool set_bind(const char *text, char *error, size_t cap) {
         snprintf(error, cap, "bind takes an IPv4 or IPv6 address, not '%.64s'", text);
         return false;
     }
-    return add(rdma_options.bind, &rdma_options.binds, RDMA_BINDS_MAX, "bind", text, error, cap);
+    return words_add(rdma_options.bind, &rdma_options.binds, RDMA_BINDS_MAX, "bind", text, error,
+                     cap);
 }
 
 static bool set_device(const char *text, char *error, size_t cap) {
@@ -114,22 +115,22 @@ static bool set_device(const char *text, char *error, size_t cap) {
         snprintf(error, cap, "device takes the name of an RDMA device, not '%.64s'", text);
         return false;
     }
-    return add(rdma_options.device, &rdma_options.devices, RDMA_DEVICES_MAX, "device", text, error,
-               cap);
+    return words_add(rdma_options.device, &rdma_options.devices, RDMA_DEVICES_MAX, "device", text,
+                     error, cap);
 }
 
 static bool set_any(const char *name, const char *text, char *error, size_t cap) {
     if (strcmp(name, "bind") == 0) return set_bind(text, error, cap);
     if (strcmp(name, "device") == 0) return set_device(text, error, cap);
     for (size_t i = 0; i < ARRAY_LEN(table); i++) {
-        if (strcmp(name, table[i].name) == 0) return set(&table[i], text, error, cap);
+        if (strcmp(name, table[i].name) == 0) return option_set(&table[i], text, error, cap);
     }
     snprintf(error, cap, "unknown option '%.64s'", name);
     return false;
 }
 
 /* What makes no sense together. */
-static bool agree(char *error, size_t cap) {
+static bool options_agree(char *error, size_t cap) {
     const struct rdma_options *o = &rdma_options;
     if (o->slice > o->slice_max)
         snprintf(error, cap, "slice is larger than slice-max");
@@ -152,7 +153,7 @@ tarn_status rdma_options_parse(size_t argc, const char *const *argv, char *error
         rdma_options_free();
         return TARN_EINVAL;
     }
-    if (agree(error, cap)) return TARN_OK;
+    if (options_agree(error, cap)) return TARN_OK;
     rdma_options_free();
     return TARN_EINVAL;
 }

@@ -59,7 +59,7 @@ void rdma_peer_event(struct rdma_peer *p, enum rdma_cm_event_type type) {
 
 /* A client closes connections that are idle. One whose machine has died does not, and nothing
  * tells: has the queue pair heard anything since it was looked at last? */
-static bool is_dead(struct rdma_peer *p) {
+static bool peer_is_dead(struct rdma_peer *p) {
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr ignored;
     uint64_t now_ms = p->listener->domain->now_ms;
@@ -73,10 +73,10 @@ static bool is_dead(struct rdma_peer *p) {
 }
 
 /* There is no room: looks at some, in turn. */
-static bool make_room(struct transport_listener *l) {
+static bool peers_make_room(struct transport_listener *l) {
     for (unsigned i = 0; i < LOOKS && i < l->stats.connections; i++) {
         struct rdma_peer *p = TAILQ_FIRST(&l->peers);
-        if (is_dead(p)) {
+        if (peer_is_dead(p)) {
             log_verbose(
                 "An RDMA client of segment %u has been silent for long, and others want to connect",
                 p->memory->config.segment);
@@ -103,7 +103,7 @@ struct request {
 };
 
 /* The segment's memory, by what the gate says of the grant: ids change hands. */
-static unsigned find_memory(const struct transport_listener *l, struct request *r) {
+static unsigned request_find_memory(const struct transport_listener *l, struct request *r) {
     enum grant_op want = r->rq.right == RDMA_WRITE ? GRANT_ATTACH_WRITE : GRANT_ATTACH_READ;
     unsigned refusal = RDMA_REFUSED_SEGMENT;
     struct transport_memory *m;
@@ -123,7 +123,7 @@ static unsigned find_memory(const struct transport_listener *l, struct request *
 }
 
 /* May it? GRANT_OK, or an enum rdma_refusal. */
-static unsigned judge(struct transport_listener *l, struct request *r) {
+static unsigned request_judge(struct transport_listener *l, struct request *r) {
     if (!r->whole || r->rq.magic != RDMA_WIRE_MAGIC ||
         (r->rq.right != RDMA_READ && r->rq.right != RDMA_WRITE)) {
         l->stats.bad_frames++;
@@ -131,7 +131,7 @@ static unsigned judge(struct transport_listener *l, struct request *r) {
     }
     if (r->rq.version < 1) return RDMA_REFUSED_VERSION;
     if (r->device == NULL) return RDMA_REFUSED_DEVICE;
-    unsigned refusal = find_memory(l, r);
+    unsigned refusal = request_find_memory(l, r);
     if (refusal != GRANT_OK) return refusal;
     const struct transport_memory *m = r->memory;
     if (m->generation == 0) return RDMA_REFUSED_NOT_YET;
@@ -192,7 +192,7 @@ static struct rdma_accept make_answer(const struct request *r) {
     return a;
 }
 
-static unsigned accept_peer(struct transport_listener *l, const struct request *r) {
+static unsigned request_accept(struct transport_listener *l, const struct request *r) {
     uint64_t most =
         r->device->attr.max_qp_rd_atom > 0 ? (uint64_t)r->device->attr.max_qp_rd_atom : 1;
     uint8_t reads = (uint8_t)min_u64(min_u64(max_u64(r->reads, 1), most), 255);
@@ -259,7 +259,8 @@ static const char *refusal_name(unsigned refusal) {
     }
 }
 
-static void refuse(struct transport_listener *l, const struct request *r, unsigned refusal) {
+static void request_refuse(struct transport_listener *l, const struct request *r,
+                           unsigned refusal) {
     struct rdma_reject answer = {RDMA_WIRE_MAGIC, 1, RDMA_WIRE_VERSION, refusal};
     l->stats.connections_refused++;
     if (refusal < GRANT_VERDICTS) l->stats.refused[refusal]++;
@@ -280,13 +281,13 @@ void rdma_peer_request(struct rdma_listening *at, struct rdma_cm_event *event) {
     rdma_ack_cm_event(event); /* first: no id is destroyed before its events are acknowledged */
     r.device = rdma_device_of(r.id->verbs);
     r.id->context = NULL;
-    unsigned refusal = judge(l, &r);
+    unsigned refusal = request_judge(l, &r);
     if (refusal == GRANT_OK) {
         destroy_replaced(l, &r);
-        bool room = l->stats.connections < l->max_peers || make_room(l);
-        refusal = room ? accept_peer(l, &r) : RDMA_REFUSED_TOO_MANY;
+        bool room = l->stats.connections < l->max_peers || peers_make_room(l);
+        refusal = room ? request_accept(l, &r) : RDMA_REFUSED_TOO_MANY;
     }
-    if (refusal != GRANT_OK) refuse(l, &r, refusal);
+    if (refusal != GRANT_OK) request_refuse(l, &r, refusal);
 }
 
 /* --- report --- */

@@ -86,7 +86,7 @@ static void post_chain(struct rdma_rail *r) {
 }
 
 /* The next entry's work request, for the caller to fill in. */
-static struct ibv_send_wr *chain(struct rdma_rail *r, struct rdma_slice *s) {
+static struct ibv_send_wr *rail_chain(struct rdma_rail *r, struct rdma_slice *s) {
     if (r->chained == RDMA_BATCH) post_chain(r);
     uint32_t seq = r->tail++;
     r->entry[seq % r->depth].slice = s;
@@ -106,7 +106,7 @@ static struct ibv_send_wr *chain(struct rdma_rail *r, struct rdma_slice *s) {
 
 /* Local keys on r's device, for what was cut for another one. false: some of it is not registered
  * there. */
-static bool find_keys(struct rdma_slice *s, const struct rdma_rail *r) {
+static bool slice_find_keys(struct rdma_slice *s, const struct rdma_rail *r) {
     if (s->lkey_device == r->device) return s->n_pieces <= r->max_sge;
     if (s->n_pieces > r->max_sge) return false;
     for (unsigned i = 0; i < s->n_pieces; i++) {
@@ -120,7 +120,7 @@ static bool find_keys(struct rdma_slice *s, const struct rdma_rail *r) {
     return true;
 }
 
-static bool stage(struct rdma_slice *s) {
+static bool slice_stage(struct rdma_slice *s) {
     struct transport_domain *d = s->key->domain;
     uint64_t length = s->length;
     char *at = rdma_staging_get(d->work->staging, &length);
@@ -163,8 +163,8 @@ bool rdma_slice_post(struct rdma_slice *s, struct rdma_rail *r) {
     bool inlined = put && s->length <= r->max_inline &&
                    (s->staged != NULL || s->n_pieces <= r->max_sge) &&
                    !rdma_local_is_dmabuf(k->domain, s->piece[0].iov_base);
-    if (!inlined && s->staged == NULL && !find_keys(s, r) && !stage(s)) return false;
-    struct ibv_send_wr *wr = chain(r, s);
+    if (!inlined && s->staged == NULL && !slice_find_keys(s, r) && !slice_stage(s)) return false;
+    struct ibv_send_wr *wr = rail_chain(r, s);
     fill_pieces(s, r, wr);
     if (put) wr->opcode = IBV_WR_RDMA_WRITE;
     if (inlined) wr->send_flags |= IBV_SEND_INLINE;
@@ -198,7 +198,7 @@ static bool header_due(const struct rdma_rail *r) {
 static void post_header(struct rdma_rail *r) {
     struct transport_key *k = r->key;
     uint32_t seq = r->tail, lkey = 0;
-    struct ibv_send_wr *wr = chain(r, NULL);
+    struct ibv_send_wr *wr = rail_chain(r, NULL);
     TARN_ASSERT(rdma_staging_key(k->domain->work, r->device, &lkey) == TARN_OK);
     char *at = r->headers + seq % r->depth * RDMA_HEADER_STRIDE;
     wr->sg_list[0] = (struct ibv_sge){(uintptr_t)at, RDMA_HEADER_LENGTH, lkey};

@@ -41,7 +41,7 @@ static bool source_address(const struct rdma_device *d, const struct rdma_addres
 }
 
 /* The rail of another key that has had nothing to do for longest makes room. */
-static bool evict(struct rdma_work *w, const struct transport_key *k) {
+static bool rail_evict(struct rdma_work *w, const struct transport_key *k) {
     struct rdma_rail *oldest = NULL;
     for (unsigned i = 0; i < w->max_rails; i++) {
         struct rdma_rail *r = w->rail[i];
@@ -58,7 +58,7 @@ static bool evict(struct rdma_work *w, const struct transport_key *k) {
 }
 
 static tarn_status take_slot(struct rdma_work *w, struct rdma_rail *r) {
-    if (w->n_rails == w->max_rails && !evict(w, r->key)) return TARN_ELIMIT;
+    if (w->n_rails == w->max_rails && !rail_evict(w, r->key)) return TARN_ELIMIT;
     for (r->slot = 0; w->rail[r->slot] != NULL;) r->slot++;
     r->generation = ++w->generation[r->slot];
     w->rail[r->slot] = r;
@@ -80,7 +80,7 @@ static tarn_status take_entries(struct rdma_work *w, struct rdma_rail *r) {
             r->cq->reserved += r->depth;
             return TARN_OK;
         }
-    } while (evict(w, r->key));
+    } while (rail_evict(w, r->key));
     r->cq = NULL;
     return TARN_ELIMIT;
 }
@@ -116,7 +116,7 @@ static void rail_free(struct rdma_rail *r) {
     free(r);
 }
 
-static tarn_status start(struct rdma_rail *r) {
+static tarn_status rail_start(struct rdma_rail *r) {
     struct transport_domain *d = r->key->domain;
     struct rdma_work *w = d->work;
     tarn_status status = take_slot(w, r);
@@ -161,7 +161,7 @@ tarn_status rdma_rail_open(struct transport_key *k, struct rdma_device *device, 
     k->pair[device->index][remote].live++;
     k->coming++;
     d->counters.connects++;
-    tarn_status status = start(r);
+    tarn_status status = rail_start(r);
     if (status != TARN_OK) {
         d->counters.connect_failures++;
         rail_free(r);
@@ -207,7 +207,7 @@ static tarn_status make_queue_pair(struct rdma_rail *r) {
     return TARN_OK;
 }
 
-static tarn_status request(struct rdma_rail *r) {
+static tarn_status rail_request(struct rdma_rail *r) {
     struct transport_key *k = r->key;
     if (r->id->verbs != r->device->verbs)
         return TARN_ECLOSED; /* routed by another device: that one has pairs of its own */
@@ -258,7 +258,8 @@ static tarn_status check_accept(struct rdma_rail *r, const void *data, size_t le
     return TARN_OK;
 }
 
-static tarn_status accepted(struct rdma_rail *r, const void *data, size_t len, uint32_t remote_qp) {
+static tarn_status rail_accepted(struct rdma_rail *r, const void *data, size_t len,
+                                 uint32_t remote_qp) {
     struct transport_key *k = r->key;
     r->remote_qp = remote_qp;
     if (r->mends != NULL) rdma_rail_settle(r->mends);
@@ -280,7 +281,7 @@ static tarn_status accepted(struct rdma_rail *r, const void *data, size_t len, u
 }
 
 /* What a refusal means for the key; returns what it means for the rail. */
-static tarn_status refused(struct rdma_rail *r, const void *data, size_t len) {
+static tarn_status rail_refused(struct rdma_rail *r, const void *data, size_t len) {
     struct transport_key *k = r->key;
     struct rdma_reject reject;
     if (len < sizeof(reject)) return TARN_ECLOSED;
@@ -314,8 +315,8 @@ static void nobody_there(struct rdma_rail *r) {
 
 /* --- events --- */
 
-static tarn_status rejected(struct rdma_rail *r, int why, const void *data, size_t len) {
-    if (why == REJECT_CONSUMER) return refused(r, data, len);
+static tarn_status rail_rejected(struct rdma_rail *r, int why, const void *data, size_t len) {
+    if (why == REJECT_CONSUMER) return rail_refused(r, data, len);
     if (why == REJECT_NO_SERVICE || why == -ECONNREFUSED) nobody_there(r);
     return TARN_ECLOSED;
 }
@@ -325,7 +326,7 @@ static int time_left(const struct rdma_rail *r) {
     return r->deadline_ms > now_ms ? (int)(r->deadline_ms - now_ms) : 1;
 }
 
-static void disconnected(struct rdma_rail *r, int status) {
+static void rail_disconnected(struct rdma_rail *r, int status) {
     if (status == 0) r->gone = true; /* else its answer did not come */
     if (r->state == RDMA_RAIL_DOUBT) {
         if (status == 0) rdma_rail_settle(r);
@@ -334,8 +335,8 @@ static void disconnected(struct rdma_rail *r, int status) {
     rdma_rail_fail(r, TARN_ECLOSED);
 }
 
-static void handle(struct rdma_rail *r, enum rdma_cm_event_type type, int why, const void *data,
-                   size_t len, uint32_t remote_qp) {
+static void rail_handle(struct rdma_rail *r, enum rdma_cm_event_type type, int why,
+                        const void *data, size_t len, uint32_t remote_qp) {
     tarn_status status = TARN_OK;
     switch (type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
@@ -346,16 +347,16 @@ static void handle(struct rdma_rail *r, enum rdma_cm_event_type type, int why, c
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
         if (r->state != RDMA_RAIL_ROUTE || r->failing) return;
         r->state = RDMA_RAIL_CONNECTING;
-        status = request(r);
+        status = rail_request(r);
         break;
     case RDMA_CM_EVENT_CONNECT_RESPONSE:
         if (r->state != RDMA_RAIL_CONNECTING || r->failing) return;
-        status = accepted(r, data, len, remote_qp);
+        status = rail_accepted(r, data, len, remote_qp);
         break;
     case RDMA_CM_EVENT_REJECTED:
-        if (r->state == RDMA_RAIL_CONNECTING) status = rejected(r, why, data, len);
+        if (r->state == RDMA_RAIL_CONNECTING) status = rail_rejected(r, why, data, len);
         break;
-    case RDMA_CM_EVENT_DISCONNECTED: disconnected(r, why); return;
+    case RDMA_CM_EVENT_DISCONNECTED: rail_disconnected(r, why); return;
     case RDMA_CM_EVENT_UNREACHABLE:
         status = why == -ETIMEDOUT ? TARN_ETIMEOUT : TARN_ECLOSED;
         break;
@@ -389,7 +390,7 @@ void rdma_rail_event(struct rdma_cm_event *event) {
         memcpy(data, event->param.conn.private_data, len);
     }
     (void)rdma_ack_cm_event(event); /* before the id may be destroyed */
-    handle(r, type, why, data, len, remote_qp);
+    rail_handle(r, type, why, data, len, remote_qp);
 }
 
 /* --- failing --- */
@@ -494,7 +495,7 @@ static void leave_state(struct rdma_rail *r) {
                 k->remote[r->remote].address.text, tarn_status_text(r->why));
 }
 
-static void bury(struct rdma_rail *r) {
+static void rail_bury(struct rdma_rail *r) {
     struct transport_key *k = r->key;
     bool connected = r->state == RDMA_RAIL_UP;
     leave_state(r);
@@ -532,12 +533,12 @@ void rdma_rails_bury(struct rdma_work *w) {
         }
         rdma_cq_drain(w->domain); /* what came before counts */
         while ((r = TAILQ_TAKE(&w->failing, fail_link)) != NULL) {
-            bury(r);
+            rail_bury(r);
         }
     }
 }
 
-static void undoubt(struct rdma_rail *r) {
+static void rail_undoubt(struct rdma_rail *r) {
     TARN_ASSERT(r->state == RDMA_RAIL_DOUBT && TAILQ_EMPTY(&r->doubt));
     rdma_key_activate(r->key);
     rail_free(r);
@@ -546,13 +547,13 @@ static void undoubt(struct rdma_rail *r) {
 void rdma_rail_settle(struct rdma_rail *r) {
     struct rdma_slice *s;
     while ((s = TAILQ_TAKE(&r->doubt, link)) != NULL) slice_again(s);
-    undoubt(r);
+    rail_undoubt(r);
 }
 
 void rdma_rail_give_up(struct rdma_rail *r, tarn_status status) {
     struct rdma_slice *s;
     while ((s = TAILQ_FIRST(&r->doubt)) != NULL) rdma_task_fail(s->task, status);
-    undoubt(r);
+    rail_undoubt(r);
 }
 
 void rdma_rail_close(struct rdma_rail *r) {

@@ -89,7 +89,7 @@ struct region_release {
     struct rdma_region *region;
 };
 
-static void release_one(void *arg, size_t i) {
+static void chunk_release(void *arg, size_t i) {
     const struct region_release *r = arg;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if (r->region[k].chunk == NULL) continue;
@@ -106,11 +106,12 @@ static void release_one(void *arg, size_t i) {
 }
 
 /* Deregisters all of it; returns when it is done. */
-static void release(const struct transport_memory *m, struct rdma_region region[RDMA_DEVICES_MAX]) {
+static void regions_release(const struct transport_memory *m,
+                            struct rdma_region region[RDMA_DEVICES_MAX]) {
     struct region_release r = {m, region};
     bool any = false;
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) any |= region[k].chunk != NULL;
-    if (any) rdma_parallel(release_one, &r, m->n_chunks);
+    if (any) rdma_parallel(chunk_release, &r, m->n_chunks);
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) {
         rdma_mr_drop(region[k].header);
         if (region[k].pd != NULL && m->config.remote) (void)ibv_dealloc_pd(region[k].pd);
@@ -134,7 +135,7 @@ static void begin_device(struct rdma_registration *r, struct rdma_device *d) {
         r->error[d->index] = errno != 0 ? errno : EIO;
 }
 
-static void drop_failed(struct rdma_registration *r) {
+static void registration_drop_failed(struct rdma_registration *r) {
     struct rdma_region failed[RDMA_DEVICES_MAX] = {0};
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) {
         if ((r->devices & 1u << k) == 0) continue;
@@ -143,24 +144,24 @@ static void drop_failed(struct rdma_registration *r) {
         failed[k] = r->made[k];
         r->made[k] = (struct rdma_region){0};
     }
-    release(r->memory, failed);
+    regions_release(r->memory, failed);
 }
 
 static bool registration_run(struct crew_job *job) {
     struct rdma_registration *r = CONTAINER_OF(job, struct rdma_registration, job.crew);
-    release(r->memory, r->old);
+    regions_release(r->memory, r->old);
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if ((r->devices & 1u << k) != 0) begin_device(r, rdma_device_at(k));
     }
     rdma_parallel(register_one, r, r->memory->n_chunks);
-    drop_failed(r);
+    registration_drop_failed(r);
     return true;
 }
 
 /* --- what comes of it: on the domain's thread --- */
 
 /* Devices that this memory is not registered with, and that are worth a try. */
-static uint32_t lacking(const struct transport_memory *m) {
+static uint32_t devices_lacking(const struct transport_memory *m) {
     uint32_t mask = 0;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         const struct rdma_device *d = rdma_device_at(k);
@@ -183,7 +184,7 @@ static struct rdma_registration *registration_new(struct transport_memory *m, ui
     return r;
 }
 
-static void start(struct transport_memory *m, uint32_t mask) {
+static void registration_start(struct transport_memory *m, uint32_t mask) {
     TARN_ASSERT(m->job == NULL);
     m->job = registration_new(m, mask);
     rdma_job_start(&m->job->job);
@@ -197,12 +198,12 @@ static uint64_t random_generation(void) {
     return g;
 }
 
-static const char *hint(int error) {
+static const char *register_hint(int error) {
     return error == ENOMEM ? " (is the limit of locked memory, ulimit -l, high enough?)" : "";
 }
 
 /* Takes what a registration has made. Returns how many devices it succeeded with. */
-static unsigned take(struct transport_memory *m, struct rdma_registration *r) {
+static unsigned registration_take(struct transport_memory *m, struct rdma_registration *r) {
     unsigned made = 0;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if ((r->devices & 1u << k) == 0) continue;
@@ -212,7 +213,8 @@ static unsigned take(struct transport_memory *m, struct rdma_registration *r) {
         m->failures++;
         log_warning("RDMA device %s does without %s %u (%llu bytes): %s%s", rdma_device_at(k)->name,
                     m->config.remote ? "segment" : "local memory", m->config.segment,
-                    (unsigned long long)m->config.length, strerror(r->error[k]), hint(r->error[k]));
+                    (unsigned long long)m->config.length, strerror(r->error[k]),
+                    register_hint(r->error[k]));
     }
     if (made > 0) {
         m->generation = random_generation();
@@ -223,14 +225,14 @@ static unsigned take(struct transport_memory *m, struct rdma_registration *r) {
     return made;
 }
 
-static void renew(struct transport_memory *m) {
+static void memory_renew(struct transport_memory *m) {
     m->again = false;
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) m->tried[k] = 0;
     struct rdma_region old[RDMA_DEVICES_MAX];
     memcpy(old, m->region, sizeof(old));
     memset(m->region, 0, sizeof(m->region));
     m->generation = 0;
-    m->job = registration_new(m, lacking(m));
+    m->job = registration_new(m, devices_lacking(m));
     memcpy(m->job->old, old, sizeof(old));
     rdma_job_start(&m->job->job);
 }
@@ -244,7 +246,7 @@ void rdma_memory_renew(struct transport_memory *m) {
     if (m->job != NULL)
         m->again = true;
     else
-        renew(m);
+        memory_renew(m);
 }
 
 void rdma_memory_poll(struct transport_domain *d) {
@@ -254,18 +256,18 @@ void rdma_memory_poll(struct transport_domain *d) {
             struct rdma_registration *r = m->job;
             if (!rdma_job_done(&r->job)) continue;
             m->job = NULL;
-            (void)take(m, r);
+            (void)registration_take(m, r);
             free(r);
-            if (m->again) renew(m);
+            if (m->again) memory_renew(m);
         }
-        uint32_t mask = m->job == NULL ? lacking(m) : 0;
-        if (mask != 0) start(m, mask);
+        uint32_t mask = m->job == NULL ? devices_lacking(m) : 0;
+        if (mask != 0) registration_start(m, mask);
     }
 }
 
 /* --- memory_register --- */
 
-static tarn_status status_of(int error) {
+static tarn_status register_status(int error) {
     switch (error) {
     case ENOMEM: return TARN_ENOMEM;
     case EOPNOTSUPP:
@@ -292,15 +294,15 @@ static void choose_chunks(struct transport_memory *m) {
 
 /* Local memory is there for operations when this returns; none of its devices may be there yet. */
 static tarn_status register_now(struct transport_memory *m) {
-    uint32_t mask = lacking(m);
+    uint32_t mask = devices_lacking(m);
     if (mask == 0) return TARN_OK;
     struct rdma_registration *r = registration_new(m, mask);
     (void)registration_run(&r->job.crew);
     tarn_status s = TARN_EIO;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
-        if (r->error[k] != 0) s = status_of(r->error[k]);
+        if (r->error[k] != 0) s = register_status(r->error[k]);
     }
-    if (take(m, r) > 0) s = TARN_OK;
+    if (registration_take(m, r) > 0) s = TARN_OK;
     free(r);
     return s;
 }
@@ -327,8 +329,8 @@ tarn_status rdma_memory_register(struct transport_domain *d,
         }
     } else {
         RDMA_TOTAL(segment_bytes, config->length);
-        uint32_t mask = lacking(m);
-        if (mask != 0) start(m, mask);
+        uint32_t mask = devices_lacking(m);
+        if (mask != 0) registration_start(m, mask);
     }
     d->dmabufs += config->dmabuf;
     LIST_INSERT_HEAD(&d->memories, m, link);
@@ -348,11 +350,11 @@ void rdma_memory_deregister(struct transport_memory **memory_p) {
     if (m->job != NULL) {
         __atomic_store_n(&m->job->stop, true, __ATOMIC_RELAXED);
         rdma_job_stop(&m->job->job);
-        release(m, m->job->old);
-        release(m, m->job->made);
+        regions_release(m, m->job->old);
+        regions_release(m, m->job->made);
         free(m->job);
     }
-    release(m, m->region);
+    regions_release(m, m->region);
     m->domain->dmabufs -= m->config.dmabuf;
     LIST_REMOVE(m, link);
     m->magic = 0;

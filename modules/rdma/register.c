@@ -32,12 +32,12 @@ void rdma_parallel(void (*fn)(void *arg, size_t i), void *arg, size_t n) {
 /* --- one after another --- */
 
 /* Under the crew's lock: who finds it done may free it, and close the descriptor. */
-static void kick(void *arg, struct crew_job *job) {
+static void job_kick(void *arg, struct crew_job *job) {
     eventfd_write(CONTAINER_OF(job, struct rdma_job, crew)->kick_fd, 1);
 }
 
 void rdma_jobs_begin(void) {
-    int error = crew_start(&crew, "tarn-rdma-jobs", 1, kick, NULL);
+    int error = crew_start(&crew, "tarn-rdma-jobs", 1, job_kick, NULL);
     if (error != 0)
         log_warning("RDMA: no thread for registering memory (%s): it is done at once, and waited "
                     "for",
@@ -51,7 +51,7 @@ void rdma_job_start(struct rdma_job *t) {
     }
     t->crew.run(&t->crew);
     t->crew.state = CREW_DONE;
-    kick(NULL, &t->crew);
+    job_kick(NULL, &t->crew);
 }
 
 bool rdma_job_done(const struct rdma_job *t) {

@@ -58,7 +58,7 @@ static bool is_busy(const struct rdma_staging *s, size_t i) {
     return (s->busy[i / WORD] >> i % WORD & 1) != 0;
 }
 
-static void mark(struct rdma_staging *s, size_t at, size_t n, bool busy) {
+static void units_mark(struct rdma_staging *s, size_t at, size_t n, bool busy) {
     for (size_t i = at; i < at + n; i++) {
         TARN_ASSERT(is_busy(s, i) != busy);
         s->busy[i / WORD] ^= UINT64_C(1) << i % WORD;
@@ -90,7 +90,7 @@ char *rdma_staging_get(struct rdma_staging *s, uint64_t *length_p) {
     if (s->units - s->used == 0) return NULL;
     size_t n = find_run(s, want, &at);
     if (n < want && n < SPLIT) return NULL;
-    mark(s, at, n, true);
+    units_mark(s, at, n, true);
     s->rover = (at + n) % s->units;
     *length_p = min_u64(*length_p, n * UNIT);
     return s->base + at * UNIT;
@@ -98,7 +98,7 @@ char *rdma_staging_get(struct rdma_staging *s, uint64_t *length_p) {
 
 void rdma_staging_trim(struct rdma_staging *s, char *at, uint64_t length, uint64_t needed) {
     size_t had = (length + UNIT - 1) / UNIT, keep = (needed + UNIT - 1) / UNIT;
-    if (keep < had) mark(s, (size_t)(at - s->base) / UNIT + keep, had - keep, false);
+    if (keep < had) units_mark(s, (size_t)(at - s->base) / UNIT + keep, had - keep, false);
 }
 
 void rdma_staging_put(struct rdma_staging *s, char *at, uint64_t length) {

@@ -44,7 +44,8 @@ bool rdma_local_is_dmabuf(const struct transport_domain *d, const void *addr) {
     return false;
 }
 
-static tarn_status check_op(const struct transport_endpoint *e, const struct transport_op *op) {
+static tarn_status rdma_op_check(const struct transport_endpoint *e,
+                                 const struct transport_op *op) {
     for (size_t i = 0; i < op->n_parts; i++) {
         const struct grant_extent *x = &op->parts[i].extent;
         const struct transport_key *k = op->parts[i].key;
@@ -62,7 +63,7 @@ static tarn_status check_op(const struct transport_endpoint *e, const struct tra
 }
 
 /* Known before anything is sent? */
-static tarn_status foregone(const struct transport_op *op) {
+static tarn_status op_foregone(const struct transport_op *op) {
     for (size_t i = 0; i < op->n_parts; i++) {
         const struct transport_key *k = op->parts[i].key;
         if (op->parts[i].extent.segment_epoch != k->h.segment_epoch) return TARN_ESTALE;
@@ -77,7 +78,7 @@ static uint64_t slice_size(uint64_t length) {
     return size;
 }
 
-static void enqueue(struct rdma_task *t, struct transport_key *k) {
+static void task_enqueue(struct rdma_task *t, struct transport_key *k) {
     t->key = k;
     t->queued = true;
     k->waiting += t->left;
@@ -85,13 +86,13 @@ static void enqueue(struct rdma_task *t, struct transport_key *k) {
     rdma_key_activate(k);
 }
 
-static void dequeue(struct rdma_task *t) {
+static void task_dequeue(struct rdma_task *t) {
     t->queued = false;
     t->key->waiting -= t->left;
     TAILQ_REMOVE(&t->key->queue, t, link);
 }
 
-static void take(struct transport_endpoint *e, struct transport_op *op) {
+static void task_take(struct transport_endpoint *e, struct transport_op *op) {
     struct rdma_work *w = e->domain->work;
     struct rdma_task *t = xcalloc(1, sizeof(*t));
     t->op = op;
@@ -107,12 +108,12 @@ static void take(struct transport_endpoint *e, struct transport_op *op) {
     t->slice_size = slice_size(t->left);
     TAILQ_INSERT_TAIL(&e->tasks, t, end_link);
     e->n_tasks++;
-    tarn_status status = foregone(op);
+    tarn_status status = op_foregone(op);
     if (status == TARN_OK && t->left > 0) {
         /* To ask costs a system call, and small ones do not care. */
         if (rdma_devices_count() > 1 && t->left >= rdma_options.slice)
             t->numa_node = rdma_numa_node_of(iov_here(&t->at.local).iov_base);
-        enqueue(t, op_part(op, &t->at)->key);
+        task_enqueue(t, op_part(op, &t->at)->key);
         rdma_work_due(w, t->since_ms + (op->patience_ms != 0 ? op->patience_ms : RDMA_STALL_MS));
     } else {
         t->left = 0;
@@ -126,11 +127,11 @@ tarn_status rdma_submit(struct transport_endpoint *e, struct transport_op *const
     MAGIC_CHECK(e, RDMA_ENDPOINT_MAGIC);
     if (e->cancel_ms != 0) return TARN_ECLOSED; /* from a done() of what is cancelled */
     for (size_t i = 0; i < n; i++) {
-        tarn_status status = check_op(e, ops[i]);
+        tarn_status status = rdma_op_check(e, ops[i]);
         if (status != TARN_OK) return status;
     }
     n = min_u64(n, RDMA_OUTSTANDING_MAX - e->n_tasks);
-    for (size_t i = 0; i < n; i++) take(e, ops[i]);
+    for (size_t i = 0; i < n; i++) task_take(e, ops[i]);
     *accepted_p = n;
     return TARN_OK;
 }
@@ -207,7 +208,7 @@ static uint64_t next_piece(struct rdma_task *t, struct cut *c) {
 }
 
 /* A PUT's bytes pass by here in order: its CRCs are made on the way. */
-static void pass(struct rdma_task *t, struct cut *c, const char *from, uint64_t n) {
+static void cut_pass(struct rdma_task *t, struct cut *c, const char *from, uint64_t n) {
     char *to = c->s->staged != NULL ? c->s->staged + c->s->length : NULL;
     if (t->op->crcs != NULL)
         crc_track_feed(&t->crc, t->op, to, from, n);
@@ -230,7 +231,7 @@ struct rdma_slice *rdma_task_cut(struct rdma_task *t, struct rdma_rail *r) {
     }
     uint64_t n;
     while ((n = next_piece(t, &c)) > 0) {
-        if (c.put) pass(t, &c, iov_here(&t->at.local).iov_base, n);
+        if (c.put) cut_pass(t, &c, iov_here(&t->at.local).iov_base, n);
         s->length += n;
         t->at.offset += n;
         iov_advance(&t->at.local, n);
@@ -242,7 +243,7 @@ struct rdma_slice *rdma_task_cut(struct rdma_task *t, struct rdma_rail *r) {
         k->domain->counters.staged_bytes += s->length;
     }
     TAILQ_INSERT_TAIL(&t->slices, s, task_link);
-    dequeue(t);
+    task_dequeue(t);
     t->left -= s->length;
     p = t->left > 0 ? op_part(t->op, &t->at) : NULL;
     if (p != NULL && p->key == k) { /* still its turn */
@@ -250,7 +251,7 @@ struct rdma_slice *rdma_task_cut(struct rdma_task *t, struct rdma_rail *r) {
         k->waiting += t->left;
         TAILQ_INSERT_HEAD(&k->queue, t, link);
     } else if (p != NULL) {
-        enqueue(t, p->key);
+        task_enqueue(t, p->key);
     }
     return s;
 }
@@ -276,7 +277,7 @@ void rdma_slice_free(struct rdma_slice *s) {
 void rdma_task_fail(struct rdma_task *t, tarn_status status) {
     if (t->finished || t->status != TARN_OK) return;
     t->status = status;
-    if (t->queued) dequeue(t);
+    if (t->queued) task_dequeue(t);
     t->left = 0;
     struct rdma_slice *s, *next;
     TAILQ_FOREACH_SAFE(s, &t->slices, task_link, next) {
@@ -332,7 +333,7 @@ void rdma_work_deliver(struct rdma_work *w, const struct transport_endpoint *onl
 
 /* --- time --- */
 
-static void check_tasks(struct rdma_work *w, struct transport_endpoint *e, uint64_t now_ms) {
+static void tasks_check(struct rdma_work *w, struct transport_endpoint *e, uint64_t now_ms) {
     struct rdma_task *t, *next;
     TAILQ_FOREACH_SAFE(t, &e->tasks, end_link, next) {
         if (t->finished || t->key == NULL) continue;
@@ -375,7 +376,7 @@ static void check_time(struct rdma_work *w) {
     if (w->check_ms == 0 || now_ms < w->check_ms) return;
     w->check_ms = 0;
     struct transport_endpoint *e;
-    TAILQ_FOREACH(e, &w->domain->endpoints, link) check_tasks(w, e, now_ms);
+    TAILQ_FOREACH(e, &w->domain->endpoints, link) tasks_check(w, e, now_ms);
     for (unsigned i = 0; i < w->max_rails; i++) {
         if (w->rail[i] != NULL) check_rail(w, w->rail[i], now_ms);
     }
@@ -426,7 +427,7 @@ bool rdma_work_waiting(const struct transport_domain *d) {
     return w != NULL && (w->more || !TAILQ_EMPTY(&w->finished) || !TAILQ_EMPTY(&w->failing));
 }
 
-static const char *state_name(const struct rdma_rail *r) {
+static const char *rail_state_name(const struct rdma_rail *r) {
     static const char *const names[] = {"resolving", "resolving", "connecting", "up", "doubt"};
     return r->failing ? "failing" : names[r->state];
 }
@@ -443,7 +444,7 @@ void rdma_work_describe(const struct transport_domain *d, struct buf *out) {
                    "reads=%llu writes=%llu "
                    "qp=%u remote_qp=%u\n",
                    k->h.segment, k->writable ? "write" : "read", r->device->name,
-                   k->remote[r->remote].address.text, state_name(r),
+                   k->remote[r->remote].address.text, rail_state_name(r),
                    (unsigned long long)r->outstanding, (unsigned long long)r->reads,
                    (unsigned long long)r->writes, r->qp_num, r->remote_qp);
         if (out->len <= TRANSPORT_REPORT_MAX) continue;
