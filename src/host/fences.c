@@ -20,7 +20,7 @@
 
 #define STRANGERS_MS 100u /* how often we look whether they have gone: nothing tells */
 
-static struct host_fence *add(struct host *h, const struct transport_fence *what) {
+static struct host_fence *fence_add(struct host *h, const struct transport_fence *what) {
     for (size_t i = 0; i < h->n_fences; i++) {
         if (transport_fence_same(&h->fences[i].what, what)) return &h->fences[i];
     }
@@ -33,15 +33,16 @@ static struct host_fence *add(struct host *h, const struct transport_fence *what
 void host_fence(struct host *h, uint64_t session, uint64_t keep_ms) {
     MAGIC_CHECK(h, HOST_MAGIC);
     TARN_ASSERT(session != 0);
-    struct host_fence *f =
-        add(h, &(struct transport_fence){.kind = TRANSPORT_FENCE_SESSION, .session = session});
+    struct host_fence *f = fence_add(
+        h, &(struct transport_fence){.kind = TRANSPORT_FENCE_SESSION, .session = session});
     f->keep_ms = keep_ms;
     f->refused = host_gate_fence(&h->gate, session, keep_ms);
 }
 
 void host_fence_before(struct host *h, uint32_t master_epoch) {
     MAGIC_CHECK(h, HOST_MAGIC);
-    add(h, &(struct transport_fence){.kind = TRANSPORT_FENCE_BEFORE, .master_epoch = master_epoch});
+    fence_add(
+        h, &(struct transport_fence){.kind = TRANSPORT_FENCE_BEFORE, .master_epoch = master_epoch});
 }
 
 void host_fence_slot(struct host *h, unsigned slot, uint32_t id) {
@@ -50,7 +51,7 @@ void host_fence_slot(struct host *h, unsigned slot, uint32_t id) {
     s->ticket = ++h->last_ticket;
     struct transport_fence what = {
         .kind = TRANSPORT_FENCE_SEGMENT, .segment = id, .ticket = s->ticket};
-    add(h, &what)->slot = slot;
+    fence_add(h, &what)->slot = slot;
 }
 
 /* --- are they gone? --- */
@@ -105,7 +106,7 @@ static void note_peers_epoch(struct host *h, uint32_t master_epoch) {
     }
 }
 
-static void set_timer(struct host *h, bool on) {
+static void fences_set_timer(struct host *h, bool on) {
     if (h->ticking == on) return;
     struct itimerspec every = {0};
     if (on) every.it_interval.tv_nsec = every.it_value.tv_nsec = (long)STRANGERS_MS * 1000000;
@@ -131,7 +132,7 @@ void host_report_fences(struct host *h) {
                 h->config.fenced_before(h->config.arg, what.master_epoch);
         }
     }
-    set_timer(h, look_again);
+    fences_set_timer(h, look_again);
 }
 
 uint64_t host_fences_pending(const struct host *h) {

@@ -25,7 +25,7 @@ static struct host_path *path_find(const struct host *h, const char *scheme) {
     return NULL;
 }
 
-static bool announces(const struct host_path *p) {
+static bool path_announces(const struct host_path *p) {
     return (p->ops->flags & TRANSPORT_ANNOUNCES) != 0;
 }
 
@@ -43,7 +43,7 @@ tarn_status host_path_open(struct host *h, const char *const *uris, size_t n_uri
         transport_close(p->ops, &p->domain);
         return TARN_EIO;
     }
-    if (announces(p)) p->n_uris = 0; /* its module knows by its own options where to listen */
+    if (path_announces(p)) p->n_uris = 0; /* its module knows by its own options where to listen */
     h->n_paths++;
     return TARN_OK;
 }
@@ -100,11 +100,11 @@ tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slo
     if (p->ops->memory_register == NULL) return TARN_OK;
     tarn_status status = p->ops->memory_register(p->domain, &memory, &p->memory[slot]);
     /* there is no file to hand out, or nothing for a CPU: peers come by another way */
-    if (status == TARN_ENOTSUP && !announces(p)) return TARN_OK;
+    if (status == TARN_ENOTSUP && !path_announces(p)) return TARN_OK;
     if (status != TARN_OK)
         log_warning("Segment %u: %s cannot serve its memory: %s", id, p->ops->scheme,
                     tarn_status_text(status));
-    return announces(p) ? TARN_OK : status;
+    return path_announces(p) ? TARN_OK : status;
 }
 
 tarn_status host_transport_add(struct host *h, const char *scheme) {
@@ -143,7 +143,7 @@ void host_transport_remove(struct host *h, const char *scheme) {
     MAGIC_CHECK(h, HOST_MAGIC);
     struct host_path *p = path_find(h, scheme);
     if (p == NULL) return;
-    TARN_ASSERT(announces(p));
+    TARN_ASSERT(path_announces(p));
     bool had_key[HOST_SLOTS_MAX] = {false};
     for (unsigned i = 0; i < h->gate.n_slots; i++) had_key[i] = p->version[i] != 0;
     path_close(h, p);
@@ -167,7 +167,7 @@ void host_paths_add_all(struct host *h) {
 void host_paths_turn(struct host *h) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         struct host_path *p = &h->paths[i];
-        for (unsigned slot = 0; announces(p) && slot < h->gate.n_slots; slot++) {
+        for (unsigned slot = 0; path_announces(p) && slot < h->gate.n_slots; slot++) {
             uint64_t version =
                 p->memory[slot] != NULL ? p->ops->memory_version(p->memory[slot]) : 0;
             if (version == p->version[slot]) continue;
@@ -182,7 +182,7 @@ tarn_status host_slot_key(struct host *h, unsigned slot, const char *scheme, str
     MAGIC_CHECK(h, HOST_MAGIC);
     TARN_ASSERT(slot < h->gate.n_slots);
     struct host_path *p = path_find(h, scheme);
-    if (p == NULL || !announces(p) || p->listener == NULL || p->memory[slot] == NULL ||
+    if (p == NULL || !path_announces(p) || p->listener == NULL || p->memory[slot] == NULL ||
         __atomic_load_n(&h->gate.slots[slot].name, __ATOMIC_RELAXED) == 0) {
         return TARN_ENOTFOUND;
     }

@@ -65,7 +65,7 @@ static void drop_ranges(struct host_puts *t, struct host_put *p) {
     p->n_ranges = 0;
 }
 
-static void forget(struct host_puts *t, struct host_put *p) {
+static void put_forget(struct host_puts *t, struct host_put *p) {
     htab_remove(&t->table, &p->node);
     wheel_remove(t->wheel, &p->wheel);
     drop_ranges(t, p);
@@ -73,7 +73,7 @@ static void forget(struct host_puts *t, struct host_put *p) {
     __atomic_store_n(&t->count, t->table.count, __ATOMIC_RELAXED);
 }
 
-static void reap(struct host_puts *t, uint64_t now_ms, unsigned budget) {
+static void puts_reap(struct host_puts *t, uint64_t now_ms, unsigned budget) {
     bool more;
     struct wheel_node *n;
     while (budget > 0 && (n = wheel_pop(t->wheel, now_ms, &budget, &more)) != NULL) {
@@ -81,12 +81,12 @@ static void reap(struct host_puts *t, uint64_t now_ms, unsigned budget) {
         if (p->writers > 0)
             wheel_set(t->wheel, n, now_ms + LATE_MS); /* draining what is refused */
         else
-            forget(t, p);
+            put_forget(t, p);
     }
 }
 
 static void put_forget_node(void *arg, struct htab_node *node) {
-    forget(arg, CONTAINER_OF(node, struct host_put, node));
+    put_forget(arg, CONTAINER_OF(node, struct host_put, node));
 }
 
 void host_puts_deinit(struct host_puts *t) {
@@ -96,7 +96,7 @@ void host_puts_deinit(struct host_puts *t) {
     pthread_mutex_destroy(&t->lock);
 }
 
-static struct host_put *find(struct host_puts *t, const struct put_key *k) {
+static struct host_put *put_find(struct host_puts *t, const struct put_key *k) {
     struct htab_node *n = htab_find(&t->table, put_hash(k), put_eq, k);
     return n != NULL ? CONTAINER_OF(n, struct host_put, node) : NULL;
 }
@@ -104,11 +104,11 @@ static struct host_put *find(struct host_puts *t, const struct put_key *k) {
 /* NULL: there are max already. */
 static struct host_put *find_or_add(struct host_gate *gate, const struct put_key *k, unsigned max) {
     struct host_puts *t = &gate->puts;
-    struct host_put *p = find(t, k);
+    struct host_put *p = put_find(t, k);
     if (p != NULL) return p;
     uint64_t mono_ms = clock_mono_ms(), now_ms = host_gate_now_ms(gate),
              expiry_ms = k->grant->expiry_ms;
-    reap(t, mono_ms, REAP_MAX);
+    puts_reap(t, mono_ms, REAP_MAX);
     if (t->table.count >= max) return NULL;
     p = xcalloc(1, sizeof(*p));
     p->extent = *k->extent;
@@ -175,7 +175,7 @@ void host_puts_end(void *arg, void *put, uint64_t offset, uint64_t length) {
     pthread_mutex_unlock(&t->lock);
 }
 
-static void seal(struct host_puts *t, struct host_put *p) {
+static void put_close(struct host_puts *t, struct host_put *p) {
     if (p->sealed) return;
     p->sealed = true;
     p->whole = !p->scattered && p->n_ranges == 1 && p->ranges[0].from == 0 &&
@@ -194,7 +194,7 @@ enum grant_verdict host_puts_seal(void *arg, const struct grant *g,
     pthread_mutex_lock(&t->lock);
     struct host_put *p = find_or_add(gate, &(struct put_key){g, extent}, HOST_PUTS_MAX);
     if (p != NULL && p->writers == 0) {
-        seal(t, p);
+        put_close(t, p);
         grant_receipt(a->key, g, extent, p->whole, receipt);
         v = GRANT_OK;
     }
@@ -209,7 +209,7 @@ bool host_put_close(struct host *h, const struct grant *g, const struct grant_ex
     /* Who opens puts and revokes them has half of the table: the other is for those who write. */
     struct host_put *p = find_or_add(&h->gate, &(struct put_key){g, extent}, HOST_PUTS_MAX / 2);
     bool quiet = p != NULL && p->writers == 0;
-    if (p != NULL) seal(t, p);
+    if (p != NULL) put_close(t, p);
     pthread_mutex_unlock(&t->lock);
     return quiet;
 }

@@ -127,7 +127,7 @@ static tarn_status register_memory(struct host *h, unsigned slot, uint32_t id) {
 }
 
 /* Its memory stays registered: who has it mapped still counts. */
-static void hide(struct host *h, unsigned slot) {
+static void slot_hide(struct host *h, unsigned slot) {
     struct host_slot *s = &h->gate.slots[slot];
     uint64_t name = __atomic_load_n(&s->name, __ATOMIC_RELAXED);
     if (name == 0) return;
@@ -167,7 +167,7 @@ tarn_status host_segment_serve(struct host *h, unsigned slot, uint32_t id, uint3
     struct host_slot *other = host_gate_find(&h->gate, id, &other_epoch);
     if (segment_epoch == 0 || (other != NULL && other != s)) return TARN_EINVAL;
     if (__atomic_load_n(&s->name, __ATOMIC_RELAXED) == name) return TARN_OK;
-    hide(h, slot);
+    slot_hide(h, slot);
     /* Under its old name it may go on with whoever knew it by that. */
     if (s->discarded || name != s->last_name) {
         tarn_status status = make_ready(h, slot);
@@ -187,7 +187,7 @@ tarn_status host_segment_serve(struct host *h, unsigned slot, uint32_t id, uint3
 
 void host_segment_retire(struct host *h, unsigned slot, bool discard) {
     struct host_slot *s = slot_get(h, slot);
-    hide(h, slot);
+    slot_hide(h, slot);
     if (!discard || s->pool == NULL || s->discarded) return;
     s->orphans = host_slot_lent(h, slot, UINT32_MAX);
     slot_deregister(h, slot); /* from here on what they have is nobody's */
