@@ -36,7 +36,7 @@ struct tls_stream {
     char why[TLS_WHY_MAX];
 };
 
-static void release(struct bytes *b) {
+static void bytes_release(struct bytes *b) {
     free(b->data);
     *b = (struct bytes){NULL, 0, 0, 0};
 }
@@ -60,7 +60,7 @@ static int bio_read(BIO *bio, char *to, int size) {
     return (int)n;
 }
 
-static bool reserve(struct bytes *b, size_t extra) {
+static bool bytes_reserve(struct bytes *b, size_t extra) {
     if (b->at > 0 && b->cap - b->len < extra) {
         memmove(b->data, b->data + b->at, b->len - b->at);
         b->len -= b->at;
@@ -79,7 +79,7 @@ static bool reserve(struct bytes *b, size_t extra) {
 static int bio_write(BIO *bio, const char *data, int size) {
     struct tls_stream *s = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
-    if (size <= 0 || !reserve(&s->out, (size_t)size)) return -1;
+    if (size <= 0 || !bytes_reserve(&s->out, (size_t)size)) return -1;
     memcpy(s->out.data + s->out.len, data, (size_t)size);
     s->out.len += (size_t)size;
     return size;
@@ -117,7 +117,7 @@ static BIO *make_bio(struct tls_stream *s) {
 /* --- beginning and end --- */
 
 /* An IP address, without the zone that only this machine knows. */
-static bool parse_address(const char *name, char out[INET6_ADDRSTRLEN]) {
+static bool ip_parse(const char *name, char out[INET6_ADDRSTRLEN]) {
     unsigned char binary[16];
     size_t len = strcspn(name, "%");
     if (len == 0 || len >= INET6_ADDRSTRLEN) return false;
@@ -129,11 +129,11 @@ static bool parse_address(const char *name, char out[INET6_ADDRSTRLEN]) {
 
 /* Names come from the alternative names only: a subject is text that an authority need not have
  * looked at. */
-static bool set_name(struct tls_stream *s, const char *host) {
+static bool stream_set_name(struct tls_stream *s, const char *host) {
     char address[INET6_ADDRSTRLEN];
     const char *name = tls_context_name(s->ctx, host), *sni = name != NULL ? name : host;
     if (sni == NULL || sni[0] == '\0') return s->ctx->any_name;
-    if (parse_address(sni, address))
+    if (ip_parse(sni, address))
         return name == NULL || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), address) == 1;
     SSL_set_hostflags(s->ssl,
                       X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
@@ -149,7 +149,7 @@ struct tls_stream *tls_stream_create(struct tls_context *ctx, const char *host) 
     s->alert = -1;
     s->ssl = SSL_new(ctx->ssl);
     BIO *bio = s->ssl == NULL ? NULL : make_bio(s);
-    if (bio == NULL || (ctx->side == TLS_CLIENT && !set_name(s, host))) {
+    if (bio == NULL || (ctx->side == TLS_CLIENT && !stream_set_name(s, host))) {
         BIO_free(bio);
         tls_stream_destroy(&s);
         return NULL;
@@ -168,8 +168,8 @@ void tls_stream_destroy(struct tls_stream **s_p) {
     *s_p = NULL;
     if (s == NULL) return;
     SSL_free(s->ssl);
-    release(&s->in);
-    release(&s->out);
+    bytes_release(&s->in);
+    bytes_release(&s->out);
     tls_context_put(&s->ctx);
     free(s);
 }
@@ -182,11 +182,11 @@ void tls_on_info(const SSL *ssl, int where, int ret) {
         s->alert = ret & 0xff;
 }
 
-static void fail(struct tls_stream *s, const char *why) {
+static void stream_fail(struct tls_stream *s, const char *why) {
     s->state = TLS_FAILED;
     s->more = false;
     snprintf(s->why, sizeof(s->why), "%s", why);
-    release(&s->in);
+    bytes_release(&s->in);
 }
 
 static void say_not_accepted(const struct tls_stream *s, char *out, size_t size) {
@@ -223,17 +223,17 @@ static void fail_by_openssl(struct tls_stream *s) {
     else
         snprintf(text, sizeof(text), "%s", tls_openssl_reason());
     ERR_clear_error();
-    fail(s, text);
+    stream_fail(s, text);
 }
 
 /* What a call of OpenSSL that did not succeed means. */
-static void settle(struct tls_stream *s, int rc) {
+static void stream_settle(struct tls_stream *s, int rc) {
     switch (SSL_get_error(s->ssl, rc)) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE: break;
     case SSL_ERROR_ZERO_RETURN:
         s->state = TLS_CLOSED;
-        release(&s->in);
+        bytes_release(&s->in);
         break;
     default: fail_by_openssl(s);
     }
@@ -248,7 +248,7 @@ size_t tls_in_space(struct tls_stream *s, void **at_p) {
     if (b->data == NULL) {
         b->data = malloc(TLS_IN_MAX);
         if (b->data == NULL) {
-            fail(s, "there is no memory for what it sends");
+            stream_fail(s, "there is no memory for what it sends");
             return 0;
         }
         b->cap = TLS_IN_MAX;
@@ -269,10 +269,10 @@ void tls_in_added(struct tls_stream *s, size_t n) {
         s->begun = true;
         if (b->data[0] != HANDSHAKE && (s->ctx->side == TLS_SERVER || b->data[0] != ALERT)) {
             s->plain = true;
-            fail(s, "the peer does not speak TLS");
+            stream_fail(s, "the peer does not speak TLS");
         }
     }
-    if (b->at == b->len) release(b);
+    if (b->at == b->len) bytes_release(b);
 }
 
 void tls_in_end(struct tls_stream *s) {
@@ -290,20 +290,20 @@ const void *tls_out(const struct tls_stream *s, size_t *len_p) {
 
 void tls_out_sent(struct tls_stream *s, size_t n) {
     s->out.at += n;
-    if (s->out.at == s->out.len) release(&s->out);
+    if (s->out.at == s->out.len) bytes_release(&s->out);
 }
 
 /* --- plaintext --- */
 
-static size_t unsent(const struct tls_stream *s) {
+static size_t stream_unsent(const struct tls_stream *s) {
     return s->out.len - s->out.at;
 }
 
 /* Reading makes answers, too (new keys, alerts). Who asks for them and never reads them means no
  * good. */
-static bool flooded(struct tls_stream *s) {
-    if (unsent(s) < 2 * TLS_OUT_MAX) return false;
-    fail(s, "the peer makes this side answer, and does not read the answers");
+static bool stream_flooded(struct tls_stream *s) {
+    if (stream_unsent(s) < 2 * TLS_OUT_MAX) return false;
+    stream_fail(s, "the peer makes this side answer, and does not read the answers");
     return true;
 }
 
@@ -314,32 +314,32 @@ void tls_handshake(struct tls_stream *s) {
     if (rc == 1)
         s->state = TLS_OPEN;
     else
-        settle(s, rc);
+        stream_settle(s, rc);
 }
 
 size_t tls_read(struct tls_stream *s, void *out, size_t size) {
     size_t done = 0;
     s->more = false;
     tls_handshake(s);
-    while (s->state == TLS_OPEN && done < size && !flooded(s)) {
+    while (s->state == TLS_OPEN && done < size && !stream_flooded(s)) {
         size_t n = 0;
         ERR_clear_error();
         int rc = SSL_read_ex(s->ssl, (char *)out + done, size - done, &n);
         if (rc != 1) {
-            settle(s, rc);
+            stream_settle(s, rc);
             break;
         }
         done += n;
     }
     if (s->state == TLS_HANDSHAKE || s->state == TLS_OPEN)
         s->more = done == size && (s->in.at < s->in.len || SSL_pending(s->ssl) > 0);
-    if (s->in.at == s->in.len) release(&s->in);
+    if (s->in.at == s->in.len) bytes_release(&s->in);
     return done;
 }
 
 size_t tls_write_space(const struct tls_stream *s) {
     bool may = (s->state == TLS_OPEN || s->state == TLS_CLOSED) && !s->said_goodbye;
-    return may && unsent(s) < TLS_OUT_MAX ? TLS_OUT_MAX - unsent(s) : 0;
+    return may && stream_unsent(s) < TLS_OUT_MAX ? TLS_OUT_MAX - stream_unsent(s) : 0;
 }
 
 size_t tls_write(struct tls_stream *s, const void *data, size_t len) {
@@ -350,7 +350,7 @@ size_t tls_write(struct tls_stream *s, const void *data, size_t len) {
         ERR_clear_error();
         int rc = SSL_write_ex(s->ssl, (const char *)data + done, piece, &n);
         if (rc != 1) {
-            settle(s, rc);
+            stream_settle(s, rc);
             break;
         }
         done += n;
