@@ -23,7 +23,7 @@ LONG_LINES = ["redis.conf.sample"]
 OPAQUE = "transport_"
 # To be renamed: a name is to mean one thing in the whole tree.
 SHARED = """answer arena figures group info keys list pair read_job replica segment
-    slot space step task waiter walk want worker""".split()
+    slot space task waiter walk want worker""".split()
 
 
 def files(*patterns):

@@ -36,7 +36,7 @@ void rdma_task_collect(struct rdma_task *t) {
     }
 }
 
-static void slice_arrived(struct rdma_rail *r, struct rdma_slice *s) {
+static void rail_slice_arrived(struct rdma_rail *r, struct rdma_slice *s) {
     struct transport_key *k = r->key;
     struct rdma_task *t = s->task;
     struct rdma_counters *c = &k->domain->counters;
@@ -119,7 +119,7 @@ static void wc_completed(struct rdma_work *w, const struct ibv_wc *wc) {
         struct rdma_slice *s = r->entry[at % r->depth].slice;
         w->posted--;
         if (s != NULL)
-            slice_arrived(r, s);
+            rail_slice_arrived(r, s);
         else
             header_arrived(r, at);
     }

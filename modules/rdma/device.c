@@ -62,7 +62,7 @@ static uint32_t speed_mbps(const struct ibv_port_attr *p) {
 }
 
 /* true: something is another than before. */
-static bool figure_put(uint32_t *at, uint32_t value) {
+static bool port_figure_set(uint32_t *at, uint32_t value) {
     return __atomic_exchange_n(at, value, __ATOMIC_RELAXED) != value;
 }
 
@@ -75,10 +75,10 @@ static bool device_look_at_ports(struct rdma_device *d) {
         if (p.state == IBV_PORT_ACTIVE) break;
     }
     bool up = best.state == IBV_PORT_ACTIVE;
-    bool changed = figure_put(&d->speed_mbps, speed_mbps(&best));
-    changed |= figure_put(
+    bool changed = port_figure_set(&d->speed_mbps, speed_mbps(&best));
+    changed |= port_figure_set(
         &d->mtu, best.active_mtu >= 1 && best.active_mtu <= 5 ? 128u << best.active_mtu : 0);
-    changed |= figure_put(&d->max_message, best.max_msg_sz);
+    changed |= port_figure_set(&d->max_message, best.max_msg_sz);
     unsigned was = up ? RDMA_DEVICE_DOWN : RDMA_DEVICE_UP;
     if (!__atomic_compare_exchange_n(&d->state, &was, up ? RDMA_DEVICE_UP : RDMA_DEVICE_DOWN, false,
                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {

@@ -28,11 +28,11 @@ static const struct rdma_options defaults = {
     .relaxed_ordering = true,
 };
 
-enum kind { NUMBER16, NUMBER, NUMBER64, BYTES, YES_NO };
+enum word_kind { NUMBER16, NUMBER, NUMBER64, BYTES, YES_NO };
 
 static const struct option {
     const char *name;
-    enum kind kind;
+    enum word_kind kind;
     size_t offset;
     uint64_t min, max;
 } table[] = {

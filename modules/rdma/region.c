@@ -89,7 +89,7 @@ struct region_release {
     struct rdma_region *region;
 };
 
-static void chunk_release(void *arg, size_t i) {
+static void region_chunk_release(void *arg, size_t i) {
     const struct region_release *r = arg;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if (r->region[k].chunk == NULL) continue;
@@ -111,7 +111,7 @@ static void regions_release(const struct transport_memory *m,
     struct region_release r = {m, region};
     bool any = false;
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) any |= region[k].chunk != NULL;
-    if (any) rdma_parallel(chunk_release, &r, m->n_chunks);
+    if (any) rdma_parallel(region_chunk_release, &r, m->n_chunks);
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) {
         rdma_mr_drop(region[k].header);
         if (region[k].pd != NULL && m->config.remote) (void)ibv_dealloc_pd(region[k].pd);

@@ -92,7 +92,7 @@ static void task_dequeue(struct rdma_task *t) {
     TAILQ_REMOVE(&t->key->queue, t, link);
 }
 
-static void task_take(struct transport_endpoint *e, struct transport_op *op) {
+static void op_accept(struct transport_endpoint *e, struct transport_op *op) {
     struct rdma_work *w = e->domain->work;
     struct rdma_task *t = xcalloc(1, sizeof(*t));
     t->op = op;
@@ -131,7 +131,7 @@ tarn_status rdma_submit(struct transport_endpoint *e, struct transport_op *const
         if (status != TARN_OK) return status;
     }
     n = min_u64(n, RDMA_OUTSTANDING_MAX - e->n_tasks);
-    for (size_t i = 0; i < n; i++) task_take(e, ops[i]);
+    for (size_t i = 0; i < n; i++) op_accept(e, ops[i]);
     *accepted_p = n;
     return TARN_OK;
 }
@@ -333,7 +333,8 @@ void rdma_work_deliver(struct rdma_work *w, const struct transport_endpoint *onl
 
 /* --- time --- */
 
-static void tasks_check(struct rdma_work *w, struct transport_endpoint *e, uint64_t now_ms) {
+static void endpoint_check_tasks(struct rdma_work *w, struct transport_endpoint *e,
+                                 uint64_t now_ms) {
     struct rdma_task *t, *next;
     TAILQ_FOREACH_SAFE(t, &e->tasks, end_link, next) {
         if (t->finished || t->key == NULL) continue;
@@ -376,7 +377,7 @@ static void check_time(struct rdma_work *w) {
     if (w->check_ms == 0 || now_ms < w->check_ms) return;
     w->check_ms = 0;
     struct transport_endpoint *e;
-    TAILQ_FOREACH(e, &w->domain->endpoints, link) tasks_check(w, e, now_ms);
+    TAILQ_FOREACH(e, &w->domain->endpoints, link) endpoint_check_tasks(w, e, now_ms);
     for (unsigned i = 0; i < w->max_rails; i++) {
         if (w->rail[i] != NULL) check_rail(w, w->rail[i], now_ms);
     }

@@ -175,7 +175,7 @@ void host_puts_end(void *arg, void *put, uint64_t offset, uint64_t length) {
     pthread_mutex_unlock(&t->lock);
 }
 
-static void put_close(struct host_puts *t, struct host_put *p) {
+static void put_shut(struct host_puts *t, struct host_put *p) {
     if (p->sealed) return;
     p->sealed = true;
     p->whole = !p->scattered && p->n_ranges == 1 && p->ranges[0].from == 0 &&
@@ -194,7 +194,7 @@ enum grant_verdict host_puts_seal(void *arg, const struct grant *g,
     pthread_mutex_lock(&t->lock);
     struct host_put *p = find_or_add(gate, &(struct put_key){g, extent}, HOST_PUTS_MAX);
     if (p != NULL && p->writers == 0) {
-        put_close(t, p);
+        put_shut(t, p);
         grant_receipt(a->key, g, extent, p->whole, receipt);
         v = GRANT_OK;
     }
@@ -209,7 +209,7 @@ bool host_put_close(struct host *h, const struct grant *g, const struct grant_ex
     /* Who opens puts and revokes them has half of the table: the other is for those who write. */
     struct host_put *p = find_or_add(&h->gate, &(struct put_key){g, extent}, HOST_PUTS_MAX / 2);
     bool quiet = p != NULL && p->writers == 0;
-    if (p != NULL) put_close(t, p);
+    if (p != NULL) put_shut(t, p);
     pthread_mutex_unlock(&t->lock);
     return quiet;
 }

@@ -9,7 +9,7 @@
 #include <strings.h>
 #include "tls/internal.h"
 
-static bool is_given(const char *s) {
+static bool tls_given(const char *s) {
     return s != NULL && s[0] != '\0';
 }
 
@@ -44,7 +44,7 @@ struct passphrase {
 /* Never asks a terminal. */
 static int give_passphrase(char *out, int size, int writing, void *arg) {
     struct passphrase *p = arg;
-    size_t len = is_given(p->text) ? strlen(p->text) : 0;
+    size_t len = tls_given(p->text) ? strlen(p->text) : 0;
     p->missed = len == 0;
     if (len == 0 || size < 0 || len > (size_t)size) return -1;
     memcpy(out, p->text, len);
@@ -61,7 +61,7 @@ static bool set_protocols(SSL_CTX *ssl, const char *words, char *why) {
                  {"TLSv1.3", SSL_OP_NO_TLSv1_3}};
     unsigned long off = SSL_OP_NO_TLSv1 | SSL_OP_NO_TLSv1_1 | SSL_OP_NO_TLSv1_2 | SSL_OP_NO_TLSv1_3;
     unsigned long on = 0;
-    if (!is_given(words)) words = "TLSv1.2 TLSv1.3";
+    if (!tls_given(words)) words = "TLSv1.2 TLSv1.3";
     for (const char *at = words; *at != '\0';) {
         size_t n = strcspn(at, " ,");
         size_t i = 0;
@@ -84,10 +84,10 @@ static bool set_protocols(SSL_CTX *ssl, const char *words, char *why) {
 }
 
 static bool set_certificate(SSL_CTX *ssl, const struct tls_options *o, char *why) {
-    if (!is_given(o->cert_file) && !is_given(o->key_file)) return true;
-    if (!is_given(o->cert_file))
+    if (!tls_given(o->cert_file) && !tls_given(o->key_file)) return true;
+    if (!tls_given(o->cert_file))
         return wrong(why, "key file %s: there is no certificate file for it", o->key_file);
-    if (!is_given(o->key_file))
+    if (!tls_given(o->key_file))
         return wrong(why, "certificate file %s: there is no key file for it", o->cert_file);
     struct passphrase pass = {o->key_pass, false};
     SSL_CTX_set_default_passwd_cb(ssl, give_passphrase);
@@ -106,8 +106,8 @@ static bool set_certificate(SSL_CTX *ssl, const struct tls_options *o, char *why
 
 static bool set_trust(struct tls_context *ctx, const struct tls_options *o, char *why) {
     bool server = ctx->side == TLS_SERVER;
-    const char *file = is_given(o->ca_file) ? o->ca_file : NULL,
-               *dir = is_given(o->ca_dir) ? o->ca_dir : NULL;
+    const char *file = tls_given(o->ca_file) ? o->ca_file : NULL,
+               *dir = tls_given(o->ca_dir) ? o->ca_dir : NULL;
     if (file != NULL && SSL_CTX_load_verify_file(ctx->ssl, file) != 1)
         return wrong(why, "CA file %s: %s", file, tls_openssl_reason());
     if (dir != NULL && SSL_CTX_load_verify_dir(ctx->ssl, dir) != 1)
@@ -130,13 +130,13 @@ static bool set_trust(struct tls_context *ctx, const struct tls_options *o, char
 }
 
 static bool set_ciphers(SSL_CTX *ssl, const struct tls_options *o, char *why) {
-    if (is_given(o->ciphers) && SSL_CTX_set_cipher_list(ssl, o->ciphers) != 1)
+    if (tls_given(o->ciphers) && SSL_CTX_set_cipher_list(ssl, o->ciphers) != 1)
         return wrong(why, "ciphers: \"%.100s\" has none that is known here", o->ciphers);
-    if (is_given(o->ciphersuites) && SSL_CTX_set_ciphersuites(ssl, o->ciphersuites) != 1)
+    if (tls_given(o->ciphersuites) && SSL_CTX_set_ciphersuites(ssl, o->ciphersuites) != 1)
         return wrong(why, "ciphersuites: \"%.100s\" has one that is not known here",
                      o->ciphersuites);
     if (o->prefer_server_ciphers) SSL_CTX_set_options(ssl, SSL_OP_CIPHER_SERVER_PREFERENCE);
-    if (!is_given(o->dh_params_file)) {
+    if (!tls_given(o->dh_params_file)) {
         SSL_CTX_set_dh_auto(ssl, 1);
         return true;
     }
@@ -168,7 +168,7 @@ static void set_sessions(struct tls_context *ctx, const struct tls_options *o) {
 struct tls_context *tls_context_create(enum tls_side side, const struct tls_options *o, char *why) {
     why[0] = '\0';
     ERR_clear_error();
-    if (side == TLS_SERVER && !is_given(o->cert_file) && !is_given(o->key_file)) {
+    if (side == TLS_SERVER && !tls_given(o->cert_file) && !tls_given(o->key_file)) {
         wrong(why, "no certificate file is given: a server must have one");
         return NULL;
     }
@@ -183,7 +183,7 @@ struct tls_context *tls_context_create(enum tls_side side, const struct tls_opti
     ctx->side = side;
     ctx->owners = 1;
     ctx->any_name = o->any_name || o->no_verify;
-    if (is_given(o->server_name) && (ctx->name = strdup(o->server_name)) == NULL) {
+    if (tls_given(o->server_name) && (ctx->name = strdup(o->server_name)) == NULL) {
         wrong(why, "no memory for a context");
         tls_context_put(&ctx);
         return NULL;

@@ -22,7 +22,7 @@
 #define RECEIVE_IOV_MAX  16u
 #define TARGETS_KEEP_MAX 64u
 
-enum step { STEP_DONE, STEP_BLOCKED, STEP_CLOSE };
+enum conn_step { STEP_DONE, STEP_BLOCKED, STEP_CLOSE };
 
 struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms) {
     struct tcp_conn *c = xcalloc(1, sizeof(*c));
@@ -96,7 +96,7 @@ static ssize_t conn_drain(struct tcp_conn *c, uint64_t max) {
 }
 
 /* Why the socket took or gave nothing. */
-static enum step conn_failed(struct tcp_conn *c, struct tcp_turn_state *t, bool *ready) {
+static enum conn_step conn_failed(struct tcp_conn *c, struct tcp_turn_state *t, bool *ready) {
     switch (errno) {
     case EINTR: return STEP_DONE;
     case EAGAIN: *ready = false; return STEP_BLOCKED;
@@ -162,7 +162,7 @@ bool tcp_out_has_room(const struct tcp_conn *c) {
     return c->n_replies < TCP_REPLIES_MAX && c->out_n < OUT_SOFT_MAX;
 }
 
-static enum step conn_send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
+static enum conn_step conn_send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
     tcp_reads_ask(c, t); /* so that the next batch is here when this one is there */
     if (!c->writable) return STEP_BLOCKED;
     /* A slow peer's bytes may lie here for long: what is there when the grant is over is not what
@@ -199,7 +199,7 @@ static enum step conn_send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
 
 /* --- requests --- */
 
-static enum step conn_malformed(struct tcp_turn_state *t, const char *why) {
+static enum conn_step conn_malformed(struct tcp_turn_state *t, const char *why) {
     transport_count(&t->counters->bad_frames, 1);
     log_verbose("Data connection closed: %s", why);
     return STEP_CLOSE;
@@ -236,7 +236,7 @@ static void answer_request(struct tcp_conn *c, struct tcp_turn_state *t) {
 }
 
 /* Closed with bytes unread, a socket takes the answer back from a peer that has not read it. */
-static enum step conn_linger(struct tcp_conn *c, struct tcp_turn_state *t) {
+static enum conn_step conn_linger(struct tcp_conn *c, struct tcp_turn_state *t) {
     (void)shutdown(c->fd, SHUT_WR);
     if (!c->readable) return STEP_BLOCKED;
     ssize_t got = conn_drain(c, RECEIVE_MAX);
@@ -246,7 +246,7 @@ static enum step conn_linger(struct tcp_conn *c, struct tcp_turn_state *t) {
     return STEP_DONE;
 }
 
-static enum step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, const void *meta) {
+static enum conn_step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, const void *meta) {
     struct tcp_hello theirs;
     memcpy(&theirs, meta, sizeof(theirs));
     bool fits = theirs.version_min <= TCP_VERSION && theirs.version_max >= TCP_VERSION;
@@ -430,7 +430,7 @@ static void handle_write(struct tcp_conn *c, struct tcp_turn_state *t, const str
 
 /* --- payload of a WRITE --- */
 
-static void write_advance(struct tcp_conn *c, uint64_t n) {
+static void incoming_advance(struct tcp_conn *c, uint64_t n) {
     c->in.left -= n;
     if (c->in.status != TCP_OK) return; /* draining: nobody counts targets */
     while (n > 0) {
@@ -474,12 +474,12 @@ static void take_buffered(struct tcp_conn *c, struct tcp_turn_state *t) {
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, have) : 0;
     struct iov_cursor to = iov_cursor(iov, n);
     uint64_t taken = c->in.status == TCP_OK ? iov_copy_in(&to, c->rx + c->rx_pos, have) : have;
-    write_advance(c, taken);
+    incoming_advance(c, taken);
     c->rx_pos += (uint32_t)taken;
     t->spent += taken;
 }
 
-static enum step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
+static enum conn_step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (c->rx_pos < c->rx_len) {
         take_buffered(c, t);
         if (c->in.left == 0) finish_write(c, t);
@@ -493,7 +493,7 @@ static enum step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
         c->in.status == TCP_OK ? tcp_receive(&c->secure, c->fd, iov, n) : conn_drain(c, max);
     if (got == 0) return STEP_CLOSE;
     if (got < 0) return conn_failed(c, t, &c->readable);
-    write_advance(c, (uint64_t)got);
+    incoming_advance(c, (uint64_t)got);
     t->spent += (uint64_t)got;
     if (c->in.left == 0) finish_write(c, t);
     return STEP_DONE;
@@ -521,7 +521,7 @@ static bool shows_right(struct tcp_conn *c, struct tcp_turn_state *t, const stru
 
 /* Handles the frame at rx_pos if it is whole. false: more bytes are needed (rx_need), or *step_p
  * says CLOSE. */
-static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step *step_p) {
+static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum conn_step *step_p) {
     struct tcp_header h;
     uint32_t have = c->rx_len - c->rx_pos;
     c->rx_need = sizeof(h);
@@ -576,7 +576,7 @@ static void rx_make_room(struct tcp_conn *c) {
     }
 }
 
-static enum step rx_fill(struct tcp_conn *c, struct tcp_turn_state *t) {
+static enum conn_step rx_fill(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (!c->readable) return STEP_BLOCKED;
     rx_make_room(c);
     struct iovec iov = {c->rx + c->rx_len, c->rx_cap - c->rx_len};
@@ -590,8 +590,8 @@ static enum step rx_fill(struct tcp_conn *c, struct tcp_turn_state *t) {
 }
 
 /* Frames that are here become one batch of replies; then it is sent. */
-static enum step read_frames(struct tcp_conn *c, struct tcp_turn_state *t) {
-    enum step step = STEP_DONE;
+static enum conn_step read_frames(struct tcp_conn *c, struct tcp_turn_state *t) {
+    enum conn_step step = STEP_DONE;
     while (!c->in.active && !c->closing && STAILQ_EMPTY(&c->reads) && tcp_out_has_room(c) &&
            handle_frame(c, t, &step)) {
     }
@@ -601,8 +601,8 @@ static enum step read_frames(struct tcp_conn *c, struct tcp_turn_state *t) {
 
 /* Replies that wait for their bytes: sends those that are there, takes in more requests as far as
  * there is room, and is called again when a piece has come. */
-static enum step serve_reads(struct tcp_conn *c, struct tcp_turn_state *t) {
-    enum step step = STEP_DONE;
+static enum conn_step serve_reads(struct tcp_conn *c, struct tcp_turn_state *t) {
+    enum conn_step step = STEP_DONE;
     while (tcp_reads_have_room(c) && handle_frame(c, t, &step)) {
     }
     if (step == STEP_CLOSE) return step;
@@ -630,7 +630,7 @@ enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gat
     c->stager = stager;
     struct tcp_turn_state t = {
         .gate = gate, .stager = stager, .counters = counters, .now_ms = now_ms};
-    enum step step = STEP_DONE;
+    enum conn_step step = STEP_DONE;
     uint64_t before = 0, moved = c->secure.moved;
     while (step == STEP_DONE && t.spent < budget) {
         bool kept = c->secure.tls != NULL && !send_kept(c);
