@@ -8,9 +8,7 @@
 #include "base/errors.h"
 #include "base/hex.h"
 #include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/error.h"
 
 /* One call's answers; a server that sends more is broken. */
 #define ARENA_LIMIT (UINT64_C(2) << 30)

@@ -12,11 +12,8 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/crew.h"
-#include "base/thread.h"
 #include "client/client.h"
-#include "client/error.h"
 
 #define ASYNC_MAGIC  0x7a12a57cu
 #define CAPACITY_MAX 65536

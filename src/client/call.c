@@ -1,10 +1,7 @@
 /* Gets and puts as programs call them: defaults, a lane, the run on it, figures. */
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "client/client.h"
-#include "client/error.h"
-#include "client/lane.h"
 
 /* --- gets --- */
 

@@ -9,14 +9,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
-#include "base/thread.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/master.h"
-#include "client/outage.h"
-#include "client/secure.h"
 
 void tarn_call_init(tarn_call *call) {
     *call = (tarn_call){.size = sizeof(*call)};

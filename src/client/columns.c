@@ -1,7 +1,6 @@
 /* Batches as columns: arrays of numbers in, items out, and results back into arrays. Pure copying
  * of numbers; what a caller with ctypes or the like would do key by key, and slowly. */
 #include "client/client.h"
-#include "client/error.h"
 
 /* What newer callers know and we do not is past the end of our struct; what we know and older
  * callers do not is zero. */

@@ -13,15 +13,8 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
 #include "client/ctl.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/master.h"
-#include "client/secure.h"
-#include "tls/tls.h"
 #include "transport/tcp/frame.h"
 
 #define READ_BYTES (64u << 10)

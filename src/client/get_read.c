@@ -11,14 +11,7 @@
 #include "base/assert.h"
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "client/arena.h"
-#include "client/client.h"
-#include "client/error.h"
 #include "client/get.h"
-#include "client/lane.h"
-#include "client/placement.h"
-#include "engine/engine.h"
-#include "engine/placed.h"
 
 #define SCRATCH_MAX (UINT64_C(256) << 20) /* bytes per call read only to verify others */
 

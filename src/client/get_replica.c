@@ -4,15 +4,7 @@
 #include <inttypes.h>
 
 #include "base/log.h"
-#include "client/client.h"
-#include "client/ctl.h"
-#include "client/error.h"
 #include "client/get.h"
-#include "client/lane.h"
-#include "client/outage.h"
-#include "client/placement.h"
-#include "engine/engine.h"
-#include "engine/placed.h"
 
 /* Does this status say that the host cannot be reached, or makes no sense? */
 static bool is_outage(tarn_status status) {

@@ -9,20 +9,10 @@
 #include <time.h>
 
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/ctl.h"
-#include "client/error.h"
 #include "client/lane.h"
-#include "client/master.h"
-#include "client/secure.h"
-#include "engine/engine.h"
-#include "tls/tls.h"
 
 /* --- its engine --- */
 

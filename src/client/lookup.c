@@ -3,12 +3,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "base/clock.h"
-#include "client/answer.h"
 #include "client/client.h"
-#include "client/ctl.h"
-#include "client/error.h"
-#include "client/lane.h"
 
 #define LOOKUP_KEYS 32768 /* keys in one request */
 

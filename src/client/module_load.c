@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "client/client.h"
-#include "client/error.h"
 #include "module/loader.h"
 
 struct search {

@@ -8,9 +8,7 @@
 #include <stdio.h>
 
 #include "base/assert.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/lane.h"
 #include "client/outage.h"
 
 #define SHIFT_MAX 3u /* the longest pause is 8 times the first */

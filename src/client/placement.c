@@ -4,12 +4,8 @@
 #include <limits.h>
 
 #include "base/assert.h"
-#include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/error.h"
 #include "client/placement.h"
-#include "engine/engine.h"
 #include "transport/place.h"
 
 uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms) {

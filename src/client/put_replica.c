@@ -1,11 +1,5 @@
 /* Replicas of puts whose hosts fail: which ones a put can do without, and how it is tried again
  * elsewhere. */
-#include "client/client.h"
-#include "client/ctl.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/outage.h"
-#include "client/placement.h"
 #include "client/put.h"
 
 uint32_t put_alive(const struct put *u) {

@@ -3,15 +3,7 @@
 
 #include "base/assert.h"
 #include "base/crc32c.h"
-#include "client/arena.h"
-#include "client/client.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/outage.h"
-#include "client/placement.h"
 #include "client/put.h"
-#include "engine/engine.h"
-#include "engine/placed.h"
 
 uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t *crcs) {
     uint32_t whole = 0, block = 0;

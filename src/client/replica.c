@@ -1,9 +1,5 @@
 /* What gets, puts, views and writers do with a replica, which may lie in several extents. */
 #include "client/client.h"
-#include "client/lane.h"
-#include "client/outage.h"
-#include "client/placement.h"
-#include "engine/engine.h"
 
 tarn_status replica_ensure(struct lane *lane, const struct replica *r, bool write,
                            uint64_t deadline) {

@@ -3,10 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/ctl.h"
-#include "client/lane.h"
 
 enum { FIRST_CAP = 64, DIGITS_MAX = 24 };
 

@@ -14,13 +14,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/ctl.h"
-#include "client/master.h"
-#include "client/outage.h"
-#include "client/secure.h"
 
 #define SCOUTS_MAX      SERVERS_MAX
 #define SCOUT_MS        15u   /* between two questions */

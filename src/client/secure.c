@@ -1,9 +1,7 @@
 /* TLS of the connections that a client or a storage node makes: to the master, to Sentinels, to
  * hosts. */
 #include "client/client.h"
-#include "client/error.h"
 #include "client/secure.h"
-#include "tls/tls.h"
 
 /* Of all contexts: they are taken once a connection. Nothing is locked inside it. */
 static pthread_mutex_t swapping = PTHREAD_MUTEX_INITIALIZER;

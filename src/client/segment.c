@@ -15,15 +15,7 @@
 #include "base/htab.h"
 #include "base/log.h"
 #include "base/segment_header.h"
-#include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/ctl.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/outage.h"
-#include "client/secure.h"
-#include "engine/engine.h"
 #include "transport/uri.h"
 
 #define SEGMENT_ID_MAX  65536u

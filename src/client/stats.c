@@ -3,9 +3,6 @@
 
 #include "base/assert.h"
 #include "client/client.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/outage.h"
 
 /* Words lie between the size and the transports. */
 static void add_counters(tarn_stats *sum, const tarn_stats *c) {

@@ -7,8 +7,6 @@
 #include "base/hex.h"
 #include "base/near.h"
 #include "client/client.h"
-#include "client/error.h"
-#include "client/master.h"
 
 void tarn_options_init(tarn_options *o) {
     *o = (tarn_options){

@@ -5,17 +5,9 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "client/answer.h"
-#include "client/arena.h"
 #include "client/client.h"
-#include "client/ctl.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/placement.h"
-#include "engine/engine.h"
 
 #define VIEW_MAGIC    0x7a12e1eeu
 #define MAPPING_MAGIC 0x7a12a11eu

@@ -4,14 +4,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "client/answer.h"
-#include "client/arena.h"
-#include "client/client.h"
-#include "client/error.h"
-#include "client/lane.h"
-#include "client/placement.h"
 #include "client/put.h"
-#include "engine/engine.h"
 
 #define WRITER_MAGIC 0x7a1237e5u
 
