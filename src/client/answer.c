@@ -19,7 +19,7 @@
 #define ROOM_FIRST  4096u /* of an answer itself: a batch is laid down in one piece */
 #define ROOM_NESTED 32u
 
-static void grow(struct arena *arena, struct answer *array) {
+static void node_grow(struct arena *arena, struct answer *array) {
     size_t room = array->room * 2 < array->len ? array->room * 2 : array->len;
     struct answer *element = arena_alloc(arena, room * sizeof(*element));
     memcpy(element, array->element, array->room * sizeof(*element));
@@ -27,19 +27,19 @@ static void grow(struct arena *arena, struct answer *array) {
     array->room = room;
 }
 
-static struct answer *place(const redisReadTask *task, size_t extra) {
+static struct answer *node_place(const redisReadTask *task, size_t extra) {
     struct arena *arena = task->privdata;
     if (arena == NULL || arena->total + extra > ARENA_LIMIT) return NULL;
     if (task->parent != NULL) {
         struct answer *parent = task->parent->obj;
-        if ((size_t)task->idx == parent->room) grow(arena, parent);
+        if ((size_t)task->idx == parent->room) node_grow(arena, parent);
         return &parent->element[task->idx];
     }
     return arena_alloc(arena, sizeof(struct answer));
 }
 
 static void *create_string(const redisReadTask *task, char *str, size_t len) {
-    struct answer *a = place(task, len);
+    struct answer *a = node_place(task, len);
     if (a == NULL) return NULL;
     char *copy = arena_alloc(task->privdata, len + 1);
     memcpy(copy, str, len);
@@ -54,7 +54,7 @@ static void *create_string(const redisReadTask *task, char *str, size_t len) {
 static void *create_array(const redisReadTask *task, int elements) {
     size_t n = elements < 0 ? 0 : (size_t)elements;
     size_t room = min_u64(n, task->parent == NULL ? ROOM_FIRST : ROOM_NESTED);
-    struct answer *a = place(task, room * sizeof(struct answer));
+    struct answer *a = node_place(task, room * sizeof(struct answer));
     if (a == NULL) return NULL;
     *a = (struct answer){.type = ANSWER_ARRAY, .len = n, .room = room};
     if (room > 0) a->element = arena_alloc(task->privdata, room * sizeof(struct answer));
@@ -62,23 +62,23 @@ static void *create_array(const redisReadTask *task, int elements) {
 }
 
 static void *create_integer(const redisReadTask *task, long long value) {
-    struct answer *a = place(task, 0);
+    struct answer *a = node_place(task, 0);
     if (a != NULL) *a = (struct answer){.type = ANSWER_INTEGER, .integer = value};
     return a;
 }
 
 static void *create_nil(const redisReadTask *task) {
-    struct answer *a = place(task, 0);
+    struct answer *a = node_place(task, 0);
     if (a != NULL) *a = (struct answer){.type = ANSWER_NIL};
     return a;
 }
 
-static void free_object(void *object) {
+static void node_free(void *object) {
     (void)object; /* the arena's */
 }
 
 static redisReplyObjectFunctions functions = {create_string, create_array, create_integer,
-                                              create_nil, free_object};
+                                              create_nil, node_free};
 
 struct redisReader *answer_reader_create(void) {
     struct redisReader *reader = redisReaderCreateWithFunctions(&functions);

@@ -142,7 +142,7 @@ void tarn_async_close(tarn_async **queue_p) {
 
 /* --- submitting --- */
 
-static tarn_status submit(struct tarn_async *q, struct task *t, uint64_t *id_p) {
+static tarn_status async_submit(struct tarn_async *q, struct task *t, uint64_t *id_p) {
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&q->mutex);
     if (q->pending == q->capacity) {
@@ -163,8 +163,8 @@ static tarn_status submit(struct tarn_async *q, struct task *t, uint64_t *id_p) 
     return status;
 }
 
-static tarn_status new_task(struct tarn_async *q, int op, tarn_item *items, size_t n, void *user,
-                            struct task **task_p) {
+static tarn_status async_task_new(struct tarn_async *q, int op, tarn_item *items, size_t n,
+                                  void *user, struct task **task_p) {
     if (q == NULL || q->magic != ASYNC_MAGIC) return fail(TARN_EINVAL, "this is not an open queue");
     if (items == NULL && n > 0) return fail(TARN_EINVAL, "no items");
     struct task *t = xcalloc(1, sizeof(*t));
@@ -178,35 +178,35 @@ static tarn_status new_task(struct tarn_async *q, int op, tarn_item *items, size
 tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const tarn_call *call,
                            void *user, uint64_t *id_p) {
     struct task *t = NULL;
-    tarn_status status = new_task(queue, TARN_OP_GET, items, n, user, &t);
+    tarn_status status = async_task_new(queue, TARN_OP_GET, items, n, user, &t);
     if (status != TARN_OK) return status;
     client_call_copy(&t->call, call);
     t->call.size = sizeof(t->call);
-    return submit(queue, t, id_p);
+    return async_submit(queue, t, id_p);
 }
 
 tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n,
                            const tarn_put_options *options, void *user, uint64_t *id_p) {
     struct task *t = NULL;
-    tarn_status status = new_task(queue, TARN_OP_PUT, items, n, user, &t);
+    tarn_status status = async_task_new(queue, TARN_OP_PUT, items, n, user, &t);
     if (status != TARN_OK) return status;
     client_put_options_copy(&t->put, options);
     t->put.size = sizeof(t->put);
-    return submit(queue, t, id_p);
+    return async_submit(queue, t, id_p);
 }
 
 tarn_status tarn_async_exists(tarn_async *queue, tarn_item *items, size_t n, void *user,
                               uint64_t *id_p) {
     struct task *t = NULL;
-    tarn_status status = new_task(queue, TARN_OP_EXISTS, items, n, user, &t);
-    return status == TARN_OK ? submit(queue, t, id_p) : status;
+    tarn_status status = async_task_new(queue, TARN_OP_EXISTS, items, n, user, &t);
+    return status == TARN_OK ? async_submit(queue, t, id_p) : status;
 }
 
 tarn_status tarn_async_remove(tarn_async *queue, tarn_item *items, size_t n, void *user,
                               uint64_t *id_p) {
     struct task *t = NULL;
-    tarn_status status = new_task(queue, TARN_OP_REMOVE, items, n, user, &t);
-    return status == TARN_OK ? submit(queue, t, id_p) : status;
+    tarn_status status = async_task_new(queue, TARN_OP_REMOVE, items, n, user, &t);
+    return status == TARN_OK ? async_submit(queue, t, id_p) : status;
 }
 
 /* --- taking out --- */
@@ -241,7 +241,7 @@ size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t m
     return n;
 }
 
-static bool has_id(const struct crew_job *job, const void *arg) {
+static bool async_has_id(const struct crew_job *job, const void *arg) {
     return CONTAINER_OF(job, const struct task, job)->completion.id == *(const uint64_t *)arg;
 }
 
@@ -249,7 +249,7 @@ tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id) {
     if (queue == NULL || queue->magic != ASYNC_MAGIC)
         return fail(TARN_EINVAL, "this is not an open queue");
     struct tarn_async *q = queue;
-    if (crew_cancel(&q->workers, has_id, &id) > 0) return TARN_OK;
+    if (crew_cancel(&q->workers, async_has_id, &id) > 0) return TARN_OK;
     bool runs = false;
     struct task *t;
     pthread_mutex_lock(&q->mutex);

@@ -42,8 +42,8 @@ tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const
     return TARN_OK;
 }
 
-static tarn_status get_one(tarn_client *client, tarn_item *item, const tarn_call *call,
-                           bool allocate) {
+static tarn_status call_get_one(tarn_client *client, tarn_item *item, const tarn_call *call,
+                                bool allocate) {
     tarn_status status = get_on_lane(client, item, 1, call, allocate);
     if (status != TARN_OK) return status;
     if (item->status == TARN_ENOTFOUND) fail(TARN_ENOTFOUND, "no such key");
@@ -52,7 +52,7 @@ static tarn_status get_one(tarn_client *client, tarn_item *item, const tarn_call
 
 static tarn_status get_whole(tarn_client *client, tarn_item *item, size_t *len_p,
                              const tarn_call *call) {
-    tarn_status status = get_one(client, item, call, false);
+    tarn_status status = call_get_one(client, item, call, false);
     if (len_p != NULL && (status == TARN_OK || status == TARN_ELIMIT))
         *len_p = (size_t)item->value_size;
     return status;
@@ -79,7 +79,7 @@ tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len,
                       .buffer_len = len,
                       .offset = offset,
                       .want = len};
-    tarn_status status = get_one(client, &item, call, false);
+    tarn_status status = call_get_one(client, &item, call, false);
     if (status == TARN_OK && got_p != NULL) *got_p = (size_t)item.got;
     return status;
 }
@@ -87,7 +87,7 @@ tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len,
 tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len, void **data_p,
                            size_t *len_p, const tarn_call *call) {
     tarn_item item = {.key = key, .key_len = key_len};
-    tarn_status status = get_one(client, &item, call, true);
+    tarn_status status = call_get_one(client, &item, call, true);
     if (status != TARN_OK) return status;
     *data_p = item.buffer;
     if (len_p != NULL) *len_p = (size_t)item.got;
@@ -132,7 +132,8 @@ tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,
     return TARN_OK;
 }
 
-static tarn_status put_one(tarn_client *client, tarn_item *item, const tarn_put_options *options) {
+static tarn_status call_put_one(tarn_client *client, tarn_item *item,
+                                const tarn_put_options *options) {
     tarn_status status = put_on_lane(client, item, 1, options);
     if (status != TARN_OK) return status;
     if (item->status != TARN_EEXISTS) return (tarn_status)item->status;
@@ -146,11 +147,11 @@ tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const
                      size_t len, const tarn_put_options *options) {
     tarn_item item = {
         .key = key, .key_len = key_len, .buffer = (void *)(uintptr_t)data, .buffer_len = len};
-    return put_one(client, &item, options);
+    return call_put_one(client, &item, options);
 }
 
 tarn_status tarn_putv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
                       size_t n_iov, const tarn_put_options *options) {
     tarn_item item = {.key = key, .key_len = key_len, .iov = iov, .n_iov = n_iov};
-    return put_one(client, &item, options);
+    return call_put_one(client, &item, options);
 }

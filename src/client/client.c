@@ -54,7 +54,7 @@ uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, 
 
 /* --- connecting --- */
 
-static tarn_status check_options(tarn_options *o) {
+static tarn_status options_check(tarn_options *o) {
     const struct option_range ranges[] = {{"max_lanes", o->max_lanes, 1024},
                                           {"streams", o->streams, 64},
                                           {"workers", o->workers, 256},
@@ -118,7 +118,7 @@ tarn_status client_connect(const char *url, const tarn_options *options, const c
     init_locks(client);
     url_options_copy(&client->options, options);
     tarn_status status = url_parse(url, &client->options, &client->master);
-    if (status == TARN_OK) status = check_options(&client->options);
+    if (status == TARN_OK) status = options_check(&client->options);
     if (status == TARN_OK && client->master.tls)
         status = secure_open(&client->options, &client->master.secure);
     if (status == TARN_OK) status = choose_transport(client);

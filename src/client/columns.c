@@ -17,7 +17,7 @@ static tarn_status copy_columns(const tarn_columns *in, tarn_columns *out) {
 
 /* Lengths are summed before anything is pointed at: a wrong one would have keys run over the
  * end. */
-static tarn_status check_keys(const tarn_columns *c) {
+static tarn_status columns_check_keys(const tarn_columns *c) {
     uint64_t sum = 0;
     for (size_t i = 0; i < c->n; i++) {
         if (c->key_lens[i] == 0 || c->key_lens[i] > TARN_KEY_MAX)
@@ -31,7 +31,7 @@ static tarn_status check_keys(const tarn_columns *c) {
     return TARN_OK;
 }
 
-static tarn_status check_memory(const tarn_columns *c, const struct iovec *iov) {
+static tarn_status columns_check_memory(const tarn_columns *c, const struct iovec *iov) {
     if (c->n_pieces == 0 && c->pieces == NULL) return TARN_OK;
     if (c->n_pieces > 0 && (c->addresses == NULL || c->sizes == NULL))
         return fail(TARN_EINVAL, "columns: %zu pieces, but no addresses or no sizes", c->n_pieces);
@@ -56,7 +56,7 @@ static tarn_status check_memory(const tarn_columns *c, const struct iovec *iov) 
     return TARN_OK;
 }
 
-static void *at(uint64_t address) {
+static void *address_at(uint64_t address) {
     return (void *)(uintptr_t)address;
 }
 
@@ -66,11 +66,11 @@ static size_t item_memory(const tarn_columns *c, size_t i, tarn_item *item, stru
                           size_t next) {
     size_t count = c->pieces == NULL ? c->n_pieces > 0 : (size_t)c->pieces[i];
     if (count == 1) {
-        item->buffer = at(c->addresses[next]);
+        item->buffer = address_at(c->addresses[next]);
         item->buffer_len = (size_t)c->sizes[next];
     } else if (count > 1) {
         for (size_t k = next; k < next + count; k++)
-            iov[k] = (struct iovec){at(c->addresses[k]), (size_t)c->sizes[k]};
+            iov[k] = (struct iovec){address_at(c->addresses[k]), (size_t)c->sizes[k]};
         item->iov = iov + next;
         item->n_iov = count;
     }
@@ -80,8 +80,8 @@ static size_t item_memory(const tarn_columns *c, size_t i, tarn_item *item, stru
 tarn_status tarn_columns_items(const tarn_columns *columns, tarn_item *items, struct iovec *iov) {
     tarn_columns c;
     tarn_status status = copy_columns(columns, &c);
-    if (status == TARN_OK) status = check_keys(&c);
-    if (status == TARN_OK) status = check_memory(&c, iov);
+    if (status == TARN_OK) status = columns_check_keys(&c);
+    if (status == TARN_OK) status = columns_check_memory(&c, iov);
     if (status != TARN_OK) return status;
     if (items == NULL && c.n > 0) return fail(TARN_EINVAL, "columns: no room for %zu items", c.n);
     const char *key = c.keys;
@@ -99,7 +99,7 @@ tarn_status tarn_columns_items(const tarn_columns *columns, tarn_item *items, st
 tarn_status tarn_columns_keys(const tarn_columns *columns, tarn_key *keys) {
     tarn_columns c;
     tarn_status status = copy_columns(columns, &c);
-    if (status == TARN_OK) status = check_keys(&c);
+    if (status == TARN_OK) status = columns_check_keys(&c);
     if (status != TARN_OK) return status;
     if (keys == NULL && c.n > 0) return fail(TARN_EINVAL, "columns: no room for %zu keys", c.n);
     const char *key = c.keys;

@@ -44,7 +44,7 @@ static int wait_ms_until(uint64_t deadline) {
     return (int)min_u64(deadline - now, 3600000);
 }
 
-static bool is_loopback(int fd) {
+static bool peer_is_loopback(int fd) {
     struct sockaddr_storage a;
     socklen_t len = sizeof(a);
     if (getpeername(fd, (struct sockaddr *)&a, &len) != 0) return false;
@@ -59,7 +59,7 @@ static bool is_loopback(int fd) {
     return false;
 }
 
-static tarn_status connect_one(const struct addrinfo *ai, uint64_t deadline, int *fd_p) {
+static tarn_status socket_connect(const struct addrinfo *ai, uint64_t deadline, int *fd_p) {
     int fd = socket(ai->ai_family, ai->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, ai->ai_protocol);
     if (fd < 0) return TARN_EIO;
     int err = connect(fd, ai->ai_addr, ai->ai_addrlen) == 0 ? 0 : errno;
@@ -90,14 +90,14 @@ static tarn_status connect_one(const struct addrinfo *ai, uint64_t deadline, int
 
 /* --- TLS --- */
 
-static size_t unsent(const struct ctl *c) {
+static size_t tls_unsent(const struct ctl *c) {
     size_t len = 0;
     if (c->tls != NULL) (void)tls_out(c->tls, &len);
     return len;
 }
 
 bool ctl_wants_to_send(const struct ctl *c) {
-    return c->whole > c->from || unsent(c) > 0;
+    return c->whole > c->from || tls_unsent(c) > 0;
 }
 
 /* So many bytes as the socket takes now. -1: it failed. */
@@ -144,12 +144,13 @@ static tarn_status ciphertext_receive(struct ctl *c) {
     return TARN_OK;
 }
 
-static tarn_status shake_hands(struct ctl *c, uint64_t deadline) {
+static tarn_status tls_shake_hands(struct ctl *c, uint64_t deadline) {
     for (;;) {
         tls_handshake(c->tls);
         if (!ciphertext_send(c)) tls_in_end(c->tls);
         if (tls_state(c->tls) != TLS_HANDSHAKE) break;
-        struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (unsent(c) > 0 ? POLLOUT : 0))};
+        struct pollfd p = {.fd = c->fd,
+                           .events = (short)(POLLIN | (tls_unsent(c) > 0 ? POLLOUT : 0))};
         int n = poll(&p, 1, wait_ms_until(deadline));
         if (n < 0 && errno != EINTR) return TARN_EIO;
         if (n == 0 && now_ms() >= deadline) return TARN_ETIMEOUT;
@@ -158,8 +159,8 @@ static tarn_status shake_hands(struct ctl *c, uint64_t deadline) {
     return tls_state(c->tls) == TLS_OPEN ? TARN_OK : TARN_EPERM;
 }
 
-static tarn_status secure(struct ctl *c, const struct secure *s, const char *host, const char *port,
-                          uint64_t deadline) {
+static tarn_status tls_start(struct ctl *c, const struct secure *s, const char *host,
+                             const char *port, uint64_t deadline) {
     struct tls_context *context = secure_take(&s->context);
     c->tls = tls_stream_create(context, host);
     tls_context_put(&context);
@@ -168,7 +169,7 @@ static tarn_status secure(struct ctl *c, const struct secure *s, const char *hos
             TARN_EINVAL,
             "TLS with %s:%s: that (or the tls_server_name) cannot be the name in a certificate",
             host, port);
-    tarn_status status = shake_hands(c, deadline);
+    tarn_status status = tls_shake_hands(c, deadline);
     if (status == TARN_OK) return TARN_OK;
     if (status == TARN_EPERM && tls_is_plain(c->tls))
         return fail(
@@ -197,7 +198,7 @@ tarn_status ctl_open(struct ctl *c, const struct secure *s, const char *host, co
     tarn_status status = TARN_EIO;
     int fd = -1, err = 0;
     for (const struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next) {
-        status = connect_one(ai, deadline, &fd);
+        status = socket_connect(ai, deadline, &fd);
         if (status != TARN_OK) err = errno;
     }
     freeaddrinfo(list);
@@ -206,19 +207,19 @@ tarn_status ctl_open(struct ctl *c, const struct secure *s, const char *host, co
                     port, strerror(err));
     }
     c->fd = fd;
-    status = s != NULL && s->on ? secure(c, s, host, port, deadline) : TARN_OK;
+    status = s != NULL && s->on ? tls_start(c, s, host, port, deadline) : TARN_OK;
     if (status != TARN_OK) {
         ctl_close(c);
         return status;
     }
     snprintf(c->host, sizeof(c->host), "%s", host);
     snprintf(c->port, sizeof(c->port), "%s", port);
-    c->loopback = is_loopback(fd);
+    c->loopback = peer_is_loopback(fd);
     c->reader = answer_reader_create();
     return TARN_OK;
 }
 
-static tarn_status lost(struct ctl *c, tarn_status status, const char *why) {
+static tarn_status ctl_lost(struct ctl *c, tarn_status status, const char *why) {
     ctl_close(c);
     return fail(status, "%s: the connection to the server %s", c->what, why);
 }
@@ -229,7 +230,7 @@ static tarn_status lost_secure(struct ctl *c) {
     char why[TLS_WHY_MAX + 8] = "was closed by it";
     bool failed = tls_state(c->tls) == TLS_FAILED, never = c->received == 0;
     if (failed) snprintf(why, sizeof(why), "failed: %s", tls_why(c->tls));
-    return lost(c, failed && never ? TARN_EPERM : TARN_ECLOSED, why);
+    return ctl_lost(c, failed && never ? TARN_EPERM : TARN_ECLOSED, why);
 }
 
 /* --- sending --- */
@@ -244,7 +245,7 @@ static void out_sent(struct ctl *c, size_t end) {
 static void flush_secure(struct ctl *c) {
     size_t done = c->from;
     bool ok = ciphertext_send(c);
-    while (ok && done < c->whole && unsent(c) == 0) {
+    while (ok && done < c->whole && tls_unsent(c) == 0) {
         size_t n =
             tls_write(c->tls, c->out.data + done, (size_t)min_u64(c->whole - done, TLS_PIECE));
         if (n == 0) break;
@@ -252,7 +253,7 @@ static void flush_secure(struct ctl *c) {
         ok = ciphertext_send(c);
     }
     ok = ok && tls_state(c->tls) == TLS_OPEN;
-    if (!ok) tls_out_sent(c->tls, unsent(c));
+    if (!ok) tls_out_sent(c->tls, tls_unsent(c));
     out_sent(c, ok ? done : c->whole);
 }
 
@@ -263,7 +264,7 @@ static tarn_status ctl_flush(struct ctl *c) {
         return TARN_OK;
     }
     ssize_t n = socket_send(c, c->out.data + c->from, c->whole - c->from);
-    if (n < 0) return lost(c, TARN_ECLOSED, strerror(errno));
+    if (n < 0) return ctl_lost(c, TARN_ECLOSED, strerror(errno));
     out_sent(c, c->from + (size_t)n);
     return TARN_OK;
 }
@@ -374,9 +375,9 @@ static bool is_skipped(struct ctl *c, uint64_t number) {
 
 static tarn_status feed_bytes(struct ctl *c, const char *bytes, size_t n) {
     if (c->reader->len - c->reader->pos + n > c->answer_max)
-        return lost(c, TARN_EPROTO, "brings an answer that does not end");
+        return ctl_lost(c, TARN_EPROTO, "brings an answer that does not end");
     if (redisReaderFeed(c->reader, bytes, n) != REDIS_OK)
-        return lost(c, TARN_ENOMEM, "needs too much memory");
+        return ctl_lost(c, TARN_ENOMEM, "needs too much memory");
     return TARN_OK;
 }
 
@@ -403,22 +404,22 @@ static tarn_status ctl_feed(struct ctl *c) {
     char bytes[READ_BYTES];
     ssize_t n = socket_receive(c, bytes, sizeof(bytes));
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return TARN_EAGAIN;
-    if (n < 0) return lost(c, TARN_ECLOSED, strerror(errno));
+    if (n < 0) return ctl_lost(c, TARN_ECLOSED, strerror(errno));
     if (n == 0)
-        return lost(c, TARN_ECLOSED,
-                    c->received > 0 ? "was closed by it" : "was closed by it at once" TLS_HINT);
+        return ctl_lost(c, TARN_ECLOSED,
+                        c->received > 0 ? "was closed by it" : "was closed by it at once" TLS_HINT);
     return feed_bytes(c, bytes, (size_t)n);
 }
 
 /* Waits until the socket is readable, and sends meanwhile. */
-static tarn_status wait_readable(struct ctl *c, uint64_t deadline) {
+static tarn_status socket_wait_readable(struct ctl *c, uint64_t deadline) {
     for (;;) {
         if (c->tls != NULL && tls_state(c->tls) != TLS_OPEN) return TARN_OK; /* its end is there */
         struct pollfd p = {.fd = c->fd,
                            .events = (short)(POLLIN | (ctl_wants_to_send(c) ? POLLOUT : 0))};
         int n = poll(&p, 1, wait_ms_until(deadline));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return lost(c, TARN_EIO, strerror(errno));
+        if (n < 0) return ctl_lost(c, TARN_EIO, strerror(errno));
         if (n == 0) {
             if (now_ms() < deadline) continue;
             return TARN_ETIMEOUT;
@@ -455,18 +456,19 @@ static tarn_status lost_to_data_port(struct ctl *c) {
 }
 
 /* An answer that is whole and not to be skipped; TARN_EAGAIN: none. */
-static tarn_status parse(struct ctl *c, struct answer **answer_p) {
+static tarn_status answer_parse(struct ctl *c, struct answer **answer_p) {
     for (;;) {
         void *got = NULL;
         if (redisReaderGetReply(c->reader, &got) != REDIS_OK) {
             char why[256];
             snprintf(why, sizeof(why), "does not speak RESP: %s%s", c->reader->errstr,
                      c->tls == NULL && c->received == 0 ? TLS_HINT : "");
-            return lost(c, TARN_EPROTO, why);
+            return ctl_lost(c, TARN_EPROTO, why);
         }
         if (got == NULL) return TARN_EAGAIN;
         if (c->received == 0 && c->tls == NULL && says_tls(got))
-            return lost(c, TARN_EPROTO, "is one to a TLS port: the URL begins with tarns:// there");
+            return ctl_lost(c, TARN_EPROTO,
+                            "is one to a TLS port: the URL begins with tarns:// there");
         if (c->received == 0 && says_data_port(got)) return lost_to_data_port(c);
         if (is_skipped(c, ++c->received)) continue;
         *answer_p = got;
@@ -479,9 +481,9 @@ tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer
     if (c->fd < 0) return fail(TARN_ECLOSED, "%s: not connected", c->what);
     answer_reader_set_arena(c->reader, arena);
     for (;;) {
-        tarn_status status = parse(c, answer_p);
+        tarn_status status = answer_parse(c, answer_p);
         if (status != TARN_EAGAIN) return status;
-        status = wait_readable(c, until);
+        status = socket_wait_readable(c, until);
         if (status == TARN_OK) status = ctl_feed(c);
         if (status != TARN_OK && status != TARN_EAGAIN) return status;
     }
@@ -491,8 +493,8 @@ tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answ
                         uint64_t deadline) {
     tarn_status status = ctl_await(c, arena, answer_p, deadline);
     if (status != TARN_ETIMEOUT) return status;
-    return lost(c, TARN_ETIMEOUT,
-                "was given up: no answer in time (raise timeout_ms, or see the server's log)");
+    return ctl_lost(c, TARN_ETIMEOUT,
+                    "was given up: no answer in time (raise timeout_ms, or see the server's log)");
 }
 
 tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p) {
@@ -500,7 +502,7 @@ tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **
     answer_reader_set_arena(c->reader, arena);
     tarn_status status = ctl_wants_to_send(c) ? ctl_flush(c) : TARN_OK;
     while (status == TARN_OK) {
-        status = parse(c, answer_p);
+        status = answer_parse(c, answer_p);
         if (status != TARN_EAGAIN) return status;
         status = ctl_feed(c);
     }

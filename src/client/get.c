@@ -115,7 +115,7 @@ static tarn_status locate_receive(struct getting *g, const struct chunk *c) {
 
 /* Segments first seen in this chunk. One that cannot be had takes its items along, not the
  * batch. */
-static tarn_status chunk_ensure(struct getting *g, const struct chunk *c) {
+static tarn_status get_chunk_ensure(struct getting *g, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
         if (g->wants[c->order[k]].is.state != ITEM_PLACED) continue;
         struct get_result result;
@@ -163,7 +163,7 @@ static void adapt_window(struct lane *lane, uint64_t took_ms, uint64_t lease_ms,
     }
 }
 
-static void group_run(struct getting *g, struct group *group) {
+static void get_group_run(struct getting *g, struct group *group) {
     struct lane *lane = g->b.lane;
     uint64_t started = now_ms(), lease_ms = g->wants[group->items[0]].place.lease_ms;
     bool lease_lost = false;
@@ -205,7 +205,7 @@ static bool group_sweep(struct getting *g, const size_t *order, size_t n, struct
         fill_group(g, order, n, &k, group);
         if (group->n == 0) break;
         if (*ran_p && get_lease_is_short(&g->wants[group->items[0]].place)) return false;
-        group_run(g, group);
+        get_group_run(g, group);
         *ran_p = true;
         k = group_next(&g->b, group, k);
     }
@@ -263,7 +263,7 @@ static tarn_status get_pass(struct item_batch *b) {
     struct arena_mark mark = arena_mark(&g->b.lane->arena);
     while (more && status == TARN_OK) {
         status = locate_receive(g, &now);
-        if (status == TARN_OK) status = chunk_ensure(g, &now);
+        if (status == TARN_OK) status = get_chunk_ensure(g, &now);
         if (status != TARN_OK) break;
         /* The lease of the next chunk ticks while this one moves: ask ahead only if that is soon
          * over. */

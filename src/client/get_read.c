@@ -28,7 +28,7 @@ static void *scratch_alloc(struct getting *g, uint64_t size) {
     return p;
 }
 
-static tarn_status find_memory(struct getting *g, tarn_item *item, struct want *w) {
+static tarn_status item_memory_find(struct getting *g, tarn_item *item, struct want *w) {
     if (!g->options->allocate) {
         uint64_t cap = item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len;
         if (w->len <= cap) return TARN_OK;
@@ -52,7 +52,7 @@ static tarn_status find_memory(struct getting *g, tarn_item *item, struct want *
 /* What is read, and where it goes: exactly what was asked for, or more of it if that is needed to
  * verify it. The CPU cannot sum what is in a device: it looks at the bytes elsewhere, first, under
  * the same lease. */
-static tarn_status set_range(struct getting *g, const tarn_item *item, struct want *w) {
+static tarn_status want_set_range(struct getting *g, const tarn_item *item, struct want *w) {
     const struct placement *p = &w->place;
     struct placed_read *r = &w->read;
     bool verify = g->b.lane->client->options.verify || p->must_verify, touched = !w->device;
@@ -112,7 +112,7 @@ struct get_result get_prepare(struct getting *g, size_t i) {
     }
     uint64_t rest = p->size - item->offset;
     w->len = item->want == 0 ? rest : min_u64(item->want, rest);
-    tarn_status status = find_memory(g, item, w);
+    tarn_status status = item_memory_find(g, item, w);
     if (status != TARN_OK) return get_over(status);
     struct iovec one;
     size_t n_iov;
@@ -127,7 +127,7 @@ struct get_result get_prepare(struct getting *g, size_t i) {
     if (w->len == 0) return get_over(TARN_OK);
     w->proving = w->device && p->must_verify && p->crc >= 0;
     placed_read_init(&w->read, &(struct placed_value){p->version, p->size, p->crc, p->crcs, 0});
-    status = set_range(g, item, w);
+    status = want_set_range(g, item, w);
     if (status != TARN_OK) return get_over(status);
     w->prepared = true;
     return (struct get_result){.next = GET_ON};
@@ -170,7 +170,7 @@ static struct get_result proven(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     w->proving = false;
     placed_read_only(&w->read, w->read.at);
-    tarn_status status = set_range(g, &g->b.items[i], w);
+    tarn_status status = want_set_range(g, &g->b.items[i], w);
     if (status != TARN_OK) return get_over(status);
     return (struct get_result){.next = GET_TURNED};
 }

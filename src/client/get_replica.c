@@ -27,15 +27,15 @@ static bool looks_like(void *arg, unsigned replica) {
 }
 
 /* NULL: no host is out of reach, and there is nothing to look at. */
-static placed_avoid_fn avoid(const struct getting *g) {
+static placed_avoid_fn replica_avoided(const struct getting *g) {
     return outages_any(&g->b.lane->client->outages) ? looks_like : NULL;
 }
 
 static bool choose_replica(struct getting *g, struct want *w) {
     struct replica_look look = {g->b.lane, w->place.replica, outage_probe};
     w->chosen = outages_changes(&g->b.lane->client->outages);
-    return placed_read_choose(&w->read, placed_in_order, w->place.replicas, avoid(g), &look) <
-           w->place.replicas;
+    return placed_read_choose(&w->read, placed_in_order, w->place.replicas, replica_avoided(g),
+                              &look) < w->place.replicas;
 }
 
 void get_replica_refresh(struct getting *g, size_t i) {
@@ -52,7 +52,8 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     const struct want *w = &g->wants[i];
     struct replica_look look = {g->b.lane, w->place.replica, outage_listed};
     uint64_t failover_ms = g->b.lane->client->options.failover_ms;
-    if (placed_read_has_other(&w->read, placed_in_order, w->place.replicas, avoid(g), &look)) {
+    if (placed_read_has_other(&w->read, placed_in_order, w->place.replicas, replica_avoided(g),
+                              &look)) {
         op->patience_ms = failover_ms;
     } else if (replica_is(g->b.lane, get_replica(w), outage_listed)) {
         op->patience_ms = failover_ms / 8 + 1;
@@ -112,7 +113,7 @@ tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *r
 
 /* --- failures --- */
 
-static void report(struct getting *g, size_t i) {
+static void want_report(struct getting *g, size_t i) {
     const tarn_item *item = &g->b.items[i];
     if (!g->wants[i].reported) lane_report(g->b.lane, item->key, item->key_len, item->version);
     g->wants[i].reported = true;
@@ -124,7 +125,7 @@ struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status st
     fail_read(g, r, status);
     replica_failed(g->b.lane, r, status, is_outage(status) || status == TARN_EPERM);
     /* its host, or its directory, is there and it is not */
-    if (status == TARN_ENOTFOUND) report(g, i);
+    if (status == TARN_ENOTFOUND) want_report(g, i);
     w->why = status;
     placed_read_failed(&w->read, w->read.at);
     if (choose_replica(g, w)) {
@@ -150,7 +151,7 @@ struct get_result get_replica_bad(struct getting *g, size_t i) {
     log_mismatch(&g->b.items[i]);
     COUNT(g->b.lane, crc_mismatches, 1);
     w->damaged = true;
-    if (w->place.replicas > 1 || !first) report(g, i);
+    if (w->place.replicas > 1 || !first) want_report(g, i);
     fail(TARN_ECORRUPT, "the bytes do not match their CRC");
     if (choose_replica(g, w)) {
         if (w->read.at != before) COUNT(g->b.lane, failovers, 1);

@@ -111,7 +111,7 @@ static tarn_status wait_for_lane(struct tarn_client *client, uint64_t deadline) 
     return TARN_OK;
 }
 
-static bool holds(const struct engine_buffer *list, size_t n, uint64_t identity) {
+static bool registered_has(const struct engine_buffer *list, size_t n, uint64_t identity) {
     for (size_t i = 0; i < n; i++) {
         if (list[i].identity == identity) return true;
     }
@@ -124,7 +124,8 @@ void lane_sync_registered(struct lane *lane) {
     struct tarn_client *client = lane->client;
     if (lane->registered_seen == client->registered_gen) return;
     for (size_t i = 0; i < lane->n_registered;) {
-        if (holds(client->registered, client->n_registered, lane->registered[i].identity)) {
+        if (registered_has(client->registered, client->n_registered,
+                           lane->registered[i].identity)) {
             i++;
             continue;
         }
@@ -133,7 +134,7 @@ void lane_sync_registered(struct lane *lane) {
     }
     for (size_t i = 0; i < client->n_registered; i++) {
         const struct engine_buffer *r = &client->registered[i];
-        if (holds(lane->registered, lane->n_registered, r->identity)) continue;
+        if (registered_has(lane->registered, lane->n_registered, r->identity)) continue;
         /* Slower without, not wrong; and of a device's the engine knows all the same that nobody
          * but a NIC may touch it. */
         tarn_status status = engine_register(lane->engine, r);
@@ -211,7 +212,7 @@ tarn_status lane_send(struct lane *lane, bool skip) {
 #define SILENT_MS 1000u
 
 /* A master that is silent may be paused, or cut off, while another one is the master. */
-static tarn_status receive(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
+static tarn_status answer_await(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
     struct ctl *c = &lane->ctl;
     while (master_may_change(&lane->client->master)) {
         uint64_t until = add_sat(now_ms(), SILENT_MS);
@@ -228,7 +229,7 @@ static tarn_status receive(struct lane *lane, struct answer **answer_p, uint64_t
 
 tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
     uint64_t started = clock_mono_us();
-    tarn_status status = receive(lane, answer_p, deadline);
+    tarn_status status = answer_await(lane, answer_p, deadline);
     COUNT(lane, round_trips, 1);
     if (status == TARN_ETIMEOUT) COUNT(lane, timeouts, 1);
     if (status == TARN_OK) hist_add(&lane->hist[TARN_HIST_REQUEST], clock_mono_us() - started);
@@ -268,7 +269,7 @@ void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t ve
 /* --- connecting --- */
 
 /* One round trip: who we are, and whether this is a tarn server. */
-static tarn_status greet(struct lane *lane, uint64_t deadline) {
+static tarn_status lane_greet(struct lane *lane, uint64_t deadline) {
     const struct tarn_client *client = lane->client;
     const struct greeting g = {.info = {{"tarn-host", client->own_host},
                                         {"tarn-rack", client->options.rack},
@@ -334,7 +335,7 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     COUNT(lane, connects, 1);
     if (lane->connected_before) COUNT(lane, reconnects, 1);
     lane->connected_before = true;
-    status = greet(lane, limit);
+    status = lane_greet(lane, limit);
     if (status == TARN_OK) {
         lane->master_number = master_met(&client->master, at);
         if (master_may_change(&client->master)) scout_rest(client->master.scouts);

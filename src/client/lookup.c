@@ -16,7 +16,7 @@ struct lookup {
     struct answer *answer;
 };
 
-static tarn_status look_once(struct lane *lane, void *arg, uint64_t deadline) {
+static tarn_status lookup_once(struct lane *lane, void *arg, uint64_t deadline) {
     struct lookup *l = arg;
     struct ctl_request *r = &lane->request;
     request_begin(r);
@@ -28,7 +28,7 @@ static tarn_status look_once(struct lane *lane, void *arg, uint64_t deadline) {
 }
 
 /* How many of the keys it is true of; found NULL, or which. */
-static tarn_status look_answer(const struct lookup *l, uint8_t *found, uint64_t *count_p) {
+static tarn_status lookup_answer(const struct lookup *l, uint8_t *found, uint64_t *count_p) {
     const struct answer *a = l->answer;
     const char *name = wire_commands[l->id].name;
     if (found == NULL)
@@ -42,17 +42,17 @@ static tarn_status look_answer(const struct lookup *l, uint8_t *found, uint64_t 
 }
 
 /* So many keys at a time as one request takes; *count_p as of look_answer. */
-static tarn_status look_run(struct lane *lane, const struct lookup *l, uint64_t deadline,
-                            uint8_t *found, size_t *count_p) {
+static tarn_status lookup_run(struct lane *lane, const struct lookup *l, uint64_t deadline,
+                              uint8_t *found, size_t *count_p) {
     size_t total = 0;
     for (size_t at = 0; at < l->n; at += LOOKUP_KEYS) {
         struct lookup part = *l;
         uint64_t count = 0;
         part.keys = l->keys + at;
         part.n = min_u64(l->n - at, LOOKUP_KEYS);
-        tarn_status status = lane_run(lane, deadline, look_once, &part);
+        tarn_status status = lane_run(lane, deadline, lookup_once, &part);
         if (status == TARN_OK)
-            status = look_answer(&part, found == NULL ? NULL : found + at, &count);
+            status = lookup_answer(&part, found == NULL ? NULL : found + at, &count);
         if (status != TARN_OK) return status;
         total += min_u64(count, part.n);
         if (l->id == WIRE_prefixlen && count < part.n) break;
@@ -64,11 +64,11 @@ static tarn_status look_run(struct lane *lane, const struct lookup *l, uint64_t 
 tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
                           uint64_t deadline, size_t *length_p) {
     const struct lookup l = {.id = WIRE_prefixlen, .keys = keys, .n = n, .wait_ms = wait_ms};
-    return look_run(lane, &l, deadline, NULL, length_p);
+    return lookup_run(lane, &l, deadline, NULL, length_p);
 }
 
-static tarn_status look_call(tarn_client *client, const struct lookup *l, uint64_t timeout_ms,
-                             uint8_t *found, size_t *count_p) {
+static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint64_t timeout_ms,
+                               uint8_t *found, size_t *count_p) {
     tarn_status status = client_usable(client);
     for (size_t i = 0; i < l->n && status == TARN_OK; i++)
         status = client_check_key(l->keys[i].data, l->keys[i].len);
@@ -78,7 +78,7 @@ static tarn_status look_call(tarn_client *client, const struct lookup *l, uint64
     struct lane *lane;
     status = lane_take(client, deadline, &lane);
     if (status != TARN_OK) return status;
-    status = look_run(lane, l, deadline, found, count_p);
+    status = lookup_run(lane, l, deadline, found, count_p);
     if (l->id == WIRE_del) {
         COUNT(lane, removes, l->n);
     } else {
@@ -96,8 +96,8 @@ static tarn_status found_or_not(tarn_status status, bool found) {
 
 tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n, uint8_t *found) {
     size_t count;
-    return look_call(client, &(struct lookup){.id = WIRE_mexists, .keys = keys, .n = n}, 0, found,
-                     &count);
+    return lookup_call(client, &(struct lookup){.id = WIRE_mexists, .keys = keys, .n = n}, 0, found,
+                       &count);
 }
 
 tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len) {
@@ -110,8 +110,8 @@ tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len) {
 tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
                              size_t *removed_p) {
     size_t removed;
-    return look_call(client, &(struct lookup){.id = WIRE_del, .keys = keys, .n = n}, 0, NULL,
-                     removed_p != NULL ? removed_p : &removed);
+    return lookup_call(client, &(struct lookup){.id = WIRE_del, .keys = keys, .n = n}, 0, NULL,
+                       removed_p != NULL ? removed_p : &removed);
 }
 
 tarn_status tarn_remove(tarn_client *client, const void *key, size_t key_len) {
@@ -125,13 +125,13 @@ tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t
                                const tarn_call *call_in, size_t *length_p) {
     tarn_call call;
     client_call_copy(&call, call_in);
-    return look_call(client,
-                     &(struct lookup){.id = WIRE_prefixlen,
-                                      .keys = keys,
-                                      .n = n,
-                                      .lease_ms = call.lease_ms,
-                                      .wait_ms = call.wait_ms},
-                     call.timeout_ms, NULL, length_p);
+    return lookup_call(client,
+                       &(struct lookup){.id = WIRE_prefixlen,
+                                        .keys = keys,
+                                        .n = n,
+                                        .lease_ms = call.lease_ms,
+                                        .wait_ms = call.wait_ms},
+                       call.timeout_ms, NULL, length_p);
 }
 
 tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint64_t timeout_ms) {

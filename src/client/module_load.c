@@ -33,7 +33,7 @@ static bool try_directory(void *arg, const char *directory, size_t len) {
     return false;
 }
 
-static bool load(const char *module_path, struct search *s) {
+static bool module_search(const char *module_path, struct search *s) {
     static const struct tarn_services services = {.program = TARN_PROGRAM_CLIENT};
     s->found = transport_find(s->scheme) != NULL;
     if (s->found) return true;
@@ -47,7 +47,7 @@ static bool load(const char *module_path, struct search *s) {
 }
 
 /* Could its module not be had before? Where add: is it noted now that it cannot? */
-static bool has_failed(struct tarn_client *client, const char *scheme, bool add) {
+static bool scheme_failed(struct tarn_client *client, const char *scheme, bool add) {
     /* the last place is kept: a host may name what it likes */
     bool usual = strcmp(scheme, CLIENT_MODULE_USUAL) == 0;
     size_t i = 0, max = ARRAY_LEN(client->no_module) - !usual;
@@ -60,7 +60,7 @@ static bool has_failed(struct tarn_client *client, const char *scheme, bool add)
     return failed;
 }
 
-static bool is_scheme(const char *name) {
+static bool scheme_is_word(const char *name) {
     size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz");
     return len > 0 && len <= TRANSPORT_SCHEME_MAX && name[len] == '\0';
 }
@@ -68,9 +68,9 @@ static bool is_scheme(const char *name) {
 bool client_module_has(struct tarn_client *client, const char *scheme) {
     if (client->only != NULL && strcmp(client->only, scheme) != 0) return false;
     if (transport_find(scheme) != NULL) return true;
-    if (!is_scheme(scheme) || has_failed(client, scheme, false)) return false;
+    if (!scheme_is_word(scheme) || scheme_failed(client, scheme, false)) return false;
     struct search s = {.scheme = scheme};
-    if (!load(client->options.module_path, &s) && !has_failed(client, scheme, true))
+    if (!module_search(client->options.module_path, &s) && !scheme_failed(client, scheme, true))
         log_verbose("A host offers %s, and its module cannot be had: %s", scheme, s.tried.data);
     buf_free(&s.tried);
     return s.found;
@@ -84,10 +84,10 @@ tarn_status client_module_require(const char *scheme, const char *module_path) {
     bool secure = (t = transport_find(scheme)) != NULL && strcmp(t->scheme, scheme) != 0;
     for (size_t i = 0; (t = transport_at(i)) != NULL; i++) buf_printf(&there, ", %s", t->scheme);
     buf_append_char(&there, '\0');
-    if (!is_scheme(scheme) || secure)
+    if (!scheme_is_word(scheme) || secure)
         status = fail(TARN_EINVAL, "transport is one of auto%s, or of a module, not \"%s\"",
                       there.data, scheme);
-    else if (!load(module_path, &s))
+    else if (!module_search(module_path, &s))
         status = fail(TARN_ENOTSUP,
                       "transport=%s: there are auto%s, and its module cannot be had (module_path): "
                       "%s",

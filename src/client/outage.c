@@ -13,17 +13,17 @@
 
 #define SHIFT_MAX 3u /* the longest pause is 8 times the first */
 
-static uint64_t pause_ms(const struct tarn_client *client, unsigned failures) {
+static uint64_t outage_pause_ms(const struct tarn_client *client, unsigned failures) {
     unsigned shift = failures - 1 < SHIFT_MAX ? failures - 1 : SHIFT_MAX;
     return client->options.failover_ms * 5 << shift;
 }
 
-static uint64_t home_of(const struct lane *lane, uint32_t segment) {
+static uint64_t outage_home(const struct lane *lane, uint32_t segment) {
     const struct segment_entry *entry = segment_find(lane, segment);
     return entry == NULL ? 0 : entry->home;
 }
 
-static struct outage *find(struct outages *o, uint64_t home) {
+static struct outage *outage_find(struct outages *o, uint64_t home) {
     for (unsigned i = 0; i < o->n; i++) {
         if (o->list[i].home == home) return &o->list[i];
     }
@@ -31,7 +31,7 @@ static struct outage *find(struct outages *o, uint64_t home) {
 }
 
 /* When the list is full, the one whose time was up first is forgotten. */
-static struct outage *add(struct outages *o, uint64_t home) {
+static struct outage *outage_add(struct outages *o, uint64_t home) {
     struct outage *place = &o->list[0];
     if (o->n < OUTAGES_MAX) {
         place = &o->list[o->n];
@@ -58,14 +58,14 @@ void outage_note(struct lane *lane, uint32_t segment) {
     const struct segment_entry *entry = segment_find(lane, segment);
     if (entry == NULL || entry->home == 0) return;
     pthread_mutex_lock(&client->mutex);
-    struct outage *out = find(&client->outages, entry->home);
-    if (out == NULL) out = add(&client->outages, entry->home);
+    struct outage *out = outage_find(&client->outages, entry->home);
+    if (out == NULL) out = outage_add(&client->outages, entry->home);
     uint64_t now = now_ms();
     /* Several calls may have met the same failure; only one that comes after the pause is a new
      * one. */
     if (now >= out->until_ms || out->failures == 0) out->failures++;
     out->noted_ms = now;
-    out->until_ms = max_u64(out->until_ms, now + pause_ms(client, out->failures));
+    out->until_ms = max_u64(out->until_ms, now + outage_pause_ms(client, out->failures));
     add_name(out, entry->name);
     __atomic_store_n(&client->outages.changes, client->outages.changes + 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&client->mutex);
@@ -74,9 +74,9 @@ void outage_note(struct lane *lane, uint32_t segment) {
 void outage_over(struct lane *lane, uint32_t segment) {
     struct outages *o = &lane->client->outages;
     if (!outages_any(o)) return;
-    uint64_t home = home_of(lane, segment);
+    uint64_t home = outage_home(lane, segment);
     pthread_mutex_lock(&lane->client->mutex);
-    struct outage *out = find(o, home);
+    struct outage *out = outage_find(o, home);
     if (out != NULL) {
         *out = o->list[o->n - 1];
         __atomic_store_n(&o->n, o->n - 1, __ATOMIC_RELAXED);
@@ -84,13 +84,13 @@ void outage_over(struct lane *lane, uint32_t segment) {
     pthread_mutex_unlock(&lane->client->mutex);
 }
 
-static bool listed(struct lane *lane, uint32_t segment, bool probe) {
+static bool outage_look(struct lane *lane, uint32_t segment, bool probe) {
     struct tarn_client *client = lane->client;
     if (!outages_any(&client->outages)) return false;
     const struct segment_entry *entry = segment_find(lane, segment);
     if (entry == NULL || entry->home == 0) return false;
     pthread_mutex_lock(&client->mutex);
-    struct outage *out = find(&client->outages, entry->home);
+    struct outage *out = outage_find(&client->outages, entry->home);
     uint64_t now = now_ms();
     bool is = out != NULL && now < out->until_ms;
     if (is) add_name(out, entry->name);
@@ -101,19 +101,19 @@ static bool listed(struct lane *lane, uint32_t segment, bool probe) {
 }
 
 bool outage_listed(struct lane *lane, uint32_t segment) {
-    return listed(lane, segment, false);
+    return outage_look(lane, segment, false);
 }
 
 bool outage_probe(struct lane *lane, uint32_t segment) {
-    return listed(lane, segment, true);
+    return outage_look(lane, segment, true);
 }
 
 bool outage_noted(struct lane *lane, uint32_t segment, uint64_t since_ms) {
     struct tarn_client *client = lane->client;
     if (!outages_any(&client->outages)) return false;
-    uint64_t home = home_of(lane, segment);
+    uint64_t home = outage_home(lane, segment);
     pthread_mutex_lock(&client->mutex);
-    const struct outage *out = find(&client->outages, home);
+    const struct outage *out = outage_find(&client->outages, home);
     bool is = out != NULL && out->noted_ms >= since_ms;
     pthread_mutex_unlock(&client->mutex);
     return is;

@@ -13,7 +13,7 @@ uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms) {
     return lease_ms > margin ? sent_ns / 1000000 + lease_ms - margin : 0;
 }
 
-static tarn_status broken(const char *what) {
+static tarn_status answer_broken(const char *what) {
     return fail(TARN_EPROTO, "the server's answer makes no sense: %s (is it of another version?)",
                 what);
 }
@@ -40,14 +40,14 @@ static bool decode_extent(const struct answer *e, struct engine_part *part) {
 /* ["memory", [extent, ...]]; "ssd" is the same with one extent. */
 static tarn_status decode_extents(struct arena *arena, const struct answer *extents, uint64_t size,
                                   struct replica *r) {
-    if (extents->len == 0 || extents->len > EXTENTS_MAX) return broken("number of extents");
+    if (extents->len == 0 || extents->len > EXTENTS_MAX) return answer_broken("number of extents");
     struct engine_part *parts = arena_alloc(arena, extents->len * sizeof(*parts));
     uint64_t total = 0;
     for (size_t i = 0; i < extents->len; i++) {
-        if (!decode_extent(&extents->element[i], &parts[i])) return broken("an extent");
+        if (!decode_extent(&extents->element[i], &parts[i])) return answer_broken("an extent");
         total += parts[i].extent.length;
     }
-    if (total != size) return broken("the extents do not add up to the size");
+    if (total != size) return answer_broken("the extents do not add up to the size");
     r->parts = parts;
     r->n_parts = extents->len;
     return TARN_OK;
@@ -65,9 +65,9 @@ static tarn_status decode_file(const struct answer *files, uint64_t size, struct
     const struct answer *file = answer_at(files, 0), *path = answer_at(file, 0);
     uint64_t bytes;
     if (files->len != 1 || !is_plain_path(path) || !answer_u64(answer_at(file, 1), &bytes)) {
-        return broken("a file is [path, size]");
+        return answer_broken("a file is [path, size]");
     }
-    if (bytes != size) return broken("a file of another size");
+    if (bytes != size) return answer_broken("a file of another size");
     r->path = path->str;
     return TARN_OK;
 }
@@ -77,7 +77,7 @@ static tarn_status decode_replica(struct arena *arena, const struct answer *answ
     const struct answer *tier = answer_at(answer, 0), *places = answer_at(answer, 1);
     if (tier == NULL || tier->type != ANSWER_STRING || places == NULL ||
         places->type != ANSWER_ARRAY) {
-        return broken("a replica is [tier, [place, ...]]");
+        return answer_broken("a replica is [tier, [place, ...]]");
     }
     *r = (struct replica){.tier = REPLICA_MEMORY};
     if (strcmp(tier->str, "file") == 0) {
@@ -118,7 +118,7 @@ static tarn_status decode_readable(struct arena *arena, const struct answer *lis
 static tarn_status decode_inline(const struct answer *value, struct placement *p) {
     if (value == NULL || value->type != ANSWER_STRING || value->len != p->size ||
         p->size > INLINE_MAX) {
-        return broken("neither a replica nor a value");
+        return answer_broken("neither a replica nor a value");
     }
     p->value = value->str;
     return TARN_OK;
@@ -127,12 +127,12 @@ static tarn_status decode_inline(const struct answer *value, struct placement *p
 /* The short form: one replica, one extent. */
 static tarn_status decode_packed(struct arena *arena, const struct answer *a, struct placement *p,
                                  struct place_packed *place) {
-    if (a->len != sizeof(*place)) return broken("a packed place");
+    if (a->len != sizeof(*place)) return answer_broken("a packed place");
     memcpy(place, a->str, sizeof(*place));
     if (place->zero != 0 || (place->flags & ~(PLACE_HAS_CRC | PLACE_SUSPECT)) != 0 ||
         place->number > INT64_MAX || place->extent.length == 0 ||
         place->extent.length > VALUE_MAX) {
-        return broken("a packed place");
+        return answer_broken("a packed place");
     }
     struct engine_part *part = arena_alloc(arena, sizeof(*part));
     *part = (struct engine_part){.extent = place->extent,
@@ -147,7 +147,7 @@ static tarn_status decode_packed(struct arena *arena, const struct answer *a, st
 
 /* What another master, or another life of this one, put there may have been overwritten without
  * these books knowing; and disks rot. Only the CRC tells, whatever the caller asked for. */
-static tarn_status judge(struct placement *p, bool suspect) {
+static tarn_status placement_judge(struct placement *p, bool suspect) {
     p->suspect = p->must_verify = suspect;
     for (unsigned i = 0; i < p->replicas; i++)
         p->must_verify |= p->replica[i].tier != REPLICA_MEMORY;
@@ -165,7 +165,7 @@ static tarn_status packed_of_get(struct arena *arena, const struct answer *a, ui
     p->lease_ms = place.lease_ms;
     p->lease_end = placement_lease_end(sent_ns, place.lease_ms);
     if (place.flags & PLACE_HAS_CRC) p->crc = place.crc;
-    return judge(p, (place.flags & PLACE_SUSPECT) != 0);
+    return placement_judge(p, (place.flags & PLACE_SUSPECT) != 0);
 }
 
 tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
@@ -181,7 +181,7 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
         !answer_u64(answer_at(a, 2), &p->lease_ms) || crc == NULL || crc->type != ANSWER_INTEGER ||
         replicas == NULL || replicas->type != ANSWER_ARRAY || p->size > VALUE_MAX ||
         crc->integer > UINT32_MAX) {
-        return broken("GETREPLICAS");
+        return answer_broken("GETREPLICAS");
     }
     p->crc = crc->integer < 0 ? -1 : crc->integer;
     p->lease_end = placement_lease_end(sent_ns, p->lease_ms);
@@ -195,7 +195,7 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
     bool suspect =
         flags != NULL && flags->type == ANSWER_INTEGER && (flags->integer & PLACE_SUSPECT) != 0;
     status = decode_readable(arena, replicas, p);
-    return status == TARN_OK ? judge(p, suspect) : status;
+    return status == TARN_OK ? placement_judge(p, suspect) : status;
 }
 
 tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size,
@@ -206,7 +206,7 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
         struct place_packed place;
         tarn_status packed = decode_packed(arena, a, p, &place);
         if (packed == TARN_OK && place.extent.length != size)
-            packed = broken("space of another size");
+            packed = answer_broken("space of another size");
         p->replicas = packed == TARN_OK ? 1 : 0;
         if (packed == TARN_OK) p->token = place.number;
         return packed;
@@ -216,15 +216,16 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
     const struct answer *replicas = answer_at(a, 1);
     if (!answer_u64(answer_at(a, 0), &p->token) || replicas == NULL ||
         replicas->type != ANSWER_ARRAY) {
-        return broken("PUTSTART");
+        return answer_broken("PUTSTART");
     }
-    if (replicas->len == 0) return size <= INLINE_MAX ? TARN_OK : broken("PUTSTART gave no space");
-    if (replicas->len > REPLICAS_MAX) return broken("too many replicas");
+    if (replicas->len == 0)
+        return size <= INLINE_MAX ? TARN_OK : answer_broken("PUTSTART gave no space");
+    if (replicas->len > REPLICAS_MAX) return answer_broken("too many replicas");
     p->replica = replicas_alloc(arena, replicas);
     for (size_t i = 0; i < replicas->len && status == TARN_OK; i++) {
         status = decode_replica(arena, &replicas->element[i], size, &p->replica[i]);
         if (status == TARN_OK && p->replica[i].tier != REPLICA_MEMORY)
-            status = broken("space is memory");
+            status = answer_broken("space is memory");
     }
     p->replicas = status == TARN_OK ? (unsigned)replicas->len : 0;
     return status;

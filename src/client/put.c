@@ -154,7 +154,7 @@ static tarn_status instead_receive(struct putting *p, const struct chunk *c) {
     return status;
 }
 
-static tarn_status chunk_ensure(struct putting *p, const struct chunk *c) {
+static tarn_status put_chunk_ensure(struct putting *p, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
         if (p->puts[c->order[k]].is.state != ITEM_PLACED) continue;
         tarn_status status = put_ensure(p, c->order[k]);
@@ -204,7 +204,7 @@ struct ends {
     size_t n_full, n_empty;
 };
 
-static struct ends chunk_written(struct putting *p, const struct chunk *c) {
+static struct ends put_chunk_written(struct putting *p, const struct chunk *c) {
     struct ends e = {0};
     e.full = arena_alloc(&p->b.lane->arena, c->n * sizeof(size_t));
     e.empty = arena_alloc(&p->b.lane->arena, c->n * sizeof(size_t));
@@ -323,7 +323,7 @@ static tarn_status put_recover(struct putting *p, const size_t *order, size_t n)
             /* not this put's fault; the connection's attempts are counted elsewhere */
             u->last = false;
         }
-        struct ends e = chunk_written(p, &c);
+        struct ends e = put_chunk_written(p, &c);
         tarn_status status = end_send(p, &e);
         if (status == TARN_OK) status = end_receive(p, &e);
         if (status == TARN_OK) status = revokes_send(p, c.order, c.n);
@@ -373,14 +373,14 @@ static tarn_status put_all(struct putting *p) {
         if (status == TARN_OK) status = instead_receive(p, &now);
         if (status == TARN_OK) status = end_receive(p, &ends);
         ends = (struct ends){0};
-        if (status == TARN_OK) status = chunk_ensure(p, &now);
+        if (status == TARN_OK) status = put_chunk_ensure(p, &now);
         if (status != TARN_OK) break;
         more = put_chunk(p, &rest, &at, &next);
         if (more) status = start_send(p, &next);
         /* also when the connection broke: END goes out over the next one */
         put_write(p, now.order, now.n);
         if (status != TARN_OK) break;
-        ends = chunk_written(p, &now);
+        ends = put_chunk_written(p, &now);
         status = end_send(p, &ends);
         if (status == TARN_OK) status = revokes_send(p, now.order, now.n);
         now = next;

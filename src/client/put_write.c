@@ -180,7 +180,7 @@ static void seal_group(struct putting *p, struct group *group) {
     }
 }
 
-static void group_run(struct putting *p, struct group *group) {
+static void put_group_run(struct putting *p, struct group *group) {
     batch_move(&p->b, group);
     for (size_t k = 0; k < group->n; k++) {
         const struct engine_op *op = &group->ops[k];
@@ -222,7 +222,7 @@ void put_write(struct putting *p, const size_t *order, size_t n) {
             group.last = k;
         }
         if (group.n == 0) break;
-        group_run(p, &group);
+        put_group_run(p, &group);
         k = group_next(&p->b, &group, k);
     }
 }

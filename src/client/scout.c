@@ -106,7 +106,7 @@ static void scout_found(struct scouts *s, const struct address *at) {
 /* --- whom to ask, in one's turn --- */
 
 /* Those that stay keep their connections. */
-static void take_addresses(struct scouts *s, const struct address *at, unsigned n) {
+static void scouts_take(struct scouts *s, const struct address *at, unsigned n) {
     for (unsigned i = 0; i < SCOUTS_MAX; i++) {
         struct scout *scout = &s->scout[i];
         bool same = i < n && address_is(&scout->at, &at[i]);
@@ -124,7 +124,7 @@ static void take_list(struct scouts *s, const struct answer *list) {
         const struct answer *server = &list->element[i];
         n += address_read(answer_field(server, "ip"), answer_field(server, "port"), &at[n]);
     }
-    take_addresses(s, at, n);
+    scouts_take(s, at, n);
 }
 
 static void list_replicas(struct whereabouts *m, uint64_t until) {
@@ -132,7 +132,7 @@ static void list_replicas(struct whereabouts *m, uint64_t until) {
     if (s->listed_ms != 0 && now_ms() - s->listed_ms < LIST_MS) return;
     s->listed_ms = now_ms();
     if (m->name == NULL) {
-        take_addresses(s, m->server, m->n);
+        scouts_take(s, m->server, m->n);
         return;
     }
     unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);

@@ -49,7 +49,7 @@ bool segment_host_is(const char *reported, size_t len, const char *own) {
            memcmp(reported + own_len + 1, boot, boot_len) == 0;
 }
 
-static struct segment_entry *entry_of(struct lane *lane, uint32_t id) {
+static struct segment_entry *segment_entry_of(struct lane *lane, uint32_t id) {
     if (id >= SEGMENT_ID_MAX) return NULL;
     if (id >= lane->segments) {
         size_t n = lane->segments == 0 ? 8 : lane->segments;
@@ -104,7 +104,8 @@ static struct span bytes_of(const struct answer *a) {
 /* --- ways to it --- */
 
 /* A host that listens on every address says so; then it is reached where the master is. */
-static struct engine_way *add_way(struct lane *lane, struct engine_segment *s, const char *uri) {
+static struct engine_way *segment_add_way(struct lane *lane, struct engine_segment *s,
+                                          const char *uri) {
     struct span text = span_str(uri);
     struct uri u;
     if (!uri_parse(text, &u)) return NULL;
@@ -148,7 +149,7 @@ static void decode_endpoints(struct lane *lane, const struct answer *endpoints,
             ways->wants_tls = true;
         } else if (remote || (s->same_host && can_attach(lane, t, a->str))) {
             const struct engine_way *way =
-                remote ? add_way(lane, s, a->str) : engine_segment_way(s, a->str);
+                remote ? segment_add_way(lane, s, a->str) : engine_segment_way(s, a->str);
             if (way == NULL) continue;
             ways->any = true;
             ways->mapped |= !remote;
@@ -208,7 +209,7 @@ static void decode_keys(struct lane *lane, const struct answer *info, struct eng
     const struct answer *key;
     for (size_t i = 0; (key = key_at(info, i)) != NULL; i++) {
         if (*key_scheme(key, scheme) == '\0' || !client_module_has(lane->client, scheme)) continue;
-        struct engine_way *way = add_way(lane, s, answer_at(key, 0)->str);
+        struct engine_way *way = segment_add_way(lane, s, answer_at(key, 0)->str);
         if (way == NULL) continue;
         for (size_t w = 0; w < 2; w++) way->key[w] = bytes_of(answer_at(key, 1 + w));
         ways->any = ways->keyed = true;
@@ -232,11 +233,12 @@ static void ask_again(struct lane *lane, const struct answer *info, const struct
 }
 
 /* The same for all segments that go down together: of a node, or behind one address. */
-static uint64_t home_of(const char *node, uint64_t address) {
+static uint64_t segment_home(const char *node, uint64_t address) {
     return *node != '\0' ? hash_bytes(node, strlen(node)) | 1 : address;
 }
 
-static tarn_status unreachable(struct segment_entry *entry, uint32_t epoch, tarn_status status) {
+static tarn_status segment_unreachable(struct segment_entry *entry, uint32_t epoch,
+                                       tarn_status status) {
     free(entry->unreachable.why);
     entry->unreachable = (struct unreachable){.until_ms = now_ms() + UNREACHABLE_MS,
                                               .epoch = epoch,
@@ -272,8 +274,9 @@ static tarn_status fail_not_offered(const struct answer *info, const char *schem
                 *node == '\0' ? "loadmodule" : "tarn-node --loadmodule", scheme, scheme);
 }
 
-static tarn_status decode(struct lane *lane, const struct answer *info, struct engine_segment *s,
-                          struct segment_ways *ways, struct segment_entry *entry) {
+static tarn_status info_decode(struct lane *lane, const struct answer *info,
+                               struct engine_segment *s, struct segment_ways *ways,
+                               struct segment_entry *entry) {
     uint64_t id, epoch;
     const struct answer *endpoints = answer_field(info, "endpoints"),
                         *host = answer_field(info, "host");
@@ -301,19 +304,20 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
     uint64_t address = (ways->address != 0 ? ways->address : hash_u64(s->id)) | 1;
     bool moved = entry->home != 0 && entry->address != address;
     entry->address = address;
-    entry->home = home_of(node, address);
+    entry->home = segment_home(node, address);
     if (moved) outage_over(lane, s->id); /* what failed was another address */
     snprintf(entry->name, sizeof(entry->name), "%s", text_of(info, "name"));
     entry->unreachable.until_ms = 0;
     const char *wanted = client_module_wanted(lane->client);
     if (wanted != NULL && !offers(info, wanted))
-        return unreachable(entry, s->epoch, fail_not_offered(info, wanted));
+        return segment_unreachable(entry, s->epoch, fail_not_offered(info, wanted));
     if (!ways->wants_tls || ways->any) return TARN_OK;
-    return unreachable(entry, s->epoch,
-                       fail(TARN_EPERM,
-                            "segment %s is reached over TLS only: connect with tarns:// and the "
-                            "tls_ options (TLS.md)",
-                            entry->name));
+    return segment_unreachable(
+        entry, s->epoch,
+        fail(TARN_EPERM,
+             "segment %s is reached over TLS only: connect with tarns:// and the "
+             "tls_ options (TLS.md)",
+             entry->name));
 }
 
 static void info_request(struct lane *lane, uint32_t id) {
@@ -322,15 +326,15 @@ static void info_request(struct lane *lane, uint32_t id) {
     request_build(&lane->request, WIRE_segment_info, &segment);
 }
 
-static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline,
-                         struct engine_segment *s, struct segment_ways *ways,
-                         struct segment_entry *entry) {
+static tarn_status info_fetch(struct lane *lane, uint32_t id, uint64_t deadline,
+                              struct engine_segment *s, struct segment_ways *ways,
+                              struct segment_entry *entry) {
     struct answer *info;
     info_request(lane, id);
     tarn_status status = lane_call(lane, &info, deadline);
     if (status != TARN_OK) return status;
     COUNT(lane, segment_fetches, 1);
-    status = decode(lane, info, s, ways, entry);
+    status = info_decode(lane, info, s, ways, entry);
     if (status != TARN_OK) return status;
     if (s->id != id) return fail(TARN_EPROTO, "SEGMENT INFO: asked for %u, got %u", id, s->id);
     return engine_segment_set(lane->engine, s);
@@ -338,7 +342,7 @@ static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline,
 
 tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write,
                            uint64_t deadline) {
-    struct segment_entry *entry = entry_of(lane, id);
+    struct segment_entry *entry = segment_entry_of(lane, id);
     if (entry == NULL) return fail(TARN_EPROTO, "segment id %u is out of range", id);
     const struct unreachable *u = &entry->unreachable;
     if (u->until_ms > 0 && u->epoch == epoch && now_ms() < u->until_ms)
@@ -353,7 +357,7 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
         struct engine_segment s = {0};
         struct segment_ways ways = {.any = false};
         uint64_t asked_ms = now_ms();
-        tarn_status status = fetch(lane, id, deadline, &s, &ways, entry);
+        tarn_status status = info_fetch(lane, id, deadline, &s, &ways, entry);
         if (status != TARN_OK) return status;
         bool was_attached = known && entry->write_attached && !ways.keyed;
         entry->known = true;

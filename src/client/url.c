@@ -63,7 +63,7 @@ static void set_string(const char **slot, char *value) {
 }
 
 /* A percent-decoded copy, NULL: a bad escape or a NUL. */
-static char *decode(const char *s, size_t len) {
+static char *percent_decode(const char *s, size_t len) {
     char *out = xmalloc(len + 1), *w = out;
     for (size_t i = 0; i < len; i++) {
         if (s[i] != '%') {
@@ -81,8 +81,8 @@ static char *decode(const char *s, size_t len) {
     return out;
 }
 
-static tarn_status set_number(const char *name, const char *text, uint64_t min, uint64_t max,
-                              uint64_t *value_p) {
+static tarn_status option_number(const char *name, const char *text, uint64_t min, uint64_t max,
+                                 uint64_t *value_p) {
     if (!span_to_u64(span_str(text), value_p) || *value_p < min || *value_p > max) {
         return fail(TARN_EINVAL, "URL option %s must be a number from %llu to %llu, not \"%s\"",
                     name, (unsigned long long)min, (unsigned long long)max, text);
@@ -90,7 +90,7 @@ static tarn_status set_number(const char *name, const char *text, uint64_t min, 
     return TARN_OK;
 }
 
-static tarn_status set_switch(const char *name, const char *text, int *value_p) {
+static tarn_status option_switch(const char *name, const char *text, int *value_p) {
     bool yes = strcmp(text, "yes") == 0;
     if (!yes && strcmp(text, "no") != 0)
         return fail(TARN_EINVAL, "URL option %s is yes or no, not \"%s\"", name, text);
@@ -98,13 +98,13 @@ static tarn_status set_switch(const char *name, const char *text, int *value_p) 
     return TARN_OK;
 }
 
-static tarn_status set_option(tarn_options *o, const char *name, const char *value) {
+static tarn_status option_set(tarn_options *o, const char *name, const char *value) {
     uint64_t v = 0;
     struct near near;
     near_begin(&near, span_str(name));
 #define NUMBER(field, min, max)                                                                    \
     if (strcmp(name, #field) == 0) {                                                               \
-        tarn_status status = set_number(name, value, min, max, &v);                                \
+        tarn_status status = option_number(name, value, min, max, &v);                             \
         if (status == TARN_OK) o->field = (__typeof__(o->field))v;                                 \
         return status;                                                                             \
     }                                                                                              \
@@ -143,8 +143,9 @@ static tarn_status set_option(tarn_options *o, const char *name, const char *val
         set_string(strings[i].slot, xstrdup(value));
         return TARN_OK;
     }
-    if (strcmp(name, "tls_verify") == 0) return set_switch(name, value, &o->tls_verify);
-    if (strcmp(name, "tls_verify_name") == 0) return set_switch(name, value, &o->tls_verify_name);
+    if (strcmp(name, "tls_verify") == 0) return option_switch(name, value, &o->tls_verify);
+    if (strcmp(name, "tls_verify_name") == 0)
+        return option_switch(name, value, &o->tls_verify_name);
     near_offer(&near, "tls_verify");
     near_offer(&near, "tls_verify_name");
     return fail(TARN_EINVAL, "URL option \"%s\" is unknown%s%s%s", name,
@@ -158,11 +159,11 @@ static tarn_status parse_query(tarn_options *o, const char *query) {
         const char *eq = memchr(query, '=', len);
         if (eq == NULL)
             return fail(TARN_EINVAL, "URL options are name=value, joined by &: \"%s\"", query);
-        char *name = decode(query, (size_t)(eq - query));
-        char *value = decode(eq + 1, len - (size_t)(eq + 1 - query));
+        char *name = percent_decode(query, (size_t)(eq - query));
+        char *value = percent_decode(eq + 1, len - (size_t)(eq + 1 - query));
         tarn_status status = name == NULL || value == NULL
                                  ? fail(TARN_EINVAL, "bad %%-escape in the URL's options")
-                                 : set_option(o, name, value);
+                                 : option_set(o, name, value);
         free(name);
         free(value);
         if (status != TARN_OK) return status;
@@ -176,8 +177,8 @@ static tarn_status parse_query(tarn_options *o, const char *query) {
 static tarn_status parse_user(tarn_options *o, const char *s, size_t len) {
     const char *colon = memchr(s, ':', len);
     size_t user_len = colon == NULL ? len : (size_t)(colon - s);
-    char *user = decode(s, user_len);
-    char *password = colon == NULL ? NULL : decode(colon + 1, len - user_len - 1);
+    char *user = percent_decode(s, user_len);
+    char *password = colon == NULL ? NULL : percent_decode(colon + 1, len - user_len - 1);
     if (user == NULL || (colon != NULL && password == NULL)) {
         free(user);
         free(password);
@@ -193,7 +194,7 @@ static tarn_status parse_user(tarn_options *o, const char *s, size_t len) {
 }
 
 /* "host[:port]", "[v6][:port]" */
-static tarn_status parse_address(const char *s, size_t len, uint64_t number, struct address *at) {
+static tarn_status address_parse(const char *s, size_t len, uint64_t number, struct address *at) {
     const char *end = s + len, *host = s, *host_end, *port = NULL;
     if (len > 0 && *s == '[') {
         host = s + 1;
@@ -217,7 +218,7 @@ static tarn_status parse_address(const char *s, size_t len, uint64_t number, str
                          number == 0 || number > 65535)) {
         return fail(TARN_EINVAL, "the URL's port must be a number from 1 to 65535");
     }
-    char *name = decode(host, (size_t)(host_end - host));
+    char *name = percent_decode(host, (size_t)(host_end - host));
     if (name == NULL) return fail(TARN_EINVAL, "bad %%-escape in the URL's host");
     int n = snprintf(at->host, sizeof(at->host), "%s", name);
     snprintf(at->port, sizeof(at->port), "%u", (unsigned)number);
@@ -226,7 +227,7 @@ static tarn_status parse_address(const char *s, size_t len, uint64_t number, str
 }
 
 /* "host[:port],host[:port]...", of Sentinels or servers. */
-static tarn_status parse_addresses(const char *s, size_t len, bool sentinel, uint64_t number,
+static tarn_status addresses_parse(const char *s, size_t len, bool sentinel, uint64_t number,
                                    struct whereabouts *m) {
     unsigned max = sentinel ? SENTINELS_MAX : SERVERS_MAX;
     for (const char *end = s + len; s < end;) {
@@ -235,7 +236,7 @@ static tarn_status parse_addresses(const char *s, size_t len, bool sentinel, uin
         if (m->n == max)
             return fail(TARN_EINVAL, "the URL names more than %u %s", max,
                         sentinel ? "Sentinels" : "servers");
-        tarn_status status = parse_address(s, n, number, &m->server[m->n]);
+        tarn_status status = address_parse(s, n, number, &m->server[m->n]);
         if (status != TARN_OK) return status;
         m->n++;
         s += n + (comma != NULL);
@@ -249,10 +250,10 @@ static tarn_status parse_where(const char *s, size_t len, bool sentinel, uint64_
                                struct whereabouts *m) {
     if (sentinel || memchr(s, ',', len) != NULL) {
         m->scouts = scouts_create();
-        return parse_addresses(s, len, sentinel, port, m);
+        return addresses_parse(s, len, sentinel, port, m);
     }
     m->n = 1;
-    return parse_address(s, len, port, &m->server[0]);
+    return address_parse(s, len, port, &m->server[0]);
 }
 
 static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o,
@@ -266,7 +267,7 @@ static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o,
     if (!sentinel && name > 0)
         return fail(TARN_EINVAL, "there is one pool behind a tarn URL; drop the path \"/%s\"",
                     rest);
-    if (sentinel && (m->name = decode(rest, name)) == NULL)
+    if (sentinel && (m->name = percent_decode(rest, name)) == NULL)
         return fail(TARN_EINVAL, "bad %%-escape in the master's name");
     rest += name;
     return *rest == '?' ? parse_query(o, rest + 1) : TARN_OK;

@@ -74,7 +74,7 @@ static bool lease_is_shared(const struct tarn_view *view) {
     return false;
 }
 
-static void end_lease(struct lane *lane, const struct tarn_view *view) {
+static void view_end_lease(struct lane *lane, const struct tarn_view *view) {
     if (lane->ctl.fd < 0 || view->lease_end == UINT64_MAX || lease_is_shared(view)) return;
     tarn_status status = TARN_EAGAIN;
     for (int i = 0; i < 2 && status == TARN_EAGAIN; i++) {
@@ -92,8 +92,8 @@ static void end_lease(struct lane *lane, const struct tarn_view *view) {
 /* --- opening --- */
 
 /* TARN_ESTALE: it cannot be mapped here, or is not there any more. */
-static tarn_status map_replica(struct lane *lane, struct tarn_view *view, const struct replica *r,
-                               uint64_t deadline) {
+static tarn_status view_map_replica(struct lane *lane, struct tarn_view *view,
+                                    const struct replica *r, uint64_t deadline) {
     tarn_status status = replica_ensure(lane, r, false, deadline);
     if (status != TARN_OK) return lane->ctl.fd < 0 ? status : TARN_ESTALE;
     if (!replica_map(lane, r, false, view->pieces)) return TARN_ESTALE;
@@ -107,8 +107,8 @@ static tarn_status map_replica(struct lane *lane, struct tarn_view *view, const 
     return TARN_OK;
 }
 
-static tarn_status map_pieces(struct lane *lane, struct tarn_view *view,
-                              const struct placement *place, uint64_t deadline) {
+static tarn_status view_map_pieces(struct lane *lane, struct tarn_view *view,
+                                   const struct placement *place, uint64_t deadline) {
     if (place->value != NULL) {
         memcpy(view->value, place->value, place->size);
         view->pieces[0] = (struct iovec){view->value, place->size};
@@ -120,7 +120,7 @@ static tarn_status map_pieces(struct lane *lane, struct tarn_view *view,
     const char *name = "?";
     for (unsigned i = 0; i < place->replicas && status == TARN_ESTALE; i++) {
         if (place->replica[i].tier != REPLICA_MEMORY) continue;
-        status = map_replica(lane, view, &place->replica[i], deadline);
+        status = view_map_replica(lane, view, &place->replica[i], deadline);
         name = segment_name(lane, place->replica[i].parts[0].extent.segment);
     }
     if (status == TARN_ESTALE) {
@@ -145,12 +145,12 @@ static tarn_status view_open(struct lane *lane, void *arg, uint64_t deadline) {
     view->size = place.size;
     view->crc = place.crc;
     view->suspect = place.suspect;
-    status = map_pieces(lane, view, &place, deadline);
+    status = view_map_pieces(lane, view, &place, deadline);
     if (status == TARN_OK) {
         LIST_INSERT_HEAD(&view->client->views, view, link);
         __atomic_add_fetch(&view->client->n_views, 1, __ATOMIC_RELAXED);
     } else if (lane->ctl.fd >= 0) {
-        end_lease(lane, view);
+        view_end_lease(lane, view);
     }
     return status;
 }
@@ -343,7 +343,7 @@ void tarn_view_release(tarn_view **view_p) {
     struct tarn_client *client = view->client;
     if (client_usable(client) == TARN_OK) {
         pthread_mutex_lock(&client->direct_mutex);
-        end_lease(client->direct, view);
+        view_end_lease(client->direct, view);
         LIST_REMOVE(view, link);
         __atomic_sub_fetch(&client->n_views, 1, __ATOMIC_RELAXED);
         engine_ref_drop(&view->ref);

@@ -35,7 +35,7 @@ static void own_options(struct tarn_writer *w) {
     o->prefer = copies;
 }
 
-static void writer_free(struct tarn_writer *w) {
+static void put_writer_free(struct tarn_writer *w) {
     tarn_put_options *o = &w->options;
     for (size_t i = 0; i < o->prefers; i++) free((void *)(uintptr_t)o->prefer[i]);
     free((void *)(uintptr_t)o->prefer);
@@ -78,8 +78,8 @@ static tarn_status put_revoke(struct lane *lane, const struct tarn_writer *w,
 }
 
 /* false: not all of it can be written in place. */
-static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct placement *place,
-                       uint64_t deadline) {
+static bool writer_map_pieces(struct lane *lane, struct tarn_writer *w,
+                              const struct placement *place, uint64_t deadline) {
     if (place->replicas != 1) return false;
     const struct replica *r = place->replica;
     if (grant_is_once(r->parts[0].grant)) return false; /* stores could not be sealed */
@@ -112,7 +112,7 @@ static tarn_status writer_open(struct lane *lane, void *arg, uint64_t deadline) 
     if (status != TARN_OK) return status;
     w->token = place.token;
     w->is_inline = place.replicas == 0;
-    w->in_place = !w->is_inline && map_pieces(lane, w, &place, deadline);
+    w->in_place = !w->is_inline && writer_map_pieces(lane, w, &place, deadline);
     if (w->in_place) return TARN_OK;
     status = own_memory(w);
     if (!w->is_inline || status != TARN_OK) { /* nothing was written */
@@ -142,7 +142,7 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
     own_options(w);
     status = direct_run(client, client_deadline(client, w->options.timeout_ms, 0), writer_open, w);
     if (status != TARN_OK) {
-        writer_free(w);
+        put_writer_free(w);
         return status;
     }
     __atomic_add_fetch(&client->n_writers, 1, __ATOMIC_RELAXED);
@@ -211,7 +211,7 @@ static void writer_close(tarn_writer **writer_p) {
         pthread_mutex_unlock(&w->client->direct_mutex);
     }
     __atomic_sub_fetch(&w->client->n_writers, 1, __ATOMIC_RELAXED);
-    writer_free(w);
+    put_writer_free(w);
     *writer_p = NULL;
 }
 
