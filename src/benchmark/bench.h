@@ -2,6 +2,8 @@
 #ifndef TARN_BENCHMARK_BENCH_H
 #define TARN_BENCHMARK_BENCH_H
 
+#include <inttypes.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,6 +13,8 @@
 #include "base/clock.h"
 #include "base/hist.h"
 #include "base/progress.h"
+#include "client/ctl.h"
+#include "client/secure.h"
 #include "tarn.h"
 
 struct bench {
@@ -20,7 +24,7 @@ struct bench {
     /* TLS; the strings may be NULL */
     bool tls, insecure;
     const char *ca_file, *ca_dir, *cert, *key, *sni, *verify_name;
-    struct tls_context *context; /* NULL: plain */
+    struct secure secure; /* of these */
 };
 #define BENCH_INIT                                                                                 \
     { .host = "127.0.0.1", .port = 6479 }
@@ -61,33 +65,28 @@ int parse_block_size(const char *s, size_t len, uint64_t *bytes_p);
 /* "4k", "1m", "1536". */
 const char *size_text(uint64_t bytes, char out[24]);
 
-/* --- pipe.c: connections, plain or over TLS --- */
+/* --- connect.c: to the server; any failure ends the program --- */
 
-struct pipe {
-    int fd;
-    struct tls_stream *tls; /* NULL: plain */
-};
-bool bench_verifies_name(const struct bench *b);
-/* Makes b->context if the options say so, or ends the program. */
+/* What the options say to libtarn; strings are borrowed. */
+void bench_options(const struct bench *b, tarn_options *o);
+/* Makes b->secure. */
 void bench_secure(struct bench *b);
-void pipe_open(struct pipe *p, const struct bench *b);
-void pipe_close(struct pipe *p);
-void pipe_send(struct pipe *p, const void *data, size_t len);
-/* Bytes, 0: the server has closed the connection, -1 (not when waiting): none now. */
-ssize_t pipe_receive(struct pipe *p, void *to, size_t len, bool wait);
+/* A connection that is logged in. */
+void bench_connect(const struct bench *b, struct ctl *c, struct arena *arena);
+/* A client of one lane. */
+tarn_client *client_open(const struct bench *b, const char *transport, bool verify);
 
 /* --- wire.c: a blocking RESP connection, cheap on this side --- */
 
 struct wire {
-    struct pipe pipe;
+    int fd;
+    struct tls_stream *tls; /* NULL: plain */
     struct buf out;
     char *in;
     size_t start, end, cap; /* unread bytes: in[start .. end) */
     uint64_t errors;
     char error[200]; /* the first one */
 };
-/* AUTH, if there is a user or a password; then true: an answer comes. */
-bool auth_request(const struct bench *b, struct buf *out);
 /* Connects and authenticates, or ends the program. */
 struct wire *wire_open(const struct bench *b);
 void wire_close(struct wire **wire_p);
@@ -104,15 +103,56 @@ void wire_bulk(struct wire *w, void *to, size_t len);
 int64_t wire_int(struct wire *w, const char *line, size_t len); /* of ":5", "*5", "$5" */
 void wire_note_error(struct wire *w, const char *line, size_t len);
 
+/* --- threads.c: those that measure --- */
+
+/* What each of them counts, at the beginning of what its subcommand keeps of it. */
+struct bench_thread {
+    pthread_t thread;
+    struct hist hist; /* of calls, in us */
+    uint64_t bytes;   /* moved; atomic */
+    uint64_t busy_ns; /* in calls: what making and checking patterns takes is not theirs */
+    uint64_t failed, mismatched;
+    char error[300]; /* one of them; "": none */
+};
+struct threads {
+    void *of; /* n of size bytes each, struct bench_thread first */
+    size_t size;
+    uint64_t n;
+    bool stop; /* atomic: they shall end */
+};
+void threads_open(struct threads *t, uint64_t n, size_t size);
+static inline struct bench_thread *threads_at(const struct threads *t, uint64_t i) {
+    return (struct bench_thread *)(void *)((char *)t->of + i * t->size);
+}
+static inline bool threads_stop(const struct threads *t) {
+    return __atomic_load_n(&t->stop, __ATOMIC_RELAXED);
+}
+void threads_start(struct threads *t, void *(*work)(void *));
+/* For so long, with a bar; then they shall end. */
+void threads_wait(struct threads *t, const struct bench *b, double seconds, const char *what);
+/* When all have ended: their sum, their errors on stderr. Returns GB/s of the time in calls. */
+double threads_join(struct threads *t, struct bench_thread *sum);
+void threads_close(struct threads *t);
+/* A call that began then is over. */
+void thread_called(struct bench_thread *k, uint64_t start_ns);
+
 /* --- report.c --- */
 
-struct latency {
-    double avg, p50, p90, p95, p99, p999, max;
-};
-struct latency latency_of(const struct hist *h);
-/* ,"PREFIXp50_us":... */
-void json_latency(struct buf *out, const char *prefix, const struct latency *l);
-/* --- pattern.c: bytes that follow from a number --- */
+/* Adds members of an object to out, which is begun where it is empty: for each word of spec,
+ * "NAME:KIND", an argument: s a string, u a uint64_t, b an int that is true or false, a digit a
+ * double with so many decimals. */
+void json_add(struct buf *out, const char *spec, ...);
+/* PREFIXavg_us and so on. */
+void json_latency(struct buf *out, const char *prefix, const struct hist *h);
+/* Ends it, prints it on a line, and frees it. */
+void json_print(struct buf *out);
+/* Columns of that width: the latencies, or their names where h is NULL; then the line ends. */
+void print_latencies(const struct hist *h, int width);
+/* A line, if something went wrong; what: "calls". */
+void print_failures(const char *what, const struct bench_thread *sum);
+/* "avg 5 us, p50 4, ..., max 9". */
+void print_latency(const struct hist *h);
+/* Bytes that follow from a number. */
 
 static inline uint64_t mix64(uint64_t x) { /* splitmix64's finalizer (Steele, Lea, Flood 2014) */
     x += UINT64_C(0x9e3779b97f4a7c15);
@@ -123,10 +163,9 @@ static inline uint64_t mix64(uint64_t x) { /* splitmix64's finalizer (Steele, Le
 void pattern_fill(uint64_t seed, void *data, size_t len);
 bool pattern_check(uint64_t seed, const void *data, size_t len);
 
-/* A client of one lane, or the end of the program. */
-tarn_client *client_open(const struct bench *b, const char *transport, bool verify);
 /* A number from INFO; -1: it is not there. */
 double info_number(tarn_client *c, const char *field);
+double info_field(const char *info, const char *field); /* of its text */
 
 /* --- the subcommands: argv begins behind the subcommand's name --- */
 

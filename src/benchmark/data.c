@@ -7,8 +7,6 @@
 
 #include "benchmark/data.h"
 
-typedef unsigned long long ull;
-
 #define GATHER_MAX    (UINT64_C(64) << 10) /* values up to this length */
 #define GATHER_BYTES  (UINT64_C(1) << 20)
 #define PRELOAD_BATCH UINT64_C(64)
@@ -30,12 +28,6 @@ static char *slot(struct data_worker *k, uint64_t number) {
     return k->memory + number % k->slots * k->run->block_size;
 }
 
-static void count_time(struct data_worker *k, uint64_t start_ns) {
-    uint64_t took_ns = clock_mono_ns() - start_ns;
-    k->busy_ns += took_ns;
-    hist_add(&k->hist, took_ns / 1000);
-}
-
 /* A batch over libtarn. Returns the bytes moved. */
 static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
     const struct data_run *run = k->run;
@@ -51,20 +43,20 @@ static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
     uint64_t start = clock_mono_ns(), bytes = 0;
     tarn_status status = put ? tarn_put_many(k->client, k->items, run->batch, NULL, NULL)
                              : tarn_get_many(k->client, k->items, run->batch, NULL, NULL);
-    count_time(k, start);
-    if (status != TARN_OK) snprintf(k->error, sizeof(k->error), "%s", tarn_last_error());
+    thread_called(&k->t, start);
+    if (status != TARN_OK) snprintf(k->t.error, sizeof(k->t.error), "%s", tarn_last_error());
     for (uint64_t i = 0; i < run->batch; i++) {
         if (k->items[i].status != TARN_OK) {
-            k->failed++;
-            if (k->error[0] == '\0') {
-                snprintf(k->error, sizeof(k->error), "%s (%s)", tarn_strerror(k->items[i].status),
-                         tarn_last_error());
+            k->t.failed++;
+            if (k->t.error[0] == '\0') {
+                snprintf(k->t.error, sizeof(k->t.error), "%s (%s)",
+                         tarn_strerror(k->items[i].status), tarn_last_error());
             }
             continue;
         }
         bytes += run->block_size;
         if (!put && run->check) {
-            k->mismatched +=
+            k->t.mismatched +=
                 !pattern_check((first + i) % run->preloaded, k->items[i].buffer, run->block_size);
         }
     }
@@ -92,8 +84,8 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
     for (uint64_t i = 0; i < run->batch; i++) {
         name_block(k->names[i], run, put ? first + i : (first + i) % run->preloaded);
         if (put) {
-            buf_printf(&w->out, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%llu\r\n", DATA_KEY, k->names[i],
-                       (ull)run->block_size);
+            buf_printf(&w->out, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%" PRIu64 "\r\n", DATA_KEY,
+                       k->names[i], run->block_size);
             send_value(w, slot(k, first + i), run->block_size);
             buf_append(&w->out, "\r\n", 2);
         } else {
@@ -107,17 +99,17 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
         bool ok = put ? line[0] == '+'
                       : line[0] == '$' && wire_int(w, line, len) == (int64_t)run->block_size;
         if (!ok) {
-            k->failed++;
-            snprintf(k->error, sizeof(k->error), "%.*s", (int)len, line);
+            k->t.failed++;
+            snprintf(k->t.error, sizeof(k->t.error), "%.*s", (int)len, line);
             wire_skip_rest(w, line);
             continue;
         }
         if (!put) wire_bulk(w, slot(k, first + i), run->block_size);
         bytes += run->block_size;
     }
-    count_time(k, start);
+    thread_called(&k->t, start);
     for (uint64_t i = 0; i < run->batch && !put && run->check; i++) {
-        k->mismatched +=
+        k->t.mismatched +=
             !pattern_check((first + i) % run->preloaded, slot(k, first + i), run->block_size);
     }
     return bytes;
@@ -126,23 +118,22 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
 /* What came before was warming up: first touches of memory, a pool that is not full yet. */
 static void start_over(struct data_worker *k) {
     k->warm = true;
-    k->busy_ns = 0;
-    __atomic_store_n(&k->bytes, 0, __ATOMIC_RELAXED);
-    hist_init(&k->hist);
+    k->t.busy_ns = 0;
+    __atomic_store_n(&k->t.bytes, 0, __ATOMIC_RELAXED);
+    hist_init(&k->t.hist);
 }
 
-static void *work(void *arg) {
+static void *data_work(void *arg) {
     struct data_worker *k = arg;
-    const struct data_run *run = k->run;
+    struct data_run *run = k->run;
     uint64_t turn = 0;
-    while (!__atomic_load_n(&run->stop, __ATOMIC_RELAXED) && k->failed < 1000) {
+    while (!threads_stop(&run->all) && k->t.failed < 1000) {
         bool put = run->op == DATA_PUT || (run->op == DATA_MIX && turn % 2 == 1);
-        uint64_t first =
-            put ? __atomic_fetch_add(&k->shared->next_put, run->batch, __ATOMIC_RELAXED)
-                : (turn * run->batch + k->index * run->preloaded / run->threads);
+        uint64_t first = put ? __atomic_fetch_add(&run->next_put, run->batch, __ATOMIC_RELAXED)
+                             : (turn * run->batch + k->index * run->preloaded / run->threads);
         if (!k->warm && __atomic_load_n(&run->warm, __ATOMIC_RELAXED)) start_over(k);
         uint64_t bytes = run->resp ? resp_batch(k, put, first) : tarn_batch(k, put, first);
-        __atomic_store_n(&k->bytes, k->bytes + bytes, __ATOMIC_RELAXED);
+        __atomic_store_n(&k->t.bytes, k->t.bytes + bytes, __ATOMIC_RELAXED);
         turn++;
     }
     return NULL;
@@ -150,9 +141,8 @@ static void *work(void *arg) {
 
 /* --- one row --- */
 
-static void open_worker(struct data_worker *k, struct data_run *run, uint64_t index) {
+static void data_worker_open(struct data_worker *k, struct data_run *run, uint64_t index) {
     k->run = run;
-    k->shared = run;
     k->index = index;
     k->warm = run->warm;
     if (run->resp) {
@@ -166,10 +156,9 @@ static void open_worker(struct data_worker *k, struct data_run *run, uint64_t in
     pattern_fill(run->id, k->memory, k->slots * run->block_size);
     k->names = xcalloc(run->batch, sizeof(*k->names));
     k->items = xcalloc(run->batch, sizeof(*k->items));
-    hist_init(&k->hist);
 }
 
-static void close_worker(struct data_worker *k) {
+static void data_worker_close(struct data_worker *k) {
     if (k->client != NULL) tarn_close(&k->client);
     if (k->wire != NULL) wire_close(&k->wire);
     free(k->memory);
@@ -185,17 +174,18 @@ static void preload(struct data_run *run) {
         if (run->preloaded % n == 0) put.batch = n;
     }
     struct data_worker *k = xcalloc(1, sizeof(*k));
-    open_worker(k, &put, 0);
+    hist_init(&k->t.hist);
+    data_worker_open(k, &put, 0);
     for (uint64_t i = 0; i < run->preloaded; i += put.batch) {
         if (run->resp) {
             resp_batch(k, true, i);
         } else {
             tarn_batch(k, true, i);
         }
-        if (k->failed > 0) die("loading blocks: %s", k->error);
+        if (k->t.failed > 0) die("loading blocks: %s", k->t.error);
     }
     run->next_put = run->preloaded;
-    close_worker(k);
+    data_worker_close(k);
     free(k);
 }
 
@@ -205,7 +195,7 @@ static void clean(struct data_run *run) {
     char name[DATA_KEY + 1];
     for (uint64_t i = 0; i < run->next_put; i += 1000) {
         uint64_t n = min_u64(run->next_put - i, 1000);
-        buf_printf(&w->out, "*%llu\r\n$6\r\nUNLINK\r\n", (ull)n + 1);
+        buf_printf(&w->out, "*%" PRIu64 "\r\n$6\r\nUNLINK\r\n", n + 1);
         for (uint64_t j = i; j < i + n; j++) {
             name_block(name, run, j);
             buf_printf(&w->out, "$%d\r\n%s\r\n", DATA_KEY, name);
@@ -216,58 +206,36 @@ static void clean(struct data_run *run) {
     wire_close(&w);
 }
 
-static void run_row(struct data_run *run, struct data_row *row) {
-    struct data_worker *workers = xcalloc(run->threads, sizeof(*workers));
-    struct progress bar;
-    progress_bar(&bar, run->b->json);
+static void row_run(struct data_run *run, struct data_row *row) {
+    struct threads *all = &run->all;
+    char what[64], size[24];
     run->id = mix64(clock_wall_us());
-    run->stop = false;
     run->warm = run->warm_seconds == 0;
     run->next_put = 0;
     if (run->op != DATA_PUT) preload(run);
-    for (uint64_t i = 0; i < run->threads; i++) open_worker(&workers[i], run, i);
-    uint64_t start = clock_mono_us(), total = (uint64_t)(run->seconds * 1e6), now;
-    for (uint64_t i = 0; i < run->threads; i++) {
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
-            die("cannot start a thread");
-    }
-    char size[24];
+    threads_open(all, run->threads, sizeof(struct data_worker));
+    for (uint64_t i = 0; i < all->n; i++)
+        data_worker_open((struct data_worker *)threads_at(all, i), run, i);
+    threads_start(all, data_work);
     usleep((unsigned)(run->warm_seconds * 1e6));
     __atomic_store_n(&run->warm, true, __ATOMIC_RELAXED);
-    start = clock_mono_us();
-    while ((now = clock_mono_us()) - start < total) {
-        usleep((unsigned)min_u64(total - (now - start), 100000));
-        progress_say(&bar, (now - start), total, "%s %s x %llu", data_op_names[run->op],
-                     size_text(run->block_size, size), (ull)run->batch);
-    }
-    __atomic_store_n(&run->stop, true, __ATOMIC_RELAXED);
+    snprintf(what, sizeof(what), "%s %s x %" PRIu64, data_op_names[run->op],
+             size_text(run->block_size, size), run->batch);
+    threads_wait(all, run->b, run->seconds, what);
     *row = (struct data_row){.transport = run->transport,
                              .op = data_op_names[run->op],
                              .block_size = run->block_size,
                              .batch = run->batch};
-    hist_init(&row->hist);
-    double rate = 0;
-    for (uint64_t i = 0; i < run->threads; i++) {
-        struct data_worker *k = &workers[i];
-        pthread_join(k->thread, NULL);
-        hist_merge(&row->hist, &k->hist);
-        row->bytes += k->bytes;
-        row->failed += k->failed;
-        row->mismatched += k->mismatched;
-        /* The time that calls take; what making and checking patterns takes is not the pool's. */
-        if (k->busy_ns > 0) rate += (double)k->bytes / (double)k->busy_ns;
-        if (k->error[0]) fprintf(stderr, "tarn-benchmark: %s\n", k->error);
-        close_worker(k);
-    }
-    row->gb_per_s = rate;
-    progress_end(&bar);
+    row->gb_per_s = threads_join(all, &row->sum);
+    for (uint64_t i = 0; i < all->n; i++)
+        data_worker_close((struct data_worker *)threads_at(all, i));
     clean(run);
-    free(workers);
+    threads_close(all);
 }
 
 /* --- the whole --- */
 
-static void parse(struct data_run *run, const char *op, bool no_verify) {
+static void data_parse(struct data_run *run, const char *op, bool no_verify) {
     size_t i = 0;
     while (i < DATA_OPS && strcmp(op, data_op_names[i]) != 0) i++;
     if (i == DATA_OPS) die("--op is get, put or mix, not \"%s\"", op);
@@ -275,13 +243,6 @@ static void parse(struct data_run *run, const char *op, bool no_verify) {
     run->resp = strcmp(run->transport, "resp") == 0;
     run->verify = !no_verify;
     if (no_verify && run->check) die("--check and --no-verify exclude each other");
-}
-
-static double info_field(const char *text, const char *field) {
-    char needle[80];
-    int n = snprintf(needle, sizeof(needle), "\n%s:", field);
-    const char *at = strstr(text, needle);
-    return at == NULL ? 0 : strtod(at + n, NULL);
 }
 
 /* What the server holds before it evicts. Any server that speaks RESP will do for rows of resp. */
@@ -331,7 +292,7 @@ int data_main(struct bench *b, int argc, char **argv) {
     };
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("data takes no argument \"%s\"", argv[0]);
-    parse(&run, op, no_verify);
+    data_parse(&run, op, no_verify);
     uint64_t pool = pool_bytes(&run), failed = 0;
     data_print_head(b);
     for (size_t s = 0; s < sizes.n; s++) {
@@ -343,17 +304,18 @@ int data_main(struct bench *b, int argc, char **argv) {
             if (bytes * run.threads > pool / 3) {
                 char text[24];
                 fprintf(stderr,
-                        "tarn-benchmark: %s x %llu left out: the pool of %llu MiB is too small\n",
-                        size_text(run.block_size, text), (ull)run.batch, (ull)pool >> 20);
+                        "tarn-benchmark: %s x %" PRIu64 " left out: the pool of %" PRIu64
+                        " MiB is too small\n",
+                        size_text(run.block_size, text), run.batch, pool >> 20);
                 continue;
             }
             run.preloaded = max_u64(min_u64(ROTATION_BYTES, pool / 2) / run.block_size, run.batch);
             run.preloaded = min_u64(run.preloaded, 65536);
             struct data_row row;
-            run_row(&run, &row);
+            row_run(&run, &row);
             row.memcpy_gb_per_s = memcpy_rate;
             data_print_row(b, &row);
-            failed += row.failed + row.mismatched;
+            failed += row.sum.failed + row.sum.mismatched;
         }
     }
     data_print_tail(b, &run);

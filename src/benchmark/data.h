@@ -3,7 +3,6 @@
 #ifndef TARN_BENCHMARK_DATA_H
 #define TARN_BENCHMARK_DATA_H
 
-#include <pthread.h>
 #include "benchmark/bench.h"
 
 #define DATA_KEY       64
@@ -19,17 +18,16 @@ struct data_run {
     bool resp, verify, check;
     uint64_t block_size, batch, threads;
     double seconds, warm_seconds;
-    bool warm;          /* atomic: from here on it counts */
+    bool warm; /* atomic: from here on it counts */
+    struct threads all;
     uint64_t id;        /* of this row: part of its keys */
     uint64_t preloaded; /* blocks that gets rotate through */
     uint64_t next_put;
-    bool stop;
 };
 
 struct data_worker {
-    const struct data_run *run;
-    struct data_run *shared; /* the same, for the counters in it */
-    pthread_t thread;
+    struct bench_thread t;
+    struct data_run *run;
     uint64_t index;
     tarn_client *client;
     struct wire *wire;
@@ -37,17 +35,14 @@ struct data_worker {
     uint64_t slots;
     char (*names)[DATA_KEY + 1];
     tarn_item *items;
-    struct hist hist;
     bool warm;
-    uint64_t bytes, busy_ns, failed, mismatched;
-    char error[300];
 };
 
 struct data_row {
     const char *transport, *op;
-    uint64_t block_size, batch, bytes, failed, mismatched;
+    uint64_t block_size, batch;
     double gb_per_s, memcpy_gb_per_s;
-    struct hist hist;
+    struct bench_thread sum;
 };
 
 /* Copies block by block between two regions of that many bytes, shows the row, returns GB/s. */

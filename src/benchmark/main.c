@@ -5,7 +5,6 @@
 
 #include "base/near.h"
 #include "benchmark/bench.h"
-#include "tls/tls.h"
 
 static const char usage[] =
     "tarn-benchmark [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] [--json] SUBCOMMAND\n"
@@ -80,7 +79,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (strcmp(name, commands[i].name) != 0) continue;
         int status = commands[i].run(&b, argc - used - 1, argv + used + 1);
-        tls_context_put(&b.context);
+        secure_close(&b.secure);
         return status;
     }
     struct near near;

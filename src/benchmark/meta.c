@@ -31,24 +31,24 @@ struct conn {
     size_t batches; /* that are not done */
 };
 
-struct worker {
+struct meta_worker {
+    struct bench_thread t;
     struct meta *m;
-    pthread_t thread;
-    unsigned index;
+    struct conn *conns;
     struct buf request; /* template of the first request of a batch */
     size_t *key_at;     /* where the keys' digits lie in it */
     uint64_t random;
     uint64_t *numbers; /* tokens or versions of the batch being answered */
-    struct meta_result r;
+    uint64_t done_keys, hits, requests, errors;
 };
 
 /* --- templates --- */
 
-static void append_arg(struct buf *b, const char *s) {
+static void resp_append(struct buf *b, const char *s) {
     buf_printf(b, "$%zu\r\n%s\r\n", strlen(s), s);
 }
 
-static void append_number(struct buf *b, uint64_t v) {
+static void resp_append_number(struct buf *b, uint64_t v) {
     char digits[24];
     size_t n = u64_to_dec(v, digits);
     buf_printf(b, "$%zu\r\n%.*s\r\n", n, (int)n, digits);
@@ -63,33 +63,33 @@ void meta_key(const struct meta *m, struct buf *b, uint64_t number) {
     b->len += DIGITS;
 }
 
-static void append_key(const struct meta *m, struct buf *b, uint64_t number) {
-    buf_printf(b, "$%llu\r\n", (unsigned long long)m->key_size);
+static void resp_append_key(const struct meta *m, struct buf *b, uint64_t number) {
+    buf_printf(b, "$%" PRIu64 "\r\n", m->key_size);
     meta_key(m, b, number);
     buf_append(b, "\r\n", 2);
 }
 
-static void build_template(struct worker *k) {
+static void build_template(struct meta_worker *k) {
     const struct meta *m = k->m;
     bool put = m->op == META_PUT, lease = m->op == META_GET && m->lease_ms > 0,
          replicas = put && m->replicas > 1;
-    buf_printf(&k->request, "*%llu\r\n",
-               (unsigned long long)(2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0)));
-    append_arg(&k->request, commands[m->op]);
-    append_number(&k->request, m->batch);
+    buf_printf(&k->request, "*%" PRIu64 "\r\n",
+               (2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0)));
+    resp_append(&k->request, commands[m->op]);
+    resp_append_number(&k->request, m->batch);
     k->key_at = xmalloc(m->batch * sizeof(*k->key_at));
     for (uint64_t i = 0; i < m->batch; i++) {
-        append_key(m, &k->request, 0);
+        resp_append_key(m, &k->request, 0);
         k->key_at[i] = k->request.len - 2 - DIGITS;
-        if (put) append_number(&k->request, m->value_size);
+        if (put) resp_append_number(&k->request, m->value_size);
     }
     if (lease) {
-        append_arg(&k->request, "LEASE");
-        append_number(&k->request, m->lease_ms);
+        resp_append(&k->request, "LEASE");
+        resp_append_number(&k->request, m->lease_ms);
     }
     if (replicas) {
-        append_arg(&k->request, "REPLICAS");
-        append_number(&k->request, m->replicas);
+        resp_append(&k->request, "REPLICAS");
+        resp_append_number(&k->request, m->replicas);
     }
 }
 
@@ -100,7 +100,7 @@ static void push_flight(struct conn *c, enum stage stage, uint64_t first_key, ui
     c->flights[(c->head + c->count++) % c->cap] = (struct flight){stage, first_key, sent_us};
 }
 
-static uint64_t first_key(struct worker *k) {
+static uint64_t first_key(struct meta_worker *k) {
     struct meta *m = k->m;
     if (m->op == META_PUT) {
         uint64_t n = __atomic_fetch_add(&m->next_put, 1, __ATOMIC_RELAXED);
@@ -110,7 +110,7 @@ static uint64_t first_key(struct worker *k) {
     return m->keys <= m->batch ? 0 : k->random % (m->keys - m->batch + 1);
 }
 
-static void send_batch(struct worker *k, struct conn *c) {
+static void batch_send(struct meta_worker *k, struct conn *c) {
     uint64_t first = first_key(k);
     for (uint64_t i = 0; i < k->m->batch; i++) {
         uint64_t key = first + i;
@@ -120,12 +120,12 @@ static void send_batch(struct worker *k, struct conn *c) {
     buf_append(&c->w->out, k->request.data, k->request.len);
     push_flight(c, STAGE_FIRST, first, clock_mono_us());
     c->batches++;
-    k->r.requests++;
+    k->requests++;
 }
 
 /* The first integer of each element, UINT64_MAX where it is nil or an error. Returns how many there
  * are. */
-static size_t read_numbers(struct worker *k, struct wire *w) {
+static size_t read_numbers(struct meta_worker *k, struct wire *w) {
     size_t len, found = 0;
     const char *line = wire_line(w, &len);
     if (line[0] == '-') {
@@ -150,50 +150,50 @@ static size_t read_numbers(struct worker *k, struct wire *w) {
     return found;
 }
 
-static void append_keys_numbers(struct worker *k, struct buf *out, uint64_t first, bool crc) {
+static void append_keys_numbers(struct meta_worker *k, struct buf *out, uint64_t first, bool crc) {
     for (uint64_t i = 0; i < k->m->batch; i++) {
         if (k->numbers[i] == UINT64_MAX) continue;
         uint64_t key = first + i;
         if (k->m->op != META_PUT && key >= k->m->keys) key -= k->m->keys;
-        append_key(k->m, out, key);
-        append_number(out, k->numbers[i]);
-        if (crc) append_arg(out, "-1");
+        resp_append_key(k->m, out, key);
+        resp_append_number(out, k->numbers[i]);
+        if (crc) resp_append(out, "-1");
     }
 }
 
-static void send_end(struct worker *k, struct conn *c, uint64_t first, size_t n, uint64_t sent_us) {
+static void batch_send_end(struct meta_worker *k, struct conn *c, uint64_t first, size_t n,
+                           uint64_t sent_us) {
     struct buf *out = &c->w->out;
     bool values = k->m->value_size <= 64;
     buf_printf(out, "*%zu\r\n$7\r\nMPUTEND\r\n", 2 + 3 * n + (values ? 1 + n : 0));
-    append_number(out, n);
+    resp_append_number(out, n);
     append_keys_numbers(k, out, first, true);
-    if (values) append_arg(out, "VALUES");
+    if (values) resp_append(out, "VALUES");
     static const char bytes[65] =
         "vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv";
     for (size_t i = 0; values && i < n; i++) {
-        buf_printf(out, "$%llu\r\n%.*s\r\n", (unsigned long long)k->m->value_size,
-                   (int)k->m->value_size, bytes);
+        buf_printf(out, "$%" PRIu64 "\r\n%.*s\r\n", k->m->value_size, (int)k->m->value_size, bytes);
     }
     push_flight(c, STAGE_END, first, sent_us);
-    k->r.requests++;
+    k->requests++;
 }
 
-static void send_release(struct worker *k, struct conn *c, uint64_t first, size_t n) {
+static void batch_send_release(struct meta_worker *k, struct conn *c, uint64_t first, size_t n) {
     buf_printf(&c->w->out, "*%zu\r\n$7\r\nRELEASE\r\n", 2 + 2 * n);
-    append_number(&c->w->out, n);
+    resp_append_number(&c->w->out, n);
     append_keys_numbers(k, &c->w->out, first, false);
     push_flight(c, STAGE_RELEASE, first, 0);
-    k->r.requests++;
+    k->requests++;
 }
 
-static void batch_done(struct worker *k, struct conn *c, uint64_t sent_us) {
-    hist_add(&k->r.hist, clock_mono_us() - sent_us);
-    k->r.done_keys += k->m->batch;
+static void batch_done(struct meta_worker *k, struct conn *c, uint64_t sent_us) {
+    hist_add(&k->t.hist, clock_mono_us() - sent_us);
+    k->done_keys += k->m->batch;
     c->batches--;
 }
 
 /* Reads one answer; may send what follows from it. */
-static void answer(struct worker *k, struct conn *c) {
+static void batch_answered(struct meta_worker *k, struct conn *c) {
     struct flight f = c->flights[c->head];
     c->head = (c->head + 1) % c->cap;
     c->count--;
@@ -211,24 +211,24 @@ static void answer(struct worker *k, struct conn *c) {
     switch (k->m->op) {
     case META_PUT:
         n = read_numbers(k, c->w);
-        k->r.hits += n;
+        k->hits += n;
         if (n > 0) {
-            send_end(k, c, f.first_key, n, f.sent_us);
+            batch_send_end(k, c, f.first_key, n, f.sent_us);
         } else {
             batch_done(k, c, f.sent_us);
         }
         return;
     case META_GET:
         n = read_numbers(k, c->w);
-        k->r.hits += n;
-        if (n > 0 && k->m->lease_ms > 0) send_release(k, c, f.first_key, n);
+        k->hits += n;
+        if (n > 0 && k->m->lease_ms > 0) batch_send_release(k, c, f.first_key, n);
         break;
     case META_EXISTS:
         line = wire_line(c->w, &len);
         if (line[0] == '-') wire_note_error(c->w, line, len);
         for (int64_t left = line[0] == '*' ? wire_int(c->w, line, len) : 0; left > 0; left--) {
             line = wire_line(c->w, &len);
-            k->r.hits += len == 2 && line[1] == '1';
+            k->hits += len == 2 && line[1] == '1';
         }
         break;
     case META_PREFIX:
@@ -236,51 +236,59 @@ static void answer(struct worker *k, struct conn *c) {
         if (line[0] == '-') {
             wire_note_error(c->w, line, len);
         } else {
-            k->r.hits += (uint64_t)wire_int(c->w, line, len);
+            k->hits += (uint64_t)wire_int(c->w, line, len);
         }
         break;
     }
     batch_done(k, c, f.sent_us);
 }
 
-static void *work(void *arg) {
-    struct worker *k = arg;
-    struct meta *m = k->m;
+static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t index) {
+    k->m = m;
     build_template(k);
     k->numbers = xmalloc(m->batch * sizeof(*k->numbers));
-    k->random = mix64(m->run + k->index);
-    struct conn *conns = xcalloc(m->clients, sizeof(*conns));
+    k->random = mix64(m->run + index);
+    k->conns = xcalloc(m->clients, sizeof(*k->conns));
     for (uint64_t i = 0; i < m->clients; i++) {
-        conns[i].w = wire_open(m->b);
-        conns[i].cap = 3 * m->pipeline + 3;
-        conns[i].flights = xcalloc(conns[i].cap, sizeof(struct flight));
+        k->conns[i].w = wire_open(m->b);
+        k->conns[i].cap = 3 * m->pipeline + 3;
+        k->conns[i].flights = xcalloc(k->conns[i].cap, sizeof(struct flight));
     }
+}
+
+static void meta_worker_close(struct meta_worker *k) {
+    for (uint64_t i = 0; i < k->m->clients; i++) {
+        struct conn *c = &k->conns[i];
+        k->errors += c->w->errors;
+        if (c->w->errors > 0) snprintf(k->t.error, sizeof(k->t.error), "%s", c->w->error);
+        wire_close(&c->w);
+        free(c->flights);
+    }
+    free(k->conns);
+    free(k->numbers);
+    free(k->key_at);
+    buf_free(&k->request);
+}
+
+static void *meta_work(void *arg) {
+    struct meta_worker *k = arg;
+    struct meta *m = k->m;
     bool busy = true;
     while (busy) {
-        bool stop = __atomic_load_n(&m->stop, __ATOMIC_RELAXED);
+        bool stop = threads_stop(&m->all);
         busy = false;
         for (uint64_t i = 0; i < m->clients; i++) {
-            while (!stop && conns[i].batches < m->pipeline) send_batch(k, &conns[i]);
-            wire_flush(conns[i].w);
+            while (!stop && k->conns[i].batches < m->pipeline) batch_send(k, &k->conns[i]);
+            wire_flush(k->conns[i].w);
         }
         for (uint64_t i = 0; i < m->clients; i++) {
-            if (conns[i].count == 0) continue;
-            answer(k, &conns[i]);
+            if (k->conns[i].count == 0) continue;
+            batch_answered(k, &k->conns[i]);
             busy = true;
         }
         busy = busy || !stop;
     }
-    for (uint64_t i = 0; i < m->clients; i++) {
-        k->r.errors += conns[i].w->errors;
-        if (conns[i].w->errors > 0)
-            snprintf(k->r.error, sizeof(k->r.error), "%s", conns[i].w->error);
-        wire_close(&conns[i].w);
-        free(conns[i].flights);
-    }
-    free(conns);
-    free(k->numbers);
-    free(k->key_at);
-    buf_free(&k->request);
+    meta_worker_close(k);
     return NULL;
 }
 
@@ -290,66 +298,46 @@ void meta_fill(const struct meta *m) {
     struct meta put = *m;
     put.op = META_PUT;
     put.run = 0;
-    put.stop = true;
-    struct worker *k = xcalloc(1, sizeof(*k));
-    k->m = &put;
-    build_template(k);
-    k->numbers = xmalloc(m->batch * sizeof(*k->numbers));
-    struct conn c = {.w = wire_open(m->b), .cap = 3 * m->pipeline + 3};
-    c.flights = xcalloc(c.cap, sizeof(struct flight));
+    put.clients = 1;
+    struct meta_worker *k = xcalloc(1, sizeof(*k));
+    meta_worker_open(k, &put, 0);
+    struct conn *c = k->conns;
     struct progress bar;
     progress_bar(&bar, m->b->json);
-    for (uint64_t key = 0; key < m->keys || c.count > 0;) {
-        for (; key < m->keys && c.batches < m->pipeline; key += m->batch) send_batch(k, &c);
-        wire_flush(c.w);
-        answer(k, &c);
+    for (uint64_t key = 0; key < m->keys || c->count > 0;) {
+        for (; key < m->keys && c->batches < m->pipeline; key += m->batch) batch_send(k, c);
+        wire_flush(c->w);
+        batch_answered(k, c);
         progress_say(&bar, key, m->keys, "loading");
     }
     progress_end(&bar);
-    if (c.w->errors > 0) die("loading %llu keys: %s", (unsigned long long)m->keys, c.w->error);
-    wire_close(&c.w);
-    free(c.flights);
-    free(k->numbers);
-    free(k->key_at);
-    buf_free(&k->request);
+    meta_worker_close(k);
+    if (k->errors > 0) die("loading %" PRIu64 " keys: %s", m->keys, k->t.error);
     free(k);
 }
 
-static void print(const struct meta *m, const struct meta_result *sum) {
-    struct latency l = latency_of(&sum->hist);
+static void meta_print(const struct meta *m, const struct meta_result *sum) {
     double rate = (double)sum->done_keys / sum->seconds;
     if (m->b->json) {
         struct buf out = {0};
-        buf_printf(
-            &out,
-            "{\"op\":\"%s\",\"batch\":%llu,\"keys\":%llu,\"value_size\":%llu,\"key_size\":%llu,"
-            "\"clients\":%llu,"
-            "\"threads\":%llu,\"pipeline\":%llu,\"lease_ms\":%llu,\"seconds\":%.3f,\"requests\":%"
-            "llu,"
-            "\"keys_done\":%llu,"
-            "\"hits\":%llu,\"errors\":%llu,\"keys_per_s\":%.0f",
-            op_names[m->op], (unsigned long long)m->batch, (unsigned long long)m->keys,
-            (unsigned long long)m->value_size, (unsigned long long)m->key_size,
-            (unsigned long long)m->clients, (unsigned long long)m->threads,
-            (unsigned long long)m->pipeline,
-            (unsigned long long)(m->op == META_GET ? m->lease_ms : 0), sum->seconds,
-            (unsigned long long)sum->requests, (unsigned long long)sum->done_keys,
-            (unsigned long long)sum->hits, (unsigned long long)sum->errors, rate);
-        json_latency(&out, "", &l);
-        printf("%.*s}\n", (int)out.len, out.data);
-        buf_free(&out);
+        json_add(&out,
+                 "op:s batch:u keys:u value_size:u key_size:u clients:u threads:u pipeline:u "
+                 "lease_ms:u seconds:3 requests:u keys_done:u hits:u errors:u keys_per_s:0",
+                 op_names[m->op], m->batch, m->keys, m->value_size, m->key_size, m->clients,
+                 m->threads, m->pipeline, m->op == META_GET ? m->lease_ms : 0, sum->seconds,
+                 sum->requests, sum->done_keys, sum->hits, sum->errors, rate);
+        json_latency(&out, "", &sum->hist);
+        json_print(&out);
         return;
     }
     const char *how = m->op != META_GET ? ""
                       : m->lease_ms > 0 ? ", leased and released"
                                         : ", without leases";
-    printf("%s, %llu keys a call%s, %llu connections: %.0f keys/s\n", op_names[m->op],
-           (unsigned long long)m->batch, how, (unsigned long long)(m->clients * m->threads), rate);
-    printf("call: avg %.0f us, p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, p99.9 %.0f, max %.0f\n",
-           l.avg, l.p50, l.p90, l.p95, l.p99, l.p999, l.max);
-    printf("%llu of %llu keys %s, %llu errors\n", (unsigned long long)sum->hits,
-           (unsigned long long)sum->done_keys, m->op == META_PUT ? "stored" : "found",
-           (unsigned long long)sum->errors);
+    printf("%s, %" PRIu64 " keys a call%s, %" PRIu64 " connections: %.0f keys/s\ncall: ",
+           op_names[m->op], m->batch, how, m->clients * m->threads, rate);
+    print_latency(&sum->hist);
+    printf("%" PRIu64 " of %" PRIu64 " keys %s, %" PRIu64 " errors\n", sum->hits, sum->done_keys,
+           m->op == META_PUT ? "stored" : "found", sum->errors);
 }
 
 static enum meta_op parse_op(const char *name) {
@@ -359,43 +347,25 @@ static enum meta_op parse_op(const char *name) {
     die("--op is put, get, exists or prefix, not \"%s\"", name);
 }
 
-static void run_workers(struct meta *m, struct worker *workers) {
-    struct progress bar;
-    progress_bar(&bar, m->b->json);
-    uint64_t start = clock_mono_us(), total = (uint64_t)(m->seconds * 1e6);
-    for (uint64_t i = 0; i < m->threads; i++) {
-        workers[i].m = m;
-        workers[i].index = (unsigned)i;
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
-            die("cannot start a thread");
-    }
-    while (clock_mono_us() - start < total) {
-        uint64_t left = total - (clock_mono_us() - start);
-        usleep((unsigned)(left < 100000 ? left : 100000));
-        progress_say(&bar, (clock_mono_us() - start), total, "%s", op_names[m->op]);
-    }
-    __atomic_store_n(&m->stop, true, __ATOMIC_RELAXED);
-    for (uint64_t i = 0; i < m->threads; i++) pthread_join(workers[i].thread, NULL);
-    progress_end(&bar);
-}
-
-void meta_measure(struct meta *m, struct meta_result *sum) {
-    m->stop = false;
-    struct worker *workers = xcalloc(m->threads, sizeof(*workers));
+void meta_measure(struct meta *m, struct meta_result *result_p) {
+    struct bench_thread sum;
+    threads_open(&m->all, m->threads, sizeof(struct meta_worker));
+    for (uint64_t i = 0; i < m->threads; i++)
+        meta_worker_open((struct meta_worker *)threads_at(&m->all, i), m, i);
     uint64_t start = clock_mono_us();
-    run_workers(m, workers);
-    *sum = workers[0].r;
-    sum->seconds = (double)(clock_mono_us() - start) / 1e6;
-    for (uint64_t i = 1; i < m->threads; i++) {
-        const struct meta_result *r = &workers[i].r;
-        hist_merge(&sum->hist, &r->hist);
-        sum->done_keys += r->done_keys;
-        sum->hits += r->hits;
-        sum->requests += r->requests;
-        sum->errors += r->errors;
-        if (r->error[0]) memcpy(sum->error, r->error, sizeof(sum->error));
+    threads_start(&m->all, meta_work);
+    threads_wait(&m->all, m->b, m->seconds, op_names[m->op]);
+    (void)threads_join(&m->all, &sum);
+    *result_p =
+        (struct meta_result){.hist = sum.hist, .seconds = (double)(clock_mono_us() - start) / 1e6};
+    for (uint64_t i = 0; i < m->threads; i++) {
+        const struct meta_worker *k = (struct meta_worker *)threads_at(&m->all, i);
+        result_p->done_keys += k->done_keys;
+        result_p->hits += k->hits;
+        result_p->requests += k->requests;
+        result_p->errors += k->errors;
     }
-    free(workers);
+    threads_close(&m->all);
 }
 
 int meta_main(struct bench *b, int argc, char **argv) {
@@ -432,9 +402,6 @@ int meta_main(struct bench *b, int argc, char **argv) {
     if (m.op != META_PUT) meta_fill(&m);
     struct meta_result sum;
     meta_measure(&m, &sum);
-    print(&m, &sum);
-    if (sum.errors > 0)
-        fprintf(stderr, "tarn-benchmark: %llu errors, such as: %s\n",
-                (unsigned long long)sum.errors, sum.error);
+    meta_print(&m, &sum);
     return sum.errors > 0;
 }

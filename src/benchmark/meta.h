@@ -15,13 +15,12 @@ struct meta {
     double seconds;
     uint64_t run;      /* makes the keys of this run fresh */
     uint64_t next_put; /* batches handed out, over all threads */
-    bool stop;
+    struct threads all;
 };
 struct meta_result {
     struct hist hist; /* of batches, in us */
     uint64_t done_keys, hits, requests, errors;
     double seconds;
-    char error[200]; /* one of them */
 };
 
 /* Appends key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to

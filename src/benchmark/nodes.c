@@ -12,8 +12,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <hiredis/hiredis.h>
-
 #include "benchmark/meta.h"
 #include "benchmark/nodes.h"
 
@@ -26,10 +24,9 @@ enum order { ORDER_NONE, ORDER_SILENCE, ORDER_CLOSE };
 
 struct sim_node {
     char name[32], instance[33], content[33];
-    struct pipe pipe;
-    redisReader *reader;
-    unsigned skip; /* answers that come before that of the heartbeat */
-    bool probing;  /* the heartbeat under way does not wait */
+    struct ctl ctl;
+    struct arena arena; /* of the last answer */
+    bool probing;       /* the heartbeat under way does not wait */
     bool left;
     uint64_t sent_us;
     /* of the main thread to the thread of the heartbeats; ORDER_NONE: carried out */
@@ -56,191 +53,151 @@ struct nodes {
 
 /* --- connections --- */
 
-/* Words with blanks between them, none of which is empty. */
-static void tell(struct sim_node *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void tell(struct sim_node *s, const char *fmt, ...) {
-    char text[2000];
+/* Words with blanks between them, none of which is empty. skip: nobody will ask for the answer. */
+static void node_tell(struct sim_node *s, bool skip, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void node_tell(struct sim_node *s, bool skip, const char *fmt, ...) {
+    char text[2000], *rest = NULL;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    struct buf words = {0}, out = {0};
-    size_t n = 0;
-    char *rest = NULL;
-    for (char *w = strtok_r(text, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest), n++)
-        buf_printf(&words, "$%zu\r\n%s\r\n", strlen(w), w);
-    buf_printf(&out, "*%zu\r\n%.*s", n, (int)words.len, words.data);
-    pipe_send(&s->pipe, out.data, out.len);
-    buf_free(&words);
-    buf_free(&out);
+    ctl_begin(&s->ctl, "the master");
+    for (char *w = strtok_r(text, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest))
+        ctl_arg_str(&s->ctl, w);
+    if (ctl_commit(&s->ctl, skip) != TARN_OK) die("%s: %s", s->name, tarn_last_error());
 }
 
-/* The next answer; NULL: it is not there yet (not when waiting). */
-static redisReply *hear(struct sim_node *s, bool wait) {
-    char bytes[16384];
-    for (;;) {
-        void *reply = NULL;
-        if (redisReaderGetReply(s->reader, &reply) != REDIS_OK)
-            die("the master does not speak RESP: %s", s->reader->errstr);
-        if (reply != NULL) return reply;
-        ssize_t n = pipe_receive(&s->pipe, bytes, sizeof(bytes), wait);
-        if (n < 0) return NULL;
-        if (n <= 0) die("the master closed the connection of %s", s->name);
-        redisReaderFeed(s->reader, bytes, (size_t)n);
-    }
+/* The next answer, until the arena is reset; NULL: it is not there yet (not when waiting). */
+static const struct answer *node_hear(struct sim_node *s, bool wait) {
+    struct answer *a = NULL;
+    tarn_status status = wait ? ctl_receive(&s->ctl, &s->arena, &a, UINT64_MAX)
+                              : ctl_try_receive(&s->ctl, &s->arena, &a);
+    if (status != TARN_OK && status != TARN_EAGAIN) die("%s: %s", s->name, tarn_last_error());
+    return a;
 }
 
-static redisReply *ask(struct sim_node *s) {
-    redisReply *reply = hear(s, true);
-    if (reply->type == REDIS_REPLY_ERROR) die("%s: %s", s->name, reply->str);
-    return reply;
+static const struct answer *node_ask(struct sim_node *s) {
+    const struct answer *a = node_hear(s, true);
+    if (a->type == ANSWER_ERROR) die("%s: %s", s->name, a->str);
+    return a;
 }
 
-static int64_t map_number(const redisReply *map, const char *name) {
-    for (size_t i = 0; i + 1 < map->elements; i += 2) {
-        const redisReply *v = map->element[i + 1];
-        if (strcmp(map->element[i]->str, name) != 0) continue;
-        return v->type == REDIS_REPLY_INTEGER ? v->integer
-               : v->str != NULL               ? strtoll(v->str, NULL, 10)
-                                              : 0;
-    }
-    die("the master's answer has no field %s", name);
+static int64_t map_number(const struct answer *map, const char *name) {
+    const struct answer *v = answer_field(map, name);
+    if (v == NULL) die("the master's answer has no field %s", name);
+    return v->type == ANSWER_INTEGER  ? v->integer
+           : v->type == ANSWER_STRING ? strtoll(v->str, NULL, 10)
+                                      : 0;
 }
 
 /* --- joining --- */
 
 static void random_hex(uint64_t seed, char out[33]) {
-    snprintf(out, 33, "%016llx%016llx", (unsigned long long)mix64(seed),
-             (unsigned long long)mix64(~seed));
+    u64_to_hex(mix64(seed), 16, out);
+    u64_to_hex(mix64(~seed), 16, out + 16);
 }
 
-static void work(struct sim_node *s, const redisReply *answer);
-
-static void auth(struct nodes *n, struct sim_node *s) {
-    struct buf out = {0};
-    if (!auth_request(n->b, &out)) return;
-    pipe_send(&s->pipe, out.data, out.len);
-    buf_free(&out);
-    freeReplyObject(ask(s));
-}
+static void node_work(struct sim_node *s, const struct answer *a);
 
 /* Until the master says that the node is up; it may first want to know that writers were cut
  * off. */
-static void come_up(struct sim_node *s) {
-    for (;;) {
-        tell(s, "NODE UP %s %s", s->name, s->instance);
-        redisReply *up = hear(s, true);
-        bool again = up->type == REDIS_REPLY_ERROR && strncmp(up->str, "AGAIN", 5) == 0;
-        if (up->type == REDIS_REPLY_ERROR && !again) die("%s: %s", s->name, up->str);
-        freeReplyObject(up);
-        if (!again) return;
-        tell(s, "NODE HEARTBEAT %s %s", s->name, s->instance);
-        redisReply *beat = ask(s);
-        work(s, beat);
-        for (; s->skip > 0; s->skip--) freeReplyObject(hear(s, true));
-        freeReplyObject(beat);
+static void node_come_up(struct sim_node *s) {
+    for (bool again = true; again; arena_reset(&s->arena)) {
+        node_tell(s, false, "NODE UP %s %s", s->name, s->instance);
+        const struct answer *up = node_hear(s, true);
+        again = up->type == ANSWER_ERROR && strncmp(up->str, "AGAIN", 5) == 0;
+        if (up->type == ANSWER_ERROR && !again) die("%s: %s", s->name, up->str);
+        if (!again) continue;
+        node_tell(s, false, "NODE HEARTBEAT %s %s", s->name, s->instance);
+        node_work(s, node_ask(s));
     }
 }
 
 /* Returns the replicas' fate: 1: the master took the segment's replicas back. */
-static int64_t join(struct nodes *n, struct sim_node *s) {
+static int64_t node_join(struct nodes *n, struct sim_node *s) {
     uint64_t i = (uint64_t)(s - n->node);
-    pipe_open(&s->pipe, n->b);
-    s->reader = redisReaderCreate();
-    if (s->reader == NULL) die("out of memory");
-    auth(n, s);
-    tell(s, "NODE JOIN %s %s MACHINE sim-machine-%llu RACK sim-rack-%llu VERSION simulated",
-         s->name, s->instance, (unsigned long long)i, (unsigned long long)(i / PER_RACK));
-    redisReply *joined = ask(s);
+    bench_connect(n->b, &s->ctl, &s->arena);
+    node_tell(s, false,
+              "NODE JOIN %s %s MACHINE sim-machine-%" PRIu64 " RACK sim-rack-%" PRIu64
+              " VERSION simulated",
+              s->name, s->instance, i, i / PER_RACK);
+    const struct answer *joined = node_ask(s);
     if (n->heartbeat_ms == 0) {
         n->heartbeat_ms = (uint64_t)map_number(joined, "heartbeat");
         n->timeout_ms = (uint64_t)map_number(joined, "node-timeout");
     }
-    freeReplyObject(joined);
-    tell(s,
-         "SEGMENT MOUNT %s %s %s.0 TIER memory SIZE %llu CONTENT %s BACKING memfd ENDPOINTS 1 "
-         "tcp://192.0.2.%llu:9",
-         s->name, s->instance, s->name, (unsigned long long)n->segment_bytes, s->content,
-         (unsigned long long)(i % 250 + 1));
-    redisReply *mounted = ask(s);
-    int64_t kept = map_number(mounted, "kept");
-    freeReplyObject(mounted);
-    come_up(s);
+    node_tell(s, false,
+              "SEGMENT MOUNT %s %s %s.0 TIER memory SIZE %" PRIu64
+              " CONTENT %s BACKING memfd ENDPOINTS 1 tcp://192.0.2.%" PRIu64 ":9",
+              s->name, s->instance, s->name, n->segment_bytes, s->content, i % 250 + 1);
+    int64_t kept = map_number(node_ask(s), "kept");
+    node_come_up(s);
     return kept;
 }
 
-static void leave(struct sim_node *s) {
-    pipe_close(&s->pipe);
-    redisReaderFree(s->reader);
-    s->reader = NULL;
+static void node_leave(struct sim_node *s) {
+    ctl_close(&s->ctl);
+    arena_free(&s->arena);
 }
 
 /* --- heartbeats --- */
 
 /* Writers are cut off at once here, and nothing is ever copied. */
-static void work(struct sim_node *s, const redisReply *answer) {
-    if (answer->type != REDIS_REPLY_ARRAY || answer->elements < 2)
-        die("%s: no answer to a heartbeat", s->name);
-    const redisReply *items = answer->element[1];
-    for (size_t i = 0; i < items->elements; i++) {
-        const redisReply *item = items->element[i];
-        const char *name = item->elements > 0 ? item->element[0]->str : "";
-        if (strcmp(name, "fence") == 0) {
-            tell(s, "NODE FENCED %s %s %lld", s->name, s->instance, item->element[1]->integer);
-            s->skip++;
-        } else if (strcmp(name, "copy") == 0 || strcmp(name, "store") == 0) {
-            tell(s, "NODE DONE %s %s 1 %lld %d 0 -1", s->name, s->instance,
-                 item->element[1]->integer, TARN_ECANCELED);
-            s->skip++;
-        } else if (strcmp(name, "leave") == 0) {
+static void node_work(struct sim_node *s, const struct answer *a) {
+    const struct answer *items = answer_at(a, 1);
+    if (items == NULL || items->type != ANSWER_ARRAY) die("%s: no answer to a heartbeat", s->name);
+    for (size_t i = 0; i < items->len; i++) {
+        const struct answer *name = answer_at(&items->element[i], 0),
+                            *id = answer_at(&items->element[i], 1);
+        if (name == NULL || name->type != ANSWER_STRING) continue;
+        if (strcmp(name->str, "fence") == 0 && id != NULL)
+            node_tell(s, true, "NODE FENCED %s %s %" PRId64, s->name, s->instance, id->integer);
+        else if ((strcmp(name->str, "copy") == 0 || strcmp(name->str, "store") == 0) && id != NULL)
+            node_tell(s, true, "NODE DONE %s %s 1 %" PRId64 " %d 0 -1", s->name, s->instance,
+                      id->integer, TARN_ECANCELED);
+        else if (strcmp(name->str, "leave") == 0)
             s->left = true;
-        }
     }
 }
 
-static void beat(struct nodes *n, struct sim_node *s) {
+static void node_beat(struct nodes *n, struct sim_node *s) {
     s->sent_us = clock_mono_us();
-    if (s->probing) {
-        tell(s, "NODE HEARTBEAT %s %s", s->name, s->instance);
-    } else {
-        tell(s,
-             "NODE HEARTBEAT %s %s WAIT %llu STATS 3 load-percent 100 memory-available 1000000000 "
-             "reads %llu",
-             s->name, s->instance, (unsigned long long)n->heartbeat_ms,
-             (unsigned long long)n->beats);
-    }
+    if (s->probing)
+        node_tell(s, false, "NODE HEARTBEAT %s %s", s->name, s->instance);
+    else
+        node_tell(s, false,
+                  "NODE HEARTBEAT %s %s WAIT %" PRIu64
+                  " STATS 3 load-percent 100 memory-available 1000000000 reads %" PRIu64,
+                  s->name, s->instance, n->heartbeat_ms, n->beats);
 }
 
-static void on_answer(struct nodes *n, struct sim_node *s, const redisReply *answer) {
-    if (answer->type == REDIS_REPLY_ERROR && !s->dead) die("%s: %s", s->name, answer->str);
-    if (s->skip > 0) {
-        s->skip--;
-        return;
-    }
+static void node_answered(struct nodes *n, struct sim_node *s, const struct answer *a) {
+    if (a->type == ANSWER_ERROR && !s->dead) die("%s: %s", s->name, a->str);
     if (s->dead || s->left) return;
-    work(s, answer);
+    node_work(s, a);
     pthread_mutex_lock(&n->lock);
     n->beats++;
     if (s->probing) hist_add(&n->hist, clock_mono_us() - s->sent_us);
     pthread_mutex_unlock(&n->lock);
     s->probing = !s->probing;
-    beat(n, s);
+    node_beat(n, s);
 }
 
-static void carry_out(struct sim_node *s) {
+static void node_carry_out(struct sim_node *s) {
     enum order order = __atomic_load_n(&s->order, __ATOMIC_ACQUIRE);
     if (order == ORDER_NONE) return;
     s->dead = true;
     s->died_us = clock_mono_us();
-    if (order == ORDER_CLOSE) leave(s);
+    if (order == ORDER_CLOSE) node_leave(s);
     __atomic_store_n(&s->order, ORDER_NONE, __ATOMIC_RELEASE);
 }
 
-static void watch(struct nodes *n, struct sim_node *s) {
+static void node_watch(struct nodes *n, struct sim_node *s) {
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = s};
     s->probing = false;
-    beat(n, s);
-    if (epoll_ctl(n->epoll, EPOLL_CTL_ADD, s->pipe.fd, &e) != 0) die("epoll: %s", strerror(errno));
+    node_beat(n, s);
+    if (epoll_ctl(n->epoll, EPOLL_CTL_ADD, s->ctl.fd, &e) != 0) die("epoll: %s", strerror(errno));
 }
 
 static void *beats(void *arg) {
@@ -248,13 +205,13 @@ static void *beats(void *arg) {
     struct epoll_event events[256];
     while (!__atomic_load_n(&n->stop, __ATOMIC_RELAXED)) {
         int got = epoll_wait(n->epoll, events, (int)ARRAY_LEN(events), 5);
-        for (uint64_t i = 0; i < n->n; i++) carry_out(&n->node[i]);
+        for (uint64_t i = 0; i < n->n; i++) node_carry_out(&n->node[i]);
         for (int i = 0; i < got; i++) {
             struct sim_node *s = events[i].data.ptr;
-            redisReply *reply;
-            while (s->pipe.fd >= 0 && (reply = hear(s, false)) != NULL) {
-                on_answer(n, s, reply);
-                freeReplyObject(reply);
+            const struct answer *a;
+            while (s->ctl.fd >= 0 && (a = node_hear(s, false)) != NULL) {
+                node_answered(n, s, a);
+                arena_reset(&s->arena);
             }
         }
     }
@@ -264,7 +221,7 @@ static void *beats(void *arg) {
 static void beats_start(struct nodes *n) {
     n->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (n->epoll < 0) die("epoll: %s", strerror(errno));
-    for (uint64_t i = 0; i < n->n; i++) watch(n, &n->node[i]);
+    for (uint64_t i = 0; i < n->n; i++) node_watch(n, &n->node[i]);
     if (pthread_create(&n->thread, NULL, beats, n) != 0) die("cannot start a thread");
 }
 
@@ -286,7 +243,7 @@ static struct beat_figures beats_so_far(struct nodes *n) {
     pthread_mutex_lock(&n->lock);
     struct beat_figures f = {.per_s =
                                  (double)n->beats / ((double)(clock_mono_us() - n->since_us) / 1e6),
-                             .latency = latency_of(&n->hist)};
+                             .hist = n->hist};
     pthread_mutex_unlock(&n->lock);
     return f;
 }
@@ -295,8 +252,7 @@ static struct beat_figures beats_so_far(struct nodes *n) {
 
 static void put_probe(struct nodes *n, tarn_client *c, const struct sim_node *s) {
     char size[24], prefer[40], *text;
-    snprintf(size, sizeof(size), "%llu",
-             (unsigned long long)(n->value_size > 64 ? n->value_size : 4096));
+    snprintf(size, sizeof(size), "%" PRIu64, n->value_size > 64 ? n->value_size : 4096);
     snprintf(prefer, sizeof(prefer), "%s.0", s->name);
     const char *start[] = {"PUTSTART", PROBE_KEY, size, "PREFER", prefer, "REPLACE"};
     if (tarn_command(c, ARRAY_LEN(start), start, NULL, &text, NULL) != TARN_OK)
@@ -333,13 +289,13 @@ static double death(struct nodes *n, tarn_client *c, struct sim_node *s, enum or
  * has let go of it. */
 static double comeback(struct nodes *n, tarn_client *c, struct sim_node *s) {
     uint64_t start = clock_mono_us();
-    if (join(n, s) != 1)
+    if (node_join(n, s) != 1)
         die("%s came back with its content, but the master did not keep it", s->name);
     if (tarn_exists(c, PROBE_KEY, strlen(PROBE_KEY)) != TARN_OK)
         die("%s came back, but its object did not", s->name);
     double ms = (double)(clock_mono_us() - start) / 1000;
     s->dead = false;
-    watch(n, s);
+    node_watch(n, s);
     return ms;
 }
 
@@ -350,20 +306,20 @@ static void name_nodes(struct nodes *n) {
     n->node = xcalloc(n->n, sizeof(*n->node));
     for (uint64_t i = 0; i < n->n; i++) {
         struct sim_node *s = &n->node[i];
-        snprintf(s->name, sizeof(s->name), "sim-%llu", (unsigned long long)i);
+        snprintf(s->name, sizeof(s->name), "sim-%" PRIu64, i);
         random_hex(run + 2 * i, s->instance);
         random_hex(run + 2 * i + 1, s->content);
-        s->pipe.fd = -1;
+        ctl_init(&s->ctl);
     }
 }
 
 static void join_all(struct nodes *n, struct nodes_figures *f) {
     uint64_t start = clock_mono_us();
-    for (uint64_t i = 0; i < n->n; i++) join(n, &n->node[i]);
+    for (uint64_t i = 0; i < n->n; i++) node_join(n, &n->node[i]);
     f->join_ms = (double)(clock_mono_us() - start) / 1000;
 }
 
-static void load(struct nodes *n, struct meta *m, tarn_client *c, struct nodes_figures *f) {
+static void objects_load(struct meta *m, tarn_client *c, struct nodes_figures *f) {
     double before = info_number(c, "used_memory");
     uint64_t start = clock_mono_us();
     meta_fill(m);
@@ -421,7 +377,7 @@ int nodes_main(struct bench *b, int argc, char **argv) {
     join_all(&n, &f);
     beats_reset(&n);
     beats_start(&n);
-    load(&n, &m, c, &f);
+    objects_load(&m, c, &f);
     f.beats_loading = beats_so_far(&n);
     beats_reset(&n);
     meta_measure(&m, &f.gets);
@@ -432,7 +388,7 @@ int nodes_main(struct bench *b, int argc, char **argv) {
     beats_stop(&n);
     nodes_print(b, &f);
     for (uint64_t i = 0; i < n.n; i++) {
-        if (n.node[i].pipe.fd >= 0) leave(&n.node[i]);
+        if (n.node[i].ctl.fd >= 0) node_leave(&n.node[i]);
     }
     free(n.node);
     tarn_close(&c);

@@ -6,7 +6,7 @@
 
 struct beat_figures {
     double per_s;
-    struct latency latency;
+    struct hist hist;
 };
 
 struct nodes_figures {

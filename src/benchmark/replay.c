@@ -21,46 +21,45 @@ struct replay {
     double speed;
     size_t next; /* request, over all threads */
     uint64_t start_ms;
+    struct threads all;
 };
 
-struct figures {
-    uint64_t requests, blocks, hit_blocks, bytes_read, bytes_written, mismatched, failed_puts,
-        busy_puts, existing_puts, lost_hits, failed_lookups;
+struct replay_figures {
+    uint64_t requests, blocks, hit_blocks, bytes_read, bytes_written, mismatched_blocks,
+        failed_puts, busy_puts, existing_puts, lost_hits, failed_lookups;
     struct hist prefix, get, put;
 };
 
-struct worker {
+struct replay_worker {
+    struct bench_thread t;
     struct replay *r;
-    pthread_t thread;
     tarn_client *client;
-    struct figures f;
+    struct replay_figures f;
     tarn_key *keys;
     tarn_item *items;
     char (*names)[KEY_SIZE + 1];
     char *memory;
-    bool failed;
-    char error[300];
 };
 
 /* As vLLM's connectors name blocks: model, ranks, hash. */
-static void name_block(char out[KEY_SIZE + 1], uint64_t id) {
+static void name_trace_block(char out[KEY_SIZE + 1], uint64_t id) {
     snprintf(out, KEY_SIZE + 1, "vllm@conversation_trace@1@0@%016llx@%019llu",
              (unsigned long long)mix64(id), (unsigned long long)id);
 }
 
-static void note(struct worker *k, const char *what) {
-    if (k->error[0] == '\0')
-        snprintf(k->error, sizeof(k->error), "%s: %s", what, tarn_last_error());
+static void note_error(struct replay_worker *k, const char *what) {
+    if (k->t.error[0] == '\0')
+        snprintf(k->t.error, sizeof(k->t.error), "%s: %s", what, tarn_last_error());
 }
 
-static void set_item(struct worker *k, size_t i, size_t slot) {
+static void set_item(struct replay_worker *k, size_t i, size_t slot) {
     k->items[slot] = (tarn_item){.key = k->names[i],
                                  .key_len = KEY_SIZE,
                                  .buffer = k->memory + slot * k->r->block_size,
                                  .buffer_len = k->r->block_size};
 }
 
-static size_t look_up(struct worker *k, size_t n) {
+static size_t prefix_look_up(struct replay_worker *k, size_t n) {
     tarn_call call;
     tarn_call_init(&call);
     call.lease_ms = k->r->lease_ms;
@@ -68,14 +67,14 @@ static size_t look_up(struct worker *k, size_t n) {
     uint64_t start = clock_mono_us();
     if (tarn_prefix_length(k->client, k->keys, n, &call, &length) != TARN_OK) {
         k->f.failed_lookups++;
-        note(k, "look-up");
+        note_error(k, "look-up");
         length = 0;
     }
     hist_add(&k->f.prefix, clock_mono_us() - start);
     return length;
 }
 
-static void get_hits(struct worker *k, const uint64_t *ids, size_t hits) {
+static void get_hits(struct replay_worker *k, const uint64_t *ids, size_t hits) {
     tarn_call call;
     tarn_call_init(&call);
     call.lease_ms = k->r->lease_ms;
@@ -84,21 +83,21 @@ static void get_hits(struct worker *k, const uint64_t *ids, size_t hits) {
     uint64_t start = clock_mono_us();
     tarn_status status = tarn_get_many(k->client, k->items, hits, &call, &got);
     hist_add(&k->f.get, clock_mono_us() - start);
-    if (status != TARN_OK) note(k, "get");
+    if (status != TARN_OK) note_error(k, "get");
     for (size_t i = 0; i < hits; i++) {
         if (k->items[i].status != TARN_OK) {
             k->f.lost_hits++;
-            if (k->items[i].status != TARN_ENOTFOUND) note(k, "get");
+            if (k->items[i].status != TARN_ENOTFOUND) note_error(k, "get");
             continue;
         }
         k->f.bytes_read += k->items[i].got;
         bool right = k->items[i].got == k->r->block_size &&
                      pattern_check(ids[i], k->items[i].buffer, k->r->block_size);
-        k->f.mismatched += !right;
+        k->f.mismatched_blocks += !right;
     }
 }
 
-static void put_misses(struct worker *k, const uint64_t *ids, size_t from, size_t n) {
+static void put_misses(struct replay_worker *k, const uint64_t *ids, size_t from, size_t n) {
     size_t count = n - from;
     for (size_t i = 0; i < count; i++) {
         set_item(k, from + i, i);
@@ -107,24 +106,24 @@ static void put_misses(struct worker *k, const uint64_t *ids, size_t from, size_
     uint64_t start = clock_mono_us();
     tarn_status status = tarn_put_many(k->client, k->items, count, NULL, NULL);
     hist_add(&k->f.put, clock_mono_us() - start);
-    if (status != TARN_OK) note(k, "put");
+    if (status != TARN_OK) note_error(k, "put");
     for (size_t i = 0; i < count; i++) {
         switch (k->items[i].status) {
         case TARN_OK: k->f.bytes_written += k->r->block_size; break;
         case TARN_EEXISTS: k->f.existing_puts++; break;
         case TARN_EBUSY: k->f.busy_puts++; break; /* another thread is putting the same bytes */
-        default: k->f.failed_puts++; note(k, "put");
+        default: k->f.failed_puts++; note_error(k, "put");
         }
     }
 }
 
-static void one_request(struct worker *k, const struct trace_request *q) {
+static void one_request(struct replay_worker *k, const struct trace_request *q) {
     const uint64_t *ids = k->r->trace.ids + q->first;
     for (size_t i = 0; i < q->n; i++) {
-        name_block(k->names[i], ids[i]);
+        name_trace_block(k->names[i], ids[i]);
         k->keys[i] = (tarn_key){k->names[i], KEY_SIZE};
     }
-    size_t hits = q->n == 0 ? 0 : look_up(k, q->n);
+    size_t hits = q->n == 0 ? 0 : prefix_look_up(k, q->n);
     if (hits > 0) get_hits(k, ids, hits);
     if (hits < q->n) put_misses(k, ids, hits, q->n);
     k->f.requests++;
@@ -141,8 +140,8 @@ static void wait_for_turn(const struct replay *r, const struct trace_request *q)
         usleep((useconds_t)((due - now) * 1000));
 }
 
-static void *work(void *arg) {
-    struct worker *k = arg;
+static void *replay_work(void *arg) {
+    struct replay_worker *k = arg;
     struct replay *r = k->r;
     for (;;) {
         size_t i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED);
@@ -152,7 +151,7 @@ static void *work(void *arg) {
     }
 }
 
-static void open_worker(struct worker *k, struct replay *r) {
+static void replay_worker_open(struct replay_worker *k, struct replay *r) {
     size_t n = r->trace.longest;
     k->r = r;
     k->client = client_open(r->b, r->transport, true);
@@ -166,7 +165,7 @@ static void open_worker(struct worker *k, struct replay *r) {
     hist_init(&k->f.put);
 }
 
-static void close_worker(struct worker *k) {
+static void replay_worker_close(struct replay_worker *k) {
     tarn_close(&k->client);
     free(k->keys);
     free(k->items);
@@ -174,81 +173,65 @@ static void close_worker(struct worker *k) {
     free(k->memory);
 }
 
-static void add_figures(struct figures *sum, const struct figures *f) {
-    sum->requests += f->requests;
-    sum->blocks += f->blocks;
-    sum->hit_blocks += f->hit_blocks;
-    sum->bytes_read += f->bytes_read;
-    sum->bytes_written += f->bytes_written;
-    sum->mismatched += f->mismatched;
-    sum->failed_puts += f->failed_puts;
-    sum->busy_puts += f->busy_puts;
-    sum->existing_puts += f->existing_puts;
-    sum->lost_hits += f->lost_hits;
-    sum->failed_lookups += f->failed_lookups;
+static void figures_add(struct replay_figures *sum, const struct replay_figures *f) {
+    uint64_t *to = &sum->requests;
+    const uint64_t *from = &f->requests;
+    for (size_t i = 0; i < offsetof(struct replay_figures, prefix) / sizeof(*to); i++)
+        to[i] += from[i];
     hist_merge(&sum->prefix, &f->prefix);
     hist_merge(&sum->get, &f->get);
     hist_merge(&sum->put, &f->put);
 }
 
-typedef unsigned long long ull;
-
-static void print_json(const struct figures *f, double seconds, double ratio, double evictions) {
+static void replay_print_json(const struct replay_figures *f, double seconds, double ratio,
+                              double evictions) {
     struct buf out = {0};
-    buf_printf(&out,
-               "{\"requests\":%llu,\"blocks\":%llu,\"hit_blocks\":%llu,\"hit_ratio\":%.4f,\"bytes_"
-               "read\":%llu,"
-               "\"bytes_written\":%llu,\"mismatched_blocks\":%llu,\"failed_puts\":%llu,\"seconds\":"
-               "%.3f,\"busy_"
-               "puts\":%llu,"
-               "\"existing_puts\":%llu,\"lost_hits\":%llu,\"failed_lookups\":%llu,\"evictions\":%."
-               "0f,\"gb_per_s\":%."
-               "3f",
-               (ull)f->requests, (ull)f->blocks, (ull)f->hit_blocks, ratio, (ull)f->bytes_read,
-               (ull)f->bytes_written, (ull)f->mismatched, (ull)f->failed_puts, seconds,
-               (ull)f->busy_puts, (ull)f->existing_puts, (ull)f->lost_hits, (ull)f->failed_lookups,
-               evictions, (double)(f->bytes_read + f->bytes_written) / seconds / 1e9);
-    struct latency l = latency_of(&f->prefix);
-    json_latency(&out, "prefix_", &l);
-    l = latency_of(&f->get);
-    json_latency(&out, "get_", &l);
-    l = latency_of(&f->put);
-    json_latency(&out, "put_", &l);
-    printf("%.*s}\n", (int)out.len, out.data);
-    buf_free(&out);
+    json_add(&out,
+             "requests:u blocks:u hit_blocks:u hit_ratio:4 bytes_read:u bytes_written:u "
+             "mismatched_blocks:u failed_puts:u seconds:3 busy_puts:u existing_puts:u lost_hits:u "
+             "failed_lookups:u evictions:0 gb_per_s:3",
+             f->requests, f->blocks, f->hit_blocks, ratio, f->bytes_read, f->bytes_written,
+             f->mismatched_blocks, f->failed_puts, seconds, f->busy_puts, f->existing_puts,
+             f->lost_hits, f->failed_lookups, evictions,
+             (double)(f->bytes_read + f->bytes_written) / seconds / 1e9);
+    json_latency(&out, "prefix_", &f->prefix);
+    json_latency(&out, "get_", &f->get);
+    json_latency(&out, "put_", &f->put);
+    json_print(&out);
 }
 
-static void print_row(const char *what, const struct hist *h) {
-    struct latency l = latency_of(h);
-    printf("%-8s %10llu %10.0f %8.0f %8.0f %8.0f %8.0f %8.0f\n", what, (ull)h->count, l.avg, l.p50,
-           l.p90, l.p95, l.p99, l.p999);
+static void replay_print_calls(const char *what, const struct hist *h) {
+    printf("%-8s %10" PRIu64, what, h->count);
+    print_latencies(h, 8);
 }
 
-static void print_text(const struct figures *f, double seconds, double ratio, double evictions) {
-    printf("%llu requests, %llu blocks in %.2f s\n", (ull)f->requests, (ull)f->blocks, seconds);
-    printf("prefix hit ratio %.4f (%llu blocks)\n", ratio, (ull)f->hit_blocks);
+static void replay_print(const struct replay_figures *f, double seconds, double ratio,
+                         double evictions) {
+    printf("%" PRIu64 " requests, %" PRIu64 " blocks in %.2f s\n", f->requests, f->blocks, seconds);
+    printf("prefix hit ratio %.4f (%" PRIu64 " blocks)\n", ratio, f->hit_blocks);
     printf("read %.3f GB, wrote %.3f GB: %.3f GB/s\n", (double)f->bytes_read / 1e9,
            (double)f->bytes_written / 1e9,
            (double)(f->bytes_read + f->bytes_written) / seconds / 1e9);
-    printf("mismatched blocks %llu, failed puts %llu, lost hits %llu, failed look-ups %llu, "
-           "evictions %.0f\n",
-           (ull)f->mismatched, (ull)f->failed_puts, (ull)f->lost_hits, (ull)f->failed_lookups,
-           evictions);
-    printf("\n%-8s %10s %10s %8s %8s %8s %8s %8s\n", "us", "calls", "avg", "p50", "p90", "p95",
-           "p99", "p999");
-    print_row("prefix", &f->prefix);
-    print_row("get", &f->get);
-    print_row("put", &f->put);
+    printf("mismatched blocks %" PRIu64 ", failed puts %" PRIu64 ", lost hits %" PRIu64
+           ", failed look-ups %" PRIu64 ", evictions %.0f\n",
+           f->mismatched_blocks, f->failed_puts, f->lost_hits, f->failed_lookups, evictions);
+    printf("\n%-8s %10s", "us", "calls");
+    print_latencies(NULL, 8);
+    replay_print_calls("prefix", &f->prefix);
+    replay_print_calls("get", &f->get);
+    replay_print_calls("put", &f->put);
 }
 
-static void watch(const struct replay *r, const struct worker *workers) {
+static void replay_watch(const struct replay *r) {
     struct progress bar;
     progress_bar(&bar, r->b->json);
     size_t next;
     while (!bar.silent && (next = __atomic_load_n(&r->next, __ATOMIC_RELAXED)) < r->trace.n) {
         uint64_t hits = 0;
         for (uint64_t i = 0; i < r->threads; i++)
-            hits += __atomic_load_n(&workers[i].f.hit_blocks, __ATOMIC_RELAXED);
+            hits += __atomic_load_n(
+                &((const struct replay_worker *)threads_at(&r->all, i))->f.hit_blocks,
+                __ATOMIC_RELAXED);
         size_t blocks = r->trace.requests[next].first;
         progress_say(&bar, next, r->trace.n, "%zu of %zu requests, hit ratio %.3f", next,
                      r->trace.n, blocks == 0 ? 0.0 : (double)hits / (double)blocks);
@@ -257,33 +240,28 @@ static void watch(const struct replay *r, const struct worker *workers) {
     progress_end(&bar);
 }
 
-static int run(struct replay *r) {
-    struct worker *workers = xcalloc(r->threads, sizeof(*workers));
-    for (uint64_t i = 0; i < r->threads; i++) open_worker(&workers[i], r);
+static int replay_run(struct replay *r) {
+    threads_open(&r->all, r->threads, sizeof(struct replay_worker));
+    struct replay_worker *workers = r->all.of;
+    for (uint64_t i = 0; i < r->threads; i++) replay_worker_open(&workers[i], r);
     double before = info_number(workers[0].client, "evicted_keys");
     r->start_ms = clock_mono_ms();
     uint64_t start = clock_mono_us();
-    for (uint64_t i = 0; i < r->threads; i++) {
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
-            die("cannot start a thread");
-    }
-    watch(r, workers);
-    for (uint64_t i = 0; i < r->threads; i++) pthread_join(workers[i].thread, NULL);
+    struct bench_thread calls;
+    threads_start(&r->all, replay_work);
+    replay_watch(r);
+    (void)threads_join(&r->all, &calls);
     double seconds = (double)(clock_mono_us() - start) / 1e6;
     double after = info_number(workers[0].client, "evicted_keys");
-    struct figures *sum = xcalloc(1, sizeof(*sum));
-    for (uint64_t i = 0; i < r->threads; i++) add_figures(sum, &workers[i].f);
+    struct replay_figures *sum = xcalloc(1, sizeof(*sum));
+    for (uint64_t i = 0; i < r->threads; i++) figures_add(sum, &workers[i].f);
     double ratio = sum->blocks == 0 ? 0 : (double)sum->hit_blocks / (double)sum->blocks;
     double evictions = before < 0 || after < 0 ? -1 : after - before;
-    (r->b->json ? print_json : print_text)(sum, seconds, ratio, evictions);
-    for (uint64_t i = 0; i < r->threads; i++) {
-        if (workers[i].error[0])
-            fprintf(stderr, "tarn-benchmark: thread %llu: %s\n", (ull)i, workers[i].error);
-        close_worker(&workers[i]);
-    }
-    int rc = sum->mismatched > 0 || sum->failed_puts > 0 || sum->failed_lookups > 0;
+    (r->b->json ? replay_print_json : replay_print)(sum, seconds, ratio, evictions);
+    for (uint64_t i = 0; i < r->threads; i++) replay_worker_close(&workers[i]);
+    int rc = sum->mismatched_blocks > 0 || sum->failed_puts > 0 || sum->failed_lookups > 0;
     free(sum);
-    free(workers);
+    threads_close(&r->all);
     return rc;
 }
 
@@ -302,7 +280,7 @@ int replay_main(struct bench *b, int argc, char **argv) {
     size_t plain = options_parse(b, specs, argc, argv, false, NULL);
     if (plain != 1) die("replay takes one trace file (tarn-benchmark --help)");
     trace_load(&r.trace, argv[0], (size_t)r.limit);
-    int rc = run(&r);
+    int rc = replay_run(&r);
     trace_free(&r.trace);
     return rc;
 }

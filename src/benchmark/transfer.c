@@ -11,8 +11,6 @@
 #include "benchmark/bench.h"
 #include "tarn_transfer.h"
 
-typedef unsigned long long ull;
-
 #define PAGE     UINT64_C(4096) /* what one pattern fills */
 #define PEER_MS  30000u
 #define FILLED   "filled" /* a label: the blocks are there */
@@ -28,20 +26,17 @@ struct transfer_run {
     void *own; /* the target's memory, where it is not tarn's */
     tarn_transfer_peer *far;
     tarn_transfer_region region; /* of the target */
-    bool stop;
-    uint64_t working; /* threads */
+    struct threads all;
 };
 
 struct transfer_worker {
+    struct bench_thread t;
     const struct transfer_run *run;
-    struct transfer_run *shared; /* the same, for the counter in it */
-    pthread_t thread;
     uint64_t index, slots; /* blocks that it rotates through, on both sides */
     char *memory, *proof;  /* proof: what was written, read again */
     tarn_transfer_task *tasks;
-    struct hist hist;
-    uint64_t bytes, busy_ns, batches, operations, failed, mismatched;
-    char transport[8], error[300];
+    uint64_t batches, operations;
+    char transport[8];
 };
 
 /* --- patterns --- */
@@ -82,7 +77,7 @@ static tarn_transfer *open_end(const struct transfer_run *run, bool target) {
     return t;
 }
 
-static void lend(struct transfer_run *run) {
+static void target_lend(struct transfer_run *run) {
     const int rights = TARN_TRANSFER_READ | TARN_TRANSFER_WRITE;
     void *memory = NULL;
     run->target = open_end(run, true);
@@ -106,15 +101,16 @@ static void lend(struct transfer_run *run) {
     if (tarn_transfer_ready(run->target, FILLED, &filled) != TARN_OK) die("%s", tarn_last_error());
 }
 
-static int serve(struct transfer_run *run) {
+static int target_serve(struct transfer_run *run) {
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    lend(run);
-    printf(run->b->json ? "{\"endpoint\":\"%s\",\"bytes\":%llu}\n" : "%s lends %llu bytes\n",
-           tarn_transfer_endpoint(run->target), (ull)run->buffer);
+    target_lend(run);
+    printf(run->b->json ? "{\"endpoint\":\"%s\",\"bytes\":%" PRIu64 "}\n"
+                        : "%s lends %" PRIu64 " bytes\n",
+           tarn_transfer_endpoint(run->target), run->buffer);
     fflush(stdout);
     int signal;
     sigwait(&signals, &signal);
@@ -132,7 +128,7 @@ static uint64_t block_at(const struct transfer_worker *k, uint64_t number) {
     return i < half ? 2 * i : 2 * (i - half) + 1;
 }
 
-static void fill_tasks(struct transfer_worker *k, uint64_t first) {
+static void tasks_fill(struct transfer_worker *k, uint64_t first) {
     const struct transfer_run *run = k->run;
     for (uint64_t i = 0; i < run->batch; i++) {
         uint64_t block = block_at(k, first + i);
@@ -148,7 +144,7 @@ static void fill_tasks(struct transfer_worker *k, uint64_t first) {
     }
 }
 
-static void check_tasks(struct transfer_worker *k, uint64_t first) {
+static void tasks_check(struct transfer_worker *k, uint64_t first) {
     const struct transfer_run *run = k->run;
     for (uint64_t i = 0; i < run->batch; i++) {
         tarn_transfer_task *task = &k->tasks[i];
@@ -158,51 +154,48 @@ static void check_tasks(struct transfer_worker *k, uint64_t first) {
             tarn_transfer_task back = *task;
             back.op = TARN_TRANSFER_READ;
             back.local = k->proof;
-            k->failed += tarn_transfer_run(run->far, &back, 1, NULL) != TARN_OK;
+            k->t.failed += tarn_transfer_run(run->far, &back, 1, NULL) != TARN_OK;
             bytes = k->proof;
         }
-        k->mismatched +=
+        k->t.mismatched +=
             !check_pages(run->write ? first : 0, bytes, task->remote / PAGE, run->block_size);
     }
 }
 
 static void one_batch(struct transfer_worker *k, uint64_t first) {
     const struct transfer_run *run = k->run;
-    fill_tasks(k, first);
+    tasks_fill(k, first);
     tarn_transfer_batch *batch;
     tarn_transfer_batch_info info = {.size = sizeof(info)};
     uint64_t start = clock_mono_ns();
     tarn_status status = tarn_transfer_submit(run->far, k->tasks, run->batch, NULL, &batch);
     if (status == TARN_OK) {
         status = tarn_transfer_wait(batch, TARN_NO_TIMEOUT);
-        if (status != TARN_OK) snprintf(k->error, sizeof(k->error), "%s", tarn_last_error());
+        if (status != TARN_OK) snprintf(k->t.error, sizeof(k->t.error), "%s", tarn_last_error());
         (void)tarn_transfer_get_batch(batch, &info);
         tarn_transfer_release(&batch);
     } else {
-        snprintf(k->error, sizeof(k->error), "%s", tarn_last_error());
+        snprintf(k->t.error, sizeof(k->t.error), "%s", tarn_last_error());
         info.failed = run->batch;
     }
-    uint64_t ns = clock_mono_ns() - start;
-    k->busy_ns += ns;
-    hist_add(&k->hist, ns / 1000);
+    thread_called(&k->t, start);
     k->batches++;
     k->operations += info.operations;
-    k->failed += info.failed;
-    __atomic_store_n(&k->bytes, k->bytes + info.bytes, __ATOMIC_RELAXED);
+    k->t.failed += info.failed;
+    __atomic_store_n(&k->t.bytes, k->t.bytes + info.bytes, __ATOMIC_RELAXED);
     if (info.transport[0] != '\0') memcpy(k->transport, info.transport, sizeof(k->transport));
-    if (run->check) check_tasks(k, first);
+    if (run->check) tasks_check(k, first);
 }
 
-static void *work(void *arg) {
+static void *transfer_work(void *arg) {
     struct transfer_worker *k = arg;
     const struct transfer_run *run = k->run;
     uint64_t done = 0;
-    while (!__atomic_load_n(&run->stop, __ATOMIC_RELAXED) && k->failed < FAIL_MAX &&
+    while (!threads_stop(&run->all) && k->t.failed < FAIL_MAX &&
            (run->count == 0 || done < run->count)) {
         one_batch(k, done * run->batch);
         done++;
     }
-    __atomic_fetch_sub(&k->shared->working, 1, __ATOMIC_RELAXED);
     return NULL;
 }
 
@@ -223,112 +216,78 @@ static void connect_target(struct transfer_run *run) {
         die("%s is no target of tarn-benchmark transfer", where);
 }
 
-static void open_worker(struct transfer_worker *k, struct transfer_run *run, uint64_t index) {
-    k->run = k->shared = run;
+static void transfer_worker_open(struct transfer_worker *k, struct transfer_run *run,
+                                 uint64_t index) {
+    k->run = run;
     k->index = index;
     k->slots = run->region.length / run->threads / run->block_size;
     if (k->slots < run->batch || k->slots < 2)
-        die("a buffer of %llu bytes is too small for %llu threads with batches of %llu x %llu "
-            "bytes",
-            (ull)run->region.length, (ull)run->threads, (ull)run->batch, (ull)run->block_size);
+        die("a buffer of %" PRIu64 " bytes is too small for %" PRIu64
+            " threads with batches of %" PRIu64 " x %" PRIu64 " bytes",
+            run->region.length, run->threads, run->batch, run->block_size);
     uint64_t bytes = k->slots * run->block_size;
     if (posix_memalign((void **)&k->memory, PAGE, bytes) != 0) die("no memory for the blocks");
     memset(k->memory, 1, bytes);
     k->proof = xmalloc(run->block_size);
     k->tasks = xcalloc(run->batch, sizeof(*k->tasks));
-    hist_init(&k->hist);
     if (tarn_transfer_register(run->initiator, k->memory, bytes, 0, NULL, NULL) != TARN_OK)
         die("%s", tarn_last_error());
 }
 
-static void close_worker(struct transfer_worker *k) {
+static void transfer_worker_close(struct transfer_worker *k) {
     (void)tarn_transfer_unregister(k->run->initiator, k->memory);
     free(k->memory);
     free(k->proof);
     free(k->tasks);
 }
 
-static void print_row(const struct transfer_run *run, const struct transfer_worker *sum,
-                      double rate) {
-    struct latency l = latency_of(&sum->hist);
+static void transfer_print(const struct transfer_run *run, const struct transfer_worker *last,
+                           const struct bench_thread *sum, double rate) {
+    uint64_t batches = 0, operations = 0;
     char size[24];
+    for (uint64_t i = 0; i < run->all.n; i++) {
+        const struct transfer_worker *k = (struct transfer_worker *)threads_at(&run->all, i);
+        batches += k->batches;
+        operations += k->operations;
+    }
     if (!run->b->json) {
-        printf("%-9s %-5s %6s %5s %7s %9s %9s %9s %9s %9s %9s %9s %9s\n", "transport", "op",
-               "block", "batch", "threads", "GB/s", "ops", "avg us", "p50", "p90", "p95", "p99",
-               "p999");
-        printf("%-9s %-5s %6s %5llu %7llu %9.3f %9llu %9.0f %9.0f %9.0f %9.0f %9.0f %9.0f\n",
-               sum->transport, run->op, size_text(run->block_size, size), (ull)run->batch,
-               (ull)run->threads, rate, (ull)sum->operations, l.avg, l.p50, l.p90, l.p95, l.p99,
-               l.p999);
-        if (sum->failed + sum->mismatched > 0)
-            printf("  %llu tasks failed, %llu blocks had wrong bytes\n", (ull)sum->failed,
-                   (ull)sum->mismatched);
+        printf("%-9s %-5s %6s %5s %7s %9s %9s", "transport", "op", "block", "batch", "threads",
+               "GB/s", "ops");
+        print_latencies(NULL, 9);
+        printf("%-9s %-5s %6s %5" PRIu64 " %7" PRIu64 " %9.3f %9" PRIu64, last->transport, run->op,
+               size_text(run->block_size, size), run->batch, run->threads, rate, operations);
+        print_latencies(&sum->hist, 9);
+        print_failures("tasks", sum);
         return;
     }
     struct buf out = {0};
-    buf_printf(&out,
-               "{\"transport\":\"%s\",\"op\":\"%s\",\"block_size\":%llu,\"batch\":%llu,\"threads\":"
-               "%llu,\"gb_"
-               "per_s\":%.4f,"
-               "\"bytes\":%llu,\"batches\":%llu,\"operations\":%llu,\"failed\":%llu,\"checked\":%s,"
-               "\"mismatched_blocks\":%llu",
-               sum->transport, run->op, (ull)run->block_size, (ull)run->batch, (ull)run->threads,
-               rate, (ull)sum->bytes, (ull)sum->batches, (ull)sum->operations, (ull)sum->failed,
-               run->check ? "true" : "false", (ull)sum->mismatched);
-    json_latency(&out, "", &l);
-    printf("%.*s}\n", (int)out.len, out.data);
-    buf_free(&out);
+    json_add(&out,
+             "transport:s op:s block_size:u batch:u threads:u gb_per_s:4 bytes:u batches:u "
+             "operations:u failed:u checked:b mismatched_blocks:u",
+             last->transport, run->op, run->block_size, run->batch, run->threads, rate, sum->bytes,
+             batches, operations, sum->failed, run->check, sum->mismatched);
+    json_latency(&out, "", &sum->hist);
+    json_print(&out);
 }
 
-static void wait_for_end(struct transfer_run *run, const struct transfer_worker *workers) {
-    struct progress bar;
-    progress_bar(&bar, run->b->json);
-    uint64_t start = clock_mono_us(), total = (uint64_t)(run->seconds * 1e6), now;
-    while ((now = clock_mono_us()) - start < total &&
-           __atomic_load_n(&run->working, __ATOMIC_RELAXED) > 0) {
-        uint64_t bytes = 0;
-        for (uint64_t i = 0; i < run->threads; i++)
-            bytes += __atomic_load_n(&workers[i].bytes, __ATOMIC_RELAXED);
-        progress_say(&bar, (now - start), total, "%s: %llu MB", run->op, (ull)bytes / 1000000);
-        usleep((unsigned)min_u64(total - (now - start), 100000));
-    }
-    progress_end(&bar);
-    __atomic_store_n(&run->stop, true, __ATOMIC_RELAXED);
-}
-
-static int measure(struct transfer_run *run) {
-    struct transfer_worker *workers = xcalloc(run->threads, sizeof(*workers)), sum = {.index = 0};
-    double rate = 0;
-    hist_init(&sum.hist);
+static int transfer_measure(struct transfer_run *run) {
+    struct threads *all = &run->all;
+    struct bench_thread sum;
     connect_target(run);
-    for (uint64_t i = 0; i < run->threads; i++) open_worker(&workers[i], run, i);
-    run->working = run->threads;
-    for (uint64_t i = 0; i < run->threads; i++) {
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
-            die("cannot start a thread");
-    }
-    if (run->count == 0) wait_for_end(run, workers);
-    for (uint64_t i = 0; i < run->threads; i++) {
-        struct transfer_worker *k = &workers[i];
-        pthread_join(k->thread, NULL);
-        hist_merge(&sum.hist, &k->hist);
-        sum.bytes += k->bytes;
-        sum.batches += k->batches;
-        sum.operations += k->operations;
-        sum.failed += k->failed;
-        sum.mismatched += k->mismatched;
-        memcpy(sum.transport, k->transport, sizeof(sum.transport));
-        /* The time that calls take; what making and checking patterns takes is not theirs. */
-        if (k->busy_ns > 0) rate += (double)k->bytes / (double)k->busy_ns;
-        if (k->error[0] != '\0') fprintf(stderr, "tarn-benchmark: %s\n", k->error);
-        close_worker(k);
-    }
-    print_row(run, &sum, rate);
+    threads_open(all, run->threads, sizeof(struct transfer_worker));
+    for (uint64_t i = 0; i < all->n; i++)
+        transfer_worker_open((struct transfer_worker *)threads_at(all, i), run, i);
+    threads_start(all, transfer_work);
+    if (run->count == 0) threads_wait(all, run->b, run->seconds, run->op);
+    double rate = threads_join(all, &sum);
+    transfer_print(run, (struct transfer_worker *)threads_at(all, all->n - 1), &sum, rate);
+    for (uint64_t i = 0; i < all->n; i++)
+        transfer_worker_close((struct transfer_worker *)threads_at(all, i));
     tarn_transfer_disconnect(&run->far);
     tarn_transfer_close(&run->initiator);
     tarn_transfer_close(&run->target);
     free(run->own);
-    free(workers);
+    threads_close(all);
     return sum.failed + sum.mismatched > 0 || sum.bytes == 0;
 }
 
@@ -382,7 +341,7 @@ int transfer_main(struct bench *b, int argc, char **argv) {
     if (!both && !initiator && strcmp(run.mode, "target") != 0)
         die("--mode is both, target or initiator, not \"%s\"", run.mode);
     if (initiator != (run.peer != NULL)) die("an initiator, and nobody else, needs --peer");
-    if (!both && !initiator) return serve(&run);
-    if (both) lend(&run);
-    return measure(&run);
+    if (!both && !initiator) return target_serve(&run);
+    if (both) target_lend(&run);
+    return transfer_measure(&run);
 }

@@ -1,55 +1,106 @@
 /* A blocking RESP connection that costs this side little: requests are built by the caller in one
  * buffer, replies are skipped line by line. Any failure ends the program: a load generator has
  * nobody to hand it to. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "benchmark/bench.h"
+#include "tls/tls.h"
 
 #define IN_BYTES (256u << 10)
 
-bool auth_request(const struct bench *b, struct buf *out) {
-    if (b->password == NULL && b->user == NULL) return false;
-    const char *password = b->password != NULL ? b->password : ""; /* of a user who needs none */
-    buf_printf(out, "*%u\r\n$4\r\nAUTH\r\n", b->user != NULL ? 3 : 2);
-    if (b->user != NULL) buf_printf(out, "$%zu\r\n%s\r\n", strlen(b->user), b->user);
-    buf_printf(out, "$%zu\r\n%s\r\n", strlen(password), password);
-    return true;
-}
-
 struct wire *wire_open(const struct bench *b) {
     struct wire *w = xcalloc(1, sizeof(*w));
-    pipe_open(&w->pipe, b);
+    struct arena arena = {0};
+    struct ctl c;
+    bench_connect(b, &c, &arena);
+    w->fd = c.fd;
+    w->tls = c.tls;
+    c.fd = -1;
+    c.tls = NULL;
+    ctl_close(&c);
+    arena_free(&arena);
+    fcntl(w->fd, F_SETFL, fcntl(w->fd, F_GETFL) & ~O_NONBLOCK);
     w->cap = IN_BYTES;
     w->in = xmalloc(w->cap);
-    if (auth_request(b, &w->out)) {
-        wire_flush(w);
-        wire_skip(w, 1);
-        if (w->errors > 0)
-            die("the server refused user and password: %s (-a PASSWORD, --user NAME)", w->error);
-    }
-    /* it refuses large requests of strangers with other words */
-    buf_printf(&w->out, "*1\r\n$4\r\nPING\r\n");
-    wire_flush(w);
-    wire_skip(w, 1);
-    if (w->errors > 0 && strncmp(w->error, "NOAUTH", 6) == 0)
-        die("the server wants a password (-a PASSWORD, --user NAME): %s", w->error);
-    w->errors = 0;
-    w->error[0] = '\0';
     return w;
 }
 
 void wire_close(struct wire **wire_p) {
     struct wire *w = *wire_p;
     *wire_p = NULL;
-    pipe_close(&w->pipe);
+    tls_stream_destroy(&w->tls);
+    close(w->fd);
     buf_free(&w->out);
     free(w->in);
     free(w);
 }
 
+/* --- bytes --- */
+
+static void socket_send(const struct wire *w, const void *data, size_t len) {
+    for (const char *at = data; len > 0;) {
+        ssize_t n = send(w->fd, at, len, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) die("sending to the server: %s", strerror(errno));
+        at += n;
+        len -= (size_t)n;
+    }
+}
+
+/* 0: the end. */
+static size_t socket_receive(const struct wire *w, void *to, size_t len) {
+    ssize_t n;
+    do {
+        n = recv(w->fd, to, len, 0);
+    } while (n < 0 && errno == EINTR);
+    return n > 0 ? (size_t)n : 0;
+}
+
+static void ciphertext_send(struct wire *w) {
+    size_t len;
+    const void *data = tls_out(w->tls, &len);
+    socket_send(w, data, len);
+    tls_out_sent(w->tls, len);
+}
+
 void wire_send(struct wire *w, const void *data, size_t len) {
-    pipe_send(&w->pipe, data, len);
+    if (w->tls == NULL) {
+        socket_send(w, data, len);
+        return;
+    }
+    for (const char *at = data; len > 0;) {
+        size_t n = tls_write(w->tls, at, len);
+        if (n == 0) die("TLS with the server: %s", tls_why(w->tls));
+        ciphertext_send(w);
+        at += n;
+        len -= n;
+    }
+}
+
+static size_t wire_receive(struct wire *w, void *to, size_t len) {
+    size_t n = 0;
+    if (w->tls == NULL) {
+        n = socket_receive(w, to, len);
+    } else {
+        while ((n = tls_read(w->tls, to, len)) == 0) {
+            void *at;
+            ciphertext_send(w);
+            if (tls_state(w->tls) != TLS_OPEN) break;
+            size_t space = tls_in_space(w->tls, &at);
+            size_t got = space > 0 ? socket_receive(w, at, space) : 0;
+            tls_in_added(w->tls, got);
+            if (got == 0) tls_in_end(w->tls);
+        }
+        if (n == 0 && tls_state(w->tls) == TLS_FAILED)
+            die("TLS with the server: %s", tls_why(w->tls));
+    }
+    if (n == 0) die("the server closed the connection%s%s", w->error[0] ? ": " : "", w->error);
+    return n;
 }
 
 void wire_flush(struct wire *w) {
@@ -57,7 +108,7 @@ void wire_flush(struct wire *w) {
     buf_clear(&w->out);
 }
 
-static void fill(struct wire *w) {
+static void wire_fill(struct wire *w) {
     if (w->start == w->end) w->start = w->end = 0;
     if (w->end == w->cap) {
         if (w->start == 0) {
@@ -69,9 +120,7 @@ static void fill(struct wire *w) {
             w->start = 0;
         }
     }
-    ssize_t n = pipe_receive(&w->pipe, w->in + w->end, w->cap - w->end, true);
-    if (n <= 0) die("the server closed the connection%s%s", w->error[0] ? ": " : "", w->error);
-    w->end += (size_t)n;
+    w->end += wire_receive(w, w->in + w->end, w->cap - w->end);
 }
 
 const char *wire_line(struct wire *w, size_t *len_p) {
@@ -86,7 +135,7 @@ const char *wire_line(struct wire *w, size_t *len_p) {
             return line;
         }
         seen = w->end - w->start;
-        fill(w);
+        wire_fill(w);
     }
 }
 
@@ -101,22 +150,22 @@ void wire_note_error(struct wire *w, const char *line, size_t len) {
     if (w->errors++ == 0) snprintf(w->error, sizeof(w->error), "%.*s", (int)len - 1, line + 1);
 }
 
-static void skip_bytes(struct wire *w, size_t n) {
+static void wire_skip_bytes(struct wire *w, size_t n) {
     while (n > w->end - w->start) {
         n -= w->end - w->start;
         w->start = w->end;
-        fill(w);
+        wire_fill(w);
     }
     w->start += n;
 }
 
 /* How many replies still have to follow because of this line. */
-static size_t open_line(struct wire *w, const char *line, size_t len) {
+static size_t wire_open_line(struct wire *w, const char *line, size_t len) {
     int64_t n;
     switch (line[0]) {
     case '$':
         n = wire_int(w, line, len);
-        if (n >= 0) skip_bytes(w, (size_t)n + 2);
+        if (n >= 0) wire_skip_bytes(w, (size_t)n + 2);
         return 0;
     case '*': n = wire_int(w, line, len); return n > 0 ? (size_t)n : 0;
     case '-': wire_note_error(w, line, len); return 0;
@@ -128,14 +177,14 @@ void wire_skip(struct wire *w, size_t n) {
     while (n > 0) {
         size_t len;
         const char *line = wire_line(w, &len);
-        n += open_line(w, line, len);
+        n += wire_open_line(w, line, len);
         n--;
     }
 }
 
 void wire_skip_rest(struct wire *w, const char *line) {
     size_t len = strcspn(line, "\r");
-    wire_skip(w, open_line(w, line, len));
+    wire_skip(w, wire_open_line(w, line, len));
 }
 
 void wire_bulk(struct wire *w, void *to, size_t len) {
@@ -144,10 +193,9 @@ void wire_bulk(struct wire *w, void *to, size_t len) {
     w->start += take;
     char *at = (char *)to + take;
     for (len -= take; len > 0;) {
-        ssize_t n = pipe_receive(&w->pipe, at, len, true);
-        if (n <= 0) die("the server closed the connection");
+        size_t n = wire_receive(w, at, len);
         at += n;
-        len -= (size_t)n;
+        len -= n;
     }
-    skip_bytes(w, 2);
+    wire_skip_bytes(w, 2);
 }
