@@ -114,25 +114,25 @@ struct bench_thread {
     uint64_t failed, mismatched;
     char error[300]; /* one of them; "": none */
 };
-struct threads {
+struct bench_crew {
     void *of; /* n of size bytes each, struct bench_thread first */
     size_t size;
     uint64_t n;
     bool stop; /* atomic: they shall end */
 };
-void threads_open(struct threads *t, uint64_t n, size_t size);
-static inline struct bench_thread *threads_at(const struct threads *t, uint64_t i) {
+void threads_open(struct bench_crew *t, uint64_t n, size_t size);
+static inline struct bench_thread *threads_at(const struct bench_crew *t, uint64_t i) {
     return (struct bench_thread *)(void *)((char *)t->of + i * t->size);
 }
-static inline bool threads_stop(const struct threads *t) {
+static inline bool threads_stop(const struct bench_crew *t) {
     return __atomic_load_n(&t->stop, __ATOMIC_RELAXED);
 }
-void threads_start(struct threads *t, void *(*work)(void *));
+void threads_start(struct bench_crew *t, void *(*work)(void *));
 /* For so long, with a bar; then they shall end. */
-void threads_wait(struct threads *t, const struct bench *b, double seconds, const char *what);
+void threads_wait(struct bench_crew *t, const struct bench *b, double seconds, const char *what);
 /* When all have ended: their sum, their errors on stderr. Returns GB/s of the time in calls. */
-double threads_join(struct threads *t, struct bench_thread *sum);
-void threads_close(struct threads *t);
+double threads_join(struct bench_crew *t, struct bench_thread *sum);
+void threads_close(struct bench_crew *t);
 /* A call that began then is over. */
 void thread_called(struct bench_thread *k, uint64_t start_ns);
 

@@ -24,7 +24,7 @@ static void name_block(char out[DATA_KEY + 1], const struct data_run *run, uint6
     out[DATA_KEY] = '\0';
 }
 
-static char *slot(struct data_worker *k, uint64_t number) {
+static char *block_memory(struct data_worker *k, uint64_t number) {
     return k->memory + number % k->slots * k->run->block_size;
 }
 
@@ -36,7 +36,7 @@ static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
         name_block(k->names[i], run, number);
         k->items[i] = (tarn_item){.key = k->names[i],
                                   .key_len = DATA_KEY,
-                                  .buffer = slot(k, first + i),
+                                  .buffer = block_memory(k, first + i),
                                   .buffer_len = run->block_size};
         if (put && run->check) pattern_fill(number, k->items[i].buffer, run->block_size);
     }
@@ -79,14 +79,14 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
     const struct data_run *run = k->run;
     struct wire *w = k->wire;
     for (uint64_t i = 0; i < run->batch && put && run->check; i++)
-        pattern_fill(first + i, slot(k, first + i), run->block_size);
+        pattern_fill(first + i, block_memory(k, first + i), run->block_size);
     uint64_t start = clock_mono_ns(), bytes = 0;
     for (uint64_t i = 0; i < run->batch; i++) {
         name_block(k->names[i], run, put ? first + i : (first + i) % run->preloaded);
         if (put) {
             buf_printf(&w->out, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%" PRIu64 "\r\n", DATA_KEY,
                        k->names[i], run->block_size);
-            send_value(w, slot(k, first + i), run->block_size);
+            send_value(w, block_memory(k, first + i), run->block_size);
             buf_append(&w->out, "\r\n", 2);
         } else {
             buf_printf(&w->out, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", DATA_KEY, k->names[i]);
@@ -104,13 +104,13 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
             wire_skip_rest(w, line);
             continue;
         }
-        if (!put) wire_bulk(w, slot(k, first + i), run->block_size);
+        if (!put) wire_bulk(w, block_memory(k, first + i), run->block_size);
         bytes += run->block_size;
     }
     thread_called(&k->t, start);
     for (uint64_t i = 0; i < run->batch && !put && run->check; i++) {
-        k->t.mismatched +=
-            !pattern_check((first + i) % run->preloaded, slot(k, first + i), run->block_size);
+        k->t.mismatched += !pattern_check((first + i) % run->preloaded, block_memory(k, first + i),
+                                          run->block_size);
     }
     return bytes;
 }
@@ -207,7 +207,7 @@ static void clean(struct data_run *run) {
 }
 
 static void row_run(struct data_run *run, struct data_row *row) {
-    struct threads *all = &run->all;
+    struct bench_crew *all = &run->all;
     char what[64], size[24];
     run->id = mix64(clock_wall_us());
     run->warm = run->warm_seconds == 0;
@@ -246,7 +246,7 @@ static void data_parse(struct data_run *run, const char *op, bool no_verify) {
 }
 
 /* What the server holds before it evicts. Any server that speaks RESP will do for rows of resp. */
-static uint64_t pool_bytes(const struct data_run *run) {
+static uint64_t data_pool_bytes(const struct data_run *run) {
     double size;
     if (run->resp) {
         struct wire *w = wire_open(run->b);
@@ -293,7 +293,7 @@ int data_main(struct bench *b, int argc, char **argv) {
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("data takes no argument \"%s\"", argv[0]);
     data_parse(&run, op, no_verify);
-    uint64_t pool = pool_bytes(&run), failed = 0;
+    uint64_t pool = data_pool_bytes(&run), failed = 0;
     data_print_head(b);
     for (size_t s = 0; s < sizes.n; s++) {
         run.block_size = sizes.v[s];

@@ -19,7 +19,7 @@ struct data_run {
     uint64_t block_size, batch, threads;
     double seconds, warm_seconds;
     bool warm; /* atomic: from here on it counts */
-    struct threads all;
+    struct bench_crew all;
     uint64_t id;        /* of this row: part of its keys */
     uint64_t preloaded; /* blocks that gets rotate through */
     uint64_t next_put;

@@ -15,7 +15,7 @@ struct meta {
     double seconds;
     uint64_t run;      /* makes the keys of this run fresh */
     uint64_t next_put; /* batches handed out, over all threads */
-    struct threads all;
+    struct bench_crew all;
 };
 struct meta_result {
     struct hist hist; /* of batches, in us */

@@ -32,7 +32,7 @@ const char *size_text(uint64_t bytes, char out[24]) {
     return out;
 }
 
-static uint64_t number(const struct option_spec *spec, const char *s, size_t len) {
+static uint64_t spec_number(const struct option_spec *spec, const char *s, size_t len) {
     bool bytes = spec->kind == OPT_BYTES || spec->kind == OPT_BYTES_LIST;
     uint64_t v;
     if (!(bytes ? parse_block_size(s, len, &v) : span_to_u64(span_of(s, len), &v)) ||
@@ -44,25 +44,25 @@ static uint64_t number(const struct option_spec *spec, const char *s, size_t len
     return v;
 }
 
-static void set_list(const struct option_spec *spec, const char *s) {
+static void spec_set_list(const struct option_spec *spec, const char *s) {
     struct number_list *list = spec->value;
     list->n = 0;
     for (;;) {
         size_t len = strcspn(s, ",");
         if (list->n == LIST_MAX) die("%s takes at most %d values", spec->name, LIST_MAX);
-        list->v[list->n++] = number(spec, s, len);
+        list->v[list->n++] = spec_number(spec, s, len);
         if (s[len] == '\0') return;
         s += len + 1;
     }
 }
 
-static void set_value(const struct option_spec *spec, const char *s) {
+static void spec_set(const struct option_spec *spec, const char *s) {
     char *end;
     switch (spec->kind) {
     case OPT_FLAG: *(bool *)spec->value = true; break;
     case OPT_STRING: *(const char **)spec->value = s; break;
     case OPT_U64:
-    case OPT_BYTES: *(uint64_t *)spec->value = number(spec, s, strlen(s)); break;
+    case OPT_BYTES: *(uint64_t *)spec->value = spec_number(spec, s, strlen(s)); break;
     case OPT_DOUBLE:
         *(double *)spec->value = strtod(s, &end);
         if (end == s || *end != '\0' || !(*(double *)spec->value >= (double)spec->min) ||
@@ -72,12 +72,12 @@ static void set_value(const struct option_spec *spec, const char *s) {
         }
         break;
     case OPT_U64_LIST:
-    case OPT_BYTES_LIST: set_list(spec, s); break;
+    case OPT_BYTES_LIST: spec_set_list(spec, s); break;
     }
 }
 
-static const struct option_spec *find(const struct option_spec *specs, const char *arg,
-                                      const char **value_p) {
+static const struct option_spec *spec_find(const struct option_spec *specs, const char *arg,
+                                           const char **value_p) {
     for (; specs->name != NULL; specs++) {
         size_t len = strlen(specs->name);
         if (strncmp(arg, specs->name, len) != 0) continue;
@@ -88,8 +88,8 @@ static const struct option_spec *find(const struct option_spec *specs, const cha
     return NULL;
 }
 
-static void refuse_unknown(const struct option_spec *specs, const struct option_spec *global,
-                           const char *arg) {
+static void spec_refuse(const struct option_spec *specs, const struct option_spec *global,
+                        const char *arg) {
     struct near near;
     size_t len = strcspn(arg, "=");
     near_begin(&near, span_of(arg, len));
@@ -132,15 +132,15 @@ size_t options_parse(struct bench *b, const struct option_spec *specs, int argc,
             continue;
         }
         const char *value = NULL;
-        const struct option_spec *spec = find(specs, argv[i], &value);
-        if (spec == NULL) spec = find(global, argv[i], &value);
-        if (spec == NULL) refuse_unknown(specs, global, argv[i]);
+        const struct option_spec *spec = spec_find(specs, argv[i], &value);
+        if (spec == NULL) spec = spec_find(global, argv[i], &value);
+        if (spec == NULL) spec_refuse(specs, global, argv[i]);
         /* cppcheck-suppress nullPointerRedundantCheck; die() does not return */
         if (spec->kind != OPT_FLAG && value == NULL) {
             if (i + 1 == argc) die("%s needs a value", spec->name);
             value = argv[++i];
         }
-        set_value(spec, value);
+        spec_set(spec, value);
     }
     b->port = (uint16_t)port;
     if (!stop_at_plain) bench_secure(b); /* the last ones */

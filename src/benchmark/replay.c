@@ -21,7 +21,7 @@ struct replay {
     double speed;
     size_t next; /* request, over all threads */
     uint64_t start_ms;
-    struct threads all;
+    struct bench_crew all;
 };
 
 struct replay_figures {

@@ -5,19 +5,19 @@
 #include "base/thread.h"
 #include "benchmark/bench.h"
 
-void threads_open(struct threads *t, uint64_t n, size_t size) {
-    *t = (struct threads){.of = xcalloc(n, size), .size = size, .n = n};
+void threads_open(struct bench_crew *t, uint64_t n, size_t size) {
+    *t = (struct bench_crew){.of = xcalloc(n, size), .size = size, .n = n};
     for (uint64_t i = 0; i < n; i++) hist_init(&threads_at(t, i)->hist);
 }
 
-void threads_start(struct threads *t, void *(*work)(void *)) {
+void threads_start(struct bench_crew *t, void *(*work)(void *)) {
     for (uint64_t i = 0; i < t->n; i++) {
         if (thread_start(&threads_at(t, i)->thread, "tarn-bench", work, threads_at(t, i)) != 0)
             die("cannot start a thread");
     }
 }
 
-void threads_wait(struct threads *t, const struct bench *b, double seconds, const char *what) {
+void threads_wait(struct bench_crew *t, const struct bench *b, double seconds, const char *what) {
     struct progress bar;
     progress_bar(&bar, b->json);
     uint64_t start = clock_mono_us(), total = (uint64_t)(seconds * 1e6), now;
@@ -35,7 +35,7 @@ void threads_wait(struct threads *t, const struct bench *b, double seconds, cons
     __atomic_store_n(&t->stop, true, __ATOMIC_RELAXED);
 }
 
-double threads_join(struct threads *t, struct bench_thread *sum) {
+double threads_join(struct bench_crew *t, struct bench_thread *sum) {
     double rate = 0;
     *sum = (struct bench_thread){.bytes = 0};
     hist_init(&sum->hist);
@@ -52,9 +52,9 @@ double threads_join(struct threads *t, struct bench_thread *sum) {
     return rate;
 }
 
-void threads_close(struct threads *t) {
+void threads_close(struct bench_crew *t) {
     free(t->of);
-    *t = (struct threads){.of = NULL};
+    *t = (struct bench_crew){.of = NULL};
 }
 
 void thread_called(struct bench_thread *k, uint64_t start_ns) {

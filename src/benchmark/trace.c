@@ -14,7 +14,7 @@ struct cursor {
     const char *error;
 };
 
-static bool broken(struct cursor *c, const char *why) {
+static bool json_broken(struct cursor *c, const char *why) {
     if (c->error == NULL) c->error = why;
     return false;
 }
@@ -24,7 +24,7 @@ static void skip_blanks(struct cursor *c) {
         c->at++;
 }
 
-static bool take(struct cursor *c, char want) {
+static bool json_take(struct cursor *c, char want) {
     skip_blanks(c);
     if (c->at == c->end || *c->at != want) return false;
     c->at++;
@@ -33,16 +33,16 @@ static bool take(struct cursor *c, char want) {
 
 /* A string without its quotes; escapes are checked, not decoded. */
 static bool take_string(struct cursor *c, struct span *s) {
-    if (!take(c, '"')) return broken(c, "a string is missing");
+    if (!json_take(c, '"')) return json_broken(c, "a string is missing");
     const char *start = c->at;
     for (; c->at < c->end && *c->at != '"'; c->at++) {
-        if ((unsigned char)*c->at < 0x20) return broken(c, "a control character in a string");
+        if ((unsigned char)*c->at < 0x20) return json_broken(c, "a control character in a string");
         if (*c->at != '\\') continue;
         c->at++;
         if (c->at == c->end || strchr("\"\\/bfnrtu", *c->at) == NULL || *c->at == '\0')
-            return broken(c, "a bad escape");
+            return json_broken(c, "a bad escape");
     }
-    if (c->at == c->end) return broken(c, "a string does not end");
+    if (c->at == c->end) return json_broken(c, "a string does not end");
     *s = span_of(start, (size_t)(c->at - start));
     c->at++;
     return true;
@@ -58,15 +58,15 @@ static bool skip_number(struct cursor *c) {
     if (c->at < c->end && *c->at == '-') c->at++;
     const char *start = c->at;
     size_t n = digits(c);
-    if (n == 0 || (n > 1 && *start == '0')) return broken(c, "a bad number");
+    if (n == 0 || (n > 1 && *start == '0')) return json_broken(c, "a bad number");
     if (c->at < c->end && *c->at == '.') {
         c->at++;
-        if (digits(c) == 0) return broken(c, "a bad number");
+        if (digits(c) == 0) return json_broken(c, "a bad number");
     }
     if (c->at < c->end && (*c->at == 'e' || *c->at == 'E')) {
         c->at++;
         if (c->at < c->end && (*c->at == '+' || *c->at == '-')) c->at++;
-        if (digits(c) == 0) return broken(c, "a bad number");
+        if (digits(c) == 0) return json_broken(c, "a bad number");
     }
     return true;
 }
@@ -76,7 +76,7 @@ static bool take_u64(struct cursor *c, uint64_t *v) {
     skip_blanks(c);
     const char *start = c->at;
     size_t n = digits(c);
-    if (!span_to_u64(span_of(start, n), v)) return broken(c, "a number from 0 on is missing");
+    if (!span_to_u64(span_of(start, n), v)) return json_broken(c, "a number from 0 on is missing");
     c->at = start;
     return skip_number(c);
 }
@@ -84,22 +84,22 @@ static bool take_u64(struct cursor *c, uint64_t *v) {
 static bool skip_value(struct cursor *c, unsigned depth);
 
 static bool skip_members(struct cursor *c, char close, bool named, unsigned depth) {
-    if (take(c, close)) return true;
+    if (json_take(c, close)) return true;
     do {
         struct span name;
         if (named && !take_string(c, &name)) return false;
-        if (named && !take(c, ':')) return broken(c, "a colon is missing");
+        if (named && !json_take(c, ':')) return json_broken(c, "a colon is missing");
         if (!skip_value(c, depth)) return false;
-    } while (take(c, ','));
-    return take(c, close) || broken(c, "a bracket or comma is missing");
+    } while (json_take(c, ','));
+    return json_take(c, close) || json_broken(c, "a bracket or comma is missing");
 }
 
 static bool skip_value(struct cursor *c, unsigned depth) {
     static const char *const words[] = {"true", "false", "null"};
-    if (depth == DEPTH_MAX) return broken(c, "nested too deeply");
+    if (depth == DEPTH_MAX) return json_broken(c, "nested too deeply");
     skip_blanks(c);
     struct span ignored;
-    if (c->at == c->end) return broken(c, "a value is missing");
+    if (c->at == c->end) return json_broken(c, "a value is missing");
     if (*c->at == '"') return take_string(c, &ignored);
     if (*c->at == '{' || *c->at == '[') {
         bool named = *c->at++ == '{';
@@ -116,44 +116,46 @@ static bool skip_value(struct cursor *c, unsigned depth) {
 
 static bool take_ids(struct cursor *c, struct trace *t, struct trace_request *r) {
     r->first = t->n_ids;
-    if (!take(c, '[')) return broken(c, "hash_ids is no array");
-    if (take(c, ']')) return true;
+    if (!json_take(c, '[')) return json_broken(c, "hash_ids is no array");
+    if (json_take(c, ']')) return true;
     do {
         uint64_t id;
         if (!take_u64(c, &id)) return false;
         ARRAY_GROW(t->ids, t->n_ids, t->cap_ids);
         t->ids[t->n_ids++] = id;
-    } while (take(c, ','));
+    } while (json_take(c, ','));
     r->n = t->n_ids - r->first;
-    return take(c, ']') || broken(c, "hash_ids does not end");
+    return json_take(c, ']') || json_broken(c, "hash_ids does not end");
 }
 
 static bool take_request(struct cursor *c, struct trace *t, struct trace_request *r) {
     bool time = false, ids = false;
-    if (!take(c, '{')) return broken(c, "a line must be an object");
-    if (!take(c, '}')) {
+    if (!json_take(c, '{')) return json_broken(c, "a line must be an object");
+    if (!json_take(c, '}')) {
         do {
             struct span name;
-            if (!take_string(c, &name) || !(take(c, ':') || broken(c, "a colon is missing")))
+            if (!take_string(c, &name) ||
+                !(json_take(c, ':') || json_broken(c, "a colon is missing")))
                 return false;
             bool ok;
             if (span_eq(name, SPAN("timestamp"))) {
-                ok = !time ? take_u64(c, &r->timestamp_ms) : broken(c, "timestamp is there twice");
+                ok = !time ? take_u64(c, &r->timestamp_ms)
+                           : json_broken(c, "timestamp is there twice");
                 time = true;
             } else if (span_eq(name, SPAN("hash_ids"))) {
-                ok = !ids ? take_ids(c, t, r) : broken(c, "hash_ids is there twice");
+                ok = !ids ? take_ids(c, t, r) : json_broken(c, "hash_ids is there twice");
                 ids = true;
             } else {
                 ok = skip_value(c, 0);
             }
             if (!ok) return false;
-        } while (take(c, ','));
-        if (!take(c, '}')) return broken(c, "the object does not end");
+        } while (json_take(c, ','));
+        if (!json_take(c, '}')) return json_broken(c, "the object does not end");
     }
     skip_blanks(c);
-    if (c->at != c->end) return broken(c, "something follows the object");
-    if (!time) return broken(c, "timestamp is missing");
-    return ids || broken(c, "hash_ids is missing");
+    if (c->at != c->end) return json_broken(c, "something follows the object");
+    if (!time) return json_broken(c, "timestamp is missing");
+    return ids || json_broken(c, "hash_ids is missing");
 }
 
 const char *trace_add_line(struct trace *t, const char *line, size_t len) {

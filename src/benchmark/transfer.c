@@ -26,7 +26,7 @@ struct transfer_run {
     void *own; /* the target's memory, where it is not tarn's */
     tarn_transfer_peer *far;
     tarn_transfer_region region; /* of the target */
-    struct threads all;
+    struct bench_crew all;
 };
 
 struct transfer_worker {
@@ -271,7 +271,7 @@ static void transfer_print(const struct transfer_run *run, const struct transfer
 }
 
 static int transfer_measure(struct transfer_run *run) {
-    struct threads *all = &run->all;
+    struct bench_crew *all = &run->all;
     struct bench_thread sum;
     connect_target(run);
     threads_open(all, run->threads, sizeof(struct transfer_worker));

@@ -42,7 +42,7 @@ void wire_close(struct wire **wire_p) {
 
 /* --- bytes --- */
 
-static void socket_send(const struct wire *w, const void *data, size_t len) {
+static void wire_socket_send(const struct wire *w, const void *data, size_t len) {
     for (const char *at = data; len > 0;) {
         ssize_t n = send(w->fd, at, len, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
@@ -53,7 +53,7 @@ static void socket_send(const struct wire *w, const void *data, size_t len) {
 }
 
 /* 0: the end. */
-static size_t socket_receive(const struct wire *w, void *to, size_t len) {
+static size_t wire_socket_receive(const struct wire *w, void *to, size_t len) {
     ssize_t n;
     do {
         n = recv(w->fd, to, len, 0);
@@ -61,22 +61,22 @@ static size_t socket_receive(const struct wire *w, void *to, size_t len) {
     return n > 0 ? (size_t)n : 0;
 }
 
-static void ciphertext_send(struct wire *w) {
+static void wire_ciphertext_send(struct wire *w) {
     size_t len;
     const void *data = tls_out(w->tls, &len);
-    socket_send(w, data, len);
+    wire_socket_send(w, data, len);
     tls_out_sent(w->tls, len);
 }
 
 void wire_send(struct wire *w, const void *data, size_t len) {
     if (w->tls == NULL) {
-        socket_send(w, data, len);
+        wire_socket_send(w, data, len);
         return;
     }
     for (const char *at = data; len > 0;) {
         size_t n = tls_write(w->tls, at, len);
         if (n == 0) die("TLS with the server: %s", tls_why(w->tls));
-        ciphertext_send(w);
+        wire_ciphertext_send(w);
         at += n;
         len -= n;
     }
@@ -85,14 +85,14 @@ void wire_send(struct wire *w, const void *data, size_t len) {
 static size_t wire_receive(struct wire *w, void *to, size_t len) {
     size_t n = 0;
     if (w->tls == NULL) {
-        n = socket_receive(w, to, len);
+        n = wire_socket_receive(w, to, len);
     } else {
         while ((n = tls_read(w->tls, to, len)) == 0) {
             void *at;
-            ciphertext_send(w);
+            wire_ciphertext_send(w);
             if (tls_state(w->tls) != TLS_OPEN) break;
             size_t space = tls_in_space(w->tls, &at);
-            size_t got = space > 0 ? socket_receive(w, at, space) : 0;
+            size_t got = space > 0 ? wire_socket_receive(w, at, space) : 0;
             tls_in_added(w->tls, got);
             if (got == 0) tls_in_end(w->tls);
         }
