@@ -12,7 +12,7 @@ struct hist {
     uint64_t bucket[HIST_BUCKETS];
 };
 
-void hist_init(struct hist *h);
+void hist_init(struct hist *h); /* empty; as zeroed memory is */
 void hist_add(struct hist *h, uint64_t value);
 void hist_merge(struct hist *into, const struct hist *from);
 /* The value below which a share of p (0..1) lies; 0 when empty. */

@@ -144,10 +144,6 @@ static void htab_merge_one(struct htab *t) {
     drop_bucket_memory(t);
 }
 
-void htab_init(struct htab *t) {
-    *t = (struct htab){0};
-}
-
 void htab_free(struct htab *t) {
     for (size_t i = 0; i << SEGMENT_BITS < t->buckets; i++) free(t->dir[i]);
     free(t->dir);

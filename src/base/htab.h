@@ -25,7 +25,7 @@ struct htab {
 
 typedef bool (*htab_eq_fn)(const struct htab_node *node, const void *key);
 
-void htab_init(struct htab *t);
+/* Zeroed is empty. */
 void htab_free(struct htab *t); /* frees buckets, never nodes */
 struct htab_node *htab_find(const struct htab *t, uint64_t hash, htab_eq_fn eq, const void *key);
 /* no check for duplicates */

@@ -160,9 +160,6 @@ static void replay_worker_open(struct replay_worker *k, struct replay *r) {
     k->names = xcalloc(n + 1, sizeof(*k->names));
     if (posix_memalign((void **)&k->memory, 4096, n * r->block_size + 1) != 0)
         die("no memory for %zu blocks", n);
-    hist_init(&k->f.prefix);
-    hist_init(&k->f.get);
-    hist_init(&k->f.put);
 }
 
 static void replay_worker_close(struct replay_worker *k) {

@@ -65,7 +65,6 @@ struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
     ctl_init(&lane->ctl);
     rng_seed(&lane->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)lane);
     lane->window = client->options.piece_bytes;
-    for (unsigned i = 0; i < TARN_HISTS; i++) hist_init(&lane->hist[i]);
     *status_p = open_engine(lane);
     if (*status_p == TARN_OK) return lane;
     free(lane->registered);

@@ -82,8 +82,7 @@ tarn_status tarn_get_histogram(tarn_client *client, int kind, tarn_histogram *hi
     if (kind < 0 || kind >= TARN_HISTS) return fail(TARN_EINVAL, "kind is a TARN_HIST_*");
     if (histogram == NULL || histogram->size < sizeof(size_t))
         return fail(TARN_EINVAL, "set histogram->size first");
-    struct hist h;
-    hist_init(&h);
+    struct hist h = {0};
     struct lane *direct = direct_of(client);
     if (direct != NULL) hist_merge(&h, &direct->hist[kind]);
     pthread_mutex_lock(&client->mutex);

@@ -210,7 +210,6 @@ void cluster_init(const struct cluster_options *options, const struct cluster_co
         memcpy(cluster.id, options->cluster_id, sizeof(cluster.id));
     else
         randombytes_buf(cluster.id, sizeof(cluster.id));
-    htab_init(&cluster.machines);
     size_t len = strnlen(options->machine, CLUSTER_LABEL_MAX);
     cluster.local.machine = machine_get(span_of(options->machine, len));
     TARN_ASSERT(cluster.local.machine->number == 0);

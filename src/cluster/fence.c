@@ -15,7 +15,6 @@ static bool same_session(const struct htab_node *node, const void *key) {
 }
 
 void fences_init(void) {
-    htab_init(&cluster.fences);
     STAILQ_INIT(&cluster.fences_done);
 }
 

@@ -304,7 +304,6 @@ void heat_config_changed(void) {
 }
 
 void heat_init(void) {
-    htab_init(&hots);
     TAILQ_INIT(&all);
     TAILQ_INIT(&plans);
     cooling = 0;

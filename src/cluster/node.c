@@ -81,8 +81,6 @@ static struct cluster_node *node_create(struct span name, struct machine *machin
 
 void nodes_init(void) {
     struct cluster_node *local = &cluster.local;
-    htab_init(&cluster.nodes);
-    htab_init(&cluster.sessions);
     node_init(local);
     strcpy(local->name, "local");
     local->embedded = true;

@@ -716,8 +716,6 @@ void tasks_count(uint64_t by_state[CLUSTER_TASK_STATES]) {
 }
 
 void tasks_init(void) {
-    htab_init(&cluster.tasks_by_id);
-    htab_init(&cluster.tasks_by_key);
     TAILQ_INIT(&cluster.tasks);
     TAILQ_INIT(&cluster.ready.all);
     TAILQ_INIT(&cluster.ready_stores.all);

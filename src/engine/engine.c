@@ -84,7 +84,6 @@ tarn_status engine_create(const struct engine_config *config, struct engine **en
     struct engine *e = xcalloc(1, sizeof(*e));
     e->magic = ENGINE_MAGIC;
     e->config = *config;
-    htab_init(&e->segments);
     LIST_INIT(&e->memories);
     *engine_p = e;
     return TARN_OK;

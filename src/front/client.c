@@ -30,7 +30,6 @@ struct client_block {
 struct clients clients = {TAILQ_HEAD_INITIALIZER(clients.list), 0};
 static struct client_list ready_list = TAILQ_HEAD_INITIALIZER(ready_list);
 static struct htab index_by_id;
-static bool index_ready;
 /* to be freed; leaving: threads move bytes of theirs yet */
 static struct client_list closing = TAILQ_HEAD_INITIALIZER(closing);
 static struct client_list leaving = TAILQ_HEAD_INITIALIZER(leaving);
@@ -41,7 +40,6 @@ static bool id_eq(const struct htab_node *node, const void *key) {
 }
 
 struct client *client_find(uint64_t id) {
-    if (!index_ready) return NULL;
     struct htab_node *n = htab_find(&index_by_id, hash_u64(id), id_eq, &id);
     return n == NULL ? NULL : &CONTAINER_OF(n, struct client_block, by_id)->c;
 }
@@ -148,10 +146,6 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
         free(b);
         return;
     }
-    if (!index_ready) {
-        htab_init(&index_by_id);
-        index_ready = true;
-    }
     htab_insert(&index_by_id, &b->by_id, hash_u64(c->id));
     TAILQ_INSERT_TAIL(&clients.list, c, io->all);
     clients.n++;
@@ -245,8 +239,7 @@ void client_close_all(void) {
     CLIENTS_EACH (c) client_close_soon(c);
     client_away_deinit();
     client_free_closed_now();
-    if (index_ready) htab_free(&index_by_id);
-    index_ready = false;
+    htab_free(&index_by_id);
 }
 
 void client_reset(struct client *c) {

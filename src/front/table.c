@@ -298,10 +298,7 @@ void table_stat_reset(void) {
 }
 
 void table_stat_latency(struct cmd_stat *stat, uint64_t ns) {
-    if (UNLIKELY(stat->latency == NULL)) {
-        stat->latency = xmalloc(sizeof(*stat->latency));
-        hist_init(stat->latency);
-    }
+    if (UNLIKELY(stat->latency == NULL)) stat->latency = xcalloc(1, sizeof(*stat->latency));
     hist_add(stat->latency, ns);
 }
 

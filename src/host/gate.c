@@ -27,7 +27,6 @@ static bool fenced_eq(const struct htab_node *node, const void *key) {
 void host_gate_init(struct host_gate *g) {
     pthread_mutex_init(&g->authority_lock, NULL);
     pthread_rwlock_init(&g->fenced_lock, NULL);
-    htab_init(&g->fenced);
     g->fenced_wheel = wheel_create(clock_mono_ms());
     host_puts_init(&g->puts);
 }

@@ -54,7 +54,6 @@ static uint64_t put_hash(const struct put_key *k) {
 
 void host_puts_init(struct host_puts *t) {
     pthread_mutex_init(&t->lock, NULL);
-    htab_init(&t->table);
     t->wheel = wheel_create(clock_mono_ms());
 }
 

@@ -241,7 +241,6 @@ void put_free_all(struct store *s) {
 void put_end_all(struct store *s) {
     put_free_all(s);
     htab_free(&s->sessions);
-    htab_init(&s->sessions);
 }
 
 /* --- PUTSTART --- */

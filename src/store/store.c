@@ -46,8 +46,6 @@ struct store *store_create(const struct store_config *c, const struct store_even
         return NULL;
     }
     index_init(&s->index, &s->records);
-    struct htab *tables[] = {STORE_TABLES(TABLE)};
-    for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
     s->placement = placement_find("local-first");
     for (unsigned i = 0; i < WHEELS; i++) s->wheel[i] = wheel_create(mono_ms);
     s->ttl_wheel = wheel_create(wall_ms);

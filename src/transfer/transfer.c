@@ -223,7 +223,6 @@ static struct tarn_transfer *transfer_create(void) {
     LIST_INIT(&t->peers);
     STAILQ_INIT(&t->notes);
     STAILQ_INIT(&t->queue);
-    htab_init(&t->labels);
     make_host_id(t->host_id, sizeof(t->host_id));
     return t;
 }

@@ -37,8 +37,7 @@ static void note(void *arg, struct htab_node *node) {
 }
 
 TEST(htab_empty) {
-    struct htab t;
-    htab_init(&t);
+    struct htab t = {0};
     CHECK(find(&t, 1) == NULL);
     CHECK_EQ(htab_scan(&t, 0, note, NULL), 0);
     CHECK_EQ(htab_memory(&t), 0);
@@ -47,9 +46,8 @@ TEST(htab_empty) {
 
 TEST(htab_finds_what_was_put) {
     enum { N = 100000 };
-    struct htab t;
+    struct htab t = {0};
     struct item *items = xcalloc(N, sizeof(*items));
-    htab_init(&t);
     for (uint64_t i = 0; i < N; i++) {
         items[i].key = i * i;
         put(&t, &items[i]);
@@ -73,9 +71,8 @@ TEST(htab_finds_what_was_put) {
 }
 
 TEST(htab_equal_hashes_are_told_apart) {
-    struct htab t;
+    struct htab t = {0};
     struct item items[50] = {0};
-    htab_init(&t);
     for (uint64_t i = 0; i < 50; i++) {
         items[i].key = i;
         htab_insert(&t, &items[i].node, 42);
@@ -89,11 +86,10 @@ TEST(htab_equal_hashes_are_told_apart) {
 
 TEST(htab_random_puts_and_takes) {
     enum { N = 20000 };
-    struct htab t;
+    struct htab t = {0};
     struct rng r;
     struct item *items = xcalloc(N, sizeof(*items));
     for (uint64_t i = 0; i < N; i++) items[i].key = i;
-    htab_init(&t);
     rng_seed(&r, 9);
     size_t count = 0;
     for (int step = 0; step < 400000; step++) {
@@ -116,9 +112,8 @@ TEST(htab_random_puts_and_takes) {
 
 TEST(htab_scan_of_a_still_table_sees_each_once) {
     for (size_t n = 1; n < 20000; n = n * 3 + 1) {
-        struct htab t;
+        struct htab t = {0};
         struct item *items = xcalloc(n, sizeof(*items));
-        htab_init(&t);
         for (size_t i = 0; i < n; i++) {
             items[i].key = i;
             put(&t, &items[i]);
@@ -141,10 +136,9 @@ TEST(htab_scan_guarantee_while_growing_and_shrinking) {
     enum { N = 12000 };
     struct item *items = xcalloc(N, sizeof(*items));
     for (uint64_t seed = 0; seed < 60; seed++) {
-        struct htab t;
+        struct htab t = {0};
         struct rng r;
         rng_seed(&r, seed);
-        htab_init(&t);
         memset(items, 0, N * sizeof(*items));
         size_t staying = 1 + rng_below(&r, 500), at_start = rng_below(&r, N);
         for (uint64_t i = 0; i < N; i++) {
@@ -178,9 +172,8 @@ static void take_it(void *arg, struct htab_node *node) {
 
 TEST(htab_scan_may_take_what_it_sees) {
     enum { N = 50000 };
-    struct htab t;
+    struct htab t = {0};
     struct item *items = xcalloc(N, sizeof(*items));
-    htab_init(&t);
     for (uint64_t i = 0; i < N; i++) {
         items[i].key = i;
         put(&t, &items[i]);
@@ -198,9 +191,8 @@ TEST(htab_scan_may_take_what_it_sees) {
 
 TEST(htab_grows_over_segments_and_back) {
     enum { N = 600000 };
-    struct htab t;
+    struct htab t = {0};
     struct item *items = xcalloc(N, sizeof(*items));
-    htab_init(&t);
     for (int turn = 0; turn < 2; turn++) {
         for (uint64_t i = 0; i < N; i++) {
             items[i].key = i;
