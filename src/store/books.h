@@ -174,6 +174,13 @@ struct spot { /* space of one replica in the making */
     block_id blocks[STORE_EXTENTS_MAX];
 };
 
+/* What an object gets besides its value. */
+struct put_wishes {
+    uint64_t expire_wall_ms, pin_ms;
+    enum store_pin pin;
+    struct group *group; /* counted for it, NULL: none */
+};
+
 struct store_put {
     struct htab_node node; /* by key while room or open, by token while zombie */
     enum put_state state;
@@ -182,8 +189,7 @@ struct store_put {
     LIST_ENTRY(store_put) link; /* of the session */
     struct wheel_node wheel;    /* put time-out, then release time-out */
     uint64_t deadline_ms;
-    uint64_t expire_wall_ms, pin_ms;
-    enum store_pin pin;
+    struct put_wishes wishes;
     struct hard_sum hard; /* reserved, as long as `reserved` */
     bool reserved;
     bool replace, local, in_line;
@@ -191,7 +197,6 @@ struct store_put {
      * unless they did */
     bool once;
     struct policy_event event;
-    struct group *group;        /* counted member-to-be, NULL: none */
     uint32_t replicas, missing; /* wanted, and given up */
     uint32_t n_spots;
     struct spot spots[STORE_REPLICAS_MAX];
@@ -337,10 +342,11 @@ void book_insert(struct store *s, struct object *o, uint64_t hash, const struct 
 /* Out of the index, the policy, the quotas; its space goes free or to quarantine; the record is
  * freed. */
 void book_remove(struct store *s, struct object *o, enum store_news_kind why);
+/* The same, counted as what it is; disks must not bring it back. */
+void book_drop(struct store *s, struct object *o, enum store_news_kind why);
 bool book_stale(const struct store *s, const struct object *o);
 /* Leased, held or hard-pinned, or waiting for its copy on a disk. */
 bool book_protected(const struct store *s, const struct object *o);
-bool book_evictable(const struct store *s, const struct object *o);
 size_t book_record_size(const struct object *o);
 uint64_t book_units(const struct store *s, const struct object *o); /* of its space in memory */
 uint64_t blocks_units(const struct store *s, const block_id *blocks, uint32_t n);
@@ -377,7 +383,6 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool sp
 void book_evict(struct store *s, struct object *o, unsigned *budget);
 /* The same to make room in the pool: values in the books that were unused for longer go as well. */
 void book_evict_space(struct store *s, struct object *o, unsigned *budget);
-void book_give_back(struct store *s, struct object *o);
 void book_count_evicted(struct store *s, const struct object *o);
 
 /* together.c: an object has gone, or come. */
@@ -524,6 +529,10 @@ void put_end_all(struct store *s); /* the books stay: sessions are new from now 
  * memory. */
 struct object *record_new(struct store *s, struct span key, const struct span *value,
                           uint64_t version, const struct policy_event *e);
+/* It is in the books from now on, with what its writer asked for: told, and whoever waits is woken. */
+void object_appear(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e,
+                   const struct put_wishes *wishes, bool replaced);
+bool crcs_fit(uint64_t size, size_t n_crcs); /* one for each STORE_CRC_BLOCK, or none */
 void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs);
 struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash);
 

@@ -109,10 +109,7 @@ bool extra_due(struct store *s, unsigned *budget) {
     struct wheel_node *n;
     while (*budget > 0 && (n = wheel_pop(s->ttl_wheel, s->wall_ms, budget, &more))) {
         struct extra *x = CONTAINER_OF(n, struct extra, expire_node);
-        struct object *o = record_get(&s->records, x->object);
-        s->stat.expired++;
-        store_far_supersede(s, store_object_key(o), object_version(o));
-        book_remove(s, o, STORE_NEWS_EXPIRED);
+        book_drop(s, record_get(&s->records, x->object), STORE_NEWS_EXPIRED);
     }
     return more || *budget == 0;
 }

@@ -124,17 +124,11 @@ static tarn_status new_object(struct store *s, struct span key, uint64_t hash, u
     if (!o) return TARN_EOOM;
     struct places p = {.size = size, .domain = domain, .n_far = 1, .far = {far}};
     places_first(s, o, &p);
-    if (crc >= 0) {
-        o->crc = (uint32_t)crc;
-        o->bits |= OBJECT_CRC;
-    }
+    if (crc >= 0) object_set_crc(o, (uint32_t)crc);
     object_set_crcs(s, o, crcs, n_crcs);
-    book_insert(s, o, hash, &e);
-    effect_object(s, o);
-    news_put(s, o, false);
+    object_appear(s, o, hash, &e, &(struct put_wishes){.pin = STORE_PIN_NONE}, false);
     s->stat.far_added++;
     *version_p = object_version(o);
-    if (s->events.complete) s->events.complete(s->events.arg, key);
     return TARN_OK;
 }
 
@@ -152,10 +146,7 @@ tarn_status store_far_offer(struct store *s, struct span key, uint64_t size, int
                             uint64_t offset, uint64_t *version_p) {
     if (!far_segment(s, segment)) return TARN_ENOSEGMENT;
     if (key.len == 0 || key.len > STORE_KEY_MAX || size == 0 || size > STORE_SIZE_MAX ||
-        crc > UINT32_MAX)
-        return TARN_EINVAL;
-    if (n_crcs &&
-        (size <= STORE_CRC_BLOCK || n_crcs != (size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
+        crc > UINT32_MAX || !crcs_fit(size, n_crcs))
         return TARN_EINVAL;
     uint64_t hash = store_hash(key);
     struct object *o = index_find(&s->index, key, hash);

@@ -188,11 +188,9 @@ static const char *read_extra(struct reader *r, struct told *t) {
     t->expire = take_u64(r);
     t->group = take_span(r);
     uint32_t n = take_u32(r);
-    uint64_t blocks = (t->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK;
     if (pin > STORE_PIN_HARD) return "an object has an unknown pin";
     if (t->group.len > STORE_KEY_MAX) return "the name of a group is too long";
-    if (n != 0 && (t->size <= STORE_CRC_BLOCK || n != blocks))
-        return "an object has a wrong number of CRCs";
+    if (!crcs_fit(t->size, n)) return "an object has a wrong number of CRCs";
     t->pin = (enum store_pin)pin;
     t->crcs = span_of(take_bytes(r, (size_t)n * sizeof(uint32_t)), n);
     return NULL;
@@ -290,10 +288,7 @@ static tarn_status apply_object(struct store *s, struct reader *r, const char **
         record_free(&s->records, o, book_record_size(o));
         return st;
     }
-    if (t.flags & CODEC_CRC) {
-        o->crc = t.crc;
-        o->bits |= OBJECT_CRC;
-    }
+    if (t.flags & CODEC_CRC) object_set_crc(o, t.crc);
     book_insert(s, o, hash, &e);
     take_extra(s, o, &t);
     if (t.version >= s->next_version) s->next_version = t.version + 1;
@@ -372,7 +367,7 @@ static tarn_status apply_segment(struct store *s, struct reader *r, const char *
                                               .tier = (enum store_tier)tier,
                                               .size = units * UNIT,
                                               .host = host};
-        tarn_status st = space_segment_add_at(&s->space, &config, id);
+        tarn_status st = space_segment_add(&s->space, &config, id);
         if (st != TARN_OK) return st;
         seg = space_segment(&s->space, id);
         if (tier != STORE_TIER_MEMORY) far_remember(s);

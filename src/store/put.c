@@ -100,7 +100,7 @@ static void spot_free(struct store *s, struct spot *spot) {
 }
 
 static void unreserve(struct store *s, struct store_put *p) {
-    if (p->reserved) hard_take(s, p->pin_ms, &p->hard);
+    if (p->reserved) hard_take(s, p->wishes.pin_ms, &p->hard);
     p->reserved = false;
 }
 
@@ -139,7 +139,7 @@ static void put_free(struct store *s, struct store_put *p) {
     room_abandon(s, &p->want);
     for (uint32_t i = 0; i < p->n_spots; i++) spot_free(s, &p->spots[i]);
     wheel_remove(s->wheel[WHEEL_PUT], &p->wheel);
-    if (p->group) group_unref(s, p->group);
+    if (p->wishes.group) group_unref(s, p->wishes.group);
     struct session *ss = p->session;
     LIST_REMOVE(p, link);
     ss->puts--;
@@ -340,6 +340,11 @@ static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budg
     return st;
 }
 
+static struct put_wishes wishes_of(struct store *s, const struct store_put_options *o) {
+    return (struct put_wishes){o->expire_wall_ms, o->pin_ms, o->pin,
+                               o->group.len ? group_get(s, o->group) : NULL};
+}
+
 static unsigned resolve_names(const struct store *s, const struct span *names, size_t n,
                               uint32_t *ids) {
     unsigned found = 0;
@@ -403,10 +408,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     p->replace = options->replace;
     p->local = options->local;
     p->once = options->once;
-    p->pin = options->pin;
-    p->pin_ms = options->pin_ms;
-    p->expire_wall_ms = options->expire_wall_ms;
-    if (options->group.len) p->group = group_get(s, options->group);
+    p->wishes = wishes_of(s, options);
     st = put_room(s, p, budget);
     if (st == TARN_OK || st == TARN_EAGAIN) *put_p = p;
     if (st == TARN_ELATER || st == TARN_ENOSPACE) batch_later(b, hash, &event);
@@ -514,9 +516,9 @@ static bool make_way(struct store *s, struct span key, uint64_t hash) {
     return !expired && !stale;
 }
 
-static void set_crc(struct object *o, uint32_t crc) {
-    o->crc = crc;
-    o->bits |= OBJECT_CRC;
+bool crcs_fit(uint64_t size, size_t n_crcs) {
+    return n_crcs == 0 ||
+           (size > STORE_CRC_BLOCK && n_crcs == (size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK);
 }
 
 void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs) {
@@ -544,30 +546,37 @@ static void attach_spots(struct store *s, struct store_put *p, struct object *o)
     places_first(s, o, &places);
 }
 
+static void tell_complete(struct store *s, const struct object *o, bool replaced) {
+    effect_object(s, o);
+    news_put(s, o, replaced);
+    if (s->events.complete) s->events.complete(s->events.arg, store_object_key(o));
+}
+
+void object_appear(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e,
+                   const struct put_wishes *wishes, bool replaced) {
+    book_insert(s, o, hash, e);
+    if (wishes->expire_wall_ms) extra_set_expire(s, o, wishes->expire_wall_ms);
+    if (wishes->group) group_join(s, o, wishes->group);
+    if (wishes->pin != STORE_PIN_NONE) extra_set_pin(s, o, wishes->pin, wishes->pin_ms);
+    tell_complete(s, o, replaced);
+}
+
 static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc,
                             const uint32_t *crcs, size_t n_crcs, const struct span *value) {
     struct span key = span_of(p->key, p->key_len);
     struct object *o = record_new(s, key, value, p->token, &p->event);
     if (!o) return TARN_EOOM;
     bool replaced = make_way(s, key, hash);
-    if (crc >= 0) set_crc(o, (uint32_t)crc);
+    if (crc >= 0) object_set_crc(o, (uint32_t)crc);
     if (p->in_line)
         o->block = quota_domain(s, key);
     else
         attach_spots(s, p, o);
     object_set_crcs(s, o, crcs, n_crcs);
-    book_insert(s, o, hash, &p->event);
-    if (p->expire_wall_ms) extra_set_expire(s, o, p->expire_wall_ms);
-    if (p->group) {
-        group_join(s, o, p->group);
-        p->group = NULL;
-    }
     unreserve(s, p);
-    if (p->pin != STORE_PIN_NONE) extra_set_pin(s, o, p->pin, p->pin_ms);
-    effect_object(s, o);
-    news_put(s, o, replaced);
+    object_appear(s, o, hash, &p->event, &p->wishes, replaced);
+    p->wishes.group = NULL;
     s->stat.put_ends++;
-    if (s->events.complete) s->events.complete(s->events.arg, key);
     put_free(s, p);
     return TARN_OK;
 }
@@ -594,10 +603,8 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
     if (p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p)) {
         struct span v = value ? *value : span_of(NULL, 0);
         if (v.len != (p->in_line ? p->size : 0)) return TARN_EINVAL;
-        if (n_crcs && (p->size <= STORE_CRC_BLOCK ||
-                       n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
-            return TARN_EINVAL;
-        if (crc > UINT32_MAX || (p->n_spots && failed >> p->n_spots) || (!p->n_spots && failed > 1))
+        if (!crcs_fit(p->size, n_crcs) || crc > UINT32_MAX ||
+            (p->n_spots && failed >> p->n_spots) || (!p->n_spots && failed > 1))
             return TARN_EINVAL;
         if (!drop_failed(s, p, failed)) {
             s->stat.put_revokes++;
@@ -640,7 +647,7 @@ static bool rewrite(struct store *s, struct object *o, struct span value, uint32
     object_set_slack(o, (uint32_t)value.len);
     if (value.len) memcpy(o->data + object_key_len(o), value.data, value.len);
     o->version_depth = s->next_version++ << 16 | object_depth(o);
-    set_crc(o, crc);
+    object_set_crc(o, crc);
     o->request = e->request;
     book_access(s, o, e);
     s->stat.replaced++;
@@ -665,20 +672,16 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
     s->stat.put_starts++;
     s->stat.put_ends++;
     bool plain = !options->expire_wall_ms && options->pin == STORE_PIN_NONE && !options->group.len;
-    bool replaced = true;
     struct object *o = index_find(&s->index, key, hash);
-    if (!(o && plain && rewrite(s, o, value, crc, &e))) {
-        if (!(o = record_new(s, key, &value, s->next_version++, &e))) return TARN_EOOM;
-        replaced = make_way(s, key, hash);
-        set_crc(o, crc);
-        o->block = quota_domain(s, key);
-        book_insert(s, o, hash, &e);
-        if (options->expire_wall_ms) extra_set_expire(s, o, options->expire_wall_ms);
-        if (options->group.len) group_join(s, o, group_get(s, options->group));
-        if (options->pin != STORE_PIN_NONE) extra_set_pin(s, o, options->pin, options->pin_ms);
+    if (o && plain && rewrite(s, o, value, crc, &e)) {
+        tell_complete(s, o, true);
+        return TARN_OK;
     }
-    effect_object(s, o);
-    news_put(s, o, replaced);
-    if (s->events.complete) s->events.complete(s->events.arg, key);
+    if (!(o = record_new(s, key, &value, s->next_version++, &e))) return TARN_EOOM;
+    bool replaced = make_way(s, key, hash);
+    object_set_crc(o, crc);
+    o->block = quota_domain(s, key);
+    struct put_wishes wishes = wishes_of(s, options);
+    object_appear(s, o, hash, &e, &wishes, replaced);
     return TARN_OK;
 }

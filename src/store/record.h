@@ -53,6 +53,10 @@ static inline void object_set_slack(struct object *o, uint32_t slack) {
     o->bits = (o->bits & ~(((1u << OBJECT_SLACK_BITS) - 1) << OBJECT_KEY_BITS)) |
               slack << OBJECT_KEY_BITS;
 }
+static inline void object_set_crc(struct object *o, uint32_t crc) {
+    o->crc = crc;
+    o->bits |= OBJECT_CRC;
+}
 static inline uint64_t object_version(const struct object *o) {
     return o->version_depth >> 16;
 }

@@ -31,7 +31,7 @@ static struct object *oldest_far(struct store *s, int domain) {
     for (unsigned i = domain < 0 ? 0 : (unsigned)domain; i < s->n_domains; i++) {
         if (!s->domains[i].used) continue;
         struct object *o = list_back(&s->records, s->domains[i].far);
-        if (o && book_evictable(s, o) &&
+        if (o && !book_protected(s, o) &&
             (!best || store_object_idle_ms(s, o) > store_object_idle_ms(s, best)))
             best = o;
         if (domain >= 0) break;
@@ -51,12 +51,12 @@ static bool evict_any(struct store *s, int domain, bool books, unsigned *budget)
             o = other;
             other = t;
         }
-        book_give_back(s, other);
+        book_relink(s, other);
     } else if (!o) {
         o = other;
     }
     if (far && (!o || store_object_idle_ms(s, far) >= store_object_idle_ms(s, o))) {
-        if (o) book_give_back(s, o);
+        if (o) book_relink(s, o);
         o = far;
         book_unlink(s, o);
     }
@@ -126,24 +126,14 @@ bool room_could_fit(const struct store *s, const struct want *w, uint32_t id) {
     return seg && room_may_use(w, seg) && seg->free_units + seg->evictable_units >= w->units;
 }
 
-static bool direct_in(struct store *s, struct want *w, uint32_t id, bool many) {
-    uint32_t align = space_align(w->units);
-    if (many) {
-        w->n_blocks = space_alloc_many(&s->space, id, w->units, align, w->blocks);
-    } else {
-        w->blocks[0] = space_alloc(&s->space, id, (uint32_t)w->units, align);
-        w->n_blocks = w->blocks[0] != 0;
-    }
-    return w->n_blocks > 0;
-}
-
 static bool direct(struct store *s, struct want *w) {
     for (int many = w->units > UINT32_MAX; many < 2; many++) {
         struct placement_iter it;
         uint32_t id;
         placement_begin(s, w, &it);
         while (placement_next(s, w, &it, &id))
-            if (s->space.segments[id]->free_units >= w->units && direct_in(s, w, id, many))
+            if ((w->n_blocks = space_alloc(&s->space, id, w->units, space_align(w->units),
+                                           many ? STORE_EXTENTS_MAX : 1, w->blocks)))
                 return true;
     }
     return false;
@@ -181,19 +171,21 @@ static void add_run(struct run *runs, unsigned *n, struct run r) {
     *n = kept;
 }
 
+static void victim_spare(struct store *s, struct object *o) {
+    o->bits &= ~(uint32_t)OBJECT_VICTIM;
+    book_relink(s, o);
+}
+
 static bool evict_runs(struct store *s, struct want *w, struct victims *v, uint32_t segment,
                        struct run *runs, unsigned n, unsigned *budget) {
     for (unsigned k = 0; k < n; k++) space_cursor_add(&s->space, &runs[k].block);
     bool chosen[VICTIMS];
     for (unsigned i = 0; i < v->n; i++) chosen[i] = runs_hold(s, v->object[i], segment, runs, n);
     for (unsigned i = v->n; i-- > 0;) {
-        v->object[i]->bits &= ~(uint32_t)OBJECT_VICTIM;
-        if (!chosen[i]) book_give_back(s, v->object[i]);
+        struct object *o = v->object[i];
+        o->bits |= OBJECT_VICTIM; /* not to be taken along by its group */
+        if (!chosen[i]) victim_spare(s, o);
     }
-    for (unsigned i = 0; i < v->n; i++)
-        if (chosen[i]) {
-            v->object[i]->bits |= OBJECT_VICTIM; /* not to be taken along by its group */
-        }
     for (unsigned i = 0; i < v->n; i++)
         if (chosen[i]) book_evict_space(s, v->object[i], budget);
     bool ok = true;
@@ -212,11 +204,7 @@ static bool evict_runs(struct store *s, struct want *w, struct victims *v, uint3
 }
 
 static void give_back_all(struct store *s, struct victims *v) {
-    while (v->n > 0) {
-        struct object *o = v->object[--v->n];
-        o->bits &= ~(uint32_t)OBJECT_VICTIM;
-        book_give_back(s, o);
-    }
+    while (v->n > 0) victim_spare(s, v->object[--v->n]);
 }
 
 /* Which of its replicas lies where w may go; STORE_SEGMENT_ANY: none. */
@@ -275,7 +263,8 @@ static bool by_policy(struct store *s, struct want *w, bool copied, unsigned *bu
     struct run best[STORE_EXTENTS_MAX];
     uint32_t align = space_align(w->units);
     bool soft = !copied; /* soft-pinned ones only when there is nothing else at all */
-    unsigned limit = copied ? COPIED_MAX : VICTIMS, n_best;
+    unsigned limit = copied ? COPIED_MAX : VICTIMS, n_best = 0;
+    bool enough = false;
     while (c.v.n<limit && * budget> 0) {
         struct object *o = book_pop(s, -1, 0, soft, true, budget);
         if (!o) break;
@@ -283,41 +272,30 @@ static bool by_policy(struct store *s, struct want *w, bool copied, unsigned *bu
         c.v.object[c.v.n++] = o;
         consider(s, w, &c, o, copied);
         n_best = best_runs(&c, align, best);
-        if (runs_total(best, n_best, align) < w->units) continue;
+        enough = runs_total(best, n_best, align) >= w->units;
+        if (!enough) continue;
         n_best = runs_cut(best, n_best, align, w->units);
-        if (n_best == 1 || c.v.n >= VICTIMS / 8 || w->units <= PAGE_UNITS) {
-            s->stat.room_policy++;
-            return evict_runs(s, w, &c.v, c.segment, best, n_best, budget);
-        }
+        if (n_best == 1 || c.v.n >= VICTIMS / 8 || w->units <= PAGE_UNITS) break;
         /* Several runs would do. A few more victims may make it one. */
     }
-    n_best = best_runs(&c, align, best);
-    if (c.segment != STORE_SEGMENT_ANY && runs_total(best, n_best, align) >= w->units) {
-        n_best = runs_cut(best, n_best, align, w->units);
-        s->stat.room_policy++;
-        return evict_runs(s, w, &c.v, c.segment, best, n_best, budget);
+    if (!enough) {
+        give_back_all(s, &c.v);
+        return false;
     }
-    give_back_all(s, &c.v);
-    return false;
+    s->stat.room_policy++;
+    return evict_runs(s, w, &c.v, c.segment, best, n_best, budget);
 }
 
 /* --- all of it --- */
 
-static bool could_fit_somewhere(const struct store *s, const struct want *w) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++)
-        if (room_could_fit(s, w, i)) return true;
-    return false;
-}
-
-/* When ghosts have gone; what is evicted before that would become one, and a key have gone for
- * nothing. */
-static bool could_fit_later(const struct store *s, const struct want *w) {
-    if (!ghosts_hold(s)) return false;
+/* Somewhere, when what may be evicted has gone, and so many units besides; ghosts: and these. */
+static bool could_fit(const struct store *s, const struct want *w, bool ghosts, uint64_t besides) {
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         const struct segment *seg = space_segment(&s->space, i);
-        if (seg && room_may_use(w, seg) &&
-            seg->free_units + seg->ghost_units + (s->policy->keeps ? 0 : seg->evictable_units) >=
-                w->units)
+        if (!seg || !room_may_use(w, seg) || seg->units < w->units) continue;
+        if (seg->free_units + (s->policy->keeps ? 0 : seg->evictable_units) +
+                (ghosts ? seg->ghost_units : 0) + besides >=
+            w->units)
             return true;
     }
     return false;
@@ -331,8 +309,9 @@ static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
         return TARN_OK;
     }
     if (w->free_only) return TARN_ENOSPACE;
-    if (UNLIKELY(ghosts_hold(s))) return could_fit_later(s, w) ? TARN_ELATER : TARN_ENOSPACE;
-    if (s->policy->keeps || !could_fit_somewhere(s, w)) return TARN_ENOSPACE;
+    /* What is evicted before ghosts have gone would become one, and a key have gone for nothing. */
+    if (UNLIKELY(ghosts_hold(s))) return could_fit(s, w, true, 0) ? TARN_ELATER : TARN_ENOSPACE;
+    if (s->policy->keeps || !could_fit(s, w, false, 0)) return TARN_ENOSPACE;
     if (s->far_replicas > 0 && by_policy(s, w, true, budget)) return TARN_OK;
     if (by_policy(s, w, false, budget)) return TARN_OK;
     if (*budget == 0 || s->planner) return TARN_EAGAIN;
@@ -341,27 +320,16 @@ static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
 
 #define UNGRANTED_MS 1000u /* other room may come before */
 
-/* When grants have ended that hosts still honour: those of leases that were released, and of puts
- * that are over. */
-static bool could_fit_ungranted(const struct store *s, const struct want *w) {
-    uint64_t units = s->guarded_units + s->written_units;
-    if (units == 0 || w->free_only) return false;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = space_segment(&s->space, i);
-        if (seg && room_may_use(w, seg) && seg->units >= w->units &&
-            seg->free_units + (s->policy->keeps ? 0 : seg->evictable_units) + units >= w->units)
-            return true;
-    }
-    return false;
-}
-
 tarn_status room_make(struct store *s, struct want *w, unsigned *budget) {
     tarn_status st = make(s, w, budget);
     if ((st == TARN_ENOSPACE || st == TARN_ELATER) && w->n_avoid > 0) {
         w->n_avoid = 0; /* where nothing else has room, even there */
         st = make(s, w, budget);
     }
-    if (st != TARN_ENOSPACE || !could_fit_ungranted(s, w)) return st;
+    /* of leases that were released, and of puts that are over: hosts still honour their grants */
+    uint64_t granted = s->guarded_units + s->written_units;
+    if (st != TARN_ENOSPACE || granted == 0 || w->free_only || !could_fit(s, w, false, granted))
+        return st;
     s->later_for_disk = false;
     s->later_ms = wheel_next_ms(s->wheel[WHEEL_GHOST], s->now_ms,
                                 wheel_next_ms(s->wheel[WHEEL_GUARD], s->now_ms, UNGRANTED_MS));

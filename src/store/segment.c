@@ -10,12 +10,15 @@ tarn_status store_segment_add(struct store *s, const struct store_segment_config
                               uint32_t *id_p) {
     struct store_segment_info info;
     if (store_segment_by_name(s, span_str(config->name), &info)) return TARN_EEXISTS;
-    tarn_status st = space_segment_add(&s->space, config, id_p);
-    if (st == TARN_OK && config->tier != STORE_TIER_MEMORY) far_remember(s);
-    if (st == TARN_OK) effect_segment(s, s->space.segments[*id_p]);
+    uint32_t id = space_segment_free_id(&s->space);
+    tarn_status st = space_segment_add(&s->space, config, id);
+    if (st != TARN_OK) return st;
+    if (config->tier != STORE_TIER_MEMORY) far_remember(s);
+    effect_segment(s, s->space.segments[id]);
     placement_changed(s);
     s->room_changes++;
-    return st;
+    *id_p = id;
+    return TARN_OK;
 }
 
 void store_segment_set_state(struct store *s, uint32_t id, enum store_segment_state state) {

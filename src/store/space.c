@@ -115,7 +115,7 @@ static void free_remove(struct space *sp, struct segment *seg, block_id id) {
     sp->ops->remove(sp, seg, id);
 }
 
-static uint32_t free_slot(const struct space *sp) {
+uint32_t space_segment_free_id(const struct space *sp) {
     uint32_t i = 0;
     while (i < sp->n_segments && sp->segments[i]) i++;
     return i;
@@ -134,8 +134,9 @@ static bool open_blocks(struct space *sp, struct segment *seg) {
     return true;
 }
 
-static tarn_status add_at(struct space *sp, const struct store_segment_config *config,
-                          uint32_t id) {
+tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config,
+                              uint32_t id) {
+    TARN_ASSERT(!space_segment(sp, id));
     uint64_t units = config->size / 4096 * PAGE_UNITS;
     bool memory = config->tier == STORE_TIER_MEMORY;
     if (units == 0 || (memory && units >> BLOCK_OFFSET_BITS)) return TARN_EINVAL;
@@ -165,20 +166,6 @@ static tarn_status add_at(struct space *sp, const struct store_segment_config *c
         return TARN_ENOMEM;
     }
     return TARN_OK;
-}
-
-tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config,
-                              uint32_t *id_p) {
-    uint32_t id = free_slot(sp);
-    tarn_status st = add_at(sp, config, id);
-    if (st == TARN_OK) *id_p = id;
-    return st;
-}
-
-tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config,
-                                 uint32_t id) {
-    TARN_ASSERT(sp->detached && !space_segment(sp, id));
-    return add_at(sp, config, id);
 }
 
 block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uint32_t len) {
@@ -388,7 +375,7 @@ void space_used_free(const struct space *sp, struct used_blocks **used_p) {
     *used_p = NULL;
 }
 
-static void link_blocks(struct space *sp, uint32_t segment, const struct used_blocks *blocks) {
+void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *blocks) {
     struct segment *seg = sp->segments[segment];
     uint64_t at = 0, used = 0;
     block_id prev = 0;
@@ -418,11 +405,6 @@ static void link_blocks(struct space *sp, uint32_t segment, const struct used_bl
         next = block_get(sp, id)->next;
         if (block_state(block_get(sp, id)) == BLOCK_FREE) free_insert(sp, seg, id);
     }
-}
-
-void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *used) {
-    TARN_ASSERT(sp->detached);
-    link_blocks(sp, segment, used);
 }
 
 static bool used_beyond(const struct space *sp, const struct segment *seg, uint64_t units) {
@@ -463,7 +445,7 @@ bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units) {
     seg->free_runs = 0;
     sp->ops->close(sp, seg);
     sp->ops->open(sp, seg);
-    if (!sp->detached) link_blocks(sp, id, &used);
+    if (!sp->detached) space_attach(sp, id, &used);
     free(used.block);
     return true;
 }
@@ -489,25 +471,14 @@ void space_detach(struct space *sp) {
 
 /* --- allocation --- */
 
-block_id space_alloc(struct space *sp, uint32_t segment, uint32_t len, uint32_t align) {
-    struct segment *seg = sp->segments[segment];
-    if (len > seg->free_units) return 0;
-    block_id id = sp->ops->find(sp, seg, len, align);
-    if (!id) return 0;
-    uint64_t start;
-    uint64_t usable = run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start);
-    TARN_ASSERT(usable >= len);
-    return space_carve(sp, id, start, len);
-}
-
-unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align,
-                          block_id *out) {
+unsigned space_alloc(struct space *sp, uint32_t segment, uint64_t len, uint32_t align,
+                     unsigned most, block_id *out) {
     struct segment *seg = sp->segments[segment];
     unsigned n = 0;
     if (len > seg->free_units) return 0;
-    while (len > 0 && n < STORE_EXTENTS_MAX) {
+    while (len > 0 && n < most) {
         block_id id = len <= UINT32_MAX ? sp->ops->find(sp, seg, (uint32_t)len, align) : 0;
-        if (!id) id = sp->ops->largest(sp, seg);
+        if (!id && most > 1) id = sp->ops->largest(sp, seg);
         if (!id) break;
         uint64_t start,
             usable = run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start);

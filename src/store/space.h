@@ -108,11 +108,10 @@ struct space {
 
 bool space_init(struct space *sp, const char *allocator); /* false: unknown name or no memory */
 void space_free_all(struct space *sp);
+/* Under that number, which nobody has. While detached its memory has no blocks. */
 tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config,
-                              uint32_t *id_p);
-/* Under that number, which must be free; only while detached: its memory has no blocks. */
-tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config,
-                                 uint32_t id);
+                              uint32_t id);
+uint32_t space_segment_free_id(const struct space *sp);
 /* A used block, BLOCK_HELD, at that place, whatever else lies there; only while detached. 0: no
  * memory. */
 block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uint32_t len);
@@ -129,8 +128,8 @@ struct used_blocks { /* of a segment */
  * The caller frees it. */
 struct used_blocks *space_used(const struct space *sp);
 void space_used_free(const struct space *sp, struct used_blocks **used_p);
-/* These, which do not overlap, are all used blocks of a segment of detached space: what lies
- * between is free from here on. */
+/* These, which do not overlap, are all used blocks of a segment whose blocks know nothing of their
+ * neighbours: what lies between is free from here on. */
 void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *used);
 /* The way back: blocks forget their neighbours, free ones go. All segments at once. */
 void space_detach(struct space *sp);
@@ -176,11 +175,9 @@ static inline uint64_t space_units(uint64_t bytes) {
     return (bytes + round - 1) / round * (round / UNIT);
 }
 
-/* One run of len units, BLOCK_HELD; 0: none. */
-block_id space_alloc(struct space *sp, uint32_t segment, uint32_t len, uint32_t align);
-/* Up to STORE_EXTENTS_MAX runs that together are len units; the count, 0: not found. */
-unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align,
-                          block_id *out);
+/* Up to so many runs that together are len units, BLOCK_HELD; the count, 0: not found. */
+unsigned space_alloc(struct space *sp, uint32_t segment, uint64_t len, uint32_t align,
+                     unsigned most, block_id *out);
 /* Back to free, merged with its neighbours; the free block it became part of. */
 block_id space_release(struct space *sp, block_id id);
 /* Takes len units from start out of free block id: what is left on both sides stays free.

@@ -128,8 +128,7 @@ bool store_object_crc(const struct object *o, uint32_t *crc_p) {
 
 void store_object_set_crc(struct store *s, struct object *o, uint32_t crc) {
     if (o->bits & OBJECT_CRC) return;
-    o->crc = crc;
-    o->bits |= OBJECT_CRC;
+    object_set_crc(o, crc);
     effect_object(s, o);
 }
 
@@ -244,10 +243,6 @@ unsigned book_domain(const struct store *s, const struct object *o) {
 
 bool book_protected(const struct store *s, const struct object *o) {
     return (o->bits & (OBJECT_REFS | OBJECT_AWAITS)) || object_pin(s, o) == STORE_PIN_HARD;
-}
-
-bool book_evictable(const struct store *s, const struct object *o) {
-    return !book_protected(s, o);
 }
 
 void book_protect(struct store *s, struct object *o, bool was_protected) {
@@ -412,10 +407,19 @@ void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     record_free(&s->records, o, book_record_size(o));
 }
 
-void store_remove_object(struct store *s, struct object *o) {
-    s->stat.removed++;
+void book_drop(struct store *s, struct object *o, enum store_news_kind why) {
+    if (why == STORE_NEWS_EVICTED)
+        book_count_evicted(s, o);
+    else if (why == STORE_NEWS_EXPIRED)
+        s->stat.expired++;
+    else
+        s->stat.removed++;
     store_far_supersede(s, store_object_key(o), object_version(o));
-    book_remove(s, o, STORE_NEWS_REMOVED);
+    book_remove(s, o, why);
+}
+
+void store_remove_object(struct store *s, struct object *o) {
+    book_drop(s, o, STORE_NEWS_REMOVED);
 }
 
 /* Some replica of it can be read, and of all that it goes together with. Only asked while
@@ -476,9 +480,7 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
     if (UNLIKELY(s->hidden && !is_here(s, o))) return NULL;
     if (UNLIKELY((o->bits & OBJECT_EXTRA) && extra_expired(s, o))) {
         if (s->following || s->keeps_expired) return NULL; /* who leads says when it goes */
-        s->stat.expired++;
-        store_far_supersede(s, key, object_version(o));
-        book_remove(s, o, STORE_NEWS_EXPIRED);
+        book_drop(s, o, STORE_NEWS_EXPIRED);
         return NULL;
     }
     return o;
@@ -594,7 +596,7 @@ static struct object *pop_free(struct store *s, struct domain *d, int inl, bool 
                                unsigned *budget) {
     while (*budget > 0) {
         struct object *o = pop_from(s, d, inl, soft);
-        if (!o || (book_evictable(s, o) && !(space && set_aside(s, o)))) return o;
+        if (!o || (!book_protected(s, o) && !(space && set_aside(s, o)))) return o;
         --*budget;
     }
     return NULL;
@@ -621,10 +623,6 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool sp
         best_idle = idle;
     }
     return best;
-}
-
-void book_give_back(struct store *s, struct object *o) {
-    book_relink(s, o);
 }
 
 void book_count_evicted(struct store *s, const struct object *o) {
@@ -683,7 +681,7 @@ void book_evict(struct store *s, struct object *o, unsigned *budget) {
         if (*budget == 0) break;
         struct object *other = record_get(&s->records, m->object);
         --*budget;
-        if (book_evictable(s, other) && !(other->bits & OBJECT_VICTIM) && !book_far_only(other)) {
+        if (!book_protected(s, other) && !(other->bits & OBJECT_VICTIM) && !book_far_only(other)) {
             s->stat.evicted_group++;
             evict_one(s, other);
         }
@@ -699,7 +697,7 @@ static void evict_colder_small(struct store *s, uint64_t idle_ms, unsigned *budg
         struct object *o = book_pop(s, -1, 1, false, false, budget);
         if (!o) return;
         if (store_object_idle_ms(s, o) <= idle_ms) {
-            book_give_back(s, o);
+            book_relink(s, o);
             return;
         }
         book_evict(s, o, budget);
@@ -715,7 +713,7 @@ void book_evict_space(struct store *s, struct object *o, unsigned *budget) {
 }
 
 bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p) {
-    if (!book_evictable(s, o) || book_far_only(o)) return false;
+    if (book_protected(s, o) || book_far_only(o)) return false;
     *bytes_p = store_object_size(s, o);
     s->stat.evict_command++;
     evict_one(s, o);

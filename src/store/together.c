@@ -95,18 +95,6 @@ bool together_away(const struct store *s, const struct object *o) {
     return false;
 }
 
-static void take_along(struct store *s, struct object *o, enum store_news_kind why) {
-    s->stat.evicted_together++;
-    if (why == STORE_NEWS_EVICTED)
-        book_count_evicted(s, o);
-    else if (why == STORE_NEWS_EXPIRED)
-        s->stat.expired++;
-    else
-        s->stat.removed++;
-    store_far_supersede(s, store_object_key(o), object_version(o));
-    book_remove(s, o, why);
-}
-
 static void settle_one(struct store *s, struct span key, const struct note *n) {
     struct object *o = index_find(&s->index, key, store_hash(key));
     if (o && !book_stale(s, o)) return;
@@ -119,8 +107,10 @@ static void settle_one(struct store *s, struct span key, const struct note *n) {
         o = index_find(&s->index, other, hash);
         if (!o && evicted)
             *lone_slot(s, hash) = (struct lone){hash, s->now_ms + LONE_MS, n->suffix};
-        if (o && !book_stale(s, o) && (n->why != STORE_NEWS_EVICTED || book_evictable(s, o)))
-            take_along(s, o, (enum store_news_kind)n->why);
+        if (o && !book_stale(s, o) && (n->why != STORE_NEWS_EVICTED || !book_protected(s, o))) {
+            s->stat.evicted_together++;
+            book_drop(s, o, (enum store_news_kind)n->why);
+        }
     }
 }
 

@@ -31,7 +31,7 @@ static void scan_begin(struct store *s, struct plan *plan) {
         const block_id *blocks = book_blocks(s, o, &n);
         for (uint32_t i = 0; i < n; i++)
             if (replica_segment(s, blocks[i]) == plan->segment) plan->cursor = blocks[i];
-        book_give_back(s, o);
+        book_relink(s, o);
     }
     plan->stop = block_offset(block_get(&s->space, plan->cursor));
 }
@@ -52,7 +52,7 @@ static uint32_t coldest_segment(struct store *s) {
     struct object *o = book_pop(s, -1, 0, false, true, &budget);
     if (!o) return 0;
     id = replica_segment(s, book_blocks(s, o, &n)[0]);
-    book_give_back(s, o);
+    book_relink(s, o);
     return id;
 }
 
@@ -90,7 +90,7 @@ void room_abandon(struct store *s, struct want *w) {
 static bool may_clear(const struct store *s, const struct plan *plan, const struct block *b) {
     if (block_state(b) != BLOCK_OBJECT) return false;
     const struct object *o = record_get(&s->records, b->owner);
-    return book_evictable(s, o) && (plan->soft || object_pin(s, o) != STORE_PIN_SOFT);
+    return !book_protected(s, o) && (plan->soft || object_pin(s, o) != STORE_PIN_SOFT);
 }
 
 /* How much would be lost: recently used bytes count up to 256 times as much as old ones. */

@@ -136,7 +136,7 @@ static uint64_t best_room(const struct store *s, const struct segment *seg, uint
         const struct block *b = id ? block_get(&s->space, id) : NULL;
         if (b && (block_state(b) == BLOCK_FREE ||
                   (block_state(b) == BLOCK_OBJECT &&
-                   book_evictable(s, record_get(&s->records, b->owner))))) {
+                   !book_protected(s, record_get(&s->records, b->owner))))) {
             if (!len) start = block_offset(b);
             len += block_len(&s->space, id);
             continue;
