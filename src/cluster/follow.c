@@ -25,52 +25,52 @@ void cluster_tell(bool on) {
     cluster.telling = on && cluster.effect != NULL;
 }
 
+/* --- records --- */
+
+_Static_assert(sizeof(cluster.id) == 16 && CLUSTER_CONTENT_SIZE == 16, "as put_id");
+#define CLUSTER_FIELDS(X)   X(id, id) X(u32, next_epoch)
+#define NODE_FIELDS(X)      X(span, name) X(span, machine) X(span, rack) X(span, version) X(u8, flags)
+#define NODE_GONE_FIELDS(X) X(span, name)
+#define NODE_SEGMENT_FIELDS(X)                                                                     \
+    X(u32, id)                                                                                     \
+    X(span, node) X(span, machine) X(id, content) X(span, backing) X(span, directory)              \
+        X(u32, numa_node) X(u8, flags)
+CODEC_RECORD(cluster_record, EFFECT_CLUSTER, CLUSTER_FIELDS)
+CODEC_RECORD(node_record, EFFECT_NODE, NODE_FIELDS)
+CODEC_RECORD(node_gone_record, EFFECT_NODE_GONE, NODE_GONE_FIELDS)
+CODEC_RECORD(node_segment_record, EFFECT_NODE_SEGMENT, NODE_SEGMENT_FIELDS)
+
 /* --- telling --- */
 
-static void begin(unsigned kind) {
-    buf_clear(&cluster.record);
-    put_u32(&cluster.record, 0);
-    put_u8(&cluster.record, kind);
-}
-
-static struct span end(void) {
-    uint32_t len = (uint32_t)cluster.record.len - 4;
-    memcpy(cluster.record.data, &len, 4);
+static struct span told(void) {
     return span_of(cluster.record.data, cluster.record.len);
 }
 
 static struct span encode_cluster(void) {
-    begin(EFFECT_CLUSTER);
-    buf_append(&cluster.record, cluster.id, sizeof(cluster.id));
-    put_u32(&cluster.record, cluster.next_epoch);
-    return end();
+    put_cluster_record(&cluster.record, &(struct cluster_record){cluster.id, cluster.next_epoch});
+    return told();
 }
 
 static struct span encode_node(const struct cluster_node *n) {
-    begin(EFFECT_NODE);
-    put_span(&cluster.record, span_str(n->name));
-    put_span(&cluster.record, span_str(n->machine->name));
-    put_span(&cluster.record, span_str(n->rack));
-    put_span(&cluster.record, span_str(n->version));
-    put_u8(&cluster.record,
-           (n->maintenance ? NODE_MAINTENANCE : 0) | (n->draining ? NODE_DRAINING : 0));
-    return end();
+    put_node_record(&cluster.record,
+                    &(struct node_record){span_str(n->name), span_str(n->machine->name),
+                                          span_str(n->rack), span_str(n->version),
+                                          (n->maintenance ? NODE_MAINTENANCE : 0u) |
+                                              (n->draining ? NODE_DRAINING : 0u)});
+    return told();
 }
 
 static struct span encode_segment(const struct segment *g) {
-    begin(EFFECT_NODE_SEGMENT);
-    put_u32(&cluster.record, g->id);
-    put_span(&cluster.record, span_str(g->node != NULL ? g->node->name : ""));
-    put_span(&cluster.record, span_str(g->machine->name));
-    buf_append(&cluster.record, g->content, sizeof(g->content));
-    put_span(&cluster.record, span_str(g->backing));
-    put_span(&cluster.record, span_str(g->directory != NULL ? g->directory : ""));
-    put_u32(&cluster.record, (uint32_t)g->numa_node);
-    put_u8(&cluster.record, (g->huge ? SEGMENT_HUGE : 0) |
-                                (g->drain_wanted ? SEGMENT_DRAIN_WANTED : 0) |
-                                (g->drained ? SEGMENT_DRAINED : 0) |
-                                (g->node == &cluster.local ? SEGMENT_EMBEDDED : 0));
-    return end();
+    unsigned flags = (g->huge ? SEGMENT_HUGE : 0u) | (g->drain_wanted ? SEGMENT_DRAIN_WANTED : 0u) |
+                     (g->drained ? SEGMENT_DRAINED : 0u) |
+                     (g->node == &cluster.local ? SEGMENT_EMBEDDED : 0u);
+    put_node_segment_record(
+        &cluster.record,
+        &(struct node_segment_record){g->id, span_str(g->node != NULL ? g->node->name : ""),
+                                      span_str(g->machine->name), g->content, span_str(g->backing),
+                                      span_str(g->directory != NULL ? g->directory : ""),
+                                      (uint32_t)g->numa_node, flags});
+    return told();
 }
 
 static void tell(struct span record) {
@@ -83,9 +83,8 @@ void effect_node(const struct cluster_node *n) {
 
 void effect_node_gone(const struct cluster_node *n) {
     if (!cluster.telling || n->embedded) return;
-    begin(EFFECT_NODE_GONE);
-    put_span(&cluster.record, span_str(n->name));
-    tell(end());
+    put_node_gone_record(&cluster.record, &(struct node_gone_record){span_str(n->name)});
+    tell(told());
 }
 
 void effect_node_segment(const struct segment *g) {
@@ -111,42 +110,36 @@ void cluster_snapshot(void (*emit)(void *arg, const void *record, size_t len), v
 
 /* --- being told --- */
 
-static bool over(const struct reader *r) {
-    return !r->bad && r->at == r->end;
-}
-
 static tarn_status apply_cluster(struct reader *r, const char **why_p) {
-    const char *id = take_bytes(r, sizeof(cluster.id));
-    uint32_t next_epoch = take_u32(r);
-    if (!over(r))
+    struct cluster_record x;
+    if (!take_cluster_record(r, &x))
         return cluster_refuse(why_p, TARN_EPROTO, "the record of the cluster has a wrong length");
-    memcpy(cluster.id, id, sizeof(cluster.id));
-    if (next_epoch > cluster.next_epoch) cluster.next_epoch = next_epoch;
+    memcpy(cluster.id, x.id, sizeof(cluster.id));
+    if (x.next_epoch > cluster.next_epoch) cluster.next_epoch = x.next_epoch;
     return TARN_OK;
 }
 
 static tarn_status apply_node(struct reader *r, const char **why_p) {
-    struct span name = take_span(r), machine = take_span(r), rack = take_span(r),
-                version = take_span(r);
-    unsigned flags = take_u8(r);
-    if (!over(r) || !valid_name(name, CLUSTER_NODE_NAME_MAX) || machine.len == 0 ||
-        !valid_label(machine, CLUSTER_LABEL_MAX) || !valid_label(rack, CLUSTER_LABEL_MAX) ||
-        !valid_label(version, sizeof(((struct cluster_node *)0)->version) - 1))
+    struct node_record x;
+    if (!take_node_record(r, &x) || !valid_name(x.name, CLUSTER_NODE_NAME_MAX) ||
+        x.machine.len == 0 || !valid_label(x.machine, CLUSTER_LABEL_MAX) ||
+        !valid_label(x.rack, CLUSTER_LABEL_MAX) ||
+        !valid_label(x.version, sizeof(((struct cluster_node *)0)->version) - 1))
         return cluster_refuse(why_p, TARN_EPROTO, "the record of a node makes no sense");
-    struct cluster_node *n = node_told(name, machine);
+    struct cluster_node *n = node_told(x.name, x.machine);
     if (n == NULL) return cluster_refuse(why_p, TARN_EPROTO, "there are too many machines");
-    text_set(n->rack, sizeof(n->rack), rack);
-    text_set(n->version, sizeof(n->version), version);
-    n->maintenance = (flags & NODE_MAINTENANCE) != 0;
-    n->draining = (flags & NODE_DRAINING) != 0;
+    text_set(n->rack, sizeof(n->rack), x.rack);
+    text_set(n->version, sizeof(n->version), x.version);
+    n->maintenance = (x.flags & NODE_MAINTENANCE) != 0;
+    n->draining = (x.flags & NODE_DRAINING) != 0;
     return TARN_OK;
 }
 
 static tarn_status apply_node_gone(struct reader *r, const char **why_p) {
-    struct span name = take_span(r);
-    if (!over(r))
+    struct node_gone_record x;
+    if (!take_node_gone_record(r, &x))
         return cluster_refuse(why_p, TARN_EPROTO, "the record of a node's end has a wrong length");
-    struct cluster_node *n = cluster_node_find(name);
+    struct cluster_node *n = cluster_node_find(x.name);
     if (n != NULL) node_untold(n);
     return TARN_OK;
 }
@@ -162,52 +155,48 @@ static void fill_from_books(struct segment *g) {
 }
 
 static tarn_status apply_segment(struct reader *r, const char **why_p) {
-    uint32_t id = take_u32(r);
-    struct span name = take_span(r), machine = take_span(r);
-    const char *content = take_bytes(r, CLUSTER_CONTENT_SIZE);
-    struct span backing = take_span(r), directory = take_span(r);
-    int numa_node = (int)take_u32(r);
-    unsigned flags = take_u8(r);
-    if (!over(r) || id >= STORE_SEGMENTS_MAX || machine.len == 0 ||
-        !valid_label(machine, CLUSTER_LABEL_MAX) ||
-        !valid_text(backing, sizeof(((struct segment *)0)->backing) - 1) ||
-        !valid_text(directory, CLUSTER_DIRECTORY_MAX) || numa_node < -1 || numa_node > 1023)
+    struct node_segment_record x;
+    if (!take_node_segment_record(r, &x) || x.id >= STORE_SEGMENTS_MAX || x.machine.len == 0 ||
+        !valid_label(x.machine, CLUSTER_LABEL_MAX) ||
+        !valid_text(x.backing, sizeof(((struct segment *)0)->backing) - 1) ||
+        !valid_text(x.directory, CLUSTER_DIRECTORY_MAX) || (int)x.numa_node < -1 ||
+        (int)x.numa_node > 1023)
         return cluster_refuse(why_p, TARN_EPROTO, "the record of a node's segment makes no sense");
     struct store_segment_info info;
-    if (!store_segment_get(cluster.store, id, &info))
+    if (!store_segment_get(cluster.store, x.id, &info))
         return cluster_refuse(why_p, TARN_EPROTO,
                               "a node has a segment that the books do not know");
-    struct cluster_node *owner = cluster_node_find(name);
-    bool embedded = (flags & SEGMENT_EMBEDDED) != 0;
+    struct cluster_node *owner = cluster_node_find(x.node);
+    bool embedded = (x.flags & SEGMENT_EMBEDDED) != 0;
     if (embedded && info.tier != STORE_TIER_MEMORY)
         return cluster_refuse(why_p, TARN_EPROTO, "the server's own segment is no memory");
-    if (owner == NULL && !embedded && name.len > 0)
+    if (owner == NULL && !embedded && x.node.len > 0)
         return cluster_refuse(why_p, TARN_EPROTO, "a segment belongs to a node that is not known");
-    struct machine *m = machine_get(machine);
+    struct machine *m = machine_get(x.machine);
     if (m == NULL) return cluster_refuse(why_p, TARN_EPROTO, "there are too many machines");
-    struct segment *g = segment_at(id);
+    struct segment *g = segment_at(x.id);
     struct cluster_node *n = embedded ? &cluster.local : owner;
     if (g != NULL && g->node != n) {
         segment_free(g);
         g = NULL;
     }
-    if (g == NULL) g = segment_told(id, n);
+    if (g == NULL) g = segment_told(x.id, n);
     machine_put(&g->machine);
     g->machine = m;
-    memcpy(g->content, content, sizeof(g->content));
-    text_set(g->backing, sizeof(g->backing), backing);
-    directory_set(g, directory);
-    g->numa_node = numa_node;
-    g->huge = (flags & SEGMENT_HUGE) != 0;
-    g->drain_wanted = (flags & SEGMENT_DRAIN_WANTED) != 0;
-    g->drained = (flags & SEGMENT_DRAINED) != 0;
+    memcpy(g->content, x.content, sizeof(g->content));
+    text_set(g->backing, sizeof(g->backing), x.backing);
+    directory_set(g, x.directory);
+    g->numa_node = (int)x.numa_node;
+    g->huge = (x.flags & SEGMENT_HUGE) != 0;
+    g->drain_wanted = (x.flags & SEGMENT_DRAIN_WANTED) != 0;
+    g->drained = (x.flags & SEGMENT_DRAINED) != 0;
     fill_from_books(g);
     return TARN_OK;
 }
 
 tarn_status cluster_effect_apply(struct span record, const char **why_p) {
     TARN_ASSERT(cluster.following && record.len >= 5);
-    struct reader r = {record.data + 5, record.data + record.len, false};
+    struct reader r = record_reader(record);
     switch ((uint8_t)record.data[4]) {
     case EFFECT_CLUSTER: return apply_cluster(&r, why_p);
     case EFFECT_NODE: return apply_node(&r, why_p);

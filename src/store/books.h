@@ -337,7 +337,7 @@ struct store {
     struct store_stats stat; /* the counting half */
 };
 
-/* store.c */
+/* store.c, object.c */
 void book_insert(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e);
 /* Out of the index, the policy, the quotas; its space goes free or to quarantine; the record is
  * freed. */
@@ -362,6 +362,8 @@ bool book_readable(const struct store *s, const struct object *o);
 /* What is evictable in each segment changes with what becomes of o: sign -1 before, 1 after.
  * Nothing for protected ones. */
 void book_count_evictable(struct store *s, const struct object *o, int sign);
+
+/* order.c */
 void book_access(struct store *s, struct object *o, const struct policy_event *e);
 /* Into the order of eviction as one that is new there; what is to be copied to a disk first waits
  * for that (await.c). */
@@ -375,6 +377,10 @@ void book_relink(struct store *s, struct object *o);
 /* Recomputes the share of evictable space after what protects o changed. */
 void book_protect(struct store *s, struct object *o, bool was_protected);
 unsigned book_domain(const struct store *s, const struct object *o);
+struct policy *order_policy(struct store *s, const struct object *o);
+bool order_migrate(struct store *s, unsigned *budget); /* to a new policy */
+
+/* evict.c */
 /* The next to go among objects with space (inl 0) or in the books (inl 1), from one domain or
  * (domain < 0) from all; unlinked. soft: soft-pinned ones when there are no others. space: only who
  * makes room where it can be used now. Protected ones are taken out on the way. */
@@ -384,6 +390,8 @@ void book_evict(struct store *s, struct object *o, unsigned *budget);
 /* The same to make room in the pool: values in the books that were unused for longer go as well. */
 void book_evict_space(struct store *s, struct object *o, unsigned *budget);
 void book_count_evicted(struct store *s, const struct object *o);
+
+bool evict_background(struct store *s, unsigned *budget);
 
 /* together.c: an object has gone, or come. */
 void together_gone(struct store *s, struct span key, enum store_news_kind why);
@@ -478,7 +486,7 @@ static inline void news_places(struct store *s, const struct object *o, const st
     if (UNLIKELY(s->listening)) news_places_tell(s, o, before, after);
 }
 
-/* follow.c */
+/* ghost.c */
 /* Blocks that readers could have read: free at once, or, while leases may be in force that are not
  * known here, later. */
 void space_part(struct store *s, const block_id *blocks, uint32_t n);
@@ -490,6 +498,14 @@ void ghosts_free_all(struct store *s);
 /* Space that is a ghost will be free, and what is evicted now would not be free now: puts for which
  * there is no room wait. */
 bool ghosts_hold(const struct store *s);
+/* Blocks of that segment are nobody's any more: all of them, it is gone and its memory with it, or
+ * those that were marked. */
+void ghosts_leave(struct store *s, uint32_t segment, bool all);
+/* What went before a promise that is over by now is free. Promises grow, and whoever leads begins
+ * with one for what it does not know: the last one covers all. */
+void ghosts_told(struct store *s, uint64_t end_ms);
+/* An object that is told of again (its blocks are, too: same), or its readers are owed some time. */
+void book_forget(struct store *s, struct object *o, bool same);
 /* Those that do not lie below units of a segment wholly are over. */
 void ghosts_beyond(struct store *s, uint32_t segment, uint64_t units);
 

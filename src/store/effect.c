@@ -8,14 +8,45 @@
 #include "store/books.h"
 #include "store/effect_codec.h"
 
-static void emit(struct store *s) {
-    s->events.effect(s->events.arg, s->record.data, s->record.len);
+struct teller { /* of what is told now */
+    struct store *s;
+    void (*emit)(void *arg, const void *record, size_t len);
+    void *arg;
+    uint64_t objects;
+    unsigned n;
+};
+
+static void tell(struct teller *t) {
+    t->emit(t->arg, t->s->record.data, t->s->record.len);
+    t->n++;
+}
+
+static bool tells(const struct store *s) {
+    return s->telling && (!s->following || s->leading);
+}
+
+/* To whoever hears of changes. */
+static struct teller change(struct store *s) {
+    return (struct teller){.s = s, .emit = s->events.effect, .arg = s->events.arg};
 }
 
 static bool telling(struct store *s) {
     s->changes += !s->following;
-    return s->telling && (!s->following || s->leading);
+    return tells(s);
 }
+
+#define TELL(t, kind, ...)                                                                         \
+    do {                                                                                           \
+        put_##kind(&(t)->s->record, &(struct kind){__VA_ARGS__});                                  \
+        tell(t);                                                                                   \
+    } while (0)
+/* A change, where somebody listens. */
+#define TELL_CHANGE(s, kind, ...)                                                                  \
+    do {                                                                                           \
+        if (!telling(s)) break;                                                                    \
+        struct teller t_ = change(s);                                                              \
+        TELL(&t_, kind, __VA_ARGS__);                                                              \
+    } while (0)
 
 void store_tell(struct store *s, bool on) {
     s->telling = on && s->events.effect;
@@ -23,17 +54,6 @@ void store_tell(struct store *s, bool on) {
 
 uint64_t store_changes(const struct store *s) {
     return s->changes;
-}
-
-static void begin(struct buf *b, enum effect_kind kind) {
-    buf_clear(b);
-    put_u32(b, 0);
-    put_u8(b, kind);
-}
-
-static void end(struct buf *b) {
-    uint32_t len = (uint32_t)b->len - 4;
-    memcpy(b->data, &len, 4);
 }
 
 /* --- objects --- */
@@ -64,7 +84,7 @@ static void put_places(const struct store *s, struct buf *b, const struct object
 static void encode_object(const struct store *s, struct buf *b, const struct object *o) {
     const struct extra *x = extra_find(s, o);
     struct span key = store_object_key(o), value;
-    begin(b, EFFECT_OBJECT);
+    record_begin(b, EFFECT_OBJECT);
     put_u64(b, object_version(o));
     put_u64(b, store_object_size(s, o));
     put_u8(b, (o->bits & OBJECT_INLINE ? CODEC_INLINE : 0) |
@@ -83,98 +103,53 @@ static void encode_object(const struct store *s, struct buf *b, const struct obj
         put_u32(b, x->n_crcs);
         if (x->n_crcs) buf_append(b, x->crcs, x->n_crcs * sizeof(uint32_t));
     }
-    end(b);
+    record_end(b);
 }
 
 void effect_object(struct store *s, const struct object *o) {
     if (!telling(s)) return;
+    struct teller t = change(s);
     encode_object(s, &s->record, o);
-    emit(s);
+    tell(&t);
 }
 
 void effect_gone(struct store *s, const struct object *o) {
-    if (!telling(s)) return;
-    begin(&s->record, EFFECT_GONE);
-    put_u64(&s->record, object_version(o));
-    put_span(&s->record, store_object_key(o));
-    end(&s->record);
-    emit(s);
+    TELL_CHANGE(s, gone_record, object_version(o), store_object_key(o));
 }
 
 /* --- the rest --- */
 
 void effect_flush(struct store *s) {
-    if (!telling(s)) return;
-    begin(&s->record, EFFECT_FLUSH);
-    put_u64(&s->record, s->flush_version);
-    end(&s->record);
-    emit(s);
+    TELL_CHANGE(s, flush_record, s->flush_version);
 }
 
-static void encode_segment(struct buf *b, const struct segment *seg) {
-    begin(b, EFFECT_SEGMENT);
-    put_u32(b, seg->id);
-    put_u32(b, seg->epoch);
-    put_u32(b, seg->host);
-    put_u8(b, seg->tier);
-    put_u8(b, seg->state);
-    put_u64(b, seg->units);
-    put_span(b, span_str(seg->name));
-    end(b);
+static void tell_segment(struct teller *t, const struct segment *g) {
+    TELL(t, segment_record, g->id, g->epoch, g->host, g->tier, g->state, g->units,
+         span_str(g->name));
 }
 
 void effect_segment(struct store *s, const struct segment *seg) {
     if (!telling(s)) return;
-    encode_segment(&s->record, seg);
-    emit(s);
+    struct teller t = change(s);
+    tell_segment(&t, seg);
 }
 
 void effect_segment_gone(struct store *s, uint32_t id) {
-    if (!telling(s)) return;
-    begin(&s->record, EFFECT_SEGMENT_GONE);
-    put_u32(&s->record, id);
-    end(&s->record);
-    emit(s);
-}
-
-static void encode_quota(struct buf *b, struct span prefix, uint64_t bytes) {
-    begin(b, EFFECT_QUOTA);
-    put_u64(b, bytes);
-    put_span(b, prefix);
-    end(b);
+    TELL_CHANGE(s, segment_gone_record, id);
 }
 
 void effect_quota(struct store *s, struct span prefix, uint64_t bytes) {
-    if (!telling(s)) return;
-    encode_quota(&s->record, prefix, bytes);
-    emit(s);
-}
-
-static void encode_superseded(struct buf *b, uint32_t slot, uint64_t version) {
-    begin(b, EFFECT_SUPERSEDED);
-    put_u32(b, slot);
-    put_u64(b, version);
-    end(b);
+    TELL_CHANGE(s, quota_record, bytes, prefix);
 }
 
 void effect_superseded(struct store *s, uint32_t slot, uint64_t version) {
-    if (!telling(s)) return;
-    encode_superseded(&s->record, slot, version);
-    emit(s);
-}
-
-static void encode_leases(struct store *s) {
-    begin(&s->record, EFFECT_LEASES);
-    put_u64(&s->record, s->config.clock_id);
-    put_u64(&s->record, s->lease_promise_ms);
-    end(&s->record);
+    TELL_CHANGE(s, superseded_record, slot, version);
 }
 
 /* It changes no object, and is told before the reply that grants a lease leaves. */
 void effect_leases(struct store *s) {
-    if (!s->telling || (s->following && !s->leading)) return;
-    encode_leases(s);
-    emit(s);
+    struct teller t = change(s);
+    if (tells(s)) TELL(&t, leases_record, s->config.clock_id, s->lease_promise_ms);
 }
 
 tarn_status effect_next(struct span data, enum effect_kind *kind_p, struct span *record_p) {
@@ -190,58 +165,37 @@ tarn_status effect_next(struct span data, enum effect_kind *kind_p, struct span 
 
 /* --- everything --- */
 
-struct telling {
-    struct store *s;
-    struct store_snapshot *x;
-    void (*emit)(void *arg, const void *record, size_t len);
-    void *arg;
-    unsigned n;
-};
-
-static void tell(struct telling *t) {
-    t->emit(t->arg, t->s->record.data, t->s->record.len);
-    t->n++;
-}
-
 static void tell_object(void *arg, struct object *o) {
-    struct telling *t = arg;
+    struct teller *t = arg;
     if (t->s->stale && book_stale(t->s, o)) return;
     encode_object(t->s, &t->s->record, o);
-    t->x->objects++;
-    t->emit(t->arg, t->s->record.data, t->s->record.len);
+    t->objects++;
+    tell(t);
 }
 
 /* What there is little of: segments, quotas, the last flush. */
-static void tell_frame(struct telling *t) {
+static void tell_frame(struct teller *t) {
     struct store *s = t->s;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        if (!s->space.segments[i]) continue;
-        encode_segment(&s->record, s->space.segments[i]);
-        tell(t);
-    }
+    for (uint32_t i = 0; i < s->space.n_segments; i++)
+        if (s->space.segments[i]) tell_segment(t, s->space.segments[i]);
     for (unsigned i = 1; i < s->n_domains; i++) {
         const struct domain *d = &s->domains[i];
         if (!d->used || d->leaving) continue;
-        encode_quota(&s->record, span_of(d->prefix, d->prefix_len), d->limit);
-        tell(t);
+        TELL(t, quota_record, d->limit, span_of(d->prefix, d->prefix_len));
     }
-    begin(&s->record, EFFECT_FLUSH);
-    put_u64(&s->record, s->flush_version);
-    end(&s->record);
-    tell(t);
+    TELL(t, flush_record, s->flush_version);
     if (s->following) return; /* of our own leases only */
-    encode_leases(s);
-    tell(t);
+    TELL(t, leases_record, s->config.clock_id, s->lease_promise_ms);
 }
 
 #define SUPERSEDED_STEP 256u
 
 bool store_snapshot_step(struct store *s, struct store_snapshot *x,
-                         void (*emit_fn)(void *arg, const void *record, size_t len), void *arg,
+                         void (*emit)(void *arg, const void *record, size_t len), void *arg,
                          unsigned *budget) {
     enum { FRAME, SUPERSEDED, OBJECTS, OVER };
     while (*budget > 0 && x->phase != OVER) {
-        struct telling t = {.s = s, .x = x, .emit = emit_fn, .arg = arg};
+        struct teller t = {.s = s, .emit = emit, .arg = arg};
         switch (x->phase) {
         case FRAME:
             tell_frame(&t);
@@ -250,12 +204,9 @@ bool store_snapshot_step(struct store *s, struct store_snapshot *x,
         case SUPERSEDED: {
             uint64_t upto =
                 min_u64(x->cursor + SUPERSEDED_STEP, s->superseded ? SUPERSEDED_SLOTS : 0);
-            t.n++;
-            for (; x->cursor < upto; x->cursor++) {
-                if (!s->superseded[x->cursor]) continue;
-                encode_superseded(&s->record, (uint32_t)x->cursor, s->superseded[x->cursor]);
-                tell(&t);
-            }
+            for (; x->cursor < upto; x->cursor++)
+                if (s->superseded[x->cursor])
+                    TELL(&t, superseded_record, (uint32_t)x->cursor, s->superseded[x->cursor]);
             if (s->superseded && x->cursor < SUPERSEDED_SLOTS) break;
             x->cursor = 0;
             x->phase = OBJECTS;
@@ -263,6 +214,8 @@ bool store_snapshot_step(struct store *s, struct store_snapshot *x,
         }
         default:
             if (index_walk(&s->index, &x->cursor, tell_object, &t, budget)) x->phase = OVER;
+            x->objects += t.objects;
+            continue;
         }
         *budget -= min_u64(*budget, t.n + 1);
     }

@@ -1,0 +1,236 @@
+/* Who goes when room is needed, and how: the next in the order of eviction, and what belongs to it. */
+#include <string.h>
+#include "store/books.h"
+
+static struct object *pop_from(struct store *s, struct domain *d, int inl, bool soft) {
+    struct object *o = list_back(&s->records, d->legacy[inl]);
+    if (o) {
+        book_unlink(s, o);
+        return o;
+    }
+    if ((o = d->policy[inl].ops->pop(&d->policy[inl], s->now_ms))) return o;
+    if (soft && (o = list_back(&s->records, d->soft[inl]))) list_unlink(&s->records, o);
+    return o;
+}
+
+/* An object whose only space is on a host that is away makes no room: its turn comes again when all
+ * others had theirs. */
+static bool set_aside(struct store *s, struct object *o) {
+    if (!s->hidden || (o->bits & OBJECT_INLINE) || store_object_in_memory(s, o)) return false;
+    if (object_pin(s, o) != STORE_PIN_NONE) return false;
+    struct policy_event e = {.now_ms = s->now_ms};
+    book_enter_order(s, o, &e);
+    return true;
+}
+
+/* Protected objects that come up are left unlinked: book_protect links them again when the
+ * protection ends. */
+static struct object *pop_free(struct store *s, struct domain *d, int inl, bool soft, bool space,
+                               unsigned *budget) {
+    while (*budget > 0) {
+        struct object *o = pop_from(s, d, inl, soft);
+        if (!o || (!book_protected(s, o) && !(space && set_aside(s, o)))) return o;
+        --*budget;
+    }
+    return NULL;
+}
+
+struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space,
+                        unsigned *budget) {
+    if (domain >= 0) return pop_free(s, &s->domains[domain], inl, soft, space, budget);
+    if (s->n_domains == 1) return pop_free(s, &s->domains[0], inl, soft, space, budget);
+    /* The candidate that was unused for longest, of those that the domains would give. */
+    struct object *best = NULL;
+    uint64_t best_idle = 0;
+    for (unsigned i = 0; i < s->n_domains; i++) {
+        if (!s->domains[i].used) continue;
+        struct object *o = pop_free(s, &s->domains[i], inl, soft, space, budget);
+        if (!o) continue;
+        uint64_t idle = store_object_idle_ms(s, o) + (object_pin(s, o) == STORE_PIN_NONE);
+        if (best && idle <= best_idle) {
+            book_relink(s, o);
+            continue;
+        }
+        if (best) book_relink(s, best);
+        best = o;
+        best_idle = idle;
+    }
+    return best;
+}
+
+void book_count_evicted(struct store *s, const struct object *o) {
+    s->stat.evicted_objects++;
+    s->stat.evicted_bytes += store_object_size(s, o);
+    if (o->bits & OBJECT_INLINE) s->stat.evicted_inline++;
+    if (object_pin(s, o) == STORE_PIN_SOFT) s->stat.evicted_soft_pinned++;
+}
+
+/* Leaves memory, but stays readable from a disk. false: there is no copy that could be read. */
+static bool demote(struct store *s, struct object *o) {
+    if (!(o->bits & OBJECT_PLACES)) return false;
+    struct places p;
+    places_read(s, o, &p);
+    bool readable = false;
+    for (uint32_t i = 0; i < p.n_far; i++)
+        readable = readable || segment_readable(s->space.segments[p.far[i].segment]);
+    if (!readable) return false;
+    block_id blocks[PLACES_BLOCKS_MAX];
+    uint32_t n = p.n_blocks;
+    memcpy(blocks, p.block, n * sizeof(blocks[0]));
+    p.n_memory = p.n_blocks = 0;
+    memset(p.extents, 0, sizeof(p.extents));
+    places_write(s, o, &p);
+    o->bits &= ~(uint32_t)OBJECT_VICTIM;
+    space_part(s, blocks, n);
+    s->stat.evicted_to_far++;
+    return true;
+}
+
+static void evict_one(struct store *s, struct object *o) {
+    book_count_evicted(s, o);
+    book_unlink(s, o);
+    if (!book_far_only(o)) {
+        struct policy *p = order_policy(s, o);
+        p->ops->evicted(p, o, store_hash(store_object_key(o)));
+        if (demote(s, o)) return;
+        if (UNLIKELY(s->copying) && s->config.copies_all && await_disk(s, o) != STORE_SEGMENT_ANY)
+            s->stat.evicted_before_copy++;
+    }
+    book_remove(s, o, STORE_NEWS_EVICTED);
+}
+
+#define COLDER_MAX 4u
+
+/* A group goes together as far as the budget and the others' leases let it. */
+void book_evict(struct store *s, struct object *o, unsigned *budget) {
+    const struct extra *x = extra_find(s, o);
+    struct group *g = x ? x->group : NULL;
+    if (g) g->count++; /* keep it while its members go */
+    evict_one(s, o);
+    if (*budget > 0) --*budget;
+    if (!g) return;
+    struct extra *m, *next;
+    LIST_FOREACH_SAFE(m, &g->members, of_group, next) {
+        if (*budget == 0) break;
+        struct object *other = record_get(&s->records, m->object);
+        --*budget;
+        if (!book_protected(s, other) && !(other->bits & OBJECT_VICTIM) && !book_far_only(other)) {
+            s->stat.evicted_group++;
+            evict_one(s, other);
+        }
+    }
+    group_unref(s, g);
+}
+
+/* Values in the books make no room in the pool, but what is colder than what goes from there has
+ * had its time as well. A few at a time: as many as go from the pool, and more where they are
+ * behind. */
+static void evict_colder_small(struct store *s, uint64_t idle_ms, unsigned *budget) {
+    for (unsigned n = 0; n < COLDER_MAX && s->inline_count > 0 && *budget > 0; n++) {
+        struct object *o = book_pop(s, -1, 1, false, false, budget);
+        if (!o) return;
+        if (store_object_idle_ms(s, o) <= idle_ms) {
+            book_relink(s, o);
+            return;
+        }
+        book_evict(s, o, budget);
+    }
+}
+
+void book_evict_space(struct store *s, struct object *o, unsigned *budget) {
+    uint64_t idle_ms = store_object_idle_ms(s, o), to_far = s->stat.evicted_to_far;
+    book_evict(s, o, budget);
+    if (s->stat.evicted_to_far > to_far)
+        return; /* it has its time on a disk, and what belongs to it has no copy there */
+    evict_colder_small(s, idle_ms, budget);
+}
+
+bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p) {
+    if (book_protected(s, o) || book_far_only(o)) return false;
+    *bytes_p = store_object_size(s, o);
+    s->stat.evict_command++;
+    evict_one(s, o);
+    return true;
+}
+
+/* Evicts whoever is next, with space first. false: nobody, or the budget is used up. */
+static bool evict_next(struct store *s, unsigned *budget, uint64_t *objects_p, uint64_t *bytes_p) {
+    uint64_t objects = s->stat.evicted_objects, bytes = s->stat.evicted_bytes;
+    struct object *o = book_pop(s, -1, 0, true, false, budget);
+    if (!o) o = book_pop(s, -1, 1, true, false, budget);
+    if (!o) return false;
+    book_evict(s, o, budget);
+    *objects_p += s->stat.evicted_objects - objects;
+    *bytes_p += s->stat.evicted_bytes - bytes;
+    return true;
+}
+
+bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *budget) {
+    while ((job->want_objects && job->objects < job->want_objects) ||
+           (job->want_bytes && job->bytes < job->want_bytes)) {
+        if (*budget == 0) return false;
+        uint64_t before = job->objects;
+        if (!evict_next(s, budget, &job->objects, &job->bytes)) return *budget > 0;
+        s->stat.evict_command += job->objects - before;
+    }
+    return true;
+}
+
+static bool above_watermark(const struct store *s) {
+    uint64_t size = 0, used = 0, evictable = 0;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
+        size += seg->units;
+        used += seg->units - seg->free_units;
+        evictable += seg->evictable_units;
+    }
+    return size > 0 && evictable > 0 && (double)used > s->config.high_watermark * (double)size;
+}
+
+#define EVICT_AHEAD 8u
+
+/* The next few victims, with the chains of the index that they will be taken out of on their way to
+ * the cache: most of what an eviction costs is waiting for these. */
+static unsigned pop_ahead(struct store *s, struct object *next[EVICT_AHEAD], unsigned *budget) {
+    uint64_t hash[EVICT_AHEAD], most = min_u64(min_u64(EVICT_AHEAD, s->evict_left), *budget);
+    unsigned n = 0;
+    while (n < most) {
+        struct object *o = book_pop(s, -1, 0, false, true, budget);
+        if (!o) break;
+        o->bits |= OBJECT_VICTIM; /* not to be taken along by the group of another */
+        hash[n] = store_hash(store_object_key(o));
+        index_prefetch_bucket(&s->index, hash[n]);
+        next[n++] = o;
+    }
+    for (unsigned i = 0; i < n; i++) index_prefetch_head(&s->index, hash[i]);
+    return n;
+}
+
+/* Above the watermark a pass frees eviction_ratio of the objects in memory; another follows while
+ * that was not enough. Not while what goes stays unusable (store_lead): it would be never
+ * enough. */
+bool evict_background(struct store *s, unsigned *budget) {
+    if (ghosts_hold(s) || s->keeps_expired) return false;
+    if (s->policy->keeps) {
+        s->evict_left = 0;
+        return false;
+    }
+    while (*budget > 0) {
+        if (!s->evict_left) {
+            if (!above_watermark(s)) return false;
+            uint64_t in_memory = s->index.count - s->inline_count - s->far_objects;
+            s->evict_left = (uint64_t)((double)in_memory * s->config.eviction_ratio) + 1;
+        }
+        struct object *next[EVICT_AHEAD];
+        unsigned n = pop_ahead(s, next, budget);
+        if (n == 0) {
+            if (*budget > 0) s->evict_left = 0; /* only soft-pinned objects are left */
+            return *budget == 0;
+        }
+        s->stat.evicted_background += n;
+        s->evict_left -= n;
+        for (unsigned i = 0; i < n; i++) book_evict_space(s, next[i], budget);
+    }
+    return true;
+}
