@@ -33,8 +33,9 @@ _Static_assert(sizeof(cluster.id) == 16 && CLUSTER_CONTENT_SIZE == 16, "as put_i
 #define NODE_GONE_FIELDS(X) X(span, name)
 #define NODE_SEGMENT_FIELDS(X)                                                                     \
     X(u32, id)                                                                                     \
-    X(span, node) X(span, machine) X(id, content) X(span, backing) X(span, directory)              \
-        X(u32, numa_node) X(u8, flags)
+    X(span, node)                                                                                  \
+    X(span, machine) X(id, content) X(span, backing) X(span, directory) X(u32, numa_node)          \
+        X(u8, flags)
 CODEC_RECORD(cluster_record, EFFECT_CLUSTER, CLUSTER_FIELDS)
 CODEC_RECORD(node_record, EFFECT_NODE, NODE_FIELDS)
 CODEC_RECORD(node_gone_record, EFFECT_NODE_GONE, NODE_GONE_FIELDS)

@@ -504,7 +504,7 @@ void ghosts_leave(struct store *s, uint32_t segment, bool all);
 /* What went before a promise that is over by now is free. Promises grow, and whoever leads begins
  * with one for what it does not know: the last one covers all. */
 void ghosts_told(struct store *s, uint64_t end_ms);
-/* An object that is told of again (its blocks are, too: same), or its readers are owed some time. */
+/* An object is told of again (its blocks are, too: same), or its readers are owed some time. */
 void book_forget(struct store *s, struct object *o, bool same);
 /* Those that do not lie below units of a segment wholly are over. */
 void ghosts_beyond(struct store *s, uint32_t segment, uint64_t units);
@@ -545,7 +545,7 @@ void put_end_all(struct store *s); /* the books stay: sessions are new from now 
  * memory. */
 struct object *record_new(struct store *s, struct span key, const struct span *value,
                           uint64_t version, const struct policy_event *e);
-/* It is in the books from now on, with what its writer asked for: told, and whoever waits is woken. */
+/* It is in the books from now on, with what its writer wished: told, whoever waits is woken. */
 void object_appear(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e,
                    const struct put_wishes *wishes, bool replaced);
 bool crcs_fit(uint64_t size, size_t n_crcs); /* one for each STORE_CRC_BLOCK, or none */

@@ -1,4 +1,4 @@
-/* Who goes when room is needed, and how: the next in the order of eviction, and what belongs to it. */
+/* Who goes when room is needed: the next in the order of eviction, and what belongs to it. */
 #include <string.h>
 #include "store/books.h"
 

@@ -1,5 +1,6 @@
-/* Ghosts: space of what went while somebody may still read or write it who is not known here. Leases
- * that another master granted end until a time that it told; a writer's grants at their deadline. */
+/* Ghosts: space of what went while somebody may still read or write it who is not known here.
+ * Leases that another master granted end until a time that it told; a writer's grants at their
+ * deadline. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"

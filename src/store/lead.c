@@ -1,5 +1,5 @@
-/* From following to leading, and back. Who begins to lead drops what nobody can vouch for, finds the
- * free space between the extents, and waits for the leases of the one before. */
+/* From following to leading, and back. Who begins to lead drops what nobody can vouch for, finds
+ * the free space between the extents, and waits for the leases of the one before. */
 #include <string.h>
 #include "store/books.h"
 
