@@ -28,14 +28,16 @@ void cluster_tell(bool on) {
 /* --- records --- */
 
 _Static_assert(sizeof(cluster.id) == 16 && CLUSTER_CONTENT_SIZE == 16, "as put_id");
-#define CLUSTER_FIELDS(X)   X(id, id) X(u32, next_epoch)
-#define NODE_FIELDS(X)      X(span, name) X(span, machine) X(span, rack) X(span, version) X(u8, flags)
+#define CLUSTER_FIELDS(X) X(id, id) X(u32, next_epoch)
+#define NODE_FIELDS(X)    X(span, name) X(span, machine) X(span, rack) X(span, version) X(u8, flags)
+
 #define NODE_GONE_FIELDS(X) X(span, name)
 #define NODE_SEGMENT_FIELDS(X)                                                                     \
     X(u32, id)                                                                                     \
     X(span, node)                                                                                  \
-    X(span, machine) X(id, content) X(span, backing) X(span, directory) X(u32, numa_node)          \
-        X(u8, flags)
+    X(span, machine)                                                                               \
+    X(id, content) X(span, backing) X(span, directory) X(u32, numa_node) X(u8, flags)
+
 CODEC_RECORD(cluster_record, EFFECT_CLUSTER, CLUSTER_FIELDS)
 CODEC_RECORD(node_record, EFFECT_NODE, NODE_FIELDS)
 CODEC_RECORD(node_gone_record, EFFECT_NODE_GONE, NODE_GONE_FIELDS)
