@@ -11,29 +11,29 @@
 
 /* --- the list: sorted, found by halving --- */
 
-static int compare(const struct acl_user *u, struct span name) {
+static int user_compare(const struct acl_user *u, struct span name) {
     size_t n = u->name_len < name.len ? u->name_len : name.len;
     int order = n > 0 ? memcmp(u->name, name.data, n) : 0;
     return order != 0 ? order : (u->name_len > name.len) - (u->name_len < name.len);
 }
 
 /* Where it is, or would be. */
-static size_t place(const struct acl *acl, struct span name, bool *there_p) {
+static size_t user_place(const struct acl *acl, struct span name, bool *there_p) {
     size_t low = 0, high = acl->n;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (compare(acl->user[middle], name) < 0)
+        if (user_compare(acl->user[middle], name) < 0)
             low = middle + 1;
         else
             high = middle;
     }
-    *there_p = low < acl->n && compare(acl->user[low], name) == 0;
+    *there_p = low < acl->n && user_compare(acl->user[low], name) == 0;
     return low;
 }
 
-static void insert(struct acl *acl, struct acl_user *u) {
+static void user_insert(struct acl *acl, struct acl_user *u) {
     bool there;
-    size_t i = place(acl, span_of(u->name, u->name_len), &there);
+    size_t i = user_place(acl, span_of(u->name, u->name_len), &there);
     TARN_ASSERT(!there);
     acl->user = xrealloc(acl->user, (acl->n + 1) * sizeof(struct acl_user *));
     memmove(acl->user + i + 1, acl->user + i, (acl->n - i) * sizeof(struct acl_user *));
@@ -50,7 +50,7 @@ static void remove_at(struct acl *acl, size_t i) {
 struct acl_user *acl_find(const struct acl *acl, struct span name) {
     bool there;
     if (name.data == NULL || name.len == 0) return NULL;
-    size_t i = place(acl, name, &there);
+    size_t i = user_place(acl, name, &there);
     return there ? acl->user[i] : NULL;
 }
 
@@ -77,7 +77,7 @@ struct acl *acl_create(void) {
     u->on = u->nopass = true;
     u->selector[0].base_all = u->selector[0].all_keys = u->selector[0].all_channels = true;
     acl_user_compile(u, acl);
-    insert(acl, u);
+    user_insert(acl, u);
     return acl;
 }
 
@@ -114,7 +114,7 @@ void acl_fault_free(struct acl_fault *f) {
     buf_free(&f->rule);
 }
 
-static void note(struct acl_fault *f, const char *why, struct span rule) {
+static void fault_note(struct acl_fault *f, const char *why, struct span rule) {
     f->why = why;
     f->unknown = why == acl_unknown;
     f->unmatched = why == NULL;
@@ -129,8 +129,8 @@ static void note(struct acl_fault *f, const char *why, struct span rule) {
 
 /* A selector goes from a word that begins with ( to the one that ends with ). Its words end up in
  * joined. NULL: applied. */
-static bool apply_all(struct acl_user *u, const struct acl *acl, const struct span *rules, size_t n,
-                      struct acl_fault *f) {
+static bool rules_apply(struct acl_user *u, const struct acl *acl, const struct span *rules,
+                        size_t n, struct acl_fault *f) {
     struct buf joined = {NULL, 0, 0};
     const char *why = NULL;
     for (size_t i = 0; i < n && why == NULL; i++) {
@@ -138,7 +138,7 @@ static bool apply_all(struct acl_user *u, const struct acl *acl, const struct sp
         if (rule.len == 0 || rule.data == NULL || rule.data[0] != '(' ||
             rule.data[rule.len - 1] == ')') {
             why = acl_user_apply(u, acl, rule);
-            if (why != NULL) note(f, why, rule);
+            if (why != NULL) fault_note(f, why, rule);
             continue;
         }
         size_t first = i;
@@ -150,12 +150,12 @@ static bool apply_all(struct acl_user *u, const struct acl *acl, const struct sp
                 break;
         }
         if (i == n) {
-            note(f, NULL, rules[first]);
+            fault_note(f, NULL, rules[first]);
             why = acl_syntax;
             break;
         }
         why = acl_user_apply(u, acl, span_of(joined.data, joined.len));
-        if (why != NULL) note(f, why, span_of(joined.data, joined.len));
+        if (why != NULL) fault_note(f, why, span_of(joined.data, joined.len));
     }
     buf_free(&joined);
     return why == NULL;
@@ -168,8 +168,8 @@ struct acl_user *acl_user_try(const struct acl *acl, struct span name, const str
     if (there == NULL) u->selector[0].all_channels = acl->new_channels;
     *f = (struct acl_fault){0};
     if (there == NULL && acl->n == ACL_USERS_MAX)
-        note(f, acl_too_many, name);
-    else if (apply_all(u, acl, rules, n, f)) {
+        fault_note(f, acl_too_many, name);
+    else if (rules_apply(u, acl, rules, n, f)) {
         acl_user_compile(u, acl);
         return u;
     }
@@ -182,13 +182,13 @@ struct acl_user *acl_set(struct acl *acl, struct span name, const struct span *r
     const char *why = acl_name_fault(name);
     if (why != NULL) {
         *f = (struct acl_fault){0};
-        note(f, why, SPAN(""));
+        fault_note(f, why, SPAN(""));
         return NULL;
     }
     struct acl_user *next = acl_user_try(acl, name, rules, n, f), *there = acl_find(acl, name);
     if (next == NULL) return NULL;
     if (there == NULL) {
-        insert(acl, next);
+        user_insert(acl, next);
         return next;
     }
     acl_user_take(there, next);
@@ -199,7 +199,7 @@ struct acl_user *acl_set(struct acl *acl, struct span name, const struct span *r
 bool acl_delete(struct acl *acl, struct span name) {
     bool there;
     if (name.data == NULL || span_eq(name, DEFAULT)) return false;
-    size_t i = place(acl, name, &there);
+    size_t i = user_place(acl, name, &there);
     if (there) remove_at(acl, i);
     return there;
 }
@@ -217,7 +217,7 @@ void acl_replace(struct acl *acl, struct acl **from_p) {
         struct acl_user *u = from->user[i];
         if (u->selectors == 0) continue; /* taken */
         from->user[i] = NULL;
-        insert(acl, u);
+        user_insert(acl, u);
     }
     for (size_t i = 0; i < acl->n; i++) acl_user_compile(acl->user[i], acl);
     acl_destroy(from_p);

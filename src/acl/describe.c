@@ -87,7 +87,7 @@ void acl_write_file(const struct acl *acl, struct buf *out) {
 }
 
 /* Words between blanks; nothing is quoted, for no rule can hold a blank. -1: too many. */
-static long split(struct span line, struct span *words, size_t max) {
+static long line_split(struct span line, struct span *words, size_t max) {
     size_t n = 0;
     for (size_t at = 0; at < line.len;) {
         while (at < line.len && (line.data[at] == ' ' || line.data[at] == '\t')) at++;
@@ -102,9 +102,9 @@ static long split(struct span line, struct span *words, size_t max) {
 
 enum { FILE_WORDS_MAX = 16384 };
 
-static void read_line(struct acl *acl, const char *name, size_t number, struct span line,
-                      struct span *words, struct buf *errors) {
-    long n = split(line, words, FILE_WORDS_MAX);
+static void user_line_read(struct acl *acl, const char *name, size_t number, struct span line,
+                           struct span *words, struct buf *errors) {
+    long n = line_split(line, words, FILE_WORDS_MAX);
     if (n == 0) return;
     if (n < 0) {
         buf_printf(errors, "%s:%zu: %s. ", name, number, acl_too_many);
@@ -149,7 +149,7 @@ bool acl_read_file(struct acl *acl, const char *name, struct span text, struct b
         struct span line = span_of(text.data + at, n);
         while (line.len > 0 && strchr(" \t\r", line.data[line.len - 1]) != NULL) line.len--;
         if (errors->len - before < ACL_WORD_MAX)
-            read_line(acl, name, ++number, line, words, errors);
+            user_line_read(acl, name, ++number, line, words, errors);
         at += n + 1;
     }
     free(words);

@@ -30,7 +30,13 @@ static void patterns_free(struct acl_patterns *p) {
     *p = (struct acl_patterns){NULL, 0};
 }
 
-static struct acl_pattern *patterns_add(struct acl_patterns *p, struct span text, unsigned rights) {
+/* All of them, or none that was given before. */
+static void patterns_set(struct acl_patterns *p, bool *all_p, bool all) {
+    patterns_free(p);
+    *all_p = all;
+}
+
+static void patterns_add(struct acl_patterns *p, struct span text, unsigned rights) {
     p->at = xrealloc(p->at, (p->n + 1) * sizeof(*p->at));
     struct acl_pattern *k = &p->at[p->n++];
     *k = (struct acl_pattern){
@@ -38,7 +44,11 @@ static struct acl_pattern *patterns_add(struct acl_patterns *p, struct span text
         .len = text.len,
         .rights = rights};
     k->glob = glob_create(span_of(k->text, k->len), false);
-    return k;
+}
+
+static void patterns_copy(struct acl_patterns *to, const struct acl_patterns *from) {
+    for (size_t i = 0; i < from->n; i++)
+        patterns_add(to, span_of(from->at[i].text, from->at[i].len), from->at[i].rights);
 }
 
 static void rules_free(struct acl_selector *s) {
@@ -63,12 +73,8 @@ void acl_selector_copy(struct acl_selector *to, const struct acl_selector *from)
     to->rule = xcalloc(from->rules + 1, sizeof(char *));
     for (; to->rules < from->rules; to->rules++)
         to->rule[to->rules] = xstrdup(from->rule[to->rules]);
-    for (size_t i = 0; i < from->keys.n; i++)
-        patterns_add(&to->keys, span_of(from->keys.at[i].text, from->keys.at[i].len),
-                     from->keys.at[i].rights);
-    for (size_t i = 0; i < from->channels.n; i++)
-        patterns_add(&to->channels, span_of(from->channels.at[i].text, from->channels.at[i].len),
-                     0);
+    patterns_copy(&to->keys, &from->keys);
+    patterns_copy(&to->channels, &from->channels);
 }
 
 /* --- rules of commands --- */
@@ -193,8 +199,7 @@ static const char *apply_keys(struct acl_selector *s, struct span rule) {
     }
     struct span text = span_of(rule.data + at, rule.len - at);
     if (rights == (ACL_READ | ACL_WRITE) && span_eq(text, SPAN("*"))) { /* as ~* */
-        patterns_free(&s->keys);
-        s->all_keys = true;
+        patterns_set(&s->keys, &s->all_keys, true);
         return NULL;
     }
     return add_pattern(&s->keys, text, rights);
@@ -202,17 +207,13 @@ static const char *apply_keys(struct acl_selector *s, struct span rule) {
 
 const char *acl_selector_apply(struct acl_selector *s, const struct acl *acl, struct span rule) {
     if (span_case_eq(rule, "allkeys") || span_eq(rule, SPAN("~*"))) {
-        patterns_free(&s->keys);
-        s->all_keys = true;
+        patterns_set(&s->keys, &s->all_keys, true);
     } else if (span_case_eq(rule, "resetkeys")) {
-        patterns_free(&s->keys);
-        s->all_keys = false;
+        patterns_set(&s->keys, &s->all_keys, false);
     } else if (span_case_eq(rule, "allchannels") || span_eq(rule, SPAN("&*"))) {
-        patterns_free(&s->channels);
-        s->all_channels = true;
+        patterns_set(&s->channels, &s->all_channels, true);
     } else if (span_case_eq(rule, "resetchannels")) {
-        patterns_free(&s->channels);
-        s->all_channels = false;
+        patterns_set(&s->channels, &s->all_channels, false);
     } else if (span_case_eq(rule, "allcommands")) {
         set_base(s, true);
     } else if (span_case_eq(rule, "nocommands")) {
@@ -246,7 +247,7 @@ static void set_bit(struct acl_selector *s, unsigned i, bool on) {
 }
 
 /* The command, and the subcommands of a container. */
-static void change(struct acl_selector *s, const struct acl *acl, unsigned i, bool on) {
+static void command_change(struct acl_selector *s, const struct acl *acl, unsigned i, bool on) {
     set_bit(s, i, on);
     for (size_t k = 0; acl->command[i].container && k < acl->commands; k++)
         if (acl->command[k].parent == (int)i) set_bit(s, (unsigned)k, on);
@@ -260,12 +261,12 @@ static void compile_rule(struct acl_selector *s, const struct acl *acl, const ch
         if (!acl_category_find(span_str(name + 1), &category)) return;
         for (size_t i = 0; i < acl->commands; i++)
             if (acl->command[i].categories & UINT32_C(1) << category)
-                change(s, acl, (unsigned)i, on);
+                command_change(s, acl, (unsigned)i, on);
         return;
     }
     int i = acl_command_find(acl, span_str(name));
     if (i >= 0) {
-        change(s, acl, (unsigned)i, on);
+        command_change(s, acl, (unsigned)i, on);
     } else if (bar != NULL && on) {
         i = acl_command_find(acl, span_of(name, (size_t)(bar - name)));
         if (i < 0 || acl->command[i].container) return; /* not there any more */

@@ -58,28 +58,23 @@ void acl_user_free(struct acl_user **u_p) {
 
 struct acl_user *acl_user_clone(const struct acl_user *from) {
     struct acl_user *u = acl_user_create(span_of(from->name, from->name_len));
-    u->on = from->on;
-    u->nopass = from->nopass;
-    u->skip_sanitize = from->skip_sanitize;
-    if (from->passwords > 0) u->password = xmemdup(from->password, from->passwords * ACL_HASH_LEN);
-    u->passwords = from->passwords;
-    u->selector = xrealloc(u->selector, from->selectors * sizeof(*u->selector));
+    struct acl_user copy = *from;
+    copy.password =
+        from->passwords > 0 ? xmemdup(from->password, from->passwords * ACL_HASH_LEN) : NULL;
+    copy.selector = xcalloc(from->selectors, sizeof(*copy.selector));
     for (size_t i = 0; i < from->selectors; i++)
-        acl_selector_copy(&u->selector[i], &from->selector[i]);
-    u->selectors = from->selectors;
+        acl_selector_copy(&copy.selector[i], &from->selector[i]);
+    acl_user_take(u, &copy);
     return u;
 }
 
 void acl_user_take(struct acl_user *u, struct acl_user *from) {
+    char *name = u->name;
+    size_t name_len = u->name_len;
     free_rules(u);
-    u->on = from->on;
-    u->nopass = from->nopass;
-    u->skip_sanitize = from->skip_sanitize;
-    u->unrestricted = from->unrestricted;
-    u->password = from->password;
-    u->passwords = from->passwords;
-    u->selector = from->selector;
-    u->selectors = from->selectors;
+    *u = *from;
+    u->name = name;
+    u->name_len = name_len;
     from->password = NULL;
     from->selector = NULL;
     from->passwords = from->selectors = 0;
@@ -170,7 +165,7 @@ static void clear_selectors(struct acl_user *u) {
     u->selectors = 1;
 }
 
-static void reset(struct acl_user *u, const struct acl *acl) {
+static void user_reset(struct acl_user *u, const struct acl *acl) {
     forget_passwords(u);
     u->nopass = u->on = u->skip_sanitize = false;
     clear_selectors(u);
@@ -204,29 +199,32 @@ static const char *apply_selector(struct acl_user *u, const struct acl *acl, str
     return NULL;
 }
 
+static const struct {
+    const char *word;
+    size_t flag;
+    bool on;
+} flag_words[] = {{"on", offsetof(struct acl_user, on), true},
+                  {"off", offsetof(struct acl_user, on), false},
+                  {"nopass", offsetof(struct acl_user, nopass), true},
+                  {"resetpass", offsetof(struct acl_user, nopass), false},
+                  {"skip-sanitize-payload", offsetof(struct acl_user, skip_sanitize), true},
+                  {"sanitize-payload", offsetof(struct acl_user, skip_sanitize), false}};
+
 const char *acl_user_apply(struct acl_user *u, const struct acl *acl, struct span rule) {
     if (rule.data == NULL || rule.len == 0) return acl_syntax;
     if (rule.data[0] == '(')
         return rule.len > 16 * ACL_WORD_MAX ? acl_too_long : apply_selector(u, acl, rule);
     if (rule.len > ACL_WORD_MAX) return acl_too_long;
-    if (span_case_eq(rule, "on")) {
-        u->on = true;
-    } else if (span_case_eq(rule, "off")) {
-        u->on = false;
-    } else if (span_case_eq(rule, "nopass")) {
-        u->nopass = true;
-        forget_passwords(u);
-    } else if (span_case_eq(rule, "resetpass")) {
-        u->nopass = false;
-        forget_passwords(u);
-    } else if (span_case_eq(rule, "skip-sanitize-payload")) {
-        u->skip_sanitize = true;
-    } else if (span_case_eq(rule, "sanitize-payload")) {
-        u->skip_sanitize = false;
-    } else if (span_case_eq(rule, "clearselectors")) {
+    for (size_t i = 0; i < ARRAY_LEN(flag_words); i++) {
+        if (!span_case_eq(rule, flag_words[i].word)) continue;
+        *(bool *)((char *)u + flag_words[i].flag) = flag_words[i].on;
+        if (flag_words[i].flag == offsetof(struct acl_user, nopass)) forget_passwords(u);
+        return NULL;
+    }
+    if (span_case_eq(rule, "clearselectors")) {
         clear_selectors(u);
     } else if (span_case_eq(rule, "reset")) {
-        reset(u, acl);
+        user_reset(u, acl);
     } else if (strchr("><#!", rule.data[0]) != NULL) {
         return apply_password(u, rule.data[0], span_of(rule.data + 1, rule.len - 1));
     } else {

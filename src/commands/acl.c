@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "front/acl_users.h"
 #include "front/families.h"
-#include "front/keys.h"
 #include "front/table.h"
 #include "config/config.h"
 

@@ -96,7 +96,7 @@ static void write_clients(struct figure_walk *f) {
     FIGURE(f, GAUGE, tracking_clients, "with CLIENT TRACKING", tracking_count());
     FIGURE(f, GAUGE, tracking_total_keys, "keys they are told of", tracking_keys());
     FIGURE(f, GAUGE, clients_in_timeout_table, "as waiting_clients", jobs_sleeping());
-    FIGURE(f, GAUGE, monitor_clients, "that see all commands", monitor_count());
+    FIGURE(f, GAUGE, monitor_clients, "that see all commands", monitor_n);
     FIGURE(f, BYTES, clients_memory, "of all clients", memory);
     FIGURE(f, TEXT, paused_actions, "by CLIENT PAUSE: none, write, all", pauses[pause]);
     FIGURE(f, MS, paused_timeout_milliseconds, "... for how long",

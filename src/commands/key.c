@@ -7,7 +7,6 @@
 #include <string.h>
 #include "base/assert.h"
 #include "front/each.h"
-#include "front/keys.h"
 #include "front/notify.h"
 #include "inband/string_write.h"
 

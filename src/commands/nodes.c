@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/hex.h"
 #include "config/config.h"
-#include "front/keys.h"
+#include "front/cmd.h"
 
 struct cluster_node *node_arg(struct client *c) {
     uint8_t instance[CLUSTER_INSTANCE_SIZE];

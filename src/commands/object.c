@@ -2,7 +2,6 @@
 #include <string.h>
 #include "commands/debug.h"
 #include "front/families.h"
-#include "front/keys.h"
 
 struct object *object_argument(struct client *c) {
     struct object *o = store_find(books, c->argv[2]);

@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "front/client.h"
 #include "config/config.h"
-#include "front/keys.h"
 #include "front/location.h"
 #include "commands/nodes.h"
 #include "wire/options.h"

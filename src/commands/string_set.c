@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "base/crc32c.h"
 #include "front/client.h"
-#include "front/keys.h"
 #include "front/notify.h"
 #include "inband/string_write.h"
 

@@ -110,7 +110,7 @@ struct client_io {
     struct net_watch watch;
     struct tls_stream *tls; /* NULL: plain text */
     unsigned flags;
-    TAILQ_ENTRY(client) all, ready, flush, closing; /* of lists of clients */
+    TAILQ_ENTRY(client) all, ready, flush, closing, monitors; /* of lists of clients */
     /* input */
     struct resp_parser *parser; /* NULL: the shared one, between requests */
     struct buf in;

@@ -153,6 +153,10 @@ void job_wake(struct job *job);
 /* Work units that one command or slice may use before it must give way (configuration
  * loop-work-quota). */
 unsigned job_quota(void);
+/* Counts work down; a slice that is over budget by its last step is no error. */
+static inline void spend(unsigned *budget, size_t units) {
+    *budget = units < *budget ? *budget - (unsigned)units : 0;
+}
 
 /* --- the command table --- */
 
@@ -198,5 +202,8 @@ bool arg_is(struct client *c, size_t index, const char *keyword); /* case-insens
 /* 1 .. STORE_KEY_MAX bytes: "ERR key must be 1 to 1024 bytes". Pure look-ups of other lengths are
  * plain misses in Redis' commands; tarn's own commands refuse them. */
 bool arg_key(struct client *c, size_t index);
+bool key_valid(struct client *c, struct span key);
+/* The key at argv[2], without an access; nil is answered when it is not there. */
+struct object *object_argument(struct client *c);
 
 #endif

@@ -8,7 +8,6 @@
 #define TARN_FRONT_EACH_H
 
 #include "front/cmd.h"
-#include "front/keys.h"
 #include "wire/options.h"
 
 /* What one says: at is done; it needs more, of this slice nothing; it was the last. */

@@ -6,7 +6,6 @@
 
 /* Shows c's command to the monitors. */
 void monitor_feed(struct client *c);
-size_t monitor_count(void);
 extern size_t monitor_n; /* read by dispatch before each command */
 
 /* Notes c's command if it took long enough. */

@@ -9,34 +9,18 @@
 #include "front/table.h"
 #include "config/config.h"
 
-static struct client **monitors;
-static size_t cap;
+static struct client_list monitors = TAILQ_HEAD_INITIALIZER(monitors);
 size_t monitor_n;
-
-size_t monitor_count(void) {
-    return monitor_n;
-}
 
 void client_set_monitor(struct client *c, bool on) {
     bool is = (c->io->flags & CLIENT_MONITOR) != 0;
     if (is == on) return;
-    if (on) {
-        ARRAY_GROW(monitors, monitor_n, cap);
-        monitors[monitor_n++] = c;
-        c->io->flags |= CLIENT_MONITOR;
-        return;
-    }
-    c->io->flags &= ~CLIENT_MONITOR;
-    for (size_t i = 0; i < monitor_n; i++)
-        if (monitors[i] == c) {
-            monitors[i] = monitors[--monitor_n];
-            break;
-        }
-    if (monitor_n == 0) {
-        free(monitors);
-        monitors = NULL;
-        cap = 0;
-    }
+    c->io->flags ^= CLIENT_MONITOR;
+    if (on)
+        TAILQ_INSERT_TAIL(&monitors, c, io->monitors);
+    else
+        TAILQ_REMOVE(&monitors, c, io->monitors);
+    monitor_n += on ? 1 : (size_t)-1;
 }
 
 /* +1795254367.702495 [0 127.0.0.1:49370] "GET" "foo" */
@@ -62,7 +46,8 @@ void monitor_feed(struct client *c) {
             buf_append_quoted(&line, c->argv[i]);
     }
     buf_append(&line, "\r\n", 2);
-    for (size_t i = 0; i < monitor_n; i++) client_push(monitors[i], line.data, line.len);
+    struct client *to;
+    TAILQ_FOREACH(to, &monitors, io->monitors) client_push(to, line.data, line.len);
     buf_free(&line);
 }
 

@@ -20,6 +20,20 @@
 static const char *const joined[CHANNEL_KINDS] = {"subscribe", "psubscribe", "ssubscribe"};
 static const char *const left[CHANNEL_KINDS] = {"unsubscribe", "punsubscribe", "sunsubscribe"};
 
+/* What the running command is about. */
+static enum channel_kind kind_of(const struct client *c) {
+    switch (c->cmd->id) {
+    case WIRE_psubscribe:
+    case WIRE_punsubscribe: return CHANNEL_PATTERN;
+    case WIRE_ssubscribe:
+    case WIRE_sunsubscribe:
+    case WIRE_spublish:
+    case WIRE_pubsub_shardchannels:
+    case WIRE_pubsub_shardnumsub: return CHANNEL_SHARD;
+    default: return CHANNEL_PLAIN;
+    }
+}
+
 static size_t count_of(const struct subscriber *s, enum channel_kind kind) {
     if (s == NULL) return 0;
     return kind == CHANNEL_SHARD ? s->count[kind]
@@ -35,7 +49,7 @@ static struct subscriber *subscriber_of(struct client *c) {
 }
 
 /* A subscriber without subscriptions is a client as any other. */
-static void settle(struct client *c) {
+static void subscriber_settle(struct client *c) {
     struct subscriber *s = c->io->subscriber;
     if (count_of(s, CHANNEL_PLAIN) + count_of(s, CHANNEL_SHARD) > 0) {
         c->io->flags |= CLIENT_PUBSUB;
@@ -49,7 +63,7 @@ static void settle(struct client *c) {
 void pubsub_drop(struct client *c) {
     if (c->io->subscriber == NULL) return;
     channel_clear(c->io->subscriber);
-    settle(c);
+    subscriber_settle(c);
 }
 
 void pubsub_counts(const struct client *c, size_t *channels_p, size_t *patterns_p,
@@ -73,8 +87,8 @@ bool pubsub_allows(const struct cmd *cmd) {
 
 /* What is said for each name comes whatever CLIENT REPLY says, as Redis does it; in EXEC it has its
  * place among the replies. name NULL: there was none. */
-static void confirm(struct client *c, const char *what, const struct span *name,
-                    enum channel_kind kind) {
+static void subscription_confirm(struct client *c, const char *what, const struct span *name,
+                                 enum channel_kind kind) {
     struct buf b = {NULL, 0, 0};
     resp_write_push(&b, c->proto, 3);
     resp_write_bulk(&b, what, strlen(what));
@@ -90,7 +104,12 @@ static void confirm(struct client *c, const char *what, const struct span *name,
     buf_free(&b);
 }
 
-static void subscribe(struct client *c, enum channel_kind kind) {
+void cmd_subscribe(struct client *c) {
+    enum channel_kind kind = kind_of(c);
+    if (kind == CHANNEL_SHARD && c->io->flags & CLIENT_EXEC) {
+        reply_error(c, "SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
+        return;
+    }
     for (size_t i = 1; i < c->argc; i++) {
         enum channel_result result = channel_subscribe(subscriber_of(c), kind, c->argv[i]);
         if (result == CHANNEL_TOO_LONG) {
@@ -102,51 +121,30 @@ static void subscribe(struct client *c, enum channel_kind kind) {
                         CHANNEL_PER_SUBSCRIBER, CHANNEL_PATTERNS_MAX);
         } else {
             c->io->flags |= CLIENT_PUBSUB;
-            confirm(c, joined[kind], &c->argv[i], kind);
+            subscription_confirm(c, joined[kind], &c->argv[i], kind);
         }
     }
-    settle(c);
+    subscriber_settle(c);
 }
 
-static void unsubscribe(struct client *c, enum channel_kind kind) {
+void cmd_unsubscribe(struct client *c) {
+    enum channel_kind kind = kind_of(c);
     struct span name;
     for (size_t i = 1; i < c->argc; i++) {
         if (c->io->subscriber != NULL) channel_unsubscribe(c->io->subscriber, kind, c->argv[i]);
-        confirm(c, left[kind], &c->argv[i], kind);
+        subscription_confirm(c, left[kind], &c->argv[i], kind);
     }
     if (c->argc == 1 &&
         (c->io->subscriber == NULL || !channel_first(c->io->subscriber, kind, &name)))
-        confirm(c, left[kind], NULL, kind);
+        subscription_confirm(c, left[kind], NULL, kind);
     while (c->argc == 1 && c->io->subscriber != NULL &&
            channel_first(c->io->subscriber, kind, &name)) {
         char *copy = xmemdup(name.data, name.len); /* the last one to leave takes the name along */
         channel_unsubscribe(c->io->subscriber, kind, name);
-        confirm(c, left[kind], &(struct span){copy, name.len}, kind);
+        subscription_confirm(c, left[kind], &(struct span){copy, name.len}, kind);
         free(copy);
     }
-    settle(c);
-}
-
-void cmd_subscribe(struct client *c) {
-    subscribe(c, CHANNEL_PLAIN);
-}
-void cmd_unsubscribe(struct client *c) {
-    unsubscribe(c, CHANNEL_PLAIN);
-}
-void cmd_psubscribe(struct client *c) {
-    subscribe(c, CHANNEL_PATTERN);
-}
-void cmd_punsubscribe(struct client *c) {
-    unsubscribe(c, CHANNEL_PATTERN);
-}
-void cmd_ssubscribe(struct client *c) {
-    if (c->io->flags & CLIENT_EXEC)
-        reply_error(c, "SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
-    else
-        subscribe(c, CHANNEL_SHARD);
-}
-void cmd_sunsubscribe(struct client *c) {
-    unsubscribe(c, CHANNEL_SHARD);
+    subscriber_settle(c);
 }
 
 /* --- messages --- */
@@ -171,7 +169,7 @@ static void write_message(struct message *m, struct span pattern) {
     resp_write_bulk(&m->text, m->payload.data, m->payload.len);
 }
 
-static void deliver(void *arg, struct subscriber *s, struct span pattern) {
+static void message_deliver(void *arg, struct subscriber *s, struct span pattern) {
     struct message *m = arg;
     struct client *to = s->owner;
     if (m->text.len == 0 || m->pattern.data != pattern.data) write_message(m, pattern);
@@ -179,37 +177,33 @@ static void deliver(void *arg, struct subscriber *s, struct span pattern) {
     client_push(to, m->text.data, m->text.len);
 }
 
-static size_t publish(enum channel_kind kind, struct span word, struct span channel,
-                      struct span payload) {
+static size_t channel_tell(enum channel_kind kind, struct span word, struct span channel,
+                           struct span payload) {
     struct message m = {.word = word, .channel = channel, .payload = payload};
-    size_t told = channel_publish(kind, channel, deliver, &m);
+    size_t told = channel_publish(kind, channel, message_deliver, &m);
     buf_free(&m.text);
     return told;
 }
 
 void pubsub_publish(struct span channel, struct span message) {
-    if (channel.len <= CHANNEL_NAME_MAX) publish(CHANNEL_PLAIN, SPAN("message"), channel, message);
+    if (channel.len <= CHANNEL_NAME_MAX)
+        channel_tell(CHANNEL_PLAIN, SPAN("message"), channel, message);
 }
 
-static void publish_args(struct client *c, enum channel_kind kind, struct span word) {
+void cmd_publish(struct client *c) {
+    enum channel_kind kind = kind_of(c);
     if (c->argv[1].len > CHANNEL_NAME_MAX) {
         reply_error(c, "A channel has at most %u bytes", CHANNEL_NAME_MAX);
         return;
     }
-    reply_int(c, (int64_t)publish(kind, word, c->argv[1], c->argv[2]));
+    struct span word = kind == CHANNEL_SHARD ? SPAN("smessage") : SPAN("message");
+    reply_int(c, (int64_t)channel_tell(kind, word, c->argv[1], c->argv[2]));
     if (kind == CHANNEL_PLAIN) effects_publish(c->argv[1], c->argv[2]);
-}
-
-void cmd_publish(struct client *c) {
-    publish_args(c, CHANNEL_PLAIN, SPAN("message"));
-}
-void cmd_spublish(struct client *c) {
-    publish_args(c, CHANNEL_SHARD, SPAN("smessage"));
 }
 
 /* --- PUBSUB --- */
 
-struct list {
+struct channel_list {
     struct each each;
     enum channel_kind kind;
     struct glob *glob; /* NULL: all */
@@ -219,65 +213,55 @@ struct list {
     struct client *client;
 };
 
-static void list_name(void *arg, struct span name) {
-    struct list *l = arg;
+static void channel_list_name(void *arg, struct span name) {
+    struct channel_list *l = arg;
     l->looked++;
     if (l->glob != NULL && !glob_match(l->glob, name, NULL)) return;
     reply_bulk(l->client, name);
     l->n++;
 }
 
-static enum each_next list_one(struct client *c, struct each *each, unsigned *budget) {
-    struct list *l = CONTAINER_OF(each, struct list, each);
+static enum each_next channel_list_one(struct client *c, struct each *each, unsigned *budget) {
+    struct channel_list *l = CONTAINER_OF(each, struct channel_list, each);
     l->looked = 0;
-    l->cursor = channel_scan(l->kind, l->cursor, list_name, l);
+    l->cursor = channel_scan(l->kind, l->cursor, channel_list_name, l);
     spend(budget, l->looked);
     return l->cursor == 0 ? EACH_OVER : EACH_ON;
 }
 
-static void list_end(struct client *c, struct each *each) {
-    struct list *l = CONTAINER_OF(each, struct list, each);
+static void channel_list_end(struct client *c, struct each *each) {
+    struct channel_list *l = CONTAINER_OF(each, struct channel_list, each);
     reply_deferred_array(c, l->header, l->n);
 }
 
-static void list_close(struct client *c, struct job *job) {
-    glob_destroy(&CONTAINER_OF(job, struct list, each.job)->glob);
+static void channel_list_close(struct client *c, struct job *job) {
+    glob_destroy(&CONTAINER_OF(job, struct channel_list, each.job)->glob);
 }
 
-static void list(struct client *c, enum channel_kind kind) {
+void cmd_pubsub_channels(struct client *c) {
     if (c->argc > 3) {
         reply_arity(c);
         return;
     }
-    struct list l = {
-        .each = {.job.close = list_close, .one = list_one, .end = list_end, .n = EACH_ENDLESS},
-        .kind = kind,
-        .header = reply_deferred(c),
-        .client = c};
+    struct channel_list l = {.each = {.job.close = channel_list_close,
+                                      .one = channel_list_one,
+                                      .end = channel_list_end,
+                                      .n = EACH_ENDLESS},
+                             .kind = kind_of(c),
+                             .header = reply_deferred(c),
+                             .client = c};
     if (c->argc == 3) l.glob = glob_create(c->argv[2], false);
     each_run(c, &l.each, sizeof(l));
 }
 
-static void numbers(struct client *c, enum channel_kind kind) {
+void cmd_pubsub_numsub(struct client *c) {
     reply_array(c, (c->argc - 2) * 2);
     for (size_t i = 2; i < c->argc; i++) {
         reply_bulk(c, c->argv[i]);
-        reply_int(c, (int64_t)channel_subscribers(kind, c->argv[i]));
+        reply_int(c, (int64_t)channel_subscribers(kind_of(c), c->argv[i]));
     }
 }
 
-void cmd_pubsub_channels(struct client *c) {
-    list(c, CHANNEL_PLAIN);
-}
-void cmd_pubsub_shardchannels(struct client *c) {
-    list(c, CHANNEL_SHARD);
-}
-void cmd_pubsub_numsub(struct client *c) {
-    numbers(c, CHANNEL_PLAIN);
-}
-void cmd_pubsub_shardnumsub(struct client *c) {
-    numbers(c, CHANNEL_SHARD);
-}
 void cmd_pubsub_numpat(struct client *c) {
     reply_int(c, (int64_t)channel_count(CHANNEL_PATTERN));
 }

@@ -272,9 +272,12 @@ bool arg_is(struct client *c, size_t index, const char *keyword) {
     return span_case_eq(c->argv[index], keyword);
 }
 
-bool arg_key(struct client *c, size_t index) {
-    size_t len = c->argv[index].len;
-    if (LIKELY(len - 1 < STORE_KEY_MAX)) return true;
+bool key_valid(struct client *c, struct span key) {
+    if (LIKELY(key.len - 1 < STORE_KEY_MAX)) return true;
     reply_error(c, "key must be 1 to %u bytes", STORE_KEY_MAX);
     return false;
+}
+
+bool arg_key(struct client *c, size_t index) {
+    return key_valid(c, c->argv[index]);
 }

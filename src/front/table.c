@@ -119,13 +119,28 @@ const char *table_near_sub(const struct cmd *container, struct span name) {
     return n.word;
 }
 
-const struct cmd *table_find_full(struct span name) {
+/* "config|get": what find says of the first part, and its subcommand. */
+static const struct cmd *find_parts(struct span name, const struct cmd *(*find)(struct span name)) {
     const char *bar = name.len > 0 ? memchr(name.data, '|', name.len) : NULL;
-    if (bar == NULL) return table_find(name);
-    const struct cmd *c = table_find(span_of(name.data, (size_t)(bar - name.data)));
+    if (bar == NULL) return find(name);
+    const struct cmd *c = find(span_of(name.data, (size_t)(bar - name.data)));
     return c == NULL
                ? NULL
                : table_find_sub(c, span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
+}
+
+const struct cmd *table_find_full(struct span name) {
+    return find_parts(name, table_find);
+}
+
+static const struct cmd *find_top(struct span name) {
+    for (size_t i = 0; i < top_count; i++)
+        if (span_case_eq(name, top[i]->name)) return top[i];
+    return NULL;
+}
+
+const struct cmd *table_declared(struct span name) {
+    return find_parts(name, find_top);
 }
 
 static struct cmd_stat *stat_init(struct cmd *cmd, const struct cmd *parent, const char *name) {
@@ -194,19 +209,6 @@ void table_init(const cmd_fn *functions) {
         slot_insert(parent);
     }
     stat_fixed = stat_count;
-}
-
-const struct cmd *table_declared(struct span name) {
-    const char *bar = name.len > 0 ? memchr(name.data, '|', name.len) : NULL;
-    struct span first = bar != NULL ? span_of(name.data, (size_t)(bar - name.data)) : name;
-    for (size_t i = 0; i < top_count; i++) {
-        if (!span_case_eq(first, top[i]->name)) continue;
-        return bar == NULL
-                   ? top[i]
-                   : table_find_sub(top[i],
-                                    span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
-    }
-    return NULL;
 }
 
 /* No name has that length, so the slot is passed over. */

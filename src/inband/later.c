@@ -10,7 +10,6 @@
 #include "front/client.h"
 #include "config/config.h"
 #include "front/families.h"
-#include "front/keys.h"
 #include "front/table.h"
 
 #define LOOK_MS 50u /* those who wait look again so often, if nobody wakes them */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
-#include "front/keys.h"
+#include "front/cmd.h"
 #include "inband/string_write.h"
 
 static void on_ready(void *arg) {

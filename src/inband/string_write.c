@@ -10,7 +10,6 @@
 #include "front/client.h"
 #include "front/embedded.h"
 #include "front/families.h"
-#include "front/keys.h"
 #include "front/notify.h"
 #include "front/refusal.h"
 #include "inband/later.h"

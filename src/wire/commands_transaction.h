@@ -15,24 +15,25 @@ COMMAND(subscribe, "SUBSCRIBE", CMD_PUBSUB | N, "Listens to channels.", PUBSUB("
 COMMAND(unsubscribe, "UNSUBSCRIBE", CMD_PUBSUB | N, "Listens to channels, or all of them, no more.",
         PUBSUB("2.0.0"), TAKES(MAYBE(WORD, "channel", MANY)),
         REPLY("[unsubscribe, channel, how many] for each"))
-COMMAND(psubscribe, "PSUBSCRIBE", CMD_PUBSUB | N, "Listens to all channels that match a pattern.",
-        PUBSUB("2.0.0"), TAKES(ARG(WORD, "pattern", MANY)),
-        REPLY("[psubscribe, pattern, how many] for each"))
-COMMAND(punsubscribe, "PUNSUBSCRIBE", CMD_PUBSUB | N,
-        "Listens to patterns, or all of them, no more.", PUBSUB("2.0.0"),
-        TAKES(MAYBE(WORD, "pattern", MANY)), REPLY("[punsubscribe, pattern, how many] for each"))
+SHARED(psubscribe, subscribe, "PSUBSCRIBE", CMD_PUBSUB | N,
+       "Listens to all channels that match a pattern.", PUBSUB("2.0.0"),
+       TAKES(ARG(WORD, "pattern", MANY)), REPLY("[psubscribe, pattern, how many] for each"))
+SHARED(punsubscribe, unsubscribe, "PUNSUBSCRIBE", CMD_PUBSUB | N,
+       "Listens to patterns, or all of them, no more.", PUBSUB("2.0.0"),
+       TAKES(MAYBE(WORD, "pattern", MANY)), REPLY("[punsubscribe, pattern, how many] for each"))
 COMMAND(publish, "PUBLISH", CMD_PUBSUB | L | F | CMD_MAY_REPLICATE,
         "Sends a message to those who listen.", PUBSUB("2.0.0"),
         TAKES(ARG(WORD, "channel"), ARG(WORD, "message")), REPLY("how many got it"))
-COMMAND(ssubscribe, "SSUBSCRIBE", CMD_PUBSUB | N, "Listens to shard channels.", PUBSUB("7.0.0"),
-        TAKES(ARG(WORD, "shardchannel", MANY)), REPLY("[ssubscribe, channel, how many] for each"))
-COMMAND(sunsubscribe, "SUNSUBSCRIBE", CMD_PUBSUB | N,
-        "Listens to shard channels, or all of them, no more.", PUBSUB("7.0.0"),
-        TAKES(MAYBE(WORD, "shardchannel", MANY)),
-        REPLY("[sunsubscribe, channel, how many] for each"))
-COMMAND(spublish, "SPUBLISH", CMD_PUBSUB | L | F | CMD_MAY_REPLICATE,
-        "Sends a message to those who listen to a shard channel.", PUBSUB("7.0.0"),
-        TAKES(ARG(WORD, "shardchannel"), ARG(WORD, "message")), REPLY("how many got it"))
+SHARED(ssubscribe, subscribe, "SSUBSCRIBE", CMD_PUBSUB | N, "Listens to shard channels.",
+       PUBSUB("7.0.0"), TAKES(ARG(WORD, "shardchannel", MANY)),
+       REPLY("[ssubscribe, channel, how many] for each"))
+SHARED(sunsubscribe, unsubscribe, "SUNSUBSCRIBE", CMD_PUBSUB | N,
+       "Listens to shard channels, or all of them, no more.", PUBSUB("7.0.0"),
+       TAKES(MAYBE(WORD, "shardchannel", MANY)),
+       REPLY("[sunsubscribe, channel, how many] for each"))
+SHARED(spublish, publish, "SPUBLISH", CMD_PUBSUB | L | F | CMD_MAY_REPLICATE,
+       "Sends a message to those who listen to a shard channel.", PUBSUB("7.0.0"),
+       TAKES(ARG(WORD, "shardchannel"), ARG(WORD, "message")), REPLY("how many got it"))
 CONTAINER(pubsub, "PUBSUB", "Looks at channels.", GROUP(NULL, "pubsub", "2.8.0"))
 COMMAND(pubsub_channels, "PUBSUB|CHANNELS", CMD_PUBSUB | L,
         "Lists the channels that somebody listens to.", PUBSUB("2.8.0"),
@@ -42,10 +43,10 @@ COMMAND(pubsub_numsub, "PUBSUB|NUMSUB", CMD_PUBSUB | L, "Counts who listens to c
         REPLY("an array of channel and number, by turns"))
 COMMAND(pubsub_numpat, "PUBSUB|NUMPAT", CMD_PUBSUB | L,
         "Counts the patterns that somebody listens to.", PUBSUB("2.8.0"), REPLY("how many"))
-COMMAND(pubsub_shardchannels, "PUBSUB|SHARDCHANNELS", CMD_PUBSUB | L,
-        "Lists the shard channels that somebody listens to.", PUBSUB("7.0.0"),
-        TAKES(MAYBE(WORD, "pattern")), REPLY("an array of channels"))
-COMMAND(pubsub_shardnumsub, "PUBSUB|SHARDNUMSUB", CMD_PUBSUB | L,
-        "Counts who listens to shard channels.", PUBSUB("7.0.0"),
-        TAKES(MAYBE(WORD, "shardchannel", MANY)), REPLY("an array of channel and number, by turns"))
+SHARED(pubsub_shardchannels, pubsub_channels, "PUBSUB|SHARDCHANNELS", CMD_PUBSUB | L,
+       "Lists the shard channels that somebody listens to.", PUBSUB("7.0.0"),
+       TAKES(MAYBE(WORD, "pattern")), REPLY("an array of channels"))
+SHARED(pubsub_shardnumsub, pubsub_numsub, "PUBSUB|SHARDNUMSUB", CMD_PUBSUB | L,
+       "Counts who listens to shard channels.", PUBSUB("7.0.0"),
+       TAKES(MAYBE(WORD, "shardchannel", MANY)), REPLY("an array of channel and number, by turns"))
 HELP(pubsub_help, "PUBSUB|HELP", GROUP(NULL, "pubsub", "6.2.0"))

@@ -1,7 +1,6 @@
 /* Replies: errors and how they are counted, headers that come later, bytes that are lent, and the
  * arguments that they complain of. */
 #include "front.h"
-#include "front/keys.h"
 #include "front/reply.h"
 
 static void (*answer)(struct client *c);
