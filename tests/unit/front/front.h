@@ -51,8 +51,8 @@ static inline const char *front_unwritten(void) {
 }
 static inline void front_replica(struct client *c) {}
 static inline void front_relisten(void) {}
-static inline struct big_sink *front_big_begin(struct client *c, const struct span *argv,
-                                               size_t argc, size_t len) {
+static inline struct value_write *front_big_begin(struct client *c, const struct span *argv,
+                                                  size_t argc, size_t len) {
     return NULL;
 }
 
