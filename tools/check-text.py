@@ -22,7 +22,7 @@ LONG_LINES = ["redis.conf.sample"]
 # Each transport has its own of these (transport.h declares them only).
 OPAQUE = "transport_"
 # To be renamed: a name is to mean one thing in the whole tree.
-SHARED = """answer arena group info keys list pair read_job replica segment slot space task
+SHARED = """answer arena group info keys list read_job replica segment space task
     waiter walk want""".split()
 
 

@@ -135,7 +135,7 @@ static bool hash_parse(struct span hex, uint8_t out[ACL_HASH_LEN]) {
     return sodium_hex2bin(out, ACL_HASH_LEN, hex.data, hex.len, NULL, NULL, NULL) == 0;
 }
 
-static const char *apply_password(struct acl_user *u, char op, struct span text) {
+static const char *password_apply(struct acl_user *u, char op, struct span text) {
     uint8_t hash[ACL_HASH_LEN];
     if (op == '#' || op == '!') {
         if (!hash_parse(text, hash)) return acl_bad_hash;
@@ -174,7 +174,8 @@ static void user_reset(struct acl_user *u, const struct acl *acl) {
 }
 
 /* "(~key* +get)" */
-static const char *apply_selector(struct acl_user *u, const struct acl *acl, struct span rule) {
+static const char *selector_apply_words(struct acl_user *u, const struct acl *acl,
+                                        struct span rule) {
     if (rule.len < 2 || rule.data[rule.len - 1] != ')') return acl_syntax;
     if (u->selectors == ACL_SELECTORS_MAX) return acl_too_many;
     struct acl_selector s = {.all_channels = acl->new_channels};
@@ -213,7 +214,7 @@ static const struct {
 const char *acl_user_apply(struct acl_user *u, const struct acl *acl, struct span rule) {
     if (rule.data == NULL || rule.len == 0) return acl_syntax;
     if (rule.data[0] == '(')
-        return rule.len > 16 * ACL_WORD_MAX ? acl_too_long : apply_selector(u, acl, rule);
+        return rule.len > 16 * ACL_WORD_MAX ? acl_too_long : selector_apply_words(u, acl, rule);
     if (rule.len > ACL_WORD_MAX) return acl_too_long;
     for (size_t i = 0; i < ARRAY_LEN(flag_words); i++) {
         if (!span_case_eq(rule, flag_words[i].word)) continue;
@@ -226,7 +227,7 @@ const char *acl_user_apply(struct acl_user *u, const struct acl *acl, struct spa
     } else if (span_case_eq(rule, "reset")) {
         user_reset(u, acl);
     } else if (strchr("><#!", rule.data[0]) != NULL) {
-        return apply_password(u, rule.data[0], span_of(rule.data + 1, rule.len - 1));
+        return password_apply(u, rule.data[0], span_of(rule.data + 1, rule.len - 1));
     } else {
         return acl_selector_apply(&u->selector[0], acl, rule);
     }

@@ -22,7 +22,8 @@ static bool is_stdin(const char *s) {
 
 /* One option: its name, which may bring words of its own, and what follows. Returns how many
  * arguments that were. */
-static int collect(int argc, char **argv, struct buf *store, struct span *words, size_t *n_p) {
+static int words_collect(int argc, char **argv, struct buf *store, struct span *words,
+                         size_t *n_p) {
     struct span *split = NULL;
     size_t n = 0;
     const char *first = is_option(argv[0]) ? argv[0] + 2 : argv[0];
@@ -49,7 +50,7 @@ static void load_options(struct config *c, int argc, char **argv, struct config_
         struct span words[WORDS_MAX];
         struct buf store = {NULL, 0, 0};
         size_t n = 0;
-        int taken = collect(argc - i, argv + i, &store, words, &n);
+        int taken = words_collect(argc - i, argv + i, &store, words, &n);
         if (n == 0)
             config_fail_at(&src, 0, config_text("'%s': unbalanced quotes, or no name", argv[i]));
         else if (n == WORDS_MAX && i + taken < argc && !is_option(argv[i + taken]))

@@ -75,8 +75,8 @@ bool config_fail_at(const struct config_source *src, unsigned line, char *why) {
 
 /* A line of a file can be looked at; of a command line the words are shown as they were
  * understood. */
-static char *mistake(const struct config_row *row, unsigned line, const struct span *words,
-                     size_t n, const char *why) {
+static char *mistake_text(const struct config_row *row, unsigned line, const struct span *words,
+                          size_t n, const char *why) {
     struct buf b = {NULL, 0, 0};
     if (line == 0) {
         buf_printf(&b, "'%s", row->name);
@@ -158,7 +158,7 @@ static bool parse_fresh(struct config *fresh, const struct config_row *row,
                         size_t n) {
     char *why = NULL;
     bool ok = config_row_parse(row, fresh, words + 1, n - 1, &why);
-    if (!ok) config_fail_at(src, line, mistake(row, line, words, n, why));
+    if (!ok) config_fail_at(src, line, mistake_text(row, line, words, n, why));
     free(why);
     return ok;
 }

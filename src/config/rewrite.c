@@ -29,7 +29,7 @@ void config_append_word(struct buf *out, struct span v) {
         buf_append_quoted(out, v);
 }
 
-static void append_option(struct buf *out, const struct config_row *row, const struct config *c) {
+static void rewrite_option(struct buf *out, const struct config_row *row, const struct config *c) {
     struct buf v = {NULL, 0, 0};
     config_row_format(row, c, &v);
     if (row->type == CONFIG_LIST && v.len == 0 && row->initial[0] == '\0') {
@@ -83,7 +83,7 @@ static const struct config_row *line_option(struct span line, const struct confi
 }
 
 /* What is appended stands below this line. */
-static void sign(struct buf *out) {
+static void signature_append(struct buf *out) {
     if (out->len == 0 || memmem(out->data, out->len, SIGNATURE, strlen(SIGNATURE)) == NULL)
         buf_append_str(out, SIGNATURE "\n");
 }
@@ -104,7 +104,7 @@ static void rewrite_text(struct buf *out, const char *text, size_t len, const st
             buf_append(out, line.data, line.len);
             buf_append_char(out, '\n');
         } else if (!gone && !written[config_row_index(row)]) {
-            append_option(out, row, c);
+            rewrite_option(out, row, c);
         }
         if (row != NULL) written[config_row_index(row)] = true;
         pos += n + 1;
@@ -113,12 +113,12 @@ static void rewrite_text(struct buf *out, const char *text, size_t len, const st
     config_init(&initial);
     for (size_t i = 0; i < config_row_count; i++) {
         if (written[i] || (!all && config_row_equal(&config_rows[i], c, &initial))) continue;
-        sign(out);
-        append_option(out, &config_rows[i], c);
+        signature_append(out);
+        rewrite_option(out, &config_rows[i], c);
     }
     config_deinit(&initial);
     for (size_t i = 0; i < modules.n; i++) {
-        sign(out);
+        signature_append(out);
         buf_append_str(out, "loadmodule");
         for (size_t k = 0; k < modules.line[i].n; k++) {
             buf_append_char(out, ' ');
@@ -127,7 +127,7 @@ static void rewrite_text(struct buf *out, const char *text, size_t len, const st
         buf_append_char(out, '\n');
     }
     config_lines_free(&modules);
-    if (users != NULL) config_users->rest(users, out, sign);
+    if (users != NULL) config_users->rest(users, out, signature_append);
     if (users != NULL) config_users->free(&users);
     free(written);
 }

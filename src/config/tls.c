@@ -38,7 +38,7 @@ void config_tls_free(void) {
     set_current(NULL, NULL);
 }
 
-static bool is_given(const char *s) {
+static bool path_given(const char *s) {
     return s[0] != '\0';
 }
 
@@ -59,8 +59,8 @@ static struct tls_options options_of(const struct config *c) {
                                 .session_timeout_s = (uint32_t)c->tls_session_cache_timeout_s};
 }
 
-static struct tls_context *make(enum tls_side side, const struct tls_options *o,
-                                const char **why_p) {
+static struct tls_context *context_make(enum tls_side side, const struct tls_options *o,
+                                        const char **why_p) {
     static char why[TLS_WHY_MAX];
     struct tls_context *ctx = tls_context_create(side, o, why);
     if (ctx == NULL) {
@@ -76,9 +76,9 @@ static struct tls_context *make(enum tls_side side, const struct tls_options *o,
 }
 
 /* To a master this server shows its client certificate, or else the one it has. */
-static struct tls_context *make_client(const struct config *c, const char **why_p) {
+static struct tls_context *context_make_client(const struct config *c, const char **why_p) {
     struct tls_options o = options_of(c);
-    if (!is_given(c->tls_ca_cert_file) && !is_given(c->tls_ca_cert_dir)) {
+    if (!path_given(c->tls_ca_cert_file) && !path_given(c->tls_ca_cert_dir)) {
         *why_p = "tls-replication and tls-data need tls-ca-cert-file or tls-ca-cert-dir, to know "
                  "masters and "
                  "nodes by";
@@ -86,17 +86,17 @@ static struct tls_context *make_client(const struct config *c, const char **why_
     }
     o.server_name = c->tls_server_name;
     o.any_name = !c->tls_verify_name;
-    if (is_given(c->tls_client_cert_file) || is_given(c->tls_client_key_file)) {
+    if (path_given(c->tls_client_cert_file) || path_given(c->tls_client_key_file)) {
         o.cert_file = c->tls_client_cert_file;
         o.key_file = c->tls_client_key_file;
         o.key_pass = c->tls_client_key_file_pass;
     }
-    return make(TLS_CLIENT, &o, why_p);
+    return context_make(TLS_CLIENT, &o, why_p);
 }
 
 bool config_tls_load(const struct config *c, const char **why_p) {
     struct tls_context *server = NULL, *client = NULL;
-    bool trusts = is_given(c->tls_ca_cert_file) || is_given(c->tls_ca_cert_dir);
+    bool trusts = path_given(c->tls_ca_cert_file) || path_given(c->tls_ca_cert_dir);
     bool reaches =
         c->tls_replication || c->tls_data || (c->tls_port != 0 && trusts); /* nodes may speak TLS */
     if (c->tls_data && c->tls_port == 0) {
@@ -105,9 +105,9 @@ bool config_tls_load(const struct config *c, const char **why_p) {
     }
     if (c->tls_port != 0) {
         struct tls_options o = options_of(c);
-        if ((server = make(TLS_SERVER, &o, why_p)) == NULL) return false;
+        if ((server = context_make(TLS_SERVER, &o, why_p)) == NULL) return false;
     }
-    if (reaches && (client = make_client(c, why_p)) == NULL) {
+    if (reaches && (client = context_make_client(c, why_p)) == NULL) {
         tls_context_put(&server);
         return false;
     }
@@ -117,7 +117,7 @@ bool config_tls_load(const struct config *c, const char **why_p) {
 
 /* --- for the data threads --- */
 
-static struct tls_context *share(void *arg) {
+static struct tls_context *context_share(void *arg) {
     struct tls_context *const *which = arg;
     pthread_mutex_lock(&lock);
     struct tls_context *ctx = *which != NULL ? tls_context_get(*which) : NULL;
@@ -138,12 +138,12 @@ static void reach_failed(void *arg, const char *uri, const char *why) {
 }
 
 const struct transport_tls *config_tls_data_port(const struct config *c) {
-    static const struct transport_tls port = {.arg = &current.server, .context = share};
+    static const struct transport_tls port = {.arg = &current.server, .context = context_share};
     return c->tls_data ? &port : NULL;
 }
 
 const struct transport_tls *config_tls_data_reach(void) {
     static const struct transport_tls reach = {
-        .arg = &current.client, .context = share, .failed = reach_failed};
+        .arg = &current.client, .context = context_share, .failed = reach_failed};
     return &reach;
 }

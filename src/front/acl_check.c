@@ -10,7 +10,7 @@ static unsigned rights_of(unsigned flags) {
            (flags & (KEY_INSERT | KEY_DELETE | KEY_UPDATE) ? ACL_WRITE : 0u);
 }
 
-struct keys {
+struct keys_denied {
     const struct acl_user *user;
     size_t selector;
     const struct span *argv;
@@ -18,7 +18,7 @@ struct keys {
 };
 
 static void see_key(void *arg, struct cmd_key_ref key) {
-    struct keys *k = arg;
+    struct keys_denied *k = arg;
     if (k->denied == 0 &&
         !acl_allows_key(k->user, k->selector, k->argv[key.index], rights_of(key.flags)))
         k->denied = key.index;
@@ -27,7 +27,7 @@ static void see_key(void *arg, struct cmd_key_ref key) {
 /* 0: granted; else the argument, or argc. */
 static size_t deny_keys(const struct acl_user *u, size_t selector, const struct cmd *cmd,
                         const struct span *argv, size_t argc) {
-    struct keys k = {u, selector, argv, 0};
+    struct keys_denied k = {u, selector, argv, 0};
     if (acl_allows_all_keys(u, selector) ||
         (cmd->keys[0].flags == 0 && !(cmd->flags & CMD_ALL_KEYS)))
         return 0;

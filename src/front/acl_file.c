@@ -14,7 +14,7 @@
 
 /* --- at start --- */
 
-static bool load_user(const struct config_line *u) {
+static bool acl_line_load(const struct config_line *u) {
     struct acl_fault f = {0};
     struct span *rules = xcalloc(u->n, sizeof(*rules));
     const char *name = u->word[0];
@@ -30,7 +30,7 @@ static bool load_user(const struct config_line *u) {
     return ok;
 }
 
-static bool load_file(const char *path) {
+static bool acl_file_load(const char *path) {
     struct acl *next = acl_create();
     char *why = acl_file_read(path, next);
     if (why != NULL) {
@@ -45,9 +45,9 @@ static bool load_file(const char *path) {
 
 bool acl_users_load(const struct config *c) {
     bool ok = true;
-    for (size_t i = 0; ok && i < c->users.n; i++) ok = load_user(&c->users.line[i]);
+    for (size_t i = 0; ok && i < c->users.n; i++) ok = acl_line_load(&c->users.line[i]);
     if (!ok) log_warning("Critical error while loading ACLs. Exiting.");
-    if (ok && c->aclfile[0] != '\0') ok = load_file(c->aclfile);
+    if (ok && c->aclfile[0] != '\0') ok = acl_file_load(c->aclfile);
     if (ok) acl_users_settle();
     return ok;
 }
@@ -100,7 +100,7 @@ bool acl_default_is_plain(void) {
     return plain;
 }
 
-static bool wanted(const struct acl_user *u) {
+static bool user_is_written(const struct acl_user *u) {
     return config->aclfile[0] == '\0' && (u != acl_default(acl_users) || !acl_default_is_plain());
 }
 
@@ -141,7 +141,8 @@ static void users_line(struct config_users_now *now, const struct span *words, s
                        struct span line, struct buf *out) {
     for (size_t i = 0; n > 0 && i < now->n; i++) {
         const struct acl_user *u = acl_at(acl_users, i);
-        if (!span_eq(words[0], span_str(acl_user_name(u))) || now->written[i] || !wanted(u))
+        if (!span_eq(words[0], span_str(acl_user_name(u))) || now->written[i] ||
+            !user_is_written(u))
             continue;
         now->written[i] = true;
         if (acl_users_same(u, words + 1, n - 1)) {
@@ -157,7 +158,7 @@ static void users_rest(struct config_users_now *now, struct buf *out,
                        void (*before)(struct buf *out)) {
     for (size_t i = 0; i < now->n; i++) {
         const struct acl_user *u = acl_at(acl_users, i);
-        if (now->written[i] || !wanted(u)) continue;
+        if (now->written[i] || !user_is_written(u)) continue;
         before(out);
         append_user(out, u);
     }

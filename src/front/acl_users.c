@@ -131,26 +131,26 @@ void acl_users_settle(void) {
 
 /* --- clients --- */
 
-static void settle(struct client *c) {
+static void client_rights_settle(struct client *c) {
     c->unrestricted =
         c->authenticated && acl_user_unrestricted(c->user) && !(c->io->flags & CLIENT_REFUSED);
 }
 
 void acl_client_refuse(struct client *c, bool refuse) {
     c->io->flags = (c->io->flags & ~(unsigned)CLIENT_REFUSED) | (refuse ? CLIENT_REFUSED : 0u);
-    settle(c);
+    client_rights_settle(c);
 }
 
 /* Its grants stay those of whom it was. */
-static void become(struct client *c, struct acl_user *u) {
+static void client_become(struct client *c, struct acl_user *u) {
     if (c->io->flags & CLIENT_GRANTED && c->user != u) c->io->flags |= CLIENT_GRANTED_OTHER;
     c->user = u;
 }
 
 void acl_client_reset(struct client *c) {
-    become(c, acl_default(acl_users));
+    client_become(c, acl_default(acl_users));
     c->authenticated = acl_user_on(c->user) && acl_user_nopass(c->user);
-    settle(c);
+    client_rights_settle(c);
 }
 
 bool acl_client_login(struct client *c, struct span user, struct span password) {
@@ -158,9 +158,9 @@ bool acl_client_login(struct client *c, struct span user, struct span password) 
     /* An unknown user takes as long as a wrong password. */
     if (!acl_user_login(u != NULL ? u : acl_default(acl_users), password) || u == NULL)
         return false;
-    become(c, u);
+    client_become(c, u);
     c->authenticated = true;
-    settle(c);
+    client_rights_settle(c);
     return true;
 }
 
@@ -169,7 +169,7 @@ struct lost {
     bool pattern, any;
 };
 
-static void look(void *arg, struct span name) {
+static void lost_channel_note(void *arg, struct span name) {
     struct lost *l = arg;
     bool may = false;
     for (size_t i = 0; !may && i < acl_selectors(l->user); i++)
@@ -185,7 +185,7 @@ static bool lost_channels(const struct client *c) {
         if (acl_allows_all_channels(c->user, i)) return false;
     for (int kind = 0; kind < CHANNEL_KINDS && !l.any; kind++) {
         l.pattern = kind == CHANNEL_PATTERN;
-        channel_each(c->io->subscriber, (enum channel_kind)kind, look, &l);
+        channel_each(c->io->subscriber, (enum channel_kind)kind, lost_channel_note, &l);
     }
     return l.any;
 }
@@ -218,7 +218,7 @@ static struct span next_line(struct span *rest) {
 }
 
 /* What was there is there, selector by selector; new patterns stand behind the old ones. */
-static bool keeps(struct span before, struct span now) {
+static bool rights_kept(struct span before, struct span now) {
     size_t commands_n = table_stat_count();
     while (before.len > 0) {
         struct span b = next_line(&before), n = next_line(&now);
@@ -237,7 +237,7 @@ void acl_user_rights_changed(const struct acl_user *u, const struct buf *before,
                              const struct client *me) {
     struct buf now = {NULL, 0, 0};
     acl_user_rights(u, &now);
-    bool kept = keeps(span_of(before->data, before->len), span_of(now.data, now.len));
+    bool kept = rights_kept(span_of(before->data, before->len), span_of(now.data, now.len));
     buf_free(&now);
     if (kept) return;
     CLIENTS_EACH (c)
@@ -250,7 +250,7 @@ void acl_user_changed(struct acl_user *u) {
     CLIENTS_EACH (c) {
         if (c->user != u) continue;
         c->authenticated |= open;
-        settle(c);
+        client_rights_settle(c);
         if (lost_channels(c)) client_close_soon(c);
     }
 }

@@ -29,28 +29,28 @@ static struct htab channels[CHANNEL_KINDS]; /* of struct channel */
 static struct htab pairs;                   /* of struct subscription: who listens to what */
 static TAILQ_HEAD(, channel) patterns = TAILQ_HEAD_INITIALIZER(patterns);
 
-static struct span name_of(const struct channel *ch) {
+static struct span channel_name(const struct channel *ch) {
     return span_of(ch->name, ch->len);
 }
 
-static bool same_name(const struct htab_node *node, const void *key) {
-    return span_eq(name_of(CONTAINER_OF(node, const struct channel, node)),
+static bool channel_is(const struct htab_node *node, const void *key) {
+    return span_eq(channel_name(CONTAINER_OF(node, const struct channel, node)),
                    *(const struct span *)key);
 }
 
-static struct channel *find(enum channel_kind kind, struct span name, uint64_t hash) {
-    struct htab_node *node = htab_find(&channels[kind], hash, same_name, &name);
+static struct channel *channel_find(enum channel_kind kind, struct span name, uint64_t hash) {
+    struct htab_node *node = htab_find(&channels[kind], hash, channel_is, &name);
     return node ? CONTAINER_OF(node, struct channel, node) : NULL;
 }
 
-struct pair {
+struct subscription_pair {
     const struct channel *channel;
     const struct subscriber *subscriber;
 };
 
-static bool same_pair(const struct htab_node *node, const void *arg) {
+static bool subscription_is(const struct htab_node *node, const void *arg) {
     const struct subscription *s = CONTAINER_OF(node, const struct subscription, by_pair);
-    const struct pair *p = arg;
+    const struct subscription_pair *p = arg;
     return s->channel == p->channel && s->subscriber == p->subscriber;
 }
 
@@ -59,13 +59,14 @@ static uint64_t pair_hash(const struct channel *ch, const struct subscriber *s) 
 }
 
 static struct subscription *find_pair(const struct channel *ch, const struct subscriber *s) {
-    struct htab_node *node = htab_find(&pairs, pair_hash(ch, s), same_pair, &(struct pair){ch, s});
+    struct htab_node *node =
+        htab_find(&pairs, pair_hash(ch, s), subscription_is, &(struct subscription_pair){ch, s});
     return node ? CONTAINER_OF(node, struct subscription, by_pair) : NULL;
 }
 
 /* --- coming and going --- */
 
-static struct channel *create(enum channel_kind kind, struct span name, uint64_t hash) {
+static struct channel *channel_create(enum channel_kind kind, struct span name, uint64_t hash) {
     struct channel *ch = xcalloc(1, sizeof(*ch) + name.len);
     ch->kind = kind;
     ch->len = name.len;
@@ -73,12 +74,12 @@ static struct channel *create(enum channel_kind kind, struct span name, uint64_t
     TAILQ_INIT(&ch->subscriptions);
     htab_insert(&channels[kind], &ch->node, hash);
     if (kind != CHANNEL_PATTERN) return ch;
-    ch->glob = glob_create(name_of(ch), false);
+    ch->glob = glob_create(channel_name(ch), false);
     TAILQ_INSERT_TAIL(&patterns, ch, link);
     return ch;
 }
 
-static void destroy(struct channel *ch) {
+static void channel_destroy(struct channel *ch) {
     htab_remove(&channels[ch->kind], &ch->node);
     if (ch->kind == CHANNEL_PATTERN) {
         glob_destroy(&ch->glob);
@@ -88,11 +89,11 @@ static void destroy(struct channel *ch) {
     free(ch);
 }
 
-static size_t cost(const struct channel *ch) {
+static size_t subscription_cost(const struct channel *ch) {
     return sizeof(struct subscription) + sizeof(*ch) + ch->len;
 }
 
-static size_t total(const struct subscriber *s) {
+static size_t subscriber_total(const struct subscriber *s) {
     return s->count[CHANNEL_PLAIN] + s->count[CHANNEL_PATTERN] + s->count[CHANNEL_SHARD];
 }
 
@@ -101,24 +102,24 @@ enum channel_result channel_subscribe(struct subscriber *s, enum channel_kind ki
     if (name.len > (kind == CHANNEL_PATTERN ? CHANNEL_PATTERN_MAX : CHANNEL_NAME_MAX))
         return CHANNEL_TOO_LONG;
     uint64_t hash = hash_bytes(name.data, name.len);
-    struct channel *ch = find(kind, name, hash);
+    struct channel *ch = channel_find(kind, name, hash);
     if (ch && find_pair(ch, s)) return CHANNEL_KNOWN;
-    if (total(s) == CHANNEL_PER_SUBSCRIBER) return CHANNEL_FULL;
+    if (subscriber_total(s) == CHANNEL_PER_SUBSCRIBER) return CHANNEL_FULL;
     if (!ch && kind == CHANNEL_PATTERN && channels[kind].count == CHANNEL_PATTERNS_MAX)
         return CHANNEL_FULL;
-    if (!ch) ch = create(kind, name, hash);
+    if (!ch) ch = channel_create(kind, name, hash);
     struct subscription *n = xmalloc(sizeof(*n));
     *n = (struct subscription){.channel = ch, .subscriber = s};
     TAILQ_INSERT_TAIL(&ch->subscriptions, n, link);
     ch->subscribers++;
     if (s->count[kind]++ == 0) TAILQ_INIT(&s->own[kind]);
     TAILQ_INSERT_TAIL(&s->own[kind], n, own);
-    s->bytes += cost(ch);
+    s->bytes += subscription_cost(ch);
     htab_insert(&pairs, &n->by_pair, pair_hash(ch, s));
     return CHANNEL_ADDED;
 }
 
-static void drop(struct subscription *n) {
+static void subscription_drop(struct subscription *n) {
     struct channel *ch = n->channel;
     struct subscriber *s = n->subscriber;
     htab_remove(&pairs, &n->by_pair);
@@ -126,38 +127,39 @@ static void drop(struct subscription *n) {
     TAILQ_REMOVE(&ch->subscriptions, n, link);
     TAILQ_REMOVE(&s->own[ch->kind], n, own);
     s->count[ch->kind]--;
-    s->bytes -= cost(ch);
+    s->bytes -= subscription_cost(ch);
     free(n);
-    if (--ch->subscribers == 0) destroy(ch);
+    if (--ch->subscribers == 0) channel_destroy(ch);
 }
 
 bool channel_unsubscribe(struct subscriber *s, enum channel_kind kind, struct span name) {
-    struct channel *ch = find(kind, name, hash_bytes(name.data, name.len));
+    struct channel *ch = channel_find(kind, name, hash_bytes(name.data, name.len));
     struct subscription *n = ch ? find_pair(ch, s) : NULL;
-    if (n) drop(n);
+    if (n) subscription_drop(n);
     return n != NULL;
 }
 
 bool channel_first(const struct subscriber *s, enum channel_kind kind, struct span *name_p) {
     if (!TAILQ_FIRST(&s->own[kind])) return false;
-    *name_p = name_of(TAILQ_FIRST(&s->own[kind])->channel);
+    *name_p = channel_name(TAILQ_FIRST(&s->own[kind])->channel);
     return true;
 }
 
 void channel_each(const struct subscriber *s, enum channel_kind kind,
                   void (*fn)(void *arg, struct span name), void *arg) {
     const struct subscription *n;
-    TAILQ_FOREACH(n, &s->own[kind], own) fn(arg, name_of(n->channel));
+    TAILQ_FOREACH(n, &s->own[kind], own) fn(arg, channel_name(n->channel));
 }
 
 void channel_clear(struct subscriber *s) {
     for (int kind = 0; kind < CHANNEL_KINDS; kind++)
-        while (s->count[kind] > 0) drop(TAILQ_FIRST(&s->own[kind]));
+        while (s->count[kind] > 0) subscription_drop(TAILQ_FIRST(&s->own[kind]));
 }
 
 /* --- messages --- */
 
-static size_t tell(const struct channel *ch, struct span pattern, channel_fn fn, void *arg) {
+static size_t channel_tell_all(const struct channel *ch, struct span pattern, channel_fn fn,
+                               void *arg) {
     const struct subscription *n;
     TAILQ_FOREACH(n, &ch->subscriptions, link) fn(arg, n->subscriber, pattern);
     return ch->subscribers;
@@ -166,12 +168,12 @@ static size_t tell(const struct channel *ch, struct span pattern, channel_fn fn,
 size_t channel_publish(enum channel_kind kind, struct span name, channel_fn fn, void *arg) {
     size_t told = 0;
     const struct channel *ch =
-        channels[kind].count ? find(kind, name, hash_bytes(name.data, name.len)) : NULL;
-    if (ch) told = tell(ch, span_of(NULL, 0), fn, arg);
+        channels[kind].count ? channel_find(kind, name, hash_bytes(name.data, name.len)) : NULL;
+    if (ch) told = channel_tell_all(ch, span_of(NULL, 0), fn, arg);
     if (kind != CHANNEL_PLAIN) return told;
     const struct channel *p;
     TAILQ_FOREACH(p, &patterns, link)
-    if (glob_match(p->glob, name, NULL)) told += tell(p, name_of(p), fn, arg);
+    if (glob_match(p->glob, name, NULL)) told += channel_tell_all(p, channel_name(p), fn, arg);
     return told;
 }
 
@@ -182,7 +184,7 @@ size_t channel_count(enum channel_kind kind) {
 }
 
 size_t channel_subscribers(enum channel_kind kind, struct span name) {
-    const struct channel *ch = find(kind, name, hash_bytes(name.data, name.len));
+    const struct channel *ch = channel_find(kind, name, hash_bytes(name.data, name.len));
     return ch ? ch->subscribers : 0;
 }
 
@@ -193,7 +195,7 @@ struct channel_scan {
 
 static void scan_node(void *arg, struct htab_node *node) {
     const struct channel_scan *s = arg;
-    s->fn(s->arg, name_of(CONTAINER_OF(node, const struct channel, node)));
+    s->fn(s->arg, channel_name(CONTAINER_OF(node, const struct channel, node)));
 }
 
 uint64_t channel_scan(enum channel_kind kind, uint64_t cursor,

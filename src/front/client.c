@@ -82,7 +82,7 @@ uint64_t client_next_id(void) {
 
 /* --- accept --- */
 
-static void refuse(int fd, const char *line) {
+static void accept_refuse(int fd, const char *line) {
     /* A best effort; the socket's buffer is empty, so it fits. */
     if (send(fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         log_debug("A refusal could not be sent");
@@ -109,13 +109,13 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
     if (clients.n >= (size_t)config->maxclients) {
         stats.rejected_connections++;
         /* Through TLS nothing can be said before the handshake, and there is no place for it. */
-        refuse(fd, port == CLIENT_PORT_TLS ? "" : "-ERR max number of clients reached\r\n");
+        accept_refuse(fd, port == CLIENT_PORT_TLS ? "" : "-ERR max number of clients reached\r\n");
         return;
     }
     bool denied = port != CLIENT_PORT_UNIX && is_protected(peer);
     stats.denied_connections += denied;
     if (denied && port == CLIENT_PORT_TCP) {
-        refuse(fd, client_denied_text);
+        accept_refuse(fd, client_denied_text);
         return;
     }
     struct client_block *b = xcalloc(1, sizeof(*b));
@@ -259,7 +259,7 @@ void client_reset(struct client *c) {
 
 /* --- facts --- */
 
-static struct sockaddr_storage peer_address(const struct client *c) {
+static struct sockaddr_storage client_peer_address(const struct client *c) {
     struct sockaddr_storage ss = {0};
     memcpy(&ss, &c->io->peer, sizeof(c->io->peer));
     if (c->io->flags & CLIENT_UNIX) ss.ss_family = AF_UNIX;
@@ -267,12 +267,12 @@ static struct sockaddr_storage peer_address(const struct client *c) {
 }
 
 void client_peer(const struct client *c, char *out, size_t size) {
-    struct sockaddr_storage ss = peer_address(c);
+    struct sockaddr_storage ss = client_peer_address(c);
     net_format(&ss, config->unixsocket, out, size);
 }
 
 bool client_allowed(const struct client *c, int mode) {
-    struct sockaddr_storage ss = peer_address(c);
+    struct sockaddr_storage ss = client_peer_address(c);
     return mode == CONFIG_PROTECTED_YES || (mode == CONFIG_PROTECTED_LOCAL && net_is_loopback(&ss));
 }
 
@@ -300,7 +300,7 @@ size_t client_memory(const struct client *c) {
 
 /* Does it keep space of the pool from others, with a value that its socket is to take or give? Or a
  * connection that its peer may have left, for it sends no more? */
-static bool holds(const struct client *c) {
+static bool client_holds_space(const struct client *c) {
     const struct client_io *io = c->io;
     if (io->away != NULL) return true;
     if (io->watch.events & NET_WRITE) return io->out.insert_bytes > 0 || io->flags & CLIENT_HALF;
@@ -340,7 +340,7 @@ static bool has_input(const struct client *c) {
     return poll(&p, 1, 0) > 0;
 }
 
-static void check(struct client *c) {
+static void client_check(struct client *c) {
     if (c->io->flags & CLIENT_CLOSE_SOON) return;
     if (UNLIKELY(c->io->away != NULL)) client_away_look(c);
     if (UNLIKELY(c->io->flags & CLIENT_READ_OFF || client_is_deaf(c)) && peer_left(c)) {
@@ -349,7 +349,7 @@ static void check(struct client *c) {
     }
     if (client_unsent(c) > 0) client_output_limit(c);
     if (UNLIKELY(config->maxmemory_clients != 0)) client_weigh(c);
-    if (UNLIKELY(holds(c)))
+    if (UNLIKELY(client_holds_space(c)))
         check_hold(c);
     else
         c->io->moved = UINT64_MAX;
@@ -370,7 +370,7 @@ void clients_cron(unsigned hz) {
     for (; n > 0; n--) {
         struct client *c = TAILQ_TAKE(&clients.list, io->all);
         TAILQ_INSERT_TAIL(&clients.list, c, io->all);
-        check(c);
+        client_check(c);
     }
 }
 

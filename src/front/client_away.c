@@ -93,7 +93,7 @@ void client_away_wait(struct client *c) {
 
 /* --- there and back --- */
 
-static struct client_away *prepare(struct client *c, bool receive) {
+static struct client_away *away_create(struct client *c, bool receive) {
     struct client_away *a = xcalloc(1, sizeof(*a));
     a->client = c;
     a->transfer.fd = c->io->watch.fd;
@@ -101,14 +101,14 @@ static struct client_away *prepare(struct client *c, bool receive) {
     return a;
 }
 
-static void go(struct client *c, struct client_away *a) {
+static void away_go(struct client *c, struct client_away *a) {
     c->io->away = a;
     net_transfer_start(threads, &a->transfer);
     client_update_interest(c);
 }
 
 /* false: it is over with the client. */
-static bool come_back(struct client_away *a) {
+static bool away_back(struct client_away *a) {
     struct client *c = a->client;
     MAGIC_CHECK(c, CLIENT_MAGIC);
     core_stamp();
@@ -119,11 +119,11 @@ static bool come_back(struct client_away *a) {
     return !(c->io->flags & CLIENT_CLOSE_SOON);
 }
 
-static void on_sent(struct net_transfer *t) {
+static void away_sent(struct net_transfer *t) {
     struct client_away *a = CONTAINER_OF(t, struct client_away, transfer);
     struct client *c = a->client;
     stats.total_writes_processed++;
-    if (!come_back(a)) return;
+    if (!away_back(a)) return;
     client_on_writable(c);
     if (config->maxmemory_clients != 0) client_weigh(c);
 }
@@ -132,30 +132,30 @@ bool client_send_away(struct client *c) {
     struct client_io *io = c->io;
     if (io->away != NULL && !io->away->transfer.receive) return true; /* one after the other */
     if (threads == NULL || io->away != NULL || io->out.insert_bytes < AWAY_MIN) return false;
-    struct client_away *a = prepare(c, false);
+    struct client_away *a = away_create(c, false);
     struct net_transfer *t = &a->transfer;
-    t->done = on_sent;
+    t->done = away_sent;
     t->pieces = client_output_pieces(c, SEND_MAX, t->piece, a->between, BETWEEN, &t->left);
     if (t->left < AWAY_MIN) {
         free(a);
         return false;
     }
     stats.io_threaded_writes_processed++;
-    go(c, a);
+    away_go(c, a);
     return true;
 }
 
 /* In the thread. */
-static void on_placed(struct net_transfer *t, size_t n) {
+static void away_placed(struct net_transfer *t, size_t n) {
     above.big_filled(CONTAINER_OF(t, struct client_away, transfer)->sink, n);
 }
 
-static void on_received(struct net_transfer *t) {
+static void away_received(struct net_transfer *t) {
     struct client_away *a = CONTAINER_OF(t, struct client_away, transfer);
     struct client *c = a->client;
     bool ended = t->ended;
     stats.total_reads_processed++;
-    if (!come_back(a)) return;
+    if (!away_back(a)) return;
     client_update_interest(c);
     if (ended) client_input_ended(c);
     /* the end of the request is there, most likely */
@@ -168,14 +168,14 @@ bool client_receive_away(struct client *c, struct big_arg *b) {
     if (threads == NULL || !config->io_threads_do_reads || c->io->away != NULL ||
         c->io->tls != NULL || b->sink == NULL || left < AWAY_MIN)
         return false;
-    struct client_away *a = prepare(c, true);
+    struct client_away *a = away_create(c, true);
     struct net_transfer *t = &a->transfer;
     a->sink = b->sink;
-    t->received = on_placed;
-    t->done = on_received;
+    t->received = away_placed;
+    t->done = away_received;
     t->pieces = (unsigned)above.big_next(b->sink, t->piece);
     t->left = left;
     stats.io_threaded_reads_processed++;
-    go(c, a);
+    away_go(c, a);
     return true;
 }

@@ -183,7 +183,7 @@ static void keep_before_big(struct client *c, struct resp_parser *p) {
     for (size_t i = 0; i < p->big_index; i++) resp_parser_set_arg(p, i, p->argv[i]);
 }
 
-static void begin_big(struct client *c) {
+static void input_big_begin(struct client *c) {
     struct client_io *io = c->io;
     struct resp_parser *p = own_parser(c);
     keep_before_big(c, p);
@@ -386,7 +386,7 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
             return pos;
         case RESP_BIG:
             pos += used;
-            begin_big(c);
+            input_big_begin(c);
             break;
         case RESP_ERROR: refuse_bytes(c, p->error, data, pos == 0 ? len : 0); return len;
         }
@@ -411,7 +411,7 @@ static bool awaits_event(const struct client *c) {
 }
 
 /* Is anything left to be run or said? */
-static bool owed(const struct client *c) {
+static bool client_is_owed(const struct client *c) {
     const struct client_io *io = c->io;
     return c->job != NULL || io->flags & (CLIENT_POSTPONED | CLIENT_READY) || io->held ||
            client_unsent(c) > 0;
@@ -420,7 +420,7 @@ static bool owed(const struct client *c) {
 void client_input_ended(struct client *c) {
     struct client_io *io = c->io;
     io->flags |= CLIENT_HALF | CLIENT_READ_OFF;
-    if (awaits_event(c) || !owed(c) ||
+    if (awaits_event(c) || !client_is_owed(c) ||
         net_watch_set(&io->watch, io->watch.events & ~(unsigned)NET_READ) != TARN_OK)
         client_close_soon(c);
 }
@@ -453,13 +453,14 @@ void client_run_input(struct client *c) {
         client_update_interest(c);
     }
     end_output(c);
-    if (UNLIKELY(io->flags & CLIENT_HALF) && (awaits_event(c) || !owed(c))) client_close_soon(c);
+    if (UNLIKELY(io->flags & CLIENT_HALF) && (awaits_event(c) || !client_is_owed(c)))
+        client_close_soon(c);
 }
 
 /* --- reading --- */
 
 /* false: nothing to run. Counts, and closes the connection at its end. */
-static bool arrived(struct client *c, ssize_t n) {
+static bool read_counted(struct client *c, ssize_t n) {
     if (UNLIKELY(n <= 0)) {
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
         if (n == 0)
@@ -488,7 +489,7 @@ static void read_scratch(struct client *c) {
     bool little = io->sends_big || !c->authenticated;
     size_t room = UNLIKELY(little) ? FIRST_READ_BIG + LEFTOVER_SMALL : SCRATCH_SIZE;
     ssize_t n = socket_read(c, scratch + have, room - have);
-    if (!arrived(c, n)) return;
+    if (!read_counted(c, n)) return;
     if (UNLIKELY(have > 0)) {
         memcpy(scratch, io->in.data + io->in_pos, have);
         buf_free(&io->in);
@@ -502,7 +503,7 @@ static void read_scratch(struct client *c) {
 }
 
 /* Room for more of a request that the buffer is full of. */
-static void begin_piece(struct client *c) {
+static void input_piece_begin(struct client *c) {
     struct client_io *io = c->io;
     const char *data = io->in.data + io->in_pos;
     size_t taken =
@@ -540,9 +541,9 @@ static void read_own(struct client *c) {
     if (!runs)
         buf_reserve(&io->in, have < LEFTOVER_SMALL ? LEFTOVER_SMALL : ahead - have);
     else if (io->in.cap == io->in.len)
-        begin_piece(c);
+        input_piece_begin(c);
     ssize_t n = socket_read(c, io->in.data + io->in.len, io->in.cap - io->in.len);
-    if (!arrived(c, n)) return;
+    if (!read_counted(c, n)) return;
     io->in.len += (size_t)n;
     size_t held = io->in.len - io->in_pos + io->heap_bytes;
     if (UNLIKELY(!c->authenticated) && held > STRANGER_INPUT_MAX) {
@@ -590,7 +591,7 @@ static void read_big(struct client *c) {
     TARN_ASSERT(!client_away_receives(c));
     ssize_t n = io->tls != NULL ? client_tls_read(c, iov, (int)n_iov)
                                 : readv(io->watch.fd, iov, (int)n_iov);
-    if (!arrived(c, n)) return;
+    if (!read_counted(c, n)) return;
     size_t mine = min_u64((size_t)n, want);
     if (b->sink != NULL && mine > 0) above.big_filled(b->sink, mine);
     client_big_read(c, mine);

@@ -79,7 +79,7 @@ size_t client_tls_write(struct client *c, const struct iovec *iov, int n) {
 /* --- from the socket --- */
 
 /* So many lines a second are enough for who tries all ports. */
-static void tell(const struct client *c, const char *why) {
+static void tls_refusal_log(const struct client *c, const char *why) {
     static uint64_t since_ms, told, kept;
     char peer[80];
     if (turn.mono_ms - since_ms >= 1000) {
@@ -99,11 +99,11 @@ static void tell(const struct client *c, const char *why) {
 
 /* Its handshake failed. What it had sent on is read, or the reset of the connection may overtake
  * the alert that says why. */
-static void refuse(struct client *c) {
+static void tls_refuse(struct client *c) {
     char waste[4096];
     int fd = c->io->watch.fd;
     stats.tls_handshakes_failed++;
-    tell(c, tls_why(c->io->tls));
+    tls_refusal_log(c, tls_why(c->io->tls));
     bool told = !tls_is_plain(c->io->tls) ||
                 send(fd, plain_text, strlen(plain_text), MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
     if (told && shutdown(fd, SHUT_WR) == 0)
@@ -112,7 +112,7 @@ static void refuse(struct client *c) {
 }
 
 /* The handshake is over. */
-static void opened(struct client *c) {
+static void tls_opened(struct client *c) {
     char name[64] = "none";
     (void)tls_peer_name(c->io->tls, name, sizeof(name));
     log_debug("Client id=%llu: %s, %s, certificate: %s", (unsigned long long)c->id,
@@ -125,7 +125,7 @@ static void opened(struct client *c) {
 }
 
 /* Fills what is not filled yet; how many bytes. */
-static size_t decrypt(struct client *c, const struct iovec *iov, int n, size_t done) {
+static size_t tls_decrypt(struct client *c, const struct iovec *iov, int n, size_t done) {
     enum tls_state before = tls_state(c->io->tls);
     struct iov_cursor at = iov_cursor(iov, (size_t)n);
     size_t got = 0;
@@ -136,7 +136,7 @@ static size_t decrypt(struct client *c, const struct iovec *iov, int n, size_t d
         if (k < v.iov_len) break;
         iov_advance(&at, k);
     }
-    if (UNLIKELY(before == TLS_HANDSHAKE) && tls_state(c->io->tls) == TLS_OPEN) opened(c);
+    if (UNLIKELY(before == TLS_HANDSHAKE) && tls_state(c->io->tls) == TLS_OPEN) tls_opened(c);
     return got;
 }
 
@@ -151,7 +151,7 @@ static bool may_shake(void) {
 }
 
 /* What the socket has, as much as there is room for. -1: the connection is dead. */
-static int fill(struct client *c) {
+static int tls_fill(struct client *c) {
     struct tls_stream *tls = c->io->tls;
     void *at;
     size_t space = tls_in_space(tls, &at);
@@ -171,10 +171,10 @@ ssize_t client_tls_read(struct client *c, const struct iovec *iov, int n) {
         return -1;
     }
     uint64_t begin_ns = shaking ? clock_mono_ns() : 0;
-    size_t got = tls_in_left(io->tls) ? decrypt(c, iov, n, 0) : 0;
+    size_t got = tls_in_left(io->tls) ? tls_decrypt(c, iov, n, 0) : 0;
     if (got < room && !(io->flags & CLIENT_CLOSE_AFTER_REPLY)) {
-        if (fill(c) < 0) return -1;
-        got += decrypt(c, iov, n, got);
+        if (tls_fill(c) < 0) return -1;
+        got += tls_decrypt(c, iov, n, got);
     }
     if (UNLIKELY(shaking)) shaking_time.spent_ns += clock_mono_ns() - begin_ns;
     if (io->flags & CLIENT_DENIED) got = 0;
@@ -186,7 +186,7 @@ ssize_t client_tls_read(struct client *c, const struct iovec *iov, int n) {
     case TLS_CLOSED: return 0;
     case TLS_FAILED:
         if (shaking)
-            refuse(c);
+            tls_refuse(c);
         else
             log_verbose("Client id=%llu: TLS ended: %s", (unsigned long long)c->id,
                         tls_why(io->tls));

@@ -65,7 +65,7 @@ void client_output_begin(struct client *c) {
 }
 
 /* All is sent: lends the buffer to the next one. */
-static void give_back(struct client_out *o) {
+static void output_give_back(struct client_out *o) {
     o->sent = 0;
     o->bytes.len = 0;
     if (shared.cap == 0 && o->bytes.cap >= SHARED_CAP && o->bytes.cap <= SHARED_KEEP_MAX) {
@@ -83,7 +83,7 @@ static void give_back(struct client_out *o) {
 }
 
 /* What the socket did not take stays with the client, in memory of its size. */
-static void settle(struct client_out *o) {
+static void output_settle(struct client_out *o) {
     if (shared.cap != 0) return;
     size_t left = o->bytes.len - o->sent;
     if (left <= SHARED_CAP / 2 && o->bytes.cap >= SHARED_CAP && o->bytes.cap <= SHARED_KEEP_MAX) {
@@ -170,7 +170,7 @@ void client_unwritten_mark(struct client *c) {
 }
 
 /* Are there exactly unwritten_replies whole replies since the mark? */
-static bool countable(const struct client *c) {
+static bool unwritten_countable(const struct client *c) {
     const unsigned other = CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT |
                            CLIENT_CLOSE_AFTER_REPLY | CLIENT_MONITOR | CLIENT_PUBSUB |
                            CLIENT_REPLICA;
@@ -186,7 +186,7 @@ static void settle_unwritten(struct client *c) {
     if (LIKELY(why == NULL) || (c->job != NULL && o->bytes.len - o->sent <= io->unwritten_bytes))
         return;
     stats.aof_unwritten_replies++;
-    if (!countable(c)) {
+    if (!unwritten_countable(c)) {
         client_close_soon(c);
         return;
     }
@@ -198,8 +198,8 @@ static void settle_unwritten(struct client *c) {
 
 /* Unsent bytes in order, up to the first header that is not known yet. *values_p: a bit for every
  * piece of a value. */
-static int gather(const struct client_out *o, struct iovec *iov, uint64_t *values_p,
-                  size_t *total_p) {
+static int output_gather(const struct client_out *o, struct iovec *iov, uint64_t *values_p,
+                         size_t *total_p) {
     int n = 0;
     uint64_t values = 0;
     size_t pos = o->sent, total = 0;
@@ -270,7 +270,7 @@ unsigned client_output_pieces(const struct client *c, size_t max, struct iovec *
                               size_t room_size, size_t *total_p) {
     uint64_t values;
     size_t all, total = 0;
-    unsigned n = (unsigned)gather(&c->io->out, iov, &values, &all), i;
+    unsigned n = (unsigned)output_gather(&c->io->out, iov, &values, &all), i;
     for (i = 0; i < n && total < max; i++) {
         size_t len = iov[i].iov_len;
         if (!(values >> i & 1)) { /* bytes and headers move when more is said */
@@ -298,7 +298,7 @@ static bool send_tls(struct client *c) {
         size_t want;
         int rc = client_tls_flush(c);
         if (rc <= 0 || sent >= TLS_PER_CALL) return rc >= 0;
-        int pieces = gather(o, iov, &values, &want);
+        int pieces = output_gather(o, iov, &values, &want);
         size_t n = client_tls_write(c, iov, pieces);
         if (n == 0) return want == 0 || tls_state(c->io->tls) != TLS_FAILED;
         client_output_sent(c, n);
@@ -329,7 +329,7 @@ static bool send_some(struct client *c) {
             struct iovec iov[IOV_MAX_USED];
             struct msghdr msg = {.msg_iov = iov};
             uint64_t values;
-            msg.msg_iovlen = (size_t)gather(o, iov, &values, &want);
+            msg.msg_iovlen = (size_t)output_gather(o, iov, &values, &want);
             if (want == 0) break; /* a header is awaited */
             n = sendmsg(io->watch.fd, &msg, MSG_NOSIGNAL);
             if (n > 0) client_output_sent(c, (size_t)n);
@@ -363,7 +363,7 @@ void client_update_interest(struct client *c) {
         client_close_soon(c);
 }
 
-static void flush(struct client *c) {
+static void output_flush(struct client *c) {
     struct client_io *io = c->io;
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
     if (io->flags & CLIENT_CLOSE_SOON) return;
@@ -372,13 +372,13 @@ static void flush(struct client *c) {
         return;
     }
     if (LIKELY(client_unsent(c) == 0)) {
-        if (LIKELY(io->out.first_insert == io->out.inserts)) give_back(&io->out);
+        if (LIKELY(io->out.first_insert == io->out.inserts)) output_give_back(&io->out);
         if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY))
             client_close_soon(c);
         else if (UNLIKELY(io->flags & CLIENT_HALF))
             client_ready(c); /* this may have been all */
     } else {
-        settle(&io->out);
+        output_settle(&io->out);
     }
     if (UNLIKELY(io->flags & CLIENT_REPLICA)) above.replica_drained(c);
     client_update_interest(c);
@@ -387,7 +387,7 @@ static void flush(struct client *c) {
 void client_output_end(struct client *c) {
     struct client_out *o = &c->io->out;
     if (o->bytes.len == o->sent && o->first_insert == o->inserts) { /* nothing was said */
-        give_back(o);
+        output_give_back(o);
         c->io->flags &= ~CLIENT_UNWRITTEN;
         if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY) && o->tls_bytes == 0)
             client_close_soon(c);
@@ -398,16 +398,16 @@ void client_output_end(struct client *c) {
     }
     if (UNLIKELY(effects_pending())) { /* nobody hears of what is not written down yet: all of this
                                           turn go together */
-        settle(o);
+        output_settle(o);
         client_flush_later(c);
         return;
     }
-    flush(c);
+    output_flush(c);
     if (UNLIKELY(client_unsent(c) > 0)) client_output_limit(c);
 }
 
 /* What waited for the peer to take some goes on, if it has. */
-static void drained(struct client *c) {
+static void output_drained(struct client *c) {
     if (client_is_deaf(c)) return;
     job_output_drained(c);
     client_ready(c);
@@ -415,8 +415,8 @@ static void drained(struct client *c) {
 
 void client_on_writable(struct client *c) {
     effects_turn();
-    flush(c);
-    drained(c);
+    output_flush(c);
+    output_drained(c);
 }
 
 void client_drop_stranger(struct client *c, const char *what) {
@@ -477,8 +477,8 @@ void clients_flush(void) {
         if (UNLIKELY(c->io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
         client_push_due(c);
         /* else it goes when the socket takes it */
-        if (!(c->io->watch.events & NET_WRITE)) flush(c);
-        if (UNLIKELY(was_deaf)) drained(c);
+        if (!(c->io->watch.events & NET_WRITE)) output_flush(c);
+        if (UNLIKELY(was_deaf)) output_drained(c);
         if (client_unsent(c) > 0) client_output_limit(c);
         if (UNLIKELY(config->maxmemory_clients != 0)) client_weigh(c);
     }
@@ -492,7 +492,7 @@ void client_push_due(struct client *c) {
 
 /* A reply of several slices is not cut, nor one in the making by what its own command tells; and
  * what CLIENT REPLY takes back is not this. */
-static void push(struct client *c, const void *data, size_t len, bool late) {
+static void output_push(struct client *c, const void *data, size_t len, bool late) {
     struct client_io *io = c->io;
     if (io->flags & CLIENT_CLOSE_SOON) return;
     bool silent = (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
@@ -506,11 +506,11 @@ static void push(struct client *c, const void *data, size_t len, bool late) {
 }
 
 void client_push(struct client *c, const void *data, size_t len) {
-    push(c, data, len, false);
+    output_push(c, data, len, false);
 }
 
 void client_push_late(struct client *c, const void *data, size_t len) {
-    push(c, data, len, true);
+    output_push(c, data, len, true);
 }
 
 void client_free_output(struct client *c) {

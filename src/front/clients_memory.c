@@ -21,13 +21,13 @@ static uint64_t limit_now(void) {
 }
 
 /* Replicas hold what this server wants them to have; MONITOR has the limit of its output. */
-static bool may_go(const struct client *c) {
+static bool client_may_go(const struct client *c) {
     return !(c->io->flags &
              (CLIENT_NO_EVICT | CLIENT_REPLICA | CLIENT_MONITOR | CLIENT_CLOSE_SOON));
 }
 
 void client_weigh(struct client *c) {
-    size_t now = may_go(c) ? client_memory(c) : 0;
+    size_t now = client_may_go(c) ? client_memory(c) : 0;
     total += now;
     total -= c->io->weighed;
     c->io->weighed = now;
@@ -46,11 +46,11 @@ void clients_weigh_all(void) {
             client_unweigh(c);
 }
 
-static unsigned class_of(size_t n) {
+static unsigned weight_class(size_t n) {
     return n == 0 ? 0 : 63u - (unsigned)__builtin_clzll(n);
 }
 
-static void evict(struct client *c) {
+static void client_evict(struct client *c) {
     struct buf line = {NULL, 0, 0};
     client_describe(c, &line);
     log_notice("Evicting client: %.*s", (int)(line.len > 0 ? line.len - 1 : 0), line.data);
@@ -66,12 +66,13 @@ void clients_evict(void) {
     uint64_t limit = limit_now();
     uint64_t of_class[CLASSES] = {0};
     if (limit == 0 || total <= limit) return;
-    CLIENTS_EACH (c) of_class[class_of(c->io->weighed)] += c->io->weighed;
+    CLIENTS_EACH (c) of_class[weight_class(c->io->weighed)] += c->io->weighed;
     uint64_t left = total;
     unsigned cut = CLASSES;
     while (cut > 0 && left > limit) left -= of_class[--cut];
     CLIENTS_EACH (c)
-        if (class_of(c->io->weighed) > cut && c->io->weighed > 0) evict(c);
+        if (weight_class(c->io->weighed) > cut && c->io->weighed > 0) client_evict(c);
     CLIENTS_EACH (c)
-        if (class_of(c->io->weighed) == cut && c->io->weighed > 0 && total > limit) evict(c);
+        if (weight_class(c->io->weighed) == cut && c->io->weighed > 0 && total > limit)
+            client_evict(c);
 }

@@ -28,7 +28,7 @@ static enum pause_what pause_what; /* the strongest of them */
 
 /* --- errors before a command runs --- */
 
-static void reject(const struct cmd *cmd) {
+static void command_reject(const struct cmd *cmd) {
     table_stat(cmd)->rejected++;
 }
 
@@ -92,21 +92,21 @@ static void reply_refusal(struct client *c, const char *why) {
 }
 
 /* What refuses EXEC ends the transaction. */
-static void refuse(struct client *c, const struct cmd *cmd, const char *why) {
+static void command_refuse(struct client *c, const struct cmd *cmd, const char *why) {
     if (cmd->id == WIRE_exec)
         multi_abort(c, why);
     else
         reply_error(c, "-%s", why);
-    reject(cmd);
+    command_reject(cmd);
 }
 
 /* By who it is. false: answered. */
-static bool permitted(struct client *c, const struct cmd *cmd) {
+static bool user_permitted(struct client *c, const struct cmd *cmd) {
     char why[128];
     size_t at;
     if (!c->authenticated) {
         if (cmd->flags & CMD_NO_AUTH) return true;
-        refuse(c, cmd, "NOAUTH Authentication required.");
+        command_refuse(c, cmd, "NOAUTH Authentication required.");
         return false;
     }
     enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
@@ -122,14 +122,14 @@ static bool permitted(struct client *c, const struct cmd *cmd) {
         snprintf(why, sizeof(why),
                  "NOPERM this user has no permissions to access one of the %s used as arguments",
                  v == ACL_DENIED_KEY ? "keys" : "channels");
-    refuse(c, cmd, why);
+    command_refuse(c, cmd, why);
     return false;
 }
 
 /* The same for one that was queued: what it may do has changed since then. */
-static bool still_permitted(struct client *c, const struct cmd *cmd) {
+static bool user_still_permitted(struct client *c, const struct cmd *cmd) {
     size_t at;
-    if (!c->authenticated) return permitted(c, cmd); /* it deleted its own user */
+    if (!c->authenticated) return user_permitted(c, cmd); /* it deleted its own user */
     enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
     if (v == ACL_GRANTED) return true;
     acl_log_note(c, v, cmd, at, SPAN(""));
@@ -143,13 +143,13 @@ static bool still_permitted(struct client *c, const struct cmd *cmd) {
         : v == ACL_DENIED_KEY
             ? "no permission to touch the specified keys"
             : "no permission to access one of the channels used as arguments to the command");
-    reject(cmd);
+    command_reject(cmd);
     return false;
 }
 
 /* The command itself, or its subcommand. NULL: answered. Once for every request. */
-static inline __attribute__((always_inline)) const struct cmd *find(struct client *c,
-                                                                    const struct cmd *cmd) {
+static inline __attribute__((always_inline)) const struct cmd *command_find(struct client *c,
+                                                                            const struct cmd *cmd) {
     if (UNLIKELY(cmd == NULL)) {
         reply_unknown(c);
         return NULL;
@@ -158,7 +158,7 @@ static inline __attribute__((always_inline)) const struct cmd *find(struct clien
         const struct cmd *sub = table_find_sub(cmd, c->argv[1]);
         if (sub == NULL) {
             reply_unknown_sub(c, cmd);
-            reject(cmd);
+            command_reject(cmd);
             return NULL;
         }
         cmd = sub;
@@ -169,14 +169,14 @@ static inline __attribute__((always_inline)) const struct cmd *find(struct clien
             multi_abort(c, "wrong number of arguments for 'exec' command");
         else
             reply_arity(c);
-        reject(cmd);
+        command_reject(cmd);
         return NULL;
     }
-    if (UNLIKELY(!c->unrestricted) && !permitted(c, cmd)) return NULL;
+    if (UNLIKELY(!c->unrestricted) && !user_permitted(c, cmd)) return NULL;
     unsigned flags = cmd->flags | (UNLIKELY(cmd->id == WIRE_exec) ? multi_flags(c) : 0);
     const char *refusal = flags & CMD_WRITE ? above.write_refusal() : NULL;
     if (UNLIKELY(refusal != NULL)) {
-        refuse(c, cmd, refusal);
+        command_refuse(c, cmd, refusal);
         return NULL;
     }
     return cmd;
@@ -220,7 +220,7 @@ void pause_tick(void) {
 }
 
 /* Ending the pause, or the server, must stay possible. */
-static bool paused(const struct client *c, const struct cmd *cmd) {
+static bool command_paused(const struct client *c, const struct cmd *cmd) {
     if (pause_what == PAUSE_WRITE) {
         unsigned flags = cmd->flags | (cmd->id == WIRE_exec ? multi_flags(c) : 0);
         return (flags & (CMD_WRITE | CMD_MAY_REPLICATE)) != 0;
@@ -231,13 +231,13 @@ static bool paused(const struct client *c, const struct cmd *cmd) {
 }
 
 /* No command sees half of what goes together. */
-static void settle(void) {
+static void books_settle(void) {
     if (LIKELY(books != NULL)) store_settle(books);
 }
 
 /* --- the run --- */
 
-static void account(struct client *c, const struct cmd *cmd, uint64_t ns) {
+static void command_account(struct client *c, const struct cmd *cmd, uint64_t ns) {
     struct cmd_stat *stat = table_stat(cmd);
     stat->ns += ns;
     if (config->latency_tracking) table_stat_latency(stat, ns);
@@ -261,7 +261,7 @@ static void step_reply_mode(struct client_io *io) {
 }
 
 /* In a transaction, or listening to channels: not everything may be said. false: answered. */
-static bool admit(struct client *c, const struct cmd *cmd) {
+static bool command_admit(struct client *c, const struct cmd *cmd) {
     unsigned flags = c->io->flags;
     if (flags & CLIENT_MULTI && cmd->flags & CMD_NO_MULTI)
         reply_error(c, "Command not allowed inside a transaction");
@@ -273,17 +273,17 @@ static bool admit(struct client *c, const struct cmd *cmd) {
             table_stat(cmd)->name);
     else
         return true;
-    reject(cmd);
+    command_reject(cmd);
     if (flags & CLIENT_MULTI) multi_fail(c);
     return false;
 }
 
 /* By the role of this server, its replicas, and what is there of the books. false: answered. */
-static bool allowed(struct client *c, const struct cmd *cmd) {
+static bool command_allowed_here(struct client *c, const struct cmd *cmd) {
     const char *why = above.refusal(c, cmd);
     if (LIKELY(why == NULL)) return true;
     if (above.wait(c, cmd)) return false;
-    reject(cmd);
+    command_reject(cmd);
     if (cmd->id == WIRE_exec && c->io->multi != NULL && c->io->flags & CLIENT_MULTI)
         multi_abort(c, why[0] == '-' ? why + 1 : why);
     else
@@ -293,7 +293,7 @@ static bool allowed(struct client *c, const struct cmd *cmd) {
 }
 
 /* A command that did not run now: it is queued, or waits for the end of a pause. */
-static void uncount(struct client *c) {
+static void command_uncount(struct client *c) {
     stats.total_commands_processed--;
     c->io->commands--;
 }
@@ -305,29 +305,29 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_CHANGED);
     stats.total_commands_processed++;
     io->commands++;
-    cmd = find(c, cmd);
+    cmd = command_find(c, cmd);
     if (UNLIKELY(cmd == NULL)) {
         if (io->flags & CLIENT_MULTI) multi_fail(c);
         goto out;
     }
-    if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !admit(c, cmd)) goto out;
+    if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !command_admit(c, cmd)) goto out;
     tracking_note(c, cmd);
-    if (UNLIKELY(above.restricts()) && !allowed(c, cmd)) goto out;
-    if (UNLIKELY(pause_what != PAUSE_NONE) && paused(c, cmd)) {
+    if (UNLIKELY(above.restricts()) && !command_allowed_here(c, cmd)) goto out;
+    if (UNLIKELY(pause_what != PAUSE_NONE) && command_paused(c, cmd)) {
         io->flags |= CLIENT_POSTPONED;
         stats.postponed_commands++;
-        uncount(c);
+        command_uncount(c);
         if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
         return;
     }
     if (UNLIKELY(io->flags & CLIENT_MULTI) && multi_take(c, cmd)) {
-        uncount(c);
+        command_uncount(c);
         goto out;
     }
     io->last_cmd = cmd;
     table_stat(cmd)->calls++;
     io->flags |= CLIENT_RUNNING;
-    settle();
+    books_settle();
     uint64_t start = core_now_ns, noted = effects_noted;
     cmd->run(c);
     uint64_t ns = core_stamp() - start;
@@ -345,7 +345,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     if (UNLIKELY(c->job != NULL))
         io->job_ns = ns;
     else
-        account(c, cmd, ns);
+        command_account(c, cmd, ns);
 out:
     if (UNLIKELY(io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT))) {
         if (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) client_output_rewind(c);
@@ -360,19 +360,19 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     io->flags &= ~(CLIENT_FAILED | CLIENT_OOM);
     stats.total_commands_processed++;
     io->commands++;
-    if (cmd == NULL && (cmd = find(c, table_find(c->argv[0]))) == NULL) return;
+    if (cmd == NULL && (cmd = command_find(c, table_find(c->argv[0]))) == NULL) return;
     if (UNLIKELY(above.restricts()) && (why = above.refusal(c, cmd)) != NULL) {
         reply_refusal(c, why); /* the role may have changed since it was queued */
-        reject(cmd);
+        command_reject(cmd);
         return;
     }
     c->cmd = io->last_cmd = cmd;
-    if (UNLIKELY(!c->unrestricted) && !still_permitted(c, cmd)) return;
+    if (UNLIKELY(!c->unrestricted) && !user_still_permitted(c, cmd)) return;
     table_stat(cmd)->calls++;
     tracking_note(c, cmd);
     /* no core_stamp: for the books time stands still within EXEC */
     uint64_t start = clock_mono_ns();
-    settle();
+    books_settle();
     cmd->run(c);
     uint64_t ns = clock_mono_ns() - start;
     c->cmd = cmd;
@@ -380,15 +380,15 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     if (c->job != outer)
         io->job_ns = ns;
     else
-        account(c, cmd, ns);
+        command_account(c, cmd, ns);
 }
 
 void dispatch_queued_done(struct client *c) {
-    account(c, c->cmd, c->io->job_ns);
+    command_account(c, c->cmd, c->io->job_ns);
 }
 
 void dispatch_job_done(struct client *c) {
-    account(c, c->cmd, c->io->job_ns);
+    command_account(c, c->cmd, c->io->job_ns);
     step_reply_mode(c->io);
 }
 

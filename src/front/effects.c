@@ -13,7 +13,7 @@ static struct buf batch;
 uint64_t effects_noted;
 static bool handing;
 
-static void hand_over(void) {
+static void effects_hand_over(void) {
     struct buf now = batch;
     TARN_ASSERT(!handing); /* who is told changes nothing */
     handing = true;
@@ -25,7 +25,7 @@ static void hand_over(void) {
 }
 
 void effects_turn(void) {
-    if (batch.len > 0) hand_over();
+    if (batch.len > 0) effects_hand_over();
 }
 
 bool effects_pending(void) {
@@ -36,7 +36,7 @@ void effects_note(void *arg, const void *record, size_t len) {
     (void)arg;
     effects_noted++;
     buf_append(&batch, record, len);
-    if (batch.len >= EFFECTS_BATCH_MAX) hand_over();
+    if (batch.len >= EFFECTS_BATCH_MAX) effects_hand_over();
 }
 
 void effects_publish(struct span channel, struct span message) {
@@ -49,7 +49,7 @@ void effects_publish(struct span channel, struct span message) {
     buf_append(&batch, &name, sizeof(name));
     buf_append(&batch, channel.data, channel.len);
     buf_append(&batch, message.data, message.len);
-    if (batch.len >= EFFECTS_BATCH_MAX) hand_over();
+    if (batch.len >= EFFECTS_BATCH_MAX) effects_hand_over();
 }
 
 void effects_pass(struct span told) {

@@ -49,7 +49,7 @@ static void job_dequeue(struct job *job) {
 }
 
 /* After a slice: into the queue or to sleep. */
-static void place(struct job *job) {
+static void job_place(struct job *job) {
     if (job->runnable) {
         wheel_remove(timers, &job->timer);
         job_enqueue(job);
@@ -62,7 +62,7 @@ static void place(struct job *job) {
         wheel_remove(timers, &job->timer);
 }
 
-static void end(struct client *c, struct job *job) {
+static void job_end(struct client *c, struct job *job) {
     struct job *outer = job->outer;
     wheel_remove(timers, &job->timer);
     /* What it gives back may be what another part of it waits for: job_wake leaves it alone. */
@@ -79,7 +79,7 @@ static void end(struct client *c, struct job *job) {
 }
 
 /* A step may start a job of the same client: the commands within EXEC do. */
-static bool step(struct client *c, struct job *job, unsigned *budget) {
+static bool job_step_run(struct client *c, struct job *job, unsigned *budget) {
     TARN_ASSERT(stepping == job->outer);
     unsigned *outer_budget = step_budget;
     stepping = job;
@@ -90,7 +90,7 @@ static bool step(struct client *c, struct job *job, unsigned *budget) {
     return done;
 }
 
-static void enter(struct client *c, struct job *job) {
+static void job_enter(struct client *c, struct job *job) {
     TARN_ASSERT(c->job == NULL || c->job == stepping);
     job->client = c;
     job->outer = c->job;
@@ -101,16 +101,16 @@ static void enter(struct client *c, struct job *job) {
 }
 
 void job_start(struct client *c, struct job *job) {
-    enter(c, job);
+    job_enter(c, job);
     if (job->runnable) {
         unsigned own = job_quota(), *budget = job->outer != NULL ? step_budget : &own;
-        if (step(c, job, budget)) {
-            end(c, job);
+        if (job_step_run(c, job, budget)) {
+            job_end(c, job);
             return;
         }
     }
     stats.jobs_started++;
-    place(job);
+    job_place(job);
 }
 
 void job_run(struct client *c, struct job *job, size_t size) {
@@ -121,9 +121,9 @@ void job_run(struct client *c, struct job *job, size_t size) {
     c->io->flags = (c->io->flags & ~CLIENT_ANSWERS) | outer;
     if (!done) {
         struct job *kept = xmemdup(job, size);
-        enter(c, kept);
+        job_enter(c, kept);
         stats.jobs_started++;
-        place(kept);
+        job_place(kept);
     } else if (job->close != NULL) {
         job->close(c, job);
     }
@@ -155,7 +155,7 @@ void job_cancel(struct client *c) {
             job_dequeue(job);
         else if (!job->runnable)
             sleeping--;
-        end(c, job);
+        job_end(c, job);
     }
 }
 
@@ -187,7 +187,7 @@ bool job_unblock(struct client *c, bool error) {
     return true;
 }
 
-static void slice(struct job *job, unsigned *budget) {
+static void job_slice(struct job *job, unsigned *budget) {
     struct client *c = job->client;
     uint64_t start = core_stamp(), noted = effects_noted;
     bool off = (c->io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
@@ -196,7 +196,7 @@ static void slice(struct job *job, unsigned *budget) {
     client_output_mark(c);
     c->io->flags |= CLIENT_RUNNING;
     stepping = job->outer; /* which sleeps */
-    bool done = step(c, job, budget);
+    bool done = job_step_run(c, job, budget);
     stepping = NULL;
     c->io->flags &= ~CLIENT_RUNNING;
     uint64_t ns = core_stamp() - start;
@@ -206,14 +206,14 @@ static void slice(struct job *job, unsigned *budget) {
     if (c->io->flags & CLIENT_CHANGED) client_unwritten_mark(c); /* in an earlier slice, perhaps */
     if (done && job->outer != NULL) {
         dispatch_queued_done(c);
-        end(c, job);
+        job_end(c, job);
     } else if (done) {
-        end(c, job);
+        job_end(c, job);
         dispatch_job_done(c);
         client_request_done(c);
         client_ready(c);
     } else {
-        place(job);
+        job_place(job);
     }
     if (off) client_output_rewind(c); /* may wake the job: what it lent for the reply comes back */
     if (done) client_push_due(c);
@@ -222,7 +222,7 @@ static void slice(struct job *job, unsigned *budget) {
 
 /* Replies that are not being read must not pile up; but an array whose header waits for its end has
  * to get there. */
-static bool must_wait(const struct client *c) {
+static bool job_must_wait(const struct client *c) {
     const struct client_out *o = &c->io->out;
     if (client_unsent(c) <= config->output_pause) return false;
     for (unsigned i = o->first_insert; i < o->inserts; i++)
@@ -240,13 +240,13 @@ void jobs_run(void) {
     for (struct job *job; left > 0 && (job = TAILQ_FIRST(&runnable)) != NULL;) {
         bool end_of_round = job == last;
         job_dequeue(job);
-        if (must_wait(job->client)) {
+        if (job_must_wait(job->client)) {
             job->runnable = false;
             job->stalled = true;
             sleeping++;
         } else {
             unsigned mine = share < left ? share : left, before = mine;
-            slice(job, &mine);
+            job_slice(job, &mine);
             unsigned used = before - mine;
             left -= used < left ? (used > 0 ? used : 1) : left;
         }

@@ -60,8 +60,8 @@ bool location_trusted(const struct client *c) {
     return acl_client_may(c, "segment|attach");
 }
 
-static bool seal(const struct location_grant *grant, const struct grant_extent *e,
-                 uint8_t out[GRANT_SIZE]) {
+static bool extent_seal(const struct location_grant *grant, const struct grant_extent *e,
+                        uint8_t out[GRANT_SIZE]) {
     const uint8_t *key = cluster_grant_key(e->segment);
     if (key == NULL) return false;
     struct grant g = location_grant_of(grant);
@@ -77,7 +77,7 @@ uint64_t location_session_grants_ms(uint64_t session) {
 bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms,
                    const struct grant_extent *e, uint8_t out[GRANT_SIZE]) {
     struct location_grant grant = {.op = op, .session = session, .expiry_ms = expiry_ms};
-    return seal(&grant, e, out);
+    return extent_seal(&grant, e, out);
 }
 
 struct location_grant location_put_grant(const struct store_put *put) {
@@ -159,7 +159,7 @@ static void text_extent(struct text *t, const struct store_extent *x,
     bool granted = false;
     if (grant->expiry_ms) {
         struct grant_extent e = {x->segment, x->segment_epoch, x->offset, x->length};
-        granted = seal(grant, &e, sealed);
+        granted = extent_seal(grant, &e, sealed);
     }
     text_bulk(t, sealed, granted ? GRANT_SIZE : 0);
 }
@@ -213,7 +213,7 @@ bool text_packed(struct text *t, const struct store_layout *layout,
         return false;
     const struct store_extent *x = &r->extent[0];
     place->extent = (struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length};
-    if (!seal(grant, &place->extent, place->grant)) return false;
+    if (!extent_seal(grant, &place->extent, place->grant)) return false;
     text_bulk(t, place, sizeof(*place));
     return true;
 }

@@ -125,7 +125,7 @@ static void command_remove(const struct tarn_command *its) {
 /* --- replies --- */
 
 /* One element of the answer, with `more` inside. NULL: there is no place for it. */
-static struct client *element(struct tarn_call_context *k, uint64_t more) {
+static struct client *answer_element(struct tarn_call_context *k, uint64_t more) {
     if (k->missing == 0 || more > UINT32_MAX) {
         k->broken = true;
         return NULL;
@@ -141,27 +141,27 @@ static bool has_code(const char *text) {
 }
 
 static void its_error(struct tarn_call_context *k, const char *text) {
-    struct client *c = element(k, 0);
+    struct client *c = answer_element(k, 0);
     if (c != NULL) reply_error(c, has_code(text) ? "-%s" : "%s", text);
 }
 
 static void its_text(struct tarn_call_context *k, struct span text) {
-    struct client *c = element(k, 0);
+    struct client *c = answer_element(k, 0);
     if (c != NULL) reply_bulk(c, text);
 }
 
 static void its_int(struct tarn_call_context *k, int64_t value) {
-    struct client *c = element(k, 0);
+    struct client *c = answer_element(k, 0);
     if (c != NULL) reply_int(c, value);
 }
 
 static void its_array(struct tarn_call_context *k, size_t elements) {
-    struct client *c = element(k, elements);
+    struct client *c = answer_element(k, elements);
     if (c != NULL) reply_array(c, elements);
 }
 
 static void its_map(struct tarn_call_context *k, size_t pairs) {
-    struct client *c = element(k, pairs <= UINT32_MAX ? 2 * (uint64_t)pairs : UINT64_MAX);
+    struct client *c = answer_element(k, pairs <= UINT32_MAX ? 2 * (uint64_t)pairs : UINT64_MAX);
     if (c != NULL) reply_map(c, pairs);
 }
 

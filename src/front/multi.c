@@ -35,7 +35,7 @@ static struct multi *multi_of(struct client *c) {
     return c->io->multi;
 }
 
-static void *take(struct multi *m, size_t size) {
+static void *queue_alloc(struct multi *m, size_t size) {
     size = (size + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     struct multi_chunk *k = m->chunk;
     if (k == NULL || k->cap - k->used < size) {
@@ -106,14 +106,14 @@ static bool is_big(const struct big_arg **at, struct span arg) {
 }
 
 /* Copies the request behind the others. */
-static void append(struct client *c, const struct cmd *cmd, size_t bytes) {
+static void queue_append(struct client *c, const struct cmd *cmd, size_t bytes) {
     struct multi *m = c->io->multi;
     struct big_arg *big = client_big_take(c);
     const struct big_arg *at = big;
     size_t small = 0;
     for (size_t i = c->argc; i-- > 0;)
         if (!is_big(&at, c->argv[i])) small += c->argv[i].len;
-    struct queued *q = take(m, sizeof(*q) + c->argc * sizeof(struct span) + small);
+    struct queued *q = queue_alloc(m, sizeof(*q) + c->argc * sizeof(struct span) + small);
     *q = (struct queued){.cmd = cmd, .changes = table_changes, .big = big, .argc = c->argc};
     char *end = (char *)&q->argv[c->argc] + small;
     at = big;
@@ -167,7 +167,7 @@ bool multi_take(struct client *c, const struct cmd *cmd) {
         return true;
     }
     /* What cannot be executed any more is not kept: the client may not have noticed yet. */
-    if (!m->failed && !m->watcher.touched) append(c, cmd, bytes);
+    if (!m->failed && !m->watcher.touched) queue_append(c, cmd, bytes);
     reply_simple(c, "QUEUED");
     return true;
 }
@@ -188,7 +188,7 @@ struct exec {
 
 /* The first step runs within dispatch(), where EXEC's arguments still are where they were; later
  * they have moved. */
-static void restore(struct client *c, const struct exec *x) {
+static void exec_restore(struct client *c, const struct exec *x) {
     const struct resp_parser *p = c->io->parser;
     c->cmd = x->cmd;
     c->argv = x->suspended && p != NULL ? p->argv : x->argv;
@@ -229,7 +229,7 @@ static bool exec_step(struct client *c, struct job *job, unsigned *budget) {
         x->ns += clock_mono_ns() - start;
         return false;
     }
-    restore(c, x);
+    exec_restore(c, x);
     c->io->job_ns = x->ns;
     if (x->suspended && monitor_n > 0) monitor_feed(c); /* behind what it executed */
     return true;

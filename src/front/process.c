@@ -50,7 +50,7 @@ void process_title_init(int argc, char **argv) {
     title_room = (size_t)(end - title_at);
 }
 
-static void append_option(struct buf *out, const struct config *c, const char *name) {
+static void title_append_option(struct buf *out, const struct config *c, const char *name) {
     const struct config_row *row = config_row_find(span_str(name));
     if (row != NULL)
         config_row_format(row, c, out);
@@ -59,7 +59,7 @@ static void append_option(struct buf *out, const struct config *c, const char *n
 }
 
 /* tarn is neither a cluster nor a Sentinel: {server-mode} is empty, as with a Redis on its own. */
-static void append_variable(const struct config *c, const char *name, struct buf *out) {
+static void title_append_variable(const struct config *c, const char *name, struct buf *out) {
     if (strcmp(name, "title") == 0)
         buf_append_str(out, program != NULL ? program : "tarn-server");
     else if (strcmp(name, "listen-addr") == 0)
@@ -70,7 +70,7 @@ static void append_variable(const struct config *c, const char *name, struct buf
     else if (strcmp(name, "port") == 0)
         buf_printf(out, "%lld", (long long)(c->port > 0 ? c->port : core_endpoints.port));
     else if (strcmp(name, "tls-port") == 0)
-        append_option(out, c, name);
+        title_append_option(out, c, name);
     else if (strcmp(name, "unixsocket") == 0)
         buf_append_str(out, c->unixsocket);
     else if (strcmp(name, "config-file") == 0)
@@ -80,7 +80,7 @@ static void append_variable(const struct config *c, const char *name, struct buf
 void process_title_update(const struct config *c) {
     struct buf out = {NULL, 0, 0};
     if (title_at == NULL || !c->set_proc_title || c->proc_title_template[0] == '\0') return;
-    if (config_title(c, append_variable, &out)) {
+    if (config_title(c, title_append_variable, &out)) {
         size_t n = out.len < title_room - 1 ? out.len : title_room - 1;
         if (n > 0) memcpy(title_at, out.data, n);
         memset(title_at + n, 0, title_room - n);

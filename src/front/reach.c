@@ -172,8 +172,8 @@ struct segment_walk {
     void *arg;
 };
 
-static bool tell_segment(const struct segment_walk *w, uint32_t id, const char *uri,
-                         struct span read_key, struct span write_key) {
+static bool reach_tell_segment(const struct segment_walk *w, uint32_t id, const char *uri,
+                               struct span read_key, struct span write_key) {
     struct store_segment_info s;
     struct cluster_segment g;
     if (!store_segment_get(books, id, &s) || !cluster_segment_get(id, &g)) return true;
@@ -189,7 +189,7 @@ static bool tell_segment(const struct segment_walk *w, uint32_t id, const char *
 }
 
 static bool node_segment(void *arg, uint32_t id, const struct cluster_key *k) {
-    return tell_segment(arg, id, k->uri, k->key[0], k->key[1]);
+    return reach_tell_segment(arg, id, k->uri, k->key[0], k->key[1]);
 }
 
 void reach_each_segment(const char *scheme,
@@ -200,8 +200,9 @@ void reach_each_segment(const char *scheme,
          slot++) {
         struct own_key k;
         if (info.segment_epoch == 0 || !own_key_get(info.id, scheme, &k)) continue;
-        bool more = tell_segment(&w, info.id, k.uri.data, span_of(k.key[0].data, k.key[0].len),
-                                 span_of(k.key[1].data, k.key[1].len));
+        bool more =
+            reach_tell_segment(&w, info.id, k.uri.data, span_of(k.key[0].data, k.key[0].len),
+                               span_of(k.key[1].data, k.key[1].len));
         own_key_free(&k);
         if (!more) return;
     }

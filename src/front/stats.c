@@ -19,7 +19,7 @@ struct stats stats;
 #define ROW(...) FIGURE_ROW(struct stats, __VA_ARGS__)
 const struct figure stats_figures[] = {STATS_FIGURES(ROW){.name = NULL}};
 
-static void sample(struct stats_rate *r, uint64_t count) {
+static void rate_sample(struct stats_rate *r, uint64_t count) {
     uint64_t ms = turn.mono_ms - r->last_ms;
     if (ms < SAMPLE_MS) return;
     uint64_t grown = count >= r->last_count ? count - r->last_count : 0;
@@ -29,9 +29,9 @@ static void sample(struct stats_rate *r, uint64_t count) {
 }
 
 void stats_sample(void) {
-    sample(&stats.ops, stats.total_commands_processed);
-    sample(&stats.in, stats.total_net_input_bytes);
-    sample(&stats.out, stats.total_net_output_bytes);
+    rate_sample(&stats.ops, stats.total_commands_processed);
+    rate_sample(&stats.in, stats.total_net_input_bytes);
+    rate_sample(&stats.out, stats.total_net_output_bytes);
     uint64_t used = stats_used_memory();
     if (used > stats.peak_memory) stats.peak_memory = used;
 }

@@ -15,7 +15,7 @@
 #define SLOTS        512u /* power of two, at least four times the top-level commands */
 #define NAME_LEN_MAX 16u  /* two words tell longer names apart no more */
 
-struct slot {
+struct command_slot {
     /* the name's first and last eight bytes, lower case, zero-padded; they may overlap */
     uint64_t word[2];
     size_t len;
@@ -27,7 +27,7 @@ static const cmd_fn *runs; /* by enum wire_id */
 /* The top-level ones; then the subcommands of each container, ended by a NULL name. */
 static struct cmd *commands;
 
-static struct slot slots[SLOTS];
+static struct command_slot slots[SLOTS];
 static const struct cmd **top;
 static size_t top_count, top_fixed; /* fixed: declared; the rest was added */
 static struct cmd_stat *stats;
@@ -41,7 +41,7 @@ static struct {
 } renamed[TABLE_RENAMED_MAX];
 static size_t renamed_count;
 
-static inline uint64_t load(const char *p, size_t n) {
+static inline uint64_t word_load(const char *p, size_t n) {
     uint64_t w = 0;
     memcpy(&w, p, n);
     return w;
@@ -55,14 +55,14 @@ static inline void name_fold(struct span name, uint64_t word[2]) {
     const char *p = name.data;
     size_t n = name.len;
     if (n >= 8) {
-        word[0] = load(p, 8) | bit5;
-        word[1] = load(p + n - 8, 8) | bit5;
+        word[0] = word_load(p, 8) | bit5;
+        word[1] = word_load(p + n - 8, 8) | bit5;
     } else {
         if (n >= 4)
-            word[0] = load(p, 4) | load(p + n - 4, 4) << 8 * (n - 4);
+            word[0] = word_load(p, 4) | word_load(p + n - 4, 4) << 8 * (n - 4);
         else
-            word[0] =
-                load(p, 1) | load(p + n / 2, 1) << 8 * (n / 2) | load(p + n - 1, 1) << 8 * (n - 1);
+            word[0] = word_load(p, 1) | word_load(p + n / 2, 1) << 8 * (n / 2) |
+                      word_load(p + n - 1, 1) << 8 * (n - 1);
         word[0] |= bit5 >> 8 * (8 - n);
         word[1] = 0;
     }
@@ -89,7 +89,7 @@ const struct cmd *table_find(struct span name) {
         return name.len > 0 && name.data != NULL ? find_added(name) : NULL;
     name_fold(name, word);
     for (size_t i = name_slot(word, name.len);; i = (i + 1) & (SLOTS - 1)) {
-        const struct slot *s = &slots[i];
+        const struct command_slot *s = &slots[i];
         if (s->cmd == NULL) return find_added(name);
         if (LIKELY(s->word[0] == word[0] && s->word[1] == word[1] && s->len == name.len))
             return s->cmd;
@@ -153,7 +153,7 @@ static struct cmd_stat *stat_init(struct cmd *cmd, const struct cmd *parent, con
 }
 
 static void slot_insert(const struct cmd *cmd) {
-    struct slot slot = {.len = strlen(cmd->name), .cmd = cmd};
+    struct command_slot slot = {.len = strlen(cmd->name), .cmd = cmd};
     TARN_ASSERT(slot.len > 0 && slot.len <= NAME_LEN_MAX);
     name_fold(span_of(cmd->name, slot.len), slot.word);
     size_t i = name_slot(slot.word, slot.len);
@@ -161,7 +161,7 @@ static void slot_insert(const struct cmd *cmd) {
     slots[i] = slot;
 }
 
-static void declare(struct cmd *cmd, enum wire_id id, const struct cmd *parent) {
+static void command_declare(struct cmd *cmd, enum wire_id id, const struct cmd *parent) {
     const struct wire_command *w = &wire_commands[id];
     *cmd = (struct cmd){.run = runs[id],
                         .arity = wire_arity(w),
@@ -198,12 +198,12 @@ void table_init(const cmd_fn *functions) {
     for (enum wire_id id = 0; id < WIRE_COMMANDS; id++) {
         if (is_sub(id)) {
             if (parent->sub == NULL) parent->sub = next_sub;
-            declare(next_sub++, id, parent);
+            command_declare(next_sub++, id, parent);
             continue;
         }
         if (parent != NULL && parent->sub != NULL) next_sub++; /* the end of them */
         parent = next++;
-        declare(parent, id, NULL);
+        command_declare(parent, id, NULL);
         TARN_ASSERT(table_find(span_str(parent->name)) == NULL);
         top[parent - commands] = parent;
         slot_insert(parent);
@@ -331,7 +331,7 @@ static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, 
     return (int64_t)n;
 }
 
-static bool says(const struct span *argv, size_t argc, size_t from, const char *word) {
+static bool request_says(const struct span *argv, size_t argc, size_t from, const char *word) {
     for (size_t i = from; i < argc; i++)
         if (argv[i].data != NULL && span_case_eq(argv[i], word)) return true;
     return false;
@@ -340,7 +340,8 @@ static bool says(const struct span *argv, size_t argc, size_t from, const char *
 /* SET with GET reads, without it only writes. */
 static unsigned variable_flags(unsigned flags, const struct span *argv, size_t argc) {
     flags &= ~(unsigned)KEY_VARIABLE;
-    return says(argv, argc, 3, "get") ? flags : (flags & ~(unsigned)(KEY_RW | KEY_ACCESS)) | KEY_OW;
+    return request_says(argv, argc, 3, "get") ? flags
+                                              : (flags & ~(unsigned)(KEY_RW | KEY_ACCESS)) | KEY_OW;
 }
 
 int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,

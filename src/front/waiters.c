@@ -23,13 +23,13 @@ struct waiter {
 static struct htab table; /* of struct awaited */
 static size_t waiting;
 
-static bool same_key(const struct htab_node *node, const void *key) {
+static bool awaited_is(const struct htab_node *node, const void *key) {
     const struct awaited *a = CONTAINER_OF(node, const struct awaited, node);
     return span_eq(span_of(a->key, a->len), *(const struct span *)key);
 }
 
 static struct awaited *awaited_find(struct span key, uint64_t hash) {
-    struct htab_node *node = htab_find(&table, hash, same_key, &key);
+    struct htab_node *node = htab_find(&table, hash, awaited_is, &key);
     return node ? CONTAINER_OF(node, struct awaited, node) : NULL;
 }
 

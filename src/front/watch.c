@@ -28,31 +28,31 @@ struct watch {
 static struct htab keys, pairs; /* of struct watched, struct watch */
 size_t watch_count;
 
-static bool same_key(const struct htab_node *node, const void *key) {
+static bool watched_is(const struct htab_node *node, const void *key) {
     const struct watched *k = CONTAINER_OF(node, const struct watched, node);
     return span_eq(span_of(k->key, k->len), *(const struct span *)key);
 }
 
-static struct watched *find(struct span key, uint64_t hash) {
-    struct htab_node *node = htab_find(&keys, hash, same_key, &key);
+static struct watched *watched_find(struct span key, uint64_t hash) {
+    struct htab_node *node = htab_find(&keys, hash, watched_is, &key);
     return node ? CONTAINER_OF(node, struct watched, node) : NULL;
 }
 
-struct pair {
+struct watch_pair {
     const struct watched *watched;
     const struct watcher *watcher;
 };
 
-static bool same_pair(const struct htab_node *node, const void *arg) {
+static bool watch_is(const struct htab_node *node, const void *arg) {
     const struct watch *w = CONTAINER_OF(node, const struct watch, by_pair);
-    const struct pair *p = arg;
+    const struct watch_pair *p = arg;
     return w->watched == p->watched && w->watcher == p->watcher;
 }
 
 enum watch_result watch_add(struct watcher *w, struct span key, uint64_t version) {
     uint64_t hash = hash_bytes(key.data, key.len), both = hash ^ hash_u64((uintptr_t)w);
-    struct watched *k = find(key, hash);
-    if (k && htab_find(&pairs, both, same_pair, &(struct pair){k, w})) return WATCH_KNOWN;
+    struct watched *k = watched_find(key, hash);
+    if (k && htab_find(&pairs, both, watch_is, &(struct watch_pair){k, w})) return WATCH_KNOWN;
     if (w->count == WATCHES_MAX) return WATCH_FULL;
     if (!k) {
         k = xmalloc(sizeof(*k) + key.len);
@@ -103,7 +103,7 @@ bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key)) {
 }
 
 void watch_touch_key(struct span key, bool gone) {
-    struct watched *k = find(key, hash_bytes(key.data, key.len));
+    struct watched *k = watched_find(key, hash_bytes(key.data, key.len));
     for (struct watch *n = k ? LIST_FIRST(&k->watches) : NULL, *next; n; n = next) {
         next = LIST_NEXT(n, peer); /* the last one takes k along */
         if (n->watcher->tell) {

@@ -21,8 +21,9 @@ struct binding {
     size_t blocks; /* of the first block: so many words have lists beside it */
 };
 
-static bool refuse(struct binding *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(struct binding *b, const char *fmt, ...) {
+static bool bind_refuse(struct binding *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+static bool bind_refuse(struct binding *b, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(b->error, WIRE_ERROR_SIZE, fmt, ap);
@@ -44,13 +45,13 @@ static bool of_redis(const struct binding *b) {
 static bool refuse_as(struct binding *b, const char *text, size_t at) {
     struct span word = b->argv[at];
     const char *star = strchr(text, '*');
-    if (star == NULL || word.data == NULL) return refuse(b, "%s", text);
-    return refuse(b, "%.*s%.*s%s", (int)(star - text), text,
-                  (int)(word.len < SHOWN_MAX ? word.len : SHOWN_MAX), word.data, star + 1);
+    if (star == NULL || word.data == NULL) return bind_refuse(b, "%s", text);
+    return bind_refuse(b, "%.*s%.*s%s", (int)(star - text), text,
+                       (int)(word.len < SHOWN_MAX ? word.len : SHOWN_MAX), word.data, star + 1);
 }
 
 static bool refuse_syntax(struct binding *b, const char *name, const char *what) {
-    return of_redis(b) ? refuse(b, "syntax error") : refuse(b, "%s %s", name, what);
+    return of_redis(b) ? bind_refuse(b, "syntax error") : bind_refuse(b, "%s %s", name, what);
 }
 
 /* What errors call it. */
@@ -78,7 +79,8 @@ static bool many_add(struct binding *b, const struct wire_arg *a, size_t at) {
     if (a->size == 0) return true;
     struct wire_many *many = (struct wire_many *)(b->options + a->offset);
     size_t max = (a->size - sizeof(*many)) / sizeof(many->at[0]);
-    if (many->n == max) return refuse(b, "%s may be given at most %zu times", shown_name(a), max);
+    if (many->n == max)
+        return bind_refuse(b, "%s may be given at most %zu times", shown_name(a), max);
     many->at[many->n++] = (uint32_t)at;
     return true;
 }
@@ -96,12 +98,12 @@ static bool number_bind(struct binding *b, const struct wire_arg *a, int64_t *va
         b->at++;
         return true;
     }
-    if (of_redis(b)) return refuse(b, "value is not an integer or out of range");
-    if (any) return refuse(b, "%s must be a number", shown_name(a));
+    if (of_redis(b)) return bind_refuse(b, "value is not an integer or out of range");
+    if (any) return bind_refuse(b, "%s must be a number", shown_name(a));
     if (a->min < 0)
-        return refuse(b, "%s must be -1 or a number from 0 to %" PRIu64, shown_name(a), max);
-    return refuse(b, "%s must be a number from %" PRId64 " to %" PRIu64, shown_name(a), a->min,
-                  max);
+        return bind_refuse(b, "%s must be -1 or a number from 0 to %" PRIu64, shown_name(a), max);
+    return bind_refuse(b, "%s must be a number from %" PRId64 " to %" PRIu64, shown_name(a), a->min,
+                       max);
 }
 
 bool wire_ratio(struct span s, double *ratio_p) {
@@ -129,18 +131,18 @@ static bool key_must_fit(const struct binding *b, const struct wire_arg *a) {
 static bool word_bind(struct binding *b, const struct wire_arg *a) {
     struct span s = b->argv[b->at];
     if (a->kind == WIRE_KEY && s.len - 1 >= WIRE_KEY_MAX && key_must_fit(b, a))
-        return refuse(b, "key must be 1 to %u bytes", WIRE_KEY_MAX);
+        return bind_refuse(b, "key must be 1 to %u bytes", WIRE_KEY_MAX);
     double ratio;
     if (a->kind == WIRE_RATIO && !wire_ratio(s, &ratio))
-        return refuse(b, "%s must be a number above 0 and up to 1", shown_name(a));
+        return bind_refuse(b, "%s must be a number above 0 and up to 1", shown_name(a));
     if (a->kind == WIRE_HEX && (s.len != (size_t)a->max || !is_hex(s)))
-        return refuse(b, "%s must be %" PRId64 " hex digits, chosen at random", shown_name(a),
-                      a->max);
+        return bind_refuse(b, "%s must be %" PRId64 " hex digits, chosen at random", shown_name(a),
+                           a->max);
     if (a->kind == WIRE_WORD && a->max > 0 && (s.len < (size_t)a->min || s.len > (size_t)a->max))
         return a->min == 0
-                   ? refuse(b, "%s may have at most %" PRId64 " bytes", shown_name(a), a->max)
-                   : refuse(b, "%s must be %" PRId64 " to %" PRId64 " bytes", shown_name(a), a->min,
-                            a->max);
+                   ? bind_refuse(b, "%s may have at most %" PRId64 " bytes", shown_name(a), a->max)
+                   : bind_refuse(b, "%s must be %" PRId64 " to %" PRId64 " bytes", shown_name(a),
+                                 a->min, a->max);
     if (a->many) {
         if (!many_add(b, a, b->at)) return false;
     } else {
@@ -157,7 +159,7 @@ static bool row_bind(struct binding *b, const struct wire_arg *a, size_t n) {
         return true;
     }
     return n == 1 ? refuse_syntax(b, shown_name(a), "needs a value")
-                  : refuse(b, "%s needs %zu values", shown_name(a), n);
+                  : bind_refuse(b, "%s needs %zu values", shown_name(a), n);
 }
 
 static void list_set(struct binding *b, const struct wire_arg *a, size_t at, size_t n) {
@@ -176,11 +178,11 @@ static bool block_bind(struct binding *b, const struct wire_arg *a) {
         if (!number_bind(b, a, &n)) return false;
         at = b->at;
         if (a->exact && b->argc - at != (size_t)n * step)
-            return refuse(b, "%s is %" PRId64 ": %zu arguments must follow, and %zu do",
-                          shown_name(a), n, (size_t)n * step, b->argc - at);
+            return bind_refuse(b, "%s is %" PRId64 ": %zu arguments must follow, and %zu do",
+                               shown_name(a), n, (size_t)n * step, b->argc - at);
         if ((b->argc - at) / step < (size_t)n)
-            return refuse(b, "%s is %" PRId64 ", but fewer than %" PRId64 " arguments follow",
-                          shown_name(a), n, n * (int64_t)step);
+            return bind_refuse(b, "%s is %" PRId64 ", but fewer than %" PRId64 " arguments follow",
+                               shown_name(a), n, n * (int64_t)step);
     } else if (a->many && a->token != NULL) {
         return row_bind(b, a, step) && many_add(b, a, at);
     } else if (a->many) {
@@ -215,7 +217,7 @@ static bool refuse_list(struct binding *b, const char *name, const char *verb,
                         const char *tail) {
     struct buf list = {NULL, 0, 0};
     names_join(args, last, required, &list);
-    refuse(b, "%s%s%.*s%s", name, verb, (int)list.len, list.data, tail);
+    bind_refuse(b, "%s%s%.*s%s", name, verb, (int)list.len, list.data, tail);
     buf_free(&list);
     return false;
 }
@@ -231,7 +233,7 @@ static bool may_begin(const struct binding *b, const struct wire_arg *a, bool to
 }
 
 /* The alternative that the next word begins: by its token rather than without. NULL: none. */
-static const struct wire_arg *alternative(const struct binding *b, const struct wire_arg *a) {
+static const struct wire_arg *alternative_find(const struct binding *b, const struct wire_arg *a) {
     for (int any = 0; any < 2 && b->at < b->argc; any++)
         for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
             if (may_begin(b, i, any == 0)) return i;
@@ -239,24 +241,24 @@ static const struct wire_arg *alternative(const struct binding *b, const struct 
 }
 
 static bool oneof_bind(struct binding *b, const struct wire_arg *a) {
-    const struct wire_arg *i = alternative(b, a);
+    const struct wire_arg *i = alternative_find(b, a);
     if (i == NULL) {
         if (a->error != NULL && b->at < b->argc) return refuse_as(b, a->error, b->at);
-        return of_redis(b) ? refuse(b, "syntax error")
+        return of_redis(b) ? bind_refuse(b, "syntax error")
                            : refuse_list(b, shown_name(a), " must be ", a->args, " or ", false, "");
     }
     do {
         member_set(b, a, (uint64_t)(i - a->args) + 1);
         if (i->token != NULL) b->at++;
         if (!value_bind(b, i)) return false;
-    } while (a->many && (i = alternative(b, a)) != NULL);
+    } while (a->many && (i = alternative_find(b, a)) != NULL);
     return true;
 }
 
 static bool unsigned_bind(struct binding *b, const struct wire_arg *a) {
     uint64_t value;
     if (!span_to_u64(b->argv[b->at], &value))
-        return refuse(b, "%s must be a number", shown_name(a));
+        return bind_refuse(b, "%s must be a number", shown_name(a));
     b->at++;
     member_set(b, a, value);
     return true;
@@ -265,7 +267,7 @@ static bool unsigned_bind(struct binding *b, const struct wire_arg *a) {
 static bool size_bind(struct binding *b, const struct wire_arg *a) {
     uint64_t size;
     if (!span_to_bytes(b->argv[b->at], &size) || size > INT64_MAX)
-        return refuse(b, "%s must be a size, as 1000000 or 10gb", shown_name(a));
+        return bind_refuse(b, "%s must be a size, as 1000000 or 10gb", shown_name(a));
     b->at++;
     member_set(b, a, size);
     return true;
@@ -324,7 +326,7 @@ static bool refuse_option(struct binding *b, const struct wire_arg *args) {
     struct span word = b->argv[b->at];
     struct near near;
     if (b->cmd->unknown != NULL) return refuse_as(b, b->cmd->unknown, b->at);
-    if (of_redis(b)) return refuse(b, "syntax error");
+    if (of_redis(b)) return bind_refuse(b, "syntax error");
     near_begin(&near, word);
     for (const struct wire_arg *a = args; a->kind != WIRE_END; a++) {
         if (a->token != NULL) near_offer(&near, a->token);
@@ -332,10 +334,10 @@ static bool refuse_option(struct binding *b, const struct wire_arg *args) {
              i != NULL && i->kind != WIRE_END; i++)
             if (i->token != NULL) near_offer(&near, i->token);
     }
-    return refuse(b, "unknown option '%.*s'%s%s%s",
-                  (int)(word.len < SHOWN_MAX ? word.len : SHOWN_MAX), word.len > 0 ? word.data : "",
-                  near.word != NULL ? ", did you mean '" : "", near.word != NULL ? near.word : "",
-                  near.word != NULL ? "'?" : "");
+    return bind_refuse(b, "unknown option '%.*s'%s%s%s",
+                       (int)(word.len < SHOWN_MAX ? word.len : SHOWN_MAX),
+                       word.len > 0 ? word.data : "", near.word != NULL ? ", did you mean '" : "",
+                       near.word != NULL ? near.word : "", near.word != NULL ? "'?" : "");
 }
 
 /* The option that the next word begins; NULL: none. One without a token is there once. */
@@ -352,12 +354,12 @@ static const struct wire_arg *option_find(const struct binding *b, const struct 
 static bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *given) {
     uint8_t which = 1;
     if (a->token == NULL && a->kind == WIRE_ONEOF && !a->many)
-        which = (uint8_t)(alternative(b, a) - a->args + 1);
+        which = (uint8_t)(alternative_find(b, a) - a->args + 1);
     if (*given != 0 && *given != which)
-        return of_redis(b) ? refuse(b, "syntax error")
+        return of_redis(b) ? bind_refuse(b, "syntax error")
                            : refuse_list(b, "", "", a->args, " and ", false, " exclude each other");
     /* whoever asks for the keys of a request looks behind the first */
-    if (*given != 0 && a->counted != NULL) return refuse(b, "%s may be given once", a->token);
+    if (*given != 0 && a->counted != NULL) return bind_refuse(b, "%s may be given once", a->token);
     *given = which;
     if (a->token != NULL) b->at++;
     return value_bind(b, a);
@@ -365,7 +367,7 @@ static bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *gi
 
 static bool refuse_missing(struct binding *b, const struct wire_arg *args) {
     char name[64];
-    if (of_redis(b)) return refuse(b, "syntax error");
+    if (of_redis(b)) return bind_refuse(b, "syntax error");
     snprintf(name, sizeof(name), "%s", b->cmd->name);
     for (char *bar = strchr(name, '|'); bar != NULL; bar = strchr(bar, '|')) *bar = ' ';
     return refuse_list(b, name, " needs ", args, " and ", true, "");

@@ -38,10 +38,10 @@ static bool is_many(const struct wire_arg *a) {
            a->kind != WIRE_VALUES;
 }
 
-static bool is_given(const struct building *b, const struct wire_arg *a) {
+static bool option_given(const struct building *b, const struct wire_arg *a) {
     if (a->size == 0 && (a->kind == WIRE_ONEOF || a->kind == WIRE_BLOCK)) {
         for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
-            if (is_given(b, i)) return true;
+            if (option_given(b, i)) return true;
         return false;
     }
     TARN_ASSERT(a->size != 0);
@@ -59,7 +59,7 @@ static void args_put(struct building *b, const struct wire_arg *args);
 static void oneof_put(struct building *b, const struct wire_arg *a) {
     uint64_t which = a->size != 0 ? member_get(b, a) : 0;
     for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
-        if (which == 0 ? is_given(b, i) : which == (uint64_t)(i - a->args) + 1) {
+        if (which == 0 ? option_given(b, i) : which == (uint64_t)(i - a->args) + 1) {
             arg_put(b, i);
             return;
         }
@@ -123,7 +123,7 @@ static void arg_put(struct building *b, const struct wire_arg *a) {
 
 static void args_put(struct building *b, const struct wire_arg *args) {
     for (const struct wire_arg *a = args; a != NULL && a->kind != WIRE_END; a++)
-        if (!a->optional || is_given(b, a)) arg_put(b, a);
+        if (!a->optional || option_given(b, a)) arg_put(b, a);
 }
 
 void wire_build(const struct wire_command *cmd, const void *options, const struct span *words,
