@@ -245,30 +245,16 @@ static enum resp_result parse_inline(struct resp_parser *p, const struct resp_li
     }
     const char *s = data, *end = lf;
     if (end > s && end[-1] == '\r') end--;
-    bool quoted = false;
-    for (const char *c = s; c < end; c++) quoted |= *c == '"' || *c == '\'';
-
-    if (!quoted) {
-        for (;;) {
-            while (s < end && line_is_blank(*s)) s++;
-            if (s == end) break;
-            const char *word = s;
-            while (s < end && !line_is_blank(*s)) s++;
-            if (p->argc == p->argv_cap) grow_argv(p);
-            p->argv[p->argc++] = span_of(word, (size_t)(s - word));
-        }
-    } else {
-        struct buf *copy = &p->inline_copy;
-        buf_clear(copy);
-        buf_reserve(copy, line_len); /* copy->data stays where it is from now on */
-        int rc;
-        size_t at;
-        while (at = copy->len, (rc = line_next_word(&s, end, copy)) > 0) {
-            if (p->argc == p->argv_cap) grow_argv(p);
-            p->argv[p->argc++] = span_of(copy->data + at, copy->len - at);
-        }
-        if (rc < 0) return parse_fail(p, "unbalanced quotes in request");
+    struct buf *copy = &p->inline_copy;
+    buf_clear(copy);
+    buf_reserve(copy, line_len); /* copy->data stays where it is from now on */
+    int rc;
+    size_t at;
+    while (at = copy->len, (rc = line_next_word(&s, end, copy)) > 0) {
+        if (p->argc == p->argv_cap) grow_argv(p);
+        p->argv[p->argc++] = span_of(copy->data + at, copy->len - at);
     }
+    if (rc < 0) return parse_fail(p, "unbalanced quotes in request");
     return parse_finish(p, line_len + 1, used_p);
 }
 

@@ -40,7 +40,7 @@ struct resp_limits {
  * While a request is incomplete the parser remembers how far it got (offsets, not pointers), so a
  * client that sends a byte at a time costs linear time. The caller passes the same unconsumed bytes
  * again, possibly at another address, followed by what arrived since. argv is valid until the next
- * call and points into data (or into inline_copy for quoted inline arguments).
+ * call and points into data (or into inline_copy for inline requests).
  *
  * RESP_BIG: the bulk of big_len bytes at argument index big_index begins right after *used_p... the
  * arguments before it are in argv[0 .. big_index), pointing into data, and argv[big_index] is a
