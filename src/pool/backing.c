@@ -119,15 +119,8 @@ static tarn_status pool_file_lock(const char *path, int flags, struct pool_backi
         if (fstat(b->lock_fd, st) != 0 || !S_ISREG(st->st_mode)) {
             return status_fail(TARN_EINVAL, why_p, "pool file %s is not a regular file", path);
         }
-        if (st->st_uid !=
-            geteuid()) { /* put there before us, in a folder like /dev/shm: he has it open */
-            return status_fail(TARN_EINVAL, why_p, "pool file %s belongs to another user (uid %u)",
-                               path, (unsigned)st->st_uid);
-        }
-        if (flock(b->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-            return status_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process%s",
-                               path, file_holder_text(b->lock_fd));
-        }
+        tarn_status s = site_claim(b->lock_fd, "pool file ", path, 0, why_p);
+        if (s != TARN_OK) return s;
         /* Whoever had it may have replaced it before we got the lock. */
         if (lstat(path, &now) == 0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev)
             return TARN_OK;

@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/buf.h"
+#include "base/file.h"
 
 #define BLANK_BYTES (128u * 1024)
 
@@ -85,4 +86,18 @@ bool site_blank(int fd) {
         if (n < (ssize_t)sizeof(piece)) break;
     }
     return true;
+}
+
+tarn_status site_claim(int fd, const char *what, const char *path, unsigned patience_ms,
+                       const char **why_p) {
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return status_fail(TARN_EIO, why_p, "%s%s: %s", what, path, strerror(errno));
+    if (!S_ISBLK(st.st_mode) && st.st_uid != geteuid())
+        return status_fail(TARN_EINVAL, why_p, "%s%s belongs to another user (uid %u)", what, path,
+                           (unsigned)st.st_uid);
+    if (!file_lock(fd, patience_ms))
+        return status_fail(TARN_EBUSY, why_p, "%s%s is in use by another process%s", what, path,
+                           file_holder_text(fd));
+    return TARN_OK;
 }

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "base/status.h"
 
 /* Is path below a mount point that /etc/fstab names and on which nothing is mounted? Its bytes
  * would go to the disk below. Neither path nor what leads to it need be there. missing_p: that
@@ -17,5 +18,11 @@ bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, 
 /* Is there nothing but zeroes where a file system, an archive or a program begins (the first 128
  * KiB)? */
 bool site_blank(int fd);
+
+/* The open file at path becomes this process': TARN_EINVAL: it belongs to another user (a device may:
+ * who put it there before us has it open); TARN_EBUSY: another process has locked it. what: begins
+ * the sentence, "pool file ". */
+tarn_status site_claim(int fd, const char *what, const char *path, unsigned patience_ms,
+                       const char **why_p);
 
 #endif

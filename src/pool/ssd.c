@@ -60,18 +60,12 @@ static tarn_status disk_open(struct ssd *s, const struct tier_config *config, ui
     if (fstat(s->fd, &st) != 0)
         return status_fail(TARN_EIO, why_p, "%s: %s", s->tier.path, strerror(errno));
     s->device = S_ISBLK(st.st_mode);
-    if (!s->device && !S_ISREG(st.st_mode)) {
+    if (!s->device && !S_ISREG(st.st_mode))
         return status_fail(TARN_EINVAL, why_p, "%s is neither a file nor a block device",
                            s->tier.path);
-    }
-    if (!s->device && st.st_uid != geteuid()) {
-        return status_fail(TARN_EINVAL, why_p, "%s belongs to another user (uid %u)", s->tier.path,
-                           (unsigned)st.st_uid);
-    }
     /* Its transfers may outlive a killed process for a moment, and hold the lock. */
-    if (!file_lock(s->fd, TIER_PATIENCE_MS))
-        return status_fail(TARN_EBUSY, why_p, "%s is in use by another process%s", s->tier.path,
-                           file_holder_text(s->fd));
+    tarn_status status = site_claim(s->fd, "", s->tier.path, TIER_PATIENCE_MS, why_p);
+    if (status != TARN_OK) return status;
     *bytes_p = (uint64_t)st.st_size;
     if (s->device && ioctl(s->fd, BLKGETSIZE64, bytes_p) != 0) {
         return status_fail(TARN_EIO, why_p, "size of %s: %s", s->tier.path, strerror(errno));
@@ -312,11 +306,7 @@ static void ssd_close(struct tier *t) {
         pthread_join(s->thread, NULL);
         if (fdatasync(s->fd) != 0) log_warning("SSD tier %s: %s", t->path, strerror(errno));
     }
-    for (struct ssd_unit *u; (u = TAILQ_TAKE(&s->units, by_age)) != NULL;) {
-        buf_free(&u->log);
-        free(u->entries);
-        free(u);
-    }
+    for (struct ssd_unit *u; (u = TAILQ_TAKE(&s->units, by_age)) != NULL;) ssd_unit_free(&u);
     ssd_io_close(&s->io);
     ssd_read_free(s);
     if (s->ring != NULL) munmap(s->ring, t->queue_bytes);

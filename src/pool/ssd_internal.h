@@ -201,8 +201,10 @@ static inline struct tier_record *ssd_unit_entry(const struct ssd_unit *u, size_
 
 /* --- ssd_log.c; the lock is held --- */
 
-/* A unit of regions [region, region + regions), which are free: theirs no more. */
-struct ssd_unit *ssd_unit_create(struct ssd *s, uint32_t region, uint32_t regions);
+struct ssd_unit *ssd_unit_new(const struct ssd *s, uint32_t region, uint32_t regions);
+void ssd_unit_free(struct ssd_unit **u_p);
+/* The youngest one now. Its regions are free, and theirs no more. */
+void ssd_unit_claim(struct ssd *s, struct ssd_unit *u);
 /* Its regions are free again. */
 void ssd_unit_destroy(struct ssd *s, struct ssd_unit *u);
 /* Takes over the records of a written batch. */

@@ -27,20 +27,32 @@ void *ssd_blocks(uint64_t size) {
 
 /* --- units --- */
 
-struct ssd_unit *ssd_unit_create(struct ssd *s, uint32_t region, uint32_t regions) {
+struct ssd_unit *ssd_unit_new(const struct ssd *s, uint32_t region, uint32_t regions) {
     struct ssd_unit *u = xcalloc(1, sizeof(*u));
-    u->owner = s;
     u->region = region;
     u->regions = regions;
     u->base = u->end = ssd_region_base(s, region);
-    for (uint32_t r = region; r < region + regions; r++) {
+    return u;
+}
+
+void ssd_unit_free(struct ssd_unit **u_p) {
+    struct ssd_unit *u = *u_p;
+    buf_free(&u->log);
+    free(u->entries);
+    free(u);
+    *u_p = NULL;
+}
+
+void ssd_unit_claim(struct ssd *s, struct ssd_unit *u) {
+    u->owner = s;
+    for (uint32_t r = u->region; r < u->region + u->regions; r++) {
         TARN_ASSERT(s->owner[r] == NULL);
         s->owner[r] = u;
     }
-    TARN_ASSERT(s->free >= regions);
-    s->free -= regions;
-    s->tier.stats.used += regions * s->region_size;
-    return u;
+    TARN_ASSERT(s->free >= u->regions);
+    s->free -= u->regions;
+    s->tier.stats.used += u->regions * s->region_size;
+    TAILQ_INSERT_TAIL(&s->units, u, by_age);
 }
 
 void ssd_unit_destroy(struct ssd *s, struct ssd_unit *u) {
@@ -53,9 +65,7 @@ void ssd_unit_destroy(struct ssd *s, struct ssd_unit *u) {
     s->tier.stats.entries -= u->live;
     s->tier.stats.used -= u->regions * s->region_size;
     TAILQ_REMOVE(&s->units, u, by_age);
-    buf_free(&u->log);
-    free(u->entries);
-    free(u);
+    ssd_unit_free(&u);
 }
 
 void ssd_unit_append(struct ssd *s, struct ssd_unit *u, const char *records, uint64_t size) {
@@ -160,7 +170,7 @@ static bool unit_open(struct ssd *s, uint64_t need, uint32_t reserve) {
         return false;
     }
     if (count >= s->want) s->want = 0;
-    struct ssd_unit *before = s->open_unit, *u = ssd_unit_create(s, region, count);
+    struct ssd_unit *before = s->open_unit, *u = ssd_unit_new(s, region, count);
     u->seq = s->next_seq++;
     do u->nonce = rng_next(&s->rng);
     while (u->nonce == 0);
@@ -169,7 +179,7 @@ static bool unit_open(struct ssd *s, uint64_t need, uint32_t reserve) {
         u->before_nonce = before->broken ? 0 : before->nonce;
         u->before_batches = before->broken ? 0 : before->batches;
     }
-    TAILQ_INSERT_TAIL(&s->units, u, by_age);
+    ssd_unit_claim(s, u);
     s->cursor = region + count;
     s->open_unit = u;
     tier_evict_check(&s->tier);

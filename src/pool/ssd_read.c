@@ -82,13 +82,9 @@ static bool piece_start(struct ssd *s, struct ssd_read *read) {
     struct ssd_piece *p = xcalloc(1, sizeof(*p));
     p->read = read;
     p->op = (struct ssd_op){.done = piece_read, .arg = p};
-    if (!s->direct) {
-        p->length = min_u64(left, DIRECT_BYTES);
-        p->op.buffer = to;
-        p->op.offset = at;
-        p->op.length = p->length;
-    } else if (congruent && skip == 0 && left >= SSD_BLOCK) {
-        p->length = min_u64(left & ~(uint64_t)(SSD_BLOCK - 1), DIRECT_BYTES);
+    if (!s->direct || (congruent && skip == 0 && left >= SSD_BLOCK)) {
+        uint64_t whole = s->direct ? left & ~(uint64_t)(SSD_BLOCK - 1) : left;
+        p->length = min_u64(whole, DIRECT_BYTES);
         p->op.buffer = to;
         p->op.offset = at;
         p->op.length = p->length;

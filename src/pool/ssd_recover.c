@@ -16,27 +16,19 @@
 #define THREAD_REGIONS 64u         /* a thread more for each */
 #define FIRST_BYTES    (16u << 10) /* most headers are not larger */
 
-/* What was found at the start of a region. */
-struct ssd_found {
-    uint64_t seq, nonce, before_nonce, end;
-    uint32_t before_batches, batches, regions; /* batches 0: nothing */
-    bool damaged;                              /* it ended with something that had been a header */
-    struct buf records;
-};
-
 struct ssd_scan {
     struct ssd *s;
-    struct ssd_found *found; /* by region */
-    uint32_t next;           /* first region that no thread has taken; atomic */
-    uint32_t done;           /* atomic */
-    int error;               /* atomic: errno of a read that failed */
+    struct ssd_unit **found; /* by the region that they begin with */
+    /* All atomic: the first region that no thread has taken, those that are done, that could not be
+     * read, whose unit ended with something that had been a header; errno of such a read. */
+    uint32_t next, done, errors, damaged;
+    int error;
     struct progress progress;
-    uint32_t errors; /* atomic: regions that could not be read */
 };
 
 /* The whole header at position into *block (grown as needed), of which the caller has seen nothing
  * yet. 0: here it ends; 1: there it is; -1: damaged. */
-static int scan_header(const struct ssd *s, const struct ssd_found *f, uint64_t position,
+static int scan_header(const struct ssd *s, const struct ssd_unit *f, uint64_t position,
                        uint64_t end, char **block, uint64_t *block_size, int *error_p) {
     uint64_t first = min_u64(FIRST_BYTES, end - position);
     *error_p = file_read_at(s->fd, *block, first, position);
@@ -63,57 +55,50 @@ static int scan_header(const struct ssd *s, const struct ssd_found *f, uint64_t 
 }
 
 /* The unit that begins with this region, if one does. */
-static int scan_region(const struct ssd *s, uint32_t region, struct ssd_found *f, char **block,
-                       uint64_t *block_size) {
-    uint64_t base = ssd_region_base(s, region), disk_end = ssd_region_base(s, s->regions);
-    uint64_t position = base, end = disk_end;
-    int error = 0;
-    while (position < end) {
-        int got = scan_header(s, f, position, end, block, block_size, &error);
-        if (got < 0) f->damaged = true;
-        if (got <= 0) break;
-        const struct ssd_batch_header *h = (const struct ssd_batch_header *)(const void *)*block;
+static void scan_region(struct ssd_scan *scan, uint32_t region, char **block,
+                        uint64_t *block_size) {
+    const struct ssd *s = scan->s;
+    uint64_t base = ssd_region_base(s, region), end = ssd_region_base(s, s->regions);
+    struct ssd_unit *u = ssd_unit_new(s, region, 0);
+    int error = 0, got = 0;
+    while (u->end < end && (got = scan_header(s, u, u->end, end, block, block_size, &error)) > 0) {
+        const struct ssd_batch_header *h = (const void *)*block;
         uint64_t unit_end = base + h->regions * s->region_size,
-                 next = position + h->header_size + h->data_size;
+                 next = u->end + h->header_size + h->data_size;
         if (h->regions == 0 || h->regions > s->regions - region || next > unit_end ||
-            (f->batches > 0 && h->regions != f->regions)) {
-            f->damaged = true;
+            (u->batches > 0 && h->regions != u->regions)) {
+            got = -1;
             break;
         }
-        if (f->batches == 0) {
-            f->seq = h->seq;
-            f->nonce = h->nonce;
-            f->before_nonce = h->before_nonce;
-            f->before_batches = h->before_batches;
-            f->regions = h->regions;
+        if (u->batches++ == 0) {
+            u->seq = h->seq;
+            u->nonce = h->nonce;
+            u->before_nonce = h->before_nonce;
+            u->before_batches = h->before_batches;
+            u->regions = h->regions;
             end = unit_end;
         }
-        f->batches++;
-        buf_append(&f->records, h + 1, h->records_size);
-        position = next;
+        buf_append(&u->log, h + 1, h->records_size);
+        u->end = next;
     }
-    f->end = position;
-    return error;
-}
-
-static void scan_progress(struct ssd_scan *scan, uint32_t done) {
-    progress_say(&scan->progress, done, scan->s->regions, "read %u of %u regions", done,
-                 scan->s->regions);
+    if (got < 0) __atomic_fetch_add(&scan->damaged, 1, __ATOMIC_RELAXED);
+    if (error != 0) {
+        __atomic_store_n(&scan->error, error, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&scan->errors, 1, __ATOMIC_RELAXED);
+    }
+    if (u->batches == 0) ssd_unit_free(&u);
+    scan->found[region] = u;
 }
 
 static void *scan_run(void *arg) {
     struct ssd_scan *scan = arg;
-    struct ssd *s = scan->s;
     uint64_t block_size = FIRST_BYTES;
     char *block = ssd_blocks(block_size);
-    uint32_t region;
-    while ((region = __atomic_fetch_add(&scan->next, 1, __ATOMIC_RELAXED)) < s->regions) {
-        int error = scan_region(s, region, &scan->found[region], &block, &block_size);
-        if (error != 0) {
-            __atomic_store_n(&scan->error, error, __ATOMIC_RELAXED);
-            __atomic_fetch_add(&scan->errors, 1, __ATOMIC_RELAXED);
-        }
-        scan_progress(scan, __atomic_add_fetch(&scan->done, 1, __ATOMIC_RELAXED));
+    uint32_t region, regions = scan->s->regions;
+    while ((region = __atomic_fetch_add(&scan->next, 1, __ATOMIC_RELAXED)) < regions) {
+        scan_region(scan, region, &block, &block_size);
+        uint32_t done = __atomic_add_fetch(&scan->done, 1, __ATOMIC_RELAXED);
+        progress_say(&scan->progress, done, regions, "read %u of %u regions", done, regions);
     }
     free(block);
     return NULL;
@@ -121,54 +106,45 @@ static void *scan_run(void *arg) {
 
 /* --- putting it together --- */
 
-static int found_compare(const void *a, const void *b, void *arg) {
-    const struct ssd_found *found = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (found[x].seq != found[y].seq) return found[x].seq < found[y].seq ? -1 : 1;
-    return x < y ? -1 : x > y;
+static int unit_compare_age(const void *a, const void *b) {
+    const struct ssd_unit *x = *(struct ssd_unit *const *)a, *y = *(struct ssd_unit *const *)b;
+    if (x->seq != y->seq) return x->seq < y->seq ? -1 : 1;
+    return x->region < y->region ? -1 : x->region > y->region;
 }
 
 /* Of two units that claim the same region the younger one is right: the other was given up before,
- * and the zeroes that should have said so did not get to the disk. They do now. */
-static uint32_t found_drop_overlapped(struct ssd *s, struct ssd_found *found, const uint32_t *order,
-                                      uint32_t n) {
+ * and the zeroes that should have said so did not get to the disk. They do now. units: the youngest
+ * last; some become NULL. */
+static uint32_t units_drop_overlapped(struct ssd *s, struct ssd_unit **units, uint32_t n) {
     bool *taken = xcalloc(s->regions, sizeof(*taken));
     uint32_t dropped = 0;
     while (n-- > 0) {
-        uint32_t region = order[n];
-        struct ssd_found *f = &found[region];
-        bool free_still = true;
-        for (uint32_t r = region; r < region + f->regions; r++)
-            free_still = free_still && !taken[r];
-        if (!free_still) {
-            dropped++;
-            f->batches = 0;
-            if (pwrite(s->fd, s->zero_block, SSD_BLOCK, (off_t)ssd_region_base(s, region)) !=
-                SSD_BLOCK) {
-                log_warning("SSD tier %s: cannot write at %llu: %s", s->tier.path,
-                            (unsigned long long)ssd_region_base(s, region), strerror(errno));
-            }
+        struct ssd_unit *u = units[n];
+        bool whole = true;
+        for (uint32_t r = u->region; r < u->region + u->regions; r++) whole = whole && !taken[r];
+        if (whole) {
+            memset(&taken[u->region], true, u->regions);
             continue;
         }
-        for (uint32_t r = region; r < region + f->regions; r++) taken[r] = true;
+        dropped++;
+        if (pwrite(s->fd, s->zero_block, SSD_BLOCK, (off_t)u->base) != SSD_BLOCK)
+            log_warning("SSD tier %s: cannot write at %llu: %s", s->tier.path,
+                        (unsigned long long)u->base, strerror(errno));
+        ssd_unit_free(&units[n]);
     }
     free(taken);
     return dropped;
 }
 
-static void unit_found(struct ssd *s, uint32_t region, struct ssd_found *f) {
-    struct ssd_unit *u = ssd_unit_create(s, region, f->regions);
+static void unit_take_over(struct ssd *s, struct ssd_unit *u) {
+    struct buf log = u->log;
+    u->log = (struct buf){0};
     u->state = SSD_SEALED;
-    u->seq = f->seq;
-    u->nonce = f->nonce;
-    u->before_nonce = f->before_nonce;
-    u->before_batches = f->before_batches;
-    u->batches = f->batches;
-    u->end = f->end;
-    TAILQ_INSERT_TAIL(&s->units, u, by_age);
-    ssd_unit_append(s, u, f->records.data, f->records.len);
-    s->next_seq = f->seq + 1;
-    s->cursor = region + f->regions;
+    ssd_unit_claim(s, u);
+    ssd_unit_append(s, u, log.data, log.len);
+    buf_free(&log);
+    s->next_seq = u->seq + 1;
+    s->cursor = u->region + u->regions;
 }
 
 static void unit_apply_notes(struct ssd *s, const struct ssd_unit *from) {
@@ -188,20 +164,15 @@ static void unit_apply_notes(struct ssd *s, const struct ssd_unit *from) {
 
 /* Units from what was found, and what the notes in them say. Returns how many places are
  * damaged. */
-static uint32_t units_assemble(struct ssd *s, struct ssd_found *found) {
-    uint32_t n = 0, damaged = 0;
-    uint32_t *order = xcalloc(s->regions, sizeof(*order));
-    for (uint32_t r = 0; r < s->regions; r++) {
-        damaged += found[r].damaged;
-        if (found[r].batches > 0) order[n++] = r;
-    }
-    qsort_r(order, n, sizeof(*order), found_compare, found);
-    damaged += found_drop_overlapped(s, found, order, n);
+static uint32_t units_assemble(struct ssd *s, struct ssd_unit **units) {
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < s->regions; r++)
+        if (units[r] != NULL) units[n++] = units[r];
+    qsort(units, n, sizeof(struct ssd_unit *), unit_compare_age);
+    uint32_t damaged = units_drop_overlapped(s, units, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (units[i] != NULL) unit_take_over(s, units[i]);
     const struct ssd_unit *u, *before = NULL;
-    for (uint32_t i = 0; i < n; i++) {
-        if (found[order[i]].batches > 0) unit_found(s, order[i], &found[order[i]]);
-    }
-    free(order);
     TAILQ_FOREACH(u, &s->units, by_age) {
         unit_apply_notes(s, u);
         /* The end of a unit looks like any other; whoever wrote the next one knew where it is. */
@@ -221,12 +192,10 @@ tarn_status ssd_recover(struct tier *t, const char **why_p) {
     progress_log(&scan.progress, "SSD tier %s", t->path);
     thread_run_together(1 + (unsigned)min_u64(s->regions / THREAD_REGIONS, THREADS_MAX),
                         "tarn-scan", scan_run, &scan);
-    tarn_status status = TARN_OK;
-    if (scan.errors == s->regions)
-        status = status_fail(TARN_EIO, why_p, "reading %s: %s", t->path, strerror(scan.error));
-    else
-        t->stats.damaged += units_assemble(s, scan.found) + scan.errors;
-    for (uint32_t r = 0; r < s->regions; r++) buf_free(&scan.found[r].records);
+    uint64_t lost = scan.errors + scan.damaged + units_assemble(s, scan.found);
     free(scan.found);
-    return status;
+    if (scan.errors == s->regions)
+        return status_fail(TARN_EIO, why_p, "reading %s: %s", t->path, strerror(scan.error));
+    t->stats.damaged += lost;
+    return TARN_OK;
 }
