@@ -41,23 +41,27 @@ bool tcp_stage_pool_short(const struct tcp_stage_pool *p) {
     return __atomic_load_n(&p->n_waiting, __ATOMIC_RELAXED) > 0;
 }
 
-/* Under the pool's lock: a buffer has become free for the first in line. */
-static void promise_next(struct tcp_stage_pool *p) {
-    struct tcp_stager *s = TAILQ_FIRST(&p->waiting);
-    if (s == NULL) return;
-    TAILQ_REMOVE(&p->waiting, s, link);
-    __atomic_fetch_sub(&p->n_waiting, 1, __ATOMIC_RELAXED);
-    s->queued = false;
-    s->credits++;
-    p->promised++;
-    (void)eventfd_write(s->wake_fd, 1);
+/* The next four under the pool's lock. */
+static size_t buffers_left(const struct tcp_stage_pool *p) {
+    return p->n_free + (p->max - p->made);
 }
 
-static void get_in_line(struct tcp_stage_pool *p, struct tcp_stager *s) {
-    if (s->queued) return;
-    s->queued = true;
+static void line_wake(const struct tcp_stage_pool *p) {
+    const struct tcp_stager *first = TAILQ_FIRST(&p->waiting);
+    if (first != NULL && buffers_left(p) > 0) (void)eventfd_write(first->wake_fd, 1);
+}
+
+static void line_enter(struct tcp_stage_pool *p, struct tcp_stager *s) {
+    if (TAILQ_LINKED(s, link)) return;
     TAILQ_INSERT_TAIL(&p->waiting, s, link);
     __atomic_fetch_add(&p->n_waiting, 1, __ATOMIC_RELAXED);
+}
+
+static void line_leave(struct tcp_stage_pool *p, struct tcp_stager *s) {
+    if (!TAILQ_LINKED(s, link)) return;
+    TAILQ_UNLINK(&p->waiting, s, link);
+    __atomic_fetch_sub(&p->n_waiting, 1, __ATOMIC_RELAXED);
+    line_wake(p);
 }
 
 static void buffer_put(struct tcp_stage_pool *p, void *buffer) {
@@ -65,7 +69,7 @@ static void buffer_put(struct tcp_stage_pool *p, void *buffer) {
     *(void **)buffer = p->free;
     p->free = buffer;
     p->n_free++;
-    promise_next(p);
+    line_wake(p);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -73,22 +77,18 @@ static void buffer_put(struct tcp_stage_pool *p, void *buffer) {
 static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
     struct tcp_stage_pool *p = s->pool;
     pthread_mutex_lock(&p->lock);
-    bool spare = p->n_free + (p->max - p->made) > p->promised && TAILQ_EMPTY(&p->waiting);
-    if (s->credits == 0 && !spare) {
-        get_in_line(p, s);
+    bool turn = TAILQ_EMPTY(&p->waiting) || TAILQ_FIRST(&p->waiting) == s;
+    if (!turn || buffers_left(p) == 0) {
+        line_enter(p, s);
         pthread_mutex_unlock(&p->lock);
         return TARN_EAGAIN;
     }
-    if (s->credits > 0) {
-        s->credits--;
-        p->promised--;
-    }
+    s->took = true;
     void *b = p->free;
     if (b != NULL) {
         p->free = *(void **)b;
         p->n_free--;
     } else {
-        TARN_ASSERT(p->made < p->max);
         p->made++;
     }
     pthread_mutex_unlock(&p->lock);
@@ -99,7 +99,7 @@ static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
             log_warning("No memory for a staging buffer");
             pthread_mutex_lock(&p->lock);
             p->made--;
-            promise_next(p);
+            line_wake(p);
             pthread_mutex_unlock(&p->lock);
             return TARN_ENOMEM;
         }
@@ -130,24 +130,6 @@ static void take_done(struct tcp_stager *s, struct tcp_piece_list *list) {
     TAILQ_CONCAT(list, &s->done, done_link);
 }
 
-/* Under the pool's lock. */
-static void return_credits(struct tcp_stager *s) {
-    for (; s->credits > 0; s->credits--) {
-        s->pool->promised--;
-        promise_next(s->pool);
-    }
-}
-
-/* Under the pool's lock. */
-static void leave_line(struct tcp_stager *s) {
-    if (s->queued) {
-        TAILQ_REMOVE(&s->pool->waiting, s, link);
-        __atomic_fetch_sub(&s->pool->n_waiting, 1, __ATOMIC_RELAXED);
-        s->queued = false;
-    }
-    return_credits(s);
-}
-
 void tcp_stager_deinit(struct tcp_stager *s) {
     TARN_ASSERT(TAILQ_EMPTY(&s->starved) && TAILQ_EMPTY(&s->retry));
     while (s->under_way > 0) {
@@ -164,7 +146,7 @@ void tcp_stager_deinit(struct tcp_stager *s) {
         }
     }
     pthread_mutex_lock(&s->pool->lock);
-    leave_line(s);
+    line_leave(s->pool, s);
     pthread_mutex_unlock(&s->pool->lock);
     pthread_cond_destroy(&s->news);
     pthread_mutex_destroy(&s->lock);
@@ -238,9 +220,9 @@ void tcp_piece_release(struct tcp_piece **piece_p) {
 static void feed_starved(struct tcp_stager *s,
                          void (*go_on)(void *arg, struct tcp_stage_wait *owner), void *arg) {
     pthread_mutex_lock(&s->pool->lock);
-    size_t credits = s->credits;
+    size_t n = TAILQ_FIRST(&s->pool->waiting) == s ? buffers_left(s->pool) : 0;
     pthread_mutex_unlock(&s->pool->lock);
-    for (; credits > 0 && !TAILQ_EMPTY(&s->starved); credits--) {
+    for (; n > 0 && !TAILQ_EMPTY(&s->starved); n--) {
         struct tcp_stage_wait *owner = TAILQ_FIRST(&s->starved);
         tcp_stager_forget(s, owner);
         owner->state = TCP_STAGE_FED;
@@ -278,19 +260,13 @@ int tcp_stager_settle(struct tcp_stager *s, uint64_t now_ms) {
     if (s->short_of) {
         struct tcp_stage_pool *p = s->pool;
         pthread_mutex_lock(&p->lock);
-        if (TAILQ_EMPTY(&s->starved)) {
-            leave_line(s);
-            s->short_of = false;
-        } else if (s->credits == 0 && TAILQ_EMPTY(&p->waiting) &&
-                   p->n_free + (p->max - p->made) > p->promised) {
-            s->credits++;
-            p->promised++;
-        } else if (s->credits == 0) {
-            get_in_line(p, s);
-        }
-        again = s->credits > 0;
+        s->short_of = !TAILQ_EMPTY(&s->starved);
+        if (s->took || !s->short_of) line_leave(p, s); /* it was its turn */
+        if (s->short_of) line_enter(p, s);
+        again = TAILQ_FIRST(&p->waiting) == s && buffers_left(p) > 0;
         pthread_mutex_unlock(&p->lock);
     }
+    s->took = false;
     if (again) return 0;
     if (TAILQ_EMPTY(&s->retry)) return -1;
     return s->retry_ms > now_ms ? (int)(s->retry_ms - now_ms) : 0;

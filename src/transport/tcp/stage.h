@@ -30,10 +30,8 @@ struct tcp_stage_pool {
     size_t max, made; /* buffers */
     void *free;       /* list through their first word */
     size_t n_free;
-    /* credits of all stagers: of what is free, or not made yet, this much is spoken for */
-    size_t promised;
-    TAILQ_HEAD(tcp_stager_list, tcp_stager) waiting; /* for a credit */
-    unsigned n_waiting;                              /* atomic copy */
+    TAILQ_HEAD(, tcp_stager) waiting; /* in line: only the first may take what there is */
+    unsigned n_waiting;               /* of them; atomic */
 };
 
 struct tcp_piece {
@@ -67,16 +65,15 @@ struct tcp_stager {
     unsigned under_way;                    /* asked, not collected */
     struct tcp_stage_waits starved, retry; /* for a buffer; for a gate that said TARN_EAGAIN */
     uint64_t retry_ms;
-    bool short_of;   /* buffers: it may be in line, or have credits */
+    bool short_of;   /* buffers: it may be in line */
+    bool took;       /* one, since it was settled */
     uint64_t *waits; /* counter of the thread's */
 
     pthread_mutex_t lock;
     pthread_cond_t news;
     TAILQ_HEAD(tcp_piece_list, tcp_piece) done; /* under lock */
 
-    TAILQ_ENTRY(tcp_stager) link; /* under pool.lock, with what follows */
-    bool queued;
-    size_t credits; /* buffers that are kept for it */
+    TAILQ_ENTRY(tcp_stager) link; /* under pool.lock */
 };
 
 void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes);
