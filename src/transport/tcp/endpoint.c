@@ -51,12 +51,6 @@ struct tcp_op {
     struct iov_cursor local;
 };
 
-struct out_piece {
-    const char *data; /* NULL: at offset of tx_meta, which may move until the batch is complete */
-    size_t offset, len;
-    struct transport_op *crc_op;
-};
-
 struct transport_endpoint {
     struct tcp_tag tag;
     uint32_t magic;
@@ -74,13 +68,15 @@ struct transport_endpoint {
     struct op_queue waiting, flight;
     size_t outstanding; /* in both */
 
-    struct buf tx_meta;
-    struct out_piece pieces[BATCH_PIECES_MAX];
-    unsigned n_pieces, piece_at;
-    size_t piece_offset;   /* sent of pieces[piece_at] */
+    struct buf tx_meta; /* frames of the batch; it does not move while out leads there */
+    struct iovec out[BATCH_PIECES_MAX];
+    struct transport_op
+        *crc_of[BATCH_PIECES_MAX]; /* whose CRCs are of that piece; NULL: nobody's */
+    unsigned n_out;
+    struct iov_cursor unsent, unseen; /* unseen by CRCs, which are this much ahead of sending: */
+    uint64_t ahead;
+    bool with_crcs;
     uint64_t framed, sent; /* positions in the stream of requests */
-    unsigned crc_piece;    /* how far ahead of sending CRCs are computed */
-    size_t crc_offset;
 
     bool in_payload;       /* of flight.head */
     uint64_t payload_left; /* of this frame */
@@ -145,6 +141,13 @@ static void endpoint_fail(struct transport_endpoint *e, tarn_status status, cons
 
 /* --- opening and closing --- */
 
+static void out_add(struct transport_endpoint *e, void *data, size_t len,
+                    struct transport_op *crc_of) {
+    e->out[e->n_out] = (struct iovec){data, len};
+    e->crc_of[e->n_out++] = crc_of;
+    e->with_crcs |= crc_of != NULL;
+}
+
 static void frame_hello(struct transport_endpoint *e) {
     struct {
         struct tcp_header h;
@@ -157,9 +160,11 @@ static void frame_hello(struct transport_endpoint *e) {
                   .parts_max = TCP_PARTS_MAX,
                   .payload_max = TCP_PAYLOAD_MAX},
     };
+    buf_reserve(&e->tx_meta, BATCH_META_MAX);
     buf_append(&e->tx_meta, &frame, sizeof(frame));
     e->framed = sizeof(frame);
-    e->pieces[e->n_pieces++] = (struct out_piece){.len = sizeof(frame)};
+    out_add(e, e->tx_meta.data, sizeof(frame), NULL);
+    e->unsent = e->unseen = iov_cursor(e->out, e->n_out);
 }
 
 static int start_connect(const char *uri, tarn_status *status_p) {
@@ -333,11 +338,13 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
     size_t len = e->tx_meta.len - start;
     e->framed += len + h.payload_length;
     st->stream_end = e->framed;
-    struct out_piece *last = e->n_pieces > 0 ? &e->pieces[e->n_pieces - 1] : NULL;
-    if (last != NULL && last->data == NULL)
-        last->len += len; /* frames in a row are one piece */
+    char *frame = e->tx_meta.data + start;
+    struct iovec *last = e->n_out > 0 ? &e->out[e->n_out - 1] : NULL;
+    if (last != NULL && (char *)last->iov_base + last->iov_len == frame &&
+        e->crc_of[e->n_out - 1] == NULL)
+        last->iov_len += len; /* frames in a row are one piece */
     else
-        e->pieces[e->n_pieces++] = (struct out_piece){.offset = start, .len = len};
+        out_add(e, frame, len, NULL);
 }
 
 /* The payload as pieces. A value in more runs of memory than a batch has pieces goes in several
@@ -345,12 +352,8 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
 static bool frame_payload(struct transport_endpoint *e, struct transport_op *op) {
     struct tcp_op *st = tcp_op_of(op);
     for (struct iovec v; (v = iov_here(&st->local)).iov_len > 0;) {
-        if (e->n_pieces == BATCH_PIECES_MAX) return false;
-        e->pieces[e->n_pieces++] = (struct out_piece){
-            .data = v.iov_base,
-            .len = v.iov_len,
-            .crc_op = op->crcs != NULL ? op : NULL,
-        };
+        if (e->n_out == BATCH_PIECES_MAX) return false;
+        out_add(e, v.iov_base, v.iov_len, op->crcs != NULL ? op : NULL);
         iov_advance(&st->local, v.iov_len);
     }
     return true;
@@ -365,58 +368,43 @@ static struct transport_op *unfinished_put(struct transport_endpoint *e) {
     return rest ? last : NULL;
 }
 
-/* Fills the next batch from the waiting operations. false: there is nothing to send. */
-static bool build_batch(struct transport_endpoint *e) {
-    e->n_pieces = e->piece_at = e->crc_piece = 0;
-    e->piece_offset = e->crc_offset = 0;
-    buf_clear(&e->tx_meta);
-    struct transport_op *rest = unfinished_put(e);
-    if (rest != NULL && !frame_payload(e, rest)) return true;
-    while (!STAILQ_EMPTY(&e->waiting) && e->tx_meta.len < BATCH_META_MAX &&
-           e->n_pieces < BATCH_PIECES_MAX) {
-        struct transport_op *op = STAILQ_TAKE(&e->waiting, link);
+static bool has_room_for(const struct transport_endpoint *e, const struct transport_op *op) {
+    size_t len = sizeof(struct tcp_header) + op->n_parts * sizeof(struct tcp_part);
+    bool fits = e->tx_meta.len == 0 || len <= e->tx_meta.cap - e->tx_meta.len;
+    return fits && e->n_out < BATCH_PIECES_MAX;
+}
+
+static void fill_batch(struct transport_endpoint *e) {
+    struct transport_op *op = unfinished_put(e);
+    if (op != NULL && !frame_payload(e, op)) return;
+    while ((op = STAILQ_FIRST(&e->waiting)) != NULL && has_room_for(e, op)) {
+        STAILQ_REMOVE_HEAD(&e->waiting, link);
         frame_op(e, op);
         STAILQ_INSERT_TAIL(&e->flight, op, link);
-        if (op->kind == TRANSPORT_PUT && !frame_payload(e, op)) break;
-    }
-    return e->n_pieces > 0;
-}
-
-static const char *piece_data(const struct transport_endpoint *e, const struct out_piece *p) {
-    return p->data != NULL ? p->data : e->tx_meta.data + p->offset;
-}
-
-/* CRC of what lies between the CRC cursor and (piece, offset), which is about to be sent. */
-static void crc_up_to(struct transport_endpoint *e, unsigned piece, size_t offset) {
-    while (e->crc_piece < piece || (e->crc_piece == piece && e->crc_offset < offset)) {
-        const struct out_piece *p = &e->pieces[e->crc_piece];
-        size_t end = e->crc_piece == piece ? offset : p->len;
-        if (p->crc_op != NULL && end > e->crc_offset) {
-            crc_track_feed(&tcp_op_of(p->crc_op)->crc, p->crc_op, NULL, p->data + e->crc_offset,
-                           end - e->crc_offset);
-        }
-        e->crc_offset = end;
-        if (e->crc_piece == piece) return;
-        e->crc_piece++;
-        e->crc_offset = 0;
+        if (op->kind == TRANSPORT_PUT && !frame_payload(e, op)) return;
     }
 }
 
-static size_t gather_pieces(struct transport_endpoint *e, struct iovec iov[CALL_IOV_MAX],
-                            size_t *bytes_p) {
-    size_t n = 0, bytes = 0, max = MOVE_MAX, offset = e->piece_offset;
-    unsigned i = e->piece_at;
-    for (; i < e->n_pieces && n < CALL_IOV_MAX && bytes < max; i++, offset = 0) {
-        const struct out_piece *p = &e->pieces[i];
-        if (p->crc_op != NULL) max = CRC_CHUNK;
-        if (bytes >= max) break;
-        size_t len = (size_t)min_u64(p->len - offset, max - bytes);
-        iov[n++] = (struct iovec){(void *)(uintptr_t)(piece_data(e, p) + offset), len};
-        bytes += len;
-        crc_up_to(e, i, offset + len);
+/* The next batch, from the waiting operations. false: there is nothing to send. */
+static bool build_batch(struct transport_endpoint *e) {
+    e->n_out = 0;
+    e->with_crcs = false;
+    buf_clear(&e->tx_meta);
+    fill_batch(e);
+    e->unsent = e->unseen = iov_cursor(e->out, e->n_out);
+    return e->n_out > 0;
+}
+
+/* CRCs of the next bytes that are about to be sent, as far as they are not known yet. */
+static void crc_look_ahead(struct transport_endpoint *e, uint64_t bytes) {
+    while (e->ahead < bytes) {
+        struct iovec v = iov_here(&e->unseen);
+        struct transport_op *op = e->crc_of[e->unseen.iov - e->out];
+        size_t n = min_u64(v.iov_len, bytes - e->ahead);
+        if (op != NULL) crc_track_feed(&tcp_op_of(op)->crc, op, NULL, v.iov_base, n);
+        iov_advance(&e->unseen, n);
+        e->ahead += n;
     }
-    *bytes_p = bytes;
-    return n;
 }
 
 static const char *error_text(const struct transport_endpoint *e, int err) {
@@ -431,10 +419,11 @@ static size_t endpoint_send(struct transport_endpoint *e) {
         e->readable = true;
         return 0;
     }
-    if (e->piece_at == e->n_pieces && (e->state != UP || !build_batch(e))) return 0;
+    if (iov_here(&e->unsent).iov_len == 0 && (e->state != UP || !build_batch(e))) return 0;
     struct iovec iov[CALL_IOV_MAX];
-    size_t bytes;
-    ssize_t sent = tcp_send(&e->secure, e->fd, iov, gather_pieces(e, iov, &bytes));
+    size_t n = iov_gather(e->unsent, e->with_crcs ? CRC_CHUNK : MOVE_MAX, iov, CALL_IOV_MAX);
+    crc_look_ahead(e, iov_total(iov, n));
+    ssize_t sent = tcp_send(&e->secure, e->fd, iov, n);
     if (sent < 0) {
         if (errno == EINTR) return 1;
         if (errno == EINPROGRESS) return 0; /* the handshake: reading goes on with it */
@@ -450,16 +439,8 @@ static size_t endpoint_send(struct transport_endpoint *e) {
         return 0;
     }
     e->sent += (uint64_t)sent;
-    for (size_t n = (size_t)sent; n > 0;) {
-        struct out_piece *p = &e->pieces[e->piece_at];
-        size_t take = (size_t)min_u64(n, p->len - e->piece_offset);
-        e->piece_offset += take;
-        n -= take;
-        if (e->piece_offset == p->len) {
-            e->piece_at++;
-            e->piece_offset = 0;
-        }
-    }
+    iov_advance(&e->unsent, (uint64_t)sent);
+    e->ahead -= (uint64_t)sent;
     return (size_t)sent;
 }
 
