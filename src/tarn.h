@@ -1,11 +1,20 @@
 /* libtarn: put, get and match blocks of bytes in a tarn pool.
  *
- *     tarn_client *c;
- *     if (tarn_connect("tarn://127.0.0.1:6479", NULL, &c)) puts(tarn_last_error());
- *     tarn_put(c, "key", 3, data, len, NULL);
- *     size_t n;
- *     if (tarn_get(c, "key", 3, buf, sizeof buf, &n, NULL) == TARN_OK) use(buf, n);
- *     tarn_close(&c);
+ *     #include <stdio.h>
+ *     #include <tarn.h>
+ *
+ *     int main(void) {
+ *         tarn_client *pool = NULL;
+ *         char value[64];
+ *         size_t len = 0;
+ *         tarn_status status = tarn_connect("tarn://127.0.0.1:6479", NULL, &pool);
+ *         if (status == TARN_OK) status = tarn_put(pool, "key", 3, "a block", 7, NULL);
+ *         if (status == TARN_OK || status == TARN_EEXISTS)
+ *             status = tarn_get(pool, "key", 3, value, sizeof(value), &len, NULL);
+ *         puts(status == TARN_OK ? "the bytes that were put are in value" : tarn_last_error());
+ *         tarn_close(&pool);
+ *         return status != TARN_OK;
+ *     }
  *
  * docs/LIBTARN.md is the guide; this header is the reference.
  *
@@ -497,8 +506,8 @@ typedef struct tarn_host_info {
     uint64_t joins, heartbeats, heartbeat_failures;
     uint64_t copies_done, copies_failed, copy_bytes;
     uint64_t reads, writes, bytes_read, bytes_written; /* by tcp */
-    uint64_t stored, store_failures, store_bytes, ssd_used, ssd_entries, ssd_reads, file_used,
-        file_entries;
+    uint64_t stored, store_failures, store_bytes;
+    uint64_t ssd_used, ssd_entries, ssd_reads, file_used, file_entries;
     char last_error[256]; /* of the connection to the master; "" when it is up */
 } tarn_host_info;
 TARN_API tarn_status tarn_host_get_info(tarn_host *host, tarn_host_info *info);
@@ -532,8 +541,8 @@ typedef struct tarn_stats {
     uint64_t requests;    /* control requests sent; pipelined ones count each */
     uint64_t round_trips; /* times a call waited for the server */
     uint64_t connects, reconnects, retries, timeouts;
-    uint64_t leases, lease_renewals,
-        lease_misses;        /* lease_misses: bytes thrown away because the lease was over */
+    uint64_t leases, lease_renewals;
+    uint64_t lease_misses;   /* bytes thrown away because the lease was over */
     uint64_t epoch_misses;   /* ... because the segment had changed */
     uint64_t crc_mismatches; /* ... because they did not match their CRC */
     uint64_t unverified;     /* gets of values without a CRC while verify was on */

@@ -2,12 +2,36 @@
  * place and decode in another. It follows the conventions of tarn.h: statuses, tarn_last_error,
  * sizes first in option structs.
  *
- *     the side that is read (or written)           the side that reads (or writes)
- *     tarn_transfer_open(&o, &t);                  tarn_transfer_open(&o, &t);
- *     tarn_transfer_alloc(t, bytes, READ, ..);     tarn_transfer_connect(t, "prefill-0", ..);
- *     ... blocks of request 7 are complete ...     tarn_transfer_wait_ready(peer, "7", ..);
- *     tarn_transfer_ready(t, "7", NULL);           tarn_transfer_run(peer, tasks, n, NULL);
- *     tarn_transfer_next_event(t, ..): DONE "7"    tarn_transfer_done(peer, "7", ..);
+ *     #include <tarn_transfer.h>
+ *
+ *     // The side that is read: blocks stay as they are until an event says that "7" is DONE.
+ *     tarn_status lend(tarn_transfer *prefill, size_t bytes, void (*compute)(void *blocks)) {
+ *         void *blocks;
+ *         tarn_status status =
+ *             tarn_transfer_alloc(prefill, bytes, TARN_TRANSFER_READ, "kv", 0, &blocks, NULL);
+ *         if (status != TARN_OK) return status;
+ *         compute(blocks);
+ *         return tarn_transfer_ready(prefill, "7", NULL);
+ *     }
+ *
+ *     // The side that reads.
+ *     tarn_status fetch(tarn_transfer *decode, void *blocks, size_t bytes) {
+ *         tarn_transfer_peer *peer;
+ *         tarn_transfer_region kv;
+ *         size_t n;
+ *         tarn_status status = tarn_transfer_connect(decode, "prefill-0", 0, &peer);
+ *         if (status != TARN_OK) return status;
+ *         status = tarn_transfer_wait_ready(peer, "7", 0, NULL, 0, NULL);
+ *         if (status == TARN_OK) status = tarn_transfer_peer_regions(peer, &kv, 1, &n);
+ *         if (status == TARN_OK) {
+ *             tarn_transfer_task task = {.op = TARN_TRANSFER_READ, .region = kv.id,
+ *                                        .local = blocks, .length = bytes};
+ *             status = tarn_transfer_run(peer, &task, 1, NULL);
+ *         }
+ *         if (status == TARN_OK) status = tarn_transfer_done(peer, "7", NULL, 0, 0);
+ *         tarn_transfer_disconnect(&peer);
+ *         return status;
+ *     }
  *
  * Bytes go by shared memory where both are on one machine and the memory is tarn_transfer_alloc's,
  * by RDMA where both have the module, else by TCP. There are no checksums beyond those of the

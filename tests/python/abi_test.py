@@ -40,7 +40,28 @@ def header(name):
         return f.read()
 
 
+def compile_c(source, *arguments):
+    """The program's path must be among the arguments, or nothing is linked."""
+    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    command = [*shlex.split(os.environ.get("CC", "gcc")), "-I", os.path.join(ROOT, "src")]
+    try:
+        subprocess.run(
+            [*command, "-xc", "-", *arguments], input=source.encode(), check=True, env=env
+        )
+    except OSError as e:
+        raise unittest.SkipTest(f"no C compiler: {e}")
+    return env
+
+
 class Abi(unittest.TestCase):
+    def test_examples(self):
+        """What the headers open with compiles as it stands there."""
+        for name in ("tarn.h", "tarn_transfer.h"):
+            comment = header(name).split("*/", 1)[0]
+            lines = re.findall(r"^ \*(?:$|     (.*))", comment, re.M)
+            self.assertIn(f"#include <{name}>", lines)
+            compile_c("\n".join(lines), "-fsyntax-only", "-Wall", "-Wextra", "-Werror")
+
     def test_structs(self):
         headers = ('"tarn_transfer.h"', "<stdio.h>", "<stddef.h>", "<sys/uio.h>")
         lines = [f"#include {name}" for name in ('"tarn.h"', *headers)] + ["int main(void) {"]
@@ -64,19 +85,8 @@ class Abi(unittest.TestCase):
             expected[name] = value
         lines.append("return 0; }")
         with tempfile.TemporaryDirectory() as out:
-            source, program = os.path.join(out, "abi.c"), os.path.join(out, "abi")
-            with open(source, "w") as f:
-                f.write("\n".join(lines) + "\n")
-            compiler = shlex.split(os.environ.get("CC", "gcc"))
-            env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-            try:
-                subprocess.run(
-                    [*compiler, "-I", os.path.join(ROOT, "src"), source, "-o", program],
-                    check=True,
-                    env=env,
-                )
-            except OSError as e:
-                self.skipTest(f"no C compiler: {e}")
+            program = os.path.join(out, "abi")
+            env = compile_c("\n".join(lines) + "\n", "-o", program)
             said = subprocess.run(
                 [program], stdout=subprocess.PIPE, check=True, env=env
             ).stdout.decode()
