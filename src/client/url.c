@@ -1,4 +1,5 @@
 /* tarn:// and tarns:// URLs and the options they carry. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -8,50 +9,88 @@
 #include "base/near.h"
 #include "client/client.h"
 
-void tarn_options_init(tarn_options *o) {
-    *o = (tarn_options){
-        .size = sizeof(*o),
-        .transport = "auto",
-        .verify = 1,
-        .max_lanes = 8,
-        .streams = 2,
-        .connect_timeout_ms = 5000,
-        .timeout_ms = 10000,
-        .lease_ms = 5000,
-        .retries = 3,
-        .backoff_min_ms = 100,
-        .backoff_max_ms = 5000,
-        .batch_keys = 4096,
-        .piece_bytes = UINT64_C(64) << 20,
-        .workers = 2,
-        .failover_ms = 1000,
-        .tls_verify = 1,
-        .tls_verify_name = 1,
-    };
+enum option_kind { OPTION_STRING, OPTION_SECRET, OPTION_NUMBER, OPTION_SWITCH };
+/* What a URL may say, and the defaults; a secret has a place of its own there. */
+static const struct url_option {
+    const char *name;
+    enum option_kind kind;
+    size_t offset, size;
+    uint64_t initial, min, max;
+} url_options[] = {
+#define MEMBER(field) offsetof(tarn_options, field), sizeof(((tarn_options *)0)->field)
+#define STRING(field)                                                                              \
+    { #field, OPTION_STRING, MEMBER(field), 0, 0, 0 }
+#define NUMBER(field, initial, min, max)                                                           \
+    { #field, OPTION_NUMBER, MEMBER(field), initial, min, max }
+    NUMBER(verify, 1, 0, 1),
+    NUMBER(max_lanes, 8, 1, 1024),
+    NUMBER(streams, 2, 1, 64),
+    NUMBER(connect_timeout_ms, 5000, 1, 86400000),
+    NUMBER(timeout_ms, 10000, 1, 86400000),
+    NUMBER(lease_ms, 5000, 1, 86400000),
+    NUMBER(retries, 3, 0, 100),
+    NUMBER(backoff_min_ms, 100, 1, 3600000),
+    NUMBER(backoff_max_ms, 5000, 1, 3600000),
+    NUMBER(batch_keys, 4096, 1, 65536),
+    NUMBER(piece_bytes, UINT64_C(64) << 20, 1u << 20, UINT64_C(1) << 40),
+    NUMBER(workers, 2, 1, 256),
+    NUMBER(failover_ms, 1000, 1, 3600000),
+    STRING(transport),
+    STRING(host_name),
+    STRING(name),
+    STRING(rack),
+    STRING(module_path),
+    STRING(tls_ca_file),
+    STRING(tls_ca_dir),
+    STRING(tls_cert_file),
+    STRING(tls_key_file),
+    STRING(tls_server_name),
+    {"tls_verify", OPTION_SWITCH, MEMBER(tls_verify), 1, 0, 1},
+    {"tls_verify_name", OPTION_SWITCH, MEMBER(tls_verify_name), 1, 0, 1},
+    {"user", OPTION_SECRET, MEMBER(user), 0, 0, 0},
+    {"password", OPTION_SECRET, MEMBER(password), 0, 0, 0},
+};
+
+static void *option_at(tarn_options *o, const struct url_option *option) {
+    return (char *)o + option->offset;
 }
 
-/* The strings among the options; all of them are owned in a client's copy. */
-static const char **string_of(tarn_options *o, size_t index) {
-    const char **all[] = {&o->transport,  &o->host_name,     &o->user,         &o->password,
-                          &o->name,       &o->rack,          &o->module_path,  &o->tls_ca_file,
-                          &o->tls_ca_dir, &o->tls_cert_file, &o->tls_key_file, &o->tls_server_name};
-    return index < ARRAY_LEN(all) ? all[index] : NULL;
+static void option_put(tarn_options *o, const struct url_option *option, uint64_t value) {
+    if (option->size == sizeof(value))
+        *(uint64_t *)option_at(o, option) = value;
+    else
+        *(unsigned *)option_at(o, option) = (unsigned)value;
+}
+
+void tarn_options_init(tarn_options *o) {
+    *o = (tarn_options){.size = sizeof(*o), .transport = "auto"};
+    for (size_t i = 0; i < ARRAY_LEN(url_options); i++)
+        if (url_options[i].kind >= OPTION_NUMBER)
+            option_put(o, &url_options[i], url_options[i].initial);
+}
+
+/* The next string from *i_p on, NULL: there is none. All of them are owned in a client's copy. */
+static const char **option_string(tarn_options *o, size_t *i_p) {
+    while (*i_p < ARRAY_LEN(url_options)) {
+        const struct url_option *option = &url_options[(*i_p)++];
+        if (option->kind <= OPTION_SECRET) return option_at(o, option);
+    }
+    return NULL;
 }
 
 void url_options_copy(tarn_options *to, const tarn_options *from) {
     tarn_options_init(to);
     if (from != NULL) {
-        size_t n = from->size < sizeof(*to) ? from->size : sizeof(*to);
-        memcpy(to, from, n);
+        memcpy(to, from, min_u64(from->size, sizeof(*to)));
         to->size = sizeof(*to);
     }
     const char **s;
-    for (size_t i = 0; (s = string_of(to, i)) != NULL; i++) *s = xstrdup(*s);
+    for (size_t i = 0; (s = option_string(to, &i)) != NULL;) *s = xstrdup(*s);
 }
 
 void url_options_free(tarn_options *o) {
     const char **s;
-    for (size_t i = 0; (s = string_of(o, i)) != NULL; i++) {
+    for (size_t i = 0; (s = option_string(o, &i)) != NULL;) {
         free((void *)(uintptr_t)*s);
         *s = NULL;
     }
@@ -81,73 +120,35 @@ static char *percent_decode(const char *s, size_t len) {
     return out;
 }
 
-static tarn_status option_number(const char *name, const char *text, uint64_t min, uint64_t max,
-                                 uint64_t *value_p) {
-    if (!span_to_u64(span_str(text), value_p) || *value_p < min || *value_p > max) {
-        return fail(TARN_EINVAL, "URL option %s must be a number from %llu to %llu, not \"%s\"",
-                    name, (unsigned long long)min, (unsigned long long)max, text);
+static tarn_status option_set_number(tarn_options *o, const struct url_option *option,
+                                     const char *text) {
+    uint64_t value;
+    bool is_switch = option->kind == OPTION_SWITCH, yes = strcmp(text, "yes") == 0;
+    if (is_switch && !yes && strcmp(text, "no") != 0)
+        return fail(TARN_EINVAL, "URL option %s is yes or no, not \"%s\"", option->name, text);
+    if (is_switch) {
+        value = yes;
+    } else if (!span_to_u64(span_str(text), &value) || value < option->min || value > option->max) {
+        return fail(TARN_EINVAL,
+                    "URL option %s must be a number from %" PRIu64 " to %" PRIu64 ", not \"%s\"",
+                    option->name, option->min, option->max, text);
     }
-    return TARN_OK;
-}
-
-static tarn_status option_switch(const char *name, const char *text, int *value_p) {
-    bool yes = strcmp(text, "yes") == 0;
-    if (!yes && strcmp(text, "no") != 0)
-        return fail(TARN_EINVAL, "URL option %s is yes or no, not \"%s\"", name, text);
-    *value_p = yes;
+    option_put(o, option, value);
     return TARN_OK;
 }
 
 static tarn_status option_set(tarn_options *o, const char *name, const char *value) {
-    uint64_t v = 0;
     struct near near;
     near_begin(&near, span_str(name));
-#define NUMBER(field, min, max)                                                                    \
-    if (strcmp(name, #field) == 0) {                                                               \
-        tarn_status status = option_number(name, value, min, max, &v);                             \
-        if (status == TARN_OK) o->field = (__typeof__(o->field))v;                                 \
-        return status;                                                                             \
-    }                                                                                              \
-    near_offer(&near, #field);
-    NUMBER(verify, 0, 1)
-    NUMBER(max_lanes, 1, 1024)
-    NUMBER(streams, 1, 64)
-    NUMBER(connect_timeout_ms, 1, 86400000)
-    NUMBER(timeout_ms, 1, 86400000)
-    NUMBER(lease_ms, 1, 86400000)
-    NUMBER(retries, 0, 100)
-    NUMBER(backoff_min_ms, 1, 3600000)
-    NUMBER(backoff_max_ms, 1, 3600000)
-    NUMBER(batch_keys, 1, 65536)
-    NUMBER(piece_bytes, 1u << 20, UINT64_C(1) << 40)
-    NUMBER(workers, 1, 256)
-    NUMBER(failover_ms, 1, 3600000)
-#undef NUMBER
-    const struct {
-        const char *name, **slot;
-    } strings[] = {
-        {"transport", &o->transport},
-        {"host_name", &o->host_name},
-        {"name", &o->name},
-        {"rack", &o->rack},
-        {"module_path", &o->module_path},
-        {"tls_ca_file", &o->tls_ca_file},
-        {"tls_ca_dir", &o->tls_ca_dir},
-        {"tls_cert_file", &o->tls_cert_file},
-        {"tls_key_file", &o->tls_key_file},
-        {"tls_server_name", &o->tls_server_name},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(strings); i++) {
-        near_offer(&near, strings[i].name);
-        if (strcmp(name, strings[i].name) != 0) continue;
-        set_string(strings[i].slot, xstrdup(value));
+    for (size_t i = 0; i < ARRAY_LEN(url_options); i++) {
+        const struct url_option *option = &url_options[i];
+        if (option->kind == OPTION_SECRET) continue;
+        near_offer(&near, option->name);
+        if (strcmp(name, option->name) != 0) continue;
+        if (option->kind != OPTION_STRING) return option_set_number(o, option, value);
+        set_string(option_at(o, option), xstrdup(value));
         return TARN_OK;
     }
-    if (strcmp(name, "tls_verify") == 0) return option_switch(name, value, &o->tls_verify);
-    if (strcmp(name, "tls_verify_name") == 0)
-        return option_switch(name, value, &o->tls_verify_name);
-    near_offer(&near, "tls_verify");
-    near_offer(&near, "tls_verify_name");
     return fail(TARN_EINVAL, "URL option \"%s\" is unknown%s%s%s", name,
                 near.word != NULL ? ", did you mean " : "", near.word != NULL ? near.word : "",
                 near.word != NULL ? "?" : "");
