@@ -67,8 +67,6 @@ const char *size_text(uint64_t bytes, char out[24]);
 
 /* --- connect.c: to the server; any failure ends the program --- */
 
-/* What the options say to libtarn; strings are borrowed. */
-void bench_options(const struct bench *b, tarn_options *o);
 /* Makes b->secure. */
 void bench_secure(struct bench *b);
 /* A connection that is logged in. */

@@ -7,7 +7,8 @@
 
 #define CONNECT_MS 60000u
 
-void bench_options(const struct bench *b, tarn_options *o) {
+/* What the options say to libtarn; strings are borrowed. */
+static void bench_options(const struct bench *b, tarn_options *o) {
     tarn_options_init(o);
     o->user = b->user;
     o->password = b->password;

@@ -15,7 +15,7 @@
 static const char *const op_names[] = {"put", "get", "exists", "prefix"};
 static const char *const commands[] = {"MPUTSTART", "MGETREPLICAS", "MEXISTS", "PREFIXLEN"};
 
-#define DIGITS META_DIGITS /* of a key's number, in hex, at its end */
+#define DIGITS 16 /* of a key's number, in hex, at its end */
 
 /* A batch under way. */
 enum stage { STAGE_FIRST, STAGE_END, STAGE_RELEASE };
@@ -54,7 +54,9 @@ static void resp_append_number(struct buf *b, uint64_t v) {
     buf_printf(b, "$%zu\r\n%.*s\r\n", n, (int)n, digits);
 }
 
-void meta_key(const struct meta *m, struct buf *b, uint64_t number) {
+/* Key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to key_size,
+ * then the number. */
+static void key_append(const struct meta *m, struct buf *b, uint64_t number) {
     static const char stem[] = "vllm@meta-llama/Llama-3-70B@8@0@";
     size_t pad = (size_t)m->key_size - DIGITS;
     for (size_t i = 0; i < pad; i++) buf_append_char(b, i < sizeof(stem) - 1 ? stem[i] : '.');
@@ -65,7 +67,7 @@ void meta_key(const struct meta *m, struct buf *b, uint64_t number) {
 
 static void resp_append_key(const struct meta *m, struct buf *b, uint64_t number) {
     buf_printf(b, "$%" PRIu64 "\r\n", m->key_size);
-    meta_key(m, b, number);
+    key_append(m, b, number);
     buf_append(b, "\r\n", 2);
 }
 

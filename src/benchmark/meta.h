@@ -4,8 +4,6 @@
 
 #include "benchmark/bench.h"
 
-#define META_DIGITS 16
-
 enum meta_op { META_PUT, META_GET, META_EXISTS, META_PREFIX };
 
 struct meta {
@@ -23,9 +21,6 @@ struct meta_result {
     double seconds;
 };
 
-/* Appends key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to
- * key_size, then the number. */
-void meta_key(const struct meta *m, struct buf *b, uint64_t number);
 /* Puts keys 0 .. keys-1, whatever the operation is. */
 void meta_fill(const struct meta *m);
 /* The operation for so many seconds, on `threads` threads of `clients` connections each. */

@@ -142,71 +142,57 @@ void tarn_async_close(tarn_async **queue_p) {
 
 /* --- submitting --- */
 
-static tarn_status async_submit(struct tarn_async *q, struct task *t, uint64_t *id_p) {
-    tarn_status status = TARN_OK;
+/* call is for gets, put for puts; NULL: all defaults. */
+static tarn_status async_submit(struct tarn_async *q, int op, tarn_item *items, size_t n,
+                                const tarn_call *call, const tarn_put_options *put, void *user,
+                                uint64_t *id_p) {
+    if (q == NULL || q->magic != ASYNC_MAGIC) return fail(TARN_EINVAL, "this is not an open queue");
+    if (items == NULL && n > 0) return fail(TARN_EINVAL, "no items");
+    struct task *t = xcalloc(1, sizeof(*t));
+    t->job.run = task_run;
+    t->queue = q;
+    client_call_copy(&t->call, call);
+    client_put_options_copy(&t->put, put);
+    t->call.size = sizeof(t->call);
+    t->put.size = sizeof(t->put);
     pthread_mutex_lock(&q->mutex);
-    if (q->pending == q->capacity) {
-        status = fail(TARN_EAGAIN, "%zu submissions are pending: take completions out first",
-                      q->capacity);
-    } else {
-        t->completion.id = q->next_id++;
+    bool full = q->pending == q->capacity;
+    if (!full) {
+        t->completion =
+            (tarn_completion){.id = q->next_id++, .user = user, .op = op, .items = items, .n = n};
         if (id_p != NULL) *id_p = t->completion.id;
         q->pending++;
         __atomic_add_fetch(&q->client->async_pending, 1, __ATOMIC_RELAXED);
         LIST_INSERT_HEAD(&q->under_way, t, under_way);
     }
     pthread_mutex_unlock(&q->mutex);
-    if (status == TARN_OK)
+    if (!full) {
         crew_add(&q->workers, &t->job);
-    else
-        free(t);
-    return status;
-}
-
-static tarn_status async_task_new(struct tarn_async *q, int op, tarn_item *items, size_t n,
-                                  void *user, struct task **task_p) {
-    if (q == NULL || q->magic != ASYNC_MAGIC) return fail(TARN_EINVAL, "this is not an open queue");
-    if (items == NULL && n > 0) return fail(TARN_EINVAL, "no items");
-    struct task *t = xcalloc(1, sizeof(*t));
-    t->job.run = task_run;
-    t->queue = q;
-    t->completion = (tarn_completion){.user = user, .op = op, .items = items, .n = n};
-    *task_p = t;
-    return TARN_OK;
+        return TARN_OK;
+    }
+    free(t);
+    return fail(TARN_EAGAIN, "%zu submissions are pending: take completions out first",
+                q->capacity);
 }
 
 tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const tarn_call *call,
                            void *user, uint64_t *id_p) {
-    struct task *t = NULL;
-    tarn_status status = async_task_new(queue, TARN_OP_GET, items, n, user, &t);
-    if (status != TARN_OK) return status;
-    client_call_copy(&t->call, call);
-    t->call.size = sizeof(t->call);
-    return async_submit(queue, t, id_p);
+    return async_submit(queue, TARN_OP_GET, items, n, call, NULL, user, id_p);
 }
 
 tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n,
                            const tarn_put_options *options, void *user, uint64_t *id_p) {
-    struct task *t = NULL;
-    tarn_status status = async_task_new(queue, TARN_OP_PUT, items, n, user, &t);
-    if (status != TARN_OK) return status;
-    client_put_options_copy(&t->put, options);
-    t->put.size = sizeof(t->put);
-    return async_submit(queue, t, id_p);
+    return async_submit(queue, TARN_OP_PUT, items, n, NULL, options, user, id_p);
 }
 
 tarn_status tarn_async_exists(tarn_async *queue, tarn_item *items, size_t n, void *user,
                               uint64_t *id_p) {
-    struct task *t = NULL;
-    tarn_status status = async_task_new(queue, TARN_OP_EXISTS, items, n, user, &t);
-    return status == TARN_OK ? async_submit(queue, t, id_p) : status;
+    return async_submit(queue, TARN_OP_EXISTS, items, n, NULL, NULL, user, id_p);
 }
 
 tarn_status tarn_async_remove(tarn_async *queue, tarn_item *items, size_t n, void *user,
                               uint64_t *id_p) {
-    struct task *t = NULL;
-    tarn_status status = async_task_new(queue, TARN_OP_REMOVE, items, n, user, &t);
-    return status == TARN_OK ? async_submit(queue, t, id_p) : status;
+    return async_submit(queue, TARN_OP_REMOVE, items, n, NULL, NULL, user, id_p);
 }
 
 /* --- taking out --- */

@@ -162,32 +162,15 @@ void tarn_close(tarn_client **client_p) {
 
 /* --- the direct lane --- */
 
-/* lane_retry, which lets others have it while what is not now is waited for. */
-static bool direct_retry(struct lane *lane, struct attempts *attempts, tarn_status status,
-                         uint64_t deadline) {
-    uint64_t ms = lane->later_ms;
-    if (status == TARN_ESTALE) return false;
-    if (error_act(status) != ERROR_LATER) return lane_retry(lane, attempts, status, deadline);
-    lane->later_ms = 0;
-    if (!lane_later_time(lane, attempts->later++, ms, deadline, &ms)) return false;
-    pthread_mutex_unlock(&lane->client->direct_mutex);
-    poll(NULL, 0, (int)ms);
-    pthread_mutex_lock(&lane->client->direct_mutex);
-    return true;
-}
-
 tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn, void *arg) {
-    struct attempts attempts = {0};
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&client->direct_mutex);
-    if (client->direct == NULL) client->direct = lane_create(client, &status);
     struct lane *lane = client->direct;
+    if (lane == NULL) lane = client->direct = lane_create(client, &status);
     if (lane != NULL) {
-        do {
-            lane->no_tls[0] = '\0';
-            status = lane_ready(lane, deadline);
-            if (status == TARN_OK) status = fn(lane, arg, deadline);
-        } while (status != TARN_OK && direct_retry(lane, &attempts, status, deadline));
+        lane->held = &client->direct_mutex;
+        lane->no_tls[0] = '\0';
+        status = lane_run(lane, deadline, fn, arg);
         arena_reset(&lane->arena);
     }
     pthread_mutex_unlock(&client->direct_mutex);

@@ -80,8 +80,7 @@ tarn_status client_check_key(const void *key, size_t key_len);
 uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, uint64_t bytes);
 void client_call_copy(tarn_call *to, const tarn_call *from); /* from may be NULL or older */
 void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from);
-/* lane_run on the direct lane, which is locked meanwhile; others have it while this call waits for
- * what is not now. TARN_ESTALE is final. */
+/* lane_run on the direct lane, which is locked meanwhile. */
 tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn, void *arg);
 
 /* --- get.c, put.c, lookup.c: what runs on a lane --- */

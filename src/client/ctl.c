@@ -300,12 +300,6 @@ void ctl_arg(struct ctl *c, const void *data, size_t len) {
     c->argc++;
 }
 
-void ctl_arg_u64(struct ctl *c, uint64_t v) {
-    char digits[24];
-    size_t n = u64_to_dec(v, digits);
-    ctl_arg(c, digits, n);
-}
-
 void ctl_arg_i64(struct ctl *c, int64_t v) {
     char digits[24];
     size_t n = i64_to_dec(v, digits);

@@ -44,7 +44,6 @@ bool ctl_wants_to_send(const struct ctl *c);
  * and static. */
 void ctl_begin(struct ctl *c, const char *what);
 void ctl_arg(struct ctl *c, const void *data, size_t len);
-void ctl_arg_u64(struct ctl *c, uint64_t v);
 void ctl_arg_i64(struct ctl *c, int64_t v);
 static inline void ctl_arg_str(struct ctl *c, const char *s) {
     ctl_arg(c, s, strlen(s));

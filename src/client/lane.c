@@ -353,6 +353,12 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
 
 /* --- retries --- */
 
+static void lane_sleep(struct lane *lane, uint64_t ms) {
+    if (lane->held != NULL) pthread_mutex_unlock(lane->held);
+    poll(NULL, 0, (int)ms);
+    if (lane->held != NULL) pthread_mutex_lock(lane->held);
+}
+
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
     uint64_t pause = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), o->backoff_max_ms);
@@ -363,13 +369,12 @@ bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     if (master_may_change(&lane->client->master) && lane->ctl.fd < 0) {
         scout_wait(&lane->client->master, o, until);
     } else {
-        poll(NULL, 0, (int)pause);
+        lane_sleep(lane, pause);
     }
     return true;
 }
 
-bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline,
-                     uint64_t *ms_p) {
+bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
     if (o->retries == 0) return false;
     COUNT(lane, retries, 1);
@@ -381,13 +386,8 @@ bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t dea
         ms = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), LATER_MS);
     }
     ms += rng_below(&lane->rng, ms / 4 + 1); /* or all who were told so come at once */
-    *ms_p = ms;
-    return deadline == DEADLINE_NONE || now_ms() + ms < deadline;
-}
-
-bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline) {
-    if (!lane_later_time(lane, made, ms, deadline, &ms)) return false;
-    poll(NULL, 0, (int)ms);
+    if (deadline != DEADLINE_NONE && now_ms() + ms >= deadline) return false;
+    lane_sleep(lane, ms);
     return true;
 }
 

@@ -79,6 +79,8 @@ struct lane {
     size_t n_registered;
     tarn_stats counters;
     struct hist hist[TARN_HISTS];
+    /* NULL; or of the direct lane: released for others to have it while a call pauses */
+    pthread_mutex_t *held;
     /* of the pool, under client->mutex */
     bool busy;
     pthread_t last_user;
@@ -134,9 +136,6 @@ tarn_status lane_run(struct lane *lane, uint64_t deadline, lane_fn fn, void *arg
 /* For what is not now, but will be: sleeps ms, or (0) for what comes before try number `made` + 1.
  * false: the deadline is nearer, or nothing is tried again (retries=0). */
 bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline);
-/* The same without the sleep, which takes *ms_p. */
-bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline,
-                     uint64_t *ms_p);
 /* Sleeps for what comes before try number `made` + 1. false: the deadline is nearer. */
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline);
 

@@ -23,7 +23,8 @@ struct tarn_view {
     uint64_t lease_ms;  /* to ask for */
     uint64_t lease_end; /* UINT64_MAX: a copy that needs no lease (values that live in the books) */
     int64_t crc;
-    bool suspect; /* verified once, before it is handed out */
+    bool elsewhere; /* where it cannot be mapped: trying again does not change that */
+    bool suspect;   /* verified once, before it is handed out */
     struct iovec pieces[EXTENTS_MAX];
     size_t n_pieces;
     uint32_t segment[EXTENTS_MAX], epoch[EXTENTS_MAX];
@@ -152,7 +153,8 @@ static tarn_status view_open(struct lane *lane, void *arg, uint64_t deadline) {
     } else if (lane->ctl.fd >= 0) {
         view_end_lease(lane, view);
     }
-    return status;
+    view->elsewhere = status == TARN_ESTALE;
+    return view->elsewhere ? TARN_OK : status;
 }
 
 static void view_free(struct tarn_view *view) {
@@ -183,6 +185,7 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
                                .lease_ms =
                                    call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms};
     status = direct_run(client, client_deadline(client, call.timeout_ms, 0), view_open, view);
+    if (status == TARN_OK && view->elsewhere) status = TARN_ESTALE;
     if (status != TARN_OK) {
         view_free(view);
         return status;
