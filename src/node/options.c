@@ -37,11 +37,7 @@ static bool line_refuse(struct parser *p, const char *fmt, ...) {
 /* A copy that lives as long as the options. */
 static char *keep_copy(struct node_options *o, const char *s, size_t len) {
     TARN_ASSERT(o->n_owned < ARRAY_LEN(o->owned));
-    char *copy = xmalloc(len + 1);
-    memcpy(copy, s, len);
-    copy[len] = '\0';
-    o->owned[o->n_owned++] = copy;
-    return copy;
+    return o->owned[o->n_owned++] = span_dup(span_of(s, len));
 }
 
 static bool spec_number(struct parser *p, const char *name, const char *text, uint64_t min,
@@ -139,22 +135,14 @@ static bool set_level(struct parser *p, const char *text) {
                        text);
 }
 
-static bool parse_mode(struct parser *p, const char *name, const char *text, unsigned *mode_p) {
+static bool set_mode(struct parser *p, const char *name, const char *text, unsigned *mode_p) {
     char *end;
     errno = 0;
     unsigned long v = strtoul(text, &end, 8);
     if (errno != 0 || end == text || *end != '\0' || v == 0 || v > 0777)
-        return line_refuse(p, "%s is an octal mode, as in 660, not \"%s\"", name, text);
+        return line_refuse(p, "--%s is an octal mode, as in 660, not \"%s\"", name, text);
     *mode_p = (unsigned)v;
     return true;
-}
-
-static bool set_shm_mode(struct parser *p, const char *text) {
-    return parse_mode(p, "--shm-perm", text, &p->o->host.shm_mode);
-}
-
-static bool set_file_mode(struct parser *p, const char *text) {
-    return parse_mode(p, "--file-perm", text, &p->o->host.file_mode);
 }
 
 static bool set_queue(struct parser *p, const char *text) {
@@ -166,12 +154,6 @@ static bool set_queue(struct parser *p, const char *text) {
 
 /* --- modules --- */
 
-static char *copy_word(struct span word) {
-    char *text = xcalloc(word.len + 1, 1);
-    memcpy(text, word.data, word.len);
-    return text;
-}
-
 /* FILE and its words; all of them may stand in one word, with quotes as in a configuration file. */
 static bool add_module(struct parser *p, const struct span *words, size_t n) {
     struct node_options *o = p->o;
@@ -182,10 +164,10 @@ static bool add_module(struct parser *p, const struct span *words, size_t n) {
     if (o->modules == NODE_MODULES_MAX)
         return line_refuse(p, "--loadmodule may be given %u times", NODE_MODULES_MAX);
     struct node_module *m = &o->module[o->modules++];
-    char *given = copy_word(words[0]);
+    char *given = span_dup(words[0]);
     *m = (struct node_module){.path = module_path(given)};
     free(given);
-    for (size_t i = 1; i < n; i++) m->word[m->words++] = copy_word(words[i]);
+    for (size_t i = 1; i < n; i++) m->word[m->words++] = span_dup(words[i]);
     return true;
 }
 
@@ -218,6 +200,7 @@ enum spec_kind {
     KIND_U16,
     KIND_UNSIGNED,
     KIND_SECONDS, /* uint64_t, in ms */
+    KIND_MODE,    /* unsigned, of a file */
     KIND_CALL,    /* fn(p, text) */
     KIND_MODULE,  /* with the words behind it */
 };
@@ -248,6 +231,7 @@ static bool spec_set(struct parser *p, const struct spec *s, const char *text) {
         *(const char **)s->value = text;
         return true;
     case KIND_CALL: return s->fn(p, text);
+    case KIND_MODE: return set_mode(p, s->name, text, s->value);
     case KIND_MODULE:
     case KIND_U16:
     case KIND_UNSIGNED:
@@ -337,8 +321,8 @@ static bool line_parse(struct parser *p, int argc, char **argv) {
         {.name = "bind", .kind = KIND_CALL, .fn = add_bind},
         {.name = "loadmodule", .kind = KIND_MODULE},
         {.name = "queue", .kind = KIND_CALL, .fn = set_queue},
-        {.name = "shm-perm", .kind = KIND_CALL, .fn = set_shm_mode},
-        {.name = "file-perm", .kind = KIND_CALL, .fn = set_file_mode},
+        {.name = "shm-perm", .kind = KIND_MODE, .value = &o->host.shm_mode},
+        {.name = "file-perm", .kind = KIND_MODE, .value = &o->host.file_mode},
         {.name = "data-port", .kind = KIND_U16, .value = &o->host.data_port, .max = 65535},
         {.name = "threads", .kind = KIND_UNSIGNED, .value = &o->host.threads, .min = 1, .max = 256},
         {.name = "copies", .kind = KIND_UNSIGNED, .value = &o->host.copies, .min = 1, .max = 64},
