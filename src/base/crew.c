@@ -19,10 +19,13 @@ static void *crew_main(void *arg) {
         struct crew_job *job = c->paused && !c->stopping ? NULL : TAILQ_FIRST(&c->queue);
         if (job == NULL) {
             if (c->stopping) break;
+            c->idle++;
             pthread_cond_wait(&c->work, &c->lock);
+            c->idle--;
             continue;
         }
         TAILQ_REMOVE(&c->queue, job, link);
+        c->queued--;
         job->state = CREW_RUNNING;
         pthread_mutex_unlock(&c->lock);
         bool over = job->run(job);
@@ -33,21 +36,24 @@ static void *crew_main(void *arg) {
     return NULL;
 }
 
+static int one_more(struct crew *c) {
+    int error = thread_start(&c->threads[c->n_threads], c->name, crew_main, c);
+    c->n_threads += error == 0;
+    return error;
+}
+
 int crew_start(struct crew *c, const char *name, unsigned threads, crew_finished_fn finished,
                void *arg) {
-    *c = (struct crew){.finished = finished, .arg = arg};
+    *c = (struct crew){.finished = finished, .arg = arg, .name = name, .max_threads = threads};
     TAILQ_INIT(&c->queue);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->work, NULL);
     pthread_cond_init(&c->rest, NULL);
     c->threads = xcalloc(threads, sizeof(*c->threads));
-    int error = 0;
-    for (; c->n_threads < threads; c->n_threads++) {
-        error = thread_start(&c->threads[c->n_threads], name, crew_main, c);
-        if (error != 0) break;
-    }
-    if (c->n_threads > 0) return 0;
-    crew_stop(c);
+    pthread_mutex_lock(&c->lock);
+    int error = one_more(c);
+    pthread_mutex_unlock(&c->lock);
+    if (error != 0) crew_stop(c);
     return error;
 }
 
@@ -57,6 +63,7 @@ void crew_add(struct crew *c, struct crew_job *job) {
     job->state = CREW_QUEUED;
     job->cancelled = false;
     TAILQ_INSERT_TAIL(&c->queue, job, link);
+    if (++c->queued > c->idle && c->n_threads < c->max_threads) (void)one_more(c);
     pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
 }
@@ -72,11 +79,12 @@ size_t crew_cancel(struct crew *c, bool (*match)(const struct crew_job *job, con
                    const void *arg) {
     size_t n = 0;
     struct crew_job *job, *next;
-    if (c->n_threads == 0) return 0;
+    if (c->threads == NULL) return 0;
     pthread_mutex_lock(&c->lock);
     TAILQ_FOREACH_SAFE(job, &c->queue, link, next) {
         if (match != NULL && !match(job, arg)) continue;
         TAILQ_REMOVE(&c->queue, job, link);
+        c->queued--;
         job->cancelled = true;
         end_job(c, job);
         n++;
@@ -86,7 +94,7 @@ size_t crew_cancel(struct crew *c, bool (*match)(const struct crew_job *job, con
 }
 
 enum crew_state crew_job_state(struct crew *c, const struct crew_job *job) {
-    if (c->n_threads == 0) return job->state;
+    if (c->threads == NULL) return job->state;
     pthread_mutex_lock(&c->lock);
     enum crew_state state = job->state;
     pthread_mutex_unlock(&c->lock);
@@ -94,7 +102,7 @@ enum crew_state crew_job_state(struct crew *c, const struct crew_job *job) {
 }
 
 void crew_wait(struct crew *c, const struct crew_job *job) {
-    if (c->n_threads == 0) return;
+    if (c->threads == NULL) return;
     pthread_mutex_lock(&c->lock);
     while (job->state == CREW_QUEUED || job->state == CREW_RUNNING)
         pthread_cond_wait(&c->rest, &c->lock);

@@ -34,14 +34,18 @@ struct crew {
     void *arg;
     pthread_mutex_t lock;
     pthread_cond_t work, rest; /* something to do; something is done */
-    struct crew_jobs queue;    /* under lock, as the next two */
+    struct crew_jobs queue;    /* under lock, as the rest but what is fixed */
     bool paused, stopping;
-    pthread_t *threads;
-    unsigned n_threads; /* 0: it was never started */
+    size_t queued;
+    unsigned n_threads, idle;
+    const char *name;     /* fixed, as */
+    pthread_t *threads;   /* NULL: it was never started */
+    unsigned max_threads; /* of them */
 };
 
-/* finished may be NULL. 0, or an errno: not one thread could be started. With fewer than asked for
- * it goes slower. */
+/* The first thread is started now, others, up to so many, when jobs would wait. name is static,
+ * finished may be NULL. 0, or an errno: not one could be started. With fewer than asked for it goes
+ * slower. */
 int crew_start(struct crew *c, const char *name, unsigned threads, crew_finished_fn finished,
                void *arg);
 void crew_add(struct crew *c, struct crew_job *job);

@@ -13,7 +13,7 @@ static tarn_status reader_of(struct tarn_host *h, tarn_client **client_p) {
     pthread_mutex_lock(&h->reader_mutex);
     if (h->reader == NULL) {
         tarn_options o = h->options;
-        o.max_lanes = h->copies.n_threads;
+        o.max_lanes = h->copies.max_threads;
         o.host_name = h->machine;
         o.name = h->name;
         o.rack = h->rack;

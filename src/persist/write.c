@@ -229,7 +229,7 @@ tarn_status persist_sync(struct persist_writer *w) {
 void persist_sync_later(struct persist_writer *w) {
     MAGIC_CHECK(w, WRITER_MAGIC);
     if (!w->dirty) return;
-    if (w->syncer.n_threads == 0 && crew_start(&w->syncer, "tarn-sync", 1, NULL, NULL) != 0) {
+    if (w->syncer.threads == NULL && crew_start(&w->syncer, "tarn-sync", 1, NULL, NULL) != 0) {
         (void)persist_sync(w); /* then by ourselves; persist_sync_status tells */
         return;
     }

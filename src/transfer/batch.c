@@ -1,6 +1,6 @@
 /* Batches: submitted by any thread, run by a worker on a lane of their peer, cancelled by anybody.
  *
- *   QUEUED ─a worker takes it─> RUNNING ─> OVER ─release─> gone
+ *   QUEUED ─given to a worker─> RUNNING ─> OVER ─release─> gone
  *      └──────cancel, peer broken───────────^
  *
  * Tasks are the worker's while the batch runs and the caller's afterwards. */
@@ -14,11 +14,10 @@
 #include "client/lane.h"
 #include "transfer/transfer.h"
 
-#define REGISTER_MS                                                                                \
-    2000u /* for a peer's memory to be registered, where nothing but RDMA will do                  \
-           */
-#define SCAN_MAX                                                                                   \
-    64u /* batches that a worker looks at to find a peer that has the least of the workers */
+/* For a peer's memory to be registered, where nothing but RDMA will do. */
+#define REGISTER_MS 2000u
+/* Batches that are looked at to find a peer that has the least of the workers. */
+#define SCAN_MAX 64u
 
 /* --- workers --- */
 
@@ -41,7 +40,6 @@ static void batch_finish(struct tarn_transfer_batch *b, tarn_status status, cons
     snprintf(b->why, sizeof(b->why), "%s", why != NULL ? why : tarn_status_text(status));
     b->state = TARN_TRANSFER_OVER;
     t->n_batches--;
-    b->peer->under_way--;
     t->stats.operations += b->operations;
     t->stats.failed += b->failed;
     t->stats.bytes_read += b->moved[0];
@@ -136,8 +134,6 @@ static void batch_bytes_move(struct tarn_transfer_batch *b, struct transfer_map 
 static void batch_run_on_lane(struct tarn_transfer_batch *b) {
     struct tarn_transfer_peer *p = b->peer;
     struct transfer_map *map;
-    b->state = TARN_TRANSFER_RUNNING;
-    p->running++;
     tarn_status status = find_map(b, &map);
     if (status == TARN_OK) {
         if (b->cancelled)
@@ -154,6 +150,7 @@ static void batch_run_on_lane(struct tarn_transfer_batch *b) {
         transfer_map_put(&map);
     }
     p->running--;
+    p->end->running--;
     batch_finish(b, status,
                  status != TARN_OK      ? tarn_last_error()
                  : p->broken != TARN_OK ? p->why
@@ -174,38 +171,26 @@ static struct tarn_transfer_batch *batch_take(struct tarn_transfer *t) {
     return best;
 }
 
-void *transfer_worker(void *arg) {
-    struct tarn_transfer *t = arg;
-    pthread_mutex_lock(&t->mutex);
-    while (!t->stopping) {
-        struct tarn_transfer_batch *b = batch_take(t);
-        if (b != NULL) {
-            batch_run_on_lane(b);
-            continue;
-        }
-        t->n_idle++;
-        while (t->n_woken == 0 && !t->stopping) pthread_cond_wait(&t->work, &t->mutex);
-        if (t->n_woken > 0) t->n_woken--;
-        t->n_idle--;
+/* What may run now goes to the workers. Under the mutex. */
+static void batches_start(struct tarn_transfer *t) {
+    struct tarn_transfer_batch *b;
+    while (t->running < TRANSFER_WORKERS_MAX && (b = batch_take(t)) != NULL) {
+        b->state = TARN_TRANSFER_RUNNING;
+        b->peer->running++;
+        t->running++;
+        crew_add(&t->workers, &b->job);
     }
-    pthread_mutex_unlock(&t->mutex);
-    return NULL;
 }
 
-/* Wakes one; or, where all are busy and this peer may have one more, starts it. Under the mutex. */
-static tarn_status wake_worker(struct tarn_transfer *t, const struct tarn_transfer_peer *p) {
-    if (t->n_idle > t->n_woken) {
-        t->n_woken++;
-        pthread_cond_signal(&t->work);
-        return TARN_OK;
-    }
-    if (p->under_way > t->options.workers || t->n_workers == TRANSFER_WORKERS_MAX) return TARN_OK;
-    int error = thread_start(&t->worker[t->n_workers], "tarn-move", transfer_worker, t);
-    if (error == 0)
-        t->n_workers++;
-    else if (t->n_workers == 0)
-        return fail(TARN_ENOMEM, "a worker cannot start: %s", strerror(error));
-    return TARN_OK;
+/* In a worker. */
+static bool batch_run(struct crew_job *job) {
+    struct tarn_transfer_batch *b = CONTAINER_OF(job, struct tarn_transfer_batch, job);
+    struct tarn_transfer *t = b->peer->end;
+    pthread_mutex_lock(&t->mutex);
+    batch_run_on_lane(b);
+    batches_start(t);
+    pthread_mutex_unlock(&t->mutex);
+    return false; /* it may have been released */
 }
 
 /* --- from above --- */
@@ -256,6 +241,7 @@ static struct tarn_transfer_batch *batch_create(struct tarn_transfer_peer *p,
                                                 const tarn_transfer_call *c, uint64_t bytes) {
     struct tarn_transfer_batch *b = xcalloc(1, sizeof(*b));
     b->magic = TRANSFER_BATCH_MAGIC;
+    b->job.run = batch_run;
     b->peer = p;
     b->tasks = tasks;
     b->n_tasks = n;
@@ -306,19 +292,12 @@ tarn_status tarn_transfer_submit(tarn_transfer_peer *p, tarn_transfer_task *task
     } else if (t->n_batches >= TRANSFER_BATCHES_MAX) {
         status = fail(TARN_EAGAIN, "%u batches are under way", TRANSFER_BATCHES_MAX);
     } else {
-        t->n_batches++;
-        p->under_way++;
-        status = wake_worker(t, p);
-        if (status != TARN_OK) {
-            t->n_batches--;
-            p->under_way--;
-        }
-    }
-    if (status == TARN_OK) {
         STAILQ_INSERT_TAIL(&t->queue, b, link);
+        t->n_batches++;
         p->batches++;
         t->stats.batches_total++;
         t->stats.tasks += n;
+        batches_start(t);
     }
     pthread_mutex_unlock(&t->mutex);
     if (status == TARN_OK)

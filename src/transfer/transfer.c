@@ -211,7 +211,6 @@ static struct tarn_transfer *transfer_create(void) {
     t->pid = getpid();
     pthread_mutex_init(&t->mutex, NULL);
     thread_cond_init(&t->changed);
-    thread_cond_init(&t->work);
     thread_cond_init(&t->announce);
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -248,6 +247,8 @@ tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transf
     if (status == TARN_OK) {
         int error = thread_start(&t->thread, "tarn-transfer", transfer_control, t);
         t->threaded = error == 0;
+        if (error == 0)
+            error = crew_start(&t->workers, "tarn-move", TRANSFER_WORKERS_MAX, NULL, NULL);
         if (error != 0) status = fail(TARN_ENOMEM, "a thread cannot start: %s", strerror(error));
     }
     /* last: others may come from here on */
@@ -288,7 +289,6 @@ void transfer_free(struct tarn_transfer *t) {
     free(t->endpoint);
     free(t->shm_path);
     pthread_cond_destroy(&t->announce);
-    pthread_cond_destroy(&t->work);
     pthread_cond_destroy(&t->changed);
     pthread_mutex_destroy(&t->mutex);
     t->magic = 0;
@@ -303,11 +303,10 @@ void tarn_transfer_close(tarn_transfer **transfer_p) {
     pthread_mutex_lock(&t->mutex);
     TARN_ASSERT(LIST_EMPTY(&t->peers));
     t->stopping = true;
-    pthread_cond_broadcast(&t->work);
     pthread_cond_broadcast(&t->announce);
     transfer_wake(t);
     pthread_mutex_unlock(&t->mutex);
-    for (unsigned i = 0; i < t->n_workers; i++) pthread_join(t->worker[i], NULL);
+    crew_stop(&t->workers);
     transfer_announce_stop(t);
     if (t->threaded) pthread_join(t->thread, NULL);
     transfer_free(t);

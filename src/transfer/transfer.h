@@ -15,6 +15,7 @@
 #ifndef TARN_TRANSFER_TRANSFER_H
 #define TARN_TRANSFER_TRANSFER_H
 
+#include "base/crew.h"
 #include "base/htab.h"
 #include "base/queue.h"
 #include "base/wheel.h"
@@ -255,9 +256,8 @@ struct tarn_transfer_peer {
     uint64_t last_id;
     LIST_HEAD(, transfer_pending) pending;
     struct transfer_map *map; /* NULL: to be asked for */
-    unsigned running;         /* batches; */
-    unsigned under_way;       /* these and the queued; */
-    unsigned batches;         /* and those that are not released */
+    unsigned running;         /* batches that workers have */
+    unsigned batches;         /* all that are not released */
     LIST_HEAD(, transfer_lane) lanes;
 };
 tarn_status transfer_peer_usable(const struct tarn_transfer_peer *p);
@@ -295,6 +295,7 @@ struct batch_run { /* tasks that move as one */
 struct tarn_transfer_batch {
     uint32_t magic;
     STAILQ_ENTRY(tarn_transfer_batch) link; /* in the queue */
+    struct crew_job job;
     struct tarn_transfer_peer *peer;
     tarn_transfer_task *tasks;
     size_t n_tasks;
@@ -323,7 +324,6 @@ enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
  * this map. */
 void transfer_batch_move(struct tarn_transfer_batch *b, struct transfer_lane *lane,
                          const struct transfer_map *map, bool fresh);
-void *transfer_worker(void *arg);
 /* Ends what is queued and stops what runs. */
 void transfer_batches_stop(struct tarn_transfer_peer *p, tarn_status status, const char *why);
 
@@ -359,10 +359,8 @@ struct tarn_transfer {
     tarn_transfer_options options; /* strings owned */
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* events, fences, peers that are closed */
-    pthread_cond_t work;    /* for workers */
-    pthread_t thread, announcer, worker[TRANSFER_WORKERS_MAX];
+    pthread_t thread, announcer;
     bool threaded, announcing;
-    unsigned n_workers, n_idle, n_woken;
     bool stopping;
     int wake_fd, event_fd;
     int listen_fd[TRANSFER_BINDS_MAX];
@@ -393,6 +391,8 @@ struct tarn_transfer {
     uint64_t note_bytes;
     STAILQ_HEAD(, tarn_transfer_batch) queue;
     size_t n_batches;
+    struct crew workers;
+    unsigned running;          /* batches that they have */
     tarn_transfer_stats stats; /* the totals in it */
 
     struct tarn_client *master;

@@ -109,6 +109,24 @@ TEST(what_is_queued_can_be_cancelled) {
     close(f.event_fd);
 }
 
+TEST(threads_come_when_jobs_would_wait) {
+    struct number number[4];
+    struct crew c;
+    atomic_store(&gate_open, false);
+    CHECK_EQ(crew_start(&c, "crew-test", 3, NULL, NULL), 0);
+    CHECK_EQ(c.n_threads, 1);
+    for (int i = 0; i < 4; i++) {
+        number[i] = (struct number){.job.run = wait_at_gate};
+        crew_add(&c, &number[i].job);
+    }
+    for (int i = 0; i < 3; i++)
+        while (crew_job_state(&c, &number[i].job) != CREW_RUNNING) usleep(100);
+    CHECK_EQ(crew_job_state(&c, &number[3].job), CREW_QUEUED);
+    CHECK_EQ(c.n_threads, 3);
+    atomic_store(&gate_open, true);
+    crew_stop(&c);
+}
+
 TEST(stop_waits_for_the_queue_even_when_paused) {
     struct finished f;
     struct crew c;
