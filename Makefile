@@ -234,8 +234,8 @@ $(call program,$(1)): $(call objects,$(1) $(call helpers_of,$(1))) $(call archiv
 	$$(call link,)
 endef
 room_of = $(word 3,$(subst /, ,$(1)))
-# What the fakes of a room's tests are made of.
-UNIT_DEPS_client := host resp
+# What a room's tests are made of besides.
+UNIT_DEPS_client := resp
 UNIT_DEPS_hosting := resp
 # A server in a thread.
 UNIT_DEPS_inband := server

@@ -33,7 +33,7 @@ TEST(guarantee_6_a_long_inline_value_and_a_view) {
     for (size_t i = 0; i < 3; i++) {
         size_t len = lens[i];
         inline_value(text, sizeof(text), "", 9, len);
-        fake_script("GETREPLICAS", 0, FAKE_SAY, text);
+        pool_script("GETREPLICAS", 0, POOL_SAY, text);
         CHECK_EQ(tarn_view_open(client, "k", 1, NULL, &view), len <= 64 ? TARN_OK : TARN_EPROTO);
         if (len > 64) continue;
         CHECK_EQ(tarn_view_size(view), 64);
@@ -46,10 +46,10 @@ TEST(guarantee_6_a_long_inline_value_and_a_view) {
 TEST(guarantee_6_the_second_look_up_has_no_crcs) {
     begin("piece_bytes=1048576");
     CHECK_EQ(put_n("k", 5 * MIB, 1), TARN_OK);
-    fake_crcs_times("k", 1);
-    fake_mood(0, FAKE_FENCED, 1);
+    pool_crcs_times("k", 1);
+    pool_mood(0, POOL_FENCED, 1);
     CHECK_EQ(get_range("k", 5 * MIB, MIB + 5, 3 * MIB), TARN_OK);
-    CHECK(fake_count("MGETREPLICAS *") >= 2);
+    CHECK(pool_count("MGETREPLICAS *") >= 2);
     end();
 }
 
@@ -60,8 +60,8 @@ TEST(guarantee_1_the_second_look_up_has_another_value) {
     static char text[512], buffer[3 * MIB];
     CHECK_EQ(put_n("k", 3 * MIB, 1), TARN_OK);
     inline_value(text, sizeof(text), "*1\r\n", version_of("k", 3 * MIB), 60);
-    fake_mood(0, FAKE_FENCED, 1);
-    fake_script("MGETREPLICAS", 1, FAKE_SAY, text);
+    pool_mood(0, POOL_FENCED, 1);
+    pool_script("MGETREPLICAS", 1, POOL_SAY, text);
     size_t n = 0;
     tarn_status status = tarn_get(client, "k", 1, buffer, sizeof(buffer), &n, NULL);
     CHECK(status != TARN_OK || (n == 60 && buffer[0] == 'x' && buffer[59] == 'x'));
@@ -71,7 +71,7 @@ TEST(guarantee_1_the_second_look_up_has_another_value) {
 /* An array of which only the length comes costs no memory. */
 TEST(guarantee_6_an_array_that_never_comes) {
     begin("timeout_ms=300&retries=0");
-    fake_script("PING", 0, FAKE_SAY, "*50000000\r\n*50000000\r\n*50000000\r\n:1\r\n");
+    pool_script("PING", 0, POOL_SAY, "*50000000\r\n*50000000\r\n*50000000\r\n:1\r\n");
     CHECK(tarn_ping(client) != TARN_OK);
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
@@ -82,7 +82,7 @@ TEST(guarantee_6_an_array_that_never_comes) {
 /* What it claims to have removed. */
 TEST(guarantee_6_more_was_removed_than_asked_for) {
     begin("");
-    fake_script("DEL", 0, FAKE_SAY, ":9223372036854775807\r\n");
+    pool_script("DEL", 0, POOL_SAY, ":9223372036854775807\r\n");
     tarn_key keys[2] = {{"a", 1}, {"b", 1}};
     size_t removed = 77;
     CHECK_EQ(tarn_remove_many(client, keys, 2, &removed), TARN_OK);

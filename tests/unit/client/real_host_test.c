@@ -1,39 +1,35 @@
 /* One of the hosts is a real one, in a process of its own: killed, stopped, reached by shared
  * memory. */
+#include <signal.h>
+
 #include "pool.h"
 #include "client/client.h"
 #include "client/error.h"
 #include "client/outage.h"
 
-#include "../../transport/world.h"
-
 #define MIB (1u << 20)
 
-static struct world w;
-
 static void begin_real(const char *options, const char *machine) {
-    tarn_set_log(quiet, NULL);
     tidy();
-    world_init(&w, "tcp", FAKE_BYTES);
-    w.segment_epoch = FAKE_EPOCH;
-    world_start(&w, true); /* before there are threads here */
-    fake_start();
-    running = true;
-    fake_real(0, w.state->port, w.shm_path, machine, w.key, w.master_epoch);
-    CHECK_EQ(tarn_connect(fake_url(options), NULL, &client), TARN_OK);
+    pool_renew(machine);
+    begin(options);
 }
 
 static void end_real(void) {
     end();
-    if (w.pid > 0) kill(w.pid, SIGCONT);
-    world_deinit(&w);
+    pool_renew(NULL);
+}
+
+static void kill_host(void) {
+    kill(pool_pid(0), SIGKILL);
 }
 
 TEST(a_view_is_of_the_replica_that_is_here) {
     begin_real("", "here");
+    pool_fragment();
     CHECK_EQ(put_n("k", 3 * MIB, 2), TARN_OK);
     CHECK(figures().shm_bytes_written == 3 * MIB && figures().tcp_bytes_written == 3 * MIB);
-    fake_nearest("k", 1);
+    pool_nearest("k", 1);
     tarn_view *view = NULL;
     CHECK_EQ(tarn_view_open(client, "k", 1, NULL, &view), TARN_OK);
     const struct iovec *pieces;
@@ -44,9 +40,9 @@ TEST(a_view_is_of_the_replica_that_is_here) {
     CHECK_EQ(tarn_view_check(view), TARN_OK);
     tarn_view_release(&view);
     free(v);
-    CHECK_EQ(fake_reads(1), 0);
+    CHECK_EQ(pool_reads(1), 0);
     CHECK_EQ(get("k", 3 * MIB), TARN_OK); /* a get goes by the server's order */
-    CHECK_EQ(fake_reads(1), 1);
+    CHECK_EQ(pool_reads(1), 1);
     end_real();
 }
 
@@ -67,18 +63,18 @@ TEST(the_mapping_of_a_view_stays) {
     const char *start = tarn_mapping_address(one);
     CHECK(start == tarn_mapping_address(two));
     CHECK_EQ((uintptr_t)start % 4096, 0);
-    CHECK_EQ(tarn_mapping_size(one), FAKE_BYTES);
+    CHECK_EQ(tarn_mapping_size(one), POOL_BYTES);
     const struct iovec *pieces;
     size_t n = tarn_view_pieces(view, &pieces);
     const char *last = (const char *)pieces[n - 1].iov_base + pieces[n - 1].iov_len;
-    CHECK(start <= (const char *)pieces[0].iov_base && last <= start + FAKE_BYTES);
+    CHECK(start <= (const char *)pieces[0].iov_base && last <= start + POOL_BYTES);
     CHECK_EQ(tarn_mapping_check(one), TARN_OK);
     tarn_mapping_close(&two);
     CHECK(two == NULL);
     const char *at = pieces[0].iov_base;
     size_t len = pieces[0].iov_len;
     tarn_view_release(&view);
-    world_kill(&w); /* and with it whoever else had this memory */
+    kill_host(); /* and with it whoever else had this memory */
     char *v = value_of("k", 3 * MIB);
     CHECK(memcmp(at, v, len) == 0);
     free(v);
@@ -106,9 +102,9 @@ TEST(a_killed_host) {
     begin_real("transport=tcp&piece_bytes=1048576", "here");
     CHECK_EQ(put_n("k", 5 * MIB, 2), TARN_OK);
     CHECK_EQ(get("k", 5 * MIB), TARN_OK);
-    world_kill(&w);
+    kill_host();
     CHECK_EQ(put_n("two", 5 * MIB, 2), TARN_OK);
-    CHECK_EQ(fake_count("MPUTEND 1 two * FAILEDS 1"), 1);
+    CHECK_EQ(pool_count("MPUTEND 1 two * FAILEDS 1"), 1);
     CHECK_EQ(put_n("one", 5 * MIB, 1), TARN_OK);
     CHECK_EQ(get("k", 5 * MIB), TARN_OK);
     CHECK_EQ(get("two", 5 * MIB), TARN_OK);
@@ -120,19 +116,19 @@ TEST(a_killed_host) {
 TEST(a_stopped_host) {
     begin_real("transport=tcp&piece_bytes=1048576&" SOON, "here");
     CHECK_EQ(put_n("k", 5 * MIB, 2), TARN_OK);
-    kill(w.pid, SIGSTOP);
+    kill(pool_pid(0), SIGSTOP);
     CHECK_EQ(get("k", 5 * MIB), TARN_OK);
     CHECK_EQ(figures().failovers, 1);
     tarn_close(&client); /* one that does not know yet, with connections that are up */
-    kill(w.pid, SIGCONT);
-    CHECK_EQ(tarn_connect(fake_url("transport=tcp&" SOON), NULL, &client), TARN_OK);
+    kill(pool_pid(0), SIGCONT);
+    CHECK_EQ(tarn_connect(pool_url("transport=tcp&" SOON), NULL, &client), TARN_OK);
     CHECK_EQ(put_n("first", 5 * MIB, 2), TARN_OK);
-    kill(w.pid, SIGSTOP);
+    kill(pool_pid(0), SIGSTOP);
     CHECK_EQ(put_n("two", 5 * MIB, 2), TARN_OK);
     CHECK_EQ(figures().put_restarts, 1);
-    CHECK_EQ(fake_count("PUTSTART two * AVOID n0.0 INSTEAD *"), 1);
+    CHECK_EQ(pool_count("PUTSTART two * AVOID n0.0 INSTEAD *"), 1);
     CHECK_EQ(get("two", 5 * MIB), TARN_OK);
-    kill(w.pid, SIGCONT); /* what was sent to it arrives now */
+    kill(pool_pid(0), SIGCONT); /* what was sent to it arrives now */
     CHECK_EQ(get("two", 5 * MIB), TARN_OK);
     CHECK_EQ(get("first", 5 * MIB), TARN_OK);
     end_real();
@@ -143,12 +139,12 @@ TEST(a_host_that_was_stopped_before_we_came) {
     begin_real(SOON, "here");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
     tarn_close(&client);
-    kill(w.pid, SIGSTOP);
-    CHECK_EQ(tarn_connect(fake_url(SOON), NULL, &client), TARN_OK);
+    kill(pool_pid(0), SIGSTOP);
+    CHECK_EQ(tarn_connect(pool_url(SOON), NULL, &client), TARN_OK);
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().shm_bytes_read, 0);
     CHECK_EQ(put_n("two", 20000, 2), TARN_OK);
-    CHECK_EQ(fake_replica("two", 0), 1);
+    CHECK_EQ(pool_replica("two", 0), 1);
     end_real();
 }
 
@@ -158,7 +154,7 @@ TEST(a_killed_host_whose_memory_is_mapped) {
     begin_real("", "here");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
     CHECK_EQ(get("k", 20000), TARN_OK);
-    world_kill(&w);
+    kill_host();
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().failovers, 0);
     end_real();

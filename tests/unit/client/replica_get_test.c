@@ -13,11 +13,11 @@
 TEST(the_nearest_is_read) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
-    fake_nearest("k", 1);
-    CHECK(fake_damage("k", 0, 5));
+    pool_nearest("k", 1);
+    CHECK(pool_damage("k", 0, 5));
     CHECK_EQ(get("k", 20000), TARN_OK);
-    CHECK_EQ(fake_reads(0), 0);
-    CHECK_EQ(fake_reads(1), 1);
+    CHECK_EQ(pool_reads(0), 0);
+    CHECK_EQ(pool_reads(1), 1);
     CHECK_EQ(figures().failovers, 0);
     end();
 }
@@ -29,7 +29,7 @@ TEST(a_dead_host_costs_one_failed_try) {
         snprintf(key, sizeof(key), "k%d", i);
         CHECK_EQ(put_n(key, 20000, 2), TARN_OK);
     }
-    fake_mood(0, FAKE_DEAD, 0);
+    pool_mood(0, POOL_DEAD, 0);
     for (int i = 0; i < 20; i++) {
         char key[16];
         snprintf(key, sizeof(key), "k%d", i);
@@ -38,43 +38,43 @@ TEST(a_dead_host_costs_one_failed_try) {
     CHECK_EQ(figures().failovers, 1); /* then it is known */
     CHECK_EQ(figures().outages, 1);
     CHECK_EQ(figures().retries, 0);
-    CHECK_EQ(fake_count("MGETREPLICAS *"), 20); /* no second look-up */
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 20); /* no second look-up */
     end();
 }
 
-static void dies_midway(enum fake_mood mood, unsigned after) {
-    begin(mood == FAKE_SILENT ? "piece_bytes=1048576&" SOON : "piece_bytes=1048576");
+static void dies_midway(enum pool_mood mood, unsigned after) {
+    begin(mood == POOL_SILENT ? "piece_bytes=1048576&" SOON : "piece_bytes=1048576");
     CHECK_EQ(put_n("k", 5 * MIB + 77, 2), TARN_OK);
-    fake_mood(0, mood, after);
+    pool_mood(0, mood, after);
     CHECK_EQ(get("k", 5 * MIB + 77), TARN_OK);
     CHECK_EQ(figures().failovers, 1);
-    CHECK_EQ(fake_count("MGETREPLICAS *"), 1);
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 1);
     catch_up();
-    CHECK_EQ(fake_count("REPLICA *"), 0);
+    CHECK_EQ(pool_count("REPLICA *"), 0);
     end();
 }
 
 TEST(reset_midway) {
-    dies_midway(FAKE_RESET, 3);
+    dies_midway(POOL_RESET, 3);
 }
 TEST(half_an_answer) {
-    dies_midway(FAKE_HALF, 2);
+    dies_midway(POOL_HALF, 2);
 }
 TEST(nonsense_midway) {
-    dies_midway(FAKE_NONSENSE, 2);
+    dies_midway(POOL_NONSENSE, 2);
 }
 TEST(refused_midway) {
-    dies_midway(FAKE_STALE, 2);
+    dies_midway(POOL_STALE, 2);
 }
 TEST(silent_midway) {
-    dies_midway(FAKE_SILENT, 2);
+    dies_midway(POOL_SILENT, 2);
 }
 TEST(never_says_hello) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
     tarn_close(&client);
-    fake_mood(0, FAKE_SILENT, 0);
-    CHECK_EQ(tarn_connect(fake_url(SOON), NULL, &client), TARN_OK);
+    pool_mood(0, POOL_SILENT, 0);
+    CHECK_EQ(tarn_connect(pool_url(SOON), NULL, &client), TARN_OK);
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().failovers, 1);
     end();
@@ -89,12 +89,12 @@ TEST(a_batch_with_a_host_that_dies) {
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%d", i);
         CHECK_EQ(put_n(keys[i], LEN, 2), TARN_OK);
-        if (i % 2) fake_nearest(keys[i], 1);
+        if (i % 2) pool_nearest(keys[i], 1);
         got[i] = malloc(LEN);
         items[i] = (tarn_item){
             .key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
     }
-    fake_mood(1, FAKE_RESET, 3);
+    pool_mood(1, POOL_RESET, 3);
     size_t hits = 0;
     CHECK_EQ(tarn_get_many(client, items, N, NULL, &hits), TARN_OK);
     CHECK_EQ(hits, N);
@@ -104,7 +104,7 @@ TEST(a_batch_with_a_host_that_dies) {
         free(v);
         free(got[i]);
     }
-    CHECK_EQ(fake_count("MGETREPLICAS *"), 1);
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 1);
     end();
 }
 
@@ -128,31 +128,34 @@ TEST(many_small_values_and_one_that_is_damaged) {
     memset(items, 0, sizeof(items));
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%d", i);
-        CHECK_EQ(put_n(keys[i], LEN, 2), TARN_OK);
-        got[i] = malloc(LEN);
+        got[i] = value_of(keys[i], LEN);
         items[i] = (tarn_item){
             .key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
     }
-    unsigned before = fake_reads(0);
+    tarn_put_options o;
+    tarn_put_options_init(&o);
+    o.replicas = 2;
+    CHECK_EQ(tarn_put_many(client, items, N, &o, NULL), TARN_OK);
+    unsigned before = pool_reads(0);
     CHECK_EQ(tarn_get_many(client, items, N, NULL, NULL), TARN_OK);
     check_small(N, LEN, keys, got, items);
-    CHECK(fake_reads(0) - before < N / 10); /* they do share */
-    CHECK(fake_damage("k77", 0, 100) && fake_damage("k299", 0, 0));
+    CHECK(pool_reads(0) - before < N / 10); /* they do share */
+    CHECK(pool_damage("k77", 0, 100) && pool_damage("k299", 0, 0));
     CHECK_EQ(tarn_get_many(client, items, N, NULL, NULL), TARN_OK);
     check_small(N, LEN, keys, got, items);
     CHECK_EQ(figures().crc_mismatches, 2);
     catch_up();
-    CHECK_EQ(fake_count("REPLICA REPORT *"), 2);
-    static const enum fake_mood moods[] = {FAKE_RESET, FAKE_HALF, FAKE_NONSENSE, FAKE_STALE,
-                                           FAKE_SILENT};
+    CHECK_EQ(pool_count("REPLICA REPORT *"), 2);
+    static const enum pool_mood moods[] = {POOL_RESET, POOL_HALF, POOL_NONSENSE, POOL_STALE,
+                                           POOL_SILENT};
     for (size_t m = 0; m < sizeof(moods) / sizeof(moods[0]); m++) {
-        fake_mood(0, moods[m], 2);
+        pool_mood(0, moods[m], 2);
         for (int i = 0; i < N; i++) memset(got[i], 0, LEN);
         CHECK_EQ(tarn_get_many(client, items, N, NULL, NULL), TARN_OK);
         check_small(N, LEN, keys, got, items);
-        fake_mood(0, FAKE_WELL, 0);
+        pool_mood(0, POOL_WELL, 0);
         tarn_close(&client);
-        CHECK_EQ(tarn_connect(fake_url(SOON "&streams=1"), NULL, &client), TARN_OK);
+        CHECK_EQ(tarn_connect(pool_url(SOON "&streams=1"), NULL, &client), TARN_OK);
     }
     for (int i = 0; i < N; i++) free(got[i]);
     end();
@@ -175,10 +178,10 @@ TEST(the_same_keys_all_over_a_batch) {
     }
     CHECK_EQ(tarn_get_many(client, items, N, NULL, NULL), TARN_OK);
     check_small(N, LEN, keys, got, items);
-    CHECK(fake_count("MGETREPLICAS *") > 1);
+    CHECK(pool_count("MGETREPLICAS *") > 1);
     catch_up();
-    CHECK_EQ(fake_count("RELEASE *"), 1);
-    CHECK_EQ(fake_count("RELEASE 7 *"), 1);
+    CHECK_EQ(pool_count("RELEASE *"), 1);
+    CHECK_EQ(pool_count("RELEASE 7 *"), 1);
     for (int i = 0; i < N; i++) free(got[i]);
     end();
 }
@@ -186,11 +189,11 @@ TEST(the_same_keys_all_over_a_batch) {
 TEST(all_hosts_dead_is_an_error_and_no_hang) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
-    fake_mood(0, FAKE_DEAD, 0);
-    fake_mood(1, FAKE_DEAD, 0);
+    pool_mood(0, POOL_DEAD, 0);
+    pool_mood(1, POOL_DEAD, 0);
     tarn_status status = get("k", 20000);
     CHECK(status == TARN_ECLOSED || status == TARN_ETIMEOUT);
-    fake_mood(1, FAKE_WELL, 0); /* back: nothing else is left to try */
+    pool_mood(1, POOL_WELL, 0); /* back: nothing else is left to try */
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().outages, 1);
     end();
@@ -201,28 +204,28 @@ TEST(all_hosts_dead_is_an_error_and_no_hang) {
 TEST(a_damaged_replica_is_reported_and_passed_over) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
-    CHECK(fake_damage("k", 0, 19999));
+    CHECK(pool_damage("k", 0, 19999));
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().crc_mismatches, 1);
     catch_up();
-    CHECK_EQ(fake_count("REPLICA REPORT k 1"), 1);
-    CHECK_EQ(fake_count("MGETREPLICAS *"), 1);
+    CHECK_EQ(pool_count("REPLICA REPORT k *"), 1);
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 1);
     end();
 }
 
 TEST(no_good_replica_is_no_value) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
-    CHECK(fake_damage("k", 0, 1));
-    CHECK(fake_damage("k", 1, 1));
+    CHECK(pool_damage("k", 0, 1));
+    CHECK(pool_damage("k", 1, 1));
     CHECK_EQ(get("k", 20000), TARN_ECORRUPT);
     catch_up();
-    CHECK_EQ(fake_count("REPLICA REPORT k 1"), 1);
+    CHECK_EQ(pool_count("REPLICA REPORT k *"), 1);
     CHECK_EQ(put_n("one", 20000, 1), TARN_OK);
-    CHECK(fake_damage("one", 0, 1));
+    CHECK(pool_damage("one", 0, 1));
     CHECK_EQ(get("one", 20000), TARN_ECORRUPT);
     catch_up();
-    CHECK_EQ(fake_count("REPLICA REPORT one 2"), 1);
+    CHECK_EQ(pool_count("REPLICA REPORT one *"), 1);
     end();
 }
 
@@ -231,21 +234,21 @@ TEST(no_good_replica_is_no_value) {
 TEST(a_value_pieced_together_is_read_again_from_one) {
     begin("piece_bytes=1048576");
     CHECK_EQ(put_n("k", 4 * MIB, 2), TARN_OK);
-    CHECK(fake_damage("k", 0, 5));
-    fake_mood(0, FAKE_RESET, 2);
+    CHECK(pool_damage("k", 0, 5));
+    pool_mood(0, POOL_RESET, 2);
     CHECK_EQ(get("k", 4 * MIB), TARN_OK);
     CHECK_EQ(figures().crc_mismatches, 1);
-    CHECK_EQ(fake_count("MGETREPLICAS *"), 1);
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 1);
     catch_up();
-    CHECK_EQ(fake_count("REPLICA REPORT k 1"), 1);
+    CHECK_EQ(pool_count("REPLICA REPORT k *"), 1);
     end();
 }
 
 TEST(the_good_one_came_first_in_a_value_pieced_together) {
     begin("piece_bytes=1048576");
     CHECK_EQ(put_n("k", 4 * MIB, 3), TARN_OK);
-    CHECK(fake_damage("k", 1, 3 * MIB));
-    fake_mood(0, FAKE_RESET, 2);
+    CHECK(pool_damage("k", 1, 3 * MIB));
+    pool_mood(0, POOL_RESET, 2);
     CHECK_EQ(get("k", 4 * MIB), TARN_OK); /* from the third: the first is gone, the second is bad */
     end();
 }
@@ -253,13 +256,13 @@ TEST(the_good_one_came_first_in_a_value_pieced_together) {
 TEST(ranges_check_their_own_blocks) {
     begin("");
     CHECK_EQ(put_n("k", 4 * MIB + 5, 2), TARN_OK);
-    CHECK(fake_damage("k", 0, 2 * MIB + 10));
+    CHECK(pool_damage("k", 0, 2 * MIB + 10));
     CHECK_EQ(get_range("k", 4 * MIB + 5, 100, 5000), TARN_OK);
     CHECK_EQ(figures().crc_mismatches, 0);
     CHECK_EQ(get_range("k", 4 * MIB + 5, MIB + 100, 2 * MIB), TARN_OK);
     CHECK_EQ(figures().crc_mismatches, 1);
     catch_up();
-    CHECK_EQ(fake_count("REPLICA REPORT k 1"), 1);
+    CHECK_EQ(pool_count("REPLICA REPORT k *"), 1);
     end();
 }
 
@@ -269,8 +272,8 @@ TEST(a_failure_of_another_item) {
     begin("piece_bytes=1048576");
     CHECK_EQ(put_n("a", MIB, 1), TARN_OK);
     CHECK_EQ(put_n("b", MIB, 1), TARN_OK);
-    CHECK(fake_damage("a", 0, 5));
-    fake_mood(0, FAKE_RESET, 1);
+    CHECK(pool_damage("a", 0, 5));
+    pool_mood(0, POOL_RESET, 1);
     char *memory = malloc(2 * MIB);
     tarn_item items[2] = {{.key = "a", .key_len = 1, .buffer = memory, .buffer_len = MIB},
                           {.key = "b", .key_len = 1, .buffer = memory + MIB, .buffer_len = MIB}};
@@ -288,22 +291,22 @@ TEST(segments_that_are_gone_or_changed) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 3), TARN_OK);
     tarn_close(&client); /* forgets what it knows */
-    fake_epoch(0, UINT32_MAX);
-    fake_epoch(1, 1);
-    CHECK_EQ(tarn_connect(fake_url(""), NULL, &client), TARN_OK);
+    pool_epoch(0, UINT32_MAX);
+    pool_epoch(1, 1);
+    CHECK_EQ(tarn_connect(pool_url(""), NULL, &client), TARN_OK);
     CHECK_EQ(get("k", 20000), TARN_OK);
-    CHECK_EQ(fake_reads(2), 1);
-    CHECK_EQ(fake_count("MGETREPLICAS *"), 1);
-    fake_drop_replica("k", 2);
+    CHECK_EQ(pool_reads(2), 1);
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 1);
+    pool_drop_replica("k", 2);
     CHECK_EQ(get("k", 20000), TARN_ESTALE);
-    CHECK_EQ(fake_count("MGETREPLICAS *"), 3); /* looked again: once */
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 3); /* looked again: once */
     end();
 }
 
 TEST(a_host_that_comes_back_elsewhere) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 1), TARN_OK);
-    fake_move(0);
+    pool_move(0);
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().outages, 0);
     end();
@@ -312,12 +315,12 @@ TEST(a_host_that_comes_back_elsewhere) {
 TEST(refusals_make_us_look_again) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 1), TARN_OK);
-    fake_mood(0, FAKE_STALE, 0);
+    pool_mood(0, POOL_STALE, 0);
     CHECK_EQ(get("k", 20000), TARN_ESTALE);
-    unsigned asked = fake_count("SEGMENT INFO 7");
-    fake_mood(0, FAKE_WELL, 0);
+    unsigned asked = pool_count("SEGMENT INFO *");
+    pool_mood(0, POOL_WELL, 0);
     CHECK_EQ(get("k", 20000), TARN_OK);
-    CHECK(fake_count("SEGMENT INFO 7") > asked); /* what we knew counts no more */
+    CHECK(pool_count("SEGMENT INFO *") > asked); /* what we knew counts no more */
     end();
 }
 
@@ -357,9 +360,9 @@ static void remove_dir(void) {
 TEST(ssd_replicas_come_from_their_host) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
-    fake_tier(0, "ssd");
+    pool_tier(0, "ssd");
     CHECK_EQ(get("k", 20000), TARN_OK);
-    CHECK_EQ(fake_reads(0), 1);
+    CHECK_EQ(pool_reads(0), 1);
     tarn_view *view = NULL;
     CHECK_EQ(tarn_view_open(client, "k", 1, NULL, &view), TARN_ESTALE);
     end();
@@ -371,11 +374,11 @@ TEST(files_are_read_by_ourselves) {
     CHECK_EQ(put_n("k", 3 * MIB + 1, 1), TARN_OK);
     /* a host may keep more behind the value */
     write_file(in_dir("k"), "k", 3 * MIB + 1, 1000, false);
-    fake_add_file("k", in_dir("k"));
+    pool_add_file("k", in_dir("k"));
     CHECK_EQ(get("k", 3 * MIB + 1), TARN_OK);
-    CHECK_EQ(fake_reads(0), 0);
+    CHECK_EQ(pool_reads(0), 0);
     CHECK_EQ(get_range("k", 3 * MIB + 1, MIB + 17, MIB), TARN_OK);
-    CHECK_EQ(fake_reads(0), 0);
+    CHECK_EQ(pool_reads(0), 0);
     /* In many pieces of memory, none as long as a CRC's block. */
     static char pieces[100][40000];
     struct iovec iov[100];
@@ -402,20 +405,20 @@ TEST(files_that_are_not_what_they_should_be) {
     CHECK_EQ(mkfifo(in_dir("fifo"), 0600), 0);
     CHECK_EQ(mkdir(in_dir("directory"), 0700), 0);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        fake_add_file("k", in_dir(names[i]));
+        pool_add_file("k", in_dir(names[i]));
         CHECK_EQ(get("k", 20000), TARN_OK);
-        CHECK_EQ(fake_reads(0), ++reads);
-        fake_drop_replica("k", 1000);
+        CHECK_EQ(pool_reads(0), ++reads);
+        pool_drop_replica("k", POOL_FILE);
     }
     catch_up();
     /* What is missing, too short or no file, and the bad one: the server looks for itself. */
-    CHECK_EQ(fake_count("REPLICA REPORT *"), 5);
+    CHECK_EQ(pool_count("REPLICA REPORT *"), 5);
     /* With nothing else left it is a miss, or corrupt, and never bytes. */
-    fake_add_file("k", in_dir("missing"));
-    fake_drop_replica("k", 0);
+    pool_add_file("k", in_dir("missing"));
+    pool_drop_replica("k", 0);
     CHECK_EQ(get("k", 20000), TARN_ENOTFOUND);
-    fake_drop_replica("k", 1000);
-    fake_add_file("k", in_dir("bad"));
+    pool_drop_replica("k", POOL_FILE);
+    pool_add_file("k", in_dir("bad"));
     CHECK_EQ(get("k", 20000), TARN_ECORRUPT);
     end();
     remove_dir();
@@ -426,11 +429,11 @@ TEST(a_file_without_a_crc_is_not_trusted) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 1), TARN_OK);
     write_file(in_dir("bad"), "k", 20000, 0, true);
-    fake_add_file("k", in_dir("bad"));
-    fake_drop_crc("k");
+    pool_add_file("k", in_dir("bad"));
+    pool_drop_crc("k");
     CHECK_EQ(get("k", 20000), TARN_OK);
-    CHECK_EQ(fake_reads(0), 1);
-    fake_drop_replica("k", 0);
+    CHECK_EQ(pool_reads(0), 1);
+    pool_drop_replica("k", 0);
     CHECK_EQ(get("k", 20000), TARN_ENOTFOUND);
     end();
     remove_dir();
@@ -441,7 +444,7 @@ TEST(a_damaged_file_in_the_middle_of_a_large_value) {
     begin("");
     CHECK_EQ(put_n("k", 5 * MIB, 1), TARN_OK);
     write_file(in_dir("bad"), "k", 5 * MIB, 0, true);
-    fake_add_file("k", in_dir("bad"));
+    pool_add_file("k", in_dir("bad"));
     CHECK_EQ(get("k", 5 * MIB), TARN_OK);
     CHECK_EQ(get_range("k", 5 * MIB, MIB, 3 * MIB), TARN_OK);
     CHECK_EQ(figures().crc_mismatches, 2);
@@ -452,9 +455,9 @@ TEST(a_damaged_file_in_the_middle_of_a_large_value) {
 TEST(tiers_of_a_later_version_are_left_out) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 1), TARN_OK);
-    fake_add_tier("k", "tape");
+    pool_add_tier("k", "tape");
     CHECK_EQ(get("k", 20000), TARN_OK);
-    fake_drop_replica("k", 0);
+    pool_drop_replica("k", 0);
     CHECK_EQ(get("k", 20000), TARN_ENOTFOUND);
     end();
 }
@@ -464,13 +467,13 @@ TEST(tiers_of_a_later_version_are_left_out) {
 TEST(answers_cut_short_are_asked_for_again) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
-    fake_script("MGETREPLICAS", 0, FAKE_CUT, NULL);
+    pool_script("MGETREPLICAS", 0, POOL_CUT, NULL);
     CHECK_EQ(get("k", 20000), TARN_OK);
-    fake_script("MGETREPLICAS", 0, FAKE_DROP, NULL);
+    pool_script("MGETREPLICAS", 0, POOL_DROP, NULL);
     CHECK_EQ(get("k", 20000), TARN_OK);
     tarn_close(&client);
-    CHECK_EQ(tarn_connect(fake_url(""), NULL, &client), TARN_OK);
-    fake_script("SEGMENT", 0, FAKE_UNSAID, NULL);
+    CHECK_EQ(tarn_connect(pool_url(""), NULL, &client), TARN_OK);
+    pool_script("SEGMENT", 0, POOL_UNSAID, NULL);
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().reconnects, 1);
     end();
@@ -493,7 +496,7 @@ TEST(answers_that_make_no_sense) {
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         begin("");
         CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
-        fake_script("MGETREPLICAS", 0, FAKE_SAY, bad[i]);
+        pool_script("MGETREPLICAS", 0, POOL_SAY, bad[i]);
         CHECK_EQ(get("k", 20000), TARN_EPROTO);
         end();
     }
@@ -502,8 +505,8 @@ TEST(answers_that_make_no_sense) {
 TEST(who_and_where_we_are) {
     begin("rack=r1");
     CHECK_EQ(tarn_ping(client), TARN_OK);
-    CHECK_EQ(fake_count("CLIENT SETINFO tarn-rack r1"), 1);
-    CHECK_EQ(fake_count("CLIENT SETINFO tarn-host here"), 1);
+    CHECK_EQ(pool_count("CLIENT SETINFO tarn-rack r1"), 1);
+    CHECK_EQ(pool_count("CLIENT SETINFO tarn-host here"), 1);
     end();
 }
 

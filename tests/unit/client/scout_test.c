@@ -7,12 +7,12 @@
 #include "client/client.h"
 #include "client/master.h"
 #include "client/placement.h"
-#include "fake_master.h"
+#include "../scripted.h"
 
 #define SLAVE  "*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:1\r\n$7\r\nconnect\r\n:-1\r\n"
 #define MASTER "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"
 
-static struct master sentinel, replica;
+static struct scripted sentinel, replica;
 static struct whereabouts m;
 static tarn_options o;
 static char named[100], replicas[200], info[100];
@@ -21,8 +21,8 @@ static char named[100], replicas[200], info[100];
 static void begin(const char *role, unsigned epoch) {
     char url[100], port[8], line[40];
     log_set_level(LOG_LEVEL_NOTHING);
-    master_start(&sentinel);
-    master_start(&replica);
+    scripted_start(&sentinel);
+    scripted_start(&replica);
     snprintf(port, sizeof(port), "%u", replica.port);
     snprintf(named, sizeof(named), "*2\r\n$9\r\n127.0.0.1\r\n$1\r\n1\r\n");
     snprintf(replicas, sizeof(replicas),
@@ -30,10 +30,10 @@ static void begin(const char *role, unsigned epoch) {
              strlen(port), port);
     int n = snprintf(line, sizeof(line), "x:1\r\nmaster_epoch:%u\r\n", epoch);
     snprintf(info, sizeof(info), "$%d\r\n%s\r\n", n, line);
-    master_rule(&sentinel, "SENTINEL get-master*", 1000000, named);
-    master_rule(&sentinel, "SENTINEL replicas*", 1000000, replicas);
-    if (role != NULL) master_rule(&replica, "ROLE", 1000000, role);
-    master_rule(&replica, "INFO server", 1000000, info);
+    scripted_rule(&sentinel, "SENTINEL get-master*", 1000000, named);
+    scripted_rule(&sentinel, "SENTINEL replicas*", 1000000, replicas);
+    if (role != NULL) scripted_rule(&replica, "ROLE", 1000000, role);
+    scripted_rule(&replica, "INFO server", 1000000, info);
     url_options_copy(&o, NULL);
     snprintf(url, sizeof(url), "tarn+sentinel://127.0.0.1:%u/pool", sentinel.port);
     CHECK_EQ(url_parse(url, &o, &m), TARN_OK);
@@ -43,32 +43,32 @@ static void begin(const char *role, unsigned epoch) {
 static void end(void) {
     master_free(&m);
     url_options_free(&o);
-    master_stop(&replica);
-    master_stop(&sentinel);
+    scripted_stop(&replica);
+    scripted_stop(&sentinel);
 }
 
 static bool leads_to(const char *port) {
     struct address at;
-    CHECK_EQ(master_find(&m, now_ms() + MASTER_WAIT_MS, &at), TARN_OK);
+    CHECK_EQ(master_find(&m, now_ms() + SCRIPTED_WAIT_MS, &at), TARN_OK);
     return strcmp(at.port, port) == 0;
 }
 
 TEST(a_promoted_replica_is_known_before_the_sentinels_know) {
     struct address at, own = {.host = "127.0.0.1"}, gone = {.host = "127.0.0.1", .port = "1"};
     begin(NULL, 8);
-    master_rule(&replica, "ROLE", 3, SLAVE);
+    scripted_rule(&replica, "ROLE", 3, SLAVE);
     /* Sentinels have it hang up on everybody when they promote it */
-    master_rule(&replica, "ROLE", 1, "");
-    master_rule(&replica, "ROLE", 1000000, MASTER);
+    scripted_rule(&replica, "ROLE", 1, "");
+    scripted_rule(&replica, "ROLE", 1000000, MASTER);
     snprintf(own.port, sizeof(own.port), "%u", replica.port);
     CHECK(leads_to("1"));
-    scout_wait(&m, &o, now_ms() + MASTER_WAIT_MS);
+    scout_wait(&m, &o, now_ms() + SCRIPTED_WAIT_MS);
     CHECK(scout_known(m.scouts, &at));
     CHECK_STR(at.port, own.port);
     CHECK(leads_to(own.port));
     /* they name another, which is the one that is gone */
     CHECK(!master_moved(&m, &own));
-    CHECK(master_count(&replica, "ROLE") >= 5);
+    CHECK(scripted_count(&replica, "ROLE") >= 5);
     scout_rest(m.scouts);
     master_asked(&m, &gone); /* of another one */
     CHECK(leads_to(own.port));
@@ -84,7 +84,7 @@ TEST(guarantee_1_a_stale_master_is_not_followed) {
     for (unsigned epoch = 6; epoch <= 7; epoch++) {
         begin(MASTER, epoch);
         scout_wait(&m, &o, now_ms() + 300);
-        CHECK(master_saw(&replica, "INFO server"));
+        CHECK(scripted_saw(&replica, "INFO server"));
         CHECK(!scout_known(m.scouts, &at));
         CHECK(leads_to("1"));
         end();
@@ -108,7 +108,7 @@ TEST(nobody_is_asked_before_a_master_was_met) {
     m.epoch = 0;
     scout_wait(&m, &o, now_ms() + 50);
     CHECK(!scout_known(m.scouts, &at));
-    CHECK_EQ(master_count(&replica, "*"), 0);
+    CHECK_EQ(scripted_count(&replica, "*"), 0);
     end();
 }
 

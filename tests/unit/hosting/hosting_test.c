@@ -1,7 +1,7 @@
 /* A storage node against a master that plays a script, and a slow tier that does as it is told. */
 #include "../test.h"
 
-#include "../client/fake_master.h"
+#include "master.h"
 #include "base/log.h"
 #include "hosting/hosting.h"
 #include "fake_tier.h"
@@ -34,7 +34,7 @@ static void prepare(void) {
 }
 
 static void start(void) {
-    tarn_status status = tarn_host_open(m.url, NULL, &o, &h);
+    tarn_status status = tarn_host_open(m.s.url, NULL, &o, &h);
     if (status != TARN_OK) printf("# %s\n", tarn_last_error());
     CHECK_EQ(status, TARN_OK);
 }
@@ -82,9 +82,9 @@ TEST(joins_mounts_and_is_up) {
     o.bind = bind;
     o.binds = 2;
     start();
-    CHECK(master_saw(&m, "CLIENT SETNAME n1"));
-    CHECK(master_saw(&m,
-                     "NODE JOIN n1 ???????????????????????????????? MACHINE * RACK r7 VERSION *"));
+    CHECK(scripted_saw(&m.s, "CLIENT SETNAME n1"));
+    CHECK(scripted_saw(
+        &m.s, "NODE JOIN n1 ???????????????????????????????? MACHINE * RACK r7 VERSION *"));
     char want[256];
     snprintf(
         want, sizeof(want),
@@ -92,9 +92,9 @@ TEST(joins_mounts_and_is_up) {
         "BACKING memfd "
         "HUGE no ENDPOINTS 2 tcp://127.0.0.1:%u tcp://?::1?:%u",
         info().data_port, info().data_port);
-    CHECK(master_saw(&m, want));
-    CHECK(master_saw(&m, "SEGMENT MOUNT n1 * n1.1 TIER memory *"));
-    CHECK(master_saw(&m, "NODE UP n1 *"));
+    CHECK(scripted_saw(&m.s, want));
+    CHECK(scripted_saw(&m.s, "SEGMENT MOUNT n1 * n1.1 TIER memory *"));
+    CHECK(scripted_saw(&m.s, "NODE UP n1 *"));
     wait_state(TARN_HOST_UP);
     tarn_host_info i = info();
     CHECK_EQ(i.segments, 2);
@@ -116,7 +116,7 @@ TEST(announces_what_it_is_told_to) {
     prepare();
     o.announce = "gpu7.example:1234";
     start();
-    CHECK(master_saw(&m, "SEGMENT MOUNT * ENDPOINTS 1 tcp://gpu7.example:1234"));
+    CHECK(scripted_saw(&m.s, "SEGMENT MOUNT * ENDPOINTS 1 tcp://gpu7.example:1234"));
     stop();
     prepare();
     o.announce = "fe80::1";
@@ -124,29 +124,29 @@ TEST(announces_what_it_is_told_to) {
     char want[64];
     snprintf(want, sizeof(want), "SEGMENT MOUNT * ENDPOINTS 1 tcp://?fe80::1?:%u",
              info().data_port);
-    CHECK(master_saw(&m, want));
+    CHECK(scripted_saw(&m.s, want));
     stop();
     prepare();
     o.announce = "a:b";
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EINVAL);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EINVAL);
     master_stop(&m);
 }
 
 TEST(options_that_make_no_sense) {
     prepare();
     o.name = "not/good";
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EINVAL);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EINVAL);
     o.name = "n1";
     o.n_segments = 0;
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EINVAL);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EINVAL);
     o.n_segments = 1;
     segments[0].bytes = 4095;
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EINVAL);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EINVAL);
     segments[0].bytes = SEGMENT;
     o.ssd_path = "/broken";
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EINVAL);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EINVAL);
     o.ssd_bytes = 4096;
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EIO);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EIO);
     CHECK(strstr(tarn_last_error(), "no such disk") != NULL);
     CHECK_EQ(tarn_host_open("http://x", NULL, &o, &h), TARN_EINVAL);
     CHECK(h == NULL);
@@ -156,7 +156,7 @@ TEST(options_that_make_no_sense) {
 TEST(nobody_there) {
     prepare();
     master_stop(&m);
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EIO);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EIO);
     CHECK(strstr(tarn_last_error(), "cannot connect") != NULL);
 }
 
@@ -177,8 +177,8 @@ TEST(refused) {
     };
     for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
         prepare();
-        master_rule(&m, refusals[i].pattern, 100, refusals[i].reply);
-        CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), refusals[i].status);
+        scripted_rule(&m.s, refusals[i].pattern, 100, refusals[i].reply);
+        CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), refusals[i].status);
         CHECK(strlen(tarn_last_error()) > 5 && h == NULL);
         master_stop(&m);
     }
@@ -186,10 +186,10 @@ TEST(refused) {
 
 TEST(up_when_the_master_is_ready) {
     prepare();
-    master_rule(&m, "NODE UP *", 3, "-TRYAGAIN 50 fences are pending\r\n");
+    scripted_rule(&m.s, "NODE UP *", 3, "-TRYAGAIN 50 fences are pending\r\n");
     start();
     wait_state(TARN_HOST_UP);
-    CHECK_EQ(master_count(&m, "NODE UP *"), 4);
+    CHECK_EQ(scripted_count(&m.s, "NODE UP *"), 4);
     stop();
 }
 
@@ -204,7 +204,7 @@ TEST(a_pool_file_is_kept) {
     wait_state(TARN_HOST_UP);
     strcpy(memory() + 4096, "here");
     CHECK_EQ(tarn_host_close(&h, 1, 0), TARN_OK);
-    CHECK_EQ(master_count(&m, "NODE LEAVE *"), 0);
+    CHECK_EQ(scripted_count(&m.s, "NODE LEAVE *"), 0);
     start();
     wait_state(TARN_HOST_UP);
     CHECK_EQ(m.n_mounts, 1); /* the same content */
@@ -272,7 +272,7 @@ TEST(a_process_that_holds_up_a_fence) {
     CHECK_EQ(tarn_host_close(&h, 1, 0), TARN_OK);
     master_fence(&m, 5);
     start();
-    CHECK(master_saw(&m, "NODE FENCED n1 * 5"));
+    CHECK(scripted_saw(&m.s, "NODE FENCED n1 * 5"));
     wait_state(TARN_HOST_UP);
     CHECK_EQ(m.n_mounts, 2); /* other content */
     close(held);
@@ -282,7 +282,7 @@ TEST(a_process_that_holds_up_a_fence) {
 
 TEST(a_master_that_goes_before_the_node_is_up) {
     prepare();
-    master_rule(&m, "NODE UP *", 1, "");
+    scripted_rule(&m.s, "NODE UP *", 1, "");
     start();
     wait_state(TARN_HOST_UP);
     stop();
@@ -293,10 +293,10 @@ TEST(joins_again_when_the_connection_is_lost) {
     start();
     wait_state(TARN_HOST_UP);
     strcpy(memory(), "still here");
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE JOIN n1 *"));
-    CHECK(master_saw(&m, "SEGMENT MOUNT *"));
-    CHECK(master_saw(&m, "NODE UP *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE JOIN n1 *"));
+    CHECK(scripted_saw(&m.s, "SEGMENT MOUNT *"));
+    CHECK(scripted_saw(&m.s, "NODE UP *"));
     wait_state(TARN_HOST_UP);
     CHECK_EQ(m.n_mounts, 1);
     CHECK_STR(memory(), "still here");
@@ -308,9 +308,9 @@ TEST(joins_again_when_it_is_stale) {
     prepare();
     start();
     wait_state(TARN_HOST_UP);
-    master_rule(&m, "NODE HEARTBEAT *", 1, "-STALE join first\r\n");
-    CHECK(master_saw(&m, "NODE UP *") && master_saw(&m, "NODE JOIN *") &&
-          master_saw(&m, "NODE UP *"));
+    scripted_rule(&m.s, "NODE HEARTBEAT *", 1, "-STALE join first\r\n");
+    CHECK(scripted_saw(&m.s, "NODE UP *") && scripted_saw(&m.s, "NODE JOIN *") &&
+          scripted_saw(&m.s, "NODE UP *"));
     wait_state(TARN_HOST_UP);
     stop();
 }
@@ -319,10 +319,10 @@ TEST(survives_a_master_that_is_away) {
     prepare();
     start();
     wait_state(TARN_HOST_UP);
-    master_kick(&m, true);
+    scripted_kick(&m.s, true);
     wait_state(TARN_HOST_JOINING);
     CHECK(strlen(info().last_error) > 0);
-    master_hear(&m);
+    scripted_hear(&m.s);
     wait_state(TARN_HOST_UP);
     CHECK_STR(info().last_error, "");
     CHECK(info().heartbeat_failures > 0);
@@ -333,10 +333,10 @@ TEST(another_has_taken_the_name) {
     prepare();
     start();
     wait_state(TARN_HOST_UP);
-    master_rule(&m, "NODE JOIN *", 2, "-BUSY a living node has this name\r\n");
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "NODE JOIN *") &&
-          master_saw(&m, "NODE UP *"));
+    scripted_rule(&m.s, "NODE JOIN *", 2, "-BUSY a living node has this name\r\n");
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE JOIN *") && scripted_saw(&m.s, "NODE JOIN *") &&
+          scripted_saw(&m.s, "NODE UP *"));
     wait_state(TARN_HOST_UP);
     stop();
 }
@@ -348,19 +348,19 @@ TEST(a_new_epoch_is_fenced_before_anything_is_mounted) {
     m.epoch = 9;
     memset(m.key, 'k', 16);
     m.n_mounts = 0; /* it knows nothing */
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "SEGMENT MOUNT *") &&
-          master_saw(&m, "NODE UP *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE JOIN *") && scripted_saw(&m.s, "SEGMENT MOUNT *") &&
+          scripted_saw(&m.s, "NODE UP *"));
     wait_state(TARN_HOST_UP);
     CHECK_EQ(h->session.served_epoch, 9);
     struct host_segment_info served;
     CHECK(host_segment_get(h->host, 1, &served));
     /* An older one is refused until it is newer. */
     m.epoch = 8;
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "NODE JOIN *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE JOIN *") && scripted_saw(&m.s, "NODE JOIN *"));
     CHECK(strstr(info().last_error, "epoch 8") != NULL);
-    CHECK_EQ(master_count(&m, "SEGMENT MOUNT *"), 2);
+    CHECK_EQ(scripted_count(&m.s, "SEGMENT MOUNT *"), 2);
     m.epoch = 9;
     wait_state(TARN_HOST_UP);
     stop();
@@ -373,9 +373,9 @@ TEST(fences_are_confirmed) {
     start();
     master_fence(&m, 77);
     master_fence(&m, 78);
-    CHECK(master_saw(&m, "NODE FENCED n1 * 7[78]"));
-    CHECK(master_saw(&m, "NODE FENCED n1 * 7[78]"));
-    CHECK_EQ(master_count(&m, "NODE FENCED n1 * 77"), 1);
+    CHECK(scripted_saw(&m.s, "NODE FENCED n1 * 7[78]"));
+    CHECK(scripted_saw(&m.s, "NODE FENCED n1 * 7[78]"));
+    CHECK_EQ(scripted_count(&m.s, "NODE FENCED n1 * 77"), 1);
     stop();
 }
 
@@ -385,21 +385,21 @@ TEST(copies) {
     wait_state(TARN_HOST_UP);
     master_object(&m, "a", 5, "hello, world");
     master_work(&m, "copy 1 a 5 12 1 [[8192 5] [4096 7]]");
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 1 0 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 1 0 0 -1"));
     CHECK(memcmp(memory() + 8192, "hello", 5) == 0 && memcmp(memory() + 4096, ", world", 7) == 0);
-    CHECK_EQ(master_count(&m, "CLIENT SETINFO tarn-node n1"), 1);
+    CHECK_EQ(scripted_count(&m.s, "CLIENT SETINFO tarn-node n1"), 1);
     master_work(&m, "copy 2 a 4 12 1 [[0 12]]"); /* another version */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 2 -14 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 2 -14 0 -1"));
     master_work(&m, "copy 3 a 5 4 1 [[0 4]]"); /* another size */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 3 -14 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 3 -14 0 -1"));
     master_work(&m, "copy 4 none 5 12 1 [[0 12]]");
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 4 -9 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 4 -9 0 -1"));
     master_work(&m, "copy 5 a 5 12 9 [[0 12]]"); /* not our segment */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 5 -14 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 5 -14 0 -1"));
     master_work(&m, "copy 6 a 5 12 1 [[1048570 12]]"); /* past its end */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 6 -3 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 6 -3 0 -1"));
     master_work(&m, "copy 7 a 5 12 1 [[0 11]]"); /* too little */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 7 -3 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 7 -3 0 -1"));
     CHECK_EQ(info().copies_done, 1);
     CHECK_EQ(info().copies_failed, 3);
     CHECK_EQ(info().copy_bytes, 12);
@@ -458,8 +458,8 @@ TEST(answers_that_make_no_sense_end_the_session) {
     start();
     for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
         wait_state(TARN_HOST_UP);
-        master_rule(&m, "NODE HEARTBEAT *", 1, answers[i]);
-        CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "NODE UP *"));
+        scripted_rule(&m.s, "NODE HEARTBEAT *", 1, answers[i]);
+        CHECK(scripted_saw(&m.s, "NODE JOIN *") && scripted_saw(&m.s, "NODE UP *"));
     }
     wait_state(TARN_HOST_UP);
     stop();
@@ -477,10 +477,10 @@ TEST(a_segment_is_unmounted) {
     struct host_segment_info served;
     CHECK_EQ(info().segments, 1);
     CHECK(host_segment_get(h->host, 1, &served) && !host_segment_get(h->host, 2, &served));
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE UP *"));
-    CHECK_EQ(master_count(&m, "SEGMENT MOUNT * n1.0 *"), 2);
-    CHECK_EQ(master_count(&m, "SEGMENT MOUNT * n1.1 *"), 1);
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE UP *"));
+    CHECK_EQ(scripted_count(&m.s, "SEGMENT MOUNT * n1.0 *"), 2);
+    CHECK_EQ(scripted_count(&m.s, "SEGMENT MOUNT * n1.1 *"), 1);
     stop();
 }
 
@@ -503,27 +503,28 @@ static char *store(int task, const char *key, const char *crc) {
 
 TEST(stores) {
     start_ssd();
-    CHECK(master_saw(&m, "SEGMENT MOUNT n1 * n1.ssd TIER ssd SIZE 1048576 CONTENT 0101* BACKING "
-                         "ssd ENDPOINTS 1 tcp://*"));
+    CHECK(scripted_saw(&m.s,
+                       "SEGMENT MOUNT n1 * n1.ssd TIER ssd SIZE 1048576 CONTENT 0101* BACKING "
+                       "ssd ENDPOINTS 1 tcp://*"));
     char want[128], crc[16];
     uint32_t sum = crc32c(0, "hello, world", 12);
     snprintf(crc, sizeof(crc), "%u", sum);
     master_work(&m, store(1, "a", crc));
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 1 0 4096 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 1 0 4096 -1"));
     CHECK_STR(disk.entry[0].key, "a");
     CHECK_STR(disk.entry[0].bytes, "hello, world");
     CHECK_EQ(disk.entry[0].version, 5);
     master_work(&m, store(2, "b", "-1")); /* without a CRC: ours goes back */
     snprintf(want, sizeof(want), "NODE DONE n1 * 1 2 0 8192 %u", sum);
-    CHECK(master_saw(&m, want));
+    CHECK(scripted_saw(&m.s, want));
     master_work(&m, store(3, "c", "12345")); /* the bytes have changed */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 3 -18 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 3 -18 0 -1"));
     master_work(&m, "store 4 d 5 12 -1 ~ 1 99 [[4096 12]] 2"); /* memory of another epoch */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 4 -14 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 4 -14 0 -1"));
     master_work(&m, "store 5 e 5 12 -1 ~ 1 100 [[4096 12]] 1"); /* not a tier */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 5 -3 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 5 -3 0 -1"));
     master_work(&m, "store 6 e 5 12 -1 abc 1 100 [[4096 12]] 2"); /* odd CRCs */
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 6 -3 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 6 -3 0 -1"));
     CHECK_EQ(info().stored, 2);
     CHECK_EQ(info().store_failures, 1);
     stop();
@@ -535,9 +536,9 @@ static bool none_is_there(void) {
 
 TEST(a_store_that_comes_too_late_is_forgotten) {
     start_ssd();
-    master_rule(&m, "NODE DONE *", 1, "*1\r\n:0\r\n");
+    scripted_rule(&m.s, "NODE DONE *", 1, "*1\r\n:0\r\n");
     master_work(&m, store(1, "a", "-1"));
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 1 0 4096 *"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 1 0 4096 *"));
     disk_wait(none_is_there);
     stop();
 }
@@ -545,7 +546,7 @@ TEST(a_store_that_comes_too_late_is_forgotten) {
 TEST(drops) {
     start_ssd();
     master_work(&m, store(1, "a", "-1"));
-    CHECK(master_saw(&m, "NODE DONE *"));
+    CHECK(scripted_saw(&m.s, "NODE DONE *"));
     master_work(&m, "drop 2 1 5 4096");
     disk_wait(none_is_there);
     stop();
@@ -557,7 +558,7 @@ TEST(a_full_queue_makes_stores_wait) {
     disk.full = 3;
     pthread_mutex_unlock(&disk.mutex);
     master_work(&m, store(1, "a", "-1"));
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 1 0 4096 *"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 1 0 4096 *"));
     stop();
 }
 
@@ -573,7 +574,7 @@ TEST(cancelled_stores) {
     master_work(&m, store(1, "a", "-1")); /* runs, and waits for room */
     master_work(&m, store(2, "b", "-1"));
     master_work(&m, "cancel 2");
-    CHECK(master_saw(&m, "NODE DONE n1 * 1 2 -25 0 -1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 2 -25 0 -1"));
     stop(); /* 1 gives up */
 }
 
@@ -584,13 +585,13 @@ TEST(a_store_whose_report_was_lost_is_offered) {
     disk.hold = true;
     master_work(&m, store(1, "a", crc));
     disk_wait(one_is_held);
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE UP *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE UP *"));
     disk_release();
     CHECK(master_beats(&m, 2));
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE OFFER n1 * 2 1 a 5 12 * 4096 "));
-    CHECK_EQ(master_count(&m, "NODE DONE *"), 0);
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE OFFER n1 * 2 1 a 5 12 * 4096 "));
+    CHECK_EQ(scripted_count(&m.s, "NODE DONE *"), 0);
     stop();
 }
 
@@ -599,8 +600,8 @@ TEST(an_unproven_store_whose_report_was_lost_is_dropped) {
     disk.hold = true;
     master_work(&m, store(1, "a", "-1"));
     disk_wait(one_is_held);
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE UP *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE UP *"));
     disk_release();
     disk_wait(none_is_there);
     stop();
@@ -619,14 +620,14 @@ TEST(what_is_on_disk_is_offered) {
     o.ssd_path = "/ssd";
     o.ssd_bytes = 1u << 20;
     start();
-    CHECK(master_saw(&m, "NODE OFFER n1 * 2 2 a 3 4 * 4096  b 4 4 * 8192 "));
+    CHECK(scripted_saw(&m.s, "NODE OFFER n1 * 2 2 a 3 4 * 4096  b 4 4 * 8192 "));
     disk_wait(first_is_gone_second_renamed);
     CHECK_EQ(disk.entry[1].version, 14);
     /* Known now: it is not offered again. */
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE UP *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE UP *"));
     CHECK(master_beats(&m, 3));
-    CHECK_EQ(master_count(&m, "NODE OFFER *"), 1);
+    CHECK_EQ(scripted_count(&m.s, "NODE OFFER *"), 1);
     stop();
 }
 
@@ -640,9 +641,9 @@ TEST(a_disk_that_changes_hands_gets_another_name) {
     o.ssd_bytes = 1u << 20;
     start();
     wait_state(TARN_HOST_UP);
-    CHECK(master_saw(&m, "NODE OFFER n1 * 3 1 a 3 4 * 4096 "));
+    CHECK(scripted_saw(&m.s, "NODE OFFER n1 * 3 1 a 3 4 * 4096 "));
     CHECK_EQ(disk.content, 2);
-    CHECK_EQ(master_count(&m, "SEGMENT MOUNT n1 * n1.ssd *"), 2);
+    CHECK_EQ(scripted_count(&m.s, "SEGMENT MOUNT n1 * n1.ssd *"), 2);
     CHECK_EQ(tarn_host_close(&h, 1, 0), TARN_OK);
     start(); /* to the same master */
     wait_state(TARN_HOST_UP);
@@ -656,9 +657,10 @@ TEST(an_offer_that_was_interrupted_is_made_again) {
     disk_add("a", 3, "aaaa");
     o.ssd_path = "/ssd";
     o.ssd_bytes = 1u << 20;
-    master_rule(&m, "NODE OFFER *", 1, "");
+    scripted_rule(&m.s, "NODE OFFER *", 1, "");
     start();
-    CHECK(master_saw(&m, "NODE OFFER *") && master_saw(&m, "NODE OFFER n1 * 2 1 a 3 4 * 4096 "));
+    CHECK(scripted_saw(&m.s, "NODE OFFER *") &&
+          scripted_saw(&m.s, "NODE OFFER n1 * 2 1 a 3 4 * 4096 "));
     stop();
 }
 
@@ -678,7 +680,7 @@ TEST(evictions) {
     disk.evict = 42;
     eventfd_write(disk.open->event_fd, 1);
     pthread_mutex_unlock(&disk.mutex);
-    CHECK(master_saw(&m, "NODE EVICTED n1 * 2 2 a 3 b 4"));
+    CHECK(scripted_saw(&m.s, "NODE EVICTED n1 * 2 2 a 3 b 4"));
     disk_wait(is_evicted);
     stop();
 }
@@ -688,24 +690,24 @@ TEST(the_file_tier_belongs_to_the_cluster) {
     o.file_path = "/shared";
     o.file_bytes = 1u << 20;
     start();
-    CHECK(master_saw(
-        &m, "SEGMENT MOUNT n1 * n1.file TIER file SIZE 1048576 CONTENT * BACKING file DIRECTORY "
-            "/shared/of/cluster ENDPOINTS 0"));
+    CHECK(scripted_saw(
+        &m.s, "SEGMENT MOUNT n1 * n1.file TIER file SIZE 1048576 CONTENT * BACKING file DIRECTORY "
+              "/shared/of/cluster ENDPOINTS 0"));
     CHECK_STR(disk.cluster, m.cluster);
     wait_state(TARN_HOST_UP);
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE UP *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE UP *"));
     CHECK_EQ(disk.opened, 1);
     m.cluster[0] = 'f';
-    master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE UP *"));
+    scripted_kick(&m.s, false);
+    CHECK(scripted_saw(&m.s, "NODE UP *"));
     CHECK_EQ(disk.opened, 2);
     CHECK_STR(disk.cluster, m.cluster);
     stop();
     prepare();
     o.file_path = "/broken";
     o.file_bytes = 1u << 20;
-    CHECK_EQ(tarn_host_open(m.url, NULL, &o, &h), TARN_EIO);
+    CHECK_EQ(tarn_host_open(m.s.url, NULL, &o, &h), TARN_EIO);
     CHECK(strstr(tarn_last_error(), "no such disk") != NULL);
     master_stop(&m);
 }
@@ -720,7 +722,7 @@ TEST(leaves_when_it_is_told_to) {
     CHECK_EQ(tarn_host_wait(h, MASTER_WAIT_MS), TARN_OK);
     CHECK_EQ(info().state, TARN_HOST_LEFT);
     CHECK_EQ(tarn_host_close(&h, 0, 1000), TARN_OK);
-    CHECK_EQ(master_count(&m, "NODE LEAVE *"), 0);
+    CHECK_EQ(scripted_count(&m.s, "NODE LEAVE *"), 0);
     master_stop(&m);
 }
 
@@ -729,10 +731,10 @@ TEST(drains) {
     start();
     wait_state(TARN_HOST_UP);
     CHECK_EQ(tarn_host_drain(h), TARN_OK);
-    CHECK(master_saw(&m, "NODE DRAIN n1"));
+    CHECK(scripted_saw(&m.s, "NODE DRAIN n1"));
     wait_state(TARN_HOST_LEAVING);
-    master_kick(&m, false); /* a new session knows it still */
-    CHECK(master_saw(&m, "NODE DRAIN n1"));
+    scripted_kick(&m.s, false); /* a new session knows it still */
+    CHECK(scripted_saw(&m.s, "NODE DRAIN n1"));
     master_work(&m, "leave");
     CHECK_EQ(tarn_host_wait(h, MASTER_WAIT_MS), TARN_OK);
     CHECK_EQ(tarn_host_close(&h, 0, 0), TARN_OK);
@@ -750,9 +752,9 @@ TEST(closing_waits_for_readers) {
     wait_state(TARN_HOST_UP);
     pthread_t t;
     pthread_create(&t, NULL, close_it, NULL);
-    CHECK(master_saw(&m, "NODE LEAVE n1"));
+    CHECK(scripted_saw(&m.s, "NODE LEAVE n1"));
     master_work(&m, "fence 5"); /* it goes on working */
-    CHECK(master_saw(&m, "NODE FENCED n1 * 5"));
+    CHECK(scripted_saw(&m.s, "NODE FENCED n1 * 5"));
     master_work(&m, "leave");
     pthread_join(t, NULL);
     CHECK(h == NULL);
@@ -763,13 +765,13 @@ TEST(closing_does_not_wait_for_a_master_that_knows_nothing) {
     prepare();
     start();
     wait_state(TARN_HOST_UP);
-    master_rule(&m, "NODE LEAVE *", 1, "-ERR no such node\r\n");
-    master_rule(&m, "NODE HEARTBEAT * WAIT *", 100, "-STALE join first\r\n");
+    scripted_rule(&m.s, "NODE LEAVE *", 1, "-ERR no such node\r\n");
+    scripted_rule(&m.s, "NODE HEARTBEAT * WAIT *", 100, "-STALE join first\r\n");
     CHECK_EQ(tarn_host_close(&h, 0, MASTER_WAIT_MS), TARN_OK);
     master_stop(&m);
     prepare();
     start();
-    master_kick(&m, true);
+    scripted_kick(&m.s, true);
     CHECK_EQ(tarn_host_close(&h, 0, MASTER_WAIT_MS), TARN_OK);
     master_stop(&m);
 }
