@@ -204,14 +204,12 @@ static void files_run_rename(struct files *f, struct files_job *job) {
 /* --- threads --- */
 
 static bool files_job_run(struct crew_job *crew) {
+    static void (*const runs[])(struct files * f, struct files_job * job) = {
+        [FILES_PUT] = files_run_put,       [FILES_PLACE] = files_run_place,
+        [FILES_READ] = files_run_read,     [FILES_REMOVE] = files_run_remove,
+        [FILES_RENAME] = files_run_rename,
+    };
     struct files_job *job = CONTAINER_OF(crew, struct files_job, crew);
-    struct files *f = job->files;
-    switch (job->what) {
-    case FILES_PUT: files_run_put(f, job); break;
-    case FILES_PLACE: files_run_place(f, job); break;
-    case FILES_READ: files_run_read(f, job); break;
-    case FILES_REMOVE: files_run_remove(f, job); break;
-    case FILES_RENAME: files_run_rename(f, job); break;
-    }
+    runs[job->what](job->files, job);
     return false; /* it is freed, or on its way to its name */
 }

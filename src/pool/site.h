@@ -19,9 +19,9 @@ bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, 
  * KiB)? */
 bool site_blank(int fd);
 
-/* The open file at path becomes this process'. TARN_EINVAL: it belongs to another user, who may have
- * put it there before us and has it open (a device may); TARN_EBUSY: another process has locked it.
- * what: begins the sentence, "pool file ". */
+/* The open file at path becomes this process'. TARN_EINVAL: it belongs to another user, who may
+ * have put it there before us and have it open (a device may); TARN_EBUSY: another process has
+ * locked it. what: begins the sentence, "pool file ". */
 tarn_status site_claim(int fd, const char *what, const char *path, unsigned patience_ms,
                        const char **why_p);
 

@@ -67,19 +67,14 @@ int line_next_word(const char **cursor_p, const char *end, struct buf *store) {
 
 int resp_split_line(const char *line, size_t len, struct buf *store, struct span **argv_p,
                     size_t *argc_p) {
-    size_t start = store->len, argc = 0, cap = 8;
+    size_t start = store->len, argc = 0, cap = 0;
     buf_reserve(store, len); /* now store->data stays where it is */
-    struct span *argv = xmalloc(cap * sizeof(*argv));
+    struct span *argv = NULL;
     const char *cursor = line, *end = line + len;
+    size_t at;
     int rc;
-    for (;;) {
-        size_t at = store->len;
-        rc = line_next_word(&cursor, end, store);
-        if (rc <= 0) break;
-        if (argc == cap) {
-            cap *= 2;
-            argv = xrealloc(argv, cap * sizeof(*argv));
-        }
+    while (at = store->len, (rc = line_next_word(&cursor, end, store)) > 0) {
+        ARRAY_GROW(argv, argc, cap);
         argv[argc++] = span_of(store->data + at, store->len - at);
     }
     if (rc < 0) {
