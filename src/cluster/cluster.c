@@ -126,8 +126,8 @@ uint32_t cluster_machines_version(void) {
 
 enum { NEAR_MACHINE, NEAR_RACK, NEAR_NOT, NEAR_DEGREES };
 
-static unsigned nearness(const struct store_replica *r, uint32_t client_host,
-                         struct span client_rack) {
+static unsigned replica_nearness(const struct store_replica *r, uint32_t client_host,
+                                 struct span client_rack) {
     const struct segment *g = r->extents > 0 ? segment_at(r->extent[0].segment) : NULL;
     if (g == NULL) return NEAR_NOT;
     if (g->machine->number == client_host) return NEAR_MACHINE;
@@ -141,7 +141,8 @@ void cluster_order(struct store_layout *layout, uint32_t client_host, struct spa
     uint64_t weight[STORE_REPLICAS_MAX];
     for (uint32_t i = 0; i < layout->replicas; i++) {
         const struct store_replica *r = &layout->replica[i];
-        uint64_t degree = (uint64_t)r->tier * NEAR_DEGREES + nearness(r, client_host, client_rack);
+        uint64_t degree =
+            (uint64_t)r->tier * NEAR_DEGREES + replica_nearness(r, client_host, client_rack);
         weight[i] = degree << 32 | (uint32_t)rng_next(&cluster.rng);
     }
     for (uint32_t i = 1; i < layout->replicas; i++) {

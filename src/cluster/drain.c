@@ -26,7 +26,7 @@ void drain_begin(struct segment *g) {
     TAILQ_INSERT_TAIL(&cluster.drains, d, link);
 }
 
-static void forget(struct drain *d) {
+static void drain_free(struct drain *d) {
     if (d->walk != NULL) store_walk_end(cluster.store, &d->walk);
     TAILQ_REMOVE(&cluster.drains, d, link);
     d->segment->drain = NULL;
@@ -35,11 +35,11 @@ static void forget(struct drain *d) {
 
 /* What is under way ends as it may. */
 void drain_stop(struct segment *g) {
-    if (g->drain != NULL) forget(g->drain);
+    if (g->drain != NULL) drain_free(g->drain);
 }
 
 void drains_deinit(void) {
-    while (!TAILQ_EMPTY(&cluster.drains)) forget(TAILQ_FIRST(&cluster.drains));
+    while (!TAILQ_EMPTY(&cluster.drains)) drain_free(TAILQ_FIRST(&cluster.drains));
 }
 
 /* Another replica that can be read and is to stay. */
@@ -55,7 +55,7 @@ static bool safe_elsewhere(const struct object *o, const struct segment *here) {
     return false;
 }
 
-static void settled(struct drain *d, uint64_t size) {
+static void drain_settled(struct drain *d, uint64_t size) {
     d->settled++;
     d->objects++;
     d->bytes += size;
@@ -63,12 +63,12 @@ static void settled(struct drain *d, uint64_t size) {
     cluster.figures.drained_bytes += size;
 }
 
-static void visit(void *arg, struct object *o) {
+static void drain_visit(void *arg, struct object *o) {
     struct drain *d = arg;
     uint64_t size = store_object_size(cluster.store, o);
     if (safe_elsewhere(o, d->segment)) {
         if (store_replica_drop(cluster.store, o, d->segment->id, false) == TARN_OK) {
-            settled(d, size);
+            drain_settled(d, size);
             cluster.figures.drain_dropped++;
         }
         return;
@@ -87,24 +87,24 @@ void drain_task_ended(struct task *t, tarn_status status) {
     if (d->pending > 0) d->pending--;
     if (d->pending < TASKS_PER_DRAIN / 2 && d->walk != NULL) d->due_ms = cluster.now_ms;
     if (status == TARN_OK)
-        settled(d, t->size);
+        drain_settled(d, t->size);
     else if (status != TARN_ENOTFOUND && status != TARN_EEXISTS)
         d->error = status;
 }
 
 /* Nothing in it that anybody could still read or write. Drops of a far segment are to be sent
  * first. */
-static bool is_empty(const struct segment *g) {
+static bool drain_is_empty(const struct segment *g) {
     struct store_segment_info info;
     return store_segment_get(cluster.store, g->id, &info) && info.replicas == 0 && info.used == 0 &&
            g->drops.n == 0;
 }
 
-static void finish(struct drain *d) {
+static void drain_finish(struct drain *d) {
     struct segment *g = d->segment;
     log_notice("Segment %s is drained: %llu objects, %llu bytes", g->name,
                (unsigned long long)d->objects, (unsigned long long)d->bytes);
-    forget(d);
+    drain_free(d);
     if (g->node->embedded) {
         g->drained = true;
         effect_node_segment(g);
@@ -113,7 +113,7 @@ static void finish(struct drain *d) {
     segment_leave(g);
 }
 
-static void begin_pass(struct drain *d) {
+static void drain_pass(struct drain *d) {
     d->walk = store_walk_begin(cluster.store, d->segment->id);
     if (d->walk == NULL) d->due_ms = cluster.now_ms + WAIT_MS; /* too many at a time */
     d->settled = 0;
@@ -121,7 +121,7 @@ static void begin_pass(struct drain *d) {
 }
 
 /* The last pass got nowhere: there is no room, or what is left has to end by itself. */
-static void rest(struct drain *d) {
+static void drain_rest(struct drain *d) {
     d->rested = true;
     d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
 }
@@ -137,7 +137,7 @@ static void drain_say(struct drain *d) {
 }
 
 /* true: it is over, and d is gone. */
-static bool step(struct drain *d, unsigned *budget) {
+static bool drain_step(struct drain *d, unsigned *budget) {
     drain_say(d);
     if (!d->segment->node->serving) {
         d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
@@ -145,16 +145,16 @@ static bool step(struct drain *d, unsigned *budget) {
         d->due_ms = cluster.now_ms + WAIT_MS;
     } else if (d->walk != NULL) {
         unsigned share = (unsigned)min_u64(*budget, TASKS_PER_DRAIN - d->pending), left = share;
-        bool over = store_walk_step(cluster.store, d->walk, visit, d, &left);
+        bool over = store_walk_step(cluster.store, d->walk, drain_visit, d, &left);
         *budget -= share - left;
         if (over) store_walk_end(cluster.store, &d->walk);
-    } else if (is_empty(d->segment)) {
-        finish(d);
+    } else if (drain_is_empty(d->segment)) {
+        drain_finish(d);
         return true;
     } else if (d->settled == 0 && !d->rested) {
-        rest(d);
+        drain_rest(d);
     } else {
-        begin_pass(d);
+        drain_pass(d);
     }
     return false;
 }
@@ -169,7 +169,8 @@ bool drains_background(unsigned *budget) {
         TAILQ_INSERT_TAIL(&cluster.drains, d, link);
         --*budget;
         over = d == last;
-        if (d->due_ms <= cluster.now_ms) more |= !step(d, budget) && d->due_ms <= cluster.now_ms;
+        if (d->due_ms <= cluster.now_ms)
+            more |= !drain_step(d, budget) && d->due_ms <= cluster.now_ms;
     }
     return more || (*budget == 0 && !TAILQ_EMPTY(&cluster.drains));
 }

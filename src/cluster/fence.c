@@ -10,7 +10,7 @@
 
 #define FENCES_PER_NODE 65536u /* unconfirmed ones; beyond, the node is given up */
 
-static bool same_session(const struct htab_node *node, const void *key) {
+static bool fence_of_session(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, const struct fence, node)->session == *(const uint64_t *)key;
 }
 
@@ -30,12 +30,12 @@ void fences_deinit(void) {
     htab_free(&cluster.fences);
 }
 
-static void confirm(struct fence *f) {
+static void fence_confirm(struct fence *f) {
     TARN_ASSERT(f->left > 0);
     if (--f->left == 0) STAILQ_INSERT_TAIL(&cluster.fences_done, f, done);
 }
 
-static void ask(struct cluster_node *n, struct fence *f) {
+static void fence_ask(struct cluster_node *n, struct fence *f) {
     struct fence_link *l = xcalloc(1, sizeof(*l));
     l->fence = f;
     l->join = n->joins;
@@ -56,25 +56,26 @@ const struct fence *fence_send(struct cluster_node *n) {
 }
 
 void cluster_on_fence(uint64_t session) {
-    if (htab_find(&cluster.fences, hash_u64(session), same_session, &session) != NULL) return;
+    if (htab_find(&cluster.fences, hash_u64(session), fence_of_session, &session) != NULL) return;
     struct fence *f = xcalloc(1, sizeof(*f));
     f->session = session;
     f->left = 1; /* until all were asked */
     htab_insert(&cluster.fences, &f->node, hash_u64(session));
     cluster.figures.node_fences++;
-    if (cluster.local.n_segments > 0 && cluster.ops.fence != NULL) ask(&cluster.local, f);
+    if (cluster.local.n_segments > 0 && cluster.ops.fence != NULL) fence_ask(&cluster.local, f);
     struct cluster_node *n;
     for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
-        if (n->n_segments > 0) ask(n, f);
+        if (n->n_segments > 0) fence_ask(n, f);
     }
-    confirm(f);
+    fence_confirm(f);
     if (fence_send(&cluster.local) != NULL) cluster.ops.fence(cluster.ops.arg, session);
 }
 
-static void confirm_by(struct cluster_node *n, struct fence_list *list, struct fence_link *l) {
+static void fence_confirmed_by(struct cluster_node *n, struct fence_list *list,
+                               struct fence_link *l) {
     TAILQ_REMOVE(list, l, link);
     n->n_fences--;
-    confirm(l->fence);
+    fence_confirm(l->fence);
     free(l);
 }
 
@@ -82,7 +83,7 @@ static void confirm_by(struct cluster_node *n, struct fence_list *list, struct f
 void cluster_node_fenced(struct cluster_node *n, uint64_t session) {
     struct fence_link *l;
     TAILQ_FOREACH(l, &n->fences_sent, link) {
-        if (l->fence->session == session) return confirm_by(n, &n->fences_sent, l);
+        if (l->fence->session == session) return fence_confirmed_by(n, &n->fences_sent, l);
     }
 }
 
@@ -97,10 +98,11 @@ void fences_resend(struct cluster_node *n) {
 
 void fences_lost(struct cluster_node *n) {
     fences_resend(n);
-    while (!TAILQ_EMPTY(&n->fences_new)) confirm_by(n, &n->fences_new, TAILQ_FIRST(&n->fences_new));
+    while (!TAILQ_EMPTY(&n->fences_new))
+        fence_confirmed_by(n, &n->fences_new, TAILQ_FIRST(&n->fences_new));
 }
 
-static bool any_before(const struct fence_list *list, uint64_t join) {
+static bool fences_any_before(const struct fence_list *list, uint64_t join) {
     const struct fence_link *l;
     TAILQ_FOREACH(l, list, link) {
         if (l->join < join) return true;
@@ -109,7 +111,8 @@ static bool any_before(const struct fence_list *list, uint64_t join) {
 }
 
 bool fences_before_join(const struct cluster_node *n) {
-    return any_before(&n->fences_sent, n->joins) || any_before(&n->fences_new, n->joins);
+    return fences_any_before(&n->fences_sent, n->joins) ||
+           fences_any_before(&n->fences_new, n->joins);
 }
 
 bool fences_background(unsigned *budget) {

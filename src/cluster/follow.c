@@ -45,13 +45,13 @@ CODEC_RECORD(node_segment_record, EFFECT_NODE_SEGMENT, NODE_SEGMENT_FIELDS)
 
 /* --- telling --- */
 
-static struct span told(void) {
+static struct span record_told(void) {
     return span_of(cluster.record.data, cluster.record.len);
 }
 
 static struct span encode_cluster(void) {
     put_cluster_record(&cluster.record, &(struct cluster_record){cluster.id, cluster.next_epoch});
-    return told();
+    return record_told();
 }
 
 static struct span encode_node(const struct cluster_node *n) {
@@ -60,7 +60,7 @@ static struct span encode_node(const struct cluster_node *n) {
                                           span_str(n->rack), span_str(n->version),
                                           (n->maintenance ? NODE_MAINTENANCE : 0u) |
                                               (n->draining ? NODE_DRAINING : 0u)});
-    return told();
+    return record_told();
 }
 
 static struct span encode_segment(const struct segment *g) {
@@ -73,27 +73,27 @@ static struct span encode_segment(const struct segment *g) {
                                       span_str(g->machine->name), g->content, span_str(g->backing),
                                       span_str(g->directory != NULL ? g->directory : ""),
                                       (uint32_t)g->numa_node, flags});
-    return told();
+    return record_told();
 }
 
-static void tell(struct span record) {
+static void record_tell(struct span record) {
     cluster.effect(NULL, record.data, record.len);
 }
 
 void effect_node(const struct cluster_node *n) {
-    if (cluster.telling && !n->embedded) tell(encode_node(n));
+    if (cluster.telling && !n->embedded) record_tell(encode_node(n));
 }
 
 void effect_node_gone(const struct cluster_node *n) {
     if (!cluster.telling || n->embedded) return;
     put_node_gone_record(&cluster.record, &(struct node_gone_record){span_str(n->name)});
-    tell(told());
+    record_tell(record_told());
 }
 
 void effect_node_segment(const struct segment *g) {
     if (!cluster.telling) return;
-    tell(encode_cluster()); /* its epoch is taken */
-    tell(encode_segment(g));
+    record_tell(encode_cluster()); /* its epoch is taken */
+    record_tell(encode_segment(g));
 }
 
 void cluster_snapshot(void (*emit)(void *arg, const void *record, size_t len), void *arg) {
@@ -157,7 +157,7 @@ static void fill_from_books(struct segment *g) {
     memcpy(g->name, info.name, sizeof(g->name));
 }
 
-static tarn_status apply_segment(struct reader *r, const char **why_p) {
+static tarn_status apply_node_segment(struct reader *r, const char **why_p) {
     struct node_segment_record x;
     if (!take_node_segment_record(r, &x) || x.id >= STORE_SEGMENTS_MAX || x.machine.len == 0 ||
         !valid_label(x.machine, CLUSTER_LABEL_MAX) ||
@@ -204,7 +204,7 @@ tarn_status cluster_effect_apply(struct span record, const char **why_p) {
     case EFFECT_CLUSTER: return apply_cluster(&r, why_p);
     case EFFECT_NODE: return apply_node(&r, why_p);
     case EFFECT_NODE_GONE: return apply_node_gone(&r, why_p);
-    case EFFECT_NODE_SEGMENT: return apply_segment(&r, why_p);
+    case EFFECT_NODE_SEGMENT: return apply_node_segment(&r, why_p);
     default: return cluster_refuse(why_p, TARN_EPROTO, "a record is of an unknown kind");
     }
 }
@@ -300,7 +300,7 @@ void cluster_lead(uint32_t master_epoch, uint32_t alive) {
             segment_free(cluster.segments[id]);
     }
     /* whoever leads after us raises the epoch above ours */
-    if (cluster.telling) tell(encode_cluster());
+    if (cluster.telling) record_tell(encode_cluster());
     nodes_lead();
     offload_refresh();
     log_notice("The pool is led from here, master epoch %u: %zu nodes are expected to join",

@@ -50,7 +50,7 @@ static size_t cooling; /* of `all`, so many from the front are to be looked at *
 
 /* --- counters --- */
 
-static uint32_t slot_of(uint64_t hash) {
+static uint32_t counter_slot(uint64_t hash) {
     uint32_t at = (uint32_t)hash & (SLOTS - 1);
     while (top->slot[at] != 0 && top->counter[top->slot[at] - 1].hash != hash)
         at = (at + 1) & (SLOTS - 1);
@@ -103,7 +103,7 @@ static void sift_up(uint32_t place) {
 }
 
 static struct counter *counter_hit(uint64_t hash) {
-    uint32_t at = slot_of(hash);
+    uint32_t at = counter_slot(hash);
     if (top->slot[at] != 0) {
         struct counter *c = &top->counter[top->slot[at] - 1];
         c->count++;
@@ -120,9 +120,9 @@ static struct counter *counter_hit(uint64_t hash) {
     } else {
         index = top->heap[0];
         struct counter *c = &top->counter[index];
-        slot_clear(slot_of(c->hash));
+        slot_clear(counter_slot(c->hash));
         *c = (struct counter){.hash = hash, .count = c->count + 1, .error = c->count};
-        top->slot[slot_of(hash)] = (uint16_t)(index + 1);
+        top->slot[counter_slot(hash)] = (uint16_t)(index + 1);
         heap_put(0, index);
         sift_down(0);
     }
@@ -130,7 +130,7 @@ static struct counter *counter_hit(uint64_t hash) {
 }
 
 static uint32_t counter_get(uint64_t hash) {
-    uint32_t at = slot_of(hash);
+    uint32_t at = counter_slot(hash);
     if (top->slot[at] == 0) return 0;
     const struct counter *c = &top->counter[top->slot[at] - 1];
     return c->count - c->error;
@@ -142,12 +142,12 @@ static void counters_reset(void) {
 
 /* --- hot objects --- */
 
-static bool same_version(const struct htab_node *node, const void *key) {
+static bool hot_has_version(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, const struct hot, node)->version == *(const uint64_t *)key;
 }
 
 static struct hot *hot_find(uint64_t version) {
-    struct htab_node *n = htab_find(&hots, hash_u64(version), same_version, &version);
+    struct htab_node *n = htab_find(&hots, hash_u64(version), hot_has_version, &version);
     return n != NULL ? CONTAINER_OF(n, struct hot, node) : NULL;
 }
 
@@ -158,7 +158,7 @@ static void hot_free(struct hot *h) {
     free(h);
 }
 
-static void plan_later(struct hot *h) {
+static void hot_plan_later(struct hot *h) {
     if (!TAILQ_LINKED(h, plan) && !h->stuck) TAILQ_INSERT_TAIL(&plans, h, plan);
 }
 
@@ -177,7 +177,7 @@ static void hot_note(struct object *o, uint64_t hash, uint32_t wanted) {
         TAILQ_INSERT_TAIL(&all, h, all);
     }
     h->wanted = wanted;
-    plan_later(h);
+    hot_plan_later(h);
 }
 
 void heat_hit(struct object *o, uint64_t hash) {
@@ -197,7 +197,7 @@ size_t heat_objects(void) {
 
 /* --- copies --- */
 
-static struct object *object_of(const struct hot *h) {
+static struct object *hot_object(const struct hot *h) {
     return object_readable(span_of(h->key, h->key_len), h->version);
 }
 
@@ -210,8 +210,8 @@ static uint32_t in_memory(const struct object *o) {
 }
 
 /* false: the object is gone. */
-static bool plan(struct hot *h) {
-    struct object *o = object_of(h);
+static bool hot_plan(struct hot *h) {
+    struct object *o = hot_object(h);
     if (o == NULL) return false;
     uint32_t n = in_memory(o);
     if (n == 0 || n >= h->wanted || h->n_made == STORE_REPLICAS_MAX) return true;
@@ -235,11 +235,11 @@ void heat_task_ended(struct task *t, tarn_status status) {
         return;
     }
     if (h->n_made < STORE_REPLICAS_MAX) h->made[h->n_made++] = t->to;
-    plan_later(h);
+    hot_plan_later(h);
 }
 
-static void cool(struct hot *h) {
-    struct object *o = object_of(h);
+static void hot_cool(struct hot *h) {
+    struct object *o = hot_object(h);
     for (uint32_t i = 0; o != NULL && i < h->n_made; i++)
         store_replica_drop(cluster.store, o, h->made[i], false);
     hot_free(h);
@@ -263,13 +263,13 @@ static void cool_some(unsigned *budget) {
         struct hot *h = TAILQ_FIRST(&all);
         --*budget;
         if (top == NULL || h->used < (cluster.config.hot_threshold + 1) / 2 ||
-            object_of(h) == NULL) {
-            cool(h);
+            hot_object(h) == NULL) {
+            hot_cool(h);
             continue;
         }
         TAILQ_REMOVE(&all, h, all);
         TAILQ_INSERT_TAIL(&all, h, all);
-        plan_later(h); /* replicas may have gone */
+        hot_plan_later(h); /* replicas may have gone */
     }
 }
 
@@ -279,7 +279,7 @@ bool heat_background(unsigned *budget) {
     for (struct hot *h; (h = TAILQ_FIRST(&plans)) != NULL && *budget > 0;) {
         --*budget;
         TAILQ_UNLINK(&plans, h, plan);
-        if (!plan(h) && cooling == 0)
+        if (!hot_plan(h) && cooling == 0)
             hot_free(h); /* while some cool, that is left to them: the count must hold */
     }
     return cooling > 0 || !TAILQ_EMPTY(&plans);

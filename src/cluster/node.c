@@ -19,19 +19,19 @@ const char *cluster_node_state_name(enum cluster_node_state state) {
 
 /* --- the registry --- */
 
-static bool same_name(const struct htab_node *node, const void *key) {
+static bool node_has_name(const struct htab_node *node, const void *key) {
     const struct cluster_node *n = CONTAINER_OF(node, const struct cluster_node, by_name);
     return span_eq(span_str(n->name), *(const struct span *)key);
 }
 
-static bool same_session(const struct htab_node *node, const void *key) {
+static bool node_has_session(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, const struct cluster_node, by_session)->session ==
            *(const uint64_t *)key;
 }
 
 struct cluster_node *cluster_node_find(struct span name) {
     struct htab_node *h =
-        htab_find(&cluster.nodes, hash_bytes(name.data, name.len), same_name, &name);
+        htab_find(&cluster.nodes, hash_bytes(name.data, name.len), node_has_name, &name);
     return h != NULL ? CONTAINER_OF(h, struct cluster_node, by_name) : NULL;
 }
 
@@ -66,14 +66,14 @@ static void node_init(struct cluster_node *n) {
     STAILQ_INIT(&n->unmounts);
 }
 
-static void timer_due(struct timer *t);
+static void node_timer_due(struct timer *t);
 
 static struct cluster_node *node_create(struct span name, struct machine *machine) {
     struct cluster_node *n = xcalloc(1, sizeof(*n));
     node_init(n);
     memcpy(n->name, name.data, name.len);
     n->machine = machine;
-    n->timer.due = timer_due;
+    n->timer.due = node_timer_due;
     htab_insert(&cluster.nodes, &n->by_name, hash_bytes(name.data, name.len));
     number_node(n);
     return n;
@@ -91,7 +91,7 @@ static void unmounts_clear(struct cluster_node *n) {
     for (struct unmount *u; (u = STAILQ_TAKE(&n->unmounts, link)) != NULL;) free(u);
 }
 
-static void set_state(struct cluster_node *n, enum cluster_node_state state) {
+static void node_set_state(struct cluster_node *n, enum cluster_node_state state) {
     if (n->state == state) return;
     cluster.up += (state == CLUSTER_NODE_UP) - (n->state == CLUSTER_NODE_UP);
     if (n->awaited && state != CLUSTER_NODE_JOINING) {
@@ -113,7 +113,7 @@ static void session_forget(struct cluster_node *n) {
 static void node_remove(struct cluster_node *n) {
     effect_node_gone(n);
     node_wake(n);
-    set_state(n, CLUSTER_NODE_LEFT);
+    node_set_state(n, CLUSTER_NODE_LEFT);
     n->serving = false;
     tasks_replan(n);
     fences_lost(n);
@@ -165,7 +165,7 @@ void node_wake(struct cluster_node *n) {
 
 /* --- life and death --- */
 
-static bool alive(const struct cluster_node *n) {
+static bool node_is_alive(const struct cluster_node *n) {
     return n->state == CLUSTER_NODE_UP || n->state == CLUSTER_NODE_JOINING;
 }
 
@@ -206,7 +206,7 @@ static void node_down(struct cluster_node *n) {
                 n->session != 0 ? "nothing was heard of it for node-timeout"
                                 : "its connection is closed");
     cluster.figures.node_downs++;
-    set_state(n, CLUSTER_NODE_DOWN);
+    node_set_state(n, CLUSTER_NODE_DOWN);
     n->serving = false;
     session_forget(n);
     keys_of_node_clear(n);
@@ -216,7 +216,7 @@ static void node_down(struct cluster_node *n) {
     timer_set(&n->timer, due_at(n));
 }
 
-static void timer_due(struct timer *t) {
+static void node_timer_due(struct timer *t) {
     struct cluster_node *n = CONTAINER_OF(t, struct cluster_node, timer);
     uint64_t at = due_at(n);
     if (at > cluster.now_ms) { /* heard of it meanwhile */
@@ -226,7 +226,7 @@ static void timer_due(struct timer *t) {
             "Node %s is given up: too many writers wait for it to confirm that they are cut off",
             n->name);
         node_remove(n);
-    } else if (alive(n)) {
+    } else if (node_is_alive(n)) {
         node_down(n);
     } else {
         if (n->state == CLUSTER_NODE_DOWN) {
@@ -240,8 +240,8 @@ static void timer_due(struct timer *t) {
 
 void cluster_session_closed(uint64_t session) {
     if (session == 0 || cluster.sessions.count == 0) return;
-    for (struct htab_node *h;
-         (h = htab_find(&cluster.sessions, hash_u64(session), same_session, &session)) != NULL;) {
+    for (struct htab_node *h; (h = htab_find(&cluster.sessions, hash_u64(session), node_has_session,
+                                             &session)) != NULL;) {
         struct cluster_node *n = CONTAINER_OF(h, struct cluster_node, by_session);
         session_forget(n);
         n->closed_ms = cluster.now_ms;
@@ -319,7 +319,8 @@ static tarn_status find_or_create(const struct cluster_join *j, struct cluster_n
             return cluster_refuse(
                 why_p, TARN_EBUSY,
                 "a living node has this name: choose another one, or stop that node");
-        if (!alive(n) && n->state != CLUSTER_NODE_DOWN) { /* it was leaving: this is a new start */
+        if (!node_is_alive(n) &&
+            n->state != CLUSTER_NODE_DOWN) { /* it was leaving: this is a new start */
             node_remove(n);
             n = NULL;
         }
@@ -359,7 +360,7 @@ tarn_status cluster_node_join(const struct cluster_join *j, struct cluster_node 
     n->closed_ms = cluster.now_ms;
     n->joins++;
     n->seen_ms = cluster.now_ms;
-    if (alive(n) || n->state == CLUSTER_NODE_DOWN) set_state(n, CLUSTER_NODE_JOINING);
+    if (node_is_alive(n) || n->state == CLUSTER_NODE_DOWN) node_set_state(n, CLUSTER_NODE_JOINING);
     tasks_replan(n);
     fences_resend(n);
     n->leave_sent = false;
@@ -375,7 +376,7 @@ tarn_status cluster_node_up(struct cluster_node *n) {
     if (n->state == CLUSTER_NODE_UP) return TARN_OK;
     /* What it has to do first, or that it is to leave, its heartbeats tell. */
     if (n->state != CLUSTER_NODE_JOINING || fences_before_join(n)) return TARN_EAGAIN;
-    set_state(n, CLUSTER_NODE_UP);
+    node_set_state(n, CLUSTER_NODE_UP);
     n->serving = true;
     segments_settle(n);
     refresh_segments(n);
@@ -392,7 +393,7 @@ struct cluster_node *node_told(struct span name, struct span machine) {
     struct machine *m = machine_get(machine);
     if (m == NULL) return NULL;
     n = node_create(name, m);
-    set_state(n, CLUSTER_NODE_DOWN);
+    node_set_state(n, CLUSTER_NODE_DOWN);
     randombytes_buf(n->key, sizeof(n->key));
     return n;
 }
@@ -417,7 +418,7 @@ void nodes_step_down(void) {
     struct cluster_node *n;
     for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
         node_wake(n);
-        set_state(n, CLUSTER_NODE_DOWN);
+        node_set_state(n, CLUSTER_NODE_DOWN);
         n->serving = n->awaited = n->hopeless = n->leave_sent = false;
         fences_lost(n);
         keys_of_node_clear(n);
@@ -465,7 +466,7 @@ tarn_status cluster_node_drain(struct cluster_node *n, bool on) {
 }
 
 static void node_empty(struct cluster_node *n) {
-    set_state(n, CLUSTER_NODE_LEFT);
+    node_set_state(n, CLUSTER_NODE_LEFT);
     keys_of_node_clear(n);
     log_notice("Node %s has left the pool", n->name);
     timer_set(&n->timer, due_at(n));
@@ -483,7 +484,7 @@ void cluster_node_leave(struct cluster_node *n) {
     if (is_leaving(n)) return;
     log_notice("Node %s leaves", n->name);
     bool down = n->state == CLUSTER_NODE_DOWN;
-    set_state(n, CLUSTER_NODE_LEAVING);
+    node_set_state(n, CLUSTER_NODE_LEAVING);
     if (down) {
         node_remove(n);
         return;

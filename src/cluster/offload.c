@@ -80,7 +80,7 @@ static bool second_time(uint64_t hash) {
     return again;
 }
 
-static void promote(struct object *o) {
+static void offload_promote(struct object *o) {
     if (cluster.by_reason[CLUSTER_BY_USE] >= PROMOTIONS_MAX) {
         cluster.figures.promote_overflow++;
         return;
@@ -93,7 +93,7 @@ static void promote(struct object *o) {
 
 static void far_hit(struct object *o, uint64_t hash, bool ahead) {
     if (!store_object_in_memory(cluster.store, o)) {
-        if (ahead || store_object_far_hits(o) >= 2) promote(o);
+        if (ahead || store_object_far_hits(o) >= 2) offload_promote(o);
     } else if (cluster.config.offload == CLUSTER_OFFLOAD_ALL ||
                (cluster.config.offload == CLUSTER_OFFLOAD_SECOND_HIT && second_time(hash))) {
         store_await(cluster.store, o); /* ALL: it was there before its node had a disk, or we led */
@@ -126,8 +126,8 @@ static bool in_tier(const struct store_layout *l, enum store_tier tier) {
 }
 
 /* The far segment of that tier next to a memory replica, and which one that is. */
-static struct segment *choose(const struct store_layout *l, enum store_tier tier,
-                              uint32_t *from_p) {
+static struct segment *far_beside(const struct store_layout *l, enum store_tier tier,
+                                  uint32_t *from_p) {
     for (uint32_t i = 0; i < l->replicas; i++) {
         const struct store_replica *r = &l->replica[i];
         if (r->tier != STORE_TIER_MEMORY || r->extents == 0) continue;
@@ -141,7 +141,7 @@ static struct segment *choose(const struct store_layout *l, enum store_tier tier
     return NULL;
 }
 
-static void run_later(struct segment *far) {
+static void offload_later(struct segment *far) {
     if (!TAILQ_LINKED(far, offloading) && !far->leaving)
         TAILQ_INSERT_TAIL(&cluster.offloading, far, offloading);
 }
@@ -152,20 +152,20 @@ static void second_tier(const struct object *o, const struct segment *first) {
     uint32_t from;
     enum store_tier tier = first->tier == STORE_TIER_SSD ? STORE_TIER_FILE : STORE_TIER_SSD;
     store_object_layout(cluster.store, o, &layout);
-    struct segment *far = in_tier(&layout, tier) ? NULL : choose(&layout, tier, &from);
+    struct segment *far = in_tier(&layout, tier) ? NULL : far_beside(&layout, tier, &from);
     if (far == NULL) return;
     if (far->offload.n >= cluster.config.offload_queue) {
         cluster.figures.offload_overflow++;
         return;
     }
     weak_push(&far->offload, store_object_key(o), store_object_version(o));
-    run_later(far);
+    offload_later(far);
 }
 
 /* Called from inside the books. */
 void cluster_on_awaits(uint32_t segment) {
     struct segment *far = segment_at(segment);
-    if (far != NULL) run_later(far);
+    if (far != NULL) offload_later(far);
 }
 
 /* --- how fast a disk is --- */
@@ -190,18 +190,18 @@ static uint64_t rate_of(const struct pace *p) {
     return p->rate > 0 ? p->rate : RATE_GUESS;
 }
 
-static bool rests(const struct segment *far) {
+static bool disk_rests(const struct segment *far) {
     return far->pace.rest_until_ms > cluster.now_ms;
 }
 
 static void rest_over(struct timer *timer) {
-    run_later(CONTAINER_OF(timer, struct segment, pace.timer));
+    offload_later(CONTAINER_OF(timer, struct segment, pace.timer));
 }
 
 /* What is asked of it is pointless for a while. Each time for twice as long. */
 static void rate_failed(struct segment *far) {
     struct pace *p = &far->pace;
-    if (++p->failures < FAILURES_MAX || rests(far)) return;
+    if (++p->failures < FAILURES_MAX || disk_rests(far)) return;
     uint64_t ms =
         min_u64((uint64_t)REST_MS << min_u64(p->failures - FAILURES_MAX, 10), REST_MAX_MS);
     p->rest_until_ms = cluster.now_ms + ms;
@@ -232,7 +232,7 @@ static uint64_t delayed_ms(uint64_t hash) {
 
 uint64_t cluster_disk_wait(uint32_t segment, uint64_t hash, uint64_t bytes) {
     struct segment *far = segment_at(segment);
-    if (far == NULL || !segment_stays(far) || rests(far) || stands_still(far)) return 0;
+    if (far == NULL || !segment_stays(far) || disk_rests(far) || stands_still(far)) return 0;
     if (delayed_ms(hash) >= cluster.config.offload_wait_ms) return 0;
     /* Those who are told to wait are told to do so one after the other. */
     struct pace *p = &far->pace;
@@ -249,7 +249,7 @@ static tarn_status store_task(struct segment *far, const struct object *o) {
     struct store_layout layout;
     uint32_t from = STORE_SEGMENT_ANY;
     store_object_layout(cluster.store, o, &layout);
-    if (choose(&layout, far->tier, &from) != far) return TARN_ENOTFOUND;
+    if (far_beside(&layout, far->tier, &from) != far) return TARN_ENOTFOUND;
     struct task *t;
     tarn_status status = task_create(CLUSTER_TASK_STORE, CLUSTER_BY_OFFLOAD, o, from, far->id, &t);
     if (status != TARN_OK) return status;
@@ -284,11 +284,11 @@ void offload_task_ended(struct task *t, tarn_status status) {
         store_await_end(cluster.store, o);
     else if (status != TARN_OK && o != NULL)
         store_await_again(cluster.store, o, far->id);
-    run_later(far);
+    offload_later(far);
 }
 
 static bool may_store(const struct segment *far) {
-    return segment_usable(far) && !rests(far) && far->storing < STORES_AHEAD &&
+    return segment_usable(far) && !disk_rests(far) && far->storing < STORES_AHEAD &&
            far->storing_bytes < STORING_BYTES &&
            cluster.tasks_by_id.count < cluster.config.max_tasks / 2; /* others come first */
 }
@@ -306,7 +306,7 @@ static bool has_work(const struct segment *far) {
 }
 
 /* Fills one segment's tasks up. */
-static void fill(struct segment *far, unsigned *budget) {
+static void offload_fill(struct segment *far, unsigned *budget) {
     struct object *o;
     struct weak *w;
     while (*budget > 0 && may_store(far)) {
@@ -331,9 +331,9 @@ bool offload_background(unsigned *budget) {
         far = TAILQ_FIRST(&cluster.offloading); /* last comes back behind itself, if at all */
         TAILQ_UNLINK(&cluster.offloading, far, offloading);
         over = far == last;
-        fill(far, budget);
-        bool idle = far->storing == 0 && segment_usable(far) && !rests(far);
-        if (has_work(far) && (may_store(far) || idle)) run_later(far);
+        offload_fill(far, budget);
+        bool idle = far->storing == 0 && segment_usable(far) && !disk_rests(far);
+        if (has_work(far) && (may_store(far) || idle)) offload_later(far);
     }
     return offload_runnable();
 }
@@ -362,7 +362,7 @@ void offload_refresh(void) {
             store_segment_copies(cluster.store, id, disk_of(g));
         } else if (segment_usable(g)) {
             cluster.far_usable++;
-            if (has_work(g) && !cluster.following) run_later(g);
+            if (has_work(g) && !cluster.following) offload_later(g);
         }
     }
     cluster_counts_hits = cluster.config.hot_replicas > 1 || cluster.far_usable > 0;

@@ -294,7 +294,7 @@ void directory_set(struct segment *g, struct span directory) {
     g->directory = directory.len > 0 ? span_dup(directory) : NULL;
 }
 
-static void describe(struct segment *g, const struct cluster_mount *m) {
+static void segment_describe(struct segment *g, const struct cluster_mount *m) {
     set_endpoints(g, m);
     if (keys_fit(m->keys, m->n_keys)) {
         keys_set(g, m->keys, m->n_keys);
@@ -320,7 +320,7 @@ tarn_status cluster_segment_mount(struct cluster_node *n, const struct cluster_m
     bool kept = g != NULL && same_content(g, m) && g->machine == n->machine;
     if (g != NULL && !kept) segment_leave(g);
     if (!kept && (status = add_segment(n, m, &g, why_p)) != TARN_OK) return status;
-    describe(g, m);
+    segment_describe(g, m);
     *mounted_p = (struct cluster_mounted){.id = g->id, .epoch = g->epoch, .kept = kept};
     log_notice("Segment %s of node %s: %s, id %u, epoch %u, %llu bytes", g->name, n->name,
                kept ? "its content is still there" : "new", g->id, g->epoch,

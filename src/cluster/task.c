@@ -55,11 +55,11 @@ struct task_key {
     uint32_t to;
 };
 
-static bool same_id(const struct htab_node *node, const void *key) {
+static bool task_is_numbered(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, const struct task, by_id)->id == *(const uint64_t *)key;
 }
 
-static bool same_key(const struct htab_node *node, const void *key) {
+static bool task_has_key(const struct htab_node *node, const void *key) {
     const struct task *t = CONTAINER_OF(node, const struct task, by_key);
     const struct task_key *k = key;
     return t->version == k->version && t->reason == k->reason && t->asked_to == k->to &&
@@ -70,8 +70,8 @@ static uint64_t hash_key(struct span key, uint64_t version) {
     return hash_bytes(key.data, key.len) ^ hash_u64(version);
 }
 
-static struct task *find(uint64_t id) {
-    struct htab_node *h = htab_find(&cluster.tasks_by_id, hash_u64(id), same_id, &id);
+static struct task *task_find(uint64_t id) {
+    struct htab_node *h = htab_find(&cluster.tasks_by_id, hash_u64(id), task_is_numbered, &id);
     return h != NULL ? CONTAINER_OF(h, struct task, by_id) : NULL;
 }
 
@@ -79,11 +79,12 @@ struct task *task_for(struct span key, uint64_t version, enum cluster_task_reaso
                       uint32_t to) {
     struct task_key k = {key, version, reason, to};
     if (cluster.by_reason[reason] == 0) return NULL;
-    struct htab_node *h = htab_find(&cluster.tasks_by_key, hash_key(key, version), same_key, &k);
+    struct htab_node *h =
+        htab_find(&cluster.tasks_by_key, hash_key(key, version), task_has_key, &k);
     return h != NULL ? CONTAINER_OF(h, struct task, by_key) : NULL;
 }
 
-static void enter(struct task *t, struct task_list *list) {
+static void task_enter(struct task *t, struct task_list *list) {
     if (t->in != NULL) {
         TAILQ_REMOVE(&t->in->all, t, link);
         t->in->n--;
@@ -98,7 +99,7 @@ static struct task_list *ready_list(enum cluster_task_kind kind) {
     return kind == CLUSTER_TASK_STORE ? &cluster.ready_stores : &cluster.ready;
 }
 
-static void timer_due(struct timer *timer);
+static void task_timer_due(struct timer *timer);
 
 tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason reason,
                         const struct object *o, uint32_t from, uint32_t to, struct task **task_p) {
@@ -121,7 +122,7 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     t->from = from;
     t->to = t->asked_to = to;
     t->created_ms = cluster.now_ms;
-    t->timer.due = timer_due;
+    t->timer.due = task_timer_due;
     t->key_len = (uint32_t)key.len;
     memcpy(t->key, key.data, key.len);
     t->from_epoch = segment_at(from) != NULL ? segment_at(from)->epoch : 0;
@@ -131,7 +132,7 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     TAILQ_INSERT_TAIL(&cluster.tasks, t, all);
     cluster.by_reason[reason]++;
     cluster.figures.tasks_created[reason]++;
-    enter(t, ready_list(kind));
+    task_enter(t, ready_list(kind));
     *task_p = t;
     return TARN_OK;
 }
@@ -142,10 +143,10 @@ static void count_sent(struct task *t, bool sent) {
 }
 
 /* Out of its node's hands. The room of a copy stays t's. */
-static void leave_node(struct task *t) {
+static void task_leave_node(struct task *t) {
     if (t->state == CLUSTER_TASK_SENT) count_sent(t, false);
     TAILQ_UNLINK(&t->node->cancels, t, cancel_link);
-    enter(t, NULL);
+    task_enter(t, NULL);
     t->node = NULL;
 }
 
@@ -159,7 +160,7 @@ static void set_copies(struct task *t, bool holds) {
     cluster.copies += holds ? 1 : (size_t)-1;
 }
 
-static void describe(const struct task *t, struct cluster_task_info *info) {
+static void task_describe(const struct task *t, struct cluster_task_info *info) {
     *info = (struct cluster_task_info){.id = t->id,
                                        .version = t->version,
                                        .bytes = t->size,
@@ -177,12 +178,12 @@ static void describe(const struct task *t, struct cluster_task_info *info) {
 }
 
 /* Storing tasks come by the thousand: of these, only what went wrong is worth remembering. */
-static void remember(const struct task *t) {
+static void task_remember(const struct task *t) {
     if (t->reason == CLUSTER_BY_OFFLOAD && t->state != CLUSTER_TASK_FAILED) return;
     struct finished *f = &finished[finished_next];
     finished_next = (finished_next + 1) % FINISHED_MAX;
     if (finished_n < FINISHED_MAX) finished_n++;
-    describe(t, &f->info);
+    task_describe(t, &f->info);
     memcpy(f->key, f->info.key, f->info.key_len);
     memset(f->node, 0, sizeof(f->node));
     memcpy(f->node, f->info.node, strlen(f->info.node));
@@ -190,7 +191,7 @@ static void remember(const struct task *t) {
     f->info.node = f->node;
 }
 
-static void tell(struct task *t, tarn_status status) {
+static void task_tell(struct task *t, tarn_status status) {
     switch (t->reason) {
     case CLUSTER_BY_DRAIN: drain_task_ended(t, status); break;
     case CLUSTER_BY_HEAT: heat_task_ended(t, status); break;
@@ -199,7 +200,7 @@ static void tell(struct task *t, tarn_status status) {
     }
 }
 
-static void over(struct task *t, tarn_status status) {
+static void task_over(struct task *t, tarn_status status) {
     copy_over(t);
     set_copies(t, false);
     if (t->hold != NULL) store_unhold(cluster.store, &t->hold);
@@ -207,12 +208,12 @@ static void over(struct task *t, tarn_status status) {
                                     : status == TARN_ECANCELED ? CLUSTER_TASK_CANCELED
                                                                : CLUSTER_TASK_FAILED;
     struct cluster_node *node = t->node;
-    if (node != NULL) leave_node(t);
-    enter(t, NULL);
+    if (node != NULL) task_leave_node(t);
+    task_enter(t, NULL);
     t->node = node; /* for the list */
     t->state = state;
     t->error = status == TARN_OK ? TARN_OK : status;
-    remember(t);
+    task_remember(t);
     t->node = NULL;
     if (state == CLUSTER_TASK_DONE) {
         cluster.figures.tasks_done[t->reason]++;
@@ -227,7 +228,7 @@ static void over(struct task *t, tarn_status status) {
     htab_remove(&cluster.tasks_by_key, &t->by_key);
     TAILQ_REMOVE(&cluster.tasks, t, all);
     cluster.by_reason[t->reason]--;
-    tell(t, status);
+    task_tell(t, status);
     if (node != NULL && node->waiter != NULL && node->copies.n + node->stores.n > 0)
         node_wake(node);
     t->magic = 0;
@@ -252,9 +253,9 @@ static bool is_final(const struct task *t, tarn_status status) {
     }
 }
 
-static void again(struct task *t) {
-    if (t->node != NULL) leave_node(t);
-    enter(t, NULL);
+static void task_again(struct task *t) {
+    if (t->node != NULL) task_leave_node(t);
+    task_enter(t, NULL);
     set_copies(t, false);
     if (t->hold != NULL) store_unhold(cluster.store, &t->hold);
     t->state = CLUSTER_TASK_QUEUED;
@@ -262,15 +263,15 @@ static void again(struct task *t) {
     t->to = t->asked_to;
 }
 
-static void failed(struct task *t, tarn_status status) {
+static void task_failed(struct task *t, tarn_status status) {
     copy_over(t);
     t->error = status;
     if (t->cancel || is_final(t, status) || t->tries > cluster.config.task_retries) {
-        over(t, t->cancel ? TARN_ECANCELED : status);
+        task_over(t, t->cancel ? TARN_ECANCELED : status);
         return;
     }
     uint64_t wait = min_u64((uint64_t)RETRY_MS << min_u64(t->tries, 10), RETRY_MAX_MS);
-    again(t);
+    task_again(t);
     cluster.figures.tasks_retried++;
     timer_set(&t->timer, cluster.now_ms + wait + rng_below(&cluster.rng, wait / 2));
 }
@@ -287,11 +288,11 @@ static void ask_to_stop(struct task *t) {
 }
 
 /* Of a backoff, or of a try that takes too long. */
-static void timer_due(struct timer *timer) {
+static void task_timer_due(struct timer *timer) {
     struct task *t = CONTAINER_OF(timer, struct task, timer);
     MAGIC_CHECK(t, TASK_MAGIC);
     if (t->state == CLUSTER_TASK_QUEUED) {
-        enter(t, ready_list(t->kind));
+        task_enter(t, ready_list(t->kind));
     } else if (t->state == CLUSTER_TASK_SENT && !t->timed_out) {
         cluster.figures.tasks_timed_out++;
         t->timed_out = true;
@@ -307,7 +308,7 @@ static uint64_t try_ms(const struct task *t) {
 
 /* --- planning --- */
 
-static struct object *object_of(const struct task *t) {
+static struct object *task_object(const struct task *t) {
     return object_readable(span_of(t->key, t->key_len), t->version);
 }
 
@@ -324,10 +325,10 @@ static bool replica_in(const struct object *o, uint32_t segment, struct store_re
     return false;
 }
 
-static void plan(struct task *t, struct cluster_node *n) {
+static void task_plan(struct task *t, struct cluster_node *n) {
     t->node = n;
     t->state = CLUSTER_TASK_ROOM;
-    enter(t, t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies);
+    task_enter(t, t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies);
     if (n->embedded)
         cluster.local_due_ms = cluster.now_ms;
     else
@@ -338,22 +339,22 @@ static void copy_opened(struct task *t) {
     store_copy_layout(cluster.store, t->copy, &t->at);
     struct segment *g = t->at.extents > 0 ? segment_at(t->at.extent[0].segment) : NULL;
     if (g == NULL || !segment_usable(g) || (g->node->embedded && cluster.ops.start_copy == NULL)) {
-        failed(t, TARN_ENOSEGMENT);
+        task_failed(t, TARN_ENOSEGMENT);
         return;
     }
     t->to = g->id;
-    plan(t, g->node);
+    task_plan(t, g->node);
 }
 
 static void copy_step(struct task *t, tarn_status status) {
     if (status == TARN_EAGAIN) {
         t->state = CLUSTER_TASK_ROOM;
-        if (t->in != &cluster.rooms) enter(t, &cluster.rooms);
+        if (t->in != &cluster.rooms) task_enter(t, &cluster.rooms);
     } else if (status == TARN_OK) {
         copy_opened(t);
     } else {
         t->copy = NULL; /* the books have let it go */
-        failed(t, status);
+        task_failed(t, status);
     }
 }
 
@@ -370,18 +371,18 @@ static uint32_t near_host(const struct object *o) {
 }
 
 static void start_copy(struct task *t, unsigned *budget) {
-    struct object *o = object_of(t);
+    struct object *o = task_object(t);
     if (o == NULL) {
-        failed(t, TARN_ENOTFOUND);
+        task_failed(t, TARN_ENOTFOUND);
         return;
     }
     const struct segment *to = segment_at(t->asked_to);
     if (t->asked_to != STORE_SEGMENT_ANY && (to == NULL || to->epoch != t->to_epoch)) {
-        over(t, TARN_ENOSEGMENT);
+        task_over(t, TARN_ENOSEGMENT);
         return;
     }
     if (t->reason == CLUSTER_BY_USE && store_object_in_memory(cluster.store, o)) {
-        over(t, TARN_EEXISTS);
+        task_over(t, TARN_EEXISTS);
         return;
     }
     struct store_copy_options options = {
@@ -397,10 +398,10 @@ static void start_copy(struct task *t, unsigned *budget) {
 static void start_store(struct task *t) {
     const struct segment *from = segment_at(t->from), *to = segment_at(t->asked_to);
     if (from == NULL || to == NULL || from->epoch != t->from_epoch || to->epoch != t->to_epoch ||
-        !segment_stays(to) || from->node != to->node || object_of(t) == NULL)
-        over(t, TARN_ENOTFOUND);
+        !segment_stays(to) || from->node != to->node || task_object(t) == NULL)
+        task_over(t, TARN_ENOTFOUND);
     else
-        plan(t, to->node);
+        task_plan(t, to->node);
 }
 
 static size_t copies_limit(void) {
@@ -411,14 +412,14 @@ static bool ready_may_start(void) {
     return cluster.ready.n > 0 && cluster.copies < copies_limit();
 }
 
-static void spend(unsigned *budget, unsigned units) {
+static void budget_spend(unsigned *budget, unsigned units) {
     *budget = *budget > units ? *budget - units : 0;
 }
 
 static struct task *take_ready(struct task_list *list, unsigned *budget) {
     struct task *t = TAILQ_FIRST(&list->all);
-    spend(budget, 1);
-    enter(t, NULL);
+    budget_spend(budget, 1);
+    task_enter(t, NULL);
     t->tries++;
     return t;
 }
@@ -438,9 +439,9 @@ static bool start_ready(unsigned *budget) {
 static bool make_room(unsigned *budget) {
     for (size_t n = cluster.rooms.n; n > 0; n--) {
         if (*budget == 0) return true;
-        spend(budget, 1);
+        budget_spend(budget, 1);
         struct task *t = TAILQ_FIRST(&cluster.rooms.all);
-        enter(t, &cluster.rooms); /* at the end */
+        task_enter(t, &cluster.rooms); /* at the end */
         copy_step(t, store_copy_continue(cluster.store, t->copy, budget));
     }
     return cluster.rooms.n > 0;
@@ -448,15 +449,15 @@ static bool make_room(unsigned *budget) {
 
 /* --- sending --- */
 
-static void sent(struct task *t) {
+static void task_sent(struct task *t) {
     t->state = CLUSTER_TASK_SENT;
-    enter(t, &t->node->sent);
+    task_enter(t, &t->node->sent);
     count_sent(t, true);
     timer_set(&t->timer, cluster.now_ms + try_ms(t));
 }
 
 static bool store_described(struct task *t, struct cluster_work *w) {
-    const struct object *o = object_of(t);
+    const struct object *o = task_object(t);
     uint32_t crc;
     if (o == NULL || !replica_in(o, t->from, &t->at) ||
         t->at.extent[0].segment_epoch != t->from_epoch)
@@ -473,19 +474,19 @@ static bool store_described(struct task *t, struct cluster_work *w) {
 
 bool task_send(struct task *t, struct cluster_work *w) {
     *w = (struct cluster_work){.kind = CLUSTER_WORK_COPY, .crc = -1};
-    if (t->kind == CLUSTER_TASK_STORE ? !store_described(t, w) : object_of(t) == NULL) {
-        failed(t, TARN_ENOTFOUND);
+    if (t->kind == CLUSTER_TASK_STORE ? !store_described(t, w) : task_object(t) == NULL) {
+        task_failed(t, TARN_ENOTFOUND);
         return false;
     }
     /* Nothing else would tell whether its bytes were still the same when they were read. */
     if (t->kind == CLUSTER_TASK_STORE && w->crc < 0)
-        t->hold = store_hold(cluster.store, object_of(t));
+        t->hold = store_hold(cluster.store, task_object(t));
     w->task = t->id;
     w->version = t->version;
     w->size = t->size;
     w->key = span_of(t->key, t->key_len);
     w->at = t->at;
-    sent(t);
+    task_sent(t);
     return true;
 }
 
@@ -502,24 +503,24 @@ static void start_local(unsigned *budget) {
     struct cluster_node *n = &cluster.local;
     if (n->copies.n == 0 || cluster.local_due_ms > cluster.now_ms) return;
     while (*budget > 0 && n->sent_copies < cluster.config.tasks_per_node && n->copies.n > 0) {
-        spend(budget, 1);
+        budget_spend(budget, 1);
         struct task *t = TAILQ_FIRST(&n->copies.all);
         uint64_t id = t->id;
-        sent(t); /* it may answer at once */
+        task_sent(t); /* it may answer at once */
         tarn_status status = cluster.ops.start_copy(
             cluster.ops.arg, t->id, span_of(t->key, t->key_len), t->version, t->size, &t->at);
         if (status == TARN_OK) continue;
-        TARN_ASSERT(find(id) == t);
+        TARN_ASSERT(task_find(id) == t);
         if (status == TARN_EAGAIN) {
-            leave_node(t);
+            task_leave_node(t);
             timer_clear(&t->timer);
             t->node = n;
             t->state = CLUSTER_TASK_ROOM;
-            enter(t, &n->copies);
+            task_enter(t, &n->copies);
             cluster.local_due_ms = cluster.now_ms + LOCAL_RETRY_MS;
             return;
         }
-        failed(t, status);
+        task_failed(t, status);
     }
 }
 
@@ -546,7 +547,7 @@ uint64_t tasks_next_ms(uint64_t limit_ms) {
 
 /* The bytes that were read are those of the object only if it never left that place. */
 static tarn_status store_arrived(struct task *t, uint64_t offset, int64_t crc) {
-    struct object *o = object_of(t);
+    struct object *o = task_object(t);
     struct store_replica now;
     const struct segment *far = segment_at(t->to);
     if (o == NULL || far == NULL || far->epoch != t->to_epoch || far->leaving)
@@ -568,7 +569,7 @@ static tarn_status copy_arrived(struct task *t) {
     tarn_status status = store_copy_end(cluster.store, &t->copy, true);
     t->copy = NULL;
     if (status != TARN_OK) return status;
-    struct object *o = object_of(t);
+    struct object *o = task_object(t);
     if (o == NULL) return TARN_ENOTFOUND;
     if (t->kind == CLUSTER_TASK_MOVE) {
         const struct segment *from = segment_at(t->from);
@@ -579,50 +580,50 @@ static tarn_status copy_arrived(struct task *t) {
     return TARN_OK;
 }
 
-static bool ended(struct task *t, tarn_status status, uint64_t offset, int64_t crc) {
+static bool task_try_ended(struct task *t, tarn_status status, uint64_t offset, int64_t crc) {
     timer_clear(&t->timer);
     if (status == TARN_ECANCELED && !t->cancel) status = t->timed_out ? TARN_ETIMEOUT : TARN_EAGAIN;
     if (status == TARN_OK) {
         status = t->kind == CLUSTER_TASK_STORE ? store_arrived(t, offset, crc) : copy_arrived(t);
         if (status == TARN_OK) {
-            over(t, TARN_OK);
+            task_over(t, TARN_OK);
             return true;
         }
     }
-    failed(t, status);
+    task_failed(t, status);
     return false;
 }
 
 bool cluster_task_done(struct cluster_node *n, uint64_t id, tarn_status status, uint64_t offset,
                        int64_t crc) {
-    struct task *t = find(id);
+    struct task *t = task_find(id);
     if (t == NULL || t->node != n || t->state != CLUSTER_TASK_SENT) return false;
-    bool accepted = ended(t, status, offset, crc);
+    bool accepted = task_try_ended(t, status, offset, crc);
     if (n->copies.n + n->stores.n > 0) node_wake(n);
     return accepted;
 }
 
 void cluster_local_done(uint64_t id, tarn_status status) {
-    struct task *t = find(id);
+    struct task *t = task_find(id);
     if (t != NULL && t->node == &cluster.local && t->state == CLUSTER_TASK_SENT)
-        ended(t, status, 0, -1);
+        task_try_ended(t, status, 0, -1);
 }
 
-static void requeue(struct task *t) {
+static void task_requeue(struct task *t) {
     timer_clear(&t->timer);
     if (t->cancel) {
-        over(t, TARN_ECANCELED);
+        task_over(t, TARN_ECANCELED);
         return;
     }
-    again(t);
-    enter(t, ready_list(t->kind));
+    task_again(t);
+    task_enter(t, ready_list(t->kind));
 }
 
 static void requeue_all(struct task_list *list) {
     for (size_t n = list->n; n > 0; n--) {
         struct task *t = TAILQ_FIRST(&list->all);
         copy_over(t);
-        requeue(t);
+        task_requeue(t);
     }
 }
 
@@ -673,10 +674,10 @@ tarn_status cluster_replica_move(struct object *o, uint32_t from, uint32_t to, u
 }
 
 bool cluster_task_cancel(uint64_t id) {
-    struct task *t = find(id);
+    struct task *t = task_find(id);
     if (t == NULL) return false;
     if (t->state != CLUSTER_TASK_SENT) {
-        over(t, TARN_ECANCELED);
+        task_over(t, TARN_ECANCELED);
         return true;
     }
     if (t->cancel) return true;
@@ -686,8 +687,8 @@ bool cluster_task_cancel(uint64_t id) {
 }
 
 bool cluster_task_get(uint64_t id, struct cluster_task_info *info_p) {
-    const struct task *t = find(id);
-    if (t != NULL) describe(t, info_p);
+    const struct task *t = task_find(id);
+    if (t != NULL) task_describe(t, info_p);
     for (size_t i = 0; t == NULL && i < finished_n; i++) {
         if (finished[i].info.id != id) continue;
         *info_p = finished[i].info;
@@ -700,7 +701,7 @@ void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *in
     struct cluster_task_info info;
     const struct task *t;
     TAILQ_FOREACH_REVERSE(t, &cluster.tasks, task_heads, all) {
-        describe(t, &info);
+        task_describe(t, &info);
         if (!fn(arg, &info)) return;
     }
     for (size_t i = 0; i < finished_n; i++) {
@@ -725,7 +726,7 @@ void tasks_init(void) {
 }
 
 void tasks_deinit(void) {
-    while (!TAILQ_EMPTY(&cluster.tasks)) over(TAILQ_FIRST(&cluster.tasks), TARN_ECANCELED);
+    while (!TAILQ_EMPTY(&cluster.tasks)) task_over(TAILQ_FIRST(&cluster.tasks), TARN_ECANCELED);
     htab_free(&cluster.tasks_by_id);
     htab_free(&cluster.tasks_by_key);
     free(finished);

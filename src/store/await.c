@@ -55,7 +55,7 @@ static object_ref head_new(struct store *s, uint32_t request, uint32_t far) {
     return ref;
 }
 
-static bool is_empty(const struct store *s, object_ref head) {
+static bool chain_list_empty(const struct store *s, object_ref head) {
     return record_get(&s->records, head)->next == head;
 }
 
@@ -101,7 +101,7 @@ static void chain_waits(struct store *s, struct chain *c) {
  * waits there. */
 static struct chain *chain_next(struct store *s, uint32_t far) {
     struct segment *seg = s->space.segments[far];
-    while (seg->chains_next && is_empty(s, seg->chains_next->waiting))
+    while (seg->chains_next && chain_list_empty(s, seg->chains_next->waiting))
         seg->chains_next = TAILQ_NEXT(seg->chains_next, link);
     return seg->chains_next;
 }
@@ -145,7 +145,7 @@ static void leave_list(struct store *s, struct object *o) {
     const struct object *head = o->prev == o->next ? record_get(&s->records, o->prev) : NULL;
     list_unlink(&s->records, o);
     struct chain *c = head ? chain_find(s, head->request, head->crc) : NULL;
-    if (c && is_empty(s, c->waiting) && is_empty(s, c->taken)) chain_free(s, c);
+    if (c && chain_list_empty(s, c->waiting) && chain_list_empty(s, c->taken)) chain_free(s, c);
 }
 
 void await_leave(struct store *s, struct object *o) {
@@ -249,7 +249,7 @@ static void let_one_go(struct store *s, struct object *o) {
     if (object_pin(s, o) != STORE_PIN_HARD) book_relink(s, o);
 }
 
-static bool let_go(struct store *s, uint32_t far, unsigned *budget) {
+static bool chain_let_go(struct store *s, uint32_t far, unsigned *budget) {
     struct segment *seg = space_segment(&s->space, far);
     struct object *o = seg ? await_last(s, seg) : NULL;
     if (!o) return false;
@@ -276,7 +276,7 @@ void await_end_all(struct store *s) {
 
 bool await_let_go_any(struct store *s, unsigned *budget) {
     for (uint32_t i = 0; s->awaiting > 0 && i < s->space.n_segments; i++)
-        if (s->space.segments[i] && let_go(s, i, budget)) return true;
+        if (s->space.segments[i] && chain_let_go(s, i, budget)) return true;
     return false;
 }
 
@@ -285,7 +285,7 @@ static uint64_t wait_for(struct store *s, uint32_t far, const struct store_put *
     return s->events.disk_wait ? s->events.disk_wait(s->events.arg, far, hash, bytes) : 0;
 }
 
-static tarn_status later(struct store *s, uint64_t ms) {
+static tarn_status await_later(struct store *s, uint64_t ms) {
     s->later_ms = ms;
     s->later_for_disk = true;
     s->stat.put_delayed++;
@@ -310,12 +310,12 @@ tarn_status await_room(struct store *s, const struct store_put *p, unsigned *bud
         if ((ms = wait_for(s, seg->awaits_at, p, w->units * UNIT)) > 0) least = min_u64(least, ms);
     }
     if (!chosen) return TARN_ENOSPACE;
-    if (least != UINT64_MAX) return later(s, least);
+    if (least != UINT64_MAX) return await_later(s, least);
     uint64_t units = 0; /* at least so much anew: what may be evicted already lay badly */
     while (units < w->units || chosen->free_units + chosen->evictable_units < w->units) {
         uint64_t before = s->awaiting_units;
         if (*budget == 0) return TARN_EAGAIN;
-        if (!let_go(s, chosen->awaits_at, budget) &&
+        if (!chain_let_go(s, chosen->awaits_at, budget) &&
             !await_let_go_any(s, budget)) /* another replica's disk */
             return units > 0 ? TARN_OK : TARN_ENOSPACE;
         units += before - s->awaiting_units;
@@ -332,7 +332,7 @@ tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *bu
         struct segment *seg = s->space.segments[i];
         if (!seg || !await_last(s, seg)) continue;
         uint64_t ms = wait_for(s, i, p, bytes);
-        if (ms > 0) return later(s, ms);
+        if (ms > 0) return await_later(s, ms);
         const struct chain *c;
         TAILQ_FOREACH(c, &seg->chains, link) { /* only its own */
             /* a later slice would begin here again */

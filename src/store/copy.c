@@ -5,12 +5,12 @@
 #include <string.h>
 #include "store/books.h"
 
-static struct object *find_version(const struct store *s, struct span key, uint64_t version) {
+static struct object *copied_object(const struct store *s, struct span key, uint64_t version) {
     struct object *o = store_find_version(s, key, version);
     return o && !(o->bits & OBJECT_INLINE) ? o : NULL;
 }
 
-static void copy_free(struct store *s, struct store_copy *c) {
+static void store_copy_free(struct store *s, struct store_copy *c) {
     room_abandon(s, &c->want);
     LIST_REMOVE(c, link);
     s->put_bytes -= sizeof(*c) + c->key_len;
@@ -19,7 +19,7 @@ static void copy_free(struct store *s, struct store_copy *c) {
 }
 
 void copy_free_all(struct store *s) {
-    while (!LIST_EMPTY(&s->copies)) copy_free(s, LIST_FIRST(&s->copies));
+    while (!LIST_EMPTY(&s->copies)) store_copy_free(s, LIST_FIRST(&s->copies));
 }
 
 /* The hosts that have it in memory already, on segments that count: a replica on a segment that
@@ -36,8 +36,8 @@ static void take_hosts(const struct store *s, const struct object *o, uint32_t f
     }
 }
 
-static tarn_status check(const struct store *s, const struct object *o,
-                         const struct store_copy_options *options, const struct want *w) {
+static tarn_status copy_check(const struct store *s, const struct object *o,
+                              const struct store_copy_options *options, const struct want *w) {
     struct places p;
     places_read(s, o, &p);
     if (p.n_memory + p.n_far >= STORE_REPLICAS_MAX) return TARN_EEXISTS;
@@ -51,7 +51,7 @@ static tarn_status check(const struct store *s, const struct object *o,
 tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
                              const struct store_copy_options *options, unsigned *budget,
                              struct store_copy **copy_p) {
-    struct object *o = find_version(s, key, version);
+    struct object *o = copied_object(s, key, version);
     if (!o) return TARN_ENOTFOUND;
     struct want w = {.units = space_units(store_object_size(s, o)),
                      .only = options->segment,
@@ -59,7 +59,7 @@ tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
                      .never = options->from,
                      .free_only = !options->evict};
     take_hosts(s, o, options->from, &w);
-    tarn_status st = check(s, o, options, &w);
+    tarn_status st = copy_check(s, o, options, &w);
     if (st != TARN_OK) return st;
     struct store_copy *c = xcalloc(1, sizeof(*c) + key.len);
     c->want = w;
@@ -79,7 +79,7 @@ tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
 tarn_status store_copy_continue(struct store *s, struct store_copy *c, unsigned *budget) {
     TARN_ASSERT(!c->open);
     tarn_status st = TARN_ENOTFOUND;
-    if (find_version(s, span_of(c->key, c->key_len), c->version))
+    if (copied_object(s, span_of(c->key, c->key_len), c->version))
         st = room_make(s, &c->want, budget);
     if (st == TARN_EAGAIN) return st;
     if (st == TARN_OK) {
@@ -87,14 +87,14 @@ tarn_status store_copy_continue(struct store *s, struct store_copy *c, unsigned 
         return st;
     }
     s->stat.copies_failed++;
-    copy_free(s, c);
+    store_copy_free(s, c);
     return st;
 }
 
 void store_copy_layout(const struct store *s, const struct store_copy *c,
                        struct store_replica *replica_p) {
     TARN_ASSERT(c->open);
-    struct object *o = find_version(s, span_of(c->key, c->key_len), c->version);
+    struct object *o = copied_object(s, span_of(c->key, c->key_len), c->version);
     struct spot spot = {.n_blocks = c->want.n_blocks};
     memcpy(spot.blocks, c->want.blocks, sizeof(spot.blocks));
     uint64_t units = blocks_units(s, spot.blocks, spot.n_blocks);
@@ -114,8 +114,8 @@ static bool still_wanted(const struct store *s, const struct object *o, const st
     return p->n_memory + p->n_far < STORE_REPLICAS_MAX;
 }
 
-static tarn_status attach(struct store *s, struct store_copy *c) {
-    struct object *o = find_version(s, span_of(c->key, c->key_len), c->version);
+static tarn_status copy_attach(struct store *s, struct store_copy *c) {
+    struct object *o = copied_object(s, span_of(c->key, c->key_len), c->version);
     if (!o) return TARN_ENOTFOUND;
     const struct segment *seg = s->space.segments[replica_segment(s, c->want.blocks[0])];
     if (seg->state == SEGMENT_LEAVING) return TARN_ENOSEGMENT;
@@ -139,12 +139,12 @@ tarn_status store_copy_end(struct store *s, struct store_copy **copy_p, bool ok)
     tarn_status st = TARN_OK;
     if (ok) {
         TARN_ASSERT(c->open);
-        st = attach(s, c);
+        st = copy_attach(s, c);
     }
     if (ok && st == TARN_OK)
         s->stat.copies_ended++;
     else
         s->stat.copies_failed++;
-    copy_free(s, c);
+    store_copy_free(s, c);
     return st;
 }

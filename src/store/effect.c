@@ -16,35 +16,35 @@ struct teller { /* of what is told now */
     unsigned n;
 };
 
-static void tell(struct teller *t) {
+static void teller_tell(struct teller *t) {
     t->emit(t->arg, t->s->record.data, t->s->record.len);
     t->n++;
 }
 
-static bool tells(const struct store *s) {
+static bool effect_heard(const struct store *s) {
     return s->telling && (!s->following || s->leading);
 }
 
 /* To whoever hears of changes. */
-static struct teller change(struct store *s) {
+static struct teller teller_of_changes(struct store *s) {
     return (struct teller){.s = s, .emit = s->events.effect, .arg = s->events.arg};
 }
 
-static bool telling(struct store *s) {
+static bool effect_wanted(struct store *s) {
     s->changes += !s->following;
-    return tells(s);
+    return effect_heard(s);
 }
 
 #define TELL(t, kind, ...)                                                                         \
     do {                                                                                           \
         put_##kind(&(t)->s->record, &(struct kind){__VA_ARGS__});                                  \
-        tell(t);                                                                                   \
+        teller_tell(t);                                                                            \
     } while (0)
 /* A change, where somebody listens. */
 #define TELL_CHANGE(s, kind, ...)                                                                  \
     do {                                                                                           \
-        if (!telling(s)) break;                                                                    \
-        struct teller t_ = change(s);                                                              \
+        if (!effect_wanted(s)) break;                                                              \
+        struct teller t_ = teller_of_changes(s);                                                   \
         TELL(&t_, kind, __VA_ARGS__);                                                              \
     } while (0)
 
@@ -107,10 +107,10 @@ static void encode_object(const struct store *s, struct buf *b, const struct obj
 }
 
 void effect_object(struct store *s, const struct object *o) {
-    if (!telling(s)) return;
-    struct teller t = change(s);
+    if (!effect_wanted(s)) return;
+    struct teller t = teller_of_changes(s);
     encode_object(s, &s->record, o);
-    tell(&t);
+    teller_tell(&t);
 }
 
 void effect_gone(struct store *s, const struct object *o) {
@@ -123,15 +123,15 @@ void effect_flush(struct store *s) {
     TELL_CHANGE(s, flush_record, s->flush_version);
 }
 
-static void tell_segment(struct teller *t, const struct segment *g) {
+static void teller_segment(struct teller *t, const struct segment *g) {
     TELL(t, segment_record, g->id, g->epoch, g->host, g->tier, g->state, g->units,
          span_str(g->name));
 }
 
 void effect_segment(struct store *s, const struct segment *seg) {
-    if (!telling(s)) return;
-    struct teller t = change(s);
-    tell_segment(&t, seg);
+    if (!effect_wanted(s)) return;
+    struct teller t = teller_of_changes(s);
+    teller_segment(&t, seg);
 }
 
 void effect_segment_gone(struct store *s, uint32_t id) {
@@ -148,8 +148,8 @@ void effect_superseded(struct store *s, uint32_t slot, uint64_t version) {
 
 /* It changes no object, and is told before the reply that grants a lease leaves. */
 void effect_leases(struct store *s) {
-    struct teller t = change(s);
-    if (tells(s)) TELL(&t, leases_record, s->config.clock_id, s->lease_promise_ms);
+    struct teller t = teller_of_changes(s);
+    if (effect_heard(s)) TELL(&t, leases_record, s->config.clock_id, s->lease_promise_ms);
 }
 
 tarn_status effect_next(struct span data, enum effect_kind *kind_p, struct span *record_p) {
@@ -165,19 +165,19 @@ tarn_status effect_next(struct span data, enum effect_kind *kind_p, struct span 
 
 /* --- everything --- */
 
-static void tell_object(void *arg, struct object *o) {
+static void teller_object(void *arg, struct object *o) {
     struct teller *t = arg;
     if (t->s->stale && book_stale(t->s, o)) return;
     encode_object(t->s, &t->s->record, o);
     t->objects++;
-    tell(t);
+    teller_tell(t);
 }
 
 /* What there is little of: segments, quotas, the last flush. */
-static void tell_frame(struct teller *t) {
+static void teller_frame(struct teller *t) {
     struct store *s = t->s;
     for (uint32_t i = 0; i < s->space.n_segments; i++)
-        if (s->space.segments[i]) tell_segment(t, s->space.segments[i]);
+        if (s->space.segments[i]) teller_segment(t, s->space.segments[i]);
     for (unsigned i = 1; i < s->n_domains; i++) {
         const struct domain *d = &s->domains[i];
         if (!d->used || d->leaving) continue;
@@ -198,7 +198,7 @@ bool store_snapshot_step(struct store *s, struct store_snapshot *x,
         struct teller t = {.s = s, .emit = emit, .arg = arg};
         switch (x->phase) {
         case FRAME:
-            tell_frame(&t);
+            teller_frame(&t);
             x->phase = SUPERSEDED;
             break;
         case SUPERSEDED: {
@@ -213,7 +213,7 @@ bool store_snapshot_step(struct store *s, struct store_snapshot *x,
             break;
         }
         default:
-            if (index_walk(&s->index, &x->cursor, tell_object, &t, budget)) x->phase = OVER;
+            if (index_walk(&s->index, &x->cursor, teller_object, &t, budget)) x->phase = OVER;
             x->objects += t.objects;
             continue;
         }

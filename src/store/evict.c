@@ -66,7 +66,7 @@ void book_count_evicted(struct store *s, const struct object *o) {
 }
 
 /* Leaves memory, but stays readable from a disk. false: there is no copy that could be read. */
-static bool demote(struct store *s, struct object *o) {
+static bool evict_demote(struct store *s, struct object *o) {
     if (!(o->bits & OBJECT_PLACES)) return false;
     struct places p;
     places_read(s, o, &p);
@@ -92,7 +92,7 @@ static void evict_one(struct store *s, struct object *o) {
     if (!book_far_only(o)) {
         struct policy *p = order_policy(s, o);
         p->ops->evicted(p, o, store_hash(store_object_key(o)));
-        if (demote(s, o)) return;
+        if (evict_demote(s, o)) return;
         if (UNLIKELY(s->copying) && s->config.copies_all && await_disk(s, o) != STORE_SEGMENT_ANY)
             s->stat.evicted_before_copy++;
     }

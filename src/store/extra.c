@@ -4,14 +4,14 @@
 #include <string.h>
 #include "store/books.h"
 
-static bool same_object(const struct htab_node *node, const void *key) {
+static bool extra_is_of(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct extra, node)->object == *(const object_ref *)key;
 }
 
 struct extra *extra_find(const struct store *s, const struct object *o) {
     if (!(o->bits & OBJECT_EXTRA)) return NULL;
     object_ref ref = record_ref(&s->records, o);
-    struct htab_node *n = htab_find(&s->extras, hash_u64(ref), same_object, &ref);
+    struct htab_node *n = htab_find(&s->extras, hash_u64(ref), extra_is_of, &ref);
     TARN_ASSERT(n != NULL);
     return CONTAINER_OF(n, struct extra, node);
 }

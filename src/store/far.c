@@ -55,7 +55,7 @@ tarn_status store_far_add(struct store *s, struct object *o, uint32_t segment, u
 }
 
 /* Whatever readers made of the object: its space on the disk is the host's to wait for. */
-static void forget(struct store *s, struct object *o, uint32_t segment) {
+static void far_forget(struct store *s, struct object *o, uint32_t segment) {
     struct places p;
     places_read(s, o, &p);
     s->stat.far_dropped++;
@@ -89,7 +89,7 @@ bool store_far_drop(struct store *s, struct span key, uint64_t version, uint32_t
     struct places p;
     places_read(s, o, &p);
     if (far_index(&p, segment) < 0) return false;
-    forget(s, o, segment);
+    far_forget(s, o, segment);
     return true;
 }
 

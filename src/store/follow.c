@@ -216,7 +216,7 @@ static bool is_name(struct span s, size_t max) {
     return s.len > 0 && s.len <= max;
 }
 
-static tarn_status apply_segment(struct store *s, struct reader *r, const char **why_p) {
+static tarn_status apply_segment_record(struct store *s, struct reader *r, const char **why_p) {
     char name[sizeof(((struct segment *)0)->name)];
     struct segment_record x;
     *why_p = "the record of a segment makes no sense";
@@ -337,7 +337,7 @@ tarn_status store_effect_apply(struct store *s, struct span record, const char *
     case EFFECT_OBJECT: return apply_object(s, &r, why_p);
     case EFFECT_GONE: return apply_gone(s, &r, why_p);
     case EFFECT_FLUSH: return apply_flush(s, &r, why_p);
-    case EFFECT_SEGMENT: return apply_segment(s, &r, why_p);
+    case EFFECT_SEGMENT: return apply_segment_record(s, &r, why_p);
     case EFFECT_SEGMENT_GONE: return apply_segment_gone(s, &r, why_p);
     case EFFECT_QUOTA: return apply_quota(s, &r, why_p);
     case EFFECT_SUPERSEDED: return apply_superseded(s, &r, why_p);

@@ -7,7 +7,7 @@
 #define SEGMENT     65536u
 #define MIN_BUCKETS 1024u
 
-static uint64_t buckets(const struct index *x) {
+static uint64_t bucket_count(const struct index *x) {
     return x->mask + 1 + x->split;
 }
 
@@ -93,7 +93,7 @@ static void merge_one(struct index *x) {
 }
 
 void index_insert(struct index *x, struct object *o, uint64_t hash) {
-    if (++x->count > buckets(x)) split_one(x);
+    if (++x->count > bucket_count(x)) split_one(x);
     object_ref *head = bucket_at(x, bucket_of(x, hash));
     o->hash_next = *head;
     *head = record_ref(x->records, o);
@@ -106,7 +106,7 @@ void index_remove(struct index *x, struct object *o, uint64_t hash) {
         link = &record_get(x->records, *link)->hash_next;
     }
     *link = o->hash_next;
-    if (--x->count < buckets(x) / 4 && buckets(x) > MIN_BUCKETS) merge_one(x);
+    if (--x->count < bucket_count(x) / 4 && bucket_count(x) > MIN_BUCKETS) merge_one(x);
 }
 
 void index_prefetch_bucket(const struct index *x, uint64_t hash) {
@@ -175,10 +175,10 @@ void index_each(struct index *x, index_fn fn, void *arg) {
 
 struct object *index_sample(const struct index *x, uint64_t random) {
     /* From an empty bucket on to the next ones, so that a small table is not searched in vain. */
-    uint64_t n = random % buckets(x), steps = 64;
+    uint64_t n = random % bucket_count(x), steps = 64;
     while (*bucket_at(x, n) == 0) {
         if (--steps == 0) return NULL;
-        n = (n + 1) % buckets(x);
+        n = (n + 1) % bucket_count(x);
     }
     unsigned length = 0;
     for (object_ref ref = *bucket_at(x, n); ref; ref = record_get(x->records, ref)->hash_next)

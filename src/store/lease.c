@@ -19,12 +19,12 @@ struct store_hold {
     uint64_t seq;      /* of the last lot when it began */
 };
 
-static bool same_version(const struct htab_node *node, const void *key) {
+static bool refs_have_version(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct refs, node)->version == *(const uint64_t *)key;
 }
 
 struct refs *refs_find(const struct store *s, uint64_t version) {
-    struct htab_node *n = htab_find(&s->refs, hash_u64(version), same_version, &version);
+    struct htab_node *n = htab_find(&s->refs, hash_u64(version), refs_have_version, &version);
     return n ? CONTAINER_OF(n, struct refs, node) : NULL;
 }
 
@@ -41,23 +41,23 @@ static struct refs *refs_get(struct store *s, struct object *o) {
     return r;
 }
 
-static void quarantine(struct store *s, block_id id, int sign) {
+static void quarantine_count(struct store *s, block_id id, int sign) {
     const struct block *b = block_get(&s->space, id);
     uint64_t units = (uint64_t)sign * b->len;
     s->quarantine_units += units;
     s->space.segments[block_segment(b)]->quarantine_units += units;
 }
 
-static void hold_back(struct store *s, const block_id *blocks, uint32_t n) {
+static void quarantine_begin(struct store *s, const block_id *blocks, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         block_assign(&s->space, blocks[i], BLOCK_HELD, 0, 0);
-        quarantine(s, blocks[i], 1);
+        quarantine_count(s, blocks[i], 1);
     }
 }
 
-static void let_go(struct store *s, const block_id *blocks, uint32_t n) {
+static void quarantine_end(struct store *s, const block_id *blocks, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        quarantine(s, blocks[i], -1);
+        quarantine_count(s, blocks[i], -1);
         space_part(s, &blocks[i], 1);
     }
 }
@@ -66,7 +66,7 @@ static void refs_put(struct store *s, struct refs *r) {
     if (--r->count > 0) return;
     htab_remove(&s->refs, &r->node);
     struct object *o = record_get(&s->records, r->object);
-    let_go(s, r->blocks, r->n_blocks);
+    quarantine_end(s, r->blocks, r->n_blocks);
     free(r->blocks);
     free(r);
     if (!o) return;
@@ -80,7 +80,7 @@ void refs_object_gone(struct store *s, struct object *o, const block_id *blocks,
     r->object = 0;
     r->n_blocks = n;
     r->blocks = n ? xmemdup(blocks, n * sizeof(*blocks)) : NULL;
-    hold_back(s, blocks, n);
+    quarantine_begin(s, blocks, n);
 }
 
 /* --- lots: the space of a replica that its object has lost --- */
@@ -106,7 +106,7 @@ void refs_replica_gone(struct store *s, const struct object *o, const block_id *
     lot->holds = r->count - lot->leases - guarded;
     lot->n_blocks = n;
     memcpy(lot->blocks, blocks, n * sizeof(*blocks));
-    hold_back(s, blocks, n);
+    quarantine_begin(s, blocks, n);
     htab_insert(&s->lots, &lot->node, hash_u64(lot->version));
     wheel_set(s->wheel[WHEEL_LOT], &lot->wheel, until);
 }
@@ -114,7 +114,7 @@ void refs_replica_gone(struct store *s, const struct object *o, const block_id *
 static void lot_free(struct store *s, struct lot *lot) {
     htab_remove(&s->lots, &lot->node);
     wheel_remove(s->wheel[WHEEL_LOT], &lot->wheel);
-    let_go(s, lot->blocks, lot->n_blocks);
+    quarantine_end(s, lot->blocks, lot->n_blocks);
     free(lot);
 }
 
@@ -236,7 +236,7 @@ void guard_over(struct store *s, struct wheel_node *node) {
     refs_put(s, r);
 }
 
-static bool extend(struct store *s, struct lease *l, uint64_t until) {
+static bool lease_extend(struct store *s, struct lease *l, uint64_t until) {
     if (l->wheel.due >= until) return false;
     wheel_set(s->wheel[WHEEL_LEASE], &l->wheel, until);
     return true;
@@ -252,14 +252,14 @@ static void renew_group(struct store *s, struct object *o, uint64_t session, uin
         struct object *other = record_get(&s->records, m->object);
         struct lease *l =
             other->bits & OBJECT_REFS ? lease_find(s, session, object_version(other)) : NULL;
-        if (l) extend(s, l, until);
+        if (l) lease_extend(s, l, until);
     }
 }
 
 #define PROMISE_STEP_MS 1000u /* so often at most it is told */
 
 /* Before it is granted: whoever leads after a crash knows until when all leases are over. */
-static void promise(struct store *s, uint64_t until) {
+static void lease_promise(struct store *s, uint64_t until) {
     s->lease_promise_ms = max_u64(until, s->now_ms + s->config.max_lease_ms) + PROMISE_STEP_MS;
     effect_leases(s);
 }
@@ -272,10 +272,10 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
         return TARN_OK;
     }
     uint64_t until = s->now_ms + ms, version = object_version(o);
-    if (UNLIKELY(until > s->lease_promise_ms)) promise(s, until);
+    if (UNLIKELY(until > s->lease_promise_ms)) lease_promise(s, until);
     struct lease *l = o->bits & OBJECT_REFS ? lease_find(s, session, version) : NULL;
     if (l) {
-        extend(s, l, until);
+        lease_extend(s, l, until);
         s->stat.leases_extended++;
     } else {
         struct session *ss = session_get(s, session);

@@ -6,26 +6,26 @@ void store_listen(struct store *s, bool on) {
     s->listening = on && s->events.news && !s->following;
 }
 
-static void tell(struct store *s, const struct store_news *news) {
+static void news_send(struct store *s, const struct store_news *news) {
     s->events.news(s->events.arg, news);
 }
 
 /* What a flush took is told by the flush, not by the sweep behind it. */
-static bool untold(const struct store *s, const struct object *o) {
+static bool news_untold(const struct store *s, const struct object *o) {
     return s->stale && book_stale(s, o);
 }
 
 void news_tell(struct store *s, enum store_news_kind kind, const struct object *o,
                uint32_t segment) {
-    if (kind == STORE_NEWS_NONE || (o && untold(s, o))) return;
-    tell(s, &(struct store_news){.kind = kind, .object = o, .segment = segment});
+    if (kind == STORE_NEWS_NONE || (o && news_untold(s, o))) return;
+    news_send(s, &(struct store_news){.kind = kind, .object = o, .segment = segment});
 }
 
 void news_put_tell(struct store *s, const struct object *o, bool replaced) {
-    tell(s, &(struct store_news){.kind = STORE_NEWS_PUT,
-                                 .object = o,
-                                 .segment = STORE_SEGMENT_ANY,
-                                 .replaced = replaced});
+    news_send(s, &(struct store_news){.kind = STORE_NEWS_PUT,
+                                      .object = o,
+                                      .segment = STORE_SEGMENT_ANY,
+                                      .replaced = replaced});
 }
 
 static bool lies_in(const struct store *s, const struct places *p, uint32_t segment) {

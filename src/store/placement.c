@@ -58,7 +58,7 @@ void placement_free(struct store *s) {
     s->placement_table = (struct placement_table){0};
 }
 
-static void build(struct store *s) {
+static void placement_build(struct store *s) {
     struct placement_table *t = &s->placement_table;
     placement_free(s);
     t->id = xcalloc(s->space.n_segments + 1, sizeof(*t->id));
@@ -73,7 +73,7 @@ static void build(struct store *s) {
     t->valid = true;
 }
 
-static uint32_t draw(struct store *s) {
+static uint32_t placement_draw(struct store *s) {
     const struct placement_table *t = &s->placement_table;
     uint64_t at = rng_below(&s->rng, t->upto[t->n - 1]);
     uint32_t low = 0, high = t->n - 1;
@@ -91,7 +91,7 @@ static void draw_some(struct store *s, const struct want *w, struct placement_it
     if (s->placement_table.n < 2) return; /* ALL is the same */
     for (unsigned tries = 0; tries < 2 * PLACEMENT_DRAWS && it->n_drawn < PLACEMENT_DRAWS;
          tries++) {
-        uint32_t id = draw(s);
+        uint32_t id = placement_draw(s);
         bool twice = !room_may_use(w, s->space.segments[id]);
         for (unsigned i = 0; i < it->n_drawn; i++) twice = twice || it->drawn[i] == id;
         if (!twice) it->drawn[it->n_drawn++] = id;
@@ -102,7 +102,7 @@ static void draw_some(struct store *s, const struct want *w, struct placement_it
 /* --- the run --- */
 
 void placement_begin(struct store *s, const struct want *w, struct placement_iter *it) {
-    if (!s->placement_table.valid) build(s);
+    if (!s->placement_table.valid) placement_build(s);
     *it = (struct placement_iter){.phase = PLACEMENT_PREFER};
 }
 

@@ -22,13 +22,13 @@ struct packed {
     struct far far[]; /* n_far; behind them n_blocks block numbers */
 };
 
-static bool same_object(const struct htab_node *node, const void *key) {
+static bool packed_is_of(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct packed, node)->object == *(const object_ref *)key;
 }
 
-static struct packed *find(const struct store *s, const struct object *o) {
+static struct packed *packed_find(const struct store *s, const struct object *o) {
     object_ref ref = record_ref(&s->records, o);
-    struct htab_node *n = htab_find(&s->places, hash_u64(ref), same_object, &ref);
+    struct htab_node *n = htab_find(&s->places, hash_u64(ref), packed_is_of, &ref);
     TARN_ASSERT(n != NULL);
     return CONTAINER_OF(n, struct packed, node);
 }
@@ -42,24 +42,24 @@ static size_t packed_size(unsigned n_far, unsigned n_blocks) {
 }
 
 uint64_t places_size(const struct store *s, const struct object *o) {
-    return find(s, o)->size;
+    return packed_find(s, o)->size;
 }
 
 uint64_t places_memory(const struct store *s, const struct object *o) {
-    const struct packed *x = find(s, o);
+    const struct packed *x = packed_find(s, o);
     return packed_size(x->n_far, x->n_blocks);
 }
 
 unsigned places_domain(const struct store *s, const struct object *o) {
-    return find(s, o)->domain;
+    return packed_find(s, o)->domain;
 }
 
 void places_set_domain(struct store *s, struct object *o, unsigned domain) {
-    find(s, o)->domain = (uint8_t)domain;
+    packed_find(s, o)->domain = (uint8_t)domain;
 }
 
 const block_id *places_blocks(const struct store *s, const struct object *o, uint32_t *n_p) {
-    struct packed *x = find(s, o);
+    struct packed *x = packed_find(s, o);
     *n_p = x->n_blocks;
     return packed_blocks(x);
 }
@@ -74,7 +74,7 @@ void places_read(const struct store *s, const struct object *o, struct places *p
         p->n_far = 0;
         return;
     }
-    struct packed *x = find(s, o);
+    struct packed *x = packed_find(s, o);
     p->n_memory = x->n_memory;
     p->n_far = x->n_far;
     p->n_blocks = x->n_blocks;
@@ -92,16 +92,16 @@ static void count_far(struct store *s, const struct places *p, int sign) {
     s->far_replicas += (uint64_t)sign * p->n_far;
 }
 
-static void unpack(struct store *s, struct object *o) {
+static void places_unpack(struct store *s, struct object *o) {
     if (!(o->bits & OBJECT_PLACES)) return;
-    struct packed *x = find(s, o);
+    struct packed *x = packed_find(s, o);
     htab_remove(&s->places, &x->node);
     s->places_bytes -= packed_size(x->n_far, x->n_blocks);
     free(x);
     o->bits &= ~(uint32_t)OBJECT_PLACES;
 }
 
-static void pack(struct store *s, struct object *o, const struct places *p) {
+static void places_pack(struct store *s, struct object *o, const struct places *p) {
     if (p->n_memory == 1 && p->n_blocks == 1 && p->n_far == 0) return;
     size_t size = packed_size(p->n_far, p->n_blocks);
     struct packed *x = xcalloc(1, size);
@@ -144,8 +144,8 @@ void places_write(struct store *s, struct object *o, const struct places *p) {
     count_far(s, &old, -1);
     d->bytes -= book_charge(s, o);
     if (was_far != is_far) change_ranks(s, o, is_far);
-    unpack(s, o);
-    pack(s, o, p);
+    places_unpack(s, o);
+    places_pack(s, o, p);
     o->block = is_far ? 0 : p->block[0];
     object_set_slack(o, is_far ? 0 : (uint32_t)(first_replica_units(s, p) * UNIT - p->size));
     d->bytes += book_charge(s, o);
@@ -161,7 +161,7 @@ void places_write(struct store *s, struct object *o, const struct places *p) {
 }
 
 void places_first(struct store *s, struct object *o, const struct places *p) {
-    pack(s, o, p);
+    places_pack(s, o, p);
     o->block = p->n_memory ? p->block[0] : 0;
     if (p->n_memory) object_set_slack(o, (uint32_t)(first_replica_units(s, p) * UNIT - p->size));
     if (p->n_memory == 0) s->far_objects++;
@@ -174,7 +174,7 @@ void places_drop(struct store *s, struct object *o) {
     places_read(s, o, &p);
     count_far(s, &p, -1);
     if (p.n_memory == 0) s->far_objects--;
-    unpack(s, o);
+    places_unpack(s, o);
 }
 
 void places_drop_memory(struct places *p, uint32_t replica) {
@@ -212,21 +212,21 @@ bool object_lies_in(const struct store *s, const struct object *o, uint32_t segm
     const block_id *blocks = book_blocks(s, o, &n);
     for (uint32_t i = 0; i < n; i++)
         if (replica_segment(s, blocks[i]) == segment) return true;
-    const struct packed *x = o->bits & OBJECT_PLACES ? find(s, o) : NULL;
+    const struct packed *x = o->bits & OBJECT_PLACES ? packed_find(s, o) : NULL;
     for (unsigned i = 0; x && i < x->n_far; i++)
         if (x->far[i].segment == segment) return true;
     return false;
 }
 
 bool object_has_far(const struct store *s, const struct object *o) {
-    return (o->bits & OBJECT_PLACES) && find(s, o)->n_far > 0;
+    return (o->bits & OBJECT_PLACES) && packed_find(s, o)->n_far > 0;
 }
 
 bool book_readable(const struct store *s, const struct object *o) {
     if (o->bits & OBJECT_INLINE) return true;
     if (!(o->bits & OBJECT_PLACES))
         return segment_readable(s->space.segments[replica_segment(s, o->block)]);
-    struct packed *x = find(s, o);
+    struct packed *x = packed_find(s, o);
     const block_id *b = packed_blocks(x);
     for (unsigned i = 0; i < x->n_memory; b += x->extents[i++])
         if (segment_readable(s->space.segments[replica_segment(s, *b)])) return true;
@@ -261,8 +261,8 @@ static void fill_memory(const struct store *s, const block_id *blocks, uint32_t 
     }
 }
 
-static void layout(const struct store *s, const struct object *o, bool all,
-                   struct store_layout *out) {
+static void places_layout(const struct store *s, const struct object *o, bool all,
+                          struct store_layout *out) {
     out->replicas = 0;
     if (o->bits & OBJECT_INLINE) {
         out->replicas = 1;
@@ -277,7 +277,7 @@ static void layout(const struct store *s, const struct object *o, bool all,
         fill_memory(s, &o->block, 1, size, &out->replica[out->replicas++]);
         return;
     }
-    struct packed *x = find(s, o);
+    struct packed *x = packed_find(s, o);
     const block_id *b = packed_blocks(x);
     for (unsigned i = 0; i < x->n_memory; b += x->extents[i++])
         if (all || segment_readable(s->space.segments[replica_segment(s, *b)]))
@@ -294,12 +294,12 @@ static void layout(const struct store *s, const struct object *o, bool all,
 
 void store_object_layout(const struct store *s, const struct object *o,
                          struct store_layout *layout_p) {
-    layout(s, o, false, layout_p);
+    places_layout(s, o, false, layout_p);
 }
 
 void store_object_replicas(const struct store *s, const struct object *o,
                            struct store_layout *layout_p) {
-    layout(s, o, true, layout_p);
+    places_layout(s, o, true, layout_p);
 }
 
 void places_fill_spot(const struct store *s, const struct spot *spot, uint64_t size,

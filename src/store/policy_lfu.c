@@ -35,23 +35,23 @@ static void link_at(struct policy *p, struct object *o, unsigned level, bool bac
         list_push_front(p->records, l->head[level], o);
 }
 
-static uint32_t random32(struct policy *p) {
+static uint32_t policy_random(struct policy *p) {
     p->seed ^= p->seed << 13;
     p->seed ^= p->seed >> 17;
     return p->seed ^= p->seed << 5;
 }
 
-static unsigned decayed(const struct policy *p, const struct object *o, uint64_t now_ms) {
+static unsigned freq_decayed(const struct policy *p, const struct object *o, uint64_t now_ms) {
     unsigned freq = object_freq(o), minutes = p->config->lfu_decay_minutes;
     if (!minutes) return freq;
     uint64_t idle_s = (now_ms / 1000 - object_atime(o)) & 0xffffff, periods = idle_s / 60 / minutes;
     return periods > freq ? 0 : freq - (unsigned)periods;
 }
 
-static unsigned incremented(struct policy *p, unsigned freq) {
+static unsigned freq_incremented(struct policy *p, unsigned freq) {
     if (freq == LEVELS - 1) return freq;
     uint64_t base = freq > INIT_VAL ? freq - INIT_VAL : 0;
-    return random32(p) % (base * p->config->lfu_log_factor + 1) == 0 ? freq + 1 : freq;
+    return policy_random(p) % (base * p->config->lfu_log_factor + 1) == 0 ? freq + 1 : freq;
 }
 
 static void lfu_insert(struct policy *p, struct object *o, const struct policy_event *e) {
@@ -61,7 +61,7 @@ static void lfu_insert(struct policy *p, struct object *o, const struct policy_e
 
 /* The books set the object's access time after this. */
 static void lfu_access(struct policy *p, struct object *o, const struct policy_event *e) {
-    unsigned freq = incremented(p, decayed(p, o, e->now_ms));
+    unsigned freq = freq_incremented(p, freq_decayed(p, o, e->now_ms));
     list_unlink(p->records, o);
     link_at(p, o, freq, false);
 }
@@ -77,7 +77,7 @@ static void sink_one(struct policy *p, uint64_t now_ms) {
     l->look = (l->look + 1) % LEVELS;
     struct object *o = list_back(p->records, l->head[l->look]);
     if (!o) return;
-    unsigned freq = decayed(p, o, now_ms);
+    unsigned freq = freq_decayed(p, o, now_ms);
     if (freq == l->look) return;
     list_unlink(p->records, o);
     link_at(p, o, freq, false);

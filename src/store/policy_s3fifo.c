@@ -43,26 +43,26 @@ static void s3_close(struct policy *p) {
     free(s->old_set);
 }
 
-static uint32_t fingerprint(uint64_t hash) {
+static uint32_t ghost_print(uint64_t hash) {
     return (uint32_t)(hash >> 32) | 1;
 }
 
 /* The set is a table of fingerprints that collide into overwriting; a ghost that was overwritten is
  * forgotten early. */
-static uint32_t *slot_in(uint32_t *set, uint32_t cap, uint32_t print) {
+static uint32_t *ghost_slot_in(uint32_t *set, uint32_t cap, uint32_t print) {
     return &set[(print * 2654435761u) & (2 * cap - 1)];
 }
 
-static uint32_t *slot_of(const struct s3 *s, uint32_t print) {
-    return slot_in(s->set, s->cap, print);
+static uint32_t *ghost_slot(const struct s3 *s, uint32_t print) {
+    return ghost_slot_in(s->set, s->cap, print);
 }
 
 static void ghost_add(struct s3 *s, uint64_t hash) {
-    uint32_t print = fingerprint(hash), old = s->ring[s->next];
-    if (old && *slot_of(s, old) == old) *slot_of(s, old) = 0;
+    uint32_t print = ghost_print(hash), old = s->ring[s->next];
+    if (old && *ghost_slot(s, old) == old) *ghost_slot(s, old) = 0;
     s->ring[s->next] = print;
     s->next = (s->next + 1) & (s->cap - 1);
-    *slot_of(s, print) = print;
+    *ghost_slot(s, print) = print;
     if (s->old_set && --s->old_left == 0) {
         free(s->old_set);
         s->old_set = NULL;
@@ -70,8 +70,8 @@ static void ghost_add(struct s3 *s, uint64_t hash) {
 }
 
 static bool ghost_take(struct s3 *s, uint64_t hash) {
-    uint32_t print = fingerprint(hash), *slot = slot_of(s, print);
-    if (*slot != print && s->old_set) slot = slot_in(s->old_set, s->old_cap, print);
+    uint32_t print = ghost_print(hash), *slot = ghost_slot(s, print);
+    if (*slot != print && s->old_set) slot = ghost_slot_in(s->old_set, s->old_cap, print);
     if (*slot != print) return false;
     *slot = 0;
     return true;
@@ -98,7 +98,7 @@ static void ghost_fit(struct s3 *s) {
     s->next = 0;
 }
 
-static void enter(struct policy *p, struct object *o, bool main, bool back) {
+static void s3_enter(struct policy *p, struct object *o, bool main, bool back) {
     struct s3 *s = p->state;
     if (main)
         o->bits |= OBJECT_Q1;
@@ -116,7 +116,7 @@ static void enter(struct policy *p, struct object *o, bool main, bool back) {
     p->count++;
 }
 
-static void leave(struct policy *p, struct object *o) {
+static void s3_leave(struct policy *p, struct object *o) {
     struct s3 *s = p->state;
     list_unlink(p->records, o);
     if (o->bits & OBJECT_Q1)
@@ -128,7 +128,7 @@ static void leave(struct policy *p, struct object *o) {
 
 static void s3_insert(struct policy *p, struct object *o, const struct policy_event *e) {
     object_set_freq(o, 0);
-    enter(p, o, ghost_take(p->state, store_hash(span_of(o->data, object_key_len(o)))), false);
+    s3_enter(p, o, ghost_take(p->state, store_hash(span_of(o->data, object_key_len(o)))), false);
 }
 
 static void s3_access(struct policy *p, struct object *o, const struct policy_event *e) {
@@ -143,16 +143,16 @@ static struct object *s3_pop(struct policy *p, uint64_t now_ms) {
             s->n_small > 0 && (s->n_main == 0 || s->n_small * 100 >= p->count * SMALL_SHARE);
         struct object *o = list_back(p->records, from_small ? s->small : s->main);
         TARN_ASSERT(o != NULL);
-        leave(p, o);
+        s3_leave(p, o);
         if (object_freq(o) == 0) return o;
         object_set_freq(o, from_small ? 0 : object_freq(o) - 1);
-        enter(p, o, true, false);
+        s3_enter(p, o, true, false);
     }
     return NULL;
 }
 
 static void s3_give_back(struct policy *p, struct object *o) {
-    enter(p, o, (o->bits & OBJECT_Q1) != 0, true);
+    s3_enter(p, o, (o->bits & OBJECT_Q1) != 0, true);
 }
 
 static void s3_evicted(struct policy *p, struct object *o, uint64_t hash) {
@@ -188,7 +188,7 @@ const struct policy_ops policy_s3fifo = {
     .close = s3_close,
     .insert = s3_insert,
     .access = s3_access,
-    .unlink = leave,
+    .unlink = s3_leave,
     .pop = s3_pop,
     .give_back = s3_give_back,
     .evicted = s3_evicted,

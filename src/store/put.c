@@ -13,12 +13,12 @@
 
 /* --- sessions --- */
 
-static bool same_session(const struct htab_node *node, const void *key) {
+static bool session_has_id(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct session, node)->id == *(const uint64_t *)key;
 }
 
 struct session *session_find(const struct store *s, uint64_t id) {
-    struct htab_node *n = htab_find(&s->sessions, hash_u64(id), same_session, &id);
+    struct htab_node *n = htab_find(&s->sessions, hash_u64(id), session_has_id, &id);
     return n ? CONTAINER_OF(n, struct session, node) : NULL;
 }
 
@@ -47,24 +47,24 @@ static void ask_fence(struct store *s, struct session *ss) {
 
 /* --- life of a put --- */
 
-static bool same_key(const struct htab_node *node, const void *key) {
+static bool put_has_key(const struct htab_node *node, const void *key) {
     const struct store_put *p = CONTAINER_OF(node, struct store_put, node);
     return span_eq(span_of(p->key, p->key_len), *(const struct span *)key);
 }
 
-static bool same_token(const struct htab_node *node, const void *key) {
+static bool put_has_token(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct store_put, node)->token == *(const uint64_t *)key;
 }
 
 struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash) {
     if (s->puts.count == 0) return NULL;
-    struct htab_node *n = htab_find(&s->puts, hash, same_key, &key);
+    struct htab_node *n = htab_find(&s->puts, hash, put_has_key, &key);
     return n ? CONTAINER_OF(n, struct store_put, node) : NULL;
 }
 
 static struct store_put *zombie_by_token(const struct store *s, uint64_t token) {
     if (s->zombies.count == 0) return NULL;
-    struct htab_node *n = htab_find(&s->zombies, hash_u64(token), same_token, &token);
+    struct htab_node *n = htab_find(&s->zombies, hash_u64(token), put_has_token, &token);
     return n ? CONTAINER_OF(n, struct store_put, node) : NULL;
 }
 
@@ -99,7 +99,7 @@ static void spot_free(struct store *s, struct spot *spot) {
     spot->n_blocks = 0;
 }
 
-static void unreserve(struct store *s, struct store_put *p) {
+static void put_unreserve(struct store *s, struct store_put *p) {
     if (p->reserved) hard_take(s, p->wishes.pin_ms, &p->hard);
     p->reserved = false;
 }
@@ -135,7 +135,7 @@ static void put_free(struct store *s, struct store_put *p) {
     } else if (p->state != PUT_DEAD) {
         htab_remove(&s->puts, &p->node);
     }
-    unreserve(s, p);
+    put_unreserve(s, p);
     room_abandon(s, &p->want);
     for (uint32_t i = 0; i < p->n_spots; i++) spot_free(s, &p->spots[i]);
     wheel_remove(s->wheel[WHEEL_PUT], &p->wheel);
@@ -561,8 +561,8 @@ void object_appear(struct store *s, struct object *o, uint64_t hash, const struc
     tell_complete(s, o, replaced);
 }
 
-static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc,
-                            const uint32_t *crcs, size_t n_crcs, const struct span *value) {
+static tarn_status put_complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc,
+                                const uint32_t *crcs, size_t n_crcs, const struct span *value) {
     struct span key = span_of(p->key, p->key_len);
     struct object *o = record_new(s, key, value, p->token, &p->event);
     if (!o) return TARN_EOOM;
@@ -573,7 +573,7 @@ static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash,
     else
         attach_spots(s, p, o);
     object_set_crcs(s, o, crcs, n_crcs);
-    unreserve(s, p);
+    put_unreserve(s, p);
     object_appear(s, o, hash, &p->event, &p->wishes, replaced);
     p->wishes.group = NULL;
     s->stat.put_ends++;
@@ -611,7 +611,7 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
             put_drop(s, p);
             return TARN_EIO;
         }
-        return complete(s, p, hash, crc, crcs, n_crcs, p->in_line ? &v : NULL);
+        return put_complete(s, p, hash, crc, crcs, n_crcs, p->in_line ? &v : NULL);
     }
     struct object *o = store_find_hashed(s, key, hash);
     if (o && object_version(o) == token) return TARN_OK;
@@ -637,8 +637,8 @@ tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token) {
 /* --- SET of small values --- */
 
 /* The common overwrite: same key, same size class, nothing special about the object. */
-static bool rewrite(struct store *s, struct object *o, struct span value, uint32_t crc,
-                    const struct policy_event *e) {
+static bool inline_rewrite(struct store *s, struct object *o, struct span value, uint32_t crc,
+                           const struct policy_event *e) {
     if (!(o->bits & OBJECT_INLINE) || (o->bits & OBJECT_EXTRA) || (s->stale && book_stale(s, o)))
         return false;
     if (!record_same_class(book_record_size(o), sizeof(*o) + object_key_len(o) + value.len))
@@ -673,7 +673,7 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
     s->stat.put_ends++;
     bool plain = !options->expire_wall_ms && options->pin == STORE_PIN_NONE && !options->group.len;
     struct object *o = index_find(&s->index, key, hash);
-    if (o && plain && rewrite(s, o, value, crc, &e)) {
+    if (o && plain && inline_rewrite(s, o, value, crc, &e)) {
         tell_complete(s, o, true);
         return TARN_OK;
     }

@@ -50,7 +50,7 @@ unsigned quota_domain(const struct store *s, struct span key) {
     return best;
 }
 
-static struct domain *find(const struct store *s, struct span prefix) {
+static struct domain *quota_find(const struct store *s, struct span prefix) {
     for (unsigned i = 1; i < s->n_domains; i++) {
         const struct domain *d = &s->domains[i];
         if (d->used && !d->leaving && span_eq(span_of(d->prefix, d->prefix_len), prefix))
@@ -66,7 +66,7 @@ static void start_recount(struct store *s) {
 
 tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes) {
     if (prefix.len == 0 || prefix.len > STORE_KEY_MAX || bytes == 0) return TARN_EINVAL;
-    struct domain *d = find(s, prefix);
+    struct domain *d = quota_find(s, prefix);
     if (d) {
         d->limit = bytes;
         effect_quota(s, prefix, bytes);
@@ -86,7 +86,7 @@ tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes)
 }
 
 bool store_quota_del(struct store *s, struct span prefix) {
-    struct domain *d = find(s, prefix);
+    struct domain *d = quota_find(s, prefix);
     if (!d) return false;
     effect_quota(s, prefix, 0);
     d->leaving = true;
@@ -94,20 +94,20 @@ bool store_quota_del(struct store *s, struct span prefix) {
     return true;
 }
 
-static void fill(const struct store *s, const struct domain *d, struct store_quota *q) {
+static void quota_fill(const struct store *s, const struct domain *d, struct store_quota *q) {
     *q = (struct store_quota){span_of(d->prefix, d->prefix_len), d->limit, d->bytes, d->objects,
                               s->recount};
 }
 
 bool store_quota_get(const struct store *s, struct span prefix, struct store_quota *quota_p) {
-    const struct domain *d = find(s, prefix);
-    if (d) fill(s, d, quota_p);
+    const struct domain *d = quota_find(s, prefix);
+    if (d) quota_fill(s, d, quota_p);
     return d != NULL;
 }
 
 bool store_quota_of(const struct store *s, struct span key, struct store_quota *quota_p) {
     unsigned domain = quota_domain(s, key);
-    if (domain != 0) fill(s, &s->domains[domain], quota_p);
+    if (domain != 0) quota_fill(s, &s->domains[domain], quota_p);
     return domain != 0;
 }
 
@@ -115,7 +115,7 @@ size_t store_quota_list(const struct store *s, struct store_quota *quotas, size_
     size_t n = 0;
     for (unsigned i = 1; i < s->n_domains; i++) {
         if (!s->domains[i].used || s->domains[i].leaving) continue;
-        if (n < cap) fill(s, &s->domains[i], &quotas[n]);
+        if (n < cap) quota_fill(s, &s->domains[i], &quotas[n]);
         n++;
     }
     return n;

@@ -126,7 +126,7 @@ bool room_could_fit(const struct store *s, const struct want *w, uint32_t id) {
     return seg && room_may_use(w, seg) && seg->free_units + seg->evictable_units >= w->units;
 }
 
-static bool direct(struct store *s, struct want *w) {
+static bool room_direct(struct store *s, struct want *w) {
     for (int many = w->units > UINT32_MAX; many < 2; many++) {
         struct placement_iter it;
         uint32_t id;
@@ -228,7 +228,7 @@ struct choice {
 };
 
 /* o does count: its space, and what is free around it. */
-static void choose(struct store *s, struct choice *c, struct object *o) {
+static void victim_choose(struct store *s, struct choice *c, struct object *o) {
     uint32_t n;
     const block_id *blocks = book_blocks(s, o, &n);
     o->bits |= OBJECT_VICTIM;
@@ -239,8 +239,8 @@ static void choose(struct store *s, struct choice *c, struct object *o) {
 
 /* Runs are looked at in one segment, that of the first victim that helps; victims elsewhere do not
  * count. */
-static void consider(struct store *s, const struct want *w, struct choice *c, struct object *o,
-                     bool copied) {
+static void victim_consider(struct store *s, const struct want *w, struct choice *c,
+                            struct object *o, bool copied) {
     if (copied && !object_has_far(s, o)) return;
     if (c->segment == STORE_SEGMENT_ANY) {
         c->segment = useful_segment(s, w, o);
@@ -248,7 +248,7 @@ static void consider(struct store *s, const struct want *w, struct choice *c, st
         block_id id = s->space.ops->largest(&s->space, s->space.segments[c->segment]);
         if (id) add_run(c->runs, &c->n_runs, run_around(s, id));
     }
-    if (object_lies_in(s, o, c->segment)) choose(s, c, o);
+    if (object_lies_in(s, o, c->segment)) victim_choose(s, c, o);
 }
 
 static unsigned best_runs(const struct choice *c, uint32_t align, struct run *best) {
@@ -270,7 +270,7 @@ static bool by_policy(struct store *s, struct want *w, bool copied, unsigned *bu
         if (!o) break;
         soft = soft && object_pin(s, o) == STORE_PIN_SOFT;
         c.v.object[c.v.n++] = o;
-        consider(s, w, &c, o, copied);
+        victim_consider(s, w, &c, o, copied);
         n_best = best_runs(&c, align, best);
         enough = runs_total(best, n_best, align) >= w->units;
         if (!enough) continue;
@@ -301,10 +301,10 @@ static bool could_fit(const struct store *s, const struct want *w, bool ghosts, 
     return false;
 }
 
-static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
+static tarn_status room_try(struct store *s, struct want *w, unsigned *budget) {
     if (w->plan) return window_step(s, w, budget);
     if (s->planner && s->planner->plan->phase == PLAN_CLEAR) return TARN_EAGAIN;
-    if (direct(s, w)) {
+    if (room_direct(s, w)) {
         s->stat.room_direct++;
         return TARN_OK;
     }
@@ -321,10 +321,10 @@ static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
 #define UNGRANTED_MS 1000u /* other room may come before */
 
 tarn_status room_make(struct store *s, struct want *w, unsigned *budget) {
-    tarn_status st = make(s, w, budget);
+    tarn_status st = room_try(s, w, budget);
     if ((st == TARN_ENOSPACE || st == TARN_ELATER) && w->n_avoid > 0) {
         w->n_avoid = 0; /* where nothing else has room, even there */
-        st = make(s, w, budget);
+        st = room_try(s, w, budget);
     }
     /* of leases that were released, and of puts that are over: hosts still honour their grants */
     uint64_t granted = s->guarded_units + s->written_units;

@@ -218,7 +218,7 @@ static void look_beyond(void *arg, struct object *o) {
     if (w->drop) drop_in(w->s, o, w->segment, false);
 }
 
-static uint64_t beyond(struct store *s, uint32_t segment, uint64_t units, bool drop) {
+static uint64_t segment_beyond(struct store *s, uint32_t segment, uint64_t units, bool drop) {
     struct beyond w = {.s = s, .segment = segment, .units = units, .drop = drop};
     index_each(&s->index, look_beyond, &w);
     return w.objects;
@@ -228,9 +228,9 @@ tarn_status segment_resize(struct store *s, struct segment *seg, uint64_t units,
                            uint64_t *objects_p) {
     *objects_p = 0;
     if (units < seg->units) {
-        *objects_p = beyond(s, seg->id, units, false);
+        *objects_p = segment_beyond(s, seg->id, units, false);
         if (*objects_p > 0 && (!force || !s->following)) return TARN_EBUSY;
-        if (*objects_p > 0) beyond(s, seg->id, units, true);
+        if (*objects_p > 0) segment_beyond(s, seg->id, units, true);
         if (s->following) ghosts_beyond(s, seg->id, units); /* nothing is put there any more */
     }
     if (!space_segment_resize(&s->space, seg->id, units)) return TARN_EBUSY;
@@ -384,7 +384,7 @@ static void segment_sweep_one(struct store *s, struct segment *seg, unsigned *bu
     walk_free(s, &seg->sweep);
 }
 
-static bool is_empty(const struct segment *seg) {
+static bool segment_is_empty(const struct segment *seg) {
     return seg->swept && (seg->tier == STORE_TIER_MEMORY ? seg->free_units == seg->units
                                                          : seg->far_replicas == 0);
 }
@@ -392,7 +392,8 @@ static bool is_empty(const struct segment *seg) {
 bool segment_sweeping(const struct store *s) {
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         const struct segment *seg = s->space.segments[i];
-        if (seg && seg->state == SEGMENT_LEAVING && (!seg->swept || is_empty(seg))) return true;
+        if (seg && seg->state == SEGMENT_LEAVING && (!seg->swept || segment_is_empty(seg)))
+            return true;
     }
     return false;
 }
@@ -404,7 +405,7 @@ bool segment_sweep(struct store *s, unsigned *budget) {
         if (!seg || seg->state != SEGMENT_LEAVING) continue;
         if (!seg->swept) segment_sweep_one(s, seg, budget);
         more = more || !seg->swept;
-        if (!is_empty(seg) || being_walked(s, i)) continue;
+        if (!segment_is_empty(seg) || being_walked(s, i)) continue;
         /* its next slice sees the state */
         if (s->planner && s->planner->plan->segment == i) continue;
         s->leaving--;

@@ -31,14 +31,14 @@ static void id_free(struct space *sp, block_id id, block_id heir) {
     sp->live--;
 }
 
-static void set_where(struct block *b, uint64_t offset, uint32_t segment, enum block_state state,
-                      unsigned domain) {
+static void block_set_where(struct block *b, uint64_t offset, uint32_t segment,
+                            enum block_state state, unsigned domain) {
     b->where = offset | (uint64_t)segment << BLOCK_OFFSET_BITS | (uint64_t)state << 54 |
                (uint64_t)domain << 56;
 }
 
-static void set_state(struct block *b, enum block_state state) {
-    set_where(b, block_offset(b), block_segment(b), state, 0);
+static void block_set_state(struct block *b, enum block_state state) {
+    block_set_where(b, block_offset(b), block_segment(b), state, 0);
 }
 
 static uint64_t end_of(const struct space *sp, const struct block *b) {
@@ -59,7 +59,7 @@ void block_assign(struct space *sp, block_id id, enum block_state state, uint32_
     TARN_ASSERT(block_state(b) != BLOCK_FREE && state != BLOCK_FREE);
     uint64_t *objects = &sp->segments[block_segment(b)]->blocks_in_objects;
     *objects += (state == BLOCK_OBJECT) - (uint64_t)(block_state(b) == BLOCK_OBJECT);
-    set_where(b, block_offset(b), block_segment(b), state, domain);
+    block_set_where(b, block_offset(b), block_segment(b), state, domain);
     b->owner = owner;
 }
 
@@ -100,7 +100,7 @@ static block_id split_at(struct space *sp, block_id id, uint64_t offset);
 static void free_insert(struct space *sp, struct segment *seg, block_id id) {
     for (;;) {
         struct block *b = block_get(sp, id);
-        set_state(b, BLOCK_FREE);
+        block_set_state(b, BLOCK_FREE);
         uint64_t cut = sp->ops->cut(sp, seg, block_offset(b), end_of(sp, b) - block_offset(b));
         block_id right = cut ? split_at(sp, id, cut) : 0;
         seg->free_runs++;
@@ -126,7 +126,7 @@ static bool open_blocks(struct space *sp, struct segment *seg) {
     block_id first = id_new(sp);
     if (!first) return false;
     *block_get(sp, first) = (struct block){0};
-    set_where(block_get(sp, first), 0, seg->id, BLOCK_FREE, 0);
+    block_set_where(block_get(sp, first), 0, seg->id, BLOCK_FREE, 0);
     seg->first = first;
     seg->free_units = seg->units;
     sp->ops->open(sp, seg);
@@ -174,7 +174,7 @@ block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uin
     if (!id) return 0;
     struct block *b = block_get(sp, id);
     *b = (struct block){.len = len};
-    set_where(b, offset, segment, BLOCK_HELD, 0);
+    block_set_where(b, offset, segment, BLOCK_HELD, 0);
     sp->segments[segment]->free_units -= len;
     return id;
 }
@@ -203,7 +203,7 @@ static block_id split_at(struct space *sp, block_id id, uint64_t offset) {
     if (!right) return 0;
     struct block *b = block_get(sp, id), *r = block_get(sp, right);
     *r = *b;
-    set_where(r, offset, block_segment(b), block_state(b), block_domain(b));
+    block_set_where(r, offset, block_segment(b), block_state(b), block_domain(b));
     if (block_state(b) != BLOCK_FREE) {
         r->len = (uint32_t)(block_offset(b) + b->len - offset);
         b->len -= r->len;
@@ -258,7 +258,7 @@ block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len
     }
     if (start + len < end && !(right = split_at(sp, id, start + len))) goto no_memory;
     b = block_get(sp, id);
-    set_state(b, BLOCK_HELD);
+    block_set_state(b, BLOCK_HELD);
     b->len = len;
     b->owner = 0;
     seg->free_units -= len;
@@ -287,7 +287,7 @@ block_id space_release(struct space *sp, block_id id) {
         id_free(sp, id, 0);
         return 0;
     }
-    set_state(b, BLOCK_FREE);
+    block_set_state(b, BLOCK_FREE);
     id = merge_around(sp, seg, id);
     sp->ops->unused(sp, seg, offset, len);
     id = merge_around(sp, seg, id);
@@ -335,7 +335,7 @@ static block_id gap_new(struct space *sp, uint32_t segment, uint64_t offset, blo
     block_id id = id_new(sp);
     TARN_ASSERT(id); /* the arena is reserved for two billion */
     *block_get(sp, id) = (struct block){.prev = prev};
-    set_where(block_get(sp, id), offset, segment, BLOCK_FREE, 0);
+    block_set_where(block_get(sp, id), offset, segment, BLOCK_FREE, 0);
     if (prev) block_get(sp, prev)->next = id;
     return id;
 }

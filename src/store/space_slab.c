@@ -56,7 +56,7 @@ static struct bins *bins_for(struct slab *s, uint64_t offset) {
     return p->used ? &s->class[p->class].bins : &s->whole;
 }
 
-static uint32_t class_of(struct slab *s, uint32_t len) {
+static uint32_t slab_class_of(struct slab *s, uint32_t len) {
     if (len > s->page_units / 2) return CLASS_MISC;
     uint32_t unused = CLASS_MISC;
     for (uint32_t i = 1; i < CLASSES; i++) {
@@ -69,7 +69,7 @@ static uint32_t class_of(struct slab *s, uint32_t len) {
 
 static block_id slab_find(struct space *sp, struct segment *seg, uint32_t len, uint32_t align) {
     struct slab *s = seg->own;
-    s->want = class_of(s, len);
+    s->want = slab_class_of(s, len);
     block_id id = s->want != CLASS_MISC ? bins_find(sp, &s->class[s->want].bins, len, align) : 0;
     if (!id) id = bins_find(sp, &s->whole, len, align);
     for (uint32_t i = 0; !id && i < CLASSES; i++) id = bins_find(sp, &s->class[i].bins, len, align);

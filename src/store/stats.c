@@ -228,8 +228,8 @@ static void check_session(void *arg, struct htab_node *node) {
     TARN_ASSERT(n == ss->puts);
 }
 
-static void check_segment(const struct store *s, const struct segment *seg, uint64_t *evictable_p,
-                          uint64_t *held_p) {
+static void check_segment_units(const struct store *s, const struct segment *seg,
+                                uint64_t *evictable_p, uint64_t *held_p) {
     if (seg->tier != STORE_TIER_MEMORY) return;
     uint64_t objects = s->space.detached ? seg->blocks_in_objects : 0;
     for (block_id id = seg->first; id; id = block_get(&s->space, id)->next)
@@ -265,7 +265,7 @@ void store_check(const struct store *s) {
         const struct segment *seg = s->space.segments[i];
         if (!seg) continue;
         if (seg->tier == STORE_TIER_MEMORY) used += seg->units - seg->free_units;
-        check_segment(s, seg, &evictable, &held);
+        check_segment_units(s, seg, &evictable, &held);
     }
     TARN_ASSERT(evictable == s->evictable_units && held == s->quarantine_units &&
                 c->far == s->far_objects);

@@ -242,7 +242,7 @@ struct object *store_find_version(const struct store *s, struct span key, uint64
     return o && object_version(o) == version && !book_stale(s, o) ? o : NULL;
 }
 
-static bool visible(const struct store *s, const struct object *o) {
+static bool book_visible(const struct store *s, const struct object *o) {
     return !(s->stale && book_stale(s, o)) && !(s->planner && room_clearing(s, o)) &&
            !(s->hidden && !is_here(s, o)) && !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
 }
@@ -250,7 +250,7 @@ static bool visible(const struct store *s, const struct object *o) {
 struct object *store_random(struct store *s) {
     for (unsigned tries = 0; tries < 256 && s->index.count > 0; tries++) {
         struct object *o = index_sample(&s->index, rng_next(&s->rng));
-        if (o && visible(s, o)) return o;
+        if (o && book_visible(s, o)) return o;
     }
     return NULL;
 }
@@ -263,7 +263,7 @@ struct scan_arg {
 
 static void scan_visible(void *arg, struct object *o) {
     struct scan_arg *a = arg;
-    if (visible(a->s, o)) a->fn(a->arg, o);
+    if (book_visible(a->s, o)) a->fn(a->arg, o);
 }
 
 uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, struct object *o),

@@ -51,7 +51,8 @@ static struct lone *lone_slot(struct store *s, uint64_t hash) {
     return &s->together.lone[hash % ARRAY_LEN(s->together.lone)];
 }
 
-static void note(struct store *s, struct span key, unsigned suffix, enum store_news_kind why) {
+static void together_note(struct store *s, struct span key, unsigned suffix,
+                          enum store_news_kind why) {
     struct note n = {.key_len = (uint16_t)key.len, .suffix = (uint8_t)suffix, .why = (uint8_t)why};
     buf_append(&s->together.notes, &n, sizeof(n));
     buf_append(&s->together.notes, key.data, key.len);
@@ -62,7 +63,7 @@ void together_gone(struct store *s, struct span key, enum store_news_kind why) {
     if (s->leading) why = STORE_NEWS_LOST; /* who begins to lead drops without a word */
     if (why == STORE_NEWS_NONE) return;
     int suffix = together_suffix(s, key);
-    if (suffix >= 0) note(s, key, (unsigned)suffix, why);
+    if (suffix >= 0) together_note(s, key, (unsigned)suffix, why);
 }
 
 void together_came(struct store *s, struct span key, uint64_t hash) {
@@ -72,8 +73,8 @@ void together_came(struct store *s, struct span key, uint64_t hash) {
     char other[STORE_KEY_MAX];
     struct lone *mine = lone_slot(s, hash);
     if (mine->hash == hash && s->now_ms < mine->until_ms && mine->missing < s->config.n_together)
-        note(s, together_key(s, key, (unsigned)suffix, mine->missing, other), mine->missing,
-             STORE_NEWS_EVICTED);
+        together_note(s, together_key(s, key, (unsigned)suffix, mine->missing, other),
+                      mine->missing, STORE_NEWS_EVICTED);
     for (unsigned i = 0; i < s->config.n_together; i++) {
         uint64_t h = store_hash(together_key(s, key, (unsigned)suffix, i, other));
         struct lone *l = lone_slot(s, h);

@@ -162,7 +162,7 @@ static bool scan_over(const struct store *s, const struct plan *plan) {
 
 /* One slice of the walk. true: decided, plan->best is what to clear (n_best 0: this segment has no
  * room). */
-static bool scan(struct store *s, struct want *w, unsigned *budget) {
+static bool window_scan(struct store *s, struct want *w, unsigned *budget) {
     struct plan *plan = w->plan;
     uint32_t align = space_align(w->units);
     resume_run(s, plan, align);
@@ -211,7 +211,7 @@ bool room_clearing(const struct store *s, const struct object *o) {
 }
 
 /* One slice of clearing best[clearing]. TARN_ESTALE: something stands in the way now. */
-static tarn_status clear(struct store *s, struct want *w, unsigned *budget) {
+static tarn_status window_clear(struct store *s, struct want *w, unsigned *budget) {
     struct plan *plan = w->plan;
     struct space *sp = &s->space;
     while (plan->clearing < plan->n_best) {
@@ -298,7 +298,7 @@ tarn_status window_step(struct store *s, struct want *w, unsigned *budget) {
             if (!next_scan(s, w)) return no_room(s, w);
         }
         if (plan->phase == PLAN_SCAN) {
-            if (!scan(s, w, budget)) return TARN_EAGAIN;
+            if (!window_scan(s, w, budget)) return TARN_EAGAIN;
             if (plan->n_best == 0) {
                 if (next_scan(s, w)) continue;
                 return no_room(s, w);
@@ -306,7 +306,7 @@ tarn_status window_step(struct store *s, struct want *w, unsigned *budget) {
             plan->phase = PLAN_CLEAR;
             plan->clearing = 0;
         }
-        tarn_status st = clear(s, w, budget);
+        tarn_status st = window_clear(s, w, budget);
         if (st == TARN_EAGAIN) return st;
         if (st == TARN_ESTALE && ++plan->rounds < ROUNDS_MAX) {
             give_up_cleared(s, w);
