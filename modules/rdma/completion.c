@@ -116,7 +116,7 @@ static void wc_completed(struct rdma_work *w, const struct ibv_wc *wc) {
     }
     while ((int32_t)(seq - r->head) >= 0) {
         uint32_t at = r->head++;
-        struct rdma_slice *s = r->entry[at % r->depth].slice;
+        struct rdma_slice *s = r->entry[at % r->depth];
         w->posted--;
         if (s != NULL)
             rail_slice_arrived(r, s);

@@ -313,20 +313,18 @@ static void devices_set_up_fork(void) {
 
 /* --- opening --- */
 
-static void read_first_line(const char *path, char *out, size_t cap) {
+bool rdma_read_line(const char *path, char *out, size_t cap) {
     FILE *f = fopen(path, "re");
-    out[0] = '\0';
-    if (f == NULL) return;
-    if (fgets(out, (int)cap, f) == NULL) out[0] = '\0';
-    fclose(f);
-    out[strcspn(out, "\n")] = '\0';
+    bool got = f != NULL && fgets(out, (int)cap, f) != NULL;
+    if (f != NULL) fclose(f);
+    out[got ? strcspn(out, "\n") : 0] = '\0';
+    return got;
 }
 
 static void device_find_place(struct rdma_device *d) {
     char path[IBV_SYSFS_PATH_MAX + 32], text[300];
     snprintf(path, sizeof(path), "%s/device/numa_node", d->verbs->device->ibdev_path);
-    read_first_line(path, text, sizeof(text));
-    d->numa_node = text[0] != '\0' ? atoi(text) : -1;
+    d->numa_node = rdma_read_line(path, text, sizeof(text)) ? atoi(text) : -1;
     snprintf(path, sizeof(path), "%s/device", d->verbs->device->ibdev_path);
     ssize_t n = readlink(path, text, sizeof(text) - 1);
     text[n > 0 ? n : 0] = '\0';

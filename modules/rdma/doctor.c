@@ -36,16 +36,6 @@ static bool path_exists(const char *path) {
     return access(path, F_OK) == 0;
 }
 
-/* false: it cannot be read. */
-static bool read_text(const char *path, char *out, size_t cap) {
-    FILE *f = fopen(path, "re");
-    if (f == NULL) return false;
-    bool got = fgets(out, (int)cap, f) != NULL;
-    fclose(f);
-    if (got) out[strcspn(out, "\n")] = '\0';
-    return got;
-}
-
 /* --- the machine --- */
 
 static void look_at_kernel(struct findings *f) {
@@ -196,7 +186,8 @@ static bool netdev_of(const struct rdma_device *d, uint8_t port, char *name, siz
     for (int i = 0; i < 4; i++) {
         snprintf(path, sizeof(path), SYSFS_DEVICES "/%s/ports/%u/gid_attrs/ndevs/%d", d->name, port,
                  i);
-        if (read_text(path, name, cap) && name[0] != '\0' && strchr(name, '/') == NULL) return true;
+        if (rdma_read_line(path, name, cap) && name[0] != '\0' && strchr(name, '/') == NULL)
+            return true;
     }
     return false;
 }
@@ -212,7 +203,7 @@ static void look_at_mtu(struct findings *f, const struct rdma_device *d,
         return;
     }
     snprintf(path, sizeof(path), SYSFS_NETDEVS "/%s/mtu", name);
-    if (!read_text(path, text, sizeof(text))) snprintf(text, sizeof(text), "?");
+    if (!rdma_read_line(path, text, sizeof(text))) snprintf(text, sizeof(text), "?");
     finding_add(
         f,
         "warning device %s: its MTU is %u of %u, as %s has one of %s: ip link set %s mtu %u, on "

@@ -142,18 +142,16 @@ static bool options_agree(char *error, size_t cap) {
 }
 
 tarn_status rdma_options_parse(size_t argc, const char *const *argv, char *error, size_t cap) {
+    bool good = true;
     rdma_options_free();
-    for (size_t i = 0; i < argc; i += 2) {
-        if (i + 1 == argc) {
+    for (size_t i = 0; good && i < argc; i += 2) {
+        good = i + 1 < argc;
+        if (!good)
             snprintf(error, cap, "option '%.64s' has no value", argv[i]);
-            rdma_options_free();
-            return TARN_EINVAL;
-        }
-        if (set_any(argv[i], argv[i + 1], error, cap)) continue;
-        rdma_options_free();
-        return TARN_EINVAL;
+        else
+            good = set_any(argv[i], argv[i + 1], error, cap);
     }
-    if (options_agree(error, cap)) return TARN_OK;
+    if (good && options_agree(error, cap)) return TARN_OK;
     rdma_options_free();
     return TARN_EINVAL;
 }

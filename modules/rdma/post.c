@@ -89,7 +89,7 @@ static void post_chain(struct rdma_rail *r) {
 static struct ibv_send_wr *rail_chain(struct rdma_rail *r, struct rdma_slice *s) {
     if (r->chained == RDMA_BATCH) post_chain(r);
     uint32_t seq = r->tail++;
-    r->entry[seq % r->depth].slice = s;
+    r->entry[seq % r->depth] = s;
     unsigned i = r->chained++;
     struct ibv_send_wr *wr = &r->wr[i];
     *wr = (struct ibv_send_wr){

@@ -470,7 +470,7 @@ static void drop_all(struct rdma_rail *r) {
     w->posted -= r->sent - r->head;
     for (; r->head != r->tail; r->head++) {
         bool sent = (int32_t)(r->sent - r->head) > 0;
-        struct rdma_slice *s = r->entry[r->head % r->depth].slice;
+        struct rdma_slice *s = r->entry[r->head % r->depth];
         if (s != NULL) drop_slice(r, s, sent);
     }
     r->chained = 0;
@@ -562,7 +562,7 @@ void rdma_rail_close(struct rdma_rail *r) {
     if (r->qp != NULL) (void)ibv_destroy_qp(r->qp);
     r->qp = NULL;
     w->posted -= r->sent - r->head;
-    for (; r->head != r->tail; r->head++) TARN_ASSERT(r->entry[r->head % r->depth].slice == NULL);
+    for (; r->head != r->tail; r->head++) TARN_ASSERT(r->entry[r->head % r->depth] == NULL);
     r->sent = r->tail;
     rail_free(r);
 }

@@ -160,6 +160,8 @@ static inline bool rdma_device_gone(const struct rdma_device *d) {
 /* Nearness of a device to memory, from NUMA nodes: 0 same node, 1 unknown, 2 another node. */
 unsigned rdma_device_distance(const struct rdma_device *d, int numa_node);
 int rdma_numa_node_of(const void *addr); /* -1: unknown */
+/* The first of a file, such as those of /sys. false: it cannot be read, and out is "". */
+bool rdma_read_line(const char *path, char *out, size_t cap);
 /* It was taken away, or is broken. From any thread. */
 void rdma_device_lost(struct rdma_device *d);
 /* Of a queue pair, with what librdmacm knows of the connection. access: what the peer may do.

@@ -117,10 +117,6 @@ enum rdma_rail_state {
     RDMA_RAIL_DOUBT
 };
 
-struct rdma_entry {           /* of a send queue */
-    struct rdma_slice *slice; /* NULL: a header */
-};
-
 struct rdma_rail {
     struct rdma_tag tag;
     TAILQ_ENTRY(rdma_rail) link; /* key->rails */
@@ -149,9 +145,9 @@ struct rdma_rail {
      * next. */
     unsigned depth, signal_every, unsignalled;
     uint32_t head, sent, tail;
-    struct rdma_entry *entry;
-    uint64_t outstanding; /* bytes */
-    char *headers;        /* depth x RDMA_HEADER_STRIDE */
+    struct rdma_slice **entry; /* what each is of; NULL: a header */
+    uint64_t outstanding;      /* bytes */
+    char *headers;             /* depth x RDMA_HEADER_STRIDE */
     TAILQ_HEAD(, rdma_ride) needed, awaited;
     TAILQ_HEAD(, rdma_slice) doubt;
     uint64_t reads, writes;

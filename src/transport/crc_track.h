@@ -10,7 +10,6 @@
 #include "transport/transport.h"
 
 struct crc_track {
-    uint64_t pos;  /* bytes of the operation seen */
     uint64_t left; /* bytes until the current CRC ends */
     uint64_t index;
     bool past; /* copies go past the cache */
@@ -45,7 +44,6 @@ static inline void crc_track_feed(struct crc_track *t, const struct transport_op
         from += n;
         len -= n;
         t->left -= n;
-        t->pos += n;
     }
 }
 

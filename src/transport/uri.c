@@ -53,9 +53,5 @@ char *uri_of_path(const char *scheme, const char *path) {
 }
 
 char *uri_resolve(struct span s, const struct uri *u, const char *host) {
-    if (uri_is_wildcard(u)) return uri_make(u->scheme, host, u->port);
-    struct buf b = {NULL, 0, 0};
-    buf_append(&b, s.data, s.len);
-    buf_append_char(&b, '\0');
-    return b.data;
+    return uri_is_wildcard(u) ? uri_make(u->scheme, host, u->port) : span_dup(s);
 }

@@ -1,8 +1,5 @@
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -16,8 +13,7 @@ bool tcp_is_secure(const char *uri) {
 }
 
 /* Splits tcp://host:port. The host is copied without brackets. */
-static bool address_split(const char *uri, char *host, size_t host_size, char port[8],
-                          uint16_t *port_p) {
+static bool address_split(const char *uri, char *host, size_t host_size, uint64_t *port_p) {
     if (!tcp_is_secure(uri) && strncmp(uri, "tcp://", 6) != 0) return false;
     const char *start = strchr(uri, '/') + 2, *colon = strrchr(start, ':');
     if (colon == NULL) return false;
@@ -29,24 +25,18 @@ static bool address_split(const char *uri, char *host, size_t host_size, char po
     if (len >= host_size) return false;
     memcpy(host, start, len);
     host[len] = '\0';
-    char *end;
-    errno = 0;
-    unsigned long number = strtoul(colon + 1, &end, 10);
-    if (errno != 0 || end == colon + 1 || *end != '\0' || number > 65535) return false;
-    snprintf(port, 8, "%lu", number);
-    *port_p = (uint16_t)number;
-    return true;
+    return span_to_u64(span_str(colon + 1), port_p) && *port_p <= 65535;
 }
 
 bool tcp_uri_host(const char *uri, char *host, size_t size) {
-    char port[8];
-    uint16_t number;
-    return address_split(uri, host, size, port, &number);
+    uint64_t port;
+    return address_split(uri, host, size, &port);
 }
 
 tarn_status tcp_resolve(const char *uri, bool passive, struct addrinfo **addr_p, uint16_t *port_p) {
-    char host[NI_MAXHOST], port[8];
-    if (!address_split(uri, host, sizeof(host), port, port_p)) {
+    char host[NI_MAXHOST];
+    uint64_t port;
+    if (!address_split(uri, host, sizeof(host), &port)) {
         log_warning("Not an address of the data port: %s", uri);
         return TARN_EINVAL;
     }
@@ -56,7 +46,8 @@ tarn_status tcp_resolve(const char *uri, bool passive, struct addrinfo **addr_p,
         hints.ai_family = host[0] == '*' ? AF_INET : AF_INET6;
         node = NULL;
     }
-    int rc = getaddrinfo(node, port, &hints, addr_p);
+    *port_p = (uint16_t)port;
+    int rc = getaddrinfo(node, strrchr(uri, ':') + 1, &hints, addr_p);
     if (rc == 0) return TARN_OK;
     log_warning("Address %s: %s", uri, gai_strerror(rc));
     return TARN_ENOTFOUND;
