@@ -129,7 +129,7 @@ static void on_synced(void *arg, uint64_t offset) {
 static void on_resumed(void *arg, const char *id) {
     if (id == NULL || strcmp(id, replication.history.id) == 0) return;
     log_notice("Master replication ID changed to %s", id);
-    repl_history_rename(&replication.history, id);
+    repl_history_shift(&replication.history, id);
     replicas_drop_all("the stream has a new id");
 }
 
@@ -249,7 +249,7 @@ static void lead(bool handed_over, uint64_t suspect_below) {
         replication.partial = false;
     }
     if (replication.synced)
-        repl_history_shift(&replication.history);
+        repl_history_shift(&replication.history, NULL);
     else
         repl_history_renew(&replication.history);
     replicas_drop_all("the stream has a new id");

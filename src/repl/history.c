@@ -21,10 +21,13 @@ void repl_history_renew(struct repl_history *h) {
     forget_second(h);
 }
 
-void repl_history_shift(struct repl_history *h) {
+void repl_history_shift(struct repl_history *h, const char *id) {
     memcpy(h->id2, h->id, sizeof(h->id2));
     h->second = (int64_t)h->offset + 1;
-    repl_new_id(h->id);
+    if (id != NULL)
+        memcpy(h->id, id, REPL_ID_LEN);
+    else
+        repl_new_id(h->id);
 }
 
 void repl_history_adopt(struct repl_history *h, const char *id, uint64_t offset) {
@@ -32,12 +35,6 @@ void repl_history_adopt(struct repl_history *h, const char *id, uint64_t offset)
     h->id[REPL_ID_LEN] = '\0';
     forget_second(h);
     h->offset = offset;
-}
-
-void repl_history_rename(struct repl_history *h, const char *id) {
-    memcpy(h->id2, h->id, sizeof(h->id2));
-    h->second = (int64_t)h->offset + 1;
-    memcpy(h->id, id, REPL_ID_LEN);
 }
 
 bool repl_history_continues(const struct repl_history *h, const struct repl_backlog *b,

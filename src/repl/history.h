@@ -20,12 +20,11 @@ struct repl_history {
 
 /* A new id, no old one; the offset stays. */
 void repl_history_renew(struct repl_history *h);
-/* Becomes master: the stream so far is known by the old id, too. */
-void repl_history_shift(struct repl_history *h);
+/* The stream goes on under this id (NULL: a new one, of who becomes master), and is known so far by
+ * the old one, too. */
+void repl_history_shift(struct repl_history *h, const char *id);
 /* This is the stream of a master from now on. */
 void repl_history_adopt(struct repl_history *h, const char *id, uint64_t offset);
-/* The master has another id now; the stream goes on. */
-void repl_history_rename(struct repl_history *h, const char *id);
 
 /* May somebody who has everything of the stream id before byte number next (the first one is 1) go
  * on with this one? */

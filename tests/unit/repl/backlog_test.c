@@ -99,7 +99,7 @@ TEST(a_stream_goes_on_under_its_id_and_the_one_before) {
     CHECK(repl_history_continues(&h, &b, old, 11));
     CHECK(!repl_history_continues(&h, &b, old, 12));
     CHECK(!repl_history_continues(&h, &b, "0000000000000000000000000000000000000000", 11));
-    repl_history_shift(&h);
+    repl_history_shift(&h, NULL);
     CHECK(strcmp(h.id2, old) == 0 && strcmp(h.id, old) != 0);
     CHECK_EQ(h.second, 11);
     repl_backlog_feed(&b, text("abc"));
@@ -111,7 +111,7 @@ TEST(a_stream_goes_on_under_its_id_and_the_one_before) {
     memset(other, 'a', REPL_ID_LEN);
     other[REPL_ID_LEN] = '\0';
     memcpy(old, h.id, sizeof(old));
-    repl_history_rename(&h, other);
+    repl_history_shift(&h, other);
     CHECK(strcmp(h.id, other) == 0 && strcmp(h.id2, old) == 0);
     CHECK_EQ(h.second, 14);
     repl_history_adopt(&h, old, 7);
