@@ -112,6 +112,7 @@ static void files_put_end(struct files *f, struct files_job *job, tarn_status st
     uint64_t offset = job->entry->record.offset;
     if (status != TARN_OK) unlinkat(f->root_fd, job->old_path, 0);
     pthread_mutex_lock(&f->tier.lock);
+    tier_put_count(&f->tier, &job->put, status);
     if (status == TARN_OK) {
         f->tier.failures = 0;
         files_entry_add(f, job->entry);

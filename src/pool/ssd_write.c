@@ -47,6 +47,10 @@ static void batch_end(struct ssd *s, struct ssd_batch *b, int error) {
     } else {
         batch_note_again(s, b);
     }
+    for (struct ssd_put *p = b->puts; p < b->puts + b->n_puts; p++) {
+        if (error != 0) p->status = tier_error_status(error);
+        if (!p->gone) tier_put_count(&s->tier, &p->end, p->status);
+    }
     s->notes_done = b->notes_upto;
     s->ring_tail = b->ring_end;
     if (s->last == b) s->last = NULL;
@@ -62,9 +66,7 @@ static void batch_end(struct ssd *s, struct ssd_batch *b, int error) {
     pthread_mutex_unlock(&s->tier.lock);
 
     for (const struct ssd_put *p = b->puts; p < b->puts + b->n_puts; p++)
-        if (!p->gone)
-            tier_put_ended(&s->tier, &p->end, error != 0 ? tier_error_status(error) : p->status,
-                           data + p->rel);
+        if (!p->gone) tier_put_ended(&s->tier, &p->end, p->status, data + p->rel);
     buf_free(&b->records);
     buf_free(&b->note_records);
     free(b->puts);

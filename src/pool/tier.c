@@ -280,12 +280,13 @@ tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc,
     return s;
 }
 
-void tier_put_ended(struct tier *t, const struct tier_put_end *end, tarn_status status,
-                    uint64_t offset) {
-    pthread_mutex_lock(&t->lock);
+void tier_put_count(struct tier *t, const struct tier_put_end *end, tarn_status status) {
     t->stats.queued_bytes -= end->queued;
     (*(status == TARN_OK ? &t->stats.puts : &t->stats.put_failures))++;
-    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_put_ended(struct tier *t, const struct tier_put_end *end, tarn_status status,
+                    uint64_t offset) {
     pthread_mutex_lock(&t->callbacks);
     end->done(end->arg, status, status == TARN_OK ? offset : 0);
     pthread_mutex_unlock(&t->callbacks);

@@ -136,9 +136,11 @@ extern const struct tier_ops ssd_ops, files_ops;
 void tier_content_new(struct tier *t);
 /* Something may be too full now; the lock is held. */
 void tier_evict_check(struct tier *t);
-/* A put or a read is over. Without the lock: both take it, and call back. */
+/* A put is over: what it counts for, the lock is held; and then, without the lock, who waits. */
+void tier_put_count(struct tier *t, const struct tier_put_end *end, tarn_status status);
 void tier_put_ended(struct tier *t, const struct tier_put_end *end, tarn_status status,
                     uint64_t offset);
+/* A read is: both, without the lock. */
 void tier_read_ended(struct tier *t, const struct tier_read_end *end, tarn_status status);
 /* The lock is held: a line in the log, unless there was one just now. */
 void tier_trouble(struct tier *t, const char *what, int error);
