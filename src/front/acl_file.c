@@ -43,11 +43,11 @@ static bool acl_file_load(const char *path) {
     return true;
 }
 
-bool acl_users_load(const struct config *c) {
+bool acl_users_load(void) {
     bool ok = true;
-    for (size_t i = 0; ok && i < c->users.n; i++) ok = acl_line_load(&c->users.line[i]);
+    for (size_t i = 0; ok && i < config->users.n; i++) ok = acl_line_load(&config->users.line[i]);
     if (!ok) log_warning("Critical error while loading ACLs. Exiting.");
-    if (ok && c->aclfile[0] != '\0') ok = acl_file_load(c->aclfile);
+    if (ok && config->aclfile[0] != '\0') ok = acl_file_load(config->aclfile);
     if (ok) acl_users_settle();
     return ok;
 }

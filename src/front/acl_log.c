@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "front/acl_users.h"
 #include "front/families.h"
+#include "wire/options.h"
 #include "front/table.h"
 #include "config/config.h"
 
@@ -105,20 +106,15 @@ static void reply_entry(struct client *c, const struct refusal_entry *e) {
     refusal_field(c, "client-info", span_of(e->client.data, e->client.len));
 }
 
-/* ACL LOG [count | RESET] */
 void cmd_acl_log(struct client *c) {
-    int64_t n = 10;
-    if (c->argc > 3) {
-        reply_arity(c);
-        return;
-    }
-    if (c->argc == 3 && arg_is(c, 2, "RESET")) {
+    struct wire_count args = {.n = 10};
+    if (!arg_bind(c, &args)) return;
+    if (args.which == WIRE_RESET) {
         acl_log_reset();
         reply_ok(c);
         return;
     }
-    if (c->argc == 3 && !arg_i64(c, 2, &n)) return;
-    size_t shown = n < 0 ? 0 : min_u64((uint64_t)n, len);
+    size_t shown = args.n < 0 ? 0 : min_u64((uint64_t)args.n, len);
     reply_array(c, shown);
     const struct refusal_entry *e = TAILQ_FIRST(&entries);
     for (; shown > 0; e = TAILQ_NEXT(e, link), shown--) reply_entry(c, e);

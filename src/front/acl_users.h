@@ -16,7 +16,7 @@ extern struct acl *acl_users;
 void acl_users_init(void);
 void acl_users_deinit(void);
 /* Users of the configuration or the ACL file. false: logged; the server must not start. */
-bool acl_users_load(const struct config *c);
+bool acl_users_load(void);
 /* What begins as this server's users do: its commands, the password of requirepass for the default
  * user. */
 void acl_users_begin(struct acl *fresh);

@@ -19,6 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include "base/assert.h"
+#include "base/iov.h"
 #include "base/log.h"
 #include "front/above.h"
 #include "front/acl_users.h"
@@ -217,32 +218,42 @@ static void close_over_limit(struct client *c, size_t bytes) {
     stats.client_query_buffer_limit_disconnections++;
 }
 
+/* Where the next bytes of b go, at most want of them. 0: nowhere, the client is closed. */
+static size_t big_place(struct client *c, struct big_arg *b, size_t want,
+                        struct iovec iov[BIG_PIECES]) {
+    if (b->drop) {
+        iov[0] = (struct iovec){scratch, min_u64(want, SCRATCH_SIZE)};
+        return 1;
+    }
+    if (b->sink == NULL) {
+        if (!heap_room(c, b)) {
+            close_over_limit(c, c->io->heap_bytes);
+            return 0;
+        }
+        iov[0] = (struct iovec){b->heap + b->got, min_u64(want, b->cap - b->got)};
+        return 1;
+    }
+    size_t pieces = above.big_next(b->sink, iov), n = 0;
+    for (; n < pieces && want > 0; want -= iov[n++].iov_len)
+        iov[n].iov_len = min_u64(iov[n].iov_len, want);
+    return n;
+}
+
 /* Bytes that came with others before they could be read to their place. Returns how many belonged
  * there. */
 static size_t big_take(struct client *c, const char *data, size_t len) {
     struct big_arg *b = c->io->big;
     size_t taken = 0;
     while (taken < len && b->got < b->len) {
-        size_t want = min_u64(len - taken, b->len - b->got), n = 0;
-        if (b->sink != NULL) {
-            struct iovec iov[BIG_PIECES];
-            size_t pieces = above.big_next(b->sink, iov);
-            for (size_t i = 0; i < pieces && n < want; i++) {
-                size_t k = min_u64(iov[i].iov_len, want - n);
-                memcpy(iov[i].iov_base, data + taken + n, k);
-                n += k;
-            }
-            TARN_ASSERT(n > 0);
-            above.big_filled(b->sink, n);
-        } else if (UNLIKELY(b->drop)) {
-            n = want;
-        } else {
-            if (!heap_room(c, b)) {
-                close_over_limit(c, c->io->heap_bytes);
-                return len;
-            }
-            n = min_u64(want, b->cap - b->got);
-            memcpy(b->heap + b->got, data + taken, n);
+        struct iovec iov[BIG_PIECES];
+        size_t n = min_u64(len - taken, b->len - b->got);
+        if (!b->drop) {
+            size_t pieces = big_place(c, b, n, iov);
+            if (pieces == 0) return len;
+            n = 0;
+            for (size_t i = 0; i < pieces; n += iov[i++].iov_len)
+                memcpy(iov[i].iov_base, data + taken + n, iov[i].iov_len);
+            if (b->sink != NULL) above.big_filled(b->sink, n);
         }
         b->got += n;
         taken += n;
@@ -568,24 +579,9 @@ static void read_big(struct client *c) {
     struct big_arg *b = io->big;
     if (client_receive_away(c, b)) return;
     struct iovec iov[BIG_PIECES + 1];
-    size_t left = min_u64(b->len - b->got, BIG_PER_READ), want = 0, n_iov = 0;
-    if (left > 0 && b->sink != NULL) {
-        size_t pieces = above.big_next(b->sink, iov);
-        for (; n_iov < pieces && want < left; n_iov++) {
-            if (iov[n_iov].iov_len > left - want) iov[n_iov].iov_len = left - want;
-            want += iov[n_iov].iov_len;
-        }
-    } else if (left > 0 && b->drop) {
-        want = min_u64(left, SCRATCH_SIZE);
-        iov[n_iov++] = (struct iovec){scratch, want};
-    } else if (left > 0) {
-        if (!heap_room(c, b)) {
-            close_over_limit(c, io->heap_bytes);
-            return;
-        }
-        want = min_u64(left, b->cap - b->got);
-        iov[n_iov++] = (struct iovec){b->heap + b->got, want};
-    }
+    size_t left = min_u64(b->len - b->got, BIG_PER_READ), n_iov = 0;
+    if (left > 0 && (n_iov = big_place(c, b, left, iov)) == 0) return;
+    size_t want = iov_total(iov, n_iov);
     bool to_end = b->got + want == b->len && !(b->drop && want > 0);
     if (to_end) iov[n_iov++] = (struct iovec){scratch, SCRATCH_SIZE};
     TARN_ASSERT(!client_away_receives(c));

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "config/config.h"
 #include "front/client.h"
 #include "front/reach.h"
 #include "front/table.h"
@@ -194,10 +195,10 @@ void modules_init(void) {
     (void)module_init(&services, &hooks); /* again: nothing new */
 }
 
-bool modules_load(const struct config *c) {
+bool modules_load(void) {
     char error[MODULE_ERROR_SIZE];
-    for (size_t i = 0; i < c->modules.n; i++) {
-        const struct config_line *m = &c->modules.line[i];
+    for (size_t i = 0; i < config->modules.n; i++) {
+        const struct config_line *m = &config->modules.line[i];
         if (module_load(m->word[0], m->n - 1, (const char *const *)m->word + 1, error,
                         sizeof(error)) == TARN_OK)
             continue;

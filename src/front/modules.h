@@ -9,7 +9,7 @@
 /* After the table, before the first module. */
 void modules_init(void);
 /* Loads what the configuration names. false: logged. */
-bool modules_load(const struct config *c);
+bool modules_load(void);
 /* After the host and the clients are gone. */
 void modules_deinit(void);
 

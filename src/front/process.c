@@ -50,10 +50,10 @@ void process_title_init(int argc, char **argv) {
     title_room = (size_t)(end - title_at);
 }
 
-static void title_append_option(struct buf *out, const struct config *c, const char *name) {
+static void title_append_option(struct buf *out, const char *name) {
     const struct config_row *row = config_row_find(span_str(name));
     if (row != NULL)
-        config_row_format(row, c, out);
+        config_row_format(row, config, out);
     else
         buf_append_char(out, '0');
 }
@@ -70,17 +70,18 @@ static void title_append_variable(const struct config *c, const char *name, stru
     else if (strcmp(name, "port") == 0)
         buf_printf(out, "%lld", (long long)(c->port > 0 ? c->port : core_endpoints.port));
     else if (strcmp(name, "tls-port") == 0)
-        title_append_option(out, c, name);
+        title_append_option(out, name);
     else if (strcmp(name, "unixsocket") == 0)
         buf_append_str(out, c->unixsocket);
     else if (strcmp(name, "config-file") == 0)
         buf_append_str(out, config_file());
 }
 
-void process_title_update(const struct config *c) {
+void process_title_update(void) {
     struct buf out = {NULL, 0, 0};
-    if (title_at == NULL || !c->set_proc_title || c->proc_title_template[0] == '\0') return;
-    if (config_title(c, title_append_variable, &out)) {
+    if (title_at == NULL || !config->set_proc_title || config->proc_title_template[0] == '\0')
+        return;
+    if (config_title(config, title_append_variable, &out)) {
         size_t n = out.len < title_room - 1 ? out.len : title_room - 1;
         if (n > 0) memcpy(title_at, out.data, n);
         memset(title_at + n, 0, title_room - n);
@@ -115,14 +116,14 @@ static int read_score(void) {
 
 static bool as_replica;
 
-bool process_oom_score(const struct config *c, const char **why_p) {
-    bool wanted = c->oom_score_adj != CONFIG_OOM_NO;
+bool process_oom_score(const char **why_p) {
+    bool wanted = config->oom_score_adj != CONFIG_OOM_NO;
     if (!wanted && !oom_changed) return true;
     if (!oom_changed) oom_base = read_score();
     int score = oom_base;
     if (wanted) {
-        int own = (int)c->oom_score_adj_values[as_replica ? 1 : 0];
-        score = c->oom_score_adj == CONFIG_OOM_ABSOLUTE ? own : oom_base + own;
+        int own = (int)config->oom_score_adj_values[as_replica ? 1 : 0];
+        score = config->oom_score_adj == CONFIG_OOM_ABSOLUTE ? own : oom_base + own;
     }
     bool ok = write_score(score);
     if (ok) {
@@ -136,13 +137,13 @@ bool process_oom_score(const struct config *c, const char **why_p) {
     return false;
 }
 
-void process_role(const struct config *c, bool replica) {
+void process_role(bool replica) {
     as_replica = replica;
-    (void)process_oom_score(c, NULL); /* a score that is refused is logged */
+    (void)process_oom_score(NULL); /* a score that is refused is logged */
 }
 
-void process_disable_thp(const struct config *c) {
-    if (c->disable_thp && prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0)
+void process_disable_thp(void) {
+    if (config->disable_thp && prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0)
         log_warning("disable-thp: the kernel refused: %s", strerror(errno));
 }
 
@@ -170,11 +171,11 @@ static bool find_systemd(void) {
     return notify_fd >= 0;
 }
 
-void process_supervisor_find(const struct config *c) {
-    if (c->supervised == CONFIG_SUPERVISED_NO) return;
+void process_supervisor_find(void) {
+    if (config->supervised == CONFIG_SUPERVISED_NO) return;
     if (find_systemd())
         log_notice("Supervised by systemd: it will be told when the server is ready");
-    else if (c->supervised == CONFIG_SUPERVISED_SYSTEMD)
+    else if (config->supervised == CONFIG_SUPERVISED_SYSTEMD)
         log_warning("Systemd supervision requested, but NOTIFY_SOCKET is not set: use Type=notify "
                     "in the unit");
 }

@@ -11,18 +11,18 @@
  * goes. */
 void process_title_init(int argc, char **argv);
 /* By proc-title-template; after anything of it changed. */
-void process_title_update(const struct config *c);
+void process_title_update(void);
 
 /* oom-score-adj; after the options changed. false: the kernel refused it (*why_p, may be NULL). */
-bool process_oom_score(const struct config *c, const char **why_p);
+bool process_oom_score(const char **why_p);
 /* The same, from now on for a master or a replica. */
-void process_role(const struct config *c, bool replica);
+void process_role(bool replica);
 /* disable-thp. */
-void process_disable_thp(const struct config *c);
+void process_disable_thp(void);
 
 /* Finds systemd, if it supervises this process and the configuration wants to know. Before it
  * becomes a daemon. */
-void process_supervisor_find(const struct config *c);
+void process_supervisor_find(void);
 bool process_supervised(void);
 /* "READY=1", "STATUS=...", "STOPPING=1", to the socket that systemd named; several of them in
  * lines. */

@@ -70,36 +70,35 @@ void *reply_deferred(struct client *c) {
     return (void *)(uintptr_t)(o->dropped_inserts + (unsigned)(in - o->insert) + 1u);
 }
 
-static void deferred_header(struct client *c, void *cookie, const struct buf *header) {
+/* Takes header. */
+static void deferred_header(struct client *c, void *cookie, struct buf header) {
     struct client_out *o = &c->io->out;
     unsigned index = (unsigned)(uintptr_t)cookie - 1u - o->dropped_inserts;
     TARN_ASSERT(index >= o->first_insert && index < o->inserts && o->insert[index].pending);
     struct out_insert *in = &o->insert[index];
-    TARN_ASSERT(header->len <= sizeof(in->header));
-    memcpy(in->header, header->data, header->len);
-    in->header_len = (unsigned char)header->len;
-    in->len = header->len;
+    TARN_ASSERT(header.len <= sizeof(in->header));
+    memcpy(in->header, header.data, header.len);
+    in->header_len = (unsigned char)header.len;
+    in->len = header.len;
     in->pending = false;
     o->insert_bytes += in->len;
+    buf_free(&header);
 }
 
 void reply_deferred_array(struct client *c, void *cookie, size_t n) {
     struct buf b = {NULL, 0, 0};
     resp_write_array(&b, n);
-    deferred_header(c, cookie, &b);
-    buf_free(&b);
+    deferred_header(c, cookie, b);
 }
 void reply_deferred_map(struct client *c, void *cookie, size_t pairs) {
     struct buf b = {NULL, 0, 0};
     resp_write_map(&b, c->proto, pairs);
-    deferred_header(c, cookie, &b);
-    buf_free(&b);
+    deferred_header(c, cookie, b);
 }
 void reply_deferred_set(struct client *c, void *cookie, size_t n) {
     struct buf b = {NULL, 0, 0};
     resp_write_set(&b, c->proto, n);
-    deferred_header(c, cookie, &b);
-    buf_free(&b);
+    deferred_header(c, cookie, b);
 }
 
 /* --- values of the pool --- */

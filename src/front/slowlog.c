@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "front/client.h"
 #include "front/families.h"
+#include "wire/options.h"
 #include "front/table.h"
 #include "config/config.h"
 
@@ -85,16 +86,9 @@ void slowlog_note(struct client *c, uint64_t us) {
 }
 
 void cmd_slowlog_get(struct client *c) {
-    int64_t n = 10;
-    if (c->argc > 3) {
-        reply_arity(c);
-        return;
-    }
-    if (c->argc == 3 && (!span_to_i64(c->argv[2], &n) || n < -1)) {
-        reply_error(c, "count should be greater than or equal to -1");
-        return;
-    }
-    size_t shown = n < 0 || (uint64_t)n > len ? len : (size_t)n;
+    struct wire_count args = {0};
+    if (!arg_bind(c, &args)) return;
+    size_t shown = args.n < 0 ? len : min_u64((uint64_t)args.n, len);
     reply_array(c, shown);
     const struct slow_entry *e = TAILQ_FIRST(&entries);
     for (; shown > 0; e = TAILQ_NEXT(e, link), shown--) {

@@ -221,7 +221,7 @@ void replication_follow(const char *host, uint16_t port, uint64_t asked_by) {
     replicas_drop_all("this server is becoming a replica");
     replication_free_backlog();
     log_set_role('S');
-    process_role(config, replication.replica);
+    process_role(replication.replica);
 }
 
 void replication_hand_over(const char *host, uint16_t port) {
@@ -233,7 +233,7 @@ void replication_hand_over(const char *host, uint16_t port) {
     replication.getack = false;
     replication_listen();
     log_set_role('S');
-    process_role(config, replication.replica);
+    process_role(replication.replica);
     open_link();
 }
 
@@ -257,7 +257,7 @@ static void lead(bool handed_over, uint64_t suspect_below) {
     replication.alone_since_ms = turn.mono_ms;
     replication_listen();
     log_set_role('M');
-    process_role(config, replication.replica);
+    process_role(replication.replica);
     if (handed_over)
         books_take_over(suspect_below);
     else if (!replication.steps_down)
@@ -287,7 +287,7 @@ void replication_init(void) {
     if (l->n != 2 || !span_to_u64(span_str(l->word[1]), &port)) return;
     char *host = xstrdup(l->word[0]);
     replication.replica = true;
-    process_role(config, true);
+    process_role(true);
     set_master(host, (uint16_t)port);
     free(host);
     log_set_role('S');

@@ -131,12 +131,12 @@ static bool apply_title(const char **why_p) {
         *why_p = "template format is invalid or contains unknown variables";
         return false;
     }
-    process_title_update(config);
+    process_title_update();
     return true;
 }
 
 static bool apply_oom_score(const char **why_p) {
-    return process_oom_score(config, why_p);
+    return process_oom_score(why_p);
 }
 
 static bool apply_crash_log(const char **why_p) {

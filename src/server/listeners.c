@@ -257,7 +257,7 @@ bool listeners_rebind(const char **why_p) {
     tell_ports();
     if (core_endpoints.port != port && c->port_file[0] != '\0')
         file_write_number(c->port_file, core_endpoints.port);
-    process_title_update(c);
+    process_title_update();
     return ok;
 }
 

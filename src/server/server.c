@@ -105,14 +105,14 @@ static bool set_up_process(struct config *c, const char *executable) {
                                         ? LOG_USER
                                         : LOG_LOCAL0 + ((c->syslog_facility - 1) << 3));
     /* who stays in the foreground then */
-    process_supervisor_find(c);
+    process_supervisor_find();
     if (c->daemonize && !process_supervised() && !become_daemon(c)) return false;
     if (c->pidfile[0] != '\0') file_write_number(c->pidfile, (long)getpid());
     signals_block();
     crash_catch(c->crash_log_enabled);
     crash_tell(process_crash_lines);
-    process_disable_thp(c);
-    (void)process_oom_score(c, NULL); /* a score that is refused is logged */
+    process_disable_thp();
+    (void)process_oom_score(NULL); /* a score that is refused is logged */
     if (c->jemalloc_bg_thread && !heap_background(true))
         log_warning("jemalloc-bg-thread: this program's allocator has no background thread");
     if (sodium_init() < 0) {
@@ -199,7 +199,7 @@ static void announce(const struct config *c) {
     if (core_endpoints.tls_port != 0) log_notice("TLS port=%u", core_endpoints.tls_port);
     if (c->unixsocket[0] != '\0') log_notice("Unix socket=%s", c->unixsocket);
     if (c->port_file[0] != '\0') file_write_number(c->port_file, core_endpoints.port);
-    process_title_update(c);
+    process_title_update();
     process_notify("READY=1\nSTATUS=%s on port %u",
                    replication_is_replica() ? "Replica: follows its master"
                                             : "Ready to accept connections",
@@ -323,8 +323,7 @@ int server_run(struct config *c, const char *executable) {
     bool loaded,
         ok = persistence_load(&loaded) && (loaded || books_create(replication_is_replica()));
     modules_init();
-    ok =
-        ok && modules_load(c) && acl_users_load(c) && set_up_host(c, loaded) && persistence_begin();
+    ok = ok && modules_load() && acl_users_load() && set_up_host(c, loaded) && persistence_begin();
     if (ok) {
         signals_open(loop);
         core_begin();

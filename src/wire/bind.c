@@ -3,6 +3,7 @@
  * Errors name what is wrong as tarn's own commands do; those of Redis say what Redis says. */
 #include "wire/wire.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -322,11 +323,23 @@ static bool is_fixed(const struct wire_arg *a, bool whole) {
            (!a->many || a->counted != NULL);
 }
 
+/* There are more words than it takes, of which none is an option. */
+static bool refuse_more(struct binding *b) {
+    char name[64];
+    size_t n = strlen(b->cmd->name);
+    TARN_ASSERT(n < sizeof(name));
+    for (size_t i = 0; i <= n; i++) name[i] = (char)tolower(b->cmd->name[i]);
+    return bind_refuse(b, "wrong number of arguments for '%s' command", name);
+}
+
 static bool refuse_option(struct binding *b, const struct wire_arg *args) {
+    bool options = false;
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
+        options |= a->token != NULL || a->kind == WIRE_ONEOF || a->kind == WIRE_BLOCK;
     struct span word = b->argv[b->at];
     struct near near;
     if (b->cmd->unknown != NULL) return refuse_as(b, b->cmd->unknown, b->at);
-    if (of_redis(b)) return bind_refuse(b, "syntax error");
+    if (of_redis(b)) return options ? bind_refuse(b, "syntax error") : refuse_more(b);
     near_begin(&near, word);
     for (const struct wire_arg *a = args; a->kind != WIRE_END; a++) {
         if (a->token != NULL) near_offer(&near, a->token);

@@ -43,7 +43,9 @@ COMMAND(monitor, "MONITOR", A, "Shows every command that the server runs.", SERV
         REPLY("OK, then a line for each command"))
 CONTAINER(slowlog, "SLOWLOG", "Looks at the slow commands.", SERVER("2.2.12"))
 COMMAND(slowlog_get, "SLOWLOG|GET", CMD_ADMIN | L, "Tells the latest slow commands.",
-        SERVER("2.2.12"), TAKES(MAYBE(NUMBER, "count")),
+        SERVER("2.2.12"),
+        TAKES(MAYBE(NUMBER, "count", RANGE(-1, INT64_MAX), IN(count, n), NONE_IS(10),
+                    ELSE("count should be greater than or equal to -1"))),
         REPLY("an array of [id, time, microseconds, arguments, client, name]"))
 COMMAND(slowlog_len, "SLOWLOG|LEN", CMD_ADMIN | L, "Counts the entries.", SERVER("2.2.12"),
         REPLY("how many"))
@@ -96,7 +98,8 @@ COMMAND(acl_cat, "ACL|CAT", N, "Lists the categories, or the commands of one.", 
 COMMAND(acl_genpass, "ACL|GENPASS", N, "Makes a random password of 256 bits, or as many as told.",
         SERVER("6.0.0"), TAKES(MAYBE(WORD, "bits")), REPLY("hex digits"))
 COMMAND(acl_log, "ACL|LOG", A, "Tells what was refused lately, or forgets it.", SERVER("6.0.0"),
-        TAKES(ANY_OF(ARG(NUMBER, "count"), TOKEN("RESET"))), REPLY("an array of maps; OK of RESET"))
+        TAKES(ANY_OF_IN(count, which, ARG(NUMBER, "count", IN(count, n)), TOKEN("RESET"))),
+        REPLY("an array of maps; OK of RESET"))
 COMMAND(acl_load, "ACL|LOAD", A, "Reads the ACL file again.", SERVER("6.0.0"), REPLY("OK"))
 COMMAND(acl_save, "ACL|SAVE", A, "Writes the users to the ACL file.", SERVER("6.0.0"), REPLY("OK"))
 COMMAND(acl_dryrun, "ACL|DRYRUN", A, "Tells whether a user may run a command, without running it.",

@@ -4,7 +4,8 @@
 #include <string.h>
 #include "base/assert.h"
 
-#define EACH(a, list) (const struct wire_arg *a = (list); a != NULL && a->kind != WIRE_END; a++)
+#define ARGS_EACH(a, list)                                                                         \
+    for (const struct wire_arg *a = (list); a != NULL && a->kind != WIRE_END; a++)
 
 /* --- arity --- */
 
@@ -13,17 +14,15 @@ static int words_min(const struct wire_arg *a, bool *fixed_p) {
     int inner = a->kind == WIRE_FLAG ? 0 : 1;
     if (a->kind == WIRE_BLOCK) {
         inner = 0;
-        for
-            EACH(i, a->args) inner += words_min(i, fixed_p);
+        ARGS_EACH (i, a->args) inner += words_min(i, fixed_p);
     } else if (a->kind == WIRE_ONEOF) {
         int most = 0;
         inner = 0;
-        for
-            EACH(i, a->args) {
-                int words = words_min(i, fixed_p);
-                inner = i == a->args || words < inner ? words : inner;
-                most = words > most ? words : most;
-            }
+        ARGS_EACH (i, a->args) {
+            int words = words_min(i, fixed_p);
+            inner = i == a->args || words < inner ? words : inner;
+            most = words > most ? words : most;
+        }
         if (most != inner) *fixed_p = false;
     }
     if (a->counted != NULL) inner = a->min == 0 ? 1 : inner + 1;
@@ -34,8 +33,7 @@ static int words_min(const struct wire_arg *a, bool *fixed_p) {
 int wire_arity(const struct wire_command *cmd) {
     bool fixed = !cmd->container;
     int words = cmd->container || strchr(cmd->name, '|') != NULL ? 2 : 1;
-    for
-        EACH(a, cmd->args) words += words_min(a, &fixed);
+    ARGS_EACH (a, cmd->args) words += words_min(a, &fixed);
     return fixed ? words : -words;
 }
 
@@ -44,38 +42,35 @@ int wire_arity(const struct wire_command *cmd) {
 void wire_keys(const struct wire_command *cmd, struct cmd_key_spec keys[WIRE_KEY_SPECS]) {
     int at = strchr(cmd->name, '|') != NULL ? 2 : 1, n = 0;
     memset(keys, 0, WIRE_KEY_SPECS * sizeof(*keys));
-    for
-        EACH(a, cmd->args) {
-            const struct wire_arg *key = a->kind == WIRE_BLOCK ? a->args : a;
-            bool known = !a->optional && !a->many;
-            if (key->kind == WIRE_KEY) {
-                TARN_ASSERT(n < WIRE_KEY_SPECS);
-                keys[n++] = (struct cmd_key_spec){.flags = key->keys,
-                                                  .begin_index = at,
-                                                  .keynum = a->counted != NULL,
-                                                  .last = a->many && a->counted == NULL ? -1 : 0,
-                                                  .step = a->many ? (int)wire_block_words(a) : 1,
-                                                  .keyword = a->token};
-            } else if (!known) {
-                continue; /* behind it only what has a token has keys */
-            }
-            bool fixed = true;
-            at += known ? words_min(a, &fixed) : 0;
+    ARGS_EACH (a, cmd->args) {
+        const struct wire_arg *key = a->kind == WIRE_BLOCK ? a->args : a;
+        bool known = !a->optional && !a->many;
+        if (key->kind == WIRE_KEY) {
+            TARN_ASSERT(n < WIRE_KEY_SPECS);
+            keys[n++] = (struct cmd_key_spec){.flags = key->keys,
+                                              .begin_index = at,
+                                              .keynum = a->counted != NULL,
+                                              .last = a->many && a->counted == NULL ? -1 : 0,
+                                              .step = a->many ? (int)wire_block_words(a) : 1,
+                                              .keyword = a->token};
+        } else if (!known) {
+            continue; /* behind it only what has a token has keys */
         }
+        bool fixed = true;
+        at += known ? words_min(a, &fixed) : 0;
+    }
 }
 
 const struct wire_arg *wire_block(const struct wire_command *cmd) {
-    for
-        EACH(a, cmd->args)
-    if (a->kind == WIRE_BLOCK) return a;
+    ARGS_EACH (a, cmd->args)
+        if (a->kind == WIRE_BLOCK) return a;
     return NULL;
 }
 
 size_t wire_block_words(const struct wire_arg *block) {
     size_t n = 0;
     if (block->kind != WIRE_BLOCK) return 1;
-    for
-        EACH(a, block->args) n++;
+    ARGS_EACH (a, block->args) n++;
     return n;
 }
 
@@ -91,11 +86,10 @@ static void append_inner(struct buf *out, const struct wire_arg *a) {
         return;
     }
     if (angles) buf_append_char(out, '<');
-    for
-        EACH(i, a->args) {
-            if (i != a->args) buf_append_str(out, between);
-            append_arg(out, i);
-        }
+    ARGS_EACH (i, a->args) {
+        if (i != a->args) buf_append_str(out, between);
+        append_arg(out, i);
+    }
     if (angles) buf_append_char(out, '>');
 }
 
@@ -125,9 +119,8 @@ static void append_arg(struct buf *out, const struct wire_arg *a) {
 }
 
 void wire_synopsis(const struct wire_command *cmd, struct buf *out) {
-    for
-        EACH(a, cmd->args) {
-            if (a != cmd->args) buf_append_char(out, ' ');
-            append_arg(out, a);
-        }
+    ARGS_EACH (a, cmd->args) {
+        if (a != cmd->args) buf_append_char(out, ' ');
+        append_arg(out, a);
+    }
 }

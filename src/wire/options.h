@@ -160,4 +160,11 @@ struct wire_events {
     int64_t block_ms; /* -1: not at all; 0: as long as may be */
 };
 
+/* SLOWLOG GET, ACL LOG */
+enum wire_count_or_reset { WIRE_COUNT = 1, WIRE_RESET };
+struct wire_count {
+    int64_t n;
+    uint32_t which; /* enum wire_count_or_reset */
+};
+
 #endif

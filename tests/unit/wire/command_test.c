@@ -204,7 +204,7 @@ TEST(a_token_comes_before_any_word) {
     CHECK(wire_bind(&cmd, argv, split("OF here 7", argv), &limits, &t, error));
     CHECK(t.condition == 1 && t.host == 1 && t.port == 7);
     CHECK(!wire_bind(&cmd, argv, split("OF here 7 8", argv), &limits, &t, error));
-    CHECK_STR(error, "syntax error");
+    CHECK_STR(error, "wrong number of arguments for 'of' command");
 }
 
 TEST(elements_have_their_own_errors) {
