@@ -128,7 +128,7 @@ enum { NEAR_MACHINE, NEAR_RACK, NEAR_NOT, NEAR_DEGREES };
 
 static unsigned replica_nearness(const struct store_replica *r, uint32_t client_host,
                                  struct span client_rack) {
-    const struct segment *g = r->extents > 0 ? segment_at(r->extent[0].segment) : NULL;
+    const struct node_segment *g = r->extents > 0 ? segment_at(r->extent[0].segment) : NULL;
     if (g == NULL) return NEAR_NOT;
     if (g->machine->number == client_host) return NEAR_MACHINE;
     if (client_rack.len > 0 && g->node != NULL && span_eq(client_rack, span_str(g->node->rack)))
@@ -293,7 +293,7 @@ static void count_nodes(struct cluster_figures *f) {
 
 static void count_segments(struct cluster_figures *f) {
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
-        const struct segment *g = cluster.segments[id];
+        const struct node_segment *g = cluster.segments[id];
         if (g == NULL || g->leaving) continue;
         f->drops_waiting += g->drops.n;
         f->offload_waiting += g->offload.n;
@@ -336,7 +336,7 @@ void cluster_figures_reset(void) {
 
 static size_t check_tasks(const struct task_list *list, const struct cluster_node *n, bool sent) {
     size_t count = 0;
-    const struct task *t;
+    const struct cluster_task *t;
     TAILQ_FOREACH(t, &list->all, link) {
         MAGIC_CHECK(t, TASK_MAGIC);
         TARN_ASSERT(t->in == list && t->node == n);
@@ -355,7 +355,7 @@ static void check_node(const struct cluster_node *n) {
     TARN_ASSERT(n->sent_copies + n->sent_stores == n->sent.n);
     TARN_ASSERT(n->serving || n->sent.n + n->copies.n + n->stores.n == 0);
     size_t segments = 0;
-    const struct segment *g;
+    const struct node_segment *g;
     TAILQ_FOREACH(g, &n->segments, of_node) {
         TARN_ASSERT(g->node == n);
         segments++;
@@ -363,7 +363,7 @@ static void check_node(const struct cluster_node *n) {
     TARN_ASSERT(segments == n->n_segments);
 }
 
-static void check_segment(const struct segment *g) {
+static void check_segment(const struct node_segment *g) {
     struct store_segment_info info;
     MAGIC_CHECK(g, SEGMENT_MAGIC);
     bool there = store_segment_get(cluster.store, g->id, &info);
@@ -393,7 +393,7 @@ void cluster_check(void) {
         check_segment(cluster.segments[id]);
         segments++;
     }
-    const struct task *t;
+    const struct cluster_task *t;
     TAILQ_FOREACH(t, &cluster.tasks, all) {
         copies += t->counted;
         by_reason[t->reason]++;

@@ -14,7 +14,7 @@
 #define PASS_AGAIN_MS   1000u /* after a pass that got nowhere */
 #define WAIT_MS         50u   /* for what is under way */
 
-void drain_begin(struct segment *g) {
+void drain_begin(struct node_segment *g) {
     if (g->drain != NULL || g->leaving) return;
     struct drain *d = xcalloc(1, sizeof(*d));
     d->segment = g;
@@ -34,7 +34,7 @@ static void drain_free(struct drain *d) {
 }
 
 /* What is under way ends as it may. */
-void drain_stop(struct segment *g) {
+void drain_stop(struct node_segment *g) {
     if (g->drain != NULL) drain_free(g->drain);
 }
 
@@ -43,13 +43,13 @@ void drains_deinit(void) {
 }
 
 /* Another replica that can be read and is to stay. */
-static bool safe_elsewhere(const struct object *o, const struct segment *here) {
+static bool safe_elsewhere(const struct object *o, const struct node_segment *here) {
     struct store_layout layout;
     store_object_layout(cluster.store, o, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++) {
         const struct store_replica *r = &layout.replica[i];
         if (r->extents == 0) continue;
-        const struct segment *g = segment_at(r->extent[0].segment);
+        const struct node_segment *g = segment_at(r->extent[0].segment);
         if (g != NULL && g != here && segment_stays(g)) return true;
     }
     return false;
@@ -73,14 +73,14 @@ static void drain_visit(void *arg, struct object *o) {
         }
         return;
     }
-    struct task *t;
+    struct cluster_task *t;
     if (task_create(CLUSTER_TASK_MOVE, CLUSTER_BY_DRAIN, o, d->segment->id, STORE_SEGMENT_ANY,
                     &t) == TARN_OK)
         d->pending++;
 }
 
-void drain_task_ended(struct task *t, tarn_status status) {
-    struct segment *g = segment_at(t->from);
+void drain_task_ended(struct cluster_task *t, tarn_status status) {
+    struct node_segment *g = segment_at(t->from);
     if (g == NULL || g->epoch != t->from_epoch || g->drain == NULL) return;
     struct drain *d = g->drain;
     /* 0: it belongs to a drain that was canceled and begun again */
@@ -94,14 +94,14 @@ void drain_task_ended(struct task *t, tarn_status status) {
 
 /* Nothing in it that anybody could still read or write. Drops of a far segment are to be sent
  * first. */
-static bool drain_is_empty(const struct segment *g) {
+static bool drain_is_empty(const struct node_segment *g) {
     struct store_segment_info info;
     return store_segment_get(cluster.store, g->id, &info) && info.replicas == 0 && info.used == 0 &&
            g->drops.n == 0;
 }
 
 static void drain_finish(struct drain *d) {
-    struct segment *g = d->segment;
+    struct node_segment *g = d->segment;
     log_notice("Segment %s is drained: %llu objects, %llu bytes", g->name,
                (unsigned long long)d->objects, (unsigned long long)d->bytes);
     drain_free(d);

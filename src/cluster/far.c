@@ -3,7 +3,7 @@
 #include "cluster/internal.h"
 
 bool cluster_far_of(const struct cluster_node *n, uint32_t segment) {
-    const struct segment *g = segment_at(segment);
+    const struct node_segment *g = segment_at(segment);
     return g != NULL && g->node == n && segment_is_far(g) && !g->leaving;
 }
 

@@ -63,7 +63,7 @@ static struct span encode_node(const struct cluster_node *n) {
     return record_told();
 }
 
-static struct span encode_segment(const struct segment *g) {
+static struct span encode_segment(const struct node_segment *g) {
     unsigned flags = (g->huge ? SEGMENT_HUGE : 0u) | (g->drain_wanted ? SEGMENT_DRAIN_WANTED : 0u) |
                      (g->drained ? SEGMENT_DRAINED : 0u) |
                      (g->node == &cluster.local ? SEGMENT_EMBEDDED : 0u);
@@ -90,7 +90,7 @@ void effect_node_gone(const struct cluster_node *n) {
     record_tell(record_told());
 }
 
-void effect_node_segment(const struct segment *g) {
+void effect_node_segment(const struct node_segment *g) {
     if (!cluster.telling) return;
     record_tell(encode_cluster()); /* its epoch is taken */
     record_tell(encode_segment(g));
@@ -147,7 +147,7 @@ static tarn_status apply_node_gone(struct reader *r, const char **why_p) {
     return TARN_OK;
 }
 
-static void fill_from_books(struct segment *g) {
+static void fill_from_books(struct node_segment *g) {
     struct store_segment_info info;
     bool known = store_segment_get(cluster.store, g->id, &info);
     TARN_ASSERT(known);
@@ -161,7 +161,7 @@ static tarn_status apply_node_segment(struct reader *r, const char **why_p) {
     struct node_segment_record x;
     if (!take_node_segment_record(r, &x) || x.id >= STORE_SEGMENTS_MAX || x.machine.len == 0 ||
         !valid_label(x.machine, CLUSTER_LABEL_MAX) ||
-        !valid_text(x.backing, sizeof(((struct segment *)0)->backing) - 1) ||
+        !valid_text(x.backing, sizeof(((struct node_segment *)0)->backing) - 1) ||
         !valid_text(x.directory, CLUSTER_DIRECTORY_MAX) || (int)x.numa_node < -1 ||
         (int)x.numa_node > 1023)
         return cluster_refuse(why_p, TARN_EPROTO, "the record of a node's segment makes no sense");
@@ -177,7 +177,7 @@ static tarn_status apply_node_segment(struct reader *r, const char **why_p) {
         return cluster_refuse(why_p, TARN_EPROTO, "a segment belongs to a node that is not known");
     struct machine *m = machine_get(x.machine);
     if (m == NULL) return cluster_refuse(why_p, TARN_EPROTO, "there are too many machines");
-    struct segment *g = segment_at(x.id);
+    struct node_segment *g = segment_at(x.id);
     struct cluster_node *n = embedded ? &cluster.local : owner;
     if (g != NULL && g->node != n) {
         segment_free(g);
@@ -212,7 +212,7 @@ tarn_status cluster_effect_apply(struct span record, const char **why_p) {
 /* --- no longer leading --- */
 
 /* What waits for its node. The state in the books stays: it is what was told last. */
-static void segment_step_down(struct segment *g) {
+static void segment_step_down(struct node_segment *g) {
     keys_clear(g);
     offload_stop(g);
     timer_clear(&g->pace.timer);
@@ -245,7 +245,7 @@ void cluster_step_down(void) {
 uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64_t *size_p) {
     struct store_segment_info info;
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
-        const struct segment *g = cluster.segments[id];
+        const struct node_segment *g = cluster.segments[id];
         if (g == NULL || g->node != &cluster.local ||
             memcmp(g->content, content, sizeof(g->content)) != 0)
             continue;
@@ -257,7 +257,7 @@ uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64
 }
 
 /* Machines have other numbers here. */
-static void lead_segment(struct segment *g) {
+static void lead_segment(struct node_segment *g) {
     struct store_segment_info info;
     bool known = store_segment_get(cluster.store, g->id, &info);
     TARN_ASSERT(known);
@@ -284,7 +284,7 @@ void cluster_lead(uint32_t master_epoch, uint32_t alive) {
     cluster.next_epoch = (uint32_t)max_u64(cluster.next_epoch, (uint64_t)master_epoch + 1);
     for (uint32_t id = 0; id < store_segment_limit(cluster.store); id++) {
         struct store_segment_info info;
-        struct segment *g = segment_at(id);
+        struct node_segment *g = segment_at(id);
         if (!store_segment_get(cluster.store, id, &info)) continue;
         if (id == alive) {
             if (g != NULL) segment_free(g); /* cluster_local_segment follows */

@@ -215,13 +215,13 @@ static bool hot_plan(struct hot *h) {
     if (o == NULL) return false;
     uint32_t n = in_memory(o);
     if (n == 0 || n >= h->wanted || h->n_made == STORE_REPLICAS_MAX) return true;
-    struct task *t;
+    struct cluster_task *t;
     h->stuck = task_create(CLUSTER_TASK_COPY, CLUSTER_BY_HEAT, o, STORE_SEGMENT_ANY,
                            STORE_SEGMENT_ANY, &t) == TARN_ELIMIT;
     return true;
 }
 
-void heat_task_ended(struct task *t, tarn_status status) {
+void heat_task_ended(struct cluster_task *t, tarn_status status) {
     struct hot *h = hot_find(t->version);
     if (h == NULL) {
         /* It has cooled, or the heat was switched off: nobody would take this replica away

@@ -84,7 +84,7 @@ struct pace {
 
 struct drain {
     TAILQ_ENTRY(drain) link; /* of cluster.drains */
-    struct segment *segment;
+    struct node_segment *segment;
     struct store_walk *walk; /* NULL: between two passes */
     uint64_t due_ms;         /* of the next pass */
     uint64_t pending;        /* tasks of it */
@@ -95,12 +95,12 @@ struct drain {
     tarn_status error;
 };
 
-struct segment {
+struct node_segment {
     uint32_t magic, id, epoch;
     enum store_tier tier;
     struct cluster_node *node; /* NULL: it is leaving, and its node is gone */
     char *node_gone;           /* what that was called; NULL: it is there, or was this process */
-    TAILQ_ENTRY(segment) of_node;
+    TAILQ_ENTRY(node_segment) of_node;
     struct machine *machine;
     uint64_t size;
     uint8_t content[CLUSTER_CONTENT_SIZE];
@@ -121,29 +121,29 @@ struct segment {
      * here; of cluster.offloading: something may wait for it, there or in the books; tasks of that,
      * and their bytes */
     struct weak_queue offload;
-    TAILQ_ENTRY(segment) offloading;
+    TAILQ_ENTRY(node_segment) offloading;
     uint64_t storing, storing_bytes;
     struct pace pace;
 };
 
-struct segment *segment_at(uint32_t id); /* NULL: none */
-void directory_set(struct segment *g, struct span directory);
+struct node_segment *segment_at(uint32_t id); /* NULL: none */
+void directory_set(struct node_segment *g, struct span directory);
 /* The state that the books shall have, after something it depends on has changed. */
-void segment_refresh(struct segment *g);
+void segment_refresh(struct node_segment *g);
 /* Its content is given up: it goes as soon as nobody reads it any more. */
-void segment_leave(struct segment *g);
+void segment_leave(struct node_segment *g);
 /* At NODE UP: what was not mounted in this join is lost. */
 void segments_settle(struct cluster_node *n);
 void segments_orphan(struct cluster_node *n); /* the node goes, its segments are leaving */
 void segments_deinit(void);
-static inline bool segment_is_far(const struct segment *g) {
+static inline bool segment_is_far(const struct node_segment *g) {
     return g->tier != STORE_TIER_MEMORY;
 }
 /* Handed out, and not about to go. */
-bool segment_stays(const struct segment *g);
+bool segment_stays(const struct node_segment *g);
 bool segment_usable(
     /* its node is up and not leaving: may be asked to do something with it */
-    const struct segment *g);
+    const struct node_segment *g);
 
 /* --- addresses and keys (segment.c, keys.c) --- */
 
@@ -153,8 +153,9 @@ const char *node_host(const struct cluster_node *n);
 tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char **why_p);
 /* in CLUSTER_TOLD_MAX */
 bool keys_fit(const struct cluster_key_told *keys, size_t n);
-void keys_set(struct segment *g, const struct cluster_key_told *keys, size_t n); /* checked ones */
-void keys_clear(struct segment *g);
+void keys_set(struct node_segment *g, const struct cluster_key_told *keys,
+              size_t n); /* checked ones */
+void keys_clear(struct node_segment *g);
 /* Of all its segments, and its reports. */
 void keys_of_node_clear(struct cluster_node *n);
 struct node_report {
@@ -169,14 +170,14 @@ struct node_report {
 /* Nothing where nobody listens. */
 void effect_node(const struct cluster_node *n);
 void effect_node_gone(const struct cluster_node *n);
-void effect_node_segment(const struct segment *g);
+void effect_node_segment(const struct node_segment *g);
 /* Of a cluster that follows: a node that is down, made or found; NULL: there are too many
  * machines. */
 struct cluster_node *node_told(struct span name, struct span machine);
 void node_untold(struct cluster_node *n);
-struct segment *segment_told(uint32_t id, struct cluster_node *n); /* n: NULL, or its node */
-void segment_free(struct segment *g);
-void segment_detach(struct segment *g); /* from its node */
+struct node_segment *segment_told(uint32_t id, struct cluster_node *n); /* n: NULL, or its node */
+void segment_free(struct node_segment *g);
+void segment_detach(struct node_segment *g); /* from its node */
 void nodes_lead(void);
 void nodes_step_down(void);
 
@@ -208,7 +209,7 @@ bool fences_background(unsigned *budget);
 /* --- nodes --- */
 
 struct task_list {
-    TAILQ_HEAD(, task) all;
+    TAILQ_HEAD(, cluster_task) all;
     size_t n;
 };
 struct unmount {
@@ -233,14 +234,15 @@ struct cluster_node {
     uint64_t joins;   /* number of the last one */
     uint64_t seen_ms, closed_ms, since_ms;
     struct timer timer; /* down, or forgotten */
-    TAILQ_HEAD(, segment) segments;
+    TAILQ_HEAD(, node_segment) segments;
     struct fence_list fences_new, fences_sent;
     size_t n_segments, n_fences;
     struct task_list copies, stores; /* planned tasks, to be handed out */
     struct task_list sent;           /* tasks that were */
     size_t sent_copies, sent_stores;
     STAILQ_HEAD(, unmount) unmounts;
-    TAILQ_HEAD(, task) cancels; /* of the sent ones, by their `cancel_link`: it has to be told */
+    TAILQ_HEAD(, cluster_task)
+    cancels; /* of the sent ones, by their `cancel_link`: it has to be told */
     struct cluster_waiter *waiter;
     struct cluster_stat *stats;
     size_t n_stats;
@@ -248,7 +250,7 @@ struct cluster_node {
 };
 void nodes_init(void);
 void node_wake(struct cluster_node *n);
-void node_unmount_later(struct cluster_node *n, const struct segment *g);
+void node_unmount_later(struct cluster_node *n, const struct node_segment *g);
 void node_unmount_forget(struct cluster_node *n, uint32_t id);
 /* After a segment of it is gone. */
 void node_check_empty(struct cluster_node *n);
@@ -258,13 +260,13 @@ void nodes_config_changed(void);
 bool node_loopback(const struct cluster_node *n);
 /* --- tasks --- */
 
-struct task {
+struct cluster_task {
     uint32_t magic;
     struct htab_node by_id, by_key;
-    TAILQ_ENTRY(task) all; /* of cluster.tasks, newest last */
+    TAILQ_ENTRY(cluster_task) all; /* of cluster.tasks, newest last */
     /* of the list `in`: cluster.ready, ready_stores, rooms, one of its node's; NULL: waits for its
      * timer */
-    TAILQ_ENTRY(task) link;
+    TAILQ_ENTRY(cluster_task) link;
     struct task_list *in;
     uint64_t id, version, size;
     enum cluster_task_kind kind;
@@ -279,7 +281,7 @@ struct task {
     struct timer timer;        /* backoff, or time-out of a try */
     unsigned tries;
     tarn_status error;
-    TAILQ_ENTRY(task) cancel_link;
+    TAILQ_ENTRY(cluster_task) cancel_link;
     bool cancel, timed_out; /* its end is wanted, by somebody or because it takes too long */
     bool counted;           /* in cluster.copies */
     uint64_t created_ms;
@@ -290,9 +292,10 @@ struct task {
 /* TARN_ELIMIT; TARN_EEXISTS: one for the key, reason and destination is under way (users may ask
  * twice). */
 tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason reason,
-                        const struct object *o, uint32_t from, uint32_t to, struct task **task_p);
-struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
-                      uint32_t to);
+                        const struct object *o, uint32_t from, uint32_t to,
+                        struct cluster_task **task_p);
+struct cluster_task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
+                              uint32_t to);
 void tasks_init(void);
 void tasks_deinit(void);
 bool tasks_background(unsigned *budget); /* true: more to do now */
@@ -301,24 +304,24 @@ void tasks_count(uint64_t by_state[CLUSTER_TASK_STATES]);
 /* None of its tasks is the node's any more: it joins and says that it runs none, or it is down. */
 void tasks_replan(struct cluster_node *n);
 /* A planned task goes to its node. false: it came to nothing meanwhile (and is over). */
-bool task_send(struct task *t, struct cluster_work *work_p);
+bool task_send(struct cluster_task *t, struct cluster_work *work_p);
 bool task_next_cancel(struct cluster_node *n, struct cluster_work *work_p);
 
 /* --- drain, heat, far tiers --- */
 
 void drains_deinit(void);
-void drain_begin(struct segment *g);
-void drain_stop(struct segment *g);
+void drain_begin(struct node_segment *g);
+void drain_stop(struct node_segment *g);
 bool drains_background(unsigned *budget);
 uint64_t drains_next_ms(uint64_t limit_ms);
-void drain_task_ended(struct task *t, tarn_status status);
+void drain_task_ended(struct cluster_task *t, tarn_status status);
 
 void heat_init(void);
 void heat_deinit(void);
 void heat_hit(struct object *o, uint64_t hash);
 bool heat_background(unsigned *budget);
 uint64_t heat_next_ms(uint64_t limit_ms);
-void heat_task_ended(struct task *t, tarn_status status);
+void heat_task_ended(struct cluster_task *t, tarn_status status);
 void heat_config_changed(void);
 size_t heat_objects(void);
 
@@ -326,11 +329,11 @@ void offload_init(void);
 void offload_deinit(void);
 bool offload_background(unsigned *budget);
 bool offload_runnable(void);
-void offload_task_ended(struct task *t, tarn_status status);
-void offload_stop(struct segment *g); /* it goes, or waits for its node */
+void offload_task_ended(struct cluster_task *t, tarn_status status);
+void offload_stop(struct node_segment *g); /* it goes, or waits for its node */
 /* Far segments came, went or changed. */
 void offload_refresh(void);
-void drops_free(struct segment *g);
+void drops_free(struct node_segment *g);
 
 /* --- all of it --- */
 
@@ -360,7 +363,7 @@ struct cluster {
     struct cluster_node local;
     struct cluster_local_ops ops;
     /* segments, by id */
-    struct segment **segments;
+    struct node_segment **segments;
     size_t segment_cap;
     size_t far_usable;
     /* keys and reports */
@@ -370,13 +373,13 @@ struct cluster {
     STAILQ_HEAD(, fence) fences_done;
     /* tasks */
     struct htab tasks_by_id, tasks_by_key;
-    TAILQ_HEAD(task_heads, task) tasks;
+    TAILQ_HEAD(task_heads, cluster_task) tasks;
     struct task_list ready, ready_stores, rooms;
     uint64_t next_task;
     size_t copies; /* tasks that hold room or make it */
     uint64_t local_due_ms;
     TAILQ_HEAD(drain_heads, drain) drains;
-    TAILQ_HEAD(offloading_heads, segment) offloading;
+    TAILQ_HEAD(offloading_heads, node_segment) offloading;
     uint64_t by_reason[CLUSTER_REASONS]; /* tasks that are not over */
     struct cluster_figures figures;
 };

@@ -61,11 +61,11 @@ bool cluster_key_is_of(const struct cluster_key *k, const char *scheme) {
     return span_eq(span_of(k->uri, k->scheme_len), span_str(scheme));
 }
 
-void keys_clear(struct segment *g) {
+void keys_clear(struct node_segment *g) {
     while (g->n_keys > 0) cluster_key_unref(&g->key[--g->n_keys]);
 }
 
-void keys_set(struct segment *g, const struct cluster_key_told *keys, size_t n) {
+void keys_set(struct node_segment *g, const struct cluster_key_told *keys, size_t n) {
     TARN_ASSERT(n <= CLUSTER_KEYS_MAX);
     keys_clear(g);
     for (size_t i = 0; i < n; i++) g->key[g->n_keys++] = key_new(g->node, &keys[i]);
@@ -108,7 +108,7 @@ tarn_status cluster_segment_keys_set(struct cluster_node *node, struct span name
                                      const struct cluster_key_told *keys, size_t n,
                                      const char **why_p) {
     struct store_segment_info info;
-    struct segment *g =
+    struct node_segment *g =
         store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
     if (g == NULL || g->node != node || g->leaving || segment_is_far(g) || g->join != node->joins)
         return TARN_ENOSEGMENT;
@@ -122,14 +122,14 @@ tarn_status cluster_segment_keys_set(struct cluster_node *node, struct span name
 }
 
 size_t cluster_segment_keys(uint32_t id, const struct cluster_key *keys[CLUSTER_KEYS_MAX]) {
-    const struct segment *g = segment_at(id);
+    const struct node_segment *g = segment_at(id);
     size_t n = g != NULL ? g->n_keys : 0;
     for (size_t i = 0; i < n; i++) keys[i] = g->key[i];
     return n;
 }
 
 const struct cluster_key *cluster_segment_key(uint32_t id, const char *scheme) {
-    const struct segment *g = segment_at(id);
+    const struct node_segment *g = segment_at(id);
     for (size_t i = 0; g != NULL && i < g->n_keys; i++)
         if (cluster_key_is_of(g->key[i], scheme)) return g->key[i];
     return NULL;
@@ -147,7 +147,7 @@ static void report_free(struct node_report **report_p) {
 }
 
 void keys_of_node_clear(struct cluster_node *n) {
-    struct segment *g;
+    struct node_segment *g;
     TAILQ_FOREACH(g, &n->segments, of_node) keys_clear(g);
     for (size_t i = 0; i < CLUSTER_REPORTS_MAX; i++) report_free(&n->report[i]);
 }

@@ -196,7 +196,7 @@ void cluster_stood_still(uint64_t ms) {
 }
 
 static void refresh_segments(struct cluster_node *n) {
-    struct segment *g, *next;
+    struct node_segment *g, *next;
     TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) segment_refresh(g);
     offload_refresh();
 }
@@ -453,7 +453,7 @@ tarn_status cluster_node_drain(struct cluster_node *n, bool on) {
     n->draining = on;
     effect_node(n);
     log_notice("Node %s: drain %s", n->name, on ? "begins" : "is canceled");
-    struct segment *g, *next;
+    struct node_segment *g, *next;
     TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) {
         if (on)
             drain_begin(g);
@@ -489,7 +489,7 @@ void cluster_node_leave(struct cluster_node *n) {
         node_remove(n);
         return;
     }
-    struct segment *g, *next;
+    struct node_segment *g, *next;
     TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) segment_leave(g);
     tasks_replan(n);
     offload_refresh();
@@ -500,7 +500,7 @@ void cluster_node_leave(struct cluster_node *n) {
 /* --- odds and ends --- */
 
 /* May be called from inside the books. */
-void node_unmount_later(struct cluster_node *n, const struct segment *g) {
+void node_unmount_later(struct cluster_node *n, const struct node_segment *g) {
     if (n->embedded) return;
     struct unmount *u = xcalloc(1, sizeof(*u));
     u->id = g->id;
@@ -555,7 +555,7 @@ void cluster_node_get(const struct cluster_node *n, struct cluster_node_info *in
                                          .stats = n->stats,
                                          .n_stats = n->n_stats,
                                          .segments = ids};
-    const struct segment *g;
+    const struct node_segment *g;
     TAILQ_FOREACH(g, &n->segments, of_node) {
         info_p->drops_pending += g->drops.n;
         info_p->drops_lost += g->drops_lost;

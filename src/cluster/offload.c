@@ -65,7 +65,7 @@ static struct weak *weak_pop(struct weak_queue *q) {
     return w;
 }
 
-void offload_stop(struct segment *g) {
+void offload_stop(struct node_segment *g) {
     TAILQ_UNLINK(&cluster.offloading, g, offloading);
     for (struct weak *w; (w = weak_pop(&g->offload)) != NULL;) free(w);
     drops_free(g);
@@ -85,7 +85,7 @@ static void offload_promote(struct object *o) {
         cluster.figures.promote_overflow++;
         return;
     }
-    struct task *t;
+    struct cluster_task *t;
     if (task_create(CLUSTER_TASK_COPY, CLUSTER_BY_USE, o, STORE_SEGMENT_ANY, STORE_SEGMENT_ANY,
                     &t) == TARN_ELIMIT)
         cluster.figures.promote_overflow++;
@@ -108,8 +108,8 @@ void cluster_hit_slow(struct object *o, bool ahead) {
 
 /* --- where to --- */
 
-static struct segment *far_of(const struct cluster_node *n, enum store_tier tier) {
-    struct segment *g;
+static struct node_segment *far_of(const struct cluster_node *n, enum store_tier tier) {
+    struct node_segment *g;
     TAILQ_FOREACH(g, &n->segments, of_node) {
         if (g->tier == tier && segment_stays(g)) return g;
     }
@@ -118,7 +118,7 @@ static struct segment *far_of(const struct cluster_node *n, enum store_tier tier
 
 static bool in_tier(const struct store_layout *l, enum store_tier tier) {
     for (uint32_t i = 0; i < l->replicas; i++) {
-        const struct segment *g =
+        const struct node_segment *g =
             l->replica[i].extents > 0 ? segment_at(l->replica[i].extent[0].segment) : NULL;
         if (l->replica[i].tier == tier && g != NULL && segment_stays(g)) return true;
     }
@@ -126,14 +126,14 @@ static bool in_tier(const struct store_layout *l, enum store_tier tier) {
 }
 
 /* The far segment of that tier next to a memory replica, and which one that is. */
-static struct segment *far_beside(const struct store_layout *l, enum store_tier tier,
-                                  uint32_t *from_p) {
+static struct node_segment *far_beside(const struct store_layout *l, enum store_tier tier,
+                                       uint32_t *from_p) {
     for (uint32_t i = 0; i < l->replicas; i++) {
         const struct store_replica *r = &l->replica[i];
         if (r->tier != STORE_TIER_MEMORY || r->extents == 0) continue;
-        const struct segment *g = segment_at(r->extent[0].segment);
+        const struct node_segment *g = segment_at(r->extent[0].segment);
         if (g == NULL || g->node == NULL) continue;
-        struct segment *far = far_of(g->node, tier);
+        struct node_segment *far = far_of(g->node, tier);
         if (far == NULL) continue;
         *from_p = g->id;
         return far;
@@ -141,18 +141,18 @@ static struct segment *far_beside(const struct store_layout *l, enum store_tier 
     return NULL;
 }
 
-static void offload_later(struct segment *far) {
+static void offload_later(struct node_segment *far) {
     if (!TAILQ_LINKED(far, offloading) && !far->leaving)
         TAILQ_INSERT_TAIL(&cluster.offloading, far, offloading);
 }
 
 /* It has a copy on its node's disk: it gets one among its node's files as well. */
-static void second_tier(const struct object *o, const struct segment *first) {
+static void second_tier(const struct object *o, const struct node_segment *first) {
     struct store_layout layout;
     uint32_t from;
     enum store_tier tier = first->tier == STORE_TIER_SSD ? STORE_TIER_FILE : STORE_TIER_SSD;
     store_object_layout(cluster.store, o, &layout);
-    struct segment *far = in_tier(&layout, tier) ? NULL : far_beside(&layout, tier, &from);
+    struct node_segment *far = in_tier(&layout, tier) ? NULL : far_beside(&layout, tier, &from);
     if (far == NULL) return;
     if (far->offload.n >= cluster.config.offload_queue) {
         cluster.figures.offload_overflow++;
@@ -164,7 +164,7 @@ static void second_tier(const struct object *o, const struct segment *first) {
 
 /* Called from inside the books. */
 void cluster_on_awaits(uint32_t segment) {
-    struct segment *far = segment_at(segment);
+    struct node_segment *far = segment_at(segment);
     if (far != NULL) offload_later(far);
 }
 
@@ -190,16 +190,16 @@ static uint64_t rate_of(const struct pace *p) {
     return p->rate > 0 ? p->rate : RATE_GUESS;
 }
 
-static bool disk_rests(const struct segment *far) {
+static bool disk_rests(const struct node_segment *far) {
     return far->pace.rest_until_ms > cluster.now_ms;
 }
 
 static void rest_over(struct timer *timer) {
-    offload_later(CONTAINER_OF(timer, struct segment, pace.timer));
+    offload_later(CONTAINER_OF(timer, struct node_segment, pace.timer));
 }
 
 /* What is asked of it is pointless for a while. Each time for twice as long. */
-static void rate_failed(struct segment *far) {
+static void rate_failed(struct node_segment *far) {
     struct pace *p = &far->pace;
     if (++p->failures < FAILURES_MAX || disk_rests(far)) return;
     uint64_t ms =
@@ -212,7 +212,7 @@ static void rate_failed(struct segment *far) {
 
 /* Has work and gets nowhere. One that is full takes more only as it lets go of something and the
  * last leases on that end: where this makes it stop, it has no room. */
-static bool stands_still(const struct segment *far) {
+static bool stands_still(const struct node_segment *far) {
     const struct pace *p = &far->pace;
     bool full = p->evicted_ms > 0 && cluster.now_ms - p->evicted_ms < FULL_MS;
     uint64_t ms = full ? FULL_GAP_MS
@@ -231,7 +231,7 @@ static uint64_t delayed_ms(uint64_t hash) {
 }
 
 uint64_t cluster_disk_wait(uint32_t segment, uint64_t hash, uint64_t bytes) {
-    struct segment *far = segment_at(segment);
+    struct node_segment *far = segment_at(segment);
     if (far == NULL || !segment_stays(far) || disk_rests(far) || stands_still(far)) return 0;
     if (delayed_ms(hash) >= cluster.config.offload_wait_ms) return 0;
     /* Those who are told to wait are told to do so one after the other. */
@@ -245,12 +245,12 @@ uint64_t cluster_disk_wait(uint32_t segment, uint64_t hash, uint64_t bytes) {
 
 /* --- from the books to tasks --- */
 
-static tarn_status store_task(struct segment *far, const struct object *o) {
+static tarn_status store_task(struct node_segment *far, const struct object *o) {
     struct store_layout layout;
     uint32_t from = STORE_SEGMENT_ANY;
     store_object_layout(cluster.store, o, &layout);
     if (far_beside(&layout, far->tier, &from) != far) return TARN_ENOTFOUND;
-    struct task *t;
+    struct cluster_task *t;
     tarn_status status = task_create(CLUSTER_TASK_STORE, CLUSTER_BY_OFFLOAD, o, from, far->id, &t);
     if (status != TARN_OK) return status;
     if (far->storing++ == 0) rate_begin(&far->pace);
@@ -263,8 +263,8 @@ static bool is_of_the_object(tarn_status status) {
            status == TARN_EEXISTS || status == TARN_ELIMIT;
 }
 
-void offload_task_ended(struct task *t, tarn_status status) {
-    struct segment *far = segment_at(t->asked_to);
+void offload_task_ended(struct cluster_task *t, tarn_status status) {
+    struct node_segment *far = segment_at(t->asked_to);
     const struct object *seen = store_find(cluster.store, span_of(t->key, t->key_len));
     struct object *o = store_find_version(cluster.store, span_of(t->key, t->key_len), t->version);
     if (far == NULL || far->epoch != t->to_epoch || far->leaving) {
@@ -287,13 +287,13 @@ void offload_task_ended(struct task *t, tarn_status status) {
     offload_later(far);
 }
 
-static bool may_store(const struct segment *far) {
+static bool may_store(const struct node_segment *far) {
     return segment_usable(far) && !disk_rests(far) && far->storing < STORES_AHEAD &&
            far->storing_bytes < STORING_BYTES &&
            cluster.tasks_by_id.count < cluster.config.max_tasks / 2; /* others come first */
 }
 
-static void store_waiting(struct segment *far, struct object *o) {
+static void store_waiting(struct node_segment *far, struct object *o) {
     tarn_status status = store_task(far, o);
     if (status == TARN_ELIMIT)
         store_await_again(cluster.store, o, far->id);
@@ -301,12 +301,12 @@ static void store_waiting(struct segment *far, struct object *o) {
         store_await_end(cluster.store, o);
 }
 
-static bool has_work(const struct segment *far) {
+static bool has_work(const struct node_segment *far) {
     return far->offload.n > 0 || store_await_waiting(cluster.store, far->id);
 }
 
 /* Fills one segment's tasks up. */
-static void offload_fill(struct segment *far, unsigned *budget) {
+static void offload_fill(struct node_segment *far, unsigned *budget) {
     struct object *o;
     struct weak *w;
     while (*budget > 0 && may_store(far)) {
@@ -326,7 +326,7 @@ static void offload_fill(struct segment *far, unsigned *budget) {
 /* A segment with all the tasks it may have waits outside of the list until one of them ends, its
  * node is back, or its rest is over. */
 bool offload_background(unsigned *budget) {
-    struct segment *far, *last = TAILQ_LAST(&cluster.offloading, offloading_heads);
+    struct node_segment *far, *last = TAILQ_LAST(&cluster.offloading, offloading_heads);
     for (bool over = last == NULL; !over && *budget > 0;) {
         far = TAILQ_FIRST(&cluster.offloading); /* last comes back behind itself, if at all */
         TAILQ_UNLINK(&cluster.offloading, far, offloading);
@@ -344,10 +344,10 @@ bool offload_runnable(void) {
 }
 
 /* Where what is put into a memory segment is copied to. */
-static uint32_t disk_of(const struct segment *g) {
+static uint32_t disk_of(const struct node_segment *g) {
     if (cluster.following || cluster.config.offload == CLUSTER_OFFLOAD_NONE || !segment_usable(g))
         return STORE_SEGMENT_ANY;
-    struct segment *far = far_of(g->node, STORE_TIER_SSD);
+    struct node_segment *far = far_of(g->node, STORE_TIER_SSD);
     if (far == NULL) far = far_of(g->node, STORE_TIER_FILE);
     return far != NULL ? far->id : STORE_SEGMENT_ANY;
 }
@@ -356,7 +356,7 @@ void offload_refresh(void) {
     cluster.far_usable = 0;
     store_config(cluster.store)->copies_all = cluster.config.offload == CLUSTER_OFFLOAD_ALL;
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
-        struct segment *g = cluster.segments[id];
+        struct node_segment *g = cluster.segments[id];
         if (g == NULL || g->leaving) continue;
         if (!segment_is_far(g)) {
             store_segment_copies(cluster.store, id, disk_of(g));

@@ -11,45 +11,45 @@
 
 #define SEGMENT_SIZE_MAX (UINT64_C(1) << 50)
 
-struct segment *segment_at(uint32_t id) {
+struct node_segment *segment_at(uint32_t id) {
     return id < cluster.segment_cap ? cluster.segments[id] : NULL;
 }
 
 const uint8_t *cluster_grant_key(uint32_t segment) {
-    const struct segment *g = segment_at(segment);
+    const struct node_segment *g = segment_at(segment);
     return g != NULL && g->node != NULL ? g->node->key : NULL;
 }
 
-bool segment_usable(const struct segment *g) {
+bool segment_usable(const struct node_segment *g) {
     return !g->leaving && g->node != NULL && g->node->serving;
 }
 
-bool segment_stays(const struct segment *g) {
+bool segment_stays(const struct node_segment *g) {
     return segment_usable(g) && g->drain == NULL && !g->drained;
 }
 
 /* --- states --- */
 
-static enum store_segment_state wanted_state(const struct segment *g) {
+static enum store_segment_state wanted_state(const struct node_segment *g) {
     if (g->leaving) return SEGMENT_LEAVING;
     if (!g->node->serving) return SEGMENT_DOWN;
     return g->node->maintenance || g->drain != NULL || g->drained ? SEGMENT_READONLY : SEGMENT_UP;
 }
 
-void segment_refresh(struct segment *g) {
+void segment_refresh(struct node_segment *g) {
     struct store_segment_info info;
     enum store_segment_state want = wanted_state(g);
     if (store_segment_get(cluster.store, g->id, &info) && info.state != want)
         store_segment_set_state(cluster.store, g->id, want);
 }
 
-void segment_detach(struct segment *g) {
+void segment_detach(struct node_segment *g) {
     TAILQ_REMOVE(&g->node->segments, g, of_node);
     g->node->n_segments--;
     g->node = NULL;
 }
 
-void segment_free(struct segment *g) {
+void segment_free(struct node_segment *g) {
     TARN_ASSERT(g->drain == NULL);
     timer_clear(&g->pace.timer);
     if (g->node != NULL) segment_detach(g);
@@ -65,7 +65,7 @@ void segment_free(struct segment *g) {
 }
 
 /* g may be gone afterwards: an empty segment goes at once. */
-void segment_leave(struct segment *g) {
+void segment_leave(struct node_segment *g) {
     if (g->leaving) return;
     drain_stop(g);
     g->leaving = true;
@@ -77,7 +77,7 @@ void segment_leave(struct segment *g) {
 
 /* Called from inside the books. */
 void cluster_on_segment_gone(uint32_t id) {
-    struct segment *g = segment_at(id);
+    struct node_segment *g = segment_at(id);
     if (g == NULL) return;
     MAGIC_CHECK(g, SEGMENT_MAGIC);
     if (cluster.following) {
@@ -92,7 +92,7 @@ void cluster_on_segment_gone(uint32_t id) {
 }
 
 void segments_settle(struct cluster_node *n) {
-    struct segment *g, *next;
+    struct node_segment *g, *next;
     TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) {
         if (g->join == n->joins || g->leaving) continue;
         log_notice("Segment %s of node %s did not come back: it leaves the pool", g->name, n->name);
@@ -101,7 +101,7 @@ void segments_settle(struct cluster_node *n) {
 }
 
 void segments_orphan(struct cluster_node *n) {
-    for (struct segment *g; (g = TAILQ_FIRST(&n->segments)) != NULL;) {
+    for (struct node_segment *g; (g = TAILQ_FIRST(&n->segments)) != NULL;) {
         segment_detach(g);
         if (!n->embedded) g->node_gone = xstrdup(n->name);
         if (g->drain != NULL) drain_stop(g);
@@ -115,17 +115,17 @@ void segments_deinit(void) {
     free(cluster.segments);
 }
 
-static struct segment *segment_create(uint32_t id, struct cluster_node *n) {
+static struct node_segment *segment_create(uint32_t id, struct cluster_node *n) {
     if (id >= cluster.segment_cap) {
         size_t cap = cluster.segment_cap > 0 ? cluster.segment_cap : 16;
         while (cap <= id) cap *= 2;
-        cluster.segments = xrealloc(cluster.segments, cap * sizeof(struct segment *));
+        cluster.segments = xrealloc(cluster.segments, cap * sizeof(struct node_segment *));
         memset(cluster.segments + cluster.segment_cap, 0,
-               (cap - cluster.segment_cap) * sizeof(struct segment *));
+               (cap - cluster.segment_cap) * sizeof(struct node_segment *));
         cluster.segment_cap = cap;
     }
     TARN_ASSERT(cluster.segments[id] == NULL);
-    struct segment *g = xcalloc(1, sizeof(*g));
+    struct node_segment *g = xcalloc(1, sizeof(*g));
     g->magic = SEGMENT_MAGIC;
     g->id = id;
     g->node = n;
@@ -139,8 +139,8 @@ static struct segment *segment_create(uint32_t id, struct cluster_node *n) {
     return g;
 }
 
-struct segment *segment_told(uint32_t id, struct cluster_node *n) {
-    struct segment *g = segment_create(id, n != NULL ? n : &cluster.local);
+struct node_segment *segment_told(uint32_t id, struct cluster_node *n) {
+    struct node_segment *g = segment_create(id, n != NULL ? n : &cluster.local);
     if (n != NULL) return g;
     segment_detach(g); /* it is leaving, and its node is gone */
     return g;
@@ -148,12 +148,12 @@ struct segment *segment_told(uint32_t id, struct cluster_node *n) {
 
 void cluster_local_hold(bool on) {
     cluster.local.maintenance = on;
-    struct segment *g;
+    struct node_segment *g;
     TAILQ_FOREACH(g, &cluster.local.segments, of_node) segment_refresh(g);
 }
 
 void cluster_local_content(uint32_t id, const uint8_t content[CLUSTER_CONTENT_SIZE]) {
-    struct segment *g = segment_at(id);
+    struct node_segment *g = segment_at(id);
     TARN_ASSERT(g != NULL && g->node == &cluster.local);
     memcpy(g->content, content, sizeof(g->content));
     effect_node_segment(g);
@@ -170,7 +170,7 @@ void cluster_local_segment(uint32_t id, const uint8_t key[GRANT_KEY_SIZE],
     memcpy(n->key, key, GRANT_KEY_SIZE);
     cluster.ops = *ops;
     n->serving = true;
-    struct segment *g = segment_create(id, n);
+    struct node_segment *g = segment_create(id, n);
     g->epoch = info.epoch;
     g->size = info.size;
     g->tier = STORE_TIER_MEMORY;
@@ -192,7 +192,7 @@ static bool endpoints_valid(const struct cluster_mount *m) {
     return true;
 }
 
-static void set_endpoints(struct segment *g, const struct cluster_mount *m) {
+static void set_endpoints(struct node_segment *g, const struct cluster_mount *m) {
     for (size_t i = 0; i < g->n_endpoints; i++) free(g->endpoint[i]);
     g->n_endpoints = m->n_endpoints;
     for (size_t i = 0; i < m->n_endpoints; i++) {
@@ -206,7 +206,7 @@ static void set_endpoints(struct segment *g, const struct cluster_mount *m) {
 /* --- MOUNT --- */
 
 static tarn_status check_mount(const struct cluster_mount *m, const char **why_p) {
-    if (!valid_name(m->name, sizeof(((struct segment *)0)->name) - 1))
+    if (!valid_name(m->name, sizeof(((struct node_segment *)0)->name) - 1))
         return cluster_refuse(why_p, TARN_EINVAL,
                               "a segment's name must be 1 to 63 of A-Z a-z 0-9 . _ -");
     if (m->size < 4096 || m->size > SEGMENT_SIZE_MAX)
@@ -216,7 +216,7 @@ static tarn_status check_mount(const struct cluster_mount *m, const char **why_p
             why_p, TARN_EINVAL,
             "ENDPOINTS must be up to 8 of scheme://host:port or scheme:///path, 255 "
             "characters each");
-    if (!valid_text(m->backing, sizeof(((struct segment *)0)->backing) - 1))
+    if (!valid_text(m->backing, sizeof(((struct node_segment *)0)->backing) - 1))
         return cluster_refuse(why_p, TARN_EINVAL, "BACKING must be a word of up to 15 characters");
     tarn_status status = keys_check(m->keys, m->n_keys, why_p);
     if (status != TARN_OK) return status;
@@ -233,7 +233,7 @@ static tarn_status check_mount(const struct cluster_mount *m, const char **why_p
 }
 
 tarn_status cluster_segment_resize(uint32_t id, uint64_t size, bool force, uint64_t *objects_p) {
-    struct segment *g = segment_at(id);
+    struct node_segment *g = segment_at(id);
     TARN_ASSERT(g != NULL);
     tarn_status status = store_segment_resize(cluster.store, id, size, force, objects_p);
     if (status == TARN_OK) g->size = size;
@@ -241,7 +241,7 @@ tarn_status cluster_segment_resize(uint32_t id, uint64_t size, bool force, uint6
 }
 
 /* A file that has grown has what it had; one that was cut, too, if nothing is missed. */
-static bool same_content(const struct segment *g, const struct cluster_mount *m) {
+static bool same_content(const struct node_segment *g, const struct cluster_mount *m) {
     uint64_t objects;
     if (g->tier != m->tier || memcmp(g->content, m->content, sizeof(g->content)) != 0) return false;
     if (g->size == m->size) return true;
@@ -254,13 +254,13 @@ static bool same_content(const struct segment *g, const struct cluster_mount *m)
 }
 
 /* The segment of that name that is not leaving; NULL: none. */
-static struct segment *segment_named(struct span name) {
+static struct node_segment *segment_named(struct span name) {
     struct store_segment_info info;
     return store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
 }
 
 static tarn_status add_segment(struct cluster_node *n, const struct cluster_mount *m,
-                               struct segment **segment_p, const char **why_p) {
+                               struct node_segment **segment_p, const char **why_p) {
     uint32_t id;
     char name[64];
     if (n->n_segments >= CLUSTER_NODE_SEGMENTS)
@@ -278,7 +278,7 @@ static tarn_status add_segment(struct cluster_node *n, const struct cluster_moun
                               status == TARN_EEXISTS ? "another segment has this name"
                                                      : "the books have no room for it");
     cluster.next_epoch++;
-    struct segment *g = segment_create(id, n);
+    struct node_segment *g = segment_create(id, n);
     g->epoch = config.epoch;
     g->tier = m->tier;
     g->size = m->size;
@@ -289,12 +289,12 @@ static tarn_status add_segment(struct cluster_node *n, const struct cluster_moun
     return TARN_OK;
 }
 
-void directory_set(struct segment *g, struct span directory) {
+void directory_set(struct node_segment *g, struct span directory) {
     free(g->directory);
     g->directory = directory.len > 0 ? span_dup(directory) : NULL;
 }
 
-static void segment_describe(struct segment *g, const struct cluster_mount *m) {
+static void segment_describe(struct node_segment *g, const struct cluster_mount *m) {
     set_endpoints(g, m);
     if (keys_fit(m->keys, m->n_keys)) {
         keys_set(g, m->keys, m->n_keys);
@@ -314,7 +314,7 @@ tarn_status cluster_segment_mount(struct cluster_node *n, const struct cluster_m
                                   struct cluster_mounted *mounted_p, const char **why_p) {
     tarn_status status = check_mount(m, why_p);
     if (status != TARN_OK) return status;
-    struct segment *g = segment_named(m->name);
+    struct node_segment *g = segment_named(m->name);
     if (g != NULL && g->node != n)
         return cluster_refuse(why_p, TARN_EBUSY, "another node has a segment of this name");
     bool kept = g != NULL && same_content(g, m) && g->machine == n->machine;
@@ -335,7 +335,7 @@ tarn_status cluster_segment_mount(struct cluster_node *n, const struct cluster_m
 /* --- UNMOUNT, DRAIN --- */
 
 tarn_status cluster_segment_unmount(uint32_t id) {
-    struct segment *g = segment_at(id);
+    struct node_segment *g = segment_at(id);
     if (g == NULL || g->leaving) return TARN_ENOSEGMENT;
     if (g->node->embedded) return TARN_EPERM;
     log_notice("Segment %s is unmounted", g->name);
@@ -344,7 +344,7 @@ tarn_status cluster_segment_unmount(uint32_t id) {
 }
 
 tarn_status cluster_segment_drain(uint32_t id, bool on) {
-    struct segment *g = segment_at(id);
+    struct node_segment *g = segment_at(id);
     if (g == NULL || g->leaving) return TARN_ENOSEGMENT;
     if (g->drain_wanted == on) return TARN_EEXISTS;
     g->drain_wanted = on;
@@ -361,13 +361,13 @@ tarn_status cluster_segment_drain(uint32_t id, bool on) {
     return TARN_OK;
 }
 
-static const char *node_name(const struct segment *g) {
+static const char *node_name(const struct node_segment *g) {
     if (g->node == NULL) return g->node_gone != NULL ? g->node_gone : "";
     return g->node->embedded ? "" : g->node->name;
 }
 
 bool cluster_segment_get(uint32_t id, struct cluster_segment *out) {
-    const struct segment *g = segment_at(id);
+    const struct node_segment *g = segment_at(id);
     if (g == NULL) return false;
     *out = (struct cluster_segment){.id = id,
                                     .epoch = g->epoch,

@@ -56,11 +56,11 @@ struct task_key {
 };
 
 static bool task_is_numbered(const struct htab_node *node, const void *key) {
-    return CONTAINER_OF(node, const struct task, by_id)->id == *(const uint64_t *)key;
+    return CONTAINER_OF(node, const struct cluster_task, by_id)->id == *(const uint64_t *)key;
 }
 
 static bool task_has_key(const struct htab_node *node, const void *key) {
-    const struct task *t = CONTAINER_OF(node, const struct task, by_key);
+    const struct cluster_task *t = CONTAINER_OF(node, const struct cluster_task, by_key);
     const struct task_key *k = key;
     return t->version == k->version && t->reason == k->reason && t->asked_to == k->to &&
            span_eq(span_of(t->key, t->key_len), k->key);
@@ -70,21 +70,21 @@ static uint64_t hash_key(struct span key, uint64_t version) {
     return hash_bytes(key.data, key.len) ^ hash_u64(version);
 }
 
-static struct task *task_find(uint64_t id) {
+static struct cluster_task *task_find(uint64_t id) {
     struct htab_node *h = htab_find(&cluster.tasks_by_id, hash_u64(id), task_is_numbered, &id);
-    return h != NULL ? CONTAINER_OF(h, struct task, by_id) : NULL;
+    return h != NULL ? CONTAINER_OF(h, struct cluster_task, by_id) : NULL;
 }
 
-struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
-                      uint32_t to) {
+struct cluster_task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
+                              uint32_t to) {
     struct task_key k = {key, version, reason, to};
     if (cluster.by_reason[reason] == 0) return NULL;
     struct htab_node *h =
         htab_find(&cluster.tasks_by_key, hash_key(key, version), task_has_key, &k);
-    return h != NULL ? CONTAINER_OF(h, struct task, by_key) : NULL;
+    return h != NULL ? CONTAINER_OF(h, struct cluster_task, by_key) : NULL;
 }
 
-static void task_enter(struct task *t, struct task_list *list) {
+static void task_enter(struct cluster_task *t, struct task_list *list) {
     if (t->in != NULL) {
         TAILQ_REMOVE(&t->in->all, t, link);
         t->in->n--;
@@ -102,7 +102,8 @@ static struct task_list *ready_list(enum cluster_task_kind kind) {
 static void task_timer_due(struct timer *timer);
 
 tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason reason,
-                        const struct object *o, uint32_t from, uint32_t to, struct task **task_p) {
+                        const struct object *o, uint32_t from, uint32_t to,
+                        struct cluster_task **task_p) {
     struct span key = store_object_key(o);
     uint64_t max = cluster.config.max_tasks, version = store_object_version(o);
     if (reason != CLUSTER_BY_USER) max -= max / RESERVED_SHARE;
@@ -112,7 +113,7 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     }
     if (reason != CLUSTER_BY_USER && task_for(key, version, reason, to) != NULL)
         return TARN_EEXISTS;
-    struct task *t = xcalloc(1, sizeof(*t) + key.len);
+    struct cluster_task *t = xcalloc(1, sizeof(*t) + key.len);
     t->magic = TASK_MAGIC;
     t->id = ++cluster.next_task;
     t->kind = kind;
@@ -137,30 +138,30 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     return TARN_OK;
 }
 
-static void count_sent(struct task *t, bool sent) {
+static void count_sent(struct cluster_task *t, bool sent) {
     size_t *n = t->kind == CLUSTER_TASK_STORE ? &t->node->sent_stores : &t->node->sent_copies;
     *n = sent ? *n + 1 : *n - 1;
 }
 
 /* Out of its node's hands. The room of a copy stays t's. */
-static void task_leave_node(struct task *t) {
+static void task_leave_node(struct cluster_task *t) {
     if (t->state == CLUSTER_TASK_SENT) count_sent(t, false);
     TAILQ_UNLINK(&t->node->cancels, t, cancel_link);
     task_enter(t, NULL);
     t->node = NULL;
 }
 
-static void copy_over(struct task *t) {
+static void copy_over(struct cluster_task *t) {
     if (t->copy != NULL) store_copy_end(cluster.store, &t->copy, false);
 }
 
-static void set_copies(struct task *t, bool holds) {
+static void set_copies(struct cluster_task *t, bool holds) {
     if (holds == t->counted) return;
     t->counted = holds;
     cluster.copies += holds ? 1 : (size_t)-1;
 }
 
-static void task_describe(const struct task *t, struct cluster_task_info *info) {
+static void task_describe(const struct cluster_task *t, struct cluster_task_info *info) {
     *info = (struct cluster_task_info){.id = t->id,
                                        .version = t->version,
                                        .bytes = t->size,
@@ -178,7 +179,7 @@ static void task_describe(const struct task *t, struct cluster_task_info *info) 
 }
 
 /* Storing tasks come by the thousand: of these, only what went wrong is worth remembering. */
-static void task_remember(const struct task *t) {
+static void task_remember(const struct cluster_task *t) {
     if (t->reason == CLUSTER_BY_OFFLOAD && t->state != CLUSTER_TASK_FAILED) return;
     struct finished *f = &finished[finished_next];
     finished_next = (finished_next + 1) % FINISHED_MAX;
@@ -191,7 +192,7 @@ static void task_remember(const struct task *t) {
     f->info.node = f->node;
 }
 
-static void task_tell(struct task *t, tarn_status status) {
+static void task_tell(struct cluster_task *t, tarn_status status) {
     switch (t->reason) {
     case CLUSTER_BY_DRAIN: drain_task_ended(t, status); break;
     case CLUSTER_BY_HEAT: heat_task_ended(t, status); break;
@@ -200,7 +201,7 @@ static void task_tell(struct task *t, tarn_status status) {
     }
 }
 
-static void task_over(struct task *t, tarn_status status) {
+static void task_over(struct cluster_task *t, tarn_status status) {
     copy_over(t);
     set_copies(t, false);
     if (t->hold != NULL) store_unhold(cluster.store, &t->hold);
@@ -239,7 +240,7 @@ static void task_over(struct task *t, tarn_status status) {
 
 /* Trying again would not change it, or is somebody else's business (the next pass of a drain, the
  * next hit). */
-static bool is_final(const struct task *t, tarn_status status) {
+static bool is_final(const struct cluster_task *t, tarn_status status) {
     switch (status) {
     case TARN_ENOTFOUND: /* the object is gone or replaced */
     case TARN_EEXISTS:
@@ -253,7 +254,7 @@ static bool is_final(const struct task *t, tarn_status status) {
     }
 }
 
-static void task_again(struct task *t) {
+static void task_again(struct cluster_task *t) {
     if (t->node != NULL) task_leave_node(t);
     task_enter(t, NULL);
     set_copies(t, false);
@@ -263,7 +264,7 @@ static void task_again(struct task *t) {
     t->to = t->asked_to;
 }
 
-static void task_failed(struct task *t, tarn_status status) {
+static void task_failed(struct cluster_task *t, tarn_status status) {
     copy_over(t);
     t->error = status;
     if (t->cancel || is_final(t, status) || t->tries > cluster.config.task_retries) {
@@ -278,7 +279,7 @@ static void task_failed(struct task *t, tarn_status status) {
 
 /* The end of a task that was sent: its node may still be writing, so it is asked to stop, and says
  * so. */
-static void ask_to_stop(struct task *t) {
+static void ask_to_stop(struct cluster_task *t) {
     if (t->node->embedded) {
         if (cluster.ops.cancel != NULL) cluster.ops.cancel(cluster.ops.arg, t->id);
     } else if (!TAILQ_LINKED(t, cancel_link)) {
@@ -289,7 +290,7 @@ static void ask_to_stop(struct task *t) {
 
 /* Of a backoff, or of a try that takes too long. */
 static void task_timer_due(struct timer *timer) {
-    struct task *t = CONTAINER_OF(timer, struct task, timer);
+    struct cluster_task *t = CONTAINER_OF(timer, struct cluster_task, timer);
     MAGIC_CHECK(t, TASK_MAGIC);
     if (t->state == CLUSTER_TASK_QUEUED) {
         task_enter(t, ready_list(t->kind));
@@ -301,14 +302,14 @@ static void task_timer_due(struct timer *timer) {
     }
 }
 
-static uint64_t try_ms(const struct task *t) {
+static uint64_t try_ms(const struct cluster_task *t) {
     uint64_t rate = max_u64(cluster.config.task_rate, 1);
     return cluster.config.task_timeout_ms + t->size / rate * 1000;
 }
 
 /* --- planning --- */
 
-static struct object *task_object(const struct task *t) {
+static struct object *task_object(const struct cluster_task *t) {
     return object_readable(span_of(t->key, t->key_len), t->version);
 }
 
@@ -325,7 +326,7 @@ static bool replica_in(const struct object *o, uint32_t segment, struct store_re
     return false;
 }
 
-static void task_plan(struct task *t, struct cluster_node *n) {
+static void task_plan(struct cluster_task *t, struct cluster_node *n) {
     t->node = n;
     t->state = CLUSTER_TASK_ROOM;
     task_enter(t, t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies);
@@ -335,9 +336,9 @@ static void task_plan(struct task *t, struct cluster_node *n) {
         node_wake(n);
 }
 
-static void copy_opened(struct task *t) {
+static void copy_opened(struct cluster_task *t) {
     store_copy_layout(cluster.store, t->copy, &t->at);
-    struct segment *g = t->at.extents > 0 ? segment_at(t->at.extent[0].segment) : NULL;
+    struct node_segment *g = t->at.extents > 0 ? segment_at(t->at.extent[0].segment) : NULL;
     if (g == NULL || !segment_usable(g) || (g->node->embedded && cluster.ops.start_copy == NULL)) {
         task_failed(t, TARN_ENOSEGMENT);
         return;
@@ -346,7 +347,7 @@ static void copy_opened(struct task *t) {
     task_plan(t, g->node);
 }
 
-static void copy_step(struct task *t, tarn_status status) {
+static void copy_step(struct cluster_task *t, tarn_status status) {
     if (status == TARN_EAGAIN) {
         t->state = CLUSTER_TASK_ROOM;
         if (t->in != &cluster.rooms) task_enter(t, &cluster.rooms);
@@ -363,20 +364,20 @@ static uint32_t near_host(const struct object *o) {
     struct store_layout layout;
     store_object_layout(cluster.store, o, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++) {
-        const struct segment *g =
+        const struct node_segment *g =
             layout.replica[i].extents > 0 ? segment_at(layout.replica[i].extent[0].segment) : NULL;
         if (g != NULL && segment_is_far(g)) return g->machine->number;
     }
     return STORE_HOST_NONE;
 }
 
-static void start_copy(struct task *t, unsigned *budget) {
+static void start_copy(struct cluster_task *t, unsigned *budget) {
     struct object *o = task_object(t);
     if (o == NULL) {
         task_failed(t, TARN_ENOTFOUND);
         return;
     }
-    const struct segment *to = segment_at(t->asked_to);
+    const struct node_segment *to = segment_at(t->asked_to);
     if (t->asked_to != STORE_SEGMENT_ANY && (to == NULL || to->epoch != t->to_epoch)) {
         task_over(t, TARN_ENOSEGMENT);
         return;
@@ -395,8 +396,8 @@ static void start_copy(struct task *t, unsigned *budget) {
                                   budget, &t->copy));
 }
 
-static void start_store(struct task *t) {
-    const struct segment *from = segment_at(t->from), *to = segment_at(t->asked_to);
+static void start_store(struct cluster_task *t) {
+    const struct node_segment *from = segment_at(t->from), *to = segment_at(t->asked_to);
     if (from == NULL || to == NULL || from->epoch != t->from_epoch || to->epoch != t->to_epoch ||
         !segment_stays(to) || from->node != to->node || task_object(t) == NULL)
         task_over(t, TARN_ENOTFOUND);
@@ -416,8 +417,8 @@ static void budget_spend(unsigned *budget, unsigned units) {
     *budget = *budget > units ? *budget - units : 0;
 }
 
-static struct task *take_ready(struct task_list *list, unsigned *budget) {
-    struct task *t = TAILQ_FIRST(&list->all);
+static struct cluster_task *take_ready(struct task_list *list, unsigned *budget) {
+    struct cluster_task *t = TAILQ_FIRST(&list->all);
     budget_spend(budget, 1);
     task_enter(t, NULL);
     t->tries++;
@@ -440,7 +441,7 @@ static bool make_room(unsigned *budget) {
     for (size_t n = cluster.rooms.n; n > 0; n--) {
         if (*budget == 0) return true;
         budget_spend(budget, 1);
-        struct task *t = TAILQ_FIRST(&cluster.rooms.all);
+        struct cluster_task *t = TAILQ_FIRST(&cluster.rooms.all);
         task_enter(t, &cluster.rooms); /* at the end */
         copy_step(t, store_copy_continue(cluster.store, t->copy, budget));
     }
@@ -449,14 +450,14 @@ static bool make_room(unsigned *budget) {
 
 /* --- sending --- */
 
-static void task_sent(struct task *t) {
+static void task_sent(struct cluster_task *t) {
     t->state = CLUSTER_TASK_SENT;
     task_enter(t, &t->node->sent);
     count_sent(t, true);
     timer_set(&t->timer, cluster.now_ms + try_ms(t));
 }
 
-static bool store_described(struct task *t, struct cluster_work *w) {
+static bool store_described(struct cluster_task *t, struct cluster_work *w) {
     const struct object *o = task_object(t);
     uint32_t crc;
     if (o == NULL || !replica_in(o, t->from, &t->at) ||
@@ -472,7 +473,7 @@ static bool store_described(struct task *t, struct cluster_work *w) {
     return true;
 }
 
-bool task_send(struct task *t, struct cluster_work *w) {
+bool task_send(struct cluster_task *t, struct cluster_work *w) {
     *w = (struct cluster_work){.kind = CLUSTER_WORK_COPY, .crc = -1};
     if (t->kind == CLUSTER_TASK_STORE ? !store_described(t, w) : task_object(t) == NULL) {
         task_failed(t, TARN_ENOTFOUND);
@@ -491,7 +492,7 @@ bool task_send(struct task *t, struct cluster_work *w) {
 }
 
 bool task_next_cancel(struct cluster_node *n, struct cluster_work *w) {
-    struct task *t = TAILQ_FIRST(&n->cancels);
+    struct cluster_task *t = TAILQ_FIRST(&n->cancels);
     if (t == NULL) return false;
     TAILQ_UNLINK(&n->cancels, t, cancel_link);
     *w = (struct cluster_work){.kind = CLUSTER_WORK_CANCEL, .task = t->id};
@@ -504,7 +505,7 @@ static void start_local(unsigned *budget) {
     if (n->copies.n == 0 || cluster.local_due_ms > cluster.now_ms) return;
     while (*budget > 0 && n->sent_copies < cluster.config.tasks_per_node && n->copies.n > 0) {
         budget_spend(budget, 1);
-        struct task *t = TAILQ_FIRST(&n->copies.all);
+        struct cluster_task *t = TAILQ_FIRST(&n->copies.all);
         uint64_t id = t->id;
         task_sent(t); /* it may answer at once */
         tarn_status status = cluster.ops.start_copy(
@@ -546,10 +547,10 @@ uint64_t tasks_next_ms(uint64_t limit_ms) {
 /* --- the end of a try --- */
 
 /* The bytes that were read are those of the object only if it never left that place. */
-static tarn_status store_arrived(struct task *t, uint64_t offset, int64_t crc) {
+static tarn_status store_arrived(struct cluster_task *t, uint64_t offset, int64_t crc) {
     struct object *o = task_object(t);
     struct store_replica now;
-    const struct segment *far = segment_at(t->to);
+    const struct node_segment *far = segment_at(t->to);
     if (o == NULL || far == NULL || far->epoch != t->to_epoch || far->leaving)
         return TARN_ENOTFOUND;
     if (!replica_in(o, t->from, &now) || now.extents != t->at.extents) return TARN_ENOTFOUND;
@@ -565,14 +566,14 @@ static tarn_status store_arrived(struct task *t, uint64_t offset, int64_t crc) {
     return store_far_add(cluster.store, o, t->to, offset);
 }
 
-static tarn_status copy_arrived(struct task *t) {
+static tarn_status copy_arrived(struct cluster_task *t) {
     tarn_status status = store_copy_end(cluster.store, &t->copy, true);
     t->copy = NULL;
     if (status != TARN_OK) return status;
     struct object *o = task_object(t);
     if (o == NULL) return TARN_ENOTFOUND;
     if (t->kind == CLUSTER_TASK_MOVE) {
-        const struct segment *from = segment_at(t->from);
+        const struct node_segment *from = segment_at(t->from);
         if (from != NULL && from->epoch == t->from_epoch)
             store_replica_drop(cluster.store, o, t->from, false);
     }
@@ -580,7 +581,8 @@ static tarn_status copy_arrived(struct task *t) {
     return TARN_OK;
 }
 
-static bool task_try_ended(struct task *t, tarn_status status, uint64_t offset, int64_t crc) {
+static bool task_try_ended(struct cluster_task *t, tarn_status status, uint64_t offset,
+                           int64_t crc) {
     timer_clear(&t->timer);
     if (status == TARN_ECANCELED && !t->cancel) status = t->timed_out ? TARN_ETIMEOUT : TARN_EAGAIN;
     if (status == TARN_OK) {
@@ -596,7 +598,7 @@ static bool task_try_ended(struct task *t, tarn_status status, uint64_t offset, 
 
 bool cluster_task_done(struct cluster_node *n, uint64_t id, tarn_status status, uint64_t offset,
                        int64_t crc) {
-    struct task *t = task_find(id);
+    struct cluster_task *t = task_find(id);
     if (t == NULL || t->node != n || t->state != CLUSTER_TASK_SENT) return false;
     bool accepted = task_try_ended(t, status, offset, crc);
     if (n->copies.n + n->stores.n > 0) node_wake(n);
@@ -604,12 +606,12 @@ bool cluster_task_done(struct cluster_node *n, uint64_t id, tarn_status status, 
 }
 
 void cluster_local_done(uint64_t id, tarn_status status) {
-    struct task *t = task_find(id);
+    struct cluster_task *t = task_find(id);
     if (t != NULL && t->node == &cluster.local && t->state == CLUSTER_TASK_SENT)
         task_try_ended(t, status, 0, -1);
 }
 
-static void task_requeue(struct task *t) {
+static void task_requeue(struct cluster_task *t) {
     timer_clear(&t->timer);
     if (t->cancel) {
         task_over(t, TARN_ECANCELED);
@@ -621,7 +623,7 @@ static void task_requeue(struct task *t) {
 
 static void requeue_all(struct task_list *list) {
     for (size_t n = list->n; n > 0; n--) {
-        struct task *t = TAILQ_FIRST(&list->all);
+        struct cluster_task *t = TAILQ_FIRST(&list->all);
         copy_over(t);
         task_requeue(t);
     }
@@ -630,7 +632,7 @@ static void requeue_all(struct task_list *list) {
 /* Whether these came to be on its disk it will find out, and offer them: by then their key may have
  * had another value, of which nothing is left. */
 static void orphan_stores(const struct cluster_node *n) {
-    const struct task *t;
+    const struct cluster_task *t;
     TAILQ_FOREACH(t, &n->sent.all, link) {
         if (t->kind == CLUSTER_TASK_STORE)
             store_far_supersede(cluster.store, span_of(t->key, t->key_len), t->version);
@@ -651,10 +653,10 @@ static tarn_status by_user(enum cluster_task_kind kind, struct object *o, uint32
                            uint32_t to, uint64_t *task_p) {
     struct span value;
     struct store_replica r;
-    struct task *t;
+    struct cluster_task *t;
     if (store_object_inline(o, &value)) return TARN_EINVAL;
     if (to != STORE_SEGMENT_ANY) {
-        const struct segment *g = segment_at(to);
+        const struct node_segment *g = segment_at(to);
         if (g == NULL || g->leaving) return TARN_ENOSEGMENT;
         if (segment_is_far(g) || to == from) return TARN_EINVAL;
         if (replica_in(o, to, &r)) return TARN_EEXISTS;
@@ -674,7 +676,7 @@ tarn_status cluster_replica_move(struct object *o, uint32_t from, uint32_t to, u
 }
 
 bool cluster_task_cancel(uint64_t id) {
-    struct task *t = task_find(id);
+    struct cluster_task *t = task_find(id);
     if (t == NULL) return false;
     if (t->state != CLUSTER_TASK_SENT) {
         task_over(t, TARN_ECANCELED);
@@ -687,7 +689,7 @@ bool cluster_task_cancel(uint64_t id) {
 }
 
 bool cluster_task_get(uint64_t id, struct cluster_task_info *info_p) {
-    const struct task *t = task_find(id);
+    const struct cluster_task *t = task_find(id);
     if (t != NULL) task_describe(t, info_p);
     for (size_t i = 0; t == NULL && i < finished_n; i++) {
         if (finished[i].info.id != id) continue;
@@ -699,7 +701,7 @@ bool cluster_task_get(uint64_t id, struct cluster_task_info *info_p) {
 
 void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *info), void *arg) {
     struct cluster_task_info info;
-    const struct task *t;
+    const struct cluster_task *t;
     TAILQ_FOREACH_REVERSE(t, &cluster.tasks, task_heads, all) {
         task_describe(t, &info);
         if (!fn(arg, &info)) return;
@@ -712,7 +714,7 @@ void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *in
 }
 
 void tasks_count(uint64_t by_state[CLUSTER_TASK_STATES]) {
-    const struct task *t;
+    const struct cluster_task *t;
     TAILQ_FOREACH(t, &cluster.tasks, all) by_state[t->state]++;
 }
 

@@ -12,7 +12,7 @@
 
 /* --- drops --- */
 
-void drops_free(struct segment *g) {
+void drops_free(struct node_segment *g) {
     free(g->drops.ring);
     g->drops = (struct drop_queue){.ring = NULL};
 }
@@ -30,7 +30,7 @@ static bool drops_grow(struct drop_queue *q) {
 
 /* Called from inside the books. */
 void cluster_on_far_gone(struct span key, uint64_t version, uint32_t segment, uint64_t offset) {
-    struct segment *g = segment_at(segment);
+    struct node_segment *g = segment_at(segment);
     if (g == NULL || g->leaving) return;
     if (!drops_grow(&g->drops)) {
         g->drops_lost++;
@@ -43,7 +43,7 @@ void cluster_on_far_gone(struct span key, uint64_t version, uint32_t segment, ui
 }
 
 /* Those that lie in one piece. */
-static void take_drops(struct segment *g, struct cluster_work *w) {
+static void take_drops(struct node_segment *g, struct cluster_work *w) {
     struct drop_queue *q = &g->drops;
     size_t n = min_u64(min_u64(q->n, q->cap - q->first), CLUSTER_DROPS_PER_ITEM);
     *w = (struct cluster_work){
@@ -54,7 +54,7 @@ static void take_drops(struct segment *g, struct cluster_work *w) {
 }
 
 static bool next_drops(struct cluster_node *n, struct cluster_work *w) {
-    struct segment *g;
+    struct node_segment *g;
     TAILQ_FOREACH(g, &n->segments, of_node) {
         if (g->drops.n == 0 || g->leaving || g->join != n->joins) continue;
         take_drops(g, w);

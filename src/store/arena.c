@@ -5,22 +5,22 @@
 
 #define GROW_STEP ((size_t)4 << 20)
 
-bool arena_init(struct arena *a, size_t reserve) {
+bool arena_init(struct page_arena *a, size_t reserve) {
     void *p = mmap(NULL, reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     /* Random records are read all the time; large pages save most of the TLB misses. Advice
      * only. */
     madvise(p, reserve, MADV_HUGEPAGE);
-    *a = (struct arena){.base = p, .reserved = reserve};
+    *a = (struct page_arena){.base = p, .reserved = reserve};
     return true;
 }
 
-void arena_free(struct arena *a) {
+void arena_free(struct page_arena *a) {
     if (a->base) munmap(a->base, a->reserved);
-    *a = (struct arena){0};
+    *a = (struct page_arena){0};
 }
 
-bool arena_grow(struct arena *a, size_t size) {
+bool arena_grow(struct page_arena *a, size_t size) {
     if (size <= a->ready) return true;
     size_t want = (size + GROW_STEP - 1) / GROW_STEP * GROW_STEP;
     if (want > a->reserved) return false;
@@ -29,7 +29,7 @@ bool arena_grow(struct arena *a, size_t size) {
     return true;
 }
 
-void arena_discard(struct arena *a, size_t offset, size_t size) {
+void arena_discard(struct page_arena *a, size_t offset, size_t size) {
     TARN_ASSERT(offset + size <= a->ready);
     madvise(a->base + offset, size, MADV_DONTNEED);
 }

@@ -7,17 +7,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct arena {
+struct page_arena {
     char *base;
     size_t reserved, ready; /* bytes */
 };
 
-bool arena_init(struct arena *a, size_t reserve);
-void arena_free(struct arena *a);
+bool arena_init(struct page_arena *a, size_t reserve);
+void arena_free(struct page_arena *a);
 /* Makes the first size bytes usable (zero-filled at first). false: no memory, or beyond the
  * reservation. */
-bool arena_grow(struct arena *a, size_t size);
+bool arena_grow(struct page_arena *a, size_t size);
 /* Gives the pages of a range back to the system; they read as zero afterwards. */
-void arena_discard(struct arena *a, size_t offset, size_t size);
+void arena_discard(struct page_arena *a, size_t offset, size_t size);
 
 #endif

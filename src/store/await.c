@@ -292,13 +292,13 @@ static tarn_status await_later(struct store *s, uint64_t ms) {
     return TARN_ELATER;
 }
 
-static bool would_fit(const struct want *w, const struct segment *seg) {
+static bool would_fit(const struct room_want *w, const struct segment *seg) {
     return seg && seg->awaiting_units > 0 && room_may_use(w, seg) &&
            seg->free_units + seg->evictable_units + seg->awaiting_units >= w->units;
 }
 
 tarn_status await_room(struct store *s, const struct store_put *p, unsigned *budget) {
-    const struct want *w = &p->want;
+    const struct room_want *w = &p->want;
     uint64_t ms, least = UINT64_MAX;
     struct segment *chosen = NULL;
     if (s->policy->keeps) return TARN_ENOSPACE;

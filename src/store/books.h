@@ -20,7 +20,7 @@
 
 /* --- what few objects have (extra.c) --- */
 
-struct group {
+struct object_group {
     struct htab_node node; /* by name */
     LIST_HEAD(, extra) members;
     uint32_t count;
@@ -41,7 +41,7 @@ struct extra {
     uint64_t pin_ms;      /* of a soft pin, each read renews it by this; of a hard one its owner */
     struct hard_sum hard; /* counted for it */
     struct wheel_node pin_node;
-    struct group *group;
+    struct object_group *group;
     LIST_ENTRY(extra) of_group;
     uint32_t n_crcs;
     uint32_t *crcs; /* objects larger than STORE_CRC_BLOCK */
@@ -153,7 +153,7 @@ struct plan {
 };
 
 /* Room that is wanted for one replica. */
-struct want {
+struct room_want {
     uint64_t units;
     uint32_t n_blocks; /* found */
     block_id blocks[STORE_EXTENTS_MAX];
@@ -178,7 +178,7 @@ struct spot { /* space of one replica in the making */
 struct put_wishes {
     uint64_t expire_wall_ms, pin_ms;
     enum store_pin pin;
-    struct group *group; /* counted for it, NULL: none */
+    struct object_group *group; /* counted for it, NULL: none */
 };
 
 struct store_put {
@@ -200,7 +200,7 @@ struct store_put {
     uint32_t replicas, missing; /* wanted, and given up */
     uint32_t n_spots;
     struct spot spots[STORE_REPLICAS_MAX];
-    struct want want; /* of the next spot */
+    struct room_want want; /* of the next spot */
     uint32_t key_len;
     char key[];
 };
@@ -220,7 +220,7 @@ struct ghost {
 /* One more replica in the making (copy.c). */
 struct store_copy {
     LIST_ENTRY(store_copy) link; /* all of them */
-    struct want want;
+    struct room_want want;
     uint64_t version;
     uint32_t from;
     bool open;
@@ -290,7 +290,7 @@ struct store {
     const struct policy_ops *policy;
     uint32_t gen;          /* OBJECT_GEN or 0: what objects linked by the current policy carry */
     uint64_t legacy_count; /* objects that the previous policy left, not yet moved */
-    struct want *planner;  /* the one that may scan and clear windows; see room.c */
+    struct room_want *planner; /* the one that may scan and clear windows; see room.c */
     /* segment whose host is not told of what goes: it said so itself, or has lost it */
     uint32_t far_silent;
     uint64_t *superseded; /* far.c; NULL: no far segment was ever there */
@@ -408,9 +408,9 @@ void extra_drop(struct store *s, struct object *o); /* the object goes */
 void extra_set_expire(struct store *s, struct object *o, uint64_t wall_ms);
 void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint64_t ms);
 void extra_renew_pin(struct store *s, struct object *o);
-struct group *group_get(struct store *s, struct span name);
-void group_unref(struct store *s, struct group *g);
-void group_join(struct store *s, struct object *o, struct group *g);
+struct object_group *group_get(struct store *s, struct span name);
+void group_unref(struct store *s, struct object_group *g);
+void group_join(struct store *s, struct object *o, struct object_group *g);
 enum store_pin object_pin(const struct store *s, const struct object *o);
 bool extra_due(struct store *s, unsigned *budget); /* TTLs that are over; true: more */
 void extra_pin_over(struct store *s, struct wheel_node *node);
@@ -556,11 +556,11 @@ struct store_put *put_by_key(const struct store *s, struct span key, uint64_t ha
 /* o lies where space is being cleared: it is gone already for everybody else. */
 bool room_clearing(const struct store *s, const struct object *o);
 /* May w take space in that segment at all? */
-bool room_may_use(const struct want *w, const struct segment *seg);
+bool room_may_use(const struct room_want *w, const struct segment *seg);
 /* Finds w->blocks, evicting what it must. TARN_EAGAIN: call again in a later slice. */
-tarn_status room_make(struct store *s, struct want *w, unsigned *budget);
+tarn_status room_make(struct store *s, struct room_want *w, unsigned *budget);
 /* What was found for it so far is free again. */
-void room_abandon(struct store *s, struct want *w);
+void room_abandon(struct store *s, struct room_want *w);
 /* Makes sure that an object of so many bytes in domain keeps the limits (objects, memory, quota).
  * coming: objects that are not counted among the puts yet. */
 tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming,

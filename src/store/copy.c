@@ -25,7 +25,7 @@ void copy_free_all(struct store *s) {
 /* The hosts that have it in memory already, on segments that count: a replica on a segment that
  * leaves is as good as gone. */
 static void take_hosts(const struct store *s, const struct object *o, uint32_t from,
-                       struct want *w) {
+                       struct room_want *w) {
     struct places p;
     places_read(s, o, &p);
     const block_id *b = p.block;
@@ -37,7 +37,7 @@ static void take_hosts(const struct store *s, const struct object *o, uint32_t f
 }
 
 static tarn_status copy_check(const struct store *s, const struct object *o,
-                              const struct store_copy_options *options, const struct want *w) {
+                              const struct store_copy_options *options, const struct room_want *w) {
     struct places p;
     places_read(s, o, &p);
     if (p.n_memory + p.n_far >= STORE_REPLICAS_MAX) return TARN_EEXISTS;
@@ -53,11 +53,11 @@ tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
                              struct store_copy **copy_p) {
     struct object *o = copied_object(s, key, version);
     if (!o) return TARN_ENOTFOUND;
-    struct want w = {.units = space_units(store_object_size(s, o)),
-                     .only = options->segment,
-                     .host = options->host,
-                     .never = options->from,
-                     .free_only = !options->evict};
+    struct room_want w = {.units = space_units(store_object_size(s, o)),
+                          .only = options->segment,
+                          .host = options->host,
+                          .never = options->from,
+                          .free_only = !options->evict};
     take_hosts(s, o, options->from, &w);
     tarn_status st = copy_check(s, o, options, &w);
     if (st != TARN_OK) return st;

@@ -104,7 +104,7 @@ static void evict_one(struct store *s, struct object *o) {
 /* A group goes together as far as the budget and the others' leases let it. */
 void book_evict(struct store *s, struct object *o, unsigned *budget) {
     const struct extra *x = extra_find(s, o);
-    struct group *g = x ? x->group : NULL;
+    struct object_group *g = x ? x->group : NULL;
     if (g) g->count++; /* keep it while its members go */
     evict_one(s, o);
     if (*budget > 0) --*budget;

@@ -72,7 +72,7 @@ static void pin_enter(struct store *s, struct extra *x, const struct object *o, 
 }
 
 static void group_leave(struct store *s, struct extra *x) {
-    struct group *g = x->group;
+    struct object_group *g = x->group;
     if (!g) return;
     LIST_REMOVE(x, of_group);
     x->group = NULL;
@@ -178,15 +178,15 @@ void extra_pin_over(struct store *s, struct wheel_node *node) {
 /* --- groups --- */
 
 static bool same_group(const struct htab_node *node, const void *key) {
-    const struct group *g = CONTAINER_OF(node, struct group, node);
+    const struct object_group *g = CONTAINER_OF(node, struct object_group, node);
     return span_eq(span_of(g->name, g->name_len), *(const struct span *)key);
 }
 
 /* One reference more; made when it is new. */
-struct group *group_get(struct store *s, struct span name) {
+struct object_group *group_get(struct store *s, struct span name) {
     uint64_t hash = hash_bytes(name.data, name.len);
     struct htab_node *n = htab_find(&s->groups, hash, same_group, &name);
-    struct group *g = n ? CONTAINER_OF(n, struct group, node) : NULL;
+    struct object_group *g = n ? CONTAINER_OF(n, struct object_group, node) : NULL;
     if (!g) {
         g = xcalloc(1, sizeof(*g) + name.len);
         g->name_len = (uint32_t)name.len;
@@ -198,7 +198,7 @@ struct group *group_get(struct store *s, struct span name) {
     return g;
 }
 
-void group_unref(struct store *s, struct group *g) {
+void group_unref(struct store *s, struct object_group *g) {
     if (--g->count > 0) return;
     htab_remove(&s->groups, &g->node);
     s->extra_bytes -= sizeof(*g) + g->name_len;
@@ -206,7 +206,7 @@ void group_unref(struct store *s, struct group *g) {
 }
 
 /* Takes the caller's reference. */
-void group_join(struct store *s, struct object *o, struct group *g) {
+void group_join(struct store *s, struct object *o, struct object_group *g) {
     struct extra *x = extra_get(s, o);
     TARN_ASSERT(!x->group);
     x->group = g;

@@ -87,7 +87,7 @@ static uint32_t placement_draw(struct store *s) {
     return t->id[low];
 }
 
-static void draw_some(struct store *s, const struct want *w, struct placement_iter *it) {
+static void draw_some(struct store *s, const struct room_want *w, struct placement_iter *it) {
     if (s->placement_table.n < 2) return; /* ALL is the same */
     for (unsigned tries = 0; tries < 2 * PLACEMENT_DRAWS && it->n_drawn < PLACEMENT_DRAWS;
          tries++) {
@@ -101,12 +101,12 @@ static void draw_some(struct store *s, const struct want *w, struct placement_it
 
 /* --- the run --- */
 
-void placement_begin(struct store *s, const struct want *w, struct placement_iter *it) {
+void placement_begin(struct store *s, const struct room_want *w, struct placement_iter *it) {
     if (!s->placement_table.valid) placement_build(s);
     *it = (struct placement_iter){.phase = PLACEMENT_PREFER};
 }
 
-static void next_phase(struct store *s, const struct want *w, struct placement_iter *it) {
+static void next_phase(struct store *s, const struct room_want *w, struct placement_iter *it) {
     it->phase++;
     it->at = 0;
     if (it->phase == PLACEMENT_LOCAL &&
@@ -117,7 +117,7 @@ static void next_phase(struct store *s, const struct want *w, struct placement_i
         it->start = (uint32_t)rng_below(&s->rng, s->placement_table.n);
 }
 
-bool placement_next(struct store *s, const struct want *w, struct placement_iter *it,
+bool placement_next(struct store *s, const struct room_want *w, struct placement_iter *it,
                     uint32_t *id_p) {
     const struct placement_table *t = &s->placement_table;
     for (;;) {

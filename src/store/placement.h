@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct store;
-struct want;
+struct room_want;
 
 #define PLACEMENT_DRAWS 8u
 
@@ -35,8 +35,8 @@ struct placement_iter {
     unsigned n_drawn;
     uint32_t drawn[PLACEMENT_DRAWS];
 };
-void placement_begin(struct store *s, const struct want *w, struct placement_iter *it);
-bool placement_next(struct store *s, const struct want *w, struct placement_iter *it,
+void placement_begin(struct store *s, const struct room_want *w, struct placement_iter *it);
+bool placement_next(struct store *s, const struct room_want *w, struct placement_iter *it,
                     uint32_t *id_p);
 void placement_changed(struct store *s);
 void placement_free(struct store *s);

@@ -288,7 +288,7 @@ static tarn_status put_opened(struct store *s, struct store_put *p) {
 /* The room that was found is one replica's; the next one goes to another host. */
 static void settle_spot(struct store *s, struct store_put *p) {
     struct spot *spot = &p->spots[p->n_spots++];
-    struct want *w = &p->want;
+    struct room_want *w = &p->want;
     spot->n_blocks = w->n_blocks;
     memcpy(spot->blocks, w->blocks, w->n_blocks * sizeof(w->blocks[0]));
     w->n_blocks = 0;
@@ -354,7 +354,7 @@ static unsigned resolve_names(const struct store *s, const struct span *names, s
     return found;
 }
 
-static void want_init(const struct store *s, struct want *w, uint64_t units,
+static void want_init(const struct store *s, struct room_want *w, uint64_t units,
                       const struct store_put_options *options) {
     w->units = units;
     w->only = w->never = STORE_SEGMENT_ANY;

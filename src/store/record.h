@@ -84,8 +84,8 @@ static inline void object_set_atime(struct object *o, uint32_t s) {
 
 struct record_page;
 struct records {
-    struct arena arena;                /* the records */
-    struct arena meta;                 /* struct record_page, one per page */
+    struct page_arena arena;           /* the records */
+    struct page_arena meta;            /* struct record_page, one per page */
     uint32_t pages;                    /* ever used */
     uint32_t free_pages, n_free_pages; /* list head (page number), length */
     uint32_t live_pages;

@@ -110,7 +110,7 @@ bool store_shrink(struct store *s, unsigned *budget) {
 
 /* --- 1: free space --- */
 
-bool room_may_use(const struct want *w, const struct segment *seg) {
+bool room_may_use(const struct room_want *w, const struct segment *seg) {
     if (seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP || seg->id == w->never)
         return false;
     if (w->only != STORE_SEGMENT_ANY && seg->id != w->only) return false;
@@ -121,12 +121,12 @@ bool room_may_use(const struct want *w, const struct segment *seg) {
     return true;
 }
 
-bool room_could_fit(const struct store *s, const struct want *w, uint32_t id) {
+bool room_could_fit(const struct store *s, const struct room_want *w, uint32_t id) {
     const struct segment *seg = space_segment(&s->space, id);
     return seg && room_may_use(w, seg) && seg->free_units + seg->evictable_units >= w->units;
 }
 
-static bool room_direct(struct store *s, struct want *w) {
+static bool room_direct(struct store *s, struct room_want *w) {
     for (int many = w->units > UINT32_MAX; many < 2; many++) {
         struct placement_iter it;
         uint32_t id;
@@ -176,7 +176,7 @@ static void victim_spare(struct store *s, struct object *o) {
     book_relink(s, o);
 }
 
-static bool evict_runs(struct store *s, struct want *w, struct victims *v, uint32_t segment,
+static bool evict_runs(struct store *s, struct room_want *w, struct victims *v, uint32_t segment,
                        struct run *runs, unsigned n, unsigned *budget) {
     for (unsigned k = 0; k < n; k++) space_cursor_add(&s->space, &runs[k].block);
     bool chosen[VICTIMS];
@@ -208,7 +208,7 @@ static void give_back_all(struct store *s, struct victims *v) {
 }
 
 /* Which of its replicas lies where w may go; STORE_SEGMENT_ANY: none. */
-static uint32_t useful_segment(const struct store *s, const struct want *w,
+static uint32_t useful_segment(const struct store *s, const struct room_want *w,
                                const struct object *o) {
     uint32_t n;
     const block_id *blocks = book_blocks(s, o, &n);
@@ -239,7 +239,7 @@ static void victim_choose(struct store *s, struct choice *c, struct object *o) {
 
 /* Runs are looked at in one segment, that of the first victim that helps; victims elsewhere do not
  * count. */
-static void victim_consider(struct store *s, const struct want *w, struct choice *c,
+static void victim_consider(struct store *s, const struct room_want *w, struct choice *c,
                             struct object *o, bool copied) {
     if (copied && !object_has_far(s, o)) return;
     if (c->segment == STORE_SEGMENT_ANY) {
@@ -258,7 +258,7 @@ static unsigned best_runs(const struct choice *c, uint32_t align, struct run *be
 }
 
 /* copied: only those that have a copy on a disk. */
-static bool by_policy(struct store *s, struct want *w, bool copied, unsigned *budget) {
+static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigned *budget) {
     struct choice c = {.segment = STORE_SEGMENT_ANY};
     struct run best[STORE_EXTENTS_MAX];
     uint32_t align = space_align(w->units);
@@ -289,7 +289,8 @@ static bool by_policy(struct store *s, struct want *w, bool copied, unsigned *bu
 /* --- all of it --- */
 
 /* Somewhere, when what may be evicted has gone, and so many units besides; ghosts: and these. */
-static bool could_fit(const struct store *s, const struct want *w, bool ghosts, uint64_t besides) {
+static bool could_fit(const struct store *s, const struct room_want *w, bool ghosts,
+                      uint64_t besides) {
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         const struct segment *seg = space_segment(&s->space, i);
         if (!seg || !room_may_use(w, seg) || seg->units < w->units) continue;
@@ -301,7 +302,7 @@ static bool could_fit(const struct store *s, const struct want *w, bool ghosts, 
     return false;
 }
 
-static tarn_status room_try(struct store *s, struct want *w, unsigned *budget) {
+static tarn_status room_try(struct store *s, struct room_want *w, unsigned *budget) {
     if (w->plan) return window_step(s, w, budget);
     if (s->planner && s->planner->plan->phase == PLAN_CLEAR) return TARN_EAGAIN;
     if (room_direct(s, w)) {
@@ -320,7 +321,7 @@ static tarn_status room_try(struct store *s, struct want *w, unsigned *budget) {
 
 #define UNGRANTED_MS 1000u /* other room may come before */
 
-tarn_status room_make(struct store *s, struct want *w, unsigned *budget) {
+tarn_status room_make(struct store *s, struct room_want *w, unsigned *budget) {
     tarn_status st = room_try(s, w, budget);
     if ((st == TARN_ENOSPACE || st == TARN_ELATER) && w->n_avoid > 0) {
         w->n_avoid = 0; /* where nothing else has room, even there */

@@ -25,12 +25,12 @@ bool runs_hold(const struct store *s, const struct object *o, uint32_t segment,
 /* --- room.c --- */
 
 /* w may use that segment, and what is free or evictable there would be enough if it lay well. */
-bool room_could_fit(const struct store *s, const struct want *w, uint32_t id);
+bool room_could_fit(const struct store *s, const struct room_want *w, uint32_t id);
 
 /* --- window.c --- */
 
 /* w becomes the planner. */
-tarn_status window_begin(struct store *s, struct want *w, unsigned *budget);
-tarn_status window_step(struct store *s, struct want *w, unsigned *budget);
+tarn_status window_begin(struct store *s, struct room_want *w, unsigned *budget);
+tarn_status window_step(struct store *s, struct room_want *w, unsigned *budget);
 
 #endif

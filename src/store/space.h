@@ -94,7 +94,7 @@ struct space_ops {
 
 struct space {
     const struct space_ops *ops;
-    struct arena arena;
+    struct page_arena arena;
     uint32_t blocks; /* ever used, with the unused block 0 */
     block_id free_ids;
     uint64_t live;

@@ -206,7 +206,7 @@ static void check_lot(void *arg, struct htab_node *node) {
     c->blocks_units += blocks_units(c->s, lot->blocks, lot->n_blocks);
 }
 
-static void check_want(struct check *c, const struct want *w) {
+static void check_want(struct check *c, const struct room_want *w) {
     c->blocks_units += blocks_units(c->s, w->blocks, w->n_blocks);
     if (w->plan && w->plan->reserved)
         c->blocks_units += block_get(&c->s->space, w->plan->reserved)->len;

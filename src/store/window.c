@@ -37,7 +37,7 @@ static void scan_begin(struct store *s, struct plan *plan) {
 }
 
 /* The next segment of this round that might do, from the one at step on; false: that was all. */
-static bool choose_segment(const struct store *s, const struct want *w, struct plan *plan) {
+static bool choose_segment(const struct store *s, const struct room_want *w, struct plan *plan) {
     for (; plan->step < s->space.n_segments; plan->step++) {
         plan->segment = (plan->first + plan->step) % s->space.n_segments;
         if (room_could_fit(s, w, plan->segment)) return true;
@@ -56,7 +56,7 @@ static uint32_t coldest_segment(struct store *s) {
     return id;
 }
 
-static bool plan_begin(struct store *s, struct want *w) {
+static bool plan_begin(struct store *s, struct room_want *w) {
     struct plan *plan = w->plan = xcalloc(1, sizeof(*plan));
     plan->changes = s->room_changes;
     plan->first = coldest_segment(s);
@@ -71,14 +71,14 @@ static bool plan_begin(struct store *s, struct want *w) {
     return true;
 }
 
-static void plan_end(struct store *s, struct want *w) {
+static void plan_end(struct store *s, struct room_want *w) {
     plan_cursors(s, w->plan, space_cursor_remove);
     free(w->plan);
     w->plan = NULL;
     s->planner = NULL;
 }
 
-void room_abandon(struct store *s, struct want *w) {
+void room_abandon(struct store *s, struct room_want *w) {
     if (w->plan) {
         if (w->plan->reserved) space_release(&s->space, w->plan->reserved);
         plan_end(s, w);
@@ -162,7 +162,7 @@ static bool scan_over(const struct store *s, const struct plan *plan) {
 
 /* One slice of the walk. true: decided, plan->best is what to clear (n_best 0: this segment has no
  * room). */
-static bool window_scan(struct store *s, struct want *w, unsigned *budget) {
+static bool window_scan(struct store *s, struct room_want *w, unsigned *budget) {
     struct plan *plan = w->plan;
     uint32_t align = space_align(w->units);
     resume_run(s, plan, align);
@@ -211,7 +211,7 @@ bool room_clearing(const struct store *s, const struct object *o) {
 }
 
 /* One slice of clearing best[clearing]. TARN_ESTALE: something stands in the way now. */
-static tarn_status window_clear(struct store *s, struct want *w, unsigned *budget) {
+static tarn_status window_clear(struct store *s, struct room_want *w, unsigned *budget) {
     struct plan *plan = w->plan;
     struct space *sp = &s->space;
     while (plan->clearing < plan->n_best) {
@@ -251,7 +251,7 @@ static tarn_status window_clear(struct store *s, struct want *w, unsigned *budge
     return TARN_OK;
 }
 
-static void give_up_cleared(struct store *s, struct want *w) {
+static void give_up_cleared(struct store *s, struct room_want *w) {
     if (w->plan->reserved) space_release(&s->space, w->plan->reserved);
     w->plan->reserved = 0;
     w->plan->clearing = 0;
@@ -260,7 +260,7 @@ static void give_up_cleared(struct store *s, struct want *w) {
 
 /* The next segment, or all of them again with soft-pinned objects, or because the books changed.
  * false: that was all. */
-static bool next_scan(struct store *s, struct want *w) {
+static bool next_scan(struct store *s, struct room_want *w) {
     struct plan *plan = w->plan;
     plan->step++;
     while (!choose_segment(s, w, plan)) {
@@ -278,19 +278,19 @@ static bool next_scan(struct store *s, struct want *w) {
     return true;
 }
 
-static tarn_status no_room(struct store *s, struct want *w) {
+static tarn_status no_room(struct store *s, struct room_want *w) {
     if (w->plan->rounds >= ROUNDS_MAX) s->stat.room_gave_up++;
     plan_end(s, w);
     return TARN_ENOSPACE;
 }
 
 /* The segment's host may have gone since the last slice. */
-static bool still_usable(const struct store *s, const struct want *w) {
+static bool still_usable(const struct store *s, const struct room_want *w) {
     const struct segment *seg = space_segment(&s->space, w->plan->segment);
     return seg && room_may_use(w, seg);
 }
 
-tarn_status window_step(struct store *s, struct want *w, unsigned *budget) {
+tarn_status window_step(struct store *s, struct room_want *w, unsigned *budget) {
     struct plan *plan = w->plan;
     for (;;) {
         if (!still_usable(s, w)) {
@@ -321,6 +321,6 @@ tarn_status window_step(struct store *s, struct want *w, unsigned *budget) {
     }
 }
 
-tarn_status window_begin(struct store *s, struct want *w, unsigned *budget) {
+tarn_status window_begin(struct store *s, struct room_want *w, unsigned *budget) {
     return plan_begin(s, w) ? window_step(s, w, budget) : TARN_ENOSPACE;
 }

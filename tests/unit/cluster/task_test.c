@@ -246,7 +246,7 @@ TEST(tasks_are_bounded_and_users_have_a_part_to_themselves) {
     begin();
     cluster_config()->max_tasks = 8;
     uint64_t task;
-    struct task *t;
+    struct cluster_task *t;
     char key[16];
     for (int i = 0; i < 7; i++) {
         snprintf(key, sizeof(key), "x%d", i);
