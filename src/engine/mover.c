@@ -277,7 +277,7 @@ static tarn_status tell_segments(struct engine *e, const struct mover_job *job) 
     return TARN_OK;
 }
 
-static void batch_run(struct engine *e, struct mover_job **batch, size_t n) {
+static void jobs_run(struct engine *e, struct mover_job **batch, size_t n) {
     struct engine_op ops[BATCH_MAX];
     struct mover_job *taken[BATCH_MAX];
     size_t k = 0;
@@ -299,7 +299,7 @@ static void batch_run(struct engine *e, struct mover_job **batch, size_t n) {
 }
 
 /* Under the lock, which is given up meanwhile. */
-static void batch_do(struct mover *m, struct mover_thread *w, struct mover_job **batch, size_t n) {
+static void jobs_do(struct mover *m, struct mover_thread *w, struct mover_job **batch, size_t n) {
     struct engine *e = NULL;
     bool file = batch[0]->file_path != NULL;
     tarn_status status = file ? TARN_OK : lane_get(w, batch[0]->session, &e);
@@ -307,7 +307,7 @@ static void batch_do(struct mover *m, struct mover_thread *w, struct mover_job *
     if (file)
         batch[0]->op.status = run_file(batch[0]);
     else if (status == TARN_OK)
-        batch_run(e, batch, n);
+        jobs_run(e, batch, n);
     pthread_mutex_lock(&m->lock);
     w->running = NULL;
     m->stats.running -= n;
@@ -340,7 +340,7 @@ static void *mover_main(void *arg) {
         if (m->stopping) break;
         size_t n = jobs_take(m, w, batch);
         if (n > 0)
-            batch_do(m, w, batch, n);
+            jobs_do(m, w, batch, n);
         else if (sleep_until_woken(m, w))
             lanes_rest(w);
     }

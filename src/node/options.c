@@ -40,8 +40,8 @@ static char *keep_copy(struct node_options *o, const char *s, size_t len) {
     return o->owned[o->n_owned++] = span_dup(span_of(s, len));
 }
 
-static bool spec_number(struct parser *p, const char *name, const char *text, uint64_t min,
-                        uint64_t max, uint64_t *value_p) {
+static bool node_option_number(struct parser *p, const char *name, const char *text, uint64_t min,
+                               uint64_t max, uint64_t *value_p) {
     if (span_to_u64(span_str(text), value_p) && *value_p >= min && *value_p <= max) return true;
     return line_refuse(p, "--%s must be a number from %llu to %llu, not \"%s\"", name,
                        (unsigned long long)min, (unsigned long long)max, text);
@@ -222,7 +222,7 @@ static bool set_file(struct parser *p, const char *text) {
                     &p->o->host.file_create);
 }
 
-static bool spec_set(struct parser *p, const struct spec *s, const char *text) {
+static bool node_option_set(struct parser *p, const struct spec *s, const char *text) {
     uint64_t v = 0;
     switch (s->kind) {
     case KIND_FLAG: *(bool *)s->value = true; return true;
@@ -237,7 +237,7 @@ static bool spec_set(struct parser *p, const struct spec *s, const char *text) {
     case KIND_UNSIGNED:
     case KIND_SECONDS: break;
     }
-    if (!spec_number(p, s->name, text, s->min, s->max, &v)) return false;
+    if (!node_option_number(p, s->name, text, s->min, s->max, &v)) return false;
     if (s->kind == KIND_U16) *(uint16_t *)s->value = (uint16_t)v;
     if (s->kind == KIND_UNSIGNED) *(unsigned *)s->value = (unsigned)v;
     if (s->kind == KIND_SECONDS) *(uint64_t *)s->value = v * 1000;
@@ -246,8 +246,8 @@ static bool spec_set(struct parser *p, const struct spec *s, const char *text) {
 
 /* --- the line --- */
 
-static const struct spec *spec_find(const struct spec *specs, size_t n, const char *arg,
-                                    const char **value_p) {
+static const struct spec *node_option_find(const struct spec *specs, size_t n, const char *arg,
+                                           const char **value_p) {
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(specs[i].name);
         if (strncmp(arg, specs[i].name, len) != 0 || (arg[len] != '\0' && arg[len] != '='))
@@ -337,7 +337,7 @@ static bool line_parse(struct parser *p, int argc, char **argv) {
         const char *value = NULL;
         if (strncmp(argv[i], "--", 2) != 0)
             return line_refuse(p, "\"%s\" is no option (tarn-node --help)", argv[i]);
-        const struct spec *s = spec_find(specs, ARRAY_LEN(specs), argv[i] + 2, &value);
+        const struct spec *s = node_option_find(specs, ARRAY_LEN(specs), argv[i] + 2, &value);
         if (s == NULL) return line_refuse_unknown(p, specs, ARRAY_LEN(specs), argv[i]);
         if (s->kind == KIND_FLAG && value != NULL)
             return line_refuse(p, "--%s takes no value", s->name);
@@ -345,7 +345,8 @@ static bool line_parse(struct parser *p, int argc, char **argv) {
             if (i + 1 == argc) return line_refuse(p, "--%s needs a value", s->name);
             value = argv[++i];
         }
-        if (s->kind == KIND_MODULE ? !set_module(p, value, argc, argv, &i) : !spec_set(p, s, value))
+        if (s->kind == KIND_MODULE ? !set_module(p, value, argc, argv, &i)
+                                   : !node_option_set(p, s, value))
             return false;
     }
     o->host.populate = !no_populate;

@@ -172,7 +172,7 @@ static struct tarn_transfer_batch *batch_take(struct tarn_transfer *t) {
 }
 
 /* What may run now goes to the workers. Under the mutex. */
-static void batches_start(struct tarn_transfer *t) {
+static void workers_feed(struct tarn_transfer *t) {
     struct tarn_transfer_batch *b;
     while (t->running < TRANSFER_WORKERS_MAX && (b = batch_take(t)) != NULL) {
         b->state = TARN_TRANSFER_RUNNING;
@@ -183,12 +183,12 @@ static void batches_start(struct tarn_transfer *t) {
 }
 
 /* In a worker. */
-static bool batch_run(struct crew_job *job) {
+static bool worker_run(struct crew_job *job) {
     struct tarn_transfer_batch *b = CONTAINER_OF(job, struct tarn_transfer_batch, job);
     struct tarn_transfer *t = b->peer->end;
     pthread_mutex_lock(&t->mutex);
     batch_run_on_lane(b);
-    batches_start(t);
+    workers_feed(t);
     pthread_mutex_unlock(&t->mutex);
     return false; /* it may have been released */
 }
@@ -222,7 +222,7 @@ void tarn_transfer_call_init(tarn_transfer_call *call) {
     *call = (tarn_transfer_call){.size = sizeof(*call)};
 }
 
-static tarn_status tasks_check(const tarn_transfer_task *tasks, size_t n, uint64_t *bytes_p) {
+static tarn_status batch_tasks_check(const tarn_transfer_task *tasks, size_t n, uint64_t *bytes_p) {
     if (tasks == NULL || n == 0 || n > TARN_TRANSFER_TASKS_MAX)
         return fail(TARN_EINVAL, "a batch has 1 to %d tasks", TARN_TRANSFER_TASKS_MAX);
     for (size_t i = 0; i < n; i++) {
@@ -241,7 +241,7 @@ static struct tarn_transfer_batch *batch_create(struct tarn_transfer_peer *p,
                                                 const tarn_transfer_call *c, uint64_t bytes) {
     struct tarn_transfer_batch *b = xcalloc(1, sizeof(*b));
     b->magic = TRANSFER_BATCH_MAGIC;
-    b->job.run = batch_run;
+    b->job.run = worker_run;
     b->peer = p;
     b->tasks = tasks;
     b->n_tasks = n;
@@ -273,7 +273,7 @@ tarn_status tarn_transfer_submit(tarn_transfer_peer *p, tarn_transfer_task *task
     tarn_status status = transfer_peer_usable(p);
     if (status != TARN_OK) return status;
     uint64_t bytes = 0;
-    status = tasks_check(tasks, n, &bytes);
+    status = batch_tasks_check(tasks, n, &bytes);
     if (status != TARN_OK) return status;
     tarn_transfer_call c;
     tarn_transfer_call_init(&c);
@@ -297,7 +297,7 @@ tarn_status tarn_transfer_submit(tarn_transfer_peer *p, tarn_transfer_task *task
         p->batches++;
         t->stats.batches_total++;
         t->stats.tasks += n;
-        batches_start(t);
+        workers_feed(t);
     }
     pthread_mutex_unlock(&t->mutex);
     if (status == TARN_OK)
