@@ -63,7 +63,7 @@ struct repl_link {
     struct net_watch watch;
     struct tls_stream *tls; /* of this one */
     struct buf in, out;
-    size_t in_pos, out_pos;
+    size_t in_pos;
     bool ended;     /* nothing more can be read */
     bool more;      /* what is in `in` has not been looked at, or not all of it */
     bool end_seen;  /* the snapshot's END */
@@ -81,7 +81,7 @@ static bool link_fail(struct repl_link *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
 static void link_set_events(struct repl_link *l) {
-    size_t unsent = l->out.len - l->out_pos;
+    size_t unsent = l->out.len;
     if (l->tls != NULL) tls_out(l->tls, &unsent);
     unsigned events = (l->more || l->ended ? 0u : NET_READ) | (unsent > 0 ? NET_WRITE : 0u);
     if (l->step == STEP_CONNECT) events = NET_WRITE;
@@ -99,23 +99,19 @@ static void link_flush_tls(struct repl_link *l) {
         if (n < 0) return; /* what is wrong shows when reading */
         tls_out_sent(l->tls, (size_t)n);
         if ((size_t)n < len) continue;
-        taken = tls_write(l->tls, l->out.data + l->out_pos, l->out.len - l->out_pos);
-        l->out_pos += taken;
+        taken = tls_write(l->tls, l->out.data, l->out.len);
+        buf_consume(&l->out, taken);
         if (taken == 0 && (tls_out(l->tls, &len), len == 0)) return;
     }
 }
 
 static void link_flush(struct repl_link *l) {
     if (l->tls != NULL) link_flush_tls(l);
-    while (l->tls == NULL && l->out.len > l->out_pos) {
-        ssize_t n = send(l->fd, l->out.data + l->out_pos, l->out.len - l->out_pos, MSG_NOSIGNAL);
+    while (l->tls == NULL && l->out.len > 0) {
+        ssize_t n = send(l->fd, l->out.data, l->out.len, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) break; /* what is wrong shows when reading */
-        l->out_pos += (size_t)n;
-    }
-    if (l->out_pos == l->out.len) {
-        buf_clear(&l->out);
-        l->out_pos = 0;
+        if (n < 0) return; /* what is wrong shows when reading */
+        buf_consume(&l->out, (size_t)n);
     }
 }
 
@@ -155,7 +151,7 @@ static void link_disconnect(struct repl_link *l) {
     l->step = STEP_NONE;
     l->retry_ms = l->now_ms + RETRY_MS;
     l->ended = l->more = l->end_seen = false;
-    l->applied = l->in_pos = l->out_pos = 0;
+    l->applied = l->in_pos = 0;
     buf_free(&l->in);
     buf_free(&l->out);
     if (l->tls != NULL) {
