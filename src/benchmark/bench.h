@@ -78,7 +78,7 @@ tarn_client *client_open(const struct bench *b, const char *transport, bool veri
 
 struct wire {
     int fd;
-    struct tls_stream *tls; /* NULL: plain */
+    struct tcp_secure secure;
     struct buf out;
     char *in;
     size_t start, end, cap; /* unread bytes: in[start .. end) */

@@ -3,13 +3,14 @@
  * nobody to hand it to. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "benchmark/bench.h"
-#include "tls/tls.h"
+#include "transport/tcp/secure.h"
 
 #define IN_BYTES (256u << 10)
 
@@ -19,9 +20,9 @@ struct wire *wire_open(const struct bench *b) {
     struct ctl c;
     bench_connect(b, &c, &arena);
     w->fd = c.fd;
-    w->tls = c.tls;
+    w->secure = c.secure;
     c.fd = -1;
-    c.tls = NULL;
+    c.secure.tls = NULL;
     ctl_close(&c);
     arena_free(&arena);
     fcntl(w->fd, F_SETFL, fcntl(w->fd, F_GETFL) & ~O_NONBLOCK);
@@ -33,7 +34,7 @@ struct wire *wire_open(const struct bench *b) {
 void wire_close(struct wire **wire_p) {
     struct wire *w = *wire_p;
     *wire_p = NULL;
-    tls_stream_destroy(&w->tls);
+    tls_stream_destroy(&w->secure.tls);
     close(w->fd);
     buf_free(&w->out);
     free(w->in);
@@ -42,65 +43,42 @@ void wire_close(struct wire **wire_p) {
 
 /* --- bytes --- */
 
-static void wire_socket_send(const struct wire *w, const void *data, size_t len) {
-    for (const char *at = data; len > 0;) {
-        ssize_t n = send(w->fd, at, len, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) die("sending to the server: %s", strerror(errno));
-        at += n;
-        len -= (size_t)n;
-    }
-}
-
-/* 0: the end. */
-static size_t wire_socket_receive(const struct wire *w, void *to, size_t len) {
-    ssize_t n;
-    do {
-        n = recv(w->fd, to, len, 0);
-    } while (n < 0 && errno == EINTR);
-    return n > 0 ? (size_t)n : 0;
-}
-
-static void wire_ciphertext_send(struct wire *w) {
-    size_t len;
-    const void *data = tls_out(w->tls, &len);
-    wire_socket_send(w, data, len);
-    tls_out_sent(w->tls, len);
+/* Did a call fail that is to be tried again? Waits until it may be, or dies. */
+static bool wire_again(const struct wire *w, ssize_t n, short events) {
+    if (n >= 0) return false;
+    struct pollfd p = {.fd = w->fd, .events = events};
+    if (errno == EAGAIN || errno == EWOULDBLOCK)
+        (void)poll(&p, 1, -1);
+    else if (errno == EPROTO)
+        die("TLS with the server: %s", tls_why(w->secure.tls));
+    else if (errno != EINTR)
+        die("the connection to the server: %s", strerror(errno));
+    return true;
 }
 
 void wire_send(struct wire *w, const void *data, size_t len) {
-    if (w->tls == NULL) {
-        wire_socket_send(w, data, len);
-        return;
-    }
+    bool plain = w->secure.tls == NULL;
     for (const char *at = data; len > 0;) {
-        size_t n = tls_write(w->tls, at, len);
-        if (n == 0) die("TLS with the server: %s", tls_why(w->tls));
-        wire_ciphertext_send(w);
+        const struct iovec iov = {(void *)(uintptr_t)at, len};
+        ssize_t n = plain ? send(w->fd, at, len, MSG_NOSIGNAL)
+                          : tcp_secure_send(&w->secure, w->fd, &iov, 1);
+        if (wire_again(w, n, POLLOUT)) continue;
         at += n;
-        len -= n;
+        len -= (size_t)n;
+    }
+    while (!plain && wire_again(w, tcp_secure_flush(&w->secure, w->fd) ? 0 : -1, POLLOUT)) {
     }
 }
 
 static size_t wire_receive(struct wire *w, void *to, size_t len) {
-    size_t n = 0;
-    if (w->tls == NULL) {
-        n = wire_socket_receive(w, to, len);
-    } else {
-        while ((n = tls_read(w->tls, to, len)) == 0) {
-            void *at;
-            wire_ciphertext_send(w);
-            if (tls_state(w->tls) != TLS_OPEN) break;
-            size_t space = tls_in_space(w->tls, &at);
-            size_t got = space > 0 ? wire_socket_receive(w, at, space) : 0;
-            tls_in_added(w->tls, got);
-            if (got == 0) tls_in_end(w->tls);
-        }
-        if (n == 0 && tls_state(w->tls) == TLS_FAILED)
-            die("TLS with the server: %s", tls_why(w->tls));
-    }
+    const struct iovec iov = {to, len};
+    ssize_t n;
+    do {
+        n = w->secure.tls == NULL ? recv(w->fd, to, len, 0)
+                                  : tcp_secure_receive(&w->secure, w->fd, &iov, 1);
+    } while (wire_again(w, n, POLLIN));
     if (n == 0) die("the server closed the connection%s%s", w->error[0] ? ": " : "", w->error);
-    return n;
+    return (size_t)n;
 }
 
 void wire_flush(struct wire *w) {

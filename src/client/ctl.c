@@ -17,9 +17,7 @@
 #include "client/ctl.h"
 #include "transport/tcp/frame.h"
 
-#define READ_BYTES (64u << 10)
-#define TLS_PIECE                                                                                  \
-    (48u << 10) /* of plaintext; less than TLS_OUT_MAX: reading goes on whatever is unsent */
+#define READ_BYTES         (64u << 10)
 #define TLS_HINT           " (if that is a TLS port, the URL begins with tarns://)"
 #define REQUEST_HEADER_MAX 26u /* "$" and digits and CRLF, and the CRLF behind the bytes */
 
@@ -29,7 +27,7 @@ void ctl_init(struct ctl *c) {
 
 void ctl_close(struct ctl *c) {
     if (c->fd >= 0) close(c->fd);
-    tls_stream_destroy(&c->tls);
+    tls_stream_destroy(&c->secure.tls);
     if (c->reader != NULL) redisReaderFree(c->reader);
     buf_free(&c->out);
     const char *what = c->what;
@@ -90,94 +88,49 @@ static tarn_status socket_connect(const struct addrinfo *ai, uint64_t deadline, 
 
 /* --- TLS --- */
 
-static size_t tls_unsent(const struct ctl *c) {
-    size_t len = 0;
-    if (c->tls != NULL) (void)tls_out(c->tls, &len);
-    return len;
-}
-
 bool ctl_wants_to_send(const struct ctl *c) {
-    return c->whole > c->from || tls_unsent(c) > 0;
-}
-
-/* So many bytes as the socket takes now. -1: it failed. */
-static ssize_t socket_send(const struct ctl *c, const char *data, size_t len) {
-    size_t done = 0;
-    while (done < len) {
-        ssize_t n = send(c->fd, data + done, len - done, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-        if (n < 0) return -1;
-        done += (size_t)n;
-    }
-    return (ssize_t)done;
-}
-
-/* What the socket has; 0: its end. -1 with EAGAIN: nothing now, or it failed. */
-static ssize_t socket_receive(const struct ctl *c, void *to, size_t len) {
-    ssize_t n;
-    do {
-        n = recv(c->fd, to, len, 0);
-    } while (n < 0 && errno == EINTR);
-    return n;
-}
-
-/* After a failure nothing can be sent, but there may be something to read. */
-static bool ciphertext_send(struct ctl *c) {
-    size_t len;
-    const void *data = tls_out(c->tls, &len);
-    ssize_t n = socket_send(c, data, len);
-    if (n > 0) tls_out_sent(c->tls, (size_t)n);
-    return n >= 0;
-}
-
-/* What the socket has, TARN_EAGAIN: nothing now. Its end is the stream's to judge. */
-static tarn_status ciphertext_receive(struct ctl *c) {
-    void *at;
-    size_t space = tls_in_space(c->tls, &at);
-    if (space == 0) return TARN_OK; /* it is over */
-    ssize_t n = socket_receive(c, at, space);
-    int err = errno;
-    tls_in_added(c->tls, n > 0 ? (size_t)n : 0);
-    if (n < 0 && (err == EAGAIN || err == EWOULDBLOCK)) return TARN_EAGAIN;
-    if (n <= 0) tls_in_end(c->tls);
-    return TARN_OK;
+    return c->whole > c->from || (c->secure.tls != NULL && tcp_secure_kept(&c->secure));
 }
 
 static tarn_status tls_shake_hands(struct ctl *c, uint64_t deadline) {
+    struct tls_stream *tls = c->secure.tls;
     for (;;) {
-        tls_handshake(c->tls);
-        if (!ciphertext_send(c)) tls_in_end(c->tls);
-        if (tls_state(c->tls) != TLS_HANDSHAKE) break;
+        tls_handshake(tls);
+        if (!tcp_secure_flush(&c->secure, c->fd) && errno != EAGAIN && errno != EWOULDBLOCK)
+            tls_in_end(tls);
+        if (tls_state(tls) != TLS_HANDSHAKE) break;
         struct pollfd p = {.fd = c->fd,
-                           .events = (short)(POLLIN | (tls_unsent(c) > 0 ? POLLOUT : 0))};
+                           .events = (short)(POLLIN | (ctl_wants_to_send(c) ? POLLOUT : 0))};
         int n = poll(&p, 1, wait_ms_until(deadline));
         if (n < 0 && errno != EINTR) return TARN_EIO;
         if (n == 0 && now_ms() >= deadline) return TARN_ETIMEOUT;
-        if (n > 0 && (p.revents & ~POLLOUT) != 0) (void)ciphertext_receive(c);
+        if (n > 0 && (p.revents & ~POLLOUT) != 0 &&
+            tcp_secure_receive(&c->secure, c->fd, NULL, 0) < 0 && errno != EAGAIN &&
+            errno != EWOULDBLOCK && errno != EINTR)
+            tls_in_end(tls);
     }
-    return tls_state(c->tls) == TLS_OPEN ? TARN_OK : TARN_EPERM;
+    return tls_state(tls) == TLS_OPEN ? TARN_OK : TARN_EPERM;
 }
 
 static tarn_status tls_start(struct ctl *c, const struct secure *s, const char *host,
                              const char *port, uint64_t deadline) {
     struct tls_context *context = secure_take(&s->context);
-    c->tls = tls_stream_create(context, host);
+    c->secure = (struct tcp_secure){.tls = tls_stream_create(context, host)};
     tls_context_put(&context);
-    if (c->tls == NULL)
+    if (c->secure.tls == NULL)
         return fail(
             TARN_EINVAL,
             "TLS with %s:%s: that (or the tls_server_name) cannot be the name in a certificate",
             host, port);
     tarn_status status = tls_shake_hands(c, deadline);
     if (status == TARN_OK) return TARN_OK;
-    if (status == TARN_EPERM && tls_is_plain(c->tls))
+    if (status == TARN_EPERM && tls_is_plain(c->secure.tls))
         return fail(
             TARN_EPROTO,
             "%s:%s does not speak TLS: connect to the server's tls-port, or without TLS by tarn://",
             host, port);
     if (status == TARN_EPERM)
-        return fail(status, "TLS with %s:%s: %s", host, port, tls_why(c->tls));
+        return fail(status, "TLS with %s:%s: %s", host, port, tls_why(c->secure.tls));
     return fail(status, "TLS with %s:%s: the handshake was not over in time (is that a TLS port?)",
                 host, port);
 }
@@ -228,8 +181,8 @@ static tarn_status ctl_lost(struct ctl *c, tarn_status status, const char *why) 
  * handshake. */
 static tarn_status lost_secure(struct ctl *c) {
     char why[TLS_WHY_MAX + 8] = "was closed by it";
-    bool failed = tls_state(c->tls) == TLS_FAILED, never = c->received == 0;
-    if (failed) snprintf(why, sizeof(why), "failed: %s", tls_why(c->tls));
+    bool failed = tls_state(c->secure.tls) == TLS_FAILED, never = c->received == 0;
+    if (failed) snprintf(why, sizeof(why), "failed: %s", tls_why(c->secure.tls));
     return ctl_lost(c, failed && never ? TARN_EPERM : TARN_ECLOSED, why);
 }
 
@@ -241,31 +194,20 @@ static void out_sent(struct ctl *c, size_t end) {
     if (end == c->out.len) c->from = c->whole = c->out.len = 0;
 }
 
-/* A failure is left for the reader to find: what the server said before it went is worth more. */
-static void flush_secure(struct ctl *c) {
-    size_t done = c->from;
-    bool ok = ciphertext_send(c);
-    while (ok && done < c->whole && tls_unsent(c) == 0) {
-        size_t n =
-            tls_write(c->tls, c->out.data + done, (size_t)min_u64(c->whole - done, TLS_PIECE));
-        if (n == 0) break;
-        done += n;
-        ok = ciphertext_send(c);
-    }
-    ok = ok && tls_state(c->tls) == TLS_OPEN;
-    if (!ok) tls_out_sent(c->tls, tls_unsent(c));
-    out_sent(c, ok ? done : c->whole);
-}
-
-/* Sends what the socket takes now. */
+/* Sends what the socket takes now. A failure of TLS is left for the reader to find: what the server
+ * said before it went is worth more. */
 static tarn_status ctl_flush(struct ctl *c) {
-    if (c->tls != NULL) {
-        flush_secure(c);
-        return TARN_OK;
+    size_t at = c->from;
+    if (c->secure.tls != NULL) (void)tcp_secure_flush(&c->secure, c->fd);
+    while (at < c->whole) {
+        struct iovec iov = {c->out.data + at, c->whole - at};
+        ssize_t n = tcp_send(&c->secure, c->fd, &iov, 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (n < 0 && c->secure.tls == NULL) return ctl_lost(c, TARN_ECLOSED, strerror(errno));
+        at = n < 0 ? c->whole : at + (size_t)n;
     }
-    ssize_t n = socket_send(c, c->out.data + c->from, c->whole - c->from);
-    if (n < 0) return ctl_lost(c, TARN_ECLOSED, strerror(errno));
-    out_sent(c, c->from + (size_t)n);
+    out_sent(c, at);
     return TARN_OK;
 }
 
@@ -375,40 +317,40 @@ static tarn_status feed_bytes(struct ctl *c, const char *bytes, size_t n) {
     return TARN_OK;
 }
 
-/* All that can be read is read at once: the socket's being readable says nothing of what the stream
- * has. */
-static tarn_status feed_secure(struct ctl *c) {
-    char bytes[READ_BYTES];
-    if (ciphertext_receive(c) == TARN_EAGAIN) return TARN_EAGAIN;
-    bool any = false;
-    do {
-        size_t n = tls_read(c->tls, bytes, sizeof(bytes));
-        tarn_status status = n > 0 ? feed_bytes(c, bytes, n) : TARN_OK;
-        if (status != TARN_OK) return status;
-        any |= n > 0;
-    } while (tls_in_left(c->tls));
-    (void)ciphertext_send(c); /* its failure shows at the next reading */
-    if (any) return TARN_OK;
-    return tls_state(c->tls) == TLS_OPEN ? TARN_EAGAIN : lost_secure(c);
+/* What came is the last; err 0, or what the socket said. */
+static tarn_status ctl_ended(struct ctl *c, int err) {
+    if (c->secure.tls != NULL) return lost_secure(c);
+    return ctl_lost(c, TARN_ECLOSED,
+                    err != 0          ? strerror(err)
+                    : c->received > 0 ? "was closed by it"
+                                      : "was closed by it at once" TLS_HINT);
 }
 
-/* Feeds the reader with what the socket has; TARN_EAGAIN: nothing now. */
+/* Feeds the reader with what the socket has; TARN_EAGAIN: nothing now. What TLS has of it is read
+ * at once: the socket's being readable says nothing of that. */
 static tarn_status ctl_feed(struct ctl *c) {
-    if (c->tls != NULL) return feed_secure(c);
     char bytes[READ_BYTES];
-    ssize_t n = socket_receive(c, bytes, sizeof(bytes));
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return TARN_EAGAIN;
-    if (n < 0) return ctl_lost(c, TARN_ECLOSED, strerror(errno));
-    if (n == 0)
-        return ctl_lost(c, TARN_ECLOSED,
-                        c->received > 0 ? "was closed by it" : "was closed by it at once" TLS_HINT);
-    return feed_bytes(c, bytes, (size_t)n);
+    for (bool any = false;; any = true) {
+        struct iovec iov = {bytes, sizeof(bytes)};
+        ssize_t n;
+        do {
+            n = tcp_receive(&c->secure, c->fd, &iov, 1);
+        } while (n < 0 && errno == EINTR);
+        int err = n < 0 ? errno : 0;
+        if (n <= 0 && any) return TARN_OK; /* for the next time */
+        if (err == EAGAIN || err == EWOULDBLOCK) return TARN_EAGAIN;
+        if (n <= 0) return ctl_ended(c, err);
+        tarn_status status = feed_bytes(c, bytes, (size_t)n);
+        if (status != TARN_OK || c->secure.tls == NULL || !tls_in_left(c->secure.tls))
+            return status;
+    }
 }
 
 /* Waits until the socket is readable, and sends meanwhile. */
 static tarn_status socket_wait_readable(struct ctl *c, uint64_t deadline) {
     for (;;) {
-        if (c->tls != NULL && tls_state(c->tls) != TLS_OPEN) return TARN_OK; /* its end is there */
+        if (c->secure.tls != NULL && tls_state(c->secure.tls) != TLS_OPEN)
+            return TARN_OK; /* its end is there */
         struct pollfd p = {.fd = c->fd,
                            .events = (short)(POLLIN | (ctl_wants_to_send(c) ? POLLOUT : 0))};
         int n = poll(&p, 1, wait_ms_until(deadline));
@@ -456,11 +398,11 @@ static tarn_status answer_parse(struct ctl *c, struct answer **answer_p) {
         if (redisReaderGetReply(c->reader, &got) != REDIS_OK) {
             char why[256];
             snprintf(why, sizeof(why), "does not speak RESP: %s%s", c->reader->errstr,
-                     c->tls == NULL && c->received == 0 ? TLS_HINT : "");
+                     c->secure.tls == NULL && c->received == 0 ? TLS_HINT : "");
             return ctl_lost(c, TARN_EPROTO, why);
         }
         if (got == NULL) return TARN_EAGAIN;
-        if (c->received == 0 && c->tls == NULL && says_tls(got))
+        if (c->received == 0 && c->secure.tls == NULL && says_tls(got))
             return ctl_lost(c, TARN_EPROTO,
                             "is one to a TLS port: the URL begins with tarns:// there");
         if (c->received == 0 && says_data_port(got)) return lost_to_data_port(c);

@@ -8,6 +8,7 @@
 #include "client/answer.h"
 #include "client/arena.h"
 #include "tarn.h"
+#include "transport/tcp/secure.h"
 
 /* Requests are numbered as they are sent and answered in that order. An answer nobody waits for is
  * skipped: its number is in the skip ring, or not above skip_until (requests that a failed call
@@ -15,8 +16,8 @@
 #define CTL_SKIP_MAX 256
 #define ANSWER_MAX   (UINT64_C(1) << 30) /* of a server: no value that it sends in-band is larger */
 struct ctl {
-    int fd;                 /* -1: closed */
-    struct tls_stream *tls; /* NULL: plain */
+    int fd; /* -1: closed */
+    struct tcp_secure secure;
     struct redisReader *reader;
     struct buf out; /* requests as RESP, the last one maybe not whole */
     size_t from,

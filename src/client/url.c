@@ -9,11 +9,11 @@
 #include "base/near.h"
 #include "client/client.h"
 
-enum option_kind { OPTION_STRING, OPTION_SECRET, OPTION_NUMBER, OPTION_SWITCH };
+enum url_option_kind { OPTION_STRING, OPTION_SECRET, OPTION_NUMBER, OPTION_SWITCH };
 /* What a URL may say, and the defaults; a secret has a place of its own there. */
 static const struct url_option {
     const char *name;
-    enum option_kind kind;
+    enum url_option_kind kind;
     size_t offset, size;
     uint64_t initial, min, max;
 } url_options[] = {

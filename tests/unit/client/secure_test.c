@@ -241,7 +241,7 @@ static void refused(struct peer *p, const tarn_options *o, uint64_t ms, tarn_sta
     struct ctl c;
     peer_start(p);
     CHECK_EQ(dial(&c, p, o, ms), status);
-    CHECK(c.fd < 0 && c.tls == NULL);
+    CHECK(c.fd < 0 && c.secure.tls == NULL);
     if (strstr(tarn_last_error(), text) == NULL) printf("%s\n", tarn_last_error());
     CHECK(strstr(tarn_last_error(), text) != NULL);
     CHECK(strstr(tarn_last_error(), p->port) != NULL);
