@@ -140,17 +140,18 @@ static inline uint64_t add_sat(uint64_t a, uint64_t b) {
 /* --- replica.c: all parts of one --- */
 
 /* Makes the engine know its segments, as segment_ensure. */
-tarn_status replica_ensure(struct lane *lane, const struct replica *r, bool write,
+tarn_status replica_ensure(struct lane *lane, const struct placed_replica *r, bool write,
                            uint64_t deadline);
 /* Pointers into its segments, which were ensured. false: not all of it can be mapped here. */
-bool replica_map(struct lane *lane, const struct replica *r, bool write,
+bool replica_map(struct lane *lane, const struct placed_replica *r, bool write,
                  struct iovec pieces[EXTENTS_MAX]);
 /* Is any of its segments like that? */
-bool replica_is(struct lane *lane, const struct replica *r,
+bool replica_is(struct lane *lane, const struct placed_replica *r,
                 bool (*is)(struct lane *lane, uint32_t segment));
 /* It has served something, or has failed; away: so that its host is better left alone. */
-void replica_worked(struct lane *lane, const struct replica *r);
-void replica_failed(struct lane *lane, const struct replica *r, tarn_status status, bool away);
+void replica_worked(struct lane *lane, const struct placed_replica *r);
+void replica_failed(struct lane *lane, const struct placed_replica *r, tarn_status status,
+                    bool away);
 
 /* --- stats.c --- */
 

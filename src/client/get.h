@@ -90,7 +90,7 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op);
 struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status status);
 /* Its bytes do not match: the server is told. */
 struct get_result get_replica_bad(struct getting *g, size_t i);
-static inline const struct replica *get_replica(const struct want *w) {
+static inline const struct placed_replica *get_replica(const struct want *w) {
     return &w->place.replica[w->read.at];
 }
 

@@ -139,7 +139,7 @@ void get_piece(struct getting *g, size_t i, uint64_t len, struct engine_op *op) 
     struct want *w = &g->wants[i];
     struct arena *arena = &g->b.lane->arena;
     const struct placed_read *r = &w->read;
-    const struct replica *replica = get_replica(w);
+    const struct placed_replica *replica = get_replica(w);
     struct engine_part *parts = arena_alloc(arena, replica->n_parts * sizeof(*parts));
     struct iovec *iov = w->iov;
     size_t n_iov = w->n_iov;

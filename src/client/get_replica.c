@@ -17,7 +17,7 @@ static bool is_outage(tarn_status status) {
 /* What placed_avoid_fn is asked with. */
 struct replica_look {
     struct lane *lane;
-    const struct replica *replica;
+    const struct placed_replica *replica;
     bool (*is)(struct lane *lane, uint32_t segment);
 };
 
@@ -69,7 +69,7 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
  * found out of reach. */
 static bool just_failed(struct getting *g, const struct want *w) {
     if (w->tries == 0 || !is_outage(w->why)) return false;
-    const struct replica *r = get_replica(w);
+    const struct placed_replica *r = get_replica(w);
     for (size_t i = 0; i < r->n_parts; i++) {
         if (outage_noted(g->b.lane, r->parts[i].extent.segment, g->b.began_ms)) return true;
     }
@@ -77,7 +77,8 @@ static bool just_failed(struct getting *g, const struct want *w) {
 }
 
 /* A replica in a file has no segment that clients see. */
-static tarn_status fail_read(struct getting *g, const struct replica *r, tarn_status status) {
+static tarn_status fail_read(struct getting *g, const struct placed_replica *r,
+                             tarn_status status) {
     const char *name =
         r->n_parts > 0 ? segment_name(g->b.lane, r->parts[0].extent.segment) : r->path;
     const char *kind = r->n_parts > 0 ? "segment" : "file";
@@ -121,7 +122,7 @@ static void want_report(struct getting *g, size_t i) {
 
 struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status status) {
     struct want *w = &g->wants[i];
-    const struct replica *r = get_replica(w);
+    const struct placed_replica *r = get_replica(w);
     fail_read(g, r, status);
     replica_failed(g->b.lane, r, status, is_outage(status) || status == TARN_EPERM);
     /* its host, or its directory, is there and it is not */

@@ -39,7 +39,7 @@ static bool decode_extent(const struct answer *e, struct engine_part *part) {
 
 /* ["memory", [extent, ...]]; "ssd" is the same with one extent. */
 static tarn_status decode_extents(struct arena *arena, const struct answer *extents, uint64_t size,
-                                  struct replica *r) {
+                                  struct placed_replica *r) {
     if (extents->len == 0 || extents->len > EXTENTS_MAX) return answer_broken("number of extents");
     struct engine_part *parts = arena_alloc(arena, extents->len * sizeof(*parts));
     uint64_t total = 0;
@@ -61,7 +61,8 @@ static bool is_plain_path(const struct answer *path) {
 }
 
 /* ["file", [[path, size]]] */
-static tarn_status decode_file(const struct answer *files, uint64_t size, struct replica *r) {
+static tarn_status decode_file(const struct answer *files, uint64_t size,
+                               struct placed_replica *r) {
     const struct answer *file = answer_at(files, 0), *path = answer_at(file, 0);
     uint64_t bytes;
     if (files->len != 1 || !is_plain_path(path) || !answer_u64(answer_at(file, 1), &bytes)) {
@@ -73,13 +74,13 @@ static tarn_status decode_file(const struct answer *files, uint64_t size, struct
 }
 
 static tarn_status decode_replica(struct arena *arena, const struct answer *answer, uint64_t size,
-                                  struct replica *r) {
+                                  struct placed_replica *r) {
     const struct answer *tier = answer_at(answer, 0), *places = answer_at(answer, 1);
     if (tier == NULL || tier->type != ANSWER_STRING || places == NULL ||
         places->type != ANSWER_ARRAY) {
         return answer_broken("a replica is [tier, [place, ...]]");
     }
-    *r = (struct replica){.tier = REPLICA_MEMORY};
+    *r = (struct placed_replica){.tier = REPLICA_MEMORY};
     if (strcmp(tier->str, "file") == 0) {
         r->tier = REPLICA_FILE;
         return decode_file(places, size, r);
@@ -93,8 +94,8 @@ static tarn_status decode_replica(struct arena *arena, const struct answer *answ
     return decode_extents(arena, places, size, r);
 }
 
-static struct replica *replicas_alloc(struct arena *arena, const struct answer *list) {
-    return arena_alloc(arena, min_u64(list->len, REPLICAS_MAX) * sizeof(struct replica));
+static struct placed_replica *replicas_alloc(struct arena *arena, const struct answer *list) {
+    return arena_alloc(arena, min_u64(list->len, REPLICAS_MAX) * sizeof(struct placed_replica));
 }
 
 /* Those that can be read, in the server's order. A file has neither lease nor epoch: without a CRC
@@ -104,7 +105,7 @@ static tarn_status decode_readable(struct arena *arena, const struct answer *lis
     tarn_status why = TARN_ENOTFOUND;
     p->replica = replicas_alloc(arena, list);
     for (size_t i = 0; i < list->len && p->replicas < REPLICAS_MAX; i++) {
-        struct replica *r = &p->replica[p->replicas];
+        struct placed_replica *r = &p->replica[p->replicas];
         tarn_status status = decode_replica(arena, &list->element[i], p->size, r);
         if (status == TARN_OK && r->tier == REPLICA_FILE && p->crc < 0) {
             status = fail(TARN_ENOTFOUND, "the value is on file, and has no CRC");
@@ -140,7 +141,7 @@ static tarn_status decode_packed(struct arena *arena, const struct answer *a, st
                                      (const uint8_t *)a->str + offsetof(struct place_packed, grant),
                                  .sub_length = place->extent.length};
     p->replica = arena_alloc(arena, sizeof(*p->replica));
-    *p->replica = (struct replica){.tier = REPLICA_MEMORY, .parts = part, .n_parts = 1};
+    *p->replica = (struct placed_replica){.tier = REPLICA_MEMORY, .parts = part, .n_parts = 1};
     p->replicas = 1;
     return TARN_OK;
 }

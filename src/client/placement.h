@@ -17,7 +17,7 @@
 #define REPLICAS_MAX PLACED_REPLICAS_MAX /* a server sends fewer */
 
 enum replica_tier { REPLICA_MEMORY, REPLICA_SSD, REPLICA_FILE };
-struct replica {
+struct placed_replica {
     enum replica_tier tier;
     struct engine_part *parts;
     size_t n_parts;
@@ -32,7 +32,7 @@ struct placement {
     bool suspect;
     bool must_verify; /* that, or it may come from a disk: whatever the options say */
     uint64_t token;
-    struct replica *replica; /* nearest first */
+    struct placed_replica *replica; /* nearest first */
     unsigned replicas;
     const char *value;   /* inline */
     const uint8_t *crcs; /* packed, NULL: none */

@@ -41,7 +41,7 @@ static uint64_t piece_length(const struct putting *p, const struct put *u) {
  * there is no other. */
 static uint64_t put_patience(struct putting *p, const struct put *u) {
     const tarn_options *o = &p->b.lane->client->options;
-    const struct replica *all = u->place.replica;
+    const struct placed_replica *all = u->place.replica;
     uint32_t alive = put_alive(u);
     if (o->retries == 0 && (alive & (alive - 1)) == 0) return 0;
     for (unsigned r = 0; r < u->place.replicas; r++) {
@@ -63,7 +63,7 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
     for (unsigned r = 0; r < u->place.replicas; r++) {
         if (!(put_alive(u) & 1u << r)) continue;
         struct engine_op *op = &group->ops[group->n];
-        const struct replica *to = &u->place.replica[r];
+        const struct placed_replica *to = &u->place.replica[r];
         struct engine_part *parts = arena_alloc(arena, to->n_parts * sizeof(*parts));
         *op = (struct engine_op){
             .write = true,
@@ -120,7 +120,7 @@ static void put_piece_done(struct putting *p, size_t i, uint64_t len) {
 
 static struct engine_op seal_op(struct arena *arena, const struct placement *place,
                                 unsigned replica, uint8_t *receipts) {
-    const struct replica *to = &place->replica[replica];
+    const struct placed_replica *to = &place->replica[replica];
     struct engine_part *parts = arena_alloc(arena, to->n_parts * sizeof(*parts));
     for (size_t i = 0; i < to->n_parts; i++) {
         parts[i] = to->parts[i];

@@ -1,7 +1,7 @@
 /* What gets, puts, views and writers do with a replica, which may lie in several extents. */
 #include "client/client.h"
 
-tarn_status replica_ensure(struct lane *lane, const struct replica *r, bool write,
+tarn_status replica_ensure(struct lane *lane, const struct placed_replica *r, bool write,
                            uint64_t deadline) {
     tarn_status status = TARN_OK;
     for (size_t i = 0; i < r->n_parts && status == TARN_OK; i++) {
@@ -11,7 +11,7 @@ tarn_status replica_ensure(struct lane *lane, const struct replica *r, bool writ
     return status;
 }
 
-bool replica_map(struct lane *lane, const struct replica *r, bool write,
+bool replica_map(struct lane *lane, const struct placed_replica *r, bool write,
                  struct iovec pieces[EXTENTS_MAX]) {
     for (size_t i = 0; i < r->n_parts; i++) {
         const struct grant_extent *e = &r->parts[i].extent;
@@ -23,7 +23,7 @@ bool replica_map(struct lane *lane, const struct replica *r, bool write,
     return true;
 }
 
-bool replica_is(struct lane *lane, const struct replica *r,
+bool replica_is(struct lane *lane, const struct placed_replica *r,
                 bool (*is)(struct lane *lane, uint32_t segment)) {
     for (size_t i = 0; i < r->n_parts; i++) {
         if (is(lane, r->parts[i].extent.segment)) return true;
@@ -31,12 +31,13 @@ bool replica_is(struct lane *lane, const struct replica *r,
     return false;
 }
 
-void replica_worked(struct lane *lane, const struct replica *r) {
+void replica_worked(struct lane *lane, const struct placed_replica *r) {
     if (!outages_any(&lane->client->outages)) return;
     for (size_t i = 0; i < r->n_parts; i++) outage_over(lane, r->parts[i].extent.segment);
 }
 
-void replica_failed(struct lane *lane, const struct replica *r, tarn_status status, bool away) {
+void replica_failed(struct lane *lane, const struct placed_replica *r, tarn_status status,
+                    bool away) {
     if (status == TARN_ESTALE || status == TARN_ENOSEGMENT) COUNT(lane, epoch_misses, 1);
     for (size_t i = 0; i < r->n_parts; i++) {
         uint32_t segment = r->parts[i].extent.segment;

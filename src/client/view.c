@@ -94,7 +94,7 @@ static void view_end_lease(struct lane *lane, const struct tarn_view *view) {
 
 /* TARN_ESTALE: it cannot be mapped here, or is not there any more. */
 static tarn_status view_map_replica(struct lane *lane, struct tarn_view *view,
-                                    const struct replica *r, uint64_t deadline) {
+                                    const struct placed_replica *r, uint64_t deadline) {
     tarn_status status = replica_ensure(lane, r, false, deadline);
     if (status != TARN_OK) return lane->ctl.fd < 0 ? status : TARN_ESTALE;
     if (!replica_map(lane, r, false, view->pieces)) return TARN_ESTALE;
@@ -274,7 +274,7 @@ tarn_status tarn_view_verify(tarn_view *view) {
  * is not renewed. */
 static bool is_still_there(const struct placement *place, const struct tarn_view *view) {
     for (unsigned r = 0; r < place->replicas; r++) {
-        const struct replica *replica = &place->replica[r];
+        const struct placed_replica *replica = &place->replica[r];
         bool same = replica->n_parts == view->n_pieces;
         for (size_t i = 0; same && i < replica->n_parts; i++) {
             const struct grant_extent *now = &replica->parts[i].extent;

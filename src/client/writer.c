@@ -81,7 +81,7 @@ static tarn_status put_revoke(struct lane *lane, const struct tarn_writer *w,
 static bool writer_map_pieces(struct lane *lane, struct tarn_writer *w,
                               const struct placement *place, uint64_t deadline) {
     if (place->replicas != 1) return false;
-    const struct replica *r = place->replica;
+    const struct placed_replica *r = place->replica;
     if (grant_is_once(r->parts[0].grant)) return false; /* stores could not be sealed */
     if (replica_ensure(lane, r, true, deadline) != TARN_OK ||
         !replica_map(lane, r, true, w->pieces))

@@ -16,11 +16,11 @@
 #define FINISH_MS 1000u /* for writes that had begun before; then they are cut off */
 
 enum state { NONE, WAITING, IN_PROGRESS };
-enum answer { UNKNOWN, AGREED, REFUSED };
+enum failover_answer { UNKNOWN, AGREED, REFUSED };
 
 static struct {
     enum state state;
-    enum answer answer;
+    enum failover_answer answer;
     bool force, acked;
     uint64_t end_ms;    /* of waiting, 0: never */
     uint64_t synced_ms; /* a replica has all since then, 0: none has */

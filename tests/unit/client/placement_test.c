@@ -71,7 +71,7 @@ TEST(the_short_form) {
     CHECK(p.version == 9 && p.size == 100 && p.crc == 4294967295 && p.replicas == 1 &&
           p.value == NULL);
     CHECK_EQ(p.lease_end, 10000 + 5000 - 6);
-    const struct replica *r = p.replica;
+    const struct placed_replica *r = p.replica;
     CHECK(r->tier == REPLICA_MEMORY && r->n_parts == 1);
     const struct grant_extent *x = &r->parts[0].extent;
     CHECK(x->segment == 1 && x->segment_epoch == 7 && x->offset == 4096 && x->length == 100);
@@ -187,7 +187,7 @@ TEST(damaged_answers) {
             struct placement p;
             if (a == NULL || placement_of_get(&arena, a, 0, &p) != TARN_OK) continue;
             if (p.value != NULL) continue;
-            const struct replica *r = p.replica;
+            const struct placed_replica *r = p.replica;
             uint64_t total = 0;
             for (size_t k = 0; k < r->n_parts; k++) total += r->parts[k].extent.length;
             CHECK(total == p.size && r->n_parts <= EXTENTS_MAX);
