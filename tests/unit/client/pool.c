@@ -65,7 +65,8 @@ static const char *program(const char *name, const char *variable) {
     char own[512] = "";
     const char *given = getenv(variable);
     ssize_t n = readlink("/proc/self/exe", own, sizeof(own) - 1);
-    for (int up = 0; n > 0 && up < 4; up++) *strrchr(own, '/') = '\0'; /* build/KIND */
+    for (int up = 0; n > 0 && up < 4 && strrchr(own, '/') != NULL; up++)
+        *strrchr(own, '/') = '\0'; /* build/KIND */
     snprintf(path, sizeof(path), "%s/%s", own, name);
     return given != NULL ? given : path;
 }

@@ -117,6 +117,9 @@ static enum pool_mood mood_now(struct link *l, const struct tcp_header *rq, cons
     if (l->session == 0) l->session = session;
     if (l->session != session) hosts.violations++;
     rq->type == TCP_WRITE ? h->writes++ : h->reads++;
+    /* another connection may have brought the last one that it takes */
+    while (h->mood == POOL_SILENT && h->after == 0 && !hosts.stop && !l->ended)
+        pthread_cond_wait(&hosts.changed, &hosts.mutex);
     enum pool_mood mood = h->mood;
     if (mood != POOL_WELL && h->after > 0) {
         h->after--;
