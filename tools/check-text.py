@@ -4,7 +4,8 @@
 columns  lines of more than 100 characters
 blanks   blanks at the end of lines, files without a last newline, marks of conflicts
 length   C files of more than 1,000 lines: a file is one idea
-names    structs, unions and enums of one name in two files of src and modules"""
+names    structs, unions and enums of one name in two files of src and modules, and static functions
+         of one word there: a name is to be found by grep"""
 
 import os
 import re
@@ -23,6 +24,9 @@ LONG_LINES = ["redis.conf.sample"]
 OPAQUE = "transport_"
 # To be renamed: a name is to mean one thing in the whole tree.
 SHARED = """info keys list read_job space waiter walk""".split()
+
+# Static functions to be renamed: two words at least, the object and what is done to it.
+WORDS = """begin finish lead over refuse verify wait wanted""".split()
 
 
 def files(*patterns):
@@ -76,19 +80,27 @@ def length():
             yield f"{path}: {len(lines) - 1} lines; look for the second idea"
 
 
-def names():
+def defined(pattern):
+    """Name to the files of src and modules in which a line that begins so defines it."""
     places = {}
     for path, lines in files("src/*.[ch]", "modules/*.[ch]"):
         for line in lines:
-            defined = re.match(r"(?:typedef |static )?(?:struct|union|enum) (\w+) \{", line)
-            if defined and not defined[1].startswith(OPAQUE):
-                places.setdefault(defined[1], set()).add(path)
-    for name, paths in sorted(places.items()):
-        if len(paths) > 1 and name not in SHARED:
-            yield f"{name} is defined in {' and '.join(sorted(paths))}"
-    for name in SHARED:
-        if len(places.get(name, [])) < 2:
-            yield f"tools/check-text.py: {name} is unique now: take it from SHARED"
+            found = re.match(pattern, line)
+            if found:
+                places.setdefault(found[1], set()).add(path)
+    return {name: sorted(paths) for name, paths in sorted(places.items()) if len(paths) > 1}
+
+
+def names():
+    types = defined(r"(?:typedef |static )?(?:struct|union|enum) (\w+) \{")
+    words = defined(r"static (?!inline )(?:[\w*]+ )+\**([a-z0-9]+)\(")
+    for places, known, which in (types, SHARED, "SHARED"), (words, WORDS, "WORDS"):
+        for name, paths in places.items():
+            if name not in known and not name.startswith(OPAQUE):
+                yield f"{name} is defined in {' and '.join(paths)}"
+        for name in known:
+            if name not in places:
+                yield f"tools/check-text.py: {name} is unique now: take it from {which}"
 
 
 def main():
