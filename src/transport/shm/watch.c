@@ -41,6 +41,12 @@ static struct {
        .end_fd = -1};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+static void close_fds(void) {
+    if (w.epoll_fd >= 0) close(w.epoll_fd);
+    if (w.end_fd >= 0) close(w.end_fd);
+    w.epoll_fd = w.end_fd = -1;
+}
+
 /* --- fork: the child has neither the thread nor the mappings --- */
 
 static void watch_before_fork(void) {
@@ -54,9 +60,7 @@ static void watch_after_fork(void) {
 }
 
 static void watch_in_child(void) {
-    if (w.epoll_fd >= 0) close(w.epoll_fd);
-    if (w.end_fd >= 0) close(w.end_fd);
-    w.epoll_fd = w.end_fd = -1;
+    close_fds();
     LIST_INIT(&w.watches);
     w.forks++;
     watch_after_fork();
@@ -119,12 +123,6 @@ static void *watch_main(void *arg) {
             if (events[i].data.fd == end_fd) return NULL;
         if (n > 0) look_for_hang_ups();
     }
-}
-
-static void close_fds(void) {
-    if (w.epoll_fd >= 0) close(w.epoll_fd);
-    if (w.end_fd >= 0) close(w.end_fd);
-    w.epoll_fd = w.end_fd = -1;
 }
 
 /* life is held, as for the next. */

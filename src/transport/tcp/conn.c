@@ -41,17 +41,14 @@ struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms
 
 static void drop_receipts(struct tcp_conn *c) {
     struct tcp_receipts *r;
-    while ((r = SLIST_FIRST(&c->receipts)) != NULL) {
-        SLIST_REMOVE_HEAD(&c->receipts, link);
-        free(r);
-    }
+    while ((r = SLIST_TAKE(&c->receipts, link)) != NULL) free(r);
 }
 
 /* Of the WRITE that is being received: nothing more will be, by these grants. written: all of it
  * was. */
 static void end_puts(struct tcp_conn *c, bool written) {
     for (uint32_t i = 0; i < c->in.n_targets; i++) {
-        struct tcp_target *target = &c->in.targets[i];
+        struct tcp_range *target = &c->in.targets[i];
         if (target->put == NULL) continue;
         c->in.gate->put_end(c->in.gate->arg, target->put, target->sub_offset,
                             written ? target->length : 0);
@@ -281,18 +278,25 @@ static uint32_t count_refusal(struct tcp_turn_state *t, enum grant_verdict v) {
     return (uint32_t)v;
 }
 
-uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part,
-                   enum grant_op op, struct grant *g_p, void **addr_p) {
-    enum grant_verdict v = t->gate->check(t->gate->arg, part->grant, &part->extent, op,
-                                          part->sub_offset, part->sub_length, g_p, addr_p);
+uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const uint8_t *part,
+                   enum grant_op op, struct tcp_range *range_p) {
+    struct tcp_part p;
+    void *addr;
+    memcpy(&p, part, sizeof(p));
+    *range_p =
+        (struct tcp_range){.extent = p.extent, .sub_offset = p.sub_offset, .length = p.sub_length};
+    const struct grant *g = &range_p->grant;
+    enum grant_verdict v = t->gate->check(t->gate->arg, p.grant, &p.extent, op, p.sub_offset,
+                                          p.sub_length, &range_p->grant, &addr);
     if (v != GRANT_OK) return count_refusal(t, v);
-    if (c->bound && c->session != g_p->session) {
+    range_p->addr = addr;
+    if (c->bound && c->session != g->session) {
         count_refusal(t, GRANT_BAD_OP);
         return TCP_OTHER_SESSION;
     }
     c->bound = true;
-    c->session = g_p->session;
-    c->epoch = g_p->master_epoch;
+    c->session = g->session;
+    c->epoch = g->master_epoch;
     return TCP_OK;
 }
 
@@ -311,22 +315,19 @@ static void handle_read(struct tcp_conn *c, struct tcp_turn_state *t, const stru
     uint32_t first = c->out_n;
     struct tcp_header *reply = tcp_reply_add(c, h->request_id, TCP_OK);
     for (uint32_t at = 0; at < h->meta_length; at += (uint32_t)sizeof(struct tcp_part)) {
-        struct tcp_part part;
-        struct grant g;
-        void *addr;
-        memcpy(&part, meta + at, sizeof(part));
-        reply->status = tcp_admit(c, t, &part, GRANT_READ, &g, &addr);
+        struct tcp_range r;
+        reply->status = tcp_admit(c, t, meta + at, GRANT_READ, &r);
         if (reply->status != TCP_OK) {
             c->out_n = first + 1; /* all or nothing */
             return;
         }
-        if (addr == NULL && part.sub_length > 0) { /* not memory: again, the other way */
+        if (r.addr == NULL && r.length > 0) { /* not memory: again, the other way */
             take_back(c, first);
             tcp_reads_add(c, t, h, meta, bytes);
             return;
         }
-        tcp_out_add(c, addr, part.sub_length);
-        tcp_out_note(c, &g, &part.extent);
+        tcp_out_add(c, r.addr, r.length);
+        tcp_out_note(c, &r.grant, &r.extent);
     }
     reply->payload_length = bytes;
     transport_count(&t->counters->reads, 1);
@@ -343,7 +344,7 @@ static void refuse_write(struct tcp_conn *c, struct tcp_turn_state *t, enum gran
 static struct tcp_receipts *seal_parts(struct tcp_conn *c, struct tcp_turn_state *t) {
     struct tcp_receipts *r = xcalloc(1, sizeof(*r) + c->in.n_targets * GRANT_RECEIPT_SIZE);
     for (uint32_t i = 0; i < c->in.n_targets; i++) {
-        const struct tcp_target *target = &c->in.targets[i];
+        const struct tcp_range *target = &c->in.targets[i];
         if (target->grant.op != GRANT_WRITE_ONCE) continue;
         enum grant_verdict v = t->gate->put_seal(t->gate->arg, &target->grant, &target->extent,
                                                  r->data + i * GRANT_RECEIPT_SIZE);
@@ -377,30 +378,23 @@ static void finish_write(struct tcp_conn *c, struct tcp_turn_state *t) {
 }
 
 /* One more target of the WRITE, or its refusal. */
-static void admit_target(struct tcp_conn *c, struct tcp_turn_state *t,
-                         const struct tcp_part *part) {
-    struct tcp_target *target = &c->in.targets[c->in.n_targets];
-    void *addr;
+static void admit_target(struct tcp_conn *c, struct tcp_turn_state *t, const uint8_t *part) {
+    struct tcp_range *target = &c->in.targets[c->in.n_targets];
     enum grant_verdict v = GRANT_OK;
-    target->put = NULL;
-    uint32_t status = tcp_admit(c, t, part, GRANT_WRITE, &target->grant, &addr);
+    uint32_t status = tcp_admit(c, t, part, GRANT_WRITE, target);
     if (status != TCP_OK) {
         end_puts(c, false);
         c->in.status = (enum tcp_wire_status)status;
         return;
     }
-    if (addr == NULL && part->sub_length > 0) v = GRANT_BAD_OP;
+    if (target->addr == NULL && target->length > 0) v = GRANT_BAD_OP;
     if (target->grant.op == GRANT_WRITE_ONCE && t->gate->put_begin == NULL) v = GRANT_BAD_OP;
-    if (v == GRANT_OK && target->grant.op == GRANT_WRITE_ONCE && part->sub_length > 0)
-        v = t->gate->put_begin(t->gate->arg, &target->grant, &part->extent, &target->put);
+    if (v == GRANT_OK && target->grant.op == GRANT_WRITE_ONCE && target->length > 0)
+        v = t->gate->put_begin(t->gate->arg, &target->grant, &target->extent, &target->put);
     if (v != GRANT_OK) {
         refuse_write(c, t, v);
         return;
     }
-    target->addr = addr;
-    target->length = part->sub_length;
-    target->sub_offset = part->sub_offset;
-    target->extent = part->extent;
     c->in.n_targets++;
 }
 
@@ -420,11 +414,8 @@ static void handle_write(struct tcp_conn *c, struct tcp_turn_state *t, const str
     c->in.n_targets = 0;
     c->in.at = 0;
     c->in.at_offset = 0;
-    for (uint32_t i = 0; i < n && c->in.status == TCP_OK; i++) {
-        struct tcp_part part;
-        memcpy(&part, meta + i * sizeof(part), sizeof(part));
-        admit_target(c, t, &part);
-    }
+    for (uint32_t i = 0; i < n && c->in.status == TCP_OK; i++)
+        admit_target(c, t, meta + i * sizeof(struct tcp_part));
     if (bytes == 0) finish_write(c, t);
 }
 
@@ -434,7 +425,7 @@ static void incoming_advance(struct tcp_conn *c, uint64_t n) {
     c->in.left -= n;
     if (c->in.status != TCP_OK) return; /* draining: nobody counts targets */
     while (n > 0) {
-        struct tcp_target *target = &c->in.targets[c->in.at];
+        struct tcp_range *target = &c->in.targets[c->in.at];
         uint64_t take = min_u64(n, target->length - c->in.at_offset);
         c->in.at_offset += take;
         n -= take;
@@ -453,7 +444,7 @@ static size_t next_places(struct tcp_conn *c, struct tcp_turn_state *t, struct i
     uint64_t offset = c->in.at_offset;
     for (uint32_t i = c->in.at; i < c->in.n_targets && n < RECEIVE_IOV_MAX && max > 0;
          i++, offset = 0) {
-        struct tcp_target *target = &c->in.targets[i];
+        struct tcp_range *target = &c->in.targets[i];
         uint64_t len = min_u64(target->length - offset, max);
         if (len == 0) continue;
         enum grant_verdict v = t->gate->recheck(t->gate->arg, &target->grant, &target->extent);
@@ -505,14 +496,11 @@ static enum conn_step receive_payload(struct tcp_conn *c, struct tcp_turn_state 
  * waited for before. false: more bytes are needed (rx_need), or it is told that it has no right,
  * and goes. */
 static bool shows_right(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h) {
-    struct tcp_part part;
-    struct grant g;
-    void *addr;
-    c->rx_need = (uint32_t)(sizeof(*h) + sizeof(part));
+    struct tcp_range first;
+    c->rx_need = (uint32_t)(sizeof(*h) + sizeof(struct tcp_part));
     if (c->rx_len - c->rx_pos < c->rx_need) return false;
-    memcpy(&part, c->rx + c->rx_pos + sizeof(*h), sizeof(part));
-    uint32_t status =
-        tcp_admit(c, t, &part, h->type == TCP_READ ? GRANT_READ : GRANT_WRITE, &g, &addr);
+    uint32_t status = tcp_admit(c, t, c->rx + c->rx_pos + sizeof(*h),
+                                h->type == TCP_READ ? GRANT_READ : GRANT_WRITE, &first);
     if (status == TCP_OK) return true;
     tcp_reply_add(c, h->request_id, status);
     c->closing = true;

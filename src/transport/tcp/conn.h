@@ -32,14 +32,13 @@
 #define TCP_RX_BYTES      (16u << 10)
 #define TCP_RX_BUSY_BYTES (64u << 10) /* for who sends many small frames at once */
 
-/* Where a part of a WRITE goes, and by what right. */
-struct tcp_target {
-    char *addr;
-    uint64_t length;
+/* Where a part of a request lies, and by what right. */
+struct tcp_range {
+    char *addr; /* NULL: to be asked for */
     struct grant grant;
     struct grant_extent extent;
-    uint64_t sub_offset;
-    void *put; /* of a grant WRITE_ONCE: we have begun. NULL: it is none */
+    uint64_t sub_offset, length;
+    void *put; /* of a WRITE by a grant WRITE_ONCE: we have begun. NULL: it is none */
 };
 
 /* The meta of a reply, until it is sent. */
@@ -57,12 +56,7 @@ struct tcp_read {
     uint32_t n_parts;
     uint32_t ask_at, put_at; /* parts: the next to ask for, the next to send */
     uint64_t ask_offset, put_offset;
-    struct tcp_read_part {
-        char *addr; /* NULL: to be asked for */
-        struct grant grant;
-        struct grant_extent extent;
-        uint64_t sub_offset, sub_length;
-    } parts[];
+    struct tcp_range parts[];
 };
 
 struct tcp_conn {
@@ -100,7 +94,7 @@ struct tcp_conn {
         enum tcp_wire_status status; /* not TCP_OK: the rest is drained */
         const struct transport_gate *gate;
         uint64_t request_id, bytes, left;
-        struct tcp_target *targets;
+        struct tcp_range *targets;
         uint32_t n_targets, cap_targets, at;
         uint64_t at_offset;
     } in;
@@ -166,10 +160,10 @@ void tcp_out_add(struct tcp_conn *c, const void *data, size_t len);
 void tcp_out_note(struct tcp_conn *c, const struct grant *g, const struct grant_extent *extent);
 bool tcp_out_has_room(const struct tcp_conn *c);
 struct tcp_header *tcp_reply_add(struct tcp_conn *c, uint64_t request_id, uint32_t status);
-/* The grant's verdict, and whether this connection is that session's. *addr_p NULL: to be asked
- * for. */
-uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part,
-                   enum grant_op op, struct grant *g_p, void **addr_p);
+/* Of a struct tcp_part, not aligned: its grant's verdict, and whether this connection is that
+ * session's. */
+uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const uint8_t *part,
+                   enum grant_op op, struct tcp_range *range_p);
 
 bool tcp_reads_have_room(const struct tcp_conn *c);
 /* Queues a READ, its refusal if that is what it gets. */

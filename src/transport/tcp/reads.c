@@ -8,7 +8,6 @@
  * in several frames (TCP_FLAG_MORE), each of which holds the pieces that were ready at that moment.
  * One that fails in the middle ends with a refusal, and the connection goes on. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/assert.h"
 #include "base/buf.h"
@@ -34,15 +33,10 @@ static struct tcp_read *read_create(const struct tcp_header *h, uint64_t bytes) 
 static uint32_t admit_all(struct tcp_conn *c, struct tcp_turn_state *t, struct tcp_read *r,
                           const uint8_t *meta) {
     for (uint32_t i = 0; i < r->n_parts; i++) {
-        struct tcp_part part;
-        struct grant g;
-        void *addr;
-        memcpy(&part, meta + i * sizeof(part), sizeof(part));
-        uint32_t status = tcp_admit(c, t, &part, GRANT_READ, &g, &addr);
+        struct tcp_range *part = &r->parts[i];
+        uint32_t status = tcp_admit(c, t, meta + i * sizeof(struct tcp_part), GRANT_READ, part);
         if (status != TCP_OK) return status;
-        r->parts[i] =
-            (struct tcp_read_part){addr, g, part.extent, part.sub_offset, part.sub_length};
-        r->staged |= addr == NULL && part.sub_length > 0;
+        r->staged |= part->addr == NULL && part->length > 0;
     }
     if (!r->staged) return TCP_OK;
     if (t->stager != NULL && t->gate->stage != NULL) return c->pieces_ok ? TCP_OK : TCP_NO_PIECES;
@@ -76,10 +70,10 @@ void tcp_reads_add(struct tcp_conn *c, struct tcp_turn_state *t, const struct tc
 /* --- asking --- */
 
 /* The next range of r that has to be asked for. NULL: none, r is asked for to its end. */
-static struct tcp_read_part *next_to_ask(struct tcp_read *r) {
+static struct tcp_range *next_to_ask(struct tcp_read *r) {
     for (; r->ask_at < r->n_parts; r->ask_at++, r->ask_offset = 0) {
-        struct tcp_read_part *p = &r->parts[r->ask_at];
-        if (p->addr == NULL && r->ask_offset < p->sub_length) return p;
+        struct tcp_range *p = &r->parts[r->ask_at];
+        if (p->addr == NULL && r->ask_offset < p->length) return p;
     }
     return NULL;
 }
@@ -90,7 +84,7 @@ void tcp_reads_ask(struct tcp_conn *c, struct tcp_turn_state *t) {
                                                                               : TCP_PIECES_MAX;
     while (c->asking != NULL && c->n_pieces < max && c->piece_bytes < TCP_AHEAD_BYTES) {
         struct tcp_read *r = c->asking;
-        struct tcp_read_part *p = next_to_ask(r);
+        struct tcp_range *p = next_to_ask(r);
         if (p == NULL) {
             c->asking = STAILQ_NEXT(r, link);
             continue;
@@ -98,7 +92,7 @@ void tcp_reads_ask(struct tcp_conn *c, struct tcp_turn_state *t) {
         /* Pieces end where pages of the segment end: disks like that. */
         uint64_t at = p->sub_offset + r->ask_offset;
         uint64_t length = TRANSPORT_STAGE_PIECE - (p->extent.offset + at) % PAGE;
-        length = min_u64(length, p->sub_length - r->ask_offset);
+        length = min_u64(length, p->length - r->ask_offset);
         struct tcp_piece *piece;
         tarn_status status =
             tcp_stager_ask(t->stager, &c->wait, &p->extent, at, length, t->now_ms, &piece);
@@ -151,14 +145,14 @@ static void count_read(struct tcp_turn_state *t, const struct tcp_read *r) {
 static uint64_t put_bytes(struct tcp_conn *c, struct tcp_read *r) {
     uint64_t bytes = 0;
     while (r->put_at < r->n_parts && tcp_out_has_room(c)) {
-        struct tcp_read_part *p = &r->parts[r->put_at];
+        struct tcp_range *p = &r->parts[r->put_at];
         if (p->addr != NULL) {
-            tcp_out_add(c, p->addr, p->sub_length);
+            tcp_out_add(c, p->addr, p->length);
             tcp_out_note(c, &p->grant, &p->extent);
-            bytes += p->sub_length;
-            r->put_offset = p->sub_length;
+            bytes += p->length;
+            r->put_offset = p->length;
         }
-        if (r->put_offset == p->sub_length) {
+        if (r->put_offset == p->length) {
             r->put_at++;
             r->put_offset = 0;
             continue;
