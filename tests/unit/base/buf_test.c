@@ -223,4 +223,18 @@ TEST(allocators_take_zero) {
     free(s);
 }
 
+TEST(spans_that_begin_with_another_and_spans_of_zeroes) {
+    CHECK(span_starts(SPAN("prefix"), SPAN("pre")) && span_starts(SPAN("pre"), SPAN("pre")));
+    CHECK(span_starts(SPAN("pre"), SPAN("")) && span_starts(SPAN(""), SPAN("")));
+    CHECK(!span_starts(SPAN("pr"), SPAN("pre")) && !span_starts(SPAN("Pre"), SPAN("pre")));
+    char zeroes[100] = {0};
+    CHECK(span_is_zero(span_of(zeroes, 0)) && span_is_zero(span_of(zeroes, 1)) &&
+          span_is_zero(span_of(zeroes, sizeof(zeroes))));
+    for (size_t i = 0; i < sizeof(zeroes); i += 33) {
+        zeroes[i] = 1;
+        CHECK(!span_is_zero(span_of(zeroes, sizeof(zeroes))));
+        zeroes[i] = 0;
+    }
+}
+
 TEST_MAIN()

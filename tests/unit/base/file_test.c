@@ -55,4 +55,40 @@ TEST(who_has_locked_a_file) {
     close(other);
 }
 
+TEST(a_lock_is_waited_for_as_long_as_one_is_patient) {
+    char path[] = "/tmp/tarn-file-XXXXXX";
+    int fd = mkstemp(path), other = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && other >= 0 && unlink(path) == 0);
+    CHECK(file_lock(fd, 0));
+    CHECK(file_lock(fd, 0)); /* by itself it is not kept off */
+    CHECK(!file_lock(other, 50));
+    CHECK_EQ(errno, EWOULDBLOCK);
+    close(fd);
+    CHECK(file_lock(other, 0));
+    close(other);
+    CHECK(!file_lock(-1, 1000));
+    CHECK_EQ(errno, EBADF);
+}
+
+TEST(bytes_of_a_file_are_there_or_not) {
+    char path[] = "/tmp/tarn-file-XXXXXX", got[8] = "";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && unlink(path) == 0 && write(fd, "0123456789", 10) == 10);
+    CHECK_EQ(file_read_at(fd, got, 4, 6), 0);
+    CHECK_STR(got, "6789");
+    CHECK_EQ(file_read_at(fd, got, 5, 6), EIO);
+    CHECK_EQ(file_read_at(fd, got, 0, 100), 0);
+    close(fd);
+    CHECK_EQ(file_read_at(-1, got, 1, 0), EBADF);
+}
+
+TEST(a_start_of_the_machine_has_a_name) {
+    char id[40], again[40];
+    memset(id, 'x', sizeof(id));
+    file_boot_id(id);
+    file_boot_id(again);
+    CHECK(memcmp(id, again, sizeof(id)) == 0);
+    CHECK(strnlen(id, sizeof(id)) == 36 || id[0] == '\0');
+}
+
 TEST_MAIN()

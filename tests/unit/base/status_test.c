@@ -38,4 +38,10 @@ TEST(status_later_is_bounded) {
     CHECK_EQ(error_later_ms("LOADING 5"), 0);
 }
 
+TEST(a_status_comes_with_the_reason) {
+    const char *why = NULL;
+    CHECK_EQ(status_fail(TARN_EIO, &why, "%s: %d", "it", 7), TARN_EIO);
+    CHECK_STR(why, "it: 7");
+}
+
 TEST_MAIN()
