@@ -2,9 +2,10 @@
  * tests/transport/mover_test.c. */
 #include "../test.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/stat.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -131,26 +132,21 @@ TEST(files) {
     mover_destroy(&m);
 }
 
-/* A fifo nobody writes to: whoever opens it waits, as on a shared file system that is away. */
-struct fifo {
-    char path[64];
-    int fd;
-};
-
-static void fifo_init(struct fifo *f) {
-    snprintf(f->path, sizeof(f->path), "/tmp/tarn-mover-fifo-%d", (int)getpid());
-    unlink(f->path);
-    CHECK_EQ(mkfifo(f->path, 0600), 0);
+/* A file whose disk does not answer for a while: its bytes are read by this. */
+static atomic_bool disk_hangs;
+ssize_t preadv(int fd, const struct iovec *iov, int n, off_t offset) {
+    while (atomic_load(&disk_hangs)) usleep(1000);
+    return syscall(SYS_preadv, fd, iov, n, offset, 0L);
 }
 
-static void fifo_let_go(struct fifo *f) {
-    f->fd = open(f->path, O_RDWR | O_NONBLOCK | O_CLOEXEC); /* wakes those who wait for a writer */
-    CHECK(f->fd >= 0);
+static const char *hanging_file(void) {
+    const char *path = make_file("x", 1);
+    atomic_store(&disk_hangs, true);
+    return path;
 }
 
-static void fifo_deinit(struct fifo *f) {
-    close(f->fd);
-    unlink(f->path);
+static void disk_let_go(void) {
+    atomic_store(&disk_hangs, false);
 }
 
 static struct mover_job file_job(const char *path, struct iovec *iov, unsigned *count) {
@@ -172,15 +168,14 @@ static bool running(unsigned n) {
 }
 
 TEST(a_place_that_hangs_leaves_a_thread_for_others_and_the_queue_is_bounded) {
-    struct fifo f = {.fd = -1};
-    fifo_init(&f);
+    const char *path = hanging_file();
     begin(2, 4);
     char byte;
     struct iovec iov = {&byte, 1};
     unsigned hung = 0, others = 0;
     struct mover_job jobs[4];
     for (int i = 0; i < 3; i++) {
-        jobs[i] = file_job(f.path, &iov, &hung);
+        jobs[i] = file_job(path, &iov, &hung);
         CHECK_EQ(mover_submit(m, &jobs[i]), TARN_OK);
     }
     CHECK(running(1)); /* not two of them */
@@ -198,7 +193,7 @@ TEST(a_place_that_hangs_leaves_a_thread_for_others_and_the_queue_is_bounded) {
         .arg = &others,
     };
     CHECK_EQ(mover_submit(m, &jobs[3]), TARN_OK);
-    struct mover_job more = file_job(f.path, &iov, NULL);
+    struct mover_job more = file_job(path, &iov, NULL);
     CHECK_EQ(mover_submit(m, &more), TARN_EAGAIN);
     CHECK(await(1)); /* the queue is as long as before, and this one passed it */
     CHECK_EQ(others, 1);
@@ -209,7 +204,7 @@ TEST(a_place_that_hangs_leaves_a_thread_for_others_and_the_queue_is_bounded) {
     mover_cancel(m, &jobs[2]); /* once is enough */
     CHECK(await(2));
     CHECK(jobs[2].op.status == TARN_ECANCELED);
-    fifo_let_go(&f);
+    disk_let_go();
     CHECK(await(4));
     CHECK_EQ(hung, 3);
     struct mover_stats s;
@@ -223,7 +218,7 @@ TEST(a_place_that_hangs_leaves_a_thread_for_others_and_the_queue_is_bounded) {
         mover_get_stats(m, &s);
     }
     CHECK_EQ(s.sessions, 0);
-    fifo_deinit(&f);
+    unlink(path);
     mover_destroy(&m);
 }
 
@@ -290,24 +285,23 @@ TEST(a_job_may_be_submitted_again_from_its_end) {
 }
 
 TEST(destroying_ends_every_job) {
-    struct fifo f = {.fd = -1};
-    fifo_init(&f);
+    const char *path = hanging_file();
     begin(1, 10);
     char byte;
     struct iovec iov = {&byte, 1};
     struct mover_job jobs[5];
     for (int i = 0; i < 5; i++) {
-        jobs[i] = file_job(f.path, &iov, NULL);
+        jobs[i] = file_job(path, &iov, NULL);
         CHECK_EQ(mover_submit(m, &jobs[i]), TARN_OK);
     }
     CHECK(running(1));
-    fifo_let_go(&f);
+    disk_let_go();
     mover_destroy(&m);
     CHECK_EQ(done_count, 5);
     unsigned canceled = 0;
     for (int i = 0; i < 5; i++) canceled += jobs[i].op.status == TARN_ECANCELED;
     CHECK(canceled <= 4);
-    fifo_deinit(&f);
+    unlink(path);
 }
 
 TEST_MAIN()
