@@ -266,9 +266,7 @@ bool await_sweep(struct store *s, struct segment *far, unsigned *budget) {
 
 void await_end_all(struct store *s) {
     unsigned budget = UINT32_MAX;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
-        if (!seg) continue;
+    for (struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
         if (seg->tier != STORE_TIER_MEMORY) await_sweep(s, seg, &budget);
         await_segment_gone(s, seg);
     }
@@ -293,7 +291,7 @@ static tarn_status await_later(struct store *s, uint64_t ms) {
 }
 
 static bool would_fit(const struct room_want *w, const struct segment *seg) {
-    return seg && seg->awaiting_units > 0 && room_may_use(w, seg) &&
+    return seg->awaiting_units > 0 && room_may_use(w, seg) &&
            seg->free_units + seg->evictable_units + seg->awaiting_units >= w->units;
 }
 
@@ -302,8 +300,7 @@ tarn_status await_room(struct store *s, const struct store_put *p, unsigned *bud
     uint64_t ms, least = UINT64_MAX;
     struct segment *chosen = NULL;
     if (s->policy->keeps) return TARN_ENOSPACE;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
+    for (struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
         if (!would_fit(w, seg)) continue;
         if (ghosts_hold(s)) return TARN_ELATER; /* what goes would not be free */
         chosen = chosen ? chosen : seg;
@@ -328,10 +325,9 @@ tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *bu
     uint64_t bytes = p->size * p->replicas;
     if (s->policy->keeps || s->domains[domain].awaiting == 0 || bytes > s->domains[domain].limit)
         return TARN_EQUOTA;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
-        if (!seg || !await_last(s, seg)) continue;
-        uint64_t ms = wait_for(s, i, p, bytes);
+    for (struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (!await_last(s, seg)) continue;
+        uint64_t ms = wait_for(s, seg->id, p, bytes);
         if (ms > 0) return await_later(s, ms);
         const struct chain *c;
         TAILQ_FOREACH(c, &seg->chains, link) { /* only its own */

@@ -176,8 +176,8 @@ static void teller_object(void *arg, struct object *o) {
 /* What there is little of: segments, quotas, the last flush. */
 static void teller_frame(struct teller *t) {
     struct store *s = t->s;
-    for (uint32_t i = 0; i < s->space.n_segments; i++)
-        if (s->space.segments[i]) teller_segment(t, s->space.segments[i]);
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));)
+        teller_segment(t, seg);
     for (unsigned i = 1; i < s->n_domains; i++) {
         const struct domain *d = &s->domains[i];
         if (!d->used || d->leaving) continue;

@@ -178,9 +178,8 @@ bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *bu
 
 static bool above_watermark(const struct store *s) {
     uint64_t size = 0, used = 0, evictable = 0;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (!seg || seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
         size += seg->units;
         used += seg->units - seg->free_units;
         evictable += seg->evictable_units;

@@ -63,9 +63,8 @@ void hard_take(struct store *s, uint64_t owner, const struct hard_sum *sum) {
 
 static uint64_t pool_bytes(const struct store *s) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (seg && seg->tier == STORE_TIER_MEMORY) bytes += seg->units * UNIT;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->tier == STORE_TIER_MEMORY) bytes += seg->units * UNIT;
     }
     return bytes;
 }

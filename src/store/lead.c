@@ -118,15 +118,14 @@ static uint64_t find_free_space(struct store *s) {
     struct used_blocks *used = space_used(&s->space);
     uint64_t objects = 0;
     bool changed = false; /* since: objects have blocks in several segments */
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
-        if (changed) keep_used(s, &used[i]);
-        while (drop_overlapping(s, i, &used[i], &objects) > 0) {
-            keep_used(s, &used[i]);
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->tier != STORE_TIER_MEMORY) continue;
+        if (changed) keep_used(s, &used[seg->id]);
+        while (drop_overlapping(s, seg->id, &used[seg->id], &objects) > 0) {
+            keep_used(s, &used[seg->id]);
             changed = true;
         }
-        space_attach(&s->space, i, &used[i]);
+        space_attach(&s->space, seg->id, &used[seg->id]);
     }
     space_used_free(&s->space, &used);
     s->space.detached = false;
@@ -134,18 +133,16 @@ static uint64_t find_free_space(struct store *s) {
 }
 
 static void hide_segments(struct store *s, uint32_t alive) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
-        if (!seg || seg->state == SEGMENT_LEAVING) continue;
-        store_segment_set_state(s, i, i == alive ? SEGMENT_UP : SEGMENT_DOWN);
+    for (struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->state == SEGMENT_LEAVING) continue;
+        store_segment_set_state(s, seg->id, seg->id == alive ? SEGMENT_UP : SEGMENT_DOWN);
     }
 }
 
 /* Memory segments besides that one. */
 static bool others_have_memory(const struct store *s, uint32_t alive) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (seg && seg->tier == STORE_TIER_MEMORY && i != alive) return true;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->tier == STORE_TIER_MEMORY && seg->id != alive) return true;
     }
     return false;
 }
@@ -177,9 +174,8 @@ void store_lead(struct store *s, const struct store_lead_options *options,
     s->lease_promise_ms = max_u64(former_ms, s->now_ms);
     effect_leases(s);
     s->room_changes++;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
-        if (!seg || seg->state != SEGMENT_LEAVING) continue;
+    for (struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->state != SEGMENT_LEAVING) continue;
         s->leaving++;
         seg->swept = false;
     }

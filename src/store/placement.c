@@ -64,10 +64,9 @@ static void placement_build(struct store *s) {
     t->id = xcalloc(s->space.n_segments + 1, sizeof(*t->id));
     t->upto = xcalloc(s->space.n_segments + 1, sizeof(*t->upto));
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (!seg || seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
-        t->id[t->n] = i;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
+        t->id[t->n] = seg->id;
         t->upto[t->n++] = sum += seg->units;
     }
     t->valid = true;

@@ -291,9 +291,8 @@ static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigne
 /* Somewhere, when what may be evicted has gone, and so many units besides; ghosts: and these. */
 static bool could_fit(const struct store *s, const struct room_want *w, bool ghosts,
                       uint64_t besides) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = space_segment(&s->space, i);
-        if (!seg || !room_may_use(w, seg) || seg->units < w->units) continue;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (!room_may_use(w, seg) || seg->units < w->units) continue;
         if (seg->free_units + (s->policy->keeps ? 0 : seg->evictable_units) +
                 (ghosts ? seg->ghost_units : 0) + besides >=
             w->units)

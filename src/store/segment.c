@@ -100,10 +100,9 @@ bool store_segment_label(const struct store *s, uint32_t id, const char **name_p
 
 bool store_segment_by_name(const struct store *s, struct span name,
                            struct store_segment_info *info_p) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (seg && seg->state != SEGMENT_LEAVING && span_eq(span_str(seg->name), name))
-            return store_segment_get(s, i, info_p);
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->state != SEGMENT_LEAVING && span_eq(span_str(seg->name), name))
+            return store_segment_get(s, seg->id, info_p);
     }
     return false;
 }
@@ -390,10 +389,8 @@ static bool segment_is_empty(const struct segment *seg) {
 }
 
 bool segment_sweeping(const struct store *s) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (seg && seg->state == SEGMENT_LEAVING && (!seg->swept || segment_is_empty(seg)))
-            return true;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->state == SEGMENT_LEAVING && (!seg->swept || segment_is_empty(seg))) return true;
     }
     return false;
 }
@@ -422,9 +419,8 @@ bool segment_sweep(struct store *s, unsigned *budget) {
 
 /* Who leads sweeps; store_lead begins anew. */
 void segment_end_sweeps(struct store *s) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        struct segment *seg = s->space.segments[i];
-        if (seg && seg->sweep) walk_free(s, &seg->sweep);
+    for (struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->sweep) walk_free(s, &seg->sweep);
     }
     s->sweeps = 0;
     s->leaving = 0;

@@ -84,10 +84,10 @@ bool space_init(struct space *sp, const char *allocator) {
 }
 
 void space_free_all(struct space *sp) {
-    for (uint32_t i = 0; i < sp->n_segments; i++) {
-        if (!sp->segments[i]) continue;
-        if (sp->segments[i]->tier == STORE_TIER_MEMORY) sp->ops->close(sp, sp->segments[i]);
-        free(sp->segments[i]);
+    for (struct segment *seg, *next = space_next(sp, NULL); (seg = next);) {
+        next = space_next(sp, seg);
+        if (seg->tier == STORE_TIER_MEMORY) sp->ops->close(sp, seg);
+        free(seg);
     }
     free(sp->segments);
     arena_free(&sp->arena);
@@ -517,11 +517,8 @@ uint64_t space_spare(const struct space *sp) {
 
 uint64_t space_memory(const struct space *sp) {
     uint64_t bytes = sp->live * sizeof(struct block);
-    for (uint32_t i = 0; i < sp->n_segments; i++)
-        if (sp->segments[i])
-            bytes +=
-                sizeof(struct segment) +
-                (sp->segments[i]->tier == STORE_TIER_MEMORY ? sp->ops->memory(sp->segments[i]) : 0);
+    for (const struct segment *seg = NULL; (seg = space_next(sp, seg));)
+        bytes += sizeof(*seg) + (seg->tier == STORE_TIER_MEMORY ? sp->ops->memory(seg) : 0);
     return bytes;
 }
 

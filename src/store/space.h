@@ -141,6 +141,12 @@ void space_segment_remove(struct space *sp, uint32_t id);
 static inline struct segment *space_segment(const struct space *sp, uint32_t id) {
     return id < sp->n_segments ? sp->segments[id] : NULL;
 }
+/* The one behind seg, by number; seg NULL: the first. NULL: that was the last. */
+static inline struct segment *space_next(const struct space *sp, const struct segment *seg) {
+    for (uint32_t id = seg ? seg->id + 1 : 0; id < sp->n_segments; id++)
+        if (sp->segments[id]) return sp->segments[id];
+    return NULL;
+}
 
 static inline struct block *block_get(const struct space *sp, block_id id) {
     return (struct block *)(void *)sp->arena.base + id;

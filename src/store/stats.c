@@ -39,9 +39,8 @@ uint64_t store_count(const struct store *s) {
 }
 
 static void pool_stats(const struct store *s, struct store_stats *st) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->tier != STORE_TIER_MEMORY) continue;
         if (!segment_readable(seg)) {
             st->pool_down += seg->units * UNIT;
             continue;
@@ -52,8 +51,8 @@ static void pool_stats(const struct store *s, struct store_stats *st) {
         st->pool_evictable += seg->evictable_units * UNIT;
         st->pool_ghosts += seg->ghost_units * UNIT;
         if (seg->state == SEGMENT_UP)
-            st->pool_largest_free =
-                max_u64(st->pool_largest_free, space_largest((struct space *)&s->space, i) * UNIT);
+            st->pool_largest_free = max_u64(
+                st->pool_largest_free, space_largest((struct space *)&s->space, seg->id) * UNIT);
     }
     st->pool_used = st->pool_size - st->pool_free - st->pool_quarantined;
     st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
@@ -76,9 +75,8 @@ static void add_room(const struct segment *seg, struct store_room *room) {
 
 void store_get_room(const struct store *s, struct store_room *room_p) {
     *room_p = (struct store_room){0};
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
+        if (seg->tier != STORE_TIER_MEMORY) continue;
         if (seg->state == SEGMENT_UP)
             add_room(seg, room_p);
         else
@@ -261,9 +259,7 @@ void store_check(const struct store *s) {
     TARN_ASSERT(ghosts == s->ghost_units + s->written_units);
     htab_each(&s->sessions, check_session, c);
     uint64_t used = 0, evictable = 0, held = 0;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (!seg) continue;
+    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
         if (seg->tier == STORE_TIER_MEMORY) used += seg->units - seg->free_units;
         check_segment_units(s, seg, &evictable, &held);
     }
