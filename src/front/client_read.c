@@ -628,9 +628,17 @@ void client_on_event(void *arg, unsigned events) {
     if (UNLIKELY(io->tls != NULL)) client_tls_go_on(c);
 }
 
+/* Is its request in the input that is run? The words of an inline one are copied from there. */
+static bool is_of_window(const struct client *c) {
+    const struct buf *copy = &current->inline_copy;
+    const char *name = c->argv[0].data;
+    return in_window(c->argv[0]) || (c->io->parser == NULL && name != NULL && copy->data != NULL &&
+                                     name >= copy->data && name < copy->data + copy->len);
+}
+
 size_t client_input_held(const struct client *c) {
-    bool here = c->io->flags & CLIENT_RUNNING && c->argc > 0 && in_window(c->argv[0]);
-    if (here) return (size_t)(window_end - window);
+    if (c->io->flags & CLIENT_RUNNING && c->argc > 0 && is_of_window(c))
+        return (size_t)(window_end - window);
     const struct big_arg *b = c->io->big_reading ? c->io->big : NULL;
     size_t held = c->io->in.len - c->io->in_pos;
     const struct kept_bytes *k;
