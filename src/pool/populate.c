@@ -71,9 +71,7 @@ static void *populate_part(void *arg) {
             populate_fail(p, error);
             return NULL;
         }
-        uint64_t done = __atomic_add_fetch(&p->done, len, __ATOMIC_RELAXED);
-        progress_say(&p->progress, done, p->size, "%llu of %llu MiB",
-                     (unsigned long long)(done >> 20), (unsigned long long)(p->size >> 20));
+        __atomic_fetch_add(&p->done, len, __ATOMIC_RELAXED);
     }
 }
 
@@ -95,21 +93,28 @@ struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep
     return p;
 }
 
-bool pool_populate_over(const struct pool_populating *p, struct pool_progress *progress_p) {
+bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p) {
+    bool over = __atomic_load_n(&p->over, __ATOMIC_ACQUIRE);
     struct pool_progress g = {.done = __atomic_load_n(&p->done, __ATOMIC_RELAXED),
                               .total = p->size};
     if (g.done > 0)
         g.left_ms = (uint64_t)((double)(clock_mono_ms() - p->progress.began_ms) *
                                (double)(g.total - g.done) / (double)g.done);
+    if (!over)
+        progress_say(&p->progress, g.done, g.total, "%llu of %llu MiB",
+                     (unsigned long long)(g.done >> 20), (unsigned long long)(g.total >> 20));
     *progress_p = g;
-    return __atomic_load_n(&p->over, __ATOMIC_ACQUIRE);
+    return over;
 }
 
 tarn_status pool_populate_end(struct pool_populating **p_p, bool cancel) {
     struct pool_populating *p = *p_p;
     if (p == NULL) return TARN_OK;
     *p_p = NULL;
+    struct pool_progress progress;
     if (cancel) populate_fail(p, ECANCELED);
+    for (unsigned us = 100; !pool_populate_over(p, &progress); us = us < 10000 ? 2 * us : us)
+        usleep(us);
     if (p->started) pthread_join(p->thread, NULL);
     int error = p->done == p->size ? 0 : p->error;
     free(p);
