@@ -205,7 +205,6 @@ void cmd_role(struct client *c) {
 /* --- WAIT --- */
 
 struct wait {
-    struct replica *r;
     struct job job;
     LIST_ENTRY(wait) link;
     uint64_t offset, replicas;

@@ -28,7 +28,6 @@ static struct {
 
 /* Who waits for the end of the process. */
 struct waiter {
-    struct replica *r;
     struct job job;
     uint64_t round;
 };
