@@ -17,7 +17,6 @@
 #define FAILED "Errors trying to SHUTDOWN. Check logs."
 
 static struct {
-    struct replica *r;
     bool waits; /* for replicas */
     /* one that came while nothing is done at regular times (DEBUG PAUSE-CRON), 0: none */
     int signo;
