@@ -7,6 +7,7 @@
 #include "front/families.h"
 #include "front/table.h"
 #include "config/config.h"
+#include "wire/options.h"
 
 static int shown(struct span s) {
     return s.data != NULL ? (int)min_u64(s.len, 128) : 0;
@@ -177,20 +178,9 @@ void cmd_acl_cat(struct client *c) {
 void cmd_acl_genpass(struct client *c) {
     uint8_t bytes[GENPASS_MAX / 8];
     char hex[GENPASS_MAX / 4 + 1];
-    int64_t bits = 256;
-    if (c->argc > 3) {
-        reply_arity(c);
-        return;
-    }
-    if (c->argc == 3 && !arg_i64(c, 2, &bits)) return;
-    if (bits < 1 || bits > GENPASS_MAX) {
-        reply_error(c,
-                    "ACL GENPASS argument must be the number of bits for the output password, a "
-                    "positive number up to %d",
-                    GENPASS_MAX);
-        return;
-    }
-    size_t digits = (size_t)(bits + 3) / 4;
+    struct wire_choice args = {0};
+    if (!arg_bind(c, &args)) return;
+    size_t digits = (size_t)(args.number + 3) / 4;
     randombytes_buf(bytes, sizeof(bytes));
     sodium_bin2hex(hex, sizeof(hex), bytes, sizeof(bytes));
     reply_bulk(c, span_of(hex, digits));

@@ -9,6 +9,7 @@
 #include "base/glob.h"
 #include "front/modules.h"
 #include "front/table.h"
+#include "wire/options.h"
 
 struct counted {
     struct client *c;
@@ -154,30 +155,24 @@ static void match_category(void *arg, const char *name) {
     k->found |= span_case_eq(k->wanted, name + 1);
 }
 
-static bool listed(struct client *c, const struct cmd *cmd, bool by_category) {
-    if (c->argc == 2) return true;
-    if (!by_category) return glob_match_once(c->argv[4], span_str(table_stat(cmd)->name), true);
-    struct category k = {c->argv[4], false};
-    table_categories(cmd, match_category, &k);
-    return k.found;
+static bool listed(struct client *c, const struct cmd *cmd, const struct wire_filtered *f) {
+    struct category k = {arg_word(c, f->word), false};
+    switch ((enum wire_filter)f->by) {
+    case WIRE_BY_MODULE: return modules_owns(k.wanted, cmd);
+    case WIRE_BY_PATTERN: return glob_match_once(k.wanted, span_str(table_stat(cmd)->name), true);
+    case WIRE_BY_CATEGORY: table_categories(cmd, match_category, &k); return k.found;
+    }
+    return true;
 }
 
 void cmd_command_list(struct client *c) {
-    bool by_category = false, by_module = false;
-    if (c->argc != 2) {
-        bool ok = c->argc == 5 && arg_is(c, 2, "FILTERBY");
-        by_category = ok && arg_is(c, 3, "ACLCAT");
-        by_module = ok && arg_is(c, 3, "MODULE");
-        if (!ok || !(by_category || by_module || arg_is(c, 3, "PATTERN"))) {
-            reply_syntax(c);
-            return;
-        }
-    }
+    struct wire_filtered filter = {0};
+    if (!arg_bind(c, &filter)) return;
     size_t n = 0;
     void *cookie = reply_deferred(c);
     for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd *cmd = table_stat_at(i)->cmd;
-        if (by_module ? !modules_owns(c->argv[4], cmd) : !listed(c, cmd, by_category)) continue;
+        if (!listed(c, cmd, &filter)) continue;
         reply_bulk_str(c, table_stat_at(i)->name);
         n++;
     }
@@ -190,6 +185,7 @@ static const char *type_name(const struct wire_arg *a) {
     switch (a->kind) {
     case WIRE_KEY: return "key";
     case WIRE_NUMBER:
+    case WIRE_LATE:
     case WIRE_UNSIGNED:
     case WIRE_SIZE:
     case WIRE_BITS: return strncmp(a->name, "unix-time", 9) == 0 ? "unix-time" : "integer";

@@ -10,6 +10,7 @@
 #include "front/stats.h"
 #include "front/tracking.h"
 #include "config/config.h"
+#include "wire/options.h"
 
 #define REDIS_VERSION "7.0.15"
 
@@ -119,33 +120,14 @@ static void reply_hello(struct client *c) {
 #define BAD_NAME "Client names cannot contain spaces, newlines or special characters."
 
 void cmd_hello(struct client *c) {
-    int64_t proto = 0;
-    if (c->argc >= 2) {
-        if (!span_to_i64(c->argv[1], &proto)) {
-            reply_error(c, "Protocol version is not an integer or out of range");
-            return;
-        }
-        if (proto < 2 || proto > 3) {
-            reply_error(c, "-NOPROTO unsupported protocol version");
-            return;
-        }
+    struct wire_hello args = {0};
+    if (!arg_bind(c, &args)) return;
+    if (c->argc > 1 && (args.proto < 2 || args.proto > 3)) {
+        reply_error(c, "-NOPROTO unsupported protocol version");
+        return;
     }
-    const struct span *auth = NULL, *name = NULL;
-    for (size_t i = 2; i < c->argc; i++) {
-        if (arg_is(c, i, "AUTH") && i + 2 < c->argc) {
-            auth = &c->argv[i + 1];
-            i += 2;
-        } else if (arg_is(c, i, "SETNAME") && i + 1 < c->argc) {
-            name = &c->argv[++i];
-            if (!name_ok(c, *name, BAD_NAME)) return;
-        } else {
-            reply_error(c, "Syntax error in HELLO option '%.*s'",
-                        (int)(c->argv[i].len < 64 ? c->argv[i].len : 64),
-                        c->argv[i].data != NULL ? c->argv[i].data : "");
-            return;
-        }
-    }
-    if (auth != NULL && !authenticate(c, auth[0], auth[1])) return;
+    if (args.name > 0 && !name_ok(c, c->argv[args.name], BAD_NAME)) return;
+    if (args.user > 0 && !authenticate(c, c->argv[args.user], c->argv[args.password])) return;
     if (!c->authenticated) {
         reply_error(c,
                     "-NOAUTH HELLO must be called with the client already authenticated, otherwise "
@@ -153,9 +135,9 @@ void cmd_hello(struct client *c) {
                     "client and select the RESP protocol version at the same time");
         return;
     }
-    if (name != NULL) set_name(&c->io->name, *name);
-    if (proto != 0) c->proto = (int)proto;
-    if (proto == 2) tracking_off(c);
+    if (args.name > 0) set_name(&c->io->name, c->argv[args.name]);
+    if (args.proto != 0) c->proto = (int)args.proto;
+    if (args.proto == 2) tracking_off(c);
     reply_hello(c);
 }
 

@@ -39,33 +39,15 @@ static void copy_answer(struct client *c, struct string_write *w) {
     reply_int(c, 1);
 }
 
-/* DB: all numbers mean the one database. */
-static bool copy_options(struct client *c, struct string_write *w) {
-    for (size_t at = 3; at < c->argc; at++) {
-        int64_t db;
-        if (arg_is(c, at, "replace")) {
-            w->flags &= ~(unsigned)STRING_NX;
-        } else if (arg_is(c, at, "db") && at + 1 < c->argc) {
-            if (!arg_i64(c, ++at, &db)) return false;
-            if (db >= 0 && db < config->databases) continue;
-            reply_error(c, "DB index is out of range");
-            return false;
-        } else {
-            reply_syntax(c);
-            return false;
-        }
-    }
-    return true;
-}
-
 void cmd_copy(struct client *c) {
-    struct string_write w = {.plan = copy_plan,
-                             .answer = copy_answer,
-                             .key_arg = DESTINATION,
-                             .old_arg = SOURCE,
-                             .flags = STRING_NX};
-    if (!arg_key(c, DESTINATION) || !copy_options(c, &w)) return;
-    if (same_key(c))
+    struct string_write w = {
+        .plan = copy_plan, .answer = copy_answer, .key_arg = DESTINATION, .old_arg = SOURCE};
+    struct wire_copy args = {0};
+    if (!arg_bind(c, &args)) return;
+    if (!args.replace) w.flags = STRING_NX;
+    if (args.db < 0 || args.db >= config->databases) /* all of them mean the one */
+        reply_error(c, "DB index is out of range");
+    else if (same_key(c))
         reply_error(c, "source and destination objects are the same");
     else
         string_write_run(c, &w);

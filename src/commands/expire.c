@@ -47,11 +47,11 @@ static bool expire_allowed(unsigned flags, uint64_t now, int64_t wall_ms) {
 }
 
 /* Times in the past are allowed here: they remove the key. */
-static void expire(struct client *c, enum expire_unit unit, bool absolute) {
+static void expire(struct client *c, int64_t unit, bool absolute) {
     int64_t v, wall_ms;
     unsigned flags;
     if (!expire_flags(c, &flags) || !arg_i64(c, 2, &v)) return;
-    if (__builtin_mul_overflow(v, (int64_t)unit, &wall_ms) ||
+    if (__builtin_mul_overflow(v, unit, &wall_ms) ||
         __builtin_add_overflow(wall_ms, absolute ? 0 : (int64_t)turn.wall_ms, &wall_ms)) {
         reply_error(c, "invalid expire time in '%s' command", c->cmd->name);
         return;
@@ -72,16 +72,16 @@ static void expire(struct client *c, enum expire_unit unit, bool absolute) {
 }
 
 void cmd_expire(struct client *c) {
-    expire(c, EXPIRE_SECONDS, false);
+    expire(c, 1000, false);
 }
 void cmd_pexpire(struct client *c) {
-    expire(c, EXPIRE_MS, false);
+    expire(c, 1, false);
 }
 void cmd_expireat(struct client *c) {
-    expire(c, EXPIRE_SECONDS, true);
+    expire(c, 1000, true);
 }
 void cmd_pexpireat(struct client *c) {
-    expire(c, EXPIRE_MS, true);
+    expire(c, 1, true);
 }
 
 /* -2: no key, -1: no time; else the time left, or the time itself. */

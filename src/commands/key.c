@@ -65,13 +65,8 @@ void cmd_type(struct client *c) {
 
 /* Books and value: what removing the key would give back. */
 void cmd_memory_usage(struct client *c) {
-    uint64_t samples;
-    if (c->argc != 3 && (c->argc != 5 || !arg_is(c, 3, "samples"))) {
-        reply_syntax(c);
-        return;
-    }
-    if (c->argc == 5 && !arg_range(c, 4, "SAMPLES", 0, INT64_MAX, &samples)) return;
-    struct object *o = object_argument(c);
+    struct wire_choice samples; /* whatever they are */
+    struct object *o = arg_bind(c, &samples) ? object_argument(c) : NULL;
     struct span value;
     if (!o) return;
     uint64_t bytes = store_object_memory(books, o);
@@ -111,11 +106,9 @@ static bool flush_step(struct client *c, struct job *job, unsigned *budget) {
 }
 
 void cmd_flushall(struct client *c) {
-    bool async = c->argc == 1 ? config->lazy_user_flush : arg_is(c, 1, "async");
-    if (c->argc > 2 || (c->argc == 2 && !async && !arg_is(c, 1, "sync"))) {
-        reply_syntax(c);
-        return;
-    }
+    struct wire_choice mode = {0};
+    if (!arg_bind(c, &mode)) return;
+    bool async = mode.which == 0 ? config->lazy_user_flush : mode.which == WIRE_ASYNC;
     struct job job = {.step = flush_step};
     store_flush(books);
     if (async)

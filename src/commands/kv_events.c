@@ -169,9 +169,8 @@ static bool read_arguments(struct client *c, struct read_job *r) {
     if (epoch.len > KV_EPOCH_LEN) epoch.len = KV_EPOCH_LEN; /* one that is wrong, too */
     if (epoch.len > 0) memcpy(r->epoch, epoch.data, epoch.len);
     if (c->argv[r->args.epoch].len != KV_EPOCH_LEN) r->epoch[0] = '\0';
-    if (span_to_u64(c->argv[r->args.seq], &r->seq) && r->seq < INT64_MAX) return true;
-    reply_error(c, "seq must be the number of the last event that was read, 0 at first");
-    return false;
+    r->seq = r->args.seq;
+    return true;
 }
 
 void cmd_kvevents_read(struct client *c) {
@@ -259,10 +258,8 @@ void cmd_kvevents_walk(struct client *c) {
         .client = c};
     if (!arg_bind(c, &w.args)) return;
     if (w.args.count == 0) w.args.count = COUNT_DEFAULT;
-    if (span_to_u64(c->argv[w.args.cursor], &w.cursor))
-        each_run(c, &w.each, sizeof(w));
-    else
-        reply_error(c, "invalid cursor");
+    w.cursor = w.args.cursor;
+    each_run(c, &w.each, sizeof(w));
 }
 
 /* --- INFO --- */

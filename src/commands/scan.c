@@ -122,44 +122,18 @@ static void scan_close(struct client *c, struct job *job) {
     buf_free(&s->keys);
 }
 
-static bool scan_options(struct client *c, struct scan *s) {
-    for (size_t at = 2; at < c->argc; at += 2) {
-        int64_t count;
-        if (at + 1 == c->argc) {
-            reply_syntax(c);
-            return false;
-        }
-        if (arg_is(c, at, "count")) {
-            if (!arg_i64(c, at + 1, &count)) return false;
-            if (count < 1) {
-                reply_syntax(c);
-                return false;
-            }
-            s->count = (uint64_t)count;
-        } else if (arg_is(c, at, "match")) {
-            glob_destroy(&s->glob);
-            if (!pattern_arg(c, at + 1, &s->glob)) return false;
-        } else if (arg_is(c, at, "type")) {
-            s->nothing = !arg_is(c, at + 1, "string");
-        } else {
-            reply_syntax(c);
-            return false;
-        }
-    }
-    return true;
-}
-
 void cmd_scan(struct client *c) {
-    struct scan s = {.each = {.job.close = scan_close, .one = scan_walk, .n = EACH_ENDLESS},
-                     .count = 10};
-    if (!span_to_u64(c->argv[1], &s.cursor)) {
-        reply_error(c, "invalid cursor");
+    struct scan s = {.each = {.job.close = scan_close, .one = scan_walk, .n = EACH_ENDLESS}};
+    struct wire_scan args = {0};
+    if (!arg_bind(c, &args)) return;
+    if (args.count < 1) {
+        reply_syntax(c);
         return;
     }
-    if (!scan_options(c, &s)) {
-        scan_close(c, &s.each.job);
-        return;
-    }
+    if (args.match > 0 && !pattern_arg(c, args.match, &s.glob)) return;
+    s.nothing = args.type > 0 && !arg_is(c, args.type, "string");
+    s.cursor = args.cursor;
+    s.count = (uint64_t)args.count;
     s.turns = s.count > UINT64_MAX / 10 ? UINT64_MAX : s.count * 10;
     each_run(c, &s.each, sizeof(s));
 }

@@ -141,21 +141,13 @@ void cmd_getdel(struct client *c) {
 }
 
 void cmd_getex(struct client *c) {
-    struct read_then then = {THEN_NOTHING, 0};
-    struct expire_option expire = {0};
-    bool persist = false;
-    for (size_t at = 2; at < c->argc;) {
-        if (expire.number_arg == 0 && arg_is(c, at, "persist")) {
-            persist = true;
-            at++;
-        } else if (persist || !expire_option(c, &at, &expire)) {
-            reply_syntax(c);
-            return;
-        }
-    }
-    if (persist || expire.number_arg > 0) then.what = THEN_EXPIRE;
+    struct wire_set args = {0};
+    if (!arg_bind(c, &args)) return;
+    struct read_then then = {args.expiry > 0 ? THEN_EXPIRE : THEN_NOTHING, 0};
     /* of a key that is not there any number will do */
-    if (store_find(books, c->argv[1]) && !expire_option_time(c, &expire, &then.wall_ms)) return;
+    if (args.time > 0 && store_find(books, c->argv[1]) &&
+        !expire_time(c, args.time, args.expiry, &then.wall_ms))
+        return;
     read_whole(c, &then);
 }
 

@@ -10,11 +10,9 @@
 #include "front/notify.h"
 #include "inband/string_write.h"
 
-/* --- times --- */
-
-bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolute,
-                 uint64_t *wall_ms_p) {
-    int64_t v, base = absolute ? 0 : (int64_t)turn.wall_ms;
+bool expire_time(struct client *c, size_t at, enum wire_expiry kind, uint64_t *wall_ms_p) {
+    int64_t v, unit = kind == WIRE_EX || kind == WIRE_EXAT ? 1000 : 1;
+    int64_t base = kind == WIRE_EXAT || kind == WIRE_PXAT ? 0 : (int64_t)turn.wall_ms;
     if (!arg_i64(c, at, &v)) return false;
     if (v <= 0 || v > INT64_MAX / unit || v * unit > INT64_MAX - base) {
         reply_error(c, "invalid expire time in '%s' command", c->cmd->name);
@@ -24,55 +22,7 @@ bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolu
     return true;
 }
 
-bool expire_option(struct client *c, size_t *at_p, struct expire_option *e) {
-    static const struct {
-        const char *name;
-        enum expire_unit unit;
-        bool absolute;
-    } options[] = {{"ex", EXPIRE_SECONDS, false},
-                   {"px", EXPIRE_MS, false},
-                   {"exat", EXPIRE_SECONDS, true},
-                   {"pxat", EXPIRE_MS, true}};
-    if (*at_p + 1 >= c->argc) return false;
-    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
-        if (!arg_is(c, *at_p, options[i].name)) continue;
-        bool same = e->unit == options[i].unit && e->absolute == options[i].absolute;
-        if (e->number_arg > 0 && !same) return false;
-        *e = (struct expire_option){*at_p + 1, options[i].unit, options[i].absolute};
-        *at_p += 2;
-        return true;
-    }
-    return false;
-}
-
-bool expire_option_time(struct client *c, const struct expire_option *e, uint64_t *wall_ms_p) {
-    return e->number_arg == 0 || expire_time(c, e->number_arg, e->unit, e->absolute, wall_ms_p);
-}
-
 /* --- SET --- */
-
-static bool set_options(struct client *c, struct string_write *w) {
-    struct expire_option expire = {0};
-    for (size_t at = 3; at < c->argc;) {
-        unsigned flag = 0;
-        if (arg_is(c, at, "nx"))
-            flag = w->flags & STRING_XX ? 0 : STRING_NX;
-        else if (arg_is(c, at, "xx"))
-            flag = w->flags & STRING_NX ? 0 : STRING_XX;
-        else if (arg_is(c, at, "get"))
-            flag = STRING_GET;
-        else if (arg_is(c, at, "keepttl"))
-            flag = expire.number_arg > 0 ? 0 : STRING_KEEPTTL;
-        w->flags |= flag;
-        if (flag) {
-            at++;
-        } else if ((w->flags & STRING_KEEPTTL) || !expire_option(c, &at, &expire)) {
-            reply_syntax(c);
-            return false;
-        }
-    }
-    return expire_option_time(c, &expire, &w->expire_wall_ms);
-}
 
 static bool set_plan(struct client *c, struct string_write *w) {
     if (w->flags & (STRING_NX | STRING_XX | STRING_GET)) {
@@ -125,43 +75,43 @@ static bool set_small(struct client *c) {
     return true;
 }
 
-static void abort_sink(struct client *c) {
-    if (c->big) big_sink_abort(c->big);
-    c->big = NULL;
-}
-
-void cmd_set(struct client *c) {
-    if (!arg_key(c, 1)) return abort_sink(c);
-    if (c->argc == 3 && set_small(c)) return;
-    struct string_write w = {
-        .plan = set_plan, .event = "set", .answer = set_answer, .key_arg = 1, .value_arg = 2};
-    if (!set_options(c, &w)) return abort_sink(c);
-    string_write_run(c, &w);
-}
-
-void cmd_getset(struct client *c) {
-    if (!arg_key(c, 1)) return abort_sink(c);
+static void set_run(struct client *c, size_t value_arg, unsigned flags, uint64_t expire_wall_ms) {
     struct string_write w = {.plan = set_plan,
                              .event = "set",
                              .answer = set_answer,
                              .key_arg = 1,
-                             .value_arg = 2,
-                             .flags = STRING_GET};
+                             .value_arg = value_arg,
+                             .flags = flags,
+                             .expire_wall_ms = expire_wall_ms};
     string_write_run(c, &w);
 }
 
-static void set_timed(struct client *c, enum expire_unit unit) {
-    struct string_write w = {
-        .plan = set_plan, .event = "set", .answer = set_answer, .key_arg = 1, .value_arg = 3};
-    if (!arg_key(c, 1) || !expire_time(c, 2, unit, false, &w.expire_wall_ms)) return abort_sink(c);
-    string_write_run(c, &w);
+void cmd_set(struct client *c) {
+    static const unsigned conditions[] = {0, [WIRE_NX] = STRING_NX, [WIRE_XX] = STRING_XX};
+    struct wire_set args = {0};
+    uint64_t wall_ms = 0;
+    if (!arg_key(c, 1) || (c->argc == 3 && set_small(c)) || !arg_bind(c, &args)) return;
+    if (args.time > 0 && !expire_time(c, args.time, args.expiry, &wall_ms)) return;
+    set_run(c, 2,
+            conditions[args.condition] | (args.get ? STRING_GET : 0) |
+                (args.expiry == WIRE_EXPIRY_OTHER ? STRING_KEEPTTL : 0),
+            wall_ms);
+}
+
+void cmd_getset(struct client *c) {
+    if (arg_key(c, 1)) set_run(c, 2, STRING_GET, 0);
+}
+
+static void set_timed(struct client *c, enum wire_expiry kind) {
+    uint64_t wall_ms;
+    if (arg_key(c, 1) && expire_time(c, 2, kind, &wall_ms)) set_run(c, 3, 0, wall_ms);
 }
 
 void cmd_setex(struct client *c) {
-    set_timed(c, EXPIRE_SECONDS);
+    set_timed(c, WIRE_EX);
 }
 void cmd_psetex(struct client *c) {
-    set_timed(c, EXPIRE_MS);
+    set_timed(c, WIRE_PX);
 }
 
 static bool setnx_plan(struct client *c, struct string_write *w) {
@@ -179,7 +129,7 @@ static void answer_one(struct client *c, struct string_write *w) {
 }
 
 void cmd_setnx(struct client *c) {
-    if (!arg_key(c, 1)) return abort_sink(c);
+    if (!arg_key(c, 1)) return;
     struct string_write w = {
         .plan = setnx_plan, .event = "set", .answer = answer_one, .key_arg = 1, .value_arg = 2};
     string_write_run(c, &w);

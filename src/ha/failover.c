@@ -12,6 +12,7 @@
 #include "front/multi.h"
 #include "ha/replication.h"
 #include "front/embedded.h"
+#include "wire/options.h"
 
 #define FINISH_MS 1000u /* for writes that had begun before; then they are cut off */
 
@@ -141,54 +142,19 @@ void failover_settle(void) {
 
 /* --- FAILOVER --- */
 
-struct options {
-    bool force;
-    int64_t timeout_ms, port;
-    struct span host; /* NULL: any */
-};
-
-static bool read_number(struct client *c, size_t at, int64_t *value_p) {
-    if (at < c->argc && span_to_i64(c->argv[at], value_p)) return true;
-    reply_error(c, "value is not an integer or out of range");
-    return false;
-}
-
-/* false: answered. */
-static bool read_options(struct client *c, struct options *o) {
-    *o = (struct options){0};
-    for (size_t i = 1; i < c->argc; i++) {
-        if (arg_is(c, i, "timeout") && i + 1 < c->argc && o->timeout_ms == 0) {
-            if (!read_number(c, ++i, &o->timeout_ms)) return false;
-            if (o->timeout_ms > 0) continue;
-            reply_error(c, "FAILOVER timeout must be greater than 0");
-            return false;
-        } else if (arg_is(c, i, "to") && i + 2 < c->argc && o->host.data == NULL) {
-            if (!read_number(c, i + 2, &o->port)) return false;
-            o->host = c->argv[i + 1];
-            i += 2;
-        } else if (arg_is(c, i, "force") && !o->force) {
-            o->force = true;
-        } else {
-            reply_syntax(c);
-            return false;
-        }
-    }
-    return true;
-}
-
-static const struct replica *find_target(const struct options *o) {
+static const struct replica *find_target(const struct client *c, const struct wire_failover *o) {
     struct replica *r;
     char ip[64];
     uint16_t port;
     LIST_FOREACH(r, &replication.replicas, link) {
         replica_address(r, ip, &port);
-        if (port == o->port && span_case_eq(o->host, ip)) return r;
+        if (port == o->port && span_case_eq(c->argv[o->host], ip)) return r;
     }
     return NULL;
 }
 
 /* Why not; NULL: it may begin. */
-static const char *refusal(const struct options *o) {
+static const char *refusal(const struct client *c, const struct wire_failover *o) {
     const struct replica *r;
     if (f.state != NONE) return "FAILOVER already in progress.";
     if (replication.replica) return "FAILOVER is not valid when server is a replica.";
@@ -196,16 +162,17 @@ static const char *refusal(const struct options *o) {
         return "FAILOVER is not valid when server has a pool of its own, which would stay behind: "
                "start it with pool-size 0, and give the pool to tarn-node";
     if (LIST_EMPTY(&replication.replicas)) return "FAILOVER requires connected replicas.";
-    if (o->force && (o->timeout_ms == 0 || o->host.data == NULL))
+    if (o->force && (o->timeout_ms == INT64_MAX || o->host == 0))
         return "FAILOVER with force option requires both a timeout and target HOST and IP.";
-    if (o->host.data == NULL) return NULL;
-    if ((r = find_target(o)) == NULL) return "FAILOVER target HOST and PORT is not a replica.";
+    if (o->host == 0) return NULL;
+    if ((r = find_target(c, o)) == NULL) return "FAILOVER target HOST and PORT is not a replica.";
     return r->state == REPLICA_ONLINE ? NULL : "FAILOVER target replica is not online.";
 }
 
-static void begin(const struct options *o) {
-    if (o->host.data != NULL) {
-        snprintf(f.host, sizeof(f.host), "%.*s", (int)o->host.len, o->host.data); /* a replica's */
+static void begin(const struct client *c, const struct wire_failover *o) {
+    if (o->host != 0) {
+        struct span host = c->argv[o->host]; /* a replica's */
+        snprintf(f.host, sizeof(f.host), "%.*s", (int)host.len, host.data);
         f.port = (uint16_t)o->port;
         log_notice("FAILOVER requested to %s:%u.", f.host, f.port);
     } else {
@@ -214,13 +181,18 @@ static void begin(const struct options *o) {
     f.state = WAITING;
     f.force = o->force;
     f.acked = true;
-    if (o->timeout_ms > 0) f.end_ms = turn.mono_ms + (uint64_t)o->timeout_ms;
+    if (o->timeout_ms < INT64_MAX) f.end_ms = turn.mono_ms + (uint64_t)o->timeout_ms;
     pause_set(PAUSE_BY_FAILOVER, PAUSE_WRITE, INT64_MAX);
 }
 
 void cmd_failover(struct client *c) {
-    struct options o;
-    if (c->argc == 2 && arg_is(c, 1, "abort")) {
+    struct wire_failover o = {0};
+    if (!arg_bind(c, &o)) return;
+    if (o.abort && c->argc > 2) {
+        reply_syntax(c);
+        return;
+    }
+    if (o.abort) {
         if (f.answer != UNKNOWN) failover_settle(); /* it came in this turn */
         if (f.state == NONE) {
             reply_error(c, "No failover in progress.");
@@ -230,12 +202,11 @@ void cmd_failover(struct client *c) {
         reply_ok(c);
         return;
     }
-    if (!read_options(c, &o)) return;
-    const char *why = refusal(&o);
+    const char *why = o.timeout_ms > 0 ? refusal(c, &o) : "FAILOVER timeout must be greater than 0";
     if (why != NULL) {
         reply_error(c, "%s", why);
         return;
     }
-    begin(&o);
+    begin(c, &o);
     reply_ok(c);
 }

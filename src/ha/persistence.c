@@ -28,6 +28,7 @@
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "persist/persist.h"
+#include "wire/options.h"
 #include "front/embedded.h"
 
 #define PENDING_MAX                                                                                \
@@ -623,13 +624,9 @@ void cmd_save(struct client *c) {
 }
 
 void cmd_bgsave(struct client *c) {
-    bool schedule = c->argc == 2 && arg_is(c, 1, "schedule");
-    if (c->argc > 2 || (c->argc == 2 && !schedule)) {
-        reply_syntax(c);
-        return;
-    }
-    if (refuse_paused(c)) return;
-    if (p.save.w != NULL && !schedule) {
+    struct wire_choice schedule = {0};
+    if (!arg_bind(c, &schedule) || refuse_paused(c)) return;
+    if (p.save.w != NULL && !schedule.which) {
         reply_error(c, "Background save already in progress");
     } else if (p.save.w != NULL) {
         p.save_wanted = true;

@@ -13,6 +13,7 @@
 #include "front/table.h"
 #include "front/embedded.h"
 #include "config/config.h"
+#include "wire/options.h"
 
 typedef unsigned long long ull;
 
@@ -118,12 +119,14 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
 
 void cmd_replicaof(struct client *c) {
     uint64_t port;
-    char host[256];
+    char text[256];
+    struct wire_master to = {0};
+    if (!arg_bind(c, &to)) return;
     if (failover_under_way()) {
         reply_error(c, "REPLICAOF not allowed while failing over.");
         return;
     }
-    if (arg_is(c, 1, "no") && arg_is(c, 2, "one")) {
+    if (to.host == 0) {
         if (replication.replica)
             log_notice("REPLICAOF NO ONE was asked for by client id=%llu", (ull)c->id);
         replication_lead();
@@ -134,13 +137,13 @@ void cmd_replicaof(struct client *c) {
         reply_error(c, "Command is not valid when client is a replica.");
         return;
     }
-    if (!span_to_u64(c->argv[2], &port) || port > UINT16_MAX) {
+    if (!span_to_u64(c->argv[to.port], &port) || port > UINT16_MAX) {
         reply_error(c, "Invalid master port");
         return;
     }
-    if (c->argv[1].data == NULL || c->argv[1].len == 0 || c->argv[1].len >= sizeof(host) ||
-        memchr(c->argv[1].data, '\0', c->argv[1].len) != NULL ||
-        memchr(c->argv[1].data, ' ', c->argv[1].len) != NULL) {
+    struct span host = c->argv[to.host];
+    if (host.data == NULL || host.len == 0 || host.len >= sizeof(text) ||
+        memchr(host.data, '\0', host.len) != NULL || memchr(host.data, ' ', host.len) != NULL) {
         reply_error(c, "Invalid master host");
         return;
     }
@@ -149,14 +152,13 @@ void cmd_replicaof(struct client *c) {
                        "pool-size 0, and give the pool to tarn-node");
         return;
     }
-    memcpy(host, c->argv[1].data, c->argv[1].len);
-    host[c->argv[1].len] = '\0';
-    if (replication.replica && strcasecmp(host, replication.master_host) == 0 &&
+    snprintf(text, sizeof(text), "%.*s", (int)host.len, host.data);
+    if (replication.replica && strcasecmp(text, replication.master_host) == 0 &&
         port == replication.master_port) {
         reply_simple(c, "OK Already connected to specified master");
         return;
     }
-    replication_follow(host, (uint16_t)port, c->id);
+    replication_follow(text, (uint16_t)port, c->id);
     replication_let_go(c);
     reply_ok(c);
 }

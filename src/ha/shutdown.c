@@ -13,6 +13,7 @@
 #include "front/process.h"
 #include "ha/replication.h"
 #include "config/config.h"
+#include "wire/options.h"
 
 #define FAILED "Errors trying to SHUTDOWN. Check logs."
 
@@ -167,30 +168,15 @@ static void wait(struct client *c) {
 }
 
 void cmd_shutdown(struct client *c) {
-    static const struct {
-        const char *word;
-        int flag;
-    } words[] = {{"SAVE", CONFIG_SHUTDOWN_SAVE},
-                 {"NOSAVE", CONFIG_SHUTDOWN_NOSAVE},
-                 {"NOW", CONFIG_SHUTDOWN_NOW},
-                 {"FORCE", CONFIG_SHUTDOWN_FORCE},
-                 {"ABORT", 0}};
-    int flags = 0;
-    bool abort = false;
-    for (size_t i = 1; i < c->argc; i++) {
-        size_t w = 0;
-        while (w < ARRAY_LEN(words) && !arg_is(c, i, words[w].word)) w++;
-        if (w == ARRAY_LEN(words)) {
-            reply_syntax(c);
-            return;
-        }
-        flags |= words[w].flag;
-        abort |= words[w].flag == 0;
-    }
-    bool both = (flags & CONFIG_SHUTDOWN_SAVE) && (flags & CONFIG_SHUTDOWN_NOSAVE);
-    if (both || (abort && c->argc > 2)) {
+    struct wire_shutdown args = {0};
+    if (!arg_bind(c, &args)) return;
+    int flags = (args.save == 1   ? CONFIG_SHUTDOWN_NOSAVE
+                 : args.save == 2 ? CONFIG_SHUTDOWN_SAVE
+                                  : 0) |
+                (args.now ? CONFIG_SHUTDOWN_NOW : 0) | (args.force ? CONFIG_SHUTDOWN_FORCE : 0);
+    if (args.abort && c->argc > 2) {
         reply_syntax(c);
-    } else if (abort) {
+    } else if (args.abort) {
         if (give_up())
             reply_ok(c);
         else

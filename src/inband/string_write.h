@@ -23,6 +23,7 @@
 #include "inband/later.h"
 #include "inband/value_read.h"
 #include "inband/value_write.h"
+#include "wire/options.h"
 
 /* Part of a new value. By reference to what does not move between slices. */
 struct string_part {
@@ -191,20 +192,8 @@ bool string_write_elsewhere(void);
 /* Finds a key and counts the access for the policy. */
 struct object *string_read(struct span key);
 
-/* EX, PX, EXAT, PXAT at argv[at]: the time in wall ms. The error has been answered on false. */
-enum expire_unit { EXPIRE_SECONDS = 1000, EXPIRE_MS = 1 };
-bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolute,
-                 uint64_t *wall_ms_p);
-/* EX, PX, EXAT or PXAT among options, and where its number is. Zero-initialised is none. */
-struct expire_option {
-    size_t number_arg; /* 0: none */
-    enum expire_unit unit;
-    bool absolute;
-};
-/* "EX seconds", "PX ..." at *at_p: read, and *at_p is behind it. The number is looked at later:
- * whatever is wrong with the words comes first. The same option may come again, another may not. */
-bool expire_option(struct client *c, size_t *at_p, struct expire_option *e);
-/* The number, if there is one. The error has been answered on false. */
-bool expire_option_time(struct client *c, const struct expire_option *e, uint64_t *wall_ms_p);
+/* The number of such an option at argv[at]: the time in wall ms. The error has been answered on
+ * false. */
+bool expire_time(struct client *c, size_t at, enum wire_expiry kind, uint64_t *wall_ms_p);
 
 #endif

@@ -82,7 +82,7 @@ static void value_put(struct building *b, const struct wire_arg *a) {
     case WIRE_NUMBER:
     case WIRE_UNSIGNED:
     case WIRE_SIZE: b->sink->number(b->sink->arg, (int64_t)member_get(b, a)); break;
-    case WIRE_VALUES: words_put(b, member_get(b, a), b->blocks); break;
+    case WIRE_VALUES: words_put(b, member_get(b, a), b->blocks > 0 ? b->blocks : 1); break;
     default:
         if (a->kind == WIRE_BLOCK && a->size == 0 && !a->many)
             args_put(b, a->args);

@@ -129,6 +129,22 @@
 #define EVENTS_COUNT OPTION("COUNT", NUMBER, "n", RANGE(1, 100000), IN(events, count))
 #define EVENTS_MATCH OPTION("MATCH", WORD, "prefix", IN(events, prefix))
 
+/* --- what Redis' commands have in common --- */
+
+#define SET_EXPIRY(other)                                                                          \
+    ANY_OF_IN(set, expiry, NAMED("EX", LATE, "seconds", IN(set, time)),                            \
+              NAMED("PX", LATE, "milliseconds", IN(set, time)),                                    \
+              NAMED("EXAT", LATE, "unix-time-seconds", IN(set, time)),                             \
+              NAMED("PXAT", LATE, "unix-time-milliseconds", IN(set, time)), TOKEN(other))
+#define CLIENT_TYPE                                                                                \
+    NAMED("TYPE", ONEOF, NULL,                                                                     \
+          OF(TOKEN("NORMAL"), TOKEN("MASTER"), TOKEN("REPLICA"), TOKEN("SLAVE"), TOKEN("PUBSUB")), \
+          ELSE("Unknown client type '*'"), IN(clients, type))
+#define HOST_AND_PORT                                                                              \
+    ONE_OF(ARG(BLOCK, NULL,                                                                        \
+               OF(ARG(WORD, "host", IN(master, host)), ARG(WORD, "port", IN(master, port)))),      \
+           ARG(BLOCK, NULL, OF(TOKEN("NO"), TOKEN("ONE"))))
+
 /* --- the table --- */
 
 #define SHARED(id, run, n, f, s, ...)                                                              \

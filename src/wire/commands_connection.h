@@ -9,10 +9,13 @@ COMMAND(auth, "AUTH", EARLY | CMD_NO_AUTH, "Shows the password.", CONNECTION("1.
 COMMAND(hello, "HELLO", EARLY | CMD_NO_AUTH, "Chooses the protocol, and tells who is there.",
         CONNECTION("6.0.0"),
         TAKES(MAYBE(BLOCK, NULL,
-                    OF(ARG(NUMBER, "protover"),
+                    OF(ARG(NUMBER, "protover", IN(hello, proto),
+                           ELSE("Protocol version is not an integer or out of range")),
                        MAYBE(BLOCK, NULL,
-                             OF(NAMED("AUTH", WORD, "username"), ARG(WORD, "password"))),
-                       OPTION("SETNAME", WORD, "clientname")))),
+                             OF(NAMED("AUTH", WORD, "username", IN(hello, user)),
+                                ARG(WORD, "password", IN(hello, password)))),
+                       OPTION("SETNAME", WORD, "clientname", IN(hello, name))))),
+        UNKNOWN("Syntax error in HELLO option '*'"),
         REPLY("a map of server, version, proto, id, mode, role and modules"),
         ERRORS("NOAUTH NOPROTO WRONGPASS"))
 COMMAND(select, "SELECT", L | F, "Chooses a number below databases; all name the one keyspace.",
@@ -28,19 +31,18 @@ COMMAND(client_id, "CLIENT|ID", N, "Tells the number of this connection.", CONNE
 COMMAND(client_info, "CLIENT|INFO", N, "Describes this connection.", CONNECTION("6.2.0"),
         REPLY("a line of text"))
 COMMAND(client_list, "CLIENT|LIST", A, "Describes all connections.", CONNECTION("2.4.0"),
-        TAKES(OPTION("TYPE", ONEOF, NULL,
-                     OF(TOKEN("NORMAL"), TOKEN("MASTER"), TOKEN("REPLICA"), TOKEN("PUBSUB"))),
-              OPTION("ID", VALUES, "client-id", MANY)),
+        TAKES(ANY_OF(CLIENT_TYPE, NAMED("ID", VALUES, "client-id", MANY, IN(clients, ids)))),
         REPLY("lines of text"))
 COMMAND(client_kill, "CLIENT|KILL", A, "Closes connections.", CONNECTION("2.4.0"),
-        TAKES(ONE_OF(ARG(WORD, "ip:port"),
+        TAKES(ONE_OF(ARG(WORD, "ip:port", IN(clients, alone)),
                      ARG(ONEOF, NULL,
-                         OF(NAMED("ID", NUMBER, "client-id"),
-                            NAMED("TYPE", ONEOF, NULL,
-                                  OF(TOKEN("NORMAL"), TOKEN("MASTER"), TOKEN("REPLICA"),
-                                     TOKEN("PUBSUB"))),
-                            NAMED("USER", WORD, "username"), NAMED("ADDR", WORD, "ip:port"),
-                            NAMED("LADDR", WORD, "ip:port"), NAMED("SKIPME", WORD, "yes/no")),
+                         OF(NAMED("ID", NUMBER, "client-id", RANGE(1, INT64_MAX), IN(clients, id),
+                                  ELSE("client-id should be greater than 0")),
+                            CLIENT_TYPE, NAMED("USER", WORD, "username", IN(clients, user)),
+                            NAMED("ADDR", WORD, "ip:port", IN(clients, addr)),
+                            NAMED("LADDR", WORD, "ip:port", IN(clients, laddr)),
+                            NAMED("SKIPME", ONEOF, NULL, OF(TOKEN("YES"), TOKEN("NO")),
+                                  IN(clients, me))),
                          MANY))),
         REPLY("how many; with an address alone OK"))
 COMMAND(client_getname, "CLIENT|GETNAME", N, "Tells the name of this connection.",
@@ -54,18 +56,22 @@ COMMAND(client_setinfo, "CLIENT|SETINFO", N, "Tells about this client: library, 
                      NAMED("TARN-NODE", WORD, "node"))),
         REPLY("OK"))
 COMMAND(client_pause, "CLIENT|PAUSE", A, "Holds the commands of all clients back for a time.",
-        CONNECTION("3.0.0"), TAKES(ARG(NUMBER, "timeout"), ANY_OF(TOKEN("WRITE"), TOKEN("ALL"))),
-        REPLY("OK"))
+        CONNECTION("3.0.0"),
+        TAKES(ARG(NUMBER, "timeout", RANGE(0, INT64_C(1) << 50), IN(choice, number),
+                  ELSE("timeout is not an integer or out of range")),
+              ANY_OF_IN(choice, which, TOKEN("WRITE"), TOKEN("ALL"))),
+        UNKNOWN("CLIENT PAUSE mode must be WRITE or ALL"), REPLY("OK"))
 COMMAND(client_unpause, "CLIENT|UNPAUSE", A, "Ends a pause.", CONNECTION("6.2.0"), REPLY("OK"))
 COMMAND(client_reply, "CLIENT|REPLY", N | CMD_NO_MULTI, "Says whether this client wants replies.",
-        CONNECTION("3.2.0"), TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"), TOKEN("SKIP"))),
+        CONNECTION("3.2.0"),
+        TAKES(ONE_OF_IN(choice, which, TOKEN("ON"), TOKEN("OFF"), TOKEN("SKIP"))),
         REPLY("OK of ON; none of OFF and SKIP"))
 COMMAND(client_no_evict, "CLIENT|NO-EVICT", A,
         "Keeps this connection where others would be closed for room.", CONNECTION("7.0.0"),
-        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))), REPLY("OK"))
+        TAKES(ONE_OF_IN(choice, which, TOKEN("ON"), TOKEN("OFF"))), REPLY("OK"))
 COMMAND(client_no_touch, "CLIENT|NO-TOUCH", N,
         "Accepted; reads by this client count as accesses all the same.", CONNECTION("7.2.0"),
-        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))), REPLY("OK"))
+        TAKES(ONE_OF_IN(choice, which, TOKEN("ON"), TOKEN("OFF"))), REPLY("OK"))
 COMMAND(client_getredir, "CLIENT|GETREDIR", N,
         "Tells that messages of tracking go to this connection (0), or that it is off (-1).",
         CONNECTION("6.0.0"), REPLY("0 or -1"))
@@ -78,6 +84,8 @@ COMMAND(client_caching, "CLIENT|CACHING", N, "Refused: there is neither OPTIN no
         CONNECTION("6.0.0"), TAKES(ONE_OF(TOKEN("YES"), TOKEN("NO"))), REPLY("an error"))
 COMMAND(client_unblock, "CLIENT|UNBLOCK", A, "Ends the wait of another connection.",
         CONNECTION("5.0.0"),
-        TAKES(ARG(NUMBER, "client-id"), ANY_OF(TOKEN("TIMEOUT"), TOKEN("ERROR"))),
+        TAKES(ARG(NUMBER, "client-id", IN(choice, number)),
+              ANY_OF_IN(choice, which, TOKEN("TIMEOUT"), TOKEN("ERROR"))),
+        UNKNOWN("CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
         REPLY("1; 0: it does not wait"))
 HELP(client_help, "CLIENT|HELP", CONNECTION("5.0.0"))

@@ -44,7 +44,8 @@ COMMAND(persist, "PERSIST", W | F, "Takes the expiry from a key.", GENERIC("2.2.
 COMMAND(copy, "COPY", W | CMD_DENYOOM, "Writes the value of a key under another one.",
         GENERIC("6.2.0"),
         TAKES(KEY("source", KEY_RO | KEY_ACCESS), KEY("destination", KEY_OW | KEY_UPDATE),
-              OPTION("DB", WORD, "destination-db"), FLAG("REPLACE")),
+              OPTION("DB", NUMBER, "destination-db", IN(copy, db)),
+              FLAG("REPLACE", IN(copy, replace))),
         REPLY("1; 0: no such key, or the destination exists"), ERRORS("OOM QUOTA"))
 COMMAND(rename, "RENAME", W, "Moves a value to another key.", GENERIC("1.0.0"),
         TAKES(KEY("key", KEY_RW | KEY_ACCESS | KEY_DELETE), KEY("newkey", KEY_OW | KEY_UPDATE)),
@@ -59,8 +60,10 @@ COMMAND(keys, "KEYS", R | CMD_ALL_KEYS, "Lists the keys that match a pattern.",
         GROUP("@keyspace @dangerous", "generic", "1.0.0"), TAKES(ARG(WORD, "pattern")),
         REPLY("an array of keys"))
 COMMAND(scan, "SCAN", R | CMD_ALL_KEYS, "Walks over the keys, a part each time.", GENERIC("2.8.0"),
-        TAKES(ARG(NUMBER, "cursor"), OPTION("MATCH", WORD, "pattern"),
-              OPTION("COUNT", NUMBER, "count"), OPTION("TYPE", WORD, "type")),
+        TAKES(ARG(UNSIGNED, "cursor", ELSE("invalid cursor"), IN(scan, cursor)),
+              OPTION("MATCH", WORD, "pattern", IN(scan, match)),
+              OPTION("COUNT", NUMBER, "count", NONE_IS(10), IN(scan, count)),
+              OPTION("TYPE", WORD, "type", IN(scan, type))),
         REPLY("[cursor, [key, ...]]"))
 COMMAND(randomkey, "RANDOMKEY", R | CMD_ALL_KEYS, "Answers one of the keys.", GENERIC("1.0.0"),
         REPLY("a key; nil: there is none"))
@@ -78,7 +81,7 @@ COMMAND(dbsize, "DBSIZE", R | F, "Counts the keys.", GROUP("@keyspace", "server"
         REPLY("how many"))
 COMMAND(flushall, "FLUSHALL", W | CMD_ALL_KEYS, "Removes all keys.",
         GROUP("@keyspace @dangerous", "server", "1.0.0"),
-        TAKES(ANY_OF(TOKEN("ASYNC"), TOKEN("SYNC"))), REPLY("OK"))
+        TAKES(ANY_OF_IN(choice, which, TOKEN("ASYNC"), TOKEN("SYNC"))), REPLY("OK"))
 COMMAND(flushdb, "FLUSHDB", W | CMD_ALL_KEYS, "Removes all keys: there is one database.",
         GROUP("@keyspace @dangerous", "server", "1.0.0"),
-        TAKES(ANY_OF(TOKEN("ASYNC"), TOKEN("SYNC"))), REPLY("OK"))
+        TAKES(ANY_OF_IN(choice, which, TOKEN("ASYNC"), TOKEN("SYNC"))), REPLY("OK"))

@@ -199,16 +199,20 @@ HELP(node_help, "NODE|HELP", POOL_HELP)
 /* --- events: readers see the keys that they may read, so they need not be allowed all --- */
 
 CONTAINER(kvevents, "KVEVENTS", "What changes in the pool, for routers.", POOL_CONTAINER)
-COMMAND(
-    kvevents_read, "KVEVENTS|READ", R | B | CMD_MASTER,
-    "Answers what became of keys, replicas and segments since an event.", POOL_KEYS,
-    TAKES(ARG(WORD, "epoch", IN(events, epoch)), ARG(WORD, "seq", IN(events, seq)), EVENTS_COUNT,
-          OPTION("BLOCK", NUMBER, "ms", UP_TO(WIRE_MAX_WAIT), NONE_IS(-1), IN(events, block_ms)),
-          EVENTS_MATCH),
-    REPLY("[seq, [event, ...]]"), ERRORS("EPOCH GAP"))
+COMMAND(kvevents_read, "KVEVENTS|READ", R | B | CMD_MASTER,
+        "Answers what became of keys, replicas and segments since an event.", POOL_KEYS,
+        TAKES(ARG(WORD, "epoch", IN(events, epoch)),
+              ARG(NUMBER, "seq", UP_TO(INT64_MAX - 1), IN(events, seq),
+                  ELSE("seq must be the number of the last event that was read, 0 at first")),
+              EVENTS_COUNT,
+              OPTION("BLOCK", NUMBER, "ms", UP_TO(WIRE_MAX_WAIT), NONE_IS(-1),
+                     IN(events, block_ms)),
+              EVENTS_MATCH),
+        REPLY("[seq, [event, ...]]"), ERRORS("EPOCH GAP"))
 COMMAND(kvevents_walk, "KVEVENTS|WALK", R | CMD_MASTER,
         "Walks over the keys with their sizes and places, a part each time.", POOL_KEYS,
-        TAKES(ARG(WORD, "cursor", IN(events, cursor)), EVENTS_COUNT, EVENTS_MATCH),
+        TAKES(ARG(UNSIGNED, "cursor", ELSE("invalid cursor"), IN(events, cursor)), EVENTS_COUNT,
+              EVENTS_MATCH),
         REPLY("[cursor, [object, ...]]"))
 COMMAND(kvevents_info, "KVEVENTS|INFO", R | CMD_MASTER,
         "Tells the epoch, the events that are there, and the segments that are down.", POOL_KEYS,

@@ -20,8 +20,10 @@ COMMAND(command_count, "COMMAND|COUNT", L, "Counts the commands.",
 COMMAND(command_list, "COMMAND|LIST", L, "Lists the names of commands.",
         GROUP("@connection", "server", "7.0.0"),
         TAKES(OPTION("FILTERBY", ONEOF, NULL,
-                     OF(NAMED("MODULE", WORD, "module-name"), NAMED("ACLCAT", WORD, "category"),
-                        NAMED("PATTERN", WORD, "pattern")))),
+                     OF(NAMED("MODULE", WORD, "module-name", IN(filtered, word)),
+                        NAMED("ACLCAT", WORD, "category", IN(filtered, word)),
+                        NAMED("PATTERN", WORD, "pattern", IN(filtered, word))),
+                     IN(filtered, by))),
         REPLY("an array of names"))
 COMMAND(command_info, "COMMAND|INFO", L, "Describes commands to programs.",
         GROUP("@connection", "server", "2.8.13"), TAKES(MAYBE(WORD, "command-name", MANY)),
@@ -96,7 +98,11 @@ COMMAND(acl_users, "ACL|USERS", A, "Lists the names of all users.", SERVER("6.0.
 COMMAND(acl_cat, "ACL|CAT", N, "Lists the categories, or the commands of one.", SERVER("6.0.0"),
         TAKES(MAYBE(WORD, "category")), REPLY("an array of names"))
 COMMAND(acl_genpass, "ACL|GENPASS", N, "Makes a random password of 256 bits, or as many as told.",
-        SERVER("6.0.0"), TAKES(MAYBE(WORD, "bits")), REPLY("hex digits"))
+        SERVER("6.0.0"),
+        TAKES(MAYBE(NUMBER, "bits", RANGE(1, 4096), NONE_IS(256), IN(choice, number),
+                    ELSE("ACL GENPASS argument must be the number of bits for the output password, "
+                         "a positive number up to 4096"))),
+        REPLY("hex digits"))
 COMMAND(acl_log, "ACL|LOG", A, "Tells what was refused lately, or forgets it.", SERVER("6.0.0"),
         TAKES(ANY_OF_IN(count, which, ARG(NUMBER, "count", IN(count, n)), TOKEN("RESET"))),
         REPLY("an array of maps; OK of RESET"))
@@ -147,12 +153,15 @@ SHARED(cluster_myid, cluster_off, "CLUSTER|MYID", L, "Tells that there is no clu
 HELP(cluster_help, "CLUSTER|HELP", GROUP(NULL, "cluster", "5.0.0"))
 COMMAND(shutdown, "SHUTDOWN", A | CMD_NO_MULTI | CMD_ALLOW_BUSY, "Stops the server.",
         SERVER("1.0.0"),
-        TAKES(ANY_OF(TOKEN("NOSAVE"), TOKEN("SAVE")), FLAG("NOW"), FLAG("FORCE"), FLAG("ABORT")),
+        TAKES(ANY_OF_IN(shutdown, save, TOKEN("NOSAVE"), TOKEN("SAVE")),
+              FLAG("NOW", IN(shutdown, now)), FLAG("FORCE", IN(shutdown, force)),
+              FLAG("ABORT", IN(shutdown, abort))),
         REPLY("none when it stops; OK of ABORT"))
 COMMAND(save, "SAVE", A | CMD_NO_MULTI, "Writes a snapshot of the books; everybody waits.",
         SERVER("1.0.0"), REPLY("OK"))
 COMMAND(bgsave, "BGSAVE", A, "Writes a snapshot of the books beside everything else.",
-        SERVER("1.0.0"), TAKES(FLAG("SCHEDULE")), REPLY("a line that says that it began, or will"))
+        SERVER("1.0.0"), TAKES(FLAG("SCHEDULE", SETS(1), IN(choice, which))),
+        REPLY("a line that says that it began, or will"))
 COMMAND(bgrewriteaof, "BGREWRITEAOF", A, "Writes the append-only file anew.", SERVER("1.0.0"),
         REPLY("a line that says that it began, or will"))
 COMMAND(lastsave, "LASTSAVE", L | F, "Tells when the last snapshot was written.",
@@ -168,18 +177,17 @@ COMMAND(role, "ROLE", N | F, "Tells whether this server is a master or a replica
         GROUP("@admin @dangerous", "server", "2.8.12"),
         REPLY("[master, offset, [replica, ...]] or [slave, host, port, state, offset]"))
 COMMAND(replicaof, "REPLICAOF", A, "Makes this server a replica of another, or a master.",
-        SERVER("5.0.0"),
-        TAKES(ONE_OF(ARG(BLOCK, NULL, OF(ARG(WORD, "host"), ARG(WORD, "port"))),
-                     ARG(BLOCK, NULL, OF(TOKEN("NO"), TOKEN("ONE"))))),
-        REPLY("OK"))
+        SERVER("5.0.0"), TAKES(HOST_AND_PORT), REPLY("OK"))
 SHARED(slaveof, replicaof, "SLAVEOF", A, "REPLICAOF's old name.", SERVER("1.0.0"),
-       TAKES(ONE_OF(ARG(BLOCK, NULL, OF(ARG(WORD, "host"), ARG(WORD, "port"))),
-                    ARG(BLOCK, NULL, OF(TOKEN("NO"), TOKEN("ONE"))))),
-       REPLY("OK"))
+       TAKES(HOST_AND_PORT), REPLY("OK"))
 COMMAND(failover, "FAILOVER", CMD_ADMIN | CMD_NOSCRIPT | CMD_STALE,
         "Hands the role of the master over to a replica.", SERVER("6.2.0"),
-        TAKES(MAYBE(BLOCK, NULL, OF(NAMED("TO", WORD, "host"), ARG(WORD, "port"), FLAG("FORCE"))),
-              FLAG("ABORT"), OPTION("TIMEOUT", NUMBER, "milliseconds")),
+        TAKES(MAYBE(BLOCK, NULL,
+                    OF(NAMED("TO", WORD, "host", IN(failover, host)),
+                       ARG(NUMBER, "port", IN(failover, port)))),
+              FLAG("FORCE", IN(failover, force)), FLAG("ABORT", IN(failover, abort)),
+              OPTION("TIMEOUT", NUMBER, "milliseconds", NONE_IS(INT64_MAX),
+                     IN(failover, timeout_ms))),
         REPLY("OK"))
 COMMAND(psync, "PSYNC", A | CMD_NO_MULTI, "A replica asks for the stream.", SERVER("2.8.0"),
         TAKES(ARG(WORD, "replicationid"), ARG(NUMBER, "offset"), WORDS), REPLY("the stream"),

@@ -4,10 +4,8 @@ COMMAND(get, "GET", R | F | CMD_MASTER, "Reads the value of a key.", STRING("1.0
         TAKES(KEY("key", KEY_RO | KEY_ACCESS)), REPLY("the value; nil: no such key"))
 COMMAND(set, "SET", W | D, "Writes a value, in place of whatever the key had.", STRING("1.0.0"),
         TAKES(KEY("key", KEY_RW | KEY_ACCESS | KEY_UPDATE | KEY_VARIABLE), ARG(WORD, "value"),
-              ANY_OF(TOKEN("NX"), TOKEN("XX")), FLAG("GET"),
-              ANY_OF(NAMED("EX", NUMBER, "seconds"), NAMED("PX", NUMBER, "milliseconds"),
-                     NAMED("EXAT", NUMBER, "unix-time-seconds"),
-                     NAMED("PXAT", NUMBER, "unix-time-milliseconds"), TOKEN("KEEPTTL"))),
+              ANY_OF_IN(set, condition, TOKEN("NX"), TOKEN("XX")), FLAG("GET", IN(set, get)),
+              SET_EXPIRY("KEEPTTL")),
         REPLY("OK; nil: NX or XX did not hold; with GET the value before, or nil"),
         ERRORS("OOM QUOTA"))
 COMMAND(mget, "MGET", R | F | CMD_MASTER, "Reads several values.", STRING("1.0.0"),
@@ -36,11 +34,7 @@ COMMAND(getset, "GETSET", W | D | F, "Writes a value and answers the one before.
 COMMAND(getdel, "GETDEL", W | F, "Reads the value of a key and removes it.", STRING("6.2.0"),
         TAKES(KEY("key", KEY_RW | KEY_ACCESS | KEY_DELETE)), REPLY("the value; nil: no such key"))
 COMMAND(getex, "GETEX", W | F, "Reads the value of a key and changes when it expires.",
-        STRING("6.2.0"),
-        TAKES(KEY("key", KEY_RW | KEY_ACCESS | KEY_UPDATE),
-              ANY_OF(NAMED("EX", NUMBER, "seconds"), NAMED("PX", NUMBER, "milliseconds"),
-                     NAMED("EXAT", NUMBER, "unix-time-seconds"),
-                     NAMED("PXAT", NUMBER, "unix-time-milliseconds"), TOKEN("PERSIST"))),
+        STRING("6.2.0"), TAKES(KEY("key", KEY_RW | KEY_ACCESS | KEY_UPDATE), SET_EXPIRY("PERSIST")),
         REPLY("the value; nil: no such key"))
 COMMAND(getrange, "GETRANGE", R | CMD_MASTER, "Reads a part of a value.", STRING("2.4.0"),
         TAKES(KEY("key", KEY_RO | KEY_ACCESS), ARG(NUMBER, "start"), ARG(NUMBER, "end")),

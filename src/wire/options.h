@@ -153,9 +153,84 @@ struct wire_report {
     uint64_t version;
 };
 
+/* --- Redis' commands --- */
+
+/* What SET's KEEPTTL and GETEX' PERSIST stand for is WIRE_EXPIRY_OTHER. */
+enum wire_expiry { WIRE_EX = 1, WIRE_PX, WIRE_EXAT, WIRE_PXAT, WIRE_EXPIRY_OTHER };
+enum wire_condition { WIRE_NX = 1, WIRE_XX };
+/* SET, GETEX */
+struct wire_set {
+    uint32_t condition, expiry; /* enum wire_condition, wire_expiry */
+    uint32_t time;              /* its number */
+    bool get;
+};
+
+struct wire_copy {
+    int64_t db;
+    bool replace;
+};
+
+struct wire_scan {
+    uint64_t cursor;
+    int64_t count;
+    uint32_t match, type;
+};
+
+enum wire_async { WIRE_ASYNC = 1, WIRE_SYNC };
+enum wire_on { WIRE_ON = 1, WIRE_OFF, WIRE_SKIP };
+/* A number, and one of some words: FLUSHALL, CLIENT PAUSE, UNBLOCK, REPLY, NO-EVICT, NO-TOUCH, ACL
+ * GENPASS, BGSAVE. */
+struct wire_choice {
+    int64_t number;
+    uint32_t which;
+};
+
+/* CLIENT LIST, CLIENT KILL */
+enum wire_client_type {
+    WIRE_CLIENT_NORMAL = 1,
+    WIRE_CLIENT_MASTER,
+    WIRE_CLIENT_REPLICA,
+    WIRE_CLIENT_SLAVE,
+    WIRE_CLIENT_PUBSUB
+};
+struct wire_clients {
+    uint32_t type, ids;             /* enum wire_client_type */
+    uint32_t alone;                 /* of KILL: an address, and nothing else */
+    uint32_t user, addr, laddr, me; /* me, enum wire_yes: this one is skipped */
+    uint64_t id;
+};
+
+/* COMMAND LIST */
+enum wire_filter { WIRE_BY_MODULE = 1, WIRE_BY_CATEGORY, WIRE_BY_PATTERN };
+struct wire_filtered {
+    uint32_t by, word; /* enum wire_filter */
+};
+
+struct wire_hello {
+    int64_t proto;
+    uint32_t user, password, name;
+};
+
+/* REPLICAOF */
+struct wire_master {
+    uint32_t host, port;
+};
+
+struct wire_failover {
+    uint32_t host;
+    int64_t port, timeout_ms; /* INT64_MAX: none */
+    bool force, abort;
+};
+
+struct wire_shutdown {
+    uint32_t save; /* 1: NOSAVE, 2: SAVE */
+    bool now, force, abort;
+};
+
 /* KVEVENTS */
 struct wire_events {
-    uint32_t epoch, seq, cursor, prefix;
+    uint32_t epoch, prefix;
+    uint64_t seq, cursor;
     uint64_t count;   /* 0: not said */
     int64_t block_ms; /* -1: not at all; 0: as long as may be */
 };

@@ -62,6 +62,7 @@ enum wire_kind {
     WIRE_WORD,     /* bytes, min to max of them; max 0: any number */
     WIRE_HEX,      /* max hex digits */
     WIRE_NUMBER,   /* min to max; 0 to 0: any */
+    WIRE_LATE,     /* a number that the command reads itself, if it comes to that */
     WIRE_UNSIGNED, /* of 64 bits: what a walk answered */
     WIRE_SIZE,     /* bytes, as 1000000 or 10gb */
     WIRE_RATIO,    /* a decimal number above 0, up to 1 */
@@ -83,7 +84,8 @@ struct wire_limits {
 
 /* The member that an argument is bound to, by kind:
  *
- *   KEY, WORD, HEX, RATIO, VALUES   uint32_t: the index of the (first) word in argv, 0: not given
+ *   KEY, WORD, LATE, HEX, RATIO, VALUES
+ *                             uint32_t: the index of the (first) word in argv, 0: not given
  *   NUMBER, SIZE, BITS        uint32_t or 64-bit; UNSIGNED: 64-bit
  *   FLAG                      bool; of bits uint32_t
  *   ONEOF                     uint32_t
