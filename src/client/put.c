@@ -35,7 +35,7 @@ const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n
     return one;
 }
 
-/* --- PUTSTART --- */
+/* --- options --- */
 
 tarn_status put_options_check(const tarn_put_options *o) {
     return o->prefers > WIRE_PREFERS
@@ -66,35 +66,66 @@ static void key_append(struct putting *p, size_t i, uint64_t number) {
     request_number(&p->b.lane->request, (int64_t)number);
 }
 
-/* In one request, but for those that take the place of another put: they have one each. */
-static tarn_status start_send(struct putting *p, struct chunk *c) {
-    struct lane *lane = p->b.lane;
-    tarn_status status = TARN_OK;
-    c->plain = 0;
-    for (size_t k = 0; k < c->n; k++) c->plain += p->puts[c->order[k]].instead == 0;
-    if (c->plain > 0) {
-        request_begin(&lane->request);
-        struct wire_put put = {.keys = {request_next(&lane->request), (uint32_t)c->plain},
-                               .packed = true};
-        for (size_t k = 0; k < c->n; k++) {
-            const struct put *u = &p->puts[c->order[k]];
-            if (u->instead == 0) key_append(p, c->order[k], u->size);
-        }
-        put_options_fill(lane, p->options, p->avoid_since_ms, &put);
-        request_build(&lane->request, WIRE_mputstart, &put);
-        status = lane_send(lane, false);
+/* --- requests --- */
+
+/* Most puts of a chunk share a request; the others, which come behind them, have one each. kind: 1
+ * shares, 0 has its own, -1 is left out. */
+static struct chunk chunk_split(struct putting *p, const struct chunk *c,
+                                int (*kind)(const struct put *u)) {
+    size_t *order = arena_alloc(&p->b.lane->arena, c->n * sizeof(*order));
+    struct chunk split = {.order = order};
+    for (int k = 1; k >= 0; k--) {
+        for (size_t i = 0; i < c->n; i++)
+            if (kind(&p->puts[c->order[i]]) == k) order[split.n++] = c->order[i];
+        if (k == 1) split.plain = split.n;
     }
-    for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
-        const struct put *u = &p->puts[c->order[k]];
-        if (u->instead == 0) continue;
-        request_begin(&lane->request);
-        struct wire_put put = {.keys = {request_next(&lane->request), 1}, .instead = u->instead};
-        key_append(p, c->order[k], u->size);
-        put_options_fill(lane, p->options, p->avoid_since_ms, &put);
-        request_build(&lane->request, WIRE_putstart, &put);
-        status = lane_send(lane, false);
+    return split;
+}
+
+/* request builds one for n of them. */
+static tarn_status chunk_send(struct putting *p, const struct chunk *c,
+                              void (*request)(struct putting *p, const size_t *order, size_t n)) {
+    tarn_status status = TARN_OK;
+    for (size_t k = 0; k < c->n && status == TARN_OK;) {
+        size_t n = k < c->plain ? c->plain : 1;
+        request_begin(&p->b.lane->request);
+        request(p, c->order + k, n);
+        status = lane_send(p->b.lane, false);
+        k += n;
     }
     return status;
+}
+
+static tarn_status chunk_receive(struct putting *p, const struct chunk *c, const char *what,
+                                 void (*answered)(struct putting *p, size_t i,
+                                                  const struct answer *a)) {
+    struct answer *all = NULL, *a;
+    tarn_status status = TARN_OK;
+    if (c->plain > 0) status = batch_receive(&p->b, c->plain, what, &all);
+    for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
+        if (k < c->plain)
+            a = &all->element[k];
+        else
+            status = lane_receive(p->b.lane, &a, p->b.deadline);
+        if (status == TARN_OK) answered(p, c->order[k], a);
+    }
+    return status;
+}
+
+/* --- PUTSTART --- */
+
+static int start_kind(const struct put *u) {
+    return u->instead == 0; /* else it takes the place of another put */
+}
+
+static void start_request(struct putting *p, const size_t *order, size_t n) {
+    struct ctl_request *r = &p->b.lane->request;
+    uint64_t instead = p->puts[order[0]].instead;
+    struct wire_put put = {
+        .keys = {request_next(r), (uint32_t)n}, .packed = instead == 0, .instead = instead};
+    for (size_t k = 0; k < n; k++) key_append(p, order[k], p->puts[order[k]].size);
+    put_options_fill(p->b.lane, p->options, p->avoid_since_ms, &put);
+    request_build(r, instead == 0 ? WIRE_mputstart : WIRE_putstart, &put);
 }
 
 /* What is only not now is waited for. */
@@ -132,28 +163,6 @@ static void put_started(struct putting *p, size_t i, const struct answer *a) {
     }
 }
 
-static tarn_status start_receive(struct putting *p, const struct chunk *c) {
-    struct answer *a = NULL;
-    tarn_status status = TARN_OK;
-    size_t at = 0;
-    if (c->plain > 0) status = batch_receive(&p->b, c->plain, "MPUTSTART", &a);
-    for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
-        if (p->puts[c->order[k]].instead == 0) put_started(p, c->order[k], &a->element[at++]);
-    }
-    return status;
-}
-
-static tarn_status instead_receive(struct putting *p, const struct chunk *c) {
-    struct answer *a;
-    tarn_status status = TARN_OK;
-    for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
-        if (p->puts[c->order[k]].instead == 0) continue;
-        status = lane_receive(p->b.lane, &a, p->b.deadline);
-        if (status == TARN_OK) put_started(p, c->order[k], a);
-    }
-    return status;
-}
-
 static tarn_status put_chunk_ensure(struct putting *p, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
         if (p->puts[c->order[k]].is.state != ITEM_PLACED) continue;
@@ -186,75 +195,37 @@ static void arg_receipts(struct putting *p, size_t i) {
                  u->n_receipts * GRANT_RECEIPT_SIZE);
 }
 
-/* Empty values can only be given to the single command: in a list, empty means none. */
-static tarn_status end_send_empty(struct putting *p, size_t i) {
+/* Those that are WRITTEN. Empty values can only be given to the single command: in a list, empty
+ * means none. */
+static int end_kind(const struct put *u) {
+    return u->is.state == ITEM_WRITTEN ? u->size > 0 : -1;
+}
+
+static void end_request(struct putting *p, const size_t *order, size_t n) {
     struct ctl_request *r = &p->b.lane->request;
-    request_begin(r);
-    struct wire_end end = {.keys = {request_next(r), 1}};
-    key_append(p, i, p->puts[i].place.token);
-    request_number(r, p->puts[i].crc);
-    end.values = request_word(r, "", 0);
-    request_build(r, WIRE_putend, &end);
-    return lane_send(p->b.lane, false);
-}
-
-/* The items of a chunk that are WRITTEN: one MPUTEND, and a PUTEND for each that is empty. */
-struct ends {
-    size_t *full, *empty;
-    size_t n_full, n_empty;
-};
-
-static struct ends put_chunk_written(struct putting *p, const struct chunk *c) {
-    struct ends e = {0};
-    e.full = arena_alloc(&p->b.lane->arena, c->n * sizeof(size_t));
-    e.empty = arena_alloc(&p->b.lane->arena, c->n * sizeof(size_t));
-    for (size_t k = 0; k < c->n; k++) {
-        const struct put *u = &p->puts[c->order[k]];
-        if (u->is.state != ITEM_WRITTEN) continue;
-        if (u->size > 0) {
-            e.full[e.n_full++] = c->order[k];
-        } else {
-            e.empty[e.n_empty++] = c->order[k];
-        }
-    }
-    return e;
-}
-
-static tarn_status end_send(struct putting *p, const struct ends *e) {
-    struct lane *lane = p->b.lane;
-    tarn_status status = TARN_OK;
+    struct wire_end end = {.keys = {request_next(r), (uint32_t)n}};
     bool values = false, crcs = false, faileds = false, receipts = false;
-    if (e->n_full > 0) {
-        struct ctl_request *r = &lane->request;
-        request_begin(r);
-        struct wire_end end = {.keys = {request_next(r), (uint32_t)e->n_full}};
-        for (size_t k = 0; k < e->n_full; k++) {
-            const struct put *u = &p->puts[e->full[k]];
-            key_append(p, e->full[k], u->place.token);
-            request_number(r, u->device ? -1 : (int64_t)u->crc);
-            values = values || u->place.replicas == 0;
-            crcs = crcs || u->crcs != NULL;
-            faileds = faileds || u->failed != 0;
-            receipts = receipts || u->receipts != NULL;
-        }
-        if (values) end.values = request_next(r);
-        for (size_t k = 0; k < e->n_full && values; k++) arg_value(p, e->full[k]);
-        if (crcs) end.crcs = request_next(r);
-        for (size_t k = 0; k < e->n_full && crcs; k++) {
-            const struct put *u = &p->puts[e->full[k]];
-            request_crcs(r, u->crcs, u->crcs == NULL ? 0 : (u->size + CRC_BLOCK - 1) / CRC_BLOCK);
-        }
-        if (faileds) end.faileds = request_next(r);
-        for (size_t k = 0; k < e->n_full && faileds; k++)
-            request_number(r, p->puts[e->full[k]].failed);
-        if (receipts) end.receipts = request_next(r);
-        for (size_t k = 0; k < e->n_full && receipts; k++) arg_receipts(p, e->full[k]);
-        request_build(r, WIRE_mputend, &end);
-        status = lane_send(lane, false);
+    for (size_t k = 0; k < n; k++) {
+        const struct put *u = &p->puts[order[k]];
+        key_append(p, order[k], u->place.token);
+        request_number(r, u->device ? -1 : (int64_t)u->crc);
+        values = values || u->place.replicas == 0;
+        crcs = crcs || u->crcs != NULL;
+        faileds = faileds || u->failed != 0;
+        receipts = receipts || u->receipts != NULL;
     }
-    for (size_t k = 0; k < e->n_empty && status == TARN_OK; k++)
-        status = end_send_empty(p, e->empty[k]);
-    return status;
+    if (values) end.values = request_next(r);
+    for (size_t k = 0; k < n && values; k++) arg_value(p, order[k]);
+    if (crcs) end.crcs = request_next(r);
+    for (size_t k = 0; k < n && crcs; k++) {
+        const struct put *u = &p->puts[order[k]];
+        request_crcs(r, u->crcs, u->crcs == NULL ? 0 : (u->size + CRC_BLOCK - 1) / CRC_BLOCK);
+    }
+    if (faileds) end.faileds = request_next(r);
+    for (size_t k = 0; k < n && faileds; k++) request_number(r, p->puts[order[k]].failed);
+    if (receipts) end.receipts = request_next(r);
+    for (size_t k = 0; k < n && receipts; k++) arg_receipts(p, order[k]);
+    request_build(r, p->puts[order[0]].size > 0 ? WIRE_mputend : WIRE_putend, &end);
 }
 
 static void put_ended(struct putting *p, size_t i, const struct answer *a) {
@@ -270,19 +241,6 @@ static void put_ended(struct putting *p, size_t i, const struct answer *a) {
         return;
     }
     put_finish(p, i, status);
-}
-
-static tarn_status end_receive(struct putting *p, const struct ends *e) {
-    struct answer *a;
-    tarn_status status = TARN_OK;
-    if (e->n_full > 0) status = batch_receive(&p->b, e->n_full, "MPUTEND", &a);
-    for (size_t k = 0; k < e->n_full && status == TARN_OK; k++)
-        put_ended(p, e->full[k], &a->element[k]);
-    for (size_t k = 0; k < e->n_empty && status == TARN_OK; k++) {
-        status = lane_receive(p->b.lane, &a, p->b.deadline);
-        if (status == TARN_OK) put_ended(p, e->empty[k], a);
-    }
-    return status;
 }
 
 /* Gives back what was opened and will not be ended. The answers do not matter: an unknown token is
@@ -323,9 +281,9 @@ static tarn_status put_recover(struct putting *p, const size_t *order, size_t n)
             /* not this put's fault; the connection's attempts are counted elsewhere */
             u->last = false;
         }
-        struct ends e = put_chunk_written(p, &c);
-        tarn_status status = end_send(p, &e);
-        if (status == TARN_OK) status = end_receive(p, &e);
+        const struct chunk ends = chunk_split(p, &c, end_kind);
+        tarn_status status = chunk_send(p, &ends, end_request);
+        if (status == TARN_OK) status = chunk_receive(p, &ends, "MPUTEND", put_ended);
         if (status == TARN_OK) status = revokes_send(p, c.order, c.n);
         if (status != TARN_OK) return status;
     }
@@ -343,8 +301,7 @@ static void session_leave(struct putting *p) {
         engine_session_changed(p->b.lane->engine); /* or hosts would wait for our mappings */
 }
 
-static bool put_chunk(const struct putting *p, const struct chunk *rest, size_t *at,
-                      struct chunk *c) {
+static bool put_chunk(struct putting *p, const struct chunk *rest, size_t *at, struct chunk *c) {
     bool any = batch_chunk(&p->b, rest, at, c);
     uint64_t bytes = 0;
     for (size_t k = 0; k < c->n; k++) {
@@ -353,6 +310,7 @@ static bool put_chunk(const struct putting *p, const struct chunk *rest, size_t 
         *at -= c->n - k;
         c->n = k;
     }
+    *c = chunk_split(p, c, start_kind);
     return any;
 }
 
@@ -365,27 +323,26 @@ static tarn_status put_all(struct putting *p) {
     if (status == TARN_OK) status = put_recover(p, rest.order, rest.n);
     rest = batch_rest(&p->b);
     struct chunk now, next;
-    struct ends ends = {0};
+    struct chunk ends = {.n = 0};
     bool more = status == TARN_OK && put_chunk(p, &rest, &at, &now);
-    if (more) status = start_send(p, &now);
+    if (more) status = chunk_send(p, &now, start_request);
     while (more && status == TARN_OK) {
-        status = start_receive(p, &now);
-        if (status == TARN_OK) status = instead_receive(p, &now);
-        if (status == TARN_OK) status = end_receive(p, &ends);
-        ends = (struct ends){0};
+        status = chunk_receive(p, &now, "MPUTSTART", put_started);
+        if (status == TARN_OK) status = chunk_receive(p, &ends, "MPUTEND", put_ended);
+        ends = (struct chunk){.n = 0};
         if (status == TARN_OK) status = put_chunk_ensure(p, &now);
         if (status != TARN_OK) break;
         more = put_chunk(p, &rest, &at, &next);
-        if (more) status = start_send(p, &next);
+        if (more) status = chunk_send(p, &next, start_request);
         /* also when the connection broke: END goes out over the next one */
         put_write(p, now.order, now.n);
         if (status != TARN_OK) break;
-        ends = put_chunk_written(p, &now);
-        status = end_send(p, &ends);
+        ends = chunk_split(p, &now, end_kind);
+        status = chunk_send(p, &ends, end_request);
         if (status == TARN_OK) status = revokes_send(p, now.order, now.n);
         now = next;
     }
-    if (status == TARN_OK) status = end_receive(p, &ends);
+    if (status == TARN_OK) status = chunk_receive(p, &ends, "MPUTEND", put_ended);
     if (status != TARN_OK) ctl_abandon(&p->b.lane->ctl);
     if (p->new_session) session_leave(p);
     return status;
