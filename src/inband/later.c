@@ -40,7 +40,7 @@ bool later_waits(void) {
     return config->inband_wait_timeout_ms > 0;
 }
 
-static bool over(struct client *c, struct job *job) {
+static bool later_over(struct client *c, struct job *job) {
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     figures.timeouts++;
@@ -60,7 +60,7 @@ bool later_sleep(struct later *l, struct client *c, struct job *job) {
         l->until_ms = turn.mono_ms + config->inband_wait_timeout_ms;
         figures.waits++;
     }
-    if (turn.mono_ms >= l->until_ms) return over(c, job);
+    if (turn.mono_ms >= l->until_ms) return later_over(c, job);
     if (ms == 0 || ms > LOOK_MS) ms = LOOK_MS;
     l->job = job;
     LIST_INSERT_HEAD(&sleepers, l, link);

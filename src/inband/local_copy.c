@@ -24,7 +24,7 @@ static void copy_free(struct local_copy *k) {
     free(k);
 }
 
-static void on_done(void *arg, tarn_status status) {
+static void on_copied(void *arg, tarn_status status) {
     struct local_copy *k = arg;
     uint64_t task = k->task;
     copy_free(k);
@@ -45,7 +45,7 @@ tarn_status local_copy_start(void *arg, uint64_t task, struct span key, uint64_t
                                          .only = STORE_SEGMENT_ANY,
                                          .into = into,
                                          .n_into = n_into,
-                                         .done = on_done,
+                                         .done = on_copied,
                                          .arg = k};
     k->task = task;
     k->read = value_read_open(o, &options);

@@ -396,7 +396,7 @@ static bool is_silence(tarn_status s) {
     return s == TARN_ECLOSED || s == TARN_ETIMEOUT || s == TARN_EPROTO || s == TARN_ELEASE;
 }
 
-static void on_done(struct mover_job *job) {
+static void on_moved(struct mover_job *job) {
     struct remote_op *op = job->arg;
     struct remote_route *r = op->route;
     tarn_status status = job->op.status;
@@ -442,7 +442,7 @@ tarn_status remote_start(struct remote_op *op) {
         r->job.op.lease_end_boot_ms = op->write ? 0 : lease_end_boot_ms(op);
         r->job.op.settled = true;
         r->job.deadline_boot_ms = clock_boot_ms() + REQUEST_MS;
-        r->job.done = on_done;
+        r->job.done = on_moved;
         r->job.arg = op;
         op->route = r;
         op->settled = true;

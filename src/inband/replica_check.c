@@ -45,7 +45,7 @@ static void check_free(struct replica_check *k) {
     free(k);
 }
 
-static struct object *current(const struct replica_check *k) {
+static struct object *checked_object(const struct replica_check *k) {
     struct object *o = store_find(books, k->key);
     return o && store_object_version(o) == k->version ? o : NULL;
 }
@@ -56,7 +56,7 @@ static bool was_seen(const struct replica_check *k, uint32_t segment) {
     return false;
 }
 
-static void soon(void *arg) {
+static void check_soon(void *arg) {
     struct replica_check *k = arg;
     if (!k->timer.pending) net_timer_start(&k->timer, 0);
 }
@@ -65,9 +65,9 @@ static void soon(void *arg) {
  * says nothing. */
 static void on_read(void *arg, tarn_status status) {
     struct replica_check *k = arg;
-    struct object *o = current(k);
+    struct object *o = checked_object(k);
     value_read_close(&k->read);
-    soon(k);
+    check_soon(k);
     if ((status != TARN_ECORRUPT && status != TARN_ENOTFOUND) || !o) return;
     /* it went by itself */
     if (store_replica_drop(books, o, k->segment, true) != TARN_OK) return;
@@ -80,7 +80,7 @@ static void on_read(void *arg, tarn_status status) {
 /* The next one; the end, when all were looked at or the object is gone. */
 static void check_turn(void *arg) {
     struct replica_check *k = arg;
-    struct object *o = current(k);
+    struct object *o = checked_object(k);
     struct store_layout layout = {0};
     core_stamp();
     if (o) store_object_layout(books, o, &layout);
@@ -109,7 +109,7 @@ struct replica_check *replica_check_start(struct object *o,
     if (!done) background++;
     net_timer_init(&k->timer, core_loop(), check_turn, k);
     LIST_INSERT_HEAD(&checks, k, link);
-    soon(k);
+    check_soon(k);
     return k;
 }
 

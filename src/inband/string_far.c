@@ -8,7 +8,7 @@
 #include "front/cmd.h"
 #include "inband/string_write.h"
 
-static void on_ready(void *arg) {
+static void on_far_ready(void *arg) {
     struct string_write *w = arg;
     job_wake(w->owner);
 }
@@ -77,7 +77,7 @@ static enum string_flow claim_take(struct client *c, struct string_write *w) {
         uint64_t bytes = w->old.wanted
                              ? w->old.size + remote_window(w->old.size) + remote_window(UINT64_MAX)
                              : remote_window(w->size);
-        f->claim = remote_claim_new(bytes, c->id, on_ready, w);
+        f->claim = remote_claim_new(bytes, c->id, on_far_ready, w);
     }
     return remote_claim_granted(f->claim) ? STRING_GO_ON : sleep_on(w);
 }
@@ -86,7 +86,7 @@ static enum string_flow session_take(struct string_write *w) {
     struct remote_session *s = &w->far.session;
     if (!sends_new(w) || s->id != 0) return STRING_GO_ON;
     if (TAILQ_LINKED(s, link)) return sleep_on(w);
-    *s = (struct remote_session){.ready = on_ready, .arg = w};
+    *s = (struct remote_session){.ready = on_far_ready, .arg = w};
     return remote_session_take(s) ? STRING_GO_ON : sleep_on(w);
 }
 
@@ -126,7 +126,7 @@ static bool fetch_open(struct client *c, struct string_write *w) {
                                          .only = STORE_SEGMENT_ANY,
                                          .claim = f->claim,
                                          .client = c->id,
-                                         .ready = on_ready,
+                                         .ready = on_far_ready,
                                          .arg = w};
     f->old = xmalloc(w->old.size);
     f->old_size = w->old.size;
@@ -180,7 +180,7 @@ struct value_way string_far_way(struct string_write *w) {
     return (struct value_way){.session = &w->far.session,
                               .claim = w->far.claim,
                               .hurry = w->far.tries == 0 && store_segment_count(books) > 1,
-                              .ready = on_ready,
+                              .ready = on_far_ready,
                               .arg = w};
 }
 

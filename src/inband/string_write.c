@@ -201,13 +201,13 @@ static uint64_t expiry_to_keep(const struct client *c, const struct string_write
     return o ? store_object_expire(books, o) : 0;
 }
 
-static void over(struct string_write *w) {
+static void write_over(struct string_write *w) {
     w->phase = STRING_OVER;
 }
 
 /* Sleeps until there may be room, and plans again. What runs for the first time must have its place
  * in memory before. */
-static void later(struct client *c, struct string_write *w) {
+static void write_later(struct client *c, struct string_write *w) {
     if (!w->owner) return;
     if (w->later.job) {
         later_end(&w->later);
@@ -218,7 +218,7 @@ static void later(struct client *c, struct string_write *w) {
     }
 }
 
-static void finish(struct client *c, struct string_write *w, tarn_status status) {
+static void write_finish(struct client *c, struct string_write *w, tarn_status status) {
     status = room_status(status);
     if (UNLIKELY(later_is(status)) && later_waits()) {
         plan_again(w);
@@ -226,7 +226,7 @@ static void finish(struct client *c, struct string_write *w, tarn_status status)
         return;
     }
     w->failed = status != TARN_OK;
-    over(w);
+    write_over(w);
     if (w->failed && status == TARN_EOOM && (!w->owner || w->owner == &w->job))
         dispatch_turned_away(c); /* MSET may have written other keys */
     if (w->failed) {
@@ -240,23 +240,23 @@ static void finish(struct client *c, struct string_write *w, tarn_status status)
 
 /* A plan that lost its race is made again; a key that is written all the time must not keep a
  * client for ever. */
-static void again(struct client *c, struct string_write *w) {
+static void write_retry(struct client *c, struct string_write *w) {
     plan_again(w);
     if (++w->tries < 64) return;
     w->failed = true;
-    over(w);
+    write_over(w);
     reply_later(c, REPLY_LATER_MS, "the key was written by others each time");
 }
 
-static void follow(struct client *c, struct string_write *w, enum string_flow flow,
-                   enum string_phase next) {
+static void write_follow(struct client *c, struct string_write *w, enum string_flow flow,
+                         enum string_phase next) {
     switch (flow) {
     case STRING_GO_ON: w->phase = next; break;
     case STRING_WAIT: break;
-    case STRING_AGAIN: again(c, w); break;
+    case STRING_AGAIN: write_retry(c, w); break;
     case STRING_FAILED:
         w->failed = true;
-        over(w);
+        write_over(w);
         break;
     }
 }
@@ -267,7 +267,7 @@ static void set_expiry(struct string_write *w, struct span key, uint64_t wall_ms
     if (o && store_object_expire(books, o) != wall_ms) store_expire(books, o, wall_ms);
 }
 
-static void write_small(struct client *c, struct string_write *w, unsigned *budget) {
+static void write_inline(struct client *c, struct string_write *w, unsigned *budget) {
     char value[STORE_INLINE_MAX];
     struct span key = key_of(c, w);
     struct store_put_options options = value_write_options(w->size, expiry_to_keep(c, w, key));
@@ -279,21 +279,21 @@ static void write_small(struct client *c, struct string_write *w, unsigned *budg
     if (status == TARN_EAGAIN) /* room in the books: plans again, the key may change meanwhile */
         forget_plan(w);
     else
-        finish(c, w, status);
+        write_finish(c, w, status);
 }
 
 /* There is space. Where it is not as expected the put is opened anew: one whose writer is this
  * process' memory alone has other rights than one whose bytes travel. */
-static void opened(struct client *c, struct string_write *w, tarn_status status) {
+static void write_opened(struct client *c, struct string_write *w, tarn_status status) {
     if (status == TARN_EAGAIN) return;
     struct store_put *put = w->put;
     w->put = NULL;
     if (status == TARN_EBUSY) { /* superseded while room was being made */
-        again(c, w);
+        write_retry(c, w);
         return;
     }
     if (status != TARN_OK) {
-        finish(c, w, status);
+        write_finish(c, w, status);
         return;
     }
     struct value_way way = string_far_way(w);
@@ -309,7 +309,7 @@ static void opened(struct client *c, struct string_write *w, tarn_status status)
     w->phase = STRING_COPY;
 }
 
-static void open_put(struct client *c, struct string_write *w, unsigned *budget) {
+static void write_open_put(struct client *c, struct string_write *w, unsigned *budget) {
     struct span avoid[STRING_AVOID_MAX];
     struct store_put_options options = value_write_options(w->size, w->expire_wall_ms);
     uint64_t session = w->elsewhere ? w->far.session.id : c->id;
@@ -318,46 +318,46 @@ static void open_put(struct client *c, struct string_write *w, unsigned *budget)
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status =
         store_put_start(books, &batch, key_of(c, w), w->size, &options, session, budget, &w->put);
-    opened(c, w, status);
+    write_opened(c, w, status);
 }
 
 /* All bytes are where they belong. */
-static void commit(struct client *c, struct string_write *w, struct value_write **out_p) {
+static void write_commit(struct client *c, struct string_write *w, struct value_write **out_p) {
     struct span key = key_of(c, w);
     if ((w->flags & STRING_CHECK) && !version_is_current(c, w)) {
-        again(c, w);
+        write_retry(c, w);
         return;
     }
     uint64_t wall_ms = expiry_to_keep(c, w, key);
     tarn_status status = value_write_end(out_p);
     if (status == TARN_EIO && w->elsewhere) { /* its segment left meanwhile */
-        follow(c, w, string_far_failed(c, w, status), STRING_OVER);
+        write_follow(c, w, string_far_failed(c, w, status), STRING_OVER);
         return;
     }
     if (status == TARN_ETOKEN &&
         !(w->flags & STRING_SINK)) { /* superseded: ours is the later now */
-        again(c, w);
+        write_retry(c, w);
         return;
     }
     if (status == TARN_OK) set_expiry(w, key, wall_ms);
     /* Another SET of the key came after this one had begun, and won: as if this one had been a
      * moment earlier. */
     if (status == TARN_ETOKEN) status = TARN_OK;
-    finish(c, w, status);
+    write_finish(c, w, status);
 }
 
 static void open_or_commit(struct client *c, struct string_write *w, unsigned *budget) {
     w->phase = STRING_OPEN;
     if (w->put)
-        opened(c, w, store_put_continue(books, w->put, budget));
+        write_opened(c, w, store_put_continue(books, w->put, budget));
     else if (w->flags & STRING_SINK)
-        commit(c, w, &w->sink);
+        write_commit(c, w, &w->sink);
     else if (w->size <= STORE_INLINE_MAX)
-        write_small(c, w, budget);
+        write_inline(c, w, budget);
     else if (!embedded.host && store_segment_count(books) == 0)
-        finish(c, w, TARN_ENOSPACE);
+        write_finish(c, w, TARN_ENOSPACE);
     else
-        open_put(c, w, budget);
+        write_open_put(c, w, budget);
 }
 
 /* The bytes of the parts, to wherever they go. GO_ON: all are on their way. WAIT: also when the
@@ -379,19 +379,19 @@ static enum string_flow copy_parts(struct client *c, struct string_write *w, uns
     return STRING_GO_ON;
 }
 
-static void copy(struct client *c, struct string_write *w, unsigned *budget) {
+static void write_copy(struct client *c, struct string_write *w, unsigned *budget) {
     enum string_flow flow = copy_parts(c, w, budget);
     if (flow == STRING_GO_ON || w->waits) flow = string_far_sent(c, w);
     if (flow == STRING_GO_ON)
-        commit(c, w, &w->out);
+        write_commit(c, w, &w->out);
     else
-        follow(c, w, flow, STRING_OVER);
+        write_follow(c, w, flow, STRING_OVER);
 }
 
-static void plan(struct client *c, struct string_write *w, unsigned *budget) {
+static void write_plan(struct client *c, struct string_write *w, unsigned *budget) {
     forget_plan(w);
     if (!w->plan(c, w)) {
-        over(w);
+        write_over(w);
         return;
     }
     bool elsewhere = !w->old.wanted && !(w->flags & STRING_SINK) && w->size > STORE_INLINE_MAX &&
@@ -406,12 +406,12 @@ static void plan(struct client *c, struct string_write *w, unsigned *budget) {
 }
 
 /* Others wrote to the key meanwhile, in good order: that is no lost race. */
-static void ready(struct client *c, struct string_write *w) {
+static void write_ready(struct client *c, struct string_write *w) {
     enum string_flow flow = string_far_ready(c, w);
     if (flow == STRING_AGAIN)
         plan_again(w);
     else
-        follow(c, w, flow, w->old.wanted ? STRING_FETCH : STRING_OPEN);
+        write_follow(c, w, flow, w->old.wanted ? STRING_FETCH : STRING_OPEN);
 }
 
 bool string_write_elsewhere(void) {
@@ -423,12 +423,12 @@ bool string_write_step(struct client *c, struct string_write *w, unsigned *budge
         enum string_phase before = w->phase;
         w->waits = false;
         switch (w->phase) {
-        case STRING_PLAN: plan(c, w, budget); break;
-        case STRING_READY: ready(c, w); break;
-        case STRING_FETCH: follow(c, w, string_far_fetch(c, w, budget), STRING_PLAN); break;
+        case STRING_PLAN: write_plan(c, w, budget); break;
+        case STRING_READY: write_ready(c, w); break;
+        case STRING_FETCH: write_follow(c, w, string_far_fetch(c, w, budget), STRING_PLAN); break;
         case STRING_OPEN: open_or_commit(c, w, budget); break;
-        case STRING_COPY: copy(c, w, budget); break;
-        case STRING_LATER: later(c, w); break;
+        case STRING_COPY: write_copy(c, w, budget); break;
+        case STRING_LATER: write_later(c, w); break;
         case STRING_OVER: break;
         }
         if (w->phase == STRING_OVER) {

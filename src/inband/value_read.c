@@ -83,7 +83,7 @@ static void copy_crcs(struct value_read *r, const struct object *o, struct place
 /* Replicas come and go. As long as the object is there the books know best; afterwards what is held
  * stays where it was, and far ones as long as their hosts wait for readers, which their lease
  * knows. */
-static void refresh(struct value_read *r) {
+static void layout_refresh(struct value_read *r) {
     struct object *o = store_find(books, r->key);
     if (!o || store_object_version(o) != r->read.value.version) return;
     store_object_layout(books, o, &r->layout);
@@ -104,7 +104,7 @@ static bool is_silent(void *arg, unsigned replica) {
 }
 
 /* NULL: none is left. *hurry_p: there are others. */
-static const struct store_replica *choose(struct value_read *r, bool *hurry_p) {
+static const struct store_replica *replica_choose(struct value_read *r, bool *hurry_p) {
     const struct store_replica *found[STORE_REPLICAS_MAX];
     uint8_t order[STORE_REPLICAS_MAX];
     unsigned n = 0, before = r->read.at;
@@ -147,9 +147,10 @@ static void copy_local(struct slot *s) {
     s->state = SLOT_ARRIVED;
 }
 
-static void on_done(struct remote_op *op, tarn_status status);
+static void on_piece(struct remote_op *op, tarn_status status);
 
-static void prepare(struct slot *s, const struct store_replica *replica, uint64_t at, bool hurry) {
+static void piece_prepare(struct slot *s, const struct store_replica *replica, uint64_t at,
+                          bool hurry) {
     struct value_read *r = s->reader;
     uint64_t len = min_u64(REMOTE_PIECE, r->read.to - at);
     s->replica = r->read.at;
@@ -161,7 +162,7 @@ static void prepare(struct slot *s, const struct store_replica *replica, uint64_
                                .iov = s->iov,
                                .hurry = hurry,
                                .sum = r->read.check != PLACED_UNCHECKED,
-                               .done = on_done,
+                               .done = on_piece,
                                .arg = s};
     if (r->n_into > 0) {
         s->op.n_iov = iov_slice(r->into, r->n_into, at, len, s->iov);
@@ -174,7 +175,7 @@ static void prepare(struct slot *s, const struct store_replica *replica, uint64_
 
 static void leave_replica(struct value_read *r, tarn_status why) {
     r->why = why;
-    refresh(r);
+    layout_refresh(r);
 }
 
 /* Takes the piece from a replica, and from the next where that does not even begin. true: it was
@@ -183,12 +184,12 @@ static bool begin_piece(struct slot *s, uint64_t at) {
     struct value_read *r = s->reader;
     bool hurry;
     while (r->status == TARN_OK) {
-        const struct store_replica *replica = choose(r, &hurry);
+        const struct store_replica *replica = replica_choose(r, &hurry);
         if (!replica) {
             r->status = r->why;
             return false;
         }
-        prepare(s, replica, at, hurry);
+        piece_prepare(s, replica, at, hurry);
         if (replica_is_local(replica)) {
             copy_local(s);
             return true;
@@ -221,7 +222,7 @@ static void found_corrupt(struct slot *s, uint64_t at) {
 }
 
 /* Those that have arrived, in order. */
-static void verify(struct value_read *r) {
+static void pieces_verify(struct value_read *r) {
     while (r->read.pos < r->read.to) {
         struct slot *s = slot_of(r, r->read.pos);
         uint64_t at = s->op.from;
@@ -242,15 +243,15 @@ static bool can_begin(struct value_read *r) {
 }
 
 /* Begins pieces as far as there are slots; of those that are copied here and now, one at a time. */
-static void pump(struct value_read *r) {
+static void pieces_begin(struct value_read *r) {
     bool local = false;
-    if (can_begin(r)) refresh(r);
+    if (can_begin(r)) layout_refresh(r);
     while (!local && can_begin(r)) {
         struct slot *s = slot_of(r, r->next_start);
         local = begin_piece(s, r->next_start);
         if (r->status == TARN_OK) r->next_start += s->op.len;
     }
-    verify(r);
+    pieces_verify(r);
 }
 
 /* There is something to do, or to take. */
@@ -276,7 +277,7 @@ static bool can_take(const struct value_read *r) {
     return !r->proving && (r->read.pos > r->next_out || r->next_out == r->read.to);
 }
 
-static void on_done(struct remote_op *op, tarn_status status) {
+static void on_piece(struct remote_op *op, tarn_status status) {
     struct slot *s = op->arg;
     struct value_read *r = s->reader;
     r->running--;
@@ -290,7 +291,7 @@ static void on_done(struct remote_op *op, tarn_status status) {
         leave_replica(r, status);
         begin_piece(s, op->from);
     }
-    verify(r);
+    pieces_verify(r);
     if (r->status != TARN_OK || r->running == 0 || r->proving || can_take(r)) go_on(r);
 }
 
@@ -345,7 +346,7 @@ struct value_read *value_read_open(struct object *o, const struct value_read_opt
 /* As far as it goes without handing anything out. */
 tarn_status value_read_peek(struct value_read *r) {
     do {
-        pump(r);
+        pieces_begin(r);
         if (can_take(r)) return TARN_OK;
     } while (r->running == 0 && can_begin(r));
     if (r->status != TARN_OK) return r->status;

@@ -6,7 +6,7 @@
 #include "front/client.h"
 #include "front/reply.h"
 
-static void on_ready(void *arg) {
+static void on_piece_ready(void *arg) {
     struct value_reply *v = arg;
     job_wake(v->job);
 }
@@ -18,14 +18,14 @@ void value_reply_open(struct client *c, struct value_reply *v, struct object *o,
                                          .only = STORE_SEGMENT_ANY,
                                          .claim = claim,
                                          .client = c->id,
-                                         .ready = on_ready,
+                                         .ready = on_piece_ready,
                                          .arg = v};
     *v = (struct value_reply){.job = job, .len = len};
     v->read = value_read_open(o, &options);
 }
 
-static enum value_reply_state failed(struct client *c, const struct value_reply *v,
-                                     tarn_status status) {
+static enum value_reply_state reply_failed(struct client *c, const struct value_reply *v,
+                                           tarn_status status) {
     if (!v->begun) {
         remote_stats.inband_misses++;
         log_verbose("A value of %" PRIu64 " bytes is a miss: %s", v->len, tarn_status_text(status));
@@ -47,7 +47,7 @@ enum value_reply_state value_reply_step(struct client *c, struct value_reply *v)
         if (c->io->flags & CLIENT_CLOSE_SOON) return VALUE_REPLY_BROKEN;
         tarn_status status = value_read_next(v->read, &piece);
         if (status == TARN_EAGAIN) return VALUE_REPLY_WAIT;
-        if (status != TARN_OK) return failed(c, v, status);
+        if (status != TARN_OK) return reply_failed(c, v, status);
         if (!v->begun) reply_bulk_header(c, v->len);
         v->begun = true;
         if (piece.bytes.len == 0) break;
