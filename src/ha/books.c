@@ -210,7 +210,7 @@ void books_step_down(void) {
 
 /* --- being told --- */
 
-static tarn_status published(struct span record, const char **why_p) {
+static tarn_status publish_apply(struct span record, const char **why_p) {
     uint32_t name;
     struct span rest = span_of(record.data + 5, record.len - 5);
     *why_p = "the record of a publication makes no sense";
@@ -233,7 +233,7 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
         else if (s == TARN_OK && kind < (enum effect_kind)EFFECT_END)
             s = cluster_effect_apply(record, why_p);
         else if (s == TARN_OK && kind == (enum effect_kind)EFFECT_PUBLISH)
-            s = published(record, why_p);
+            s = publish_apply(record, why_p);
         else if (s == TARN_OK && kind != (enum effect_kind)EFFECT_END)
             s = TARN_EPROTO, *why_p = "a record is of an unknown kind";
         if (s != TARN_OK) return s == TARN_EAGAIN ? TARN_EPROTO : s;
@@ -247,7 +247,7 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
 
 #define MANY_OBJECTS 1000000u /* from here on it takes long enough for a line */
 
-static void lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
+static void books_begin_lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
     struct store_lead_stats stats;
     server.master_epoch = new_epoch(cluster_next_epoch(), promoted);
     /* Of a server with memory of its own, which follows nobody, all that was told is in its
@@ -273,17 +273,17 @@ static void lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
 
 void books_lead(uint32_t alive, bool promoted) {
     struct store_lead_options o = {0};
-    lead(alive, promoted, &o);
+    books_begin_lead(alive, promoted, &o);
 }
 
 void books_take_over(uint64_t suspect_below) {
     struct store_lead_options o = {.handed_over = true, .suspect_below = suspect_below};
-    lead(STORE_SEGMENT_ANY, true, &o);
+    books_begin_lead(STORE_SEGMENT_ANY, true, &o);
 }
 
 /* --- telling --- */
 
-static void append(void *arg, const void *record, size_t len) {
+static void snapshot_append(void *arg, const void *record, size_t len) {
     buf_append(arg, record, len);
 }
 
@@ -297,15 +297,15 @@ static void append_end(struct buf *out, uint64_t objects) {
 void books_snapshot_begin(struct books_snapshot *x, struct buf *out) {
     unsigned one = 1;
     *x = (struct books_snapshot){0};
-    (void)store_snapshot_step(books, &x->store, append, out, &one);
-    cluster_snapshot(append, out);
+    (void)store_snapshot_step(books, &x->store, snapshot_append, out, &one);
+    cluster_snapshot(snapshot_append, out);
 }
 
 bool books_snapshot_step(struct books_snapshot *x, struct buf *out, unsigned *budget) {
     size_t before = out->len;
     while (!x->over && *budget > 0 && out->len - before < EFFECTS_BATCH_MAX) {
         unsigned some = *budget < 64 ? *budget : 64, left = some;
-        if (store_snapshot_step(books, &x->store, append, out, &left)) {
+        if (store_snapshot_step(books, &x->store, snapshot_append, out, &left)) {
             append_end(out, x->store.objects);
             x->over = true;
         }

@@ -70,7 +70,7 @@ void event_ring_resize(struct event_ring *r, uint64_t bytes) {
 }
 
 /* Room for len bytes at the end of the newest piece. */
-static struct piece *room(struct event_ring *r, size_t len) {
+static struct piece *ring_room(struct event_ring *r, size_t len) {
     struct piece *p = r->n > 0 ? *slot(r, r->n - 1) : NULL;
     if (p && EVENT_RING_PIECE - p->used >= len) return p;
     p = r->n == r->cap ? take_oldest(r) : xmalloc(sizeof(*p));
@@ -84,7 +84,7 @@ static struct piece *room(struct event_ring *r, size_t len) {
 uint64_t event_ring_add(struct event_ring *r, const void *event, size_t len) {
     TARN_ASSERT(len > 0 && len <= EVENT_RING_EVENT);
     uint32_t n = (uint32_t)len;
-    struct piece *p = room(r, sizeof(n) + len);
+    struct piece *p = ring_room(r, sizeof(n) + len);
     memcpy(p->data + p->used, &n, sizeof(n));
     memcpy(p->data + p->used + sizeof(n), event, len);
     p->used += (uint32_t)sizeof(n) + n;

@@ -39,18 +39,18 @@ const char *failover_state_name(void) {
     return names[f.state];
 }
 
-static void clear(void) {
+static void failover_clear(void) {
     memset(&f, 0, sizeof(f));
     pause_set(PAUSE_BY_FAILOVER, PAUSE_NONE, 0);
 }
 
-static void give_up(const char *why) {
+static void failover_give_up(const char *why) {
     if (f.host[0] != '\0')
         log_notice("FAILOVER to %s:%u aborted: %s", f.host, f.port, why);
     else
         log_notice("FAILOVER to any replica aborted: %s", why);
     if (f.state == IN_PROGRESS) replication_lead();
-    clear();
+    failover_clear();
 }
 
 /* --- waiting --- */
@@ -64,7 +64,7 @@ static bool is_target(const struct replica *r) {
 }
 
 /* One that may lead and has everything, or NULL. */
-static const struct replica *synced(void) {
+static const struct replica *target_synced(void) {
     struct replica *r;
     LIST_FOREACH(r, &replication.replicas, link)
     if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset && is_target(r))
@@ -72,17 +72,17 @@ static const struct replica *synced(void) {
     return NULL;
 }
 
-static bool writes(const struct client *c) {
+static bool client_writes(const struct client *c) {
     if (c->job == NULL || c->cmd == NULL) return false;
     return ((c->cmd->flags | (c->cmd->id == WIRE_exec ? multi_flags(c) : 0)) & CMD_WRITE) != 0;
 }
 
 /* What began before the pause is over. */
-static bool quiet(void) {
+static bool writers_quiet(void) {
     if (f.synced_ms == 0) f.synced_ms = turn.mono_ms;
     if (turn.mono_ms - f.synced_ms >= FINISH_MS) return true;
     CLIENTS_EACH (c)
-        if (writes(c)) return false;
+        if (client_writes(c)) return false;
     return true;
 }
 
@@ -91,7 +91,7 @@ void failover_acked(const struct replica *r) {
 }
 
 void failover_turn(void) {
-    if (LIKELY(f.state != WAITING) || !f.acked || synced() != NULL) return;
+    if (LIKELY(f.state != WAITING) || !f.acked || target_synced() != NULL) return;
     f.acked = false;
     replication.getack = true; /* more has happened meanwhile */
 }
@@ -107,17 +107,17 @@ static void hand_over_to(const struct replica *r) {
     hand_over();
 }
 
-static void wait(void) {
+static void target_wait(void) {
     effects_turn();
-    const struct replica *r = synced();
+    const struct replica *r = target_synced();
     bool late = f.end_ms != 0 && turn.mono_ms >= f.end_ms;
-    if (r != NULL && (late || quiet())) {
+    if (r != NULL && (late || writers_quiet())) {
         hand_over_to(r);
     } else if (late && f.force) {
         log_notice("FAILOVER to %s:%u time out exceeded, failing over.", f.host, f.port);
         hand_over();
     } else if (late) {
-        give_up("Replica never caught up before timeout");
+        failover_give_up("Replica never caught up before timeout");
     }
 }
 
@@ -131,12 +131,12 @@ void failover_answered(bool agreed, const char *why) {
 void failover_settle(void) {
     if (LIKELY(f.state == NONE)) return;
     if (f.state == WAITING) {
-        wait();
+        target_wait();
     } else if (f.answer == REFUSED) {
-        give_up(f.why);
+        failover_give_up(f.why);
     } else if (f.answer == AGREED) {
         log_notice("FAILOVER to %s:%u is done", f.host, f.port);
-        clear();
+        failover_clear();
     }
 }
 
@@ -154,7 +154,7 @@ static const struct replica *find_target(const struct client *c, const struct wi
 }
 
 /* Why not; NULL: it may begin. */
-static const char *refusal(const struct client *c, const struct wire_failover *o) {
+static const char *failover_refusal(const struct client *c, const struct wire_failover *o) {
     const struct replica *r;
     if (f.state != NONE) return "FAILOVER already in progress.";
     if (replication.replica) return "FAILOVER is not valid when server is a replica.";
@@ -169,7 +169,7 @@ static const char *refusal(const struct client *c, const struct wire_failover *o
     return r->state == REPLICA_ONLINE ? NULL : "FAILOVER target replica is not online.";
 }
 
-static void begin(const struct client *c, const struct wire_failover *o) {
+static void failover_begin(const struct client *c, const struct wire_failover *o) {
     if (o->host != 0) {
         struct span host = c->argv[o->host]; /* a replica's */
         snprintf(f.host, sizeof(f.host), "%.*s", (int)host.len, host.data);
@@ -198,15 +198,16 @@ void cmd_failover(struct client *c) {
             reply_error(c, "No failover in progress.");
             return;
         }
-        give_up("Failover manually aborted");
+        failover_give_up("Failover manually aborted");
         reply_ok(c);
         return;
     }
-    const char *why = o.timeout_ms > 0 ? refusal(c, &o) : "FAILOVER timeout must be greater than 0";
+    const char *why =
+        o.timeout_ms > 0 ? failover_refusal(c, &o) : "FAILOVER timeout must be greater than 0";
     if (why != NULL) {
         reply_error(c, "%s", why);
         return;
     }
-    begin(c, &o);
+    failover_begin(c, &o);
     reply_ok(c);
 }

@@ -134,26 +134,26 @@ static const char *const tiers[] = {"memory", "ssd", "file", KV_TIER_BOOKS,
                                     ""}; /* the first: enum store_tier */
 enum { TIER_BOOKS = STORE_TIER_FILE + 1, TIER_NONE };
 
-static void put(struct writer *w, const void *data, size_t len) {
+static void event_put(struct writer *w, const void *data, size_t len) {
     TARN_ASSERT(w->len + len <= sizeof(w->data));
     if (len > 0) memcpy(w->data + w->len, data, len);
     w->len += len;
 }
 
-static void begin(struct writer *w, unsigned kind, struct span key, uint64_t size) {
+static void event_begin(struct writer *w, unsigned kind, struct span key, uint64_t size) {
     w->head = (struct head){
         .wall_ms = turn.wall_ms, .size = size, .key_len = (uint16_t)key.len, .kind = (uint8_t)kind};
     w->len = sizeof(w->head);
-    put(w, key.data, key.len);
+    event_put(w, key.data, key.len);
 }
 
 static void put_place(struct writer *w, uint8_t tier, struct span node, struct span segment,
                       uint32_t epoch) {
     uint8_t lengths[3] = {tier, (uint8_t)node.len, (uint8_t)segment.len};
-    put(w, lengths, sizeof(lengths));
-    put(w, &epoch, sizeof(epoch));
-    put(w, node.data, node.len);
-    put(w, segment.data, segment.len);
+    event_put(w, lengths, sizeof(lengths));
+    event_put(w, &epoch, sizeof(epoch));
+    event_put(w, node.data, node.len);
+    event_put(w, segment.data, segment.len);
     w->head.places++;
 }
 
@@ -192,7 +192,7 @@ static void put_replicas(struct writer *w, const struct object *o) {
         put_segment(w, layout.replica[i].extent[0].segment);
 }
 
-static void add(struct writer *w) {
+static void event_add(struct writer *w) {
     uint64_t first = event_ring_first(kv.ring);
     memcpy(w->data, &w->head, sizeof(w->head));
     event_ring_add(kv.ring, w->data, w->len);
@@ -204,10 +204,11 @@ void kv_events_news(const struct store_news *n) {
     struct writer w;
     if (!kv.ring || !kinds[n->kind]) return;
     const struct object *o = n->object;
-    begin(&w, n->kind, o ? store_object_key(o) : SPAN(""), o ? store_object_size(books, o) : 0);
+    event_begin(&w, n->kind, o ? store_object_key(o) : SPAN(""),
+                o ? store_object_size(books, o) : 0);
     if (n->kind == STORE_NEWS_PUT) put_replicas(&w, o);
     if (n->segment != STORE_SEGMENT_ANY) put_segment(&w, n->segment);
-    add(&w);
+    event_add(&w);
 }
 
 void kv_events_node(const char *event, const char *name) {
@@ -216,9 +217,9 @@ void kv_events_node(const char *event, const char *name) {
     if (!kv.ring) return;
     while (kind < ARRAY_LEN(kinds) && strcmp(kinds[kind], event) != 0) kind++;
     TARN_ASSERT(kind < ARRAY_LEN(kinds));
-    begin(&w, kind, SPAN(""), 0);
+    event_begin(&w, kind, SPAN(""), 0);
     put_place(&w, TIER_NONE, span_str(name), SPAN(""), 0);
-    add(&w);
+    event_add(&w);
 }
 
 /* --- reading --- */

@@ -131,7 +131,7 @@ static bool walk_begin(struct walk *k) {
     return false;
 }
 
-static void walk_end(struct walk *k) {
+static void file_walk_end(struct walk *k) {
     effects_turn(); /* what was said so far is said to who is told until now */
     persist_close(&k->w);
     tell_sinks();
@@ -226,7 +226,7 @@ static void append_flush(void) {
     p.append_errno = failed;
 }
 
-static void on_batch(void *arg, struct span batch) {
+static void on_append_batch(void *arg, struct span batch) {
     (void)arg;
     if (p.append != NULL && persist_pending(p.append) < PENDING_MAX) {
         persist_write(p.append, batch);
@@ -247,7 +247,8 @@ static void on_batch_of_save(void *arg, struct span batch) {
 }
 
 static void tell_sinks(void) {
-    effects_want(EFFECTS_APPEND, p.append != NULL || p.rewrite.w != NULL ? on_batch : NULL, NULL);
+    effects_want(EFFECTS_APPEND, p.append != NULL || p.rewrite.w != NULL ? on_append_batch : NULL,
+                 NULL);
     effects_want(EFFECTS_SNAPSHOT, p.save.w != NULL ? on_batch_of_save : NULL, NULL);
 }
 
@@ -288,7 +289,7 @@ static void rewrite_over(bool ok) {
     if (!ok) {
         int error = errno;
         log_warning("The append-only file could not be written anew: %s", strerror(error));
-        walk_end(&p.rewrite);
+        file_walk_end(&p.rewrite);
         rewrite_failed(error);
         return;
     }
@@ -336,7 +337,7 @@ static void save_over(bool ok) {
     } else {
         log_warning("%s could not be saved: %s", config->dbfilename, strerror(errno));
     }
-    walk_end(&p.save);
+    file_walk_end(&p.save);
 }
 
 static bool save_begin(void) {
@@ -413,7 +414,7 @@ bool persistence_switch(const char **why_p) {
         }
         return true;
     }
-    if (p.rewrite.w != NULL) walk_end(&p.rewrite);
+    if (p.rewrite.w != NULL) file_walk_end(&p.rewrite);
     if (p.append != NULL) persist_lacks(p.append);
     persist_close(&p.append);
     p.append_errno = 0;
@@ -434,8 +435,8 @@ bool persistence_chdir(const char *dir, const char **why_p) {
 }
 
 void persistence_pause(void) {
-    if (p.rewrite.w != NULL) walk_end(&p.rewrite);
-    if (p.save.w != NULL) walk_end(&p.save);
+    if (p.rewrite.w != NULL) file_walk_end(&p.rewrite);
+    if (p.save.w != NULL) file_walk_end(&p.save);
     if (p.append != NULL) (void)persist_sync(p.append);
     persist_close(&p.append);
     p.append_errno = 0;
@@ -518,7 +519,7 @@ bool persistence_leases_told(void) {
     return told;
 }
 
-static bool there(const char *path) {
+static bool file_there(const char *path) {
     return access(path, F_OK) == 0;
 }
 
@@ -526,7 +527,7 @@ bool persistence_load(bool *loaded_p) {
     const char *append = append_path(), *dump = config->dbfilename;
     struct persist_found f;
     *loaded_p = false;
-    if (persistence_appends() && there(append)) {
+    if (persistence_appends() && file_there(append)) {
         if (append_taken(HOLDER_PATIENCE_MS)) return false;
         if (!load_file(append, &f)) return false;
         if (f.torn && !config->aof_load_truncated) {
@@ -542,12 +543,12 @@ bool persistence_load(bool *loaded_p) {
         p.leases_told = !f.lacks;
         return *loaded_p = append_open(append, &f);
     }
-    if (!there(dump)) return true;
+    if (!file_there(dump)) return true;
     return *loaded_p = load_file(dump, &f);
 }
 
 bool persistence_there(void) {
-    return there(config->dbfilename);
+    return file_there(config->dbfilename);
 }
 
 bool persistence_complete(bool append, const char **why_p) {

@@ -28,12 +28,12 @@ struct reload {
 static struct reload *wanted; /* one at a time */
 
 /* There are no books any more: as a start that fails. */
-static void give_up(const char *what) {
+static void reload_give_up(const char *what) {
     log_warning("DEBUG forgot the books, and %s cannot be had again: this process ends", what);
     _exit(1);
 }
 
-static const char *reload(const struct reload *r, const struct client *asker) {
+static const char *books_reload(const struct reload *r, const struct client *asker) {
     const char *why = NULL;
     if (!r->nosave && !persistence_complete(r->append, &why)) return why;
     log_notice("The books are loaded again, because DEBUG asks for it");
@@ -48,12 +48,12 @@ static const char *reload(const struct reload *r, const struct client *asker) {
     store_tell(books, false); /* what goes now is no change */
     cluster_tell(false);
     books_destroy();
-    if (!persistence_load_again(r->append)) give_up("the file of the books");
+    if (!persistence_load_again(r->append)) reload_give_up("the file of the books");
     repl_history_renew(&replication.history);
     if (core_endpoints.reload == NULL)
         books_lead(STORE_SEGMENT_ANY, false);
     else if (!core_endpoints.reload())
-        give_up("the pool");
+        reload_give_up("the pool");
     replication_listen();
     persistence_resume();
     return NULL;
@@ -64,7 +64,7 @@ void reload_settle(void) {
     if (LIKELY(r == NULL) || r->done) return;
     /* values of these books are on their way to it */
     if (r->job.client->io->out.insert_bytes > 0) return;
-    r->error = reload(r, r->job.client);
+    r->error = books_reload(r, r->job.client);
     r->done = true;
     job_wake(&r->job);
 }
@@ -84,7 +84,7 @@ static void reload_close(struct client *c, struct job *job) {
     wanted = NULL;
 }
 
-static void start(struct client *c, bool append, bool nosave) {
+static void reload_start(struct client *c, bool append, bool nosave) {
     const char *why = NULL;
     if (replication_is_replica())
         why = "The books are the master's: this server is a replica";
@@ -114,9 +114,9 @@ void debug_reload(struct client *c) {
     if (c->argc == 3 && !nosave)
         reply_syntax(c);
     else
-        start(c, false, nosave);
+        reload_start(c, false, nosave);
 }
 
 void debug_loadaof(struct client *c) {
-    start(c, true, false);
+    reload_start(c, true, false);
 }

@@ -30,14 +30,14 @@ static bool has_bytes(const struct client *c) {
     return c->big != NULL || io->big != NULL || io->out.inserts > io->out.first_insert;
 }
 
-static bool depends(const struct client *c) {
+static bool client_depends(const struct client *c) {
     /* It may have leases, open puts, segments. */
     return c->job != NULL || has_bytes(c) || c->host_name[0] != '\0';
 }
 
 void replication_let_go(const struct client *except) {
     CLIENTS_EACH (c)
-        if (c != except && depends(c)) client_close_soon(c);
+        if (c != except && client_depends(c)) client_close_soon(c);
 }
 
 void replication_drop_work(void) {
@@ -58,7 +58,7 @@ static void let_go_all(const struct client *except) {
 }
 
 /* The master's come, whole. Until then the files are those of the books that were. */
-static void forget(void) {
+static void books_let_go(void) {
     replicas_drop_all("everything comes anew from the master");
     let_go_all(NULL);
     persistence_pause();
@@ -96,7 +96,7 @@ static void on_full(void *arg, const char *id, uint64_t offset) {
     replication.partial = true;
     memcpy(next_id, id, sizeof(next_id));
     progress_log(&syncing, "MASTER <-> REPLICA sync");
-    forget();
+    books_let_go();
 }
 
 static tarn_status on_records(void *arg, struct span records, bool *end_p, const char **why_p) {
@@ -237,14 +237,14 @@ void replication_hand_over(const char *host, uint16_t port) {
     open_link();
 }
 
-static void lead(bool handed_over, uint64_t suspect_below) {
+static void role_lead(bool handed_over, uint64_t suspect_below) {
     if (!replication.replica) return;
     repl_link_close(&replication.link);
     set_master(NULL, 0);
     if (replication.partial) {
         log_warning("The synchronisation was not over: what has arrived is dropped");
         CLIENTS_EACH (c)
-            if (depends(c)) client_close_soon(c);
+            if (client_depends(c)) client_close_soon(c);
         books_forget();
         replication.partial = false;
     }
@@ -270,11 +270,11 @@ static void lead(bool handed_over, uint64_t suspect_below) {
 }
 
 void replication_lead(void) {
-    lead(false, 0);
+    role_lead(false, 0);
 }
 
 void replication_take_over(uint64_t suspect_below) {
-    lead(true, suspect_below);
+    role_lead(true, suspect_below);
 }
 
 /* --- the whole --- */

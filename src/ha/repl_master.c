@@ -45,7 +45,7 @@ void replication_feed(struct span bytes) {
     if (r->state == REPLICA_ONLINE) client_push(r->client, bytes.data, bytes.len);
 }
 
-static void on_batch(void *arg, struct span batch) {
+static void on_stream_batch(void *arg, struct span batch) {
     static struct buf header; /* kept: this happens in every turn */
     buf_clear(&header);
     repl_write_effects_header(&header, batch.len);
@@ -58,7 +58,7 @@ static void on_batch(void *arg, struct span batch) {
 /* Books that follow tell nothing: their replicas get what their master said, as it said it. */
 void replication_listen(void) {
     bool on = replication.backlog.ring != NULL && !replication.replica;
-    effects_want(EFFECTS_REPLICAS, on ? on_batch : NULL, NULL);
+    effects_want(EFFECTS_REPLICAS, on ? on_stream_batch : NULL, NULL);
 }
 
 void replication_create_backlog(void) {
@@ -102,7 +102,7 @@ void replica_address(const struct replica *r, char ip[64], uint16_t *port_p) {
     snprintf(ip, 64, "%.*s", (int)min_u64(bracket ? len - 2 : len, 63), bracket ? text + 1 : text);
 }
 
-static void describe(const struct replica *r, char out[96]) {
+static void replica_describe(const struct replica *r, char out[96]) {
     char ip[64];
     uint16_t port;
     replica_address(r, ip, &port);
@@ -124,7 +124,7 @@ static void count_good(void) {
 
 static void go_online(struct replica *r) {
     char name[96];
-    describe(r, name);
+    replica_describe(r, name);
     r->state = REPLICA_ONLINE;
     r->ack_ms = turn.mono_ms;
     replication.online++;
@@ -132,7 +132,7 @@ static void go_online(struct replica *r) {
     log_notice("Synchronization with replica %s succeeded", name);
 }
 
-static void begin(struct replica *r) {
+static void replica_begin(struct replica *r) {
     if (config->repl_disable_tcp_nodelay) net_delay(r->client->io->watch.fd);
     r->client->io->flags |= CLIENT_REPLICA;
     r->moved_ms = r->ack_ms = turn.mono_ms;
@@ -145,7 +145,7 @@ void replica_gone(struct client *c) {
     if (r == NULL) return;
     if (r->state != REPLICA_TALKING) {
         char name[96];
-        describe(r, name);
+        replica_describe(r, name);
         LIST_REMOVE(r, link);
         if (r->state == REPLICA_ONLINE) replication.online--;
         if (r->state == REPLICA_SYNCING) replication.syncing--;
@@ -202,7 +202,7 @@ static void sync_full(struct client *c, struct replica *r) {
     effects_turn();
     stats.sync_full++;
     replication.syncing++;
-    begin(r);
+    replica_begin(r);
     r->state = REPLICA_SYNCING;
     r->began_ms = turn.mono_ms;
     repl_new_id(r->mark);
@@ -219,7 +219,7 @@ static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     struct span piece[2];
     size_t n = (size_t)(replication.history.offset + 1 - next);
     stats.sync_partial_ok++;
-    begin(r);
+    replica_begin(r);
     buf_printf(&c->io->out.bytes, "+CONTINUE %s\r\n", replication.history.id);
     repl_backlog_tail(&replication.backlog, n, piece);
     for (unsigned i = 0; i < 2; i++)
@@ -385,7 +385,7 @@ void cmd_replconf(struct client *c) {
 
 /* --- time --- */
 
-static void check(struct replica *r) {
+static void replica_check_timeout(struct replica *r) {
     struct client *c = r->client;
     uint64_t limit_ms = (uint64_t)config->repl_timeout_s * 1000;
     if (c->io->bytes_out != r->moved_bytes || client_unsent(c) == 0) {
@@ -395,14 +395,14 @@ static void check(struct replica *r) {
     uint64_t since_ms = r->state == REPLICA_ONLINE ? r->ack_ms : r->moved_ms;
     if (turn.mono_ms - since_ms <= limit_ms || c->io->flags & CLIENT_CLOSE_SOON) return;
     char name[96];
-    describe(r, name);
+    replica_describe(r, name);
     log_warning("Disconnecting timedout replica %s (repl-timeout)", name);
     client_close_soon(c);
 }
 
 void replicas_cron(void) {
     struct replica *r;
-    LIST_FOREACH(r, &replication.replicas, link) check(r);
+    LIST_FOREACH(r, &replication.replicas, link) replica_check_timeout(r);
     count_good();
     if (replication.backlog.ring == NULL || replication.replica) return;
     if (replication.online > 0 && turn.mono_ms >= replication.ping_ms) {

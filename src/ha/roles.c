@@ -227,7 +227,7 @@ void waits_wake(void) {
     if (replicas_acknowledged(w->offset) >= w->replicas) job_wake(&w->job);
 }
 
-static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
+static bool acks_step(struct client *c, struct job *job, unsigned *budget) {
     struct wait *w = CONTAINER_OF(job, struct wait, job);
     size_t n = replicas_acknowledged(w->offset);
     bool late = turn.mono_ms >= job->deadline_ms;
@@ -237,7 +237,7 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void wait_close(struct client *c, struct job *job) {
+static void acks_close(struct client *c, struct job *job) {
     LIST_REMOVE(CONTAINER_OF(job, struct wait, job), link);
 }
 
@@ -265,7 +265,7 @@ void cmd_wait(struct client *c) {
         return;
     }
     struct wait *w = xcalloc(1, sizeof(*w));
-    w->job = (struct job){.step = wait_step, .close = wait_close};
+    w->job = (struct job){.step = acks_step, .close = acks_close};
     uint64_t most_ms = UINT64_C(1) << 50; /* as good as no end */
     w->job.deadline_ms =
         turn.mono_ms + (timeout > 0 ? min_u64((uint64_t)timeout, most_ms) : most_ms);

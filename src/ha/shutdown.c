@@ -67,7 +67,7 @@ static void end_wait(void) {
 }
 
 /* false: it cannot be, and was logged. */
-static bool finish(void) {
+static bool shutdown_finish(void) {
     enum persistence_last last = s.flags & CONFIG_SHUTDOWN_SAVE     ? PERSISTENCE_SAVE
                                  : s.flags & CONFIG_SHUTDOWN_NOSAVE ? PERSISTENCE_NOSAVE
                                                                     : PERSISTENCE_AS_CONFIGURED;
@@ -90,11 +90,11 @@ static bool must_wait(void) {
 }
 
 /* true: it waits, or the process ends. */
-static bool begin(int flags) {
+static bool shutdown_begin(int flags) {
     s.flags = flags;
     effects_turn(); /* what this turn has done is waited for, too */
     s.offset = replication.history.offset;
-    if (!must_wait()) return finish();
+    if (!must_wait()) return shutdown_finish();
     s.waits = true;
     s.until_ms = turn.mono_ms + (uint64_t)config->shutdown_timeout_s * 1000;
     pause_set(PAUSE_BY_SHUTDOWN, PAUSE_WRITE, s.until_ms);
@@ -107,7 +107,7 @@ static bool begin(int flags) {
 
 static void begin_by(int signo) {
     s.signo = 0;
-    begin(signo == SIGTERM ? config->shutdown_on_sigterm : config->shutdown_on_sigint);
+    shutdown_begin(signo == SIGTERM ? config->shutdown_on_sigterm : config->shutdown_on_sigint);
 }
 
 void shutdown_cron(void) {
@@ -115,7 +115,7 @@ void shutdown_cron(void) {
     if (!s.waits || core_stopping()) return;
     size_t n = replicas_acknowledged(s.offset), all = replication.online;
     if (turn.mono_ms >= s.until_ms || n == all) {
-        finish();
+        shutdown_finish();
         return;
     }
     replication.getack = true;
@@ -127,7 +127,7 @@ uint64_t shutdown_left_ms(void) {
     return s.waits && s.until_ms > turn.mono_ms ? s.until_ms - turn.mono_ms : 0;
 }
 
-static bool give_up(void) {
+static bool shutdown_give_up(void) {
     if (!s.waits && s.signo == 0) return false;
     s.signo = 0;
     log_notice("Shutdown manually aborted.");
@@ -143,7 +143,7 @@ void shutdown_by_signal(int signo) {
     if (core_stopping()) return;
     if (s.waits) {
         s.flags |= CONFIG_SHUTDOWN_NOW;
-        finish();
+        shutdown_finish();
         return;
     }
     if (core_cron_paused() && s.signo == 0)
@@ -154,7 +154,7 @@ void shutdown_by_signal(int signo) {
 
 /* --- SHUTDOWN --- */
 
-static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
+static bool shutdown_wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct waiter *w = CONTAINER_OF(job, struct waiter, job);
     job->runnable = false;
     if (w->round == round) return false;
@@ -162,8 +162,8 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void wait(struct client *c) {
-    struct waiter w = {.job.step = wait_step, .round = round};
+static void shutdown_wait(struct client *c) {
+    struct waiter w = {.job.step = shutdown_wait_step, .round = round};
     job_run(c, &w.job, sizeof(w));
 }
 
@@ -177,7 +177,7 @@ void cmd_shutdown(struct client *c) {
     if (args.abort && c->argc > 2) {
         reply_syntax(c);
     } else if (args.abort) {
-        if (give_up())
+        if (shutdown_give_up())
             reply_ok(c);
         else
             reply_error(c, "No shutdown in progress.");
@@ -185,11 +185,11 @@ void cmd_shutdown(struct client *c) {
         log_notice("User requested shutdown...");
         if (s.waits && !(flags & CONFIG_SHUTDOWN_NOW)) {
             s.flags |= flags;
-            wait(c);
-        } else if (!begin(flags)) {
+            shutdown_wait(c);
+        } else if (!shutdown_begin(flags)) {
             reply_error(c, FAILED);
         } else if (s.waits) {
-            wait(c);
+            shutdown_wait(c);
         }
     }
 }
