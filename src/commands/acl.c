@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "wire/options.h"
 
-static int shown(struct span s) {
+static int word_shown(struct span s) {
     return s.data != NULL ? (int)min_u64(s.len, 128) : 0;
 }
 
@@ -136,7 +136,7 @@ struct wanted {
     bool found;
 };
 
-static void match(void *arg, const char *name) {
+static void category_match(void *arg, const char *name) {
     struct wanted *w = arg;
     w->found |= strcmp(name + 1, w->name) == 0;
 }
@@ -145,7 +145,7 @@ void cmd_acl_cat(struct client *c) {
     unsigned i;
     if (c->argc > 3) {
         reply_error(c, "unknown subcommand or wrong number of arguments for '%.*s'. Try ACL HELP.",
-                    shown(c->argv[1]), c->argv[1].data);
+                    word_shown(c->argv[1]), c->argv[1].data);
         return;
     }
     if (c->argc == 2) {
@@ -154,7 +154,7 @@ void cmd_acl_cat(struct client *c) {
         return;
     }
     if (!acl_category_find(c->argv[2], &i)) {
-        reply_error(c, "Unknown category '%.*s'", shown(c->argv[2]),
+        reply_error(c, "Unknown category '%.*s'", word_shown(c->argv[2]),
                     c->argv[2].data != NULL ? c->argv[2].data : "");
         return;
     }
@@ -162,7 +162,7 @@ void cmd_acl_cat(struct client *c) {
     void *cookie = reply_deferred(c);
     for (size_t k = 0; k < table_stat_count(); k++) {
         struct wanted w = {acl_category_name(i), false};
-        table_categories(table_stat_at(k)->cmd, match, &w);
+        table_categories(table_stat_at(k)->cmd, category_match, &w);
         if (!w.found) continue;
         reply_bulk_str(c, table_stat_at(k)->name);
         n++;
@@ -238,7 +238,7 @@ static void reply_verdict(struct client *c, enum acl_verdict v, const char *name
     if (v == ACL_DENIED_COMMAND)
         buf_printf(&b, "This user has no permissions to run the '%s' command", name);
     else
-        buf_printf(&b, "This user has no permissions to access the '%.*s' %s", shown(object),
+        buf_printf(&b, "This user has no permissions to access the '%.*s' %s", word_shown(object),
                    object.data != NULL ? object.data : "", v == ACL_DENIED_KEY ? "key" : "channel");
     reply_buf(c, &b);
     buf_free(&b);
@@ -250,14 +250,14 @@ void cmd_acl_dryrun(struct client *c) {
     const struct span *argv = c->argv + 3;
     size_t argc = c->argc - 3, at;
     if (u == NULL) {
-        reply_error(c, "User '%.*s' not found", shown(c->argv[2]),
+        reply_error(c, "User '%.*s' not found", word_shown(c->argv[2]),
                     c->argv[2].data != NULL ? c->argv[2].data : "");
         return;
     }
     const struct cmd *cmd = table_find(argv[0]);
     if (cmd != NULL && cmd->sub != NULL && argc > 1) cmd = table_find_sub(cmd, argv[1]);
     if (cmd == NULL) {
-        reply_error(c, "Command '%.*s' not found", shown(argv[0]),
+        reply_error(c, "Command '%.*s' not found", word_shown(argv[0]),
                     argv[0].data != NULL ? argv[0].data : "");
         return;
     }

@@ -155,7 +155,7 @@ static void match_category(void *arg, const char *name) {
     k->found |= span_case_eq(k->wanted, name + 1);
 }
 
-static bool listed(struct client *c, const struct cmd *cmd, const struct wire_filtered *f) {
+static bool command_listed(struct client *c, const struct cmd *cmd, const struct wire_filtered *f) {
     struct category k = {arg_word(c, f->word), false};
     switch ((enum wire_filter)f->by) {
     case WIRE_BY_MODULE: return modules_owns(k.wanted, cmd);
@@ -172,7 +172,7 @@ void cmd_command_list(struct client *c) {
     void *cookie = reply_deferred(c);
     for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd *cmd = table_stat_at(i)->cmd;
-        if (!listed(c, cmd, &filter)) continue;
+        if (!command_listed(c, cmd, &filter)) continue;
         reply_bulk_str(c, table_stat_at(i)->name);
         n++;
     }
@@ -379,7 +379,7 @@ static bool find_keys(struct client *c, struct keys *k) {
     return false;
 }
 
-static void getkeys(struct client *c, bool flags) {
+static void reply_getkeys(struct client *c, bool flags) {
     struct keys k = {NULL, 0, 0};
     if (find_keys(c, &k)) {
         reply_array(c, k.n);
@@ -394,10 +394,10 @@ static void getkeys(struct client *c, bool flags) {
 }
 
 void cmd_command_getkeys(struct client *c) {
-    getkeys(c, false);
+    reply_getkeys(c, false);
 }
 void cmd_command_getkeysandflags(struct client *c) {
-    getkeys(c, true);
+    reply_getkeys(c, true);
 }
 
 /* --- HELP of every container --- */

@@ -38,7 +38,7 @@ static void reply_unknown_option(struct client *c, struct span option) {
                 (int)min_u64(option.len, 128), option.data, before, why, near != NULL ? "'?" : "");
 }
 
-static void refuse(struct client *c, struct span option, const char *why) {
+static void option_refuse(struct client *c, struct span option, const char *why) {
     reply_error(c, "CONFIG SET failed (possibly related to argument '%.*s') - %s",
                 (int)(option.len < 128 ? option.len : 128), option.data, why);
 }
@@ -55,7 +55,7 @@ void cmd_config_set(struct client *c) {
         }
     for (size_t i = 2; i + 1 < c->argc; i += 2)
         if (config_is_guarded(c->argv[i]) && !client_allowed(c, config->enable_protected_configs)) {
-            refuse(c, c->argv[i], "can't set protected config");
+            option_refuse(c, c->argv[i], "can't set protected config");
             return;
         }
     struct span option = SPAN("");
@@ -65,7 +65,7 @@ void cmd_config_set(struct client *c) {
     else if (why != NULL && strcmp(why, "unknown") == 0)
         reply_unknown_option(c, option);
     else
-        refuse(c, option, why != NULL ? why : "");
+        option_refuse(c, option, why != NULL ? why : "");
     free(why);
 }
 

@@ -55,7 +55,7 @@ void cmd_reset(struct client *c) {
 
 /* --- AUTH and HELLO --- */
 
-static bool authenticate(struct client *c, struct span user, struct span password) {
+static bool client_authenticate(struct client *c, struct span user, struct span password) {
     if (acl_client_login(c, user, password)) return true;
     stats.total_auth_failures++;
     acl_log_note(c, ACL_DENIED_AUTH, NULL, 0, user);
@@ -77,7 +77,7 @@ void cmd_auth(struct client *c) {
         return;
     }
     struct span user = c->argc == 3 ? c->argv[1] : SPAN("default");
-    if (authenticate(c, user, c->argv[c->argc - 1])) reply_ok(c);
+    if (client_authenticate(c, user, c->argv[c->argc - 1])) reply_ok(c);
 }
 
 /* Names are shown in lists, so they hold no blanks and no special characters. */
@@ -127,7 +127,8 @@ void cmd_hello(struct client *c) {
         return;
     }
     if (args.name > 0 && !name_ok(c, c->argv[args.name], BAD_NAME)) return;
-    if (args.user > 0 && !authenticate(c, c->argv[args.user], c->argv[args.password])) return;
+    if (args.user > 0 && !client_authenticate(c, c->argv[args.user], c->argv[args.password]))
+        return;
     if (!c->authenticated) {
         reply_error(c,
                     "-NOAUTH HELLO must be called with the client already authenticated, otherwise "

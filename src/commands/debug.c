@@ -45,7 +45,7 @@ static void debug_sleep(struct client *c) {
     reply_ok(c);
 }
 
-static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
+static bool debug_wait_step(struct client *c, struct job *job, unsigned *budget) {
     if (turn.mono_ms < job->deadline_ms) {
         job->runnable = false;
         return false;
@@ -58,7 +58,8 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
 static void debug_wait(struct client *c) {
     double seconds;
     if (!seconds_argument(c, &seconds)) return;
-    struct job job = {.step = wait_step, .deadline_ms = turn.mono_ms + (uint64_t)(seconds * 1000)};
+    struct job job = {.step = debug_wait_step,
+                      .deadline_ms = turn.mono_ms + (uint64_t)(seconds * 1000)};
     job_run(c, &job, sizeof(job));
 }
 

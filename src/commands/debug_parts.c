@@ -15,19 +15,20 @@
 
 /* --- PROTOCOL, ERROR --- */
 
-static void raw(struct client *c, const char *text) {
+static void reply_raw_str(struct client *c, const char *text) {
     reply_raw(c, text, strlen(text));
 }
 
 /* What is said with every reply of RESP3 may be left out in RESP2. */
 static void reply_attribute(struct client *c) {
-    if (c->proto == 3) raw(c, "|1\r\n$14\r\nkey-popularity\r\n*2\r\n$7\r\nkey:123\r\n:90\r\n");
+    if (c->proto == 3)
+        reply_raw_str(c, "|1\r\n$14\r\nkey-popularity\r\n*2\r\n$7\r\nkey:123\r\n:90\r\n");
     reply_bulk_str(c, "Some real reply following the attribute");
 }
 
 /* Whoever waits for the reply of the command gets one behind the push, too. */
 static void reply_push(struct client *c) {
-    raw(c, c->proto == 3 ? ">2\r\n" : "*2\r\n");
+    reply_raw_str(c, c->proto == 3 ? ">2\r\n" : "*2\r\n");
     reply_bulk_str(c, "server-cpu-usage");
     reply_int(c, 42);
     if (c->proto == 3) reply_bulk_str(c, "Some real reply following the push reply");
@@ -39,9 +40,9 @@ static void reply_big_number(struct client *c) {
         reply_bulk_str(c, digits);
         return;
     }
-    raw(c, "(");
-    raw(c, digits);
-    raw(c, "\r\n");
+    reply_raw_str(c, "(");
+    reply_raw_str(c, digits);
+    reply_raw_str(c, "\r\n");
 }
 
 static void reply_numbers(struct client *c) {
@@ -144,8 +145,8 @@ static enum each_next write_on(struct client *c, struct populate *p, unsigned *b
     return populate_failed(p);
 }
 
-static tarn_status open_put(struct client *c, struct populate *p, struct span key,
-                            unsigned *budget) {
+static tarn_status populate_open(struct client *c, struct populate *p, struct span key,
+                                 unsigned *budget) {
     if (p->put != NULL) return store_put_continue(books, p->put, budget);
     struct store_put_options options = value_write_options(p->size, 0);
     struct store_batch batch;
@@ -153,7 +154,7 @@ static tarn_status open_put(struct client *c, struct populate *p, struct span ke
     return store_put_start(books, &batch, key, p->size, &options, c->id, budget, &p->put);
 }
 
-static tarn_status write_small(struct span key, struct span value, unsigned *budget) {
+static tarn_status populate_inline(struct span key, struct span value, unsigned *budget) {
     struct store_put_options options = value_write_options(value.len, 0);
     struct store_batch batch;
     store_batch_begin(books, &batch, NULL, STORE_BATCH_PUT, 1);
@@ -180,7 +181,7 @@ static enum each_next populate_one(struct client *c, struct each *each, unsigned
     size_t len = (size_t)snprintf(text, sizeof(text), "value:%llu", (unsigned long long)p->each.at);
     if (small && p->size > 0) len = p->size;
     tarn_status s =
-        small ? write_small(key, span_of(text, len), budget) : open_put(c, p, key, budget);
+        small ? populate_inline(key, span_of(text, len), budget) : populate_open(c, p, key, budget);
     if (s == TARN_EAGAIN) return EACH_AGAIN;
     if (s != TARN_OK) {
         p->put = NULL;

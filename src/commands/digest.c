@@ -12,7 +12,7 @@ struct digest {
     struct store_digest digest;
 };
 
-static bool step(struct client *c, struct job *job, unsigned *budget) {
+static bool digest_step(struct client *c, struct job *job, unsigned *budget) {
     struct digest *d = CONTAINER_OF(job, struct digest, job);
     char text[41]; /* Redis' has 40 digits */
     if (!store_digest_step(books, &d->digest, budget)) return false;
@@ -25,6 +25,6 @@ static bool step(struct client *c, struct job *job, unsigned *budget) {
 }
 
 void debug_digest(struct client *c) {
-    struct digest d = {.job = {.step = step, .runnable = true}};
+    struct digest d = {.job = {.step = digest_step, .runnable = true}};
     job_run(c, &d.job, sizeof(d));
 }

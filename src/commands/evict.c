@@ -18,7 +18,7 @@ struct evict {
     struct store_evict_job evict;
 };
 
-static bool enough(const struct store_evict_job *e) {
+static bool evicted_enough(const struct store_evict_job *e) {
     return (e->want_bytes && e->bytes >= e->want_bytes) ||
            (e->want_objects && e->objects >= e->want_objects);
 }
@@ -31,7 +31,7 @@ static enum each_next evict_key(struct client *c, struct each *each, unsigned *b
         e->objects++;
         e->bytes += bytes;
     }
-    return enough(e) ? EACH_OVER : EACH_ON;
+    return evicted_enough(e) ? EACH_OVER : EACH_ON;
 }
 
 static enum each_next evict_some(struct client *c, struct each *each, unsigned *budget) {
@@ -66,7 +66,7 @@ void cmd_evict(struct client *c) {
 
 /* --- PIN --- */
 
-static void pin(struct client *c, enum store_pin kind, uint64_t ms) {
+static void pin_key(struct client *c, enum store_pin kind, uint64_t ms) {
     tarn_status status = store_pin(books, c->argv[1], kind, ms);
     if (status == TARN_EQUOTA)
         refusal_pin(c, c->argv[1], ms);
@@ -80,12 +80,12 @@ void cmd_pin(struct client *c) {
                                            [WIRE_PIN_NONE] = STORE_PIN_NONE};
     struct wire_pin args = {0};
     if (!arg_bind(c, &args)) return;
-    pin(c, kinds[args.kind], args.kind == WIRE_PIN_HARD ? acl_pin_owner(c) : args.ms);
+    pin_key(c, kinds[args.kind], args.kind == WIRE_PIN_HARD ? acl_pin_owner(c) : args.ms);
 }
 
 /* PIN key HARD under a name of its own, which is the right to pin hard. */
 void cmd_pinhard(struct client *c) {
-    if (arg_key(c, 1)) pin(c, STORE_PIN_HARD, acl_pin_owner(c));
+    if (arg_key(c, 1)) pin_key(c, STORE_PIN_HARD, acl_pin_owner(c));
 }
 
 /* --- QUOTA --- */

@@ -47,7 +47,7 @@ static bool expire_allowed(unsigned flags, uint64_t now, int64_t wall_ms) {
 }
 
 /* Times in the past are allowed here: they remove the key. */
-static void expire(struct client *c, int64_t unit, bool absolute) {
+static void expire_key(struct client *c, int64_t unit, bool absolute) {
     int64_t v, wall_ms;
     unsigned flags;
     if (!expire_flags(c, &flags) || !arg_i64(c, 2, &v)) return;
@@ -72,20 +72,20 @@ static void expire(struct client *c, int64_t unit, bool absolute) {
 }
 
 void cmd_expire(struct client *c) {
-    expire(c, 1000, false);
+    expire_key(c, 1000, false);
 }
 void cmd_pexpire(struct client *c) {
-    expire(c, 1, false);
+    expire_key(c, 1, false);
 }
 void cmd_expireat(struct client *c) {
-    expire(c, 1000, true);
+    expire_key(c, 1000, true);
 }
 void cmd_pexpireat(struct client *c) {
-    expire(c, 1, true);
+    expire_key(c, 1, true);
 }
 
 /* -2: no key, -1: no time; else the time left, or the time itself. */
-static void remaining(struct client *c, bool seconds, bool absolute) {
+static void expiry_reply(struct client *c, bool seconds, bool absolute) {
     struct object *o = store_find(books, c->argv[1]);
     uint64_t wall_ms = o ? store_object_expire(books, o) : 0;
     if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
@@ -98,16 +98,16 @@ static void remaining(struct client *c, bool seconds, bool absolute) {
 }
 
 void cmd_ttl(struct client *c) {
-    remaining(c, true, false);
+    expiry_reply(c, true, false);
 }
 void cmd_pttl(struct client *c) {
-    remaining(c, false, false);
+    expiry_reply(c, false, false);
 }
 void cmd_expiretime(struct client *c) {
-    remaining(c, true, true);
+    expiry_reply(c, true, true);
 }
 void cmd_pexpiretime(struct client *c) {
-    remaining(c, false, true);
+    expiry_reply(c, false, true);
 }
 
 void cmd_persist(struct client *c) {

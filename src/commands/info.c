@@ -314,7 +314,7 @@ const struct info_section info_sections[] = {
 
 /* A name that is unknown asks for nothing: what clients of Redis ask for, and what is not here, is
  * an empty reply. */
-static bool wanted(struct client *c, const struct info_section *s) {
+static bool section_wanted(struct client *c, const struct info_section *s) {
     if (c->argc == 1) return s->in == INFO_DEFAULT;
     for (size_t i = 1; i < c->argc; i++) {
         if (arg_is(c, i, s->name) || arg_is(c, i, "all") || arg_is(c, i, "everything")) return true;
@@ -375,7 +375,7 @@ static void info_edge(struct figure_walk *walk, bool begins) {
 void cmd_info(struct client *c) {
     struct info info = {.walk = {.show = info_show, .edge = info_edge}};
     for (const struct info_section *s = info_sections; s->name != NULL; s++) {
-        if (!wanted(c, s)) continue;
+        if (!section_wanted(c, s)) continue;
         buf_printf(&info.out, "%s# %s\r\n", info.out.len > 0 ? "\r\n" : "", s->title);
         s->write(&info.walk);
     }

@@ -14,7 +14,7 @@
 
 #define SEGMENTS_SHOWN 64u
 
-static double share(uint64_t a, uint64_t b) {
+static double ratio_share(uint64_t a, uint64_t b) {
     return b > 0 ? (double)a / (double)b : 0;
 }
 
@@ -47,7 +47,7 @@ void info_pool(struct figure_walk *f) {
     store_get_stats(books, &s);
     FIGURES(f, store_figures, s, pool_size, pool_used);
     FIGURE(f, PERCENT, pool_used_perc, "pool_used of pool_size",
-           100 * share(s.pool_used, s.pool_size));
+           100 * ratio_share(s.pool_used, s.pool_size));
     FIGURES(f, store_figures, s, pool_free, pool_evictable);
     FIGURE(f, TEXT, allocator, "of the pool's space: offset, slab", config_allocator_name(config));
     FIGURE(f, GAUGE, segments, "that the pool is made of", store_segment_count(books));
@@ -65,7 +65,7 @@ void info_cache(struct figure_walk *f) {
     struct store_stats s;
     store_get_stats(books, &s);
     FIGURES(f, store_figures, s, objects, misses);
-    FIGURE(f, SHARE, hit_ratio, "hits of all look-ups", share(s.hits, s.hits + s.misses));
+    FIGURE(f, SHARE, hit_ratio, "hits of all look-ups", ratio_share(s.hits, s.hits + s.misses));
     FIGURES(f, store_figures, s, requests, bad_tokens);
     FIGURES(f, stats_figures, stats, replica_reports, replicas_bad);
     FIGURES(f, store_figures, s, leases, fences);

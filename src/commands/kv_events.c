@@ -44,7 +44,7 @@ static bool begins_with(struct span key, struct span prefix) {
 }
 
 /* prefix_at: of the argument, 0: none. */
-static bool wanted(const struct client *c, size_t prefix_at, struct span key, size_t *work_p) {
+static bool key_wanted(const struct client *c, size_t prefix_at, struct span key, size_t *work_p) {
     ++*work_p;
     return (prefix_at == 0 || begins_with(key, c->argv[prefix_at])) && may_see(c, key, work_p);
 }
@@ -117,7 +117,7 @@ static void write_event(struct client *c, struct buf *out, uint64_t seq, struct 
 }
 
 /* As many events as the budget, COUNT and the size of a reply allow. */
-static void gather(struct client *c, struct read_job *r, unsigned *budget) {
+static void events_gather(struct client *c, struct read_job *r, unsigned *budget) {
     const struct event_ring *ring = kv_events_ring();
     struct event_cursor at;
     struct span bytes;
@@ -129,7 +129,7 @@ static void gather(struct client *c, struct read_job *r, unsigned *budget) {
         size_t work = 0;
         kv_event_read(bytes, &e);
         r->seq = at.seq - 1;
-        bool tell = e.key.len == 0 || wanted(c, r->args.prefix, e.key, &work);
+        bool tell = e.key.len == 0 || key_wanted(c, r->args.prefix, e.key, &work);
         spend(budget, max_u64(work, 1));
         if (!tell) continue;
         write_event(c, &r->events, r->seq, &e);
@@ -137,11 +137,11 @@ static void gather(struct client *c, struct read_job *r, unsigned *budget) {
     }
 }
 
-static bool read_step(struct client *c, struct job *job, unsigned *budget) {
+static bool events_step(struct client *c, struct job *job, unsigned *budget) {
     struct read_job *r = CONTAINER_OF(job, struct read_job, job);
     kv_events_unlist(&r->sleeper);
     if (!place_valid(c, r)) return true;
-    gather(c, r, budget);
+    events_gather(c, r, budget);
     bool all = r->seq == event_ring_last(kv_events_ring());
     bool over = job->deadline_ms == 0 || turn.mono_ms >= job->deadline_ms;
     if (r->found == 0 && !(all && over)) {
@@ -156,7 +156,7 @@ static bool read_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void read_close(struct client *c, struct job *job) {
+static void events_close(struct client *c, struct job *job) {
     struct read_job *r = CONTAINER_OF(job, struct read_job, job);
     kv_events_unlist(&r->sleeper);
     buf_free(&r->events);
@@ -175,7 +175,7 @@ static bool read_arguments(struct client *c, struct read_job *r) {
 
 void cmd_kvevents_read(struct client *c) {
     struct read_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = read_step, .close = read_close, .runnable = true};
+    r->job = (struct job){.step = events_step, .close = events_close, .runnable = true};
     r->sleeper.job = &r->job;
     if (!read_arguments(c, r)) {
         free(r);
@@ -221,7 +221,8 @@ static void write_places(struct buf *out, const struct object *o) {
 static void walk_see(void *arg, struct object *o) {
     struct walk *w = arg;
     struct span key = store_object_key(o);
-    if (store_object_flushed(books, o) || !wanted(w->client, w->args.prefix, key, &w->work)) return;
+    if (store_object_flushed(books, o) || !key_wanted(w->client, w->args.prefix, key, &w->work))
+        return;
     resp_write_array(&w->objects, 3);
     resp_write_bulk(&w->objects, key.data, key.len);
     resp_write_int(&w->objects, (int64_t)store_object_size(books, o));
@@ -239,7 +240,7 @@ static enum each_next walk_one(struct client *c, struct each *each, unsigned *bu
     return w->cursor == 0 || full || (w->found > 0 && *budget <= 1) ? EACH_OVER : EACH_ON;
 }
 
-static void walk_end(struct client *c, struct each *each) {
+static void objects_walk_end(struct client *c, struct each *each) {
     struct walk *w = CONTAINER_OF(each, struct walk, each);
     char cursor[24];
     reply_array(c, 2);
@@ -253,9 +254,11 @@ static void walk_close(struct client *c, struct job *job) {
 }
 
 void cmd_kvevents_walk(struct client *c) {
-    struct walk w = {
-        .each = {.job.close = walk_close, .one = walk_one, .end = walk_end, .n = EACH_ENDLESS},
-        .client = c};
+    struct walk w = {.each = {.job.close = walk_close,
+                              .one = walk_one,
+                              .end = objects_walk_end,
+                              .n = EACH_ENDLESS},
+                     .client = c};
     if (!arg_bind(c, &w.args)) return;
     if (w.args.count == 0) w.args.count = COUNT_DEFAULT;
     w.cursor = w.args.cursor;
@@ -273,7 +276,7 @@ struct info {
     struct buf down;
 };
 
-static void reply_info(struct client *c, const struct info *i) {
+static void reply_events_info(struct client *c, const struct info *i) {
     const struct event_ring *r = kv_events_ring();
     reply_map(c, 7);
     reply_bulk_str(c, "epoch");
@@ -305,7 +308,7 @@ static enum each_next info_one(struct client *c, struct each *each, unsigned *bu
 }
 
 static void info_end(struct client *c, struct each *each) {
-    if (events_on(c)) reply_info(c, CONTAINER_OF(each, struct info, each));
+    if (events_on(c)) reply_events_info(c, CONTAINER_OF(each, struct info, each));
 }
 
 static void info_close(struct client *c, struct job *job) {

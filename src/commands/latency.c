@@ -88,7 +88,7 @@ static void age_text(uint64_t wall_s, char text[AGE_CHARS + 1]) {
 }
 
 /* A bar for each sample, the latest on the right, and below each how old it is, downwards. */
-static void graph(const struct latency_series *s, struct buf *out) {
+static void series_graph(const struct latency_series *s, struct buf *out) {
     size_t n = min_u64(s->n, GRAPH_COLUMNS);
     struct figures f = figures_of(s);
     buf_printf(out, "%s - high %llu ms, low %llu ms (all time high %llu ms)\n", s->name,
@@ -134,7 +134,7 @@ void cmd_latency_graph(struct client *c) {
         return;
     }
     struct buf out = {NULL, 0, 0};
-    graph(s, &out);
+    series_graph(s, &out);
     reply_verbatim(c, "txt", span_of(out.data, out.len));
     buf_free(&out);
 }
@@ -168,7 +168,8 @@ static const char *const advice[LATENCY_EVENTS] = {
     [LATENCY_RDB_RENAME] = "The file system of dir is slow.",
 };
 
-static void diagnose(const struct latency_series *s, const char *what_to_do, struct buf *out) {
+static void series_diagnose(const struct latency_series *s, const char *what_to_do,
+                            struct buf *out) {
     typedef unsigned long long ull;
     struct figures f = figures_of(s);
     uint64_t now_s = turn.wall_ms / 1000, span_s = now_s > f.first_s ? now_s - f.first_s : 1;
@@ -184,7 +185,7 @@ void cmd_latency_doctor(struct client *c) {
     bool off = config->latency_monitor_threshold_ms == 0, any = false;
     for (unsigned e = 0; e < LATENCY_EVENTS; e++) {
         const struct latency_series *s = latency_series((enum latency_event)e);
-        if (s->n > 0) diagnose(s, advice[e], &out);
+        if (s->n > 0) series_diagnose(s, advice[e], &out);
         any |= s->n > 0;
     }
     if (off)
@@ -204,7 +205,7 @@ void cmd_latency_doctor(struct client *c) {
 
 /* How many calls took up to 1, 2, 4, ... us: those bounds below which there are more than below the
  * one before. */
-static void histogram(struct client *c, const struct cmd_stat *stat) {
+static void reply_histogram(struct client *c, const struct cmd_stat *stat) {
     size_t n = 0;
     uint64_t before = 0;
     reply_bulk_str(c, stat->name);
@@ -234,7 +235,7 @@ static size_t histograms_of(struct client *c, const struct cmd *cmd) {
     for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd_stat *stat = table_stat_at(i);
         if ((stat->cmd != cmd && stat->parent != cmd) || !has_histogram(stat)) continue;
-        histogram(c, stat);
+        reply_histogram(c, stat);
         n++;
     }
     return n;
@@ -246,7 +247,7 @@ void cmd_latency_histogram(struct client *c) {
     for (size_t i = 0; c->argc == 2 && i < table_stat_count(); i++) {
         const struct cmd_stat *stat = table_stat_at(i);
         if (!has_histogram(stat)) continue;
-        histogram(c, stat);
+        reply_histogram(c, stat);
         n++;
     }
     for (size_t i = 2; i < c->argc; i++) {

@@ -6,12 +6,12 @@
 #include "front/families.h"
 #include "module/loader.h"
 
-static bool count(void *arg, const struct module_info *m) {
+static bool module_count(void *arg, const struct module_info *m) {
     ++*(size_t *)arg;
     return true;
 }
 
-static bool list_one(void *arg, const struct module_info *m) {
+static bool module_list_one(void *arg, const struct module_info *m) {
     struct client *c = arg;
     reply_map(c, 4);
     reply_bulk_str(c, "name");
@@ -29,12 +29,12 @@ static bool list_one(void *arg, const struct module_info *m) {
 /* HELLO shows the same. */
 void cmd_module_list(struct client *c) {
     size_t n = 0;
-    module_each(count, &n);
+    module_each(module_count, &n);
     reply_array(c, n);
-    module_each(list_one, c);
+    module_each(module_list_one, c);
 }
 
-static bool allowed(struct client *c) {
+static bool module_allowed(struct client *c) {
     if (client_allowed(c, config->enable_module_command)) return true;
     reply_error(c, "MODULE command not allowed. If the enable-module-command option is set to "
                    "\"local\", you can run it from a local connection, otherwise you need to set "
@@ -47,17 +47,17 @@ static char *to_string(struct span s) {
     return s.data == NULL || memchr(s.data, '\0', s.len) != NULL ? NULL : span_dup(s);
 }
 
-static void refuse(struct client *c, const char *why) {
+static void module_refuse(struct client *c, const char *why) {
     log_warning("MODULE LOAD: %s", why);
     reply_error(c, "Error loading the extension. Please check the server logs. (%s)", why);
 }
 
 /* words from first on. */
-static void load(struct client *c, size_t first) {
+static void module_load_words(struct client *c, size_t first) {
     char error[MODULE_ERROR_SIZE] = "a word has a NUL in it", *word[MODULE_WORDS_MAX];
     size_t n = 0, wanted = c->argc - first;
     if (wanted > MODULE_WORDS_MAX) {
-        refuse(c, "too many words");
+        module_refuse(c, "too many words");
         return;
     }
     char *given = to_string(c->argv[2]), *path = given != NULL ? module_path(given) : NULL;
@@ -68,29 +68,29 @@ static void load(struct client *c, size_t first) {
     if (status == TARN_OK)
         reply_ok(c);
     else
-        refuse(c, error);
+        module_refuse(c, error);
     while (n > 0) free(word[--n]);
     free(path);
     free(given);
 }
 
 void cmd_module_load(struct client *c) {
-    if (allowed(c)) load(c, 3);
+    if (module_allowed(c)) module_load_words(c, 3);
 }
 
 void cmd_module_loadex(struct client *c) {
-    if (!allowed(c)) return;
+    if (!module_allowed(c)) return;
     if (c->argc == 3 || arg_is(c, 3, "ARGS"))
-        load(c, c->argc == 3 ? 3 : 4);
+        module_load_words(c, c->argc == 3 ? 3 : 4);
     else if (arg_is(c, 3, "CONFIG"))
-        refuse(c, "modules of tarn have no options for CONFIG: give them words behind ARGS");
+        module_refuse(c, "modules of tarn have no options for CONFIG: give them words behind ARGS");
     else
-        refuse(c, "ARGS is missing");
+        module_refuse(c, "ARGS is missing");
 }
 
 void cmd_module_unload(struct client *c) {
     char error[MODULE_ERROR_SIZE];
-    if (!allowed(c)) return;
+    if (!module_allowed(c)) return;
     char *name = to_string(c->argv[2]);
     tarn_status status = name != NULL ? module_unload(name, error, sizeof(error)) : TARN_ENOTFOUND;
     if (status == TARN_OK)

@@ -162,7 +162,7 @@ struct list {
     void *cookie;
 };
 
-static enum each_next list_one(struct client *c, struct each *each, unsigned *budget) {
+static enum each_next node_list_one(struct client *c, struct each *each, unsigned *budget) {
     struct cluster_node_info info;
     struct cluster_node *n = cluster_node_next(&CONTAINER_OF(each, struct list, each)->cursor);
     spend(budget, LIST_UNITS - 1);
@@ -173,12 +173,12 @@ static enum each_next list_one(struct client *c, struct each *each, unsigned *bu
     return EACH_ON;
 }
 
-static void list_end(struct client *c, struct each *each) {
+static void node_list_end(struct client *c, struct each *each) {
     reply_deferred_array(c, CONTAINER_OF(each, struct list, each)->cookie, each->at);
 }
 
 void cmd_node_list(struct client *c) {
-    struct list l = {.each = {.one = list_one, .end = list_end, .n = EACH_ENDLESS},
+    struct list l = {.each = {.one = node_list_one, .end = node_list_end, .n = EACH_ENDLESS},
                      .cookie = reply_deferred(c)};
     each_run(c, &l.each, sizeof(l));
 }

@@ -44,7 +44,7 @@ static const char *task_error(tarn_status status) {
                : tarn_status_text(status);
 }
 
-static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
+static bool task_wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct wait_job *w = CONTAINER_OF(job, struct wait_job, job);
     struct cluster_task_info t;
     spend(budget, 1);
@@ -67,7 +67,7 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
 }
 
 static void wait_for_task(struct client *c, uint64_t task, uint64_t wait_ms) {
-    struct wait_job w = {.job.step = wait_step,
+    struct wait_job w = {.job.step = task_wait_step,
                          .task = task,
                          .asked_ms = wait_ms,
                          .until_ms = turn.mono_ms + wait_ms};

@@ -71,7 +71,7 @@ struct list {
     void *cookie;
 };
 
-static enum each_next list_one(struct client *c, struct each *each, unsigned *budget) {
+static enum each_next segment_list_one(struct client *c, struct each *each, unsigned *budget) {
     struct list *l = CONTAINER_OF(each, struct list, each);
     struct store_segment_info s;
     struct cluster_segment g;
@@ -85,13 +85,13 @@ static enum each_next list_one(struct client *c, struct each *each, unsigned *bu
     return EACH_ON;
 }
 
-static void list_end(struct client *c, struct each *each) {
+static void segment_list_end(struct client *c, struct each *each) {
     struct list *l = CONTAINER_OF(each, struct list, each);
     reply_deferred_array(c, l->cookie, l->n);
 }
 
 void cmd_segment_list(struct client *c) {
-    struct list l = {.each = {.one = list_one, .end = list_end, .n = EACH_ENDLESS},
+    struct list l = {.each = {.one = segment_list_one, .end = segment_list_end, .n = EACH_ENDLESS},
                      .cookie = reply_deferred(c)};
     each_run(c, &l.each, sizeof(l));
 }
