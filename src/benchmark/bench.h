@@ -111,6 +111,7 @@ struct bench_thread {
     uint64_t busy_ns; /* in calls: what making and checking patterns takes is not theirs */
     uint64_t failed, mismatched;
     char error[300]; /* one of them; "": none */
+    bool over;       /* atomic: it has ended by itself */
 };
 struct bench_crew {
     void *of; /* n of size bytes each, struct bench_thread first */

@@ -22,9 +22,12 @@ void threads_wait(struct bench_crew *t, const struct bench *b, double seconds, c
     progress_bar(&bar, b->json);
     uint64_t start = clock_mono_us(), total = (uint64_t)(seconds * 1e6), now;
     while ((now = clock_mono_us()) - start < total) {
-        uint64_t bytes = 0;
-        for (uint64_t i = 0; i < t->n; i++)
+        uint64_t bytes = 0, over = 0;
+        for (uint64_t i = 0; i < t->n; i++) {
             bytes += __atomic_load_n(&threads_at(t, i)->bytes, __ATOMIC_RELAXED);
+            over += __atomic_load_n(&threads_at(t, i)->over, __ATOMIC_RELAXED);
+        }
+        if (over == t->n) break;
         if (bytes > 0)
             progress_say(&bar, now - start, total, "%s: %" PRIu64 " MB", what, bytes / 1000000);
         else

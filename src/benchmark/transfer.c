@@ -196,6 +196,7 @@ static void *transfer_work(void *arg) {
         one_batch(k, done * run->batch);
         done++;
     }
+    __atomic_store_n(&k->t.over, true, __ATOMIC_RELAXED);
     return NULL;
 }
 
