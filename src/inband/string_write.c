@@ -296,7 +296,8 @@ static void write_opened(struct client *c, struct string_write *w, tarn_status s
         write_finish(c, w, status);
         return;
     }
-    struct value_way way = string_far_way(w);
+    struct value_way way;
+    if (w->elsewhere) way = string_far_way(w);
     w->part_at = w->part_done = 0;
     w->out = value_write_open(put, key_of(c, w), w->size, w->elsewhere ? &way : NULL);
     likely_elsewhere = !w->out || !value_write_is_local(w->out);
