@@ -22,8 +22,6 @@ LONG_LINES = ["redis.conf.sample"]
 
 # Each transport has its own of these (transport.h declares them only).
 OPAQUE = "transport_"
-# To be renamed: a name is to mean one thing in the whole tree.
-SHARED = """info keys list read_job space waiter walk""".split()
 
 
 def files(*patterns):
@@ -89,15 +87,12 @@ def defined(pattern):
 
 
 def names():
+    """A type, and a static function of one word, mean one thing in the whole tree."""
     types = defined(r"(?:typedef |static )?(?:struct|union|enum) (\w+) \{")
     words = defined(r"static (?!inline )(?:[\w*]+ )+\**([a-z0-9]+)\(")
-    for places, known, which in (types, SHARED, "SHARED"), (words, [], ""):
-        for name, paths in places.items():
-            if name not in known and not name.startswith(OPAQUE):
-                yield f"{name} is defined in {' and '.join(paths)}"
-        for name in known:
-            if name not in places:
-                yield f"tools/check-text.py: {name} is unique now: take it from {which}"
+    for name, paths in [*types.items(), *words.items()]:
+        if not name.startswith(OPAQUE):
+            yield f"{name} is defined in {' and '.join(paths)}"
 
 
 def main():

@@ -345,18 +345,18 @@ void cmd_command_docs(struct client *c) {
 
 /* --- GETKEYS --- */
 
-struct keys {
+struct command_keys {
     struct cmd_key_ref *ref;
     size_t n, cap;
 };
 static void add_key(void *arg, struct cmd_key_ref key) {
-    struct keys *k = arg;
+    struct command_keys *k = arg;
     ARRAY_GROW(k->ref, k->n, k->cap);
     k->ref[k->n++] = key;
 }
 
 /* false: answered. */
-static bool find_keys(struct client *c, struct keys *k) {
+static bool find_keys(struct client *c, struct command_keys *k) {
     const struct span *argv = c->argv + 2;
     size_t argc = c->argc - 2;
     const struct cmd *cmd = table_find(argv[0]);
@@ -380,7 +380,7 @@ static bool find_keys(struct client *c, struct keys *k) {
 }
 
 static void reply_getkeys(struct client *c, bool flags) {
-    struct keys k = {NULL, 0, 0};
+    struct command_keys k = {NULL, 0, 0};
     if (find_keys(c, &k)) {
         reply_array(c, k.n);
         for (size_t i = 0; i < k.n; i++) {

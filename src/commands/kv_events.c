@@ -66,7 +66,7 @@ static bool events_on(struct client *c) {
 
 /* --- READ --- */
 
-struct read_job {
+struct kv_read {
     struct job job;
     struct kv_sleeper sleeper;
     struct wire_events args;
@@ -77,7 +77,7 @@ struct read_job {
 };
 
 /* Whether the reader's place is one of this history. false: answered. */
-static bool place_valid(struct client *c, const struct read_job *r) {
+static bool place_valid(struct client *c, const struct kv_read *r) {
     const struct event_ring *ring = kv_events_ring();
     if (!events_on(c)) return false;
     uint64_t first = event_ring_first(ring), last = event_ring_last(ring);
@@ -117,7 +117,7 @@ static void write_event(struct client *c, struct buf *out, uint64_t seq, struct 
 }
 
 /* As many events as the budget, COUNT and the size of a reply allow. */
-static void events_gather(struct client *c, struct read_job *r, unsigned *budget) {
+static void events_gather(struct client *c, struct kv_read *r, unsigned *budget) {
     const struct event_ring *ring = kv_events_ring();
     struct event_cursor at;
     struct span bytes;
@@ -138,7 +138,7 @@ static void events_gather(struct client *c, struct read_job *r, unsigned *budget
 }
 
 static bool events_step(struct client *c, struct job *job, unsigned *budget) {
-    struct read_job *r = CONTAINER_OF(job, struct read_job, job);
+    struct kv_read *r = CONTAINER_OF(job, struct kv_read, job);
     kv_events_unlist(&r->sleeper);
     if (!place_valid(c, r)) return true;
     events_gather(c, r, budget);
@@ -157,12 +157,12 @@ static bool events_step(struct client *c, struct job *job, unsigned *budget) {
 }
 
 static void events_close(struct client *c, struct job *job) {
-    struct read_job *r = CONTAINER_OF(job, struct read_job, job);
+    struct kv_read *r = CONTAINER_OF(job, struct kv_read, job);
     kv_events_unlist(&r->sleeper);
     buf_free(&r->events);
 }
 
-static bool read_arguments(struct client *c, struct read_job *r) {
+static bool read_arguments(struct client *c, struct kv_read *r) {
     if (!events_on(c) || !arg_bind(c, &r->args)) return false;
     struct span epoch = c->argv[r->args.epoch];
     if (r->args.count == 0) r->args.count = COUNT_DEFAULT;
@@ -174,7 +174,7 @@ static bool read_arguments(struct client *c, struct read_job *r) {
 }
 
 void cmd_kvevents_read(struct client *c) {
-    struct read_job *r = xcalloc(1, sizeof(*r));
+    struct kv_read *r = xcalloc(1, sizeof(*r));
     r->job = (struct job){.step = events_step, .close = events_close, .runnable = true};
     r->sleeper.job = &r->job;
     if (!read_arguments(c, r)) {
@@ -189,7 +189,7 @@ void cmd_kvevents_read(struct client *c) {
 
 /* --- WALK --- */
 
-struct walk {
+struct kv_walk {
     struct each each;
     struct client *client;
     struct wire_events args;
@@ -219,7 +219,7 @@ static void write_places(struct buf *out, const struct object *o) {
 
 /* [key, size, [place, ...]] */
 static void walk_see(void *arg, struct object *o) {
-    struct walk *w = arg;
+    struct kv_walk *w = arg;
     struct span key = store_object_key(o);
     if (store_object_flushed(books, o) || !key_wanted(w->client, w->args.prefix, key, &w->work))
         return;
@@ -231,7 +231,7 @@ static void walk_see(void *arg, struct object *o) {
 }
 
 static enum each_next walk_one(struct client *c, struct each *each, unsigned *budget) {
-    struct walk *w = CONTAINER_OF(each, struct walk, each);
+    struct kv_walk *w = CONTAINER_OF(each, struct kv_walk, each);
     w->work = 0;
     w->cursor = store_scan_all(books, w->cursor, walk_see, w);
     spend(budget, w->work);
@@ -241,7 +241,7 @@ static enum each_next walk_one(struct client *c, struct each *each, unsigned *bu
 }
 
 static void objects_walk_end(struct client *c, struct each *each) {
-    struct walk *w = CONTAINER_OF(each, struct walk, each);
+    struct kv_walk *w = CONTAINER_OF(each, struct kv_walk, each);
     char cursor[24];
     reply_array(c, 2);
     reply_bulk(c, span_of(cursor, u64_to_dec(w->cursor, cursor)));
@@ -250,15 +250,15 @@ static void objects_walk_end(struct client *c, struct each *each) {
 }
 
 static void walk_close(struct client *c, struct job *job) {
-    buf_free(&CONTAINER_OF(job, struct walk, each.job)->objects);
+    buf_free(&CONTAINER_OF(job, struct kv_walk, each.job)->objects);
 }
 
 void cmd_kvevents_walk(struct client *c) {
-    struct walk w = {.each = {.job.close = walk_close,
-                              .one = walk_one,
-                              .end = objects_walk_end,
-                              .n = EACH_ENDLESS},
-                     .client = c};
+    struct kv_walk w = {.each = {.job.close = walk_close,
+                                 .one = walk_one,
+                                 .end = objects_walk_end,
+                                 .n = EACH_ENDLESS},
+                        .client = c};
     if (!arg_bind(c, &w.args)) return;
     if (w.args.count == 0) w.args.count = COUNT_DEFAULT;
     w.cursor = w.args.cursor;
@@ -267,7 +267,7 @@ void cmd_kvevents_walk(struct client *c) {
 
 /* --- INFO --- */
 
-struct info {
+struct kv_info {
     struct each each; /* over segments */
     /* as it was when the first segment was looked at: what came later is an event */
     char epoch[KV_EPOCH_LEN + 1];
@@ -276,7 +276,7 @@ struct info {
     struct buf down;
 };
 
-static void reply_events_info(struct client *c, const struct info *i) {
+static void reply_events_info(struct client *c, const struct kv_info *i) {
     const struct event_ring *r = kv_events_ring();
     reply_map(c, 7);
     reply_bulk_str(c, "epoch");
@@ -297,7 +297,7 @@ static void reply_events_info(struct client *c, const struct info *i) {
 }
 
 static enum each_next info_one(struct client *c, struct each *each, unsigned *budget) {
-    struct info *i = CONTAINER_OF(each, struct info, each);
+    struct kv_info *i = CONTAINER_OF(each, struct kv_info, each);
     struct kv_place p;
     bool up;
     if (each->at >= store_segment_limit(books)) return EACH_OVER;
@@ -308,16 +308,16 @@ static enum each_next info_one(struct client *c, struct each *each, unsigned *bu
 }
 
 static void info_end(struct client *c, struct each *each) {
-    if (events_on(c)) reply_events_info(c, CONTAINER_OF(each, struct info, each));
+    if (events_on(c)) reply_events_info(c, CONTAINER_OF(each, struct kv_info, each));
 }
 
 static void info_close(struct client *c, struct job *job) {
-    buf_free(&CONTAINER_OF(job, struct info, each.job)->down);
+    buf_free(&CONTAINER_OF(job, struct kv_info, each.job)->down);
 }
 
 void cmd_kvevents_info(struct client *c) {
     if (!events_on(c)) return;
-    struct info i = {
+    struct kv_info i = {
         .each = {.job.close = info_close, .one = info_one, .end = info_end, .n = EACH_ENDLESS},
         .first = event_ring_first(kv_events_ring()),
         .last = event_ring_last(kv_events_ring())};

@@ -89,13 +89,13 @@ static const char *shown_state(const struct cluster_node_info *n) {
 }
 
 /* Sums over the segments of a node. */
-struct space {
+struct node_space {
     uint64_t segments, size, used, quarantined, ssd_size, ssd_used, file_size, file_used, replicas;
     uint64_t left_objects, left_bytes, moved_objects, moved_bytes;
 };
 
-static void sum_segments(const struct cluster_node_info *n, struct space *sum) {
-    *sum = (struct space){.segments = n->n_segments};
+static void sum_segments(const struct cluster_node_info *n, struct node_space *sum) {
+    *sum = (struct node_space){.segments = n->n_segments};
     for (size_t i = 0; i < n->n_segments; i++) {
         struct store_segment_info s;
         struct cluster_segment g;
@@ -121,7 +121,7 @@ static void sum_segments(const struct cluster_node_info *n, struct space *sum) {
 
 enum { NODE_FIELDS = 29 };
 static void node_fields(struct client *c, const struct cluster_node_info *n) {
-    struct space s;
+    struct node_space s;
     char instance[2 * CLUSTER_INSTANCE_SIZE + 1];
     sum_segments(n, &s);
     sodium_bin2hex(instance, sizeof(instance), n->instance, CLUSTER_INSTANCE_SIZE);
@@ -156,7 +156,7 @@ static void node_fields(struct client *c, const struct cluster_node_info *n) {
     field_int(c, "connected", n->connected);
 }
 
-struct list {
+struct node_list {
     struct each each;
     uint32_t cursor;
     void *cookie;
@@ -164,7 +164,7 @@ struct list {
 
 static enum each_next node_list_one(struct client *c, struct each *each, unsigned *budget) {
     struct cluster_node_info info;
-    struct cluster_node *n = cluster_node_next(&CONTAINER_OF(each, struct list, each)->cursor);
+    struct cluster_node *n = cluster_node_next(&CONTAINER_OF(each, struct node_list, each)->cursor);
     spend(budget, LIST_UNITS - 1);
     if (n == NULL) return EACH_OVER;
     cluster_node_get(n, &info);
@@ -174,12 +174,12 @@ static enum each_next node_list_one(struct client *c, struct each *each, unsigne
 }
 
 static void node_list_end(struct client *c, struct each *each) {
-    reply_deferred_array(c, CONTAINER_OF(each, struct list, each)->cookie, each->at);
+    reply_deferred_array(c, CONTAINER_OF(each, struct node_list, each)->cookie, each->at);
 }
 
 void cmd_node_list(struct client *c) {
-    struct list l = {.each = {.one = node_list_one, .end = node_list_end, .n = EACH_ENDLESS},
-                     .cookie = reply_deferred(c)};
+    struct node_list l = {.each = {.one = node_list_one, .end = node_list_end, .n = EACH_ENDLESS},
+                          .cookie = reply_deferred(c)};
     each_run(c, &l.each, sizeof(l));
 }
 

@@ -25,7 +25,7 @@ static bool pattern_arg(struct client *c, size_t index, struct glob **glob_p) {
 
 /* --- KEYS --- */
 
-struct keys {
+struct key_walk {
     struct each each;
     struct client *client;
     struct glob *glob;
@@ -35,7 +35,7 @@ struct keys {
 };
 
 static void keys_see(void *arg, struct object *o) {
-    struct keys *k = arg;
+    struct key_walk *k = arg;
     struct span key = store_object_key(o);
     k->seen++;
     if (!glob_match(k->glob, key, &k->steps)) return;
@@ -44,7 +44,7 @@ static void keys_see(void *arg, struct object *o) {
 }
 
 static enum each_next keys_one(struct client *c, struct each *each, unsigned *budget) {
-    struct keys *k = CONTAINER_OF(each, struct keys, each);
+    struct key_walk *k = CONTAINER_OF(each, struct key_walk, each);
     k->seen = k->steps = 0;
     k->cursor = store_scan(books, k->cursor, keys_see, k);
     spend(budget, k->seen + k->steps / STEPS_PER_UNIT);
@@ -52,16 +52,16 @@ static enum each_next keys_one(struct client *c, struct each *each, unsigned *bu
 }
 
 static void keys_end(struct client *c, struct each *each) {
-    struct keys *k = CONTAINER_OF(each, struct keys, each);
+    struct key_walk *k = CONTAINER_OF(each, struct key_walk, each);
     reply_deferred_array(c, k->reply, k->found);
 }
 
 static void keys_close(struct client *c, struct job *job) {
-    glob_destroy(&CONTAINER_OF(job, struct keys, each.job)->glob);
+    glob_destroy(&CONTAINER_OF(job, struct key_walk, each.job)->glob);
 }
 
 void cmd_keys(struct client *c) {
-    struct keys k = {
+    struct key_walk k = {
         .each = {.job.close = keys_close, .one = keys_one, .end = keys_end, .n = EACH_ENDLESS},
         .client = c};
     if (!pattern_arg(c, 1, &k.glob)) return;

@@ -65,14 +65,14 @@ static void common_fields(struct client *c, const struct store_segment_info *s,
     field_str(c, "directory", g->directory != NULL ? g->directory : "");
 }
 
-struct list {
+struct segment_list {
     struct each each;
     size_t n;
     void *cookie;
 };
 
 static enum each_next segment_list_one(struct client *c, struct each *each, unsigned *budget) {
-    struct list *l = CONTAINER_OF(each, struct list, each);
+    struct segment_list *l = CONTAINER_OF(each, struct segment_list, each);
     struct store_segment_info s;
     struct cluster_segment g;
     uint32_t id = (uint32_t)each->at;
@@ -86,13 +86,14 @@ static enum each_next segment_list_one(struct client *c, struct each *each, unsi
 }
 
 static void segment_list_end(struct client *c, struct each *each) {
-    struct list *l = CONTAINER_OF(each, struct list, each);
+    struct segment_list *l = CONTAINER_OF(each, struct segment_list, each);
     reply_deferred_array(c, l->cookie, l->n);
 }
 
 void cmd_segment_list(struct client *c) {
-    struct list l = {.each = {.one = segment_list_one, .end = segment_list_end, .n = EACH_ENDLESS},
-                     .cookie = reply_deferred(c)};
+    struct segment_list l = {
+        .each = {.one = segment_list_one, .end = segment_list_end, .n = EACH_ENDLESS},
+        .cookie = reply_deferred(c)};
     each_run(c, &l.each, sizeof(l));
 }
 

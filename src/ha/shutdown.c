@@ -27,7 +27,7 @@ static struct {
 } s;
 
 /* Who waits for the end of the process. */
-struct waiter {
+struct shutdown_wait {
     struct job job;
     uint64_t round;
 };
@@ -155,7 +155,7 @@ void shutdown_by_signal(int signo) {
 /* --- SHUTDOWN --- */
 
 static bool shutdown_wait_step(struct client *c, struct job *job, unsigned *budget) {
-    struct waiter *w = CONTAINER_OF(job, struct waiter, job);
+    struct shutdown_wait *w = CONTAINER_OF(job, struct shutdown_wait, job);
     job->runnable = false;
     if (w->round == round) return false;
     reply_error(c, FAILED);
@@ -163,7 +163,7 @@ static bool shutdown_wait_step(struct client *c, struct job *job, unsigned *budg
 }
 
 static void shutdown_wait(struct client *c) {
-    struct waiter w = {.job.step = shutdown_wait_step, .round = round};
+    struct shutdown_wait w = {.job.step = shutdown_wait_step, .round = round};
     job_run(c, &w.job, sizeof(w));
 }
 
