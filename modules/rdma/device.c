@@ -489,7 +489,7 @@ bool rdma_qp_move(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state st
 void rdma_domains_kick(void) {
     const struct transport_domain *d;
     pthread_mutex_lock(&devices.lock);
-    LIST_FOREACH(d, &devices.domains, link)(void) eventfd_write(d->kick_fd, 1);
+    LIST_FOREACH(d, &devices.domains, link) (void)eventfd_write(d->kick_fd, 1);
     pthread_mutex_unlock(&devices.lock);
 }
 

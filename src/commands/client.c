@@ -48,7 +48,7 @@ void cmd_client_list(struct client *c) {
         const struct client *o = client_find(id);
         if (o != NULL) client_describe(o, &out);
     }
-    CLIENTS_EACH (o)
+    CLIENTS_EACH(o)
         if (args.ids == 0 && type_fits(o, args.type)) client_describe(o, &out);
     reply_verbatim(c, "txt", span_of(out.data != NULL ? out.data : "", out.len));
     buf_free(&out);
@@ -76,7 +76,7 @@ static bool filter_fits(const struct wire_clients *f, const struct acl_user *use
 static size_t kill_matching(const struct wire_clients *f, const struct acl_user *user,
                             struct client *me) {
     size_t n = 0;
-    CLIENTS_EACH (o) {
+    CLIENTS_EACH(o) {
         if (!filter_fits(f, user, o, me) ||
             o->io->flags & (CLIENT_CLOSE_SOON | CLIENT_CLOSE_AFTER_REPLY))
             continue;

@@ -77,7 +77,7 @@ static void write_clients(struct figure_walk *f) {
     uint64_t until;
     static const char *const pauses[] = {"none", "write", "all"};
     size_t in = 0, unsent = 0, memory = 0, postponed = 0;
-    CLIENTS_EACH (c) {
+    CLIENTS_EACH(c) {
         size_t i = c->io->in.len - c->io->in_pos + c->io->heap_bytes, o = client_unsent(c);
         if (i > in) in = i;
         postponed += (c->io->flags & CLIENT_POSTPONED) != 0;
@@ -124,7 +124,7 @@ static void write_memory(struct figure_walk *f) {
     struct heap_figures a;
     heap_get_figures(&a);
     if (used > stats.peak_memory) stats.peak_memory = used;
-    CLIENTS_EACH (c) clients_memory += client_memory(c);
+    CLIENTS_EACH(c) clients_memory += client_memory(c);
     uint64_t dataset = s.mem_books_records, overhead = used > dataset ? used - dataset : 0;
     uint64_t startup = core_endpoints.startup_memory, net = used > startup ? used - startup : 0;
     FIGURE(f, SIZE, used_memory, "in use by this process, without the pool", used);

@@ -22,7 +22,7 @@ void cmd_memory_stats(struct client *c) {
     store_get_stats(books, &s);
     uint64_t used = stats_used_memory(), rss = stats_resident_memory(), normal = 0;
     if (used > stats.peak_memory) stats.peak_memory = used;
-    CLIENTS_EACH (o) normal += client_memory(o);
+    CLIENTS_EACH(o) normal += client_memory(o);
     uint64_t dataset = s.mem_books_records, startup = core_endpoints.startup_memory;
     uint64_t net = used > startup ? used - startup : 0;
     reply_map(c, 17);

@@ -240,14 +240,14 @@ void acl_user_rights_changed(const struct acl_user *u, const struct buf *before,
     bool kept = rights_kept(span_of(before->data, before->len), span_of(now.data, now.len));
     buf_free(&now);
     if (kept) return;
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (c->io->flags & CLIENT_GRANTED && (c->user == u || c->io->flags & CLIENT_GRANTED_OTHER))
             cut_off(c, me);
 }
 
 void acl_user_changed(struct acl_user *u) {
     bool open = u == acl_default(acl_users) && acl_user_on(u) && acl_user_nopass(u);
-    CLIENTS_EACH (c) {
+    CLIENTS_EACH(c) {
         if (c->user != u) continue;
         c->authenticated |= open;
         client_rights_settle(c);
@@ -256,7 +256,7 @@ void acl_user_changed(struct acl_user *u) {
 }
 
 void acl_user_gone(struct acl_user *u, struct client *me) {
-    CLIENTS_EACH (c) {
+    CLIENTS_EACH(c) {
         if (c->user != u) {
             if (c->io->flags & CLIENT_GRANTED_OTHER) cut_off(c, me);
             continue;

@@ -173,7 +173,7 @@ size_t channel_publish(enum channel_kind kind, struct span name, channel_fn fn, 
     if (kind != CHANNEL_PLAIN) return told;
     const struct channel *p;
     TAILQ_FOREACH(p, &patterns, link)
-    if (glob_match(p->glob, name, NULL)) told += channel_tell_all(p, channel_name(p), fn, arg);
+        if (glob_match(p->glob, name, NULL)) told += channel_tell_all(p, channel_name(p), fn, arg);
     return told;
 }
 

@@ -236,7 +236,7 @@ void client_free_closed_now(void) {
 }
 
 void client_close_all(void) {
-    CLIENTS_EACH (c) client_close_soon(c);
+    CLIENTS_EACH(c) client_close_soon(c);
     client_away_deinit();
     client_free_closed_now();
     htab_free(&index_by_id);

@@ -642,9 +642,8 @@ size_t client_input_held(const struct client *c) {
     const struct big_arg *b = c->io->big_reading ? c->io->big : NULL;
     size_t held = c->io->in.len - c->io->in_pos;
     const struct kept_bytes *k;
-    SLIST_FOREACH(k, &c->io->pieces, older)
-    /* else what a large argument came after */
-    if (k->data != (const char *)(k + 1)) held += k->len;
+    SLIST_FOREACH(k, &c->io->pieces, older) /* else what a large argument came after */
+        if (k->data != (const char *)(k + 1)) held += k->len;
     return held + (b != NULL && b->sink == NULL && !b->drop ? b->got : 0);
 }
 

@@ -39,7 +39,7 @@ void client_unweigh(struct client *c) {
 }
 
 void clients_weigh_all(void) {
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (config->maxmemory_clients != 0)
             client_weigh(c);
         else
@@ -66,13 +66,13 @@ void clients_evict(void) {
     uint64_t limit = limit_now();
     uint64_t of_class[CLASSES] = {0};
     if (limit == 0 || total <= limit) return;
-    CLIENTS_EACH (c) of_class[weight_class(c->io->weighed)] += c->io->weighed;
+    CLIENTS_EACH(c) of_class[weight_class(c->io->weighed)] += c->io->weighed;
     uint64_t left = total;
     unsigned cut = CLASSES;
     while (cut > 0 && left > limit) left -= of_class[--cut];
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (weight_class(c->io->weighed) > cut && c->io->weighed > 0) client_evict(c);
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (weight_class(c->io->weighed) == cut && c->io->weighed > 0 && total > limit)
             client_evict(c);
 }

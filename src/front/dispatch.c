@@ -199,7 +199,7 @@ void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms) {
     store_keep_expired(books, pause_what != PAUSE_NONE);
     if (pause_what >= before) return;
     /* Those that are still not allowed are postponed again. */
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (c->io->flags & CLIENT_POSTPONED) client_ready(c);
 }
 

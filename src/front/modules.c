@@ -119,7 +119,7 @@ static void command_remove(const struct tarn_command *its) {
     a->cmd.summary = a->cmd.syntax = "";
     table_remove(&a->cmd);
     acl_users_table_changed();
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (c->io->last_cmd == &a->cmd) c->io->last_cmd = NULL;
 }
 

@@ -205,7 +205,7 @@ void process_crash_lines(void) {
                 (unsigned long long)((turn.mono_ms - stats.start_mono_ms) / 1000),
                 as_replica ? "replica" : "master", clients.n, (unsigned long long)stats.peak_memory,
                 (unsigned long long)stats.total_commands_processed, config_file());
-    CLIENTS_EACH (c) {
+    CLIENTS_EACH(c) {
         if (!(c->io->flags & CLIENT_RUNNING)) continue;
         log_warning("------ CURRENT CLIENT ------");
         log_warning("id=%llu cmd=%s arguments=%zu user=%s", (unsigned long long)c->id,

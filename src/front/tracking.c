@@ -105,7 +105,9 @@ void tracking_news(const struct store_news *n) {
     case STORE_NEWS_EVICTED:
     case STORE_NEWS_EXPIRED:
     case STORE_NEWS_LOST: watch_touch_key(store_object_key(n->object), true); break;
-    case STORE_NEWS_FLUSHED: LIST_FOREACH(t, &trackers, link) tracker_tell_all(t); break;
+    case STORE_NEWS_FLUSHED:
+        LIST_FOREACH(t, &trackers, link) tracker_tell_all(t);
+        break;
     case STORE_NEWS_PUT: /* is told by store_events.complete */
     case STORE_NEWS_NONE:
     case STORE_NEWS_REPLICA_ADDED:

@@ -98,7 +98,7 @@ void watch_clear(struct watcher *w) {
 bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key)) {
     const struct watch *n;
     LIST_FOREACH(n, &w->watches, own)
-    if (fn(span_of(n->watched->key, n->watched->len)) != n->version) return true;
+        if (fn(span_of(n->watched->key, n->watched->len)) != n->version) return true;
     return false;
 }
 

@@ -67,8 +67,9 @@ static bool is_target(const struct replica *r) {
 static const struct replica *target_synced(void) {
     struct replica *r;
     LIST_FOREACH(r, &replication.replicas, link)
-    if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset && is_target(r))
-        return r;
+        if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset &&
+            is_target(r))
+            return r;
     return NULL;
 }
 
@@ -81,7 +82,7 @@ static bool client_writes(const struct client *c) {
 static bool writers_quiet(void) {
     if (f.synced_ms == 0) f.synced_ms = turn.mono_ms;
     if (turn.mono_ms - f.synced_ms >= FINISH_MS) return true;
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (client_writes(c)) return false;
     return true;
 }

@@ -36,7 +36,7 @@ static bool client_depends(const struct client *c) {
 }
 
 void replication_let_go(const struct client *except) {
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (c != except && client_depends(c)) client_close_soon(c);
 }
 
@@ -44,7 +44,7 @@ void replication_drop_work(void) {
     replica_check_deinit();
     local_copy_deinit();
     remote_deinit();
-    CLIENTS_EACH (c) {
+    CLIENTS_EACH(c) {
         memset(&c->chain, 0, sizeof(c->chain));
         c->machines_version = 0;
     }
@@ -243,7 +243,7 @@ static void role_lead(bool handed_over, uint64_t suspect_below) {
     set_master(NULL, 0);
     if (replication.partial) {
         log_warning("The synchronisation was not over: what has arrived is dropped");
-        CLIENTS_EACH (c)
+        CLIENTS_EACH(c)
             if (client_depends(c)) client_close_soon(c);
         books_forget();
         replication.partial = false;
@@ -351,7 +351,6 @@ size_t replication_memory(void) {
 size_t replication_client_memory(void) {
     struct replica *r;
     size_t n = 0;
-    LIST_FOREACH(r, &replication.replicas, link)
-    n += client_memory(r->client);
+    LIST_FOREACH(r, &replication.replicas, link) n += client_memory(r->client);
     return n;
 }

@@ -32,7 +32,7 @@ void replication_feed_walks(struct span records) {
     struct replica *r;
     if (replication.syncing == 0) return;
     LIST_FOREACH(r, &replication.replicas, link)
-    if (r->state == REPLICA_SYNCING) push_walk(r->client, records);
+        if (r->state == REPLICA_SYNCING) push_walk(r->client, records);
 }
 
 void replication_feed(struct span bytes) {
@@ -42,7 +42,7 @@ void replication_feed(struct span bytes) {
     replication.history.offset += bytes.len;
     if (replication.online == 0) return;
     LIST_FOREACH(r, &replication.replicas, link)
-    if (r->state == REPLICA_ONLINE) client_push(r->client, bytes.data, bytes.len);
+        if (r->state == REPLICA_ONLINE) client_push(r->client, bytes.data, bytes.len);
 }
 
 static void on_stream_batch(void *arg, struct span batch) {
@@ -118,7 +118,7 @@ static void count_good(void) {
     size_t good = 0;
     uint64_t max_s = (uint64_t)config->min_replicas_max_lag_s;
     LIST_FOREACH(r, &replication.replicas, link)
-    good += r->state == REPLICA_ONLINE && (max_s == 0 || replica_lag_s(r) <= max_s);
+        good += r->state == REPLICA_ONLINE && (max_s == 0 || replica_lag_s(r) <= max_s);
     replication.good = good;
 }
 
@@ -162,8 +162,7 @@ void replicas_drop_all(const char *why) {
     struct replica *r;
     if (LIST_EMPTY(&replication.replicas)) return;
     log_notice("Replicas are disconnected: %s", why);
-    LIST_FOREACH(r, &replication.replicas, link)
-    client_close_soon(r->client);
+    LIST_FOREACH(r, &replication.replicas, link) client_close_soon(r->client);
 }
 
 /* --- PSYNC --- */

@@ -217,14 +217,14 @@ size_t replicas_acknowledged(uint64_t offset) {
     struct replica *r;
     size_t n = 0;
     LIST_FOREACH(r, &replication.replicas, link)
-    n += r->state == REPLICA_ONLINE && r->ack_offset >= offset;
+        n += r->state == REPLICA_ONLINE && r->ack_offset >= offset;
     return n;
 }
 
 void waits_wake(void) {
     struct wait *w;
     LIST_FOREACH(w, &waits, link)
-    if (replicas_acknowledged(w->offset) >= w->replicas) job_wake(&w->job);
+        if (replicas_acknowledged(w->offset) >= w->replicas) job_wake(&w->job);
 }
 
 static bool acks_step(struct client *c, struct job *job, unsigned *budget) {

@@ -56,7 +56,7 @@ static void say_replicas(void) {
 
 static void answer_waiters(void) {
     round++;
-    CLIENTS_EACH (c)
+    CLIENTS_EACH(c)
         if (c->job != NULL && c->cmd != NULL && c->cmd->id == WIRE_shutdown) job_wake(c->job);
 }
 

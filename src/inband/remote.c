@@ -107,7 +107,7 @@ static void look_for_stalled(void *arg) {
     uint64_t limit_ms = config->inband_stall_timeout_ms;
     if (claims_waiting == 0) return;
     core_stamp();
-    CLIENTS_EACH (a)
+    CLIENTS_EACH(a)
         if (a->io->away != NULL) client_away_look(a); /* what its thread has sent is given back */
     TAILQ_FOREACH(c, &granted, link) {
         if (c->stalled_ms == 0 || turn.mono_ms - c->stalled_ms < limit_ms) continue;

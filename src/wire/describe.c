@@ -14,11 +14,11 @@ static int words_min(const struct wire_arg *a, bool *fixed_p) {
     int inner = a->kind == WIRE_FLAG ? 0 : 1;
     if (a->kind == WIRE_BLOCK) {
         inner = 0;
-        ARGS_EACH (i, a->args) inner += words_min(i, fixed_p);
+        ARGS_EACH(i, a->args) inner += words_min(i, fixed_p);
     } else if (a->kind == WIRE_ONEOF) {
         int most = 0;
         inner = 0;
-        ARGS_EACH (i, a->args) {
+        ARGS_EACH(i, a->args) {
             int words = words_min(i, fixed_p);
             inner = i == a->args || words < inner ? words : inner;
             most = words > most ? words : most;
@@ -33,7 +33,7 @@ static int words_min(const struct wire_arg *a, bool *fixed_p) {
 int wire_arity(const struct wire_command *cmd) {
     bool fixed = !cmd->container;
     int words = cmd->container || strchr(cmd->name, '|') != NULL ? 2 : 1;
-    ARGS_EACH (a, cmd->args) words += words_min(a, &fixed);
+    ARGS_EACH(a, cmd->args) words += words_min(a, &fixed);
     return fixed ? words : -words;
 }
 
@@ -42,7 +42,7 @@ int wire_arity(const struct wire_command *cmd) {
 void wire_keys(const struct wire_command *cmd, struct cmd_key_spec keys[WIRE_KEY_SPECS]) {
     int at = strchr(cmd->name, '|') != NULL ? 2 : 1, n = 0;
     memset(keys, 0, WIRE_KEY_SPECS * sizeof(*keys));
-    ARGS_EACH (a, cmd->args) {
+    ARGS_EACH(a, cmd->args) {
         const struct wire_arg *key = a->kind == WIRE_BLOCK ? a->args : a;
         bool known = !a->optional && !a->many;
         if (key->kind == WIRE_KEY) {
@@ -62,7 +62,7 @@ void wire_keys(const struct wire_command *cmd, struct cmd_key_spec keys[WIRE_KEY
 }
 
 const struct wire_arg *wire_block(const struct wire_command *cmd) {
-    ARGS_EACH (a, cmd->args)
+    ARGS_EACH(a, cmd->args)
         if (a->kind == WIRE_BLOCK) return a;
     return NULL;
 }
@@ -70,7 +70,7 @@ const struct wire_arg *wire_block(const struct wire_command *cmd) {
 size_t wire_block_words(const struct wire_arg *block) {
     size_t n = 0;
     if (block->kind != WIRE_BLOCK) return 1;
-    ARGS_EACH (a, block->args) n++;
+    ARGS_EACH(a, block->args) n++;
     return n;
 }
 
@@ -86,7 +86,7 @@ static void append_inner(struct buf *out, const struct wire_arg *a) {
         return;
     }
     if (angles) buf_append_char(out, '<');
-    ARGS_EACH (i, a->args) {
+    ARGS_EACH(i, a->args) {
         if (i != a->args) buf_append_str(out, between);
         append_arg(out, i);
     }
@@ -119,7 +119,7 @@ static void append_arg(struct buf *out, const struct wire_arg *a) {
 }
 
 void wire_synopsis(const struct wire_command *cmd, struct buf *out) {
-    ARGS_EACH (a, cmd->args) {
+    ARGS_EACH(a, cmd->args) {
         if (a != cmd->args) buf_append_char(out, ' ');
         append_arg(out, a);
     }

@@ -199,12 +199,12 @@ void fake_cq_ripen(uint64_t now) {
     struct fake_cq *cq;
     if (fake.delayed == 0 || fake.hold) return;
     LIST_FOREACH(cq, &fake.cqs, link)
-    while (cq->ready < cq->count) {
-        struct fake_cqe *e = &cq->ring[(cq->head + cq->ready) % cq->size];
-        if (e->due_ns > now) break;
-        fake.delayed--;
-        ripe(cq, e);
-    }
+        while (cq->ready < cq->count) {
+            struct fake_cqe *e = &cq->ring[(cq->head + cq->ready) % cq->size];
+            if (e->due_ns > now) break;
+            fake.delayed--;
+            ripe(cq, e);
+        }
 }
 
 uint64_t fake_cq_due(void) {
@@ -212,8 +212,8 @@ uint64_t fake_cq_due(void) {
     struct fake_cq *cq;
     if (fake.delayed == 0 || fake.hold) return due;
     LIST_FOREACH(cq, &fake.cqs, link)
-    if (cq->ready < cq->count)
-        due = min_u64(due, cq->ring[(cq->head + cq->ready) % cq->size].due_ns);
+        if (cq->ready < cq->count)
+            due = min_u64(due, cq->ring[(cq->head + cq->ready) % cq->size].due_ns);
     return due;
 }
 

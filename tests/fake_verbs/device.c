@@ -90,7 +90,8 @@ static void raise_everywhere(struct fake_device *d, enum ibv_event_type type) {
 
 static void recheck_links(const struct fake_device *d) {
     struct fake_link *l;
-    LIST_FOREACH(l, &fake.links, link) if (l->device == d) fake_link_recheck(l);
+    LIST_FOREACH(l, &fake.links, link)
+        if (l->device == d) fake_link_recheck(l);
     fake_nic_kick();
 }
 
@@ -113,8 +114,9 @@ void fake_device_remove(const char *name, bool silent) {
         d->silent = silent;
         recheck_links(d);
         struct fake_qp *qp;
-        if (!silent) LIST_FOREACH(qp, &fake.qps, link)
-        if (fake_context_of(qp->ibv.context)->device == d) fake_qp_fail(qp, IBV_WC_SUCCESS);
+        if (!silent)
+            LIST_FOREACH(qp, &fake.qps, link)
+                if (fake_context_of(qp->ibv.context)->device == d) fake_qp_fail(qp, IBV_WC_SUCCESS);
         raise_everywhere(d, IBV_EVENT_DEVICE_FATAL);
         if (!silent) fake_cm_device_gone(d);
     }

@@ -18,7 +18,8 @@ static struct fake_cq *send_cq_of(const struct fake_qp *qp) {
 
 struct fake_qp *fake_qp_find(uint32_t num) {
     struct fake_qp *qp;
-    LIST_FOREACH(qp, &fake.qps, link) if (qp->ibv.qp_num == num) return qp;
+    LIST_FOREACH(qp, &fake.qps, link)
+        if (qp->ibv.qp_num == num) return qp;
     return NULL;
 }
 
@@ -216,7 +217,8 @@ int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask) {
             take_attributes(qp, attr, mask);
         ibv->state = to;
         struct fake_link *l;
-        if (to == IBV_QPS_RTR) LIST_FOREACH(l, &fake.links, link) fake_qp_bind(l);
+        if (to == IBV_QPS_RTR)
+            LIST_FOREACH(l, &fake.links, link) fake_qp_bind(l);
     }
     fake_unlock();
     if (error != 0) errno = error;

@@ -120,7 +120,7 @@ static inline void front_end(void) {
 static inline void turns(unsigned n) {
     for (; n > 0; n--) {
         core_stamp_wall();
-        CLIENTS_EACH (c) {
+        CLIENTS_EACH(c) {
             const struct net_watch *w = &c->io->watch;
             struct pollfd p = {.fd = w->fd,
                                .events = (short)((w->events & NET_READ ? POLLIN : 0) |

@@ -131,7 +131,7 @@ TEST(who_does_not_read_what_has_arrived_makes_room_too) {
 static void close_mget(void *arg) {
     struct remote_figures f;
     remote_get_figures(&f);
-    CLIENTS_EACH (c) {
+    CLIENTS_EACH(c) {
         if (f.claims_waiting == 0) break;
         bool *closed = arg, mget = c->job != NULL && span_eq(c->argv[0], SPAN("MGET"));
         if (mget) client_close_soon(c);

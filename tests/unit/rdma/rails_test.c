@@ -155,8 +155,8 @@ TEST(the_nearest_device_first) {
     CHECK_EQ(move(true, 0, data, sizeof(data)), TARN_OK);
     uint64_t near = 0, far = 0;
     struct rdma_rail *r;
-    TAILQ_FOREACH(r, &a.key[1]->rails, link) *
-        (strcmp(r->device->name, "fake1") == 0 ? &near : &far) += r->writes;
+    TAILQ_FOREACH(r, &a.key[1]->rails, link)
+        *(strcmp(r->device->name, "fake1") == 0 ? &near : &far) += r->writes;
     CHECK(!quick || near > far / 2);
     end();
     for (int i = 0; i < 3; i++) {
