@@ -44,6 +44,7 @@ static struct {
     struct buf info; /* more of SEGMENT INFO */
     unsigned info_fields;
     struct {
+        char key[64];
         uint64_t token;
         unsigned hosts;
         int host[8];
@@ -332,10 +333,11 @@ static void write_segment(struct buf *out, const redisReply *r) {
 
 /* --- puts: space that comes back must be quiet --- */
 
-static void note_put(const redisReply *r) {
+static void note_put(struct span key, const redisReply *r) {
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 2) return;
     TARN_ASSERT(pool.puts < ARRAY_LEN(pool.put));
     unsigned at = pool.puts++;
+    snprintf(pool.put[at].key, sizeof(pool.put[at].key), "%.*s", (int)key.len, key.data);
     pool.put[at].token = (uint64_t)r->element[0]->integer;
     pool.put[at].hosts = (unsigned)r->element[1]->elements;
     for (unsigned i = 0; i < pool.put[at].hosts; i++)
@@ -412,9 +414,9 @@ static bool proxy_answer(struct scripted_conn *c, const struct span *argv, size_
     char key[64];
     pthread_mutex_lock(&c->s->mutex);
     if (span_eq(argv[0], SPAN("MPUTSTART")))
-        for (size_t i = 0; i < r->elements; i++) note_put(r->element[i]);
+        for (size_t i = 0; i < r->elements; i++) note_put(argv[2 + 2 * i], r->element[i]);
     else if (span_eq(argv[0], SPAN("PUTSTART")))
-        note_put(r);
+        note_put(argv[1], r);
     if (r->type != REDIS_REPLY_ERROR &&
         (span_eq(argv[0], SPAN("MGETREPLICAS")) || span_eq(argv[0], SPAN("GETREPLICAS")))) {
         if (many) resp_write_array(out, r->elements);
@@ -437,15 +439,25 @@ static void proxy_closed(struct scripted_conn *c) {
     if (c->own != NULL) redisFree(c->own);
 }
 
+/* What a test left open, as it may where a host is silent, stays so until its put-timeout. */
+static void end_puts(void) {
+    for (; pool.puts > 0; pool.puts--) {
+        const char *key = pool.put[pool.puts - 1].key;
+        uint64_t token = pool.put[pool.puts - 1].token;
+        freeReplyObject(ask("PUTREVOKE %s %llu", key, (unsigned long long)token));
+    }
+}
+
 void pool_start(void) {
     start_processes();
     freeReplyObject(ask("FLUSHALL"));
+    end_puts();
     for (unsigned h = 0; h < POOL_HOSTS; h++) {
         if (pool.host[h].ahead == UINT32_MAX) keep_puts_away(h, false);
         pool.host[h].ahead = 0;
         strcpy(pool.host[h].tier, "memory");
     }
-    pool.edits = pool.puts = 0;
+    pool.edits = 0;
     pool.proxy.answer = proxy_answer;
     pool.proxy.closed = proxy_closed;
     scripted_start(&pool.proxy);

@@ -87,7 +87,7 @@ int pool_replica(const char *key, unsigned index);
 bool pool_exists(const char *key);
 /* Is its replica on that host what was put? */
 bool pool_holds(const char *key, unsigned host, const void *data, size_t len);
-/* Puts that stay open; those of sessions that have just gone do not. */
+/* Puts that stay open; those that are just being revoked do not. */
 unsigned pool_open_puts(void);
 /* How often something that must not happen has: space given back while bytes were on their way to
  * it, a data connection with grants of two sessions. */
