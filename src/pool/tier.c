@@ -63,9 +63,12 @@ static tarn_status tier_find_again(struct tier *t, const char **why_p) {
 }
 
 static tarn_status tier_begin(struct tier *t, const struct tier_config *c, const char **why_p) {
-    if (t->event_fd < 0) return status_fail(TARN_EIO, why_p, "eventfd: %s", strerror(errno));
+    /* First: what closes the kind knows by it what there is to close. */
     tarn_status s = t->ops->open(t, c, why_p);
-    if (s == TARN_OK) s = tier_find_again(t, why_p);
+    if (s != TARN_OK) return s;
+    t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (t->event_fd < 0) return status_fail(TARN_EIO, why_p, "eventfd: %s", strerror(errno));
+    s = tier_find_again(t, why_p);
     if (s == TARN_OK) s = t->ops->start(t, why_p);
     if (s != TARN_OK) return s;
     pthread_mutex_lock(&t->lock);
@@ -93,11 +96,10 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
     if (s == TARN_OK) {
         struct tier *t = xcalloc(1, ops->size);
         uint64_t queue = config->queue_bytes != 0 ? config->queue_bytes : QUEUE_BYTES;
-        *t = (struct tier){.magic = TIER_MAGIC, .ops = ops};
+        *t = (struct tier){.magic = TIER_MAGIC, .ops = ops, .event_fd = -1};
         t->queue_bytes = max_u64(queue, QUEUE_MIN) & ~(uint64_t)4095;
         t->read_bytes = config->read_bytes != 0 ? config->read_bytes : READ_BYTES;
         t->info.copy_max = min_u64(t->queue_bytes / 4, COPY_MAX);
-        t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         pthread_mutex_init(&t->lock, NULL);
         pthread_mutex_init(&t->callbacks, NULL);
         *tier_p = t;

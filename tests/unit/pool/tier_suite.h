@@ -122,6 +122,26 @@ TEST(arguments_of_puts_that_make_no_sense) {
     tier_close(&t);
 }
 
+TEST(short_of_descriptors_a_tier_closes_none_but_its_own) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    struct rlimit limit, before;
+    struct tier *t = NULL;
+    const char *why;
+    int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fcntl(0, F_GETFD) < 0) CHECK_EQ(dup2(next, 0), 0);
+    close(next);
+    getrlimit(RLIMIT_NOFILE, &before);
+    for (limit = before, limit.rlim_cur = (rlim_t)next; t == NULL; limit.rlim_cur++) {
+        setrlimit(RLIMIT_NOFILE, &limit);
+        tarn_status status = tier_open(TIER_KIND, &c, &t, &why);
+        setrlimit(RLIMIT_NOFILE, &before);
+        CHECK_EQ(status, t != NULL ? TARN_OK : TARN_EIO);
+        CHECK(fcntl(0, F_GETFD) >= 0);
+    }
+    tier_close(&t);
+}
+
 TEST(bytes_that_changed_do_not_get_to_disk) {
     fresh_dir();
     struct tier_config c = config(64 * MIB);
