@@ -283,8 +283,13 @@ uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const uint8_t *
     struct tcp_part p;
     void *addr;
     memcpy(&p, part, sizeof(p));
-    *range_p =
-        (struct tcp_range){.extent = p.extent, .sub_offset = p.sub_offset, .length = p.sub_length};
+    /* One by one, for every small read passes by here: zeroing what the gate fills in is not
+     * free. */
+    range_p->addr = NULL;
+    range_p->put = NULL;
+    range_p->extent = p.extent;
+    range_p->sub_offset = p.sub_offset;
+    range_p->length = p.sub_length;
     const struct grant *g = &range_p->grant;
     enum grant_verdict v = t->gate->check(t->gate->arg, p.grant, &p.extent, op, p.sub_offset,
                                           p.sub_length, &range_p->grant, &addr);
