@@ -17,6 +17,7 @@ struct binding {
     const struct wire_command *cmd; /* NULL: a block */
     const struct span *argv;
     size_t argc, at;
+    size_t option; /* the word that began the latest; 0: none yet */
     const struct wire_limits *limits;
     char *options, *error;
     size_t blocks; /* of the first block: so many words have lists beside it */
@@ -52,7 +53,9 @@ static bool refuse_as(struct binding *b, const char *text, size_t at) {
 }
 
 static bool refuse_syntax(struct binding *b, const char *name, const char *what) {
-    return of_redis(b) ? bind_refuse(b, "syntax error") : bind_refuse(b, "%s %s", name, what);
+    if (!of_redis(b)) return bind_refuse(b, "%s %s", name, what);
+    if (b->option > 0 && b->cmd->unknown != NULL) return refuse_as(b, b->cmd->unknown, b->option);
+    return bind_refuse(b, "syntax error");
 }
 
 /* What errors call it. */
@@ -334,7 +337,7 @@ static bool refuse_more(struct binding *b) {
 
 static bool refuse_option(struct binding *b, const struct wire_arg *args) {
     bool options = false;
-    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
+    for (const struct wire_arg *a = b->cmd->args; a != NULL && a->kind != WIRE_END; a++)
         options |= a->token != NULL || a->kind == WIRE_ONEOF || a->kind == WIRE_BLOCK;
     struct span word = b->argv[b->at];
     struct near near;
@@ -357,17 +360,17 @@ static bool refuse_option(struct binding *b, const struct wire_arg *args) {
 static const struct wire_arg *option_find(const struct binding *b, const struct wire_arg *args,
                                           const uint8_t *given) {
     for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
-        if (may_begin(b, a, given[a - args] != 0) &&
-            (a->token != NULL || a->kind == WIRE_ONEOF || given[a - args] == 0))
-            return a;
+        if (may_begin(b, a, given[a - args] != 0)) return a;
     return NULL;
 }
 
 /* given: by what came before, 0, or which of ONEOF without a token, or 1. */
 static bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *given) {
     uint8_t which = 1;
+    b->option = b->at;
     if (a->token == NULL && a->kind == WIRE_ONEOF && !a->many)
         which = (uint8_t)(alternative_find(b, a) - a->args + 1);
+    if (*given != 0 && b->cmd->once) return bind_refuse(b, "syntax error");
     if (*given != 0 && *given != which)
         return of_redis(b) ? bind_refuse(b, "syntax error")
                            : refuse_list(b, "", "", a->args, " and ", false, " exclude each other");

@@ -80,6 +80,7 @@
 #define REPLY(text)   .reply = (text)
 #define ERRORS(codes) .errors = (codes)
 #define UNKNOWN(text) .unknown = (text)
+#define EACH_ONCE     .once = true
 
 /* --- what commands of the pool have in common --- */
 

@@ -32,7 +32,7 @@ COMMAND(client_info, "CLIENT|INFO", N, "Describes this connection.", CONNECTION(
         REPLY("a line of text"))
 COMMAND(client_list, "CLIENT|LIST", A, "Describes all connections.", CONNECTION("2.4.0"),
         TAKES(ANY_OF(CLIENT_TYPE, NAMED("ID", VALUES, "client-id", MANY, IN(clients, ids)))),
-        REPLY("lines of text"))
+        EACH_ONCE, REPLY("lines of text"))
 COMMAND(client_kill, "CLIENT|KILL", A, "Closes connections.", CONNECTION("2.4.0"),
         TAKES(ONE_OF(ARG(WORD, "ip:port", IN(clients, alone)),
                      ARG(ONEOF, NULL,
@@ -60,7 +60,7 @@ COMMAND(client_pause, "CLIENT|PAUSE", A, "Holds the commands of all clients back
         TAKES(ARG(NUMBER, "timeout", RANGE(0, INT64_C(1) << 50), IN(choice, number),
                   ELSE("timeout is not an integer or out of range")),
               ANY_OF_IN(choice, which, TOKEN("WRITE"), TOKEN("ALL"))),
-        UNKNOWN("CLIENT PAUSE mode must be WRITE or ALL"), REPLY("OK"))
+        UNKNOWN("CLIENT PAUSE mode must be WRITE or ALL"), EACH_ONCE, REPLY("OK"))
 COMMAND(client_unpause, "CLIENT|UNPAUSE", A, "Ends a pause.", CONNECTION("6.2.0"), REPLY("OK"))
 COMMAND(client_reply, "CLIENT|REPLY", N | CMD_NO_MULTI, "Says whether this client wants replies.",
         CONNECTION("3.2.0"),
@@ -86,6 +86,6 @@ COMMAND(client_unblock, "CLIENT|UNBLOCK", A, "Ends the wait of another connectio
         CONNECTION("5.0.0"),
         TAKES(ARG(NUMBER, "client-id", IN(choice, number)),
               ANY_OF_IN(choice, which, TOKEN("TIMEOUT"), TOKEN("ERROR"))),
-        UNKNOWN("CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+        UNKNOWN("CLIENT UNBLOCK reason should be TIMEOUT or ERROR"), EACH_ONCE,
         REPLY("1; 0: it does not wait"))
 HELP(client_help, "CLIENT|HELP", CONNECTION("5.0.0"))

@@ -81,7 +81,7 @@ COMMAND(dbsize, "DBSIZE", R | F, "Counts the keys.", GROUP("@keyspace", "server"
         REPLY("how many"))
 COMMAND(flushall, "FLUSHALL", W | CMD_ALL_KEYS, "Removes all keys.",
         GROUP("@keyspace @dangerous", "server", "1.0.0"),
-        TAKES(ANY_OF_IN(choice, which, TOKEN("ASYNC"), TOKEN("SYNC"))), REPLY("OK"))
+        TAKES(ANY_OF_IN(choice, which, TOKEN("ASYNC"), TOKEN("SYNC"))), EACH_ONCE, REPLY("OK"))
 COMMAND(flushdb, "FLUSHDB", W | CMD_ALL_KEYS, "Removes all keys: there is one database.",
         GROUP("@keyspace @dangerous", "server", "1.0.0"),
-        TAKES(ANY_OF_IN(choice, which, TOKEN("ASYNC"), TOKEN("SYNC"))), REPLY("OK"))
+        TAKES(ANY_OF_IN(choice, which, TOKEN("ASYNC"), TOKEN("SYNC"))), EACH_ONCE, REPLY("OK"))

@@ -24,7 +24,7 @@ COMMAND(command_list, "COMMAND|LIST", L, "Lists the names of commands.",
                         NAMED("ACLCAT", WORD, "category", IN(filtered, word)),
                         NAMED("PATTERN", WORD, "pattern", IN(filtered, word))),
                      IN(filtered, by))),
-        REPLY("an array of names"))
+        EACH_ONCE, REPLY("an array of names"))
 COMMAND(command_info, "COMMAND|INFO", L, "Describes commands to programs.",
         GROUP("@connection", "server", "2.8.13"), TAKES(MAYBE(WORD, "command-name", MANY)),
         REPLY("an array of [name, arity, flags, first key, last key, step, categories, tips, key "
@@ -160,7 +160,7 @@ COMMAND(shutdown, "SHUTDOWN", A | CMD_NO_MULTI | CMD_ALLOW_BUSY, "Stops the serv
 COMMAND(save, "SAVE", A | CMD_NO_MULTI, "Writes a snapshot of the books; everybody waits.",
         SERVER("1.0.0"), REPLY("OK"))
 COMMAND(bgsave, "BGSAVE", A, "Writes a snapshot of the books beside everything else.",
-        SERVER("1.0.0"), TAKES(FLAG("SCHEDULE", SETS(1), IN(choice, which))),
+        SERVER("1.0.0"), TAKES(FLAG("SCHEDULE", SETS(1), IN(choice, which))), EACH_ONCE,
         REPLY("a line that says that it began, or will"))
 COMMAND(bgrewriteaof, "BGREWRITEAOF", A, "Writes the append-only file anew.", SERVER("1.0.0"),
         REPLY("a line that says that it began, or will"))
@@ -188,7 +188,7 @@ COMMAND(failover, "FAILOVER", CMD_ADMIN | CMD_NOSCRIPT | CMD_STALE,
               FLAG("FORCE", IN(failover, force)), FLAG("ABORT", IN(failover, abort)),
               OPTION("TIMEOUT", NUMBER, "milliseconds", NONE_IS(INT64_MAX),
                      IN(failover, timeout_ms))),
-        REPLY("OK"))
+        EACH_ONCE, REPLY("OK"))
 COMMAND(psync, "PSYNC", A | CMD_NO_MULTI, "A replica asks for the stream.", SERVER("2.8.0"),
         TAKES(ARG(WORD, "replicationid"), ARG(NUMBER, "offset"), WORDS), REPLY("the stream"),
         ERRORS("NOMASTERLINK"))

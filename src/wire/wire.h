@@ -125,6 +125,7 @@ struct wire_command {
     const char *name;       /* "PUTSTART", "SEGMENT|MOUNT" */
     unsigned flags;         /* enum cmd_flag */
     bool container;         /* it has subcommands, and does nothing without one */
+    bool once;              /* an option that is given again is an error of syntax */
     const char *categories; /* beyond those that follow from the flags: "@string"; NULL: none */
     const char *group;      /* "string", "generic", "server", "connection", "pool" */
     const char *since;
@@ -177,8 +178,8 @@ enum { WIRE_ERROR_SIZE = 192 };
 
 /* Reads a request into the struct of its command, which is all zero before; what was not given
  * stays zero, or is `absent`. false: error says what is wrong, and the struct may be half full.
- * Options may come in any order; of one that is given twice the later
- * counts, but a counted block may be given once. */
+ * Options may come in any order; of one that is given twice the later counts, but a counted block,
+ * and those of a command that says so (once), may be given once. */
 bool wire_bind(const struct wire_command *cmd, const struct span *argv, size_t argc,
                const struct wire_limits *limits, void *options, char error[WIRE_ERROR_SIZE]);
 /* The same for one block, whose first word is argv[at]: all its words are there. */

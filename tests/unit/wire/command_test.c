@@ -167,15 +167,15 @@ TEST(errors_of_redis) {
     static const char *const rows[][2] = {
         {"TOY x", "invalid cursor"},
         {"TOY -1", "invalid cursor"},
-        {"TOY 0 TO h", "syntax error"},
+        {"TOY 0 TO h", "Unsupported option TO"},
         {"TOY 0 TO h x", "value is not an integer or out of range"},
-        {"TOY 0 EX", "syntax error"},
+        {"TOY 0 EX", "Unsupported option EX"},
         {"TOY 0 EX x", "value is not an integer or out of range"},
         {"TOY 0 EX 5 KEEPTTL", "syntax error"},
         {"TOY 0 FORCE", "Unsupported option FORCE"},
         {"TOY 0 TYPE hash", "unknown type 'hash'"},
         {"TOY 0 TYPE", "syntax error"},
-        {"TOY 0 ID", "syntax error"},
+        {"TOY 0 ID", "Unsupported option ID"},
     };
     struct toy t;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -204,7 +204,40 @@ TEST(a_token_comes_before_any_word) {
     CHECK(wire_bind(&cmd, argv, split("OF here 7", argv), &limits, &t, error));
     CHECK(t.condition == 1 && t.host == 1 && t.port == 7);
     CHECK(!wire_bind(&cmd, argv, split("OF here 7 8", argv), &limits, &t, error));
-    CHECK_STR(error, "wrong number of arguments for 'of' command");
+    CHECK_STR(error, "syntax error");
+}
+
+/* What Redis says of the same requests. */
+TEST(errors_of_declared_commands) {
+    static const struct {
+        enum wire_id id;
+        const char *line, *error;
+    } rows[] = {
+        {WIRE_hello, "HELLO 3 AUTH", "Syntax error in HELLO option 'AUTH'"},
+        {WIRE_hello, "HELLO 3 SETNAME a AUTH b", "Syntax error in HELLO option 'AUTH'"},
+        {WIRE_hello, "HELLO 3 SETNAME", "Syntax error in HELLO option 'SETNAME'"},
+        {WIRE_hello, "HELLO 3 AUTH a b AUTH c d SETNAME e", ""},
+        {WIRE_client_kill, "CLIENT KILL ID 1 FOO bar", "syntax error"},
+        {WIRE_client_kill, "CLIENT KILL 1.2.3.4:5 ID 1", "syntax error"},
+        {WIRE_client_list, "CLIENT LIST TYPE normal TYPE normal", "syntax error"},
+        {WIRE_flushall, "FLUSHALL SYNC SYNC", "syntax error"},
+        {WIRE_bgsave, "BGSAVE SCHEDULE SCHEDULE", "syntax error"},
+        {WIRE_failover, "FAILOVER FORCE FORCE", "syntax error"},
+        {WIRE_failover, "FAILOVER TO a 1 TO b 2", "syntax error"},
+        {WIRE_command_list, "COMMAND LIST FILTERBY PATTERN a FILTERBY PATTERN b", "syntax error"},
+        {WIRE_set, "SET k v NX NX EX 1 EX 2", ""},
+        {WIRE_copy, "COPY a b DB 0 DB 0 REPLACE REPLACE", ""},
+        {WIRE_info, "INFO a b", ""},
+        {WIRE_ping, "PING a b", "wrong number of arguments for 'ping' command"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct span argv[16];
+        uint64_t options[16] = {0};
+        size_t argc = split(rows[i].line, argv);
+        error[0] = '\0';
+        (void)wire_bind(&wire_commands[rows[i].id], argv, argc, &limits, options, error);
+        CHECK_STR(error, rows[i].error);
+    }
 }
 
 TEST(elements_have_their_own_errors) {
