@@ -316,7 +316,7 @@ struct cluster_stat {
     char name[32];
     uint64_t value;
 };
-void cluster_node_stats(struct cluster_node *node, const struct cluster_stat *stats, size_t n);
+void cluster_node_stats(struct cluster_node *n, const struct cluster_stat *stats, size_t count);
 /* What it has to say of a transport (transport.h: describe), instead of what it said before; empty:
  * nothing. TARN_EINVAL with *why_p. */
 tarn_status cluster_node_report(struct cluster_node *node, struct span scheme, struct span text,

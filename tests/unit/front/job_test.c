@@ -188,9 +188,8 @@ TEST(replies_that_are_not_read_hold_it_up) {
     CHECK(!job_awaits(c)); /* it does not wait for anything that others know of */
     CHECK(!job_unblock(c, false));
     unsigned before = slices;
-    size_t got = 0;
-    for (int i = 0; i < 1000 && closed == 0; i++) got += strlen(heard(fd));
-    for (size_t n; (n = strlen(heard(fd))) > 0;) got += n;
+    for (int i = 0; i < 1000 && closed == 0; i++) (void)heard(fd);
+    while (heard(fd)[0] != '\0') continue;
     CHECK(slices > before && closed == 1);
     CHECK_EQ(slices, 100);
     end();

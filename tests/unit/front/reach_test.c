@@ -32,7 +32,8 @@ static const char *show(void (*how)(struct client *c, const struct cluster_segme
 /* A node with a segment, two ways to it that need no key, one that does. */
 static struct cluster_node *mount(const char *address) {
     struct span endpoints[] = {SPAN("tcp://*:7001"), SPAN("shm:///run/n.sock")};
-    struct cluster_key_told keys[] = {{SPAN("far://*:9"), SPAN("to-read"), SPAN("to-write")}};
+    struct cluster_key_told keys[] = {
+        {.uri = SPAN("far://*:9"), .key = {SPAN("to-read"), SPAN("to-write")}}};
     struct cluster_join join = {.name = SPAN("n1"),
                                 .machine = SPAN("m1"),
                                 .rack = SPAN(""),
