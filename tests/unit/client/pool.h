@@ -104,8 +104,10 @@ void pool_crcs_times(const char *key, unsigned times);  /* the CRCs of its MiBs,
 
 /* --- what tests start from --- */
 
-/* A host is silent after that; none that is only slow should be. */
-#define SOON "failover_ms=2000"
+/* A host is silent after 2 s, which puts wait for twice as long as gets; none that is only slow
+ * should be. */
+#define SOON     "failover_ms=2000"
+#define SOON_PUT "failover_ms=1000"
 
 static tarn_client *client;
 

@@ -91,7 +91,7 @@ TEST(one_of_two_refuses) {
     one_fails(POOL_STALE, 0, 20000);
 }
 TEST(one_of_two_never_says_hello) {
-    begin(SOON);
+    begin(SOON_PUT);
     pool_mood(1, POOL_SILENT, 0);
     /* not a byte was sent: it counts as failed, not as lost */
     CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
@@ -234,7 +234,7 @@ TEST(all_are_dead) {
 
 /* The put starts over under a new session, and what arrives late does no harm. */
 static void silent_midway(unsigned replicas, size_t len) {
-    begin("piece_bytes=1048576&" SOON);
+    begin("piece_bytes=1048576&" SOON_PUT);
     CHECK_EQ(put_item("first", 5000, replicas), TARN_OK);
     pool_mood(0, POOL_SILENT, len > MIB ? 2 : 0);
     CHECK_EQ(put_item("k", len, replicas), TARN_OK);
@@ -263,7 +263,7 @@ TEST(one_of_two_that_falls_silent) {
 }
 
 TEST(a_server_that_does_not_let_us_start_over) {
-    begin(SOON);
+    begin(SOON_PUT);
     CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
     pool_mood(0, POOL_SILENT, 0);
     pool_script("PUTSTART", 0, POOL_SAY, "-PUTBUSY by yourself\r\n");
@@ -273,7 +273,7 @@ TEST(a_server_that_does_not_let_us_start_over) {
 }
 
 TEST(with_no_retries_nobody_starts_over) {
-    begin("retries=0&timeout_ms=3000");
+    begin("retries=0&timeout_ms=2000");
     CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
     pool_mood(0, POOL_SILENT, 0);
     CHECK_EQ(put_item("k", 20000, 1), TARN_ETIMEOUT);
@@ -284,7 +284,7 @@ TEST(with_no_retries_nobody_starts_over) {
 
 /* A batch in which some go to a silent host: the others are not delayed to their death. */
 TEST(a_batch_with_a_silent_host) {
-    begin(SOON);
+    begin(SOON_PUT);
     CHECK_EQ(put_item("first", 5000, 2), TARN_OK);
     enum { N = 10, LEN = MIB + 5 }; /* none of them shares a request with another */
     static char keys[N][16], *values[N];
@@ -317,7 +317,7 @@ TEST(a_batch_with_a_silent_host) {
 /* A key that a batch has twice: the second waits for the end of the first, however often that has
  * to be tried. */
 static void twice(enum pool_mood mood, const char *again) {
-    begin(SOON);
+    begin(SOON_PUT);
     CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
     char *value = value_of("k", 20000);
     tarn_item items[2];

@@ -1,0 +1,160 @@
+/* The control connection: requests that are begun, and sent, while the socket takes no more. */
+#include "../test.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "client/client.h"
+#include "client/ctl.h"
+
+#define LARGE (1u << 20) /* more than a socket takes at once */
+
+static struct ctl c;
+static struct arena arena;
+static int peer;
+static struct buf expected, arrived;
+
+static void begin(void) {
+    int fds[2], small = 4096;
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+    ctl_init(&c);
+    c.fd = fds[0];
+    c.reader = answer_reader_create();
+    peer = fds[1];
+    buf_clear(&expected);
+    buf_clear(&arrived);
+}
+
+static void end(void) {
+    ctl_close(&c);
+    close(peer);
+    arena_free(&arena);
+    buf_free(&expected);
+    buf_free(&arrived);
+}
+
+static void expect(size_t argc, const char **argv, const size_t *lens) {
+    buf_printf(&expected, "*%zu\r\n", argc);
+    for (size_t i = 0; i < argc; i++) {
+        buf_printf(&expected, "$%zu\r\n", lens[i]);
+        buf_append(&expected, argv[i], lens[i]);
+        buf_append_str(&expected, "\r\n");
+    }
+}
+
+/* At most so many bytes of what was sent. */
+static size_t peer_takes(size_t max) {
+    char bytes[4096];
+    size_t total = 0;
+    for (ssize_t n; total < max; total += (size_t)n) {
+        n = recv(peer, bytes, max - total < sizeof(bytes) ? max - total : sizeof(bytes), 0);
+        if (n <= 0) break;
+        buf_append(&arrived, bytes, (size_t)n);
+    }
+    return total;
+}
+
+static void peer_takes_all(void) {
+    struct answer *a;
+    while (ctl_wants_to_send(&c) || peer_takes(SIZE_MAX) > 0) {
+        CHECK_EQ(ctl_try_receive(&c, &arena, &a), TARN_EAGAIN);
+        peer_takes(SIZE_MAX);
+    }
+    CHECK_EQ(arrived.len, expected.len);
+    CHECK(memcmp(arrived.data, expected.data, expected.len) == 0);
+}
+
+/* One request; in the middle of its being built so many bytes are taken by the peer, and as many
+ * are sent. */
+static void request(size_t words, size_t len, size_t taken) {
+    static char text[LARGE];
+    const char *argv[200] = {"SET"};
+    size_t lens[200] = {3};
+    struct answer *a;
+    for (size_t i = 0; i < len; i++) text[i] = (char)('a' + (i + len) % 26);
+    ctl_begin(&c, "SET");
+    ctl_arg_str(&c, "SET");
+    for (size_t i = 1; i < words; i++) {
+        argv[i] = text;
+        lens[i] = len;
+        ctl_arg(&c, text, len);
+        if (i != words / 2 || taken == 0) continue;
+        peer_takes(taken);
+        CHECK_EQ(ctl_try_receive(&c, &arena, &a), TARN_EAGAIN);
+    }
+    expect(words, argv, lens);
+    CHECK_EQ(ctl_commit(&c, false), TARN_OK);
+}
+
+TEST(one_behind_the_other) {
+    begin();
+    request(3, 10, 0);
+    CHECK(!ctl_wants_to_send(&c));
+    request(120, 3, 0);
+    peer_takes_all();
+    end();
+}
+
+TEST(begun_while_older_ones_wait) {
+    begin();
+    request(2, LARGE, 0);
+    CHECK(ctl_wants_to_send(&c));
+    request(3, 10, 0);
+    request(150, 7, 0);
+    CHECK(ctl_wants_to_send(&c));
+    peer_takes_all();
+    end();
+}
+
+TEST(older_ones_leave_in_part_meanwhile) {
+    begin();
+    request(2, LARGE, 0);
+    for (int i = 0; i < 20; i++) request(20, 100, 3000);
+    CHECK(ctl_wants_to_send(&c));
+    peer_takes_all();
+    end();
+}
+
+TEST(older_ones_leave_wholly_meanwhile) {
+    begin();
+    for (int i = 0; i < 5; i++) {
+        request(2, 3 * LARGE / 4, 0);
+        CHECK(ctl_wants_to_send(&c));
+        ctl_begin(&c, "GET");
+        ctl_arg_str(&c, "GET");
+        struct answer *a;
+        while (ctl_wants_to_send(&c)) {
+            peer_takes(SIZE_MAX);
+            CHECK_EQ(ctl_try_receive(&c, &arena, &a), TARN_EAGAIN);
+        }
+        CHECK_EQ(ctl_commit(&c, false), TARN_OK);
+        expect(1, (const char *[]){"GET"}, (size_t[]){3});
+    }
+    peer_takes_all();
+    end();
+}
+
+/* One that is begun and not sent leaves nothing behind. */
+TEST(begun_and_left) {
+    begin();
+    request(2, LARGE, 0);
+    ctl_begin(&c, "LEFT");
+    ctl_arg_str(&c, "LEFT");
+    request(3, 10, 5000);
+    ctl_begin(&c, "LEFT");
+    CHECK(ctl_wants_to_send(&c));
+    request(3, 10, 0);
+    peer_takes_all();
+    ctl_begin(&c, "LEFT");
+    ctl_arg_str(&c, "LEFT");
+    CHECK(!ctl_wants_to_send(&c));
+    request(4, 9, 0);
+    peer_takes_all();
+    end();
+}
+
+TEST_MAIN()
