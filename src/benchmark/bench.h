@@ -53,7 +53,6 @@ struct option_spec {
     enum option_kind kind;
     void *value; /* bool, const char *, uint64_t, double, struct number_list */
     uint64_t min, max;
-    const char *help;
 };
 /* Takes specs (ended by a NULL name) and the global options; an unknown one ends the program.
  * Returns the number of plain arguments, which are moved to the front of argv. stop_at_plain: the

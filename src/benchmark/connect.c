@@ -37,7 +37,7 @@ void bench_secure(struct bench *b) {
 }
 
 void bench_connect(const struct bench *b, struct ctl *c, struct arena *arena) {
-    const struct greeting g = {.last = {"PING"}, .strict = true, .whom = "server"};
+    const struct greeting g = {.last = {"PING"}, .whom = "server"};
     uint64_t deadline = now_ms() + CONNECT_MS;
     tarn_options o;
     char port[8];

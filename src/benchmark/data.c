@@ -279,16 +279,16 @@ int data_main(struct bench *b, int argc, char **argv) {
         6};
     struct number_list batches = {{1, 16}, 2};
     const struct option_spec specs[] = {
-        {"--transport", OPT_STRING, &run.transport, 0, 0, NULL},
-        {"--op", OPT_STRING, &op, 0, 0, NULL},
-        {"--block-size", OPT_BYTES_LIST, &sizes, 1, UINT64_C(1) << 32, NULL},
-        {"--batch", OPT_U64_LIST, &batches, 1, 65536, NULL},
-        {"--threads", OPT_U64, &run.threads, 1, 256, NULL},
-        {"--seconds", OPT_DOUBLE, &run.seconds, 0, 86400, NULL},
-        {"--warm-up", OPT_DOUBLE, &run.warm_seconds, 0, 3600, NULL},
-        {"--check", OPT_FLAG, &run.check, 0, 0, NULL},
-        {"--no-verify", OPT_FLAG, &no_verify, 0, 0, NULL},
-        {NULL, OPT_FLAG, NULL, 0, 0, NULL},
+        {"--transport", OPT_STRING, &run.transport, 0, 0},
+        {"--op", OPT_STRING, &op, 0, 0},
+        {"--block-size", OPT_BYTES_LIST, &sizes, 1, UINT64_C(1) << 32},
+        {"--batch", OPT_U64_LIST, &batches, 1, 65536},
+        {"--threads", OPT_U64, &run.threads, 1, 256},
+        {"--seconds", OPT_DOUBLE, &run.seconds, 0, 86400},
+        {"--warm-up", OPT_DOUBLE, &run.warm_seconds, 0, 3600},
+        {"--check", OPT_FLAG, &run.check, 0, 0},
+        {"--no-verify", OPT_FLAG, &no_verify, 0, 0},
+        {NULL, OPT_FLAG, NULL, 0, 0},
     };
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("data takes no argument \"%s\"", argv[0]);

@@ -55,8 +55,8 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     struct bench b = BENCH_INIT;
     bool help = false;
-    const struct option_spec specs[] = {{"--help", OPT_FLAG, &help, 0, 0, NULL},
-                                        {NULL, OPT_FLAG, NULL, 0, 0, NULL}};
+    const struct option_spec specs[] = {{"--help", OPT_FLAG, &help, 0, 0},
+                                        {NULL, OPT_FLAG, NULL, 0, 0}};
     int used;
     size_t plain = options_parse(&b, specs, argc - 1, argv + 1, true, &used);
     if (help || strcmp(argv[argc - 1], "--help") == 0) { /* of a subcommand: it is all there is */

@@ -384,18 +384,18 @@ int meta_main(struct bench *b, int argc, char **argv) {
                      .lease_ms = 5000,
                      .seconds = 5};
     const struct option_spec specs[] = {
-        {"--op", OPT_STRING, &op, 0, 0, NULL},
-        {"--batch", OPT_U64, &m.batch, 1, 65536, NULL},
-        {"--keys", OPT_U64, &m.keys, 1, 1000000000, NULL},
-        {"--value-size", OPT_BYTES, &m.value_size, 1, UINT64_C(1) << 40, NULL},
-        {"--key-size", OPT_U64, &m.key_size, DIGITS, 1024, NULL},
-        {"--replicas", OPT_U64, &m.replicas, 1, 64, NULL},
-        {"--clients", OPT_U64, &m.clients, 1, 10000, NULL},
-        {"--threads", OPT_U64, &m.threads, 1, 256, NULL},
-        {"--pipeline", OPT_U64, &m.pipeline, 1, 64, NULL},
-        {"--lease-ms", OPT_U64, &m.lease_ms, 0, 600000, NULL},
-        {"--seconds", OPT_DOUBLE, &m.seconds, 0, 86400, NULL},
-        {NULL, OPT_FLAG, NULL, 0, 0, NULL},
+        {"--op", OPT_STRING, &op, 0, 0},
+        {"--batch", OPT_U64, &m.batch, 1, 65536},
+        {"--keys", OPT_U64, &m.keys, 1, 1000000000},
+        {"--value-size", OPT_BYTES, &m.value_size, 1, UINT64_C(1) << 40},
+        {"--key-size", OPT_U64, &m.key_size, DIGITS, 1024},
+        {"--replicas", OPT_U64, &m.replicas, 1, 64},
+        {"--clients", OPT_U64, &m.clients, 1, 10000},
+        {"--threads", OPT_U64, &m.threads, 1, 256},
+        {"--pipeline", OPT_U64, &m.pipeline, 1, 64},
+        {"--lease-ms", OPT_U64, &m.lease_ms, 0, 600000},
+        {"--seconds", OPT_DOUBLE, &m.seconds, 0, 86400},
+        {NULL, OPT_FLAG, NULL, 0, 0},
     };
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("meta takes no argument \"%s\"", argv[0]);

@@ -347,15 +347,15 @@ int nodes_main(struct bench *b, int argc, char **argv) {
                       .seconds = 5,
                       .lock = PTHREAD_MUTEX_INITIALIZER};
     const struct option_spec specs[] = {
-        {"--nodes", OPT_U64, &n.n, 2, NODES_MAX, NULL},
-        {"--segment", OPT_BYTES, &n.segment_bytes, 1 << 20, UINT64_C(1) << 40, NULL},
-        {"--keys", OPT_U64, &n.keys, 1, 1000000000, NULL},
-        {"--value-size", OPT_BYTES, &n.value_size, 1, UINT64_C(1) << 40, NULL},
-        {"--replicas", OPT_U64, &n.replicas, 1, 8, NULL},
-        {"--batch", OPT_U64, &n.batch, 1, 65536, NULL},
-        {"--clients", OPT_U64, &n.clients, 1, 10000, NULL},
-        {"--seconds", OPT_DOUBLE, &n.seconds, 0, 86400, NULL},
-        {NULL, OPT_FLAG, NULL, 0, 0, NULL},
+        {"--nodes", OPT_U64, &n.n, 2, NODES_MAX},
+        {"--segment", OPT_BYTES, &n.segment_bytes, 1 << 20, UINT64_C(1) << 40},
+        {"--keys", OPT_U64, &n.keys, 1, 1000000000},
+        {"--value-size", OPT_BYTES, &n.value_size, 1, UINT64_C(1) << 40},
+        {"--replicas", OPT_U64, &n.replicas, 1, 8},
+        {"--batch", OPT_U64, &n.batch, 1, 65536},
+        {"--clients", OPT_U64, &n.clients, 1, 10000},
+        {"--seconds", OPT_DOUBLE, &n.seconds, 0, 86400},
+        {NULL, OPT_FLAG, NULL, 0, 0},
     };
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("nodes takes no argument \"%s\"", argv[0]);

@@ -266,13 +266,13 @@ int replay_main(struct bench *b, int argc, char **argv) {
     struct replay r = {
         .b = b, .transport = "auto", .block_size = 4096, .threads = 1, .lease_ms = 50};
     const struct option_spec specs[] = {
-        {"--block-size", OPT_BYTES, &r.block_size, 1, UINT64_C(1) << 30, NULL},
-        {"--threads", OPT_U64, &r.threads, 1, 256, NULL},
-        {"--lease-ms", OPT_U64, &r.lease_ms, 1, 600000, NULL},
-        {"--limit", OPT_U64, &r.limit, 0, UINT64_C(1) << 40, NULL},
-        {"--speed", OPT_DOUBLE, &r.speed, 0, 1000000, NULL},
-        {"--transport", OPT_STRING, &r.transport, 0, 0, NULL},
-        {NULL, OPT_FLAG, NULL, 0, 0, NULL},
+        {"--block-size", OPT_BYTES, &r.block_size, 1, UINT64_C(1) << 30},
+        {"--threads", OPT_U64, &r.threads, 1, 256},
+        {"--lease-ms", OPT_U64, &r.lease_ms, 1, 600000},
+        {"--limit", OPT_U64, &r.limit, 0, UINT64_C(1) << 40},
+        {"--speed", OPT_DOUBLE, &r.speed, 0, 1000000},
+        {"--transport", OPT_STRING, &r.transport, 0, 0},
+        {NULL, OPT_FLAG, NULL, 0, 0},
     };
     size_t plain = options_parse(b, specs, argc, argv, false, NULL);
     if (plain != 1) die("replay takes one trace file (tarn-benchmark --help)");
