@@ -89,7 +89,7 @@ static tarn_status socket_connect(const struct addrinfo *ai, uint64_t deadline, 
 /* --- TLS --- */
 
 bool ctl_wants_to_send(const struct ctl *c) {
-    return c->whole > c->from || (c->secure.tls != NULL && tcp_secure_kept(&c->secure));
+    return ctl_unsent(c) > 0 || (c->secure.tls != NULL && tcp_secure_kept(&c->secure));
 }
 
 static tarn_status tls_shake_hands(struct ctl *c, uint64_t deadline) {

@@ -39,8 +39,11 @@ void ctl_init(struct ctl *c);
 tarn_status ctl_open(struct ctl *c, const struct secure *secure, const char *host, const char *port,
                      uint64_t deadline);
 void ctl_close(struct ctl *c);
-/* Is there something that the socket did not take yet? */
+/* Is there something that the socket did not take yet? How many bytes of requests? */
 bool ctl_wants_to_send(const struct ctl *c);
+static inline size_t ctl_unsent(const struct ctl *c) {
+    return c->whole - c->from;
+}
 /* Building a request: begin, its arguments (they are copied), commit. what is its name in texts,
  * and static. */
 void ctl_begin(struct ctl *c, const char *what);

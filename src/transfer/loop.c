@@ -177,8 +177,9 @@ static size_t pollset_fill(struct tarn_transfer *t, struct pollfd **set_p, size_
         p->polled = 0;
         if (p->broken != TARN_OK) continue;
         p->polled = n;
-        set[n++] = (struct pollfd){.fd = p->ctl.fd,
-                                   .events = (short)(POLLIN | (p->ctl.out.len > 0 ? POLLOUT : 0))};
+        set[n++] =
+            (struct pollfd){.fd = p->ctl.fd,
+                            .events = (short)(POLLIN | (ctl_wants_to_send(&p->ctl) ? POLLOUT : 0))};
     }
     return n;
 }

@@ -125,13 +125,14 @@ tarn_status transfer_peer_call(struct tarn_transfer_peer *p, const char *name,
                                const bool *stop, struct buf *answer) {
     struct tarn_transfer *t = p->end;
     if (p->broken != TARN_OK) return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
-    if (p->ctl.out.len > TRANSFER_OUT_MAX) return fail(TARN_EAGAIN, "the peer takes no requests");
+    if (ctl_unsent(&p->ctl) > TRANSFER_OUT_MAX)
+        return fail(TARN_EAGAIN, "the peer takes no requests");
     struct transfer_pending r = {.id = ++p->last_id};
     if (transfer_request(&p->ctl, name, r.id, args, n) != TARN_OK) {
         transfer_peer_break(p, TARN_ECLOSED, tarn_last_error());
         return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
     }
-    if (p->ctl.out.len > 0) transfer_wake(t); /* the rest goes when the socket takes it */
+    if (ctl_wants_to_send(&p->ctl)) transfer_wake(t); /* the rest goes when the socket takes it */
     thread_cond_init(&r.changed);
     LIST_INSERT_HEAD(&p->pending, &r, link);
     while (!r.over && !(stop != NULL && *stop) && transfer_cond_wait(t, &r.changed, deadline))

@@ -115,7 +115,13 @@ TEST(older_ones_leave_in_part_meanwhile) {
     request(2, LARGE, 0);
     for (int i = 0; i < 20; i++) request(20, 100, 3000);
     CHECK(ctl_wants_to_send(&c));
+    size_t unsent = ctl_unsent(&c);
+    struct answer *a;
+    peer_takes(100000);
+    CHECK_EQ(ctl_try_receive(&c, &arena, &a), TARN_EAGAIN);
+    CHECK(ctl_unsent(&c) < unsent);
     peer_takes_all();
+    CHECK_EQ(ctl_unsent(&c), 0);
     end();
 }
 
