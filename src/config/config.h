@@ -10,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/buf.h"
-#include "config/config.h"
 
 #define CONFIG_WORDS_MAX 16u
 

@@ -54,14 +54,18 @@ bool config_lines_take(struct config_lines *lines, const struct span *words, siz
 /* --- rename-command OLD NEW --- */
 
 bool config_rename_add(struct config *c, const struct span *words, size_t n, char **why_p) {
-    bool fits = n == 2 && words[0].len > 0;
+    bool fits = n == 2 && words[0].len > 0, again = false; /* in another source, perhaps */
     for (size_t i = 0; fits && i < n; i++)
         fits = words[i].len <= CONFIG_RENAME_MAX && !config_has_nul(words[i]);
+    for (size_t i = 0; fits && i < c->renames.n; i++) {
+        char *const *other = c->renames.line[i].word;
+        again |= span_case_eq(words[0], other[0]) && span_eq(words[1], span_str(other[1]));
+    }
     if (!fits)
         *why_p = config_text("rename-command: wrong number of arguments: it must be OLD NEW, each "
                              "of up to %u bytes; NEW is \"\" to take the command away",
                              CONFIG_RENAME_MAX);
-    else if (line_find(&c->renames, words, n) == NULL) /* not again, in another source */
+    else if (!again)
         line_add(&c->renames, line_make(words, n, 0));
     return fits;
 }

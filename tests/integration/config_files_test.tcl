@@ -303,7 +303,7 @@ test {the command line, as Redis reads it} {
 
 test {rename-command, and what REWRITE leaves of it} {
     server_with "# mine\nrename-command flushall \"\"\nrename-command get fetch\nuser w on nopass\
-        ~* +get\n"
+        ~* +get\n" --rename-command GET fetch ;# the same again, in another source
     r set a 1
     assert_error "ERR unknown command 'flushall'*" {r flushall}
     assert_error "ERR unknown command 'get'*" {r get a}
