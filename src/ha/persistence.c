@@ -45,7 +45,6 @@ struct walk {                 /* a file in the making */
     bool packed, incremental;   /* rdbcompression; ...-incremental-fsync */
     uint64_t sync_at;           /* bytes from which on the next piece is synced meanwhile */
     uint64_t began_ms, changes; /* store_changes when it began */
-    const char *path;
     enum latency_event renames;
     void (*over)(bool ok);
 };
@@ -109,8 +108,8 @@ static void write_step(struct walk *k) {
     buf_clear(&p.out);
 }
 
-/* k says its path, what is told when it is over, and how it is synced. */
-static bool walk_begin(struct walk *k) {
+/* k says what is told when it is over, and how it is synced. */
+static bool walk_begin(struct walk *k, const char *path) {
     struct persist_header h = {.wall_ms = turn.wall_ms,
                                .master_epoch = server.master_epoch,
                                .packed = config->rdbcompression};
@@ -119,14 +118,14 @@ static bool walk_begin(struct walk *k) {
     k->packed = h.packed;
     k->sync_at = SYNC_BYTES;
     effects_turn(); /* what was so far is in the walk */
-    if (persist_create(k->path, &h, &k->w) == TARN_OK) {
+    if (persist_create(path, &h, &k->w) == TARN_OK) {
         books_snapshot_begin(&k->snapshot, &p.out);
         write_step(k);
         tell_sinks();
         return true;
     }
     int error = errno;
-    log_warning("%s cannot be written: %s", k->path, strerror(error));
+    log_warning("%s cannot be written: %s", path, strerror(error));
     errno = error;
     return false;
 }
@@ -182,7 +181,7 @@ static bool walk_turn(struct walk *k, unsigned *budget) {
 static void walk_all(struct walk *k) {
     bool failed = false;
     struct progress progress;
-    progress_log(&progress, "Writing %s", k->path);
+    progress_log(&progress, "Writing %s", persist_path(k->w));
     while (!k->told && !failed) {
         unsigned budget = 100000;
         walk_step(k, &budget, &failed);
@@ -308,13 +307,12 @@ static void rewrite_over(bool ok) {
 
 static bool rewrite_begin(void) {
     p.rewrite_wanted = false;
-    p.rewrite = (struct walk){.path = append_path(),
-                              .began_ms = turn.mono_ms,
+    p.rewrite = (struct walk){.began_ms = turn.mono_ms,
                               .incremental = config->aof_incremental_fsync,
                               .renames = LATENCY_AOF_RENAME,
                               .over = rewrite_over};
-    p.rewrite_ok =
-        make_append_directory() && (p.append != NULL || !append_taken(0)) && walk_begin(&p.rewrite);
+    p.rewrite_ok = make_append_directory() && (p.append != NULL || !append_taken(0)) &&
+                   walk_begin(&p.rewrite, append_path());
     if (p.rewrite_ok)
         log_notice("The append-only file is written anew");
     else
@@ -343,12 +341,11 @@ static void save_over(bool ok) {
 static bool save_begin(void) {
     p.save_wanted = false;
     p.save_tried_ms = turn.mono_ms;
-    p.save = (struct walk){.path = config->dbfilename,
-                           .began_ms = turn.mono_ms,
+    p.save = (struct walk){.began_ms = turn.mono_ms,
                            .incremental = config->save_incremental_fsync,
                            .renames = LATENCY_RDB_RENAME,
                            .over = save_over};
-    p.save_ok = walk_begin(&p.save);
+    p.save_ok = walk_begin(&p.save, config->dbfilename);
     return p.save_ok;
 }
 

@@ -46,6 +46,8 @@ tarn_status persist_create(const char *path, const struct persist_header *header
 /* Goes on with a file, behind its first `size` bytes (persist_read: whole); what is behind them is
  * cut. TARN_EBUSY: another process writes to it. Else TARN_EIO with errno set. */
 tarn_status persist_open(const char *path, uint64_t size, struct persist_writer **w_p);
+/* As it was given; the writer's. */
+const char *persist_path(const struct persist_writer *w);
 /* The writer that has this file, of whatever process: " (pid 17)", or "" if that cannot be seen (of
  * this thread, until the next call). NULL: it has none, or none any more within patience_ms. */
 const char *persist_holder(const char *path, unsigned patience_ms);

@@ -66,6 +66,10 @@ static bool writer_lock(int fd, unsigned patience_ms) {
     return file_lock(fd, patience_ms) || errno != EWOULDBLOCK;
 }
 
+const char *persist_path(const struct persist_writer *w) {
+    return w->path;
+}
+
 const char *persist_holder(const char *path, unsigned patience_ms) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return NULL;

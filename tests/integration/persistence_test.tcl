@@ -103,6 +103,19 @@ test {save rules, and the last snapshot of a server that ends} {
     stop_server
 }
 
+test {a snapshot in the making keeps its name} {
+    start_server --pool-size 0 --enable-protected-configs yes
+    r set a 1
+    set turn ""
+    foreach request {{bgsave} {config set dbfilename another.tarn} {shutdown save}} {
+        append turn [resp::encode $request]
+    }
+    resp::raw [r] $turn
+    wait_for "the end" {[process_state [server pid]] in {gone Z}}
+    assert_equal dump.tarn [files]
+    stop_server
+}
+
 test {an append-only file keeps what was acknowledged} {
     start_server --pool-size 0 --appendonly yes --enable-debug-command yes
     foreach fsync {always everysec no} {
