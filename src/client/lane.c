@@ -353,24 +353,25 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
 
 /* --- retries --- */
 
-static void lane_sleep(struct lane *lane, uint64_t ms) {
+/* scouts: or until they have found who leads. */
+static void lane_sleep(struct lane *lane, uint64_t ms, bool scouts) {
+    struct tarn_client *client = lane->client;
     if (lane->held != NULL) pthread_mutex_unlock(lane->held);
-    poll(NULL, 0, (int)ms);
+    if (scouts)
+        scout_wait(&client->master, &client->options, now_ms() + ms);
+    else
+        poll(NULL, 0, (int)ms);
     if (lane->held != NULL) pthread_mutex_lock(lane->held);
 }
 
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
     uint64_t pause = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), o->backoff_max_ms);
-    if (master_may_change(&lane->client->master)) pause = min_u64(pause, FAILOVER_PAUSE_MS);
+    bool follows = master_may_change(&lane->client->master);
+    if (follows) pause = min_u64(pause, FAILOVER_PAUSE_MS);
     pause = pause / 2 + rng_below(&lane->rng, pause / 2 + 1);
-    uint64_t until = now_ms() + pause;
-    if (until >= deadline) return false;
-    if (master_may_change(&lane->client->master) && lane->ctl.fd < 0) {
-        scout_wait(&lane->client->master, o, until);
-    } else {
-        lane_sleep(lane, pause);
-    }
+    if (now_ms() + pause >= deadline) return false;
+    lane_sleep(lane, pause, follows && lane->ctl.fd < 0);
     return true;
 }
 
@@ -387,7 +388,7 @@ bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline
     }
     ms += rng_below(&lane->rng, ms / 4 + 1); /* or all who were told so come at once */
     if (deadline != DEADLINE_NONE && now_ms() + ms >= deadline) return false;
-    lane_sleep(lane, ms);
+    lane_sleep(lane, ms, false);
     return true;
 }
 
