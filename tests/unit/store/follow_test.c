@@ -616,6 +616,40 @@ TEST(names_that_would_break_a_list) {
     store_destroy(&f);
 }
 
+/* Files and streams of older servers hold these bytes. */
+TEST(records_keep_their_bytes) {
+    struct buf b = {0};
+#define SAME(...)                                                                                  \
+    do {                                                                                           \
+        static const unsigned char want_[] = {__VA_ARGS__};                                        \
+        CHECK_EQ(b.len, sizeof(want_));                                                            \
+        CHECK(memcmp(b.data, want_, sizeof(want_)) == 0);                                          \
+    } while (0)
+    put_gone_record(&b, &(struct gone_record){.version = 0x0102030405, .key = SPAN("k1")});
+    SAME(15, 0, 0, 0, 2, 5, 4, 3, 2, 1, 0, 0, 0, 2, 0, 0, 0, 'k', '1');
+    put_flush_record(&b, &(struct flush_record){.version = 7});
+    SAME(9, 0, 0, 0, 3, 7, 0, 0, 0, 0, 0, 0, 0);
+    put_segment_record(&b, &(struct segment_record){.id = 1,
+                                                    .epoch = 2,
+                                                    .host = 3,
+                                                    .tier = 1,
+                                                    .state = 2,
+                                                    .units = 0x100,
+                                                    .name = SPAN("s")});
+    SAME(28, 0, 0, 0, 4, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 1, 2, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0,
+         0, 's');
+    put_segment_gone_record(&b, &(struct segment_gone_record){.id = 0x0a0b});
+    SAME(5, 0, 0, 0, 5, 0x0b, 0x0a, 0, 0);
+    put_quota_record(&b, &(struct quota_record){.bytes = 0x0201, .prefix = SPAN("p:")});
+    SAME(15, 0, 0, 0, 6, 1, 2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 'p', ':');
+    put_superseded_record(&b, &(struct superseded_record){.slot = 9, .version = 8});
+    SAME(13, 0, 0, 0, 7, 9, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0);
+    put_leases_record(&b, &(struct leases_record){.clock_id = 1, .until_ms = 2});
+    SAME(17, 0, 0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0);
+#undef SAME
+    buf_free(&b);
+}
+
 /* While a file is loaded no time goes by in which those that went are cleared away. */
 TEST(quotas_that_came_and_went) {
     struct store *s = leader("offset", 0), *f = follower();
