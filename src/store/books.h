@@ -206,7 +206,7 @@ struct store_put {
 };
 
 /* Space of what went while somebody may still have had a lease on it that these books do not know
- * (follow.c). */
+ * (ghost.c). */
 struct ghost {
     struct wheel_node wheel;
     LIST_ENTRY(ghost) link;
@@ -328,7 +328,6 @@ struct store {
     uint64_t awaiting, awaiting_units; /* what waits for that: objects, and their space in memory */
     uint64_t later_ms;                 /* of the last put that was told to come later */
     bool later_for_disk;               /* it waits for copies to a disk */
-    bool evicting;                     /* a background pass is under way */
     uint64_t evict_left;               /* objects it still wants */
     uint64_t evictable_units, quarantine_units, zombie_units;
     struct hard_sum hard;
