@@ -1,5 +1,6 @@
 /* One of the hosts is a real one, in a process of its own: killed, stopped, reached by shared
  * memory. */
+#include <pthread.h>
 #include <signal.h>
 
 #include "pool.h"
@@ -44,6 +45,50 @@ TEST(a_view_is_of_the_replica_that_is_here) {
     CHECK_EQ(get("k", 3 * MIB), TARN_OK); /* a get goes by the server's order */
     CHECK_EQ(pool_reads(1), 1);
     end_real();
+}
+
+struct opening {
+    tarn_view *view;
+    tarn_status status;
+    bool over;
+};
+
+static void *open_view(void *arg) {
+    struct opening *o = arg;
+    o->status = tarn_view_open(client, "b", 1, NULL, &o->view);
+    __atomic_store_n(&o->over, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Views share a connection; nobody waits for one that is tried again. */
+static void checked_while_another_waits(enum pool_action action, const char *text) {
+    begin_real("backoff_min_ms=3000&backoff_max_ms=3000", "here");
+    tarn_view *view = NULL;
+    struct opening o = {.over = false};
+    pthread_t thread;
+    CHECK_EQ(put_n("a", 20000, 1), TARN_OK);
+    CHECK_EQ(put_n("b", 20000, 1), TARN_OK);
+    CHECK_EQ(tarn_view_open(client, "a", 1, NULL, &view), TARN_OK);
+    pool_script("GETREPLICAS b", 0, action, text);
+    CHECK(pthread_create(&thread, NULL, open_view, &o) == 0);
+    while (pool_count("GETREPLICAS b *") == 0) usleep(1000);
+    usleep(100000);
+    tarn_status status = tarn_view_check(view);
+    bool waited = __atomic_load_n(&o.over, __ATOMIC_ACQUIRE);
+    pthread_join(thread, NULL);
+    CHECK_EQ(status, TARN_OK);
+    CHECK(!waited);
+    CHECK_EQ(o.status, TARN_OK);
+    tarn_view_release(&o.view);
+    tarn_view_release(&view);
+    end_real();
+}
+
+TEST(a_view_is_checked_while_another_comes_later) {
+    checked_while_another_waits(POOL_SAY, "-TRYAGAIN 1500 x\r\n");
+}
+TEST(a_view_is_checked_while_another_connects_again) {
+    checked_while_another_waits(POOL_DROP, NULL);
 }
 
 /* A device that was told of a mapping reads it for longer than a view is open. */
