@@ -311,7 +311,7 @@ static void fill_value(char *options, const struct wire_arg *a) {
         if (a->size != 0) set(options, a, which + 1);
         if (a->args[which].kind != WIRE_FLAG) fill_value(options, &a->args[which]);
     } else if (a->kind == WIRE_NUMBER) {
-        set(options, a, (uint64_t)a->min + below((uint64_t)(max - a->min) | 1));
+        set(options, a, (uint64_t)a->min + below(((uint64_t)max - (uint64_t)a->min) | 1));
     } else if (a->kind == WIRE_SIZE || a->kind == WIRE_BITS) {
         set(options, a, 1 + below(255));
     } else if (a->kind == WIRE_FLAG) {
