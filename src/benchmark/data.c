@@ -136,6 +136,7 @@ static void *data_work(void *arg) {
         __atomic_store_n(&k->t.bytes, k->t.bytes + bytes, __ATOMIC_RELAXED);
         turn++;
     }
+    __atomic_store_n(&k->t.over, true, __ATOMIC_RELAXED);
     return NULL;
 }
 
