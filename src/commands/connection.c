@@ -121,11 +121,13 @@ static void reply_hello(struct client *c) {
 
 void cmd_hello(struct client *c) {
     struct wire_hello args = {0};
-    if (!arg_bind(c, &args)) return;
-    if (c->argc > 1 && (args.proto < 2 || args.proto > 3)) {
+    int64_t proto;
+    /* one that is yet to come may have options that are not known here */
+    if (c->argc > 1 && span_to_i64(c->argv[1], &proto) && (proto < 2 || proto > 3)) {
         reply_error(c, "-NOPROTO unsupported protocol version");
         return;
     }
+    if (!arg_bind(c, &args)) return;
     if (args.name > 0 && !name_ok(c, c->argv[args.name], BAD_NAME)) return;
     if (args.user > 0 && !client_authenticate(c, c->argv[args.user], c->argv[args.password]))
         return;

@@ -91,6 +91,8 @@ test {RESP3: HELLO changes nil, maps and the like} {
     resp::send $c get nokey
     assert_equal "\$-1\r\n" [resp::recv_raw $c 5]
     assert_error "NOPROTO*" {$c hello 4}
+    assert_error "NOPROTO*" {$c hello 4 unknown option}
+    assert_error "ERR Syntax error in HELLO option 'unknown'" {$c hello 3 unknown option}
     drop $c
 }
 
