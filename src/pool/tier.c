@@ -102,9 +102,11 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
         t->info.copy_max = min_u64(t->queue_bytes / 4, COPY_MAX);
         pthread_mutex_init(&t->lock, NULL);
         pthread_mutex_init(&t->callbacks, NULL);
-        *tier_p = t;
         s = tier_begin(t, config, why_p);
-        if (s != TARN_OK) tier_close(tier_p);
+        if (s == TARN_OK)
+            *tier_p = t;
+        else
+            tier_close(&t);
     }
     if (s != TARN_OK) log_warning("Tier %s: %s", config->path != NULL ? config->path : "", *why_p);
     return s;
