@@ -77,7 +77,7 @@ static void glob_push(struct glob *g, uint32_t element) {
 }
 
 /* element and class have room for the longest result: one element per byte, one class per '['. */
-static void glob_compile_element(struct glob *g, struct span p) {
+static void glob_compile(struct glob *g, struct span p) {
     for (size_t at = 0; at < p.len;) {
         unsigned char c = (unsigned char)p.data[at++];
         if (c == '*') {
@@ -107,7 +107,7 @@ struct glob *glob_create(struct span pattern, bool nocase) {
     g->nocase = nocase;
     g->element = xmalloc((pattern.len + 1) * sizeof(*g->element));
     g->class = xmalloc((count_classes(pattern) + 1) * sizeof(*g->class));
-    glob_compile_element(g, pattern);
+    glob_compile(g, pattern);
     return g;
 }
 
@@ -164,7 +164,7 @@ bool glob_match_once(struct span pattern, struct span s, bool nocase) {
     struct glob_class classes[8];
     struct glob small = {.nocase = nocase, .element = elements, .class = classes};
     if (pattern.len <= ARRAY_LEN(elements) && count_classes(pattern) <= ARRAY_LEN(classes)) {
-        glob_compile_element(&small, pattern);
+        glob_compile(&small, pattern);
         return glob_match(&small, s, NULL);
     }
     struct glob *g = glob_create(pattern, nocase);
