@@ -23,14 +23,26 @@ static bool set_aside(struct store *s, struct object *o) {
     return true;
 }
 
+#define ASIDE_MAX 64u
+
 /* Protected objects that come up are left unlinked: book_protect links them again when the
- * protection ends. */
+ * protection ends. Those that are set aside come up again: they use up all of the budget but one
+ * unit, and end the search soon after, so that whoever asks goes on in another way. */
 static struct object *pop_free(struct store *s, struct domain *d, int inl, bool soft, bool space,
                                unsigned *budget) {
+    unsigned aside = 0;
     while (*budget > 0) {
         struct object *o = pop_from(s, d, inl, soft);
-        if (!o || (!book_protected(s, o) && !(space && set_aside(s, o)))) return o;
-        --*budget;
+        if (!o) return NULL;
+        if (book_protected(s, o)) {
+            --*budget;
+            continue;
+        }
+        if (!space || !set_aside(s, o)) return o;
+        if (*budget > 1)
+            --*budget;
+        else if (++aside == ASIDE_MAX)
+            return NULL;
     }
     return NULL;
 }

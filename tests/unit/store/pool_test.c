@@ -554,4 +554,39 @@ TEST(objects_on_disk_count_against_max_objects) {
     store_destroy(&s);
 }
 
+/* Those that are away are next to go, and all others are soft-pinned: these go in the end, instead
+ * of a search among the former that never ends. */
+TEST(objects_of_a_host_that_is_away_keep_no_put_waiting) {
+    struct store *s = pool(2, 8);
+    struct store_put_options there = {.replicas = 1, .host = 1};
+    struct store_put_options here = {.replicas = 1, .host = 0, .pin = STORE_PIN_SOFT};
+    for (int i = 0; i < 8; i++) {
+        char key[16];
+        sprintf(key, "away%d", i);
+        CHECK_EQ(util_put_with(s, key, 4096, &there), TARN_OK);
+        sprintf(key, "here%d", i);
+        CHECK_EQ(util_put_with(s, key, 4096, &here), TARN_OK);
+    }
+    store_segment_set_state(s, 1, SEGMENT_DOWN);
+    struct store_put_options new = {.replicas = 1, .host = 0};
+    struct store_batch b;
+    struct store_put *p = NULL;
+    for (unsigned quota = 1; quota <= 1000; quota *= 10) {
+        char key[16];
+        unsigned budget = quota;
+        sprintf(key, "new%u", quota);
+        store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
+        tarn_status st = store_put_start(s, &b, span_str(key), 4096, &new, 1, &budget, &p);
+        for (int i = 0; i < 1000 && st == TARN_EAGAIN; i++) {
+            budget = quota;
+            st = store_put_continue(s, p, &budget);
+        }
+        CHECK_EQ(st, TARN_OK);
+        CHECK_EQ(store_put_end(s, span_str(key), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+        CHECK_EQ(store_pin(s, span_str(key), STORE_PIN_SOFT, 0), TARN_OK);
+    }
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST_MAIN()
