@@ -166,9 +166,11 @@ tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&client->direct_mutex);
     struct lane *lane = client->direct;
-    if (lane == NULL) lane = client->direct = lane_create(client, &status);
+    if (lane == NULL) {
+        lane = client->direct = lane_create(client, &status);
+        if (lane != NULL) lane->held = &client->direct_mutex;
+    }
     if (lane != NULL) {
-        lane->held = &client->direct_mutex;
         lane->no_tls[0] = '\0';
         status = lane_run(lane, deadline, fn, arg);
         arena_reset(&lane->arena);

@@ -216,7 +216,9 @@ static void *serve(void *arg) {
 
 static void *accept_all(void *arg) {
     struct host *h = arg;
+    pthread_mutex_lock(&hosts.mutex);
     int listener = h->listener;
+    pthread_mutex_unlock(&hosts.mutex);
     for (;;) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0) return NULL;
