@@ -13,8 +13,6 @@ int thread_start(pthread_t *thread_p, const char *name, void *(*run)(void *arg),
  * Where threads cannot be started fewer do it. */
 void thread_run_together(unsigned threads, const char *name, void *(*run)(void *arg), void *arg);
 
-#define THREAD_FOREVER UINT64_MAX
-
 /* A condition for thread_cond_wait. */
 void thread_cond_init(pthread_cond_t *cond);
 /* For ms at most by the monotonic clock. false: they have passed. */

@@ -269,7 +269,7 @@ tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc,
         s = t->ops->place(t, &p);
     if (s == TARN_OK)
         t->stats.queued_bytes += p.end.queued;
-    else
+    else if (s == TARN_EAGAIN)
         t->stats.queue_full++;
     pthread_mutex_unlock(&t->lock);
     if (s != TARN_OK || p.stream) return s;

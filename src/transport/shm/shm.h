@@ -67,7 +67,7 @@ struct transport_domain {
     int epoll_fd;
     LIST_HEAD(, transport_memory) memories;
     LIST_HEAD(, transport_listener) listeners;
-    TAILQ_HEAD(shm_run_queue, transport_endpoint) runnable; /* have operations */
+    TAILQ_HEAD(, transport_endpoint) runnable; /* have operations */
     unsigned n_endpoints;
     size_t completed;
 };
