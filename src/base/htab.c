@@ -38,6 +38,10 @@ __attribute__((constructor)) static void seed_hash(void) {
     randombytes_buf(&hash_seed, sizeof(hash_seed));
 }
 
+void hash_set_seed(uint64_t seed) {
+    hash_seed = seed;
+}
+
 uint64_t hash_bytes(const void *data, size_t len) {
     return XXH3_64bits_withSeed(data, len, hash_seed);
 }

@@ -43,5 +43,7 @@ void htab_each(const struct htab *t, void (*fn)(void *arg, struct htab_node *nod
 /* xxHash3, seeded at start with random bits against collision attacks. */
 uint64_t hash_bytes(const void *data, size_t len);
 uint64_t hash_u64(uint64_t v);
+/* For tests that are to run the same way again; before the first table. */
+void hash_set_seed(uint64_t seed);
 
 #endif
