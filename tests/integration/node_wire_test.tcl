@@ -323,9 +323,11 @@ test {NODE DRAIN: progress, then leave} {
                 $c1 node done n1 $i1 1 [lindex $item 1] 0 [lindex $item 1]000 -1
             }
         }
-        set left [dict get [r node info n2] drain-left-objects]
+        # It may be over before the next look, and what it moved is then told by INFO only.
+        set info [r node info n2]
+        set left [dict get $info drain-left-objects]
+        if {$left > 0} {assert_equal 20 [expr {[dict get $info drain-moved-objects] + $left}]}
     }
-    assert_equal 20 [dict get [r node info n2] drain-moved-objects] "(as long as it is to be seen)"
     for {set i 0} {$i < 20} {incr i} {assert_equal n1.0 [lindex [where k$i] 0]}
     wait_for "its end" {[lindex [$c2 node heartbeat n2 $i2 WAIT 100] 1] eq "leave"}
     assert_error "ERR the node is leaving the pool already" {r node drain n2}
