@@ -172,11 +172,13 @@ bool store_remove(struct store *s, struct span key) {
     uint64_t hash = store_hash(key);
     struct object *o = store_find_hashed(s, key, hash);
     bool found = o != NULL;
-    /* A miss because its hosts are away: it must not come back with them. */
-    if (!found && s->hidden) {
+    /* A miss because its hosts are away, or because its space is being cleared: it must not come
+     * back with them, or as its copy on a disk. */
+    if (!found && (s->hidden || s->planner)) {
         o = index_find(&s->index, key, hash);
-        bool gone = o && (is_here(s, o) || book_stale(s, o) || (s->planner && room_clearing(s, o)));
-        if (gone) o = NULL; /* a miss for another reason, which removes it */
+        bool clearing = o && s->planner && room_clearing(s, o);
+        /* a miss for another reason, which removes it */
+        if (o && (book_stale(s, o) || (is_here(s, o) && !clearing))) o = NULL;
     }
     if (o) store_remove_object(s, o);
     /* what no host has told of yet */

@@ -174,6 +174,40 @@ TEST(what_is_removed_while_its_host_is_away_does_not_come_back) {
     store_destroy(&s);
 }
 
+/* A slice of making room may end between what is gone for look-ups and what is evicted: to a disk,
+ * from where it would come back. */
+TEST(what_is_removed_while_its_space_is_cleared_does_not_come_back) {
+    enum { N = 1024 };
+    struct store *s = pool(1, N);
+    uint32_t ssd = add_far(s, STORE_TIER_SSD, 0);
+    char key[N][8];
+    bool removed[N] = {false};
+    for (int i = 0; i < N; i++) {
+        sprintf(key[i], "k%d", i);
+        CHECK_EQ(put_to(s, key[i], 1, 0), TARN_OK);
+        CHECK_EQ(store_far_add(s, store_find(s, span_str(key[i])), ssd, 4096u * (unsigned)i),
+                 TARN_OK);
+        if (i % 100 == 50) CHECK(util_lease(s, key[i], 1, 5000));
+    }
+    struct store_batch b;
+    struct store_put *put;
+    struct store_put_options o = {.replicas = 1};
+    unsigned budget = 5, n = 0;
+    store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
+    tarn_status st = store_put_start(s, &b, SPAN("big"), 700 * 4096, &o, 1, &budget, &put);
+    for (; st == TARN_EAGAIN; budget = 5, st = store_put_continue(s, put, &budget))
+        for (int i = 0; i < N && n < 20; i++)
+            if (!util_has(s, key[i])) {
+                CHECK(!store_remove(s, span_str(key[i])));
+                removed[i] = true;
+                n++;
+            }
+    CHECK(st == TARN_OK && n == 20);
+    for (int i = 0; i < N; i++) CHECK_EQ(util_has(s, key[i]), !removed[i]);
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST(objects_of_a_host_that_is_away_do_not_stand_in_the_way_of_eviction) {
     struct store *s = pool(2, 100);
     char key[16];
