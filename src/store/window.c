@@ -5,9 +5,8 @@
 #include "store/room.h"
 
 #define VICTIMS 64u /* protected ones that a look at the next to go passes over */
-#define ROUNDS_MAX                                                                                 \
-    16u /* a plan that was overtaken by events so often gives up: NOSPACE, counted as room_gave_up \
-         * \ */
+/* A plan that was overtaken by events so often gives up: NOSPACE, counted as room_gave_up. */
+#define ROUNDS_MAX 16u
 
 static void plan_cursors(struct store *s, struct plan *plan,
                          void (*fn)(struct space *sp, block_id *cursor)) {
@@ -129,16 +128,25 @@ static void window_grow(const struct store *s, struct window *w, const struct ru
     }
 }
 
-/* The run that the scan began in comes twice: first its end, then, after the wrap, all of it. */
+/* The run that the scan began in comes twice: first its end, then, after the wrap, all of it; or
+ * only up to what was allocated in it since. What was behind that stays, as it was: if it is not
+ * there any more, clearing finds out. */
 static void run_over(struct plan *plan, uint32_t align) {
-    const struct run *r = &plan->run;
-    if (r->len == 0) return;
+    const struct run r = plan->run;
+    struct run rest = {.len = 0};
+    if (r.len == 0) return;
+    uint64_t end = r.start + r.len;
     unsigned kept = 0;
-    for (unsigned i = 0; i < plan->n_best; i++)
-        if (plan->best[i].start < r->start || plan->best[i].start >= r->start + r->len)
-            plan->best[kept++] = plan->best[i];
+    for (unsigned i = 0; i < plan->n_best; i++) {
+        const struct run b = plan->best[i];
+        if (b.start < r.start || b.start >= end)
+            plan->best[kept++] = b;
+        else if (b.start + b.len > end)
+            rest = (struct run){end, b.start + b.len - end, b.block};
+    }
     plan->n_best = kept;
-    runs_keep_longest(plan->best, &plan->n_best, plan->run, align);
+    runs_keep_longest(plan->best, &plan->n_best, r, align);
+    if (rest.len > 0) runs_keep_longest(plan->best, &plan->n_best, rest, align);
     plan->run.len = 0;
 }
 

@@ -112,6 +112,44 @@ TEST(a_large_put_clears_a_window_around_leased_objects) {
     store_destroy(&s);
 }
 
+/* Space is taken in the middle of the run that the walk began in, after so many slices. */
+static tarn_status put_while_another_takes_a_page(unsigned slices, bool *walked_p) {
+    enum { N = 220 };
+    struct store *s = util_store("lru", N, NULL, NULL);
+    char key[N][8];
+    for (int i = 0; i < N; i++) {
+        sprintf(key[i], "k%d", i);
+        CHECK_EQ(util_put(s, key[i], 4096), TARN_OK);
+        if (i >= 180) CHECK(util_lease(s, key[i], 1, 5000));
+    }
+    for (int i = 100; i < 180; i++) CHECK(store_remove(s, span_str(key[i])));
+    for (int i = 0; i < 100; i++) CHECK(i == 90 || util_read(s, key[i])); /* k90 goes first */
+    struct store_batch b;
+    struct store_put *put;
+    struct store_put_options o = {.replicas = 1};
+    unsigned budget = 10, i = 0;
+    uint64_t token;
+    store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
+    tarn_status st = store_put_start(s, &b, SPAN("big"), 175 * 4096, &o, 1, &budget, &put);
+    for (; st == TARN_EAGAIN; i++) {
+        /* while the run is cleared nobody is given space */
+        if (i == slices) (void)util_put_as(s, "page", 4096, &o, 1, &token);
+        budget = 10;
+        st = store_put_continue(s, put, &budget);
+        *walked_p |= s->planner != NULL;
+    }
+    store_check(s);
+    store_destroy(&s);
+    return st;
+}
+
+TEST(room_is_found_although_another_put_takes_some_of_it_meanwhile) {
+    bool walked = false;
+    for (unsigned slices = 0; slices < 60; slices++)
+        CHECK_EQ(put_while_another_takes_a_page(slices, &walked), TARN_OK);
+    CHECK(walked);
+}
+
 TEST(soft_pins_go_last_and_hard_pins_never) {
     struct store *s = util_store("lru", 3, NULL, NULL);
     struct store_put_options soft = {.replicas = 1, .pin = STORE_PIN_SOFT, .pin_ms = 1000};
