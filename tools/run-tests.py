@@ -25,6 +25,7 @@ import concurrent.futures
 import fnmatch
 import glob
 import os
+import random
 import re
 import resource
 import shutil
@@ -199,6 +200,11 @@ def chaos_suites(around, _group):
     program = os.path.join(around.build, "tests/stress/chaos_stress")
     for seed in os.environ.get("CHAOS_SEEDS", "1 2 3 4").split():
         yield Suite(f"chaos/seed {seed}", [program], {"STRESS_SEED": seed})
+    # The books in another order of all that happens than `make test` knows.
+    model = os.path.join(around.build, "tests/unit/store/model_test")
+    for _ in range(4):
+        order = str(random.getrandbits(32))
+        yield Suite(f"chaos/model {order}", [model], {"MODEL_HASH": order})
 
 
 def ha_suites(_around, _group):

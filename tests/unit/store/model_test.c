@@ -654,7 +654,7 @@ static void finish(struct model *m) {
 static uint64_t copies, evicted_to_far; /* of several runs */
 
 /* pages: of the one segment; 0: many. Seeded throughout, so a run that failed fails again;
- * MODEL_HASH=n makes others of it. */
+ * MODEL_HASH=n makes others of it, as `make test-chaos` does. */
 static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps, unsigned slice) {
     struct model *m = xcalloc(1, sizeof(*m));
     m->many = pages == 0;
