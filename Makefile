@@ -309,7 +309,7 @@ examples: $(EXAMPLES)
 UNIT := $(call program,$(UNIT_MAIN))
 TRANSPORT := $(call program,$(TRANSPORT_MAIN))
 STRESS := $(call program,$(STRESS_MAIN))
-MODEL_TEST := $(BUILD)/tests/unit/store/model_test
+MODEL_TESTS := $(foreach r,store cluster,$(BUILD)/tests/unit/$(r)/model_test)
 FUZZ := $(call program,$(FUZZ_C))
 
 .PHONY: deps tests test test-unit test-transport test-fuzz test-stress
@@ -359,9 +359,10 @@ test-robust:
 	$(call build_tests,binaries $(FAULT_SO) $(TOOLS))
 	@$(RUN_TESTS) robust
 # Nodes, clients, disks and the master of a pool in trouble, for longer than in `make test`:
-# CHAOS_SEEDS="5 6 7", STRESS_SECONDS=30 each; and the model of the books, hashed anew.
+# CHAOS_SEEDS="5 6 7", STRESS_SECONDS=30 each; and the models of books and cluster, hashed
+# anew.
 test-chaos:
-	$(call build_tests,$(BUILD)/tests/stress/chaos_stress $(MODEL_TEST) binaries)
+	$(call build_tests,$(BUILD)/tests/stress/chaos_stress $(MODEL_TESTS) binaries)
 	@$(RUN_TESTS) chaos
 # Masters that are killed, paused and cut off under Sentinels: HA_ROUNDS=20 HA_SEED=1, half a minute
 # each.
@@ -370,7 +371,7 @@ test-ha:
 	@$(RUN_TESTS) ha
 # The three above and the stress, at once and for longer: what .ci/run adds to the tests.
 test-long:
-	$(call build_tests,$(STRESS) $(MODEL_TEST) binaries $(FAULT_SO) $(TOOLS))
+	$(call build_tests,$(STRESS) $(MODEL_TESTS) binaries $(FAULT_SO) $(TOOLS))
 	@$(RUN_TESTS) stress robust chaos ha
 # Redis' own suite (docs/REDIS-COMPAT.md): REDIS=directory of its source, FILES="unit/expire
 # unit/scan" for some of it.

@@ -200,11 +200,12 @@ def chaos_suites(around, _group):
     program = os.path.join(around.build, "tests/stress/chaos_stress")
     for seed in os.environ.get("CHAOS_SEEDS", "1 2 3 4").split():
         yield Suite(f"chaos/seed {seed}", [program], {"STRESS_SEED": seed})
-    # The books in another order of all that happens than `make test` knows.
-    model = os.path.join(around.build, "tests/unit/store/model_test")
-    for _ in range(4):
-        order = str(random.getrandbits(32))
-        yield Suite(f"chaos/model {order}", [model], {"MODEL_HASH": order})
+    # The books and the cluster in another order of all that happens than `make test` knows.
+    for room in ("store", "cluster"):
+        model = os.path.join(around.build, "tests/unit", room, "model_test")
+        for _ in range(3):
+            order = str(random.getrandbits(32))
+            yield Suite(f"chaos/{room} {order}", [model], {"MODEL_HASH": order})
 
 
 def ha_suites(_around, _group):

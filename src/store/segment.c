@@ -388,9 +388,16 @@ static bool segment_is_empty(const struct segment *seg) {
                                                          : seg->far_replicas == 0);
 }
 
+/* Its last reader and writer are gone. A walk and the planner, in whose hands it may be, see its
+ * state in their next slice. */
+static bool segment_may_go(const struct store *s, const struct segment *seg) {
+    return segment_is_empty(seg) && !being_walked(s, seg->id) &&
+           !(s->planner && s->planner->plan->segment == seg->id);
+}
+
 bool segment_sweeping(const struct store *s) {
     for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
-        if (seg->state == SEGMENT_LEAVING && (!seg->swept || segment_is_empty(seg))) return true;
+        if (seg->state == SEGMENT_LEAVING && (!seg->swept || segment_may_go(s, seg))) return true;
     }
     return false;
 }
@@ -402,9 +409,7 @@ bool segment_sweep(struct store *s, unsigned *budget) {
         if (!seg || seg->state != SEGMENT_LEAVING) continue;
         if (!seg->swept) segment_sweep_one(s, seg, budget);
         more = more || !seg->swept;
-        if (!segment_is_empty(seg) || being_walked(s, i)) continue;
-        /* its next slice sees the state */
-        if (s->planner && s->planner->plan->segment == i) continue;
+        if (!segment_may_go(s, seg)) continue;
         s->leaving--;
         s->hidden--;
         news_segment(s, STORE_NEWS_SEGMENT_GONE, i);

@@ -259,6 +259,35 @@ TEST(a_leaving_segment_waits_for_its_readers) {
     store_destroy(&s);
 }
 
+/* Its client may be held back: until its next slice there is nothing to do. */
+TEST(a_leaving_segment_waits_for_the_put_that_looks_for_room_in_it) {
+    struct store *s = pool(1, 256);
+    char key[256][8];
+    for (int i = 0; i < 256; i++) {
+        sprintf(key[i], "k%d", i);
+        CHECK_EQ(put_to(s, key[i], 1, 0), TARN_OK);
+    }
+    struct store_batch b;
+    struct store_put *put;
+    struct store_put_options o = {.replicas = 1};
+    unsigned budget = 80;
+    store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
+    CHECK_EQ(store_put_start(s, &b, SPAN("big"), 200 * 4096, &o, 1, &budget, &put), TARN_EAGAIN);
+    CHECK(s->planner);
+    for (int i = 0; i < 256; i++) store_remove(s, span_str(key[i]));
+    store_segment_set_state(s, 0, SEGMENT_LEAVING);
+    util_tick(s, 10);
+    CHECK_EQ(gone_id, UINT32_MAX);
+    CHECK_EQ(store_next_ms(s, 1000), 1000);
+    budget = 80;
+    CHECK_EQ(store_put_continue(s, put, &budget), TARN_ENOSPACE);
+    CHECK_EQ(store_next_ms(s, 1000), 0);
+    util_tick(s, 10);
+    CHECK_EQ(gone_id, 0);
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST(a_put_loses_the_replica_whose_segment_leaves) {
     struct store *s = pool(2, 8);
     struct store_put_options o = {.replicas = 2};
