@@ -36,6 +36,7 @@ from .errors import (
     TooLarge,
     TryAgain,
 )
+from .kv_groups import KVBoundary, KVGroup, KVParts
 from .memory import Memory
 from .queue import Completion, Queue
 from .views import View, Writer
@@ -64,6 +65,9 @@ __all__ = [
     "Error",
     "Exists",
     "InvalidArgument",
+    "KVBoundary",
+    "KVGroup",
+    "KVParts",
     "LeaseOver",
     "Memory",
     "NoSpace",

@@ -66,7 +66,8 @@ def in_thread(
     """The method as a coroutine that runs it in one of the client's threads, after the keys have
     come, where there is a wait_ms for them."""
 
-    waits = "wait_ms" in inspect.signature(declared).parameters
+    names = inspect.signature(declared).parameters
+    waits = "wait_ms" in names and ("key" in names or "keys" in names)
 
     async def coroutine(self: AsyncClient, *args: Any, **options: Any) -> T:
         wait_ms = options.pop("wait_ms", 0) if waits else 0
@@ -424,6 +425,7 @@ class AsyncClient:
     # --- in threads
 
     prefix_length = in_thread(Client.prefix_length)
+    kv_prefix = in_thread(Client.kv_prefix)
     size = in_thread(Client.size)
     set_pin = in_thread(Client.set_pin)
     ping = in_thread(Client.ping)

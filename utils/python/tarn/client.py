@@ -12,6 +12,7 @@ from ._lib import Handle, check, lib, stored, there
 from ._scope import Closes
 from .batch import GUESS_BYTES, Batch, Key, KeyList, Keys, address_of, batch_of, encode_key, fetch
 from .errors import Closed, InvalidArgument, Status
+from .kv_groups import KVBoundary, KVGroup, boundary_of
 from .memory import Fresh, bytes_at, check_range, pin
 from .options import (
     PINS,
@@ -306,6 +307,26 @@ class Client(Closes):
         h, all_keys = self._use(), KeyList(keys)
         wait_ms = _wait_first(h, all_keys, wait_ms, timeout_ms)
         return _prefix_length(h, all_keys, call_options(timeout_ms, lease_ms, wait_ms))
+
+    def kv_prefix(
+        self,
+        hashes: Sequence[bytes],
+        groups: Sequence[KVGroup],
+        *,
+        unit: int,
+        align: int,
+        lease_ms: int = 0,
+        wait_ms: int = 0,
+    ) -> KVBoundary:
+        """The longest prefix of which every KV group has what it needs, in one round trip.
+        hashes[i] is the hash of the prompt's first (i + 1) * `unit` tokens; boundaries are
+        multiples of `align` tokens. With lease_ms exactly the parts that are read for it stay
+        readable for that time. wait_ms: so long for the parts of the longest prefix possible."""
+        words: List[Any] = [*(h.hex() for h in hashes), "UNIT", unit, "ALIGN", align]
+        words += ["KVGROUPS", len(groups), *(word for g in groups for word in g.words())]
+        words += ["LEASE", lease_ms] if lease_ms else []
+        words += ["WAIT", wait_ms] if wait_ms else []
+        return boundary_of(self.command("PREFIXLEN", len(hashes), *words), len(groups))
 
     def wait(self, key: Key, timeout_ms: int) -> bool:
         """Until the key is readable: True; not within timeout_ms: False."""
