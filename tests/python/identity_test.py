@@ -199,10 +199,10 @@ class Vllm(TarnTest):
         """As many tokens as heads, and the axis of the heads not known: strides alone tell the
         layouts apart."""
         from vllm_model import Layer
-        from tarn.vllm import memory
+        from tarn.vllm import tensors
 
         a, b = (
-            memory.view_of("x", Layer(form, 3, 4, 4).tensor, 3, 0) for form in ("2BNHD", "2BHND")
+            tensors.view_of("x", Layer(form, 3, 4, 4).tensor, 3, 0) for form in ("2BNHD", "2BHND")
         )
         self.assertNotEqual(a.layout(4), b.layout(4))
 

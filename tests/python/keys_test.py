@@ -53,6 +53,12 @@ class Keys(unittest.TestCase):
     def test_parse(self):
         space = keys.KeySpace("m", "fp8", "hnd", 64, 8, 3, 2, 1, 4, 2, 2, 1)
         self.assertEqual(keys.KeySpace.parse(space.key(HASH, group=5)), (space, HASH, None, 5))
+        kv_group = keys.KeySpace("m", kv_group=12)
+        self.assertEqual(kv_group.key(HASH), kv_group.prefix + HASH.hex())
+        self.assertTrue(kv_group.prefix.endswith("@dcp1.0@kv12@"), kv_group.prefix)
+        self.assertEqual(keys.KeySpace.parse(kv_group.key(HASH)), (kv_group, HASH, None, None))
+        with self.assertRaisesRegex(ValueError, "kv_group"):
+            keys.KeySpace("m", kv_group=-1)
         good = space.key(HASH)
         for bad in (
             *("", "m", "m@a.b.c@tp1.0@pp1.0@pcp1.0@dcp1.0@00", "x@" * 6, good + "@x1"),

@@ -10,7 +10,7 @@ from unittest import mock
 from harness import TarnTest
 import tarn
 from tarn.chain import Chain
-from tarn.vllm import TarnConnector, connector, memory
+from tarn.vllm import TarnConnector, connector, tensors
 from tarn.vllm.pool import Pool
 from vllm_engine import Engine
 from vllm_model import DIM, Layer
@@ -174,7 +174,7 @@ class WithServer(TarnTest):
                         request.all_token_ids, block * n + t, layer, kv, head
                     )
                     scratch.tensor.raw[at : at + DIM] = right
-        view = memory.view_of("x", scratch.tensor, 3, 0)
+        view = tensors.view_of("x", scratch.tensor, 3, 0)
         return b"".join(
             bytes(scratch.tensor.raw[view.stride + o : view.stride + o + size])
             for o, size in view.runs

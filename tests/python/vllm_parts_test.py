@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import harness
 import tarn
-from tarn.vllm import TarnConnector, base, config, memory
+from tarn.vllm import TarnConnector, base, config, memory, tensors
 from tarn.vllm.damage import NOWHERE, Damage
 from tarn.vllm.loader import MAX_QUEUED, LayerLoad, Loader
 from tarn.vllm.meta import Format, Load, Save, Step
@@ -95,17 +95,17 @@ class Parts(unittest.TestCase):
         )
 
     def test_views_of_tensors(self):
-        view = memory.view_of("l", Tensor((2, 10, 4, 3, 8)), 10, 3)
+        view = tensors.view_of("l", Tensor((2, 10, 4, 3, 8)), 10, 3)
         self.assertEqual(
             (view.stride, view.runs, view.layout(6)), (192, ((0, 192), (1920, 192)), "2x4xh6x8e2")
         )
-        view = memory.view_of("l", Tensor((10, 2, 4, 3, 8)), 10, 3)
+        view = tensors.view_of("l", Tensor((10, 2, 4, 3, 8)), 10, 3)
         self.assertEqual((view.stride, view.runs, view.layout(6)), (384, ((0, 384),), "2x4xh6x8e2"))
-        view = memory.view_of("l", Tensor((2, 10, 4, 3, 8), (0, 1, 3, 2, 4)), 10, 3)
+        view = tensors.view_of("l", Tensor((2, 10, 4, 3, 8), (0, 1, 3, 2, 4)), 10, 3)
         self.assertEqual((view.layout(6), view.heads), ("2xh6x4x8e2", 1))
-        view = memory.view_of("l", Tensor((2, 20, 2, 3, 8)), 10, 3)
+        view = tensors.view_of("l", Tensor((2, 20, 2, 3, 8)), 10, 3)
         self.assertEqual((view.stride, view.runs, view.bytes), (192, ((0, 192), (1920, 192)), 384))
-        scattered = memory.view_of("l", Tensor((10, 4, 3, 8), (1, 0, 2, 3)), 10, 4)
+        scattered = tensors.view_of("l", Tensor((10, 4, 3, 8), (1, 0, 2, 3)), 10, 4)
         self.assertEqual(scattered.runs, tuple((480 * i, 48) for i in range(4)))
         for wrong, text in (
             (Tensor((3, 7, 8)), "counts 10 blocks"),
@@ -115,13 +115,13 @@ class Parts(unittest.TestCase):
             with self.assertRaisesRegex(
                 (ValueError, TypeError, AttributeError), text if wrong.__class__ is Tensor else ""
             ):
-                memory.view_of("l", wrong, 10, 3)
+                tensors.view_of("l", wrong, 10, 3)
         with self.assertRaisesRegex(ValueError, "heads_axis"):
-            memory.view_of("l", Tensor((2, 10, 4, 3, 8)), 10, 3, 2)
+            tensors.view_of("l", Tensor((2, 10, 4, 3, 8)), 10, 3, 2)
         with self.assertRaisesRegex(ValueError, "Mamba"):
-            memory.distinct({"a": [Tensor((10, 8))]})
+            tensors.distinct({"a": [Tensor((10, 8))]})
         shared = Tensor((10, 4, 8))
-        self.assertEqual(memory.distinct({"a": shared, "b": shared})[0], ["a"])
+        self.assertEqual(tensors.distinct({"a": shared, "b": shared})[0], ["a"])
         with self.assertRaisesRegex(ValueError, "staging_mib"):
             memory.StagedMemory([view._replace(sizes=(1 << 20,))], Copier([view], []), 1 << 20, 4)
 

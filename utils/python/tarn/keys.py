@@ -2,7 +2,11 @@
 which prefix.
 
     {model}@{dtype}.{layout}.{block_tokens}@tp{shards}.{shard}@pp{size}.{rank}
-        @pcp{size}.{rank}@dcp{size}.{rank}@{hash}[@l{layer}|@g{group}]
+        @pcp{size}.{rank}@dcp{size}.{rank}[@kv{group}]@{hash}[@l{layer}|@g{group}]
+
+@kv{number} names the KV group where a model has several: layers with blocks of a size and a kind of
+their own (full attention, windows, states). It stands before the hash, so that `prefix` and the
+hash at the end of a part are what `Client.kv_prefix` asks for.
 
 The part after tp is not the rank but the shard: which distinct part of the heads the bytes hold.
 Ranks with the same bytes have the same key: all of them with multi-head latent attention (tp1.0
@@ -99,6 +103,7 @@ class KeySpace:
     pcp_rank: int = 0
     dcp_size: int = 1
     dcp_rank: int = 0
+    kv_group: Optional[int] = None
 
     def __post_init__(self) -> None:
         for name, text in (("model", self.model), ("dtype", self.dtype), ("layout", self.layout)):
@@ -118,16 +123,19 @@ class KeySpace:
         ):
             if size < 1 or not 0 <= rank < size:
                 raise ValueError(f"{name}: {rank} of {size}")
+        if self.kv_group is not None and self.kv_group < 0:
+            raise ValueError(f"kv_group: {self.kv_group}")
         if len(self.prefix.encode("utf-8")) + 64 > MAX_KEY - 128:
             raise ValueError("model, dtype, layout: too long together for a key of 1024 bytes")
 
     @property
     def prefix(self) -> str:
         """All of the key up to the hash, with the @ before it."""
+        kv_group = "" if self.kv_group is None else f"kv{self.kv_group}@"
         return (
             f"{escape(self.model)}@{escape(self.dtype)}.{escape(self.layout)}.{self.block_tokens}"
             f"@tp{self.shards}.{self.shard}@pp{self.pp_size}.{self.pp_rank}"
-            f"@pcp{self.pcp_size}.{self.pcp_rank}@dcp{self.dcp_size}.{self.dcp_rank}@"
+            f"@pcp{self.pcp_size}.{self.pcp_rank}@dcp{self.dcp_size}.{self.dcp_rank}@{kv_group}"
         )
 
     @staticmethod
@@ -192,6 +200,8 @@ class KeySpace:
                     raise ValueError(name)
                 size, rank = text[len(name) :].split(".")
                 numbers += [int(size), int(rank)]
+            number = parts.pop(6)[2:] if parts[6].startswith("kv") else None
+            kv_group = None if number is None else int(number)
             digest = bytes.fromhex(parts[6])
             rest = parts[7:]
             if len(rest) > 1 or (rest and rest[0][:1] not in ("l", "g")):
@@ -201,6 +211,7 @@ class KeySpace:
             space = KeySpace(
                 unescape(model), unescape(dtype), unescape(layout), int(block_tokens), *numbers
             )
+            space = replace(space, kv_group=kv_group)
         except (ValueError, IndexError, TypeError) as error:
             raise ValueError(f"key: {key!r} is no block's key ({error})") from None
         return BlockKey(space, digest, layer, group)

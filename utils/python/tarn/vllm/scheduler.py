@@ -22,6 +22,7 @@ from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, rank
 from .damage import NOWHERE, Damage
 from .meta import Format, FormatReport, Load, Save, Step
 from .pool import Pool
+from .requests import announced_by, chain_of, scheduled_in
 
 __all__ = ["SchedulerSide"]
 
@@ -70,36 +71,6 @@ class Tracked:
         self.blocks, self.held, self.spoilt = [], [], NOWHERE
         self.saved, self.sent, self.hits_until, self.match = 0, False, 0.0, (0, 0)
         self.prefill = int(self.request.num_tokens)
-
-
-def _chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
-    """The chain of a request; None when its tokens do not say all about it (prompt embeddings,
-    media without hashes)."""
-    if (
-        getattr(request, "prompt_token_ids", None) is None
-        or getattr(request, "prompt_embeds", None) is not None
-    ):
-        return None
-    features = getattr(request, "mm_features", None)
-    if not features and getattr(request, "has_encoder_inputs", False):
-        return None
-    media = [(f.identifier, f.mm_position.offset, f.mm_position.length) for f in features or ()]
-    lora = getattr(request, "lora_request", None)
-    return Chain(
-        block_tokens,
-        lora=str(lora.lora_name) if lora is not None else None,
-        salt=getattr(request, "cache_salt", None),
-        revision=revision,
-        media=sorted(media, key=lambda item: item[1]),
-    )
-
-
-def _announced(request: Any) -> int:
-    """How many tokens a prefill elsewhere said that it has saved. Comes from the user's request:
-    anything may be in it."""
-    params = getattr(request, "kv_transfer_params", None)
-    tokens = params.get("tarn_tokens") if isinstance(params, dict) else None
-    return tokens if isinstance(tokens, int) and tokens > 0 else 0
 
 
 class SchedulerSide:
@@ -169,7 +140,7 @@ class SchedulerSide:
     def _track(self, request: Any) -> Optional[Tracked]:
         tracked = self._requests.get(request.request_id)
         if tracked is None:
-            chain = _chain_of(request, self.block_tokens, self._settings.revision)
+            chain = chain_of(request, self.block_tokens, self._settings.revision)
             if chain is None:
                 return None
             tracked = self._requests[request.request_id] = Tracked(request, chain)
@@ -221,7 +192,7 @@ class SchedulerSide:
             return 0, False
         hits = min(self._look_up(tracked, limit), limit)
         tracked.saved = max(tracked.saved, hits)
-        announced = min(_announced(request) // self.block_tokens, limit)
+        announced = min(announced_by(request) // self.block_tokens, limit)
         if (
             hits < announced
             and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000
@@ -327,28 +298,14 @@ class SchedulerSide:
                 self._requests[name].restart()
         self._release(step)
         work: List[Tuple[Tracked, int, int]] = []
-        for new in output.scheduled_new_reqs:
-            tracked = self._requests.get(new.req_id)
-            if tracked is not None:
-                tracked.blocks = list(new.block_ids[0])
-                work.append(
-                    (tracked, new.num_computed_tokens, output.num_scheduled_tokens[new.req_id])
-                )
-        cached = output.scheduled_cached_reqs
-        resumed = getattr(cached, "resumed_req_ids", None)
-        if resumed is None:  # releases until late 2025
-            flags = getattr(cached, "resumed_from_preemption", ())
-            resumed = {name for name, flag in zip(cached.req_ids, flags) if flag}
-        for i, name in enumerate(cached.req_ids):
-            tracked = self._requests.get(name)
+        for item in scheduled_in(output):
+            tracked = self._requests.get(item.name)
             if tracked is None:
                 continue
-            new_blocks = cached.new_block_ids[i]
-            if name in resumed:
+            if item.anew:
                 tracked.blocks = []
-            if new_blocks:
-                tracked.blocks.extend(new_blocks[0])
-            work.append((tracked, cached.num_computed_tokens[i], output.num_scheduled_tokens[name]))
+            tracked.blocks.extend(item.blocks[0] if item.blocks else ())
+            work.append((tracked, item.computed, item.scheduled))
         step.recomputed = self._damage.compute(work)
         for tracked, computed, scheduled in work:
             self._save(step, tracked, computed, scheduled)

@@ -18,7 +18,8 @@ from ..identity import digest
 from ..keys import KeySpace, shard_of
 from .config import block_tokens_of, dtype_of, facts_of, Ranks, ranks_of, Settings
 from .loader import LayerLoad, Loader
-from .memory import HostMemory, LayerView, Scratch, memory_of
+from .memory import HostMemory, Scratch, memory_of
+from .tensors import LayerView
 from .meta import Format, FormatReport, Load, Save, Step
 from .pool import Pool
 from .saver import Job, Saver

@@ -1,0 +1,66 @@
+"""What vLLM's requests and its scheduler's output say, in the forms that its releases have for it.
+"""
+
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
+
+from ..chain import Chain
+
+__all__ = ["Scheduled", "announced_by", "chain_of", "scheduled_in"]
+
+
+def chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
+    """The chain of a request; None when its tokens do not say all about it (prompt embeddings,
+    media without hashes)."""
+    if (
+        getattr(request, "prompt_token_ids", None) is None
+        or getattr(request, "prompt_embeds", None) is not None
+    ):
+        return None
+    features = getattr(request, "mm_features", None)
+    if not features and getattr(request, "has_encoder_inputs", False):
+        return None
+    media = [(f.identifier, f.mm_position.offset, f.mm_position.length) for f in features or ()]
+    lora = getattr(request, "lora_request", None)
+    return Chain(
+        block_tokens,
+        lora=str(lora.lora_name) if lora is not None else None,
+        salt=getattr(request, "cache_salt", None),
+        revision=revision,
+        media=sorted(media, key=lambda item: item[1]),
+    )
+
+
+def announced_by(request: Any) -> int:
+    """How many tokens a prefill elsewhere said that it has saved. Comes from the user's request:
+    anything may be in it."""
+    params = getattr(request, "kv_transfer_params", None)
+    tokens = params.get("tarn_tokens") if isinstance(params, dict) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else 0
+
+
+class Scheduled(NamedTuple):
+    """A request that is computed in this step. blocks: of each KV group those that it gets in
+    addition, or with anew all of them. computed, scheduled: tokens before and in it."""
+
+    name: str
+    blocks: Sequence[Sequence[int]]
+    anew: bool
+    computed: int
+    scheduled: int
+
+
+def scheduled_in(output: Any) -> Iterator[Scheduled]:
+    """Those of a SchedulerOutput."""
+    counts = output.num_scheduled_tokens
+    for new in output.scheduled_new_reqs:
+        yield Scheduled(
+            new.req_id, new.block_ids, True, new.num_computed_tokens, counts[new.req_id]
+        )
+    cached = output.scheduled_cached_reqs
+    resumed = getattr(cached, "resumed_req_ids", None)
+    if resumed is None:  # releases until late 2025
+        flags: List[bool] = getattr(cached, "resumed_from_preemption", [])
+        resumed = {name for name, flag in zip(cached.req_ids, flags) if flag}
+    for i, name in enumerate(cached.req_ids):
+        blocks = cached.new_block_ids[i] or ()
+        yield Scheduled(name, blocks, name in resumed, cached.num_computed_tokens[i], counts[name])
