@@ -85,7 +85,10 @@ static void answer_refused(struct client *c, tarn_status status, struct span key
                               .owner = o->pin_ms};
     switch (status) {
     case TARN_EQUOTA: refusal_quota(c, &put); break;
-    case TARN_EINVAL: reply_error(c, "size or an option is out of range"); break;
+    case TARN_EINVAL:
+        reply_error(c, "size, an option, or the id of a group (up to %u bytes) is out of range",
+                    STORE_KEY_MAX);
+        break;
     case TARN_ENOSPACE: refusal_no_room(c, "NOSPACE", size); break;
     case TARN_ENOSEGMENT: answer_no_segment(c, &p->args); break;
     case TARN_ELIMIT:
@@ -111,6 +114,15 @@ static void answer_put(struct client *c, tarn_status status, const struct store_
         answer_refused(c, status, key, size, p);
 }
 
+/* Of the key that it is at. */
+static void put_together(struct client *c, const struct puts *p,
+                         struct store_put_options *options) {
+    const struct wire_put *args = &p->args;
+    uint32_t each = args->groups | args->boundaries, all = args->group | args->boundary;
+    options->group = arg_word(c, each != 0 ? each + (uint32_t)p->each.at : all);
+    options->boundary = args->boundary != 0 || args->boundaries != 0;
+}
+
 static tarn_status put_open(struct client *c, struct puts *p, struct span key, uint64_t size,
                             unsigned *budget, struct store_put **put_p) {
     const struct wire_put *args = &p->args;
@@ -122,7 +134,7 @@ static tarn_status put_open(struct client *c, struct puts *p, struct span key, u
     for (size_t i = 0; i < args->avoid.n; i++) avoid[i] = c->argv[args->avoid.at[i]];
     options.avoid = avoid;
     options.avoids = args->avoid.n;
-    if (args->group) options.group = c->argv[args->group];
+    put_together(c, p, &options);
     return store_put_start(books, &p->request, key, size, &options, c->id, budget, put_p);
 }
 

@@ -66,7 +66,7 @@ static size_t pin_options_at(const struct cmd *cmd, const struct span *argv, siz
 }
 
 /* PIN key HARD, PUTSTART and MPUTSTART with PIN HARD. What has these words in another meaning is no
- * request that succeeds. */
+ * request that succeeds, or names groups so. */
 static bool pins_hard(const struct cmd *cmd, const struct span *argv, size_t argc) {
     if (cmd->id == WIRE_pin) return argc > 2 && span_case_eq(argv[2], "hard");
     size_t at = pin_options_at(cmd, argv, argc);

@@ -18,12 +18,15 @@
 #define DOMAINS        256u /* 0: keys without a quota */
 #define WANT_NAMES_MAX 16u
 
-/* --- what few objects have (extra.c) --- */
+/* --- what few objects have (extra.c, group.c) --- */
 
+/* A group, or a boundary. */
 struct object_group {
-    struct htab_node node; /* by name */
-    LIST_HEAD(, extra) members;
+    struct htab_node node; /* by kind and name */
+    /* of a boundary in the order of their last use, the latest first */
+    TAILQ_HEAD(group_members, extra) members;
     uint32_t count;
+    bool boundary;
     uint32_t name_len;
     char name[];
 };
@@ -42,7 +45,7 @@ struct extra {
     struct hard_sum hard; /* counted for it */
     struct wheel_node pin_node;
     struct object_group *group;
-    LIST_ENTRY(extra) of_group;
+    TAILQ_ENTRY(extra) of_group;
     uint32_t n_crcs;
     uint32_t *crcs; /* objects larger than STORE_CRC_BLOCK */
 };
@@ -332,7 +335,7 @@ struct store {
     uint64_t evictable_units, quarantine_units, zombie_units;
     struct hard_sum hard;
     uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes,
-        lease_pool, hold_count, far_objects, far_replicas, copies_open;
+        lease_pool, hold_count, far_objects, far_replicas, copies_open, boundaries;
     struct store_stats stat; /* the counting half */
 };
 
@@ -388,6 +391,8 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool sp
 void book_evict(struct store *s, struct object *o, unsigned *budget);
 /* The same to make room in the pool: values in the books that were unused for longer go as well. */
 void book_evict_space(struct store *s, struct object *o, unsigned *budget);
+/* It alone, whatever belongs to it. true: it is gone; else it has a copy on a disk, and is there. */
+bool book_evict_alone(struct store *s, struct object *o);
 void book_count_evicted(struct store *s, const struct object *o);
 
 bool evict_background(struct store *s, unsigned *budget);
@@ -406,14 +411,33 @@ void extra_trim(struct store *s, struct extra *x);
 void extra_drop(struct store *s, struct object *o); /* the object goes */
 void extra_set_expire(struct store *s, struct object *o, uint64_t wall_ms);
 void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint64_t ms);
-void extra_renew_pin(struct store *s, struct object *o);
-struct object_group *group_get(struct store *s, struct span name);
-void group_unref(struct store *s, struct object_group *g);
-void group_join(struct store *s, struct object *o, struct object_group *g);
+void extra_used(struct store *s, struct object *o); /* renews its pin, too */
 enum store_pin object_pin(const struct store *s, const struct object *o);
 bool extra_due(struct store *s, unsigned *budget); /* TTLs that are over; true: more */
 void extra_pin_over(struct store *s, struct wheel_node *node);
 bool extra_expired(const struct store *s, const struct object *o);
+
+/* group.c */
+/* One reference more; made when it is new. */
+struct object_group *group_get(struct store *s, struct span name, bool boundary);
+void group_unref(struct store *s, struct object_group *g);
+/* Takes the caller's reference. */
+void group_join(struct store *s, struct object *o, struct object_group *g);
+void group_leave(struct store *s, struct extra *x);
+void group_used(struct extra *x);
+/* One that is being evicted, with what is to be known of it when it is gone. group NULL: it belongs
+ * to nothing. */
+struct group_victim {
+    struct object_group *group;
+    uint64_t idle_ms;
+    uint32_t request;
+    unsigned freq;
+    bool soft;
+    struct extra *before, *behind; /* in the order of a boundary */
+};
+struct group_victim group_victim(const struct store *s, const struct object *o);
+/* It has left memory; lost: and no disk has it. Those that go with it do. Ends v. */
+void group_follow(struct store *s, struct group_victim *v, bool lost, unsigned *budget);
 
 /* hardpin.c */
 struct hard_sum hard_of(const struct store *s, const struct object *o);

@@ -88,7 +88,8 @@ static void encode_object(const struct store *s, struct buf *b, const struct obj
     put_u64(b, object_version(o));
     put_u64(b, store_object_size(s, o));
     put_u8(b, (o->bits & OBJECT_INLINE ? CODEC_INLINE : 0) |
-                  (o->bits & OBJECT_CRC ? CODEC_CRC : 0) | (x ? CODEC_EXTRA : 0));
+                  (o->bits & OBJECT_CRC ? CODEC_CRC : 0) | (x ? CODEC_EXTRA : 0) |
+                  (x && x->group && x->group->boundary ? CODEC_BOUNDARY : 0));
     put_u32(b, o->bits & OBJECT_CRC ? o->crc : 0);
     put_span(b, key);
     if (store_object_inline(o, &value))

@@ -111,7 +111,8 @@ typedef const uint8_t *codec_id;
 
 /* --- of the books; EFFECT_OBJECT is in effect.c and follow.c --- */
 
-enum { CODEC_INLINE = 1, CODEC_CRC = 2, CODEC_EXTRA = 4 }; /* of an object */
+/* Of an object. BOUNDARY: what stands for its group is one. */
+enum { CODEC_INLINE = 1, CODEC_CRC = 2, CODEC_EXTRA = 4, CODEC_BOUNDARY = 8 };
 
 #define GONE_FIELDS(X)  X(u64, version) X(span, key)
 #define FLUSH_FIELDS(X) X(u64, version)

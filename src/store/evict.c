@@ -98,40 +98,27 @@ static bool evict_demote(struct store *s, struct object *o) {
     return true;
 }
 
-static void evict_one(struct store *s, struct object *o) {
+bool book_evict_alone(struct store *s, struct object *o) {
     book_count_evicted(s, o);
     book_unlink(s, o);
     if (!book_far_only(o)) {
         struct policy *p = order_policy(s, o);
         p->ops->evicted(p, o, store_hash(store_object_key(o)));
-        if (evict_demote(s, o)) return;
+        if (evict_demote(s, o)) return false;
         if (UNLIKELY(s->copying) && s->config.copies_all && await_disk(s, o) != STORE_SEGMENT_ANY)
             s->stat.evicted_before_copy++;
     }
     book_remove(s, o, STORE_NEWS_EVICTED);
+    return true;
 }
 
 #define COLDER_MAX 4u
 
-/* A group goes together as far as the budget and the others' leases let it. */
 void book_evict(struct store *s, struct object *o, unsigned *budget) {
-    const struct extra *x = extra_find(s, o);
-    struct object_group *g = x ? x->group : NULL;
-    if (g) g->count++; /* keep it while its members go */
-    evict_one(s, o);
+    struct group_victim v = group_victim(s, o);
+    bool lost = book_evict_alone(s, o);
     if (*budget > 0) --*budget;
-    if (!g) return;
-    struct extra *m, *next;
-    LIST_FOREACH_SAFE(m, &g->members, of_group, next) {
-        if (*budget == 0) break;
-        struct object *other = record_get(&s->records, m->object);
-        --*budget;
-        if (!book_protected(s, other) && !(other->bits & OBJECT_VICTIM) && !book_far_only(other)) {
-            s->stat.evicted_group++;
-            evict_one(s, other);
-        }
-    }
-    group_unref(s, g);
+    group_follow(s, &v, lost, budget);
 }
 
 /* Values in the books make no room in the pool, but what is colder than what goes from there has
@@ -161,7 +148,7 @@ bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p) {
     if (book_protected(s, o) || book_far_only(o)) return false;
     *bytes_p = store_object_size(s, o);
     s->stat.evict_command++;
-    evict_one(s, o);
+    book_evict_alone(s, o);
     return true;
 }
 

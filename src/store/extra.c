@@ -1,5 +1,5 @@
-/* What few objects have: TTL, pins, a group, CRCs per MiB. Kept beside the record, so that the
- * others pay nothing for it; OBJECT_EXTRA says whether to look. */
+/* What few objects have: TTL, pins, a group or boundary (group.c), CRCs per MiB. Kept beside the
+ * record, so that the others pay nothing for it; OBJECT_EXTRA says whether to look. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
@@ -69,14 +69,6 @@ static void pin_enter(struct store *s, struct extra *x, const struct object *o, 
         x->hard = hard_of(s, o);
         hard_add(s, x->pin_ms, &x->hard);
     }
-}
-
-static void group_leave(struct store *s, struct extra *x) {
-    struct object_group *g = x->group;
-    if (!g) return;
-    LIST_REMOVE(x, of_group);
-    x->group = NULL;
-    group_unref(s, g);
 }
 
 void extra_drop(struct store *s, struct object *o) {
@@ -162,8 +154,9 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
     if (!list_linked(o)) book_relink(s, o);
 }
 
-void extra_renew_pin(struct store *s, struct object *o) {
+void extra_used(struct store *s, struct object *o) {
     struct extra *x = extra_find(s, o);
+    if (x->group) group_used(x);
     if (x->pin == STORE_PIN_SOFT && s->now_ms + x->pin_ms > x->pin_node.due)
         wheel_set(s->wheel[WHEEL_PIN], &x->pin_node, s->now_ms + x->pin_ms);
 }
@@ -173,42 +166,4 @@ void extra_pin_over(struct store *s, struct wheel_node *node) {
     struct object *o = record_get(&s->records, x->object);
     extra_set_pin(s, o, STORE_PIN_NONE, 0);
     effect_object(s, o);
-}
-
-/* --- groups --- */
-
-static bool same_group(const struct htab_node *node, const void *key) {
-    const struct object_group *g = CONTAINER_OF(node, struct object_group, node);
-    return span_eq(span_of(g->name, g->name_len), *(const struct span *)key);
-}
-
-/* One reference more; made when it is new. */
-struct object_group *group_get(struct store *s, struct span name) {
-    uint64_t hash = hash_bytes(name.data, name.len);
-    struct htab_node *n = htab_find(&s->groups, hash, same_group, &name);
-    struct object_group *g = n ? CONTAINER_OF(n, struct object_group, node) : NULL;
-    if (!g) {
-        g = xcalloc(1, sizeof(*g) + name.len);
-        g->name_len = (uint32_t)name.len;
-        memcpy(g->name, name.data, name.len);
-        htab_insert(&s->groups, &g->node, hash);
-        s->extra_bytes += sizeof(*g) + name.len;
-    }
-    g->count++;
-    return g;
-}
-
-void group_unref(struct store *s, struct object_group *g) {
-    if (--g->count > 0) return;
-    htab_remove(&s->groups, &g->node);
-    s->extra_bytes -= sizeof(*g) + g->name_len;
-    free(g);
-}
-
-/* Takes the caller's reference. */
-void group_join(struct store *s, struct object *o, struct object_group *g) {
-    struct extra *x = extra_get(s, o);
-    TARN_ASSERT(!x->group);
-    x->group = g;
-    LIST_INSERT_HEAD(&g->members, x, of_group);
 }

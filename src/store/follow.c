@@ -145,7 +145,8 @@ static void take_extra(struct store *s, struct object *o, const struct told *t) 
         object_set_crcs(s, o, crcs, t->crcs.len);
         free(crcs);
     }
-    if (t->group.len) group_join(s, o, group_get(s, t->group));
+    bool boundary = (t->flags & CODEC_BOUNDARY) != 0;
+    if (t->group.len) group_join(s, o, group_get(s, t->group, boundary));
     if (t->expire) extra_set_expire(s, o, t->expire);
     if (t->pin != STORE_PIN_NONE) extra_set_pin(s, o, t->pin, t->pin_ms);
 }

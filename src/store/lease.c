@@ -244,10 +244,10 @@ static bool lease_extend(struct store *s, struct lease *l, uint64_t until) {
 
 static void renew_group(struct store *s, struct object *o, uint64_t session, uint64_t until) {
     const struct extra *x = extra_find(s, o);
-    if (!x || !x->group) return;
+    if (!x || !x->group || x->group->boundary) return;
     unsigned left = GROUP_RENEW_MAX;
     const struct extra *m;
-    LIST_FOREACH(m, &x->group->members, of_group) {
+    TAILQ_FOREACH(m, &x->group->members, of_group) {
         if (left-- == 0) return;
         struct object *other = record_get(&s->records, m->object);
         struct lease *l =

@@ -100,7 +100,7 @@ static void far_access(struct store *s, struct object *o) {
 }
 
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {
-    if (o->bits & OBJECT_EXTRA) extra_renew_pin(s, o);
+    if (o->bits & OBJECT_EXTRA) extra_used(s, o);
     enum store_pin pin = object_pin(s, o);
     if (o->bits & OBJECT_AWAITS) {
         /* it comes into the order when it has its copy */

@@ -253,7 +253,8 @@ static bool put_flushed(const struct store *s, const struct store_put *p) {
 static tarn_status check_options(const struct store *s, struct span key, uint64_t size,
                                  const struct store_put_options *o) {
     if (key.len == 0 || key.len > STORE_KEY_MAX || size > STORE_SIZE_MAX) return TARN_EINVAL;
-    if (o->replicas < 1 || o->replicas > STORE_REPLICAS_MAX) return TARN_EINVAL;
+    if (o->replicas < 1 || o->replicas > STORE_REPLICAS_MAX || o->group.len > STORE_KEY_MAX)
+        return TARN_EINVAL;
     struct store_segment_info info;
     if (o->prefers > WANT_NAMES_MAX || o->avoids > WANT_NAMES_MAX) return TARN_EINVAL;
     for (size_t i = 0; i < o->prefers; i++)
@@ -342,7 +343,7 @@ static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budg
 
 static struct put_wishes wishes_of(struct store *s, const struct store_put_options *o) {
     return (struct put_wishes){o->expire_wall_ms, o->pin_ms, o->pin,
-                               o->group.len ? group_get(s, o->group) : NULL};
+                               o->group.len ? group_get(s, o->group, o->boundary) : NULL};
 }
 
 static unsigned resolve_names(const struct store *s, const struct span *names, size_t n,

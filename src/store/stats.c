@@ -111,7 +111,8 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->hard_pinned_bytes = s->hard.pool;
     st->hard_pinned_books = s->hard.books;
     st->hard_pin_owners = s->hard_owners.count;
-    st->groups = s->groups.count;
+    st->groups = s->groups.count - s->boundaries;
+    st->boundaries = s->boundaries;
     st->sweep_objects = s->stale;
     st->migrating_objects = s->legacy_count;
     pool_stats(s, st);

@@ -419,6 +419,7 @@ struct store_put_options {
     /* of a soft pin; 0: soft_pin_ms. Of a hard one: its owner, 0 for nobody in particular */
     uint64_t pin_ms;
     struct span group;       /* len 0: none */
+    bool boundary;           /* group names a boundary: group.c */
     uint64_t expire_wall_ms; /* 0: never */
     bool replace;            /* a current object stays readable until PUTEND */
     bool supersede;          /* SET: cancel another put of the key instead of TARN_EBUSY */
@@ -669,6 +670,7 @@ uint64_t store_session_grants_ms(const struct store *s, uint64_t session);
     X(GAUGE, hard_pin_owners, "users who have hard pins")                                          \
     X(COUNTER, hard_pins_refused, "hard pins beyond hard-pin-ratio or hard-pin-user-ratio")        \
     X(GAUGE, groups, "groups of objects that are evicted together")                                \
+    X(GAUGE, boundaries, "boundaries: what is unused of one goes together")                        \
     X(COUNTER, hits, "look-ups that found the object")                                             \
     X(COUNTER, misses, "look-ups that did not")                                                    \
     X(COUNTER, requests, "batches, which the eviction policy takes as one")                        \
@@ -706,6 +708,7 @@ uint64_t store_session_grants_ms(const struct store *s, uint64_t session);
     X(COUNTER, evicted_inline, "... with their value in the books")                                \
     X(COUNTER, evicted_soft_pinned, "... with a soft pin")                                         \
     X(COUNTER, evicted_group, "... because their group went")                                      \
+    X(COUNTER, evicted_boundary, "... because a part of their boundary went, unused since")        \
     X(COUNTER, evicted_together, "... or removed: the other part of the pair had gone")            \
     X(COUNTER, evicted_background, "... above eviction-high-watermark")                            \
     X(COUNTER, evicted_quota, "... for a tenant's quota")                                          \

@@ -99,12 +99,18 @@
 #define PUT_KEY                                                                                    \
     OF(KEY("key", KEY_OW | KEY_INSERT, IN(put_key, key)),                                          \
        ARG(NUMBER, "size", UP_TO(WIRE_SIZE_MAX), IN(put_key, size)))
+/* What it goes together with: one for all keys of a batch, or one for each. */
+#define PUT_TOGETHER                                                                               \
+    NAMED("GROUP", WORD, "id", RANGE(1, 1024), IN(put, group)),                                    \
+        NAMED("BOUNDARY", WORD, "id", RANGE(1, 1024), IN(put, boundary))
+#define PUT_TOGETHER_EACH                                                                          \
+    NAMED("GROUPS", VALUES, "id", MANY, IN(put, groups)),                                          \
+        NAMED("BOUNDARIES", VALUES, "id", MANY, IN(put, boundaries))
 #define PUT_OPTIONS                                                                                \
     OPTION("REPLICAS", NUMBER, "n", RANGE(1, 8), IN(put, replicas)),                               \
         OPTION("PREFER", WORD, "segment", MANY, IN(put, prefer)),                                  \
         OPTION("AVOID", WORD, "segment", MANY, IN(put, avoid)),                                    \
         OPTION("PIN", ONEOF, NULL, OF(PIN_SOFT(put, pin_ms), TOKEN("HARD")), IN(put, pin)),        \
-        OPTION("GROUP", WORD, "id", RANGE(1, 1024), IN(put, group)),                               \
         OPTION("TTL", NUMBER, "ms", RANGE(1, INT64_C(1000000000000000)), IN(put, ttl_ms)),         \
         FLAG("REPLACE", IN(put, replace))
 #define END_KEY                                                                                    \

@@ -5,7 +5,7 @@
 /* --- puts --- */
 
 COMMAND(putstart, "PUTSTART", W | D, "Opens a put: makes room and tells where to write.", POOL_KEYS,
-        TAKES(ONCE(put, PUT_KEY), PUT_OPTIONS,
+        TAKES(ONCE(put, PUT_KEY), PUT_OPTIONS, ANY_OF(PUT_TOGETHER),
               OPTION("INSTEAD", NUMBER, "token", RANGE(1, INT64_MAX), IN(put, instead))),
         REPLY("[token, [replica, ...]], and how many replicas are missing if any; nil: it exists"),
         ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
@@ -20,7 +20,8 @@ COMMAND(putrevoke, "PUTREVOKE", W | F, "Gives a put up.", POOL_KEYS,
         TAKES(ONCE(end, REVOKE_KEY), OPTION("RECEIPTS", VALUES, "bytes", IN(end, receipts))),
         REPLY("OK"), ERRORS("BADTOKEN"))
 COMMAND(mputstart, "MPUTSTART", W | D, "Opens many puts, of a prefix in order.", POOL_KEYS,
-        TAKES(BATCH(put, PUT_KEY), PUT_OPTIONS, FLAG("PACKED", IN(put, packed))),
+        TAKES(BATCH(put, PUT_KEY), PUT_OPTIONS, ANY_OF(PUT_TOGETHER, PUT_TOGETHER_EACH),
+              FLAG("PACKED", IN(put, packed))),
         REPLY("an array of the replies of PUTSTART; PACKED: of 88 bytes each, where it fits"),
         ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
 COMMAND(mputend, "MPUTEND", W, "Makes many puts visible.", POOL_KEYS,

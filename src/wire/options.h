@@ -17,7 +17,7 @@ struct wire_put {
     uint32_t replicas; /* 0: not said */
     uint32_t pin;      /* enum wire_pin_kind */
     uint64_t pin_ms, ttl_ms, instead;
-    uint32_t group;
+    uint32_t group, boundary, groups, boundaries; /* one of them at most */
     WIRE_MANY(WIRE_PREFERS) prefer, avoid;
     bool replace, packed;
 };

@@ -359,11 +359,16 @@ test {a pool on a file is warm again after kill -9} {
     r del k3
     r set k3 [string repeat "<3>" 1666]
     r set big [string repeat 0123456789 300000]
+    foreach key {part1 part2} {
+        set put [r putstart $key 40 BOUNDARY b]
+        r putend $key [lindex $put 0] -1 VALUE [string repeat x 40]
+    }
     assert_equal 1 [info_field aof_enabled]
     set d [digest]
     restart_server
-    assert_equal 202 [r dbsize]
+    assert_equal 204 [r dbsize]
     assert_equal $d [digest]
+    assert_equal {1 0} [list [info_field boundaries] [info_field groups]]
     check_filled 200
     assert_equal 3000000 [string length [r get big]]
     assert_equal [string repeat "<7>" 1666] [kv_value k7]

@@ -1,4 +1,4 @@
-# Pins, groups and quotas: who goes last, together, or first.
+# Pins, groups, boundaries and quotas: who goes last, together, or first.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 8mb --eviction-high-watermark 1 --enable-debug-command yes
 
@@ -151,6 +151,64 @@ test {a group is evicted together} {
         assert {$i < 100}
     }
     assert_equal 0 [r exists h0 h1 h2]
+}
+
+# One batch: ids are one for each key, as the option says.
+proc put_batch {batch args} {
+    set n [expr {[llength $batch] / 2}]
+    set ends {}
+    foreach {key size} $batch put [r mputstart $n {*}$batch {*}$args] {
+        lappend ends $key [lindex $put 0] -1
+    }
+    r mputend $n {*}$ends
+}
+
+proc parts {i} {r exists full$i window$i state$i}
+
+test {parts of one boundary go together, but those that were used since} {
+    r flushall
+    set before [info_field evicted_boundary]
+    set batch {}
+    set ids {}
+    foreach kind {full window state} {
+        foreach i {0 1 2 3} {
+            lappend batch $kind$i 400000
+            lappend ids p$i
+        }
+    }
+    put_batch $batch BOUNDARIES {*}$ids
+    assert_equal {4 0} [list [info_field boundaries] [info_field groups]]
+    r getreplicas full1 LEASE 1
+    assert_equal 3 [lindex [r evict BYTES 1] 0]
+    assert_equal {0 3 3 3} [lmap i {0 1 2 3} {parts $i}]
+    for {set n 0} {[r exists window1] == 1} {incr n} {
+        put flood$n 400000
+        foreach i {2 3} {assert {[parts $i] in {0 3}}}
+        assert {$n < 100}
+    }
+    assert_equal {0 1} [list [r exists state1] [r exists full1]]
+    assert {[info_field evicted_boundary] - $before >= 7}
+    flood
+    assert_equal 0 [info_field boundaries]
+}
+
+test {a batch has one group or boundary for all of its keys, or one for each} {
+    r flushall
+    put_batch {a 1000 b 1000 c 1000 d 1000} GROUPS g {} g h
+    assert_equal {2 0} [list [info_field groups] [info_field boundaries]]
+    assert_equal 2 [lindex [r evict BYTES 1] 0]
+    assert_equal {0 1 0 1} [r mexists 4 a b c d]
+    put_batch {e 1000 f 1000} BOUNDARY g
+    put i 1000 BOUNDARY h
+    assert_equal {1 2} [list [info_field groups] [info_field boundaries]]
+    assert_error "ERR *BOUNDARY* exclude each other" {r putstart k 10 GROUP g BOUNDARY g}
+    assert_error "ERR *exclude each other" {r mputstart 1 k 10 BOUNDARY g BOUNDARIES g}
+    assert_error "ERR GROUPS needs 2 values" {r mputstart 2 k 10 l 10 GROUPS g}
+    assert_error "ERR unknown option 'GROUPS'*" {r putstart k 10 GROUPS g}
+    assert_error "ERR BOUNDARY must be 1 to 1024 bytes" {r putstart k 10 BOUNDARY {}}
+    set many [r mputstart 2 k 10 l 10 BOUNDARIES g [string repeat x 1025]]
+    assert_match "*id*1024*" [lindex $many 1]
+    r putrevoke k [lindex $many 0 0]
 }
 
 # Renews the lease of one member for a while, amid floods that evict all else. 0: a machine that

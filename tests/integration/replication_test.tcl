@@ -50,7 +50,11 @@ test {every kind of change arrives} {
     focus a
     kv_all 10 --replace load first 10 2000
     kv remove first11
+    foreach {key id} {part1 b part2 b part3 c} {
+        ask a putend $key [lindex [ask a putstart $key 10000 BOUNDARY $id] 0] -1
+    }
     same_books a b
+    assert_equal {2 0} [list [field b boundaries] [field b groups]]
     assert_equal 0 [ask b exists m2]
     assert_equal 1 [ask b exists m3]
     assert_range 990 [ask b ttl m1] 1000

@@ -84,9 +84,11 @@ TEST(one_of_each) {
     struct store_put_options o = {
         .replicas = 1, .pin = STORE_PIN_SOFT, .pin_ms = 7000, .expire_wall_ms = 6000000};
     o.group = span_str("g");
+    struct store_put_options part = {.replicas = 1, .group = span_str("g"), .boundary = true};
     CHECK_EQ(util_put(s, "small", 10), TARN_OK);
     CHECK_EQ(util_put(s, "large", 10000), TARN_OK);
     CHECK_EQ(util_put_with(s, "rich", 5000, &o), TARN_OK);
+    CHECK_EQ(util_put_with(s, "part", 5000, &part), TARN_OK);
     CHECK_EQ(store_quota_set(s, span_str("q:"), 40960), TARN_OK);
     CHECK_EQ(util_put(s, "q:1", 4096), TARN_OK);
     catch_up(f);
@@ -423,6 +425,7 @@ static void random_step(struct store *s, struct rng *r, unsigned step) {
     }
     default:
         if (rng_below(r, 10) == 0) o.group = span_str("group");
+        o.boundary = o.group.len > 0 && rng_below(r, 2);
         if (rng_below(r, 10) == 0) o.expire_wall_ms = s->wall_ms + rng_below(r, 1000);
         if (rng_below(r, 20) == 0) o.pin = (enum store_pin)(1 + rng_below(r, 2)), o.pin_ms = 100;
         (void)util_put_with(s, key, rng_below(r, 3) ? 1 + rng_below(r, 30000) : rng_below(r, 65),

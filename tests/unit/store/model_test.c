@@ -259,6 +259,7 @@ static void do_put(struct model *m, unsigned slice) {
     if (rng_below(&m->rng, 20) == 0)
         o.pin = rng_below(&m->rng, 4) ? STORE_PIN_SOFT : STORE_PIN_HARD, o.pin_ms = 50;
     if (rng_below(&m->rng, 10) == 0) o.group = rng_below(&m->rng, 2) ? SPAN("g1") : SPAN("g2");
+    o.boundary = o.group.len > 0 && rng_below(&m->rng, 2);
     struct store_batch b;
     store_batch_begin(m->s, &b, NULL, STORE_BATCH_PUT, 1);
     unsigned budget = slice;

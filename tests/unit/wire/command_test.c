@@ -60,6 +60,8 @@ TEST(options_in_any_order) {
     CHECK(p.prefer.n == 2 && p.prefer.at[0] == 9 && p.prefer.at[1] == 12 && p.group == 16);
     CHECK_STR(bind("MPUTSTART 2 a 1 b 2 PACKED PIN HARD", &p, sizeof(p)), "");
     CHECK(p.keys.at == 2 && p.keys.n == 2 && p.packed && p.pin == WIRE_PIN_HARD);
+    CHECK_STR(bind("MPUTSTART 2 a 1 b 2 BOUNDARIES x y PACKED", &p, sizeof(p)), "");
+    CHECK(p.boundaries == 7 && p.groups == 0 && p.boundary == 0 && p.group == 0 && p.packed);
     struct wire_end e;
     CHECK_STR(bind("PUTEND k 1 -1 FAILED 0 FAILED 3 VALUE v", &e, sizeof(e)), "");
     CHECK(e.failed == 9 && e.values == 9 && e.crcs == 0);
