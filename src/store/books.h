@@ -391,7 +391,7 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool sp
 void book_evict(struct store *s, struct object *o, unsigned *budget);
 /* The same to make room in the pool: values in the books that were unused for longer go as well. */
 void book_evict_space(struct store *s, struct object *o, unsigned *budget);
-/* It alone, whatever belongs to it. true: it is gone; else it has a copy on a disk, and is there. */
+/* It alone, whatever belongs to it. true: it is gone; else it is there, with a copy on a disk. */
 bool book_evict_alone(struct store *s, struct object *o);
 void book_count_evicted(struct store *s, const struct object *o);
 
