@@ -79,6 +79,15 @@ class Blocks:
                 self.free.append(b)
 
 
+def joined(parts, how):
+    """What vLLM makes of what several workers say in a step."""
+    whole = None
+    for part in parts:
+        if part is not None:
+            whole = part if whole is None else getattr(whole, how)(part)
+    return whole
+
+
 class Engine:
     """A scheduler and its workers. handshake: whether the workers' metadata reaches the scheduler
     before the first step."""
@@ -115,6 +124,7 @@ class Engine:
         self.sending = {}
         self.receiving = {}
         self.recomputed_tokens = self.preemptions = self.steps = 0
+        self.stats, self.events = None, []  # what the connector told, all of it
 
     def head_range(self, rank):
         share = max(1, self.kv_heads // self.tp)
@@ -378,9 +388,15 @@ class Engine:
         self.connector.update_connector_output(
             SimpleNamespace(
                 finished_sending=sent, finished_recving=received, invalid_block_ids=invalid,
-                kv_connector_worker_meta=results[0].kv_connector_worker_meta,
+                kv_connector_worker_meta=joined(
+                    [r.kv_connector_worker_meta for r in results], "aggregate"
+                ),
+                kv_cache_events=joined([r.kv_cache_events for r in results], "merge"),
             )  # fmt: skip
         )
+        stats = [self.stats, *(r.kv_connector_stats for r in results)]
+        self.stats = joined([*stats, self.connector.get_kv_connector_stats()], "aggregate")
+        self.events += self.connector.take_events()
         for name in received:
             request = self.requests[name]  # a KeyError here ends vLLM
             if request.status == "LOADING":

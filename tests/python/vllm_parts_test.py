@@ -16,6 +16,7 @@ from tarn.vllm.loader import MAX_QUEUED, LayerLoad, Loader
 from tarn.vllm.meta import Format, Load, Save, Step
 from tarn.vllm.pool import Pool
 from tarn.vllm.saver import Job, Saver
+from tarn.vllm.stats import Figures
 from vllm_engine import Engine
 from vllm_helpers import Copier
 from vllm_model import Layer, Request, Tensor
@@ -128,7 +129,7 @@ class Parts(unittest.TestCase):
     def saver(self, put, copier=None, **extra):
         layer = Layer("MLA", 10, 4, 1)
         cache = memory.memory_of({"l": layer.tensor}, 10, 0, -1, 1 << 20, 2, copier)
-        pool = SimpleNamespace(put=put)
+        pool = SimpleNamespace(put=put, figures=Figures())
         saver = Saver(cache, pool, self.settings(**extra))
         self.addCleanup(saver.close)
         return saver
@@ -526,7 +527,9 @@ class Parts(unittest.TestCase):
             with self.assertLogs("tarn.vllm", "ERROR") as logs:
                 for _ in range(2):
                     self.assertEqual(pool.get(["k" * 2000], [1], [1]), [tarn.Status.ECLOSED])
-            self.assertEqual((len(logs.output), pool.failures, pool.away), (1, 2, False))
+            self.assertEqual(
+                (len(logs.output), pool.figures.total("failed_calls"), pool.away), (1, 2, False)
+            )
             pool.close()
 
     # What vLLM's engine calls, with the names of the arguments that it gives by name or that its

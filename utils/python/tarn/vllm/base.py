@@ -4,7 +4,18 @@ this folder imports and is tested without it. Nothing else here imports vLLM."""
 import enum
 from typing import Any
 
-__all__ = ["ConnectorBase", "HandshakeMetadata", "Metadata", "Role", "WorkerMetadata", "VLLM"]
+from .._link import optional
+
+__all__ = [
+    "ConnectorBase",
+    "HandshakeMetadata",
+    "Metadata",
+    "PromBase",
+    "Role",
+    "StatsBase",
+    "VLLM",
+    "WorkerMetadata",
+]
 
 
 class _Plain:
@@ -66,3 +77,28 @@ except ImportError:
             return ()
 
     Role, ConnectorBase = _Role, _Base
+
+
+class _Stats:
+    """KVConnectorStats: figures under their names, which subclasses add up."""
+
+    def __init__(self, data: Any = None) -> None:
+        self.data = {} if data is None else data
+
+
+class _Prom:
+    """KVConnectorPromMetrics: the classes of the metrics, which vLLM chooses."""
+
+    def __init__(
+        self, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
+    ) -> None:
+        kinds = {kind.__name__: chosen for kind, chosen in metric_types.items()}
+        self._gauge_cls, self._counter_cls = kinds["Gauge"], kinds["Counter"]
+        self._histogram_cls = kinds["Histogram"]
+
+
+_metrics = "vllm.distributed.kv_transfer.kv_connector.v1.metrics"
+StatsBase: Any
+PromBase: Any
+(StatsBase,) = optional(_metrics, "KVConnectorStats") or (_Stats,)
+(PromBase,) = optional(_metrics, "KVConnectorPromMetrics") or (_Prom,)

@@ -17,6 +17,7 @@ from .config import settings_of
 from .meta import Format, FormatReport, Step
 from .pool import Pool
 from .scheduler import SchedulerSide
+from .stats import TarnPrometheus, TarnStats
 from .worker import WorkerSide
 
 __all__ = ["TarnConnector"]
@@ -82,6 +83,24 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
     def requires_piecewise_for_cudagraph(cls, extra_config: Dict[str, Any]) -> bool:
         """Layer by layer works only where Python runs between the layers."""
         return truth(extra_config.get("layerwise", False), "layerwise")
+
+    # --- figures
+
+    def get_kv_connector_stats(self) -> Optional[TarnStats]:
+        """What either half has counted since the last call."""
+        half = self._worker or self._scheduler
+        data = half.figures.take() if half is not None else None
+        return TarnStats(data=data) if data is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> TarnStats:
+        return TarnStats(data=data if data is not None else {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
+    ) -> TarnPrometheus:
+        return TarnPrometheus(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # --- the scheduler's half
 

@@ -3,11 +3,13 @@ long."""
 
 import logging
 import threading
+from contextlib import nullcontext
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from .._breaker import Breaker
 from .._distrust import Distrust
 from ..errors import Error, InvalidArgument, PermissionDenied, Status
+from .stats import Figures
 
 __all__ = ["Pool"]
 
@@ -43,7 +45,7 @@ class Pool:
         self.distrust = Distrust()  # what could not be used: the next put of it replaces it
         self._client: Any = None
         self._closed = self._told = False
-        self.failures = 0
+        self.figures = Figures()  # of all that happens in this process
         self.on_connect: Callable[[Any], None] = lambda client: None
 
     def check(self) -> None:
@@ -71,22 +73,26 @@ class Pool:
             return self._client
 
     def _failed(self, error: Exception) -> None:
-        with self._lock:
-            self.failures += 1
+        self.figures.count(failed_calls=1)
         if self._breaker.lost():
+            self.figures.count(pool_lost=1)
             log.warning("the pool at %s is away, going on without it: %s", self._where, error)
 
     def _refused(self, error: Exception) -> None:
         """An argument of the engine's that was not foreseen: only this call is a miss."""
+        self.figures.count(failed_calls=1)
         with self._lock:
-            self.failures += 1
             told, self._told = self._told, True
         self._breaker.retry()  # which says nothing about the server
         if not told:
             log.error("the pool does not take a call (more of them are only counted): %s", error)
 
-    def _call(self, what: Callable[[Any], T], otherwise: T) -> T:
-        if self._closed or not self._breaker.admits():
+    def _call(self, what: Callable[[Any], T], otherwise: T, timed: str = "") -> T:
+        """timed: which of TIMES it is."""
+        if self._closed:
+            return otherwise
+        if not self._breaker.admits():
+            self.figures.count(skipped_calls=1)
             return otherwise
         try:
             client = self._use()
@@ -96,7 +102,8 @@ class Pool:
         if client is None:
             return otherwise
         try:
-            result = what(client)
+            with self.figures.timing(timed) if timed else nullcontext():
+                result = what(client)
         except InvalidArgument as error:
             self._refused(error)
             return otherwise
@@ -104,13 +111,16 @@ class Pool:
             self._failed(error)
             return otherwise
         if self._breaker.found():
+            self.figures.count(pool_back=1)
             log.warning("the pool at %s is back", self._where)
         return result
 
     def prefix(self, keys: Sequence[str], lease_ms: int, timeout_ms: int) -> int:
         """How many leading keys are readable; 0 when the pool is away."""
         return self._call(
-            lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)), 0
+            lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)),
+            0,
+            "lookup",
         )
 
     def get(
@@ -118,9 +128,14 @@ class Pool:
     ) -> List[int]:
         """Per key: bytes, or a negative status."""
         missing = [int(Status.ECLOSED)] * len(keys)
-        return self._call(
-            lambda c: list(c.get_into_many(keys, addresses, sizes, **options)), missing
+        results = self._call(
+            lambda c: list(c.get_into_many(keys, addresses, sizes, **options)), missing, "load"
         )
+        got = [size for size in results if size >= 0]
+        self.figures.count(
+            loaded_objects=len(got), loaded_bytes=sum(got), missed_objects=len(keys) - len(got)
+        )
+        return results
 
     def put(
         self,
@@ -134,6 +149,7 @@ class Pool:
         return self._call(
             lambda c: list(self.distrust.put(c.put_from_many, keys, addresses, sizes, **options)),
             failed,
+            "save",
         )
 
     def command(self, *words: str) -> Optional[str]:

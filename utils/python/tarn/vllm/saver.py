@@ -21,6 +21,7 @@ __all__ = ["Job", "Saver"]
 
 log = logging.getLogger("tarn.vllm")
 
+_OUTCOMES = ("saved", "there_already", "failed", "dropped", "forgotten")
 _NO_ROOM = (Status.ENOSPACE, Status.EQUOTA, Status.EOOM)
 
 
@@ -58,9 +59,7 @@ class Saver:
         self._queued: "Counter[str]" = Counter()
         self._forgotten: Set[str] = set()
         self._closed = False
-        self._counts: Dict[str, int] = dict.fromkeys(
-            ("saved", "there_already", "failed", "dropped", "forgotten"), 0
-        )
+        self._figures = pool.figures
         self._threads = [
             threading.Thread(target=self._run, name=f"tarn-save-{i}", daemon=True)
             for i in range(settings.save_threads)
@@ -79,7 +78,7 @@ class Saver:
                     lambda: self._room >= need or self._closed, self._settings.queue_wait_ms / 1000
                 )
             take = 0 if self._closed else min(self._room, len(job.blocks))
-            self._counts["dropped"] += len(job.blocks) - take
+            self._figures.count(dropped_objects=len(job.blocks) - take)
             if take == 0:
                 return
             self._room -= take
@@ -103,7 +102,7 @@ class Saver:
                 if job.request in names:
                     self._room += len(job.blocks)
                     self._queued[job.request] -= 1
-                    self._counts["forgotten"] += len(job.blocks)
+                    self._figures.count(forgotten_objects=len(job.blocks))
                 else:
                     kept.append(job)
             self._queue = kept
@@ -118,14 +117,13 @@ class Saver:
                 del counter[name]
 
     def count_dropped(self, blocks: int) -> None:
-        with self._change:
-            self._counts["dropped"] += blocks
+        self._figures.count(dropped_objects=blocks)
 
     def stats(self) -> Dict[str, int]:
-        """Blocks (layers of blocks, with layerwise) since the start, by what became of them, and
-        how many are queued or running."""
+        """Objects since the start, by what became of them, and how many are queued or running."""
         with self._change:
-            return dict(self._counts, pending=self._capacity - self._room)
+            counts = {name: self._figures.total(f"{name}_objects") for name in _OUTCOMES}
+            return dict(counts, pending=self._capacity - self._room)
 
     def _next(self) -> Optional[_Running]:
         with self._change:
@@ -153,7 +151,7 @@ class Saver:
                 lost = "failed"
             with self._change:
                 rest = len(job.blocks) - running.released
-                self._counts[lost] += rest
+                self._figures.count(**{f"{lost}_objects": rest})
                 self._room += rest
                 self._left(running)
 
@@ -183,11 +181,15 @@ class Saver:
                     job.keys[at : at + count], window.addresses, window.sizes, self._options
                 )
             at += count
+            new = [sum(sizes) for sizes, status in zip(window.sizes, statuses) if status >= 0]
+            there = sum(status < 0 and done(status) for status in statuses)
+            self._figures.count(
+                saved_objects=len(new),
+                saved_bytes=sum(new),
+                there_already_objects=there,
+                failed_objects=len(statuses) - len(new) - there,
+            )
             with self._change:
-                for status in statuses:
-                    self._counts[
-                        "saved" if status >= 0 else "there_already" if done(status) else "failed"
-                    ] += 1
                 self._room += count
                 running.released += count
                 self._change.notify_all()
@@ -199,8 +201,7 @@ class Saver:
         """Waits for running puts; what is queued is dropped."""
         with self._change:
             self._closed = True
-            for job in self._queue:
-                self._counts["dropped"] += len(job.blocks)
+            self._figures.count(dropped_objects=sum(len(job.blocks) for job in self._queue))
             self._queue.clear()
             self._queued.clear()
             self._change.notify_all()

@@ -43,6 +43,7 @@ class Tracked:
         "sent",
         "cap",
         "prefill",
+        "counted",
         "first_seen",
         "hits",
         "hits_until",
@@ -59,6 +60,7 @@ class Tracked:
         self.cap = NOWHERE
         self.prefill = int(request.num_tokens)
         self.first_seen = time.monotonic()
+        self.counted = False
         self.hits = 0
         self.hits_until = 0.0
         self.match: Tuple[int, int] = (0, 0)
@@ -78,6 +80,7 @@ class SchedulerSide:
 
     def __init__(self, vllm_config: Any, settings: Settings, pool: Pool) -> None:
         self._settings, self._pool = settings, pool
+        self.figures = pool.figures
         self._ranks: Ranks = ranks_of(vllm_config, 0)
         self._dtype = dtype_of(vllm_config)
         self.block_tokens = block_tokens_of(vllm_config, self._ranks)
@@ -200,6 +203,12 @@ class SchedulerSide:
             tracked.hits_until = time.monotonic() + 0.002
             return None, False
         tracked.match = (start, hits)
+        if not tracked.counted:
+            tracked.counted = True
+            self.figures.count(
+                looked_up_tokens=(limit - start) * self.block_tokens,
+                hit_tokens=max(0, hits - start) * self.block_tokens,
+            )
         if hits <= start:
             return 0, False
         return (hits - start) * self.block_tokens, self._settings.load_async

@@ -48,6 +48,7 @@ class WorkerSide:
     ) -> None:
         """copier: see memory.memory_of."""
         self._config, self._settings, self._pool, self._copier = vllm_config, settings, pool, copier
+        self.figures = pool.figures
         self._ranks: Ranks = ranks_of(vllm_config)
         self._lock = threading.Lock()
         self._errors: Set[int] = set()
@@ -240,11 +241,7 @@ class WorkerSide:
         self._pool.close()
 
     def stats(self) -> Dict[str, int]:
-        return (
-            dict(self._saver.stats(), pool_failures=self._pool.failures)
-            if self._memory is not None
-            else {}
-        )
+        return self._saver.stats() if self._memory is not None else {}
 
     # --- saving
 
