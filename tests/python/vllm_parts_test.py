@@ -540,6 +540,7 @@ class Parts(unittest.TestCase):
         "build_connector_meta": ["scheduler_output"],
         "update_connector_output": ["connector_output"],
         "request_finished": ["request", "block_ids"],
+        "request_finished_all_groups": ["request", "block_ids"],
         "on_new_request": ["request"],
         "bind_gpu_block_pool": ["gpu_block_pool"],
         "reset_cache": [],
@@ -556,6 +557,7 @@ class Parts(unittest.TestCase):
         "save_kv_layer": ["layer_name", "kv_layer", "attn_metadata"],
         "wait_for_save": [],
         "get_finished": ["finished_req_ids"],
+        "get_transfer_results": ["finished_req_ids"],
         "get_block_ids_with_load_errors": [],
         "build_connector_worker_meta": [],
         "clear_connector_metadata": [],
@@ -585,9 +587,7 @@ class Parts(unittest.TestCase):
             ["vllm_config", "role", "kv_cache_config"],
         )
         self.assertIs(TarnConnector.requires_kv_delivery.fget(None), False)
-        with self.assertRaisesRegex(ValueError, "hybrid"):
-            cache = SimpleNamespace(num_blocks=1, kv_cache_groups=[1, 2])
-            TarnConnector(SimpleNamespace(kv_transfer_config=None), base.Role.WORKER, cache)
+        self.assertTrue(issubclass(TarnConnector, base.SupportsHMA))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,21 @@
 this folder imports and is tested without it. Nothing else here imports vLLM."""
 
 import enum
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Set
 
 from .._link import optional
 
 __all__ = [
+    "BY_REQUEST",
     "ConnectorBase",
     "HandshakeMetadata",
     "Metadata",
     "PromBase",
     "Role",
     "StatsBase",
+    "SupportsHMA",
+    "TransferResults",
     "VLLM",
     "WorkerMetadata",
 ]
@@ -20,6 +24,16 @@ __all__ = [
 
 class _Plain:
     """A base without anything, for what a version of vLLM does not have."""
+
+
+@dataclass
+class _Results:
+    """What has become of transfers since the last time, by request. What has failed has finished,
+    too."""
+
+    finished_sending: Set[str] = field(default_factory=set)
+    finished_recving: Set[str] = field(default_factory=set)
+    failed_recving: Set[str] = field(default_factory=set)
 
 
 try:
@@ -31,9 +45,12 @@ try:
     Role: Any = _v1.KVConnectorRole
     HandshakeMetadata: Any = getattr(_v1, "KVConnectorHandshakeMetadata", _Plain)
     WorkerMetadata: Any = getattr(_v1, "KVConnectorWorkerMetadata", _Plain)
+    SupportsHMA: Any = getattr(_v1, "SupportsHMA", _Plain)
+    TransferResults: Any = getattr(_v1, "KVConnectorTransferResults", _Results)
 except ImportError:
     VLLM = False
-    Metadata = HandshakeMetadata = WorkerMetadata = _Plain
+    Metadata = HandshakeMetadata = WorkerMetadata = SupportsHMA = _Plain
+    TransferResults = _Results
 
     class _Role(enum.Enum):
         SCHEDULER = 0
@@ -102,3 +119,8 @@ StatsBase: Any
 PromBase: Any
 (StatsBase,) = optional(_metrics, "KVConnectorStats") or (_Stats,)
 (PromBase,) = optional(_metrics, "KVConnectorPromMetrics") or (_Prom,)
+
+# Releases until the summer of 2026 are told of loads that failed by blocks, which with several KV
+# groups ends vLLM's scheduler in some of them, and makes others compute the request from its start.
+# Later ones are told by request, and end when they are told by blocks.
+BY_REQUEST = TransferResults is not _Results or not VLLM

@@ -6,15 +6,19 @@
         "kv_connector_extra_config": {"url": "tarn://host:6479"}}'
 
 vLLM makes one object in the scheduler's process and one in every worker's; the two halves are in
-scheduler.py and worker.py, and this class only deals the calls out. docs/engines/VLLM.md is the
-guide."""
+scheduler.py and worker.py, for models with several KV groups, windows or states in
+group_scheduler.py and group_worker.py, and this class only deals the calls out.
+docs/engines/VLLM.md is the guide."""
 
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..options import truth
-from .base import ConnectorBase, Role
-from .config import settings_of
-from .meta import Format, FormatReport, Step
+from .base import ConnectorBase, Role, SupportsHMA, TransferResults
+from .config import ranks_of, settings_of
+from .group_scheduler import GroupScheduler
+from .group_worker import GroupWorker
+from .groups import groups_of
+from .meta import Format, FormatReport, GroupFormat, GroupReport, GroupStep, Step
 from .pool import Pool
 from .scheduler import SchedulerSide
 from .stats import TarnPrometheus, TarnStats
@@ -23,38 +27,44 @@ from .worker import WorkerSide
 __all__ = ["TarnConnector"]
 
 
-class TarnConnector(ConnectorBase):  # type: ignore[misc]
+class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
     """KV cache blocks in a tarn pool, shared by all engines that serve the same model.
 
-    Full attention and multi-head latent attention, one group of layers (vLLM turns its hybrid
-    memory allocator off for connectors such as this one). A pool that is away is a miss: nothing
-    here fails because of it, except the configuration."""
+    Full attention and multi-head latent attention, and models with several KV groups: windows and
+    states of recurrent layers (Mamba in align mode) beside it. A pool that is away is a miss:
+    nothing here fails because of it, except the configuration."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         try:
             super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         except TypeError:  # releases before kv_cache_config was handed on
             super().__init__(vllm_config=vllm_config, role=role)
-        groups = getattr(kv_cache_config, "kv_cache_groups", None) or ()
-        if len(groups) > 1:
-            raise ValueError(
-                f"TarnConnector: the model's KV cache has {len(groups)} groups; run with "
-                "--disable-hybrid-kv-cache-manager"
-            )
         self._blocks = int(getattr(kv_cache_config, "num_blocks", 0) or 0)
         settings = settings_of(vllm_config)
+        ranks = ranks_of(vllm_config, 0 if role == Role.SCHEDULER else None)
+        groups = groups_of(vllm_config, kv_cache_config, settings, ranks)
         timeouts = {
             "timeout_ms": settings.timeout_ms,
             "connect_timeout_ms": min(settings.timeout_ms, 2000),
         }
-        self._scheduler: Optional[SchedulerSide] = None
-        self._worker: Optional[WorkerSide] = None
+        self._scheduler: Union[SchedulerSide, GroupScheduler, None] = None
+        self._worker: Union[WorkerSide, GroupWorker, None] = None
         if role == Role.SCHEDULER:
             timeouts["connect_timeout_ms"] = settings.lookup_timeout_ms
-            self._scheduler = SchedulerSide(vllm_config, settings, self._pool(settings, timeouts))
+            if groups is not None:
+                timeouts["timeout_ms"] = settings.lookup_timeout_ms
+            pool = self._pool(settings, timeouts)
+            self._scheduler = (
+                SchedulerSide(vllm_config, settings, pool)
+                if groups is None
+                else GroupScheduler(vllm_config, settings, pool, groups, ranks)
+            )
         else:
-            self._worker = WorkerSide(
-                vllm_config, settings, self._pool(settings, timeouts), self._copier()
+            pool = self._pool(settings, timeouts)
+            self._worker = (
+                WorkerSide(vllm_config, settings, pool, self._copier())
+                if groups is None
+                else GroupWorker(vllm_config, settings, pool, groups, ranks, self._copier())
             )
 
     def _pool(self, settings: Any, timeouts: Dict[str, int]) -> Pool:
@@ -105,8 +115,8 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
     # --- the scheduler's half
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        if self._scheduler is not None and hasattr(gpu_block_pool, "evict_blocks"):
-            self._scheduler.block_pool = gpu_block_pool
+        if self._scheduler is not None:
+            self._scheduler.bind(gpu_block_pool)
 
     def on_new_request(self, request: Any) -> None:
         if self._scheduler is not None:
@@ -122,7 +132,7 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         assert self._scheduler is not None
         self._scheduler.update_state_after_alloc(request, blocks, num_external_tokens)
 
-    def build_connector_meta(self, scheduler_output: Any) -> Step:
+    def build_connector_meta(self, scheduler_output: Any) -> Union[Step, GroupStep]:
         assert self._scheduler is not None
         return self._scheduler.build_connector_meta(scheduler_output)
 
@@ -132,6 +142,11 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
 
     def request_finished(
         self, request: Any, block_ids: List[int]
+    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: Sequence[List[int]]
     ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         assert self._scheduler is not None
         return self._scheduler.request_finished(request, block_ids)
@@ -161,10 +176,10 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
     def set_host_xfer_buffer_ops(self, copy_operation: Any) -> None:
         """Not used: workers copy by themselves (memory.TorchCopier)."""
 
-    def get_handshake_metadata(self) -> Optional[Format]:
+    def get_handshake_metadata(self) -> Union[Format, GroupFormat, None]:
         return getattr(self._worker, "format", None)
 
-    def build_connector_worker_meta(self) -> Optional[FormatReport]:
+    def build_connector_worker_meta(self) -> Union[FormatReport, GroupReport, None]:
         return self._worker.report() if self._worker is not None else None
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
@@ -197,7 +212,7 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
 
     def wait_for_save(self) -> None:
         """Hands the step's blocks to the threads that save. Nothing is waited for here: blocks stay
-        until get_finished reports them."""
+        until they are reported."""
         assert self._worker is not None
         if self.has_connector_metadata():
             self._worker.save(self._get_connector_metadata())
@@ -205,9 +220,16 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
     def get_finished(
         self, finished_req_ids: Set[str]
     ) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
+        """For releases that do not ask get_transfer_results."""
+        results = self.get_transfer_results(finished_req_ids)
+        return results.finished_sending or None, results.finished_recving or None
+
+    def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
         assert self._worker is not None
-        sent, arrived = self._worker.finished()
-        return sent or None, arrived or None
+        sent, arrived, failed = self._worker.finished()
+        return TransferResults(
+            finished_sending=sent, finished_recving=arrived, failed_recving=failed
+        )
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
         return self._worker.load_errors() if self._worker is not None else set()

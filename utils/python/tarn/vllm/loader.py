@@ -3,9 +3,9 @@ one."""
 
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, List, Optional, Sequence, Set, Tuple, Union
 
-from .meta import Load
+from .meta import GroupLoad, Load
 
 __all__ = ["Loader", "LayerLoad"]
 
@@ -20,20 +20,20 @@ class Loader:
     def __init__(
         self,
         threads: int,
-        load: Callable[[Load, Optional[int], Any], None],
-        failed: Callable[[Load, BaseException], None],
+        load: Callable[[Any, Optional[int], Any], None],
+        failed: Callable[[Any, BaseException], None],
     ) -> None:
         """load(load, None, mark): gets the blocks and notes those that do not arrive. failed: notes
         all of them."""
         self._load, self._failed = load, failed
         self._change = threading.Condition()
-        self._queue: Deque[Tuple[Load, Any]] = deque()
+        self._queue: Deque[Tuple[Union[Load, GroupLoad], Any]] = deque()
         self._finished: Set[str] = set()
         self._closed = False
         self._wanted = threads
         self._threads: List[threading.Thread] = []
 
-    def submit(self, load: Load, mark: Any) -> None:
+    def submit(self, load: Union[Load, GroupLoad], mark: Any) -> None:
         """mark: a point in the computation; what ran before it may still use the blocks."""
         with self._change:
             if len(self._queue) < MAX_QUEUED and not self._closed:
@@ -47,7 +47,7 @@ class Loader:
         self._failed(load, RuntimeError("too many requests wait for their blocks"))
         self._finish(load)
 
-    def _finish(self, load: Load) -> None:
+    def _finish(self, load: Union[Load, GroupLoad]) -> None:
         """After the errors were noted: they must be known no later than this."""
         with self._change:
             self._finished.add(load.request)

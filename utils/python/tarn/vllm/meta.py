@@ -1,12 +1,15 @@
 """What the scheduler's half of the connector tells the workers' half, once a step, and what these
 tell it. Pickled by vLLM."""
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import List, Set
+from typing import Counter as CounterType
+from typing import Dict, List, NamedTuple, Set
 
 from .base import HandshakeMetadata, Metadata, WorkerMetadata
 
 __all__ = ["Load", "Save", "Step", "Format", "FormatReport"]
+__all__ += ["Parts", "GroupLoad", "GroupSave", "GroupStep", "GroupFormat", "GroupReport"]
 
 
 @dataclass
@@ -66,3 +69,65 @@ class FormatReport(WorkerMetadata):  # type: ignore[misc]
     def aggregate(self, other: "FormatReport") -> "FormatReport":
         """One for all workers: their layouts are equal, or look-ups find nothing."""
         return self
+
+
+# --- models with several KV groups, windows or states
+
+
+class Parts(NamedTuple):
+    """Blocks of a KV group (its place among Groups.groups), and the hashes at their ends."""
+
+    group: int
+    hashes: List[bytes]
+    blocks: List[int]
+
+
+@dataclass
+class GroupLoad:
+    """Parts to fill from the pool between steps; the request waits until it is reported."""
+
+    request: str
+    parts: List[Parts]
+
+
+@dataclass
+class GroupSave:
+    """Parts that are there when this step has been computed. job: a number that never comes again;
+    workers report it when they read the blocks no more."""
+
+    job: int
+    parts: List[Parts]
+
+
+@dataclass
+class GroupStep(Metadata):  # type: ignore[misc]
+    """A step's work. pinned: saved blocks stay until their jobs are reported; otherwise they may be
+    others' from the next step on."""
+
+    loads: List[GroupLoad] = field(default_factory=list)
+    saves: List[GroupSave] = field(default_factory=list)
+    pinned: bool = True
+
+
+@dataclass
+class GroupFormat(HandshakeMetadata):  # type: ignore[misc]
+    """How the blocks of each KV group are laid out on a stage of the pipeline, for keys."""
+
+    stage: int
+    layouts: List[str]
+
+
+@dataclass
+class GroupReport(WorkerMetadata):  # type: ignore[misc]
+    """With the output of a step: the formats in a worker's first one; how many ranks are done with
+    a job; requests of which something did not arrive."""
+
+    formats: Dict[int, GroupFormat] = field(default_factory=dict)
+    done: CounterType[int] = field(default_factory=Counter)
+    failed: Set[str] = field(default_factory=set)
+
+    def aggregate(self, other: "GroupReport") -> "GroupReport":
+        """One for all workers."""
+        return GroupReport(
+            {**self.formats, **other.formats}, self.done + other.done, self.failed | other.failed
+        )

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 from .._breaker import Breaker
 from .._distrust import Distrust
 from ..errors import Error, InvalidArgument, PermissionDenied, Status
+from ..kv_groups import KVBoundary, KVGroup, KVParts
 from .stats import Figures
 
 __all__ = ["Pool"]
@@ -121,6 +122,15 @@ class Pool:
             lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)),
             0,
             "lookup",
+        )
+
+    def kv_prefix(
+        self, hashes: Sequence[bytes], groups: Sequence[KVGroup], **options: int
+    ) -> KVBoundary:
+        """The longest prefix that all KV groups have; 0 tokens when the pool is away."""
+        nothing = KVBoundary(0, (KVParts(),) * len(groups))
+        return self._call(
+            lambda c: KVBoundary(*c.kv_prefix(hashes, groups, **options)), nothing, "lookup"
         )
 
     def get(

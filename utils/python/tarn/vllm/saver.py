@@ -111,6 +111,11 @@ class Saver:
             self._forgotten -= names
             self._tidy()
 
+    def drain(self) -> None:
+        """Until nothing that was submitted reads its blocks any more. A put ends by its timeout."""
+        with self._change:
+            self._change.wait_for(lambda: not self._queue and not any(self._reading.values()))
+
     def _tidy(self) -> None:
         for counter in (self._queued, self._reading):
             for name in [name for name, n in counter.items() if n == 0]:

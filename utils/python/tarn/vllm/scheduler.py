@@ -14,7 +14,7 @@ One object per scheduler, used by its thread only. A request's life here:
 import logging
 import time
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..chain import Chain
 from ..keys import KeySpace, escape, glob_of, shard_of
@@ -124,7 +124,11 @@ class SchedulerSide:
         self._gone: List[
             Tuple[int, List[int]]
         ] = []  # tables that requests lost while the outcome was open, until it is known
-        self.block_pool: Any = None  # vLLM's own, where it is handed over
+        self._block_pool: Any = None  # vLLM's own, where it is handed over
+
+    def bind(self, block_pool: Any) -> None:
+        if hasattr(block_pool, "evict_blocks"):
+            self._block_pool = block_pool
 
     def set_format(self, form: Format) -> None:
         """What the workers' blocks look like. Before that nothing can be looked up."""
@@ -349,11 +353,11 @@ class SchedulerSide:
         # vLLM has its own prefix cache believe in blocks as soon as it has planned to fill them,
         # and goes on doing so when the request that was to compute them anew is preempted or
         # aborted before.
-        if self.block_pool is not None:
-            self.block_pool.evict_blocks(useless)
+        if self._block_pool is not None:
+            self._block_pool.evict_blocks(useless)
 
     def request_finished(
-        self, request: Any, block_ids: List[int]
+        self, request: Any, tables: Sequence[Sequence[int]]
     ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         """True: the blocks are read by workers, perhaps; vLLM keeps them until they are reported.
         Never for a request whose load between steps is under way, which vLLM keeps by itself, and
@@ -368,7 +372,7 @@ class SchedulerSide:
             not self._settings.load or getattr(request, "kv_transfer_params", None)
         ):
             params = {"tarn_tokens": tracked.saved * self.block_tokens}
-        delay = tracked.sent and bool(block_ids)
+        delay = tracked.sent and bool(tables[0])
         if delay:
             self._delayed.append(request.request_id)
         return delay, params

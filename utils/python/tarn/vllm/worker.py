@@ -17,6 +17,7 @@ from .. import slices
 from ..identity import digest
 from ..keys import KeySpace, shard_of
 from .config import block_tokens_of, dtype_of, facts_of, Ranks, ranks_of, Settings
+from .groups import layer_names
 from .loader import LayerLoad, Loader
 from .memory import HostMemory, Scratch, memory_of
 from .tensors import LayerView
@@ -27,13 +28,6 @@ from .saver import Job, Saver
 __all__ = ["WorkerSide"]
 
 log = logging.getLogger("tarn.vllm")
-
-
-def layer_names(names: Sequence[str]) -> List[str]:
-    """Short names of layers for keys: the number in the name where every name has one of its own,
-    else the name."""
-    numbers = ["".join(part for part in name.split(".") if part.isdigit()) for name in names]
-    return numbers if all(numbers) and len(set(numbers)) == len(names) else list(names)
 
 
 class WorkerSide:
@@ -214,14 +208,14 @@ class WorkerSide:
         for index in self._everything:
             self.save_layer(step, self._memory.layers[index].name)
 
-    def finished(self) -> Tuple[Set[str], Set[str]]:
+    def finished(self) -> Tuple[Set[str], Set[str], Set[str]]:
         """(requests whose blocks have all left, requests whose blocks have arrived or failed), each
-        of them once."""
+        of them once; which of these have failed is said by block."""
         if self._memory is None:
-            return set(), set()
+            return set(), set(), set()
         sent = {name for name in self._waiting if not self._saver.busy(name)}
         self._waiting -= sent
-        return sent, self._loader.take_finished()
+        return sent, self._loader.take_finished(), set()
 
     def load_errors(self) -> Set[int]:
         """Blocks that did not arrive since the last call."""

@@ -1,0 +1,342 @@
+"""The scheduler's half of the connector for models with several KV groups, windows or states: what
+SchedulerSide is for one group of full attention.
+
+One look-up answers for all groups and ranks, with a lease on exactly what will be read. Loads run
+between steps, so that a step never computes with what has not arrived, and a request of which
+something is missing starts over. Saved blocks are pinned one by one (pins.py), for vLLM takes those
+of windows and states back while their request runs."""
+
+import logging
+import time
+from itertools import count
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..chain import Chain
+from ..keys import escape, glob_of
+from ..kv_groups import KVBoundary, KVGroup, KVParts
+from .config import Ranks, Settings, dtype_of
+from .groups import Group, Groups
+from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Parts
+from .pins import Pins
+from .pool import Pool
+from .requests import announced_by, chain_of, scheduled_in
+
+__all__ = ["GroupScheduler"]
+
+log = logging.getLogger("tarn.vllm")
+
+_NOTHING = KVBoundary(0, ())
+
+
+class GroupRequest:
+    """A request. tables: its blocks, of each of vLLM's tables. saved: of each group, the first
+    blocks that are in the pool, or on their way there, or not needed. states: where the last state
+    on its way there ends. found, good_until: what a look-up has said, and how long that holds.
+    failed: a load of it has failed, so nothing of it is loaded again."""
+
+    def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
+        self.request, self.chain = request, chain
+        self.tables: List[List[int]] = [[] for _ in range(groups.tables)]
+        self.saved = [0] * len(groups.groups)
+        self.states = 0
+        self.prefill = int(request.num_tokens)
+        self.first_seen = time.monotonic()
+        self.found, self.good_until = _NOTHING, 0.0
+        self.failed = self.counted = False
+
+    def hashes(self, tokens: int) -> List[bytes]:
+        """Those of all that so many tokens fill."""
+        chain = self.chain
+        if chain.tokens < tokens:
+            chain.extend(self.request.all_token_ids[chain.tokens : tokens])
+        return chain.hashes[: tokens // chain.block_tokens]
+
+    def restart(self) -> None:
+        """It has lost its blocks and will be scheduled as if it were new, with what it has
+        generated as part of the prompt."""
+        self.tables = [[] for _ in self.tables]
+        self.good_until = 0.0
+        self.prefill = int(self.request.num_tokens)
+
+
+class _Loading(NamedTuple):
+    """A load under way: what the lease that protects it names, and when to extend it."""
+
+    hashes: List[bytes]
+    boundary: int
+    renew_at: float
+
+
+class GroupScheduler:
+    """See KVConnectorBase_V1 for what each method is called for."""
+
+    def __init__(
+        self, vllm_config: Any, settings: Settings, pool: Pool, groups: Groups, ranks: Ranks
+    ) -> None:
+        self._settings, self._pool, self._groups, self._ranks = settings, pool, groups, ranks
+        self.figures = pool.figures
+        self._dtype = dtype_of(vllm_config)
+        self._formats: Dict[int, Sequence[str]] = {}
+        self._asked: List[Tuple[int, KVGroup]] = []  # until all stages have said their formats
+        self._requests: Dict[str, GroupRequest] = {}
+        self._loads: List[GroupLoad] = []
+        self._loading: Dict[str, _Loading] = {}
+        self._jobs = count(1)
+        self._pins = Pins(None, 1)
+        self._state_groups = [g for g in groups.groups if g.kind == "state"]
+        self._told = False
+        self.looked_up = self.found = 0
+
+    def bind(self, block_pool: Any) -> None:
+        self._pins = Pins(block_pool, self._ranks.tp_size * self._ranks.pp_size)
+
+    def set_format(self, form: GroupFormat) -> None:
+        """What the blocks of a stage's workers look like. Before all have said so nothing can be
+        looked up."""
+        self._formats[form.stage] = form.layouts
+        if not self._asked and len(self._formats) == self._ranks.pp_size:
+            self._asked = self._groups.asked(
+                self._settings, self._dtype, self._ranks, self._formats
+            )
+
+    def on_new_request(self, request: Any) -> None:
+        """Requests are saved, too, where none are loaded."""
+        self._track(request)
+
+    def _track(self, request: Any) -> Optional[GroupRequest]:
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            chain = chain_of(request, self._groups.unit, self._settings.revision)
+            if chain is None:
+                return None
+            tracked = GroupRequest(request, chain, self._groups)
+            self._requests[request.request_id] = tracked
+        return tracked
+
+    # --- looking up and loading
+
+    def _ask(self, hashes: Sequence[bytes], groups: Sequence[KVGroup]) -> KVBoundary:
+        return self._pool.kv_prefix(
+            hashes,
+            groups,
+            unit=self._groups.unit,
+            align=self._groups.align,
+            lease_ms=self._settings.lookup_lease_ms,
+        )
+
+    def _look_up(self, tracked: GroupRequest) -> KVBoundary:
+        """The longest prefix in the pool that leaves the last token to be computed, which must be
+        to have something to sample from. An answer is good for half the lease that came with it."""
+        now = time.monotonic()
+        if now >= tracked.good_until:
+            hashes = tracked.hashes(int(tracked.request.num_tokens) - 1)
+            tracked.found = self._ask(hashes, [group for _, group in self._asked])
+            tracked.good_until = now + self._settings.lookup_lease_ms / 2000
+            tracked.saved = [tracked.found.tokens // g.block for g in self._groups.groups]
+        return tracked.found
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> Tuple[Optional[int], bool]:
+        """How many tokens after those already computed can be loaded. None: ask again, a prefill
+        elsewhere is not done with it."""
+        tracked = self._track(request)
+        if (
+            tracked is None
+            or not self._settings.load
+            or not self._asked
+            or tracked.failed
+            or num_computed_tokens % self._groups.align
+            or request.num_tokens - 1 < num_computed_tokens + self._groups.align
+        ):
+            return 0, False
+        tokens = self._look_up(tracked).tokens
+        announced = min(announced_by(request), request.num_tokens - 1)
+        if (
+            tokens < announced - announced % self._groups.align
+            and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000
+        ):
+            tracked.good_until = time.monotonic() + 0.002
+            return None, False
+        found = max(0, tokens - num_computed_tokens)
+        if not tracked.counted:
+            tracked.counted = True
+            limit = (request.num_tokens - 1) // self._groups.align * self._groups.align
+            self.figures.count(looked_up_tokens=limit - num_computed_tokens, hit_tokens=found)
+        return found, found > 0
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Plans the load of what was found, into the blocks that it got."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or num_external_tokens <= 0:
+            return
+        found, tables = tracked.found, blocks.get_block_ids()
+        local = found.tokens - num_external_tokens
+        parts_of: Dict[int, KVParts] = {}
+        for (i, _), parts in zip(self._asked, found.parts):
+            parts_of.setdefault(i, parts)
+        load = GroupLoad(request.request_id, [])
+        for i, parts in parts_of.items():
+            group = self._groups.groups[i]
+            numbers = range(max(parts.first, local // group.block), parts.first + parts.blocks)
+            load.parts.append(self._parts(i, tracked, tables[group.number], numbers))
+        self._loads.append(load)
+        self._loading[request.request_id] = _Loading(
+            tracked.hashes(found.tokens), found.tokens, tracked.good_until
+        )
+        self.looked_up += int(request.num_tokens)
+        self.found += num_external_tokens
+
+    def _parts(
+        self, i: int, tracked: GroupRequest, table: Sequence[int], numbers: Sequence[int]
+    ) -> Parts:
+        """These blocks of a table, without those that vLLM does not keep (null blocks)."""
+        block = self._groups.groups[i].block
+        wanted = [n for n in numbers if n < len(table) and table[n]]
+        hashes = tracked.hashes((wanted[-1] + 1) * block) if wanted else []
+        step = block // self._groups.unit
+        return Parts(i, [hashes[(n + 1) * step - 1] for n in wanted], [table[n] for n in wanted])
+
+    def _renew(self) -> None:
+        """Loads that wait for their turn keep their leases."""
+        now = time.monotonic()
+        for name, loading in list(self._loading.items()):
+            if now >= loading.renew_at:
+                kept = [group for _, group in self._asked]
+                self._ask(loading.hashes, [_not_dropping(group) for group in kept])
+                later = now + self._settings.lookup_lease_ms / 2000
+                self._loading[name] = loading._replace(renew_at=later)
+
+    # --- saving
+
+    def build_connector_meta(self, output: Any) -> GroupStep:
+        """What the workers do in this step."""
+        step = GroupStep(loads=self._loads, pinned=self._pins.works)
+        self._loads = []
+        self._renew()
+        for name in getattr(output, "preempted_req_ids", None) or ():
+            if name in self._requests:
+                self._requests[name].restart()
+        offers = self._offers_in(output)
+        for item in scheduled_in(output):
+            tracked = self._requests.get(item.name)
+            if tracked is None:
+                continue
+            if item.anew:
+                tracked.tables = [[] for _ in tracked.tables]
+            for table, new in zip(tracked.tables, item.blocks):
+                table.extend(new)
+            parts = self._filled(tracked, item.computed, item.computed + item.scheduled)
+            self._save(step, parts + self._states(tracked, offers.pop(item.name, ())))
+        for name, offered in offers.items():  # of requests that are not computed in this step
+            if name in self._requests:
+                self._save(step, self._states(self._requests[name], offered))
+        return step
+
+    def _save(self, step: GroupStep, parts: List[Parts]) -> None:
+        parts = [part for part in parts if part.blocks]
+        if parts:
+            job = next(self._jobs)
+            self._pins.hold(job, [block for part in parts for block in part.blocks])
+            step.saves.append(GroupSave(job, parts))
+
+    def _savable(self, tracked: GroupRequest) -> int:
+        """Tokens of which parts are saved at most; drafts that may be rejected are none of them."""
+        if not self._settings.save:
+            return 0
+        return int(tracked.request.num_tokens) if self._settings.save_decode else tracked.prefill
+
+    def _filled(self, tracked: GroupRequest, computed: int, after: int) -> List[Parts]:
+        """The blocks that a step fills, and those before it that nobody has saved."""
+        tokens = min(after, self._savable(tracked))
+        found = []
+        for i, group in enumerate(self._groups.groups):
+            end = tokens // group.block
+            if group.kind == "state" or end <= tracked.saved[i]:
+                continue
+            first = max(tracked.saved[i], group.first_live(computed))
+            numbers = [n for n in range(first, end) if group.reachable(n, self._groups.align)]
+            found.append(self._parts(i, tracked, tracked.tables[group.number], numbers))
+            tracked.saved[i] = end
+        return found
+
+    def _offers_in(self, output: Any) -> Dict[str, Sequence[Tuple[int, int, int]]]:
+        """The states that vLLM says are at a boundary: {request: [(KV group, block, tokens)]}. A
+        table does not tell, as its blocks change places."""
+        if self._state_groups and not hasattr(output, "partial_tail_offloads") and not self._told:
+            self._told = True
+            log.error(
+                "this release of vLLM does not say which blocks hold the states of recurrent "
+                "layers, so none are saved, and nothing will be found; use one with "
+                "SchedulerOutput.partial_tail_offloads"
+            )
+        return dict(getattr(output, "partial_tail_offloads", None) or {})
+
+    def _states(self, tracked: GroupRequest, offers: Sequence[Tuple[int, int, int]]) -> List[Parts]:
+        found = []
+        for number, block, tokens in offers:
+            usable = 0 < tokens <= self._savable(tracked) and tokens % self._groups.align == 0
+            i = next((i for i, g in enumerate(self._groups.groups) if g.number == number), -1)
+            if usable and block and i >= 0 and tokens != tracked.found.tokens:
+                found.append(Parts(i, tracked.hashes(tokens)[-1:], [block]))
+                tracked.states = max(tracked.states, tokens)
+        return found
+
+    # --- what became of it
+
+    def update_connector_output(self, output: Any) -> None:
+        """What the workers said after a step."""
+        report = getattr(output, "kv_connector_worker_meta", None)
+        if isinstance(report, GroupReport):
+            for form in report.formats.values():
+                self.set_format(form)
+            self._pins.release(report.done)
+            for name in report.failed & self._requests.keys():
+                tracked = self._requests[name]
+                tracked.failed, tracked.found = True, _NOTHING
+                tracked.saved = [0] * len(tracked.saved)
+        for name in getattr(output, "finished_recving", None) or ():
+            self._loading.pop(name, None)
+
+    @property
+    def holds(self) -> bool:
+        """Does anything wait for a later step?"""
+        return self._pins.holds
+
+    def request_finished(
+        self, request: Any, tables: Sequence[Sequence[int]]
+    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        """Never True: what is being read is pinned, and loads vLLM waits for by itself."""
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None:
+            return False, None
+        if self._settings.save and (
+            not self._settings.load or getattr(request, "kv_transfer_params", None)
+        ):
+            return False, {"tarn_tokens": self._boundary_saved(tracked)}
+        return False, None
+
+    def _boundary_saved(self, tracked: GroupRequest) -> int:
+        """The longest prefix that others will find."""
+
+        def reach(i: int, group: Group) -> int:
+            if group.kind == "state":
+                return max(tracked.states, tracked.found.tokens)
+            return (tracked.saved[i] - group.drops_last) * group.block
+
+        tokens = min(reach(i, group) for i, group in enumerate(self._groups.groups))
+        return max(tokens, 0) // self._groups.align * self._groups.align
+
+    def reset_cache(self) -> Optional[bool]:
+        """Removes every object of this model, because its weights changed, say."""
+        for tracked in self._requests.values():
+            tracked.good_until, tracked.found = 0.0, _NOTHING
+        name = glob_of(escape(self._settings.model))
+        return self._pool.command("REMOVEMATCH", "GLOB", name + "@*") is not None
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _not_dropping(group: KVGroup) -> KVGroup:
+    return KVGroup(group.name, group.kind, group.block, window=group.window)
