@@ -80,6 +80,39 @@ TEST(unfinished_blocks_count_up_to_their_last_hash) {
     CHECK_EQ(parts.tail, 6u);
 }
 
+/* Where vLLM's coordinator (2026) answers otherwise (tools/vllm-boundaries.py): */
+
+/* It trims such a prefix to the alignment, drops a block, and trims again: 64 tokens, not 128. */
+TEST(a_window_over_all_of_a_prefix_is_trimmed_once) {
+    struct kv_group g = window;
+    g.window = 138;
+    g.drops_last = true;
+    CHECK_EQ(boundary_of(g, 64, "111111111111"), (uint64_t)128);
+}
+
+/* It looks for unfinished blocks of a second full group only up to the boundary of the first. */
+TEST(an_unfinished_block_may_end_behind_the_boundary_in_every_group) {
+    struct kv_group two[2] = {full, full};
+    two[0].block = 32;
+    two[1].block = 64;
+    group_fill(&two[0], run[0], "010");
+    group_fill(&two[1], run[1], "0010");
+    CHECK_EQ(kv_groups_boundary(two, 2, 16), (uint64_t)32);
+    CHECK_EQ(kv_group_parts(&two[0], 32).tail, KV_GROUP_NO_TAIL);
+    CHECK_EQ(kv_group_parts(&two[1], 32).tail, 2u);
+}
+
+/* It checks a dropped part once for each group, and not again when another such group has shortened
+ * the boundary: 96 tokens. */
+TEST(every_group_that_drops_has_the_part_behind_the_boundary) {
+    struct kv_group two[2] = {window, window};
+    two[0].window = two[1].window = 17;
+    two[0].drops_last = two[1].drops_last = true;
+    group_fill(&two[0], run[0], "101111011");
+    group_fill(&two[1], run[1], "111101101");
+    CHECK_EQ(kv_groups_boundary(two, 2, 16), (uint64_t)48);
+}
+
 /* --- brute force --- */
 
 static bool place_there(const struct kv_group *g, uint64_t end) {
