@@ -186,6 +186,10 @@ typedef struct tarn_put_options {
     size_t group_len;
     const char *const *prefer; /* names of segments, best first; NULL: none */
     size_t prefers;
+    /* In place of group, one for each item of a batch (of a single put one); an empty one: none,
+     * NULL: none at all. Of groups, or of boundaries: of the parts of a hybrid model's KV cache
+     * that end at one boundary, those that were not used since go with one that is evicted. */
+    const struct tarn_key *groups, *boundaries;
 } tarn_put_options;
 TARN_API void tarn_put_options_init(tarn_put_options *options);
 

@@ -97,11 +97,13 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options);
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline);
+tarn_status put_options_check(const tarn_put_options *o, size_t i); /* of item i */
 /* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0:
  * at all) are to be avoided. */
-tarn_status put_options_check(const tarn_put_options *o);
 void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,
                       struct wire_put *put);
+/* ... and what item i goes together with. */
+void put_together_one(struct lane *lane, const tarn_put_options *o, size_t i, struct wire_put *put);
 tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
                           uint64_t deadline, size_t *length_p);
 

@@ -37,10 +37,20 @@ const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n
 
 /* --- options --- */
 
-tarn_status put_options_check(const tarn_put_options *o) {
-    return o->prefers > WIRE_PREFERS
-               ? fail(TARN_EINVAL, "prefer may name at most %d segments", WIRE_PREFERS)
-               : TARN_OK;
+/* One for each item; NULL: one for all, or none. */
+static const tarn_key *put_ids(const tarn_put_options *o) {
+    return o->groups != NULL ? o->groups : o->boundaries;
+}
+
+tarn_status put_options_check(const tarn_put_options *o, size_t i) {
+    const tarn_key *ids = put_ids(o);
+    if (o->prefers > WIRE_PREFERS)
+        return fail(TARN_EINVAL, "prefer may name at most %d segments", WIRE_PREFERS);
+    if ((o->group != NULL) + (o->groups != NULL) + (o->boundaries != NULL) > 1)
+        return fail(TARN_EINVAL, "group, groups and boundaries exclude each other");
+    if ((ids != NULL ? ids[i].len : o->group_len) > WIRE_KEY_MAX)
+        return fail(TARN_EINVAL, "the id of a group has at most %u bytes", WIRE_KEY_MAX);
+    return TARN_OK;
 }
 
 void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,
@@ -54,11 +64,33 @@ void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t sin
                : o->pin == TARN_PIN_HARD ? WIRE_PIN_HARD
                                          : 0;
     put->pin_ms = o->pin_ms == 0 ? 1800000 : o->pin_ms;
-    if (o->group != NULL && o->group_len > 0) put->group = request_word(r, o->group, o->group_len);
     put->ttl_ms = o->ttl_ms;
     put->replace = o->replace;
     put->avoid.n = (uint32_t)outage_names(lane, since_ms, away, WIRE_PREFERS);
     for (size_t i = 0; i < put->avoid.n; i++) put->avoid.at[i] = request_str(r, away[i]);
+}
+
+void put_together_one(struct lane *lane, const tarn_put_options *o, size_t i,
+                      struct wire_put *put) {
+    const tarn_key *ids = put_ids(o);
+    tarn_key id = ids != NULL ? ids[i] : (tarn_key){o->group, o->group != NULL ? o->group_len : 0};
+    if (id.len == 0) return;
+    *(o->boundaries != NULL ? &put->boundary : &put->group) =
+        request_word(&lane->request, id.data, id.len);
+}
+
+/* What each of n items goes together with. */
+static void put_together_each(struct putting *p, const size_t *order, size_t n,
+                              struct wire_put *put) {
+    const tarn_put_options *o = p->options;
+    const tarn_key *ids = put_ids(o);
+    struct ctl_request *r = &p->b.lane->request;
+    if (ids == NULL) {
+        put_together_one(p->b.lane, o, 0, put);
+        return;
+    }
+    *(o->boundaries != NULL ? &put->boundaries : &put->groups) = request_next(r);
+    for (size_t k = 0; k < n; k++) request_word(r, ids[order[k]].data, ids[order[k]].len);
 }
 
 static void key_append(struct putting *p, size_t i, uint64_t number) {
@@ -125,6 +157,10 @@ static void start_request(struct putting *p, const size_t *order, size_t n) {
         .keys = {request_next(r), (uint32_t)n}, .packed = instead == 0, .instead = instead};
     for (size_t k = 0; k < n; k++) key_append(p, order[k], p->puts[order[k]].size);
     put_options_fill(p->b.lane, p->options, p->avoid_since_ms, &put);
+    if (instead != 0)
+        put_together_one(p->b.lane, p->options, order[0], &put);
+    else
+        put_together_each(p, order, n, &put);
     request_build(r, instead == 0 ? WIRE_mputstart : WIRE_putstart, &put);
 }
 
@@ -392,7 +428,7 @@ static tarn_status put_check(struct putting *p, size_t i) {
     tarn_status status = client_check_key(item->key, item->key_len);
     if (status == TARN_OK && u->size > VALUE_MAX)
         status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
-    if (status == TARN_OK) status = put_options_check(p->options);
+    if (status == TARN_OK) status = put_options_check(p->options, i);
     if (status == TARN_OK && u->device && u->size <= INLINE_MAX)
         status = fail(TARN_ENOTSUP, "values of up to %u bytes do not come from memory of a device",
                       INLINE_MAX);

@@ -24,10 +24,20 @@ struct tarn_writer {
     size_t n_crcs;
 };
 
+static const tarn_key *own_id(const tarn_key *id) {
+    if (id == NULL) return NULL;
+    tarn_key *copy = xmalloc(sizeof(*copy) + id->len);
+    *copy = (tarn_key){copy + 1, id->len};
+    if (id->len > 0) memcpy(copy + 1, id->data, id->len);
+    return copy;
+}
+
 /* Commit may need the options again: pointers among them become the writer's own. */
 static void own_options(struct tarn_writer *w) {
     tarn_put_options *o = &w->options;
     if (o->group != NULL) o->group = xmemdup(o->group, o->group_len);
+    o->groups = own_id(o->groups);
+    o->boundaries = own_id(o->boundaries);
     if (o->prefers == 0) o->prefer = NULL;
     if (o->prefer == NULL) return;
     const char **copies = xmalloc(o->prefers * sizeof(*copies));
@@ -40,6 +50,8 @@ static void put_writer_free(struct tarn_writer *w) {
     for (size_t i = 0; i < o->prefers; i++) free((void *)(uintptr_t)o->prefer[i]);
     free((void *)(uintptr_t)o->prefer);
     free((void *)(uintptr_t)o->group);
+    free((void *)(uintptr_t)o->groups);
+    free((void *)(uintptr_t)o->boundaries);
     w->magic = 0;
     free(w->memory);
     free(w->crcs);
@@ -55,6 +67,7 @@ static tarn_status writer_start(struct lane *lane, struct tarn_writer *w, struct
     struct wire_put put = {.keys = {request_word(r, w->key, w->key_len), 1}};
     request_number(r, (int64_t)w->size);
     put_options_fill(lane, &w->options, 0, &put);
+    put_together_one(lane, &w->options, 0, &put);
     request_build(r, WIRE_putstart, &put);
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
@@ -130,15 +143,17 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
     if (status == TARN_OK) status = client_check_key(key, key_len);
     if (status == TARN_OK && size > VALUE_MAX)
         status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
-    if (status == TARN_OK && options != NULL) status = put_options_check(options);
+    tarn_put_options o;
+    client_put_options_copy(&o, options);
+    if (status == TARN_OK) status = put_options_check(&o, 0);
     if (status != TARN_OK) return status;
     struct tarn_writer *w = xcalloc(1, sizeof(*w));
     *w = (struct tarn_writer){.magic = WRITER_MAGIC,
                               .client = client,
                               .key = xmemdup(key, key_len),
                               .key_len = key_len,
-                              .size = size};
-    client_put_options_copy(&w->options, options);
+                              .size = size,
+                              .options = o};
     own_options(w);
     status = direct_run(client, client_deadline(client, w->options.timeout_ms, 0), writer_open, w);
     if (status != TARN_OK) {

@@ -58,6 +58,8 @@ class PutOptions(C.Structure):
         ("group_len", SIZE),
         ("prefer", PTR),
         ("prefers", SIZE),
+        ("groups", PTR),
+        ("boundaries", PTR),
     ]
 
 

@@ -14,6 +14,7 @@ import unittest.mock
 from harness import TarnTest, environment, pattern, wait_until
 
 import tarn
+from tarn.memory import pin
 
 try:
     import numpy
@@ -116,6 +117,40 @@ class Values(TarnTest):
         self.assertEqual((first + second)[:70007], client.get("parts"))
         self.assertTrue(client.put_parts("no parts", []))
         self.assertEqual(client.get("no parts"), b"")
+
+    def test_what_goes_together(self):
+        client, n, value = self.client("?batch_keys=100"), 250, b"x" * 1000
+        client.command("FLUSHALL")
+
+        def figures():
+            text = client.command("INFO")
+            return [int(re.search(rf"\n{f}:(\d+)", text)[1]) for f in ("groups", "boundaries")]
+
+        names = [f"full{i}" for i in range(n)] + [f"state{i}" for i in range(n)]
+        ids = [f"b{i % n}" if i % n else None for i in range(2 * n)]
+        statuses = client.put_many([(k, value) for k in names], boundary=ids)
+        self.assertEqual(statuses, [0] * len(names))
+        self.assertEqual(figures(), [0, n - 1])
+        client.put_many([("a", value), ("b", value), ("c", value)], group=["g", b"h", "g"])
+        client.put_many([("d", value), ("e", value)], group="i")
+        client.put("f", value, boundary="b1")
+        memory = pin(bytearray(value))
+        with client.queue() as queue:
+            for key, together in (("x", "y"), ("y", ["y"]), ("z", [None])):
+                queue.put([key], [memory.address], [memory.size], boundary=together)
+                self.assertTrue(wait_until(lambda: queue.poll(1)))
+        with client.writer("w", 1000, boundary="z"):
+            pass
+        self.assertEqual(client.put_many([], boundary=[]), [])
+        self.assertEqual(figures(), [3, n + 1])
+        pairs = [("k", value), ("l", value)]
+        for wrong in (dict(boundary=["x"]), dict(group=["x"] * 3), dict(boundary="x" * 1025)):
+            try:
+                self.assertEqual(set(client.put_many(pairs, **wrong)), {tarn.Status.EINVAL})
+            except tarn.InvalidArgument:
+                pass
+        statuses = client.put_many(pairs, group="a", boundary="b")
+        self.assertEqual(statuses, [tarn.Status.EINVAL] * 2)
 
     def test_put_options(self):
         client = self.client()

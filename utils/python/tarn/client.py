@@ -97,9 +97,11 @@ class Client(Closes):
         the new value is there.
 
         replicas: on so many machines (0: the server's default). pin: "soft" (for pin_ms, 0: the
-        server's default) or "hard". ttl_ms: goes after so long (0: never). group: an eviction
-        group. prefer: names of segments, best first. Raises NoSpace, Busy (another writer is at
-        it), TimedOut, ConnectionFailed, ..."""
+        server's default) or "hard". ttl_ms: goes after so long (0: never). group: is evicted
+        together with the others of that name. boundary: the same for the parts of a hybrid model's
+        KV cache that end at one boundary, but those that were used since the one that is evicted
+        stay. prefer: names of segments, best first. Raises NoSpace, Busy (another writer is at it),
+        TimedOut, ConnectionFailed, ..."""
         o, memory = put_options(**options), pin(data)
         return self._put(key, memory.address, memory.size, o)
 
@@ -124,7 +126,7 @@ class Client(Closes):
     ) -> List[int]:
         """Stores many values, each a buffer or a list of buffers, in a constant number of round
         trips. Per key: 0 stored, Status.EEXISTS it was there, else another negative status.
-        Options as in put."""
+        Options as in put; group and boundary may also be lists, one or None for each key."""
         return self._put_batch(batch_of(pairs, False), options)
 
     @puts
@@ -136,7 +138,7 @@ class Client(Closes):
         return self._put_batch(Batch(keys, addresses, sizes), options)
 
     def _put_batch(self, batch: Batch, options: PutKeywords) -> List[int]:
-        o = put_options(**options)
+        o = put_options(batch.n, **options)
         check(lib.tarn_put_many(self._use(), batch.address, batch.n, o, None))
         return batch.statuses()
 

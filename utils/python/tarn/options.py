@@ -6,12 +6,17 @@ from __future__ import annotations
 import ctypes as C
 import inspect
 import re
-from typing import Any, Callable, Dict, Optional, Sequence, TypedDict, TypeVar
+from array import array
+from itertools import accumulate, chain
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypedDict, TypeVar, Union
 
 from . import _lib
 from ._lib import lib
-from .batch import Key
+from .batch import Key, address_of
 from .errors import InvalidArgument
+
+# One for all keys, or one for each.
+Together = Union[Key, Sequence[Optional[Key]]]
 
 PINS = {None: 0, "none": 0, "soft": 1, "hard": 2}
 _MS_MAX = (1 << 63) - 1
@@ -101,26 +106,40 @@ class PutKeywords(TypedDict, total=False):
     pin: Optional[str]
     pin_ms: int
     ttl_ms: int
-    group: Optional[Key]
+    group: Optional[Together]
+    boundary: Optional[Together]
     prefer: Sequence[str]
     timeout_ms: int
 
 
+def _keys_of_ids(ids: Sequence[Optional[Key]], n: int, name: str) -> Tuple[Any, ...]:
+    """An array of tarn_key, and the bytes that it points into."""
+    if len(ids) != n:
+        raise InvalidArgument(f"{name}: {len(ids)} of them for {n} keys")
+    raw = [i.encode() if isinstance(i, str) else bytes(i or b"") for i in ids]
+    data, lens = b"".join(raw), [len(r) for r in raw]
+    address = C.cast(C.c_char_p(data), C.c_void_p).value or 0
+    starts = accumulate(lens, initial=address)
+    return array("Q", chain.from_iterable(zip(starts, lens))), data
+
+
 def put_options(
+    n: int = 1,
     *,
     replace: bool = False,
     replicas: int = 0,
     pin: Optional[str] = None,
     pin_ms: int = 0,
     ttl_ms: int = 0,
-    group: Optional[Key] = None,
+    group: Optional[Together] = None,
+    boundary: Optional[Together] = None,
     prefer: Sequence[str] = (),
     timeout_ms: int = 0,
 ) -> Any:
-    """A pointer to tarn_put_options, or None where all is default. It keeps what is pointed to."""
-    if not (
-        replace or replicas or pin or pin_ms or ttl_ms or group is not None or prefer or timeout_ms
-    ):
+    """A pointer to tarn_put_options of n keys, or None where all is default. It keeps what is
+    pointed to."""
+    alone = group is None and boundary is None
+    if alone and not (replace or replicas or pin or pin_ms or ttl_ms or prefer or timeout_ms):
         return None
     if pin not in PINS:
         raise InvalidArgument(f'pin: None, "soft" or "hard", not {pin!r}')
@@ -137,16 +156,23 @@ def put_options(
     for name, ms in (("pin_ms", pin_ms), ("ttl_ms", ttl_ms), ("timeout_ms", timeout_ms)):
         if ms:
             setattr(o, name, milliseconds(ms, name))
-    if group is not None:
-        raw = group.encode() if isinstance(group, str) else bytes(group)
+    if isinstance(group, (str, bytes)):
+        raw = group.encode() if isinstance(group, str) else group
         o.group, o.group_len = raw, len(raw)
+    elif group is not None:
+        o.group_ids = _keys_of_ids(group, n, "group")
+        o.groups = address_of(o.group_ids[0])
+    if boundary is not None:
+        each = [boundary] * n if isinstance(boundary, (str, bytes)) else boundary
+        o.boundary_ids = _keys_of_ids(each, n, "boundary")
+        o.boundaries = address_of(o.boundary_ids[0])
     if prefer:
         names = [c_string(name, "prefer") for name in prefer]
         o.prefer, o.prefers = (C.c_char_p * len(names))(*names), len(names)
     return C.byref(o)
 
 
-_KEYWORDS = list(inspect.signature(put_options).parameters.values())
+_KEYWORDS = list(inspect.signature(put_options).parameters.values())[1:]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

@@ -165,7 +165,7 @@ class Queue(Closes):
     @puts
     def put_batch(self, batch: Batch, user: Any = None, **options: Unpack[PutKeywords]) -> int:
         """A put of a batch that was made before."""
-        o = put_options(**options)
+        o = put_options(batch.n, **options)
         # libtarn copies the options, but not what they point to.
         batch.keep = (batch.keep, o)
         return self._submit(PUT, batch, o, user)
