@@ -129,6 +129,9 @@ bool acl_allows_all_channels(const struct acl_user *u, size_t selector);
 /* need: ACL_READ, ACL_WRITE, both, or 0: any right (Redis asks no more of EXISTS, TYPE and their
  * like). */
 bool acl_allows_key(const struct acl_user *u, size_t selector, struct span key, unsigned need);
+/* Every key that begins so, as one pattern shows: "...*". */
+bool acl_allows_beginning(const struct acl_user *u, size_t selector, struct span beginning,
+                          unsigned need);
 /* Every key that is there or could be: a pattern "*" with these rights. */
 bool acl_allows_every_key(const struct acl_user *u, size_t selector, unsigned need);
 /* pattern: the name is one itself, and must have been given literally. */

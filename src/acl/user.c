@@ -281,6 +281,18 @@ bool acl_allows_key(const struct acl_user *u, size_t selector, struct span key, 
     return false;
 }
 
+bool acl_allows_beginning(const struct acl_user *u, size_t selector, struct span beginning,
+                          unsigned need) {
+    const struct acl_selector *s = &u->selector[selector];
+    if (s->all_keys) return true;
+    if (beginning.data == NULL && beginning.len > 0) return false;
+    for (size_t i = 0; i < s->keys.n; i++)
+        if ((s->keys.at[i].rights & need) == need && glob_is_open(s->keys.at[i].glob) &&
+            glob_match(s->keys.at[i].glob, beginning, NULL))
+            return true;
+    return false;
+}
+
 bool acl_allows_every_key(const struct acl_user *u, size_t selector, unsigned need) {
     const struct acl_selector *s = &u->selector[selector];
     if (s->all_keys) return true;

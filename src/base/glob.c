@@ -159,6 +159,10 @@ bool glob_is_all(const struct glob *g) {
     return g->count == 1 && g->element[0] == ELEMENT_STAR;
 }
 
+bool glob_is_open(const struct glob *g) {
+    return g->count > 0 && g->element[g->count - 1] == ELEMENT_STAR;
+}
+
 bool glob_match_once(struct span pattern, struct span s, bool nocase) {
     uint32_t elements[64];
     struct glob_class classes[8];

@@ -22,6 +22,8 @@ void glob_destroy(struct glob **glob_p);
 bool glob_match(const struct glob *g, struct span s, size_t *work_p);
 /* Matches everything: "*". */
 bool glob_is_all(const struct glob *g);
+/* What it matches it matches with anything behind that, too: "...*". */
+bool glob_is_open(const struct glob *g);
 /* For patterns that are used once. */
 bool glob_match_once(struct span pattern, struct span s, bool nocase);
 

@@ -2,6 +2,7 @@
 #include "base/assert.h"
 #include "front/acl_users.h"
 #include "front/table.h"
+#include "wire/options.h"
 
 /* --- keys --- */
 
@@ -24,6 +25,14 @@ static void see_key(void *arg, struct cmd_key_ref key) {
         k->denied = key.index;
 }
 
+/* The same for what the names of KV groups begin. */
+static size_t deny_names(const struct acl_user *u, size_t selector, const struct span *argv,
+                         size_t at, size_t n) {
+    for (; n > 0; n--, at += WIRE_KV_GROUP_WORDS)
+        if (!acl_allows_beginning(u, selector, argv[at], ACL_READ)) return at;
+    return 0;
+}
+
 /* 0: granted; else the argument, or argc. */
 static size_t deny_keys(const struct acl_user *u, size_t selector, const struct cmd *cmd,
                         const struct span *argv, size_t argc) {
@@ -31,6 +40,8 @@ static size_t deny_keys(const struct acl_user *u, size_t selector, const struct 
     if (acl_allows_all_keys(u, selector) ||
         (cmd->keys[0].flags == 0 && !(cmd->flags & CMD_ALL_KEYS)))
         return 0;
+    size_t groups, at = table_kv_groups(cmd, argv, argc, &groups);
+    if (at > 0) return at == argc ? argc : deny_names(u, selector, argv, at, groups);
     int64_t n = table_keys(cmd, argv, argc, see_key, &k);
     if (n < 0) return argc; /* what its keys are nobody can say */
     if (n == 0 && cmd->flags & CMD_ALL_KEYS) {

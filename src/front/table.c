@@ -11,6 +11,7 @@
 #include "acl/acl.h"
 #include "base/assert.h"
 #include "base/near.h"
+#include "wire/options.h"
 
 #define SLOTS        512u /* power of two, at least four times the top-level commands */
 #define NAME_LEN_MAX 16u  /* two words tell longer names apart no more */
@@ -344,9 +345,26 @@ static unsigned variable_flags(unsigned flags, const struct span *argv, size_t a
                                               : (flags & ~(unsigned)(KEY_RW | KEY_ACCESS)) | KEY_OW;
 }
 
+size_t table_kv_groups(const struct cmd *cmd, const struct span *argv, size_t argc, size_t *n_p) {
+    uint64_t n;
+    *n_p = 0;
+    if (cmd->id != WIRE_prefixlen && cmd->id != WIRE_mgetreplicas) return 0;
+    if (argc < 2 || !span_to_u64(argv[1], &n) || n > argc - 2) return 0;
+    for (size_t i = 2 + (size_t)n; i < argc; i++) {
+        if (!span_case_eq(argv[i], "kvgroups")) continue;
+        if (++i == argc || !span_to_u64(argv[i], &n) || n > (argc - i - 1) / WIRE_KV_GROUP_WORDS)
+            return argc;
+        *n_p = (size_t)n;
+        return i + 1;
+    }
+    return 0;
+}
+
 int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,
                    void *arg) {
     int64_t n = 0;
+    size_t groups;
+    if (table_kv_groups(cmd, argv, argc, &groups) > 0) return 0;
     for (size_t i = 0; i < ARRAY_LEN(cmd->keys) && cmd->keys[i].flags != 0; i++) {
         struct cmd_key_spec spec = cmd->keys[i];
         if (UNLIKELY(spec.flags & KEY_VARIABLE))

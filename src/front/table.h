@@ -65,6 +65,10 @@ struct cmd_key_ref {
     size_t index;
     unsigned flags; /* enum cmd_key_flag */
 };
+/* Look-ups of KV groups name hashes; their keys are put together while they run, so that table_keys
+ * finds none. Where the first group is, 0: it is none; argc: it does not fit. The name of each
+ * begins its keys. */
+size_t table_kv_groups(const struct cmd *cmd, const struct span *argv, size_t argc, size_t *n_p);
 typedef void (*table_key_fn)(void *arg, struct cmd_key_ref key);
 int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,
                    void *arg);

@@ -83,8 +83,9 @@ static void tracker_make_room(struct tracker *t, size_t n) {
 
 void tracking_note_keys(struct client *c, const struct cmd *cmd) {
     struct tracker *t = c->io->tracker;
-    size_t n = c->argc - 1; /* its keys, at most */
+    size_t n = c->argc - 1, groups; /* n: its keys, at most */
     if (!(cmd->flags & CMD_READONLY) || cmd->keys[0].flags == 0) return;
+    if (table_kv_groups(cmd, c->argv, c->argc, &groups) > 0) return;
     if (n > TRACKING_COMMAND_MAX) {
         client_push_late(c, INVALIDATE_ALL, sizeof(INVALIDATE_ALL) - 1);
         tracker_forget(t);

@@ -1,7 +1,8 @@
 #include "store/kv_groups.h"
 
-#include <stdlib.h>
 #include "base/assert.h"
+
+#define PLACE_NONE UINT32_MAX
 
 static uint64_t aligned(uint64_t tokens, uint32_t alignment) {
     return tokens - tokens % alignment;
@@ -9,100 +10,186 @@ static uint64_t aligned(uint64_t tokens, uint32_t alignment) {
 
 const char *kv_group_fault(const struct kv_group *g, uint32_t alignment) {
     if (g->block == 0 || g->unit == 0 || g->block % g->unit != 0)
-        return "the unit of a KV group must divide its block, and both be above 0";
-    if (alignment == 0 || alignment % g->unit != 0)
-        return "the alignment must be a multiple of each KV group's unit";
-    if (g->kind == KV_GROUP_WINDOW && (g->window < 2 || g->unit != g->block))
-        return "a KV group with a window has one above 1, and puts whole blocks";
-    if (g->kind == KV_GROUP_STATE && g->drops_last) return "a KV group of states drops nothing";
+        return "unit must divide block, and both be above 0";
+    if (alignment == 0 || alignment % g->unit != 0) return "ALIGN must be a multiple of unit";
+    if (g->kind == KV_GROUP_WINDOW && g->window < 2)
+        return "window must be above 1 where kind is WINDOW";
+    if (g->kind == KV_GROUP_WINDOW && g->unit != g->block)
+        return "unit must be block where kind is WINDOW";
+    if (g->kind != KV_GROUP_WINDOW && g->window != 0)
+        return "window must be 0 where kind is not WINDOW";
+    if (g->kind == KV_GROUP_STATE && g->drops_last) return "drop must be 0 where kind is STATE";
     return NULL;
 }
 
-/* --- how far a group is served, at most up to a boundary --- */
+/* Tokens behind the boundary that must be there as well. */
+static uint64_t dropped(const struct kv_group *g, uint32_t alignment) {
+    if (!g->drops_last) return 0;
+    return g->kind == KV_GROUP_FULL ? min_u64(alignment, g->block) : g->block;
+}
 
-/* What is there without a gap, and then of the unfinished block. A shorter prefix is served, too. */
-static uint64_t full_below(const struct kv_group *g, uint32_t alignment, uint64_t boundary) {
-    uint32_t per_block = g->block / g->unit, at = 0, tail;
-    while (per_block <= g->places - at && g->run[at + per_block - 1] > 0) at += per_block;
-    tail = (uint32_t)min_u64(per_block - 1, g->places - at);
-    while (tail > 0 && g->run[at + tail - 1] == 0) tail--;
-    uint64_t reach = (uint64_t)(at + tail) * g->unit;
-    uint64_t drop = g->drops_last ? min_u64(alignment, g->block) : 0;
-    return aligned(min_u64(boundary, reach - min_u64(reach, drop)), alignment);
+static uint64_t below(uint64_t tokens, uint64_t drop, uint32_t alignment) {
+    return aligned(tokens - min_u64(tokens, drop), alignment);
+}
+
+uint64_t kv_groups_longest(const struct kv_group *groups, size_t n, uint32_t alignment) {
+    uint64_t longest = n > 0 ? UINT64_MAX : 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct kv_group *g = &groups[i];
+        uint64_t all = (uint64_t)g->places * g->unit;
+        longest = min_u64(longest, below(all, dropped(g, alignment), alignment));
+    }
+    return longest;
 }
 
 static uint32_t window_blocks(const struct kv_group *g) {
     return (uint32_t)(((uint64_t)g->window - 1 + g->block - 1) / g->block);
 }
 
-static uint64_t window_below(const struct kv_group *g, uint32_t alignment, uint64_t boundary) {
-    uint64_t need = window_blocks(g) + g->drops_last, end, run;
-    for (; boundary > 0;
-         boundary = aligned((end - min_u64(end, g->drops_last)) * g->block, alignment)) {
-        end = boundary / g->block + g->drops_last;
-        if (end > g->places) {
-            end = g->places;
-            continue;
+struct kv_parts kv_group_needs(const struct kv_group *g, uint32_t alignment, uint64_t boundary) {
+    uint64_t end = boundary + dropped(g, alignment);
+    uint32_t blocks = (uint32_t)(end / g->block);
+    struct kv_parts p = {.blocks = blocks, .tail = end % g->block != 0 ? end : 0};
+    if (boundary == 0) return (struct kv_parts){0, 0, 0};
+    if (g->kind == KV_GROUP_WINDOW)
+        p.blocks = (uint32_t)min_u64((uint64_t)window_blocks(g) + g->drops_last, blocks);
+    else if (g->kind == KV_GROUP_STATE)
+        p.blocks = p.tail == 0;
+    p.first = blocks - p.blocks;
+    return p;
+}
+
+/* --- the search: each kind's step says what it wants to know, or that it is served --- */
+
+static void boundary_lower(struct kv_search *s, uint64_t boundary) {
+    if (boundary >= s->boundary) return;
+    s->boundary = boundary;
+    s->served = 0;
+}
+
+/* Whole blocks from the start, as far as the boundary needs them. Of the first that is not whole its
+ * places from the last on: a block is only ever appended to, so the furthest says all of it. */
+static bool full_wants(const struct kv_search *s, struct kv_group *g, struct kv_want *w) {
+    uint64_t end = s->boundary + dropped(g, s->alignment), whole = (uint64_t)g->known * g->block;
+    uint32_t per_block = g->block / g->unit, at = g->known * per_block;
+    if (g->settled || whole >= end) return false;
+    if (g->tail == PLACE_NONE && per_block > g->places - at) g->tail = g->places;
+    if (g->tail != PLACE_NONE) {
+        *w = (struct kv_want){.place = g->tail - 1, .step = -1, .row = g->tail - at};
+        return true;
+    }
+    w->place = at + per_block - 1;
+    w->step = (int32_t)per_block;
+    w->row = (uint32_t)((end - whole + g->block - 1) / g->block);
+    return true;
+}
+
+static void full_tell(struct kv_search *s, struct kv_group *g, bool there) {
+    uint32_t per_block = g->block / g->unit, at = g->known * per_block;
+    if (there && g->tail == PLACE_NONE) {
+        g->known++;
+        return;
+    }
+    if (!there) g->tail = (g->tail == PLACE_NONE ? at + per_block : g->tail) - 1;
+    g->settled = there || g->tail == at;
+    if (g->settled)
+        boundary_lower(s,
+                       below((uint64_t)g->tail * g->unit, dropped(g, s->alignment), s->alignment));
+}
+
+/* A lone snapshot, often far from the end. */
+static bool state_wants(const struct kv_search *s, struct kv_group *g, struct kv_want *w) {
+    w->place = (uint32_t)(s->boundary / g->unit - 1);
+    w->step = -(int32_t)(s->alignment / g->unit);
+    w->row = 4;
+    return g->known != w->place;
+}
+
+static void state_tell(struct kv_search *s, struct kv_group *g, bool there) {
+    if (there)
+        g->known = (uint32_t)(s->boundary / g->unit - 1);
+    else
+        boundary_lower(s, s->boundary - s->alignment);
+}
+
+/* From the right. What is known to be there in a row serves shorter boundaries, too. */
+static bool window_wants(const struct kv_search *s, struct kv_group *g, struct kv_want *w) {
+    uint32_t end = (uint32_t)(s->boundary / g->block) + g->drops_last;
+    uint64_t need = min_u64((uint64_t)window_blocks(g) + g->drops_last, end);
+    if (g->known >= end) g->known = end;
+    if (end - g->known >= need) return false;
+    w->place = g->known - 1;
+    w->step = -1;
+    w->row = (uint32_t)need - (end - g->known);
+    return true;
+}
+
+static void window_tell(struct kv_search *s, struct kv_group *g, bool there) {
+    g->known--;
+    if (there) return;
+    /* that one is missing, and whatever ends behind it needs it */
+    boundary_lower(s, below((uint64_t)g->known * g->block, dropped(g, s->alignment), s->alignment));
+}
+
+/* --- the round: all groups of a kind, then of the next; states and windows until none of them
+ * lowers the boundary any more --- */
+
+static struct kv_group *group_at(const struct kv_search *s) {
+    struct kv_group *g = &s->groups[s->at % s->n];
+    return s->at / s->n == (size_t)g->kind ? g : NULL;
+}
+
+void kv_search_begin(struct kv_search *s, struct kv_group *groups, size_t n, uint32_t alignment,
+                     uint64_t limit) {
+    uint64_t longest = kv_groups_longest(groups, n, alignment);
+    *s = (struct kv_search){.groups = groups,
+                            .n = n,
+                            .alignment = alignment,
+                            .boundary = aligned(min_u64(longest, limit), alignment)};
+    for (size_t i = 0; i < n; i++) {
+        groups[i].known = groups[i].kind == KV_GROUP_FULL ? 0 : PLACE_NONE;
+        groups[i].tail = PLACE_NONE;
+        groups[i].settled = false;
+    }
+}
+
+bool kv_search_next(struct kv_search *s, struct kv_want *want_p) {
+    static bool (*const wants[])(const struct kv_search *, struct kv_group *, struct kv_want *) = {
+        [KV_GROUP_FULL] = full_wants,
+        [KV_GROUP_STATE] = state_wants,
+        [KV_GROUP_WINDOW] = window_wants,
+    };
+    while (s->boundary > 0 && s->served < 3 * s->n) {
+        struct kv_group *g = group_at(s);
+        if (g != NULL && wants[g->kind](s, g, want_p)) {
+            want_p->group = s->at % s->n;
+            return true;
         }
-        run = g->run[end - 1];
-        if (run >= min_u64(need, end)) return boundary;
-        end -= run + 1; /* that one is missing, and whatever ends behind it needs it */
+        s->served++;
+        s->at = (s->at + 1) % (3 * s->n);
     }
-    return 0;
+    return false;
 }
 
-static uint64_t state_below(const struct kv_group *g, uint32_t alignment, uint64_t boundary) {
-    uint64_t last = aligned((uint64_t)g->places * g->unit, alignment);
-    for (boundary = min_u64(boundary, last); boundary > 0; boundary -= alignment)
-        if (g->run[boundary / g->unit - 1] > 0) return boundary;
-    return 0;
+void kv_search_tell(struct kv_search *s, bool there) {
+    static void (*const tell[])(struct kv_search *, struct kv_group *, bool) = {
+        [KV_GROUP_FULL] = full_tell,
+        [KV_GROUP_STATE] = state_tell,
+        [KV_GROUP_WINDOW] = window_tell,
+    };
+    struct kv_group *g = group_at(s);
+    TARN_ASSERT(g != NULL && s->boundary > 0);
+    tell[g->kind](s, g, there);
 }
 
-uint64_t kv_groups_boundary(const struct kv_group *groups, size_t n, uint32_t alignment) {
-    uint64_t boundary = n > 0 ? aligned(UINT64_MAX, alignment) : 0, before;
-    for (size_t i = 0; i < n; i++)
-        if (groups[i].kind == KV_GROUP_FULL) boundary = full_below(&groups[i], alignment, boundary);
-    do {
-        before = boundary;
-        for (size_t i = 0; i < n; i++)
-            if (groups[i].kind == KV_GROUP_WINDOW)
-                boundary = window_below(&groups[i], alignment, boundary);
-            else if (groups[i].kind == KV_GROUP_STATE)
-                boundary = state_below(&groups[i], alignment, boundary);
-    } while (boundary != before);
-    return boundary;
-}
-
-/* --- what is read --- */
-
-/* A block is only ever appended to: any of its places at or behind the boundary will do. */
-static uint32_t tail_place(const struct kv_group *g, uint64_t boundary) {
-    if (boundary % g->block == 0) return KV_GROUP_NO_TAIL;
-    uint32_t at = (uint32_t)(boundary / g->unit - 1);
-    while (g->run[at] == 0) at++;
-    TARN_ASSERT(at < g->places && at / (g->block / g->unit) == boundary / g->block);
-    return at;
-}
-
-struct kv_group_parts kv_group_parts(const struct kv_group *g, uint64_t boundary) {
-    uint32_t blocks = (uint32_t)(boundary / g->block), per_block = g->block / g->unit;
-    if (boundary == 0) return (struct kv_group_parts){.tail = KV_GROUP_NO_TAIL};
-    switch (g->kind) {
-    case KV_GROUP_FULL:
-        return (struct kv_group_parts){.first = per_block - 1,
-                                       .stride = per_block,
-                                       .n = blocks,
-                                       .tail = tail_place(g, boundary)};
-    case KV_GROUP_WINDOW: {
-        uint32_t n = (uint32_t)min_u64(window_blocks(g), blocks);
-        return (struct kv_group_parts){
-            .first = blocks - n, .stride = 1, .n = n, .tail = KV_GROUP_NO_TAIL};
-    }
-    case KV_GROUP_STATE:
-        return (struct kv_group_parts){.first = (uint32_t)(boundary / g->unit - 1),
-                                       .stride = 1,
-                                       .n = 1,
-                                       .tail = KV_GROUP_NO_TAIL};
-    }
-    abort();
+struct kv_parts kv_search_parts(const struct kv_search *s, size_t i) {
+    const struct kv_group *g = &s->groups[i];
+    struct kv_group undropped = *g;
+    undropped.drops_last = false;
+    struct kv_parts p = kv_group_needs(&undropped, s->alignment, s->boundary);
+    /* Of the block in which the boundary lies what was found of it. */
+    if (g->kind == KV_GROUP_FULL && p.tail > 0)
+        p.tail =
+            p.blocks < g->known ? ((uint64_t)p.blocks + 1) * g->block : (uint64_t)g->tail * g->unit;
+    return p;
 }

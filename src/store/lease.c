@@ -299,6 +299,10 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
     return TARN_OK;
 }
 
+bool store_leased(const struct store *s, const struct object *o, uint64_t session) {
+    return o->bits & OBJECT_REFS && lease_find(s, session, object_version(o)) != NULL;
+}
+
 bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version,
                    bool guarded) {
     struct lease *l = lease_find(s, session, version);

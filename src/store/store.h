@@ -390,6 +390,8 @@ uint64_t store_scan_all(struct store *s, uint64_t cursor, void (*fn)(void *arg, 
  * and, in a group, the session's leases on its other members. */
 tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
                         uint64_t *granted_ms_p);
+/* Whether session has a lease on it. */
+bool store_leased(const struct store *s, const struct object *o, uint64_t session);
 /* Ends session's lease on that version (also of an object that is gone already). false: it had
  * none. guarded: hosts still honour what was granted with it, so that the space is not given to
  * others before the time that was granted is over. */

@@ -335,6 +335,16 @@ static bool refuse_more(struct binding *b) {
     return bind_refuse(b, "wrong number of arguments for '%s' command", name);
 }
 
+/* One that belongs to a group of options, and stands without what begins the group. */
+static bool refuse_within(struct binding *b, const struct wire_arg *args) {
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
+        for (const struct wire_arg *i = a->kind == WIRE_BLOCK && !a->many ? a->args : NULL;
+             i != NULL && i->kind != WIRE_END; i++)
+            if (i->token != NULL && a->args->token != NULL && is_token(b->argv[b->at], i->token))
+                return bind_refuse(b, "%s must stand before %s", a->args->token, i->token);
+    return true;
+}
+
 static bool refuse_option(struct binding *b, const struct wire_arg *args) {
     bool options = false;
     for (const struct wire_arg *a = b->cmd->args; a != NULL && a->kind != WIRE_END; a++)
@@ -343,6 +353,7 @@ static bool refuse_option(struct binding *b, const struct wire_arg *args) {
     struct near near;
     if (b->cmd->unknown != NULL) return refuse_as(b, b->cmd->unknown, b->at);
     if (of_redis(b)) return options ? bind_refuse(b, "syntax error") : refuse_more(b);
+    if (!refuse_within(b, args)) return false;
     near_begin(&near, word);
     for (const struct wire_arg *a = args; a->kind != WIRE_END; a++) {
         if (a->token != NULL) near_offer(&near, a->token);

@@ -124,6 +124,18 @@
 #define LOOK_OPTIONS                                                                               \
     OPTION("LEASE", NUMBER, "ms", RANGE(1, INT64_MAX), IN(look, lease_ms)),                        \
         OPTION("WAIT", NUMBER, "ms", UP_TO(WIRE_MAX_WAIT), IN(look, wait_ms))
+#define TOKENS(n, least, m) ARG(NUMBER, n, RANGE(least, INT32_MAX), IN(kv_group, m))
+#define KV_GROUP                                                                                   \
+    OF(ARG(WORD, "name", RANGE(1, WIRE_KEY_MAX - 1), IN(kv_group, name)),                          \
+       ARG(ONEOF, "kind", OF(TOKEN("FULL"), TOKEN("WINDOW"), TOKEN("STATE")), IN(kv_group, kind)), \
+       TOKENS("block", 1, block), TOKENS("unit", 1, unit), TOKENS("window", 0, window),            \
+       ARG(NUMBER, "drop", UP_TO(1), IN(kv_group, drop)))
+#define LOOK_KV_GROUPS                                                                             \
+    MAYBE(BLOCK, NULL,                                                                             \
+          OF(NAMED("UNIT", NUMBER, "tokens", RANGE(1, INT32_MAX), IN(look, unit)),                 \
+             NAMED("ALIGN", NUMBER, "tokens", RANGE(1, INT32_MAX), IN(look, align)),               \
+             NAMED("KVGROUPS", BLOCK, NULL, COUNTED("m"), RANGE(1, WIRE_KV_GROUPS_MAX), KV_GROUP,  \
+                   IN(look, kv_groups))))
 #define NODE_NAME                                                                                  \
     ARG(WORD, "node", IN(node, name)), ARG(HEX, "instance", UP_TO(32), IN(node, instance))
 #define NODE_SEGMENT ARG(WORD, "name", IN(mount, segment))

@@ -45,9 +45,10 @@ COMMAND(
     ERRORS("LIMIT"))
 COMMAND(mgetreplicas, "MGETREPLICAS", R | B | CMD_MASTER,
         "Tells where many values lie, and protects them for a time.", POOL_KEYS,
-        TAKES(BATCH(look, LOOK_KEY), LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs)),
+        TAKES(BATCH(look, LOOK_KEY), LOOK_KV_GROUPS, LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs)),
               FLAG("PACKED", IN(look, packed))),
-        REPLY("an array of the replies of GETREPLICAS; PACKED: of 88 bytes each, where it fits"),
+        REPLY("an array of the replies of GETREPLICAS; PACKED: of 88 bytes each, where it fits; "
+              "KVGROUPS: [boundary, [[first, blocks, tail, replies], ...]]"),
         ERRORS("LIMIT"))
 COMMAND(release, "RELEASE", R | CMD_MASTER, "Ends leases of this connection early.", POOL_KEYS,
         TAKES(BATCH(release, OF(KEY("key", KEY_RO), ARG(NUMBER, "version")))),
@@ -55,7 +56,8 @@ COMMAND(release, "RELEASE", R | CMD_MASTER, "Ends leases of this connection earl
 COMMAND(mexists, "MEXISTS", R, "Tells of each key whether it is readable. Takes no lease.",
         POOL_KEYS, TAKES(BATCH(look, OF(KEY("key", KEY_RO)))), REPLY("an array of 0 and 1"))
 COMMAND(prefixlen, "PREFIXLEN", R | B, "Counts the leading keys that are readable.", POOL_KEYS,
-        TAKES(BATCH(look, LOOK_KEY), LOOK_OPTIONS), REPLY("how many"))
+        TAKES(BATCH(look, LOOK_KEY), LOOK_KV_GROUPS, LOOK_OPTIONS),
+        REPLY("how many; KVGROUPS: [boundary, [[first, blocks, tail], ...]]"), ERRORS("LIMIT"))
 
 /* --- making room --- */
 

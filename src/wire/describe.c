@@ -67,6 +67,19 @@ const struct wire_arg *wire_block(const struct wire_command *cmd) {
     return NULL;
 }
 
+static const struct wire_arg *named_in(const struct wire_arg *args, const char *token) {
+    ARGS_EACH(a, args) {
+        const struct wire_arg *inner = a->counted == NULL ? named_in(a->args, token) : NULL;
+        if (a->token != NULL && strcmp(a->token, token) == 0) return a;
+        if (inner != NULL) return inner;
+    }
+    return NULL;
+}
+
+const struct wire_arg *wire_named(const struct wire_command *cmd, const char *token) {
+    return named_in(cmd->args, token);
+}
+
 size_t wire_block_words(const struct wire_arg *block) {
     size_t n = 0;
     if (block->kind != WIRE_BLOCK) return 1;

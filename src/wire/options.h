@@ -38,11 +38,18 @@ struct wire_end_key {
     int64_t crc;
 };
 
-/* GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS */
+/* GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS. With KV groups the keys are hashes. */
 struct wire_look {
-    struct wire_list keys;
+    struct wire_list keys, kv_groups;
+    uint32_t unit, align; /* tokens */
     uint64_t lease_ms, wait_ms;
     bool crcs, packed;
+};
+enum { WIRE_KV_GROUPS_MAX = 1024, WIRE_KV_GROUP_WORDS = 6 };
+enum wire_kv_kind { WIRE_KV_FULL = 1, WIRE_KV_WINDOW, WIRE_KV_STATE };
+struct wire_kv_group {
+    uint32_t name, kind; /* enum wire_kv_kind */
+    uint32_t block, unit, window, drop;
 };
 
 struct wire_release {

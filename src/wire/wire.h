@@ -187,6 +187,8 @@ bool wire_bind_block(const struct wire_arg *block, const struct span *argv, size
                      void *element, char error[WIRE_ERROR_SIZE]);
 /* The first block among the arguments of a command. */
 const struct wire_arg *wire_block(const struct wire_command *cmd);
+/* What stands behind that token, also in a group of arguments; NULL: the command has none. */
+const struct wire_arg *wire_named(const struct wire_command *cmd, const char *token);
 /* How many words one has. */
 size_t wire_block_words(const struct wire_arg *block);
 /* The number of a WIRE_RATIO; false: it is none. */
