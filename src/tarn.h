@@ -275,6 +275,62 @@ TARN_API tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *key
 TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
                                       size_t *removed_p);
 
+/* --- models with several KV groups --- */
+
+/* A KV group: layers with blocks of one size and one kind, of one rank. What of it is read for a
+ * boundary, the first tokens of a prompt, depends on the kind: every block from the start; the last
+ * blocks, as far as the window of the next token reaches back; the one state at the boundary. */
+enum { TARN_KV_FULL = 1, TARN_KV_WINDOW = 2, TARN_KV_STATE = 3 };
+
+typedef struct tarn_kv_group {
+    const void *name; /* what its keys begin with; behind it stands the hash at a part's end */
+    size_t name_len;
+    int kind;       /* TARN_KV_* */
+    int drops_last; /* 1: the last part is there, and computed again all the same (EAGLE, MTP) */
+    uint32_t block; /* tokens */
+    /* tokens from one place where a part may end to the next; 0: block, as only whole blocks are
+     * put; less, and dividing block, where unfinished blocks or states inside a block are, too */
+    uint32_t unit;
+    uint32_t window; /* tokens; 0 where kind is another */
+} tarn_kv_group;
+
+typedef struct tarn_kv_query {
+    size_t size;
+    const tarn_key *hashes; /* as they stand in keys; hash i is of (i + 1) * unit tokens */
+    size_t n_hashes;
+    uint32_t unit, align; /* tokens; boundaries are multiples of align */
+    const tarn_kv_group *groups;
+    size_t n_groups;
+} tarn_kv_query;
+
+/* The parts of a KV group that are read: whole blocks (block b ends at token (b + 1) * block), and
+ * behind them the part that ends at token tail (0: none): an unfinished block, or a state inside
+ * one. */
+typedef struct tarn_kv_parts {
+    uint64_t first, blocks, tail;
+} tarn_kv_parts;
+
+/* The longest boundary at which every group has what it needs: *tokens_p, 0: none; and what is to
+ * be read of each group: parts, of n_groups. One round trip. call->lease_ms, wait_ms: as in
+ * tarn_prefix_length, for these parts alone. TARN_EINVAL: groups that cannot be; TARN_ELIMIT: more
+ * of them, or of hashes, than the server takes. */
+TARN_API tarn_status tarn_kv_prefix(tarn_client *client, const tarn_kv_query *query,
+                                    const tarn_call *call, uint64_t *tokens_p,
+                                    tarn_kv_parts *parts);
+
+/* The items for the n parts of a boundary, group by group and in order, with their memory (and
+ * offset, want, as in tarn_get_many); NULL: it is not to be read. */
+typedef tarn_item *(*tarn_kv_place_fn)(void *arg, uint64_t tokens, const tarn_kv_parts *parts,
+                                       size_t n);
+/* tarn_kv_prefix, and the bytes of those parts, located by the same round trip: for a process that
+ * both asks and reads. place is called at most once, by this thread, and not without a boundary; it
+ * must not call the client. Its items stay the caller's: their keys are set while the call lasts
+ * (NULL afterwards), and their results as by tarn_get_many. *failed_p (may be NULL): those that are
+ * not TARN_OK. TARN_ECANCELED: place gave NULL. */
+TARN_API tarn_status tarn_kv_get(tarn_client *client, const tarn_kv_query *query,
+                                 const tarn_call *call, tarn_kv_place_fn place, void *arg,
+                                 uint64_t *tokens_p, tarn_kv_parts *parts, size_t *failed_p);
+
 /* --- batches as columns: for languages with fast arrays of numbers and slow structs --- */
 
 /* The same batch with one array per member instead of one struct per key. Only numbers are copied:

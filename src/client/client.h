@@ -87,9 +87,15 @@ tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn
 
 /* Its memory; one is for an item without iovecs. */
 const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);
+/* What MGETREPLICAS has answered already, by item, to a request that was sent at sent_ns. */
+struct get_located {
+    const struct answer **of;
+    uint64_t sent_ns;
+};
 struct get_options {
-    uint64_t deadline;    /* DEADLINE_NONE: none */
-    bool extend_deadline; /* by the time the bytes take */
+    const struct get_located *located; /* for the first pass; NULL: ask */
+    uint64_t deadline;                 /* DEADLINE_NONE: none */
+    bool extend_deadline;              /* by the time the bytes take */
     uint64_t lease_ms, wait_ms;
     bool allocate; /* give items without memory a block of their own */
 };

@@ -53,6 +53,10 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
 static tarn_status locate_send(struct getting *g, struct chunk *c) {
     struct lane *lane = g->b.lane;
     bool ranges = false;
+    if (g->located != NULL) {
+        c->sent_ns = g->located->sent_ns;
+        return TARN_OK;
+    }
     struct ctl_request *r = &lane->request;
     request_begin(r);
     struct wire_look look = {.keys = {request_next(r), (uint32_t)c->n},
@@ -106,10 +110,14 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
 }
 
 static tarn_status locate_receive(struct getting *g, const struct chunk *c) {
-    struct answer *a;
-    tarn_status status = batch_receive(&g->b, c->n, "MGETREPLICAS", &a);
+    struct answer *a = NULL;
+    tarn_status status =
+        g->located != NULL ? TARN_OK : batch_receive(&g->b, c->n, "MGETREPLICAS", &a);
     if (status != TARN_OK) return status;
-    for (size_t k = 0; k < c->n; k++) locate_one(g, c->order[k], &a->element[k], c->sent_ns);
+    for (size_t k = 0; k < c->n; k++) {
+        size_t i = c->order[k];
+        locate_one(g, i, a != NULL ? &a->element[k] : g->located->of[i], c->sent_ns);
+    }
     return TARN_OK;
 }
 
@@ -279,6 +287,7 @@ static tarn_status get_pass(struct item_batch *b) {
     if (status != TARN_OK) ctl_abandon(&g->b.lane->ctl);
     if (g->new_session) ctl_close(&g->b.lane->ctl);
     g->new_session = false;
+    g->located = NULL;
     return status;
 }
 
@@ -320,7 +329,7 @@ static void get_give_up(struct item_batch *b, size_t i, tarn_status status) {
 tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options) {
     struct getting *g = arena_alloc(&lane->arena, sizeof(*g));
-    *g = (struct getting){.options = options};
+    *g = (struct getting){.options = options, .located = options->located};
     batch_init(&g->b, lane, items, n, sizeof(struct want), options->deadline);
     g->wants = (struct want *)(void *)g->b.of;
     COUNT(lane, gets, n);

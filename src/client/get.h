@@ -41,9 +41,10 @@ struct getting {
     struct item_batch b;
     struct want *wants;
     const struct get_options *options;
-    bool new_session;  /* the data path says that our session is cut off */
-    uint64_t turns;    /* to another replica, so far */
-    void *scratch[64]; /* freed at the end */
+    const struct get_located *located; /* as in the options, until the first pass is over */
+    bool new_session;                  /* the data path says that our session is cut off */
+    uint64_t turns;                    /* to another replica, so far */
+    void *scratch[64];                 /* freed at the end */
     size_t n_scratch;
     uint64_t scratch_bytes;
 };

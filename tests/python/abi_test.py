@@ -13,7 +13,7 @@ import unittest
 from harness import ROOT
 
 import tarn
-from tarn import _lib, _transfer_lib, client, host, options, queue, transfer
+from tarn import _lib, _transfer_lib, client, host, kv_groups, options, queue, transfer
 
 # By the names that their docstrings say.
 STRUCTS = {
@@ -27,6 +27,7 @@ CONSTANTS = {
     **{f"TARN_PIN_{name.upper()}": n for name, n in options.PINS.items() if name},
     **{f"TARN_HIST_{name.upper()}": n for name, n in client._HISTOGRAMS.items()},
     **{f"TARN_OP_{name.upper()}": n for n, name in queue._OPS.items()},
+    **{f"TARN_KV_{name.upper()}": n for name, n in kv_groups.KINDS.items()},
     **{f"TARN_HOST_{state.name}": int(state) for state in host.HostState},
     **{f"TARN_TRANSFER_{kind.name}": int(kind) for kind in transfer.EventKind},
     **{f"TARN_TRANSFER_{state.name}": int(state) for state in transfer.BatchState},

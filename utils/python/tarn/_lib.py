@@ -129,6 +129,37 @@ class Columns(C.Structure):
 ITEM_BYTES, KEY_BYTES, IOVEC_BYTES = 96, 16, C.sizeof(Iovec)
 
 
+class KVGroupStruct(C.Structure):
+    """tarn_kv_group."""
+
+    _fields_ = fields(
+        """
+        char *name; size_t name_len; int kind, drops_last; uint32_t block, unit, window;
+        """
+    )
+
+
+class KVQuery(C.Structure):
+    """tarn_kv_query."""
+
+    _fields_ = fields(
+        """
+        size_t size; void *hashes; size_t n_hashes; uint32_t unit, align; void *groups;
+        size_t n_groups;
+        """
+    )
+
+
+class KVPartsStruct(C.Structure):
+    """tarn_kv_parts."""
+
+    _fields_ = fields("uint64_t first, blocks, tail;")
+
+
+# tarn_kv_place_fn.
+KVPlace = C.CFUNCTYPE(PTR, PTR, U64, C.POINTER(KVPartsStruct), SIZE)
+
+
 class CompletionStruct(C.Structure):
     """tarn_completion."""
 
@@ -208,6 +239,8 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_get_many", INT, [_P, _P, SIZE, _P, _P]),
     ("tarn_exists_many", INT, [_P, _P, SIZE, _P]),
     ("tarn_prefix_length", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_kv_prefix", INT, [_P, _P, _P, _P, _P]),
+    ("tarn_kv_get", INT, [_P, _P, _P, KVPlace, _P, _P, _P, _P]),
     ("tarn_remove_many", INT, [_P, _P, SIZE, _P]),
     ("tarn_columns_items", INT, [_P, _P, _P]),
     ("tarn_columns_keys", INT, [_P, _P]),

@@ -426,6 +426,7 @@ class AsyncClient:
 
     prefix_length = in_thread(Client.prefix_length)
     kv_prefix = in_thread(Client.kv_prefix)
+    kv_get = in_thread(Client.kv_get)
     size = in_thread(Client.size)
     set_pin = in_thread(Client.set_pin)
     ping = in_thread(Client.ping)

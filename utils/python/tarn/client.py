@@ -12,7 +12,7 @@ from ._lib import Handle, check, lib, stored, there
 from ._scope import Closes
 from .batch import GUESS_BYTES, Batch, Key, KeyList, Keys, address_of, batch_of, encode_key, fetch
 from .errors import Closed, InvalidArgument, Status
-from .kv_groups import KVBoundary, KVGroup, boundary_of
+from .kv_groups import KVBoundary, KVGroup, KVLook, Place
 from .memory import Fresh, bytes_at, check_range, pin
 from .options import (
     PINS,
@@ -319,16 +319,35 @@ class Client(Closes):
         align: int,
         lease_ms: int = 0,
         wait_ms: int = 0,
+        timeout_ms: int = 0,
     ) -> KVBoundary:
         """The longest prefix of which every KV group has what it needs, in one round trip.
         hashes[i] is the hash of the prompt's first (i + 1) * `unit` tokens; boundaries are
         multiples of `align` tokens. With lease_ms exactly the parts that are read for it stay
         readable for that time. wait_ms: so long for the parts of the longest prefix possible."""
-        words: List[Any] = [*(h.hex() for h in hashes), "UNIT", unit, "ALIGN", align]
-        words += ["KVGROUPS", len(groups), *(word for g in groups for word in g.words())]
-        words += ["LEASE", lease_ms] if lease_ms else []
-        words += ["WAIT", wait_ms] if wait_ms else []
-        return boundary_of(self.command("PREFIXLEN", len(hashes), *words), len(groups))
+        h, look = self._use(), KVLook(hashes, groups, unit, align)
+        return _kv_wait(h, look, wait_ms, timeout_ms, lease_ms)
+
+    def kv_get(
+        self,
+        hashes: Sequence[bytes],
+        groups: Sequence[KVGroup],
+        place: Place,
+        *,
+        unit: int,
+        align: int,
+        lease_ms: int = 0,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+    ) -> Tuple[KVBoundary, List[int]]:
+        """kv_prefix, and the bytes of its parts with the same round trip: for a process that both
+        asks and reads. `place` is called with the boundary, if there is one, and says where the
+        parts go: a buffer (or a list of buffers) for each, group by group and in order, or None for
+        not at all. It must not call the client. Per part: bytes delivered, or a negative status."""
+        h, look = self._use(), KVLook(hashes, groups, unit, align)
+        if wait_ms:
+            _kv_wait(h, look, wait_ms, timeout_ms)
+        return look.get(h, call_options(timeout_ms, lease_ms), place)
 
     def wait(self, key: Key, timeout_ms: int) -> bool:
         """Until the key is readable: True; not within timeout_ms: False."""
@@ -479,6 +498,21 @@ def _wait_first(h: Handle, keys: Union[Keys, KeyList], wait_ms: int, timeout_ms:
             return max(left, 0)
         if _prefix_length(h, all_keys, call_options(timeout_ms, 0, _SLICE_MS)) == all_keys.n:
             return 0
+
+
+def _kv_wait(
+    h: Handle, look: KVLook, wait_ms: int, timeout_ms: int, lease_ms: int = 0
+) -> KVBoundary:
+    """Asks with waits in slices, of which one that is answered early has found all; the last
+    answer."""
+    until = time.monotonic() + milliseconds(wait_ms, "wait_ms") / 1000
+    while True:
+        began = time.monotonic()
+        slice_ms = min(max(int((until - began) * 1000), 0), _SLICE_MS)
+        found = look.prefix(h, call_options(timeout_ms, lease_ms, slice_ms))
+        now = time.monotonic()
+        if now >= until or now - began < slice_ms / 1000 * 0.9:
+            return found
 
 
 def _prefix_length(h: Handle, keys: KeyList, options: Any) -> int:

@@ -15,14 +15,18 @@ of their own: a boundary is served if every group is."""
 
 from __future__ import annotations
 
+import ctypes as C
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from .errors import InvalidArgument
+from . import _lib
+from ._lib import Handle, check, lib
+from .batch import Batch, KeyList, address_of, batch_of
+from .errors import InvalidArgument, Status
 
 __all__ = ["KVBoundary", "KVGroup", "KVParts"]
 
-KINDS = ("full", "window", "state")
+KINDS = {"full": 1, "window": 2, "state": 3}
 TOKENS_MAX = (1 << 32) - 1
 
 
@@ -105,14 +109,88 @@ class KVGroup:
         """The keys of parts of this group; `hashes` ends after every `unit` tokens."""
         return [self.name + hashes[end // unit - 1].hex() for end in parts.ends(self.block)]
 
-    def words(self) -> List[object]:
-        """As PREFIXLEN takes it."""
-        kind, drops = self.kind.upper(), int(self.drops_last)
-        return [self.name, kind, self.block, self.unit, self.window, drops]
+
+# Where the parts of a boundary go: for each, in order, a buffer or a list of them; None: nowhere.
+Place = Callable[[KVBoundary], Optional[Sequence[Any]]]
 
 
-def boundary_of(reply: str, groups: int) -> KVBoundary:
-    """PREFIXLEN's reply, a number a line."""
-    tokens, *rest = map(int, reply.split())
-    parts = [KVParts(*rest[i : i + 3]) for i in range(0, 3 * groups, 3)]
-    return KVBoundary(tokens, tuple(parts))
+class KVLook:
+    """A question for the pool, as libtarn takes it. It owns what it points to."""
+
+    __slots__ = ("groups", "structs", "keys", "query", "hashes")
+
+    def __init__(
+        self, hashes: Sequence[bytes], groups: Sequence[KVGroup], unit: int, align: int
+    ) -> None:
+        for what, tokens in (("unit", unit), ("align", align)):
+            if not isinstance(tokens, int) or not 1 <= tokens <= TOKENS_MAX:
+                raise InvalidArgument(f"{what}: a number of tokens, not {tokens!r}")
+        self.groups, self.hashes = groups, KeyList([h.hex() for h in hashes])
+        self.structs = (_lib.KVGroupStruct * len(groups))(
+            *(_group_struct(g.name.encode(), g) for g in groups)
+        )
+        self.keys = self.hashes.structs()
+        self.query = _lib.KVQuery(
+            C.sizeof(_lib.KVQuery),
+            address_of(self.keys),
+            self.hashes.n,
+            unit,
+            align,
+            C.addressof(self.structs),
+            len(groups),
+        )
+
+    def prefix(self, handle: Handle, options: Any) -> KVBoundary:
+        """What tarn_kv_prefix says."""
+        tokens, parts = C.c_uint64(), (_lib.KVPartsStruct * len(self.groups))()
+        check(lib.tarn_kv_prefix(handle, C.byref(self.query), options, C.byref(tokens), parts))
+        return _boundary(tokens.value, parts)
+
+    def get(self, handle: Handle, options: Any, place: Place) -> Tuple[KVBoundary, List[int]]:
+        """What tarn_kv_get says, and what came of each part."""
+        tokens, parts = C.c_uint64(), (_lib.KVPartsStruct * len(self.groups))()
+        found: List[KVBoundary] = []
+        batches: List[Batch] = []
+        errors: List[BaseException] = []
+
+        def placed(_: Any, boundary: int, p: Any, n: int) -> Optional[int]:
+            try:
+                found.append(_boundary(boundary, p[: len(self.groups)]))
+                memory = place(found[0])
+                if memory is None:
+                    return None
+                if len(memory) != n:
+                    raise InvalidArgument(f"place: memory for {len(memory)} of {n} parts")
+                # libtarn makes the keys.
+                batches.append(batch_of([(b"part", m) for m in memory], True))
+                return batches[0].address
+            except BaseException as e:  # libtarn has called: its caller is told
+                errors.append(e)
+                return None
+
+        status = lib.tarn_kv_get(
+            handle,
+            C.byref(self.query),
+            options,
+            _lib.KVPlace(placed),
+            None,
+            C.byref(tokens),
+            parts,
+            None,
+        )
+        if errors:
+            raise errors[0]
+        if status == Status.ECANCELED:
+            return found[0], []
+        check(status)
+        return _boundary(tokens.value, parts), batches[0].results() if batches else []
+
+
+def _boundary(tokens: int, parts: Any) -> KVBoundary:
+    return KVBoundary(tokens, tuple(KVParts(p.first, p.blocks, p.tail) for p in parts))
+
+
+def _group_struct(name: bytes, g: KVGroup) -> Any:
+    return _lib.KVGroupStruct(
+        name, len(name), KINDS[g.kind], g.drops_last, g.block, g.unit, g.window
+    )
