@@ -44,6 +44,10 @@ class Prompt:
         rng = random.Random(seed)
         return cls(rng.randrange(50_000) for _ in range(count))
 
+    def append(self, token):
+        self.tokens.append(token)
+        self.states.append(_noise(16, self.states[-1], token))
+
     def __len__(self):
         return len(self.tokens)
 
