@@ -63,6 +63,10 @@ class Values(TarnTest):
                 self.assertEqual(client.get_into(key, into), n)
                 self.assertEqual(into[:n], value)
                 self.assertEqual(client.get_many([key, "none", key]), [value, None, value])
+            keys = [f"{query}{n}" for n in self.SIZES]
+            before = client.stats()["bytes_read"]
+            self.assertEqual(client.sizes([*keys, "none"]), [*self.SIZES, None])
+            self.assertEqual((client.sizes([]), client.stats()["bytes_read"]), ([], before))
 
     def test_misses(self):
         client = self.client()

@@ -215,8 +215,8 @@ class Ascend(TarnTest):
                     SimpleNamespace(rank=0), options={"url": vllm_config.url}
                 )
 
-        made = vllm_ascend._noting_facts(Base)
-        self.addCleanup(setattr, vllm_ascend, "_facts", None)
+        made = vllm_ascend.noting(Base)
+        self.addCleanup(setattr, vllm_ascend.facts, "_facts", None)
         engine = Engine(self.server.url, TarnConnector)
         self.addCleanup(engine.close)
 

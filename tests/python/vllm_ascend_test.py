@@ -262,7 +262,7 @@ class AscendTest(TarnTest):
         host.send(hashes[:32], list(range(32)))
         with mock.patch.object(
             Runtime, "find", return_value=Runtime(device.driver)
-        ), mock.patch.object(vllm_ascend, "STAGING_BYTES", 10 * 6 * Worker.block + 100):
+        ), mock.patch.object(vllm_ascend.memory, "STAGING_BYTES", 10 * 6 * Worker.block + 100):
             npu = self.worker(caches=addresses)
         self.assertEqual(npu.receive(hashes[:32], list(range(63, 31, -1))), set())
         views = [device.bytes[i * part : (i + 1) * part] for i in range(2 * Worker.layers)]
@@ -332,19 +332,25 @@ class AscendTest(TarnTest):
         backend, connector = types.ModuleType(root + ".backend"), types.ModuleType(
             root + ".ascend_store_connector"
         )
-        backend.backend_map = {"mooncake": {"name": "M", "path": "m"}}
+        backend.backend_map = {
+            name: {"name": "M", "path": name} for name in ("mooncake", "memcache")
+        }
         connector.AscendStoreConnector = type("AscendStoreConnector", (), {})
         modules.update({backend.__name__: backend, connector.__name__: connector})
         vllm_ascend.register()  # does nothing without it
         with mock.patch.dict(sys.modules, modules):
+            vllm_ascend.register()
+            self.assertEqual(backend.backend_map["memcache"]["path"], "memcache")
             self.assertTrue(
                 issubclass(vllm_ascend.AscendStoreConnector, connector.AscendStoreConnector)
             )
             self.assertIs(vllm_ascend.AscendStoreConnector, vllm_ascend.AscendStoreConnector)
             vllm_ascend.register()
-        self.assertEqual(
-            backend.backend_map["tarn"], {"name": "TarnBackend", "path": "tarn.vllm_ascend"}
-        )
+        for name in ("tarn", "memcache"):
+            self.assertEqual(
+                backend.backend_map[name], {"name": "TarnBackend", "path": "tarn.vllm_ascend"}
+            )
+        self.assertEqual(backend.backend_map["mooncake"]["path"], "mooncake")
         with self.assertRaises(AttributeError):
             vllm_ascend.nothing
 

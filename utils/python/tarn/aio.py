@@ -428,6 +428,7 @@ class AsyncClient:
     kv_prefix = in_thread(Client.kv_prefix)
     kv_get = in_thread(Client.kv_get)
     size = in_thread(Client.size)
+    sizes = in_thread(Client.sizes)
     set_pin = in_thread(Client.set_pin)
     ping = in_thread(Client.ping)
     view = in_thread(Client.view)

@@ -469,15 +469,18 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             if names or following == "0":
                 break
             scan, skip = following.partition(":")[0], 0
-        entries = tuple(entry for entry in map(self._entry, names) if entry is not None)
+        sizes = self._client.sizes([self._prefix + name for name in names]) if names else []
+        entries = tuple(
+            self._entry(name, size) for name, size in zip(names, sizes) if size is not None
+        )
         return _base.KeyListPage(
             entries=entries, next_page_token=None if following == "0" else following
         )
 
-    def _entry(self, name: str) -> Optional[Any]:
-        size, fields = self._client.size(self._prefix + name), parse_object_key(name)
-        if size is None or fields is None:
-            return None
+    @staticmethod
+    def _entry(name: str, size: int) -> Any:
+        fields = parse_object_key(name)
+        assert fields is not None
         key = name if _base.ObjectKey is None else _base.ObjectKey(**fields).to_encoded_object_key()
         return _base.KeyEntry(key=key, size_bytes=size)
 

@@ -1,0 +1,344 @@
+"""TarnBackend with several KV groups, block by block and layer by layer, called as vllm-ascend's
+pool worker, scheduler and transfer threads call it."""
+
+import ctypes
+import time
+import types
+import unittest
+from unittest import mock
+
+from harness import TarnTest
+from scenes import EngineScenes, check
+from vllm_ascend_test import Device
+
+from tarn.errors import Status
+from tarn.vllm_ascend import Runtime, TarnBackend, layerwise
+
+SAVE, LOAD = 0, 1  # directions of batch_copy
+
+
+def backend(url):
+    config = types.SimpleNamespace(rank=0)
+    return TarnBackend(config, options={"url": url, "client": {"retries": 0}})
+
+
+class Rank:
+    """One rank's KV caches: of each KV group a tensor for each layer, with slots for blocks."""
+
+    slots = 80
+
+    def __init__(self, url, layout, rank):
+        self.layout, self.rank, self.store = layout, rank, backend(url)
+        self.tensors = []
+        for g in layout.groups:
+            size = g.block_bytes(layout.tp) // g.layers
+            self.tensors.append([(ctypes.c_char * (self.slots * size))() for _ in range(g.layers)])
+        every = [t for tensors in self.tensors for t in tensors]
+        self.store.register_buffer([ctypes.addressof(t) for t in every], [len(t) for t in every])
+
+    def shard(self, group):
+        return self.layout.groups[group].shard_of(self.layout.tp, self.rank)
+
+    def right(self, prompt, group, end):
+        return self.layout.value(prompt, group, self.shard(group), end)
+
+    def where(self, group, slot):
+        """Addresses and sizes of a block's layers."""
+        sizes = [len(t) // self.slots for t in self.tensors[group]]
+        starts = [ctypes.addressof(t) + slot * n for t, n in zip(self.tensors[group], sizes)]
+        return starts, sizes
+
+    def write(self, group, slot, value):
+        at = 0
+        for start, size in zip(*self.where(group, slot)):
+            ctypes.memmove(start, value[at : at + size], size)
+            at += size
+
+    def read(self, group, slot):
+        return b"".join(ctypes.string_at(a, n) for a, n in zip(*self.where(group, slot)))
+
+    def key(self, prompt, group, end, shard=None):
+        head = self.shard(group) if shard is None else shard
+        hashed = prompt.states[end].hex()
+        return (
+            f"{self.layout.name}@pcp0@dcp0@head_or_tp_rank:{head}@pp_rank:0@group:{group}@{hashed}"
+        )
+
+    def parts(self, prompt):
+        """(group, end) of all that is stored of a prompt."""
+        for g in range(len(self.layout.groups)):
+            for end in self.layout.stored(g, len(prompt)):
+                yield g, end
+
+    def placed(self, prompt, parts):
+        """Writes the right bytes of some parts into slots; (part, slot) of each."""
+        found = []
+        for n, (g, end) in enumerate(parts):
+            self.write(g, n % self.slots, self.right(prompt, g, end))
+            found.append(((g, end), n % self.slots))
+        return found
+
+    def save(self, prompt):
+        """What the sending thread does, batch by batch."""
+        todo = [part for part in self.parts(prompt)]
+        keys = [self.key(prompt, *part) for part in todo]
+        todo = [p for p, there in zip(todo, self.store.exists(keys)) if there != 1]
+        for i in range(0, len(todo), self.slots):
+            rows = self.placed(prompt, todo[i : i + self.slots])
+            places = [self.where(g, slot) for (g, _), slot in rows]
+            self.store.put(
+                [self.key(prompt, *part) for part, _ in rows],
+                [a for a, _ in places],
+                [n for _, n in places],
+            )
+
+    def fetch(self, prompt, parts):
+        """What start_load_kv does; whether all came. What came is right."""
+        well = True
+        for i in range(0, len(parts), self.slots):
+            some = parts[i : i + self.slots]
+            places = [self.where(g, slot) for slot, (g, _) in enumerate(some)]
+            results = self.store.get(
+                [self.key(prompt, *part) for part in some],
+                [a for a, _ in places],
+                [n for _, n in places],
+            )
+            well &= not any(results)
+            for slot, (part, result) in enumerate(zip(some, results)):
+                if result == 0:
+                    check(self.read(part[0], slot), self.right(prompt, *part), part)
+        return well
+
+    def whole(self, keys):
+        return [there == 1 for there in self.store.batch_is_exist(keys)]
+
+
+class LayerRank(Rank):
+    """The same with "use_layerwise": layers are copied to and from addresses of blocks."""
+
+    def key(self, prompt, group, end, shard=None):
+        head = self.shard(group) if shard is None else shard
+        return f"{self.layout.name}@{group}@{prompt.states[end].hex()}@{head}"
+
+    def copy(self, rows, gvas, direction):
+        """Layer by layer, all blocks of it at once."""
+        for layer in range(max(g.layers for g in self.layout.groups)):
+            pieces = []
+            for ((group, _), slot), gva in zip(rows, gvas):
+                starts, sizes = self.where(group, slot)
+                if gva > 0 and layer < len(starts):
+                    pieces.append((gva + sum(sizes[:layer]), starts[layer], sizes[layer]))
+            if pieces:
+                assert self.store.store.batch_copy(*map(list, zip(*pieces)), direction) == 0
+
+    def save(self, prompt):
+        parts = list(self.parts(prompt))
+        for i in range(0, len(parts), self.slots):
+            rows = self.placed(prompt, parts[i : i + self.slots])
+            keys = [self.key(prompt, *part) for part, _ in rows]
+            sizes = [sum(self.where(g, slot)[1]) for (g, _), slot in rows]
+            gvas = self.store.batch_alloc(keys, sizes)
+            self.copy(rows, gvas, SAVE)
+            mine = [k for k, gva in zip(keys, gvas) if gva > 0]
+            assert self.store.batch_write_finish(mine, [0] * len(mine)) == [0] * len(mine)
+
+    def fetch(self, prompt, parts):
+        well = True
+        for i in range(0, len(parts), self.slots):
+            rows = [(part, slot) for slot, part in enumerate(parts[i : i + self.slots])]
+            keys = [self.key(prompt, *part) for part, _ in rows]
+            gvas = []
+            for info in self.store.batch_get_key_info(keys):
+                size = info.size()
+                gvas.append(info.gva_list()[0] if size and size > 0 else 0)
+            valid = [k for k, gva in zip(keys, gvas) if gva > 0]
+            leased = set()
+            if valid:
+                results = self.store.batch_add_lease(valid, 300_000)
+                leased = {k for k, result in zip(valid, results) if result == 0}
+            gvas = [gva if k in leased else 0 for k, gva in zip(keys, gvas)]
+            self.copy(rows, gvas, LOAD)
+            self.store.batch_remove_lease(sorted(leased))
+            well &= len(leased) == len(keys)
+            for (part, slot), gva in zip(rows, gvas):
+                if gva:
+                    check(self.read(part[0], slot), self.right(prompt, *part), part)
+        return well
+
+    def whole(self, keys):
+        return [bool(info.size()) for info in self.store.batch_get_key_info(keys)]
+
+
+class Engine:
+    def __init__(self, url, layout, kind):
+        self.layout, self.ranks = layout, [kind(url, layout, r) for r in range(layout.tp)]
+
+    def store(self, prompt):
+        for rank in self.ranks:
+            rank.save(prompt)
+
+    def load(self, prompt):
+        """The scheduler asks for all ranks; each rank loads what the boundary needs."""
+        layout, first = self.layout, self.ranks[0]
+        asked = [(g, s, end) for g, s in layout.shards() for end in layout.stored(g, len(prompt))]
+        there = first.whole([first.key(prompt, g, end, s) for g, s, end in asked])
+        has = {part for part, here in zip(asked, there) if here}
+        boundary = layout.boundary(lambda *part: part in has, len(prompt))
+        parts = [(g, e) for g in range(len(layout.groups)) for e in layout.needed(g, boundary)]
+        if not boundary or not all([rank.fetch(prompt, parts) for rank in self.ranks]):
+            return 0
+        return boundary
+
+    def close(self):
+        for rank in self.ranks:
+            rank.store.close()
+
+
+class AscendScenes(EngineScenes):
+    def longest(self, layout, tokens):
+        return layout.boundary(lambda g, s, end: end in layout.stored(g, tokens), tokens)
+
+
+class Blocks(AscendScenes, unittest.TestCase):
+    def engine(self, url, layout):
+        return Engine(url, layout, Rank)
+
+
+class Layers(AscendScenes, unittest.TestCase):
+    def engine(self, url, layout):
+        return Engine(url, layout, LayerRank)
+
+
+class LayerByLayer(TarnTest):
+    def setUp(self):
+        self.engine_uses_server()
+
+    def store(self):
+        made = backend(self.server.url)
+        self.addCleanup(made.close)
+        return made
+
+    def memory(self, store, data):
+        buffer = ctypes.create_string_buffer(data, len(data))
+        store.register_buffer([ctypes.addressof(buffer)], [len(data)])
+        return buffer, ctypes.addressof(buffer)
+
+    def test_a_block_is_there_with_all_its_layers_or_not_at_all(self):
+        store = self.store()
+        source, at = self.memory(store, bytes(range(100)) * 3)
+        keys = ["whole", "short", "failed", "twice"]
+        gvas = store.batch_alloc(keys, [300] * 4)
+        self.assertEqual(store.batch_alloc(["twice"], [300]), gvas[3:], "it is under way")
+        for layer in range(3):
+            blocks = [g for g in gvas if g != gvas[1] or layer < 2]
+            n = len(blocks)
+            places = [g + 100 * layer for g in blocks], [at + 100 * layer] * n, [100] * n
+            self.assertEqual(store.batch_copy(*places, SAVE), 0)
+        self.assertEqual(store.exists(keys), [0] * 4)
+        self.assertEqual(store.batch_write_finish(keys, [0, 0, -1, 0]), [0] * 4)
+        self.assertEqual(store.exists(keys), [1, 0, 0, 1])
+        self.assertEqual(self.client().get("whole"), source.raw)
+        self.assertEqual(store.batch_write_finish(keys, [0] * 4), [0] * 4, "nothing is left")
+
+    def test_what_is_not_there_gets_no_lease(self):
+        store, client = self.store(), self.client()
+        client.put("a", b"a" * 64)
+        client.put("b", b"b" * 64)
+        infos = store.batch_get_key_info(["a", "none", "b"])
+        self.assertEqual([i.size() for i in infos], [64, 0, 64])
+        gvas = [infos[i].gva_list()[0] for i in (0, 2)]
+        client.remove("b")
+        results = store.batch_add_lease(["a", "b", "none"], 60_000)
+        self.assertEqual(results[0], 0)
+        self.assertEqual(results[1:], [int(Status.ENOTFOUND)] * 2)
+        into, at = self.memory(store, bytes(64))
+        self.assertEqual(store.batch_copy([gvas[0] + 16], [at], [32], LOAD), 0)
+        self.assertEqual(into.raw, b"a" * 32 + bytes(32))
+        client.remove("a")
+        self.assertEqual(store.batch_add_lease(["a"], 60_000), [0], "it is here")
+        with self.assertLogs("tarn.vllm_ascend", "WARNING"):
+            self.assertEqual(store.batch_copy([gvas[1]], [at], [32], LOAD), -1, "no lease")
+            self.assertEqual(store.batch_copy([gvas[0] + 60], [at], [8], LOAD), -1, "beyond")
+        self.assertEqual(store.batch_remove_lease(["a", "b"]), 0)
+        self.assertEqual(store.batch_copy([gvas[0]], [at], [32], LOAD), -1)
+        self.assertEqual(into.raw, b"a" * 32 + bytes(32))
+
+    def test_blocks_under_way_have_a_bound(self):
+        with mock.patch.object(layerwise, "LAYERWISE_BYTES", 1000), mock.patch.object(
+            layerwise, "_STALE_S", 0.2
+        ):
+            store = self.store()
+            with self.assertLogs("tarn.vllm_ascend", "WARNING"):
+                gvas = store.batch_alloc(["a", "b", "c"], [400] * 3)
+            self.assertEqual([g > 0 for g in gvas], [True, True, False])
+            store.batch_write_finish(["a"], [-1])
+            self.assertEqual(store.batch_alloc(["c"], [400]), gvas[:1], "the same memory again")
+            self.assertEqual(store.batch_alloc(["d"], [300]), [-1])
+            time.sleep(0.3)
+            self.assertGreater(store.batch_alloc(["d"], [300])[0], 0, "nobody finished the others")
+
+    def test_a_pool_that_is_away(self):
+        store = self.store()
+        self.server.kill()
+        self.addCleanup(self.server.start)
+        _, at = self.memory(store, bytes(64))
+        gvas = store.batch_alloc(["a"], [64])
+        self.assertEqual(store.batch_copy(gvas, [at], [64], SAVE), 0)
+        with self.assertLogs("tarn.vllm_ascend", "WARNING"):
+            self.assertEqual(store.batch_write_finish(["a"], [0]), [0])
+        self.assertEqual(store.batch_get_key_info(["a"])[0].size(), 0)
+        self.assertLess(store.batch_add_lease(["a"], 1000)[0], 0)
+
+    def test_layers_of_a_device(self):
+        device = Device(1 << 16)
+        self.addCleanup(device.close)
+        with mock.patch.object(Runtime, "find", return_value=Runtime(device.driver)):
+            store = self.store()
+        store.register_buffer([device.address], [device.size])
+        device.bytes[:512] = bytes(i % 251 for i in range(512))
+        gva = store.batch_alloc(["k"], [512])[0]
+        for at in range(0, 512, 128):
+            store.batch_copy([gva + at], [device.address + at], [128], SAVE)
+        store.batch_write_finish(["k"], [0])
+        gva = store.batch_get_key_info(["k"])[0].gva_list()[0]
+        self.assertEqual(store.batch_add_lease(["k"]), [0])
+        places = range(0, 512, 128)
+        self.assertEqual(
+            store.batch_copy(
+                [gva + at for at in places],
+                [device.address + 4096 + at for at in places],
+                [128] * 4,
+                LOAD,
+            ),
+            0,
+        )
+        self.assertEqual(device.bytes[4096 : 4096 + 512], device.bytes[:512])
+        device.fail = True
+        with self.assertLogs("tarn.vllm_ascend", "WARNING"):
+            self.assertEqual(store.batch_copy([gva], [device.address], [128], LOAD), -1)
+
+    def test_few_round_trips(self):
+        store, n = self.store(), 50
+        _, at = self.memory(store, bytes(64))
+        client = store._link.client()
+
+        def trips(work):
+            before = client.stats()["round_trips"]
+            result = work()
+            return client.stats()["round_trips"] - before, result
+
+        for turn in range(2):  # the first asks for what is known later
+            keys = [f"{turn} {i}" for i in range(n)]
+            gvas = store.batch_alloc(keys, [64] * n)
+            store.batch_copy(gvas, [at] * n, [64] * n, SAVE)
+            stored, _ = trips(lambda: store.batch_write_finish(keys, [0] * n))
+            asked, infos = trips(lambda: store.batch_get_key_info(keys))
+            self.assertEqual([i.gva_list()[0] > 0 for i in infos], [True] * n)
+            loaded, results = trips(lambda: store.batch_add_lease(keys))
+            self.assertEqual(results, [0] * n)
+            store.batch_remove_lease(keys)
+        self.assertLessEqual((stored, asked, loaded), (3, 2, 2))
+
+
+if __name__ == "__main__":
+    unittest.main()
