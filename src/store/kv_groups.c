@@ -67,8 +67,8 @@ static void boundary_lower(struct kv_search *s, uint64_t boundary) {
     s->served = 0;
 }
 
-/* Whole blocks from the start, as far as the boundary needs them. Of the first that is not whole its
- * places from the last on: a block is only ever appended to, so the furthest says all of it. */
+/* Whole blocks from the start, as far as the boundary needs them. Of the first that is not whole
+ * its places from the last on: a block is only ever appended to, so the furthest says it all. */
 static bool full_wants(const struct kv_search *s, struct kv_group *g, struct kv_want *w) {
     uint64_t end = s->boundary + dropped(g, s->alignment), whole = (uint64_t)g->known * g->block;
     uint32_t per_block = g->block / g->unit, at = g->known * per_block;

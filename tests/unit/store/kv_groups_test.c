@@ -129,11 +129,12 @@ TEST(an_unfinished_block_may_end_behind_the_boundary_in_every_group) {
     struct kv_group two[2] = {full, full};
     two[0].block = 32;
     two[1].block = 64;
-    group_fill(&two[0], run[0], "010");
-    group_fill(&two[1], run[1], "0010");
-    CHECK_EQ(kv_groups_boundary(two, 2, 16), (uint64_t)32);
-    CHECK_EQ(kv_group_parts(&two[0], 32).tail, KV_GROUP_NO_TAIL);
-    CHECK_EQ(kv_group_parts(&two[1], 32).tail, 2u);
+    group_fill(&two[0], 0, "010");
+    group_fill(&two[1], 1, "0010");
+    struct kv_search s = search_run(two, 2, 16, UINT64_MAX);
+    CHECK_EQ(s.boundary, (uint64_t)32);
+    CHECK_EQ(kv_search_parts(&s, 0).tail, (uint64_t)0);
+    CHECK_EQ(kv_search_parts(&s, 1).tail, (uint64_t)48);
 }
 
 /* It checks a dropped part once for each group, and not again when another such group has shortened
@@ -142,9 +143,9 @@ TEST(every_group_that_drops_has_the_part_behind_the_boundary) {
     struct kv_group two[2] = {window, window};
     two[0].window = two[1].window = 17;
     two[0].drops_last = two[1].drops_last = true;
-    group_fill(&two[0], run[0], "101111011");
-    group_fill(&two[1], run[1], "111101101");
-    CHECK_EQ(kv_groups_boundary(two, 2, 16), (uint64_t)48);
+    group_fill(&two[0], 0, "101111011");
+    group_fill(&two[1], 1, "111101101");
+    CHECK_EQ(search_run(two, 2, 16, UINT64_MAX).boundary, (uint64_t)48);
 }
 
 /* --- brute force --- */
