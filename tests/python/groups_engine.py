@@ -149,7 +149,7 @@ class GroupsEngine:
             kv_transfer_config=SimpleNamespace(
                 kv_role=self.role,
                 kv_load_failure_policy="recompute",
-                kv_connector_extra_config=dict(self.extra, url=self.url),
+                kv_connector_extra_config={"min_load_tokens": 0, **self.extra, "url": self.url},
             ),
             cache_config=SimpleNamespace(
                 block_size=self.layout.unit,

@@ -140,7 +140,7 @@ class Engine:
             kv_transfer_config=SimpleNamespace(
                 kv_role=self.role,
                 kv_load_failure_policy=self.policy,
-                kv_connector_extra_config=dict(self.extra, url=self.url),
+                kv_connector_extra_config={"min_load_tokens": 0, **self.extra, "url": self.url},
             ),
             cache_config=SimpleNamespace(
                 block_size=self.block_tokens, cache_dtype="auto", num_gpu_blocks=self.block_count

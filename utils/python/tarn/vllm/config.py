@@ -9,6 +9,7 @@ from .._link import optional
 from ..identity import Facts, first
 from ..keys import KeySpace, shard_of
 from ..options import number, truth
+from .cost import AS_MEASURED
 
 __all__ = ["Settings", "Ranks", "settings_of", "ranks_of", "facts_of"]
 
@@ -29,6 +30,7 @@ class Settings:
     load: bool = True
     save: bool = True
     load_async: bool = False
+    min_load_tokens: int = AS_MEASURED
     layerwise: bool = False
     save_decode: bool = False
     stripe: bool = True
@@ -62,6 +64,7 @@ class Settings:
         return options
 
 
+_FROM_MINUS_1 = ("heads_axis", "min_load_tokens")
 _POSITIVE = (
     "queue_blocks",
     "save_threads",
@@ -81,7 +84,9 @@ def _option_typed(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, bool):
         return truth(value, where)
     if isinstance(default, int):
-        return number(value, where, -1 if name == "heads_axis" else int(name in _POSITIVE), 1 << 31)
+        return number(
+            value, where, -1 if name in _FROM_MINUS_1 else int(name in _POSITIVE), 1 << 31
+        )
     if isinstance(default, tuple):
         return tuple(str(item) for item in ([value] if isinstance(value, str) else value))
     return str(value)

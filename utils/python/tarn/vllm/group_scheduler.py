@@ -8,15 +8,18 @@ of windows and states back while their request runs."""
 
 import logging
 import time
+from functools import partial
 from itertools import count
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..chain import Chain
 from ..keys import escape, glob_of
 from ..kv_groups import KVBoundary, KVGroup, KVParts
-from .config import Ranks, Settings, dtype_of
+from .config import Ranks, Settings, batches_of, dtype_of
+from .cost import Judge
 from .groups import Group, Groups
 from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Parts
+from .news import News
 from .pins import Pins
 from .pool import Pool
 from .requests import announced_by, chain_of, scheduled_in
@@ -75,6 +78,7 @@ class GroupScheduler:
     ) -> None:
         self._settings, self._pool, self._groups, self._ranks = settings, pool, groups, ranks
         self.figures = pool.figures
+        self._judge = Judge(settings.min_load_tokens, batches_of(vllm_config, ranks))
         self._dtype = dtype_of(vllm_config)
         self._formats: Dict[int, Sequence[str]] = {}
         self._asked: List[Tuple[int, KVGroup]] = []  # until all stages have said their formats
@@ -159,11 +163,24 @@ class GroupScheduler:
             tracked.good_until = time.monotonic() + 0.002
             return None, False
         found = max(0, tokens - num_computed_tokens)
+        loads = found > 0 and self._judge.choose(
+            request.request_id, found, partial(self._tier, tracked), must=announced > 0
+        )
         if not tracked.counted:
             tracked.counted = True
             limit = (request.num_tokens - 1) // self._groups.align * self._groups.align
-            self.figures.count(looked_up_tokens=limit - num_computed_tokens, hit_tokens=found)
-        return found, found > 0
+            self.figures.count(
+                looked_up_tokens=limit - num_computed_tokens,
+                hit_tokens=found,
+                left_tokens=0 if loads else found,
+            )
+        return (found, True) if loads else (0, False)
+
+    def _tier(self, tracked: GroupRequest) -> str:
+        """Where the last part of the first group is: the ends of prefixes leave memory first."""
+        group, parts = self._asked[0][1], tracked.found.parts[0]
+        keys = group.keys(parts, tracked.hashes(tracked.found.tokens), self._groups.unit)
+        return self._pool.tier(keys[-1]) if keys else ""
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Plans the load of what was found, into the blocks that it got."""
@@ -181,6 +198,7 @@ class GroupScheduler:
             numbers = range(max(parts.first, local // group.block), parts.first + parts.blocks)
             load.parts.append(self._parts(i, tracked, tables[group.number], numbers))
         self._loads.append(load)
+        self._judge.begins(request.request_id)
         self._loading[request.request_id] = _Loading(
             tracked.hashes(found.tokens), found.tokens, tracked.good_until
         )
@@ -213,6 +231,7 @@ class GroupScheduler:
         """What the workers do in this step."""
         step = GroupStep(loads=self._loads, pinned=self._pins.works)
         self._loads = []
+        self._judge.planned(output.num_scheduled_tokens.values(), loads=())
         self._renew()
         for name in getattr(output, "preempted_req_ids", None) or ():
             if name in self._requests:
@@ -287,16 +306,20 @@ class GroupScheduler:
     def update_connector_output(self, output: Any) -> None:
         """What the workers said after a step."""
         report = getattr(output, "kv_connector_worker_meta", None)
+        news = News()
         if isinstance(report, GroupReport):
             for form in report.formats.values():
                 self.set_format(form)
             self._pins.release(report.done)
+            news = report.news or news
             for name in report.failed & self._requests.keys():
                 tracked = self._requests[name]
                 tracked.failed, tracked.found = True, _NOTHING
                 tracked.saved = [0] * len(tracked.saved)
-        for name in getattr(output, "finished_recving", None) or ():
+        arrived = getattr(output, "finished_recving", None) or ()
+        for name in arrived:
             self._loading.pop(name, None)
+        self._judge.told(news.took, arrived)
 
     @property
     def holds(self) -> bool:
@@ -308,6 +331,7 @@ class GroupScheduler:
     ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         """Never True: what is being read is pinned, and loads vLLM waits for by itself."""
         tracked = self._requests.pop(request.request_id, None)
+        self._judge.forget(request.request_id)
         if tracked is None:
             return False, None
         if self._settings.save and (

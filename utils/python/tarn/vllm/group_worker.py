@@ -8,6 +8,7 @@ of other groups that lie in the same memory are no part of it. A step:
 
 import logging
 import threading
+import time
 from collections import Counter
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -19,6 +20,7 @@ from .groups import Group, Groups
 from .loader import Loader
 from .memory import HostMemory, memory_on
 from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Parts
+from .news import NewsDesk
 from .pool import Pool
 from .saver import Job, Saver
 from .tensors import LayerView, geometry_of, view_of
@@ -67,6 +69,7 @@ class GroupWorker:
         self._config, self._settings, self._pool, self._copier = vllm_config, settings, pool, copier
         self._groups, self._ranks = groups.groups, ranks
         self.figures = pool.figures
+        self._news = NewsDesk()
         self._lock = threading.Lock()
         self._errors: Set[int] = set()
         self._failed: Set[str] = set()  # and not reported as finished yet
@@ -174,7 +177,7 @@ class GroupWorker:
         """What the scheduler's half wants to know, after finished."""
         if self._memory is None:
             return None
-        report = GroupReport()
+        report = GroupReport(news=self._news.take())
         if not self._reported:
             report.formats = {self.format.stage: self.format}
             self._reported = True
@@ -183,7 +186,8 @@ class GroupWorker:
         report.done = Counter(done)
         with self._lock:
             report.failed, self._said_failed = self._said_failed, set()
-        return report if report.formats or report.done or report.failed else None
+        empty = report == GroupReport()
+        return None if empty else report
 
     def close(self) -> None:
         """Ends the threads; what is queued is not saved."""
@@ -216,9 +220,12 @@ class GroupWorker:
 
     def _load(self, load: GroupLoad, layer: Optional[int], mark: Any) -> None:
         """Gets a request's parts; it fails if one of them does not arrive."""
+        began = time.monotonic()
         lost = [block for parts in load.parts for block in self._load_parts(parts, mark)]
         if lost:
             self._lose(load, lost)
+        else:
+            self._news.loaded(load.request, time.monotonic() - began)
 
     def _load_parts(self, parts: Parts, mark: Any) -> List[int]:
         """Returns the blocks that did not arrive."""

@@ -4,9 +4,10 @@ tell it. Pickled by vLLM."""
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Counter as CounterType
-from typing import Dict, List, NamedTuple, Set
+from typing import Dict, List, NamedTuple, Optional, Set
 
 from .base import HandshakeMetadata, Metadata, WorkerMetadata
+from .news import News, joined_news
 
 __all__ = ["Load", "Save", "Step", "Format", "FormatReport"]
 __all__ += ["Parts", "GroupLoad", "GroupSave", "GroupStep", "GroupFormat", "GroupReport"]
@@ -61,14 +62,15 @@ class Format(HandshakeMetadata):  # type: ignore[misc]
 
 @dataclass
 class FormatReport(WorkerMetadata):  # type: ignore[misc]
-    """The same with the output of a worker's first step, for engines that do not hand on what
-    get_handshake_metadata returned."""
+    """With the output of a step: the same in a worker's first one, for engines that do not hand on
+    what get_handshake_metadata returned; and what is new."""
 
-    format: Format
+    format: Optional[Format] = None
+    news: Optional[News] = None
 
     def aggregate(self, other: "FormatReport") -> "FormatReport":
         """One for all workers: their layouts are equal, or look-ups find nothing."""
-        return self
+        return FormatReport(self.format or other.format, joined_news(self.news, other.news))
 
 
 # --- models with several KV groups, windows or states
@@ -125,9 +127,13 @@ class GroupReport(WorkerMetadata):  # type: ignore[misc]
     formats: Dict[int, GroupFormat] = field(default_factory=dict)
     done: CounterType[int] = field(default_factory=Counter)
     failed: Set[str] = field(default_factory=set)
+    news: Optional[News] = None
 
     def aggregate(self, other: "GroupReport") -> "GroupReport":
         """One for all workers."""
         return GroupReport(
-            {**self.formats, **other.formats}, self.done + other.done, self.failed | other.failed
+            {**self.formats, **other.formats},
+            self.done + other.done,
+            self.failed | other.failed,
+            joined_news(self.news, other.news),
         )

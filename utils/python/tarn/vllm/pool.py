@@ -2,13 +2,23 @@
 long."""
 
 import logging
+import socket
 import threading
 from contextlib import nullcontext
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from .._breaker import Breaker
 from .._distrust import Distrust
-from ..errors import Error, InvalidArgument, PermissionDenied, Status
+from ..errors import (
+    Closed,
+    ConnectionFailed,
+    Error,
+    InvalidArgument,
+    PermissionDenied,
+    ProtocolError,
+    Status,
+    TimedOut,
+)
 from ..kv_groups import KVBoundary, KVGroup, KVParts
 from .stats import Figures
 
@@ -22,6 +32,31 @@ def _connect(url: str, **options: Any) -> Any:
     from ..client import Client
 
     return Client(url, **options)
+
+
+_TIERS = ("memory", "ssd", "file")
+
+
+def _copies(client: Any, key: str) -> str:
+    """REPLICA LIST's reply, a word a line. The key may have gone, and not everybody may ask."""
+    try:
+        return str(client.command("REPLICA", "LIST", key))
+    except (Closed, ConnectionFailed, ProtocolError, TimedOut):
+        raise
+    except Error:
+        return ""
+
+
+def _nearest(copies: str) -> str:
+    words, found = copies.split("\n"), []
+    for i in range(len(words) - 7):
+        if words[i] == "tier" and words[i + 6] == "machine" and words[i + 1] in _TIERS:
+            far = words[i + 7] != socket.gethostname()
+            found.append((_TIERS.index(words[i + 1]), far))
+    if not found:
+        return ""
+    tier, far = min(found)
+    return _TIERS[tier] + (" of another machine" if far else "")
 
 
 class Pool:
@@ -132,6 +167,11 @@ class Pool:
         return self._call(
             lambda c: KVBoundary(*c.kv_prefix(hashes, groups, **options)), nothing, "lookup"
         )
+
+    def tier(self, key: str) -> str:
+        """Where the nearest copy of a value is: memory, ssd or file, and whether on another machine;
+        "" if that is not known."""
+        return _nearest(self._call(lambda c: _copies(c, key), ""))
 
     def get(
         self, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any], **options: Any

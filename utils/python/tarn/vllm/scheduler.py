@@ -14,13 +14,16 @@ One object per scheduler, used by its thread only. A request's life here:
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..chain import Chain
 from ..keys import KeySpace, escape, glob_of, shard_of
 from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
+from .cost import Judge
 from .damage import NOWHERE, Damage
 from .meta import Format, FormatReport, Load, Save, Step
+from .news import News
 from .pool import Pool
 from .requests import announced_by, chain_of, scheduled_in
 
@@ -116,6 +119,7 @@ class SchedulerSide:
         # others do not know; nor do steps that are planned ahead. So what is computed on top of
         # blocks whose outcome is open is held until the outcome of that step is known.
         self._batches = batches_of(vllm_config, self._ranks)
+        self._judge = Judge(settings.min_load_tokens, self._batches)
         self._steps = 0
         self._open: Dict[
             int, int
@@ -207,15 +211,25 @@ class SchedulerSide:
             tracked.hits_until = time.monotonic() + 0.002
             return None, False
         tracked.match = (start, hits)
+        found = max(0, hits - start) * self.block_tokens
+        loads = found > 0 and self._judge.choose(
+            request.request_id, found, partial(self._tier, tracked, hits), must=announced > 0
+        )
         if not tracked.counted:
             tracked.counted = True
             self.figures.count(
                 looked_up_tokens=(limit - start) * self.block_tokens,
-                hit_tokens=max(0, hits - start) * self.block_tokens,
+                hit_tokens=found,
+                left_tokens=0 if loads else found,
             )
-        if hits <= start:
-            return 0, False
-        return (hits - start) * self.block_tokens, self._settings.load_async
+        return (found, self._settings.load_async) if loads else (0, False)
+
+    def _tier(self, tracked: Tracked, hits: int) -> str:
+        """Where the last block of a hit is: the ends of prefixes leave memory first."""
+        assert self._space is not None
+        return self._pool.tier(
+            self._space.key(tracked.chain.hashes[hits - 1], layer=self._layers[-1])
+        )
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Plans the load of what was found, into the blocks that it got."""
@@ -231,6 +245,7 @@ class SchedulerSide:
         self._loads.append(
             Load(request.request_id, tracked.chain.hashes[start:end], ids[start:end], asynchronous)
         )
+        self._judge.begins(request.request_id)
         self._damage.load(ids[start:end])
         if not asynchronous:
             self._open.update(dict.fromkeys(ids[start:end], self._steps + 1 + self._batches))
@@ -304,6 +319,8 @@ class SchedulerSide:
         step = Step(
             loads=self._loads, preempted=set(getattr(output, "preempted_req_ids", None) or ())
         )
+        now = [load.request for load in step.loads if not load.asynchronous]
+        self._judge.planned(output.num_scheduled_tokens.values(), now)
         self._loads = []
         for name in step.preempted:
             if name in self._requests:
@@ -331,8 +348,12 @@ class SchedulerSide:
     def update_connector_output(self, output: Any) -> None:
         """What the workers said after a step."""
         report = getattr(output, "kv_connector_worker_meta", None)
+        news = News()
         if isinstance(report, FormatReport):
-            self.set_format(report.format)
+            if report.format is not None:
+                self.set_format(report.format)
+            news = report.news or news
+        self._judge.told(news.took, getattr(output, "finished_recving", None) or ())
         invalid = set(getattr(output, "invalid_block_ids", None) or ())
         if not invalid:
             return
@@ -364,6 +385,7 @@ class SchedulerSide:
         of which two reports would end it: such a request has not run since it got its blocks, so
         nothing of it was sent."""
         tracked = self._requests.pop(request.request_id, None)
+        self._judge.forget(request.request_id)
         if tracked is None:
             return False, None
         self._leave(tracked)

@@ -11,6 +11,7 @@ after one of them is wrong, and must not be saved, however late the scheduler he
 
 import logging
 import threading
+import time
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import slices
@@ -20,10 +21,11 @@ from .config import block_tokens_of, dtype_of, facts_of, Ranks, ranks_of, Settin
 from .groups import layer_names
 from .loader import LayerLoad, Loader
 from .memory import HostMemory, Scratch, memory_of
-from .tensors import LayerView
 from .meta import Format, FormatReport, Load, Save, Step
+from .news import NewsDesk
 from .pool import Pool
 from .saver import Job, Saver
+from .tensors import LayerView
 
 __all__ = ["WorkerSide"]
 
@@ -43,6 +45,7 @@ class WorkerSide:
         """copier: see memory.memory_of."""
         self._config, self._settings, self._pool, self._copier = vllm_config, settings, pool, copier
         self.figures = pool.figures
+        self._news = NewsDesk()
         self._ranks: Ranks = ranks_of(vllm_config)
         self._lock = threading.Lock()
         self._errors: Set[int] = set()
@@ -129,11 +132,12 @@ class WorkerSide:
         return space, parts, Scratch(slices.scratch_bytes(parts))
 
     def report(self) -> Optional[FormatReport]:
-        """The format, with the output of the first step."""
-        if self._reported or self._memory is None:
+        """The format, with the output of the first step, and what is new."""
+        if self._memory is None:
             return None
+        news, form = self._news.take(), None if self._reported else self.format
         self._reported = True
-        return FormatReport(self.format)
+        return FormatReport(form, news) if form is not None or news is not None else None
 
     # --- a step
 
@@ -277,7 +281,7 @@ class WorkerSide:
         """Gets a request's blocks, or one layer of them; those that fail are noted."""
         assert self._memory is not None
         layers = self._everything if layer is None else [layer]
-        done = 0
+        began, done, whole = time.monotonic(), 0, True
         while done < len(load.blocks):
             count = min(
                 self._settings.batch_blocks, self._memory.batch(layers, len(load.blocks) - done)
@@ -288,7 +292,9 @@ class WorkerSide:
                 lost = [b for b, good in zip(blocks, window.good) if not good]
             if lost:
                 self._lose(lost)
-            done += count
+            done, whole = done + count, whole and not lost
+        if whole:
+            self._news.loaded(load.request, time.monotonic() - began)
 
     def _load_now(self, load: Load, layer: Optional[int], mark: Any) -> None:
         """The same for a step that goes on in any case: what cannot be loaded is computed."""
