@@ -21,6 +21,10 @@ import random
 from dataclasses import dataclass, replace
 from typing import Tuple
 
+import harness  # for the path of tarn
+
+from tarn.kv_groups import KVGroup
+
 FULL, WINDOW, STATE = "full", "window", "state"
 
 
@@ -134,6 +138,14 @@ class Layout:
     def key(self, prompt, group, shard, end):
         return self.prefix(group, shard) + prompt.states[end].hex()
 
+    def kv_groups(self):
+        """As tarn's look-up takes them: one for each of `shards`."""
+        return [
+            KVGroup(self.prefix(i, s), g.kind, g.block, g.unit, g.window, g.drops_last)
+            for i, s in self.shards()
+            for g in (self.groups[i],)
+        ]
+
     def shards(self):
         """Every (group, shard), in the order in which a request names them."""
         return [(i, s) for i, g in enumerate(self.groups) for s in range(g.shards(self.tp))]
@@ -180,10 +192,9 @@ class Layout:
         the unfinished one where the group has places inside of blocks. Of states those at which a
         prompt can be taken up: one for each alignment."""
         g = self.groups[group]
-        if g.kind == STATE:
-            return list(range(self.align, tokens + 1, self.align))
-        ends = list(range(g.block, tokens + 1, g.block))
-        tail = tokens // g.place * g.place
+        step = max(self.align, g.block) if g.kind == STATE else g.block
+        ends = list(range(step, tokens + 1, step))
+        tail = 0 if g.place == g.block else tokens // g.place * g.place
         return ends + ([tail] if tail % g.block else [])
 
     def needed(self, group, boundary):
@@ -212,9 +223,17 @@ class Layout:
     def boundary(self, has, tokens):
         """The longest that has everything. has(group, shard, end): whether this part is there."""
         for at in range(tokens // self.align * self.align, 0, -self.align):
-            if all(has(g, s, end) for g, s in self.shards() for end in self.proof(g, at)):
+            if all(
+                self._covered(has, g, s, end) for g, s in self.shards() for end in self.proof(g, at)
+            ):
                 return at
         return 0
+
+    def _covered(self, has, group, shard, end):
+        """A block is only ever appended to: one that ends further on has this part, too."""
+        g = self.groups[group]
+        last = end if g.kind == STATE else g.start_of(end) + g.block
+        return any(has(group, shard, at) for at in range(end, last + 1, g.place))
 
 
 _WINDOWED = (Group(block=32), Group(WINDOW, block=16, window=40, layers=3))
@@ -257,5 +276,15 @@ LAYOUTS = (
             Group(WINDOW, block=32, window=100, drops_last=True),
             Group(STATE, block=64, form="recurrent", cell=800),
         ),
+    ),
+)
+
+# Besides the ten: the last, unfinished block of a prompt is put, too, and the state inside of it.
+TAILS = Layout(
+    "tails",
+    (
+        Group(block=64, unit=16),
+        Group(STATE, block=32, unit=16, form="recurrent", cell=900),
+        Group(WINDOW, block=16, window=50),
     ),
 )
