@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import re
 import tempfile
 import unittest
 
@@ -198,6 +199,17 @@ class MethodsTest(StoreTest):
         self.assertEqual(
             self.store.batch_put_from(["g0", "g1", "g2"], at, [100] * 3, groups), [0] * 3
         )
+        with tarn.Client(self.server.url) as client:
+
+            def requests():
+                said = client.command("INFO", "commandstats")
+                return int(re.search(r"cmdstat_mputstart:calls=(\d+)", said)[1])
+
+            before = requests()
+            groups.group_ids = ["h", "", "i"]
+            self.store.batch_put_from(["h0", "h1", "h2"], at, [100] * 3, groups)
+            self.assertEqual(requests() - before, 1)  # and not one for each group
+            self.assertIn("\ngroups:3\r", client.command("INFO"))
         with self.assertLogs("mooncake", "ERROR"):
             self.assertEqual(self.store.batch_put_from(["g0"], at[:1], [100], groups), [INVALID])
         disks = ReplicateConfig()

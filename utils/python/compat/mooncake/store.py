@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 import tarn
 from tarn import Status
@@ -162,18 +162,16 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
             options["prefer"] = prefer[:16]
         return options
 
-    def _groups(self, config: Config, n: int) -> Iterable[Tuple[Optional[str], Sequence[int]]]:
-        """Keys that go together, by number: all, or those of one group id after the other."""
+    @staticmethod
+    def _groups(config: Config, n: int) -> Dict[str, Any]:
+        """What n keys go together with, as an option of a put."""
         if config is None or config.group_ids is None:
-            return [(None, range(n))]
+            return {}
         if len(config.group_ids) != n:
             raise Refused(
                 INVALID_PARAMS, f"group_ids: {len(config.group_ids)} of them for {n} keys"
             )
-        groups: Dict[Optional[str], List[int]] = {}
-        for i, group in enumerate(config.group_ids):
-            groups.setdefault(group or None, []).append(i)
-        return groups.items()
+        return {"group": config.group_ids}
 
     def _put(
         self,
@@ -196,19 +194,12 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
                 )
             if n == 0:
                 return []
-            named, options, codes = self._keys(keys), self._placement(client, config), [0] * n
-            for group, rows in self._groups(config, n):
-                statuses = client.put_from_many(
-                    named if len(rows) == n else [named[i] for i in rows],
-                    addresses if len(rows) == n else [addresses[i] for i in rows],
-                    sizes if len(rows) == n else [sizes[i] for i in rows],
-                    replace=replace,
-                    group=group,
-                    **options,
-                )
-                if any(statuses):
-                    for i, status in zip(rows, statuses):
-                        codes[i] = self._put_code(status, replace)
+            named, options = self._keys(keys), self._placement(client, config)
+            options.update(self._groups(config, n))
+            statuses = client.put_from_many(named, addresses, sizes, replace=replace, **options)
+            codes = [0] * n
+            if any(statuses):
+                codes = [self._put_code(status, replace) for status in statuses]
             if any(codes):
                 log.warning(
                     "%s: %d of %d keys were not stored: %s",
