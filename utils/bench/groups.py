@@ -1,6 +1,6 @@
-"""What utils/bench/groups.sh measures: batch_put_from of the Mooncake drop-in with no group_ids, with
-one for all keys of a batch, and with one for each, as enable_group_semantics of vLLM and SGLang
-gives them. Its table: microseconds a key, medians; and times the first row."""
+"""What utils/bench/groups.sh measures: batch_put_from of the Mooncake drop-in with no group_ids,
+with one for all keys of a batch, and with one for each, as enable_group_semantics of vLLM and
+SGLang gives them. Its table: microseconds a key, medians; and times the first row."""
 
 import os
 import statistics
