@@ -56,24 +56,28 @@ class Distrust:
         addresses: Sequence[Any],
         sizes: Sequence[Any],
         replace: Sequence[bool] = (),
+        boundary: Any = (),
         **options: Any,
     ) -> List[int]:
         """`put` (Client.put_from_many or its like), with `replace` for those that are distrusted,
-        or said to be."""
+        or said to be. boundary: one for each key, or none."""
         again = [a or b for a, b in zip(self.take(keys), replace or [False] * len(keys))]
         if not any(again):
-            return put(keys, addresses, sizes, **options)
+            ends = {"boundary": boundary} if boundary else {}
+            return put(keys, addresses, sizes, **ends, **options)
         statuses = [0] * len(keys)
         for flag in (False, True):
             rows = [i for i, a in enumerate(again) if a == flag]
             if not rows:
                 continue
+            ends = {"boundary": [boundary[i] for i in rows]} if boundary else {}
             try:
                 found = put(
                     [keys[i] for i in rows],
                     [addresses[i] for i in rows],
                     [sizes[i] for i in rows],
                     replace=flag,
+                    **ends,
                     **options,
                 )
             except BaseException:

@@ -51,8 +51,6 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         self._worker: Union[WorkerSide, GroupWorker, None] = None
         if role == Role.SCHEDULER:
             timeouts["connect_timeout_ms"] = settings.lookup_timeout_ms
-            if groups is not None:
-                timeouts["timeout_ms"] = settings.lookup_timeout_ms
             pool = self._pool(settings, timeouts)
             self._scheduler = (
                 SchedulerSide(vllm_config, settings, pool)

@@ -126,6 +126,7 @@ class GroupScheduler:
             unit=self._groups.unit,
             align=self._groups.align,
             lease_ms=self._settings.lookup_lease_ms,
+            timeout_ms=self._settings.lookup_timeout_ms,
         )
 
     def _look_up(self, tracked: GroupRequest) -> KVBoundary:

@@ -10,9 +10,9 @@ import logging
 import threading
 import time
 from collections import Counter
+from hashlib import sha256
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..identity import digest
 from ..keys import KeySpace
 from .base import BY_REQUEST
 from .config import Ranks, Settings, dtype_of, facts_of
@@ -102,6 +102,8 @@ class GroupWorker:
             for group, layout in zip(self._groups, layouts)
         ]
         self._stripes = [group.shard(ranks)[2:] if s.stripe else (1, 0) for group in self._groups]
+        # Parts of all groups and ranks that end at the same token are evicted together.
+        self._boundary = sha256(s.model.encode()).hexdigest()[:8]
         self._pool.on_connect = self._register_memory
         self._saver = Saver(self._memory, self._pool, s)
         self._loader = Loader(s.load_threads, self._load, self._load_failed)
@@ -212,9 +214,16 @@ class GroupWorker:
         ]
         if space is None or not pairs:
             return
-        keys = space.keys([h for h, _ in pairs])
-        views = self._views[parts.group]
-        self._saver.submit(Job(str(job), keys, [b for _, b in pairs], views, self._memory.mark()))
+        self._saver.submit(
+            Job(
+                str(job),
+                space.keys([h for h, _ in pairs]),
+                [b for _, b in pairs],
+                self._views[parts.group],
+                self._memory.mark(),
+                [self._boundary + h.hex()[:24] for h, _ in pairs],
+            )
+        )
 
     # --- loading
 

@@ -10,7 +10,7 @@ A request is busy while a job of its is queued, or runs and still reads its bloc
 import logging
 import threading
 from collections import Counter, deque
-from typing import Any, Deque, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
 from ..errors import Status, done
 from .config import Settings
@@ -27,13 +27,21 @@ _NO_ROOM = (Status.ENOSPACE, Status.EQUOTA, Status.EOOM)
 
 class Job(NamedTuple):
     """Blocks of a request, or one layer of them. mark: a point in the computation after which their
-    bytes are there."""
+    bytes are there. boundaries: the boundary that each is a part of (Client.put), or none."""
 
     request: str
     keys: List[str]
     blocks: List[int]
     layers: List[int]
     mark: Any
+    boundaries: Sequence[str] = ()
+
+    def slice(self, at: int, count: int) -> "Job":
+        return self._replace(
+            keys=self.keys[at : at + count],
+            blocks=self.blocks[at : at + count],
+            boundaries=self.boundaries[at : at + count],
+        )
 
 
 class _Running:
@@ -82,7 +90,7 @@ class Saver:
             if take == 0:
                 return
             self._room -= take
-            self._queue.append(job._replace(keys=job.keys[:take], blocks=job.blocks[:take]))
+            self._queue.append(job.slice(0, take))
             self._queued[job.request] += 1
             self._change.notify_all()
 
@@ -178,12 +186,16 @@ class Saver:
             count = min(
                 self._settings.batch_blocks, self._memory.batch(job.layers, len(job.blocks) - at)
             )
-            with self._memory.reading(job.layers, job.blocks[at : at + count], job.mark) as window:
+            now = job.slice(at, count)
+            with self._memory.reading(now.layers, now.blocks, now.mark) as window:
                 if self._memory.copies and at + count == len(job.blocks):
                     with self._change:
                         self._left(running)
                 statuses = self._pool.put(
-                    job.keys[at : at + count], window.addresses, window.sizes, self._options
+                    now.keys,
+                    window.addresses,
+                    window.sizes,
+                    dict(self._options, boundary=now.boundaries),
                 )
             at += count
             new = [sum(sizes) for sizes, status in zip(window.sizes, statuses) if status >= 0]
