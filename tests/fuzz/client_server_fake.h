@@ -344,6 +344,42 @@ static void say_many(struct buf *out, const struct span *argv, size_t argc, bool
     }
 }
 
+/* The parts of one KV group (name kind block unit window drop) for that boundary; and where they
+ * lie. */
+static void say_kv_group(struct buf *out, const struct span *argv, uint64_t tokens, uint64_t unit,
+                         bool replicas) {
+    uint64_t block = max_u64(number_at(argv, 3, 2), 1), blocks = tokens / block, first = 0;
+    uint64_t tail = tokens % block != 0 ? tokens : 0;
+    if (span_case_eq(argv[1], "WINDOW")) first = blocks > 2 ? blocks - 2 : 0;
+    if (span_case_eq(argv[1], "STATE")) first = blocks - (blocks > 0 && tail == 0);
+    if (choice(9) == 1) blocks++;
+    resp_write_array(out, replicas ? 4 : 3);
+    resp_write_int(out, (int64_t)first);
+    resp_write_int(out, (int64_t)(blocks - first));
+    resp_write_int(out, (int64_t)tail);
+    if (!replicas) return;
+    uint64_t n = blocks - first + (tail > 0);
+    resp_write_array(out, n);
+    for (uint64_t i = 0; i < n; i++) {
+        char key = (char)('0' + (i < blocks ? (first + i + 1) * block : tail) / unit % 10);
+        say_place(out, span_of(&key, 1), false);
+    }
+}
+
+/* n hash [hash ...] UNIT tokens ALIGN tokens KVGROUPS m ...; the boundary is among the last. */
+static void say_kv_groups(struct buf *out, const struct span *argv, size_t argc) {
+    size_t n = (size_t)number_at(argv, argc, 1), at = n + 7;
+    uint64_t unit = max_u64(number_at(argv, argc, n + 3), 1), align = number_at(argv, argc, n + 5);
+    uint64_t m = number_at(argv, argc, at), tokens = n * unit;
+    tokens -= min_u64(tokens, choice(7) * align);
+    resp_write_array(out, 2);
+    resp_write_int(out, (int64_t)tokens);
+    resp_write_array(out, m);
+    for (uint64_t i = 0; i < m && at + 6 * i + 6 < argc; i++)
+        say_kv_group(out, argv + at + 1 + 6 * i, tokens, unit,
+                     span_case_eq(argv[0], "MGETREPLICAS"));
+}
+
 static void say_times(struct buf *out, uint64_t n, const char *answer) {
     resp_write_array(out, (size_t)n);
     for (uint64_t i = 0; i < n; i++) buf_append_str(out, answer);
@@ -448,6 +484,7 @@ static void say_sentinel(struct buf *out, bool replicas) {
 static void say(struct buf *out, const struct span *argv, size_t argc) {
     uint64_t n = number_at(argv, argc, 1);
     if (say_transfer(out, argv, argc)) return;
+    if (has(argv, argc, "KVGROUPS")) return say_kv_groups(out, argv, argc);
     if (span_case_eq(argv[0], "MGETREPLICAS")) return say_many(out, argv, argc, false);
     if (span_case_eq(argv[0], "MPUTSTART")) return say_many(out, argv, argc, true);
     if (span_case_eq(argv[0], "GETREPLICAS")) return say_place(out, argv[1], false);

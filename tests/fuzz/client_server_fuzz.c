@@ -134,6 +134,54 @@ static void call_others(unsigned arg) {
     tarn_free(text);
 }
 
+/* --- KV groups --- */
+
+enum { KV_GROUPS = 3, KV_ITEMS = KV_GROUPS * 9 };
+static tarn_item kv_items[KV_ITEMS];
+
+/* What is to be read lies within what was asked for. */
+static size_t kv_check(const tarn_kv_query *q, uint64_t tokens, const tarn_kv_parts *parts) {
+    size_t n = 0;
+    TARN_ASSERT(tokens <= q->n_hashes * q->unit && tokens % q->align == 0);
+    for (size_t i = 0; i < q->n_groups; i++) {
+        TARN_ASSERT((parts[i].first + parts[i].blocks) * q->groups[i].block <= tokens);
+        TARN_ASSERT(parts[i].tail <= q->n_hashes * q->unit);
+        n += parts[i].blocks + (parts[i].tail != 0);
+    }
+    return n;
+}
+
+static tarn_item *kv_place(void *query, uint64_t tokens, const tarn_kv_parts *parts, size_t n) {
+    TARN_ASSERT(kv_check(query, tokens, parts) == n && n > 0 && n <= KV_ITEMS);
+    for (size_t i = 0; i < n; i++)
+        kv_items[i] = (tarn_item){.buffer = buffer + i * (BUFFER / KV_ITEMS),
+                                  .buffer_len = BUFFER / KV_ITEMS};
+    return kv_items;
+}
+
+static void call_kv_groups(unsigned arg) {
+    const tarn_kv_group groups[KV_GROUPS] = {
+        {"f", 1, TARN_KV_FULL, 0, arg % 2 ? 32 : 16, 16, 0},
+        {"w", 1, TARN_KV_WINDOW, 1, 16, 0, 20},
+        {"s", 1, TARN_KV_STATE, 0, 64, 16, 0},
+    };
+    tarn_key hashes[9];
+    tarn_kv_parts parts[KV_GROUPS];
+    for (unsigned i = 0; i < ARRAY_LEN(hashes); i++) hashes[i] = (tarn_key){key_of(i), 2};
+    tarn_kv_query q = {.size = sizeof(q), .hashes = hashes, .n_hashes = 1 + arg % 9, .unit = 16};
+    q.align = 16, q.groups = groups, q.n_groups = KV_GROUPS;
+    uint64_t tokens;
+    if (tarn_kv_prefix(client, &q, NULL, &tokens, parts) == TARN_OK)
+        (void)kv_check(&q, tokens, parts);
+    if (tarn_kv_get(client, &q, NULL, kv_place, &q, &tokens, parts, NULL) != TARN_OK) return;
+    size_t n = kv_check(&q, tokens, parts);
+    for (size_t i = 0; i < n; i++) {
+        if (kv_items[i].status != TARN_OK) continue;
+        TARN_ASSERT(kv_items[i].got <= kv_items[i].buffer_len);
+        look_at(kv_items[i].buffer, kv_items[i].got);
+    }
+}
+
 /* --- in place --- */
 
 static void look_at_view(const tarn_view *view) {
@@ -228,9 +276,9 @@ static void call_reconnect(unsigned arg) {
 
 static void program(const uint8_t *calls, size_t n) {
     static void (*const all[])(unsigned arg) = {
-        call_get,       call_view,      call_put,    call_get_many, call_get_range,
-        call_put_many,  call_look_up,   call_writer, call_others,   call_async,
-        call_reconnect, call_get_alloc, call_let_go,
+        call_get,       call_view,      call_put,    call_get_many,  call_get_range,
+        call_put_many,  call_look_up,   call_writer, call_others,    call_async,
+        call_reconnect, call_get_alloc, call_let_go, call_kv_groups,
     };
     (void)tarn_connect(url, NULL, &client);
     for (size_t i = 0; i < n && client != NULL; i++)
