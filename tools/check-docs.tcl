@@ -222,6 +222,9 @@ check "figures" $problems
 set problems {}
 if {[catch {exec tools/figures-page.py --check} said]} { set problems [split $said \n] }
 check "docs/FIGURES.md" $problems
+set problems {}
+if {[catch {exec tools/hybrid-page.py --check} said]} { set problems [split $said \n] }
+check "docs/engines/HYBRID.md" $problems
 
 # The calculator of docs/sizing.html against the examples of docs/SIZING.md.
 if {[auto_execok node] eq ""} {

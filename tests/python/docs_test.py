@@ -1,5 +1,6 @@
-"""The examples of docs/PYTHON.md run as they stand there."""
+"""The examples of docs/PYTHON.md and engines/HYBRID.md run as they stand there; bytes of models."""
 
+import importlib.util
 import os
 import re
 import sys
@@ -33,6 +34,50 @@ class Guide(TarnTest):
         for name, exception in found.items():
             self.assertTrue(f"`{name}`" in text, name)
             self.assertIs(getattr(tarn, name), exception)
+
+
+class HybridModels(TarnTest):
+    def test_the_example_runs(self):
+        with open(os.path.join(ROOT, "docs", "engines", "HYBRID.md"), encoding="utf-8") as f:
+            (code,) = re.findall(r"^```python\n(.*?)^```$", f.read(), re.M | re.S)
+        hashes = [bytes([i]) * 32 for i in range(16)]
+        window = {f"my-model@bf16@window@{h.hex()}" for h in hashes[8:]}
+        full = {f"my-model@bf16@full@{h.hex()}" for h in hashes}
+        state = {f"my-model@bf16@state@{hashes[15].hex()}"}
+        self.client().put_many([(key, b"x") for key in full | window | state])
+        read = []
+        code = code.replace("tarn://10.0.0.1:6479", self.server.url)
+        code = re.sub(r"( +)(keys = .*)", r"\1\2\n\1read.extend(keys)", code)
+        names = {"hashes": hashes, "read": read}
+        exec(code, names)
+        names["client"].close()
+        self.assertEqual(names["found"].tokens, 256)
+        self.assertEqual(set(read), full | window | state)
+
+    def test_bytes_of_models(self):
+        """Against numbers worked out by hand from the models' config.json."""
+        path = os.path.join(ROOT, "tools", "hybrid-page.py")
+        spec = importlib.util.spec_from_file_location("hybrid_page", path)
+        page = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(page)
+        for name, full, windows, states in (
+            ("Llama-3.1-8B", 32 * 2 * 8 * 128 * 2, 0, 0),
+            ("gpt-oss-20b", 12 * 2 * 8 * 64 * 2, 12 * 2 * 8 * 64 * 2 * 128, 0),
+            ("Gemma 4 31B", 10 * 2 * 4 * 512 * 2, 50 * 2 * 16 * 256 * 2 * 1024, 0),
+            # keys and values of 16, 16 and 32 heads for the convolution; 32 matrices of 128 x 128
+            (
+                "Qwen3-Next-80B-A3B",
+                12 * 2 * 2 * 256 * 2,
+                0,
+                36 * ((16 + 16 + 32) * 128 * 3 * 2 + 32 * 128 * 128 * 2),
+            ),
+            ("Jamba-1.5-Mini", 4 * 2 * 8 * 128 * 2, 0, 28 * 8192 * (3 + 16) * 2),
+            ("DeepSeek-V3.2", 61 * (576 * 2 + 128 + 4), 0, 0),
+        ):
+            sizes = page.sizes_of(page.kept_of(page.MODELS[name]))
+            self.assertEqual(
+                (sizes.full, sizes.windows, sizes.states), (full, windows, states), name
+            )
 
 
 if __name__ == "__main__":
