@@ -21,7 +21,7 @@ from tarn.identity import Facts, digest, plain
 from tarn.lmcache import TarnConnector as LMCacheConnector, _base
 from tarn.sglang import TarnHiCache
 from tarn.vllm import TarnConnector
-from tarn import sglang, vllm_ascend
+from tarn import vllm_ascend
 from tarn.vllm import offload
 
 
@@ -351,6 +351,10 @@ SGLANG = [
     ("layers", {}, {}, {"layer_num": 4}),
     ("layers", {}, {}, {"start_layer": 2, "end_layer": 5}),
     ("layers", {}, {}, {"start_layer": 3, "end_layer": 6}),
+    ("format", {}, {}, {"device_pool": SimpleNamespace(dtype="bfloat16"), "dtype": "int8"}),
+    ("shape", {}, {}, {"temporal_dtype": "float32", "conv_dtype": "bfloat16"}),
+    ("shape", {}, {}, {"temporal_dtype": "bfloat16", "conv_dtype": "float32"}),
+    ("draft", {"speculative_draft_model_path": "org/a"}, {}, {"device_buffers": []}),
 ]
 
 
@@ -362,7 +366,7 @@ class SGLang(TarnTest):
         options = SimpleNamespace(device="cuda", dtype="auto", kv_cache_dtype="auto", **{})
         for field, value in (args or {}).items():
             setattr(options, field, value)
-        with mock.patch.object(sglang, "_server_args", lambda: options):
+        with mock.patch("tarn.sglang.base.server_args", lambda: options):
             cache = TarnHiCache(given, {})
         self.addCleanup(cache.close)
         host = made(page_size=(pool or {}).get("page_size", 4))
