@@ -313,7 +313,8 @@ MODEL_TESTS := $(foreach r,store cluster,$(BUILD)/tests/unit/$(r)/model_test)
 FUZZ := $(call program,$(FUZZ_C))
 
 .PHONY: deps tests test test-unit test-transport test-fuzz test-stress
-.PHONY: test-robust test-chaos test-ha test-long test-integration test-python test-rdma test-redis
+.PHONY: test-robust test-chaos test-ha test-long test-integration test-python
+.PHONY: test-gpu test-rdma test-redis
 deps:
 	@deps/install.sh --quiet build test
 # Everything that tests run, built as far as it compiles: what is missing counts as a failed test.
@@ -392,6 +393,11 @@ test-rdma:
 	@deps/install.sh --quiet rdma || echo '*** the packages of the group rdma could not be installed'
 	$(call build_tests,binaries $(TOOLS) $(RDMA_PROGRAMS))
 	@tests/rdma/run.sh --build $(BUILD) $(TARN_RDMA_TESTS)
+# Memory of a GPU: the tests of gpu_test.py that want a device; skipped, with the reason, without one.
+test-gpu: deps
+	$(call build_tests,binaries)
+	@TARN_SERVER=$(abspath $(BUILD))/tarn-server TARN_LIB=$(abspath $(BUILD))/libtarn.so \
+	    $${PYTHON:-/usr/bin/python3} tests/python/run.py gpu_test.OnAGpu
 test-integration:
 	$(call build_tests,binaries $(FAKE_RDMA) $(TEST_MODULES) $(FAULT_SO) $(TOOLS) $(EXAMPLES))
 	@$(RUN_TESTS) integration docs
@@ -442,6 +448,7 @@ help:
 	@echo 'make test-ha            failovers under Sentinels and a load that checks, ten minutes'
 	@echo 'make test-long          the three above and the stress test, at once'
 	@echo 'make test-redis REDIS=DIR   the test suite of Redis 7.0, whose source DIR is, five minutes'
+	@echo 'make test-gpu           round trips with memory of a GPU, and their speed; skipped without one'
 	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; needs no device'
 	@echo 'make SANITIZER=address test   the same on sanitizer binaries (address, undefined, thread)'
 	@echo 'make lint               ranks of rooms, format, static analysis, documents'

@@ -41,7 +41,9 @@ class Missing(unittest.TestCase):
 
 
 @unittest.skipUnless(CC, "no C compiler to make the driver with")
-class Cuda(TarnTest):
+class WithStandIn(TarnTest):
+    """A driver that is none, at self.path."""
+
     def client(self, query="", **options):
         """Views of it are there though the server is slow."""
         return super().client(query, failover_ms=20_000, **options)
@@ -62,15 +64,18 @@ class Cuda(TarnTest):
 
     def check_rules(self):
         self.assertEqual(self.fake.fake_violations(), b"")
-        self.assertEqual((self.get("ranges"), self.get("retained"), self.get("pending")), (0, 0, 0))
+        for what in ("ranges", "retained", "pending", "allocated"):
+            self.assertEqual(self.get(what), 0, what)
         self.assertEqual(self.get("registers"), self.get("unregisters"))
-
-    def set(self, **values):
-        for name, value in values.items():
-            self.fake.fake_set(name.encode(), value)
 
     def get(self, name):
         return self.fake.fake_get(name.encode())
+
+
+class Cuda(WithStandIn):
+    def set(self, **values):
+        for name, value in values.items():
+            self.fake.fake_set(name.encode(), value)
 
     def pinner(self, **options):
         pinner = Pinner(driver=Driver(self.path), **options)

@@ -41,7 +41,7 @@ static struct copy {
     size_t size;
     void *stream;
 } copies[MAX];
-static int n_ranges, n_copies, retained, initialised;
+static int n_ranges, n_copies, retained, initialised, allocated;
 static long registers, unregisters, pinned_copies, plain_copies;
 static char violations[4096];
 static __thread int depth;
@@ -193,6 +193,27 @@ API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream)
     return copy(to, (const void *)(uintptr_t)from, size, stream, to);
 }
 
+/* Memory of the device. */
+API int cuMemAlloc_v2(uint64_t *at, size_t size) {
+    if (!current()) return BAD_CONTEXT;
+    void *p = malloc(size);
+    if (p == NULL || size == 0) return NO_MEMORY;
+    *at = (uintptr_t)p;
+    allocated++;
+    return OK;
+}
+API int cuMemFree_v2(uint64_t at) {
+    if (!current()) return BAD_CONTEXT;
+    if (allocated-- == 0) return broken("freed more often than allocated");
+    free((void *)(uintptr_t)at);
+    return OK;
+}
+API int cuDeviceGetName(char *name, int size, int device) {
+    if (device < 40) return BAD_DEVICE;
+    snprintf(name, (size_t)size, "none");
+    return OK;
+}
+
 static void run(void *stream, int all) {
     int left = 0;
     for (int i = 0; i < n_copies; i++) {
@@ -244,6 +265,7 @@ API long fake_get(const char *name) {
     if (strcmp(name, "plain_copies") == 0) return plain_copies;
     if (strcmp(name, "pending") == 0) return n_copies;
     if (strcmp(name, "retained") == 0) return retained;
+    if (strcmp(name, "allocated") == 0) return allocated;
     return -1;
 }
 API const char *fake_violations(void) {
