@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define TRACE_BLOCK 512u /* tokens */
+
 struct trace_request {
     uint64_t timestamp_ms;
     size_t first, n; /* into trace.ids */

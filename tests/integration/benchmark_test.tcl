@@ -104,6 +104,84 @@ test {a trace that is none is refused with its line} {
     assert_error "*$trace.none*" {bench replay $trace.none}
 }
 
+# What an engine with a full group (blocks of 256 tokens), a window (blocks of 128, 300 tokens back)
+# and states (every 512) hits when nothing is evicted and it puts windows and states at the end of
+# each prompt and every 2048 tokens: hit tokens, and blocks by KV group.
+proc kv_hits {} {
+    set there [dict create]
+    set tokens 0
+    set hits {0 0 0}
+    foreach chain $::requests {
+        set end [expr {512 * [llength $chain]}]
+        for {set hit $end} {$hit > 0} {incr hit -512} {
+            set needed [kv_needs $chain $hit]
+            set missing 0
+            foreach part $needed {if {![dict exists $there $part]} {set missing 1}}
+            if {!$missing} break
+        }
+        incr tokens $hit
+        if {$hit > 0} {
+            foreach part $needed {
+                set g [lindex $part 0]
+                lset hits $g [expr {[lindex $hits $g] + 1}]
+            }
+        }
+        foreach part [kv_needs $chain $end] {dict set there $part 1}
+        for {set b 2048} {$b < $end} {incr b 2048} {
+            if {$b > $hit} {foreach part [kv_needs $chain $b] {dict set there $part 1}}
+        }
+    }
+    return [list $tokens {*}$hits [dict size $there]]
+}
+proc kv_needs {chain boundary} {
+    set parts {}
+    for {set end 256} {$end <= $boundary} {incr end 256} {lappend parts [kv_part $chain 0 $end]}
+    for {set end $boundary} {$end > $boundary - 384} {incr end -128} {
+        lappend parts [kv_part $chain 1 $end]
+    }
+    return [lappend parts [kv_part $chain 2 $boundary]]
+}
+proc kv_part {chain g end} {
+    return [list $g [lindex $chain [expr {($end - 1) / 512}]] $end]
+}
+
+set kv_groups full:256:1k,window:128:2k:300,state:512:3k
+
+stop_server
+start_server --pool-size 256mb
+test {guarantee 1: a replay with KV groups reads what its boundaries need, and hits what a model does} {
+    lassign [kv_hits] tokens full window state parts
+    set json [bench replay $trace --kv-groups $kv_groups --kv-interval 2000 --lease-ms 10000]
+    assert_equal 0 [field $json mismatched_blocks]
+    assert_equal 0 [field $json failed_puts]
+    assert_equal 0 [field $json lost_hits]
+    assert {$tokens > 0 && $tokens < [field $json tokens]}
+    assert_equal $tokens [field $json hit_tokens]
+    set by_group [regexp -all -inline {"block":\d+,"hit_blocks":\d+} $json]
+    assert_equal [list "\"block\":256,\"hit_blocks\":$full" \
+        "\"block\":128,\"hit_blocks\":$window" "\"block\":512,\"hit_blocks\":$state"] $by_group
+    assert {[field $json round_trips] >= 800}
+    assert_equal [expr {1024 * $full + 2048 * $window + 3072 * $state}] [field $json bytes_read]
+    assert_equal $parts [r dbsize]
+}
+
+stop_server
+start_server --pool-size 2mb --eviction-high-watermark 1
+test {guarantee 1: a replay with KV groups in a pool that is too small, by four threads} {
+    set json [bench replay $trace --kv-groups $kv_groups --threads 4 --lease-ms 10000]
+    assert_equal 400 [field $json requests]
+    assert_equal 0 [field $json mismatched_blocks]
+    assert {[field $json hit_tokens] > 0}
+    assert {[info_field evicted_objects] > 0}
+}
+
+test {KV groups that are none are refused} {
+    foreach spec {full full:16 half:16:4k full:0:4k full:16:0 window:16:4k full:16:4k:128 \
+        window:16:4k:1 full:16:4k, full:1048575:1k,full:1048573:1k} {
+        assert_error "*--kv-groups $spec*" {bench replay $trace --kv-groups $spec}
+    }
+}
+
 stop_server
 start_server --pool-size 64mb
 test {meta: every operation does its work} {
