@@ -3,13 +3,16 @@ this folder imports and is tested without it. Nothing else here imports vLLM."""
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Set
+from typing import Any, List, Set
 
 from .._link import optional
 
 __all__ = [
     "BY_REQUEST",
+    "BlockRemoved",
+    "BlockStored",
     "ConnectorBase",
+    "EventsBase",
     "HandshakeMetadata",
     "Metadata",
     "PromBase",
@@ -114,11 +117,49 @@ class _Prom:
         self._histogram_cls = kinds["Histogram"]
 
 
+@dataclass
+class _BlockStored:
+    """Blocks that are somewhere, each the next one's parent."""
+
+    block_hashes: List[Any]
+    parent_block_hash: Any
+    token_ids: List[int]
+    block_size: int
+    lora_id: Any
+    medium: Any
+    lora_name: Any
+    group_idx: Any = None
+    kv_cache_spec_kind: Any = None
+    kv_cache_spec_sliding_window: Any = None
+    locality: Any = None
+    ownership: Any = None
+
+
+@dataclass
+class _BlockRemoved:
+    """Blocks that are there no more."""
+
+    block_hashes: List[Any]
+    medium: Any
+    group_idx: Any = None
+    locality: Any = None
+    ownership: Any = None
+
+
 _metrics = "vllm.distributed.kv_transfer.kv_connector.v1.metrics"
+_events = "vllm.distributed.kv_events"
 StatsBase: Any
 PromBase: Any
+EventsBase: Any
+BlockStored: Any
+BlockRemoved: Any
 (StatsBase,) = optional(_metrics, "KVConnectorStats") or (_Stats,)
 (PromBase,) = optional(_metrics, "KVConnectorPromMetrics") or (_Prom,)
+(EventsBase,) = optional(_events, "KVConnectorKVEvents") or (_Plain,)
+BlockStored, BlockRemoved = optional(_events, "BlockStored", "BlockRemoved") or (
+    _BlockStored,
+    _BlockRemoved,
+)
 
 # Releases until the summer of 2026 are told of loads that failed by blocks, which with several KV
 # groups ends vLLM's scheduler in some of them, and makes others compute the request from its start.

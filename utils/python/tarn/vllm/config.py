@@ -47,6 +47,7 @@ class Settings:
     lookup_timeout_ms: int = 250
     lookup_lease_ms: int = 5000
     retry_ms: int = 1000
+    event_medium: str = "EXTERNAL"
     arrival_ms: int = 1000
     replicas: int = 0
     pin: str = ""

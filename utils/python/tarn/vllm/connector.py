@@ -12,9 +12,11 @@ docs/engines/VLLM.md is the guide."""
 
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
+from ..keys import escape
 from ..options import truth
 from .base import ConnectorBase, Role, SupportsHMA, TransferResults
-from .config import ranks_of, settings_of
+from .config import Settings, ranks_of, settings_of
+from .events import Announcer, Follower, KindOf, StoredKeys, events_wanted, hash_unit_of
 from .group_scheduler import GroupScheduler
 from .group_worker import GroupWorker
 from .groups import groups_of
@@ -48,6 +50,8 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
             "connect_timeout_ms": min(settings.timeout_ms, 2000),
         }
         self._scheduler: Union[SchedulerSide, GroupScheduler, None] = None
+        self._announcer: Optional[Announcer] = None
+        self._follower: Optional[Follower] = None
         self._worker: Union[WorkerSide, GroupWorker, None] = None
         if role == Role.SCHEDULER:
             timeouts["connect_timeout_ms"] = settings.lookup_timeout_ms
@@ -57,6 +61,8 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
                 if groups is None
                 else GroupScheduler(vllm_config, settings, pool, groups, ranks)
             )
+            if events_wanted(vllm_config):
+                self._announce(vllm_config, kv_cache_config, settings, pool)
         else:
             pool = self._pool(settings, timeouts)
             self._worker = (
@@ -64,6 +70,19 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
                 if groups is None
                 else GroupWorker(vllm_config, settings, pool, groups, ranks, self._copier())
             )
+
+    def _announce(
+        self, vllm_config: Any, kv_cache_config: Any, settings: Settings, pool: Pool
+    ) -> None:
+        """Tells vLLM's listeners what this engine has in the pool."""
+        assert self._scheduler is not None
+        unit = hash_unit_of(vllm_config, kv_cache_config, self._scheduler.block_tokens)
+        groups = getattr(kv_cache_config, "kv_cache_groups", None) or ()
+        self._announcer = Announcer(settings.event_medium, unit, [KindOf.of(g) for g in groups])
+        self._follower = Follower(
+            self._announcer, pool.another, escape(settings.model) + "@", settings.retry_ms / 1000
+        )
+        self._scheduler.announcer = self._announcer
 
     def _pool(self, settings: Any, timeouts: Dict[str, int]) -> Pool:
         """The connection; for subclasses with another one. InvalidArgument, PermissionDenied: the
@@ -110,6 +129,17 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
     ) -> TarnPrometheus:
         return TarnPrometheus(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
+    # --- KV events
+
+    def get_kv_connector_kv_cache_events(self) -> Optional[StoredKeys]:
+        """What this worker has put since the last call. Where nobody calls this, as under vLLM's
+        MultiConnector, build_connector_worker_meta says it."""
+        keys = self._worker.news.take_stored() if self._worker is not None else []
+        return StoredKeys(keys) if keys else None
+
+    def take_events(self) -> List[Any]:
+        return self._announcer.take() if self._announcer is not None else []
+
     # --- the scheduler's half
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
@@ -135,6 +165,13 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         return self._scheduler.build_connector_meta(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
+        if self._announcer is not None:
+            keys = getattr(connector_output, "kv_cache_events", None)
+            news = getattr(
+                getattr(connector_output, "kv_connector_worker_meta", None), "news", None
+            )
+            self._announcer.stored(keys.get_all_events() if isinstance(keys, StoredKeys) else ())
+            self._announcer.stored(news.stored if news is not None else ())
         if self._scheduler is not None:
             self._scheduler.update_connector_output(connector_output)
 
@@ -244,6 +281,8 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         )
 
     def shutdown(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
         if self._worker is not None:
             self._worker.close()
         if self._scheduler is not None:

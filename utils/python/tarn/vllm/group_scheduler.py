@@ -17,6 +17,7 @@ from ..keys import escape, glob_of
 from ..kv_groups import KVBoundary, KVGroup, KVParts
 from .config import Ranks, Settings, batches_of, dtype_of
 from .cost import Judge
+from .events import Announcer
 from .groups import Group, Groups
 from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Parts
 from .news import News
@@ -89,6 +90,8 @@ class GroupScheduler:
         self._pins = Pins(None, 1)
         self._state_groups = [g for g in groups.groups if g.kind == "state"]
         self._told = False
+        self.block_tokens = groups.unit
+        self.announcer: Optional[Announcer] = None  # where KV events are wanted
         self.looked_up = self.found = 0
 
     def bind(self, block_pool: Any) -> None:
@@ -247,18 +250,35 @@ class GroupScheduler:
             for table, new in zip(tracked.tables, item.blocks):
                 table.extend(new)
             parts = self._filled(tracked, item.computed, item.computed + item.scheduled)
-            self._save(step, parts + self._states(tracked, offers.pop(item.name, ())))
+            parts += self._states(tracked, offers.pop(item.name, ()))
+            self._save(step, tracked, parts)
         for name, offered in offers.items():  # of requests that are not computed in this step
             if name in self._requests:
-                self._save(step, self._states(self._requests[name], offered))
+                tracked = self._requests[name]
+                self._save(step, tracked, self._states(tracked, offered))
         return step
 
-    def _save(self, step: GroupStep, parts: List[Parts]) -> None:
+    def _save(self, step: GroupStep, tracked: GroupRequest, parts: List[Parts]) -> None:
         parts = [part for part in parts if part.blocks]
         if parts:
             job = next(self._jobs)
             self._pins.hold(job, [block for part in parts for block in part.blocks])
             step.saves.append(GroupSave(job, parts))
+            if self.announcer is not None:
+                self._plan_events(tracked, parts)
+
+    def _plan_events(self, tracked: GroupRequest, parts: List[Parts]) -> None:
+        """Parts that will be put, perhaps."""
+        assert self.announcer is not None
+        unit = self._groups.unit
+        ends = {name: (n + 1) * unit for n, name in enumerate(tracked.chain.hashes)}
+        for part in parts:
+            group = self._groups.groups[part.group]
+            names = [asked.name for i, asked in self._asked if i == part.group]
+            for name in part.hashes:
+                keys = [prefix + name.hex() for prefix in names]
+                request = tracked.request
+                self.announcer.plan(request, group.number, group.block, ends[name], keys)
 
     def _savable(self, tracked: GroupRequest) -> int:
         """Tokens of which parts are saved at most; drafts that may be rejected are none of them."""

@@ -16,6 +16,7 @@ from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, S
 from ..keys import KeySpace
 from .base import BY_REQUEST
 from .config import Ranks, Settings, dtype_of, facts_of
+from .events import events_wanted
 from .groups import Group, Groups
 from .loader import Loader
 from .memory import HostMemory, memory_on
@@ -69,7 +70,7 @@ class GroupWorker:
         self._config, self._settings, self._pool, self._copier = vllm_config, settings, pool, copier
         self._groups, self._ranks = groups.groups, ranks
         self.figures = pool.figures
-        self._news = NewsDesk()
+        self.news = NewsDesk()
         self._lock = threading.Lock()
         self._errors: Set[int] = set()
         self._failed: Set[str] = set()  # and not reported as finished yet
@@ -106,6 +107,8 @@ class GroupWorker:
         self._boundary = sha256(s.model.encode()).hexdigest()[:8]
         self._pool.on_connect = self._register_memory
         self._saver = Saver(self._memory, self._pool, s)
+        if events_wanted(self._config):
+            self._saver.on_stored = self.news.stored
         self._loader = Loader(s.load_threads, self._load, self._load_failed)
 
     def _register_memory(self, client: Any) -> None:
@@ -179,7 +182,7 @@ class GroupWorker:
         """What the scheduler's half wants to know, after finished."""
         if self._memory is None:
             return None
-        report = GroupReport(news=self._news.take())
+        report = GroupReport(news=self.news.take())
         if not self._reported:
             report.formats = {self.format.stage: self.format}
             self._reported = True
@@ -234,7 +237,7 @@ class GroupWorker:
         if lost:
             self._lose(load, lost)
         else:
-            self._news.loaded(load.request, time.monotonic() - began)
+            self.news.loaded(load.request, time.monotonic() - began)
 
     def _load_parts(self, parts: Parts, mark: Any) -> List[int]:
         """Returns the blocks that did not arrive."""

@@ -94,6 +94,10 @@ class Pool:
         except (Error, OSError) as error:
             self._failed(error)
 
+    def another(self) -> Any:
+        """A client of the caller's own, who closes it and takes what it raises."""
+        return self._connect(self._url, **self._options)
+
     @property
     def away(self) -> bool:
         """Did a call fail less than retry_ms ago, or is another just trying again?"""

@@ -10,7 +10,7 @@ A request is busy while a job of its is queued, or runs and still reads its bloc
 import logging
 import threading
 from collections import Counter, deque
-from typing import Any, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
 from ..errors import Status, done
 from .config import Settings
@@ -21,6 +21,7 @@ __all__ = ["Job", "Saver"]
 
 log = logging.getLogger("tarn.vllm")
 
+_THERE = (Status.OK, Status.EEXISTS)
 _OUTCOMES = ("saved", "there_already", "failed", "dropped", "forgotten")
 _NO_ROOM = (Status.ENOSPACE, Status.EQUOTA, Status.EOOM)
 
@@ -68,6 +69,7 @@ class Saver:
         self._forgotten: Set[str] = set()
         self._closed = False
         self._figures = pool.figures
+        self.on_stored: Optional[Callable[[List[str]], None]] = None  # keys that are in the pool
         self._threads = [
             threading.Thread(target=self._run, name=f"tarn-save-{i}", daemon=True)
             for i in range(settings.save_threads)
@@ -206,6 +208,8 @@ class Saver:
                 there_already_objects=there,
                 failed_objects=len(statuses) - len(new) - there,
             )
+            if self.on_stored is not None:
+                self.on_stored([key for key, status in zip(now.keys, statuses) if status in _THERE])
             with self._change:
                 self._room += count
                 running.released += count

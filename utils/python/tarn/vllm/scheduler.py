@@ -22,6 +22,7 @@ from ..keys import KeySpace, escape, glob_of, shard_of
 from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
 from .cost import Judge
 from .damage import NOWHERE, Damage
+from .events import Announcer
 from .meta import Format, FormatReport, Load, Save, Step
 from .news import News
 from .pool import Pool
@@ -128,6 +129,7 @@ class SchedulerSide:
         self._gone: List[
             Tuple[int, List[int]]
         ] = []  # tables that requests lost while the outcome was open, until it is known
+        self.announcer: Optional[Announcer] = None  # where KV events are wanted
         self._block_pool: Any = None  # vLLM's own, where it is handed over
 
     def bind(self, block_pool: Any) -> None:
@@ -145,6 +147,8 @@ class SchedulerSide:
             )[0]
             space = replace(space, shards=shards, shard=0)
         self._space = space
+        layers = form.layers if self._settings.layerwise else (None,)
+        self._parts = [(one, layer) for one in space.all() for layer in layers]
         if self._settings.layerwise:
             self._layers = tuple(dict.fromkeys((form.layers[0], form.layers[-1])))
 
@@ -286,8 +290,18 @@ class SchedulerSide:
             self._held[tracked.request.request_id] = tracked
         else:
             step.saves.append(save)
+        if self.announcer is not None:
+            self._plan_events(tracked, start, end)
         tracked.sent = True
         tracked.saved = end
+
+    def _plan_events(self, tracked: Tracked, start: int, end: int) -> None:
+        """Blocks that will be put, perhaps."""
+        assert self.announcer is not None
+        for i in range(start, end if self._space is not None else start):
+            keys = [one.key(tracked.chain.hashes[i], layer=layer) for one, layer in self._parts]
+            tokens = (i + 1) * self.block_tokens
+            self.announcer.plan(tracked.request, 0, self.block_tokens, tokens, keys)
 
     def _release(self, step: Step) -> None:
         """Adds what was held and turned out to be right. A finished request is reported after its

@@ -19,6 +19,7 @@ from ..identity import digest
 from ..keys import KeySpace, shard_of
 from .config import block_tokens_of, dtype_of, facts_of, Ranks, ranks_of, Settings
 from .groups import layer_names
+from .events import events_wanted
 from .loader import LayerLoad, Loader
 from .memory import HostMemory, Scratch, memory_of
 from .meta import Format, FormatReport, Load, Save, Step
@@ -45,7 +46,7 @@ class WorkerSide:
         """copier: see memory.memory_of."""
         self._config, self._settings, self._pool, self._copier = vllm_config, settings, pool, copier
         self.figures = pool.figures
-        self._news = NewsDesk()
+        self.news = NewsDesk()
         self._ranks: Ranks = ranks_of(vllm_config)
         self._lock = threading.Lock()
         self._errors: Set[int] = set()
@@ -90,6 +91,8 @@ class WorkerSide:
         self._stripe = (replicas, replica) if s.stripe else (1, 0)
         self._pool.on_connect = self._register_memory
         self._saver = Saver(memory, self._pool, s)
+        if events_wanted(self._config):
+            self._saver.on_stored = self.news.stored
         self._loader = Loader(s.load_threads, self._load, self._load_failed)
 
     def _register_memory(self, client: Any) -> None:
@@ -135,7 +138,7 @@ class WorkerSide:
         """The format, with the output of the first step, and what is new."""
         if self._memory is None:
             return None
-        news, form = self._news.take(), None if self._reported else self.format
+        news, form = self.news.take(), None if self._reported else self.format
         self._reported = True
         return FormatReport(form, news) if form is not None or news is not None else None
 
@@ -294,7 +297,7 @@ class WorkerSide:
                 self._lose(lost)
             done, whole = done + count, whole and not lost
         if whole:
-            self._news.loaded(load.request, time.monotonic() - began)
+            self.news.loaded(load.request, time.monotonic() - began)
 
     def _load_now(self, load: Load, layer: Optional[int], mark: Any) -> None:
         """The same for a step that goes on in any case: what cannot be loaded is computed."""
