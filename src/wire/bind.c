@@ -375,6 +375,15 @@ static const struct wire_arg *option_find(const struct binding *b, const struct 
     return NULL;
 }
 
+/* The counted block that it is, or has; NULL: none. */
+static const struct wire_arg *counted_within(const struct wire_arg *a) {
+    if (a->counted != NULL) return a;
+    for (const struct wire_arg *i = a->kind == WIRE_BLOCK ? a->args : NULL;
+         i != NULL && i->kind != WIRE_END; i++)
+        if (i->counted != NULL) return i;
+    return NULL;
+}
+
 /* given: by what came before, 0, or which of ONEOF without a token, or 1. */
 static bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *given) {
     uint8_t which = 1;
@@ -386,7 +395,9 @@ static bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *gi
         return of_redis(b) ? bind_refuse(b, "syntax error")
                            : refuse_list(b, "", "", a->args, " and ", false, " exclude each other");
     /* whoever asks for the keys of a request looks behind the first */
-    if (*given != 0 && a->counted != NULL) return bind_refuse(b, "%s may be given once", a->token);
+    const struct wire_arg *counted = counted_within(a);
+    if (*given != 0 && counted != NULL)
+        return bind_refuse(b, "%s may be given once", counted->token);
     *given = which;
     if (a->token != NULL) b->at++;
     return value_bind(b, a);

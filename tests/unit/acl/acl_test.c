@@ -238,6 +238,9 @@ TEST(keys_by_what_is_done_to_them) {
     CHECK(acl_allows_key(u, 0, SPAN("write:1"), 0) && !acl_allows_key(u, 0, SPAN("other"), 0));
     CHECK(!acl_allows_key(u, 0, span_of(NULL, 100), 0)); /* a large argument that is elsewhere */
     CHECK(!acl_allows_every_key(u, 0, ACL_READ));
+    CHECK(acl_allows_beginning(u, 0, SPAN("read:1"), ACL_READ));
+    CHECK(!acl_allows_beginning(u, 0, SPAN("read"), ACL_READ));
+    CHECK(!acl_allows_beginning(u, 0, SPAN("write:1"), ACL_READ));
     CHECK_STR(text_of(acl, "u"), "off ~both:* %R~read:* %W~write:* resetchannels -@all");
     set(acl, "u", "%W~read:*"); /* the same pattern has more rights now */
     CHECK(acl_allows_key(u, 0, SPAN("read:1"), ACL_READ | ACL_WRITE));

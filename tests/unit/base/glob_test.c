@@ -57,6 +57,23 @@ TEST(case_folding) {
     CHECK(glob_match_once(SPAN("[A-C]x"), SPAN("bX"), true));
 }
 
+TEST(open_ends) {
+    static const char *const open[] = {"*", "a*", "[a]*", "\\\\*"},
+                             *const closed[] = {
+                                 "",   "a",   "a*b", "a\\*",
+                                 "a?", "*[a", "[*" /* a class that is not closed ends with it */};
+    for (size_t i = 0; i < sizeof(open) / sizeof(open[0]); i++) {
+        struct glob *g = glob_create(span_str(open[i]), false);
+        CHECK(glob_is_open(g));
+        glob_destroy(&g);
+    }
+    for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {
+        struct glob *g = glob_create(span_str(closed[i]), false);
+        CHECK(!glob_is_open(g));
+        glob_destroy(&g);
+    }
+}
+
 TEST(hard_patterns_take_bounded_steps) {
     char pattern[2001], s[1025];
     for (int i = 0; i < 1000; i++) memcpy(pattern + 2 * i, "*a", 2);

@@ -78,6 +78,26 @@ TEST(options_in_any_order) {
     CHECK(v.keys.at == 3 && v.keys.n == 2 && v.ratio == 6);
 }
 
+TEST(kv_groups_are_bound_one_at_a_time) {
+    struct wire_look l;
+    struct wire_kv_group g = {0};
+    static struct span argv[64];
+    const char *line = "MGETREPLICAS 2 a b WAIT 7 UNIT 16 ALIGN 32 KVGROUPS 2 f@ FULL 32 16 0 0 "
+                       "w@ window 16 16 1024 1 PACKED LEASE 5";
+    CHECK_STR(bind(line, &l, sizeof(l)), "");
+    CHECK(l.keys.at == 2 && l.keys.n == 2 && l.unit == 16 && l.align == 32);
+    CHECK(l.kv_groups.at == 12 && l.kv_groups.n == 2 && l.lease_ms == 5 && l.packed);
+    const struct wire_arg *block = wire_named(command("MGETREPLICAS"), "KVGROUPS");
+    CHECK_EQ(wire_block_words(block), (size_t)WIRE_KV_GROUP_WORDS);
+    split(line, argv);
+    CHECK(wire_bind_block(block, argv, 12 + WIRE_KV_GROUP_WORDS, &g, error));
+    CHECK(g.name == 18 && g.kind == WIRE_KV_WINDOW && g.block == 16 && g.unit == 16);
+    CHECK(g.window == 1024 && g.drop == 1);
+    CHECK(wire_named(command("PREFIXLEN"), "nonsense") == NULL);
+    CHECK_STR(bind("PREFIXLEN 1 a", &l, sizeof(l)), "");
+    CHECK(l.kv_groups.n == 0 && l.unit == 0);
+}
+
 TEST(errors_name_what_is_wrong) {
     static const char *const rows[][2] = {
         {"PUTSTART k 10 TTL", "TTL needs a value"},
@@ -95,6 +115,15 @@ TEST(errors_name_what_is_wrong) {
         {"EVICT RATIO 2", "RATIO must be a number above 0 and up to 1"},
         {"QUOTA SET p x", "bytes must be a size, as 1000000 or 10gb"},
         {"REPLICA MOVE k WAIT 5", "REPLICA MOVE needs FROM"},
+        {"PREFIXLEN 1 a KVGROUPS 1 f@ FULL 16 16 0 0", "UNIT must stand before KVGROUPS"},
+        {"PREFIXLEN 1 a LEASE 5 UNIT 16 KVGROUPS 1", "ALIGN is missing"},
+        {"PREFIXLEN 1 a UNIT 16 ALIGN 16", "KVGROUPS is missing"},
+        {"PREFIXLEN 1 a UNIT 16 ALIGN 16 KVGROUPS 2 f@ FULL 16 16 0 0",
+         "KVGROUPS is 2, but fewer than 12 arguments follow"},
+        {"PREFIXLEN 1 a UNIT 1 ALIGN 1 KVGROUPS 1 f@ FULL 1 1 0 0 UNIT 1 ALIGN 1 KVGROUPS 1 g@ "
+         "FULL "
+         "1 1 0 0",
+         "KVGROUPS may be given once"},
         {"KVEVENTS READ e 0 BLOCK 60001", "BLOCK must be a number from 0 to 60000"},
     };
     union {
