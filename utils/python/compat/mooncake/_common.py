@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import logging
 import os
 import re
 import socket
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import tarn
 from tarn import Status
@@ -80,6 +79,11 @@ def code_of(status: int) -> int:
     return _CODES.get(status, INTERNAL_ERROR)
 
 
+def code_or_bytes(result: int) -> int:
+    """What a get delivered, or Mooncake's code for its status."""
+    return result if result >= 0 else code_of(result)
+
+
 class Refused(Exception):
     """Something that was asked for cannot be had here: the code that is returned, and why."""
 
@@ -88,14 +92,16 @@ class Refused(Exception):
         self.code = code
 
 
+def code_of_failure(error: Exception) -> int:
+    """The code for an exception."""
+    if isinstance(error, Refused):
+        return error.code
+    return code_of(error.status) if isinstance(error, tarn.Error) else INVALID_PARAMS
+
+
 def failure(what: str, error: Exception) -> int:
     """The code for an exception; the log says what happened."""
-    if isinstance(error, Refused):
-        code = error.code
-    elif isinstance(error, tarn.Error):
-        code = code_of(error.status)
-    else:
-        code = INVALID_PARAMS
+    code = code_of_failure(error)
     log.error("%s: %s (%d)", what, error, code)
     return code
 
@@ -258,62 +264,3 @@ def segment_names(hostname: str) -> Tuple[str, str]:
     """Names that the segment may have which a store with this hostname lends; it may be one of
     tarn's own."""
     return hostname, node_name(hostname) + ".0"
-
-
-_CU_MEMORY_TYPE, _CU_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
-_CU_DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-_PAGE = 4096
-
-
-def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, int]]:
-    """None: it is a processor's memory. Of a GPU's: a dma-buf of it as a file descriptor, which the
-    caller closes, and where in it the address is. Raises Refused where nothing could move it:
-    better now than when bytes should go."""
-    if size <= 0:
-        raise Refused(INVALID_PARAMS, f"a buffer of {size} bytes")
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
-    except OSError:
-        return None  # no program that uses a GPU has it not loaded
-    kind = ctypes.c_uint()
-    got = cuda.cuPointerGetAttribute(ctypes.byref(kind), _CU_MEMORY_TYPE, ctypes.c_uint64(address))
-    if got != 0 or kind.value != _CU_DEVICE:
-        return None
-    if not rdma:
-        raise Refused(
-            NOT_SUPPORTED,
-            f"memory of a GPU at {address:#x}: it moves by RDMA only, which this protocol does not "
-            "use",
-        )
-    start = address // _PAGE * _PAGE
-    length = -(-(address + size - start) // _PAGE) * _PAGE
-    fd = ctypes.c_int(-1)
-    got = cuda.cuMemGetHandleForAddressRange(
-        ctypes.byref(fd),
-        ctypes.c_uint64(start),
-        ctypes.c_size_t(length),
-        _CU_DMA_BUF_FD,
-        ctypes.c_uint64(0),
-    )
-    if got != 0:
-        raise Refused(
-            NOT_SUPPORTED,
-            f"memory of a GPU at {address:#x}: its driver makes no dma-buf of it (CUDA error"
-            f" {got})",
-        )
-    return fd.value, address - start
-
-
-def register(
-    memory: Callable[..., Any], dmabuf: Callable[..., Any], address: int, size: int, rdma: bool
-) -> None:
-    """Registers memory of a processor by `memory`, of a GPU by `dmabuf`: methods of a client or an
-    end. Raises Refused, tarn.Error."""
-    device = device_memory(address, size, rdma)
-    if device is None:
-        memory(address, size)
-        return
-    try:
-        dmabuf(address, size, *device)
-    finally:
-        os.close(device[0])

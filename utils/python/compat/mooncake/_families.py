@@ -175,12 +175,17 @@ def nothing(empty: Callable[[], Answer]) -> Callable[..., Answer]:
     return lambda *_, **__: empty()
 
 
+CALLS, LOOKS_UP, LOCAL = "calls", "looks up", "local"  # what a method does with the server
+
+
 def in_pool(
-    otherwise: Callable[..., Any]
+    otherwise: Callable[..., Any], does: str = CALLS
 ) -> Callable[
     [Callable[Concatenate[Store, Client, P], Answer]], Callable[Concatenate[Store, P], Answer]
 ]:
-    """See above; `otherwise(code, *arguments)` is the answer when something went wrong."""
+    """See above; `otherwise(code, *arguments)` is the answer when something went wrong. does:
+    LOOKS_UP with a client whose timeout is short; LOCAL asks no server, and so none that is
+    away."""
 
     def made(work: Any) -> Any:
         @functools.wraps(work)
@@ -189,6 +194,7 @@ def in_pool(
                 work.__name__,
                 lambda client: work(store, client, *args, **named),
                 lambda code: otherwise(code, *args, **named),
+                does,
             )
 
         given = inspect.signature(work)

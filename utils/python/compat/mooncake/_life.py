@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional, Union
 import tarn
 
 from mooncake import _common as common
+from mooncake._away import Away, lookup_timeout
 from mooncake._common import INVALID_PARAMS, NOT_SUPPORTED, Refused, failure, log
 from mooncake._segments import Lending, SegmentMethods
 
@@ -22,11 +23,14 @@ _ALL_BUFFER = 1 << 30  # local_buffer_size of init_all
 class LifeMethods(SegmentMethods):
     """Part of MooncakeDistributedStore."""
 
+    _reach: Any
     _segments: Dict[str, Any]
     _sessions_close: Any
 
     def _life_init(self) -> None:
         self._client: Optional[tarn.Client] = None
+        self._lookups: Optional[tarn.Client] = None  # with a short timeout
+        self._away = Away()
         self._segments_init()
         self._hostname = ""
         self._port_holder: Optional[socket.socket] = None
@@ -53,10 +57,11 @@ class LifeMethods(SegmentMethods):
         client_http_port: int = 9300,
         *,
         config: Optional[Dict[str, Any]] = None,
+        lookup_timeout_ms: Optional[Any] = None,
     ) -> int:
         """Connects, and lends `global_segment_size` bytes of this process to the pool (0: none). Or
         with one argument, a dict of these. 0, or a negative code. docs/engines/MOONCAKE.md says
-        what each argument means here."""
+        what each argument means here; lookup_timeout_ms is tarn's own."""
         given = config if config is not None else local_hostname
         if isinstance(given, dict):
             return self._setup_dict(given)
@@ -96,7 +101,12 @@ class LifeMethods(SegmentMethods):
                 self._prefix = "" if tenant_id in (None, "", "default") else f"tenant:{tenant_id}:"
                 ssd = self._ssd(enable_ssd_offload, ssd_offload_path, segment)
                 self._hostname = local_hostname.strip()
+                patience = lookup_timeout(lookup_timeout_ms)
                 self._client = tarn.Client(url, name="mooncake.store", **options)
+                self._lookups = tarn.Client(
+                    url, name="mooncake.lookup", timeout_ms=patience, **options
+                )
+                self._away = Away()
                 self._lending = Lending(url, options.get("module_path"))
                 self._lend(segment, ssd)
             except (Refused, tarn.Error, ValueError) as e:
@@ -123,6 +133,7 @@ class LifeMethods(SegmentMethods):
                 common.flag_of(
                     config.get("enable_client_http_server", False), "enable_client_http_server"
                 ),
+                lookup_timeout_ms=config.get("lookup_timeout_ms"),
             )
         except ValueError as e:
             return failure("setup", e)
@@ -204,11 +215,13 @@ class LifeMethods(SegmentMethods):
     def _drop(self) -> None:
         self._sessions_close()
         self._segments_close()
-        if self._client is not None:
-            self._client.close()
+        for client in (self._client, self._lookups):
+            if client is not None:
+                client.close()
         if self._port_holder is not None:
             self._port_holder.close()
-        self._client, self._port_holder = None, None
+        self._client, self._lookups, self._port_holder = None, None, None
+        self._reach.others.clear()
         self._buffers.clear()
         self._segments.clear()
 
@@ -224,15 +237,10 @@ class LifeMethods(SegmentMethods):
 
     def health_check(self) -> int:
         """0: all is well; 1: not set up, or closed; 2: the server cannot be reached."""
-        client = self._client
+        client = self._lookups
         if client is None or client.closed:
             return 1
-        try:
-            client.ping()
-        except tarn.Error as e:
-            failure("health_check", e)
-            return 2
-        return 0
+        return 0 if self._away.health(client) else 2
 
     def _get_pyclient_capsule(self) -> Any:
         """Programs ask for it to see whether the store is set up: itself, or None."""

@@ -11,6 +11,7 @@ from tarn.transfer import End
 
 from mooncake import _common as common
 from mooncake._common import Refused, log
+from mooncake._reach import Reach, out_of_reach
 
 # Mooncake's names for the codes that arise here.
 ERR_INVALID_ARGUMENT, ERR_ADDRESS_NOT_REGISTERED, ERR_ADDRESS_OVERLAPPED, ERR_NOT_IMPLEMENTED = (
@@ -28,6 +29,7 @@ class MemoryMethods:
     def _memory_init(self) -> None:
         self._end: Optional[End] = None
         self._rdma = False
+        self._reach = Reach()
         self._first: List[int] = []  # addresses that peers may use, as they were registered
         self._free: Dict[int, List[int]] = {}  # of the slab, by size
         self._managed: Dict[int, int] = {}
@@ -40,7 +42,7 @@ class MemoryMethods:
             log.error("register_memory: initialize() comes first")
             return ERR_INVALID_ARGUMENT
         try:
-            common.register(end.register, end.register_dmabuf, address, size, self._rdma)
+            self._reach.register(end.register, end.register_dmabuf, address, size, self._rdma)
         except Refused as e:
             log.error("register_memory: %s", e)
             return ERR_NOT_IMPLEMENTED if e.code == common.NOT_SUPPORTED else ERR_INVALID_ARGUMENT
@@ -50,6 +52,15 @@ class MemoryMethods:
         with self._lock:
             self._first.append(address)
         return 0
+
+    def _beyond(
+        self, what: str, addresses: Sequence[int], sizes: Sequence[int], writes: bool
+    ) -> bool:
+        """Is some of this memory out of this process's reach? Then the log says so."""
+        beyond = self._reach.beyond(addresses, sizes, writes)
+        if beyond:
+            log.error("%s: %s", what, out_of_reach(beyond, len(addresses), writes))
+        return bool(beyond)
 
     def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
         """Lets peers at memory of the program's own. 0, -7: part of it is registered already. That
@@ -85,6 +96,7 @@ class MemoryMethods:
                 log.error("unregister_memory: nothing is registered at %#x", buffer_addr)
                 return ERR_ADDRESS_NOT_REGISTERED
             self._first.remove(buffer_addr)
+        self._reach.others.pop(buffer_addr, None)
         try:
             end.unregister(buffer_addr)
         except tarn.Error as e:
@@ -146,9 +158,13 @@ class MemoryMethods:
         if not 0 <= length <= len(data):
             log.error("write_bytes_to_buffer: %d bytes of %d", length, len(data))
             return -1
+        if self._beyond("write_bytes_to_buffer", [dest_address], [length], True):
+            return -1
         ctypes.memmove(dest_address, data, length)
         return 0
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
         """Copies bytes from an address of this program's memory."""
+        if self._beyond("read_bytes_from_buffer", [source_address], [length], False):
+            return b""
         return tarn.memory.bytes_at(source_address, length)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import tarn
 
-from mooncake._families import in_pool, per_key
+from mooncake._families import code_itself, in_pool, per_key
 from mooncake._common import (
     INVALID_PARAMS,
     OBJECT_NOT_FOUND,
@@ -49,13 +49,24 @@ class _Put:
             offset -= length
 
 
+def _give_up(puts: List[_Put]) -> None:
+    for put in puts:
+        try:
+            put.writer.abort()
+        except tarn.Error:
+            pass  # it was told already
+
+
 class SessionMethods:
     """Part of MooncakeDistributedStore."""
 
+    _away: Any
     _run: Any
     _key: Any
     _keys: Any
     _placement: Any
+    _read: Any
+    _usable_rows: Any
 
     def _sessions_init(self) -> None:
         self._puts: Dict[Key, _Put] = {}
@@ -68,17 +79,17 @@ class SessionMethods:
         for put in puts:
             self._end(put, False)
 
-    @staticmethod
-    def _end(put: _Put, commit: bool) -> int:
-        try:
+    def _end(self, put: _Put, commit: bool) -> int:
+        def work() -> int:
             with put.lock:
                 if commit:
                     put.writer.commit()
                 else:
                     put.writer.abort()
             return 0
-        except tarn.Error as e:
-            return failure("put session", e)
+
+        code: int = self._away.ask("put session", work, code_itself)
+        return code
 
     @staticmethod
     def _rows(n: int, *columns: Sequence[Any]) -> Optional[List[Tuple[Any, ...]]]:
@@ -149,6 +160,11 @@ class SessionMethods:
                     "batch_put_from_multi_buffer_ranges: %s: a range lies behind the end", key
                 )
                 return INVALID_PARAMS
+            if (
+                self._usable_rows("batch_put_from_multi_buffer_ranges", addresses, sizes, False)
+                is not None
+            ):
+                return INVALID_PARAMS
             for address, size, offset in zip(addresses, sizes, offsets):
                 put.write(address, size, offset)
         return sum(sizes)
@@ -165,7 +181,11 @@ class SessionMethods:
         keys = keys_of(keys)
         with self._sessions_lock:
             puts = [self._puts.pop(key, None) for key in keys]
-        return [INVALID_PARAMS if put is None else self._end(put, commit) for put in puts]
+        codes = [INVALID_PARAMS if put is None else self._end(put, commit) for put in puts]
+        left = [put for put in puts if put is not None and not put.writer.ended]
+        if left:  # the server is away: giving them up would wait for it, once for each
+            threading.Thread(target=_give_up, args=(left,), daemon=True).start()
+        return codes
 
     # --- gets
 
@@ -206,13 +226,9 @@ class SessionMethods:
         def work(client: tarn.Client) -> List[int]:
             named = self._keys([keys[i] for i, _, _, _ in flat])
             wants = [s for _, _, s, _ in flat]
-            return client.get_into_many(
-                named,
-                [a for _, a, _, _ in flat],
-                wants,
-                offsets=[o for _, _, _, o in flat],
-                wants=wants,
-            )
+            at, offsets = [a for _, a, _, _ in flat], [o for _, _, _, o in flat]
+            what = "batch_get_into_multi_buffer_ranges"
+            return self._read(what, client, named, at, wants, offsets=offsets, wants=wants)
 
         got = (
             self._run("batch_get_into_multi_buffer_ranges", work, lambda code: None) if flat else []

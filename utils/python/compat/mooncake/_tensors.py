@@ -26,6 +26,7 @@ from mooncake._common import (
 from mooncake._families import family
 from mooncake._layout import DIMENSIONS, HEADER, Axis, Head, Plain, head_of, plain, tensor_of
 from mooncake._parallel import Joined, Piece
+from mooncake._reach import Reach
 from mooncake._types import BufferHandle
 
 if TYPE_CHECKING:
@@ -46,11 +47,8 @@ def _source_tensors(call: SimpleNamespace) -> List[Optional[Plain]]:
 
 
 def _in_memory(address: int, size: int) -> Optional[Plain]:
-    head = (
-        head_of((ctypes.c_ubyte * HEADER).from_address(address), size)
-        if address and size >= HEADER
-        else None
-    )
+    there = address and size >= HEADER and not Reach().beyond([address], [size], False)
+    head = head_of(_bytes_at(address, HEADER), size) if there else None
     if head is None:
         log.error("at %#x there is no whole tensor in %d bytes", address, size)
         return None
@@ -309,6 +307,9 @@ def _fetch_tensors(
     if into is not None and (store._client is None or not all(address for address, _ in into)):
         log.error("%s: this store is not set up, or a buffer has no address", call.what)
         return [call.refused] * len(plans)
+    usable = into and store._usable_rows(call.what, *zip(*into), True)
+    if usable is not None:
+        plans = [p if i in usable else None for i, p in enumerate(plans)]
     results: List[Any] = [None] * len(plans)
     alone = [i for i, p in enumerate(plans) if p is not None and not isinstance(p, Joined)]
     names: List[Any] = [plans[i] for i in alone]

@@ -40,6 +40,7 @@ from tarn.transfer import READ, WRITE, Batch, End, EventKind, Peer, Tasks
 from mooncake import _common as common
 from mooncake._common import Refused, log
 from mooncake._memory import MemoryMethods
+from mooncake._reach import out_of_reach
 
 __all__ = ["TransferEngine", "TransferNotify", "TransferOpcode"]
 
@@ -442,11 +443,17 @@ class TransferEngine(MemoryMethods):
                     break
         return refused
 
+    def _tasks(self, move: _Move, rows: _Rows) -> Tasks:
+        beyond = self._reach.beyond(rows[0], rows[2], move.op == READ)
+        if beyond:
+            raise Refused(-1, out_of_reach(beyond, len(rows[0]), move.op == READ))
+        return Tasks(move.op, *rows)
+
     def _sync(
         self, move: _Move, target: str, rows: _Rows, notify: Optional[TransferNotify] = None
     ) -> int:
         def work(far: _Far) -> int:
-            tasks = Tasks(move.op, *rows)
+            tasks = self._tasks(move, rows)
             if len(tasks):
                 far.peer.run(tasks)
             if notify is not None:
@@ -457,7 +464,7 @@ class TransferEngine(MemoryMethods):
 
     def _async(self, move: _Move, target: str, rows: _Rows) -> int:
         def work(far: _Far) -> int:
-            tasks = Tasks(move.op, *rows)
+            tasks = self._tasks(move, rows)
             with self._lock:
                 if len(self._batches) >= _BATCHES_MAX:
                     raise Refused(-1, f"{_BATCHES_MAX} batches, and nobody asks for their status")

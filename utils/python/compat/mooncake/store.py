@@ -8,7 +8,9 @@ does not survive fork()."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import functools
 import os
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
@@ -26,16 +28,29 @@ from mooncake._common import (
     Key,
     Refused,
     code_of,
+    code_or_bytes,
     failure,
     key_of,
     keys_of,
     log,
 )
-from mooncake._families import How, code_itself, in_pool, nothing, per_key, upsertable
+from mooncake._families import (
+    CALLS,
+    LOCAL,
+    LOOKS_UP,
+    How,
+    code_itself,
+    in_pool,
+    nothing,
+    per_key,
+    upsertable,
+)
 from mooncake._layout import _deserialize_tensor, _serialize_tensor, _tensor_metadata_size
 from mooncake._life import LifeMethods
 from mooncake._parallel import ParallelAxis, ReadTarget, TensorParallelism
 from mooncake._pool import BufferLease, BufferPool
+from mooncake._reach import Reach, out_of_reach
+from mooncake._replicas import ReplicaMethods
 from mooncake._sessions import SessionMethods
 from mooncake._tasks import QueryTaskResponse, TaskMethods, TaskStatus, TaskType
 from mooncake._tensors import TensorMethods
@@ -88,24 +103,36 @@ Config = Optional[ReplicateConfig]
 T = TypeVar("T")
 
 
-class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskMethods):
+class MooncakeDistributedStore(
+    LifeMethods, TensorMethods, SessionMethods, TaskMethods, ReplicaMethods
+):
     """Objects by key in a pool of tarn. Without setup() calls return -600, health_check() 1."""
 
     def __init__(self) -> None:
         self._segments: Dict[str, Tuple[float, bool]] = {}
         self._pool = MooncakeHostMemAllocator()
+        self._reach = Reach()
         self._life_init()
         self._sessions_init()
         self._tasks_init()
+        self._replicas_init()
 
     # --- helpers
 
-    def _run(self, what: str, work: Callable[[tarn.Client], T], otherwise: Callable[[int], T]) -> T:
+    def _run(
+        self,
+        what: str,
+        work: Callable[[tarn.Client], T],
+        otherwise: Callable[[int], T],
+        does: str = CALLS,
+    ) -> T:
         """work(client), or what `otherwise` makes of the code of what went wrong."""
-        client = self._client
+        client: Optional[tarn.Client] = self._lookups if does == LOOKS_UP else self._client
         if client is None:
             log.error("%s: this store is not set up, or closed", what)
             return otherwise(INVALID_PARAMS)
+        if does != LOCAL:
+            return self._away.ask(what, functools.partial(work, client), otherwise)
         try:
             return work(client)
         except (tarn.Error, Refused) as e:
@@ -221,6 +248,39 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
             return 0
         return code_of(status)
 
+    def _put_memory(
+        self,
+        what: str,
+        keys: Sequence[Key],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        config: Config,
+        replace: bool,
+    ) -> List[int]:
+        """_put out of memory that callers name by address."""
+        rows = self._usable_rows(what, addresses, sizes, False)
+        if rows is None or len(keys) != len(addresses):
+            return self._put(what, keys, addresses, sizes, config, replace)
+        some, at, long = ([column[i] for i in rows] for column in (keys, addresses, sizes))
+        groups = list(config.group_ids or ()) if isinstance(config, ReplicateConfig) else []
+        if len(groups) == len(keys):
+            config = copy.copy(config)
+            setattr(config, "group_ids", [groups[i] for i in rows])
+        codes = [INVALID_PARAMS] * len(keys)
+        for i, code in zip(rows, self._put(what, some, at, long, config, replace)):
+            codes[i] = code
+        return codes
+
+    def _usable_rows(
+        self, what: str, addresses: Sequence[Any], sizes: Sequence[Any], writes: bool
+    ) -> Optional[List[int]]:
+        """The rows whose memory can be read, or written if `writes`; None: all of them."""
+        beyond = self._reach.beyond(addresses, sizes, writes)
+        if not beyond:
+            return None
+        log.error("%s: %s (%d)", what, out_of_reach(beyond, len(addresses), writes), INVALID_PARAMS)
+        return [i for i in range(len(addresses)) if i not in beyond]
+
     def _put_values(
         self, how: How, keys: Sequence[Key], values: Sequence[Sequence[Any]], config: Config
     ) -> List[int]:
@@ -263,7 +323,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         self, how: How, key: Key, buffer_ptr: int, size: int, config: Config = None
     ) -> int:
         """`size` bytes at an address."""
-        return self._put(how.what, [key], [buffer_ptr], [size], config, how.replace)[0]
+        return self._put_memory(how.what, [key], [buffer_ptr], [size], config, how.replace)[0]
 
     @upsertable
     def batch_put_from(
@@ -275,7 +335,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         config: Config = None,
     ) -> List[int]:
         """A code per key."""
-        return self._put(how.what, keys, buffer_ptrs, sizes, config, how.replace)
+        return self._put_memory(how.what, keys, buffer_ptrs, sizes, config, how.replace)
 
     def put_from_with_metadata(
         self,
@@ -288,7 +348,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
     ) -> int:
         """One value: the metadata, then the data."""
         both = [[metadata_buffer_ptr, buffer_ptr]], [[metadata_size, size]]
-        return self._put("put_from_with_metadata", [key], both[0], both[1], config, False)[0]
+        return self._put_memory("put_from_with_metadata", [key], *both, config, False)[0]
 
     def batch_put_from_multi_buffers(
         self,
@@ -298,7 +358,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         config: Config = None,
     ) -> List[int]:
         """Each value out of several pieces of memory. A code per key."""
-        return self._put(
+        return self._put_memory(
             "batch_put_from_multi_buffers", keys, all_buffer_ptrs, all_sizes, config, False
         )
 
@@ -375,11 +435,30 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         def work(client: tarn.Client) -> List[int]:
             if not named and not addresses and not sizes:
                 return []
-            return [
-                r if r >= 0 else code_of(r) for r in client.get_into_many(named, addresses, sizes)
-            ]
+            return [code_or_bytes(r) for r in self._read(what, client, named, addresses, sizes)]
 
         return self._run(what, work, lambda code: [code] * len(named))
+
+    def _read(
+        self,
+        what: str,
+        client: tarn.Client,
+        keys: Sequence[Key],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        **ranges: Any,
+    ) -> List[int]:
+        """get_into_many into memory that callers name by address: EINVAL for what cannot be
+        written."""
+        rows = self._usable_rows(what, addresses, sizes, True)
+        if rows is None or len(keys) != len(addresses):
+            return client.get_into_many(keys, addresses, sizes, **ranges)
+        some, at, long = ([column[i] for i in rows] for column in (keys, addresses, sizes))
+        parts: Dict[str, Any] = {n: [column[i] for i in rows] for n, column in ranges.items()}
+        results = [int(Status.EINVAL)] * len(keys)
+        for i, result in zip(rows, client.get_into_many(some, at, long, **parts)):
+            results[i] = result
+        return results
 
     def get_into_ranges(
         self,
@@ -415,8 +494,10 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
                             column.append(value)
 
         def work(client: tarn.Client) -> List[int]:
-            return client.get_into_many(
-                self._keys(keys), columns[0], columns[1], offsets=columns[2], wants=columns[1]
+            at, sizes, offsets = columns
+            named = self._keys(keys)
+            return self._read(
+                "get_into_ranges", client, named, at, sizes, offsets=offsets, wants=sizes
             )
 
         got = self._run("get_into_ranges", work, lambda code: [code] * len(keys)) if keys else []
@@ -434,17 +515,17 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
 
     # --- look-ups and removals
 
-    @in_pool(code_itself)
+    @in_pool(code_itself, LOOKS_UP)
     def is_exist(self, client: tarn.Client, key: Key) -> int:
         """1, 0, or a negative code."""
         return int(client.exists(self._key(key)))
 
-    @in_pool(per_key)
+    @in_pool(per_key, LOOKS_UP)
     def batch_is_exist(self, client: tarn.Client, keys: Sequence[Key]) -> List[int]:
         """The same for many keys, in one round trip."""
         return [int(there) for there in client.exists_many(self._keys(keys))]
 
-    @in_pool(code_itself)
+    @in_pool(code_itself, LOOKS_UP)
     def get_size(self, client: tarn.Client, key: Key) -> int:
         """Bytes of the value; -704: there is none."""
         size = client.size(self._key(key))
@@ -482,104 +563,23 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         pattern = "(?s)^" + _escaped(self._prefix) if self._prefix else f"(?s)^(?!{_OURS})"
         return int(client.command("REMOVEMATCH", "REGEX", pattern))
 
-    # --- where things are
-
-    def get_replica_desc(self, key: Key) -> List[ReplicaDescriptor]:
-        """Where the replicas of an object are; empty if there is none."""
-        return self.batch_get_replica_desc([key]).get(key_of(key), [])
-
-    @in_pool(nothing(dict))
-    def batch_get_replica_desc(
-        self, client: tarn.Client, keys: Sequence[Key]
-    ) -> Dict[Key, List[ReplicaDescriptor]]:
-        """The same for many keys, one round trip each; those that are not there are left out."""
-        keys, found = keys_of(keys), {}
-        for key, size in zip(keys, common.sizes_of(client, self._keys(keys))):
-            if size is None:
-                continue
-            try:
-                text = client.command("REPLICA", "LIST", self._key(key))
-                found[key] = self._replicas(text, size)
-            except tarn.Error as e:
-                log.warning("batch_get_replica_desc: %s: %s", key, e)  # gone meanwhile
-        return found
-
-    def _replicas(self, text: str, size: int) -> List[ReplicaDescriptor]:
-        """Out of the reply of REPLICA LIST: names and values of maps, an element a line; extents
-        come last in each."""
-        lines, found, i = text.split("\n"), [], 0
-        while i + 1 < len(lines):
-            fields: Dict[str, str] = {}
-            while i + 1 < len(lines) and lines[i] != "extents":
-                fields[lines[i]] = lines[i + 1]
-                i += 2
-            i += 1
-            numbers: List[int] = []
-            while i < len(lines) and lines[i] != "tier":
-                numbers += [int(lines[i])] if lines[i].lstrip("-").isdigit() else []
-                i += 1
-            if fields.get("state") == "complete":
-                found.append(self._replica(fields, size, numbers[2] if len(numbers) > 2 else 0))
-        if not found:  # a small value, which lives in the server's books
-            found.append(
-                ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, 0, "books")))
-            )
-        return found
-
-    def _replica(self, fields: Dict[str, str], size: int, offset: int) -> ReplicaDescriptor:
-        if fields.get("tier") != "memory":
-            return ReplicaDescriptor(
-                fields.get("tier", ""), DiskDescriptor(fields.get("segment", ""), size)
-            )
-        node = fields.get("node", "")
-        name = self._hostname if node in self._hosts else common.hostname_of(node, self._hostname)
-        endpoint = name or fields.get("segment", "")
-        return ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, offset, endpoint)))
-
-    @in_pool(nothing(list))
-    def batch_replica_clear(
-        self, client: tarn.Client, keys: Sequence[Key], segment_name: str = ""
-    ) -> List[Key]:
-        """Takes the replicas of these objects away, all of them, or those in the memory that a
-        store with this hostname lends (or in a segment of tarn's). Answers the keys of which
-        something went. Readers under way keep what they read."""
-        keys = keys_of(keys)
-        return [key for key in keys if self._clear(client, self._key(key), segment_name)]
-
-    def _clear(self, client: tarn.Client, key: Key, segment: str) -> bool:
-        if not segment:
-            return client.remove(key)
-        names = common.segment_names(segment)
-        try:
-            lines = client.command("REPLICA", "LIST", key).split("\n")
-            there = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "segment"]
-            hit = next((n for n in there if n in names), None)
-            if hit is None:
-                return False
-            if len(there) == 1:
-                return client.remove(key)
-            client.command("REPLICA", "DROP", key, "FROM", hit)
-            return True
-        except tarn.Error as e:
-            log.warning("batch_replica_clear: %s: %s", key, e)
-            return False
-
     # --- memory
 
-    @in_pool(code_itself)
+    @in_pool(code_itself, LOCAL)
     def register_buffer(self, client: tarn.Client, buffer_ptr: int, size: int) -> int:
         """Memory that will be used often: RDMA needs it, and get_into_ranges; 0 or a negative code.
         That of a GPU moves by RDMA only, as a dma-buf; -1012 where that cannot be."""
         ways = client.register_buffer, client.register_dmabuf
-        common.register(*ways, buffer_ptr, size, self._rdma)
+        self._reach.register(*ways, buffer_ptr, size, self._rdma)
         self._buffers[buffer_ptr] = size
         return 0
 
-    @in_pool(code_itself)
+    @in_pool(code_itself, LOCAL)
     def unregister_buffer(self, client: tarn.Client, buffer_ptr: int) -> int:
         """0, or -600: none is registered there."""
         if self._buffers.pop(buffer_ptr, None) is None:
             raise Refused(INVALID_PARAMS, f"no buffer is registered at {buffer_ptr:#x}")
+        self._reach.others.pop(buffer_ptr, None)
         client.unregister_buffer(buffer_ptr)
         return 0
 

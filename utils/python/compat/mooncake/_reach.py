@@ -1,0 +1,196 @@
+"""Which memory this process can read and write.
+
+Callers name memory by address, and go on where its registration was refused: the addresses of a
+GPU's memory are no memory of a processor's, and whoever touches it gets a signal. So the first and
+the last byte of each piece are looked at before bytes move, by the kernel, which answers instead:
+they are written to a file in memory, and, where the piece is to be written, read back from there.
+That is right for whatever a processor can reach (also memory that CUDA's driver has made), and
+costs less than a microsecond for each piece. What another thread does to these bytes meanwhile may
+be lost, as it may be in a get into them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from array import array
+from operator import add
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from mooncake._common import INVALID_PARAMS, NOT_SUPPORTED, Refused
+
+_AT_ONCE = 1024  # what the kernel takes (UIO_MAXIOV)
+_TOP = 1 << 63  # the kernel's addresses begin above it
+
+_CU_MEMORY_TYPE, _CU_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
+_CU_DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+_PAGE = 4096
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+for _name in ("pwritev", "preadv"):
+    _function = getattr(_libc, _name)
+    _function.restype = ctypes.c_ssize_t
+    _function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_long]
+
+
+class _Mirror:
+    """A file in memory, of one thread in one process."""
+
+    def __init__(self) -> None:
+        self.process, self.fd = os.getpid(), os.memfd_create("mooncake", os.MFD_CLOEXEC)
+
+    def __del__(self) -> None:
+        fd, self.fd = getattr(self, "fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    def passes(self, iov: int, n: int, writes: bool) -> bool:
+        """Can these n single bytes (struct iovec) be read, and written if `writes`?"""
+        return _libc.pwritev(self.fd, iov, n, 0) == n and (
+            not writes or _libc.preadv(self.fd, iov, n, 0) == n
+        )
+
+
+_mirrors = threading.local()
+
+
+def _mirror() -> _Mirror:
+    mirror = getattr(_mirrors, "mirror", None)
+    if mirror is None or mirror.process != os.getpid():
+        mirror = _mirrors.mirror = _Mirror()
+    return mirror
+
+
+def _flat(rows: Sequence[Any]) -> Tuple[List[int], List[int]]:
+    """The numbers of rows, each one or a list of them, and how many are in each."""
+    if not any(hasattr(row, "__len__") for row in rows):
+        return list(rows), [1] * len(rows)
+    lists = [row if hasattr(row, "__len__") else (row,) for row in rows]
+    return [number for row in lists for number in row], [len(row) for row in lists]
+
+
+class Reach:
+    """What there is besides a processor's memory: what `others` has, sizes by address, moves
+    without a processor, and is not looked at."""
+
+    def __init__(self) -> None:
+        self.others: Dict[int, int] = {}
+
+    def register(
+        self,
+        memory: Callable[..., Any],
+        dmabuf: Callable[..., Any],
+        address: int,
+        size: int,
+        rdma: bool,
+    ) -> None:
+        """Registers memory of a processor by `memory`, of a GPU by `dmabuf`: methods of a client or
+        an end. Raises Refused, tarn.Error."""
+        device = device_memory(address, size, rdma)
+        if device is None:
+            if self.beyond([address], [size], False):
+                raise Refused(
+                    INVALID_PARAMS, f"no processor can read {size} bytes of memory at {address:#x}"
+                )
+            memory(address, size)
+            return
+        try:
+            dmabuf(address, size, *device)
+        finally:
+            os.close(device[0])
+        self.others[address] = size
+
+    def _of_others(self, address: int, size: int) -> bool:
+        return any(a <= address and address + size <= a + n for a, n in list(self.others.items()))
+
+    def beyond(
+        self, addresses: Sequence[Any], sizes: Sequence[Any], writes: bool
+    ) -> Dict[int, int]:
+        """The rows, by number, with a piece that cannot be read, or not be written if `writes`, and
+        the address of their first such piece. A row is an address and a size, or a list of each.
+        Rows that make no sense, such as one with fewer sizes than addresses, are whoever's business
+        it is to use them."""
+        try:
+            (where, counts), (long, same) = _flat(addresses), _flat(sizes)
+            if counts != same:
+                return {}
+            if all(long) and not self.others:
+                bad = _unreachable(where, long, writes)
+            else:
+                pieces = [i for i, n in enumerate(long) if n and not self._of_others(where[i], n)]
+                bad = _unreachable([where[i] for i in pieces], [long[i] for i in pieces], writes)
+                bad = [pieces[i] for i in bad]
+        except (OverflowError, TypeError, OSError):
+            return {}  # negative, no number, or a kernel that has no files in memory
+        if not bad:
+            return {}
+        row_of = [row for row, count in enumerate(counts) for _ in range(count)]
+        return {row_of[piece]: where[piece] for piece in reversed(bad)}
+
+
+def _unreachable(where: List[int], long: List[int], writes: bool) -> List[int]:
+    """The pieces, by number, that cannot be reached."""
+    n, bad = len(where), []
+    iov = array("Q", [1]) * (4 * n)
+    iov[0::4] = array("Q", where)
+    try:
+        iov[2::4] = array("Q", map((-1).__add__, map(add, where, long)))
+    except OverflowError:  # it ends behind the last address of all
+        iov[2::4] = array("Q", [min(a + size - 1, _TOP) for a, size in zip(where, long)])
+    at, mirror = iov.buffer_info()[0], _mirror()
+    for first in range(0, 2 * n, _AT_ONCE):
+        many = min(_AT_ONCE, 2 * n - first)
+        if not mirror.passes(at + 16 * first, many, writes):
+            pieces = range(first // 2, (first + many) // 2)
+            bad += [i for i in pieces if not mirror.passes(at + 32 * i, 2, writes)]
+    return bad
+
+
+def out_of_reach(beyond: Dict[int, int], n: int, writes: bool) -> str:
+    """What is wrong with these of n rows (Reach.beyond), for the log."""
+    row, address = min(beyond.items())
+    return (
+        f"{len(beyond)} of {n} name memory that this process cannot {'write' if writes else 'read'}"
+        f" (number {row}: {address:#x}): that of a GPU moves by RDMA only, once register_buffer has"
+        " accepted it"
+    )
+
+
+def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, int]]:
+    """None: it is a processor's memory. Of a GPU's: a dma-buf of it as a file descriptor, which the
+    caller closes, and where in it the address is. Raises Refused where nothing could move it:
+    better now than when bytes should go."""
+    if size <= 0:
+        raise Refused(INVALID_PARAMS, f"a buffer of {size} bytes")
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
+    except OSError:
+        return None  # no program that uses a GPU has it not loaded
+    kind = ctypes.c_uint()
+    got = cuda.cuPointerGetAttribute(ctypes.byref(kind), _CU_MEMORY_TYPE, ctypes.c_uint64(address))
+    if got != 0 or kind.value != _CU_DEVICE:
+        return None
+    if not rdma:
+        raise Refused(
+            NOT_SUPPORTED,
+            f"memory of a GPU at {address:#x}: it moves by RDMA only, which this protocol does not "
+            "use",
+        )
+    start = address // _PAGE * _PAGE
+    length = -(-(address + size - start) // _PAGE) * _PAGE
+    fd = ctypes.c_int(-1)
+    got = cuda.cuMemGetHandleForAddressRange(
+        ctypes.byref(fd),
+        ctypes.c_uint64(start),
+        ctypes.c_size_t(length),
+        _CU_DMA_BUF_FD,
+        ctypes.c_uint64(0),
+    )
+    if got != 0:
+        raise Refused(
+            NOT_SUPPORTED,
+            f"memory of a GPU at {address:#x}: its driver makes no dma-buf of it (CUDA error"
+            f" {got})",
+        )
+    return fd.value, address - start
