@@ -448,7 +448,7 @@ help:
 	@echo 'make test-ha            failovers under Sentinels and a load that checks, ten minutes'
 	@echo 'make test-long          the three above and the stress test, at once'
 	@echo 'make test-redis REDIS=DIR   the test suite of Redis 7.0, whose source DIR is, five minutes'
-	@echo 'make test-gpu           round trips with memory of a GPU, and their speed; skipped without one'
+	@echo 'make test-gpu           round trips with memory of a GPU, and their speed'
 	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; needs no device'
 	@echo 'make SANITIZER=address test   the same on sanitizer binaries (address, undefined, thread)'
 	@echo 'make lint               ranks of rooms, format, static analysis, documents'
