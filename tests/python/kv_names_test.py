@@ -7,6 +7,7 @@ import random
 import unittest
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 from groups_engine import GroupsEngine
 from groups_model import layers_of
@@ -47,24 +48,34 @@ FILLER = Group(WINDOW, block=16, window=99)
 
 
 class World:
-    """An engine: its KV groups, its ranks, its configuration."""
+    """An engine: its KV groups and the layers in them, its ranks, its configuration."""
 
     def __init__(self, rng):
         self.groups = tuple(rng.sample(GROUPS, rng.randrange(1, 3))) + (FILLER,)
-        self.tp = rng.choice((1, 2, 4))
+        self.tp, self.shift = rng.choice((1, 2, 4)), rng.randrange(2)
         self.said = {where: rng.choice(values) for where, values in OPTIONS}
 
     def neighbour(self, rng):
         """One that differs in one thing."""
         other = World(rng)
-        what = rng.choice(["groups", "tp", *self.said])
+        what = rng.choice(["groups"] * 6 + ["tp", "shift", *self.said])
         if what in self.said:
             other.said = {**self.said, what: other.said[what]}
         else:
             other.said = dict(self.said)
-        other.groups = other.groups if what == "groups" else self.groups
+        if what == "groups":
+            at = rng.randrange(len(self.groups) - 1)
+            rest = [g for g in GROUPS if g not in self.groups]
+            other.groups = (*self.groups[:at], rng.choice(rest), *self.groups[at + 1 :])
+        else:
+            other.groups = self.groups
         other.tp = other.tp if what == "tp" else self.tp
+        other.shift = other.shift if what == "shift" else self.shift
         return other
+
+    def layers_of(self, number, group):
+        """Which layers of the model they are differs, too."""
+        return layers_of(number + 3 * self.shift, group)
 
     def meaning(self, number, rank):
         """All that decides the bytes of this rank's part of a group, and how they are arranged."""
@@ -81,7 +92,7 @@ class World:
         return (
             tuple(str(value) for value in said.values()),
             replace(group, heads=0),
-            tuple(layers_of(number, group)),
+            tuple(self.layers_of(number, group)),
             mine,
         )
 
@@ -107,7 +118,8 @@ class Vllm(TarnTest):
         """(key, meaning) of each rank's part of each group."""
         kind = type("NamedOnce", (Named,), {"world": world})
         layout = Layout("toy", world.groups, tp=world.tp)
-        engine = kind(self.server.url, TarnConnector, layout, blocks=4)
+        with mock.patch("groups_model.layers_of", world.layers_of):
+            engine = kind(self.server.url, TarnConnector, layout, blocks=4)
         try:
             for rank, worker in enumerate(engine.workers):
                 for number, space in enumerate(worker.connector._worker._spaces):
@@ -118,7 +130,7 @@ class Vllm(TarnTest):
     def test_equal_keys_mean_equal_bytes(self):
         rng = random.Random(16)
         means, again, parted = {}, 0, 0
-        for _ in range(25):
+        for _ in range(40):
             world = World(rng)
             for engine in (world, *(world.neighbour(rng) for _ in range(6))):
                 for key, meaning in self.names(engine):
