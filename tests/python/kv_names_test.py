@@ -3,6 +3,7 @@ in anything that changes the bytes of a part, or in nothing; whatever two of the
 name must be the same."""
 
 import itertools
+import logging
 import random
 import unittest
 from dataclasses import replace
@@ -12,12 +13,15 @@ from unittest import mock
 from groups_engine import GroupsEngine
 from groups_model import layers_of
 from harness import TarnTest
-from identity_test import changed
+import identity_test
 from layouts import STATE, WINDOW, Group, Layout
 
 from tarn.keys import KeySpace
 from tarn.vllm import TarnConnector
 from tarn.vllm.requests import chain_of
+
+# That a pool is registered twice, as these tests do, is said each time.
+logging.getLogger("tarn.sglang").addHandler(logging.NullHandler())
 
 # What an engine's configuration may say: (where, values). The first is what it says by default.
 OPTIONS = [
@@ -109,7 +113,7 @@ class Named(GroupsEngine):
         )
         for where, value in self.world.said.items():
             if not where.startswith("speculative"):
-                changed(config, where, value)
+                identity_test.changed(config, where, value)
         return config
 
 
@@ -154,6 +158,72 @@ class Vllm(TarnTest):
                 seen.add(next(self.names(world))[0])
             self.assertEqual(len(seen), len(values), where)
             world.said[where] = kept
+
+
+def drawn(rng, lines):
+    """Some of a connector's lines of identity_test, together: dictionaries with what they say."""
+    said = [{} for _ in lines[0][1:]]
+    for _, *given in rng.sample(lines, rng.randrange(4)):
+        for all_of_it, one in zip(said, given):
+            all_of_it.update(one)
+    return said
+
+
+class Others(TarnTest):
+    """The connectors that get names from their engines: several options at a time."""
+
+    cache = identity_test.SGLang.cache
+    manager = identity_test.Offload.manager
+    connector = identity_test.LMCache.connector
+
+    def check(self, draw):
+        """draw(): (key, meaning)."""
+        keys, means = {}, {}
+        for _ in range(120):
+            key, meaning = draw()
+            self.assertEqual(keys.setdefault(key, repr(meaning)), repr(meaning))
+            self.assertEqual(means.setdefault(repr(meaning), key), key)
+        self.assertTrue(15 < len(keys) < 120, len(keys))
+
+    def test_sglang_s_pools(self):
+        rng = random.Random(19)
+        lines = [line for line in identity_test.SGLANG if line[0] not in ("draft", "format")]
+
+        def draw():
+            args, config, pool = drawn(rng, lines)
+            name = rng.choice(("mamba", "swa", "indexer"))
+            cache, _ = self.cache(args, config, pool, name=name)
+            [key] = cache._pools[name].keys(["h"])
+            return key, [name, *(sorted(said.items()) for said in (args, config, pool))]
+
+        self.check(draw)
+
+    def test_the_offloading_tier(self):
+        rng = random.Random(20)
+        lines = [line for line in identity_test.OFFLOAD if line[0] not in ("sharing", "canonical")]
+
+        def draw():
+            (changes,) = drawn(rng, lines)
+            number = rng.randrange(2)
+            of = identity_test.spec()
+            for path, value in changes.items():
+                where = of if path.startswith("spec.") else of.config
+                identity_test.changed(where, path.removeprefix("spec."), value)
+            found = identity_test.offload.facts_of(of, 4096)
+            return (identity_test.digest(found), number), (number, sorted(changes.items()))
+
+        self.check(draw)
+
+    def test_lmcache(self):
+        rng = random.Random(21)
+        formats = mock.patch.object(identity_test._base, "MemoryFormat", identity_test.MemoryFormat)
+        with formats:
+            self.check(lambda: self._lmcache(rng))
+
+    def _lmcache(self, rng):
+        config, metadata = drawn(rng, identity_test.LMCACHE)
+        found = self.connector(config, metadata)
+        return found._suffix, (sorted(config.items()), sorted(map(str, metadata.items())))
 
 
 class Hashes(unittest.TestCase):
