@@ -1,5 +1,5 @@
-"""TarnHiCache with the host pools of hybrid models, called as SGLang's hybrid cache controller does:
-which prefix can be used, and that every byte of it is right."""
+"""TarnHiCache with the host pools of hybrid models, called as SGLang's cache controller does:
+the right prefix, and the right bytes of it."""
 
 import ctypes
 import itertools

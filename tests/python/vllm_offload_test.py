@@ -64,16 +64,17 @@ class Primary:
     """vLLM's CPU tier: slots with a reference count (-1: being written), the least recently used
     one goes first."""
 
-    def __init__(self, blocks):
-        self.memory = mmap.mmap(-1, blocks * BLOCK)
-        self.view = memoryview(self.memory).cast("B", (blocks, BLOCK))
+    def __init__(self, blocks, block=BLOCK):
+        self.memory, self.block = mmap.mmap(-1, blocks * block), block
+        self.view = memoryview(self.memory).cast("B", (blocks, block))
         self.free, self.slots, self.refs = list(range(blocks)), {}, {}
 
     def bytes_of(self, slot):
-        return self.memory[slot * BLOCK : (slot + 1) * BLOCK]
+        return self.memory[slot * self.block : (slot + 1) * self.block]
 
     def write(self, slot, value):
-        self.memory[slot * BLOCK : (slot + 1) * BLOCK] = (value * BLOCK)[:BLOCK]
+        value = value * (self.block // len(value) + 1)
+        self.memory[slot * self.block : (slot + 1) * self.block] = value[: self.block]
 
     def lookup(self, k):
         return MISS if k not in self.slots else PENDING if self.refs[k] < 0 else HIT
@@ -95,8 +96,8 @@ class Primary:
 class Manager:
     """What vLLM's TieringOffloadingManager does with one secondary tier, step by step."""
 
-    def __init__(self, blocks=32, of=None, **options):
-        self.primary = Primary(blocks)
+    def __init__(self, blocks=32, of=None, block=BLOCK, **options):
+        self.primary = Primary(blocks, block)
         options.setdefault(
             "lookup_timeout_ms", 60_000
         )  # late answers are no misses, unless a test is about them

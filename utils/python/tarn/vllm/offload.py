@@ -279,6 +279,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         model = str(offloading_spec.config.model.name)
         self._prefix = joined(chosen.namespace, "vllm-offload", model, content) + "@"
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
+        # Blocks of several KV groups that end at one token: one is worth little without the others.
+        self._together = len(offloading_spec.config.groups) > 1 and "group" not in self._puts
         self._queue: Optional[Queue] = None
         self._states: Dict[bytes, _State] = {}
         self._of_request: Dict[str, Set[bytes]] = {}
@@ -391,6 +393,9 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         # layers.
         return [f"{self._prefix}{k[:-4].hex()}@g{int.from_bytes(k[-4:], 'big')}" for k in keys]
 
+    def _boundaries(self, keys: Sequence[bytes]) -> Optional[List[str]]:
+        return [self._prefix + k[:-4].hex() for k in keys] if self._together else None
+
     def _submit_job(self, kind: str, job: Any) -> None:
         keys = [bytes(k) for k in job.keys]
         slots = (
@@ -446,6 +451,7 @@ class TarnTierManager(_Base):  # type: ignore[misc]
                     work,
                     keep=self._memory,
                     replace=any(again),
+                    boundary=self._boundaries(work.keys),
                     **self._puts,
                 )
             else:
