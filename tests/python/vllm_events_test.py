@@ -177,11 +177,16 @@ class Announcing(unittest.TestCase):
         self.assertEqual(one.get_all_events(), [])
 
     def test_replies(self):
-        reply = (
-            "9\n1\n17\nput\nm@1\n100\nmemory\n\nlocal\n5\nssd\nn\ns\n5\n3\n17\nremoved\nm@1\n100\n\n"
-            "4\n17\nput\nm@2\n10\nbooks\n\n\n0\n5\n17\nevicted\nm@3\n1\n\n6\n17\nput\nm@3\n1\nfile\n\n"
-            "f\n5\n7\n18\nlost\nm@4\n9\n"
+        memory, books = "memory\n\nlocal\n5", "books\n\n\n0"
+        events_told = (
+            f"1\n17\nput\nm@1\n100\n{memory}\nssd\nn\ns\n5",
+            "3\n17\nremoved\nm@1\n100\n",
+            f"4\n17\nput\nm@2\n10\n{books}",
+            "5\n17\nevicted\nm@3\n1\n",
+            "6\n17\nput\nm@3\n1\nfile\n\nf\n5",
+            "7\n18\nlost\nm@4\n9\n",
         )
+        reply = "9\n" + "\n".join(events_told)
         self.assertEqual(_read_of(reply), (9, ["m@1", "m@4"], False))
         self.assertEqual(_read_of("7\n6\n1\nlost\nm@1\n1\n\n7\n1\nflushed\n\n0\n"), (7, [], True))
         self.assertEqual(_read_of("4\n"), (4, [], False))

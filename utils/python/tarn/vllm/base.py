@@ -87,15 +87,6 @@ except ImportError:
             assert self._connector_metadata is not None
             return self._connector_metadata
 
-        def get_kv_connector_stats(self) -> Any:
-            return None
-
-        def get_kv_connector_kv_cache_events(self) -> Any:
-            return None
-
-        def take_events(self) -> Any:
-            return ()
-
     Role, ConnectorBase = _Role, _Base
 
 

@@ -194,9 +194,11 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         return self._scheduler.reset_cache() if self._scheduler is not None else None
 
     def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
-        if self._scheduler is not None:
-            for form in metadata.values():
-                self._scheduler.set_format(form)
+        """Under vLLM's MultiConnector it is another connector's, perhaps; then the workers' first
+        output says the same."""
+        for form in metadata.values():
+            if isinstance(form, (Format, GroupFormat)) and self._scheduler is not None:
+                self._scheduler.set_format(form)  # type: ignore[arg-type]
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Any, Any]) -> None:
         self.set_xfer_handshake_metadata(metadata)

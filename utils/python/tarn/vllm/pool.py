@@ -173,8 +173,8 @@ class Pool:
         )
 
     def tier(self, key: str) -> str:
-        """Where the nearest copy of a value is: memory, ssd or file, and whether on another machine;
-        "" if that is not known."""
+        """Where the nearest copy of a value is: memory, ssd or file, and whether on another
+        machine; "" if that is not known."""
         return _nearest(self._call(lambda c: _copies(c, key), ""))
 
     def get(

@@ -36,8 +36,8 @@ log = logging.getLogger("tarn.vllm")
 class Tracked:
     """A request. saved: its first blocks that are in the pool or on their way there. sent: some of
     its blocks are read by workers. cap: blocks from this one on are not loaded, because that has
-    failed before. held: saves that wait for the outcome of a load, and the step that brings them.
-    """
+    failed before. known: tokens that vLLM had computed, and those loaded from the pool. held: saves
+    that wait for the outcome of a load, and the step that brings them."""
 
     __slots__ = (
         "request",
@@ -52,6 +52,7 @@ class Tracked:
         "hits",
         "hits_until",
         "match",
+        "known",
         "held",
         "spoilt",
     )
@@ -68,6 +69,7 @@ class Tracked:
         self.hits = 0
         self.hits_until = 0.0
         self.match: Tuple[int, int] = (0, 0)
+        self.known = 0
         self.held: List[Tuple[int, Save]] = []
         self.spoilt = NOWHERE  # see damage.py
 
@@ -194,6 +196,8 @@ class SchedulerSide:
         last token of the prompt, which must be computed to have something to sample from. None: ask
         again, a prefill elsewhere is not done with it."""
         tracked = self._track(request)
+        if tracked is not None:
+            tracked.known = num_computed_tokens
         if (
             tracked is None
             or not self._settings.load
@@ -244,7 +248,7 @@ class SchedulerSide:
         start, hits = tracked.match
         count = num_external_tokens // self.block_tokens
         end = min(start + count, hits, len(ids))
-        tracked.blocks = ids
+        tracked.blocks, tracked.known = ids, tracked.known + num_external_tokens
         asynchronous = self._settings.load_async
         self._loads.append(
             Load(request.request_id, tracked.chain.hashes[start:end], ids[start:end], asynchronous)
@@ -323,6 +327,13 @@ class SchedulerSide:
         if self._open and not self._open.keys().isdisjoint(tracked.blocks):
             self._gone.append((self._steps + self._batches + 1, tracked.blocks))
 
+    def _strange(self, tracked: Tracked, computed: int) -> None:
+        """Under vLLM's MultiConnector another one may fill blocks, in this step, and fail."""
+        size = self.block_tokens
+        blocks = tracked.blocks[tracked.known // size : -(-computed // size)]
+        if computed > tracked.known:
+            self._open.update(dict.fromkeys(blocks, self._steps + self._batches))
+
     @property
     def holds(self) -> bool:
         """Does anything wait for a later step?"""
@@ -349,6 +360,8 @@ class SchedulerSide:
             if item.anew:
                 tracked.blocks = []
             tracked.blocks.extend(item.blocks[0] if item.blocks else ())
+            if item.anew:
+                self._strange(tracked, item.computed)
             work.append((tracked, item.computed, item.scheduled))
         step.recomputed = self._damage.compute(work)
         for tracked, computed, scheduled in work:

@@ -1,0 +1,156 @@
+"""TarnConnector beside another one under vLLM's MultiConnector."""
+
+import unittest
+from types import SimpleNamespace
+
+from vllm_helpers import WithServer, prompt
+from vllm_engine import Engine
+from vllm_events_test import ON, Picture, hashed
+from tarn.vllm import TarnConnector
+from tarn.vllm.stats import TarnStats
+from vllm_model import Request
+from vllm_multi import MultiConnector, Sibling
+
+
+class Listened(Engine):
+    def config(self, rank):
+        config = super().config(rank)
+        config.kv_events_config = ON
+        return config
+
+
+class Together(WithServer):
+    def together(self, order=None, *, asynchronous=True, keeps=True, mine=None, **options):
+        """An engine of both, and the sibling's class, which is this engine's own."""
+        sibling = type("Nixl", (Sibling,), dict(
+            bring={}, wrong=set(), asynchronous=asynchronous, keeps=keeps, workers={},
+            settle=lambda _, worker: self.wait_saved(worker),
+        ))  # fmt: skip
+        both = [(sibling, {}), (TarnConnector, mine or {})]
+        multi = type("Multi", (MultiConnector,), dict(children=order(both) if order else both))
+        for name in ("timeout_ms", "lookup_timeout_ms"):
+            options.setdefault(name, 60_000)
+        engine = Listened(self.server.url, multi, **options)
+        sibling.workers.update(enumerate(engine.workers))
+        self.engines.append(engine)
+        return engine, sibling
+
+    def tarn(self, connector):
+        return connector.child(TarnConnector)
+
+    def wait_saved(self, worker):
+        super().wait_saved(SimpleNamespace(connector=self.tarn(worker.connector)))
+
+    def check(self, engine, requests):
+        reader = self.engine(tp=engine.tp)
+        got = [reader.add(Request(r.prompt_token_ids)) for r in requests]
+        self.settle_plain(reader)
+        return [r.external_tokens for r in got]
+
+    def settle_plain(self, engine):
+        engine.run()
+        for worker in engine.workers:
+            WithServer.wait_saved(worker)
+
+    def test_who_comes_first_loads_and_all_save(self):
+        for asynchronous in (True, False):
+            for tp in (1, 2):
+                with self.subTest(asynchronous=asynchronous, tp=tp):
+                    self.flush()
+                    engine, sibling = self.together(asynchronous=asynchronous, tp=tp)
+                    requests = [hashed(Request(prompt(s, 37))) for s in (1, 2, 3)]
+                    sibling.bring[requests[0].request_id] = 36
+                    for request in requests:
+                        engine.add(request)
+                    self.settle(engine)
+                    self.assertEqual([r.external_tokens for r in requests], [36, 0, 0])
+                    self.assertEqual(self.check(engine, requests), [36, 36, 36])
+
+    def test_the_second_loads_what_the_first_has_not(self):
+        writer = self.engine()
+        for s in (1, 2):
+            writer.add(Request(prompt(s, 37)))
+        self.settle_plain(writer)
+        engine, sibling = self.together()
+        engine.add(Request(prompt(9, 10)))
+        self.settle(engine)  # whose output has the format
+        requests = [Request(prompt(s, 37)) for s in (1, 2)]
+        sibling.bring[requests[0].request_id] = 20
+        for request in requests:
+            engine.add(request)
+        self.settle(engine)
+        self.assertEqual([r.external_tokens for r in requests], [20, 36])
+        mine = self.tarn(engine.connector)
+        self.assertEqual(mine._scheduler.found, 36, "it did not load for the one it had lost")
+
+    def test_handshakes_are_the_first_ones(self):
+        """vLLM hands the first child's to all of them."""
+        with self.assertRaisesRegex(ValueError, "another connector's"):
+            self.together(lambda both: both[::-1])
+        engine, _ = self.together()
+        self.assertIsNone(self.tarn(engine.connector)._scheduler._space)
+        engine.add(Request(prompt(1, 10)))
+        self.settle(engine)
+        self.assertIsNotNone(self.tarn(engine.connector)._scheduler._space, "with the first output")
+
+    def test_nothing_wrong_is_saved_after_a_siblings_failed_load(self):
+        """Within a step the workers cannot know yet."""
+        for asynchronous in (True, False):
+            with self.subTest(asynchronous=asynchronous):
+                self.flush()
+                engine, sibling = self.together(asynchronous=asynchronous, tp=2)
+                requests = [Request(prompt(s, 37), max_tokens=3) for s in (1, 2)]
+                sibling.bring[requests[0].request_id] = 24
+                sibling.wrong.add(requests[0].request_id)
+                for request in requests:
+                    engine.add(request)
+                self.settle(engine)
+                self.assertGreater(engine.recomputed_tokens, 0)
+                reader = self.engine(tp=2)  # checks every byte that it computes with
+                got = [reader.add(Request(r.prompt_token_ids)) for r in requests]
+                self.settle_plain(reader)
+                self.assertEqual(got[1].external_tokens, 36)
+
+    def test_stats_and_events(self):
+        engine, sibling = self.together(tp=2)
+        engine.add(Request(prompt(9, 10)))  # without hashes, and so without events
+        self.settle(engine)
+        engine.stats = None
+        requests = [hashed(Request(prompt(s, 37))) for s in (1, 2)]
+        for request in requests:
+            engine.add(request)
+        self.settle(engine)
+        engine.step()
+        stats = engine.stats.data["TarnConnector"]
+        self.assertIsInstance(stats, TarnStats)
+        self.assertEqual(stats.data["saved_objects"], 36)
+        told = [event for event in engine.events if event != "a sibling's"]
+        self.assertLess(len(told), len(engine.events))
+        self.assertEqual(len(Picture().apply(told)), 18)
+
+    def test_params_of_both(self):
+        engine, sibling = self.together(role="kv_producer")
+        request = engine.add(Request(prompt(1, 37)))
+        self.settle(engine)
+        self.assertEqual(request.result_params["tarn_tokens"], 36)
+        self.assertIn("remote_block_ids", request.result_params)
+
+    def test_a_factory_that_asks_for_names(self):
+        """vLLM's MultiConnector makes stats of children by their names, which must be known."""
+        from tarn.vllm import register
+
+        class Factory:
+            _registry = {}
+
+            @classmethod
+            def register_connector(cls, name, module, kind):
+                assert name not in cls._registry
+                cls._registry[name] = (module, kind)
+
+        register(Factory)
+        register(Factory)
+        self.assertEqual(Factory._registry, {"TarnConnector": ("tarn.vllm", "TarnConnector")})
+
+
+if __name__ == "__main__":
+    unittest.main()
