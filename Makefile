@@ -393,7 +393,8 @@ test-rdma:
 	@deps/install.sh --quiet rdma || echo '*** the packages of the group rdma could not be installed'
 	$(call build_tests,binaries $(TOOLS) $(RDMA_PROGRAMS))
 	@tests/rdma/run.sh --build $(BUILD) $(TARN_RDMA_TESTS)
-# Memory of a GPU: the tests of gpu_test.py that want a device; skipped, with the reason, without one.
+# Memory of a GPU: the tests of gpu_test.py that want a device; without one they are skipped, with
+# the reason.
 test-gpu: deps
 	$(call build_tests,binaries)
 	@TARN_SERVER=$(abspath $(BUILD))/tarn-server TARN_LIB=$(abspath $(BUILD))/libtarn.so \
