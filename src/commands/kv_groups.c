@@ -3,8 +3,8 @@
  * group and the hash at its end. The walk goes over parts in slices, and the pool may change
  * between them:
  *
- *   kv_await ─> kv_probe ─ LEASE ─> kv_lease ─ all are leased ─> kv_tell
- *                  ^   └─ none, and the boundary is known ──────────^
+ *   kv_await ─> kv_probe ─ LEASE ─> kv_lease ─ all are leased ─> answer
+ *                  ^   └─ none, and the boundary is known ─────────^
  *                  └─ shorter ─ kv_undo <─┘ one is gone
  *
  * Leases are taken once it is known what will be read: look-ups of parts that are of no use keep
@@ -46,6 +46,7 @@ struct kv_look {
     size_t undone;
     uint64_t limit; /* of the boundary that is looked for next */
     bool refused;   /* there are too many leases: none is kept */
+    uint64_t named; /* parts that are read */
 
     /* the first part that was missing */
     bool missed;
@@ -129,79 +130,97 @@ static bool parts_over(const struct kv_look *l) {
     return l->part == kv_parts_count(&l->parts);
 }
 
-/* --- the reply --- */
+/* --- what is counted --- */
 
-static uint64_t parts_all(const struct kv_look *l) {
-    uint64_t n = 0;
+static void count_begin(struct client *c, struct kv_look *l) {
+    uint64_t n = l->missed;
     for (size_t i = 0; i < l->n; i++) {
         struct kv_parts p = kv_search_parts(&l->search, i);
         n += kv_parts_count(&p);
     }
-    return n;
+    look_terms_begin(c, &l->terms, n);
+    l->named = n - l->missed;
 }
 
 /* Blocks of the group, wherever the parts before this one were: its depth in its own prefix. */
-static void depth_set(struct kv_look *l, const struct kv_want *w) {
+static void count_depth(struct kv_look *l, const struct kv_want *w) {
     const struct kv_group *g = &l->groups[w->group];
     l->terms.request.base_depth = w->place / (g->block / g->unit) - l->terms.request.pos;
 }
 
-static void tell_group(struct client *c, struct kv_look *l) {
-    reply_array(c, l->replicas ? 4 : 3);
-    reply_int(c, l->parts.first);
-    reply_int(c, l->parts.blocks);
-    reply_int(c, (int64_t)l->parts.tail);
-    if (l->replicas) reply_array(c, kv_parts_count(&l->parts));
-}
-
 /* The part that ended the prefix is the miss, with which puts of this client may go on. */
-static void tell_end(struct client *c, struct kv_look *l) {
+static void count_end(struct client *c, struct kv_look *l) {
     char text[STORE_KEY_MAX];
     if (!l->missed) return;
     struct span key = part_key(c, l, l->miss.group, l->miss.place, text);
     notify_key(NOTIFY_MISS, "keymiss", key);
     if (!l->terms.counts) return;
-    depth_set(l, &l->miss);
+    count_depth(l, &l->miss);
     store_batch_miss(books, &l->terms.request, store_hash(key));
     c->chain.hits = l->terms.request.base_depth + l->terms.request.pos - 1;
 }
 
-/* What is named counts as used; a part costs a unit, and so does the end of a group. */
-static enum each_next kv_tell(struct client *c, struct each *each, unsigned *budget) {
+/* --- the reply --- */
+
+static void answer_group(struct client *c, const struct kv_look *l, const struct kv_parts *p) {
+    reply_array(c, l->replicas ? 4 : 3);
+    reply_int(c, p->first);
+    reply_int(c, p->blocks);
+    reply_int(c, (int64_t)p->tail);
+    if (l->replicas) reply_array(c, kv_parts_count(p));
+}
+
+static void answer_boundary(struct client *c, const struct kv_look *l) {
+    reply_array(c, 2);
+    reply_int(c, (int64_t)l->search.boundary);
+    reply_array(c, l->n);
+}
+
+/* Of PREFIXLEN it is short, and no object is touched for it. */
+static enum each_next answer_prefix(struct client *c, struct kv_look *l) {
+    answer_boundary(c, l);
+    for (size_t i = 0; i < l->n; i++) {
+        struct kv_parts p = kv_search_parts(&l->search, i);
+        answer_group(c, l, &p);
+    }
+    count_end(c, l);
+    return EACH_OVER;
+}
+
+/* Of MGETREPLICAS: part by part. */
+static enum each_next kv_answer(struct client *c, struct each *each, unsigned *budget) {
     struct kv_look *l = look_of(each);
     struct span key;
     uint64_t hash;
-    if (l->part == 0) tell_group(c, l);
+    if (l->part == 0) answer_group(c, l, &l->parts);
     if (parts_over(l)) {
         parts_enter(l, l->group + 1, 0, false);
         if (l->group < l->n) return EACH_ON;
-        tell_end(c, l);
+        count_end(c, l);
         return EACH_OVER;
     }
     struct kv_want w = part_want(l);
     struct object *o = part_find(c, l, &w, &key, &hash);
     l->part++;
-    depth_set(l, &w);
-    if (o && l->replicas) {
+    count_depth(l, &w);
+    if (o) {
         look_answer(c, &l->terms, o);
-    } else if (o && l->terms.counts) {
-        store_batch_hit(books, &l->terms.request, o);
-        if (l->terms.lease_ms) cluster_hit(o, true);
-    } else if (!o) {
+    } else {
         if (l->terms.counts) store_batch_miss(books, &l->terms.request, hash);
         notify_key(NOTIFY_MISS, "keymiss", key);
-        if (l->replicas) reply_null(c);
+        reply_null(c);
     }
     return EACH_ON;
 }
 
-static void tell_begin(struct client *c, struct kv_look *l) {
-    l->each.one = kv_tell;
-    look_terms_begin(c, &l->terms, parts_all(l) + l->missed);
-    reply_array(c, 2);
-    reply_int(c, (int64_t)l->search.boundary);
-    reply_array(c, l->n);
+/* What is read is known; with LEASE it is leased. */
+static enum each_next answer_begin(struct client *c, struct kv_look *l) {
+    if (!l->replicas) return answer_prefix(c, l);
+    count_begin(c, l);
+    answer_boundary(c, l);
+    l->each.one = kv_answer;
     parts_enter(l, 0, 0, false);
+    return EACH_ON;
 }
 
 /* --- leases --- */
@@ -260,8 +279,7 @@ static enum each_next kv_lease(struct client *c, struct each *each, unsigned *bu
     uint64_t hash, granted_ms;
     if (parts_over(l)) {
         parts_enter(l, l->group + 1, 0, false);
-        if (l->group == l->n) tell_begin(c, l);
-        return EACH_ON;
+        return l->group == l->n ? answer_begin(c, l) : EACH_ON;
     }
     struct kv_want w = part_want(l);
     struct object *o = part_find(c, l, &w, &key, &hash);
@@ -274,6 +292,11 @@ static enum each_next kv_lease(struct client *c, struct each *each, unsigned *bu
     l->refused =
         store_lease(books, o, c->id, l->terms.lease_ms + l->terms.late_ms, &granted_ms) != TARN_OK;
     if (l->refused) return undo_begin(l);
+    if (l->terms.counts && !l->replicas) {
+        count_depth(l, &w);
+        store_batch_hit(books, &l->terms.request, o);
+        cluster_hit(o, true);
+    }
     buf_append_char(&l->fresh, fresh);
     l->part++;
     return EACH_ON;
@@ -289,13 +312,15 @@ static enum each_next kv_probe(struct client *c, struct each *each, unsigned *bu
     if (!kv_search_next(&l->search, &w)) {
         /* a longer one would have been served but for what was missing */
         l->missed = l->missed && l->search.boundary < l->longest;
-        if (l->terms.lease_ms == 0) {
-            tell_begin(c, l);
-        } else {
+        count_begin(c, l);
+        if (l->terms.lease_ms > 0) {
             l->each.one = kv_lease;
             parts_enter(l, 0, 0, false);
+            return EACH_ON;
         }
-        return EACH_ON;
+        if (l->terms.counts && !l->replicas)
+            store_batch_seen(books, &l->terms.request, (uint32_t)l->named);
+        return answer_begin(c, l);
     }
     bool there = part_find(c, l, &w, &key, &hash) != NULL;
     if (!there && server.awaits_nodes && store_is_away(books, key)) {

@@ -80,6 +80,12 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
     batch_step(s, b, &e);
 }
 
+void store_batch_seen(struct store *s, struct store_batch *b, uint32_t hits) {
+    b->hits += hits;
+    b->pos += hits;
+    s->stat.hits += hits;
+}
+
 void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash) {
     batch_number(s, b, hash);
     if (b->open && b->chain && b->chain->request == b->request) b->chain->next_hash = hash;

@@ -328,6 +328,8 @@ struct store_batch {
 void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
                        enum store_batch_kind kind, uint32_t length);
 void store_batch_hit(struct store *s, struct store_batch *b, struct object *o);
+/* Leading hits of a look-up that leaves their objects alone. */
+void store_batch_seen(struct store *s, struct store_batch *b, uint32_t hits);
 void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash);
 
 /* --- look-ups --- */

@@ -122,6 +122,21 @@ test {only what is named counts as used} {
     assert_equal [keys_of f@ {0 1 2} w@ 2] [lsort [r keys *]]
 }
 
+test {hits are the parts that are named, a miss is what a longer prefix lacked} {
+    r flushall
+    store f@ 0 1 2
+    store w@ 1 2
+    foreach {command options} {prefixlen {} prefixlen {LEASE 1} mgetreplicas {}} {
+        foreach {n hits misses} {3 5 0 4 5 1} {
+            set before [list [info_field keyspace_hits] [info_field keyspace_misses]]
+            r $command {*}[request $n [list $full $window] {*}$options]
+            assert_equal [list [expr {[lindex $before 0] + $hits}] \
+                [expr {[lindex $before 1] + $misses}]] \
+                [list [info_field keyspace_hits] [info_field keyspace_misses]] "$command $n"
+        }
+    }
+}
+
 test {MGETREPLICAS: the replies of GETREPLICAS for what is read} {
     r flushall
     foreach key [keys_of f@ {0 1 2} w@ {0 1 2} s@ 2] {put $key 100000}
