@@ -1,7 +1,7 @@
-"""A small engine for hybrid models, without vLLM and without a GPU, that drives a KV connector in the
-order of calls of vLLM's V1 engine: a table of blocks for each KV group, all from one pool, with null
-blocks where a window has gone on; states of recurrent layers at block boundaries (Mamba's align
-mode); prefixes of its own; prompts in chunks; preemption and aborts.
+"""A small engine for hybrid models, without vLLM and without a GPU, that drives a KV connector in
+the order of calls of vLLM's V1 engine: a table of blocks for each KV group, all from one pool, with
+null blocks where a window has gone on; states of recurrent layers at block boundaries (Mamba's
+align mode); prefixes of its own; prompts in chunks; preemption and aborts.
 
 Blocks that are given to somebody else are scribbled over at once. What raises AssertionError here
 would be a wrong answer, or a crash, of the real engine."""
@@ -105,9 +105,8 @@ class GroupsWorker:
         c.handle_preemptions(out.kv_connector_metadata)
         self.memory.scribble(given)
         c.start_load_kv(None)
-        for request, first, last in work:
+        for request, first, last in work:  # those behind may use what those before have filled
             self.memory.check(request.truth, request.tables, first)
-        for request, first, last in work:
             self.memory.fill(request.truth, request.tables, first, last)
         if work:
             c.wait_for_save()
@@ -122,8 +121,20 @@ class GroupsEngine:
     """A scheduler and its workers. pool_bound: whether vLLM hands its block pool over, as later
     releases do. Options beyond these are the connector's."""
 
-    def __init__(self, url, connector_class, layout, *, blocks=64, budget=256, seed=0, role="kv_both",
-                 pool_bound=True, handshake=True, **extra):  # fmt: skip
+    def __init__(
+        self,
+        url,
+        connector_class,
+        layout,
+        *,
+        blocks=64,
+        budget=256,
+        seed=0,
+        role="kv_both",
+        pool_bound=True,
+        handshake=True,
+        **extra,
+    ):
         self.url, self.layout, self.block_count, self.budget = url, layout, blocks, budget
         self.role, self.extra, self.rng = role, extra, random.Random(seed)
         self.cache_config = cache_config_of(layout, blocks)
@@ -219,7 +230,8 @@ class GroupsEngine:
         """The longest boundary that this engine still has."""
 
         def has(group, shard, end):
-            return self._name(group, request.truth, end) in self.pool.known
+            known = end < request.num_tokens
+            return known and self._name(group, request.truth, end) in self.pool.known
 
         return self.layout.boundary(has, request.num_tokens - 1)
 
@@ -230,7 +242,8 @@ class GroupsEngine:
         return max(0, tokens - group.window + 1) // group.block if group.kind == WINDOW else 0
 
     def _admit(self, request, local, tokens):
-        """Tables for `tokens` computed tokens, of which the first `local` are here. None: no room."""
+        """Tables for `tokens` computed tokens, the first `local` of them found here. None: no
+        room."""
         tables, new = [], []
         for number, group in enumerate(self.layout.groups):
             first, have = self._first(group, tokens), local // group.block
@@ -343,11 +356,24 @@ class GroupsEngine:
                     end = (n + 1) * group.block
                     self.pool.remember(self._name(number, request.truth, end), block)
 
-    def _start(self, request):
+    def _need(self, request):
+        """How many blocks it still wants, at most."""
+        tables = request.tables or [[] for _ in self.layout.groups]
+        sizes = [-(-request.num_tokens // group.block) + 2 for group in self.layout.groups]
+        return sum(size - sum(map(bool, table)) for size, table in zip(sizes, tables))
+
+    def _fits(self, request, skipped):
+        """May a request get blocks before it can run? Only when all that have some will be able to
+        run one after the other."""
+        holders = [r for r in skipped if r.tables is not None]
+        alone = not holders and not self.running
+        return alone or sum(map(self._need, [request, *holders])) < len(self.pool.free)
+
+    def _start(self, request, skipped):
         """Tables for what is here and in the pool. False: not now."""
         local = self._found(request)
         external, asynchronous = self.connector.get_num_new_matched_tokens(request, local)
-        if external is None:
+        if external is None or (external and not self._fits(request, skipped)):
             return False
         assert asynchronous == bool(external) and local + external < request.num_tokens
         assert external % self.layout.align == 0
@@ -366,12 +392,13 @@ class GroupsEngine:
 
     def _schedule_waiting(self, out, budget):
         skipped = []
+        self.waiting = deque(sorted(self.waiting, key=lambda r: r.tables is None))
         while self.waiting and budget > 0:
             request = self.waiting.popleft()
             if request.status == "LOADING" and not self._ready(request):
                 skipped.append(request)
                 continue
-            if request.status == "WAITING" and not self._start(request):
+            if request.status == "WAITING" and not self._start(request, skipped):
                 skipped.append(request)
                 break
             if request.status == "LOADING":
@@ -494,7 +521,7 @@ class GroupsEngine:
 
     # --- for tests
 
-    def run(self, seconds=100):
+    def run(self, seconds=20):
         """Until all requests are done, and no block is pinned."""
         until = time.monotonic() + seconds
         while self.requests or self.connector.has_pending_push_work():
@@ -502,9 +529,9 @@ class GroupsEngine:
                 time.sleep(0.001)
             if time.monotonic() > until:
                 left = [(r.request_id, r.status) for r in self.requests.values()]
-                raise AssertionError(f"still there: {left}")
+                raise AssertionError(f"still there: {left}, {len(self.pool.free)} blocks free")
 
-    def settle(self, seconds=100):
+    def settle(self, seconds=20):
         """The same, and all that is queued is put."""
         self.run(seconds)
         until = time.monotonic() + seconds

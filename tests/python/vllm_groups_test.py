@@ -1,14 +1,14 @@
 """TarnConnector for hybrid models: the ten layouts of layouts.py, driven by groups_engine.py."""
 
 import random
-import time
 import unittest
-from types import SimpleNamespace
+from dataclasses import replace
+from unittest import mock
 
-from vllm_helpers import WithServer
+from vllm_helpers import SlowClient, SlowConnector, StagedConnector, WithServer
 import tarn
 from groups_engine import GroupsEngine, ask
-from layouts import FULL, LAYOUTS, STATE, WINDOW, Prompt
+from layouts import LAYOUTS, Prompt
 from tarn.chain import Chain
 from tarn.vllm import TarnConnector
 
@@ -80,6 +80,142 @@ class RoundTrips(WithGroups):
                 branch = prompt.branch(2 * layout.align, 1, self.length(layout))
                 other = self.hybrid(layout, seed=2)
                 self.assertEqual(ask(other, branch), [(2 - dropped) * layout.align])
+
+
+class Soak(WithGroups):
+    """Requests that share beginnings, in chunks, with too few blocks, aborted and preempted; slow
+    puts, so that a block which is given away while it is read would be found in the pool."""
+
+    def soak(self, layout, kind, seed, requests=14, **options):
+        rng = random.Random(seed)
+        stem = Prompt.drawn(seed, 4 * layout.align)
+        need = sum(2 + (5 * layout.align) // group.block for group in layout.groups)
+        engine = self.hybrid(layout, kind, blocks=need + need // 8, seed=seed, **options)
+        prompts, live = [], []
+        for n in range(requests):
+            at = rng.randrange(1, 4 * layout.align)
+            prompts.append(stem.branch(at, seed * 100 + n, rng.randrange(at, 5 * layout.align)))
+            copy = Prompt(prompts[-1].tokens)
+            live.append(engine.add(copy, max_tokens=rng.randrange(1, 30)))
+            for _ in range(rng.randrange(6)):
+                engine.step()
+            if rng.random() < 0.2:
+                engine.abort(rng.choice(live))
+        engine.settle()
+        self.assertTrue(any(self.check_parts(engine, prompts)))
+        return engine
+
+    def test_chunks_preemption_and_aborts(self):
+        preempted = loaded = 0
+        for seed, layout in enumerate(HYBRID):
+            for kind in (TarnConnector, SlowConnector):
+                with self.subTest(layout.name, kind=kind.__name__):
+                    self.flush()
+                    budget = max(40, layout.align // 3)
+                    with mock.patch.object(SlowClient, "delay", 0.005):
+                        engine = self.soak(layout, kind, seed, budget=budget)
+                    preempted += engine.preemptions
+                    loaded += engine.external
+        self.assertGreater(preempted, 2)
+        self.assertGreater(loaded, 1000)
+
+
+class Ways(WithGroups):
+    """Roles, copies, releases of vLLM that differ."""
+
+    def share(self, layout, first, second, kind=TarnConnector):
+        prompt = Prompt.drawn(3, self.length(layout))
+        self.assertEqual(ask(self.hybrid(layout, kind, **first), prompt), [0])
+        return ask(self.hybrid(layout, kind, **second), prompt)[0]
+
+    def test_behind_copies(self):
+        for layout in HYBRID:
+            for extra in ({}, {"staging_mib": 1, "batch_blocks": 3}):
+                with self.subTest(layout.name, **extra):
+                    self.flush()
+                    self.assertGreater(self.share(layout, extra, extra, StagedConnector), 0)
+
+    def test_without_a_block_pool(self):
+        """Releases that do not hand it over: saves end before the next step begins."""
+        for layout in HYBRID:
+            self.flush()
+            with mock.patch.object(SlowClient, "delay", 0.02):
+                found = self.share(layout, {"pool_bound": False, "budget": 50}, {}, SlowConnector)
+            self.assertGreater(found, 0, layout.name)
+
+    def test_format_with_the_first_output(self):
+        layout = BY_NAME["tp2"]
+        late = {"handshake": False}
+        self.assertEqual(self.share(layout, late, late), 0, "nothing can be looked up before")
+        engine = self.hybrid(layout, **late)
+        ask(engine, Prompt.drawn(9, layout.align))
+        self.assertGreater(ask(engine, Prompt.drawn(3, self.length(layout)))[0], 0)
+
+    def test_roles(self):
+        layout = BY_NAME["three-groups"]
+        prompt = Prompt.drawn(3, self.length(layout))
+        producer = self.hybrid(layout, role="kv_producer")
+        request = producer.add(Prompt(prompt.tokens))
+        producer.settle()
+        self.assertEqual(request.result_params, {"tarn_tokens": 3 * layout.align})
+        consumer = self.hybrid(layout, role="kv_consumer", arrival_ms=60_000)
+        request = consumer.add(Prompt(prompt.tokens), params=request.result_params)
+        consumer.settle()
+        self.assertEqual(request.external, 3 * layout.align)
+        self.assertIsNone(request.result_params)
+        self.assertEqual(consumer.workers[0].connector.stats()["saved"], 0)
+
+    def test_a_producer_announces_what_is_found(self):
+        """With speculative decoding less than what it has saved."""
+        for layout in HYBRID:
+            self.flush()
+            producer = self.hybrid(layout, role="kv_producer")
+            prompt = Prompt.drawn(3, self.length(layout))
+            request = producer.add(Prompt(prompt.tokens))
+            producer.settle()
+            found = ask(self.hybrid(layout, role="kv_consumer"), prompt)
+            self.assertEqual([request.result_params["tarn_tokens"]], found, layout.name)
+
+    def test_what_the_engine_has_is_not_loaded(self):
+        for layout in HYBRID:
+            self.flush()
+            dropped = any(group.drops_last for group in layout.groups)
+            local, there = (2 - dropped) * layout.align, (5 - dropped) * layout.align
+            engine, other = self.hybrid(layout, blocks=200), self.hybrid(layout, seed=1)
+            prompt = Prompt.drawn(5, self.length(layout, 5))
+            ask(engine, Prompt(prompt.tokens[: 2 * layout.align + 2]))
+            ask(other, prompt)
+            self.assertEqual(ask(engine, prompt), [there - local], layout.name)
+            needed = [
+                [end for end in layout.needed(i, there) if end > local]
+                for i in range(len(layout.groups))
+            ]
+            for worker in engine.workers:
+                loaded = worker.connector.get_kv_connector_stats().data["loaded_objects"]
+                self.assertEqual(loaded, sum(map(len, needed)), layout.name)
+
+    def test_only_what_a_hit_can_need_is_stored(self):
+        """Of a window the blocks before a boundary, of states those at one."""
+        layout = BY_NAME["full-window"]
+        wide = replace(layout, groups=(replace(layout.groups[0], block=96), layout.groups[1]))
+        writer = self.hybrid(wide)
+        ask(writer, Prompt.drawn(3, 3 * 96))
+        with tarn.Client(self.server.url) as client:
+            keys = client.command("KEYS", "*kv1@*").split()
+        self.assertEqual(len(keys), 3 * 3)  # of the 18 blocks of 16, 3 before each of 3 boundaries
+        self.assertEqual(ask(self.hybrid(wide, seed=1), Prompt.drawn(3, 3 * 96)), [2 * 96])
+
+    def test_another_connector_fills_the_blocks(self):
+        """Under vLLM's MultiConnector: ours is asked, and another one's hit is used."""
+        layout = BY_NAME["three-groups"]
+        engine = self.hybrid(layout)
+        prompt = Prompt.drawn(3, self.length(layout))
+        with mock.patch.object(engine.connector, "update_state_after_alloc") as after:
+            after.side_effect = lambda request, blocks, n: TarnConnector.update_state_after_alloc(
+                engine.connector, request, blocks, 0
+            )
+            self.assertEqual(ask(engine, prompt), [0])
+        self.assertTrue(all(self.check_parts(engine, [prompt])))
 
 
 if __name__ == "__main__":

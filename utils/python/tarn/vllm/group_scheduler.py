@@ -10,7 +10,7 @@ import logging
 import time
 from functools import partial
 from itertools import count
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..chain import Chain
 from ..keys import escape, glob_of
@@ -34,15 +34,15 @@ _NOTHING = KVBoundary(0, ())
 
 class GroupRequest:
     """A request. tables: its blocks, of each of vLLM's tables. saved: of each group, the first
-    blocks that are in the pool, or on their way there, or not needed. states: where the last state
-    on its way there ends. found, good_until: what a look-up has said, and how long that holds.
+    blocks that are in the pool, or on their way there, or not needed. states: those on their way
+    there, by table and the token that they end at. found, good_until: what a look-up has said, and how long that holds.
     failed: a load of it has failed, so nothing of it is loaded again."""
 
     def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
         self.request, self.chain = request, chain
         self.tables: List[List[int]] = [[] for _ in range(groups.tables)]
         self.saved = [0] * len(groups.groups)
-        self.states = 0
+        self.states: Set[Tuple[int, int]] = set()
         self.prefill = int(request.num_tokens)
         self.first_seen = time.monotonic()
         self.found, self.good_until = _NOTHING, 0.0
@@ -140,7 +140,8 @@ class GroupScheduler:
             hashes = tracked.hashes(int(tracked.request.num_tokens) - 1)
             tracked.found = self._ask(hashes, [group for _, group in self._asked])
             tracked.good_until = now + self._settings.lookup_lease_ms / 2000
-            tracked.saved = [tracked.found.tokens // g.block for g in self._groups.groups]
+            for i, group in enumerate(self._groups.groups):
+                tracked.saved[i] = max(tracked.saved[i], tracked.found.tokens // group.block)
         return tracked.found
 
     def get_num_new_matched_tokens(
@@ -282,7 +283,7 @@ class GroupScheduler:
 
     def _savable(self, tracked: GroupRequest) -> int:
         """Tokens of which parts are saved at most; drafts that may be rejected are none of them."""
-        if not self._settings.save:
+        if not self._settings.save or not self._pins.room:
             return 0
         return int(tracked.request.num_tokens) if self._settings.save_decode else tracked.prefill
 
@@ -317,9 +318,10 @@ class GroupScheduler:
         for number, block, tokens in offers:
             usable = 0 < tokens <= self._savable(tracked) and tokens % self._groups.align == 0
             i = next((i for i, g in enumerate(self._groups.groups) if g.number == number), -1)
-            if usable and block and i >= 0 and tokens != tracked.found.tokens:
+            there = tokens == tracked.found.tokens or (number, tokens) in tracked.states
+            if usable and block and i >= 0 and not there:
                 found.append(Parts(i, tracked.hashes(tokens)[-1:], [block]))
-                tracked.states = max(tracked.states, tokens)
+                tracked.states.add((number, tokens))
         return found
 
     # --- what became of it
@@ -337,6 +339,7 @@ class GroupScheduler:
                 tracked = self._requests[name]
                 tracked.failed, tracked.found = True, _NOTHING
                 tracked.saved = [0] * len(tracked.saved)
+                tracked.states.clear()
         arrived = getattr(output, "finished_recving", None) or ()
         for name in arrived:
             self._loading.pop(name, None)
@@ -366,7 +369,8 @@ class GroupScheduler:
 
         def reach(i: int, group: Group) -> int:
             if group.kind == "state":
-                return max(tracked.states, tracked.found.tokens)
+                ends = [end for number, end in tracked.states if number == group.number]
+                return max(ends, default=tracked.found.tokens)
             return (tracked.saved[i] - group.drops_last) * group.block
 
         tokens = min(reach(i, group) for i, group in enumerate(self._groups.groups))

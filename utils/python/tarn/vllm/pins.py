@@ -2,6 +2,8 @@
 finished, preempted, or past them: a reference each in vLLM's own block pool, from the step that
 plans a save until every rank has reported it.
 
+Pinned blocks are missing where requests want to run, so there is room for a quarter of all.
+
 Releases without such a pool (`Pins(None, ..)`) pin nothing; there saves end before the next step
 begins (GroupStep.pinned)."""
 
@@ -19,16 +21,23 @@ class Pins:
         self._ranks = ranks
         self._held: Dict[int, List[Any]] = {}
         self._open: Dict[int, int] = {}
+        self._count = 0
 
     @property
     def works(self) -> bool:
         return self._pool is not None
+
+    @property
+    def room(self) -> bool:
+        """May more be pinned? What is not now may be later, if it is still there."""
+        return self._pool is None or self._count < len(self._pool.blocks) // 4
 
     def hold(self, job: int, blocks: Iterable[int]) -> None:
         if self._pool is None:
             return
         self._held[job] = [self._pool.blocks[block] for block in blocks]
         self._open[job] = self._ranks
+        self._count += len(self._held[job])
         self._pool.touch(self._held[job])
 
     def release(self, done: Counter[int]) -> None:
@@ -39,7 +48,9 @@ class Pins:
                 self._open[job] = left
             elif job in self._held:
                 del self._open[job]
-                self._pool.free_blocks(reversed(self._held.pop(job)))
+                blocks = self._held.pop(job)
+                self._count -= len(blocks)
+                self._pool.free_blocks(reversed(blocks))
 
     @property
     def holds(self) -> bool:
