@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .._distrust import Distrust
 from ..client import Client
@@ -250,6 +250,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             "loaded": 0,
             "load_failures": 0,
         }
+        self._parted: Set[str] = set()  # models whose chunks have several object groups
         self._usage: Tuple[float, int, int] = (-1e9, 0, 0)
         self._closed = False
 
@@ -291,6 +292,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
                 [m.address for m in memory],
                 [m.size for m in memory],
                 [is_probe(key) for key in keys],
+                boundary=self._boundaries(keys),
                 **options,
             )
             moved = sum(m.size for m, status in zip(memory, statuses) if status == Status.OK)
@@ -308,6 +310,21 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         except Exception as e:
             self._trouble("store", e)
         join.part(first, stored, moved)
+
+    def _boundaries(self, keys: Sequence[Any]) -> List[Optional[str]]:
+        """What is evicted together: all ranks' and object groups' parts of a chunk. A chunk of one
+        part needs none."""
+        found: List[Optional[str]] = []
+        for key in keys:
+            model, ranks = getattr(key, "model_name", ""), getattr(key, "kv_rank", 0) >> 24
+            if getattr(key, "object_group_id", 0):
+                self._parted.add(model)
+            if ranks > 1 or model in self._parted:
+                salt = getattr(key, "cache_salt", "")
+                found.append(pool_key(f"{self._prefix}{model}@{key.chunk_hash.hex()}@{salt}"))
+            else:
+                found.append(None)
+        return found
 
     def _enter(self, keys: List[Any], objects: List[Any], statuses: Sequence[int]) -> None:
         """What is new in the pool, for those who count bytes."""
@@ -344,7 +361,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     # --- lookups
 
     def submit_lookup_and_lock_task(self, keys: Sequence[Any], *layouts: Any, **kwargs: Any) -> int:
-        """Newer versions of LMCache also say what layouts they expect, which is not needed here."""
+        """Newer versions of LMCache also say what layouts they expect, one for each object group,
+        which is not needed here."""
         task, of = self._new_task(), list(keys)
         join = _Join(len(of), 1, lambda flags: self._found(task, of, flags))
         self._fan_out(self._lookups, self._lookup, [(0, len(of))], join, of, of)
@@ -353,16 +371,19 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     def _lookup(self, join: _Join, first: int, keys: List[Any], _: List[Any]) -> None:
         found: List[bool] = []
         try:
-            found = self._gate.call("lookup", self._locked, [self._name(key) for key in keys]) or []
+            names = [self._name(key) for key in keys]
+            gaps = any(getattr(key, "object_group_id", 0) for key in keys)
+            found = self._gate.call("lookup", self._locked, names, gaps) or []
         except Exception as e:
             self._trouble("lookup", e)
         join.part(first, found)
 
-    def _locked(self, names: List[str]) -> List[bool]:
+    def _locked(self, names: List[str], gaps: bool) -> List[bool]:
         """Which are there, with a lease on each. One round trip where all are, two or three
-        otherwise."""
+        otherwise; two where `gaps` are normal: of a sliding window early chunks need not be
+        there."""
         lease_ms, found = self._is["lock_ms"], [True] * len(names)
-        hits = self._client.prefix_length(names, lease_ms=lease_ms)
+        hits = 0 if gaps else self._client.prefix_length(names, lease_ms=lease_ms)
         if hits < len(names):
             found[hits:] = self._client.exists_many(names[hits:])
             # The first of these may be there after all, and only have got no lease.
