@@ -95,7 +95,7 @@ class GroupsRequest:
 
 class GroupsWorker:
     def __init__(self, engine, rank, connector_class):
-        self.memory = Rank(engine.layout, engine.block_count, rank)
+        self.memory, self.by_request = Rank(engine.layout, engine.block_count, rank), True
         self.connector = connector_class(engine.config(rank), Role.WORKER, engine.cache_config)
         self.connector.register_kv_caches(self.memory.caches)
 
@@ -110,7 +110,13 @@ class GroupsWorker:
             self.memory.fill(request.truth, request.tables, first, last)
         if work:
             c.wait_for_save()
-        results = c.get_transfer_results(set())
+        if self.by_request:
+            results = c.get_transfer_results(set())
+        else:
+            sent, arrived = c.get_finished(set())
+            results = SimpleNamespace(
+                finished_sending=sent or (), finished_recving=arrived or (), failed_recving=()
+            )
         errors = c.get_block_ids_with_load_errors()
         meta = c.build_connector_worker_meta()
         c.clear_connector_metadata()

@@ -1,0 +1,351 @@
+"""TarnConnector for hybrid models when the pool is not what it should be: away, full, restarted,
+without a node; and configurations that it refuses."""
+
+import time
+import unittest
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
+
+from harness import Node, Server, wait_until
+from vllm_helpers import PatientPool
+import groups_engine
+import groups_model
+import tarn
+from groups_engine import ask
+from layouts import Prompt
+from tarn.vllm import TarnConnector, group_worker
+from tarn.vllm.config import Ranks, ranks_of, settings_of
+from tarn.vllm.groups import Group, groups_of
+from tarn.vllm.meta import GroupLoad, Parts
+from vllm_groups_test import BY_NAME, HYBRID, WithGroups
+
+
+class VanishingClient(tarn.Client):
+    """Things of some KV groups are gone between look-up and load."""
+
+    gone = ""
+
+    def get_into_many(self, keys, *args, **options):
+        found = super().get_into_many(keys, *args, **options)
+        missing = int(tarn.Status.ENOENT)
+        return [missing if self.gone and self.gone in k else n for k, n in zip(keys, found)]
+
+
+class VanishingConnector(TarnConnector):
+    def _pool(self, settings, timeouts):
+        return PatientPool(settings.url, settings.retry_ms, timeouts, VanishingClient)
+
+
+class Loads(WithGroups):
+    def lose(self, layout, gone, by_request=True):
+        """One engine saves, another one's load fails in one part: it computes, rightly."""
+        prompt = Prompt.drawn(7, self.length(layout))
+        ask(self.hybrid(layout), prompt)
+        reader = self.hybrid(layout, VanishingConnector, seed=1)
+        for worker in reader.workers:
+            worker.by_request = by_request
+        with mock.patch.object(VanishingClient, "gone", gone):
+            request = reader.add(Prompt(prompt.tokens), 2)
+            reader.settle()
+        self.assertEqual((request.status, reader.failed), ("FINISHED", 1), layout.name)
+        self.assertGreater(request.external, 0)
+        ask(reader, Prompt.drawn(8, layout.align + 2))  # others go on
+        self.assertTrue(all(self.check_parts(reader, [prompt])))
+
+    def test_a_part_that_does_not_arrive_is_said_by_request(self):
+        for layout in HYBRID:
+            for number in range(len(layout.groups)):
+                self.flush()
+                self.lose(layout, f"@kv{number}@")
+
+    def test_a_part_that_does_not_arrive_on_one_rank(self):
+        self.lose(BY_NAME["tp4"], "@tp4.2@")
+
+    def test_releases_that_are_told_by_block(self):
+        with mock.patch.object(group_worker, "BY_REQUEST", False):
+            for name in ("three-groups", "tp2"):
+                self.flush()
+                self.lose(BY_NAME[name], "@kv0@", by_request=False)
+
+    def test_later_releases_are_never_told_by_block(self):
+        """They end when they are."""
+        layout = BY_NAME["full-window"]
+        worker = self.hybrid(layout).workers[0].connector._worker
+        worker._load_failed(GroupLoad("r", [Parts(0, [b"h"], [3])]), OSError())
+        self.assertEqual(worker.load_errors(), set())
+
+    def test_a_load_that_waits_keeps_its_lease(self):
+        layout = BY_NAME["eagle"]
+        prompt = Prompt.drawn(7, self.length(layout))
+        ask(self.hybrid(layout), prompt)
+        reader = self.hybrid(layout, lookup_lease_ms=100)
+        reader.add(Prompt(prompt.tokens))
+        with mock.patch.object(reader.workers[0].connector._worker._loader, "submit") as submit:
+            reader.step()
+            load, mark = submit.call_args[0]
+        pool = reader.connector._scheduler._pool
+        with mock.patch.object(pool, "kv_prefix", wraps=pool.kv_prefix) as asked:
+            until = time.monotonic() + 60
+            while asked.call_count < 3 and time.monotonic() < until:
+                reader.step()
+                time.sleep(0.005)
+        self.assertEqual(asked.call_count, 3)
+        hashes, groups = asked.call_args[0]
+        found = pool.kv_prefix(hashes, groups, unit=layout.unit, align=layout.align)
+        self.assertEqual(found.tokens, 2 * layout.align, "exactly what will be loaded")
+        reader.workers[0].connector._worker._loader.submit(load, mark)
+        reader.settle()
+        self.assertEqual(reader.connector._scheduler._loading, {})
+
+
+class Pools(WithGroups):
+    def test_a_server_that_dies_and_comes_back(self):
+        for layout in (BY_NAME["full-window"], BY_NAME["three-groups"]):
+            engine = self.hybrid(
+                layout, retry_ms=50, timeout_ms=500, lookup_timeout_ms=100, budget=layout.align
+            )
+            prompts = [Prompt.drawn(n, self.length(layout)) for n in range(4)]
+            for prompt in prompts:
+                engine.add(Prompt(prompt.tokens), 3)
+            for _ in range(4):
+                engine.step()
+            self.server.kill()
+            for prompt in prompts:
+                engine.add(Prompt(prompt.tokens).branch(layout.align + 1, 9, len(prompt)))
+            engine.settle()
+            self.server.restart()
+            seeds = iter(range(1000, 100_000))
+
+            def saved():
+                prompt = Prompt.drawn(next(seeds), self.length(layout))
+                ask(engine, prompt)
+                found = ask(self.hybrid(layout, seed=2), prompt)
+                return found == [3 * layout.align]
+
+            wait_until(saved, what="a whole prompt is saved again")
+            self.flush()
+
+    def test_no_server_at_all(self):
+        self.server.kill()
+        engine = self.hybrid(
+            BY_NAME["three-groups"], retry_ms=10_000, lookup_timeout_ms=100, timeout_ms=300
+        )
+        self.assertEqual(ask(engine, *(Prompt.drawn(n, 300) for n in range(4))), [0] * 4)
+        self.server.restart()
+
+    def test_a_pool_that_is_full(self):
+        small = self.server = Server("1mb")
+        self.addCleanup(small.stop)
+        for layout in HYBRID:
+            engines = [self.hybrid(layout, blocks=100, seed=seed) for seed in range(2)]
+            prompts = []
+            for n in range(24):
+                stem = Prompt.drawn(n % 5, 2 * layout.align)
+                prompts.append(stem.branch(layout.align + 3, n, self.length(layout, 4)))
+                ask(engines[n % 2], prompts[-1])
+            there = self.check_parts(engines[0], prompts)
+            self.assertTrue(any(there), layout.name)
+
+    def test_a_node_that_is_lost(self):
+        master = self.server = Server("0")
+        self.addCleanup(master.stop)
+        nodes = [Node(master, "--host-name", f"m{n}", pool="32mb") for n in range(2)]
+        for node in nodes:
+            self.addCleanup(node.stop)
+        layout = BY_NAME["three-groups"]
+        options = {"timeout_ms": 3000, "lookup_timeout_ms": 1000, "retry_ms": 50}
+        prompts = [Prompt.drawn(n, self.length(layout)) for n in range(12)]
+        ask(self.hybrid(layout, **options), *prompts)
+        reader = self.hybrid(layout, seed=1, **options)
+        live = [reader.add(Prompt(prompt.tokens), 2) for prompt in prompts]
+        for _ in range(3):
+            reader.step()
+        nodes[0].kill()
+        reader.settle(60)
+        self.assertEqual({request.status for request in live}, {"FINISHED"})
+        self.assertGreater(reader.external, 0)
+
+
+class Refusals(unittest.TestCase):
+    """What cannot be done is said at the start, by name, and what to do instead."""
+
+    def config(self, **changes):
+        parts = {
+            "model_config": SimpleNamespace(
+                model="m", dtype="bfloat16", use_mla=False, get_total_num_kv_heads=lambda: 4
+            ),
+            "parallel_config": SimpleNamespace(
+                tensor_parallel_size=1, pipeline_parallel_size=1, rank=0
+            ),
+            "cache_config": SimpleNamespace(block_size=16, cache_dtype="auto"),
+            "kv_transfer_config": SimpleNamespace(kv_role="kv_both", kv_connector_extra_config={}),
+        }
+        for name, value in changes.items():
+            part, _, field = name.partition("__")
+            setattr(parts[part], field, value)
+        return SimpleNamespace(**parts)
+
+    def groups(self, specs, **changes):
+        config = self.config(**changes)
+        given = [
+            SimpleNamespace(layer_names=[f"l.{i}"], kv_cache_spec=s) for i, s in enumerate(specs)
+        ]
+        cache = SimpleNamespace(num_blocks=9, kv_cache_groups=given)
+        return groups_of(config, cache, settings_of(config), ranks_of(config, 0))
+
+    def test_by_name(self):
+        full = groups_model.FullAttentionSpec(16, 4, 8, "bfloat16")
+        window = groups_model.SlidingWindowSpec(16, 4, 8, "bfloat16", 64)
+        mamba = groups_model.MambaSpec(16, ((4,),), ("bfloat16",))
+        named = {
+            name: type(name, (groups_model.FullAttentionSpec,), {})(16, 4, 8, "bfloat16")
+            for name in ("CrossAttentionSpec", "EncoderOnlyAttentionSpec", "RSWASpec")
+        }
+        extra = "kv_transfer_config__kv_connector_extra_config"
+        for specs, changes, said in (
+            ([full, window], {"parallel_config__decode_context_parallel_size": 2}, "DCP"),
+            ([full, window], {"parallel_config__prefill_context_parallel_size": 2}, "PCP"),
+            ([full, window], {extra: {"layerwise": True}}, "layerwise"),
+            ([full, window], {extra: {"writer_tp": 2}}, "writer_tp"),
+            ([full, window], {"model_config__is_encoder_decoder": True}, "cross attention"),
+            ([full, named["CrossAttentionSpec"]], {}, "cross attention"),
+            ([named["CrossAttentionSpec"]], {}, "cross attention"),
+            ([full, named["EncoderOnlyAttentionSpec"]], {}, "encoder"),
+            ([full, named["RSWASpec"]], {}, "reference sliding windows"),
+            ([full, replace(mamba, mamba_cache_mode="all")], {}, "'all'.*mamba-cache-mode align"),
+            ([replace(mamba, mamba_cache_mode="none")], {}, "'none'.*enable-prefix-caching"),
+            ([full, SimpleNamespace(block_size=16)], {}, "SimpleNamespace.*leave the connector"),
+            ([full] * 9, {"parallel_config__tensor_parallel_size": 8}, "parts"),
+        ):
+            if said == "parts":
+                changes["model_config__get_total_num_kv_heads"] = lambda: 8
+                specs = [replace(spec, num_kv_heads=1) for spec in specs]
+            with self.assertRaisesRegex(ValueError, said):
+                self.groups(specs, **changes)
+
+    def test_one_group_of_full_attention_is_as_ever(self):
+        full = groups_model.FullAttentionSpec(16, 4, 8, "bfloat16")
+        self.assertIsNone(self.groups([full]))
+        self.assertIsNone(self.groups([]))
+        uniform = SimpleNamespace(block_size=16, kv_cache_specs={"a": full, "b": full})
+        self.assertIsNone(self.groups([uniform]))
+        self.assertIsNotNone(self.groups([uniform, full]))
+
+    def test_one_group_of_another_kind_is_not(self):
+        window = groups_model.SlidingWindowSpec(16, 4, 8, "bfloat16", 64)
+        found = self.groups([window])
+        self.assertEqual((found.groups[0].kind, found.groups[0].window), ("window", 64))
+        chunked = groups_model.ChunkedLocalAttentionSpec(16, 4, 8, "bfloat16", 64)
+        group = self.groups([chunked]).groups[0]
+        self.assertEqual((group.kind, group.window, group.chunk), ("window", 65, 64))
+        self.assertEqual([group.first_live(n) for n in (63, 64, 127, 128)], [0, 4, 4, 8])
+
+    def test_groups_that_vllm_never_shares_are_left_out(self):
+        full = groups_model.FullAttentionSpec(16, 4, 8, "bfloat16")
+        scratch = SimpleNamespace(block_size=1, prefix_cacheable=False)
+        found = self.groups([full, scratch, full])
+        self.assertEqual((len(found.groups), found.tables), (2, 3))
+        self.assertEqual([group.number for group in found.groups], [0, 2])
+
+    def test_which_ranks_hold_the_same(self):
+        ranks = Ranks(4, 3, 1, 0, 1, 0, 1, 0, 2, False)
+        for heads, shard in ((0, (1, 0, 4, 3)), (2, (2, 1, 2, 1)), (-1, (4, 3, 1, 0))):
+            self.assertEqual(Group(0, "full", 16, heads=heads).shard(ranks), shard)
+
+    def test_heads_of_other_numbers_are_not_shared(self):
+        """Two kinds of layers with other numbers of KV heads, one a rank: which ranks have the same
+        ones is not known."""
+        one = groups_model.FullAttentionSpec(16, 1, 8, "bfloat16")
+        text = SimpleNamespace(num_key_value_heads=2)
+        changes = {
+            "parallel_config__tensor_parallel_size": 4,
+            "model_config__get_total_num_kv_heads": lambda: 2,
+            "model_config__hf_text_config": text,
+        }
+        self.assertEqual([g.heads for g in self.groups([one, one], **changes).groups], [2, 2])
+        text.num_global_key_value_heads = 4
+        self.assertEqual([g.heads for g in self.groups([one, one], **changes).groups], [-1, -1])
+
+    def test_window_blocks_that_a_hit_can_need(self):
+        group = Group(0, "window", 16, window=33)
+        self.assertEqual([group.reachable(n, 64) for n in range(8)], [False, False, True, True] * 2)
+        dropping = replace(group, drops_last=True)
+        reached = [n for n in range(9) if dropping.reachable(n, 64)]
+        self.assertEqual(reached, [2, 3, 4, 6, 7, 8])
+        self.assertTrue(all(group.reachable(n, 16) for n in range(9)))
+
+
+class Names(WithGroups):
+    """Never a block of another KV group, layer count, dtype or layout under the same key."""
+
+    def names(self, layout, change=None):
+        engine = self.hybrid(layout)
+        if change is not None:
+            config = engine.config(0)
+            change(config)
+            with mock.patch.object(engine, "config", lambda rank: config):
+                worker = groups_engine.GroupsWorker(engine, 0, TarnConnector)
+            self.addCleanup(worker.connector.shutdown)
+        else:
+            worker = engine.workers[0]
+        return {space.prefix for space in worker.connector._worker._spaces}
+
+    def test_whatever_changes_bytes_is_in_the_names(self):
+        plain = BY_NAME["full-window"]
+        full, window = plain.groups
+        state = BY_NAME["three-groups"].groups[1]
+        layouts = [
+            plain,
+            replace(plain, dtype="fp8_e4m3"),
+            replace(plain, groups=(window, full)),
+            replace(plain, groups=(full, full)),
+            replace(plain, groups=(full, window, window)),
+            *(replace(plain, groups=(replace(full, layers=n), window)) for n in (1, 3)),
+            replace(plain, groups=(replace(full, block=48), window)),
+            replace(plain, groups=(replace(full, cell=4), window)),
+            replace(plain, groups=(replace(full, heads=2), window)),
+            replace(plain, groups=(replace(full, form="latent"), window)),
+            replace(plain, groups=(full, replace(window, window=24))),
+            replace(plain, groups=(full, replace(window, block=32))),
+            replace(plain, groups=(full, replace(state, block=32))),
+            replace(plain, groups=(full, replace(state, block=32, cell=1200))),
+            replace(plain, tp=2),
+        ]
+        seen = {}
+        for layout in layouts:
+            layout = replace(layout, name="same")
+            for name in self.names(layout):
+                parts = name.rpartition("@kv")
+                self.assertTrue(parts[1])
+                seen.setdefault(name, []).append(layout)
+        shared = [names for names in seen.values() if len(names) > 1]
+        for names in shared:  # a group that is the same in both has the same name
+            number = next(n for n, found in seen.items() if found is names)
+            number = int(number.rpartition("@kv")[2].rstrip("@"))
+            said = {
+                (
+                    one.groups[number],
+                    one.dtype,
+                    one.tp,
+                    groups_model.layers_of(number, one.groups[number])[0],
+                )
+                for one in names
+            }
+            self.assertEqual(len(said), 1)
+
+    def test_what_the_config_says_is_in_them_too(self):
+        layout = BY_NAME["three-groups"]
+        base = self.names(layout)
+        for field, value in (
+            ("hf_overrides", {"rope_theta": 1}),
+            ("quantization", "awq"),
+            ("dtype", "float32"),
+            ("code_revision", "r2"),
+        ):
+            changed = self.names(layout, lambda c: setattr(c.model_config, field, value))
+            self.assertFalse(base & changed, field)
+
+
+if __name__ == "__main__":
+    unittest.main()
