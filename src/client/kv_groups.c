@@ -112,21 +112,17 @@ static size_t kv_parts_count(const tarn_kv_parts *p) {
     return (size_t)p->blocks + (p->tail != 0);
 }
 
-/* The answers for the parts, which follow each group's numbers. */
+/* The answers for the parts, which are those of one group after the other. */
 static tarn_status kv_located_read(struct arena *arena, struct kv_asking *l,
                                    const struct answer *a) {
+    const struct answer *replies = answer_at(a, 2);
     tarn_status status = kv_answer_read(l, a);
     if (status != TARN_OK) return status;
-    const struct answer *groups = answer_at(a, 1);
-    for (size_t i = 0; i < groups->len; i++) l->n += kv_parts_count(&l->parts[i]);
+    for (size_t i = 0; i < l->query->n_groups; i++) l->n += kv_parts_count(&l->parts[i]);
+    if (replies == NULL || replies->type != ANSWER_ARRAY || replies->len != l->n)
+        return fail(TARN_EPROTO, "KVGROUPS: another number of answers than of parts");
     l->located.of = arena_alloc(arena, l->n * sizeof(*l->located.of));
-    for (size_t i = 0, next = 0; i < groups->len; i++) {
-        const struct answer *replies = answer_at(&groups->element[i], 3);
-        if (replies == NULL || replies->type != ANSWER_ARRAY ||
-            replies->len != kv_parts_count(&l->parts[i]))
-            return fail(TARN_EPROTO, "KVGROUPS: another number of answers than of parts");
-        for (size_t k = 0; k < replies->len; k++) l->located.of[next++] = &replies->element[k];
-    }
+    for (size_t i = 0; i < l->n; i++) l->located.of[i] = &replies->element[i];
     return TARN_OK;
 }
 

@@ -162,27 +162,24 @@ static void count_end(struct client *c, struct kv_look *l) {
 
 /* --- the reply --- */
 
-static void answer_group(struct client *c, const struct kv_look *l, const struct kv_parts *p) {
-    reply_array(c, l->replicas ? 4 : 3);
-    reply_int(c, p->first);
-    reply_int(c, p->blocks);
-    reply_int(c, (int64_t)p->tail);
-    if (l->replicas) reply_array(c, kv_parts_count(p));
-}
-
+/* Where the parts lie is an array of its own behind it, and not in those of the groups: readers of
+ * RESP bound how deep arrays may be (hiredis: 7), and a place with several replicas has five. */
 static void answer_boundary(struct client *c, const struct kv_look *l) {
-    reply_array(c, 2);
+    reply_array(c, l->replicas ? 3 : 2);
     reply_int(c, (int64_t)l->search.boundary);
     reply_array(c, l->n);
+    for (size_t i = 0; i < l->n; i++) {
+        struct kv_parts p = kv_search_parts(&l->search, i);
+        reply_array(c, 3);
+        reply_int(c, p.first);
+        reply_int(c, p.blocks);
+        reply_int(c, (int64_t)p.tail);
+    }
 }
 
 /* Of PREFIXLEN it is short, and no object is touched for it. */
 static enum each_next answer_prefix(struct client *c, struct kv_look *l) {
     answer_boundary(c, l);
-    for (size_t i = 0; i < l->n; i++) {
-        struct kv_parts p = kv_search_parts(&l->search, i);
-        answer_group(c, l, &p);
-    }
     count_end(c, l);
     return EACH_OVER;
 }
@@ -192,7 +189,6 @@ static enum each_next kv_answer(struct client *c, struct each *each, unsigned *b
     struct kv_look *l = look_of(each);
     struct span key;
     uint64_t hash;
-    if (l->part == 0) answer_group(c, l, &l->parts);
     if (parts_over(l)) {
         parts_enter(l, l->group + 1, 0, false);
         if (l->group < l->n) return EACH_ON;
@@ -218,6 +214,7 @@ static enum each_next answer_begin(struct client *c, struct kv_look *l) {
     if (!l->replicas) return answer_prefix(c, l);
     count_begin(c, l);
     answer_boundary(c, l);
+    reply_array(c, l->named);
     l->each.one = kv_answer;
     parts_enter(l, 0, 0, false);
     return EACH_ON;

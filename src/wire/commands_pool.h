@@ -48,7 +48,7 @@ COMMAND(mgetreplicas, "MGETREPLICAS", R | B | CMD_MASTER,
         TAKES(BATCH(look, LOOK_KEY), LOOK_KV_GROUPS, LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs)),
               FLAG("PACKED", IN(look, packed))),
         REPLY("an array of the replies of GETREPLICAS; PACKED: of 88 bytes each, where it fits; "
-              "KVGROUPS: [boundary, [[first, blocks, tail, replies], ...]]"),
+              "KVGROUPS: [boundary, [[first, blocks, tail], ...], [reply, ...]]"),
         ERRORS("LIMIT"))
 COMMAND(release, "RELEASE", R | CMD_MASTER, "Ends leases of this connection early.", POOL_KEYS,
         TAKES(BATCH(release, OF(KEY("key", KEY_RO), ARG(NUMBER, "version")))),

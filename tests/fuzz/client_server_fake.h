@@ -344,40 +344,42 @@ static void say_many(struct buf *out, const struct span *argv, size_t argc, bool
     }
 }
 
-/* The parts of one KV group (name kind block unit window drop) for that boundary; and where they
- * lie. */
-static void say_kv_group(struct buf *out, const struct span *argv, uint64_t tokens, uint64_t unit,
-                         bool replicas) {
+/* The parts of one KV group (name kind block unit window drop) for that boundary. */
+static void say_kv_group(struct buf *out, struct buf *places, const struct span *argv,
+                         uint64_t tokens, uint64_t unit, uint64_t *places_p) {
     uint64_t block = max_u64(number_at(argv, 3, 2), 1), blocks = tokens / block, first = 0;
     uint64_t tail = tokens % block != 0 ? tokens : 0;
     if (span_case_eq(argv[1], "WINDOW")) first = blocks > 2 ? blocks - 2 : 0;
     if (span_case_eq(argv[1], "STATE")) first = blocks - (blocks > 0 && tail == 0);
     if (choice(9) == 1) blocks++;
-    resp_write_array(out, replicas ? 4 : 3);
+    resp_write_array(out, 3);
     resp_write_int(out, (int64_t)first);
     resp_write_int(out, (int64_t)(blocks - first));
     resp_write_int(out, (int64_t)tail);
-    if (!replicas) return;
     uint64_t n = blocks - first + (tail > 0);
-    resp_write_array(out, n);
+    *places_p += n;
     for (uint64_t i = 0; i < n; i++) {
         char key = (char)('0' + (i < blocks ? (first + i + 1) * block : tail) / unit % 10);
-        say_place(out, span_of(&key, 1), false);
+        say_place(places, span_of(&key, 1), false);
     }
 }
 
 /* n hash [hash ...] UNIT tokens ALIGN tokens KVGROUPS m ...; the boundary is among the last. */
 static void say_kv_groups(struct buf *out, const struct span *argv, size_t argc) {
+    bool replicas = span_case_eq(argv[0], "MGETREPLICAS");
     size_t n = (size_t)number_at(argv, argc, 1), at = n + 7;
     uint64_t unit = max_u64(number_at(argv, argc, n + 3), 1), align = number_at(argv, argc, n + 5);
-    uint64_t m = number_at(argv, argc, at), tokens = n * unit;
+    uint64_t m = number_at(argv, argc, at), tokens = n * unit, n_places = 0;
+    struct buf places = {0};
     tokens -= min_u64(tokens, choice(7) * align);
-    resp_write_array(out, 2);
+    resp_write_array(out, replicas ? 3 : 2);
     resp_write_int(out, (int64_t)tokens);
     resp_write_array(out, m);
     for (uint64_t i = 0; i < m && at + 6 * i + 6 < argc; i++)
-        say_kv_group(out, argv + at + 1 + 6 * i, tokens, unit,
-                     span_case_eq(argv[0], "MGETREPLICAS"));
+        say_kv_group(out, &places, argv + at + 1 + 6 * i, tokens, unit, &n_places);
+    if (replicas) resp_write_array(out, n_places);
+    if (replicas) buf_append(out, places.data, places.len);
+    buf_free(&places);
 }
 
 static void say_times(struct buf *out, uint64_t n, const char *answer) {

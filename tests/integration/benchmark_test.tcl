@@ -149,7 +149,8 @@ set kv_groups full:256:1k,window:128:2k:300,state:512:3k
 
 stop_server
 start_server --pool-size 256mb
-test {guarantee 1: a replay with KV groups reads what its boundaries need, and hits what a model does} {
+test "guarantee 1: a replay with KV groups reads what its boundaries need, and hits what a model\
+        does" {
     lassign [kv_hits] tokens full window state parts
     set json [bench replay $trace --kv-groups $kv_groups --kv-interval 2000 --lease-ms 10000]
     assert_equal 0 [field $json mismatched_blocks]

@@ -197,10 +197,9 @@ TEST(guarantee_6_parts_that_were_not_asked_for) {
 
 /* A value of two bytes that lies in the books. */
 #define VALUE(text) "*6\r\n:9\r\n:2\r\n:0\r\n:-1\r\n*0\r\n$2\r\n" text "\r\n"
-/* 32 tokens: block 0, blocks 0 and 1, no state. */
-#define LOCATED(first, second, third)                                                              \
-    "*2\r\n:32\r\n*2\r\n*4\r\n:0\r\n:1\r\n:0\r\n*1\r\n" first                                      \
-    "*4\r\n:0\r\n:2\r\n:0\r\n*2\r\n" second third
+/* 32 tokens: block 0, blocks 0 and 1. */
+#define PARTS                         "*2\r\n*3\r\n:0\r\n:1\r\n:0\r\n*3\r\n:0\r\n:2\r\n:0\r\n"
+#define LOCATED(first, second, third) "*3\r\n:32\r\n" PARTS "*3\r\n" first second third
 
 static struct placing {
     tarn_item items[3];
@@ -266,7 +265,7 @@ TEST(nothing_is_placed_without_a_boundary_or_against_the_callers_will) {
     begin();
     size_t failed = 7;
     scripted_rule(&server, "MGETREPLICAS *", 1,
-                  "*2\r\n:0\r\n*2\r\n*4\r\n:0\r\n:0\r\n:0\r\n*0\r\n*4\r\n:0\r\n:0\r\n:0\r\n*0\r\n");
+                  "*3\r\n:0\r\n*2\r\n*3\r\n:0\r\n:0\r\n:0\r\n*3\r\n:0\r\n:0\r\n:0\r\n*0\r\n");
     CHECK_EQ(kv_get(&failed), TARN_OK);
     CHECK_EQ(placing.calls, 0);
     CHECK_EQ(tokens, 0);
@@ -301,12 +300,12 @@ TEST(a_get_waits_before_it_takes_a_lease) {
 
 TEST(guarantee_6_places_that_were_not_asked_for) {
     static const char *const answers[] = {
-        "*2\r\n:32\r\n*2\r\n*3\r\n:0\r\n:1\r\n:0\r\n*3\r\n:0\r\n:2\r\n:0\r\n",
-        "*2\r\n:32\r\n*2\r\n*4\r\n:0\r\n:1\r\n:0\r\n*0\r\n*4\r\n:0\r\n:2\r\n:0\r\n*2\r\n$-1\r\n$-"
-        "1\r\n",
-        "*2\r\n:32\r\n*2\r\n*4\r\n:0\r\n:1\r\n:0\r\n*1\r\n$-1\r\n*4\r\n:0\r\n:2\r\n:0\r\n*3\r\n$-"
-        "1\r\n$-1\r\n$-1\r\n",
-        "*2\r\n:32\r\n*2\r\n*4\r\n:0\r\n:1\r\n:0\r\n:1\r\n*4\r\n:0\r\n:2\r\n:0\r\n$2\r\nab\r\n",
+        "*2\r\n:32\r\n" PARTS,
+        "*3\r\n:32\r\n" PARTS "*0\r\n",
+        "*3\r\n:32\r\n" PARTS "*2\r\n$-1\r\n$-1\r\n",
+        "*3\r\n:32\r\n" PARTS "*4\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n",
+        "*3\r\n:32\r\n" PARTS ":3\r\n",
+        "*3\r\n:32\r\n" PARTS "$3\r\nabc\r\n",
     };
     begin();
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {

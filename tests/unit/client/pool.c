@@ -417,7 +417,7 @@ static bool proxy_answer(struct scripted_conn *c, const struct span *argv, size_
         for (size_t i = 0; i < r->elements; i++) note_put(argv[2 + 2 * i], r->element[i]);
     else if (span_eq(argv[0], SPAN("PUTSTART")))
         note_put(argv[1], r);
-    if (r->type != REDIS_REPLY_ERROR &&
+    if (r->type != REDIS_REPLY_ERROR && after_word(argv, argc, "KVGROUPS") == 0 &&
         (span_eq(argv[0], SPAN("MGETREPLICAS")) || span_eq(argv[0], SPAN("GETREPLICAS")))) {
         if (many) resp_write_array(out, r->elements);
         for (size_t i = 0; i < (many ? r->elements : 1); i++) {
