@@ -7,6 +7,8 @@ import unittest
 
 from vllm_helpers import PatientPool, WithServer, prompt
 import tarn
+from groups_engine import GroupsEngine
+from layouts import LAYOUTS, Prompt
 from tarn.vllm import TarnConnector
 from tarn.vllm.cost import AS_MEASURED, ENOUGH, TRY_S, Judge, Line, Steps
 from tarn.vllm.pool import Pool, _nearest
@@ -255,6 +257,29 @@ class Choosing(WithServer):
         engine.add(Request(prompt(11, 25)))
         self.settle(engine)
         return engine.stats.data
+
+    def test_several_kv_groups(self):
+        layout = next(one for one in LAYOUTS if len(one.groups) > 1)
+        text = Prompt(prompt(1, 3 * layout.align + 1))
+
+        def run(**extra):
+            engine = GroupsEngine(
+                self.server.url, TarnConnector, layout, timeout_ms=60_000,
+                lookup_timeout_ms=60_000, **extra,
+            )  # fmt: skip
+            self.engines.append(engine)
+            engine.add(text)
+            engine.run()
+            return engine, sum(w.connector.stats()["saved"] for w in engine.workers)
+
+        self.assertEqual(run()[0].external, 0)
+        loads, _ = run(min_load_tokens=AS_MEASURED)
+        self.assertGreater(loads.external, 0)
+        self.assertEqual(loads.connector._scheduler._judge._lines["memory"].points, 1)
+        leaves, saved = run(min_load_tokens=10**6)
+        self.assertEqual((leaves.external, saved), (0, 0))
+        stats = leaves.connector.get_kv_connector_stats().data
+        self.assertEqual(stats["left_tokens"], stats["hit_tokens"])
 
     def test_the_option(self):
         self.fill()

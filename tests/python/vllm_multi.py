@@ -5,7 +5,7 @@ between them, and keeps the blocks of finished requests for a while."""
 import copy
 from types import SimpleNamespace
 
-from tarn.vllm.base import ConnectorBase, Role, SupportsHMA
+from tarn.vllm.base import ConnectorBase, Role, SupportsHMA, TransferResults
 from vllm_engine import joined
 from vllm_model import DIM
 
@@ -172,6 +172,16 @@ class MultiConnector(ConnectorBase, SupportsHMA):
                     sent.add(name)
         return sent or None, received or None
 
+    def get_transfer_results(self, finished):
+        """Of children whose saves keep no request's blocks."""
+        whole = TransferResults()
+        for child in self.connectors:
+            results = child.get_transfer_results(finished)
+            assert not results.finished_sending
+            whole.finished_recving |= results.finished_recving
+            whole.failed_recving |= results.failed_recving
+        return whole
+
     def get_block_ids_with_load_errors(self):
         return set().union(*self._each("get_block_ids_with_load_errors"))
 
@@ -230,8 +240,7 @@ class Sibling(ConnectorBase, SupportsHMA):
         return SimpleNamespace(loads=loads, kept=kept)
 
     def request_finished_all_groups(self, request, tables):
-        (blocks,) = tables
-        return self.request_finished(request, blocks)
+        return self.request_finished(request, tables[0])
 
     def request_finished(self, request, blocks):
         keeps = self.keeps and bool(blocks) and request.status == "FINISHED_STOPPED"
@@ -265,6 +274,10 @@ class Sibling(ConnectorBase, SupportsHMA):
     def get_finished(self, finished):
         arrived, self.arrived = self.arrived, set()
         return set(self._get_connector_metadata().kept) or None, arrived or None
+
+    def get_transfer_results(self, finished):
+        sent, arrived = self.get_finished(finished)
+        return TransferResults(sent or set(), arrived or set(), set())
 
     def get_block_ids_with_load_errors(self):
         """After the step, whose blocks may be on their way into the pool by now."""

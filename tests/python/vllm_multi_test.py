@@ -4,6 +4,8 @@ import unittest
 from types import SimpleNamespace
 
 from vllm_helpers import WithServer, prompt
+from groups_engine import GroupsEngine
+from layouts import LAYOUTS, Prompt
 from vllm_engine import Engine
 from vllm_events_test import ON, Picture, hashed
 from tarn.vllm import TarnConnector
@@ -127,6 +129,41 @@ class Together(WithServer):
         told = [event for event in engine.events if event != "a sibling's"]
         self.assertLess(len(told), len(engine.events))
         self.assertEqual(len(Picture().apply(told)), 18)
+
+    def test_several_kv_groups(self):
+        """Lists of blocks by position, with null blocks; the full group may be the last one."""
+        for layout in [one for one in LAYOUTS if len(one.groups) > 1]:
+            with self.subTest(layout=layout.name):
+                self.flush()
+                largest = max(group.block for group in layout.groups)
+                sibling = type("Other", (Sibling,), dict(keeps=False))
+                multi = type(
+                    "Multi", (MultiConnector,), {"children": [(sibling, {}), (TarnConnector, {})]}
+                )
+                text = Prompt(prompt(1, 3 * layout.align + layout.align // 3))
+                hits = []
+                for kind in (multi, TarnConnector, multi):
+                    engine = GroupsEngine(
+                        self.server.url, kind, layout, budget=largest + largest // 2,
+                        timeout_ms=60_000, lookup_timeout_ms=60_000,
+                        handshake=kind is TarnConnector,
+                    )  # fmt: skip
+                    self.engines.append(engine)
+                    engine.add(Prompt(prompt(2, largest // 2)))
+                    engine.run()
+                    engine.external = 0
+                    engine.add(text)
+                    engine.run()
+                    hits.append(engine.external)
+                    for worker in engine.workers:
+                        if kind is multi:
+                            self.wait_saved(worker)
+                self.assertEqual(hits[0], 0)
+                self.assertEqual(hits[1], hits[2])
+                self.assertGreater(hits[1], 0)
+                self.assertTrue(
+                    all(tokens == 0 for _, tokens, _ in engine.connector.child(sibling).tables)
+                )
 
     def test_params_of_both(self):
         engine, sibling = self.together(role="kv_producer")

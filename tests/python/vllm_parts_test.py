@@ -545,6 +545,7 @@ class Parts(unittest.TestCase):
         "bind_gpu_block_pool": ["gpu_block_pool"],
         "reset_cache": [],
         "has_pending_push_work": [],
+        "has_pending_block_frees": [],
         "set_xfer_handshake_metadata": ["metadata"],
         "set_xfer_handshake_metadata_pp_aware": ["metadata"],
         "get_handshake_metadata": [],
@@ -562,6 +563,13 @@ class Parts(unittest.TestCase):
         "build_connector_worker_meta": [],
         "clear_connector_metadata": [],
         "get_kv_connector_stats": [],
+        "build_kv_connector_stats": ["data"],
+        "build_prom_metrics": [
+            "vllm_config",
+            "metric_types",
+            "labelnames",
+            "per_engine_labelvalues",
+        ],
         "get_kv_connector_kv_cache_events": [],
         "take_events": [],
         "shutdown": [],
@@ -588,6 +596,8 @@ class Parts(unittest.TestCase):
         )
         self.assertIs(TarnConnector.requires_kv_delivery.fget(None), False)
         self.assertTrue(issubclass(TarnConnector, base.SupportsHMA))
+        own = {name for name in vars(TarnConnector) if not name.startswith("_")}
+        self.assertEqual(own - self.CALLED.keys(), {"requires_kv_delivery", "stats"}, "not called")
 
 
 if __name__ == "__main__":

@@ -190,6 +190,11 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         """Keeps the engine going for a step when blocks of finished requests wait to be saved."""
         return self._scheduler is not None and self._scheduler.holds
 
+    def has_pending_block_frees(self) -> bool:
+        """vLLM waits for blocks that are pinned while they are put, rather than preempt somebody.
+        Those of finished requests it counts by itself."""
+        return isinstance(self._scheduler, GroupScheduler) and self._scheduler.holds
+
     def reset_cache(self) -> Optional[bool]:
         return self._scheduler.reset_cache() if self._scheduler is not None else None
 
