@@ -4,12 +4,14 @@ import random
 import threading
 import time
 import unittest
+from unittest import mock
 
 from harness import Server, wait_until
 import tarn
 from tarn.chain import Chain
 from tarn.vllm import TarnConnector
 from vllm_helpers import SlowClient, SlowConnector, StagedConnector, WithServer, prompt
+from vllm_engine import Engine
 from vllm_model import Request
 
 
@@ -36,6 +38,26 @@ class Sharing(WithServer):
                     a, b, sent, got = self.share({}, {}, form=form, **extra)
                     have, of = self.check_pool(a, sent, layerwise=bool(extra.get("layerwise")))
                     self.assertEqual(have, of)
+
+    def test_all_layers_of_a_block_in_one_piece(self):
+        for kind in (TarnConnector, StagedConnector):
+            self.flush()
+            option = {"form": "cross", "cross_layers": True}
+            a, b, sent, got = self.share(option, option, kind, kind)
+            have, of = self.check_pool(a, sent)
+            self.assertEqual(have, of)
+            view = a.workers[0].connector._worker._memory.layers
+            self.assertEqual([len(layer.runs) for layer in view], [1])
+
+    def test_backends_that_order_them_otherwise_do_not_share(self):
+        a = self.engine(form="cross", cross_layers=True)
+        a.add(Request(prompt(1, 37)))
+        self.settle(a)
+        with mock.patch.object(Engine.backend, "get_kv_cache_stride_order", lambda **_: (1, 2)):
+            b = self.engine(form="cross", cross_layers=True)
+        got = b.add(Request(prompt(1, 37)))
+        self.settle(b)
+        self.assertEqual(got.external_tokens, 0)
 
     def test_behind_copies(self):
         for extra in (

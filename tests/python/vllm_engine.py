@@ -92,6 +92,13 @@ class Engine:
     """A scheduler and its workers. handshake: whether the workers' metadata reaches the scheduler
     before the first step."""
 
+    class backend:
+        """vLLM's attention backend."""
+
+        @staticmethod
+        def get_kv_cache_stride_order(include_num_layers_dimension=False):
+            return (1, 0, 2, 3, 4, 5) if include_num_layers_dimension else (0, 1, 2, 3, 4)
+
     policy = "recompute"  # of loads that fail; vLLM's own default is "fail"
 
     def __init__(self, url, connector_class, *, tp=1, pp=1, kv_heads=4, layers=3, blocks=64,

@@ -165,7 +165,8 @@ class WithServer(TarnTest):
         """A layer of a block as it must be in the pool: written into a cache of the same form, then
         read through LayerView."""
         n = engine.block_tokens
-        scratch = Layer(engine.form, 3, n, len(worker.heads))
+        form = "B2NHD" if engine.form == "cross" else engine.form
+        scratch = Layer(form, 3, n, len(worker.heads))
         for t in range(n):
             for kv in (0, 1):
                 for h, head in enumerate(worker.heads):

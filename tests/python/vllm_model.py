@@ -98,6 +98,8 @@ class Layer:
         elif form == "BHNC":  # keys and values of a token side by side
             self.tensor = Tensor((blocks, heads, tokens, 2 * d))
             self.place = lambda b, t, kv, h: self.tensor.at(b, h, t, kv * d)
+        elif form == "cross":  # of all layers; which one it is: see Worker
+            self.tensor = None
         elif form == "kernel":  # the kernel's blocks are half as large
             self.tensor = Tensor((2, 2 * blocks, tokens // 2, heads, d))
             self.place = lambda b, t, kv, h: self.tensor.at(
@@ -158,6 +160,12 @@ class Worker:
             )
             for i in self.numbers
         }
+        if e.form == "cross":
+            shape = (e.block_count, len(self.layers), 2, e.block_tokens, len(self.heads), DIM // 2)
+            self.every = Tensor(shape)
+            for i, layer in enumerate(self.layers.values()):
+                layer.tensor = self.every
+                layer.place = lambda b, t, kv, h, i=i: self.every.at(b, i, kv, t, h, 0)
         both = [(kv, h, head) for kv in (0, 1) for h, head in enumerate(self.heads)]
         self.places = {  # layer, block, token: where each head of it is
             name: [
@@ -170,9 +178,12 @@ class Worker:
             for name, layer in self.layers.items()
         }
         self.connector = connector_class(e.config(rank), Role.WORKER, e.cache_config)
-        self.connector.register_kv_caches(
-            {name: layer.tensor for name, layer in self.layers.items()}
-        )
+        if self.connector.prefer_cross_layer_blocks and e.form == "cross":
+            self.connector.register_cross_layers_kv_cache(self.every, e.backend)
+        else:
+            self.connector.register_kv_caches(
+                {name: layer.tensor for name, layer in self.layers.items()}
+            )
         self.connector.set_host_xfer_buffer_ops(None)
         self.reported_sent, self.reported_received = set(), set()
 

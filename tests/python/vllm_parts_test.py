@@ -62,6 +62,7 @@ class Parts(unittest.TestCase):
             (dict(layerwise=True, pp=2), "pipeline"),
             (dict(pin="firm"), "pin is"),
             (dict(kv_layout="hnd"), "HND or NHD"),
+            (dict(cross_layers=True, layerwise=True), "cross_layers"),
             (dict(role="kv_reader"), "kv_role"),
         ):
             with self.assertRaisesRegex(ValueError, text):
@@ -550,6 +551,7 @@ class Parts(unittest.TestCase):
         "set_xfer_handshake_metadata_pp_aware": ["metadata"],
         "get_handshake_metadata": [],
         "register_kv_caches": ["kv_caches"],
+        "register_cross_layers_kv_cache": ["kv_cache", "attn_backend"],
         "set_host_xfer_buffer_ops": ["copy_operation"],
         "bind_connector_metadata": ["connector_metadata"],
         "handle_preemptions": ["kv_connector_metadata"],

@@ -32,6 +32,7 @@ class Settings:
     load_async: bool = False
     min_load_tokens: int = AS_MEASURED
     layerwise: bool = False
+    cross_layers: bool = False
     save_decode: bool = False
     stripe: bool = True
     kv_layout: str = ""
@@ -123,6 +124,11 @@ def settings_of(vllm_config: Any) -> Settings:
     if settings.kv_layout not in ("", "HND", "NHD"):
         raise ValueError(
             f"kv_connector_extra_config: kv_layout is HND or NHD, not {settings.kv_layout!r}"
+        )
+    if settings.cross_layers and (settings.layerwise or settings.writer_tp):
+        raise ValueError(
+            "kv_connector_extra_config: with cross_layers a block of all layers is one piece, so "
+            "layerwise and writer_tp do not go together with it"
         )
     if settings.layerwise and vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise ValueError(

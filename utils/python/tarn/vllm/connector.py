@@ -101,6 +101,13 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         """A block that is not saved is a miss later on, nothing worse."""
         return False
 
+    @property
+    def prefer_cross_layer_blocks(self) -> bool:
+        """Where vLLM can, all layers of a block next to each other: one piece to move instead of
+        one or two for each layer. By option, because the order of a block's bytes is another."""
+        one = len(getattr(self._kv_cache_config, "kv_cache_groups", None) or ()) <= 1
+        return one and settings_of(self._vllm_config).cross_layers
+
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> Optional[str]:
         """What the option kv_layout says, or nothing."""
@@ -210,10 +217,23 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
 
     # --- the workers' half
 
+    def _block_count(self) -> int:
+        return self._blocks or int(self._vllm_config.cache_config.num_gpu_blocks)
+
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
         assert self._worker is not None
-        blocks = self._blocks or int(self._vllm_config.cache_config.num_gpu_blocks)
-        self._worker.register(kv_caches, blocks)
+        self._worker.register(kv_caches, self._block_count())
+
+    def register_cross_layers_kv_cache(self, kv_cache: Any, attn_backend: Any) -> None:
+        """vLLM may hand over plain bytes, so how the backend lays them out is said beside them."""
+        assert self._worker is not None
+        order = getattr(attn_backend, "get_kv_cache_stride_order", None)
+        form = ["cross-layer", attn_backend.__name__]
+        try:
+            form.append(str(order(include_num_layers_dimension=True)) if order else "")
+        except (NotImplementedError, TypeError):
+            form.append("")
+        self._worker.register({"layers": kv_cache}, self._block_count(), form)
 
     def set_host_xfer_buffer_ops(self, copy_operation: Any) -> None:
         """Not used: workers copy by themselves (memory.TorchCopier)."""

@@ -82,8 +82,11 @@ class GroupWorker:
 
     # --- set-up
 
-    def register(self, kv_caches: Dict[str, Any], blocks: int) -> None:
-        """Learns where the cache is. ValueError: it has a form that is not supported."""
+    def register(self, kv_caches: Dict[str, Any], blocks: int, form: Any = None) -> None:
+        """Learns where the cache is. form: see WorkerSide. ValueError: it has a form that is not
+        supported."""
+        if form is not None:
+            raise ValueError("cross_layers: vLLM has it for one group of full attention only")
         s, ranks = self._settings, self._ranks
         layers = _Layers(kv_caches, self._groups, blocks)
         self._views = layers.of_group

@@ -11,6 +11,7 @@ after one of them is wrong, and must not be saved, however late the scheduler he
 
 import logging
 import threading
+from dataclasses import replace
 import time
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -59,8 +60,9 @@ class WorkerSide:
 
     # --- set-up
 
-    def register(self, kv_caches: Dict[str, Any], blocks: int) -> None:
-        """Learns where the cache is. ValueError: it has a form that is not supported."""
+    def register(self, kv_caches: Dict[str, Any], blocks: int, form: Any = None) -> None:
+        """Learns where the cache is. form: what decides the order of bytes in a block and is not to
+        be seen in its tensors. ValueError: it has a form that is not supported."""
         s, ranks = self._settings, self._ranks
         shards, _, replicas, replica = ranks.shard
         heads = 0 if ranks.mla or ranks.dcp_size > 1 else ranks.kv_heads // shards
@@ -79,7 +81,7 @@ class WorkerSide:
             self._index.setdefault(name, -1)
         self._names = layer_names([layer.name for layer in memory.layers])
         layouts = sorted({layer.layout(ranks.kv_heads) for layer in memory.layers})
-        content = digest(facts_of(self._config))
+        content = digest(replace(facts_of(self._config), format=form))
         self.format = Format(f"{'+'.join(layouts)}-{content}", self._names)
         self._space = ranks.space(
             s, dtype_of(self._config), self.format.layout, block_tokens_of(self._config, ranks)
