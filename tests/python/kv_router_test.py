@@ -25,7 +25,7 @@ from kv_router import (
     VllmRouter,
     apply_as_vllm,
     spots,
-    block_hash,
+    block_of,
 )  # noqa: E402
 
 A = Place("memory", "n1", "n1.0", 5)
@@ -93,6 +93,23 @@ class PictureTest(unittest.TestCase):
     def vllm(self, e):
         told = apply_as_vllm(self.picture, e)
         return [(node, t["type"], t.get("block_hashes"), t.get("medium")) for node, t in told]
+
+    def test_a_block_is_of_a_kv_group(self):
+        for key, expected in (
+            (b"m@1@0@00ff", (None, "00ff")),
+            (b"m@1@0@kv2@00ff", (2, "00ff")),
+            (b"m@1@0@kv@00ff", (None, "00ff")),
+            (b"kv1@00ff", (1, "00ff")),
+            (b"00ff", (None, "00ff")),
+        ):
+            self.assertEqual(block_of(key), expected, key)
+        # the same hash in two groups of one node: one goes, the other stays
+        self.tell(event("put", b"m@kv0@00ff", A), event("put", b"m@kv1@00ff", A))
+        told = apply_as_vllm(self.picture, event("evicted", b"m@kv1@00ff"))
+        gone = {"type": "BlockRemoved", "block_hashes": ["00ff"], "medium": "CPU", "group_idx": 1}
+        self.assertEqual(told, [("n1", gone)])
+        groups = [t.get("group_idx") for _, t in kv_router.all_as_vllm(self.picture)]
+        self.assertEqual(groups, [None, 0])
 
     def test_as_vllm(self):
         stored, removed = "BlockStored", "BlockRemoved"
@@ -240,7 +257,7 @@ class Replay:
                 self.blocks.clear()
                 continue
             there = self.blocks.setdefault((node, t["medium"]), set())
-            for h in t["block_hashes"]:
+            for h in [(t.get("group_idx"), h) for h in t["block_hashes"]]:
                 if t["type"] == "BlockStored":
                     assert h not in there, (t, h)
                     there.add(h)
@@ -281,7 +298,7 @@ class VllmTest(TarnTest):
             expected = {}
             for key in router.picture.objects:
                 for spot in spots(router.picture, key):
-                    expected.setdefault(spot, set()).add(block_hash(key))
+                    expected.setdefault(spot, set()).add(block_of(key))
             self.assertEqual(
                 {spot: there for spot, there in replay.blocks.items() if there}, expected
             )

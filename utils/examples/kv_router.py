@@ -290,10 +290,14 @@ class Router:
 MEDIA = {"memory": "CPU", "books": "CPU", "ssd": "DISK", "file": "DISK"}
 
 
-def block_hash(key: bytes) -> str:
-    """The hash in a key such as model@world@rank@hash: what stands behind the last @. Others' keys
-    have it elsewhere."""
-    return key.rpartition(b"@")[2].decode(errors="replace")
+def block_of(key: bytes) -> Tuple[Optional[int], str]:
+    """KV group and hash of a key such as model@world@rank@hash or model@world@rank@kv1@hash: the
+    hash is what stands behind the last @, and the KV group, of models with several, before it.
+    Others' keys have them elsewhere."""
+    rest, _, name = key.rpartition(b"@")
+    group = rest.rpartition(b"@")[2]
+    number = int(group[2:]) if group.startswith(b"kv") and group[2:].isdigit() else None
+    return number, name.decode(errors="replace")
 
 
 Spot = Tuple[str, str]  # node and medium, which is all that vLLM's events tell of a place
@@ -305,19 +309,32 @@ def spots(picture: Picture, key: bytes) -> Set[Spot]:
     return {(p.node, MEDIA[p.tier]) for p in picture.where(key)}
 
 
-def _told(kind: str, changes: Dict[Spot, List[str]]) -> Iterator[Told]:
-    for (node, medium), hashes in sorted(changes.items()):
-        yield node, {"type": kind, "block_hashes": hashes, "medium": medium}
+class Changes:
+    """Blocks that came, or went, put together as vLLM's events have them: those of one place and
+    one KV group."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._hashes: Dict[Tuple[Spot, int], List[str]] = {}
+
+    def add(self, spot: Spot, key: bytes) -> None:
+        group, name = block_of(key)
+        self._hashes.setdefault((spot, -1 if group is None else group), []).append(name)
+
+    def told(self) -> Iterator[Told]:
+        for ((node, medium), group), hashes in sorted(self._hashes.items()):
+            event: Dict[str, Any] = {"type": self._kind, "block_hashes": hashes, "medium": medium}
+            yield node, event if group < 0 else {**event, "group_idx": group}
 
 
 def all_as_vllm(picture: Picture) -> Iterator[Told]:
     """A whole picture: after a walk, what was told before may be wrong."""
     yield "*", {"type": "AllBlocksCleared"}
-    there: Dict[Spot, List[str]] = {}
+    there = Changes("BlockStored")
     for key in sorted(picture.objects):
         for spot in spots(picture, key):
-            there.setdefault(spot, []).append(block_hash(key))
-    yield from _told("BlockStored", there)
+            there.add(spot, key)
+    yield from there.told()
 
 
 def apply_as_vllm(picture: Picture, e: Event) -> List[Told]:
@@ -333,15 +350,14 @@ def apply_as_vllm(picture: Picture, e: Event) -> List[Told]:
     )
     before = {k: spots(picture, k) for k in keys}
     picture.apply(e)
-    gone: Dict[Spot, List[str]] = {}
-    come: Dict[Spot, List[str]] = {}
+    gone, come = Changes("BlockRemoved"), Changes("BlockStored")
     for k in sorted(keys):
         after = spots(picture, k)
         for spot in before[k] - after:
-            gone.setdefault(spot, []).append(block_hash(k))
+            gone.add(spot, k)
         for spot in after - before[k]:
-            come.setdefault(spot, []).append(block_hash(k))
-    return [*_told("BlockRemoved", gone), *_told("BlockStored", come)]
+            come.add(spot, k)
+    return [*gone.told(), *come.told()]
 
 
 def print_as_vllm(told: Iterable[Told], ms: Optional[int] = None) -> None:
@@ -382,7 +398,8 @@ def change(url: str, number: int, stop: threading.Event) -> None:
     rng = random.Random(number)
     with contextlib.closing(Connection(url)) as c:
         while not stop.is_set():
-            key = f"toy@1@0@{rng.randrange(200):04x}"
+            group = rng.choice(["", "kv0@", "kv1@"])
+            key = f"toy@1@0@{group}{rng.randrange(70):04x}"
             what = rng.randrange(20)
             if what < 12:
                 c.ask("SET", key, b"x" * rng.choice([20, 5000, 50000]))
