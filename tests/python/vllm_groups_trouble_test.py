@@ -183,7 +183,10 @@ class Refusals(unittest.TestCase):
         }
         for name, value in changes.items():
             part, _, field = name.partition("__")
-            setattr(parts[part], field, value)
+            if field:
+                setattr(parts[part], field, value)
+            else:
+                parts[part] = value
         return SimpleNamespace(**parts)
 
     def groups(self, specs, **changes):
@@ -266,6 +269,29 @@ class Refusals(unittest.TestCase):
         self.assertEqual([g.heads for g in self.groups([one, one], **changes).groups], [2, 2])
         text.num_global_key_value_heads = 4
         self.assertEqual([g.heads for g in self.groups([one, one], **changes).groups], [-1, -1])
+
+    def test_a_draft_whose_heads_are_dealt_out_otherwise(self):
+        """Its layers may be in any group."""
+        one = groups_model.FullAttentionSpec(16, 1, 8, "bfloat16")
+        latent = groups_model.MLAAttentionSpec(16, 1, 8, "bfloat16")
+        window = groups_model.SlidingWindowSpec(16, 1, 8, "bfloat16", 64)
+
+        def heads(first, draft_heads, mla=False):
+            draft = SimpleNamespace(get_total_num_kv_heads=lambda: draft_heads, use_mla=False)
+            found = self.groups(
+                [first, window],
+                parallel_config__tensor_parallel_size=4,
+                model_config__get_total_num_kv_heads=lambda: 2,
+                model_config__use_mla=mla,
+                speculative_config=SimpleNamespace(
+                    method="eagle3", model="org/draft", draft_model_config=draft
+                ),
+            )
+            return [group.heads for group in found.groups]
+
+        self.assertEqual(heads(one, 2), [2, 2])
+        self.assertEqual(heads(one, 4), [-1, -1])
+        self.assertEqual(heads(latent, 4, mla=True), [-1, -1])
 
     def test_window_blocks_that_a_hit_can_need(self):
         group = Group(0, "window", 16, window=33)

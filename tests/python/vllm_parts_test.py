@@ -96,6 +96,36 @@ class Parts(unittest.TestCase):
             (ranks(3, heads=2).shard, ranks(3, mla=True).shard), ((2, 1, 2, 1), (1, 0, 4, 3))
         )
 
+    def test_a_draft_whose_heads_are_dealt_out_otherwise(self):
+        """Ranks that hold the same heads of the model hold others of its draft: nothing is shared."""
+
+        def shard(heads, draft, mla=False, draft_mla=False, method="eagle3", tp=4):
+            def model(heads, mla):
+                return SimpleNamespace(get_total_num_kv_heads=lambda: heads, use_mla=mla)
+
+            speculative = SimpleNamespace(
+                method=method, draft_model_config=model(draft, draft_mla), model="org/draft"
+            )
+            parallel = SimpleNamespace(tensor_parallel_size=tp, pipeline_parallel_size=1, rank=3)
+            found = config.ranks_of(
+                SimpleNamespace(
+                    parallel_config=parallel,
+                    model_config=model(heads, mla),
+                    speculative_config=speculative,
+                )
+            )
+            return found.shard
+
+        own = (4, 3, 1, 0)
+        self.assertEqual(shard(2, 4), own)
+        self.assertEqual(shard(2, 1), own)
+        self.assertEqual(shard(128, 8, mla=True), own)
+        self.assertEqual(shard(2, 2), (2, 1, 2, 1))
+        self.assertEqual(shard(2, 4, method="ngram"), (2, 1, 2, 1), "no layers")
+        self.assertEqual(shard(2, 128, draft_mla=True), (2, 1, 2, 1), "all ranks have its bytes")
+        self.assertEqual(shard(128, 128, mla=True, draft_mla=True), (1, 0, 4, 3))
+        self.assertEqual(shard(8, 4), own, "as without a draft")
+
     def test_views_of_tensors(self):
         view = tensors.view_of("l", Tensor((2, 10, 4, 3, 8)), 10, 3)
         self.assertEqual(

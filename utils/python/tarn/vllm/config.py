@@ -144,7 +144,8 @@ def settings_of(vllm_config: Any) -> Settings:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where a worker stands among the others, and which part of the KV cache it holds."""
+    """Where a worker stands among the others, and which part of the KV cache it holds. draft_apart:
+    ranks that hold the same heads of the model hold others of its draft model's layers."""
 
     tp_size: int
     tp_rank: int
@@ -156,12 +157,13 @@ class Ranks:
     dcp_rank: int
     kv_heads: int
     mla: bool
+    draft_apart: bool = False
 
     @property
     def shard(self) -> Tuple[int, int, int, int]:
         """(shards, shard, replicas, replica) as in keys.shard_of. With decode context parallelism
         ranks hold different tokens, so every rank's bytes are its own."""
-        if self.dcp_size > 1:
+        if self.dcp_size > 1 or self.draft_apart:
             return self.tp_size, self.tp_rank, 1, 0
         return shard_of(self.tp_size, self.tp_rank, self.kv_heads, mla=self.mla)
 
@@ -183,10 +185,26 @@ def ranks_of(vllm_config: Any, rank: Optional[int] = None) -> Ranks:
     dcp = getattr(parallel, "decode_context_parallel_size", 1) or 1
     rank = parallel.rank if rank is None else rank
     tp_rank = rank % tp
+    heads, mla = _heads_and_mla(model)
     return Ranks(
         tp, tp_rank, pp, rank // (tp * pcp) % pp, pcp, rank // tp % pcp, dcp, tp_rank % dcp,
-        model.get_total_num_kv_heads(), bool(getattr(model, "use_mla", False)),
+        heads, mla, _draft_apart(vllm_config, heads, mla, tp),
     )  # fmt: skip
+
+
+def _heads_and_mla(model: Any) -> Tuple[int, bool]:
+    return model.get_total_num_kv_heads(), bool(getattr(model, "use_mla", False))
+
+
+def _draft_apart(vllm_config: Any, heads: int, mla: bool, tp: int) -> bool:
+    """As Ranks.draft_apart. It is no matter where no two ranks hold the same, or the draft's layers
+    are the same on all of them."""
+    speculative = getattr(vllm_config, "speculative_config", None)
+    draft = getattr(speculative, "draft_model_config", None)
+    if draft is None or _draft_of(vllm_config) is None or not (mla or heads < tp):
+        return False
+    draft_heads, draft_mla = _heads_and_mla(draft)
+    return not draft_mla and (mla or draft_heads != heads)
 
 
 def dtype_of(vllm_config: Any) -> str:

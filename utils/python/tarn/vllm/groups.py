@@ -205,8 +205,9 @@ def _dropping(vllm_config: Any, given: Sequence[Any]) -> Set[int]:
 
 def _heads_of(vllm_config: Any, spec: Any, ranks: Ranks) -> int:
     """As Group.heads. Ranks hold the same heads where there are fewer of them; which ones is only
-    known if all layers have as many."""
-    if not hasattr(spec, "num_kv_heads"):
+    known if all layers have as many, those of a draft model, too. (The scheduler is told of one
+    layer of a group only, so more than that may not be asked.)"""
+    if not hasattr(spec, "num_kv_heads") or ranks.draft_apart:
         return -1
     if any("MLA" in name for name in _names(spec)):
         return 0

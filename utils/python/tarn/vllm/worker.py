@@ -111,10 +111,10 @@ class WorkerSide:
     ) -> Tuple[KeySpace, Tuple[slices.Part, ...], Scratch]:
         """How blocks of writers with another tensor-parallel size are put together."""
         s, ranks = self._settings, self._ranks
-        if ranks.mla or ranks.dcp_size > 1:
+        if ranks.mla or ranks.dcp_size > 1 or ranks.draft_apart:
             raise ValueError(
                 "writer_tp: with MLA all sizes share their objects without it; with context "
-                "parallelism it does not work"
+                "parallelism, or a draft model with other heads, it does not work"
             )
         if len({layer[4:8] for layer in layers}) != 1 or layers[0].heads < 0 or s.layerwise:
             raise ValueError(
