@@ -97,7 +97,7 @@ class Parts(unittest.TestCase):
         )
 
     def test_a_draft_whose_heads_are_dealt_out_otherwise(self):
-        """Ranks that hold the same heads of the model hold others of its draft: nothing is shared."""
+        """Ranks with the same heads of the model have others of its draft: nothing is shared."""
 
         def shard(heads, draft, mla=False, draft_mla=False, method="eagle3", tp=4):
             def model(heads, mla):
