@@ -389,8 +389,9 @@ bool order_migrate(struct store *s, unsigned *budget); /* to a new policy */
 struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space,
                         unsigned *budget);
 void book_evict(struct store *s, struct object *o, unsigned *budget);
-/* The same to make room in the pool: values in the books that were unused for longer go as well. */
-void book_evict_space(struct store *s, struct object *o, unsigned *budget);
+/* The same to make room in the pool: values in the books that were unused for longer go as well.
+ * next: it was next to go; else it is in the way. */
+void book_evict_space(struct store *s, struct object *o, bool next, unsigned *budget);
 /* It alone, whatever belongs to it. true: it is gone; else it is there, with a copy on a disk. */
 bool book_evict_alone(struct store *s, struct object *o);
 void book_count_evicted(struct store *s, const struct object *o);
@@ -436,7 +437,7 @@ struct group_victim {
     struct extra *before, *behind; /* in the order of a boundary */
 };
 struct group_victim group_victim(const struct store *s, const struct object *o);
-/* It has left memory; lost: and no disk has it. Those that go with it do. Ends v. */
+/* It has left memory; lost: in its turn, and no disk has it. Those that go with it do. Ends v. */
 void group_follow(struct store *s, struct group_victim *v, bool lost, unsigned *budget);
 
 /* hardpin.c */

@@ -114,11 +114,16 @@ bool book_evict_alone(struct store *s, struct object *o) {
 
 #define COLDER_MAX 4u
 
-void book_evict(struct store *s, struct object *o, unsigned *budget) {
+/* Who was not next to go is no measure of what else is to: parts of its boundary may be in use. */
+static void evict_with(struct store *s, struct object *o, bool next, unsigned *budget) {
     struct group_victim v = group_victim(s, o);
     bool lost = book_evict_alone(s, o);
     if (*budget > 0) --*budget;
-    group_follow(s, &v, lost, budget);
+    group_follow(s, &v, lost && next, budget);
+}
+
+void book_evict(struct store *s, struct object *o, unsigned *budget) {
+    evict_with(s, o, true, budget);
 }
 
 /* Values in the books make no room in the pool, but what is colder than what goes from there has
@@ -136,9 +141,9 @@ static void evict_colder_small(struct store *s, uint64_t idle_ms, unsigned *budg
     }
 }
 
-void book_evict_space(struct store *s, struct object *o, unsigned *budget) {
+void book_evict_space(struct store *s, struct object *o, bool next, unsigned *budget) {
     uint64_t idle_ms = store_object_idle_ms(s, o), to_far = s->stat.evicted_to_far;
-    book_evict(s, o, budget);
+    evict_with(s, o, next, budget);
     if (s->stat.evicted_to_far > to_far)
         return; /* it has its time on a disk, and what belongs to it has no copy there */
     evict_colder_small(s, idle_ms, budget);
@@ -228,7 +233,7 @@ bool evict_background(struct store *s, unsigned *budget) {
         }
         s->stat.evicted_background += n;
         s->evict_left -= n;
-        for (unsigned i = 0; i < n; i++) book_evict_space(s, next[i], budget);
+        for (unsigned i = 0; i < n; i++) book_evict_space(s, next[i], true, budget);
     }
     return true;
 }

@@ -187,7 +187,7 @@ static bool evict_runs(struct store *s, struct room_want *w, struct victims *v, 
         if (!chosen[i]) victim_spare(s, o);
     }
     for (unsigned i = 0; i < v->n; i++)
-        if (chosen[i]) book_evict_space(s, v->object[i], budget);
+        if (chosen[i]) book_evict_space(s, v->object[i], true, budget);
     bool ok = true;
     for (unsigned k = 0; k < n && ok; k++) {
         block_id id = run_take(s, &runs[k]);

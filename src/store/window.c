@@ -251,7 +251,7 @@ static tarn_status window_clear(struct store *s, struct room_want *w, unsigned *
                            sp, next, r->start, (uint32_t)(min_u64(block_end, end) - r->start))))
                 return TARN_EOOM;
         } else if (may_clear(s, plan, b)) {
-            book_evict_space(s, record_get(&s->records, b->owner), budget);
+            book_evict_space(s, record_get(&s->records, b->owner), false, budget);
         } else {
             return TARN_ESTALE;
         }

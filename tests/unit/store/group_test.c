@@ -172,6 +172,22 @@ TEST(what_stays_on_a_disk_takes_nobody_along) {
     store_destroy(&s);
 }
 
+/* It may have been used just now, and what belongs to it be in use by others. */
+TEST(what_is_only_in_the_way_takes_nobody_along) {
+    struct store *s = util_store("lru", 400, NULL, NULL);
+    for (int i = 0; i < 400; i++) put_part(s, part("k", i), part("b", i % 200));
+    util_tick(s, 60000);
+    for (int i = 0; i < 400; i += 2) CHECK(util_read(s, part("k", i)));
+    util_tick(s, 60000);
+    /* no few of those that are next to go lie side by side */
+    CHECK_EQ(util_put(s, "large", 20 * PAGE), TARN_OK);
+    CHECK_EQ(stats(s).room_window, 1u);
+    CHECK_EQ(stats(s).evicted_objects, 20u);
+    CHECK_EQ(stats(s).evicted_boundary, 0u);
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST(values_in_the_books_go_with_the_others) {
     struct store *s = util_store("lru", 40, NULL, NULL);
     struct store_put_options o = {.replicas = 1, .group = SPAN("b0"), .boundary = true};
