@@ -10,6 +10,7 @@ scheduler.py and worker.py, for models with several KV groups, windows or states
 group_scheduler.py and group_worker.py, and this class only deals the calls out.
 docs/engines/VLLM.md is the guide."""
 
+import logging
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..keys import escape
@@ -27,6 +28,19 @@ from .stats import TarnPrometheus, TarnStats
 from .worker import WorkerSide
 
 __all__ = ["TarnConnector"]
+
+
+log = logging.getLogger("tarn.vllm")
+
+
+def _warn_of_policy(vllm_config: Any, settings: Settings) -> None:
+    policy = getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "recompute")
+    if settings.load and policy != "recompute":
+        log.warning(
+            "vLLM ends a request with an error when one of its blocks cannot be loaded: add "
+            '"kv_load_failure_policy": "recompute" to --kv-transfer-config, beside "kv_role", and '
+            "it computes the block anew"
+        )
 
 
 class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
@@ -49,6 +63,8 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
             "timeout_ms": settings.timeout_ms,
             "connect_timeout_ms": min(settings.timeout_ms, 2000),
         }
+        if role == Role.SCHEDULER:
+            _warn_of_policy(vllm_config, settings)
         self._scheduler: Union[SchedulerSide, GroupScheduler, None] = None
         self._announcer: Optional[Announcer] = None
         self._follower: Optional[Follower] = None

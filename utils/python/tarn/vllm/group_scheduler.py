@@ -35,8 +35,8 @@ _NOTHING = KVBoundary(0, ())
 class GroupRequest:
     """A request. tables: its blocks, of each of vLLM's tables. saved: of each group, the first
     blocks that are in the pool, or on their way there, or not needed. states: those on their way
-    there, by table and the token that they end at. found, good_until: what a look-up has said, and how long that holds.
-    failed: a load of it has failed, so nothing of it is loaded again."""
+    there, by table and the token that they end at. found, good_until: what a look-up has said, and
+    how long that holds. failed: a load of it has failed, so nothing of it is loaded again."""
 
     def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
         self.request, self.chain = request, chain

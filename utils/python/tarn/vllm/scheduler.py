@@ -101,16 +101,6 @@ class SchedulerSide:
                 "hanging in some releases of vLLM; set load_async, or start vLLM with "
                 "--no-async-scheduling"
             )
-        if (
-            settings.load
-            and getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "recompute")
-            != "recompute"
-        ):
-            log.warning(
-                "vLLM ends a request with an error when one of its blocks cannot be loaded: add "
-                '"kv_load_failure_policy": "recompute" to --kv-transfer-config, beside "kv_role", '
-                "and it computes the block anew"
-            )
         self._space: Optional[KeySpace] = None  # until a worker has said how its blocks lie
         self._layers: Tuple[Any, ...] = (None,)
         self._requests: Dict[str, Tracked] = {}
