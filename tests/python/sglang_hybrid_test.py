@@ -209,7 +209,7 @@ class Prefix(TarnTest):
         """Pages of each pool as `there` says: by name, numbers of pages."""
         hashes = [f"{model:032x}{i:032x}" for i in range(12)]
         for name, pages in there.items():
-            pool = BytePool(64, 4)
+            pool = BytePool(128, 4)  # more than lies in the books
             if name == "kv":
                 storage.register_mem_pool_host(pool)
             storage.register_mem_host_pool_v2(pool, name)
@@ -311,6 +311,24 @@ class Prefix(TarnTest):
         one, _ = self.requests(storage, lambda: storage.batch_get_v2(fresh[:1]))
         both, _ = self.requests(storage, lambda: storage.batch_get_v2(fresh))
         self.assertEqual(both, one)
+
+    def test_a_lease_protects_what_will_be_read(self):
+        self.client().command("FLUSHALL")
+        there = {"kv": range(10), "indexer": range(10), "swa": range(12), "mamba": [3, 7]}
+        for lease_ms, leased in ((0, 0), (60_000, 8 + 8 + 2 + 1)):
+            storage = self.storage(lease_ms=lease_ms)
+            hashes = self.filled(there, storage, 600)
+            found = storage.batch_exists_v2(
+                hashes,
+                [
+                    Transfer("indexer"),
+                    Transfer("swa", hashes[-2:], None, "trailing_pages"),
+                    Transfer("mamba", hashes[-1:], None, "trailing_pages"),
+                ],
+            )
+            self.assertEqual(found.kv_hit_pages, 8)
+            text = self.client().command("INFO", "everything")
+            self.assertIn(f"\nleased_objects:{leased}\r", text)
 
     def test_parts_of_a_page_have_one_boundary(self):
         client = self.client()

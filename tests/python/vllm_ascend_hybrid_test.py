@@ -17,9 +17,9 @@ from tarn.vllm_ascend import Runtime, TarnBackend, layerwise
 SAVE, LOAD = 0, 1  # directions of batch_copy
 
 
-def backend(url):
-    config = types.SimpleNamespace(rank=0)
-    return TarnBackend(config, options={"url": url, "client": {"retries": 0}})
+def backend(url, world_size=1, **options):
+    config = types.SimpleNamespace(rank=0, world_size=world_size)
+    return TarnBackend(config, options={"url": url, "client": {"retries": 0}, **options})
 
 
 class Rank:
@@ -213,8 +213,8 @@ class LayerByLayer(TarnTest):
     def setUp(self):
         self.engine_uses_server()
 
-    def store(self):
-        made = backend(self.server.url)
+    def store(self, **options):
+        made = backend(self.server.url, **options)
         self.addCleanup(made.close)
         return made
 
@@ -316,6 +316,46 @@ class LayerByLayer(TarnTest):
         device.fail = True
         with self.assertLogs("tarn.vllm_ascend", "WARNING"):
             self.assertEqual(store.batch_copy([gva], [device.address], [128], LOAD), -1)
+
+    def test_parts_that_end_with_one_hash_have_one_boundary(self):
+        client = self.client()
+        hashes = [f"{i:064x}" for i in range(4)]
+        head = "model@pcp0@dcp0@head_or_tp_rank:"
+
+        def boundaries(keys, layers=False, **options):
+            client.command("FLUSHALL")
+            store = self.store(namespace="team", **options)
+            _, at = self.memory(store, bytes(100))
+            places = [[at]] * len(keys), [[100]] * len(keys)
+            if layers:
+                gvas = store.batch_alloc(keys, [100] * len(keys))
+                store.batch_copy(gvas, [at] * len(keys), [100] * len(keys), SAVE)
+                store.batch_write_finish(keys, [0] * len(keys))
+            else:
+                store.put(keys, *places)
+            self.assertEqual(store.exists(keys), [1] * len(keys))
+            text = client.command("INFO", "everything")
+            return int(text.split("\nboundaries:")[1].split()[0])
+
+        one = [f"{head}0@pp_rank:0@group:0@cache_role:kv@{h}" for h in hashes]
+        other = [k.replace("group:0", "group:1") for k in one]
+        self.assertEqual(boundaries(one), 0, "blocks of one part need none")
+        self.assertEqual(boundaries(one + other), 4)
+        self.assertEqual(boundaries(one, world_size=2), 4)
+        layered = [f"model@{g}@{h}@0" for g in range(2) for h in hashes]
+        self.assertEqual(boundaries(layered, layers=True), 4)
+        self.assertEqual(boundaries([f"model@{h}@0" for h in hashes], layers=True), 0)
+
+    def test_what_a_lookup_found_stays_for_the_load(self):
+        client = self.client()
+        keys = [f"k{i}" for i in range(6)]
+        for key in keys[::2]:
+            client.put(key, b"x" * 100)
+        for lease_ms, leased in ((0, 0), (60_000, 3)):
+            store = self.store(lookup_lease_ms=lease_ms)
+            self.assertEqual(store.batch_is_exist(keys), [1, 0] * 3)
+            text = client.command("INFO", "everything")
+            self.assertIn(f"\nleased_objects:{leased}\r", text)
 
     def test_few_round_trips(self):
         store, n = self.store(), 50

@@ -6,6 +6,7 @@ once. Nothing raises from exists, get and put: a pool that is away is a miss."""
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -24,6 +25,9 @@ _Base: Any
 
 log = logging.getLogger(__name__)
 _WRONG_SIZE = int(Status.ELIMIT)
+# Of vllm-ascend's keys: one of a KV group that is not the first, and the hash in any.
+_FURTHER_GROUP = re.compile(r"@group:[1-9]|^[^@]+@[1-9][0-9]?@[0-9a-f]{16,}@")
+_HASH = re.compile(r"@([0-9a-f]{16,})(?:@|$)")
 
 
 class TarnBackend(LayerwiseStore, _Base):  # type: ignore[misc]
@@ -49,6 +53,8 @@ class TarnBackend(LayerwiseStore, _Base):  # type: ignore[misc]
         noted = facts.noted()
         self._prefix += f"{digest(noted)}@" if noted is not None else ""
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
+        self._lease_ms = chosen.lookup_lease_ms
+        self._parted = int(getattr(parallel_config, "world_size", 1) or 1) > 1
         self._ranges = Ranges()
         self._staging = Staging(memory.STAGING_BYTES)
         self._set_up_layers()
@@ -105,14 +111,22 @@ class TarnBackend(LayerwiseStore, _Base):  # type: ignore[misc]
     # --- blocks
 
     def exists(self, keys: List[str]) -> List[int]:
-        """1 or 0 per key; all 0 when the pool is away."""
+        """1 or 0 per key; all 0 when the pool is away. With lookup_lease_ms what is there stays so
+        long: a second request."""
         if not keys:
             return []
         names = self._names(keys)
-        return [
-            int(f)
-            for f in self._link.call("lookup", lambda c: c.exists_many(names), [False] * len(keys))
-        ]
+
+        def work(client: Client) -> List[bool]:
+            found = client.exists_many(names)
+            here = [name for name, there in zip(names, found) if there]
+            if self._lease_ms and here:
+                kept = client.prefix_length(here, lease_ms=self._lease_ms)
+                gone = set(here[kept:])
+                found = [there and name not in gone for name, there in zip(names, found)]
+            return found
+
+        return [int(f) for f in self._link.call("lookup", work, [False] * len(keys))]
 
     def batch_is_exist(self, keys: List[str]) -> List[int]:
         """As exists; the scheduler's name for it."""
@@ -130,6 +144,20 @@ class TarnBackend(LayerwiseStore, _Base):  # type: ignore[misc]
 
     def _names(self, keys: Sequence[str]) -> List[str]:
         return [self._prefix + k for k in keys] if self._prefix else list(keys)
+
+    def _boundaries(self, names: Sequence[str]) -> List[Optional[str]]:
+        """What is evicted together: the parts of all ranks and KV groups that end with the same
+        hash. Blocks of one part need none."""
+        keys = [name[len(self._prefix) :] for name in names]
+        self._parted = self._parted or any(_FURTHER_GROUP.search(key) for key in keys)
+        if not self._parted or "group" in self._puts:
+            return []
+        found: List[Optional[str]] = []
+        for key in keys:
+            hashed = _HASH.search(key)
+            model = key.partition("@")[0]
+            found.append(f"{self._prefix}{model}@{hashed[1]}" if hashed is not None else None)
+        return found
 
     def _move(
         self, what: str, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]
@@ -167,7 +195,8 @@ class TarnBackend(LayerwiseStore, _Base):  # type: ignore[misc]
         """0 per block that is done, else a negative status."""
         if what == "put":
             put = self._link.distrust.put
-            results = put(client.put_from_many, *blocks, **self._puts)
+            ends = self._boundaries(blocks.names)
+            results = put(client.put_from_many, *blocks, boundary=ends, **self._puts)
             stored = self._link.stored(what, results)
             return [0 if well else s for s, well in zip(results, stored)]
         results = client.get_into_many(*blocks, **self._gets)

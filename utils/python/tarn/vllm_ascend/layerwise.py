@@ -159,6 +159,9 @@ class LayerwiseStore:
     def _names(self, keys: Sequence[str]) -> List[str]:
         raise NotImplementedError
 
+    def _boundaries(self, names: Sequence[str]) -> List[Optional[str]]:
+        raise NotImplementedError
+
     # --- saves
 
     def batch_alloc(self, keys: List[str], sizes: List[int]) -> List[int]:
@@ -183,8 +186,14 @@ class LayerwiseStore:
         def work(client: Client) -> bool:
             names = self._names([key for key, _ in rows])
             places = [held.address for _, held in rows], [held.size for _, held in rows]
-            put = self._link.distrust.put
-            self._link.stored("put", put(client.put_from_many, names, *places, **self._puts))
+            statuses = self._link.distrust.put(
+                client.put_from_many,
+                names,
+                *places,
+                boundary=self._boundaries(names),
+                **self._puts,
+            )
+            self._link.stored("put", statuses)
             return True
 
         if rows:
