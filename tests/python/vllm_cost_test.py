@@ -5,6 +5,8 @@ import socket
 import time
 import unittest
 
+from harness import Server
+from vllm_engine import Engine
 from vllm_helpers import PatientPool, WithServer, prompt
 import tarn
 from groups_engine import GroupsEngine
@@ -310,6 +312,21 @@ class Choosing(WithServer):
         mute = Pool(self.server.url.replace("//", "//mute:x@"), 1000)
         self.addCleanup(mute.close)
         self.assertEqual((mute.tier("here"), mute.away), ("", False), "who may not ask")
+
+    def test_a_server_that_hangs_holds_up_no_step(self):
+        with Server("64mb") as server:
+            engine = Engine(server.url, TarnConnector, lookup_timeout_ms=100, timeout_ms=20_000)
+            self.engines.append(engine)
+            pool = engine.connector._scheduler._pool
+            self.assertEqual(pool.tier("nowhere"), "")
+            server.pause()
+            try:
+                began = time.monotonic()
+                self.assertEqual(pool.tier("nowhere"), "")
+                self.assertLess(time.monotonic() - began, 10)
+                self.assertTrue(pool.away)
+            finally:
+                server.resume()
 
     def test_the_nearest_copy(self):
         def copy(tier, machine):

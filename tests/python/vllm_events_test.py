@@ -287,7 +287,7 @@ class Listening(WithServer):
 
     def test_what_leaves_is_withdrawn(self):
         with Server("64mb", "--kv-events-size", "1mb") as server:
-            engine, picture = self.engine_at(server.url, tp=2), Picture()
+            engine, picture = self.engine_at(server.url, tp=2, lookup_timeout_ms=250), Picture()
             self.assertTrue(engine.connector._follower.ready.wait(60))
             requests = [engine.add(hashed(Request(prompt(s, 37)))) for s in (1, 2)]
             whole = self.expect(*requests)

@@ -37,6 +37,7 @@ class MultiConnector(ConnectorBase, SupportsHMA):
     """The first child that has tokens loads them; all save. children: (class, its options)."""
 
     children = ()
+    prefer_cross_layer_blocks = False  # whatever the children say
 
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)

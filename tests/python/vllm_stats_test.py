@@ -93,6 +93,11 @@ class Figured(unittest.TestCase):
                 saves=3, save_p50_ms=500.0, save_p95_ms=750.0,
             ),
         )  # fmt: skip
+        data = {"hit_tokens": 1}  # as two loggers get it
+        two = [TarnConnector.build_kv_connector_stats(data) for _ in range(2)]
+        for stats in two:
+            stats.aggregate(TarnStats(data={"hit_tokens": 2}))
+        self.assertEqual([stats.data["hit_tokens"] for stats in two], [3, 3])
         sent.reset()
         self.assertTrue(sent.is_empty())
         self.assertEqual(empty.data, {}, "each has a dictionary of its own")

@@ -11,10 +11,12 @@ group_scheduler.py and group_worker.py, and this class only deals the calls out.
 docs/engines/VLLM.md is the guide."""
 
 import logging
+from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..keys import escape
 from ..options import truth
+from . import events
 from .base import ConnectorBase, Role, SupportsHMA, TransferResults
 from .config import Settings, ranks_of, settings_of
 from .events import Announcer, Follower, KindOf, StoredKeys, events_wanted, hash_unit_of
@@ -70,7 +72,7 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         self._follower: Optional[Follower] = None
         self._worker: Union[WorkerSide, GroupWorker, None] = None
         if role == Role.SCHEDULER:
-            timeouts["connect_timeout_ms"] = settings.lookup_timeout_ms
+            timeouts = dict.fromkeys(timeouts, settings.lookup_timeout_ms)
             pool = self._pool(settings, timeouts)
             self._scheduler = (
                 SchedulerSide(vllm_config, settings, pool)
@@ -95,8 +97,9 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
         unit = hash_unit_of(vllm_config, kv_cache_config, self._scheduler.block_tokens)
         groups = getattr(kv_cache_config, "kv_cache_groups", None) or ()
         self._announcer = Announcer(settings.event_medium, unit, [KindOf.of(g) for g in groups])
+        connect = partial(pool.another, settings.timeout_ms + events.WAIT_MS)
         self._follower = Follower(
-            self._announcer, pool.another, escape(settings.model) + "@", settings.retry_ms / 1000
+            self._announcer, connect, escape(settings.model) + "@", settings.retry_ms / 1000
         )
         self._scheduler.announcer = self._announcer
 
@@ -144,7 +147,8 @@ class TarnConnector(ConnectorBase, SupportsHMA):  # type: ignore[misc]
 
     @classmethod
     def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> TarnStats:
-        return TarnStats(data=data if data is not None else {})
+        """data: vLLM's, which more than one of its loggers has."""
+        return TarnStats(data=dict(data or {}))
 
     @classmethod
     def build_prom_metrics(

@@ -29,6 +29,7 @@ _KV_UTILS = "vllm.v1.core.kv_cache_utils"
 _TIERS = ("memory", "ssd", "file", "books")
 _GONE = ("removed", "evicted", "expired", "lost")
 _CHECKED = 1024  # keys in one request
+WAIT_MS = 500  # for events, in one request
 
 
 def events_wanted(vllm_config: Any) -> bool:
@@ -301,7 +302,7 @@ class Follower:
         while not self._closed.is_set():
             if not self._epoch:
                 self._begin(client)
-            words = ("READ", self._epoch, self._seq, "BLOCK", 500, "MATCH", self._prefix)
+            words = ("READ", self._epoch, self._seq, "BLOCK", WAIT_MS, "MATCH", self._prefix)
             try:
                 read = _read_of(client.command("KVEVENTS", *words))
             except (Closed, ConnectionFailed, ProtocolError, TimedOut):

@@ -381,7 +381,8 @@ class GroupScheduler:
         for tracked in self._requests.values():
             tracked.good_until, tracked.found = 0.0, _NOTHING
         name = glob_of(escape(self._settings.model))
-        return self._pool.command("REMOVEMATCH", "GLOB", name + "@*") is not None
+        reply = self._pool.command(self._settings.timeout_ms, "REMOVEMATCH", "GLOB", name + "@*")
+        return reply is not None
 
     def close(self) -> None:
         self._pool.close()

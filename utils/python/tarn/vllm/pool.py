@@ -4,7 +4,7 @@ long."""
 import logging
 import socket
 import threading
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from .._breaker import Breaker
@@ -94,9 +94,10 @@ class Pool:
         except (Error, OSError) as error:
             self._failed(error)
 
-    def another(self) -> Any:
-        """A client of the caller's own, who closes it and takes what it raises."""
-        return self._connect(self._url, **self._options)
+    def another(self, timeout_ms: int) -> Any:
+        """A client of the caller's own, for calls that take longer. He closes it and takes what it
+        raises."""
+        return self._connect(self._url, **dict(self._options, timeout_ms=timeout_ms))
 
     @property
     def away(self) -> bool:
@@ -206,9 +207,14 @@ class Pool:
             "save",
         )
 
-    def command(self, *words: str) -> Optional[str]:
-        """Any command of the server's; None when the pool is away."""
-        return self._call(lambda c: str(c.command(*words)), None)
+    def command(self, timeout_ms: int, *words: str) -> Optional[str]:
+        """Any command of the server's, on a connection of its own; None when the pool is away."""
+
+        def ask(_: Any) -> str:
+            with closing(self.another(timeout_ms)) as client:
+                return str(client.command(*words))
+
+        return self._call(ask, None)
 
     def close(self) -> None:
         with self._lock:

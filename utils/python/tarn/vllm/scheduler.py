@@ -423,7 +423,8 @@ class SchedulerSide:
         for tracked in self._requests.values():
             tracked.hits_until, tracked.match = 0.0, (0, 0)
         name = glob_of(escape(self._settings.model))
-        return self._pool.command("REMOVEMATCH", "GLOB", name + "@*") is not None
+        reply = self._pool.command(self._settings.timeout_ms, "REMOVEMATCH", "GLOB", name + "@*")
+        return reply is not None
 
     def close(self) -> None:
         self._pool.close()
