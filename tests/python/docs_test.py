@@ -1,12 +1,17 @@
-"""The examples of docs/PYTHON.md and engines/HYBRID.md run as they stand there; bytes of models."""
+"""The examples of docs/PYTHON.md, LIBTARN.md, engines/HYBRID.md run as they are; bytes of models."""
 
 import importlib.util
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import unittest
 
-from harness import ROOT, TarnTest
+from abi_test import compile_c
+from harness import ROOT, SLOW, TarnTest
+
+from tarn import _lib
 
 GUIDE = os.path.join(ROOT, "docs", "PYTHON.md")
 
@@ -34,6 +39,29 @@ class Guide(TarnTest):
         for name, exception in found.items():
             self.assertTrue(f"`{name}`" in text, name)
             self.assertIs(getattr(tarn, name), exception)
+
+
+class Libtarn(TarnTest):
+    """The programs of docs/LIBTARN.md, compiled as they stand there."""
+
+    @unittest.skipIf(SLOW > 1, "programs would have to be linked with the sanitizer")
+    def test_programs(self):
+        with open(os.path.join(ROOT, "docs", "LIBTARN.md"), encoding="utf-8") as f:
+            text = f.read()
+        programs = [p for p in re.findall(r"^```c\n(.*?)^```$", text, re.M | re.S) if "main(" in p]
+        said = []
+        for code in programs:
+            code = code.replace("tarn://127.0.0.1:6479", self.server.url)
+            with tempfile.TemporaryDirectory() as out:
+                program, library = os.path.join(out, "a"), os.path.abspath(_lib.lib._name)
+                folder = os.path.dirname(library)
+                link = ["-xnone", library, f"-Wl,-rpath,{folder}", "-Wall", "-Wextra", "-Werror"]
+                env = compile_c(code, *link, "-o", program)
+                run = subprocess.run([program], stdout=subprocess.PIPE, check=True, env=env)
+            said.append(run.stdout.decode().strip())
+        self.assertEqual(said[0], "0 hits, 0 read, 0 failed puts")
+        self.assertIn(f"`{said[1]}`", text)
+        self.assertEqual(len(said), 2)
 
 
 class HybridModels(TarnTest):
