@@ -32,6 +32,9 @@ proc while_awaited {} {
     assert_match "*LOADING *" [lindex $some 1]
     assert_equal OK [r putrevoke small [lindex $some 0 0]]
     assert_error "LOADING*" {r getreplicas old lease 1000}
+    foreach command {prefixlen mgetreplicas} {
+        assert_error "LOADING*" {r $command 1 ld UNIT 16 ALIGN 16 KVGROUPS 1 o FULL 16 16 0 0}
+    }
     assert_equal OK [r set inline 1]
     set set [said set new [value n]]
     set get [said get old]

@@ -86,6 +86,8 @@ test {what a replica answers, and what it leaves to its master} {
     assert_equal 2 [ask b exists k1 k2 k3]
     assert_equal {1 0} [ask b mexists 2 k1 k3]
     assert_equal 2 [ask b prefixlen 3 k1 k2 k3]
+    set groups {UNIT 16 ALIGN 16 KVGROUPS 1 k FULL 16 16 0 0}
+    assert_equal {32 {{0 2 0}}} [ask b prefixlen 3 1 2 3 {*}$groups]
     assert_equal {k1 k2} [lsort [ask b keys *]]
     assert_equal 2 [ask b dbsize]
     assert_equal string [ask b type k1]
@@ -97,6 +99,8 @@ test {what a replica answers, and what it leaves to its master} {
     foreach command {{get k1} {set k1 v} {del k1} {mget k1} {getrange k1 0 1} {putstart k 100}\
         {getreplicas k1}
         {mgetreplicas 1 k1} {prefixlen 2 k1 k2 LEASE 1000} {release 1 k1 5} {expire k1 5} \
+        {prefixlen 1 1 UNIT 16 ALIGN 16 KVGROUPS 1 k FULL 16 16 0 0 LEASE 5} \
+        {mgetreplicas 1 1 UNIT 16 ALIGN 16 KVGROUPS 1 k FULL 16 16 0 0} \
             {flushall} {evict} {pin k1 HARD}
         {node join x 1 MACHINE m} {node leave n1} {segment drain n1.0} {quota set p 1} {incr n} \
                 {touch k1}} {
