@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Holds the rules of KV groups against vLLM's own: the same random caches, vLLM's coordinator and
-PREFIXLEN KVGROUPS of a server that is started for it.
+PREFIXLEN KVGROUPS of a server that is started for it; and that vLLM's tables have a block for each
+part that is read, and no other.
 
     tools/vllm-boundaries.py --vllm DIR [--cases N] [--seed N]
 
@@ -179,14 +180,16 @@ class Case:
         return there
 
     @property
-    def drops(self):
-        """Which groups drop the last part: those that are flagged, or all if none is; never
-        states."""
+    def marked(self):
+        """Which groups vLLM takes for ones that drop the last part: those that are flagged, or all
+        if none is."""
         flagged = any(g["eagle"] for g in self.groups)
-        return [
-            self.eagle and (g["eagle"] or not flagged) and g["kind"] not in ("align", "all")
-            for g in self.groups
-        ]
+        return [self.eagle and (g["eagle"] or not flagged) for g in self.groups]
+
+    @property
+    def drops(self):
+        """Which of them do: states never."""
+        return [m and KINDS[g["kind"]] != "state" for m, g in zip(self.marked, self.groups)]
 
     def __str__(self):
         lines = [f"hashes of {self.hash}, boundaries of {self.align}, {self.tokens} tokens"]
@@ -217,8 +220,8 @@ class Theirs:
             block_size=block, shapes=((1,),), dtypes=("bfloat16",), mamba_cache_mode=g["kind"]
         )
 
-    def answer(self, case):
-        """(boundary, the ends of what is read of each group)."""
+    def made(self, case):
+        """A coordinator with these groups."""
         groups = [
             self.specs.KVCacheGroupSpec([f"layer{i}"], self.spec(g), is_eagle_group=g["eagle"])
             for i, g in enumerate(case.groups)
@@ -241,7 +244,11 @@ class Theirs:
             "hash_block_size": case.hash,
         }
         known = inspect.signature(build).parameters  # they differ by version
-        found = build(**{name: value for name, value in arguments.items() if name in known})
+        return build(**{name: value for name, value in arguments.items() if name in known})
+
+    def answer(self, case):
+        """(boundary, the ends of what is read of each group)."""
+        found = self.made(case)
         hashes = [b"%032d" % i for i in range(case.tokens // case.hash)]
         pool, ends = found.block_pool, {}
         for i, there in enumerate(case.there):
@@ -253,6 +260,19 @@ class Theirs:
         blocks, boundary = found.find_longest_cache_hit(hashes, case.tokens)[:2]
         return boundary, [
             sorted(ends[b.block_id] for b in group if not b.is_null) for group in blocks
+        ]
+
+    def given(self, case, boundary):
+        """The numbers of the blocks that a request gets for a prefix that is loaded from outside,
+        those of each group."""
+        found = self.made(case)
+        nothing = tuple([] for _ in case.groups)
+        found.allocate_new_computed_blocks("request", nothing, 0, boundary)
+        found.allocate_new_blocks("request", boundary + 1, boundary + 1)
+        tables = [manager.req_to_blocks["request"] for manager in found.single_type_managers]
+        return [
+            [i for i, b in enumerate(table) if not b.is_null and i * g["block"] < boundary]
+            for table, g in zip(tables, case.groups)
         ]
 
 
@@ -310,9 +330,9 @@ def difference(case, theirs, ours):
         # unfinished blocks of a second full group only before the boundary.
         return "ours is longer"
     if ours[0] < theirs[0]:
-        # vLLM looks at the part behind the boundary once for each group that drops it, and not
-        # again when another such group has shortened the boundary.
-        return "theirs is longer" if sum(case.drops) > 1 else "WRONG: ours is too short"
+        # vLLM looks at the part behind the boundary once for each group that is marked, and not
+        # again when another of these has shortened the boundary.
+        return "theirs is longer" if sum(case.marked) > 1 else "WRONG: ours is too short"
     for g, a, b in zip(case.groups, theirs[1], ours[1]):
         if KINDS[g["kind"]] == "full":
             # vLLM trims the blocks of the first full group only, and an unfinished block may be
@@ -322,6 +342,16 @@ def difference(case, theirs, ours):
         if a != b:
             return "WRONG: other parts"
     return ""
+
+
+def misplaced(case, theirs, ours):
+    """What is wrong if vLLM has other blocks for what is read, or more; "" with boundaries inside
+    of blocks, as such a prefix is not loaded from outside."""
+    boundary, ends = ours
+    if boundary == 0 or any(case.place(g) != g["block"] for g in case.groups):
+        return ""
+    read = [[end // g["block"] - 1 for end in each] for each, g in zip(ends, case.groups)]
+    return "" if read == theirs.given(case, boundary) else "WRONG: other blocks in vLLM's tables"
 
 
 def main():
@@ -338,6 +368,8 @@ def main():
             case = Case(random.Random(seed))
             answers = theirs.answer(case), ours.answer(case)
             what = difference(case, *answers)
+            if not what.startswith("WRONG"):
+                what = misplaced(case, theirs, answers[1]) or what
             counts[what] += 1
             hits += answers[1][0] > 0
             if what.startswith("WRONG"):
