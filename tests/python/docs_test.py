@@ -1,4 +1,4 @@
-"""The examples of docs/PYTHON.md, LIBTARN.md, engines/HYBRID.md run as they are; bytes of models."""
+"""The examples of docs/PYTHON.md, LIBTARN.md and engines/HYBRID.md run; bytes of models."""
 
 import importlib.util
 import os
