@@ -300,8 +300,11 @@ class GroupsEngine:
                     continue
                 self.pool.remember(self._name(number, request.truth, end), block)
                 if group.kind == STATE:
-                    offers = self.offers.setdefault(request.request_id, [])
-                    offers.append((number, block, end))
+                    self._offer(request, number, block, end)
+
+    def _offer(self, request, number, block, end):
+        """Says which block holds a state (SchedulerOutput.partial_tail_offloads)."""
+        self.offers.setdefault(request.request_id, []).append((number, block, end))
 
     def _chunk(self, request, budget):
         """How many tokens to compute: states are kept where a chunk ends at a boundary."""

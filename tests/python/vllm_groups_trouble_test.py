@@ -167,6 +167,44 @@ class Pools(WithGroups):
         self.assertGreater(reader.external, 0)
 
 
+class States(WithGroups):
+    def test_releases_that_hand_over_no_states(self):
+        """Said once, and nothing is stored by its place in the table."""
+        layout = BY_NAME["three-groups"]
+        engine = self.hybrid(layout)
+        with self.assertLogs("tarn.vllm", "ERROR") as logs, mock.patch.object(
+            engine, "_offer", lambda *_: None
+        ):
+            prompts = [Prompt.drawn(n, self.length(layout)) for n in range(12)]
+            ask(engine, *prompts)
+        self.assertEqual(["51358" in line for line in logs.output], [True])
+        self.assertEqual(self.check_parts(engine, prompts)[1], 0)
+
+    def test_states_inside_a_block_are_left(self):
+        """vLLM hands these over, too, where hashes are finer than blocks."""
+        layout = BY_NAME["three-groups"]
+        engine = self.hybrid(layout)
+        prompt = Prompt.drawn(1, self.length(layout))
+        request = engine.add(Prompt(prompt.tokens))
+        step = engine.step
+
+        def offer():
+            result = step()
+            engine.connector.build_connector_meta(
+                SimpleNamespace(
+                    num_scheduled_tokens={},
+                    scheduled_new_reqs=[],
+                    scheduled_cached_reqs=SimpleNamespace(req_ids=[], resumed_req_ids=set()),
+                    partial_tail_offloads={request.request_id: [(1, 3, layout.align + 16)]},
+                )
+            )
+            return result
+
+        with mock.patch.object(engine, "step", offer):
+            engine.settle()
+        self.assertEqual(self.check_parts(engine, [prompt])[1], 3)
+
+
 class Refusals(unittest.TestCase):
     """What cannot be done is said at the start, by name, and what to do instead."""
 

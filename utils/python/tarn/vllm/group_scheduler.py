@@ -30,6 +30,7 @@ __all__ = ["GroupScheduler"]
 log = logging.getLogger("tarn.vllm")
 
 _NOTHING = KVBoundary(0, ())
+_STATELESS_MAX = 16  # boundaries without a state until that is said
 
 
 class GroupRequest:
@@ -88,8 +89,8 @@ class GroupScheduler:
         self._loading: Dict[str, _Loading] = {}
         self._jobs = count(1)
         self._pins = Pins(None, 1)
-        self._state_groups = [g for g in groups.groups if g.kind == "state"]
-        self._told = False
+        # Boundaries passed so far without a state from vLLM; -1: it hands them over, or has none.
+        self._stateless = 0 if any(g.kind == "state" for g in groups.groups) else -1
         self.block_tokens = groups.unit
         self.announcer: Optional[Announcer] = None  # where KV events are wanted
         self.looked_up = self.found = 0
@@ -252,6 +253,8 @@ class GroupScheduler:
                 table.extend(new)
             parts = self._filled(tracked, item.computed, item.computed + item.scheduled)
             parts += self._states(tracked, offers.pop(item.name, ()))
+            align = self._groups.align
+            self._miss_states((item.computed + item.scheduled) // align > item.computed // align)
             self._save(step, tracked, parts)
         for name, offered in offers.items():  # of requests that are not computed in this step
             if name in self._requests:
@@ -304,14 +307,20 @@ class GroupScheduler:
     def _offers_in(self, output: Any) -> Dict[str, Sequence[Tuple[int, int, int]]]:
         """The states that vLLM says are at a boundary: {request: [(KV group, block, tokens)]}. A
         table does not tell, as its blocks change places."""
-        if self._state_groups and not hasattr(output, "partial_tail_offloads") and not self._told:
-            self._told = True
-            log.error(
-                "this release of vLLM does not say which blocks hold the states of recurrent "
-                "layers, so none are saved, and nothing will be found; use one with "
-                "SchedulerOutput.partial_tail_offloads"
-            )
-        return dict(getattr(output, "partial_tail_offloads", None) or {})
+        offers = dict(getattr(output, "partial_tail_offloads", None) or {})
+        self._stateless = -1 if offers else self._stateless
+        return offers
+
+    def _miss_states(self, crossed: bool) -> None:
+        """Releases before vLLM's change 51358 hand over few states or none."""
+        if crossed and 0 <= self._stateless < _STATELESS_MAX:
+            self._stateless += 1
+            if self._stateless == _STATELESS_MAX:
+                log.error(
+                    "this release of vLLM does not say which blocks hold the states of recurrent "
+                    "layers, so none are saved, and nothing will be found: use one with its change "
+                    "51358 (SchedulerOutput.partial_tail_offloads at each boundary)"
+                )
 
     def _states(self, tracked: GroupRequest, offers: Sequence[Tuple[int, int, int]]) -> List[Parts]:
         found = []
