@@ -1,9 +1,11 @@
 """KV events of TarnConnector: what is announced to vLLM's listeners, and what is withdrawn."""
 
 import hashlib
+import random
 import threading
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 from harness import Server, wait_until
 import tarn
@@ -154,6 +156,31 @@ class Announcing(unittest.TestCase):
         announcer.plan(lora, 0, 4, 4, ["m@a"])
         announcer.stored(["m@a"])
         self.assertEqual([(e.lora_name, e.lora_id) for e in announcer.take()], [("l", 3)])
+
+    def test_names_are_vllms(self):
+        """vLLM's functions decide, where it has them."""
+
+        class Joined:
+            def __init__(self, hashes, unit, block):
+                self.hashes, self.each = hashes, block // unit
+
+            def __getitem__(self, i):
+                return b"".join(self.hashes[i * self.each : (i + 1) * self.each])
+
+        request = self.request()
+        short = mock.patch.multiple(events, HashesOfBlocks=Joined, published_hash=lambda h: len(h))
+        with short:
+            self.assertEqual(block_hash_of(request, 16, 8, 4), 64)
+            self.assertEqual(block_hash_of(request, 16, 4, 4), 32)
+        self.assertEqual(block_hash_of(request, 16, 8, 4), request.block_hashes[3])
+        self.assertEqual(events.hash_unit_of(None, None, 16), 16)
+        with mock.patch.object(events, "block_sizes_of", lambda cache, config: (32, 8)):
+            self.assertEqual(events.hash_unit_of(None, None, 16), 8)
+        group = SimpleNamespace(kv_cache_spec=SimpleNamespace(sliding_window=128))
+        self.assertEqual(KindOf.of(group), (None, 128))
+        kind = SimpleNamespace(value="sliding_window")
+        with mock.patch.object(events, "kind_of_spec", lambda spec: kind):
+            self.assertEqual(KindOf.of(group), ("sliding_window", 128))
 
     def test_releases_with_fewer_fields(self):
         class Old:
@@ -319,6 +346,34 @@ class Listening(WithServer):
             wait_until(lambda: self.told(engine, picture) == {})
             engine.add(hashed(Request(prompt(2, 37))))
             self.assertEqual(len(self.told(engine, picture)), 9)
+
+    def test_a_pool_that_is_too_small(self):
+        """What was told and not withdrawn is there, in the end."""
+        with Server("4mb", "--kv-events-size", "4mb") as server:
+            engine = self.engine_at(server.url, tp=2, blocks=40, save_decode=True)
+            follower, announcer = engine.connector._follower, engine.connector._announcer
+            self.assertTrue(follower.ready.wait(60))
+            picture, rng = Picture(), random.Random(5)
+            shared = [prompt(s, 30) for s in range(3)]
+            for number in range(150):
+                tokens = rng.choice(shared) + prompt(100 + number, rng.randrange(60))
+                engine.add(hashed(Request(tokens, max_tokens=rng.randrange(1, 9))))
+                if number % 8 == 0:
+                    self.told(engine, picture)
+            self.told(engine, picture)
+            with tarn.Client(server.url) as client:
+                for i in range(45):  # others', in the place of about half of the blocks
+                    client.put(f"other{i}", b"x" * (64 << 10))
+
+                def right():
+                    self.told(engine, picture)
+                    keys = announcer.announced_keys()
+                    return all(client.exists_many(keys)) and 2 * len(picture.there) == len(keys)
+
+                wait_until(right)
+                evicted = int(client.command("INFO", "stats").split("evicted_keys:")[1].split()[0])
+            self.assertGreater(evicted, 0)
+            self.assertGreater(len(picture.there), 10)
 
     def test_a_pool_that_says_nothing(self):
         with Server("64mb") as server:

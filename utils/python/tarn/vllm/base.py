@@ -14,6 +14,7 @@ __all__ = [
     "ConnectorBase",
     "EventsBase",
     "HandshakeMetadata",
+    "HashesOfBlocks",
     "Metadata",
     "PromBase",
     "Role",
@@ -22,6 +23,9 @@ __all__ = [
     "TransferResults",
     "VLLM",
     "WorkerMetadata",
+    "block_sizes_of",
+    "kind_of_spec",
+    "published_hash",
 ]
 
 
@@ -151,6 +155,13 @@ BlockStored, BlockRemoved = optional(_events, "BlockStored", "BlockRemoved") or 
     _BlockStored,
     _BlockRemoved,
 )
+
+# Functions of vLLM's that say how its own events name blocks; None: this release has no such thing.
+_utils = "vllm.v1.core.kv_cache_utils"
+(HashesOfBlocks,) = optional(_utils, "BlockHashListWithBlockSize") or (None,)
+(published_hash,) = optional(_utils, "maybe_convert_block_hash") or (None,)
+(block_sizes_of,) = optional(_utils, "resolve_kv_cache_block_sizes") or (None,)
+(kind_of_spec,) = optional("vllm.v1.kv_cache_interface", "get_kv_cache_spec_kind") or (None,)
 
 # Releases until the summer of 2026 are told of loads that failed by blocks, which with several KV
 # groups ends vLLM's scheduler in some of them, and makes others compute the request from its start.

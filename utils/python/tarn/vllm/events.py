@@ -13,9 +13,16 @@ import logging
 import threading
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .._link import optional
 from ..errors import Closed, ConnectionFailed, Error, ProtocolError, TimedOut
-from .base import BlockRemoved, BlockStored, EventsBase
+from .base import (
+    BlockRemoved,
+    BlockStored,
+    EventsBase,
+    HashesOfBlocks,
+    block_sizes_of,
+    kind_of_spec,
+    published_hash,
+)
 
 __all__ = ["Announcer", "Follower", "StoredKeys", "block_hash_of", "events_wanted", "hash_unit_of"]
 
@@ -24,7 +31,6 @@ log = logging.getLogger("tarn.vllm")
 # Blocks that are planned but not put, and blocks that are announced: the oldest make room.
 PLANNED_MAX = 1 << 16
 ANNOUNCED_MAX = 1 << 18
-_KV_UTILS = "vllm.v1.core.kv_cache_utils"
 # The tiers that KVEVENTS READ names: places begin with one.
 _TIERS = ("memory", "ssd", "file", "books")
 _GONE = ("removed", "evicted", "expired", "lost")
@@ -39,8 +45,9 @@ def events_wanted(vllm_config: Any) -> bool:
 
 def hash_unit_of(vllm_config: Any, kv_cache_config: Any, otherwise: int) -> int:
     """Tokens from one of vLLM's hashes to the next."""
-    sizes = optional(_KV_UTILS, "resolve_kv_cache_block_sizes")
-    return int(sizes[0](kv_cache_config, vllm_config)[1]) if sizes is not None else otherwise
+    if block_sizes_of is None:
+        return otherwise
+    return int(block_sizes_of(kv_cache_config, vllm_config)[1])
 
 
 def _known(kind: Any, fields: Dict[str, Any]) -> Any:
@@ -55,21 +62,20 @@ def block_hash_of(request: Any, end: int, block: int, unit: int) -> Optional[Any
     hashes = getattr(request, "block_hashes", None) or ()
     if end % block or block % unit or end > len(hashes) * unit:
         return None
-    found = hashes[end // unit - 1]
-    listed = optional(_KV_UTILS, "BlockHashListWithBlockSize") if block != unit else None
-    if listed is not None:  # releases differ in what a block of several hashes is called
-        found = listed[0](hashes, unit, block)[end // block - 1]
-    converted = optional(_KV_UTILS, "maybe_convert_block_hash")
-    return converted[0](found) if converted is not None else found
+    if block == unit or HashesOfBlocks is None:
+        found = hashes[end // unit - 1]
+    else:  # releases differ in what a block of several hashes is called
+        found = HashesOfBlocks(hashes, unit, block)[end // block - 1]
+    return published_hash(found) if published_hash is not None else found
 
 
 def _place(key: str) -> Tuple[str, str]:
     """(KV group, hash) that a key of a part has; "" and the same of all ranks' parts of a block."""
-    words = key.split("@")
-    if len(words) > 1 and words[-1][:1] == "l":  # a layer's
-        words.pop()
-    group = words[-2] if len(words) > 1 and words[-2].startswith("kv") else ""
-    return group, words[-1]
+    before, _, name = key.rpartition("@")
+    if name[:1] == "l":  # a layer's
+        before, _, name = before.rpartition("@")
+    group = before.rpartition("@")[2]
+    return (group if group.startswith("kv") else ""), name
 
 
 class StoredKeys(EventsBase):  # type: ignore[misc]
@@ -113,8 +119,7 @@ class KindOf(NamedTuple):
     def of(cls, group: Any) -> "KindOf":
         """group: of a KVCacheConfig."""
         spec = getattr(group, "kv_cache_spec", None)
-        names = optional("vllm.v1.kv_cache_interface", "get_kv_cache_spec_kind")
-        kind = names[0](spec) if names is not None and spec is not None else None
+        kind = kind_of_spec(spec) if kind_of_spec is not None and spec is not None else None
         return cls(getattr(kind, "value", kind), getattr(spec, "sliding_window", None))
 
 

@@ -103,6 +103,7 @@ class SchedulerSide:
             )
         self._space: Optional[KeySpace] = None  # until a worker has said how its blocks lie
         self._layers: Tuple[Any, ...] = (None,)
+        self._all_layers: Tuple[Any, ...] = (None,)
         self._requests: Dict[str, Tracked] = {}
         self._loads: List[Load] = []
         self._delayed: List[str] = []
@@ -139,8 +140,7 @@ class SchedulerSide:
             )[0]
             space = replace(space, shards=shards, shard=0)
         self._space = space
-        layers = form.layers if self._settings.layerwise else (None,)
-        self._parts = [(one, layer) for one in space.all() for layer in layers]
+        self._all_layers = tuple(form.layers) if self._settings.layerwise else (None,)
         if self._settings.layerwise:
             self._layers = tuple(dict.fromkeys((form.layers[0], form.layers[-1])))
 
@@ -292,10 +292,13 @@ class SchedulerSide:
     def _plan_events(self, tracked: Tracked, start: int, end: int) -> None:
         """Blocks that will be put, perhaps."""
         assert self.announcer is not None
-        for i in range(start, end if self._space is not None else start):
-            keys = [one.key(tracked.chain.hashes[i], layer=layer) for one, layer in self._parts]
-            tokens = (i + 1) * self.block_tokens
-            self.announcer.plan(tracked.request, 0, self.block_tokens, tokens, keys)
+        if self._space is None:
+            return
+        names, each = self._space.lookup_keys(tracked.chain.hashes[start:end], self._all_layers)
+        size = self.block_tokens
+        for i in range(end - start):
+            keys = names[i * each : (i + 1) * each]
+            self.announcer.plan(tracked.request, 0, size, (start + i + 1) * size, keys)
 
     def _release(self, step: Step) -> None:
         """Adds what was held and turned out to be right. A finished request is reported after its
