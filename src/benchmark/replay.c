@@ -264,12 +264,17 @@ static int replay_run(struct replay *r) {
 }
 
 int replay_main(struct bench *b, int argc, char **argv) {
-    struct replay r = {
-        .b = b, .transport = "auto", .block_size = 4096, .threads = 1, .lease_ms = 50};
+    struct replay r = {.b = b,
+                       .transport = "auto",
+                       .together = "boundaries",
+                       .block_size = 4096,
+                       .threads = 1,
+                       .lease_ms = 50};
     const char *kv_groups = NULL, *why;
     uint64_t kv_interval = 0;
     const struct option_spec specs[] = {
         {"--kv-groups", OPT_STRING, &kv_groups, 0, 0},
+        {"--kv-together", OPT_STRING, &r.together, 0, 0},
         {"--kv-interval", OPT_U64, &kv_interval, 0, UINT64_C(1) << 30},
         {"--block-size", OPT_BYTES, &r.block_size, 1, UINT64_C(1) << 30},
         {"--threads", OPT_U64, &r.threads, 1, 256},
@@ -283,6 +288,8 @@ int replay_main(struct bench *b, int argc, char **argv) {
     if (plain != 1) die("replay takes one trace file (tarn-benchmark --help)");
     if (kv_groups != NULL && (why = kv_plan_parse(&r.plan, kv_groups, kv_interval)) != NULL)
         die("--kv-groups %s: %s", kv_groups, why);
+    if (!replay_kv_together(r.together, NULL, NULL))
+        die("--kv-together is boundaries, groups or nothing, not %s", r.together);
     trace_load(&r.trace, argv[0], (size_t)r.limit);
     int rc = replay_run(&r);
     trace_free(&r.trace);

@@ -13,6 +13,7 @@ struct replay {
     struct trace trace;
     struct kv_plan plan; /* n 0: of a model with blocks of one kind */
     const char *transport;
+    const char *together; /* what parts are put as: boundaries, groups, nothing */
     uint64_t block_size, threads, lease_ms, limit;
     double speed;
     size_t next; /* request, over all threads */
@@ -50,6 +51,8 @@ void replay_put(struct replay_worker *k, size_t n, const tarn_put_options *optio
 
 /* --- replay_kv.c --- */
 
+/* Sets the option of puts for these ids; options NULL: only says whether there is such a way. */
+bool replay_kv_together(const char *way, const tarn_key *ids, tarn_put_options *options);
 void replay_kv_open(struct replay_worker *k);
 void replay_kv_close(struct replay_worker *k);
 void replay_kv_request(struct replay_worker *k, const struct trace_request *q);

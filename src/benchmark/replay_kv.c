@@ -3,6 +3,7 @@
  * those behind it, up to the prompt's last boundary. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "benchmark/replay.h"
 
@@ -71,6 +72,14 @@ static void kv_get_parts(struct replay_worker *k, const uint64_t *ids, const tar
     k->f.hit_blocks += n;
 }
 
+bool replay_kv_together(const char *way, const tarn_key *ids, tarn_put_options *options) {
+    if (strcmp(way, "nothing") == 0) return true;
+    bool boundaries = strcmp(way, "boundaries") == 0;
+    if (!boundaries && strcmp(way, "groups") != 0) return false;
+    if (options != NULL) *(boundaries ? &options->boundaries : &options->groups) = ids;
+    return true;
+}
+
 /* In the order of the prefix, which is that of eviction from its end. */
 static size_t kv_put_parts(struct replay_worker *k, const uint64_t *ids, uint64_t from,
                            uint64_t boundary) {
@@ -84,7 +93,7 @@ static size_t kv_put_parts(struct replay_worker *k, const uint64_t *ids, uint64_
         pattern_fill(k->seeds[i], k->items[i].buffer, k->items[i].buffer_len);
     tarn_put_options options;
     tarn_put_options_init(&options);
-    options.boundaries = k->boundaries;
+    replay_kv_together(k->r->together, k->boundaries, &options);
     if (n > 0) replay_put(k, n, &options);
     return n;
 }

@@ -432,7 +432,7 @@ struct group_victim {
     struct object_group *group;
     uint64_t idle_ms;
     uint32_t request;
-    unsigned freq;
+    unsigned uses;
     bool soft;
     struct extra *before, *behind; /* in the order of a boundary */
 };

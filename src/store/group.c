@@ -80,6 +80,11 @@ void group_used(struct extra *x) {
 
 /* --- who goes with one that is evicted --- */
 
+/* What a policy has seen of an object, as far as it counts that: the more, the later its turn. */
+static unsigned group_uses(const struct object *o) {
+    return (o->bits & OBJECT_Q1 ? 256 : 0) + object_freq(o);
+}
+
 struct group_victim group_victim(const struct store *s, const struct object *o) {
     const struct extra *x = extra_find(s, o);
     struct group_victim v = {.group = x ? x->group : NULL};
@@ -88,7 +93,7 @@ struct group_victim group_victim(const struct store *s, const struct object *o) 
     if (!v.group->boundary) return v;
     v.request = o->request;
     v.idle_ms = store_object_idle_ms(s, o);
-    v.freq = object_freq(o);
+    v.uses = group_uses(o);
     v.soft = x->pin == STORE_PIN_SOFT;
     v.before = TAILQ_PREV(x, group_members, of_group);
     v.behind = TAILQ_NEXT(x, of_group);
@@ -107,8 +112,8 @@ static bool may_follow(const struct store *s, const struct object *o,
                        const struct group_victim *v) {
     if (book_protected(s, o) || (o->bits & OBJECT_VICTIM) || book_far_only(o)) return false;
     if (!v->group->boundary) return true;
-    /* a policy that counts uses has seen more of this one: it is somebody else's, too */
-    return object_freq(o) <= v->freq && (v->soft || object_pin(s, o) != STORE_PIN_SOFT);
+    /* with more uses than the victim's it is somebody else's, too */
+    return group_uses(o) <= v->uses && (v->soft || object_pin(s, o) != STORE_PIN_SOFT);
 }
 
 struct follow {

@@ -176,6 +176,16 @@ test {guarantee 1: a replay with KV groups in a pool that is too small, by four 
     assert {[info_field evicted_objects] > 0}
 }
 
+test {a replay with KV groups puts parts as parts of boundaries, as groups, or as neither} {
+    foreach {way boundaries groups} {boundaries 1 0 groups 0 1 nothing 0 0} {
+        r flushall
+        bench replay $trace --kv-groups $kv_groups --limit 20 --kv-together $way
+        assert_equal $boundaries [expr {[info_field boundaries] > 0}]
+        assert_equal $groups [expr {[info_field groups] > 0}]
+    }
+    assert_error "*--kv-together*" {bench replay $trace --kv-groups $kv_groups --kv-together x}
+}
+
 test {KV groups that are none are refused} {
     foreach spec {full full:16 half:16:4k full:0:4k full:16:0 window:16:4k full:16:4k:128 \
         window:16:4k:1 full:16:4k, full:1048575:1k,full:1048573:1k} {

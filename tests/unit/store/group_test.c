@@ -89,6 +89,21 @@ TEST(what_was_used_since_stays) {
     }
 }
 
+TEST(what_the_policy_has_seen_used_more_stays) {
+    struct store *s = util_store("s3fifo", 40, NULL, NULL);
+    put_part(s, "full", "b");
+    put_part(s, "other", "");
+    CHECK(util_read(s, "full"));
+    CHECK_EQ(evict(s, 1), 1u); /* the other one: the block has moved to the main queue */
+    CHECK(util_has(s, "full") && !util_has(s, "other"));
+    put_part(s, "window", "b");
+    put_part(s, "state", "b");
+    util_tick(s, 60000);
+    CHECK_EQ(evict(s, 1), 2u);
+    CHECK(util_has(s, "full"));
+    store_destroy(&s);
+}
+
 TEST(what_is_used_a_moment_later_is_used_with_it) {
     struct store *s = util_store("lru", 40, NULL, NULL);
     put_part(s, "rank0", "b");
