@@ -240,6 +240,61 @@ test {WAIT ends with its time, and within EXEC there is none} {
     assert_equal {{0 {{0 0 0}}}} [r exec]
 }
 
+# Whether a group's part of a boundary is there, key by key. Blocks of 16.
+proc served {group end there} {
+    lassign $group name kind block unit window drop
+    set first [expr {$kind eq "FULL" ? 0 : $kind eq "STATE" ? $end - 1 :
+        max(0, $end - ($window + 14) / 16)}]
+    for {set i $first} {$i < $end + $drop} {incr i} {
+        if {![dict exists $there $name[format %04x $i]]} {return 0}
+    }
+    return 1
+}
+
+test {whatever is there: the longest boundary, its parts and their leases} {
+    expr {srand(16)}
+    proc random {n} {expr {int(rand() * $n)}}
+    set hits 0
+    for {set round 0} {$round < 150} {incr round} {
+        r flushall
+        set groups {}
+        set there {}
+        for {set g [random 4]} {$g >= 0} {incr g -1} {
+            set kind [lindex {FULL WINDOW STATE} [random 3]]
+            set window [expr {$kind eq "WINDOW" ? 2 + [random 80] : 0}]
+            lappend groups [list g$g@ $kind 16 16 $window [expr {$kind ne "STATE" && [random 2]}]]
+            for {set i 0} {$i < 12} {incr i} {
+                if {[random 10] < 8} {dict set there g$g@[format %04x $i] v}
+            }
+        }
+        if {$there ne ""} {r mset {*}$there}
+        for {set end 12} {$end > 0} {incr end -1} {
+            set all 1
+            foreach group $groups {
+                if {$end + [lindex $group 5] > 12 || ![served $group $end $there]} {set all 0}
+            }
+            if {$all} break
+        }
+        lassign [r prefixlen {*}[request 12 $groups LEASE 5]] boundary parts
+        assert_equal [expr {$end * 16}] $boundary $groups
+        lassign [r mgetreplicas {*}[request 12 $groups]] again same replies
+        assert_equal [list $boundary $parts] [list $again $same]
+        set keys {}
+        foreach group $groups part $parts {
+            lassign $part first blocks tail
+            for {set i 0} {$i < $blocks} {incr i} {
+                lappend keys [lindex $group 0][format %04x [expr {$first + $i}]]
+            }
+        }
+        assert_equal [llength $keys] [llength $replies]
+        foreach key $keys reply $replies {
+            assert_equal [lindex [r getreplicas $key] 0] [lindex $reply 0]
+        }
+        incr hits [expr {$end > 0}]
+    }
+    assert {$hits > 40} "$hits hits"
+}
+
 test {100,000 hashes of several groups do not hold up others} {
     r flushall
     set n 100000
