@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #pragma GCC diagnostic ignored                                                                     \
@@ -186,27 +187,59 @@ static int copy(void *to, const void *from, size_t size, void *stream, const voi
     pinned_copies++;
     return OK;
 }
+/* Memory of the device: addresses that no processor can touch, and where the bytes really are. */
+static struct device_memory {
+    uint64_t at;
+    size_t size;
+    char *real;
+} memories[MAX];
+
+static struct device_memory *memory_of(uint64_t at) {
+    for (int i = 0; i < MAX; i++) {
+        struct device_memory *m = &memories[i];
+        if (m->real != NULL && at >= m->at && at < m->at + m->size) return m;
+    }
+    return NULL;
+}
+static void *real_of(uint64_t at) {
+    struct device_memory *m = memory_of(at);
+    return m != NULL ? m->real + (at - m->at) : (void *)(uintptr_t)at;
+}
 API int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *stream) {
-    return copy((void *)(uintptr_t)to, from, size, stream, from);
+    return copy(real_of(to), from, size, stream, from);
 }
 API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
-    return copy(to, (const void *)(uintptr_t)from, size, stream, to);
+    return copy(to, real_of(from), size, stream, to);
 }
-
-/* Memory of the device. */
 API int cuMemAlloc_v2(uint64_t *at, size_t size) {
     if (!current()) return BAD_CONTEXT;
-    void *p = malloc(size);
-    if (p == NULL || size == 0) return NO_MEMORY;
-    *at = (uintptr_t)p;
-    allocated++;
-    return OK;
+    for (int i = 0; i < MAX && size > 0; i++) {
+        if (memories[i].real != NULL) continue;
+        void *p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        char *real = malloc(size);
+        if (p == MAP_FAILED || real == NULL) return NO_MEMORY;
+        memories[i] = (struct device_memory){(uintptr_t)p, size, real};
+        *at = memories[i].at;
+        allocated++;
+        return OK;
+    }
+    return NO_MEMORY;
 }
 API int cuMemFree_v2(uint64_t at) {
+    struct device_memory *m = memory_of(at);
     if (!current()) return BAD_CONTEXT;
-    if (allocated-- == 0) return broken("freed more often than allocated");
-    free((void *)(uintptr_t)at);
+    if (m == NULL || m->at != at) return broken("freed what was not allocated");
+    munmap((void *)(uintptr_t)at, m->size);
+    free(m->real);
+    m->real = NULL;
+    allocated--;
     return OK;
+}
+API int cuPointerGetAttribute(void *value, int attribute, uint64_t at) {
+    if (memory_of(at) == NULL) return INVALID;
+    if (attribute == 2) *(unsigned *)value = 2; /* its kind: a device's */
+    if (attribute == 9) *(int *)value = 0;      /* which one */
+    return attribute == 2 || attribute == 9 ? OK : INVALID;
 }
 API int cuDeviceGetName(char *name, int size, int device) {
     if (device < 40) return BAD_DEVICE;

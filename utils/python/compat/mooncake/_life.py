@@ -24,6 +24,7 @@ class LifeMethods(SegmentMethods):
     """Part of MooncakeDistributedStore."""
 
     _reach: Any
+    _staging: Any
     _segments: Dict[str, Any]
     _sessions_close: Any
 
@@ -221,7 +222,8 @@ class LifeMethods(SegmentMethods):
         if self._port_holder is not None:
             self._port_holder.close()
         self._client, self._lookups, self._port_holder = None, None, None
-        self._reach.others.clear()
+        self._reach.clear()
+        self._staging.close()
         self._buffers.clear()
         self._segments.clear()
 

@@ -96,7 +96,7 @@ class MemoryMethods:
                 log.error("unregister_memory: nothing is registered at %#x", buffer_addr)
                 return ERR_ADDRESS_NOT_REGISTERED
             self._first.remove(buffer_addr)
-        self._reach.others.pop(buffer_addr, None)
+        self._reach.forget(buffer_addr)
         try:
             end.unregister(buffer_addr)
         except tarn.Error as e:

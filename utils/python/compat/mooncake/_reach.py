@@ -23,6 +23,7 @@ _AT_ONCE = 1024  # what the kernel takes (UIO_MAXIOV)
 _TOP = 1 << 63  # the kernel's addresses begin above it
 
 _CU_MEMORY_TYPE, _CU_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
+_CU_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _CU_DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 _PAGE = 4096
 
@@ -32,6 +33,9 @@ for _name in ("pwritev", "preadv"):
     _function = getattr(_libc, _name)
     _function.restype = ctypes.c_ssize_t
     _function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_long]
+
+
+Piece = Tuple[int, int, Optional[int]]  # address, size, device (None: a processor's)
 
 
 class _Mirror:
@@ -71,11 +75,13 @@ def _flat(rows: Sequence[Any]) -> Tuple[List[int], List[int]]:
 
 
 class Reach:
-    """What there is besides a processor's memory: what `others` has, sizes by address, moves
-    without a processor, and is not looked at."""
+    """What there is besides a processor's memory, each by address: what `others` has (sizes) moves
+    by RDMA, and is not looked at; what `staged` has (sizes, devices) is copied from and to a GPU.
+    """
 
     def __init__(self) -> None:
         self.others: Dict[int, int] = {}
+        self.staged: Dict[int, Tuple[int, int]] = {}
 
     def register(
         self,
@@ -84,10 +90,19 @@ class Reach:
         address: int,
         size: int,
         rdma: bool,
+        can_stage: Callable[[int], bool] = lambda device: False,
     ) -> None:
         """Registers memory of a processor by `memory`, of a GPU by `dmabuf`: methods of a client or
-        an end. Raises Refused, tarn.Error."""
-        device = device_memory(address, size, rdma)
+        an end; where that cannot be, it is `staged` if can_stage(its device). Raises Refused,
+        tarn.Error."""
+        try:
+            device = device_memory(address, size, rdma)
+        except Refused as e:
+            number = device_of(address) if e.code == NOT_SUPPORTED else None
+            if number is None or not can_stage(number):
+                raise
+            self.staged[address] = size, number
+            return
         if device is None:
             if self.beyond([address], [size], False):
                 raise Refused(
@@ -101,8 +116,37 @@ class Reach:
             os.close(device[0])
         self.others[address] = size
 
+    def forget(self, address: int) -> bool:
+        """What was registered there is no more. True: RDMA or a client has nothing of it."""
+        self.others.pop(address, None)
+        return self.staged.pop(address, None) is not None
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self.others.clear()
+        self.staged.clear()
+
     def _of_others(self, address: int, size: int) -> bool:
         return any(a <= address and address + size <= a + n for a, n in list(self.others.items()))
+
+    def _staged_on(self, address: int, size: int) -> Optional[int]:
+        for start, (length, device) in list(self.staged.items()):
+            if start <= address and address + size <= start + length:
+                return device
+        return None
+
+    def pieces_of(self, row: Any, sizes: Any, writes: bool) -> Optional[List[Piece]]:
+        """The pieces of a row of `beyond`, if each is a GPU's or a processor's that can be
+        reached."""
+        (where, _), (long, _) = _flat([row]), _flat([sizes])
+        pieces: List[Piece] = []
+        for address, size in zip(where, long):
+            device = self._staged_on(address, size)
+            device = device_of(address) if device is None else device
+            if device is None and size and _unreachable([address], [size], writes):
+                return None
+            pieces.append((address, size, device))
+        return pieces
 
     def beyond(
         self, addresses: Sequence[Any], sizes: Sequence[Any], writes: bool
@@ -115,12 +159,15 @@ class Reach:
             (where, counts), (long, same) = _flat(addresses), _flat(sizes)
             if counts != same:
                 return {}
-            if all(long) and not self.others:
+            if all(long) and not self.others and not self.staged:
                 bad = _unreachable(where, long, writes)
             else:
                 pieces = [i for i, n in enumerate(long) if n and not self._of_others(where[i], n)]
+                staged = [i for i in pieces if self._staged_on(where[i], long[i]) is not None]
+                known = set(staged)
+                pieces = [i for i in pieces if i not in known]
                 bad = _unreachable([where[i] for i in pieces], [long[i] for i in pieces], writes)
-                bad = [pieces[i] for i in bad]
+                bad = sorted(staged + [pieces[i] for i in bad])
         except (OverflowError, TypeError, OSError):
             return {}  # negative, no number, or a kernel that has no files in memory
         if not bad:
@@ -152,9 +199,29 @@ def out_of_reach(beyond: Dict[int, int], n: int, writes: bool) -> str:
     row, address = min(beyond.items())
     return (
         f"{len(beyond)} of {n} name memory that this process cannot {'write' if writes else 'read'}"
-        f" (number {row}: {address:#x}): that of a GPU moves by RDMA only, once register_buffer has"
-        " accepted it"
+        f" (number {row}: {address:#x}): was it unmapped, or is it a device's that is not reached by"
+        " RDMA or CUDA?"
     )
+
+
+def _cuda() -> Any:
+    """CUDA's driver, if this program has it loaded."""
+    try:
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
+    except OSError:
+        return None
+
+
+def device_of(address: int) -> Optional[int]:
+    """The GPU whose memory this is; None: it is no GPU's."""
+    cuda, value, at = _cuda(), ctypes.c_int(), ctypes.c_uint64(address)
+    if cuda is None or cuda.cuPointerGetAttribute(ctypes.byref(value), _CU_MEMORY_TYPE, at) != 0:
+        return None
+    if value.value != _CU_DEVICE:
+        return None
+    if cuda.cuPointerGetAttribute(ctypes.byref(value), _CU_DEVICE_ORDINAL, at) != 0:
+        return None
+    return value.value
 
 
 def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, int]]:
@@ -163,11 +230,9 @@ def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, in
     better now than when bytes should go."""
     if size <= 0:
         raise Refused(INVALID_PARAMS, f"a buffer of {size} bytes")
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
-    except OSError:
+    cuda, kind = _cuda(), ctypes.c_uint()
+    if cuda is None:
         return None  # no program that uses a GPU has it not loaded
-    kind = ctypes.c_uint()
     got = cuda.cuPointerGetAttribute(ctypes.byref(kind), _CU_MEMORY_TYPE, ctypes.c_uint64(address))
     if got != 0 or kind.value != _CU_DEVICE:
         return None

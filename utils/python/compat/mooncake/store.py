@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 import tarn
 from tarn import Status
 from tarn.batch import Batch
+from tarn.cuda import CudaError
 from tarn.memory import pin
 
 from mooncake import _common as common
@@ -52,6 +53,7 @@ from mooncake._pool import BufferLease, BufferPool
 from mooncake._reach import Reach, out_of_reach
 from mooncake._replicas import ReplicaMethods
 from mooncake._sessions import SessionMethods
+from mooncake._staging import StagedRow, Staging, lots_of
 from mooncake._tasks import QueryTaskResponse, TaskMethods, TaskStatus, TaskType
 from mooncake._tensors import TensorMethods
 from mooncake._types import (
@@ -111,7 +113,7 @@ class MooncakeDistributedStore(
     def __init__(self) -> None:
         self._segments: Dict[str, Tuple[float, bool]] = {}
         self._pool = MooncakeHostMemAllocator()
-        self._reach = Reach()
+        self._reach, self._staging = Reach(), Staging()
         self._life_init()
         self._sessions_init()
         self._tasks_init()
@@ -258,18 +260,62 @@ class MooncakeDistributedStore(
         replace: bool,
     ) -> List[int]:
         """_put out of memory that callers name by address."""
-        rows = self._usable_rows(what, addresses, sizes, False)
-        if rows is None or len(keys) != len(addresses):
-            return self._put(what, keys, addresses, sizes, config, replace)
-        some, at, long = ([column[i] for i in rows] for column in (keys, addresses, sizes))
         groups = list(config.group_ids or ()) if isinstance(config, ReplicateConfig) else []
-        if len(groups) == len(keys):
-            config = copy.copy(config)
-            setattr(config, "group_ids", [groups[i] for i in rows])
-        codes = [INVALID_PARAMS] * len(keys)
-        for i, code in zip(rows, self._put(what, some, at, long, config, replace)):
-            codes[i] = code
-        return codes
+
+        def move(rows: Optional[List[int]], at: Sequence[Any], long: Sequence[Any]) -> List[int]:
+            if rows is None:
+                return self._put(what, keys, at, long, config, replace)
+            some = config
+            if len(groups) == len(keys):
+                some = copy.copy(config)
+                setattr(some, "group_ids", [groups[i] for i in rows])
+            return self._put(what, [keys[i] for i in rows], at, long, some, replace)
+
+        if len(keys) != len(addresses) or len(keys) != len(sizes):
+            return move(None, addresses, sizes)
+        return self._moved(what, addresses, sizes, False, INVALID_PARAMS, move)
+
+    def _moved(
+        self,
+        what: str,
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        writes: bool,
+        refused: int,
+        move: Callable[[Optional[List[int]], Sequence[Any], Sequence[Any]], List[int]],
+    ) -> List[int]:
+        """move(rows, addresses, sizes) of all rows (None), or of those in reach and then, lot by
+        lot, of those that are staged. The results in order; `refused` for what no way leads to."""
+        beyond = self._reach.beyond(addresses, sizes, writes)
+        if not beyond:
+            return move(None, addresses, sizes)
+        results, staged = [refused] * len(addresses), []
+        for row in list(beyond):
+            pieces = self._reach.pieces_of(addresses[row], sizes[row], writes)
+            if pieces is not None:
+                staged.append(StagedRow(row, pieces, sum(size for _, size, _ in pieces)))
+                del beyond[row]
+        if beyond:
+            self._tell_beyond(what, beyond, len(addresses), writes)
+        gone = set(beyond) | {row.number for row in staged}
+        rows = [i for i in range(len(addresses)) if i not in gone]
+        columns = [addresses[i] for i in rows], [sizes[i] for i in rows]
+        for i, result in zip(rows, move(rows, *columns) if rows else ()):
+            results[i] = result
+        for lot in lots_of(staged):
+            numbers = [row.number for row in lot]
+            try:
+                got = self._staging.moved(lot, writes, functools.partial(move, numbers))
+            except (CudaError, tarn.NotSupported) as e:
+                log.error("%s: memory of a GPU: %s (%d)", what, e, refused)
+                continue
+            for i, result in zip(numbers, got):
+                results[i] = result
+        return results
+
+    @staticmethod
+    def _tell_beyond(what: str, beyond: Dict[int, int], n: int, writes: bool) -> None:
+        log.error("%s: %s (%d)", what, out_of_reach(beyond, n, writes), INVALID_PARAMS)
 
     def _usable_rows(
         self, what: str, addresses: Sequence[Any], sizes: Sequence[Any], writes: bool
@@ -278,7 +324,7 @@ class MooncakeDistributedStore(
         beyond = self._reach.beyond(addresses, sizes, writes)
         if not beyond:
             return None
-        log.error("%s: %s (%d)", what, out_of_reach(beyond, len(addresses), writes), INVALID_PARAMS)
+        self._tell_beyond(what, beyond, len(addresses), writes)
         return [i for i in range(len(addresses)) if i not in beyond]
 
     def _put_values(
@@ -450,15 +496,16 @@ class MooncakeDistributedStore(
     ) -> List[int]:
         """get_into_many into memory that callers name by address: EINVAL for what cannot be
         written."""
-        rows = self._usable_rows(what, addresses, sizes, True)
-        if rows is None or len(keys) != len(addresses):
-            return client.get_into_many(keys, addresses, sizes, **ranges)
-        some, at, long = ([column[i] for i in rows] for column in (keys, addresses, sizes))
-        parts: Dict[str, Any] = {n: [column[i] for i in rows] for n, column in ranges.items()}
-        results = [int(Status.EINVAL)] * len(keys)
-        for i, result in zip(rows, client.get_into_many(some, at, long, **parts)):
-            results[i] = result
-        return results
+
+        def move(rows: Optional[List[int]], at: Sequence[Any], long: Sequence[Any]) -> List[int]:
+            if rows is None:
+                return client.get_into_many(keys, at, long, **ranges)
+            parts: Dict[str, Any] = {n: [column[i] for i in rows] for n, column in ranges.items()}
+            return client.get_into_many([keys[i] for i in rows], at, long, **parts)
+
+        if len(keys) != len(addresses) or len(keys) != len(sizes):
+            return move(None, addresses, sizes)
+        return self._moved(what, addresses, sizes, True, int(Status.EINVAL), move)
 
     def get_into_ranges(
         self,
@@ -568,9 +615,10 @@ class MooncakeDistributedStore(
     @in_pool(code_itself, LOCAL)
     def register_buffer(self, client: tarn.Client, buffer_ptr: int, size: int) -> int:
         """Memory that will be used often: RDMA needs it, and get_into_ranges; 0 or a negative code.
-        That of a GPU moves by RDMA only, as a dma-buf; -1012 where that cannot be."""
+        That of a GPU moves by RDMA, as a dma-buf, else through memory of this process; -1012 where
+        neither can be."""
         ways = client.register_buffer, client.register_dmabuf
-        self._reach.register(*ways, buffer_ptr, size, self._rdma)
+        self._reach.register(*ways, buffer_ptr, size, self._rdma, self._staging.can)
         self._buffers[buffer_ptr] = size
         return 0
 
@@ -579,8 +627,8 @@ class MooncakeDistributedStore(
         """0, or -600: none is registered there."""
         if self._buffers.pop(buffer_ptr, None) is None:
             raise Refused(INVALID_PARAMS, f"no buffer is registered at {buffer_ptr:#x}")
-        self._reach.others.pop(buffer_ptr, None)
-        client.unregister_buffer(buffer_ptr)
+        if not self._reach.forget(buffer_ptr):
+            client.unregister_buffer(buffer_ptr)
         return 0
 
     def alloc_from_mem_pool(self, size: int) -> int:
