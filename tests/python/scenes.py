@@ -7,12 +7,26 @@ and that loses a node in the middle.
 
 `load` checks every byte of what it says that it loaded, by `check`."""
 
+from functools import lru_cache
+
 from harness import Node, Server, wait_until
 from layouts import FULL, LAYOUTS, Prompt
 
 import tarn
 
 TOKENS = 1152  # whole pages of all layouts up to 288 tokens; two of 544
+
+
+@lru_cache(maxsize=None)
+def drawn(number):
+    """One of a few prompts: what a prompt's right bytes are is found once."""
+    return Prompt.drawn(f"scenes {number}", TOKENS)
+
+
+@lru_cache(maxsize=None)
+def branched():
+    """As the first one up to the middle."""
+    return drawn(0).branch(TOKENS // 2, "scenes", TOKENS)
 
 
 def check(found, right, what):
@@ -46,8 +60,7 @@ class EngineScenes:
 
     def test_each_layout_comes_back_bit_by_bit(self):
         server = self.server()
-        one = Prompt.drawn("scenes", TOKENS)
-        other = one.branch(TOKENS // 2, "scenes", TOKENS)
+        one, other = drawn(0), branched()
         for layout in self.layouts:
             with self.subTest(layout=layout.name):
                 writer, reader = self.made(server, layout), self.made(server, layout)
@@ -61,7 +74,7 @@ class EngineScenes:
 
     def test_no_layout_is_read_as_another(self):
         server = self.server()
-        prompt = Prompt.drawn("other", TOKENS)
+        prompt = drawn(0)
         engines = [self.made(server, layout) for layout in self.layouts]
         for n, engine in enumerate(engines):
             for stored in engines[:n]:
@@ -85,7 +98,7 @@ class EngineScenes:
         for layout in self.layouts:
             with self.subTest(layout=layout.name):
                 engine, whole = self.made(server, layout), self.longest(layout, TOKENS)
-                prompts = [Prompt.drawn(f"full {i}", TOKENS) for i in range(3)]
+                prompts = [drawn(i) for i in range(3)]
                 for prompt in prompts:
                     self.crowd(server, 8)
                     engine.store(prompt)
@@ -96,7 +109,7 @@ class EngineScenes:
     def test_a_pool_that_starts_again(self):
         server = self.server()
         engines = [self.made(server, layout) for layout in self.layouts]
-        first, second = Prompt.drawn("first", TOKENS), Prompt.drawn("second", TOKENS)
+        first, second = drawn(0), drawn(1)
         for engine in engines:
             engine.store(first)
         server.kill()
@@ -125,7 +138,7 @@ class EngineScenes:
             self.addCleanup(node.stop)
         engines = [self.made(server, layout) for layout in self.layouts]
         wholes = [self.longest(layout, TOKENS) for layout in self.layouts]
-        prompts = [Prompt.drawn(f"node {i}", TOKENS) for i in range(3)]
+        prompts = [drawn(i) for i in range(3)]
         for engine, whole in zip(engines, wholes):
             for prompt in prompts:
                 engine.store(prompt)
