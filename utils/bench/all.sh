@@ -3,13 +3,13 @@
 # nothing).
 #   utils/bench/all.sh [PART]...
 #       parts: resp copy meta memory eviction-latency nodes simulated-nodes ha handover small layers
-#       groups kv_groups lmcache
+#       groups boundaries kv_groups lmcache
 case ${1:-} in
 -h | --help) sed -n '2,3s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 cd "$(dirname "$0")" || exit 1
 all=(resp copy meta memory eviction-latency nodes simulated-nodes ha handover small layers groups
-    kv_groups lmcache)
+    boundaries kv_groups lmcache)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 for part in "${parts[@]}"; do
