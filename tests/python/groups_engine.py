@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from types import SimpleNamespace
 
 from groups_model import Rank, cache_config_of
-from layouts import FULL, STATE, WINDOW, Prompt
+from layouts import STATE, WINDOW, Prompt
 from tarn.vllm.base import Role
 
 
