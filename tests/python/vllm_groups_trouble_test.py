@@ -3,6 +3,7 @@ without a node; and configurations that it refuses."""
 
 import time
 import unittest
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
@@ -15,9 +16,12 @@ import tarn
 from groups_engine import ask
 from layouts import Prompt
 from tarn.vllm import TarnConnector, group_worker
-from tarn.vllm.config import Ranks, ranks_of, settings_of
-from tarn.vllm.groups import Group, groups_of
-from tarn.vllm.meta import GroupLoad, Parts
+from tarn.kv_groups import KVBoundary, KVParts
+from tarn.vllm.config import Ranks, Settings, ranks_of, settings_of
+from tarn.vllm.group_scheduler import GroupScheduler
+from tarn.vllm.groups import Group, Groups, groups_of
+from tarn.vllm.meta import GroupFormat, GroupLoad, GroupReport, Parts
+from tarn.vllm.pins import Pins
 from vllm_groups_test import BY_NAME, HYBRID, WithGroups
 
 
@@ -338,6 +342,71 @@ class Refusals(unittest.TestCase):
         reached = [n for n in range(9) if dropping.reachable(n, 64)]
         self.assertEqual(reached, [2, 3, 4, 6, 7, 8])
         self.assertTrue(all(group.reachable(n, 16) for n in range(9)))
+
+
+class Stages(unittest.TestCase):
+    """A pipeline: every stage has layers of its own, and perhaps none of some group."""
+
+    groups = Groups(
+        (
+            Group(0, "full", 32, heads=4, rank_heads=2, layers=("l.0",)),
+            Group(1, "window", 16, window=40, heads=4, rank_heads=2, layers=("l.1",)),
+        ),
+        2,
+    )
+    ranks = Ranks(2, 0, 2, 0, 1, 0, 1, 0, 4, False)
+
+    def test_a_hit_needs_every_stage_that_has_layers(self):
+        layouts = {0: ["full-a", "window-a"], 1: ["full-b", ""]}
+        asked = self.groups.asked(Settings(model="m"), "bf16", self.ranks, layouts)
+        found = [(i, group.name.partition("@")[2]) for i, group in asked]
+        self.assertEqual([i for i, _ in found], [0, 0, 1, 1, 0, 0])
+        places = [name.split("@")[1:3] for _, name in found]
+        stages = [["pp2.0"]] * 4 + [["pp2.1"]] * 2
+        self.assertEqual([place[1:] for place in places], stages)
+        self.assertEqual([place[0] for place in places], ["tp2.0", "tp2.1"] * 3)
+        for i, group in asked:
+            worker = replace(self.ranks, tp_rank=1, pp_rank=1)
+            if "@tp2.1@pp2.1@" in group.name:
+                space = self.groups.groups[i].space(Settings(model="m"), "bf16", worker, "full-b")
+                self.assertEqual(space.prefix, group.name)
+
+    def test_nothing_is_looked_up_before_all_stages_have_said_their_formats(self):
+        pool = mock.Mock()
+        config = SimpleNamespace(
+            cache_config=SimpleNamespace(cache_dtype="bf16"),
+            model_config=SimpleNamespace(dtype="bf16"),
+        )
+        side = GroupScheduler(config, Settings(model="m"), pool, self.groups, self.ranks)
+        prompt = Prompt.drawn(1, 100)
+        request = groups_engine.GroupsRequest(prompt)
+        one = GroupReport({0: GroupFormat(0, ["full-a", "window-a"])}, Counter({1: 1}))
+        other = GroupReport({1: GroupFormat(1, ["full-b", ""])}, Counter({1: 1, 2: 1}), {"r"})
+        both = one.aggregate(other)
+        self.assertEqual((both.done, both.failed), (Counter({1: 2, 2: 1}), {"r"}))
+        side.update_connector_output(SimpleNamespace(kv_connector_worker_meta=one))
+        self.assertEqual(side.get_num_new_matched_tokens(request, 0), (0, False))
+        pool.kv_prefix.assert_not_called()
+        side.update_connector_output(SimpleNamespace(kv_connector_worker_meta=both))
+        pool.kv_prefix.return_value = KVBoundary(64, (KVParts(0, 2, 0),) * 6)
+        self.assertEqual(side.get_num_new_matched_tokens(request, 0), (64, True))
+        hashes, groups = pool.kv_prefix.call_args[0]
+        self.assertEqual((len(hashes), len(groups)), (99 // 16, 6))
+
+    def test_blocks_are_pinned_until_every_rank_is_done(self):
+        pool = groups_engine.BlockPool(40)
+        pins = Pins(pool, 4)
+        blocks = pool.take(9)
+        pins.hold(7, blocks)
+        pool.free_blocks([pool.blocks[i] for i in blocks])
+        self.assertEqual((pins.room, pins.holds), (True, True))
+        pins.hold(8, pool.take(1))
+        self.assertFalse(pins.room, "a quarter of 40")
+        for done in (Counter({7: 1}), Counter({7: 2, 99: 4}), Counter({7: 1})):
+            self.assertFalse(set(blocks) & set(pool.free))
+            pins.release(done)
+        self.assertTrue(set(blocks) <= set(pool.free))
+        self.assertEqual((pins.room, pins.holds), (True, True))
 
 
 class Names(WithGroups):
