@@ -14,6 +14,8 @@ struct request {
     size_t n;
 };
 
+static struct request request, built;
+
 static void add_word(void *arg, struct span word) {
     struct request *r = arg;
     TARN_ASSERT(r->n < WORDS);
@@ -33,11 +35,23 @@ static bool is_bound(const struct wire_arg *args) {
     return args != NULL;
 }
 
+/* Those of KV groups are bound one by one, by whoever runs the request. */
+static void bind_kv_groups(const struct wire_command *cmd, const struct wire_look *look) {
+    const struct wire_arg *block = wire_named(cmd, "KVGROUPS");
+    char error[WIRE_ERROR_SIZE];
+    for (uint32_t i = 0; block != NULL && i < look->kv_groups.n; i++) {
+        struct wire_kv_group g = {0};
+        size_t at = look->kv_groups.at + i * WIRE_KV_GROUP_WORDS;
+        if (!wire_bind_block(block, request.word, at, &g, error)) continue;
+        TARN_ASSERT(g.name == at && g.block > 0 && g.unit > 0 && g.drop <= 1);
+        TARN_ASSERT(g.kind >= WIRE_KV_FULL && g.kind <= WIRE_KV_STATE);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct wire_limits limits = {64, 60000};
     static _Alignas(16) char options[ROOM], again[ROOM];
-    static struct request request, built;
     char error[WIRE_ERROR_SIZE];
     if (size == 0) return 0;
     const struct wire_command *cmd = &wire_commands[data[0] % WIRE_COMMANDS];
@@ -53,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (request.n == 0 || !wire_bind(cmd, request.word, request.n, &limits, options, error) ||
         !is_bound(cmd->args))
         return 0;
+    bind_kv_groups(cmd, (const struct wire_look *)options);
     const struct wire_sink sink = {&built, add_word, add_number};
     built.n = 0;
     wire_build(cmd, options, request.word, &sink);
