@@ -155,6 +155,40 @@ class Unreachable(StoreTest):
             ranges = [at], [["k"]], [[[0]]], [[[0]]], [[[100]]]
             self.assertEqual(s.get_into_ranges(*ranges), [[[INVALID]]])
 
+    def test_registered_memory_and_other(self):
+        """Pieces in it, over its ends, in two that meet, in two that overlap, and in neither."""
+        s, at = self.store, self.good.address
+        other = Memory(4 * PAGE, block(6, 4 * PAGE))
+        for start, size in ((at, PAGE), (at + PAGE, PAGE), (other.address, 2 * PAGE)):
+            self.assertEqual(s.register_buffer(start, size), 0)
+
+        def check(name):
+            rows = [at, at + PAGE - 9, at + PAGE, other.address + 2 * PAGE - 5, self.dead, at]
+            sizes = [PAGE, 99, PAGE, 10, 9, 2 * PAGE]
+            keys = [f"{name}{i}" for i in range(len(rows))]
+            with self.refused():
+                self.assertEqual(s.batch_put_from(keys, rows, sizes), [0, 0, 0, 0, INVALID, 0])
+            good = [0, 2, 5]
+            back = Memory(6 * PAGE)
+            self.assertEqual(s.register_buffer(back.address, back.size), 0)
+            into = [back.address, back.address + PAGE, back.address + 2 * PAGE]
+            got = s.batch_get_into([keys[i] for i in good], into, [sizes[i] for i in good])
+            self.assertEqual(got, [PAGE, PAGE, 2 * PAGE])
+            self.assertEqual(back[: 4 * PAGE], self.good[: 2 * PAGE] * 2)
+            self.assertEqual(s.unregister_buffer(back.address), 0)
+
+        check("meet")
+        self.assertEqual(s.register_buffer(at + 2 * PAGE, 2 * PAGE), 0)
+        check("three")
+        self.assertEqual(s.unregister_buffer(at), 0)
+        check("fewer")
+        self.assertEqual(s.register_buffer(self.fixed, 4 * PAGE), 0)
+        self.assertEqual(s.batch_put_from(["f", "g"], [self.fixed, at], [9, 9]), [0, 0])
+        with self.refused():
+            self.assertEqual(
+                s.batch_get_into(["f", "g"], [self.fixed + PAGE, at], [9, 9]), [INVALID, 9]
+            )
+
     def test_engine(self):
         ends = [TransferEngine() for _ in range(2)]
         for end in ends:
