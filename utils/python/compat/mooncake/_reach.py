@@ -131,8 +131,9 @@ class Reach:
 
     def clear(self) -> None:
         """Forgets all."""
-        for memory in (self.others, self.staged, self.known):
-            memory.clear()
+        self.others.clear()
+        self.staged.clear()
+        self.known.clear()
         self._mark()
 
     def _mark(self) -> None:
