@@ -176,6 +176,18 @@ class Ways(WithGroups):
             found = ask(self.hybrid(layout, role="kv_consumer"), prompt)
             self.assertEqual([request.result_params["tarn_tokens"]], found, layout.name)
 
+    def test_what_cannot_be_found_is_not_waited_for(self):
+        """A prompt that fills its last block: the last token is computed, and so is what drops."""
+        layout = BY_NAME["eagle"]
+        prompt = Prompt.drawn(3, 3 * layout.align)
+        producer = self.hybrid(layout, role="kv_producer")
+        made = producer.add(Prompt(prompt.tokens))
+        producer.settle()
+        consumer = self.hybrid(layout, role="kv_consumer", arrival_ms=60_000)
+        request = consumer.add(Prompt(prompt.tokens), params=made.result_params)
+        consumer.settle(20)
+        self.assertEqual((made.result_params, request.external), ({"tarn_tokens": 128}, 64))
+
     def test_what_the_engine_has_is_not_loaded(self):
         for layout in HYBRID:
             self.flush()

@@ -161,7 +161,7 @@ class GroupScheduler:
         ):
             return 0, False
         tokens = self._look_up(tracked).tokens
-        announced = min(announced_by(request), request.num_tokens - 1)
+        announced = min(announced_by(request), request.num_tokens - 1 - self._groups.dropped)
         if (
             tokens < announced - announced % self._groups.align
             and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000

@@ -132,6 +132,12 @@ class Groups:
     def align(self) -> int:
         return math.lcm(*(group.block for group in self.groups))
 
+    @property
+    def dropped(self) -> int:
+        """Tokens that a hit is shorter than what must be there for it."""
+        drops = [min(self.align, group.block) for group in self.groups if group.drops_last]
+        return max(drops, default=0)
+
     def asked(
         self, settings: Settings, dtype: str, ranks: Ranks, layouts: Dict[int, Sequence[str]]
     ) -> List[Tuple[int, KVGroup]]:
