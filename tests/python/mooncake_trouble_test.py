@@ -302,12 +302,13 @@ class Away(TarnTest):
 
     def test_what_is_refused_does_not_count(self):
         """A miss, a bad argument or a full pool says nothing against the server."""
+        store = self.open(0, self.server)  # with patience
         for _ in range(3):
-            self.assertEqual(self.store.get_size("no"), MISSING)
+            self.assertEqual(store.get_size("no"), MISSING)
             with self.assertLogs("mooncake", "ERROR"):
-                self.assertLess(self.store.remove_by_regex("("), 0)
-            self.assertEqual(self.store.put_from("x", 0, 5), INVALID)
-            self.assertEqual(self.store.batch_is_exist(["k"]), [1])
+                self.assertLess(store.remove_by_regex("("), 0)
+            self.assertEqual(store.put_from("x", 0, 5), INVALID)
+            self.assertEqual(store.batch_is_exist(["k"]), [1])
 
     def test_options(self):
         for given in ({"lookup_timeout_ms": "soon"}, {"lookup_timeout_ms": 0}):

@@ -372,8 +372,8 @@ class StoreConnector(TarnTest):
         ranks = self.ranks(layout)
         prompt = Prompt.drawn("hangs", 8 * layout.align)
         self.saved(ranks, prompt)
-        at = ranks[0].lookup(prompt)
-        self.assertEqual(at, len(prompt))
+        at = len(prompt)
+        wait_until(lambda: ranks[0].lookup(prompt) == at, what="the hit")
         self.server.pause()
         self.addCleanup(self.server.resume)
         with self.assertLogs("mooncake", "ERROR"):
