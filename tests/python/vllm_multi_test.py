@@ -4,8 +4,8 @@ import unittest
 from types import SimpleNamespace
 
 from vllm_helpers import WithServer, prompt
-from groups_engine import GroupsEngine
-from layouts import LAYOUTS, Prompt
+from groups_engine import GroupsEngine, GroupsRequest
+from layouts import LAYOUTS, STATE, WINDOW, Prompt
 from vllm_engine import Engine
 from vllm_events_test import ON, Picture, hashed
 from tarn.vllm import TarnConnector
@@ -19,6 +19,26 @@ class Listened(Engine):
         config = super().config(rank)
         config.kv_events_config = ON
         return config
+
+
+def scheduled_new(request, tables, computed):
+    name = request.request_id
+    return SimpleNamespace(req_id=name, block_ids=tables, num_computed_tokens=computed)
+
+
+def output_of(count, new=(), cached=(), computed=0):
+    """A SchedulerOutput: requests that compute so many tokens each."""
+    names = [request.request_id for request in cached]
+    return SimpleNamespace(
+        num_scheduled_tokens=dict.fromkeys([*names, *(item.req_id for item in new)], count),
+        scheduled_new_reqs=list(new),
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=names,
+            resumed_req_ids=set(),
+            new_block_ids=[None for _ in names],
+            num_computed_tokens=[computed for _ in names],
+        ),
+    )
 
 
 class Together(WithServer):
@@ -164,6 +184,31 @@ class Together(WithServer):
                 self.assertTrue(
                     all(tokens == 0 for _, tokens, _ in engine.connector.child(sibling).tables)
                 )
+
+    def test_several_kv_groups_wait_for_a_sibling_within_a_step(self):
+        """Its load may fail. One that shares these blocks waits, too; others do not."""
+        layout = next(one for one in LAYOUTS if one.name == "full-window")
+        size, groups = layout.align, range(len(layout.groups))
+        engine = GroupsEngine(self.server.url, TarnConnector, layout)
+        self.engines.append(engine)
+        scheduler = engine.connector._scheduler
+        requests = [GroupsRequest(Prompt.drawn(seed, 3 * size)) for seed in (1, 1, 2)]
+        new = []
+        for request, first, known in zip(requests, (1, 1, 30), (0, size, size)):
+            scheduler.get_num_new_matched_tokens(request, known)
+            counts = [2 * size // group.block for group in layout.groups]
+            tables = [list(range(first + 10 * i, first + 10 * i + counts[i])) for i in groups]
+            new.append(scheduled_new(request, tables, size))
+        first = scheduler.build_connector_meta(output_of(size, new=new))
+        self.assertEqual(len(first.saves), 1)
+        self.assertTrue(all(min(part.blocks) >= 30 for part in first.saves[0].parts))
+        second = scheduler.build_connector_meta(
+            output_of(1, cached=requests[:2], computed=2 * size)
+        )
+        full = next(i for i in groups if layout.groups[i].kind not in (STATE, WINDOW))
+        saved = [part for save in second.saves for part in save.parts if part.group == full]
+        count = 2 * size // layout.groups[full].block
+        self.assertEqual([len(part.blocks) for part in saved], [count, count])
 
     def test_params_of_both(self):
         engine, sibling = self.together(role="kv_producer")

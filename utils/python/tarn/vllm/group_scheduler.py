@@ -37,7 +37,8 @@ class GroupRequest:
     """A request. tables: its blocks, of each of vLLM's tables. saved: of each group, the first
     blocks that are in the pool, or on their way there, or not needed. states: those on their way
     there, by table and the token that they end at. found, good_until: what a look-up has said, and
-    how long that holds. failed: a load of it has failed, so nothing of it is loaded again."""
+    how long that holds. known: tokens that vLLM had computed, and those loaded from the pool.
+    failed: a load of it has failed, so nothing of it is loaded again."""
 
     def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
         self.request, self.chain = request, chain
@@ -47,6 +48,7 @@ class GroupRequest:
         self.prefill = int(request.num_tokens)
         self.first_seen = time.monotonic()
         self.found, self.good_until = _NOTHING, 0.0
+        self.known = 0
         self.failed = self.counted = False
 
     def hashes(self, tokens: int) -> List[bytes]:
@@ -80,7 +82,8 @@ class GroupScheduler:
     ) -> None:
         self._settings, self._pool, self._groups, self._ranks = settings, pool, groups, ranks
         self.figures = pool.figures
-        self._judge = Judge(settings.min_load_tokens, batches_of(vllm_config, ranks))
+        self._batches = batches_of(vllm_config, ranks)
+        self._judge = Judge(settings.min_load_tokens, self._batches)
         self._dtype = dtype_of(vllm_config)
         self._formats: Dict[int, Sequence[str]] = {}
         self._asked: List[Tuple[int, KVGroup]] = []  # until all stages have said their formats
@@ -88,6 +91,8 @@ class GroupScheduler:
         self._loads: List[GroupLoad] = []
         self._loading: Dict[str, _Loading] = {}
         self._jobs = count(1)
+        self._steps = 0
+        self._open: Dict[int, int] = {}  # block -> the step at which it is known to have arrived
         self._pins = Pins(None, 1)
         # Boundaries passed so far without a state from vLLM; -1: it hands them over, or has none.
         self._stateless = 0 if any(g.kind == "state" for g in groups.groups) else -1
@@ -151,6 +156,8 @@ class GroupScheduler:
         """How many tokens after those already computed can be loaded. None: ask again, a prefill
         elsewhere is not done with it."""
         tracked = self._track(request)
+        if tracked is not None:
+            tracked.known = num_computed_tokens
         if (
             tracked is None
             or not self._settings.load
@@ -193,6 +200,7 @@ class GroupScheduler:
         tracked = self._requests.get(request.request_id)
         if tracked is None or num_external_tokens <= 0:
             return
+        tracked.known += num_external_tokens
         found, tables = tracked.found, blocks.get_block_ids()
         local = found.tokens - num_external_tokens
         parts_of: Dict[int, KVParts] = {}
@@ -239,6 +247,8 @@ class GroupScheduler:
         self._loads = []
         self._judge.planned(output.num_scheduled_tokens.values(), loads=())
         self._renew()
+        self._steps += 1
+        self._open = {block: due for block, due in self._open.items() if due > self._steps}
         for name in getattr(output, "preempted_req_ids", None) or ():
             if name in self._requests:
                 self._requests[name].restart()
@@ -251,6 +261,8 @@ class GroupScheduler:
                 tracked.tables = [[] for _ in tracked.tables]
             for table, new in zip(tracked.tables, item.blocks):
                 table.extend(new)
+            if item.anew:
+                self._strange(tracked, item.computed)
             parts = self._filled(tracked, item.computed, item.computed + item.scheduled)
             parts += self._states(tracked, offers.pop(item.name, ()))
             align = self._groups.align
@@ -284,9 +296,20 @@ class GroupScheduler:
                 request = tracked.request
                 self.announcer.plan(request, group.number, group.block, ends[name], keys)
 
+    def _strange(self, tracked: GroupRequest, computed: int) -> None:
+        """Under vLLM's MultiConnector another one may fill blocks, in this step, and fail: what is
+        computed with them is saved when that would be known."""
+        for group in self._groups.groups if computed > tracked.known else ():
+            table = tracked.tables[group.number]
+            strange = table[tracked.known // group.block : -(-computed // group.block)]
+            due = self._steps + self._batches
+            self._open.update({block: due for block in strange if block})
+
     def _savable(self, tracked: GroupRequest) -> int:
         """Tokens of which parts are saved at most; drafts that may be rejected are none of them."""
         if not self._settings.save or not self._pins.room:
+            return 0
+        if self._open and any(not self._open.keys().isdisjoint(t) for t in tracked.tables):
             return 0
         return int(tracked.request.num_tokens) if self._settings.save_decode else tracked.prefill
 
