@@ -334,7 +334,6 @@ class GroupsEngine:
                 if victim.request_id in out.num_scheduled_tokens:
                     budget += out.num_scheduled_tokens.pop(victim.request_id)
                     out.cached = [c for c in out.cached if c[0] is not victim]
-                self.offers.pop(victim.request_id, None)
                 self._preempt(victim)
                 if victim is request:
                     break

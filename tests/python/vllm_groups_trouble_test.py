@@ -13,7 +13,7 @@ from vllm_helpers import PatientPool
 import groups_engine
 import groups_model
 import tarn
-from groups_engine import ask
+from groups_engine import GroupsRequest, ask
 from layouts import Prompt
 from tarn.vllm import TarnConnector, group_worker
 from tarn.kv_groups import KVBoundary, KVParts
@@ -207,6 +207,22 @@ class States(WithGroups):
         with mock.patch.object(engine, "step", offer):
             engine.settle()
         self.assertEqual(self.check_parts(engine, [prompt])[1], 3)
+
+    def test_states_of_a_request_that_is_preempted_in_the_same_step(self):
+        """It was to compute them in this step; their blocks may be somebody else's by now."""
+        layout = BY_NAME["three-groups"]
+        scheduler = self.hybrid(layout).connector._scheduler
+        request = GroupsRequest(Prompt.drawn(1, self.length(layout)))
+        scheduler.on_new_request(request)
+        for preempted, saves in (({request.request_id}, 0), (set(), 1)):
+            output = SimpleNamespace(
+                num_scheduled_tokens={},
+                scheduled_new_reqs=[],
+                scheduled_cached_reqs=SimpleNamespace(req_ids=[], resumed_req_ids=set()),
+                preempted_req_ids=preempted,
+                partial_tail_offloads={request.request_id: [(1, 3, layout.align)]},
+            )
+            self.assertEqual(len(scheduler.build_connector_meta(output).saves), saves)
 
 
 class Refusals(unittest.TestCase):

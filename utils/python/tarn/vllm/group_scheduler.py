@@ -249,10 +249,11 @@ class GroupScheduler:
         self._renew()
         self._steps += 1
         self._open = {block: due for block, due in self._open.items() if due > self._steps}
+        offers = self._offers_in(output)
         for name in getattr(output, "preempted_req_ids", None) or ():
+            offers.pop(name, None)  # vLLM does not take them back, but the block may be another's
             if name in self._requests:
                 self._requests[name].restart()
-        offers = self._offers_in(output)
         for item in scheduled_in(output):
             tracked = self._requests.get(item.name)
             if tracked is None:
