@@ -303,7 +303,7 @@ class GroupsEngine:
                     self._offer(request, number, block, end)
 
     def _offer(self, request, number, block, end):
-        """Says which block holds a state (SchedulerOutput.partial_tail_offloads)."""
+        """Says which block holds a state (SchedulerOutput)."""
         self.offers.setdefault(request.request_id, []).append((number, block, end))
 
     def _chunk(self, request, budget):
@@ -450,7 +450,7 @@ class GroupsEngine:
             new_block_ids=[tuple(new) if any(new) else None for _, new in out.cached],
             num_computed_tokens=[request.computed for request, _ in out.cached],
         )
-        out.partial_tail_offloads = self.offers
+        out.kv_connector_block_state = SimpleNamespace(boundary_state_offloads=self.offers)
         out.kv_connector_metadata = self.connector.build_connector_meta(out)
         return out
 

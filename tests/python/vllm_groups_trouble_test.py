@@ -22,6 +22,7 @@ from tarn.vllm.group_scheduler import GroupScheduler
 from tarn.vllm.groups import Group, Groups, groups_of
 from tarn.vllm.meta import GroupFormat, GroupLoad, GroupReport, Parts
 from tarn.vllm.pins import Pins
+from tarn.vllm.requests import states_in
 from vllm_groups_test import BY_NAME, HYBRID, WithGroups
 
 
@@ -207,6 +208,22 @@ class States(WithGroups):
         with mock.patch.object(engine, "step", offer):
             engine.settle()
         self.assertEqual(self.check_parts(engine, [prompt])[1], 3)
+
+    def test_states_of_both_kinds_of_releases(self):
+        for output, found in (
+            (SimpleNamespace(), {}),
+            (SimpleNamespace(partial_tail_offloads=None, kv_connector_block_state=None), {}),
+            (SimpleNamespace(partial_tail_offloads={"a": [(1, 3, 64)]}), {"a": [(1, 3, 64)]}),
+            (
+                SimpleNamespace(
+                    kv_connector_block_state=SimpleNamespace(
+                        boundary_state_offloads={"b": [(1, 4, 64)]}
+                    )
+                ),
+                {"b": [(1, 4, 64)]},
+            ),
+        ):
+            self.assertEqual(states_in(output), found)
 
     def test_states_of_a_request_that_is_preempted_in_the_same_step(self):
         """It was to compute them in this step; their blocks may be somebody else's by now."""

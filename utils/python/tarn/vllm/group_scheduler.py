@@ -23,7 +23,7 @@ from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Par
 from .news import News
 from .pins import Pins
 from .pool import Pool
-from .requests import announced_by, chain_of, scheduled_in
+from .requests import announced_by, chain_of, scheduled_in, states_in
 
 __all__ = ["GroupScheduler"]
 
@@ -329,9 +329,8 @@ class GroupScheduler:
         return found
 
     def _offers_in(self, output: Any) -> Dict[str, Sequence[Tuple[int, int, int]]]:
-        """The states that vLLM says are at a boundary: {request: [(KV group, block, tokens)]}. A
-        table does not tell, as its blocks change places."""
-        offers = dict(getattr(output, "partial_tail_offloads", None) or {})
+        """Those that vLLM hands over. A table does not tell, as its blocks change places."""
+        offers = states_in(output)
         self._stateless = -1 if offers else self._stateless
         return offers
 
@@ -343,7 +342,7 @@ class GroupScheduler:
                 log.error(
                     "this release of vLLM does not say which blocks hold the states of recurrent "
                     "layers, so none are saved, and nothing will be found: use one with its change "
-                    "51358 (SchedulerOutput.partial_tail_offloads at each boundary)"
+                    "51358 (SchedulerOutput.kv_connector_block_state)"
                 )
 
     def _states(self, tracked: GroupRequest, offers: Sequence[Tuple[int, int, int]]) -> List[Parts]:

@@ -1,11 +1,11 @@
 """What vLLM's requests and its scheduler's output say, in the forms that its releases have for it.
 """
 
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..chain import Chain
 
-__all__ = ["Scheduled", "announced_by", "chain_of", "scheduled_in"]
+__all__ = ["Scheduled", "announced_by", "chain_of", "scheduled_in", "states_in"]
 
 
 def chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
@@ -64,3 +64,12 @@ def scheduled_in(output: Any) -> Iterator[Scheduled]:
     for i, name in enumerate(cached.req_ids):
         blocks = cached.new_block_ids[i] or ()
         yield Scheduled(name, blocks, name in resumed, cached.num_computed_tokens[i], counts[name])
+
+
+def states_in(output: Any) -> Dict[str, Sequence[Tuple[int, int, int]]]:
+    """The states that a SchedulerOutput says are at a boundary: {request: [(KV group, block,
+    tokens)]}. Releases with vLLM's change 51358 have them beside the tables of blocks."""
+    later = getattr(
+        getattr(output, "kv_connector_block_state", None), "boundary_state_offloads", {}
+    )
+    return {**(getattr(output, "partial_tail_offloads", None) or {}), **(later or {})}
