@@ -171,6 +171,23 @@ class Pools(WithGroups):
         self.assertEqual({request.status for request in live}, {"FINISHED"})
         self.assertGreater(reader.external, 0)
 
+    def test_after_a_reset_the_same_is_saved_again(self):
+        """vLLM preempts what runs, and computes it with other weights, say."""
+        for layout in (BY_NAME["full-window"], BY_NAME["three-groups"]):
+            self.flush()
+            engine = self.hybrid(layout)
+            prompt = Prompt.drawn(1, self.length(layout))
+            request = engine.add(Prompt(prompt.tokens), 2)
+            while request.computed < 2 * layout.align:
+                engine.step()
+            wait_until(lambda: not any(w.connector.stats()["pending"] for w in engine.workers))
+            engine.running.remove(request)
+            engine._preempt(request)
+            engine.pool.evict_blocks(list(engine.pool.known.values()))
+            self.assertIs(engine.connector.reset_cache(), True)
+            engine.settle()
+            self.assertEqual(ask(self.hybrid(layout, seed=1), prompt), [3 * layout.align])
+
 
 class States(WithGroups):
     def test_releases_that_hand_over_no_states(self):

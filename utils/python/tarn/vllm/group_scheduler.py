@@ -58,6 +58,12 @@ class GroupRequest:
             chain.extend(self.request.all_token_ids[chain.tokens : tokens])
         return chain.hashes[: tokens // chain.block_tokens]
 
+    def forget(self) -> None:
+        """What was said to be in the pool is not."""
+        self.found = _NOTHING
+        self.saved = [0] * len(self.saved)
+        self.states.clear()
+
     def restart(self) -> None:
         """It has lost its blocks and will be scheduled as if it were new, with what it has
         generated as part of the prompt."""
@@ -369,9 +375,8 @@ class GroupScheduler:
             news = report.news or news
             for name in report.failed & self._requests.keys():
                 tracked = self._requests[name]
-                tracked.failed, tracked.found = True, _NOTHING
-                tracked.saved = [0] * len(tracked.saved)
-                tracked.states.clear()
+                tracked.failed = True
+                tracked.forget()
         arrived = getattr(output, "finished_recving", None) or ()
         for name in arrived:
             self._loading.pop(name, None)
@@ -411,7 +416,8 @@ class GroupScheduler:
     def reset_cache(self) -> Optional[bool]:
         """Removes every object of this model, because its weights changed, say."""
         for tracked in self._requests.values():
-            tracked.good_until, tracked.found = 0.0, _NOTHING
+            tracked.good_until = 0.0
+            tracked.forget()
         name = glob_of(escape(self._settings.model))
         reply = self._pool.command(self._settings.timeout_ms, "REMOVEMATCH", "GLOB", name + "@*")
         return reply is not None
