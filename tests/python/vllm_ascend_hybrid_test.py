@@ -240,6 +240,14 @@ class LayerByLayer(TarnTest):
         self.assertEqual(self.client().get("whole"), source.raw)
         self.assertEqual(store.batch_write_finish(keys, [0] * 4), [0] * 4, "nothing is left")
 
+    def test_a_layer_that_two_requests_bring_is_one_layer(self):
+        store = self.store()
+        _, at = self.memory(store, bytes(range(200)))
+        gvas = store.batch_alloc(["k"], [200]) + store.batch_alloc(["k"], [200])
+        self.assertEqual(store.batch_copy(gvas, [at] * 2, [100] * 2, SAVE), 0)
+        store.batch_write_finish(["k"], [0])
+        self.assertEqual(store.exists(["k"]), [0], "its second layer never came")
+
     def test_what_is_not_there_gets_no_lease(self):
         store, client = self.store(), self.client()
         client.put("a", b"a" * 64)

@@ -32,14 +32,20 @@ _SAVE = 0  # direction of batch_copy; the other one is a load
 
 
 class Held:
-    """Memory of a block under way. `busy`: copies that run; `copied`: bytes that layers brought."""
+    """Memory of a block under way. `busy`: copies that run; `copied`: what layers brought, bytes by
+    where they are. Two requests of one step may bring the same layer."""
 
     __slots__ = ("memory", "address", "size", "until", "busy", "copied", "loaded")
 
     def __init__(self, memory: mmap.mmap, until: float) -> None:
         self.memory, self.size = memory, len(memory)
         self.address = C.addressof(C.c_char.from_buffer(memory))
-        self.until, self.busy, self.copied, self.loaded = until, 0, 0, False
+        self.until, self.busy, self.loaded = until, 0, False
+        self.copied: Dict[int, int] = {}
+
+    def whole(self) -> bool:
+        """Whether all layers have come."""
+        return sum(self.copied.values()) >= self.size
 
 
 class Holdings:
@@ -180,7 +186,7 @@ class LayerwiseStore:
             (key, held)
             for key, result in zip(keys, results)
             for held in [self._held.get(("save", key))]
-            if held is not None and result == 0 and held.copied >= held.size
+            if held is not None and result == 0 and held.whole()
         ]
 
         def work(client: Client) -> bool:
@@ -256,7 +262,7 @@ class LayerwiseStore:
             try:
                 held = self._held.begin(gva, size)
                 self._copy_piece(gva, address, size, saving)
-                held.copied += size
+                held.copied[gva] = size
             except Error as e:
                 self._link.complain(f"layers {e.name}", str(e))
                 result = result if saving else -1
