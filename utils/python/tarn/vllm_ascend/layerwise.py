@@ -197,7 +197,8 @@ class KeyInfo(NamedTuple):
         return self.bytes_
 
     def gva_list(self) -> List[int]:
-        """Where layers are copied from once batch_add_lease has loaded it; [0]: there is no memory left."""
+        """Where layers are copied from once batch_add_lease has loaded it; [0]: there is no memory
+        left."""
         held = self.holdings.take(("load", self.key), self.bytes_, _STALE_S)
         return [held.gva if held is not None else 0]
 
