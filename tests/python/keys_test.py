@@ -63,6 +63,9 @@ class Keys(unittest.TestCase):
         for bad in (
             *("", "m", "m@a.b.c@tp1.0@pp1.0@pcp1.0@dcp1.0@00", "x@" * 6, good + "@x1"),
             *(good + "@l1@l2", good.replace("tp8.3", "tp8.8"), good.replace("pp2", "qq2")),
+            *(kv_group.key(HASH).replace("kv12", kv) for kv in ("kv012", "kv+12", "kv", "kv1_2")),
+            *(good.replace("tp8", "tp08"), good.replace(HASH.hex(), HASH.hex().upper())),
+            *("%6D" + good[1:], good + "@g01"),
         ):
             with self.assertRaisesRegex(ValueError, "no block's key"):
                 keys.KeySpace.parse(bad)

@@ -212,6 +212,8 @@ class KeySpace:
                 unescape(model), unescape(dtype), unescape(layout), int(block_tokens), *numbers
             )
             space = replace(space, kv_group=kv_group)
+            if space.key(digest, layer=layer, group=group) != key:
+                raise ValueError("another spelling of a key")
         except (ValueError, IndexError, TypeError) as error:
             raise ValueError(f"key: {key!r} is no block's key ({error})") from None
         return BlockKey(space, digest, layer, group)
