@@ -180,7 +180,7 @@ class KVLook:
         )
         if errors:
             raise errors[0]
-        if status == Status.ECANCELED:
+        if status == Status.ECANCELED and not batches:  # nobody wanted it
             return found[0], []
         check(status)
         return _boundary(tokens.value, parts), batches[0].results() if batches else []
