@@ -4,6 +4,7 @@ or hang; and what many keys cost."""
 import ctypes
 import mmap
 import os
+import random
 import threading
 import time
 import unittest
@@ -13,6 +14,8 @@ from harness import Server, TarnTest, wait_until
 from mooncake_helpers import INVALID, KIB, MIB, MISSING, Memory, StoreTest, block, of
 
 import tarn
+from mooncake import _away, _replicas
+from mooncake._reach import Reach, Spans
 from mooncake.engine import TransferEngine
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
@@ -70,6 +73,10 @@ class Unreachable(StoreTest):
             self.assertEqual(s.batch_put_from(keys, rows, sizes, config), [0, INVALID, 0, INVALID])
         self.assertEqual(len([line for line in log.output if "batch_put_from" in line]), 1)
         self.assertEqual(config.group_ids, ["g", "h", "g", "i"])
+        config.group_ids = ["g", "h"]  # as many as there are rows in reach
+        with self.refused():
+            codes = s.batch_put_from([k + "3" for k in keys], rows, sizes, config)
+        self.assertEqual(codes, [INVALID] * 4)
         pieces = [[at, r] for r in rows]
         with self.refused():
             codes = s.batch_put_from_multi_buffers([k + "2" for k in keys], pieces, [[9, PAGE]] * 4)
@@ -209,6 +216,79 @@ class Unreachable(StoreTest):
             self.assertEqual(ends[0].read_bytes_from_buffer(self.dead, 3), b"")
         self.assertEqual(ends[0].transfer_sync_write(peer, self.good.address, far.address, 9), 0)
         self.assertEqual(far[:9], self.good[:9])
+
+
+class Registered(unittest.TestCase):
+    def test_what_bytes_lie_in(self):
+        """Against a search of all, with memory that overlaps and goes again."""
+        rng = random.Random(7)
+        for _ in range(50):
+            spans, all_of_it = Spans(), {}
+            for _ in range(30):
+                at, size = rng.randrange(100), rng.randrange(1, 30)
+                if rng.random() < 0.3:
+                    self.assertEqual(spans.pop(at), all_of_it.pop(at, None) is not None)
+                else:
+                    spans.put(at, size, (at, size))
+                    all_of_it[at] = size
+                self.assertEqual(bool(spans), bool(all_of_it))
+                at, size = rng.randrange(140), rng.randrange(1, 20)
+                found = spans.around(at, size)
+                if any(a <= at and at + size <= a + n for a, n in all_of_it.items()):
+                    start, length = found
+                    self.assertEqual(all_of_it[start], length)
+                    self.assertTrue(start <= at and at + size <= start + length)
+                else:
+                    self.assertIsNone(found)
+            spans.clear()
+            self.assertFalse(spans or spans.around(50, 1))
+
+    def test_many_registrations_cost_no_more(self):
+        def took(n):
+            reach = Reach()
+            for i in range(n):
+                reach.others.put(i * PAGE, PAGE, True)
+            where, sizes = [(n - 1) * PAGE] * 4000, [PAGE] * 4000
+            spent = []
+            for _ in range(5):
+                began = time.perf_counter()
+                self.assertEqual(reach.beyond(where, sizes, False), {})
+                spent.append(time.perf_counter() - began)
+            return min(spent)
+
+        self.assertLess(took(1000), 10 * took(1))
+
+
+class Answers(unittest.TestCase):
+    """What they say of the server."""
+
+    def asked(self, away, answer):
+        """The answer, or the code that came at once instead."""
+        return away.ask("test", lambda: answer, lambda code: code)
+
+    def test_rows_that_were_not_asked_for_say_nothing(self):
+        for answer, said in (
+            ([-900, -901], -900),
+            ([INVALID, -900], -900),
+            ([INVALID, 0, -900], [1]),
+            ([INVALID, INVALID], [1]),
+            ([], [1]),
+        ):
+            with self.subTest(answer=answer):
+                away = _away.Away()
+                with mock.patch.object(_away.log, "error"):
+                    self.assertEqual(self.asked(away, answer), answer)
+                self.assertEqual(self.asked(away, [1]), said)
+
+    def test_nor_does_a_try_that_asked_for_nothing(self):
+        away = _away.Away()
+        away._breaker = _away.Breaker(0.05, 10)
+        with mock.patch.object(_away.log, "error"):
+            self.asked(away, [-900])
+            wait_until(lambda: self.asked(away, [INVALID]) == [INVALID], what="the pause's end")
+        self.assertFalse(away._breaker.well, "nobody has seen it yet")
+        self.assertEqual(self.asked(away, [1]), [1], "the next one may try")
+        self.assertTrue(away._breaker.well)
 
 
 class Away(TarnTest):
@@ -407,6 +487,13 @@ class RoundTrips(StoreTest):
         self.few(lambda: gone.extend(s.batch_replica_clear(self.keys + ["no"])))
         self.assertEqual(gone, self.keys)
         self.assertEqual(set(s.batch_is_exist(self.keys)), {0})
+
+    def test_copies_in_files_are_no_segments(self):
+        path = _replicas._Copy("file", ("/somewhere/r0", ""), 0)
+        there = [_replicas._There(KIB, [path])] * self.N
+        with mock.patch.object(_replicas, "_located", lambda *_: there):
+            made = self.requests(lambda: self.store.batch_replica_clear(self.keys, "other:1"))
+        self.assertEqual(made, {})
 
     def test_the_rest(self):
         s, memory = self.store, Memory(KIB)

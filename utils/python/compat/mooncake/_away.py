@@ -13,7 +13,7 @@ import tarn
 from tarn._breaker import Breaker
 from tarn.options import number
 
-from mooncake._common import RPC_FAIL, RPC_TIMEOUT, Refused, code_of_failure, log
+from mooncake._common import INVALID_PARAMS, RPC_FAIL, RPC_TIMEOUT, Refused, code_of_failure, log
 
 T = TypeVar("T")
 _LOOKUP_TIMEOUT_MS = 1000
@@ -54,8 +54,12 @@ class Away:
         except BaseException:
             self._breaker.retry()
             raise
-        if isinstance(answer, list) and answer and all(a in _NO_ANSWER for a in answer):
-            self._lost(what, "no answer", answer[0], began)
+        # What was refused here, before the server was asked, says nothing of it.
+        asked = [a for a in answer if a != INVALID_PARAMS] if isinstance(answer, list) else []
+        if asked and all(a in _NO_ANSWER for a in asked):
+            self._lost(what, "no answer", asked[0], began)
+        elif isinstance(answer, list) and answer and not asked:
+            self._breaker.retry()
         else:
             self._found()
         return answer

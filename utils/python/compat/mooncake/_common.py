@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import tarn
 from tarn import Status
-from tarn.batch import Batch
 
 log = logging.getLogger("mooncake")
 Key = Union[str, bytes]
@@ -129,16 +128,6 @@ def keys_of(keys: Sequence[Any]) -> List[Key]:
 def suffixed(key: Key, suffix: str) -> Key:
     """The key with more behind it."""
     return key + suffix if isinstance(key, str) else key + suffix.encode()
-
-
-def sizes_of(client: tarn.Client, keys: Sequence[Key]) -> List[Optional[int]]:
-    """Bytes of each value, None where there is none, in one round of requests: what a get without
-    room for them says."""
-    nothing = [0] * len(keys)
-    batch = Batch(keys, nothing, nothing)
-    client._get_batch(batch)
-    found = zip(batch.results(), batch.value_sizes())
-    return [0 if r == 0 else size if r == Status.ELIMIT else None for r, size in found]
 
 
 SIZE_MAX = (1 << 63) - 1

@@ -76,14 +76,61 @@ def _flat(rows: Sequence[Any]) -> Tuple[List[int], List[int]]:
     return [number for row in lists for number in row], [len(row) for row in lists]
 
 
-class Reach:
-    """What there is besides a processor's memory, each by address: what `others` has (sizes) moves
-    by RDMA, and is not looked at; what `staged` has (sizes, devices) is copied from and to a GPU.
-    """
+class Spans:
+    """Memory by where it begins: how long it is, and what it is. It may overlap. Threads may look
+    while one changes it."""
 
     def __init__(self) -> None:
-        self.others: Dict[int, int] = {}
-        self.staged: Dict[int, Tuple[int, int]] = {}
+        self._spans: Dict[int, Tuple[int, Any]] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        # Where each begins, and of those that begin up to there the one that ends last.
+        self._sorted: Tuple[List[int], List[Tuple[int, Any]]] = [], []
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def put(self, address: int, size: int, what: Any) -> None:
+        """From now on that is there."""
+        self._spans[address] = size, what
+        self._sort()
+
+    def pop(self, address: int) -> bool:
+        """What begins there is no more. False: nothing does."""
+        if self._spans.pop(address, None) is None:
+            return False
+        self._sort()
+        return True
+
+    def clear(self) -> None:
+        """All is no more."""
+        self._spans.clear()
+        self._clear()
+
+    def _sort(self) -> None:
+        starts, last = sorted(self._spans), []
+        end, of = 0, None
+        for start in starts:
+            size, what = self._spans[start]
+            if start + size > end:
+                end, of = start + size, what
+            last.append((end, of))
+        self._sorted = starts, last
+
+    def around(self, address: int, size: int) -> Any:
+        """What these bytes lie in; None: in nothing."""
+        starts, last = self._sorted
+        i = bisect_right(starts, address) - 1
+        return last[i][1] if i >= 0 and address + size <= last[i][0] else None
+
+
+class Reach:
+    """What there is besides a processor's memory: what `others` has moves by RDMA, and is not
+    looked at; what `staged` has (devices) is copied from and to a GPU."""
+
+    def __init__(self) -> None:
+        self.others, self.staged = Spans(), Spans()
         self.known: Dict[int, int] = {}  # a processor's, registered
         self._marks: List[int] = []  # where each of these begins and ends; none if they overlap
 
@@ -105,7 +152,7 @@ class Reach:
             number = device_of(address) if e.code == NOT_SUPPORTED else None
             if number is None or not can_stage(number):
                 raise
-            self.staged[address] = size, number
+            self.staged.put(address, size, number)
             return
         if device is None:
             if self.beyond([address], [size], False):
@@ -120,14 +167,14 @@ class Reach:
             dmabuf(address, size, *device)
         finally:
             os.close(device[0])
-        self.others[address] = size
+        self.others.put(address, size, True)
 
     def forget(self, address: int) -> bool:
         """What was registered there is no more. True: RDMA or a client has nothing of it."""
-        self.others.pop(address, None)
+        self.others.pop(address)
         if self.known.pop(address, None) is not None:
             self._mark()
-        return self.staged.pop(address, None) is not None
+        return self.staged.pop(address)
 
     def clear(self) -> None:
         """Forgets all."""
@@ -157,22 +204,13 @@ class Reach:
         pieces = [where[i] for i in one_of.values()], [long[i] for i in one_of.values()]
         return not _unreachable(starts, sizes, False) and not _unreachable(*pieces, writes)
 
-    def _of_others(self, address: int, size: int) -> bool:
-        return any(a <= address and address + size <= a + n for a, n in list(self.others.items()))
-
-    def _staged_on(self, address: int, size: int) -> Optional[int]:
-        for start, (length, device) in list(self.staged.items()):
-            if start <= address and address + size <= start + length:
-                return device
-        return None
-
     def pieces_of(self, row: Any, sizes: Any, writes: bool) -> Optional[List[Piece]]:
         """The pieces of a row of `beyond`, if each is a GPU's or a processor's that can be
         reached."""
         (where, _), (long, _) = _flat([row]), _flat([sizes])
         pieces: List[Piece] = []
         for address, size in zip(where, long):
-            device = self._staged_on(address, size)
+            device = self.staged.around(address, size)
             device = device_of(address) if device is None else device
             if device is None and size and _unreachable([address], [size], writes):
                 return None
@@ -195,8 +233,9 @@ class Reach:
             if all(long) and not self.others and not self.staged:
                 bad = _unreachable(where, long, writes)
             else:
-                pieces = [i for i, n in enumerate(long) if n and not self._of_others(where[i], n)]
-                staged = [i for i in pieces if self._staged_on(where[i], long[i]) is not None]
+                others, staging = self.others.around, self.staged.around
+                pieces = [i for i, n in enumerate(long) if n and not others(where[i], n)]
+                staged = [i for i in pieces if staging(where[i], long[i]) is not None]
                 known = set(staged)
                 pieces = [i for i in pieces if i not in known]
                 bad = _unreachable([where[i] for i in pieces], [long[i] for i in pieces], writes)

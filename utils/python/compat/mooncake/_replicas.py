@@ -158,7 +158,8 @@ class ReplicaMethods:
         names, alone, cleared = common.segment_names(segment_name), [], []
         for key, name, there in zip(keys, named, _located(client, named)):
             copies = [] if there is None else there.copies
-            infos = [self._segment_info(client, c.segment).get("name", "") for c in copies]
+            held = [c.segment for c in copies if c.tier != "file"]
+            infos = [self._segment_info(client, segment).get("name", "") for segment in held]
             hit = next((n for n in infos if n in names), None)
             if hit is None:
                 continue

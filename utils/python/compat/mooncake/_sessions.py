@@ -23,7 +23,6 @@ from mooncake._common import (
     failure,
     keys_of,
     log,
-    sizes_of,
 )
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class SessionMethods:
     def batch_get_session_start(self, client: tarn.Client, keys: Sequence[Key]) -> List[int]:
         """Says which values can be read: a code per key."""
         keys = keys_of(keys)
-        sizes = sizes_of(client, self._keys(keys))
+        sizes = client.sizes(self._keys(keys))
         with self._sessions_lock:
             for key, size in zip(keys, sizes):
                 self._gets.pop(key, None)

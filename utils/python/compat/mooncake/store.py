@@ -260,19 +260,20 @@ class MooncakeDistributedStore(
         replace: bool,
     ) -> List[int]:
         """_put out of memory that callers name by address."""
-        groups = list(config.group_ids or ()) if isinstance(config, ReplicateConfig) else []
+        groups = config.group_ids if isinstance(config, ReplicateConfig) else None
 
         def move(rows: Optional[List[int]], at: Sequence[Any], long: Sequence[Any]) -> List[int]:
             if rows is None:
                 return self._put(what, keys, at, long, config, replace)
             some = config
-            if len(groups) == len(keys):
+            if groups is not None:
                 some = copy.copy(config)
                 setattr(some, "group_ids", [groups[i] for i in rows])
             return self._put(what, [keys[i] for i in rows], at, long, some, replace)
 
-        if len(keys) != len(addresses) or len(keys) != len(sizes):
-            return move(None, addresses, sizes)
+        lengths = {len(keys), len(addresses), len(sizes), len(keys if groups is None else groups)}
+        if len(lengths) > 1:
+            return move(None, addresses, sizes)  # which refuses it before any byte moves
         return self._moved(what, addresses, sizes, False, INVALID_PARAMS, move)
 
     def _moved(
