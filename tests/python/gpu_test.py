@@ -162,7 +162,6 @@ class RoundTrips:
             copy()
             best = min(best, time.perf_counter() - start)
         print(f"# {way:52} {self.big / best / 1e9:7.2f} GB/s", flush=True)
-        self.assertGreater(best, 0)
 
     def test_bandwidths(self):
         """Of one object, beside the driver's own copies of as many bytes."""
