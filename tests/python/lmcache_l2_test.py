@@ -28,7 +28,7 @@ class L2Test(TarnTest):
         logger.addHandler(logging.NullHandler())
 
     def adapter(self, **params):
-        adapter = TarnL2Adapter({"url": self.server.url + self.query, **params})
+        adapter = TarnL2Adapter({"url": self.server.url + self.query, "namespace": "", **params})
         self.addCleanup(adapter.close)
         return adapter
 
@@ -356,11 +356,15 @@ class Keys(L2Test):
         for params, text in (
             ({}, "url"),
             (None, "url"),
-            ({"url": url, "locks": 1}, "locks"),
-            ({"url": url, "load_threads": 0}, "load_threads"),
-            ({"url": url, "lock_ms": "5s"}, "lock_ms is a number from 0 to 65536, not '5s'"),
-            ({"url": url, "lock_ms": True}, "lock_ms"),
-            ({"url": url, "namespace": "a@b"}, "namespace"),
+            ({"url": url}, 'needs "namespace"'),
+            ({"url": url, "namespace": "a@b"}, "without @"),
+            ({"url": url, "namespace": "", "locks": 1}, "locks"),
+            ({"url": url, "namespace": "", "load_threads": 0}, "load_threads"),
+            (
+                {"url": url, "namespace": "", "lock_ms": "5s"},
+                "lock_ms is a number from 0 to 65536, not '5s'",
+            ),
+            ({"url": url, "namespace": "", "lock_ms": True}, "lock_ms"),
         ):
             with self.assertRaisesRegex(ValueError, text), self.assertLogs(
                 "tarn.lmcache.l2", "ERROR"
@@ -370,11 +374,13 @@ class Keys(L2Test):
         as_text = self.adapter(lock_ms="70", load_threads="3")
         self.assertEqual((as_text._is["lock_ms"], as_text._is["load_threads"]), (70, 3))
         with self.assertRaises(tarn.Error):
-            TarnL2Adapter({"url": "tarn://127.0.0.1:1?timeout_ms=200&retries=0"})
+            TarnL2Adapter({"url": "tarn://127.0.0.1:1?timeout_ms=200&retries=0", "namespace": ""})
         memory = bytearray(1 << 16)
         desc = type("L1MemoryDesc", (), {"size": len(memory), "align_bytes": 4096})()
         desc.ptr = tarn.memory.pin(memory, writable=True).address
-        with_memory = TarnL2Adapter({"url": url}, l1_memory_desc=desc, of_a_later_version=1)
+        with_memory = TarnL2Adapter(
+            {"url": url, "namespace": ""}, l1_memory_desc=desc, of_a_later_version=1
+        )
         self.assertTrue(self.store(with_memory, self.keys(1), self.objs(1)).is_successful())
         with_memory.close()
 

@@ -2,8 +2,9 @@
 event.
 
 Keys and bytes are those of LMCache's own `resp` adapter, `{model}@{rank}@{group}@{hash}[@{salt}]`
-and the payload alone: the caller brings the memory, so no layout needs to be stored, and both
-adapters can share a pool.
+and the payload alone: the caller brings the memory, so no layout needs to be stored, and with the
+namespace "" both adapters can share a pool. Data types and serdes are in no key and, where an
+adapter only looks up, known to nobody, so the namespace must say them.
 
 What a lock means here: a lookup takes a lease of `lock_ms` on what it finds, and until that is over
 the pool does not evict it. Who removes or flushes keys on purpose is not stopped: then a load is a
@@ -78,7 +79,12 @@ def _adapter_params(params: Dict[str, Any]) -> Tuple[str, str, Dict[str, int]]:
     url = params.pop("url", None)
     if not isinstance(url, str):
         raise ValueError('adapter_params needs "url": "tarn://host:port"')
-    namespace = params.pop("namespace", "")
+    if "namespace" not in params:
+        raise ValueError(
+            'adapter_params needs "namespace": "bf16", say, as LMCache\'s keys name neither the data '
+            'type nor the serde; "" where all who use this pool have the same ones'
+        )
+    namespace = params.pop("namespace")
     if not isinstance(namespace, str) or len(namespace) > 128 or "@" in namespace:
         raise ValueError(
             "adapter_params: namespace is text of up to 128 characters without @, not "
@@ -203,9 +209,9 @@ class _Join:
 
 
 class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
-    """`params` (adapter_params of the configuration): `url`, tarn://..., must be there;
-    `namespace`, in front of all keys: LMCache's say nothing of data types and serdes, so engines
-    that differ there need one each; `lock_ms` 5000 (up to the server's max-lease; 0: lookups lock
+    """`params` (adapter_params of the configuration): `url`, tarn://..., and `namespace`, in front
+    of all keys, must be there: LMCache's say nothing of data types and serdes, so engines that
+    differ there need one each; `lock_ms` 5000 (up to the server's max-lease; 0: lookups lock
     nothing), `store_threads` 2, `lookup_threads` 1, `load_threads` 4 (one large task is spread over
     them), `max_pending` 1024 tasks of a kind (further ones fail at once), `replicas` of what is
     stored (0: the server's default). `l1_memory_desc`: LMCache's L1 memory (ptr, size), registered
