@@ -7,8 +7,8 @@
  *                  ^   └─ none, and the boundary is known ─────────^
  *                  └─ shorter ─ kv_undo <─┘ one is gone
  *
- * Leases are taken once it is known what will be read: look-ups of parts that are of no use keep
- * nothing from eviction. */
+ * Leases are taken once it is known what will be read, and uses are counted once all are leased:
+ * look-ups of parts that are of no use keep nothing from eviction. */
 #include "commands/look.h"
 
 #include <stdlib.h>
@@ -41,12 +41,10 @@ struct kv_look {
     uint32_t part;
     struct kv_parts parts;
     struct waiter *waiter;
-    /* a byte for each part that was leased so far: whether it was not before */
-    struct buf fresh;
-    size_t undone;
-    uint64_t limit; /* of the boundary that is looked for next */
-    bool refused;   /* there are too many leases: none is kept */
-    uint64_t named; /* parts that are read */
+    struct buf fresh; /* versions, uint64_t, that were leased so far and were not before */
+    uint64_t limit;   /* of the boundary that is looked for next */
+    bool refused;     /* there are too many leases: none is kept */
+    uint64_t named;   /* parts that are read */
 
     /* the first part that was missing */
     bool missed;
@@ -177,14 +175,22 @@ static void answer_boundary(struct client *c, const struct kv_look *l) {
     }
 }
 
-/* Of PREFIXLEN it is short, and no object is touched for it. */
-static enum each_next answer_prefix(struct client *c, struct kv_look *l) {
-    answer_boundary(c, l);
-    count_end(c, l);
-    return EACH_OVER;
+/* Part by part: MGETREPLICAS says where it lies, PREFIXLEN only counts it as used. */
+static void answer_part(struct client *c, struct kv_look *l, struct object *o) {
+    if (l->replicas) {
+        look_answer(c, &l->terms, o);
+    } else {
+        store_batch_hit(books, &l->terms.request, o);
+        cluster_hit(o, true);
+    }
 }
 
-/* Of MGETREPLICAS: part by part. */
+static void answer_gone(struct client *c, struct kv_look *l, struct span key, uint64_t hash) {
+    if (l->terms.counts) store_batch_miss(books, &l->terms.request, hash);
+    notify_key(NOTIFY_MISS, "keymiss", key);
+    if (l->replicas) reply_null(c);
+}
+
 static enum each_next kv_answer(struct client *c, struct each *each, unsigned *budget) {
     struct kv_look *l = look_of(each);
     struct span key;
@@ -192,6 +198,7 @@ static enum each_next kv_answer(struct client *c, struct each *each, unsigned *b
     if (parts_over(l)) {
         parts_enter(l, l->group + 1, 0, false);
         if (l->group < l->n) return EACH_ON;
+        if (!l->replicas) answer_boundary(c, l); /* once all is counted */
         count_end(c, l);
         return EACH_OVER;
     }
@@ -199,22 +206,26 @@ static enum each_next kv_answer(struct client *c, struct each *each, unsigned *b
     struct object *o = part_find(c, l, &w, &key, &hash);
     l->part++;
     count_depth(l, &w);
-    if (o) {
-        look_answer(c, &l->terms, o);
-    } else {
-        if (l->terms.counts) store_batch_miss(books, &l->terms.request, hash);
-        notify_key(NOTIFY_MISS, "keymiss", key);
-        reply_null(c);
-    }
+    if (o)
+        answer_part(c, l, o);
+    else
+        answer_gone(c, l, key, hash);
     return EACH_ON;
 }
 
-/* What is read is known; with LEASE it is leased. */
+/* What is read is known; with LEASE it is leased. PREFIXLEN without one touches no object. */
 static enum each_next answer_begin(struct client *c, struct kv_look *l) {
-    if (!l->replicas) return answer_prefix(c, l);
+    bool leased = l->terms.lease_ms > 0;
     count_begin(c, l);
-    answer_boundary(c, l);
-    reply_array(c, l->named);
+    if (l->replicas) {
+        answer_boundary(c, l);
+        reply_array(c, l->named);
+    } else if (!leased || !l->terms.counts) {
+        if (l->terms.counts) store_batch_seen(books, &l->terms.request, (uint32_t)l->named);
+        answer_boundary(c, l);
+        count_end(c, l);
+        return EACH_OVER;
+    }
     l->each.one = kv_answer;
     parts_enter(l, 0, 0, false);
     return EACH_ON;
@@ -230,43 +241,34 @@ static void probe_begin(struct kv_look *l, uint64_t limit) {
     l->ahead_n = 0;
 }
 
-/* Of one that is missing nothing longer can be read: the boundary before it, or before this one. */
+/* Of one that is missing nothing longer can be read: the boundary before it, or before this one,
+ * as an unfinished block may have a shorter one instead. */
 static uint64_t boundary_without(const struct kv_look *l) {
     const struct kv_group *g = &l->groups[l->group];
-    if (g->kind != KV_GROUP_FULL) return l->search.boundary - 1;
+    if (g->kind != KV_GROUP_FULL || l->part == l->parts.blocks) return l->search.boundary - 1;
     return ((uint64_t)l->parts.first + l->part) * g->block;
 }
 
 /* Gives back what this look-up has leased, and only that. */
 static enum each_next kv_undo(struct client *c, struct each *each, unsigned *budget) {
     struct kv_look *l = look_of(each);
-    struct span key;
-    uint64_t hash;
-    if (l->undone == l->fresh.len) {
-        buf_clear(&l->fresh);
-        if (!l->refused) {
-            probe_begin(l, l->limit);
-            return EACH_ON;
-        }
-        look_refuse_lease(c);
-        return EACH_OVER;
-    }
-    if (parts_over(l)) {
-        parts_enter(l, l->group + 1, 0, false);
+    if (l->fresh.len > 0) {
+        uint64_t version;
+        l->fresh.len -= sizeof(version);
+        memcpy(&version, l->fresh.data + l->fresh.len, sizeof(version));
+        store_lease_undo(books, c->id, version);
         return EACH_ON;
     }
-    struct kv_want w = part_want(l);
-    struct object *o = l->fresh.data[l->undone] ? part_find(c, l, &w, &key, &hash) : NULL;
-    if (o) store_release(books, key, c->id, store_object_version(o), false);
-    l->part++;
-    l->undone++;
-    return EACH_ON;
+    if (!l->refused) {
+        probe_begin(l, l->limit);
+        return EACH_ON;
+    }
+    look_refuse_lease(c);
+    return EACH_OVER;
 }
 
 static enum each_next undo_begin(struct kv_look *l) {
     l->each.one = kv_undo;
-    l->undone = 0;
-    parts_enter(l, 0, 0, false);
     return EACH_ON;
 }
 
@@ -285,16 +287,14 @@ static enum each_next kv_lease(struct client *c, struct each *each, unsigned *bu
         l->limit = boundary_without(l);
         return undo_begin(l);
     }
-    bool fresh = !store_leased(books, o, c->id);
+    bool had = store_leased(books, o, c->id);
     l->refused =
         store_lease(books, o, c->id, l->terms.lease_ms + l->terms.late_ms, &granted_ms) != TARN_OK;
     if (l->refused) return undo_begin(l);
-    if (l->terms.counts && !l->replicas) {
-        count_depth(l, &w);
-        store_batch_hit(books, &l->terms.request, o);
-        cluster_hit(o, true);
+    if (!had && store_leased(books, o, c->id)) {
+        uint64_t version = store_object_version(o);
+        buf_append(&l->fresh, &version, sizeof(version));
     }
-    buf_append_char(&l->fresh, fresh);
     l->part++;
     return EACH_ON;
 }
@@ -309,15 +309,10 @@ static enum each_next kv_probe(struct client *c, struct each *each, unsigned *bu
     if (!kv_search_next(&l->search, &w)) {
         /* a longer one would have been served but for what was missing */
         l->missed = l->missed && l->search.boundary < l->longest;
-        count_begin(c, l);
-        if (l->terms.lease_ms > 0) {
-            l->each.one = kv_lease;
-            parts_enter(l, 0, 0, false);
-            return EACH_ON;
-        }
-        if (l->terms.counts && !l->replicas)
-            store_batch_seen(books, &l->terms.request, (uint32_t)l->named);
-        return answer_begin(c, l);
+        if (l->terms.lease_ms == 0) return answer_begin(c, l);
+        l->each.one = kv_lease;
+        parts_enter(l, 0, 0, false);
+        return EACH_ON;
     }
     bool there = part_find(c, l, &w, &key, &hash) != NULL;
     if (!there && server.awaits_nodes && store_is_away(books, key)) {

@@ -303,6 +303,13 @@ bool store_leased(const struct store *s, const struct object *o, uint64_t sessio
     return o->bits & OBJECT_REFS && lease_find(s, session, object_version(o)) != NULL;
 }
 
+void store_lease_undo(struct store *s, uint64_t session, uint64_t version) {
+    struct lease *l = lease_find(s, session, version);
+    if (!l) return;
+    s->stat.leases_released++;
+    lease_end(s, l, false);
+}
+
 bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version,
                    bool guarded) {
     struct lease *l = lease_find(s, session, version);

@@ -394,6 +394,8 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
                         uint64_t *granted_ms_p);
 /* Whether session has a lease on it. */
 bool store_leased(const struct store *s, const struct object *o, uint64_t session);
+/* Ends one of which session was not told yet, if it is not over. */
+void store_lease_undo(struct store *s, uint64_t session, uint64_t version);
 /* Ends session's lease on that version (also of an object that is gone already). false: it had
  * none. guarded: hosts still honour what was granted with it, so that the space is not given to
  * others before the time that was granted is over. */

@@ -177,47 +177,101 @@ test {more leases than a client may have: an error, and none is kept} {
     proc kept {} {expr {[info_field leases_granted] - [info_field leases_released]}}
     set before [kept]
     $c prefixlen {*}[request 2 [list $full] LEASE 10000]
+    set hits [info_field keyspace_hits]
     foreach command {prefixlen mgetreplicas} {
         assert_error "LIMIT this client holds 4 leases*" \
             {$c $command {*}[request 6 [list $full] LEASE 10000]}
         assert_equal 2 [expr {[kept] - $before}]
     }
+    # and none of them counts as used
+    assert_equal $hits [info_field keyspace_hits]
     assert_equal 64 [lindex [$c prefixlen {*}[request 4 [list $full] LEASE 10000]] 0]
     r config set max-leases-per-client 1000000
     drop $c
 }
 
-test {what goes in the middle shortens the prefix, and what was leased for it is given back} {
-    r flushall
-    set n 3000
-    foreach i [upto $n] {lappend batch [format f@%04x $i] 100}
+# Looks up until parts went between the search and the leases: {leases hits reply} of that time.
+# prepare stores the parts; gone: the requests that another client makes in the middle.
+proc look_raced {prepare gone boundary command args} {
+    set other [client]
+    for {set try 0} {$try < 400} {incr try} {
+        uplevel 1 $prepare
+        set c [client]
+        set figures {leases_granted leases_released keyspace_hits}
+        set before [lmap f $figures {info_field $f}]
+        resp::send $c $command {*}$args
+        for {set i 0} {$i < 1 + $try % 20} {incr i} {$other ping}
+        foreach request $gone {resp::send $other {*}$request}
+        foreach request $gone {resp::recv $other}
+        set reply [resp::recv $c]
+        lassign [lmap f $figures b $before {expr {[info_field $f] - $b}}] granted released hits
+        drop $c
+        if {$released == 0} continue
+        assert_equal $boundary [lindex $reply 0]
+        drop $other
+        return [list [expr {$granted - $released}] $hits $reply]
+    }
+    error "it never went between two slices"
+}
+
+proc put_all {keys} {
+    set batch {}
+    foreach key $keys {lappend batch $key 100}
     set arguments {}
-    foreach put [r mputstart $n {*}$batch] {key size} $batch {
+    foreach put [r mputstart [llength $keys] {*}$batch] key $keys {
         lappend arguments $key [lindex $put 0] -1
     }
-    r mputend $n {*}$arguments
-    set other [client]
-    set last [format f@%04x [expr {$n - 2}]]
-    for {set try 0; set undone 0} {$try < 200 && !$undone} {incr try} {
-        set c [client]
-        set granted [info_field leases_granted]
-        set released [info_field leases_released]
-        resp::send $c prefixlen {*}[request $n [list $full] LEASE 1000]
-        for {set i 0} {$i < 1 + $try % 40} {incr i} {$other ping}
-        $other del $last
-        set got [lindex [resp::recv $c] 0]
-        assert {$got in [list [expr {($n - 2) * 16}] [expr {$n * 16}]]} "boundary $got"
-        set undone [expr {[info_field leases_released] - $released}]
-        if {$undone} {
-            assert_equal [expr {($n - 2) * 16}] $got
-            assert_equal [expr {$n - 2}] [expr {[info_field leases_granted] - $granted - $undone}]
-        }
-        put $last 100
-        drop $c
-    }
-    assert {$undone} "it never went between two slices"
-    drop $other
+    r mputend [llength $keys] {*}$arguments
 }
+
+r config set loop-work-quota 100
+
+test {what goes in the middle shortens the prefix, and what was leased for it is given back} {
+    r flushall
+    set n 1000
+    set last [format f@%04x [expr {$n - 2}]]
+    put_all [keys_of f@ [upto $n]]
+    foreach command {prefixlen mgetreplicas} {
+        lassign [look_raced {if {![r exists $last]} {put $last 100}} [list [list del $last]] \
+            [expr {($n - 2) * 16}] $command {*}[request $n [list $full] LEASE 1000]] leases hits
+        assert_equal [expr {$n - 2}] $leases
+        # what the longer one leased counts once, or not at all
+        assert_equal [expr {$n - 2}] $hits
+    }
+}
+
+test {the lease of a part that was replaced since is given back, too} {
+    r flushall
+    set n 1000
+    set last [format f@%04x [expr {$n - 2}]]
+    put_all [keys_of f@ [upto $n]]
+    # what lies in the books needs no lease
+    lassign [look_raced {
+        foreach key [list f@0000 $last] {
+            r del $key
+            put $key 100
+        }
+    } [list {set f@0000 v} [list del $last]] [expr {($n - 2) * 16}] \
+        prefixlen {*}[request $n [list $full] LEASE 1000]] leases
+    assert_equal [expr {$n - 3}] $leases
+}
+
+test {an unfinished block that goes in the middle: a shorter one is as good} {
+    r flushall
+    # 600 blocks of 4 hashes; of the next one 3 hashes, and 1
+    set n 2403
+    set blocks {}
+    for {set i 3} {$i < 2400} {incr i 4} {lappend blocks $i}
+    put_all [keys_of f@ $blocks]
+    put f@0960 100
+    lassign [look_raced {if {![r exists f@0962]} {put f@0962 100}} {{del f@0962}} \
+        [expr {2401 * 16}] prefixlen {*}[request $n {{f@ FULL 64 16 0 0}} LEASE 1000]] \
+        leases hits reply
+    assert_equal {38416 {{0 600 38416}}} $reply
+    assert_equal 601 $leases
+}
+
+r config set loop-work-quota 1000
 
 test {WAIT: until all parts of the longest boundary were complete once} {
     r flushall
