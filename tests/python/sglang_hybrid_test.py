@@ -66,7 +66,8 @@ class Rank:
             tp_rank=rank,
             tp_size=layout.tp,
             is_mla_model=latent,
-            model_name=layout.name,
+            # One model but for one pair, whose main pools are alike.
+            model_name="toy-indexer" if layout.name == "mla-indexer" else "toy",
             extra_config=extra,
         )
         self.storage, self.writes = TarnHiCache(config, {}), not latent or rank == 0

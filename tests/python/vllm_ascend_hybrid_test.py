@@ -14,7 +14,8 @@ from vllm_ascend_test import Device
 
 from tarn.client import Client
 from tarn.errors import Status
-from tarn.vllm_ascend import Runtime, TarnBackend, layerwise
+from tarn.identity import Facts
+from tarn.vllm_ascend import Runtime, TarnBackend, facts, layerwise
 
 SAVE, LOAD = 0, 1  # directions of batch_copy
 
@@ -30,7 +31,11 @@ class Rank:
     slots = 80
 
     def __init__(self, url, layout, rank):
-        self.layout, self.rank, self.store = layout, rank, backend(url)
+        self.layout, self.rank = layout, rank
+        # One model for all: what differs is what our AscendStoreConnector notes.
+        differs = Facts(cache_dtype=layout.dtype, groups=repr(layout.groups), parallel=layout.tp)
+        with mock.patch.object(facts, "_facts", differs):
+            self.store = backend(url)
         self.tensors = []
         for g in layout.groups:
             size = g.block_bytes(layout.tp) // g.layers
@@ -62,9 +67,7 @@ class Rank:
     def key(self, prompt, group, end, shard=None):
         head = self.shard(group) if shard is None else shard
         hashed = prompt.states[end].hex()
-        return (
-            f"{self.layout.name}@pcp0@dcp0@head_or_tp_rank:{head}@pp_rank:0@group:{group}@{hashed}"
-        )
+        return f"toy@pcp0@dcp0@head_or_tp_rank:{head}@pp_rank:0@group:{group}@{hashed}"
 
     def parts(self, prompt):
         """(group, end) of all that is stored of a prompt."""
@@ -120,7 +123,7 @@ class LayerRank(Rank):
 
     def key(self, prompt, group, end, shard=None):
         head = self.shard(group) if shard is None else shard
-        return f"{self.layout.name}@{group}@{prompt.states[end].hex()}@{head}"
+        return f"toy@{group}@{prompt.states[end].hex()}@{head}"
 
     def copy(self, rows, gvas, direction):
         """Layer by layer, all blocks of it at once."""

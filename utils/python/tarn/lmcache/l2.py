@@ -81,8 +81,8 @@ def _adapter_params(params: Dict[str, Any]) -> Tuple[str, str, Dict[str, int]]:
         raise ValueError('adapter_params needs "url": "tarn://host:port"')
     if "namespace" not in params:
         raise ValueError(
-            'adapter_params needs "namespace": "bf16", say, as LMCache\'s keys name neither the data '
-            'type nor the serde; "" where all who use this pool have the same ones'
+            'adapter_params needs "namespace": "bf16", say, as LMCache\'s keys name neither data '
+            'type nor serde; "" where all who use this pool have the same ones'
         )
     namespace = params.pop("namespace")
     if not isinstance(namespace, str) or len(namespace) > 128 or "@" in namespace:
