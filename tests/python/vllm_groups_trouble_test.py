@@ -311,11 +311,12 @@ class Refusals(unittest.TestCase):
             ([full, replace(mamba, mamba_cache_mode="all")], {}, "'all'.*mamba-cache-mode align"),
             ([replace(mamba, mamba_cache_mode="none")], {}, "'none'.*enable-prefix-caching"),
             ([full, SimpleNamespace(block_size=16)], {}, "SimpleNamespace.*leave the connector"),
-            ([full] * 9, {"parallel_config__tensor_parallel_size": 8}, "parts"),
+            ([full] * 129, {"parallel_config__tensor_parallel_size": 8}, "1032 parts.*takes 1024"),
         ):
-            if said == "parts":
+            if "parts" in said:
                 changes["model_config__get_total_num_kv_heads"] = lambda: 8
                 specs = [replace(spec, num_kv_heads=1) for spec in specs]
+                self.assertEqual(len(self.groups(specs[1:], **changes).groups), 128)
             with self.assertRaisesRegex(ValueError, said):
                 self.groups(specs, **changes)
 

@@ -22,7 +22,7 @@ from .tensors import LayerView
 
 __all__ = ["Group", "Groups", "groups_of", "layer_names"]
 
-PARTS_MAX = 64  # KV groups in one look-up, each rank's part of one counted
+PARTS_MAX = 1024  # KV groups in one look-up, each rank's part of one counted
 
 # Of the classes that a KVCacheSpec of vLLM's is, the first that is named here decides.
 _KINDS = {
