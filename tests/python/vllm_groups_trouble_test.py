@@ -20,7 +20,7 @@ from tarn.kv_groups import KVBoundary, KVParts
 from tarn.vllm.config import Ranks, Settings, ranks_of, settings_of
 from tarn.vllm.group_scheduler import GroupScheduler
 from tarn.vllm.groups import Group, Groups, groups_of
-from tarn.vllm.meta import GroupFormat, GroupLoad, GroupReport, Parts
+from tarn.vllm.meta import GroupFormat, GroupLoad, GroupReport, GroupStep, Parts
 from tarn.vllm.pins import Pins
 from tarn.vllm.requests import states_in
 from vllm_groups_test import BY_NAME, HYBRID, WithGroups
@@ -79,6 +79,30 @@ class Loads(WithGroups):
         worker = self.hybrid(layout).workers[0].connector._worker
         worker._load_failed(GroupLoad("r", [Parts(0, [b"h"], [3])]), OSError())
         self.assertEqual(worker.load_errors(), set())
+
+    def test_parts_that_vllm_has_no_block_for(self):
+        """Those of windows it need not have; without another one the load fails."""
+        layout = BY_NAME["three-groups"]
+        prompt = Prompt.drawn(7, self.length(layout))
+        ask(self.hybrid(layout), prompt)
+        reader = self.hybrid(layout, seed=1)
+        scheduler, worker = reader.connector._scheduler, reader.workers[0].connector._worker
+        for number, group in enumerate(layout.groups):
+            request = GroupsRequest(Prompt(prompt.tokens))
+            tokens, _ = scheduler.get_num_new_matched_tokens(request, 0)
+            self.assertEqual(tokens, 3 * layout.align)
+            counts = [tokens // g.block for g in layout.groups]
+            tables = [list(range(1, 1 + count)) for count in counts]
+            tables[number][-1] = 0
+            blocks = SimpleNamespace(get_block_ids=lambda tables=tables: tables)
+            scheduler.update_state_after_alloc(request, blocks, tokens)
+            loads, scheduler._loads = scheduler._loads, []
+            lacking = int(group.kind != "window")
+            self.assertEqual([load.lacking for load in loads], [lacking])
+            worker.start_load(GroupStep(loads=loads))
+            found = []
+            wait_until(lambda: found.append(worker.finished()) or found[-1][1], what="it arrives")
+            self.assertEqual(found[-1][2], {request.request_id} if lacking else set())
 
     def test_a_load_that_waits_keeps_its_lease(self):
         layout = BY_NAME["eagle"]

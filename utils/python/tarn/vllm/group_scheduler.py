@@ -216,7 +216,10 @@ class GroupScheduler:
         for i, parts in parts_of.items():
             group = self._groups.groups[i]
             numbers = range(max(parts.first, local // group.block), parts.first + parts.blocks)
-            load.parts.append(self._parts(i, tracked, tables[group.number], numbers))
+            filled = self._parts(i, tracked, tables[group.number], numbers)
+            load.parts.append(filled)
+            if group.kind != "window":  # of which vLLM may keep fewer
+                load.lacking += len(numbers) - len(filled.blocks)
         self._loads.append(load)
         self._judge.begins(request.request_id)
         self._loading[request.request_id] = _Loading(

@@ -235,6 +235,8 @@ class GroupWorker:
 
     def _load(self, load: GroupLoad, layer: Optional[int], mark: Any) -> None:
         """Gets a request's parts; it fails if one of them does not arrive."""
+        if load.lacking:
+            raise RuntimeError(f"vLLM has no blocks for {load.lacking} parts of it")
         began = time.monotonic()
         lost = [block for parts in load.parts for block in self._load_parts(parts, mark)]
         if lost:

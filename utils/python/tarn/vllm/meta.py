@@ -86,10 +86,12 @@ class Parts(NamedTuple):
 
 @dataclass
 class GroupLoad:
-    """Parts to fill from the pool between steps; the request waits until it is reported."""
+    """Parts to fill from the pool between steps; the request waits until it is reported. lacking:
+    so many parts have no block to go to, so it fails."""
 
     request: str
     parts: List[Parts]
+    lacking: int = 0
 
 
 @dataclass
