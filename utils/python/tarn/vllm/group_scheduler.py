@@ -50,6 +50,7 @@ class GroupRequest:
         self.found, self.good_until = _NOTHING, 0.0
         self.known = 0
         self.failed = self.counted = False
+        self._ends: Dict[bytes, int] = {}
 
     def hashes(self, tokens: int) -> List[bytes]:
         """Those of all that so many tokens fill."""
@@ -57,6 +58,13 @@ class GroupRequest:
         if chain.tokens < tokens:
             chain.extend(self.request.all_token_ids[chain.tokens : tokens])
         return chain.hashes[: tokens // chain.block_tokens]
+
+    def end_of(self, name: bytes) -> int:
+        """The token at whose end this hash is."""
+        known = len(self._ends)
+        for n, other in enumerate(self.chain.hashes[known:], known + 1):
+            self._ends[other] = n * self.chain.block_tokens
+        return self._ends[name]
 
     def forget(self) -> None:
         """What was said to be in the pool is not."""
@@ -296,15 +304,13 @@ class GroupScheduler:
     def _plan_events(self, tracked: GroupRequest, parts: List[Parts]) -> None:
         """Parts that will be put, perhaps."""
         assert self.announcer is not None
-        unit = self._groups.unit
-        ends = {name: (n + 1) * unit for n, name in enumerate(tracked.chain.hashes)}
         for part in parts:
             group = self._groups.groups[part.group]
             names = [asked.name for i, asked in self._asked if i == part.group]
             for name in part.hashes:
                 keys = [prefix + name.hex() for prefix in names]
-                request = tracked.request
-                self.announcer.plan(request, group.number, group.block, ends[name], keys)
+                request, end = tracked.request, tracked.end_of(name)
+                self.announcer.plan(request, group.number, group.block, end, keys)
 
     def _strange(self, tracked: GroupRequest, computed: int) -> None:
         """Under vLLM's MultiConnector another one may fill blocks, in this step, and fail: what is

@@ -134,13 +134,11 @@ class GroupWorker:
         self._unsaved = list(step.saves)
 
     def start_load(self, step: GroupStep) -> None:
-        if self._memory is None:
+        if step.loads:
+            assert self._memory is not None  # or the scheduler's half would not know its format
+            mark = self._memory.mark()
             for load in step.loads:
-                self._load_failed(load, RuntimeError("the KV cache is not registered"))
-            return
-        mark = self._memory.mark() if step.loads else None
-        for load in step.loads:
-            self._loader.submit(load, mark)
+                self._loader.submit(load, mark)
 
     def fence(self, preempted: AbstractSet[str]) -> None:
         """Nothing: pinned blocks are nobody else's, and others are not read any more."""
@@ -189,9 +187,8 @@ class GroupWorker:
         if not self._reported:
             report.formats = {self.format.stage: self.format}
             self._reported = True
-        done = [job for job in self._jobs if not self._saver.busy(str(job))]
-        self._jobs = [job for job in self._jobs if job not in set(done)]
-        report.done = Counter(done)
+        report.done = Counter(job for job in self._jobs if not self._saver.busy(str(job)))
+        self._jobs = [job for job in self._jobs if job not in report.done]
         with self._lock:
             report.failed, self._said_failed = self._said_failed, set()
         empty = report == GroupReport()

@@ -135,8 +135,7 @@ class Groups:
     @property
     def dropped(self) -> int:
         """Tokens that a hit is shorter than what must be there for it."""
-        drops = [min(self.align, group.block) for group in self.groups if group.drops_last]
-        return max(drops, default=0)
+        return max((group.block for group in self.groups if group.drops_last), default=0)
 
     def asked(
         self, settings: Settings, dtype: str, ranks: Ranks, layouts: Dict[int, Sequence[str]]
