@@ -270,6 +270,33 @@ class Rules(WithServer):
             self.assertIs(a.connector.reset_cache(), True)
             self.assertEqual(int(client.command("DBSIZE")), 1)
 
+    def test_what_is_queued_at_a_reset_is_not_put(self):
+        """It is of the old weights, as is what a request that goes on has."""
+        for extra in ({}, {"layerwise": True}):
+            with self.subTest(**extra):
+                self.flush()
+                a = self.engine(SlowConnector, **extra)
+                a.add(Request(prompt(3, 5)))
+                self.settle(a)
+                with mock.patch.object(SlowClient, "go", threading.Event()):
+                    for s in (1, 2):
+                        a.add(Request(prompt(s, 37), max_tokens=9))
+                    for _ in range(4):
+                        a.step()
+                    self.assertIs(a.connector.reset_cache(), True)
+                    later = threading.Timer(0.2, SlowClient.go.set)
+                    later.start()
+                    self.settle(a)
+                    later.join()
+                with tarn.Client(self.server.url) as client:
+                    self.assertEqual(int(client.command("DBSIZE")), 0)
+                a.add(Request(prompt(4, 37)))
+                self.settle(a)
+                b = self.engine(**extra)
+                found = b.add(Request(prompt(4, 37)))
+                self.settle(b)
+                self.assertEqual(found.external_tokens, 36)
+
 
 class Trouble(WithServer):
     def test_blocks_vanish_between_look_up_and_load(self):

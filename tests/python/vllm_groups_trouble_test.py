@@ -1,6 +1,7 @@
 """TarnConnector for hybrid models when the pool is not what it should be: away, full, restarted,
 without a node; and configurations that it refuses."""
 
+import threading
 import time
 import unittest
 from collections import Counter
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from harness import Node, Server, wait_until
-from vllm_helpers import PatientPool
+from vllm_helpers import PatientPool, SlowClient, SlowConnector
 import groups_engine
 import groups_model
 import tarn
@@ -23,6 +24,7 @@ from tarn.vllm.groups import Group, Groups, groups_of
 from tarn.vllm.meta import GroupFormat, GroupLoad, GroupReport, GroupStep, Parts
 from tarn.vllm.pins import Pins
 from tarn.vllm.requests import states_in
+from tarn.vllm.reset import Reset
 from vllm_groups_test import BY_NAME, HYBRID, WithGroups
 
 
@@ -194,6 +196,51 @@ class Pools(WithGroups):
         reader.settle(60)
         self.assertEqual({request.status for request in live}, {"FINISHED"})
         self.assertGreater(reader.external, 0)
+
+    def test_what_is_queued_at_a_reset_is_not_put(self):
+        """It is of the old weights."""
+        layout = BY_NAME["three-groups"]
+        engine = self.hybrid(layout, SlowConnector, queue_wait_ms=0)
+        prompt = Prompt.drawn(1, self.length(layout))
+        with mock.patch.object(SlowClient, "go", threading.Event()):
+            request = engine.add(Prompt(prompt.tokens), 2)
+            while request.status != "FINISHED":
+                engine.step()
+            self.assertTrue(any(w.connector.stats()["pending"] for w in engine.workers))
+            self.assertIs(engine.connector.reset_cache(), True)
+            later = threading.Timer(0.2, SlowClient.go.set)
+            later.start()
+            engine.settle()
+            later.join()
+        with tarn.Client(self.server.url) as client:
+            self.assertEqual(int(client.command("DBSIZE")), 0)
+        engine.pool.evict_blocks(list(engine.pool.known.values()))
+        self.assertEqual(ask(engine, prompt), [0])
+        self.assertEqual(ask(self.hybrid(layout, seed=1), prompt), [3 * layout.align])
+
+    def test_blocks_from_before_a_reset_are_not_saved_after_it(self):
+        layout = BY_NAME["three-groups"]
+        engine = self.hybrid(layout)
+        request = engine.add(Prompt.drawn(1, self.length(layout)), 2)
+        while request.computed < 2 * layout.align:
+            engine.step()
+        self.assertIs(engine.connector.reset_cache(), True)
+        engine.settle()
+        with tarn.Client(self.server.url) as client:
+            self.assertEqual(int(client.command("DBSIZE")), 0)
+
+    def test_a_reset_goes_on_until_the_pool_has_done_it(self):
+        pool = mock.Mock()
+        pool.command.return_value = None
+        reset = Reset(pool, Settings(model="m"), 2)
+        self.assertFalse(reset.under_way or reset.step())
+        self.assertFalse(reset.ask())
+        told = [reset.step() for _ in range(4)]
+        self.assertEqual(told, [True, False, False, False])
+        self.assertEqual((reset.under_way, reset.holds, pool.command.call_count), (True, False, 3))
+        pool.command.return_value = "0"
+        self.assertFalse(reset.step() or reset.under_way)
+        self.assertEqual(pool.command.call_args[0][1:], ("REMOVEMATCH", "GLOB", "m@*"))
 
     def test_after_a_reset_the_same_is_saved_again(self):
         """vLLM preempts what runs, and computes it with other weights, say."""

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..chain import Chain
-from ..keys import escape, glob_of
 from ..kv_groups import KVBoundary, KVGroup, KVParts
 from .config import Ranks, Settings, batches_of, dtype_of
 from .cost import Judge
@@ -24,6 +23,7 @@ from .news import News
 from .pins import Pins
 from .pool import Pool
 from .requests import announced_by, chain_of, scheduled_in, states_in
+from .reset import Reset
 
 __all__ = ["GroupScheduler"]
 
@@ -38,7 +38,8 @@ class GroupRequest:
     blocks that are in the pool, or on their way there, or not needed. states: those on their way
     there, by table and the token that they end at. found, good_until: what a look-up has said, and
     how long that holds. known: tokens that vLLM had computed, and those loaded from the pool.
-    failed: a load of it has failed, so nothing of it is loaded again."""
+    failed: a load of it has failed, so nothing of it is loaded again. stale: it has blocks from
+    before a reset."""
 
     def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
         self.request, self.chain = request, chain
@@ -49,7 +50,7 @@ class GroupRequest:
         self.first_seen = time.monotonic()
         self.found, self.good_until = _NOTHING, 0.0
         self.known = 0
-        self.failed = self.counted = False
+        self.failed = self.counted = self.stale = False
         self._ends: Dict[bytes, int] = {}
 
     def hashes(self, tokens: int) -> List[bytes]:
@@ -76,7 +77,7 @@ class GroupRequest:
         """It has lost its blocks and will be scheduled as if it were new, with what it has
         generated as part of the prompt."""
         self.tables = [[] for _ in self.tables]
-        self.good_until = 0.0
+        self.good_until, self.stale = 0.0, False
         self.prefill = int(self.request.num_tokens)
 
 
@@ -98,6 +99,7 @@ class GroupScheduler:
         self.figures = pool.figures
         self._batches = batches_of(vllm_config, ranks)
         self._judge = Judge(settings.min_load_tokens, self._batches)
+        self._reset = Reset(pool, settings, self._batches)
         self._dtype = dtype_of(vllm_config)
         self._formats: Dict[int, Sequence[str]] = {}
         self._asked: List[Tuple[int, KVGroup]] = []  # until all stages have said their formats
@@ -176,6 +178,7 @@ class GroupScheduler:
             tracked is None
             or not self._settings.load
             or not self._asked
+            or self._reset.under_way
             or tracked.failed
             or num_computed_tokens % self._groups.align
             or request.num_tokens - 1 < num_computed_tokens + self._groups.align
@@ -260,7 +263,7 @@ class GroupScheduler:
 
     def build_connector_meta(self, output: Any) -> GroupStep:
         """What the workers do in this step."""
-        step = GroupStep(loads=self._loads, pinned=self._pins.works)
+        step = GroupStep(self._loads, pinned=self._pins.works, reset=self._reset.step())
         self._loads = []
         self._judge.planned(output.num_scheduled_tokens.values(), loads=())
         self._renew()
@@ -275,6 +278,8 @@ class GroupScheduler:
             tracked = self._requests.get(item.name)
             if tracked is None:
                 continue
+            if item.resumed:
+                tracked.stale = False
             if item.anew:
                 tracked.tables = [[] for _ in tracked.tables]
             for table, new in zip(tracked.tables, item.blocks):
@@ -323,6 +328,8 @@ class GroupScheduler:
 
     def _savable(self, tracked: GroupRequest) -> int:
         """Tokens of which parts are saved at most; drafts that may be rejected are none of them."""
+        if tracked.stale or self._reset.under_way:
+            return 0
         if not self._settings.save or not self._pins.room:
             return 0
         if self._open and any(not self._open.keys().isdisjoint(t) for t in tracked.tables):
@@ -394,7 +401,7 @@ class GroupScheduler:
     @property
     def holds(self) -> bool:
         """Does anything wait for a later step?"""
-        return self._pins.holds
+        return self._pins.holds or self._reset.holds
 
     def request_finished(
         self, request: Any, tables: Sequence[Sequence[int]]
@@ -424,12 +431,11 @@ class GroupScheduler:
 
     def reset_cache(self) -> Optional[bool]:
         """Removes every object of this model, because its weights changed, say."""
-        for tracked in self._requests.values():
+        for name, tracked in self._requests.items():
             tracked.good_until = 0.0
+            tracked.stale = any(tracked.tables) or name in self._loading
             tracked.forget()
-        name = glob_of(escape(self._settings.model))
-        reply = self._pool.command(self._settings.timeout_ms, "REMOVEMATCH", "GLOB", name + "@*")
-        return reply is not None
+        return self._reset.ask()
 
     def close(self) -> None:
         self._pool.close()

@@ -129,7 +129,9 @@ class GroupWorker:
         """Before anything of the step runs."""
         if self._memory is None:
             return
-        if not step.pinned:
+        if step.reset:
+            self._saver.discard()
+        elif not step.pinned:
             self._saver.drain()
         self._unsaved = list(step.saves)
 

@@ -41,7 +41,7 @@ class Step(Metadata):  # type: ignore[misc]
     """A step's work. preempted: requests whose blocks are others' from this step on. delayed:
     finished requests whose blocks vLLM keeps until they are reported as sent. recomputed: blocks
     that did not arrive and are computed in this step. released: blocks that were computed in a step
-    before, and could not be saved then."""
+    before, and could not be saved then. reset: what is queued must not be put any more."""
 
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
@@ -49,6 +49,7 @@ class Step(Metadata):  # type: ignore[misc]
     delayed: List[str] = field(default_factory=list)
     recomputed: Set[int] = field(default_factory=set)
     released: List[Save] = field(default_factory=list)
+    reset: bool = False
 
 
 @dataclass
@@ -106,11 +107,12 @@ class GroupSave:
 @dataclass
 class GroupStep(Metadata):  # type: ignore[misc]
     """A step's work. pinned: saved blocks stay until their jobs are reported; otherwise they may be
-    others' from the next step on."""
+    others' from the next step on. reset: as Step's."""
 
     loads: List[GroupLoad] = field(default_factory=list)
     saves: List[GroupSave] = field(default_factory=list)
     pinned: bool = True
+    reset: bool = False
 
 
 @dataclass

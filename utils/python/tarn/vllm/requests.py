@@ -40,11 +40,13 @@ def announced_by(request: Any) -> int:
 
 class Scheduled(NamedTuple):
     """A request that is computed in this step. blocks: of each KV group those that it gets in
-    addition, or with anew all of them. computed, scheduled: tokens before and in it."""
+    addition, or with anew all of them. resumed: it was preempted before. computed, scheduled:
+    tokens before and in it."""
 
     name: str
     blocks: Sequence[Sequence[int]]
     anew: bool
+    resumed: bool
     computed: int
     scheduled: int
 
@@ -54,7 +56,7 @@ def scheduled_in(output: Any) -> Iterator[Scheduled]:
     counts = output.num_scheduled_tokens
     for new in output.scheduled_new_reqs:
         yield Scheduled(
-            new.req_id, new.block_ids, True, new.num_computed_tokens, counts[new.req_id]
+            new.req_id, new.block_ids, True, False, new.num_computed_tokens, counts[new.req_id]
         )
     cached = output.scheduled_cached_reqs
     resumed = getattr(cached, "resumed_req_ids", None)
@@ -63,7 +65,8 @@ def scheduled_in(output: Any) -> Iterator[Scheduled]:
         resumed = {name for name, flag in zip(cached.req_ids, flags) if flag}
     for i, name in enumerate(cached.req_ids):
         blocks = cached.new_block_ids[i] or ()
-        yield Scheduled(name, blocks, name in resumed, cached.num_computed_tokens[i], counts[name])
+        again = name in resumed
+        yield Scheduled(name, blocks, again, again, cached.num_computed_tokens[i], counts[name])
 
 
 def states_in(output: Any) -> Dict[str, Sequence[Tuple[int, int, int]]]:

@@ -121,6 +121,14 @@ class Saver:
             self._forgotten -= names
             self._tidy()
 
+    def discard(self) -> None:
+        """Drops what is queued, and waits until nothing is put any more."""
+        with self._change:
+            names = self._queued.keys() | self._reading.keys()
+        self.forget(names)
+        with self._change:
+            self._change.wait_for(lambda: self._room == self._capacity)
+
     def drain(self) -> None:
         """Until nothing that was submitted reads its blocks any more. A put ends by its timeout."""
         with self._change:

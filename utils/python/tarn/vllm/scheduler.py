@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..chain import Chain
-from ..keys import KeySpace, escape, glob_of, shard_of
+from ..keys import KeySpace, shard_of
 from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
 from .cost import Judge
 from .damage import NOWHERE, Damage
@@ -27,6 +27,7 @@ from .meta import Format, FormatReport, Load, Save, Step
 from .news import News
 from .pool import Pool
 from .requests import announced_by, chain_of, scheduled_in
+from .reset import Reset
 
 __all__ = ["SchedulerSide"]
 
@@ -37,7 +38,8 @@ class Tracked:
     """A request. saved: its first blocks that are in the pool or on their way there. sent: some of
     its blocks are read by workers. cap: blocks from this one on are not loaded, because that has
     failed before. known: tokens that vLLM had computed, and those loaded from the pool. held: saves
-    that wait for the outcome of a load, and the step that brings them."""
+    that wait for the outcome of a load, and the step that brings them. stale: it has blocks from
+    before a reset."""
 
     __slots__ = (
         "request",
@@ -55,6 +57,7 @@ class Tracked:
         "known",
         "held",
         "spoilt",
+        "stale",
     )
 
     def __init__(self, request: Any, chain: Chain) -> None:
@@ -72,11 +75,12 @@ class Tracked:
         self.known = 0
         self.held: List[Tuple[int, Save]] = []
         self.spoilt = NOWHERE  # see damage.py
+        self.stale = False
 
     def restart(self) -> None:
         """It has lost its blocks and will be scheduled as if it were new, with what it has
         generated as part of the prompt."""
-        self.blocks, self.held, self.spoilt = [], [], NOWHERE
+        self.blocks, self.held, self.spoilt, self.stale = [], [], NOWHERE, False
         self.saved, self.sent, self.hits_until, self.match = 0, False, 0.0, (0, 0)
         self.prefill = int(self.request.num_tokens)
 
@@ -114,6 +118,7 @@ class SchedulerSide:
         # blocks whose outcome is open is held until the outcome of that step is known.
         self._batches = batches_of(vllm_config, self._ranks)
         self._judge = Judge(settings.min_load_tokens, self._batches)
+        self._reset = Reset(pool, settings, self._batches)
         self._steps = 0
         self._open: Dict[
             int, int
@@ -192,6 +197,7 @@ class SchedulerSide:
             tracked is None
             or not self._settings.load
             or self._space is None
+            or self._reset.under_way
             or num_computed_tokens % self.block_tokens
         ):
             return 0, False
@@ -254,6 +260,8 @@ class SchedulerSide:
         """Adds the blocks that this step fills, and those before that nobody has saved."""
         size = self.block_tokens
         if not self._settings.save or self._settings.writer_tp not in (0, self._ranks.tp_size):
+            return
+        if tracked.stale or self._reset.under_way:
             return
         tokens = min(
             computed + scheduled, tracked.request.num_tokens
@@ -330,12 +338,14 @@ class SchedulerSide:
     @property
     def holds(self) -> bool:
         """Does anything wait for a later step?"""
-        return bool(self._held)
+        return bool(self._held) or self._reset.holds
 
     def build_connector_meta(self, output: Any) -> Step:
         """What the workers do in this step."""
         step = Step(
-            loads=self._loads, preempted=set(getattr(output, "preempted_req_ids", None) or ())
+            loads=self._loads,
+            preempted=set(getattr(output, "preempted_req_ids", None) or ()),
+            reset=self._reset.step(),
         )
         now = [load.request for load in step.loads if not load.asynchronous]
         self._judge.planned(output.num_scheduled_tokens.values(), now)
@@ -350,6 +360,8 @@ class SchedulerSide:
             tracked = self._requests.get(item.name)
             if tracked is None:
                 continue
+            if item.resumed:
+                tracked.stale = False
             if item.anew:
                 tracked.blocks = []
             tracked.blocks.extend(item.blocks[0] if item.blocks else ())
@@ -424,10 +436,11 @@ class SchedulerSide:
         if self._space is None:
             return None
         for tracked in self._requests.values():
-            tracked.hits_until, tracked.match = 0.0, (0, 0)
-        name = glob_of(escape(self._settings.model))
-        reply = self._pool.command(self._settings.timeout_ms, "REMOVEMATCH", "GLOB", name + "@*")
-        return reply is not None
+            tracked.hits_until, tracked.match, tracked.saved = 0.0, (0, 0), 0
+            tracked.stale = bool(tracked.blocks)
+        for tracked in self._held.values():
+            tracked.held = []
+        return self._reset.ask()
 
     def close(self) -> None:
         self._pool.close()

@@ -152,6 +152,8 @@ class WorkerSide:
         if self._memory is None:
             return
         self.fence(step.preempted)
+        if step.reset:
+            self._saver.discard()
         with self._lock:
             self._bad -= step.recomputed
         self._waiting.update(step.delayed)
