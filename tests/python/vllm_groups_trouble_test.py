@@ -197,6 +197,37 @@ class Pools(WithGroups):
         self.assertEqual({request.status for request in live}, {"FINISHED"})
         self.assertGreater(reader.external, 0)
 
+    def test_a_save_pins_a_quarter_at_most(self):
+        """The rest comes with the steps after it."""
+        layout = BY_NAME["full-window"]
+        engine = self.hybrid(layout, blocks=40)
+        scheduler = engine.connector._scheduler
+        request = GroupsRequest(Prompt.drawn(1, 9 * layout.align))
+        scheduler.on_new_request(request)
+        tables = [range(1, 9 * layout.align // group.block + 1) for group in layout.groups]
+        new = SimpleNamespace(req_id=request.request_id, block_ids=tables, num_computed_tokens=0)
+        left, saves = [new], []
+        while not saves or saves[-1]:
+            count = 8 * layout.align if left else 1
+            output = SimpleNamespace(
+                num_scheduled_tokens={request.request_id: count},
+                scheduled_new_reqs=left,
+                scheduled_cached_reqs=SimpleNamespace(
+                    req_ids=[] if left else [request.request_id],
+                    resumed_req_ids=set(),
+                    new_block_ids=[None],
+                    num_computed_tokens=[8 * layout.align],
+                ),
+            )
+            left = []
+            step = scheduler.build_connector_meta(output)
+            saves.append([block for save in step.saves for p in save.parts for block in p.blocks])
+            self.assertLessEqual(len(saves[-1]), 10)
+            scheduler._pins.release(Counter(save.job for save in step.saves))
+        self.assertGreater(len(saves), 2)
+        full = next(g for g in layout.groups if g.kind == "full")
+        self.assertGreaterEqual(sum(map(len, saves)), 8 * layout.align // full.block)
+
     def test_what_is_queued_at_a_reset_is_not_put(self):
         """It is of the old weights."""
         layout = BY_NAME["three-groups"]
@@ -521,14 +552,16 @@ class Stages(unittest.TestCase):
         blocks = pool.take(9)
         pins.hold(7, blocks)
         pool.free_blocks([pool.blocks[i] for i in blocks])
-        self.assertEqual((pins.room, pins.holds), (True, True))
+        self.assertEqual((pins.room, pins.holds), (10, True))
         pins.hold(8, pool.take(1))
-        self.assertFalse(pins.room, "a quarter of 40")
+        self.assertEqual(pins.room, 0, "a quarter of 40")
         for done in (Counter({7: 1}), Counter({7: 2, 99: 4}), Counter({7: 1})):
             self.assertFalse(set(blocks) & set(pool.free))
             pins.release(done)
         self.assertTrue(set(blocks) <= set(pool.free))
-        self.assertEqual((pins.room, pins.holds), (True, True))
+        self.assertEqual((pins.room, pins.holds), (10, True))
+        pins.drop(8)
+        self.assertFalse(pins.holds)
 
 
 class Names(WithGroups):

@@ -210,6 +210,53 @@ class Together(WithServer):
         count = 2 * size // layout.groups[full].block
         self.assertEqual([len(part.blocks) for part in saved], [count, count])
 
+    def hold(self, **options):
+        """A state of a request of which a sibling fills the first blocks in this step."""
+        layout = next(one for one in LAYOUTS if one.name == "three-groups")
+        engine = GroupsEngine(self.server.url, TarnConnector, layout, **options)
+        self.engines.append(engine)
+        scheduler, size = engine.connector._scheduler, layout.align
+        request = GroupsRequest(Prompt.drawn(1, 2 * size + 1), 9 * size)
+        scheduler.get_num_new_matched_tokens(request, 0)
+        counts = [3 * size // group.block for group in layout.groups]
+        starts = [1 + sum(counts[:i]) for i in range(len(counts))]
+        tables = [list(range(s, s + n)) for s, n in zip(starts, counts)]
+        state = next(i for i, group in enumerate(layout.groups) if group.kind == STATE)
+        output = output_of(size, new=[scheduled_new(request, tables, size)])
+        output.partial_tail_offloads = {request.request_id: [(state, tables[state][1], 2 * size)]}
+        self.assertEqual(scheduler.build_connector_meta(output).saves, [])
+        return engine, request, tables, state
+
+    def saved(self, engine, count, **of_whom):
+        """What a later step saves: {KV group: blocks}."""
+        step = engine.connector._scheduler.build_connector_meta(output_of(count, **of_whom))
+        found = {}
+        for part in [part for save in step.saves for part in save.parts]:
+            found.setdefault(part.group, []).extend(part.blocks)
+        return found
+
+    def test_a_state_waits_for_a_siblings_load_within_a_step(self):
+        """vLLM offers it once. Its block stays what it is until then."""
+        engine, request, tables, state = self.hold()
+        self.assertEqual(engine.pool.blocks[tables[state][1]].refs, 1)
+        size = engine.layout.align
+        found = self.saved(engine, 1, cached=[request], computed=2 * size)
+        self.assertEqual(found[state], [tables[state][1]])
+
+    def test_a_state_is_not_saved_when_a_siblings_load_has_failed(self):
+        """Nor are tokens that were sampled on top of it."""
+        engine, request, tables, state = self.hold(save_decode=True)
+        scheduler, size = engine.connector._scheduler, engine.layout.align
+        full = next(i for i, g in enumerate(engine.layout.groups) if g.kind not in (STATE, WINDOW))
+        scheduler.update_connector_output(SimpleNamespace(invalid_block_ids={tables[full][0]}))
+        self.assertEqual(engine.pool.blocks[tables[state][1]].refs, 0)
+        for n in range(size):
+            request.truth.append(n)
+        found = self.saved(engine, 3 * size, cached=[request], computed=0)
+        self.assertNotIn(state, found)
+        block = engine.layout.groups[full].block
+        self.assertEqual(found[full], tables[full][: request.num_prompt_tokens // block])
+
     def test_params_of_both(self):
         engine, sibling = self.together(role="kv_producer")
         request = engine.add(Request(prompt(1, 37)))

@@ -10,7 +10,7 @@ import logging
 import time
 from functools import partial
 from itertools import count
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..chain import Chain
 from ..kv_groups import KVBoundary, KVGroup, KVParts
@@ -39,7 +39,9 @@ class GroupRequest:
     there, by table and the token that they end at. found, good_until: what a look-up has said, and
     how long that holds. known: tokens that vLLM had computed, and those loaded from the pool.
     failed: a load of it has failed, so nothing of it is loaded again. stale: it has blocks from
-    before a reset."""
+    before a reset.
+    spoilt: a sibling's load of it has failed within a step, so what it has sampled since is not to
+    be relied on."""
 
     def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
         self.request, self.chain = request, chain
@@ -50,7 +52,7 @@ class GroupRequest:
         self.first_seen = time.monotonic()
         self.found, self.good_until = _NOTHING, 0.0
         self.known = 0
-        self.failed = self.counted = self.stale = False
+        self.failed = self.counted = self.spoilt = self.stale = False
         self._ends: Dict[bytes, int] = {}
 
     def hashes(self, tokens: int) -> List[bytes]:
@@ -89,6 +91,15 @@ class _Loading(NamedTuple):
     renew_at: float
 
 
+class _Held(NamedTuple):
+    """States whose blocks are pinned, until the step at which it is known whether what they were
+    computed from has arrived. beside: all blocks of their request."""
+
+    due: int
+    save: GroupSave
+    beside: FrozenSet[int]
+
+
 class GroupScheduler:
     """See KVConnectorBase_V1 for what each method is called for."""
 
@@ -109,6 +120,7 @@ class GroupScheduler:
         self._jobs = count(1)
         self._steps = 0
         self._open: Dict[int, int] = {}  # block -> the step at which it is known to have arrived
+        self._held: List[_Held] = []
         self._pins = Pins(None, 1)
         # Boundaries passed so far without a state from vLLM; -1: it hands them over, or has none.
         self._stateless = 0 if any(g.kind == "state" for g in groups.groups) else -1
@@ -269,6 +281,8 @@ class GroupScheduler:
         self._renew()
         self._steps += 1
         self._open = {block: due for block, due in self._open.items() if due > self._steps}
+        step.saves += [held.save for held in self._held if held.due <= self._steps]
+        self._held = [held for held in self._held if held.due > self._steps]
         offers = self._offers_in(output)
         for name in getattr(output, "preempted_req_ids", None) or ():
             offers.pop(name, None)  # vLLM does not take them back, but the block may be another's
@@ -286,11 +300,12 @@ class GroupScheduler:
                 table.extend(new)
             if item.anew:
                 self._strange(tracked, item.computed)
-            parts = self._filled(tracked, item.computed, item.computed + item.scheduled)
-            parts += self._states(tracked, offers.pop(item.name, ()))
+            states = self._states(tracked, offers.pop(item.name, ()))
+            after = item.computed + item.scheduled
+            filled = self._filled(tracked, item.computed, after, self._pins.room - len(states))
             align = self._groups.align
-            self._miss_states((item.computed + item.scheduled) // align > item.computed // align)
-            self._save(step, tracked, parts)
+            self._miss_states(after // align > item.computed // align)
+            self._save(step, tracked, filled + states)
         for name, offered in offers.items():  # of requests that are not computed in this step
             if name in self._requests:
                 tracked = self._requests[name]
@@ -299,12 +314,24 @@ class GroupScheduler:
 
     def _save(self, step: GroupStep, tracked: GroupRequest, parts: List[Parts]) -> None:
         parts = [part for part in parts if part.blocks]
-        if parts:
-            job = next(self._jobs)
-            self._pins.hold(job, [block for part in parts for block in part.blocks])
-            step.saves.append(GroupSave(job, parts))
-            if self.announcer is not None:
-                self._plan_events(tracked, parts)
+        if not parts:
+            return
+        save, due = GroupSave(next(self._jobs), parts), self._due(tracked)
+        self._pins.hold(save.job, [block for part in parts for block in part.blocks])
+        if due:
+            blocks = frozenset(block for table in tracked.tables for block in table)
+            self._held.append(_Held(due, save, blocks))
+        else:
+            step.saves.append(save)
+        if self.announcer is not None:
+            self._plan_events(tracked, parts)
+
+    def _drop_held(self, lost: Set[int]) -> None:
+        """Those of requests that have one of these blocks."""
+        for held in self._held:
+            if lost & held.beside:
+                self._pins.drop(held.save.job)
+        self._held = [held for held in self._held if not lost & held.beside]
 
     def _plan_events(self, tracked: GroupRequest, parts: List[Parts]) -> None:
         """Parts that will be put, perhaps."""
@@ -328,27 +355,45 @@ class GroupScheduler:
 
     def _savable(self, tracked: GroupRequest) -> int:
         """Tokens of which parts are saved at most; drafts that may be rejected are none of them."""
-        if tracked.stale or self._reset.under_way:
+        if not self._settings.save or tracked.stale or self._reset.under_way:
             return 0
-        if not self._settings.save or not self._pins.room:
-            return 0
-        if self._open and any(not self._open.keys().isdisjoint(t) for t in tracked.tables):
-            return 0
-        return int(tracked.request.num_tokens) if self._settings.save_decode else tracked.prefill
+        request = tracked.request
+        tokens = int(request.num_tokens) if self._settings.save_decode else tracked.prefill
+        return min(tokens, int(request.num_prompt_tokens)) if tracked.spoilt else tokens
 
-    def _filled(self, tracked: GroupRequest, computed: int, after: int) -> List[Parts]:
-        """The blocks that a step fills, and those before it that nobody has saved."""
-        tokens = min(after, self._savable(tracked))
+    def _due(self, tracked: GroupRequest) -> int:
+        """The step at which it is known whether its blocks are right; 0: they are."""
+        if not self._open:
+            return 0
+        blocks = (block for table in tracked.tables for block in table)
+        return max((self._open.get(block, 0) for block in blocks), default=0)
+
+    def _filled(self, tracked: GroupRequest, computed: int, after: int, room: int) -> List[Parts]:
+        """The blocks that a step fills, and those before it that nobody has saved; at most so
+        many. The rest comes with a later step."""
+        tokens = 0 if self._due(tracked) else min(after, self._savable(tracked))
+        numbers = self._unsaved(tracked, computed, tokens)
+        start = min((tracked.saved[i] * self._groups.groups[i].block for i in numbers), default=0)
+        while sum(map(len, numbers.values())) > room:
+            tokens = start + (tokens - start) // 2
+            numbers = self._unsaved(tracked, computed, tokens) if room > 0 else {}
         found = []
+        for i, wanted in numbers.items():
+            group = self._groups.groups[i]
+            found.append(self._parts(i, tracked, tracked.tables[group.number], wanted))
+            tracked.saved[i] = tokens // group.block
+        return found
+
+    def _unsaved(self, tracked: GroupRequest, computed: int, tokens: int) -> Dict[int, List[int]]:
+        """Of each group the blocks of these tokens that a hit can need and nobody has saved."""
+        numbers = {}
         for i, group in enumerate(self._groups.groups):
             end = tokens // group.block
-            if group.kind == "state" or end <= tracked.saved[i]:
-                continue
-            first = max(tracked.saved[i], group.first_live(computed))
-            numbers = [n for n in range(first, end) if group.reachable(n, self._groups.align)]
-            found.append(self._parts(i, tracked, tracked.tables[group.number], numbers))
-            tracked.saved[i] = end
-        return found
+            if group.kind != "state" and end > tracked.saved[i]:
+                first = max(tracked.saved[i], group.first_live(computed))
+                align = self._groups.align
+                numbers[i] = [n for n in range(first, end) if group.reachable(n, align)]
+        return numbers
 
     def _offers_in(self, output: Any) -> Dict[str, Sequence[Tuple[int, int, int]]]:
         """Those that vLLM hands over. A table does not tell, as its blocks change places."""
@@ -368,8 +413,10 @@ class GroupScheduler:
                 )
 
     def _states(self, tracked: GroupRequest, offers: Sequence[Tuple[int, int, int]]) -> List[Parts]:
-        found = []
-        for number, block, tokens in offers:
+        found: List[Parts] = []
+        if self._due(tracked) and not self._pins.works:  # the block may be another's before long
+            return found
+        for number, block, tokens in offers[: max(self._pins.room, 0)]:
             usable = 0 < tokens <= self._savable(tracked) and tokens % self._groups.align == 0
             i = next((i for i, g in enumerate(self._groups.groups) if g.number == number), -1)
             there = tokens == tracked.found.tokens or (number, tokens) in tracked.states
@@ -393,6 +440,13 @@ class GroupScheduler:
                 tracked = self._requests[name]
                 tracked.failed = True
                 tracked.forget()
+        lost = self._open.keys() & (getattr(output, "invalid_block_ids", None) or ())
+        if lost:
+            self._drop_held(lost)
+            for tracked in self._requests.values():
+                if any(not lost.isdisjoint(table) for table in tracked.tables):
+                    tracked.spoilt = True
+                    tracked.states.clear()
         arrived = getattr(output, "finished_recving", None) or ()
         for name in arrived:
             self._loading.pop(name, None)
@@ -435,6 +489,9 @@ class GroupScheduler:
             tracked.good_until = 0.0
             tracked.stale = any(tracked.tables) or name in self._loading
             tracked.forget()
+        for held in self._held:
+            self._pins.drop(held.save.job)
+        self._held = []
         return self._reset.ask()
 
     def close(self) -> None:

@@ -2,11 +2,13 @@
 finished, preempted, or past them: a reference each in vLLM's own block pool, from the step that
 plans a save until every rank has reported it.
 
-Pinned blocks are missing where requests want to run, so there is room for a quarter of all.
+Pinned blocks are missing where requests want to run: no save begins when a quarter of all is
+pinned, and none has more than that.
 
 Releases without such a pool (`Pins(None, ..)`) pin nothing; there saves end before the next step
 begins (GroupStep.pinned)."""
 
+import sys
 from typing import Any, Counter, Dict, Iterable, List
 
 __all__ = ["Pins"]
@@ -28,9 +30,12 @@ class Pins:
         return self._pool is not None
 
     @property
-    def room(self) -> bool:
-        """May more be pinned? What is not now may be later, if it is still there."""
-        return self._pool is None or self._count < len(self._pool.blocks) // 4
+    def room(self) -> int:
+        """How many blocks one save may pin. What is not now may be later, if it is still there."""
+        if self._pool is None:
+            return sys.maxsize
+        quarter = len(self._pool.blocks) // 4
+        return quarter if self._count < quarter else 0
 
     def hold(self, job: int, blocks: Iterable[int]) -> None:
         if self._pool is None:
@@ -51,6 +56,10 @@ class Pins:
                 blocks = self._held.pop(job)
                 self._count -= len(blocks)
                 self._pool.free_blocks(reversed(blocks))
+
+    def drop(self, job: int) -> None:
+        """It was never given to the workers."""
+        self.release(Counter({job: self._ranks}))
 
     @property
     def holds(self) -> bool:
