@@ -283,6 +283,42 @@ class Formats(ConnectorTest):
             found.ref_count_down()
         self.nothing_left()
 
+    def test_a_chunk_of_other_groups_is_a_miss(self):
+        """Of the same model's name, and with the same first group, which is all that keys tell."""
+        kv, window = Size([2, 3, 16, 64]), Size([2, 5, 16, 8])
+        whole = [kv, window], [BFLOAT16, FLOAT8]
+        others = [
+            ([kv], [BFLOAT16]),
+            ([kv, window, window], [BFLOAT16, FLOAT8, FLOAT8]),
+            ([kv, Size([2, 5, 16, 8])], [BFLOAT16, UINT8]),
+            ([kv, Size([2, 4, 20, 8])], [BFLOAT16, FLOAT8]),
+            ([kv, Size([2, 6, 16, 8])], [BFLOAT16, FLOAT8]),
+            ([kv, Size([80, 16])], [BFLOAT16, FLOAT8]),
+        ]
+        fewer = [Size([2, 3, 9, 64]), Size([2, 5, 9, 8])], whole[1]
+        for stored, fits in [(whole, True), (fewer, True), *((other, False) for other in others)]:
+            for writes, reads in ((stored, whole),) if fits else ((stored, whole), (whole, stored)):
+                key = self.keys(1)
+                one = [column[0] if len(column) == 1 else column for column in writes]
+                obj = self.backend.allocate(*one, MemoryFormat.KV_2LTD, busy_loop=False).fill(3)
+                value = bytes(obj.byte_array.cast("B"))
+                self.store(self.connector(metadata=Described(*writes)), key, [obj])
+                reader = self.connector(metadata=Described(*reads))
+                [found] = self.load(reader, key)
+                self.assertEqual(found is not None, fits, (writes, reads))
+                if found is not None:
+                    check(found.byte_array.cast("B"), value, "chunk")
+                    self.assertEqual(found.metadata.shapes, list(writes[0]))
+                    found.ref_count_down()
+                    continue
+                one = [column[0] if len(column) == 1 else column for column in reads]
+                obj = self.backend.allocate(*one, MemoryFormat.KV_2LTD, busy_loop=False).fill(4)
+                self.store(reader, key, [obj])
+                [found] = self.load(reader, key)
+                self.assertEqual(found.metadata.shapes, list(reads[0]), "it was replaced")
+                found.ref_count_down()
+        self.nothing_left()
+
     def test_what_a_header_cannot_hold_is_refused_by_name(self):
         for shapes, why in (([Size([1, 1, 1, 1, 8])], "dimensions"), ([Size([2])] * 16, "groups")):
             connector = self.connector(metadata=Described([Size([8])], [UINT8]))

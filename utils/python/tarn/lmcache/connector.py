@@ -440,7 +440,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 else:
                     at = HEADER_BYTES * i
                     if status != whole or headers[at : at + HEADER_BYTES] != expected:
-                        found = self._header(names[i], headers, at, status)
+                        found = self._header(kind, names[i], headers, at, status)
                         if found is None:
                             continue
                         if not found.partial_of(layout):
@@ -459,8 +459,10 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         next time."""
         values = self._gate.call("get", self._client.get_many, [names[i] for i in wanted])
         for i, value in zip(wanted, values or []):
-            found = self._header(names[i], value, 0, len(value)) if value is not None else None
-            if found is None or value is None:
+            if value is None:
+                continue
+            found = self._header(kind, names[i], value, 0, len(value))
+            if found is None:
                 continue
             try:
                 objs[i] = self._copied(found, value)
@@ -488,7 +490,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             release([obj])
             raise
 
-    def _header(self, name: str, buffer: Any, at: int, got: int) -> Optional[Layout]:
+    def _header(self, kind: str, name: str, buffer: Any, at: int, got: int) -> Optional[Layout]:
         """The header, if the value is what it says. None: a miss, which the log tells of, and which
         the next put replaces."""
         try:
@@ -499,6 +501,10 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 raise HeaderError(
                     f"a value of {got} bytes, {found.size + HEADER_BYTES} by its header"
                 )
+            # What the digest in the key knows of several groups is the first one.
+            full = expected_layout(self._metadata, self._format) if kind == "chunk" else None
+            if full is not None and not found.of_model(full):
+                raise HeaderError(f"its KV groups are {found.groups}, this model's {full.groups}")
             return found
         except HeaderError as e:
             self._distrust.add(name)

@@ -170,6 +170,22 @@ class Layout(NamedTuple):
         differing = [i for i in range(len(dims)) if dims[i] != full_dims[i]]
         return len(differing) == 1 and 0 < dims[differing[0]] < full_dims[differing[0]]
 
+    def of_model(self, full: "Layout") -> bool:
+        """Whether a model whose whole chunks are `full` can have this one: of the same groups, with
+        fewer tokens at most: in each one dimension that is smaller, or none (states), but in the
+        first. Of a model with one group that is not said: its chunks have several forms."""
+        if self.format != full.format or max(len(self.groups), len(full.groups)) == 1:
+            return True
+        if [(dtype, len(dims)) for dtype, dims in self.groups] != [
+            (dtype, len(dims)) for dtype, dims in full.groups
+        ]:
+            return False
+        smaller = []
+        for (_, dims), (_, full_dims) in zip(self.groups, full.groups):
+            smaller.append([n < m for n, m in zip(dims, full_dims) if n != m])
+        fits = all(len(found) <= 1 and all(found) for found in smaller)
+        return fits and (bool(smaller[0]) or not any(smaller))
+
 
 def expected_layout(metadata: Any, format_name: str) -> Optional[Layout]:
     """The full chunk of LMCache's metadata object (get_shapes and get_dtypes, or kv_shape and
