@@ -15,6 +15,10 @@ from vllm_engine import Engine
 from vllm_model import Request
 
 
+class SlowStaged(SlowConnector, StagedConnector):
+    """Its blocks are free before they are put."""
+
+
 class Sharing(WithServer):
     """Two engines on one pool."""
 
@@ -272,10 +276,14 @@ class Rules(WithServer):
 
     def test_what_is_queued_at_a_reset_is_not_put(self):
         """It is of the old weights, as is what a request that goes on has."""
-        for extra in ({}, {"layerwise": True}):
-            with self.subTest(**extra):
+        for kind, extra in (
+            (SlowConnector, {}),
+            (SlowStaged, {}),
+            (SlowConnector, {"layerwise": True}),
+        ):
+            with self.subTest(kind=kind, **extra):
                 self.flush()
-                a = self.engine(SlowConnector, **extra)
+                a = self.engine(kind, **extra)
                 a.add(Request(prompt(3, 5)))
                 self.settle(a)
                 with mock.patch.object(SlowClient, "go", threading.Event()):
@@ -296,6 +304,37 @@ class Rules(WithServer):
                 found = b.add(Request(prompt(4, 37)))
                 self.settle(b)
                 self.assertEqual(found.external_tokens, 36)
+
+    def test_what_is_held_at_a_reset_is_not_put(self):
+        """Saves of a step that loads wait for the next one."""
+        a = self.engine()
+        a.add(Request(prompt(1, 37)))
+        self.settle(a)
+        b = self.engine()
+        b.add(Request(prompt(1, 37) + prompt(2, 23)))
+        b.step()
+        self.assertTrue(b.connector._scheduler._held)
+        self.assertIs(b.connector.reset_cache(), True)
+        self.settle(b)
+        with tarn.Client(self.server.url) as client:
+            self.assertEqual(int(client.command("DBSIZE")), 0)
+
+    def test_nothing_is_looked_up_or_saved_until_a_reset_is_done(self):
+        a = self.engine()
+        a.add(Request(prompt(1, 37)))
+        self.settle(a)
+        b = self.engine()
+        with tarn.Client(self.server.url) as client:
+            before = client.command("DBSIZE")
+            with mock.patch.object(b.connector._scheduler._pool, "command", lambda *_: None):
+                self.assertIs(b.connector.reset_cache(), False)
+                got = [b.add(Request(prompt(s, 37))) for s in (1, 2)]
+                self.settle(b)
+            self.assertEqual([r.external_tokens for r in got], [0, 0])
+            self.assertEqual(client.command("DBSIZE"), before)
+            b.add(Request(prompt(3, 3)))
+            self.settle(b)
+            self.assertEqual(int(client.command("DBSIZE")), 0)
 
 
 class Trouble(WithServer):

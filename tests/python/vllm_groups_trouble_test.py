@@ -26,6 +26,7 @@ from tarn.vllm.pins import Pins
 from tarn.vllm.requests import states_in
 from tarn.vllm.reset import Reset
 from vllm_groups_test import BY_NAME, HYBRID, WithGroups
+from vllm_multi_test import output_of, scheduled_new
 
 
 class VanishingClient(tarn.Client):
@@ -259,6 +260,40 @@ class Pools(WithGroups):
         engine.settle()
         with tarn.Client(self.server.url) as client:
             self.assertEqual(int(client.command("DBSIZE")), 0)
+
+    def test_nothing_is_looked_up_or_saved_until_a_reset_is_done(self):
+        layout = BY_NAME["three-groups"]
+        prompt = Prompt.drawn(1, self.length(layout))
+        ask(self.hybrid(layout), prompt)
+        engine = self.hybrid(layout, seed=1)
+        with tarn.Client(self.server.url) as client:
+            before = client.command("DBSIZE")
+            with mock.patch.object(engine.connector._scheduler._pool, "command", lambda *_: None):
+                self.assertIs(engine.connector.reset_cache(), False)
+                found = ask(engine, prompt, Prompt.drawn(2, self.length(layout)))
+            self.assertEqual((found, client.command("DBSIZE")), ([0, 0], before))
+        ask(engine, Prompt.drawn(3, layout.align // 3))
+        self.assertEqual(self.check_parts(engine, [prompt]), [0] * len(layout.groups))
+
+    def test_who_resumes_after_a_reset_is_saved(self):
+        """Releases differ in whether they say that it was preempted."""
+        layout = BY_NAME["full-window"]
+        engine, size = self.hybrid(layout), layout.align
+        scheduler = engine.connector._scheduler
+        request = GroupsRequest(Prompt.drawn(1, 3 * size))
+        scheduler.on_new_request(request)
+        tables = [list(range(1, 2 * size // group.block + 1)) for group in layout.groups]
+        new = scheduled_new(request, tables, 0)
+        scheduler.build_connector_meta(output_of(size, new=[new]))
+        self.assertIs(engine.connector.reset_cache(), True)
+        while scheduler._reset.under_way:
+            scheduler.build_connector_meta(output_of(0))
+        goes_on = output_of(1, cached=[request], computed=size)
+        self.assertEqual(scheduler.build_connector_meta(goes_on).saves, [])
+        resumes = output_of(2 * size, cached=[request])
+        resumes.scheduled_cached_reqs.resumed_req_ids = {request.request_id}
+        resumes.scheduled_cached_reqs.new_block_ids = [tables]
+        self.assertEqual(len(scheduler.build_connector_meta(resumes).saves), 1)
 
     def test_a_reset_goes_on_until_the_pool_has_done_it(self):
         pool = mock.Mock()

@@ -243,6 +243,14 @@ class Together(WithServer):
         found = self.saved(engine, 1, cached=[request], computed=2 * size)
         self.assertEqual(found[state], [tables[state][1]])
 
+    def test_a_state_that_waits_is_not_saved_after_a_reset(self):
+        engine, request, tables, state = self.hold()
+        self.assertIs(engine.connector.reset_cache(), True)
+        self.assertEqual(engine.pool.blocks[tables[state][1]].refs, 0)
+        for _ in range(3):
+            found = self.saved(engine, 1, cached=[request], computed=2 * engine.layout.align)
+            self.assertEqual(found, {})
+
     def test_a_state_is_not_saved_when_a_siblings_load_has_failed(self):
         """Nor are tokens that were sampled on top of it."""
         engine, request, tables, state = self.hold(save_decode=True)
