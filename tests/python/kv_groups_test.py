@@ -6,11 +6,12 @@ import random
 import sys
 import threading
 import unittest
+from unittest import mock
 
 from harness import TarnTest, pattern
 
 import tarn
-from tarn import KVBoundary, KVGroup, KVParts
+from tarn import KVBoundary, KVGroup, KVParts, _lib, kv_groups
 
 
 class Parts(unittest.TestCase):
@@ -117,6 +118,27 @@ FULL, WINDOW = KVGroup("m@f@", "full", 16), KVGroup("m@w@", "window", 8, window=
 STATE = KVGroup("m@s@", "state", 32, 8)
 GROUPS = [FULL, WINDOW, STATE]
 ASKED = {"unit": 8, "align": 16}
+
+
+class Cancelled(unittest.TestCase):
+    """By libtarn: because place() wanted nothing, or although it gave memory."""
+
+    def got(self, memory):
+        def cancels(handle, query, options, placed, *outputs):
+            placed(None, 16, (_lib.KVPartsStruct * 1)(), 1)
+            return int(tarn.Status.ECANCELED)
+
+        look = kv_groups.KVLook([bytes(32)], [KVGroup("m@", block=16)], 16, 16)
+        with mock.patch.object(kv_groups, "lib", mock.Mock(tarn_kv_get=cancels)):
+            return look.get(None, None, lambda boundary: memory)
+
+    def test_nobody_wanted_it(self):
+        boundary, results = self.got(None)
+        self.assertEqual((boundary.tokens, results), (16, []))
+
+    def test_somebody_wanted_it(self):
+        with self.assertRaises(tarn.Error):
+            self.got([bytearray(4)])
 
 
 class Pool(TarnTest):
