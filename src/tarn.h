@@ -323,10 +323,11 @@ TARN_API tarn_status tarn_kv_prefix(tarn_client *client, const tarn_kv_query *qu
 typedef tarn_item *(*tarn_kv_place_fn)(void *arg, uint64_t tokens, const tarn_kv_parts *parts,
                                        size_t n);
 /* tarn_kv_prefix, and the bytes of those parts, located by the same round trip: for a process that
- * both asks and reads. place is called at most once, by this thread, and not without a boundary; it
- * must not call the client. Its items stay the caller's: their keys are set while the call lasts
- * (NULL afterwards), and their results as by tarn_get_many. *failed_p (may be NULL): those that are
- * not TARN_OK. TARN_ECANCELED: place gave NULL. */
+ * both asks and reads. Ranges of values that are verified take a second one. place is called at
+ * most once, by this thread, and not without a boundary; it must not call the client. Its items
+ * stay the caller's: their keys are set while the call lasts (NULL afterwards), and their results
+ * as by tarn_get_many. *failed_p (may be NULL): those that are not TARN_OK. TARN_ECANCELED: place
+ * gave NULL. */
 TARN_API tarn_status tarn_kv_get(tarn_client *client, const tarn_kv_query *query,
                                  const tarn_call *call, tarn_kv_place_fn place, void *arg,
                                  uint64_t *tokens_p, tarn_kv_parts *parts, size_t *failed_p);

@@ -222,11 +222,19 @@ static void kv_items_name(struct arena *arena, const struct kv_asking *l, tarn_i
     }
 }
 
+/* What was answered has no CRCs of blocks, without which a range costs all of its value. */
+static bool kv_needs_crcs(const struct lane *lane, const tarn_item *items, size_t n) {
+    bool ranges = false;
+    for (size_t i = 0; i < n; i++) ranges = ranges || items[i].offset != 0 || items[i].want != 0;
+    return ranges && lane->client->options.verify;
+}
+
 static tarn_status kv_read(struct lane *lane, const struct kv_asking *l, struct kv_reading *r,
                            uint64_t deadline) {
     tarn_item *items = r->place(r->arg, l->tokens, l->parts, l->n);
     if (items == NULL) return fail(TARN_ECANCELED, "the parts are not wanted");
-    const struct get_options o = {.located = &l->located,
+    bool again = kv_needs_crcs(lane, items, l->n);
+    const struct get_options o = {.located = again ? NULL : &l->located,
                                   .deadline = deadline,
                                   .extend_deadline = r->extend_deadline,
                                   .lease_ms = l->lease_ms};

@@ -15,6 +15,7 @@ static const char *const keys[PARTS] = {"f@h0", "f@h1", "f@h2", "f@h3", "w@h2", 
 static size_t lens[PARTS] = {20000, 0, 65, 3 * MIB + 5, 50, 70000, 2 * MIB};
 static tarn_item items[PARTS];
 static unsigned placed;
+static size_t from[PARTS], want[PARTS]; /* of each part; 0: all of it */
 
 static void put_parts(unsigned replicas) {
     for (size_t i = 0; i < PARTS; i++) CHECK_EQ(put_n(keys[i], lens[i], replicas), TARN_OK);
@@ -25,7 +26,10 @@ static tarn_item *place_parts(void *arg, uint64_t tokens, const tarn_kv_parts *p
     placed++;
     if (tokens != 64 || n != PARTS) return NULL;
     for (size_t i = 0; i < n; i++)
-        items[i] = (tarn_item){.buffer = malloc(lens[i] + 1), .buffer_len = lens[i] + 1};
+        items[i] = (tarn_item){.buffer = malloc(lens[i] + 1),
+                               .buffer_len = lens[i] + 1,
+                               .offset = from[i],
+                               .want = want[i]};
     return items;
 }
 
@@ -42,7 +46,8 @@ static size_t get_parts(tarn_status expected) {
     for (size_t i = 0; i < PARTS && placed > 0; i++) {
         char *right = value_of(keys[i], lens[i]);
         if (items[i].status == TARN_OK)
-            wrong += items[i].got != lens[i] || memcmp(right, items[i].buffer, lens[i]) != 0;
+            wrong += items[i].got != (want[i] ? want[i] : lens[i]) ||
+                     memcmp(right + from[i], items[i].buffer, items[i].got) != 0;
         free(right);
         free(items[i].buffer);
         items[i].buffer = NULL;
@@ -115,6 +120,28 @@ TEST(guarantee_1_wrong_bytes_are_one_parts_loss) {
     put_parts(2);
     CHECK(pool_damage("f@h3", 0, 2 * MIB));
     CHECK_EQ(get_parts(TARN_OK), 0);
+    end();
+}
+
+/* By the CRCs of its blocks, and not by that of the whole value, which would be read for it. */
+TEST(guarantee_1_wrong_bytes_of_a_range) {
+    begin("");
+    put_parts(1);
+    from[3] = MIB;
+    want[3] = MIB + 100;
+    CHECK_EQ(get_parts(TARN_OK), 0);
+    CHECK_EQ(pool_count("MGETREPLICAS * CRCS*"), 1);
+    CHECK(pool_damage("f@h3", 0, 0));
+    CHECK_EQ(get_parts(TARN_OK), 0);
+    CHECK(pool_damage("f@h3", 0, 2 * MIB));
+    CHECK_EQ(get_parts(TARN_OK), 1);
+    CHECK_EQ(items[3].status, TARN_ECORRUPT);
+    end();
+    begin("verify=0");
+    put_parts(1);
+    CHECK_EQ(get_parts(TARN_OK), 0);
+    CHECK_EQ(pool_count("MGETREPLICAS *"), 1);
+    from[3] = want[3] = 0;
     end();
 }
 
