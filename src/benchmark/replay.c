@@ -264,14 +264,9 @@ static int replay_run(struct replay *r) {
 }
 
 int replay_main(struct bench *b, int argc, char **argv) {
-    struct replay r = {.b = b,
-                       .transport = "auto",
-                       .together = "boundaries",
-                       .block_size = 4096,
-                       .threads = 1,
-                       .lease_ms = 50};
+    struct replay r = {.b = b, .transport = "auto", .threads = 1, .lease_ms = 50};
     const char *kv_groups = NULL, *why;
-    uint64_t kv_interval = 0;
+    uint64_t kv_interval = UINT64_MAX; /* not given, as others that are still 0 */
     const struct option_spec specs[] = {
         {"--kv-groups", OPT_STRING, &kv_groups, 0, 0},
         {"--kv-together", OPT_STRING, &r.together, 0, 0},
@@ -286,6 +281,13 @@ int replay_main(struct bench *b, int argc, char **argv) {
     };
     size_t plain = options_parse(b, specs, argc, argv, false, NULL);
     if (plain != 1) die("replay takes one trace file (tarn-benchmark --help)");
+    if (kv_groups == NULL && r.together != NULL) die("--kv-together goes with --kv-groups");
+    if (kv_groups == NULL && kv_interval != UINT64_MAX) die("--kv-interval goes with --kv-groups");
+    if (kv_groups != NULL && r.block_size != 0)
+        die("--block-size does not go with --kv-groups, which says how large parts are");
+    if (r.together == NULL) r.together = "boundaries";
+    if (kv_interval == UINT64_MAX) kv_interval = 0;
+    if (r.block_size == 0) r.block_size = 4096;
     if (kv_groups != NULL && (why = kv_plan_parse(&r.plan, kv_groups, kv_interval)) != NULL)
         die("--kv-groups %s: %s", kv_groups, why);
     if (!replay_kv_together(r.together, NULL, NULL))

@@ -186,6 +186,14 @@ test {a replay with KV groups puts parts as parts of boundaries, as groups, or a
     assert_error "*--kv-together*" {bench replay $trace --kv-groups $kv_groups --kv-together x}
 }
 
+test {options of a replay that would have no effect are refused} {
+    foreach option {{--kv-together groups} {--kv-interval 2000}} {
+        assert_error "*[lindex $option 0] goes with --kv-groups*" {bench replay $trace {*}$option}
+    }
+    assert_error "*--block-size does not go with --kv-groups*" \
+        {bench replay $trace --kv-groups $kv_groups --block-size 4k}
+}
+
 test {KV groups that are none are refused} {
     foreach spec {full full:16 half:16:4k full:0:4k full:16:0 window:16:4k full:16:4k:128 \
         window:16:4k:1 full:16:4k, full:1048575:1k,full:1048573:1k} {
