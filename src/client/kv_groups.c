@@ -81,11 +81,21 @@ static void kv_request_build(struct ctl_request *r, enum wire_id id, const struc
 
 /* --- what is answered --- */
 
+/* What that kind needs at any boundary. */
+static uint64_t kv_blocks_most(const tarn_kv_group *g) {
+    if (g->kind == TARN_KV_FULL) return UINT64_MAX;
+    if (g->kind == TARN_KV_STATE) return 1;
+    return ((uint64_t)g->window + g->block - 2) / g->block;
+}
+
 /* Nothing behind the boundary but the rest of the block that it lies in. */
 static bool kv_parts_within(const tarn_kv_query *q, const tarn_kv_group *g, uint64_t tokens,
                             const tarn_kv_parts *p) {
-    uint64_t whole = tokens / g->block;
-    if (p->first > whole || p->blocks > whole - p->first) return false;
+    uint64_t whole = tokens / g->block, most = kv_blocks_most(g);
+    if (p->first > whole || p->blocks > whole - p->first || p->blocks > most) return false;
+    /* up to the boundary, and a state once */
+    if (p->blocks > 0 && p->first + p->blocks != whole) return false;
+    if (g->kind == TARN_KV_STATE && p->blocks > 0 && p->tail != 0) return false;
     if (p->tail == 0) return true;
     return tokens % g->block != 0 && p->tail % kv_unit(g) == 0 && p->tail > whole * g->block &&
            p->tail <= (whole + 1) * g->block && p->tail / q->unit <= q->n_hashes;

@@ -154,6 +154,12 @@ static const char *const nonsense[] = {
     "*2\r\n:9223372036854775807\r\n*3\r\n*3\r\n:0\r\n:2\r\n:80\r\n*3\r\n:2\r\n:3\r\n:0\r\n*3\r\n:"
     "0\r\n:"
     "0\r\n:80\r\n",
+    /* more than the kind needs: four blocks of a window of 40 and two states, for which the caller
+     * may have no memory; and blocks that do not reach the boundary */
+    "*2\r\n:80\r\n*3\r\n*3\r\n:0\r\n:2\r\n:80\r\n*3\r\n:1\r\n:4\r\n:0\r\n*3\r\n:0\r\n:0\r\n:80\r\n",
+    "*2\r\n:128\r\n*3\r\n*3\r\n:0\r\n:4\r\n:0\r\n*3\r\n:5\r\n:3\r\n:0\r\n*3\r\n:0\r\n:2\r\n:0\r\n",
+    "*2\r\n:80\r\n*3\r\n*3\r\n:0\r\n:2\r\n:80\r\n*3\r\n:1\r\n:3\r\n:0\r\n*3\r\n:0\r\n:0\r\n:80\r\n",
+    "*2\r\n:80\r\n*3\r\n*3\r\n:0\r\n:2\r\n:80\r\n*3\r\n:2\r\n:3\r\n:0\r\n*3\r\n:0\r\n:1\r\n:80\r\n",
     /* blocks behind the boundary, and sums that overflow */
     "*2\r\n:80\r\n*3\r\n*3\r\n:0\r\n:3\r\n:80\r\n*3\r\n:2\r\n:3\r\n:0\r\n*3\r\n:0\r\n:0\r\n:80\r\n",
     "*2\r\n:80\r\n*3\r\n*3\r\n:0\r\n:2\r\n:80\r\n*3\r\n:3\r\n:3\r\n:0\r\n*3\r\n:0\r\n:0\r\n:80\r\n",
