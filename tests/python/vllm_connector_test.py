@@ -310,12 +310,13 @@ class Rules(WithServer):
         a = self.engine()
         a.add(Request(prompt(1, 37)))
         self.settle(a)
-        b = self.engine()
+        b = self.engine(SlowConnector)
         b.add(Request(prompt(1, 37) + prompt(2, 23)))
         b.step()
         self.assertTrue(b.connector._scheduler._held)
         self.assertIs(b.connector.reset_cache(), True)
-        self.settle(b)
+        with mock.patch.object(SlowClient, "delay", 0.3):
+            self.settle(b)
         with tarn.Client(self.server.url) as client:
             self.assertEqual(int(client.command("DBSIZE")), 0)
 
