@@ -21,6 +21,8 @@
 #include "store/kv_groups.h"
 
 enum { AHEAD = 16 };
+/* of a search are as much work as a look-up */
+enum { SEARCH_STEPS = 16 };
 
 static_assert(KV_GROUPS_MAX == WIRE_KV_GROUPS_MAX, "one limit");
 
@@ -306,7 +308,10 @@ static enum each_next kv_probe(struct client *c, struct each *each, unsigned *bu
     struct kv_want w;
     struct span key;
     uint64_t hash;
-    if (!kv_search_next(&l->search, &w)) {
+    uint64_t steps = l->search.steps;
+    bool wants = kv_search_next(&l->search, &w);
+    spend(budget, (l->search.steps - steps) / SEARCH_STEPS);
+    if (!wants) {
         /* a longer one would have been served but for what was missing */
         l->missed = l->missed && l->search.boundary < l->longest;
         if (l->terms.lease_ms == 0) return answer_begin(c, l);

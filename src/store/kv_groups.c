@@ -166,6 +166,7 @@ bool kv_search_next(struct kv_search *s, struct kv_want *want_p) {
             return true;
         }
         s->served++;
+        s->steps++;
         s->at = (s->at + 1) % (3 * s->n);
     }
     return false;

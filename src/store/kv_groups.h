@@ -54,6 +54,7 @@ struct kv_search {
     size_t n;
     uint32_t alignment;
     uint64_t boundary; /* nothing longer is served; when it is over: the longest that is */
+    uint64_t steps;    /* so many groups it has looked at so far: its work beside the look-ups */
     /* private: where in the round over the kinds, and how many of it are served in a row */
     size_t at, served;
 };

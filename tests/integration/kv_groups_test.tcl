@@ -390,6 +390,22 @@ test {100,000 hashes of several groups do not hold up others} {
     assert_equal PONG [r ping]
 }
 
+# Two states of which each lacks what the other has: for every boundary all groups are looked at.
+test {what a search does beside its look-ups is work as well} {
+    r flushall
+    set n 2000
+    foreach i [upto $n] {lappend states [expr {$i % 2 ? "a@" : "b@"}][format %04x $i] v}
+    r mset {*}$states
+    store x@ [expr {$n - 1}]
+    set x [list x@ FULL [expr {$n * 16}] 16 0 0]
+    set groups [list {a@ STATE 16 16 0 0} {*}[lrepeat 511 $x] {b@ STATE 16 16 0 0} \
+        {*}[lrepeat 511 $x]]
+    set slices [info_field job_slices]
+    assert_equal 0 [lindex [look $n $groups] 0]
+    set slices [expr {[info_field job_slices] - $slices}]
+    assert {$slices >= 50} "$slices slices"
+}
+
 test {errors name the argument} {
     set h [hashes 4]
     foreach {options why} {
