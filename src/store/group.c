@@ -10,7 +10,10 @@
  *
  * Parts of a boundary are put and read by several processes, each at its own moment: what was used
  * but a moment later than the victim (a sixteenth of the time for which that was unused) was used
- * with it. What is copied to a disk as it leaves memory takes nobody along: nothing is lost. */
+ * with it. What is copied to a disk as it leaves memory takes nobody along: nothing is lost.
+ *
+ * The order is not kept: after a load or a failover the members stand as they came (a snapshot has
+ * them in the order of the index), and what was used since then stands before all others. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
