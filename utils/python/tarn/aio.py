@@ -106,7 +106,7 @@ class AsyncClient:
     `run`: await client.run(view.renew), await client.run(writer.commit).
 
     capacity: operations that run or wait at a time; further ones wait for their turn. threads: of
-    what does not go through the queue."""
+    what does not go through the queue; kv_prefix and kv_get hold one while they wait (wait_ms)."""
 
     def __init__(
         self,
