@@ -175,9 +175,16 @@ upgrade() { # NAME
 
 # --- servers ---
 
-# Of redis-cli's options the last counts. SERVER is HOST:PORT.
+# Of redis-cli's options the last counts. SERVER is HOST:PORT. A Sentinel has servers whose role it
+# changes cut all clients off: then it is asked again, unless asking twice would not do.
 at() { # SERVER COMMAND...
-    "${cli[@]}" -h "${1%:*}" -p "${1##*:}" "${@:2}" 2>&1
+    local reply try
+    for try in 1 2 3; do
+        [ "$try" = 1 ] || sleep 0.2
+        reply=$("${cli[@]}" -h "${1%:*}" -p "${1##*:}" "${@:2}" 2>&1)
+        [[ $reply == "Error: "* && $2 != FAILOVER ]] || break
+    done
+    printf '%s\n' "$reply"
 }
 field_at() { # SERVER FIELD
     at "$1" INFO everything | tr -d '\r' | sed -n "s/^$2://p" | head -1

@@ -633,6 +633,24 @@ proc run_upgrade {args} {
     return [reap_process $pid]
 }
 
+# A redis-cli whose connection is cut off the first time that it says one of these, as Sentinel has
+# servers do it. What it was is in the file "cut".
+proc cut_off_once {commands} {
+    set dir [temp_dir]
+    set f [open $dir/redis-cli w 0755]
+    puts $f "#!/bin/bash"
+    foreach command $commands {
+        set file "$dir/[string map {{ } -} $command]"
+        puts $f "if \[\[ \" \$* \" == *\" $command \"* ]] && mkdir '$file' 2>/dev/null; then"
+        puts $f "    echo '$command' >>'$dir/cut'; echo 'Error: Connection reset by peer'; exit 1"
+        puts $f "fi"
+    }
+    puts $f "exec [auto_execok redis-cli] \"\$@\""
+    close $f
+    set ::env(PATH) $dir:$::env(PATH)
+    return $dir
+}
+
 test {rolling-upgrade --servers: every server was restarted, and nothing is lost} {
     if {[auto_execok redis-cli] eq ""} {skip "redis-cli is not there"}
     set ::conf_dir [temp_dir]
@@ -646,8 +664,12 @@ test {rolling-upgrade --servers: every server was restarted, and nothing is lost
     assert_equal 0 [run_upgrade -p [port u] --dry-run]
     ask u set kept through
     foreach name {u v w} {dict set ids $name [field $name run_id]}
+    set path $::env(PATH)
+    set cut [cut_off_once {{INFO replication} {CONFIG REWRITE} REPLICAOF}]
     set status [run_upgrade -p [port u]]
+    set ::env(PATH) $path
     assert_equal 0 $status [file_text $::conf_dir/said]
+    assert_equal "INFO replication\nCONFIG REWRITE\nREPLICAOF" [string trim [file_text $cut/cut]]
     foreach name {u v w} {assert {[field $name run_id] ne [dict get $ids $name]}}
     set new [expr {[field_is v role master] ? "v" : "w"}]
     assert_equal through [ask $new get kept]
