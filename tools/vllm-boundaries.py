@@ -11,120 +11,18 @@ import is stood in for, so nothing of it need be there. Run by hand; 1: a bounda
 and should not."""
 
 import argparse
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import inspect
 import math
-import os
 import random
 import sys
-import types
 from collections import Counter
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "tests", "python"))
-from harness import Server  # pylint: disable=wrong-import-position
+import engine_modules
+from harness import Server
 
-import tarn  # pylint: disable=wrong-import-position
-from tarn.kv_groups import KVGroup  # pylint: disable=wrong-import-position
+import tarn
+from tarn.kv_groups import KVGroup
 
 KINDS = {"full": "full", "mla": "full", "window": "window", "align": "state", "all": "state"}
-
-# What decides a hit. Everything else is stood in for.
-REAL = {
-    "vllm.utils.math_utils",
-    "vllm.v1.kv_cache_interface",
-    "vllm.v1.kv_cache_spec_registry",
-    "vllm.v1.core.block_pool",
-    "vllm.v1.core.kv_cache_coordinator",
-    "vllm.v1.core.kv_cache_utils",
-    "vllm.v1.core.single_type_kv_cache_manager",
-}
-
-
-class _AnyMeta(type):
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _any_named(name)
-
-
-class Anything(metaclass=_AnyMeta):
-    """Stands in for whatever is asked of it: a base class, a function, a constant."""
-
-    def __init__(self, *_, **__):
-        pass
-
-    def __call__(self, *_, **__):
-        return Anything()
-
-    def __class_getitem__(cls, _):
-        return cls
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Anything()
-
-
-def _any_named(name):
-    return type(name, (Anything,), {})
-
-
-class StandIn(types.ModuleType):
-    """A module that has everything."""
-
-    __path__ = ()
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        # Options of vLLM's environment: none is set.
-        setattr(self, name, None if self.__name__ == "vllm.envs" else _any_named(name))
-        return getattr(self, name)
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def path_of(self, name):
-        return os.path.join(self.folder, *name.split(".")) + ".py"
-
-    def find_spec(self, name, path=None, target=None):
-        if name in REAL and os.path.exists(self.path_of(name)):
-            return importlib.util.spec_from_file_location(name, self.path_of(name))
-        if name.split(".")[0] in ("vllm", "torch", "typing_extensions"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        pass
-
-
-def vllm_of(folder):
-    """(coordinator, interface, utils) of the vLLM in this folder. SystemExit: there is none."""
-    finder = Finder(folder)
-    if not os.path.exists(finder.path_of("vllm.v1.core.kv_cache_coordinator")):
-        sys.exit(
-            f"--vllm {folder}: vLLM is not there: it has no vllm/v1/core/kv_cache_coordinator.py"
-        )
-    sys.meta_path.insert(0, finder)
-    importlib.import_module("vllm.envs")
-    coordinator = importlib.import_module("vllm.v1.core.kv_cache_coordinator")
-    managers = importlib.import_module("vllm.v1.core.single_type_kv_cache_manager")
-    registry = getattr(managers, "register_all_kvcache_specs", None)
-    if registry is not None:
-        registry(Anything())
-    return (
-        coordinator,
-        importlib.import_module("vllm.v1.kv_cache_interface"),
-        importlib.import_module("vllm.v1.core.kv_cache_utils"),
-    )
 
 
 class Case:
@@ -205,7 +103,10 @@ class Theirs:
     """vLLM's coordinator."""
 
     def __init__(self, folder):
-        self.coordinator, self.specs, self.utils = vllm_of(folder)
+        vllm = engine_modules.vllm_of(folder)
+        self.coordinator = vllm.module("vllm.v1.core.kv_cache_coordinator")
+        self.specs = vllm.module("vllm.v1.kv_cache_interface")
+        self.utils = vllm.module("vllm.v1.core.kv_cache_utils")
 
     def spec(self, g):
         s, attention = self.specs, {"num_kv_heads": 1, "head_size": 8, "dtype": "bfloat16"}
@@ -229,22 +130,20 @@ class Theirs:
         config = self.specs.KVCacheConfig(4096, [], groups)
         if not hasattr(config, "prefix_cache_retention_interval"):
             config.prefix_cache_retention_interval = None
-        build = self.coordinator.get_kv_cache_coordinator
-        arguments = {
-            "kv_cache_config": config,
-            "max_model_len": 1 << 20,
-            "max_num_batched_tokens": 8192,
-            "max_in_flight_tokens": 8192,
-            "use_eagle": case.eagle,
-            "enable_caching": True,
-            "enable_kv_cache_events": False,
-            "dcp_world_size": 1,
-            "pcp_world_size": 1,
-            "scheduler_block_size": math.lcm(*(g["block"] for g in case.groups)),
-            "hash_block_size": case.hash,
-        }
-        known = inspect.signature(build).parameters  # they differ by version
-        return build(**{name: value for name, value in arguments.items() if name in known})
+        return engine_modules.known(
+            self.coordinator.get_kv_cache_coordinator,
+            kv_cache_config=config,
+            max_model_len=1 << 20,
+            max_num_batched_tokens=8192,
+            max_in_flight_tokens=8192,
+            use_eagle=case.eagle,
+            enable_caching=True,
+            enable_kv_cache_events=False,
+            dcp_world_size=1,
+            pcp_world_size=1,
+            scheduler_block_size=math.lcm(*(g["block"] for g in case.groups)),
+            hash_block_size=case.hash,
+        )
 
     def answer(self, case):
         """(boundary, the ends of what is read of each group)."""

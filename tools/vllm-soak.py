@@ -9,44 +9,27 @@ DIR: as for tools/vllm-boundaries.py. Where it is older than vLLM's change 51358
 this change hands over are handed over here. Run by hand; 1: something was wrong."""
 
 import argparse
-import importlib
-import importlib.util
-import inspect
-import os
 import sys
 import traceback
 import unittest
 from types import SimpleNamespace
 from unittest import mock
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "tests", "python"))
-
-_spec = importlib.util.spec_from_file_location(
-    "vllm_boundaries", os.path.join(ROOT, "tools", "vllm-boundaries.py")
-)
-boundaries = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(boundaries)
-
-import groups_engine  # pylint: disable=wrong-import-position
-import groups_model  # pylint: disable=wrong-import-position
-import vllm_groups_test as groups_test  # pylint: disable=wrong-import-position
-from layouts import STATE, Prompt  # pylint: disable=wrong-import-position
+from engine_modules import known, vllm_of
+import groups_engine
+import groups_model
+import vllm_groups_test as groups_test
+from layouts import STATE, Prompt
 
 MANAGER = "vllm.v1.core.kv_cache_manager"
 _vllm = SimpleNamespace()  # interface, utils, manager: vLLM's modules
 
 
 def load(folder):
-    boundaries.REAL.add(MANAGER)
-    _, _vllm.interface, _vllm.utils = boundaries.vllm_of(folder)
-    _vllm.manager = importlib.import_module(MANAGER)
-
-
-def known(call, **arguments):
-    """The call with those of the arguments that this release has."""
-    names = set(inspect.signature(call).parameters)
-    return call(**{name: value for name, value in arguments.items() if name in names})
+    vllm = vllm_of(folder, MANAGER)
+    _vllm.interface = vllm.module("vllm.v1.kv_cache_interface")
+    _vllm.utils = vllm.module("vllm.v1.core.kv_cache_utils")
+    _vllm.manager = vllm.module(MANAGER, "KVCacheManager")
 
 
 def spec_of(layout, group):
