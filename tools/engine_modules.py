@@ -2,6 +2,7 @@
 everything else of it is stood in for. Shared by the tools that hold tarn against a real engine
 (vllm-boundaries.py, vllm-soak.py, vllm-mooncake.py, ascend-store.py), which are run by hand."""
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -140,6 +141,30 @@ def known(call, **arguments):
     """The call with those of the arguments that this version has."""
     names = set(inspect.signature(call).parameters)
     return call(**{name: value for name, value in arguments.items() if name in names})
+
+
+@contextlib.contextmanager
+def expected(what):
+    """SystemExit, by name, if an engine's class is not made as in the version that is known."""
+    try:
+        yield
+    except (AttributeError, ImportError, TypeError) as e:
+        traceback.print_exc(limit=-4)
+        raise SystemExit(f"{what} is of an unknown version: {e}") from e
+
+
+def leave(play):
+    """Ends the process with what play() returns: engines' threads never end."""
+    try:
+        status = play()
+    except SystemExit as e:
+        status = e.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def needs(**modules):

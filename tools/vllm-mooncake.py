@@ -24,7 +24,7 @@ import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
-from engine_modules import Checks, evicted_keys, known, needs, vllm_of
+from engine_modules import Checks, evicted_keys, expected, known, leave, needs, vllm_of
 from harness import Server, wait_until
 
 MOONCAKE = "vllm.distributed.kv_transfer.kv_connector.v1.mooncake"
@@ -221,9 +221,9 @@ class Prompt:
 
 
 class Instance:
-    """One vLLM: a scheduler and a worker for each rank."""
+    """One vLLM: a scheduler and a worker for each rank. layout: the seed of all ranks' Caches."""
 
-    def __init__(self, model, checks, rng, url, scratch, grouped=False, lent=0):
+    def __init__(self, model, checks, rng, layout, url, scratch, grouped, lent):
         self.model, self.checks, self.number = model, checks, 0
         self.specs = list(model.specs())
         groups = [
@@ -245,11 +245,10 @@ class Instance:
         config = self._config(f"lookup{rng.getrandbits(64):x}", grouped)
         self._mooncake_json(os.path.join(scratch, "mooncake.json"), url, lent)
         self.workers, self.caches = [], []
-        seed = rng.random()  # ranks have the same layout
         for _rank.rank in range(model.ranks):
             _rank.size, config.parallel_config.rank = model.ranks, _rank.rank
             self.workers.append(_vllm.worker.MooncakeStoreWorker(config, kv_config))
-            self.caches.append(Caches(random.Random(seed)))
+            self.caches.append(Caches(random.Random(layout)))
             self.caches[-1].register(self.workers[-1])
         self.scheduler = _vllm.scheduler.MooncakeStoreScheduler(config, kv_config)
         self.pool = known(
@@ -456,27 +455,37 @@ class Scenes:
 
     def instance(self, server, lookup_ms=20000):
         os.environ["TARN_LOOKUP_TIMEOUT_MS"] = str(lookup_ms)  # 20 s: this machine may be busy
-        return Instance(
-            self.model,
-            self.checks,
-            self.rng,
-            f"127.0.0.1:{server.port}",
-            self.scratch,
-            self.grouped,
-            self.lent,
-        )
+        with expected("vLLM's MooncakeStoreWorker or MooncakeStoreScheduler"):
+            return Instance(
+                self.model,
+                self.checks,
+                self.rng,
+                self.layout,
+                f"127.0.0.1:{server.port}",
+                self.scratch,
+                self.grouped,
+                self.lent,
+            )
 
     def prompt(self, vllm, parts, like=None, alike=0):
         """A prompt of so many times the alignment."""
         return Prompt(self.rng, parts * vllm.align, vllm.unit, like, alike * vllm.align)
 
     def run(self, scene, pool, **options):
-        with Server(pool) as server:
+        self.layout = self.rng.random()
+        with Server(pool or self.small_pool()) as server:
             vllm = self.instance(server, **options)
             try:
                 return scene(vllm, server)
             finally:
                 vllm.close()
+
+    def small_pool(self):
+        """Has room for about four prompts."""
+        align = math.lcm(*self.model.blocks)
+        blocks = self.parts * sum(align // block for block in self.model.blocks)
+        size = Caches(random.Random(self.layout)).size
+        return f"{4 * blocks * size * self.model.ranks // 1024 + 32}kb"
 
     @property
     def parts(self):
@@ -590,7 +599,7 @@ class Scenes:
             ("hangs", self.hung, embedded, {"lookup_ms": 1000}),
         ]
         if not self.lent:
-            each.append(("full", self.full, "128kb", {}))
+            each.append(("full", self.full, "", {}))
         for what, scene, pool, options in each:
             run = self.run
             self.checks.scene(f"{title}: {what}", lambda s=scene, p=pool, o=options: run(s, p, **o))
@@ -612,10 +621,8 @@ def main():
                 for lent in (0, LENT):
                     rng = random.Random(f"{options.seed} {name} {grouped} {lent}")
                     Scenes(checks, MODELS[name], rng, scratch, grouped, lent).play(name)
-    status = checks.end()
-    sys.stdout.flush()
-    os._exit(status)  # vLLM's threads never end
+    return checks.end()
 
 
 if __name__ == "__main__":
-    main()
+    leave(main)
