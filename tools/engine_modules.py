@@ -157,6 +157,8 @@ def leave(play):
     """Ends the process with what play() returns: engines' threads never end."""
     try:
         status = play()
+    except KeyboardInterrupt:
+        status = 130
     except SystemExit as e:
         status = e.code
         if isinstance(status, str):
