@@ -422,10 +422,15 @@ bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status
 
 tarn_status lane_run(struct lane *lane, uint64_t deadline, lane_fn fn, void *arg) {
     struct attempts attempts = {0};
-    tarn_status status;
-    do {
-        status = lane_ready(lane, deadline);
+    char before[256] = "";
+    for (;;) {
+        tarn_status status = lane_ready(lane, deadline);
         if (status == TARN_OK && fn != NULL) status = fn(lane, arg, deadline);
-    } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
-    return status;
+        if (status == TARN_OK) return status;
+        /* A try that the deadline cuts off knows less than the one before it. */
+        if (now_ms() >= deadline && before[0] != '\0')
+            return fail(status, "%s; the try before said: %s", tarn_last_error(), before);
+        snprintf(before, sizeof(before), "%s", tarn_last_error());
+        if (!lane_retry(lane, &attempts, status, deadline)) return status;
+    }
 }

@@ -101,7 +101,8 @@ test {guarantee 6: who has a certificate of the same authority does not play the
             --seconds 0.1 2>@1} said]}
         assert_match $why $said
         set sentinel [string map {tarns: tarns+sentinel: ? /pool?} [tls_url]]
-        assert_match "*none of 1 Sentinels*IP address mismatch*" [kv_refused $sentinel get a:1]
+        assert_match "*none of 1 Sentinels*IP address mismatch*" \
+            [kv_refused $sentinel&connect_timeout_ms=1000 get a:1]
         launch_node impostor --segment 8mb
         assert_equal 4 [reap_node impostor]
         assert_match $why [file_text [node impostor dir]/stdout]

@@ -97,6 +97,19 @@ TEST(a_look_up_is_repeated_after_a_lost_connection) {
     end();
 }
 
+TEST(a_try_that_the_deadline_cuts_off_names_the_reason_before_it) {
+    begin();
+    tarn_call call;
+    tarn_call_init(&call);
+    call.timeout_ms = 300;
+    scripted_rule(&server, "PREFIXLEN *", 1, "-TRYAGAIN 1 a failover\r\n");
+    scripted_rule(&server, "PREFIXLEN *", 1, "*2\r\n"); /* and no more */
+    CHECK_EQ(tarn_kv_prefix(client, &query, &call, &tokens, parts), TARN_ETIMEOUT);
+    CHECK(strstr(tarn_last_error(), "the try before said: ") != NULL);
+    CHECK(strstr(tarn_last_error(), "a failover") != NULL);
+    end();
+}
+
 TEST(what_cannot_be_asked) {
     begin();
     tarn_kv_group g[3];
