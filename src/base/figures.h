@@ -52,14 +52,23 @@ enum figure_type {
     FIGURE_US_MEAN,
     FIGURE_QUANTILE, /* microseconds, of a histogram */
     FIGURE_TEXT,     /* no number */
+    FIGURE_HIST_NS,  /* nanoseconds, counted by size: figure_hist */
 };
 
-enum figure_kind { FIGURE_KIND_COUNTER, FIGURE_KIND_GAUGE, FIGURE_KIND_SUMMARY, FIGURE_KIND_STATE };
+enum figure_kind {
+    FIGURE_KIND_COUNTER,
+    FIGURE_KIND_GAUGE,
+    FIGURE_KIND_SUMMARY,
+    FIGURE_KIND_STATE,
+    FIGURE_KIND_HISTOGRAM,
+};
 extern const struct figure_type_info {
     enum figure_kind kind;
     const char *unit; /* in Prometheus' words; "": a number of something */
     const char *form; /* of those with a fraction; NULL */
 } figure_types[];
+
+struct hist;
 
 struct figure {
     const char *name, *help;
@@ -83,6 +92,8 @@ struct figure_label {
 struct figure_walk {
     void (*show)(struct figure_walk *walk, const struct figure *figure, union figure_value value);
     void (*edge)(struct figure_walk *walk, bool begins); /* of a group; NULL: no matter */
+    /* NULL: whole histograms are of no interest. */
+    void (*hist)(struct figure_walk *walk, const struct figure *figure, const struct hist *hist);
     /* What is shown now belongs together, as in "segment3:name=a,size=1", and comes after
      * "segment". NULL: it does not. */
     const char *group;
@@ -118,6 +129,13 @@ void figure_write(enum figure_type type, union figure_value value, struct buf *o
         (walk)->of = (struct figure_label){label, label_value};                                    \
         FIGURE(walk, type, name, help, value);                                                     \
         (walk)->of = (struct figure_label){NULL, NULL};                                            \
+    } while (0)
+
+/* A histogram, for those that want it whole. */
+#define FIGURE_HIST(walk, type, name, help, value)                                                 \
+    do {                                                                                           \
+        static const struct figure figure_ = {#name, help, FIGURE_##type, 0};                      \
+        if ((walk)->hist != NULL) (walk)->hist(walk, &figure_, value);                             \
     } while (0)
 
 static inline union figure_value figure_number(uint64_t v) {
