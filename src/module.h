@@ -34,6 +34,7 @@
 #define TARN_HAS(p, member)                                                                        \
     ((p)->size >= offsetof(__typeof__(*(p)), member) + sizeof(((__typeof__(p))0)->member))
 
+struct figure_walk; /* base/figures.h */
 struct transport_ops;
 struct tarn_call_context; /* one call of a command, and where its reply goes */
 
@@ -51,6 +52,25 @@ struct tarn_command {
     unsigned flags;   /* of enum tarn_command_flag. Modules' commands only read, and take no keys */
     const char *summary, *syntax;
     void (*run)(struct tarn_call_context *c, const struct span *argv, size_t argc);
+};
+
+/* --- the loop, and what there is to measure --- */
+
+enum { TARN_WATCH_READ = 1, TARN_WATCH_WRITE = 2 };
+struct tarn_watch;
+struct tarn_timer;
+
+struct tarn_figures_at {
+    uint32_t part, item;
+    const char *section; /* of what was walked last, as INFO has it: "pool" */
+};
+
+enum tarn_state {
+    TARN_STATE_SERVING,
+    TARN_STATE_POPULATING, /* touching the pool's memory */
+    TARN_STATE_LOADING,    /* the books, from a master */
+    TARN_STATE_AWAITING,   /* nodes that were there before a restart */
+    TARN_STATE_STOPPING
 };
 
 /* A memory segment of the pool as the master knows it. Borrowed for the call. */
@@ -94,6 +114,27 @@ struct tarn_services {
                         bool (*each)(void *arg, const char *node, const char *machine,
                                      uint64_t age_ms, struct span report),
                         void *arg);
+
+    /* The program's loop; all of it from the loop's thread, whose callbacks must not block. NULL
+     * where a program has none. A watch is level-triggered, and destroyed before its descriptor is
+     * closed; also from inside fn. */
+    tarn_status (*watch_create)(int fd, void (*fn)(void *arg, unsigned events), void *arg,
+                                struct tarn_watch **watch_p);
+    /* of TARN_WATCH_READ and _WRITE; 0: none */
+    tarn_status (*watch_set)(struct tarn_watch *watch, unsigned events);
+    void (*watch_destroy)(struct tarn_watch **watch_p);
+    struct tarn_timer *(*timer_create)(void (*fn)(void *arg), void *arg);
+    void (*timer_start)(struct tarn_timer *timer, uint64_t ms); /* once; moves a pending one */
+    void (*timer_destroy)(struct tarn_timer **timer_p);         /* also from inside fn */
+    /* A listening, non-blocking socket, as the server's own are made. TARN_ENOTFOUND: this machine
+     * has no such address. *why_p: static text. */
+    tarn_status (*listen)(const char *address, uint16_t port, int *fd_p, const char **why_p);
+
+    /* All that INFO shows, and histograms. at begins zeroed; a call walks one part, a section or
+     * some segments or nodes, and that takes well under a millisecond. false: there is no more. */
+    bool (*figures_next)(struct tarn_figures_at *at, struct figure_walk *walk);
+    /* May it be asked now? text: the reason for people, "" when it serves. */
+    enum tarn_state (*state)(char *text, size_t cap);
 };
 
 /* --- what a module is --- */

@@ -10,6 +10,7 @@
 #include "front/channels.h"
 #include "front/client.h"
 #include "front/core.h"
+#include "front/embedded.h"
 #include "ha/expire_cycle.h"
 #include "front/families.h"
 #include "front/heap.h"
@@ -311,6 +312,65 @@ const struct info_section info_sections[] = {
     {"keyspace", "Keyspace", DEF, false, write_keyspace},
     {NULL, NULL, 0, false, NULL},
 };
+
+/* --- for modules --- */
+
+static void one_command_hist(struct figure_walk *f, size_t i) {
+    const struct cmd_stat *s = table_stat_at(i);
+    if (s->latency == NULL || s->latency->count == 0) return;
+    figures_group(f, "command", "command", s->name);
+    FIGURE_HIST(f, HIST_NS, duration, "how long commands took", s->latency);
+    figures_group_end(f);
+}
+
+enum { SEGMENTS_A_PART = 64, NODES_A_PART = 32, HISTS_A_PART = 32 };
+enum { PART_SEGMENTS, PART_NODES, PART_COMMANDS, PARTS };
+
+/* One step of what INFO has no place for. false: this part is over. */
+static bool walk_more(struct tarn_figures_at *at, unsigned part, struct figure_walk *f) {
+    static const char *const names[PARTS] = {"pool", "nodes", "latencystats"};
+    at->section = names[part];
+    if (part == PART_SEGMENTS) {
+        at->item = info_segments(f, at->item, SEGMENTS_A_PART);
+        return at->item < store_segment_limit(books);
+    }
+    if (part == PART_NODES) return info_each_node(f, &at->item, NODES_A_PART);
+    for (unsigned n = 0; n < HISTS_A_PART && at->item < table_stat_count(); n++)
+        one_command_hist(f, at->item++);
+    return at->item < table_stat_count();
+}
+
+bool info_figures_next(struct tarn_figures_at *at, struct figure_walk *walk) {
+    uint32_t sections = 0;
+    while (info_sections[sections].name != NULL) sections++;
+    if (at->part < sections) {
+        const struct info_section *s = &info_sections[at->part++];
+        at->section = s->name;
+        (s->write == info_pool ? info_pool_sums : s->write)(walk);
+        return true;
+    }
+    if (at->part >= sections + PARTS) return false;
+    if (!walk_more(at, at->part - sections, walk)) {
+        at->part++;
+        at->item = 0;
+    }
+    return true;
+}
+
+enum tarn_state info_state(char *text, size_t cap) {
+    const char *why = "";
+    enum tarn_state state = TARN_STATE_SERVING;
+    if (shutdown_left_ms() > 0 || core_stopping())
+        state = TARN_STATE_STOPPING, why = "it is stopping";
+    else if (replication_loading())
+        state = TARN_STATE_LOADING, why = "the books are loaded from the master";
+    else if (embedded.populating.on)
+        state = TARN_STATE_POPULATING, why = "the pool is populated";
+    else if (server.awaits_nodes)
+        state = TARN_STATE_AWAITING, why = "nodes of before the restart are awaited";
+    snprintf(text, cap, "%s", why);
+    return state;
+}
 
 /* A name that is unknown asks for nothing: what clients of Redis ask for, and what is not here, is
  * an empty reply. */

@@ -3,6 +3,7 @@
 #define TARN_COMMANDS_INFO_H
 
 #include "base/figures.h"
+#include "module.h"
 
 struct info_section {
     const char *name;                   /* as asked for, lower case */
@@ -17,5 +18,15 @@ void info_pool(struct figure_walk *f), info_cache(struct figure_walk *f),
     info_eviction(struct figure_walk *f), info_data(struct figure_walk *f),
     info_inband(struct figure_walk *f);
 void info_nodes(struct figure_walk *f), info_tasks(struct figure_walk *f);
+
+void info_pool_sums(struct figure_walk *f); /* without the segments */
+/* From that segment on, at most n of them; returns where to go on, store_segment_limit: the end. */
+uint32_t info_segments(struct figure_walk *f, uint32_t from, size_t n);
+/* At most n nodes from *cursor on; false: there are no more. */
+bool info_each_node(struct figure_walk *f, uint32_t *cursor, size_t n);
+
+/* What modules ask for: module.h. */
+bool info_figures_next(struct tarn_figures_at *at, struct figure_walk *walk);
+enum tarn_state info_state(char *text, size_t cap);
 
 #endif

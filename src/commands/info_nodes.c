@@ -6,6 +6,41 @@
 #include "commands/info.h"
 #include "config/config.h"
 
+static void show_node(struct figure_walk *f, const struct cluster_node_info *n) {
+    uint64_t size = 0, used = 0;
+    for (size_t i = 0; i < n->n_segments; i++) {
+        struct store_segment_info s;
+        if (!store_segment_get(books, n->segments[i], &s) || s.tier != STORE_TIER_MEMORY) continue;
+        size += s.size;
+        used += s.used;
+    }
+    figures_group(f, "node", "node", n->name);
+    FIGURE(f, TEXT, state, "joining, up, down, left", cluster_node_state_name(n->state));
+    FIGURE(f, TEXT, machine, "it runs on", n->machine);
+    FIGURE(f, TEXT, rack, "of the machine", n->rack);
+    FIGURE(f, GAUGE, up, "1: the node is up", n->state == CLUSTER_NODE_UP);
+    FIGURE(f, GAUGE, draining, "1: what only it has is moved away", n->draining);
+    FIGURE(f, GAUGE, maintenance, "1: nothing new goes there", n->maintenance);
+    FIGURE(f, GAUGE, segments, "that the node lends", n->n_segments);
+    FIGURE(f, BYTES, size, "of its memory in the pool", size);
+    FIGURE(f, BYTES, used, "... in objects and open puts", used);
+    FIGURE(f, GAUGE, tasks, "that it has, or waits for", n->tasks_sent + n->tasks_waiting);
+    FIGURE(f, COUNTER, joins, "how often it has joined", n->joins);
+    FIGURE(f, MS, silent, "since it was heard last", turn.mono_ms - n->seen_ms);
+    figures_group_end(f);
+}
+
+bool info_each_node(struct figure_walk *f, uint32_t *cursor, size_t n) {
+    for (size_t shown = 0; shown < n; shown++) {
+        struct cluster_node_info info;
+        struct cluster_node *node = cluster_node_next(cursor);
+        if (node == NULL) return false;
+        cluster_node_get(node, &info);
+        show_node(f, &info);
+    }
+    return true;
+}
+
 void info_nodes(struct figure_walk *f) {
     struct cluster_figures c;
     struct store_stats s;

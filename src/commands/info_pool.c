@@ -42,7 +42,7 @@ static void show_segment(struct figure_walk *f, const struct store_segment_info 
     figures_group_end(f);
 }
 
-void info_pool(struct figure_walk *f) {
+void info_pool_sums(struct figure_walk *f) {
     struct store_stats s;
     store_get_stats(books, &s);
     FIGURES(f, store_figures, s, pool_size, pool_used);
@@ -51,14 +51,23 @@ void info_pool(struct figure_walk *f) {
     FIGURES(f, store_figures, s, pool_free, pool_evictable);
     FIGURE(f, TEXT, allocator, "of the pool's space: offset, slab", config_allocator_name(config));
     FIGURE(f, GAUGE, segments, "that the pool is made of", store_segment_count(books));
-    size_t shown = 0; /* SEGMENT LIST shows all */
-    for (uint32_t id = 0; id < store_segment_limit(books) && shown < SEGMENTS_SHOWN; id++) {
+}
+
+void info_pool(struct figure_walk *f) {
+    info_pool_sums(f);
+    (void)info_segments(f, 0, SEGMENTS_SHOWN); /* SEGMENT LIST shows all */
+}
+
+uint32_t info_segments(struct figure_walk *f, uint32_t from, size_t n) {
+    uint32_t id = from, limit = store_segment_limit(books);
+    for (size_t shown = 0; id < limit && shown < n; id++) {
         struct store_segment_info g;
         struct cluster_segment at;
         if (!store_segment_get(books, id, &g) || !cluster_segment_get(id, &at)) continue;
         shown++;
         show_segment(f, &g, &at);
     }
+    return id;
 }
 
 void info_cache(struct figure_walk *f) {

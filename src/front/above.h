@@ -5,7 +5,9 @@
 #define TARN_FRONT_ABOVE_H
 
 #include <sys/uio.h>
+#include "base/figures.h"
 #include "front/cmd.h"
+#include "module.h"
 
 #define BIG_PIECES 8u
 
@@ -31,6 +33,10 @@ struct above {
      * left. */
     void (*replica_gone)(struct client *c);
     void (*replica_drained)(struct client *c);
+
+    /* For modules: module.h. */
+    bool (*figures_next)(struct tarn_figures_at *at, struct figure_walk *walk);
+    enum tarn_state (*state)(char *text, size_t cap);
 
     /* Whether anybody wants news of the books has changed. */
     void (*relisten)(void);

@@ -12,6 +12,7 @@
 #include "front/effects.h"
 #include "ha/expire_cycle.h"
 #include "commands/families.h"
+#include "commands/info.h"
 #include "front/latency.h"
 #include "inband/later.h"
 #include "inband/local_copy.h"
@@ -126,6 +127,8 @@ void turn_init(struct net_loop *loop) {
                            .unwritten = persistence_unwritten,
                            .replica_gone = replica_gone,
                            .replica_drained = replica_drained,
+                           .figures_next = info_figures_next,
+                           .state = info_state,
                            .relisten = books_relisten,
                            .big_begin = big_sink_begin,
                            .big_next = value_write_next,
