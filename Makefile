@@ -176,6 +176,7 @@ $(BUILD)/src/base/status.o: ALL_CFLAGS += -fvisibility=default
 
 MODULES := $(patsubst modules/%/,%,$(sort $(dir $(wildcard modules/*/*.c))))
 LIBS_rdma := -lrdmacm -libverbs
+LIBS_http := -lmicrohttpd
 $(BUILD)/modules/%.o: ALL_CFLAGS += -Imodules
 $(BUILD)/tests/fake_verbs/%.o $(BUILD)/tests/unit/rdma/%.o: ALL_CFLAGS += -Imodules
 $(BUILD)/tests/fuzz/rdma_%.o: ALL_CFLAGS += -Imodules

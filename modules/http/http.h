@@ -1,0 +1,57 @@
+/* modules/http.so: HTTP for probes and Prometheus, on the server's loop.
+ *
+ *   module.c   words, load, unload, INFO modules
+ *   server.c   GNU libmicrohttpd (its own epoll descriptor in the loop), limits on connections
+ *   metrics.c  /metrics: gathers figures in slices of the loop */
+#ifndef TARN_HTTP_HTTP_H
+#define TARN_HTTP_HTTP_H
+
+#include <microhttpd.h>
+#include "module.h"
+
+#define HTTP_BINDS_MAX 8u
+
+struct http_options {
+    const char *bind[HTTP_BINDS_MAX]; /* owned by the loader, as long as the module is loaded */
+    unsigned n_bind;
+    uint16_t port;
+    unsigned connections;
+    unsigned timeout_s; /* of a request, with its answer */
+    char token[256];    /* "": none */
+};
+
+extern const struct tarn_services *http_services;
+extern struct http_options http_options;
+extern struct http_figures {
+    uint64_t requests, refused, slow, scrapes, scrape_turns;
+} http_figures;
+
+/* --- options.c --- */
+
+/* false: error names the word and says what to do. */
+tarn_status http_options_parse(size_t argc, const char *const *argv, char *error, size_t cap);
+
+/* --- server.c --- */
+
+tarn_status http_server_start(char *error, size_t cap);
+void http_server_stop(void);
+uint16_t http_server_port(void);
+unsigned http_server_connections(void);
+/* At the next turn of the loop there is something to do: a connection was resumed. */
+void http_server_wake(void);
+
+/* --- metrics.c --- */
+
+/* Answers when the figures are gathered; until then the connection is suspended. own: NULL at
+ * first, and the request's from then on. */
+enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own);
+/* The request is over, answered or not. */
+void http_metrics_over(void *own);
+/* Nobody is answered any more. */
+void http_metrics_stop(void);
+
+/* Queues a whole text; type: "text/plain; charset=utf-8". */
+enum MHD_Result http_answer(struct MHD_Connection *connection, unsigned status, const char *type,
+                            const char *text, size_t len);
+
+#endif

@@ -1,0 +1,235 @@
+# modules/http.so: metrics, probes, the token, and clients that are slow, many or hostile.
+source [file join [file dirname [info script]] harness.tcl]
+
+proc http_start {args} {
+    start_server --loadmodule "http.so port 0 $args"
+    set ::http_port [info_field http_port]
+}
+
+proc http_open {} {
+    set s [socket 127.0.0.1 $::http_port]
+    fconfigure $s -translation binary -buffering none
+    return $s
+}
+
+proc token_write {name mode} {
+    set file [temp_dir]/$name
+    set f [open $file w]
+    puts $f "0123456789abcdef-token"
+    close $f
+    file attributes $file -permissions $mode
+    return $file
+}
+
+# The whole answer to these bytes, until the server closes.
+proc http_raw {bytes} {
+    set s [http_open]
+    puts -nonewline $s $bytes
+    set got [read $s]
+    close $s
+    return $got
+}
+
+proc http_get {path args} {
+    set lines [join [list {*}$args "Connection: close"] "\r\n"]
+    return [http_raw "GET $path HTTP/1.1\r\nHost: x\r\n$lines\r\n\r\n"]
+}
+proc http_status {answer} {return [lindex $answer 1]}
+proc http_body {answer} {
+    return [string range $answer [expr {[string first "\r\n\r\n" $answer] + 4}] end]
+}
+
+test {probes and version} {
+    http_start
+    assert_equal 200 [http_status [http_get /health]]
+    assert_equal "ready\n" [http_body [http_get /ready]]
+    assert_match {{"program":"tarn-server","version":"*"}*} [http_body [http_get /version]]
+    assert_equal 404 [http_status [http_get /nothing]]
+    assert_equal 405 [http_status [http_raw "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length:\
+        3\r\nConnection: close\r\n\r\nabc"]]
+    assert_match "HTTP/1.1 200*" [http_raw "HEAD /health HTTP/1.1\r\nHost: x\r\nConnection:\
+        close\r\n\r\n"]
+}
+
+# name{labels} -> value, of the lines that are no comments
+proc metrics_of {text} {
+    set all {}
+    foreach line [split $text "\n"] {
+        if {$line eq "" || [string index $line 0] eq "#"} continue
+        assert {[regexp {^([a-z_0-9]+(?:\{.*\})?) (\S+)$} $line -> name value]}
+        assert {![dict exists $all $name]}
+        dict set all $name $value
+    }
+    return $all
+}
+
+test {metrics: what INFO shows, each once, with its type} {
+    http_start
+    r set a b
+    r get a
+    r get b
+    set text [http_body [http_get /metrics]]
+    set m [metrics_of $text]
+    assert_equal 1 [dict get $m tarn_hits_total]
+    assert_equal 1 [dict get $m tarn_misses_total]
+    assert_equal 1 [dict get $m tarn_objects]
+    assert_equal [info_field pool_size] [dict get $m tarn_pool_size_bytes]
+    assert_equal 2 [dict get $m {tarn_command_calls_total{command="get"}}]
+    assert_equal 2 [dict get $m {tarn_command_duration_seconds_count{command="get"}}]
+    assert_equal 2 [dict get $m {tarn_command_duration_seconds_bucket{command="get",le="+Inf"}}]
+    assert_equal [info_field pool_size] [dict get $m {tarn_segment_size_bytes{segment="0"}}]
+    set seen {}
+    foreach line [split $text "\n"] {
+        if {[regexp {^# TYPE (\S+) (\S+)$} $line -> name]} {
+            assert {$name ni $seen}
+            lappend seen $name
+        } elseif {[regexp {^[a-z]} $line]} {
+            # all samples stand under their own type
+            assert_match "[lindex $seen end]*" $line
+        }
+    }
+    assert {[llength $seen] > 200}
+}
+
+test {metrics: promtool finds nothing} {
+    if {[auto_execok promtool] eq ""} {skip "no promtool (package prometheus)"}
+    assert_equal "" [exec promtool check metrics << [http_body [http_get /metrics]] 2>@1]
+}
+
+test {metrics: all segments, over several turns of the loop} {
+    http_start
+    set c [client]
+    for {set n 0} {$n < 30} {incr n} {
+        set id [format %032d $n]
+        $c node join n$n $id MACHINE m$n
+        for {set i 0} {$i < 5} {incr i} {
+            $c segment mount n$n $id n$n.$i TIER memory SIZE 1048576 CONTENT \
+                [string repeat c 32] ENDPOINTS 1 tcp://*:7777
+        }
+        $c node up n$n $id
+    }
+    set before [info_field http_scrape_turns]
+    set m [metrics_of [http_body [http_get /metrics]]]
+    assert_equal 151 [llength [dict keys $m tarn_segment_size_bytes*]]
+    assert_equal 151 [llength [dict keys $m tarn_segment_info*]]
+    assert_equal 30 [llength [dict keys $m tarn_node_up*]]
+    assert_equal 5242880 [dict get $m {tarn_node_size_bytes{node="n7"}}]
+    # a section or 64 segments in each
+    assert {[info_field http_scrape_turns] - $before > 23}
+}
+
+test {many scrapes at once share what is gathered} {
+    http_start
+    set all {}
+    for {set i 0} {$i < 20} {incr i} {
+        set s [http_open]
+        puts -nonewline $s "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        lappend all $s
+    }
+    foreach s $all {
+        assert_match "*tarn_pool_size_bytes*" [read $s]
+        close $s
+    }
+    assert_equal 20 [info_field http_scrapes]
+    # one that goes before its answer costs nobody anything
+    set s [http_open]
+    puts -nonewline $s "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    close $s
+    wait_for "it is forgotten" {[info_field http_connections] == 0}
+    assert_equal 200 [http_status [http_get /metrics]]
+}
+
+test {a token: needed for all but probes} {
+    set file [token_write token 0600]
+    http_start token-file $file
+    assert_equal 200 [http_status [http_get /health]]
+    assert_equal 200 [http_status [http_get /ready]]
+    foreach told {{X: y} {Authorization: Bearer 0123456789abcdef-toke}
+        {Authorization: Bearer 0123456789abcdef-tokenx} {Authorization: Bearer }
+        {Authorization: Basic 0123456789abcdef-token}} {
+        assert_equal 401 [http_status [http_get /metrics $told]]
+    }
+    assert_equal 200 [http_status [http_get /metrics \
+        "Authorization: Bearer 0123456789abcdef-token"]]
+}
+
+test {words that are wrong are named} {
+    start_server --enable-module-command yes
+    foreach {words error} {
+        {port 70000} "*port 70000: must be a number*"
+        {port} "*'port' wants a value*"
+        {colour red} "*unknown word 'colour'*"
+        {connections 2} "*connections 2: must be*"
+        {bind 300.1.1.1} "*cannot listen on 300.1.1.1*"
+        {token-file /nowhere} "*token-file /nowhere: No such file*"
+    } {
+        assert_error $error {r module load http.so {*}$words}
+    }
+    set file [token_write open-token 0644]
+    assert_error "*others can read or write it*" {r module load http.so token-file $file}
+    # what failed has left nothing: it loads, and unloads, as often as one likes
+    foreach round {1 2 3} {
+        r module load http.so port 0
+        set ::http_port [info_field http_port]
+        assert_equal 200 [http_status [http_get /health]]
+        r module unload http
+        assert_error "*" {http_open}
+    }
+}
+
+test {unloaded while scrapes wait} {
+    start_server --enable-module-command yes
+    r module load http.so port 0
+    set ::http_port [info_field http_port]
+    set all {}
+    for {set i 0} {$i < 10} {incr i} {
+        set s [http_open]
+        puts -nonewline $s "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+        lappend all $s
+    }
+    r module unload http
+    foreach s $all {catch {read $s}; close $s}
+    assert_equal PONG [r ping]
+}
+
+test {crowds, garbage and huge requests cost only their sender} {
+    http_start connections 8
+    set all {}
+    for {set i 0} {$i < 8} {incr i} {
+        set s [http_open]
+        puts -nonewline $s "GET /hea"
+        lappend all $s
+    }
+    wait_for "eight connections" {[info_field http_connections] == 8}
+    set s [http_open]
+    assert_equal "" [read $s]
+    close $s
+    assert {[info_field http_refused] >= 1}
+    foreach s $all {close $s}
+    wait_for "they are gone" {[info_field http_connections] == 0}
+    foreach bytes [list "\0\1\2\3\r\n\r\n" "GET\r\n\r\n" \
+        "GET /[string repeat a 100000] HTTP/1.1\r\n\r\n" \
+        "GET /health HTTP/1.1\r\n[string repeat "A: b\r\n" 20000]\r\n" \
+        "GET /health HTTP/9.9\r\n\r\n" \
+        "GET /%00%ff%zz/../../etc HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" \
+        "[string repeat "\xff" 50000]\r\n\r\n"] {
+        set s [http_open]
+        catch {puts -nonewline $s $bytes}
+        assert_equal 200 [http_status [http_get /health]]
+        catch {close $s}
+    }
+    assert_equal PONG [r ping]
+}
+
+test {a request that trickles is cut off} {
+    http_start timeout 1
+    set s [http_open]
+    fconfigure $s -blocking 0
+    # never idle, and never whole
+    wait_for "it is cut off" {[catch {puts -nonewline $s "G"; flush $s}] || [read $s; eof $s]}
+    close $s
+    assert_equal 1 [info_field http_slow]
+    assert_equal 200 [http_status [http_get /health]]
+}
+
+finish
