@@ -179,6 +179,7 @@ LIBS_rdma := -lrdmacm -libverbs
 LIBS_http := -lmicrohttpd
 $(BUILD)/modules/%.o: ALL_CFLAGS += -Imodules
 $(BUILD)/tests/fake_verbs/%.o $(BUILD)/tests/unit/rdma/%.o: ALL_CFLAGS += -Imodules
+$(BUILD)/tests/unit/http/%.o: ALL_CFLAGS += -Imodules
 $(BUILD)/tests/fuzz/rdma_%.o: ALL_CFLAGS += -Imodules
 MODULE_FILES := $(MODULES:%=$(BUILD)/modules/%.so)
 # $(1) the libraries
@@ -246,11 +247,17 @@ TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))
 STRESS_MAIN := $(filter tests/stress/%,$(TEST_MAIN))
 # tests/unit/rdma: the module's own objects over the fake verbs, without a file to load.
 RDMA_UNIT_MAIN := $(filter tests/unit/rdma/%,$(UNIT_MAIN))
-$(foreach t,$(filter-out $(RDMA_UNIT_MAIN),$(UNIT_MAIN)),\
+# tests/unit/http: those of the module's files that need no HTTP library.
+HTTP_UNIT_MAIN := $(filter tests/unit/http/%,$(UNIT_MAIN))
+$(foreach t,$(filter-out $(RDMA_UNIT_MAIN) $(HTTP_UNIT_MAIN),$(UNIT_MAIN)),\
     $(eval $(call test_rules,$(t),$(call unit_rooms,$(call room_of,$(t))))))
 $(BUILD)/librdma.a: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C))
 	$(call say,AR,$@)
 	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
+$(BUILD)/libhttp.a: $(call objects,$(wildcard modules/http/*.c))
+	$(call say,AR,$@)
+	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
+$(foreach t,$(HTTP_UNIT_MAIN),$(eval $(call test_rules,$(t),http base)))
 $(foreach t,$(RDMA_UNIT_MAIN),$(eval $(call test_rules,$(t),rdma $(call with_deps,module))))
 $(foreach t,$(TRANSPORT_MAIN) $(STRESS_MAIN),$(eval $(call test_rules,$(t),$(LIBTARN_ROOMS))))
 

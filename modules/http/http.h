@@ -2,7 +2,8 @@
  *
  *   module.c   words, load, unload, INFO modules
  *   server.c   GNU libmicrohttpd (its own epoll descriptor in the loop), limits on connections
- *   metrics.c  /metrics: gathers figures in slices of the loop */
+ *   metrics.c  /metrics: gathers figures in slices of the loop
+ *   history.c  the last minutes and the last day; api_history.c samples it and answers with it */
 #ifndef TARN_HTTP_HTTP_H
 #define TARN_HTTP_HTTP_H
 
@@ -10,6 +11,7 @@
 #include "module.h"
 
 #define HTTP_BINDS_MAX 8u
+#define HTTP_PIECE     16384u /* of an answer that is made as it is sent */
 
 struct http_options {
     const char *bind[HTTP_BINDS_MAX]; /* owned by the loader, as long as the module is loaded */
@@ -49,6 +51,12 @@ enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own);
 void http_metrics_over(void *own);
 /* Nobody is answered any more. */
 void http_metrics_stop(void);
+
+/* --- api_history.c --- */
+
+void http_history_start(void);
+void http_history_stop(void); /* after the server: answers under way read from it */
+enum MHD_Result http_history(struct MHD_Connection *connection, void **own);
 
 /* Queues a whole text; type: "text/plain; charset=utf-8". */
 enum MHD_Result http_answer(struct MHD_Connection *connection, unsigned status, const char *type,

@@ -28,12 +28,16 @@ static tarn_status http_load(const struct tarn_services *services, size_t argc,
     log_set_sink(log_pass_on, NULL);
     tarn_status status = http_options_parse(argc, argv, error, error_cap);
     if (status == TARN_OK) status = http_server_start(error, error_cap);
-    if (status != TARN_OK) log_set_sink(NULL, NULL);
+    if (status != TARN_OK)
+        log_set_sink(NULL, NULL);
+    else
+        http_history_start();
     return status;
 }
 
 static tarn_status http_unload(char *error, size_t error_cap) {
     http_server_stop();
+    http_history_stop();
     log_set_sink(NULL, NULL);
     return TARN_OK;
 }

@@ -93,11 +93,9 @@ static const struct path {
     const char *path;
     bool open; /* needs no token: probes have none */
     enum MHD_Result (*answer)(struct MHD_Connection *connection, void **own);
-} paths[] = {{"/", true, answer_root},
-             {"/health", true, answer_health},
-             {"/ready", true, answer_ready},
-             {"/version", false, answer_version},
-             {"/metrics", false, http_metrics}};
+} paths[] = {{"/", true, answer_root},          {"/health", true, answer_health},
+             {"/ready", true, answer_ready},    {"/version", false, answer_version},
+             {"/metrics", false, http_metrics}, {"/api/history", false, http_history}};
 
 /* Takes as long whatever is wrong with it. */
 static bool token_fits(struct MHD_Connection *connection) {

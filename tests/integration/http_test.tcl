@@ -51,6 +51,34 @@ test {probes and version} {
         close\r\n\r\n"]
 }
 
+# The points of one series of /api/history.
+proc history_of {name {query ""}} {
+    # 1.0 knows no chunks
+    set body [http_body [http_raw "GET /api/history$query HTTP/1.0\r\n\r\n"]]
+    assert {[regexp "\"$name\":\\\[(\[^]\]*)\\\]" $body -> points]}
+    return [split $points ,]
+}
+
+test {history: by the second and by the minute} {
+    http_start
+    wait_for "samples" {[llength [history_of hits]] > 1}
+    r set a b
+    r get a
+    r get nothing
+    wait_for "the hit" {[lsearch -exact [history_of hit_ratio] 0.5] >= 0}
+    assert {[lindex [history_of pool_size] end] > 0}
+    assert_equal {} [lsearch -all -inline [history_of clients] null]
+    wait_for "its latency" {[lsearch -regexp [history_of get_p99_ms] {^[0-9.e-]+$}] >= 0}
+    assert {[lsearch -exact [history_of hit_ratio ?over=minute] 0.5] >= 0}
+    assert_match {*"step_ms":60000,*} [http_get /api/history?over=minute]
+    assert_equal {} [history_of hits ?since=9999999999999]
+    foreach bad {over=hour since=x since=-1} {
+        set answer [http_get /api/history?$bad]
+        assert_equal 400 [http_status $answer]
+        assert_match {{"error":"*:*"}*} [http_body $answer]
+    }
+}
+
 # name{labels} -> value, of the lines that are no comments
 proc metrics_of {text} {
     set all {}
