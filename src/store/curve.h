@@ -14,8 +14,8 @@
  * What it does not know: a pool of another size has its first gap elsewhere, so engines would ask
  * for other keys; leases and pins; keys whose life ends while only a larger pool has them; how the
  * allocator's rounding differs. Small pools of few sampled keys are coarse for policies with parts
- * (s3fifo was 0.04 too low at 31 keys), which the stated error does not have in it. Counts are halved every CURVE_HALF_MS: what is shown is the recent
- * past.
+ * (s3fifo was 0.04 too low at 31 keys), which the stated error does not have in it. Counts are
+ * halved every CURVE_HALF_MS: what is shown is the recent past.
  *
  * One thread. Time is an argument. */
 #ifndef TARN_STORE_CURVE_H

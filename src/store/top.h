@@ -1,8 +1,9 @@
 /* The names with the most hits, misses and bytes, of any number of names, in bounded memory:
  * Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and Top-k Elements
- * in Data Streams", ICDT 2005). Each of TOP_SLOTS places counts a name; a name without a place takes
- * that of the smallest, with its count as the error it may be over by. So a name that has more than
- * total / TOP_SLOTS has a place for sure, and no count is too low or over by more than its error.
+ * in Data Streams", ICDT 2005). Each of TOP_SLOTS places counts a name; a name without a place
+ * takes that of the smallest, with its count as the error it may be over by. So a name that has
+ * more than total / TOP_SLOTS has a place for sure, and no count is too low or over by more than
+ * its error.
  *
  * Counts are halved every TOP_HALF_MS, so that what was popular yesterday makes room.
  * One thread. Time is an argument. */
