@@ -133,6 +133,10 @@ typedef struct tarn_options {
      * host. */
     const char *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file, *tls_server_name;
     int tls_verify, tls_verify_name;
+    /* label of the pool in figures: cluster="..." in Prometheus' text, and in the summary. 1 to 128
+     * bytes, none of them below a blank. NULL: none */
+    const char *cluster;
+    uint64_t log_figures_s; /* 0; else the summary of tarn_figures_text is logged so often */
 } tarn_options;
 TARN_API void tarn_options_init(tarn_options *options);
 
@@ -143,7 +147,7 @@ TARN_API void tarn_options_init(tarn_options *options);
  * timeout_ms, lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers,
  * host_name, name, rack, failover_ms, module_path; and with tarns://, which is the same over TLS,
  * tls_ca_file, tls_ca_dir, tls_cert_file, tls_key_file, tls_server_name, tls_verify,
- * tls_verify_name (yes or no).
+ * tls_verify_name (yes or no); and cluster, log_figures_s.
  * tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis Sentinels (port
  * 26379; tarns+sentinel://: over TLS, as is the master) where the master of that name is, and asks
  * again whenever that one is gone or has become a replica: calls keep trying until their timeout.
@@ -623,7 +627,17 @@ typedef struct tarn_stats {
 /* Fills at most stats->size bytes. */
 TARN_API tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats);
 
-enum { TARN_HIST_GET, TARN_HIST_PUT, TARN_HIST_LOOKUP, TARN_HIST_REQUEST, TARN_HISTS };
+enum {
+    TARN_HIST_GET,
+    TARN_HIST_PUT,
+    TARN_HIST_LOOKUP,
+    TARN_HIST_REQUEST,
+    /* of these calls, those on more than one key */
+    TARN_HIST_GET_BATCH,
+    TARN_HIST_PUT_BATCH,
+    TARN_HIST_LOOKUP_BATCH,
+    TARN_HISTS
+};
 #define TARN_HIST_BOUNDS 32
 
 /* Latencies of whole calls (a batch is one) in microseconds; REQUEST: of single control round
@@ -637,6 +651,13 @@ typedef struct tarn_histogram {
     uint64_t upto[TARN_HIST_BOUNDS];     /* how many calls took bound_us or less */
 } tarn_histogram;
 TARN_API tarn_status tarn_get_histogram(tarn_client *client, int kind, tarn_histogram *histogram);
+
+enum { TARN_FIGURES_PROMETHEUS, TARN_FIGURES_SUMMARY };
+/* All counters and histograms as text, in newly allocated memory, with a zero byte behind *len_p
+ * (may be NULL): tarn_free. PROMETHEUS: its text format, metrics tarn_client_*, for a scrape of the
+ * program. SUMMARY: a few lines for people. Asks nobody; from any thread, while others work. */
+TARN_API tarn_status tarn_figures_text(tarn_client *client, int format, char **text_p,
+                                       size_t *len_p);
 
 /* Any command, for tools: argv[i] of lens[i] bytes (lens NULL: strings). *text_p is the reply as
  * text (bulk strings as they are, numbers in decimal, arrays one element a line, nil empty), with a

@@ -28,7 +28,7 @@ static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n,
         return status;
     }
     status = get_run(lane, items, n, &o);
-    hist_add(&lane->hist[TARN_HIST_GET], clock_mono_us() - started);
+    timing_add(lane, TARN_HIST_GET, n, started);
     lane_give(lane);
     return status;
 }
@@ -117,7 +117,7 @@ static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
         return status;
     }
     status = put_run(lane, items, n, &o, deadline);
-    hist_add(&lane->hist[TARN_HIST_PUT], clock_mono_us() - started);
+    timing_add(lane, TARN_HIST_PUT, n, started);
     lane_give(lane);
     return status;
 }

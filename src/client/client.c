@@ -119,6 +119,7 @@ tarn_status client_connect(const char *url, const tarn_options *options, const c
     url_options_copy(&client->options, options);
     tarn_status status = url_parse(url, &client->options, &client->master);
     if (status == TARN_OK) status = options_check(&client->options);
+    if (status == TARN_OK) status = timing_check(&client->options);
     if (status == TARN_OK && client->master.tls)
         status = secure_open(&client->options, &client->master.secure);
     if (status == TARN_OK) status = choose_transport(client);
@@ -135,6 +136,7 @@ tarn_status client_connect(const char *url, const tarn_options *options, const c
         tarn_close(&client);
         return status;
     }
+    timing_start(client);
     *client_p = client;
     return TARN_OK;
 }
@@ -144,6 +146,7 @@ void tarn_close(tarn_client **client_p) {
     struct tarn_client *client = *client_p;
     *client_p = NULL;
     if (client->magic != CLIENT_MAGIC) return;
+    timing_stop(client);
     client->magic = 0;
     for (size_t i = 0; i < client->n_lanes; i++) lane_destroy(&client->lanes[i]);
     lane_destroy(&client->direct);

@@ -25,6 +25,7 @@
 #include "client/master.h"
 #include "client/outage.h"
 #include "client/placement.h"
+#include "client/timing.h"
 #include "engine/placed.h"
 #include "tarn.h"
 #include "wire/options.h"
@@ -64,6 +65,7 @@ struct tarn_client {
     char no_module[TRANSPORTS_MAX][TRANSPORT_SCHEME_MAX + 1];
     uint64_t n_views, n_writers;
     uint64_t async_pending; /* atomic */
+    struct reporter reporter;
 };
 
 /* Is any of it memory of a device, which the CPU must not touch? */

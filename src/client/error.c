@@ -57,6 +57,13 @@ static struct {
 } sink;
 static pthread_mutex_t sink_mutex = PTHREAD_MUTEX_INITIALIZER;
 
+static void stderr_line(const char *text) {
+    char line[1024];
+    int n = snprintf(line, sizeof(line), "libtarn: %s\n", text);
+    if (n >= (int)sizeof(line)) n = sizeof(line) - 1;
+    if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) return; /* nobody is left to tell */
+}
+
 static void forward(void *arg, enum log_level level, const char *text) {
     pthread_mutex_lock(&sink_mutex);
     void (*fn)(void *, int, const char *) = sink.fn;
@@ -66,11 +73,19 @@ static void forward(void *arg, enum log_level level, const char *text) {
         fn(fn_arg, (int)level, text);
         return;
     }
-    if (level < LOG_LEVEL_WARNING) return;
-    char line[1024];
-    int n = snprintf(line, sizeof(line), "libtarn: %s\n", text);
-    if (n >= (int)sizeof(line)) n = sizeof(line) - 1;
-    if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) return; /* nobody is left to tell */
+    if (level >= LOG_LEVEL_WARNING) stderr_line(text);
+}
+
+/* The library's own default shows warnings alone; what somebody has asked for is shown, too,
+ * whatever the level of the log. */
+void log_asked(const char *text) {
+    pthread_mutex_lock(&sink_mutex);
+    bool given = sink.fn != NULL;
+    pthread_mutex_unlock(&sink_mutex);
+    if (given)
+        forward(NULL, LOG_LEVEL_NOTICE, text);
+    else
+        stderr_line(text);
 }
 
 static void install(void) {

@@ -11,6 +11,8 @@
  * ...). */
 tarn_status fail(tarn_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void log_default_once(void);
+/* A line that the program asked for: to its tarn_set_log as a notice, else to stderr. */
+void log_asked(const char *text);
 
 /* A number among options, from 1 on. */
 struct option_range {

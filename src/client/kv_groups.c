@@ -192,7 +192,7 @@ static tarn_status kv_prefix_run(struct lane *lane, struct kv_asking *l, void *a
     uint64_t started = clock_mono_us();
     (void)arg;
     tarn_status status = lane_run(lane, deadline, kv_prefix_once, l);
-    hist_add(&lane->hist[TARN_HIST_LOOKUP], clock_mono_us() - started);
+    timing_add(lane, TARN_HIST_LOOKUP, l->query->n_hashes, started);
     return status;
 }
 
@@ -270,7 +270,7 @@ static tarn_status kv_get_run(struct lane *lane, struct kv_asking *l, void *arg,
     l->wait_ms = 0;
     if (status == TARN_OK) status = lane_run(lane, deadline, kv_locate_once, l);
     if (status == TARN_OK && l->n > 0) status = kv_read(lane, l, r, deadline);
-    hist_add(&lane->hist[TARN_HIST_GET], clock_mono_us() - started);
+    timing_add(lane, TARN_HIST_GET, l->n, started);
     return status;
 }
 

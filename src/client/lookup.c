@@ -83,7 +83,7 @@ static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint
         COUNT(lane, removes, l->n);
     } else {
         COUNT(lane, lookups, l->n);
-        hist_add(&lane->hist[TARN_HIST_LOOKUP], clock_mono_us() - started);
+        timing_add(lane, TARN_HIST_LOOKUP, l->n, started);
     }
     lane_give(lane);
     return status;

@@ -76,6 +76,21 @@ tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats) {
     return TARN_OK;
 }
 
+void timing_merge(struct tarn_client *client, int kind, struct hist *sum) {
+    struct lane *direct = direct_of(client);
+    if (direct != NULL) hist_merge(sum, &direct->hist[kind]);
+    pthread_mutex_lock(&client->mutex);
+    for (size_t i = 0; i < client->n_lanes; i++) hist_merge(sum, &client->lanes[i]->hist[kind]);
+    pthread_mutex_unlock(&client->mutex);
+}
+
+void timing_add(struct lane *lane, int kind, size_t n, uint64_t started_us) {
+    uint64_t took_us = clock_mono_us() - started_us;
+    static_assert(TARN_HIST_LOOKUP == 2, "kinds of calls are the first three");
+    hist_add(&lane->hist[kind], took_us);
+    if (n > 1) hist_add(&lane->hist[TARN_HIST_GET_BATCH + kind], took_us);
+}
+
 tarn_status tarn_get_histogram(tarn_client *client, int kind, tarn_histogram *histogram) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
@@ -83,11 +98,7 @@ tarn_status tarn_get_histogram(tarn_client *client, int kind, tarn_histogram *hi
     if (histogram == NULL || histogram->size < sizeof(size_t))
         return fail(TARN_EINVAL, "set histogram->size first");
     struct hist h = {0};
-    struct lane *direct = direct_of(client);
-    if (direct != NULL) hist_merge(&h, &direct->hist[kind]);
-    pthread_mutex_lock(&client->mutex);
-    for (size_t i = 0; i < client->n_lanes; i++) hist_merge(&h, &client->lanes[i]->hist[kind]);
-    pthread_mutex_unlock(&client->mutex);
+    timing_merge(client, kind, &h);
     tarn_histogram out = {
         .size = histogram->size,
         .count = h.count,

@@ -26,6 +26,7 @@ SIZES = {"tarn_item": _lib.ITEM_BYTES, "tarn_key": _lib.KEY_BYTES}
 CONSTANTS = {
     **{f"TARN_PIN_{name.upper()}": n for name, n in options.PINS.items() if name},
     **{f"TARN_HIST_{name.upper()}": n for name, n in client._HISTOGRAMS.items()},
+    **{f"TARN_FIGURES_{name.upper()}": n for name, n in client._FIGURES.items()},
     **{f"TARN_OP_{name.upper()}": n for n, name in queue._OPS.items()},
     **{f"TARN_KV_{name.upper()}": n for name, n in kv_groups.KINDS.items()},
     **{f"TARN_HOST_{state.name}": int(state) for state in host.HostState},

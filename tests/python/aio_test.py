@@ -127,6 +127,7 @@ class Aio(TarnTest):
                     await client.register_dmabuf(to, 100, -1)
                 self.assertGreater((await client.stats())["gets"], 5)
                 self.assertGreater((await client.histogram("put"))["count"], 1)
+                self.assertIn("tarn_client_puts_total ", await client.figures())
                 self.assertEqual(await client.command("PING"), "PONG")
             self.assertTrue(client.closed)
             with self.assertRaises(tarn.Closed):

@@ -213,8 +213,23 @@ class Values(TarnTest):
         self.assertEqual(histogram["count"], 1)
         self.assertGreater(histogram["max_us"], 0)
         self.assertEqual(histogram["buckets"][-1][1], 1)
+        self.assertEqual(client.histogram("get_batch")["count"], 0)
         with self.assertRaises(tarn.InvalidArgument):
             client.histogram("coffee")
+        labelled = self.client(cluster="east")
+        labelled.get_many(["figures", "none"])
+        lines = labelled.figures().splitlines()
+        for line in (
+            'tarn_client_get_hits_total{cluster="east"} 1',
+            'tarn_client_get_misses_total{cluster="east"} 1',
+            'tarn_client_batch_duration_seconds_count{cluster="east",operation="get"} 1',
+        ):
+            self.assertIn(line, lines)
+        self.assertIn(" 1 found (50.0 %)", labelled.figures("summary"))
+        with self.assertRaises(tarn.InvalidArgument):
+            client.figures("coffee")
+        with self.assertRaisesRegex(tarn.InvalidArgument, "cluster"):
+            self.client(cluster="a\nb")
         self.assertEqual(client.command("PING"), "PONG")
         self.assertEqual(client.command("ECHO", b"a\xffb"), "a\udcffb")
         self.assertEqual(client.command("EXISTS", "figures", b"none"), "1")

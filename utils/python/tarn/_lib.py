@@ -85,7 +85,7 @@ class Options(C.Structure):
         uint64_t backoff_min_ms, backoff_max_ms; size_t batch_keys; uint64_t piece_bytes;
         unsigned workers; char *host_name, *user, *password, *name, *rack; uint64_t failover_ms;
         char *module_path, *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file,
-        *tls_server_name; int tls_verify, tls_verify_name;
+        *tls_server_name; int tls_verify, tls_verify_name; char *cluster; uint64_t log_figures_s;
         """
     )
 
@@ -275,6 +275,7 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_async_cancel", INT, [_P, U64]),
     ("tarn_get_stats", INT, [_P, _P]),
     ("tarn_get_histogram", INT, [_P, INT, _P]),
+    ("tarn_figures_text", INT, [_P, INT, _P, _P]),
     ("tarn_command", INT, [_P, SIZE, _P, _P, _P, _P]),
 ]
 declare(_PROTOTYPES)

@@ -438,6 +438,7 @@ class AsyncClient:
     unregister_buffer = in_thread(Client.unregister_buffer)
     stats = in_thread(Client.stats)
     histogram = in_thread(Client.histogram)
+    figures = in_thread(Client.figures)
     command = in_thread(Client.command)
 
 

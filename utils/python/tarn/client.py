@@ -30,7 +30,16 @@ from .views import View, Writer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_HISTOGRAMS = {"get": 0, "put": 1, "lookup": 2, "request": 3}
+_HISTOGRAMS = {
+    "get": 0,
+    "put": 1,
+    "lookup": 2,
+    "request": 3,
+    "get_batch": 4,
+    "put_batch": 5,
+    "lookup_batch": 6,
+}
+_FIGURES = {"prometheus": 0, "summary": 1}
 # Longer waits are done in slices, so that Ctrl-C and other signals are seen within this time.
 _SLICE_MS = 500
 
@@ -457,8 +466,9 @@ class Client(Closes):
         return stats
 
     def histogram(self, kind: str) -> Dict[str, Any]:
-        """Latencies in microseconds of whole calls ("get", "put", "lookup"; a batch is one) or of
-        single round trips ("request"): count, sum_us, min_us, max_us, p50_us ... p999_us, and
+        """Latencies in microseconds of whole calls ("get", "put", "lookup"; a batch is one), of
+        those on more than one key ("get_batch", "put_batch", "lookup_batch"), or of single round
+        trips ("request"): count, sum_us, min_us, max_us, p50_us ... p999_us, and
         buckets: [(bound_us, calls up to it)]."""
         if kind not in _HISTOGRAMS:
             raise InvalidArgument(f"kind: one of {', '.join(_HISTOGRAMS)}, not {kind!r}")
@@ -470,6 +480,18 @@ class Client(Closes):
         result: Dict[str, Any] = {name: getattr(s, name) for name in ["count"] + names}
         result["buckets"] = [(s.bound_us[i], s.upto[i]) for i in range(s.n_bounds)]
         return result
+
+    def figures(self, format: str = "prometheus") -> str:
+        """All counters and histograms as text: "prometheus", metrics tarn_client_* for a scrape of
+        the program, or "summary", a few lines for people. The option `cluster` labels them."""
+        if format not in _FIGURES:
+            raise InvalidArgument(f"format: one of {', '.join(_FIGURES)}, not {format!r}")
+        text, length = C.c_void_p(), C.c_size_t()
+        check(lib.tarn_figures_text(self._use(), _FIGURES[format], C.byref(text), C.byref(length)))
+        try:
+            return C.string_at(text, length.value).decode("utf-8", "replace")
+        finally:
+            lib.tarn_free(text)
 
     def command(self, *args: Union[str, bytes, int, float]) -> str:
         """Any command, for tools: the reply as text, arrays one element a line, nil empty. Bytes
