@@ -48,6 +48,7 @@ const struct figure_type_info figure_types[] = {
     [FIGURE_QUANTILE] = {FIGURE_KIND_SUMMARY, "microseconds", "%.3f"},
     [FIGURE_TEXT] = {FIGURE_KIND_STATE, "", NULL},
     [FIGURE_HIST_NS] = {FIGURE_KIND_HISTOGRAM, "nanoseconds", NULL},
+    [FIGURE_HIST_MS] = {FIGURE_KIND_HISTOGRAM, "milliseconds", NULL},
 };
 
 void figure_write(enum figure_type type, union figure_value value, struct buf *out) {

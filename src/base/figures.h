@@ -52,7 +52,8 @@ enum figure_type {
     FIGURE_US_MEAN,
     FIGURE_QUANTILE, /* microseconds, of a histogram */
     FIGURE_TEXT,     /* no number */
-    FIGURE_HIST_NS,  /* nanoseconds, counted by size: figure_hist */
+    FIGURE_HIST_NS,  /* nanoseconds, counted by size: FIGURE_HIST */
+    FIGURE_HIST_MS,  /* milliseconds, up to days */
 };
 
 enum figure_kind {

@@ -192,7 +192,12 @@ static void metric_show(struct figure_walk *walk, const struct figure *figure,
     sample_number(&m->samples, unit_of(figure->type)->scale, figure->type, value);
 }
 
-/* With the bounds that users of the peers know. */
+/* How long keys live, in microseconds: a second to a week. */
+static const uint64_t age_bounds_us[] = {
+    1000000,        10000000,    60000000,    300000000,       900000000, 3600000000,
+    4 * 3600000000, 43200000000, 86400000000, 7 * 86400000000, 0};
+
+/* Durations with the bounds that users of the peers know. */
 static void metric_hist(struct figure_walk *walk, const struct figure *figure,
                         const struct hist *hist) {
     struct prometheus *p = CONTAINER_OF(walk, struct prometheus, walk);
@@ -202,7 +207,8 @@ static void metric_hist(struct figure_walk *walk, const struct figure *figure,
     struct prometheus_metric *m =
         name[0] != '\0' ? metric_get(p, name, figure->help, FIGURE_KIND_HISTOGRAM) : NULL;
     if (m == NULL) return;
-    for (const uint64_t *us = hist_latency_bounds_us; *us != 0; us++) {
+    const uint64_t *us = figure->type == FIGURE_HIST_MS ? age_bounds_us : hist_latency_bounds_us;
+    for (; *us != 0; us++) {
         uint64_t bound = (uint64_t)((double)*us * 1e-6 / scale);
         snprintf(le, sizeof(le), "le=\"%g\"", (double)*us * 1e-6);
         buf_printf(&m->samples, "%s_bucket", name);

@@ -45,6 +45,8 @@ static enum each_next look_one(struct client *c, struct each *each, unsigned *bu
     struct object *o = store_find_hashed(books, key, hash);
     if (!o && l->kind < LOOK_COUNT && l->terms.counts)
         store_batch_miss(books, &l->terms.request, hash);
+    if (!o && l->kind == LOOK_PREFIX && l->terms.counts)
+        store_batch_gap(books, each->n - each->at - 1);
     if (!o) notify_key(NOTIFY_MISS, "keymiss", key);
     switch (l->kind) {
     case LOOK_ONE:

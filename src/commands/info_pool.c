@@ -1,6 +1,7 @@
 /* INFO pool, cache, eviction, data: where the space is, what look-ups found, what had to go, what
  * moved. */
 #include <stdio.h>
+#include "base/hist.h"
 #include "cluster/cluster.h"
 #include "front/client.h"
 #include "front/core.h"
@@ -74,6 +75,16 @@ void info_cache(struct figure_walk *f) {
     struct store_stats s;
     store_get_stats(books, &s);
     FIGURES(f, store_figures, s, objects, misses);
+    struct store_story story;
+    store_get_story(books, &story);
+    for (int i = 0; i < STORE_MISSES; i++)
+        FIGURE_OF(f, COUNTER, misses_, "look-ups that missed for that reason", "reason",
+                  store_miss_name((enum store_miss)i), s.missed[i]);
+    FIGURE(f, GAUGE, misses_one_in, "the reasons are those of one key in so many", story.one_in);
+    FIGURE(f, MS, asked_again_p50, "evicted keys are asked for again after, median",
+           hist_percentile(story.asked_again, 0.5));
+    FIGURE_HIST(f, HIST_MS, asked_again, "from the eviction of a key to its next look-up",
+                story.asked_again);
     FIGURE(f, SHARE, hit_ratio, "hits of all look-ups", ratio_share(s.hits, s.hits + s.misses));
     FIGURES(f, store_figures, s, requests, bad_tokens);
     FIGURES(f, stats_figures, stats, replica_reports, replicas_bad);
@@ -89,6 +100,12 @@ void info_eviction(struct figure_walk *f) {
     FIGURE(f, SETTING, eviction_ratio, "share of the objects that goes then",
            config->eviction_ratio);
     FIGURES(f, store_figures, s, migrating_objects, room_gave_up);
+    struct store_story story;
+    store_get_story(books, &story);
+    FIGURE(f, MS, evicted_idle_p50, "since their last use, of evicted objects, median",
+           hist_percentile(story.idle, 0.5));
+    FIGURE_HIST(f, HIST_MS, evicted_idle, "from the last use of an object to its eviction",
+                story.idle);
 }
 
 /* INFO has an underscore wherever the name of a verdict has none of a-z 0-9. */

@@ -86,11 +86,16 @@ void store_batch_seen(struct store *s, struct store_batch *b, uint32_t hits) {
     s->stat.hits += hits;
 }
 
+void store_batch_gap(struct store *s, uint64_t n) {
+    s->stat.missed[STORE_MISS_GAP] += n;
+}
+
 void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash) {
     batch_number(s, b, hash);
     if (b->open && b->chain && b->chain->request == b->request) b->chain->next_hash = hash;
     b->open = false;
     s->stat.misses++;
+    story_miss(s, hash);
     struct policy_event e = batch_event(s, b);
     batch_step(s, b, &e);
 }

@@ -13,6 +13,7 @@
 #include "store/space.h"
 #include "store/effect.h"
 #include "store/store.h"
+#include "store/story.h"
 
 #define STORE_MAGIC    0x5a0be5u
 #define DOMAINS        256u /* 0: keys without a quota */
@@ -272,6 +273,7 @@ struct store {
     LIST_HEAD(, store_walk) walks;
     /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
     unsigned hidden;
+    struct story story;
     unsigned leaving;
     const struct placement_ops *placement;
     struct placement_table placement_table;

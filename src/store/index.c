@@ -55,6 +55,12 @@ static uint64_t object_hash(const struct object *o) {
     return hash_bytes(o->data, object_key_len(o));
 }
 
+struct object *index_find_hash(const struct index *x, uint64_t hash) {
+    struct object *o = record_get(x->records, *bucket_at(x, bucket_of(x, hash)));
+    while (o != NULL && object_hash(o) != hash) o = record_get(x->records, o->hash_next);
+    return o;
+}
+
 static void split_one(struct index *x) {
     uint64_t from = x->split, to = x->mask + 1 + x->split, bit = x->mask + 1;
     ensure_segment(x, to);

@@ -16,6 +16,8 @@ struct index {
 void index_init(struct index *x, struct records *records);
 void index_free(struct index *x);
 struct object *index_find(const struct index *x, struct span key, uint64_t hash);
+/* By the hash alone, which is slower; two keys have the same once in 2^64. */
+struct object *index_find_hash(const struct index *x, uint64_t hash);
 void index_insert(struct index *x, struct object *o, uint64_t hash); /* key must not be in it */
 void index_remove(struct index *x, struct object *o, uint64_t hash);
 void index_prefetch_bucket(const struct index *x, uint64_t hash);

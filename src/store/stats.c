@@ -27,7 +27,8 @@ static uint64_t policy_memory(const struct store *s) {
 
 uint64_t store_memory(const struct store *s) {
     return sizeof(*s) + records_memory(&s->records) + space_memory(&s->space) + tables_memory(s) +
-           lease_memory(s) + policy_memory(s) + s->extra_bytes + s->places_bytes + s->put_bytes;
+           lease_memory(s) + policy_memory(s) + story_memory(&s->story) + s->extra_bytes +
+           s->places_bytes + s->put_bytes;
 }
 
 uint64_t store_evictions(const struct store *s) {
@@ -120,13 +121,15 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->mem_books_blocks = space_memory(&s->space);
     st->mem_books_tables = tables_memory(s);
     st->mem_books_leases = lease_memory(s);
-    st->mem_books_extras = s->extra_bytes + s->places_bytes + s->put_bytes + policy_memory(s);
+    st->mem_books_extras = s->extra_bytes + s->places_bytes + s->put_bytes + policy_memory(s) +
+                           story_memory(&s->story);
     st->mem_books = store_memory(s);
     st->mem_books_spare = records_spare(&s->records) + space_spare(&s->space);
 }
 
 void store_stats_reset(struct store *s) {
     memset(&s->stat, 0, sizeof(s->stat));
+    story_reset(&s->story);
 }
 
 /* --- check --- */

@@ -49,6 +49,7 @@ struct store *store_create(const struct store_config *c, const struct store_even
     s->placement = placement_find("local-first");
     for (unsigned i = 0; i < WHEELS; i++) s->wheel[i] = wheel_create(mono_ms);
     s->ttl_wheel = wheel_create(wall_ms);
+    story_init(&s->story);
     rng_seed(&s->rng, mono_ms ^ (uintptr_t)s);
     domain_open(s, 0);
     s->empty_memory = store_memory(s);
@@ -71,6 +72,7 @@ void store_destroy(struct store **store_p) {
     await_end_all(s);
     index_each(&s->index, free_object, s);
     ghosts_free_all(s);
+    story_deinit(&s->story);
     quota_free_all(s);
     segment_free_walks(s);
     placement_free(s);
@@ -117,12 +119,27 @@ void book_insert(struct store *s, struct object *o, uint64_t hash, const struct 
     together_came(s, store_object_key(o), hash);
 }
 
+/* NONE: another value comes in its place, or a flush has told of it. */
+static void story_of_gone(struct store *s, const struct object *o, uint64_t hash,
+                          enum store_news_kind why) {
+    bool flushed = s->stale > 0 && book_stale(s, o);
+    enum store_miss miss = flushed                     ? STORE_MISS_REMOVED
+                           : why == STORE_NEWS_EVICTED ? STORE_MISS_EVICTED
+                           : why == STORE_NEWS_EXPIRED ? STORE_MISS_EXPIRED
+                           : why == STORE_NEWS_REMOVED ? STORE_MISS_REMOVED
+                           : why == STORE_NEWS_LOST    ? STORE_MISS_AWAY
+                                                       : STORE_MISS_NEVER;
+    if (miss != STORE_MISS_NEVER) story_gone(s, o, hash, miss);
+}
+
 void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     struct span key = store_object_key(o);
+    uint64_t hash = store_hash(key);
     effect_gone(s, o);
     news_object(s, why, o);
     together_gone(s, key, why);
-    index_remove(&s->index, o, store_hash(key));
+    story_of_gone(s, o, hash, why);
+    index_remove(&s->index, o, hash);
     if (book_stale(s, o)) s->stale--;
     if (o->bits & OBJECT_AWAITS) await_leave(s, o);
     book_unlink(s, o);

@@ -328,6 +328,8 @@ struct store_batch {
 void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
                        enum store_batch_kind kind, uint32_t length);
 void store_batch_hit(struct store *s, struct store_batch *b, struct object *o);
+/* n keys behind the first miss of a prefix, which nobody looks for. */
+void store_batch_gap(struct store *s, uint64_t n);
 /* Leading hits of a look-up that leaves their objects alone. */
 void store_batch_seen(struct store *s, struct store_batch *b, uint32_t hits);
 void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash);
@@ -737,13 +739,35 @@ uint64_t store_session_grants_ms(const struct store *s, uint64_t session);
     X(BYTES, awaiting_bytes, "... their bytes")                                                    \
     X(COUNTER, evicted_before_copy, "... evicted while they waited")
 
+/* Why a look-up did not find its key. */
+enum store_miss {
+    STORE_MISS_NEVER, /* it was not there before, or longer ago than is remembered */
+    STORE_MISS_EVICTED,
+    STORE_MISS_EXPIRED,
+    STORE_MISS_REMOVED,
+    STORE_MISS_AWAY, /* its node or segment is away, or gone with it */
+    STORE_MISS_GAP,  /* not looked at: it is behind the first miss of a prefix, which misses does
+                        not count */
+    STORE_MISSES
+};
+const char *store_miss_name(enum store_miss why); /* "never" */
+
+struct hist;
+/* What the reasons rest on. One key in one_in is followed, and counts for as many. */
+struct store_story {
+    const struct hist *idle, *asked_again; /* ms */
+    uint64_t one_in;
+};
+
 struct store_stats {
     STORE_FIGURES(FIGURE_MEMBER)
+    uint64_t missed[STORE_MISSES];
     uint64_t copies_started, copies_ended, copies_failed;
 };
 extern const struct figure store_figures[];
 void store_get_stats(const struct store *s, struct store_stats *stats_p);
 void store_stats_reset(struct store *s);
+void store_get_story(const struct store *s, struct store_story *story_p); /* borrowed */
 
 /* What is in the memory segments, for words to whoever gets no room there. */
 struct store_room {

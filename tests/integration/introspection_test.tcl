@@ -171,4 +171,32 @@ test {names: subcommands in COMMAND LIST; there is no cluster} {
     }
 }
 
+test {INFO cache: why look-ups missed} {
+    start_server --pool-size 1mb --pool-populate no
+    r config resetstat
+    r get never
+    r set gone [string repeat x 1000]
+    r del gone
+    r get gone
+    r set short [string repeat x 1000] px 1
+    wait_for "it expires" {![r exists short]}
+    r get short
+    for {set i 0} {$i < 20} {incr i} {r set big$i [string repeat x 100000]}
+    r get big0
+    foreach {reason n} {never 1 removed 1 expired 1 evicted 1 away 0 gap 0} {
+        assert_equal $n [info_field misses_$reason]
+    }
+    assert_equal 4 [info_field misses]
+    assert_equal 1 [info_field misses_one_in]
+    # behind the first miss of a prefix nobody looks
+    assert_equal 1 [r prefixlen 5 big19 never a b c]
+    assert_equal 3 [info_field misses_gap]
+    assert_equal 2 [info_field misses_never]
+    # users who only look around do not count: EXISTS takes no part in hits and misses
+    r exists never
+    assert_equal 2 [info_field misses_never]
+    r config resetstat
+    assert_equal 0 [info_field misses_never]
+}
+
 finish
