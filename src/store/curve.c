@@ -14,6 +14,7 @@ const double curve_scales[CURVE_SIZES] = {0.25, 0.5, 1, 2, 4};
 #define GROUPS    8u   /* of keys, by which the error is known */
 #define STUDENT   2.36 /* 95 % of a t distribution of GROUPS - 1 degrees of freedom */
 #define SHIFT_MAX 32u
+#define CLEAR_MAX 32u /* buckets in one event */
 #define EVICT_MAX 64u /* in one event and cache: a pool that shrank gets small over several */
 
 /* A key of the sample, as long as one of the caches has it. */
@@ -26,7 +27,7 @@ struct curve_key {
 struct curve_cache {
     struct policy policy;
     uint64_t used, capacity; /* bytes, of the sample's share */
-    bool filled;
+    bool filled;             /* had to evict */
 };
 
 struct curve_state {
@@ -35,6 +36,11 @@ struct curve_state {
     struct records records;
     struct htab keys;
     unsigned shift; /* one key in 2^shift */
+    /* A halved sample is cleared in slices. Until that is over the pools keep the space they had:
+     * those that are to leave are still in it. */
+    bool clearing;
+    uint64_t clear_cursor;
+    unsigned space_shift; /* that the capacities are for */
     uint64_t pool_bytes;
     struct curve_cache cache[CACHES];
     uint64_t second, events; /* of the sample in this second */
@@ -161,8 +167,8 @@ static void looks_of_pool(struct curve_state *c) {
 
 static void capacities_set(struct curve_state *c) {
     for (unsigned i = 0; i < CACHES; i++)
-        c->cache[i].capacity =
-            (uint64_t)ldexp((double)c->pool_bytes * curve_scales[i % CURVE_SIZES], -(int)c->shift);
+        c->cache[i].capacity = (uint64_t)ldexp(
+            (double)c->pool_bytes * curve_scales[i % CURVE_SIZES], -(int)c->space_shift);
 }
 
 static void key_leave_above(void *arg, struct htab_node *node) {
@@ -170,13 +176,23 @@ static void key_leave_above(void *arg, struct htab_node *node) {
     if (node->hash > c->head.limit) key_leave(c, CONTAINER_OF(node, struct curve_key, node));
 }
 
+static void sample_clear(struct curve_state *c) {
+    for (unsigned n = 0; c->clearing && n < CLEAR_MAX; n++) {
+        c->clear_cursor = htab_scan(&c->keys, c->clear_cursor, key_leave_above, c);
+        if (c->clear_cursor != 0) continue;
+        c->clearing = false;
+        c->space_shift = c->shift;
+        capacities_set(c);
+    }
+}
+
 static void sample_halve(struct curve_state *c) {
     if (c->shift == SHIFT_MAX) return;
     looks_settle(c);
     c->shift++;
     c->head.limit = UINT64_MAX >> c->shift;
-    capacities_set(c);
-    htab_each(&c->keys, key_leave_above, c);
+    c->clearing = true;
+    c->clear_cursor = 0;
     /* As many look-ups weigh half as much from now on: what was seen before counts as the sample
      * of now would have seen it. */
     c->expected /= 2;
@@ -211,11 +227,15 @@ static bool event_begin(struct curve_state *c, uint64_t hash, uint64_t now_ms) {
         c->events = 0;
         sample_halve(c);
     }
+    sample_clear(c);
     return hash <= c->head.limit;
 }
 
 static struct curve_key *key_add(struct curve_state *c, uint64_t hash, uint64_t size) {
-    if (c->keys.count >= c->limits.keys_max) sample_halve(c);
+    if (c->keys.count >= c->limits.keys_max && !c->clearing) {
+        sample_halve(c);
+        sample_clear(c);
+    }
     if (hash > c->head.limit || c->keys.count >= c->limits.keys_max) return NULL;
     struct curve_key *k = xcalloc(1, sizeof(*k));
     k->size = size;

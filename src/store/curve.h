@@ -9,7 +9,8 @@
  * (Waldspurger et al., FAST 2015): they hit at every size.
  *
  * Bounded: the sample is halved when it has more than keys_max keys, or gets more than events_max
- * events in a second. It never grows again, except by a new curve.
+ * events in a second; those that leave go a few with each later event. It never grows again, except
+ * by a new curve.
  *
  * What it does not know: a pool of another size has its first gap elsewhere, so engines would ask
  * for other keys; leases and pins; keys whose life ends while only a larger pool has them; how the
@@ -35,7 +36,7 @@ struct policy_ops;
 struct store_config;
 
 struct curve_limits {
-    uint32_t keys_max;   /* in the sample: about 600 bytes each, 0: CURVE_KEYS_MAX */
+    uint32_t keys_max;   /* in the sample: about 700 bytes each, 0: CURVE_KEYS_MAX */
     uint32_t events_max; /* of the sample in a second, 0: CURVE_EVENTS_MAX */
 };
 #define CURVE_KEYS_MAX   8192u

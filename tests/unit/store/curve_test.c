@@ -123,10 +123,30 @@ TEST(too_many_events_in_a_second_halve_the_sample) {
     curve_put(c, hash_u64(100), BLOCK, 1000);
     curve_get(c, &f);
     CHECK_EQ(f.sample, 2);
-    CHECK(f.keys > 25 && f.keys < 75);
+    for (uint64_t i = 0; i < 40; i++) curve_look(c, hash_u64(i), 0, 1500);
+    curve_get(c, &f);
+    CHECK(f.keys > 25 && f.keys < 75); /* the others have left by now */
     for (uint64_t i = 0; i < 90; i++) curve_put(c, hash_u64(200 + i), BLOCK, 2000);
     curve_get(c, &f);
     CHECK_EQ(f.sample, 2); /* another second */
+    curve_destroy(&c);
+}
+
+/* One event lets few go, so that none takes long; and not one key more than allowed comes in. */
+TEST(a_halved_sample_is_cleared_in_slices) {
+    struct curve *c = curve_fresh("lru", 2048, UINT32_MAX);
+    struct curve_figures f;
+    uint64_t before = 0, halvings = 0, sample = 1;
+    curve_set_pool(c, 100000 * (uint64_t)BLOCK);
+    for (uint64_t i = 0; i < 40000; i++) {
+        curve_put(c, hash_u64(i), BLOCK, 1000);
+        curve_get(c, &f);
+        CHECK(f.keys <= 2048 && f.keys + 200 > before);
+        halvings += f.sample != sample;
+        sample = f.sample;
+        before = f.keys;
+    }
+    CHECK(halvings >= 4 && f.keys > 500);
     curve_destroy(&c);
 }
 
