@@ -15,7 +15,13 @@ from fnmatch import fnmatch
 
 COLUMNS = 100
 # Data, drawings, and texts that are not ours.
-NOT_TEXT = ["*.svg", "LICENSE", "tests/fuzz/seeds/*", "utils/redis-compat/*.txt"]
+NOT_TEXT = [
+    "*.svg",
+    "LICENSE",
+    "tests/fuzz/seeds/*",
+    "utils/redis-compat/*.txt",
+    "utils/grafana/*.json",
+]
 NOT_TEXT += ["utils/redis-compat/*.patch"]
 # A line of it is the value of an option.
 LONG_LINES = ["redis.conf.sample"]

@@ -42,4 +42,35 @@ test {rules: every metric in them is there} {
     assert_equal {} $missing
 }
 
+test {dashboard: a Prometheus that scrapes a pool answers every panel} {
+    if {[auto_execok prometheus] eq ""} {skip "prometheus is not there"}
+    start_server --loadmodule "http.so port 0"
+    set dir [temp_dir]
+    set f [open $dir/p.yml w]
+    puts $f "global: {scrape_interval: 1s}"
+    puts $f "scrape_configs:\n  - job_name: tarn"
+    puts $f "    static_configs: \[{targets: \['127.0.0.1:[info_field http_port]'\]}\]"
+    close $f
+    set probe [socket -server none -myaddr 127.0.0.1 0]
+    set port [lindex [fconfigure $probe -sockname] 2]
+    close $probe
+    set pid [exec prometheus --config.file=$dir/p.yml --storage.tsdb.path=$dir/tsdb \
+        --web.listen-address=127.0.0.1:$port >& $dir/prometheus.log &]
+    set text [file_text [file join $::root utils grafana tarn.json]]
+    set asked 0
+    set code [catch {
+        foreach {- quoted} [regexp -all -inline {"expr": "((?:[^"\\]|\\.)*)"} $text] {
+            set expr [string map {{\"} {"} {$__rate_interval} 10s} $quoted]
+            set ::ask [list exec promtool query instant http://127.0.0.1:$port $expr]
+            set ::answer ""
+            incr asked
+            wait_for "an answer to $expr" {[r set a b] eq "OK" && [r get a] eq "b" && \
+                ![catch $::ask ::answer] && [regexp { => [0-9]} $::answer]}
+        }
+    } why]
+    exec kill $pid
+    if {$code} {error $why}
+    assert {$asked > 10}
+}
+
 finish
