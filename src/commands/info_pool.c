@@ -100,6 +100,9 @@ void info_eviction(struct figure_walk *f) {
     FIGURE(f, SETTING, eviction_ratio, "share of the objects that goes then",
            config->eviction_ratio);
     FIGURES(f, store_figures, s, migrating_objects, room_gave_up);
+    for (int i = 0; i < STORE_EVICTIONS; i++)
+        FIGURE_OF(f, COUNTER, evictions_, "objects evicted for that", "cause",
+                  store_eviction_name((enum store_eviction)i), s.evicted_for[i]);
     struct store_story story;
     store_get_story(books, &story);
     FIGURE(f, MS, evicted_idle_p50, "since their last use, of evicted objects, median",

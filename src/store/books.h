@@ -274,6 +274,7 @@ struct store {
     /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
     unsigned hidden;
     struct story story;
+    enum store_eviction evicting_for;
     unsigned leaving;
     const struct placement_ops *placement;
     struct placement_table placement_table;

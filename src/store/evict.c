@@ -72,6 +72,7 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool sp
 
 void book_count_evicted(struct store *s, const struct object *o) {
     s->stat.evicted_objects++;
+    s->stat.evicted_for[s->evicting_for]++;
     s->stat.evicted_bytes += store_object_size(s, o);
     if (o->bits & OBJECT_INLINE) s->stat.evicted_inline++;
     if (object_pin(s, o) == STORE_PIN_SOFT) s->stat.evicted_soft_pinned++;
@@ -153,7 +154,9 @@ bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p) {
     if (book_protected(s, o) || book_far_only(o)) return false;
     *bytes_p = store_object_size(s, o);
     s->stat.evict_command++;
+    s->evicting_for = STORE_EVICTION_COMMAND;
     book_evict_alone(s, o);
+    s->evicting_for = STORE_EVICTION_PUT;
     return true;
 }
 
@@ -163,7 +166,9 @@ static bool evict_next(struct store *s, unsigned *budget, uint64_t *objects_p, u
     struct object *o = book_pop(s, -1, 0, true, false, budget);
     if (!o) o = book_pop(s, -1, 1, true, false, budget);
     if (!o) return false;
+    s->evicting_for = STORE_EVICTION_COMMAND;
     book_evict(s, o, budget);
+    s->evicting_for = STORE_EVICTION_PUT;
     *objects_p += s->stat.evicted_objects - objects;
     *bytes_p += s->stat.evicted_bytes - bytes;
     return true;
@@ -233,7 +238,9 @@ bool evict_background(struct store *s, unsigned *budget) {
         }
         s->stat.evicted_background += n;
         s->evict_left -= n;
+        s->evicting_for = STORE_EVICTION_WATERMARK;
         for (unsigned i = 0; i < n; i++) book_evict_space(s, next[i], true, budget);
+        s->evicting_for = STORE_EVICTION_PUT;
     }
     return true;
 }

@@ -68,6 +68,13 @@ static bool evict_any(struct store *s, int domain, bool books, unsigned *budget)
     return true;
 }
 
+static bool evict_for(struct store *s, enum store_eviction cause, int domain, unsigned *budget) {
+    s->evicting_for = cause;
+    bool some = evict_any(s, domain, cause == STORE_EVICTION_MAXMEMORY, budget);
+    s->evicting_for = STORE_EVICTION_PUT;
+    return some;
+}
+
 static bool over_limits(const struct store *s, unsigned coming) {
     if (s->config.max_objects && s->index.count + s->puts.count + coming > s->config.max_objects)
         return true;
@@ -79,7 +86,7 @@ tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsign
     while (UNLIKELY(over_limits(s, coming))) {
         if (s->policy->keeps) return TARN_EOOM;
         if (*budget == 0) return TARN_EAGAIN;
-        if (!evict_any(s, -1, true, budget)) {
+        if (!evict_for(s, STORE_EVICTION_MAXMEMORY, -1, budget)) {
             if (*budget == 0) return TARN_EAGAIN;
             /* no copy makes room in the books */
             if (!await_let_go_any(s, budget)) return TARN_EOOM;
@@ -93,7 +100,8 @@ tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsign
     while (d->bytes + bytes > d->limit) {
         if (s->policy->keeps) return TARN_EQUOTA;
         if (*budget == 0) return TARN_EAGAIN;
-        if (!evict_any(s, (int)domain, false, budget)) return *budget ? TARN_EQUOTA : TARN_EAGAIN;
+        if (!evict_for(s, STORE_EVICTION_QUOTA, (int)domain, budget))
+            return *budget ? TARN_EQUOTA : TARN_EAGAIN;
         s->stat.evicted_quota++;
     }
     return TARN_OK;
@@ -102,7 +110,7 @@ tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsign
 bool store_shrink(struct store *s, unsigned *budget) {
     if (s->policy->keeps || s->following) return false;
     while (*budget > 0 && over_limits(s, 0)) {
-        if (!evict_any(s, -1, true, budget)) return *budget == 0;
+        if (!evict_for(s, STORE_EVICTION_MAXMEMORY, -1, budget)) return *budget == 0;
         s->stat.evicted_limits++;
     }
     return *budget == 0;

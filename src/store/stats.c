@@ -127,6 +127,15 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->mem_books_spare = records_spare(&s->records) + space_spare(&s->space);
 }
 
+const char *store_eviction_name(enum store_eviction cause) {
+    static const char *const names[STORE_EVICTIONS] = {[STORE_EVICTION_PUT] = "put",
+                                                       [STORE_EVICTION_WATERMARK] = "watermark",
+                                                       [STORE_EVICTION_QUOTA] = "quota",
+                                                       [STORE_EVICTION_MAXMEMORY] = "maxmemory",
+                                                       [STORE_EVICTION_COMMAND] = "command"};
+    return names[cause];
+}
+
 void store_stats_reset(struct store *s) {
     memset(&s->stat, 0, sizeof(s->stat));
     story_reset(&s->story);

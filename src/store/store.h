@@ -752,6 +752,17 @@ enum store_miss {
 };
 const char *store_miss_name(enum store_miss why); /* "never" */
 
+/* What an object was evicted for. */
+enum store_eviction {
+    STORE_EVICTION_PUT,       /* room for another object */
+    STORE_EVICTION_WATERMARK, /* eviction-high-watermark */
+    STORE_EVICTION_QUOTA,
+    STORE_EVICTION_MAXMEMORY, /* or max-objects */
+    STORE_EVICTION_COMMAND,
+    STORE_EVICTIONS
+};
+const char *store_eviction_name(enum store_eviction cause); /* "put" */
+
 struct hist;
 /* What the reasons rest on. One key in one_in is followed, and counts for as many. */
 struct store_story {
@@ -761,7 +772,7 @@ struct store_story {
 
 struct store_stats {
     STORE_FIGURES(FIGURE_MEMBER)
-    uint64_t missed[STORE_MISSES];
+    uint64_t missed[STORE_MISSES], evicted_for[STORE_EVICTIONS];
     uint64_t copies_started, copies_ended, copies_failed;
 };
 extern const struct figure store_figures[];

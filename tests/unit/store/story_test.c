@@ -73,6 +73,46 @@ TEST(what_is_away_or_was_lost) {
     store_destroy(&s);
 }
 
+static void fill_store(struct store *s, unsigned from, unsigned to) {
+    char key[16];
+    for (unsigned i = from; i < to; i++) {
+        snprintf(key, sizeof(key), "f%u", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+    }
+}
+
+TEST(evictions_by_cause) {
+    struct store_config c;
+    store_config_init(&c);
+    c.high_watermark = 1;
+    struct store *s = util_store("lru", 20, &c, NULL);
+    struct store_stats st;
+    fill_store(s, 0, 25);
+    struct store_evict_job job = {.want_objects = 3};
+    unsigned budget = 1000;
+    CHECK(store_evict_step(s, &job, &budget));
+    uint64_t bytes;
+    CHECK(store_evict_object(s, store_find(s, span_str("f24")), &bytes));
+    store_config(s)->max_objects = 14; /* of 16 */
+    CHECK(!store_shrink(s, &budget));
+    store_config(s)->max_objects = 0;
+    store_get_stats(s, &st);
+    CHECK_EQ(st.evicted_for[STORE_EVICTION_PUT], 5);
+    CHECK_EQ(st.evicted_for[STORE_EVICTION_COMMAND], 4);
+    CHECK_EQ(st.evicted_for[STORE_EVICTION_MAXMEMORY], 2);
+    store_config(s)->high_watermark = 0.5;
+    store_config(s)->eviction_ratio = 0.1;
+    util_tick(s, 10);
+    store_get_stats(s, &st);
+    CHECK(st.evicted_for[STORE_EVICTION_WATERMARK] >= 4);
+    CHECK_EQ(st.evicted_for[STORE_EVICTION_QUOTA], 0);
+    uint64_t sum = 0;
+    for (int i = 0; i < STORE_EVICTIONS; i++) sum += st.evicted_for[i];
+    CHECK_EQ(sum, st.evicted_objects);
+    store_check(s);
+    store_destroy(&s);
+}
+
 /* Everything of a key is known: with fewer keys than the table has ghosts, nothing may be
  * wrong. */
 TEST(as_brute_force_says) {
