@@ -29,6 +29,7 @@ PARTS = [
     ("src/ha/kv_events.c", "Events"),
     ("src/host/node_figures.h", "Of a node (`NODE INFO`), besides those of its data port"),
     ("src/pool/tier.h", "... of its disk, after `ssd-` or `file-`"),
+    ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures
 

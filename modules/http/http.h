@@ -2,7 +2,7 @@
  *
  *   module.c   words, load, unload, INFO modules
  *   server.c   GNU libmicrohttpd (its own epoll descriptor in the loop), limits on connections
- *   metrics.c  /metrics: gathers figures in slices of the loop
+ *   gather.c   /metrics and /api/info: all figures, in slices of the loop
  *   history.c  the last minutes and the last day; api_history.c samples it and answers with it */
 #ifndef TARN_HTTP_HTTP_H
 #define TARN_HTTP_HTTP_H
@@ -42,15 +42,19 @@ unsigned http_server_connections(void);
 /* At the next turn of the loop there is something to do: a connection was resumed. */
 void http_server_wake(void);
 
-/* --- metrics.c --- */
+/* --- gather.c --- */
 
-/* Answers when the figures are gathered; until then the connection is suspended. own: NULL at
- * first, and the request's from then on. */
+/* A request that waits for its page. */
+struct http_waiting;
+/* The connection is suspended until the page is there; *own is an http_waiting from then on. */
 enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own);
+enum MHD_Result http_api_info(struct MHD_Connection *connection, void **own);
+/* It goes on: the answer. */
+enum MHD_Result http_gathered(struct MHD_Connection *connection, struct http_waiting *w);
 /* The request is over, answered or not. */
-void http_metrics_over(void *own);
+void http_gathered_over(struct http_waiting *w);
 /* Nobody is answered any more. */
-void http_metrics_stop(void);
+void http_gather_stop(void);
 
 /* --- api_history.c --- */
 

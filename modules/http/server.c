@@ -83,8 +83,9 @@ static enum MHD_Result answer_version(struct MHD_Connection *connection, void **
 }
 
 static enum MHD_Result answer_root(struct MHD_Connection *connection, void **own) {
-    return answer_text(connection, MHD_HTTP_OK,
-                       "tarn: /metrics (Prometheus), /health, /ready, /version\n");
+    return answer_text(
+        connection, MHD_HTTP_OK,
+        "tarn: /metrics (Prometheus), /health, /ready, /version, /api/info, /api/history\n");
 }
 
 /* --- requests --- */
@@ -93,9 +94,13 @@ static const struct path {
     const char *path;
     bool open; /* needs no token: probes have none */
     enum MHD_Result (*answer)(struct MHD_Connection *connection, void **own);
-} paths[] = {{"/", true, answer_root},          {"/health", true, answer_health},
-             {"/ready", true, answer_ready},    {"/version", false, answer_version},
-             {"/metrics", false, http_metrics}, {"/api/history", false, http_history}};
+} paths[] = {{"/", true, answer_root},
+             {"/health", true, answer_health},
+             {"/ready", true, answer_ready},
+             {"/version", false, answer_version},
+             {"/metrics", false, http_metrics},
+             {"/api/info", false, http_api_info},
+             {"/api/history", false, http_history}};
 
 /* Takes as long whatever is wrong with it. */
 static bool token_fits(struct MHD_Connection *connection) {
@@ -122,7 +127,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
                                   const char *method, const char *version, const char *body,
                                   size_t *body_size, void **own) {
     (void)arg, (void)version, (void)body;
-    if (*own != NULL) return http_metrics(connection, own); /* it was suspended */
+    if (*own != NULL) return http_gathered(connection, *own); /* it was suspended */
     http_figures.requests++;
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
@@ -133,14 +138,13 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
                           "this path wants the token of token-file: Authorization: Bearer TOKEN\n");
         return paths[i].answer(connection, own);
     }
-    return refuse(connection, MHD_HTTP_NOT_FOUND,
-                  "no such path; there are /metrics, /health, /ready, /version\n");
+    return refuse(connection, MHD_HTTP_NOT_FOUND, "no such path; / lists those that there are\n");
 }
 
 static void on_request_over(void *arg, struct MHD_Connection *connection, void **own,
                             enum MHD_RequestTerminationCode why) {
     (void)arg, (void)why;
-    if (*own != NULL) http_metrics_over(*own);
+    if (*own != NULL) http_gathered_over(*own);
     *own = NULL;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -308,7 +312,7 @@ void http_server_stop(void) {
     }
     n_listening = 0;
     bound_port = 0;
-    http_metrics_stop();
+    http_gather_stop();
     http_services->watch_destroy(&server_watch);
     if (server != NULL) MHD_stop_daemon(server);
     server = NULL;

@@ -146,6 +146,30 @@ test {metrics: all segments, over several turns of the loop} {
     assert {[info_field http_scrape_turns] - $before > 23}
 }
 
+test {/api/info: INFO as JSON, whatever names have in them} {
+    http_start
+    r client setname "a"
+    r set a b
+    set c [client]
+    set id [string repeat e 32]
+    $c node join n1 $id MACHINE {m"\\}
+    set text [http_body [http_get /api/info]]
+    set got [exec /usr/bin/python3 -c {
+import json, sys
+info = json.load(sys.stdin.buffer)
+print(info["server"]["tarn_version"], info["pool"]["pool_size"], info["cache"]["objects"])
+print([s["segment"] for s in info["pool"]["segment"]], info["nodes"]["node"][0]["node"])
+print(ascii(info["nodes"]["node"][0]["machine"]))
+print(sorted(c["command"] for c in info["commandstats"]["command"] if c["calls"] > 0)[:2])
+print(info["modules"]["module"][0]["name"])
+} << $text]
+    set lines [split $got "\n"]
+    assert_equal "[info_field tarn_version] 67108864 1" [lindex $lines 0]
+    assert_equal {['0'] n1} [lindex $lines 1]
+    assert_equal {'m"\\\\'} [lindex $lines 2]
+    assert_equal "http" [lindex $lines 4]
+}
+
 test {many scrapes at once share what is gathered} {
     http_start
     set all {}

@@ -1,0 +1,167 @@
+#include "http/info_json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+/* How many bytes the UTF-8 character at s has; 0: it is none (RFC 3629: no overlong forms, no
+ * surrogates, nothing above U+10FFFF). */
+static size_t utf8_len(const unsigned char *s) {
+    static const struct {
+        unsigned char first, last, low, high;
+        size_t len;
+    } forms[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+                 {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
+                 {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+                 {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
+    if (s[0] < 0x80) return 1;
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        if (s[0] < forms[i].first || s[0] > forms[i].last) continue;
+        if (s[1] < forms[i].low || s[1] > forms[i].high) return 0;
+        for (size_t k = 2; k < forms[i].len; k++)
+            if (s[k] < 0x80 || s[k] > 0xbf) return 0;
+        return forms[i].len;
+    }
+    return 0;
+}
+
+void info_json_text(struct buf *out, const char *text) {
+    const unsigned char *s = (const unsigned char *)text;
+    buf_append_char(out, '"');
+    while (*s != '\0') {
+        size_t len = utf8_len(s);
+        if (len == 0)
+            buf_append_str(out, "\\ufffd");
+        else if (*s < ' ' || *s == 0x7f)
+            buf_printf(out, "\\u%04x", *s);
+        else {
+            if (*s == '"' || *s == '\\') buf_append_char(out, '\\');
+            buf_append(out, s, len);
+        }
+        s += len == 0 ? 1 : len;
+    }
+    buf_append_char(out, '"');
+}
+
+static void field_name(struct buf *out, const char *name, const char *of) {
+    char whole[160];
+    snprintf(whole, sizeof(whole), "%s%s", name, of != NULL ? of : "");
+    info_json_text(out, whole);
+    buf_append_char(out, ':');
+}
+
+static void info_json_show(struct figure_walk *walk, const struct figure *figure,
+                           union figure_value value) {
+    struct info_json *j = CONTAINER_OF(walk, struct info_json, walk);
+    if (walk->group != NULL && j->group == NULL) return; /* one kind of groups too many */
+    struct buf *out = walk->group != NULL ? j->group : &j->part.fields;
+    if (out->len > 0 && !j->first_field) buf_append_char(out, ',');
+    j->first_field = false;
+    field_name(out, figure->name, walk->of.value);
+    if (figure->type == FIGURE_TEXT)
+        info_json_text(out, value.text);
+    else if (figure_types[figure->type].form == NULL)
+        buf_printf(out, "%lld", (long long)value.number);
+    else if (isfinite(value.real))
+        buf_printf(out, "%.12g", value.real);
+    else
+        buf_append_str(out, "null");
+}
+
+static struct buf *groups_of(struct info_json_section *s, const char *name) {
+    for (unsigned i = 0; i < INFO_JSON_GROUPS; i++) {
+        struct info_json_groups *g = &s->groups[i];
+        if (g->name[0] == '\0') snprintf(g->name, sizeof(g->name), "%s", name);
+        if (strcmp(g->name, name) == 0) return &g->items;
+    }
+    return NULL;
+}
+
+static void info_json_edge(struct figure_walk *walk, bool begins) {
+    struct info_json *j = CONTAINER_OF(walk, struct info_json, walk);
+    const struct figure_label *of = &walk->group_of;
+    if (begins) {
+        /* "segment", whatever INFO puts before the number */
+        j->group = groups_of(&j->part, of->name);
+        j->first_field = of->value[0] == '\0';
+        if (j->group == NULL) return;
+        buf_append_str(j->group, j->group->len > 0 ? ",{" : "{");
+        if (j->first_field) return;
+        field_name(j->group, of->name, NULL);
+        info_json_text(j->group, of->value);
+    } else {
+        if (j->group != NULL) buf_append_char(j->group, '}');
+        j->group = NULL;
+        j->first_field = false;
+    }
+}
+
+void info_json_init(struct info_json *j) {
+    memset(j, 0, sizeof(*j));
+    j->walk.show = info_json_show;
+    j->walk.edge = info_json_edge;
+}
+
+static void section_free(struct info_json_section *s) {
+    buf_free(&s->fields);
+    for (unsigned i = 0; i < INFO_JSON_GROUPS; i++) buf_free(&s->groups[i].items);
+}
+
+void info_json_deinit(struct info_json *j) {
+    section_free(&j->part);
+    for (unsigned i = 0; i < j->n; i++) section_free(&j->section[i]);
+}
+
+static void join_with_comma(struct buf *into, struct buf *from) {
+    if (from->len > 0 && into->len > 0) buf_append_char(into, ',');
+    buf_append(into, from->data, from->len);
+    buf_clear(from);
+}
+
+static struct info_json_section *section_named(struct info_json *j, const char *name) {
+    for (unsigned i = 0; i < j->n; i++)
+        if (strcmp(j->section[i].name, name) == 0) return &j->section[i];
+    if (j->n == INFO_JSON_SECTIONS) return NULL;
+    struct info_json_section *s = &j->section[j->n++];
+    snprintf(s->name, sizeof(s->name), "%s", name);
+    return s;
+}
+
+struct figure_walk *info_json_walk(struct info_json *j, const char *section) {
+    struct info_json_section *s = section != NULL ? section_named(j, section) : NULL;
+    if (s != NULL) {
+        join_with_comma(&s->fields, &j->part.fields);
+        for (unsigned i = 0; i < INFO_JSON_GROUPS && j->part.groups[i].name[0] != '\0'; i++) {
+            struct buf *items = groups_of(s, j->part.groups[i].name);
+            if (items != NULL) join_with_comma(items, &j->part.groups[i].items);
+            buf_clear(&j->part.groups[i].items);
+            j->part.groups[i].name[0] = '\0';
+        }
+    }
+    return &j->walk;
+}
+
+bool info_json_write(struct info_json *j, struct buf *out) {
+    if (j->written == j->n) {
+        buf_append_str(out, j->n == 0 ? "{}\n" : "}\n");
+        return false;
+    }
+    const struct info_json_section *s = &j->section[j->written];
+    buf_append_char(out, j->written++ == 0 ? '{' : ',');
+    info_json_text(out, s->name);
+    buf_append_str(out, ":{");
+    buf_append(out, s->fields.data, s->fields.len);
+    bool some = s->fields.len > 0;
+    for (unsigned i = 0; i < INFO_JSON_GROUPS && s->groups[i].name[0] != '\0'; i++) {
+        if (some) buf_append_char(out, ',');
+        some = true;
+        info_json_text(out, s->groups[i].name);
+        buf_append_str(out, ":[");
+        buf_append(out, s->groups[i].items.data, s->groups[i].items.len);
+        buf_append_char(out, ']');
+    }
+    buf_append_char(out, '}');
+    return true;
+}
