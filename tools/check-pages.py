@@ -227,9 +227,10 @@ def check_recipes(page, text, place, build):
             all_commands.insert(0, (marked[0][0], start))
         for i, (_, command) in enumerate(all_commands):
             command = command.replace("6479", port).replace("/tmp/tarn", place + "/tarn")
-            if "--port" not in command:
-                ports = rf"\g<0>--port {port} --data-port 0 "
-                command = re.sub(r"(?<!\S)(src/)?tarn-server ", ports, command)
+            # The data port that belongs to a free port need not be free.
+            ports = "" if "--data-port" in command else "--data-port 0 "
+            ports += "" if "--port" in command else f"--port {port} "
+            command = re.sub(r"(?<!\S)(src/)?tarn-server ", rf"\g<0>{ports}", command)
             shell.stdin.write(f'{command}\necho; echo "{MARK} {i} $?"\n')
         shell.stdin.close()
         try:

@@ -122,7 +122,7 @@ static int entry_larger(const void *a, const void *b) {
 }
 
 size_t top_get(const struct top *t, struct top_entry *entries, size_t max) {
-    const struct top_entry *sorted[TOP_SLOTS];
+    const struct top_entry *sorted[TOP_SLOTS] = {NULL};
     for (uint32_t i = 0; i < t->n; i++) sorted[i] = &t->heap[i]->entry;
     qsort(sorted, t->n, sizeof(sorted[0]), entry_larger);
     size_t n = max < t->n ? max : t->n;
