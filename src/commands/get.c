@@ -26,11 +26,11 @@ struct look {
 /* --- one after the other --- */
 
 /* PREFIXLEN counts what it could protect: false ends the prefix. */
-static bool prefix_goes_on(struct client *c, struct look *l, struct object *o) {
+static bool prefix_goes_on(struct client *c, struct look *l, struct object *o, uint64_t hash) {
     uint64_t granted_ms;
     if (!o) return false;
     if (l->terms.counts) {
-        store_batch_hit(books, &l->terms.request, o);
+        store_batch_hit(books, &l->terms.request, o, hash);
         if (l->terms.lease_ms) cluster_hit(o, true);
     }
     return !l->terms.lease_ms ||
@@ -44,7 +44,7 @@ static enum each_next look_one(struct client *c, struct each *each, unsigned *bu
     uint64_t hash = each_hash(c, each, each->at);
     struct object *o = store_find_hashed(books, key, hash);
     if (!o && l->kind < LOOK_COUNT && l->terms.counts)
-        store_batch_miss(books, &l->terms.request, hash);
+        store_batch_miss(books, &l->terms.request, key, hash);
     if (!o && l->kind == LOOK_PREFIX && l->terms.counts)
         store_batch_gap(books, each->n - each->at - 1);
     if (!o) notify_key(NOTIFY_MISS, "keymiss", key);
@@ -52,12 +52,12 @@ static enum each_next look_one(struct client *c, struct each *each, unsigned *bu
     case LOOK_ONE:
     case LOOK_MANY:
         if (o)
-            look_answer(c, &l->terms, o);
+            look_answer(c, &l->terms, o, hash);
         else
             reply_null(c);
         break;
     case LOOK_PREFIX:
-        if (!prefix_goes_on(c, l, o)) return EACH_OVER;
+        if (!prefix_goes_on(c, l, o, hash)) return EACH_OVER;
         l->count++;
         break;
     case LOOK_COUNT: l->count += o != NULL; break;

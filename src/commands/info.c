@@ -324,17 +324,21 @@ static void one_command_hist(struct figure_walk *f, size_t i) {
 }
 
 enum { SEGMENTS_A_PART = 64, NODES_A_PART = 32, HISTS_A_PART = 32 };
-enum { PART_SEGMENTS, PART_NODES, PART_COMMANDS, PARTS };
+enum { PART_SEGMENTS, PART_NODES, PART_TENANTS, PART_COMMANDS, PARTS };
 
 /* One step of what INFO has no place for. false: this part is over. */
 static bool walk_more(struct tarn_figures_at *at, unsigned part, struct figure_walk *f) {
-    static const char *const names[PARTS] = {"pool", "nodes", "latencystats"};
+    static const char *const names[PARTS] = {"pool", "nodes", "cache", "latencystats"};
     at->section = names[part];
     if (part == PART_SEGMENTS) {
         at->item = info_segments(f, at->item, SEGMENTS_A_PART);
         return at->item < store_segment_limit(books);
     }
     if (part == PART_NODES) return info_each_node(f, &at->item, NODES_A_PART);
+    if (part == PART_TENANTS) {
+        info_tenants(f);
+        return false;
+    }
     for (unsigned n = 0; n < HISTS_A_PART && at->item < table_stat_count(); n++)
         one_command_hist(f, at->item++);
     return at->item < table_stat_count();

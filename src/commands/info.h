@@ -19,6 +19,7 @@ void info_pool(struct figure_walk *f), info_cache(struct figure_walk *f),
     info_inband(struct figure_walk *f);
 void info_nodes(struct figure_walk *f), info_tasks(struct figure_walk *f);
 
+void info_tenants(struct figure_walk *f);
 void info_pool_sums(struct figure_walk *f); /* without the segments */
 /* From that segment on, at most n of them; returns where to go on, store_segment_limit: the end. */
 uint32_t info_segments(struct figure_walk *f, uint32_t from, size_t n);

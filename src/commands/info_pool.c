@@ -11,9 +11,11 @@
 #include "front/waiters.h"
 #include "host/host.h"
 #include "front/embedded.h"
+#include "store/curve.h"
 #include "config/config.h"
 
 #define SEGMENTS_SHOWN 64u
+#define TENANTS_SHOWN  64u
 
 static double ratio_share(uint64_t a, uint64_t b) {
     return b > 0 ? (double)a / (double)b : 0;
@@ -71,6 +73,49 @@ uint32_t info_segments(struct figure_walk *f, uint32_t from, size_t n) {
     return id;
 }
 
+/* The hit ratio that this policy would have in pools of other sizes, and lru in this one. */
+static void show_curve(struct figure_walk *f) {
+    static const char *const sizes[CURVE_SIZES] = {"quarter", "half", "this", "twice",
+                                                   "four_times"};
+    struct curve_figures c;
+    if (!store_get_curve(books, &c)) return;
+    FIGURE(f, GAUGE, curve_one_in, "the curve is made from one key in so many", c.sample);
+    if (c.looks == 0) return;
+    for (unsigned i = 0; i < CURVE_SIZES; i++)
+        FIGURE_OF(f, SHARE, curve_, "hit ratio, were the pool as large as that", "pool", sizes[i],
+                  c.point[CURVE_POLICY][i].hit_ratio);
+    for (unsigned i = 0; i < CURVE_SIZES; i++)
+        FIGURE_OF(f, SHARE, curve_lru_, "... and were the eviction policy lru", "pool", sizes[i],
+                  c.point[CURVE_LRU][i].hit_ratio);
+}
+
+static void show_tenant(struct figure_walk *f, const struct store_tenant *t, const char *prefix) {
+    figures_group(f, "tenant", "tenant", prefix);
+    FIGURE(f, BYTES, quota, "that its keys may hold, 0: no bound", t->quota.limit);
+    FIGURE(f, BYTES, used, "that they hold", t->quota.used);
+    FIGURE(f, GAUGE, objects, "that can be read", t->quota.objects);
+    FIGURE(f, COUNTER, hits, "look-ups that found the object", t->hits);
+    for (int i = 0; i < STORE_MISS_GAP; i++)
+        FIGURE_OF(f, COUNTER, misses_, "look-ups that missed for that reason", "reason",
+                  store_miss_name((enum store_miss)i), t->missed[i]);
+    FIGURE(f, COUNTER, evicted, "objects evicted", t->evicted);
+    figures_group_end(f);
+}
+
+/* With a quota, for each of the first TENANTS_SHOWN; a prefix may be of any bytes. */
+void info_tenants(struct figure_walk *f) {
+    struct store_tenant tenants[TENANTS_SHOWN];
+    struct buf prefix = {NULL, 0, 0};
+    size_t n = store_tenants(books, tenants, TENANTS_SHOWN);
+    for (size_t i = 0; n > 1 && i < n && i < TENANTS_SHOWN; i++) {
+        prefix.len = 0;
+        buf_append_quoted(&prefix, tenants[i].quota.prefix);
+        prefix.data[prefix.len - 1] = '\0'; /* in place of the last quote */
+        show_tenant(f, &tenants[i], (const char *)prefix.data + 1);
+    }
+    buf_free(&prefix);
+}
+
 void info_cache(struct figure_walk *f) {
     struct store_stats s;
     store_get_stats(books, &s);
@@ -86,6 +131,7 @@ void info_cache(struct figure_walk *f) {
     FIGURE_HIST(f, HIST_MS, asked_again, "from the eviction of a key to its next look-up",
                 story.asked_again);
     FIGURE(f, SHARE, hit_ratio, "hits of all look-ups", ratio_share(s.hits, s.hits + s.misses));
+    show_curve(f);
     FIGURES(f, store_figures, s, requests, bad_tokens);
     FIGURES(f, stats_figures, stats, replica_reports, replicas_bad);
     FIGURES(f, store_figures, s, leases, fences);

@@ -156,7 +156,7 @@ static void count_end(struct client *c, struct kv_look *l) {
     notify_key(NOTIFY_MISS, "keymiss", key);
     if (!l->terms.counts) return;
     count_depth(l, &l->miss);
-    store_batch_miss(books, &l->terms.request, store_hash(key));
+    store_batch_miss(books, &l->terms.request, key, store_hash(key));
     c->chain.hits = l->terms.request.base_depth + l->terms.request.pos - 1;
 }
 
@@ -178,17 +178,17 @@ static void answer_boundary(struct client *c, const struct kv_look *l) {
 }
 
 /* Part by part: MGETREPLICAS says where it lies, PREFIXLEN only counts it as used. */
-static void answer_part(struct client *c, struct kv_look *l, struct object *o) {
+static void answer_part(struct client *c, struct kv_look *l, struct object *o, uint64_t hash) {
     if (l->replicas) {
-        look_answer(c, &l->terms, o);
+        look_answer(c, &l->terms, o, hash);
     } else {
-        store_batch_hit(books, &l->terms.request, o);
+        store_batch_hit(books, &l->terms.request, o, hash);
         cluster_hit(o, true);
     }
 }
 
 static void answer_gone(struct client *c, struct kv_look *l, struct span key, uint64_t hash) {
-    if (l->terms.counts) store_batch_miss(books, &l->terms.request, hash);
+    if (l->terms.counts) store_batch_miss(books, &l->terms.request, key, hash);
     notify_key(NOTIFY_MISS, "keymiss", key);
     if (l->replicas) reply_null(c);
 }
@@ -209,7 +209,7 @@ static enum each_next kv_answer(struct client *c, struct each *each, unsigned *b
     l->part++;
     count_depth(l, &w);
     if (o)
-        answer_part(c, l, o);
+        answer_part(c, l, o, hash);
     else
         answer_gone(c, l, key, hash);
     return EACH_ON;

@@ -112,9 +112,9 @@ void look_refuse_lease(struct client *c) {
                 (unsigned long long)config->max_leases_per_client);
 }
 
-void look_answer(struct client *c, struct look_terms *t, struct object *o) {
+void look_answer(struct client *c, struct look_terms *t, struct object *o, uint64_t hash) {
     uint64_t granted_ms = 0;
-    if (t->counts) store_batch_hit(books, &t->request, o);
+    if (t->counts) store_batch_hit(books, &t->request, o, hash);
     if (t->lease_ms) {
         if (t->counts) cluster_hit(o, false);
         tarn_status status = store_lease(books, o, c->id, t->lease_ms + t->late_ms, &granted_ms);

@@ -21,7 +21,8 @@ void look_terms_begin(struct client *c, struct look_terms *t, size_t keys);
 uint64_t look_deadline_ms(const struct client *c, const struct wire_look *args);
 
 /* The reply of GETREPLICAS: it counts as used, and has its lease. */
-void look_answer(struct client *c, struct look_terms *t, struct object *o);
+/* hash: store_hash of its key */
+void look_answer(struct client *c, struct look_terms *t, struct object *o, uint64_t hash);
 void look_refuse_lease(struct client *c);
 
 /* KVGROUPS of PREFIXLEN and MGETREPLICAS (replicas). args are bound. */

@@ -1,4 +1,5 @@
 /* MEMORY STATS, DOCTOR, MALLOC-STATS, PURGE. */
+#include "commands/nodes.h"
 #include "front/client.h"
 #include "front/core.h"
 #include "front/families.h"
@@ -10,11 +11,6 @@
 static void field(struct client *c, const char *name, uint64_t v) {
     reply_bulk_str(c, name);
     reply_int(c, (int64_t)v);
-}
-
-static void field_double(struct client *c, const char *name, double v) {
-    reply_bulk_str(c, name);
-    reply_double(c, v);
 }
 
 void cmd_memory_stats(struct client *c) {

@@ -58,3 +58,8 @@ void field_int(struct client *c, const char *name, uint64_t value) {
     reply_bulk_str(c, name);
     reply_int(c, (int64_t)value);
 }
+
+void field_double(struct client *c, const char *name, double value) {
+    reply_bulk_str(c, name);
+    reply_double(c, value);
+}

@@ -19,5 +19,6 @@ void reply_why(struct client *c, tarn_status status, const char *why);
 
 void field_str(struct client *c, const char *name, const char *value);
 void field_int(struct client *c, const char *name, uint64_t value);
+void field_double(struct client *c, const char *name, double value);
 
 #endif

@@ -200,12 +200,13 @@ static struct object *mget_find(struct client *c, struct mget *m, size_t i) {
 
 static void mget_count(struct client *c, struct mget *m, size_t i, struct object *o) {
     struct store_batch batch;
+    uint64_t hash = each_hash(c, &m->each, i);
     store_batch_begin(books, &batch, NULL, STORE_BATCH_READ, 1);
     if (o) {
-        store_batch_hit(books, &batch, o);
+        store_batch_hit(books, &batch, o, hash);
         cluster_hit(o, false);
     } else {
-        store_batch_miss(books, &batch, each_hash(c, &m->each, i));
+        store_batch_miss(books, &batch, c->argv[1 + i], hash);
     }
 }
 

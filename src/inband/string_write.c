@@ -481,10 +481,10 @@ struct object *string_read(struct span key) {
     uint64_t hash = store_hash(key);
     struct object *o = store_find_hashed(books, key, hash);
     if (o) {
-        store_batch_hit(books, &batch, o);
+        store_batch_hit(books, &batch, o, hash);
         cluster_hit(o, false);
     } else {
-        store_batch_miss(books, &batch, hash);
+        store_batch_miss(books, &batch, key, hash);
     }
     return o;
 }

@@ -59,9 +59,8 @@ static void batch_step(struct store *s, struct store_batch *b, const struct poli
             if (s->domains[i].used) s->policy->prefix_done(&s->domains[i].policy[inl], e);
 }
 
-void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
-    if (!b->numbered)
-        batch_number(s, b, b->length == 1 && !b->chain ? 0 : store_hash(store_object_key(o)));
+void store_batch_hit(struct store *s, struct store_batch *b, struct object *o, uint64_t hash) {
+    batch_number(s, b, hash);
     if (b->open) {
         b->hits++;
         if (o->request != b->request) b->extends = o->request;
@@ -73,6 +72,8 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
     }
     struct policy_event e = batch_event(s, b);
     s->stat.hits++;
+    if (story_notes(&s->story, hash) || s->n_domains > 1) story_hit(s, o, hash);
+    s->story.curve->looks++;
     if (b->chain) object_set_depth(o, e.depth);
     if (!(o->bits & OBJECT_AWAITS))
         o->request = b->request; /* its prompt is that of its put, until it is copied */
@@ -90,12 +91,13 @@ void store_batch_gap(struct store *s, uint64_t n) {
     s->stat.missed[STORE_MISS_GAP] += n;
 }
 
-void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash) {
+void store_batch_miss(struct store *s, struct store_batch *b, struct span key, uint64_t hash) {
     batch_number(s, b, hash);
     if (b->open && b->chain && b->chain->request == b->request) b->chain->next_hash = hash;
     b->open = false;
     s->stat.misses++;
-    story_miss(s, hash);
+    if (story_notes(&s->story, hash) | story_follows(&s->story, hash)) story_miss(s, key, hash);
+    s->story.curve->looks++;
     struct policy_event e = batch_event(s, b);
     batch_step(s, b, &e);
 }

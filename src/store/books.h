@@ -240,7 +240,8 @@ struct domain {
     char *prefix;
     size_t prefix_len;
     uint64_t limit, bytes, objects, awaiting; /* awaiting: objects that wait for a copy on a disk */
-    struct policy policy[2];                  /* objects with space, objects in the books */
+    uint64_t hits, missed[STORE_MISSES], evicted; /* counted while there is more than one */
+    struct policy policy[2];                      /* objects with space, objects in the books */
     /* soft-pinned ones, least recently used at the back */
     object_ref soft[2];
     /* left by the previous policy, next to go at the back */
@@ -616,6 +617,7 @@ bool await_let_go_any(struct store *s, unsigned *budget); /* true: one may be ev
 unsigned quota_domain(const struct store *s, struct span key);
 void domain_open(struct store *s, unsigned n);
 void quota_free_all(struct store *s);
+void quota_stats_reset(struct store *s);
 bool quota_recount(struct store *s, unsigned *budget);
 
 #endif

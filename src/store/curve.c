@@ -351,10 +351,24 @@ void curve_get(struct curve *curve, struct curve_figures *f) {
     looks_of_pool(c);
     *f = (struct curve_figures){.keys = c->keys.count, .sample = UINT64_C(1) << c->shift};
     for (unsigned g = 0; g < GROUPS; g++) f->looks += c->looks[g];
-    f->memory_bytes = sizeof(*c) + records_memory(&c->records) + records_spare(&c->records) +
-                      htab_memory(&c->keys) + c->keys.count * sizeof(struct curve_key);
-    for (unsigned i = 0; i < CACHES; i++) {
-        f->memory_bytes += c->cache[i].policy.ops->memory(&c->cache[i].policy);
+    f->memory_bytes = curve_memory(curve);
+    for (unsigned i = 0; i < CACHES; i++)
         point_of(c, i, &f->point[i / CURVE_SIZES][i % CURVE_SIZES]);
-    }
+}
+
+uint64_t curve_memory(const struct curve *curve) {
+    const struct curve_state *c = CONTAINER_OF(curve, struct curve_state, head);
+    uint64_t bytes = sizeof(*c) + records_memory(&c->records) + records_spare(&c->records) +
+                     htab_memory(&c->keys) + c->keys.count * sizeof(struct curve_key);
+    for (unsigned i = 0; i < CACHES; i++)
+        bytes += c->cache[i].policy.ops->memory(&c->cache[i].policy);
+    return bytes;
+}
+
+void curve_reset(struct curve *curve) {
+    struct curve_state *c = state_of(curve);
+    c->head.looks = 0;
+    c->expected = 0;
+    memset(c->looks, 0, sizeof(c->looks));
+    memset(c->hits, 0, sizeof(c->hits));
 }

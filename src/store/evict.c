@@ -73,6 +73,7 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool sp
 void book_count_evicted(struct store *s, const struct object *o) {
     s->stat.evicted_objects++;
     s->stat.evicted_for[s->evicting_for]++;
+    if (s->n_domains > 1) s->domains[book_domain(s, o)].evicted++;
     s->stat.evicted_bytes += store_object_size(s, o);
     if (o->bits & OBJECT_INLINE) s->stat.evicted_inline++;
     if (object_pin(s, o) == STORE_PIN_SOFT) s->stat.evicted_soft_pinned++;

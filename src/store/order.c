@@ -145,6 +145,7 @@ tarn_status store_set_policy(struct store *s, const char *name) {
     if (s->legacy_count > 0) return TARN_EBUSY;
     s->gen ^= OBJECT_GEN;
     s->policy = ops;
+    story_policy(s);
     for (unsigned i = 0; i < s->n_domains; i++) {
         struct domain *d = &s->domains[i];
         for (int inl = 0; d->used && inl < 2; inl++) {

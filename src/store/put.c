@@ -376,7 +376,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     struct object *o = store_find_hashed(s, key, hash);
     if (o && !options->replace) {
         s->stat.put_exists++;
-        store_batch_hit(s, b, o);
+        store_batch_hit(s, b, o, hash);
         return TARN_EEXISTS;
     }
     struct policy_event event = batch_event(s, b);

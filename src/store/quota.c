@@ -121,6 +121,34 @@ size_t store_quota_list(const struct store *s, struct store_quota *quotas, size_
     return n;
 }
 
+size_t store_tenants(const struct store *s, struct store_tenant *tenants, size_t cap) {
+    size_t n = 0;
+    for (unsigned i = 0; i < s->n_domains; i++) {
+        const struct domain *d = &s->domains[i];
+        if (!d->used || d->leaving) continue;
+        if (n++ >= cap) continue;
+        struct store_tenant *t = &tenants[n - 1];
+        *t = (struct store_tenant){.hits = d->hits, .evicted = d->evicted};
+        quota_fill(s, d, &t->quota);
+        memcpy(t->missed, d->missed, sizeof(t->missed));
+        if (s->n_domains == 1) { /* it is everything */
+            t->hits = s->stat.hits;
+            t->evicted = s->stat.evicted_objects;
+            memcpy(t->missed, s->stat.missed, sizeof(t->missed));
+        }
+        for (unsigned why = 0; why < STORE_MISS_GAP; why++) t->misses += t->missed[why];
+    }
+    return n;
+}
+
+void quota_stats_reset(struct store *s) {
+    for (unsigned i = 0; i < s->n_domains; i++) {
+        struct domain *d = &s->domains[i];
+        d->hits = d->evicted = 0;
+        memset(d->missed, 0, sizeof(d->missed));
+    }
+}
+
 static void move_object(void *arg, struct object *o) {
     struct store *s = arg;
     unsigned from = book_domain(s, o), to = quota_domain(s, store_object_key(o));

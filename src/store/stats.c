@@ -139,6 +139,7 @@ const char *store_eviction_name(enum store_eviction cause) {
 void store_stats_reset(struct store *s) {
     memset(&s->stat, 0, sizeof(s->stat));
     story_reset(&s->story);
+    quota_stats_reset(s);
 }
 
 /* --- check --- */

@@ -49,7 +49,7 @@ struct store *store_create(const struct store_config *c, const struct store_even
     s->placement = placement_find("local-first");
     for (unsigned i = 0; i < WHEELS; i++) s->wheel[i] = wheel_create(mono_ms);
     s->ttl_wheel = wheel_create(wall_ms);
-    story_init(&s->story);
+    story_init(s);
     rng_seed(&s->rng, mono_ms ^ (uintptr_t)s);
     domain_open(s, 0);
     s->empty_memory = store_memory(s);
@@ -98,6 +98,7 @@ struct store_config *store_config(struct store *s) {
 void store_tick(struct store *s, uint64_t mono_ms, uint64_t wall_ms) {
     if (mono_ms > s->now_ms) s->now_ms = mono_ms;
     s->wall_ms = wall_ms;
+    if (s->now_ms >= s->story.pool_due_ms) story_tick(s);
 }
 
 /* --- coming and going --- */
@@ -116,6 +117,7 @@ void book_insert(struct store *s, struct object *o, uint64_t hash, const struct 
     s->room_changes++;
     object_set_atime(o, (uint32_t)(s->now_ms / 1000));
     book_enter_order(s, o, e);
+    story_came(s, o, hash);
     together_came(s, store_object_key(o), hash);
 }
 
@@ -129,7 +131,7 @@ static void story_of_gone(struct store *s, const struct object *o, uint64_t hash
                            : why == STORE_NEWS_REMOVED ? STORE_MISS_REMOVED
                            : why == STORE_NEWS_LOST    ? STORE_MISS_AWAY
                                                        : STORE_MISS_NEVER;
-    if (miss != STORE_MISS_NEVER) story_gone(s, o, hash, miss);
+    story_gone(s, o, hash, miss);
 }
 
 void book_remove(struct store *s, struct object *o, enum store_news_kind why) {

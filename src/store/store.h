@@ -324,15 +324,15 @@ struct store_batch {
     bool later; /* a put of it had no room yet: where the next one is to go on is noted */
 };
 /* chain may be NULL. Then one store_batch_* per key, in order: store_batch_hit, store_batch_miss,
- * or (puts) store_put_start, which counts its key itself. */
+ * or (puts) store_put_start, which counts its key itself. hash: store_hash of the key. */
 void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
                        enum store_batch_kind kind, uint32_t length);
-void store_batch_hit(struct store *s, struct store_batch *b, struct object *o);
+void store_batch_hit(struct store *s, struct store_batch *b, struct object *o, uint64_t hash);
 /* n keys behind the first miss of a prefix, which nobody looks for. */
 void store_batch_gap(struct store *s, uint64_t n);
 /* Leading hits of a look-up that leaves their objects alone. */
 void store_batch_seen(struct store *s, struct store_batch *b, uint32_t hits);
-void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash);
+void store_batch_miss(struct store *s, struct store_batch *b, struct span key, uint64_t hash);
 
 /* --- look-ups --- */
 
@@ -779,6 +779,28 @@ extern const struct figure store_figures[];
 void store_get_stats(const struct store *s, struct store_stats *stats_p);
 void store_stats_reset(struct store *s);
 void store_get_story(const struct store *s, struct store_story *story_p); /* borrowed */
+
+/* The keys of a quota, or (the first, with prefix "") those without one. misses are the sum of
+ * missed, in which keys behind a gap are not; see store_story for how those are known. */
+struct store_tenant {
+    struct store_quota quota;
+    uint64_t hits, misses, missed[STORE_MISSES], evicted;
+};
+size_t store_tenants(const struct store *s, struct store_tenant *tenants,
+                     size_t cap); /* returns how many there are */
+
+/* The hit ratio that pools of other sizes would have (store/curve.h). false: no memory for it. */
+struct curve_figures;
+bool store_get_curve(struct store *s, struct curve_figures *figures_p);
+/* The names with the most look-ups that hit, that missed, and bytes of those that hit
+ * (store/top.h); counted for one look-up in 128. A name is what the keys of one engine have in
+ * common: all up to the first part of 12 or more hexadecimal digits, else up to the last of
+ * "@:/|#". */
+enum store_top { STORE_TOP_HITS, STORE_TOP_MISSES, STORE_TOP_BYTES, STORE_TOPS };
+struct top_entry;
+size_t store_get_top(const struct store *s, enum store_top which, struct top_entry *entries,
+                     size_t max);
+uint64_t store_top_total(const struct store *s, enum store_top which);
 
 /* What is in the memory segments, for words to whoever gets no room there. */
 struct store_room {

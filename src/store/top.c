@@ -134,6 +134,10 @@ uint64_t top_total(const struct top *t) {
     return t->total;
 }
 
+uint64_t top_memory(void) {
+    return sizeof(struct top) + TOP_SLOTS * sizeof(void *);
+}
+
 void top_reset(struct top *t) {
     for (uint32_t i = 0; i < t->n; i++) htab_remove(&t->names, &t->heap[i]->node);
     t->n = 0;

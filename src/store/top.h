@@ -35,5 +35,6 @@ void top_add(struct top *t, struct span name, uint64_t n, uint64_t now_ms);
 size_t top_get(const struct top *t, struct top_entry *entries, size_t max);
 uint64_t top_total(const struct top *t); /* of all names, halved as they are */
 void top_reset(struct top *t);
+uint64_t top_memory(void); /* bytes that one takes */
 
 #endif

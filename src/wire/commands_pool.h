@@ -95,6 +95,18 @@ COMMAND(quota_list, "QUOTA|LIST", R, "Lists all quotas.", POOL_ADMIN, REPLY("an 
 COMMAND(quota_del, "QUOTA|DEL", W | CMD_ADMIN, "Takes the bound from a prefix.", POOL_ADMIN,
         TAKES(ARG(WORD, "prefix")), REPLY("1; 0: there was none"))
 HELP(quota_help, "QUOTA|HELP", POOL_HELP)
+CONTAINER(cache, "CACHE", "Tells where hits went, and what would bring more.", POOL_CONTAINER)
+COMMAND(cache_curve, "CACHE|CURVE", R, "Tells the hit ratio that pools of other sizes would have.",
+        POOL_ADMIN, REPLY("a map"))
+COMMAND(cache_doctor, "CACHE|DOCTOR", R, "Says in words where hits went, and what to do.",
+        POOL_ADMIN, REPLY("text"))
+COMMAND(cache_prefixes, "CACHE|PREFIXES", R,
+        "Tells which names of keys have the most hits, misses and bytes.", POOL_ADMIN,
+        TAKES(OPTION("COUNT", NUMBER, "n", RANGE(1, 256), NONE_IS(16), IN(count, n))),
+        REPLY("a map of arrays"))
+COMMAND(cache_tenants, "CACHE|TENANTS", R, "Tells what the keys of each quota hit and missed.",
+        POOL_ADMIN, REPLY("an array of maps"))
+HELP(cache_help, "CACHE|HELP", POOL_HELP)
 
 /* --- segments --- */
 

@@ -210,7 +210,7 @@ static inline struct object *util_read(const char *key) {
     store_batch_begin(util_store, &b, NULL, STORE_BATCH_READ, 1);
     struct object *o = util_find(key);
     if (o == NULL) return NULL;
-    store_batch_hit(util_store, &b, o);
+    store_batch_hit(util_store, &b, o, store_hash(store_object_key(o)));
     cluster_hit(o, false);
     return o;
 }

@@ -326,7 +326,7 @@ static void known_use(struct store *s, struct known *all, struct rng *r) {
         struct object *o = store_find(s, span_str(part("k", k)));
         CHECK_EQ(o != NULL, all[k].there);
         if (!o) continue;
-        store_batch_hit(s, &b, o);
+        store_batch_hit(s, &b, o, store_hash(store_object_key(o)));
         all[k].turn = turns;
         all[k].used_s = util_now / 1000;
         if (rng_below(r, 6)) continue;

@@ -349,7 +349,7 @@ static void do_read(struct model *m) {
     CHECK(store_object_version(o) > m->gone[k]);
     struct store_batch b;
     store_batch_begin(m->s, &b, NULL, STORE_BATCH_READ, 1);
-    store_batch_hit(m->s, &b, o);
+    store_batch_hit(m->s, &b, o, store_hash(store_object_key(o)));
     struct model_lease l = {
         .key = k, .version = store_object_version(o), .session = 1 + rng_below(&m->rng, SESSIONS)};
     struct span value;

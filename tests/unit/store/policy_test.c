@@ -9,6 +9,14 @@ static const char *name(int i) {
     return out[at];
 }
 
+static void look_hit(struct store *s, struct store_batch *b, const char *key) {
+    store_batch_hit(s, b, store_find(s, span_str(key)), store_hash(span_str(key)));
+}
+
+static void look_miss(struct store *s, struct store_batch *b, const char *key) {
+    store_batch_miss(s, b, span_str(key), store_hash(span_str(key)));
+}
+
 static struct store *filled(const char *policy, int n) {
     struct store *s = util_store(policy, (uint64_t)n, NULL, NULL);
     for (int i = 0; i < n; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
@@ -27,7 +35,7 @@ TEST(lru_look_ups_without_lease_do_not_count) {
     struct store *s = filled("lru", 4);
     struct store_batch b;
     store_batch_begin(s, &b, NULL, STORE_BATCH_LOOK, 1);
-    store_batch_hit(s, &b, store_find(s, SPAN("k0")));
+    store_batch_hit(s, &b, store_find(s, SPAN("k0")), store_hash(SPAN("k0")));
     CHECK_EQ(util_put(s, "new", 4096), TARN_OK);
     CHECK(!util_has(s, "k0"));
     store_destroy(&s);
@@ -152,7 +160,7 @@ TEST(a_policy_sees_the_chain) {
     unsigned budget = 1000;
     /* A request of five blocks: nothing there yet, all are put. */
     store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5);
-    for (int i = 0; i < 5; i++) store_batch_miss(s, &b, store_hash(span_str(name(i))));
+    for (int i = 0; i < 5; i++) look_miss(s, &b, name(i));
     uint32_t first = b.request;
     CHECK_EQ(n_done, 2);
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 3);
@@ -166,15 +174,15 @@ TEST(a_policy_sees_the_chain) {
     /* The next one shares three, and its puts go on at depth 3. */
     n_seen = 0;
     store_batch_begin(s, &b, &c, STORE_BATCH_READ, 4);
-    for (int i = 0; i < 3; i++) store_batch_hit(s, &b, store_find(s, span_str(name(i))));
-    store_batch_miss(s, &b, store_hash(span_str(name(10))));
+    for (int i = 0; i < 3; i++) look_hit(s, &b, name(i));
+    look_miss(s, &b, name(10));
     CHECK(n_seen == 3 && seen[2].extends == first && seen[2].hits == 3 && seen[2].position == 2 &&
           seen[2].length == 4);
     uint32_t second = b.request;
     CHECK(second != first);
     /* Fetching exactly the hits is still the same request. */
     store_batch_begin(s, &b, &c, STORE_BATCH_READ, 3);
-    for (int i = 0; i < 3; i++) store_batch_hit(s, &b, store_find(s, span_str(name(i))));
+    for (int i = 0; i < 3; i++) look_hit(s, &b, name(i));
     CHECK(b.request == second && seen[5].extends == first);
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
     struct store_put *p;

@@ -64,9 +64,9 @@ static inline bool util_read(struct store *s, const char *key) {
     store_batch_begin(s, &b, NULL, STORE_BATCH_READ, 1);
     struct object *o = store_find(s, span_str(key));
     if (o)
-        store_batch_hit(s, &b, o);
+        store_batch_hit(s, &b, o, store_hash(store_object_key(o)));
     else
-        store_batch_miss(s, &b, store_hash(span_str(key)));
+        store_batch_miss(s, &b, span_str(key), store_hash(span_str(key)));
     return o != NULL;
 }
 
