@@ -196,6 +196,14 @@ endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 binaries: $(MODULE_FILES)
 
+# The page of modules/http, in one piece.
+PAGE_TEXT := $(BUILD)/modules/http/made/page_text.h
+$(PAGE_TEXT): $(wildcard modules/http/page/*)
+	@mkdir -p $(@D)
+	$(Q)modules/http/page/join.sh modules/http/page > $@.$$$$ && mv -f $@.$$$$ $@
+$(BUILD)/modules/http/page.o: ALL_CFLAGS += -DPAGE_TEXT='"$(abspath $(PAGE_TEXT))"'
+$(BUILD)/modules/http/page.o: $(PAGE_TEXT)
+
 # The rdma module over verbs that move bytes through sockets: what runs where there is no RDMA
 # device, and shows what no device shows (tests/fake_verbs/README.md).
 FAKE_VERBS_C := $(wildcard tests/fake_verbs/*.c)

@@ -3,6 +3,7 @@
  *   module.c   words, load, unload, INFO modules
  *   server.c   GNU libmicrohttpd (its own epoll descriptor in the loop), limits on connections
  *   gather.c   /metrics and /api/info: all figures, in slices of the loop
+ *   page.c     the page at /, which page/ is joined to
  *   history.c  the last minutes and the last day; api_history.c samples it and answers with it */
 #ifndef TARN_HTTP_HTTP_H
 #define TARN_HTTP_HTTP_H
@@ -55,6 +56,10 @@ enum MHD_Result http_gathered(struct MHD_Connection *connection, struct http_wai
 void http_gathered_over(struct http_waiting *w);
 /* Nobody is answered any more. */
 void http_gather_stop(void);
+
+/* --- page.c --- */
+
+enum MHD_Result http_page(struct MHD_Connection *connection, void **own);
 
 /* --- api_history.c --- */
 

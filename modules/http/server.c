@@ -82,19 +82,13 @@ static enum MHD_Result answer_version(struct MHD_Connection *connection, void **
     return http_answer(connection, MHD_HTTP_OK, "application/json", text, (size_t)len);
 }
 
-static enum MHD_Result answer_root(struct MHD_Connection *connection, void **own) {
-    return answer_text(
-        connection, MHD_HTTP_OK,
-        "tarn: /metrics (Prometheus), /health, /ready, /version, /api/info, /api/history\n");
-}
-
 /* --- requests --- */
 
 static const struct path {
     const char *path;
     bool open; /* needs no token: probes have none */
     enum MHD_Result (*answer)(struct MHD_Connection *connection, void **own);
-} paths[] = {{"/", true, answer_root},
+} paths[] = {{"/", true, http_page},
              {"/health", true, answer_health},
              {"/ready", true, answer_ready},
              {"/version", false, answer_version},
@@ -138,7 +132,9 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
                           "this path wants the token of token-file: Authorization: Bearer TOKEN\n");
         return paths[i].answer(connection, own);
     }
-    return refuse(connection, MHD_HTTP_NOT_FOUND, "no such path; / lists those that there are\n");
+    return refuse(connection, MHD_HTTP_NOT_FOUND,
+                  "no such path: / (a page), /metrics, /health, /ready, /version, /api/info, "
+                  "/api/history\n");
 }
 
 static void on_request_over(void *arg, struct MHD_Connection *connection, void **own,
@@ -301,7 +297,7 @@ tarn_status http_server_start(char *error, size_t cap) {
         return status;
     }
     http_services->timer_start(slow_timer, 1000);
-    log_notice("HTTP: http://%s:%u/metrics", http_options.bind[0], bound_port);
+    log_notice("HTTP: http://%s:%u/ and /metrics", http_options.bind[0], bound_port);
     return TARN_OK;
 }
 

@@ -96,7 +96,8 @@ void store_batch_miss(struct store *s, struct store_batch *b, struct span key, u
     if (b->open && b->chain && b->chain->request == b->request) b->chain->next_hash = hash;
     b->open = false;
     s->stat.misses++;
-    if (story_notes(&s->story, hash) | story_follows(&s->story, hash)) story_miss(s, key, hash);
+    bool notes = story_notes(&s->story, hash); /* in any case: it counts */
+    if (notes || story_follows(&s->story, hash)) story_miss(s, key, hash);
     s->story.curve->looks++;
     struct policy_event e = batch_event(s, b);
     batch_step(s, b, &e);

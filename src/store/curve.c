@@ -346,23 +346,22 @@ static void point_of(const struct curve_state *c, unsigned i, struct curve_point
     p->filled = c->cache[i].filled;
 }
 
-void curve_get(struct curve *curve, struct curve_figures *f) {
-    struct curve_state *c = state_of(curve);
-    looks_of_pool(c);
-    *f = (struct curve_figures){.keys = c->keys.count, .sample = UINT64_C(1) << c->shift};
-    for (unsigned g = 0; g < GROUPS; g++) f->looks += c->looks[g];
-    f->memory_bytes = curve_memory(curve);
-    for (unsigned i = 0; i < CACHES; i++)
-        point_of(c, i, &f->point[i / CURVE_SIZES][i % CURVE_SIZES]);
-}
-
-uint64_t curve_memory(const struct curve *curve) {
-    const struct curve_state *c = CONTAINER_OF(curve, struct curve_state, head);
+static uint64_t memory_of_curve(const struct curve_state *c) {
     uint64_t bytes = sizeof(*c) + records_memory(&c->records) + records_spare(&c->records) +
                      htab_memory(&c->keys) + c->keys.count * sizeof(struct curve_key);
     for (unsigned i = 0; i < CACHES; i++)
         bytes += c->cache[i].policy.ops->memory(&c->cache[i].policy);
     return bytes;
+}
+
+void curve_get(struct curve *curve, struct curve_figures *f) {
+    struct curve_state *c = state_of(curve);
+    looks_of_pool(c);
+    *f = (struct curve_figures){.keys = c->keys.count, .sample = UINT64_C(1) << c->shift};
+    for (unsigned g = 0; g < GROUPS; g++) f->looks += c->looks[g];
+    f->memory_bytes = memory_of_curve(c);
+    for (unsigned i = 0; i < CACHES; i++)
+        point_of(c, i, &f->point[i / CURVE_SIZES][i % CURVE_SIZES]);
 }
 
 void curve_reset(struct curve *curve) {

@@ -89,7 +89,6 @@ static inline void curve_remove(struct curve *c, uint64_t hash) {
 }
 
 void curve_get(struct curve *c, struct curve_figures *figures);
-uint64_t curve_memory(const struct curve *c); /* bytes; also in the figures */
 /* Counts begin anew; the simulated pools keep what they have. */
 void curve_reset(struct curve *c);
 

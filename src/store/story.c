@@ -58,8 +58,7 @@ void story_deinit(struct story *t) {
 }
 
 uint64_t story_memory(const struct story *t) {
-    return STORY_GHOSTS * sizeof(*t->ghosts) + (curve_there(t) ? curve_memory(t->curve) : 0) +
-           STORE_TOPS * top_memory();
+    return STORY_GHOSTS * sizeof(*t->ghosts) + STORE_TOPS * top_memory();
 }
 
 void story_policy(struct store *s) {

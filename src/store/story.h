@@ -27,6 +27,7 @@ struct story {
 void story_init(struct store *s);
 void story_deinit(struct story *t);
 void story_reset(struct story *t); /* CONFIG RESETSTAT; what is known of keys stays */
+/* Without the curve, which is bounded by itself and no eviction makes smaller. */
 uint64_t story_memory(const struct story *t);
 /* The policy is another one. */
 void story_policy(struct store *s);
@@ -38,7 +39,8 @@ static inline bool story_follows(const struct story *t, uint64_t hash) {
            0; /* other bits than those that choose a ghost's set */
 }
 static inline bool story_notes(struct story *t, uint64_t hash) {
-    return (--t->top_wait == 0) | (hash <= t->curve->limit);
+    t->top_wait--;
+    return t->top_wait == 0 || hash <= t->curve->limit;
 }
 /* o has come. */
 void story_came(struct store *s, const struct object *o, uint64_t hash);

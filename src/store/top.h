@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include "base/buf.h"
 
-#define TOP_SLOTS    256u
+#define TOP_SLOTS    64u
 #define TOP_NAME_MAX 64u
 #define TOP_HALF_MS  600000u
 

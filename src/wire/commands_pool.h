@@ -102,7 +102,7 @@ COMMAND(cache_doctor, "CACHE|DOCTOR", R, "Says in words where hits went, and wha
         POOL_ADMIN, REPLY("text"))
 COMMAND(cache_prefixes, "CACHE|PREFIXES", R,
         "Tells which names of keys have the most hits, misses and bytes.", POOL_ADMIN,
-        TAKES(OPTION("COUNT", NUMBER, "n", RANGE(1, 256), NONE_IS(16), IN(count, n))),
+        TAKES(OPTION("COUNT", NUMBER, "n", RANGE(1, 64), NONE_IS(16), IN(count, n))),
         REPLY("a map of arrays"))
 COMMAND(cache_tenants, "CACHE|TENANTS", R, "Tells what the keys of each quota hit and missed.",
         POOL_ADMIN, REPLY("an array of maps"))

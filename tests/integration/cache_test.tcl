@@ -90,8 +90,8 @@ test {CACHE PREFIXES: by hits, misses, bytes; one look-up in 128 counts} {
     assert_equal {qwen@ 0} [list [dict get [lindex [dict get $top misses] 0] prefix] \
         [dict get [lindex [dict get $top misses] 0] error]]
     assert_equal 1 [llength [dict get [r cache prefixes count 1] hits]]
-    assert_error "ERR COUNT must be a number from 1 to 256" {r cache prefixes count 0}
-    assert_error "ERR COUNT must be a number from 1 to 256" {r cache prefixes count 257}
+    assert_error "ERR COUNT must be a number from 1 to 64" {r cache prefixes count 0}
+    assert_error "ERR COUNT must be a number from 1 to 64" {r cache prefixes count 65}
 }
 
 test {CACHE TENANTS: each quota, and the keys without one} {

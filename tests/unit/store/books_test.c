@@ -406,11 +406,11 @@ TEST(a_limit_a_little_below_what_is_used_takes_a_little) {
     }
     store_get_stats(s, &st);
     uint64_t before = st.mem_books, spare = st.mem_books_spare;
-    store_config(s)->max_memory = before - before / 20;
+    store_config(s)->max_memory = before - before / 25;
     unsigned budget = OBJECTS;
     CHECK(!store_shrink(s, &budget));
     store_get_stats(s, &st);
-    CHECK(st.mem_books <= before - before / 20);
+    CHECK(st.mem_books <= before - before / 25);
     CHECK(st.objects < OBJECTS && st.objects > OBJECTS * 9 / 10);
     CHECK(st.mem_books_spare >= spare + (before - st.mem_books) / 2);
     store_check(s);
