@@ -61,7 +61,7 @@ size_t store_segment_count(const struct store *s) {
 static void info_memory(const struct store *s, const struct segment *seg,
                         struct store_segment_info *i) {
     i->quarantined = seg->quarantine_units * UNIT;
-    i->used = (seg->units - seg->free_units) * UNIT - i->quarantined;
+    i->used = (seg->units - segment_share(seg).free) * UNIT - i->quarantined;
     i->evictable = seg->evictable_units * UNIT;
     i->free_runs = seg->free_runs;
     i->largest_free = space_largest((struct space *)&s->space, seg->id) * UNIT;

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/assert.h"
 #include "base/queue.h"
 #include "store/arena.h"
 #include "store/store.h"
@@ -65,6 +66,18 @@ struct segment {
     bool swept;
     struct store_walk *sweep;
 };
+
+/* What a segment's space is, for figures. In books that follow, ghosts lie under one another and
+ * under objects, as the leader uses space again before they are over here: free_units is what a
+ * sum of all lengths leaves, and may be below 0. */
+struct segment_share {
+    uint64_t free, ghosts; /* units; ghosts: what no object has taken since */
+};
+static inline struct segment_share segment_share(const struct segment *seg) {
+    uint64_t others = min_u64(seg->units - seg->free_units - seg->ghost_units, seg->units);
+    uint64_t ghosts = min_u64(seg->ghost_units, seg->units - others);
+    return (struct segment_share){.free = seg->units - others - ghosts, .ghosts = ghosts};
+}
 
 struct space;
 

@@ -47,10 +47,11 @@ static void pool_stats(const struct store *s, struct store_stats *st) {
             continue;
         }
         st->pool_size += seg->units * UNIT;
-        st->pool_free += seg->free_units * UNIT;
+        struct segment_share share = segment_share(seg);
+        st->pool_free += share.free * UNIT;
         st->pool_quarantined += seg->quarantine_units * UNIT;
         st->pool_evictable += seg->evictable_units * UNIT;
-        st->pool_ghosts += seg->ghost_units * UNIT;
+        st->pool_ghosts += share.ghosts * UNIT;
         if (seg->state == SEGMENT_UP)
             st->pool_largest_free = max_u64(
                 st->pool_largest_free, space_largest((struct space *)&s->space, seg->id) * UNIT);
@@ -60,7 +61,8 @@ static void pool_stats(const struct store *s, struct store_stats *st) {
 }
 
 static void add_room(const struct segment *seg, struct store_room *room) {
-    uint64_t size = seg->units * UNIT, free = seg->free_units * UNIT,
+    struct segment_share share = segment_share(seg);
+    uint64_t size = seg->units * UNIT, free = share.free * UNIT,
              quarantined = seg->quarantine_units * UNIT, evictable = seg->evictable_units * UNIT;
     room->up++;
     room->size += size;
@@ -69,7 +71,7 @@ static void add_room(const struct segment *seg, struct store_room *room) {
     room->used += size - free - quarantined;
     room->evictable += evictable;
     room->awaiting += seg->awaiting_units * UNIT;
-    room->ghosts += seg->ghost_units * UNIT;
+    room->ghosts += share.ghosts * UNIT;
     room->largest = max_u64(room->largest, size);
     room->best = max_u64(room->best, free + evictable);
 }

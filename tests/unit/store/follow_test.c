@@ -247,6 +247,34 @@ TEST(figures_of_memory_that_is_down_are_apart) {
     store_destroy(&f);
 }
 
+/* The leader uses space again at once; to its followers it is a ghost, and another, and an object. */
+TEST(figures_of_a_follower_never_tell_of_more_than_there_is) {
+    struct store *s = leader("offset", 4), *f = follower();
+    struct store_stats stats;
+    struct store_segment_info info;
+    for (int i = 0; i < 100; i++) {
+        char key[16];
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+        CHECK(i % 3 || store_remove(s, span_str(key)));
+    }
+    catch_up(f);
+    store_get_stats(f, &stats);
+    CHECK_EQ(stats.objects, store_count(s));
+    CHECK_EQ(stats.pool_size, 4 * 4096);
+    CHECK(stats.pool_used <= stats.pool_size && stats.pool_ghosts <= stats.pool_size);
+    CHECK_EQ(stats.pool_used + stats.pool_free, 4 * 4096);
+    CHECK(stats.pool_used >= stats.objects * 4096);
+    CHECK_EQ(stats.pool_ghosts, stats.pool_used - stats.objects * 4096);
+    CHECK(store_segment_get(f, 0, &info));
+    CHECK_EQ(info.used, stats.pool_used);
+    struct store_room room;
+    store_get_room(f, &room);
+    CHECK_EQ(room.used, stats.pool_used);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
 TEST(what_a_new_leader_drops_it_tells) {
     struct store *s = leader("offset", 16), *f = follower(), *later = follower();
     uint64_t token;
