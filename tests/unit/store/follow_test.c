@@ -247,7 +247,7 @@ TEST(figures_of_memory_that_is_down_are_apart) {
     store_destroy(&f);
 }
 
-/* The leader uses space again at once; to its followers it is a ghost, and another, and an object. */
+/* The leader uses space again at once; to followers it is a ghost, and another, and an object. */
 TEST(figures_of_a_follower_never_tell_of_more_than_there_is) {
     struct store *s = leader("offset", 4), *f = follower();
     struct store_stats stats;
