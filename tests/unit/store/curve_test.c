@@ -7,7 +7,7 @@
 
 #define KEYS  20000u
 #define PAGES 1000u
-#define LOOKS 100000u
+#define LOOKS 30000u
 #define BLOCK 4096u
 
 static uint32_t zipf_key(struct rng *r, const double *sum) {
