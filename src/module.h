@@ -82,6 +82,22 @@ struct tarn_segment {
     struct span key[2];                /* packed, to read and to write with; may be empty */
 };
 
+/* --- TLS --- */
+
+struct tarn_tls; /* the connections of one port of a module */
+
+struct tarn_tls_options {
+    uint32_t size; /* sizeof */
+    unsigned connections_max;
+    /* What is said, in plain text, to who speaks no TLS. Lives as long as the module; NULL:
+     * nothing. */
+    const char *plain_answer;
+};
+struct tarn_tls_figures {
+    uint32_t size, open;
+    uint64_t failed; /* handshakes */
+};
+
 struct tarn_services {
     uint32_t size, version;
     enum tarn_program program;
@@ -135,6 +151,20 @@ struct tarn_services {
     bool (*figures_next)(struct tarn_figures_at *at, struct figure_walk *walk);
     /* May it be asked now? text: the reason for people, "" when it serves. */
     enum tarn_state (*state)(char *text, size_t cap);
+
+    /* TLS for connections that a module accepts, with the program's own certificate and demands
+     * (tls-cert-file, tls-auth-clients and so on), of which modules see nothing; connections take
+     * what CONFIG SET made of them last. From the loop's thread. NULL: the program has no such
+     * settings. tls_open: anything but TARN_OK: *why_p (static) names what is missing or wrong.
+     * tls_accept takes fd, a non-blocking socket, and gives its plain text, a non-blocking stream
+     * socket, in *plain_p. That one ends when the peer or the handshake fails; who closes it says
+     * goodbye to the peer, as soon as what was written is sent, and is cut off after 2 s. TARN_ELIMIT:
+     * there are connections_max. tls_close cuts off what is left; *tls_p may be NULL. */
+    tarn_status (*tls_open)(const struct tarn_tls_options *options, struct tarn_tls **tls_p,
+                            const char **why_p);
+    tarn_status (*tls_accept)(struct tarn_tls *tls, int fd, int *plain_p);
+    void (*tls_figures)(const struct tarn_tls *tls, struct tarn_tls_figures *figures_p);
+    void (*tls_close)(struct tarn_tls **tls_p);
 };
 
 /* --- what a module is --- */

@@ -19,11 +19,13 @@ struct page {
     unsigned users;
 };
 
-struct http_waiting {
+/* A request that waits for it. */
+struct waiting {
+    struct http_task task;
     struct gather *gather;
     struct MHD_Connection *connection;
     struct page *page; /* NULL: it is gathered yet */
-    LIST_ENTRY(http_waiting) link;
+    LIST_ENTRY(waiting) link;
 };
 
 /* One kind of page, and the one that is made now. */
@@ -33,7 +35,7 @@ struct gather {
     void (*end)(void);
     struct figure_walk *(*walk)(const char *section);
     bool (*write)(struct buf *out); /* some of it; false: that was all */
-    LIST_HEAD(, http_waiting) waiting;
+    LIST_HEAD(, waiting) all_waiting;
     enum { GATHER_IDLE, GATHER_FIGURES, GATHER_TEXT } state;
     struct tarn_figures_at at;
     struct buf text;
@@ -90,8 +92,8 @@ static void page_share(struct gather *g) {
     struct page *page = xcalloc(1, sizeof(*page));
     page->text = g->text;
     g->text = (struct buf){NULL, 0, 0};
-    struct http_waiting *w, *next;
-    LIST_FOREACH_SAFE(w, &g->waiting, link, next) {
+    struct waiting *w, *next;
+    LIST_FOREACH_SAFE(w, &g->all_waiting, link, next) {
         LIST_REMOVE(w, link);
         w->page = page;
         page->users++;
@@ -104,7 +106,7 @@ static void page_share(struct gather *g) {
 static void gather_turn(void *arg) {
     struct gather *g = arg;
     http_figures.scrape_turns++;
-    if (LIST_EMPTY(&g->waiting)) {
+    if (LIST_EMPTY(&g->all_waiting)) {
         gather_end(g);
         return;
     }
@@ -144,26 +146,10 @@ static void page_drop(void *arg) {
     free(page);
 }
 
-static enum MHD_Result gather_ask(struct gather *g, struct MHD_Connection *connection, void **own) {
-    struct http_waiting *w = xcalloc(1, sizeof(*w));
-    w->gather = g;
-    w->connection = connection;
-    *own = w;
-    LIST_INSERT_HEAD(&g->waiting, w, link);
-    MHD_suspend_connection(connection);
-    gather_begin(g);
-    return MHD_YES;
-}
-
-enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own) {
-    return gather_ask(&metrics, connection, own);
-}
-
-enum MHD_Result http_api_info(struct MHD_Connection *connection, void **own) {
-    return gather_ask(&info_page, connection, own);
-}
-
-enum MHD_Result http_gathered(struct MHD_Connection *connection, struct http_waiting *w) {
+static enum MHD_Result waiting_go_on(struct MHD_Connection *connection, void **own,
+                                     const struct http_part *part) {
+    struct waiting *w = *own;
+    (void)part;
     if (w->page == NULL) return MHD_YES;
     w->page->users++; /* the answer's */
     struct MHD_Response *r = MHD_create_response_from_callback(w->page->text.len, HTTP_PIECE,
@@ -180,7 +166,8 @@ enum MHD_Result http_gathered(struct MHD_Connection *connection, struct http_wai
     return queued;
 }
 
-void http_gathered_over(struct http_waiting *w) {
+static void waiting_over(struct http_task *task) {
+    struct waiting *w = (struct waiting *)(void *)task;
     if (w->page != NULL)
         page_drop(w->page);
     else
@@ -188,11 +175,31 @@ void http_gathered_over(struct http_waiting *w) {
     free(w);
 }
 
+static enum MHD_Result gather_ask(struct gather *g, struct MHD_Connection *connection, void **own) {
+    struct waiting *w = xcalloc(1, sizeof(*w));
+    w->task = (struct http_task){waiting_go_on, waiting_over};
+    w->gather = g;
+    w->connection = connection;
+    *own = w;
+    LIST_INSERT_HEAD(&g->all_waiting, w, link);
+    MHD_suspend_connection(connection);
+    gather_begin(g);
+    return MHD_YES;
+}
+
+enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own) {
+    return gather_ask(&metrics, connection, own);
+}
+
+enum MHD_Result http_api_info(struct MHD_Connection *connection, void **own) {
+    return gather_ask(&info_page, connection, own);
+}
+
 void http_gather_stop(void) {
     struct gather *all[] = {&metrics, &info_page};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
-        struct http_waiting *w;
-        LIST_FOREACH(w, &all[i]->waiting, link) MHD_resume_connection(w->connection);
+        struct waiting *w;
+        LIST_FOREACH(w, &all[i]->all_waiting, link) MHD_resume_connection(w->connection);
         if (all[i]->state != GATHER_IDLE) gather_end(all[i]);
     }
 }

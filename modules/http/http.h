@@ -1,7 +1,9 @@
 /* modules/http.so: HTTP for probes and Prometheus, on the server's loop.
  *
  *   module.c   words, load, unload, INFO modules
- *   server.c   GNU libmicrohttpd (its own epoll descriptor in the loop), limits on connections
+ *   daemon.c   GNU libmicrohttpd, its own epoll descriptor in the loop
+ *   port.c     listening ports: limits on connections and their time, TLS
+ *   server.c   what is asked for: paths, methods, the token
  *   gather.c   /metrics and /api/info: all figures, in slices of the loop
  *   page.c     the page at /, which page/ is joined to
  *   history.c  the last minutes and the last day; api_history.c samples it and answers with it */
@@ -20,7 +22,8 @@ struct http_options {
     uint16_t port;
     unsigned connections;
     unsigned timeout_s; /* of a request, with its answer */
-    char token[256];    /* "": none */
+    bool tls;
+    char token[256]; /* "": none */
 };
 
 extern const struct tarn_services *http_services;
@@ -34,26 +37,69 @@ extern struct http_figures {
 /* false: error names the word and says what to do. */
 tarn_status http_options_parse(size_t argc, const char *const *argv, char *error, size_t cap);
 
-/* --- server.c --- */
+/* --- a request under way --- */
+
+/* What came of it with a call of libmicrohttpd. */
+struct http_part {
+    const char *url, *method, *body;
+    size_t *body_size; /* 0: it is whole. What was taken of it is subtracted */
+};
+/* What waits for the rest of a request, or for its answer: the first member of whatever *own is. */
+struct http_task {
+    /* More of the request, or it is whole, or its connection was resumed. */
+    enum MHD_Result (*go_on)(struct MHD_Connection *connection, void **own,
+                             const struct http_part *part);
+    void (*over)(struct http_task *task); /* answered or not; NULL: nothing to do */
+};
+
+/* --- daemon.c --- */
 
 tarn_status http_server_start(char *error, size_t cap);
 void http_server_stop(void);
-uint16_t http_server_port(void);
-unsigned http_server_connections(void);
+const struct http_port *http_server_port(void);
 /* At the next turn of the loop there is something to do: a connection was resumed. */
 void http_server_wake(void);
+/* A connection that came. false: refused, and closed. */
+bool http_server_take(int fd, const struct sockaddr *peer, socklen_t len);
+struct http_connection *http_connection_of(struct MHD_Connection *connection);
+
+/* --- port.c --- */
+
+struct http_port_plan {
+    const char *const *bind; /* n_bind <= HTTP_BINDS_MAX */
+    unsigned n_bind, connections;
+    uint16_t port; /* 0: any, the same for all */
+    bool tls;
+};
+struct http_port;
+struct http_connection;
+
+tarn_status http_port_open(const struct http_port_plan *plan, struct http_port **port_p,
+                           char *error, size_t cap);
+/* Its connections are cut off. */
+void http_port_close(struct http_port **port_p);
+uint16_t http_port_number(const struct http_port *port);
+/* Those that there are, with what TLS has to say of them. */
+unsigned http_port_connections(const struct http_port *port, struct tarn_tls_figures *tls_p);
+/* The one of this descriptor, which libmicrohttpd has now. */
+struct http_connection *http_connection_came(int fd);
+void http_connection_over(struct http_connection *k);
+/* Its request is over, and the time of the next one counts from now. */
+void http_connection_rests(struct http_connection *k);
+void http_ports_start(void);
+void http_ports_stop(void);
+
+/* --- server.c --- */
+
+/* A request of which the head has come: it is answered, or *own is an http_task from then on. */
+enum MHD_Result http_request_head(struct MHD_Connection *connection, const char *url,
+                                  const char *method, void **own);
 
 /* --- gather.c --- */
 
-/* A request that waits for its page. */
-struct http_waiting;
-/* The connection is suspended until the page is there; *own is an http_waiting from then on. */
+/* The connection is suspended until the page is there; *own is an http_task from then on. */
 enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own);
 enum MHD_Result http_api_info(struct MHD_Connection *connection, void **own);
-/* It goes on: the answer. */
-enum MHD_Result http_gathered(struct MHD_Connection *connection, struct http_waiting *w);
-/* The request is over, answered or not. */
-void http_gathered_over(struct http_waiting *w);
 /* Nobody is answered any more. */
 void http_gather_stop(void);
 

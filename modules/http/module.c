@@ -43,11 +43,15 @@ static tarn_status http_unload(char *error, size_t error_cap) {
 }
 
 static void http_info(void (*field)(void *arg, const char *name, const char *value), void *arg) {
+    struct tarn_tls_figures tls;
+    unsigned connections = http_port_connections(http_server_port(), &tls);
     const struct {
         const char *name;
         uint64_t value;
-    } all[] = {{"port", http_server_port()},
-               {"connections", http_server_connections()},
+    } all[] = {{"port", http_port_number(http_server_port())},
+               {"tls", http_options.tls},
+               {"tls_handshakes_failed", tls.failed},
+               {"connections", connections},
                {"connections_max", http_options.connections},
                {"requests", http_figures.requests},
                {"refused", http_figures.refused},

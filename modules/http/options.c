@@ -76,12 +76,18 @@ static tarn_status word_parse(const char *name, const char *value, char *error, 
             return TARN_ELIMIT;
         }
         http_options.bind[http_options.n_bind++] = value;
+    } else if (strcmp(name, "tls") == 0) {
+        http_options.tls = strcmp(value, "yes") == 0;
+        if (!http_options.tls && strcmp(value, "no") != 0) {
+            snprintf(error, cap, "tls %s: must be yes or no", value);
+            return TARN_EINVAL;
+        }
     } else if (strcmp(name, "token-file") == 0) {
         return token_read(value, error, cap);
     } else {
         snprintf(error, cap,
-                 "unknown word '%s': port N, bind ADDRESS, token-file FILE, connections N and "
-                 "timeout S are known",
+                 "unknown word '%s': port N, bind ADDRESS, token-file FILE, tls yes, connections N "
+                 "and timeout S are known",
                  name);
         return TARN_EINVAL;
     }

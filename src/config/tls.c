@@ -13,6 +13,7 @@
 #define REACH_SAYS_MS 10000u
 
 static struct { struct tls_context *server, *client; } current;
+static unsigned modules_use; /* modules that serve TLS, whether there is a tls-port or not */
 /* over the two, for who is not the loop's thread */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -103,7 +104,7 @@ bool config_tls_load(const struct config *c, const char **why_p) {
         *why_p = "tls-data needs a tls-port: clients would get their grants in plain text";
         return false;
     }
-    if (c->tls_port != 0) {
+    if (c->tls_port != 0 || modules_use > 0) {
         struct tls_options o = options_of(c);
         if ((server = context_make(TLS_SERVER, &o, why_p)) == NULL) return false;
     }
@@ -113,6 +114,17 @@ bool config_tls_load(const struct config *c, const char **why_p) {
     }
     set_current(server, client);
     return true;
+}
+
+bool config_tls_use(bool begins, const char **why_p) {
+    if (!begins) {
+        modules_use--; /* the context is there till the options change */
+        return true;
+    }
+    modules_use++;
+    if (current.server != NULL || config_tls_load(config, why_p)) return true;
+    modules_use--;
+    return false;
 }
 
 /* --- for the data threads --- */

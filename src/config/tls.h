@@ -11,6 +11,9 @@
  * connections keep what they began with. */
 bool config_tls_load(const struct config *c, const char **why_p);
 void config_tls_free(void);
+/* A module begins (true) or ends to serve TLS: from then on there is a server's context, tls-port
+ * or not. false: as of config_tls_load, with *why_p. */
+bool config_tls_use(bool begins, const char **why_p);
 /* Borrowed; NULL: not needed, so not there. */
 struct tls_context *config_tls_server(void);
 /* Of connections that this server makes: to its master. */

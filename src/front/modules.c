@@ -3,12 +3,15 @@
 #include <string.h>
 #include "base/log.h"
 #include "config/config.h"
+#include "config/tls.h"
 #include "front/above.h"
+#include "front/core.h"
 #include "front/embedded.h"
 #include "front/module_parts.h"
 #include "front/reach.h"
 #include "host/host.h"
 #include "module/loader.h"
+#include "net/tls_services.h"
 
 static bool its_figures_next(struct tarn_figures_at *at, struct figure_walk *walk) {
     return above.figures_next(at, walk);
@@ -29,7 +32,13 @@ static void transport_removing(const char *scheme) {
     if (embedded.host != NULL) host_transport_remove(embedded.host, scheme);
 }
 
+static uint64_t tls_handshake_ms(void) {
+    return (uint64_t)config->tls_handshake_timeout_ms;
+}
+
 void modules_init(void) {
+    static const struct net_tls_source tls = {
+        .use = config_tls_use, .context = config_tls_server, .handshake_ms = tls_handshake_ms};
     struct tarn_services services = {
         .program = TARN_PROGRAM_SERVER,
         .each_segment = reach_each_segment,
@@ -43,6 +52,7 @@ void modules_init(void) {
                                               .transport_removing = transport_removing};
     module_commands_services(&services);
     module_loop_services(&services);
+    net_tls_services_fill(&services, core_loop(), &tls);
     (void)module_init(&services, &hooks); /* again: nothing new */
 }
 

@@ -1,0 +1,229 @@
+/* Listening ports: who comes, how many of them, and for how long.
+ *
+ * Nobody holds a connection for long: libmicrohttpd closes it when nothing moves for some seconds,
+ * and it is cut off when a request, with its answer, is not through after `timeout` seconds, however
+ * many bytes trickle. Both count from the moment of accept, so that a TLS handshake is part of it. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/queue.h"
+#include "http/http.h"
+
+enum { ACCEPTS = 16, LOOK_MS = 1000 };
+
+struct http_connection {
+    int fd;
+    struct http_port *port; /* NULL: it was closed */
+    uint64_t since_ms;      /* it came, or its last request was over */
+    bool known, cut;        /* known: libmicrohttpd has it */
+    LIST_ENTRY(http_connection) link;
+};
+
+struct http_port {
+    struct listening {
+        int fd;
+        struct tarn_watch *watch;
+        struct http_port *port;
+    } listening[HTTP_BINDS_MAX];
+    unsigned n_listening, connections, connections_max;
+    uint16_t number;
+    struct tarn_tls *tls; /* NULL: it speaks plain HTTP */
+};
+
+static LIST_HEAD(, http_connection) connections = LIST_HEAD_INITIALIZER(connections);
+static struct tarn_timer *slow_timer;
+
+/* --- connections --- */
+
+static struct http_connection *connection_create(struct http_port *port, int fd) {
+    struct http_connection *k = xcalloc(1, sizeof(*k));
+    k->fd = fd;
+    k->port = port;
+    k->since_ms = clock_mono_ms();
+    port->connections++;
+    LIST_INSERT_HEAD(&connections, k, link);
+    return k;
+}
+
+struct http_connection *http_connection_came(int fd) {
+    struct http_connection *k;
+    LIST_FOREACH(k, &connections, link) {
+        if (k->known || k->fd != fd) continue;
+        k->known = true;
+        return k;
+    }
+    return NULL;
+}
+
+void http_connection_over(struct http_connection *k) {
+    if (k == NULL) return;
+    if (k->port != NULL) k->port->connections--;
+    LIST_REMOVE(k, link);
+    free(k);
+}
+
+void http_connection_rests(struct http_connection *k) {
+    if (k != NULL) k->since_ms = clock_mono_ms();
+}
+
+/* libmicrohttpd closes what it finds at its end. */
+static void connection_cut(struct http_connection *k) {
+    k->cut = true;
+    shutdown(k->fd, SHUT_RDWR);
+}
+
+static void on_slow_timer(void *arg) {
+    uint64_t now_ms = clock_mono_ms();
+    struct http_connection *k;
+    (void)arg;
+    LIST_FOREACH(k, &connections, link) {
+        if (k->cut || now_ms - k->since_ms < http_options.timeout_s * 1000ull) continue;
+        http_figures.slow++;
+        connection_cut(k);
+    }
+    http_services->timer_start(slow_timer, LOOK_MS);
+}
+
+/* --- who comes --- */
+
+static void port_take(struct http_port *port, int fd, const struct sockaddr *peer, socklen_t len) {
+    if (port->connections >= port->connections_max) {
+        http_figures.refused++;
+        close(fd);
+        return;
+    }
+    if (port->tls != NULL) {
+        int wire = fd;
+        if (http_services->tls_accept(port->tls, wire, &fd) != TARN_OK) {
+            http_figures.refused++;
+            return;
+        }
+    }
+    struct http_connection *k = connection_create(port, fd);
+    bool taken = http_server_take(fd, peer, len);
+    if (taken && k->known) return;
+    if (!taken) http_figures.refused++; /* and libmicrohttpd has closed it */
+    http_connection_over(k);
+}
+
+static void on_listening(void *arg, unsigned events) {
+    const struct listening *l = arg;
+    (void)events;
+    for (unsigned i = 0; i < ACCEPTS; i++) {
+        struct sockaddr_storage peer;
+        socklen_t len = sizeof(peer);
+        struct sockaddr *to = (struct sockaddr *)(void *)&peer;
+        int fd = accept4(l->fd, to, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) break;
+        port_take(l->port, fd, to, len);
+    }
+    http_server_wake();
+}
+
+/* --- ports --- */
+
+static uint16_t socket_port(int fd) {
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+    if (getsockname(fd, (struct sockaddr *)(void *)&a, &len) != 0) return 0;
+    const struct sockaddr_in *v4 = (const void *)&a;
+    const struct sockaddr_in6 *v6 = (const void *)&a;
+    return ntohs(a.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
+}
+
+static tarn_status port_listen(struct http_port *port, const char *address, uint16_t number,
+                               char *error, size_t cap) {
+    const char *why = "";
+    int fd;
+    tarn_status status = http_services->listen(address, number, &fd, &why);
+    if (status != TARN_OK) {
+        snprintf(error, cap, "cannot listen on %s port %u: %s (bind, port)", address, number,
+                 status == TARN_ENOTFOUND ? "this machine has no such address" : why);
+        return status;
+    }
+    if (port->number == 0) port->number = socket_port(fd);
+    struct listening *l = &port->listening[port->n_listening++];
+    l->fd = fd;
+    l->port = port;
+    status = http_services->watch_create(fd, on_listening, l, &l->watch);
+    if (status == TARN_OK) status = http_services->watch_set(l->watch, TARN_WATCH_READ);
+    if (status != TARN_OK)
+        snprintf(error, cap, "cannot watch %s port %u: %s", address, number,
+                 tarn_status_text(status));
+    return status;
+}
+
+static tarn_status port_begin_tls(struct http_port *port, char *error, size_t cap) {
+    static const char plain_answer[] =
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+        "this port speaks TLS: https://\n";
+    const struct tarn_tls_options options = {.size = sizeof(options),
+                                             .connections_max = port->connections_max,
+                                             .plain_answer = plain_answer};
+    const char *why;
+    if (!TARN_HAS(http_services, tls_close) || http_services->tls_open == NULL) {
+        snprintf(error, cap, "tls yes: this program has no certificate to show over HTTP");
+        return TARN_ENOTSUP;
+    }
+    tarn_status status = http_services->tls_open(&options, &port->tls, &why);
+    if (status != TARN_OK) snprintf(error, cap, "tls yes: %s (tls-cert-file, tls-key-file)", why);
+    return status;
+}
+
+tarn_status http_port_open(const struct http_port_plan *plan, struct http_port **port_p,
+                           char *error, size_t cap) {
+    struct http_port *port = xcalloc(1, sizeof(*port));
+    port->connections_max = plan->connections;
+    tarn_status status = plan->tls ? port_begin_tls(port, error, cap) : TARN_OK;
+    for (unsigned i = 0; status == TARN_OK && i < plan->n_bind; i++)
+        status = port_listen(port, plan->bind[i], port->number != 0 ? port->number : plan->port,
+                             error, cap);
+    if (status == TARN_OK)
+        *port_p = port;
+    else
+        http_port_close(&port);
+    return status;
+}
+
+void http_port_close(struct http_port **port_p) {
+    struct http_port *port = *port_p;
+    struct http_connection *k;
+    *port_p = NULL;
+    if (port == NULL) return;
+    for (unsigned i = 0; i < port->n_listening; i++) {
+        http_services->watch_destroy(&port->listening[i].watch);
+        close(port->listening[i].fd);
+    }
+    LIST_FOREACH(k, &connections, link) {
+        if (k->port != port) continue;
+        k->port = NULL;
+        connection_cut(k);
+    }
+    if (port->tls != NULL) http_services->tls_close(&port->tls);
+    free(port);
+}
+
+uint16_t http_port_number(const struct http_port *port) {
+    return port->number;
+}
+
+unsigned http_port_connections(const struct http_port *port, struct tarn_tls_figures *tls_p) {
+    *tls_p = (struct tarn_tls_figures){.size = sizeof(*tls_p)};
+    if (port->tls != NULL) http_services->tls_figures(port->tls, tls_p);
+    return port->connections > tls_p->open ? port->connections : tls_p->open;
+}
+
+void http_ports_start(void) {
+    slow_timer = http_services->timer_create(on_slow_timer, NULL);
+    http_services->timer_start(slow_timer, LOOK_MS);
+}
+
+void http_ports_stop(void) {
+    http_services->timer_destroy(&slow_timer);
+}

@@ -1,0 +1,182 @@
+# modules/http.so over TLS: the server's own certificate and demands, renewed ones, and clients that
+# are slow, speak plain text, show nothing or the wrong thing. Each costs only itself.
+source [file join [file dirname [info script]] harness.tcl]
+source [file join [file dirname [info script]] tls.tcl]
+need_openssl
+
+make_ca ca
+make_ca other
+make_cert server ca
+make_cert second ca
+make_cert user ca
+make_cert stranger other
+
+proc start_https {{words ""} args} {
+    start_server --tls-cert-file [pem server.crt] --tls-key-file [pem server.key] \
+        --tls-ca-cert-file [pem ca.crt] {*}$args --loadmodule "http.so port 0 tls yes $words"
+    set ::http_port [info_field http_port]
+}
+
+# The whole answer to these bytes, with a certificate (name or ""), or an error that says why not.
+proc https_raw {bytes cert args} {
+    set command [list openssl s_client -quiet -connect 127.0.0.1:$::http_port -CAfile \
+        [pem ca.crt] -verify_return_error {*}$args]
+    if {$cert ne ""} {lappend command -cert [pem $cert.crt] -key [pem $cert.key]}
+    exec {*}$command << $bytes 2> [pem s_client.log]
+}
+proc https_get {path {cert user} args} {
+    https_raw "GET $path HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" $cert {*}$args
+}
+proc subject_shown {} {
+    exec openssl s_client -connect 127.0.0.1:$::http_port -cert [pem user.crt] -key \
+        [pem user.key] << "" 2> [pem s_client.log] | openssl x509 -noout -subject
+}
+proc plain_socket {} {
+    set s [socket 127.0.0.1 $::http_port]
+    fconfigure $s -translation binary -buffering none
+    return $s
+}
+
+test {probes, metrics and pages over TLS} {
+    start_https
+    assert_equal 1 [info_field http_tls]
+    foreach protocol {-tls1_2 -tls1_3} {
+        assert_match "HTTP/1.1 200*ready*" [https_get /ready user $protocol]
+    }
+    set metrics [https_get /metrics]
+    assert_match "*\ntarn_hits_total 0\n*" $metrics
+    # longer than any buffer on its way
+    assert {[string length $metrics] > 50000}
+    assert_match {*"server":*} [https_get /api/info]
+    assert_equal 0 [info_field http_tls_handshakes_failed]
+}
+
+test {several requests on one connection} {
+    set many [string repeat "GET /health HTTP/1.1\r\nHost: x\r\n\r\n" 50]
+    append many "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    set all [https_raw $many user]
+    assert_equal 51 [regexp -all {HTTP/1.1 200 OK} $all]
+}
+
+test {who shows no certificate, or one of another authority, does not come in} {
+    foreach cert {"" stranger} {
+        assert_error * {https_get /health $cert}
+    }
+    wait_for "both are counted" {[info_field http_tls_handshakes_failed] == 2}
+    assert_match "HTTP/1.1 200*" [https_get /health]
+}
+
+test {plain HTTP on the port is told so} {
+    set s [plain_socket]
+    puts -nonewline $s "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert_match "HTTP/1.1 400*this port speaks TLS*" [read $s]
+    close $s
+    # and garbage that begins as TLS does is cut off
+    foreach bytes [list "\x16\x03\x01\x02\x00\x01[string repeat x 600]" "\x16[string repeat \0 99]"] {
+        set s [plain_socket]
+        puts -nonewline $s $bytes
+        catch {read $s}
+        close $s
+    }
+    assert_match "HTTP/1.1 200*" [https_get /health]
+    wait_for "all are gone" {[info_field http_connections] == 0}
+}
+
+test {an old protocol is refused; tls-protocols counts} {
+    assert_error * {https_get /health user -tls1_1 -cipher ALL@SECLEVEL=0}
+    r config set tls-protocols TLSv1.3
+    assert_error * {https_get /health user -tls1_2}
+    assert_match "HTTP/1.1 200*" [https_get /health user -tls1_3]
+}
+
+test {CONFIG SET renews the certificate, and changes what clients must show} {
+    assert_match "*CN = server" [subject_shown]
+    r config set tls-cert-file [pem second.crt] tls-key-file [pem second.key]
+    assert_match "*CN = second" [subject_shown]
+    r config set tls-auth-clients no
+    assert_match "HTTP/1.1 200*" [https_get /health ""]
+    # what cannot be served is refused, and nothing changes
+    assert_error "*Unable to update TLS configuration*" {r config set tls-cert-file /nowhere}
+    assert_error "*a server must have one*" {r config set tls-cert-file "" tls-key-file ""}
+    assert_match "*CN = second" [subject_shown]
+}
+
+test {an encrypted key} {
+    exec openssl ec -in [pem server.key] -aes256 -passout pass:sesame -out [pem locked.key] 2> \
+        [pem openssl.log]
+    start_server --tls-cert-file [pem server.crt] --tls-key-file [pem locked.key] \
+        --tls-key-file-pass sesame --tls-auth-clients no --loadmodule "http.so port 0 tls yes"
+    set ::http_port [info_field http_port]
+    assert_match "HTTP/1.1 200*" [https_get /health ""]
+}
+
+test {without a certificate it does not load, and says what is missing} {
+    start_server --enable-module-command yes
+    assert_error "*tls yes: no certificate file is given*tls-cert-file*" \
+        {r module load http.so port 0 tls yes}
+    assert_error "*tls perhaps: must be yes or no*" {r module load http.so port 0 tls perhaps}
+    r config set tls-cert-file [pem server.crt] tls-key-file [pem server.key] tls-auth-clients no
+    foreach round {1 2} {
+        r module load http.so port 0 tls yes
+        set ::http_port [info_field http_port]
+        assert_match "HTTP/1.1 200*" [https_get /health ""]
+        r module unload http
+        assert_error * {plain_socket}
+    }
+    # nobody serves TLS any more
+    assert_equal OK [r config set tls-cert-file "" tls-key-file ""]
+}
+
+test {handshakes that never end hold their places only, until they are cut off} {
+    start_https "connections 4" --tls-handshake-timeout 300ms
+    set all {}
+    for {set i 0} {$i < 4} {incr i} {
+        set s [plain_socket]
+        puts -nonewline $s "\x16\x03\x01"
+        lappend all $s
+    }
+    foreach s $all {
+        assert_equal "" [read $s]
+        close $s
+    }
+    wait_for "their places are free" {[info_field http_connections] == 0}
+    assert_match "HTTP/1.1 200*" [https_get /health]
+}
+
+test {who does not read, or goes in the middle, is cut off} {
+    start_https "timeout 1" --tls-auth-clients no
+    set command [list openssl s_client -quiet -connect 127.0.0.1:$::http_port]
+    set f [open "|$command 2> [pem s_client.log]" r+]
+    fconfigure $f -translation binary -buffering none
+    # answers that nobody reads
+    puts -nonewline $f [string repeat "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" 100]
+    wait_for "it is there" {[info_field http_requests] > 0}
+    wait_for "it is cut off" {[info_field http_connections] == 0}
+    exec kill [pid $f]
+    catch {close $f}
+    # and one that goes while its answer is made
+    set f [open "|$command 2> [pem s_client.log]" r+]
+    fconfigure $f -translation binary -buffering none
+    set before [info_field http_requests]
+    puts -nonewline $f "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    wait_for "it has asked" {[info_field http_requests] > $before}
+    exec kill -9 [pid $f]
+    catch {close $f}
+    wait_for "it is forgotten" {[info_field http_connections] == 0}
+    assert_match "HTTP/1.1 200*" [https_get /health ""]
+}
+
+test {unloaded while connections are open} {
+    start_https "" --enable-module-command yes --tls-auth-clients no
+    set command [list openssl s_client -quiet -connect 127.0.0.1:$::http_port]
+    set f [open "|$command 2> [pem s_client.log]" r+]
+    fconfigure $f -translation binary -buffering none
+    puts -nonewline $f "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert_equal "HTTP/1.1 200 OK\r" [gets $f]
+    r module unload http
+    read $f
+    catch {close $f}
+    assert_equal PONG [r ping]
+}
+
+finish
