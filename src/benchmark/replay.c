@@ -292,7 +292,9 @@ int replay_main(struct bench *b, int argc, char **argv) {
         die("--kv-groups %s: %s", kv_groups, why);
     if (!replay_kv_together(r.together, NULL, NULL))
         die("--kv-together is boundaries, groups or nothing, not %s", r.together);
-    trace_load(&r.trace, argv[0], (size_t)r.limit);
+    const struct trace_options how = {
+        .format = TRACE_MOONCAKE, .limit = (size_t)r.limit, .lengths_apart = true};
+    if (trace_load(&r.trace, argv[0], &how, &why) != TARN_OK) die("%s", why);
     int rc = replay_run(&r);
     trace_free(&r.trace);
     return rc;

@@ -4,7 +4,7 @@
 
 #include "benchmark/bench.h"
 #include "benchmark/kv_plan.h"
-#include "benchmark/trace.h"
+#include "trace/trace.h"
 
 #define REPLAY_KEY_SIZE 64
 

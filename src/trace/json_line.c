@@ -1,0 +1,215 @@
+#include "trace/json_line.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+#define DEPTH_MAX 16
+
+struct cursor {
+    const char *at, *end;
+    const char *error;
+    const struct json_field *field; /* that was being read when the error was found */
+};
+
+static bool json_broken(struct cursor *c, const char *why) {
+    if (c->error == NULL) c->error = why;
+    return false;
+}
+
+static void skip_blanks(struct cursor *c) {
+    while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\r' || *c->at == '\n'))
+        c->at++;
+}
+
+static bool json_take(struct cursor *c, char want) {
+    skip_blanks(c);
+    if (c->at == c->end || *c->at != want) return false;
+    c->at++;
+    return true;
+}
+
+/* A string without its quotes; escapes are checked, not decoded. */
+static bool take_string(struct cursor *c, struct span *s) {
+    if (!json_take(c, '"')) return json_broken(c, "a string is missing");
+    const char *start = c->at;
+    for (; c->at < c->end && *c->at != '"'; c->at++) {
+        if ((unsigned char)*c->at < 0x20) return json_broken(c, "a control character in a string");
+        if (*c->at != '\\') continue;
+        c->at++;
+        if (c->at == c->end || strchr("\"\\/bfnrtu", *c->at) == NULL || *c->at == '\0')
+            return json_broken(c, "a bad escape");
+    }
+    if (c->at == c->end) return json_broken(c, "a string does not end");
+    *s = span_of(start, (size_t)(c->at - start));
+    c->at++;
+    return true;
+}
+
+static size_t skip_digits(struct cursor *c) {
+    const char *start = c->at;
+    while (c->at < c->end && *c->at >= '0' && *c->at <= '9') c->at++;
+    return (size_t)(c->at - start);
+}
+
+static bool skip_number(struct cursor *c) {
+    if (c->at < c->end && *c->at == '-') c->at++;
+    const char *start = c->at;
+    size_t n = skip_digits(c);
+    if (n == 0 || (n > 1 && *start == '0')) return json_broken(c, "a bad number");
+    if (c->at < c->end && *c->at == '.') {
+        c->at++;
+        if (skip_digits(c) == 0) return json_broken(c, "a bad number");
+    }
+    if (c->at < c->end && (*c->at == 'e' || *c->at == 'E')) {
+        c->at++;
+        if (c->at < c->end && (*c->at == '+' || *c->at == '-')) c->at++;
+        if (skip_digits(c) == 0) return json_broken(c, "a bad number");
+    }
+    return true;
+}
+
+/* Its whole part; the fraction and exponent are checked and left. */
+static bool take_u64(struct cursor *c, uint64_t max, uint64_t *v) {
+    skip_blanks(c);
+    const char *start = c->at;
+    size_t n = skip_digits(c);
+    if (!span_to_u64(span_of(start, n), v)) return json_broken(c, "a number from 0 on is missing");
+    if (max > 0 && *v > max) return json_broken(c, "the number is too large");
+    c->at = start;
+    return skip_number(c);
+}
+
+static bool take_i64(struct cursor *c, uint64_t max, int64_t *v) {
+    skip_blanks(c);
+    bool minus = c->at < c->end && *c->at == '-';
+    if (minus) c->at++;
+    uint64_t size;
+    if (max == 0 || max > INT64_MAX) max = INT64_MAX;
+    if (!take_u64(c, max, &size)) return false;
+    *v = minus ? -(int64_t)size : (int64_t)size;
+    return true;
+}
+
+/* 61.114 is 61114. Of an exponent nothing is made: no trace has one there. */
+static bool take_seconds(struct cursor *c, uint64_t max, uint64_t *ms_p) {
+    uint64_t whole, ms = 0;
+    skip_blanks(c);
+    const char *start = c->at;
+    if (!take_u64(c, max / 1000, &whole)) return false;
+    struct span text = span_of(start, (size_t)(c->at - start));
+    if (memchr(text.data, 'e', text.len) != NULL || memchr(text.data, 'E', text.len) != NULL)
+        return json_broken(c, "seconds with an exponent");
+    const char *dot = memchr(text.data, '.', text.len);
+    const char *end = text.data + text.len;
+    for (unsigned i = 0, unit = 100; dot != NULL && i < 3; i++, unit /= 10)
+        if (dot + 1 + i < end) ms += (uint64_t)(dot[1 + i] - '0') * unit;
+    *ms_p = whole * 1000 + ms;
+    return true;
+}
+
+static bool skip_value(struct cursor *c, unsigned depth);
+
+static bool skip_members(struct cursor *c, char close, bool named, unsigned depth) {
+    if (json_take(c, close)) return true;
+    do {
+        struct span name;
+        if (named && !take_string(c, &name)) return false;
+        if (named && !json_take(c, ':')) return json_broken(c, "a colon is missing");
+        if (!skip_value(c, depth)) return false;
+    } while (json_take(c, ','));
+    return json_take(c, close) || json_broken(c, "a bracket or comma is missing");
+}
+
+static bool skip_value(struct cursor *c, unsigned depth) {
+    static const char *const words[] = {"true", "false", "null"};
+    if (depth == DEPTH_MAX) return json_broken(c, "nested too deeply");
+    skip_blanks(c);
+    struct span ignored;
+    if (c->at == c->end) return json_broken(c, "a value is missing");
+    if (*c->at == '"') return take_string(c, &ignored);
+    if (*c->at == '{' || *c->at == '[') {
+        bool named = *c->at++ == '{';
+        return skip_members(c, named ? '}' : ']', named, depth + 1);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        size_t len = strlen(words[i]);
+        if ((size_t)(c->end - c->at) < len || memcmp(c->at, words[i], len) != 0) continue;
+        c->at += len;
+        return true;
+    }
+    return skip_number(c);
+}
+
+static bool take_u64s(struct cursor *c, uint64_t max, const struct json_u64s *to) {
+    if (!json_take(c, '[')) return json_broken(c, "no array");
+    if (json_take(c, ']')) return true;
+    do {
+        uint64_t id;
+        if (!take_u64(c, max, &id)) return false;
+        if (*to->n >= to->max) return json_broken(c, "too many numbers");
+        ARRAY_GROW(*to->v, *to->n, *to->cap);
+        (*to->v)[(*to->n)++] = id;
+    } while (json_take(c, ','));
+    return json_take(c, ']') || json_broken(c, "the array does not end");
+}
+
+static bool take_field(struct cursor *c, struct json_field *f) {
+    c->field = f;
+    if (f->seen) return json_broken(c, "it is there twice");
+    f->seen = true;
+    bool ok = false;
+    switch (f->kind) {
+    case JSON_U64: ok = take_u64(c, f->max, f->to); break;
+    case JSON_I64: ok = take_i64(c, f->max, f->to); break;
+    case JSON_SECONDS: ok = take_seconds(c, f->max > 0 ? f->max : UINT64_MAX, f->to); break;
+    case JSON_U64S: ok = take_u64s(c, f->max, f->to); break;
+    }
+    if (ok) c->field = NULL;
+    return ok;
+}
+
+static bool take_member(struct cursor *c, struct json_field *fields, size_t n) {
+    struct span name;
+    if (!take_string(c, &name)) return false;
+    if (!json_take(c, ':')) return json_broken(c, "a colon is missing");
+    for (size_t i = 0; i < n; i++)
+        if (span_eq(name, span_str(fields[i].name))) return take_field(c, &fields[i]);
+    return skip_value(c, 0);
+}
+
+static bool take_object(struct cursor *c, struct json_field *fields, size_t n) {
+    if (!json_take(c, '{')) return json_broken(c, "a line must be an object");
+    if (!json_take(c, '}')) {
+        do {
+            if (!take_member(c, fields, n)) return false;
+        } while (json_take(c, ','));
+        if (!json_take(c, '}')) return json_broken(c, "the object does not end");
+    }
+    skip_blanks(c);
+    if (c->at != c->end) return json_broken(c, "something follows the object");
+    for (size_t i = 0; i < n; i++) {
+        if (fields[i].seen || fields[i].optional) continue;
+        c->field = &fields[i];
+        return json_broken(c, "it is missing");
+    }
+    return true;
+}
+
+const char *json_line_read(struct span line, struct json_field *fields, size_t n,
+                           char error[JSON_ERROR_SIZE]) {
+    struct cursor c = {line.data, line.data + line.len, NULL, NULL};
+    size_t before = 0;
+    const struct json_u64s *list = NULL;
+    for (size_t i = 0; i < n; i++) {
+        fields[i].seen = false;
+        if (fields[i].kind == JSON_U64S) list = fields[i].to;
+    }
+    if (list != NULL) before = *list->n;
+    if (take_object(&c, fields, n)) return NULL;
+    if (list != NULL) *list->n = before;
+    if (c.field == NULL) return c.error;
+    snprintf(error, JSON_ERROR_SIZE, "%s: %s", c.field->name, c.error);
+    return error;
+}
