@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,6 +16,8 @@
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/buf.h"
 
 #define LINE_MAX_BYTES 4096
 
@@ -91,10 +94,73 @@ static void defuse_controls(char *s, size_t len) {
     }
 }
 
-void log_write(enum log_level level, const char *fmt, ...) {
-    if (level >= LOG_LEVEL_NOTHING ||
-        (int)level < atomic_load_explicit(&log_threshold, memory_order_relaxed))
-        return;
+/* --- the last lines --- */
+
+static struct {
+    pthread_mutex_t mutex;
+    struct log_line *line; /* a ring: number n is at n modulo lines */
+    size_t lines;
+    uint64_t last; /* number */
+} kept = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+static atomic_bool keeps;
+
+void log_keep(size_t lines) {
+    pthread_mutex_lock(&kept.mutex);
+    free(kept.line);
+    kept.line = lines > 0 ? xcalloc(lines, sizeof(*kept.line)) : NULL;
+    kept.lines = lines;
+    kept.last = 0;
+    atomic_store(&keeps, lines > 0);
+    pthread_mutex_unlock(&kept.mutex);
+}
+
+/* "/a/src/cluster/node.c" is cluster/node. */
+static void name_origin(char *out, size_t cap, const char *file) {
+    const char *slash = strrchr(file, '/'), *begin = slash;
+    while (begin != NULL && begin > file && begin[-1] != '/') begin--;
+    snprintf(out, cap, "%s", begin != NULL ? begin : file);
+    char *dot = strrchr(out, '.');
+    if (dot != NULL) *dot = '\0';
+}
+
+/* A crash's last words come from a signal handler: they do not wait. */
+static void line_keep(const char *file, enum log_level level, const char *text) {
+    if (pthread_mutex_trylock(&kept.mutex) != 0) return;
+    if (kept.lines > 0) {
+        struct log_line *l = &kept.line[kept.last % kept.lines], again = *l;
+        bool same =
+            kept.last > 0 && l->level == level && strncmp(l->text, text, sizeof(l->text) - 1) == 0;
+        if (same) memset(l, 0, sizeof(*l));
+        l = &kept.line[++kept.last % kept.lines];
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        l->times = same ? again.times + 1 : 1;
+        l->number = kept.last;
+        l->wall_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+        l->level = level;
+        name_origin(l->from, sizeof(l->from), file);
+        snprintf(l->text, sizeof(l->text), "%.*s", (int)sizeof(l->text) - 1, text);
+    }
+    pthread_mutex_unlock(&kept.mutex);
+}
+
+size_t log_kept(uint64_t since, struct log_line *out, size_t max) {
+    size_t n = 0;
+    pthread_mutex_lock(&kept.mutex);
+    uint64_t first = kept.last > kept.lines ? kept.last - kept.lines + 1 : 1;
+    if (since > kept.last) since = 0;
+    for (uint64_t i = since < first ? first : since + 1; i <= kept.last && n < max; i++)
+        if (kept.line[i % kept.lines].number == i) out[n++] = kept.line[i % kept.lines];
+    pthread_mutex_unlock(&kept.mutex);
+    return n;
+}
+
+/* --- lines --- */
+
+void log_write_from(const char *file, enum log_level level, const char *fmt, ...) {
+    bool shown = (int)level >= atomic_load_explicit(&log_threshold, memory_order_relaxed);
+    bool stays = level >= LOG_LEVEL_NOTICE && atomic_load_explicit(&keeps, memory_order_relaxed);
+    if (level >= LOG_LEVEL_NOTHING || !(shown || stays)) return;
     int saved = errno;
     char line[LINE_MAX_BYTES];
     log_sink_fn sink = atomic_load(&sink_fn);
@@ -110,9 +176,14 @@ void log_write(enum log_level level, const char *fmt, ...) {
         len += (size_t)n < room ? (size_t)n : room;
     }
     defuse_controls(line + start, len - start);
+    line[len] = '\0';
+    if (stays) line_keep(file, level, line + start);
 
+    if (!shown) {
+        errno = saved;
+        return;
+    }
     if (sink != NULL) {
-        line[len] = '\0';
         sink(atomic_load(&sink_arg), level, line);
     } else {
         static const int priorities[] = {LOG_DEBUG, LOG_INFO, LOG_NOTICE, LOG_WARNING};

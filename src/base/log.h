@@ -4,6 +4,7 @@
 #define TARN_BASE_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum log_level {
@@ -31,7 +32,25 @@ void log_set_role(char role);
 typedef void (*log_sink_fn)(void *arg, enum log_level level, const char *message);
 void log_set_sink(log_sink_fn fn, void *arg);
 
-void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The last lines of level notice and above, whatever the level of the log is: for who comes and
+ * asks what has happened. As many as log_keep has said last, which forgets those before; none at
+ * first. Any thread. */
+struct log_line {
+    uint64_t number; /* from 1 on; what is said again right away is one line, with a new number */
+    uint64_t wall_ms;
+    uint32_t times; /* that it was said in a row */
+    enum log_level level;
+    char from[24]; /* who said it: "cluster/node" is src/cluster/node.c */
+    char text[240];
+};
+void log_keep(size_t lines);
+/* Those above a number, the oldest first, at most max of them; a number that was not given yet is
+ * of a process before: all. Returns how many. */
+size_t log_kept(uint64_t since, struct log_line *out, size_t max);
+
+void log_write_from(const char *file, enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+#define log_write(...) log_write_from(__FILE__, __VA_ARGS__)
 
 #define log_debug(...)   log_write(LOG_LEVEL_DEBUG, __VA_ARGS__)
 #define log_verbose(...) log_write(LOG_LEVEL_VERBOSE, __VA_ARGS__)

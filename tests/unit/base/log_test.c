@@ -49,6 +49,42 @@ void syslog(int priority, const char *format, ...) {
     va_end(ap);
 }
 
+TEST(last_lines_are_kept) {
+    struct log_line got[8];
+    choose_paths();
+    CHECK(log_open(path));
+    log_notice("before");
+    CHECK(log_kept(0, got, 8) == 0);
+    log_keep(4);
+    log_set_level(LOG_LEVEL_WARNING); /* what the file does not get is kept, too */
+    log_verbose("too little");
+    log_notice("one");
+    log_warning("two\nlines");
+    CHECK(log_kept(0, got, 8) == 2);
+    CHECK(got[0].number == 1 && got[0].level == LOG_LEVEL_NOTICE && got[0].times == 1);
+    CHECK_STR(got[0].text, "one");
+    CHECK_STR(got[0].from, "base/log_test");
+    CHECK(got[1].number == 2 && got[1].level == LOG_LEVEL_WARNING &&
+          got[1].wall_ms > 1500000000000);
+    CHECK_STR(got[1].text, "two lines");
+    /* said again in a row: one line, with a new number */
+    log_warning("two\nlines");
+    CHECK(log_kept(2, got, 8) == 1 && got[0].number == 3 && got[0].times == 2);
+    CHECK(log_kept(0, got, 8) == 2);
+    for (int i = 0; i < 6; i++) log_notice("line %d", i);
+    CHECK(log_kept(0, got, 8) == 4);
+    CHECK_STR(got[0].text, "line 2");
+    CHECK(log_kept(7, got, 1) == 1 && got[0].number == 8); /* the oldest first */
+    CHECK(log_kept(9, got, 8) == 0);
+    CHECK(log_kept(10, got, 8) == 4 && log_kept(UINT64_MAX, got, 8) == 4);
+    log_keep(0);
+    log_notice("nobody");
+    CHECK(log_kept(0, got, 8) == 0);
+    log_set_level(LOG_LEVEL_NOTICE);
+    CHECK(log_open(NULL));
+    unlink(path);
+}
+
 TEST(log_lines_look_like_those_of_redis) {
     choose_paths();
     CHECK(log_open(path));
