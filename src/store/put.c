@@ -214,6 +214,11 @@ void store_session_fenced(struct store *s, uint64_t session) {
     session_trim(s, ss);
 }
 
+uint64_t store_session_leases(const struct store *s, uint64_t session) {
+    const struct session *ss = session_find(s, session);
+    return ss ? ss->leases : 0;
+}
+
 uint64_t store_session_grants_ms(const struct store *s, uint64_t session) {
     const struct session *ss = session_find(s, session);
     uint64_t until_ms = s->now_ms;

@@ -637,6 +637,7 @@ bool store_policy_keeps(const struct store *s); /* noeviction */
 
 /* --- sessions --- */
 
+uint64_t store_session_leases(const struct store *s, uint64_t session); /* it holds */
 /* The control connection is gone: its leases run out by themselves, its open puts at their
  * put-timeout. */
 void store_session_closed(struct store *s, uint64_t session);
