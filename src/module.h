@@ -73,6 +73,8 @@ enum tarn_state {
     TARN_STATE_STOPPING
 };
 
+enum tarn_rows { TARN_ROWS_NO_TABLE, TARN_ROWS_MORE, TARN_ROWS_OVER };
+
 /* A memory segment of the pool as the master knows it. Borrowed for the call. */
 struct tarn_segment {
     uint32_t id, epoch;
@@ -165,6 +167,14 @@ struct tarn_services {
     tarn_status (*tls_accept)(struct tarn_tls *tls, int fd, int *plain_p);
     void (*tls_figures)(const struct tarn_tls *tls, struct tarn_tls_figures *figures_p);
     void (*tls_close)(struct tarn_tls **tls_p);
+
+    /* Lists that INFO has no place for, a row as a group of figures: "nodes", "segments" (with a
+     * map of each), "tasks", "clients", "prefixes", "alarms", "doctor", "events"; a program has
+     * those that it can have. A call shows some rows from *from on (0: the first), which takes well
+     * under a millisecond, and moves *from to where the next call goes on; it may show none and
+     * have more. Events are numbered: *from is the last one that was seen. NULL where a program has
+     * no lists. */
+    enum tarn_rows (*rows_next)(const char *table, uint64_t *from, struct figure_walk *walk);
 };
 
 /* --- what a module is --- */

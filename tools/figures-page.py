@@ -27,6 +27,8 @@ PARTS = [
     ("src/commands/info_inband.c", "Values of Redis clients on other machines"),
     ("src/inband/remote.h", "... counted"),
     ("src/ha/kv_events.c", "Events"),
+    ("src/commands/rows.c", "Lists (`/api/segments`, `/api/tasks`, `/api/clients`, ...)"),
+    ("src/module/events.c", "... of events (`/api/events`)"),
     ("src/host/node_figures.h", "Of a node (`NODE INFO`), besides those of its data port"),
     ("src/pool/tier.h", "... of its disk, after `ssd-` or `file-`"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),

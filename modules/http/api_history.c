@@ -93,11 +93,6 @@ static bool history_step_of(const char *over, enum history_step *step_p) {
     return true;
 }
 
-static enum MHD_Result answer_error(struct MHD_Connection *connection, const char *text) {
-    http_figures.refused++;
-    return http_answer(connection, MHD_HTTP_BAD_REQUEST, "application/json", text, strlen(text));
-}
-
 enum MHD_Result http_history(struct MHD_Connection *connection, void **own) {
     (void)own; /* answered at once */
     const char *over = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "over");
@@ -105,9 +100,9 @@ enum MHD_Result http_history(struct MHD_Connection *connection, void **own) {
     enum history_step step;
     uint64_t since_ms = 0;
     if (!history_step_of(over, &step))
-        return answer_error(connection, "{\"error\":\"over: second or minute\"}\n");
+        return http_answer_wrong(connection, "over: second or minute");
     if (since != NULL && !span_to_u64(span_str(since), &since_ms))
-        return answer_error(connection, "{\"error\":\"since: milliseconds since 1970\"}\n");
+        return http_answer_wrong(connection, "since: milliseconds since 1970");
     struct series_reply *a = xcalloc(1, sizeof(*a));
     history_ask(history, step, since_ms, &a->ask);
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, HTTP_PIECE,

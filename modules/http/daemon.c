@@ -132,6 +132,7 @@ tarn_status http_server_start(char *error, size_t cap) {
 
 void http_server_stop(void) {
     http_gather_stop();
+    http_rows_stop();
     http_services->watch_destroy(&server_watch);
     if (server != NULL) MHD_stop_daemon(server);
     server = NULL;

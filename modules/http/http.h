@@ -5,12 +5,14 @@
  *   port.c     listening ports: limits on connections and their time, TLS
  *   server.c   what is asked for: paths, methods, the token
  *   gather.c   /metrics and /api/info: all figures, in slices of the loop
+ *   api_rows.c /api/nodes and the like: lists of the program, likewise
  *   page.c     the page at /, which page/ is joined to
  *   history.c  the last minutes and the last day; api_history.c samples it and answers with it */
 #ifndef TARN_HTTP_HTTP_H
 #define TARN_HTTP_HTTP_H
 
 #include <microhttpd.h>
+#include "base/buf.h"
 #include "module.h"
 
 #define HTTP_BINDS_MAX 8u
@@ -103,6 +105,16 @@ enum MHD_Result http_api_info(struct MHD_Connection *connection, void **own);
 /* Nobody is answered any more. */
 void http_gather_stop(void);
 
+/* --- api_rows.c --- */
+
+/* Lists of the program (module.h: rows_next), each a path: /api/nodes. */
+#define HTTP_ROWS(X)                                                                               \
+    X(nodes) X(segments) X(tasks) X(clients) X(prefixes) X(alarms) X(doctor) X(events)
+#define HTTP_ROWS_ASK(name)                                                                        \
+    enum MHD_Result http_api_##name(struct MHD_Connection *connection, void **own);
+HTTP_ROWS(HTTP_ROWS_ASK)
+void http_rows_stop(void);
+
 /* --- page.c --- */
 
 enum MHD_Result http_page(struct MHD_Connection *connection, void **own);
@@ -113,8 +125,17 @@ void http_history_start(void);
 void http_history_stop(void); /* after the server: answers under way read from it */
 enum MHD_Result http_history(struct MHD_Connection *connection, void **own);
 
+/* --- answers: server.c --- */
+
 /* Queues a whole text; type: "text/plain; charset=utf-8". */
 enum MHD_Result http_answer(struct MHD_Connection *connection, unsigned status, const char *type,
                             const char *text, size_t len);
+/* The same, of bytes that it frees. */
+enum MHD_Result http_answer_owned(struct MHD_Connection *connection, const char *type,
+                                  struct buf text);
+/* 400, {"error":"text"}. */
+enum MHD_Result http_answer_wrong(struct MHD_Connection *connection, const char *text);
+/* 404, with all paths that there are. */
+enum MHD_Result http_answer_missing(struct MHD_Connection *connection);
 
 #endif

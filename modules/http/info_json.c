@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/hist.h"
 
 /* How many bytes the UTF-8 character at s has; 0: it is none (RFC 3629: no overlong forms, no
  * surrogates, nothing above U+10FFFF). */
@@ -70,6 +71,27 @@ static void info_json_show(struct figure_walk *walk, const struct figure *figure
         buf_append_str(out, "null");
 }
 
+static void info_json_hist(struct figure_walk *walk, const struct figure *figure,
+                           const struct hist *hist) {
+    static const uint64_t bounds_ms[] = {1000, 10000, 60000, 600000, 3600000, 21600000, 86400000};
+    struct info_json *j = CONTAINER_OF(walk, struct info_json, walk);
+    if (walk->group != NULL || figure->type != FIGURE_HIST_MS) return;
+    struct buf *out = &j->part.fields;
+    if (out->len > 0) buf_append_char(out, ',');
+    field_name(out, figure->name, NULL);
+    buf_printf(out, "{\"count\":%llu", (unsigned long long)hist->count);
+    for (unsigned i = 0; i < 3; i++) {
+        static const unsigned percent[] = {50, 90, 99};
+        buf_printf(out, ",\"p%u\":%llu", percent[i],
+                   (unsigned long long)hist_percentile(hist, percent[i] / 100.0));
+    }
+    buf_append_str(out, ",\"upto\":[");
+    for (size_t i = 0; i < ARRAY_LEN(bounds_ms); i++)
+        buf_printf(out, "%s[%llu,%llu]", i > 0 ? "," : "", (unsigned long long)bounds_ms[i],
+                   (unsigned long long)hist_count_upto(hist, bounds_ms[i]));
+    buf_append_str(out, "]}");
+}
+
 static struct buf *groups_of(struct info_json_section *s, const char *name) {
     for (unsigned i = 0; i < INFO_JSON_GROUPS; i++) {
         struct info_json_groups *g = &s->groups[i];
@@ -86,6 +108,7 @@ static void info_json_edge(struct figure_walk *walk, bool begins) {
         /* "segment", whatever INFO puts before the number */
         j->group = groups_of(&j->part, of->name);
         j->first_field = of->value[0] == '\0';
+        j->rows++;
         if (j->group == NULL) return;
         buf_append_str(j->group, j->group->len > 0 ? ",{" : "{");
         if (j->first_field) return;
@@ -102,6 +125,7 @@ void info_json_init(struct info_json *j) {
     memset(j, 0, sizeof(*j));
     j->walk.show = info_json_show;
     j->walk.edge = info_json_edge;
+    j->walk.hist = info_json_hist;
 }
 
 static void section_free(struct info_json_section *s) {
@@ -141,6 +165,19 @@ struct figure_walk *info_json_walk(struct info_json *j, const char *section) {
         }
     }
     return &j->walk;
+}
+
+size_t info_json_rows(struct info_json *j, struct buf *out, bool comma) {
+    size_t rows = j->rows;
+    for (unsigned i = 0; i < INFO_JSON_GROUPS && j->part.groups[i].name[0] != '\0'; i++) {
+        struct buf *items = &j->part.groups[i].items;
+        if (items->len > 0 && comma) buf_append_char(out, ',');
+        comma |= items->len > 0;
+        buf_append(out, items->data, items->len);
+        buf_clear(items);
+    }
+    j->rows = 0;
+    return rows;
 }
 
 bool info_json_write(struct info_json *j, struct buf *out) {

@@ -3,7 +3,12 @@
  *   {"server":{"tarn_version":"0.1.0",...},"pool":{"pool_size":67108864,
  *    "segment":[{"segment":"0","name":"embedded",...}]}}
  *
- * Numbers are numbers, in the units of INFO; -1 is "never" as there. Histograms are left out. */
+ * Numbers are numbers, in the units of INFO; -1 is "never" as there. Histograms in milliseconds
+ * that stand alone are objects:
+ *
+ *   "asked_again":{"count":7,"p50":1200,"p90":...,"p99":...,"upto":[[1000,2],[10000,5],...]}
+ *
+ * where of all values so many were so large or less; others are left out. */
 #ifndef TARN_HTTP_INFO_JSON_H
 #define TARN_HTTP_INFO_JSON_H
 
@@ -29,6 +34,7 @@ struct info_json {
     struct info_json_section part; /* what was walked, and belongs to a section that is not known */
     struct buf *group;             /* of the part: the group that is open */
     bool first_field;
+    size_t rows; /* groups that were begun */
 };
 
 void info_json_init(struct info_json *j);
@@ -37,6 +43,9 @@ void info_json_deinit(struct info_json *j);
 struct figure_walk *info_json_walk(struct info_json *j, const char *section);
 /* Appends the next section. false: that was all. */
 bool info_json_write(struct info_json *j, struct buf *out);
+/* Appends the groups that were walked, be they of whatever kind, without what surrounds them, and
+ * forgets them: {...},{...}. comma: something is there before them. Returns how many they are. */
+size_t info_json_rows(struct info_json *j, struct buf *out, bool comma);
 /* Appends the text in quotes. Bytes that are not UTF-8 become U+FFFD. */
 void info_json_text(struct buf *out, const char *text);
 

@@ -25,6 +25,29 @@ enum MHD_Result http_answer(struct MHD_Connection *connection, unsigned status, 
     return queued;
 }
 
+enum MHD_Result http_answer_owned(struct MHD_Connection *connection, const char *type,
+                                  struct buf text) {
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(text.len, text.data, MHD_RESPMEM_MUST_FREE);
+    if (r == NULL) {
+        buf_free(&text);
+        return MHD_NO;
+    }
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    enum MHD_Result queued = MHD_queue_response(connection, MHD_HTTP_OK, r);
+    MHD_destroy_response(r);
+    return queued;
+}
+
+enum MHD_Result http_answer_wrong(struct MHD_Connection *connection, const char *text) {
+    char json[256];
+    int len = snprintf(json, sizeof(json), "{\"error\":\"%s\"}\n", text);
+    http_figures.refused++;
+    return http_answer(connection, MHD_HTTP_BAD_REQUEST, "application/json", json, (size_t)len);
+}
+
 static enum MHD_Result answer_text(struct MHD_Connection *connection, unsigned status,
                                    const char *text) {
     return http_answer(connection, status, "text/plain; charset=utf-8", text, strlen(text));
@@ -60,7 +83,9 @@ static const struct path {
              {"/version", false, answer_version},
              {"/metrics", false, http_metrics},
              {"/api/info", false, http_api_info},
-             {"/api/history", false, http_history}};
+             {"/api/history", false, http_history},
+#define ROWS_PATH(name) {"/api/" #name, false, http_api_##name},
+             HTTP_ROWS(ROWS_PATH)};
 
 /* Takes as long whatever is wrong with it. */
 static bool token_fits(struct MHD_Connection *connection) {
@@ -83,6 +108,16 @@ static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned status
     return answer_text(connection, status, text);
 }
 
+enum MHD_Result http_answer_missing(struct MHD_Connection *connection) {
+    struct buf text = {NULL, 0, 0};
+    buf_append_str(&text, "no such path here:");
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) buf_printf(&text, " %s", paths[i].path);
+    buf_append(&text, "\n", 2);
+    enum MHD_Result queued = refuse(connection, MHD_HTTP_NOT_FOUND, text.data);
+    buf_free(&text);
+    return queued;
+}
+
 static enum MHD_Result request_answer(struct MHD_Connection *connection, const char *url,
                                       const char *method, void **own) {
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
@@ -94,9 +129,7 @@ static enum MHD_Result request_answer(struct MHD_Connection *connection, const c
                           "this path wants the token of token-file: Authorization: Bearer TOKEN\n");
         return paths[i].answer(connection, own);
     }
-    return refuse(connection, MHD_HTTP_NOT_FOUND,
-                  "no such path: / (a page), /metrics, /health, /ready, /version, /api/info, "
-                  "/api/history\n");
+    return http_answer_missing(connection);
 }
 
 /* It is whole, and none of its body matters. */

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "config/config.h"
 #include "base/hist.h"
+#include "commands/info.h"
 #include "commands/nodes.h"
 #include "front/client.h"
 #include "front/stats.h"
@@ -258,7 +259,7 @@ static void say_pool(struct patient *p) {
                    (unsigned long long)s->pool_quarantined);
 }
 
-void cmd_cache_doctor(struct client *c) {
+void info_doctor(struct buf *out) {
     struct patient p = {.out = {NULL, 0, 0}};
     store_get_stats(books, &p.s);
     store_get_story(books, &p.story);
@@ -274,6 +275,12 @@ void cmd_cache_doctor(struct client *c) {
     say_curve(&p);
     say_tenants(&p);
     say_pool(&p);
-    reply_verbatim(c, "txt", span_of(p.out.data, p.out.len));
-    buf_free(&p.out);
+    *out = p.out;
+}
+
+void cmd_cache_doctor(struct client *c) {
+    struct buf out;
+    info_doctor(&out);
+    reply_verbatim(c, "txt", span_of(out.data, out.len));
+    buf_free(&out);
 }

@@ -43,6 +43,20 @@ static void option_refuse(struct client *c, struct span option, const char *why)
                 (int)(option.len < 128 ? option.len : 128), option.data, why);
 }
 
+/* Who reads the log later wants to know what was different from when on. */
+static void log_settings(const struct client *c) {
+    char peer[128];
+    client_peer(c, peer, sizeof(peer));
+    for (size_t i = 2; i + 1 < c->argc; i += 2) {
+        const struct config_row *row = config_row_find(c->argv[i]);
+        struct span value =
+            row != NULL && row->flags & CONFIG_SECRET ? SPAN("(hidden)") : c->argv[i + 1];
+        log_notice("CONFIG SET %.*s %.*s, by client id=%llu addr=%s",
+                   (int)min_u64(c->argv[i].len, 64), c->argv[i].data, (int)min_u64(value.len, 128),
+                   value.len > 0 ? value.data : "", (unsigned long long)c->id, peer);
+    }
+}
+
 void cmd_config_set(struct client *c) {
     if (c->argc % 2 != 0) {
         reply_syntax(c);
@@ -60,12 +74,14 @@ void cmd_config_set(struct client *c) {
         }
     struct span option = SPAN("");
     char *why = NULL;
-    if (config_set(config, c->argv + 2, (c->argc - 2) / 2, &option, &why))
+    if (config_set(config, c->argv + 2, (c->argc - 2) / 2, &option, &why)) {
+        log_settings(c);
         reply_ok(c);
-    else if (why != NULL && strcmp(why, "unknown") == 0)
+    } else if (why != NULL && strcmp(why, "unknown") == 0) {
         reply_unknown_option(c, option);
-    else
+    } else {
         option_refuse(c, option, why != NULL ? why : "");
+    }
     free(why);
 }
 

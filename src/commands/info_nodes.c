@@ -7,10 +7,16 @@
 #include "config/config.h"
 
 static void show_node(struct figure_walk *f, const struct cluster_node_info *n) {
-    uint64_t size = 0, used = 0;
+    uint64_t size = 0, used = 0, left = 0, moved = 0;
     for (size_t i = 0; i < n->n_segments; i++) {
         struct store_segment_info s;
-        if (!store_segment_get(books, n->segments[i], &s) || s.tier != STORE_TIER_MEMORY) continue;
+        struct cluster_segment g;
+        if (!store_segment_get(books, n->segments[i], &s)) continue;
+        if (cluster_segment_get(s.id, &g) && g.draining) {
+            left += s.used;
+            moved += g.moved_bytes;
+        }
+        if (s.tier != STORE_TIER_MEMORY) continue;
         size += s.size;
         used += s.used;
     }
@@ -19,7 +25,11 @@ static void show_node(struct figure_walk *f, const struct cluster_node_info *n) 
     FIGURE(f, TEXT, machine, "it runs on", n->machine);
     FIGURE(f, TEXT, rack, "of the machine", n->rack);
     FIGURE(f, GAUGE, up, "1: the node is up", n->state == CLUSTER_NODE_UP);
+    FIGURE(f, TEXT, address, "it connects from", n->address);
+    FIGURE(f, TEXT, version, "of its program", n->version);
     FIGURE(f, GAUGE, draining, "1: what only it has is moved away", n->draining);
+    FIGURE(f, BYTES, drain_left, "in segments that are being emptied", left);
+    FIGURE(f, BYTES, drain_moved, "... moved away since", moved);
     FIGURE(f, GAUGE, maintenance, "1: nothing new goes there", n->maintenance);
     FIGURE(f, GAUGE, segments, "that the node lends", n->n_segments);
     FIGURE(f, BYTES, size, "of its memory in the pool", size);

@@ -6,6 +6,7 @@
 #include "front/client.h"
 #include "front/core.h"
 #include "commands/info.h"
+#include "commands/nodes.h"
 #include "front/location.h"
 #include "front/stats.h"
 #include "front/waiters.h"
@@ -21,14 +22,11 @@ static double ratio_share(uint64_t a, uint64_t b) {
     return b > 0 ? (double)a / (double)b : 0;
 }
 
-static void show_segment(struct figure_walk *f, const struct store_segment_info *g,
-                         const struct cluster_segment *at) {
-    char id[16];
+void info_segment(struct figure_walk *f, const struct store_segment_info *g,
+                  const struct cluster_segment *at) {
     struct host_segment_info h = {.backing = "remote", .numa_node = -1};
     if (at->embedded && embedded.host != NULL) host_segment_get(embedded.host, g->id, &h);
     if (!at->embedded) h.backing = at->backing, h.huge = at->huge, h.numa_node = at->numa_node;
-    snprintf(id, sizeof(id), "%u", g->id);
-    figures_group(f, "segment", "segment", id);
     FIGURE(f, TEXT, name, "of the segment", g->name);
     FIGURE(f, GAUGE, epoch, "grows when its content is lost or replaced", g->epoch);
     FIGURE(f, BYTES, size, "of the segment", g->size);
@@ -42,6 +40,16 @@ static void show_segment(struct figure_walk *f, const struct store_segment_info 
     FIGURE(f, GAUGE, numa_node, "that it is bound to, -1: none", h.numa_node);
     FIGURE(f, TEXT, node, "that holds it, empty: this server", at->node);
     FIGURE(f, TEXT, tier, "memory, ssd, file", location_tier_name(g->tier));
+    FIGURE(f, TEXT, state, "up, readonly, draining, drained, down, leaving",
+           segment_state_name(g, at));
+}
+
+static void show_segment(struct figure_walk *f, const struct store_segment_info *g,
+                         const struct cluster_segment *at) {
+    char id[16];
+    snprintf(id, sizeof(id), "%u", g->id);
+    figures_group(f, "segment", "segment", id);
+    info_segment(f, g, at);
     figures_group_end(f);
 }
 

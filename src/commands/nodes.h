@@ -17,6 +17,11 @@ bool segment_arg(struct client *c, size_t at, struct store_segment_info *info_p)
 /* "-BUSY why", "-LIMIT why" or "-ERR why". */
 void reply_why(struct client *c, tarn_status status, const char *why);
 
+/* Why a task was not done. */
+const char *task_error_text(tarn_status status);
+/* up, readonly, draining, drained, down, leaving */
+const char *segment_state_name(const struct store_segment_info *s, const struct cluster_segment *g);
+
 void field_str(struct client *c, const char *name, const char *value);
 void field_int(struct client *c, const char *name, uint64_t value);
 void field_double(struct client *c, const char *name, double value);

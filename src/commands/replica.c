@@ -38,7 +38,7 @@ struct wait_job {
 };
 
 /* Two replicas never share a machine, so there may be room and none of it counts. */
-static const char *task_error(tarn_status status) {
+const char *task_error_text(tarn_status status) {
     return status == TARN_ENOSPACE
                ? "no memory segment on a machine without a replica has room or can make some"
                : tarn_status_text(status);
@@ -62,7 +62,8 @@ static bool task_wait_step(struct client *c, struct job *job, unsigned *budget) 
                     (unsigned long long)w->task, (unsigned long long)w->asked_ms);
     else
         reply_error(c, "task %llu was %s: %s", (unsigned long long)w->task,
-                    t.state == CLUSTER_TASK_FAILED ? "not done" : "canceled", task_error(t.error));
+                    t.state == CLUSTER_TASK_FAILED ? "not done" : "canceled",
+                    task_error_text(t.error));
     return true;
 }
 
@@ -210,7 +211,7 @@ static bool one_task(void *arg, const struct cluster_task_info *t) {
     field_str(c, "node", t->node);
     field_str(c, "state", cluster_task_state_name(t->state));
     field_int(c, "tries", t->tries);
-    field_str(c, "error", t->error == TARN_OK ? "" : task_error(t->error));
+    field_str(c, "error", t->error == TARN_OK ? "" : task_error_text(t->error));
     field_int(c, "age-ms", t->age_ms);
     field_int(c, "bytes", t->bytes);
     return ++l->n < l->max;

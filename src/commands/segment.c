@@ -31,7 +31,8 @@ static uint64_t free_bytes(const struct store_segment_info *s) {
     return s->size > taken ? s->size - taken : 0;
 }
 
-static const char *state_name(const struct store_segment_info *s, const struct cluster_segment *g) {
+const char *segment_state_name(const struct store_segment_info *s,
+                               const struct cluster_segment *g) {
     switch (s->state) {
     case SEGMENT_UP: return "up";
     case SEGMENT_READONLY: return g->drained ? "drained" : g->draining ? "draining" : "readonly";
@@ -61,7 +62,7 @@ static void common_fields(struct client *c, const struct store_segment_info *s,
     field_str(c, "host", g->machine);
     field_str(c, "node", g->node);
     field_str(c, "rack", g->rack);
-    field_str(c, "state", state_name(s, g));
+    field_str(c, "state", segment_state_name(s, g));
     field_str(c, "directory", g->directory != NULL ? g->directory : "");
 }
 

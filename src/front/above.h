@@ -37,6 +37,7 @@ struct above {
     /* For modules: module.h. */
     bool (*figures_next)(struct tarn_figures_at *at, struct figure_walk *walk);
     enum tarn_state (*state)(char *text, size_t cap);
+    enum tarn_rows (*rows_next)(const char *table, uint64_t *from, struct figure_walk *walk);
 
     /* Whether anybody wants news of the books has changed. */
     void (*relisten)(void);

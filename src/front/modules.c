@@ -21,6 +21,10 @@ static enum tarn_state its_state(char *text, size_t cap) {
     return above.state(text, cap);
 }
 
+static enum tarn_rows its_rows_next(const char *table, uint64_t *from, struct figure_walk *walk) {
+    return above.rows_next(table, from, walk);
+}
+
 /* --- coming and going --- */
 
 static void transport_added(const char *scheme) {
@@ -45,6 +49,7 @@ void modules_init(void) {
         .each_report = reach_each_report,
         .figures_next = its_figures_next,
         .state = its_state,
+        .rows_next = its_rows_next,
     };
     static const struct module_hooks hooks = {.command_add = module_command_add,
                                               .command_remove = module_command_remove,

@@ -39,6 +39,7 @@
 #include "front/table.h"
 #include "host/host.h"
 #include "host/place.h"
+#include "module/events.h"
 #include "server/turn.h"
 #include "front/embedded.h"
 #include "config/config.h"
@@ -93,6 +94,7 @@ static bool set_up_process(struct config *c, const char *executable) {
         snprintf(executable_path, sizeof(executable_path), "%s", executable);
     core_endpoints.executable = executable_path;
     log_set_level((enum log_level)c->loglevel);
+    log_keep(MODULE_EVENTS_KEPT);
     if (!enter_directory(c)) return false;
     if (!log_open(c->logfile)) {
         fprintf(stderr, "tarn-server: can't open the log file %s: %s\n", c->logfile,

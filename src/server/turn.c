@@ -12,7 +12,9 @@
 #include "front/effects.h"
 #include "ha/expire_cycle.h"
 #include "commands/families.h"
+#include "commands/alarms.h"
 #include "commands/info.h"
+#include "commands/rows.h"
 #include "front/latency.h"
 #include "inband/later.h"
 #include "inband/local_copy.h"
@@ -42,6 +44,7 @@ static void cron(void) {
     if (server.awaits_nodes) server.awaits_nodes = cluster_awaits_nodes();
     expire_cycle_cron();
     stats_sample();
+    alarms_cron();
 }
 
 /* Of the books. true: more to do. */
@@ -129,6 +132,7 @@ void turn_init(struct net_loop *loop) {
                            .replica_drained = replica_drained,
                            .figures_next = info_figures_next,
                            .state = info_state,
+                           .rows_next = rows_next,
                            .relisten = books_relisten,
                            .big_begin = big_sink_begin,
                            .big_next = value_write_next,

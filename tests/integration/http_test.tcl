@@ -1,16 +1,6 @@
 # modules/http.so: metrics, probes, the token, and clients that are slow, many or hostile.
 source [file join [file dirname [info script]] harness.tcl]
-
-proc http_start {args} {
-    start_server --loadmodule "http.so port 0 $args"
-    set ::http_port [info_field http_port]
-}
-
-proc http_open {} {
-    set s [socket 127.0.0.1 $::http_port]
-    fconfigure $s -translation binary -buffering none
-    return $s
-}
+source [file join [file dirname [info script]] http.tcl]
 
 proc token_write {name mode} {
     set file [temp_dir]/$name
@@ -19,24 +9,6 @@ proc token_write {name mode} {
     close $f
     file attributes $file -permissions $mode
     return $file
-}
-
-# The whole answer to these bytes, until the server closes.
-proc http_raw {bytes} {
-    set s [http_open]
-    puts -nonewline $s $bytes
-    set got [read $s]
-    close $s
-    return $got
-}
-
-proc http_get {path args} {
-    set lines [join [list {*}$args "Connection: close"] "\r\n"]
-    return [http_raw "GET $path HTTP/1.1\r\nHost: x\r\n$lines\r\n\r\n"]
-}
-proc http_status {answer} {return [lindex $answer 1]}
-proc http_body {answer} {
-    return [string range $answer [expr {[string first "\r\n\r\n" $answer] + 4}] end]
 }
 
 test {probes and version} {

@@ -1,0 +1,199 @@
+/* Each alarm is a function that looks at the figures of now and of the last minute, and writes a
+ * sentence if something is wrong: what, how much, and where to look. */
+#include "commands/alarms.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/hist.h"
+#include "base/log.h"
+#include "cluster/cluster.h"
+#include "commands/info.h"
+#include "config/config.h"
+#include "front/cmd.h"
+#include "front/stats.h"
+#include "ha/persistence.h"
+#include "ha/replication.h"
+
+enum { WINDOW_S = 60, LOOKS_MIN = 100, YOUNG_MS = 60000, TEXT_MAX = 320 };
+
+/* Counters, of a second. */
+struct alarm_counts {
+    uint64_t hits, misses, failed_puts, evicted;
+};
+
+struct alarm_facts {
+    struct store_stats s;
+    struct cluster_figures c;
+    struct alarm_counts minute; /* of the last one */
+};
+
+typedef unsigned long long ull;
+
+static void say_nodes(const struct alarm_facts *l, char *text) {
+    uint64_t down = l->c.nodes_by_state[CLUSTER_NODE_DOWN];
+    char names[128] = "";
+    uint32_t cursor = 0;
+    size_t len = 0, named = 0;
+    if (down == 0) return;
+    for (struct cluster_node *n; named < 4 && (n = cluster_node_next(&cursor)) != NULL;) {
+        struct cluster_node_info info;
+        cluster_node_get(n, &info);
+        if (info.state != CLUSTER_NODE_DOWN || len + strlen(info.name) + 3 > sizeof(names))
+            continue;
+        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s", named++ > 0 ? ", " : "",
+                                info.name);
+    }
+    snprintf(text, TEXT_MAX,
+             "%llu of %llu nodes are away (%s%s): what only they have cannot be read until they "
+             "are back. NODE LIST; tarn-node on those machines.",
+             (ull)down, (ull)l->c.nodes, names, down > named ? ", ..." : "");
+}
+
+static void say_segments(const struct alarm_facts *l, char *text) {
+    if (l->s.pool_down == 0 || l->c.nodes_by_state[CLUSTER_NODE_DOWN] > 0) return;
+    snprintf(text, TEXT_MAX,
+             "%llu MiB of the pool are in segments that are away or leaving. SEGMENT LIST.",
+             (ull)(l->s.pool_down >> 20));
+}
+
+static void say_puts(const struct alarm_facts *l, char *text) {
+    if (l->minute.failed_puts == 0) return;
+    snprintf(text, TEXT_MAX,
+             "%llu puts failed in the last minute: no room could be made, or writers were too "
+             "slow. Leases, hard pins, eviction-policy; CACHE DOCTOR.",
+             (ull)l->minute.failed_puts);
+}
+
+static void say_hits(const struct alarm_facts *l, char *text) {
+    uint64_t looks = l->minute.hits + l->minute.misses;
+    if (looks < LOOKS_MIN || l->minute.hits * 2 >= looks) return;
+    snprintf(text, TEXT_MAX,
+             "%llu %% of %llu look-ups hit in the last minute. Why they miss: CACHE DOCTOR.",
+             (ull)(100 * l->minute.hits / looks), (ull)looks);
+}
+
+static void say_evictions(const struct alarm_facts *l, char *text) {
+    struct store_story story;
+    if (l->minute.evicted == 0) return;
+    store_get_story(books, &story);
+    uint64_t idle_ms = hist_percentile(story.idle, 0.5);
+    if (idle_ms >= YOUNG_MS) return;
+    snprintf(
+        text, TEXT_MAX,
+        "%llu objects were evicted in the last minute, half of all that ever were after %llu s "
+        "without use or less: the pool is small for what is asked of it. CACHE CURVE.",
+        (ull)l->minute.evicted, (ull)(idle_ms / 1000 + 1));
+}
+
+static void say_bytes(const struct alarm_facts *l, char *text) {
+    (void)l;
+    if (stats.replicas_bad == 0) return;
+    snprintf(text, TEXT_MAX,
+             "%llu replicas had wrong bytes and were dropped, since the start or CONFIG RESETSTAT: "
+             "memory or disks of their nodes. REPLICA REPORT.",
+             (ull)stats.replicas_bad);
+}
+
+static void say_files(const struct alarm_facts *l, char *text) {
+    (void)l;
+    const char *why = persistence_refusal();
+    if (why != NULL) snprintf(text, TEXT_MAX, "Nothing can be changed: %s.", why);
+}
+
+static void say_master(const struct alarm_facts *l, char *text) {
+    (void)l;
+    if (replication_is_replica() &&
+        (replication.link == NULL || repl_link_state(replication.link) != REPL_LINK_STREAMING))
+        snprintf(text, TEXT_MAX,
+                 "The link to the master %s:%u is down: what this replica knows grows old. INFO "
+                 "replication.",
+                 replication.master_host, replication.master_port);
+}
+
+static void say_state(const struct alarm_facts *l, char *text) {
+    (void)l;
+    char why[128];
+    enum tarn_state state = info_state(why, sizeof(why));
+    if (state != TARN_STATE_SERVING && state != TARN_STATE_STOPPING)
+        snprintf(text, TEXT_MAX, "This server does not serve everything yet: %s.", why);
+}
+
+static struct alarm {
+    const char *name;
+    /* text, of TEXT_MAX, is empty before; it stays so if all is well. */
+    void (*say)(const struct alarm_facts *l, char *text);
+    bool told_elsewhere; /* in the log, by who knows more */
+    bool on;
+    uint64_t since_ms;
+    char text[TEXT_MAX];
+} alarms[] = {{.name = "nodes", .say = say_nodes, .told_elsewhere = true},
+              {.name = "segments", .say = say_segments},
+              {.name = "puts", .say = say_puts},
+              {.name = "hits", .say = say_hits},
+              {.name = "evictions", .say = say_evictions},
+              {.name = "bytes", .say = say_bytes},
+              {.name = "files", .say = say_files, .told_elsewhere = true},
+              {.name = "master", .say = say_master, .told_elsewhere = true},
+              {.name = "state", .say = say_state, .told_elsewhere = true}};
+
+static struct {
+    struct alarm_counts second[WINDOW_S]; /* totals, at the end of each */
+    unsigned n, next;
+    uint64_t looked_ms;
+} past;
+
+static struct alarm_counts totals_of(const struct store_stats *s) {
+    return (struct alarm_counts){.hits = s->hits,
+                                 .misses = s->misses,
+                                 .failed_puts = s->put_nospace + s->put_timeouts,
+                                 .evicted = s->evicted_objects};
+}
+
+/* The oldest is forgotten; all are, when counters began anew. */
+static struct alarm_counts minute_until(struct alarm_counts now) {
+    const struct alarm_counts *first = &past.second[past.n < WINDOW_S ? 0 : past.next];
+    if (past.n > 0 && (now.hits < first->hits || now.misses < first->misses ||
+                       now.failed_puts < first->failed_puts || now.evicted < first->evicted))
+        past.n = past.next = 0;
+    struct alarm_counts minute = {0};
+    if (past.n > 0)
+        minute = (struct alarm_counts){now.hits - first->hits, now.misses - first->misses,
+                                       now.failed_puts - first->failed_puts,
+                                       now.evicted - first->evicted};
+    past.second[past.next] = now;
+    past.next = (past.next + 1) % WINDOW_S;
+    if (past.n < WINDOW_S) past.n++;
+    return minute;
+}
+
+static void alarm_look(struct alarm *a, const struct alarm_facts *l) {
+    char text[TEXT_MAX] = "";
+    a->say(l, text);
+    bool on = text[0] != '\0';
+    if (on && !a->on) {
+        a->since_ms = turn.mono_ms;
+        if (!a->told_elsewhere) log_warning("Alarm: %s", text);
+    } else if (!on && a->on && !a->told_elsewhere) {
+        log_notice("The alarm is over after %llu s: %s", (ull)(turn.mono_ms - a->since_ms) / 1000,
+                   a->text);
+    }
+    a->on = on;
+    if (on) memcpy(a->text, text, sizeof(text));
+}
+
+void alarms_cron(void) {
+    if (turn.mono_ms - past.looked_ms < 1000 || books == NULL) return;
+    past.looked_ms = turn.mono_ms;
+    struct alarm_facts l;
+    store_get_stats(books, &l.s);
+    cluster_get_figures(&l.c);
+    l.minute = minute_until(totals_of(&l.s));
+    for (size_t i = 0; i < ARRAY_LEN(alarms); i++) alarm_look(&alarms[i], &l);
+}
+
+void alarms_each(void (*fn)(void *arg, const char *name, const char *text, uint64_t since_ms),
+                 void *arg) {
+    for (size_t i = 0; i < ARRAY_LEN(alarms); i++)
+        if (alarms[i].on) fn(arg, alarms[i].name, alarms[i].text, alarms[i].since_ms);
+}
