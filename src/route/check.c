@@ -1,0 +1,45 @@
+/* Whether everything adds up; for tests. */
+#include <math.h>
+#include "route/internal.h"
+
+static void check_prefills(const struct worker *w, uint32_t number) {
+    uint64_t tokens = 0, count = 0;
+    double us = 0;
+    const struct request *q;
+    TAILQ_FOREACH(q, &w->prefills, prefill_link) {
+        TARN_ASSERT(q->state == REQUEST_PREFILL && q->prefill == number);
+        tokens += q->new_tokens;
+        us += q->prefill_us;
+        count++;
+    }
+    TARN_ASSERT(tokens == w->prefill_tokens.now && count == w->waiting.now);
+    TARN_ASSERT(fabs(us - w->prefill_us) <= 1e-6 * (us + 1));
+}
+
+static uint64_t check_decodes(const struct worker *w, uint32_t number) {
+    uint64_t running = 0, context = 0, count = 0;
+    const struct request *q;
+    TAILQ_FOREACH(q, &w->decodes, decode_link) {
+        TARN_ASSERT(q->decode == number);
+        running += q->state == REQUEST_DECODE;
+        context += q->prompt_tokens + q->output_tokens / 2;
+        count++;
+    }
+    TARN_ASSERT(running == w->running.now && context == w->context_tokens.now);
+    return count;
+}
+
+void route_check(const struct route *r) {
+    uint64_t workers = 0;
+    for (uint32_t i = 0; i < r->workers_used; i++) {
+        const struct worker *w = &r->workers[i];
+        if (w->engine == NULL) continue;
+        workers++;
+        TARN_ASSERT(w->engine->workers[w->rank] == i);
+        check_prefills(w, i);
+        check_decodes(w, i);
+    }
+    TARN_ASSERT(workers == r->figures.route_workers);
+    TARN_ASSERT(r->requests.count == r->figures.route_reserved);
+    TARN_ASSERT(r->engines.count == r->figures.route_engines);
+}

@@ -1,0 +1,91 @@
+/* Choosing by cost, and the baselines. */
+#include "route/cost.h"
+#include <math.h>
+#include "route/internal.h"
+
+static const struct cost_ops *const cost_all[] = {
+#define ROW(c_name, name) &cost_##c_name,
+    COST_POLICIES(ROW)
+#undef ROW
+};
+const char *const route_policies[] = {
+#define ROW(c_name, name) name,
+    COST_POLICIES(ROW)
+#undef ROW
+        NULL,
+};
+
+const struct cost_ops *cost_find(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(cost_all); i++)
+        if (strcmp(cost_all[i]->name, name) == 0) return cost_all[i];
+    return NULL;
+}
+
+/* Uniform in [0, 1). */
+static double chance(struct route *r) {
+    return (double)(rng_next(&r->rng) >> 11) * 0x1p-53;
+}
+
+/* The least; among those that are as low, each has the same chance. */
+static uint32_t choose_least(struct cost_case *c) {
+    uint32_t best = 0, ties = 1;
+    for (uint32_t i = 1; i < c->count; i++) {
+        double cost = c->candidates[i].cost, least = c->candidates[best].cost;
+        if (cost < least) best = i, ties = 1;
+        if (cost == least && rng_below(&c->route->rng, ++ties) == 0) best = i;
+    }
+    return best;
+}
+
+/* A chance of exp(-cost / temperature), costs as shares of their range. */
+static uint32_t choose_softmax(struct cost_case *c, double temperature) {
+    double least = INFINITY, most = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        least = fmin(least, c->candidates[i].cost);
+        most = fmax(most, c->candidates[i].cost);
+    }
+    double unit = temperature * (most > least ? most - least : 1);
+    for (uint32_t i = 0; i < c->count; i++) sum += exp((least - c->candidates[i].cost) / unit);
+    double left = chance(c->route) * sum;
+    for (uint32_t i = 0; i < c->count; i++) {
+        left -= exp((least - c->candidates[i].cost) / unit);
+        if (left < 0) return i;
+    }
+    return c->count - 1;
+}
+
+uint32_t cost_choose(struct cost_case *c, const struct cost_ops *ops) {
+    ops->weigh(c);
+    double temperature = ops->temperature == NULL ? 0 : ops->temperature(c->route);
+    return temperature > 0 ? choose_softmax(c, temperature) : choose_least(c);
+}
+
+/* round-robin: the next one after the last, by number of the worker. */
+static void weigh_turn(struct cost_case *c) {
+    uint32_t most = c->route->options.workers_max, turn = c->route->turn, next = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct candidate *a = &c->candidates[i];
+        a->cost = a->term[0] = (a->worker + most - turn) % most;
+        if (a->cost < c->candidates[next].cost) next = i;
+    }
+    c->route->turn = (c->candidates[next].worker + 1) % most;
+}
+const struct cost_ops cost_round_robin = {
+    .name = "round-robin", .terms = {"places behind the turn"}, .weigh = weigh_turn};
+
+/* least-loaded: the fewest requests, waiting or decoding. */
+static void weigh_load(struct cost_case *c) {
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct candidate *a = &c->candidates[i];
+        a->term[0] = a->waiting;
+        a->term[1] = a->running;
+        a->cost = a->term[0] + a->term[1];
+    }
+}
+const struct cost_ops cost_least_loaded = {
+    .name = "least-loaded", .terms = {"waiting", "decoding"}, .weigh = weigh_load};
+
+static void weigh_nothing(struct cost_case *c) {
+    for (uint32_t i = 0; i < c->count; i++) c->candidates[i].cost = 0;
+}
+const struct cost_ops cost_random = {.name = "random", .weigh = weigh_nothing};

@@ -1,0 +1,71 @@
+/* The cost functions: which of the engines that could serve a request should. Several
+ * implementations behind one interface; each fills in the cost of every candidate, and the lowest
+ * wins. Ties are broken by chance, so that equal engines share. */
+#ifndef TARN_ROUTE_COST_H
+#define TARN_ROUTE_COST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "route/route.h"
+
+struct route;
+struct worker;
+
+#define COST_TERMS 6u
+
+/* A worker that could serve the request, and what is known of it there. Times in microseconds. */
+struct candidate {
+    uint32_t worker;
+    uint32_t hit_tokens; /* leading, that it has in any tier */
+    uint32_t tier_tokens[ROUTE_TIERS];
+    uint32_t ahead_tokens; /* behind those, that earlier requests compute there */
+    uint32_t load_tokens;  /* behind those, from the pool, where that is faster */
+    uint32_t fetch_tokens; /* likewise from fetch_worker */
+    uint32_t fetch_worker;
+    uint32_t new_tokens;     /* to be computed */
+    uint32_t waiting;        /* requests without a first token */
+    uint32_t running;        /* sequences being decoded */
+    uint64_t queued_tokens;  /* of prefill */
+    uint64_t context_tokens; /* of KV in use */
+    double wait_us;          /* until it could begin */
+    double load_us;          /* the transfer, beside the waiting */
+    double prefill_us;
+    double ttft_us; /* of all that */
+    double tbt_us;
+    double term[COST_TERMS]; /* of the cost, as the policy names them */
+    double cost;
+};
+
+/* A decision that is being made. */
+struct cost_case {
+    struct route *route;
+    const struct route_request *request;
+    uint32_t block_tokens;
+    uint32_t prompt_tokens;
+    uint32_t output_tokens; /* expected */
+    struct candidate *candidates;
+    uint32_t count; /* at least 1 */
+};
+
+struct cost_ops {
+    const char *name;
+    const char *terms[COST_TERMS + 1]; /* names of candidate.term, NULL behind the last */
+    /* Sets cost and terms of each candidate. May set fetch_* (then prefill_us and ttft_us, too). */
+    void (*weigh)(struct cost_case *c);
+    double (*temperature)(const struct route *r); /* of a softmax over costs; NULL: the least */
+};
+
+#define COST_POLICIES(X)                                                                           \
+    X(round_robin, "round-robin")                                                                  \
+    X(least_loaded, "least-loaded")                                                                \
+    X(random, "random")
+#define COST_DECLARE(c_name, name) extern const struct cost_ops cost_##c_name;
+COST_POLICIES(COST_DECLARE)
+#undef COST_DECLARE
+
+/* NULL: there is none of that name. */
+const struct cost_ops *cost_find(const char *name);
+/* The chosen one's place. */
+uint32_t cost_choose(struct cost_case *c, const struct cost_ops *ops);
+
+#endif

@@ -1,0 +1,329 @@
+/* The engines: who there is, who is alive. */
+#include <math.h>
+#include <stdlib.h>
+#include "route/internal.h"
+
+static bool engine_same(const struct htab_node *node, const void *key) {
+    const struct engine *e = CONTAINER_OF(node, const struct engine, node);
+    return span_eq(span_str(e->id), *(const struct span *)key);
+}
+
+struct engine *engine_find(const struct route *r, struct span id) {
+    struct htab_node *node = htab_find(&r->engines, hash_bytes(id.data, id.len), engine_same, &id);
+    return node == NULL ? NULL : CONTAINER_OF(node, struct engine, node);
+}
+
+/* --- coming --- */
+
+static bool text_fits(struct span s, size_t most) {
+    return s.len <= most && memchr(s.data != NULL ? s.data : "", '\0', s.len) == NULL;
+}
+
+static bool prior_sane(const struct route_prior *p) {
+    const double *v = (const double *)p;
+    for (size_t i = 0; i < sizeof(*p) / sizeof(double); i++)
+        if (!isfinite(v[i]) || v[i] < 0) return false;
+    return true;
+}
+
+static tarn_status spec_check(struct route *r, const struct route_engine_spec *s) {
+    const struct span names[] = {s->model, s->lora, s->tenant, s->salt, s->host, s->rack};
+    if (!span_is_name(s->id, ROUTE_NAME_MAX))
+        return route_fail(r, TARN_EINVAL, "an engine's id is 1 to %u of A-Z a-z 0-9 . _ -",
+                          ROUTE_NAME_MAX);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (!text_fits(names[i], ROUTE_NAME_MAX))
+            return route_fail(r, TARN_EINVAL,
+                              "a model, adapter, tenant, salt, host or rack has up to %u bytes",
+                              ROUTE_NAME_MAX);
+    if (!text_fits(s->url, ROUTE_URL_MAX))
+        return route_fail(r, TARN_EINVAL, "a URL has up to %u bytes", ROUTE_URL_MAX);
+    if (s->block_tokens == 0 || s->block_tokens > 1u << 20)
+        return route_fail(r, TARN_EINVAL, "a block has 1 to %u tokens", 1u << 20);
+    if (s->ranks > ROUTE_RANKS_MAX)
+        return route_fail(r, TARN_EINVAL, "an engine has up to %u ranks", ROUTE_RANKS_MAX);
+    if (s->role > ROUTE_DECODE || !prior_sane(&s->prior))
+        return route_fail(r, TARN_EINVAL, "a role or a prior time is out of range");
+    return TARN_OK;
+}
+
+static double prior_or(double given, double otherwise) {
+    return given > 0 ? given : otherwise;
+}
+
+static void prior_fill(struct route_prior *p, const struct route_prior *given) {
+    const double *from = (const double *)given;
+    const double *otherwise = (const double *)&route_prior_default;
+    double *to = (double *)p;
+    for (size_t i = 0; i < sizeof(*p) / sizeof(double); i++)
+        to[i] = prior_or(from[i], otherwise[i]);
+}
+static_assert(sizeof(struct route_prior) == 13 * sizeof(double), "nothing but numbers");
+
+static void engine_models(struct engine *e) {
+    const struct route_prior *p = &e->prior;
+    model_init(&e->prefill,
+               (double[MODEL_TERMS]){p->prefill_start_us, p->prefill_token_us, p->prefill_pair_us});
+    model_init(&e->decode, (double[MODEL_TERMS]){p->decode_step_us, p->decode_sequence_us,
+                                                 p->decode_context_us});
+    for (unsigned i = 0; i < ROUTE_PLACES; i++)
+        model_init(&e->transfer[i],
+                   (double[MODEL_TERMS]){p->latency_us[i], 1 / p->rate[i], 1 / p->disk_rate});
+}
+
+static void worker_init(struct route *r, struct worker *w, struct engine *e, uint32_t rank,
+                        uint32_t holder) {
+    memset(w, 0, sizeof(*w));
+    w->engine = e;
+    w->rank = rank;
+    w->holder = holder;
+    TAILQ_INIT(&w->prefills);
+    TAILQ_INIT(&w->decodes);
+    w->area_us = w->report_us = r->now_us;
+}
+
+/* A number in the index for each rank. false: it has none left. */
+static bool holders_take(struct route *r, const struct engine *e, uint64_t cache_blocks,
+                         uint32_t holders[ROUTE_RANKS_MAX]) {
+    uint64_t most = cache_blocks != 0 ? cache_blocks : e->kv_blocks;
+    for (uint32_t rank = 0; rank < e->ranks; rank++) {
+        holders[rank] = route_holder_add(r->index, e->block_tokens, most);
+        if (holders[rank] != ROUTE_HOLDER_NONE) continue;
+        while (rank-- > 0) route_holder_remove(r->index, holders[rank]);
+        return false;
+    }
+    return true;
+}
+
+/* The lowest free numbers. */
+static bool workers_take(struct route *r, struct engine *e, uint64_t cache_blocks) {
+    uint32_t holders[ROUTE_RANKS_MAX];
+    if (r->figures.route_workers + e->ranks > r->options.workers_max) return false;
+    if (!holders_take(r, e, cache_blocks, holders)) return false;
+    uint32_t at = 0;
+    for (uint32_t rank = 0; rank < e->ranks; rank++) {
+        while (r->workers[at].engine != NULL) at++;
+        worker_init(r, &r->workers[at], e, rank, holders[rank]);
+        e->workers[rank] = at;
+        if (at >= r->workers_used) r->workers_used = at + 1;
+    }
+    r->figures.route_workers += e->ranks;
+    return true;
+}
+
+static void engine_free(struct route *r, struct engine *e) {
+    name_put(r, &e->model);
+    name_put(r, &e->lora);
+    free(e->id);
+    free(e->url);
+    free(e->tenant);
+    free(e->salt);
+    free(e->host);
+    free(e->rack);
+    free(e->workers);
+    free(e);
+}
+
+static struct engine *engine_make(struct route *r, const struct route_engine_spec *s) {
+    struct engine *e = xcalloc(1, sizeof(*e));
+    e->id = span_dup(s->id);
+    e->url = span_dup(s->url);
+    e->tenant = span_dup(span_eq(s->tenant, SPAN("default")) ? SPAN("") : s->tenant);
+    e->salt = span_dup(s->salt);
+    e->host = span_dup(s->host);
+    e->rack = span_dup(s->rack);
+    e->model = name_get(r, s->model);
+    e->any_lora = span_eq(s->lora, SPAN("*"));
+    e->lora = name_get(r, s->lora);
+    e->role = s->role;
+    e->ranks = s->ranks == 0 ? 1 : s->ranks;
+    e->block_tokens = s->block_tokens;
+    e->kv_blocks = s->kv_blocks;
+    e->bytes_per_token = s->bytes_per_token;
+    e->batch_max = s->batch_max;
+    e->workers = xcalloc(e->ranks, sizeof(*e->workers));
+    prior_fill(&e->prior, &s->prior);
+    engine_models(e);
+    return e;
+}
+
+tarn_status route_engine_add(struct route *r, const struct route_engine_spec *spec,
+                             uint64_t now_us) {
+    route_tick(r, now_us);
+    tarn_status status = spec_check(r, spec);
+    if (status != TARN_OK) return status;
+    if (engine_find(r, spec->id) != NULL)
+        return route_fail(r, TARN_EEXISTS, "engine %.*s is there already", (int)spec->id.len,
+                          spec->id.data);
+    struct engine *e = engine_make(r, spec);
+    if (!workers_take(r, e, spec->cache_blocks)) {
+        engine_free(r, e);
+        return route_fail(r, TARN_ELIMIT,
+                          "there are %u ranks at most, and those that left count until their "
+                          "blocks are swept",
+                          r->options.workers_max);
+    }
+    htab_insert(&r->engines, &e->node, hash_bytes(spec->id.data, spec->id.len));
+    r->figures.route_engines++;
+    return TARN_OK;
+}
+
+/* --- going --- */
+
+/* Requests whose decode alone was here go on: their prefill is not touched, and when it ends they
+ * ask again. Until then they have no decode reservation. */
+static void worker_clear(struct route *r, struct worker *w) {
+    struct request *q, *next;
+    TAILQ_FOREACH_SAFE(q, &w->prefills, prefill_link, next) {
+        r->figures.route_removals++;
+        request_release(r, &q);
+    }
+    TAILQ_FOREACH_SAFE(q, &w->decodes, decode_link, next) {
+        r->figures.route_removals++;
+        if (q->state == REQUEST_PREFILL)
+            request_move_decode(r, q, ROUTE_NO_WORKER);
+        else
+            request_release(r, &q);
+    }
+    route_holder_remove(r->index, w->holder);
+    w->engine = NULL;
+}
+
+tarn_status route_engine_remove(struct route *r, struct span id, uint64_t now_us) {
+    route_tick(r, now_us);
+    struct engine *e = engine_find(r, id);
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    for (uint32_t rank = 0; rank < e->ranks; rank++) worker_clear(r, &r->workers[e->workers[rank]]);
+    while (r->workers_used > 0 && r->workers[r->workers_used - 1].engine == NULL) r->workers_used--;
+    r->figures.route_workers -= e->ranks;
+    r->figures.route_engines--;
+    htab_remove(&r->engines, &e->node);
+    engine_free(r, e);
+    return TARN_OK;
+}
+
+tarn_status route_engine_drain(struct route *r, struct span id, bool drain, uint64_t now_us) {
+    route_tick(r, now_us);
+    struct engine *e = engine_find(r, id);
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    e->drains = drain;
+    return TARN_OK;
+}
+
+/* --- being alive --- */
+
+tarn_status route_engine_beat(struct route *r, struct span id, uint64_t now_us) {
+    route_tick(r, now_us);
+    struct engine *e = engine_find(r, id);
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    e->heard_us = max_u64(r->now_us, 1);
+    return TARN_OK;
+}
+
+enum route_state engine_state(const struct route *r, const struct engine *e) {
+    if (e->drains) return ROUTE_DRAINS;
+    if (r->now_us < e->back_until_us) return ROUTE_BACKS_OFF;
+    uint64_t silent_us = 1000ull * r->options.silent_ms;
+    if (silent_us > 0 && e->heard_us > 0 && r->now_us - e->heard_us > silent_us)
+        return ROUTE_SILENT;
+    return ROUTE_UP;
+}
+
+/* One failure may be the request's own. From the second in a row on the engine rests, twice as long
+ * each time. */
+void engine_failed(struct route *r, struct engine *e) {
+    e->failed++;
+    if (e->failed_in_row < 32) e->failed_in_row++;
+    if (e->failed_in_row < 2) return;
+    uint64_t rest_ms = (uint64_t)r->options.backoff_ms << (e->failed_in_row - 2);
+    e->back_until_us = r->now_us + 1000 * min_u64(rest_ms, r->options.backoff_max_ms);
+}
+
+enum route_place engine_place(const struct engine *e, struct span host, struct span rack) {
+    if (host.len > 0 && span_eq(host, span_str(e->host))) return ROUTE_SAME_HOST;
+    if (rack.len > 0 && span_eq(rack, span_str(e->rack))) return ROUTE_SAME_RACK;
+    return ROUTE_FAR;
+}
+
+/* --- showing --- */
+
+static void view_learnt(const struct engine *e, struct route_engine_view *v) {
+    v->prefill_token_us = e->prefill.prior[1] * e->prefill.weight[1];
+    v->prefill_error = e->prefill.noise;
+    v->prefill_seen = e->prefill.seen;
+    v->decode_step_us = e->decode.prior[0] * e->decode.weight[0];
+    v->decode_error = e->decode.noise;
+    v->decode_seen = e->decode.seen;
+}
+
+static void view_load(const struct route *r, const struct worker *w, struct route_engine_view *v) {
+    v->prefills = (uint32_t)w->waiting.now;
+    v->prefill_tokens = (uint32_t)w->prefill_tokens.now;
+    v->prefill_wait_us = worker_wait_us(r, w);
+    v->decodes = (uint32_t)worker_running(w);
+    v->context_tokens = w->context_tokens.now;
+    v->foreign_prefill_tokens = w->foreign_prefill_tokens;
+    v->foreign_decodes = w->foreign_running;
+    v->foreign_kv_blocks = w->foreign_kv_blocks;
+    v->routed = w->routed;
+    v->reports = w->reports;
+}
+
+bool route_engine_next(const struct route *r, uint32_t *cursor_p, uint64_t now_us,
+                       struct route_engine_view *view_p) {
+    uint32_t at = *cursor_p;
+    while (at < r->workers_used && r->workers[at].engine == NULL) at++;
+    if (at >= r->workers_used) return false;
+    const struct worker *w = &r->workers[at];
+    const struct engine *e = w->engine;
+    *view_p = (struct route_engine_view){.id = e->id,
+                                         .url = e->url,
+                                         .model = e->model->text,
+                                         .lora = e->lora->text,
+                                         .tenant = e->tenant,
+                                         .salt = e->salt,
+                                         .host = e->host,
+                                         .rack = e->rack,
+                                         .role = e->role,
+                                         .state = engine_state(r, e),
+                                         .rank = w->rank,
+                                         .ranks = e->ranks,
+                                         .worker = at,
+                                         .block_tokens = e->block_tokens,
+                                         .kv_blocks = e->kv_blocks,
+                                         .bytes_per_token = e->bytes_per_token,
+                                         .failed = e->failed,
+                                         .heard_us = e->heard_us};
+    view_load(r, w, view_p);
+    view_learnt(e, view_p);
+    *cursor_p = at + 1;
+    return true;
+}
+
+uint32_t route_worker_find(const struct route *r, struct span id, uint32_t rank) {
+    const struct engine *e = engine_find(r, id);
+    return e == NULL || rank >= e->ranks ? ROUTE_NO_WORKER : e->workers[rank];
+}
+
+uint32_t route_worker_holder(const struct route *r, uint32_t worker) {
+    return worker < r->workers_used && r->workers[worker].engine != NULL ? r->workers[worker].holder
+                                                                         : ROUTE_HOLDER_NONE;
+}
+
+static bool size_known(const uint32_t *sizes, uint32_t n, uint32_t size) {
+    for (uint32_t i = 0; i < n; i++)
+        if (sizes[i] == size) return true;
+    return false;
+}
+
+uint32_t route_block_sizes(const struct route *r, struct span model, struct span lora,
+                           uint32_t sizes[ROUTE_CHAINS_MAX]) {
+    const struct name *m = name_find(r, model), *l = name_find(r, lora);
+    uint32_t n = 0;
+    for (uint32_t i = 0; m != NULL && i < r->workers_used && n < ROUTE_CHAINS_MAX; i++) {
+        const struct engine *e = r->workers[i].engine;
+        if (e == NULL || e->model != m || (e->lora != l && !e->any_lora)) continue;
+        if (!size_known(sizes, n, e->block_tokens)) sizes[n++] = e->block_tokens;
+    }
+    return n;
+}

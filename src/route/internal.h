@@ -1,0 +1,167 @@
+/* The types inside this room. */
+#ifndef TARN_ROUTE_INTERNAL_H
+#define TARN_ROUTE_INTERNAL_H
+
+#include <sys/queue.h>
+#include "base/assert.h"
+#include "base/htab.h"
+#include "base/queue.h"
+#include "base/rng.h"
+#include "base/wheel.h"
+#include "route/cost.h"
+#include "route/model.h"
+#include "route/route.h"
+
+/* --- names: models and adapters, each once, so that equal ones compare in one step --- */
+
+struct name {
+    struct htab_node node;
+    uint32_t uses;
+    char text[];
+};
+
+/* --- engines --- */
+
+/* How much of something is reserved, and the most it was since the engine's last report. */
+struct level {
+    uint64_t now, most;
+};
+
+struct request;
+TAILQ_HEAD(request_list, request);
+
+/* A rank of an engine. */
+struct worker {
+    struct engine *engine; /* NULL: this number is free */
+    uint32_t rank, holder;
+
+    /* Prefills that have no first token yet, as they were reserved, which is the order in which
+     * they are served; head_us: since when the first of them is. */
+    struct request_list prefills;
+    struct request_list decodes; /* all with a decode reservation here */
+    uint64_t head_us;
+    double prefill_us; /* what they were estimated to take */
+    struct level prefill_tokens, waiting, running, context_tokens;
+
+    /* What the last report had beyond that. */
+    uint64_t foreign_prefill_tokens, foreign_waiting, foreign_running, foreign_kv_blocks;
+    double foreign_us; /* of its prefill, at report_us */
+    uint64_t report_us;
+
+    /* Of time: for the means over a decode. */
+    double running_area, context_area, busy_area;
+    uint64_t area_us;
+
+    /* An observed prefill that may have shared its batch with the next one. */
+    double batch_term[MODEL_TERMS], batch_us;
+    uint64_t batch_end_us;
+    bool batch_open, batch_spoilt;
+
+    uint64_t routed, reports;
+};
+
+struct engine {
+    struct htab_node node; /* by id */
+    char *id, *url, *tenant, *salt, *host, *rack;
+    struct name *model, *lora;
+    enum route_role role;
+    bool any_lora, drains;
+    uint32_t ranks, block_tokens, kv_blocks, bytes_per_token, batch_max;
+    uint32_t *workers; /* of each rank */
+    struct route_prior prior;
+    struct model prefill, decode, transfer[ROUTE_PLACES];
+    uint64_t heard_us, failed, back_until_us;
+    uint32_t failed_in_row;
+};
+
+/* --- requests --- */
+
+enum request_state { REQUEST_PREFILL, REQUEST_DECODE };
+
+/* decide ─> PREFILL ─ first ─> DECODE ─ done, lease, removal ─> freed
+ *              └─────────── done, lease, removal ─────────────────┘
+ * In PREFILL it is in its prefill worker's list, and in its decode worker's, always. In DECODE only
+ * in the latter. */
+struct request {
+    struct htab_node node;
+    struct wheel_node lease;
+    TAILQ_ENTRY(request) prefill_link, decode_link;
+    enum request_state state;
+    uint32_t prefill, decode; /* workers */
+    uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
+    uint64_t decided_us, first_us;
+    double prefill_us; /* estimated */
+    double term[MODEL_TERMS];
+    double load_us; /* estimated, of its transfer */
+    uint64_t load_bytes;
+    enum route_place load_place;
+    bool load_disk;
+    double running_area, context_area, busy_area; /* of the decode worker, at the first token */
+    size_t id_len;
+    char id[];
+};
+
+struct route {
+    struct route_options options;
+    const struct cost_ops *policy;
+    struct rng rng;
+    uint64_t now_us;
+    struct htab names, engines, requests;
+    struct worker *workers; /* workers_max of them */
+    uint32_t workers_used;  /* up to the highest number ever used */
+    struct wheel *leases;
+    struct route_index *index;
+    struct candidate *candidates; /* of the decision that is being made */
+    struct route_hit *hits;       /* workers_max of them */
+    uint32_t *candidate_of;       /* by holder: its place in candidates + 1, 0: it is none */
+    uint32_t turn;                /* round-robin's */
+    double output_mean;           /* tokens, learnt */
+    struct route_figures figures;
+    char error[512];
+};
+
+/* route.c */
+uint64_t route_clock(struct route *r, uint64_t now_us); /* never steps back */
+tarn_status route_fail(struct route *r, tarn_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* names.c */
+struct name *name_get(struct route *r, struct span text); /* takes a use */
+void name_put(struct route *r, struct name **name_p);
+struct name *name_find(const struct route *r, struct span text);
+
+/* engine.c */
+struct engine *engine_find(const struct route *r, struct span id);
+enum route_state engine_state(const struct route *r, const struct engine *e);
+enum route_place engine_place(const struct engine *e, struct span host, struct span rack);
+void engine_failed(struct route *r, struct engine *e);
+
+/* load.c: what a worker has to do. */
+double worker_wait_us(const struct route *r, const struct worker *w);
+uint64_t worker_running(const struct worker *w);        /* sequences in its decode batch */
+uint64_t worker_context(const struct worker *w);        /* tokens of KV, reserved and foreign */
+uint64_t worker_prefill_tokens(const struct worker *w); /* queued */
+uint64_t worker_waiting(const struct worker *w);
+void level_add(struct level *l, uint64_t n);
+void level_sub(struct level *l, uint64_t n);
+void worker_clock(struct route *r, struct worker *w); /* the areas, up to now */
+double step_us(const struct engine *e, double running, double context);
+
+/* request.c: reservations. */
+struct request *request_find(const struct route *r, struct span id);
+void request_reserve(struct route *r, struct request *q);
+void request_release(struct route *r, struct request **q_p); /* gives all back, and frees it */
+void request_move_decode(struct route *r, struct request *q, uint32_t worker);
+void request_lease(struct route *r, struct request *q, uint32_t lease_ms);
+
+/* learn.c */
+void learn_first(struct route *r, struct request *q); /* before its prefill is given back */
+void learn_decode_begins(struct route *r, struct request *q);
+void learn_done(struct route *r, struct request *q, uint32_t output_tokens);
+
+/* candidate.c: those that may serve the request, in r->candidates. TARN_OK: there is one. */
+tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c);
+/* Estimates that follow from hit_tokens, load_tokens, fetch_tokens. */
+void candidate_estimate(struct cost_case *c, struct candidate *a);
+
+#endif

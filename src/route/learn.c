@@ -1,0 +1,86 @@
+/* What the times of requests teach: each engine's models of prefill, decode and transfer. */
+#include <math.h>
+#include "route/internal.h"
+
+/* Prefills of one batch end at the same time: what is told within this share of the time that the
+ * first of them took belongs to it. */
+#define BATCH_SHARE 0.02
+/* A decode that was shorter says more of its ends than of its steps. */
+#define DECODE_TOKENS_LEAST 8u
+#define OUTPUT_SHARE        0.01 /* of a new request in the mean of outputs */
+
+static void learn_from(struct route *r, struct model *m, const double term[MODEL_TERMS],
+                       double us) {
+    if (!model_learn(m, term, us)) r->figures.route_odd_times++;
+}
+
+static void batch_close(struct route *r, struct worker *w) {
+    if (w->batch_open && !w->batch_spoilt)
+        learn_from(r, &w->engine->prefill, w->batch_term, w->batch_us);
+    w->batch_open = w->batch_spoilt = false;
+    memset(w->batch_term, 0, sizeof(w->batch_term));
+    w->batch_us = 0;
+}
+
+/* Work is conserved: while there was something to do, the time from one first token to the next is
+ * what the latter took. What waited for bytes, or ran beside work that the route knows nothing of,
+ * teaches nothing of computing. */
+static void learn_prefill(struct route *r, struct request *q) {
+    struct worker *w = &r->workers[q->prefill];
+    double us = (double)(r->now_us - max_u64(w->head_us, q->decided_us));
+    bool same = w->batch_open && us <= BATCH_SHARE * w->batch_us;
+    if (!same) batch_close(r, w);
+    w->batch_open = true;
+    w->batch_spoilt |= w->foreign_prefill_tokens > 0 || q->load_tokens > 0;
+    w->batch_us += us;
+    for (unsigned i = 0; i < MODEL_TERMS; i++) w->batch_term[i] += q->term[i];
+    w->head_us = r->now_us;
+}
+
+/* A transfer is seen where it must have been what took the time: on a worker with nothing else to
+ * do, as what is left after the computing. */
+static void learn_transfer(struct route *r, struct request *q) {
+    struct worker *w = &r->workers[q->prefill];
+    if (q->load_tokens == 0 || w->waiting.now > 1 || w->foreign_prefill_tokens > 0) return;
+    double us = (double)(r->now_us - q->decided_us) - model_predict(&w->engine->prefill, q->term);
+    if (us <= 0) return;
+    double bytes = (double)q->load_bytes;
+    learn_from(r, &w->engine->transfer[q->load_place],
+               (double[MODEL_TERMS]){1, bytes, q->load_disk ? bytes : 0}, us);
+}
+
+void learn_first(struct route *r, struct request *q) {
+    r->workers[q->prefill].engine->failed_in_row = 0;
+    learn_transfer(r, q);
+    learn_prefill(r, q);
+}
+
+void learn_decode_begins(struct route *r, struct request *q) {
+    if (q->decode == ROUTE_NO_WORKER) return;
+    const struct worker *w = &r->workers[q->decode];
+    q->running_area = w->running_area;
+    q->context_area = w->context_area;
+    q->busy_area = w->busy_area;
+}
+
+/* A step's time from the mean time between tokens: prefills on the same worker stop the decode, so
+ * their share of the time is taken off. */
+static void learn_steps(struct route *r, struct request *q, uint32_t output_tokens) {
+    struct worker *w = &r->workers[q->decode];
+    worker_clock(r, w);
+    double passed = (double)(r->now_us - q->first_us);
+    if (passed <= 0) return;
+    double free = 1 - (w->busy_area - q->busy_area) / passed;
+    if (free < 0.1) return;
+    double term[MODEL_TERMS] = {1, (w->running_area - q->running_area) / passed,
+                                (w->context_area - q->context_area) / passed};
+    learn_from(r, &w->engine->decode, term, passed * free / (output_tokens - 1));
+}
+
+void learn_done(struct route *r, struct request *q, uint32_t output_tokens) {
+    if (output_tokens == 0) return;
+    r->output_mean += OUTPUT_SHARE * (fmin(output_tokens, 1e6) - r->output_mean);
+    if (q->state == REQUEST_PREFILL || q->decode == ROUTE_NO_WORKER) return;
+    r->workers[q->decode].engine->failed_in_row = 0;
+    if (output_tokens >= DECODE_TOKENS_LEAST) learn_steps(r, q, output_tokens);
+}

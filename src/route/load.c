@@ -1,0 +1,106 @@
+/* How much a worker has to do: what is reserved on it, what its reports have beyond that, and how
+ * long that takes. */
+#include <math.h>
+#include "route/internal.h"
+
+void level_add(struct level *l, uint64_t n) {
+    l->now += n;
+    l->most = max_u64(l->most, l->now);
+}
+
+void level_sub(struct level *l, uint64_t n) {
+    TARN_ASSERT(l->now >= n);
+    l->now -= n;
+}
+
+/* Beyond the most that was reserved since the last report: the engine may have counted before the
+ * latest reservations reached it, and before the latest ends were told. */
+static uint64_t level_foreign(struct level *l, uint64_t reported, uint64_t before) {
+    if (reported == ROUTE_UNKNOWN) return before;
+    uint64_t foreign = reported > l->most ? reported - l->most : 0;
+    l->most = l->now;
+    return foreign;
+}
+
+double step_us(const struct engine *e, double running, double context) {
+    return model_predict(&e->decode, (double[MODEL_TERMS]){1, running, context});
+}
+
+/* What the first in the queue has done already counts for as much as it was estimated to take. */
+double worker_wait_us(const struct route *r, const struct worker *w) {
+    double wait = w->prefill_us;
+    const struct request *head = TAILQ_FIRST(&w->prefills);
+    if (head != NULL) wait -= fmin(head->prefill_us, (double)(r->now_us - w->head_us));
+    double foreign = w->foreign_us - (double)(r->now_us - w->report_us);
+    return fmax(wait, 0) + fmax(foreign, 0);
+}
+
+uint64_t worker_running(const struct worker *w) {
+    return w->running.now + w->foreign_running;
+}
+
+uint64_t worker_waiting(const struct worker *w) {
+    return w->waiting.now + w->foreign_waiting;
+}
+
+uint64_t worker_prefill_tokens(const struct worker *w) {
+    return w->prefill_tokens.now + w->foreign_prefill_tokens;
+}
+
+uint64_t worker_context(const struct worker *w) {
+    return w->context_tokens.now + w->foreign_kv_blocks * w->engine->block_tokens;
+}
+
+void worker_clock(struct route *r, struct worker *w) {
+    double passed = (double)(r->now_us - w->area_us);
+    w->area_us = r->now_us;
+    w->running_area += passed * (double)worker_running(w);
+    w->context_area += passed * (double)worker_context(w);
+    if (!TAILQ_EMPTY(&w->prefills)) w->busy_area += passed;
+}
+
+/* Tokens that nobody says more of: as if they were one prompt without a prefix. */
+static double foreign_prefill_us(const struct worker *w) {
+    double n = (double)w->foreign_prefill_tokens;
+    return n == 0 ? 0 : model_predict(&w->engine->prefill, (double[MODEL_TERMS]){1, n, n * n});
+}
+
+/* Nobody has so much; it keeps sums of nonsense from overflowing. */
+#define REPORT_MOST (1ull << 40)
+
+static uint64_t report_bound(uint64_t v) {
+    return v == ROUTE_UNKNOWN ? v : min_u64(v, REPORT_MOST);
+}
+
+static void worker_report(struct route *r, struct worker *w, const struct route_load *load) {
+    const struct engine *e = w->engine;
+    worker_clock(r, w);
+    w->foreign_prefill_tokens = level_foreign(
+        &w->prefill_tokens, report_bound(load->prefill_tokens), w->foreign_prefill_tokens);
+    w->foreign_waiting =
+        level_foreign(&w->waiting, report_bound(load->waiting), w->foreign_waiting);
+    w->foreign_running =
+        level_foreign(&w->running, report_bound(load->running), w->foreign_running);
+    if (load->kv_blocks_used != ROUTE_UNKNOWN) {
+        uint64_t tokens = report_bound(load->kv_blocks_used) * e->block_tokens;
+        w->foreign_kv_blocks = level_foreign(&w->context_tokens, tokens, 0) / e->block_tokens;
+    }
+    w->foreign_us = foreign_prefill_us(w);
+    w->report_us = r->now_us;
+    w->reports++;
+}
+
+tarn_status route_engine_load(struct route *r, struct span id, uint32_t rank,
+                              const struct route_load *load, uint64_t now_us) {
+    route_tick(r, now_us);
+    struct engine *e = engine_find(r, id);
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    if (rank >= e->ranks)
+        return route_fail(r, TARN_ENOTFOUND, "engine %s has %u ranks, not %u", e->id, e->ranks,
+                          rank + 1);
+    e->heard_us = max_u64(r->now_us, 1);
+    if (load->kv_blocks != ROUTE_UNKNOWN && load->kv_blocks <= UINT32_MAX)
+        e->kv_blocks = (uint32_t)load->kv_blocks;
+    worker_report(r, &r->workers[e->workers[rank]], load);
+    return TARN_OK;
+}

@@ -1,0 +1,155 @@
+/* Reservations: what a request takes on its engines, and that it is given back exactly once. What
+ * its times teach is in learn.c. */
+#include <stdlib.h>
+#include "route/internal.h"
+
+static bool request_same(const struct htab_node *node, const void *key) {
+    const struct request *q = CONTAINER_OF(node, const struct request, node);
+    return span_eq(span_of(q->id, q->id_len), *(const struct span *)key);
+}
+
+struct request *request_find(const struct route *r, struct span id) {
+    struct htab_node *node =
+        htab_find(&r->requests, hash_bytes(id.data, id.len), request_same, &id);
+    return node == NULL ? NULL : CONTAINER_OF(node, struct request, node);
+}
+
+/* --- the prefill's part --- */
+
+static void prefill_take(struct route *r, struct request *q) {
+    struct worker *w = &r->workers[q->prefill];
+    worker_clock(r, w);
+    if (TAILQ_EMPTY(&w->prefills)) w->head_us = r->now_us;
+    TAILQ_INSERT_TAIL(&w->prefills, q, prefill_link);
+    w->prefill_us += q->prefill_us;
+    level_add(&w->prefill_tokens, q->new_tokens);
+    level_add(&w->waiting, 1);
+    w->routed++;
+}
+
+static void prefill_give(struct route *r, struct request *q) {
+    struct worker *w = &r->workers[q->prefill];
+    worker_clock(r, w);
+    if (TAILQ_FIRST(&w->prefills) == q) w->head_us = r->now_us;
+    TAILQ_REMOVE(&w->prefills, q, prefill_link);
+    /* Sums of fractions do not come back to 0 by themselves. */
+    w->prefill_us = TAILQ_EMPTY(&w->prefills) ? 0 : w->prefill_us - q->prefill_us;
+    level_sub(&w->prefill_tokens, q->new_tokens);
+    level_sub(&w->waiting, 1);
+}
+
+/* --- the decode's part: from the decision on the context has its place there; a sequence runs
+ * from its first token on --- */
+
+static uint64_t decode_context(const struct request *q) {
+    return (uint64_t)q->prompt_tokens + q->output_tokens / 2;
+}
+
+static void decode_take(struct route *r, struct request *q) {
+    if (q->decode == ROUTE_NO_WORKER) return;
+    struct worker *w = &r->workers[q->decode];
+    worker_clock(r, w);
+    TAILQ_INSERT_TAIL(&w->decodes, q, decode_link);
+    level_add(&w->context_tokens, decode_context(q));
+    if (q->state == REQUEST_DECODE) level_add(&w->running, 1);
+}
+
+static void decode_give(struct route *r, struct request *q) {
+    if (q->decode == ROUTE_NO_WORKER) return;
+    struct worker *w = &r->workers[q->decode];
+    worker_clock(r, w);
+    TAILQ_REMOVE(&w->decodes, q, decode_link);
+    level_sub(&w->context_tokens, decode_context(q));
+    if (q->state == REQUEST_DECODE) level_sub(&w->running, 1);
+}
+
+void request_move_decode(struct route *r, struct request *q, uint32_t worker) {
+    decode_give(r, q);
+    q->decode = worker;
+    decode_take(r, q);
+}
+
+/* --- the whole --- */
+
+void request_reserve(struct route *r, struct request *q) {
+    TARN_ASSERT(q->state == REQUEST_PREFILL);
+    htab_insert(&r->requests, &q->node, hash_bytes(q->id, q->id_len));
+    r->figures.route_reserved++;
+    prefill_take(r, q);
+    decode_take(r, q);
+}
+
+void request_release(struct route *r, struct request **q_p) {
+    struct request *q = *q_p;
+    *q_p = NULL;
+    if (q->state == REQUEST_PREFILL) prefill_give(r, q);
+    decode_give(r, q);
+    wheel_remove(r->leases, &q->lease);
+    htab_remove(&r->requests, &q->node);
+    r->figures.route_reserved--;
+    free(q);
+}
+
+void request_lease(struct route *r, struct request *q, uint32_t lease_ms) {
+    wheel_set(r->leases, &q->lease, r->now_us / 1000 + lease_ms);
+}
+
+/* --- what is told of it --- */
+
+static tarn_status request_told(struct route *r, struct span id, uint64_t now_us,
+                                struct request **q_p) {
+    route_tick(r, now_us);
+    *q_p = request_find(r, id);
+    return *q_p != NULL ? TARN_OK
+                        : route_fail(r, TARN_ENOTFOUND, "no such request, or its lease has ended");
+}
+
+/* From now on it has as long as its output should take at its worker's pace, and the lease's time
+ * on top of that. */
+static void lease_of_decode(struct route *r, struct request *q) {
+    double step = 0;
+    if (q->decode != ROUTE_NO_WORKER) {
+        const struct worker *w = &r->workers[q->decode];
+        step = step_us(w->engine, (double)worker_running(w), (double)worker_context(w));
+    }
+    double ms = step * q->output_tokens / 1000;
+    request_lease(r, q, r->options.lease_ms + (uint32_t)(ms < 3.6e6 ? ms : 3.6e6));
+}
+
+tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
+    struct request *q;
+    tarn_status status = request_told(r, request, now_us, &q);
+    if (status != TARN_OK) return status;
+    r->figures.route_firsts++;
+    if (q->state == REQUEST_DECODE) return TARN_OK; /* told twice, or by two */
+    learn_first(r, q);
+    prefill_give(r, q);
+    uint32_t decode = q->decode;
+    request_move_decode(r, q, ROUTE_NO_WORKER);
+    q->state = REQUEST_DECODE;
+    q->first_us = r->now_us;
+    request_move_decode(r, q, decode);
+    learn_decode_begins(r, q);
+    lease_of_decode(r, q);
+    return TARN_OK;
+}
+
+static void request_failed(struct route *r, const struct request *q) {
+    uint32_t at = q->state == REQUEST_PREFILL ? q->prefill : q->decode;
+    r->figures.route_failures++;
+    if (at != ROUTE_NO_WORKER) engine_failed(r, r->workers[at].engine);
+}
+
+tarn_status route_done(struct route *r, struct span request, uint32_t output_tokens, bool failed,
+                       uint64_t now_us) {
+    struct request *q;
+    tarn_status status = request_told(r, request, now_us, &q);
+    if (status != TARN_OK) return status;
+    r->figures.route_dones++;
+    if (failed)
+        request_failed(r, q);
+    else
+        learn_done(r, q, output_tokens);
+    request_release(r, &q);
+    return TARN_OK;
+}

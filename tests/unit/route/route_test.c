@@ -1,0 +1,206 @@
+/* Decisions, reservations and who is alive. */
+#include "util.h"
+
+TEST(options_out_of_range_make_no_route) {
+    struct route_options o = route_options_default;
+    o.policy = "no-such";
+    CHECK(route_create(&o) == NULL);
+    o = route_options_default;
+    o.workers_max = 0;
+    CHECK(route_create(&o) == NULL);
+    o = route_options_default;
+    o.tree_rate = 0.0 / 0.0;
+    CHECK(route_create(&o) == NULL);
+}
+
+TEST(engines_have_names_and_bounds) {
+    struct route_options o = route_options_default;
+    o.workers_max = 3;
+    struct route *r = route_create(&o);
+    struct route_engine_spec s = util_spec("a");
+    s.ranks = 2;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_EEXISTS);
+    s.id = SPAN("b");
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_ELIMIT);
+    s.id = SPAN("with space");
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_EINVAL);
+    s.id = SPAN("c");
+    s.block_tokens = 0;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_EINVAL);
+    CHECK_EQ(route_engine_remove(r, SPAN("c"), UTIL_BEGIN), TARN_ENOTFOUND);
+    CHECK_EQ(route_engine_remove(r, SPAN("a"), UTIL_BEGIN), TARN_OK);
+    route_check(r);
+    route_destroy(&r);
+}
+
+TEST(errors_name_what_is_wrong) {
+    struct route *r = util_route("round-robin", 1);
+    struct route_request q = util_request("x", 100);
+    struct route_decision d;
+    q.model = SPAN("other");
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
+    CHECK(strstr(route_error(r), "'other'") != NULL);
+    q.model = SPAN("m");
+    struct util_prompt p;
+    util_prompt(&p, 1, 4);
+    p.chain.block = 512;
+    q.chains = &p.chain;
+    q.chain_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
+    CHECK(strstr(route_error(r), "512") != NULL && strstr(route_error(r), "16") != NULL);
+    q.chain_count = 0;
+    q.exclude = &SPAN("e0");
+    q.exclude_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
+    CHECK(strstr(route_error(r), "1 excluded") != NULL);
+    q.exclude_count = 0;
+    q.policy = "none";
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
+    q.policy = NULL;
+    q.length_tokens = 0;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
+    CHECK_EQ(route_figures_get(r)->route_unserved, 5);
+    route_destroy(&r);
+}
+
+TEST(what_is_reserved_is_given_back_once) {
+    struct route *r = util_route("round-robin", 2);
+    CHECK_STR(util_decide(r, "x", 1000, UTIL_BEGIN).prefill, "e0");
+    CHECK_EQ(util_view(r, "e0").prefill_tokens, 1000);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
+    route_check(r);
+    CHECK_EQ(util_view(r, "e0").prefill_tokens, 0);
+    CHECK_EQ(util_view(r, "e0").decodes, 1);
+    CHECK_EQ(route_done(r, SPAN("x"), 10, false, UTIL_BEGIN + 200 * UTIL_MS), TARN_OK);
+    CHECK_EQ(route_done(r, SPAN("x"), 10, false, UTIL_BEGIN + 200 * UTIL_MS), TARN_ENOTFOUND);
+    CHECK_EQ(util_view(r, "e0").decodes, 0);
+    CHECK_EQ(util_view(r, "e0").context_tokens, 0);
+    route_check(r);
+    route_destroy(&r);
+}
+
+TEST(a_lease_that_ends_gives_back) {
+    struct route *r = util_route("round-robin", 1);
+    struct route_decision d = util_decide(r, "x", 1000, UTIL_BEGIN);
+    uint64_t end = UTIL_BEGIN + (d.lease_ms + 1) * UTIL_MS;
+    route_tick(r, end - 2 * UTIL_MS);
+    CHECK_EQ(route_figures_get(r)->route_reserved, 1);
+    while (route_tick(r, end) == 0) continue;
+    CHECK_EQ(route_figures_get(r)->route_reserved, 0);
+    CHECK_EQ(route_figures_get(r)->route_lease_ends, 1);
+    CHECK_EQ(util_view(r, "e0").prefill_tokens, 0);
+    route_check(r);
+    route_destroy(&r);
+}
+
+TEST(the_same_request_again_is_reserved_once) {
+    struct route *r = util_route("round-robin", 2);
+    CHECK_STR(util_decide(r, "x", 1000, UTIL_BEGIN).prefill, "e0");
+    CHECK_STR(util_decide(r, "x", 1000, UTIL_BEGIN).prefill, "e1");
+    CHECK_EQ(util_view(r, "e0").prefill_tokens, 0);
+    CHECK_EQ(util_view(r, "e1").prefill_tokens, 1000);
+    CHECK_EQ(route_figures_get(r)->route_reserved, 1);
+    route_check(r);
+    route_destroy(&r);
+}
+
+TEST(a_burst_does_not_go_to_one_engine) {
+    struct route *r = util_route("least-loaded", 4);
+    for (int i = 0; i < 40; i++) {
+        char id[16];
+        snprintf(id, sizeof(id), "x%d", i);
+        util_decide(r, id, 1000, UTIL_BEGIN);
+    }
+    for (int i = 0; i < 4; i++) {
+        char id[16];
+        snprintf(id, sizeof(id), "e%d", i);
+        CHECK_EQ(util_view(r, id).prefills, 10);
+    }
+    route_destroy(&r);
+}
+
+TEST(an_engine_that_is_gone_gets_nothing) {
+    struct route *r = util_route("round-robin", 2);
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_EQ(route_engine_remove(r, SPAN("e0"), UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN), TARN_ENOTFOUND);
+    for (int i = 0; i < 3; i++) CHECK_STR(util_decide(r, "y", 10, UTIL_BEGIN).prefill, "e1");
+    CHECK_EQ(route_engine_drain(r, SPAN("e1"), true, UTIL_BEGIN), TARN_OK);
+    struct route_request q = util_request("z", 100);
+    struct route_decision d;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
+    CHECK(strstr(route_error(r), "1 draining") != NULL);
+    route_check(r);
+    route_destroy(&r);
+}
+
+TEST(silence_and_failures_keep_requests_away) {
+    struct route *r = util_route("round-robin", 2);
+    uint64_t now = UTIL_BEGIN;
+    CHECK_EQ(route_engine_beat(r, SPAN("e0"), now), TARN_OK);
+    now += (route_options_default.silent_ms + 1) * UTIL_MS;
+    for (int i = 0; i < 3; i++) CHECK_STR(util_decide(r, "x", 10, now).prefill, "e1");
+    CHECK_EQ(util_view(r, "e0").state, ROUTE_SILENT);
+    CHECK_EQ(route_engine_beat(r, SPAN("e0"), now), TARN_OK);
+    for (int i = 0; i < 2; i++) {
+        struct route_request q = util_request("x", 10);
+        struct route_decision d;
+        q.exclude = &SPAN("e0");
+        q.exclude_count = 1;
+        CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
+        CHECK_EQ(route_done(r, SPAN("x"), 0, true, now), TARN_OK);
+    }
+    CHECK_EQ(util_view(r, "e1").state, ROUTE_BACKS_OFF);
+    CHECK_STR(util_decide(r, "x", 10, now).prefill, "e0");
+    now += (route_options_default.backoff_ms + 1) * UTIL_MS;
+    CHECK_EQ(route_engine_beat(r, SPAN("e0"), now), TARN_OK);
+    CHECK_EQ(util_view(r, "e1").state, ROUTE_UP);
+    route_destroy(&r);
+}
+
+TEST(reports_add_what_is_not_reserved_here) {
+    struct route *r = util_route("least-loaded", 2);
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    const char *mine = util_view(r, "e0").prefills == 1 ? "e0" : "e1";
+    struct route_load load = {.prefill_tokens = 1500,
+                              .waiting = 2,
+                              .running = 3,
+                              .kv_blocks_used = ROUTE_UNKNOWN,
+                              .kv_blocks = ROUTE_UNKNOWN};
+    CHECK_EQ(route_engine_load(r, span_str(mine), 0, &load, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(util_view(r, mine).foreign_prefill_tokens, 500);
+    CHECK_EQ(util_view(r, mine).foreign_decodes, 3);
+    /* Ended since: the next report may still count it, and does not make it another's. */
+    CHECK_EQ(route_done(r, SPAN("x"), 0, false, UTIL_BEGIN + 1), TARN_OK);
+    load.prefill_tokens = 1000;
+    load.running = 0;
+    CHECK_EQ(route_engine_load(r, span_str(mine), 0, &load, UTIL_BEGIN + 2), TARN_OK);
+    CHECK_EQ(util_view(r, mine).foreign_prefill_tokens, 0);
+    CHECK_EQ(util_view(r, mine).foreign_decodes, 0);
+    CHECK_EQ(route_engine_load(r, span_str(mine), 1, &load, UTIL_BEGIN), TARN_ENOTFOUND);
+    route_check(r);
+    route_destroy(&r);
+}
+
+TEST(hits_are_told_by_tier) {
+    struct route *r = util_route("round-robin", 1);
+    struct util_prompt p;
+    util_prompt(&p, 1, 10);
+    util_stored(r, "e0", &p, 4, ROUTE_TIER_DEVICE);
+    util_stored(r, "e0", &p, 6, ROUTE_TIER_HOST);
+    struct route_request q = util_request("x", 165);
+    struct route_decision d;
+    q.chains = &p.chain;
+    q.chain_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(d.hit_tokens[ROUTE_TIER_DEVICE], 4 * UTIL_BLOCK);
+    CHECK_EQ(d.hit_tokens[ROUTE_TIER_HOST], 2 * UTIL_BLOCK);
+    CHECK_EQ(util_view(r, "e0").prefill_tokens, 165 - 6 * UTIL_BLOCK);
+    /* 1 ms and 10 us for each of 69 tokens */
+    CHECK(d.ttft_ms > 1.68 && d.ttft_ms < 1.70);
+    route_destroy(&r);
+}
+
+TEST_MAIN()
