@@ -100,6 +100,83 @@ struct tarn_tls_figures {
     uint64_t failed; /* handshakes */
 };
 
+/* --- HTTP paths: modules/http.so serves them, whichever of the modules is there first --- */
+
+enum tarn_http_method {
+    TARN_HTTP_GET = 1, /* HEAD, too */
+    TARN_HTTP_POST = 2,
+    TARN_HTTP_PUT = 4,
+    TARN_HTTP_DELETE = 8
+};
+enum tarn_http_flag {
+    TARN_HTTP_OPEN = 1,  /* who only reads needs no token, as for a probe */
+    TARN_HTTP_READS = 2, /* it changes nothing, whatever the method; else only GET is taken for
+                          * that. What changes something wants the token, and is refused where
+                          * http.so has no token-file */
+};
+
+/* Borrowed for the call of its handler. */
+struct tarn_http_request {
+    uint32_t size;
+    enum tarn_http_method method;
+    uint64_t id;      /* names it in http_answer, then or later; no other has it */
+    const char *path; /* decoded, without the query */
+    struct span body;
+    /* Of the query, decoded, and of the head; NULL: it has none of that name. */
+    const char *(*argument)(const struct tarn_http_request *r, const char *name);
+    const char *(*header)(const struct tarn_http_request *r, const char *name);
+};
+
+struct tarn_http_path {
+    const char *path; /* "/query"; with a / at its end, all that is below it, too */
+    unsigned methods, flags;
+    uint32_t body_max; /* bytes, up to TARN_HTTP_BODY_MAX; who sends more gets 413 */
+    /* On the loop, once the body is there; must not block. It answers now, or keeps the id. */
+    void (*run)(const struct tarn_http_request *r);
+};
+#define TARN_HTTP_BODY_MAX     (16u << 20)
+#define TARN_HTTP_DEADLINE_MAX 300000u
+
+/* Some paths, and where they are. All of it must live as long as the module is loaded. */
+struct tarn_http_site {
+    uint32_t size;
+    uint32_t deadline_ms;   /* who has no answer by then gets 504; 0: 10 s */
+    unsigned under_way_max; /* who comes while so many answers are awaited gets 503; 0: 64 */
+    unsigned paths;
+    const struct tarn_http_path *path;
+    /* NULL: on http.so's own port. Else on a port of these paths' own; port 0: any free one, which
+     * http.so tells in INFO modules. */
+    const char *bind;
+    uint16_t port;
+    bool open;            /* there: nobody is asked for the token. Only by the operator's word */
+    bool tls;             /* there */
+    unsigned connections; /* there; 0: 64 */
+};
+
+struct tarn_http_answer {
+    uint32_t size;
+    unsigned status;        /* 200 to 599 */
+    unsigned retry_after_s; /* 0: it says nothing of that */
+    const char *type;       /* "application/json"; NULL: plain text */
+    struct span body;       /* copied; or */
+    struct buf *taken;      /* its memory is http.so's then, and it is left empty; or */
+    /* in pieces, as the connection takes them: appends some of it, 16 KiB or so, to out. false:
+     * that was the last of it. */
+    bool (*next)(void *arg, struct buf *out);
+    void (*drop)(void *arg); /* NULL, or called once: all is sent, or nobody wants it any more */
+    void *arg;
+};
+
+/* What modules/http.so gives the loader, for the sites of others. */
+struct tarn_http_server {
+    uint32_t size;
+    tarn_status (*site_add)(const char *module, const struct tarn_http_site *site, char *error,
+                            size_t error_cap);
+    /* Who waits for an answer of it gets 503, and nothing of it is called from then on. */
+    void (*site_remove)(const struct tarn_http_site *site);
+    tarn_status (*answer)(uint64_t request, const struct tarn_http_answer *answer);
+};
+
 struct tarn_services {
     uint32_t size, version;
     enum tarn_program program;
@@ -175,6 +252,17 @@ struct tarn_services {
      * have more. Events are numbered: *from is the last one that was seen. NULL where a program has
      * no lists. */
     enum tarn_rows (*rows_next)(const char *table, uint64_t *from, struct figure_walk *walk);
+
+    /* From load() only, and taken back when the module goes. TARN_EINVAL, TARN_EEXISTS: error says
+     * which path, and why; or what a listening socket says. */
+    tarn_status (*http_register)(const struct tarn_http_site *site, char *error, size_t error_cap);
+    /* From the loop's thread, at any time. TARN_ECLOSED: nobody waits for it any more: its deadline
+     * has passed, or http.so has gone. What is to be taken is taken, and drop called, whatever
+     * comes of it. */
+    tarn_status (*http_answer)(uint64_t request, const struct tarn_http_answer *answer);
+    /* modules/http.so, from load(): it is asked for all sites that there are, and those to come.
+     * TARN_EEXISTS: there is another; or what site_add said. */
+    tarn_status (*http_serve)(const struct tarn_http_server *server, char *error, size_t error_cap);
 };
 
 /* --- what a module is --- */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "http/http.h"
+#include "http/site.h"
 
 enum { IDLE_S = 10, MEMORY = 32768, CONNECTIONS_MAX = 8192 /* ports have their own limits */ };
 
@@ -119,6 +119,7 @@ tarn_status http_server_start(char *error, size_t cap) {
                                         .tls = http_options.tls};
     server_timer = http_services->timer_create(on_server_timer, NULL);
     http_ports_start();
+    http_exchanges_start();
     tarn_status status = daemon_start(error, cap);
     if (status == TARN_OK) status = http_port_open(&plan, &main_port, error, cap);
     if (status != TARN_OK) {
@@ -133,9 +134,11 @@ tarn_status http_server_start(char *error, size_t cap) {
 void http_server_stop(void) {
     http_gather_stop();
     http_rows_stop();
+    http_exchanges_stop();
     http_services->watch_destroy(&server_watch);
     if (server != NULL) MHD_stop_daemon(server);
     server = NULL;
+    http_sites_stop();
     http_port_close(&main_port);
     http_ports_stop();
     http_services->timer_destroy(&server_timer);

@@ -4,6 +4,7 @@
  *   daemon.c   GNU libmicrohttpd, its own epoll descriptor in the loop
  *   port.c     listening ports: limits on connections and their time, TLS
  *   server.c   what is asked for: paths, methods, the token
+ *   site.c     paths of other modules; exchange.c a request to one of them (site.h)
  *   gather.c   /metrics and /api/info: all figures, in slices of the loop
  *   api_rows.c /api/nodes and the like: lists of the program, likewise
  *   page.c     the page at /, which page/ is joined to
@@ -31,7 +32,7 @@ struct http_options {
 extern const struct tarn_services *http_services;
 extern struct http_options http_options;
 extern struct http_figures {
-    uint64_t requests, refused, slow, scrapes, scrape_turns;
+    uint64_t requests, refused, slow, late, scrapes, scrape_turns;
 } http_figures;
 
 /* --- options.c --- */
@@ -86,6 +87,10 @@ unsigned http_port_connections(const struct http_port *port, struct tarn_tls_fig
 /* The one of this descriptor, which libmicrohttpd has now. */
 struct http_connection *http_connection_came(int fd);
 void http_connection_over(struct http_connection *k);
+/* NULL: it was closed. */
+const struct http_port *http_connection_port(const struct http_connection *k);
+/* Its answer is awaited of somebody else, and it is not cut off for that. */
+void http_connection_waits(struct http_connection *k, bool waits);
 /* Its request is over, and the time of the next one counts from now. */
 void http_connection_rests(struct http_connection *k);
 void http_ports_start(void);
@@ -127,6 +132,11 @@ enum MHD_Result http_history(struct MHD_Connection *connection, void **own);
 
 /* --- answers: server.c --- */
 
+/* Headers that every answer has. type NULL: plain text; retry_after_s 0: none of that. */
+void http_response_dress(struct MHD_Response *r, const char *type, unsigned retry_after_s);
+/* A sentence, with what is wrong or missing. */
+enum MHD_Result http_refuse(struct MHD_Connection *connection, unsigned status, const char *text,
+                            unsigned retry_after_s);
 /* Queues a whole text; type: "text/plain; charset=utf-8". */
 enum MHD_Result http_answer(struct MHD_Connection *connection, unsigned status, const char *type,
                             const char *text, size_t len);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "http/http.h"
+#include "http/site.h"
 
 const struct tarn_services *http_services;
 struct http_figures http_figures;
@@ -15,6 +15,12 @@ static void log_pass_on(void *arg, enum log_level level, const char *message) {
     (void)arg;
     if (level < LOG_LEVEL_NOTHING) http_services->log(levels[level], message);
 }
+
+/* What paths of other modules are served by. */
+static const struct tarn_http_server modules_server = {.size = sizeof(modules_server),
+                                                       .site_add = http_site_add,
+                                                       .site_remove = http_site_remove,
+                                                       .answer = http_exchange_answer};
 
 static tarn_status http_load(const struct tarn_services *services, size_t argc,
                              const char *const *argv, char *error, size_t error_cap) {
@@ -28,6 +34,10 @@ static tarn_status http_load(const struct tarn_services *services, size_t argc,
     log_set_sink(log_pass_on, NULL);
     tarn_status status = http_options_parse(argc, argv, error, error_cap);
     if (status == TARN_OK) status = http_server_start(error, error_cap);
+    if (status == TARN_OK && TARN_HAS(services, http_serve)) {
+        status = services->http_serve(&modules_server, error, error_cap);
+        if (status != TARN_OK) http_server_stop();
+    }
     if (status != TARN_OK)
         log_set_sink(NULL, NULL);
     else
@@ -56,6 +66,7 @@ static void http_info(void (*field)(void *arg, const char *name, const char *val
                {"requests", http_figures.requests},
                {"refused", http_figures.refused},
                {"slow", http_figures.slow},
+               {"late", http_figures.late},
                {"scrapes", http_figures.scrapes},
                {"scrape_turns", http_figures.scrape_turns}};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -63,6 +74,7 @@ static void http_info(void (*field)(void *arg, const char *name, const char *val
         snprintf(text, sizeof(text), "%llu", (unsigned long long)all[i].value);
         field(arg, all[i].name, text);
     }
+    http_sites_info(field, arg);
 }
 
 /* The one symbol. */

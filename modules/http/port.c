@@ -22,6 +22,7 @@ struct http_connection {
     struct http_port *port; /* NULL: it was closed */
     uint64_t since_ms;      /* it came, or its last request was over */
     bool known, cut;        /* known: libmicrohttpd has it */
+    bool waits;             /* for a module: that is no fault of the peer */
     LIST_ENTRY(http_connection) link;
 };
 
@@ -68,6 +69,16 @@ void http_connection_over(struct http_connection *k) {
     free(k);
 }
 
+void http_connection_waits(struct http_connection *k, bool waits) {
+    if (k == NULL) return;
+    k->waits = waits;
+    k->since_ms = clock_mono_ms();
+}
+
+const struct http_port *http_connection_port(const struct http_connection *k) {
+    return k != NULL ? k->port : NULL;
+}
+
 void http_connection_rests(struct http_connection *k) {
     if (k != NULL) k->since_ms = clock_mono_ms();
 }
@@ -83,7 +94,7 @@ static void on_slow_timer(void *arg) {
     struct http_connection *k;
     (void)arg;
     LIST_FOREACH(k, &connections, link) {
-        if (k->cut || now_ms - k->since_ms < http_options.timeout_s * 1000ull) continue;
+        if (k->cut || k->waits || now_ms - k->since_ms < http_options.timeout_s * 1000ull) continue;
         http_figures.slow++;
         connection_cut(k);
     }
@@ -143,7 +154,7 @@ static tarn_status port_listen(struct http_port *port, const char *address, uint
     int fd;
     tarn_status status = http_services->listen(address, number, &fd, &why);
     if (status != TARN_OK) {
-        snprintf(error, cap, "cannot listen on %s port %u: %s (bind, port)", address, number,
+        snprintf(error, cap, "cannot listen on %s port %u: %s", address, number,
                  status == TARN_ENOTFOUND ? "this machine has no such address" : why);
         return status;
     }

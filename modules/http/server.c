@@ -1,28 +1,70 @@
 /* What is asked for: paths, methods, the token, and answers of one piece. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/assert.h"
-#include "http/http.h"
+#include "http/site.h"
 
 /* --- answers --- */
+
+void http_response_dress(struct MHD_Response *r, const char *type, unsigned retry_after_s) {
+    char seconds[24];
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE,
+                            type != NULL ? type : "text/plain; charset=utf-8");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if (retry_after_s == 0) return;
+    snprintf(seconds, sizeof(seconds), "%u", retry_after_s);
+    MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
+}
+
+static enum MHD_Result response_send(struct MHD_Connection *connection, unsigned status,
+                                     struct MHD_Response *r) {
+    enum MHD_Result queued = MHD_queue_response(connection, status, r);
+    MHD_destroy_response(r);
+    return queued;
+}
 
 enum MHD_Result http_answer(struct MHD_Connection *connection, unsigned status, const char *type,
                             const char *text, size_t len) {
     struct MHD_Response *r =
         MHD_create_response_from_buffer(len, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
     if (r == NULL) return MHD_NO;
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    http_response_dress(r, type, 0);
+    return response_send(connection, status, r);
+}
+
+enum MHD_Result http_refuse(struct MHD_Connection *connection, unsigned status, const char *text,
+                            unsigned retry_after_s) {
+    http_figures.refused++;
+    struct MHD_Response *r = MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text,
+                                                             MHD_RESPMEM_MUST_COPY);
+    if (r == NULL) return MHD_NO;
+    http_response_dress(r, NULL, retry_after_s);
     if (status == MHD_HTTP_UNAUTHORIZED)
         MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-    enum MHD_Result queued = MHD_queue_response(connection, status, r);
-    MHD_destroy_response(r);
-    return queued;
+    return response_send(connection, status, r);
+}
+
+/* allowed: of enum tarn_http_method. */
+static enum MHD_Result refuse_method(struct MHD_Connection *connection, unsigned allowed) {
+    static const char *const names[] = {"GET, HEAD", "POST", "PUT", "DELETE"};
+    char list[40] = "", text[80];
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++) {
+        if (!(allowed & 1u << i)) continue;
+        if (list[0] != '\0') strcat(list, ", ");
+        strcat(list, names[i]);
+    }
+    int len = snprintf(text, sizeof(text), "this path answers %s\n", list);
+    http_figures.refused++;
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer((size_t)len, text, MHD_RESPMEM_MUST_COPY);
+    if (r == NULL) return MHD_NO;
+    http_response_dress(r, NULL, 0);
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, list);
+    return response_send(connection, MHD_HTTP_METHOD_NOT_ALLOWED, r);
 }
 
 enum MHD_Result http_answer_owned(struct MHD_Connection *connection, const char *type,
@@ -33,12 +75,8 @@ enum MHD_Result http_answer_owned(struct MHD_Connection *connection, const char 
         buf_free(&text);
         return MHD_NO;
     }
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    enum MHD_Result queued = MHD_queue_response(connection, MHD_HTTP_OK, r);
-    MHD_destroy_response(r);
-    return queued;
+    http_response_dress(r, type, 0);
+    return response_send(connection, MHD_HTTP_OK, r);
 }
 
 enum MHD_Result http_answer_wrong(struct MHD_Connection *connection, const char *text) {
@@ -71,7 +109,7 @@ static enum MHD_Result answer_version(struct MHD_Connection *connection, void **
     return http_answer(connection, MHD_HTTP_OK, "application/json", text, (size_t)len);
 }
 
-/* --- requests --- */
+/* --- own paths --- */
 
 static const struct path {
     const char *path;
@@ -102,10 +140,9 @@ static bool token_fits(struct MHD_Connection *connection) {
     return differs == 0;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned status,
-                              const char *text) {
-    http_figures.refused++;
-    return answer_text(connection, status, text);
+static enum MHD_Result refuse_token(struct MHD_Connection *connection) {
+    return http_refuse(connection, MHD_HTTP_UNAUTHORIZED,
+                       "this path wants the token of token-file: Authorization: Bearer TOKEN\n", 0);
 }
 
 enum MHD_Result http_answer_missing(struct MHD_Connection *connection) {
@@ -113,30 +150,23 @@ enum MHD_Result http_answer_missing(struct MHD_Connection *connection) {
     buf_append_str(&text, "no such path here:");
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) buf_printf(&text, " %s", paths[i].path);
     buf_append(&text, "\n", 2);
-    enum MHD_Result queued = refuse(connection, MHD_HTTP_NOT_FOUND, text.data);
+    enum MHD_Result queued = http_refuse(connection, MHD_HTTP_NOT_FOUND, text.data, 0);
     buf_free(&text);
     return queued;
 }
 
-static enum MHD_Result request_answer(struct MHD_Connection *connection, const char *url,
-                                      const char *method, void **own) {
-    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
-    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
-        if (strcmp(url, paths[i].path) != 0) continue;
-        if (!paths[i].open && !token_fits(connection))
-            return refuse(connection, MHD_HTTP_UNAUTHORIZED,
-                          "this path wants the token of token-file: Authorization: Bearer TOKEN\n");
-        return paths[i].answer(connection, own);
-    }
-    return http_answer_missing(connection);
+static const struct path *path_find(const char *url) {
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+        if (strcmp(url, paths[i].path) == 0) return &paths[i];
+    return NULL;
 }
 
-/* It is whole, and none of its body matters. */
-static enum MHD_Result begun_go_on(struct MHD_Connection *connection, void **own,
-                                   const struct http_part *part) {
-    *own = NULL;
-    return request_answer(connection, part->url, part->method, own);
+static enum MHD_Result path_answer(struct MHD_Connection *connection, const struct path *p,
+                                   const char *method, void **own) {
+    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+        return refuse_method(connection, TARN_HTTP_GET);
+    if (!p->open && !token_fits(connection)) return refuse_token(connection);
+    return p->answer(connection, own);
 }
 
 static bool body_follows(struct MHD_Connection *connection) {
@@ -145,6 +175,60 @@ static bool body_follows(struct MHD_Connection *connection) {
     return (len != NULL && strcmp(len, "0") != 0) ||
            MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
                                        MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
+}
+
+/* --- paths of other modules --- */
+
+/* Where nobody is asked for a token, a page that somebody's browser has open must still not be able
+ * to change anything: a browser says where such a request comes from. */
+static bool is_of_a_page(struct MHD_Connection *connection) {
+    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN) != NULL;
+}
+
+static enum MHD_Result route_go(struct MHD_Connection *connection, const struct http_route *r,
+                                void **own) {
+    bool reads = r->method == TARN_HTTP_GET || (r->path->flags & TARN_HTTP_READS) != 0;
+    if (r->site->its->bind != NULL && r->site->its->open) {
+        if (!reads && is_of_a_page(connection))
+            return http_refuse(connection, MHD_HTTP_FORBIDDEN,
+                               "pages of a browser may not change anything here\n", 0);
+    } else if (!reads && http_options.token[0] == '\0') {
+        return http_refuse(connection, MHD_HTTP_FORBIDDEN,
+                           "this path changes something, and nobody may without a token: load "
+                           "http.so with token-file FILE\n",
+                           0);
+    } else if ((!reads || !(r->path->flags & TARN_HTTP_OPEN)) && !token_fits(connection)) {
+        return refuse_token(connection);
+    }
+    const char *len =
+        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (len != NULL && strtoull(len, NULL, 10) > r->path->body_max)
+        return http_refuse(connection, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too long\n", 0);
+    return http_exchange_begin(connection, own, r, !body_follows(connection));
+}
+
+/* --- requests --- */
+
+static enum MHD_Result request_answer(struct MHD_Connection *connection, const char *url,
+                                      const char *method, void **own) {
+    const struct http_port *port = http_connection_port(http_connection_of(connection));
+    if (port == NULL) return MHD_NO; /* it was closed */
+    const struct path *p = port == http_server_port() ? path_find(url) : NULL;
+    if (p != NULL) return path_answer(connection, p, method, own);
+    struct http_route r;
+    if (!http_route_find(&r, port, url, method))
+        return port == http_server_port()
+                   ? http_answer_missing(connection)
+                   : http_refuse(connection, MHD_HTTP_NOT_FOUND, "no such path\n", 0);
+    if (r.path == NULL) return refuse_method(connection, r.allowed);
+    return route_go(connection, &r, own);
+}
+
+/* It is whole, and has no body. */
+static enum MHD_Result begun_go_on(struct MHD_Connection *connection, void **own,
+                                   const struct http_part *part) {
+    *own = NULL;
+    return request_answer(connection, part->url, part->method, own);
 }
 
 /* An answer to the head alone ends the connection, as it must when a body follows that nobody

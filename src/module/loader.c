@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/log.h"
+#include "module/sites.h"
 #include "transport/transport.h"
 
 struct module {
@@ -109,6 +110,17 @@ static tarn_status add_command(const struct tarn_command *command) {
     return status;
 }
 
+static tarn_status add_site(const struct tarn_http_site *site, char *error, size_t error_cap) {
+    if (loading == NULL || site == NULL) return TARN_EINVAL;
+    return sites_add(loading->its->name, site, error, error_cap);
+}
+
+static tarn_status add_server(const struct tarn_http_server *server, char *error,
+                              size_t error_cap) {
+    if (loading == NULL || server == NULL) return TARN_EINVAL;
+    return sites_serve(loading->its->name, server, error, error_cap);
+}
+
 bool module_init(const struct tarn_services *given, const struct module_hooks *given_hooks) {
     pthread_mutex_lock(&lock);
     bool first = services.size == 0;
@@ -119,6 +131,9 @@ bool module_init(const struct tarn_services *given, const struct module_hooks *g
         services.program_version = TARN_VERSION;
         services.transport_register = add_transport;
         services.command_register = add_command;
+        services.http_register = add_site;
+        services.http_answer = sites_answer;
+        services.http_serve = add_server;
         if (services.log == NULL) services.log = log_to_program;
         if (given_hooks != NULL) hooks = *given_hooks;
     }
@@ -208,9 +223,10 @@ static tarn_status forget_transports(struct module *m, unsigned n) {
     return status;
 }
 
-static void forget_commands(struct module *m) {
+static void forget_offers(struct module *m) {
     for (unsigned i = 0; i < m->commands; i++) hooks.command_remove(m->command[i]);
     m->commands = 0;
+    sites_forget(m->its->name);
 }
 
 static void tell_added(const struct module *m) {
@@ -247,7 +263,7 @@ static tarn_status module_start(struct module *m, const struct fault *f) {
                     m->its->unload(text, sizeof(text)) == TARN_OK;
         if (!idle) m->handle = NULL;
     }
-    forget_commands(m);
+    forget_offers(m);
     return status;
 }
 
@@ -316,8 +332,10 @@ static tarn_status module_stop(struct module *m, const struct fault *f) {
         hooks.transport_removing(m->transport[i]->scheme);
     tarn_status status = forget_transports(m, m->transports);
     if (status == TARN_OK) {
+        sites_leave(m->its->name);
         status = m->its->unload(text, sizeof(text));
         if (status == TARN_OK) return TARN_OK;
+        sites_stay(m->its->name);
         text[sizeof(text) - 1] = '\0';
         for (unsigned i = 0; i < m->transports; i++) {
             /* the lock is ours: there is room */
@@ -336,7 +354,7 @@ static tarn_status unload_locked(size_t at, const struct fault *f) {
     struct module *m = modules[at];
     tarn_status status = module_stop(m, f);
     if (status != TARN_OK) return status;
-    forget_commands(m);
+    forget_offers(m);
     log_notice("Module %s is unloaded", m->its->name);
     n_modules--;
     memmove(&modules[at], &modules[at + 1], (n_modules - at) * sizeof(modules[0]));

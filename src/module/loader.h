@@ -4,9 +4,9 @@
  *
  *   module_load ─> file looked at ─> opened ─> struct looked at ─> load()
  *     ├─ TARN_OK ─> transports registered ─> loaded
- *     └─ else ────> commands taken back, closed
+ *     └─ else ────> commands, HTTP paths taken back, closed
  *   module_unload ─> transports taken back ─> unload()
- *     ├─ TARN_OK ────> commands taken back, closed
+ *     ├─ TARN_OK ────> commands, HTTP paths taken back, closed
  *     └─ TARN_EBUSY ─> transports registered again: loaded as before
  *
  * Threads: everything from any thread. One mutex serves all of it and is held while load, unload,
