@@ -42,7 +42,7 @@ static tarn_status nobody_may(struct route *r, const struct route_request *q,
                       why->silent, why->backs_off, why->tenant, why->role);
 }
 
-void candidate_estimate(struct cost_case *c, struct candidate *a) {
+static void estimate_prefill(struct cost_case *c, struct candidate *a) {
     const struct worker *w = &c->route->workers[a->worker];
     uint32_t prefix = a->hit_tokens + a->ahead_tokens + a->load_tokens + a->fetch_tokens;
     /* The last token is computed in any case: its result is the first one of the answer. */
@@ -52,8 +52,54 @@ void candidate_estimate(struct cost_case *c, struct candidate *a) {
     a->prefill_us =
         model_predict(&w->engine->prefill, (double[MODEL_TERMS]){1, n, n * (n + 2 * p)});
     a->ttft_us = fmax(a->wait_us, a->load_us) + a->prefill_us;
+}
+
+/* From the pool what is not there, if that is faster than computing it. Bytes that come while the
+ * request waits cost nothing. */
+static void estimate_load(struct cost_case *c, struct candidate *a) {
+    const struct route_request *q = c->request;
+    uint32_t there = a->hit_tokens + a->ahead_tokens;
+    if (q->pool_tokens <= there) return;
+    struct candidate loaded = *a;
+    loaded.load_tokens = q->pool_tokens - there;
+    loaded.load_us = transfer_from_pool(c->route->workers[a->worker].engine, q, there).us;
+    estimate_prefill(c, &loaded);
+    if (loaded.ttft_us < a->ttft_us) *a = loaded;
+}
+
+void candidate_estimate(struct cost_case *c, struct candidate *a) {
+    const struct worker *w = &c->route->workers[a->worker];
+    estimate_prefill(c, a);
+    estimate_load(c, a);
     a->tbt_us = step_us(w->engine, a->running + 1.0,
                         (double)a->context_tokens + c->prompt_tokens + c->output_tokens / 2.0);
+}
+
+const struct candidate *candidate_best_hit(const struct cost_case *c) {
+    const struct candidate *best = &c->candidates[0];
+    for (uint32_t i = 1; i < c->count; i++)
+        if (c->candidates[i].hit_tokens > best->hit_tokens) best = &c->candidates[i];
+    return best;
+}
+
+void candidate_fetch(struct cost_case *c, struct candidate *a, const struct candidate *from) {
+    const struct worker *w = c->route->workers;
+    uint32_t there = a->hit_tokens + a->ahead_tokens;
+    if (from->hit_tokens <= there || from->worker == a->worker) return;
+    a->load_tokens = 0;
+    a->fetch_tokens = from->hit_tokens - there;
+    a->fetch_worker = from->worker;
+    a->load_us = transfer_between(w[from->worker].engine, w[a->worker].engine, a->fetch_tokens).us;
+    estimate_prefill(c, a);
+}
+
+struct transfer candidate_transfer(const struct cost_case *c, const struct candidate *a) {
+    const struct worker *w = c->route->workers;
+    const struct engine *e = w[a->worker].engine;
+    if (a->fetch_tokens > 0) return transfer_between(w[a->fetch_worker].engine, e, a->fetch_tokens);
+    if (a->load_tokens > 0)
+        return transfer_from_pool(e, c->request, a->hit_tokens + a->ahead_tokens);
+    return (struct transfer){0};
 }
 
 static void candidate_init(struct cost_case *c, struct candidate *a, uint32_t worker) {
@@ -67,11 +113,24 @@ static void candidate_init(struct cost_case *c, struct candidate *a, uint32_t wo
                             .wait_us = worker_wait_us(c->route, w)};
 }
 
-/* Does the request come with hashes by the engine's size of blocks? */
-static bool chain_fits(const struct route_request *q, const struct engine *e) {
+struct traffic_now traffic_look(const struct cost_case *c) {
+    return traffic_of(&c->model->traffic, c->route->now_us, c->count);
+}
+
+/* What events told of it, and what is on its way. */
+bool cache_full(const struct cost_case *c, const struct candidate *a) {
+    const struct worker *w = &c->route->workers[a->worker];
+    const struct engine *e = w->engine;
+    if (e->kv_blocks == 0) return false;
+    uint64_t used = route_holder_blocks(c->route->index, w->holder);
+    return used + (a->queued_tokens + a->new_tokens) / e->block_tokens >= e->kv_blocks;
+}
+
+/* The prompt by the engine's size of blocks; NULL: it was not hashed by that. */
+static const struct route_chain *chain_of(const struct route_request *q, const struct engine *e) {
     for (uint32_t i = 0; i < q->chain_count; i++)
-        if (q->chains[i].block == e->block_tokens) return true;
-    return false;
+        if (q->chains[i].block == e->block_tokens) return &q->chains[i];
+    return NULL;
 }
 
 static tarn_status nothing_fits(struct route *r, const struct route_request *q) {
@@ -88,33 +147,74 @@ static void candidate_hit(struct candidate *a, const struct route_hit *h) {
     for (unsigned t = 1; t < ROUTE_TIERS; t++) a->tier_tokens[t] = h->tokens[t] - h->tokens[t - 1];
 }
 
+static void match_index(struct cost_case *c) {
+    struct route *r = c->route;
+    const struct route_request *q = c->request;
+    size_t n =
+        route_index_match(r->index, q->chains, q->chain_count, r->hits, r->options.workers_max);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t place = r->place_of[r->worker_of[r->hits[i].holder]];
+        if (place > 0) candidate_hit(&c->candidates[place - 1], &r->hits[i]);
+    }
+}
+
+/* Block i of the chain is on its way to the workers of its line; it counts for those that have or
+ * will have all blocks before it. */
+static void match_ahead_block(struct cost_case *c, const struct route_chain *chain, uint32_t i) {
+    struct route *r = c->route;
+    uint64_t now_ms = r->now_us / 1000;
+    const struct ahead_line *line = ahead_line_of(&r->ahead, chain->rolling[i]);
+    for (unsigned way = 0; way < AHEAD_WAYS; way++) {
+        const struct ahead_entry *e = &line->way[way];
+        if (!ahead_live(e, chain->rolling[i], now_ms)) continue;
+        uint32_t place = r->place_of[e->worker];
+        if (place == 0 || r->workers[e->worker].birth != e->birth) continue;
+        struct candidate *a = &c->candidates[place - 1];
+        if (r->workers[a->worker].engine->block_tokens == chain->block &&
+            a->hit_tokens + a->ahead_tokens == i * chain->block)
+            a->ahead_tokens += chain->block;
+    }
+}
+
 static void candidates_match(struct cost_case *c) {
     struct route *r = c->route;
     const struct route_request *q = c->request;
     if (q->chain_count == 0) return;
-    size_t n =
-        route_index_match(r->index, q->chains, q->chain_count, r->hits, r->options.workers_max);
-    for (uint32_t i = 0; i < c->count; i++)
-        r->candidate_of[r->workers[c->candidates[i].worker].holder] = i + 1;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t place = r->candidate_of[r->hits[i].holder];
-        if (place > 0) candidate_hit(&c->candidates[place - 1], &r->hits[i]);
-    }
-    for (uint32_t i = 0; i < c->count; i++)
-        r->candidate_of[r->workers[c->candidates[i].worker].holder] = 0;
+    for (uint32_t i = 0; i < c->count; i++) r->place_of[c->candidates[i].worker] = i + 1;
+    match_index(c);
+    for (uint32_t k = 0; k < q->chain_count; k++)
+        for (uint32_t i = 0; i < q->chains[k].n && i < AHEAD_BLOCKS_MAX; i++)
+            match_ahead_block(c, &q->chains[k], i);
+    for (uint32_t i = 0; i < c->count; i++) r->place_of[c->candidates[i].worker] = 0;
+}
+
+/* Until twice its estimate and some more, for the event that tells of them. */
+#define AHEAD_GRACE_MS 2000u
+
+void candidate_ahead_put(const struct cost_case *c, const struct candidate *a) {
+    struct route *r = c->route;
+    const struct worker *w = &r->workers[a->worker];
+    const struct route_chain *chain = chain_of(c->request, w->engine);
+    if (chain == NULL) return;
+    uint64_t now_ms = r->now_us / 1000;
+    uint64_t until_ms = now_ms + AHEAD_GRACE_MS + (uint64_t)fmin(a->ttft_us / 500, 3.6e6);
+    uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
+    for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
+        ahead_put(&r->ahead, chain->rolling[i], (uint16_t)a->worker, w->birth, now_ms, until_ms);
 }
 
 tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c) {
-    const struct name *model = name_find(r, q->model), *lora = name_find(r, q->lora);
+    struct name *model = name_find(r, q->model), *lora = name_find(r, q->lora);
     struct passed_over why = {0};
     bool fits = q->chain_count == 0;
+    c->model = model;
     c->candidates = r->candidates;
     c->count = 0;
     for (uint32_t i = 0; model != NULL && i < r->workers_used; i++) {
         const struct engine *e = r->workers[i].engine;
         if (e == NULL || e->model != model || (e->lora != lora && !e->any_lora)) continue;
         if (!engine_may(r, e, q, &why)) continue;
-        fits = fits || chain_fits(q, e);
+        fits = fits || chain_of(q, e) != NULL;
         candidate_init(c, &c->candidates[c->count++], i);
     }
     if (c->count == 0) return nobody_may(r, q, &why);

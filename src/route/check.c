@@ -16,7 +16,7 @@ static void check_prefills(const struct worker *w, uint32_t number) {
     TARN_ASSERT(fabs(us - w->prefill_us) <= 1e-6 * (us + 1));
 }
 
-static uint64_t check_decodes(const struct worker *w, uint32_t number) {
+static void check_decodes(const struct worker *w, uint32_t number) {
     uint64_t running = 0, context = 0, count = 0;
     const struct request *q;
     TAILQ_FOREACH(q, &w->decodes, decode_link) {
@@ -26,7 +26,7 @@ static uint64_t check_decodes(const struct worker *w, uint32_t number) {
         count++;
     }
     TARN_ASSERT(running == w->running.now && context == w->context_tokens.now);
-    return count;
+    TARN_ASSERT(count == w->decodes_reserved);
 }
 
 void route_check(const struct route *r) {

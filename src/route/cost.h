@@ -10,6 +10,7 @@
 
 struct route;
 struct worker;
+struct name;
 
 #define COST_TERMS 6u
 
@@ -40,7 +41,7 @@ struct candidate {
 struct cost_case {
     struct route *route;
     const struct route_request *request;
-    uint32_t block_tokens;
+    struct name *model;
     uint32_t prompt_tokens;
     uint32_t output_tokens; /* expected */
     struct candidate *candidates;
@@ -56,9 +57,15 @@ struct cost_ops {
 };
 
 #define COST_POLICIES(X)                                                                           \
+    X(tarn, "tarn")                                                                                \
     X(round_robin, "round-robin")                                                                  \
     X(least_loaded, "least-loaded")                                                                \
-    X(random, "random")
+    X(random, "random")                                                                            \
+    X(prefix_tree, "prefix-tree")                                                                  \
+    X(dynamo, "dynamo")                                                                            \
+    X(mooncake, "mooncake")                                                                        \
+    X(score, "score")                                                                              \
+    X(lmetric, "lmetric")
 #define COST_DECLARE(c_name, name) extern const struct cost_ops cost_##c_name;
 COST_POLICIES(COST_DECLARE)
 #undef COST_DECLARE

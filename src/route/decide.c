@@ -20,6 +20,9 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
                           ROUTE_CHAINS_MAX);
     if (q->exclude_count > ROUTE_EXCLUDE_MAX)
         return route_fail(r, TARN_EINVAL, "up to %u engines can be excluded", ROUTE_EXCLUDE_MAX);
+    if (q->pool_count > ROUTE_POOL_RUNS_MAX || q->pool_tokens > TOKENS_MOST)
+        return route_fail(r, TARN_EINVAL, "the pool's part of a prefix has up to %u runs",
+                          ROUTE_POOL_RUNS_MAX);
     if (!(q->ttft_ms >= 0) || !(q->tbt_ms >= 0))
         return route_fail(r, TARN_EINVAL, "a TTFT or TBT is not negative");
     return TARN_OK;
@@ -31,6 +34,7 @@ static struct request *request_make(const struct cost_case *c, const struct cand
     memcpy(q->id, id.data, id.len);
     q->id_len = id.len;
     q->prefill = q->decode = a->worker;
+    q->prefill_birth = c->route->workers[a->worker].birth;
     q->prompt_tokens = c->prompt_tokens;
     q->new_tokens = a->new_tokens;
     q->prefix_tokens = c->prompt_tokens - a->new_tokens;
@@ -38,7 +42,12 @@ static struct request *request_make(const struct cost_case *c, const struct cand
     q->load_tokens = a->load_tokens + a->fetch_tokens;
     q->decided_us = c->route->now_us;
     q->prefill_us = a->prefill_us;
-    q->load_us = a->load_us;
+    struct transfer t = candidate_transfer(c, a);
+    q->load_us = t.us;
+    q->load_bytes = t.bytes;
+    q->load_place = t.place;
+    q->load_disk = t.disk;
+    q->load_mixed = t.mixed;
     double n = q->new_tokens, p = q->prefix_tokens;
     q->term[0] = 1;
     q->term[1] = n;
@@ -66,7 +75,27 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
                                  .ttft_ms = a->ttft_us / 1000,
                                  .tbt_ms = a->tbt_us / 1000,
                                  .lease_ms = lease_ms_of(c->route, a)};
+    d->pool_tokens = c->request->pool_tokens;
+    if (q->decode != q->prefill) {
+        const struct worker *to = &c->route->workers[q->decode];
+        d->decode = to->engine->id;
+        d->decode_rank = to->rank;
+    }
+    if (a->fetch_tokens > 0) {
+        const struct worker *from = &c->route->workers[a->fetch_worker];
+        d->fetch = from->engine->id;
+        d->fetch_rank = from->rank;
+    }
     memcpy(d->hit_tokens, a->tier_tokens, sizeof(d->hit_tokens));
+}
+
+/* What it would have taken without a prefix is what the prefix saved. */
+static void traffic_count(const struct cost_case *c, const struct candidate *a) {
+    const struct worker *w = &c->route->workers[a->worker];
+    double n = c->prompt_tokens;
+    double whole = model_predict(&w->engine->prefill, (double[MODEL_TERMS]){1, n, n * n});
+    traffic_add(&c->model->traffic, c->route->now_us, a->prefill_us, a->new_tokens,
+                whole - a->prefill_us);
 }
 
 static void figures_count(struct route *r, const struct cost_case *c, const struct candidate *a) {
@@ -99,13 +128,52 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
     if (r->figures.route_reserved >= r->options.requests_max)
         return route_fail(r, TARN_ELIMIT, "%u requests are reserved, which is the most",
                           r->options.requests_max);
-    const struct candidate *a = &c.candidates[cost_choose(&c, ops)];
+    struct candidate *a = &c.candidates[cost_choose(&c, ops)];
+    struct decode_choice to = decode_choose(&c, a->worker);
+    if (to.worker == ROUTE_NO_WORKER)
+        return route_fail(r, TARN_ENOTFOUND,
+                          "engine %s only computes prompts, and none that decodes may take it",
+                          r->workers[a->worker].engine->id);
+    if (to.worker != a->worker) a->tbt_us = to.tbt_us;
     struct request *made = request_make(&c, a);
+    made->decode = to.worker;
     request_reserve(r, made);
     decision_fill(&c, a, made, d);
     request_lease(r, made, d->lease_ms);
+    candidate_ahead_put(&c, a);
+    traffic_count(&c, a);
     figures_count(r, &c, a);
     return TARN_OK;
+}
+
+/* The prefill has ended, and the KV lies with its engine: who goes on with it is chosen by what is
+ * known now. */
+static tarn_status decide_decode(struct route *r, const struct route_request *q,
+                                 struct request *made, struct route_decision *d) {
+    struct cost_case c = {.route = r,
+                          .request = q,
+                          .prompt_tokens = made->prompt_tokens,
+                          .output_tokens = made->output_tokens};
+    uint32_t before = made->decode;
+    request_move_decode(r, made, ROUTE_NO_WORKER);
+    struct decode_choice to = decode_choose(&c, made->prefill);
+    if (to.worker == ROUTE_NO_WORKER) {
+        request_move_decode(r, made, before);
+        return route_fail(r, TARN_ENOTFOUND, "no engine that decodes may take it");
+    }
+    request_move_decode(r, made, to.worker);
+    learn_decode_begins(r, made);
+    struct candidate a = {.worker = made->prefill, .tbt_us = to.tbt_us};
+    decision_fill(&c, &a, made, d);
+    request_lease_decode(r, made);
+    r->figures.route_redecisions++;
+    return TARN_OK;
+}
+
+/* Has its prefill ended, on an engine that is still there? */
+static bool prefill_there(const struct route *r, const struct request *q) {
+    const struct worker *w = &r->workers[q->prefill];
+    return q->state == REQUEST_DECODE && w->engine != NULL && w->birth == q->prefill_birth;
 }
 
 tarn_status route_decide(struct route *r, const struct route_request *q, uint64_t now_us,
@@ -113,8 +181,12 @@ tarn_status route_decide(struct route *r, const struct route_request *q, uint64_
     route_tick(r, now_us);
     tarn_status status = request_check(r, q);
     struct request *old = status == TARN_OK ? request_find(r, q->id) : NULL;
-    if (old != NULL) request_release(r, &old);
-    if (status == TARN_OK) status = decide_anew(r, q, d);
+    if (old != NULL && prefill_there(r, old)) {
+        status = decide_decode(r, q, old, d);
+    } else {
+        if (old != NULL) request_release(r, &old);
+        if (status == TARN_OK) status = decide_anew(r, q, d);
+    }
     if (status != TARN_OK && status != TARN_ELATER) r->figures.route_unserved++;
     return status;
 }

@@ -73,7 +73,9 @@ static void engine_models(struct engine *e) {
 
 static void worker_init(struct route *r, struct worker *w, struct engine *e, uint32_t rank,
                         uint32_t holder) {
+    uint16_t birth = (uint16_t)(w->birth + 1);
     memset(w, 0, sizeof(*w));
+    w->birth = birth;
     w->engine = e;
     w->rank = rank;
     w->holder = holder;
@@ -105,6 +107,7 @@ static bool workers_take(struct route *r, struct engine *e, uint64_t cache_block
         while (r->workers[at].engine != NULL) at++;
         worker_init(r, &r->workers[at], e, rank, holders[rank]);
         e->workers[rank] = at;
+        r->worker_of[holders[rank]] = at;
         if (at >= r->workers_used) r->workers_used = at + 1;
     }
     r->figures.route_workers += e->ranks;

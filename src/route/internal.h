@@ -8,15 +8,18 @@
 #include "base/queue.h"
 #include "base/rng.h"
 #include "base/wheel.h"
+#include "route/ahead.h"
 #include "route/cost.h"
 #include "route/model.h"
 #include "route/route.h"
+#include "route/traffic.h"
 
 /* --- names: models and adapters, each once, so that equal ones compare in one step --- */
 
 struct name {
     struct htab_node node;
     uint32_t uses;
+    struct traffic traffic; /* of the requests for it, where it is a model's */
     char text[];
 };
 
@@ -42,6 +45,8 @@ struct worker {
     uint64_t head_us;
     double prefill_us; /* what they were estimated to take */
     struct level prefill_tokens, waiting, running, context_tokens;
+    uint32_t decodes_reserved; /* running ones, and those that will */
+    uint16_t birth;            /* counts whom this number was given to */
 
     /* What the last report had beyond that. */
     uint64_t foreign_prefill_tokens, foreign_waiting, foreign_running, foreign_kv_blocks;
@@ -88,6 +93,7 @@ struct request {
     TAILQ_ENTRY(request) prefill_link, decode_link;
     enum request_state state;
     uint32_t prefill, decode; /* workers */
+    uint16_t prefill_birth;
     uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
     uint64_t decided_us, first_us;
     double prefill_us; /* estimated */
@@ -95,7 +101,7 @@ struct request {
     double load_us; /* estimated, of its transfer */
     uint64_t load_bytes;
     enum route_place load_place;
-    bool load_disk;
+    bool load_disk, load_mixed;
     double running_area, context_area, busy_area; /* of the decode worker, at the first token */
     size_t id_len;
     char id[];
@@ -113,9 +119,11 @@ struct route {
     struct route_index *index;
     struct candidate *candidates; /* of the decision that is being made */
     struct route_hit *hits;       /* workers_max of them */
-    uint32_t *candidate_of;       /* by holder: its place in candidates + 1, 0: it is none */
-    uint32_t turn;                /* round-robin's */
-    double output_mean;           /* tokens, learnt */
+    uint32_t *worker_of;          /* by holder */
+    uint32_t *place_of;           /* by worker: its place in candidates + 1, 0: it is none */
+    struct ahead ahead;
+    uint32_t turn;      /* round-robin's */
+    double output_mean; /* tokens, learnt */
     struct route_figures figures;
     char error[512];
 };
@@ -153,15 +161,50 @@ void request_reserve(struct route *r, struct request *q);
 void request_release(struct route *r, struct request **q_p); /* gives all back, and frees it */
 void request_move_decode(struct route *r, struct request *q, uint32_t worker);
 void request_lease(struct route *r, struct request *q, uint32_t lease_ms);
+void request_lease_decode(struct route *r, struct request *q);
 
 /* learn.c */
 void learn_first(struct route *r, struct request *q); /* before its prefill is given back */
 void learn_decode_begins(struct route *r, struct request *q);
 void learn_done(struct route *r, struct request *q, uint32_t output_tokens);
 
+/* The traffic of the request's model, for each candidate. */
+struct traffic_now traffic_look(const struct cost_case *c);
+/* Would what it computes push other blocks out? */
+bool cache_full(const struct cost_case *c, const struct candidate *a);
+
+/* transfer.c: loading KV. */
+struct transfer {
+    double us; /* estimated */
+    uint64_t bytes;
+    enum route_place place; /* of the first bytes */
+    bool disk, mixed;       /* from a disk; from several places */
+};
+/* The pool's tokens from `begin` on. */
+struct transfer transfer_from_pool(const struct engine *e, const struct route_request *q,
+                                   uint32_t begin);
+struct transfer transfer_between(const struct engine *from, const struct engine *to,
+                                 uint32_t tokens);
+
+/* decode.c: the worker that is to decode what this one has computed: itself, or one that only
+ * decodes. ROUTE_NO_WORKER: there is none. */
+struct decode_choice {
+    uint32_t worker;
+    double tbt_us;
+};
+struct decode_choice decode_choose(struct cost_case *c, uint32_t prefill);
+
 /* candidate.c: those that may serve the request, in r->candidates. TARN_OK: there is one. */
 tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c);
 /* Estimates that follow from hit_tokens, load_tokens, fetch_tokens. */
 void candidate_estimate(struct cost_case *c, struct candidate *a);
+/* The one that has most of the prompt. */
+const struct candidate *candidate_best_hit(const struct cost_case *c);
+/* It loads from `from` what that has and it has not, instead of from the pool. */
+void candidate_fetch(struct cost_case *c, struct candidate *a, const struct candidate *from);
+/* The transfer that a candidate begins with. */
+struct transfer candidate_transfer(const struct cost_case *c, const struct candidate *a);
+/* Its blocks will be there when the prefill has ended. */
+void candidate_ahead_put(const struct cost_case *c, const struct candidate *a);
 
 #endif

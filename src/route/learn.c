@@ -41,7 +41,8 @@ static void learn_prefill(struct route *r, struct request *q) {
  * do, as what is left after the computing. */
 static void learn_transfer(struct route *r, struct request *q) {
     struct worker *w = &r->workers[q->prefill];
-    if (q->load_tokens == 0 || w->waiting.now > 1 || w->foreign_prefill_tokens > 0) return;
+    if (q->load_bytes == 0 || q->load_mixed) return;
+    if (w->waiting.now > 1 || w->foreign_prefill_tokens > 0) return;
     double us = (double)(r->now_us - q->decided_us) - model_predict(&w->engine->prefill, q->term);
     if (us <= 0) return;
     double bytes = (double)q->load_bytes;

@@ -50,6 +50,7 @@ static void decode_take(struct route *r, struct request *q) {
     struct worker *w = &r->workers[q->decode];
     worker_clock(r, w);
     TAILQ_INSERT_TAIL(&w->decodes, q, decode_link);
+    w->decodes_reserved++;
     level_add(&w->context_tokens, decode_context(q));
     if (q->state == REQUEST_DECODE) level_add(&w->running, 1);
 }
@@ -59,6 +60,7 @@ static void decode_give(struct route *r, struct request *q) {
     struct worker *w = &r->workers[q->decode];
     worker_clock(r, w);
     TAILQ_REMOVE(&w->decodes, q, decode_link);
+    w->decodes_reserved--;
     level_sub(&w->context_tokens, decode_context(q));
     if (q->state == REQUEST_DECODE) level_sub(&w->running, 1);
 }
@@ -106,7 +108,7 @@ static tarn_status request_told(struct route *r, struct span id, uint64_t now_us
 
 /* From now on it has as long as its output should take at its worker's pace, and the lease's time
  * on top of that. */
-static void lease_of_decode(struct route *r, struct request *q) {
+void request_lease_decode(struct route *r, struct request *q) {
     double step = 0;
     if (q->decode != ROUTE_NO_WORKER) {
         const struct worker *w = &r->workers[q->decode];
@@ -130,7 +132,7 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
     q->first_us = r->now_us;
     request_move_decode(r, q, decode);
     learn_decode_begins(r, q);
-    lease_of_decode(r, q);
+    request_lease_decode(r, q);
     return TARN_OK;
 }
 

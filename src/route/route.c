@@ -15,7 +15,7 @@
 #define TICK_PAIRS  256u /* of holders that left */
 
 const struct route_options route_options_default = {
-    .policy = "least-loaded",
+    .policy = "tarn",
     .seed = 1,
     .workers_max = 1024,
     .requests_max = 65536,
@@ -37,6 +37,7 @@ const struct route_options route_options_default = {
     .mooncake_threshold = 1.25,
     .score_hit = 0.6,
     .score_load = 0.4,
+    .fetch = true,
     .copy_share = 0.5,
 };
 
@@ -95,7 +96,9 @@ struct route *route_create(const struct route_options *options) {
     r->output_mean = options->output_tokens;
     r->leases = wheel_create(0);
     r->hits = xcalloc(options->workers_max, sizeof(*r->hits));
-    r->candidate_of = xcalloc(ROUTE_HOLDERS_MAX + 1, sizeof(*r->candidate_of));
+    r->worker_of = xcalloc(options->workers_max + 1, sizeof(*r->worker_of));
+    r->place_of = xcalloc(options->workers_max, sizeof(*r->place_of));
+    ahead_init(&r->ahead);
     r->index =
         route_index_create(&(struct route_index_config){.max_bytes = options->index_bytes,
                                                         .seed = options->index_seed,
@@ -119,7 +122,9 @@ void route_destroy(struct route **route_p) {
     htab_free(&r->requests);
     free(r->candidates);
     free(r->hits);
-    free(r->candidate_of);
+    free(r->worker_of);
+    free(r->place_of);
+    ahead_deinit(&r->ahead);
     free(r->workers);
     free(r);
 }
@@ -168,9 +173,9 @@ const struct route_figures *route_figures_get(const struct route *r) {
 size_t route_memory(const struct route *r) {
     return sizeof(*r) +
            r->options.workers_max *
-               (sizeof(*r->workers) + sizeof(*r->candidates) + sizeof(*r->hits)) +
-           (ROUTE_HOLDERS_MAX + 1) * sizeof(*r->candidate_of) +
-           route_index_stats(r->index).route_index_bytes + htab_memory(&r->names) +
+               (sizeof(*r->workers) + sizeof(*r->candidates) + sizeof(*r->hits) +
+                sizeof(*r->worker_of) + sizeof(*r->place_of)) +
+           AHEAD_BYTES + route_index_stats(r->index).route_index_bytes + htab_memory(&r->names) +
            htab_memory(&r->engines) + htab_memory(&r->requests) +
            r->figures.route_engines * sizeof(struct engine) +
            r->figures.route_reserved * sizeof(struct request);

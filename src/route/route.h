@@ -83,6 +83,7 @@ struct route_options {
     double dynamo_scale, dynamo_temperature, dynamo_credit[ROUTE_TIERS];
     double mooncake_threshold; /* best match / own match: fetch it */
     double score_hit, score_load;
+    bool fetch; /* engines can load a prefix from each other */
     double
         copy_share; /* a prefix is copied when it alone takes this share of an engine; 0: never */
 };
@@ -185,15 +186,14 @@ uint32_t route_worker_holder(const struct route *r, uint32_t worker);
 
 /* --- requests --- */
 
-/* Some leading tokens of the request that lie together in the pool. Runs stand in the order of
- * their groups, and within a group in that of the prompt. */
+/* Bytes of the pool that have to be loaded for its part of a prefix, of one KV group. */
 struct route_pool_run {
-    uint32_t tokens;
-    uint32_t group;       /* of KV; the prefix that counts is the shortest of the groups */
-    enum route_tier tier; /* ROUTE_TIER_HOST: memory, ROUTE_TIER_DISK: disk or file */
-    struct span host, rack;
-    uint64_t bytes; /* 0: tokens * the engine's bytes_per_token */
+    uint32_t begin, tokens; /* which tokens of the prompt they are of */
+    enum route_tier tier;   /* ROUTE_TIER_HOST: memory, ROUTE_TIER_DISK: disk or file */
+    struct span host, rack; /* where they lie */
+    uint64_t bytes;         /* 0: tokens * the engine's bytes_per_token */
 };
+#define ROUTE_POOL_RUNS_MAX 64u
 
 struct route_request {
     struct span id; /* up to ROUTE_NAME_MAX bytes */
@@ -211,8 +211,9 @@ struct route_request {
     double ttft_ms, tbt_ms;     /* that it must keep; 0: the options' */
     const struct span *exclude; /* ids of engines */
     uint32_t exclude_count;
-    const struct route_pool_run *pool; /* what the pool has */
-    uint32_t pool_count;
+    uint32_t pool_tokens; /* leading, that the pool has in all KV groups that it takes */
+    const struct route_pool_run *pool; /* of those; what an engine has itself is not loaded */
+    uint32_t pool_count;               /* up to ROUTE_POOL_RUNS_MAX */
 };
 
 /* Ids are borrowed until engines come or go. */

@@ -1,0 +1,45 @@
+/* tarn: what the whole system loses when the request goes there, in expected microseconds.
+ *
+ * Own. The request waits w, loads x meanwhile, and computes s: max(w, x) + s.
+ *
+ * Those who come later. An engine is a queue that is served first come, first served. What work v
+ * that lies in it will cost its future arrivals, of which there are L a second with a load of R, is
+ * L v^2 / (2 (1 - R)): the value function of M/G/1, for sizes and backlogs that are known
+ * (Hyytiae, Penttinen and Aalto, "Size- and state-aware dispatching problem with queue-specific job
+ * sizes", EJOR 2012; the idea is Krishnan's, "Joining the right queue", 1987). Adding s to w costs
+ * them the difference, L s (2 w + s) / (2 (1 - R)). A decision by own time alone sends too much to
+ * where a prefix is; one by work alone, too little. Which of both counts follows from the load.
+ *
+ * Those who decode there. While it computes, the b sequences of the batch go on in its steps, which
+ * are longer: each loses s less the steps it still makes.
+ *
+ * What goes from the cache. A full cache drops a block for each new one. What a block is worth is
+ * learnt: the prefill time that hits have saved, for each block that was computed.
+ *
+ * Nothing here is tuned: arrivals, load, savings and times are observed, the rest follows. */
+#include <math.h>
+#include "route/internal.h"
+
+/* The estimate of the load is not better than this, and the queues of an overloaded engine grow
+ * without end in theory only. */
+#define LOAD_MOST 0.95
+
+static double later_us(const struct traffic_now *t, double wait, double work) {
+    return t->arrivals * work * (2 * wait + work) / (2 * (1 - fmin(t->load, LOAD_MOST)));
+}
+
+static void weigh_one(struct cost_case *c, struct candidate *a, const struct traffic_now *t) {
+    a->term[0] = fmax(a->wait_us, a->load_us) + a->prefill_us;
+    a->term[1] = later_us(t, a->wait_us, a->prefill_us);
+    a->term[2] = a->running * a->prefill_us;
+    a->term[3] = cache_full(c, a) ? a->new_tokens * t->token_worth_us : 0;
+    a->cost = a->term[0] + a->term[1] + a->term[2] + a->term[3];
+}
+
+static void weigh_tarn(struct cost_case *c) {
+    struct traffic_now t = traffic_look(c);
+    for (uint32_t i = 0; i < c->count; i++) weigh_one(c, &c->candidates[i], &t);
+}
+const struct cost_ops cost_tarn = {.name = "tarn",
+                                   .terms = {"own us", "later us", "decoding us", "cache us"},
+                                   .weigh = weigh_tarn};

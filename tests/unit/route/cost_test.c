@@ -1,0 +1,189 @@
+/* Each cost function against cases worked out by hand. Engines compute 1 ms and 10 us a token. */
+#include "util.h"
+
+#define ENGINES 3
+
+/* e0 has 40 of 60 blocks of the prompt and two requests of 1000 tokens; e1 has 10 and one; e2 is
+ * empty and idle. */
+struct hand {
+    struct route *r;
+    struct util_prompt prompt;
+    struct route_request q;
+    struct route_decision d;
+};
+
+static void hand_load(struct hand *h, const char *engine, const char *id) {
+    static const struct span engines[ENGINES] = {{"e0", 2}, {"e1", 2}, {"e2", 2}};
+    struct span others[ENGINES];
+    struct route_request q = util_request(id, 1000);
+    for (int i = 0; i < ENGINES; i++)
+        if (!span_eq(engines[i], span_str(engine))) others[q.exclude_count++] = engines[i];
+    q.exclude = others;
+    CHECK_EQ(route_decide(h->r, &q, UTIL_BEGIN, &h->d), TARN_OK);
+    CHECK_STR(h->d.prefill, engine);
+}
+
+static void hand_begin(struct hand *h, const struct route_options *o) {
+    h->r = route_create(o);
+    CHECK(h->r != NULL);
+    util_add(h->r, "e0");
+    util_add(h->r, "e1");
+    util_add(h->r, "e2");
+    util_prompt(&h->prompt, 1, 60);
+    util_stored(h->r, "e0", &h->prompt, 40, ROUTE_TIER_DEVICE);
+    util_stored(h->r, "e1", &h->prompt, 10, ROUTE_TIER_DEVICE);
+    hand_load(h, "e0", "a");
+    hand_load(h, "e0", "b");
+    hand_load(h, "e1", "c");
+    h->q = util_request("x", 60 * UTIL_BLOCK);
+    h->q.chains = &h->prompt.chain;
+    h->q.chain_count = 1;
+}
+
+static const char *hand_decide(struct hand *h, const char *policy) {
+    h->q.policy = policy;
+    CHECK_EQ(route_decide(h->r, &h->q, UTIL_BEGIN, &h->d), TARN_OK);
+    CHECK_EQ(route_done(h->r, h->q.id, 0, false, UTIL_BEGIN), TARN_OK);
+    route_check(h->r);
+    return h->d.prefill;
+}
+
+TEST(least_loaded_takes_the_idle_one) {
+    struct hand h;
+    hand_begin(&h, NULL);
+    CHECK_STR(hand_decide(&h, "least-loaded"), "e2");
+    route_destroy(&h.r);
+}
+
+TEST(round_robin_takes_turns) {
+    struct hand h;
+    hand_begin(&h, NULL);
+    const char *first = hand_decide(&h, "round-robin");
+    const char *second = hand_decide(&h, "round-robin");
+    const char *third = hand_decide(&h, "round-robin");
+    CHECK(first != second && second != third && third != first);
+    CHECK(hand_decide(&h, "round-robin") == first);
+    route_destroy(&h.r);
+}
+
+TEST(random_takes_each_as_often) {
+    struct hand h;
+    hand_begin(&h, NULL);
+    int seen[ENGINES] = {0};
+    for (int i = 0; i < 3000; i++) seen[hand_decide(&h, "random")[1] - '0']++;
+    for (int i = 0; i < ENGINES; i++) CHECK(seen[i] > 900 && seen[i] < 1100);
+    route_destroy(&h.r);
+}
+
+/* 40 of 60 is more than half: the match, whatever waits there, until the imbalance is too large. */
+TEST(prefix_tree_follows_a_good_match) {
+    struct route_options o = route_options_default;
+    struct hand h;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "prefix-tree"), "e0");
+    route_destroy(&h.r);
+    o.tree_rate = 0.7;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "prefix-tree"), "e2");
+    route_destroy(&h.r);
+    o = route_options_default;
+    o.tree_gap = 1;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "prefix-tree"), "e2");
+    route_destroy(&h.r);
+}
+
+/* Blocks of 16. e0: (2000 + 960 - 640) / 16 = 145, 3 contexts of 1050... of two: 2100 / 16 = 131.25,
+ * new 20: 296.25. e1: (1000 + 960 - 160) / 16 = 112.5, 65.6, 50: 228.1. e2: 60, 0, 60: 120. With a
+ * scale of 0 and nothing active but the cache: e0's 131.25 + 20, e1's 65.6 + 50, e2's 60. */
+TEST(dynamo_adds_blocks) {
+    struct route_options o = route_options_default;
+    struct hand h;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "dynamo"), "e2");
+    CHECK_EQ(route_done(h.r, SPAN("c"), 0, false, UTIL_BEGIN), TARN_OK);
+    hand_load(&h, "e2", "d"); /* e1: 50 + 50, e2: 122.5 + 65.6 + 60 */
+    CHECK_STR(hand_decide(&h, "dynamo"), "e1");
+    route_destroy(&h.r);
+}
+
+TEST(dynamo_at_a_temperature_spreads) {
+    struct route_options o = route_options_default;
+    o.dynamo_temperature = 100;
+    struct hand h;
+    hand_begin(&h, &o);
+    int seen[ENGINES] = {0};
+    for (int i = 0; i < 3000; i++) seen[hand_decide(&h, "dynamo")[1] - '0']++;
+    for (int i = 0; i < ENGINES; i++) CHECK(seen[i] > 900 && seen[i] < 1100);
+    route_destroy(&h.r);
+}
+
+/* e0: 22 ms of queue and 1 + 3.2 ms. e1: 11 ms and 1 + 8 ms. e2: idle, 1 + 9.6 ms; with the prefix
+ * of e0 fetched, 640 kB at 1 GB/s and 0.1 ms: 0.74 + 1 + 3.2 ms. */
+TEST(mooncake_fetches_from_the_best_holder) {
+    struct route_options o = route_options_default;
+    struct hand h;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "mooncake"), "e2");
+    CHECK(h.d.fetch != NULL);
+    CHECK_STR(h.d.fetch, "e0");
+    CHECK_EQ(h.d.fetch_tokens, 640);
+    CHECK(h.d.ttft_ms > 4.9 && h.d.ttft_ms < 5.0);
+    route_destroy(&h.r);
+    o.fetch = false;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "mooncake"), "e2");
+    CHECK(h.d.fetch == NULL);
+    CHECK(h.d.ttft_ms > 10.5 && h.d.ttft_ms < 10.7);
+    route_destroy(&h.r);
+}
+
+/* 0.6 * hit / total + 0.4 * (1 - load): e0 0.4 + 0, e1 0.1 + 0.2, e2 0 + 0.4; a little more weight
+ * on hits decides. */
+TEST(score_weighs_hits_and_idleness) {
+    struct route_options o = route_options_default;
+    o.score_hit = 0.61;
+    struct hand h;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "score"), "e0");
+    route_destroy(&h.r);
+    o.score_hit = 0.59;
+    hand_begin(&h, &o);
+    CHECK_STR(hand_decide(&h, "score"), "e2");
+    route_destroy(&h.r);
+}
+
+/* e0: 320 tokens * 3, e1: 800 * 2, e2: 960 * 1: a tie of e0 and e2; one request less tips it. */
+TEST(lmetric_multiplies) {
+    int seen[ENGINES] = {0};
+    struct hand h;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct route_options o = route_options_default;
+        o.seed = seed;
+        hand_begin(&h, &o);
+        seen[hand_decide(&h, "lmetric")[1] - '0']++;
+        route_destroy(&h.r);
+    }
+    CHECK(seen[0] > 5 && seen[1] == 0 && seen[2] > 5);
+    hand_begin(&h, NULL);
+    CHECK_EQ(route_done(h.r, SPAN("b"), 0, false, UTIL_BEGIN), TARN_OK);
+    CHECK_STR(hand_decide(&h, "lmetric"), "e0");
+    route_destroy(&h.r);
+}
+
+/* No arrivals are known that few requests tell of, the caches are not full: own time alone, which
+ * is 22 + 4.2, 11 + 9 and 10.6 ms. Behind one that decodes on e2, whose next 10.6 ms would be lost
+ * to it, 21.2 against 20: e1. */
+TEST(tarn_counts_what_all_lose) {
+    struct hand h;
+    hand_begin(&h, NULL);
+    CHECK_STR(hand_decide(&h, "tarn"), "e2");
+    route_destroy(&h.r);
+    hand_begin(&h, NULL);
+    hand_load(&h, "e2", "d");
+    CHECK_EQ(route_first(h.r, SPAN("d"), UTIL_BEGIN), TARN_OK);
+    CHECK_STR(hand_decide(&h, "tarn"), "e1");
+    route_destroy(&h.r);
+}
+
+TEST_MAIN()
