@@ -15,13 +15,15 @@ PAGE = "docs/FIGURES.md"
 # Where figures are declared, in the order of the page.
 PARTS = [
     ("src/commands/info.c", "The server"),
+    ("src/base/usage.c", "... its processor time"),
     ("src/front/stats.h", "Clients and commands"),
     ("src/ha/persistence.c", "Files"),
     ("src/ha/roles.c", "Replication"),
-    ("src/front/modules.c", "Modules (`module:`)"),
+    ("src/module/figures.c", "Modules (`module:`)"),
     ("src/commands/info_pool.c", "The pool (`segmentN:`)"),
     ("src/store/store.h", "The books"),
     ("src/host/host.h", "The data port"),
+    ("src/host/figures.c", "... what it refused"),
     ("src/commands/info_nodes.c", "Nodes and tasks (`tasks_by_REASON:`)"),
     ("src/cluster/cluster.h", "The cluster"),
     ("src/commands/info_inband.c", "Values of Redis clients on other machines"),
@@ -31,6 +33,8 @@ PARTS = [
     ("src/module/events.c", "... of events (`/api/events`)"),
     ("src/host/node_figures.h", "Of a node (`NODE INFO`), besides those of its data port"),
     ("src/pool/tier.h", "... of its disk, after `ssd-` or `file-`"),
+    ("src/node/figures.c", "Of the process of a node (`/metrics` of `tarn-node`)"),
+    ("src/hosting/snapshot.c", "... and of the node in it, besides those above"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures

@@ -5,7 +5,8 @@
 #include <string.h>
 #include "base/assert.h"
 
-/* Of which figures a series is the sum, and what is made of it. */
+/* Of which figures a series is the sum, and what is made of it. A program that shows some of them
+ * has the sum of these: a node has memory of its own where a server has its pool. */
 enum series_kind {
     SERIES_RATE,   /* of counters: a second's worth */
     SERIES_GAUGE,  /* as it is; a minute's mean */
@@ -41,8 +42,12 @@ static const struct series {
     {"ops", SERIES_RATE, {"total_commands_processed"}, 0},
     {"bytes_in", SERIES_RATE, {"total_net_input_bytes", "data_bytes_written"}, 0},
     {"bytes_out", SERIES_RATE, {"total_net_output_bytes", "data_bytes_read"}, 0},
-    {"pool_size", SERIES_GAUGE, {"pool_size"}, 0},
-    {"pool_used", SERIES_GAUGE, {"pool_used"}, 0},
+    {"data_reads", SERIES_RATE, {"data_reads"}, 0},
+    {"data_writes", SERIES_RATE, {"data_writes"}, 0},
+    {"disk_size", SERIES_GAUGE, {"disk_size"}, 0},
+    {"disk_used", SERIES_GAUGE, {"disk_used"}, 0},
+    {"pool_size", SERIES_GAUGE, {"pool_size", "lent_memory"}, 0},
+    {"pool_used", SERIES_GAUGE, {"pool_used", "lent_memory_used"}, 0},
     {"pool_free", SERIES_GAUGE, {"pool_free"}, 0},
     {"objects", SERIES_GAUGE, {"objects"}, 0},
     {"nodes_up", SERIES_LOWEST, {"nodes_up"}, 0},
@@ -197,13 +202,15 @@ static void history_take_latency(struct history *h, unsigned i, uint64_t slot) {
     l->last = l->now;
 }
 
-/* A gauge of this second: all of its figures must have been shown. */
+/* A gauge of this second. */
 static double history_take_gauge(struct history *h, unsigned s) {
     double sum = 0;
+    bool any = false;
     for (unsigned i = 0; i < PARTS && series_table[s].of[i] != NULL; i++) {
-        if (!h->seen[s][i]) return NAN;
-        sum += h->now[s][i];
+        any |= h->seen[s][i];
+        if (h->seen[s][i]) sum += h->now[s][i];
     }
+    if (!any) return NAN;
     bool lowest = series_table[s].kind == SERIES_LOWEST;
     if (!lowest)
         h->sum[s][0] += sum;
@@ -216,15 +223,17 @@ static double history_take_gauge(struct history *h, unsigned s) {
 /* What counters have grown by: their rate, or their share. */
 static double history_take_growth(struct history *h, unsigned s, double seconds) {
     double part[PARTS] = {0}, sum = 0;
-    bool whole = true;
+    bool whole = true, any = false;
     for (unsigned i = 0; i < PARTS && series_table[s].of[i] != NULL; i++) {
+        if (!h->seen[s][i] && !h->known[s][i]) continue;
         part[i] = h->now[s][i] - h->last[s][i];
         if (!h->seen[s][i] || !h->known[s][i] || part[i] < 0) whole = false;
+        any = true;
         sum += part[i];
         h->known[s][i] = h->seen[s][i];
         h->last[s][i] = h->now[s][i];
     }
-    if (!whole || seconds <= 0) return NAN;
+    if (!whole || !any || seconds <= 0) return NAN;
     for (unsigned i = 0; i < PARTS; i++) h->sum[s][i] += part[i];
     h->seconds[s] += seconds;
     h->samples[s]++;

@@ -25,7 +25,8 @@ static const struct tarn_http_server modules_server = {.size = sizeof(modules_se
 static tarn_status http_load(const struct tarn_services *services, size_t argc,
                              const char *const *argv, char *error, size_t error_cap) {
     if (!TARN_HAS(services, state) || services->figures_next == NULL) {
-        snprintf(error, error_cap, "http.so is for tarn-server, of this version or a later one");
+        snprintf(error, error_cap,
+                 "http.so is for tarn-server and tarn-node, of this version or a later one");
         return TARN_ENOTSUP;
     }
     http_services = services;

@@ -104,8 +104,9 @@ static enum MHD_Result answer_ready(struct MHD_Connection *connection, void **ow
 
 static enum MHD_Result answer_version(struct MHD_Connection *connection, void **own) {
     char text[128];
-    int len = snprintf(text, sizeof(text), "{\"program\":\"tarn-server\",\"version\":\"%s\"}\n",
-                       http_services->program_version);
+    bool node = http_services->program == TARN_PROGRAM_NODE;
+    int len = snprintf(text, sizeof(text), "{\"program\":\"%s\",\"version\":\"%s\"}\n",
+                       node ? "tarn-node" : "tarn-server", http_services->program_version);
     return http_answer(connection, MHD_HTTP_OK, "application/json", text, (size_t)len);
 }
 

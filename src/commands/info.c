@@ -7,15 +7,15 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 #include "base/assert.h"
+#include "base/usage.h"
 #include "front/channels.h"
 #include "front/client.h"
 #include "front/core.h"
 #include "front/embedded.h"
 #include "ha/expire_cycle.h"
 #include "front/families.h"
-#include "front/heap.h"
+#include "base/heap.h"
 #include "commands/info.h"
-#include "front/modules.h"
 #include "ha/kv_events.h"
 #include "ha/persistence.h"
 #include "front/introspect.h"
@@ -29,6 +29,7 @@
 #include "front/waiters.h"
 #include "front/watch.h"
 #include "config/config.h"
+#include "module/loader.h"
 
 static void write_server(struct figure_walk *f) {
     static struct utsname name;
@@ -120,7 +121,7 @@ static double ratio(uint64_t a, uint64_t b) {
 static void write_memory(struct figure_walk *f) {
     struct store_stats s;
     store_get_stats(books, &s);
-    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), clients_memory = 0;
+    uint64_t used = stats_used_memory(), rss = usage_resident_memory(), clients_memory = 0;
     uint64_t system = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     struct heap_figures a;
     heap_get_figures(&a);
@@ -204,26 +205,6 @@ static void write_stats(struct figure_walk *f) {
     FIGURE(f, GAUGE, slowlog_len, "entries of SLOWLOG", slowlog_len());
 }
 
-static double seconds(struct timeval tv) {
-    return (double)tv.tv_sec + (double)tv.tv_usec / 1e6;
-}
-
-static void write_cpu(struct figure_walk *f) {
-    struct rusage self, children, thread;
-    getrusage(RUSAGE_SELF, &self);
-    getrusage(RUSAGE_CHILDREN, &children);
-    getrusage(RUSAGE_THREAD, &thread);
-    FIGURE(f, COUNTER_CPU, used_cpu_sys, "of all threads, in the kernel", seconds(self.ru_stime));
-    FIGURE(f, COUNTER_CPU, used_cpu_user, "of all threads", seconds(self.ru_utime));
-    FIGURE(f, COUNTER_CPU, used_cpu_sys_children, "of child processes, in the kernel",
-           seconds(children.ru_stime));
-    FIGURE(f, COUNTER_CPU, used_cpu_user_children, "of child processes",
-           seconds(children.ru_utime));
-    FIGURE(f, COUNTER_CPU, used_cpu_sys_main_thread, "of the loop, in the kernel",
-           seconds(thread.ru_stime));
-    FIGURE(f, COUNTER_CPU, used_cpu_user_main_thread, "of the loop", seconds(thread.ru_utime));
-}
-
 static void write_commandstats(struct figure_walk *f) {
     for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd_stat *s = table_stat_at(i);
@@ -295,8 +276,8 @@ const struct info_section info_sections[] = {
     {"persistence", "Persistence", DEF, false, info_write_persistence},
     {"stats", "Stats", DEF, false, write_stats},
     {"replication", "Replication", DEF, false, info_replication},
-    {"cpu", "CPU", DEF, false, write_cpu},
-    {"modules", "Modules", DEF, false, info_modules},
+    {"cpu", "CPU", DEF, false, usage_cpu_figures},
+    {"modules", "Modules", DEF, false, module_figures},
     {"commandstats", "Commandstats", ALL, false, write_commandstats},
     {"errorstats", "Errorstats", DEF, false, write_errorstats},
     {"latencystats", "Latencystats", ALL, false, write_latencystats},

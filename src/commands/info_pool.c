@@ -165,15 +165,6 @@ void info_eviction(struct figure_walk *f) {
                 story.idle);
 }
 
-/* INFO has an underscore wherever the name of a verdict has none of a-z 0-9. */
-static void show_refused(struct figure_walk *f, enum grant_verdict v, uint64_t n) {
-    char name[32];
-    snprintf(name, sizeof(name), "%s", grant_verdict_name(v));
-    for (char *p = name; *p != '\0'; p++)
-        if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9'))) *p = '_';
-    FIGURE_OF(f, COUNTER, grants_refused_, "grants that were no good, by why", "verdict", name, n);
-}
-
 void info_data(struct figure_walk *f) {
     struct host_stats h;
     FIGURE(f, GAUGE, data_host, "1: this process has a pool of its own", embedded.host != NULL);
@@ -183,7 +174,6 @@ void info_data(struct figure_walk *f) {
     FIGURE(f, TEXT, shm_socket, "for shared memory", core_endpoints.shm_path);
     FIGURE(f, GAUGE, data_threads, "that serve the data port", config->data_threads);
     FIGURES(f, host_figures, h, connections, bytes_written);
-    for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++)
-        show_refused(f, (enum grant_verdict)v, h.refused[v]);
+    host_show_refused(f, &h);
     FIGURES(f, host_figures, h, bad_frames, puts);
 }

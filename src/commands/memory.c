@@ -3,7 +3,8 @@
 #include "front/client.h"
 #include "front/core.h"
 #include "front/families.h"
-#include "front/heap.h"
+#include "base/heap.h"
+#include "base/usage.h"
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "config/config.h"
@@ -16,7 +17,7 @@ static void field(struct client *c, const char *name, uint64_t v) {
 void cmd_memory_stats(struct client *c) {
     struct store_stats s;
     store_get_stats(books, &s);
-    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), normal = 0;
+    uint64_t used = stats_used_memory(), rss = usage_resident_memory(), normal = 0;
     if (used > stats.peak_memory) stats.peak_memory = used;
     CLIENTS_EACH(o) normal += client_memory(o);
     uint64_t dataset = s.mem_books_records, startup = core_endpoints.startup_memory;
@@ -47,7 +48,7 @@ void cmd_memory_doctor(struct client *c) {
     struct store_stats s;
     store_get_stats(books, &s);
     struct buf out = {NULL, 0, 0};
-    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), max = config->maxmemory;
+    uint64_t used = stats_used_memory(), rss = usage_resident_memory(), max = config->maxmemory;
     if (max > 0 && s.mem_books > max / 10 * 9)
         buf_printf(&out,
                    "The books take %llu of %llu bytes (maxmemory): objects will soon be evicted "

@@ -111,7 +111,25 @@ static void beat_woken(struct cluster_waiter *waiter) {
     job_wake(&CONTAINER_OF(waiter, struct beat_job, waiter)->job);
 }
 
-/* [clock, [item, ...], max-lease] */
+/* How the master sees it: {draining, maintenance, used}. */
+static void reply_standing(struct client *c, const struct cluster_node *n) {
+    struct cluster_node_info info;
+    struct store_segment_info s;
+    uint64_t used = 0;
+    cluster_node_get(n, &info);
+    for (size_t i = 0; i < info.n_segments; i++)
+        if (store_segment_get(books, info.segments[i], &s) && s.tier == STORE_TIER_MEMORY)
+            used += s.used;
+    reply_map(c, 3);
+    reply_bulk_str(c, "draining");
+    reply_int(c, info.draining);
+    reply_bulk_str(c, "maintenance");
+    reply_int(c, info.maintenance);
+    reply_bulk_str(c, "used");
+    reply_int(c, (int64_t)used);
+}
+
+/* [clock, [item, ...], max-lease, standing] */
 static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
     struct beat_job *b = CONTAINER_OF(job, struct beat_job, job);
     struct cluster_work w;
@@ -129,7 +147,7 @@ static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
         cluster_wait(n, &b->waiter);
         return false;
     }
-    reply_array(c, 3);
+    reply_array(c, 4);
     reply_int(c, (int64_t)clock_mono_ms()); /* fresh, as in JOIN */
     void *cookie = reply_deferred(c);
     size_t items = 0;
@@ -140,6 +158,7 @@ static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
     }
     reply_deferred_array(c, cookie, items);
     reply_int(c, (int64_t)config->max_lease_ms);
+    reply_standing(c, n);
     return true;
 }
 

@@ -13,8 +13,4 @@ void module_command_remove(const struct tarn_command *its);
 /* All modules are gone that will go. */
 void module_commands_deinit(void);
 
-/* --- module_loop.c --- */
-
-void module_loop_services(struct tarn_services *s);
-
 #endif

@@ -1,6 +1,5 @@
 #include "front/modules.h"
 
-#include <string.h>
 #include "base/log.h"
 #include "config/config.h"
 #include "config/tls.h"
@@ -11,6 +10,7 @@
 #include "front/reach.h"
 #include "host/host.h"
 #include "module/loader.h"
+#include "net/services.h"
 #include "net/tls_services.h"
 
 static bool its_figures_next(struct tarn_figures_at *at, struct figure_walk *walk) {
@@ -56,7 +56,7 @@ void modules_init(void) {
                                               .transport_added = transport_added,
                                               .transport_removing = transport_removing};
     module_commands_services(&services);
-    module_loop_services(&services);
+    net_services_fill(&services, core_loop());
     net_tls_services_fill(&services, core_loop(), &tls);
     (void)module_init(&services, &hooks); /* again: nothing new */
 }
@@ -78,52 +78,4 @@ bool modules_load(void) {
 void modules_deinit(void) {
     module_unload_all();
     module_commands_deinit();
-}
-
-/* --- INFO --- */
-
-struct fields {
-    struct figure_walk *walk;
-    const char *module;
-};
-
-/* Whatever the module says, a line stays a line. */
-static void one_field(void *arg, const char *name, const char *value) {
-    struct fields *f = arg;
-    struct buf line = {NULL, 0, 0};
-    size_t len = strlen(f->module);
-    if (strncmp(name, f->module, len) != 0 || name[len] != '_') buf_printf(&line, "%s_", f->module);
-    for (; *name != '\0'; name++) {
-        bool plain = (*name >= 'a' && *name <= 'z') || (*name >= 'A' && *name <= 'Z') ||
-                     (*name >= '0' && *name <= '9');
-        buf_append_char(&line, plain ? *name : '_');
-    }
-    buf_append_char(&line, '\0');
-    size_t at = line.len;
-    for (; *value != '\0'; value++)
-        buf_append_char(&line, (unsigned char)*value < ' ' ? ' ' : *value);
-    buf_append_char(&line, '\0');
-    struct figure figure = {line.data, "told by the module", FIGURE_TEXT, 0};
-    f->walk->show(f->walk, &figure, figure_text(line.data + at));
-    buf_free(&line);
-}
-
-static bool one_module(void *arg, const struct module_info *m) {
-    struct figure_walk *f = arg;
-    struct fields fields = {f, m->name};
-    figures_group(f, "module", "module", "");
-    FIGURE(f, TEXT, name, "of the module", m->name);
-    FIGURE(f, GAUGE, ver, "its version as a number", m->version_number);
-    FIGURE(f, GAUGE, api, "the version of module.h it was built with", TARN_MODULE_VERSION);
-    FIGURE(f, TEXT, version, "of the module", m->version);
-    FIGURE(f, GAUGE, args, "words it was given", m->argc);
-    FIGURE(f, GAUGE, transports, "that it adds", m->transports);
-    FIGURE(f, GAUGE, commands, "that it adds", m->commands);
-    figures_group_end(f);
-    if (m->fields != NULL) m->fields(one_field, &fields);
-    return true;
-}
-
-void info_modules(struct figure_walk *f) {
-    module_each(one_module, f);
 }

@@ -1,8 +1,7 @@
-/* Modules in the server: what they are given, their commands, and what INFO says of them. */
+/* Modules in the server: what they are given, and their commands. */
 #ifndef TARN_FRONT_MODULES_H
 #define TARN_FRONT_MODULES_H
 
-#include "base/figures.h"
 #include "front/cmd.h"
 #include "config/config.h"
 
@@ -15,7 +14,6 @@ void modules_deinit(void);
 
 /* The module that brought a command; NULL: it is built in. */
 const char *modules_name_of(const struct cmd *cmd);
-void info_modules(struct figure_walk *f);
 bool modules_owns(struct span module, const struct cmd *cmd);
 
 #endif

@@ -4,12 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "base/assert.h"
 #include "base/hist.h"
 #include "cluster/cluster.h"
 #include "front/client.h"
-#include "front/heap.h"
+#include "base/heap.h"
 #include "front/reply.h"
 #include "front/table.h"
 
@@ -69,13 +68,4 @@ static uint64_t heap_memory(void) {
 
 uint64_t stats_used_memory(void) {
     return heap_memory() + mapped_memory() + client_big_mapped();
-}
-
-uint64_t stats_resident_memory(void) {
-    unsigned long long resident = 0, shared = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f == NULL) return 0;
-    if (fscanf(f, "%*u %llu %llu", &resident, &shared) != 2) resident = shared = 0;
-    fclose(f);
-    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

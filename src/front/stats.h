@@ -66,7 +66,5 @@ uint64_t stats_rate(const struct stats_rate *r);
 void stats_reset(void);
 /* Bytes on the heap, the books included. */
 uint64_t stats_used_memory(void);
-/* Pages of this process alone: without the pool and program files. */
-uint64_t stats_resident_memory(void);
 
 #endif

@@ -198,6 +198,8 @@ struct host_stats {
 };
 extern const struct figure host_figures[], host_node_figures[]; /* as in INFO, as a node tells */
 void host_get_stats(const struct host *h, struct host_stats *stats_p);
+/* grants_refused_ by verdict. */
+void host_show_refused(struct figure_walk *f, const struct host_stats *stats);
 
 struct host_segment_info {
     uint32_t id, segment_epoch; /* served under; 0: not served */

@@ -176,11 +176,19 @@ static struct hosted *segment_new(struct tarn_host *h, enum hosted_kind kind) {
     return s;
 }
 
+static void tell_populating(struct tarn_host *h, const struct hosted *s) {
+    char text[VIEW_TEXT_MAX];
+    snprintf(text, sizeof(text), "memory is populated: segment %s, %llu MiB", s->name,
+             (unsigned long long)(s->size >> 20));
+    view_tell(h->view, HOSTING_POPULATING, text);
+}
+
 static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) {
     for (size_t i = 0; i < o->n_segments; i++) {
         const tarn_host_segment *want = &o->segments[i];
         struct hosted *s = segment_new(h, HOSTED_MEMORY);
         s->size = want->bytes / 4096 * 4096;
+        tell_populating(h, s);
         struct host_segment_config config = {
             .name = s->name,
             .size = s->size,
@@ -279,7 +287,9 @@ static tarn_status hosting_set_up(struct tarn_host *h, const char *url, const ta
     if (h->wake_fd < 0) return fail(TARN_EIO, "eventfd: %s", strerror(errno));
     status = hosting_tls_open(h, o);
     if (status == TARN_OK) status = create_host(h, o);
+    view_tell(h->view, HOSTING_POPULATING, "memory is set up");
     if (status == TARN_OK) status = open_memory(h, o);
+    view_tell(h->view, HOSTING_POPULATING, "the disk is read");
     if (status == TARN_OK) status = open_ssd(h, o);
     if (status == TARN_OK) status = note_file(h, o);
     if (status != TARN_OK) return status;
@@ -298,6 +308,8 @@ static tarn_status hosting_set_up(struct tarn_host *h, const char *url, const ta
 
 /* Everything of a host whose control thread has ended, or never began. */
 static void hosting_tear_down(struct tarn_host *h) {
+    struct hosting_view *view = h->view;
+    view_tell(view, HOSTING_LEAVING, "it is stopping");
     h->session.phase = PHASE_LEFT; /* whatever comes back now starts nothing */
     crew_cancel(&h->dialler, NULL, NULL);
     crew_stop(&h->dialler);
@@ -339,6 +351,7 @@ static void hosting_tear_down(struct tarn_host *h) {
     pthread_mutex_destroy(&h->reader_mutex);
     h->magic = 0;
     free(h);
+    view_tell(view, HOSTING_CLOSED, "it is not open");
 }
 
 tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms) {
@@ -363,7 +376,9 @@ tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms) {
 static tarn_status control_start(struct tarn_host *h) {
     h->opening = true;
     h->open_deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
+    view_attach(h->view, h);
     int err = thread_start(&h->thread, "tarn-host", hosting_control, h);
+    if (err != 0) view_attach(h->view, NULL);
     if (err != 0) return fail(TARN_EIO, "cannot start a thread: %s", strerror(err));
     h->thread_runs = true;
     pthread_mutex_lock(&h->mutex);
@@ -374,8 +389,9 @@ static tarn_status control_start(struct tarn_host *h) {
     return status;
 }
 
-tarn_status tarn_host_open(const char *url, const tarn_options *options,
-                           const tarn_host_options *host_options, tarn_host **host_p) {
+tarn_status hosting_open(const char *url, const tarn_options *options,
+                         const tarn_host_options *host_options, struct hosting_view *view,
+                         tarn_host **host_p) {
     if (url == NULL || host_options == NULL || host_p == NULL)
         return fail(TARN_EINVAL, "tarn_host_open needs a URL, options and a place for the host");
     log_default_once();
@@ -385,6 +401,7 @@ tarn_status tarn_host_open(const char *url, const tarn_options *options,
     h->magic = HOSTING_MAGIC;
     h->pid = getpid();
     h->wake_fd = -1;
+    h->view = view;
     init_shared(h);
     tarn_status status = hosting_set_up(h, url, options, &o);
     if (status == TARN_OK) status = control_start(h);
@@ -396,6 +413,11 @@ tarn_status tarn_host_open(const char *url, const tarn_options *options,
     }
     *host_p = h;
     return TARN_OK;
+}
+
+tarn_status tarn_host_open(const char *url, const tarn_options *options,
+                           const tarn_host_options *host_options, tarn_host **host_p) {
+    return hosting_open(url, options, host_options, NULL, host_p);
 }
 
 /* --- while it runs --- */

@@ -40,6 +40,8 @@
 #include "client/request.h"
 #include "host/host.h"
 #include "host/node_figures.h"
+#include "host/place.h"
+#include "hosting/view.h"
 #include "pool/pool.h"
 #include "pool/tier.h"
 #include "wire/options.h"
@@ -294,6 +296,9 @@ struct hosting_session {
     uint64_t next_up_ms;
     bool asking_up;
     bool drain_sent, leave_sent;
+    /* as the last heartbeat said; older masters do not */
+    bool draining, maintenance;
+    uint64_t used;    /* bytes of our memory */
     uint64_t look_at; /* when Sentinels are asked whether the master is still there */
     bool looking;
     bool let_go; /* the master has no more use for us, after a leave of our own */
@@ -351,9 +356,21 @@ void keys_forget(struct tarn_host *h);
 
 /* --- stats.c --- */
 
+extern const struct figure tier_figures[], node_figures[], far_figures[];
+/* What there is now: h->figures as well. */
+void stats_gather(struct tarn_host *h, struct host_stats *stats_p);
 /* STATS of NODE HEARTBEAT. */
 struct wire_list stats_put(struct tarn_host *h, struct hosting_link *l);
 void stats_publish(struct tarn_host *h);
+
+/* --- view.c: nothing happens where there is no view --- */
+
+#define VIEW_TEXT_MAX 320u
+/* From whoever sets the host up or down. */
+void view_tell(struct hosting_view *v, enum hosting_stage stage, const char *text);
+/* From now on h is asked for figures; NULL: nobody is. */
+void view_attach(struct hosting_view *v, struct tarn_host *h);
+void view_turn(struct tarn_host *h);
 
 /* --- tls.c --- */
 
@@ -403,6 +420,7 @@ struct tarn_host {
     struct hosting_far fars[FARS_MAX];
     unsigned n_fars;
     struct crew dialler, copies;
+    struct hosting_view *view; /* NULL: none */
     int wake_fd;
     pthread_t thread;
     bool thread_runs;

@@ -103,12 +103,14 @@ static bool hosting_turn(struct tarn_host *h) {
     reports_turn(h);
     keys_turn(h);
     stats_publish(h);
+    view_turn(h);
     return goes_on;
 }
 
 void *hosting_control(void *arg) {
     struct tarn_host *h = arg;
     while (hosting_turn(h)) wait_for_events(h);
+    view_attach(h->view, NULL);
     hosting_opened(h, fail(TARN_ECLOSED, "the host was closed"));
     pthread_mutex_lock(&h->mutex);
     h->finished = true;

@@ -94,6 +94,7 @@ static void session_drop(struct tarn_host *h) {
     s->broken = TARN_OK;
     s->generation++;
     s->beating = s->asking_up = s->drain_sent = s->leave_sent = false;
+    s->draining = s->maintenance = false;
     s->mounting = 0;
     if (s->phase == PHASE_LEFT) return;
     tasks_cancel(h, NULL);
@@ -310,6 +311,17 @@ static void up_ask(struct tarn_host *h, uint64_t now) {
 
 /* --- heartbeats --- */
 
+/* How the master sees this node. */
+static void take_standing(struct hosting_session *s, const struct answer *a) {
+    uint64_t draining = 0, maintenance = 0;
+    if (a == NULL) return;
+    answer_u64(answer_field(a, "draining"), &draining);
+    answer_u64(answer_field(a, "maintenance"), &maintenance);
+    answer_u64(answer_field(a, "used"), &s->used);
+    s->draining = draining != 0;
+    s->maintenance = maintenance != 0;
+}
+
 static void heartbeat_answered(struct tarn_host *h, const struct answer *a, void *arg,
                                uint64_t sent_ms) {
     struct hosting_session *s = &h->session;
@@ -328,6 +340,7 @@ static void heartbeat_answered(struct tarn_host *h, const struct answer *a, void
     }
     /* it may have been changed; older masters do not tell */
     answer_u64(answer_at(a, 2), &s->max_lease_ms);
+    take_standing(s, answer_at(a, 3));
     h->figures.heartbeats++;
     hosting_clock_feed(&h->clock, master_ms, sent_ms, now);
     set_clock(h, now);

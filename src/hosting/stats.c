@@ -10,9 +10,9 @@
 #define TIER_ROW(...) FIGURE_ROW(struct tier_stats, __VA_ARGS__)
 #define NODE_ROW(...) FIGURE_ROW(struct node_figures, __VA_ARGS__)
 #define FAR_ROW(...)  FIGURE_ROW(struct far_figures, __VA_ARGS__)
-static const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){.name = NULL}};
-static const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){.name = NULL}};
-static const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){.name = NULL}};
+const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){.name = NULL}};
+const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){.name = NULL}};
+const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){.name = NULL}};
 
 struct figures_told {
     struct figure_walk walk;
@@ -32,20 +32,25 @@ static void figure_put(struct figure_walk *walk, const struct figure *figure,
     request_number(&t->link->request, (int64_t)min_u64(value.number, INT64_MAX));
 }
 
-static void tell_host(struct figures_told *t, struct tarn_host *h) {
-    struct host_stats s;
+void stats_gather(struct tarn_host *h, struct host_stats *stats_p) {
     struct node_figures *n = &h->figures;
     double load = 0;
-    host_get_stats(h->host, &s);
+    host_get_stats(h->host, stats_p);
     if (getloadavg(&load, 1) == 1) n->load_percent = (uint64_t)(load * 100);
     n->memory_available = pool_memory_available("/proc", "/sys/fs/cgroup", &(const char *){NULL});
     n->refused_grants = 0;
-    for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++) n->refused_grants += s.refused[v];
-    n->refused_expired = s.refused[GRANT_EXPIRED];
-    n->refused_epoch = s.refused[GRANT_BAD_EPOCH];
+    for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++) n->refused_grants += stats_p->refused[v];
+    n->refused_expired = stats_p->refused[GRANT_EXPIRED];
+    n->refused_epoch = stats_p->refused[GRANT_BAD_EPOCH];
     n->segments_with_keys = keys_count(h);
     n->tasks = h->n_tasks;
     n->copies_running = h->copies_out;
+}
+
+static void tell_host(struct figures_told *t, struct tarn_host *h) {
+    struct host_stats s;
+    const struct node_figures *n = &h->figures;
+    stats_gather(h, &s);
     FIGURES(&t->walk, node_figures, *n, load_percent, memory_available);
     FIGURES(&t->walk, host_node_figures, s, connections, bytes_written);
     FIGURES(&t->walk, node_figures, *n, refused_grants, refused_epoch);

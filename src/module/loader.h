@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "base/figures.h"
 #include "module.h"
 
 #define MODULES_MAX           16u
@@ -68,6 +69,11 @@ struct module_info {
 };
 /* In the order in which they were loaded. Borrowed for the call; fn returns false to stop. */
 void module_each(bool (*fn)(void *arg, const struct module_info *info), void *arg);
+
+/* --- figures.c --- */
+
+/* INFO modules: all there are, with what each says of itself. */
+void module_figures(struct figure_walk *walk);
 
 /* --- path.c --- */
 

@@ -1,9 +1,7 @@
 /* tarn-node: a storage node, which lends this machine's memory and disks to the pool of a master.
  * Little more than tarn_host_open and tarn_host_close; see ../tarn.h. */
 #include <errno.h>
-#include <fcntl.h>
 #include <locale.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +11,9 @@
 
 #include "base/daemon.h"
 #include "base/file.h"
-#include "node/options.h"
-
-enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NAME_TAKEN = 3, EXIT_PASSWORD = 4 };
+#include "module/events.h"
+#include "node/figures.h"
+#include "node/services.h"
 
 static const char usage[] =
     "tarn-node --master tarn://HOST:PORT --segment SIZE [options]\n"
@@ -95,39 +93,13 @@ static const char usage[] =
     "docs/NODES.md explains nodes, disks and shared file systems, docs/TLS.md the --tls "
     "options, docs/RDMA.md the module.\n";
 
-/* --- signals --- */
-
-static int pipe_fd[2] = {-1, -1};
-static volatile sig_atomic_t endings;
-
-/* 't': end, 'h': open the log again, and read the files of TLS. */
-static void note_signal(int signo) {
-    int saved = errno;
-    if (signo != SIGHUP && ++endings > 1) _exit(128 + signo);
-    if (write(pipe_fd[1], signo == SIGHUP ? "h" : "t", 1) < 0) errno = 0; /* full: it knows */
-    errno = saved;
-}
-
-static void catch_signal(int signo) {
-    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    sigaction(signo, &action, NULL);
-}
-
-/* What came within ms: 't', 'h' or 0. */
-static char next_signal(int ms) {
-    char c = 0;
-    struct pollfd p = {.fd = pipe_fd[0], .events = POLLIN};
-    if (poll(&p, 1, ms) > 0 && read(pipe_fd[0], &c, 1) != 1) c = 0;
-    return c;
-}
-
 /* --- set-up --- */
 
 static bool set_up_log(const struct node_options *o) {
     tarn_set_log(NULL, NULL); /* the library's own way of logging is taken back: */
     log_set_sink(NULL, NULL); /* this is a program of its own */
     log_set_role('N');
+    log_keep(MODULE_EVENTS_KEPT);
     log_set_level(o->log_level);
     if (log_open(o->log_file)) return true;
     fprintf(stderr, "tarn-node: --log-file %s: %s\n", o->log_file, strerror(errno));
@@ -152,97 +124,8 @@ static void raise_descriptors(void) {
     setrlimit(RLIMIT_NOFILE, &r);
 }
 
-static bool may_come(tarn_status status) {
-    return status == TARN_EIO || status == TARN_ETIMEOUT || status == TARN_ECLOSED ||
-           status == TARN_ELOADING || status == TARN_ELIMIT;
-}
-
-/* A node may be started before its master, so this waits for it. */
-static tarn_status wait_for_master(const struct node_options *o) {
-    bool told = false;
-    for (;;) {
-        tarn_client *client = NULL;
-        tarn_status status = tarn_connect(o->master, &o->client, &client);
-        tarn_close(&client);
-        if (!may_come(status)) return status;
-        if (!told) log_warning("Waiting for the master: %s", tarn_last_error());
-        told = true;
-        if (next_signal(500) == 'h' && o->log_file != NULL)
-            log_open(o->log_file); /* of TLS nothing is kept yet */
-    }
-}
-
-/* The master may also go while we join. Some of these statuses have causes here, too, which do not
- * pass. */
-static tarn_status open_host(const struct node_options *o, tarn_host **host_p) {
-    tarn_status status = TARN_EIO;
-    for (unsigned tries = 0; tries < 3 && may_come(status); tries++) {
-        status = wait_for_master(o);
-        if (status == TARN_OK) status = tarn_host_open(o->master, &o->client, &o->host, host_p);
-    }
-    return status;
-}
-
-static int node_failed(tarn_status status) {
-    const char *advice = "";
-    if (status == TARN_EBUSY) advice = " (--name)";
-    if (status == TARN_EEXISTS)
-        advice = " (--shrink; NODE DRAIN first moves to others what is only there)";
-    if (status == TARN_EPERM) advice = " (--user, --password-file)";
-    fprintf(stderr, "tarn-node: %s%s\n", tarn_last_error(), advice);
-    return status == TARN_EBUSY   ? EXIT_NAME_TAKEN
-           : status == TARN_EPERM ? EXIT_PASSWORD
-                                  : EXIT_FAILED;
-}
-
-/* --- life --- */
-
-static void say_up(const struct node_options *o, tarn_host *host) {
-    tarn_host_info info = {.size = sizeof(info)};
-    if (tarn_host_get_info(host, &info) != TARN_OK) return;
-    printf("tarn-node %s is up: %llu segments of memory, %llu MiB%s%s, data port %u\n",
-           o->host.name != NULL ? o->host.name : "(named by machine and pid)",
-           (unsigned long long)info.segments, (unsigned long long)(info.bytes >> 20),
-           o->host.ssd_path != NULL ? ", ssd" : "", o->host.file_path != NULL ? ", file" : "",
-           info.data_port);
-    fflush(stdout);
-    if (o->port_file != NULL) file_write_number(o->port_file, info.data_port);
-    if (o->pid_file != NULL) file_write_number(o->pid_file, (long)getpid());
-}
-
-/* What it says of TLS is in the log. */
-static void read_files_again(const struct node_options *o, tarn_host *host) {
-    if (o->log_file != NULL) log_open(o->log_file);
-    (void)tarn_host_reload_tls(host);
-}
-
-/* Until it is to end: by a signal, or because it has left. */
-static int node_live(const struct node_options *o, tarn_host **host_p) {
-    bool leaving = false;
-    for (;;) {
-        char c = next_signal(200);
-        if (c == 'h') read_files_again(o, *host_p);
-        if (tarn_host_wait(*host_p, 0) == TARN_OK) {
-            log_notice("The node has left the pool, bye bye...");
-            return tarn_host_close(host_p, 0, 0) == TARN_OK ? EXIT_DONE : EXIT_FAILED;
-        }
-        if (c != 't' || leaving) continue;
-        leaving = true;
-        if (!o->drain_on_exit) break;
-        log_notice("Received a signal: what is only here is moved to other nodes; a second signal "
-                   "ends at once");
-        tarn_host_drain(*host_p);
-    }
-    log_notice(o->keeps ? "Received a signal: going away, a restart finds everything again"
-                        : "Received a signal: leaving the pool");
-    return tarn_host_close(host_p, o->keeps, o->exit_timeout_ms) == TARN_OK ? EXIT_DONE
-                                                                            : EXIT_FAILED;
-}
-
 static bool load_modules(const struct node_options *o) {
-    static const struct tarn_services services = {.program = TARN_PROGRAM_NODE};
     char error[MODULE_ERROR_SIZE];
-    (void)module_init(&services, NULL); /* the only one in this process */
     for (size_t i = 0; i < o->modules; i++) {
         const struct node_module *m = &o->module[i];
         if (module_load(m->path, m->words, (const char *const *)m->word, error, sizeof(error)) ==
@@ -254,9 +137,19 @@ static bool load_modules(const struct node_options *o) {
     return true;
 }
 
+/* Modules are there before the host, which then serves by their transports, and go after it. */
+static void run_loop(const struct node_options *o, struct node_life *l) {
+    if (!services_open(l))
+        fprintf(stderr, "tarn-node: the event loop could not be set up\n");
+    else if (load_modules(o) && !life_start(l))
+        fprintf(stderr, "tarn-node: cannot start a thread: %s\n", strerror(errno));
+    else if (l->runs)
+        services_run(l);
+}
+
 static int node_run(struct node_options *o) {
     char why[512], name[64];
-    tarn_host *host = NULL;
+    struct node_life life;
     if (!node_options_password(o, getenv("TARN_PASSWORD"), why, sizeof(why))) {
         fprintf(stderr, "tarn-node: %s\n", why);
         return EXIT_USAGE;
@@ -267,24 +160,18 @@ static int node_run(struct node_options *o) {
         return EXIT_FAILED;
     }
     raise_descriptors();
+    node_figures_begin();
     choose_name(o, name, sizeof(name));
     log_notice("tarn-node " TARN_VERSION " starting, PID: %ld", (long)getpid());
-    if (!load_modules(o)) return EXIT_FAILED;
-    if (pipe2(pipe_fd, O_CLOEXEC | O_NONBLOCK) != 0) {
-        fprintf(stderr, "tarn-node: pipe2: %s\n", strerror(errno));
-        return EXIT_FAILED;
-    }
-    catch_signal(SIGHUP);
-    tarn_status status = open_host(o, &host);
-    if (status != TARN_OK) return node_failed(status);
-    /* Until now these end the process, with which nothing is lost. */
-    catch_signal(SIGTERM);
-    catch_signal(SIGINT);
-    say_up(o, host);
-    daemon_ready();
-    int code = node_live(o, &host);
-    if (o->port_file != NULL) unlink(o->port_file);
-    if (o->pid_file != NULL) file_unlink_number(o->pid_file, (long)getpid());
+    struct hosting_view *view = hosting_view_create();
+    if (life_init(&life, o, view))
+        run_loop(o, &life);
+    else
+        fprintf(stderr, "tarn-node: a pipe or an eventfd: %s\n", strerror(errno));
+    int code = life_end(&life);
+    module_unload_all();
+    services_close();
+    hosting_view_destroy(&view);
     return code;
 }
 
@@ -304,7 +191,6 @@ int main(int argc, char **argv) {
         printf("tarn-node v=" TARN_VERSION "\n");
     } else {
         code = node_run(&o);
-        module_unload_all();
     }
     node_options_free(&o);
     return code;

@@ -11,7 +11,7 @@
 #include "config/tls.h"
 #include "front/core.h"
 #include "front/descriptors.h"
-#include "front/heap.h"
+#include "base/heap.h"
 #include "front/introspect.h"
 #include "ha/kv_events.h"
 #include "front/latency.h"

@@ -30,7 +30,7 @@
 #include "config/table.h"
 #include "config/tls.h"
 #include "front/descriptors.h"
-#include "front/heap.h"
+#include "base/heap.h"
 #include "ha/persistence.h"
 #include "front/modules.h"
 #include "front/process.h"

@@ -170,7 +170,7 @@ COMMAND(node_heartbeat, "NODE|HEARTBEAT", NODES | B, "Shows that a node lives, a
                      IN(beat, stats)),
               OPTION("REPORT", BLOCK, NULL, MANY, OF(ARG(WORD, "scheme"), ARG(WORD, "text")),
                      IN(beat, reports))),
-        REPLY("[clock-ms, [item, ...], max-lease]"), ERRORS("STALE"))
+        REPLY("[clock-ms, [item, ...], max-lease, map]"), ERRORS("STALE"))
 COMMAND(node_fenced, "NODE|FENCED", NODES, "A session can no longer write to this node.",
         POOL_ADMIN,
         TAKES(NODE_NAME, ARG(NUMBER, "session", RANGE(1, INT64_MAX), IN(node, session))),

@@ -338,7 +338,7 @@ test {NODE DRAIN: progress, then leave} {
 
 test {heartbeats go on while clients are paused} {
     r client pause 1000 ALL
-    assert_equal 3 [llength [$c1 node heartbeat n1 $i1 WAIT 0]]
+    assert_equal 4 [llength [$c1 node heartbeat n1 $i1 WAIT 0]]
     r client unpause
 }
 

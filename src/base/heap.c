@@ -1,4 +1,4 @@
-#include "front/heap.h"
+#include "base/heap.h"
 
 #include <malloc.h>
 #include <stdint.h>

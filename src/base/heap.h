@@ -1,7 +1,7 @@
 /* What the memory allocator says of itself. jemalloc is linked to the binaries, not to tests and
  * sanitizer builds, so its functions are looked for when they are needed. */
-#ifndef TARN_FRONT_HEAP_H
-#define TARN_FRONT_HEAP_H
+#ifndef TARN_BASE_HEAP_H
+#define TARN_BASE_HEAP_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,40 @@
+/* All figures of a host at one moment: taken by its control thread, shown by whoever has it then
+ * (view.h). */
+#ifndef TARN_HOSTING_SNAPSHOT_H
+#define TARN_HOSTING_SNAPSHOT_H
+
+#include "hosting/hosting.h"
+
+struct hosting_snapshot {
+    bool any; /* one was taken */
+    uint64_t taken_ms;
+    char name[NODE_NAME_MAX + 1], machine[192], rack[64], shm[HOST_SOCKET_MAX];
+    uint16_t data_port;
+    bool up, draining, maintenance;
+    uint64_t used; /* of its memory, as the master counts */
+    struct node_figures node;
+    struct host_stats host;
+    unsigned n_segments, n_tiers;
+    struct snapshot_segment {
+        char name[SEGMENT_NAME_MAX + 1];
+        enum hosted_kind kind;
+        uint32_t id, epoch;
+        uint64_t size;
+        bool mounted, huge;
+        int numa_node;
+        const char *backing; /* static */
+    } segments[HOSTED_MAX];
+    struct snapshot_tier {
+        enum hosted_kind kind;
+        struct tier_stats tier;
+        struct far_figures far;
+        uint64_t evictions;
+    } tiers[FARS_MAX];
+};
+
+void snapshot_take(struct hosting_snapshot *s, struct tarn_host *h);
+/* As hosting_view_figures. */
+const char *snapshot_show(const struct hosting_snapshot *s, unsigned part,
+                          struct figure_walk *walk);
+
+#endif

@@ -1,0 +1,163 @@
+# modules/http.so in tarn-node: probes and metrics from before there is a master until the node ends.
+source [file join [file dirname [info script]] harness.tcl]
+
+set master {start_server --pool-size 0 --node-heartbeat 100 --node-timeout 2s --max-lease 60s}
+
+proc http_words {args} {
+    return [list --loadmodule [file join $::root modules http.so] port 0 {*}$args]
+}
+
+# The port of that node's HTTP, which its log tells.
+proc http_port {name} {
+    set ::http_log [node $name log]
+    wait_for "the HTTP port of $name" {[regexp {HTTP: https?://[^ ]*:(\d+)/} \
+        [file_text $::http_log] - ::http_found]}
+    return $::http_found
+}
+
+# {status body} of a request to it.
+proc http_get {name path} {
+    set s [socket 127.0.0.1 [http_port $name]]
+    fconfigure $s -translation binary
+    puts -nonewline $s "GET $path HTTP/1.0\r\n\r\n"
+    flush $s
+    set got [read $s]
+    close $s
+    return [list [lindex $got 1] \
+        [string range $got [expr {[string first "\r\n\r\n" $got] + 4}] end]]
+}
+
+proc wait_ready {name pattern} {
+    set ::ready_of $name
+    set ::ready_pattern $pattern
+    wait_for "$name to answer /ready with '$pattern'" \
+        {[string match $::ready_pattern [http_get $::ready_of /ready]]}
+}
+
+proc metric {name what} {
+    foreach line [split [lindex [http_get $name /metrics] 1] "\n"] {
+        if {[string equal -length [string length "$what "] "$what " $line]} {return [lindex $line end]}
+    }
+    return ""
+}
+
+proc kill_master {} {
+    set s [lindex $::servers end]
+    send_signal KILL [dict get $s pid]
+    reap_process [dict get $s pid]
+}
+
+proc master_again {} {
+    foreach c $::clients {catch {resp::close $c}}
+    set ::clients {}
+    set s [lindex $::servers end]
+    dict lappend s options --port [dict get $s port]
+    set ::servers [lreplace $::servers end end [boot_server $s]]
+}
+
+test {a node before its master: alive, not ready, with metrics} {
+    eval $::master
+    kill_master
+    launch_node n1 --segment 16mb --exit-timeout 1 {*}[http_words]
+    wait_ready n1 {503 {not ready: waiting for the master: *}}
+    assert_equal "200 {ok\n}" [http_get n1 /health]
+    assert_match {200 *"program":"tarn-node","version":"*} [http_get n1 /version]
+    assert_match {200 *"server":?"program":"tarn-node"*} [http_get n1 /api/info]
+    assert {[metric n1 tarn_process_id] == [node n1 pid]}
+    assert_equal "" [metric n1 tarn_joined]
+    master_again
+    wait_ready n1 "200 {ready\n}"
+    assert_equal 1 [metric n1 tarn_joined]
+}
+
+test {a node that is up: its figures, as NODE INFO has them} {
+    r set k [string repeat x 200000]
+    wait_for "the master to have said what is used" {[metric n1 tarn_lent_memory_used_bytes] > 0}
+    assert_equal 16777216 [metric n1 tarn_lent_memory_bytes]
+    assert_equal 16777216 [metric n1 {tarn_segment_size_bytes{segment="n1.0"}}]
+    assert_equal 1 [metric n1 {tarn_segment_mounted{segment="n1.0"}}]
+    assert_equal [node_field n1 joins] [metric n1 tarn_joins_total]
+    assert {[metric n1 tarn_heartbeats_total] > 0}
+    assert {[metric n1 tarn_used_memory_bytes] > 0}
+    assert_equal [string trim [file_text [node n1 dir]/port]] [metric n1 tarn_data_port]
+    assert_equal [http_port n1] [metric n1 tarn_http_port]
+    if {[auto_execok promtool] ne ""} {
+        assert_equal "" [exec promtool check metrics << [lindex [http_get n1 /metrics] 1] 2>@1]
+    }
+    assert_match {200 *is up at the master*} [http_get n1 /api/events]
+    assert_equal 404 [lindex [http_get n1 /api/tasks] 0]
+    wait_for "history" {[regexp {"data_reads":\[[^]]*[0-9]} [http_get n1 /api/history]]}
+}
+
+test {the master goes: alive, not ready; and comes back} {
+    kill_master
+    wait_ready n1 {503 {not ready: waiting for the master*}}
+    assert_equal "200 {ok\n}" [http_get n1 /health]
+    assert_equal 0 [metric n1 tarn_joined]
+    assert {[metric n1 tarn_heartbeat_failures_total] > 0}
+    master_again
+    wait_ready n1 "200 {ready\n}"
+}
+
+test {hostile clients cost the node nothing} {
+    set ::idle {}
+    for {set i 0} {$i < 70} {incr i} {
+        if {[catch {socket 127.0.0.1 [http_port n1]} s]} break
+        fconfigure $s -translation binary -blocking 0
+        catch {puts -nonewline $s [string repeat "\x00\xff\r\n" $i]; flush $s}
+        lappend ::idle $s
+    }
+    wait_for "too many to be refused" {
+        [llength [lmap s $::idle {expr {[read $s] ne "" || [eof $s] ? $s : [continue]}}]] > 0}
+    foreach s $::idle {close $s}
+    wait_for "room again" {![catch {http_get n1 /health} got] && $got eq "200 {ok\n}"}
+    assert_equal up [node_state n1]
+    assert {[metric n1 tarn_http_refused] > 0}
+}
+
+test {drained by the master: not ready, until it is called off} {
+    r set stays [string repeat x 100000]
+    assert_equal OK [r node drain n1]
+    wait_ready n1 {503 {not ready: it drains: *}}
+    assert_equal 1 [metric n1 tarn_draining]
+    assert_equal OK [r node drain n1 cancel]
+    wait_ready n1 "200 {ready\n}"
+    assert_equal OK [r node maintenance n1 on]
+    wait_for "maintenance" {[metric n1 tarn_maintenance] == 1}
+    assert_equal "200 {ready\n}" [http_get n1 /ready]
+    assert_equal OK [r node maintenance n1 off]
+}
+
+test {SIGTERM: not ready while it leaves, metrics until it has gone} {
+    # Its lease is what the node waits for.
+    set c [client]
+    $c getreplicas stays lease 50000
+    send_signal TERM [node n1 pid]
+    wait_ready n1 {503 {not ready: it is leaving the pool*}}
+    assert_equal "200 {ok\n}" [http_get n1 /health]
+    assert {[metric n1 tarn_uptime_seconds] >= 0}
+    # --exit-timeout
+    assert_equal 0 [reap_node n1]
+    stop_server
+}
+
+test {while memory is populated: alive throughout, and says why it is not ready} {
+    eval $::master
+    set dir [temp_dir]
+    dict set ::node_table n2 [dict create pid 0 dir $dir log $dir/log options {}]
+    set command [lsearch -all -inline -not [node_command n2 $dir [list --segment 128mb \
+        {*}[http_words]]] --no-populate]
+    dict set ::node_table n2 pid [start_process $command $dir/stdout]
+    set seen {}
+    while {[lindex [set got [http_get n2 /ready]] 0] ne 200} {
+        assert_equal "200 {ok\n}" [http_get n2 /health]
+        lassign $got status text
+        assert {[regexp {^not ready: (it is starting|joining|memory is|the disk is|waiting)} $text]} \
+            $text
+        lappend seen $text
+    }
+    assert {[metric n2 tarn_used_memory_rss_bytes] > 0}
+    stop_server
+}
+
+finish
