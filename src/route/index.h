@@ -81,7 +81,7 @@ extern const struct figure route_index_figures[];
 
 struct route_index;
 
-/* NULL: the configuration is out of its bounds. */
+/* NULL: the configuration is out of its bounds, or holders_max alone takes half of max_bytes. */
 struct route_index *route_index_create(const struct route_index_config *config);
 void route_index_destroy(struct route_index **ix_p);
 struct route_index_figures route_index_stats(const struct route_index *ix);
@@ -91,8 +91,7 @@ struct route_index_figures route_index_stats(const struct route_index *ix);
 /* blocks_max: how many blocks its caches can hold in all tiers (KVBLOCKS and what its host memory
  * and disk add), which is what may be known of it; it is cut to what the index has room for. 0: not
  * known, 65536. The holder starts with one KV group, number 0, kind FULL, of blocks of `block`
- * tokens (above 0). ROUTE_HOLDER_NONE: there are holders_max, or the ghosts of those that left are
- * still to be swept. */
+ * tokens (above 0). ROUTE_HOLDER_NONE: there are holders_max. */
 uint32_t route_holder_add(struct route_index *ix, uint32_t block, uint64_t blocks_max);
 /* What it holds is out of all look-ups at once, and swept later. Unknown ones are ignored. */
 void route_holder_remove(struct route_index *ix, uint32_t holder);
@@ -160,7 +159,7 @@ struct route_hit {
  * (src/store/kv_groups.h has the same rules; here the boundary is a multiple of all block sizes).
  *
  * Returns how many there are; when that is more than `cap`, the first cap are in `hits`. The work is
- * bounded: behind 4,096 runs of a prompt nothing is looked for. Allocates nothing. */
+ * bounded: behind 1,024 runs of a prompt nothing is looked for. Allocates nothing. */
 size_t route_index_match(struct route_index *ix, const struct route_chain *chains, size_t chains_n,
                          struct route_hit *hits, size_t cap);
 
@@ -174,5 +173,29 @@ struct route_group_hit {
 size_t route_index_match_groups(struct route_index *ix, const struct route_chain *chains,
                                 size_t chains_n, uint32_t holder,
                                 struct route_group_hit groups[ROUTE_GROUPS_MAX]);
+
+/* --- hot prefixes --- */
+
+#define ROUTE_HOT_MAX 128u
+
+/* A run of blocks through which many look-ups went, of a sample of them. */
+struct route_hot {
+    uint64_t scope;
+    uint64_t last;    /* rolling hash of the last block of the prefix that ends with the run */
+    uint32_t block;   /* tokens */
+    uint32_t blocks;  /* of the whole prefix */
+    uint32_t holders; /* that have its last block */
+    uint64_t matches; /* estimated; halved now and then, so that what was hot grows cold */
+};
+/* The hottest first. Returns how many, at most cap. */
+size_t route_index_hot(const struct route_index *ix, struct route_hot *hot, size_t cap);
+/* The rolling hashes of that prefix, from the first: what a look-up of it takes, to see who has how
+ * much of it. Returns their number, blocks; 0: it is no longer known from its start, or longer than
+ * cap. */
+size_t route_index_hot_chain(const struct route_index *ix, const struct route_hot *hot,
+                             uint64_t *rolling, size_t cap);
+
+/* For tests and fuzzers: asserts everything that must hold, and returns the memory, counted anew. */
+uint64_t route_index_check(const struct route_index *ix);
 
 #endif

@@ -1,0 +1,238 @@
+/* What the engines tell: blocks that are there now, and blocks that are gone. An event is taken in
+ * pieces of 64 blocks; the memory that a piece will touch is fetched before its first is placed. */
+#include <string.h>
+
+#include "route/hash.h"
+#include "route/index_run.h"
+
+#define FORGET_BLOCKS 256u /* of a holder that has all it may have */
+
+uint32_t route_name_print(uint64_t own, uint32_t block) {
+    uint64_t h = own ^ block * UINT64_C(0x9e3779b97f4a7c15);
+    h = (h ^ h >> 33) * UINT64_C(0xff51afd7ed558ccd);
+    h = (h ^ h >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return (uint32_t)(h >> 32);
+}
+
+/* --- names --- */
+
+/* From `pos` on the first block of that name of which the holder has something, in lane `lane` or,
+ * when that is 0, in any. Names that are left over lead elsewhere or nowhere. */
+static route_pos name_skip(const struct route_index *ix, uint32_t life, uint32_t print,
+                           uint32_t lane, struct route_place *place, route_pos pos) {
+    for (; pos != 0; pos = route_table_next(place, print)) {
+        const struct route_run *r = route_run_live(ix, pos / RUN_BLOCKS);
+        if (r == NULL) continue;
+        uint64_t bits = lane != 0 ? route_lane_bits(r, lane) : route_life_bits(r, life, 0);
+        if (bits >> pos % RUN_BLOCKS & 1) break;
+    }
+    return pos;
+}
+
+static route_pos name_find(const struct route_index *ix, uint32_t life, uint32_t print,
+                           uint32_t lane, struct route_place *place) {
+    route_pos pos = route_table_find(&ix->life[life].names, print, place);
+    return name_skip(ix, life, print, lane, place, pos);
+}
+
+/* The name leads there, already or from now on. false: no room. */
+static bool name_add(struct route_index *ix, uint32_t life, uint32_t print, route_pos pos) {
+    struct route_life *l = &ix->life[life];
+    struct route_place place;
+    route_pos found = route_table_find(&l->names, print, &place);
+    while (found != 0 && found != pos) found = route_table_next(&place, print);
+    if (found == pos) return true;
+    if (l->names.n >= l->quota && !route_forget_of(ix, life, FORGET_BLOCKS)) return false;
+    return route_table_add(&l->names, &ix->memory, print, pos);
+}
+
+/* --- stored --- */
+
+struct placing {
+    uint32_t life, lane;
+    uint32_t id, at;       /* the last block placed; 0: there is none */
+    struct route_run *run; /* of it */
+    uint64_t unmarked;     /* blocks of that run that are placed */
+    uint32_t marked;       /* blocks of the piece */
+};
+
+/* What was placed in one run is marked at once. */
+static bool placing_flush(struct route_index *ix, struct placing *p) {
+    uint64_t new = 0, mask = p->unmarked;
+    p->unmarked = 0;
+    if (mask == 0) return true;
+    if (!route_run_mark(ix, p->run, p->lane, mask, &new)) {
+        route_run_trim(ix, p->id); /* it may have been made for this */
+        return false;
+    }
+    p->marked += (uint32_t)__builtin_popcountll(mask);
+    ix->figures.route_repeated += (uint64_t)__builtin_popcountll(mask & ~new);
+    return true;
+}
+
+static bool placing_enter(struct route_index *ix, struct placing *p, uint32_t id) {
+    if (!placing_flush(ix, p)) return false;
+    p->id = id;
+    p->at = 0;
+    p->run = route_run_at(ix, id);
+    p->run->stamp = ix->tick;
+    return true;
+}
+
+/* Moves on to the block of that hash; `left` of the piece follow, this one among them. */
+static bool placing_next(struct route_index *ix, struct placing *p, uint64_t hash, uint32_t left) {
+    struct route_run *r = p->run;
+    if (r != NULL && p->at + 1 < r->len && route_run_hash(r, p->at + 1) == hash) {
+        p->at++;
+        return true;
+    }
+    uint32_t id = route_run_find(ix, hash);
+    if (id != 0) return placing_enter(ix, p, id);
+    if (r != NULL && p->at + 1 == r->len && r->len < RUN_BLOCKS) {
+        uint32_t len = (uint32_t)min_u64(r->len + left, RUN_BLOCKS);
+        if (!route_run_reserve(ix, r, len) || !route_run_append(ix, r, hash)) return false;
+        p->at++;
+        return true;
+    }
+    route_pos parent = r != NULL ? p->id * RUN_BLOCKS + p->at : 0;
+    uint32_t check = r != NULL ? (uint32_t)route_run_hash(r, p->at) : 0;
+    id = route_run_make(ix, hash, parent, check);
+    if (id == 0) return false;
+    if (placing_enter(ix, p, id)) return route_run_reserve(ix, p->run, (uint32_t)min_u64(left, 64));
+    route_run_trim(ix, id);
+    return false;
+}
+
+/* Returns how many are known now. A name whose block could not be marked is left over. */
+static uint32_t piece_place(struct route_index *ix, struct placing *p, const uint64_t *hash,
+                            const uint32_t *print, uint32_t n) {
+    const struct route_table *names = &ix->life[p->life].names;
+    for (uint32_t i = 0; i < n; i++) {
+        route_table_prefetch(&ix->firsts, route_print(hash[i]));
+        route_table_prefetch(names, print[i]);
+    }
+    p->marked = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!placing_next(ix, p, hash[i], n - i)) break;
+        p->unmarked |= UINT64_C(1) << p->at;
+        if (!name_add(ix, p->life, print[i], p->id * RUN_BLOCKS + p->at)) {
+            p->unmarked &= ~(UINT64_C(1) << p->at);
+            break;
+        }
+    }
+    placing_flush(ix, p);
+    if (p->marked < n && p->run != NULL && route_run_live(ix, p->id) == p->run)
+        route_run_trim(ix, p->id);
+    return p->marked;
+}
+
+/* false: nothing is known of the parent. */
+static bool placing_begin(struct route_index *ix, struct placing *p, const struct route_stored *e,
+                          uint32_t block) {
+    struct route_place place, other;
+    *p = (struct placing){.life = ix->holder[e->holder].life};
+    p->lane = LANE_KEY(p->life, e->group, e->tier);
+    if (!e->has_parent) return true;
+    uint32_t print = route_name_print(e->parent, block);
+    route_pos pos = name_find(ix, p->life, print, 0, &place);
+    if (pos == 0) return false;
+    other = place;
+    if (name_skip(ix, p->life, print, 0, &other, route_table_next(&other, print)) != 0) {
+        ix->figures.route_alike++;
+        return false;
+    }
+    p->id = pos / RUN_BLOCKS;
+    p->at = pos % RUN_BLOCKS;
+    p->run = route_run_at(ix, p->id);
+    p->run->stamp = ix->tick;
+    return true;
+}
+
+/* Is there such a holder and group? */
+static bool event_strays(struct route_index *ix, uint32_t holder, uint32_t group,
+                         enum route_tier tier, size_t n) {
+    if (holder > 0 && holder <= ix->config.holders_max && ix->holder[holder].life != 0 &&
+        group < ROUTE_GROUPS_MAX && ix->holder[holder].group[group].block != 0 &&
+        (unsigned)tier < ROUTE_TIERS)
+        return false;
+    ix->figures.route_strays += n;
+    return true;
+}
+
+size_t route_index_stored(struct route_index *ix, const struct route_stored *e) {
+    uint64_t hash[PIECE_BLOCKS], rolling = 0;
+    uint32_t print[PIECE_BLOCKS];
+    struct placing p;
+    size_t done = 0;
+    if (event_strays(ix, e->holder, e->group, e->tier, e->n)) return 0;
+    uint32_t block = ix->holder[e->holder].group[e->group].block;
+    ix->tick++;
+    if (!placing_begin(ix, &p, e, block)) {
+        ix->figures.route_orphans += e->n;
+        return 0;
+    }
+    if (p.run != NULL) rolling = route_run_hash(p.run, p.at) ^ e->scope;
+    size_t most = min_u64(e->n, ix->life[p.life].quota);
+    for (uint32_t n, placed; done < most; done += placed) {
+        n = (uint32_t)min_u64(most - done, PIECE_BLOCKS);
+        if (e->rolling != NULL)
+            memcpy(hash, e->rolling + done, n * sizeof(*hash));
+        else
+            route_hash_chain(p.run != NULL || done > 0 ? &rolling : NULL, e->local + done, n,
+                             ix->config.seed, hash);
+        rolling = hash[n - 1];
+        for (uint32_t i = 0; i < n; i++) {
+            print[i] = route_name_print(e->own != NULL ? e->own[done + i] : hash[i], block);
+            hash[i] ^= e->scope;
+        }
+        route_forget_for(ix);
+        placed = piece_place(ix, &p, hash, print, n);
+        if (placed < n) {
+            done += placed;
+            break;
+        }
+    }
+    ix->figures.route_stored += done;
+    ix->figures.route_refused += e->n - done;
+    return done;
+}
+
+/* --- removed --- */
+
+/* One name may stand for several blocks when 32 bits do not tell its like apart. */
+static uint32_t name_remove(struct route_index *ix, uint32_t life, uint32_t lane, uint32_t print) {
+    struct route_place place;
+    route_pos pos;
+    uint32_t n = 0;
+    while ((pos = name_find(ix, life, print, lane, &place)) != 0) {
+        uint64_t elsewhere = route_life_bits(route_run_at(ix, pos / RUN_BLOCKS), life, lane);
+        if (!(elsewhere >> pos % RUN_BLOCKS & 1))
+            route_table_remove(&ix->life[life].names, &ix->memory, place);
+        route_run_unmark(ix, pos / RUN_BLOCKS, lane, UINT64_C(1) << pos % RUN_BLOCKS);
+        n++;
+    }
+    return n;
+}
+
+size_t route_index_removed(struct route_index *ix, uint32_t holder, uint32_t group,
+                           enum route_tier tier, const uint64_t *own, size_t n) {
+    uint32_t print[PIECE_BLOCKS];
+    size_t removed = 0;
+    if (event_strays(ix, holder, group, tier, n)) return 0;
+    uint32_t life = ix->holder[holder].life, block = ix->holder[holder].group[group].block;
+    for (size_t done = 0; done < n; done += PIECE_BLOCKS) {
+        size_t piece = min_u64(n - done, PIECE_BLOCKS);
+        for (size_t i = 0; i < piece; i++) {
+            print[i] = route_name_print(own[done + i], block);
+            route_table_prefetch(&ix->life[life].names, print[i]);
+        }
+        for (size_t i = 0; i < piece; i++) {
+            uint32_t gone = name_remove(ix, life, LANE_KEY(life, group, tier), print[i]);
+            if (gone > 1) ix->figures.route_alike++;
+            if (gone == 0) ix->figures.route_unknown++;
+            removed += gone > 0;
+        }
+    }
+    ix->figures.route_removed += removed;
+    return removed;
+}
