@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "base/traceparent.h"
 #include "front/acl_users.h"
 #include "front/client.h"
 #include "front/families.h"
@@ -174,6 +175,16 @@ static bool set_label(struct client *c, const char *name, struct span value, cha
     return true;
 }
 
+static void set_traceparent(struct client *c, struct span value) {
+    struct traceparent trace = {""};
+    if (value.len > 0 && !traceparent_read(value, &trace)) {
+        reply_error(c, "tarn-traceparent must be " TRACEPARENT_FORM);
+        return;
+    }
+    set_name(&c->io->traceparent, span_str(trace.text));
+    reply_ok(c);
+}
+
 void cmd_client_setinfo(struct client *c) {
     struct span value = c->argv[3];
     if (value.data == NULL && value.len > 0) {
@@ -197,6 +208,8 @@ void cmd_client_setinfo(struct client *c) {
         if (!set_label(c, "tarn-node", value, node, sizeof(node))) return;
         c->of_node = node[0] != '\0';
         reply_ok(c);
+    } else if (arg_is(c, 2, "TARN-TRACEPARENT")) {
+        set_traceparent(c, value);
     } else {
         reply_error(c, "Unrecognized option '%.*s'",
                     (int)(c->argv[2].len < 64 ? c->argv[2].len : 64), c->argv[2].data);

@@ -204,6 +204,7 @@ static void client_free(struct client *c) {
     free(io->name);
     free(io->lib_name);
     free(io->lib_ver);
+    free(io->traceparent);
     c->magic = 0;
     free(b);
 }
@@ -250,6 +251,8 @@ void client_reset(struct client *c) {
     tracking_off(c);
     free(io->name);
     io->name = NULL;
+    free(io->traceparent);
+    io->traceparent = NULL;
     io->flags &= ~(unsigned)(CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT |
                              CLIENT_NO_EVICT | CLIENT_NO_TOUCH);
     c->proto = 2;
@@ -269,6 +272,10 @@ static struct sockaddr_storage client_peer_address(const struct client *c) {
 void client_peer(const struct client *c, char *out, size_t size) {
     struct sockaddr_storage ss = client_peer_address(c);
     net_format(&ss, config->unixsocket, out, size);
+}
+
+void client_trace_put(const struct client *c, struct buf *out) {
+    buf_printf(out, "(traceparent %s)", c->io->traceparent);
 }
 
 bool client_allowed(const struct client *c, int mode) {
@@ -419,12 +426,11 @@ void client_describe(const struct client *c, struct buf *out) {
         client_output_memory(c), client_memory(c), events);
     buf_printf(out,
                " cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s tarn-host=%s tarn-rack=%s "
-               "tot-net-in=%llu "
-               "tot-net-out=%llu"
-               " tot-cmds=%llu\n",
+               "tarn-traceparent=%s tot-net-in=%llu tot-net-out=%llu tot-cmds=%llu\n",
                io->last_cmd != NULL ? table_stat(io->last_cmd)->name : "NULL",
                acl_user_name(c->user), io->tracker != NULL ? 0 : -1, c->proto,
                io->lib_name != NULL ? io->lib_name : "", io->lib_ver != NULL ? io->lib_ver : "",
-               c->host_name, c->rack, (unsigned long long)io->bytes_in,
-               (unsigned long long)io->bytes_out, (unsigned long long)io->commands);
+               c->host_name, c->rack, io->traceparent != NULL ? io->traceparent : "",
+               (unsigned long long)io->bytes_in, (unsigned long long)io->bytes_out,
+               (unsigned long long)io->commands);
 }

@@ -142,6 +142,7 @@ struct client_io {
         struct sockaddr_in6 in6;
     } peer;
     char *name, *lib_name, *lib_ver; /* NULL: none */
+    char *traceparent;               /* what it works for: CLIENT SETINFO; NULL: nobody says */
     uint64_t created_ms, last_ms;    /* turn.mono_ms */
     uint64_t commands, bytes_in, bytes_out;
     uint64_t moved,
@@ -199,6 +200,9 @@ void client_reset(struct client *c);
 void client_set_monitor(struct client *c, bool on);
 /* "ip:port" of the peer, and of this side. */
 void client_peer(const struct client *c, char *out, size_t size);
+/* Behind its arguments where others see its commands, for whatever reads what they see knows a list
+ * of arguments: "(traceparent 00-...)". Only where it has one. */
+void client_trace_put(const struct client *c, struct buf *out);
 void client_local(const struct client *c, char *out, size_t size);
 size_t client_memory(const struct client *c);
 /* The line of CLIENT LIST. */

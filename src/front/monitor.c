@@ -45,6 +45,11 @@ void monitor_feed(struct client *c) {
         else
             buf_append_quoted(&line, c->argv[i]);
     }
+    if (c->io->traceparent != NULL) {
+        buf_append_str(&line, " \"");
+        client_trace_put(c, &line);
+        buf_append_char(&line, '"');
+    }
     buf_append(&line, "\r\n", 2);
     struct client *to;
     TAILQ_FOREACH(to, &monitors, io->monitors) client_push(to, line.data, line.len);

@@ -64,22 +64,29 @@ static struct span argument_shown(const struct client *c, const struct table_sec
     return span_of(b.data, b.len);
 }
 
+static struct span trace_shown(const struct client *c) {
+    struct buf b = {NULL, 0, 0};
+    client_trace_put(c, &b);
+    return span_of(b.data, b.len);
+}
+
 void slowlog_note(struct client *c, uint64_t us) {
     int64_t bound = config->slowlog_slower_than_us;
     if (bound < 0 || us < (uint64_t)bound || c->cmd->flags & CMD_SKIP_SLOWLOG ||
         config->slowlog_max_len == 0)
         return;
-    size_t argc = c->argc < ARGS_MAX ? c->argc : ARGS_MAX;
+    size_t argc = c->argc < ARGS_MAX ? c->argc : ARGS_MAX, more = c->io->traceparent != NULL;
     struct table_secrets secrets = table_secrets(c->argv, c->argc);
-    struct slow_entry *e = xcalloc(1, sizeof(*e) + argc * sizeof(struct span));
+    struct slow_entry *e = xcalloc(1, sizeof(*e) + (argc + more) * sizeof(struct span));
     e->id = next_id++;
     e->wall_s = turn.wall_ms / 1000;
     e->us = us;
     client_peer(c, e->peer, sizeof(e->peer));
     e->name = xstrdup(c->io->name != NULL ? c->io->name : "");
-    e->argc = argc;
+    e->argc = argc + more;
     for (size_t i = 0; i < argc; i++)
         e->argv[i] = argument_shown(c, &secrets, i, argc < c->argc && i == argc - 1);
+    if (more > 0) e->argv[argc] = trace_shown(c);
     TAILQ_INSERT_HEAD(&entries, e, link);
     len++;
     slowlog_trim();

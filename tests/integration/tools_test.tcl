@@ -131,7 +131,21 @@ for protocol in (2, 3):
         assert 'unknown command' in str(e)
     assert r.delete('k', 'obj') == 2
     assert r.dbsize() == 1003
-    assert len(r.slowlog_get()) >= 0
+    trace = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
+    one = redis.Redis(port=int(sys.argv[1]), single_connection_client=True)
+    one.execute_command('CLIENT', 'SETINFO', 'tarn-traceparent', trace)
+    assert one.client_info()['tarn-traceparent'] == trace
+    r.config_set('slowlog-log-slower-than', 0)
+    with r.monitor() as m:
+        one.get('traced')
+        seen = m.next_command()
+    r.config_set('slowlog-log-slower-than', -1)
+    said = 'traced (traceparent %s)' % trace
+    assert seen['command'].lower() == 'get ' + said and seen['client_type'] == 'tcp', seen
+    assert seen['client_address'] == '127.0.0.1' and seen['client_port'].isdigit(), seen
+    entry = [e for e in r.slowlog_get() if e['command'].endswith(said.encode())][0]
+    assert entry['duration'] >= 0, entry
+    one.close()
     r.connection_pool.disconnect()
 print('fine')
 }
