@@ -18,7 +18,6 @@ from lmcache_stubs import (
     DType,
     Key,
     MemoryFormat,
-    Metadata,
     ObjectKey,
     Size,
 )

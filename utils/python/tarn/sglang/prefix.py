@@ -7,7 +7,7 @@ for ranks that have to agree on one."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence
 
 from ..client import Client
 from ..kv_groups import KVGroup
