@@ -67,6 +67,7 @@ typedef struct tarn_view tarn_view;
 typedef struct tarn_mapping tarn_mapping;
 typedef struct tarn_writer tarn_writer;
 typedef struct tarn_async tarn_async;
+struct tarn_span;
 
 /* --- the library --- */
 
@@ -137,6 +138,12 @@ typedef struct tarn_options {
      * bytes, none of them below a blank. NULL: none */
     const char *cluster;
     uint64_t log_figures_s; /* 0; else the summary of tarn_figures_text is logged so often */
+    /* Hears of each call that has ended, and of its stages, which come before it: see tarn_span.
+     * From the thread that called, or a worker of an async queue, without any lock: so possibly
+     * from several at once. The call returns when it does, so it must not block; it must not call
+     * libtarn. NULL: nobody does, which costs nothing. */
+    void (*on_span)(void *arg, const struct tarn_span *span);
+    void *span_arg;
 } tarn_options;
 TARN_API void tarn_options_init(tarn_options *options);
 
@@ -658,6 +665,47 @@ enum { TARN_FIGURES_PROMETHEUS, TARN_FIGURES_SUMMARY };
  * program. SUMMARY: a few lines for people. Asks nobody; from any thread, while others work. */
 TARN_API tarn_status tarn_figures_text(tarn_client *client, int format, char **text_p,
                                        size_t *len_p);
+
+/* --- traces: W3C Trace Context --- */
+
+/* What the calls of this thread are done for, from now on, through any client:
+ * "00-TRACE-SPAN-FLAGS" as the header traceparent has it; NULL or "": nothing any more (as at the
+ * start). Batches handed to a queue keep what their submitter's thread had then. The server shows
+ * it in SLOWLOG, MONITOR and CLIENT LIST (the connection's user needs +client|setinfo). A context
+ * that differs from the one before it on the same connection costs a small request that nobody
+ * waits for; none costs nothing. TARN_EINVAL: not of that form; nothing changes. */
+TARN_API tarn_status tarn_set_traceparent(const char *traceparent);
+
+/* A call that has ended, or a stage of one: for tarn_options.on_span. Strings are static, or last
+ * as long as that call of it. Ids are hex digits, as OTLP's JSON has them.
+ *
+ * A call's parent is the thread's traceparent; without one it begins a trace of its own, of which
+ * the server is not told. With one, the server is told the call's own id as the parent: a line of
+ * SLOWLOG or MONITOR names the call that it was part of. A traceparent whose flags say that it is
+ * not sampled has no spans.
+ *
+ * Calls: get, put, lookup, remove, pin, ping, command, view_open, view_renew, writer_open,
+ * writer_commit, writer_abort. Their stages: queue (of an async queue), lane (all were busy),
+ * connect, request (an answer of the server was waited for), read, write (bytes moved; CRCs are
+ * computed meanwhile), verify (of a view), pause (before another try). */
+typedef struct tarn_span {
+    size_t size;
+    const char *name;
+    const char *detail; /* of a request: its command; else NULL */
+    int stage;          /* 0: a call; 1: a stage of the call that parent_id names */
+    char trace_id[33], span_id[17];
+    char parent_id[17];       /* "": it has none */
+    uint64_t start_ns;        /* since 1970, by the wall clock */
+    uint64_t duration_ns;     /* by the monotonic one */
+    uint64_t keys, done;      /* of a call: asked for; and found, stored or there already */
+    uint64_t bytes;           /* delivered or stored; of read and write: moved */
+    int32_t status;           /* tarn_status. Of a batch TARN_OK: every key was tried */
+    uint32_t stages_left_out; /* of a call: beyond the first 256 */
+    const char *transport;    /* that moved its bytes; "mixed"; NULL: none did */
+    /* of connect and request the server, of read and write the segment; else NULL */
+    const char *host;
+    const char *cluster; /* the option; NULL: none */
+} tarn_span;
 
 /* Any command, for tools: argv[i] of lens[i] bytes (lens NULL: strings). *text_p is the reply as
  * text (bulk strings as they are, numbers in decimal, arrays one element a line, nil empty), with a

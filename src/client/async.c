@@ -25,6 +25,7 @@ struct task {
     tarn_completion completion;
     tarn_call call;
     tarn_put_options put;
+    struct trace_context context; /* of who submitted it */
 };
 
 struct tarn_async {
@@ -77,7 +78,9 @@ static void run_task(tarn_client *client, struct task *t) {
 
 static bool task_run(struct crew_job *job) {
     struct task *t = CONTAINER_OF(job, struct task, job);
+    trace_context_use(&t->context);
     run_task(t->queue->client, t);
+    trace_context_clear();
     return true;
 }
 
@@ -155,6 +158,7 @@ static tarn_status async_submit(struct tarn_async *q, int op, tarn_item *items, 
     client_put_options_copy(&t->put, put);
     t->call.size = sizeof(t->call);
     t->put.size = sizeof(t->put);
+    trace_context_take(&t->context, q->client);
     pthread_mutex_lock(&q->mutex);
     bool full = q->pending == q->capacity;
     if (!full) {

@@ -110,7 +110,9 @@ struct group group_of(struct lane *lane, size_t ops) {
 }
 
 void batch_move(struct item_batch *b, const struct group *group) {
+    uint64_t began_ns = trace_moment(b->lane);
     tarn_status status = engine_run(b->lane->engine, group->ops, group->n,
                                     b->deadline == DEADLINE_NONE ? 0 : b->deadline);
     TARN_ASSERT(status == TARN_OK);
+    trace_moved(b->lane, began_ns, group->ops, group->n);
 }

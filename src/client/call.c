@@ -3,6 +3,14 @@
 
 #include "client/client.h"
 
+/* There was no lane. */
+static void items_fail(tarn_item *items, size_t n, tarn_status status) {
+    for (size_t i = 0; i < n; i++) {
+        items[i].status = status;
+        items[i].got = 0;
+    }
+}
+
 /* --- gets --- */
 
 static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n,
@@ -22,14 +30,17 @@ static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n,
     };
     uint64_t started = clock_mono_us();
     struct lane *lane;
-    status = lane_take(client, o.deadline, &lane);
-    if (status != TARN_OK) {
-        for (size_t i = 0; i < n; i++) items[i].status = status;
-        return status;
+    struct call_trace trace;
+    trace_begin(&trace, client, "get", n);
+    status = lane_take(client, &trace, o.deadline, &lane);
+    if (status == TARN_OK) {
+        status = get_run(lane, items, n, &o);
+        timing_add(lane, TARN_HIST_GET, n, started);
+        lane_give(lane);
+    } else {
+        items_fail(items, n, status);
     }
-    status = get_run(lane, items, n, &o);
-    timing_add(lane, TARN_HIST_GET, n, started);
-    lane_give(lane);
+    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
     return status;
 }
 
@@ -111,14 +122,17 @@ static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
     }
     uint64_t deadline = client_deadline(client, o.timeout_ms, bytes), started = clock_mono_us();
     struct lane *lane;
-    status = lane_take(client, deadline, &lane);
-    if (status != TARN_OK) {
-        for (size_t i = 0; i < n; i++) items[i].status = status;
-        return status;
+    struct call_trace trace;
+    trace_begin(&trace, client, "put", n);
+    status = lane_take(client, &trace, deadline, &lane);
+    if (status == TARN_OK) {
+        status = put_run(lane, items, n, &o, deadline);
+        timing_add(lane, TARN_HIST_PUT, n, started);
+        lane_give(lane);
+    } else {
+        items_fail(items, n, status);
     }
-    status = put_run(lane, items, n, &o, deadline);
-    timing_add(lane, TARN_HIST_PUT, n, started);
-    lane_give(lane);
+    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
     return status;
 }
 

@@ -92,7 +92,7 @@ static tarn_status choose_transport(struct tarn_client *client) {
 static tarn_status connect_first(struct tarn_client *client) {
     struct lane *lane;
     uint64_t deadline = client_deadline(client, client->options.connect_timeout_ms, 0);
-    tarn_status status = lane_take(client, deadline, &lane);
+    tarn_status status = lane_take(client, NULL, deadline, &lane);
     if (status != TARN_OK) return status;
     status = lane_run(lane, deadline, NULL, NULL);
     const char *wanted = client_module_wanted(client);
@@ -165,7 +165,8 @@ void tarn_close(tarn_client **client_p) {
 
 /* --- the direct lane --- */
 
-tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn, void *arg) {
+tarn_status direct_run(struct tarn_client *client, struct call_trace *trace, uint64_t deadline,
+                       lane_fn fn, void *arg) {
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&client->direct_mutex);
     struct lane *lane = client->direct;
@@ -175,7 +176,9 @@ tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn
     }
     if (lane != NULL) {
         lane->no_tls[0] = '\0';
+        lane->trace = trace->on ? trace : NULL;
         status = lane_run(lane, deadline, fn, arg);
+        lane->trace = NULL;
         arena_reset(&lane->arena);
     }
     pthread_mutex_unlock(&client->direct_mutex);

@@ -26,6 +26,7 @@
 #include "client/outage.h"
 #include "client/placement.h"
 #include "client/timing.h"
+#include "client/trace.h"
 #include "engine/placed.h"
 #include "tarn.h"
 #include "wire/options.h"
@@ -82,8 +83,22 @@ tarn_status client_check_key(const void *key, size_t key_len);
 uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, uint64_t bytes);
 void client_call_copy(tarn_call *to, const tarn_call *from); /* from may be NULL or older */
 void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from);
-/* lane_run on the direct lane, which is locked meanwhile. */
-tarn_status direct_run(struct tarn_client *client, uint64_t deadline, lane_fn fn, void *arg);
+/* lane_run on the direct lane, which is locked meanwhile. trace: of the call. */
+tarn_status direct_run(struct tarn_client *client, struct call_trace *trace, uint64_t deadline,
+                       lane_fn fn, void *arg);
+
+/* --- trace.c, where most calls have nothing to do --- */
+
+static inline void trace_begin(struct call_trace *t, struct tarn_client *client, const char *name,
+                               size_t keys) {
+    t->on = false;
+    if (UNLIKELY(client->options.on_span != NULL || __atomic_load_n(&trace_used, __ATOMIC_RELAXED)))
+        trace_begin_full(t, client, name, keys);
+}
+static inline void trace_end(struct call_trace *t, tarn_status status, size_t done,
+                             uint64_t bytes) {
+    if (UNLIKELY(t->on)) trace_end_full(t, status, done, bytes);
+}
 
 /* --- get.c, put.c, lookup.c: what runs on a lane --- */
 

@@ -219,7 +219,10 @@ static char *put_header(char *at, char kind, size_t n) {
     return at;
 }
 
+static void trace_queue(struct ctl *c);
+
 void ctl_begin(struct ctl *c, const char *what) {
+    if (UNLIKELY(c->trace_due)) trace_queue(c);
     c->out.len = c->whole;
     buf_consume(&c->out, c->from);
     c->whole -= c->from;
@@ -264,15 +267,21 @@ static void head_put(struct ctl *c) {
     c->whole = c->out.len;
 }
 
-tarn_status ctl_commit(struct ctl *c, bool skip) {
+/* As ctl_commit, but sends nothing yet. */
+static tarn_status ctl_queue(struct ctl *c, bool skip) {
     if (c->fd < 0) return fail(TARN_ECLOSED, "not connected");
     if (skip && c->skip_count == CTL_SKIP_MAX)
         return TARN_EAGAIN; /* the ring is bounded: receive something first */
     if (!skip) c->what = c->begun;
     head_put(c);
-    c->sent++;
+    c->names[++c->sent % CTL_NAMES] = c->begun;
     if (skip) c->skip[(c->skip_head + c->skip_count++) % CTL_SKIP_MAX] = c->sent;
-    return ctl_flush(c);
+    return TARN_OK;
+}
+
+tarn_status ctl_commit(struct ctl *c, bool skip) {
+    tarn_status status = ctl_queue(c, skip);
+    return status == TARN_OK ? ctl_flush(c) : status;
 }
 
 void ctl_words(struct ctl *c, const char *what, size_t argc, const char *const *argv,
@@ -286,6 +295,20 @@ tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t
     return ctl_commit(c, skip);
 }
 
+void ctl_tell_trace(struct ctl *c, const char *traceparent) {
+    if (strcmp(c->trace.text, traceparent) == 0) return;
+    snprintf(c->trace.text, sizeof(c->trace.text), "%s", traceparent);
+    c->trace_due = true;
+}
+
+/* It goes out with the request behind it. */
+static void trace_queue(struct ctl *c) {
+    const char *argv[] = {"CLIENT", "SETINFO", "tarn-traceparent", c->trace.text};
+    c->trace_due = false;
+    ctl_words(c, argv[0], 4, argv, NULL);
+    if (ctl_queue(c, true) != TARN_OK) c->trace_due = true;
+}
+
 tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip) {
     const char *argv[3] = {"AUTH"};
     size_t n = 1;
@@ -293,6 +316,13 @@ tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip) {
     if (o->user != NULL) argv[n++] = o->user;
     argv[n++] = password_of(o);
     return ctl_send(c, n, argv, NULL, skip);
+}
+
+const char *ctl_answered_name(const struct ctl *c, bool answered) {
+    uint64_t number = answered ? c->received : c->received + 1;
+    const char *name =
+        number <= c->sent && c->sent - number < CTL_NAMES ? c->names[number % CTL_NAMES] : NULL;
+    return name != NULL ? name : c->what;
 }
 
 void ctl_abandon(struct ctl *c) {

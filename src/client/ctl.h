@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/traceparent.h"
 #include "client/answer.h"
 #include "client/arena.h"
 #include "tarn.h"
@@ -14,6 +15,7 @@
  * skipped: its number is in the skip ring, or not above skip_until (requests that a failed call
  * left behind). */
 #define CTL_SKIP_MAX 256
+#define CTL_NAMES    16
 #define ANSWER_MAX   (UINT64_C(1) << 30) /* of a server: no value that it sends in-band is larger */
 struct ctl {
     int fd; /* -1: closed */
@@ -32,6 +34,10 @@ struct ctl {
     bool loopback;            /* the peer is this machine */
     char host[256], port[16]; /* of the peer, as it was opened */
     const char *what;         /* the last request's name, for texts */
+    const char *names[CTL_NAMES]; /* of the last ones, by number */
+    /* what the server knows it works for, or is told before the next request */
+    struct traceparent trace;
+    bool trace_due;
 };
 struct secure;
 void ctl_init(struct ctl *c);
@@ -60,6 +66,9 @@ void ctl_words(struct ctl *c, const char *what, size_t argc, const char *const *
                const size_t *lens);
 /* The same, and the commit. argv[0] must be static. */
 tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip);
+/* What the next requests are done for: "" or the text of a traceparent. The server is told with the
+ * next one, if it is not yet; nobody asks whether it wanted to know. */
+void ctl_tell_trace(struct ctl *c, const char *traceparent);
 /* AUTH, if the options have a user or a password. */
 tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip);
 /* The next answer that is not skipped. TARN_ETIMEOUT: not until then; it may still come. Any other
@@ -73,6 +82,8 @@ tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answ
  * A half answer stays in the arena, so that one is to be reset right after an answer, and only
  * then. */
 tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p);
+/* The name of the request whose answer was received last, or (answered false) would come next. */
+const char *ctl_answered_name(const struct ctl *c, bool answered);
 /* What is unanswered now will be skipped. */
 void ctl_abandon(struct ctl *c);
 

@@ -215,6 +215,7 @@ struct get_result get_file(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     struct get_result result;
     int fd;
+    uint64_t began_ns = trace_moment(g->b.lane), from = w->read.pos;
     tarn_status status =
         w->device ? TARN_ENOTSUP : placed_file_open(get_replica(w)->path, w->place.size, &fd);
     if (status != TARN_OK) return get_replica_failed(g, i, status);
@@ -227,5 +228,7 @@ struct get_result get_file(struct getting *g, size_t i) {
         result = get_piece_result(g, i, &op);
     } while (result.next == GET_ON && !get_lease_is_short(&w->place));
     close(fd);
+    trace_file_read(g->b.lane, began_ns, result.next == GET_ON ? TARN_OK : result.status,
+                    w->read.pos > from ? w->read.pos - from : 0);
     return result;
 }

@@ -12,6 +12,8 @@ struct kv_asking {
      * asked */
     struct get_located located;
     size_t n;
+    size_t found;   /* of the hashes, or of the parts that were read, */
+    uint64_t bytes; /* and of these */
 };
 
 /* --- what is asked --- */
@@ -159,10 +161,10 @@ static tarn_status kv_locate_once(struct lane *lane, void *arg, uint64_t deadlin
 }
 
 /* A call of either kind: what is done on the lane, and what came of it. */
-static tarn_status kv_call(tarn_client *client, const tarn_kv_query *query, const tarn_call *call,
-                           tarn_status (*run)(struct lane *lane, struct kv_asking *l, void *arg,
-                                              uint64_t deadline),
-                           void *arg, uint64_t *tokens_p, tarn_kv_parts *parts) {
+static tarn_status
+kv_call(tarn_client *client, const char *name, const tarn_kv_query *query, const tarn_call *call,
+        tarn_status (*run)(struct lane *lane, struct kv_asking *l, void *arg, uint64_t deadline),
+        void *arg, uint64_t *tokens_p, tarn_kv_parts *parts) {
     tarn_kv_query q;
     tarn_status status = client_usable(client);
     if (status == TARN_OK) status = kv_query_copy(query, &q);
@@ -170,20 +172,25 @@ static tarn_status kv_call(tarn_client *client, const tarn_kv_query *query, cons
     struct kv_asking l = {.query = &q, .lease_ms = call->lease_ms, .wait_ms = call->wait_ms};
     uint64_t deadline = add_sat(client_deadline(client, call->timeout_ms, 0), call->wait_ms);
     struct lane *lane;
+    struct call_trace trace;
     if (q.n_hashes == 0) {
         *tokens_p = 0;
         memset(parts, 0, q.n_groups * sizeof(*parts));
         return TARN_OK;
     }
-    status = lane_take(client, deadline, &lane);
-    if (status != TARN_OK) return status;
-    COUNT(lane, lookups, q.n_hashes);
-    status = run(lane, &l, arg, deadline);
+    trace_begin(&trace, client, name, q.n_hashes);
+    status = lane_take(client, &trace, deadline, &lane);
     if (status == TARN_OK) {
-        *tokens_p = l.tokens;
-        memcpy(parts, l.parts, q.n_groups * sizeof(*parts));
+        COUNT(lane, lookups, q.n_hashes);
+        status = run(lane, &l, arg, deadline);
+        if (status == TARN_OK) {
+            *tokens_p = l.tokens;
+            memcpy(parts, l.parts, q.n_groups * sizeof(*parts));
+        }
+        lane_give(lane);
     }
-    lane_give(lane);
+    if (l.located.of != NULL) trace.keys = l.n;
+    trace_end(&trace, status, l.found, l.bytes);
     return status;
 }
 
@@ -193,6 +200,7 @@ static tarn_status kv_prefix_run(struct lane *lane, struct kv_asking *l, void *a
     (void)arg;
     tarn_status status = lane_run(lane, deadline, kv_prefix_once, l);
     timing_add(lane, TARN_HIST_LOOKUP, l->query->n_hashes, started);
+    if (status == TARN_OK) l->found = (size_t)l->tokens / l->query->unit;
     return status;
 }
 
@@ -200,7 +208,7 @@ tarn_status tarn_kv_prefix(tarn_client *client, const tarn_kv_query *query,
                            const tarn_call *call_in, uint64_t *tokens_p, tarn_kv_parts *parts) {
     tarn_call call;
     client_call_copy(&call, call_in);
-    return kv_call(client, query, &call, kv_prefix_run, NULL, tokens_p, parts);
+    return kv_call(client, "lookup", query, &call, kv_prefix_run, NULL, tokens_p, parts);
 }
 
 /* --- gets --- */
@@ -239,7 +247,7 @@ static bool kv_needs_crcs(const struct lane *lane, const tarn_item *items, size_
     return ranges && lane->client->options.verify;
 }
 
-static tarn_status kv_read(struct lane *lane, const struct kv_asking *l, struct kv_reading *r,
+static tarn_status kv_read(struct lane *lane, struct kv_asking *l, struct kv_reading *r,
                            uint64_t deadline) {
     tarn_item *items = r->place(r->arg, l->tokens, l->parts, l->n);
     if (items == NULL) return fail(TARN_ECANCELED, "the parts are not wanted");
@@ -254,7 +262,9 @@ static tarn_status kv_read(struct lane *lane, const struct kv_asking *l, struct 
         items[i].key = NULL;
         items[i].key_len = 0;
         r->failed += items[i].status != TARN_OK;
+        l->bytes += items[i].got;
     }
+    l->found = l->n - r->failed;
     return status;
 }
 
@@ -284,7 +294,7 @@ tarn_status tarn_kv_get(tarn_client *client, const tarn_kv_query *query, const t
     if (status != TARN_OK) return status;
     if (place == NULL) return fail(TARN_EINVAL, "KV groups: nobody says where the parts go");
     if (call.lease_ms == 0) call.lease_ms = client->options.lease_ms;
-    status = kv_call(client, query, &call, kv_get_run, &r, tokens_p, parts);
+    status = kv_call(client, "get", query, &call, kv_get_run, &r, tokens_p, parts);
     if (status == TARN_OK && failed_p != NULL) *failed_p = r.failed;
     return status;
 }

@@ -100,13 +100,16 @@ static struct lane *free_lane(struct tarn_client *client) {
     return any;
 }
 
-static tarn_status wait_for_lane(struct tarn_client *client, uint64_t deadline) {
+static tarn_status wait_for_lane(struct tarn_client *client, struct call_trace *trace,
+                                 uint64_t deadline) {
     uint64_t now = now_ms();
     if (now >= deadline) {
         return fail(TARN_ETIMEOUT, "all %u lanes are busy (raise max_lanes)",
                     client->options.max_lanes);
     }
+    uint64_t began_ns = trace != NULL && trace->spans ? clock_mono_ns() : 0;
     (void)thread_cond_wait(&client->freed, &client->mutex, deadline - now);
+    if (began_ns != 0) trace_stage_of(trace, "lane", began_ns);
     return TARN_OK;
 }
 
@@ -143,8 +146,10 @@ void lane_sync_registered(struct lane *lane) {
     lane->registered_seen = client->registered_gen;
 }
 
-tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p) {
+tarn_status lane_take(struct tarn_client *client, struct call_trace *trace, uint64_t deadline,
+                      struct lane **lane_p) {
     tarn_status status = TARN_OK;
+    if (trace != NULL && !trace->on) trace = NULL;
     pthread_mutex_lock(&client->mutex);
     struct lane *lane;
     while ((lane = free_lane(client)) == NULL && status == TARN_OK) {
@@ -154,11 +159,12 @@ tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane
             client->lanes[client->n_lanes++] = lane;
             break;
         }
-        status = wait_for_lane(client, deadline);
+        status = wait_for_lane(client, trace, deadline);
     }
     if (lane != NULL) {
         status = TARN_OK;
         lane->busy = true;
+        lane->trace = trace;
         lane->no_tls[0] = '\0';
         lane->last_user = pthread_self();
         lane_sync_registered(lane);
@@ -182,6 +188,7 @@ static void copy_engine_stats(struct lane *lane) {
 void lane_give(struct lane *lane) {
     struct tarn_client *client = lane->client;
     arena_reset(&lane->arena);
+    lane->trace = NULL;
     copy_engine_stats(lane);
     pthread_mutex_lock(&client->mutex);
     if (lane->n_registered > 0) lane_sync_registered(lane);
@@ -227,8 +234,9 @@ static tarn_status answer_await(struct lane *lane, struct answer **answer_p, uin
 }
 
 tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
-    uint64_t started = clock_mono_us();
+    uint64_t started = clock_mono_us(), began_ns = trace_moment(lane);
     tarn_status status = answer_await(lane, answer_p, deadline);
+    trace_answered(lane, began_ns, status);
     COUNT(lane, round_trips, 1);
     if (status == TARN_ETIMEOUT) COUNT(lane, timeouts, 1);
     if (status == TARN_OK) hist_add(&lane->hist[TARN_HIST_REQUEST], clock_mono_us() - started);
@@ -310,12 +318,8 @@ static tarn_status change_session(struct lane *lane) {
     return status;
 }
 
-tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
+static tarn_status lane_connect(struct lane *lane, uint64_t deadline) {
     struct tarn_client *client = lane->client;
-    if (lane->ctl.fd >= 0 && master_may_change(&client->master) &&
-        master_is_other(&client->master, lane->master_number))
-        ctl_close(&lane->ctl);
-    if (lane->ctl.fd >= 0) return TARN_OK;
     uint64_t limit = min_u64(deadline, add_sat(now_ms(), client->options.connect_timeout_ms));
     struct address *at = &lane->at;
     *at = (struct address){.host = ""};
@@ -345,6 +349,27 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     return status;
 }
 
+void lane_tell_trace(struct lane *lane) {
+    const char *said = lane->trace != NULL ? lane->trace->told.text : "";
+    if (UNLIKELY(lane->trace != NULL || lane->ctl.trace.text[0] != '\0'))
+        ctl_tell_trace(&lane->ctl, said);
+}
+
+tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
+    const struct whereabouts *master = &lane->client->master;
+    if (lane->ctl.fd >= 0 && master_may_change(master) &&
+        master_is_other(master, lane->master_number))
+        ctl_close(&lane->ctl);
+    if (lane->ctl.fd < 0) {
+        uint64_t began_ns = trace_moment(lane);
+        tarn_status status = lane_connect(lane, deadline);
+        trace_connected(lane, began_ns, status);
+        if (status != TARN_OK) return status;
+    }
+    lane_tell_trace(lane);
+    return TARN_OK;
+}
+
 #define FAILOVER_TRIES    1000u
 #define FAILOVER_PAUSE_MS 100u
 #define QUICK_MS          15u
@@ -356,12 +381,17 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
 /* scouts: or until they have found who leads. */
 static void lane_sleep(struct lane *lane, uint64_t ms, bool scouts) {
     struct tarn_client *client = lane->client;
+    struct call_trace *trace = lane->trace;
+    uint64_t began_ns = trace_moment(lane);
+    lane->trace = NULL; /* others may have the lane meanwhile */
     if (lane->held != NULL) pthread_mutex_unlock(lane->held);
     if (scouts)
         scout_wait(&client->master, &client->options, now_ms() + ms);
     else
         poll(NULL, 0, (int)ms);
     if (lane->held != NULL) pthread_mutex_lock(lane->held);
+    lane->trace = trace;
+    trace_stage_add(lane, "pause", began_ns);
 }
 
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {

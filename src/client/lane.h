@@ -14,6 +14,7 @@
 #include "client/master.h"
 #include "client/placement.h"
 #include "client/request.h"
+#include "client/trace.h"
 #include "engine/engine.h"
 #include "tarn.h"
 #include "tls/tls.h"
@@ -77,6 +78,7 @@ struct lane {
     uint64_t registered_seen;         /* client->registered_gen this lane's engine knows */
     struct engine_buffer *registered; /* what its engine knows, REGISTER_MAX */
     size_t n_registered;
+    struct call_trace *trace; /* of the call that has taken it; NULL: of no interest */
     tarn_stats counters;
     struct hist hist[TARN_HISTS];
     /* NULL; or of the direct lane: released for others to have it while a call pauses */
@@ -94,8 +96,11 @@ size_t lane_chunk_keys(const struct lane *lane, size_t n);
 struct lane *lane_create(struct tarn_client *client, tarn_status *status_p);
 void lane_destroy(struct lane **lane_p);
 void engine_ref_drop(struct engine_ref **ref_p);
-/* Takes a free lane; waits for one until the deadline. */
-tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
+/* Takes a free lane; waits for one until the deadline. trace: of the call; NULL: there is none. */
+tarn_status lane_take(struct tarn_client *client, struct call_trace *trace, uint64_t deadline,
+                      struct lane **lane_p);
+/* What its next requests are done for: its trace, or nothing. lane_ready does it. */
+void lane_tell_trace(struct lane *lane);
 /* What was registered and unregistered since it was last used; under the client's mutex, not in a
  * call. */
 void lane_sync_registered(struct lane *lane);

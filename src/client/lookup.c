@@ -36,8 +36,10 @@ static tarn_status lookup_answer(const struct lookup *l, uint8_t *found, uint64_
                                       : fail(TARN_EPROTO, "%s: the answer is no number", name);
     if (a->type != ANSWER_ARRAY || a->len != l->n)
         return fail(TARN_EPROTO, "%s: wrong number of answers", name);
-    for (size_t i = 0; i < l->n; i++)
+    for (size_t i = 0; i < l->n; i++) {
         found[i] = a->element[i].type == ANSWER_INTEGER && a->element[i].integer == 1;
+        *count_p += found[i];
+    }
     return TARN_OK;
 }
 
@@ -67,6 +69,15 @@ tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uin
     return lookup_run(lane, &l, deadline, NULL, length_p);
 }
 
+static void lookup_count(struct lane *lane, const struct lookup *l, uint64_t started_us) {
+    if (l->id == WIRE_del) {
+        COUNT(lane, removes, l->n);
+    } else {
+        COUNT(lane, lookups, l->n);
+        timing_add(lane, TARN_HIST_LOOKUP, l->n, started_us);
+    }
+}
+
 static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint64_t timeout_ms,
                                uint8_t *found, size_t *count_p) {
     tarn_status status = client_usable(client);
@@ -76,16 +87,17 @@ static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint
     uint64_t deadline = add_sat(client_deadline(client, timeout_ms, 0), l->wait_ms),
              started = clock_mono_us();
     struct lane *lane;
-    status = lane_take(client, deadline, &lane);
-    if (status != TARN_OK) return status;
-    status = lookup_run(lane, l, deadline, found, count_p);
-    if (l->id == WIRE_del) {
-        COUNT(lane, removes, l->n);
-    } else {
-        COUNT(lane, lookups, l->n);
-        timing_add(lane, TARN_HIST_LOOKUP, l->n, started);
+    struct call_trace trace;
+    size_t count = 0;
+    trace_begin(&trace, client, l->id == WIRE_del ? "remove" : "lookup", l->n);
+    status = lane_take(client, &trace, deadline, &lane);
+    if (status == TARN_OK) {
+        status = lookup_run(lane, l, deadline, found, &count);
+        lookup_count(lane, l, started);
+        lane_give(lane);
     }
-    lane_give(lane);
+    if (status == TARN_OK) *count_p = count;
+    trace_end(&trace, status, count, 0);
     return status;
 }
 
@@ -154,13 +166,17 @@ tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint
 
 /* --- without keys, or with one --- */
 
-static tarn_status lane_do(tarn_client *client, lane_fn fn, void *arg) {
+static tarn_status lane_do(tarn_client *client, const char *name, lane_fn fn, void *arg) {
     uint64_t deadline = client_deadline(client, 0, 0);
     struct lane *lane;
-    tarn_status status = lane_take(client, deadline, &lane);
-    if (status != TARN_OK) return status;
-    status = lane_run(lane, deadline, fn, arg);
-    lane_give(lane);
+    struct call_trace trace;
+    trace_begin(&trace, client, name, 0);
+    tarn_status status = lane_take(client, &trace, deadline, &lane);
+    if (status == TARN_OK) {
+        status = lane_run(lane, deadline, fn, arg);
+        lane_give(lane);
+    }
+    trace_end(&trace, status, 0, 0);
     return status;
 }
 
@@ -192,7 +208,7 @@ tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int k
     if (kind < TARN_PIN_NONE || kind > TARN_PIN_HARD)
         return fail(TARN_EINVAL, "kind is a TARN_PIN_*");
     struct pin p = {{key, key_len}, kind, ms, 0};
-    status = lane_do(client, pin_once, &p);
+    status = lane_do(client, "pin", pin_once, &p);
     return found_or_not(status, p.done == 1);
 }
 
@@ -203,7 +219,7 @@ static tarn_status ping_once(struct lane *lane, void *arg, uint64_t deadline) {
 
 tarn_status tarn_ping(tarn_client *client) {
     tarn_status status = client_usable(client);
-    return status == TARN_OK ? lane_do(client, ping_once, NULL) : status;
+    return status == TARN_OK ? lane_do(client, "ping", ping_once, NULL) : status;
 }
 
 /* --- any command --- */
@@ -222,28 +238,49 @@ static void render(struct buf *out, const struct answer *a) {
     }
 }
 
+struct command {
+    size_t argc;
+    const char *const *argv;
+    const size_t *lens;
+    struct buf text; /* of the answer, with a zero byte */
+};
+
+/* Not repeated: who knows what it does. */
+static tarn_status command_once(struct lane *lane, struct command *c, uint64_t deadline) {
+    struct answer *a;
+    tarn_status status = lane_ready(lane, deadline);
+    if (status != TARN_OK) return status;
+    ctl_words(&lane->ctl, "command", c->argc, c->argv, c->lens);
+    status = lane_call(lane, &a, deadline);
+    if (status != TARN_OK) return status;
+    render(&c->text, a);
+    buf_append_char(&c->text, '\0');
+    return TARN_OK;
+}
+
+static tarn_status lane_command(tarn_client *client, struct command *c) {
+    uint64_t deadline = client_deadline(client, 0, 0);
+    struct lane *lane;
+    struct call_trace trace;
+    trace_begin(&trace, client, "command", 0);
+    tarn_status status = lane_take(client, &trace, deadline, &lane);
+    if (status == TARN_OK) {
+        status = command_once(lane, c, deadline);
+        lane_give(lane);
+    }
+    trace_end(&trace, status, 0, 0);
+    return status;
+}
+
 tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *argv,
                          const size_t *lens, char **text_p, size_t *len_p) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (argc == 0 || argv == NULL) return fail(TARN_EINVAL, "no command");
-    uint64_t deadline = client_deadline(client, 0, 0);
-    struct lane *lane;
-    status = lane_take(client, deadline, &lane);
+    struct command c = {argc, argv, lens, {NULL, 0, 0}};
+    status = lane_command(client, &c);
     if (status != TARN_OK) return status;
-    struct answer *a;
-    status = lane_ready(lane, deadline); /* not repeated: who knows what it does */
-    if (status == TARN_OK) {
-        ctl_words(&lane->ctl, "command", argc, argv, lens);
-        status = lane_call(lane, &a, deadline);
-    }
-    if (status == TARN_OK) {
-        struct buf out = {0};
-        render(&out, a);
-        buf_append_char(&out, '\0');
-        *text_p = out.data;
-        if (len_p != NULL) *len_p = out.len - 1;
-    }
-    lane_give(lane);
-    return status;
+    *text_p = c.text.data;
+    if (len_p != NULL) *len_p = c.text.len - 1;
+    return TARN_OK;
 }

@@ -163,6 +163,19 @@ static void view_free(struct tarn_view *view) {
     free(view);
 }
 
+/* What a view opens with: its CRC is computed once, where it is to be. */
+static tarn_status view_prove(struct tarn_view *view, struct call_trace *trace) {
+    if ((!view->client->options.verify && !view->suspect) || view->crc < 0) return TARN_OK;
+    if (LIKELY(!trace->on || !trace->spans)) return tarn_view_verify(view);
+    uint64_t began_ns = clock_mono_ns();
+    tarn_status status = tarn_view_verify(view);
+    struct trace_stage *stage = trace_stage_of(trace, "verify", began_ns);
+    if (stage == NULL) return status;
+    stage->status = status;
+    stage->bytes = view->size;
+    return status;
+}
+
 tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
                            const tarn_call *call_in, tarn_view **view_p) {
     tarn_status status = client_usable(client);
@@ -184,16 +197,18 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
                                .key_len = key_len,
                                .lease_ms =
                                    call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms};
-    status = direct_run(client, client_deadline(client, call.timeout_ms, 0), view_open, view);
+    struct call_trace trace;
+    trace_begin(&trace, client, "view_open", 1);
+    status =
+        direct_run(client, &trace, client_deadline(client, call.timeout_ms, 0), view_open, view);
     if (status == TARN_OK && view->elsewhere) status = TARN_ESTALE;
-    if (status != TARN_OK) {
+    if (status != TARN_OK)
         view_free(view);
-        return status;
-    }
-    if ((client->options.verify || view->suspect) && view->crc >= 0)
-        status = tarn_view_verify(view);
-    if (status != TARN_OK) tarn_view_release(&view);
-    if (status == TARN_OK) *view_p = view;
+    else if ((status = view_prove(view, &trace)) != TARN_OK)
+        tarn_view_release(&view);
+    else
+        *view_p = view;
+    trace_end(&trace, status, status == TARN_OK, status == TARN_OK ? view->size : 0);
     return status;
 }
 
@@ -311,7 +326,11 @@ tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms) {
         return fail(TARN_ELEASE, "the view's lease is over already: open a new view");
     }
     view->lease_ms = lease_ms == 0 ? client->options.lease_ms : lease_ms;
-    return direct_run(client, client_deadline(client, 0, 0), view_renew, view);
+    struct call_trace trace;
+    trace_begin(&trace, client, "view_renew", 1);
+    status = direct_run(client, &trace, client_deadline(client, 0, 0), view_renew, view);
+    trace_end(&trace, status, status == TARN_OK, 0);
+    return status;
 }
 
 /* Does a view or a mapping that is open lie there? */
@@ -346,6 +365,7 @@ void tarn_view_release(tarn_view **view_p) {
     struct tarn_client *client = view->client;
     if (client_usable(client) == TARN_OK) {
         pthread_mutex_lock(&client->direct_mutex);
+        lane_tell_trace(client->direct); /* it is done for nobody in particular */
         view_end_lease(client->direct, view);
         LIST_REMOVE(view, link);
         __atomic_sub_fetch(&client->n_views, 1, __ATOMIC_RELAXED);

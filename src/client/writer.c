@@ -155,7 +155,11 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
                               .size = size,
                               .options = o};
     own_options(w);
-    status = direct_run(client, client_deadline(client, w->options.timeout_ms, 0), writer_open, w);
+    struct call_trace trace;
+    trace_begin(&trace, client, "writer_open", 1);
+    status = direct_run(client, &trace, client_deadline(client, w->options.timeout_ms, 0),
+                        writer_open, w);
+    trace_end(&trace, status, status == TARN_OK, 0);
     if (status != TARN_OK) {
         put_writer_free(w);
         return status;
@@ -202,12 +206,25 @@ static tarn_status writer_finish(struct tarn_writer *w) {
     w->n_crcs = w->size > CRC_BLOCK ? (size_t)((w->size + CRC_BLOCK - 1) / CRC_BLOCK) : 0;
     w->crcs = w->n_crcs == 0 ? NULL : xmalloc(w->n_crcs * sizeof(*w->crcs));
     w->crc = put_crc(w->pieces, w->n_pieces, w->size, w->crcs);
-    return direct_run(w->client, client_deadline(w->client, w->options.timeout_ms, 0), writer_end,
-                      w);
+    struct call_trace trace;
+    trace_begin(&trace, w->client, "writer_commit", 1);
+    tarn_status status = direct_run(
+        w->client, &trace, client_deadline(w->client, w->options.timeout_ms, 0), writer_end, w);
+    trace_end(&trace, status, status == TARN_OK, status == TARN_OK ? w->size : 0);
+    return status;
 }
 
 static tarn_status writer_revoke(struct lane *lane, void *arg, uint64_t deadline) {
     return put_revoke(lane, arg, NULL, 0, deadline);
+}
+
+static tarn_status writer_give_up(struct tarn_writer *w) {
+    struct call_trace trace;
+    trace_begin(&trace, w->client, "writer_abort", 1);
+    tarn_status status =
+        direct_run(w->client, &trace, client_deadline(w->client, 0, 0), writer_revoke, w);
+    trace_end(&trace, status, status == TARN_OK, 0);
+    return status;
 }
 
 static tarn_status writer_usable(tarn_writer **writer_p) {
@@ -248,8 +265,7 @@ tarn_status tarn_writer_abort(tarn_writer **writer_p) {
     tarn_status status = writer_usable(writer_p);
     if (status == TARN_EINVAL) return status;
     struct tarn_writer *w = *writer_p;
-    if (status == TARN_OK && (w->in_place || w->is_inline))
-        status = direct_run(w->client, client_deadline(w->client, 0, 0), writer_revoke, w);
+    if (status == TARN_OK && (w->in_place || w->is_inline)) status = writer_give_up(w);
     writer_close(writer_p);
     return status;
 }

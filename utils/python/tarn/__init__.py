@@ -10,6 +10,7 @@ docs/PYTHON.md is the guide. The package is ctypes on libtarn and needs nothing 
 library."""
 
 from ._lib import library_version
+from ._trace import Span, trace
 from .aio import AsyncClient
 from .client import Client
 from .errors import (
@@ -79,6 +80,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "ReadOnly",
+    "Span",
     "Stale",
     "Status",
     "TimedOut",
@@ -89,4 +91,5 @@ __all__ = [
     "__version__",
     "compat_path",
     "library_version",
+    "trace",
 ]

@@ -86,6 +86,7 @@ class Options(C.Structure):
         unsigned workers; char *host_name, *user, *password, *name, *rack; uint64_t failover_ms;
         char *module_path, *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file,
         *tls_server_name; int tls_verify, tls_verify_name; char *cluster; uint64_t log_figures_s;
+        void *on_span, *span_arg;
         """
     )
 
@@ -202,6 +203,22 @@ class Histogram(C.Structure):
     )
 
 
+class SpanStruct(C.Structure):
+    """tarn_span."""
+
+    _fields_ = fields(
+        """
+        size_t size; char *name, *detail; int stage; char trace_id[33], span_id[17], parent_id[17];
+        uint64_t start_ns, duration_ns, keys, done, bytes; int32_t status;
+        uint32_t stages_left_out; char *transport, *host, *cluster;
+        """
+    )
+
+
+# tarn_options.on_span.
+span_function = C.CFUNCTYPE(None, PTR, C.POINTER(SpanStruct))
+
+
 lib = _load()
 
 
@@ -276,6 +293,7 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_get_stats", INT, [_P, _P]),
     ("tarn_get_histogram", INT, [_P, INT, _P]),
     ("tarn_figures_text", INT, [_P, INT, _P, _P]),
+    ("tarn_set_traceparent", INT, [STR]),
     ("tarn_command", INT, [_P, SIZE, _P, _P, _P, _P]),
 ]
 declare(_PROTOTYPES)
@@ -307,10 +325,11 @@ class Handle:
     writers, queues."""
 
     # A call of libtarn's takes the handle itself, and so keeps it until it has returned.
-    __slots__ = ("_as_parameter_", "generation", "_close", "_process")
+    __slots__ = ("_as_parameter_", "generation", "_close", "_process", "_keeps")
 
-    def __init__(self, pointer: int) -> None:
+    def __init__(self, pointer: int, keeps: object = None) -> None:
         self._as_parameter_, self.generation = pointer, process.generation
+        self._keeps = keeps  # what libtarn calls
         self._close, self._process = lib.tarn_close, process
 
     def __del__(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import functools
 import inspect
 from typing import (
@@ -26,6 +27,7 @@ from typing import (
 )
 
 from ._lib import status_error, stored, there
+from ._trace import forget
 from .batch import Batch, Key, Keys, batch_of, encode_key, fetch
 from .client import Client, range_memory
 from .errors import Closed, Error, InvalidArgument
@@ -257,8 +259,9 @@ class AsyncClient:
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Runs a function, such as a view's `renew`, in one of the client's threads."""
         await self._open()
+        context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(
-            self._executor, lambda: function(*args)
+            self._executor, lambda: context.run(function, *args)
         )
 
     def _sync(self) -> Client:
@@ -286,6 +289,7 @@ class AsyncClient:
 
     async def _watch(self) -> None:
         """Asks for all missing keys at once, until nobody waits any more."""
+        forget()  # it is done for all who wait, not for whoever came first
         while self._waiters:
             keys = list({k for w in self._waiters for k in w.missing})
             try:

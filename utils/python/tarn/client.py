@@ -7,7 +7,7 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
-from . import _lib
+from . import _lib, _trace
 from ._lib import Handle, check, lib, status_error, stored, there
 from ._scope import Closes
 from .batch import GUESS_BYTES, Batch, Key, KeyList, Keys, address_of, batch_of, encode_key, fetch
@@ -60,6 +60,8 @@ class Client(Closes):
         tarn://[user:password@]host[:port][?option=value&...], tarn+sentinel://..., or the same over
         TLS with tarns (tls_ca_file, tls_cert_file, tls_key_file, ...); options are those of
         tarn_options (timeout_ms, transport, lease_ms, user, password, ...), and the URL wins.
+        on_span: a function that is called with a `Span` for each call that has ended and for its
+        stages, from whatever thread it ran in; it must not block, nor call this package.
         Raises ConnectionFailed, TimedOut, PermissionDenied, InvalidArgument, ProtocolError, or
         TypeError for an option that does not exist."""
         pointer = C.c_void_p()
@@ -68,7 +70,7 @@ class Client(Closes):
         o = client_options(options)
         check(lib.tarn_connect(c_string(url, "url"), C.byref(o), C.byref(pointer)))
         self.url = url
-        self._handle = Handle(pointer.value or 0)
+        self._handle = Handle(pointer.value or 0, o.keeps)
 
     def _use(self) -> Handle:
         """The handle, held by the caller for as long as it calls. Raises Closed."""
@@ -77,6 +79,8 @@ class Client(Closes):
             raise Closed("this client is closed: open another")
         if handle.generation != _lib.process.generation:
             raise Closed("a client does not survive fork(): connect in the child")
+        if _trace.used:
+            _trace.apply()
         return handle
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypedDict, Ty
 
 from . import _lib
 from ._lib import lib
+from ._trace import pointer_of, span_callback
 from .batch import Key, address_of
 from .errors import InvalidArgument
 
@@ -198,7 +199,9 @@ def client_options(options: Dict[str, Any]) -> _lib.Options:
     o = _lib.Options()
     lib.tarn_options_init(C.byref(o))
     kinds = dict((f[0], f[1]) for f in _lib.Options._fields_)
-    del kinds["size"]
+    for name in ("size", "span_arg"):
+        del kinds[name]
+    o.keeps = None
     for name, value in options.items():
         if name not in kinds:
             raise TypeError(f"Client() has no option {name!r}; there are: {', '.join(kinds)}")
@@ -206,6 +209,9 @@ def client_options(options: Dict[str, Any]) -> _lib.Options:
             continue
         if kinds[name] is C.c_char_p:
             setattr(o, name, c_string(value, name))
+        elif name == "on_span":
+            o.keeps = span_callback(value)
+            o.on_span = pointer_of(o.keeps)
         elif name in _SWITCHES:
             setattr(o, name, int(truth(value, name)))
         else:

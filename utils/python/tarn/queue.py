@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from . import _lib
+from . import _lib, _trace
 from ._lib import Handle, check, lib
 from ._scope import Closes
 from .batch import Batch, Keys
@@ -112,6 +112,8 @@ class Queue(Closes):
         _lib.needed[id(entry)] = batch
         try:
             arguments = (self._enter(), batch.address, batch.n)
+            if _trace.used:
+                _trace.apply()
             if op == GET:
                 status = lib.tarn_async_get(*arguments, options, token, C.byref(number))
             elif op == PUT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as C
 from typing import Any, List, Optional, Tuple
 
-from . import _lib
+from . import _lib, _trace
 from ._lib import Handle, check, lib, there
 from ._scope import Releases
 from .errors import Closed
@@ -116,6 +116,8 @@ class View(Releases):
     def renew(self, lease_ms: int = 0) -> None:
         """Prolongs the lease (0: by the client's). Raises NotFound when this version is gone: it is
         good until its lease ends."""
+        if _trace.used:
+            _trace.apply()
         check(lib.tarn_view_renew(self._use().pointer, milliseconds(lease_ms, "lease_ms")))
 
     def release(self) -> None:
@@ -179,6 +181,8 @@ class Writer:
             raise Closed("a writer does not survive fork()")
         _release_all(self.pieces)
         self.pieces, self.data = [], None
+        if _trace.used:
+            _trace.apply()
         status = end(C.byref(self._cell))
         _lib.needed.pop(id(self), None)
         check(status)
