@@ -68,8 +68,8 @@ struct tarn_figures_at {
 enum tarn_state {
     TARN_STATE_SERVING,
     TARN_STATE_POPULATING, /* touching the pool's memory */
-    TARN_STATE_LOADING,    /* the books, from a master */
-    TARN_STATE_AWAITING,   /* nodes that were there before a restart */
+    TARN_STATE_LOADING, /* the books, from a master; or it is away and its replica may not answer */
+    TARN_STATE_AWAITING, /* nodes that were there before a restart */
     TARN_STATE_STOPPING
 };
 

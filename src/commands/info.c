@@ -343,12 +343,12 @@ bool info_figures_next(struct tarn_figures_at *at, struct figure_walk *walk) {
 }
 
 enum tarn_state info_state(char *text, size_t cap) {
-    const char *why = "";
+    const char *why = "", *awaited;
     enum tarn_state state = TARN_STATE_SERVING;
     if (shutdown_left_ms() > 0 || core_stopping())
         state = TARN_STATE_STOPPING, why = "it is stopping";
-    else if (replication_loading())
-        state = TARN_STATE_LOADING, why = "the books are loaded from the master";
+    else if ((awaited = replication_awaited()) != NULL)
+        state = TARN_STATE_LOADING, why = awaited;
     else if (embedded.populating.on)
         state = TARN_STATE_POPULATING, why = "the pool is populated";
     else if (server.awaits_nodes)

@@ -344,6 +344,19 @@ bool replication_loading(void) {
     return replication.link != NULL && repl_link_state(replication.link) == REPL_LINK_SNAPSHOT;
 }
 
+bool replication_link_up(void) {
+    return replication.link != NULL && repl_link_state(replication.link) == REPL_LINK_STREAMING;
+}
+
+const char *replication_awaited(void) {
+    if (!replication.replica) return NULL;
+    if (replication_loading()) return "the books are loaded from the master";
+    if (!replication.synced) return "the master's books are awaited";
+    if (!replication_link_up() && !config->replica_serve_stale_data)
+        return "the master is away, and replica-serve-stale-data is no";
+    return NULL;
+}
+
 size_t replication_memory(void) {
     return replication.backlog.size;
 }

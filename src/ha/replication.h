@@ -94,6 +94,10 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd);
 bool replication_is_early(const struct client *c, const struct cmd *cmd);
 /* INFO persistence: a snapshot of the master is under way. */
 bool replication_loading(void);
+/* The stream of the master comes. */
+bool replication_link_up(void);
+/* What a replica has to wait for until it may be asked; NULL: nothing, or it is none. */
+const char *replication_awaited(void);
 size_t replication_memory(void), replication_client_memory(void);
 
 /* --- as a master: repl_master.c --- */

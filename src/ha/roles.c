@@ -33,8 +33,7 @@ static const char *refuse_replica(const struct client *c, const struct cmd *cmd,
     if (cmd->id == WIRE_exec) flags &= multi_common(c) | ~(unsigned)(CMD_LOADING | CMD_STALE);
     if (replication_loading() && !(flags & CMD_LOADING))
         return "-LOADING tarn is loading the books from its master";
-    bool up = replication.link != NULL && repl_link_state(replication.link) == REPL_LINK_STREAMING;
-    if (!up && !config->replica_serve_stale_data && !(flags & CMD_STALE))
+    if (!replication_link_up() && !config->replica_serve_stale_data && !(flags & CMD_STALE))
         return "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
     if (!(flags & (CMD_WRITE | CMD_MASTER)) && !(cmd->id == WIRE_prefixlen && takes_lease(c)))
         return NULL;

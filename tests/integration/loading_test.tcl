@@ -48,12 +48,22 @@ proc launch_server {args} {
     wait_for "it to listen" {[process_state [dict get $::launched pid]] eq "gone" || \
         ![catch {close [socket 127.0.0.1 [dict get $::launched port]]}]}
 }
+proc probe {path} {
+    set s [socket 127.0.0.1 [info_field http_port]]
+    puts $s "GET $path HTTP/1.0\n\n"
+    flush $s
+    set answer [read $s]
+    close $s
+    return $answer
+}
 proc ready {} {return [expr {[file_text [server dir]/port] ne ""}]}
 
 test {a server whose pool is being populated says LOADING and how far it is; who waits for it goes\
         on} {
     faulty_slow
-    launch_server --pool-size 256mb
+    launch_server --pool-size 256mb --loadmodule "http.so port 0"
+    assert_match "HTTP/1.1 200*" [probe /health]
+    assert_match "HTTP/1.1 503*not ready: the pool is populated*" [probe /ready]
     assert_error "LOADING *populating its pool: * % of 256 MiB are done, about * s are left" \
         {r ping}
     assert_error "LOADING *" {r exists a}

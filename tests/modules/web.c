@@ -21,9 +21,9 @@ static void answer(uint64_t id, unsigned status, const char *type, struct span b
 static void run_hello(const struct tarn_http_request *r) {
     char text[512];
     const char *name = r->argument(r, "name"), *word = r->header(r, "X-Word");
-    int len = snprintf(text, sizeof(text), "{\"path\":\"%s\",\"name\":\"%s\",\"word\":\"%s\"}\n",
-                       r->path, name != NULL ? name : "", word != NULL ? word : "");
-    answer(r->id, 200, "application/json", span_of(text, (size_t)len));
+    (void)snprintf(text, sizeof(text), "{\"path\":\"%s\",\"name\":\"%s\",\"word\":\"%s\"}\n",
+                   r->path, name != NULL ? name : "", word != NULL ? word : "");
+    answer(r->id, 200, "application/json", span_str(text));
     answer(r->id, 500, NULL, SPAN("a second answer")); /* which nobody sees */
 }
 
