@@ -163,7 +163,7 @@ static bool one_task_row(void *arg, const struct cluster_task_info *t) {
     figures_group(f, "task", "task", id);
     FIGURE(f, TEXT, kind, "copy, move, store", cluster_task_kind_name(t->kind));
     FIGURE(f, TEXT, reason, "it was begun for", cluster_task_reason_name(t->reason));
-    FIGURE(f, TEXT, state, "waiting, sent, done, failed, canceled",
+    FIGURE(f, TEXT, state, "queued, room, sent, done, failed, canceled",
            cluster_task_state_name(t->state));
     FIGURE(f, TEXT, key, "of the object, its first bytes", (const char *)key);
     FIGURE(f, BYTES, bytes, "of the object", t->bytes);

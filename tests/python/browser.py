@@ -103,6 +103,7 @@ class Browser:
             deviceScaleFactor=1,
             mobile=wide < 500,
         )
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
 

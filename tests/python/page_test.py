@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import browser
+import pool_fake
 import tarn
 from harness import Node, Server, TarnTest, wait_until
 
@@ -53,10 +54,17 @@ class Page(TarnTest):
 
     pool = None
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.browser = browser.Browser()
+        cls.addClassCleanup(cls.browser.close)
+
     def setUp(self):
         super().setUp()
-        self.browser = browser.Browser()
-        self.addCleanup(self.browser.close)
+        self.browser.said.clear()
+        self.browser.go("about:blank")
+        self.browser.look(1300)
 
     def see(self, port, view, *words):
         """Opens a view and waits until it has all the words; its text."""
@@ -87,11 +95,13 @@ class Page(TarnTest):
             client.put(f"{EVIL if i % 3 else 'k'}{i}", b"x" * 20000)
             client.get(f"{EVIL if i % 3 else 'k'}{i // 2}")
         nodes[1].kill()
-        self.browser.look(1300)
-        self.see(port, "Overview", "1 of 3 nodes are away (n1)", "Look-ups")
+        self.see(port, "Overview", "1 of 3 nodes are away (n1)", "Look-ups", "Node n1 is down")
         self.fits(390, "dark", "overview-phone")
         self.fits(1300, "light", "overview")
         self.see(port, "Cache", "Why look-ups missed", "Hit ratio, were the pool as large")
+        self.see(
+            port, "Cache", "In words", "look-ups hit, since the start", "Prefixes with the most"
+        )
         self.fits(390, "light", "cache-phone")
         self.fits(1300, "dark", "cache")
         self.see(port, "Pool", "n0", "n1", "n2", "down")
@@ -100,6 +110,130 @@ class Page(TarnTest):
         self.assertIn(EVIL, shown)
         self.assertEqual(self.browser.run("document.images.length"), 0)
         self.fits(390, "dark", "tenants-phone")
+
+    def fake_pool(self, nodes, *args, **how):
+        """A server with that many nodes, without their memory; and its port for HTTP."""
+        server, _, port = served(self, "--node-timeout", "600000", *args, pool="0")
+        pool = pool_fake.FakePool(server.url)
+        self.addCleanup(pool.close)
+        for i in range(nodes):
+            pool.join(i, **how)
+        return pool, port
+
+    def shown(self, script):
+        """Waits until the script is true in the page."""
+        return wait_until(lambda: self.browser.run(script), 60, script)
+
+    def test_one_node(self):
+        """Its map: what is free, read, written, gone."""
+        pool, port = self.fake_pool(1)
+        for i in range(40):
+            pool.put(f"k{i}", 500000)
+        for i in range(0, 20, 2):
+            pool.lease(f"k{i}")
+        for i in range(0, 8, 2):
+            pool.remove(f"k{i}")
+        pool.put("open", 3000000, end=False)
+        self.see(port, "Pool", "n0", "Tiers", "Nothing is copied or moved now")
+        titles = "[...document.querySelectorAll('canvas.map')].map(c => c.title).join()"
+        for words in ("that are being read", "being written", "gone, but may still be read"):
+            self.assertIn(words, self.browser.run(titles))
+        self.fits(1300, "light", "pool-1")
+        self.fits(390, "dark", "pool-1-phone")
+
+    def test_twenty_nodes(self):
+        """One is away, one is drained, one is in maintenance; disks."""
+        pool, port = self.fake_pool(20, disk=True)
+        for i in range(400):
+            pool.put(f"k{i}", 200000 + i * 2500)
+        for i in range(0, 400, 7):
+            pool.lease(f"k{i}")
+        for i in range(0, 400, 14):
+            pool.remove(f"k{i}")
+        for i in range(0, 40):
+            pool.put(f"open{i}", 400000, end=False)
+        pool.main.command("NODE", "DRAIN", "n4")
+        pool.main.command("NODE", "MAINTENANCE", "n11", "ON")
+        pool.lose(7)
+        self.see(port, "Pool", "down, silent for", "draining: ", "in maintenance", "Drains", "ssd")
+        self.fits(1300, "light", "pool-20")
+        self.fits(1300, "dark", "pool-20-dark")
+        self.fits(390, "light", "pool-20-phone")
+        self.see(port, "Overview", "1 of 20 nodes are away (n7)")
+        self.fits(1300, "dark", "overview-20")
+
+    def test_two_hundred_nodes(self):
+        """Legible; what is open stays open and is the same element; one can be found."""
+        pool, port = self.fake_pool(200)
+        for i in range(600):
+            pool.put(f"k{i}", 4000000)
+        pool.lose(77)
+        self.see(port, "Pool", "n199", "down, silent for")
+        self.assertEqual(self.browser.run("document.querySelectorAll('.node').length"), 200)
+        self.shown("document.querySelectorAll('canvas.map').length === 400")
+        self.browser.run(
+            "window.card = document.querySelector('[data-key=nn9]');"
+            "card.querySelector('summary').click(); card.querySelector('summary').focus();"
+            "scrollTo(0, 500); window.asked = performance.getEntriesByType('resource').length"
+        )
+        self.shown("card.innerText.includes('machine')")
+        self.browser.run("window.top_ = scrollY")
+        self.shown("performance.getEntriesByType('resource').length > asked + 8")
+        self.assertEqual(
+            self.browser.run(
+                "[card.isConnected, card.open, card.contains(document.activeElement),"
+                "scrollY === top_, document.querySelector('[data-key=nn9]') === card].join()"
+            ),
+            "true,true,true,true,true",
+        )
+        self.fits(1300, "light", "pool-200")
+        self.fits(390, "dark", "pool-200-phone")
+        self.browser.run(
+            "filter.focus(); filter.value = 'm123';"
+            "filter.dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        self.shown("document.querySelectorAll('.node').length === 1")
+        self.assertIn("n123", self.browser.run("document.querySelector('.node').innerText"))
+        self.assertEqual(self.browser.run("document.activeElement.id"), "filter")
+
+    def test_full_pool(self):
+        """Evictions: their cause, their age, and what was asked for again."""
+        _, client, port = served(self, pool="32mb")
+        for i in range(400):
+            client.put(f"model/{i}", b"x" * 200000)
+            client.get(f"model/{i // 3}")
+        self.see(port, "Cache", "room for another object", "Median", "to 10 s")
+        self.fits(1300, "light", "cache-full")
+        self.see(port, "Overview", "objects were evicted in the last minute")
+        self.fits(1300, "light", "overview-full")
+        self.see(port, "Pool", "this server", "Tiers")
+        self.fits(1300, "dark", "pool-full")
+
+    def test_clients_and_events(self):
+        """Who is there, in the order that is asked for; events as they happen, and only some."""
+        _, client, port = served(self)
+        client.command("CLIENT", "SETNAME", "<img/src=x>")
+        others = [tarn.Client(client.url) for _ in range(12)]
+        for i, other in enumerate(others):
+            self.addCleanup(other.close)
+            other.command("CLIENT", "SETNAME", f"engine-{i}")
+            for _ in range(i):
+                other.get("nothing")
+        text = self.see(port, "Clients", "<img/src=x>", "engine-11", "last command")
+        self.assertLess(text.index("engine-2"), text.index("engine-10"))
+        self.browser.run("document.querySelectorAll('button.sort')[4].click()")
+        first = "document.querySelector('tbody tr').innerText.includes('%s')"
+        self.shown(first % "engine-11")
+        self.fits(1300, "light", "clients")
+        self.fits(390, "dark", "clients-phone")
+        self.see(port, "Events", "Ready to accept connections")
+        client.command("CONFIG", "SET", "eviction-ratio", "0.07")
+        self.shown(first % "CONFIG SET eviction-ratio 0.07")
+        self.fits(1300, "dark", "events")
+        self.fits(390, "light", "events-phone")
+        self.browser.run("document.getElementById('warnings').click()")
+        self.shown("!document.body.innerText.includes('CONFIG SET eviction-ratio')")
+        self.assertEqual(self.browser.run("document.images.length"), 0)
 
     def test_nothing_yet(self):
         """A server that has no pool and was asked nothing."""

@@ -1,13 +1,15 @@
 #!/bin/sh
-# join.sh DIR: the page of DIR/page.html, .css and .js as a C array, with the hashes by which a
-# browser knows its style and script (Content-Security-Policy), and one of all of it.
+# join.sh DIR: the page of DIR/page.html, page.css and the scripts as a C array, with the hashes by
+# which a browser knows its style and script (Content-Security-Policy), and one of all of it.
 set -eu
+scripts="dom units chart overview cache pool lists ask" # in this order
 hash_of() { sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64; }
-# What stands between the tags: everything, with the newline before its end.
-part() { cat "$1/page.$2"; }
-page=$(mktemp)
-trap 'rm -f "$page"' EXIT
-awk -v dir="$1" '
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+page=$work/page
+cat "$1/page.css" >"$work/page.css"
+for script in $scripts; do cat "$1/$script.js"; done >"$work/page.js"
+awk -v dir="$work" '
     function insert(name, line) {
         printf "%s", before
         while ((getline line < (dir "/" name)) > 0) print line
@@ -20,8 +22,8 @@ awk -v dir="$1" '
         next
     }
     { print }' "$1/page.html" >"$page"
-echo "#define PAGE_STYLE \"$(part "$1" css | hash_of)\""
-echo "#define PAGE_SCRIPT \"$(part "$1" js | hash_of)\""
+echo "#define PAGE_STYLE \"$(hash_of <"$work/page.css")\""
+echo "#define PAGE_SCRIPT \"$(hash_of <"$work/page.js")\""
 echo "#define PAGE_HASH \"$(hash_of <"$page")\""
 echo "static const unsigned char page_text[] = {"
 od -An -v -tx1 "$page" | sed 's/ \(..\)/0x\1,/g'

@@ -1,0 +1,195 @@
+/* --- asking, and what is shown --- */
+
+const state = {
+  view: 'Overview',
+  over: 'second',
+  version: {},
+  info: null,
+  history: null,
+  events: [],
+  event: 0, /* the last one */
+  opened: new Set(), /* keys of nodes whose details are open */
+  filter: '',
+  kind: '',
+  warnings: false,
+  sort: { column: 0, down: false },
+};
+
+/* What each view wants to know besides /api/info; every so many rounds. */
+const LISTS = {
+  Overview: [['alarms', 1]],
+  Cache: [
+    ['doctor', 3],
+    ['prefixes', 3],
+  ],
+  Pool: [
+    ['nodes', 1],
+    ['segments', 2],
+    ['tasks', 1],
+  ],
+  Tenants: [],
+  Clients: [['clients', 1]],
+  Events: [],
+};
+const VIEWS = {
+  Overview: overview,
+  Cache: cacheView,
+  Pool: poolView,
+  Tenants: tenantsView,
+  Clients: clientsView,
+  Events: eventsView,
+};
+const ROUND_MS = 2000;
+const ROWS = { clients: 500, tasks: 20 }; /* shown at most */
+
+async function ask(path) {
+  const token = sessionStorage.getItem('token');
+  const reply = await fetch(path, token ? { headers: { Authorization: 'Bearer ' + token } } : {});
+  byId('ask').hidden = reply.status !== 401;
+  if (reply.status === 401) throw new Error(token ? 'That was not the token.' : '');
+  if (!reply.ok) throw new Error(`${path}: HTTP ${reply.status}`);
+  return reply.json();
+}
+
+/* All pages of a list, or as many rows as are shown. */
+async function askList(name) {
+  const rows = [],
+    most = ROWS[name] || 5000;
+  for (let from = 0; ; ) {
+    const page = await ask(`api/${name}?from=${from}&count=${Math.min(most - rows.length, 1000)}`);
+    rows.push(...page[name]);
+    from = page.next;
+    if (!page.more || rows.length >= most) {
+      if (name === 'segments') state.cut = page.more;
+      return rows.slice(0, most);
+    }
+  }
+}
+
+async function askEvents() {
+  const page = await ask('api/events?from=' + state.event);
+  if (page.events.length && Number(page.events[0].event) <= state.event) state.events = [];
+  state.event = page.next;
+  for (const e of page.events) {
+    /* said again: one line, with a new number */
+    const last = state.events.at(-1);
+    if (last && last.text === e.text && e.times > last.times) state.events.pop();
+    state.events.push(e);
+  }
+  state.events = state.events.slice(-256);
+}
+
+let round = 0;
+async function askAll() {
+  const all = [ask('api/info').then((v) => (state.info = v))];
+  all.push(ask('api/history?over=' + state.over).then((v) => (state.history = v)));
+  all.push(askEvents());
+  for (const [name, every] of LISTS[state.view])
+    if (!state[name] || round % every === 0)
+      all.push(askList(name).then((rows) => (state[name] = rows)));
+  round++;
+  await Promise.all(all);
+}
+
+const keepsBooks = () => state.info.pool && state.info.cache && state.info.nodes;
+
+function show() {
+  if (!state.info || !state.history || LISTS[state.view].some(([name]) => !state[name])) return;
+  const { server, replication } = state.info;
+  const books = keepsBooks();
+  byId('views').hidden = !books;
+  byId('who').textContent = server
+    ? [
+        server.tarn_version,
+        replication && (replication.role === 'master' ? 'master' : 'replica'),
+        server.tcp_port && `port ${server.tcp_port}`,
+        known(server.uptime_in_seconds) && `up ${lasting(server.uptime_in_seconds * 1000)}`,
+      ]
+        .filter(Boolean)
+        .join(', ')
+    : '';
+  const view = byId('view');
+  morphChildren(view, (books ? VIEWS[state.view]() : plainView()).filter(Boolean));
+  mapsPaint(view);
+  for (const svg of view.querySelectorAll('svg'))
+    if (known(svg.at)) chartTell(svg, Math.min(svg.at, svg.data.n - 1));
+  const told = books && state.alarms ? alarmTexts().length : 0;
+  document.title = `${told ? `(${told}) ` : ''}tarn: ${state.view}`;
+}
+
+async function refresh() {
+  try {
+    if (!state.version.version) state.version = await ask('version');
+    await askAll();
+    byId('trouble').hidden = true;
+    show();
+  } catch (error) {
+    byId('trouble').hidden = error.message === '';
+    byId('trouble').textContent =
+      error instanceof TypeError
+        ? 'The server does not answer; what is shown is old.'
+        : error.message;
+  }
+}
+
+/* One after another, however often it is asked for. */
+let running = null;
+function refreshSoon() {
+  running = (running || Promise.resolve()).then(refresh);
+  return running;
+}
+
+async function watch() {
+  if (!document.hidden) await refreshSoon();
+  setTimeout(watch, ROUND_MS);
+}
+
+function choose(view) {
+  const changed = state.view !== view;
+  state.view = Object.hasOwn(VIEWS, view) ? view : 'Overview';
+  for (const link of byId('views').children) {
+    if (link.textContent === state.view) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  show();
+  if (changed) refreshSoon();
+}
+
+byId('views').append(...Object.keys(VIEWS).map((name) => make('a', { href: '#' + name }, name)));
+window.addEventListener('hashchange', () => choose(location.hash.slice(1)));
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () =>
+  mapsPaint(byId('view')),
+);
+chartsListen(byId('view'));
+byId('view').addEventListener('toggle', (event) => {
+  const key = keyOf(event.target);
+  if (event.target.open) state.opened.add(key);
+  else state.opened.delete(key);
+  show();
+}, true);
+byId('view').addEventListener('input', (event) => {
+  if (event.target.id === 'filter') state.filter = event.target.value;
+  else if (event.target.id === 'kind') state.kind = event.target.value;
+  else if (event.target.id === 'warnings') state.warnings = event.target.checked;
+  show();
+});
+byId('view').addEventListener('click', (event) => {
+  const button = event.target.closest('button.sort');
+  if (!button) return;
+  const column = Number(button.dataset.column);
+  /* numbers: the largest first */
+  state.sort = { column, down: state.sort.column === column ? !state.sort.down : column > 3 };
+  show();
+});
+byId('over').addEventListener('change', (event) => {
+  state.over = event.target.value;
+  refreshSoon();
+});
+byId('ask').addEventListener('submit', (event) => {
+  event.preventDefault();
+  sessionStorage.setItem('token', byId('token').value);
+  byId('token').value = '';
+  refreshSoon();
+});
+choose(location.hash.slice(1));
+watch();

@@ -1,0 +1,135 @@
+/* --- Overview: is it well? --- */
+
+function recent(name) {
+  const values = (state.history.series[name] || []).slice(-60).filter(known);
+  return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
+}
+
+/* What the server says, and what only the history knows. */
+function alarmTexts() {
+  const told = (state.alarms || []).map((a) => [a.alarm, a.text, a.since]);
+  const slow = recent('get_p99_ms');
+  if (slow > 10)
+    told.push(['slow', `One get in a hundred takes ${millis(slow)} or more. LATENCY DOCTOR.`]);
+  return told;
+}
+
+function alarmsSection() {
+  const told = alarmTexts();
+  if (told.length === 0)
+    return section(
+      null,
+      { class: 'wide well', 'data-key': 'alarms', role: 'status' },
+      make('strong', {}, '✓ All is well.'),
+      ' Nothing has to be done.',
+    );
+  return section(
+    some(told.length, 'alarm'),
+    { class: 'wide alarm', 'data-key': 'alarms', role: 'status' },
+    make(
+      'ul',
+      {},
+      told.map(([key, text, since]) =>
+        make(
+          'li',
+          { 'data-key': key },
+          text,
+          known(since) ? make('span', { class: 'note' }, ` For ${lasting(since)}.`) : null,
+        ),
+      ),
+    ),
+  );
+}
+
+function overview() {
+  const { pool, cache, nodes, clients } = state.info;
+  return [
+    alarmsSection(),
+    numbers(
+      ['Hit ratio, since the start', cache.hits + cache.misses ? percent(cache.hit_ratio) : '–'],
+      ['Objects', count(cache.objects)],
+      [
+        'Pool used',
+        `${bytes(pool.pool_used)} of ${bytes(pool.pool_size)}` +
+          (pool.pool_size ? `, ${percent(share(pool.pool_used, pool.pool_size))}` : ''),
+      ],
+      ['Nodes up', nodes.nodes ? `${nodes.nodes_up} of ${nodes.nodes}` : 'only this server'],
+      ['Clients', count(clients.connected_clients)],
+    ),
+    over('Hit ratio', [['hits of look-ups', 'hit_ratio']], percent, 1),
+    over(
+      'Look-ups',
+      [
+        ['hit', 'hits'],
+        ['missed', 'misses'],
+      ],
+      each,
+    ),
+    over(
+      'Bytes',
+      [
+        ['read', 'bytes_out'],
+        ['written', 'bytes_in'],
+      ],
+      rate,
+      null,
+      'Through this server. What engines move straight from node to node is in NODE INFO.',
+    ),
+    over(
+      'Latency of commands that read',
+      [
+        ['median', 'get_p50_ms'],
+        ['99 %', 'get_p99_ms'],
+      ],
+      millis,
+    ),
+    over(
+      'Latency of commands that write',
+      [
+        ['median', 'put_p50_ms'],
+        ['99 %', 'put_p99_ms'],
+      ],
+      millis,
+    ),
+    over(
+      'Pool',
+      [
+        ['used', 'pool_used'],
+        ['size', 'pool_size'],
+      ],
+      bytes,
+    ),
+    section(
+      'Last events',
+      { class: 'wide', 'data-key': 'events' },
+      eventsTable(state.events.slice(-6)),
+    ),
+  ];
+}
+
+/* --- a program without books --- */
+
+function plainView() {
+  const { role, program } = state.version;
+  return [
+    section(
+      null,
+      { class: 'wide' },
+      `This is ${program || role || 'a program'}, which keeps no books: what the pool has, and ` +
+        'how it is, tells the page of its master (modules/http.so there). Its own figures:',
+    ),
+    ...Object.entries(state.info).map(([name, fields]) =>
+      section(
+        name,
+        { 'data-key': name },
+        table(
+          ['figure', right('value')],
+          Object.entries(fields)
+            .filter(([, v]) => typeof v !== 'object')
+            .map(([key, v]) => [key, key.replaceAll('_', ' '), right(String(v))]),
+          'No figures.',
+        ),
+      ),
+    ),
+  ];
+}
