@@ -203,7 +203,7 @@ function nodesSection() {
             'label',
             { 'data-key': 'filter' },
             'Find ',
-            make('input', { type: 'search', id: 'filter', placeholder: 'node, machine, rack, state' }),
+            make('input', { type: 'search', id: 'filter', placeholder: 'name, rack, state' }),
           )
         : null,
     ),
