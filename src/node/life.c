@@ -13,6 +13,7 @@
 #include "base/daemon.h"
 #include "base/file.h"
 #include "base/thread.h"
+#include "node/tls.h"
 
 /* --- signals --- */
 
@@ -121,6 +122,7 @@ static void say_up(const struct node_options *o, tarn_host *host) {
 /* What it says of TLS is in the log. */
 static void read_files_again(const struct node_options *o, tarn_host *host) {
     if (o->log_file != NULL) log_open(o->log_file);
+    node_tls_renew();
     (void)tarn_host_reload_tls(host);
 }
 

@@ -269,22 +269,45 @@ static bool line_refuse_unknown(struct parser *p, const struct spec *specs, size
     return line_refuse(p, "there is no option %.*s, did you mean --%s?", (int)len, arg, near.word);
 }
 
+/* The host wants none of them without tls_data. */
+static bool line_check_tls(struct parser *p) {
+    static const char *const words[] = {"no", "optional", "yes"}; /* enum tls_auth */
+    struct node_options *o = p->o;
+    tarn_host_options *h = &o->host;
+    bool tls = h->tls_cert_file != NULL || h->tls_key_file != NULL || h->tls_ca_file != NULL ||
+               h->tls_ca_dir != NULL || h->tls_auth_clients != NULL;
+    if (tls && !h->tls_data && o->modules == 0)
+        return line_refuse(p, "the --tls options are for the data port and for modules: give "
+                              "--tls-data, or --loadmodule");
+    if (h->tls_data && !o->secure)
+        return line_refuse(
+            p, "--tls-data needs a --master that begins with tarns:// (or tarns+sentinel://)");
+    unsigned auth = TLS_AUTH_YES;
+    if (h->tls_auth_clients != NULL)
+        for (auth = 0; auth < ARRAY_LEN(words); auth++)
+            if (strcmp(h->tls_auth_clients, words[auth]) == 0) break;
+    if (auth == ARRAY_LEN(words))
+        return line_refuse(p, "--tls-auth-clients %s: must be yes, optional or no",
+                           h->tls_auth_clients);
+    o->tls = (struct tls_options){.cert_file = h->tls_cert_file,
+                                  .key_file = h->tls_key_file,
+                                  .ca_file = h->tls_ca_file,
+                                  .ca_dir = h->tls_ca_dir,
+                                  .auth = (enum tls_auth)auth};
+    if (!h->tls_data)
+        h->tls_cert_file = h->tls_key_file = h->tls_ca_file = h->tls_ca_dir = h->tls_auth_clients =
+            NULL;
+    return true;
+}
+
 static bool line_check(struct parser *p) {
     struct node_options *o = p->o;
     if (o->help || o->version) return true;
     if (o->master == NULL) return line_refuse(p, "--master is missing: --master tarn://HOST:PORT");
     if (o->host.n_segments == 0 && o->host.ssd_path == NULL && o->host.file_path == NULL)
         return line_refuse(p, "nothing is offered: give --segment SIZE, as in --segment 8gb");
-    const tarn_host_options *h = &o->host;
     o->secure = strncasecmp(o->master, "tarns", 5) == 0;
-    bool tls = h->tls_cert_file != NULL || h->tls_key_file != NULL || h->tls_ca_file != NULL ||
-               h->tls_ca_dir != NULL || h->tls_auth_clients != NULL;
-    if (tls && !h->tls_data)
-        return line_refuse(p, "the --tls options are for the data port: give --tls-data");
-    if (h->tls_data && !o->secure)
-        return line_refuse(
-            p, "--tls-data needs a --master that begins with tarns:// (or tarns+sentinel://)");
-    return true;
+    return line_check_tls(p);
 }
 
 static bool line_parse(struct parser *p, int argc, char **argv) {

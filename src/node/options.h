@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "module/loader.h"
 #include "tarn.h"
+#include "tls/tls.h"
 
 #define NODE_MODULES_MAX 8u
 
@@ -18,8 +19,9 @@ struct node_module {
 };
 
 struct node_options {
-    const char *master; /* URL */
-    bool secure;        /* which is one of TLS */
+    const char *master;     /* URL */
+    bool secure;            /* which is one of TLS */
+    struct tls_options tls; /* of ports that modules serve; borrowed words */
     tarn_options client;
     tarn_host_options host; /* its arrays are owned here */
     tarn_host_segment *segments;

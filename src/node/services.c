@@ -7,6 +7,7 @@
 #include "module/events.h"
 #include "net/services.h"
 #include "node/figures.h"
+#include "node/tls.h"
 
 static struct net_loop *node_loop;
 static struct node_life *node_life;
@@ -59,6 +60,7 @@ bool services_open(struct node_life *l) {
     if (node_loop == NULL) return false;
     node_life = l;
     net_services_fill(&services, node_loop);
+    net_tls_services_fill(&services, node_loop, node_tls_source(l->o));
     (void)module_init(&services, NULL); /* the only one in this process */
     return true;
 }
@@ -72,5 +74,6 @@ void services_run(struct node_life *l) {
 }
 
 void services_close(void) {
+    node_tls_close();
     net_loop_destroy(&node_loop);
 }

@@ -179,4 +179,30 @@ test {unloaded while connections are open} {
     assert_equal PONG [r ping]
 }
 
+test {a node: its own certificate, renewed by SIGHUP} {
+    start_server --pool-size 0
+    foreach file {crt key} {file copy -force [pem server.$file] [pem node.$file]}
+    set words [list --loadmodule [file join $::root modules http.so] port 0 tls yes]
+    assert_error "*clients are asked for certificates, but no CA*" {
+        start_node n0 --segment 16mb --tls-cert-file [pem node.crt] --tls-key-file [pem node.key] \
+            {*}$words}
+    start_node n1 --segment 16mb --tls-cert-file [pem node.crt] --tls-key-file [pem node.key] \
+        --tls-ca-cert-file [pem ca.crt] {*}$words
+    wait_for "its port" {[regexp {HTTP: https://[^ ]*:(\d+)/} [file_text [node n1 log]] - \
+        ::http_port]}
+    assert_match "HTTP/1.1 200*ok*" [https_get /health]
+    assert_error * {https_get /health ""}
+    assert_match "*CN = server" [subject_shown]
+    foreach file {crt key} {file copy -force [pem second.$file] [pem node.$file]}
+    send_signal HUP [node n1 pid]
+    wait_for "the new one" {[string match "*CN = second" [subject_shown]]}
+    # what cannot be used changes nothing
+    file copy -force [pem user.key] [pem node.key]
+    send_signal HUP [node n1 pid]
+    wait_for "the log to say so" {[subject_shown] ne "" && [string match \
+        "*TLS of modules: what there was is kept*" [file_text [node n1 log]]]}
+    assert_match "*CN = second" [subject_shown]
+    stop_node n1
+}
+
 finish

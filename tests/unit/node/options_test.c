@@ -123,6 +123,23 @@ TEST(a_url_of_tls_is_one_however_it_is_written) {
     CHECK(!parse(MASTER "--segment 1gb --tls-data") && strstr(why, "--master") != NULL);
 }
 
+TEST(tls_is_for_the_data_port_and_for_modules) {
+    CHECK(parse("--master tarns://m --segment 1gb --tls-data --tls-cert-file c --tls-key-file k "
+                "--tls-auth-clients optional"));
+    CHECK_STR(o.host.tls_cert_file, "c");
+    CHECK_STR(o.tls.key_file, "k");
+    CHECK_EQ(o.tls.auth, TLS_AUTH_OPTIONAL);
+    /* without tls_data the host takes none of them */
+    CHECK(parse(MASTER "--segment 1gb --tls-cert-file c --tls-ca-cert-dir d --loadmodule x"));
+    CHECK_STR(o.tls.cert_file, "c");
+    CHECK_STR(o.tls.ca_dir, "d");
+    CHECK_EQ(o.tls.auth, TLS_AUTH_YES);
+    CHECK(o.host.tls_cert_file == NULL && o.host.tls_ca_dir == NULL);
+    CHECK(!parse(MASTER "--segment 1gb --tls-cert-file c") && strstr(why, "--loadmodule") != NULL);
+    CHECK(!parse(MASTER "--segment 1gb --tls-auth-clients perhaps --loadmodule x") &&
+          strstr(why, "--tls-auth-clients perhaps") != NULL);
+}
+
 TEST(help_and_version_need_nothing_else) {
     CHECK(parse("--help") && o.help);
     CHECK(parse("--version") && o.version);
