@@ -356,7 +356,7 @@ test {a node takes renewed certificates at SIGHUP, for its data port, its connec
 test {options of tarn-node that make no sense are refused with a message} {
     foreach {status options said} {
         2 {--tls-cert-file /x} *--tls-data* 2 {--tls-data --master tarn://127.0.0.1:1} *tarns://*
-        1 {--tls-data --tls-auth-clients maybe} {*yes, optional or no*} 1 \
+        2 {--tls-data --tls-auth-clients maybe} {*yes, optional or no*} 1 \
             {--tls-data --tls-cert-file /no/file --tls-key-file /no/key} */no/file*
     } {
         set ::url_of node
