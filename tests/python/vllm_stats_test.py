@@ -4,11 +4,22 @@ import json
 import logging
 import threading
 import unittest
+from collections import Counter
 from types import SimpleNamespace
 
 from harness import Server, wait_until
 from tarn.vllm import TarnConnector, base
-from tarn.vllm.stats import COUNTS, TIMES, Figures, TarnPrometheus, TarnStats
+from tarn.vllm.requests import trace_of
+from tarn.vllm.stats import (
+    CLIENT_BYTES,
+    CLIENT_COUNTS,
+    COUNTS,
+    TIMES,
+    Figures,
+    TarnPrometheus,
+    TarnStats,
+    client_counts,
+)
 from vllm_engine import Engine, joined
 from vllm_helpers import WithServer, prompt
 from vllm_model import Request
@@ -112,6 +123,7 @@ class Figured(unittest.TestCase):
         )
         self.assertIsInstance(prom, TarnPrometheus)
         names = {f"vllm:tarn_{n}" for n in (*COUNTS, *(f"{t}_seconds" for t in TIMES), "pool_away")}
+        names |= {f"vllm:tarn_client_{n}" for n in (*CLIENT_COUNTS, *CLIENT_BYTES)}
         self.assertEqual(set(Metric.made), names)
 
         def values(name, engine):
@@ -123,6 +135,13 @@ class Figured(unittest.TestCase):
         self.assertEqual((values("saved_objects", 1), values("saved_objects", 0)), ([3, 4], []))
         self.assertEqual(values("load_seconds", 1), [0.1, 0.2])
         self.assertEqual((values("pool_away", 1), values("pool_away", 0)), ([2, 1], [1]))
+        prom.observe({"client_retries": 2, "client_round_trip_seconds": 0.5}, 1)
+        prom.observe({"client_read_bytes:shm": 7, "client_read_bytes:tcp": 8}, 1)
+        self.assertEqual(values("client_retries", 1), [2])
+        self.assertEqual(values("client_round_trip_seconds", 1), [0.5])
+        read = Metric.made["vllm:tarn_client_read_bytes"]
+        self.assertEqual(read.labelnames, ["model_name", "engine", "transport"])
+        self.assertEqual(read.values, {("m", "1", "shm"): [7], ("m", "1", "tcp"): [8]})
         buckets = Metric.made["vllm:tarn_load_seconds"].options["buckets"]
         self.assertEqual(sorted(set(buckets)), list(buckets))
 
@@ -157,7 +176,64 @@ class Counted(WithServer):
         self.assertEqual(more["loaded_objects"] * data["saved_bytes"], more["loaded_bytes"] * 18)
         self.assertEqual(more["saved_objects"], 2 * 5)
         self.assertGreaterEqual(len(more["load"]), 2)
-        self.assertTrue(set(more) <= {*COUNTS, *TIMES})
+        ours = {name for name in more if not name.startswith("client_")}
+        self.assertTrue(ours <= {*COUNTS, *TIMES})
+
+    def test_what_libtarn_counts(self):
+        """In all workers and the scheduler, each once."""
+        engine = self.engine(tp=2)
+        engine.add(Request(prompt(1, 37)))
+        engine.add(Request(prompt(1, 37)))
+        self.settle(engine)
+        for half in (engine.connector._scheduler, *(w.connector._worker for w in engine.workers)):
+            half.figures._source_due = 0.0  # now, not in a second
+        data = self.taken(engine)
+        expected = Counter()
+        for half in (engine.connector._scheduler, *(w.connector._worker for w in engine.workers)):
+            expected.update(client_counts(half._pool._use()))
+        # what was taken before came with the steps
+        names = {name for name, n in expected.items() if n}
+        self.assertLessEqual({f"client_{n}" for n in ("puts", "lookups", "round_trips")}, names)
+        for name in names:
+            self.assertAlmostEqual(data[name], expected[name], places=5, msg=name)
+        written = sum(n for name, n in data.items() if name.startswith("client_written_bytes:"))
+        self.assertEqual(written, data["saved_bytes"])
+        self.assertEqual(data["client_put_stored"], data["saved_objects"])
+        known = {f"client_{name}" for name in (*CLIENT_COUNTS, *CLIENT_BYTES)}
+        clients = {name.partition(":")[0] for name in data if name.startswith("client_")}
+        self.assertLessEqual(clients, known)
+
+    def test_traces(self):
+        """The traceparent of a request reaches the server with its look-up and its loads."""
+        trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        request = Request(prompt(1, 37))
+        request.trace_headers = {"traceparent": trace, "tracestate": "a=b"}
+        self.assertEqual(trace_of(request), trace)
+        bad = ({}, None, [], {"traceparent": 7}, {"traceparent": trace + "0"}, "x")
+        bad += ({"traceparent": trace.upper()}, {"traceparent": trace.replace("4bf9", "4bfx")})
+        bad += ({"traceparent": f"00-{'0' * 32}-00f067aa0ba902b7-01"},)
+        for headers in bad:
+            self.assertIsNone(trace_of(SimpleNamespace(trace_headers=headers)), headers)
+        self.assertIsNone(trace_of(SimpleNamespace()))
+        first = self.engine()
+        first.add(Request(prompt(1, 37)))
+        self.settle(first)
+        look = self.client()
+        look.command("CONFIG", "SET", "slowlog-log-slower-than", "0")
+        look.command("SLOWLOG", "RESET")
+        second = self.engine()
+        second.add(request)
+        self.settle(second)
+        look.command("CONFIG", "SET", "slowlog-log-slower-than", "-1")
+        words = look.command("SLOWLOG", "GET", "-1").split("\n")
+        command, traced = "", set()
+        for word in words:
+            if word in ("PREFIXLEN", "MGETREPLICAS", "MPUTSTART", "SEGMENT", "RELEASE", "CLIENT"):
+                command = word
+            elif word == f"(traceparent {trace})":
+                traced.add(command)
+        self.assertLessEqual({"PREFIXLEN", "MGETREPLICAS"}, traced)
+        self.assertNotIn("MPUTSTART", traced)
 
     def test_a_pool_that_goes_and_comes(self):
         with Server("64mb") as server:

@@ -22,7 +22,7 @@ from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Par
 from .news import News
 from .pins import Pins
 from .pool import Pool
-from .requests import announced_by, chain_of, scheduled_in, states_in
+from .requests import announced_by, chain_of, scheduled_in, states_in, trace_of, traced
 from .reset import Reset
 
 __all__ = ["GroupScheduler"]
@@ -172,7 +172,8 @@ class GroupScheduler:
         now = time.monotonic()
         if now >= tracked.good_until:
             hashes = tracked.hashes(int(tracked.request.num_tokens) - 1)
-            tracked.found = self._ask(hashes, [group for _, group in self._asked])
+            with traced(trace_of(tracked.request)):
+                tracked.found = self._ask(hashes, [group for _, group in self._asked])
             tracked.good_until = now + self._settings.lookup_lease_ms / 2000
             for i, group in enumerate(self._groups.groups):
                 tracked.saved[i] = max(tracked.saved[i], tracked.found.tokens // group.block)
@@ -235,7 +236,7 @@ class GroupScheduler:
         parts_of: Dict[int, KVParts] = {}
         for (i, _), parts in zip(self._asked, found.parts):
             parts_of.setdefault(i, parts)
-        load = GroupLoad(request.request_id, [])
+        load = GroupLoad(request.request_id, [], trace=trace_of(request))
         for i, parts in parts_of.items():
             group = self._groups.groups[i]
             numbers = range(max(parts.first, local // group.block), parts.first + parts.blocks)

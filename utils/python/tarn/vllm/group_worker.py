@@ -23,6 +23,7 @@ from .memory import HostMemory, memory_on
 from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Parts
 from .news import NewsDesk
 from .pool import Pool
+from .requests import traced
 from .saver import Job, Saver
 from .tensors import LayerView, geometry_of, view_of
 
@@ -237,7 +238,8 @@ class GroupWorker:
         if load.lacking:
             raise RuntimeError(f"vLLM has no blocks for {load.lacking} parts of it")
         began = time.monotonic()
-        lost = [block for parts in load.parts for block in self._load_parts(parts, mark)]
+        with traced(load.trace):
+            lost = [block for parts in load.parts for block in self._load_parts(parts, mark)]
         if lost:
             self._lose(load, lost)
         else:

@@ -16,12 +16,13 @@ __all__ += ["Parts", "GroupLoad", "GroupSave", "GroupStep", "GroupFormat", "Grou
 @dataclass
 class Load:
     """Blocks of a request to fill from the pool. asynchronous: between steps; the request waits
-    until it is reported."""
+    until it is reported. trace: the traceparent of the request, if it has one."""
 
     request: str
     hashes: List[bytes]
     blocks: List[int]
     asynchronous: bool
+    trace: Optional[str] = None
 
 
 @dataclass
@@ -93,6 +94,7 @@ class GroupLoad:
     request: str
     parts: List[Parts]
     lacking: int = 0
+    trace: Optional[str] = None  # as Load's
 
 
 @dataclass

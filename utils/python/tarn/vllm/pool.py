@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from .._breaker import Breaker
@@ -20,7 +21,7 @@ from ..errors import (
     TimedOut,
 )
 from ..kv_groups import KVBoundary, KVGroup, KVParts
-from .stats import Figures
+from .stats import Figures, client_counts
 
 __all__ = ["Pool"]
 
@@ -110,6 +111,7 @@ class Pool:
                 return None
             if self._client is None:
                 self._client = self._connect(self._url, **self._options)
+                self.figures.follow(partial(client_counts, self._client))
                 self.on_connect(self._client)
             return self._client
 

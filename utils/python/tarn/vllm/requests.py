@@ -1,11 +1,26 @@
 """What vLLM's requests and its scheduler's output say, in the forms that its releases have for it.
 """
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+import re
+from contextlib import nullcontext
+from typing import (
+    Any,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
+from .._trace import trace
 from ..chain import Chain
 
 __all__ = ["Scheduled", "announced_by", "chain_of", "scheduled_in", "states_in"]
+__all__ += ["trace_of", "traced"]
 
 
 def chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
@@ -36,6 +51,25 @@ def announced_by(request: Any) -> int:
     params = getattr(request, "kv_transfer_params", None)
     tokens = params.get("tarn_tokens") if isinstance(params, dict) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else 0
+
+
+_TRACEPARENT = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def trace_of(request: Any) -> Optional[str]:
+    """The traceparent that came with a request, None without a good one. vLLM keeps the user's
+    headers where it traces itself (--otlp-traces-endpoint)."""
+    headers = getattr(request, "trace_headers", None)
+    found = headers.get("traceparent") if isinstance(headers, Mapping) else None
+    if not isinstance(found, str) or not _TRACEPARENT.fullmatch(found):
+        return None
+    zero = found[3:35].strip("0") == "" or found[36:52].strip("0") == ""
+    return None if zero else found
+
+
+def traced(traceparent: Optional[str]) -> ContextManager[None]:
+    """A block whose calls to the pool are done for that; None: for nothing."""
+    return trace(traceparent) if traceparent else nullcontext()
 
 
 class Scheduled(NamedTuple):

@@ -26,7 +26,7 @@ from .events import Announcer
 from .meta import Format, FormatReport, Load, Save, Step
 from .news import News
 from .pool import Pool
-from .requests import announced_by, chain_of, scheduled_in
+from .requests import announced_by, chain_of, scheduled_in, trace_of, traced
 from .reset import Reset
 
 __all__ = ["SchedulerSide"]
@@ -175,12 +175,11 @@ class SchedulerSide:
         assert self._space is not None
         hashes = self._hash(tracked, blocks * self.block_tokens)[:blocks]
         names, each = self._space.lookup_keys(hashes, self._layers)
-        tracked.hits = (
-            self._pool.prefix(
+        with traced(trace_of(tracked.request)):
+            hits = self._pool.prefix(
                 names, self._settings.lookup_lease_ms, self._settings.lookup_timeout_ms
             )
-            // each
-        )
+        tracked.hits = hits // each
         tracked.hits_until = now + self._settings.lookup_lease_ms / 2000
         return tracked.hits
 
@@ -246,8 +245,9 @@ class SchedulerSide:
         end = min(start + count, hits, len(ids))
         tracked.blocks, tracked.known = ids, tracked.known + num_external_tokens
         asynchronous = self._settings.load_async
+        hashes = tracked.chain.hashes[start:end]
         self._loads.append(
-            Load(request.request_id, tracked.chain.hashes[start:end], ids[start:end], asynchronous)
+            Load(request.request_id, hashes, ids[start:end], asynchronous, trace_of(request))
         )
         self._judge.begins(request.request_id)
         self._damage.load(ids[start:end])

@@ -13,11 +13,13 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from ..errors import Error
 from .base import PromBase, StatsBase
 
-__all__ = ["COUNTS", "Figures", "TIMES", "TarnPrometheus", "TarnStats"]
+__all__ = ["CLIENT_BYTES", "CLIENT_COUNTS", "COUNTS", "Figures", "TIMES"]
+__all__ += ["TarnPrometheus", "TarnStats", "client_counts"]
 
 COUNTS = {
     "looked_up_tokens": "Tokens of prompts, beyond what vLLM had, that were looked up",
@@ -42,12 +44,63 @@ TIMES = {
     "load": "Seconds of a call that reads objects",
     "save": "Seconds of a call that puts objects",
 }
+# Of libtarn, in all processes of the engine: vllm:tarn_client_NAME. Names of tarn.Client.stats().
+CLIENT_COUNTS = {
+    "gets": "Keys that libtarn was to get",
+    "get_hits": "Keys that it got",
+    "get_misses": "Keys that were not there",
+    "get_failures": "Gets that failed",
+    "puts": "Keys that libtarn was to put",
+    "put_stored": "Keys that it stored",
+    "put_existed": "Keys that were there already",
+    "put_failures": "Puts that failed",
+    "lookups": "Keys that were looked up",
+    "requests": "Requests to the server",
+    "round_trips": "Times a call waited for the server",
+    "round_trip_seconds": "Seconds that calls waited for the server",
+    "connects": "Connections to the server",
+    "reconnects": "Connections that were made again",
+    "retries": "Tries after the first one",
+    "timeouts": "Waits that were too long",
+    "lease_misses": "Reads thrown away because the lease was over",
+    "epoch_misses": "Reads thrown away because the segment had changed",
+    "crc_mismatches": "Reads thrown away because of their CRC",
+    "unverified": "Gets of values without a CRC",
+    "failovers": "Reads that went on with another replica",
+    "replica_reports": "Damaged replicas reported to the server",
+    "put_replicas_failed": "Replicas that puts went on without",
+    "put_restarts": "Puts that started again elsewhere",
+    "shm_unreachable": "Segments of this machine that were not mapped",
+}
+# Those that a line of the log has, where they are not 0.
+_TROUBLES = (
+    "get_failures", "put_failures", "reconnects", "retries", "timeouts", "lease_misses",
+    "epoch_misses", "crc_mismatches", "failovers", "put_replicas_failed", "put_restarts",
+)  # fmt: skip
+# By transport, which is a label: names end in "_bytes_read" and "_bytes_written" there.
+CLIENT_BYTES = {
+    "read_bytes": "Bytes that came by this transport",
+    "written_bytes": "Bytes that went out by it",
+}
+_CLIENT_EVERY_S = 1.0  # vLLM asks at every step
 _AWAY = "Processes of the engine for which the pool is away"
 _SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
 # Releases that never ask for stats do not make them grow.
 _MAX_TIMES = 4096
+
+
+def client_counts(client: Any) -> Dict[str, float]:
+    """What libtarn has counted so far for a tarn.Client, by its names in TarnStats.data."""
+    stats = client.stats()
+    counts = {f"client_{n}": stats[n] for n in CLIENT_COUNTS if n in stats}
+    counts["client_round_trip_seconds"] = client.histogram("request")["sum_us"] / 1e6
+    for name, value in stats.items():
+        transport, _, way = name.rpartition("_bytes_")
+        if transport and way in ("read", "written"):
+            counts[f"client_{way}_bytes:{transport}"] = value
+    return counts
 
 
 class Figures:
@@ -58,6 +111,14 @@ class Figures:
         self._totals: "Counter[str]" = Counter()
         self._taken: "Counter[str]" = Counter()
         self._times: Dict[str, List[float]] = {}
+        self._source: Optional[Callable[[], Dict[str, float]]] = None
+        self._source_due = 0.0
+        self._source_taken: Dict[str, float] = {}
+
+    def follow(self, source: Callable[[], Dict[str, float]]) -> None:
+        """Counts that somebody else keeps, which only grow, under names of their own."""
+        with self._lock:
+            self._source, self._source_due, self._source_taken = source, 0.0, {}
 
     def count(self, **counts: int) -> None:
         """Names of COUNTS."""
@@ -86,7 +147,23 @@ class Figures:
             data: Dict[str, Any] = dict(self._totals - self._taken)
             data.update(self._times)
             self._taken, self._times = Counter(self._totals), {}
+            data.update(self._followed())
         return data or None
+
+    def _followed(self) -> Dict[str, float]:
+        """What came there since the last look, which is not more often than once a second."""
+        now = time.monotonic()
+        if self._source is None or now < self._source_due:
+            return {}
+        try:
+            counts = self._source()
+        except Error:  # it is closed
+            self._source = None
+            return {}
+        before, self._source_taken = self._source_taken, counts
+        self._source_due = now + _CLIENT_EVERY_S
+        grown = {name: n - before.get(name, 0) for name, n in counts.items()}
+        return {name: n for name, n in grown.items() if n > 0}
 
 
 def _at(ordered: List[float], share: float) -> float:
@@ -94,8 +171,8 @@ def _at(ordered: List[float], share: float) -> float:
 
 
 class TarnStats(StatsBase):  # type: ignore[misc]
-    """data: names of COUNTS with numbers, names of TIMES with lists of seconds; what is 0 is left
-    out. Plain, because vLLM sends it between processes."""
+    """data: names of COUNTS, and of client_counts, with numbers, names of TIMES with lists of
+    seconds; what is 0 is left out. Plain, because vLLM sends it between processes."""
 
     def reset(self) -> None:
         self.data: Dict[str, Any] = {}
@@ -111,6 +188,8 @@ class TarnStats(StatsBase):  # type: ignore[misc]
     def reduce(self) -> Dict[str, Any]:
         """A few numbers for vLLM's log."""
         line: Dict[str, Any] = {n: self.data[n] for n in COUNTS if n in self.data}
+        troubles = [f"client_{n}" for n in _TROUBLES]
+        line.update({n: self.data[n] for n in troubles if n in self.data})
         for name in TIMES:
             ordered = sorted(self.data.get(name, ()))
             if ordered:
@@ -150,6 +229,25 @@ class TarnPrometheus(PromBase):  # type: ignore[misc]
             )
             for name, text in TIMES.items()
         }
+        self._counters.update(
+            {
+                f"client_{name}": each(
+                    self._counter_cls(
+                        name=f"vllm:tarn_client_{name}", documentation=text, labelnames=labelnames
+                    )
+                )
+                for name, text in CLIENT_COUNTS.items()
+            }
+        )
+        self._values = per_engine_labelvalues
+        self._bytes = {
+            f"client_{name}": self._counter_cls(
+                name=f"vllm:tarn_client_{name}",
+                documentation=text,
+                labelnames=[*labelnames, "transport"],
+            )
+            for name, text in CLIENT_BYTES.items()
+        }
         # Stats of one engine may come to several API servers: each has a part of the sum.
         self._away = each(
             self._gauge_cls(
@@ -169,6 +267,11 @@ class TarnPrometheus(PromBase):  # type: ignore[misc]
         for name, histograms in self._histograms.items():
             for seconds in data.get(name, ()):
                 histograms[engine_idx].observe(seconds)
+        for name, value in data.items():
+            way, _, transport = name.partition(":")
+            if transport and way in self._bytes:
+                values = self._values[engine_idx]
+                self._bytes[way].labels(*values, transport).inc(value)
         changed = data.get("pool_lost", 0) - data.get("pool_back", 0)
         if changed:
             self._lost[engine_idx] += changed

@@ -26,6 +26,7 @@ from .memory import HostMemory, Scratch, memory_of
 from .meta import Format, FormatReport, Load, Save, Step
 from .news import NewsDesk
 from .pool import Pool
+from .requests import traced
 from .saver import Job, Saver
 from .tensors import LayerView
 
@@ -294,7 +295,7 @@ class WorkerSide:
                 self._settings.batch_blocks, self._memory.batch(layers, len(load.blocks) - done)
             )
             blocks = load.blocks[done : done + count]
-            with self._memory.writing(layers, blocks, mark) as window:
+            with self._memory.writing(layers, blocks, mark) as window, traced(load.trace):
                 window.good = self._get(load.hashes[done : done + count], window, layer)
                 lost = [b for b, good in zip(blocks, window.good) if not good]
             if lost:
