@@ -277,7 +277,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_MUTATIONS ?= 5000
 export FUZZ_MUTATIONS
 fuzz_room = $(or $(filter $(ROOMS) rdma,$(firstword $(subst _, ,$(notdir $(1))))),server)
-FUZZ_DEPS_persist := cluster
+FUZZ_DEPS_persist := cluster module
 FUZZ_DEPS_client := hosting transfer
 FUZZ_DEPS_rdma := module
 fuzz_rooms = $(filter rdma,$(1)) $(call with_deps,$(1) $(FUZZ_DEPS_$(1)) base)

@@ -37,21 +37,71 @@
 struct figure_walk; /* base/figures.h */
 struct transport_ops;
 struct tarn_call_context; /* one call of a command, and where its reply goes */
+struct tarn_durable;      /* what a module keeps */
 
 /* --- what a program offers its modules --- */
 
 enum tarn_program { TARN_PROGRAM_SERVER, TARN_PROGRAM_NODE, TARN_PROGRAM_CLIENT };
 enum tarn_log_level { TARN_LOG_DEBUG, TARN_LOG_VERBOSE, TARN_LOG_NOTICE, TARN_LOG_WARNING };
 
-enum tarn_command_flag { TARN_COMMAND_ADMIN = 1, TARN_COMMAND_FAST = 2 };
+enum tarn_command_flag {
+    TARN_COMMAND_ADMIN = 1,
+    TARN_COMMAND_FAST = 2,
+    /* The others are for command_declare. */
+    TARN_COMMAND_WRITE = 4,      /* changes something: else it only reads */
+    TARN_COMMAND_DENYOOM = 8,    /* takes memory: refused where the books may have none */
+    TARN_COMMAND_MASTER = 16,    /* only reads, but a replica cannot answer it */
+    TARN_COMMAND_LOADING = 32,   /* also while the pool or the books are being made ready */
+    TARN_COMMAND_STALE = 64,     /* also on a replica whose master is away */
+    TARN_COMMAND_ALL_KEYS = 128, /* concerns every key when it names none: users need all of them */
+};
 
-/* A command of the server. The struct and its texts must live as long as the module is loaded. */
+/* A command of the server that only reads and takes no keys. The struct and its texts must live as
+ * long as the module is loaded; its size is fixed, see tarn_command_declaration. */
 struct tarn_command {
     const char *name; /* "rdma.devices": lower case, the module's name and a dot in front */
     int arity;        /* counts the name; negative: a minimum */
-    unsigned flags;   /* of enum tarn_command_flag. Modules' commands only read, and take no keys */
+    unsigned flags;   /* of enum tarn_command_flag: _ADMIN, _FAST */
     const char *summary, *syntax;
     void (*run)(struct tarn_call_context *c, const struct span *argv, size_t argc);
+};
+
+/* What a command does with its keys; users' rules (~pattern, %R~, %W~) are held against that. 0: it
+ * only says whether they are there. */
+enum tarn_key_flag { TARN_KEY_READ = 1, TARN_KEY_WRITE = 2, TARN_KEY_DELETE = 4 };
+
+/* Where keys are among the arguments, as Redis' key specifications have it. */
+struct tarn_key_spec {
+    unsigned flags; /* of enum tarn_key_flag */
+    /* The argument where they begin, 1 or more. With a keyword: where that is looked for from; they
+     * begin behind it, and there are none without it. */
+    int first;
+    const char *keyword; /* NULL: none */
+    /* true: argv[first] says how many there are, and they begin behind it. Else a range: */
+    bool counted;
+    int last; /* arguments from the first key to the last, 0: it is one; -1: to the end, -2: but one
+               */
+    int step; /* from key to key: 1, or 2 where each has a value */
+};
+#define TARN_KEY_SPECS_MAX 2u
+
+/* A command of the server, with all there is to say. Texts and keys must live as long as the module
+ * is loaded. */
+struct tarn_command_declaration {
+    uint32_t size; /* of this struct when the module was compiled; members are only appended */
+    /* as in struct tarn_command; flags: all of enum tarn_command_flag */
+    unsigned flags;
+    const char *name;
+    int arity;
+    unsigned n_keys; /* up to TARN_KEY_SPECS_MAX */
+    const struct tarn_key_spec *keys;
+    const char *summary, *syntax;
+    void (*run)(struct tarn_call_context *c, const struct span *argv, size_t argc);
+    /* For COMMAND DOCS: the module's version that brought it, "O(1)". NULL: not told. */
+    const char *since, *complexity;
+    /* Categories of users' rules beyond those that follow from the flags: "@string @dangerous"; NULL:
+     * none. A module's commands are in @NAME of the module, too. */
+    const char *categories;
 };
 
 /* --- the loop, and what there is to measure --- */
@@ -263,6 +313,44 @@ struct tarn_services {
     /* modules/http.so, from load(): it is asked for all sites that there are, and those to come.
      * TARN_EEXISTS: there is another; or what site_add said. */
     tarn_status (*http_serve)(const struct tarn_http_server *server, char *error, size_t error_cap);
+
+    /* As command_register, for what writes or has keys. TARN_EINVAL also: arity does not reach the
+     * first key, a flag, category or key specification that does not exist. A command that is not
+     * declared to write must change nothing. */
+    tarn_status (*command_declare)(const struct tarn_command_declaration *command);
+
+    /* More replies, each one element. simple: a word as OK, without line ends. double and bool are
+     * of RESP3; clients of RESP2 get text, 1 and 0. */
+    void (*reply_simple)(struct tarn_call_context *c, const char *text);
+    void (*reply_null)(struct tarn_call_context *c);
+    void (*reply_double)(struct tarn_call_context *c, double value);
+    void (*reply_bool)(struct tarn_call_context *c, bool value);
+
+    /* --- what a module keeps: names of 1 to 1024 bytes with values of up to 64 KiB ---
+     *
+     * It is written down and replicated with the books, under the module's name, also where the
+     * module is not loaded, and is there again after a restart, a failover, a full synchronisation.
+     * A change is told before the replies of the same turn leave, and takes a time that does not
+     * grow with what there is. FLUSHALL leaves it. From the loop's thread. */
+
+    /* From load() only. The same handle until it is unloaded, whatever happens to the books.
+     * TARN_ENOTSUP: not in this program. TARN_ELIMIT: too many modules have kept something. */
+    tarn_status (*durable_open)(struct tarn_durable **durable_p);
+    /* TARN_EREADONLY: this server does not lead. TARN_EPERM: the command that runs is not declared
+     * to write. TARN_ELATER: not from a command, and writes are held back (CLIENT PAUSE, FAILOVER):
+     * try again. Of set: TARN_EINVAL, a length; TARN_ELIMIT: it would be more than module-state-max.
+     * Of delete: TARN_ENOTFOUND. */
+    tarn_status (*durable_set)(struct tarn_durable *d, struct span name, struct span value);
+    tarn_status (*durable_delete)(struct tarn_durable *d, struct span name);
+    /* TARN_ENOTFOUND. The value is borrowed until something changes. */
+    tarn_status (*durable_get)(struct tarn_durable *d, struct span name, struct span *value_p);
+    /* In no order; each changes nothing, and returns false to stop. */
+    void (*durable_each)(struct tarn_durable *d,
+                         bool (*each)(void *arg, struct span name, struct span value), void *arg);
+    /* How much it is, and may be: names, values and some 100 bytes each. */
+    uint64_t (*durable_bytes)(struct tarn_durable *d, uint64_t *max_p);
+    /* Does this server decide? Else another one does, or it is still starting. */
+    bool (*leads)(void);
 };
 
 /* --- what a module is --- */
@@ -282,6 +370,12 @@ struct tarn_module {
     tarn_status (*unload)(char *error, size_t error_cap);
     /* Its current fields for INFO modules. NULL: none. */
     void (*info)(void (*field)(void *arg, const char *name, const char *value), void *arg);
+    /* From the loop, after load(); NULL: it need not know. durable_changed: something of what it
+     * keeps was changed by others, a master or a file; borrowed for the call. value NULL: that name
+     * is gone. name NULL: all of it may be another, look at it. */
+    void (*durable_changed)(const struct span *name, const struct span *value);
+    /* leads() is another now. What it keeps is whole then. */
+    void (*role_changed)(bool leads);
 };
 
 #endif

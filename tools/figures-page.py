@@ -20,6 +20,7 @@ PARTS = [
     ("src/ha/persistence.c", "Files"),
     ("src/ha/roles.c", "Replication"),
     ("src/module/figures.c", "Modules (`module:`)"),
+    ("src/front/module_durable.c", "... what they keep (`module_state_NAME:`)"),
     ("src/commands/info_pool.c", "The pool (`segmentN:`)"),
     ("src/store/store.h", "The books"),
     ("src/host/host.h", "The data port"),

@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/status.h"
 
 #define ACL_USERS_MAX     4096u
 #define ACL_NAME_MAX      256u  /* bytes of a user's name */
@@ -33,8 +34,15 @@
 
 /* --- the commands --- */
 
-/* Bit i of a mask of categories. Redis' own, in its order, and then tarn's. */
-#define ACL_CATEGORIES 23u
+/* Bit i of a mask of categories. Redis' own, in its order, tarn's, and then those that were
+ * added. */
+#define ACL_CATEGORIES 23u /* without those */
+unsigned acl_categories(void);
+/* One more, for the commands of a module; rules may name it from now on, until the end of the
+ * process. One that was added before is that one again. TARN_EEXISTS: there is one that was not.
+ * TARN_ELIMIT: the mask is full. */
+tarn_status acl_category_add(const char *name);
+#define ACL_CATEGORY_NAME_MAX 32u
 /* Without the @. NULL: there is none of that number. */
 const char *acl_category_name(unsigned i);
 /* Any case, without the @. false: no such category. */

@@ -12,10 +12,11 @@
 #include "persist/persist.h"
 
 static const char *const kinds[256] = {
-    [1] = "objects",     [2] = "removals",           [3] = "flushes",
-    [4] = "segments",    [5] = "segments gone",      [6] = "quotas",
-    [7] = "superseded",  [32] = "cluster",           [33] = "nodes",
-    [34] = "nodes gone", [35] = "segments of nodes", [65] = "messages",
+    [1] = "objects",    [2] = "removals",           [3] = "flushes",
+    [4] = "segments",   [5] = "segments gone",      [6] = "quotas",
+    [7] = "superseded", [8] = "promises of leases", [32] = "cluster",
+    [33] = "nodes",     [34] = "nodes gone",        [35] = "segments of nodes",
+    [65] = "messages",  [66] = "state of modules",
 };
 
 struct counts {

@@ -149,8 +149,8 @@ void cmd_acl_cat(struct client *c) {
         return;
     }
     if (c->argc == 2) {
-        reply_array(c, ACL_CATEGORIES);
-        for (i = 0; i < ACL_CATEGORIES; i++) reply_bulk_str(c, acl_category_name(i));
+        reply_array(c, acl_categories());
+        for (i = 0; i < acl_categories(); i++) reply_bulk_str(c, acl_category_name(i));
         return;
     }
     if (!acl_category_find(c->argv[2], &i)) {

@@ -103,7 +103,7 @@ static void reply_key_specs(struct client *c, const struct cmd *cmd) {
 
 static void reply_info(struct client *c, const struct cmd *cmd) {
     const struct cmd_key_spec *k = &cmd->keys[0];
-    bool range = k->flags != 0 && !k->keynum;
+    bool range = k->flags != 0 && !k->keynum && k->keyword == NULL;
     reply_array(c, 10);
     reply_bulk_str(c, table_stat(cmd)->name);
     reply_int(c, cmd->arity);
@@ -300,8 +300,8 @@ static void reply_docs(struct client *c, const struct cmd *cmd) {
     for (const struct cmd *s = cmd->sub; s != NULL && s->name != NULL; s++) subs++;
     reply_bulk_str(c, table_stat(cmd)->name);
     const char *module = modules_name_of(cmd);
-    reply_map(c, 2u + (cmd->since != NULL) + (module != NULL) + (args != NULL) +
-                     (contract ? 3u : 0u) + (subs > 0));
+    reply_map(c, 2u + (cmd->since != NULL) + (cmd->complexity != NULL) + (module != NULL) +
+                     (args != NULL) + (contract ? 3u : 0u) + (subs > 0));
     reply_bulk_str(c, "summary");
     reply_bulk_str(c, cmd->summary);
     if (cmd->since != NULL) {
@@ -310,6 +310,10 @@ static void reply_docs(struct client *c, const struct cmd *cmd) {
     }
     reply_bulk_str(c, "group");
     reply_bulk_str(c, cmd->group);
+    if (cmd->complexity != NULL) {
+        reply_bulk_str(c, "complexity");
+        reply_bulk_str(c, cmd->complexity);
+    }
     if (module != NULL) {
         reply_bulk_str(c, "module");
         reply_bulk_str(c, module);

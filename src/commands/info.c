@@ -29,6 +29,7 @@
 #include "front/waiters.h"
 #include "front/watch.h"
 #include "config/config.h"
+#include "front/module_durable.h"
 #include "module/loader.h"
 
 static void write_server(struct figure_walk *f) {
@@ -267,6 +268,11 @@ static void write_keyspace(struct figure_walk *f) {
     figures_group_end(f);
 }
 
+static void write_modules(struct figure_walk *f) {
+    module_figures(f);
+    info_module_state(f);
+}
+
 #define DEF INFO_DEFAULT
 #define ALL INFO_ALL
 const struct info_section info_sections[] = {
@@ -277,7 +283,7 @@ const struct info_section info_sections[] = {
     {"stats", "Stats", DEF, false, write_stats},
     {"replication", "Replication", DEF, false, info_replication},
     {"cpu", "CPU", DEF, false, usage_cpu_figures},
-    {"modules", "Modules", DEF, false, module_figures},
+    {"modules", "Modules", DEF, false, write_modules},
     {"commandstats", "Commandstats", ALL, false, write_commandstats},
     {"errorstats", "Errorstats", DEF, false, write_errorstats},
     {"latencystats", "Latencystats", ALL, false, write_latencystats},

@@ -201,6 +201,7 @@ struct config {
     uint64_t max_lease_ms, max_wait_ms;
     uint64_t put_timeout_ms, put_timeout_rate, put_release_timeout_ms, soft_pin_ms;
     uint64_t max_leases_per_client, max_puts_per_client, max_batch_keys;
+    uint64_t module_state_max; /* bytes that one module may keep */
     /* replication */
     struct config_list replicaof; /* host and port; none: a master */
     char *masteruser, *replica_announce_ip;

@@ -223,6 +223,7 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_COUNT, "max-puts-per-client", max_puts_per_client, "1048576", 1, BIG, M,
         CONFIG_TELL_BOOKS),
     NUM(CONFIG_COUNT, "max-batch-keys", max_batch_keys, "1000000", 1, 1048576, M, 0),
+    NUM(CONFIG_BYTES, "module-state-max", module_state_max, "16mb", 0, INT64_C(1) << 30, M, 0),
     /* replication */
     {"replicaof", CONFIG_LIST, AT(replicaof), "", 0, 0, 0, 0, NULL, 0, 0},
     STR("masteruser", masteruser, "", M | CONFIG_SECRET, CONFIG_TELL_REPLICATION),

@@ -172,6 +172,7 @@ struct cmd {
     const char *group;      /* "string", "generic", "server", "connection", "pool" */
     const char *since;
     const char *summary;
+    const char *complexity;              /* "O(1)"; NULL: not told */
     enum wire_id id;                     /* WIRE_COMMANDS: of a module */
     const struct wire_command *declared; /* NULL: of a module, whose syntax is a text */
     const struct wire_arg *block;        /* its first block of arguments, NULL: none */

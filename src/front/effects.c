@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "cluster/cluster.h"
 #include "front/cmd.h"
+#include "front/module_durable.h"
 
 static struct {
     effects_fn fn;
@@ -63,6 +64,7 @@ void effects_retell(void) {
     for (unsigned i = 0; i < EFFECTS_SINKS; i++) any |= sinks[i].fn != NULL;
     if (books != NULL) store_tell(books, any);
     cluster_tell(any);
+    module_durable_tell(any);
 }
 
 void effects_want(enum effects_sink sink, effects_fn fn, void *arg) {

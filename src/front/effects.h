@@ -13,6 +13,7 @@
 enum {
     EFFECT_END = 64,     /* of a snapshot: u64 objects in it */
     EFFECT_PUBLISH = 65, /* u32 length of the channel, channel, message */
+    EFFECT_MODULE = 66,  /* what a module keeps: module/durable.h */
 };
 
 /* Who wants to be told. While nobody does, changes cost nothing. */

@@ -6,6 +6,7 @@
 #include "front/above.h"
 #include "front/core.h"
 #include "front/embedded.h"
+#include "front/module_durable.h"
 #include "front/module_parts.h"
 #include "front/reach.h"
 #include "host/host.h"
@@ -53,9 +54,11 @@ void modules_init(void) {
     };
     static const struct module_hooks hooks = {.command_add = module_command_add,
                                               .command_remove = module_command_remove,
+                                              .durable_open = module_durable_open,
                                               .transport_added = transport_added,
                                               .transport_removing = transport_removing};
     module_commands_services(&services);
+    module_durable_services(&services);
     net_services_fill(&services, core_loop());
     net_tls_services_fill(&services, core_loop(), &tls);
     (void)module_init(&services, &hooks); /* again: nothing new */
@@ -78,4 +81,8 @@ bool modules_load(void) {
 void modules_deinit(void) {
     module_unload_all();
     module_commands_deinit();
+}
+
+void modules_free(void) {
+    module_durable_deinit();
 }

@@ -11,6 +11,8 @@ void modules_init(void);
 bool modules_load(void);
 /* After the host and the clients are gone. */
 void modules_deinit(void);
+/* After the books. */
+void modules_free(void);
 
 /* The module that brought a command; NULL: it is built in. */
 const char *modules_name_of(const struct cmd *cmd);

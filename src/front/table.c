@@ -379,7 +379,7 @@ int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, 
 /* --- names of flags and categories --- */
 
 void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg) {
-    char name[24];
+    char name[48]; /* of a module's own: as long as its name */
     bool admin = cmd->categories != NULL && strstr(cmd->categories, "@admin") != NULL;
     /* What is the operator's is no reading and writing of values: who may do that may not do
      * this. */
@@ -420,7 +420,8 @@ void table_flags(const struct cmd *cmd, void (*fn)(void *arg, const char *name),
         {CMD_NO_MULTI, "no_multi"},
         {CMD_ALLOW_BUSY, "allow_busy"},
     };
-    unsigned flags = cmd->flags | (cmd->keys[0].keynum ? CMD_MOVABLE_KEYS : 0u);
+    unsigned flags =
+        cmd->flags | (cmd->keys[0].keynum || cmd->keys[0].keyword != NULL ? CMD_MOVABLE_KEYS : 0u);
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         if (flags & names[i].flag) fn(arg, names[i].name);
 }

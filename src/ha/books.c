@@ -14,6 +14,7 @@
 #include "front/effects.h"
 #include "ha/kv_events.h"
 #include "front/location.h"
+#include "front/module_durable.h"
 #include "front/notify.h"
 #include "ha/persistence.h"
 #include "front/pubsub.h"
@@ -85,11 +86,14 @@ static void news_begin(void) {
     leading = true;
     kv_events_begin();
     notify_apply();
+    module_durable_whole();
+    module_durable_lead(true);
 }
 
 /* What goes with the books is no news. */
 static void news_end(void) {
     leading = false;
+    module_durable_lead(false);
     store_listen(books, false);
     kv_events_end();
     tracking_end();
@@ -189,6 +193,7 @@ void books_destroy(void) {
     if (books != NULL) news_end();
     cluster_deinit();
     store_destroy(&books);
+    module_durable_clear();
 }
 
 void books_forget(void) {
@@ -234,6 +239,8 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
             s = cluster_effect_apply(record, why_p);
         else if (s == TARN_OK && kind == (enum effect_kind)EFFECT_PUBLISH)
             s = publish_apply(record, why_p);
+        else if (s == TARN_OK && kind == (enum effect_kind)EFFECT_MODULE)
+            s = module_durable_apply(record, why_p);
         else if (s == TARN_OK && kind != (enum effect_kind)EFFECT_END)
             s = TARN_EPROTO, *why_p = "a record is of an unknown kind";
         if (s != TARN_OK) return s == TARN_EAGAIN ? TARN_EPROTO : s;
@@ -305,6 +312,10 @@ bool books_snapshot_step(struct books_snapshot *x, struct buf *out, unsigned *bu
     size_t before = out->len;
     while (!x->over && *budget > 0 && out->len - before < EFFECTS_BATCH_MAX) {
         unsigned some = *budget < 64 ? *budget : 64, left = some;
+        if (!module_durable_walk(&x->modules, out, &left)) {
+            *budget -= some - left < *budget ? some - left : *budget;
+            continue;
+        }
         if (store_snapshot_step(books, &x->store, snapshot_append, out, &left)) {
             append_end(out, x->store.objects);
             x->over = true;

@@ -6,6 +6,7 @@
 
 #include "front/cmd.h"
 #include "cluster/cluster.h"
+#include "front/module_durable.h"
 #include "store/effect.h"
 
 /* Makes books and the cluster, empty, by the configuration. following: they are made by
@@ -38,6 +39,7 @@ void books_take_over(uint64_t suspect_below);
  * the order they come. */
 struct books_snapshot {
     struct store_snapshot store;
+    struct durable_walk modules;
     bool over;
 };
 /* Appends segments and nodes, on which records of objects stand. */

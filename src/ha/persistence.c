@@ -25,6 +25,7 @@
 #include "front/effects.h"
 #include "front/families.h"
 #include "front/latency.h"
+#include "front/module_durable.h"
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "persist/persist.h"
@@ -44,7 +45,7 @@ struct walk {                 /* a file in the making */
     bool syncing;
     bool packed, incremental;   /* rdbcompression; ...-incremental-fsync */
     uint64_t sync_at;           /* bytes from which on the next piece is synced meanwhile */
-    uint64_t began_ms, changes; /* store_changes when it began */
+    uint64_t began_ms, changes; /* books_changes when it began */
     enum latency_event renames;
     void (*over)(bool ok);
 };
@@ -63,6 +64,11 @@ static struct {
     bool save_ok, rewrite_ok;
     uint64_t saves, rewrites, save_took_ms, rewrite_took_ms, loaded_objects, load_took_ms;
 } p = {.save_ok = true, .rewrite_ok = true};
+
+/* With those of what modules keep. */
+static uint64_t books_changes(void) {
+    return store_changes(books) + module_durable_changes();
+}
 
 bool persistence_appends(void) {
     return config->appendonly || config->pool_path[0] != '\0';
@@ -114,7 +120,7 @@ static bool walk_begin(struct walk *k, const char *path) {
                                .master_epoch = server.master_epoch,
                                .packed = config->rdbcompression};
     memcpy(h.cluster_id, cluster_id(), sizeof(h.cluster_id));
-    k->changes = store_changes(books);
+    k->changes = books_changes();
     k->packed = h.packed;
     k->sync_at = SYNC_BYTES;
     effects_turn(); /* what was so far is in the walk */
@@ -365,7 +371,7 @@ bool persistence_turn(unsigned *budget) {
 
 static bool save_due(void) {
     const struct config_save *s = &config->save;
-    uint64_t changes = store_changes(books) - p.saved_changes;
+    uint64_t changes = books_changes() - p.saved_changes;
     uint64_t seconds = turn.wall_ms / 1000 - min_u64(p.saved_at_s, turn.wall_ms / 1000);
     if (!p.save_ok && turn.mono_ms - p.save_tried_ms < 5000) return false;
     for (size_t i = 0; i < s->n; i++)
@@ -444,7 +450,7 @@ void persistence_pause(void) {
 
 void persistence_resume(void) {
     p.paused = false;
-    p.saved_changes = store_changes(books);
+    p.saved_changes = books_changes();
     if (p.begun && persistence_appends() && p.append == NULL) p.rewrite_wanted = !rewrite_begin();
 }
 
@@ -567,7 +573,7 @@ bool persistence_load_again(bool append) {
 bool persistence_begin(void) {
     p.begun = true;
     p.saved_at_s = turn.wall_ms / 1000;
-    p.saved_changes = store_changes(books);
+    p.saved_changes = books_changes();
     if (!persistence_appends() || p.append != NULL) return true;
     /* Nothing is acknowledged before there is a file. */
     if (rewrite_begin()) walk_all(&p.rewrite);
@@ -669,7 +675,7 @@ void info_write_persistence(struct figure_walk *f) {
     }
     FIGURE(f, GAUGE, async_loading, "1: another server's books are coming", p.paused);
     FIGURE(f, GAUGE, rdb_changes_since_last_save, "changes of the books",
-           store_changes(books) - p.saved_changes);
+           books_changes() - p.saved_changes);
     FIGURE(f, GAUGE, rdb_bgsave_in_progress, "1: a snapshot is being written", p.save.w != NULL);
     FIGURE(f, SECONDS, rdb_last_save_time, "the time of day of the last one", p.saved_at_s);
     FIGURE(f, TEXT, rdb_last_bgsave_status, "ok, err", p.save_ok ? "ok" : "err");

@@ -12,6 +12,7 @@
 #include "ha/failover.h"
 #include "inband/local_copy.h"
 #include "ha/persistence.h"
+#include "front/module_durable.h"
 #include "front/process.h"
 #include "inband/remote.h"
 #include "inband/replica_check.h"
@@ -122,6 +123,7 @@ static void on_synced(void *arg, uint64_t offset) {
     replication.synced = true;
     replication.partial = false;
     write_again();
+    module_durable_whole();
     log_notice("MASTER <-> REPLICA sync: Finished with success: %llu objects, offset %llu",
                (unsigned long long)store_count(books), (unsigned long long)offset);
 }

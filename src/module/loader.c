@@ -23,7 +23,7 @@ struct module {
     char *word[MODULE_WORDS_MAX];
     size_t words;
     const struct transport_ops *transport[MODULE_TRANSPORTS_MAX];
-    const struct tarn_command *command[MODULE_COMMANDS_MAX];
+    struct tarn_command_declaration command[MODULE_COMMANDS_MAX];
     unsigned transports, commands;
 };
 
@@ -94,20 +94,49 @@ static tarn_status add_transport(const struct transport_ops *ops) {
     return TARN_OK;
 }
 
-static tarn_status add_command(const struct tarn_command *command) {
+static bool command_is_whole(const struct tarn_command_declaration *x) {
+    return x->name != NULL && x->run != NULL && x->arity != 0 && x->summary != NULL &&
+           x->syntax != NULL && (x->n_keys == 0 || x->keys != NULL);
+}
+
+/* Fields that it does not reach to stay zero. */
+static tarn_status declare_command(const struct tarn_command_declaration *given) {
     struct module *m = loading;
-    if (m == NULL || command == NULL || command->name == NULL || command->run == NULL ||
-        command->arity == 0 || command->summary == NULL || command->syntax == NULL)
-        return TARN_EINVAL;
+    struct tarn_command_declaration x = {.size = 0};
+    if (m == NULL || given == NULL || !TARN_HAS(given, run)) return TARN_EINVAL;
+    memcpy(&x, given, given->size < sizeof(x) ? given->size : sizeof(x));
+    x.size = sizeof(x);
+    if (!command_is_whole(&x)) return TARN_EINVAL;
     size_t len = strlen(m->its->name);
-    if (strncmp(command->name, m->its->name, len) != 0 || command->name[len] != '.' ||
-        !is_module_name(command->name + len + 1, "-_", MODULE_NAME_MAX))
+    if (strncmp(x.name, m->its->name, len) != 0 || x.name[len] != '.' ||
+        !is_module_name(x.name + len + 1, "-_", MODULE_NAME_MAX))
         return TARN_EINVAL;
     if (hooks.command_add == NULL) return TARN_ENOTSUP;
     if (m->commands == MODULE_COMMANDS_MAX) return TARN_ELIMIT;
-    tarn_status status = hooks.command_add(m->its->name, command);
-    if (status == TARN_OK) m->command[m->commands++] = command;
+    m->command[m->commands] = x;
+    tarn_status status = hooks.command_add(m->its->name, &m->command[m->commands]);
+    if (status == TARN_OK) m->commands++;
     return status;
+}
+
+static tarn_status add_command(const struct tarn_command *command) {
+    if (command == NULL || command->flags & ~(unsigned)(TARN_COMMAND_ADMIN | TARN_COMMAND_FAST))
+        return TARN_EINVAL;
+    const struct tarn_command_declaration x = {.size = sizeof(x),
+                                               .flags = command->flags,
+                                               .name = command->name,
+                                               .arity = command->arity,
+                                               .summary = command->summary,
+                                               .syntax = command->syntax,
+                                               .run = command->run};
+    return declare_command(&x);
+}
+
+static tarn_status open_durable(struct tarn_durable **durable_p) {
+    struct module *m = loading;
+    if (m == NULL || durable_p == NULL) return TARN_EINVAL;
+    if (hooks.durable_open == NULL) return TARN_ENOTSUP;
+    return hooks.durable_open(m->its->name, durable_p);
 }
 
 static tarn_status add_site(const struct tarn_http_site *site, char *error, size_t error_cap) {
@@ -134,6 +163,8 @@ bool module_init(const struct tarn_services *given, const struct module_hooks *g
         services.http_register = add_site;
         services.http_answer = sites_answer;
         services.http_serve = add_server;
+        services.command_declare = declare_command;
+        services.durable_open = open_durable;
         if (services.log == NULL) services.log = log_to_program;
         if (given_hooks != NULL) hooks = *given_hooks;
     }
@@ -224,7 +255,7 @@ static tarn_status forget_transports(struct module *m, unsigned n) {
 }
 
 static void forget_offers(struct module *m) {
-    for (unsigned i = 0; i < m->commands; i++) hooks.command_remove(m->command[i]);
+    for (unsigned i = 0; i < m->commands; i++) hooks.command_remove(&m->command[i]);
     m->commands = 0;
     sites_forget(m->its->name);
 }
@@ -423,4 +454,35 @@ void module_each(bool (*fn)(void *arg, const struct module_info *info), void *ar
         if (!fn(arg, &info)) break;
     }
     pthread_mutex_unlock(&lock);
+}
+
+/* --- telling ---
+ *
+ * Without the lock: who is told may ask for anything. It stays loaded meanwhile, for it is told by
+ * the thread that loads and unloads. */
+
+void module_tell_durable(struct span module, const struct span *name, const struct span *value) {
+    void (*fn[MODULES_MAX])(const struct span *name, const struct span *value);
+    size_t n = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_modules; i++) {
+        const struct tarn_module *its = modules[i]->its;
+        if ((module.len == 0 || span_eq(module, span_str(its->name))) &&
+            TARN_HAS(its, durable_changed) && its->durable_changed != NULL)
+            fn[n++] = its->durable_changed;
+    }
+    pthread_mutex_unlock(&lock);
+    for (size_t i = 0; i < n; i++) fn[i](name, value);
+}
+
+void module_tell_role(bool leads) {
+    void (*fn[MODULES_MAX])(bool leads);
+    size_t n = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_modules; i++) {
+        const struct tarn_module *its = modules[i]->its;
+        if (TARN_HAS(its, role_changed) && its->role_changed != NULL) fn[n++] = its->role_changed;
+    }
+    pthread_mutex_unlock(&lock);
+    for (size_t i = 0; i < n; i++) fn[i](leads);
 }

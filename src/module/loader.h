@@ -29,10 +29,13 @@
 
 /* What the program does when modules come and go; any of them may be NULL. */
 struct module_hooks {
-    /* A command, while its module loads. TARN_EEXISTS, TARN_EINVAL, TARN_ELIMIT. NULL: this program
-     * has no commands. */
-    tarn_status (*command_add)(const char *module, const struct tarn_command *command);
-    void (*command_remove)(const struct tarn_command *command);
+    /* A command, while its module loads; the struct is the loader's, of this program's size, and
+     * stays until it is removed. TARN_EEXISTS, TARN_EINVAL, TARN_ELIMIT. NULL: this program has no
+     * commands. */
+    tarn_status (*command_add)(const char *module, const struct tarn_command_declaration *command);
+    void (*command_remove)(const struct tarn_command_declaration *command);
+    /* Where it keeps what is to last, while it loads. NULL: this program keeps nothing. */
+    tarn_status (*durable_open)(const char *module, struct tarn_durable **durable_p);
     /* After it is registered, and before it is taken back: whoever has a domain of it must have
      * closed it then. */
     void (*transport_added)(const char *scheme);
@@ -41,7 +44,7 @@ struct module_hooks {
 
 /* Once per process, before the first module: who comes later (a library inside a program that has
  * its own modules) gets false, and nothing changes. services is copied; size, version,
- * program_version, transport_register and command_register are filled in here, log too when it is
+ * program_version, transport_register, command_register, command_declare and durable_open are filled in here, log too when it is
  * NULL (base/log.h). hooks (NULL: none) stays borrowed. */
 bool module_init(const struct tarn_services *services, const struct module_hooks *hooks);
 
@@ -69,6 +72,11 @@ struct module_info {
 };
 /* In the order in which they were loaded. Borrowed for the call; fn returns false to stop. */
 void module_each(bool (*fn)(void *arg, const struct module_info *info), void *arg);
+
+/* To the module of that name, if it is loaded and wants to know; module without bytes: to all. What
+ * struct tarn_module has of that name. */
+void module_tell_durable(struct span module, const struct span *name, const struct span *value);
+void module_tell_role(bool leads);
 
 /* --- figures.c --- */
 

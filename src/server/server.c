@@ -252,6 +252,7 @@ static void tear_down(const struct config *c) {
     host_destroy(&embedded.host);
     modules_deinit();
     books_destroy();
+    modules_free();
     config_tls_free();
     net_loop_destroy(&loop);
     if (c->pidfile[0] != '\0') file_unlink_number(c->pidfile, (long)getpid());

@@ -17,6 +17,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "cluster/cluster.h"
+#include "module/durable.h"
 #include "persist/format.h"
 #include "persist/persist.h"
 #include "store/effect.h"
@@ -38,6 +39,7 @@ enum {
 static struct {
     unsigned mode;
     struct store *store;
+    struct durable *durable;
     uint64_t now;
     bool led;
     struct buf told;                /* by who leads; to be read, not kept */
@@ -95,6 +97,7 @@ static void books_begin(unsigned mode) {
                            mode & SLAB ? "slab" : "offset", w.now, WALL_MS);
     TARN_ASSERT(w.store != NULL);
     store_follow(w.store);
+    w.durable = durable_create();
     struct cluster_options o = {.store = w.store,
                                 .master_epoch = 1,
                                 .machine = "fuzz",
@@ -111,6 +114,7 @@ static void books_end(void) {
     cluster_tell(false);
     cluster_deinit();
     store_destroy(&w.store);
+    durable_destroy(&w.durable);
 }
 
 static void run(uint64_t ms) {
@@ -143,6 +147,8 @@ static tarn_status apply(void *arg, unsigned kind, struct span record) {
         s = store_effect_apply(w.store, record, &why);
     else if (kind < PERSIST_END_KIND)
         s = cluster_effect_apply(record, &why);
+    else if (kind == DURABLE_RECORD)
+        s = durable_apply(w.durable, record, &(struct durable_change){0}, &why);
     if (s == TARN_OK) remember(kind, record);
     TARN_ASSERT(s == TARN_OK || why != NULL);
     if (w.mode & TIME) run(7);
@@ -209,13 +215,18 @@ static void tell_all(struct buf *out) {
     /* segments, before what belongs to them */
     (void)store_snapshot_step(w.store, &x, keep, out, &budget);
     cluster_snapshot(keep, out);
+    struct durable_walk modules = {0};
+    for (budget = 10; !durable_walk_step(w.durable, &modules, out, &budget);) budget = 10;
     for (budget = 10; !store_snapshot_step(w.store, &x, keep, out, &budget);) budget = 10;
 }
 
 static void digest(struct store_digest *d) {
     unsigned budget = 10;
+    uint8_t modules[sizeof(d->sum)];
     *d = (struct store_digest){0};
     while (!store_digest_step(w.store, d, &budget)) budget = 10;
+    durable_digest(w.durable, modules);
+    for (unsigned i = 0; i < sizeof(modules); i++) d->sum[i] ^= modules[i];
 }
 
 /* Others that follow these have what these have. */
@@ -228,7 +239,9 @@ static void pass_on(struct span data, const struct store_digest *d) {
         const char *why = "";
         TARN_ASSERT(effect_next(data, &kind, &record) == TARN_OK);
         tarn_status s = kind < EFFECT_OTHERS ? store_effect_apply(w.store, record, &why)
-                                             : cluster_effect_apply(record, &why);
+                        : kind == (enum effect_kind)DURABLE_RECORD
+                            ? durable_apply(w.durable, record, &(struct durable_change){0}, &why)
+                            : cluster_effect_apply(record, &why);
         if (s != TARN_OK) fprintf(stderr, "kind %u: %s\n", (unsigned)kind, why);
         TARN_ASSERT(s == TARN_OK);
         data = span_of(data.data + record.len, data.len - record.len);

@@ -17,7 +17,7 @@ static char error[MODULE_ERROR_SIZE], added[512], scheme_added[64], scheme_remov
 static unsigned n_added;
 static tarn_status add_answer;
 
-static tarn_status command_add(const char *module, const struct tarn_command *command) {
+static tarn_status command_add(const char *module, const struct tarn_command_declaration *command) {
     if (add_answer != TARN_OK) return add_answer;
     if (strstr(added, command->name) != NULL) return TARN_EEXISTS;
     if (strchr(command->syntax, '[') != NULL && strchr(command->syntax, ']') == NULL)
@@ -27,7 +27,7 @@ static tarn_status command_add(const char *module, const struct tarn_command *co
     return TARN_OK;
 }
 
-static void command_remove(const struct tarn_command *command) {
+static void command_remove(const struct tarn_command_declaration *command) {
     char *at = strstr(added, command->name);
     CHECK(at != NULL);
     size_t len = strlen(command->name) + 1;

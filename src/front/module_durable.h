@@ -1,0 +1,31 @@
+/* What modules keep (module/durable.h), in the server: changes become records of this turn, records
+ * of a master or a file become changes that the module is told of. The books come and go with it:
+ *
+ *   whole ── clear (the books are forgotten) ──> records ── whole ──> the modules look at all of it
+ *
+ * While it is not whole the modules are told nothing. */
+#ifndef TARN_FRONT_MODULE_DURABLE_H
+#define TARN_FRONT_MODULE_DURABLE_H
+
+#include "base/figures.h"
+#include "module/durable.h"
+
+/* Who decides is another now: while nobody leads here, modules change nothing. Tells them. */
+void module_durable_lead(bool leads);
+/* Are changes told through effects_note? */
+void module_durable_tell(bool on);
+/* How often something has changed. */
+uint64_t module_durable_changes(void);
+
+/* A record of its kind, as of effect_next. TARN_EPROTO with *why_p (static). */
+tarn_status module_durable_apply(struct span record, const char **why_p);
+/* durable_walk_step over everything. */
+bool module_durable_walk(struct durable_walk *x, struct buf *out, unsigned *budget);
+void module_durable_clear(void);
+void module_durable_whole(void);
+void module_durable_digest(uint8_t sum[16]);
+
+/* Of INFO modules. */
+void info_module_state(struct figure_walk *f);
+
+#endif
