@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "module/durable.h"
 #include "persist/persist.h"
 
 static const char *const kinds[256] = {
@@ -21,12 +22,20 @@ static const char *const kinds[256] = {
 
 struct counts {
     uint64_t of[256];
+    struct durable *modules; /* what they keep */
+    uint64_t strange;        /* records of these that cannot be applied, */
+    const char *why;         /* and why the first cannot */
     struct progress bar;
 };
 
 static tarn_status record_count(void *arg, unsigned kind, struct span record) {
-    (void)record;
-    ((struct counts *)arg)->of[kind & 0xff]++;
+    struct counts *c = arg;
+    struct durable_change change;
+    const char *why;
+    c->of[kind & 0xff]++;
+    if (kind != DURABLE_RECORD || durable_apply(c->modules, record, &change, &why) == TARN_OK)
+        return TARN_OK;
+    if (c->strange++ == 0) c->why = why;
     return TARN_OK;
 }
 
@@ -52,6 +61,17 @@ static void found_print(const char *path, const struct persist_found *f, const s
             printf(" %s=%llu", kinds[k] != NULL ? kinds[k] : "unknown",
                    (unsigned long long)c->of[k]);
     printf("\n");
+    const struct durable_space *m;
+    for (size_t i = 0; (m = durable_space_at(c->modules, i)) != NULL; i++) {
+        struct span name = durable_space_module(m);
+        printf("  module %.*s keeps %llu names, %llu bytes\n", (int)name.len, name.data,
+               (unsigned long long)durable_entries(m), (unsigned long long)durable_bytes(m));
+    }
+    if (c->strange > 0)
+        printf(
+            "  %llu records of what modules keep cannot be read: %s. tarn-server of this version "
+            "does not load the file\n",
+            (unsigned long long)c->strange, c->why);
 }
 
 /* Behind the last whole frame. */
@@ -71,44 +91,51 @@ static int file_cut(const char *path, const struct persist_found *f) {
     return 0;
 }
 
+/* What was found, in words, and what is done about it. */
+static int found_judge(const char *path, const struct persist_found *f, const struct counts *c,
+                       tarn_status s, bool fix) {
+    found_print(path, f, c);
+    if (s == TARN_OK && !f->torn) {
+        if (c->strange == 0) printf("It is whole\n");
+        return c->strange == 0 ? 0 : 1;
+    }
+    if (s == TARN_OK)
+        printf(
+            "It ends in the middle of a frame, at byte %llu: tarn-server cuts that off by itself\n",
+            (unsigned long long)f->whole);
+    else
+        printf("It is damaged at byte %llu: %s\n", (unsigned long long)f->whole,
+               f->damage != NULL ? f->damage : tarn_status_text(s));
+    if (fix) return file_cut(path, f);
+    if (s != TARN_OK)
+        printf("tarn-check --fix cuts off everything from there on. Keep a copy first\n");
+    return s == TARN_OK && c->strange == 0 ? 0 : 1;
+}
+
 static int file_check(const char *path, bool fix) {
-    struct counts c = {.of = {0}};
+    struct counts c = {.modules = durable_create()};
     struct persist_found f;
     struct persist_visitor v = {.arg = &c, .record = record_count, .progress = check_progress};
+    int answer = 2;
     const char *holder = fix ? persist_holder(path, 0) : NULL;
     if (holder != NULL) {
         fprintf(stderr, "tarn-check: %s is in use by another process%s: stop that server first\n",
                 path, holder);
-        return 2;
+        goto out;
     }
     progress_bar(&c.bar, false);
     tarn_status s = persist_read(path, &v, &f);
     int e = errno;
     progress_end(&c.bar);
-    if (s == TARN_ENOTFOUND || s == TARN_EIO) {
+    if (s == TARN_ENOTFOUND || s == TARN_EIO)
         fprintf(stderr, "tarn-check: %s cannot be read: %s\n", path, strerror(e));
-        return 2;
-    }
-    if (s == TARN_EPROTO) {
+    else if (s == TARN_EPROTO)
         fprintf(stderr, "tarn-check: %s: %s\n", path, f.damage);
-        return 2;
-    }
-    found_print(path, &f, &c);
-    if (s == TARN_OK && !f.torn) {
-        printf("It is whole\n");
-        return 0;
-    }
-    if (s == TARN_OK)
-        printf(
-            "It ends in the middle of a frame, at byte %llu: tarn-server cuts that off by itself\n",
-            (unsigned long long)f.whole);
     else
-        printf("It is damaged at byte %llu: %s\n", (unsigned long long)f.whole,
-               f.damage != NULL ? f.damage : tarn_status_text(s));
-    if (fix) return file_cut(path, &f);
-    if (s != TARN_OK)
-        printf("tarn-check --fix cuts off everything from there on. Keep a copy first\n");
-    return s == TARN_OK ? 0 : 1;
+        answer = found_judge(path, &f, &c, s, fix);
+out:
+    durable_destroy(&c.modules);
+    return answer;
 }
 
 static const char usage[] =

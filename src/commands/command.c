@@ -270,12 +270,68 @@ static size_t reply_arguments(struct client *c, const struct wire_arg *args, boo
     return n;
 }
 
-/* Those of a module's command are a text. */
-static const struct wire_arg *args_of(const struct cmd *cmd, struct wire_arg text[2]) {
-    text[0] = (struct wire_arg){.kind = WIRE_WORD, .name = cmd->syntax};
-    text[1] = (struct wire_arg){.kind = WIRE_END};
-    if (cmd->declared != NULL) return cmd->declared->args;
-    return cmd->syntax[0] != '\0' ? text : NULL;
+/* The syntax of a module's command is a text. Its words and brackets are told as arguments, one by
+ * one, so that who types them (redis-cli) is shown what is left. */
+#define TEXT_ARGS_MAX 32u
+struct text_args {
+    struct wire_arg arg[TEXT_ARGS_MAX + 1];
+    size_t n;
+    char *text; /* with a NUL behind each word */
+};
+
+/* The end of a word, or of what is in brackets: that they match was seen when it was declared. */
+static char *part_end(char *p) {
+    unsigned depth = 0;
+    for (; *p != '\0' && (depth > 0 || *p != ' '); p++)
+        depth = depth + (*p == '[' || *p == '<') - (*p == ']' || *p == '>');
+    return p;
+}
+
+static bool is_token(const char *word) {
+    size_t n = strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    return n > 1 && word[n] == '\0';
+}
+
+/* "[name ...]": more of the one before it. */
+static bool repeats_last(const struct text_args *t, const char *inner) {
+    size_t n = strlen(inner);
+    if (t->n == 0 || n < 4 || strcmp(inner + n - 4, " ...") != 0) return false;
+    const char *name = t->arg[t->n - 1].name;
+    return strlen(name) == n - 4 && strncmp(name, inner, n - 4) == 0;
+}
+
+static void text_args_add(struct text_args *t, char *part, size_t len) {
+    bool optional = part[0] == '[' && part[len - 1] == ']';
+    if (optional) part++, len -= 2;
+    part[len] = '\0';
+    if (optional && repeats_last(t, part)) {
+        t->arg[t->n - 1].many = true;
+        return;
+    }
+    struct wire_arg a = {.kind = WIRE_WORD, .name = part, .optional = optional};
+    char *blank = strchr(part, ' ');
+    if (blank != NULL) *blank = '\0';
+    if (is_token(part)) {
+        a.token = part;
+        a.kind = blank != NULL ? WIRE_WORD : WIRE_FLAG;
+        a.name = blank != NULL ? blank + 1 : part;
+    } else if (blank != NULL) {
+        *blank = ' ';
+    }
+    t->arg[t->n++] = a;
+}
+
+static const struct wire_arg *text_args_read(struct text_args *t, const char *syntax) {
+    t->n = 0;
+    t->text = xstrdup(syntax);
+    for (char *p = t->text, *end; *p != '\0' && t->n < TEXT_ARGS_MAX; p = end) {
+        end = part_end(p);
+        bool more = *end != '\0';
+        if (end > p) text_args_add(t, p, (size_t)(end - p));
+        end += more;
+    }
+    t->arg[t->n] = (struct wire_arg){.kind = WIRE_END};
+    return t->n > 0 ? t->arg : NULL;
 }
 
 /* What Redis does not tell: clients pass over keys that they do not know. */
@@ -292,9 +348,9 @@ static void reply_contract(struct client *c, const struct wire_command *w) {
 }
 
 static void reply_docs(struct client *c, const struct cmd *cmd) {
-    struct wire_arg text[2];
-    const struct wire_arg *args = args_of(cmd, text);
+    struct text_args text = {.text = NULL};
     const struct wire_command *w = cmd->declared;
+    const struct wire_arg *args = w != NULL ? w->args : text_args_read(&text, cmd->syntax);
     bool contract = w != NULL && !w->container;
     size_t subs = 0;
     for (const struct cmd *s = cmd->sub; s != NULL && s->name != NULL; s++) subs++;
@@ -324,6 +380,7 @@ static void reply_docs(struct client *c, const struct cmd *cmd) {
         reply_arguments(c, args, false);
     }
     if (contract) reply_contract(c, w);
+    free(text.text);
     if (subs == 0) return;
     reply_bulk_str(c, "subcommands");
     reply_map(c, subs);

@@ -176,8 +176,8 @@ static bool categories_declare(struct added *a, const char *given) {
     return n + strlen(given) < sizeof(a->categories) && strcpy(a->categories + n, given) != NULL;
 }
 
-/* The row of a command that was there before, or a new one, without what it declares. NULL: a module
- * that is there has it. */
+/* The row of a command that was there before, or a new one, without what it declares. NULL: a
+ * module that is there has it. */
 static struct added *row_of(const char *module, const char *name) {
     struct added *a = added;
     while (a != NULL && strcmp(a->name, name) != 0) a = a->next;

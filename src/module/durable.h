@@ -34,9 +34,9 @@ struct span durable_space_module(const struct durable_space *s);
 uint64_t durable_entries(const struct durable_space *s);
 uint64_t durable_bytes(const struct durable_space *s);
 
-/* TARN_EINVAL: the name or the value has a wrong length. TARN_ELIMIT: the space would have more than
- * limit bytes (and it grows by this). A value that is there already is replaced. Time does not grow
- * with what there is. */
+/* TARN_EINVAL: the name or the value has a wrong length. TARN_ELIMIT: the space would have more
+ * than limit bytes (and it grows by this). A value that is there already is replaced. Time does not
+ * grow with what there is. */
 tarn_status durable_set(struct durable_space *s, struct span name, struct span value,
                         uint64_t limit);
 /* false: there is none. */

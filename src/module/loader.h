@@ -44,8 +44,8 @@ struct module_hooks {
 
 /* Once per process, before the first module: who comes later (a library inside a program that has
  * its own modules) gets false, and nothing changes. services is copied; size, version,
- * program_version, transport_register, command_register, command_declare and durable_open are filled in here, log too when it is
- * NULL (base/log.h). hooks (NULL: none) stays borrowed. */
+ * program_version and what registers something are filled in here, log too when it is NULL
+ * (base/log.h). hooks (NULL: none) stays borrowed. */
 bool module_init(const struct tarn_services *services, const struct module_hooks *hooks);
 
 /* Loads a file, with the words behind its name. Anything but TARN_OK: error is a sentence that

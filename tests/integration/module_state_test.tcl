@@ -48,6 +48,19 @@ test {commands with keys, as COMMAND shows them} {
         dict get $docs $field
     }]
     assert {![dict exists [dict get [ask a command docs notes.get] notes.get] since]}
+    # the words of its syntax, one by one: redis-cli shows what is left to type
+    foreach {name arguments} {
+        notes.set {{name string} {text string}}
+        notes.mget {{numnames string} {name string multiple}}
+        notes.copy {{from pure-token FROM} {name string} {to pure-token TO} {name string}}
+        notes.list {{max string optional}}
+    } {
+        set got [lmap argument [dict get [ask a command docs $name] $name arguments] {
+            dict unset argument display_text
+            concat [dict values $argument]
+        }]
+        assert_equal $arguments [lmap argument $got {join $argument}] $name
+    }
 }
 
 test {replies of every kind} {
@@ -220,6 +233,44 @@ test {kill -9 and DEBUG RELOAD, with an append-only file and with a snapshot} {
     assert_equal 1 [told a leads]
     again a --appendonly no
     assert_equal $all [notes_of a]
+    set changes [field a rdb_changes_since_last_save]
+    ask a notes.set n1 changed
+    ask a notes.set n1 changed
+    ask a notes.get n1
+    assert_equal [expr {$changes + 1}] [field a rdb_changes_since_last_save]
+}
+
+proc state_record {format what name value} {
+    set body [binary format ccccsa*a*a* 66 $format $what 5 [string length $name] notes $name $value]
+    return [binary format i [string length $body]]$body
+}
+proc framed {at records} {
+    set crc [crc32c [binary format w $at]$records]
+    return [binary format ii [string length $records] $crc]$records
+}
+
+test {a file with a record that only a later version knows is refused, with words} {
+    set dir [temp_dir]
+    set header [binary format a8iia16wwia41x31 TARNBOOK 1 128 "" 0 1770000000000 1 ""]
+    append header [binary format i [crc32c $header]]
+    assert_equal 128 [string length $header]
+    set end [binary format icw 9 64 0]
+    foreach {format status said} {1 0 "*module notes keeps 2 names, 199 bytes*It is whole"
+            2 1 "*1 records of what modules keep cannot be read: *another version*"} {
+        set f [open $dir/dump.tarn wb]
+        puts -nonewline $f $header[framed 128 \
+            [state_record 1 1 one 1][state_record $format 1 two ""]$end]
+        close $f
+        set got 0
+        if {[catch {exec $::env(TARN_CHECK) $dir/dump.tarn 2>@1} text options]} {
+            set got [lindex [dict get $options -errorcode] 2]
+        }
+        assert_equal $status $got $text
+        assert_match $said $text
+    }
+    assert_error "*dump.tarn, at byte 128: the record of a module's state is of another version*" {
+        boot_server [dict create dir $dir options {--pool-size 0} log $dir/log]
+    }
 }
 
 
