@@ -287,8 +287,9 @@ struct tarn_services {
      * settings. tls_open: anything but TARN_OK: *why_p (static) names what is missing or wrong.
      * tls_accept takes fd, a non-blocking socket, and gives its plain text, a non-blocking stream
      * socket, in *plain_p. That one ends when the peer or the handshake fails; who closes it says
-     * goodbye to the peer, as soon as what was written is sent, and is cut off after 2 s. TARN_ELIMIT:
-     * there are connections_max. tls_close cuts off what is left; *tls_p may be NULL. */
+     * goodbye to the peer, as soon as what was written is sent, and after 2 s in any case.
+     * TARN_ELIMIT: there are connections_max. tls_close cuts off what is left; *tls_p may be
+     * NULL. */
     tarn_status (*tls_open)(const struct tarn_tls_options *options, struct tarn_tls **tls_p,
                             const char **why_p);
     tarn_status (*tls_accept)(struct tarn_tls *tls, int fd, int *plain_p);

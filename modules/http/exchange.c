@@ -164,17 +164,17 @@ static void on_deadline(void *arg) {
 
 /* --- the request --- */
 
-struct request {
+struct site_request {
     struct tarn_http_request its;
     struct MHD_Connection *connection;
 };
 
 static const char *request_argument(const struct tarn_http_request *r, const char *name) {
-    const struct request *q = (const struct request *)(const void *)r;
+    const struct site_request *q = (const struct site_request *)(const void *)r;
     return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 static const char *request_header(const struct tarn_http_request *r, const char *name) {
-    const struct request *q = (const struct request *)(const void *)r;
+    const struct site_request *q = (const struct site_request *)(const void *)r;
     return MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, name);
 }
 
@@ -202,14 +202,14 @@ static enum MHD_Result exchange_run(struct exchange *x, const char *url) {
     if (x->site->under_way >= max)
         return http_refuse(x->connection, MHD_HTTP_SERVICE_UNAVAILABLE,
                            "too many requests are under way there\n", 1);
-    struct request r = {.its = {.size = sizeof(r.its),
-                                .method = (enum tarn_http_method)x->method,
-                                .id = x->id,
-                                .path = url,
-                                .body = span_of(x->body.data, x->body.len),
-                                .argument = request_argument,
-                                .header = request_header},
-                        .connection = x->connection};
+    struct site_request r = {.its = {.size = sizeof(r.its),
+                                     .method = (enum tarn_http_method)x->method,
+                                     .id = x->id,
+                                     .path = url,
+                                     .body = span_of(x->body.data, x->body.len),
+                                     .argument = request_argument,
+                                     .header = request_header},
+                             .connection = x->connection};
     x->state = EXCHANGE_RUNNING;
     x->site->under_way++;
     x->path->run(&r.its);

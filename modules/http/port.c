@@ -1,9 +1,10 @@
 /* Listening ports: who comes, how many of them, and for how long.
  *
  * Nobody holds a connection for long: libmicrohttpd closes it when nothing moves for some seconds,
- * and it is cut off when a request, with its answer, is not through after `timeout` seconds, however
- * many bytes trickle. Both count from the moment of accept, so that a TLS handshake is part of it. */
+ * and it is cut off when a request, with its answer, is not through after `timeout` seconds,
+ * however many bytes trickle. Both count from accept, so that a TLS handshake is part of it. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -31,13 +32,16 @@ struct http_port {
         int fd;
         struct tarn_watch *watch;
         struct http_port *port;
+        bool rests; /* until the next look */
     } listening[HTTP_BINDS_MAX];
     unsigned n_listening, connections, connections_max;
     uint16_t number;
     struct tarn_tls *tls; /* NULL: it speaks plain HTTP */
+    LIST_ENTRY(http_port) link;
 };
 
 static LIST_HEAD(, http_connection) connections = LIST_HEAD_INITIALIZER(connections);
+static LIST_HEAD(, http_port) ports = LIST_HEAD_INITIALIZER(ports);
 static struct tarn_timer *slow_timer;
 
 /* --- connections --- */
@@ -89,6 +93,14 @@ static void connection_cut(struct http_connection *k) {
     shutdown(k->fd, SHUT_RDWR);
 }
 
+static void port_wake(struct http_port *port) {
+    for (unsigned i = 0; i < port->n_listening; i++) {
+        struct listening *l = &port->listening[i];
+        if (l->rests && http_services->watch_set(l->watch, TARN_WATCH_READ) == TARN_OK)
+            l->rests = false;
+    }
+}
+
 static void on_slow_timer(void *arg) {
     uint64_t now_ms = clock_mono_ms();
     struct http_connection *k;
@@ -98,6 +110,8 @@ static void on_slow_timer(void *arg) {
         http_figures.slow++;
         connection_cut(k);
     }
+    struct http_port *port;
+    LIST_FOREACH(port, &ports, link) port_wake(port);
     http_services->timer_start(slow_timer, LOOK_MS);
 }
 
@@ -123,14 +137,23 @@ static void port_take(struct http_port *port, int fd, const struct sockaddr *pee
     http_connection_over(k);
 }
 
+/* Descriptors have run out. It would be readable in each turn from now on. */
+static void listening_rest(struct listening *l) {
+    http_figures.refused++;
+    l->rests = true;
+    (void)http_services->watch_set(l->watch, 0);
+}
+
 static void on_listening(void *arg, unsigned events) {
-    const struct listening *l = arg;
+    struct listening *l = arg;
     (void)events;
     for (unsigned i = 0; i < ACCEPTS; i++) {
         struct sockaddr_storage peer;
         socklen_t len = sizeof(peer);
         struct sockaddr *to = (struct sockaddr *)(void *)&peer;
         int fd = accept4(l->fd, to, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+            listening_rest(l);
         if (fd < 0) break;
         port_take(l->port, fd, to, len);
     }
@@ -191,6 +214,7 @@ tarn_status http_port_open(const struct http_port_plan *plan, struct http_port *
                            char *error, size_t cap) {
     struct http_port *port = xcalloc(1, sizeof(*port));
     port->connections_max = plan->connections;
+    LIST_INSERT_HEAD(&ports, port, link);
     tarn_status status = plan->tls ? port_begin_tls(port, error, cap) : TARN_OK;
     for (unsigned i = 0; status == TARN_OK && i < plan->n_bind; i++)
         status = port_listen(port, plan->bind[i], port->number != 0 ? port->number : plan->port,
@@ -217,6 +241,7 @@ void http_port_close(struct http_port **port_p) {
         connection_cut(k);
     }
     if (port->tls != NULL) http_services->tls_close(&port->tls);
+    LIST_REMOVE(port, link);
     free(port);
 }
 

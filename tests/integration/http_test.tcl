@@ -245,6 +245,23 @@ test {crowds, garbage and huge requests cost only their sender} {
     assert_equal PONG [r ping]
 }
 
+test {without descriptors new connections wait, and the loop does not turn for them} {
+    if {[auto_execok prlimit] eq ""} {skip "no prlimit"}
+    http_start
+    proc limit {n} {exec prlimit --pid [server pid] --nofile=$n:}
+    proc open_now {} {llength [glob -directory /proc/[server pid]/fd *]}
+    set before [lindex [exec prlimit --pid [server pid] --nofile --noheadings --output SOFT] 0]
+    r ping
+    limit [open_now]
+    set s [http_open]
+    puts -nonewline $s "GET /health HTTP/1.0\r\n\r\n"
+    wait_for "it to rest" {[info_field http_refused] > 0}
+    assert {[info_field http_refused] < 10}
+    limit $before
+    assert_match "HTTP/1.1 200*" [read $s]
+    close $s
+}
+
 test {a request that trickles is cut off} {
     http_start timeout 1
     set s [http_open]

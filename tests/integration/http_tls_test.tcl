@@ -179,6 +179,32 @@ test {unloaded while connections are open} {
     assert_equal PONG [r ping]
 }
 
+test {a Prometheus scrapes it, with a certificate and the token} {
+    if {[auto_execok prometheus] eq ""} {skip "prometheus is not there"}
+    spit token 0123456789abcdef-token
+    file attributes [pem token] -permissions 0600
+    start_https "token-file [pem token]"
+    set probe [socket -server none -myaddr 127.0.0.1 0]
+    set port [lindex [fconfigure $probe -sockname] 2]
+    close $probe
+    spit p.yml "global: {scrape_interval: 1s}
+scrape_configs:
+  - job_name: tarn
+    scheme: https
+    tls_config: {ca_file: [pem ca.crt], cert_file: [pem user.crt], key_file: [pem user.key]}
+    authorization: {credentials_file: [pem token]}
+    static_configs: \[{targets: \['127.0.0.1:$::http_port'\]}\]"
+    set pid [exec prometheus --config.file=[pem p.yml] --storage.tsdb.path=[pem tsdb] \
+        --web.listen-address=127.0.0.1:$port >& [pem prometheus.log] &]
+    set ::ask [list exec promtool query instant http://127.0.0.1:$port "up{job=\"tarn\"}"]
+    set code [catch {
+        wait_for "a scrape" {![catch $::ask answer] && [string match "* => 1 *" $answer]}
+    } why]
+    exec kill $pid
+    if {$code} {error $why}
+    assert {[info_field http_scrapes] > 0}
+}
+
 test {a node: its own certificate, renewed by SIGHUP} {
     start_server --pool-size 0
     foreach file {crt key} {file copy -force [pem server.$file] [pem node.$file]}
