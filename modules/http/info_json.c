@@ -28,11 +28,20 @@ static size_t utf8_len(const unsigned char *s) {
     return 0;
 }
 
+static bool is_plain(unsigned char c) {
+    return c >= ' ' && c < 0x7f && c != '"' && c != '\\';
+}
+
 void info_json_text(struct buf *out, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     buf_append_char(out, '"');
     while (*s != '\0') {
-        size_t len = utf8_len(s);
+        size_t len = 0;
+        while (is_plain(s[len])) len++;
+        buf_append(out, s, len); /* nearly always all of it */
+        s += len;
+        if (*s == '\0') break;
+        len = utf8_len(s);
         if (len == 0)
             buf_append_str(out, "\\ufffd");
         else if (*s < ' ' || *s == 0x7f)
@@ -47,10 +56,19 @@ void info_json_text(struct buf *out, const char *text) {
 }
 
 static void field_name(struct buf *out, const char *name, const char *of) {
-    char whole[160];
-    snprintf(whole, sizeof(whole), "%s%s", name, of != NULL ? of : "");
-    info_json_text(out, whole);
+    if (of != NULL) {
+        char whole[160];
+        snprintf(whole, sizeof(whole), "%s%s", name, of);
+        info_json_text(out, whole);
+    } else {
+        info_json_text(out, name);
+    }
     buf_append_char(out, ':');
+}
+
+static void info_json_int(struct buf *out, int64_t value) {
+    char text[24];
+    buf_append(out, text, i64_to_dec(value, text));
 }
 
 static void info_json_show(struct figure_walk *walk, const struct figure *figure,
@@ -64,7 +82,7 @@ static void info_json_show(struct figure_walk *walk, const struct figure *figure
     if (figure->type == FIGURE_TEXT)
         info_json_text(out, value.text);
     else if (figure_types[figure->type].form == NULL)
-        buf_printf(out, "%lld", (long long)value.number);
+        info_json_int(out, (int64_t)value.number);
     else if (isfinite(value.real))
         buf_printf(out, "%.12g", value.real);
     else

@@ -6,8 +6,20 @@
 #include "base/assert.h"
 #include "base/hist.h"
 
+/* Which metric a figure is, found once: the same few come again for every segment and node. The
+ * rest of it is what it was found by. */
+enum { SEEN = 1024, SEEN_LEFT_OUT = -1 };
+struct prometheus_seen {
+    const struct figure *figure;
+    char figure_name[48];
+    const char *group, *of;
+    int metric; /* or SEEN_LEFT_OUT */
+    double scale;
+};
+
 struct prometheus_metric {
     char name[PROMETHEUS_NAME_MAX];
+    size_t name_len;
     char *help;
     enum figure_kind kind;
     struct buf samples;
@@ -119,20 +131,55 @@ static struct prometheus_metric *metric_get(struct prometheus *p, const char *na
     struct prometheus_metric *m = &p->metrics[p->n++];
     *m = (struct prometheus_metric){.kind = kind};
     snprintf(m->name, sizeof(m->name), "%s", name);
+    m->name_len = strlen(m->name);
     m->help = xstrdup(help);
     return m;
 }
 
+static bool same_text(const char *a, const char *b) {
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+/* By the declaration, which may be one that a module makes up as it goes: so by its name, too. */
+static struct prometheus_seen *seen_get(struct prometheus *p, const struct figure *figure) {
+    const struct figure_walk *w = &p->walk;
+    size_t at = ((uintptr_t)figure / sizeof(struct figure)) % SEEN;
+    struct prometheus_seen *s = &p->seen[at];
+    if (LIKELY(s->figure == figure && strcmp(s->figure_name, figure->name) == 0 &&
+               same_text(s->group, w->group_of.name) && same_text(s->of, w->of.name)))
+        return s;
+    char name[PROMETHEUS_NAME_MAX];
+    prometheus_name(figure, w->group_of.name, w->of.name, name);
+    /* Labels' names are texts of the program's, as declarations are. */
+    *s = (struct prometheus_seen){.figure = figure,
+                                  .group = w->group_of.name,
+                                  .of = w->of.name,
+                                  .metric = SEEN_LEFT_OUT,
+                                  .scale = unit_of(figure->type)->scale};
+    snprintf(s->figure_name, sizeof(s->figure_name), "%s", figure->name);
+    if (name[0] == '\0') return s;
+    if (figure->type == FIGURE_TEXT && w->group != NULL) {
+        s->metric = 0; /* of the group's */
+        return s;
+    }
+    const struct prometheus_metric *m =
+        metric_get(p, name, figure->help, figure_types[figure->type].kind);
+    if (m != NULL) s->metric = (int)(m - p->metrics);
+    return s;
+}
+
 /* A label's value, in which whatever a name or a text has stays inside its quotes. */
 static void label_write(struct buf *out, const char *name, const char *value) {
-    buf_printf(out, "%s=\"", name);
-    for (; *value != '\0'; value++) {
-        if (*value == '\\' || *value == '"')
-            buf_printf(out, "\\%c", *value);
-        else if (*value == '\n')
-            buf_append_str(out, "\\n");
-        else
-            buf_append_char(out, *value);
+    buf_append_str(out, name);
+    buf_append(out, "=\"", 2);
+    for (;;) {
+        size_t plain = strcspn(value, "\\\"\n");
+        buf_append(out, value, plain);
+        value += plain;
+        if (*value == '\0') break;
+        buf_append_char(out, '\\');
+        buf_append_char(out, *value == '\n' ? 'n' : *value);
+        value++;
     }
     buf_append_char(out, '"');
 }
@@ -156,12 +203,19 @@ static void group_text(struct prometheus *p, const char *name, const char *text)
     label_write(&p->group, name, text);
 }
 
+static void sample_int(struct buf *out, int64_t value) {
+    char text[24] = " ";
+    size_t len = 1 + i64_to_dec(value, text + 1);
+    text[len++] = '\n';
+    buf_append(out, text, len);
+}
+
 static void sample_number(struct buf *out, double scale, enum figure_type type,
                           union figure_value value) {
     if (figure_types[type].form != NULL)
         buf_printf(out, " %.15g\n", value.real * scale);
     else if (scale == 1)
-        buf_printf(out, " %lld\n", (long long)value.number);
+        sample_int(out, (int64_t)value.number);
     else
         buf_printf(out, " %.15g\n", (double)(int64_t)value.number * scale);
 }
@@ -170,18 +224,16 @@ static void metric_show(struct figure_walk *walk, const struct figure *figure,
                         union figure_value value) {
     struct prometheus *p = CONTAINER_OF(walk, struct prometheus, walk);
     bool text = figure->type == FIGURE_TEXT, labels = walk->group != NULL || walk->of.name != NULL;
-    char name[PROMETHEUS_NAME_MAX];
-    prometheus_name(figure, walk->group_of.name, walk->of.name, name);
-    if (name[0] == '\0') return;
+    const struct prometheus_seen *s = seen_get(p, figure);
+    if (s->metric == SEEN_LEFT_OUT) return;
     if (text && walk->group != NULL) {
         group_text(p, figure->name, value.text);
         return;
     }
-    struct prometheus_metric *m =
-        metric_get(p, name, figure->help, figure_types[figure->type].kind);
-    if (m == NULL || (m->plain && !labels)) return; /* told twice */
+    struct prometheus_metric *m = &p->metrics[s->metric];
+    if (m->plain && !labels) return; /* told twice */
     m->plain |= !labels;
-    buf_append_str(&m->samples, name);
+    buf_append(&m->samples, m->name, m->name_len);
     if (text) {
         buf_append_char(&m->samples, '{');
         label_write(&m->samples, figure->name, value.text);
@@ -189,7 +241,7 @@ static void metric_show(struct figure_walk *walk, const struct figure *figure,
         return;
     }
     labels_write(&m->samples, walk, NULL);
-    sample_number(&m->samples, unit_of(figure->type)->scale, figure->type, value);
+    sample_number(&m->samples, s->scale, figure->type, value);
 }
 
 /* How long keys live, in microseconds: a second to a week. */
@@ -224,32 +276,45 @@ static void metric_hist(struct figure_walk *walk, const struct figure *figure,
     buf_printf(&m->samples, " %llu\n", (unsigned long long)hist->count);
 }
 
+/* That of a group's texts; most often the one of the group before. */
+static struct prometheus_metric *info_get(struct prometheus *p, const char *group) {
+    char name[PROMETHEUS_NAME_MAX], help[64];
+    snprintf(name, sizeof(name), "tarn_%s_info", group);
+    snprintf(help, sizeof(help), "what each %s is", group);
+    if (p->info >= p->n || strcmp(p->metrics[p->info].name, name) != 0) {
+        const struct prometheus_metric *m = metric_get(p, name, help, FIGURE_KIND_STATE);
+        if (m == NULL) return NULL;
+        p->info = (size_t)(m - p->metrics);
+    }
+    return &p->metrics[p->info];
+}
+
 /* The texts of a group become one sample, in which they are labels. */
 static void metric_edge(struct figure_walk *walk, bool begins) {
     struct prometheus *p = CONTAINER_OF(walk, struct prometheus, walk);
     const struct figure_label *of = &walk->group_of;
-    char name[PROMETHEUS_NAME_MAX], help[64];
     if (begins || p->group.len == 0) {
         p->group.len = 0;
         return;
     }
-    snprintf(name, sizeof(name), "tarn_%s_info", of->name);
-    snprintf(help, sizeof(help), "what each %s is", of->name);
-    struct prometheus_metric *m = metric_get(p, name, help, FIGURE_KIND_STATE);
+    struct prometheus_metric *m = info_get(p, of->name);
     if (m != NULL) {
-        buf_printf(&m->samples, "%s{", name);
+        buf_append(&m->samples, m->name, m->name_len);
+        buf_append_char(&m->samples, '{');
         if (of->value[0] != '\0') { /* "": the group has no name of its own */
             label_write(&m->samples, of->name, of->value);
             buf_append_char(&m->samples, ',');
         }
-        buf_printf(&m->samples, "%.*s} 1\n", (int)p->group.len, p->group.data);
+        buf_append(&m->samples, p->group.data, p->group.len);
+        buf_append_str(&m->samples, "} 1\n");
     }
     p->group.len = 0;
 }
 
 void prometheus_init(struct prometheus *p) {
-    *p = (struct prometheus){
-        .walk = {.show = metric_show, .edge = metric_edge, .hist = metric_hist}};
+    *p =
+        (struct prometheus){.walk = {.show = metric_show, .edge = metric_edge, .hist = metric_hist},
+                            .seen = xcalloc(SEEN, sizeof(struct prometheus_seen))};
 }
 
 void prometheus_deinit(struct prometheus *p) {
@@ -258,6 +323,7 @@ void prometheus_deinit(struct prometheus *p) {
         buf_free(&p->metrics[i].samples);
     }
     free(p->metrics);
+    free(p->seen);
     buf_free(&p->group);
     *p = (struct prometheus){0};
 }

@@ -17,13 +17,16 @@
 #define PROMETHEUS_NAME_MAX 128u
 
 struct prometheus_metric;
+struct prometheus_seen;
 
 struct prometheus {
     struct figure_walk walk; /* give it to whoever has figures, as often as there are parts */
     struct prometheus_metric *metrics;
     size_t n, cap, last; /* last: the one that was asked for */
-    struct buf group;    /* labels of the group's texts */
-    size_t written;      /* metrics */
+    struct prometheus_seen *seen;
+    size_t info;      /* the metric of the last group's texts */
+    struct buf group; /* labels of the group's texts */
+    size_t written;   /* metrics */
 };
 
 void prometheus_init(struct prometheus *p);

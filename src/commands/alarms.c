@@ -81,8 +81,8 @@ static void say_evictions(const struct alarm_facts *l, char *text) {
     if (idle_ms >= YOUNG_MS) return;
     snprintf(
         text, TEXT_MAX,
-        "%llu objects were evicted in the last minute, half of all that ever were after %llu s "
-        "without use or less: the pool is small for what is asked of it. CACHE CURVE.",
+        "%llu objects were evicted in the last minute, and half of all that ever were had not been "
+        "used for %llu s or less: the pool is small for what is asked of it. CACHE CURVE.",
         (ull)l->minute.evicted, (ull)(idle_ms / 1000 + 1));
 }
 

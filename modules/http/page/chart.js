@@ -44,11 +44,17 @@ function plot(title, lines, form, x, label, top, dots) {
         return;
       }
       path += pen + x(at).toFixed(1) + ' ' + y(Math.min(v, top)).toFixed(1);
-      /* one alone is a dot */
-      if (pen === 'M' && !known(values[at + 1])) path += 'h0';
+      const alone = pen === 'M' && !known(values[at + 1]);
       pen = 'L';
-      if (dots)
-        points.push(draw('circle', { class: 'dot ' + COLOURS[i], cx: x(at), cy: y(v), r: 3 }));
+      if (dots || alone)
+        points.push(
+          draw('circle', {
+            class: 'dot ' + COLOURS[i],
+            cx: x(at),
+            cy: y(Math.min(v, top)),
+            r: dots ? 3 : 1.8,
+          }),
+        );
     });
     paths.push(draw('path', { class: 'line ' + COLOURS[i], d: path }));
   });

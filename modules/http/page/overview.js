@@ -34,7 +34,7 @@ function alarmsSection() {
           'li',
           { 'data-key': key },
           text,
-          known(since) ? make('span', { class: 'note' }, ` For ${lasting(since)}.`) : null,
+          since >= 1000 ? make('span', { class: 'note' }, ` For ${lasting(since)}.`) : null,
         ),
       ),
     ),
