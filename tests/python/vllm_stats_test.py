@@ -8,18 +8,10 @@ from collections import Counter
 from types import SimpleNamespace
 
 from harness import Server, wait_until
+from tarn import _figures
 from tarn.vllm import TarnConnector, base
 from tarn.vllm.requests import trace_of
-from tarn.vllm.stats import (
-    CLIENT_BYTES,
-    CLIENT_COUNTS,
-    COUNTS,
-    TIMES,
-    Figures,
-    TarnPrometheus,
-    TarnStats,
-    client_counts,
-)
+from tarn.vllm.stats import COUNTS, TIMES, Figures, TarnPrometheus, TarnStats
 from vllm_engine import Engine, joined
 from vllm_helpers import WithServer, prompt
 from vllm_model import Request
@@ -123,7 +115,8 @@ class Figured(unittest.TestCase):
         )
         self.assertIsInstance(prom, TarnPrometheus)
         names = {f"vllm:tarn_{n}" for n in (*COUNTS, *(f"{t}_seconds" for t in TIMES), "pool_away")}
-        names |= {f"vllm:tarn_client_{n}" for n in (*CLIENT_COUNTS, *CLIENT_BYTES)}
+        names |= {f"vllm:tarn_client_{n}" for n in _figures.COUNTS}
+        names |= {f"vllm:tarn_client_{way}_bytes" for way in ("read", "written")}
         self.assertEqual(set(Metric.made), names)
 
         def values(name, engine):
@@ -186,20 +179,20 @@ class Counted(WithServer):
         engine.add(Request(prompt(1, 37)))
         self.settle(engine)
         for half in (engine.connector._scheduler, *(w.connector._worker for w in engine.workers)):
-            half.figures._source_due = 0.0  # now, not in a second
+            half.figures._growth._due = 0.0  # now, not in a second
         data = self.taken(engine)
         expected = Counter()
         for half in (engine.connector._scheduler, *(w.connector._worker for w in engine.workers)):
-            expected.update(client_counts(half._pool._use()))
+            expected.update(_figures.client_counts(half._pool._use()))
         # what was taken before came with the steps
         names = {name for name, n in expected.items() if n}
-        self.assertLessEqual({f"client_{n}" for n in ("puts", "lookups", "round_trips")}, names)
+        self.assertLessEqual({"puts", "lookups", "round_trips"}, names)
         for name in names:
-            self.assertAlmostEqual(data[name], expected[name], places=5, msg=name)
+            self.assertAlmostEqual(data[f"client_{name}"], expected[name], places=5, msg=name)
         written = sum(n for name, n in data.items() if name.startswith("client_written_bytes:"))
         self.assertEqual(written, data["saved_bytes"])
         self.assertEqual(data["client_put_stored"], data["saved_objects"])
-        known = {f"client_{name}" for name in (*CLIENT_COUNTS, *CLIENT_BYTES)}
+        known = {f"client_{name}" for name in (*_figures.COUNTS, "read_bytes", "written_bytes")}
         clients = {name.partition(":")[0] for name in data if name.startswith("client_")}
         self.assertLessEqual(clients, known)
 

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 from ._breaker import Breaker
 from ._distrust import Distrust
+from ._figures import Publisher, cluster_of
 from .client import Client
 from .errors import (
     DONE_BY_OTHERS,
@@ -162,6 +163,7 @@ class Link:
         self._client: Optional[Client] = None
         self._breaker = Breaker(PAUSE_MIN_S, PAUSE_MAX_S)
         self._closed = False
+        self._publisher = Publisher(cluster_of(with_settings.url, with_settings.client))
         self._on_connect: list[Callable[[Client], None]] = []
         try:
             self._connect()
@@ -327,7 +329,16 @@ class Link:
             f"{what}: {why}: the engine goes on without the pool and tries again now and then",
         )
 
+    @property
+    def present(self) -> Optional[Client]:
+        """The client, if there is one: for its figures."""
+        with self._lock:
+            return self._client
+
     def _found(self) -> None:
+        client = self._client
+        if client is not None:
+            self._publisher.look(client)
         if self._breaker.found():
             with self._lock:
                 self._told.clear()

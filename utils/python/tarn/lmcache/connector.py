@@ -34,6 +34,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..client import Client
 from .._distrust import Distrust
+from .._figures import cluster_of
 from ..errors import Error, Status, done, status_name
 from ..identity import Facts, digest, first
 from ..memory import Pinned, pin
@@ -148,6 +149,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         self._client = (
             Client(url, max_lanes=get_threads + put_threads + 2) if client is None else client
         )
+        self._gate.publish(self._client, cluster_of(url, {}))
         self._get_threads, self._put_threads = get_threads, put_threads
         self._readers = ThreadPoolExecutor(get_threads, "tarn-get")
         self._writers = ThreadPoolExecutor(put_threads, "tarn-put")

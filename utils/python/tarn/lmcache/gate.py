@@ -5,9 +5,10 @@ failed."""
 from __future__ import annotations
 
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from .._breaker import Breaker
+from .._figures import Publisher
 from ..errors import Error, Status
 from . import _base
 
@@ -21,6 +22,12 @@ class Gate:
     def __init__(self, troubles: _base.Troubles) -> None:
         self._troubles = troubles
         self._breaker = Breaker(PAUSE_S, PAUSE_S)
+        self._publisher: Optional[Publisher] = None
+        self._client: Any = None
+
+    def publish(self, client: Any, cluster: str) -> None:
+        """Where LMCache's metrics are, libtarn's of this client are to be, too."""
+        self._client, self._publisher = client, Publisher(cluster)
 
     @property
     def open(self) -> bool:
@@ -43,6 +50,8 @@ class Gate:
         try:
             result = function(*args, **kwargs)
             self._breaker.found()
+            if self._publisher is not None:
+                self._publisher.look(self._client)
             return result
         except Error as e:
             if e.status in _AWAY:

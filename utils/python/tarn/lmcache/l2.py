@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .._distrust import Distrust
+from .._figures import cluster_of
 from ..client import Client
 from ..errors import Error, Status, done
 from ..keys import glob_of
@@ -235,6 +236,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             url,
             max_lanes=sum(self._is[f"{kind}_threads"] for kind in ("store", "lookup", "load")) + 2,
         )
+        self._gate.publish(self._client, cluster_of(url, {}))
         if l1_memory_desc is not None and l1_memory_desc.ptr and l1_memory_desc.size > 0:
             try:
                 self._client.register_buffer(int(l1_memory_desc.ptr), int(l1_memory_desc.size))

@@ -23,9 +23,11 @@ import time
 from collections import deque
 from dataclasses import dataclass, fields
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import options
+from .._figures import BYTES, COUNTS, Growth, client_counts
 from .._link import Link, optional, settings
 from ..client import Client
 from ..errors import Error, InvalidArgument, QueueFull, Status
@@ -109,6 +111,13 @@ _METRICS = {
     "failed_loads": "Blocks that the tarn tier could not load.",
     "lookups": "Blocks that the tarn tier was asked for.",
     "lookup_hits": "Blocks that were there.",
+    # of libtarn
+    **{f"client_{name}": f"{text}." for name, text in COUNTS.items()},
+    **{
+        f"client_{way}_bytes_{transport}": f"{text} ({transport})."
+        for way, text in BYTES.items()
+        for transport in ("shm", "tcp", "rdma")
+    },
 }
 
 
@@ -288,7 +297,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         self._waiting: Deque[_Work] = deque()  # for a place in the queue
         self._under_way: Set[int] = set()  # in the queue
         self._finished: List[Any] = []
-        self._counts = dict.fromkeys(_METRICS, 0)
+        self._counts: Dict[str, float] = dict.fromkeys(_METRICS, 0)
+        self._growth = Growth()
         self._link = Link(chosen, log, f"tarn tier '{tier_type}'", in_background=True)
         self._link.on_connect(self._prepare)
 
@@ -554,14 +564,31 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             for n, text in _METRICS.items()
         }
 
-    def take_counts(self) -> Dict[str, int]:
+    def _add_libtarn(self) -> None:
+        client = self._link.present
+        if client is None:
+            return
+        try:
+            grown = self._growth.take(partial(client_counts, client))
+        except Error:  # it is closed
+            return
+        for name, n in grown.items():
+            way, _, transport = name.partition(":")
+            known = f"client_{way}_{transport}" if transport else f"client_{name}"
+            if known in _METRICS:
+                self._counts[known] += n
+
+    def take_counts(self) -> Dict[str, float]:
         """What happened since the last call, by the names of _METRICS."""
         counts, self._counts = self._counts, dict.fromkeys(_METRICS, 0)
         return counts
 
     def get_stats(self) -> Any:
         """The same as vLLM's OffloadingConnectorStats; None where nothing happened."""
-        if OffloadingConnectorStats is None or not any(self._counts.values()):
+        if OffloadingConnectorStats is None:
+            return None
+        self._add_libtarn()
+        if not any(self._counts.values()):
             return None
         stats = OffloadingConnectorStats()
         for name, count in self.take_counts().items():

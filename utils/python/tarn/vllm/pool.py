@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from .._breaker import Breaker
 from .._distrust import Distrust
+from .._figures import client_counts
 from ..errors import (
     Closed,
     ConnectionFailed,
@@ -21,7 +22,7 @@ from ..errors import (
     TimedOut,
 )
 from ..kv_groups import KVBoundary, KVGroup, KVParts
-from .stats import Figures, client_counts
+from .stats import Figures
 
 __all__ = ["Pool"]
 

@@ -15,11 +15,11 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from .._figures import BYTES, COUNTS as CLIENT_COUNTS, Growth
 from ..errors import Error
 from .base import PromBase, StatsBase
 
-__all__ = ["CLIENT_BYTES", "CLIENT_COUNTS", "COUNTS", "Figures", "TIMES"]
-__all__ += ["TarnPrometheus", "TarnStats", "client_counts"]
+__all__ = ["COUNTS", "Figures", "TIMES", "TarnPrometheus", "TarnStats"]
 
 COUNTS = {
     "looked_up_tokens": "Tokens of prompts, beyond what vLLM had, that were looked up",
@@ -44,63 +44,18 @@ TIMES = {
     "load": "Seconds of a call that reads objects",
     "save": "Seconds of a call that puts objects",
 }
-# Of libtarn, in all processes of the engine: vllm:tarn_client_NAME. Names of tarn.Client.stats().
-CLIENT_COUNTS = {
-    "gets": "Keys that libtarn was to get",
-    "get_hits": "Keys that it got",
-    "get_misses": "Keys that were not there",
-    "get_failures": "Gets that failed",
-    "puts": "Keys that libtarn was to put",
-    "put_stored": "Keys that it stored",
-    "put_existed": "Keys that were there already",
-    "put_failures": "Puts that failed",
-    "lookups": "Keys that were looked up",
-    "requests": "Requests to the server",
-    "round_trips": "Times a call waited for the server",
-    "round_trip_seconds": "Seconds that calls waited for the server",
-    "connects": "Connections to the server",
-    "reconnects": "Connections that were made again",
-    "retries": "Tries after the first one",
-    "timeouts": "Waits that were too long",
-    "lease_misses": "Reads thrown away because the lease was over",
-    "epoch_misses": "Reads thrown away because the segment had changed",
-    "crc_mismatches": "Reads thrown away because of their CRC",
-    "unverified": "Gets of values without a CRC",
-    "failovers": "Reads that went on with another replica",
-    "replica_reports": "Damaged replicas reported to the server",
-    "put_replicas_failed": "Replicas that puts went on without",
-    "put_restarts": "Puts that started again elsewhere",
-    "shm_unreachable": "Segments of this machine that were not mapped",
-}
-# Those that a line of the log has, where they are not 0.
+# Of libtarn's counts, in TarnStats.data "client_NAME", those that a line of the log has, where they
+# are not 0.
 _TROUBLES = (
     "get_failures", "put_failures", "reconnects", "retries", "timeouts", "lease_misses",
     "epoch_misses", "crc_mismatches", "failovers", "put_replicas_failed", "put_restarts",
 )  # fmt: skip
-# By transport, which is a label: names end in "_bytes_read" and "_bytes_written" there.
-CLIENT_BYTES = {
-    "read_bytes": "Bytes that came by this transport",
-    "written_bytes": "Bytes that went out by it",
-}
-_CLIENT_EVERY_S = 1.0  # vLLM asks at every step
 _AWAY = "Processes of the engine for which the pool is away"
 _SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
 # Releases that never ask for stats do not make them grow.
 _MAX_TIMES = 4096
-
-
-def client_counts(client: Any) -> Dict[str, float]:
-    """What libtarn has counted so far for a tarn.Client, by its names in TarnStats.data."""
-    stats = client.stats()
-    counts = {f"client_{n}": stats[n] for n in CLIENT_COUNTS if n in stats}
-    counts["client_round_trip_seconds"] = client.histogram("request")["sum_us"] / 1e6
-    for name, value in stats.items():
-        transport, _, way = name.rpartition("_bytes_")
-        if transport and way in ("read", "written"):
-            counts[f"client_{way}_bytes:{transport}"] = value
-    return counts
 
 
 class Figures:
@@ -112,13 +67,12 @@ class Figures:
         self._taken: "Counter[str]" = Counter()
         self._times: Dict[str, List[float]] = {}
         self._source: Optional[Callable[[], Dict[str, float]]] = None
-        self._source_due = 0.0
-        self._source_taken: Dict[str, float] = {}
+        self._growth = Growth()
 
     def follow(self, source: Callable[[], Dict[str, float]]) -> None:
-        """Counts that somebody else keeps, which only grow, under names of their own."""
+        """Counts that somebody else keeps, which only grow: they are "client_NAME" here."""
         with self._lock:
-            self._source, self._source_due, self._source_taken = source, 0.0, {}
+            self._source, self._growth = source, Growth()
 
     def count(self, **counts: int) -> None:
         """Names of COUNTS."""
@@ -151,19 +105,15 @@ class Figures:
         return data or None
 
     def _followed(self) -> Dict[str, float]:
-        """What came there since the last look, which is not more often than once a second."""
-        now = time.monotonic()
-        if self._source is None or now < self._source_due:
+        """What came there."""
+        if self._source is None:
             return {}
         try:
-            counts = self._source()
+            grown = self._growth.take(self._source)
         except Error:  # it is closed
             self._source = None
             return {}
-        before, self._source_taken = self._source_taken, counts
-        self._source_due = now + _CLIENT_EVERY_S
-        grown = {name: n - before.get(name, 0) for name, n in counts.items()}
-        return {name: n for name, n in grown.items() if n > 0}
+        return {f"client_{name}": n for name, n in grown.items()}
 
 
 def _at(ordered: List[float], share: float) -> float:
@@ -171,7 +121,7 @@ def _at(ordered: List[float], share: float) -> float:
 
 
 class TarnStats(StatsBase):  # type: ignore[misc]
-    """data: names of COUNTS, and of client_counts, with numbers, names of TIMES with lists of
+    """data: names of COUNTS, and client_NAME of libtarn's, with numbers, names of TIMES with lists of
     seconds; what is 0 is left out. Plain, because vLLM sends it between processes."""
 
     def reset(self) -> None:
@@ -241,12 +191,12 @@ class TarnPrometheus(PromBase):  # type: ignore[misc]
         )
         self._values = per_engine_labelvalues
         self._bytes = {
-            f"client_{name}": self._counter_cls(
-                name=f"vllm:tarn_client_{name}",
+            f"client_{way}_bytes": self._counter_cls(
+                name=f"vllm:tarn_client_{way}_bytes",
                 documentation=text,
                 labelnames=[*labelnames, "transport"],
             )
-            for name, text in CLIENT_BYTES.items()
+            for way, text in BYTES.items()
         }
         # Stats of one engine may come to several API servers: each has a part of the sum.
         self._away = each(
