@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/hist.h"
+#include "base/options.h"
 #include "base/progress.h"
 #include "client/ctl.h"
 #include "client/secure.h"
@@ -34,33 +35,11 @@ _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* --- options.c --- */
 
-enum option_kind {
-    OPT_FLAG,
-    OPT_STRING,
-    OPT_U64,
-    OPT_BYTES,
-    OPT_DOUBLE,
-    OPT_U64_LIST,
-    OPT_BYTES_LIST
-};
-#define LIST_MAX 32
-struct number_list {
-    uint64_t v[LIST_MAX];
-    size_t n;
-};
-struct option_spec {
-    const char *name; /* "--batch" */
-    enum option_kind kind;
-    void *value; /* bool, const char *, uint64_t, double, struct number_list */
-    uint64_t min, max;
-};
 /* Takes specs (ended by a NULL name) and the global options; an unknown one ends the program.
  * Returns the number of plain arguments, which are moved to the front of argv. stop_at_plain: the
  * first plain argument ends the parsing (and counts 1). */
 size_t options_parse(struct bench *b, const struct option_spec *specs, int argc, char **argv,
                      bool stop_at_plain, int *used_p);
-/* "4k" and "4kb" are both 4096 here, as in other block benchmarks. 0: no size. */
-int parse_block_size(const char *s, size_t len, uint64_t *bytes_p);
 /* "4k", "1m", "1536". */
 const char *size_text(uint64_t bytes, char out[24]);
 
