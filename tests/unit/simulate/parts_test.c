@@ -1,0 +1,164 @@
+/* The parts of the simulation: the heap of events, caches of engines, links, the pool. */
+#include "base/assert.h"
+#include "base/rng.h"
+#include "simulate/cache.h"
+#include "simulate/network.h"
+#include "simulate/pool.h"
+
+#include "../test.h"
+
+TEST(events_come_by_time_and_order) {
+    struct events e = {0};
+    struct rng r;
+    rng_seed(&r, 5);
+    for (uint32_t i = 0; i < 1000; i++) events_add(&e, (double)rng_below(&r, 50), EVENT_STEP, i, 0);
+    double at = -1;
+    uint32_t who = 0;
+    for (int i = 0; i < 1000; i++) {
+        CHECK(events_first(&e) != NULL);
+        struct event x = events_take(&e);
+        CHECK(x.at > at || (x.at == at && x.who > who));
+        at = x.at;
+        who = x.who;
+    }
+    CHECK(events_first(&e) == NULL);
+    events_free(&e);
+}
+
+/* The same as a list that is searched. */
+struct plain {
+    uint32_t kept[64], n, evicted, last;
+};
+
+static void plain_evicted(void *arg, uint32_t id) {
+    struct plain *p = arg;
+    p->evicted++;
+    p->last = id;
+}
+
+TEST(a_cache_evicts_the_least_recently_used) {
+    struct cache c;
+    struct plain p = {0};
+    struct rng r;
+    rng_seed(&r, 9);
+    cache_open(&c, 32);
+    c.evicted = plain_evicted;
+    c.arg = &p;
+    for (int round = 0; round < 20000; round++) {
+        uint32_t id = (uint32_t)rng_below(&r, 80), at = 0;
+        while (at < p.n && p.kept[at] != id) at++;
+        CHECK_EQ(cache_has(&c, id), at < p.n);
+        uint32_t evicted = p.evicted;
+        CHECK_EQ(cache_keep(&c, id), at == p.n);
+        if (at == p.n && p.n == 32) { /* the oldest is the first */
+            CHECK_EQ(p.evicted, evicted + 1);
+            CHECK_EQ(p.last, p.kept[0]);
+            at = 0;
+        } else {
+            CHECK_EQ(p.evicted, evicted);
+            if (at == p.n) p.n++;
+        }
+        memmove(p.kept + at, p.kept + at + 1, (p.n - at - 1) * sizeof(*p.kept));
+        p.kept[p.n - 1] = id;
+    }
+    cache_close(&c);
+}
+
+TEST(what_is_held_or_private_is_not_evicted) {
+    struct cache c;
+    cache_open(&c, 4);
+    CHECK(cache_reserve(&c, 4));
+    CHECK(!cache_reserve(&c, 1));
+    CHECK(cache_publish(&c, 7));
+    CHECK(cache_publish(&c, 8));
+    CHECK(!cache_publish(&c, 7)); /* computed twice: one of them is gone */
+    CHECK_EQ(cache_room(&c), 1);
+    CHECK(!cache_reserve(&c, 2));
+    cache_drop(&c, 7);
+    CHECK_EQ(cache_room(&c), 1);
+    cache_drop(&c, 7);
+    CHECK_EQ(cache_room(&c), 2);
+    const uint64_t ids[] = {7, 8, 9};
+    CHECK_EQ(cache_match(&c, ids, 3), 2);
+    CHECK(cache_reserve(&c, 2));
+    CHECK(!cache_has(&c, 7));
+    CHECK(cache_has(&c, 8));
+    cache_unreserve(&c, 3);
+    CHECK_EQ(cache_room(&c), 3);
+    cache_clear(&c);
+    CHECK_EQ(cache_room(&c), 4);
+    cache_close(&c);
+}
+
+/* Runs until all flows are over; ends[i] is when the one of owner i was. */
+static void run_network(struct network *n, struct events *e, double *ends) {
+    while (events_first(e) != NULL) {
+        struct event x = events_take(e);
+        uint32_t owner;
+        if (network_ended(n, x.at, x.who, x.generation, &owner)) ends[owner] = x.at;
+    }
+}
+
+#define CHECK_NEAR(a, b) CHECK((a) > (b)-1e-6 && (a) < (b) + 1e-6)
+
+TEST(flows_share_their_links) {
+    const struct network_config config = {
+        .hosts = 4, .rack_hosts = 2, .nic = 100, .local = 1000, .rack_s = 0.5, .far_s = 2};
+    struct events e = {0};
+    struct network n;
+    double ends[4] = {0};
+    network_open(&n, &config, &e);
+    network_start(&n, 0, 0, 1, 100, 0); /* alone: a second, and the rack's latency */
+    run_network(&n, &e, ends);
+    CHECK_NEAR(ends[0], 1.5);
+    network_start(&n, 10, 0, 2, 100, 0); /* both come out of host 0 */
+    network_start(&n, 10, 0, 3, 200, 1);
+    network_start(&n, 10, 1, 0, 100, 2); /* the other way */
+    network_start(&n, 10, 0, 0, 1000, 3);
+    run_network(&n, &e, ends);
+    CHECK_NEAR(ends[0], 14);
+    CHECK_NEAR(ends[1], 15); /* 2 s at half, 1 s alone, 2 s of latency */
+    CHECK_NEAR(ends[2], 11.5);
+    CHECK_NEAR(ends[3], 11);
+    CHECK_NEAR(n.moved, 500);
+    CHECK_NEAR(n.local, 1000);
+    uint32_t flow = network_start(&n, 20, 0, 2, 100, 0);
+    network_start(&n, 20, 0, 3, 100, 1);
+    network_cancel(&n, 21, flow);
+    ends[0] = 0;
+    run_network(&n, &e, ends);
+    CHECK_NEAR(ends[0], 0);
+    CHECK_NEAR(ends[1], 23.5);
+    network_close(&n);
+    events_free(&e);
+}
+
+TEST(the_pool_is_the_real_books) {
+    struct pool *p = pool_open(2, 8, "lru");
+    CHECK(p != NULL);
+    CHECK(pool_open(2, 8, "nonsense") == NULL);
+    const uint64_t a[] = {1, 2, 3, 4}, b[] = {1, 2, 5, 6}, c[] = {10, 11, 12, 13, 14, 15};
+    uint32_t hosts[8];
+    struct store_chain first = {0}, second = {0}, third = {0};
+    CHECK_EQ(pool_read(p, &first, a, 4, hosts), 0);
+    pool_write(p, &first, a, 4, 0, 1);
+    CHECK_EQ(pool_match(p, a, 4), 4);
+    CHECK_EQ(pool_read(p, &second, b, 4, hosts), 2);
+    CHECK_EQ(hosts[0], 1); /* with its writer */
+    pool_write(p, &second, b, 4, 2, 0);
+    CHECK_EQ(pool_match(p, b, 4), 4);
+    pool_time(p, 5);
+    pool_write(p, &third, c, 6, 0, 0); /* 8 blocks in all */
+    CHECK_EQ(pool_match(p, c, 6), 6);
+    CHECK_EQ(store_count(p->store), 8);
+    store_check(p->store);
+    pool_host_gone(p, 0);
+    CHECK(store_count(p->store) < 8);
+    pool_host_back(p, 0);
+    pool_write(p, &third, c, 6, 0, 0);
+    CHECK_EQ(pool_match(p, c, 6), 6);
+    store_check(p->store);
+    pool_close(&p);
+}
+
+TEST_MAIN()
