@@ -1,0 +1,277 @@
+/* Requests on their way through the engines: where each goes, what is loaded for it, what becomes of
+ * its blocks. */
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "simulate/run.h"
+
+enum flow_kind { FLOW_LOAD, FLOW_HANDOVER, FLOW_WRITE, FLOW_KINDS };
+
+/* --- queues --- */
+
+void queue_push(struct sim *s, struct call_queue *q, uint32_t call) {
+    s->calls[call].next = CALL_NONE;
+    if (q->n++ == 0)
+        q->first = call;
+    else
+        s->calls[q->last].next = call;
+    q->last = call;
+}
+
+void queue_push_front(struct sim *s, struct call_queue *q, uint32_t call) {
+    s->calls[call].next = q->n > 0 ? q->first : CALL_NONE;
+    if (q->n++ == 0) q->last = call;
+    q->first = call;
+}
+
+void queue_remove(struct sim *s, struct call_queue *q, uint32_t call, uint32_t before) {
+    if (before == CALL_NONE)
+        q->first = s->calls[call].next;
+    else
+        s->calls[before].next = s->calls[call].next;
+    if (q->last == call) q->last = before;
+    q->n--;
+}
+
+/* --- slots --- */
+
+static struct call *call_take(struct sim *s) {
+    uint32_t i = s->free_call;
+    if (i != CALL_NONE) {
+        s->free_call = s->calls[i].next;
+    } else {
+        ARRAY_GROW(s->calls, s->n_calls, s->cap_calls);
+        i = (uint32_t)s->n_calls++;
+        s->calls[i] = (struct call){0};
+    }
+    struct gaps gaps = s->calls[i].gaps;
+    gaps.n = 0;
+    s->calls[i] = (struct call){.live = true, .gaps = gaps};
+    return &s->calls[i];
+}
+
+static void call_settle(struct sim *s, struct call *c) {
+    if (c->live || c->flows > 0) return;
+    c->next = s->free_call;
+    s->free_call = call_number(s, c);
+}
+
+static void call_end(struct sim *s, struct call *c) {
+    c->live = false;
+    call_settle(s, c);
+}
+
+static void flow_start(struct sim *s, struct call *c, enum flow_kind kind, uint32_t from,
+                       uint32_t to, double bytes) {
+    c->flows++;
+    if (kind == FLOW_LOAD) c->loads++;
+    network_start(&s->network, s->now, from, to, bytes, call_number(s, c) * FLOW_KINDS + kind);
+}
+
+/* --- where it goes --- */
+
+/* Bytes of blocks [from, to), by the host that has them. */
+static void load_from_pool(struct sim *s, struct call *c, uint32_t from, uint32_t to) {
+    for (uint32_t k = from; k < to; k++) s->host_bytes[s->hosts[k]] += s->block_bytes;
+    for (uint32_t k = from; k < to; k++) {
+        uint32_t host = s->hosts[k];
+        if (s->host_bytes[host] > 0)
+            flow_start(s, c, FLOW_LOAD, host, c->engine, s->host_bytes[host]);
+        s->host_bytes[host] = 0;
+    }
+}
+
+/* What the engine has of it, and what is loaded beyond: from its own host memory, from the pool, or
+ * from another engine, as was decided. */
+static void call_load(struct sim *s, struct call *c, const struct router_choice *choice) {
+    struct engine *e = &s->engines[c->engine];
+    const struct trace_request *q = call_request(s, c);
+    const uint64_t *ids = call_ids(s, c);
+    c->near = cache_match(&e->device, ids, q->n);
+    c->host_to = c->near;
+    while (e->host.capacity > 0 && c->host_to < q->n &&
+           (cache_has(&e->host, (uint32_t)ids[c->host_to]) ||
+            cache_has(&e->device, (uint32_t)ids[c->host_to])))
+        c->host_to++;
+    c->load_to = c->host_to;
+    if (c->host_to > c->near)
+        flow_start(s, c, FLOW_LOAD, e->number, e->number, (c->host_to - c->near) * s->block_bytes);
+    if (choice->fetch != ROUTER_NONE && choice->fetch != c->engine) {
+        uint32_t there = cache_match(&s->engines[choice->fetch].device, ids, q->n);
+        if (there <= c->load_to) return;
+        flow_start(s, c, FLOW_LOAD, choice->fetch, e->number,
+                   (there - c->load_to) * s->block_bytes);
+        c->load_to = there;
+    } else if (choice->load_tokens > 0 && c->pooled > c->load_to) {
+        load_from_pool(s, c, c->load_to, c->pooled);
+        c->load_to = c->pooled;
+    }
+}
+
+static void call_queue_up(struct sim *s, struct call *c, bool front) {
+    struct engine *e = &s->engines[c->engine];
+    bool waits = c->loads > 0 && !s->config->overlap;
+    c->state = waits ? CALL_LOADING : CALL_QUEUED;
+    (front ? queue_push_front : queue_push)(s, &e->queue, call_number(s, c));
+    if (!waits) engine_wake(s, e);
+}
+
+static void call_send(struct sim *s, struct call *c) {
+    const struct trace_request *q = call_request(s, c);
+    const uint64_t *ids = call_ids(s, c);
+    struct router_choice choice;
+    if (s->pool != NULL) c->pooled = pool_read(s->pool, &c->chain, ids, q->n, s->hosts);
+    tarn_status status =
+        router_ask(s->router, c->number, q, ids, s->hosts, c->pooled, s->now, &choice);
+    if (status != TARN_OK) {
+        (*(status == TARN_ELATER ? &s->result->refused : &s->result->lost))++;
+        call_end(s, c);
+        return;
+    }
+    c->engine = choice.prefill;
+    c->decode = choice.decode;
+    call_load(s, c, &choice);
+    call_queue_up(s, c, false);
+}
+
+void call_arrive(struct sim *s, uint64_t number) {
+    const struct trace_request *q = &s->trace->requests[number];
+    s->result->requests++;
+    uint64_t blocks = ((uint64_t)q->input + q->output) / s->trace->block + 1;
+    if (blocks > s->engines[0].device.capacity) {
+        s->result->too_long++;
+        return;
+    }
+    struct call *c = call_take(s);
+    c->number = number;
+    c->prompt = q->input;
+    c->arrived = c->last_token = s->now;
+    c->order = s->order++;
+    call_send(s, c);
+}
+
+/* With a new slot: flows of the old one may still come. */
+void call_restart(struct sim *s, struct call *old) {
+    uint32_t number = call_number(s, old);
+    s->result->restarted++;
+    struct call *c = call_take(s);
+    old = &s->calls[number];
+    struct gaps gaps = c->gaps;
+    *c = (struct call){.live = true,
+                       .number = old->number,
+                       .prompt = call_request(s, old)->input + old->generated,
+                       .generated = old->generated,
+                       .arrived = old->arrived,
+                       .last_token = old->last_token,
+                       .ttft = old->ttft,
+                       .started = old->started,
+                       .order = old->order,
+                       .gaps = old->gaps};
+    old->gaps = gaps;
+    call_end(s, old);
+    call_send(s, c);
+}
+
+/* --- what becomes of it --- */
+
+/* From the tail to the head, so that the tail is the first to go. */
+void call_leave(struct sim *s, struct call *c, struct engine *e) {
+    const uint64_t *ids = call_ids(s, c);
+    for (uint32_t k = c->held; k > 0; k--) cache_drop(&e->device, (uint32_t)ids[k - 1]);
+    cache_unreserve(&e->device, c->private);
+    c->held = c->private = 0;
+}
+
+/* Layers are sent while later ones are computed: what is left when the prefill ends is at least the
+ * last one. */
+static double handover_bytes(const struct sim *s, const struct call *c) {
+    double bytes = c->prompt * s->config->speed.model->kv_bytes;
+    if (!s->config->overlap) return bytes;
+    double sent =
+        sim_chunk_s(&s->config->speed, c->computed, c->prompt - c->computed) * s->config->nic;
+    double least = bytes / s->config->speed.model->layers;
+    return bytes - sent > least ? bytes - sent : least;
+}
+
+static void call_hand_over(struct sim *s, struct call *c) {
+    struct router_choice choice;
+    const struct trace_request *q = call_request(s, c);
+    if (router_ask(s->router, c->number, q, call_ids(s, c), NULL, 0, s->now, &choice) == TARN_OK)
+        c->decode = choice.decode;
+    c->state = CALL_HANDOVER;
+    flow_start(s, c, FLOW_HANDOVER, c->engine, c->decode, handover_bytes(s, c));
+}
+
+static void call_put(struct sim *s, struct call *c) {
+    uint32_t n = call_request(s, c)->n;
+    if (s->pool == NULL || c->pooled >= n) return;
+    c->put_host = c->engine;
+    flow_start(s, c, FLOW_WRITE, c->engine, c->engine, (n - c->pooled) * s->block_bytes);
+}
+
+void call_started(struct sim *s, struct call *c) {
+    if (!c->started) {
+        samples_add(&s->ttft, s->now - c->arrived);
+        c->ttft = s->now - c->arrived;
+        c->started = true;
+    } else {
+        gaps_add(&c->gaps, s->now - c->last_token, 1);
+        spread_add(s->gaps, s->now - c->last_token, 1);
+    }
+    c->last_token = s->now;
+    c->generated++;
+    router_first(s->router, c->number, s->now);
+    call_put(s, c);
+    if (c->generated >= call_request(s, c)->output) {
+        call_leave(s, c, &s->engines[c->engine]);
+        call_finish(s, c);
+    } else if (c->decode != c->engine) {
+        call_hand_over(s, c);
+    } else {
+        c->state = CALL_READY;
+        queue_push(s, &s->engines[c->engine].ready, call_number(s, c));
+    }
+}
+
+void call_finish(struct sim *s, struct call *c) {
+    struct sim_result *r = s->result;
+    double tbt = gaps_worst_tenth(&c->gaps);
+    r->done++;
+    if (c->gaps.n > 0) samples_add(&s->tbt, tbt);
+    r->kept += c->ttft <= s->config->slo_ttft_s && tbt <= s->config->slo_tbt_s;
+    s->end = s->now;
+    r->tokens_s += c->generated;
+    router_done(s->router, c->number, c->generated, false, s->now);
+    call_end(s, c);
+}
+
+/* --- flows --- */
+
+static void load_ended(struct sim *s, struct call *c) {
+    if (--c->loads > 0) return;
+    if (c->state == CALL_LOADING) c->state = CALL_QUEUED;
+    engine_wake(s, &s->engines[c->engine]);
+}
+
+static void handover_ended(struct sim *s, struct call *c) {
+    call_leave(s, c, &s->engines[c->engine]);
+    engine_wake(s, &s->engines[c->engine]); /* there is room again */
+    c->engine = c->decode;
+    c->state = CALL_READY;
+    queue_push(s, &s->engines[c->engine].ready, call_number(s, c));
+    engine_wake(s, &s->engines[c->engine]);
+}
+
+/* It counts as under way until all is done that follows of it: the slot stays. */
+void call_flow_ended(struct sim *s, uint32_t owner) {
+    struct call *c = &s->calls[owner / FLOW_KINDS];
+    enum flow_kind kind = (enum flow_kind)(owner % FLOW_KINDS);
+    if (kind == FLOW_WRITE && s->engines[c->put_host].work != ENGINE_GONE) {
+        const struct trace_request *q = call_request(s, c);
+        pool_write(s->pool, &c->chain, call_ids(s, c), q->n, c->pooled, c->put_host);
+    }
+    if (c->live && kind == FLOW_LOAD) load_ended(s, c);
+    if (c->live && kind == FLOW_HANDOVER) handover_ended(s, c);
+    c->flows--;
+    call_settle(s, c);
+}
