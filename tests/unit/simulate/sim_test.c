@@ -1,0 +1,212 @@
+/* Whole runs: nothing gets lost, the same seed gives the same, known numbers come out. */
+#include "simulate/sim.h"
+
+#include "base/assert.h"
+#include "route/route.h"
+#include "simulate/gaps.h"
+
+#include "../test.h"
+
+#define CHECK_WITHIN(x, low, high)                                                                 \
+    do {                                                                                           \
+        double test_x = (x);                                                                       \
+        if (!(test_x >= (low) && test_x <= (high))) {                                              \
+            printf("# %s is %g\n", #x, test_x);                                                    \
+            CHECK(test_x >= (low) && test_x <= (high));                                            \
+        }                                                                                          \
+    } while (0)
+
+static struct trace made;
+static uint64_t made_ids;
+
+static const struct trace *make(enum trace_kind kind, size_t requests, double rate) {
+    const struct trace_recipe recipe = {
+        .kind = kind, .requests = requests, .rate = rate, .seed = 11};
+    trace_free(&made);
+    trace_generate(&made, &recipe);
+    made_ids = trace_number(&made);
+    return &made;
+}
+
+static struct sim_config small_config(void) {
+    struct sim_config c;
+    sim_config_init(&c);
+    c.engines = 4;
+    c.speed.model = sim_model_find("Llama-3-8B");
+    c.speed.gpus = 1;
+    return c;
+}
+
+static struct sim_result run_on(const struct sim_config *c, const struct trace *t) {
+    struct sim_result r;
+    CHECK(sim_config_check(c, t) == NULL);
+    sim_run(c, t, made_ids, NULL, &r);
+    CHECK_EQ(r.requests, t->n);
+    CHECK_EQ(r.done + r.refused + r.too_long + r.lost, t->n);
+    return r;
+}
+
+/* Requests one by one: the time to the first token is that of the prefill, the gaps are steps. */
+TEST(an_idle_engine_takes_what_the_model_says) {
+    struct trace t = {.block = 512};
+    struct trace_request q[2] = {
+        {.timestamp_ms = 0, .first = 0, .n = 8, .input = 4096, .output = 101, .session = 0},
+        {.timestamp_ms = 60000, .first = 8, .n = 12, .input = 6144, .output = 1, .session = 0}};
+    uint64_t ids[20] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    t.requests = q;
+    t.n = 2;
+    t.ids = ids;
+    t.n_ids = 20;
+    t.longest = 12;
+    struct sim_config c = small_config();
+    c.engines = 1;
+    made_ids = 12;
+    struct sim_result r = run_on(&c, &t);
+    double first = sim_prefill_s(&c.speed, 4096, 0), second = sim_prefill_s(&c.speed, 2048, 4096);
+    CHECK_WITHIN(r.ttft.p90, first * 0.999, first * 1.001);
+    CHECK_WITHIN(r.ttft.mean * 2 - first, second * 0.998, second * 1.002);
+    CHECK_WITHIN(r.tbt.mean, sim_step_s(&c.speed, 0, 0, 1, 4096) * 0.999,
+                 sim_step_s(&c.speed, 0, 0, 1, 4200) * 1.001);
+    CHECK_WITHIN(r.device, 0.3999, 0.4001); /* 4096 of 10240 tokens */
+    CHECK_EQ(r.kept, 2);
+}
+
+TEST(the_same_seed_gives_the_same) {
+    const struct trace *t = make(TRACE_CHAT, 1500, 6);
+    struct sim_config c = small_config();
+    c.pool_blocks = 2000;
+    c.route = "random";
+    struct sim_result a = run_on(&c, t), b = run_on(&c, t);
+    CHECK(memcmp(&a, &b, sizeof(a)) == 0);
+    c.seed = 2;
+    b = run_on(&c, t);
+    CHECK(memcmp(&a, &b, sizeof(a)) != 0);
+}
+
+TEST(every_policy_in_every_deployment_serves_every_request) {
+    const struct trace *t = make(TRACE_AGENTS, 600, 4);
+    for (unsigned i = 0; route_policies[i] != NULL; i++) {
+        for (unsigned how = 0; how < 4; how++) {
+            struct sim_config c = small_config();
+            c.route = route_policies[i];
+            if (how & 1) c.prefill = c.decode = 2;
+            if (how & 2) c.pool_blocks = 500;
+            c.overlap = how != 3;
+            struct sim_result r = run_on(&c, t);
+            CHECK_EQ(r.done, t->n);
+            CHECK(r.ttft.mean > 0 && r.ttft.p50 <= r.ttft.p90 && r.ttft.p90 <= r.ttft.p99);
+            CHECK_WITHIN(r.device + r.host + r.pool, 0.0, 1.0);
+            CHECK((how & 2) || r.pool == 0 || r.moved_bytes > 0);
+        }
+    }
+}
+
+TEST(a_pool_and_host_memory_save_prefill) {
+    const struct trace *t = make(TRACE_CHAT, 1500, 6);
+    struct sim_config c = small_config();
+    c.kv_blocks = 400;
+    struct sim_result bare = run_on(&c, t);
+    c.host_blocks = 2000;
+    struct sim_result host = run_on(&c, t);
+    c.host_blocks = 0;
+    c.pool_blocks = 20000;
+    struct sim_result pool = run_on(&c, t);
+    CHECK_EQ(bare.host, 0.0);
+    CHECK_EQ(bare.pool, 0.0);
+    CHECK(host.host > 0.05 && pool.pool > 0.2);
+    CHECK(pool.saved_s > bare.saved_s && host.saved_s > bare.saved_s);
+    CHECK(pool.ttft.mean < bare.ttft.mean);
+    CHECK(pool.moved_bytes > 0);
+}
+
+TEST(prefills_beside_decodes_lengthen_gaps_and_apart_they_do_not) {
+    const struct trace *t = make(TRACE_DOCUMENTS, 400, 0.4);
+    struct sim_config c;
+    sim_config_init(&c);
+    c.engines = 2;
+    struct sim_result mixed = run_on(&c, t);
+    c.prefill = c.decode = 1;
+    struct sim_result apart = run_on(&c, t);
+    CHECK(apart.gap.p99 < mixed.gap.p99 / 4);
+}
+
+TEST(requests_survive_engines_and_hosts_that_fail) {
+    const struct trace *t = make(TRACE_CHAT, 800, 6);
+    struct sim_config c = small_config();
+    c.pool_blocks = 2000;
+    c.failures[0] = (struct sim_failure){.at_s = 20, .for_s = 30, .who = 1};
+    c.failures[1] = (struct sim_failure){.at_s = 25, .host = true, .for_s = 20, .who = 2};
+    c.failures[2] = (struct sim_failure){.at_s = 60, .host = true, .who = 0};
+    c.n_failures = 3;
+    struct sim_result r = run_on(&c, t);
+    CHECK_EQ(r.done, t->n);
+    CHECK(r.restarted > 0);
+    c.prefill = c.decode = 2;
+    r = run_on(&c, t);
+    CHECK_EQ(r.done, t->n);
+    c.n_failures = 0;
+    for (uint32_t e = 0; e < 4; e++)
+        c.failures[c.n_failures++] = (struct sim_failure){.at_s = 30, .who = e};
+    r = run_on(&c, t);
+    CHECK(r.lost > 0 && r.done > 0);
+}
+
+TEST(without_room_for_kv_requests_are_preempted_and_end_all_the_same) {
+    const struct trace *t = make(TRACE_CHAT, 300, 8);
+    struct sim_config c = small_config();
+    c.engines = 1;
+    c.kv_blocks = 80;
+    struct sim_result r = run_on(&c, t);
+    CHECK(r.preempted > 0);
+    CHECK(r.done > t->n / 2);
+    c.kv_blocks = 3; /* no prompt fits */
+    r = run_on(&c, t);
+    CHECK(r.too_long > t->n / 2);
+}
+
+TEST(the_limit_of_round_robin_is_one) {
+    const struct trace *t = make(TRACE_CHAT, 1500, 4);
+    struct sim_config c = small_config();
+    c.slo_ttft_s = 1;
+    double pace = sim_pace_limit(&c, t, made_ids, 0);
+    CHECK(pace > 0);
+    c.pace = pace * 0.7;
+    struct sim_result below = run_on(&c, t);
+    c.pace = pace * 1.5;
+    struct sim_result above = run_on(&c, t);
+    CHECK((double)below.kept >= SIM_KEPT_SHARE * (double)t->n);
+    CHECK((double)above.kept < SIM_KEPT_SHARE * (double)t->n);
+    c.slo_tbt_s = 1e-6;
+    CHECK_EQ(sim_pace_limit(&c, t, made_ids, 50), 0.0);
+}
+
+TEST(what_cannot_be_is_refused_with_words) {
+    const struct trace *t = make(TRACE_CHAT, 10, 1);
+    struct sim_config c;
+    sim_config_init(&c);
+    c.speed.gpus = 1;
+    CHECK_STR(sim_config_check(&c, t), "Llama-3-70B does not fit into 1 x H100");
+    c.speed.gpus = 8;
+    c.failures[c.n_failures++] = (struct sim_failure){.who = 99};
+    CHECK_STR(sim_config_check(&c, t), "--fail: there is no engine 99 of 8");
+}
+
+TEST(the_longest_tenth) {
+    struct gaps g = {0};
+    CHECK_EQ(gaps_worst_tenth(&g), 0.0);
+    for (unsigned i = 0; i < 100; i++) gaps_add(&g, (double)((i * 37) % 100), 1);
+    CHECK_WITHIN(gaps_worst_tenth(&g), 94.5, 94.5); /* 90 to 99 */
+    g.n = 0;
+    gaps_add(&g, 1, 95);
+    gaps_add(&g, 3, 5);
+    CHECK_WITHIN(gaps_worst_tenth(&g), 2, 2);
+    free(g.v);
+    struct samples s = {0};
+    for (int i = 1; i <= 100; i++) samples_add(&s, 101 - i);
+    struct sim_times times = samples_times(&s);
+    CHECK_EQ(times.p50, 50.0);
+    CHECK_EQ(times.p99, 99.0);
+    samples_free(&s);
+}
+
+TEST_MAIN()
