@@ -1,0 +1,91 @@
+/* Runs the cells of a plan, one after the other. What round-robin can bear is found once for each
+ * deployment and pool. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/progress.h"
+#include "simulate/plan.h"
+
+struct watcher {
+    struct progress bar;
+    const struct plan *plan;
+    size_t cell;
+};
+
+static void cell_tell(void *arg, uint64_t done, uint64_t total) {
+    struct watcher *w = arg;
+    const struct cell *c = &w->plan->cells[w->cell];
+    char load[32] = "";
+    if (c->load > 0) snprintf(load, sizeof(load), " at load %.2f", c->load);
+    progress_say(&w->bar, w->cell * 1000 + done * 1000 / total, w->plan->n * 1000,
+                 "run %zu of %zu: %s%s", w->cell + 1, w->plan->n, c->route, load);
+}
+
+static struct sim_config cell_config(const struct plan *p, const struct cell *c) {
+    struct sim_config config = p->config;
+    config.route = c->route;
+    config.eviction = c->eviction;
+    config.pool_blocks = c->pool_blocks;
+    config.pace = c->pace;
+    if (c->apart) {
+        config.prefill = p->prefill;
+        config.decode = p->decode;
+    }
+    return config;
+}
+
+static bool same_setting(const struct cell *a, const struct cell *b) {
+    return a->apart == b->apart && a->pool_blocks == b->pool_blocks &&
+           strcmp(a->eviction, b->eviction) == 0;
+}
+
+static const char *limit_missing(const struct plan *p) {
+    const char *why;
+    status_fail(
+        TARN_EINVAL, &why,
+        "--load: round-robin keeps TTFT %g ms and TBT %g ms for 9 of 10 requests at no pace "
+        "(--slo-ttft, --slo-tbt, --chunk, or another deployment)",
+        p->config.slo_ttft_s * 1e3, p->config.slo_tbt_s * 1e3);
+    return why;
+}
+
+/* limit_p: of the setting of cell i. NULL, or why there is none. */
+static const char *cell_limit(struct plan *p, size_t i, struct watcher *w, double *limit_p) {
+    const struct cell *c = &p->cells[i];
+    if (i > 0 && same_setting(c, &p->cells[i - 1])) return NULL;
+    progress_say(&w->bar, i * 1000, p->n * 1000, "what round-robin can bear");
+    struct sim_config config = cell_config(p, c);
+    *limit_p = sim_pace_limit(&config, &p->trace, p->ids, p->limit_requests);
+    return *limit_p > 0 ? NULL : limit_missing(p);
+}
+
+static const char *cells_check(const struct plan *p) {
+    for (size_t i = 0; i < p->n; i++) {
+        struct sim_config config = cell_config(p, &p->cells[i]);
+        const char *why = sim_config_check(&config, &p->trace);
+        if (why != NULL) return why;
+    }
+    return NULL;
+}
+
+const char *plan_run(struct plan *p) {
+    struct watcher w = {.plan = p};
+    const struct sim_progress progress = {cell_tell, &w};
+    const char *why = cells_check(p);
+    double limit = 0;
+    progress_bar(&w.bar, p->json);
+    for (size_t i = 0; why == NULL && i < p->n; i++) {
+        struct cell *c = &p->cells[i];
+        w.cell = i;
+        if (c->load > 0) {
+            why = cell_limit(p, i, &w, &limit);
+            c->pace = limit * c->load;
+        }
+        if (why != NULL) break;
+        struct sim_config config = cell_config(p, c);
+        c->rate = p->trace_rate * c->pace;
+        sim_run(&config, &p->trace, p->ids, &progress, &c->result);
+    }
+    progress_end(&w.bar);
+    return why;
+}
