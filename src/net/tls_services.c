@@ -28,9 +28,8 @@ enum {
     ROUNDS = 4, /* of a record each, until others have their turn */
     PAIR_BYTES = 65536,
     LINGER_MS = 2000,
-    LOOK_MS = 1000, /* whether a module is still there of which nothing can be read now */
-    SHAKE_WINDOW_MS = 10,
-    SHAKE_NS = 2000000, /* of such a window */
+    LOOK_MS = 1000,     /* whether a module is still there of which nothing can be read now */
+    SHAKE_NS = 1000000, /* of a turn */
     DRAIN_CALLS = 8
 };
 
@@ -44,7 +43,6 @@ struct tls_pipe {
     bool goodbye;     /* the module has closed */
     bool leaving;     /* so it has, and what it wrote is not all read yet */
     bool plain_ended; /* it was told that the peer has */
-    bool waits_to_shake;
     LIST_ENTRY(tls_pipe) link;
 };
 
@@ -72,14 +70,23 @@ static void pipe_destroy(struct tls_pipe *p) {
     free(p);
 }
 
-/* --- handshakes cost a thousand times what a request does: so much of the time is theirs --- */
+/* --- handshakes cost a thousand times what a request does: so much of a turn is theirs --- */
 
-static uint64_t shake_window_ms, shake_spent_ns;
+static uint64_t shake_spent_ns;
+static struct net_timer shake_turn; /* pending: in this turn some was spent */
+
+static void on_shake_turn(void *arg) {
+    (void)arg;
+    shake_spent_ns = 0;
+}
 
 static bool pipes_may_shake(void) {
-    uint64_t now_ms = clock_mono_ms();
-    if (now_ms - shake_window_ms >= SHAKE_WINDOW_MS) shake_window_ms = now_ms, shake_spent_ns = 0;
     return shake_spent_ns < SHAKE_NS;
+}
+
+static void pipes_shook(uint64_t ns) {
+    shake_spent_ns += ns;
+    if (!shake_turn.pending) net_timer_start(&shake_turn, 0);
 }
 
 /* --- between the sockets --- */
@@ -186,7 +193,7 @@ static void pipe_watch(struct tls_pipe *p) {
     size_t unsent;
     (void)tls_out(p->stream, &unsent);
     bool shakes = tls_state(p->stream) == TLS_HANDSHAKE, open = tls_state(p->stream) == TLS_OPEN;
-    bool reads = (shakes && !p->waits_to_shake) || (open && p->held.len == 0);
+    bool reads = shakes || (open && p->held.len == 0);
     bool speaks = !p->goodbye && !shakes && tls_write_space(p->stream) > 0;
     if (!speaks && !p->goodbye) module_look(p);
     if (net_watch_set(&p->wire, (reads ? NET_READ : 0u) | (unsent > 0 ? NET_WRITE : 0u)) !=
@@ -219,16 +226,15 @@ static bool pipe_is_over(const struct tls_pipe *p) {
 
 static void pipe_turn(struct tls_pipe *p) {
     bool more = false, shook = tls_state(p->stream) == TLS_HANDSHAKE;
-    p->waits_to_shake = shook && !pipes_may_shake();
-    if (p->waits_to_shake) {
-        net_timer_start(&p->again, SHAKE_WINDOW_MS / 2);
-        pipe_watch(p);
+    if (shook && !pipes_may_shake()) { /* in the next turn */
+        (void)net_watch_set(&p->wire, 0);
+        net_timer_start(&p->again, 0);
         return;
     }
     uint64_t begin_ns = shook ? clock_mono_ns() : 0;
     bool alive = pipe_carry(p, &more);
     enum tls_state state = tls_state(p->stream);
-    if (shook) shake_spent_ns += clock_mono_ns() - begin_ns;
+    if (shook) pipes_shook(clock_mono_ns() - begin_ns);
     if (shook && state == TLS_OPEN) net_timer_stop(&p->due);
     if (shook && state == TLS_FAILED) pipe_refuse(p);
     if (!alive || pipe_is_over(p)) {
@@ -325,6 +331,8 @@ static void services_tls_close(struct tarn_tls **tls_p) {
     if (tls == NULL) return;
     while (!LIST_EMPTY(&tls->pipes)) pipe_destroy(LIST_FIRST(&tls->pipes));
     free(tls);
+    net_timer_stop(&shake_turn);
+    shake_spent_ns = 0;
     (void)pipes_source->use(false, &why);
 }
 
@@ -332,6 +340,7 @@ void net_tls_services_fill(struct tarn_services *services, struct net_loop *loop
                            const struct net_tls_source *source) {
     pipes_loop = loop;
     pipes_source = source;
+    net_timer_init(&shake_turn, loop, on_shake_turn, NULL);
     services->tls_open = services_tls_open;
     services->tls_accept = services_tls_accept;
     services->tls_figures = services_tls_figures;

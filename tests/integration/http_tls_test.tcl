@@ -179,6 +179,42 @@ test {unloaded while connections are open} {
     assert_equal PONG [r ping]
 }
 
+test {many handshakes at once} {
+    start_https "" --tls-auth-clients no
+    assert_equal 40 [exec /usr/bin/python3 -c {
+import socket, ssl, sys, threading
+context = ssl.create_default_context(cafile=sys.argv[2])
+done = []
+def ask():
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", int(sys.argv[1]))),
+                             server_hostname="localhost") as s:
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        got = b""
+        while piece := s.recv(4096):
+            got += piece
+        if got.startswith(b"HTTP/1.1 200") and got.endswith(b"ok\n"):
+            done.append(1)
+threads = [threading.Thread(target=ask) for _ in range(40)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(len(done))
+} $::http_port [pem ca.crt]]
+}
+
+test {another module's own port over TLS} {
+    set modules [file join [file dirname $::server_binary] tests modules]
+    if {![file exists $modules/web.so]} {
+        set modules [file join [file dirname [file dirname $::kv_binary]] modules]
+    }
+    start_https "" --enable-module-command yes
+    r module load $modules/web.so own tls
+    set ::http_port [info_field http_port_web]
+    set ask "POST /query HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    append ask "Content-Length: 90000\r\n\r\n[string repeat x 90000]"
+    assert_match "HTTP/1.1 200*[string repeat x 90000]" [https_raw $ask user]
+    assert_error * {https_raw $ask ""}
+}
+
 test {a Prometheus scrapes it, with a certificate and the token} {
     if {[auto_execok prometheus] eq ""} {skip "prometheus is not there"}
     spit token 0123456789abcdef-token
