@@ -93,6 +93,9 @@ static void show_map(struct figure_walk *f, const struct store_segment_info *g) 
     static const char *const names[MAP_KINDS] = {"used", "leased", "quarantined", "written"};
     char text[2 * MAP_BUCKETS_MAX + 1];
     uint64_t bytes;
+    if (map.shown != NULL && store_map_one_in(map.shown) > 1)
+        FIGURE(f, GAUGE, map_one_in, "the map is an estimate from one block in so many",
+               store_map_one_in(map.shown));
     for (int kind = 0; kind < MAP_KINDS; kind++) {
         if (!map_text(g, (enum map_kind)kind, text, &bytes)) continue;
         FIGURE_OF(f, BYTES, bytes_, "in objects that nobody reads, leased, quarantined, written",

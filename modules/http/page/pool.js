@@ -176,7 +176,8 @@ function nodesSection() {
           '--segment 8gb), or this server with --pool-size.',
       ),
     );
-  const dense = all.length > MANY;
+  const dense = all.length > MANY,
+    oneIn = Math.max(...(state.segments || []).map((s) => s.map_one_in || 1));
   const words = state.filter.trim().toLowerCase();
   const shown = all
     .filter(({ name, node }) =>
@@ -217,6 +218,7 @@ function nodesSection() {
     ),
     note(
       'A column is a part of the segment, filled as far as it is used. ' +
+        (oneIn > 1 ? `Estimated from one block in ${oneIn}. ` : '') +
         (state.cut ? 'There are more than are shown: SEGMENT LIST has all.' : ''),
     ),
   );
