@@ -361,13 +361,14 @@ test {crowds, garbage, slow bodies and many headers cost only their sender} {
         assert_match {*"/web/hello"*} [body_of [http_answer $s]]
     }
     close $s
+    set chunked "POST /web/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     foreach bytes [list \
         "POST /web/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n" \
         "POST /web/query HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n" \
         "POST /web/query HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nabc" \
-        "POST /web/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" \
-        "POST /web/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n" \
-        "POST /web/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n" \
+        "${chunked}zz\r\n" \
+        "${chunked}ffffffffffffffff\r\n" \
+        "${chunked}3\r\nabcdef\r\n" \
         "POST /web/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nabc" \
         "GET /web/hello HTTP/1.1\r\nHost: x\r\n[string repeat "A: b\r\n" 10000]\r\n" \
         "GET /web/hello?[string repeat a=b& 5000] HTTP/1.1\r\nHost: x\r\n\r\n" \

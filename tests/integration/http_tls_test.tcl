@@ -72,7 +72,8 @@ test {plain HTTP on the port is told so} {
     assert_match "HTTP/1.1 400*this port speaks TLS*" [read $s]
     close $s
     # and garbage that begins as TLS does is cut off
-    foreach bytes [list "\x16\x03\x01\x02\x00\x01[string repeat x 600]" "\x16[string repeat \0 99]"] {
+    foreach bytes [list "\x16\x03\x01\x02\x00\x01[string repeat x 600]" \
+        "\x16[string repeat \0 99]"] {
         set s [plain_socket]
         puts -nonewline $s $bytes
         catch {read $s}

@@ -1,6 +1,7 @@
-/* A module with HTTP paths: it answers at once, later (WEB.ANSWER), in pieces, or never. Words: "own
- * open", "own token" and "own tls" give it a port of its own as well, "bind ADDRESS" where, "clash
- * PATH" registers that one, "busy" makes it busy until WEB.LETGO, "deadline MS" for its answers. */
+/* A module with HTTP paths: it answers at once, later (WEB.ANSWER), in pieces, or never. Words:
+ * "own open", "own token" and "own tls" give it a port of its own as well, "bind ADDRESS" where,
+ * "clash PATH" registers that one, "busy" makes it busy until WEB.LETGO, "deadline MS" for its
+ * answers. */
 #include <stdlib.h>
 #include <string.h>
 
