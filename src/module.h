@@ -332,7 +332,8 @@ struct tarn_services {
      * It is written down and replicated with the books, under the module's name, also where the
      * module is not loaded, and is there again after a restart, a failover, a full synchronisation.
      * A change is told before the replies of the same turn leave, and takes a time that does not
-     * grow with what there is. FLUSHALL leaves it. From the loop's thread. */
+     * grow with what there is. FLUSHALL leaves it. From the loop's thread; when unload() is called
+     * because the program ends, all has been saved, and changes are refused. */
 
     /* From load() only. The same handle until it is unloaded, whatever happens to the books.
      * TARN_ENOTSUP: not in this program. TARN_ELIMIT: too many modules have kept something. */

@@ -110,6 +110,10 @@ void module_durable_lead(bool lead) {
     module_tell_role(lead);
 }
 
+void module_durable_end(void) {
+    leads = false;
+}
+
 void module_durable_tell(bool on) {
     telling = on;
 }

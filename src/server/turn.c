@@ -16,6 +16,7 @@
 #include "commands/info.h"
 #include "commands/rows.h"
 #include "front/latency.h"
+#include "front/module_durable.h"
 #include "inband/later.h"
 #include "inband/local_copy.h"
 #include "ha/persistence.h"
@@ -143,6 +144,7 @@ void turn_init(struct net_loop *loop) {
 
 void turn_deinit(void) {
     replication_close_link();
+    module_durable_end();
     client_close_all();
     replica_check_deinit();
     local_copy_deinit();

@@ -207,7 +207,28 @@ TEST(a_category_alone_is_told_as_it_was_given) {
         CHECK_STR(set(acl, "u", rules), "");
         CHECK_STR(text_of(acl, "u"), text);
     }
-    CHECK(acl_category_name(ACL_CATEGORIES) == NULL);
+    CHECK(acl_category_name(acl_categories()) == NULL);
+    acl_destroy(&acl);
+}
+
+TEST(categories_that_come_later) {
+    unsigned i;
+    struct acl *acl = fresh();
+    CHECK_STR(set(acl, "u", "reset +@later"), "+@later: Unknown command or category name in ACL");
+    CHECK_EQ(acl_category_add("read"), TARN_EEXISTS);
+    CHECK_EQ(acl_category_add("all"), TARN_EEXISTS);
+    CHECK_EQ(acl_category_add("later"), TARN_OK);
+    CHECK_EQ(acl_category_add("later"), TARN_OK);
+    CHECK_EQ(acl_categories(), ACL_CATEGORIES + 1);
+    CHECK(acl_category_find(SPAN("LATER"), &i) && i == ACL_CATEGORIES);
+    CHECK_STR(acl_category_name(i), "later");
+    CHECK_STR(set(acl, "u", "reset +@later"), "");
+    CHECK_STR(text_of(acl, "u"), "off resetchannels -@all +@later");
+    CHECK(!may(acl, "u", GET)); /* no command is in it */
+    for (char name[] = "a"; acl_categories() < 32; name[0]++)
+        CHECK_EQ(acl_category_add(name), TARN_OK);
+    CHECK_EQ(acl_category_add("onemore"), TARN_ELIMIT);
+    CHECK(acl_category_name(32) == NULL);
     acl_destroy(&acl);
 }
 
