@@ -304,8 +304,12 @@ $(TEST_MODULES): $(BUILD)/%.so: $(BUILD)/%.o
 $(BUILD)/tests/modules/pipe.so: $(call archives,base)
 
 # What integration tests call: libtarn for scripts.
-TOOLS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/*.c))
+TOOLS := $(patsubst %.c,$(BUILD)/%,$(filter-out tests/tools/route_%,$(wildcard tests/tools/*.c)))
 $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
+	$(call link,)
+
+# By hand: docs/BENCHMARKS.md.
+$(BUILD)/tests/tools/route_index: $(BUILD)/tests/tools/route_index.o $(call archives,route base)
 	$(call link,)
 
 # The examples of docs/LIBTARN.md see what a user sees: the public headers and the library.

@@ -30,6 +30,7 @@ static size_t fixed_layout(struct route_index *ix, char *base) {
     PLACE(brief, lives);
     PLACE(holder, holders);
     PLACE(several, lives);
+    PLACE(row_life, lives);
 #undef PLACE
     return at;
 }

@@ -29,7 +29,8 @@ static void check_table(const struct route_table *t) {
     TARN_ASSERT(n == t->n);
 }
 
-static void check_run(const struct route_index *ix, uint32_t id, uint64_t *of_life) {
+static void check_run(const struct route_index *ix, uint32_t id, uint64_t *of_life,
+                      uint64_t *loose_p) {
     const struct route_run *r = route_run_at(ix, id);
     const struct route_lane *lane = route_run_lanes(r);
     uint64_t all = 0;
@@ -46,7 +47,9 @@ static void check_run(const struct route_index *ix, uint32_t id, uint64_t *of_li
         if (i > 0 && lane[i - 1].key >> 16 == life) continue;
         of_life[life] += (uint64_t)__builtin_popcountll(route_life_bits(r, life, 0));
     }
-    TARN_ASSERT(all >> (r->len - 1) & 1);
+    TARN_ASSERT(all != 0);
+    TARN_ASSERT(r->children == 0 || r->fork < r->len);
+    *loose_p += r->parent != 0 && route_run_parent(ix, r) == NULL;
 }
 
 static int pos_order(const void *a, const void *b) {
@@ -74,21 +77,21 @@ static uint64_t check_names(const struct route_index *ix, uint32_t life) {
 }
 
 static uint64_t check_runs(const struct route_index *ix, uint64_t *of_life) {
-    uint64_t bytes = 0, runs = 0, blocks = 0;
+    uint64_t bytes = 0, runs = 0, blocks = 0, loose = 0;
     for (uint32_t c = 1; c <= ix->chunks; c++) {
         const struct route_chunk *k = &ix->chunk[c];
         TARN_ASSERT((k->run == NULL) == (k->free == UINT64_MAX));
         if (k->run != NULL) bytes += CHUNK_RUNS * sizeof(struct route_run) + 64;
         for (uint64_t used = ~k->free; used != 0; used &= used - 1) {
             uint32_t id = c * CHUNK_RUNS + (uint32_t)__builtin_ctzll(used);
-            check_run(ix, id, of_life);
+            check_run(ix, id, of_life, &loose);
             bytes += route_run_memory(route_run_at(ix, id));
             blocks += route_run_at(ix, id)->len;
             runs++;
         }
     }
     TARN_ASSERT(runs == ix->figures.route_runs && runs == ix->firsts.n);
-    TARN_ASSERT(blocks == ix->figures.route_blocks);
+    TARN_ASSERT(blocks == ix->figures.route_blocks && loose <= ix->loose);
     return bytes;
 }
 

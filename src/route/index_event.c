@@ -7,13 +7,6 @@
 
 #define FORGET_BLOCKS 256u /* of a holder that has all it may have */
 
-uint32_t route_name_print(uint64_t own, uint32_t block) {
-    uint64_t h = own ^ block * UINT64_C(0x9e3779b97f4a7c15);
-    h = (h ^ h >> 33) * UINT64_C(0xff51afd7ed558ccd);
-    h = (h ^ h >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
-    return (uint32_t)(h >> 32);
-}
-
 /* --- names --- */
 
 /* From `pos` on the first block of that name of which the holder has something, in lane `lane` or,
@@ -79,6 +72,23 @@ static bool placing_enter(struct route_index *ix, struct placing *p, uint32_t id
     return true;
 }
 
+/* Behind the last block of the run. */
+static bool placing_append(struct route_index *ix, struct placing *p, uint64_t hash,
+                           uint32_t left) {
+    uint32_t len = (uint32_t)min_u64(p->run->len + left, RUN_BLOCKS);
+    if (!route_run_reserve(ix, p->run, len) || !route_run_append(ix, p->run, hash)) return false;
+    p->at++;
+    return true;
+}
+
+static bool placing_make(struct route_index *ix, struct placing *p, uint64_t hash, uint32_t left) {
+    uint32_t id = route_run_make(ix, hash, p->run != NULL ? p->id * RUN_BLOCKS + p->at : 0);
+    if (id == 0) return false;
+    if (placing_enter(ix, p, id)) return route_run_reserve(ix, p->run, (uint32_t)min_u64(left, 64));
+    route_run_trim(ix, id);
+    return false;
+}
+
 /* Moves on to the block of that hash; `left` of the piece follow, this one among them. */
 static bool placing_next(struct route_index *ix, struct placing *p, uint64_t hash, uint32_t left) {
     struct route_run *r = p->run;
@@ -86,31 +96,23 @@ static bool placing_next(struct route_index *ix, struct placing *p, uint64_t has
         p->at++;
         return true;
     }
+    bool appends = r != NULL && p->at + 1 == r->len && r->len < RUN_BLOCKS;
+    if (appends && r->children == 0 && ix->loose == 0) return placing_append(ix, p, hash, left);
     uint32_t id = route_run_find(ix, hash);
-    if (id != 0) return placing_enter(ix, p, id);
-    if (r != NULL && p->at + 1 == r->len && r->len < RUN_BLOCKS) {
-        uint32_t len = (uint32_t)min_u64(r->len + left, RUN_BLOCKS);
-        if (!route_run_reserve(ix, r, len) || !route_run_append(ix, r, hash)) return false;
-        p->at++;
-        return true;
+    if (id != 0) {
+        route_run_adopt(ix, route_run_at(ix, id), r != NULL ? p->id * RUN_BLOCKS + p->at : 0);
+        return placing_enter(ix, p, id);
     }
-    route_pos parent = r != NULL ? p->id * RUN_BLOCKS + p->at : 0;
-    uint32_t check = r != NULL ? (uint32_t)route_run_hash(r, p->at) : 0;
-    id = route_run_make(ix, hash, parent, check);
-    if (id == 0) return false;
-    if (placing_enter(ix, p, id)) return route_run_reserve(ix, p->run, (uint32_t)min_u64(left, 64));
-    route_run_trim(ix, id);
-    return false;
+    return appends ? placing_append(ix, p, hash, left) : placing_make(ix, p, hash, left);
 }
 
 /* Returns how many are known now. A name whose block could not be marked is left over. */
 static uint32_t piece_place(struct route_index *ix, struct placing *p, const uint64_t *hash,
                             const uint32_t *print, uint32_t n) {
     const struct route_table *names = &ix->life[p->life].names;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) route_table_prefetch(names, print[i]);
+    for (uint32_t i = 0; i < n && ix->loose > 0; i++)
         route_table_prefetch(&ix->firsts, route_print(hash[i]));
-        route_table_prefetch(names, print[i]);
-    }
     p->marked = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (!placing_next(ix, p, hash[i], n - i)) break;

@@ -73,17 +73,6 @@ size_t route_index_hot(const struct route_index *ix, struct route_hot *hot, size
     return n;
 }
 
-/* The block before the run's first, if it is still there; 0: it is not. */
-static route_pos run_parent(const struct route_index *ix, const struct route_run *r) {
-    const struct route_run *parent =
-        r->parent != 0 ? route_run_live(ix, r->parent / RUN_BLOCKS) : NULL;
-    uint32_t at = r->parent % RUN_BLOCKS;
-    if (parent == NULL || at >= parent->len ||
-        (uint32_t)route_run_hash(parent, at) != r->parent_check)
-        return 0;
-    return r->parent;
-}
-
 size_t route_index_hot_chain(const struct route_index *ix, const struct route_hot *hot,
                              uint64_t *rolling, size_t cap) {
     const struct route_run *r = NULL;
@@ -98,10 +87,9 @@ size_t route_index_hot_chain(const struct route_index *ix, const struct route_ho
         left -= n;
         for (uint32_t i = 0; i < n; i++) rolling[left + i] = route_run_hash(r, i) ^ hot->scope;
         if (left == 0) return hot->blocks;
-        route_pos before = run_parent(ix, r);
-        if (before == 0) return 0;
-        n = before % RUN_BLOCKS + 1;
-        r = route_run_at(ix, before / RUN_BLOCKS);
+        n = r->parent % RUN_BLOCKS + 1;
+        r = route_run_parent(ix, r);
+        if (r == NULL) return 0;
     }
     return 0;
 }

@@ -1,4 +1,6 @@
 /* Looking prompts up: the way through the runs, and how far each holder goes along. */
+#include <string.h>
+
 #include "route/index_run.h"
 
 /* How many blocks of the run are the prompt's, of which `left` follow; its first one is. */
@@ -28,82 +30,116 @@ void route_path_walk(struct route_index *ix, const struct route_chain *chain,
         struct route_run *r = route_run_at(ix, id);
         if (r->lanes > 2) __builtin_prefetch(r->out);
         uint32_t n = run_agrees(r, chain->rolling + at, chain->scope, chain->n - at);
+        /* Where the prompt probably goes on: most runs are full, but for the last. */
+        uint32_t ahead = at + n + RUN_BLOCKS;
+        if (ahead < chain->n)
+            route_table_prefetch(&ix->firsts, route_print(chain->rolling[ahead] ^ chain->scope));
         r->stamp = ix->tick;
         path->step[path->steps++] = (struct route_step){r, id, at, n};
         path->blocks += n;
     }
 }
 
-/* --- holders with one full KV group: how far they come, a run at a time --- */
+/* --- holders with one full KV group: how far they come, a run at a time ---
+ *
+ * Who has nothing of a prompt's first run has nothing. So rows are made there, in the order of the
+ * lanes, which is that of the lives; lanes of later runs find theirs by it. */
 
 struct row_writer {
     struct route_hit *hits;
     size_t cap, n;
-    uint32_t epoch, first_epoch; /* of this chain, and of this look-up */
+    uint16_t *life; /* of the rows from `first` on */
+    size_t first, end;
     uint32_t block;
-    uint32_t several; /* lives with several KV groups */
+    uint32_t mark, several; /* lives with several KV groups */
 };
 
-/* Blocks in front of the first that is missing, of a run of which so many are asked for. */
-static uint32_t bits_leading(uint64_t bits, uint32_t blocks) {
-    uint64_t missing = ~bits & route_mask(blocks);
-    return missing == 0 ? blocks : (uint32_t)__builtin_ctzll(missing);
-}
+/* What of a run counts. */
+struct run_part {
+    uint64_t beyond; /* bits of blocks that do not */
+    uint32_t block, at_tokens;
+};
 
-/* The row of a life that has `bits` of the run; NULL: it has nothing from the start, or there is no
- * room. */
-static struct route_hit *row_find(struct row_writer *w, struct route_brief *b, uint32_t at,
-                                  uint64_t bits) {
-    if (b->epoch != w->epoch) {
-        if (at > 0 || !(bits & 1)) return NULL;
-        b->epoch = w->epoch;
-        b->row = (uint32_t)w->n++;
-        if (b->row < w->cap) w->hits[b->row] = (struct route_hit){.holder = b->holder};
-    }
-    return b->row < w->cap ? &w->hits[b->row] : NULL;
+/* Tokens in front of the first block that is missing. */
+static inline uint32_t bits_leading(uint64_t bits, const struct run_part *p) {
+    uint64_t missing = ~bits | p->beyond;
+    return (missing == 0 ? RUN_BLOCKS : (uint32_t)__builtin_ctzll(missing)) * p->block;
 }
 
 /* The lanes of one life, nearest tier first: what one tier lacks another may have. */
-static void row_extend(struct row_writer *w, struct route_brief *b, const struct route_step *step,
-                       const struct route_lane *lane, const struct route_lane *end) {
+static inline void row_extend(struct route_hit *hit, const struct run_part *p,
+                              const struct route_lane *lane, const struct route_lane *end) {
     uint64_t bits = 0;
-    for (const struct route_lane *l = lane; l < end; l++) bits |= lane_bits(l);
-    struct route_hit *hit = row_find(w, b, step->at, bits);
-    if (hit == NULL) return;
-    bits = 0;
     for (uint32_t t = 0; t < ROUTE_TIERS; t++) {
         for (; lane < end && (lane->key & 0xff) == t; lane++) bits |= lane_bits(lane);
-        if (hit->tokens[t] == step->at) hit->tokens[t] += bits_leading(bits, step->blocks);
+        if (hit->tokens[t] == p->at_tokens) hit->tokens[t] += bits_leading(bits, p);
     }
 }
 
+static inline void row_make(struct row_writer *w, uint32_t life, uint32_t holder,
+                            const struct run_part *p, const struct route_lane *lane,
+                            const struct route_lane *end) {
+    uint64_t bits = lane_bits(lane);
+    for (const struct route_lane *l = lane + 1; l < end; l++) bits |= lane_bits(l);
+    if (!(bits & 1) || w->n++ >= w->cap) return;
+    w->life[w->end - w->first] = (uint16_t)life;
+    struct route_hit *hit = &w->hits[w->end++];
+    uint32_t tier = lane->key & 0xff, leading = bits_leading(bits, p);
+    *hit = (struct route_hit){holder, {tier == 0 ? leading : 0, tier < 2 ? leading : 0, leading}};
+    if (end - lane > 1) {
+        memset(hit->tokens, 0, sizeof(hit->tokens));
+        row_extend(hit, p, lane, end);
+    }
+}
+
+/* From `at` on the row of that life, or of the first behind it. */
+static size_t row_find(const struct row_writer *w, size_t at, uint32_t life) {
+    size_t n = w->end - at;
+    while (n > 0) {
+        size_t half = n / 2;
+        if (w->life[at + half - w->first] < life) {
+            at += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return at;
+}
+
 static void several_add(struct route_index *ix, struct row_writer *w, struct route_brief *b) {
-    if (b->epoch - w->first_epoch < ROUTE_CHAINS_MAX) return;
-    b->epoch = w->epoch;
+    if (b->holder == 0 || b->mark == w->mark) return;
+    b->mark = w->mark;
     ix->several[w->several++] = (uint16_t)(b - ix->brief);
 }
 
 static void step_match(struct route_index *ix, struct row_writer *w,
                        const struct route_step *step) {
     const struct route_lane *lane = route_run_lanes(step->run), *end = lane + step->run->lanes;
+    const struct run_part part = {
+        .beyond = ~route_mask(step->blocks), .block = w->block, .at_tokens = step->at * w->block};
+    size_t row = w->first;
     for (const struct route_lane *next; lane < end; lane = next) {
-        struct route_brief *b = &ix->brief[lane->key >> 16];
-        for (next = lane + 1; next < end && (next->key ^ lane->key) >> 16 == 0;) next++;
-        if (b->holder == 0) continue;
-        if (b->block == w->block)
-            row_extend(w, b, step, lane, next);
-        else if (b->block == 0)
-            several_add(ix, w, b);
+        uint32_t life = lane->key >> 16;
+        struct route_brief *b = &ix->brief[life];
+        for (next = lane + 1; next < end && next->key >> 16 == life;) next++;
+        if (b->block != w->block) {
+            if (b->block == 0) several_add(ix, w, b);
+        } else if (step->at == 0) {
+            row_make(w, life, b->holder, &part, lane, next);
+        } else {
+            if (row < w->end && w->life[row - w->first] != life) row = row_find(w, row, life);
+            if (row == w->end || w->life[row - w->first] != life) continue;
+            row_extend(&w->hits[row++], &part, lane, next);
+        }
     }
 }
 
 static void path_match(struct route_index *ix, struct row_writer *w,
                        const struct route_path *path) {
-    size_t first = min_u64(w->n, w->cap);
     w->block = path->chain->block;
+    w->first = w->end;
     for (uint32_t i = 0; i < path->steps; i++) step_match(ix, w, &path->step[i]);
-    for (size_t i = first; i < w->n && i < w->cap; i++)
-        for (uint32_t t = 0; t < ROUTE_TIERS; t++) w->hits[i].tokens[t] *= w->block;
 }
 
 /* --- and those with others --- */
@@ -116,20 +152,17 @@ static void several_match(struct route_index *ix, struct row_writer *w,
         for (uint32_t t = 0; t < ROUTE_TIERS; t++)
             hit.tokens[t] = route_serve(h, UINT32_MAX, (enum route_tier)t, paths, n);
         if (hit.tokens[ROUTE_TIERS - 1] == 0) continue;
-        if (w->n < w->cap) w->hits[w->n] = hit;
-        w->n++;
+        if (w->n++ < w->cap) w->hits[w->end++] = hit;
     }
 }
 
-/* Numbers with which this look-up marks the holders that it has met, one for each chain. */
-static uint32_t epochs_take(struct route_index *ix) {
-    if (ix->epoch > UINT32_MAX - 2 * ROUTE_CHAINS_MAX) {
-        for (uint32_t i = 0; i < ix->lives; i++) ix->brief[i].epoch = 0;
-        ix->epoch = 0;
+/* A number with which this look-up marks the holders that it has met. */
+static uint32_t mark_next(struct route_index *ix) {
+    if (++ix->mark == 0) {
+        for (uint32_t i = 0; i < ix->lives; i++) ix->brief[i].mark = 0;
+        ix->mark = 1;
     }
-    uint32_t first = ix->epoch + ROUTE_CHAINS_MAX;
-    ix->epoch = first;
-    return first;
+    return ix->mark;
 }
 
 static void paths_walk(struct route_index *ix, const struct route_chain *chains, size_t n,
@@ -146,14 +179,10 @@ static void paths_walk(struct route_index *ix, const struct route_chain *chains,
 size_t route_index_match(struct route_index *ix, const struct route_chain *chains, size_t chains_n,
                          struct route_hit *hits, size_t cap) {
     struct route_path paths[ROUTE_CHAINS_MAX];
-    struct row_writer w = {.hits = hits, .cap = cap};
+    struct row_writer w = {.hits = hits, .cap = cap, .life = ix->row_life, .mark = mark_next(ix)};
     ix->figures.route_matches++;
     paths_walk(ix, chains, chains_n, paths);
-    w.first_epoch = epochs_take(ix);
-    for (uint32_t i = 0; i < chains_n; i++) {
-        w.epoch = w.first_epoch + i;
-        path_match(ix, &w, &paths[i]);
-    }
+    for (uint32_t i = 0; i < chains_n; i++) path_match(ix, &w, &paths[i]);
     several_match(ix, &w, paths, chains_n);
     for (uint32_t i = 0; i < chains_n; i++) route_hot_touch(ix, &paths[i]);
     return w.n;

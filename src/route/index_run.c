@@ -103,6 +103,7 @@ bool route_run_reserve(struct route_index *ix, struct route_run *r, uint32_t len
 }
 
 static void run_shorten(struct route_index *ix, struct route_run *r, uint32_t len) {
+    if (len == r->len) return;
     ix->figures.route_blocks -= r->len - len;
     r->last = route_run_hash(r, len - 1);
     r->len = (uint8_t)len;
@@ -212,8 +213,30 @@ uint32_t route_run_find(const struct route_index *ix, uint64_t first) {
     return id;
 }
 
-uint32_t route_run_make(struct route_index *ix, uint64_t first, route_pos parent,
-                        uint32_t parent_check) {
+struct route_run *route_run_parent(const struct route_index *ix, const struct route_run *r) {
+    struct route_run *parent = r->parent != 0 ? route_run_live(ix, r->parent / RUN_BLOCKS) : NULL;
+    uint32_t at = r->parent % RUN_BLOCKS;
+    bool same = parent != NULL && at < parent->len &&
+                (uint16_t)route_run_hash(parent, at) == r->parent_check;
+    return same ? parent : NULL;
+}
+
+static void run_hang(struct route_index *ix, struct route_run *r, route_pos parent) {
+    struct route_run *p = parent != 0 ? route_run_at(ix, parent / RUN_BLOCKS) : NULL;
+    r->parent = parent;
+    r->parent_check = p != NULL ? (uint16_t)route_run_hash(p, parent % RUN_BLOCKS) : 0;
+    if (p == NULL) return;
+    if (p->children < UINT8_MAX) p->children++;
+    p->fork = (uint8_t)max_u64(p->fork, parent % RUN_BLOCKS);
+}
+
+void route_run_adopt(struct route_index *ix, struct route_run *r, route_pos parent) {
+    if (r->parent == 0 || parent == 0 || route_run_parent(ix, r) != NULL) return;
+    run_hang(ix, r, parent);
+    if (ix->loose > 0) ix->loose--;
+}
+
+uint32_t route_run_make(struct route_index *ix, uint64_t first, route_pos parent) {
     uint32_t id = chunk_take(ix);
     if (id == 0) return 0;
     if (id > RUN_ID_MAX || !route_table_add(&ix->firsts, &ix->memory, route_print(first), id)) {
@@ -223,11 +246,21 @@ uint32_t route_run_make(struct route_index *ix, uint64_t first, route_pos parent
     struct route_run *r = route_run_at(ix, id);
     r->first = r->last = first;
     r->len = 1;
-    r->parent = parent;
-    r->parent_check = parent_check;
+    run_hang(ix, r, parent);
     ix->figures.route_blocks++;
     ix->figures.route_runs++;
     return id;
+}
+
+/* It is no child of anybody any more, and its own are loose. A count that was full is never lowered,
+ * so some may be taken for loose that are long gone: new blocks are looked for in vain then. */
+static void run_let_go(struct route_index *ix, const struct route_run *r) {
+    struct route_run *parent = route_run_parent(ix, r);
+    if (parent != NULL && parent->children > 0 && parent->children < UINT8_MAX) {
+        if (--parent->children == 0) parent->fork = 0;
+    }
+    if (parent == NULL && r->parent != 0 && ix->loose > 0) ix->loose--;
+    ix->loose += r->children;
 }
 
 static void run_drop(struct route_index *ix, uint32_t id) {
@@ -236,11 +269,18 @@ static void run_drop(struct route_index *ix, uint32_t id) {
     uint32_t print = route_print(r->first), found = route_table_find(&ix->firsts, print, &place);
     while (found != id) found = route_table_next(&place, print);
     route_table_remove(&ix->firsts, &ix->memory, place);
+    run_let_go(ix, r);
     route_memory_put(&ix->memory, r->hash, r->cap * sizeof(*r->hash));
     if (r->lanes > 2) route_memory_put(&ix->memory, r->out, lanes_size(r));
     ix->figures.route_blocks -= r->len;
-    ix->figures.route_runs--;
+    if (--ix->figures.route_runs == 0) ix->loose = 0;
     chunk_give(ix, id);
+}
+
+/* Blocks up to the last one that somebody has, or others hang on. */
+static uint32_t run_needed(const struct route_run *r, uint64_t bits) {
+    uint32_t len = 64u - (uint32_t)__builtin_clzll(bits);
+    return r->children > 0 ? (uint32_t)max_u64(len, r->fork + 1u) : len;
 }
 
 void route_run_trim(struct route_index *ix, uint32_t id) {
@@ -251,7 +291,7 @@ void route_run_trim(struct route_index *ix, uint32_t id) {
     if (bits == 0)
         run_drop(ix, id);
     else if ((bits & end) == 0)
-        run_shorten(ix, r, 64u - (uint32_t)__builtin_clzll(bits));
+        run_shorten(ix, r, run_needed(r, bits));
 }
 
 /* Of the lane at `at`; true: that lane is no more. */

@@ -14,9 +14,13 @@
  *
  * Hashes are kept xor the scope, so scopes need no room.
  *
+ * A run knows how many others go on from one of its blocks, and the index how many lost the run that
+ * they went on from (they are `loose`: told of by somebody who lost the head before the tail). Where
+ * neither is, a new block need not be looked for before it is appended, which saves a cache miss.
+ *
  * The life of a run: made by the first event that tells of its first block; longer as events tell of
  * what follows its last one; shorter when nobody has its last blocks any more; gone when nobody has
- * any. Of a block in its middle that nobody has, the hash stays.
+ * any. Of a block in its middle that nobody has, the hash stays; and of one that others hang on.
  *
  * A holder's own hashes lead to positions, through a table for each holder (index_table.h). An entry may
  * be left over from a name that an engine gave the same block before: it leads to a block that the
@@ -57,7 +61,9 @@ struct route_run {
     uint16_t lanes;
     uint32_t stamp;        /* of the last look-up or event */
     route_pos parent;      /* the block before the first, as it was then */
-    uint32_t parent_check; /* lower half of its hash: positions are used again */
+    uint16_t parent_check; /* lower bits of its hash: positions are used again */
+    uint8_t children;      /* runs whose parent is in this one; UINT8_MAX: so many, or more */
+    uint8_t fork;          /* none of them hangs behind that block */
 };
 static_assert(sizeof(struct route_run) == 64, "one cache line");
 
@@ -81,7 +87,7 @@ struct route_life {
 struct route_brief {
     uint32_t holder; /* 0: dead or nobody's */
     uint32_t block;  /* of its only KV group, which is a full one; 0: it has others */
-    uint32_t epoch, row;
+    uint32_t mark;   /* of the last look-up that met it, when it has others */
 };
 
 struct route_holder {
@@ -115,15 +121,17 @@ struct route_index {
     struct route_chunk *chunk; /* number 0 is none */
     uint32_t chunks, chunks_max, chunk_unused, chunk_partly;
     uint64_t runs_free; /* in chunks that are there */
+    uint64_t loose;     /* runs whose parents are gone; at least as many as there are */
     struct route_life *life;
     struct route_brief *brief;
     struct route_holder *holder;
     uint32_t lives; /* of both, number 0 is none */
     uint32_t lives_dead;
     uint32_t tick;           /* look-ups and events */
-    uint32_t epoch;          /* of rows, in look-ups */
+    uint32_t mark;           /* of the last look-up */
     struct route_step *step; /* PATH_RUNS for each chain of a look-up */
     uint16_t *several;       /* lives with several KV groups that a look-up met */
+    uint16_t *row_life;      /* of a look-up's rows */
     uint32_t hot_samples;
     struct route_hot_run hot[ROUTE_HOT_MAX];
     struct route_index_figures figures;
@@ -148,15 +156,25 @@ static inline const struct route_lane *route_run_lanes(const struct route_run *r
 static inline uint64_t route_mask(uint32_t blocks) {
     return blocks < 64 ? (UINT64_C(1) << blocks) - 1 : UINT64_MAX;
 }
+/* 32 bits of a hash that may be any number (Murmur's finalizer): clients name what they like. */
 static inline uint32_t route_print(uint64_t hash) {
+    hash = (hash ^ hash >> 33) * UINT64_C(0xff51afd7ed558ccd);
+    hash = (hash ^ hash >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
     return (uint32_t)(hash >> 32);
+}
+/* Of a holder's own hash of a block of so many tokens. */
+static inline uint32_t route_name_print(uint64_t own, uint32_t block) {
+    return route_print(own ^ block * UINT64_C(0x9e3779b97f4a7c15));
 }
 
 /* The run that begins with that block; 0: none. */
 uint32_t route_run_find(const struct route_index *ix, uint64_t first);
 /* false, 0: no room. */
-uint32_t route_run_make(struct route_index *ix, uint64_t first, route_pos parent,
-                        uint32_t parent_check);
+uint32_t route_run_make(struct route_index *ix, uint64_t first, route_pos parent);
+/* It goes on from that block again, if it was loose. */
+void route_run_adopt(struct route_index *ix, struct route_run *r, route_pos parent);
+/* The run of its parent, if that is still there. */
+struct route_run *route_run_parent(const struct route_index *ix, const struct route_run *r);
 bool route_run_append(struct route_index *ix, struct route_run *r, uint64_t hash);
 /* Room for that many blocks in all. */
 bool route_run_reserve(struct route_index *ix, struct route_run *r, uint32_t len);
@@ -184,10 +202,6 @@ void route_forget_for(struct route_index *ix);
 bool route_forget_of(struct route_index *ix, uint32_t life, uint32_t want);
 /* Up to that many entries of a dead life; true: it is over. */
 bool route_life_sweep(struct route_index *ix, uint32_t life, size_t *budget_p);
-
-/* --- index_event.c --- */
-
-uint32_t route_name_print(uint64_t own, uint32_t block);
 
 /* --- index_match.c, index_serve.c, index_hot.c --- */
 

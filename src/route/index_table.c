@@ -107,7 +107,7 @@ bool route_table_add(struct route_table *t, struct route_memory *m, uint32_t pri
     uint64_t entry = (uint64_t)print << 32 | value;
     TARN_ASSERT(value > 0);
     /* Without room for more slots those that are there fill up. */
-    if (s->slot == NULL || s->n >= s->homes - s->homes / 8) {
+    if (s->slot == NULL || s->n >= s->homes - s->homes / 4) {
         if (!shard_resize(t, m, s, s->homes + s->homes / 5) && s->slot == NULL) return false;
     }
     while (!shard_insert(t, s, entry))
@@ -131,8 +131,8 @@ void route_table_remove(struct route_table *t, struct route_memory *m, struct ro
     if (s->n == 0) {
         route_memory_put(m, s->slot, shard_size(s));
         *s = (struct route_shard){0};
-    } else if (s->homes > SHARD_HOMES && s->n < s->homes / 2) {
-        shard_resize(t, m, s, s->n + s->n / 4); /* without room for that it stays as it is */
+    } else if (s->homes > SHARD_HOMES && s->n < s->homes * 2 / 5) {
+        shard_resize(t, m, s, s->n + s->n / 2); /* without room for that it stays as it is */
     }
 }
 

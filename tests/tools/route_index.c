@@ -1,0 +1,255 @@
+/* How fast the index of the engines' blocks is, and how big: docs/BENCHMARKS.md has its numbers.
+ *
+ *     route_index [PAIRS [HOLDERS [MATCHES]]]          10000000 200 200000
+ *
+ * Chains of the shape of recorded conversations: one of some system prompts, which every engine has;
+ * a first turn; further turns that each go on where the one before ended, mostly on the engine that
+ * had it. An engine that is full tells what it evicts, oldest chain first, its last blocks first. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/hist.h"
+#include "base/rng.h"
+#include "route/hash.h"
+#include "route/index.h"
+
+#define BLOCK    16u
+#define SYSTEMS  8u
+#define LONGEST  512u
+#define PROMPT   128u /* blocks of a look-up */
+#define EVENT    48u  /* blocks of one, at most */
+#define SESSIONS 2000000u
+#define RECENT   60u /* sessions of an engine that may go on */
+
+/* A session is a number: its blocks follow from it. Each time it begins anew on an engine is a stay;
+ * the bit of a stay in `evicted`: nothing of it is there any more. */
+struct session {
+    uint32_t blocks, engine, stay;
+    uint64_t evicted;
+    bool moved; /* once is enough */
+};
+/* What an engine stored: blocks [from, to) of a session. */
+struct piece {
+    uint32_t session, stay, from, to;
+};
+struct engine {
+    uint32_t holder, blocks;
+    struct piece *piece;
+    size_t first, n, cap;
+};
+
+static struct route_index *ix;
+static struct rng rng;
+static struct session *session;
+static struct engine *engine;
+static uint32_t sessions, engines, capacity;
+static uint64_t told, pairs_wanted;
+static double seconds;
+
+static uint32_t system_of(uint32_t s, uint32_t *blocks_p) {
+    *blocks_p = 1 + s % SYSTEMS * 4;
+    return s % SYSTEMS;
+}
+
+static uint64_t block_local(uint32_t s, uint32_t i) {
+    uint32_t shared, system = system_of(s, &shared);
+    uint64_t v = i < shared ? UINT64_C(0x5000000000) + system : s;
+    v = (v << 16 | i) * UINT64_C(0x9e3779b97f4a7c15);
+    return (v ^ v >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+}
+
+/* Engines start their hashes at a number of their own. */
+static uint64_t block_own(const struct engine *e, uint32_t s, uint32_t i) {
+    return block_local(s, i) ^ (uint64_t)e->holder << 40;
+}
+
+static void engine_store(struct engine *e, uint32_t s, uint32_t from, uint32_t to) {
+    uint64_t local[EVENT], own[EVENT];
+    for (uint32_t n; from < to; from += n) {
+        n = (uint32_t)min_u64(to - from, EVENT);
+        for (uint32_t i = 0; i < n; i++) {
+            local[i] = block_local(s, from + i);
+            own[i] = block_own(e, s, from + i);
+        }
+        struct route_stored event = {.holder = e->holder,
+                                     .has_parent = from > 0,
+                                     .parent = from > 0 ? block_own(e, s, from - 1) : 0,
+                                     .n = n,
+                                     .own = own,
+                                     .local = local};
+        uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        route_index_stored(ix, &event);
+        seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
+        told += n;
+    }
+}
+
+static void session_begin(uint32_t s) {
+    session[s].stay++;
+    session[s].evicted &= ~(UINT64_C(1) << session[s].stay % 64);
+    system_of(s, &session[s].blocks);
+}
+
+static void blocks_evict(struct engine *e, uint32_t s, uint32_t from, uint32_t to) {
+    uint64_t own[EVENT];
+    while (to > from) {
+        uint32_t n = 0;
+        for (; n < EVENT && to > from; n++) own[n] = block_own(e, s, --to);
+        uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        route_index_removed(ix, e->holder, 0, ROUTE_TIER_DEVICE, own, n);
+        seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
+        told += n;
+        e->blocks -= n;
+    }
+}
+
+/* The oldest piece, with what comes after it of that stay. */
+static void engine_evict(struct engine *e) {
+    struct piece *p = &e->piece[e->first];
+    struct session *s = &session[p->session];
+    uint64_t bit = UINT64_C(1) << p->stay % 64;
+    if (s->stay == p->stay && &engine[s->engine] == e) {
+        blocks_evict(e, p->session, p->from, s->blocks);
+        s->evicted |= bit;
+        session_begin(p->session);
+    } else if (!(s->evicted & bit)) {
+        blocks_evict(e, p->session, p->from, p->to);
+    }
+    e->first = (e->first + 1) % e->cap;
+    e->n--;
+}
+
+/* `more` blocks of the session. */
+static void session_go_on(uint32_t s, uint32_t more) {
+    struct engine *e = &engine[session[s].engine];
+    while (e->blocks + LONGEST > capacity) engine_evict(e);
+    uint32_t from = session[s].blocks;
+    engine_store(e, s, from, from + more);
+    session[s].blocks += more;
+    e->blocks += more;
+    TARN_ASSERT(e->n < e->cap);
+    e->piece[(e->first + e->n++) % e->cap] =
+        (struct piece){s, session[s].stay, from, session[s].blocks};
+}
+
+/* One request: a new session, or the next turn of a recent one, seldom on another engine. */
+static void one_turn(void) {
+    uint32_t s, recent = engines * RECENT, random = (uint32_t)rng_below(&rng, 30);
+    if (sessions < recent || random < 10) {
+        s = sessions++ % SESSIONS;
+        session_begin(s);
+        session[s].engine = (uint32_t)rng_below(&rng, engines);
+        session_go_on(s, 8 + (uint32_t)rng_below(&rng, 120));
+        return;
+    }
+    s = (sessions - 1 - (uint32_t)rng_below(&rng, recent)) % SESSIONS;
+    if (session[s].blocks > LONGEST - 64) return;
+    uint32_t before = session[s].blocks;
+    if (random < 12 && !session[s].moved) {
+        session_begin(s);
+        session[s].moved = true;
+        session[s].engine =
+            (session[s].engine + 1 + (uint32_t)rng_below(&rng, engines - 1)) % engines;
+    }
+    session_go_on(s, before - session[s].blocks + 4 + (uint32_t)rng_below(&rng, 40));
+}
+
+static void set_up(uint32_t holders) {
+    struct route_index_config config = {.max_bytes = pairs_wanted * 40 + (16u << 20),
+                                        .holders_max = holders};
+    ix = route_index_create(&config);
+    session = xcalloc(SESSIONS, sizeof(*session));
+    engine = xcalloc(holders, sizeof(*engine));
+    engines = holders;
+    capacity = (uint32_t)(pairs_wanted / holders) + LONGEST;
+    for (uint32_t i = 0; i < holders; i++) {
+        engine[i].holder = route_holder_add(ix, BLOCK, capacity + 1024);
+        engine[i].cap = capacity;
+        engine[i].piece = xcalloc(capacity, sizeof(struct piece));
+        for (uint32_t s = 0, shared; s < SYSTEMS; s++) {
+            system_of(s, &shared);
+            engine_store(&engine[i], s, 0, shared);
+        }
+    }
+}
+
+static void report_size(uint64_t resident_before) {
+    struct route_index_figures f = route_index_stats(ix);
+    printf("%llu pairs, %llu blocks, %llu runs: %.1f blocks a run; %.1f bytes a pair\n",
+           (unsigned long long)f.route_pairs, (unsigned long long)f.route_blocks,
+           (unsigned long long)f.route_runs, (double)f.route_blocks / (double)f.route_runs,
+           (double)f.route_index_bytes / (double)f.route_pairs);
+    (void)resident_before;
+    printf("forgotten %llu, refused %llu, orphans %llu, unknown %llu, alike %llu\n",
+           (unsigned long long)f.route_forgotten, (unsigned long long)f.route_refused,
+           (unsigned long long)f.route_orphans, (unsigned long long)f.route_unknown,
+           (unsigned long long)f.route_alike);
+}
+
+static void report_speed(const char *what) {
+    printf("%s: %llu blocks in %.2f s of CPU: %.1f M a second\n", what, (unsigned long long)told,
+           seconds, (double)told / seconds / 1e6);
+    told = 0;
+    seconds = 0;
+}
+
+static void match_all(uint32_t matches) {
+    struct route_hit *hits = xcalloc(engines, sizeof(*hits));
+    struct hist *h = xcalloc(1, sizeof(*h));
+    uint64_t rolling[PROMPT], found = 0, tokens = 0;
+    for (uint32_t m = 0; m < matches; m++) {
+        uint32_t s = (sessions - 1 - (uint32_t)rng_below(&rng, engines * RECENT)) % SESSIONS;
+        for (uint32_t i = 0; i < PROMPT; i++)
+            rolling[i] = block_local(i < session[s].blocks ? s : s + SESSIONS, i);
+        route_hash_chain(NULL, rolling, PROMPT, 0, rolling);
+        struct route_chain c = {.block = BLOCK, .n = PROMPT, .rolling = rolling};
+        uint64_t start = clock_mono_ns();
+        size_t n = route_index_match(ix, &c, 1, hits, engines);
+        hist_add(h, clock_mono_ns() - start);
+        uint32_t best = 0;
+        for (size_t i = 0; i < n; i++) best = (uint32_t)max_u64(best, hits[i].tokens[0]);
+        found += n;
+        tokens += best;
+    }
+    printf("%u look-ups of %u blocks: median %llu ns, p90 %llu, p99 %llu, p99.9 %llu; "
+           "%.1f holders, %.1f blocks at the best\n",
+           matches, PROMPT, (unsigned long long)hist_percentile(h, 0.5),
+           (unsigned long long)hist_percentile(h, 0.9),
+           (unsigned long long)hist_percentile(h, 0.99),
+           (unsigned long long)hist_percentile(h, 0.999), (double)found / matches,
+           (double)tokens / BLOCK / matches);
+    free(h);
+    free(hits);
+}
+
+static uint64_t number_of(int argc, char **argv, int i, uint64_t otherwise) {
+    uint64_t v;
+    if (argc <= i) return otherwise;
+    if (!span_to_u64(span_str(argv[i]), &v) || v == 0) {
+        fprintf(stderr, "route_index [PAIRS [HOLDERS [MATCHES]]]\n");
+        exit(2);
+    }
+    return v;
+}
+
+int main(int argc, char **argv) {
+    pairs_wanted = number_of(argc, argv, 1, 10000000);
+    uint32_t holders = (uint32_t)min_u64(number_of(argc, argv, 2, 200), ROUTE_HOLDERS_MAX);
+    uint32_t matches = (uint32_t)number_of(argc, argv, 3, 200000);
+    rng_seed(&rng, 1);
+    set_up(holders);
+    while (route_index_stats(ix).route_pairs < pairs_wanted * 95 / 100) one_turn();
+    report_speed("filling");
+    report_size(0);
+    for (uint32_t i = 0; i < pairs_wanted / 100; i++) one_turn();
+    report_speed("steady, stored and removed");
+    report_size(0);
+    match_all(matches);
+    route_index_destroy(&ix);
+    return 0;
+}
