@@ -45,9 +45,10 @@ static void say_nodes(const struct alarm_facts *l, char *text) {
                                 info.name);
     }
     snprintf(text, TEXT_MAX,
-             "%llu of %llu nodes are away (%s%s): what only they have cannot be read until they "
-             "are back. NODE LIST; tarn-node on those machines.",
-             (ull)down, (ull)l->c.nodes, names, down > named ? ", ..." : "");
+             "%llu of %llu nodes %s away (%s%s). What nobody else has cannot be read until then: "
+             "NODE LIST, and tarn-node on %s.",
+             (ull)down, (ull)l->c.nodes, down == 1 ? "is" : "are", names,
+             down > named ? ", ..." : "", down == 1 ? "that machine" : "those machines");
 }
 
 static void say_segments(const struct alarm_facts *l, char *text) {

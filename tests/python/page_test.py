@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import shutil
 import tempfile
 import unittest
@@ -95,7 +96,7 @@ class Page(TarnTest):
             client.put(f"{EVIL if i % 3 else 'k'}{i}", b"x" * 20000)
             client.get(f"{EVIL if i % 3 else 'k'}{i // 2}")
         nodes[1].kill()
-        self.see(port, "Overview", "1 of 3 nodes are away (n1)", "Look-ups", "Node n1 is down")
+        self.see(port, "Overview", "1 of 3 nodes is away (n1)", "Look-ups", "Node n1 is down")
         self.fits(390, "dark", "overview-phone")
         self.fits(1300, "light", "overview")
         self.see(port, "Cache", "Why look-ups missed", "Hit ratio, were the pool as large")
@@ -159,7 +160,7 @@ class Page(TarnTest):
         self.fits(1300, "light", "pool-20")
         self.fits(1300, "dark", "pool-20-dark")
         self.fits(390, "light", "pool-20-phone")
-        self.see(port, "Overview", "1 of 20 nodes are away (n7)")
+        self.see(port, "Overview", "1 of 20 nodes is away (n7)")
         self.fits(1300, "dark", "overview-20")
 
     def test_two_hundred_nodes(self):
@@ -208,6 +209,18 @@ class Page(TarnTest):
         self.fits(1300, "light", "overview-full")
         self.see(port, "Pool", "this server", "Tiers")
         self.fits(1300, "dark", "pool-full")
+
+    def test_a_node(self):
+        """It keeps no books: it tells of itself, and where to look."""
+        server = Server("0")
+        self.addCleanup(server.stop)
+        node = Node(server, "--loadmodule", "http.so", "port", "0", name="n1", pool="16mb")
+        self.addCleanup(node.stop)
+        port = re.search(r"HTTP: http://[^ ]*:(\d+)/", node.output())[1]
+        text = self.see(port, "Pool", "keeps no books", "Node n1 is up at the master")
+        self.assertNotIn("Tenants", text)
+        self.fits(1300, "light", "node")
+        self.fits(390, "dark", "node-phone")
 
     def test_clients_and_events(self):
         """Who is there, in the order that is asked for; events as they happen, and only some."""

@@ -84,37 +84,38 @@ async function askAll() {
   const all = [ask('api/info').then((v) => (state.info = v))];
   all.push(ask('api/history?over=' + state.over).then((v) => (state.history = v)));
   all.push(askEvents());
-  for (const [name, every] of LISTS[state.view])
-    if (!state[name] || round % every === 0)
-      all.push(askList(name).then((rows) => (state[name] = rows)));
-  round++;
   await Promise.all(all);
+  if (!keepsBooks()) return;
+  const lists = LISTS[state.view].filter(([name, every]) => !state[name] || round % every === 0);
+  await Promise.all(
+    lists.map(([name]) => askList(name).then((rows) => (state[name] = rows))),
+  );
+  round++;
 }
 
 const keepsBooks = () => state.info.pool && state.info.cache && state.info.nodes;
 
 function show() {
-  if (!state.info || !state.history || LISTS[state.view].some(([name]) => !state[name])) return;
+  if (!state.info || !state.history) return;
   const { server, replication } = state.info;
   const books = keepsBooks();
+  if (books && LISTS[state.view].some(([name]) => !state[name])) return;
   byId('views').hidden = !books;
-  byId('who').textContent = server
-    ? [
-        server.tarn_version,
-        replication && (replication.role === 'master' ? 'master' : 'replica'),
-        server.tcp_port && `port ${server.tcp_port}`,
-        known(server.uptime_in_seconds) && `up ${lasting(server.uptime_in_seconds * 1000)}`,
-      ]
-        .filter(Boolean)
-        .join(', ')
-    : '';
+  byId('who').textContent = [
+    state.version.version,
+    books ? (replication.role === 'master' ? 'master' : 'replica') : state.version.program,
+    server && server.tcp_port && `port ${server.tcp_port}`,
+    server && server.uptime_in_seconds && `up ${lasting(server.uptime_in_seconds * 1000)}`,
+  ]
+    .filter(Boolean)
+    .join(', ');
   const view = byId('view');
-  morphChildren(view, (books ? VIEWS[state.view]() : plainView()).filter(Boolean));
+  morphChildren(view, (books ? VIEWS[state.view]() : plainView()).filter((part) => part));
   mapsPaint(view);
   for (const svg of view.querySelectorAll('svg'))
     if (known(svg.at)) chartTell(svg, Math.min(svg.at, svg.data.n - 1));
   const told = books && state.alarms ? alarmTexts().length : 0;
-  document.title = `${told ? `(${told}) ` : ''}tarn: ${state.view}`;
+  document.title = `${told ? `(${told}) ` : ''}tarn${books ? `: ${state.view}` : ''}`;
 }
 
 async function refresh() {

@@ -109,27 +109,45 @@ function overview() {
 
 /* --- a program without books --- */
 
+/* By their names, as no unit comes along. */
+const ofBytes = (name) =>
+  /(^|_)(bytes|memory|used|resident|active)(_|$)/.test(name) && !/cpu/.test(name);
+const plainValue = (name, value) =>
+  typeof value === 'number' && ofBytes(name) ? bytes(value) : String(value);
+
+function plainSection([name, fields]) {
+  const rows = Object.entries(fields).filter(([, v]) => typeof v !== 'object');
+  if (rows.length === 0) return null;
+  return section(
+    name,
+    { class: 'short', 'data-key': name },
+    table(
+      ['figure', right('value')],
+      rows.map(([key, v]) => [
+        key,
+        make('span', { class: 'wrap' }, key.replaceAll('_', ' ')),
+        right(plainValue(key, v)),
+      ]),
+      '',
+    ),
+  );
+}
+
 function plainView() {
-  const { role, program } = state.version;
+  const program = state.version.program || 'a program';
   return [
     section(
       null,
-      { class: 'wide' },
-      `This is ${program || role || 'a program'}, which keeps no books: what the pool has, and ` +
-        'how it is, tells the page of its master (modules/http.so there). Its own figures:',
+      { class: 'wide', 'data-key': 'plain' },
+      make('strong', {}, `This is ${program}, which keeps no books. `),
+      'What is in the pool, and how it is, tells the page of its master ' +
+        '(tarn-server --loadmodule http.so). Here are its own figures and events.',
     ),
-    ...Object.entries(state.info).map(([name, fields]) =>
-      section(
-        name,
-        { 'data-key': name },
-        table(
-          ['figure', right('value')],
-          Object.entries(fields)
-            .filter(([, v]) => typeof v !== 'object')
-            .map(([key, v]) => [key, key.replaceAll('_', ' '), right(String(v))]),
-          'No figures.',
-        ),
-      ),
+    section(
+      'Last events',
+      { class: 'wide', 'data-key': 'events' },
+      eventsTable(state.events.slice(-12)),
     ),
+    ...Object.entries(state.info).map(plainSection),
   ];
 }

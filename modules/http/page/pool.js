@@ -59,19 +59,19 @@ function segmentWords(s) {
   return words.join(', ');
 }
 
+const labelled = (label, drawn) =>
+  make('span', { class: 'labelled' }, make('span', {}, label), drawn);
+
 function segmentRow(s) {
   const words = segmentWords(s);
   const drawn =
     s.tier === 'memory'
       ? mapStrip(s, words)
-      : bar([[s.used, 'f']], s.size, words);
+      : labelled(s.tier, bar([[s.used, 'f']], s.size, words));
   const drains = known(s.drain_moved_bytes)
-    ? make(
-        'span',
-        { class: 'drain' },
-        make('span', {}, 'drain'),
+    ? labelled(
+        'drain',
         bar([[s.drain_moved_bytes, 'c']], s.drain_moved_bytes + s.used, drainWords(s)),
-        s.drain_error ? note(s.drain_error) : null,
       )
     : null;
   return make('span', { 'data-key': 's' + s.segment, class: 'segment' }, drawn, drains);
