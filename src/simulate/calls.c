@@ -1,5 +1,5 @@
-/* Requests on their way through the engines: where each goes, what is loaded for it, what becomes of
- * its blocks. */
+/* Requests on their way through the engines: where each goes, what is loaded for it, what becomes
+ * of its blocks. */
 #include <stdlib.h>
 
 #include "base/assert.h"
@@ -84,7 +84,7 @@ static void load_from_pool(struct sim *s, struct call *c, uint32_t from, uint32_
 /* What the engine has of it, and what is loaded beyond: from its own host memory, from the pool, or
  * from another engine, as was decided. */
 static void call_load(struct sim *s, struct call *c, const struct router_choice *choice) {
-    struct engine *e = &s->engines[c->engine];
+    struct sim_engine *e = &s->engines[c->engine];
     const struct trace_request *q = call_request(s, c);
     const uint64_t *ids = call_ids(s, c);
     c->near = cache_match(&e->device, ids, q->n);
@@ -109,7 +109,7 @@ static void call_load(struct sim *s, struct call *c, const struct router_choice 
 }
 
 static void call_queue_up(struct sim *s, struct call *c, bool front) {
-    struct engine *e = &s->engines[c->engine];
+    struct sim_engine *e = &s->engines[c->engine];
     bool waits = c->loads > 0 && !s->config->overlap;
     c->state = waits ? CALL_LOADING : CALL_QUEUED;
     (front ? queue_push_front : queue_push)(s, &e->queue, call_number(s, c));
@@ -175,7 +175,7 @@ void call_restart(struct sim *s, struct call *old) {
 /* --- what becomes of it --- */
 
 /* From the tail to the head, so that the tail is the first to go. */
-void call_leave(struct sim *s, struct call *c, struct engine *e) {
+void call_leave(struct sim *s, struct call *c, struct sim_engine *e) {
     const uint64_t *ids = call_ids(s, c);
     for (uint32_t k = c->held; k > 0; k--) cache_drop(&e->device, (uint32_t)ids[k - 1]);
     cache_unreserve(&e->device, c->private);

@@ -1,6 +1,6 @@
 /* An engine: prompts wait, are computed chunk by chunk beside those that decode, and then decode.
- * Where nothing but decoding is to be done, many steps are one event, which ends early when something
- * new comes; where nothing decodes, a prompt is one. */
+ * Where nothing but decoding is to be done, many steps are one event, which ends early when
+ * something new comes; where nothing decodes, a prompt is one. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,20 +13,20 @@
 #define LOG_ROWS   4096u /* from where on rows of the log are looked for that nobody needs */
 
 static void device_evicted(void *arg, uint32_t id) {
-    struct engine *e = arg;
+    struct sim_engine *e = arg;
     bool kept = e->host.capacity > 0;
     if (kept) cache_keep(&e->host, id);
     router_moved_down(e->sim->router, e->number, id, kept);
 }
 
 static void host_evicted(void *arg, uint32_t id) {
-    struct engine *e = arg;
+    struct sim_engine *e = arg;
     router_dropped(e->sim->router, e->number, ROUTE_TIER_HOST, id);
 }
 
-void engine_open(struct sim *s, struct engine *e, uint32_t number, uint32_t blocks,
+void engine_open(struct sim *s, struct sim_engine *e, uint32_t number, uint32_t blocks,
                  uint32_t host_blocks) {
-    *e = (struct engine){.number = number, .sim = s};
+    *e = (struct sim_engine){.number = number, .sim = s};
     cache_open(&e->device, blocks);
     cache_open(&e->host, host_blocks);
     e->device.evicted = device_evicted;
@@ -35,7 +35,7 @@ void engine_open(struct sim *s, struct engine *e, uint32_t number, uint32_t bloc
     e->batch = xcalloc(s->config->batch_max, sizeof(*e->batch));
 }
 
-void engine_close(struct engine *e) {
+void engine_close(struct sim_engine *e) {
     cache_close(&e->device);
     cache_close(&e->host);
     free(e->batch);
@@ -44,15 +44,16 @@ void engine_close(struct engine *e) {
 
 /* --- decoding --- */
 
-static uint32_t call_tokens(const struct engine *e, const struct call *c) {
+static uint32_t call_tokens(const struct sim_engine *e, const struct call *c) {
     return c->generated + (uint32_t)(e->steps - c->join_steps);
 }
-static uint32_t call_context(const struct sim *s, const struct engine *e, const struct call *c) {
+static uint32_t call_context(const struct sim *s, const struct sim_engine *e,
+                             const struct call *c) {
     return call_request(s, c)->input + call_tokens(e, c);
 }
 
 /* What its steps in the batch took goes to its own list. */
-static void take_gaps(struct engine *e, struct call *c) {
+static void take_gaps(struct sim_engine *e, struct call *c) {
     for (size_t i = (size_t)(c->join_log - e->log_base); i < e->n_log; i++) {
         uint32_t n = e->log[i].n;
         if (c->waited > 0) {
@@ -67,7 +68,7 @@ static void take_gaps(struct engine *e, struct call *c) {
     c->join_log = e->log_base + e->n_log;
 }
 
-static void log_trim(const struct sim *s, struct engine *e) {
+static void log_trim(const struct sim *s, struct sim_engine *e) {
     uint64_t least = e->log_base + e->n_log;
     for (uint32_t i = 0; i < e->n_batch; i++)
         least = min_u64(least, s->calls[e->batch[i]].join_log);
@@ -77,7 +78,7 @@ static void log_trim(const struct sim *s, struct engine *e) {
     e->log_base = least;
 }
 
-static void log_steps(struct sim *s, struct engine *e, double each_s, uint32_t n) {
+static void log_steps(struct sim *s, struct sim_engine *e, double each_s, uint32_t n) {
     if (e->n_log >= LOG_ROWS) log_trim(s, e);
     ARRAY_GROW(e->log, e->n_log, e->cap_log);
     e->log[e->n_log++] = (struct gap){(float)each_s, n};
@@ -93,7 +94,7 @@ static void log_steps(struct sim *s, struct engine *e, double each_s, uint32_t n
 }
 
 /* Those that have all their tokens leave. */
-static void batch_finish(struct sim *s, struct engine *e) {
+static void batch_finish(struct sim *s, struct sim_engine *e) {
     for (uint32_t i = 0; i < e->n_batch;) {
         struct call *c = &s->calls[e->batch[i]];
         if (call_tokens(e, c) < call_request(s, c)->output) {
@@ -109,7 +110,7 @@ static void batch_finish(struct sim *s, struct engine *e) {
 }
 
 /* Room for so many tokens more of each. false: there is none, nothing changed. */
-static bool batch_grow(struct sim *s, struct engine *e, uint32_t steps) {
+static bool batch_grow(struct sim *s, struct sim_engine *e, uint32_t steps) {
     uint32_t block = s->trace->block;
     for (unsigned pass = 0; pass < 2; pass++) {
         uint64_t more = 0;
@@ -128,7 +129,7 @@ static bool batch_grow(struct sim *s, struct engine *e, uint32_t steps) {
 }
 
 /* Its KV goes, and it waits to be computed again, before all others. */
-static void batch_preempt(struct sim *s, struct engine *e) {
+static void batch_preempt(struct sim *s, struct sim_engine *e) {
     uint32_t last = 0;
     for (uint32_t i = 1; i < e->n_batch; i++)
         if (s->calls[e->batch[i]].order > s->calls[e->batch[last]].order) last = i;
@@ -147,13 +148,13 @@ static void batch_preempt(struct sim *s, struct engine *e) {
 }
 
 /* As many steps as there is room for; at least one, for as many as can make it. */
-static uint32_t batch_make_room(struct sim *s, struct engine *e, uint32_t steps) {
+static uint32_t batch_make_room(struct sim *s, struct sim_engine *e, uint32_t steps) {
     if (batch_grow(s, e, steps)) return steps;
     while (e->n_batch > 0 && !batch_grow(s, e, 1)) batch_preempt(s, e);
     return 1;
 }
 
-static void batch_join(struct sim *s, struct engine *e) {
+static void batch_join(struct sim *s, struct sim_engine *e) {
     uint32_t block = s->trace->block;
     while (e->ready.n > 0 && e->n_batch < s->config->batch_max) {
         struct call *c = &s->calls[e->ready.first];
@@ -171,7 +172,7 @@ static void batch_join(struct sim *s, struct engine *e) {
     }
 }
 
-static double batch_context(const struct sim *s, const struct engine *e) {
+static double batch_context(const struct sim *s, const struct sim_engine *e) {
     double sum = 0;
     for (uint32_t i = 0; i < e->n_batch; i++) sum += call_context(s, e, &s->calls[e->batch[i]]);
     return sum;
@@ -179,15 +180,15 @@ static double batch_context(const struct sim *s, const struct engine *e) {
 
 /* --- runs of steps in which nothing but decoding is done --- */
 
-static double run_time(const struct engine *e, double steps) {
+static double run_time(const struct sim_engine *e, double steps) {
     return steps * e->first_s + e->growth_s * steps * (steps - 1) / 2;
 }
 
-static void engine_until(struct sim *s, struct engine *e, double at) {
+static void engine_until(struct sim *s, struct sim_engine *e, double at) {
     events_add(&s->events, at, EVENT_STEP, e->number, ++e->generation);
 }
 
-static void run_begin(struct sim *s, struct engine *e) {
+static void run_begin(struct sim *s, struct sim_engine *e) {
     uint32_t steps = RUN_MAX;
     for (uint32_t i = 0; i < e->n_batch; i++) {
         const struct call *c = &s->calls[e->batch[i]];
@@ -205,7 +206,7 @@ static void run_begin(struct sim *s, struct engine *e) {
 }
 
 /* It ends with the step that is under way. */
-static void run_cut(struct sim *s, struct engine *e) {
+static void run_cut(struct sim *s, struct sim_engine *e) {
     double passed = s->now - e->began - 1e-9;
     double a = e->growth_s / 2, b = e->first_s - a;
     double at = a > 0 ? (sqrt(b * b + 4 * a * fmax(passed, 0)) - b) / (2 * a) : passed / b;
@@ -215,7 +216,7 @@ static void run_cut(struct sim *s, struct engine *e) {
     engine_until(s, e, fmax(e->began + run_time(e, steps), s->now));
 }
 
-static void run_end(struct sim *s, struct engine *e) {
+static void run_end(struct sim *s, struct sim_engine *e) {
     log_steps(s, e, run_time(e, e->run) / e->run, e->run);
     batch_finish(s, e);
 }
@@ -240,7 +241,7 @@ static void prefill_count(struct sim *s, const struct call *c, uint32_t match, u
 }
 
 /* Takes its blocks. false: there is no room for them now. */
-static bool prefill_begin(struct sim *s, struct engine *e, struct call *c) {
+static bool prefill_begin(struct sim *s, struct sim_engine *e, struct call *c) {
     const struct trace_request *q = call_request(s, c);
     const uint64_t *ids = call_ids(s, c);
     uint32_t block = s->trace->block, total = (c->prompt + block - 1) / block;
@@ -261,9 +262,9 @@ static bool prefill_begin(struct sim *s, struct engine *e, struct call *c) {
     return true;
 }
 
-/* Of the queue the first whose blocks are there; without one that decodes no more than one prompt at
- * a time. */
-static void prefill_admit(struct sim *s, struct engine *e) {
+/* Of the queue the first whose blocks are there; without one that decodes no more than one prompt
+ * at a time. */
+static void prefill_admit(struct sim *s, struct sim_engine *e) {
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < e->n_active; i++)
         tokens += s->calls[e->active[i]].prompt - s->calls[e->active[i]].done;
@@ -286,7 +287,7 @@ static void prefill_admit(struct sim *s, struct engine *e) {
     }
 }
 
-static void step_whole(struct sim *s, struct engine *e) {
+static void step_whole(struct sim *s, struct sim_engine *e) {
     struct call *c = &s->calls[e->active[0]];
     memset(e->part, 0, sizeof(e->part));
     e->part[0] = c->prompt - c->done;
@@ -295,7 +296,7 @@ static void step_whole(struct sim *s, struct engine *e) {
     engine_until(s, e, s->now + time);
 }
 
-static void step_mixed(struct sim *s, struct engine *e) {
+static void step_mixed(struct sim *s, struct sim_engine *e) {
     const struct sim_speed *speed = &s->config->speed;
     uint32_t left = speed->chunk > e->n_batch ? speed->chunk - e->n_batch : 1, tokens = 0;
     double chunks_s = 0;
@@ -312,7 +313,7 @@ static void step_mixed(struct sim *s, struct engine *e) {
     engine_until(s, e, s->now + time);
 }
 
-static void step_begin(struct sim *s, struct engine *e) {
+static void step_begin(struct sim *s, struct sim_engine *e) {
     e->work = ENGINE_STEP;
     e->began = s->now;
     if (e->n_batch > 0) batch_make_room(s, e, 1);
@@ -323,7 +324,7 @@ static void step_begin(struct sim *s, struct engine *e) {
 }
 
 /* All its blocks are there for others now. */
-static void prefill_end(struct sim *s, struct engine *e, struct call *c) {
+static void prefill_end(struct sim *s, struct sim_engine *e, struct call *c) {
     const uint64_t *ids = call_ids(s, c);
     uint32_t n = call_request(s, c)->n, from = c->held;
     uint32_t whole = call_request(s, c)->input / s->trace->block;
@@ -333,7 +334,7 @@ static void prefill_end(struct sim *s, struct engine *e, struct call *c) {
 }
 
 /* With overlap a prompt may be computed before its prefix is there; its last layer is not. */
-static bool step_waits(const struct sim *s, const struct engine *e) {
+static bool step_waits(const struct sim *s, const struct sim_engine *e) {
     for (uint32_t i = 0; i < e->n_active; i++) {
         const struct call *c = &s->calls[e->active[i]];
         if (c->loads > 0 && c->done + e->part[i] >= c->prompt) return true;
@@ -341,7 +342,7 @@ static bool step_waits(const struct sim *s, const struct engine *e) {
     return false;
 }
 
-static void step_end(struct sim *s, struct engine *e) {
+static void step_end(struct sim *s, struct sim_engine *e) {
     if (step_waits(s, e)) {
         e->work = ENGINE_STALLED;
         return;
@@ -365,7 +366,7 @@ static void step_end(struct sim *s, struct engine *e) {
 
 /* --- what next --- */
 
-static void engine_next(struct sim *s, struct engine *e) {
+static void engine_next(struct sim *s, struct sim_engine *e) {
     e->work = ENGINE_IDLE;
     batch_join(s, e);
     prefill_admit(s, e);
@@ -380,7 +381,7 @@ static void engine_next(struct sim *s, struct engine *e) {
     if (e->n_active > 0) step_begin(s, e);
 }
 
-void engine_wake(struct sim *s, struct engine *e) {
+void engine_wake(struct sim *s, struct sim_engine *e) {
     switch (e->work) {
     case ENGINE_IDLE: engine_next(s, e); break;
     case ENGINE_RUN: run_cut(s, e); break;
@@ -394,7 +395,7 @@ void engine_wake(struct sim *s, struct engine *e) {
     }
 }
 
-void engine_event(struct sim *s, struct engine *e, uint32_t generation) {
+void engine_event(struct sim *s, struct sim_engine *e, uint32_t generation) {
     if (generation != e->generation) return;
     if (e->work == ENGINE_RUN) {
         run_end(s, e);
@@ -405,7 +406,7 @@ void engine_event(struct sim *s, struct engine *e, uint32_t generation) {
     if (e->work != ENGINE_STALLED) engine_next(s, e);
 }
 
-void engine_fail(struct sim *s, struct engine *e) {
+void engine_fail(struct sim *s, struct sim_engine *e) {
     for (uint32_t i = 0; i < e->n_batch; i++) take_gaps(e, &s->calls[e->batch[i]]);
     e->n_batch = e->n_active = 0;
     e->n_log = 0;

@@ -24,8 +24,8 @@ const struct sim_gpu sim_gpus[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* KV: 2 (K and V) x layers x KV heads x head size x 2 bytes. b: 2 x active parameters / (l d^2), but
- * for the 70B, where the paper says 22. a: 4 x heads x head size / d. */
+/* KV: 2 (K and V) x layers x KV heads x head size x 2 bytes. b: 2 x active parameters / (l d^2),
+ * but for the 70B, where the paper says 22. a: 4 x heads x head size / d. */
 const struct sim_model sim_models[] = {
     {"Llama-3-8B", 32, 4096, 4, 29.9, 131072, 16.06 * GIGA, 0, 0,
      "config.json: 32 layers, d 4096, 8 KV heads of 128; 8.03e9 parameters"},
@@ -111,9 +111,9 @@ double sim_context_s(const struct sim_speed *s) {
     return s->model->kv_bytes / bandwidth_of(s);
 }
 
-/* In a pipeline of chunks all hosts work at once, but for its filling: the first chunk's way through
- * the others. In sequence parallelism each host has its part of the tokens, and passes the KV of it
- * on to the others while it computes, so that the longer of both counts. */
+/* In a pipeline of chunks all hosts work at once, but for its filling: the first chunk's way
+ * through the others. In sequence parallelism each host has its part of the tokens, and passes the
+ * KV of it on to the others while it computes, so that the longer of both counts. */
 static double spread_s(const struct sim_speed *s, double compute, double chunk, double n) {
     if (s->stages > 1) {
         double hop = chunk * s->model->width * 2 / s->network;

@@ -1,13 +1,13 @@
 /* How long an engine takes: for a prefill, for a step of decoding, and how much KV fits into it.
  *
- *   flops of a prefill of n tokens       l (a n^2 d + b n d^2)                 (Mooncake, FAST 2025)
+ *   flops of a prefill of n tokens       l (a n^2 d + b n d^2)                (Mooncake, FAST 2025)
  *   of n tokens behind a prefix of p     flops(p + n) - flops(p)
  *   a step                               max(flops / (G u), weights / (B e)) + KV read / (B e) + c
  *
- * with G and B the peak of all its GPUs, u and e the shares of it that are reached, c what each step
- * costs besides (launches, all-reduces: 2 a layer). Every number of the tables is there with its
- * source; docs/SIMULATION.md shows them. Instead of the formula a quadratic may be given, or a table
- * that somebody measured. */
+ * with G and B the peak of all its GPUs, u and e the shares of it that are reached, c what each
+ * step costs besides (launches, all-reduces: 2 a layer). Every number of the tables is there with
+ * its source; docs/SIMULATION.md shows them. Instead of the formula a quadratic may be given, or a
+ * table that somebody measured. */
 #ifndef TARN_SIMULATE_HARDWARE_H
 #define TARN_SIMULATE_HARDWARE_H
 

@@ -69,7 +69,7 @@ static int fail_with(const char *why) {
     return 1;
 }
 
-static int write_page(const struct plan *p) {
+static int write_page(const struct sim_plan *p) {
     struct buf page = {0};
     report_html(p, &page);
     FILE *f = fopen(p->html, "we");
@@ -81,7 +81,7 @@ static int write_page(const struct plan *p) {
     return 1;
 }
 
-static int print_plan(const struct plan *p) {
+static int print_plan(const struct sim_plan *p) {
     struct buf out = {0};
     if (p->json)
         report_json(p, &out);
@@ -94,7 +94,7 @@ static int print_plan(const struct plan *p) {
 }
 
 static int plan_main(const char *command, int argc, char **argv) {
-    struct plan *p = xcalloc(1, sizeof(*p));
+    struct sim_plan *p = xcalloc(1, sizeof(*p));
     const char *why = plan_read(p, command, argc, argv);
     int status = why != NULL ? fail_with(why) : 0;
     if (status == 0 && strcmp(command, "trace") == 0) {

@@ -1,9 +1,12 @@
 #include "simulate/network.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/assert.h"
 #include "base/buf.h"
+
+#define EARLY_S 1e-9 /* what sums of times may be wrong by */
 
 enum { LINK_OUT, LINK_IN, LINK_LOCAL, LINKS };
 
@@ -28,6 +31,22 @@ static double flow_rate(const struct network *n, const struct flow *f) {
     return other < rate ? other : rate;
 }
 
+/* When it is over at its present rate; of those that are told of so far the earliest stays, and is
+ * looked at again when it comes too early. */
+static void flow_expect(struct network *n, uint32_t flow) {
+    struct flow *f = &n->flows[flow];
+    double ends = f->since + f->left / f->rate;
+    if (ends >= f->expected) return;
+    f->expected = ends;
+    events_add(n->events, ends, EVENT_FLOW, flow, ++f->generation);
+}
+
+static void flow_advance(struct flow *f, double now) {
+    f->left -= f->rate * (now - f->since);
+    if (f->left < 0) f->left = 0;
+    f->since = now;
+}
+
 /* Those on a link have new shares from now on. */
 static void link_share(struct network *n, double now, uint32_t number) {
     struct link *link = &n->links[number];
@@ -35,11 +54,9 @@ static void link_share(struct network *n, double now, uint32_t number) {
         struct flow *f = &n->flows[link->flows[i]];
         double rate = flow_rate(n, f);
         if (rate == f->rate) continue;
-        f->left -= f->rate * (now - f->since);
-        if (f->left < 0) f->left = 0;
-        f->since = now;
+        flow_advance(f, now);
         f->rate = rate;
-        events_add(n->events, now + f->left / rate, EVENT_FLOW, link->flows[i], ++f->generation);
+        flow_expect(n, link->flows[i]);
     }
 }
 
@@ -82,6 +99,7 @@ uint32_t network_start(struct network *n, double now, uint32_t from, uint32_t to
     n->flows[i] = (struct flow){
         .left = bytes,
         .since = now,
+        .expected = INFINITY,
         .latency = latency_of(n, from, to),
         .link = {from * LINKS + (within ? LINK_LOCAL : LINK_OUT),
                  within ? FLOW_NONE : to * LINKS + LINK_IN},
@@ -125,6 +143,12 @@ bool network_ended(struct network *n, double now, uint32_t flow, uint32_t genera
     struct flow *f = &n->flows[flow];
     if (!f->used || f->generation != generation) return false;
     if (!f->sent) {
+        flow_advance(f, now);
+        f->expected = INFINITY;
+        if (f->left > f->rate * EARLY_S) {
+            flow_expect(n, flow);
+            return false;
+        }
         f->sent = true;
         flow_leave(n, now, f);
         if (f->latency > 0) {

@@ -1,7 +1,7 @@
 /* Bytes on their way between hosts. Each host has three links: out and in on its network card, and
- * one between the memory of the host and that of its devices. A flow takes a link of each end; those
- * that share a link have equal shares of it, and a flow goes as fast as the slower of its two allows.
- * What it leaves of the other is not given to others. */
+ * one between the memory of the host and that of its devices. A flow takes a link of each end;
+ * those that share a link have equal shares of it, and a flow goes as fast as the slower of its two
+ * allows. What it leaves of the other is not given to others. */
 #ifndef TARN_SIMULATE_NETWORK_H
 #define TARN_SIMULATE_NETWORK_H
 
@@ -19,6 +19,7 @@ struct network_config {
 };
 struct flow {
     double left, rate, since, latency;
+    double expected;   /* when it is looked at next */
     uint32_t link[2];  /* the second may be FLOW_NONE */
     uint32_t place[2]; /* in the list of the link */
     uint32_t generation, next_free;

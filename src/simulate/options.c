@@ -193,7 +193,7 @@ static const char *fail_read(struct sim_config *c, const char *text) {
     return NULL;
 }
 
-static const char *hardware_read(struct plan *p, const struct typed *t) {
+static const char *hardware_read(struct sim_plan *p, const struct typed *t) {
     struct sim_speed *s = &p->config.speed;
     const char *known[16];
     size_t n = 0;
@@ -229,7 +229,7 @@ static const char *hardware_read(struct plan *p, const struct typed *t) {
     return why;
 }
 
-static const char *config_read(struct plan *p, const struct typed *t) {
+static const char *config_read(struct sim_plan *p, const struct typed *t) {
     struct sim_config *c = &p->config;
     if (t->nic <= 0 || t->local <= 0) return "--nic and --local must be above 0";
     c->engines = (uint32_t)t->engines;
@@ -255,7 +255,7 @@ static const char *config_read(struct plan *p, const struct typed *t) {
 
 /* --- the trace --- */
 
-static const char *trace_make(struct plan *p, const struct typed *t) {
+static const char *trace_make(struct sim_plan *p, const struct typed *t) {
     const char *known[TRACE_KINDS];
     for (unsigned k = 0; k < TRACE_KINDS; k++) known[k] = trace_kind_name(k);
     struct trace_recipe recipe = {.kind = trace_kind_of(t->generate),
@@ -270,7 +270,7 @@ static const char *trace_make(struct plan *p, const struct typed *t) {
     return NULL;
 }
 
-static const char *trace_read(struct plan *p, const struct typed *t) {
+static const char *trace_read(struct sim_plan *p, const struct typed *t) {
     const char *why = NULL, *known[TRACE_FORMATS];
     if ((t->trace == NULL) == (t->generate == NULL))
         return "either --trace FILE or --generate chat|agents|documents is needed";
@@ -287,7 +287,7 @@ static const char *trace_read(struct plan *p, const struct typed *t) {
     return NULL;
 }
 
-static void trace_measure(struct plan *p) {
+static void trace_measure(struct sim_plan *p) {
     const struct trace *t = &p->trace;
     p->ids = trace_number(&p->trace);
     double span = (double)(t->requests[t->n - 1].timestamp_ms - t->requests[0].timestamp_ms) / 1e3;
@@ -296,7 +296,7 @@ static void trace_measure(struct plan *p) {
 
 /* --- the cells --- */
 
-static const char *pace_read(struct plan *p, const struct typed *t) {
+static const char *pace_read(struct sim_plan *p, const struct typed *t) {
     if ((t->load != NULL) + (t->rate > 0) + (t->speed > 0) > 1)
         return "--load, --rate and --speed: one of them";
     if (t->rate > 0 && p->trace_rate <= 0) return "--rate: all requests of this trace come at once";
@@ -307,7 +307,7 @@ static const char *pace_read(struct plan *p, const struct typed *t) {
     return load != NULL ? numbers_read(&p->loads, "--load", load, 0.01, 100) : NULL;
 }
 
-static const char *lists_read(struct plan *p, const struct typed *t) {
+static const char *lists_read(struct sim_plan *p, const struct typed *t) {
     static const char *const evictions[] = {
 #define NAME(policy) #policy,
         STORE_POLICIES(NAME)
@@ -330,7 +330,7 @@ static const char *lists_read(struct plan *p, const struct typed *t) {
     return why;
 }
 
-static void cells_of_pool(struct plan *p, bool apart, uint64_t pool, const char *eviction) {
+static void cells_of_pool(struct sim_plan *p, bool apart, uint64_t pool, const char *eviction) {
     for (size_t l = 0; l < (p->loads.n > 0 ? p->loads.n : 1); l++)
         for (size_t r = 0; r < p->routes.n; r++)
             p->cells[p->n++] = (struct cell){.route = p->routes.v[r],
@@ -341,7 +341,7 @@ static void cells_of_pool(struct plan *p, bool apart, uint64_t pool, const char 
                                              .pace = p->config.pace};
 }
 
-static const char *cells_make(struct plan *p) {
+static const char *cells_make(struct sim_plan *p) {
     size_t n = 2 * p->pools.n * p->evictions.n * (p->loads.n + 1) * p->routes.n;
     if (n > PLAN_CELLS_MAX) return "these are too many runs";
     p->cells = xcalloc(n, sizeof(*p->cells));
@@ -354,9 +354,9 @@ static const char *cells_make(struct plan *p) {
     return NULL;
 }
 
-const char *plan_read(struct plan *p, const char *command, int argc, char **argv) {
+const char *plan_read(struct sim_plan *p, const char *command, int argc, char **argv) {
     struct typed t;
-    *p = (struct plan){.command = command};
+    *p = (struct sim_plan){.command = command};
     sim_config_init(&p->config);
     typed_init(&t, &p->config);
     if (strcmp(command, "run") != 0) t.route = "all";
@@ -376,7 +376,7 @@ const char *plan_read(struct plan *p, const char *command, int argc, char **argv
     return why == NULL ? cells_make(p) : why;
 }
 
-void plan_free(struct plan *p) {
+void plan_free(struct sim_plan *p) {
     for (size_t i = 0; i < p->routes.n; i++) free((char *)(uintptr_t)p->routes.v[i]);
     for (size_t i = 0; i < p->evictions.n; i++) free((char *)(uintptr_t)p->evictions.v[i]);
     trace_free(&p->trace);

@@ -27,7 +27,7 @@ struct cell {
     struct sim_result result;
 };
 
-struct plan {
+struct sim_plan {
     struct sim_config config; /* what all cells have in common */
     struct names routes, evictions;
     struct numbers loads, pools;
@@ -48,23 +48,23 @@ struct plan {
 
 /* Reads the arguments behind the subcommand, loads or makes the trace, lays out the cells. NULL, or
  * what is wrong. */
-const char *plan_read(struct plan *p, const char *command, int argc, char **argv);
-void plan_free(struct plan *p);
+const char *plan_read(struct sim_plan *p, const char *command, int argc, char **argv);
+void plan_free(struct sim_plan *p);
 
 /* --- run_plan.c --- */
 
 /* Runs all cells, with a bar. NULL, or why that cannot be. */
-const char *plan_run(struct plan *p);
+const char *plan_run(struct sim_plan *p);
 
 /* --- report_*.c --- */
 
-void report_text(const struct plan *p, struct buf *out);
-void report_compare(const struct plan *p, struct buf *out);
-void report_json(const struct plan *p, struct buf *out);
-void report_html(const struct plan *p, struct buf *out);
+void report_text(const struct sim_plan *p, struct buf *out);
+void report_compare(const struct sim_plan *p, struct buf *out);
+void report_json(const struct sim_plan *p, struct buf *out);
+void report_html(const struct sim_plan *p, struct buf *out);
 /* "16 x 8 H100, Llama-3-70B, ..." */
-void report_setting(const struct plan *p, struct buf *out);
-const char *cell_deployment(const struct plan *p, const struct cell *c, char out[64]);
+void report_setting(const struct sim_plan *p, struct buf *out);
+const char *cell_deployment(const struct sim_plan *p, const struct cell *c, char out[64]);
 static inline double cell_rejected(const struct cell *c) {
     const struct sim_result *r = &c->result;
     return r->requests > 0 ? (double)(r->refused + r->too_long + r->lost) / (double)r->requests : 0;

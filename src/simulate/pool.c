@@ -15,7 +15,7 @@ static struct span pool_key(uint64_t id, char out[16]) {
     return span_of(out, 8);
 }
 
-static void segment_mount(struct pool *p, uint32_t host) {
+static void segment_mount(struct sim_pool *p, uint32_t host) {
     char name[32];
     snprintf(name, sizeof(name), "host%u-%u", host, ++p->epochs[host]);
     const struct store_segment_config c = {.name = name,
@@ -30,14 +30,14 @@ static void segment_mount(struct pool *p, uint32_t host) {
     p->host_of[id] = host;
 }
 
-struct pool *pool_open(uint32_t hosts, uint64_t blocks, const char *policy) {
+struct sim_pool *pool_open(uint32_t hosts, uint64_t blocks, const char *policy) {
     hash_set_seed(1); /* the same run, each time */
     struct store_config config;
     store_config_init(&config);
     config.high_watermark = 1; /* all of it is used */
     struct store *store = store_create(&config, NULL, policy, "offset", BIRTH_MS, WALL_MS);
     if (store == NULL) return NULL;
-    struct pool *p = xcalloc(1, sizeof(*p));
+    struct sim_pool *p = xcalloc(1, sizeof(*p));
     p->store = store;
     p->hosts = hosts;
     p->host_blocks = (blocks + hosts - 1) / hosts;
@@ -48,8 +48,8 @@ struct pool *pool_open(uint32_t hosts, uint64_t blocks, const char *policy) {
     return p;
 }
 
-void pool_close(struct pool **pool_p) {
-    struct pool *p = *pool_p;
+void pool_close(struct sim_pool **pool_p) {
+    struct sim_pool *p = *pool_p;
     store_destroy(&p->store);
     free(p->segments);
     free(p->epochs);
@@ -58,7 +58,7 @@ void pool_close(struct pool **pool_p) {
     *pool_p = NULL;
 }
 
-void pool_time(struct pool *p, double now_s) {
+void pool_time(struct sim_pool *p, double now_s) {
     if (now_s < p->now_s + 0.001) return;
     p->now_s = now_s;
     uint64_t ms = (uint64_t)(now_s * 1000);
@@ -68,7 +68,7 @@ void pool_time(struct pool *p, double now_s) {
 }
 
 /* Brings near what is looked up next. */
-static uint32_t pool_fetch_keys(const struct pool *p, const uint64_t *ids, uint32_t n,
+static uint32_t pool_fetch_keys(const struct sim_pool *p, const uint64_t *ids, uint32_t n,
                                 struct span keys[32], char text[32][16], uint64_t hashes[32]) {
     if (n > 32) n = 32;
     for (uint32_t i = 0; i < n; i++) keys[i] = pool_key(ids[i], text[i]);
@@ -76,7 +76,7 @@ static uint32_t pool_fetch_keys(const struct pool *p, const uint64_t *ids, uint3
     return n;
 }
 
-uint32_t pool_match(struct pool *p, const uint64_t *ids, uint32_t n) {
+uint32_t pool_match(struct sim_pool *p, const uint64_t *ids, uint32_t n) {
     struct span keys[32];
     char text[32][16];
     uint64_t hashes[32];
@@ -88,7 +88,7 @@ uint32_t pool_match(struct pool *p, const uint64_t *ids, uint32_t n) {
     return n;
 }
 
-uint32_t pool_read(struct pool *p, struct store_chain *chain, const uint64_t *ids, uint32_t n,
+uint32_t pool_read(struct sim_pool *p, struct store_chain *chain, const uint64_t *ids, uint32_t n,
                    uint32_t *hosts) {
     struct span keys[32];
     char text[32][16];
@@ -113,7 +113,7 @@ uint32_t pool_read(struct pool *p, struct store_chain *chain, const uint64_t *id
     return n;
 }
 
-void pool_write(struct pool *p, struct store_chain *chain, const uint64_t *ids, uint32_t n,
+void pool_write(struct sim_pool *p, struct store_chain *chain, const uint64_t *ids, uint32_t n,
                 uint32_t had, uint32_t host) {
     struct store_batch batch;
     struct store_put_options options = {.replicas = 1, .host = host, .local = true};
@@ -130,7 +130,7 @@ void pool_write(struct pool *p, struct store_chain *chain, const uint64_t *ids, 
     }
 }
 
-void pool_host_gone(struct pool *p, uint32_t host) {
+void pool_host_gone(struct sim_pool *p, uint32_t host) {
     store_segment_set_state(p->store, p->segments[host], SEGMENT_LEAVING);
     unsigned budget;
     do {
@@ -138,6 +138,6 @@ void pool_host_gone(struct pool *p, uint32_t host) {
     } while (store_background(p->store, &budget) && budget == 0);
 }
 
-void pool_host_back(struct pool *p, uint32_t host) {
+void pool_host_back(struct sim_pool *p, uint32_t host) {
     segment_mount(p, host);
 }

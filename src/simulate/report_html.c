@@ -41,7 +41,7 @@ static const char page_head[] =
 static const char *const colours[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                       "#56b4e9", "#d55e00", "#8c6bb1", "#a6761d"};
 
-static const char *colour_of(const struct plan *p, const char *route) {
+static const char *colour_of(const struct sim_plan *p, const char *route) {
     size_t i = 0;
     while (i < p->routes.n && strcmp(p->routes.v[i], route) != 0) i++;
     return colours[i % ARRAY_LEN(colours)];
@@ -120,7 +120,7 @@ static void axis_draw(struct buf *out, const struct frame *f) {
 }
 
 /* Cells [from, to) with one deployment and pool: a line for each policy over the loads. */
-static void plot_lines(const struct plan *p, size_t from, size_t to, const struct measure *m,
+static void plot_lines(const struct sim_plan *p, size_t from, size_t to, const struct measure *m,
                        struct buf *out) {
     struct frame f = {INFINITY, -INFINITY, 0};
     for (size_t i = from; i < to; i++) {
@@ -152,7 +152,7 @@ static void plot_lines(const struct plan *p, size_t from, size_t to, const struc
     }
 }
 
-static void plot_bars(const struct plan *p, size_t from, size_t to, const struct measure *m,
+static void plot_bars(const struct sim_plan *p, size_t from, size_t to, const struct measure *m,
                       struct buf *out) {
     struct frame f = {0, (double)(to - from), 0};
     for (size_t i = from; i < to; i++) f.top = fmax(f.top, m->of(&p->cells[i]));
@@ -172,7 +172,7 @@ static void plot_bars(const struct plan *p, size_t from, size_t to, const struct
     }
 }
 
-static void plots_write(const struct plan *p, size_t from, size_t to, struct buf *out) {
+static void plots_write(const struct sim_plan *p, size_t from, size_t to, struct buf *out) {
     buf_append_str(out, "<div class=\"plots\">\n");
     for (size_t k = 0; k < ARRAY_LEN(measures); k++) {
         buf_printf(
@@ -186,7 +186,7 @@ static void plots_write(const struct plan *p, size_t from, size_t to, struct buf
     buf_append_str(out, "</div>\n");
 }
 
-static void table_write(const struct plan *p, size_t from, size_t to, struct buf *out) {
+static void table_write(const struct sim_plan *p, size_t from, size_t to, struct buf *out) {
     buf_append_str(
         out, "<div class=\"wide\"><table><tr><th>load</th><th>route</th><th>requests/s</th>"
              "<th>TTFT mean ms</th><th>p50</th><th>p90</th><th>p99</th><th>TBT mean ms</th>"
@@ -212,7 +212,7 @@ static void table_write(const struct plan *p, size_t from, size_t to, struct buf
     buf_append_str(out, "</table></div>\n");
 }
 
-static void key_write(const struct plan *p, struct buf *out) {
+static void key_write(const struct sim_plan *p, struct buf *out) {
     buf_append_str(out, "<div class=\"key\">");
     for (size_t r = 0; r < p->routes.n; r++)
         buf_printf(out, "<span><i style=\"background:%s\"></i>%s</span>",
@@ -220,7 +220,7 @@ static void key_write(const struct plan *p, struct buf *out) {
     buf_append_str(out, "</div>\n");
 }
 
-static size_t group_end(const struct plan *p, size_t from) {
+static size_t group_end(const struct sim_plan *p, size_t from) {
     const struct cell *a = &p->cells[from];
     size_t i = from;
     while (i < p->n && p->cells[i].apart == a->apart && p->cells[i].pool_blocks == a->pool_blocks &&
@@ -229,7 +229,7 @@ static size_t group_end(const struct plan *p, size_t from) {
     return i;
 }
 
-void report_html(const struct plan *p, struct buf *out) {
+void report_html(const struct sim_plan *p, struct buf *out) {
     struct buf words = {0};
     report_setting(p, &words);
     buf_append_char(&words, '\0');

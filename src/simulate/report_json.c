@@ -32,7 +32,7 @@ static void json_counts(struct buf *out, const struct cell *c) {
                (unsigned long long)r->preempted);
 }
 
-static void json_cell(struct buf *out, const struct plan *p, const struct cell *c) {
+static void json_cell(struct buf *out, const struct sim_plan *p, const struct cell *c) {
     const struct sim_result *r = &c->result;
     char where[64];
     buf_append_str(out, "{\"route\":");
@@ -59,7 +59,7 @@ static void json_cell(struct buf *out, const struct plan *p, const struct cell *
                (unsigned long long)r->pool_blocks, (unsigned long long)r->pool_evicted);
 }
 
-void report_json(const struct plan *p, struct buf *out) {
+void report_json(const struct sim_plan *p, struct buf *out) {
     const struct sim_config *c = &p->config;
     buf_append_str(out, "{\"trace\":");
     json_string(out, p->trace_name);

@@ -5,7 +5,7 @@
 
 #include "simulate/plan.h"
 
-const char *cell_deployment(const struct plan *p, const struct cell *c, char out[64]) {
+const char *cell_deployment(const struct sim_plan *p, const struct cell *c, char out[64]) {
     if (c->apart)
         snprintf(out, 64, "%u prefill + %u decode", p->prefill, p->decode);
     else
@@ -13,7 +13,7 @@ const char *cell_deployment(const struct plan *p, const struct cell *c, char out
     return out;
 }
 
-void report_setting(const struct plan *p, struct buf *out) {
+void report_setting(const struct sim_plan *p, struct buf *out) {
     const struct sim_config *c = &p->config;
     buf_printf(out, "%s, engines of %u x %s, chunks of %u tokens", c->speed.model->name,
                c->speed.gpus * c->speed.stages * c->speed.parts, c->speed.gpu->name,
@@ -27,13 +27,13 @@ void report_setting(const struct plan *p, struct buf *out) {
 }
 
 /* A table begins where something but load and policy is another than in the row before. */
-static bool table_begins(const struct plan *p, size_t i) {
+static bool table_begins(const struct sim_plan *p, size_t i) {
     const struct cell *a = &p->cells[i], *b = a - 1;
     return i == 0 || a->apart != b->apart || a->pool_blocks != b->pool_blocks ||
            strcmp(a->eviction, b->eviction) != 0;
 }
 
-static void table_head(const struct plan *p, const struct cell *c, struct buf *out) {
+static void table_head(const struct sim_plan *p, const struct cell *c, struct buf *out) {
     char where[64];
     buf_printf(out, "\n%s, ", cell_deployment(p, c, where));
     if (c->pool_blocks > 0)
@@ -63,7 +63,7 @@ static void table_row(const struct cell *c, struct buf *out) {
                r->moved_bytes / 1e9);
 }
 
-static void rare_things(const struct plan *p, struct buf *out) {
+static void rare_things(const struct sim_plan *p, struct buf *out) {
     for (size_t i = 0; i < p->n; i++) {
         const struct sim_result *r = &p->cells[i].result;
         if (r->too_long + r->lost + r->restarted + r->preempted == 0) continue;
@@ -81,7 +81,7 @@ static void rare_things(const struct plan *p, struct buf *out) {
     buf_append_str(out, "\n");
 }
 
-void report_text(const struct plan *p, struct buf *out) {
+void report_text(const struct sim_plan *p, struct buf *out) {
     report_setting(p, out);
     buf_append_str(out,
                    "\nTimes in ms. TBT: the mean of the longest tenth of a request's gaps. "
@@ -105,7 +105,7 @@ static double ratio_of(double a, double b) {
     return b > 0 ? a / b : a > 0 ? INFINITY : 1;
 }
 
-static struct verdict verdict_of(const struct plan *p, const char *first, const char *other) {
+static struct verdict verdict_of(const struct sim_plan *p, const char *first, const char *other) {
     struct verdict v = {0, 0, 0, INFINITY};
     for (size_t i = 0; i < p->n; i++) {
         if (strcmp(p->cells[i].route, first) != 0) continue;
@@ -123,7 +123,7 @@ static struct verdict verdict_of(const struct plan *p, const char *first, const 
     return v;
 }
 
-void report_compare(const struct plan *p, struct buf *out) {
+void report_compare(const struct sim_plan *p, struct buf *out) {
     const char *first = p->routes.v[0];
     for (size_t i = 0; i < p->routes.n; i++)
         if (strcmp(p->routes.v[i], "tarn") == 0) first = "tarn";

@@ -94,7 +94,7 @@ static void sim_close(struct sim *s) {
 
 /* Requests on an engine that is gone, and those that were to decode there. */
 static void sim_fail(struct sim *s, const struct sim_failure *f) {
-    struct engine *e = &s->engines[f->who];
+    struct sim_engine *e = &s->engines[f->who];
     if (e->work == ENGINE_GONE) return;
     engine_fail(s, e);
     router_engine_gone(s->router, f->who, s->now);

@@ -59,7 +59,7 @@ struct call_queue {
 enum engine_work { ENGINE_IDLE, ENGINE_STEP, ENGINE_RUN, ENGINE_STALLED, ENGINE_GONE };
 #define ENGINE_PARTS 16u /* prompts of which a step has a part */
 
-struct engine {
+struct sim_engine {
     uint32_t number;
     struct sim *sim;
     struct cache device, host;
@@ -83,9 +83,9 @@ struct sim {
     const struct trace *trace;
     struct events events;
     struct network network;
-    struct pool *pool; /* NULL: none */
+    struct sim_pool *pool; /* NULL: none */
     struct router *router;
-    struct engine *engines;
+    struct sim_engine *engines;
     uint32_t n_engines;
     struct call *calls;
     size_t n_calls, cap_calls;
@@ -114,7 +114,7 @@ static inline uint32_t call_number(const struct sim *s, const struct call *c) {
 /* A new request of the trace. */
 void call_arrive(struct sim *s, uint64_t number);
 /* What it does on its engine ends: its blocks are left to others. */
-void call_leave(struct sim *s, struct call *c, struct engine *e);
+void call_leave(struct sim *s, struct call *c, struct sim_engine *e);
 void call_started(struct sim *s, struct call *c); /* its prompt is computed, a token is there */
 void call_finish(struct sim *s, struct call *c);
 /* Its engine failed. */
@@ -127,14 +127,14 @@ void queue_remove(struct sim *s, struct call_queue *q, uint32_t call, uint32_t b
 
 /* --- engine.c --- */
 
-void engine_open(struct sim *s, struct engine *e, uint32_t number, uint32_t blocks,
+void engine_open(struct sim *s, struct sim_engine *e, uint32_t number, uint32_t blocks,
                  uint32_t host_blocks);
-void engine_close(struct engine *e);
+void engine_close(struct sim_engine *e);
 /* Something new is there for it: looks whether it can begin with that. */
-void engine_wake(struct sim *s, struct engine *e);
+void engine_wake(struct sim *s, struct sim_engine *e);
 /* Its event. */
-void engine_event(struct sim *s, struct engine *e, uint32_t generation);
+void engine_event(struct sim *s, struct sim_engine *e, uint32_t generation);
 /* All that it was doing is over, all its blocks are gone. */
-void engine_fail(struct sim *s, struct engine *e);
+void engine_fail(struct sim *s, struct sim_engine *e);
 
 #endif

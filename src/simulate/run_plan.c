@@ -6,14 +6,14 @@
 #include "base/progress.h"
 #include "simulate/plan.h"
 
-struct watcher {
+struct plan_watch {
     struct progress bar;
-    const struct plan *plan;
+    const struct sim_plan *plan;
     size_t cell;
 };
 
 static void cell_tell(void *arg, uint64_t done, uint64_t total) {
-    struct watcher *w = arg;
+    struct plan_watch *w = arg;
     const struct cell *c = &w->plan->cells[w->cell];
     char load[32] = "";
     if (c->load > 0) snprintf(load, sizeof(load), " at load %.2f", c->load);
@@ -21,7 +21,7 @@ static void cell_tell(void *arg, uint64_t done, uint64_t total) {
                  "run %zu of %zu: %s%s", w->cell + 1, w->plan->n, c->route, load);
 }
 
-static struct sim_config cell_config(const struct plan *p, const struct cell *c) {
+static struct sim_config cell_config(const struct sim_plan *p, const struct cell *c) {
     struct sim_config config = p->config;
     config.route = c->route;
     config.eviction = c->eviction;
@@ -39,7 +39,7 @@ static bool same_setting(const struct cell *a, const struct cell *b) {
            strcmp(a->eviction, b->eviction) == 0;
 }
 
-static const char *limit_missing(const struct plan *p) {
+static const char *limit_missing(const struct sim_plan *p) {
     const char *why;
     status_fail(
         TARN_EINVAL, &why,
@@ -50,7 +50,7 @@ static const char *limit_missing(const struct plan *p) {
 }
 
 /* limit_p: of the setting of cell i. NULL, or why there is none. */
-static const char *cell_limit(struct plan *p, size_t i, struct watcher *w, double *limit_p) {
+static const char *cell_limit(struct sim_plan *p, size_t i, struct plan_watch *w, double *limit_p) {
     const struct cell *c = &p->cells[i];
     if (i > 0 && same_setting(c, &p->cells[i - 1])) return NULL;
     progress_say(&w->bar, i * 1000, p->n * 1000, "what round-robin can bear");
@@ -59,7 +59,7 @@ static const char *cell_limit(struct plan *p, size_t i, struct watcher *w, doubl
     return *limit_p > 0 ? NULL : limit_missing(p);
 }
 
-static const char *cells_check(const struct plan *p) {
+static const char *cells_check(const struct sim_plan *p) {
     for (size_t i = 0; i < p->n; i++) {
         struct sim_config config = cell_config(p, &p->cells[i]);
         const char *why = sim_config_check(&config, &p->trace);
@@ -68,8 +68,8 @@ static const char *cells_check(const struct plan *p) {
     return NULL;
 }
 
-const char *plan_run(struct plan *p) {
-    struct watcher w = {.plan = p};
+const char *plan_run(struct sim_plan *p) {
+    struct plan_watch w = {.plan = p};
     const struct sim_progress progress = {cell_tell, &w};
     const char *why = cells_check(p);
     double limit = 0;

@@ -1,8 +1,8 @@
 /* Traces that are made by seed, of three kinds of users:
  *
  *   chat       people: 16 system prompts of 1,024 tokens (Zipf's law, exponent 1), messages of 250
- *              tokens (median; one in ten comes with a text of 6,000), answers of 300, five turns on
- *              average, 60 s (median) to read and write. Each turn's prompt is all that was said
+ *              tokens (median; one in ten comes with a text of 6,000), answers of 300, five turns
+ *              on average, 60 s (median) to read and write. Each turn's prompt is all that was said
  *   agents     programs: 4 sets of tools of 4,096 tokens, a task of 600, results of calls of 700,
  *              answers of 90, twelve calls on average, 3 s (median) for one
  *   documents  questions about 2,000 documents of 4,096 to 65,536 tokens (log-uniform; Zipf's law,

@@ -1,4 +1,5 @@
-/* Lines of BurstGPT's and Azure's CSVs. Their columns are found by name; none of them has quotes. */
+/* Lines of BurstGPT's and Azure's CSVs. Their columns are found by name; none of them has quotes.
+ * */
 #include <stdio.h>
 
 #include "base/assert.h"

@@ -24,7 +24,7 @@ struct trace_reader {
     /* CSVs */
     uint32_t column[COLUMNS], columns;
     struct dense named_sessions;
-    struct share share;
+    struct share_model share;
     uint64_t zero_ms; /* of the first row */
     bool began;
     char error[160];

@@ -5,19 +5,19 @@
 #include "base/assert.h"
 #include "trace/draw.h"
 
-void share_init(struct share *s, uint64_t seed) {
-    *s = (struct share){0};
+void share_init(struct share_model *s, uint64_t seed) {
+    *s = (struct share_model){0};
     rng_seed(&s->rng, seed);
     draw_zipf_init(s->zipf, SHARE_SYSTEMS, 1);
 }
 
-void share_free(struct share *s) {
+void share_free(struct share_model *s) {
     free(s->named);
     s->named = NULL;
     s->n_named = s->cap_named = 0;
 }
 
-static struct share_talk *named_talk(struct share *s, uint32_t named) {
+static struct share_talk *named_talk(struct share_model *s, uint32_t named) {
     while (s->n_named <= named) {
         ARRAY_GROW(s->named, s->n_named, s->cap_named);
         s->named[s->n_named++] = (struct share_talk){.session = TRACE_SESSION_NONE};
@@ -26,7 +26,7 @@ static struct share_talk *named_talk(struct share *s, uint32_t named) {
 }
 
 /* One of those that ended last, which fits into so many tokens; NULL: a new one begins. */
-static struct share_talk *drawn_talk(struct share *s, uint32_t input) {
+static struct share_talk *drawn_talk(struct share_model *s, uint32_t input) {
     if (s->n == 0 || draw_unit(&s->rng) > SHARE_CONTINUES) return NULL;
     for (unsigned i = 0; i < SHARE_TRIES; i++) {
         double back = draw_exponential(&s->rng, SHARE_RECENT / 8.0);
@@ -38,7 +38,7 @@ static struct share_talk *drawn_talk(struct share *s, uint32_t input) {
     return NULL;
 }
 
-static uint64_t share_begin(struct share *s, struct trace *t, uint32_t blocks) {
+static uint64_t share_begin(struct share_model *s, struct trace *t, uint32_t blocks) {
     uint32_t system = (uint32_t)draw_zipf(&s->rng, s->zipf, SHARE_SYSTEMS);
     uint32_t common = SHARE_SYSTEM_TOKENS / t->block;
     if (s->next_id == 0) s->next_id = (uint64_t)SHARE_SYSTEMS * common;
@@ -48,14 +48,14 @@ static uint64_t share_begin(struct share *s, struct trace *t, uint32_t blocks) {
 }
 
 /* It is the latest now; where it was before, there is none. */
-static void share_remember(struct share *s, struct share_talk talk, struct share_talk *old) {
+static void share_remember(struct share_model *s, struct share_talk talk, struct share_talk *old) {
     if (old != NULL) old->tokens = 0;
     s->recent[s->next] = talk;
     s->next = (s->next + 1) % SHARE_RECENT;
     if (s->n < SHARE_RECENT) s->n++;
 }
 
-bool share_ids(struct share *s, struct trace *t, uint32_t named, struct trace_request *q) {
+bool share_ids(struct share_model *s, struct trace *t, uint32_t named, struct trace_request *q) {
     uint32_t blocks = (q->input + t->block - 1) / t->block;
     if (t->n_ids + blocks > TRACE_IDS_MAX) return false;
     while (t->cap_ids < t->n_ids + blocks) {

@@ -25,7 +25,7 @@ struct share_talk { /* a conversation that may go on */
     uint32_t n, tokens;
     uint32_t session;
 };
-struct share {
+struct share_model {
     struct rng rng;
     struct share_talk recent[SHARE_RECENT]; /* a ring: the latest is before next */
     uint32_t next, n;
@@ -36,10 +36,10 @@ struct share {
     uint32_t sessions;
 };
 
-void share_init(struct share *s, uint64_t seed);
-void share_free(struct share *s);
+void share_init(struct share_model *s, uint64_t seed);
+void share_free(struct share_model *s);
 /* Appends q's ids and sets its first, n and session. named: the number of its Session ID (dense),
  * UINT32_MAX: it has none. false: the trace has too many ids. */
-bool share_ids(struct share *s, struct trace *t, uint32_t named, struct trace_request *q);
+bool share_ids(struct share_model *s, struct trace *t, uint32_t named, struct trace_request *q);
 
 #endif

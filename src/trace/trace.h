@@ -1,13 +1,13 @@
 /* Traces of requests to inference engines: when each came, how long its prompt and its answer were,
  * and which blocks of its prompt it shares with others. Read from the public formats, or made.
  *
- *   mooncake   JSON lines: timestamp (ms), input_length, output_length, hash_ids, of 512 tokens each
- *              (Mooncake, FAST 2025)
- *   bailian    JSON lines: chat_id, parent_chat_id, timestamp (s), input_length, output_length, type,
- *              turn, hash_ids, of 16 tokens each (Alibaba's Bailian, ATC 2025)
+ *   mooncake   JSON lines: timestamp (ms), input_length, output_length, hash_ids, of 512 tokens
+ *              each (Mooncake, FAST 2025)
+ *   bailian    JSON lines: chat_id, parent_chat_id, timestamp (s), input_length, output_length,
+ *              type, turn, hash_ids, of 16 tokens each (Alibaba's Bailian, ATC 2025)
  *   burstgpt   CSV: Timestamp (s), Request tokens, Response tokens, perhaps Session ID (BurstGPT,
  *              KDD 2025). Rows whose answer is empty failed there, and are left out
- *   azure      CSV: TIMESTAMP (date and time), ContextTokens, GeneratedTokens (Azure, 2023 and 2024)
+ *   azure      CSV: TIMESTAMP (date and time), ContextTokens, GeneratedTokens (Azure, 2023, 2024)
  *
  * A prefix shares its ids. The two CSVs have none: they get them by the model of share.c.
  *

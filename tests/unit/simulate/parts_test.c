@@ -134,7 +134,7 @@ TEST(flows_share_their_links) {
 }
 
 TEST(the_pool_is_the_real_books) {
-    struct pool *p = pool_open(2, 8, "lru");
+    struct sim_pool *p = pool_open(2, 8, "lru");
     CHECK(p != NULL);
     CHECK(pool_open(2, 8, "nonsense") == NULL);
     const uint64_t a[] = {1, 2, 3, 4}, b[] = {1, 2, 5, 6}, c[] = {10, 11, 12, 13, 14, 15};
