@@ -12,7 +12,7 @@ enum series_kind {
     SERIES_GAUGE,  /* as it is; a minute's mean */
     SERIES_LOWEST, /* as it is; a minute's lowest: what was away for a second is seen */
     SERIES_SHARE,  /* of counters: the first of both */
-    SERIES_P50,    /* milliseconds of the commands that read (0) or write (1) */
+    SERIES_P50,    /* milliseconds, of the histograms that latency_of names */
     SERIES_P99,
 };
 
@@ -56,13 +56,23 @@ static const struct series {
     {"get_p99_ms", SERIES_P99, {NULL}, 0},
     {"put_p50_ms", SERIES_P50, {NULL}, 1},
     {"put_p99_ms", SERIES_P99, {NULL}, 1},
+    {"data_read_p50_ms", SERIES_P50, {NULL}, 2},
+    {"data_read_p99_ms", SERIES_P99, {NULL}, 2},
+    {"data_write_p50_ms", SERIES_P50, {NULL}, 3},
+    {"data_write_p99_ms", SERIES_P99, {NULL}, 3},
 };
-enum { SERIES = sizeof(series_table) / sizeof(series_table[0]), PARTS = 3, LATENCIES = 2 };
+enum { SERIES = sizeof(series_table) / sizeof(series_table[0]), PARTS = 3, LATENCIES = 4 };
 
-/* The commands of each kind of latency: those that a cache's clients send. */
-static const char *const latency_commands[LATENCIES][8] = {
-    {"get", "mget", "getrange", "getreplicas", "mgetreplicas", NULL},
-    {"set", "mset", "putstart", "putend", "mputstart", "mputend", NULL},
+/* The histograms of each kind of latency: the commands that a cache's clients send, and what hosts
+ * serve themselves. */
+static const struct {
+    const char *figure, *label;
+    const char *values[8];
+} latency_of[LATENCIES] = {
+    {"duration", "command", {"get", "mget", "getrange", "getreplicas", "mgetreplicas"}},
+    {"duration", "command", {"set", "mset", "putstart", "putend", "mputstart", "mputend"}},
+    {"read_duration", "transport", {"tcp"}},
+    {"write_duration", "transport", {"tcp"}},
 };
 
 struct latencies {
@@ -121,11 +131,12 @@ static void history_show_hist(struct figure_walk *walk, const struct figure *fig
                               const struct hist *hist) {
     struct history *h = (struct history *)walk;
     const struct figure_label *of = &walk->group_of;
-    if (figure->type != FIGURE_HIST_NS || strcmp(figure->name, "duration") != 0) return;
-    if (of->name == NULL || strcmp(of->name, "command") != 0) return;
+    if (figure->type != FIGURE_HIST_NS || of->name == NULL) return;
     for (unsigned i = 0; i < LATENCIES; i++) {
-        for (unsigned c = 0; latency_commands[i][c] != NULL; c++) {
-            if (strcmp(latency_commands[i][c], of->value) != 0) continue;
+        if (strcmp(latency_of[i].figure, figure->name) != 0) continue;
+        if (strcmp(latency_of[i].label, of->name) != 0) continue;
+        for (unsigned v = 0; latency_of[i].values[v] != NULL; v++) {
+            if (strcmp(latency_of[i].values[v], of->value) != 0) continue;
             hist_merge(&h->latency[i].now, hist);
         }
     }

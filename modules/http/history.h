@@ -2,12 +2,12 @@
  * first. Figures come in by their names, so that this file knows nobody who has them: a series
  * whose figures nobody shows is null throughout.
  *
- * What it holds is fixed: history_size() bytes, 270 KiB. No I/O, no clock. One thread.
+ * What it holds is fixed: history_size() bytes, 380 KiB. No I/O, no clock. One thread.
  *
  *   create -> (begin -> walk, as often as there are figures -> end), each second -> destroy
  *
- * Latencies are those of the histograms "duration" in nanoseconds of the commands that read or
- * write values. A counter becomes a rate for each second; where it is smaller than before (CONFIG
+ * Latencies are those of the histograms in nanoseconds of the commands that read or write values,
+ * and of what the data port serves. A counter becomes a rate for each second; where it is smaller than before (CONFIG
  * RESETSTAT), and where a sample is missing, the second has no value. A minute is what its seconds
  * had. */
 #ifndef TARN_HTTP_HISTORY_H

@@ -44,12 +44,17 @@ void hist_init(struct hist *h) {
 }
 
 void hist_add(struct hist *h, uint64_t value) {
+    hist_add_many(h, value, 1);
+}
+
+void hist_add_many(struct hist *h, uint64_t value, uint64_t times) {
     uint64_t *b = &h->bucket[hist_bucket_of(value)];
-    hist_store(b, *b + 1);
+    if (times == 0) return;
+    hist_store(b, *b + times);
     if (h->count == 0 || value < h->min) hist_store(&h->min, value);
     if (value > h->max) hist_store(&h->max, value);
-    hist_store(&h->sum, h->sum + value);
-    hist_store(&h->count, h->count + 1);
+    hist_store(&h->sum, h->sum + value * times);
+    hist_store(&h->count, h->count + times);
 }
 
 void hist_merge(struct hist *into, const struct hist *from) {

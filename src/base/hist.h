@@ -14,6 +14,7 @@ struct hist {
 
 void hist_init(struct hist *h); /* empty; as zeroed memory is */
 void hist_add(struct hist *h, uint64_t value);
+void hist_add_many(struct hist *h, uint64_t value, uint64_t times); /* as often as that */
 void hist_merge(struct hist *into, const struct hist *from);
 /* The value below which a share of p (0..1) lies; 0 when empty. */
 uint64_t hist_percentile(const struct hist *h, double p);

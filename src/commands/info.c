@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/usage.h"
+#include "host/host.h"
+#include "inband/remote.h"
 #include "front/channels.h"
 #include "front/client.h"
 #include "front/core.h"
@@ -310,12 +312,24 @@ static void one_command_hist(struct figure_walk *f, size_t i) {
     figures_group_end(f);
 }
 
+/* How long bytes took on the ways that go through this process. */
+static void show_paths(struct figure_walk *f) {
+    static struct host_times times;
+    FIGURE_HIST(f, HIST_NS, inband_read_duration, "pieces of values read from elsewhere",
+                &remote_stats.read);
+    FIGURE_HIST(f, HIST_NS, inband_write_duration, "pieces of values written elsewhere",
+                &remote_stats.write);
+    if (embedded.host == NULL) return;
+    host_get_times(embedded.host, &times);
+    host_show_times(f, &times);
+}
+
 enum { SEGMENTS_A_PART = 64, NODES_A_PART = 32, HISTS_A_PART = 32 };
-enum { PART_SEGMENTS, PART_NODES, PART_TENANTS, PART_COMMANDS, PARTS };
+enum { PART_SEGMENTS, PART_NODES, PART_TENANTS, PART_PATHS, PART_COMMANDS, PARTS };
 
 /* One step of what INFO has no place for. false: this part is over. */
 static bool walk_more(struct tarn_figures_at *at, unsigned part, struct figure_walk *f) {
-    static const char *const names[PARTS] = {"pool", "nodes", "cache", "latencystats"};
+    static const char *const names[PARTS] = {"pool", "nodes", "cache", "data", "latencystats"};
     at->section = names[part];
     if (part == PART_SEGMENTS) {
         at->item = info_segments(f, at->item, SEGMENTS_A_PART);
@@ -324,6 +338,10 @@ static bool walk_more(struct tarn_figures_at *at, unsigned part, struct figure_w
     if (part == PART_NODES) return info_each_node(f, &at->item, NODES_A_PART);
     if (part == PART_TENANTS) {
         info_tenants(f);
+        return false;
+    }
+    if (part == PART_PATHS) {
+        show_paths(f);
         return false;
     }
     for (unsigned n = 0; n < HISTS_A_PART && at->item < table_stat_count(); n++)

@@ -163,6 +163,8 @@ void info_eviction(struct figure_walk *f) {
            hist_percentile(story.idle, 0.5));
     FIGURE_HIST(f, HIST_MS, evicted_idle, "from the last use of an object to its eviction",
                 story.idle);
+    FIGURE_HIST(f, HIST_NS, put_eviction, "that puts spent on making room, those that had to evict",
+                story.evicting);
 }
 
 void info_data(struct figure_walk *f) {

@@ -145,6 +145,10 @@ static bool on_put_close(void *arg, const struct store_put *put, const struct st
         &(struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length});
 }
 
+static uint64_t on_clock_ns(void *arg) {
+    return clock_mono_ns();
+}
+
 bool books_create(bool following) {
     static const struct store_events events = {.complete = on_complete,
                                                .fence = on_fence,
@@ -154,6 +158,7 @@ bool books_create(bool following) {
                                                .disk_wait = disk_wait,
                                                .segment_gone = on_segment_gone,
                                                .effect = effects_note,
+                                               .clock_ns = on_clock_ns,
                                                .news = on_news};
     const struct config *c = config;
     struct store_config sc;

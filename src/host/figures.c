@@ -1,7 +1,34 @@
 /* What a host shows of itself beyond the counters of host.h. */
 #include <stdio.h>
 
-#include "host/host.h"
+#include "base/assert.h"
+#include "host/host_internal.h"
+
+void host_get_times(const struct host *h, struct host_times *times_p) {
+    memset(times_p, 0, sizeof(*times_p));
+    for (unsigned i = 0; i < h->n_paths && times_p->n < HOST_TIMED_MAX; i++) {
+        const struct host_path *p = &h->paths[i];
+        if (p->listener == NULL || p->ops->listener_times == NULL) continue;
+        times_p->of[times_p->n].scheme = p->ops->scheme;
+        p->ops->listener_times(p->listener, &times_p->of[times_p->n++].times);
+    }
+}
+
+void host_show_times(struct figure_walk *f, const struct host_times *times) {
+    for (unsigned i = 0; i < times->n; i++) {
+        const struct transport_times *t = &times->of[i].times;
+        figures_group(f, "transport", "transport", times->of[i].scheme);
+        FIGURE_HIST(f, HIST_NS, read_duration,
+                    "reads of memory, from when the host had the request until all was sent",
+                    &t->read);
+        FIGURE_HIST(f, HIST_NS, write_duration,
+                    "writes, from when the host had the request until its last byte had come",
+                    &t->write);
+        FIGURE_HIST(f, HIST_NS, staged_read_duration,
+                    "reads of values on disk, until the last piece was handed on", &t->staged);
+        figures_group_end(f);
+    }
+}
 
 /* INFO has an underscore wherever the name of a verdict has none of a-z 0-9. */
 void host_show_refused(struct figure_walk *f, const struct host_stats *stats) {

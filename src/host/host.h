@@ -14,6 +14,7 @@
 #include "base/figures.h"
 #include "base/status.h"
 #include "transport/grant.h"
+#include "transport/transport.h"
 
 struct host;
 struct transport_tls;
@@ -198,6 +199,18 @@ struct host_stats {
 };
 extern const struct figure host_figures[], host_node_figures[]; /* as in INFO, as a node tells */
 void host_get_stats(const struct host *h, struct host_stats *stats_p);
+/* What is served by requests that pass through this process, by transport: tcp. Peers with shm or
+ * rdma move bytes themselves. */
+#define HOST_TIMED_MAX 2u
+struct host_times {
+    unsigned n;
+    struct {
+        const char *scheme; /* static */
+        struct transport_times times;
+    } of[HOST_TIMED_MAX];
+};
+void host_get_times(const struct host *h, struct host_times *times_p);
+void host_show_times(struct figure_walk *f, const struct host_times *times);
 /* grants_refused_ by verdict. */
 void host_show_refused(struct figure_walk *f, const struct host_stats *stats);
 

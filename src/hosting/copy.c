@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "client/client.h"
 #include "hosting/hosting.h"
@@ -39,7 +40,9 @@ static tarn_status copy_object(struct hosting_task *t, struct tarn_host *h) {
 
 static bool copy_run(struct crew_job *job) {
     struct hosting_task *t = CONTAINER_OF(job, struct hosting_task, job.crew);
+    uint64_t began_ns = clock_mono_ns();
     t->status = copy_object(t, t->host);
+    t->took_ns = clock_mono_ns() - began_ns;
     if (t->status != TARN_OK)
         log_verbose("A copy of %llu bytes failed: %s", (unsigned long long)t->size,
                     tarn_last_error());
@@ -53,6 +56,7 @@ static void copy_done(struct tarn_host *h, struct hosting_job *job) {
         t->status = TARN_ECANCELED;
     } else if (t->status == TARN_OK) {
         h->figures.copies_done++;
+        hist_add(&h->copy_ns, t->took_ns);
         h->figures.copy_bytes += t->size;
     } else {
         h->figures.copies_failed++;

@@ -29,6 +29,7 @@
 #define TARN_HOSTING_HOSTING_H
 
 #include "base/crew.h"
+#include "base/hist.h"
 #include "base/segment_header.h"
 #include "client/answer.h"
 #include "client/arena.h"
@@ -243,7 +244,8 @@ struct hosting_task {
     uint32_t crc;
     uint32_t *crcs;
     size_t n_crcs;
-    uint64_t offset; /* where it was stored */
+    uint64_t offset;  /* where it was stored */
+    uint64_t took_ns; /* copies */
     tarn_status status;
 };
 /* An item of a heartbeat's answer. Peers' mistakes are logged and skipped. */
@@ -436,6 +438,7 @@ struct tarn_host {
     struct crew_jobs done_told;  /* NODE DONE about them is under way */
     uint64_t *fenced;            /* sessions to be reported */
     size_t n_fenced, cap_fenced;
+    struct hist copy_ns;         /* of copies that were made, from when their thread began */
     struct node_figures figures; /* counters; the rest is filled in when they are told */
     /* shared with the copies' threads */
     pthread_mutex_t reader_mutex;

@@ -27,6 +27,7 @@ static bool take_tier(struct snapshot_tier *to, struct hosting_far *f) {
     *to = (struct snapshot_tier){
         .kind = f->segment->kind, .far = f->figures, .evictions = f->n_evictions};
     tier_get_stats(f->tier, &to->tier);
+    tier_get_times(f->tier, &to->times);
     return true;
 }
 
@@ -45,6 +46,8 @@ void snapshot_take(struct hosting_snapshot *s, struct tarn_host *h) {
     s->used = h->session.used;
     stats_gather(h, &s->host);
     s->node = h->figures;
+    host_get_times(h->host, &s->times);
+    s->copy_ns = h->copy_ns;
     s->n_segments = s->n_tiers = 0;
     for (unsigned i = 0; i < h->n_segments; i++) {
         if (h->segments[i].gone) continue;
@@ -70,6 +73,8 @@ static void show_node(const struct hosting_snapshot *s, struct figure_walk *f) {
     FIGURE(f, BYTES, lent_memory_used, "... in objects and open puts, as the master said", s->used);
     FIGURE(f, MEAN, machine_load, "over a minute, 1: one core", (double)s->node.load_percent / 100);
     FIGURES(f, node_figures, s->node, memory_available, copy_bytes);
+    FIGURE_HIST(f, HIST_NS, copy_duration, "of replicas made, from when their turn came",
+                &s->copy_ns);
 }
 
 static void show_data(const struct hosting_snapshot *s, struct figure_walk *f) {
@@ -79,6 +84,7 @@ static void show_data(const struct hosting_snapshot *s, struct figure_walk *f) {
     host_show_refused(f, &s->host);
     FIGURES(f, host_figures, s->host, bad_frames, puts);
     FIGURES(f, host_node_figures, s->host, staged_reads, staging_waits);
+    host_show_times(f, &s->times);
 }
 
 static void show_segments(const struct hosting_snapshot *s, struct figure_walk *f) {
@@ -109,6 +115,10 @@ static void show_tiers(const struct hosting_snapshot *s, struct figure_walk *f) 
         FIGURES(f, far_figures, t->far, stored, store_bytes);
         FIGURES(f, tier_figures, t->tier, queue_full, read_only);
         FIGURES(f, far_figures, t->far, offering, offering);
+        FIGURE_HIST(f, HIST_NS, read_duration, "reads of it, as the disk answers", &t->times.read);
+        FIGURE_HIST(f, HIST_NS, write_duration,
+                    "values stored there, from when they were taken until they were on disk",
+                    &t->times.write);
         FIGURE(f, GAUGE, evictions_pending, "parts of it on their way out", t->evictions);
         figures_group_end(f);
     }

@@ -14,6 +14,8 @@ struct hosting_snapshot {
     uint64_t used; /* of its memory, as the master counts */
     struct node_figures node;
     struct host_stats host;
+    struct host_times times;
+    struct hist copy_ns;
     unsigned n_segments, n_tiers;
     struct snapshot_segment {
         char name[SEGMENT_NAME_MAX + 1];
@@ -29,6 +31,7 @@ struct hosting_snapshot {
         struct tier_stats tier;
         struct far_figures far;
         uint64_t evictions;
+        struct tier_times times;
     } tiers[FARS_MAX];
 };
 

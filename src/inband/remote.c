@@ -405,6 +405,8 @@ static void on_moved(struct mover_job *job) {
     op->settled = job->op.settled;
     if (status == TARN_OK) {
         set_bad(r->segment_id, 0);
+        hist_add(op->write ? &remote_stats.write : &remote_stats.read,
+                 clock_mono_ns() - op->began_ns);
         if (job->file_path == NULL) remote_stats.bytes_by[job->op.used] += op->len;
         op->write ? (remote_stats.inband_writes++, remote_stats.inband_write_bytes += op->len)
                   : (remote_stats.inband_reads++, remote_stats.inband_read_bytes += op->len);
@@ -446,6 +448,7 @@ tarn_status remote_start(struct remote_op *op) {
         r->job.arg = op;
         op->route = r;
         op->settled = true;
+        op->began_ns = clock_mono_ns();
         status = mover_submit(mover, &r->job);
     }
     if (status != TARN_OK) {

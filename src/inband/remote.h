@@ -14,6 +14,7 @@
 #ifndef TARN_INBAND_REMOTE_H
 #define TARN_INBAND_REMOTE_H
 
+#include "base/hist.h"
 #include "base/queue.h"
 #include "front/cmd.h"
 #include "engine/mover.h"
@@ -89,6 +90,7 @@ struct remote_op {
     bool settled; /* writes: nothing of it can still arrive */
     /* private */
     struct remote_route *route; /* NULL: not under way */
+    uint64_t began_ns;
 };
 /* TARN_OK: done will come. Else it will not: TARN_ENOSEGMENT (no way leads there), TARN_EAGAIN. */
 tarn_status remote_start(struct remote_op *op);
@@ -127,6 +129,8 @@ void remote_order(struct store_layout *layout);
 struct remote_stats {
     REMOTE_FIGURES(FIGURE_MEMBER)
     uint64_t bytes_by[TRANSPORTS_MAX]; /* by slot (transport.h) */
+    /* ns, of pieces: from when they were asked for, with the wait for a thread */
+    struct hist read, write;
 };
 extern const struct figure remote_stats_figures[];
 extern struct remote_stats remote_stats;

@@ -139,6 +139,13 @@ void tier_get_stats(struct tier *t, struct tier_stats *stats_p) {
     pthread_mutex_unlock(&t->lock);
 }
 
+void tier_get_times(struct tier *t, struct tier_times *times_p) {
+    MAGIC_CHECK(t, TIER_MAGIC);
+    pthread_mutex_lock(&t->lock);
+    *times_p = t->times;
+    pthread_mutex_unlock(&t->lock);
+}
+
 void tier_content_new(struct tier *t) {
     randombytes_buf(t->info.content, sizeof(t->info.content));
 }
@@ -252,13 +259,14 @@ tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc,
     TARN_ASSERT(iov_total(iov, n_iov) == item->size);
     if (item->key.len == 0 || item->key.len > TIER_KEY_MAX) return TARN_EINVAL;
     if (item->size > t->info.value_max) return TARN_ENOSPACE;
-    struct tier_put p = {.item = item,
-                         .iov = iov,
-                         .n_iov = n_iov,
-                         .n_crcs = tier_pieces(item->size),
-                         .stream = item->size > t->info.copy_max,
-                         /* A stream takes no memory of the queue, but its turn. */
-                         .end = {done, arg, min_u64(item->size, t->info.copy_max) + PUT_OVERHEAD}};
+    struct tier_put p = {
+        .item = item,
+        .iov = iov,
+        .n_iov = n_iov,
+        .n_crcs = tier_pieces(item->size),
+        .stream = item->size > t->info.copy_max,
+        /* A stream takes no memory of the queue, but its turn. */
+        .end = {done, arg, min_u64(item->size, t->info.copy_max) + PUT_OVERHEAD, clock_mono_ns()}};
     if (p.stream && !check_crc) tier_put_copy(&p, item, false, NULL);
     tarn_status s = TARN_EAGAIN;
     pthread_mutex_lock(&t->lock);
@@ -287,6 +295,7 @@ tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc,
 void tier_put_count(struct tier *t, const struct tier_put_end *end, tarn_status status) {
     t->stats.queued_bytes -= end->queued;
     (*(status == TARN_OK ? &t->stats.puts : &t->stats.put_failures))++;
+    if (status == TARN_OK) hist_add(&t->times.write, clock_mono_ns() - end->began_ns);
 }
 
 void tier_put_ended(struct tier *t, const struct tier_put_end *end, tarn_status status,
@@ -300,7 +309,7 @@ void tier_put_ended(struct tier *t, const struct tier_put_end *end, tarn_status 
 
 tarn_status tier_read(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
                       void (*done)(void *arg, tarn_status status), void *arg) {
-    struct tier_read_end end = {done, arg, length};
+    struct tier_read_end end = {done, arg, length, clock_mono_ns()};
     MAGIC_CHECK(t, TIER_MAGIC);
     pthread_mutex_lock(&t->lock);
     struct tier_record *r = t->ops->find(t, offset);
@@ -322,10 +331,12 @@ void tier_read_ended(struct tier *t, const struct tier_read_end *end, tarn_statu
     t->reading -= end->length;
     t->n_reading--;
     t->stats.reads++;
-    if (status == TARN_OK)
+    if (status == TARN_OK) {
         t->stats.read_bytes += end->length;
-    else
+        hist_add(&t->times.read, clock_mono_ns() - end->began_ns);
+    } else {
         t->stats.read_failures++;
+    }
     pthread_mutex_unlock(&t->lock);
     pthread_mutex_lock(&t->callbacks);
     end->done(end->arg, status);

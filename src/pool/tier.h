@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 #include "base/buf.h"
 #include "base/figures.h"
+#include "base/hist.h"
 #include "base/status.h"
 
 #define TIER_CONTENT_SIZE 16u
@@ -143,6 +144,13 @@ struct tier_stats {
     uint64_t puts, put_failures, recovered;
 };
 void tier_get_stats(struct tier *t, struct tier_stats *stats_p);
+
+/* Nanoseconds, of what ended well: reads from tier_read until the bytes were there, puts from
+ * tier_put until they were on disk. */
+struct tier_times {
+    struct hist read, write;
+};
+void tier_get_times(struct tier *t, struct tier_times *times_p);
 
 /* file tier: the path of an entry relative to info.directory; where a client reads the value: its
  * first `size` bytes. Two keys, or two versions, never share a path: BLAKE2b-256 of key, in two

@@ -60,12 +60,12 @@ void tier_record_write(struct tier_record *r, const struct tier_item *item, uint
 struct tier_put_end {
     void (*done)(void *arg, tarn_status status, uint64_t offset);
     void *arg;
-    uint64_t queued;
+    uint64_t queued, began_ns;
 };
 struct tier_read_end {
     void (*done)(void *arg, tarn_status status);
     void *arg;
-    uint64_t length;
+    uint64_t length, began_ns;
 };
 
 struct tier_put {
@@ -128,6 +128,7 @@ struct tier {
     unsigned failures;           /* of writes, in a row */
     uint64_t log_failure_ms;
     struct tier_stats stats;
+    struct tier_times times;
 };
 
 extern const struct tier_ops ssd_ops, files_ops;

@@ -205,6 +205,7 @@ struct store_put {
     uint32_t n_spots;
     struct spot spots[STORE_REPLICAS_MAX];
     struct room_want want; /* of the next spot */
+    uint64_t evict_ns;     /* spent on making room by eviction */
     uint32_t key_len;
     char key[];
 };
@@ -319,10 +320,11 @@ struct store {
     uint64_t lease_promise_ms;
     /* the last promise of the one before, while following; UINT64_MAX: none, or on another clock */
     uint64_t told_ms;
-    bool told_elsewhere;    /* it was on another clock */
-    uint64_t suspect_below; /* versions that were not put under these books' own lead */
-    struct buf record;      /* scratch of effect.c */
-    uint64_t room_changes;  /* grows whenever space became free or evictable */
+    bool told_elsewhere;     /* it was on another clock */
+    uint64_t suspect_below;  /* versions that were not put under these books' own lead */
+    struct buf record;       /* scratch of effect.c */
+    uint64_t evict_began_ns; /* of this call; 0: nothing had to go yet. See room_evicts */
+    uint64_t room_changes;   /* grows whenever space became free or evictable */
     struct {
         struct buf notes; /* keys that went, until store_settle */
         bool settling;
@@ -587,6 +589,11 @@ bool room_clearing(const struct store *s, const struct object *o);
 bool room_may_use(const struct room_want *w, const struct segment *seg);
 /* Finds w->blocks, evicting what it must. TARN_EAGAIN: call again in a later slice. */
 tarn_status room_make(struct store *s, struct room_want *w, unsigned *budget);
+/* From here on the call is about eviction. */
+static inline void room_evicts(struct store *s) {
+    if (s->evict_began_ns == 0 && s->events.clock_ns)
+        s->evict_began_ns = s->events.clock_ns(s->events.arg);
+}
 /* What was found for it so far is free again. */
 void room_abandon(struct store *s, struct room_want *w);
 /* Makes sure that an object of so many bytes in domain keeps the limits (objects, memory, quota).

@@ -330,12 +330,24 @@ static tarn_status room_from_waiting(struct store *s, const struct store_put *p,
     return status == TARN_EQUOTA ? await_quota(s, p, budget) : status;
 }
 
+/* What this call spent on eviction; at the end, what all of them did. */
+static void put_count_evicting(struct store *s, struct store_put *p, bool over) {
+    if (s->evict_began_ns != 0)
+        p->evict_ns += s->events.clock_ns(s->events.arg) - s->evict_began_ns;
+    s->evict_began_ns = 0;
+    if (over && p->evict_ns > 0) hist_add(&s->story.evicting, p->evict_ns);
+}
+
 static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budget) {
     tarn_status st;
+    s->evict_began_ns = 0;
     do {
         st = make_spots(s, p, budget);
-        if (st == TARN_OK) return put_opened(s, p);
+        if (st != TARN_OK) continue;
+        put_count_evicting(s, p, true);
+        return put_opened(s, p);
     } while (s->awaiting > 0 && (st = room_from_waiting(s, p, st, budget)) == TARN_OK);
+    put_count_evicting(s, p, st != TARN_EAGAIN);
     if (st == TARN_EAGAIN) {
         s->stat.room_slices++;
         return st;

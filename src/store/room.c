@@ -69,6 +69,7 @@ static bool evict_any(struct store *s, int domain, bool books, unsigned *budget)
 }
 
 static bool evict_for(struct store *s, enum store_eviction cause, int domain, unsigned *budget) {
+    room_evicts(s);
     s->evicting_for = cause;
     bool some = evict_any(s, domain, cause == STORE_EVICTION_MAXMEMORY, budget);
     s->evicting_for = STORE_EVICTION_PUT;
@@ -310,7 +311,10 @@ static bool could_fit(const struct store *s, const struct room_want *w, bool gho
 }
 
 static tarn_status room_try(struct store *s, struct room_want *w, unsigned *budget) {
-    if (w->plan) return window_step(s, w, budget);
+    if (w->plan) {
+        room_evicts(s);
+        return window_step(s, w, budget);
+    }
     if (s->planner && s->planner->plan->phase == PLAN_CLEAR) return TARN_EAGAIN;
     if (room_direct(s, w)) {
         s->stat.room_direct++;
@@ -320,6 +324,7 @@ static tarn_status room_try(struct store *s, struct room_want *w, unsigned *budg
     /* What is evicted before ghosts have gone would become one, and a key have gone for nothing. */
     if (UNLIKELY(ghosts_hold(s))) return could_fit(s, w, true, 0) ? TARN_ELATER : TARN_ENOSPACE;
     if (s->policy->keeps || !could_fit(s, w, false, 0)) return TARN_ENOSPACE;
+    room_evicts(s);
     if (s->far_replicas > 0 && by_policy(s, w, true, budget)) return TARN_OK;
     if (by_policy(s, w, false, budget)) return TARN_OK;
     if (*budget == 0 || s->planner) return TARN_EAGAIN;

@@ -135,6 +135,9 @@ struct store_events {
     void (*segment_gone)(void *arg, uint32_t id);
     /* The books have changed (effect.h, store_tell). */
     void (*effect)(void *arg, const void *record, size_t len);
+    /* A clock for the figure of what eviction costs puts; nothing else goes by it. NULL: that
+     * figure stays empty. */
+    uint64_t (*clock_ns)(void *arg);
     /* What became of an object or a segment (store_listen). */
     void (*news)(void *arg, const struct store_news *news);
 };
@@ -768,6 +771,7 @@ struct hist;
 /* What the reasons rest on. One key in one_in is followed, and counts for as many. */
 struct store_story {
     const struct hist *idle, *asked_again; /* ms */
+    const struct hist *evicting;           /* ns that puts spent on it, those that had to */
     uint64_t one_in;
 };
 

@@ -194,6 +194,7 @@ void story_reset(struct story *t) {
     for (unsigned i = 0; i < STORE_TOPS; i++) top_reset(t->top[i]);
     hist_init(&t->idle);
     hist_init(&t->asked_again);
+    hist_init(&t->evicting);
 }
 
 bool store_get_curve(struct store *s, struct curve_figures *figures_p) {
@@ -212,8 +213,10 @@ uint64_t store_top_total(const struct store *s, enum store_top which) {
 }
 
 void store_get_story(const struct store *s, struct store_story *story_p) {
-    *story_p = (struct store_story){
-        .idle = &s->story.idle, .asked_again = &s->story.asked_again, .one_in = s->story.one_in};
+    *story_p = (struct store_story){.idle = &s->story.idle,
+                                    .asked_again = &s->story.asked_again,
+                                    .evicting = &s->story.evicting,
+                                    .one_in = s->story.one_in};
 }
 
 const char *store_miss_name(enum store_miss why) {

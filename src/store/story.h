@@ -17,6 +17,7 @@ struct story {
     uint64_t one_in;         /* a power of two */
     struct hist idle;        /* ms, of evicted objects: since their last use */
     struct hist asked_again; /* ms, of misses: since the key was evicted */
+    struct hist evicting;    /* ns, of puts: spent on making room by eviction */
     struct curve *curve;     /* &no_curve: there was no memory for one */
     struct curve no_curve;
     uint64_t pool_units, pool_due_ms; /* what it knows of the pool's size, and until when */

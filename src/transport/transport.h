@@ -35,12 +35,13 @@
 #include <stdint.h>
 #include <sys/uio.h>
 #include "base/buf.h"
+#include "base/hist.h"
 #include "base/iov.h"
 #include "base/queue.h"
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI            6u
+#define TRANSPORT_ABI            7u
 #define TRANSPORTS_MAX           8u  /* schemes that a process ever has */
 #define TRANSPORT_SCHEME_MAX     15u /* bytes, of a-z */
 #define TRANSPORT_SEAL_PARTS_MAX 512u
@@ -180,6 +181,18 @@ struct transport_listener_stats {
      * others. */
     uint64_t connections_new, connections_ousted;
 };
+/* How long the listener had requests in hand, in nanoseconds, since listen: from when it looked at
+ * one until its last byte was with the kernel (reads), or its last byte had come (writes). */
+struct transport_times {
+    struct hist read, write;
+    struct hist staged; /* reads by way of gate.stage, until the last piece is handed on */
+};
+static inline void transport_times_add(struct transport_times *sum,
+                                       const struct transport_times *more) {
+    hist_merge(&sum->read, &more->read);
+    hist_merge(&sum->write, &more->write);
+    hist_merge(&sum->staged, &more->staged);
+}
 /* One writer, any reader. */
 static inline void transport_count(uint64_t *counter, uint64_t n) {
     __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
@@ -364,6 +377,8 @@ struct transport_ops {
      * "kind field=value ...\n", values without blanks; TRANSPORT_REPORT_MAX bytes at most, and
      * whole lines. Of those that have something. */
     void (*describe)(const struct transport_domain *d, struct buf *out);
+    /* Adds to sum. Of those whose listener serves reads and writes itself. */
+    void (*listener_times)(const struct transport_listener *l, struct transport_times *sum);
 };
 #define TRANSPORT_PACKED_MAX (64u << 10)
 #define TRANSPORT_REPORT_MAX (32u << 10)

@@ -131,6 +131,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                   .put_seal = put_seal,
                                   .stage = stage};
     struct transport_listener_stats counters = {0};
+    struct transport_times times = {0};
+    struct tcp_figures figures = {&counters, &times};
     struct tcp_stage_pool pool;
     struct tcp_stager stager;
     int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -155,7 +157,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         world.wanted = false;
         tcp_stager_collect(&stager, rounds, named, NULL);
         c->readable = c->writable = true;
-        turn = tcp_conn_turn(c, &gate, &stager, &counters, rounds, 4096);
+        uint64_t now_ns = clock_mono_ns();
+        turn = tcp_conn_turn(c, &gate, &stager, &figures, &now_ns, 4096);
         tcp_stager_settle(&stager, rounds);
         TARN_ASSERT(c->rx_cap <=
                     sizeof(struct tcp_header) + TCP_PARTS_MAX * sizeof(struct tcp_part));

@@ -89,6 +89,32 @@ test {a node that is up: its figures, as NODE INFO has them} {
     wait_for "history" {[regexp {"data_reads":\[[^]]*[0-9]} [http_get n1 /api/history]]}
 }
 
+proc duration_count {name what} {
+    set what [string map {\{ _duration_seconds_count\{} $what]
+    return [metric $name $what]
+}
+
+test {how long the data path takes, by transport and tier} {
+    kv --transport tcp load t: 20 100000
+    kv_all 20 --transport tcp verify t: 20 100000
+    assert {[duration_count n1 {tarn_transport_write{transport="tcp"}}] > 0}
+    assert {[duration_count n1 {tarn_transport_read{transport="tcp"}}] > 0}
+    assert_equal [metric n1 tarn_data_writes_total] \
+        [duration_count n1 {tarn_transport_write{transport="tcp"}}]
+    # the bounds of DESIGN.md section 7, in seconds
+    foreach le {0.000125 0.00015 0.0002 0.00025 0.0003 0.0004 0.0005 0.00075 0.001 0.0015 0.002 \
+        0.003 0.005 0.007 0.015 0.02 0.05 0.1 0.2 0.5 1 +Inf} {
+        assert {[metric n1 "tarn_transport_write_duration_seconds_bucket{transport=\"tcp\",le=\"$le\"}"] ne ""} $le
+    }
+    start_node n2 --segment 16mb --ssd [temp_dir]/d:32mb {*}[http_words]
+    kv --prefer n2.0 load d: 5 100000
+    wait_for "values on disk" {[metric n2 {tarn_tier_stored_total{tier="ssd"}}] == 5}
+    assert_equal [metric n2 {tarn_tier_stored_total{tier="ssd"}}] \
+        [duration_count n2 {tarn_tier_write{tier="ssd"}}]
+    assert_equal 0 [metric n1 tarn_copy_duration_seconds_count]
+    stop_node n2
+}
+
 test {the master goes: alive, not ready; and comes back} {
     kill_master
     wait_ready n1 {503 {not ready: waiting for the master*}}

@@ -91,6 +91,17 @@ test {metrics: what INFO shows, each once, with its type} {
     assert {[llength $seen] > 200}
 }
 
+test {metrics: durations of the data path, and of making room} {
+    # into the pool of 64 MiB until it is full; nothing else makes room
+    r config set eviction-high-watermark 1
+    kv --transport tcp load t: 80 1000000
+    set m [metrics_of [http_body [http_get /metrics]]]
+    assert {[dict get $m {tarn_transport_write_duration_seconds_count{transport="tcp"}}] > 0}
+    assert {[dict get $m tarn_put_eviction_seconds_count] > 0}
+    assert {[dict get $m tarn_put_eviction_seconds_sum] > 0}
+    assert_equal 0 [dict get $m tarn_inband_read_duration_seconds_count]
+}
+
 test {metrics: promtool finds nothing} {
     if {[auto_execok promtool] eq ""} {skip "no promtool (package prometheus)"}
     assert_equal "" [exec promtool check metrics << [http_body [http_get /metrics]] 2>@1]

@@ -188,7 +188,8 @@ static enum conn_step conn_send_batch(struct tcp_conn *c, struct tcp_turn_state 
         c->out_at++;
     }
     if (c->out_at < c->out_n) return STEP_DONE;
-    c->out_at = c->out_n = c->n_replies = c->out_n_segments = 0;
+    if (c->out_reads > 0) tcp_time_add(t, &t->times->read, c->out_ns, c->out_reads);
+    c->out_at = c->out_n = c->n_replies = c->out_n_segments = c->out_reads = 0;
     c->out_memory = false;
     drop_receipts(c);
     return STEP_DONE;
@@ -335,6 +336,7 @@ static void handle_read(struct tcp_conn *c, struct tcp_turn_state *t, const stru
         tcp_out_note(c, &r.grant, &r.extent);
     }
     reply->payload_length = bytes;
+    if (c->out_reads++ == 0) c->out_ns = t->now_ns;
     transport_count(&t->counters->reads, 1);
     transport_count(&t->counters->bytes_read, bytes);
 }
@@ -372,6 +374,7 @@ static void finish_write(struct tcp_conn *c, struct tcp_turn_state *t) {
         tcp_out_add(c, receipts->data, h->meta_length);
     }
     if (c->in.status == TCP_OK) {
+        tcp_time_add(t, &t->times->write, c->in.began_ns, 1);
         transport_count(&t->counters->writes, 1);
         transport_count(&t->counters->bytes_written, c->in.bytes);
     }
@@ -416,6 +419,7 @@ static void handle_write(struct tcp_conn *c, struct tcp_turn_state *t, const str
     c->in.status = TCP_OK;
     c->in.request_id = h->request_id;
     c->in.bytes = c->in.left = bytes;
+    c->in.began_ns = t->now_ns;
     c->in.n_targets = 0;
     c->in.at = 0;
     c->in.at_offset = 0;
@@ -617,12 +621,16 @@ static bool send_kept(struct tcp_conn *c) {
 }
 
 enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
-                            struct tcp_stager *stager, struct transport_listener_stats *counters,
-                            uint64_t now_ms, uint64_t budget) {
+                            struct tcp_stager *stager, const struct tcp_figures *figures,
+                            uint64_t *now_ns, uint64_t budget) {
     MAGIC_CHECK(c, CONN_MAGIC);
     c->stager = stager;
-    struct tcp_turn_state t = {
-        .gate = gate, .stager = stager, .counters = counters, .now_ms = now_ms};
+    struct tcp_turn_state t = {.gate = gate,
+                               .stager = stager,
+                               .counters = figures->counters,
+                               .times = figures->times,
+                               .now_ms = *now_ns / 1000000,
+                               .now_ns = *now_ns};
     enum conn_step step = STEP_DONE;
     uint64_t before = 0, moved = c->secure.moved;
     while (step == STEP_DONE && t.spent < budget) {
@@ -637,9 +645,10 @@ enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gat
             step = serve_reads(c, &t);
         else
             step = read_frames(c, &t);
-        if (t.spent > before || c->secure.moved != moved) c->last_ms = now_ms;
+        if (t.spent > before || c->secure.moved != moved) c->last_ms = t.now_ms;
         before = t.spent += CALL_COST;
     }
+    *now_ns = t.now_ns;
     if (step == STEP_CLOSE) return TCP_TURN_CLOSE;
     return step == STEP_BLOCKED ? TCP_TURN_WAIT : TCP_TURN_MORE;
 }

@@ -15,6 +15,7 @@
 
 #include <sys/uio.h>
 
+#include "base/clock.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/secure.h"
 #include "transport/tcp/stage.h"
@@ -50,7 +51,7 @@ struct tcp_receipts {
 /* A READ whose reply waits for pieces, or for one that does. */
 struct tcp_read {
     STAILQ_ENTRY(tcp_read) link;
-    uint64_t request_id, total;
+    uint64_t request_id, total, began_ns;
     bool staged;      /* not all of it is memory */
     uint32_t refusal; /* not TCP_OK: all there is to say */
     uint32_t n_parts;
@@ -93,7 +94,7 @@ struct tcp_conn {
         bool seal;                   /* TCP_FLAG_SEAL */
         enum tcp_wire_status status; /* not TCP_OK: the rest is drained */
         const struct transport_gate *gate;
-        uint64_t request_id, bytes, left;
+        uint64_t request_id, bytes, left, began_ns;
         struct tcp_range *targets;
         uint32_t n_targets, cap_targets, at;
         uint64_t at_offset;
@@ -109,6 +110,8 @@ struct tcp_conn {
     struct grant_extent out_extent;
     struct tcp_header replies[TCP_REPLIES_MAX];
     uint32_t n_replies;
+    uint32_t out_reads; /* READs of memory that out answers; */
+    uint64_t out_ns;    /* when the first was looked at */
     struct {
         struct tcp_hello hello;
         char text[TCP_TEXT_MAX];
@@ -134,11 +137,17 @@ enum tcp_turn {
  * plain. */
 struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms);
 void tcp_conn_destroy(struct tcp_conn **conn_p);
+/* Of the thread that gives the turns. */
+struct tcp_figures {
+    struct transport_listener_stats *counters;
+    struct transport_times *times;
+};
 /* Moves about budget bytes. stager: always the same one, NULL: there are no segments but memory.
- * Whatever it collects for c->wait wants a turn. */
+ * Whatever it collects for c->wait wants a turn. *now_ns is read, and moved on where the clock was
+ * asked. */
 enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
-                            struct tcp_stager *stager, struct transport_listener_stats *counters,
-                            uint64_t now_ms, uint64_t budget);
+                            struct tcp_stager *stager, const struct tcp_figures *figures,
+                            uint64_t *now_ns, uint64_t budget);
 /* Has it bytes of this segment's memory yet to send? */
 bool tcp_conn_sends(const struct tcp_conn *c, uint32_t segment);
 /* In the middle of something the peer should be quick with? */
@@ -152,8 +161,15 @@ struct tcp_turn_state {
     const struct transport_gate *gate;
     struct tcp_stager *stager;
     struct transport_listener_stats *counters;
-    uint64_t now_ms, spent;
+    struct transport_times *times;
+    uint64_t now_ms, now_ns, spent;
 };
+/* Asks the clock, and notes how often that time has passed since began_ns. */
+static inline void tcp_time_add(struct tcp_turn_state *t, struct hist *h, uint64_t began_ns,
+                                uint32_t times) {
+    t->now_ns = clock_mono_ns();
+    hist_add_many(h, t->now_ns - began_ns, times);
+}
 
 void tcp_out_add(struct tcp_conn *c, const void *data, size_t len);
 /* Bytes of this extent's memory were added, by that right. */

@@ -50,6 +50,7 @@ struct data_thread {
     bool accept_paused;
     uint64_t fence_done; /* requests up to this one are carried out; under listener.lock */
     struct transport_listener_stats counters;
+    struct transport_times times;
     struct tcp_stager stager;
 
     pthread_mutex_t lock;
@@ -123,14 +124,14 @@ static void take_incoming(struct data_thread *t) {
 }
 
 /* One turn each for those that are queued now; who wants more comes last in the next round. */
-static void run_queue(struct data_thread *t, uint64_t now_ms) {
+static void run_queue(struct data_thread *t, uint64_t now_ns) {
     struct conn_list now = TAILQ_HEAD_INITIALIZER(now);
+    struct tcp_figures figures = {&t->counters, &t->times};
     TAILQ_CONCAT(&now, &t->runnable, run_link);
     struct tcp_conn *c;
     while ((c = TAILQ_FIRST(&now)) != NULL) {
         TAILQ_UNLINK(&now, c, run_link);
-        switch (
-            tcp_conn_turn(c, &t->listener->gate, &t->stager, &t->counters, now_ms, TURN_BYTES)) {
+        switch (tcp_conn_turn(c, &t->listener->gate, &t->stager, &figures, &now_ns, TURN_BYTES)) {
         case TCP_TURN_WAIT: break;
         case TCP_TURN_MORE: conn_enqueue(t, c); break;
         case TCP_TURN_CLOSE: conn_drop(t, c); continue;
@@ -315,13 +316,13 @@ static void *data_thread_main(void *arg) {
     int timeout = 0;
     while (!__atomic_load_n(&t->listener->stop, __ATOMIC_ACQUIRE)) {
         int n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
-        uint64_t now_ms = clock_mono_ms();
+        uint64_t now_ns = clock_mono_ns(), now_ms = now_ns / 1000000;
         thread_take_events(t, events, n, now_ms); /* n < 0: interrupted */
         take_incoming(t);
         drop_leaving(t);
         carry_out_fences(t);
         tcp_stager_collect(&t->stager, now_ms, conn_go_on, t);
-        run_queue(t, now_ms);
+        run_queue(t, now_ns);
         drop_silent(t, now_ms);
         if (t->accept_paused && now_ms >= t->accept_after_ms) watch_sockets(t, true);
         timeout = how_long(t, tcp_stager_settle(&t->stager, now_ms));
@@ -520,6 +521,10 @@ tarn_status tcp_listener_fence(struct transport_listener *l, const struct transp
 }
 
 /* --- statistics --- */
+
+void tcp_listener_times(const struct transport_listener *l, struct transport_times *sum) {
+    for (unsigned i = 0; i < l->n_threads; i++) transport_times_add(sum, &l->threads[i].times);
+}
 
 void tcp_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p) {

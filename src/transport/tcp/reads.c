@@ -20,11 +20,12 @@ bool tcp_reads_have_room(const struct tcp_conn *c) {
     return c->n_reads < TCP_READS_MAX && c->n_read_parts < TCP_PARTS_MAX;
 }
 
-static struct tcp_read *read_create(const struct tcp_header *h, uint64_t bytes) {
+static struct tcp_read *read_create(const struct tcp_header *h, uint64_t bytes, uint64_t now_ns) {
     uint32_t n = h->meta_length / (uint32_t)sizeof(struct tcp_part);
     struct tcp_read *r = xcalloc(1, sizeof(*r) + n * sizeof(r->parts[0]));
     r->request_id = h->request_id;
     r->total = bytes;
+    r->began_ns = now_ns;
     r->n_parts = n;
     return r;
 }
@@ -55,7 +56,7 @@ static void add_failure(struct tcp_conn *c, struct tcp_read *r, tarn_status stat
 
 void tcp_reads_add(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h,
                    const uint8_t *meta, uint64_t bytes) {
-    struct tcp_read *r = read_create(h, bytes);
+    struct tcp_read *r = read_create(h, bytes, t->now_ns);
     uint32_t status = admit_all(c, t, r, meta);
     if (status != TCP_OK) { /* its place in the order stays */
         r->n_parts = 0;
@@ -136,6 +137,7 @@ static void read_finish(struct tcp_conn *c, struct tcp_read *r) {
 static void count_read(struct tcp_turn_state *t, const struct tcp_read *r) {
     transport_count(&t->counters->reads, 1);
     transport_count(&t->counters->bytes_read, r->total);
+    tcp_time_add(t, r->staged ? &t->times->staged : &t->times->read, r->began_ns, 1);
     if (!r->staged) return;
     transport_count(&t->counters->staged_reads, 1);
     transport_count(&t->counters->staged_bytes, r->total);
