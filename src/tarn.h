@@ -139,9 +139,9 @@ typedef struct tarn_options {
     const char *cluster;
     uint64_t log_figures_s; /* 0; else the summary of tarn_figures_text is logged so often */
     /* Hears of each call that has ended, and of its stages, which come before it: see tarn_span.
-     * From the thread that called, or a worker of an async queue, without any lock: so possibly
-     * from several at once. The call returns when it does, so it must not block; it must not call
-     * libtarn. NULL: nobody does, which costs nothing. */
+     * From the thread that called, a worker of an async queue, or a thread of a tarn_host, without
+     * any lock: so possibly from several at once. The call returns when it does, so it must not
+     * block; it must not call libtarn. NULL: nobody does, which costs nothing. */
     void (*on_span)(void *arg, const struct tarn_span *span);
     void *span_arg;
 } tarn_options;

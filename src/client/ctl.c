@@ -318,10 +318,9 @@ tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip) {
     return ctl_send(c, n, argv, NULL, skip);
 }
 
-const char *ctl_answered_name(const struct ctl *c, bool answered) {
-    uint64_t number = answered ? c->received : c->received + 1;
-    const char *name =
-        number <= c->sent && c->sent - number < CTL_NAMES ? c->names[number % CTL_NAMES] : NULL;
+const char *ctl_name_of(const struct ctl *c, uint64_t number) {
+    bool known = number <= c->sent && c->sent - number < CTL_NAMES;
+    const char *name = known ? c->names[number % CTL_NAMES] : NULL;
     return name != NULL ? name : c->what;
 }
 

@@ -82,8 +82,12 @@ tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answ
  * A half answer stays in the arena, so that one is to be reset right after an answer, and only
  * then. */
 tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p);
-/* The name of the request whose answer was received last, or (answered false) would come next. */
-const char *ctl_answered_name(const struct ctl *c, bool answered);
+/* The number of the request whose answer was received last, or (answered false) would come next. */
+static inline uint64_t ctl_answered(const struct ctl *c, bool answered) {
+    return c->received + !answered;
+}
+/* Its name; of the CTL_NAMES last ones. */
+const char *ctl_name_of(const struct ctl *c, uint64_t number);
 /* What is unanswered now will be skipped. */
 void ctl_abandon(struct ctl *c);
 

@@ -210,6 +210,7 @@ size_t lane_chunk_keys(const struct lane *lane, size_t n) {
 }
 
 tarn_status lane_send(struct lane *lane, bool skip) {
+    if (UNLIKELY(lane->trace != NULL)) trace_sends(lane);
     tarn_status status = ctl_commit(&lane->ctl, skip);
     if (status == TARN_OK) COUNT(lane, requests, 1);
     return status;

@@ -113,11 +113,26 @@ void trace_connected(struct lane *lane, uint64_t began_ns, tarn_status status) {
     snprintf(stage->host, sizeof(stage->host), "%.76s:%s", lane->at.host, lane->at.port);
 }
 
+void trace_sends(struct lane *lane) {
+    if (lane->trace->spans)
+        lane->trace->sent_ns[(lane->ctl.sent + 1) % CTL_NAMES] = clock_mono_ns();
+}
+
+/* From when it was sent; but what was sent ahead, while bytes moved, kept nobody waiting then. */
+static uint64_t wait_began(const struct call_trace *t, uint64_t number, uint64_t began_ns) {
+    uint64_t sent_ns = t->sent_ns[number % CTL_NAMES],
+             before_ns = t->stages > 0 ? t->stage[t->stages - 1].ends_ns : t->began_ns;
+    return sent_ns >= before_ns && sent_ns < began_ns ? sent_ns : began_ns;
+}
+
 void trace_answered(struct lane *lane, uint64_t began_ns, tarn_status status) {
+    if (began_ns == 0 || lane->trace == NULL) return;
+    uint64_t number = ctl_answered(&lane->ctl, status == TARN_OK);
+    began_ns = wait_began(lane->trace, number, began_ns);
     struct trace_stage *stage = trace_stage_add(lane, "request", began_ns);
     if (stage == NULL) return;
     stage->status = status;
-    stage->detail = ctl_answered_name(&lane->ctl, status == TARN_OK);
+    stage->detail = ctl_name_of(&lane->ctl, number);
     snprintf(stage->host, sizeof(stage->host), "%.76s:%s", lane->at.host, lane->at.port);
 }
 

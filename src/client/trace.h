@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "base/assert.h"
 #include "base/traceparent.h"
+#include "client/ctl.h"
 #include "tarn.h"
 
 #define TRACE_STAGES 256u
@@ -52,7 +53,8 @@ struct call_trace {
     size_t keys;
     uint64_t own; /* the number of its span; those of its stages follow */
     uint64_t began_ns, began_wall_ns;
-    struct trace_stage *stage; /* owned */
+    uint64_t sent_ns[CTL_NAMES]; /* when the last requests were sent, by number */
+    struct trace_stage *stage;   /* owned */
     unsigned stages, stage_cap, left_out;
 };
 
@@ -72,6 +74,7 @@ struct trace_stage *trace_stage_add(struct lane *lane, const char *name, uint64_
 struct trace_stage *trace_stage_of(struct call_trace *t, const char *name, uint64_t began_ns);
 /* The same of what lanes do. */
 void trace_connected(struct lane *lane, uint64_t began_ns, tarn_status status);
+void trace_sends(struct lane *lane); /* ... its next request; where lane->trace is set */
 void trace_answered(struct lane *lane, uint64_t began_ns, tarn_status status);
 void trace_moved(struct lane *lane, uint64_t began_ns, const struct engine_op *ops, size_t n);
 void trace_file_read(struct lane *lane, uint64_t began_ns, tarn_status status, uint64_t bytes);

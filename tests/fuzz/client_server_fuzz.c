@@ -120,15 +120,27 @@ static void call_look_up(unsigned arg) {
         TARN_ASSERT(n <= ARRAY_LEN(keys));
 }
 
+static void trace_set(unsigned arg) {
+    static const char *const parents[] = {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+                                          "00-00f067aa0ba902b74bf92f3577b34da6-4bf92f3577b34da6-00",
+                                          NULL, "nonsense"};
+    (void)tarn_set_traceparent(parents[arg % ARRAY_LEN(parents)]);
+}
+
 static void call_others(unsigned arg) {
     static const char *const argv[] = {"INFO", "pool"};
     char *text;
     size_t n;
     tarn_stats stats = {.size = sizeof(stats)};
+    trace_set(arg);
     (void)tarn_wait(client, key_of(arg), 2, 2);
     (void)tarn_pin(client, key_of(arg), 2, TARN_PIN_SOFT, 1000);
     (void)tarn_ping(client);
     (void)tarn_get_stats(client, &stats);
+    if (tarn_figures_text(client, (int)arg % 2, &text, &n) == TARN_OK) {
+        TARN_ASSERT(strlen(text) == n);
+        tarn_free(text);
+    }
     if (tarn_command(client, 2, argv, NULL, &text, &n) != TARN_OK) return;
     TARN_ASSERT(text[n] == '\0');
     tarn_free(text);
@@ -267,11 +279,27 @@ static void call_async(unsigned arg) {
     tarn_async_close(&queue);
 }
 
+static void hear_span(void *arg, const tarn_span *span) {
+    (void)arg;
+    TARN_ASSERT(strlen(span->trace_id) == 32 && strlen(span->span_id) == 16);
+    TARN_ASSERT(span->done <= span->keys && span->duration_ns < UINT64_C(1) << 50);
+}
+
+static void connect_heard(void) {
+    tarn_options o;
+    tarn_options_init(&o);
+    o.on_span = hear_span;
+    (void)tarn_connect(url, &o, &client);
+}
+
 static void call_reconnect(unsigned arg) {
     if (arg % 2) let_go();
     if (kept_view != NULL || kept_writer != NULL) return;
     tarn_close(&client);
-    (void)tarn_connect(url, NULL, &client);
+    if (arg % 4 < 2)
+        connect_heard();
+    else
+        (void)tarn_connect(url, NULL, &client);
 }
 
 static void program(const uint8_t *calls, size_t n) {
@@ -280,12 +308,13 @@ static void program(const uint8_t *calls, size_t n) {
         call_put_many,  call_look_up,   call_writer, call_others,    call_async,
         call_reconnect, call_get_alloc, call_let_go, call_kv_groups,
     };
-    (void)tarn_connect(url, NULL, &client);
+    connect_heard();
     for (size_t i = 0; i < n && client != NULL; i++)
         all[calls[i] % ARRAY_LEN(all)](calls[i] / ARRAY_LEN(all));
     if (client == NULL) return;
     let_go();
     tarn_close(&client);
+    (void)tarn_set_traceparent(NULL);
 }
 
 /* --- nodes and transfer ends --- */

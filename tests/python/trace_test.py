@@ -6,7 +6,7 @@ import sys
 import threading
 import unittest
 
-from harness import TarnTest, together
+from harness import TarnTest, together, wait_until
 
 import tarn
 
@@ -69,6 +69,62 @@ class Traces(TarnTest):
         self.assertLessEqual({"request", "write"}, set(stages))
         self.assertEqual(stages["write"].bytes, 100000)
         self.assertEqual(stages["write"].transport, put.transport)
+
+    def test_in_place(self):
+        """Views and writers: whoever opens, renews or commits says for what; a release is done for
+        nobody, for others may have used the connection since."""
+        spans, plain = [], self.client()
+        client = self.client(on_span=spans.append)
+        with tarn.trace(PARENT):
+            with client.writer("placed", 100000) as writer:
+                writer.data[:] = b"x" * 100000
+            view = client.view("placed")
+            view.renew()
+        plain.command("CONFIG", "SET", "slowlog-log-slower-than", "0")
+        plain.command("SLOWLOG", "RESET")
+        view.release()
+        client.exists("placed")  # on another connection, and so behind it only by chance
+        wait_until(lambda: "RELEASE" in plain.command("SLOWLOG", "GET", "-1"))
+        plain.command("CONFIG", "SET", "slowlog-log-slower-than", "-1")
+        words = plain.command("SLOWLOG", "GET", "-1").split("\n")
+        self.assertNotIn("(traceparent", " ".join(words[words.index("RELEASE") :][:4]))
+        calls = [s for s in spans if not s.stage and s.parent_id]
+        self.assertEqual(
+            [s.name for s in calls], ["writer_open", "writer_commit", "view_open", "view_renew"]
+        )
+        self.assertEqual([s.bytes for s in calls], [0, 100000, 100000, 0])
+        verify = [s for s in spans if s.name == "verify"]
+        self.assertEqual([(s.parent_id, s.bytes) for s in verify], [(calls[2].span_id, 100000)])
+
+    def test_batches(self):
+        spans = []
+        client = self.client(on_span=spans.append)
+        keys = [f"batch{i}" for i in range(1000)]
+        with tarn.trace(PARENT):
+            client.put_many([(key, b"x" * 1000) for key in keys])
+            client.get_many_into([(key, bytearray(1000)) for key in keys + ["absent"]])
+            client.exists_many(keys + ["absent"])
+            client.remove_many(keys[:10])
+        calls = {s.name: s for s in spans if not s.stage}
+        seen = {n: (s.keys, s.done, s.bytes, s.status) for n, s in calls.items()}
+        self.assertEqual(
+            seen,
+            {
+                "put": (1000, 1000, 1000_000, 0),
+                "get": (1001, 1000, 1000_000, 0),
+                "lookup": (1001, 1000, 0, 0),
+                "remove": (10, 10, 0, 0),
+            },
+        )
+        for name, stage in (("put", "write"), ("get", "read")):
+            parts = [s for s in spans if s.name == stage and s.parent_id == calls[name].span_id]
+            self.assertGreater(len(parts), 1)
+            self.assertEqual(sum(s.bytes for s in parts), 1000_000)
+            asked = [s for s in spans if s.name == "request" and s.parent_id == calls[name].span_id]
+            self.assertLessEqual({s.detail[0] for s in asked}, {"M", "S"})
+        self.assertEqual(len({s.span_id for s in spans}), len(spans))
+        client.get("missing")
+        self.assertEqual((spans[-1].name, spans[-1].status, spans[-1].done), ("get", -9, 0))
 
     def test_threads(self):
         client = self.client(max_lanes=2)
