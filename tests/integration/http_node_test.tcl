@@ -4,7 +4,7 @@ source [file join [file dirname [info script]] harness.tcl]
 set master {start_server --pool-size 0 --node-heartbeat 100 --node-timeout 2s --max-lease 60s}
 
 proc http_words {args} {
-    return [list --loadmodule [file join $::root modules http.so] port 0 {*}$args]
+    return [list --loadmodule http.so port 0 {*}$args]
 }
 
 # The port of that node's HTTP, which its log tells.
@@ -89,18 +89,15 @@ test {a node that is up: its figures, as NODE INFO has them} {
     wait_for "history" {[regexp {"data_reads":\[[^]]*[0-9]} [http_get n1 /api/history]]}
 }
 
-proc duration_count {name what} {
-    set what [string map {\{ _duration_seconds_count\{} $what]
-    return [metric $name $what]
-}
+proc duration_count {name of {labels ""}} {return [metric $name ${of}_count$labels]}
 
 test {how long the data path takes, by transport and tier} {
     kv --transport tcp load t: 20 100000
     kv_all 20 --transport tcp verify t: 20 100000
-    assert {[duration_count n1 {tarn_transport_write{transport="tcp"}}] > 0}
-    assert {[duration_count n1 {tarn_transport_read{transport="tcp"}}] > 0}
+    assert {[duration_count n1 tarn_transport_write_duration_seconds {{transport="tcp"}}] > 0}
+    assert {[duration_count n1 tarn_transport_read_duration_seconds {{transport="tcp"}}] > 0}
     assert_equal [metric n1 tarn_data_writes_total] \
-        [duration_count n1 {tarn_transport_write{transport="tcp"}}]
+        [duration_count n1 tarn_transport_write_duration_seconds {{transport="tcp"}}]
     # the bounds of DESIGN.md section 7, in seconds
     foreach le {0.000125 0.00015 0.0002 0.00025 0.0003 0.0004 0.0005 0.00075 0.001 0.0015 0.002 \
         0.003 0.005 0.007 0.015 0.02 0.05 0.1 0.2 0.5 1 +Inf} {
@@ -110,8 +107,11 @@ test {how long the data path takes, by transport and tier} {
     kv --prefer n2.0 load d: 5 100000
     wait_for "values on disk" {[metric n2 {tarn_tier_stored_total{tier="ssd"}}] == 5}
     assert_equal [metric n2 {tarn_tier_stored_total{tier="ssd"}}] \
-        [duration_count n2 {tarn_tier_write{tier="ssd"}}]
-    assert_equal 0 [metric n1 tarn_copy_duration_seconds_count]
+        [duration_count n2 tarn_tier_write_duration_seconds {{tier="ssd"}}]
+    assert_equal 0 [duration_count n2 tarn_tier_read_duration_seconds {{tier="ssd"}}]
+    assert_equal 0 [duration_count n2 tarn_transport_staged_read_duration_seconds \
+        {{transport="tcp"}}]
+    assert_equal 0 [duration_count n1 tarn_copy_duration_seconds]
     stop_node n2
 }
 

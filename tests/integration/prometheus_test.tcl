@@ -29,9 +29,12 @@ test {rules: every metric in them is there} {
     r set a b
     r get a
     set first_http [info_field http_port]
+    start_node n1 --ssd [temp_dir]/d:16mb --loadmodule http.so port 0
+    assert {[regexp {HTTP: http://[^ ]*:(\d+)/} [file_text [node n1 log]] - node_http]}
     start_server --pool-size 0 --loadmodule "http.so port 0" --replicaof "127.0.0.1 $master"
     wait_for "the replica" {[info_field master_link_status] eq "up"}
-    set names [concat [metric_names $first_http] [metric_names [info_field http_port]]]
+    set names [concat [metric_names $first_http] [metric_names [info_field http_port]] \
+        [metric_names $node_http]]
     stop_server
     set missing {}
     foreach line [split [file_text [file join $::rules tarn.rules.yml]] "\n"] {
