@@ -435,10 +435,12 @@ static void info_show(struct figure_walk *walk, const struct figure *figure,
 static void info_edge(struct figure_walk *walk, bool begins) {
     struct info *info = CONTAINER_OF(walk, struct info, walk);
     info->fields = false;
-    if (begins)
-        buf_printf(&info->out, "%s%s:", walk->group, walk->group_of.value);
-    else
+    if (!begins)
         buf_append_str(&info->out, "\r\n");
+    else if (walk->group[strlen(walk->group) - 1] == ':')
+        buf_append_str(&info->out, walk->group);
+    else
+        buf_printf(&info->out, "%s%s:", walk->group, walk->group_of.value);
 }
 
 void cmd_info(struct client *c) {

@@ -167,9 +167,9 @@ void info_module_state(struct figure_walk *f) {
         memcpy(module, name.data, name.len);
         bool loaded = module_loaded(module);
         if (!loaded && durable_entries(s) == 0) continue;
-        figures_group(f, "module_state_", "module", module);
-        FIGURE(f, GAUGE, entries, "names that it keeps", durable_entries(s));
-        FIGURE(f, BYTES, bytes, "... with their values", durable_bytes(s));
+        figures_group(f, "module_state_", "module_state", module);
+        FIGURE(f, GAUGE, names, "that it keeps", durable_entries(s));
+        FIGURE(f, BYTES, kept_bytes, "... with their values", durable_bytes(s));
         FIGURE(f, BYTES, max_bytes, "bound of these (module-state-max)", config->module_state_max);
         FIGURE(f, GAUGE, loaded, "1: the module is here", loaded);
         figures_group_end(f);

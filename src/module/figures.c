@@ -37,7 +37,7 @@ static void module_show_field(void *arg, const char *name, const char *value) {
 static bool module_show(void *arg, const struct module_info *m) {
     struct figure_walk *f = arg;
     struct module_fields fields = {f, m->name};
-    figures_group(f, "module", "module", "");
+    figures_group(f, "module:", "module", m->name);
     FIGURE(f, TEXT, name, "of the module", m->name);
     FIGURE(f, GAUGE, ver, "its version as a number", m->version_number);
     FIGURE(f, GAUGE, api, "the version of module.h it was built with", TARN_MODULE_VERSION);

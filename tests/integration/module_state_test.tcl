@@ -101,18 +101,42 @@ test {what is kept: names, values, and their bounds} {
 }
 
 test {a bound for each module, and its figures} {
-    assert_equal {entries=1,bytes=100,max_bytes=16777216,loaded=1} [field a module_state_notes]
+    assert_equal {names=1,kept_bytes=100,max_bytes=16777216,loaded=1} [field a module_state_notes]
     ask a config set module-state-max 1000
     for {set i 0} {$i < 8} {incr i} {ask a notes.set n$i 123}
     assert_error "NOSPACE there are too many notes" {ask a notes.set n8 123}
     assert_error "NOSPACE there are too many notes" {ask a notes.set n7 [string repeat x 1000]}
-    assert_match "entries=9,bytes=908,max_bytes=1000,*" [field a module_state_notes]
+    assert_match "names=9,kept_bytes=908,max_bytes=1000,*" [field a module_state_notes]
     ask a config set module-state-max 500
     assert_equal OK [ask a notes.set n7 12]
     assert_equal 8 [ask a notes.del {*}[lmap i {0 1 2 3 4 5 6 7} {string cat n $i}]]
     ask a config set module-state-max 16mb
     assert_equal 1 [ask a notes.del one]
     assert_equal [string repeat 0 40] [ask a debug digest]
+}
+
+test {/metrics tells the figures of several modules apart} {
+    set http [file join [file dirname $::server_binary] modules http.so]
+    if {![file exists $http]} {skip "http.so was not built"}
+    assert_equal OK [ask a module load $http port 0]
+    ask a notes.set one 1
+    set s [socket 127.0.0.1 [field a http_port]]
+    fconfigure $s -translation binary
+    puts -nonewline $s "GET /metrics HTTP/1.0\r\n\r\n"
+    flush $s
+    set text [read $s]
+    close $s
+    set samples [lmap line [split $text \n] {
+        if {![string match tarn_* $line]} continue
+        regsub { [^ ]+$} $line ""
+    }]
+    assert_equal [lsort $samples] [lsort -unique $samples]
+    foreach sample {tarn_module_ver{module="notes"} tarn_module_ver{module="http"}
+            tarn_module_state_names{module_state="notes"}} {
+        assert {$sample in $samples} $sample
+    }
+    assert_equal 1 [ask a notes.del one]
+    assert_equal OK [ask a module unload http]
 }
 
 test {rules of users about keys, and the module's category} {
@@ -297,7 +321,7 @@ test {a replica has what its master keeps; one without the module passes it on} 
     follow c b
     ask a notes.set more 1
     same_books a b c
-    assert_match "entries=*,loaded=0" [field c module_state_notes]
+    assert_match "names=*,loaded=0" [field c module_state_notes]
     assert_equal more [told b last]
     set before [list [told b changed] [told b gone]]
     ask a notes.set more 2
