@@ -105,12 +105,16 @@ void http_sites_info(void (*field)(void *arg, const char *name, const char *valu
     const struct http_site *s;
     unsigned paths = 0, under_way = 0;
     char name[80], value[24];
+    struct tarn_tls_figures tls;
     LIST_FOREACH(s, &sites, link) {
         paths += s->its->paths;
         under_way += s->under_way;
         if (s->port == NULL) continue;
         snprintf(name, sizeof(name), "port_%s", s->module);
         snprintf(value, sizeof(value), "%u", http_port_number(s->port));
+        field(arg, name, value);
+        snprintf(name, sizeof(name), "connections_%s", s->module);
+        snprintf(value, sizeof(value), "%u", http_port_connections(s->port, &tls));
         field(arg, name, value);
     }
     snprintf(value, sizeof(value), "%u", paths);

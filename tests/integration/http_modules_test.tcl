@@ -393,4 +393,34 @@ test {crowds, garbage, slow bodies and many headers cost only their sender} {
     assert_equal PONG [r ping]
 }
 
+test {both modules come and go under a crowd of hostile clients} {
+    start_web "timeout 1" "own open deadline 50"
+    set peers [open "|/usr/bin/python3 [file join [file dirname [info script]] http_hostile.py]\
+        7 40 $::http_port [info_field http_port_web]" r+]
+    fconfigure $peers -blocking 0 -buffering line
+    set ::hostile ""
+    for {set round 0} {$::hostile eq ""} {incr round} {
+        r web.answer [string repeat a [expr {$round % 5 * 30000}]]
+        if {$round % 3 == 0} {
+            r module unload web
+            r module load $::web own open deadline 50
+        } else {
+            r module unload http
+            r web.answer nobody
+            r module load http.so port 0 timeout 1
+        }
+        set ::http_port [info_field http_port]
+        catch {puts $peers "$::http_port [info_field http_port_web]"}
+        set ::round_asked [info_field http_requests]
+        wait_for "some more" {[gets $peers ::hostile] >= 0 ||
+            [info_field http_requests] > $::round_asked + 20}
+    }
+    close $peers
+    assert {$::hostile >= 240}
+    assert {$round > 2}
+    assert_equal 200 [status_of [http GET /web/hello]]
+    wait_for "all are gone" {[info_field http_under_way] + [info_field http_connections] +
+        [info_field http_connections_web] == 0}
+}
+
 finish

@@ -174,6 +174,7 @@ static tarn_status load(const struct tarn_services *given, size_t argc, const ch
             clash = (struct tarn_http_site){.size = sizeof(clash), .paths = 1, .path = &clash_path};
         }
     }
+    own.deadline_ms = common.deadline_ms;
     tarn_status status = services->http_register(&common, error, error_cap);
     if (status == TARN_OK && own.bind != NULL)
         status = services->http_register(&own, error, error_cap);
