@@ -60,12 +60,13 @@ def ask(dice: random.Random, port: int, me: int) -> None:
 def work(me: int) -> None:
     dice = random.Random(f"{sys.argv[1]} {me}")
     while sent[me] < int(sys.argv[2]):
+        before = sent[me]
         try:
             ask(dice, dice.choice(ports), me)
         except ConnectionRefusedError:
             time.sleep(0.002)  # the port is another one soon
         except OSError:
-            sent[me] += 1
+            sent[me] = before + 1
 
 
 def listen() -> None:

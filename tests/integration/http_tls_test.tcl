@@ -216,6 +216,21 @@ test {another module's own port over TLS} {
     assert_error * {https_raw $ask ""}
 }
 
+test {a crowd of hostile clients on both ports} {
+    r config set tls-auth-clients no
+    r module unload http
+    r module load http.so port 0 timeout 1 tls yes
+    r module unload web
+    r module load $modules/web.so own tls deadline 50
+    set ports [list -[info_field http_port] -[info_field http_port_web]]
+    assert_equal 120 [exec /usr/bin/python3 [file join [file dirname [info script]] \
+        http_hostile.py] 7 20 {*}$ports]
+    wait_for "all are gone" {[info_field http_under_way] + [info_field http_connections] +
+        [info_field http_connections_web] == 0}
+    set ::http_port [info_field http_port]
+    assert_match "HTTP/1.1 200*" [https_get /health ""]
+}
+
 test {a Prometheus scrapes it, with a certificate and the token} {
     if {[auto_execok prometheus] eq ""} {skip "prometheus is not there"}
     spit token 0123456789abcdef-token
