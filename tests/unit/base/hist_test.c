@@ -80,6 +80,17 @@ TEST(hist_merge_is_adding_both) {
     CHECK(memcmp(&a, &both, sizeof(a)) == 0);
 }
 
+TEST(hist_add_many_is_adding_each) {
+    struct hist one, many;
+    hist_init(&one);
+    hist_init(&many);
+    hist_add_many(&many, 5, 0); /* of none there is no smallest */
+    CHECK_EQ(many.count, 0);
+    for (int i = 0; i < 7; i++) hist_add(&one, 1234);
+    hist_add_many(&many, 1234, 7);
+    CHECK(memcmp(&one, &many, sizeof(one)) == 0);
+}
+
 TEST(hist_bounds_ascend_and_end) {
     const uint64_t *b = hist_latency_bounds_us;
     for (; b[1] != 0; b++) CHECK(b[0] < b[1]);

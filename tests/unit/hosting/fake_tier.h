@@ -62,7 +62,7 @@ tarn_status tier_renew(struct tier *t) {
     return TARN_OK;
 }
 
-static void disk_wait(bool (*until)(void)) {
+static inline void disk_wait(bool (*until)(void)) {
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     ts.tv_sec += DISK_WAIT_S;

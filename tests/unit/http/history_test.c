@@ -199,4 +199,34 @@ TEST(history_the_first_calls_of_a_command_count) {
     history_destroy(&h);
 }
 
+/* Of a node: no server's figures. */
+static void node_at(struct history *h, uint64_t data_in, const struct hist *reads, uint64_t ms) {
+    struct figure_walk *walk = history_walk(h);
+    history_begin(h);
+    FIGURE(walk, COUNTER_BYTES, data_bytes_written, "", data_in);
+    FIGURE(walk, BYTES, lent_memory, "", 4096);
+    figures_group(walk, "transport", "transport", "tcp");
+    FIGURE_HIST(walk, HIST_NS, read_duration, "", reads);
+    figures_group_end(walk);
+    figures_group(walk, "tier", "tier", "ssd");
+    FIGURE_HIST(walk, HIST_NS, write_duration, "of a disk, not of the data port", reads);
+    figures_group_end(walk);
+    history_end(h, ms, ms);
+}
+
+TEST(history_of_a_node_has_the_figures_that_it_has) {
+    struct history *h = history_create();
+    struct hist *reads = xcalloc(1, sizeof(*reads));
+    node_at(h, 100, reads, 0);
+    hist_add_many(reads, 1 << 20, 3);
+    node_at(h, 300, reads, 1000);
+    CHECK_SERIES(h, HISTORY_SECOND, 0, "bytes_in", "null,200");
+    CHECK_SERIES(h, HISTORY_SECOND, 0, "bytes_out", "null,null");
+    CHECK_SERIES(h, HISTORY_SECOND, 0, "pool_size", "4096,4096");
+    CHECK_SERIES(h, HISTORY_SECOND, 0, "data_read_p99_ms", "null,1.048576");
+    CHECK_SERIES(h, HISTORY_SECOND, 0, "data_write_p99_ms", "null,null");
+    free(reads);
+    history_destroy(&h);
+}
+
 TEST_MAIN()

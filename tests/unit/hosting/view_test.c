@@ -1,0 +1,115 @@
+/* What a node shows of itself to another thread of its program, against a master that plays a
+ * script. */
+#include "../test.h"
+
+#include "master.h"
+#include "base/log.h"
+#include "hosting/hosting.h"
+#include "fake_tier.h"
+#include "base/clock.h"
+
+static struct master m;
+static struct hosting_view *view;
+static struct tarn_host *h;
+static tarn_host_segment segment = {.bytes = 1u << 20, .numa_node = -1};
+
+static void open_with_view(void) {
+    tarn_host_options o;
+    log_set_level(LOG_LEVEL_NOTHING);
+    disk_reset();
+    master_start(&m);
+    tarn_host_options_init(&o);
+    o.name = "n1";
+    o.segments = &segment;
+    o.n_segments = 1;
+    o.shm_socket = "";
+    view = hosting_view_create();
+    CHECK_EQ(hosting_open(m.s.url, NULL, &o, view, &h), TARN_OK);
+}
+
+static void close_with_view(void) {
+    CHECK_EQ(tarn_host_close(&h, 1, 0), TARN_OK);
+    master_stop(&m);
+}
+
+static void wait_stage(enum hosting_stage stage, const char *begins) {
+    char text[VIEW_TEXT_MAX];
+    uint64_t until = clock_mono_ms() + MASTER_WAIT_MS;
+    enum hosting_stage now;
+    while ((now = hosting_view_stage(view, text, sizeof(text))) != stage && clock_mono_ms() < until)
+        usleep(1000);
+    CHECK_EQ(now, stage);
+    CHECK(strncmp(text, begins, strlen(begins)) == 0);
+}
+
+/* --- figures --- */
+
+struct seen {
+    struct figure_walk walk;
+    const char *name;
+    uint64_t value;
+    unsigned figures, found;
+};
+
+static void note_figure(struct figure_walk *walk, const struct figure *figure,
+                        union figure_value value) {
+    struct seen *s = CONTAINER_OF(walk, struct seen, walk);
+    s->figures++;
+    if (strcmp(figure->name, s->name) != 0) return;
+    s->found++;
+    s->value = value.number;
+}
+
+/* A figure, of a snapshot that is as fresh as can be had; UINT64_MAX: it is not shown. */
+static uint64_t figure_now(const char *name, unsigned *figures_p) {
+    struct seen s = {.walk = {.show = note_figure}, .name = name, .value = UINT64_MAX};
+    for (unsigned part = 0; hosting_view_figures(view, part, &s.walk) != NULL; part++) continue;
+    if (figures_p != NULL) *figures_p = s.figures;
+    return s.value;
+}
+
+TEST(view_without_a_host) {
+    view = hosting_view_create();
+    wait_stage(HOSTING_CLOSED, "it is starting");
+    unsigned figures;
+    CHECK_EQ(figure_now("joins", &figures), UINT64_MAX);
+    CHECK_EQ(figures, 0);
+    hosting_view_destroy(&view);
+    CHECK(view == NULL);
+}
+
+TEST(view_of_a_life) {
+    open_with_view();
+    wait_stage(HOSTING_UP, "");
+    uint64_t until = clock_mono_ms() + MASTER_WAIT_MS;
+    while (figure_now("joined", NULL) != 1 && clock_mono_ms() < until) continue;
+    CHECK_EQ(figure_now("joins", NULL), 1);
+    CHECK_EQ(figure_now("lent_memory", NULL), segment.bytes);
+    CHECK_EQ(figure_now("mounted", NULL), 1);
+    scripted_kick(&m.s, true);
+    wait_stage(HOSTING_JOINING, "waiting for the master");
+    while (figure_now("joined", NULL) != 0 && clock_mono_ms() < until) continue;
+    CHECK_EQ(figure_now("joined", NULL), 0);
+    scripted_hear(&m.s);
+    wait_stage(HOSTING_UP, "");
+    close_with_view();
+    wait_stage(HOSTING_CLOSED, "it is not open");
+    /* What it was last is still there, and nobody waits for more. */
+    CHECK(figure_now("joins", NULL) >= 1);
+    hosting_view_destroy(&view);
+}
+
+TEST(view_of_a_host_that_is_busy) {
+    open_with_view();
+    wait_stage(HOSTING_UP, "");
+    (void)figure_now("joins", NULL);
+    pthread_mutex_lock(&h->mutex); /* which every turn of the control thread takes */
+    uint64_t began = clock_mono_ms();
+    CHECK_EQ(figure_now("segments", NULL), 1);
+    CHECK(clock_mono_ms() - began < MASTER_WAIT_MS);
+    pthread_mutex_unlock(&h->mutex);
+    close_with_view();
+    hosting_view_destroy(&view);
+}
+
+TEST_MAIN()
