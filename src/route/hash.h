@@ -9,9 +9,9 @@
  * are all the same, its hash and where it begins. Its bytes mean nothing here; a block without any
  * has the standard's hash. They are part of the local hash, and so of every block that follows.
  *
- * The model, the LoRA and the salt are no part of the rolling hash: clients that hash for themselves
- * know of no such thing. They make the scope, one more number with which the index tells equal
- * prompts of different models apart.
+ * The model, the LoRA and the salt are no part of the rolling hash: clients that hash for
+ * themselves know of no such thing. They make the scope, one more number with which the index tells
+ * equal prompts of different models apart.
  *
  * Nothing here has state, blocks or allocates: any thread may call it. */
 #ifndef TARN_ROUTE_HASH_H

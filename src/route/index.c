@@ -114,7 +114,7 @@ static uint32_t life_begin(struct route_index *ix, uint32_t holder, uint32_t quo
 }
 
 /* What it has is ghosts from now on. */
-static void life_end(struct route_index *ix, uint32_t life) {
+static void life_retire(struct route_index *ix, uint32_t life) {
     ix->life[life].holder = 0;
     ix->life[life].dead = true;
     ix->brief[life] = (struct route_brief){0};
@@ -133,7 +133,7 @@ static void brief_update(struct route_index *ix, uint32_t holder) {
 
 /* --- holders --- */
 
-static struct route_holder *holder_find(const struct route_index *ix, uint32_t holder) {
+static struct route_holder *holder_known(const struct route_index *ix, uint32_t holder) {
     if (holder == 0 || holder > ix->config.holders_max || ix->holder[holder].life == 0) return NULL;
     return &ix->holder[holder];
 }
@@ -155,17 +155,17 @@ uint32_t route_holder_add(struct route_index *ix, uint32_t block, uint64_t block
 }
 
 void route_holder_remove(struct route_index *ix, uint32_t holder) {
-    struct route_holder *h = holder_find(ix, holder);
+    struct route_holder *h = holder_known(ix, holder);
     if (h == NULL) return;
-    life_end(ix, h->life);
+    life_retire(ix, h->life);
     *h = (struct route_holder){0};
 }
 
 void route_holder_clear(struct route_index *ix, uint32_t holder) {
-    struct route_holder *h = holder_find(ix, holder);
+    struct route_holder *h = holder_known(ix, holder);
     if (h == NULL) return;
     uint32_t quota = ix->life[h->life].quota;
-    life_end(ix, h->life);
+    life_retire(ix, h->life);
     h->life = life_begin(ix, holder, quota);
     if (h->life == 0) { /* at least as much as the table of the life before had is free then */
         while (route_index_sweep(ix, SIZE_MAX)) continue;
@@ -178,7 +178,7 @@ void route_holder_clear(struct route_index *ix, uint32_t holder) {
 
 bool route_holder_group(struct route_index *ix, uint32_t holder, uint32_t group,
                         const struct route_group *what) {
-    struct route_holder *h = holder_find(ix, holder);
+    struct route_holder *h = holder_known(ix, holder);
     if (h == NULL || group >= ROUTE_GROUPS_MAX || what->block == 0 ||
         (unsigned)what->kind > ROUTE_GROUP_STATE ||
         (what->kind == ROUTE_GROUP_WINDOW ? what->window < 2 : what->window != 0))
@@ -195,6 +195,6 @@ bool route_holder_group(struct route_index *ix, uint32_t holder, uint32_t group,
 }
 
 uint64_t route_holder_blocks(const struct route_index *ix, uint32_t holder) {
-    const struct route_holder *h = holder_find(ix, holder);
+    const struct route_holder *h = holder_known(ix, holder);
     return h != NULL ? ix->life[h->life].names.n : 0;
 }

@@ -1,10 +1,10 @@
 /* Which engine has which block of which prompt, in which tier, as the engines' event streams tell.
  *
  * A holder is whoever has a cache of its own: an engine, or one of its data-parallel ranks. Its
- * cache is in KV groups (docs/engines/HYBRID.md), each with blocks of one size, and in tiers. Blocks
- * are known by two names: the standard rolling hash (hash.h), by which prompts are looked up, and
- * the holder's own hash of the block, by which its later events speak of it. The second is read from
- * `stored` events, kept as 32 bits, and never compared between holders.
+ * cache is in KV groups (docs/engines/HYBRID.md), each with blocks of one size, and in tiers.
+ * Blocks are known by two names: the standard rolling hash (hash.h), by which prompts are looked
+ * up, and the holder's own hash of the block, by which its later events speak of it. The second is
+ * read from `stored` events, kept as 32 bits, and never compared between holders.
  *
  *     stored(parent, own hashes, local hashes)     the blocks hang where the parent is
  *     removed(own hashes)                          of that tier and KV group
@@ -13,8 +13,8 @@
  *
  * It is a hint, and errs to one side: it may have lost what an engine still has, it never makes a
  * prefix of blocks that were not told of as one. So an event whose parent is unknown is counted and
- * dropped, and two own hashes of one holder that look alike in 32 bits are both given up when one of
- * them is removed.
+ * dropped, and two own hashes of one holder that look alike in 32 bits are both given up when one
+ * of them is removed.
  *
  * Bounded: max_bytes is never exceeded, all memory of the index included. When it is full, or a
  * holder has as many blocks as it may have, the least recently matched ones are forgotten: of that
@@ -158,8 +158,8 @@ struct route_hit {
  * full one all blocks from the start, a window its last blocks, a state the one that ends there
  * (src/store/kv_groups.h has the same rules; here the boundary is a multiple of all block sizes).
  *
- * Returns how many there are; when that is more than `cap`, the first cap are in `hits`. The work is
- * bounded: behind 1,024 runs of a prompt nothing is looked for. Allocates nothing. */
+ * Returns how many there are; when that is more than `cap`, the first cap are in `hits`. The work
+ * is bounded: behind 1,024 runs of a prompt nothing is looked for. Allocates nothing. */
 size_t route_index_match(struct route_index *ix, const struct route_chain *chains, size_t chains_n,
                          struct route_hit *hits, size_t cap);
 
@@ -195,7 +195,7 @@ size_t route_index_hot(const struct route_index *ix, struct route_hot *hot, size
 size_t route_index_hot_chain(const struct route_index *ix, const struct route_hot *hot,
                              uint64_t *rolling, size_t cap);
 
-/* For tests and fuzzers: asserts everything that must hold, and returns the memory, counted anew. */
+/* For tests and fuzzers: asserts all that must hold, and returns the memory, counted anew. */
 uint64_t route_index_check(const struct route_index *ix);
 
 #endif

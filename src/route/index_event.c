@@ -7,12 +7,12 @@
 
 #define FORGET_BLOCKS 256u /* of a holder that has all it may have */
 
-/* --- names --- */
+/* --- own hashes --- */
 
 /* From `pos` on the first block of that name of which the holder has something, in lane `lane` or,
  * when that is 0, in any. Names that are left over lead elsewhere or nowhere. */
-static route_pos name_skip(const struct route_index *ix, uint32_t life, uint32_t print,
-                           uint32_t lane, struct route_place *place, route_pos pos) {
+static route_pos own_skip(const struct route_index *ix, uint32_t life, uint32_t print,
+                          uint32_t lane, struct route_spot *place, route_pos pos) {
     for (; pos != 0; pos = route_table_next(place, print)) {
         const struct route_run *r = route_run_live(ix, pos / RUN_BLOCKS);
         if (r == NULL) continue;
@@ -22,16 +22,16 @@ static route_pos name_skip(const struct route_index *ix, uint32_t life, uint32_t
     return pos;
 }
 
-static route_pos name_find(const struct route_index *ix, uint32_t life, uint32_t print,
-                           uint32_t lane, struct route_place *place) {
+static route_pos own_find(const struct route_index *ix, uint32_t life, uint32_t print,
+                          uint32_t lane, struct route_spot *place) {
     route_pos pos = route_table_find(&ix->life[life].names, print, place);
-    return name_skip(ix, life, print, lane, place, pos);
+    return own_skip(ix, life, print, lane, place, pos);
 }
 
 /* The name leads there, already or from now on. false: no room. */
-static bool name_add(struct route_index *ix, uint32_t life, uint32_t print, route_pos pos) {
+static bool own_add(struct route_index *ix, uint32_t life, uint32_t print, route_pos pos) {
     struct route_life *l = &ix->life[life];
-    struct route_place place;
+    struct route_spot place;
     route_pos found = route_table_find(&l->names, print, &place);
     while (found != 0 && found != pos) found = route_table_next(&place, print);
     if (found == pos) return true;
@@ -117,7 +117,7 @@ static uint32_t piece_place(struct route_index *ix, struct placing *p, const uin
     for (uint32_t i = 0; i < n; i++) {
         if (!placing_next(ix, p, hash[i], n - i)) break;
         p->unmarked |= UINT64_C(1) << p->at;
-        if (!name_add(ix, p->life, print[i], p->id * RUN_BLOCKS + p->at)) {
+        if (!own_add(ix, p->life, print[i], p->id * RUN_BLOCKS + p->at)) {
             p->unmarked &= ~(UINT64_C(1) << p->at);
             break;
         }
@@ -131,15 +131,15 @@ static uint32_t piece_place(struct route_index *ix, struct placing *p, const uin
 /* false: nothing is known of the parent. */
 static bool placing_begin(struct route_index *ix, struct placing *p, const struct route_stored *e,
                           uint32_t block) {
-    struct route_place place, other;
+    struct route_spot place, other;
     *p = (struct placing){.life = ix->holder[e->holder].life};
     p->lane = LANE_KEY(p->life, e->group, e->tier);
     if (!e->has_parent) return true;
     uint32_t print = route_name_print(e->parent, block);
-    route_pos pos = name_find(ix, p->life, print, 0, &place);
+    route_pos pos = own_find(ix, p->life, print, 0, &place);
     if (pos == 0) return false;
     other = place;
-    if (name_skip(ix, p->life, print, 0, &other, route_table_next(&other, print)) != 0) {
+    if (own_skip(ix, p->life, print, 0, &other, route_table_next(&other, print)) != 0) {
         ix->figures.route_alike++;
         return false;
     }
@@ -202,11 +202,11 @@ size_t route_index_stored(struct route_index *ix, const struct route_stored *e) 
 /* --- removed --- */
 
 /* One name may stand for several blocks when 32 bits do not tell its like apart. */
-static uint32_t name_remove(struct route_index *ix, uint32_t life, uint32_t lane, uint32_t print) {
-    struct route_place place;
+static uint32_t own_remove(struct route_index *ix, uint32_t life, uint32_t lane, uint32_t print) {
+    struct route_spot place;
     route_pos pos;
     uint32_t n = 0;
-    while ((pos = name_find(ix, life, print, lane, &place)) != 0) {
+    while ((pos = own_find(ix, life, print, lane, &place)) != 0) {
         uint64_t elsewhere = route_life_bits(route_run_at(ix, pos / RUN_BLOCKS), life, lane);
         if (!(elsewhere >> pos % RUN_BLOCKS & 1))
             route_table_remove(&ix->life[life].names, &ix->memory, place);
@@ -229,7 +229,7 @@ size_t route_index_removed(struct route_index *ix, uint32_t holder, uint32_t gro
             route_table_prefetch(&ix->life[life].names, print[i]);
         }
         for (size_t i = 0; i < piece; i++) {
-            uint32_t gone = name_remove(ix, life, LANE_KEY(life, group, tier), print[i]);
+            uint32_t gone = own_remove(ix, life, LANE_KEY(life, group, tier), print[i]);
             if (gone > 1) ix->figures.route_alike++;
             if (gone == 0) ix->figures.route_unknown++;
             removed += gone > 0;

@@ -1,7 +1,7 @@
 /* Forgetting: what a holder told of long ago and nobody has asked for since, to make room; and what
  * was of holders that left. Both go through the entries of a holder's own hashes in turn, a hand
- * that comes round. It takes those whose runs are older than most of a sample, so that a run goes as
- * a whole within one round. Runs of the event in hand stay: somebody is at work on them. */
+ * that comes round. It takes those whose runs are older than most of a sample, so that a run goes
+ * as a whole within one round. Runs of the event in hand stay: somebody is at work on them. */
 #include "route/index_run.h"
 
 #define SAMPLE        32u
@@ -37,7 +37,7 @@ static uint64_t hand_next(struct route_life *l) {
 /* The entry that the hand has just passed, and what the holder has there. */
 static void hand_forget(struct route_index *ix, uint32_t life, route_pos pos) {
     struct route_life *l = &ix->life[life];
-    struct route_place place = {&l->names.shard[l->hand_shard], --l->hand_slot};
+    struct route_spot place = {&l->names.shard[l->hand_shard], --l->hand_slot};
     route_table_remove(&l->names, &ix->memory, place);
     if (route_run_live(ix, pos / RUN_BLOCKS) != NULL)
         route_run_unmark_life(ix, pos / RUN_BLOCKS, life, UINT64_C(1) << pos % RUN_BLOCKS);
@@ -45,7 +45,7 @@ static void hand_forget(struct route_index *ix, uint32_t life, route_pos pos) {
 
 /* Of that age and older is about a quarter; 0: nothing is old. */
 static uint32_t age_to_forget(const struct route_index *ix, struct route_life *l) {
-    uint32_t age[SAMPLE], n = 0, shard = l->hand_shard, slot = l->hand_slot;
+    uint32_t age[SAMPLE] = {0}, n = 0, shard = l->hand_shard, slot = l->hand_slot;
     uint32_t shards = UINT32_C(1) << l->names.bits, step = shards / SAMPLE | 1;
     for (uint32_t i = 0; i < SAMPLE; i++) {
         uint64_t entry = hand_next(l);

@@ -1,5 +1,5 @@
-/* Hot prefixes: the runs through which most of a sample of the look-ups went (Space-Saving, Metwally
- * 2005: a run that is new takes the place and the count of the one with the lowest). */
+/* Hot prefixes: the runs through which most of a sample of the look-ups went (Space-Saving,
+ * Metwally 2005: a run that is new takes the place and the count of the one with the lowest). */
 #include "route/index_run.h"
 
 #define HOT_EVERY 16u   /* look-ups */

@@ -76,20 +76,45 @@ static inline void row_extend(struct route_hit *hit, const struct run_part *p,
     }
 }
 
-static inline void row_make(struct row_writer *w, uint32_t life, uint32_t holder,
-                            const struct run_part *p, const struct route_lane *lane,
-                            const struct route_lane *end) {
-    uint64_t bits = lane_bits(lane);
-    for (const struct route_lane *l = lane + 1; l < end; l++) bits |= lane_bits(l);
+static void row_make(struct row_writer *w, uint32_t life, uint32_t holder, const struct run_part *p,
+                     const struct route_lane *lane, const struct route_lane *end) {
+    uint64_t bits = 0;
+    for (const struct route_lane *l = lane; l < end; l++) bits |= lane_bits(l);
     if (!(bits & 1) || w->n++ >= w->cap) return;
     w->life[w->end - w->first] = (uint16_t)life;
     struct route_hit *hit = &w->hits[w->end++];
-    uint32_t tier = lane->key & 0xff, leading = bits_leading(bits, p);
-    *hit = (struct route_hit){holder, {tier == 0 ? leading : 0, tier < 2 ? leading : 0, leading}};
-    if (end - lane > 1) {
-        memset(hit->tokens, 0, sizeof(hit->tokens));
-        row_extend(hit, p, lane, end);
+    *hit = (struct route_hit){.holder = holder};
+    row_extend(hit, p, lane, end);
+}
+
+/* Rows for those that have one lane, from `lane` on, as far as all do: a system prompt has hundreds
+ * of them, and whatever is not kept in a register here is the time of the look-up. Returns where it
+ * stopped. */
+static const struct route_lane *rows_make(struct row_writer *w, const struct route_brief *brief,
+                                          const struct run_part *p, const struct route_lane *lane,
+                                          const struct route_lane *end) {
+    const struct run_part part = *p;
+    struct route_hit *hit = w->hits + w->end;
+    uint16_t *life_p = w->life + (w->end - w->first);
+    size_t room = w->cap - w->end, made = 0, more = 0;
+    for (; lane < end; lane++) {
+        uint32_t key = lane->key, life = key >> 16, tier = key & 0xff;
+        uint64_t bits = lane_bits(lane);
+        struct route_brief b = brief[life];
+        if (b.block != part.block || (lane + 1 < end && lane[1].key >> 16 == life)) break;
+        if (!(bits & 1)) continue;
+        if (made == room) {
+            more++;
+            continue;
+        }
+        uint32_t leading = bits_leading(bits, &part);
+        hit[made] = (struct route_hit){b.holder,
+                                       {tier == 0 ? leading : 0, tier <= 1 ? leading : 0, leading}};
+        life_p[made++] = (uint16_t)life;
     }
+    w->end += made;
+    w->n += made + more;
+    return lane;
 }
 
 /* From `at` on the row of that life, or of the first behind it. */
@@ -120,6 +145,8 @@ static void step_match(struct route_index *ix, struct row_writer *w,
         .beyond = ~route_mask(step->blocks), .block = w->block, .at_tokens = step->at * w->block};
     size_t row = w->first;
     for (const struct route_lane *next; lane < end; lane = next) {
+        if (step->at == 0) lane = rows_make(w, ix->brief, &part, lane, end);
+        if (lane == end) break;
         uint32_t life = lane->key >> 16;
         struct route_brief *b = &ix->brief[life];
         for (next = lane + 1; next < end && next->key >> 16 == life;) next++;

@@ -150,7 +150,7 @@ uint32_t route_lane_find(const struct route_run *r, uint32_t key) {
 
 /* Lanes are `n` from now on, with a gap or without the one at `at`. */
 static bool lanes_resize(struct route_index *ix, struct route_run *r, uint32_t at, uint32_t n) {
-    struct route_lane *from = lanes_of(r), *to = from, in[2];
+    struct route_lane *from = lanes_of(r), *to = from, in[2] = {{0}};
     uint32_t more = n > r->lanes, behind = (more ? r->lanes : n) - at;
     size_t size = lanes_size(r);
     bool moves = lanes_room(n) != lanes_room(r->lanes);
@@ -207,7 +207,7 @@ uint64_t route_lane_bits(const struct route_run *r, uint32_t key) {
 /* --- runs --- */
 
 uint32_t route_run_find(const struct route_index *ix, uint64_t first) {
-    struct route_place place;
+    struct route_spot place;
     uint32_t print = route_print(first), id = route_table_find(&ix->firsts, print, &place);
     while (id != 0 && route_run_at(ix, id)->first != first) id = route_table_next(&place, print);
     return id;
@@ -252,8 +252,9 @@ uint32_t route_run_make(struct route_index *ix, uint64_t first, route_pos parent
     return id;
 }
 
-/* It is no child of anybody any more, and its own are loose. A count that was full is never lowered,
- * so some may be taken for loose that are long gone: new blocks are looked for in vain then. */
+/* It is no child of anybody any more, and its own are loose. A count that was full is never
+ * lowered, so some may be taken for loose that are long gone: new blocks are looked for in vain
+ * then. */
 static void run_let_go(struct route_index *ix, const struct route_run *r) {
     struct route_run *parent = route_run_parent(ix, r);
     if (parent != NULL && parent->children > 0 && parent->children < UINT8_MAX) {
@@ -265,7 +266,7 @@ static void run_let_go(struct route_index *ix, const struct route_run *r) {
 
 static void run_drop(struct route_index *ix, uint32_t id) {
     struct route_run *r = route_run_at(ix, id);
-    struct route_place place;
+    struct route_spot place;
     uint32_t print = route_print(r->first), found = route_table_find(&ix->firsts, print, &place);
     while (found != id) found = route_table_next(&place, print);
     route_table_remove(&ix->firsts, &ix->memory, place);

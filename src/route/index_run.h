@@ -3,8 +3,10 @@
  * A run is up to 64 consecutive blocks of prompts, looked up as one. Rolling hashes name whole
  * prefixes, so:
  *
- * - a block is in one run only, and follows there, or begins a run, whatever came before it. Runs are
- *   found by the hash of their first block; nothing points from a run to those that follow. A prompt
+ * - a block is in one run only, and follows there, or begins a run, whatever came before it. Runs
+ * are
+ *   found by the hash of their first block; nothing points from a run to those that follow. A
+ * prompt
  *   that leaves a run in its middle goes on in another one: runs are never split or joined.
  * - when a prompt's hash agrees with a run's last block, it agrees with all of them. A look-up
  *   reads the run's one cache line, and searches the hashes of its blocks only where it leaves.
@@ -14,17 +16,19 @@
  *
  * Hashes are kept xor the scope, so scopes need no room.
  *
- * A run knows how many others go on from one of its blocks, and the index how many lost the run that
- * they went on from (they are `loose`: told of by somebody who lost the head before the tail). Where
- * neither is, a new block need not be looked for before it is appended, which saves a cache miss.
+ * A run knows how many others go on from one of its blocks, and the index how many lost the run
+ * that they went on from (they are `loose`: told of by somebody who lost the head before the tail).
+ * Where neither is, a new block need not be looked for before it is appended, which saves a cache
+ * miss.
  *
- * The life of a run: made by the first event that tells of its first block; longer as events tell of
- * what follows its last one; shorter when nobody has its last blocks any more; gone when nobody has
- * any. Of a block in its middle that nobody has, the hash stays; and of one that others hang on.
+ * The life of a run: made by the first event that tells of its first block; longer as events tell
+ * of what follows its last one; shorter when nobody has its last blocks any more; gone when nobody
+ * has any. Of a block in its middle that nobody has, the hash stays; and of one that others hang
+ * on.
  *
- * A holder's own hashes lead to positions, through a table for each holder (index_table.h). An entry may
- * be left over from a name that an engine gave the same block before: it leads to a block that the
- * holder does not have, and is nothing. Every block that a holder has, has an entry. */
+ * A holder's own hashes lead to positions, through a table for each holder (index_table.h). An
+ * entry may be left over from a name that an engine gave the same block before: it leads to a block
+ * that the holder does not have, and is nothing. Every block that a holder has, has an entry. */
 #ifndef TARN_ROUTE_INDEX_RUN_H
 #define TARN_ROUTE_INDEX_RUN_H
 
@@ -73,8 +77,8 @@ struct route_chunk {
     uint32_t next, prev;   /* among those that have both free runs and others; 0: none */
 };
 
-/* What a holder is between two times that it is cleared. The number of one is in lanes, and is given
- * again only when all that was of it is swept. */
+/* What a holder is between two times that it is cleared. The number of one is in lanes, and is
+ * given again only when all that was of it is swept. */
 struct route_life {
     uint32_t holder; /* 0: nobody's */
     bool dead;       /* and to be swept */

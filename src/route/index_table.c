@@ -116,7 +116,7 @@ bool route_table_add(struct route_table *t, struct route_memory *m, uint32_t pri
     return true;
 }
 
-void route_table_remove(struct route_table *t, struct route_memory *m, struct route_place place) {
+void route_table_remove(struct route_table *t, struct route_memory *m, struct route_spot place) {
     struct route_shard *s = place.shard;
     uint32_t at = place.at, end = route_shard_slots(s), next = at + 1;
     TARN_ASSERT(s->slot[at] != 0);

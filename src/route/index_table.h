@@ -1,10 +1,10 @@
 /* A compact hash table from 32-bit fingerprints to 32-bit values, 8 bytes an entry at a load of
- * 0.62 to 0.75, which two tables of the index are: of the first blocks of runs, and of a holder's own
- * hashes. Keys are the caller's: several entries may have one fingerprint, and only the caller can
- * tell which is meant.
+ * 0.62 to 0.75, which two tables of the index are: of the first blocks of runs, and of a holder's
+ * own hashes. Keys are the caller's: several entries may have one fingerprint, and only the caller
+ * can tell which is meant.
  *
- * It is in shards by the upper bits of the fingerprint, so that growing (by a fifth at a time) moves
- * some thousand entries and never all of them. A shard is one array in ascending order of the
+ * It is in shards by the upper bits of the fingerprint, so that growing (by a fifth at a time)
+ * moves some thousand entries and never all of them. A shard is one array in ascending order of the
  * fingerprints, with gaps: an entry is at its home, which grows with the fingerprint, or as near
  * behind it as there was room. So a search ends at the first entry that is greater, a new array is
  * filled from left to right, and nothing needs the whole key ever again. */
@@ -39,7 +39,7 @@ struct route_table {
     uint64_t n;
 };
 /* A place in a table; until the next change of it. */
-struct route_place {
+struct route_spot {
     struct route_shard *shard;
     uint32_t at;
 };
@@ -49,7 +49,7 @@ bool route_table_init(struct route_table *t, struct route_memory *m, uint64_t ex
 void route_table_deinit(struct route_table *t, struct route_memory *m);
 /* value > 0. Equal entries are not looked for. false: no room. */
 bool route_table_add(struct route_table *t, struct route_memory *m, uint32_t print, uint32_t value);
-void route_table_remove(struct route_table *t, struct route_memory *m, struct route_place place);
+void route_table_remove(struct route_table *t, struct route_memory *m, struct route_spot place);
 uint64_t route_table_memory(const struct route_table *t);
 
 /* Slots of a shard; the last ones are never a home. */
@@ -66,14 +66,14 @@ static inline uint32_t route_shard_home(const struct route_table *t, const struc
 
 /* The values of that fingerprint, one after the other; 0: no further one. Starts with
  * route_table_find. */
-static inline uint32_t route_table_value(const struct route_place *p, uint32_t print) {
+static inline uint32_t route_table_value(const struct route_spot *p, uint32_t print) {
     uint64_t slot = p->shard->slot[p->at];
     return slot >> 32 == print ? (uint32_t)slot : 0;
 }
 static inline uint32_t route_table_find(const struct route_table *t, uint32_t print,
-                                        struct route_place *place_p) {
+                                        struct route_spot *place_p) {
     struct route_shard *s = route_table_shard(t, print);
-    *place_p = (struct route_place){s, 0};
+    *place_p = (struct route_spot){s, 0};
     if (s->n == 0) return 0;
     uint32_t at = route_shard_home(t, s, print), end = route_shard_slots(s);
     while (at < end && s->slot[at] != 0 && s->slot[at] >> 32 < print) at++;
@@ -81,7 +81,7 @@ static inline uint32_t route_table_find(const struct route_table *t, uint32_t pr
     place_p->at = at;
     return route_table_value(place_p, print);
 }
-static inline uint32_t route_table_next(struct route_place *place, uint32_t print) {
+static inline uint32_t route_table_next(struct route_spot *place, uint32_t print) {
     if (++place->at == route_shard_slots(place->shard)) return 0;
     return route_table_value(place, print);
 }

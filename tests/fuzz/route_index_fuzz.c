@@ -1,6 +1,6 @@
-/* Events of engines in any order, of any content, and look-ups between them: a byte says what comes,
- * the next ones of what. Nothing of it is wrong input to the index, which must stay within its memory
- * and its rules. Hashes are few, so that names and prompts meet again. */
+/* Events of engines in any order, of any content, and look-ups between them: a byte says what
+ * comes, the next ones of what. Nothing of it is wrong input to the index, which must stay within
+ * its memory and its rules. Hashes are few, so that names and prompts meet again. */
 #include <stdlib.h>
 #include <string.h>
 

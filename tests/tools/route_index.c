@@ -2,9 +2,13 @@
  *
  *     route_index [PAIRS [HOLDERS [MATCHES]]]          10000000 200 200000
  *
- * Chains of the shape of recorded conversations: one of some system prompts, which every engine has;
- * a first turn; further turns that each go on where the one before ended, mostly on the engine that
- * had it. An engine that is full tells what it evicts, oldest chain first, its last blocks first. */
+ * Chains of the shape of recorded conversations: one of some system prompts, which every engine
+ * has; a first turn; further turns that each go on where the one before ended, mostly on the engine
+ * that had it. An engine that is full tells what it evicts, oldest chain first, its last blocks
+ * first.
+ *
+ * The yardstick, taken in turn with the look-ups: one read of memory as large as the index, at a
+ * place that the read before it names. Events are counted in CPU time of the thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +27,12 @@
 #define LONGEST  512u
 #define PROMPT   128u /* blocks of a look-up */
 #define EVENT    48u  /* blocks of one, at most */
+#define READS    8    /* of the yardstick, for each look-up */
 #define SESSIONS 2000000u
 #define RECENT   60u /* sessions of an engine that may go on */
 
-/* A session is a number: its blocks follow from it. Each time it begins anew on an engine is a stay;
- * the bit of a stay in `evicted`: nothing of it is there any more. */
+/* A session is a number: its blocks follow from it. Each time it begins anew on an engine is a
+ * stay; the bit of a stay in `evicted`: nothing of it is there any more. */
 struct session {
     uint32_t blocks, engine, stay;
     uint64_t evicted;
@@ -48,7 +53,7 @@ static struct rng rng;
 static struct session *session;
 static struct engine *engine;
 static uint32_t sessions, engines, capacity;
-static uint64_t told, pairs_wanted;
+static uint64_t told, events, pairs_wanted;
 static double seconds;
 
 static uint32_t system_of(uint32_t s, uint32_t *blocks_p) {
@@ -66,6 +71,13 @@ static uint64_t block_local(uint32_t s, uint32_t i) {
 /* Engines start their hashes at a number of their own. */
 static uint64_t block_own(const struct engine *e, uint32_t s, uint32_t i) {
     return block_local(s, i) ^ (uint64_t)e->holder << 40;
+}
+
+/* What asking the clock twice costs, which is not the index's. */
+static double clock_seconds(void) {
+    uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID), last = start;
+    for (int i = 0; i < 20000; i++) last = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    return (double)(last - start) / 1e9 / 20000;
 }
 
 static void engine_store(struct engine *e, uint32_t s, uint32_t from, uint32_t to) {
@@ -86,6 +98,7 @@ static void engine_store(struct engine *e, uint32_t s, uint32_t from, uint32_t t
         route_index_stored(ix, &event);
         seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
         told += n;
+        events++;
     }
 }
 
@@ -104,6 +117,7 @@ static void blocks_evict(struct engine *e, uint32_t s, uint32_t from, uint32_t t
         route_index_removed(ix, e->holder, 0, ROUTE_TIER_DEVICE, own, n);
         seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
         told += n;
+        events++;
         e->blocks -= n;
     }
 }
@@ -178,13 +192,12 @@ static void set_up(uint32_t holders) {
     }
 }
 
-static void report_size(uint64_t resident_before) {
+static void report_size(void) {
     struct route_index_figures f = route_index_stats(ix);
     printf("%llu pairs, %llu blocks, %llu runs: %.1f blocks a run; %.1f bytes a pair\n",
            (unsigned long long)f.route_pairs, (unsigned long long)f.route_blocks,
            (unsigned long long)f.route_runs, (double)f.route_blocks / (double)f.route_runs,
            (double)f.route_index_bytes / (double)f.route_pairs);
-    (void)resident_before;
     printf("forgotten %llu, refused %llu, orphans %llu, unknown %llu, alike %llu\n",
            (unsigned long long)f.route_forgotten, (unsigned long long)f.route_refused,
            (unsigned long long)f.route_orphans, (unsigned long long)f.route_unknown,
@@ -192,16 +205,32 @@ static void report_size(uint64_t resident_before) {
 }
 
 static void report_speed(const char *what) {
+    seconds -= (double)events * clock_seconds();
     printf("%s: %llu blocks in %.2f s of CPU: %.1f M a second\n", what, (unsigned long long)told,
            seconds, (double)told / seconds / 1e6);
-    told = 0;
+    told = events = 0;
     seconds = 0;
+}
+
+/* Each slot names the next one, all of them in one circle (Sattolo). */
+static uint32_t *yardstick_make(uint32_t slots) {
+    uint32_t *memory = xcalloc(slots, sizeof(*memory));
+    for (uint32_t i = 0; i < slots; i++) memory[i] = i;
+    for (uint32_t i = slots - 1; i > 0; i--) {
+        uint32_t j = (uint32_t)rng_below(&rng, i), other = memory[j];
+        memory[j] = memory[i];
+        memory[i] = other;
+    }
+    return memory;
 }
 
 static void match_all(uint32_t matches) {
     struct route_hit *hits = xcalloc(engines, sizeof(*hits));
     struct hist *h = xcalloc(1, sizeof(*h));
     uint64_t rolling[PROMPT], found = 0, tokens = 0;
+    uint32_t slots = (uint32_t)(route_index_stats(ix).route_index_bytes / sizeof(uint32_t)), at = 0;
+    uint32_t *memory = yardstick_make(slots);
+    struct hist *reads = xcalloc(1, sizeof(*reads));
     for (uint32_t m = 0; m < matches; m++) {
         uint32_t s = (sessions - 1 - (uint32_t)rng_below(&rng, engines * RECENT)) % SESSIONS;
         for (uint32_t i = 0; i < PROMPT; i++)
@@ -211,6 +240,10 @@ static void match_all(uint32_t matches) {
         uint64_t start = clock_mono_ns();
         size_t n = route_index_match(ix, &c, 1, hits, engines);
         hist_add(h, clock_mono_ns() - start);
+        start = clock_mono_ns();
+        for (int i = 0; i < READS; i++) at = memory[at];
+        __asm__ volatile("" : "+r"(at)); /* somebody wants to know */
+        hist_add(reads, (clock_mono_ns() - start) / READS);
         uint32_t best = 0;
         for (size_t i = 0; i < n; i++) best = (uint32_t)max_u64(best, hits[i].tokens[0]);
         found += n;
@@ -223,6 +256,11 @@ static void match_all(uint32_t matches) {
            (unsigned long long)hist_percentile(h, 0.99),
            (unsigned long long)hist_percentile(h, 0.999), (double)found / matches,
            (double)tokens / BLOCK / matches);
+    printf("a read of memory of that size: median %llu ns; a look-up is %.0f of them\n",
+           (unsigned long long)hist_percentile(reads, 0.5),
+           (double)hist_percentile(h, 0.5) / (double)hist_percentile(reads, 0.5));
+    free(memory);
+    free(reads);
     free(h);
     free(hits);
 }
@@ -245,10 +283,10 @@ int main(int argc, char **argv) {
     set_up(holders);
     while (route_index_stats(ix).route_pairs < pairs_wanted * 95 / 100) one_turn();
     report_speed("filling");
-    report_size(0);
+    report_size();
     for (uint32_t i = 0; i < pairs_wanted / 100; i++) one_turn();
     report_speed("steady, stored and removed");
-    report_size(0);
+    report_size();
     match_all(matches);
     route_index_destroy(&ix);
     return 0;

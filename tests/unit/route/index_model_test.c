@@ -134,7 +134,7 @@ static void step_store(struct model_holder *h) {
     const struct model_prompt *p = &m.prompt[size][pick(PROMPTS)];
     if (p->n == 0) return;
     unsigned from = pick(2) ? 0 : pick(p->n), n = 1 + pick(p->n - from);
-    uint64_t own[LENGTH];
+    uint64_t own[LENGTH] = {0};
     for (unsigned i = 0; i < p->n; i++) own[i] = own_of(h, size, p->rolling[i]);
     bool knows = from == 0 || model_knows(h, size, p->node[from - 1]);
     /* What the index lost, it need not know; what it has not heard of, it must not. */
