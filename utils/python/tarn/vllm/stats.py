@@ -121,8 +121,8 @@ def _at(ordered: List[float], share: float) -> float:
 
 
 class TarnStats(StatsBase):  # type: ignore[misc]
-    """data: names of COUNTS, and client_NAME of libtarn's, with numbers, names of TIMES with lists of
-    seconds; what is 0 is left out. Plain, because vLLM sends it between processes."""
+    """data: names of COUNTS, and client_NAME of libtarn's, with numbers, names of TIMES with lists
+    of seconds; what is 0 is left out. Plain, because vLLM sends it between processes."""
 
     def reset(self) -> None:
         self.data: Dict[str, Any] = {}
