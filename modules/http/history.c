@@ -329,8 +329,9 @@ bool history_write(const struct history *h, struct history_answer *answer, struc
     unsigned s = answer->series++;
     TARN_ASSERT(s < SERIES);
     if (s == 0) {
-        buf_printf(out, "{\"step_ms\":%llu,\"end_ms\":%llu,\"series\":{",
-                   (unsigned long long)step_ms[step], (unsigned long long)answer->end_ms);
+        buf_printf(out, "{\"step_ms\":%llu,\"end_ms\":%llu,\"last\":%llu,\"series\":{",
+                   (unsigned long long)step_ms[step], (unsigned long long)answer->end_ms,
+                   (unsigned long long)answer->end - 1);
     }
     buf_printf(out, "%s\"%s\":[", s == 0 ? "" : ",", series_table[s].name);
     for (uint64_t slot = answer->first; slot < answer->end; slot++) {

@@ -1,6 +1,7 @@
 """The page of modules/http.so, in a real Chromium. With TARN_PICTURES=DIR it leaves pictures."""
 
 import http.client
+import json
 import os
 import re
 import shutil
@@ -197,6 +198,20 @@ class Page(TarnTest):
         self.assertIn("n123", self.browser.run("document.querySelector('.node').innerText"))
         self.assertEqual(self.browser.run("document.activeElement.id"), "filter")
 
+    def same_history(self, port):
+        """What the page put together from several answers is what the server has."""
+        news = "performance.getEntriesByType('resource').filter(e => e.name.includes('since='))"
+        self.shown(news + ".length > 1")
+        mine = json.loads(self.browser.run("JSON.stringify(state.history)"))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/api/history")
+        all_ = json.loads(connection.getresponse().read())
+        newer = all_["last"] - mine["last"]
+        for name, points in mine["series"].items():
+            whole = all_["series"][name]
+            self.assertEqual(points, whole[: len(whole) - newer][-len(points) :], name)
+            self.assertEqual(len(points), len(whole) - newer)
+
     def test_full_pool(self):
         """Evictions: their cause, their age, and what was asked for again."""
         _, client, port = served(self, pool="32mb")
@@ -209,6 +224,7 @@ class Page(TarnTest):
         self.fits(1300, "light", "overview-full")
         self.see(port, "Pool", "this server", "Tiers")
         self.fits(1300, "dark", "pool-full")
+        self.same_history(port)
 
     def test_a_node(self):
         """It keeps no books: it tells of itself, and where to look."""

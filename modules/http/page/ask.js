@@ -40,6 +40,7 @@ const VIEWS = {
   Events: eventsView,
 };
 const ROUND_MS = 2000;
+const POINTS = { second: 300, minute: 1440 }; /* of the history */
 const ROWS = { clients: 500, tasks: 20 }; /* shown at most */
 
 async function ask(path) {
@@ -79,10 +80,30 @@ async function askEvents() {
   state.events = state.events.slice(-256);
 }
 
+/* Only what is new, with some of what is known: the last minute is not over. Points have numbers,
+ * the last of which is told. */
+async function askHistory() {
+  const old = state.history,
+    path = 'api/history?over=' + state.over;
+  const again = old && old.over === state.over;
+  const page = await ask(again ? `${path}&since=${old.end_ms - 2 * old.step_ms}` : path);
+  const first = page.last - page.series.hits.length + 1;
+  if (again && (first > old.last + 1 || page.last < old.last)) {
+    state.history = null; /* it slept, or is another server */
+    await askHistory();
+    return;
+  }
+  for (const [name, points] of Object.entries(again ? page.series : {})) {
+    const before = (old.series[name] || []).slice(0, first - 1 - old.last || undefined);
+    page.series[name] = before.concat(points).slice(-POINTS[state.over]);
+  }
+  state.history = { ...page, over: state.over };
+}
+
 let round = 0;
 async function askAll() {
   const all = [ask('api/info').then((v) => (state.info = v))];
-  all.push(ask('api/history?over=' + state.over).then((v) => (state.history = v)));
+  all.push(askHistory());
   all.push(askEvents());
   await Promise.all(all);
   if (!keepsBooks()) return;

@@ -211,7 +211,7 @@ function nodesSection() {
     shown.length === 0 ? empty('No node is called so.') : null,
     make(
       'div',
-      { class: dense ? 'nodes dense' : 'nodes' },
+      { class: dense ? 'nodes dense' : all.length < 4 ? 'nodes few' : 'nodes' },
       shown.map(({ name, node, segments }) =>
         nodeCard('n' + name, name || 'this server', node, segments, dense),
       ),
@@ -330,7 +330,7 @@ function poolView() {
       ],
       bytes,
     ),
-    over('Nodes that are up', [['up', 'nodes_up']], count),
+    nodes.nodes ? over('Nodes that are up', [['up', 'nodes_up']], count) : null,
     tasksSection(),
   ];
 }
