@@ -204,6 +204,7 @@ class Page(TarnTest):
         self.shown(news + ".length > 1")
         mine = json.loads(self.browser.run("JSON.stringify(state.history)"))
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.addCleanup(connection.close)
         connection.request("GET", "/api/history")
         all_ = json.loads(connection.getresponse().read())
         newer = all_["last"] - mine["last"]
