@@ -5,6 +5,8 @@
 #include "base/assert.h"
 #include "simulate/run.h"
 
+#define LOOK_AGAIN_S 0.05 /* what the pool had so long ago is still what it has */
+
 enum flow_kind { FLOW_LOAD, FLOW_HANDOVER, FLOW_WRITE, FLOW_KINDS };
 
 /* --- queues --- */
@@ -108,6 +110,27 @@ static void call_load(struct sim *s, struct call *c, const struct router_choice 
     }
 }
 
+/* When it waited, the pool may have more of it by now: that is loaded if it is faster than
+ * computing it, by what the links have left. */
+void call_look_again(struct sim *s, struct call *c) {
+    if (s->pool == NULL || s->now - c->looked < LOOK_AGAIN_S) return;
+    const struct sim_engine *e = &s->engines[c->engine];
+    const struct trace_request *q = call_request(s, c);
+    const uint64_t *ids = call_ids(s, c);
+    uint32_t match = cache_match(&e->device, ids, q->n), block = s->trace->block;
+    uint32_t has = match >= c->near && c->load_to > match ? c->load_to : match;
+    c->looked = s->now;
+    if (pool_match(s->pool, ids, q->n) <= has) return;
+    uint32_t pooled = pool_read(s->pool, &c->chain, ids, q->n, s->hosts);
+    double bytes = (pooled - has) * s->block_bytes;
+    double load_s = bytes / network_share(&s->network, s->hosts[has], c->engine);
+    if (load_s > sim_chunk_s(&s->config->speed, (pooled - has) * block, has * block)) return;
+    if (has == match) c->near = c->host_to = match;
+    load_from_pool(s, c, has, pooled);
+    c->load_to = c->pooled = pooled;
+    if (!s->config->overlap) c->state = CALL_LOADING;
+}
+
 static void call_queue_up(struct sim *s, struct call *c, bool front) {
     struct sim_engine *e = &s->engines[c->engine];
     bool waits = c->loads > 0 && !s->config->overlap;
@@ -128,6 +151,7 @@ static void call_send(struct sim *s, struct call *c) {
         call_end(s, c);
         return;
     }
+    c->looked = s->now;
     c->engine = choice.prefill;
     c->decode = choice.decode;
     call_load(s, c, &choice);

@@ -273,6 +273,7 @@ static void prefill_admit(struct sim *s, struct sim_engine *e) {
            looked < LOOK_AHEAD && looked < e->queue.n) {
         struct call *c = &s->calls[at];
         uint32_t next = c->next;
+        if (c->state == CALL_QUEUED) call_look_again(s, c);
         if (c->state != CALL_QUEUED) {
             before = at;
             at = next;

@@ -6,7 +6,7 @@
 #include "base/assert.h"
 #include "simulate/plan.h"
 
-#define WIDTH  420.0
+#define WIDTH  400.0
 #define HEIGHT 240.0
 #define LEFT   56.0
 #define BOTTOM 34.0
@@ -37,9 +37,10 @@ static const char page_head[] =
     "th{color:var(--faint);font-weight:500}td:nth-child(2),th:nth-child(2){text-align:left}\n"
     "div.wide{overflow-x:auto}\n</style>\n</head>\n<body>\n<h1>tarn-simulate</h1>\n";
 
-/* Told apart also by those who see red and green as one (Okabe and Ito 2008), and two more. */
+/* Told apart also by those who see red and green as one (Okabe and Ito 2008), and more. */
 static const char *const colours[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
-                                      "#56b4e9", "#d55e00", "#8c6bb1", "#a6761d"};
+                                      "#56b4e9", "#d55e00", "#8c6bb1", "#a6761d",
+                                      "#b2182b", "#7a8b99", "#66c2a5", "#c9b400"};
 
 static const char *colour_of(const struct sim_plan *p, const char *route) {
     size_t i = 0;

@@ -46,33 +46,34 @@ static void table_head(const struct sim_plan *p, const struct cell *c, struct bu
                    "; load 1, where round-robin can just keep both limits for %.0f %% of the "
                    "requests: %.3g requests a second",
                    100 * SIM_KEPT_SHARE, c->rate / c->load);
-    buf_append_str(out,
-                   "\n\n  load  req/s  route         TTFT mean    p50    p90    p99  TBT mean  "
-                   "p90   p99    good/s  refused  device  host  pool  saved s  moved GB\n");
+    buf_append_str(
+        out, "\n\n  load  req/s  route         TTFT mean    p50    p90    p99  TBT mean  "
+             "p90   p99    good/s  rejected  device  host  pool  saved s  moved GB  preempted\n");
 }
 
 static void table_row(const struct cell *c, struct buf *out) {
     const struct sim_result *r = &c->result;
     char load[16] = "-";
     if (c->load > 0) snprintf(load, sizeof(load), "%.2f", c->load);
-    buf_printf(out, "%6s %6.3g  %-13s %8.0f %6.0f %6.0f %6.0f  %8.1f %5.0f %5.0f  %8.3f  %5.1f %%",
+    buf_printf(out, "%6s %6.3g  %-13s %8.0f %6.0f %6.0f %6.0f  %8.1f %5.0f %5.0f  %8.3f   %5.1f %%",
                load, c->rate, c->route, r->ttft.mean * 1e3, r->ttft.p50 * 1e3, r->ttft.p90 * 1e3,
                r->ttft.p99 * 1e3, r->tbt.mean * 1e3, r->tbt.p90 * 1e3, r->tbt.p99 * 1e3, r->goodput,
                100 * cell_rejected(c));
-    buf_printf(out, "  %6.3f %5.3f %5.3f %8.0f  %8.0f\n", r->device, r->host, r->pool, r->saved_s,
-               r->moved_bytes / 1e9);
+    buf_printf(out, "  %6.3f %5.3f %5.3f %8.0f  %8.0f  %9llu\n", r->device, r->host, r->pool,
+               r->saved_s, r->moved_bytes / 1e9, (unsigned long long)r->preempted);
 }
 
 static void rare_things(const struct sim_plan *p, struct buf *out) {
     for (size_t i = 0; i < p->n; i++) {
         const struct sim_result *r = &p->cells[i].result;
-        if (r->too_long + r->lost + r->restarted + r->preempted == 0) continue;
-        buf_printf(out,
-                   "\n  %s at %.3g requests a second: %llu too long for an engine, %llu without an "
-                   "engine, %llu begun anew after a failure, %llu preempted",
-                   p->cells[i].route, p->cells[i].rate, (unsigned long long)r->too_long,
-                   (unsigned long long)r->lost, (unsigned long long)r->restarted,
-                   (unsigned long long)r->preempted);
+        if (r->refused + r->too_long + r->lost + r->restarted == 0) continue;
+        buf_printf(
+            out,
+            "\n  %s at %.3g requests a second: %llu refused, %llu too long for an engine, %llu "
+            "left without one, %llu begun anew after a failure",
+            p->cells[i].route, p->cells[i].rate, (unsigned long long)r->refused,
+            (unsigned long long)r->too_long, (unsigned long long)r->lost,
+            (unsigned long long)r->restarted);
     }
     if (p->trace.skipped + p->trace.clipped > 0)
         buf_printf(out,

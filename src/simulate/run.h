@@ -33,7 +33,8 @@ struct call {
     uint32_t prompt;    /* tokens to be there before it goes on: input, and what it has of output */
     uint32_t generated; /* tokens of output */
     double arrived, last_token, ttft;
-    bool started; /* its first token is there */
+    double looked; /* when the pool was asked for it */
+    bool started;  /* its first token is there */
     /* blocks: the prefix on the device when it arrived; up to where that continues in host memory,
      * then in the pool or on another engine, once that is loaded */
     uint32_t near, host_to, load_to;
@@ -115,6 +116,8 @@ static inline uint32_t call_number(const struct sim *s, const struct call *c) {
 void call_arrive(struct sim *s, uint64_t number);
 /* What it does on its engine ends: its blocks are left to others. */
 void call_leave(struct sim *s, struct call *c, struct sim_engine *e);
+/* Its turn has come. It may be LOADING behind. */
+void call_look_again(struct sim *s, struct call *c);
 void call_started(struct sim *s, struct call *c); /* its prompt is computed, a token is there */
 void call_finish(struct sim *s, struct call *c);
 /* Its engine failed. */
