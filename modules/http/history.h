@@ -7,9 +7,9 @@
  *   create -> (begin -> walk, as often as there are figures -> end), each second -> destroy
  *
  * Latencies are those of the histograms in nanoseconds of the commands that read or write values,
- * and of what the data port serves. A counter becomes a rate for each second; where it is smaller than before (CONFIG
- * RESETSTAT), and where a sample is missing, the second has no value. A minute is what its seconds
- * had. */
+ * and of what the data port serves. A counter becomes a rate for each second; where it is smaller
+ * than before (CONFIG RESETSTAT), and where a sample is missing, the second has no value. A minute
+ * is what its seconds had. */
 #ifndef TARN_HTTP_HISTORY_H
 #define TARN_HTTP_HISTORY_H
 

@@ -1,4 +1,4 @@
-# modules/http.so in tarn-node: probes and metrics from before there is a master until the node ends.
+# modules/http.so in tarn-node: probes and metrics, from before there is a master until the end.
 source [file join [file dirname [info script]] harness.tcl]
 
 set master {start_server --pool-size 0 --node-heartbeat 100 --node-timeout 2s --max-lease 60s}
@@ -36,7 +36,7 @@ proc wait_ready {name pattern} {
 
 proc metric {name what} {
     foreach line [split [lindex [http_get $name /metrics] 1] "\n"] {
-        if {[string equal -length [string length "$what "] "$what " $line]} {return [lindex $line end]}
+        if {[string first "$what " $line] == 0} {return [lindex $line end]}
     }
     return ""
 }
@@ -101,7 +101,8 @@ test {how long the data path takes, by transport and tier} {
     # the bounds of DESIGN.md section 7, in seconds
     foreach le {0.000125 0.00015 0.0002 0.00025 0.0003 0.0004 0.0005 0.00075 0.001 0.0015 0.002 \
         0.003 0.005 0.007 0.015 0.02 0.05 0.1 0.2 0.5 1 +Inf} {
-        assert {[metric n1 "tarn_transport_write_duration_seconds_bucket{transport=\"tcp\",le=\"$le\"}"] ne ""} $le
+        set bucket "tarn_transport_write_duration_seconds_bucket{transport=\"tcp\",le=\"$le\"}"
+        assert {[metric n1 $bucket] ne ""} $le
     }
     start_node n2 --segment 16mb --ssd [temp_dir]/d:32mb {*}[http_words]
     kv --prefer n2.0 load d: 5 100000
@@ -178,8 +179,8 @@ test {while memory is populated: alive throughout, and says why it is not ready}
     while {[lindex [set got [http_get n2 /ready]] 0] ne 200} {
         assert_equal "200 {ok\n}" [http_get n2 /health]
         lassign $got status text
-        assert {[regexp {^not ready: (it is starting|joining|memory is|the disk is|waiting)} $text]} \
-            $text
+        set reason {^not ready: (it is starting|joining|memory is|the disk is|waiting)}
+        assert {[regexp $reason $text]} $text
         lappend seen $text
     }
     assert {[metric n2 tarn_used_memory_rss_bytes] > 0}
