@@ -1,4 +1,4 @@
-/* modules/http.so: HTTP for probes and Prometheus, on the server's loop.
+/* modules/http.so: HTTP for probes and Prometheus, on the loop of tarn-server or tarn-node.
  *
  *   module.c   words, load, unload, INFO modules
  *   daemon.c   GNU libmicrohttpd, its own epoll descriptor in the loop
