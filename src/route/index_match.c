@@ -94,22 +94,22 @@ static const struct route_lane *rows_make(struct row_writer *w, const struct rou
                                           const struct run_part *p, const struct route_lane *lane,
                                           const struct route_lane *end) {
     const struct run_part part = *p;
+    const uint32_t whole = bits_leading(UINT64_MAX, &part);
     struct route_hit *hit = w->hits + w->end;
     uint16_t *life_p = w->life + (w->end - w->first);
     size_t room = w->cap - w->end, made = 0, more = 0;
     for (; lane < end; lane++) {
         uint32_t key = lane->key, life = key >> 16, tier = key & 0xff;
         uint64_t bits = lane_bits(lane);
-        struct route_brief b = brief[life];
-        if (b.block != part.block || (lane + 1 < end && lane[1].key >> 16 == life)) break;
-        if (!(bits & 1)) continue;
-        if (made == room) {
-            more++;
+        const struct route_brief *b = &brief[life];
+        if (b->block != part.block || (lane + 1 < end && lane[1].key >> 16 == life)) break;
+        if (UNLIKELY(!(bits & 1) || made == room)) {
+            more += bits & 1;
             continue;
         }
-        uint32_t leading = bits_leading(bits, &part);
-        hit[made] = (struct route_hit){b.holder,
-                                       {tier == 0 ? leading : 0, tier <= 1 ? leading : 0, leading}};
+        uint32_t leading = (bits | part.beyond) == UINT64_MAX ? whole : bits_leading(bits, &part);
+        hit[made] = (struct route_hit){b->holder, {leading, leading, leading}};
+        for (uint32_t t = 0; t < tier; t++) hit[made].tokens[t] = 0;
         life_p[made++] = (uint16_t)life;
     }
     w->end += made;
