@@ -35,6 +35,7 @@ struct sim_pool *pool_open(uint32_t hosts, uint64_t blocks, const char *policy) 
     struct store_config config;
     store_config_init(&config);
     config.high_watermark = 1; /* all of it is used */
+    config.seed = 1;
     struct store *store = store_create(&config, NULL, policy, "offset", BIRTH_MS, WALL_MS);
     if (store == NULL) return NULL;
     struct sim_pool *p = xcalloc(1, sizeof(*p));

@@ -50,7 +50,7 @@ struct store *store_create(const struct store_config *c, const struct store_even
     for (unsigned i = 0; i < WHEELS; i++) s->wheel[i] = wheel_create(mono_ms);
     s->ttl_wheel = wheel_create(wall_ms);
     story_init(s);
-    rng_seed(&s->rng, mono_ms ^ (uintptr_t)s);
+    rng_seed(&s->rng, s->config.seed != 0 ? s->config.seed : mono_ms ^ (uintptr_t)s);
     domain_open(s, 0);
     s->empty_memory = store_memory(s);
     return s;

@@ -107,6 +107,8 @@ struct store_config {
     /* Tells the clock that mono_ms is on from those of other machines, and of this one before it
      * was last started. 0: unknown */
     uint64_t clock_id;
+    /* At birth only. Of what is drawn at random; 0: another one each time */
+    uint64_t seed;
 };
 
 /* News for the rooms above. Called from inside store functions: note it down, do not call the store

@@ -143,7 +143,7 @@ static const char *row_lengths(struct trace_reader *r, const struct span cells[C
 
 static const char *row_time(struct trace_reader *r, struct span cell, struct trace_request *q) {
     bool azure = r->format == TRACE_AZURE;
-    uint64_t ms;
+    uint64_t ms = 0;
     if (!(azure ? cell_date : cell_seconds)(cell, &ms))
         return cell_error(r, COLUMN_TIME, azure ? "no date and time" : "no time in seconds");
     if (!r->began) r->zero_ms = azure ? ms : 0;
