@@ -185,6 +185,12 @@ static struct span number_text(uint64_t number, char out[24]) {
     return span_of(out, u64_to_dec(number, out));
 }
 
+/* Whoever asks for limits gives up what is estimated to be beyond them, whether the policy did or
+ * not. */
+static bool router_admits(const struct sim_config *c, const struct route_decision *d) {
+    return !c->admit || (d->ttft_ms <= c->slo_ttft_s * 1e3 && d->tbt_ms <= c->slo_tbt_s * 1e3);
+}
+
 tarn_status router_ask(struct router *r, uint64_t number, const struct trace_request *q,
                        const uint64_t *ids, const uint32_t *hosts, uint32_t pooled, double now,
                        struct router_choice *choice) {
@@ -206,6 +212,10 @@ tarn_status router_ask(struct router *r, uint64_t number, const struct trace_req
     struct route_decision d;
     tarn_status status = route_decide(r->route, &ask, now_us(now), &d);
     if (status != TARN_OK) return status;
+    if (hosts != NULL && !router_admits(r->config, &d)) {
+        route_done(r->route, ask.id, 0, false, now_us(now));
+        return TARN_ELATER;
+    }
     *choice = (struct router_choice){
         .prefill = r->engine_of[d.prefill_worker],
         .decode = r->engine_of[d.decode_worker],

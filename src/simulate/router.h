@@ -46,7 +46,8 @@ void router_stored(struct router *r, uint32_t engine, enum route_tier tier, cons
 /* A block has left its device memory; kept: for its host memory. */
 void router_moved_down(struct router *r, uint32_t engine, uint32_t id, bool kept);
 void router_dropped(struct router *r, uint32_t engine, enum route_tier tier, uint32_t id);
-/* A request with that number; hosts: of its first `pooled` blocks, which the pool has. TARN_ELATER:
+/* A request with that number; hosts: of its first `pooled` blocks, which the pool has; NULL: its
+ * prompt is computed, and it is only about where it decodes. TARN_ELATER:
  * refused. TARN_ENOTFOUND: nobody is there for it. */
 tarn_status router_ask(struct router *r, uint64_t number, const struct trace_request *q,
                        const uint64_t *ids, const uint32_t *hosts, uint32_t pooled, double now,

@@ -164,6 +164,18 @@ TEST(without_room_for_kv_requests_are_preempted_and_end_all_the_same) {
     CHECK(r.too_long > t->n / 2);
 }
 
+TEST(admission_refuses_what_cannot_be_kept) {
+    const struct trace *t = make(TRACE_DOCUMENTS, 500, 20);
+    struct sim_config c = small_config();
+    c.slo_ttft_s = 2;
+    struct sim_result all = run_on(&c, t);
+    c.admit = true;
+    struct sim_result some = run_on(&c, t);
+    CHECK_EQ(all.refused, 0);
+    CHECK(some.refused > 0);
+    CHECK(some.kept > all.kept);
+}
+
 TEST(the_limit_of_round_robin_is_one) {
     const struct trace *t = make(TRACE_CHAT, 1500, 4);
     struct sim_config c = small_config();
