@@ -26,8 +26,8 @@ close $f
 set small {--model Llama-3-8B --gpus 1 --engines 4}
 
 test {a run has a row for each policy, the same each time} {
-    set args [list run --trace $trace --route round-robin,tarn {*}$small --pool-blocks 300 --seed 5 \
-        --json]
+    set args [list run --trace $trace --route round-robin,tarn {*}$small --pool-blocks 300 \
+        --seed 5 --json]
     set json [simulate {*}$args]
     assert_equal $json [simulate {*}$args]
     assert_equal 2 [regexp -all {"route":} $json]
