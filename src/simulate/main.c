@@ -61,6 +61,7 @@ static const char usage[] =
     "  --json               one object with a row for each run\n"
     "  --html FILE          a page with plots, in one file\n"
     "  --seed N             the same one, the same result (1)\n"
+    "  --help, --version\n"
     "\n"
     "docs/SIMULATION.md has the models, their numbers and sources, and what they reproduce.\n";
 
@@ -115,6 +116,10 @@ static int plan_main(const char *command, int argc, char **argv) {
 int main(int argc, char **argv) {
     static const char *const commands[] = {"run", "sweep", "compare", "trace"};
     for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("tarn-simulate %s\n", TARN_VERSION);
+            return 0;
+        }
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
         fputs(usage, stdout);
         return 0;

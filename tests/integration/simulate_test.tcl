@@ -111,6 +111,7 @@ test {what is wrong is said, with its name} {
     }
     assert_error "*bad.jsonl:1: output_length: it is missing*" {simulate run --trace $bad}
     assert_match "*tarn-simulate run*--pool-blocks*" [simulate --help]
+    assert_match "tarn-simulate \[0-9\]*" [simulate --version]
 }
 
 finish
