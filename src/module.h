@@ -99,8 +99,8 @@ struct tarn_command_declaration {
     void (*run)(struct tarn_call_context *c, const struct span *argv, size_t argc);
     /* For COMMAND DOCS: the module's version that brought it, "O(1)". NULL: not told. */
     const char *since, *complexity;
-    /* Categories of users' rules beyond those that follow from the flags: "@string @dangerous"; NULL:
-     * none. A module's commands are in @NAME of the module, too. */
+    /* Categories of users' rules beyond those that follow from the flags: "@string @dangerous";
+     * NULL: none. A module's commands are in @NAME of the module, too. */
     const char *categories;
 };
 

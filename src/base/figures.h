@@ -104,8 +104,8 @@ struct figure_walk {
 /* Those of the table whose members lie from `first` to `last`. */
 void figures_each(struct figure_walk *walk, const struct figure *table, const void *base,
                   size_t first, size_t last);
-/* In INFO a group is a line that begins with `group` and the value: "slave0:"; with `group` alone when
- * that ends with a colon. Two groups of one walk differ in label or value. Borrowed until the
+/* In INFO a group is a line that begins with `group` and the value: "slave0:"; with `group` alone
+ * when that ends with a colon. Two groups of one walk differ in label or value. Borrowed until the
  * end. */
 void figures_group(struct figure_walk *walk, const char *group, const char *label,
                    const char *value);

@@ -12,7 +12,8 @@
 
 /* Who decides is another now: while nobody leads here, modules change nothing. Tells them. */
 void module_durable_lead(bool leads);
-/* The process ends: what would be changed from now on would be lost, and is refused. Tells nobody. */
+/* The process ends: what would be changed from now on would be lost, and is refused. Tells
+ * nobody. */
 void module_durable_end(void);
 /* Are changes told through effects_note? */
 void module_durable_tell(bool on);
