@@ -340,8 +340,8 @@ struct tarn_services {
     tarn_status (*durable_open)(struct tarn_durable **durable_p);
     /* TARN_EREADONLY: this server does not lead. TARN_EPERM: the command that runs is not declared
      * to write. TARN_ELATER: not from a command, and writes are held back (CLIENT PAUSE, FAILOVER):
-     * try again. Of set: TARN_EINVAL, a length; TARN_ELIMIT: it would be more than module-state-max.
-     * Of delete: TARN_ENOTFOUND. */
+     * try again. Of set: TARN_EINVAL, a length; TARN_ELIMIT: it would be more than
+     * module-state-max. Of delete: TARN_ENOTFOUND. */
     tarn_status (*durable_set)(struct tarn_durable *d, struct span name, struct span value);
     tarn_status (*durable_delete)(struct tarn_durable *d, struct span name);
     /* TARN_ENOTFOUND. The value is borrowed until something changes. */

@@ -36,6 +36,8 @@ PARTS = [
     ("src/pool/tier.h", "... of its disk, after `ssd-` or `file-`"),
     ("src/node/figures.c", "Of the process of a node (`/metrics` of `tarn-node`)"),
     ("src/hosting/snapshot.c", "... and of the node in it, besides those above"),
+    ("src/route/route.h", "Routing (the Conductor, `tarn-simulate`)"),
+    ("src/route/index.h", "... and its index of the engines' blocks"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures

@@ -2,7 +2,7 @@
 #include <math.h>
 #include "route/internal.h"
 
-static bool worker_excluded(const struct engine *e, const struct route_request *q) {
+static bool worker_excluded(const struct route_engine *e, const struct route_request *q) {
     for (uint32_t i = 0; i < q->exclude_count; i++)
         if (span_eq(span_str(e->id), q->exclude[i])) return true;
     return false;
@@ -13,8 +13,8 @@ struct passed_over {
     uint32_t served, excluded, drains, silent, backs_off, tenant, role;
 };
 
-static bool engine_may(const struct route *r, const struct engine *e, const struct route_request *q,
-                       struct passed_over *why) {
+static bool engine_may(const struct route *r, const struct route_engine *e,
+                       const struct route_request *q, struct passed_over *why) {
     why->served++;
     if (e->role == ROUTE_DECODE) return why->role++, false;
     if (e->tenant[0] != '\0' && !span_eq(span_str(e->tenant), q->tenant))
@@ -95,7 +95,7 @@ void candidate_fetch(struct cost_case *c, struct candidate *a, const struct cand
 
 struct transfer candidate_transfer(const struct cost_case *c, const struct candidate *a) {
     const struct worker *w = c->route->workers;
-    const struct engine *e = w[a->worker].engine;
+    const struct route_engine *e = w[a->worker].engine;
     if (a->fetch_tokens > 0) return transfer_between(w[a->fetch_worker].engine, e, a->fetch_tokens);
     if (a->load_tokens > 0)
         return transfer_from_pool(e, c->request, a->hit_tokens + a->ahead_tokens);
@@ -120,21 +120,22 @@ struct traffic_now traffic_look(const struct cost_case *c) {
 /* What events told of it, and what is on its way. */
 bool cache_full(const struct cost_case *c, const struct candidate *a) {
     const struct worker *w = &c->route->workers[a->worker];
-    const struct engine *e = w->engine;
+    const struct route_engine *e = w->engine;
     if (e->kv_blocks == 0) return false;
     uint64_t used = route_holder_blocks(c->route->index, w->holder);
     return used + (a->queued_tokens + a->new_tokens) / e->block_tokens >= e->kv_blocks;
 }
 
 /* The prompt by the engine's size of blocks; NULL: it was not hashed by that. */
-static const struct route_chain *chain_of(const struct route_request *q, const struct engine *e) {
+static const struct route_chain *chain_of(const struct route_request *q,
+                                          const struct route_engine *e) {
     for (uint32_t i = 0; i < q->chain_count; i++)
         if (q->chains[i].block == e->block_tokens) return &q->chains[i];
     return NULL;
 }
 
 static tarn_status nothing_fits(struct route *r, const struct route_request *q) {
-    const struct engine *e = r->workers[r->candidates[0].worker].engine;
+    const struct route_engine *e = r->workers[r->candidates[0].worker].engine;
     return route_fail(r, TARN_EINVAL,
                       "the prompt is hashed in blocks of %u tokens, those of engine %s have %u",
                       q->chains[0].block, e->id, e->block_tokens);
@@ -204,14 +205,14 @@ void candidate_ahead_put(const struct cost_case *c, const struct candidate *a) {
 }
 
 tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c) {
-    struct name *model = name_find(r, q->model), *lora = name_find(r, q->lora);
+    struct route_name *model = name_find(r, q->model), *lora = name_find(r, q->lora);
     struct passed_over why = {0};
     bool fits = q->chain_count == 0;
     c->model = model;
     c->candidates = r->candidates;
     c->count = 0;
     for (uint32_t i = 0; model != NULL && i < r->workers_used; i++) {
-        const struct engine *e = r->workers[i].engine;
+        const struct route_engine *e = r->workers[i].engine;
         if (e == NULL || e->model != model || (e->lora != lora && !e->any_lora)) continue;
         if (!engine_may(r, e, q, &why)) continue;
         fits = fits || chain_of(q, e) != NULL;

@@ -5,7 +5,7 @@
 static void check_prefills(const struct worker *w, uint32_t number) {
     uint64_t tokens = 0, count = 0;
     double us = 0;
-    const struct request *q;
+    const struct route_reservation *q;
     TAILQ_FOREACH(q, &w->prefills, prefill_link) {
         TARN_ASSERT(q->state == REQUEST_PREFILL && q->prefill == number);
         tokens += q->new_tokens;
@@ -18,7 +18,7 @@ static void check_prefills(const struct worker *w, uint32_t number) {
 
 static void check_decodes(const struct worker *w, uint32_t number) {
     uint64_t running = 0, context = 0, count = 0;
-    const struct request *q;
+    const struct route_reservation *q;
     TAILQ_FOREACH(q, &w->decodes, decode_link) {
         TARN_ASSERT(q->decode == number);
         running += q->state == REQUEST_DECODE;

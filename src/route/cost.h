@@ -10,7 +10,7 @@
 
 struct route;
 struct worker;
-struct name;
+struct route_name;
 
 #define COST_TERMS 6u
 
@@ -41,7 +41,7 @@ struct candidate {
 struct cost_case {
     struct route *route;
     const struct route_request *request;
-    struct name *model;
+    struct route_name *model;
     uint32_t prompt_tokens;
     uint32_t output_tokens; /* expected */
     struct candidate *candidates;

@@ -28,9 +28,10 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
     return TARN_OK;
 }
 
-static struct request *request_make(const struct cost_case *c, const struct candidate *a) {
+static struct route_reservation *request_make(const struct cost_case *c,
+                                              const struct candidate *a) {
     struct span id = c->request->id;
-    struct request *q = xcalloc(1, sizeof(*q) + id.len);
+    struct route_reservation *q = xcalloc(1, sizeof(*q) + id.len);
     memcpy(q->id, id.data, id.len);
     q->id_len = id.len;
     q->prefill = q->decode = a->worker;
@@ -62,7 +63,7 @@ static uint32_t lease_ms_of(const struct route *r, const struct candidate *a) {
 }
 
 static void decision_fill(const struct cost_case *c, const struct candidate *a,
-                          const struct request *q, struct route_decision *d) {
+                          const struct route_reservation *q, struct route_decision *d) {
     const struct worker *w = &c->route->workers[q->prefill];
     *d = (struct route_decision){.prefill = w->engine->id,
                                  .prefill_rank = w->rank,
@@ -135,7 +136,7 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
                           "engine %s only computes prompts, and none that decodes may take it",
                           r->workers[a->worker].engine->id);
     if (to.worker != a->worker) a->tbt_us = to.tbt_us;
-    struct request *made = request_make(&c, a);
+    struct route_reservation *made = request_make(&c, a);
     made->decode = to.worker;
     request_reserve(r, made);
     decision_fill(&c, a, made, d);
@@ -149,7 +150,7 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
 /* The prefill has ended, and the KV lies with its engine: who goes on with it is chosen by what is
  * known now. */
 static tarn_status decide_decode(struct route *r, const struct route_request *q,
-                                 struct request *made, struct route_decision *d) {
+                                 struct route_reservation *made, struct route_decision *d) {
     struct cost_case c = {.route = r,
                           .request = q,
                           .prompt_tokens = made->prompt_tokens,
@@ -171,7 +172,7 @@ static tarn_status decide_decode(struct route *r, const struct route_request *q,
 }
 
 /* Has its prefill ended, on an engine that is still there? */
-static bool prefill_there(const struct route *r, const struct request *q) {
+static bool prefill_there(const struct route *r, const struct route_reservation *q) {
     const struct worker *w = &r->workers[q->prefill];
     return q->state == REQUEST_DECODE && w->engine != NULL && w->birth == q->prefill_birth;
 }
@@ -180,7 +181,7 @@ tarn_status route_decide(struct route *r, const struct route_request *q, uint64_
                          struct route_decision *d) {
     route_tick(r, now_us);
     tarn_status status = request_check(r, q);
-    struct request *old = status == TARN_OK ? request_find(r, q->id) : NULL;
+    struct route_reservation *old = status == TARN_OK ? request_find(r, q->id) : NULL;
     if (old != NULL && prefill_there(r, old)) {
         status = decide_decode(r, q, old, d);
     } else {

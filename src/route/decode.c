@@ -9,8 +9,8 @@
 
 #define NO_ROOM_US 1e12 /* above any sum of times */
 
-static bool decodes_for(const struct cost_case *c, const struct engine *e,
-                        const struct engine *prefill) {
+static bool decodes_for(const struct cost_case *c, const struct route_engine *e,
+                        const struct route_engine *prefill) {
     const struct route_request *q = c->request;
     if (e->role != ROUTE_DECODE || e->model != prefill->model) return false;
     if (e->lora != prefill->lora && !e->any_lora) return false;
@@ -21,14 +21,14 @@ static bool decodes_for(const struct cost_case *c, const struct engine *e,
 }
 
 static bool room_left(const struct cost_case *c, const struct worker *w, double context) {
-    const struct engine *e = w->engine;
+    const struct route_engine *e = w->engine;
     if (e->kv_blocks > 0 && context > (double)e->kv_blocks * e->block_tokens) return false;
     return e->batch_max == 0 || w->decodes_reserved + w->foreign_running < e->batch_max;
 }
 
 static double decode_cost(const struct cost_case *c, const struct worker *w,
-                          const struct engine *prefill, double *tbt_us_p) {
-    const struct engine *e = w->engine;
+                          const struct route_engine *prefill, double *tbt_us_p) {
+    const struct route_engine *e = w->engine;
     /* Those that were promised to it will run, too, when this one does. */
     double running = (double)(w->decodes_reserved + w->foreign_running);
     double before = (double)worker_context(w);
@@ -43,7 +43,7 @@ static double decode_cost(const struct cost_case *c, const struct worker *w,
 
 struct decode_choice decode_choose(struct cost_case *c, uint32_t prefill) {
     struct route *r = c->route;
-    const struct engine *from = r->workers[prefill].engine;
+    const struct route_engine *from = r->workers[prefill].engine;
     struct decode_choice best = {.worker = ROUTE_NO_WORKER};
     double least = INFINITY;
     if (from->role == ROUTE_BOTH) return (struct decode_choice){.worker = prefill};

@@ -4,13 +4,13 @@
 #include "route/internal.h"
 
 static bool engine_same(const struct htab_node *node, const void *key) {
-    const struct engine *e = CONTAINER_OF(node, const struct engine, node);
+    const struct route_engine *e = CONTAINER_OF(node, const struct route_engine, node);
     return span_eq(span_str(e->id), *(const struct span *)key);
 }
 
-struct engine *engine_find(const struct route *r, struct span id) {
+struct route_engine *engine_find(const struct route *r, struct span id) {
     struct htab_node *node = htab_find(&r->engines, hash_bytes(id.data, id.len), engine_same, &id);
-    return node == NULL ? NULL : CONTAINER_OF(node, struct engine, node);
+    return node == NULL ? NULL : CONTAINER_OF(node, struct route_engine, node);
 }
 
 /* --- coming --- */
@@ -60,7 +60,7 @@ static void prior_fill(struct route_prior *p, const struct route_prior *given) {
 }
 static_assert(sizeof(struct route_prior) == 13 * sizeof(double), "nothing but numbers");
 
-static void engine_models(struct engine *e) {
+static void engine_models(struct route_engine *e) {
     const struct route_prior *p = &e->prior;
     model_init(&e->prefill,
                (double[MODEL_TERMS]){p->prefill_start_us, p->prefill_token_us, p->prefill_pair_us});
@@ -71,7 +71,7 @@ static void engine_models(struct engine *e) {
                    (double[MODEL_TERMS]){p->latency_us[i], 1 / p->rate[i], 1 / p->disk_rate});
 }
 
-static void worker_init(struct route *r, struct worker *w, struct engine *e, uint32_t rank,
+static void worker_init(struct route *r, struct worker *w, struct route_engine *e, uint32_t rank,
                         uint32_t holder) {
     uint16_t birth = (uint16_t)(w->birth + 1);
     memset(w, 0, sizeof(*w));
@@ -85,7 +85,7 @@ static void worker_init(struct route *r, struct worker *w, struct engine *e, uin
 }
 
 /* A number in the index for each rank. false: it has none left. */
-static bool holders_take(struct route *r, const struct engine *e, uint64_t cache_blocks,
+static bool holders_take(struct route *r, const struct route_engine *e, uint64_t cache_blocks,
                          uint32_t holders[ROUTE_RANKS_MAX]) {
     uint64_t most = cache_blocks != 0 ? cache_blocks : e->kv_blocks;
     for (uint32_t rank = 0; rank < e->ranks; rank++) {
@@ -98,7 +98,7 @@ static bool holders_take(struct route *r, const struct engine *e, uint64_t cache
 }
 
 /* The lowest free numbers. */
-static bool workers_take(struct route *r, struct engine *e, uint64_t cache_blocks) {
+static bool workers_take(struct route *r, struct route_engine *e, uint64_t cache_blocks) {
     uint32_t holders[ROUTE_RANKS_MAX];
     if (r->figures.route_workers + e->ranks > r->options.workers_max) return false;
     if (!holders_take(r, e, cache_blocks, holders)) return false;
@@ -114,7 +114,7 @@ static bool workers_take(struct route *r, struct engine *e, uint64_t cache_block
     return true;
 }
 
-static void engine_free(struct route *r, struct engine *e) {
+static void engine_free(struct route *r, struct route_engine *e) {
     name_put(r, &e->model);
     name_put(r, &e->lora);
     free(e->id);
@@ -127,8 +127,8 @@ static void engine_free(struct route *r, struct engine *e) {
     free(e);
 }
 
-static struct engine *engine_make(struct route *r, const struct route_engine_spec *s) {
-    struct engine *e = xcalloc(1, sizeof(*e));
+static struct route_engine *engine_make(struct route *r, const struct route_engine_spec *s) {
+    struct route_engine *e = xcalloc(1, sizeof(*e));
     e->id = span_dup(s->id);
     e->url = span_dup(s->url);
     e->tenant = span_dup(span_eq(s->tenant, SPAN("default")) ? SPAN("") : s->tenant);
@@ -158,7 +158,7 @@ tarn_status route_engine_add(struct route *r, const struct route_engine_spec *sp
     if (engine_find(r, spec->id) != NULL)
         return route_fail(r, TARN_EEXISTS, "engine %.*s is there already", (int)spec->id.len,
                           spec->id.data);
-    struct engine *e = engine_make(r, spec);
+    struct route_engine *e = engine_make(r, spec);
     if (!workers_take(r, e, spec->cache_blocks)) {
         engine_free(r, e);
         return route_fail(r, TARN_ELIMIT,
@@ -176,7 +176,7 @@ tarn_status route_engine_add(struct route *r, const struct route_engine_spec *sp
 /* Requests whose decode alone was here go on: their prefill is not touched, and when it ends they
  * ask again. Until then they have no decode reservation. */
 static void worker_clear(struct route *r, struct worker *w) {
-    struct request *q, *next;
+    struct route_reservation *q, *next;
     TAILQ_FOREACH_SAFE(q, &w->prefills, prefill_link, next) {
         r->figures.route_removals++;
         request_release(r, &q);
@@ -194,7 +194,7 @@ static void worker_clear(struct route *r, struct worker *w) {
 
 tarn_status route_engine_remove(struct route *r, struct span id, uint64_t now_us) {
     route_tick(r, now_us);
-    struct engine *e = engine_find(r, id);
+    struct route_engine *e = engine_find(r, id);
     if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
     for (uint32_t rank = 0; rank < e->ranks; rank++) worker_clear(r, &r->workers[e->workers[rank]]);
     while (r->workers_used > 0 && r->workers[r->workers_used - 1].engine == NULL) r->workers_used--;
@@ -207,7 +207,7 @@ tarn_status route_engine_remove(struct route *r, struct span id, uint64_t now_us
 
 tarn_status route_engine_drain(struct route *r, struct span id, bool drain, uint64_t now_us) {
     route_tick(r, now_us);
-    struct engine *e = engine_find(r, id);
+    struct route_engine *e = engine_find(r, id);
     if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
     e->drains = drain;
     return TARN_OK;
@@ -217,13 +217,13 @@ tarn_status route_engine_drain(struct route *r, struct span id, bool drain, uint
 
 tarn_status route_engine_beat(struct route *r, struct span id, uint64_t now_us) {
     route_tick(r, now_us);
-    struct engine *e = engine_find(r, id);
+    struct route_engine *e = engine_find(r, id);
     if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
     e->heard_us = max_u64(r->now_us, 1);
     return TARN_OK;
 }
 
-enum route_state engine_state(const struct route *r, const struct engine *e) {
+enum route_state engine_state(const struct route *r, const struct route_engine *e) {
     if (e->drains) return ROUTE_DRAINS;
     if (r->now_us < e->back_until_us) return ROUTE_BACKS_OFF;
     uint64_t silent_us = 1000ull * r->options.silent_ms;
@@ -234,7 +234,7 @@ enum route_state engine_state(const struct route *r, const struct engine *e) {
 
 /* One failure may be the request's own. From the second in a row on the engine rests, twice as long
  * each time. */
-void engine_failed(struct route *r, struct engine *e) {
+void engine_failed(struct route *r, struct route_engine *e) {
     e->failed++;
     if (e->failed_in_row < 32) e->failed_in_row++;
     if (e->failed_in_row < 2) return;
@@ -242,7 +242,7 @@ void engine_failed(struct route *r, struct engine *e) {
     e->back_until_us = r->now_us + 1000 * min_u64(rest_ms, r->options.backoff_max_ms);
 }
 
-enum route_place engine_place(const struct engine *e, struct span host, struct span rack) {
+enum route_place engine_place(const struct route_engine *e, struct span host, struct span rack) {
     if (host.len > 0 && span_eq(host, span_str(e->host))) return ROUTE_SAME_HOST;
     if (rack.len > 0 && span_eq(rack, span_str(e->rack))) return ROUTE_SAME_RACK;
     return ROUTE_FAR;
@@ -250,7 +250,7 @@ enum route_place engine_place(const struct engine *e, struct span host, struct s
 
 /* --- showing --- */
 
-static void view_learnt(const struct engine *e, struct route_engine_view *v) {
+static void view_learnt(const struct route_engine *e, struct route_engine_view *v) {
     v->prefill_token_us = e->prefill.prior[1] * e->prefill.weight[1];
     v->prefill_error = e->prefill.noise;
     v->prefill_seen = e->prefill.seen;
@@ -278,7 +278,7 @@ bool route_engine_next(const struct route *r, uint32_t *cursor_p, uint64_t now_u
     while (at < r->workers_used && r->workers[at].engine == NULL) at++;
     if (at >= r->workers_used) return false;
     const struct worker *w = &r->workers[at];
-    const struct engine *e = w->engine;
+    const struct route_engine *e = w->engine;
     *view_p = (struct route_engine_view){.id = e->id,
                                          .url = e->url,
                                          .model = e->model->text,
@@ -304,7 +304,7 @@ bool route_engine_next(const struct route *r, uint32_t *cursor_p, uint64_t now_u
 }
 
 uint32_t route_worker_find(const struct route *r, struct span id, uint32_t rank) {
-    const struct engine *e = engine_find(r, id);
+    const struct route_engine *e = engine_find(r, id);
     return e == NULL || rank >= e->ranks ? ROUTE_NO_WORKER : e->workers[rank];
 }
 
@@ -321,10 +321,10 @@ static bool size_known(const uint32_t *sizes, uint32_t n, uint32_t size) {
 
 uint32_t route_block_sizes(const struct route *r, struct span model, struct span lora,
                            uint32_t sizes[ROUTE_CHAINS_MAX]) {
-    const struct name *m = name_find(r, model), *l = name_find(r, lora);
+    const struct route_name *m = name_find(r, model), *l = name_find(r, lora);
     uint32_t n = 0;
     for (uint32_t i = 0; m != NULL && i < r->workers_used && n < ROUTE_CHAINS_MAX; i++) {
-        const struct engine *e = r->workers[i].engine;
+        const struct route_engine *e = r->workers[i].engine;
         if (e == NULL || e->model != m || (e->lora != l && !e->any_lora)) continue;
         if (!size_known(sizes, n, e->block_tokens)) sizes[n++] = e->block_tokens;
     }

@@ -16,7 +16,7 @@
 
 /* --- names: models and adapters, each once, so that equal ones compare in one step --- */
 
-struct name {
+struct route_name {
     struct htab_node node;
     uint32_t uses;
     struct traffic traffic; /* of the requests for it, where it is a model's */
@@ -30,12 +30,12 @@ struct level {
     uint64_t now, most;
 };
 
-struct request;
-TAILQ_HEAD(request_list, request);
+struct route_reservation;
+TAILQ_HEAD(request_list, route_reservation);
 
 /* A rank of an engine. */
 struct worker {
-    struct engine *engine; /* NULL: this number is free */
+    struct route_engine *engine; /* NULL: this number is free */
     uint32_t rank, holder;
 
     /* Prefills that have no first token yet, as they were reserved, which is the order in which
@@ -65,10 +65,10 @@ struct worker {
     uint64_t routed, reports;
 };
 
-struct engine {
+struct route_engine {
     struct htab_node node; /* by id */
     char *id, *url, *tenant, *salt, *host, *rack;
-    struct name *model, *lora;
+    struct route_name *model, *lora;
     enum route_role role;
     bool any_lora, drains;
     uint32_t ranks, block_tokens, kv_blocks, bytes_per_token, batch_max;
@@ -87,10 +87,10 @@ enum request_state { REQUEST_PREFILL, REQUEST_DECODE };
  *              └─────────── done, lease, removal ─────────────────┘
  * In PREFILL it is in its prefill worker's list, and in its decode worker's, always. In DECODE only
  * in the latter. */
-struct request {
+struct route_reservation {
     struct htab_node node;
     struct wheel_node lease;
-    TAILQ_ENTRY(request) prefill_link, decode_link;
+    TAILQ_ENTRY(route_reservation) prefill_link, decode_link;
     enum request_state state;
     uint32_t prefill, decode; /* workers */
     uint16_t prefill_birth;
@@ -134,15 +134,15 @@ tarn_status route_fail(struct route *r, tarn_status status, const char *fmt, ...
     __attribute__((format(printf, 3, 4)));
 
 /* names.c */
-struct name *name_get(struct route *r, struct span text); /* takes a use */
-void name_put(struct route *r, struct name **name_p);
-struct name *name_find(const struct route *r, struct span text);
+struct route_name *name_get(struct route *r, struct span text); /* takes a use */
+void name_put(struct route *r, struct route_name **name_p);
+struct route_name *name_find(const struct route *r, struct span text);
 
 /* engine.c */
-struct engine *engine_find(const struct route *r, struct span id);
-enum route_state engine_state(const struct route *r, const struct engine *e);
-enum route_place engine_place(const struct engine *e, struct span host, struct span rack);
-void engine_failed(struct route *r, struct engine *e);
+struct route_engine *engine_find(const struct route *r, struct span id);
+enum route_state engine_state(const struct route *r, const struct route_engine *e);
+enum route_place engine_place(const struct route_engine *e, struct span host, struct span rack);
+void engine_failed(struct route *r, struct route_engine *e);
 
 /* load.c: what a worker has to do. */
 double worker_wait_us(const struct route *r, const struct worker *w);
@@ -153,20 +153,22 @@ uint64_t worker_waiting(const struct worker *w);
 void level_add(struct level *l, uint64_t n);
 void level_sub(struct level *l, uint64_t n);
 void worker_clock(struct route *r, struct worker *w); /* the areas, up to now */
-double step_us(const struct engine *e, double running, double context);
+double step_us(const struct route_engine *e, double running, double context);
 
 /* request.c: reservations. */
-struct request *request_find(const struct route *r, struct span id);
-void request_reserve(struct route *r, struct request *q);
-void request_release(struct route *r, struct request **q_p); /* gives all back, and frees it */
-void request_move_decode(struct route *r, struct request *q, uint32_t worker);
-void request_lease(struct route *r, struct request *q, uint32_t lease_ms);
-void request_lease_decode(struct route *r, struct request *q);
+struct route_reservation *request_find(const struct route *r, struct span id);
+void request_reserve(struct route *r, struct route_reservation *q);
+void request_release(struct route *r,
+                     struct route_reservation **q_p); /* gives all back, and frees it */
+void request_move_decode(struct route *r, struct route_reservation *q, uint32_t worker);
+void request_lease(struct route *r, struct route_reservation *q, uint32_t lease_ms);
+void request_lease_decode(struct route *r, struct route_reservation *q);
 
 /* learn.c */
-void learn_first(struct route *r, struct request *q); /* before its prefill is given back */
-void learn_decode_begins(struct route *r, struct request *q);
-void learn_done(struct route *r, struct request *q, uint32_t output_tokens);
+void learn_first(struct route *r,
+                 struct route_reservation *q); /* before its prefill is given back */
+void learn_decode_begins(struct route *r, struct route_reservation *q);
+void learn_done(struct route *r, struct route_reservation *q, uint32_t output_tokens);
 
 /* The traffic of the request's model, for each candidate. */
 struct traffic_now traffic_look(const struct cost_case *c);
@@ -181,9 +183,9 @@ struct transfer {
     bool disk, mixed;       /* from a disk; from several places */
 };
 /* The pool's tokens from `begin` on. */
-struct transfer transfer_from_pool(const struct engine *e, const struct route_request *q,
+struct transfer transfer_from_pool(const struct route_engine *e, const struct route_request *q,
                                    uint32_t begin);
-struct transfer transfer_between(const struct engine *from, const struct engine *to,
+struct transfer transfer_between(const struct route_engine *from, const struct route_engine *to,
                                  uint32_t tokens);
 
 /* decode.c: the worker that is to decode what this one has computed: itself, or one that only

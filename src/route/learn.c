@@ -25,7 +25,7 @@ static void batch_close(struct route *r, struct worker *w) {
 /* Work is conserved: while there was something to do, the time from one first token to the next is
  * what the latter took. What waited for bytes, or ran beside work that the route knows nothing of,
  * teaches nothing of computing. */
-static void learn_prefill(struct route *r, struct request *q) {
+static void learn_prefill(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
     double us = (double)(r->now_us - max_u64(w->head_us, q->decided_us));
     bool same = w->batch_open && us <= BATCH_SHARE * w->batch_us;
@@ -39,7 +39,7 @@ static void learn_prefill(struct route *r, struct request *q) {
 
 /* A transfer is seen where it must have been what took the time: on a worker with nothing else to
  * do, as what is left after the computing. */
-static void learn_transfer(struct route *r, struct request *q) {
+static void learn_transfer(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
     if (q->load_bytes == 0 || q->load_mixed) return;
     if (w->waiting.now > 1 || w->foreign_prefill_tokens > 0) return;
@@ -50,13 +50,13 @@ static void learn_transfer(struct route *r, struct request *q) {
                (double[MODEL_TERMS]){1, bytes, q->load_disk ? bytes : 0}, us);
 }
 
-void learn_first(struct route *r, struct request *q) {
+void learn_first(struct route *r, struct route_reservation *q) {
     r->workers[q->prefill].engine->failed_in_row = 0;
     learn_transfer(r, q);
     learn_prefill(r, q);
 }
 
-void learn_decode_begins(struct route *r, struct request *q) {
+void learn_decode_begins(struct route *r, struct route_reservation *q) {
     if (q->decode == ROUTE_NO_WORKER) return;
     const struct worker *w = &r->workers[q->decode];
     q->running_area = w->running_area;
@@ -66,7 +66,7 @@ void learn_decode_begins(struct route *r, struct request *q) {
 
 /* A step's time from the mean time between tokens: prefills on the same worker stop the decode, so
  * their share of the time is taken off. */
-static void learn_steps(struct route *r, struct request *q, uint32_t output_tokens) {
+static void learn_steps(struct route *r, struct route_reservation *q, uint32_t output_tokens) {
     struct worker *w = &r->workers[q->decode];
     worker_clock(r, w);
     double passed = (double)(r->now_us - q->first_us);
@@ -78,7 +78,7 @@ static void learn_steps(struct route *r, struct request *q, uint32_t output_toke
     learn_from(r, &w->engine->decode, term, passed * free / (output_tokens - 1));
 }
 
-void learn_done(struct route *r, struct request *q, uint32_t output_tokens) {
+void learn_done(struct route *r, struct route_reservation *q, uint32_t output_tokens) {
     if (output_tokens == 0) return;
     r->output_mean += OUTPUT_SHARE * (fmin(output_tokens, 1e6) - r->output_mean);
     if (q->state == REQUEST_PREFILL || q->decode == ROUTE_NO_WORKER) return;

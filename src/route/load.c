@@ -22,14 +22,14 @@ static uint64_t level_foreign(struct level *l, uint64_t reported, uint64_t befor
     return foreign;
 }
 
-double step_us(const struct engine *e, double running, double context) {
+double step_us(const struct route_engine *e, double running, double context) {
     return model_predict(&e->decode, (double[MODEL_TERMS]){1, running, context});
 }
 
 /* What the first in the queue has done already counts for as much as it was estimated to take. */
 double worker_wait_us(const struct route *r, const struct worker *w) {
     double wait = w->prefill_us;
-    const struct request *head = TAILQ_FIRST(&w->prefills);
+    const struct route_reservation *head = TAILQ_FIRST(&w->prefills);
     if (head != NULL) wait -= fmin(head->prefill_us, (double)(r->now_us - w->head_us));
     double foreign = w->foreign_us - (double)(r->now_us - w->report_us);
     return fmax(wait, 0) + fmax(foreign, 0);
@@ -73,7 +73,7 @@ static uint64_t report_bound(uint64_t v) {
 }
 
 static void worker_report(struct route *r, struct worker *w, const struct route_load *load) {
-    const struct engine *e = w->engine;
+    const struct route_engine *e = w->engine;
     worker_clock(r, w);
     w->foreign_prefill_tokens = level_foreign(
         &w->prefill_tokens, report_bound(load->prefill_tokens), w->foreign_prefill_tokens);
@@ -93,7 +93,7 @@ static void worker_report(struct route *r, struct worker *w, const struct route_
 tarn_status route_engine_load(struct route *r, struct span id, uint32_t rank,
                               const struct route_load *load, uint64_t now_us) {
     route_tick(r, now_us);
-    struct engine *e = engine_find(r, id);
+    struct route_engine *e = engine_find(r, id);
     if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
     if (rank >= e->ranks)
         return route_fail(r, TARN_ENOTFOUND, "engine %s has %u ranks, not %u", e->id, e->ranks,

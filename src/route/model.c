@@ -66,7 +66,7 @@ bool model_learn(struct model *m, const double term[MODEL_TERMS], double observe
     cover_update(m, row, gain);
     for (unsigned i = 0; i < MODEL_TERMS; i++)
         m->weight[i] = weight_bound(m->weight[i] + gain[i] * clipped);
-    /* Twice what is believed at most: the noise grows when the world has changed, and lets it in. */
+    /* Twice what is believed at most: noise grows when the world has changed, and lets it in. */
     m->noise += NOISE_SHARE * (fmin(fabs(error), 2 * most) - m->noise);
     m->seen++;
     return true;

@@ -4,19 +4,19 @@
 #include "route/internal.h"
 
 static bool request_same(const struct htab_node *node, const void *key) {
-    const struct request *q = CONTAINER_OF(node, const struct request, node);
+    const struct route_reservation *q = CONTAINER_OF(node, const struct route_reservation, node);
     return span_eq(span_of(q->id, q->id_len), *(const struct span *)key);
 }
 
-struct request *request_find(const struct route *r, struct span id) {
+struct route_reservation *request_find(const struct route *r, struct span id) {
     struct htab_node *node =
         htab_find(&r->requests, hash_bytes(id.data, id.len), request_same, &id);
-    return node == NULL ? NULL : CONTAINER_OF(node, struct request, node);
+    return node == NULL ? NULL : CONTAINER_OF(node, struct route_reservation, node);
 }
 
 /* --- the prefill's part --- */
 
-static void prefill_take(struct route *r, struct request *q) {
+static void prefill_take(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
     worker_clock(r, w);
     if (TAILQ_EMPTY(&w->prefills)) w->head_us = r->now_us;
@@ -27,7 +27,7 @@ static void prefill_take(struct route *r, struct request *q) {
     w->routed++;
 }
 
-static void prefill_give(struct route *r, struct request *q) {
+static void prefill_give(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
     worker_clock(r, w);
     if (TAILQ_FIRST(&w->prefills) == q) w->head_us = r->now_us;
@@ -41,11 +41,11 @@ static void prefill_give(struct route *r, struct request *q) {
 /* --- the decode's part: from the decision on the context has its place there; a sequence runs
  * from its first token on --- */
 
-static uint64_t decode_context(const struct request *q) {
+static uint64_t decode_context(const struct route_reservation *q) {
     return (uint64_t)q->prompt_tokens + q->output_tokens / 2;
 }
 
-static void decode_take(struct route *r, struct request *q) {
+static void decode_take(struct route *r, struct route_reservation *q) {
     if (q->decode == ROUTE_NO_WORKER) return;
     struct worker *w = &r->workers[q->decode];
     worker_clock(r, w);
@@ -55,7 +55,7 @@ static void decode_take(struct route *r, struct request *q) {
     if (q->state == REQUEST_DECODE) level_add(&w->running, 1);
 }
 
-static void decode_give(struct route *r, struct request *q) {
+static void decode_give(struct route *r, struct route_reservation *q) {
     if (q->decode == ROUTE_NO_WORKER) return;
     struct worker *w = &r->workers[q->decode];
     worker_clock(r, w);
@@ -65,7 +65,7 @@ static void decode_give(struct route *r, struct request *q) {
     if (q->state == REQUEST_DECODE) level_sub(&w->running, 1);
 }
 
-void request_move_decode(struct route *r, struct request *q, uint32_t worker) {
+void request_move_decode(struct route *r, struct route_reservation *q, uint32_t worker) {
     decode_give(r, q);
     q->decode = worker;
     decode_take(r, q);
@@ -73,7 +73,7 @@ void request_move_decode(struct route *r, struct request *q, uint32_t worker) {
 
 /* --- the whole --- */
 
-void request_reserve(struct route *r, struct request *q) {
+void request_reserve(struct route *r, struct route_reservation *q) {
     TARN_ASSERT(q->state == REQUEST_PREFILL);
     htab_insert(&r->requests, &q->node, hash_bytes(q->id, q->id_len));
     r->figures.route_reserved++;
@@ -81,8 +81,8 @@ void request_reserve(struct route *r, struct request *q) {
     decode_take(r, q);
 }
 
-void request_release(struct route *r, struct request **q_p) {
-    struct request *q = *q_p;
+void request_release(struct route *r, struct route_reservation **q_p) {
+    struct route_reservation *q = *q_p;
     *q_p = NULL;
     if (q->state == REQUEST_PREFILL) prefill_give(r, q);
     decode_give(r, q);
@@ -92,14 +92,14 @@ void request_release(struct route *r, struct request **q_p) {
     free(q);
 }
 
-void request_lease(struct route *r, struct request *q, uint32_t lease_ms) {
+void request_lease(struct route *r, struct route_reservation *q, uint32_t lease_ms) {
     wheel_set(r->leases, &q->lease, r->now_us / 1000 + lease_ms);
 }
 
 /* --- what is told of it --- */
 
 static tarn_status request_told(struct route *r, struct span id, uint64_t now_us,
-                                struct request **q_p) {
+                                struct route_reservation **q_p) {
     route_tick(r, now_us);
     *q_p = request_find(r, id);
     return *q_p != NULL ? TARN_OK
@@ -108,7 +108,7 @@ static tarn_status request_told(struct route *r, struct span id, uint64_t now_us
 
 /* From now on it has as long as its output should take at its worker's pace, and the lease's time
  * on top of that. */
-void request_lease_decode(struct route *r, struct request *q) {
+void request_lease_decode(struct route *r, struct route_reservation *q) {
     double step = 0;
     if (q->decode != ROUTE_NO_WORKER) {
         const struct worker *w = &r->workers[q->decode];
@@ -119,7 +119,7 @@ void request_lease_decode(struct route *r, struct request *q) {
 }
 
 tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
-    struct request *q;
+    struct route_reservation *q;
     tarn_status status = request_told(r, request, now_us, &q);
     if (status != TARN_OK) return status;
     r->figures.route_firsts++;
@@ -136,7 +136,7 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
     return TARN_OK;
 }
 
-static void request_failed(struct route *r, const struct request *q) {
+static void request_failed(struct route *r, const struct route_reservation *q) {
     uint32_t at = q->state == REQUEST_PREFILL ? q->prefill : q->decode;
     r->figures.route_failures++;
     if (at != ROUTE_NO_WORKER) engine_failed(r, r->workers[at].engine);
@@ -144,7 +144,7 @@ static void request_failed(struct route *r, const struct request *q) {
 
 tarn_status route_done(struct route *r, struct span request, uint32_t output_tokens, bool failed,
                        uint64_t now_us) {
-    struct request *q;
+    struct route_reservation *q;
     tarn_status status = request_told(r, request, now_us, &q);
     if (status != TARN_OK) return status;
     r->figures.route_dones++;

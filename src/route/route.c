@@ -157,7 +157,7 @@ uint64_t route_tick(struct route *r, uint64_t now_us) {
     for (unsigned i = 0; i < TICK_LEASES; i++) {
         struct wheel_node *node = wheel_pop(r->leases, now_ms, &budget, &more);
         if (node == NULL) break;
-        struct request *q = CONTAINER_OF(node, struct request, lease);
+        struct route_reservation *q = CONTAINER_OF(node, struct route_reservation, lease);
         r->figures.route_lease_ends++;
         request_release(r, &q);
         more = i + 1 == TICK_LEASES;
@@ -177,6 +177,6 @@ size_t route_memory(const struct route *r) {
                 sizeof(*r->worker_of) + sizeof(*r->place_of)) +
            AHEAD_BYTES + route_index_stats(r->index).route_index_bytes + htab_memory(&r->names) +
            htab_memory(&r->engines) + htab_memory(&r->requests) +
-           r->figures.route_engines * sizeof(struct engine) +
-           r->figures.route_reserved * sizeof(struct request);
+           r->figures.route_engines * sizeof(struct route_engine) +
+           r->figures.route_reserved * sizeof(struct route_reservation);
 }

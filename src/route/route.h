@@ -1,8 +1,8 @@
 /* Which engine serves a request: the room's entry.
  *
- * A route holds the engines, what they have (index.h), how loaded they are, and how fast (model.h).
- * route_decide picks by one of the cost functions (cost.h), admits or says OVERLOADED, and reserves:
- * the load counts from that moment, so that a burst does not all go to one engine.
+ * A route holds the engines, what they have (index.h), how loaded they are, how fast (model.h).
+ * route_decide picks by one of the cost functions (cost.h), admits or says OVERLOADED, and
+ * reserves: the load counts from that moment, so that a burst does not all go to one engine.
  *
  *   decide ─> PREFILL ── first ──> DECODE ── done ──> gone
  *               │  │                 │ └─ decide again: the decode engine is chosen anew
@@ -241,8 +241,8 @@ struct route_decision {
  * request cannot be right (no id, lengths, blocks of a size that no engine has, an unknown policy);
  * TARN_ELIMIT: requests_max. The error says which.
  *
- * The same id again: before route_first all is chosen anew. After it, the decode engine is; hits and
- * ttft_ms are 0 then. */
+ * The same id again: before route_first all is chosen anew. After it, the decode engine is; hits
+ * and ttft_ms are 0 then. */
 tarn_status route_decide(struct route *r, const struct route_request *q, uint64_t now_us,
                          struct route_decision *d);
 /* Its first token is there: the prefill is given back, and teaches the model. TARN_ENOTFOUND: no

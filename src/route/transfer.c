@@ -7,7 +7,7 @@ struct transfer_sum {
     double bytes[ROUTE_PLACES], disk_bytes[ROUTE_PLACES];
 };
 
-static struct transfer transfer_of(const struct engine *e, const struct transfer_sum *s) {
+static struct transfer transfer_of(const struct route_engine *e, const struct transfer_sum *s) {
     struct transfer t = {.place = ROUTE_PLACES};
     for (unsigned p = 0; p < ROUTE_PLACES; p++) {
         if (s->bytes[p] <= 0) continue;
@@ -22,7 +22,7 @@ static struct transfer transfer_of(const struct engine *e, const struct transfer
     return t;
 }
 
-struct transfer transfer_from_pool(const struct engine *e, const struct route_request *q,
+struct transfer transfer_from_pool(const struct route_engine *e, const struct route_request *q,
                                    uint32_t begin) {
     struct transfer_sum s = {0};
     for (uint32_t i = 0; i < q->pool_count; i++) {
@@ -39,7 +39,7 @@ struct transfer transfer_from_pool(const struct engine *e, const struct route_re
     return transfer_of(e, &s);
 }
 
-struct transfer transfer_between(const struct engine *from, const struct engine *to,
+struct transfer transfer_between(const struct route_engine *from, const struct route_engine *to,
                                  uint32_t tokens) {
     struct transfer_sum s = {0};
     double bytes = (double)tokens * from->bytes_per_token;
