@@ -94,8 +94,9 @@ TEST(prefix_tree_follows_a_good_match) {
 }
 
 /* Blocks of 16. e0: (2000 + 960 - 640) / 16 = 145, 3 contexts of 1050... of two: 2100 / 16 =
- * 131.25, new 20: 296.25. e1: (1000 + 960 - 160) / 16 = 112.5, 65.6, 50: 228.1. e2: 60, 0, 60: 120. With
- * a scale of 0 and nothing active but the cache: e0's 131.25 + 20, e1's 65.6 + 50, e2's 60. */
+ * 131.25, new 20: 296.25. e1: (1000 + 960 - 160) / 16 = 112.5, 65.6, 50: 228.1. e2: 60, 0, 60:
+ * 120. With a scale of 0 and nothing active but the cache: e0's 131.25 + 20, e1's 65.6 + 50, e2's
+ * 60. */
 TEST(dynamo_adds_blocks) {
     struct route_options o = route_options_default;
     struct hand h;
