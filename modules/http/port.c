@@ -22,8 +22,8 @@ struct http_connection {
     int fd;
     struct http_port *port; /* NULL: it was closed */
     uint64_t since_ms;      /* it came, or its last request was over */
-    bool known, cut;        /* known: libmicrohttpd has it */
-    bool waits;             /* for a module: that is no fault of the peer */
+    bool cut;
+    bool waits; /* for a module: that is no fault of the peer */
     LIST_ENTRY(http_connection) link;
 };
 
@@ -42,6 +42,7 @@ struct http_port {
 
 static LIST_HEAD(, http_connection) connections = LIST_HEAD_INITIALIZER(connections);
 static LIST_HEAD(, http_port) ports = LIST_HEAD_INITIALIZER(ports);
+static struct http_connection *coming; /* libmicrohttpd is being given it; it is not its own yet */
 static struct tarn_timer *slow_timer;
 
 /* --- connections --- */
@@ -57,13 +58,10 @@ static struct http_connection *connection_create(struct http_port *port, int fd)
 }
 
 struct http_connection *http_connection_came(int fd) {
-    struct http_connection *k;
-    LIST_FOREACH(k, &connections, link) {
-        if (k->known || k->fd != fd) continue;
-        k->known = true;
-        return k;
-    }
-    return NULL;
+    struct http_connection *k = coming;
+    if (k == NULL || k->fd != fd) return NULL;
+    coming = NULL;
+    return k;
 }
 
 void http_connection_over(struct http_connection *k) {
@@ -130,11 +128,11 @@ static void port_take(struct http_port *port, int fd, const struct sockaddr *pee
             return;
         }
     }
-    struct http_connection *k = connection_create(port, fd);
-    bool taken = http_server_take(fd, peer, len);
-    if (taken && k->known) return;
-    if (!taken) http_figures.refused++; /* and libmicrohttpd has closed it */
-    http_connection_over(k);
+    coming = connection_create(port, fd);
+    /* Refused, libmicrohttpd has closed it. Once it was its own, it is freed with that. */
+    if (!http_server_take(fd, peer, len)) http_figures.refused++;
+    http_connection_over(coming);
+    coming = NULL;
 }
 
 /* Descriptors have run out. It would be readable in each turn from now on. */

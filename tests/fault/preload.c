@@ -5,13 +5,14 @@
  * Every 7th recv is short, every 5th send says EAGAIN, every 3rd mmap fails.
  *
  * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait,
- * connect, accept, write (of files), fdatasync, rename, madvise (that populates),
- * crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a stream; recv and
- * send), intr (EINTR), again (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the Nth
- * call only), slow (takes 20 ms longer; write, fdatasync, rename and madvise), crash (a fault in
- * the middle of it). Careful with "again" on an edge-triggered socket: it is a lie that no later
- * edge makes up for.
+ * epoll_ctl (that adds), connect, accept, write (of files), fdatasync, rename, madvise (that
+ * populates), crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a
+ * stream; recv and send), intr (EINTR), again (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once
+ * (ENOMEM, the Nth call only), slow (takes 20 ms longer; write, fdatasync, rename and madvise),
+ * crash (a fault in the middle of it). Careful with "again" on an edge-triggered socket: it is a
+ * lie that no later edge makes up for.
  *
+ *     TARN_FAULT_FROM=FILE    nothing fails before there is that file
  *     TARN_FAULT_HOLD=FILE    a slow madvise takes as long as there is that file
  *     TARN_FAULT_WALL=FILE    wall time is off by the number of seconds (an int64_t) that the file
  *                             begins with, and changes with it */
@@ -39,6 +40,7 @@ enum {
     MMAP,
     MEMFD,
     EPOLL,
+    EPOLLADD,
     CONNECT,
     ACCEPT,
     WRITE,
@@ -48,9 +50,9 @@ enum {
     HASH,
     CALLS
 };
-static const char *const names[CALLS] = {"recv",       "send",    "mmap",    "memfd_create",
-                                         "epoll_wait", "connect", "accept",  "write",
-                                         "fdatasync",  "rename",  "madvise", "crypto_hash_sha256"};
+static const char *const names[CALLS] = {
+    "recv",   "send",  "mmap",      "memfd_create", "epoll_wait", "epoll_ctl",         "connect",
+    "accept", "write", "fdatasync", "rename",       "madvise",    "crypto_hash_sha256"};
 enum kind { NONE, SHORT, AGAIN, INTR, RESET, FAIL, ONCE, SLOW, CRASH };
 static const char *const kinds[] = {"",     "short", "again", "intr", "reset",
                                     "fail", "once",  "slow",  "crash"};
@@ -81,7 +83,8 @@ __attribute__((constructor)) static void read_plan(void) {
 
 /* Is it this call's turn? */
 static enum kind turn(int call) {
-    if (plan[call].kind == NONE) return NONE;
+    const char *from = getenv("TARN_FAULT_FROM");
+    if (plan[call].kind == NONE || (from != NULL && access(from, F_OK) != 0)) return NONE;
     unsigned long n = __atomic_add_fetch(&plan[call].count, 1, __ATOMIC_RELAXED);
     if (plan[call].kind == ONCE) return n == plan[call].every ? FAIL : NONE;
     return n % plan[call].every == 0 ? plan[call].kind : NONE;
@@ -158,6 +161,12 @@ __attribute__((visibility("default"))) void *mmap(void *addr, size_t len, int pr
 
 __attribute__((visibility("default"))) int memfd_create(const char *name, unsigned flags) {
     return fails(turn(MEMFD)) ? -1 : REAL(memfd_create)(name, flags);
+}
+
+__attribute__((visibility("default"))) int epoll_ctl(int fd, int what, int of,
+                                                     struct epoll_event *event) {
+    if (what == EPOLL_CTL_ADD && fails(turn(EPOLLADD))) return -1;
+    return REAL(epoll_ctl)(fd, what, of, event);
 }
 
 __attribute__((visibility("default"))) int epoll_wait(int fd, struct epoll_event *events, int max,

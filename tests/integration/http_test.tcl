@@ -287,4 +287,28 @@ test {a request that trickles is cut off} {
     assert_equal 200 [http_status [http_get /health]]
 }
 
+if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && \
+        (![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq "")} {
+    test {a connection that cannot be watched costs its sender only} {
+        set from [temp_dir]/from
+        set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT=epoll_ctl:fail:2 \
+            TARN_FAULT_FROM=$from]
+        http_start
+        set ::prefix {}
+        close [open $from w]
+        for {set i 0} {$i < 40} {incr i} {
+            if {![catch {http_get /health} answer] && $answer ne ""} {
+                assert_equal 200 [http_status $answer]
+                incr served
+            }
+        }
+        assert {$served > 0 && $served < 40}
+        file delete $from
+        assert_equal 200 [http_status [http_get /health]]
+        assert_equal PONG [r ping]
+        assert {[info_field http_refused] > 0}
+        wait_for "none of them is counted" {[info_field http_connections] == 0}
+    }
+}
+
 finish
