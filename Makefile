@@ -309,7 +309,8 @@ $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
 	$(call link,)
 
 # By hand: docs/BENCHMARKS.md.
-$(BUILD)/tests/tools/route_index: $(BUILD)/tests/tools/route_index.o $(call archives,route base)
+ROUTE_TOOLS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/route_*.c))
+$(ROUTE_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,route base)
 	$(call link,)
 
 # The examples of docs/LIBTARN.md see what a user sees: the public headers and the library.

@@ -2,8 +2,17 @@
 #include <stdlib.h>
 #include "base/buf.h"
 
-void ahead_init(struct ahead *a) {
-    a->lines = xcalloc(AHEAD_LINES, sizeof(*a->lines));
+void ahead_init(struct ahead *a, uint64_t requests) {
+    uint64_t lines = 64;
+    while (lines < requests && lines < AHEAD_LINES_MAX) lines *= 2;
+    a->mask = lines - 1;
+    a->lines = aligned_alloc(sizeof(*a->lines), lines * sizeof(*a->lines));
+    if (a->lines == NULL) abort();
+    memset(a->lines, 0, lines * sizeof(*a->lines));
+}
+
+size_t ahead_memory(const struct ahead *a) {
+    return (a->mask + 1) * sizeof(*a->lines);
 }
 
 void ahead_deinit(struct ahead *a) {

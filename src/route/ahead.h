@@ -7,9 +7,11 @@
 #ifndef TARN_ROUTE_AHEAD_H
 #define TARN_ROUTE_AHEAD_H
 
+#include <stddef.h>
 #include <stdint.h>
+#include "base/assert.h"
 
-#define AHEAD_LINES      32768u
+#define AHEAD_LINES_MAX  32768u
 #define AHEAD_WAYS       4u
 #define AHEAD_BLOCKS_MAX 1024u /* of a prompt that are looked at */
 
@@ -21,19 +23,22 @@ struct ahead_entry {
 struct ahead_line {
     struct ahead_entry way[AHEAD_WAYS];
 };
-#define AHEAD_BYTES (AHEAD_LINES * sizeof(struct ahead_line))
+static_assert(sizeof(struct ahead_line) == 64, "a line of the processor's caches");
 
 struct ahead {
     struct ahead_line *lines;
+    uint64_t mask; /* lines - 1 */
 };
 
-void ahead_init(struct ahead *a);
+/* requests: that are under way at most; a line for each, within bounds. */
+void ahead_init(struct ahead *a, uint64_t requests);
 void ahead_deinit(struct ahead *a);
+size_t ahead_memory(const struct ahead *a);
 void ahead_put(struct ahead *a, uint64_t hash, uint16_t worker, uint16_t birth, uint64_t now_ms,
                uint64_t until_ms);
 /* The line where a hash is, if it is anywhere. */
 static inline const struct ahead_line *ahead_line_of(const struct ahead *a, uint64_t hash) {
-    return &a->lines[(hash ^ hash >> 32) % AHEAD_LINES];
+    return &a->lines[(hash ^ hash >> 32) & a->mask];
 }
 static inline int ahead_live(const struct ahead_entry *e, uint64_t hash, uint64_t now_ms) {
     return e->hash == hash && (int32_t)(e->until_ms - (uint32_t)now_ms) > 0;

@@ -1,5 +1,4 @@
 /* Who could serve a request, what is there of it, and how long it would take. */
-#include <math.h>
 #include "route/internal.h"
 
 static bool worker_excluded(const struct route_engine *e, const struct route_request *q) {
@@ -17,8 +16,7 @@ static bool engine_may(const struct route *r, const struct route_engine *e,
                        const struct route_request *q, struct passed_over *why) {
     why->served++;
     if (e->role == ROUTE_DECODE) return why->role++, false;
-    if (e->tenant[0] != '\0' && !span_eq(span_str(e->tenant), q->tenant))
-        return why->tenant++, false;
+    if (e->of_tenant && !span_eq(span_str(e->tenant), q->tenant)) return why->tenant++, false;
     if (q->exclude_count > 0 && worker_excluded(e, q)) return why->excluded++, false;
     switch (engine_state(r, e)) {
     case ROUTE_UP: return true;
@@ -51,7 +49,7 @@ static void estimate_prefill(struct cost_case *c, struct candidate *a) {
     double n = a->new_tokens, p = prefix;
     a->prefill_us =
         model_predict(&w->engine->prefill, (double[MODEL_TERMS]){1, n, n * (n + 2 * p)});
-    a->ttft_us = fmax(a->wait_us, a->load_us) + a->prefill_us;
+    a->ttft_us = most_of(a->wait_us, a->load_us) + a->prefill_us;
 }
 
 /* From the pool what is not there, if that is faster than computing it. Bytes that come while the
@@ -62,7 +60,7 @@ static void estimate_load(struct cost_case *c, struct candidate *a) {
     if (q->pool_tokens <= there) return;
     struct candidate loaded = *a;
     loaded.load_tokens = q->pool_tokens - there;
-    loaded.load_us = transfer_from_pool(c->route->workers[a->worker].engine, q, there).us;
+    loaded.load_us = transfer_from_pool(c->route, c->route->workers[a->worker].engine, q, there).us;
     estimate_prefill(c, &loaded);
     if (loaded.ttft_us < a->ttft_us) *a = loaded;
 }
@@ -71,8 +69,11 @@ void candidate_estimate(struct cost_case *c, struct candidate *a) {
     const struct worker *w = &c->route->workers[a->worker];
     estimate_prefill(c, a);
     estimate_load(c, a);
+    /* Prefills on the same engine take their share of the time. */
+    double share = w->engine->role == ROUTE_BOTH ? least_of(c->traffic.load, 0.95) : 0;
     a->tbt_us = step_us(w->engine, a->running + 1.0,
-                        (double)a->context_tokens + c->prompt_tokens + c->output_tokens / 2.0);
+                        (double)a->context_tokens + c->prompt_tokens + c->output_tokens / 2.0) /
+                (1 - share);
 }
 
 const struct candidate *candidate_best_hit(const struct cost_case *c) {
@@ -98,23 +99,20 @@ struct transfer candidate_transfer(const struct cost_case *c, const struct candi
     const struct route_engine *e = w[a->worker].engine;
     if (a->fetch_tokens > 0) return transfer_between(w[a->fetch_worker].engine, e, a->fetch_tokens);
     if (a->load_tokens > 0)
-        return transfer_from_pool(e, c->request, a->hit_tokens + a->ahead_tokens);
+        return transfer_from_pool(c->route, e, c->request, a->hit_tokens + a->ahead_tokens);
     return (struct transfer){0};
 }
 
 static void candidate_init(struct cost_case *c, struct candidate *a, uint32_t worker) {
+    static const struct candidate nothing = {.fetch_worker = ROUTE_NO_WORKER};
     const struct worker *w = &c->route->workers[worker];
-    *a = (struct candidate){.worker = worker,
-                            .fetch_worker = ROUTE_NO_WORKER,
-                            .waiting = (uint32_t)worker_waiting(w),
-                            .running = (uint32_t)worker_running(w),
-                            .queued_tokens = worker_prefill_tokens(w),
-                            .context_tokens = worker_context(w),
-                            .wait_us = worker_wait_us(c->route, w)};
-}
-
-struct traffic_now traffic_look(const struct cost_case *c) {
-    return traffic_of(&c->model->traffic, c->route->now_us, c->count);
+    *a = nothing;
+    a->worker = worker;
+    a->waiting = (uint32_t)worker_waiting(w);
+    a->running = (uint32_t)worker_running(w);
+    a->queued_tokens = worker_prefill_tokens(w);
+    a->context_tokens = worker_context(w);
+    a->wait_us = worker_wait_us(c->route, w);
 }
 
 /* What events told of it, and what is on its way. */
@@ -126,9 +124,7 @@ bool cache_full(const struct cost_case *c, const struct candidate *a) {
     return used + (a->queued_tokens + a->new_tokens) / e->block_tokens >= e->kv_blocks;
 }
 
-/* The prompt by the engine's size of blocks; NULL: it was not hashed by that. */
-static const struct route_chain *chain_of(const struct route_request *q,
-                                          const struct route_engine *e) {
+const struct route_chain *chain_of(const struct route_request *q, const struct route_engine *e) {
     for (uint32_t i = 0; i < q->chain_count; i++)
         if (q->chains[i].block == e->block_tokens) return &q->chains[i];
     return NULL;
@@ -160,8 +156,9 @@ static void match_index(struct cost_case *c) {
 }
 
 /* Block i of the chain is on its way to the workers of its line; it counts for those that have or
- * will have all blocks before it. */
-static void match_ahead_block(struct cost_case *c, const struct route_chain *chain, uint32_t i) {
+ * will have all blocks before it. The longest prefix that somebody has then. */
+static uint32_t match_ahead_block(struct cost_case *c, const struct route_chain *chain, uint32_t i,
+                                  uint32_t longest) {
     struct route *r = c->route;
     uint64_t now_ms = r->now_us / 1000;
     const struct ahead_line *line = ahead_line_of(&r->ahead, chain->rolling[i]);
@@ -171,9 +168,27 @@ static void match_ahead_block(struct cost_case *c, const struct route_chain *cha
         uint32_t place = r->place_of[e->worker];
         if (place == 0 || r->workers[e->worker].birth != e->birth) continue;
         struct candidate *a = &c->candidates[place - 1];
-        if (r->workers[a->worker].engine->block_tokens == chain->block &&
-            a->hit_tokens + a->ahead_tokens == i * chain->block)
-            a->ahead_tokens += chain->block;
+        if (r->workers[a->worker].engine->block_tokens != chain->block ||
+            a->hit_tokens + a->ahead_tokens != i * chain->block)
+            continue;
+        a->ahead_tokens += chain->block;
+        if (a->hit_tokens + a->ahead_tokens > longest) longest = a->hit_tokens + a->ahead_tokens;
+    }
+    return longest;
+}
+
+/* Behind the longest prefix that somebody has, nothing can follow. Lines lie anywhere, so they are
+ * fetched some blocks before they are looked at. */
+static void match_ahead(struct cost_case *c, const struct route_chain *chain) {
+    const struct ahead *table = &c->route->ahead;
+    uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX, near = 8, longest = 0;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->candidates[i].hit_tokens > longest) longest = c->candidates[i].hit_tokens;
+    for (uint32_t i = 0; i < n && i < near; i++)
+        __builtin_prefetch(ahead_line_of(table, chain->rolling[i]));
+    for (uint32_t i = 0; i < n && i * chain->block <= longest; i++) {
+        if (i + near < n) __builtin_prefetch(ahead_line_of(table, chain->rolling[i + near]));
+        longest = match_ahead_block(c, chain, i, longest);
     }
 }
 
@@ -183,9 +198,7 @@ static void candidates_match(struct cost_case *c) {
     if (q->chain_count == 0) return;
     for (uint32_t i = 0; i < c->count; i++) r->place_of[c->candidates[i].worker] = i + 1;
     match_index(c);
-    for (uint32_t k = 0; k < q->chain_count; k++)
-        for (uint32_t i = 0; i < q->chains[k].n && i < AHEAD_BLOCKS_MAX; i++)
-            match_ahead_block(c, &q->chains[k], i);
+    for (uint32_t k = 0; k < q->chain_count; k++) match_ahead(c, &q->chains[k]);
     for (uint32_t i = 0; i < c->count; i++) r->place_of[c->candidates[i].worker] = 0;
 }
 
@@ -198,10 +211,26 @@ void candidate_ahead_put(const struct cost_case *c, const struct candidate *a) {
     const struct route_chain *chain = chain_of(c->request, w->engine);
     if (chain == NULL) return;
     uint64_t now_ms = r->now_us / 1000;
-    uint64_t until_ms = now_ms + AHEAD_GRACE_MS + (uint64_t)fmin(a->ttft_us / 500, 3.6e6);
+    uint64_t until_ms = now_ms + AHEAD_GRACE_MS + (uint64_t)least_of(a->ttft_us / 500, 3.6e6);
     uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
     for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
+        __builtin_prefetch(ahead_line_of(&r->ahead, chain->rolling[i]), 1);
+    for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
         ahead_put(&r->ahead, chain->rolling[i], (uint16_t)a->worker, w->birth, now_ms, until_ms);
+}
+
+/* What lies between two decisions, events above all, has pushed the workers out of the near caches:
+ * those that come next are fetched while this one is looked at. */
+static void worker_prefetch(const struct route *r, uint32_t i) {
+    if (i + 8 >= r->workers_used) return;
+    const char *later = (const char *)&r->workers[i + 8], *engine;
+    for (unsigned line = 0; line < 3; line++) __builtin_prefetch(later + 64 * line);
+    engine = (const char *)r->workers[i + 4].engine;
+    if (engine == NULL) return;
+    __builtin_prefetch(engine);
+    __builtin_prefetch(engine + offsetof(struct route_engine, prefill));
+    __builtin_prefetch(engine + offsetof(struct route_engine, decode));
+    __builtin_prefetch(&r->candidates[i + 4], 1);
 }
 
 tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c) {
@@ -213,6 +242,7 @@ tarn_status candidates_find(struct route *r, const struct route_request *q, stru
     c->count = 0;
     for (uint32_t i = 0; model != NULL && i < r->workers_used; i++) {
         const struct route_engine *e = r->workers[i].engine;
+        worker_prefetch(r, i);
         if (e == NULL || e->model != model || (e->lora != lora && !e->any_lora)) continue;
         if (!engine_may(r, e, q, &why)) continue;
         fits = fits || chain_of(q, e) != NULL;
@@ -220,6 +250,28 @@ tarn_status candidates_find(struct route *r, const struct route_request *q, stru
     }
     if (c->count == 0) return nobody_may(r, q, &why);
     if (!fits) return nothing_fits(r, q);
+    c->traffic = traffic_of(&model->traffic, r->now_us, c->count);
+    transfer_find_runs(r, q);
     candidates_match(c);
     return TARN_OK;
+}
+
+size_t route_match(struct route *r, const struct route_request *q, struct route_matched *out,
+                   size_t cap) {
+    const struct route_name *model = name_find(r, q->model), *lora = name_find(r, q->lora);
+    size_t found = 0, n = 0;
+    if (q->chain_count > 0 && q->chain_count <= ROUTE_CHAINS_MAX)
+        n = route_index_match(r->index, q->chains, q->chain_count, r->hits, r->options.workers_max);
+    for (size_t i = 0; i < n; i++) {
+        const struct worker *w = &r->workers[r->worker_of[r->hits[i].holder]];
+        const struct route_engine *e = w->engine;
+        if (e == NULL || e->model != model || (e->lora != lora && !e->any_lora)) continue;
+        if (found < cap) {
+            out[found] = (struct route_matched){
+                .engine = e->id, .rank = w->rank, .worker = (uint32_t)(w - r->workers)};
+            memcpy(out[found].tokens, r->hits[i].tokens, sizeof(out[found].tokens));
+        }
+        found++;
+    }
+    return found;
 }

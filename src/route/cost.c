@@ -41,8 +41,9 @@ static uint32_t choose_least(struct cost_case *c) {
 static uint32_t choose_softmax(struct cost_case *c, double temperature) {
     double least = INFINITY, most = -INFINITY, sum = 0;
     for (uint32_t i = 0; i < c->count; i++) {
-        least = fmin(least, c->candidates[i].cost);
-        most = fmax(most, c->candidates[i].cost);
+        if (isinf(c->candidates[i].cost)) continue;
+        least = least_of(least, c->candidates[i].cost);
+        most = most_of(most, c->candidates[i].cost);
     }
     double unit = temperature * (most > least ? most - least : 1);
     for (uint32_t i = 0; i < c->count; i++) sum += exp((least - c->candidates[i].cost) / unit);
@@ -51,11 +52,21 @@ static uint32_t choose_softmax(struct cost_case *c, double temperature) {
         left -= exp((least - c->candidates[i].cost) / unit);
         if (left < 0) return i;
     }
-    return c->count - 1;
+    return choose_least(c);
+}
+
+/* Those that are late are out while there are others. */
+static void late_last(struct cost_case *c) {
+    uint32_t late = 0;
+    for (uint32_t i = 0; i < c->count; i++) late += c->candidates[i].late;
+    if (late == 0 || late == c->count) return;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->candidates[i].late) c->candidates[i].cost = INFINITY;
 }
 
 uint32_t cost_choose(struct cost_case *c, const struct cost_ops *ops) {
     ops->weigh(c);
+    late_last(c);
     double temperature = ops->temperature == NULL ? 0 : ops->temperature(c->route);
     return temperature > 0 ? choose_softmax(c, temperature) : choose_least(c);
 }

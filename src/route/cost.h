@@ -7,12 +7,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "route/route.h"
+#include "route/traffic.h"
 
 struct route;
 struct worker;
 struct route_name;
 
-#define COST_TERMS 6u
+#define COST_TERMS ROUTE_TERMS_MAX
 
 /* A worker that could serve the request, and what is known of it there. Times in microseconds. */
 struct candidate {
@@ -35,6 +36,7 @@ struct candidate {
     double tbt_us;
     double term[COST_TERMS]; /* of the cost, as the policy names them */
     double cost;
+    bool late; /* cannot keep the times asked for */
 };
 
 /* A decision that is being made. */
@@ -43,7 +45,9 @@ struct cost_case {
     const struct route_request *request;
     struct route_name *model;
     uint32_t prompt_tokens;
-    uint32_t output_tokens; /* expected */
+    uint32_t output_tokens;             /* expected */
+    double ttft_bound_us, tbt_bound_us; /* to be kept; INFINITY: none */
+    struct traffic_now traffic;         /* of the model, for each candidate */
     struct candidate *candidates;
     uint32_t count; /* at least 1 */
 };
@@ -72,7 +76,7 @@ COST_POLICIES(COST_DECLARE)
 
 /* NULL: there is none of that name. */
 const struct cost_ops *cost_find(const char *name);
-/* The chosen one's place. */
+/* The chosen one's place; of those that are late none, while there are others. */
 uint32_t cost_choose(struct cost_case *c, const struct cost_ops *ops);
 
 #endif

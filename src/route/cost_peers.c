@@ -1,5 +1,4 @@
 /* The cost functions of other routers, as they are described by their makers. */
-#include <math.h>
 #include "route/internal.h"
 
 static double requests_of(const struct candidate *a) {
@@ -9,8 +8,8 @@ static double requests_of(const struct candidate *a) {
 static void requests_range(const struct cost_case *c, double *least_p, double *most_p) {
     *least_p = *most_p = requests_of(&c->candidates[0]);
     for (uint32_t i = 1; i < c->count; i++) {
-        *least_p = fmin(*least_p, requests_of(&c->candidates[i]));
-        *most_p = fmax(*most_p, requests_of(&c->candidates[i]));
+        *least_p = least_of(*least_p, requests_of(&c->candidates[i]));
+        *most_p = most_of(*most_p, requests_of(&c->candidates[i]));
     }
 }
 
@@ -22,7 +21,7 @@ static void weigh_tree(struct cost_case *c) {
     requests_range(c, &least, &most);
     for (uint32_t i = 0; i < c->count; i++) {
         const struct candidate *a = &c->candidates[i];
-        best = fmax(best, (double)a->hit_tokens + a->ahead_tokens);
+        best = most_of(best, (double)a->hit_tokens + a->ahead_tokens);
     }
     bool imbalanced = most - least > o->tree_gap && most > o->tree_ratio * least;
     bool matched = best > o->tree_rate * c->prompt_tokens;
@@ -46,10 +45,10 @@ static void weigh_dynamo(struct cost_case *c) {
         for (unsigned t = 0; t < ROUTE_TIERS; t++)
             credit += o->dynamo_credit[t] * a->tier_tokens[t];
         double here = a->tier_tokens[ROUTE_TIER_DEVICE];
-        a->term[0] =
-            fmax((double)a->queued_tokens + c->prompt_tokens - credit, 0) / block * o->dynamo_scale;
+        a->term[0] = most_of((double)a->queued_tokens + c->prompt_tokens - credit, 0) / block *
+                     o->dynamo_scale;
         a->term[1] = (double)a->context_tokens / block;
-        a->term[2] = (c->prompt_tokens - fmin(here, c->prompt_tokens)) / block;
+        a->term[2] = (c->prompt_tokens - least_of(here, c->prompt_tokens)) / block;
         a->cost = a->term[0] + a->term[1] + a->term[2];
     }
 }
@@ -88,7 +87,7 @@ static void weigh_score(struct cost_case *c) {
     for (uint32_t i = 0; i < c->count; i++) {
         struct candidate *a = &c->candidates[i];
         a->term[0] = o->score_hit * a->hit_tokens / c->prompt_tokens;
-        a->term[1] = o->score_load * (1 - requests_of(a) / fmax(most, 1));
+        a->term[1] = o->score_load * (1 - requests_of(a) / most_of(most, 1));
         a->cost = -(a->term[0] + a->term[1]);
     }
 }

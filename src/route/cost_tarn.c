@@ -20,7 +20,6 @@
  * learnt: the prefill time that hits have saved, for each block that was computed.
  *
  * Nothing here is tuned: arrivals, load, savings and times are observed, the rest follows. */
-#include <math.h>
 #include "route/internal.h"
 
 /* The estimate of the load is not better than this, and the queues of an overloaded engine grow
@@ -28,11 +27,11 @@
 #define LOAD_MOST 0.95
 
 static double later_us(const struct traffic_now *t, double wait, double work) {
-    return t->arrivals * work * (2 * wait + work) / (2 * (1 - fmin(t->load, LOAD_MOST)));
+    return t->arrivals * work * (2 * wait + work) / (2 * (1 - least_of(t->load, LOAD_MOST)));
 }
 
 static void weigh_one(struct cost_case *c, struct candidate *a, const struct traffic_now *t) {
-    a->term[0] = fmax(a->wait_us, a->load_us) + a->prefill_us;
+    a->term[0] = most_of(a->wait_us, a->load_us) + a->prefill_us;
     a->term[1] = later_us(t, a->wait_us, a->prefill_us);
     a->term[2] = cache_full(c, a) ? a->new_tokens * t->token_worth_us : 0;
     a->cost = a->term[0] + a->term[1] + a->term[2];
@@ -41,6 +40,7 @@ static void weigh_one(struct cost_case *c, struct candidate *a, const struct tra
 /* The cheaper of both. */
 static void weigh_fetched(struct cost_case *c, struct candidate *a, const struct candidate *best,
                           const struct traffic_now *t) {
+    if (best->hit_tokens <= a->hit_tokens + a->ahead_tokens) return;
     struct candidate fetched = *a;
     candidate_fetch(c, &fetched, best);
     weigh_one(c, &fetched, t);
@@ -48,12 +48,11 @@ static void weigh_fetched(struct cost_case *c, struct candidate *a, const struct
 }
 
 static void weigh_tarn(struct cost_case *c) {
-    struct traffic_now t = traffic_look(c);
     const struct candidate best = *candidate_best_hit(c);
     for (uint32_t i = 0; i < c->count; i++) {
         struct candidate *a = &c->candidates[i];
-        weigh_one(c, a, &t);
-        if (c->route->options.fetch) weigh_fetched(c, a, &best, &t);
+        weigh_one(c, a, &c->traffic);
+        if (c->route->options.fetch) weigh_fetched(c, a, &best, &c->traffic);
     }
 }
 const struct cost_ops cost_tarn = {

@@ -110,13 +110,79 @@ static void figures_count(struct route *r, const struct cost_case *c, const stru
 
 static tarn_status case_begin(struct route *r, const struct route_request *q, struct cost_case *c,
                               const struct cost_ops **ops_p) {
-    *c = (struct cost_case){.route = r, .request = q, .prompt_tokens = q->length_tokens};
+    *c = (struct cost_case){.route = r,
+                            .request = q,
+                            .prompt_tokens = q->length_tokens,
+                            .ttft_bound_us = bound_us(q->ttft_ms, r->options.ttft_ms, q->priority),
+                            .tbt_bound_us = bound_us(q->tbt_ms, r->options.tbt_ms, q->priority)};
     *ops_p = q->policy == NULL ? r->policy : cost_find(q->policy);
     if (*ops_p == NULL) return route_fail(r, TARN_EINVAL, "there is no policy '%.64s'", q->policy);
-    c->output_tokens = q->output_tokens > 0 ? q->output_tokens : (uint32_t)fmax(r->output_mean, 1);
+    if (r->figures.route_reserved >= r->options.requests_max)
+        return route_fail(r, TARN_ELIMIT, "%u requests are reserved, which is the most",
+                          r->options.requests_max);
+    c->output_tokens =
+        q->output_tokens > 0 ? q->output_tokens : (uint32_t)most_of(r->output_mean, 1);
     tarn_status status = candidates_find(r, q, c);
     for (uint32_t i = 0; status == TARN_OK && i < c->count; i++)
         candidate_estimate(c, &c->candidates[i]);
+    return status;
+}
+
+static tarn_status overloaded(struct route *r, struct route_decision *d, double retry_us,
+                              const char *what) {
+    d->retry_ms = admit_retry_ms(retry_us);
+    r->figures.route_overloaded++;
+    if (d->retry_ms == 0)
+        return route_fail(r, TARN_ELATER, "no engine can keep the %s, not even an idle one", what);
+    return route_fail(r, TARN_ELATER, "no engine can keep the %s before %u ms have passed", what,
+                      d->retry_ms);
+}
+
+/* Is it the turn of others? */
+static tarn_status turn_check(struct cost_case *c, const struct tenant *who,
+                              struct route_decision *d) {
+    struct route *r = c->route;
+    double shortest = INFINITY, retry_us;
+    if (who == NULL || c->request->priority > 0) return TARN_OK;
+    for (uint32_t i = 0; i < c->count; i++) shortest = least_of(shortest, c->candidates[i].wait_us);
+    if (!tenant_over_share(&r->tenants, who, c->count, shortest, 1000.0 * r->options.tenant_wait_ms,
+                           r->now_us, &retry_us))
+        return TARN_OK;
+    d->retry_ms = admit_retry_ms(retry_us);
+    r->figures.route_over_share++;
+    return route_fail(r, TARN_ELATER,
+                      "the tenant has more waiting than its share while others are there; its turn "
+                      "comes in %u ms",
+                      d->retry_ms);
+}
+
+static tarn_status decode_check(struct cost_case *c, const struct candidate *a,
+                                const struct decode_choice *to, struct route_decision *d) {
+    struct route *r = c->route;
+    if (to->worker == ROUTE_NO_WORKER)
+        return route_fail(r, TARN_ENOTFOUND,
+                          "engine %s only computes prompts, and none that decodes may take it",
+                          r->workers[a->worker].engine->id);
+    double retry_us = to->worker == a->worker ? 0 : admit_decode_retry_us(c, to);
+    return retry_us > 0 ? overloaded(r, d, retry_us, "TBT") : TARN_OK;
+}
+
+/* Candidates, admission, the choice, and who decodes; nothing is reserved yet. */
+static tarn_status case_decide(struct cost_case *c, const struct cost_ops *ops, struct tenant *who,
+                               uint32_t *chosen_p, struct decode_choice *to_p,
+                               struct route_decision *d) {
+    double retry_us;
+    tarn_status status = turn_check(c, who, d);
+    if (status != TARN_OK) {
+        who->refused++;
+        return status;
+    }
+    if (!admit_candidates(c, &retry_us)) return overloaded(c->route, d, retry_us, "TTFT or TBT");
+    *chosen_p = cost_choose(c, ops);
+    struct candidate *a = &c->candidates[*chosen_p];
+    *to_p = decode_choose(c, a->worker);
+    status = decode_check(c, a, to_p, d);
+    if (status == TARN_OK && to_p->worker != a->worker) a->tbt_us = to_p->tbt_us;
     return status;
 }
 
@@ -124,25 +190,25 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
                                struct route_decision *d) {
     struct cost_case c;
     const struct cost_ops *ops;
+    struct decode_choice to;
+    uint32_t chosen = 0;
     tarn_status status = case_begin(r, q, &c, &ops);
     if (status != TARN_OK) return status;
-    if (r->figures.route_reserved >= r->options.requests_max)
-        return route_fail(r, TARN_ELIMIT, "%u requests are reserved, which is the most",
-                          r->options.requests_max);
-    struct candidate *a = &c.candidates[cost_choose(&c, ops)];
-    struct decode_choice to = decode_choose(&c, a->worker);
-    if (to.worker == ROUTE_NO_WORKER)
-        return route_fail(r, TARN_ENOTFOUND,
-                          "engine %s only computes prompts, and none that decodes may take it",
-                          r->workers[a->worker].engine->id);
-    if (to.worker != a->worker) a->tbt_us = to.tbt_us;
+    struct tenant *who =
+        tenant_get(&r->tenants, q->tenant.len == 0 ? SPAN("default") : q->tenant, r->now_us);
+    status = case_decide(&c, ops, who, &chosen, &to, d);
+    if (status != TARN_OK) return status;
+    const struct candidate *a = &c.candidates[chosen];
     struct route_reservation *made = request_make(&c, a);
     made->decode = to.worker;
+    made->tenant = who;
     request_reserve(r, made);
     decision_fill(&c, a, made, d);
     request_lease(r, made, d->lease_ms);
     candidate_ahead_put(&c, a);
     traffic_count(&c, a);
+    hot_count(&c, a);
+    explain_keep(&c, ops, chosen, to.worker);
     figures_count(r, &c, a);
     return TARN_OK;
 }
@@ -154,17 +220,19 @@ static tarn_status decide_decode(struct route *r, const struct route_request *q,
     struct cost_case c = {.route = r,
                           .request = q,
                           .prompt_tokens = made->prompt_tokens,
-                          .output_tokens = made->output_tokens};
+                          .output_tokens = made->output_tokens,
+                          .tbt_bound_us = bound_us(q->tbt_ms, r->options.tbt_ms, q->priority)};
     uint32_t before = made->decode;
     request_move_decode(r, made, ROUTE_NO_WORKER);
     struct decode_choice to = decode_choose(&c, made->prefill);
-    if (to.worker == ROUTE_NO_WORKER) {
+    struct candidate a = {.worker = made->prefill, .tbt_us = to.tbt_us};
+    tarn_status status = decode_check(&c, &a, &to, d);
+    if (status != TARN_OK) {
         request_move_decode(r, made, before);
-        return route_fail(r, TARN_ENOTFOUND, "no engine that decodes may take it");
+        return status;
     }
     request_move_decode(r, made, to.worker);
     learn_decode_begins(r, made);
-    struct candidate a = {.worker = made->prefill, .tbt_us = to.tbt_us};
     decision_fill(&c, &a, made, d);
     request_lease_decode(r, made);
     r->figures.route_redecisions++;

@@ -14,7 +14,7 @@ static bool decodes_for(const struct cost_case *c, const struct route_engine *e,
     const struct route_request *q = c->request;
     if (e->role != ROUTE_DECODE || e->model != prefill->model) return false;
     if (e->lora != prefill->lora && !e->any_lora) return false;
-    if (e->tenant[0] != '\0' && !span_eq(span_str(e->tenant), q->tenant)) return false;
+    if (e->of_tenant && !span_eq(span_str(e->tenant), q->tenant)) return false;
     for (uint32_t i = 0; i < q->exclude_count; i++)
         if (span_eq(span_str(e->id), q->exclude[i])) return false;
     return engine_state(c->route, e) == ROUTE_UP;
@@ -34,8 +34,8 @@ static double decode_cost(const struct cost_case *c, const struct worker *w,
     double before = (double)worker_context(w);
     double after = before + c->prompt_tokens + c->output_tokens / 2.0;
     double step = step_us(e, running + 1, after);
-    double slower = running * fmax(step - step_us(e, running, before), 0);
-    double others_left = fmin(c->output_tokens, c->route->output_mean / 2);
+    double slower = running * most_of(step - step_us(e, running, before), 0);
+    double others_left = least_of(c->output_tokens, c->route->output_mean / 2);
     *tbt_us_p = step;
     return transfer_between(prefill, e, c->prompt_tokens).us + step * c->output_tokens +
            slower * others_left + (room_left(c, w, after) ? 0 : NO_ROOM_US);

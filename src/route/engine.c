@@ -121,8 +121,8 @@ static void engine_free(struct route *r, struct route_engine *e) {
     free(e->url);
     free(e->tenant);
     free(e->salt);
-    free(e->host);
-    free(e->rack);
+    name_put(r, &e->host);
+    name_put(r, &e->rack);
     free(e->workers);
     free(e);
 }
@@ -132,9 +132,10 @@ static struct route_engine *engine_make(struct route *r, const struct route_engi
     e->id = span_dup(s->id);
     e->url = span_dup(s->url);
     e->tenant = span_dup(span_eq(s->tenant, SPAN("default")) ? SPAN("") : s->tenant);
+    e->of_tenant = e->tenant[0] != '\0';
     e->salt = span_dup(s->salt);
-    e->host = span_dup(s->host);
-    e->rack = span_dup(s->rack);
+    e->host = name_get(r, s->host);
+    e->rack = name_get(r, s->rack);
     e->model = name_get(r, s->model);
     e->any_lora = span_eq(s->lora, SPAN("*"));
     e->lora = name_get(r, s->lora);
@@ -242,19 +243,20 @@ void engine_failed(struct route *r, struct route_engine *e) {
     e->back_until_us = r->now_us + 1000 * min_u64(rest_ms, r->options.backoff_max_ms);
 }
 
-enum route_place engine_place(const struct route_engine *e, struct span host, struct span rack) {
-    if (host.len > 0 && span_eq(host, span_str(e->host))) return ROUTE_SAME_HOST;
-    if (rack.len > 0 && span_eq(rack, span_str(e->rack))) return ROUTE_SAME_RACK;
+enum route_place engine_place(const struct route_engine *e, const struct route_name *host,
+                              const struct route_name *rack) {
+    if (host == e->host && host->text[0] != '\0') return ROUTE_SAME_HOST;
+    if (rack == e->rack && rack->text[0] != '\0') return ROUTE_SAME_RACK;
     return ROUTE_FAR;
 }
 
 /* --- showing --- */
 
 static void view_learnt(const struct route_engine *e, struct route_engine_view *v) {
-    v->prefill_token_us = e->prefill.prior[1] * e->prefill.weight[1];
+    v->prefill_token_us = e->prefill.each[1];
     v->prefill_error = e->prefill.noise;
     v->prefill_seen = e->prefill.seen;
-    v->decode_step_us = e->decode.prior[0] * e->decode.weight[0];
+    v->decode_step_us = e->decode.each[0];
     v->decode_error = e->decode.noise;
     v->decode_seen = e->decode.seen;
 }
@@ -285,8 +287,8 @@ bool route_engine_next(const struct route *r, uint32_t *cursor_p, uint64_t now_u
                                          .lora = e->lora->text,
                                          .tenant = e->tenant,
                                          .salt = e->salt,
-                                         .host = e->host,
-                                         .rack = e->rack,
+                                         .host = e->host->text,
+                                         .rack = e->rack->text,
                                          .role = e->role,
                                          .state = engine_state(r, e),
                                          .rank = w->rank,

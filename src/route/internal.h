@@ -10,8 +10,10 @@
 #include "base/wheel.h"
 #include "route/ahead.h"
 #include "route/cost.h"
+#include "route/hot.h"
 #include "route/model.h"
 #include "route/route.h"
+#include "route/tenant.h"
 #include "route/traffic.h"
 
 /* --- names: models and adapters, each once, so that equal ones compare in one step --- */
@@ -33,25 +35,24 @@ struct level {
 struct route_reservation;
 TAILQ_HEAD(request_list, route_reservation);
 
-/* A rank of an engine. */
+/* A rank of an engine. What a decision reads of each stands first, in few cache lines. */
 struct worker {
     struct route_engine *engine; /* NULL: this number is free */
-    uint32_t rank, holder;
+    uint32_t holder, rank;
+    uint16_t birth;            /* counts whom this number was given to */
+    uint32_t decodes_reserved; /* running ones, and those that will */
+    double prefill_us;         /* what its prefills were estimated to take */
+    double head_prefill_us;    /* of that, the first one's */
+    uint64_t head_us;          /* since when that one is served */
+    double foreign_us;         /* of prefill that the last report had beyond those, at report_us */
+    uint64_t report_us;
+    struct level prefill_tokens, waiting, running, context_tokens;
+    uint64_t foreign_prefill_tokens, foreign_waiting, foreign_running, foreign_kv_blocks;
 
     /* Prefills that have no first token yet, as they were reserved, which is the order in which
-     * they are served; head_us: since when the first of them is. */
+     * they are served. */
     struct request_list prefills;
     struct request_list decodes; /* all with a decode reservation here */
-    uint64_t head_us;
-    double prefill_us; /* what they were estimated to take */
-    struct level prefill_tokens, waiting, running, context_tokens;
-    uint32_t decodes_reserved; /* running ones, and those that will */
-    uint16_t birth;            /* counts whom this number was given to */
-
-    /* What the last report had beyond that. */
-    uint64_t foreign_prefill_tokens, foreign_waiting, foreign_running, foreign_kv_blocks;
-    double foreign_us; /* of its prefill, at report_us */
-    uint64_t report_us;
 
     /* Of time: for the means over a decode. */
     double running_area, context_area, busy_area;
@@ -59,25 +60,35 @@ struct worker {
 
     /* An observed prefill that may have shared its batch with the next one. */
     double batch_term[MODEL_TERMS], batch_us;
-    uint64_t batch_end_us;
     bool batch_open, batch_spoilt;
 
     uint64_t routed, reports;
-};
+} __attribute__((aligned(64)));
 
+/* Likewise. */
 struct route_engine {
-    struct htab_node node; /* by id */
-    char *id, *url, *tenant, *salt, *host, *rack;
-    struct route_name *model, *lora;
+    struct route_name *model, *lora, *host, *rack;
+    uint32_t block_tokens, kv_blocks, bytes_per_token;
     enum route_role role;
-    bool any_lora, drains;
-    uint32_t ranks, block_tokens, kv_blocks, bytes_per_token, batch_max;
+    bool any_lora, drains, of_tenant;
+    uint64_t heard_us, back_until_us;
+    struct model prefill, decode, transfer[ROUTE_PLACES];
+
+    struct htab_node node; /* by id */
+    char *id, *url, *tenant, *salt;
+    uint32_t ranks, batch_max;
     uint32_t *workers; /* of each rank */
     struct route_prior prior;
-    struct model prefill, decode, transfer[ROUTE_PLACES];
-    uint64_t heard_us, failed, back_until_us;
+    uint64_t failed;
     uint32_t failed_in_row;
 };
+
+static inline double least_of(double a, double b) {
+    return a < b ? a : b;
+}
+static inline double most_of(double a, double b) {
+    return a > b ? a : b;
+}
 
 /* --- requests --- */
 
@@ -94,6 +105,7 @@ struct route_reservation {
     enum request_state state;
     uint32_t prefill, decode; /* workers */
     uint16_t prefill_birth;
+    struct tenant *tenant; /* in PREFILL; NULL: there are too many */
     uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
     uint64_t decided_us, first_us;
     double prefill_us; /* estimated */
@@ -107,6 +119,10 @@ struct route_reservation {
     char id[];
 };
 
+struct kept_decision;
+struct kept_candidate;
+#define EXPLAIN_CANDIDATES 65536u
+
 struct route {
     struct route_options options;
     const struct cost_ops *policy;
@@ -117,13 +133,23 @@ struct route {
     uint32_t workers_used;  /* up to the highest number ever used */
     struct wheel *leases;
     struct route_index *index;
+    struct route_name *run_host[ROUTE_POOL_RUNS_MAX]; /* of the request's runs in the pool */
+    struct route_name *run_rack[ROUTE_POOL_RUNS_MAX];
     struct candidate *candidates; /* of the decision that is being made */
     struct route_hit *hits;       /* workers_max of them */
     uint32_t *worker_of;          /* by holder */
     uint32_t *place_of;           /* by worker: its place in candidates + 1, 0: it is none */
     struct ahead ahead;
-    uint32_t turn;      /* round-robin's */
-    double output_mean; /* tokens, learnt */
+    struct tenants tenants;
+    struct hot_prefixes hot;
+    struct route_copy orders[HOT_ORDERS]; /* a ring */
+    uint32_t orders_head, orders_count;
+    struct kept_decision *kept; /* decisions_max, a ring; NULL: none are kept */
+    struct kept_candidate *kept_candidates;
+    uint64_t kept_candidates_max;
+    uint64_t kept_count, kept_candidates_count; /* ever */
+    uint32_t turn;                              /* round-robin's */
+    double output_mean;                         /* tokens, learnt */
     struct route_figures figures;
     char error[512];
 };
@@ -141,7 +167,9 @@ struct route_name *name_find(const struct route *r, struct span text);
 /* engine.c */
 struct route_engine *engine_find(const struct route *r, struct span id);
 enum route_state engine_state(const struct route *r, const struct route_engine *e);
-enum route_place engine_place(const struct route_engine *e, struct span host, struct span rack);
+/* host, rack NULL: of names that no engine has. */
+enum route_place engine_place(const struct route_engine *e, const struct route_name *host,
+                              const struct route_name *rack);
 void engine_failed(struct route *r, struct route_engine *e);
 
 /* load.c: what a worker has to do. */
@@ -170,8 +198,8 @@ void learn_first(struct route *r,
 void learn_decode_begins(struct route *r, struct route_reservation *q);
 void learn_done(struct route *r, struct route_reservation *q, uint32_t output_tokens);
 
-/* The traffic of the request's model, for each candidate. */
-struct traffic_now traffic_look(const struct cost_case *c);
+/* The prompt by the engine's size of blocks; NULL: it was not hashed by that. */
+const struct route_chain *chain_of(const struct route_request *q, const struct route_engine *e);
 /* Would what it computes push other blocks out? */
 bool cache_full(const struct cost_case *c, const struct candidate *a);
 
@@ -183,8 +211,9 @@ struct transfer {
     bool disk, mixed;       /* from a disk; from several places */
 };
 /* The pool's tokens from `begin` on. */
-struct transfer transfer_from_pool(const struct route_engine *e, const struct route_request *q,
-                                   uint32_t begin);
+struct transfer transfer_from_pool(const struct route *r, const struct route_engine *e,
+                                   const struct route_request *q, uint32_t begin);
+void transfer_find_runs(struct route *r, const struct route_request *q);
 struct transfer transfer_between(const struct route_engine *from, const struct route_engine *to,
                                  uint32_t tokens);
 
@@ -195,6 +224,25 @@ struct decode_choice {
     double tbt_us;
 };
 struct decode_choice decode_choose(struct cost_case *c, uint32_t prefill);
+
+/* admit.c */
+double bound_us(double asked_ms, double otherwise_ms, int32_t priority);
+/* Marks those that are late. false: all are; in how many microseconds one will not be, INFINITY:
+ * none ever. */
+bool admit_candidates(struct cost_case *c, double *retry_us_p);
+/* 0: the decode engine keeps its time. */
+double admit_decode_retry_us(const struct cost_case *c, const struct decode_choice *to);
+uint32_t admit_retry_ms(double us); /* 0: never */
+
+/* hot.c: counts the prefixes of a request that was sent there, and orders copies. */
+void hot_count(struct cost_case *c, const struct candidate *a);
+
+/* explain.c */
+void explain_init(struct route *r);
+void explain_deinit(struct route *r);
+size_t explain_memory(const struct route *r);
+void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen,
+                  uint32_t decode);
 
 /* candidate.c: those that may serve the request, in r->candidates. TARN_OK: there is one. */
 tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c);

@@ -1,5 +1,4 @@
 /* What the times of requests teach: each engine's models of prefill, decode and transfer. */
-#include <math.h>
 #include "route/internal.h"
 
 /* Prefills of one batch end at the same time: what is told within this share of the time that the
@@ -80,8 +79,44 @@ static void learn_steps(struct route *r, struct route_reservation *q, uint32_t o
 
 void learn_done(struct route *r, struct route_reservation *q, uint32_t output_tokens) {
     if (output_tokens == 0) return;
-    r->output_mean += OUTPUT_SHARE * (fmin(output_tokens, 1e6) - r->output_mean);
+    r->output_mean += OUTPUT_SHARE * (least_of(output_tokens, 1e6) - r->output_mean);
     if (q->state == REQUEST_PREFILL || q->decode == ROUTE_NO_WORKER) return;
     r->workers[q->decode].engine->failed_in_row = 0;
     if (output_tokens >= DECODE_TOKENS_LEAST) learn_steps(r, q, output_tokens);
+}
+
+/* --- as bytes --- */
+
+#define LEARNT_MODELS (2 + ROUTE_PLACES)
+static_assert(ROUTE_LEARNT_SIZE == LEARNT_MODELS * MODEL_EXPORT_SIZE, "one after the other");
+
+static void models_of(struct route_engine *e, struct model *models[LEARNT_MODELS]) {
+    models[0] = &e->prefill;
+    models[1] = &e->decode;
+    for (unsigned i = 0; i < ROUTE_PLACES; i++) models[2 + i] = &e->transfer[i];
+}
+
+tarn_status route_learnt_export(struct route *r, struct span id, uint8_t out[ROUTE_LEARNT_SIZE]) {
+    struct route_engine *e = engine_find(r, id);
+    struct model *models[LEARNT_MODELS];
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    models_of(e, models);
+    for (unsigned i = 0; i < LEARNT_MODELS; i++)
+        model_export(models[i], out + i * MODEL_EXPORT_SIZE);
+    return TARN_OK;
+}
+
+tarn_status route_learnt_import(struct route *r, struct span id,
+                                const uint8_t in[ROUTE_LEARNT_SIZE]) {
+    struct route_engine *e = engine_find(r, id);
+    struct model *models[LEARNT_MODELS], made[LEARNT_MODELS];
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    models_of(e, models);
+    for (unsigned i = 0; i < LEARNT_MODELS; i++) {
+        made[i] = *models[i];
+        if (!model_import(&made[i], in + i * MODEL_EXPORT_SIZE))
+            return route_fail(r, TARN_EPROTO, "this is not what an engine's models have learnt");
+    }
+    for (unsigned i = 0; i < LEARNT_MODELS; i++) *models[i] = made[i];
+    return TARN_OK;
 }

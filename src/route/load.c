@@ -1,6 +1,5 @@
 /* How much a worker has to do: what is reserved on it, what its reports have beyond that, and how
  * long that takes. */
-#include <math.h>
 #include "route/internal.h"
 
 void level_add(struct level *l, uint64_t n) {
@@ -28,11 +27,9 @@ double step_us(const struct route_engine *e, double running, double context) {
 
 /* What the first in the queue has done already counts for as much as it was estimated to take. */
 double worker_wait_us(const struct route *r, const struct worker *w) {
-    double wait = w->prefill_us;
-    const struct route_reservation *head = TAILQ_FIRST(&w->prefills);
-    if (head != NULL) wait -= fmin(head->prefill_us, (double)(r->now_us - w->head_us));
+    double wait = w->prefill_us - least_of(w->head_prefill_us, (double)(r->now_us - w->head_us));
     double foreign = w->foreign_us - (double)(r->now_us - w->report_us);
-    return fmax(wait, 0) + fmax(foreign, 0);
+    return most_of(wait, 0) + most_of(foreign, 0);
 }
 
 uint64_t worker_running(const struct worker *w) {

@@ -3,10 +3,12 @@
 #include <string.h>
 #include "base/assert.h"
 
-#define FORGET       0.99
-#define COVER_FIRST  1.0 /* a prior may be wrong by its own size */
-#define COVER_MAX    4.0
-#define NOISE_FIRST  0.5
+#define FORGET 0.99
+/* In squares of a usual error of 20 %: a prior may be wrong by its own size. What is not observed
+ * does not become less certain than that. */
+#define COVER_FIRST  25.0
+#define COVER_MAX    COVER_FIRST
+#define NOISE_FIRST  1.0
 #define NOISE_LEAST  0.02
 #define NOISE_SHARE  0.05 /* of a new error in the mean */
 #define CLIP         3.0  /* errors beyond so many usual ones are cut off */
@@ -20,13 +22,15 @@ void model_init(struct model *m, const double prior[MODEL_TERMS]) {
     for (unsigned i = 0; i < MODEL_TERMS; i++) {
         m->prior[i] = isfinite(prior[i]) && prior[i] > PRIOR_LEAST ? prior[i] : PRIOR_LEAST;
         m->weight[i] = 1;
+        m->each[i] = m->prior[i];
         m->cover[i][i] = COVER_FIRST;
     }
     m->noise = NOISE_FIRST;
 }
 
-static double weight_bound(double w) {
-    return w < WEIGHT_LEAST ? WEIGHT_LEAST : w > WEIGHT_MOST ? WEIGHT_MOST : w;
+static void weight_set(struct model *m, unsigned i, double w) {
+    m->weight[i] = w < WEIGHT_LEAST ? WEIGHT_LEAST : w > WEIGHT_MOST ? WEIGHT_MOST : w;
+    m->each[i] = m->prior[i] * m->weight[i];
 }
 
 /* Forgetting lets the uncertainty of what is not observed grow; beyond its bound the whole matrix
@@ -64,8 +68,7 @@ bool model_learn(struct model *m, const double term[MODEL_TERMS], double observe
     double most = CLIP * fmax(m->noise, NOISE_LEAST);
     double clipped = error > most ? most : error < -most ? -most : error;
     cover_update(m, row, gain);
-    for (unsigned i = 0; i < MODEL_TERMS; i++)
-        m->weight[i] = weight_bound(m->weight[i] + gain[i] * clipped);
+    for (unsigned i = 0; i < MODEL_TERMS; i++) weight_set(m, i, m->weight[i] + gain[i] * clipped);
     /* Twice what is believed at most: noise grows when the world has changed, and lets it in. */
     m->noise += NOISE_SHARE * (fmin(fabs(error), 2 * most) - m->noise);
     m->seen++;
@@ -132,9 +135,9 @@ bool model_import(struct model *m, const uint8_t in[MODEL_EXPORT_SIZE]) {
     if (head >> 24 != EXPORT_VERSION) return false;
     made.seen = head & ((1u << 24) - 1);
     for (unsigned i = 0; i < MODEL_TERMS; i++) {
-        made.weight[i] = float_get(&in);
-        if (!isfinite(made.weight[i])) return false;
-        made.weight[i] = weight_bound(made.weight[i]);
+        double weight = float_get(&in);
+        if (!isfinite(weight)) return false;
+        weight_set(&made, i, weight);
     }
     for (unsigned i = 0; i < MODEL_TERMS; i++)
         for (unsigned j = i; j < MODEL_TERMS; j++)

@@ -20,6 +20,7 @@
 #define MODEL_EXPORT_SIZE 44u
 
 struct model {
+    double each[MODEL_TERMS];               /* prior times weight: what a look needs */
     double prior[MODEL_TERMS];              /* microseconds for each unit of a term */
     double weight[MODEL_TERMS];             /* times the prior */
     double cover[MODEL_TERMS][MODEL_TERMS]; /* how uncertain the weights are */
@@ -32,7 +33,7 @@ void model_init(struct model *m, const double prior[MODEL_TERMS]);
 /* Microseconds, never negative; terms are never negative. */
 static inline double model_predict(const struct model *m, const double term[MODEL_TERMS]) {
     double sum = 0;
-    for (unsigned i = 0; i < MODEL_TERMS; i++) sum += m->prior[i] * m->weight[i] * term[i];
+    for (unsigned i = 0; i < MODEL_TERMS; i++) sum += m->each[i] * term[i];
     return sum;
 }
 /* One observation. false: nobody can learn from it, and nothing has changed. */

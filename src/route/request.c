@@ -21,10 +21,12 @@ static void prefill_take(struct route *r, struct route_reservation *q) {
     worker_clock(r, w);
     if (TAILQ_EMPTY(&w->prefills)) w->head_us = r->now_us;
     TAILQ_INSERT_TAIL(&w->prefills, q, prefill_link);
+    w->head_prefill_us = TAILQ_FIRST(&w->prefills)->prefill_us;
     w->prefill_us += q->prefill_us;
     level_add(&w->prefill_tokens, q->new_tokens);
     level_add(&w->waiting, 1);
     w->routed++;
+    if (q->tenant != NULL) tenant_admit(&r->tenants, q->tenant, q->prefill_us);
 }
 
 static void prefill_give(struct route *r, struct route_reservation *q) {
@@ -32,10 +34,14 @@ static void prefill_give(struct route *r, struct route_reservation *q) {
     worker_clock(r, w);
     if (TAILQ_FIRST(&w->prefills) == q) w->head_us = r->now_us;
     TAILQ_REMOVE(&w->prefills, q, prefill_link);
+    const struct route_reservation *head = TAILQ_FIRST(&w->prefills);
+    w->head_prefill_us = head == NULL ? 0 : head->prefill_us;
     /* Sums of fractions do not come back to 0 by themselves. */
-    w->prefill_us = TAILQ_EMPTY(&w->prefills) ? 0 : w->prefill_us - q->prefill_us;
+    w->prefill_us = head == NULL ? 0 : w->prefill_us - q->prefill_us;
     level_sub(&w->prefill_tokens, q->new_tokens);
     level_sub(&w->waiting, 1);
+    if (q->tenant != NULL) tenant_done(&r->tenants, q->tenant, q->prefill_us);
+    q->tenant = NULL;
 }
 
 /* --- the decode's part: from the decision on the context has its place there; a sequence runs

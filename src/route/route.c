@@ -91,14 +91,20 @@ struct route *route_create(const struct route_options *options) {
     r->options.policy = policy->name;
     r->policy = policy;
     rng_seed(&r->rng, options->seed);
-    r->workers = xcalloc(options->workers_max, sizeof(*r->workers));
+    size_t size = options->workers_max * sizeof(*r->workers);
+    r->workers = aligned_alloc(_Alignof(struct worker), size);
+    if (r->workers == NULL) abort();
+    memset(r->workers, 0, size);
     r->candidates = xcalloc(options->workers_max, sizeof(*r->candidates));
     r->output_mean = options->output_tokens;
     r->leases = wheel_create(0);
     r->hits = xcalloc(options->workers_max, sizeof(*r->hits));
     r->worker_of = xcalloc(options->workers_max + 1, sizeof(*r->worker_of));
     r->place_of = xcalloc(options->workers_max, sizeof(*r->place_of));
-    ahead_init(&r->ahead);
+    ahead_init(&r->ahead, options->requests_max);
+    tenants_init(&r->tenants, options->tenants_max);
+    hot_init(&r->hot);
+    explain_init(r);
     r->index =
         route_index_create(&(struct route_index_config){.max_bytes = options->index_bytes,
                                                         .seed = options->index_seed,
@@ -107,10 +113,17 @@ struct route *route_create(const struct route_options *options) {
     return r;
 }
 
+/* Also those that no worker has: their prefill is over, and the engine that was to decode left. */
+static void request_drop(void *arg, struct htab_node *node) {
+    struct route_reservation *q = CONTAINER_OF(node, struct route_reservation, node);
+    request_release(arg, &q);
+}
+
 void route_destroy(struct route **route_p) {
     struct route *r = *route_p;
     if (r == NULL) return;
     *route_p = NULL;
+    htab_each(&r->requests, request_drop, r);
     for (uint32_t i = 0; i < r->workers_used; i++) {
         if (r->workers[i].engine == NULL) continue;
         route_engine_remove(r, span_str(r->workers[i].engine->id), r->now_us);
@@ -125,6 +138,9 @@ void route_destroy(struct route **route_p) {
     free(r->worker_of);
     free(r->place_of);
     ahead_deinit(&r->ahead);
+    tenants_deinit(&r->tenants);
+    hot_deinit(&r->hot);
+    explain_deinit(r);
     free(r->workers);
     free(r);
 }
@@ -175,8 +191,40 @@ size_t route_memory(const struct route *r) {
            r->options.workers_max *
                (sizeof(*r->workers) + sizeof(*r->candidates) + sizeof(*r->hits) +
                 sizeof(*r->worker_of) + sizeof(*r->place_of)) +
-           AHEAD_BYTES + route_index_stats(r->index).route_index_bytes + htab_memory(&r->names) +
+           ahead_memory(&r->ahead) + HOT_BYTES + explain_memory(r) +
+           htab_memory(&r->tenants.table) +
+           r->tenants.table.count * (sizeof(struct tenant) + ROUTE_NAME_MAX) +
+           route_index_stats(r->index).route_index_bytes + htab_memory(&r->names) +
            htab_memory(&r->engines) + htab_memory(&r->requests) +
            r->figures.route_engines * sizeof(struct route_engine) +
            r->figures.route_reserved * sizeof(struct route_reservation);
+}
+
+tarn_status route_tenant_weight(struct route *r, struct span tenant, double weight,
+                                uint64_t now_us) {
+    route_tick(r, now_us);
+    if (tenant.len > ROUTE_NAME_MAX)
+        return route_fail(r, TARN_EINVAL, "a tenant has up to %u bytes", ROUTE_NAME_MAX);
+    if (!bounded(weight, 1e-6, 1e6))
+        return route_fail(r, TARN_EINVAL, "a weight is from 0.000001 to 1000000");
+    struct tenant *who = tenant_get(&r->tenants, tenant, r->now_us);
+    if (who == NULL)
+        return route_fail(r, TARN_ELIMIT, "there are %u tenants at most", r->options.tenants_max);
+    tenant_set_weight(&r->tenants, who, weight);
+    return TARN_OK;
+}
+
+bool route_tenant_next(const struct route *r, const void **cursor_p,
+                       struct route_tenant_view *view_p) {
+    const struct tenant *who = *cursor_p;
+    who = who == NULL ? TAILQ_FIRST(&r->tenants.by_use) : TAILQ_NEXT(who, by_use);
+    if (who == NULL) return false;
+    *cursor_p = who;
+    *view_p = (struct route_tenant_view){.name = span_of(who->name, who->name_len),
+                                         .weight = who->weight,
+                                         .admitted = who->admitted,
+                                         .refused = who->refused,
+                                         .waiting = who->waiting,
+                                         .waiting_ms = who->waiting_us / 1000};
+    return true;
 }

@@ -252,6 +252,79 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us);
  * has it, and teaches nothing else. TARN_ENOTFOUND as above. */
 tarn_status route_done(struct route *r, struct span request, uint32_t output_tokens, bool failed,
                        uint64_t now_us);
+/* How often a tenant's turn comes beside the others'; 1 where nothing was set. TARN_EINVAL: it is
+ * not above 0 and finite, or the name is too long; TARN_ELIMIT: tenants_max. */
+tarn_status route_tenant_weight(struct route *r, struct span tenant, double weight,
+                                uint64_t now_us);
+struct route_tenant_view {
+    struct span name; /* borrowed until the next decision */
+    double weight;
+    uint64_t admitted, refused;
+    uint32_t waiting; /* requests without a first token */
+    double waiting_ms;
+};
+/* Of *cursor_p NULL the one that asked last; false: there is none left. */
+bool route_tenant_next(const struct route *r, const void **cursor_p,
+                       struct route_tenant_view *view_p);
+
+/* What engines have of a prompt: leading tokens, by their tier and all faster ones. */
+struct route_matched {
+    const char *engine;
+    uint32_t rank, worker;
+    uint32_t tokens[ROUTE_TIERS];
+};
+/* Of all engines that serve the request's model, whatever their state; in no order. Returns how
+ * many have anything; when that is more than cap, the first cap are written. */
+size_t route_match(struct route *r, const struct route_request *q, struct route_matched *out,
+                   size_t cap);
+
+/* --- why --- */
+
+#define ROUTE_TERMS_MAX 6u
+struct route_explained {
+    const char *policy;
+    const char *const *terms; /* names, NULL behind the last */
+    uint64_t at_us;
+    uint32_t count, chosen; /* candidates, and which of them */
+    uint64_t first;         /* for route_explain_candidate */
+};
+struct route_explained_candidate {
+    const char *engine; /* NULL: gone since */
+    uint32_t rank;
+    uint32_t hit_tokens, ahead_tokens, load_tokens, fetch_tokens, new_tokens;
+    double ttft_ms, tbt_ms, cost, term[ROUTE_TERMS_MAX];
+    char why[160]; /* it lost, or "chosen" */
+};
+/* The last decision of that request, while it is kept: of the latest decisions_max those whose
+ * candidates are among the latest 65,536. TARN_ENOTFOUND. What it returns holds until the next
+ * decision. */
+tarn_status route_explain(struct route *r, struct span request, struct route_explained *e);
+void route_explain_candidate(const struct route *r, const struct route_explained *e, uint32_t i,
+                             struct route_explained_candidate *out);
+
+/* --- copies --- */
+
+/* A prefix that its holders cannot serve alone. The caller has it copied, or forgets about it; that
+ * it arrived is told by the events of the engine that has it then. */
+struct route_copy {
+    uint64_t hash, scope; /* rolling hash of its last block */
+    uint32_t tokens;
+    const char *from, *to; /* borrowed until engines come or go */
+    uint32_t from_rank, to_rank, from_worker, to_worker;
+};
+/* The next order; false: there is none. 64 wait at most. */
+bool route_copy_take(struct route *r, struct route_copy *order_p);
+
+/* --- what was learnt --- */
+
+/* What one engine's models have learnt: prefill, decode, transfer by place. */
+#define ROUTE_LEARNT_SIZE 220u
+/* TARN_ENOTFOUND: no such engine. */
+tarn_status route_learnt_export(struct route *r, struct span id, uint8_t out[ROUTE_LEARNT_SIZE]);
+/* TARN_EPROTO: these are no such bytes; nothing has changed. */
+tarn_status route_learnt_import(struct route *r, struct span id,
+                                const uint8_t in[ROUTE_LEARNT_SIZE]);
+
 /* Ends leases whose time has come; bounded work a call, which every other call with a time does,
  * too. Returns when to call again, in microseconds from now_us. */
 uint64_t route_tick(struct route *r, uint64_t now_us);
@@ -274,6 +347,7 @@ uint64_t route_tick(struct route *r, uint64_t now_us);
     X(COUNTER, route_ahead_tokens, "of those, about to be computed there by others")               \
     X(COUNTER, route_load_tokens, "of those, to be loaded from the pool")                          \
     X(COUNTER, route_fetch_tokens, "of those, to be fetched from another engine")                  \
+    X(COUNTER, route_copies, "copies of hot prefixes that were ordered")                           \
     X(COUNTER, route_odd_times, "observed times that no model can learn from")                     \
     X(GAUGE, route_engines, "engines")                                                             \
     X(GAUGE, route_workers, "their ranks")                                                         \

@@ -22,8 +22,15 @@ static struct transfer transfer_of(const struct route_engine *e, const struct tr
     return t;
 }
 
-struct transfer transfer_from_pool(const struct route_engine *e, const struct route_request *q,
-                                   uint32_t begin) {
+void transfer_find_runs(struct route *r, const struct route_request *q) {
+    for (uint32_t i = 0; i < q->pool_count; i++) {
+        r->run_host[i] = name_find(r, q->pool[i].host);
+        r->run_rack[i] = name_find(r, q->pool[i].rack);
+    }
+}
+
+struct transfer transfer_from_pool(const struct route *r, const struct route_engine *e,
+                                   const struct route_request *q, uint32_t begin) {
     struct transfer_sum s = {0};
     for (uint32_t i = 0; i < q->pool_count; i++) {
         const struct route_pool_run *run = &q->pool[i];
@@ -31,7 +38,7 @@ struct transfer transfer_from_pool(const struct route_engine *e, const struct ro
         if (run->tokens == 0 || end <= begin) continue;
         double tokens = (double)(end - (begin > run->begin ? begin : run->begin));
         double each = run->bytes > 0 ? (double)run->bytes / run->tokens : e->bytes_per_token;
-        enum route_place place = engine_place(e, run->host, run->rack);
+        enum route_place place = engine_place(e, r->run_host[i], r->run_rack[i]);
         /* Something, so that it has its latency where sizes are unknown. */
         s.bytes[place] += each > 0 ? tokens * each : 1;
         if (run->tier == ROUTE_TIER_DISK) s.disk_bytes[place] += tokens * each;
@@ -43,6 +50,6 @@ struct transfer transfer_between(const struct route_engine *from, const struct r
                                  uint32_t tokens) {
     struct transfer_sum s = {0};
     double bytes = (double)tokens * from->bytes_per_token;
-    s.bytes[engine_place(to, span_str(from->host), span_str(from->rack))] = bytes > 0 ? bytes : 1;
+    s.bytes[engine_place(to, from->host, from->rack)] = bytes > 0 ? bytes : 1;
     return transfer_of(to, &s);
 }

@@ -1,0 +1,178 @@
+/* Calls of a route in any order, with any content: a byte says which, the next ones with what. Ids
+ * are few, so that requests and engines meet again. Whatever comes, all sums must be those of their
+ * parts, and estimates must be times. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "route/hash.h"
+#include "route/route.h"
+
+#define BLOCKS 40u
+
+struct reader {
+    const uint8_t *at, *end;
+};
+
+static uint8_t take_byte(struct reader *r) {
+    return r->at < r->end ? *r->at++ : 0;
+}
+
+static uint64_t take_number(struct reader *r) {
+    uint64_t v = 0;
+    for (unsigned n = take_byte(r) % 9; n > 0; n--) v = v << 8 | take_byte(r);
+    return v;
+}
+
+static double take_double(struct reader *r) {
+    uint64_t bits = take_number(r);
+    double v;
+    memcpy(&v, &bits, sizeof(v));
+    return take_byte(r) & 1 ? v : (double)(bits % 1000);
+}
+
+/* "a" to "h", now and then nothing or something odd. */
+static struct span take_name(struct reader *r) {
+    static const char names[] = "abcdefgh \n\xff";
+    uint8_t v = take_byte(r);
+    return span_of(&names[v % 11], v < 250);
+}
+
+static void one_engine(struct route *route, struct reader *r, uint64_t now_us) {
+    struct route_engine_spec s = {.id = take_name(r), .model = SPAN("m")};
+    uint8_t what = take_byte(r);
+    s.role = (enum route_role)(what % 4);
+    s.block_tokens = what & 16 ? 16 : take_byte(r);
+    s.ranks = what >> 5;
+    s.kv_blocks = (uint32_t)take_number(r);
+    s.bytes_per_token = (uint32_t)take_number(r);
+    s.batch_max = take_byte(r);
+    s.tenant = what & 8 ? take_name(r) : SPAN("");
+    s.host = take_name(r);
+    if (what & 4) s.prior.prefill_token_us = take_double(r);
+    if (what & 4) s.prior.rate[ROUTE_FAR] = take_double(r);
+    route_engine_add(route, &s, now_us);
+}
+
+static uint64_t take_report(struct reader *r) {
+    uint64_t v = take_number(r);
+    return v == 0 ? ROUTE_UNKNOWN : v;
+}
+
+static void one_report(struct route *route, struct reader *r, uint64_t now_us) {
+    struct span id = take_name(r);
+    uint32_t rank = take_byte(r) % 4;
+    struct route_load load = {take_report(r), take_report(r), take_report(r), take_report(r),
+                              take_report(r)};
+    route_engine_load(route, id, rank, &load, now_us);
+}
+
+static void decision_sane(const struct route_decision *d) {
+    TARN_ASSERT(d->prefill != NULL && d->lease_ms > 0);
+    TARN_ASSERT(isfinite(d->ttft_ms) && d->ttft_ms >= 0);
+    TARN_ASSERT(isfinite(d->tbt_ms) && d->tbt_ms >= 0);
+}
+
+static void one_decision(struct route *route, struct reader *r, uint64_t now_us) {
+    uint64_t rolling[BLOCKS];
+    struct span exclude = take_name(r);
+    uint8_t what = take_byte(r), seed = take_byte(r);
+    struct route_chain chain = {.block = 16, .n = take_byte(r) % BLOCKS, .rolling = rolling};
+    for (uint32_t i = 0; i < chain.n; i++) rolling[i] = seed % 3 + i;
+    struct route_pool_run run = {.begin = take_byte(r),
+                                 .tokens = (uint32_t)take_number(r),
+                                 .tier = (enum route_tier)(seed % 3),
+                                 .host = take_name(r),
+                                 .bytes = take_number(r)};
+    struct route_request q = {.id = take_name(r),
+                              .model = SPAN("m"),
+                              .tenant = take_name(r),
+                              .chains = &chain,
+                              .chain_count = what & 1,
+                              .exclude = &exclude,
+                              .exclude_count = what >> 1 & 1,
+                              .pool = &run,
+                              .pool_count = what >> 2 & 1,
+                              .priority = (int8_t)take_byte(r)};
+    q.policy = what & 8 ? route_policies[take_byte(r) % 9] : NULL;
+    q.length_tokens = (uint32_t)take_number(r);
+    q.output_tokens = (uint32_t)take_number(r);
+    q.pool_tokens = what & 4 ? (uint32_t)take_number(r) : 0;
+    if (what & 16) q.ttft_ms = take_double(r);
+    if (what & 32) q.tbt_ms = take_double(r);
+    struct route_decision d;
+    struct route_explained e;
+    struct route_matched m[4];
+    if (route_decide(route, &q, now_us, &d) == TARN_OK) decision_sane(&d);
+    route_match(route, &q, m, 4);
+    if (route_explain(route, q.id, &e) != TARN_OK) return;
+    struct route_explained_candidate c;
+    for (uint32_t i = 0; i < e.count; i++) route_explain_candidate(route, &e, i, &c);
+}
+
+static void one_event(struct route *route, struct reader *r) {
+    uint64_t rolling[BLOCKS];
+    uint8_t seed = take_byte(r);
+    struct route_stored e = {.holder = take_byte(r),
+                             .n = take_byte(r) % BLOCKS,
+                             .rolling = rolling,
+                             .tier = (enum route_tier)(seed % 3)};
+    for (uint32_t i = 0; i < e.n; i++) rolling[i] = seed % 3 + i;
+    route_index_stored(route_index(route), &e);
+}
+
+static void one_learnt(struct route *route, struct reader *r) {
+    uint8_t bytes[ROUTE_LEARNT_SIZE];
+    struct span id = take_name(r);
+    if (route_learnt_export(route, id, bytes) != TARN_OK) return;
+    for (unsigned n = take_byte(r) % 8; n > 0; n--)
+        bytes[take_byte(r) % ROUTE_LEARNT_SIZE] = take_byte(r);
+    route_learnt_import(route, id, bytes);
+}
+
+static void one_call(struct route *route, struct reader *r, uint64_t now_us) {
+    struct route_copy copy;
+    uint8_t what = take_byte(r);
+    switch (what % 16) {
+    case 0: one_engine(route, r, now_us); break;
+    case 1: route_engine_remove(route, take_name(r), now_us); break;
+    case 2: route_engine_drain(route, take_name(r), what & 16, now_us); break;
+    case 3: one_report(route, r, now_us); break;
+    case 4: route_engine_beat(route, take_name(r), now_us); break;
+    case 5: one_event(route, r); break;
+    case 6: one_learnt(route, r); break;
+    case 7: route_tenant_weight(route, take_name(r), take_double(r), now_us); break;
+    case 8: route_tick(route, now_us); break;
+    case 9:
+        while (route_copy_take(route, &copy)) TARN_ASSERT(copy.tokens > 0);
+        break;
+    case 10: route_done(route, take_name(r), take_byte(r), what & 16, now_us); break;
+    case 11:
+    case 12: route_first(route, take_name(r), now_us); break;
+    default: one_decision(route, r, now_us);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct reader r = {data, data + size};
+    struct route_options o = route_options_default;
+    o.workers_max = 8;
+    o.requests_max = 6;
+    o.tenants_max = 4;
+    o.decisions_max = 4;
+    o.index_bytes = ROUTE_INDEX_BYTES_MIN;
+    struct route *route = route_create(&o);
+    TARN_ASSERT(route != NULL);
+    uint64_t now_us = 1000000;
+    while (r.at < r.end) {
+        one_call(route, &r, now_us);
+        uint8_t passed = take_byte(&r);
+        now_us += passed < 250 ? passed * 100u : passed * 1000000ull;
+        if (passed % 8 == 0) route_check(route);
+    }
+    route_check(route);
+    route_destroy(&route);
+    return 0;
+}

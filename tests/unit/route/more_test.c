@@ -1,0 +1,323 @@
+/* Loading from the pool, decode engines, matches, explanations, copies, what is learnt. */
+#include <math.h>
+#include "util.h"
+
+static struct route_request prompt_request(const char *id, const struct util_prompt *p) {
+    struct route_request q = util_request(id, p->chain.n * UTIL_BLOCK);
+    q.chains = &p->chain;
+    q.chain_count = 1;
+    return q;
+}
+
+/* 960 tokens of 1000 bytes at 1 GB/s and 0.1 ms: 1.06 ms instead of 9.6. */
+TEST(the_pool_is_loaded_where_that_is_faster) {
+    struct route *r = util_route("tarn", 1);
+    struct util_prompt p;
+    struct route_decision d;
+    util_prompt(&p, 1, 60);
+    struct route_request q = prompt_request("x", &p);
+    struct route_pool_run run = {.tokens = 960, .tier = ROUTE_TIER_HOST};
+    q.pool = &run;
+    q.pool_count = 1;
+    q.pool_tokens = 960;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(d.load_tokens, 960);
+    CHECK_EQ(d.pool_tokens, 960);
+    CHECK(d.ttft_ms > 2.06 && d.ttft_ms < 2.08); /* 1 ms and the last token */
+    CHECK_EQ(route_done(r, q.id, 0, true, UTIL_BEGIN), TARN_OK);
+    run.bytes = 960 * 100000; /* 96 ms */
+    uint64_t later = UTIL_BEGIN + 100000 * UTIL_MS;
+    CHECK_EQ(route_decide(r, &q, later, &d), TARN_OK);
+    CHECK_EQ(d.load_tokens, 0);
+    CHECK(d.ttft_ms > 10.5 && d.ttft_ms < 10.7);
+    route_destroy(&r);
+}
+
+TEST(only_what_is_missing_is_loaded) {
+    struct route *r = util_route("tarn", 1);
+    struct util_prompt p;
+    struct route_decision d;
+    util_prompt(&p, 1, 60);
+    util_stored(r, "e0", &p, 30, ROUTE_TIER_DEVICE);
+    struct route_request q = prompt_request("x", &p);
+    struct route_pool_run runs[2] = {{.tokens = 640, .tier = ROUTE_TIER_HOST},
+                                     {.begin = 640, .tokens = 160, .tier = ROUTE_TIER_DISK}};
+    q.pool = runs;
+    q.pool_count = 2;
+    q.pool_tokens = 800;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(d.hit_tokens[ROUTE_TIER_DEVICE], 480);
+    CHECK_EQ(d.load_tokens, 320);
+    /* 0.1 ms and 320 kB; 1 ms and 160 tokens */
+    CHECK(d.ttft_ms > 3.01 && d.ttft_ms < 3.03);
+    route_destroy(&r);
+}
+
+/* --- prefill here, decode there --- */
+
+static struct route *apart(void) {
+    struct route *r = util_route("tarn", 0);
+    const char *const ids[] = {"p0", "d0", "d1"};
+    for (int i = 0; i < 3; i++) {
+        struct route_engine_spec s = util_spec(ids[i]);
+        s.role = i == 0 ? ROUTE_PREFILL : ROUTE_DECODE;
+        s.rack = i == 2 ? SPAN("r1") : SPAN("r0");
+        s.kv_blocks = 1000;
+        s.prior.rate[ROUTE_FAR] = 100;
+        CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    }
+    return r;
+}
+
+TEST(decode_is_near_the_prefill_and_has_room) {
+    struct route *r = apart();
+    struct route_decision d = util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_STR(d.prefill, "p0");
+    CHECK_STR(d.decode, "d0"); /* 1 MB at 1 GB/s in the rack, at 0.1 GB/s beyond it */
+    CHECK_EQ(util_view(r, "p0").prefills, 1);
+    CHECK_EQ(util_view(r, "d0").context_tokens, 1050);
+    util_decide(r, "y", 14000, UTIL_BEGIN);
+    route_check(r);
+    CHECK_EQ(util_view(r, "d0").context_tokens, 1050 + 14050);
+    CHECK_STR(util_decide(r, "z", 1000, UTIL_BEGIN).decode, "d1"); /* d0 has 16,000 */
+    route_destroy(&r);
+}
+
+TEST(decode_is_chosen_anew_when_the_prefill_ended) {
+    struct route *r = apart();
+    CHECK_STR(util_decide(r, "x", 1000, UTIL_BEGIN).decode, "d0");
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
+    CHECK_EQ(route_engine_drain(r, SPAN("d0"), true, UTIL_BEGIN), TARN_OK);
+    struct route_decision d = util_decide(r, "x", 1000, UTIL_BEGIN + 12 * UTIL_MS);
+    CHECK_STR(d.prefill, "p0");
+    CHECK_STR(d.decode, "d1");
+    CHECK_EQ(util_view(r, "p0").prefills, 0);
+    CHECK_EQ(util_view(r, "d0").decodes, 0);
+    CHECK_EQ(util_view(r, "d1").decodes, 1);
+    CHECK_EQ(route_figures_get(r)->route_redecisions, 1);
+    route_check(r);
+    /* Where the prefill's engine is gone, all of it is. */
+    CHECK_EQ(route_engine_remove(r, SPAN("p0"), UTIL_BEGIN), TARN_OK);
+    struct route_request q = util_request("x", 1000);
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN + 13 * UTIL_MS, &d), TARN_ENOTFOUND);
+    CHECK_EQ(util_view(r, "d1").decodes, 0);
+    route_check(r);
+    route_destroy(&r);
+}
+
+TEST(without_a_decode_engine_nothing_is_reserved) {
+    struct route *r = apart();
+    CHECK_EQ(route_engine_remove(r, SPAN("d0"), UTIL_BEGIN), TARN_OK);
+    struct route_decision d = util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_STR(d.decode, "d1");
+    /* The decode engine goes while the prefill runs: the prefill stays, and asks anew. */
+    CHECK_EQ(route_engine_remove(r, SPAN("d1"), UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(util_view(r, "p0").prefills, 1);
+    route_check(r);
+    struct route_request q = util_request("y", 1000);
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
+    CHECK(strstr(route_error(r), "none that decodes") != NULL);
+    CHECK_EQ(route_figures_get(r)->route_reserved, 1);
+    route_destroy(&r);
+}
+
+/* Its prefill is over, and nobody decodes it: no engine has it, and it ends with the route. */
+TEST(a_request_without_an_engine_is_not_lost) {
+    struct route *r = apart();
+    CHECK_EQ(route_engine_remove(r, SPAN("d0"), UTIL_BEGIN), TARN_OK);
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_EQ(route_engine_remove(r, SPAN("d1"), UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
+    CHECK_EQ(route_figures_get(r)->route_reserved, 1);
+    route_check(r);
+    route_destroy(&r); /* a leak, if it was (SANITIZER=address) */
+}
+
+/* --- what is there, and why --- */
+
+TEST(matches_are_told_by_engine) {
+    struct route *r = util_route("tarn", 3);
+    struct util_prompt p;
+    util_prompt(&p, 1, 60);
+    util_stored(r, "e0", &p, 20, ROUTE_TIER_DEVICE);
+    util_stored(r, "e0", &p, 30, ROUTE_TIER_DISK);
+    util_stored(r, "e2", &p, 60, ROUTE_TIER_HOST);
+    struct route_request q = prompt_request("x", &p);
+    struct route_matched m[4];
+    CHECK_EQ(route_match(r, &q, m, 4), 2);
+    int zero = strcmp(m[0].engine, "e0") == 0 ? 0 : 1;
+    CHECK_STR(m[1 - zero].engine, "e2");
+    CHECK_EQ(m[zero].tokens[ROUTE_TIER_DEVICE], 320);
+    CHECK_EQ(m[zero].tokens[ROUTE_TIER_HOST], 320);
+    CHECK_EQ(m[zero].tokens[ROUTE_TIER_DISK], 480);
+    CHECK_EQ(m[1 - zero].tokens[ROUTE_TIER_HOST], 960);
+    q.model = SPAN("other");
+    CHECK_EQ(route_match(r, &q, m, 4), 0);
+    route_destroy(&r);
+}
+
+TEST(each_decision_can_be_explained) {
+    struct route *r = util_route("tarn", 3);
+    struct util_prompt p;
+    util_prompt(&p, 1, 60);
+    util_stored(r, "e1", &p, 60, ROUTE_TIER_DEVICE);
+    struct route_request q = prompt_request("x", &p);
+    struct route_decision d;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e1");
+    struct route_explained e;
+    CHECK_EQ(route_explain(r, SPAN("y"), &e), TARN_ENOTFOUND);
+    CHECK_EQ(route_explain(r, SPAN("x"), &e), TARN_OK);
+    CHECK_STR(e.policy, "tarn");
+    CHECK_EQ(e.count, 3);
+    for (uint32_t i = 0; i < e.count; i++) {
+        struct route_explained_candidate c;
+        route_explain_candidate(r, &e, i, &c);
+        bool chosen = i == e.chosen;
+        CHECK_EQ(c.hit_tokens, chosen ? 960 : 0);
+        CHECK(chosen ? strcmp(c.why, "chosen") == 0 : strstr(c.why, "own us") != NULL);
+    }
+    CHECK_EQ(route_engine_remove(r, SPAN("e1"), UTIL_BEGIN), TARN_OK);
+    struct route_explained_candidate c;
+    route_explain_candidate(r, &e, e.chosen, &c);
+    CHECK(c.engine == NULL);
+    route_destroy(&r);
+}
+
+TEST(only_the_last_decisions_are_kept) {
+    struct route_options o = route_options_default;
+    o.decisions_max = 4;
+    struct route *r = route_create(&o);
+    util_add(r, "e0");
+    const char *const ids[] = {"a", "b", "c", "d", "e", "f"};
+    for (int i = 0; i < 6; i++) util_decide(r, ids[i], 10, UTIL_BEGIN);
+    struct route_explained e;
+    CHECK_EQ(route_explain(r, SPAN("b"), &e), TARN_ENOTFOUND);
+    CHECK_EQ(route_explain(r, SPAN("c"), &e), TARN_OK);
+    route_destroy(&r);
+}
+
+/* --- copies --- */
+
+/* One system prompt, more of it than one engine can compute the rest of. */
+TEST(a_hot_prefix_is_copied) {
+    struct route *r = util_route("prefix-tree", 3);
+    struct util_prompt p;
+    uint64_t now = UTIL_BEGIN;
+    util_prompt(&p, 1, 64);
+    util_stored(r, "e0", &p, 48, ROUTE_TIER_DEVICE);
+    struct route_copy copy;
+    for (int i = 0; i < 4000; i++) {
+        char id[16];
+        struct route_decision d;
+        util_prompt(&p, 1, 48);
+        struct route_request q = prompt_request(id, &p);
+        snprintf(id, sizeof(id), "x%d", i);
+        q.id = span_str(id);
+        q.length_tokens = 48 * UTIL_BLOCK + 256; /* 3.56 ms each, one every 4 ms */
+        CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
+        now += 4 * UTIL_MS;
+        CHECK_EQ(route_first(r, q.id, now), TARN_OK);
+        CHECK_EQ(route_done(r, q.id, 1, false, now), TARN_OK);
+        if (i == 1000) CHECK(!route_copy_take(r, &copy)); /* 4 s tell little */
+    }
+    CHECK(route_copy_take(r, &copy));
+    CHECK_STR(copy.from, "e0");
+    CHECK(strcmp(copy.to, "e0") != 0);
+    CHECK_EQ(copy.tokens, 32 * UTIL_BLOCK);
+    CHECK_EQ(copy.hash, p.rolling[31]);
+    route_destroy(&r);
+}
+
+TEST(cold_prefixes_are_not_copied) {
+    struct route *r = util_route("tarn", 3);
+    uint64_t now = UTIL_BEGIN;
+    for (int i = 0; i < 3000; i++) {
+        char id[16];
+        struct util_prompt p;
+        struct route_decision d;
+        util_prompt(&p, 1000 * (uint64_t)i, 16);
+        struct route_request q = prompt_request(id, &p);
+        snprintf(id, sizeof(id), "x%d", i);
+        q.id = span_str(id);
+        CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
+        now += 4 * UTIL_MS;
+        CHECK_EQ(route_first(r, q.id, now), TARN_OK);
+        CHECK_EQ(route_done(r, q.id, 1, false, now), TARN_OK);
+    }
+    struct route_copy copy;
+    CHECK(!route_copy_take(r, &copy));
+    route_destroy(&r);
+}
+
+/* --- learning --- */
+
+/* An engine that is three times slower than its prior, told of by firsts and dones only. */
+TEST(times_teach_the_models) {
+    struct route *r = util_route("tarn", 1);
+    uint64_t now = UTIL_BEGIN;
+    for (int i = 0; i < 300; i++) {
+        uint32_t tokens = 200 + 37 * (i % 50);
+        struct route_decision d = util_decide(r, "x", tokens, now);
+        CHECK(d.decode == NULL);
+        now += 3 * (1000 + 10 * tokens);
+        CHECK_EQ(route_first(r, SPAN("x"), now), TARN_OK);
+        now += 50 * 20000; /* steps of 20 ms */
+        CHECK_EQ(route_done(r, SPAN("x"), 51, false, now), TARN_OK);
+    }
+    struct route_engine_view v = util_view(r, "e0");
+    CHECK(v.prefill_seen > 290 && v.decode_seen == 300);
+    struct route_decision d = util_decide(r, "x", 1000, now);
+    CHECK(fabs(d.ttft_ms - 33) < 1.5);
+    CHECK(fabs(d.tbt_ms - 20) < 2);
+    /* The same from its bytes, in another route. */
+    uint8_t learnt[ROUTE_LEARNT_SIZE];
+    struct route *other = util_route("tarn", 1);
+    CHECK_EQ(route_learnt_export(r, SPAN("e0"), learnt), TARN_OK);
+    CHECK_EQ(route_learnt_import(other, SPAN("e0"), learnt), TARN_OK);
+    CHECK(fabs(util_decide(other, "x", 1000, UTIL_BEGIN).ttft_ms - 33) < 1.5);
+    learnt[0] = 99;
+    CHECK_EQ(route_learnt_import(other, SPAN("e0"), learnt), TARN_EPROTO);
+    route_destroy(&r);
+    route_destroy(&other);
+}
+
+/* Prefills of a busy engine: the time between first tokens is what each took. */
+TEST(a_busy_engine_teaches_too) {
+    struct route *r = util_route("tarn", 1);
+    uint64_t now = UTIL_BEGIN, end = UTIL_BEGIN;
+    char ids[400][16];
+    for (int i = 0; i < 400; i++) {
+        snprintf(ids[i], sizeof(ids[i]), "%d", i);
+        util_decide(r, ids[i], 500 + 100 * (i % 7), now);
+    }
+    for (int i = 0; i < 400; i++) {
+        end += 2 * (1000 + 10 * (500 + 100 * (uint64_t)(i % 7)));
+        CHECK_EQ(route_first(r, span_str(ids[i]), end), TARN_OK);
+        CHECK_EQ(route_done(r, span_str(ids[i]), 1, false, end), TARN_OK);
+    }
+    CHECK(fabs(util_decide(r, "x", 1000, end).ttft_ms - 22) < 1);
+    route_destroy(&r);
+}
+
+/* Prefills that ran in one batch have their first tokens at once. */
+TEST(a_batch_teaches_as_a_whole) {
+    struct route *r = util_route("tarn", 1);
+    uint64_t now = UTIL_BEGIN;
+    for (int i = 0; i < 100; i++) {
+        char ids[4][16];
+        for (int k = 0; k < 4; k++) {
+            snprintf(ids[k], sizeof(ids[k]), "%d", k);
+            util_decide(r, ids[k], 1000, now);
+        }
+        now += 4 * 11 * UTIL_MS;
+        for (int k = 0; k < 4; k++) {
+            CHECK_EQ(route_first(r, span_str(ids[k]), now), TARN_OK);
+            CHECK_EQ(route_done(r, span_str(ids[k]), 1, false, now), TARN_OK);
+        }
+    }
+    CHECK(fabs(util_decide(r, "x", 1000, now).ttft_ms - 11) < 1);
+    route_destroy(&r);
+}
+
+TEST_MAIN()
