@@ -68,7 +68,8 @@ test {dashboard: a Prometheus that scrapes a pool answers every panel} {
             set ::answer ""
             incr asked
             wait_for "an answer to $expr" {[r set a b] eq "OK" && [r get a] eq "b" && \
-                ![catch $::ask ::answer] && [regexp { => [0-9]} $::answer]}
+                [r get nothing] eq "(nil)" && ![catch $::ask ::answer] && \
+                [regexp { => [0-9]} $::answer]}
         }
     } why]
     exec kill $pid
