@@ -27,6 +27,11 @@ if {![file executable $::kv_binary]} {
     set ::kv_binary [file join $::root build release tests tools kv]
 }
 if {[info exists ::env(TARN_KV)]} {set ::kv_binary $::env(TARN_KV)}
+# Of tests/modules.
+set ::modules [file join [file dirname $::server_binary] tests modules]
+if {![file isdirectory $::modules]} {
+    set ::modules [file join [file dirname [file dirname $::kv_binary]] modules]
+}
 if {[info exists ::env(TARN_TEST_ONLY)]} {set ::only $::env(TARN_TEST_ONLY)}
 # Sanitizers and busy machines are slow; only failing tests wait this long.
 set ::patience_ms 300000

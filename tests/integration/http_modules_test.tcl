@@ -2,11 +2,6 @@
 # own; whichever module comes and goes first; and clients that are slow, many or hostile.
 source [file join [file dirname [info script]] harness.tcl]
 
-set modules [file join [file dirname $::server_binary] tests modules]
-if {![file exists $modules/web.so]} {
-    # a server of another place (TARN_TEST_SERVER)
-    set modules [file join [file dirname [file dirname $::kv_binary]] modules]
-}
 set web $modules/web.so
 set secret 0123456789abcdef-token
 

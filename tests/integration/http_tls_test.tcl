@@ -203,10 +203,6 @@ print(len(done))
 }
 
 test {another module's own port over TLS} {
-    set modules [file join [file dirname $::server_binary] tests modules]
-    if {![file exists $modules/web.so]} {
-        set modules [file join [file dirname [file dirname $::kv_binary]] modules]
-    }
     start_https "" --enable-module-command yes
     r module load $modules/web.so own tls
     set ::http_port [info_field http_port_web]

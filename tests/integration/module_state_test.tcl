@@ -3,11 +3,6 @@
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] several.tcl]
 
-set modules [file join [file dirname $::server_binary] tests modules]
-if {![file exists $modules/notes.so]} {
-    # a server of another place (TARN_TEST_SERVER)
-    set modules [file join [file dirname [file dirname $::kv_binary]] modules]
-}
 set notes $modules/notes.so
 
 proc told {name what} {return [dict get [ask $name notes.told] $what]}

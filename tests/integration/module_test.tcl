@@ -3,11 +3,6 @@
 # saying so, and commands.
 source [file join [file dirname [info script]] harness.tcl]
 
-set modules [file join [file dirname $::server_binary] tests modules]
-if {![file exists $modules/toy.so]} {
-    # a server of another place (TARN_TEST_SERVER)
-    set modules [file join [file dirname [file dirname $::kv_binary]] modules]
-}
 set toy $modules/toy.so
 
 # keys of the embedded segment, as SEGMENT INFO tells them

@@ -2,11 +2,6 @@
 # libtarn loads and takes it by name, and whoever may not touch memory by himself may go by it.
 source [file join [file dirname [info script]] harness.tcl]
 
-set modules [file join [file dirname $::server_binary] tests modules]
-if {![file exists $modules/pipe.so]} {
-    # a server of another place (TARN_TEST_SERVER)
-    set modules [file join [file dirname [file dirname $::kv_binary]] modules]
-}
 set ::env(TARN_MODULE_PATH) $modules
 start_server --loadmodule $modules/pipe.so --enable-module-command yes
 wait_for "a key for pipe" {[string match "*pipe:///*" [r segment info 0]]}
