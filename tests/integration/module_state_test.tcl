@@ -225,6 +225,8 @@ test {writes that are held back, and those that must be refused} {
 
 test {kill -9 and DEBUG RELOAD, with an append-only file and with a snapshot} {
     ask a config set appendonly yes
+    # until then there is nothing that a restart could find
+    wait_for "the file" {[field_is a aof_rewrite_in_progress 0]}
     for {set i 0} {$i < 300} {incr i} {ask a notes.set n$i [string repeat $i 30]}
     ask a notes.del n0
     set all [notes_of a]
