@@ -258,7 +258,9 @@ static void on_pipe_timer(void *arg) {
     pipe_turn(arg);
 }
 static void on_pipe_due(void *arg) {
-    pipe_destroy(arg);
+    struct tls_pipe *p = arg;
+    if (tls_state(p->stream) == TLS_HANDSHAKE) p->owner->failed++;
+    pipe_destroy(p);
 }
 
 /* --- what modules call --- */

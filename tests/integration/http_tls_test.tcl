@@ -141,6 +141,7 @@ test {handshakes that never end hold their places only, until they are cut off} 
         close $s
     }
     wait_for "their places are free" {[info_field http_connections] == 0}
+    assert_equal 4 [info_field http_tls_handshakes_failed]
     assert_match "HTTP/1.1 200*" [https_get /health]
 }
 
