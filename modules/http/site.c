@@ -101,6 +101,16 @@ bool http_route_find(struct http_route *r, const struct http_port *port, const c
 
 /* --- figures --- */
 
+/* "port_web"; "port_web_2" of the second site of that module with a port. */
+static void port_field(char *name, size_t cap, const char *what, const struct http_site *s) {
+    const struct http_site *before = s;
+    unsigned n = 1;
+    while ((before = LIST_NEXT(before, link)) != NULL)
+        n += before->port != NULL && strcmp(before->module, s->module) == 0;
+    int len = snprintf(name, cap, "%s_%s", what, s->module);
+    if (n > 1) snprintf(name + len, cap - (size_t)len, "_%u", n);
+}
+
 void http_sites_info(void (*field)(void *arg, const char *name, const char *value), void *arg) {
     const struct http_site *s;
     unsigned paths = 0, under_way = 0;
@@ -110,10 +120,10 @@ void http_sites_info(void (*field)(void *arg, const char *name, const char *valu
         paths += s->its->paths;
         under_way += s->under_way;
         if (s->port == NULL) continue;
-        snprintf(name, sizeof(name), "port_%s", s->module);
+        port_field(name, sizeof(name), "port", s);
         snprintf(value, sizeof(value), "%u", http_port_number(s->port));
         field(arg, name, value);
-        snprintf(name, sizeof(name), "connections_%s", s->module);
+        port_field(name, sizeof(name), "connections", s);
         snprintf(value, sizeof(value), "%u", http_port_connections(s->port, &tls));
         field(arg, name, value);
     }

@@ -304,6 +304,23 @@ test {a port of its own: without the token by the operator's word} {
     close $s
 }
 
+test {two ports of one module have names of their own} {
+    start_web "" "own open second"
+    set ports [list [info_field http_port_web] [info_field http_port_web_2]]
+    assert {[lindex $ports 0] != [lindex $ports 1]}
+    foreach port $ports {
+        set s [http_open $port]
+        http_ask $s POST /query abc
+        assert_equal 200 [status_of [http_answer $s]]
+        close $s
+    }
+    set metrics [body_of [http GET /metrics]]
+    foreach {name times} {tarn_http_port_web 1 tarn_http_connections_web 1
+        tarn_http_port_web_2 1} {
+        assert_equal $times [regexp -all -line "^$name \\d+$" $metrics]
+    }
+}
+
 test {each port has its own limit of connections} {
     start_web "connections 4" "own open"
     set port [info_field http_port_web]

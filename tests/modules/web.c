@@ -1,7 +1,7 @@
 /* A module with HTTP paths: it answers at once, later (WEB.ANSWER), in pieces, or never. Words:
  * "own open", "own token" and "own tls" give it a port of its own as well, "bind ADDRESS" where,
- * "clash PATH" registers that one, "busy" makes it busy until WEB.LETGO, "deadline MS" for its
- * answers. */
+ * "second" another such port, "clash PATH" registers that one, "busy" makes it busy until
+ * WEB.LETGO, "deadline MS" for its answers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,7 +100,7 @@ static const struct tarn_http_path own_paths[] = {
     {"/query", TARN_HTTP_POST, TARN_HTTP_READS, 100000, run_echo},
     {"/later", TARN_HTTP_GET, 0, 0, run_later},
 };
-static struct tarn_http_site own;
+static struct tarn_http_site own, second;
 
 static struct tarn_http_path clash_path;
 static struct tarn_http_site clash;
@@ -157,10 +157,11 @@ static tarn_status load(const struct tarn_services *given, size_t argc, const ch
                                   .paths = sizeof(own_paths) / sizeof(*own_paths),
                                   .path = own_paths,
                                   .connections = 8};
-    clash = (struct tarn_http_site){.size = 0};
+    clash = second = (struct tarn_http_site){.size = 0};
     for (size_t i = 0; i < argc; i++) {
         bool more = i + 1 < argc;
         if (strcmp(argv[i], "busy") == 0) busy = true;
+        if (strcmp(argv[i], "second") == 0) second = own;
         if (strcmp(argv[i], "own") == 0 && more) {
             if (own.bind == NULL) own.bind = "127.0.0.1";
             own.open = strcmp(argv[i + 1], "token") != 0;
@@ -178,6 +179,8 @@ static tarn_status load(const struct tarn_services *given, size_t argc, const ch
     tarn_status status = services->http_register(&common, error, error_cap);
     if (status == TARN_OK && own.bind != NULL)
         status = services->http_register(&own, error, error_cap);
+    if (status == TARN_OK && second.size != 0)
+        status = services->http_register(&second, error, error_cap);
     if (status == TARN_OK && clash.size != 0)
         status = services->http_register(&clash, error, error_cap);
     for (size_t i = 0; status == TARN_OK && i < sizeof(commands) / sizeof(*commands); i++)
