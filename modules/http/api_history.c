@@ -111,10 +111,6 @@ enum MHD_Result http_history(struct MHD_Connection *connection, void **own) {
         answer_drop(a);
         return MHD_NO;
     }
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    enum MHD_Result queued = MHD_queue_response(connection, MHD_HTTP_OK, r);
-    MHD_destroy_response(r);
-    return queued;
+    http_response_dress(r, "application/json", 0);
+    return http_response_send(connection, MHD_HTTP_OK, r);
 }

@@ -158,12 +158,8 @@ static enum MHD_Result waiting_go_on(struct MHD_Connection *connection, void **o
         w->page->users--;
         return MHD_NO;
     }
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, w->gather->type);
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    enum MHD_Result queued = MHD_queue_response(connection, MHD_HTTP_OK, r);
-    MHD_destroy_response(r);
-    return queued;
+    http_response_dress(r, w->gather->type, 0);
+    return http_response_send(connection, MHD_HTTP_OK, r);
 }
 
 static void waiting_over(struct http_task *task) {

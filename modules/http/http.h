@@ -134,6 +134,9 @@ enum MHD_Result http_history(struct MHD_Connection *connection, void **own);
 
 /* Headers that every answer has. type NULL: plain text; retry_after_s 0: none of that. */
 void http_response_dress(struct MHD_Response *r, const char *type, unsigned retry_after_s);
+/* Queues it, and takes it. */
+enum MHD_Result http_response_send(struct MHD_Connection *connection, unsigned status,
+                                   struct MHD_Response *r);
 /* A sentence, with what is wrong or missing. */
 enum MHD_Result http_refuse(struct MHD_Connection *connection, unsigned status, const char *text,
                             unsigned retry_after_s);

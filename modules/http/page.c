@@ -32,8 +32,5 @@ enum MHD_Result http_page(struct MHD_Connection *connection, void **own) {
     MHD_add_response_header(r, "Content-Security-Policy", policy);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
-    enum MHD_Result queued =
-        MHD_queue_response(connection, same ? MHD_HTTP_NOT_MODIFIED : MHD_HTTP_OK, r);
-    MHD_destroy_response(r);
-    return queued;
+    return http_response_send(connection, same ? MHD_HTTP_NOT_MODIFIED : MHD_HTTP_OK, r);
 }

@@ -20,8 +20,8 @@ void http_response_dress(struct MHD_Response *r, const char *type, unsigned retr
     MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
 }
 
-static enum MHD_Result response_send(struct MHD_Connection *connection, unsigned status,
-                                     struct MHD_Response *r) {
+enum MHD_Result http_response_send(struct MHD_Connection *connection, unsigned status,
+                                   struct MHD_Response *r) {
     enum MHD_Result queued = MHD_queue_response(connection, status, r);
     MHD_destroy_response(r);
     return queued;
@@ -33,7 +33,7 @@ enum MHD_Result http_answer(struct MHD_Connection *connection, unsigned status, 
         MHD_create_response_from_buffer(len, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
     if (r == NULL) return MHD_NO;
     http_response_dress(r, type, 0);
-    return response_send(connection, status, r);
+    return http_response_send(connection, status, r);
 }
 
 enum MHD_Result http_refuse(struct MHD_Connection *connection, unsigned status, const char *text,
@@ -45,7 +45,7 @@ enum MHD_Result http_refuse(struct MHD_Connection *connection, unsigned status, 
     http_response_dress(r, NULL, retry_after_s);
     if (status == MHD_HTTP_UNAUTHORIZED)
         MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    return response_send(connection, status, r);
+    return http_response_send(connection, status, r);
 }
 
 /* allowed: of enum tarn_http_method. */
@@ -64,7 +64,7 @@ static enum MHD_Result refuse_method(struct MHD_Connection *connection, unsigned
     if (r == NULL) return MHD_NO;
     http_response_dress(r, NULL, 0);
     MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, list);
-    return response_send(connection, MHD_HTTP_METHOD_NOT_ALLOWED, r);
+    return http_response_send(connection, MHD_HTTP_METHOD_NOT_ALLOWED, r);
 }
 
 enum MHD_Result http_answer_owned(struct MHD_Connection *connection, const char *type,
@@ -76,7 +76,7 @@ enum MHD_Result http_answer_owned(struct MHD_Connection *connection, const char 
         return MHD_NO;
     }
     http_response_dress(r, type, 0);
-    return response_send(connection, MHD_HTTP_OK, r);
+    return http_response_send(connection, MHD_HTTP_OK, r);
 }
 
 enum MHD_Result http_answer_wrong(struct MHD_Connection *connection, const char *text) {
