@@ -14,18 +14,6 @@
 #include "net/services.h"
 #include "net/tls_services.h"
 
-static bool its_figures_next(struct tarn_figures_at *at, struct figure_walk *walk) {
-    return above.figures_next(at, walk);
-}
-
-static enum tarn_state its_state(char *text, size_t cap) {
-    return above.state(text, cap);
-}
-
-static enum tarn_rows its_rows_next(const char *table, uint64_t *from, struct figure_walk *walk) {
-    return above.rows_next(table, from, walk);
-}
-
 /* --- coming and going --- */
 
 static void transport_added(const char *scheme) {
@@ -48,9 +36,9 @@ void modules_init(void) {
         .program = TARN_PROGRAM_SERVER,
         .each_segment = reach_each_segment,
         .each_report = reach_each_report,
-        .figures_next = its_figures_next,
-        .state = its_state,
-        .rows_next = its_rows_next,
+        .figures_next = above.figures_next,
+        .state = above.state,
+        .rows_next = above.rows_next,
     };
     static const struct module_hooks hooks = {.command_add = module_command_add,
                                               .command_remove = module_command_remove,
