@@ -1,6 +1,6 @@
 /* What modules keep beyond a restart: names and values, small ones, by module. No I/O and no clock:
- * who changes it tells the others with the records below (front/durable.c), and a file or a replica
- * is made of records in turn. Modules that are not loaded keep what they have.
+ * who changes it tells the others with the records below (front/module_durable.c), and a file or a
+ * replica is made of records in turn. Modules that are not loaded keep what they have.
  *
  *   durable ── space (one module's) ── entry: name, value
  *
