@@ -4,6 +4,16 @@ proc http_start {args} {
     set ::http_port [info_field http_port]
 }
 
+# A file for token-file.
+proc token_write {name mode} {
+    set file [temp_dir]/$name
+    set f [open $file w]
+    puts $f "0123456789abcdef-token"
+    close $f
+    file attributes $file -permissions $mode
+    return $file
+}
+
 proc http_open {} {
     set s [socket 127.0.0.1 $::http_port]
     fconfigure $s -translation binary -buffering none

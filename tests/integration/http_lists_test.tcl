@@ -112,12 +112,7 @@ test {what is asked for wrongly, or without the token} {
     }
     assert_equal 404 [http_status [http_get /api/other]]
     assert_match "*/api/events*" [http_get /api/other]
-    set file [temp_dir]/token
-    set f [open $file w]
-    puts $f "0123456789abcdef-token"
-    close $f
-    file attributes $file -permissions 0600
-    http_start token-file $file
+    http_start token-file [token_write token 0600]
     foreach list {nodes segments tasks clients prefixes alarms doctor events} {
         assert_equal 401 [http_status [http_get /api/$list]]
         assert_equal 200 [http_status [http_get /api/$list \

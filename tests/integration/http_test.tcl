@@ -2,15 +2,6 @@
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] http.tcl]
 
-proc token_write {name mode} {
-    set file [temp_dir]/$name
-    set f [open $file w]
-    puts $f "0123456789abcdef-token"
-    close $f
-    file attributes $file -permissions $mode
-    return $file
-}
-
 test {probes and version} {
     http_start
     assert_equal 200 [http_status [http_get /health]]
