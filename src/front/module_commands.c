@@ -73,7 +73,7 @@ static void run_added(struct client *c) {
         return;
     }
     if (a->cmd.flags & CMD_DENYOOM && store_takes_nothing(books)) {
-        reply_error(c, "-OOM command not allowed when used memory > 'maxmemory'.");
+        reply_status(c, TARN_EOOM, NULL);
         dispatch_turned_away(c);
         return;
     }

@@ -170,9 +170,6 @@ static void plan_again(struct string_write *w) {
 void string_write_failed(struct client *c, tarn_status status, struct span key, uint64_t size) {
     switch (status) {
     case TARN_ENOSPACE: refusal_no_room(c, "OOM", size); break;
-    case TARN_EOOM:
-        reply_error(c, "-OOM command not allowed when used memory > 'maxmemory'.");
-        break;
     case TARN_EQUOTA:
         refusal_quota(c, &(struct refusal_put){.key = key, .size = size, .replicas = 1});
         break;
