@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/buf.h"
 
 #define LINE_MAX_BYTES 4096
@@ -98,8 +99,9 @@ static void defuse_controls(char *s, size_t len) {
 
 static struct {
     pthread_mutex_t mutex;
-    struct log_line *line; /* a ring: number n is at n modulo lines */
+    struct log_line *line; /* a ring */
     size_t lines;
+    uint64_t next; /* place, modulo lines; those before it are filled */
     uint64_t last; /* number */
 } kept = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 static atomic_bool keeps;
@@ -109,7 +111,7 @@ void log_keep(size_t lines) {
     free(kept.line);
     kept.line = lines > 0 ? xcalloc(lines, sizeof(*kept.line)) : NULL;
     kept.lines = lines;
-    kept.last = 0;
+    kept.next = kept.last = 0;
     atomic_store(&keeps, lines > 0);
     pthread_mutex_unlock(&kept.mutex);
 }
@@ -127,15 +129,17 @@ static void name_origin(char *out, size_t cap, const char *file) {
 static void line_keep(const char *file, enum log_level level, const char *text) {
     if (pthread_mutex_trylock(&kept.mutex) != 0) return;
     if (kept.lines > 0) {
-        struct log_line *l = &kept.line[kept.last % kept.lines], again = *l;
+        struct log_line *l = kept.next > 0 ? &kept.line[(kept.next - 1) % kept.lines] : NULL;
         bool same =
-            kept.last > 0 && l->level == level && strncmp(l->text, text, sizeof(l->text) - 1) == 0;
-        if (same) memset(l, 0, sizeof(*l));
-        l = &kept.line[++kept.last % kept.lines];
+            l != NULL && l->level == level && strncmp(l->text, text, sizeof(l->text) - 1) == 0;
+        if (!same) {
+            l = &kept.line[kept.next++ % kept.lines];
+            l->times = 0;
+        }
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
-        l->times = same ? again.times + 1 : 1;
-        l->number = kept.last;
+        l->times++;
+        l->number = ++kept.last;
         l->wall_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
         l->level = level;
         name_origin(l->from, sizeof(l->from), file);
@@ -147,10 +151,11 @@ static void line_keep(const char *file, enum log_level level, const char *text) 
 size_t log_kept(uint64_t since, struct log_line *out, size_t max) {
     size_t n = 0;
     pthread_mutex_lock(&kept.mutex);
-    uint64_t first = kept.last > kept.lines ? kept.last - kept.lines + 1 : 1;
     if (since > kept.last) since = 0;
-    for (uint64_t i = since < first ? first : since + 1; i <= kept.last && n < max; i++)
-        if (kept.line[i % kept.lines].number == i) out[n++] = kept.line[i % kept.lines];
+    for (uint64_t i = kept.next - min_u64(kept.next, kept.lines); i < kept.next && n < max; i++) {
+        const struct log_line *l = &kept.line[i % kept.lines];
+        if (l->number > since) out[n++] = *l;
+    }
     pthread_mutex_unlock(&kept.mutex);
     return n;
 }

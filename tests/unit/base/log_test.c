@@ -71,12 +71,16 @@ TEST(last_lines_are_kept) {
     log_warning("two\nlines");
     CHECK(log_kept(2, got, 8) == 1 && got[0].number == 3 && got[0].times == 2);
     CHECK(log_kept(0, got, 8) == 2);
+    /* however often: it takes the place of no other */
+    for (int i = 0; i < 9; i++) log_warning("two\nlines");
+    CHECK(log_kept(0, got, 8) == 2 && got[1].number == 12 && got[1].times == 11);
+    CHECK_STR(got[0].text, "one");
     for (int i = 0; i < 6; i++) log_notice("line %d", i);
     CHECK(log_kept(0, got, 8) == 4);
     CHECK_STR(got[0].text, "line 2");
-    CHECK(log_kept(7, got, 1) == 1 && got[0].number == 8); /* the oldest first */
-    CHECK(log_kept(9, got, 8) == 0);
-    CHECK(log_kept(10, got, 8) == 4 && log_kept(UINT64_MAX, got, 8) == 4);
+    CHECK(log_kept(16, got, 1) == 1 && got[0].number == 17); /* the oldest first */
+    CHECK(log_kept(18, got, 8) == 0);
+    CHECK(log_kept(19, got, 8) == 4 && log_kept(UINT64_MAX, got, 8) == 4);
     log_keep(0);
     log_notice("nobody");
     CHECK(log_kept(0, got, 8) == 0);
