@@ -15,7 +15,16 @@
 #include "ha/persistence.h"
 #include "ha/replication.h"
 
-enum { WINDOW_S = 60, LOOKS_MIN = 100, YOUNG_MS = 60000, TEXT_MAX = 320 };
+/* HITS_BACK: of the look-ups, in percent, that it takes once the alarm is on: a ratio around a half
+ * is one alarm, not one each second. */
+enum {
+    WINDOW_S = 60,
+    LOOKS_MIN = 100,
+    HITS_LOW = 50,
+    HITS_BACK = 55,
+    YOUNG_MS = 60000,
+    TEXT_MAX = 320
+};
 
 /* Counters, of a second. */
 struct alarm_counts {
@@ -26,9 +35,14 @@ struct alarm_facts {
     struct store_stats s;
     struct cluster_figures c;
     struct alarm_counts minute; /* of the last one */
+    bool on;                    /* the alarm that is looked at is on already */
 };
 
 typedef unsigned long long ull;
+
+static const char *plural(uint64_t n) {
+    return n == 1 ? "" : "s";
+}
 
 static void say_nodes(const struct alarm_facts *l, char *text) {
     uint64_t down = l->c.nodes_by_state[CLUSTER_NODE_DOWN];
@@ -61,14 +75,15 @@ static void say_segments(const struct alarm_facts *l, char *text) {
 static void say_puts(const struct alarm_facts *l, char *text) {
     if (l->minute.failed_puts == 0) return;
     snprintf(text, TEXT_MAX,
-             "%llu puts failed in the last minute: no room could be made, or writers were too "
+             "%llu put%s failed in the last minute: no room could be made, or writers were too "
              "slow. Leases, hard pins, eviction-policy; CACHE DOCTOR.",
-             (ull)l->minute.failed_puts);
+             (ull)l->minute.failed_puts, plural(l->minute.failed_puts));
 }
 
 static void say_hits(const struct alarm_facts *l, char *text) {
     uint64_t looks = l->minute.hits + l->minute.misses;
-    if (looks < LOOKS_MIN || l->minute.hits * 2 >= looks) return;
+    if (looks < (l->on ? 1 : LOOKS_MIN)) return;
+    if (l->minute.hits * 100 >= looks * (l->on ? HITS_BACK : HITS_LOW)) return;
     snprintf(text, TEXT_MAX,
              "%llu %% of %llu look-ups hit in the last minute. Why they miss: CACHE DOCTOR.",
              (ull)(100 * l->minute.hits / looks), (ull)looks);
@@ -82,18 +97,19 @@ static void say_evictions(const struct alarm_facts *l, char *text) {
     if (idle_ms >= YOUNG_MS) return;
     snprintf(
         text, TEXT_MAX,
-        "%llu objects were evicted in the last minute, and half of all that ever were had not been "
+        "%llu object%s evicted in the last minute, and half of all that ever were had not been "
         "used for %llu s or less: the pool is small for what is asked of it. CACHE CURVE.",
-        (ull)l->minute.evicted, (ull)(idle_ms / 1000 + 1));
+        (ull)l->minute.evicted, l->minute.evicted == 1 ? " was" : "s were",
+        (ull)(idle_ms / 1000 + 1));
 }
 
 static void say_bytes(const struct alarm_facts *l, char *text) {
     (void)l;
     if (stats.replicas_bad == 0) return;
     snprintf(text, TEXT_MAX,
-             "%llu replicas had wrong bytes and were dropped, since the start or CONFIG RESETSTAT: "
+             "Wrong bytes: %llu replica%s dropped, since the start or CONFIG RESETSTAT: "
              "memory or disks of their nodes. REPLICA REPORT.",
-             (ull)stats.replicas_bad);
+             (ull)stats.replicas_bad, plural(stats.replicas_bad));
 }
 
 static void say_files(const struct alarm_facts *l, char *text) {
@@ -168,8 +184,9 @@ static struct alarm_counts minute_until(struct alarm_counts now) {
     return minute;
 }
 
-static void alarm_look(struct alarm *a, const struct alarm_facts *l) {
+static void alarm_look(struct alarm *a, struct alarm_facts *l) {
     char text[TEXT_MAX] = "";
+    l->on = a->on;
     a->say(l, text);
     bool on = text[0] != '\0';
     if (on && !a->on) {

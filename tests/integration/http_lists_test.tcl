@@ -88,11 +88,25 @@ test {alarms: puts that fail, in words, and in the log} {
     assert_equal 0 [http_json /api/alarms {len(a["alarms"])}]
     catch {r set big [string repeat x 70000000]}
     for {set i 0} {$i < 80} {incr i} {catch {r set k$i [string repeat x 1000000]}}
-    wait_for "the alarm" {[string match {*"alarm":"puts",*puts failed*} [http_get /api/alarms]]}
-    assert_match {*"level":"warning","kind":"alarms",*puts failed*} [http_get /api/events]
+    wait_for "the alarm" {[string match {*"alarm":"puts",*put* failed*} [http_get /api/alarms]]}
+    assert_match {*"level":"warning","kind":"alarms",*put* failed*} [http_get /api/events]
     r config resetstat
     wait_for "it is over" {[string match {*The alarm is over*} [http_get /api/events]]}
     assert_match {*"line":"1","text":"Nobody has looked*} [http_get /api/doctor]
+}
+
+test {alarms: half of the look-ups miss, which is not told anew each second} {
+    http_start
+    r set here x
+    assert_equal 0 [http_json /api/alarms {len(a["alarms"])}]
+    for {set i 0} {$i < 100} {incr i} {r get never-$i}
+    wait_for "the alarm" {[string match {*"alarm":"hits",*"0 % of 100 look-ups*} \
+        [http_get /api/alarms]]}
+    for {set i 0} {$i < 112} {incr i} {r get here}
+    wait_for "it is still on" {[string match {*"alarm":"hits",*"52 % of 212 look-ups*} \
+        [http_get /api/alarms]]}
+    for {set i 0} {$i < 100} {incr i} {r get here}
+    wait_for "it is over" {[string match {*The alarm is over*52 %*} [http_get /api/events]]}
 }
 
 test {tasks and prefixes} {
