@@ -59,13 +59,12 @@ void cmd_cache_curve(struct client *c) {
 /* --- PREFIXES --- */
 
 void cmd_cache_prefixes(struct client *c) {
-    static const char *const names[STORE_TOPS] = {"hits", "misses", "bytes"};
     struct wire_count args = {0};
     struct top_entry top[TOP_SLOTS];
     if (!arg_bind(c, &args)) return;
     reply_map(c, STORE_TOPS);
     for (unsigned which = 0; which < STORE_TOPS; which++) {
-        reply_bulk_str(c, names[which]);
+        reply_bulk_str(c, store_top_name((enum store_top)which));
         size_t n = store_get_top(books, (enum store_top)which, top, (size_t)args.n);
         reply_array(c, n);
         for (size_t i = 0; i < n; i++) {

@@ -23,11 +23,13 @@ void info_tenants(struct figure_walk *f);
 void info_pool_sums(struct figure_walk *f); /* without the segments */
 /* From that segment on, at most n of them; returns where to go on, store_segment_limit: the end. */
 uint32_t info_segments(struct figure_walk *f, uint32_t from, size_t n);
-/* Name, size, state and the like of one; inside a group. */
+/* A group of one: name, size, state and the like, then what `more` adds to it (NULL: nothing). */
 struct store_segment_info;
 struct cluster_segment;
+typedef void (*info_segment_fn)(struct figure_walk *f, const struct store_segment_info *g,
+                                const struct cluster_segment *at);
 void info_segment(struct figure_walk *f, const struct store_segment_info *g,
-                  const struct cluster_segment *at);
+                  const struct cluster_segment *at, info_segment_fn more);
 /* What CACHE DOCTOR says; the caller frees it. */
 void info_doctor(struct buf *out);
 /* At most n nodes from *cursor on; false: there are no more. */

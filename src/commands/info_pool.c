@@ -23,10 +23,13 @@ static double ratio_share(uint64_t a, uint64_t b) {
 }
 
 void info_segment(struct figure_walk *f, const struct store_segment_info *g,
-                  const struct cluster_segment *at) {
+                  const struct cluster_segment *at, info_segment_fn more) {
+    char id[16];
     struct host_segment_info h = {.backing = "remote", .numa_node = -1};
     if (at->embedded && embedded.host != NULL) host_segment_get(embedded.host, g->id, &h);
     if (!at->embedded) h.backing = at->backing, h.huge = at->huge, h.numa_node = at->numa_node;
+    snprintf(id, sizeof(id), "%u", g->id);
+    figures_group(f, "segment", "segment", id);
     FIGURE(f, TEXT, name, "of the segment", g->name);
     FIGURE(f, GAUGE, epoch, "grows when its content is lost or replaced", g->epoch);
     FIGURE(f, BYTES, size, "of the segment", g->size);
@@ -42,14 +45,7 @@ void info_segment(struct figure_walk *f, const struct store_segment_info *g,
     FIGURE(f, TEXT, tier, "memory, ssd, file", location_tier_name(g->tier));
     FIGURE(f, TEXT, state, "up, readonly, draining, drained, down, leaving",
            segment_state_name(g, at));
-}
-
-static void show_segment(struct figure_walk *f, const struct store_segment_info *g,
-                         const struct cluster_segment *at) {
-    char id[16];
-    snprintf(id, sizeof(id), "%u", g->id);
-    figures_group(f, "segment", "segment", id);
-    info_segment(f, g, at);
+    if (more != NULL) more(f, g, at);
     figures_group_end(f);
 }
 
@@ -76,7 +72,7 @@ uint32_t info_segments(struct figure_walk *f, uint32_t from, size_t n) {
         struct cluster_segment at;
         if (!store_segment_get(books, id, &g) || !cluster_segment_get(id, &at)) continue;
         shown++;
-        show_segment(f, &g, &at);
+        info_segment(f, &g, &at, NULL);
     }
     return id;
 }

@@ -105,12 +105,8 @@ static void show_map(struct figure_walk *f, const struct store_segment_info *g) 
     }
 }
 
-static void show_segment_row(struct figure_walk *f, const struct store_segment_info *g,
-                             const struct cluster_segment *at) {
-    char id[16];
-    snprintf(id, sizeof(id), "%u", g->id);
-    figures_group(f, "segment", "segment", id);
-    info_segment(f, g, at);
+static void show_more(struct figure_walk *f, const struct store_segment_info *g,
+                      const struct cluster_segment *at) {
     FIGURE(f, TEXT, machine, "of its host", at->machine);
     FIGURE(f, TEXT, rack, "of its host", at->rack);
     FIGURE(f, BYTES, evictable, "of used, what an eviction could free now", g->evictable);
@@ -123,7 +119,6 @@ static void show_segment_row(struct figure_walk *f, const struct store_segment_i
         FIGURE(f, TEXT, drain_error, "why the last object could not be moved", at->drain_error);
     }
     show_map(f, g);
-    figures_group_end(f);
 }
 
 static enum tarn_rows rows_of_segments(uint64_t *from, struct figure_walk *f) {
@@ -134,7 +129,7 @@ static enum tarn_rows rows_of_segments(uint64_t *from, struct figure_walk *f) {
         struct store_segment_info g;
         struct cluster_segment at;
         if (!store_segment_get(books, id, &g) || !cluster_segment_get(id, &at)) continue;
-        show_segment_row(f, &g, &at);
+        info_segment(f, &g, &at, show_more);
         n++;
     }
     *from = id;
@@ -285,11 +280,10 @@ static enum tarn_rows rows_of_clients(uint64_t *from, struct figure_walk *f) {
 /* --- prefixes, alarms, the doctor --- */
 
 static enum tarn_rows rows_of_prefixes(uint64_t *from, struct figure_walk *f) {
-    static const char *const names[STORE_TOPS] = {"hits", "misses", "bytes"};
     struct top_entry top[TOP_SLOTS];
     char prefix[TOP_NAME_MAX + 1];
     if (*from >= STORE_TOPS) return TARN_ROWS_OVER;
-    const char *by = names[*from];
+    const char *by = store_top_name((enum store_top) * from);
     size_t n = store_get_top(books, (enum store_top)(*from)++, top, TOP_SLOTS);
     for (size_t i = 0; i < n; i++) {
         snprintf(prefix, sizeof(prefix), "%.*s", (int)top[i].name_len, top[i].name);

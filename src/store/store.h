@@ -804,6 +804,7 @@ bool store_get_curve(struct store *s, struct curve_figures *figures_p);
  * common: all up to the first part of 12 or more hexadecimal digits, else up to the last of
  * "@:/|#". */
 enum store_top { STORE_TOP_HITS, STORE_TOP_MISSES, STORE_TOP_BYTES, STORE_TOPS };
+const char *store_top_name(enum store_top which); /* "hits" */
 struct top_entry;
 size_t store_get_top(const struct store *s, enum store_top which, struct top_entry *entries,
                      size_t max);

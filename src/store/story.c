@@ -219,6 +219,12 @@ void store_get_story(const struct store *s, struct store_story *story_p) {
                                     .one_in = s->story.one_in};
 }
 
+const char *store_top_name(enum store_top which) {
+    static const char *const names[STORE_TOPS] = {
+        [STORE_TOP_HITS] = "hits", [STORE_TOP_MISSES] = "misses", [STORE_TOP_BYTES] = "bytes"};
+    return names[which];
+}
+
 const char *store_miss_name(enum store_miss why) {
     static const char *const names[STORE_MISSES] = {
         [STORE_MISS_NEVER] = "never",     [STORE_MISS_EVICTED] = "evicted",
