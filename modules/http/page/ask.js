@@ -84,8 +84,9 @@ async function askEvents() {
  * the last of which is told. */
 async function askHistory() {
   const old = state.history,
-    path = 'api/history?over=' + state.over;
-  const again = old && old.over === state.over;
+    wanted = state.over, /* another may be chosen before the answer comes */
+    path = 'api/history?over=' + wanted;
+  const again = old && old.over === wanted;
   const page = await ask(again ? `${path}&since=${old.end_ms - 2 * old.step_ms}` : path);
   const first = page.last - page.series.hits.length + 1;
   if (again && (first > old.last + 1 || page.last < old.last)) {
@@ -95,9 +96,9 @@ async function askHistory() {
   }
   for (const [name, points] of Object.entries(again ? page.series : {})) {
     const before = (old.series[name] || []).slice(0, first - 1 - old.last || undefined);
-    page.series[name] = before.concat(points).slice(-POINTS[state.over]);
+    page.series[name] = before.concat(points).slice(-POINTS[wanted]);
   }
-  state.history = { ...page, over: state.over };
+  state.history = { ...page, over: wanted };
 }
 
 let round = 0;

@@ -62,7 +62,8 @@ function curve(cache, policy) {
     (i) => labels[i],
     1,
     true,
-    `From one key in ${cache.curve_one_in}, of the last minutes; CACHE CURVE tells the error.`,
+    (cache.curve_one_in > 1 ? `From one key in ${cache.curve_one_in}, of` : 'Of') +
+      ' the last minutes; CACHE CURVE tells the error.',
   );
 }
 
@@ -112,7 +113,7 @@ function prefixes() {
       list('misses', count),
       list('bytes', bytes),
     ),
-    note('Of the last time: counts are halved every ten minutes. CACHE PREFIXES tells the error.'),
+    note('Counts are halved every ten minutes. CACHE PREFIXES tells the error.'),
   );
 }
 

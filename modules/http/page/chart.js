@@ -11,7 +11,8 @@ const COLOURS = ['a', 'b', 'c', 'd', 'e', 'f'];
 function niceTop(values, form) {
   const most = Math.max(0, ...values.filter(known));
   if (most === 0) return 1;
-  if (form === bytes || form === rate) return 2 ** Math.ceil(Math.log2(most));
+  /* the history has seven digits: 1 GiB may come as somewhat more */
+  if (form === bytes || form === rate) return 2 ** Math.ceil(Math.log2(most) - 1e-6);
   const power = 10 ** Math.floor(Math.log10(most));
   return [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= most);
 }
@@ -88,7 +89,7 @@ function chart(title, lines, form, x, label, top, dots, text) {
   );
   const told = lines.map(([name, values]) => `${name}: ${form(values[rest])}`).join(', ');
   svg.setAttribute('aria-label', `${title}; ${told}`);
-  svg.data = { n, x, form, lines, label, rest };
+  svg.data = { n, x, form, lines, label, rest, dots };
   return section(
     title,
     { 'data-key': title },
@@ -100,7 +101,7 @@ function chart(title, lines, form, x, label, top, dots, text) {
 
 /* at: an index; null: none in particular. */
 function chartTell(svg, at) {
-  const { n, x, form, lines, label, rest } = svg.data;
+  const { x, form, lines, label, rest, dots } = svg.data;
   const cross = svg.querySelector('.cross'),
     legend = svg.nextElementSibling;
   const shown = at === null ? rest : at;
@@ -109,7 +110,7 @@ function chartTell(svg, at) {
   [...legend.querySelectorAll('b')].forEach((value, i) => {
     value.textContent = form(lines[i][1][shown]);
   });
-  legend.lastChild.textContent = shown === n - 1 ? '' : label(shown);
+  legend.lastChild.textContent = at === null && !dots ? '' : label(shown);
 }
 
 function chartPointed(svg, clientX) {

@@ -1,7 +1,9 @@
 /* --- Overview: is it well? --- */
 
+/* Of the last minute, whatever the steps are. */
 function recent(name) {
-  const values = (state.history.series[name] || []).slice(-60).filter(known);
+  const { series, step_ms } = state.history;
+  const values = (series[name] || []).slice(-60000 / step_ms).filter(known);
   return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
@@ -73,7 +75,8 @@ function overview() {
       ],
       rate,
       null,
-      'Through this server. What engines move straight from node to node is in NODE INFO.',
+      'Through sockets of this server. What clients copy out of shared memory or ask nodes for ' +
+        'passes by it: their figures and the pages of nodes have that.',
     ),
     over(
       'Latency of commands that read',
