@@ -1,5 +1,6 @@
 #include "trace/json_line.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +31,15 @@ static bool json_take(struct cursor *c, char want) {
     return true;
 }
 
+/* What follows a backslash, up to its last character. */
+static bool escape_skip(struct cursor *c) {
+    if (c->at == c->end || *c->at == '\0' || strchr("\"\\/bfnrtu", *c->at) == NULL) return false;
+    if (*c->at != 'u') return true;
+    for (unsigned i = 0; i < 4; i++)
+        if (++c->at == c->end || !isxdigit((unsigned char)*c->at)) return false;
+    return true;
+}
+
 /* A string without its quotes; escapes are checked, not decoded. */
 static bool take_string(struct cursor *c, struct span *s) {
     if (!json_take(c, '"')) return json_broken(c, "a string is missing");
@@ -38,8 +48,7 @@ static bool take_string(struct cursor *c, struct span *s) {
         if ((unsigned char)*c->at < 0x20) return json_broken(c, "a control character in a string");
         if (*c->at != '\\') continue;
         c->at++;
-        if (c->at == c->end || strchr("\"\\/bfnrtu", *c->at) == NULL || *c->at == '\0')
-            return json_broken(c, "a bad escape");
+        if (!escape_skip(c)) return json_broken(c, "a bad escape");
     }
     if (c->at == c->end) return json_broken(c, "a string does not end");
     *s = span_of(start, (size_t)(c->at - start));
@@ -70,15 +79,24 @@ static bool skip_number(struct cursor *c) {
     return true;
 }
 
-/* Its whole part; the fraction and exponent are checked and left. */
-static bool take_u64(struct cursor *c, uint64_t max, uint64_t *v) {
-    skip_blanks(c);
+/* Its whole part; a fraction is checked and left. Of an exponent nothing is made: no trace has one
+ * there. */
+static bool take_digits(struct cursor *c, uint64_t max, uint64_t *v) {
     const char *start = c->at;
     size_t n = skip_digits(c);
     if (!span_to_u64(span_of(start, n), v)) return json_broken(c, "a number from 0 on is missing");
     if (max > 0 && *v > max) return json_broken(c, "the number is too large");
     c->at = start;
-    return skip_number(c);
+    if (!skip_number(c)) return false;
+    struct span text = span_of(start, (size_t)(c->at - start));
+    if (memchr(text.data, 'e', text.len) != NULL || memchr(text.data, 'E', text.len) != NULL)
+        return json_broken(c, "a number with an exponent");
+    return true;
+}
+
+static bool take_u64(struct cursor *c, uint64_t max, uint64_t *v) {
+    skip_blanks(c);
+    return take_digits(c, max, v);
 }
 
 static bool take_i64(struct cursor *c, uint64_t max, int64_t *v) {
@@ -87,22 +105,18 @@ static bool take_i64(struct cursor *c, uint64_t max, int64_t *v) {
     if (minus) c->at++;
     uint64_t size;
     if (max == 0 || max > INT64_MAX) max = INT64_MAX;
-    if (!take_u64(c, max, &size)) return false;
+    if (!take_digits(c, max, &size)) return false;
     *v = minus ? -(int64_t)size : (int64_t)size;
     return true;
 }
 
-/* 61.114 is 61114. Of an exponent nothing is made: no trace has one there. */
+/* 61.114 is 61114. */
 static bool take_seconds(struct cursor *c, uint64_t max, uint64_t *ms_p) {
     uint64_t whole, ms = 0;
     skip_blanks(c);
     const char *start = c->at;
-    if (!take_u64(c, max / 1000, &whole)) return false;
-    struct span text = span_of(start, (size_t)(c->at - start));
-    if (memchr(text.data, 'e', text.len) != NULL || memchr(text.data, 'E', text.len) != NULL)
-        return json_broken(c, "seconds with an exponent");
-    const char *dot = memchr(text.data, '.', text.len);
-    const char *end = text.data + text.len;
+    if (!take_digits(c, max / 1000, &whole)) return false;
+    const char *end = c->at, *dot = memchr(start, '.', (size_t)(end - start));
     for (unsigned i = 0, unit = 100; dot != NULL && i < 3; i++, unit /= 10)
         if (dot + 1 + i < end) ms += (uint64_t)(dot[1 + i] - '0') * unit;
     *ms_p = whole * 1000 + ms;

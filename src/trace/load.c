@@ -84,16 +84,14 @@ static bool reader_full(const struct trace_reader *r) {
 }
 
 /* Appends to line up to its end, which is taken off. 1: there is one, 0: the file is over, -1: it
- * cannot be read, -2: it is too long. */
+ * cannot be read, -2: it is too long, or has a zero byte. */
 static int line_take(FILE *f, struct buf *line) {
     buf_clear(line);
-    char piece[4096];
-    while (fgets(piece, sizeof(piece), f) != NULL) {
-        size_t len = strlen(piece);
-        if (len == 0) return -2; /* a zero byte: no text */
-        if (line->len + len > TRACE_LINE_MAX) return -2;
-        buf_append(line, piece, len);
-        if (piece[len - 1] == '\n') break;
+    int c;
+    while ((c = getc_unlocked(f)) != EOF) {
+        if (c == '\0' || line->len == TRACE_LINE_MAX) return -2;
+        buf_append_char(line, (char)c);
+        if (c == '\n') break;
     }
     if (ferror(f)) return -1;
     if (line->len == 0) return 0;

@@ -31,13 +31,12 @@ static tarn_status add(struct trace *t, const char *line) {
 
 TEST(a_line_of_mooncakes_trace) {
     struct trace t = {0};
-    CHECK_EQ(
-        parse_as(&t, TRACE_AUTO,
-                 "{\"timestamp\": 27482, \"input_length\": 1400, \"output_length\": 52, "
-                 "\"hash_ids\": [46, 47, 2353]}\n\n"
-                 "{\"hash_ids\":[1],\"timestamp\":1.5e3,\"input_length\":1,\"output_length\":0,"
-                 "\"x\":{\"a\":[1,{\"b\":null}],\"c\":\"\\u0041\\\"\"}}"),
-        TARN_OK);
+    CHECK_EQ(parse_as(&t, TRACE_AUTO,
+                      "{\"timestamp\": 27482, \"input_length\": 1400, \"output_length\": 52, "
+                      "\"hash_ids\": [46, 47, 2353]}\n\n"
+                      "{\"hash_ids\":[1],\"timestamp\":1.5,\"input_length\":1,\"output_length\":0,"
+                      "\"x\":{\"a\":[1,{\"b\":null}],\"c\":\"\\u0041\\\"\"}}"),
+             TARN_OK);
     CHECK_EQ(t.format, TRACE_MOONCAKE);
     CHECK_EQ(t.block, 512);
     CHECK_EQ(t.n, 2);
@@ -97,6 +96,9 @@ TEST(bad_lines_are_refused_and_leave_no_trace) {
         "{\"timestamp\":1,\"hash_ids\":[1],\"x\":\"\\q\"}",
         "{\"timestamp\":1,\"hash_ids\":[1],\"x\":\"a}",
         "{\"timestamp\":1,\"timestamp\":1,\"hash_ids\":[1]}",
+        "{\"timestamp\":1.5e3,\"hash_ids\":[1]}",
+        "{\"timestamp\":1,\"hash_ids\":[1],\"x\":\"\\u12\"}",
+        "{\"timestamp\":1,\"hash_ids\":[1],\"x\":\"\\u12g4\"}",
         "{timestamp:1,\"hash_ids\":[1]}",
         "{\"timestamp\":1,\"hash_ids\":[1],\"x\":[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}",
     };
@@ -106,6 +108,16 @@ TEST(bad_lines_are_refused_and_leave_no_trace) {
         CHECK_EQ(t.n, 0);
         CHECK_EQ(t.n_ids, 0);
     }
+    trace_free(&t);
+}
+
+TEST(a_zero_byte_is_no_text) {
+    static const char text[] = "{\"timestamp\":1,\"hash_ids\":[1]}\0 left out\n"
+                               "{\"timestamp\":2,\"hash_ids\":[2]}\n";
+    struct trace t = {0};
+    CHECK_EQ(parse_apart(&t, text, sizeof(text) - 1), TARN_ELIMIT);
+    CHECK_EQ(parse_apart(&t, "{}\0", 3), TARN_ELIMIT);
+    CHECK_EQ(t.n, 0);
     trace_free(&t);
 }
 
@@ -133,6 +145,10 @@ TEST(an_error_names_file_line_and_field) {
     refused(TRACE_BAILIAN,
             "{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":[]}",
             "t:1: chat_id: it is missing");
+    refused(TRACE_BAILIAN,
+            "{\"chat_id\":- 1,\"timestamp\":1,\"input_length\":1,\"output_length\":1,"
+            "\"hash_ids\":[]}",
+            "t:1: chat_id: a number from 0 on is missing");
     refused(TRACE_AZURE, "TIMESTAMP,ContextTokens\n",
             "t:1: GeneratedTokens: there is no such column");
     refused(TRACE_AUTO, "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,1\n",
