@@ -5,19 +5,12 @@
 
 #include "base/assert.h"
 
-static uint64_t rng_splitmix(uint64_t *x) {
-    uint64_t z = *x += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
 static uint64_t rng_rotl(uint64_t x, int k) {
     return (x << k) | (x >> (64 - k));
 }
 
 void rng_seed(struct rng *r, uint64_t seed) {
-    for (int i = 0; i < 4; i++) r->s[i] = rng_splitmix(&seed);
+    for (int i = 0; i < 4; i++) r->s[i] = mix64(seed + (uint64_t)i * UINT64_C(0x9e3779b97f4a7c15));
 }
 
 uint64_t rng_next(struct rng *r) {

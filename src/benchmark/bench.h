@@ -14,6 +14,7 @@
 #include "base/hist.h"
 #include "base/options.h"
 #include "base/progress.h"
+#include "base/rng.h"
 #include "client/ctl.h"
 #include "client/secure.h"
 #include "tarn.h"
@@ -130,13 +131,6 @@ void print_failures(const char *what, const struct bench_thread *sum);
 /* "avg 5 us, p50 4, ..., max 9". */
 void print_latency(const struct hist *h);
 /* Bytes that follow from a number. */
-
-static inline uint64_t mix64(uint64_t x) { /* splitmix64's finalizer (Steele, Lea, Flood 2014) */
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
 void pattern_fill(uint64_t seed, void *data, size_t len);
 bool pattern_check(uint64_t seed, const void *data, size_t len);
 

@@ -17,10 +17,7 @@ static uint64_t now_us(double now) {
 
 /* A trace's id stands for all tokens up to the end of its block, as a rolling hash does. */
 static uint64_t hash_of_id(uint64_t id) {
-    uint64_t x = id + UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
+    return mix64(id);
 }
 
 static struct route_prior prior_of(const struct sim_config *c) {

@@ -4,17 +4,11 @@
 
 #include "base/assert.h"
 #include "base/buf.h"
-
-static uint64_t dense_mix(uint64_t x) { /* splitmix64's finalizer (Steele, Lea, Flood 2014) */
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
+#include "base/rng.h"
 
 /* The slot that has key, or where it would go. */
 static struct dense_slot *dense_probe(const struct dense *d, uint64_t key) {
-    size_t at = (size_t)dense_mix(key) & (d->cap - 1);
+    size_t at = (size_t)mix64(key) & (d->cap - 1);
     while (d->slots[at].number != 0 && d->slots[at].key != key) at = (at + 1) & (d->cap - 1);
     return &d->slots[at];
 }

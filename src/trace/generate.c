@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "trace/draw.h"
+#include "base/draw.h"
 #include "trace/trace.h"
 
 static const char *const kind_names[TRACE_KINDS] = {"chat", "agents", "documents"};

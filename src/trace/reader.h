@@ -4,7 +4,6 @@
 #define TARN_TRACE_READER_H
 
 #include "trace/dense.h"
-#include "trace/draw.h"
 #include "trace/share.h"
 #include "trace/trace.h"
 

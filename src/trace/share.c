@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "trace/draw.h"
+#include "base/draw.h"
 
 void share_init(struct share_model *s, uint64_t seed) {
     *s = (struct share_model){0};

@@ -1,27 +1,14 @@
 /* The curve against what pools of those sizes, with the books' own code, really hit. */
 #include <math.h>
 #include "util.h"
+#include "base/draw.h"
 #include "base/htab.h"
-#include "base/rng.h"
 #include "store/curve.h"
 
 #define KEYS  20000u
 #define PAGES 1000u
 #define LOOKS 30000u
 #define BLOCK 4096u
-
-static uint32_t zipf_key(struct rng *r, const double *sum) {
-    double x = (double)(rng_next(r) >> 11) / 9007199254740992.0 * sum[KEYS - 1];
-    uint32_t low = 0, high = KEYS - 1;
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        if (sum[mid] < x)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
 
 /* A trace: popular keys by Zipf's law, and now and then a scan of keys that do not come back. */
 static uint32_t *trace_make(uint64_t seed, double skew) {
@@ -30,8 +17,9 @@ static uint32_t *trace_make(uint64_t seed, double skew) {
     static uint32_t trace[LOOKS];
     struct rng r;
     rng_seed(&r, seed);
-    for (uint32_t i = 0; i < KEYS; i++) sum[i] = (i ? sum[i - 1] : 0) + pow(i + 1, -skew);
-    for (uint32_t i = 0; i < LOOKS; i++) trace[i] = i % 8000 < 1000 ? KEYS + i : zipf_key(&r, sum);
+    draw_zipf_init(sum, KEYS, skew);
+    for (uint32_t i = 0; i < LOOKS; i++)
+        trace[i] = i % 8000 < 1000 ? KEYS + i : (uint32_t)draw_zipf(&r, sum, KEYS);
     return trace;
 }
 

@@ -1,6 +1,6 @@
 /* Random numbers of some shapes, from base/rng.h. */
-#ifndef TARN_TRACE_DRAW_H
-#define TARN_TRACE_DRAW_H
+#ifndef TARN_BASE_DRAW_H
+#define TARN_BASE_DRAW_H
 
 #include <math.h>
 #include <stddef.h>
