@@ -85,6 +85,14 @@ static inline int test_rounds(int n) {
             test_differ(__FILE__, __LINE__, #a " == " #b, TEST_SHOWN(test_a), TEST_SHOWN(test_b)); \
     } while (0)
 
+/* A number from low to high. */
+#define CHECK_WITHIN(x, low, high)                                                                 \
+    do {                                                                                           \
+        double test_x = (x);                                                                       \
+        if (!(test_x >= (low) && test_x <= (high)))                                                \
+            test_differ(__FILE__, __LINE__, #x, TEST_SHOWN(test_x), #low " to " #high);            \
+    } while (0)
+
 #define CHECK_STR(a, b)                                                                            \
     do {                                                                                           \
         const char *test_a = (a), *test_b = (b);                                                   \

@@ -11,15 +11,6 @@ static struct sim_speed speed_of(const char *model, const char *gpu) {
     CHECK(s.model != NULL && s.gpu != NULL);
     return s;
 }
-#define CHECK_WITHIN(x, low, high)                                                                 \
-    do {                                                                                           \
-        double test_x = (x);                                                                       \
-        if (!(test_x >= (low) && test_x <= (high))) {                                              \
-            printf("# %s is %g\n", #x, test_x);                                                    \
-            CHECK(test_x >= (low) && test_x <= (high));                                            \
-        }                                                                                          \
-    } while (0)
-
 /* Mooncake, FAST 2025, section 3: 6 GB/s on eight A800, 19 GB/s on eight H800 at 8192 tokens. */
 TEST(reuse_pays_from_the_published_bandwidths_on) {
     struct sim_speed a = speed_of("Llama-3-70B", "A800"), h = speed_of("Llama-3-70B", "H800");

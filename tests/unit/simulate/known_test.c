@@ -5,15 +5,6 @@
 
 #include "../test.h"
 
-#define CHECK_WITHIN(x, low, high)                                                                 \
-    do {                                                                                           \
-        double test_x = (x);                                                                       \
-        if (!(test_x >= (low) && test_x <= (high))) {                                              \
-            printf("# %s is %g\n", #x, test_x);                                                    \
-            CHECK(test_x >= (low) && test_x <= (high));                                            \
-        }                                                                                          \
-    } while (0)
-
 static struct sim_config config_of(const char *model, const char *gpu, unsigned gpus) {
     struct sim_config c;
     sim_config_init(&c);

@@ -7,15 +7,6 @@
 
 #include "../test.h"
 
-#define CHECK_WITHIN(x, low, high)                                                                 \
-    do {                                                                                           \
-        double test_x = (x);                                                                       \
-        if (!(test_x >= (low) && test_x <= (high))) {                                              \
-            printf("# %s is %g\n", #x, test_x);                                                    \
-            CHECK(test_x >= (low) && test_x <= (high));                                            \
-        }                                                                                          \
-    } while (0)
-
 static struct trace made;
 static uint64_t made_ids;
 
