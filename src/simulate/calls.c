@@ -217,11 +217,23 @@ static double handover_bytes(const struct sim *s, const struct call *c) {
     return bytes - sent > least ? bytes - sent : least;
 }
 
+/* The one that it was to go to is gone, and there is no other. */
+static void call_lose(struct sim *s, struct call *c) {
+    s->result->lost++;
+    router_done(s->router, c->number, c->generated, true, s->now);
+    call_leave(s, c, &s->engines[c->engine]);
+    call_end(s, c);
+}
+
 static void call_hand_over(struct sim *s, struct call *c) {
     struct router_choice choice;
     const struct trace_request *q = call_request(s, c);
     if (router_ask(s->router, c->number, q, call_ids(s, c), NULL, 0, s->now, &choice) == TARN_OK)
         c->decode = choice.decode;
+    if (c->decode == CALL_NONE) {
+        call_lose(s, c);
+        return;
+    }
     c->state = CALL_HANDOVER;
     flow_start(s, c, FLOW_HANDOVER, c->engine, c->decode, handover_bytes(s, c));
 }
@@ -235,7 +247,6 @@ static void call_put(struct sim *s, struct call *c) {
 
 void call_started(struct sim *s, struct call *c) {
     if (!c->started) {
-        samples_add(&s->ttft, s->now - c->arrived);
         c->ttft = s->now - c->arrived;
         c->started = true;
     } else {
@@ -261,6 +272,7 @@ void call_finish(struct sim *s, struct call *c) {
     struct sim_result *r = s->result;
     double tbt = gaps_worst_tenth(&c->gaps);
     r->done++;
+    samples_add(&s->ttft, c->ttft);
     if (c->gaps.n > 0) samples_add(&s->tbt, tbt);
     r->kept += c->ttft <= s->config->slo_ttft_s && tbt <= s->config->slo_tbt_s;
     s->end = s->now;

@@ -173,11 +173,11 @@ static const char *fail_read(struct sim_config *c, const char *text) {
         char kind[8], more = '\0';
         int len = 0;
         unsigned who;
-        if (sscanf(s, "%lf:%7[a-z]:%u%n", &f.at_s, kind, &who, &len) != 3 || f.at_s < 0)
+        if (sscanf(s, "%lf:%7[a-z]:%u%n", &f.at_s, kind, &who, &len) != 3 || !(f.at_s >= 0))
             return refuse("--fail", text, "is not TIME:engine|host:N[:SECONDS][,...]");
         s += len;
         if (*s == ':') {
-            if (sscanf(s, ":%lf%n", &f.for_s, &len) != 1 || f.for_s <= 0)
+            if (sscanf(s, ":%lf%n", &f.for_s, &len) != 1 || !(f.for_s > 0))
                 return refuse("--fail", text, "has no seconds behind the number");
             s += len;
         }

@@ -109,7 +109,7 @@ static void sim_fail(struct sim *s, const struct sim_failure *f) {
             call_leave(s, c, &s->engines[c->engine]);
             call_restart(s, c);
         } else if (c->decode == f->who) {
-            c->decode = c->engine; /* which is chosen anew when its prompt is computed */
+            c->decode = CALL_NONE; /* which is chosen anew when its prompt is computed */
         }
     }
     if (f->for_s > 0)

@@ -27,9 +27,9 @@ enum call_state { CALL_LOADING, CALL_QUEUED, CALL_PREFILL, CALL_HANDOVER, CALL_R
 struct call {
     bool live;
     enum call_state state;
-    uint32_t flows, loads; /* under way: all, and those it waits for */
-    uint64_t number;       /* in the trace */
-    uint32_t engine, decode;
+    uint32_t flows, loads;   /* under way: all, and those it waits for */
+    uint64_t number;         /* in the trace */
+    uint32_t engine, decode; /* decode CALL_NONE: that one failed */
     uint32_t prompt;    /* tokens to be there before it goes on: input, and what it has of output */
     uint32_t generated; /* tokens of output */
     double arrived, last_token, ttft;

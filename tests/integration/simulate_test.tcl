@@ -101,6 +101,7 @@ test {what is wrong is said, with its name} {
         "*run has one --load*" {run --generate chat --load 0.5,0.6}
         "*--prefill and --decode go together*" {run --generate chat --prefill 2}
         "*--fail: \"5:disk:1\" is not*" {run --generate chat --fail 5:disk:1}
+        "*--fail: \"nan:engine:1\" is not*" {run --generate chat --fail nan:engine:1}
         "*--fail: there is no engine 9 of 8*" {run --generate chat --fail 5:engine:9}
         "*does not fit into 1 x H100*" {run --generate chat --gpus 1}
         "*--generate: there is no chats, did you mean chat?*" {run --generate chats}

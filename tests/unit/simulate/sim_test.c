@@ -142,6 +142,22 @@ TEST(requests_survive_engines_and_hosts_that_fail) {
     CHECK(r.lost > 0 && r.done > 0);
 }
 
+/* Who is to decode there is no longer, before its prompt is computed: another engine for decoding
+ * takes it, and prefills stay apart from decodes. */
+TEST(an_engine_that_decodes_fails_and_prefill_engines_do_not_decode) {
+    const struct trace *t = make(TRACE_DOCUMENTS, 400, 2);
+    struct sim_config c = small_config();
+    c.prefill = c.decode = 2;
+    c.failures[c.n_failures++] = (struct sim_failure){.at_s = 30, .who = 3};
+    struct sim_result r = run_on(&c, t);
+    CHECK_EQ(r.done, t->n);
+    CHECK_WITHIN(r.tbt.p99, 0, 0.1);
+    c.failures[c.n_failures++] = (struct sim_failure){.at_s = 60, .who = 2};
+    r = run_on(&c, t);
+    CHECK(r.lost > 0);
+    CHECK_WITHIN(r.tbt.p90, 0, 0.1);
+}
+
 TEST(without_room_for_kv_requests_are_preempted_and_end_all_the_same) {
     const struct trace *t = make(TRACE_CHAT, 300, 8);
     struct sim_config c = small_config();
