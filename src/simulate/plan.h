@@ -65,6 +65,10 @@ void report_html(const struct sim_plan *p, struct buf *out);
 /* "16 x 8 H100, Llama-3-70B, ..." */
 void report_setting(const struct sim_plan *p, struct buf *out);
 const char *cell_deployment(const struct sim_plan *p, const struct cell *c, char out[64]);
+/* "16 engines, a pool of 50000 blocks (lru)" */
+void cell_words(const struct sim_plan *p, const struct cell *c, struct buf *out);
+/* They differ in load and policy alone. */
+bool cell_alike(const struct cell *a, const struct cell *b);
 static inline double cell_rejected(const struct cell *c) {
     const struct sim_result *r = &c->result;
     return r->requests > 0 ? (double)(r->refused + r->too_long + r->lost) / (double)r->requests : 0;

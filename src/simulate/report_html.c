@@ -28,7 +28,7 @@ static const char page_head[] =
     ".plots{display:flex;flex-wrap:wrap;gap:1rem}\n"
     "figure{background:var(--card);border:1px solid var(--line);border-radius:8px;margin:0;"
     "padding:.7rem}\nfigcaption{font-weight:600;font-size:.9rem}\n"
-    "svg{display:block}svg text{fill:var(--faint);font-size:11px}\n"
+    "svg{display:block;max-width:100%;height:auto}svg text{fill:var(--faint);font-size:11px}\n"
     ".axis{stroke:var(--line)}\n"
     ".key{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.6rem 0}.key i{display:inline-block;"
     "width:.8rem;height:.8rem;border-radius:2px;margin-right:.35rem;vertical-align:-1px}\n"
@@ -136,7 +136,7 @@ static void plot_lines(const struct sim_plan *p, size_t from, size_t to, const s
                    frame_x(&f, p->loads.v[l]), HEIGHT - 14, p->loads.v[l]);
     buf_printf(out, "<text x=\"%g\" y=\"%g\" text-anchor=\"end\">load</text>\n", WIDTH - RIGHT,
                HEIGHT - 2);
-    for (size_t r = 0; r < p->routes.n; r++) {
+    for (size_t r = p->routes.n; r-- > 0;) { /* the first one on top */
         const char *colour = colour_of(p, p->routes.v[r]);
         buf_printf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"",
                    colour);
@@ -176,11 +176,11 @@ static void plot_bars(const struct sim_plan *p, size_t from, size_t to, const st
 static void plots_write(const struct sim_plan *p, size_t from, size_t to, struct buf *out) {
     buf_append_str(out, "<div class=\"plots\">\n");
     for (size_t k = 0; k < ARRAY_LEN(measures); k++) {
-        buf_printf(
-            out,
-            "<figure><figcaption>%s</figcaption><svg width=\"%g\" height=\"%g\" role=\"img\" "
-            "aria-label=\"%s\">\n",
-            measures[k].title, WIDTH, HEIGHT, measures[k].title);
+        buf_printf(out,
+                   "<figure><figcaption>%s</figcaption><svg width=\"%g\" viewBox=\"0 0 %g %g\" "
+                   "role=\"img\" "
+                   "aria-label=\"%s\">\n",
+                   measures[k].title, WIDTH, WIDTH, HEIGHT, measures[k].title);
         (p->loads.n > 1 ? plot_lines : plot_bars)(p, from, to, &measures[k], out);
         buf_append_str(out, "</svg></figure>\n");
     }
@@ -224,9 +224,7 @@ static void key_write(const struct sim_plan *p, struct buf *out) {
 static size_t group_end(const struct sim_plan *p, size_t from) {
     const struct cell *a = &p->cells[from];
     size_t i = from;
-    while (i < p->n && p->cells[i].apart == a->apart && p->cells[i].pool_blocks == a->pool_blocks &&
-           strcmp(p->cells[i].eviction, a->eviction) == 0)
-        i++;
+    while (i < p->n && cell_alike(&p->cells[i], a)) i++;
     return i;
 }
 
@@ -245,15 +243,10 @@ void report_html(const struct sim_plan *p, struct buf *out) {
     buf_free(&words);
     key_write(p, out);
     for (size_t from = 0, to; from < p->n; from = to) {
-        const struct cell *c = &p->cells[from];
-        char where[64];
         to = group_end(p, from);
-        buf_printf(out, "<h2>%s, ", cell_deployment(p, c, where));
-        if (c->pool_blocks > 0)
-            buf_printf(out, "a pool of %llu blocks (%s)</h2>\n", (unsigned long long)c->pool_blocks,
-                       c->eviction);
-        else
-            buf_append_str(out, "no pool</h2>\n");
+        buf_append_str(out, "<h2>");
+        cell_words(p, &p->cells[from], out);
+        buf_append_str(out, "</h2>\n");
         plots_write(p, from, to, out);
         table_write(p, from, to, out);
     }

@@ -13,6 +13,21 @@ const char *cell_deployment(const struct sim_plan *p, const struct cell *c, char
     return out;
 }
 
+void cell_words(const struct sim_plan *p, const struct cell *c, struct buf *out) {
+    char where[64];
+    buf_printf(out, "%s, ", cell_deployment(p, c, where));
+    if (c->pool_blocks > 0)
+        buf_printf(out, "a pool of %llu blocks (%s)", (unsigned long long)c->pool_blocks,
+                   c->eviction);
+    else
+        buf_append_str(out, "no pool");
+}
+
+bool cell_alike(const struct cell *a, const struct cell *b) {
+    return a->apart == b->apart && a->pool_blocks == b->pool_blocks &&
+           strcmp(a->eviction, b->eviction) == 0;
+}
+
 void report_setting(const struct sim_plan *p, struct buf *out) {
     const struct sim_config *c = &p->config;
     buf_printf(out, "%s, engines of %u x %s, chunks of %u tokens", c->speed.model->name,
@@ -26,21 +41,9 @@ void report_setting(const struct sim_plan *p, struct buf *out) {
                c->slo_tbt_s * 1e3, (unsigned long long)c->seed);
 }
 
-/* A table begins where something but load and policy is another than in the row before. */
-static bool table_begins(const struct sim_plan *p, size_t i) {
-    const struct cell *a = &p->cells[i], *b = a - 1;
-    return i == 0 || a->apart != b->apart || a->pool_blocks != b->pool_blocks ||
-           strcmp(a->eviction, b->eviction) != 0;
-}
-
 static void table_head(const struct sim_plan *p, const struct cell *c, struct buf *out) {
-    char where[64];
-    buf_printf(out, "\n%s, ", cell_deployment(p, c, where));
-    if (c->pool_blocks > 0)
-        buf_printf(out, "a pool of %llu blocks (%s)", (unsigned long long)c->pool_blocks,
-                   c->eviction);
-    else
-        buf_append_str(out, "no pool");
+    buf_append_char(out, '\n');
+    cell_words(p, c, out);
     if (c->load > 0)
         buf_printf(out,
                    "; load 1, where round-robin can just keep both limits for %.0f %% of the "
@@ -89,7 +92,7 @@ void report_text(const struct sim_plan *p, struct buf *out) {
                    "good/s: requests a second within both limits. device, host, pool: shares of "
                    "the prompts' tokens found there.\n");
     for (size_t i = 0; i < p->n; i++) {
-        if (table_begins(p, i)) table_head(p, &p->cells[i], out);
+        if (i == 0 || !cell_alike(&p->cells[i], &p->cells[i - 1])) table_head(p, &p->cells[i], out);
         table_row(&p->cells[i], out);
     }
     rare_things(p, out);
@@ -112,9 +115,7 @@ static struct verdict verdict_of(const struct sim_plan *p, const char *first, co
         if (strcmp(p->cells[i].route, first) != 0) continue;
         for (size_t k = 0; k < p->n; k++) {
             const struct cell *a = &p->cells[i], *b = &p->cells[k];
-            if (strcmp(b->route, other) != 0 || a->load != b->load || a->apart != b->apart ||
-                a->pool_blocks != b->pool_blocks || strcmp(a->eviction, b->eviction) != 0)
-                continue;
+            if (strcmp(b->route, other) != 0 || a->load != b->load || !cell_alike(a, b)) continue;
             v.mean = fmax(v.mean, ratio_of(a->result.ttft.mean, b->result.ttft.mean));
             v.p90 = fmax(v.p90, ratio_of(a->result.ttft.p90, b->result.ttft.p90));
             v.good = fmax(v.good, ratio_of(b->result.goodput, a->result.goodput));
