@@ -35,5 +35,6 @@ double sim_pace_limit(const struct sim_config *config, const struct trace *trace
         double middle = sqrt(low * high);
         *(pace_kept(&c, &t, ids, middle) ? &low : &high) = middle;
     }
-    return low;
+    double span_ms = (double)(t.requests[t.n - 1].timestamp_ms - t.requests[0].timestamp_ms);
+    return span_ms / 1e3 / low > c.slo_ttft_s ? low : INFINITY;
 }

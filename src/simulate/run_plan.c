@@ -1,5 +1,6 @@
 /* Runs the cells of a plan, one after the other. What round-robin can bear is found once for each
  * deployment and pool. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,13 +35,16 @@ static struct sim_config cell_config(const struct sim_plan *p, const struct cell
     return config;
 }
 
-static bool same_setting(const struct cell *a, const struct cell *b) {
-    return a->apart == b->apart && a->pool_blocks == b->pool_blocks &&
-           strcmp(a->eviction, b->eviction) == 0;
-}
-
-static const char *limit_missing(const struct sim_plan *p) {
+static const char *limit_missing(const struct sim_plan *p, double limit) {
     const char *why;
+    if (limit > 0) {
+        status_fail(TARN_EINVAL, &why,
+                    "--load: too few requests to tell what round-robin can bear: it keeps TTFT %g "
+                    "ms even when all come within that time (more --requests or "
+                    "--limit-requests, a lower --slo-ttft, or --rate)",
+                    p->config.slo_ttft_s * 1e3);
+        return why;
+    }
     status_fail(
         TARN_EINVAL, &why,
         "--load: round-robin keeps TTFT %g ms and TBT %g ms for 9 of 10 requests at no pace "
@@ -52,11 +56,11 @@ static const char *limit_missing(const struct sim_plan *p) {
 /* limit_p: of the setting of cell i. NULL, or why there is none. */
 static const char *cell_limit(struct sim_plan *p, size_t i, struct plan_watch *w, double *limit_p) {
     const struct cell *c = &p->cells[i];
-    if (i > 0 && same_setting(c, &p->cells[i - 1])) return NULL;
+    if (i > 0 && cell_alike(c, &p->cells[i - 1])) return NULL;
     progress_say(&w->bar, i * 1000, p->n * 1000, "what round-robin can bear");
     struct sim_config config = cell_config(p, c);
     *limit_p = sim_pace_limit(&config, &p->trace, p->ids, p->limit_requests);
-    return *limit_p > 0 ? NULL : limit_missing(p);
+    return *limit_p > 0 && *limit_p < INFINITY ? NULL : limit_missing(p, *limit_p);
 }
 
 static const char *cells_check(const struct sim_plan *p) {

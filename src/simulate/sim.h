@@ -77,7 +77,9 @@ void sim_run(const struct sim_config *c, const struct trace *t, uint64_t ids,
              const struct sim_progress *progress, struct sim_result *result);
 
 /* The pace at which round-robin can just keep 9 of 10 requests within both limits, colocated and
- * apart as c says; 0: it cannot at any. At most limit requests are tried (0: all). */
+ * apart as c says; 0: it cannot at any; INFINITY: these are too few requests to tell, as at that
+ * pace all would come within the time that TTFT may take, and a queue has no time to grow. At most
+ * limit requests are tried (0: all). */
 #define SIM_KEPT_SHARE 0.9
 double sim_pace_limit(const struct sim_config *c, const struct trace *t, uint64_t ids,
                       uint64_t limit);

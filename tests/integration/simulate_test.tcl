@@ -57,7 +57,7 @@ test {a pool is used, and a sweep has all its cells} {
 test {compare says how policies stand beside each other, and writes a page} {
     set page [file join [temp_dir] page.html]
     set text [simulate compare --generate chat --requests 300 --route tarn,random --prefill 2 \
-        --decode 2 {*}$small --load 0.5,0.7 --html $page]
+        --decode 2 {*}$small --load 0.5,0.7 --slo-ttft 500 --html $page]
     assert_match "*4 engines, no pool*2 prefill + 2 decode, no pool*" $text
     assert_match "*tarn beside the others*random*" $text
     set f [open $page]

@@ -1,6 +1,8 @@
 /* Whole runs: nothing gets lost, the same seed gives the same, known numbers come out. */
 #include "simulate/sim.h"
 
+#include <math.h>
+
 #include "base/assert.h"
 #include "route/route.h"
 #include "simulate/gaps.h"
@@ -195,6 +197,7 @@ TEST(the_limit_of_round_robin_is_one) {
     struct sim_result above = run_on(&c, t);
     CHECK((double)below.kept >= SIM_KEPT_SHARE * (double)t->n);
     CHECK((double)above.kept < SIM_KEPT_SHARE * (double)t->n);
+    CHECK_EQ(sim_pace_limit(&c, t, made_ids, 50), INFINITY); /* all at once take no second */
     c.slo_tbt_s = 1e-6;
     CHECK_EQ(sim_pace_limit(&c, t, made_ids, 50), 0.0);
 }
