@@ -92,8 +92,8 @@ static uint32_t flow_take(struct network *n) {
     return (uint32_t)n->n++;
 }
 
-uint32_t network_start(struct network *n, double now, uint32_t from, uint32_t to, double bytes,
-                       uint32_t owner) {
+void network_start(struct network *n, double now, uint32_t from, uint32_t to, double bytes,
+                   uint32_t owner) {
     uint32_t i = flow_take(n), generation = n->flows[i].generation;
     bool within = from == to;
     n->flows[i] = (struct flow){
@@ -105,14 +105,12 @@ uint32_t network_start(struct network *n, double now, uint32_t from, uint32_t to
                  within ? FLOW_NONE : to * LINKS + LINK_IN},
         .generation = generation,
         .owner = owner,
-        .used = true,
     };
     *(within ? &n->local : &n->moved) += bytes;
     for (unsigned side = 0; side < 2; side++)
         if (n->flows[i].link[side] != FLOW_NONE) link_join(n, n->flows[i].link[side], i, side);
     for (unsigned side = 0; side < 2; side++)
         if (n->flows[i].link[side] != FLOW_NONE) link_share(n, now, n->flows[i].link[side]);
-    return i;
 }
 
 /* Its bytes are no longer on the links. */
@@ -125,23 +123,15 @@ static void flow_leave(struct network *n, double now, const struct flow *f) {
 
 static void flow_free(struct network *n, uint32_t flow) {
     struct flow *f = &n->flows[flow];
-    f->used = false;
     f->generation++;
     f->next_free = n->free;
     n->free = flow;
 }
 
-void network_cancel(struct network *n, double now, uint32_t flow) {
-    const struct flow *f = &n->flows[flow];
-    TARN_ASSERT(f->used);
-    if (!f->sent) flow_leave(n, now, f);
-    flow_free(n, flow);
-}
-
 bool network_ended(struct network *n, double now, uint32_t flow, uint32_t generation,
                    uint32_t *owner_p) {
     struct flow *f = &n->flows[flow];
-    if (!f->used || f->generation != generation) return false;
+    if (f->generation != generation) return false;
     if (!f->sent) {
         flow_advance(f, now);
         f->expected = INFINITY;

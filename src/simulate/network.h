@@ -23,8 +23,8 @@ struct flow {
     uint32_t link[2];  /* the second may be FLOW_NONE */
     uint32_t place[2]; /* in the list of the link */
     uint32_t generation, next_free;
-    uint32_t owner;  /* of the caller */
-    bool used, sent; /* sent: its last byte is under way, for so long as the latency is */
+    uint32_t owner; /* of the caller */
+    bool sent;      /* its last byte is under way, for so long as the latency is */
 };
 struct link {
     uint32_t *flows;
@@ -45,14 +45,12 @@ void network_open(struct network *n, const struct network_config *config, struct
 void network_close(struct network *n);
 /* Starts now; an EVENT_FLOW with its number comes at its end. owner: the caller's. from == to: by
  * the host's own link. */
-uint32_t network_start(struct network *n, double now, uint32_t from, uint32_t to, double bytes,
-                       uint32_t owner);
+void network_start(struct network *n, double now, uint32_t from, uint32_t to, double bytes,
+                   uint32_t owner);
 /* Of an event. false: it is too early or of a flow that is no more; the flow is over else, and its
  * number free. */
 bool network_ended(struct network *n, double now, uint32_t flow, uint32_t generation,
                    uint32_t *owner_p);
-/* Gives it up. */
-void network_cancel(struct network *n, double now, uint32_t flow);
 /* What a new flow would get now, in bytes a second. */
 double network_share(const struct network *n, uint32_t from, uint32_t to);
 

@@ -122,13 +122,6 @@ TEST(flows_share_their_links) {
     CHECK_NEAR(ends[3], 11);
     CHECK_NEAR(n.moved, 500);
     CHECK_NEAR(n.local, 1000);
-    uint32_t flow = network_start(&n, 20, 0, 2, 100, 0);
-    network_start(&n, 20, 0, 3, 100, 1);
-    network_cancel(&n, 21, flow);
-    ends[0] = 0;
-    run_network(&n, &e, ends);
-    CHECK_NEAR(ends[0], 0);
-    CHECK_NEAR(ends[1], 23.5);
     network_close(&n);
     events_free(&e);
 }
