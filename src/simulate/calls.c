@@ -246,7 +246,8 @@ static void call_put(struct sim *s, struct call *c) {
 }
 
 void call_started(struct sim *s, struct call *c) {
-    if (!c->started) {
+    bool again = c->started;
+    if (!again) {
         c->ttft = s->now - c->arrived;
         c->started = true;
     } else {
@@ -264,7 +265,8 @@ void call_started(struct sim *s, struct call *c) {
         call_hand_over(s, c);
     } else {
         c->state = CALL_READY;
-        queue_push(s, &s->engines[c->engine].ready, call_number(s, c));
+        /* Who was preempted has room here again, for which those behind it may wait. */
+        (again ? queue_push_front : queue_push)(s, &s->engines[c->engine].ready, call_number(s, c));
     }
 }
 

@@ -106,8 +106,10 @@ static void sim_fail(struct sim *s, const struct sim_failure *f) {
             c->held = c->private = 0;
             call_restart(s, c);
         } else if (c->decode == f->who && c->state == CALL_HANDOVER) {
-            call_leave(s, c, &s->engines[c->engine]);
+            struct sim_engine *prefill = &s->engines[c->engine];
+            call_leave(s, c, prefill);
             call_restart(s, c);
+            engine_wake(s, prefill); /* there is room again */
         } else if (c->decode == f->who) {
             c->decode = CALL_NONE; /* which is chosen anew when its prompt is computed */
         }
@@ -140,6 +142,7 @@ static void sim_event(struct sim *s) {
 
 static void sim_sum_up(struct sim *s) {
     struct sim_result *r = s->result;
+    TARN_ASSERT(r->done + r->refused + r->too_long + r->lost == r->requests);
     r->ttft = samples_times(&s->ttft);
     r->tbt = samples_times(&s->tbt);
     r->gap = spread_times(s->gaps);

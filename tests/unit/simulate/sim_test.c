@@ -173,6 +173,23 @@ TEST(without_room_for_kv_requests_are_preempted_and_end_all_the_same) {
     CHECK(r.too_long > t->n / 2);
 }
 
+/* Nobody waits for ever for room that another has who waits. */
+TEST(apart_without_room_for_kv_all_come_to_an_end) {
+    for (enum trace_kind kind = TRACE_CHAT; kind <= TRACE_AGENTS; kind++) {
+        const struct trace *t = make(kind, 300, 20);
+        for (unsigned how = 0; how < 8; how++) {
+            struct sim_config c = small_config();
+            c.kv_blocks = how & 1 ? 40 : 80;
+            c.prefill = how & 2 ? 1 : 2;
+            c.decode = 1;
+            c.nic = 2.5e9;
+            c.n_failures = how & 4 ? 1 : 0;
+            c.failures[0] = (struct sim_failure){.at_s = 15, .who = c.prefill};
+            run_on(&c, t);
+        }
+    }
+}
+
 TEST(admission_refuses_what_cannot_be_kept) {
     const struct trace *t = make(TRACE_DOCUMENTS, 500, 20);
     struct sim_config c = small_config();
