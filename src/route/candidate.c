@@ -166,7 +166,7 @@ static uint32_t match_ahead_block(struct cost_case *c, const struct route_chain 
         const struct ahead_entry *e = &line->way[way];
         if (!ahead_live(e, chain->rolling[i], now_ms)) continue;
         uint32_t place = r->place_of[e->worker];
-        if (place == 0 || r->workers[e->worker].birth != e->birth) continue;
+        if (place == 0 || !worker_still(r, e->worker, e->birth)) continue;
         struct candidate *a = &c->candidates[place - 1];
         if (r->workers[a->worker].engine->block_tokens != chain->block ||
             a->hit_tokens + a->ahead_tokens != i * chain->block)

@@ -241,8 +241,7 @@ static tarn_status decide_decode(struct route *r, const struct route_request *q,
 
 /* Has its prefill ended, on an engine that is still there? */
 static bool prefill_there(const struct route *r, const struct route_reservation *q) {
-    const struct worker *w = &r->workers[q->prefill];
-    return q->state == REQUEST_DECODE && w->engine != NULL && w->birth == q->prefill_birth;
+    return q->state == REQUEST_DECODE && worker_still(r, q->prefill, q->prefill_birth);
 }
 
 tarn_status route_decide(struct route *r, const struct route_request *q, uint64_t now_us,

@@ -133,7 +133,7 @@ void route_explain_candidate(const struct route *r, const struct route_explained
     TARN_ASSERT(i < e->count);
     const struct kept_candidate *k = kept_at(r, e->first + i);
     const struct worker *w = &r->workers[k->worker];
-    bool there = w->engine != NULL && w->birth == k->birth;
+    bool there = worker_still(r, k->worker, k->birth);
     *out = (struct route_explained_candidate){.engine = there ? w->engine->id : NULL,
                                               .rank = there ? w->rank : 0,
                                               .hit_tokens = k->hit_tokens,

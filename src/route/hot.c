@@ -45,19 +45,23 @@ struct hot_entry *hot_add(struct hot_prefixes *h, uint64_t hash, double work_us,
 
 /* --- orders --- */
 
-static void order_put(struct route *r, const struct route_copy *order) {
+static void order_put(struct route *r, const struct route_copy *copy) {
     if (r->orders_count == HOT_ORDERS) return; /* nobody takes them */
-    r->orders[(r->orders_head + r->orders_count++) % HOT_ORDERS] = *order;
+    r->orders[(r->orders_head + r->orders_count++) % HOT_ORDERS] = (struct hot_order){
+        *copy, r->workers[copy->from_worker].birth, r->workers[copy->to_worker].birth};
     r->figures.route_copies++;
 }
 
-/* The holder that has the least to do gives, the one without it that has the least to do takes. */
-static bool order_ends(const struct cost_case *c, uint32_t tokens, uint32_t *holders_p,
-                       const struct candidate **from_p, const struct candidate **to_p) {
+/* The holder that has the least to do gives, the one without it that has the least to do takes;
+ * both have blocks of one size. */
+static bool order_ends(const struct cost_case *c, uint32_t block, uint32_t tokens,
+                       uint32_t *holders_p, const struct candidate **from_p,
+                       const struct candidate **to_p) {
     *from_p = *to_p = NULL;
     *holders_p = 0;
     for (uint32_t i = 0; i < c->count; i++) {
         const struct candidate *a = &c->candidates[i];
+        if (c->route->workers[a->worker].engine->block_tokens != block) continue;
         bool has = a->hit_tokens >= tokens;
         const struct candidate **best = has ? from_p : to_p;
         /* What is about to be computed is a copy on its way. */
@@ -74,7 +78,7 @@ static bool order_copy(struct cost_case *c, const struct route_chain *chain, uin
     const struct candidate *from, *to;
     uint32_t holders;
     if (e->ordered_us > 0 && r->now_us - e->ordered_us < AGAIN_US) return true;
-    if (!order_ends(c, blocks * chain->block, &holders, &from, &to)) return false;
+    if (!order_ends(c, chain->block, blocks * chain->block, &holders, &from, &to)) return false;
     if (share <= r->options.copy_share * holders) return false;
     e->ordered_us = r->now_us;
     order_put(r, &(struct route_copy){.hash = chain->rolling[blocks - 1],
@@ -106,16 +110,19 @@ void hot_count(struct cost_case *c, const struct candidate *a) {
 
 bool route_copy_take(struct route *r, struct route_copy *order_p) {
     while (r->orders_count > 0) {
-        *order_p = r->orders[r->orders_head];
+        const struct hot_order *o = &r->orders[r->orders_head];
         r->orders_head = (r->orders_head + 1) % HOT_ORDERS;
         r->orders_count--;
-        const struct route_engine *from = r->workers[order_p->from_worker].engine;
-        const struct route_engine *to = r->workers[order_p->to_worker].engine;
-        if (from == NULL || to == NULL) continue; /* gone since */
-        order_p->from = from->id;
-        order_p->from_rank = r->workers[order_p->from_worker].rank;
-        order_p->to = to->id;
-        order_p->to_rank = r->workers[order_p->to_worker].rank;
+        if (!worker_still(r, o->copy.from_worker, o->from_birth) ||
+            !worker_still(r, o->copy.to_worker, o->to_birth))
+            continue;
+        const struct worker *from = &r->workers[o->copy.from_worker];
+        const struct worker *to = &r->workers[o->copy.to_worker];
+        *order_p = o->copy;
+        order_p->from = from->engine->id;
+        order_p->from_rank = from->rank;
+        order_p->to = to->engine->id;
+        order_p->to_rank = to->rank;
         return true;
     }
     return false;

@@ -119,6 +119,11 @@ struct route_reservation {
     char id[];
 };
 
+struct hot_order {
+    struct route_copy copy;
+    uint16_t from_birth, to_birth;
+};
+
 struct kept_decision;
 struct kept_candidate;
 #define EXPLAIN_CANDIDATES 65536u
@@ -142,7 +147,7 @@ struct route {
     struct ahead ahead;
     struct tenants tenants;
     struct hot_prefixes hot;
-    struct route_copy orders[HOT_ORDERS]; /* a ring */
+    struct hot_order orders[HOT_ORDERS]; /* a ring */
     uint32_t orders_head, orders_count;
     struct kept_decision *kept; /* decisions_max, a ring; NULL: none are kept */
     struct kept_candidate *kept_candidates;
@@ -153,6 +158,11 @@ struct route {
     struct route_figures figures;
     char error[512];
 };
+
+/* Is it the one that this number had been given to? */
+static inline bool worker_still(const struct route *r, uint32_t worker, uint16_t birth) {
+    return r->workers[worker].engine != NULL && r->workers[worker].birth == birth;
+}
 
 /* route.c */
 uint64_t route_clock(struct route *r, uint64_t now_us); /* never steps back */

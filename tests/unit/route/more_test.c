@@ -229,6 +229,46 @@ TEST(a_hot_prefix_is_copied) {
     route_destroy(&r);
 }
 
+/* As a_hot_prefix_is_copied, until one is ordered. */
+static void heat(struct route *r, struct util_prompt *p) {
+    uint64_t now = UTIL_BEGIN;
+    util_prompt(p, 1, 48);
+    util_stored(r, "e0", p, 48, ROUTE_TIER_DEVICE);
+    for (int i = 0; i < 4000 && route_figures_get(r)->route_copies == 0; i++) {
+        struct route_decision d;
+        struct route_request q = prompt_request("x", p);
+        q.length_tokens = 48 * UTIL_BLOCK + 256;
+        CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
+        now += 4 * UTIL_MS;
+        CHECK_EQ(route_done(r, q.id, 1, false, now), TARN_OK);
+    }
+}
+
+TEST(who_left_takes_no_copy_and_nobody_in_its_place) {
+    struct route *r = util_route("prefix-tree", 2);
+    struct util_prompt p;
+    struct route_copy copy;
+    heat(r, &p);
+    CHECK_EQ(route_figures_get(r)->route_copies, 1);
+    CHECK_EQ(route_engine_remove(r, SPAN("e1"), UTIL_BEGIN), TARN_OK);
+    struct route_engine_spec s = util_spec("stranger");
+    s.model = SPAN("other");
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    CHECK(!route_copy_take(r, &copy));
+    route_destroy(&r);
+}
+
+TEST(blocks_of_another_size_are_not_copied) {
+    struct route *r = util_route("prefix-tree", 1);
+    struct util_prompt p;
+    struct route_engine_spec s = util_spec("wide");
+    s.block_tokens = 4 * UTIL_BLOCK;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    heat(r, &p);
+    CHECK_EQ(route_figures_get(r)->route_copies, 0);
+    route_destroy(&r);
+}
+
 TEST(cold_prefixes_are_not_copied) {
     struct route *r = util_route("tarn", 3);
     uint64_t now = UTIL_BEGIN;
