@@ -82,7 +82,7 @@ static void weigh_turn(struct cost_case *c) {
     c->route->turn = (c->candidates[next].worker + 1) % most;
 }
 const struct cost_ops cost_round_robin = {
-    .name = "round-robin", .terms = {"places behind the turn"}, .weigh = weigh_turn};
+    .name = "round-robin", .terms = {"places behind the turn"}, .sums = true, .weigh = weigh_turn};
 
 /* least-loaded: the fewest requests, waiting or decoding. */
 static void weigh_load(struct cost_case *c) {
@@ -94,7 +94,7 @@ static void weigh_load(struct cost_case *c) {
     }
 }
 const struct cost_ops cost_least_loaded = {
-    .name = "least-loaded", .terms = {"waiting", "decoding"}, .weigh = weigh_load};
+    .name = "least-loaded", .terms = {"waiting", "decoding"}, .sums = true, .weigh = weigh_load};
 
 static void weigh_nothing(struct cost_case *c) {
     for (uint32_t i = 0; i < c->count; i++) c->candidates[i].cost = 0;

@@ -55,6 +55,7 @@ struct cost_case {
 struct cost_ops {
     const char *name;
     const char *terms[COST_TERMS + 1]; /* names of candidate.term, NULL behind the last */
+    bool sums;                         /* the cost is the sum of the terms */
     /* Sets cost and terms of each candidate. May set fetch_* (then prefill_us and ttft_us, too). */
     void (*weigh)(struct cost_case *c);
     double (*temperature)(const struct route *r); /* of a softmax over costs; NULL: the least */

@@ -57,6 +57,7 @@ static double dynamo_temperature(const struct route *r) {
 }
 const struct cost_ops cost_dynamo = {.name = "dynamo",
                                      .terms = {"prefill blocks", "active blocks", "new blocks"},
+                                     .sums = true,
                                      .weigh = weigh_dynamo,
                                      .temperature = dynamo_temperature};
 
@@ -77,6 +78,7 @@ static void weigh_mooncake(struct cost_case *c) {
 }
 const struct cost_ops cost_mooncake = {.name = "mooncake",
                                        .terms = {"transfer us", "queue us", "prefill us"},
+                                       .sums = true,
                                        .weigh = weigh_mooncake};
 
 /* score: the form in Mooncake's documents. Load is the share of the most loaded one's. */

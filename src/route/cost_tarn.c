@@ -56,4 +56,4 @@ static void weigh_tarn(struct cost_case *c) {
     }
 }
 const struct cost_ops cost_tarn = {
-    .name = "tarn", .terms = {"own us", "later us", "cache us"}, .weigh = weigh_tarn};
+    .name = "tarn", .terms = {"own us", "later us", "cache us"}, .sums = true, .weigh = weigh_tarn};

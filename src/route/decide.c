@@ -208,7 +208,7 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
     candidate_ahead_put(&c, a);
     traffic_count(&c, a);
     hot_count(&c, a);
-    explain_keep(&c, ops, chosen, to.worker);
+    explain_keep(&c, ops, chosen);
     figures_count(r, &c, a);
     return TARN_OK;
 }

@@ -18,7 +18,7 @@ struct kept_decision {
     size_t id_len;
     const struct cost_ops *ops;
     uint64_t at_us, first; /* first: number of its first candidate */
-    uint32_t count, chosen, decode;
+    uint32_t count, chosen;
 };
 
 void explain_init(struct route *r) {
@@ -58,8 +58,7 @@ static void explain_candidate(const struct cost_case *c, const struct candidate 
     for (unsigned i = 0; i < COST_TERMS; i++) k->term[i] = (float)a->term[i];
 }
 
-void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen,
-                  uint32_t decode) {
+void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen) {
     struct route *r = c->route;
     if (r->kept == NULL) return;
     struct kept_decision *k = &r->kept[r->kept_count++ % r->options.decisions_max];
@@ -70,7 +69,6 @@ void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_
     k->first = r->kept_candidates_count;
     k->count = c->count;
     k->chosen = chosen;
-    k->decode = decode;
     for (uint32_t i = 0; i < c->count; i++) explain_candidate(c, &c->candidates[i]);
 }
 
@@ -100,21 +98,21 @@ static const struct kept_candidate *kept_at(const struct route *r, uint64_t numb
     return &r->kept_candidates[number % r->kept_candidates_max];
 }
 
-/* The term by which it lost the most. */
+/* The term by which it lost the most; NULL: there is none, or costs are no sums of terms. */
 static const char *lost_by(const struct kept_candidate *k, const struct kept_candidate *best,
-                           const char *const *terms) {
+                           const struct cost_ops *ops) {
     const char *name = NULL;
     float most = 0;
-    for (unsigned i = 0; i < COST_TERMS && terms[i] != NULL; i++) {
-        float by = fabsf(k->term[i] - best->term[i]);
-        if (by > most) most = by, name = terms[i];
+    for (unsigned i = 0; ops->sums && ops->terms[i] != NULL; i++) {
+        float by = k->term[i] - best->term[i];
+        if (by > most) most = by, name = ops->terms[i];
     }
     return name;
 }
 
 static void explain_why(const struct route_explained *e, const struct kept_candidate *k,
                         const struct kept_candidate *best, char *why, size_t size) {
-    const char *term = lost_by(k, best, e->terms);
+    const char *term = lost_by(k, best, cost_find(e->policy));
     if (k == best)
         snprintf(why, size, "chosen");
     else if (k->late)

@@ -251,8 +251,7 @@ void hot_count(struct cost_case *c, const struct candidate *a);
 void explain_init(struct route *r);
 void explain_deinit(struct route *r);
 size_t explain_memory(const struct route *r);
-void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen,
-                  uint32_t decode);
+void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen);
 
 /* candidate.c: those that may serve the request, in r->candidates. TARN_OK: there is one. */
 tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c);

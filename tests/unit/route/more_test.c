@@ -184,6 +184,42 @@ TEST(each_decision_can_be_explained) {
     route_destroy(&r);
 }
 
+/* e1 has nothing in use, where e0 has 30 blocks, and lost by 20 to be computed and 20 to be kept. */
+TEST(what_a_loser_had_less_of_is_not_why) {
+    struct route *r = util_route("dynamo", 2);
+    struct util_prompt p;
+    struct route_request q = util_request("busy", 430);
+    struct route_decision d;
+    struct route_explained e;
+    struct route_explained_candidate c;
+    q.exclude = &SPAN("e1");
+    q.exclude_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(route_first(r, q.id, UTIL_BEGIN), TARN_OK);
+    util_prompt(&p, 1, 20);
+    util_stored(r, "e0", &p, 20, ROUTE_TIER_DEVICE);
+    q = prompt_request("x", &p);
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e0");
+    CHECK_EQ(route_explain(r, SPAN("x"), &e), TARN_OK);
+    route_explain_candidate(r, &e, 1 - e.chosen, &c);
+    CHECK_STR(c.why, "cost 40 against 30, most of it by prefill blocks");
+    route_destroy(&r);
+}
+
+/* A product has no part that is most of it. */
+TEST(costs_that_are_no_sums_have_no_greatest_part) {
+    struct route *r = util_route("lmetric", 2);
+    struct route_explained e;
+    struct route_explained_candidate c;
+    util_decide(r, "x", 100, UTIL_BEGIN);
+    util_decide(r, "y", 100, UTIL_BEGIN);
+    CHECK_EQ(route_explain(r, SPAN("y"), &e), TARN_OK);
+    route_explain_candidate(r, &e, 1 - e.chosen, &c);
+    CHECK_STR(c.why, "cost 200 against 100");
+    route_destroy(&r);
+}
+
 TEST(only_the_last_decisions_are_kept) {
     struct route_options o = route_options_default;
     o.decisions_max = 4;
