@@ -58,8 +58,7 @@ static struct route_reservation *request_make(const struct cost_case *c,
 
 /* Until the estimated end, and what the options grant on top of that. */
 static uint32_t lease_ms_of(const struct route *r, const struct candidate *a) {
-    double ms = a->ttft_us / 1000;
-    return r->options.lease_ms + (uint32_t)(ms < 3.6e6 ? ms : 3.6e6);
+    return r->options.lease_ms + (uint32_t)least_of(a->ttft_us / 1000, 3.6e6);
 }
 
 static void decision_fill(const struct cost_case *c, const struct candidate *a,
@@ -74,8 +73,7 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
                                  .fetch_tokens = a->fetch_tokens,
                                  .fetch_worker = a->fetch_worker,
                                  .ttft_ms = a->ttft_us / 1000,
-                                 .tbt_ms = a->tbt_us / 1000,
-                                 .lease_ms = lease_ms_of(c->route, a)};
+                                 .tbt_ms = a->tbt_us / 1000};
     d->pool_tokens = c->request->pool_tokens;
     if (q->decode != q->prefill) {
         const struct worker *to = &c->route->workers[q->decode];
@@ -204,6 +202,7 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
     made->tenant = who;
     request_reserve(r, made);
     decision_fill(&c, a, made, d);
+    d->lease_ms = lease_ms_of(r, a);
     request_lease(r, made, d->lease_ms);
     candidate_ahead_put(&c, a);
     traffic_count(&c, a);
@@ -234,7 +233,7 @@ static tarn_status decide_decode(struct route *r, const struct route_request *q,
     request_move_decode(r, made, to.worker);
     learn_decode_begins(r, made);
     decision_fill(&c, &a, made, d);
-    request_lease_decode(r, made);
+    d->lease_ms = request_lease_decode(r, made);
     r->figures.route_redecisions++;
     return TARN_OK;
 }

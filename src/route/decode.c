@@ -26,14 +26,20 @@ static bool room_left(const struct cost_case *c, const struct worker *w, double 
     return e->batch_max == 0 || w->decodes_reserved + w->foreign_running < e->batch_max;
 }
 
+/* A step with this request in it. Those that were promised to it will run, too, when this one
+ * does. */
+static double step_with(const struct cost_case *c, const struct worker *w) {
+    return step_us(w->engine, (double)(w->decodes_reserved + w->foreign_running) + 1,
+                   (double)worker_context(w) + c->prompt_tokens + c->output_tokens / 2.0);
+}
+
 static double decode_cost(const struct cost_case *c, const struct worker *w,
                           const struct route_engine *prefill, double *tbt_us_p) {
     const struct route_engine *e = w->engine;
-    /* Those that were promised to it will run, too, when this one does. */
     double running = (double)(w->decodes_reserved + w->foreign_running);
     double before = (double)worker_context(w);
     double after = before + c->prompt_tokens + c->output_tokens / 2.0;
-    double step = step_us(e, running + 1, after);
+    double step = step_with(c, w);
     double slower = running * most_of(step - step_us(e, running, before), 0);
     double others_left = least_of(c->output_tokens, c->route->output_mean / 2);
     *tbt_us_p = step;
@@ -46,7 +52,8 @@ struct decode_choice decode_choose(struct cost_case *c, uint32_t prefill) {
     const struct route_engine *from = r->workers[prefill].engine;
     struct decode_choice best = {.worker = ROUTE_NO_WORKER};
     double least = INFINITY;
-    if (from->role == ROUTE_BOTH) return (struct decode_choice){.worker = prefill};
+    if (from->role == ROUTE_BOTH)
+        return (struct decode_choice){prefill, step_with(c, &r->workers[prefill])};
     for (uint32_t i = 0; i < r->workers_used; i++) {
         const struct worker *w = &r->workers[i];
         if (w->engine == NULL || !decodes_for(c, w->engine, from)) continue;

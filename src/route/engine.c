@@ -274,11 +274,12 @@ static void view_load(const struct route *r, const struct worker *w, struct rout
     v->reports = w->reports;
 }
 
-bool route_engine_next(const struct route *r, uint32_t *cursor_p, uint64_t now_us,
+bool route_engine_next(struct route *r, uint32_t *cursor_p, uint64_t now_us,
                        struct route_engine_view *view_p) {
     uint32_t at = *cursor_p;
     while (at < r->workers_used && r->workers[at].engine == NULL) at++;
     if (at >= r->workers_used) return false;
+    route_clock(r, now_us);
     const struct worker *w = &r->workers[at];
     const struct route_engine *e = w->engine;
     *view_p = (struct route_engine_view){.id = e->id,

@@ -200,7 +200,7 @@ void request_release(struct route *r,
                      struct route_reservation **q_p); /* gives all back, and frees it */
 void request_move_decode(struct route *r, struct route_reservation *q, uint32_t worker);
 void request_lease(struct route *r, struct route_reservation *q, uint32_t lease_ms);
-void request_lease_decode(struct route *r, struct route_reservation *q);
+uint32_t request_lease_decode(struct route *r, struct route_reservation *q); /* milliseconds */
 
 /* learn.c */
 void learn_first(struct route *r,

@@ -114,14 +114,16 @@ static tarn_status request_told(struct route *r, struct span id, uint64_t now_us
 
 /* From now on it has as long as its output should take at its worker's pace, and the lease's time
  * on top of that. */
-void request_lease_decode(struct route *r, struct route_reservation *q) {
+uint32_t request_lease_decode(struct route *r, struct route_reservation *q) {
     double step = 0;
     if (q->decode != ROUTE_NO_WORKER) {
         const struct worker *w = &r->workers[q->decode];
         step = step_us(w->engine, (double)worker_running(w), (double)worker_context(w));
     }
     double ms = step * q->output_tokens / 1000;
-    request_lease(r, q, r->options.lease_ms + (uint32_t)(ms < 3.6e6 ? ms : 3.6e6));
+    uint32_t lease_ms = r->options.lease_ms + (uint32_t)least_of(ms, 3.6e6);
+    request_lease(r, q, lease_ms);
+    return lease_ms;
 }
 
 tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {

@@ -9,6 +9,7 @@
 #define WORKERS_MOST  ROUTE_HOLDERS_MAX
 #define REQUESTS_MOST (1u << 24)
 #define KEPT_MOST     (1u << 20)
+#define LEASE_MS_MOST 86400000u
 /* Reservations that one call ends at most. */
 #define TICK_LEASES 64u
 #define TICK_STEPS  256u
@@ -71,14 +72,14 @@ static bool credits_bounded(const struct route_options *o) {
 static bool options_bounded(const struct route_options *o) {
     return o->workers_max >= 1 && o->workers_max <= WORKERS_MOST && o->requests_max >= 1 &&
            o->requests_max <= REQUESTS_MOST && o->tenants_max >= 1 && o->tenants_max <= KEPT_MOST &&
-           o->sessions_max <= KEPT_MOST && o->decisions_max <= KEPT_MOST &&
-           o->index_bytes >= ROUTE_INDEX_BYTES_MIN && o->lease_ms >= 1 &&
-           bounded(o->ttft_ms, 0, 1e9) && bounded(o->tbt_ms, 0, 1e9) &&
-           bounded(o->tree_rate, 0, 1) && bounded(o->tree_ratio, 1, 1e6) &&
-           bounded(o->dynamo_scale, 0, 1e6) && bounded(o->dynamo_temperature, 0, 1e6) &&
-           credits_bounded(o) && bounded(o->mooncake_threshold, 1, 1e6) &&
-           bounded(o->score_hit, 0, 1e6) && bounded(o->score_load, 0, 1e6) &&
-           bounded(o->copy_share, 0, 1e6) && o->output_tokens >= 1;
+           o->decisions_max <= KEPT_MOST && o->index_bytes >= ROUTE_INDEX_BYTES_MIN &&
+           o->lease_ms >= 1 && o->lease_ms <= LEASE_MS_MOST && bounded(o->ttft_ms, 0, 1e9) &&
+           bounded(o->tbt_ms, 0, 1e9) && bounded(o->tree_rate, 0, 1) &&
+           bounded(o->tree_ratio, 1, 1e6) && bounded(o->dynamo_scale, 0, 1e6) &&
+           bounded(o->dynamo_temperature, 0, 1e6) && credits_bounded(o) &&
+           bounded(o->mooncake_threshold, 1, 1e6) && bounded(o->score_hit, 0, 1e6) &&
+           bounded(o->score_load, 0, 1e6) && bounded(o->copy_share, 0, 1e6) &&
+           o->output_tokens >= 1;
 }
 
 struct route *route_create(const struct route_options *options) {

@@ -170,7 +170,7 @@ struct route_engine_view {
 };
 /* The ranks of all engines, one after the other: of *cursor_p 0 the first; false: there is none
  * left. Engines may not come or go between the calls. */
-bool route_engine_next(const struct route *r, uint32_t *cursor_p, uint64_t now_us,
+bool route_engine_next(struct route *r, uint32_t *cursor_p, uint64_t now_us,
                        struct route_engine_view *view_p);
 /* ROUTE_NO_WORKER: no such engine or rank. */
 uint32_t route_worker_find(const struct route *r, struct span id, uint32_t rank);
@@ -333,7 +333,7 @@ uint64_t route_tick(struct route *r, uint64_t now_us);
 
 #define ROUTE_FIGURES(X)                                                                           \
     X(COUNTER, route_decisions, "decisions that chose an engine")                                  \
-    X(COUNTER, route_redecisions, "of those, decode engines chosen anew after the prefill")        \
+    X(COUNTER, route_redecisions, "decode engines chosen anew after the prefill")                  \
     X(COUNTER, route_overloaded, "requests refused because no engine could keep their times")      \
     X(COUNTER, route_over_share, "requests refused because their tenant was over its share")       \
     X(COUNTER, route_unserved, "requests that no engine may serve, or that were wrong")            \

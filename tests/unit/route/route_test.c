@@ -11,6 +11,9 @@ TEST(options_out_of_range_make_no_route) {
     o = route_options_default;
     o.tree_rate = 0.0 / 0.0;
     CHECK(route_create(&o) == NULL);
+    o = route_options_default;
+    o.lease_ms = UINT32_MAX; /* and the time that the prefill takes */
+    CHECK(route_create(&o) == NULL);
 }
 
 TEST(engines_have_names_and_bounds) {
@@ -95,6 +98,23 @@ TEST(a_lease_that_ends_gives_back) {
     route_destroy(&r);
 }
 
+/* Asked again after its first token: 100 steps of 10 ms, and the lease's time on top of that. */
+TEST(the_lease_of_a_decode_is_as_told) {
+    struct route *r = util_route("round-robin", 1);
+    uint64_t now = UTIL_BEGIN + 11 * UTIL_MS;
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_EQ(route_first(r, SPAN("x"), now), TARN_OK);
+    struct route_decision d = util_decide(r, "x", 1000, now);
+    CHECK_EQ(d.lease_ms, route_options_default.lease_ms + 1000);
+    CHECK(d.tbt_ms > 9.9 && d.tbt_ms < 10.1);
+    now += d.lease_ms * UTIL_MS;
+    route_tick(r, now - UTIL_MS);
+    CHECK_EQ(route_figures_get(r)->route_reserved, 1);
+    while (route_tick(r, now + UTIL_MS) == 0) continue;
+    CHECK_EQ(route_figures_get(r)->route_reserved, 0);
+    route_destroy(&r);
+}
+
 TEST(the_same_request_again_is_reserved_once) {
     struct route *r = util_route("round-robin", 2);
     CHECK_STR(util_decide(r, "x", 1000, UTIL_BEGIN).prefill, "e0");
@@ -133,6 +153,20 @@ TEST(an_engine_that_is_gone_gets_nothing) {
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
     CHECK(strstr(route_error(r), "1 draining") != NULL);
     route_check(r);
+    route_destroy(&r);
+}
+
+/* Whoever looks after a long quiet sees what is then. */
+TEST(a_view_is_of_its_time) {
+    struct route *r = util_route("round-robin", 1);
+    struct route_engine_view v;
+    uint32_t cursor = 0;
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_EQ(route_engine_beat(r, SPAN("e0"), UTIL_BEGIN), TARN_OK);
+    uint64_t later = UTIL_BEGIN + (route_options_default.silent_ms + 1) * UTIL_MS;
+    CHECK(route_engine_next(r, &cursor, later, &v));
+    CHECK_EQ(v.state, ROUTE_SILENT);
+    CHECK(v.prefill_wait_us < 1);
     route_destroy(&r);
 }
 
