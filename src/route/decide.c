@@ -9,8 +9,8 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
     if (q->id.len == 0 || q->id.len > ROUTE_NAME_MAX)
         return route_fail(r, TARN_EINVAL, "a request's id has 1 to %u bytes", ROUTE_NAME_MAX);
     if (q->model.len > ROUTE_NAME_MAX || q->lora.len > ROUTE_NAME_MAX ||
-        q->tenant.len > ROUTE_NAME_MAX || q->session.len > ROUTE_NAME_MAX)
-        return route_fail(r, TARN_EINVAL, "a model, adapter, tenant or session has up to %u bytes",
+        q->tenant.len > ROUTE_NAME_MAX)
+        return route_fail(r, TARN_EINVAL, "a model, adapter or tenant has up to %u bytes",
                           ROUTE_NAME_MAX);
     if (q->length_tokens == 0 || q->length_tokens > TOKENS_MOST || q->output_tokens > TOKENS_MOST)
         return route_fail(r, TARN_EINVAL, "a prompt has 1 to %u tokens, an answer up to as many",

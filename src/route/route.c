@@ -21,7 +21,6 @@ const struct route_options route_options_default = {
     .workers_max = 1024,
     .requests_max = 65536,
     .tenants_max = 1024,
-    .sessions_max = 65536,
     .decisions_max = 256,
     .index_bytes = 256u << 20,
     .lease_ms = 60000,

@@ -12,7 +12,7 @@
  * Pure: no sockets, files, threads or clock. Time is an argument in microseconds of any monotonic
  * clock that starts well above nothing; a time that steps back counts as the last one. One thread.
  * Nothing blocks. What is borrowed says for how long. Memory is bounded by the options: requests,
- * engines, tenants, sessions and kept decisions have a most, and what is over it gets TARN_ELIMIT
+ * engines, tenants and kept decisions have a most, and what is over it gets TARN_ELIMIT
  * (engines, requests) or pushes out the oldest (the others).
  *
  * Words: an engine (vLLM, SGLang) has one or more ranks of data parallelism; a rank is what has its
@@ -62,7 +62,6 @@ struct route_options {
     uint32_t workers_max;   /* ranks of all engines */
     uint32_t requests_max;  /* reserved at a time */
     uint32_t tenants_max;   /* remembered */
-    uint32_t sessions_max;  /* remembered */
     uint32_t decisions_max; /* kept for route_explain */
     uint64_t index_bytes;   /* of the index */
     uint64_t index_seed;    /* of its hashes (hash.h) */
@@ -198,8 +197,8 @@ struct route_pool_run {
 struct route_request {
     struct span id; /* up to ROUTE_NAME_MAX bytes */
     struct span model, lora;
-    struct span tenant, session; /* empty: "default", none */
-    const char *policy;          /* NULL: the route's */
+    struct span tenant; /* empty: "default" */
+    const char *policy; /* NULL: the route's */
     /* Its whole blocks, hashed by each size of block that its engines have (index.h); none: nothing
      * is known to be anywhere. */
     const struct route_chain *chains;

@@ -191,7 +191,7 @@ static bool router_admits(const struct sim_config *c, const struct route_decisio
 tarn_status router_ask(struct router *r, uint64_t number, const struct trace_request *q,
                        const uint64_t *ids, const uint32_t *hosts, uint32_t pooled, double now,
                        struct router_choice *choice) {
-    char text[24], session[24];
+    char text[24];
     uint32_t whole = q->n < q->input / r->block ? q->n : q->input / r->block;
     for (uint32_t k = 0; k < whole; k++) r->hashes[k] = hash_of_id(ids[k]);
     uint32_t pool_tokens = runs_make(r, hosts, pooled, q->input);
@@ -205,7 +205,6 @@ tarn_status router_ask(struct router *r, uint64_t number, const struct trace_req
                                 .pool = r->runs,
                                 .pool_tokens = pool_tokens,
                                 .pool_count = r->n_runs};
-    if (q->session != TRACE_SESSION_NONE) ask.session = number_text(q->session, session);
     struct route_decision d;
     tarn_status status = route_decide(r->route, &ask, now_us(now), &d);
     if (status != TARN_OK) return status;
