@@ -29,8 +29,22 @@ static void check_decodes(const struct worker *w, uint32_t number) {
     TARN_ASSERT(count == w->decodes_reserved);
 }
 
+/* What tenants have waiting is theirs of what workers have. */
+static void check_tenants(const struct route *r, uint64_t of_tenants) {
+    const struct tenant *who;
+    uint64_t waiting = 0;
+    double weights = 0;
+    TAILQ_FOREACH(who, &r->tenants.by_use, by_use) {
+        waiting += who->waiting;
+        weights += who->waiting > 0 ? who->weight : 0;
+    }
+    TARN_ASSERT(waiting == of_tenants);
+    TARN_ASSERT(fabs(weights - r->tenants.weights) <= 1e-6 * (weights + 1));
+}
+
 void route_check(const struct route *r) {
-    uint64_t workers = 0;
+    uint64_t workers = 0, of_tenants = 0;
+    const struct route_reservation *q;
     for (uint32_t i = 0; i < r->workers_used; i++) {
         const struct worker *w = &r->workers[i];
         if (w->engine == NULL) continue;
@@ -38,7 +52,9 @@ void route_check(const struct route *r) {
         TARN_ASSERT(w->engine->workers[w->rank] == i);
         check_prefills(w, i);
         check_decodes(w, i);
+        TAILQ_FOREACH(q, &w->prefills, prefill_link) of_tenants += q->tenant != NULL;
     }
+    check_tenants(r, of_tenants);
     TARN_ASSERT(workers == r->figures.route_workers);
     TARN_ASSERT(r->requests.count == r->figures.route_reserved);
     TARN_ASSERT(r->engines.count == r->figures.route_engines);

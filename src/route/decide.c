@@ -192,8 +192,7 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
     uint32_t chosen = 0;
     tarn_status status = case_begin(r, q, &c, &ops);
     if (status != TARN_OK) return status;
-    struct tenant *who =
-        tenant_get(&r->tenants, q->tenant.len == 0 ? SPAN("default") : q->tenant, r->now_us);
+    struct tenant *who = tenant_named(r, q->tenant);
     status = case_decide(&c, ops, who, &chosen, &to, d);
     if (status != TARN_OK) return status;
     const struct candidate *a = &c.candidates[chosen];

@@ -169,6 +169,11 @@ uint64_t route_clock(struct route *r, uint64_t now_us); /* never steps back */
 tarn_status route_fail(struct route *r, tarn_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* NULL: all that there may be have work outstanding. */
+static inline struct tenant *tenant_named(struct route *r, struct span name) {
+    return tenant_get(&r->tenants, name.len == 0 ? SPAN("default") : name, r->now_us);
+}
+
 /* names.c */
 struct route_name *name_get(struct route *r, struct span text); /* takes a use */
 void name_put(struct route *r, struct route_name **name_p);

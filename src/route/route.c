@@ -207,7 +207,7 @@ tarn_status route_tenant_weight(struct route *r, struct span tenant, double weig
         return route_fail(r, TARN_EINVAL, "a tenant has up to %u bytes", ROUTE_NAME_MAX);
     if (!bounded(weight, 1e-6, 1e6))
         return route_fail(r, TARN_EINVAL, "a weight is from 0.000001 to 1000000");
-    struct tenant *who = tenant_get(&r->tenants, tenant, r->now_us);
+    struct tenant *who = tenant_named(r, tenant);
     if (who == NULL)
         return route_fail(r, TARN_ELIMIT, "there are %u tenants at most", r->options.tenants_max);
     tenant_set_weight(&r->tenants, who, weight);

@@ -193,6 +193,18 @@ TEST(priority_passes_the_shares) {
     route_destroy(&s.r);
 }
 
+TEST(no_name_is_the_default_tenant) {
+    struct route *r = util_route("tarn", 1);
+    struct route_tenant_view v;
+    const void *cursor = NULL;
+    CHECK_EQ(route_tenant_weight(r, SPAN(""), 2, UTIL_BEGIN), TARN_OK);
+    util_decide(r, "x", 10, UTIL_BEGIN);
+    CHECK(route_tenant_next(r, &cursor, &v));
+    CHECK(span_eq(v.name, SPAN("default")) && v.weight == 2 && v.admitted == 1);
+    CHECK(!route_tenant_next(r, &cursor, &v));
+    route_destroy(&r);
+}
+
 TEST(tenants_are_bounded) {
     struct route_options o = route_options_default;
     o.tenants_max = 8;

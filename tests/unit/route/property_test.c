@@ -108,6 +108,8 @@ static void request_decided(struct plain *p, struct plain_request *q,
     q->decode = decode >= 0 ? decode : prefill;
 }
 
+static const struct span tenants[] = {{"", 0}, {"a", 1}, {"b", 1}};
+
 static void request_asks(struct plain *p, int k) {
     char id[8], out[8];
     int excluded = (int)rng_below(&p->rng, 2 * ENGINES);
@@ -124,6 +126,7 @@ static void request_asks(struct plain *p, int k) {
     q.tbt_ms = rng_below(&p->rng, 4) == 0 ? 11 : 0;
     util_prompt(&prompt, rng_below(&p->rng, 5), 1 + (uint32_t)rng_below(&p->rng, 60));
     if (rng_below(&p->rng, 2)) q.chains = &prompt.chain, q.chain_count = 1;
+    q.tenant = tenants[rng_below(&p->rng, 3)];
     struct plain_request *known = &p->requests[k];
     bool keeps = known->reserved && known->decoding && known->prefill >= 0;
     tarn_status status = route_decide(p->r, &q, p->now_us, &d);
