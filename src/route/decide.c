@@ -18,10 +18,15 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
     if (q->chain_count > ROUTE_CHAINS_MAX)
         return route_fail(r, TARN_EINVAL, "a request is hashed by up to %u sizes of blocks",
                           ROUTE_CHAINS_MAX);
+    for (uint32_t i = 0; i < q->chain_count; i++)
+        if ((uint64_t)q->chains[i].n * q->chains[i].block > q->length_tokens)
+            return route_fail(r, TARN_EINVAL, "a prompt of %u tokens has no %u blocks of %u",
+                              q->length_tokens, q->chains[i].n, q->chains[i].block);
     if (q->exclude_count > ROUTE_EXCLUDE_MAX)
         return route_fail(r, TARN_EINVAL, "up to %u engines can be excluded", ROUTE_EXCLUDE_MAX);
-    if (q->pool_count > ROUTE_POOL_RUNS_MAX || q->pool_tokens > TOKENS_MOST)
-        return route_fail(r, TARN_EINVAL, "the pool's part of a prefix has up to %u runs",
+    if (q->pool_count > ROUTE_POOL_RUNS_MAX || q->pool_tokens > q->length_tokens)
+        return route_fail(r, TARN_EINVAL,
+                          "the pool's part of a prompt is not longer, and has up to %u runs",
                           ROUTE_POOL_RUNS_MAX);
     if (!(q->ttft_ms >= 0) || !(q->tbt_ms >= 0))
         return route_fail(r, TARN_EINVAL, "a TTFT or TBT is not negative");

@@ -99,6 +99,9 @@ static void one_decision(struct route *route, struct reader *r, uint64_t now_us)
     q.length_tokens = (uint32_t)take_number(r);
     q.output_tokens = (uint32_t)take_number(r);
     q.pool_tokens = what & 4 ? (uint32_t)take_number(r) : 0;
+    /* Now and then they are longer than the prompt, which is refused. */
+    if (!(what & 64)) chain.n = (uint32_t)min_u64(chain.n, q.length_tokens / chain.block);
+    if (!(what & 128)) q.pool_tokens = (uint32_t)min_u64(q.pool_tokens, q.length_tokens);
     if (what & 16) q.ttft_ms = take_double(r);
     if (what & 32) q.tbt_ms = take_double(r);
     struct route_decision d;

@@ -2,6 +2,7 @@
  * on one engine for each part, what is reserved is given back exactly once, an engine that is gone,
  * drains, is excluded or belongs to another tenant gets nothing. */
 #include "util.h"
+#include "base/assert.h"
 #include "base/rng.h"
 
 #define ENGINES  8
@@ -124,7 +125,9 @@ static void request_asks(struct plain *p, int k) {
     q.policy = route_policies[rng_below(&p->rng, 9)];
     q.ttft_ms = rng_below(&p->rng, 4) == 0 ? 20 : 0;
     q.tbt_ms = rng_below(&p->rng, 4) == 0 ? 11 : 0;
-    util_prompt(&prompt, rng_below(&p->rng, 5), 1 + (uint32_t)rng_below(&p->rng, 60));
+    uint64_t blocks = 1 + rng_below(&p->rng, 60);
+    util_prompt(&prompt, rng_below(&p->rng, 5),
+                (uint32_t)min_u64(blocks, q.length_tokens / UTIL_BLOCK));
     if (rng_below(&p->rng, 2)) q.chains = &prompt.chain, q.chain_count = 1;
     q.tenant = tenants[rng_below(&p->rng, 3)];
     struct plain_request *known = &p->requests[k];

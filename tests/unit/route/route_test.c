@@ -51,8 +51,14 @@ TEST(errors_name_what_is_wrong) {
     q.chains = &p.chain;
     q.chain_count = 1;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
+    CHECK(strstr(route_error(r), "4 blocks of 512") != NULL);
+    q.length_tokens = 4 * 512;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
     CHECK(strstr(route_error(r), "512") != NULL && strstr(route_error(r), "16") != NULL);
     q.chain_count = 0;
+    q.pool_tokens = 4 * 512 + 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
+    q.pool_tokens = 0;
     q.exclude = &SPAN("e0");
     q.exclude_count = 1;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
@@ -63,7 +69,7 @@ TEST(errors_name_what_is_wrong) {
     q.policy = NULL;
     q.length_tokens = 0;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
-    CHECK_EQ(route_figures_get(r)->route_unserved, 5);
+    CHECK_EQ(route_figures_get(r)->route_unserved, 7);
     route_destroy(&r);
 }
 
