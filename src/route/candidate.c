@@ -161,10 +161,10 @@ static uint32_t match_ahead_block(struct cost_case *c, const struct route_chain 
                                   uint32_t longest) {
     struct route *r = c->route;
     uint64_t now_ms = r->now_us / 1000;
-    const struct ahead_line *line = ahead_line_of(&r->ahead, chain->rolling[i]);
+    const struct ahead_line *line = ahead_line_of(&r->ahead, chain_name(chain, i));
     for (unsigned way = 0; way < AHEAD_WAYS; way++) {
         const struct ahead_entry *e = &line->way[way];
-        if (!ahead_live(e, chain->rolling[i], now_ms)) continue;
+        if (!ahead_live(e, chain_name(chain, i), now_ms)) continue;
         uint32_t place = r->place_of[e->worker];
         if (place == 0 || !worker_still(r, e->worker, e->birth)) continue;
         struct candidate *a = &c->candidates[place - 1];
@@ -185,9 +185,9 @@ static void match_ahead(struct cost_case *c, const struct route_chain *chain) {
     for (uint32_t i = 0; i < c->count; i++)
         if (c->candidates[i].hit_tokens > longest) longest = c->candidates[i].hit_tokens;
     for (uint32_t i = 0; i < n && i < near; i++)
-        __builtin_prefetch(ahead_line_of(table, chain->rolling[i]));
+        __builtin_prefetch(ahead_line_of(table, chain_name(chain, i)));
     for (uint32_t i = 0; i < n && i * chain->block <= longest; i++) {
-        if (i + near < n) __builtin_prefetch(ahead_line_of(table, chain->rolling[i + near]));
+        if (i + near < n) __builtin_prefetch(ahead_line_of(table, chain_name(chain, i + near)));
         longest = match_ahead_block(c, chain, i, longest);
     }
 }
@@ -214,9 +214,9 @@ void candidate_ahead_put(const struct cost_case *c, const struct candidate *a) {
     uint64_t until_ms = now_ms + AHEAD_GRACE_MS + (uint64_t)least_of(a->ttft_us / 500, 3.6e6);
     uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
     for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
-        __builtin_prefetch(ahead_line_of(&r->ahead, chain->rolling[i]), 1);
+        __builtin_prefetch(ahead_line_of(&r->ahead, chain_name(chain, i)), 1);
     for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
-        ahead_put(&r->ahead, chain->rolling[i], (uint16_t)a->worker, w->birth, now_ms, until_ms);
+        ahead_put(&r->ahead, chain_name(chain, i), (uint16_t)a->worker, w->birth, now_ms, until_ms);
 }
 
 /* What lies between two decisions, events above all, has pushed the workers out of the near caches:

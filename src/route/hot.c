@@ -101,7 +101,7 @@ void hot_count(struct cost_case *c, const struct candidate *a) {
     unsigned n = 0;
     for (uint32_t blocks = 1; blocks <= chain->n && n < 32; blocks *= 2, n++)
         entry[n] =
-            hot_add(&r->hot, chain->rolling[blocks - 1], a->prefill_us, r->now_us, &share[n]);
+            hot_add(&r->hot, chain_name(chain, blocks - 1), a->prefill_us, r->now_us, &share[n]);
     while (n-- > 0) {
         if (share[n] <= r->options.copy_share) continue;
         if (order_copy(c, chain, 1u << n, entry[n], share[n])) return;

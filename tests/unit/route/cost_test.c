@@ -191,4 +191,27 @@ TEST(tarn_counts_what_all_lose) {
     route_destroy(&h.r);
 }
 
+/* One prompt for two adapters of one engine: what one is about to compute is of no use to the other.
+ */
+TEST(what_is_ahead_is_of_its_scope) {
+    struct route *r = util_route("tarn", 0);
+    struct route_engine_spec s = util_spec("e0");
+    struct util_prompt p;
+    struct route_decision d;
+    s.lora = SPAN("*");
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    util_prompt(&p, 1, 10);
+    struct route_request q = util_request("", 10 * UTIL_BLOCK);
+    q.chains = &p.chain;
+    q.chain_count = 1;
+    for (int i = 0; i < 3; i++) {
+        q.id = i == 0 ? SPAN("x") : i == 1 ? SPAN("y") : SPAN("z");
+        q.lora = i == 2 ? SPAN("b") : SPAN("a");
+        p.chain.scope = route_hash_scope(SPAN("m"), q.lora, SPAN(""), SPAN(""), UTIL_BLOCK);
+        CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+        CHECK_EQ(d.ahead_tokens, i == 1 ? 10 * UTIL_BLOCK : 0);
+    }
+    route_destroy(&r);
+}
+
 TEST_MAIN()
