@@ -4,7 +4,7 @@
 static tarn_status decide(struct route *r, struct route_request *q, uint64_t now_us,
                           struct route_decision *d) {
     static unsigned number;
-    char id[16];
+    static char id[16]; /* the caller tells of it by q->id */
     snprintf(id, sizeof(id), "r%u", number++);
     q->id = span_str(id);
     tarn_status status = route_decide(r, q, now_us, d);
