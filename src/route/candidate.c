@@ -70,10 +70,10 @@ void candidate_estimate(struct cost_case *c, struct candidate *a) {
     estimate_prefill(c, a);
     estimate_load(c, a);
     /* Prefills on the same engine take their share of the time. */
-    double share = w->engine->role == ROUTE_BOTH ? least_of(c->traffic.load, 0.95) : 0;
+    double stretch = w->engine->role == ROUTE_BOTH ? c->traffic.stretch : 1;
     a->tbt_us = step_us(w->engine, a->running + 1.0,
-                        (double)a->context_tokens + c->prompt_tokens + c->output_tokens / 2.0) /
-                (1 - share);
+                        (double)a->context_tokens + c->prompt_tokens + c->output_tokens / 2.0) *
+                stretch;
 }
 
 const struct candidate *candidate_best_hit(const struct cost_case *c) {
@@ -103,11 +103,15 @@ struct transfer candidate_transfer(const struct cost_case *c, const struct candi
     return (struct transfer){0};
 }
 
+/* What is estimated, weighed and admitted is written then: to clear all of it would take a tenth of
+ * a decision. */
 static void candidate_init(struct cost_case *c, struct candidate *a, uint32_t worker) {
-    static const struct candidate nothing = {.fetch_worker = ROUTE_NO_WORKER};
     const struct worker *w = &c->route->workers[worker];
-    *a = nothing;
     a->worker = worker;
+    a->hit_tokens = a->ahead_tokens = a->load_tokens = a->fetch_tokens = 0;
+    memset(a->tier_tokens, 0, sizeof(a->tier_tokens));
+    a->fetch_worker = ROUTE_NO_WORKER;
+    a->load_us = 0;
     a->waiting = (uint32_t)worker_waiting(w);
     a->running = (uint32_t)worker_running(w);
     a->queued_tokens = worker_prefill_tokens(w);
@@ -120,8 +124,9 @@ bool cache_full(const struct cost_case *c, const struct candidate *a) {
     const struct worker *w = &c->route->workers[a->worker];
     const struct route_engine *e = w->engine;
     if (e->kv_blocks == 0) return false;
-    uint64_t used = route_holder_blocks(c->route->index, w->holder);
-    return used + (a->queued_tokens + a->new_tokens) / e->block_tokens >= e->kv_blocks;
+    uint64_t used = route_holder_blocks(c->route->index, w->holder) * e->block_tokens;
+    uint64_t most = (uint64_t)e->kv_blocks * e->block_tokens;
+    return used + a->queued_tokens + a->new_tokens >= most;
 }
 
 const struct route_chain *chain_of(const struct route_request *q, const struct route_engine *e) {

@@ -22,12 +22,8 @@
  * Nothing here is tuned: arrivals, load, savings and times are observed, the rest follows. */
 #include "route/internal.h"
 
-/* The estimate of the load is not better than this, and the queues of an overloaded engine grow
- * without end in theory only. */
-#define LOAD_MOST 0.95
-
 static double later_us(const struct traffic_now *t, double wait, double work) {
-    return t->arrivals * work * (2 * wait + work) / (2 * (1 - least_of(t->load, LOAD_MOST)));
+    return t->arrivals * work * (2 * wait + work) / 2 * t->stretch;
 }
 
 static void weigh_one(struct cost_case *c, struct candidate *a, const struct traffic_now *t) {

@@ -40,7 +40,8 @@ size_t explain_memory(const struct route *r) {
                                                r->kept_candidates_max * sizeof(*r->kept_candidates);
 }
 
-static void explain_candidate(const struct cost_case *c, const struct candidate *a) {
+static void explain_candidate(const struct cost_case *c, const struct candidate *a,
+                              const struct cost_ops *ops) {
     struct route *r = c->route;
     struct kept_candidate *k =
         &r->kept_candidates[r->kept_candidates_count++ % r->kept_candidates_max];
@@ -55,7 +56,7 @@ static void explain_candidate(const struct cost_case *c, const struct candidate 
     k->ttft_us = (float)a->ttft_us;
     k->tbt_us = (float)a->tbt_us;
     k->cost = (float)a->cost;
-    for (unsigned i = 0; i < COST_TERMS; i++) k->term[i] = (float)a->term[i];
+    for (unsigned i = 0; ops->terms[i] != NULL; i++) k->term[i] = (float)a->term[i];
 }
 
 void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen) {
@@ -69,7 +70,7 @@ void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_
     k->first = r->kept_candidates_count;
     k->count = c->count;
     k->chosen = chosen;
-    for (uint32_t i = 0; i < c->count; i++) explain_candidate(c, &c->candidates[i]);
+    for (uint32_t i = 0; i < c->count; i++) explain_candidate(c, &c->candidates[i], ops);
 }
 
 static const struct kept_decision *kept_find(const struct route *r, struct span id) {
@@ -142,6 +143,6 @@ void route_explain_candidate(const struct route *r, const struct route_explained
                                               .ttft_ms = (double)k->ttft_us / 1000,
                                               .tbt_ms = (double)k->tbt_us / 1000,
                                               .cost = (double)k->cost};
-    for (unsigned t = 0; t < ROUTE_TERMS_MAX; t++) out->term[t] = (double)k->term[t];
+    for (unsigned t = 0; e->terms[t] != NULL; t++) out->term[t] = (double)k->term[t];
     explain_why(e, k, kept_at(r, e->first + e->chosen), out->why, sizeof(out->why));
 }

@@ -187,16 +187,33 @@ enum route_place engine_place(const struct route_engine *e, const struct route_n
                               const struct route_name *rack);
 void engine_failed(struct route *r, struct route_engine *e);
 
-/* load.c: what a worker has to do. */
-double worker_wait_us(const struct route *r, const struct worker *w);
-uint64_t worker_running(const struct worker *w);        /* sequences in its decode batch */
-uint64_t worker_context(const struct worker *w);        /* tokens of KV, reserved and foreign */
-uint64_t worker_prefill_tokens(const struct worker *w); /* queued */
-uint64_t worker_waiting(const struct worker *w);
+/* What a worker has to do; here, because a decision asks each of them. */
+static inline double step_us(const struct route_engine *e, double running, double context) {
+    return model_predict(&e->decode, (double[MODEL_TERMS]){1, running, context});
+}
+/* What the first in the queue has done already counts for as much as it was estimated to take. */
+static inline double worker_wait_us(const struct route *r, const struct worker *w) {
+    double wait = w->prefill_us - least_of(w->head_prefill_us, (double)(r->now_us - w->head_us));
+    double foreign = w->foreign_us - (double)(r->now_us - w->report_us);
+    return most_of(wait, 0) + most_of(foreign, 0);
+}
+static inline uint64_t worker_running(const struct worker *w) {
+    return w->running.now + w->foreign_running;
+}
+static inline uint64_t worker_waiting(const struct worker *w) {
+    return w->waiting.now + w->foreign_waiting;
+}
+static inline uint64_t worker_prefill_tokens(const struct worker *w) {
+    return w->prefill_tokens.now + w->foreign_prefill_tokens;
+}
+static inline uint64_t worker_context(const struct worker *w) {
+    return w->context_tokens.now + w->foreign_kv_blocks * w->engine->block_tokens;
+}
+
+/* load.c */
 void level_add(struct level *l, uint64_t n);
 void level_sub(struct level *l, uint64_t n);
 void worker_clock(struct route *r, struct worker *w); /* the areas, up to now */
-double step_us(const struct route_engine *e, double running, double context);
 
 /* request.c: reservations. */
 struct route_reservation *request_find(const struct route *r, struct span id);

@@ -21,33 +21,6 @@ static uint64_t level_foreign(struct level *l, uint64_t reported, uint64_t befor
     return foreign;
 }
 
-double step_us(const struct route_engine *e, double running, double context) {
-    return model_predict(&e->decode, (double[MODEL_TERMS]){1, running, context});
-}
-
-/* What the first in the queue has done already counts for as much as it was estimated to take. */
-double worker_wait_us(const struct route *r, const struct worker *w) {
-    double wait = w->prefill_us - least_of(w->head_prefill_us, (double)(r->now_us - w->head_us));
-    double foreign = w->foreign_us - (double)(r->now_us - w->report_us);
-    return most_of(wait, 0) + most_of(foreign, 0);
-}
-
-uint64_t worker_running(const struct worker *w) {
-    return w->running.now + w->foreign_running;
-}
-
-uint64_t worker_waiting(const struct worker *w) {
-    return w->waiting.now + w->foreign_waiting;
-}
-
-uint64_t worker_prefill_tokens(const struct worker *w) {
-    return w->prefill_tokens.now + w->foreign_prefill_tokens;
-}
-
-uint64_t worker_context(const struct worker *w) {
-    return w->context_tokens.now + w->foreign_kv_blocks * w->engine->block_tokens;
-}
-
 void worker_clock(struct route *r, struct worker *w) {
     double passed = (double)(r->now_us - w->area_us);
     w->area_us = r->now_us;

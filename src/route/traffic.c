@@ -4,6 +4,9 @@
 
 /* Long beside the gaps between requests, short beside the hours of a day. */
 #define FADE_US 120e6
+/* The estimate of the load is not better than this, and the queues of an overloaded engine grow
+ * without end in theory only. */
+#define LOAD_MOST 0.95
 
 static double faded(const struct traffic *t, uint64_t now_us) {
     return t->at_us == 0 ? 1 : exp(-(double)(now_us - t->at_us) / FADE_US);
@@ -24,9 +27,10 @@ struct traffic_now traffic_of(const struct traffic *t, uint64_t now_us, uint32_t
     double keep = faded(t, now_us);
     double time = (t->time_us * keep + FADE_US * (1 - keep)) * workers;
     /* Less than two requests tell of no rate. */
-    if (time <= 0 || t->requests < 2) return (struct traffic_now){0};
+    if (time <= 0 || t->requests < 2) return (struct traffic_now){.stretch = 1};
+    double load = fmin(t->work_us * keep / time, LOAD_MOST);
     return (struct traffic_now){.arrivals = t->requests * keep / time,
-                                .load = t->work_us * keep / time,
+                                .stretch = 1 / (1 - load),
                                 .token_worth_us =
                                     t->computed_tokens > 0 ? t->saved_us / t->computed_tokens : 0};
 }

@@ -14,7 +14,7 @@ struct traffic {
 /* For each of so many workers among which it is spread. */
 struct traffic_now {
     double arrivals; /* a microsecond */
-    double load;     /* of the time in which it computes; above 1: more comes than it can do */
+    double stretch;  /* how much longer it takes what is not urgent: 1 / (1 - load), bounded */
     double token_worth_us; /* that a token which was computed has saved later ones */
 };
 

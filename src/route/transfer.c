@@ -48,8 +48,10 @@ struct transfer transfer_from_pool(const struct route *r, const struct route_eng
 
 struct transfer transfer_between(const struct route_engine *from, const struct route_engine *to,
                                  uint32_t tokens) {
-    struct transfer_sum s = {0};
-    double bytes = (double)tokens * from->bytes_per_token;
-    s.bytes[engine_place(to, from->host, from->rack)] = bytes > 0 ? bytes : 1;
-    return transfer_of(to, &s);
+    double bytes = most_of((double)tokens * from->bytes_per_token, 1);
+    enum route_place place = engine_place(to, from->host, from->rack);
+    return (struct transfer){
+        .us = model_predict(&to->transfer[place], (double[MODEL_TERMS]){1, bytes, 0}),
+        .bytes = (uint64_t)bytes,
+        .place = place};
 }
