@@ -83,6 +83,28 @@ TEST(decode_is_near_the_prefill_and_has_room) {
     route_destroy(&r);
 }
 
+TEST(ranks_are_told) {
+    struct route *r = util_route("round-robin", 0);
+    struct route_engine_spec s = util_spec("p");
+    s.ranks = 2;
+    s.role = ROUTE_PREFILL;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    s = util_spec("d");
+    s.ranks = 2;
+    s.role = ROUTE_DECODE;
+    s.batch_max = 1;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    struct route_decision d = util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_EQ(d.prefill_rank, 0);
+    CHECK_EQ(d.decode_rank, 0);
+    d = util_decide(r, "y", 1000, UTIL_BEGIN);
+    CHECK_EQ(d.prefill_rank, 1);
+    CHECK_EQ(d.decode_rank, 1);
+    CHECK_EQ(d.prefill_worker, route_worker_find(r, SPAN("p"), 1));
+    CHECK_EQ(d.decode_worker, route_worker_find(r, SPAN("d"), 1));
+    route_destroy(&r);
+}
+
 TEST(decode_is_chosen_anew_when_the_prefill_ended) {
     struct route *r = apart();
     CHECK_STR(util_decide(r, "x", 1000, UTIL_BEGIN).decode, "d0");
@@ -184,6 +206,41 @@ TEST(each_decision_can_be_explained) {
     route_destroy(&r);
 }
 
+/* What is kept of a decision is what was decided. */
+TEST(an_explanation_has_the_decision_s_numbers) {
+    struct route *r = util_route("mooncake", 2);
+    struct util_prompt p, other;
+    struct route_decision d;
+    struct route_explained e;
+    struct route_explained_candidate c;
+    util_prompt(&p, 1, 60);
+    struct route_request q = prompt_request("x", &p);
+    struct route_pool_run run = {.tokens = 800, .tier = ROUTE_TIER_HOST};
+    q.pool = &run;
+    q.pool_count = 1;
+    q.pool_tokens = 800;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(route_explain(r, q.id, &e), TARN_OK);
+    route_explain_candidate(r, &e, e.chosen, &c);
+    CHECK_STR(c.engine, d.prefill);
+    CHECK_EQ(c.load_tokens, 800);
+    CHECK_EQ(c.new_tokens, 160);
+    CHECK(fabs(c.ttft_ms - d.ttft_ms) < 0.001 && fabs(c.tbt_ms - d.tbt_ms) < 0.001);
+    CHECK(fabs(c.cost - c.ttft_ms * 1000) < 1);
+    util_prompt(&other, 100, 60);
+    util_stored(r, "e0", &other, 60, ROUTE_TIER_DEVICE);
+    q = prompt_request("y", &other);
+    q.length_tokens += 500;
+    q.ttft_ms = 14; /* 6 ms and a wait of 3 there; 16 without what could be fetched */
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(route_explain(r, q.id, &e), TARN_OK);
+    CHECK_STR(d.prefill, "e0");
+    route_explain_candidate(r, &e, 1 - e.chosen, &c);
+    CHECK_STR(c.why, "could not keep the times asked for");
+    CHECK_EQ(c.fetch_tokens, 960);
+    route_destroy(&r);
+}
+
 /* e1 has nothing in use, where e0 has 30 blocks, and lost by 20 to be computed and 20 to be kept. */
 TEST(what_a_loser_had_less_of_is_not_why) {
     struct route *r = util_route("dynamo", 2);
@@ -265,27 +322,78 @@ TEST(a_hot_prefix_is_copied) {
     route_destroy(&r);
 }
 
-/* As a_hot_prefix_is_copied, until one is ordered. */
-static void heat(struct route *r, struct util_prompt *p) {
-    uint64_t now = UTIL_BEGIN;
-    util_prompt(p, 1, 48);
-    util_stored(r, "e0", p, 48, ROUTE_TIER_DEVICE);
-    for (int i = 0; i < 4000 && route_figures_get(r)->route_copies == 0; i++) {
+/* As a_hot_prefix_is_copied, for so many milliseconds. How many copies were ordered then. */
+static uint64_t heat(struct route *r, uint64_t *now_p, int ms) {
+    struct util_prompt p;
+    uint64_t before = route_figures_get(r)->route_copies;
+    util_prompt(&p, 1, 48);
+    util_stored(r, "e0", &p, 48, ROUTE_TIER_DEVICE);
+    for (int i = 0; i < ms; i += 4) {
         struct route_decision d;
-        struct route_request q = prompt_request("x", p);
+        struct route_request q = prompt_request("x", &p);
         q.length_tokens = 48 * UTIL_BLOCK + 256;
-        CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
-        now += 4 * UTIL_MS;
-        CHECK_EQ(route_done(r, q.id, 1, false, now), TARN_OK);
+        CHECK_EQ(route_decide(r, &q, *now_p, &d), TARN_OK);
+        *now_p += 4 * UTIL_MS;
+        CHECK_EQ(route_done(r, q.id, 1, false, *now_p), TARN_OK);
+    }
+    return route_figures_get(r)->route_copies - before;
+}
+
+/* So that its events can come before there is another; and nobody has to take them. */
+TEST(copies_of_one_prefix_have_a_pause) {
+    struct route *r = util_route("prefix-tree", 3);
+    struct route_copy copy;
+    uint64_t now = UTIL_BEGIN;
+    CHECK_EQ(heat(r, &now, 4900), 0); /* that tells little */
+    CHECK_EQ(heat(r, &now, 200), 1);
+    CHECK_EQ(heat(r, &now, 9700), 0);
+    CHECK_EQ(heat(r, &now, 1000), 1);
+    for (int i = 0; i < 70; i++) heat(r, &now, 10100);
+    int waiting = 0;
+    while (route_copy_take(r, &copy)) waiting++;
+    CHECK_EQ(waiting, 64);
+    route_destroy(&r);
+}
+
+/* What was hot long ago is not. */
+TEST(heat_fades) {
+    struct route *r = util_route("prefix-tree", 3);
+    uint64_t now = UTIL_BEGIN;
+    CHECK_EQ(heat(r, &now, 4900), 0);
+    now += 600 * 1000 * UTIL_MS;
+    CHECK_EQ(heat(r, &now, 5000), 0);
+    route_destroy(&r);
+}
+
+/* Two that share 0.89 of one engine's time have 0.45 each. One alone gives to who has least to do. */
+TEST(enough_holders_need_no_copy) {
+    for (int holders = 1; holders <= 2; holders++) {
+        struct route *r = util_route("prefix-tree", 4);
+        struct util_prompt p;
+        struct route_copy copy;
+        uint64_t now = UTIL_BEGIN;
+        for (int i = 1; i < 3; i++) { /* 20 s for e1 and e2 */
+            struct route_request q = util_request(i == 1 ? "busy" : "too", 2000000);
+            const struct span others[] = {SPAN("e0"), i == 1 ? SPAN("e2") : SPAN("e1"), SPAN("e3")};
+            struct route_decision d;
+            q.exclude = others;
+            q.exclude_count = 3;
+            CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
+        }
+        util_prompt(&p, 1, 48);
+        if (holders == 2) util_stored(r, "e1", &p, 48, ROUTE_TIER_DEVICE);
+        CHECK_EQ(heat(r, &now, 8000), holders == 1);
+        CHECK_EQ(route_copy_take(r, &copy), holders == 1);
+        if (holders == 1) CHECK_STR(copy.to, "e3");
+        route_destroy(&r);
     }
 }
 
 TEST(who_left_takes_no_copy_and_nobody_in_its_place) {
     struct route *r = util_route("prefix-tree", 2);
-    struct util_prompt p;
     struct route_copy copy;
-    heat(r, &p);
-    CHECK_EQ(route_figures_get(r)->route_copies, 1);
+    uint64_t now = UTIL_BEGIN;
+    CHECK_EQ(heat(r, &now, 8000), 1);
     CHECK_EQ(route_engine_remove(r, SPAN("e1"), UTIL_BEGIN), TARN_OK);
     struct route_engine_spec s = util_spec("stranger");
     s.model = SPAN("other");
@@ -296,12 +404,11 @@ TEST(who_left_takes_no_copy_and_nobody_in_its_place) {
 
 TEST(blocks_of_another_size_are_not_copied) {
     struct route *r = util_route("prefix-tree", 1);
-    struct util_prompt p;
+    uint64_t now = UTIL_BEGIN;
     struct route_engine_spec s = util_spec("wide");
     s.block_tokens = 4 * UTIL_BLOCK;
     CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
-    heat(r, &p);
-    CHECK_EQ(route_figures_get(r)->route_copies, 0);
+    CHECK_EQ(heat(r, &now, 8000), 0);
     route_destroy(&r);
 }
 
