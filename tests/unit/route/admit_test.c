@@ -87,6 +87,51 @@ TEST(tbt_refuses_and_says_when) {
     route_destroy(&r);
 }
 
+/* Where a request asks for nothing. */
+TEST(the_options_hold_for_who_does_not_ask) {
+    struct route_options o = route_options_default;
+    o.ttft_ms = 25.5;
+    struct route *r = route_create(&o);
+    struct route_request q = util_request("", 1000);
+    struct route_decision d;
+    util_add(r, "e0");
+    CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_ELATER);
+    q.ttft_ms = 100;
+    CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    route_destroy(&r);
+}
+
+/* The engine that decodes has to keep the TBT, the one that prefills has none. With a step of 10 ms
+ * and 1 ms a sequence, 3 fit into 13 ms; then one has to end, which takes a third of 100 steps. */
+TEST(tbt_is_of_the_engine_that_decodes) {
+    struct route_options o = route_options_default;
+    o.output_tokens = 100;
+    struct route *r = route_create(&o);
+    struct route_request q = util_request("", 100);
+    struct route_decision d;
+    for (int i = 0; i < 2; i++) {
+        struct route_engine_spec s = util_spec(i == 0 ? "p" : "d");
+        s.role = i == 0 ? ROUTE_PREFILL : ROUTE_DECODE;
+        s.prior.decode_step_us = i == 0 ? 1000000 : 10000;
+        s.prior.decode_sequence_us = 1000;
+        CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    }
+    q.tbt_ms = 13.5;
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+        CHECK(d.tbt_ms > 10.9 + i && d.tbt_ms < 11.1 + i);
+        CHECK_EQ(route_first(r, q.id, UTIL_BEGIN), TARN_OK);
+    }
+    CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_ELATER);
+    CHECK(d.retry_ms > 460 && d.retry_ms < 475); /* 100 steps of 14 ms, by 3 */
+    q.tbt_ms = 10;
+    CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_ELATER);
+    CHECK_EQ(d.retry_ms, 0); /* one alone takes 11 */
+    route_destroy(&r);
+}
+
 /* --- tenants --- */
 
 struct share {
@@ -175,6 +220,54 @@ TEST(floods_share_by_weight) {
     share_run(&s, (int[3]){1, 4, 0}, 5000);
     double ratio = (double)s.admitted[0] / s.admitted[1];
     CHECK(ratio > 2.4 && ratio < 3.6);
+    route_destroy(&s.r);
+    s = share_begin(50); /* and whoever asks first has nothing of it */
+    CHECK_EQ(route_tenant_weight(s.r, SPAN("b"), 3, s.now_us), TARN_OK);
+    share_run(&s, (int[3]){4, 1, 0}, 5000);
+    ratio = (double)s.admitted[1] / s.admitted[0];
+    CHECK(ratio > 2.4 && ratio < 3.6);
+    route_destroy(&s.r);
+}
+
+/* Whoever asked a minute ago is not there, and nobody is held back for him. */
+TEST(who_went_has_no_share) {
+    struct share s = share_begin(50);
+    share_run(&s, (int[3]){3, 1, 0}, 100);
+    CHECK(route_figures_get(s.r)->route_over_share > 0);
+    s.now_us += 61 * 1000 * UTIL_MS;
+    uint64_t before = route_figures_get(s.r)->route_over_share;
+    share_run(&s, (int[3]){3, 0, 0}, 100);
+    CHECK_EQ(route_figures_get(s.r)->route_over_share, before);
+    route_destroy(&s.r);
+}
+
+TEST(refusals_are_counted_and_weights_kept) {
+    struct route_options o = route_options_default;
+    o.tenants_max = 3;
+    o.tenant_wait_ms = 50;
+    struct share s = {.r = route_create(&o), .now_us = UTIL_BEGIN};
+    struct route_tenant_view v;
+    struct route_request q = util_request("x", 10);
+    struct route_decision d;
+    util_add(s.r, "e0");
+    share_run(&s, (int[3]){1, 1, 0}, 300);
+    CHECK_EQ(route_tenant_weight(s.r, SPAN("a"), 5, s.now_us), TARN_OK); /* while it waits */
+    route_check(s.r);
+    uint64_t refused = 0;
+    for (const void *at = NULL; route_tenant_next(s.r, &at, &v);) refused += v.refused;
+    CHECK(refused > 0 && refused == route_figures_get(s.r)->route_over_share);
+    s.now_us += 600 * 1000 * UTIL_MS;
+    while (route_tick(s.r, s.now_us) == 0) continue;
+    for (int i = 0; i < 10; i++) {
+        char name[8];
+        snprintf(name, sizeof(name), "t%d", i);
+        q.tenant = span_str(name);
+        CHECK_EQ(route_decide(s.r, &q, s.now_us, &d), TARN_OK);
+    }
+    bool kept = false;
+    for (const void *at = NULL; route_tenant_next(s.r, &at, &v);)
+        kept |= span_eq(v.name, SPAN("a")) && v.weight == 5;
+    CHECK(kept);
     route_destroy(&s.r);
 }
 

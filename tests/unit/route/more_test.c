@@ -53,6 +53,48 @@ TEST(only_what_is_missing_is_loaded) {
     route_destroy(&r);
 }
 
+/* One request of each kind; the figures are the sums of what was decided. Rank 1 of e0 has what is
+ * fetched; what is on its way there is ahead of the next. */
+TEST(figures_are_sums_of_decisions) {
+    struct route *r = util_route("mooncake", 0);
+    struct route_engine_spec s = util_spec("e0");
+    struct util_prompt p, pooled;
+    struct route_decision d;
+    uint64_t hit = 0, ahead = 0, load = 0, fetch = 0, prompt = 0;
+    s.ranks = 2;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    util_prompt(&p, 1, 60);
+    uint32_t holder = route_worker_holder(r, route_worker_find(r, s.id, 1));
+    struct route_stored e = {.holder = holder, .scope = p.chain.scope, .n = 40};
+    e.rolling = p.rolling;
+    CHECK_EQ(route_index_stored(route_index(r), &e), 40);
+    util_prompt(&pooled, 1000, 60);
+    struct route_pool_run run = {.tokens = 800, .tier = ROUTE_TIER_HOST};
+    bool fetched = false;
+    for (int i = 0; i < 40; i++) {
+        char id[8];
+        snprintf(id, sizeof(id), "%d", i);
+        struct route_request q = prompt_request(id, i % 4 == 3 ? &pooled : &p);
+        if (i % 4 == 3) q.pool = &run, q.pool_count = 1, q.pool_tokens = 800;
+        if (i % 4 < 3) q.length_tokens += 100 * (uint32_t)i;
+        CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+        for (int t = 0; t < ROUTE_TIERS; t++) hit += d.hit_tokens[t];
+        ahead += d.ahead_tokens, load += d.load_tokens, fetch += d.fetch_tokens;
+        prompt += q.length_tokens;
+        if (d.fetch == NULL) continue;
+        fetched = true;
+        CHECK_EQ(d.fetch_rank, 1);
+        CHECK_EQ(d.fetch_worker, route_worker_find(r, s.id, 1));
+        CHECK_EQ(d.prefill_rank, 0);
+    }
+    const struct route_figures *f = route_figures_get(r);
+    CHECK(fetched && hit > 0 && ahead > 0 && load > 0);
+    CHECK(f->route_hit_tokens == hit && f->route_ahead_tokens == ahead);
+    CHECK(f->route_load_tokens == load && f->route_fetch_tokens == fetch);
+    CHECK(f->route_decisions == 40 && f->route_prompt_tokens == prompt);
+    route_destroy(&r);
+}
+
 /* --- prefill here, decode there --- */
 
 static struct route *apart(void) {
@@ -287,6 +329,20 @@ TEST(only_the_last_decisions_are_kept) {
     struct route_explained e;
     CHECK_EQ(route_explain(r, SPAN("b"), &e), TARN_ENOTFOUND);
     CHECK_EQ(route_explain(r, SPAN("c"), &e), TARN_OK);
+    route_destroy(&r);
+}
+
+/* 65,536 candidates are kept: with 1,000 engines those of 65 decisions. */
+TEST(a_decision_without_all_its_candidates_is_not_kept) {
+    struct route *r = util_route("tarn", 1000);
+    struct route_explained e;
+    for (int i = 0; i < 66; i++) {
+        char id[8];
+        snprintf(id, sizeof(id), "%d", i);
+        util_decide(r, id, 10, UTIL_BEGIN);
+    }
+    CHECK_EQ(route_explain(r, SPAN("0"), &e), TARN_ENOTFOUND);
+    CHECK_EQ(route_explain(r, SPAN("1"), &e), TARN_OK);
     route_destroy(&r);
 }
 

@@ -93,12 +93,20 @@ TEST(what_is_reserved_is_given_back_once) {
 TEST(a_lease_that_ends_gives_back) {
     struct route *r = util_route("round-robin", 1);
     struct route_decision d = util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_EQ(d.lease_ms, route_options_default.lease_ms + 11); /* of the prefill */
     uint64_t end = UTIL_BEGIN + (d.lease_ms + 1) * UTIL_MS;
     route_tick(r, end - 2 * UTIL_MS);
     CHECK_EQ(route_figures_get(r)->route_reserved, 1);
     while (route_tick(r, end) == 0) continue;
     CHECK_EQ(route_figures_get(r)->route_reserved, 0);
     CHECK_EQ(route_figures_get(r)->route_lease_ends, 1);
+    /* A first token begins a new one. */
+    d = util_decide(r, "x", 1000, end);
+    end += d.lease_ms * UTIL_MS;
+    CHECK_EQ(route_first(r, SPAN("x"), end - 2 * UTIL_MS), TARN_OK);
+    while (route_tick(r, end + 2 * UTIL_MS) == 0) continue;
+    CHECK_EQ(route_figures_get(r)->route_reserved, 1);
+    CHECK_EQ(route_done(r, SPAN("x"), 0, false, end), TARN_OK);
     CHECK_EQ(util_view(r, "e0").prefill_tokens, 0);
     route_check(r);
     route_destroy(&r);
@@ -197,6 +205,67 @@ TEST(silence_and_failures_keep_requests_away) {
     now += (route_options_default.backoff_ms + 1) * UTIL_MS;
     CHECK_EQ(route_engine_beat(r, SPAN("e0"), now), TARN_OK);
     CHECK_EQ(util_view(r, "e1").state, ROUTE_UP);
+    route_destroy(&r);
+}
+
+static enum route_state fail(struct route *r, uint64_t now_us) {
+    util_decide(r, "x", 10, now_us);
+    CHECK_EQ(route_done(r, SPAN("x"), 0, true, now_us), TARN_OK);
+    return util_view(r, "e0").state;
+}
+
+/* From the second failure in a row on, twice as long each time, up to a bound; a first token ends
+ * the row. */
+TEST(failures_in_a_row_rest_an_engine_longer) {
+    struct route_options o = route_options_default;
+    struct route_request q = util_request("y", 10);
+    struct route_decision d;
+    o.backoff_max_ms = 5000;
+    struct route *r = route_create(&o);
+    util_add(r, "e0");
+    uint64_t now = UTIL_BEGIN;
+    CHECK_EQ(fail(r, now), ROUTE_UP);
+    const uint32_t rests_ms[] = {1000, 2000, 4000, 5000, 5000};
+    for (size_t i = 0; i < 5; i++) {
+        CHECK_EQ(fail(r, now), ROUTE_BACKS_OFF);
+        CHECK_EQ(route_decide(r, &q, now + (rests_ms[i] - 1) * UTIL_MS, &d), TARN_ENOTFOUND);
+        now += rests_ms[i] * UTIL_MS;
+    }
+    util_decide(r, "z", 10, now);
+    CHECK_EQ(route_first(r, SPAN("z"), now), TARN_OK);
+    CHECK_EQ(fail(r, now), ROUTE_UP);
+    CHECK_EQ(route_figures_get(r)->route_failures, 7);
+    route_destroy(&r);
+}
+
+/* Its own tenant's requests alone, and those for its adapter, whether it prefills or decodes. */
+TEST(engines_are_for_their_tenant_and_adapter) {
+    struct route *r = util_route("tarn", 0);
+    struct route_request q = util_request("x", 100);
+    struct route_decision d;
+    const enum route_role roles[] = {ROUTE_PREFILL, ROUTE_DECODE};
+    const char *const ids[] = {"p", "d"};
+    for (int i = 0; i < 2; i++) {
+        struct route_engine_spec s = util_spec(ids[i]);
+        s.role = roles[i];
+        s.tenant = SPAN("t");
+        CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    }
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
+    CHECK(strstr(route_error(r), "1 of another tenant, 1 only decode") != NULL);
+    q.tenant = SPAN("t");
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    struct route_engine_spec s = util_spec("all");
+    s.role = ROUTE_PREFILL;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    q.tenant = SPAN("u");
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
+    CHECK(strstr(route_error(r), "none that decodes") != NULL);
+    s = util_spec("adapted");
+    s.role = ROUTE_DECODE;
+    s.lora = SPAN("a");
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);
     route_destroy(&r);
 }
 
