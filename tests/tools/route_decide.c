@@ -153,8 +153,9 @@ int main(int argc, char **argv) {
     run_fast(decisions, decisions, policy);
     run_paced(2 * decisions, decisions, policy);
     const struct route_figures *f = route_figures_get(route);
-    printf("hits        %.2f of the prompts' tokens; %.0f MiB\n",
-           (double)f->route_hit_tokens / (double)f->route_prompt_tokens,
+    double prompts = (double)f->route_prompt_tokens;
+    printf("hits        %.2f of the prompts' tokens, %.2f fetched; %.0f MiB\n",
+           (double)f->route_hit_tokens / prompts, (double)f->route_fetch_tokens / prompts,
            (double)route_memory(route) / 1048576);
     route_destroy(&route);
     return 0;

@@ -191,8 +191,7 @@ TEST(tarn_counts_what_all_lose) {
     route_destroy(&h.r);
 }
 
-/* One prompt for two adapters of one engine: what one is about to compute is of no use to the other.
- */
+/* Two adapters of one engine: what it is about to compute for one is of no use to the other. */
 TEST(what_is_ahead_is_of_its_scope) {
     struct route *r = util_route("tarn", 0);
     struct route_engine_spec s = util_spec("e0");

@@ -283,7 +283,7 @@ TEST(an_explanation_has_the_decision_s_numbers) {
     route_destroy(&r);
 }
 
-/* e1 has nothing in use, where e0 has 30 blocks, and lost by 20 to be computed and 20 to be kept. */
+/* e1 has nothing in use, where e0 has 30 blocks, and lost by 20 to compute and 20 to keep. */
 TEST(what_a_loser_had_less_of_is_not_why) {
     struct route *r = util_route("dynamo", 2);
     struct util_prompt p;
@@ -421,7 +421,7 @@ TEST(heat_fades) {
     route_destroy(&r);
 }
 
-/* Two that share 0.89 of one engine's time have 0.45 each. One alone gives to who has least to do. */
+/* Two that share 0.89 of one engine's time have 0.45 each. One alone gives to the idlest. */
 TEST(enough_holders_need_no_copy) {
     for (int holders = 1; holders <= 2; holders++) {
         struct route *r = util_route("prefix-tree", 4);
