@@ -259,7 +259,7 @@ TEST(refusals_are_counted_and_weights_kept) {
     s.now_us += 600 * 1000 * UTIL_MS;
     while (route_tick(s.r, s.now_us) == 0) continue;
     for (int i = 0; i < 10; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof(name), "t%d", i);
         q.tenant = span_str(name);
         CHECK_EQ(route_decide(s.r, &q, s.now_us, &d), TARN_OK);

@@ -72,7 +72,7 @@ TEST(figures_are_sums_of_decisions) {
     struct route_pool_run run = {.tokens = 800, .tier = ROUTE_TIER_HOST};
     bool fetched = false;
     for (int i = 0; i < 40; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "%d", i);
         struct route_request q = prompt_request(id, i % 4 == 3 ? &pooled : &p);
         if (i % 4 == 3) q.pool = &run, q.pool_count = 1, q.pool_tokens = 800;
@@ -337,7 +337,7 @@ TEST(a_decision_without_all_its_candidates_is_not_kept) {
     struct route *r = util_route("tarn", 1000);
     struct route_explained e;
     for (int i = 0; i < 66; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "%d", i);
         util_decide(r, id, 10, UTIL_BEGIN);
     }
