@@ -8,6 +8,7 @@
 #include "base/hex.h"
 #include "base/near.h"
 #include "store/store.h"
+#include "tls/tls.h"
 
 /* --- rows --- */
 
@@ -27,7 +28,6 @@ static const char *const verify_words[] = {"auto", "none", "sample", "all", NULL
 static const char *const huge_words[] = {"no", "try", NULL};
 static const char *const welcome_words[] = {"auto", "no", "yes", NULL};
 static const char *const pubsub_words[] = {"resetchannels", "allchannels", NULL};
-static const char *const auth_words[] = {"no", "optional", "yes", NULL}; /* enum tls_auth */
 static const char *const local_words[] = {"no", "yes", "local", NULL};
 static const char *const supervised_words[] = {"no", "systemd", "auto", NULL};
 static const char *const facility_words[] = {"user",   "local0", "local1", "local2", "local3",
@@ -97,7 +97,7 @@ const struct config_row config_rows[] = {
     BOOL("tls-verify-name", tls_verify_name, "yes", M, CONFIG_TELL_TLS),
     STR("tls-server-name", tls_server_name, "", M, CONFIG_TELL_TLS),
     STR("tls-dh-params-file", tls_dh_params_file, "", M, CONFIG_TELL_TLS),
-    ENUM("tls-auth-clients", tls_auth_clients, "yes", auth_words, M, CONFIG_TELL_TLS),
+    ENUM("tls-auth-clients", tls_auth_clients, "yes", tls_auth_words, M, CONFIG_TELL_TLS),
     STR("tls-protocols", tls_protocols, "", M, CONFIG_TELL_TLS),
     STR("tls-ciphers", tls_ciphers, "", M, CONFIG_TELL_TLS),
     STR("tls-ciphersuites", tls_ciphersuites, "", M, CONFIG_TELL_TLS),

@@ -15,18 +15,6 @@ static struct tls_context *data_context(void *arg) {
     return secure_take(&((struct tarn_host *)arg)->data_tls);
 }
 
-static tarn_status auth_parse(const char *word, enum tls_auth *auth_p) {
-    static const char *const words[] = {
-        [TLS_AUTH_NO] = "no", [TLS_AUTH_OPTIONAL] = "optional", [TLS_AUTH_YES] = "yes"};
-    *auth_p = TLS_AUTH_YES;
-    if (word == NULL) return TARN_OK;
-    for (unsigned i = 0; i < ARRAY_LEN(words); i++) {
-        *auth_p = (enum tls_auth)i;
-        if (strcmp(word, words[i]) == 0) return TARN_OK;
-    }
-    return fail(TARN_EINVAL, "tls_auth_clients is yes, optional or no, not \"%s\"", word);
-}
-
 static tarn_status data_tls_read(const struct tarn_host *h, struct tls_context **context_p) {
     char why[TLS_WHY_MAX];
     *context_p = tls_context_create(TLS_SERVER, &h->data_tls_files, why);
@@ -46,13 +34,14 @@ tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o) {
         return fail(
             TARN_EINVAL,
             "tls_data needs a URL that begins with tarns://: grants would go in plain text");
-    tarn_status status = auth_parse(o->tls_auth_clients, &t->auth);
-    if (status != TARN_OK) return status;
+    if (!tls_auth_parse(o->tls_auth_clients, &t->auth))
+        return fail(TARN_EINVAL, "tls_auth_clients is yes, optional or no, not \"%s\"",
+                    o->tls_auth_clients);
     t->cert_file = xstrdup(own ? o->tls_cert_file : url->tls_cert_file);
     t->key_file = xstrdup(own ? o->tls_key_file : url->tls_key_file);
     t->ca_file = xstrdup(trusts ? o->tls_ca_file : url->tls_ca_file);
     t->ca_dir = xstrdup(trusts ? o->tls_ca_dir : url->tls_ca_dir);
-    status = data_tls_read(h, &h->data_tls);
+    tarn_status status = data_tls_read(h, &h->data_tls);
     if (status == TARN_OK)
         h->data_tls_of = (struct transport_tls){.arg = h, .context = data_context};
     return status;

@@ -271,7 +271,6 @@ static bool line_refuse_unknown(struct parser *p, const struct spec *specs, size
 
 /* The host wants none of them without tls_data. */
 static bool line_check_tls(struct parser *p) {
-    static const char *const words[] = {"no", "optional", "yes"}; /* enum tls_auth */
     struct node_options *o = p->o;
     tarn_host_options *h = &o->host;
     bool tls = h->tls_cert_file != NULL || h->tls_key_file != NULL || h->tls_ca_file != NULL ||
@@ -282,18 +281,15 @@ static bool line_check_tls(struct parser *p) {
     if (h->tls_data && !o->secure)
         return line_refuse(
             p, "--tls-data needs a --master that begins with tarns:// (or tarns+sentinel://)");
-    unsigned auth = TLS_AUTH_YES;
-    if (h->tls_auth_clients != NULL)
-        for (auth = 0; auth < ARRAY_LEN(words); auth++)
-            if (strcmp(h->tls_auth_clients, words[auth]) == 0) break;
-    if (auth == ARRAY_LEN(words))
+    enum tls_auth auth;
+    if (!tls_auth_parse(h->tls_auth_clients, &auth))
         return line_refuse(p, "--tls-auth-clients %s: must be yes, optional or no",
                            h->tls_auth_clients);
     o->tls = (struct tls_options){.cert_file = h->tls_cert_file,
                                   .key_file = h->tls_key_file,
                                   .ca_file = h->tls_ca_file,
                                   .ca_dir = h->tls_ca_dir,
-                                  .auth = (enum tls_auth)auth};
+                                  .auth = auth};
     if (!h->tls_data)
         h->tls_cert_file = h->tls_key_file = h->tls_ca_file = h->tls_ca_dir = h->tls_auth_clients =
             NULL;

@@ -9,6 +9,19 @@
 #include <strings.h>
 #include "tls/internal.h"
 
+const char *const tls_auth_words[] = {
+    [TLS_AUTH_NO] = "no", [TLS_AUTH_OPTIONAL] = "optional", [TLS_AUTH_YES] = "yes", NULL};
+
+bool tls_auth_parse(const char *word, enum tls_auth *auth_p) {
+    if (word == NULL) word = tls_auth_words[TLS_AUTH_YES];
+    for (unsigned i = 0; tls_auth_words[i] != NULL; i++) {
+        if (strcmp(word, tls_auth_words[i]) != 0) continue;
+        *auth_p = (enum tls_auth)i;
+        return true;
+    }
+    return false;
+}
+
 static bool tls_given(const char *s) {
     return s != NULL && s[0] != '\0';
 }

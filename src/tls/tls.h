@@ -34,6 +34,9 @@
 
 enum tls_side { TLS_SERVER, TLS_CLIENT };
 enum tls_auth { TLS_AUTH_NO, TLS_AUTH_OPTIONAL, TLS_AUTH_YES };
+extern const char *const tls_auth_words[]; /* of it, as options say it; NULL behind the last */
+/* NULL: yes. false: it is none of the words. */
+bool tls_auth_parse(const char *word, enum tls_auth *auth_p);
 
 /* Strings may be NULL or "": not given. Files are PEM. Borrowed for the call. */
 struct tls_options {
