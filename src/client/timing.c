@@ -150,7 +150,8 @@ static void transports_put(struct buf *out, const char *cluster, const tarn_stat
                            bool written) {
     const char *name = written ? "transport_written_bytes" : "transport_read_bytes";
     metric_head(out, name, "_total", "counter",
-                written ? "Bytes that went out by this transport" : "Bytes that came by it");
+                written ? "Bytes that went out by this transport"
+                        : "Bytes that came by this transport");
     for (size_t i = 0; i < ARRAY_LEN(s->transport) && s->transport[i].name[0] != '\0'; i++) {
         const tarn_transport_stats *t = &s->transport[i];
         buf_printf(out, "tarn_client_%s_total{", name);

@@ -2,6 +2,7 @@
 them, and none where nobody has loaded it."""
 
 import logging
+import re
 import sys
 import types
 import unittest
@@ -102,6 +103,19 @@ class Figures(TarnTest):
             self.assertEqual(upto[-1], right["count"])
             self.assertAlmostEqual(h._sum.n, right["sum_us"] / 1e6)
             self.assertEqual(h.observed, [])
+
+    def test_they_are_called_as_tarn_figures_text_calls_them(self):
+        client = self.client()
+        client.put("named", b"x")
+        ours = {f"tarn_client_{name}_total": text for name, text in _figures.COUNTS.items()}
+        for way, text in _figures.BYTES.items():
+            ours[f"tarn_client_transport_{way}_bytes_total"] = text
+        for name, (text, _) in _figures._HISTOGRAMS.items():
+            ours[f"tarn_client_{name}_duration_seconds"] = text
+        # what is waited for the server: there it is a histogram, whose sum this is
+        del ours["tarn_client_round_trip_seconds_total"]
+        theirs = dict(re.findall(r"^# HELP (\S+) (.*)\.$", client.figures(), re.M))
+        self.assertEqual({name: theirs.get(name) for name in ours}, ours)
 
     def test_another_prometheus_client(self):
         """Whose histograms are not known: each call counts as the bound of its bucket."""

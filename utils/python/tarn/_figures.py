@@ -45,7 +45,7 @@ COUNTS = {
 # By transport.
 BYTES = {
     "read": "Bytes that came by this transport",
-    "written": "Bytes that went out by it",
+    "written": "Bytes that went out by this transport",
 }
 # Metrics, and their label `operation` with the names of Client.histogram.
 _HISTOGRAMS = {
