@@ -298,8 +298,8 @@ struct hosting_session {
     uint64_t next_up_ms;
     bool asking_up;
     bool drain_sent, leave_sent;
-    /* as the last heartbeat said; older masters do not */
-    bool draining, maintenance;
+    /* as the last heartbeat said, if it did: older masters do not tell */
+    bool has_standing, draining, maintenance;
     uint64_t used;    /* bytes of our memory */
     uint64_t look_at; /* when Sentinels are asked whether the master is still there */
     bool looking;

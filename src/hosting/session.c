@@ -314,7 +314,7 @@ static void up_ask(struct tarn_host *h, uint64_t now) {
 /* How the master sees this node. */
 static void take_standing(struct hosting_session *s, const struct answer *a) {
     uint64_t draining = 0, maintenance = 0;
-    if (a == NULL) return;
+    s->has_standing = a != NULL;
     answer_u64(answer_field(a, "draining"), &draining);
     answer_u64(answer_field(a, "maintenance"), &maintenance);
     answer_u64(answer_field(a, "used"), &s->used);

@@ -41,6 +41,7 @@ void snapshot_take(struct hosting_snapshot *s, struct tarn_host *h) {
     snprintf(s->shm, sizeof(s->shm), "%s", shm != NULL ? shm : "");
     s->data_port = host_data_port(h->host);
     s->up = h->session.phase == PHASE_UP;
+    s->has_standing = h->session.has_standing;
     s->draining = s->up && (h->session.draining || h->session.drain_sent);
     s->maintenance = s->up && h->session.maintenance;
     s->used = h->session.used;
@@ -59,6 +60,13 @@ void snapshot_take(struct hosting_snapshot *s, struct tarn_host *h) {
 
 /* --- showing --- */
 
+static void show_standing(const struct hosting_snapshot *s, struct figure_walk *f) {
+    FIGURE(f, GAUGE, draining, "1: what only it has is moved away", s->draining);
+    FIGURE(f, GAUGE, maintenance, "1: nothing new goes there", s->maintenance);
+    FIGURE(f, BYTES, lent_memory_used,
+           "of lent_memory, in objects and open puts, as the master said", s->used);
+}
+
 static void show_node(const struct hosting_snapshot *s, struct figure_walk *f) {
     uint64_t lent = 0;
     for (unsigned i = 0; i < s->n_segments; i++)
@@ -67,10 +75,8 @@ static void show_node(const struct hosting_snapshot *s, struct figure_walk *f) {
     FIGURE(f, TEXT, machine, "it runs on", s->machine);
     FIGURE(f, TEXT, rack, "of the machine", s->rack);
     FIGURE(f, GAUGE, joined, "1: the master has let it in, and is not away", s->up);
-    FIGURE(f, GAUGE, draining, "1: what only it has is moved away", s->draining);
-    FIGURE(f, GAUGE, maintenance, "1: nothing new goes there", s->maintenance);
+    if (s->has_standing) show_standing(s, f);
     FIGURE(f, BYTES, lent_memory, "that it lends to the pool", lent);
-    FIGURE(f, BYTES, lent_memory_used, "... in objects and open puts, as the master said", s->used);
     FIGURE(f, MEAN, machine_load, "over a minute, 1: one core", (double)s->node.load_percent / 100);
     FIGURES(f, node_figures, s->node, memory_available, copy_bytes);
     FIGURE_HIST(f, HIST_NS, copy_duration, "of replicas made, from when their turn came",

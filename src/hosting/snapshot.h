@@ -10,8 +10,8 @@ struct hosting_snapshot {
     uint64_t taken_ms;
     char name[NODE_NAME_MAX + 1], machine[192], rack[64], shm[HOST_SOCKET_MAX];
     uint16_t data_port;
-    bool up, draining, maintenance;
-    uint64_t used; /* of its memory, as the master counts */
+    bool up, has_standing, draining, maintenance; /* as in hosting_session */
+    uint64_t used;                                /* of its memory, as the master counts */
     struct node_figures node;
     struct host_stats host;
     struct host_times times;

@@ -28,8 +28,9 @@ struct master {
     /* not confirmed: handed out after each JOIN, before that NODE UP is AGAIN */
     uint64_t fences[8];
     size_t n_fences, fences_told;
-    size_t offer_forget; /* answers to the offers of so many entries that come first: 0 */
-    unsigned offer_add;  /* added to the versions of the others */
+    size_t offer_forget;  /* answers to the offers of so many entries that come first: 0 */
+    unsigned offer_add;   /* added to the versions of the others */
+    const char *standing; /* RESP of how it sees the node; NULL: older ones do not tell */
 };
 
 static inline void answer_join(struct master *m, struct buf *out) {
@@ -85,8 +86,8 @@ static inline void answer_beat(struct master *m, int fd, const struct span *argv
     if (m->s.kicks != kicks || recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
         return; /* nobody is there */
     size_t fences = m->n_fences - m->fences_told;
-    buf_printf(out, "*2\r\n:%llu\r\n*%zu\r\n", (unsigned long long)clock_mono_ms(),
-               m->n_work + fences);
+    buf_printf(out, "*%d\r\n:%llu\r\n*%zu\r\n", m->standing != NULL ? 4 : 2,
+               (unsigned long long)clock_mono_ms(), m->n_work + fences);
     for (; m->fences_told < m->n_fences; m->fences_told++)
         buf_printf(out, "*2\r\n$5\r\nfence\r\n:%llu\r\n",
                    (unsigned long long)m->fences[m->fences_told]);
@@ -95,6 +96,7 @@ static inline void answer_beat(struct master *m, int fd, const struct span *argv
         free(m->work[i]);
     }
     m->n_work = 0;
+    if (m->standing != NULL) buf_printf(out, ":%u\r\n%s", m->max_lease_ms, m->standing);
 }
 
 static inline void answer_offer(struct master *m, const struct span *argv, size_t argc,

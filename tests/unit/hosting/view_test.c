@@ -99,6 +99,39 @@ TEST(view_of_a_life) {
     hosting_view_destroy(&view);
 }
 
+static void wait_figure(const char *name, uint64_t value) {
+    uint64_t until = clock_mono_ms() + MASTER_WAIT_MS;
+    while (figure_now(name, NULL) != value && clock_mono_ms() < until) continue;
+    CHECK_EQ(figure_now(name, NULL), value);
+}
+
+static void set_standing(const char *standing) {
+    pthread_mutex_lock(&m.s.mutex);
+    m.standing = standing;
+    pthread_mutex_unlock(&m.s.mutex);
+}
+
+TEST(view_of_what_the_master_says) {
+    open_with_view();
+    wait_stage(HOSTING_UP, "");
+    CHECK(master_beats(&m, 2));
+    /* an older one says nothing, which is not 0 */
+    CHECK_EQ(figure_now("lent_memory_used", NULL), UINT64_MAX);
+    CHECK_EQ(figure_now("draining", NULL), UINT64_MAX);
+    CHECK_EQ(figure_now("maintenance", NULL), UINT64_MAX);
+    set_standing("*6\r\n$8\r\ndraining\r\n:1\r\n$11\r\nmaintenance\r\n:0\r\n"
+                 "$4\r\nused\r\n:4096\r\n");
+    wait_figure("lent_memory_used", 4096);
+    CHECK_EQ(figure_now("draining", NULL), 1);
+    CHECK_EQ(figure_now("maintenance", NULL), 0);
+    wait_stage(HOSTING_DRAINING, "it drains");
+    set_standing(NULL); /* a failover to an older one */
+    wait_figure("lent_memory_used", UINT64_MAX);
+    wait_stage(HOSTING_UP, "");
+    close_with_view();
+    hosting_view_destroy(&view);
+}
+
 TEST(view_of_a_host_that_is_busy) {
     open_with_view();
     wait_stage(HOSTING_UP, "");
