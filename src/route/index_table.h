@@ -85,10 +85,10 @@ static inline uint32_t route_table_next(struct route_spot *place, uint32_t print
     if (++place->at == route_shard_slots(place->shard)) return 0;
     return route_table_value(place, print);
 }
-/* always_inline: gcc takes a function that only prefetches for one without effect, and drops the calls of
- * it before it inlines them. */
-__attribute__((always_inline)) static inline void
-route_table_prefetch(const struct route_table *t, uint32_t print) {
+/* always_inline: gcc takes a function that only prefetches for one without effect, and drops the
+ * calls of it before it inlines them. */
+__attribute__((always_inline)) static inline void route_table_prefetch(const struct route_table *t,
+                                                                       uint32_t print) {
     const struct route_shard *s = route_table_shard(t, print);
     if (s->n == 0) return;
     const uint64_t *slot = &s->slot[route_shard_home(t, s, print)];
