@@ -1,6 +1,7 @@
 /* Choosing by cost, and the baselines. */
 #include "route/cost.h"
 #include <math.h>
+#include "base/draw.h"
 #include "route/internal.h"
 
 static const struct cost_ops *const cost_all[] = {
@@ -19,11 +20,6 @@ const struct cost_ops *cost_find(const char *name) {
     for (size_t i = 0; i < ARRAY_LEN(cost_all); i++)
         if (strcmp(cost_all[i]->name, name) == 0) return cost_all[i];
     return NULL;
-}
-
-/* Uniform in [0, 1). */
-static double chance(struct route *r) {
-    return (double)(rng_next(&r->rng) >> 11) * 0x1p-53;
 }
 
 /* The least; among those that are as low, each has the same chance. */
@@ -47,7 +43,7 @@ static uint32_t choose_softmax(struct cost_case *c, double temperature) {
     }
     double unit = temperature * (most > least ? most - least : 1);
     for (uint32_t i = 0; i < c->count; i++) sum += exp((least - c->candidates[i].cost) / unit);
-    double left = chance(c->route) * sum;
+    double left = draw_unit(&c->route->rng) * sum;
     for (uint32_t i = 0; i < c->count; i++) {
         left -= exp((least - c->candidates[i].cost) / unit);
         if (left < 0) return i;

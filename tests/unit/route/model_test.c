@@ -1,18 +1,14 @@
 /* The linear model: that it converges, follows a drift, and cannot be spoilt. */
 #include "../test.h"
 #include <math.h>
-#include "base/rng.h"
+#include "base/draw.h"
 #include "route/model.h"
 
 static const double prior[MODEL_TERMS] = {8000, 32, 0.001};
 
-static double chance(struct rng *r) {
-    return (double)(rng_next(r) >> 11) * 0x1p-53;
-}
-
 /* Prompts of 100 to 20,000 new tokens behind 0 to 20,000. */
 static void draw_terms(struct rng *r, double term[MODEL_TERMS]) {
-    double n = 100 * exp(chance(r) * log(200)), p = chance(r) * 20000;
+    double n = 100 * exp(draw_unit(r) * log(200)), p = draw_unit(r) * 20000;
     term[0] = 1;
     term[1] = n;
     term[2] = n * (n + 2 * p);
@@ -29,7 +25,7 @@ static void teach(struct model *m, struct rng *r, const double times[MODEL_TERMS
     for (int i = 0; i < n; i++) {
         double term[MODEL_TERMS];
         draw_terms(r, term);
-        CHECK(model_learn(m, term, truth(term, times) * (0.8 + 0.4 * chance(r))));
+        CHECK(model_learn(m, term, truth(term, times) * (0.8 + 0.4 * draw_unit(r))));
     }
 }
 
@@ -122,7 +118,7 @@ TEST(weights_stay_within_bounds) {
     for (int i = 0; i < 20000; i++) {
         double term[MODEL_TERMS];
         draw_terms(&r, term);
-        model_learn(&m, term, exp(chance(&r) * 22));
+        model_learn(&m, term, exp(draw_unit(&r) * 22));
         double us = model_predict(&m, term);
         CHECK(isfinite(us) && us > 0);
         for (unsigned k = 0; k < MODEL_TERMS; k++)
