@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include "route/internal.h"
 
-#define TOKENS_MOST (1u << 28)
-
 static tarn_status request_check(struct route *r, const struct route_request *q) {
     if (q->id.len == 0 || q->id.len > ROUTE_NAME_MAX)
         return route_fail(r, TARN_EINVAL, "a request's id has 1 to %u bytes", ROUTE_NAME_MAX);
@@ -12,9 +10,10 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
         q->tenant.len > ROUTE_NAME_MAX)
         return route_fail(r, TARN_EINVAL, "a model, adapter or tenant has up to %u bytes",
                           ROUTE_NAME_MAX);
-    if (q->length_tokens == 0 || q->length_tokens > TOKENS_MOST || q->output_tokens > TOKENS_MOST)
+    if (q->length_tokens == 0 || q->length_tokens > ROUTE_TOKENS_MAX ||
+        q->output_tokens > ROUTE_TOKENS_MAX)
         return route_fail(r, TARN_EINVAL, "a prompt has 1 to %u tokens, an answer up to as many",
-                          TOKENS_MOST);
+                          ROUTE_TOKENS_MAX);
     if (q->chain_count > ROUTE_CHAINS_MAX)
         return route_fail(r, TARN_EINVAL, "a request is hashed by up to %u sizes of blocks",
                           ROUTE_CHAINS_MAX);
@@ -244,7 +243,7 @@ static tarn_status decide_decode(struct route *r, const struct route_request *q,
 
 /* Has its prefill ended, on an engine that is still there? */
 static bool prefill_there(const struct route *r, const struct route_reservation *q) {
-    return q->state == REQUEST_DECODE && worker_still(r, q->prefill, q->prefill_birth);
+    return q->state == REQUEST_DECODE && request_prefill_there(r, q);
 }
 
 tarn_status route_decide(struct route *r, const struct route_request *q, uint64_t now_us,

@@ -40,7 +40,7 @@ static tarn_status spec_check(struct route *r, const struct route_engine_spec *s
         return route_fail(r, TARN_EINVAL, "a URL has up to %u bytes", ROUTE_URL_MAX);
     if (s->block_tokens == 0 || s->block_tokens > 1u << 20)
         return route_fail(r, TARN_EINVAL, "a block has 1 to %u tokens", 1u << 20);
-    if (s->ranks > ROUTE_RANKS_MAX)
+    if (s->ranks > ROUTE_RANKS_MAX || s->rank >= ROUTE_RANKS_MAX)
         return route_fail(r, TARN_EINVAL, "an engine has up to %u ranks", ROUTE_RANKS_MAX);
     if (s->role > ROUTE_DECODE || !prior_sane(&s->prior))
         return route_fail(r, TARN_EINVAL, "a role or a prior time is out of range");
@@ -84,34 +84,27 @@ static void worker_init(struct route *r, struct worker *w, struct route_engine *
     w->area_us = w->report_us = r->now_us;
 }
 
-/* A number in the index for each rank. false: it has none left. */
-static bool holders_take(struct route *r, const struct route_engine *e, uint64_t cache_blocks,
-                         uint32_t holders[ROUTE_RANKS_MAX]) {
-    uint64_t most = cache_blocks != 0 ? cache_blocks : e->kv_blocks;
-    for (uint32_t rank = 0; rank < e->ranks; rank++) {
-        holders[rank] = route_holder_add(r->index, e->block_tokens, most);
-        if (holders[rank] != ROUTE_HOLDER_NONE) continue;
-        while (rank-- > 0) route_holder_remove(r->index, holders[rank]);
-        return false;
-    }
-    return true;
+static tarn_status no_room(struct route *r) {
+    return route_fail(r, TARN_ELIMIT,
+                      "there are %u ranks at most, and those that left count until their blocks "
+                      "are swept",
+                      r->options.workers_max);
 }
 
-/* The lowest free numbers. */
-static bool workers_take(struct route *r, struct route_engine *e, uint64_t cache_blocks) {
-    uint32_t holders[ROUTE_RANKS_MAX];
-    if (r->figures.route_workers + e->ranks > r->options.workers_max) return false;
-    if (!holders_take(r, e, cache_blocks, holders)) return false;
+/* The lowest free number, and one in the index. */
+static tarn_status worker_take(struct route *r, struct route_engine *e, uint32_t rank) {
+    if (r->figures.route_workers >= r->options.workers_max) return no_room(r);
     uint32_t at = 0;
-    for (uint32_t rank = 0; rank < e->ranks; rank++) {
-        while (r->workers[at].engine != NULL) at++;
-        worker_init(r, &r->workers[at], e, rank, holders[rank]);
-        e->workers[rank] = at;
-        r->worker_of[holders[rank]] = at;
-        if (at >= r->workers_used) r->workers_used = at + 1;
-    }
-    r->figures.route_workers += e->ranks;
-    return true;
+    uint32_t holder = route_holder_add(r->index, e->block_tokens, e->cache_blocks);
+    if (holder == ROUTE_HOLDER_NONE) return no_room(r);
+    while (r->workers[at].engine != NULL) at++;
+    worker_init(r, &r->workers[at], e, rank, holder);
+    e->workers[rank] = at;
+    e->ranks++;
+    r->worker_of[holder] = at;
+    if (at >= r->workers_used) r->workers_used = at + 1;
+    r->figures.route_workers++;
+    return TARN_OK;
 }
 
 static void engine_free(struct route *r, struct route_engine *e) {
@@ -123,7 +116,6 @@ static void engine_free(struct route *r, struct route_engine *e) {
     free(e->salt);
     name_put(r, &e->host);
     name_put(r, &e->rack);
-    free(e->workers);
     free(e);
 }
 
@@ -140,36 +132,15 @@ static struct route_engine *engine_make(struct route *r, const struct route_engi
     e->any_lora = span_eq(s->lora, SPAN("*"));
     e->lora = name_get(r, s->lora);
     e->role = s->role;
-    e->ranks = s->ranks == 0 ? 1 : s->ranks;
+    for (uint32_t i = 0; i < ROUTE_RANKS_MAX; i++) e->workers[i] = ROUTE_NO_WORKER;
     e->block_tokens = s->block_tokens;
     e->kv_blocks = s->kv_blocks;
     e->bytes_per_token = s->bytes_per_token;
+    e->cache_blocks = s->cache_blocks != 0 ? s->cache_blocks : s->kv_blocks;
     e->batch_max = s->batch_max;
-    e->workers = xcalloc(e->ranks, sizeof(*e->workers));
     prior_fill(&e->prior, &s->prior);
     engine_models(e);
     return e;
-}
-
-tarn_status route_engine_add(struct route *r, const struct route_engine_spec *spec,
-                             uint64_t now_us) {
-    route_tick(r, now_us);
-    tarn_status status = spec_check(r, spec);
-    if (status != TARN_OK) return status;
-    if (engine_find(r, spec->id) != NULL)
-        return route_fail(r, TARN_EEXISTS, "engine %.*s is there already", (int)spec->id.len,
-                          spec->id.data);
-    struct route_engine *e = engine_make(r, spec);
-    if (!workers_take(r, e, spec->cache_blocks)) {
-        engine_free(r, e);
-        return route_fail(r, TARN_ELIMIT,
-                          "there are %u ranks at most, and those that left count until their "
-                          "blocks are swept",
-                          r->options.workers_max);
-    }
-    htab_insert(&r->engines, &e->node, hash_bytes(spec->id.data, spec->id.len));
-    r->figures.route_engines++;
-    return TARN_OK;
 }
 
 /* --- going --- */
@@ -193,16 +164,73 @@ static void worker_clear(struct route *r, struct worker *w) {
     w->engine = NULL;
 }
 
+static void worker_drop(struct route *r, struct route_engine *e, uint32_t rank) {
+    worker_clear(r, &r->workers[e->workers[rank]]);
+    e->workers[rank] = ROUTE_NO_WORKER;
+    e->ranks--;
+    r->figures.route_workers--;
+    while (r->workers_used > 0 && r->workers[r->workers_used - 1].engine == NULL) r->workers_used--;
+}
+
+static void engine_drop(struct route *r, struct route_engine *e) {
+    for (uint32_t rank = 0; rank < ROUTE_RANKS_MAX; rank++)
+        if (e->workers[rank] != ROUTE_NO_WORKER) worker_drop(r, e, rank);
+    r->figures.route_engines--;
+    htab_remove(&r->engines, &e->node);
+    engine_free(r, e);
+}
+
+/* --- by name --- */
+
+tarn_status route_engine_add(struct route *r, const struct route_engine_spec *spec,
+                             uint64_t now_us) {
+    route_tick(r, now_us);
+    tarn_status status = spec_check(r, spec);
+    if (status != TARN_OK) return status;
+    if (engine_find(r, spec->id) != NULL)
+        return route_fail(r, TARN_EEXISTS, "engine %.*s is there already", (int)spec->id.len,
+                          spec->id.data);
+    uint32_t first = spec->ranks == 0 ? spec->rank : 0;
+    uint32_t end = spec->ranks == 0 ? spec->rank + 1 : spec->ranks;
+    if (r->figures.route_workers + end - first > r->options.workers_max) return no_room(r);
+    struct route_engine *e = engine_make(r, spec);
+    htab_insert(&r->engines, &e->node, hash_bytes(spec->id.data, spec->id.len));
+    r->figures.route_engines++;
+    for (uint32_t rank = first; status == TARN_OK && rank < end; rank++)
+        status = worker_take(r, e, rank);
+    if (status != TARN_OK) engine_drop(r, e);
+    return status;
+}
+
+tarn_status route_rank_add(struct route *r, struct span id, uint32_t rank, uint64_t now_us) {
+    route_tick(r, now_us);
+    struct route_engine *e = engine_find(r, id);
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    if (rank >= ROUTE_RANKS_MAX)
+        return route_fail(r, TARN_EINVAL, "an engine has up to %u ranks", ROUTE_RANKS_MAX);
+    if (e->workers[rank] != ROUTE_NO_WORKER)
+        return route_fail(r, TARN_EEXISTS, "rank %u of engine %s is there already", rank, e->id);
+    return worker_take(r, e, rank);
+}
+
+tarn_status route_rank_remove(struct route *r, struct span id, uint32_t rank, uint64_t now_us) {
+    route_tick(r, now_us);
+    struct route_engine *e = engine_find(r, id);
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    if (rank >= ROUTE_RANKS_MAX || e->workers[rank] == ROUTE_NO_WORKER)
+        return route_fail(r, TARN_ENOTFOUND, "engine %s has no rank %u", e->id, rank);
+    if (e->ranks == 1)
+        engine_drop(r, e);
+    else
+        worker_drop(r, e, rank);
+    return TARN_OK;
+}
+
 tarn_status route_engine_remove(struct route *r, struct span id, uint64_t now_us) {
     route_tick(r, now_us);
     struct route_engine *e = engine_find(r, id);
     if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
-    for (uint32_t rank = 0; rank < e->ranks; rank++) worker_clear(r, &r->workers[e->workers[rank]]);
-    while (r->workers_used > 0 && r->workers[r->workers_used - 1].engine == NULL) r->workers_used--;
-    r->figures.route_workers -= e->ranks;
-    r->figures.route_engines--;
-    htab_remove(&r->engines, &e->node);
-    engine_free(r, e);
+    engine_drop(r, e);
     return TARN_OK;
 }
 
@@ -308,7 +336,7 @@ bool route_engine_next(struct route *r, uint32_t *cursor_p, uint64_t now_us,
 
 uint32_t route_worker_find(const struct route *r, struct span id, uint32_t rank) {
     const struct route_engine *e = engine_find(r, id);
-    return e == NULL || rank >= e->ranks ? ROUTE_NO_WORKER : e->workers[rank];
+    return e == NULL || rank >= ROUTE_RANKS_MAX ? ROUTE_NO_WORKER : e->workers[rank];
 }
 
 uint32_t route_worker_holder(const struct route *r, uint32_t worker) {

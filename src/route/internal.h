@@ -77,7 +77,8 @@ struct route_engine {
     struct htab_node node; /* by id */
     char *id, *url, *tenant, *salt;
     uint32_t ranks, batch_max;
-    uint32_t *workers; /* of each rank */
+    uint64_t cache_blocks;
+    uint32_t workers[ROUTE_RANKS_MAX]; /* by rank; ROUTE_NO_WORKER: there is none */
     struct route_prior prior;
     uint64_t failed;
     uint32_t failed_in_row;
@@ -114,6 +115,7 @@ struct route_reservation {
     uint64_t load_bytes;
     enum route_place load_place;
     bool load_disk, load_mixed;
+    bool untaught; /* it was imported: its times are not known here */
     double running_area, context_area, busy_area; /* of the decode worker, at the first token */
     size_t id_len;
     char id[];
@@ -127,6 +129,7 @@ struct hot_order {
 struct kept_decision;
 struct kept_candidate;
 #define EXPLAIN_CANDIDATES 65536u
+#define LEASE_MS_MOST      86400000u
 
 struct route {
     struct route_options options;
@@ -156,12 +159,19 @@ struct route {
     uint32_t turn;                              /* round-robin's */
     double output_mean;                         /* tokens, learnt */
     struct route_figures figures;
+    void (*ended)(void *arg, struct span request); /* NULL: nobody wants to know */
+    void *ended_arg;
     char error[512];
 };
 
 /* Is it the one that this number had been given to? */
 static inline bool worker_still(const struct route *r, uint32_t worker, uint16_t birth) {
     return r->workers[worker].engine != NULL && r->workers[worker].birth == birth;
+}
+
+/* An imported one has none where its engine was not there. */
+static inline bool request_prefill_there(const struct route *r, const struct route_reservation *q) {
+    return q->prefill != ROUTE_NO_WORKER && worker_still(r, q->prefill, q->prefill_birth);
 }
 
 /* route.c */

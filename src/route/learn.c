@@ -51,6 +51,10 @@ static void learn_transfer(struct route *r, struct route_reservation *q) {
 
 void learn_first(struct route *r, struct route_reservation *q) {
     r->workers[q->prefill].engine->failed_in_row = 0;
+    if (q->untaught) {
+        batch_close(r, &r->workers[q->prefill]);
+        return;
+    }
     learn_transfer(r, q);
     learn_prefill(r, q);
 }
@@ -82,7 +86,7 @@ void learn_done(struct route *r, struct route_reservation *q, uint32_t output_to
     r->output_mean += OUTPUT_SHARE * (least_of(output_tokens, 1e6) - r->output_mean);
     if (q->state == REQUEST_PREFILL || q->decode == ROUTE_NO_WORKER) return;
     r->workers[q->decode].engine->failed_in_row = 0;
-    if (output_tokens >= DECODE_TOKENS_LEAST) learn_steps(r, q, output_tokens);
+    if (!q->untaught && output_tokens >= DECODE_TOKENS_LEAST) learn_steps(r, q, output_tokens);
 }
 
 /* --- as bytes --- */

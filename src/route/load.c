@@ -65,9 +65,8 @@ tarn_status route_engine_load(struct route *r, struct span id, uint32_t rank,
     route_tick(r, now_us);
     struct route_engine *e = engine_find(r, id);
     if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
-    if (rank >= e->ranks)
-        return route_fail(r, TARN_ENOTFOUND, "engine %s has %u ranks, not %u", e->id, e->ranks,
-                          rank + 1);
+    if (rank >= ROUTE_RANKS_MAX || e->workers[rank] == ROUTE_NO_WORKER)
+        return route_fail(r, TARN_ENOTFOUND, "engine %s has no rank %u", e->id, rank);
     e->heard_us = max_u64(r->now_us, 1);
     if (load->kv_blocks != ROUTE_UNKNOWN && load->kv_blocks <= UINT32_MAX)
         e->kv_blocks = (uint32_t)load->kv_blocks;

@@ -80,10 +80,9 @@ void request_move_decode(struct route *r, struct route_reservation *q, uint32_t 
 /* --- the whole --- */
 
 void request_reserve(struct route *r, struct route_reservation *q) {
-    TARN_ASSERT(q->state == REQUEST_PREFILL);
     htab_insert(&r->requests, &q->node, hash_bytes(q->id, q->id_len));
     r->figures.route_reserved++;
-    prefill_take(r, q);
+    if (q->state == REQUEST_PREFILL) prefill_take(r, q);
     decode_take(r, q);
 }
 
@@ -95,11 +94,17 @@ void request_release(struct route *r, struct route_reservation **q_p) {
     wheel_remove(r->leases, &q->lease);
     htab_remove(&r->requests, &q->node);
     r->figures.route_reserved--;
+    if (r->ended != NULL) r->ended(r->ended_arg, span_of(q->id, q->id_len));
     free(q);
 }
 
 void request_lease(struct route *r, struct route_reservation *q, uint32_t lease_ms) {
     wheel_set(r->leases, &q->lease, r->now_us / 1000 + lease_ms);
+}
+
+void route_ended_set(struct route *r, void (*ended)(void *arg, struct span request), void *arg) {
+    r->ended = ended;
+    r->ended_arg = arg;
 }
 
 /* --- what is told of it --- */

@@ -9,7 +9,6 @@
 #define WORKERS_MOST  ROUTE_HOLDERS_MAX
 #define REQUESTS_MOST (1u << 24)
 #define KEPT_MOST     (1u << 20)
-#define LEASE_MS_MOST 86400000u
 /* Reservations that one call ends at most. */
 #define TICK_LEASES 64u
 #define TICK_STEPS  256u

@@ -33,6 +33,7 @@
 #define ROUTE_URL_MAX     512u
 #define ROUTE_RANKS_MAX   64u
 #define ROUTE_EXCLUDE_MAX 16u
+#define ROUTE_TOKENS_MAX  (1u << 28) /* of a prompt, and of an answer */
 #define ROUTE_NO_WORKER   UINT32_MAX
 
 enum route_role { ROUTE_BOTH, ROUTE_PREFILL, ROUTE_DECODE };
@@ -114,7 +115,8 @@ struct route_engine_spec {
     struct span salt;   /* of its hashes: shown, and compared by whoever hashes */
     struct span host, rack;
     uint32_t block_tokens;    /* tokens of a block */
-    uint32_t ranks;           /* 0: 1 */
+    uint32_t ranks;           /* those from 0 on; 0: only the one below */
+    uint32_t rank;            /* others may follow (route_rank_add) */
     uint32_t kv_blocks;       /* in device memory of one rank; 0: unknown */
     uint64_t cache_blocks;    /* in all tiers of one rank; 0: kv_blocks, or unknown */
     uint32_t bytes_per_token; /* of KV; 0: unknown, transfers then cost their latency */
@@ -126,6 +128,11 @@ struct route_engine_spec {
  * TARN_ELIMIT: workers_max. */
 tarn_status route_engine_add(struct route *r, const struct route_engine_spec *spec,
                              uint64_t now_us);
+/* One rank more of an engine, as those that it has. TARN_ENOTFOUND: no such engine; TARN_EEXISTS,
+ * TARN_EINVAL, TARN_ELIMIT as above. */
+tarn_status route_rank_add(struct route *r, struct span id, uint32_t rank, uint64_t now_us);
+/* The engine goes with its last rank. TARN_ENOTFOUND: no such engine or rank. */
+tarn_status route_rank_remove(struct route *r, struct span id, uint32_t rank, uint64_t now_us);
 /* Its reservations are given back, its requests forgotten, its blocks leave the index.
  * TARN_ENOTFOUND: no such engine. */
 tarn_status route_engine_remove(struct route *r, struct span id, uint64_t now_us);
@@ -251,6 +258,18 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us);
  * has it, and teaches nothing else. TARN_ENOTFOUND as above. */
 tarn_status route_done(struct route *r, struct span request, uint32_t output_tokens, bool failed,
                        uint64_t now_us);
+/* Called for each request whose reservation ends, whatever the reason, also before it is decided
+ * anew; inside it nothing of the route may be called. NULL: nobody is told. */
+void route_ended_set(struct route *r, void (*ended)(void *arg, struct span request), void *arg);
+/* A reservation as bytes that another route may take up, on any machine: appended. TARN_ENOTFOUND
+ * as above. */
+#define ROUTE_RECORD_MAX 512u
+tarn_status route_request_export(struct route *r, struct span request, struct buf *out);
+/* Instead of one of that name. elapsed_ms: since it was exported. TARN_EPROTO: these are no such
+ * bytes, nothing has changed; TARN_ENOTFOUND: its lease has ended, or its engine is not there;
+ * TARN_ELIMIT: requests_max. Its times are of another clock: they teach nothing. */
+tarn_status route_request_import(struct route *r, struct span request, struct span record,
+                                 uint64_t elapsed_ms, uint64_t now_us);
 /* How often a tenant's turn comes beside the others'; 1 where nothing was set. TARN_EINVAL: it is
  * not above 0 and finite, or the name is too long; TARN_ELIMIT: tenants_max. */
 tarn_status route_tenant_weight(struct route *r, struct span tenant, double weight,

@@ -45,6 +45,7 @@ static void one_engine(struct route *route, struct reader *r, uint64_t now_us) {
     s.role = (enum route_role)(what % 4);
     s.block_tokens = what & 16 ? 16 : take_byte(r);
     s.ranks = what >> 5;
+    s.rank = s.ranks == 0 ? take_byte(r) % 8 : 0;
     s.kv_blocks = (uint32_t)take_number(r);
     s.bytes_per_token = (uint32_t)take_number(r);
     s.batch_max = take_byte(r);
@@ -53,6 +54,19 @@ static void one_engine(struct route *route, struct reader *r, uint64_t now_us) {
     if (what & 4) s.prior.prefill_token_us = take_double(r);
     if (what & 4) s.prior.rate[ROUTE_FAR] = take_double(r);
     route_engine_add(route, &s, now_us);
+}
+
+/* Of an engine, or of one rank of it, which may come back. */
+static void one_removal(struct route *route, struct reader *r, uint64_t now_us) {
+    struct span id = take_name(r);
+    uint8_t what = take_byte(r);
+    uint32_t rank = what % 8;
+    if (what < 128)
+        route_engine_remove(route, id, now_us);
+    else if (what < 192)
+        route_rank_remove(route, id, rank, now_us);
+    else
+        route_rank_add(route, id, rank, now_us);
 }
 
 static uint64_t take_report(struct reader *r) {
@@ -134,12 +148,26 @@ static void one_learnt(struct route *route, struct reader *r) {
     route_learnt_import(route, id, bytes);
 }
 
+/* Bytes of a reservation, some of them others, taken up again. */
+static void one_record(struct route *route, struct reader *r, uint64_t now_us) {
+    struct buf record = {NULL, 0, 0};
+    struct span id = take_name(r);
+    if (route_request_export(route, id, &record) == TARN_OK) {
+        TARN_ASSERT(record.len <= ROUTE_RECORD_MAX);
+        for (unsigned n = take_byte(r) % 8; n > 0; n--)
+            record.data[take_byte(r) % record.len] = (char)take_byte(r);
+        route_request_import(route, take_name(r), span_of(record.data, record.len), take_byte(r),
+                             now_us);
+    }
+    buf_free(&record);
+}
+
 static void one_call(struct route *route, struct reader *r, uint64_t now_us) {
     struct route_copy copy;
     uint8_t what = take_byte(r);
     switch (what % 16) {
     case 0: one_engine(route, r, now_us); break;
-    case 1: route_engine_remove(route, take_name(r), now_us); break;
+    case 1: one_removal(route, r, now_us); break;
     case 2: route_engine_drain(route, take_name(r), what & 16, now_us); break;
     case 3: one_report(route, r, now_us); break;
     case 4: route_engine_beat(route, take_name(r), now_us); break;
@@ -152,7 +180,8 @@ static void one_call(struct route *route, struct reader *r, uint64_t now_us) {
         break;
     case 10: route_done(route, take_name(r), take_byte(r), what & 16, now_us); break;
     case 11:
-    case 12: route_first(route, take_name(r), now_us); break;
+    case 12: one_record(route, r, now_us); break;
+    case 13: route_first(route, take_name(r), now_us); break;
     default: one_decision(route, r, now_us);
     }
 }

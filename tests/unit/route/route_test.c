@@ -37,6 +37,38 @@ TEST(engines_have_names_and_bounds) {
     route_destroy(&r);
 }
 
+/* Each may come and go by itself, as data-parallel ranks of one engine start one by one. */
+TEST(ranks_come_and_go_one_by_one) {
+    struct route_options o = route_options_default;
+    o.workers_max = 3;
+    struct route *r = route_create(&o);
+    struct route_engine_spec s = util_spec("a");
+    s.rank = 2;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(util_decide(r, "x", 100, UTIL_BEGIN).prefill_rank, 2);
+    CHECK_EQ(route_worker_find(r, s.id, 0), ROUTE_NO_WORKER);
+    CHECK_EQ(route_rank_add(r, s.id, 2, UTIL_BEGIN), TARN_EEXISTS);
+    CHECK_EQ(route_rank_add(r, s.id, ROUTE_RANKS_MAX, UTIL_BEGIN), TARN_EINVAL);
+    CHECK_EQ(route_rank_add(r, SPAN("b"), 0, UTIL_BEGIN), TARN_ENOTFOUND);
+    CHECK_EQ(route_rank_add(r, s.id, 63, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_rank_add(r, s.id, 0, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_rank_add(r, s.id, 1, UTIL_BEGIN), TARN_ELIMIT);
+    CHECK_EQ(util_view(r, "a").ranks, 3);
+    struct route_load load = {1, 1, 1, 1, 1};
+    CHECK_EQ(route_engine_load(r, s.id, 1, &load, UTIL_BEGIN), TARN_ENOTFOUND);
+    CHECK_EQ(route_engine_load(r, s.id, 63, &load, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_rank_remove(r, s.id, 1, UTIL_BEGIN), TARN_ENOTFOUND);
+    CHECK_EQ(route_rank_remove(r, s.id, 2, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN), TARN_ENOTFOUND); /* it was there */
+    route_check(r);
+    CHECK_EQ(route_rank_remove(r, s.id, 63, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_rank_remove(r, s.id, 0, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_rank_add(r, s.id, 0, UTIL_BEGIN), TARN_ENOTFOUND); /* gone with its last */
+    CHECK_EQ(route_figures_get(r)->route_engines, 0);
+    route_check(r);
+    route_destroy(&r);
+}
+
 TEST(errors_name_what_is_wrong) {
     struct route *r = util_route("round-robin", 1);
     struct route_request q = util_request("x", 100);
