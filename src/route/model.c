@@ -28,9 +28,37 @@ void model_init(struct model *m, const double prior[MODEL_TERMS]) {
     m->noise = NOISE_FIRST;
 }
 
+static double weight_bounded(double w) {
+    return w < WEIGHT_LEAST ? WEIGHT_LEAST : w > WEIGHT_MOST ? WEIGHT_MOST : w;
+}
+
 static void weight_set(struct model *m, unsigned i, double w) {
-    m->weight[i] = w < WEIGHT_LEAST ? WEIGHT_LEAST : w > WEIGHT_MOST ? WEIGHT_MOST : w;
+    m->weight[i] = weight_bounded(w);
     m->each[i] = m->prior[i] * m->weight[i];
+}
+
+/* One that is beyond its bound goes back to it, and the others to where they are likely then: what
+ * it may not explain is theirs (least squares with the weight held; the matrix is that of them left,
+ * its row and column being 0). Just cut off, terms that go together drove each other away without
+ * end: one took back at its bound what the other had added. */
+static void weights_hold(double weight[MODEL_TERMS], double cover[MODEL_TERMS][MODEL_TERMS],
+                         unsigned held) {
+    double self = cover[held][held], along[MODEL_TERMS];
+    double beyond = weight[held] - weight_bounded(weight[held]);
+    for (unsigned i = 0; i < MODEL_TERMS; i++) along[i] = self > 0 ? cover[i][held] / self : 0;
+    for (unsigned i = 0; i < MODEL_TERMS; i++) {
+        weight[i] = i == held ? weight_bounded(weight[i]) : weight[i] - along[i] * beyond;
+        for (unsigned j = 0; j < MODEL_TERMS; j++) cover[i][j] -= along[i] * along[j] * self;
+    }
+    for (unsigned i = 0; i < MODEL_TERMS; i++) cover[held][i] = cover[i][held] = 0;
+}
+
+static void weights_bound(double weight[MODEL_TERMS], const struct model *m) {
+    double cover[MODEL_TERMS][MODEL_TERMS];
+    memcpy(cover, m->cover, sizeof(cover));
+    for (unsigned round = 0; round < MODEL_TERMS; round++)
+        for (unsigned i = 0; i < MODEL_TERMS; i++)
+            if (weight[i] != weight_bounded(weight[i])) weights_hold(weight, cover, i);
 }
 
 /* Forgetting lets the uncertainty of what is not observed grow; beyond its bound the whole matrix
@@ -62,13 +90,15 @@ bool model_learn(struct model *m, const double term[MODEL_TERMS], double observe
     if (!isfinite(observed_us) || observed_us <= 0 || observed_us > HOUR_US) return false;
     double predicted = model_predict(m, term);
     if (!isfinite(predicted) || predicted <= 0) return false;
-    double row[MODEL_TERMS], gain[MODEL_TERMS];
+    double row[MODEL_TERMS], gain[MODEL_TERMS], weight[MODEL_TERMS];
     for (unsigned i = 0; i < MODEL_TERMS; i++) row[i] = m->prior[i] * term[i] / predicted;
     double error = observed_us / predicted - 1;
     double most = CLIP * fmax(m->noise, NOISE_LEAST);
     double clipped = error > most ? most : error < -most ? -most : error;
     cover_update(m, row, gain);
-    for (unsigned i = 0; i < MODEL_TERMS; i++) weight_set(m, i, m->weight[i] + gain[i] * clipped);
+    for (unsigned i = 0; i < MODEL_TERMS; i++) weight[i] = m->weight[i] + gain[i] * clipped;
+    weights_bound(weight, m);
+    for (unsigned i = 0; i < MODEL_TERMS; i++) weight_set(m, i, weight[i]);
     /* Twice what is believed at most: noise grows when the world has changed, and lets it in. */
     m->noise += NOISE_SHARE * (fmin(fabs(error), 2 * most) - m->noise);
     m->seen++;

@@ -94,6 +94,24 @@ TEST(what_is_no_time_changes_nothing) {
     CHECK(memcmp(&m, &before, sizeof(m)) == 0);
 }
 
+/* Sequences and their tokens go together: in a decode that takes time for the latter alone, the
+ * weight of the former is at its bound. When all becomes twice as fast, what that weight cannot give
+ * must come from the other, and not be put on top of it. */
+TEST(a_weight_at_its_bound_drives_no_other_away) {
+    const double step[MODEL_TERMS] = {10000, 1000, 1};
+    struct rng r;
+    rng_seed(&r, 8);
+    struct model m;
+    model_init(&m, step);
+    for (int i = 0; i < 2000; i++) {
+        double b = i < 200 ? 1 + 30 * draw_unit(&r) : 30 + 6 * draw_unit(&r);
+        double term[MODEL_TERMS] = {1, b, b * (1600 + 80 * draw_unit(&r))};
+        double us = (5000 + 1.3 * term[2]) / (i < 200 ? 1 : 2) * (0.95 + 0.1 * draw_unit(&r));
+        CHECK(model_learn(&m, term, us));
+        if (i > 400) CHECK(fabs(model_predict(&m, term) / us - 1) < 0.25);
+    }
+}
+
 /* One in ten is a lie of a factor of up to a thousand. */
 TEST(lies_do_not_spoil_it) {
     const double times[MODEL_TERMS] = {2, 2, 2};
