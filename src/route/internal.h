@@ -108,7 +108,7 @@ struct route_reservation {
     uint16_t prefill_birth;
     struct tenant *tenant; /* in PREFILL; NULL: there are too many */
     uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
-    uint64_t decided_us, first_us;
+    uint64_t decided_us, decode_us; /* decode_us: since when the worker of now decodes it */
     double prefill_us; /* estimated */
     double term[MODEL_TERMS];
     double load_us; /* estimated, of its transfer */
@@ -116,7 +116,7 @@ struct route_reservation {
     enum route_place load_place;
     bool load_disk, load_mixed;
     bool untaught; /* it was imported: its times are not known here */
-    double running_area, context_area, busy_area; /* of the decode worker, at the first token */
+    double running_area, context_area, busy_area; /* of the decode worker, at decode_us */
     size_t id_len;
     char id[];
 };

@@ -62,6 +62,7 @@ void learn_first(struct route *r, struct route_reservation *q) {
 void learn_decode_begins(struct route *r, struct route_reservation *q) {
     if (q->decode == ROUTE_NO_WORKER) return;
     const struct worker *w = &r->workers[q->decode];
+    q->decode_us = r->now_us;
     q->running_area = w->running_area;
     q->context_area = w->context_area;
     q->busy_area = w->busy_area;
@@ -72,7 +73,7 @@ void learn_decode_begins(struct route *r, struct route_reservation *q) {
 static void learn_steps(struct route *r, struct route_reservation *q, uint32_t output_tokens) {
     struct worker *w = &r->workers[q->decode];
     worker_clock(r, w);
-    double passed = (double)(r->now_us - q->first_us);
+    double passed = (double)(r->now_us - q->decode_us);
     if (passed <= 0) return;
     double free = 1 - (w->busy_area - q->busy_area) / passed;
     if (free < 0.1) return;

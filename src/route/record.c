@@ -120,7 +120,7 @@ static struct route_reservation *record_reservation(struct route *r, struct span
     q->new_tokens = x->prompt - x->prefix;
     q->output_tokens = x->output;
     q->load_tokens = x->load;
-    q->decided_us = q->first_us = r->now_us;
+    q->decided_us = q->decode_us = r->now_us;
     q->prefill_us = (double)x->prefill_ns / 1000;
     q->prefill = route_worker_find(r, x->prefill, x->prefill_rank);
     q->decode = route_worker_find(r, x->decode, x->decode_rank);

@@ -142,7 +142,6 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
     uint32_t decode = q->decode;
     request_move_decode(r, q, ROUTE_NO_WORKER);
     q->state = REQUEST_DECODE;
-    q->first_us = r->now_us;
     request_move_decode(r, q, decode);
     learn_decode_begins(r, q);
     request_lease_decode(r, q);
