@@ -127,7 +127,7 @@ is_back() { # NAME INSTANCE-BEFORE
     { [ "$state" = up ] || [ "$state" = maintenance ]; } && [ "$instance" != "$2" ]
 }
 # Disks that are found again are offered to the master in the background.
-is_settled() {
+has_offered() {
     local tier
     for tier in ssd file; do [ "$(node_field "$1" "$tier-offering")" != 1 ] || return 1; done
 }
@@ -165,7 +165,7 @@ upgrade() { # NAME
         say "$name: is not back after $timeout s (state: $(node_field "$name" state))"
         return 1
     fi
-    await is_settled "$name" || say "$name: still offers what is on its disk"
+    await has_offered "$name" || say "$name: still offers what is on its disk"
     [ -n "$drain" ] || command_ok NODE MAINTENANCE "$name" OFF || return 1
     now=$(node_field "$name" version)
     say "$name: up, version $now, $(node_field "$name" replicas) replicas"
@@ -209,7 +209,7 @@ follows() { # SERVER MASTER
     [ "$(field_at "$1" master_host):$(field_at "$1" master_port)" = "$2" ] &&
         [ "$(field_at "$1" master_link_status)" = up ]
 }
-is_settled() { [ "$(field_at "$1" master_failover_state)" = no-failover ]; }
+hands_over_no_more() { [ "$(field_at "$1" master_failover_state)" = no-failover ]; }
 has_handed_over() { # MASTER NEXT
     [ "$(field_at "$1" role) $(field_at "$2" role)" = "slave master" ]
 }
@@ -255,7 +255,8 @@ hand_over() { # MASTER NEXT OTHER...
     [ -z "$sentinel" ] || hide_from_sentinel "${@:3}" || return 1
     say "$1: hands over to $2"
     ok_at "$1" FAILOVER TO "${2%:*}" "${2##*:}" TIMEOUT 10000 || return 1
-    await is_settled "$1" || { say "$1: still hands over; FAILOVER ABORT ends it"; return 1; }
+    await hands_over_no_more "$1" ||
+        { say "$1: still hands over; FAILOVER ABORT ends it"; return 1; }
     has_handed_over "$1" "$2" || { say "$1: has not handed over; its log says why"; return 1; }
     if [ -n "$sentinel" ]; then
         [ "$(ask_sentinel failover "${sentinel#*/}")" = OK ] ||

@@ -27,6 +27,12 @@ proc expect {status pattern result} {
     assert_match $pattern [lindex $result 1]
 }
 
+# A master that says nothing. What asks it gives up after ten seconds, while the other tests run.
+set silent_dir [temp_dir]
+set silent [socket -server {apply {args {}}} -myaddr 127.0.0.1 0]
+set silent_upgrade [start_process [list bash [file join $root utils rolling-upgrade.sh] \
+    -p [lindex [fconfigure $silent -sockname] 2] --restart true] $silent_dir/said]
+
 start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s --hard-pin-ratio 1 \
     --hard-pin-user-ratio 1
 
@@ -86,15 +92,17 @@ test {scale-out: a node is started, and carries load} {
         --segment 16mb --no-populate --bind 127.0.0.1 --host-name s1 --exit-timeout 2 \
         --shm-socket [server dir]/s1]
     expect 0 "*s1 is up*\n  segment s1.0\nit holds*" $result
+    assert {![regexp {[\r\033]} $result]} $result
     assert_equal up [node_state s1]
     kv_stop $writer
     expect 3 "*already*" [script scale-out --name s1 --node $node_binary -- --segment 16mb]
     expect 1 "*8q*" [script scale-out --name s2 --node $node_binary --log [server dir]/s2.log -- \
         --segment 8q]
     r flushall
-    expect 4 "*anybody*" [script scale-out --name s3 --node $node_binary --log [server dir]/s3.log \
-        --timeout 10 -- \
-        --segment 16mb --no-populate --bind 127.0.0.1 --host-name s3 --shm-socket [server dir]/s3]
+    # It is up when that command returns.
+    expect 4 "*anybody*" [script scale-out --name s3 --timeout 1 --start "$node_binary --daemonize \
+        --master {url} --name {name} --log-file [server dir]/s3.log --segment 16mb --no-populate \
+        --bind 127.0.0.1 --host-name s3 --shm-socket [server dir]/s3"]
     foreach n {s1 s3} {
         r node leave $n
         wait_node $n ""
@@ -115,16 +123,13 @@ proc said_by {args} {
 }
 proc quoted {words} {return [join [lmap word $words {string cat ' [string map {' '\\''} $word] '}]]}
 proc on_terminal {args} {return [said_by script -qec [quoted $args] /dev/null]}
-# What scale-out says about a node that is up and gets no load, until it says how long it has
-# waited; then both are ended.
-proc said_of_waiting {name how} {
+# What scale-out says on a terminal about a node that is up and gets no load; then both are ended.
+proc said_of_waiting {name} {
     global root node_binary
-    set command [list bash [file join $root utils scale-out.sh] -p [server port] --name $name \
-        --node $node_binary \
-        --log [server dir]/$name.log --timeout 300 --load 1000000 -- --host-name m4 \
-        --bind 127.0.0.1 --shm-socket none --segment 8mb]
-    if {$how eq "terminal"} {set command [list script -qec [quoted $command] /dev/null]}
-    set ::pipe [open |[list {*}$command < /dev/null 2>@1]]
+    set ::pipe [open |[list script -qec [quoted [list bash [file join $root utils scale-out.sh] \
+        -p [server port] --name $name --node $node_binary --log [server dir]/$name.log \
+        --timeout 300 --load 1000000 -- --host-name m4 --bind 127.0.0.1 --shm-socket none \
+        --exit-timeout 2 --segment 8mb]] /dev/null < /dev/null 2>@1]]
     fconfigure $::pipe -translation binary -blocking 0
     set ::said {}
     wait_for "$name to wait for load" \
@@ -138,10 +143,10 @@ proc said_of_waiting {name how} {
 }
 
 test {what takes its time shows how far it is on a terminal, and only lines elsewhere} {
-    assert_match "*\rwaiting for load: 0 of 1000000 replicas\033\\\[K*" \
-        [said_of_waiting s4 terminal]
-    set said [said_of_waiting s5 pipe]
-    assert {![regexp {[\r\033]} $said]} $said
+    assert_match "*\rwaiting for load: 0 of 1000000 replicas\033\\\[K*" [said_of_waiting s4]
+    # a line every ten seconds
+    assert_equal "two" [exec bash -c ". $root/utils/progress.sh; progress one
+        SECONDS=\$((SECONDS + 10)); progress two; progress three; progress_end" 2>@1]
     set run [list [file join [file dirname $server_binary] tarn-benchmark] -p [server port] meta \
         --op put --seconds 1 --keys 1000]
     assert_match "*\r\\\[#*.\\\] *%  *\033\\\[K*" [on_terminal {*}$run]
@@ -248,7 +253,9 @@ test {rolling-upgrade: one node after the other, under load; what files and disk
     kv --replicas 3 load all: 20 1000-20000
     set reader [kv_start --pause 5 --failover 200 run all: 20 1000-20000]
     set before [lmap n {n1 n2 n3} {node_field $n instance}]
-    expect 0 "*n1: up*n2: up*n3: up*done*" [upgrade]
+    set result [upgrade]
+    expect 0 "*n1: up*n2: up*n3: up*done*" $result
+    assert {![string match "*still offers*" $result]} $result
     assert_equal {n1 n2 n3} $restarted
     foreach n {n1 n2 n3} old $before {
         assert_equal up [node_state $n]
@@ -314,16 +321,9 @@ test {over TLS} {
 }
 
 test {a master that says nothing is not waited for without end} {
-    start_server --pool-size 8mb
-    send_signal STOP [server pid]
-    set command [list bash [file join $root utils rolling-upgrade.sh] -p [server port] \
-        --restart true]
-    set pid [start_process $command [server dir]/silent]
-    wait_for "it to give up" {[process_state $::pid] eq "gone"}
-    assert_equal 3 [reap_process $pid]
-    assert_match "*nothing came within 10 s*" [file_text [server dir]/silent]
-    send_signal CONT [server pid]
-    stop_server
+    assert_equal 3 [reap_process $silent_upgrade]
+    assert_match "*nothing came within 10 s*" [file_text $silent_dir/said]
+    close $silent
 }
 
 test {no master, wrong password} {
