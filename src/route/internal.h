@@ -109,7 +109,7 @@ struct route_reservation {
     struct tenant *tenant; /* in PREFILL; NULL: there are too many */
     uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
     uint64_t decided_us, decode_us; /* decode_us: since when the worker of now decodes it */
-    double prefill_us; /* estimated */
+    double prefill_us;              /* estimated */
     double term[MODEL_TERMS];
     double load_us; /* estimated, of its transfer */
     uint64_t load_bytes;

@@ -38,9 +38,9 @@ static void weight_set(struct model *m, unsigned i, double w) {
 }
 
 /* One that is beyond its bound goes back to it, and the others to where they are likely then: what
- * it may not explain is theirs (least squares with the weight held; the matrix is that of them left,
- * its row and column being 0). Just cut off, terms that go together drove each other away without
- * end: one took back at its bound what the other had added. */
+ * it may not explain is theirs (least squares with that weight held; its row and column of the
+ * matrix are 0 then). Just cut off, terms that go together drove each other away without end: one
+ * took back at its bound what the other had added. */
 static void weights_hold(double weight[MODEL_TERMS], double cover[MODEL_TERMS][MODEL_TERMS],
                          unsigned held) {
     double self = cover[held][held], along[MODEL_TERMS];

@@ -95,8 +95,8 @@ TEST(what_is_no_time_changes_nothing) {
 }
 
 /* Sequences and their tokens go together: in a decode that takes time for the latter alone, the
- * weight of the former is at its bound. When all becomes twice as fast, what that weight cannot give
- * must come from the other, and not be put on top of it. */
+ * weight of the former is at its bound. When all becomes twice as fast, what that weight cannot
+ * give must come from the other, and not be put on top of it. */
 TEST(a_weight_at_its_bound_drives_no_other_away) {
     const double step[MODEL_TERMS] = {10000, 1000, 1};
     struct rng r;
