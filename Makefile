@@ -177,6 +177,9 @@ $(BUILD)/src/base/status.o: ALL_CFLAGS += -fvisibility=default
 MODULES := $(patsubst modules/%/,%,$(sort $(dir $(wildcard modules/*/*.c))))
 LIBS_rdma := -lrdmacm -libverbs
 LIBS_http := -lmicrohttpd
+LIBS_conductor := -lsodium
+# What a module may call beside base; it has its own copy of these, too.
+module_rooms = $(call with_deps,$(shell sed -n 's|^modules/$(1): ||p' tools/rooms.txt) base)
 $(BUILD)/modules/%.o: ALL_CFLAGS += -Imodules
 $(BUILD)/tests/fake_verbs/%.o $(BUILD)/tests/unit/rdma/%.o: ALL_CFLAGS += -Imodules
 $(BUILD)/tests/unit/http/%.o: ALL_CFLAGS += -Imodules
@@ -186,11 +189,11 @@ MODULE_FILES := $(MODULES:%=$(BUILD)/modules/%.so)
 define link_module
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,--version-script=modules/module.map $(NO_UNDEFINED) \
-	    -o $@.$$$$ $(filter %.o,$^) $(BUILD)/libbase.a $(1) -lxxhash -lm && mv -f $@.$$$$ $@
+	    -o $@.$$$$ $(filter %.o,$^) $(filter %.a,$^) $(1) -lxxhash -lm && mv -f $@.$$$$ $@
 endef
 define module_rules
-$(BUILD)/modules/$(1).so: $(call objects,$(wildcard modules/$(1)/*.c)) $(BUILD)/libbase.a \
-                          modules/module.map
+$(BUILD)/modules/$(1).so: $(call objects,$(wildcard modules/$(1)/*.c)) \
+                          $(call archives,$(call module_rooms,$(1))) modules/module.map
 	$$(call link_module,$(LIBS_$(1)))
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))

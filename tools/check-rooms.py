@@ -2,9 +2,9 @@
 """Holds src/ and modules/ against tools/rooms.txt, the graph of the rooms.
 
 A room includes what it may call and nothing else, and calls all that it may; a module sees
-src/module.h, base (of which it has its own copy) and the headers right under src/transport. Each
-room's README.md names its files and, in a paragraph "May call:", the rooms of the graph;
-docs/ARCHITECTURE.md has each room in the row of its rank."""
+src/module.h, base (of which it has its own copy), the headers right under src/transport, and the
+rooms that the graph gives it. Each room's README.md names its files and, in a paragraph "May
+call:", the rooms of the graph; docs/ARCHITECTURE.md has each room in the row of its rank."""
 
 import glob
 import os
@@ -31,11 +31,16 @@ def read(path):
 
 
 def read_graph(path):
-    """{room: rank}, {room: the rooms it may call}"""
+    """{room: rank}, {room or modules/NAME: the rooms it may call}"""
     ranks, may_call = {}, {}
     for line in read(path).splitlines():
         row = re.fullmatch(r"(\w+) (\d+):((?: \w+)*)", line)
-        if row:
+        module = re.fullmatch(r"(modules/\w+):((?: \w+)+)", line)
+        if module:
+            may_call[module[1]] = module[2].split()
+            for other in set(may_call[module[1]]) - ranks.keys():
+                bad(path, f"{module[1]} may not call {other}, whose line is not before")
+        elif row:
             room, rank, called = row[1], int(row[2]), row[3].split()
             for other in called:
                 if ranks.get(other, rank) >= rank:
@@ -50,7 +55,9 @@ def read_graph(path):
 
 def room_of(path):
     part = path.split("/")
-    return part[0] if part[0] == "modules" else part[1] if len(part) > 2 else PUBLIC.get(path, "")
+    if part[0] == "modules":
+        return "/".join(part[:2])
+    return part[1] if len(part) > 2 else PUBLIC.get(path, "")
 
 
 def target_of(path, name):
@@ -64,8 +71,9 @@ def target_of(path, name):
 
 def may_include(room, target, may_call):
     to = room_of(target)
-    if room == "modules":
-        return to in ("", room, "base") or re.fullmatch(r"src/transport/\w+\.h", target)
+    if room.startswith("modules/"):
+        seen = ("", room, "base", *may_call.get(room, []))
+        return to in seen or re.fullmatch(r"src/transport/\w+\.h", target)
     return to in ("", room) or to in may_call.get(room, ["base"])
 
 

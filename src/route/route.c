@@ -85,7 +85,13 @@ struct route *route_create(const struct route_options *options) {
     const char *name = options->policy == NULL ? route_options_default.policy : options->policy;
     const struct cost_ops *policy = cost_find(name);
     if (policy == NULL || !options_bounded(options)) return NULL;
+    struct route_index *index =
+        route_index_create(&(struct route_index_config){.max_bytes = options->index_bytes,
+                                                        .seed = options->index_seed,
+                                                        .holders_max = options->workers_max});
+    if (index == NULL) return NULL;
     struct route *r = xcalloc(1, sizeof(*r));
+    r->index = index;
     r->options = *options;
     r->options.policy = policy->name;
     r->policy = policy;
@@ -104,11 +110,6 @@ struct route *route_create(const struct route_options *options) {
     tenants_init(&r->tenants, options->tenants_max);
     hot_init(&r->hot);
     explain_init(r);
-    r->index =
-        route_index_create(&(struct route_index_config){.max_bytes = options->index_bytes,
-                                                        .seed = options->index_seed,
-                                                        .holders_max = options->workers_max});
-    TARN_ASSERT(r->index != NULL); /* the options were within its bounds */
     return r;
 }
 

@@ -95,7 +95,7 @@ extern const char *const route_policies[];
 struct route;
 
 /* options NULL: the defaults; borrowed during the call. NULL comes back when an option is out of
- * range or the policy has no such name. */
+ * range, the policy has no such name, or the index has no room for so many workers. */
 struct route *route_create(const struct route_options *options);
 void route_destroy(struct route **route_p);
 

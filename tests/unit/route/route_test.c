@@ -14,6 +14,10 @@ TEST(options_out_of_range_make_no_route) {
     o = route_options_default;
     o.lease_ms = UINT32_MAX; /* and the time that the prefill takes */
     CHECK(route_create(&o) == NULL);
+    o = route_options_default;
+    o.workers_max = ROUTE_HOLDERS_MAX;
+    o.index_bytes = ROUTE_INDEX_BYTES_MIN; /* which they alone would take */
+    CHECK(route_create(&o) == NULL);
 }
 
 TEST(engines_have_names_and_bounds) {
