@@ -1,0 +1,56 @@
+/* What the files of commands share: what a request is bound to, and who runs it. */
+#ifndef TARN_CONDUCTOR_COMMAND_H
+#define TARN_CONDUCTOR_COMMAND_H
+
+#include "base/assert.h"
+#include "conductor/conductor.h"
+#include "wire/wire.h"
+
+typedef void (*command_fn)(struct tarn_call_context *c, const struct span *argv, size_t argc);
+
+struct declaration {
+    struct wire_command wire;
+    unsigned flags; /* enum tarn_command_flag */
+    const char *complexity;
+    command_fn run;
+};
+
+enum conductor_command {
+    CONDUCTOR_ADD,
+    CONDUCTOR_REMOVE,
+    CONDUCTOR_DRAIN,
+    CONDUCTOR_LIST,
+    CONDUCTOR_INFO,
+    CONDUCTOR_LOAD,
+    CONDUCTOR_COMMANDS
+};
+
+/* Reads a request into the struct of its command, all zero before; members are as src/wire/wire.h
+ * has them: of words, their index in argv. false: it has answered what is wrong. */
+bool conductor_bind(struct tarn_call_context *c, enum conductor_command id, const struct span *argv,
+                    size_t argc, void *args);
+
+struct conductor_add {
+    uint32_t id, url, role, model, lora, tenant, salt, host, rack;
+    uint64_t block, rank, kv_blocks, bytes;
+};
+#define CONDUCTOR_UNTOLD UINT64_MAX
+struct conductor_engine {
+    uint32_t id;
+    bool cancel;
+    uint64_t rank; /* or CONDUCTOR_UNTOLD */
+};
+/* What was not told is CONDUCTOR_UNTOLD. */
+struct conductor_load {
+    uint32_t id;
+    uint64_t rank, prefill, waiting, running, kv_used, kv_blocks;
+};
+
+void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_remove(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_drain(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_load(struct tarn_call_context *c, const struct span *argv, size_t argc);
+
+#endif

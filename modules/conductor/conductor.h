@@ -1,0 +1,53 @@
+/* modules/conductor.so: src/route inside tarn-server, which says what engine is to serve a request.
+ *
+ *   module.c   load, unload, the timer, INFO modules; options.c the words behind the file's name
+ *   declare.c  the commands, declared as src/wire declares commands
+ *   engines.c  registrations as they are kept, and as the route wants them
+ *   kept.c     what survives a restart and a failover
+ *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
+ *   answer.c   parts of replies
+ *
+ * All of it runs on the server's loop. */
+#ifndef TARN_CONDUCTOR_CONDUCTOR_H
+#define TARN_CONDUCTOR_CONDUCTOR_H
+
+#include "base/buf.h"
+#include "module.h"
+#include "route/route.h"
+
+extern const struct tarn_services *conductor_services;
+extern struct route *conductor_route;
+/* Microseconds of the clock that the route's times are of. */
+uint64_t conductor_now_us(void);
+
+extern struct conductor_figures {
+    uint64_t bad;       /* requests that are wrong */
+    uint64_t renewed;   /* engines that registered again as they are */
+    uint64_t differing; /* ... with other values, which was refused */
+} conductor_figures;
+
+/* --- options.c --- */
+
+/* false: error names the word, and says what to do. */
+bool conductor_options_parse(size_t argc, const char *const *argv, struct route_options *options,
+                             char *error, size_t cap);
+
+/* --- declare.c --- */
+
+tarn_status conductor_commands_declare(void);
+
+/* --- answer.c --- */
+
+/* An error, counted as a request that is wrong. */
+void conductor_fail(struct tarn_call_context *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* What the route says is wrong. */
+void conductor_fail_route(struct tarn_call_context *c, tarn_status status);
+/* It could not be kept. */
+void conductor_fail_kept(struct tarn_call_context *c, tarn_status status);
+/* Pairs of a map. */
+void field_int(struct tarn_call_context *c, const char *name, uint64_t value);
+void field_double(struct tarn_call_context *c, const char *name, double value);
+void field_text(struct tarn_call_context *c, const char *name, const char *value);
+
+#endif

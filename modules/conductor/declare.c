@@ -1,0 +1,126 @@
+/* The commands: declared with the words of src/wire, from which their synopsis, their arity and the
+ * reading of a request follow, and handed to the server. */
+#include "conductor/command.h"
+
+/* --- the words of a declaration --- */
+
+#define ARGS(...)                                                                                  \
+    (const struct wire_arg[]) {                                                                    \
+        __VA_ARGS__, {                                                                             \
+            .kind = WIRE_END                                                                       \
+        }                                                                                          \
+    }
+#define IN(s, m)                                                                                   \
+    .offset = offsetof(struct conductor_##s, m), .size = sizeof(((struct conductor_##s *)0)->m)
+#define ARG(k, n, ...)                                                                             \
+    { .kind = WIRE_##k, .name = (n), __VA_ARGS__ }
+#define OPTION(t, k, n, ...)                                                                       \
+    { .kind = WIRE_##k, .name = (n), .token = (t), .optional = true, __VA_ARGS__ }
+#define NEEDED(t, k, n, ...)                                                                       \
+    { .kind = WIRE_##k, .name = (n), .token = (t), __VA_ARGS__ }
+#define FLAG(t, ...)                                                                               \
+    { .kind = WIRE_FLAG, .token = (t), .optional = true, __VA_ARGS__ }
+#define RANGE(a, b) .min = (a), .max = (b)
+#define NAMES       RANGE(1, ROUTE_NAME_MAX)
+#define NONE_IS(n)  .absent = (n)
+#define UNTOLD      NONE_IS(-1)
+
+#define ENGINE_ID(s)   ARG(WORD, "id", NAMES, IN(s, id))
+#define COUNT(t, n, m) OPTION(t, NUMBER, n, RANGE(0, INT64_C(1) << 40), UNTOLD, IN(load, m))
+#define TOKEN(t)                                                                                   \
+    { .kind = WIRE_FLAG, .token = (t) }
+
+/* --- the commands --- */
+
+#define READS  0u
+#define WRITES TARN_COMMAND_WRITE
+#define FAST   TARN_COMMAND_FAST
+#define ADMIN  TARN_COMMAND_ADMIN
+
+#define COMMAND(id, its_run, its_flags, cost, text, ...)                                           \
+    [CONDUCTOR_##id] = {                                                                           \
+        .wire = {.name = "CONDUCTOR." #id, .group = "pool", .summary = text, .args = __VA_ARGS__}, \
+        .flags = its_flags,                                                                        \
+        .complexity = cost,                                                                        \
+        .run = its_run}
+
+static const struct declaration commands[CONDUCTOR_COMMANDS] = {
+    COMMAND(
+        ADD, cmd_add, WRITES | ADMIN | TARN_COMMAND_DENYOOM, "O(1)",
+        "Registers an engine, or one rank of it; the same again renews it.",
+        ARGS(ENGINE_ID(add), ARG(WORD, "url", RANGE(1, ROUTE_URL_MAX), IN(add, url)),
+             NEEDED("MODEL", WORD, "m", NAMES, IN(add, model)),
+             OPTION("ROLE", ONEOF, NULL,
+                    .args = ARGS(TOKEN("BOTH"), TOKEN("PREFILL"), TOKEN("DECODE")), IN(add, role)),
+             OPTION("LORA", WORD, "l", NAMES, IN(add, lora)),
+             OPTION("TENANT", WORD, "t", NAMES, IN(add, tenant)),
+             OPTION("SALT", WORD, "s", NAMES, IN(add, salt)),
+             OPTION("BLOCK", NUMBER, "tokens", RANGE(1, 1 << 20), NONE_IS(16), IN(add, block)),
+             OPTION("RANK", NUMBER, "n", RANGE(0, ROUTE_RANKS_MAX - 1), IN(add, rank)),
+             OPTION("KVBLOCKS", NUMBER, "n", RANGE(0, UINT32_MAX), IN(add, kv_blocks)),
+             OPTION("HOST", WORD, "h", NAMES, IN(add, host)),
+             OPTION("RACK", WORD, "r", NAMES, IN(add, rack)),
+             OPTION("BYTES", NUMBER, "per-token", RANGE(0, UINT32_MAX), IN(add, bytes)))),
+    COMMAND(REMOVE, cmd_remove, WRITES | ADMIN, "O(N) with N requests that it has",
+            "Forgets an engine, or one rank of it.",
+            ARGS(ENGINE_ID(engine), OPTION("RANK", NUMBER, "n", RANGE(0, ROUTE_RANKS_MAX - 1),
+                                           UNTOLD, IN(engine, rank)))),
+    COMMAND(DRAIN, cmd_drain, WRITES | ADMIN, "O(1)",
+            "Sends an engine nothing new; CANCEL: it takes part again.",
+            ARGS(ENGINE_ID(engine), FLAG("CANCEL", IN(engine, cancel)))),
+    COMMAND(LIST, cmd_list, READS, "O(N) with N ranks",
+            "Lists the engines with their load, a rank at a time.", NULL),
+    COMMAND(INFO, cmd_info, READS, "O(1)", "Tells all that is known of an engine.",
+            ARGS(ENGINE_ID(engine))),
+    COMMAND(LOAD, cmd_load, WRITES | FAST, "O(1)",
+            "An engine, or its agent, says how loaded it is, and that it is alive.",
+            ARGS(ENGINE_ID(load),
+                 OPTION("RANK", NUMBER, "n", RANGE(0, ROUTE_RANKS_MAX - 1), IN(load, rank)),
+                 COUNT("PREFILL", "tokens", prefill), COUNT("WAITING", "n", waiting),
+                 COUNT("RUNNING", "n", running), COUNT("KVUSED", "n", kv_used),
+                 COUNT("KVBLOCKS", "n", kv_blocks))),
+};
+
+/* --- to the server --- */
+
+static struct tarn_command_declaration declared[CONDUCTOR_COMMANDS];
+static struct { char name[32], syntax[512]; } texts[CONDUCTOR_COMMANDS];
+
+/* The server borrows them, and wants names in lower case. */
+static void texts_make(size_t i) {
+    struct buf syntax = {NULL, 0, 0};
+    const struct wire_command *wire = &commands[i].wire;
+    for (size_t k = 0; wire->name[k] != '\0'; k++) texts[i].name[k] = ascii_lower(wire->name[k]);
+    wire_synopsis(wire, &syntax);
+    TARN_ASSERT(syntax.len < sizeof(texts[i].syntax));
+    if (syntax.len > 0) memcpy(texts[i].syntax, syntax.data, syntax.len);
+    buf_free(&syntax);
+}
+
+tarn_status conductor_commands_declare(void) {
+    tarn_status status = TARN_OK;
+    for (size_t i = 0; status == TARN_OK && i < CONDUCTOR_COMMANDS; i++) {
+        const struct declaration *cmd = &commands[i];
+        texts_make(i);
+        declared[i] = (struct tarn_command_declaration){.size = sizeof(declared[i]),
+                                                        .name = texts[i].name,
+                                                        .arity = wire_arity(&cmd->wire),
+                                                        .flags = cmd->flags,
+                                                        .summary = cmd->wire.summary,
+                                                        .syntax = texts[i].syntax,
+                                                        .complexity = cmd->complexity,
+                                                        .since = "0.1.0",
+                                                        .run = cmd->run};
+        status = conductor_services->command_declare(&declared[i]);
+    }
+    return status;
+}
+
+bool conductor_bind(struct tarn_call_context *c, enum conductor_command id, const struct span *argv,
+                    size_t argc, void *args) {
+    static const struct wire_limits limits = {0, 0};
+    char error[WIRE_ERROR_SIZE];
+    if (wire_bind(&commands[id].wire, argv, argc, &limits, args, error)) return true;
+    conductor_fail(c, "%s", error);
+    return false;
+}

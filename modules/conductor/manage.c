@@ -1,0 +1,250 @@
+/* CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD: which engines there are, and how loaded. */
+#include <inttypes.h>
+#include <stdio.h>
+#include "conductor/command.h"
+#include "conductor/kept.h"
+
+static const char *const role_names[] = {"both", "prefill", "decode"};
+
+static void fail_unknown(struct tarn_call_context *c, struct span id) {
+    conductor_fail(c, "no engine '%.*s' is registered; CONDUCTOR.LIST shows which are",
+                   (int)min_u64(id.len, ROUTE_NAME_MAX), id.data);
+}
+
+/* --- ADD --- */
+
+struct decimals {
+    char block[24], kv_blocks[24], bytes[24];
+};
+/* 0 is as not given. */
+static struct span decimal(uint64_t v, char out[24]) {
+    return span_of(out, v == 0 ? 0 : u64_to_dec(v, out));
+}
+
+static struct span word(const struct span *argv, uint32_t at) {
+    return at == 0 ? SPAN("") : argv[at];
+}
+
+static void add_registration(const struct conductor_add *args, const struct span *argv,
+                             struct decimals *n, struct registration *x) {
+    *x = (struct registration){.id = argv[args->id], .rank = (uint32_t)args->rank};
+    x->field[ENGINE_URL] = argv[args->url];
+    if (args->role > 1) x->field[ENGINE_ROLE] = span_str(role_names[args->role - 1]);
+    x->field[ENGINE_MODEL] = argv[args->model];
+    x->field[ENGINE_LORA] = word(argv, args->lora);
+    x->field[ENGINE_TENANT] = word(argv, args->tenant);
+    x->field[ENGINE_SALT] = word(argv, args->salt);
+    x->field[ENGINE_HOST] = word(argv, args->host);
+    x->field[ENGINE_RACK] = word(argv, args->rack);
+    x->field[ENGINE_BLOCK] = decimal(args->block, n->block);
+    x->field[ENGINE_KVBLOCKS] = decimal(args->kv_blocks, n->kv_blocks);
+    x->field[ENGINE_BYTES] = decimal(args->bytes, n->bytes);
+}
+
+static struct span shown(struct span s) {
+    return s.len == 0 ? SPAN("nothing") : s;
+}
+
+/* An engine keeps its values for as long as it is registered: what is in the index, and what its
+ * models have learnt, is of these. */
+static void fail_differs(struct tarn_call_context *c, const struct registration *was,
+                         const struct registration *now, enum engine_field f) {
+    struct span a = shown(was->field[f]), b = shown(now->field[f]);
+    conductor_figures.differing++;
+    conductor_fail(c,
+                   "engine '%.*s' is registered with %s %.*s, not %.*s: CONDUCTOR.REMOVE it before "
+                   "it comes back as another",
+                   (int)now->id.len, now->id.data, engine_field_name(f), (int)a.len, a.data,
+                   (int)b.len, b.data);
+}
+
+/* The registration of another rank of the engine. false: there is none. */
+static bool sibling(const struct registration *x, struct registration *other) {
+    for (uint32_t rank = 0; rank < ROUTE_RANKS_MAX; rank++)
+        if (rank != x->rank && kept_registration(x->id, rank, other)) return true;
+    return false;
+}
+
+void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_add args = {0};
+    struct registration x, was;
+    struct decimals decimals;
+    bool by_route;
+    if (!conductor_bind(c, CONDUCTOR_ADD, argv, argc, &args)) return;
+    add_registration(&args, argv, &decimals, &x);
+    bool again = kept_registration(x.id, x.rank, &was);
+    if (again || sibling(&x, &was)) {
+        enum engine_field f = registration_differs(&was, &x, !again);
+        if (f != ENGINE_FIELDS) {
+            fail_differs(c, &was, &x, f);
+            return;
+        }
+    }
+    if (again) {
+        conductor_figures.renewed++;
+        (void)route_engine_beat(conductor_route, x.id, conductor_now_us());
+        conductor_services->reply_simple(c, "OK");
+        return;
+    }
+    tarn_status status = kept_register(&x, &by_route);
+    if (status == TARN_OK)
+        conductor_services->reply_simple(c, "OK");
+    else if (by_route)
+        conductor_fail_route(c, status);
+    else
+        conductor_fail_kept(c, status);
+}
+
+/* --- REMOVE and DRAIN --- */
+
+static void reply_done(struct tarn_call_context *c, struct span id, tarn_status status) {
+    if (status == TARN_OK)
+        conductor_services->reply_simple(c, "OK");
+    else if (status == TARN_ENOTFOUND)
+        fail_unknown(c, id);
+    else
+        conductor_fail_kept(c, status);
+}
+
+void cmd_remove(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_engine args = {0};
+    if (!conductor_bind(c, CONDUCTOR_REMOVE, argv, argc, &args)) return;
+    reply_done(c, argv[args.id], kept_unregister(argv[args.id], args.rank));
+}
+
+void cmd_drain(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_engine args = {0};
+    if (!conductor_bind(c, CONDUCTOR_DRAIN, argv, argc, &args)) return;
+    reply_done(c, argv[args.id], kept_drain(argv[args.id], !args.cancel));
+}
+
+/* --- LIST and INFO --- */
+
+static bool has_work(const struct route_engine_view *v) {
+    return v->prefills > 0 || v->decodes > 0 || v->context_tokens > 0;
+}
+
+static const char *state_name(const struct route_engine_view *v) {
+    switch (v->state) {
+    case ROUTE_UP: return "up";
+    case ROUTE_DRAINS: return has_work(v) ? "draining" : "drained";
+    case ROUTE_SILENT: return "silent";
+    case ROUTE_BACKS_OFF: return "failing";
+    }
+    return "";
+}
+
+/* -1: it has not said anything yet. */
+static uint64_t silent_ms(const struct route_engine_view *v, uint64_t now_us) {
+    return v->heard_us == 0 ? UINT64_MAX : (now_us - v->heard_us) / 1000;
+}
+
+enum { RANK_FIELDS = 9 };
+static void rank_fields(struct tarn_call_context *c, const struct route_engine_view *v) {
+    struct registration x;
+    bool known = kept_registration(span_str(v->id), v->rank, &x);
+    field_int(c, "rank", v->rank);
+    conductor_services->reply_text(c, SPAN("url"));
+    conductor_services->reply_text(c, known ? x.field[ENGINE_URL] : span_str(v->url));
+    field_text(c, "state", state_name(v));
+    field_int(c, "prefills", v->prefills);
+    field_int(c, "prefill-tokens", v->prefill_tokens + v->foreign_prefill_tokens);
+    field_int(c, "wait-ms", (uint64_t)(v->prefill_wait_us / 1000));
+    field_int(c, "decodes", v->decodes);
+    field_int(c, "routed", v->routed);
+    field_int(c, "silent-ms", silent_ms(v, conductor_now_us()));
+}
+
+void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct route_engine_view v;
+    uint64_t now_us = conductor_now_us();
+    size_t n = route_figures_get(conductor_route)->route_workers;
+    if (!conductor_bind(c, CONDUCTOR_LIST, argv, argc, NULL)) return;
+    conductor_services->reply_array(c, n);
+    for (uint32_t at = 0; route_engine_next(conductor_route, &at, now_us, &v);) {
+        conductor_services->reply_map(c, RANK_FIELDS + 4);
+        field_text(c, "id", v.id);
+        field_text(c, "role", role_names[v.role]);
+        field_text(c, "model", v.model);
+        field_int(c, "block", v.block_tokens);
+        rank_fields(c, &v);
+    }
+}
+
+static void engine_fields(struct tarn_call_context *c, const struct route_engine_view *v) {
+    field_text(c, "id", v->id);
+    field_text(c, "role", role_names[v->role]);
+    field_text(c, "model", v->model);
+    field_text(c, "lora", v->lora);
+    field_text(c, "tenant", v->tenant);
+    field_text(c, "salt", v->salt);
+    field_text(c, "host", v->host);
+    field_text(c, "rack", v->rack);
+    field_int(c, "block", v->block_tokens);
+    field_int(c, "kvblocks", v->kv_blocks);
+    field_int(c, "bytes", v->bytes_per_token);
+    field_int(c, "failed", v->failed);
+    field_double(c, "prefill-token-us", v->prefill_token_us);
+    field_double(c, "prefill-error", v->prefill_error);
+    field_int(c, "prefill-seen", v->prefill_seen);
+    field_double(c, "decode-step-us", v->decode_step_us);
+    field_double(c, "decode-error", v->decode_error);
+    field_int(c, "decode-seen", v->decode_seen);
+}
+enum { ENGINE_INFO_FIELDS = 18 };
+
+static void reply_rank(struct tarn_call_context *c, const struct route_engine_view *v) {
+    struct route_index *index = route_index(conductor_route);
+    conductor_services->reply_map(c, RANK_FIELDS + 6);
+    rank_fields(c, v);
+    field_int(c, "context-tokens", v->context_tokens);
+    field_int(c, "other-prefill-tokens", v->foreign_prefill_tokens);
+    field_int(c, "other-decodes", v->foreign_decodes);
+    field_int(c, "other-kvblocks", v->foreign_kv_blocks);
+    field_int(c, "reports", v->reports);
+    field_int(c, "blocks",
+              route_holder_blocks(index, route_worker_holder(conductor_route, v->worker)));
+}
+
+void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_engine args = {0};
+    struct route_engine_view v;
+    uint64_t now_us = conductor_now_us();
+    bool begun = false;
+    if (!conductor_bind(c, CONDUCTOR_INFO, argv, argc, &args)) return;
+    for (uint32_t rank = 0; rank < ROUTE_RANKS_MAX; rank++) {
+        uint32_t at = route_worker_find(conductor_route, argv[args.id], rank);
+        if (at == ROUTE_NO_WORKER || !route_engine_next(conductor_route, &at, now_us, &v)) continue;
+        if (!begun) {
+            conductor_services->reply_map(c, ENGINE_INFO_FIELDS + 1);
+            engine_fields(c, &v);
+            conductor_services->reply_text(c, SPAN("ranks"));
+            conductor_services->reply_array(c, v.ranks);
+            begun = true;
+        }
+        reply_rank(c, &v);
+    }
+    if (!begun) fail_unknown(c, argv[args.id]);
+}
+
+/* --- LOAD --- */
+
+void cmd_load(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_load args = {0};
+    static_assert(CONDUCTOR_UNTOLD == ROUTE_UNKNOWN, "one word for it");
+    if (!conductor_bind(c, CONDUCTOR_LOAD, argv, argc, &args)) return;
+    struct route_load load = {.prefill_tokens = args.prefill,
+                              .waiting = args.waiting,
+                              .running = args.running,
+                              .kv_blocks_used = args.kv_used,
+                              .kv_blocks = args.kv_blocks};
+    tarn_status status = route_engine_load(conductor_route, argv[args.id], (uint32_t)args.rank,
+                                           &load, conductor_now_us());
+    if (status == TARN_OK)
+        conductor_services->reply_simple(c, "OK");
+    else if (route_worker_find(conductor_route, argv[args.id], 0) == ROUTE_NO_WORKER &&
+             args.rank == 0)
+        fail_unknown(c, argv[args.id]);
+    else
+        conductor_fail_route(c, status);
+}

@@ -1,0 +1,112 @@
+/* modules/conductor.so as tarn sees it: src/module.h. */
+#include <stdio.h>
+#include "base/clock.h"
+#include "base/log.h"
+#include "conductor/conductor.h"
+#include "conductor/kept.h"
+
+#define TICK_MS 100u
+
+const struct tarn_services *conductor_services;
+struct route *conductor_route;
+static struct tarn_timer *timer;
+
+uint64_t conductor_now_us(void) {
+    return clock_mono_us() + 1000000; /* 0 is never */
+}
+
+/* This module's copy of base's log has no file of its own. */
+static void log_pass_on(void *arg, enum log_level level, const char *message) {
+    static const enum tarn_log_level levels[] = {TARN_LOG_DEBUG, TARN_LOG_VERBOSE, TARN_LOG_NOTICE,
+                                                 TARN_LOG_WARNING};
+    if (level < LOG_LEVEL_NOTHING) conductor_services->log(levels[level], message);
+}
+
+static void on_tick(void *arg) {
+    uint64_t us = route_tick(conductor_route, conductor_now_us());
+    conductor_services->timer_start(timer, us < 1000 * TICK_MS ? us / 1000 + 1 : TICK_MS);
+}
+
+static void conductor_end(void) {
+    if (timer != NULL) conductor_services->timer_destroy(&timer);
+    route_destroy(&conductor_route);
+    log_set_sink(NULL, NULL);
+}
+
+static tarn_status conductor_load(const struct tarn_services *services, size_t argc,
+                                  const char *const *argv, char *error, size_t error_cap) {
+    struct route_options options;
+    if (!TARN_HAS(services, leads) || services->program != TARN_PROGRAM_SERVER) {
+        snprintf(error, error_cap,
+                 "conductor.so is for tarn-server, of this version or a later "
+                 "one");
+        return TARN_ENOTSUP;
+    }
+    conductor_services = services;
+    if (!conductor_options_parse(argc, argv, &options, error, error_cap)) return TARN_EINVAL;
+    conductor_route = route_create(&options);
+    if (conductor_route == NULL) {
+        snprintf(error, error_cap, "index-size is too small for so many ranks");
+        return TARN_EINVAL;
+    }
+    log_set_level(LOG_LEVEL_DEBUG); /* the program knows its own */
+    log_set_sink(log_pass_on, NULL);
+    conductor_figures = (struct conductor_figures){0};
+    tarn_status status = kept_open();
+    if (status == TARN_OK) status = conductor_commands_declare();
+    if (status != TARN_OK) {
+        snprintf(error, error_cap, "its commands: %s", tarn_status_text(status));
+        conductor_end();
+        return status;
+    }
+    kept_follow_all();
+    timer = services->timer_create(on_tick, NULL);
+    services->timer_start(timer, TICK_MS);
+    return TARN_OK;
+}
+
+static tarn_status conductor_unload(char *error, size_t error_cap) {
+    conductor_end();
+    return TARN_OK;
+}
+
+struct conductor_shown {
+    void (*field)(void *arg, const char *name, const char *value);
+    void *arg;
+};
+static void show_number(const struct conductor_shown *s, const char *name, uint64_t value) {
+    char text[24];
+    text[u64_to_dec(value, text)] = '\0';
+    s->field(s->arg, name, text);
+}
+static void show_table(const struct conductor_shown *s, const struct figure *table,
+                       const void *base) {
+    for (const struct figure *f = table; f->name != NULL; f++)
+        show_number(s, f->name, *(const uint64_t *)((const char *)base + f->offset));
+}
+
+static void conductor_info(void (*field)(void *arg, const char *name, const char *value),
+                           void *arg) {
+    const struct conductor_shown s = {field, arg};
+    struct route_index_figures index = route_index_stats(route_index(conductor_route));
+    show_table(&s, route_figures, route_figures_get(conductor_route));
+    show_table(&s, route_index_figures, &index);
+    show_number(&s, "memory_bytes", route_memory(conductor_route));
+    show_number(&s, "requests_bad", conductor_figures.bad);
+    show_number(&s, "engines_renewed", conductor_figures.renewed);
+    show_number(&s, "engines_differing", conductor_figures.differing);
+}
+
+/* The one symbol. */
+__attribute__((visibility("default"))) extern const struct tarn_module tarn_module_v1;
+const struct tarn_module tarn_module_v1 = {
+    .size = sizeof(struct tarn_module),
+    .version = TARN_MODULE_VERSION,
+    .name = "conductor",
+    .module_version = TARN_VERSION,
+    .summary = "which engine serves a request",
+    .load = conductor_load,
+    .unload = conductor_unload,
+    .info = conductor_info,
+    .durable_changed = kept_changed,
+};
