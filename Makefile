@@ -105,6 +105,9 @@ sources = $(filter-out src/%/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
 objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 
+# Libraries of one room, which neither the server nor libtarn links.
+room_libs = $(if $(filter kvevents,$(1)),-lzmq -lmpack)
+
 define room_rules
 $$(BUILD)/lib$(1).a: $(call objects,$(call sources,$(1)))
 	$$(call say,AR,$$@)
@@ -244,7 +247,7 @@ program = $(patsubst %.c,$(BUILD)/%,$(1))
 # $(1) source with main, $(2) rooms
 define test_rules
 $(call program,$(1)): $(call objects,$(1) $(call helpers_of,$(1))) $(call archives,$(2))
-	$$(call link,)
+	$$(call link,$(call room_libs,$(2)))
 endef
 room_of = $(word 3,$(subst /, ,$(1)))
 # What a room's tests are made of besides.
@@ -288,7 +291,8 @@ FUZZ_MAIN := $(if $(filter fuzz,$(SANITIZER)),,tests/fuzz/standalone_main.c)
 define fuzz_rules
 $(call program,$(1)): $(call objects,$(1) $(FUZZ_MAIN)) \
                       $(call archives,$(call fuzz_rooms,$(call fuzz_room,$(1))))
-	$$(call link,$(if $(FUZZ_MAIN),,-fsanitize=fuzzer))
+	$$(call link,$(if $(FUZZ_MAIN),,-fsanitize=fuzzer) \
+	    $(call room_libs,$(call fuzz_room,$(1))))
 endef
 $(foreach t,$(FUZZ_C),$(eval $(call fuzz_rules,$(t))))
 
@@ -307,14 +311,15 @@ $(TEST_MODULES): $(BUILD)/%.so: $(BUILD)/%.o
 $(BUILD)/tests/modules/pipe.so: $(call archives,base)
 
 # What integration tests call: libtarn for scripts.
-TOOLS := $(patsubst %.c,$(BUILD)/%,$(filter-out tests/tools/route_%,$(wildcard tests/tools/*.c)))
+BY_HAND_C := $(wildcard tests/tools/route_*.c tests/tools/kvevents_*.c)
+TOOLS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(BY_HAND_C),$(wildcard tests/tools/*.c)))
 $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
 	$(call link,)
 
 # By hand: docs/BENCHMARKS.md.
-ROUTE_TOOLS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/route_*.c))
-$(ROUTE_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,route base)
-	$(call link,)
+BY_HAND := $(patsubst %.c,$(BUILD)/%,$(BY_HAND_C))
+$(BY_HAND): $(BUILD)/%: $(BUILD)/%.o $(call archives,kvevents route base)
+	$(call link,$(call room_libs,kvevents))
 
 # The examples of docs/LIBTARN.md see what a user sees: the public headers and the library.
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
