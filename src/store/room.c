@@ -136,6 +136,7 @@ bool room_could_fit(const struct store *s, const struct room_want *w, uint32_t i
 }
 
 static bool room_direct(struct store *s, struct room_want *w) {
+    if ((int64_t)s->space.free_units < (int64_t)w->units) return false; /* full, as pools are */
     for (int many = w->units > UINT32_MAX; many < 2; many++) {
         struct placement_iter it;
         uint32_t id;
@@ -268,7 +269,9 @@ static unsigned best_runs(const struct choice *c, uint32_t align, struct run *be
 
 /* copied: only those that have a copy on a disk. */
 static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigned *budget) {
-    struct choice c = {.segment = STORE_SEGMENT_ANY};
+    struct choice c; /* its lists are some 12 KiB, of which little is used */
+    c.segment = STORE_SEGMENT_ANY;
+    c.v.n = c.n_runs = 0;
     struct run best[STORE_EXTENTS_MAX];
     uint32_t align = space_align(w->units);
     bool soft = !copied; /* soft-pinned ones only when there is nothing else at all */

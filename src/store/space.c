@@ -121,6 +121,11 @@ uint32_t space_segment_free_id(const struct space *sp) {
     return i;
 }
 
+static void free_units_set(struct space *sp, struct segment *seg, uint64_t units) {
+    sp->free_units += units - seg->free_units;
+    seg->free_units = units;
+}
+
 /* One block, all of it free. */
 static bool open_blocks(struct space *sp, struct segment *seg) {
     block_id first = id_new(sp);
@@ -128,7 +133,7 @@ static bool open_blocks(struct space *sp, struct segment *seg) {
     *block_get(sp, first) = (struct block){0};
     block_set_where(block_get(sp, first), 0, seg->id, BLOCK_FREE, 0);
     seg->first = first;
-    seg->free_units = seg->units;
+    free_units_set(sp, seg, seg->units);
     sp->ops->open(sp, seg);
     free_insert(sp, seg, first);
     return true;
@@ -158,7 +163,7 @@ tarn_status space_segment_add(struct space *sp, const struct store_segment_confi
     memcpy(seg->name, config->name, strlen(config->name));
     sp->segments[id] = seg;
     if (memory && sp->detached) {
-        seg->free_units = seg->units;
+        free_units_set(sp, seg, seg->units);
         sp->ops->open(sp, seg);
     } else if (memory && !open_blocks(sp, seg)) {
         sp->segments[id] = NULL;
@@ -175,7 +180,8 @@ block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uin
     struct block *b = block_get(sp, id);
     *b = (struct block){.len = len};
     block_set_where(b, offset, segment, BLOCK_HELD, 0);
-    sp->segments[segment]->free_units -= len;
+    struct segment *seg = sp->segments[segment];
+    free_units_set(sp, seg, seg->free_units - len);
     return id;
 }
 
@@ -183,6 +189,7 @@ void space_segment_remove(struct space *sp, uint32_t id) {
     struct segment *seg = sp->segments[id];
     if (seg->tier == STORE_TIER_MEMORY) {
         TARN_ASSERT(seg->free_units == seg->units);
+        free_units_set(sp, seg, 0);
         for (block_id b = seg->first, next; b; b = next) {
             next = block_get(sp, b)->next;
             free_remove(sp, seg, b); /* detached: there is none */
@@ -261,7 +268,7 @@ block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len
     block_set_state(b, BLOCK_HELD);
     b->len = len;
     b->owner = 0;
-    seg->free_units -= len;
+    free_units_set(sp, seg, seg->free_units - len);
     sp->ops->used(sp, seg, start, len);
     if (left) free_insert(sp, seg, left);
     if (right) free_insert(sp, seg, right);
@@ -281,7 +288,7 @@ block_id space_release(struct space *sp, block_id id) {
     TARN_ASSERT(block_state(b) != BLOCK_FREE);
     uint64_t offset = block_offset(b);
     uint32_t len = b->len;
-    seg->free_units += len;
+    free_units_set(sp, seg, seg->free_units + len);
     seg->blocks_in_objects -= block_state(b) == BLOCK_OBJECT;
     if (sp->detached) {
         id_free(sp, id, 0);
@@ -305,7 +312,7 @@ void space_absorb(struct space *sp, block_id held) {
     free_remove(sp, seg, n);
     swallow_next(sp, held);
     block_get(sp, held)->len += len;
-    seg->free_units -= len;
+    free_units_set(sp, seg, seg->free_units - len);
     sp->ops->used(sp, seg, offset, len);
 }
 
@@ -439,7 +446,7 @@ bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units) {
         ARRAY_GROW(used.block, used.n, cap);
         used.block[used.n++] = (struct used_block){block_offset(k), k->len, b};
     }
-    seg->free_units = units - (seg->units - seg->free_units);
+    free_units_set(sp, seg, units - (seg->units - seg->free_units));
     seg->units = units;
     seg->first = 0;
     seg->free_runs = 0;
@@ -523,10 +530,11 @@ uint64_t space_memory(const struct space *sp) {
 }
 
 void space_check(const struct space *sp) {
-    uint64_t live = 0;
+    uint64_t live = 0, all_free = 0;
     for (uint32_t i = 0; i < sp->n_segments; i++) {
         const struct segment *seg = sp->segments[i];
         if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
+        all_free += seg->free_units;
         uint64_t at = 0, free_units = 0, runs = 0;
         block_id prev = 0;
         for (block_id id = seg->first; id; id = block_get(sp, id)->next) {
@@ -546,7 +554,7 @@ void space_check(const struct space *sp) {
         }
         TARN_ASSERT(at == seg->units && free_units == seg->free_units && runs == seg->free_runs);
     }
-    TARN_ASSERT(live == sp->live);
+    TARN_ASSERT(live == sp->live && all_free == sp->free_units);
 }
 
 /* --- bins --- */

@@ -113,6 +113,7 @@ struct space {
     uint64_t live;
     struct segment **segments; /* by id; NULL: gone */
     uint32_t n_segments;       /* ids in use are below */
+    uint64_t free_units;       /* of all of them; as theirs, perhaps below 0 in books that follow */
     block_id *cursors[64];     /* block numbers that outside walks hold; kept valid across merges */
     unsigned n_cursors;
     /* blocks know nothing of their neighbours, and no free space is known (follow.c) */
