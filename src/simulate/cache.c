@@ -7,9 +7,9 @@
 #include "base/buf.h"
 
 void cache_open(struct cache *c, uint32_t capacity) {
-    uint32_t slots = 16;
-    while (slots < 2 * (uint64_t)capacity) slots *= 2;
-    *c = (struct cache){.capacity = capacity, .mask = slots - 1};
+    uint32_t slots = 16, bits = 4;
+    for (; slots < 2 * (uint64_t)capacity; bits++) slots *= 2;
+    *c = (struct cache){.capacity = capacity, .mask = slots - 1, .shift = 64 - bits};
     c->blocks = xcalloc((size_t)capacity + 1, sizeof(*c->blocks));
     c->table = xcalloc(slots, sizeof(*c->table));
     cache_clear(c);
@@ -31,25 +31,30 @@ void cache_clear(struct cache *c) {
 }
 
 static uint32_t slot_home(const struct cache *c, uint32_t id) {
-    return (uint32_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & c->mask;
+    return (uint32_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> c->shift);
 }
 
 static uint32_t slot_of(const struct cache *c, uint32_t id) {
     uint32_t at = slot_home(c, id);
-    while (c->table[at] != 0 && c->blocks[c->table[at]].id != id) at = (at + 1) & c->mask;
+    while (c->table[at].block != 0 && c->table[at].id != id) at = (at + 1) & c->mask;
     return at;
+}
+
+/* 0: it is not there. */
+static uint32_t block_of(const struct cache *c, uint32_t id) {
+    return c->table[slot_of(c, id)].block;
 }
 
 /* What was moved out of its home by the one that goes moves up (Knuth 6.4, algorithm R). */
 static void slot_free(struct cache *c, uint32_t at) {
     uint32_t hole = at;
     for (;;) {
-        c->table[hole] = 0;
+        c->table[hole].block = 0;
         uint32_t home;
         do {
             at = (at + 1) & c->mask;
-            if (c->table[at] == 0) return;
-            home = slot_home(c, c->blocks[c->table[at]].id);
+            if (c->table[at].block == 0) return;
+            home = slot_home(c, c->table[at].id);
         } while (((at - home) & c->mask) < ((at - hole) & c->mask));
         c->table[hole] = c->table[at];
         hole = at;
@@ -82,6 +87,9 @@ static void block_remove(struct cache *c, uint32_t i) {
 static void evict_last(struct cache *c) {
     uint32_t i = c->blocks[0].prev;
     kept_unlink(c, i);
+    uint32_t next = c->blocks[0].prev; /* evictions come in rows: what the next one needs */
+    __builtin_prefetch(&c->table[slot_home(c, c->blocks[next].id)]);
+    __builtin_prefetch(&c->blocks[c->blocks[next].prev]);
     block_remove(c, i);
     if (c->evicted != NULL) c->evicted(c->arg, c->blocks[i].id);
 }
@@ -91,13 +99,13 @@ static uint32_t block_add(struct cache *c, uint32_t id) {
     TARN_ASSERT(i != 0);
     c->free = c->blocks[i].next;
     c->blocks[i] = (struct cache_block){.id = id};
-    c->table[slot_of(c, id)] = i;
+    c->table[slot_of(c, id)] = (struct cache_slot){id, i};
     c->n++;
     return i;
 }
 
 bool cache_has(const struct cache *c, uint32_t id) {
-    return c->table[slot_of(c, id)] != 0;
+    return block_of(c, id) != 0;
 }
 
 uint32_t cache_match(const struct cache *c, const uint64_t *ids, uint32_t n) {
@@ -107,13 +115,13 @@ uint32_t cache_match(const struct cache *c, const uint64_t *ids, uint32_t n) {
 }
 
 void cache_hold(struct cache *c, uint32_t id) {
-    uint32_t i = c->table[slot_of(c, id)];
+    uint32_t i = block_of(c, id);
     TARN_ASSERT(i != 0);
     if (c->blocks[i].holds++ == 0) kept_unlink(c, i);
 }
 
 void cache_drop(struct cache *c, uint32_t id) {
-    uint32_t i = c->table[slot_of(c, id)];
+    uint32_t i = block_of(c, id);
     TARN_ASSERT(i != 0 && c->blocks[i].holds > 0);
     if (--c->blocks[i].holds == 0) kept_link(c, i);
 }
@@ -147,7 +155,7 @@ bool cache_publish(struct cache *c, uint32_t id) {
 
 bool cache_keep(struct cache *c, uint32_t id) {
     if (c->capacity == 0) return false;
-    uint32_t i = c->table[slot_of(c, id)];
+    uint32_t i = block_of(c, id);
     if (i != 0) {
         if (c->blocks[i].holds > 0) return false;
         kept_unlink(c, i);

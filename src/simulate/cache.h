@@ -17,10 +17,14 @@ struct cache_block {
     uint32_t holds;
     uint32_t prev, next; /* of the kept ones; of free ones next alone */
 };
+struct cache_slot {
+    uint32_t id, block; /* block 0: free */
+};
 struct cache {
     struct cache_block *blocks; /* capacity + 1; number 0 is the ends of the list of the kept */
-    uint32_t *table;            /* by id: number of the block, 0 free; open, a power of two */
-    uint32_t mask, free, n;     /* n: held and kept */
+    struct cache_slot *table;   /* by id; open, a power of two */
+    uint32_t mask, shift;       /* of its places */
+    uint32_t free, n;           /* n: held and kept */
     uint32_t capacity, private, kept;
     /* Told of each block that is evicted; NULL: nobody cares. */
     void (*evicted)(void *arg, uint32_t id);

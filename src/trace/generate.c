@@ -158,5 +158,4 @@ void trace_generate(struct trace *t, const struct trace_recipe *recipe) {
     }
     trace_sort(t);
     if (t->n > recipe->requests) t->n = recipe->requests;
-    trace_number(t);
 }

@@ -98,7 +98,7 @@ struct trace_recipe {
 };
 enum trace_kind trace_kind_of(const char *name); /* TRACE_KINDS: unknown */
 const char *trace_kind_name(enum trace_kind kind);
-/* Into an empty trace, sorted and numbered. */
+/* Into an empty trace, sorted. */
 void trace_generate(struct trace *t, const struct trace_recipe *recipe);
 
 /* Writes t as mooncake's lines into out. */
