@@ -129,13 +129,24 @@ void router_engine_up(struct router *r, uint32_t engine, double now) {
     r->holders[engine] = route_worker_holder(r->route, worker);
 }
 
+/* Blocks go in rows, and are told together, as engines do: before anybody asks, or anything else is
+ * told. */
+static void gone_tell(struct router *r) {
+    if (r->n_gone == 0) return;
+    route_index_removed(route_index(r->route), r->holders[r->gone_engine], 0, r->gone_tier,
+                        r->gone, r->n_gone);
+    r->n_gone = 0;
+}
+
 void router_engine_gone(struct router *r, uint32_t engine, double now) {
+    gone_tell(r);
     route_engine_remove(r->route, span_str(r->names[engine]), now_us(now));
 }
 
 void router_stored(struct router *r, uint32_t engine, enum route_tier tier, const uint64_t *ids,
                    uint32_t from, uint32_t to) {
     if (from >= to) return;
+    gone_tell(r);
     TARN_ASSERT(to - from <= r->hashes_cap);
     for (uint32_t k = from; k < to; k++) r->hashes[k - from] = hash_of_id(ids[k]);
     uint32_t parent = r->parents[ids[from]];
@@ -150,8 +161,11 @@ void router_stored(struct router *r, uint32_t engine, enum route_tier tier, cons
 }
 
 void router_dropped(struct router *r, uint32_t engine, enum route_tier tier, uint32_t id) {
-    uint64_t own = hash_of_id(id);
-    route_index_removed(route_index(r->route), r->holders[engine], 0, tier, &own, 1);
+    if (r->n_gone == ARRAY_LEN(r->gone) || r->gone_engine != engine || r->gone_tier != tier)
+        gone_tell(r);
+    r->gone_engine = engine;
+    r->gone_tier = tier;
+    r->gone[r->n_gone++] = hash_of_id(id);
 }
 
 void router_moved_down(struct router *r, uint32_t engine, uint32_t id, bool kept) {
@@ -206,6 +220,7 @@ tarn_status router_ask(struct router *r, uint64_t number, const struct trace_req
                                 .pool_tokens = pool_tokens,
                                 .pool_count = r->n_runs};
     struct route_decision d;
+    gone_tell(r);
     tarn_status status = route_decide(r->route, &ask, now_us(now), &d);
     if (status != TARN_OK) return status;
     if (hosts != NULL && !router_admits(r->config, &d)) {

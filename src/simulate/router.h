@@ -23,6 +23,10 @@ struct router {
     uint32_t holders[SIM_ENGINES_MAX];
     struct route_pool_run runs[ROUTE_POOL_RUNS_MAX];
     uint32_t n_runs;
+    uint64_t gone[64]; /* blocks of one engine and tier that the index is to forget */
+    size_t n_gone;
+    uint32_t gone_engine;
+    enum route_tier gone_tier;
     char (*names)[16]; /* of hosts */
     char (*racks)[16];
 };
