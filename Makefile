@@ -365,7 +365,8 @@ endef
 TEST_GROUPS := unit transport fuzz stress integration python docs
 ifeq ($(SANITIZER),thread)
 TEST_GROUPS := unit transport stress integration
-TCL_ARGS ?= $(patsubst %,tests/integration/%_test.tcl,put lease batch protocol admin io_threads)
+TSAN_TCL := put lease batch protocol admin io_threads io_threads_sockets
+TCL_ARGS ?= $(TSAN_TCL:%=tests/integration/%_test.tcl)
 export TCL_ARGS
 endif
 test: deps

@@ -212,9 +212,9 @@ test {meta: every operation does its work} {
 
 test {data: every path, checked} {
     foreach transport {shm tcp resp} {
-        foreach op {get put mix} {
-            set json [bench data --transport $transport --op $op --block-size 4k,1m --batch 1,4 \
-                --seconds 0.1 --check]
+        foreach {op sizes batch} {get 4k,1m 1 put 1m 4 mix 4k 4} {
+            set json [bench data --transport $transport --op $op --block-size $sizes \
+                --batch $batch --seconds 0.1 --warm-up 0.05 --check]
             assert_match "*\"transport\":\"$transport\"*" $json
             assert {[field $json gb_per_s] > 0}
         }

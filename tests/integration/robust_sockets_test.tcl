@@ -1,6 +1,6 @@
 # Peers that do not read, half close, vanish, or announce more than they send: each costs itself
 # something, and nobody else.
-if {![info exists more_options]} { ;# io_threads_test has some, and the harness
+if {![info exists more_options]} { ;# io_threads_sockets_test has some, and the harness
     source [file join [file dirname [info script]] harness.tcl]
     set more_options {}
 }
