@@ -61,24 +61,29 @@ static void late_last(struct cost_case *c) {
 }
 
 uint32_t cost_choose(struct cost_case *c, const struct cost_ops *ops) {
-    ops->weigh(c);
     late_last(c);
     double temperature = ops->temperature == NULL ? 0 : ops->temperature(c->route);
-    return temperature > 0 ? choose_softmax(c, temperature) : choose_least(c);
+    uint32_t chosen = temperature > 0 ? choose_softmax(c, temperature) : choose_least(c);
+    if (ops->chosen != NULL) ops->chosen(c->route, &c->candidates[chosen]);
+    return chosen;
 }
 
 /* round-robin: the next one after the last, by number of the worker. */
 static void weigh_turn(struct cost_case *c) {
-    uint32_t most = c->route->options.workers_max, turn = c->route->turn, next = 0;
+    uint32_t most = c->route->options.workers_max, turn = c->route->turn;
     for (uint32_t i = 0; i < c->count; i++) {
         struct candidate *a = &c->candidates[i];
         a->cost = a->term[0] = (a->worker + most - turn) % most;
-        if (a->cost < c->candidates[next].cost) next = i;
     }
-    c->route->turn = (c->candidates[next].worker + 1) % most;
 }
-const struct cost_ops cost_round_robin = {
-    .name = "round-robin", .terms = {"places behind the turn"}, .sums = true, .weigh = weigh_turn};
+static void turn_goes_on(struct route *r, const struct candidate *a) {
+    r->turn = (a->worker + 1) % r->options.workers_max;
+}
+const struct cost_ops cost_round_robin = {.name = "round-robin",
+                                          .terms = {"places behind the turn"},
+                                          .sums = true,
+                                          .weigh = weigh_turn,
+                                          .chosen = turn_goes_on};
 
 /* least-loaded: the fewest requests, waiting or decoding. */
 static void weigh_load(struct cost_case *c) {

@@ -59,6 +59,7 @@ struct cost_ops {
     /* Sets cost and terms of each candidate. May set fetch_* (then prefill_us and ttft_us, too). */
     void (*weigh)(struct cost_case *c);
     double (*temperature)(const struct route *r); /* of a softmax over costs; NULL: the least */
+    void (*chosen)(struct route *r, const struct candidate *a); /* NULL: it does not matter */
 };
 
 #define COST_POLICIES(X)                                                                           \
@@ -77,7 +78,8 @@ COST_POLICIES(COST_DECLARE)
 
 /* NULL: there is none of that name. */
 const struct cost_ops *cost_find(const char *name);
-/* The chosen one's place; of those that are late none, while there are others. */
+/* The chosen one's place, by the costs that were weighed; of those that are late none, while there
+ * are others. */
 uint32_t cost_choose(struct cost_case *c, const struct cost_ops *ops);
 
 #endif

@@ -174,6 +174,7 @@ static tarn_status case_decide(struct cost_case *c, const struct cost_ops *ops, 
                                uint32_t *chosen_p, struct decode_choice *to_p,
                                struct route_decision *d) {
     double retry_us;
+    ops->weigh(c); /* what is fetched has a say in who can keep the times */
     tarn_status status = turn_check(c, who, d);
     if (status != TARN_OK) {
         who->refused++;

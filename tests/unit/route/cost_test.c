@@ -66,6 +66,31 @@ TEST(round_robin_takes_turns) {
     route_destroy(&h.r);
 }
 
+/* The turn goes on behind whoever was chosen; a request that was refused takes none. */
+TEST(round_robin_goes_on_behind_the_chosen_one) {
+    struct route *r = util_route("round-robin", 3);
+    struct route_request q = util_request("y", 1000);
+    struct route_decision d;
+    CHECK_STR(util_decide(r, "x", 10, UTIL_BEGIN).prefill, "e0");
+    q.exclude = &SPAN("e1");
+    q.exclude_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e2");
+    q.ttft_ms = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ELATER);
+    CHECK_STR(util_decide(r, "x", 10, UTIL_BEGIN).prefill, "e0");
+    /* e1 has 11 ms to do, and cannot keep 5. */
+    CHECK_STR(util_decide(r, "z", 1000, UTIL_BEGIN).prefill, "e1");
+    CHECK_STR(util_decide(r, "x", 10, UTIL_BEGIN).prefill, "e2");
+    CHECK_STR(util_decide(r, "x", 10, UTIL_BEGIN).prefill, "e0");
+    q = util_request("y", 100);
+    q.ttft_ms = 5;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e2");
+    CHECK_STR(util_decide(r, "x", 10, UTIL_BEGIN).prefill, "e0");
+    route_destroy(&r);
+}
+
 TEST(random_takes_each_as_often) {
     struct hand h;
     hand_begin(&h, NULL);
