@@ -1,0 +1,155 @@
+/* How long KV takes from where it lies: by place, tier, bytes, and what is there already. Prompts
+ * of 960 tokens; the last one is computed, which takes 1.01 ms. */
+#include "util.h"
+
+struct loads {
+    struct route *r;
+    struct util_prompt prompt;
+    struct route_pool_run run[2];
+    struct route_request q;
+    struct route_decision d;
+};
+
+/* Loading must always be worth it: a token takes 1 ms to compute. */
+static void begin(struct loads *l) {
+    struct route_engine_spec s = util_spec("e0");
+    l->r = util_route("tarn", 0);
+    s.host = SPAN("h0");
+    s.rack = SPAN("r0");
+    s.prior.prefill_token_us = 1000;
+    s.prior.latency_us[ROUTE_SAME_HOST] = 10;
+    s.prior.latency_us[ROUTE_SAME_RACK] = 200;
+    s.prior.latency_us[ROUTE_FAR] = 3000;
+    s.prior.rate[ROUTE_SAME_HOST] = 4000;
+    s.prior.rate[ROUTE_SAME_RACK] = 2000;
+    s.prior.rate[ROUTE_FAR] = 1000;
+    s.prior.disk_rate = 500;
+    CHECK_EQ(route_engine_add(l->r, &s, UTIL_BEGIN), TARN_OK);
+    util_prompt(&l->prompt, 1, 60);
+    l->run[0] = (struct route_pool_run){.tokens = 960, .tier = ROUTE_TIER_HOST};
+    l->q = util_request("x", 960);
+    l->q.chains = &l->prompt.chain;
+    l->q.chain_count = 1;
+    l->q.pool_tokens = 960;
+    l->q.pool = l->run;
+    l->q.pool_count = 1;
+}
+
+/* Microseconds beyond the last token's; those of what others are to compute are over. */
+static int loads_us(struct loads *l) {
+    static uint64_t now_us = UTIL_BEGIN;
+    now_us += 100000 * UTIL_MS;
+    CHECK_EQ(route_decide(l->r, &l->q, now_us, &l->d), TARN_OK);
+    CHECK_EQ(route_done(l->r, l->q.id, 0, false, now_us), TARN_OK);
+    return (int)(l->d.ttft_ms * 1000 - 2000 + 0.5);
+}
+
+TEST(it_is_nearer_from_the_same_host_or_rack) {
+    struct loads l;
+    begin(&l);
+    l.run[0].host = SPAN("h0");
+    l.run[0].rack = SPAN("r0");
+    CHECK_EQ(loads_us(&l), 10 + 960000 / 4000);
+    l.run[0].host = SPAN("h1");
+    CHECK_EQ(loads_us(&l), 200 + 960000 / 2000);
+    l.run[0].rack = SPAN("r1");
+    CHECK_EQ(loads_us(&l), 3000 + 960000 / 1000);
+    l.run[0].host = l.run[0].rack = SPAN("");
+    CHECK_EQ(loads_us(&l), 3000 + 960000 / 1000);
+    route_destroy(&l.r);
+}
+
+/* Nobody said where an engine is, or where the bytes are: that is no place they share. */
+TEST(no_name_is_no_place) {
+    struct loads l;
+    begin(&l);
+    struct route_engine_spec s = util_spec("e1");
+    s.prior.latency_us[ROUTE_FAR] = 5000;
+    s.prior.prefill_token_us = 1000;
+    CHECK_EQ(route_engine_remove(l.r, SPAN("e0"), UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_engine_add(l.r, &s, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(loads_us(&l), 5000 + 960000 / 1000);
+    route_destroy(&l.r);
+}
+
+/* Two runs of one place have its latency once; those of two come one after the other. */
+TEST(runs_add_up_by_place) {
+    struct loads l;
+    begin(&l);
+    l.run[0] = (struct route_pool_run){.tokens = 320, .tier = ROUTE_TIER_HOST};
+    l.run[1] = (struct route_pool_run){.begin = 320, .tokens = 640, .tier = ROUTE_TIER_HOST};
+    l.q.pool_count = 2;
+    CHECK_EQ(loads_us(&l), 3000 + 960000 / 1000);
+    l.run[1].host = SPAN("h0");
+    CHECK_EQ(loads_us(&l), 3000 + 320000 / 1000 + 10 + 640000 / 4000);
+    /* What is of the first run, or ends within the other one, is not loaded again. */
+    util_stored(l.r, "e0", &l.prompt, 30, ROUTE_TIER_DEVICE);
+    CHECK_EQ(loads_us(&l), 10 + 480000 / 4000);
+    CHECK_EQ(l.d.load_tokens, 480);
+    route_destroy(&l.r);
+}
+
+TEST(a_disk_has_its_own_rate) {
+    struct loads l;
+    begin(&l);
+    l.run[0].tier = ROUTE_TIER_DISK;
+    l.run[0].host = SPAN("h0");
+    CHECK_EQ(loads_us(&l), 10 + 960000 / 4000 + 960000 / 500);
+    route_destroy(&l.r);
+}
+
+/* A run's own bytes, which are not the engine's tokens': compressed, of one KV group. */
+TEST(a_run_s_bytes_are_its_own) {
+    struct loads l;
+    begin(&l);
+    l.run[0].bytes = 96000;
+    CHECK_EQ(loads_us(&l), 3000 + 96000 / 1000);
+    util_stored(l.r, "e0", &l.prompt, 30, ROUTE_TIER_DEVICE);
+    CHECK_EQ(loads_us(&l), 3000 + 48000 / 1000);
+    route_destroy(&l.r);
+}
+
+/* Where no size is known, a transfer takes its latency. */
+TEST(unknown_bytes_take_the_latency) {
+    struct loads l;
+    begin(&l);
+    struct route_engine_spec s = util_spec("e1");
+    s.prior.latency_us[ROUTE_FAR] = 5000;
+    s.prior.prefill_token_us = 1000;
+    s.bytes_per_token = 0;
+    CHECK_EQ(route_engine_remove(l.r, SPAN("e0"), UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_engine_add(l.r, &s, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(loads_us(&l), 5000);
+    route_destroy(&l.r);
+}
+
+/* From engine to engine, too: e1 fetches e0's 640 tokens within the rack, and computes 320. */
+TEST(engines_fetch_by_place) {
+    struct route *r = util_route("mooncake", 0);
+    struct util_prompt p;
+    struct route_decision d;
+    for (int i = 0; i < 2; i++) {
+        struct route_engine_spec s = util_spec(i == 0 ? "e0" : "e1");
+        s.rack = SPAN("r0");
+        s.prior.latency_us[ROUTE_FAR] = 7000;
+        s.prior.latency_us[ROUTE_SAME_RACK] = 200;
+        s.prior.rate[ROUTE_SAME_RACK] = 500;
+        CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    }
+    util_prompt(&p, 1, 60);
+    util_stored(r, "e0", &p, 40, ROUTE_TIER_DEVICE);
+    struct route_request q = util_request("busy", 2000);
+    q.exclude = &SPAN("e1");
+    q.exclude_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    q = util_request("x", 960);
+    q.chains = &p.chain;
+    q.chain_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e1");
+    CHECK_STR(d.fetch, "e0");
+    CHECK_EQ((int)(d.ttft_ms * 1000 + 0.5), 200 + 640000 / 500 + 1000 + 3200);
+    route_destroy(&r);
+}
+
+TEST_MAIN()
