@@ -7,8 +7,6 @@
 
 #define LOOK_AGAIN_S 0.05 /* what the pool had so long ago is still what it has */
 
-enum flow_kind { FLOW_LOAD, FLOW_HANDOVER, FLOW_WRITE, FLOW_KINDS };
-
 /* --- queues --- */
 
 void queue_push(struct sim *s, struct call_queue *q, uint32_t call) {
@@ -146,6 +144,7 @@ static void call_send(struct sim *s, struct call *c) {
     if (s->pool != NULL) c->pooled = pool_read(s->pool, &c->chain, ids, q->n, s->hosts);
     tarn_status status =
         router_ask(s->router, c->number, q, ids, s->hosts, c->pooled, s->now, &choice);
+    copies_begin(s, c->number);
     if (status != TARN_OK) {
         (*(status == TARN_ELATER ? &s->result->refused : &s->result->lost))++;
         call_end(s, c);
@@ -302,8 +301,12 @@ static void handover_ended(struct sim *s, struct call *c) {
 
 /* It counts as under way until all is done that follows of it: the slot stays. */
 void call_flow_ended(struct sim *s, uint32_t owner) {
-    struct call *c = &s->calls[owner / FLOW_KINDS];
     enum flow_kind kind = (enum flow_kind)(owner % FLOW_KINDS);
+    if (kind == FLOW_COPY) {
+        copy_ended(s, owner / FLOW_KINDS);
+        return;
+    }
+    struct call *c = &s->calls[owner / FLOW_KINDS];
     if (kind == FLOW_WRITE && s->engines[c->put_host].work != ENGINE_GONE) {
         const struct trace_request *q = call_request(s, c);
         pool_write(s->pool, &c->chain, call_ids(s, c), q->n, c->pooled, c->put_host);

@@ -17,7 +17,7 @@ struct typed {
         rack_hosts, stages, parts, seed, limit_requests;
     double rate, speed, nic, local, rack_us, far_us, utilization, efficiency, layer_us, step_us,
         slo_ttft, slo_tbt;
-    bool json, admit, no_overlap;
+    bool json, admit, copies, no_overlap;
 };
 
 static void typed_init(struct typed *t, const struct sim_config *c) {
@@ -91,6 +91,7 @@ static const char *typed_read(struct typed *t, int argc, char **argv) {
         {"--slo-ttft", OPT_DOUBLE, &t->slo_ttft, 0, 100000000},
         {"--slo-tbt", OPT_DOUBLE, &t->slo_tbt, 0, 100000000},
         {"--admit", OPT_FLAG, &t->admit, 0, 0},
+        {"--copies", OPT_FLAG, &t->copies, 0, 0},
         {"--fail", OPT_STRING, &t->fail, 0, 0},
         {"--seed", OPT_U64, &t->seed, 0, UINT64_MAX},
         {"--json", OPT_FLAG, &t->json, 0, 0},
@@ -249,6 +250,7 @@ static const char *config_read(struct sim_plan *p, const struct typed *t) {
     c->slo_ttft_s = t->slo_ttft / 1e3;
     c->slo_tbt_s = t->slo_tbt / 1e3;
     c->admit = t->admit;
+    c->copies = t->copies;
     c->seed = t->seed;
     return t->fail != NULL ? fail_read(c, t->fail) : NULL;
 }
@@ -265,15 +267,16 @@ static const char *trace_make(struct sim_plan *p, const struct typed *t) {
                                   .block = (uint32_t)t->block};
     if (recipe.kind == TRACE_KINDS)
         return name_refuse("--generate", t->generate, known, TRACE_KINDS);
-    trace_generate(&p->trace, &recipe);
+    const char *why = NULL;
     p->trace_name = t->generate;
-    return NULL;
+    trace_generate(&p->trace, &recipe, &why);
+    return why;
 }
 
 static const char *trace_read(struct sim_plan *p, const struct typed *t) {
     const char *why = NULL, *known[TRACE_FORMATS];
     if ((t->trace == NULL) == (t->generate == NULL))
-        return "either --trace FILE or --generate chat|agents|documents is needed";
+        return "either --trace FILE or --generate chat|agents|documents|hot is needed";
     if (t->generate != NULL) return trace_make(p, t);
     struct trace_options o = {.format = trace_format_of(t->format),
                               .limit = t->requests,

@@ -192,7 +192,8 @@ static void table_write(const struct sim_plan *p, size_t from, size_t to, struct
         out, "<div class=\"wide\"><table><tr><th>load</th><th>route</th><th>requests/s</th>"
              "<th>TTFT mean ms</th><th>p50</th><th>p90</th><th>p99</th><th>TBT mean ms</th>"
              "<th>p90</th><th>p99</th><th>within limits/s</th><th>rejected</th><th>device</th>"
-             "<th>host</th><th>pool</th><th>prefill saved s</th><th>moved GB</th></tr>\n");
+             "<th>host</th><th>pool</th><th>prefill saved s</th><th>moved "
+             "GB</th><th>copies</th></tr>\n");
     for (size_t i = from; i < to; i++) {
         const struct cell *c = &p->cells[i];
         const struct sim_result *r = &c->result;
@@ -206,9 +207,9 @@ static void table_write(const struct sim_plan *p, size_t from, size_t to, struct
                    r->tbt.p99 * 1e3);
         buf_printf(out,
                    "<td>%.3f</td><td>%.1f %%</td><td>%.3f</td><td>%.3f</td><td>%.3f</td>"
-                   "<td>%.0f</td><td>%.0f</td></tr>\n",
+                   "<td>%.0f</td><td>%.0f</td><td>%llu</td></tr>\n",
                    r->goodput, 100 * cell_rejected(c), r->device, r->host, r->pool, r->saved_s,
-                   r->moved_bytes / 1e9);
+                   r->moved_bytes / 1e9, (unsigned long long)r->copies);
     }
     buf_append_str(out, "</table></div>\n");
 }

@@ -53,10 +53,12 @@ static void json_cell(struct buf *out, const struct sim_plan *p, const struct ce
     buf_printf(out, "\"hit_ratio\":{\"device\":%.6f,\"host\":%.6f,\"pool\":%.6f},", r->device,
                r->host, r->pool);
     buf_printf(out,
-               "\"prefill_saved_s\":%.3f,\"prefill_s\":%.3f,\"moved_bytes\":%.0f,"
-               "\"local_bytes\":%.0f,\"pool\":{\"blocks\":%llu,\"evicted\":%llu}}",
-               r->saved_s, r->prefill_s, r->moved_bytes, r->local_bytes,
-               (unsigned long long)r->pool_blocks, (unsigned long long)r->pool_evicted);
+               "\"prefill_saved_s\":%.3f,\"prefill_s\":%.3f,\"copies\":%llu,"
+               "\"copied_bytes\":%.0f,\"moved_bytes\":%.0f,\"local_bytes\":%.0f,"
+               "\"pool\":{\"blocks\":%llu,\"evicted\":%llu}}",
+               r->saved_s, r->prefill_s, (unsigned long long)r->copies, r->copied_bytes,
+               r->moved_bytes, r->local_bytes, (unsigned long long)r->pool_blocks,
+               (unsigned long long)r->pool_evicted);
 }
 
 void report_json(const struct sim_plan *p, struct buf *out) {

@@ -78,6 +78,13 @@ static void rare_things(const struct sim_plan *p, struct buf *out) {
             (unsigned long long)r->too_long, (unsigned long long)r->lost,
             (unsigned long long)r->restarted);
     }
+    for (size_t i = 0; i < p->n; i++) {
+        const struct sim_result *r = &p->cells[i].result;
+        if (r->copies == 0) continue;
+        buf_printf(out, "\n  %s at %.3g requests a second: %llu copies of hot prefixes, %.1f GB",
+                   p->cells[i].route, p->cells[i].rate, (unsigned long long)r->copies,
+                   r->copied_bytes / 1e9);
+    }
     if (p->trace.skipped + p->trace.clipped > 0)
         buf_printf(out,
                    "\n  of the trace: %llu rows left out, %llu ids beyond their prompts dropped",

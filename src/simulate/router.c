@@ -71,6 +71,7 @@ struct router *router_open(const struct sim_config *c, const struct trace *t, ui
     o.decisions_max = 1;
     o.index_bytes = index_bytes(n, cache_blocks);
     o.silent_ms = 0;
+    if (!c->copies) o.copy_share = 0;
     o.ttft_ms = c->admit ? c->slo_ttft_s * 1e3 : 0;
     o.tbt_ms = c->admit ? c->slo_tbt_s * 1e3 : 0;
     o.tenant_wait_ms = 0;
@@ -133,8 +134,8 @@ void router_engine_up(struct router *r, uint32_t engine, double now) {
  * told. */
 static void gone_tell(struct router *r) {
     if (r->n_gone == 0) return;
-    route_index_removed(route_index(r->route), r->holders[r->gone_engine], 0, r->gone_tier,
-                        r->gone, r->n_gone);
+    route_index_removed(route_index(r->route), r->holders[r->gone_engine], 0, r->gone_tier, r->gone,
+                        r->n_gone);
     r->n_gone = 0;
 }
 
@@ -235,6 +236,16 @@ tarn_status router_ask(struct router *r, uint64_t number, const struct trace_req
         .fetch_tokens = d.fetch_tokens,
     };
     return TARN_OK;
+}
+
+bool router_copy_take(struct router *r, struct router_copy *order) {
+    struct route_copy copy;
+    if (!r->config->copies || !route_copy_take(r->route, &copy)) return false;
+    *order = (struct router_copy){.from = r->engine_of[copy.from_worker],
+                                  .to = r->engine_of[copy.to_worker],
+                                  .blocks = copy.tokens / r->block};
+    TARN_ASSERT(copy.hash == r->hashes[order->blocks - 1]);
+    return true;
 }
 
 void router_first(struct router *r, uint64_t number, double now) {

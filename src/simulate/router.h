@@ -37,6 +37,11 @@ struct router_choice {
     uint32_t fetch, fetch_tokens; /* from another engine; ROUTER_NONE */
 };
 
+/* The first blocks of the prompt that was asked about last go to one more engine. */
+struct router_copy {
+    uint32_t from, to, blocks;
+};
+
 /* NULL: there is no such policy. kv_blocks: of an engine's device, cache_blocks: with its host
  * memory. */
 struct router *router_open(const struct sim_config *c, const struct trace *t, uint64_t ids,
@@ -56,6 +61,8 @@ void router_dropped(struct router *r, uint32_t engine, enum route_tier tier, uin
 tarn_status router_ask(struct router *r, uint64_t number, const struct trace_request *q,
                        const uint64_t *ids, const uint32_t *hosts, uint32_t pooled, double now,
                        struct router_choice *choice);
+/* Copies that were ordered by then: after each router_ask until there is none. */
+bool router_copy_take(struct router *r, struct router_copy *order);
 void router_first(struct router *r, uint64_t number, double now);
 void router_done(struct router *r, uint64_t number, uint32_t output, bool failed, double now);
 

@@ -67,7 +67,7 @@ static void sim_open(struct sim *s, const struct sim_config *c, const struct tra
     s->engines = xcalloc(n, sizeof(*s->engines));
     for (uint32_t e = 0; e < n; e++)
         engine_open(s, &s->engines[e], e, blocks, (uint32_t)c->host_blocks);
-    s->free_call = CALL_NONE;
+    s->free_call = s->free_copy = CALL_NONE;
     s->hosts = xcalloc(t->longest + 1, sizeof(*s->hosts));
     s->host_bytes = xcalloc(n, sizeof(*s->host_bytes));
     s->gaps = xcalloc(1, sizeof(*s->gaps));
@@ -87,6 +87,7 @@ static void sim_close(struct sim *s) {
     samples_free(&s->tbt);
     free(s->engines);
     free(s->calls);
+    free(s->copies);
     free(s->hosts);
     free(s->host_bytes);
     free(s->gaps);
@@ -97,6 +98,7 @@ static void sim_fail(struct sim *s, const struct sim_failure *f) {
     struct sim_engine *e = &s->engines[f->who];
     if (e->work == ENGINE_GONE) return;
     engine_fail(s, e);
+    copies_fail(s, f->who);
     router_engine_gone(s->router, f->who, s->now);
     if (f->host && s->pool != NULL) pool_host_gone(s->pool, f->who);
     for (size_t i = 0, n = s->n_calls; i < n; i++) {

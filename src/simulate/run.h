@@ -79,6 +79,19 @@ struct sim_engine {
     size_t n_log, cap_log;
 };
 
+/* A hot prefix on its way to one more engine. */
+struct sim_copy {
+    bool live; /* false: over, or one of both failed */
+    uint32_t from, to;
+    const uint64_t *ids; /* of the trace */
+    uint32_t blocks;
+    uint32_t next; /* in the list of free ones */
+};
+
+/* Who waits for a flow: its owner is number * FLOW_KINDS + kind, the number that of a call or copy.
+ */
+enum flow_kind { FLOW_LOAD, FLOW_HANDOVER, FLOW_WRITE, FLOW_COPY, FLOW_KINDS };
+
 struct sim {
     const struct sim_config *config;
     const struct trace *trace;
@@ -91,6 +104,9 @@ struct sim {
     struct call *calls;
     size_t n_calls, cap_calls;
     uint32_t free_call;
+    struct sim_copy *copies;
+    size_t n_copies, cap_copies;
+    uint32_t free_copy;
     uint32_t *hosts;    /* of a prompt's blocks */
     double *host_bytes; /* by host, of one load */
     double now, block_bytes, arrival_end, end;
@@ -127,6 +143,14 @@ void call_flow_ended(struct sim *s, uint32_t owner);
 void queue_push(struct sim *s, struct call_queue *q, uint32_t call);
 void queue_push_front(struct sim *s, struct call_queue *q, uint32_t call);
 void queue_remove(struct sim *s, struct call_queue *q, uint32_t call, uint32_t before);
+
+/* --- copies.c --- */
+
+/* Those that were ordered when that request was sent. */
+void copies_begin(struct sim *s, uint64_t number);
+void copy_ended(struct sim *s, uint32_t copy);
+/* That engine is gone. */
+void copies_fail(struct sim *s, uint32_t engine);
 
 /* --- engine.c --- */
 

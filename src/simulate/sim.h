@@ -31,6 +31,7 @@ struct sim_config {
     uint32_t rack_hosts;      /* 0: one rack */
     bool overlap;             /* layers are computed while later ones are loaded */
     const char *route;
+    bool copies; /* of hot prefixes, as routing orders them */
     double slo_ttft_s, slo_tbt_s;
     bool admit;  /* requests that cannot keep these are refused */
     double pace; /* how much faster than in the trace requests come */
@@ -62,7 +63,9 @@ struct sim_result {
     double device, host, pool;          /* shares of these that were found there */
     double saved_s;                     /* of prefill, by what was found */
     double prefill_s;                   /* that engines spent on prefills */
-    double moved_bytes;                 /* between hosts */
+    uint64_t copies;                    /* of hot prefixes */
+    double copied_bytes;                /* by them */
+    double moved_bytes;                 /* between hosts, copies among them */
     double local_bytes;                 /* between a host's memory and its devices */
     uint64_t pool_blocks, pool_evicted; /* in it at the end; evicted from it */
 };

@@ -25,7 +25,7 @@
 #define TRACE_BLOCK        512u /* tokens of a block, of mooncake's traces */
 #define TRACE_LINE_MAX     (UINT64_C(16) << 20)
 #define TRACE_REQUESTS_MAX (UINT64_C(1) << 26)
-#define TRACE_IDS_MAX      (UINT64_C(1) << 30) /* of all requests together */
+#define TRACE_IDS_MAX      (UINT64_C(1) << 28) /* of all requests together: some GiB */
 #define TRACE_TOKENS_MAX   (UINT64_C(1) << 26) /* of a prompt, and of an answer */
 #define TRACE_TIME_MAX_MS  (UINT64_C(1) << 48)
 #define TRACE_SESSION_NONE UINT32_MAX
@@ -88,18 +88,20 @@ uint64_t trace_number(struct trace *t);
 
 /* --- traces that are made (generate.c) --- */
 
-enum trace_kind { TRACE_CHAT, TRACE_AGENTS, TRACE_DOCUMENTS, TRACE_KINDS };
+enum trace_kind { TRACE_CHAT, TRACE_AGENTS, TRACE_DOCUMENTS, TRACE_HOT, TRACE_KINDS };
 struct trace_recipe {
     enum trace_kind kind;
     size_t requests;
     double rate;    /* requests a second */
     uint64_t seed;  /* the same one, the same trace */
     uint32_t block; /* tokens, 0: 512 */
+    size_t ids_max; /* 0: TRACE_IDS_MAX */
 };
 enum trace_kind trace_kind_of(const char *name); /* TRACE_KINDS: unknown */
 const char *trace_kind_name(enum trace_kind kind);
-/* Into an empty trace, sorted. */
-void trace_generate(struct trace *t, const struct trace_recipe *recipe);
+/* Into an empty trace, sorted. TARN_ELIMIT: it would have too many ids. It is to be freed in any
+ * case. */
+tarn_status trace_generate(struct trace *t, const struct trace_recipe *recipe, const char **why_p);
 
 /* Writes t as mooncake's lines into out. */
 void trace_write(const struct trace *t, struct buf *out);

@@ -77,6 +77,16 @@ test {a trace that is made can be kept, and read again} {
     assert_equal 50 [number_of $json done]
 }
 
+test {copies of hot prefixes are ordered and counted} {
+    set args {run --generate hot --requests 400 --rate 2 --route prefix-tree --engines 3 \
+        --model Llama-3-8B --gpus 1 --json}
+    assert_equal 0 [number_of [simulate {*}$args] copies]
+    set json [simulate {*}$args --copies]
+    assert {[number_of $json copies] > 0}
+    assert {[number_of $json copied_bytes] > 1e9}
+    assert_equal [number_of $json copied_bytes] [number_of $json moved_bytes]
+}
+
 test {engines that fail lose nothing} {
     set json [simulate run --trace $trace --route tarn {*}$small --fail 5:engine:1:10,20:host:0 \
         --pool-blocks 2000 --json]

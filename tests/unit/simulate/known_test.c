@@ -20,7 +20,8 @@ static struct sim_result run_made(const struct sim_config *c, enum trace_kind ki
         .kind = kind, .requests = requests, .rate = rate, .seed = 1};
     struct trace t = {0};
     struct sim_result r;
-    trace_generate(&t, &recipe);
+    const char *why;
+    CHECK_EQ(trace_generate(&t, &recipe, &why), TARN_OK);
     sim_run(c, &t, trace_number(&t), NULL, &r);
     trace_free(&t);
     return r;

@@ -16,7 +16,8 @@ static const struct trace *make(enum trace_kind kind, size_t requests, double ra
     const struct trace_recipe recipe = {
         .kind = kind, .requests = requests, .rate = rate, .seed = 11};
     trace_free(&made);
-    trace_generate(&made, &recipe);
+    const char *why;
+    CHECK_EQ(trace_generate(&made, &recipe, &why), TARN_OK);
     made_ids = trace_number(&made);
     return &made;
 }
@@ -110,6 +111,31 @@ TEST(a_pool_and_host_memory_save_prefill) {
     CHECK(pool.saved_s > bare.saved_s && host.saved_s > bare.saved_s);
     CHECK(pool.ttft.mean < bare.ttft.mean);
     CHECK(pool.moved_bytes > 0);
+}
+
+/* One document becomes hot, and a policy that keeps to where it is: copies spread it. */
+TEST(hot_prefixes_are_copied) {
+    const struct trace *t = make(TRACE_HOT, 800, 1.6);
+    struct sim_config c = small_config();
+    c.route = "prefix-tree";
+    struct sim_result without = run_on(&c, t);
+    CHECK_EQ(without.copies, 0);
+    CHECK(without.copied_bytes == 0 && without.moved_bytes == 0);
+    c.copies = true;
+    struct sim_result with = run_on(&c, t);
+    CHECK(with.copies > 0);
+    CHECK(with.copied_bytes > 0 && with.copied_bytes == with.moved_bytes);
+    /* No copy is larger than the document. */
+    CHECK(with.copied_bytes <= (double)with.copies * 32768 * c.speed.model->kv_bytes);
+    CHECK(with.ttft.mean < 0.96 * without.ttft.mean);
+    struct sim_result again = run_on(&c, t);
+    CHECK(memcmp(&with, &again, sizeof(with)) == 0);
+    /* Engines fail while something is copied to them or from them. */
+    c.nic = 1e8;
+    for (uint32_t i = 0; i < 40; i++)
+        c.failures[c.n_failures++] =
+            (struct sim_failure){.at_s = 180 + 7 * i, .for_s = 5, .who = i % 4};
+    CHECK_EQ(run_on(&c, t).done, 800);
 }
 
 TEST(prefills_beside_decodes_lengthen_gaps_and_apart_they_do_not) {

@@ -255,8 +255,8 @@ TEST(made_traces) {
     for (unsigned k = 0; k < TRACE_KINDS; k++) {
         const struct trace_recipe recipe = {.kind = k, .requests = 3000, .rate = 4, .seed = 3};
         struct trace a = {0}, b = {0};
-        trace_generate(&a, &recipe);
-        trace_generate(&b, &recipe);
+        CHECK_EQ(trace_generate(&a, &recipe, &why), TARN_OK);
+        CHECK_EQ(trace_generate(&b, &recipe, &why), TARN_OK);
         CHECK_EQ(a.n, 3000);
         CHECK(memcmp(a.requests, b.requests, a.n * sizeof(*a.requests)) == 0);
         CHECK(memcmp(a.ids, b.ids, a.n_ids * sizeof(*a.ids)) == 0);
@@ -280,10 +280,48 @@ TEST(made_traces) {
     }
 }
 
+TEST(made_traces_have_a_most) {
+    for (unsigned k = 0; k < TRACE_KINDS; k++) {
+        struct trace_recipe recipe = {
+            .kind = k, .requests = 3000, .rate = 4, .block = 16, .ids_max = 100000};
+        struct trace t = {0};
+        CHECK_EQ(trace_generate(&t, &recipe, &why), TARN_ELIMIT);
+        CHECK(t.n_ids <= recipe.ids_max);
+        CHECK(strstr(why, "more than 100000 blocks of 16 tokens: fewer --requests") != NULL);
+        trace_free(&t);
+        recipe.requests = 5;
+        CHECK_EQ(trace_generate(&t, &recipe, &why), TARN_OK);
+        CHECK_EQ(t.n, 5);
+        trace_free(&t);
+    }
+}
+
+/* From a third on half of the requests begin with the same 64 blocks, before that none does. */
+TEST(a_document_becomes_hot) {
+    const struct trace_recipe recipe = {.kind = TRACE_HOT, .requests = 3000, .rate = 4, .seed = 3};
+    struct trace t = {0};
+    CHECK_EQ(trace_generate(&t, &recipe, &why), TARN_OK);
+    const struct trace_request *last = &t.requests[t.n - 1];
+    size_t early = 0, late = 0;
+    uint64_t news = t.ids[last->first];
+    for (size_t i = t.n - 1; i > t.n - 20; i--) /* one that comes twice in a few requests */
+        for (size_t k = i - 1; k > t.n - 21; k--)
+            if (t.ids[t.requests[i].first] == t.ids[t.requests[k].first])
+                news = t.ids[t.requests[i].first];
+    for (size_t i = 0; i < t.n; i++) {
+        if (t.ids[t.requests[i].first] != news) continue;
+        CHECK_EQ(t.ids[t.requests[i].first + 63], news + 63);
+        (*(i < t.n / 3 ? &early : &late))++;
+    }
+    CHECK_EQ(early, 0);
+    CHECK_WITHIN((double)late, 900, 1100);
+    trace_free(&t);
+}
+
 TEST(what_is_written_is_read_again) {
     const struct trace_recipe recipe = {.kind = TRACE_CHAT, .requests = 200, .rate = 4, .seed = 3};
     struct trace a = {0}, b = {0};
-    trace_generate(&a, &recipe);
+    CHECK_EQ(trace_generate(&a, &recipe, &why), TARN_OK);
     struct buf text = {0};
     trace_write(&a, &text);
     const struct trace_options o = {0};
