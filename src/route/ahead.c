@@ -1,4 +1,5 @@
 #include "route/ahead.h"
+#include <stdbool.h>
 #include <stdlib.h>
 #include "base/buf.h"
 
@@ -23,14 +24,13 @@ void ahead_deinit(struct ahead *a) {
 /* Its own entry, or the one that ends first. */
 void ahead_put(struct ahead *a, uint64_t hash, uint16_t worker, uint16_t birth, uint64_t now_ms,
                uint64_t until_ms) {
-    struct ahead_line *line = (struct ahead_line *)ahead_line_of(a, hash);
-    struct ahead_entry *best = &line->way[0];
+    struct ahead_entry *way = ((struct ahead_line *)ahead_line_of(a, hash))->way, *best = way;
     int32_t least = INT32_MAX;
     for (unsigned i = 0; i < AHEAD_WAYS; i++) {
-        struct ahead_entry *e = &line->way[i];
-        int32_t left = (int32_t)(e->until_ms - (uint32_t)now_ms);
-        if (e->hash == hash && e->worker == worker) left = INT32_MIN;
-        if (left < least) least = left, best = e;
+        int32_t left = (int32_t)(way[i].until_ms - (uint32_t)now_ms);
+        bool own = way[i].hash == hash && way[i].worker == worker;
+        if (own || left < least) least = left, best = &way[i];
+        if (own) break;
     }
     *best = (struct ahead_entry){hash, worker, birth, (uint32_t)until_ms};
 }

@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include "route/internal.h"
 
+/* Two hundred of them are written by a decision, so they are one line of the caches each. */
 struct kept_candidate {
-    uint32_t worker;
-    uint16_t birth;
-    bool late;
+    uint16_t worker, birth;
     uint32_t hit_tokens, ahead_tokens, load_tokens, fetch_tokens, new_tokens;
     float ttft_us, tbt_us, cost, term[COST_TERMS];
+    bool late;
 };
+static_assert(sizeof(struct kept_candidate) == 64, "a line of the processor's caches");
 
 struct kept_decision {
     char id[ROUTE_NAME_MAX];
@@ -40,14 +41,9 @@ size_t explain_memory(const struct route *r) {
                                                r->kept_candidates_max * sizeof(*r->kept_candidates);
 }
 
-static void explain_candidate(const struct cost_case *c, const struct candidate *a,
-                              const struct cost_ops *ops) {
-    struct route *r = c->route;
-    struct kept_candidate *k =
-        &r->kept_candidates[r->kept_candidates_count++ % r->kept_candidates_max];
-    k->worker = a->worker;
-    k->birth = r->workers[a->worker].birth;
-    k->late = a->late;
+static inline void kept_fill(struct kept_candidate *k, const struct candidate *a, uint16_t birth) {
+    k->worker = (uint16_t)a->worker;
+    k->birth = birth;
     k->hit_tokens = a->hit_tokens;
     k->ahead_tokens = a->ahead_tokens;
     k->load_tokens = a->load_tokens;
@@ -56,7 +52,20 @@ static void explain_candidate(const struct cost_case *c, const struct candidate 
     k->ttft_us = (float)a->ttft_us;
     k->tbt_us = (float)a->tbt_us;
     k->cost = (float)a->cost;
-    for (unsigned i = 0; ops->terms[i] != NULL; i++) k->term[i] = (float)a->term[i];
+    /* Those that the policy has not are never shown. */
+    for (unsigned i = 0; i < COST_TERMS; i++) k->term[i] = (float)a->term[i];
+    k->late = a->late;
+}
+
+static void candidates_keep(const struct cost_case *c) {
+    struct route *r = c->route;
+    uint64_t at = r->kept_candidates_count % r->kept_candidates_max;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct candidate *a = &c->candidates[i];
+        kept_fill(&r->kept_candidates[at], a, r->workers[a->worker].birth);
+        if (++at == r->kept_candidates_max) at = 0;
+    }
+    r->kept_candidates_count += c->count;
 }
 
 void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen) {
@@ -70,7 +79,7 @@ void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_
     k->first = r->kept_candidates_count;
     k->count = c->count;
     k->chosen = chosen;
-    for (uint32_t i = 0; i < c->count; i++) explain_candidate(c, &c->candidates[i], ops);
+    candidates_keep(c);
 }
 
 static const struct kept_decision *kept_find(const struct route *r, struct span id) {

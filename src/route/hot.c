@@ -24,10 +24,10 @@ static double hot_faded(const struct hot_entry *e, uint64_t now_us) {
 static struct hot_entry *hot_entry_of(struct hot_prefixes *h, uint64_t hash, uint64_t now_us) {
     struct hot_entry *line = &h->entries[(hash ^ hash >> 32) % HOT_LINES * HOT_WAYS];
     struct hot_entry *least = line;
-    for (unsigned i = 0; i < HOT_WAYS; i++) {
+    for (unsigned i = 0; i < HOT_WAYS; i++)
         if (line[i].hash == hash && line[i].begun_us > 0) return &line[i];
+    for (unsigned i = 1; i < HOT_WAYS; i++)
         if (hot_faded(&line[i], now_us) < hot_faded(least, now_us)) least = &line[i];
-    }
     *least = (struct hot_entry){.hash = hash, .at_us = now_us, .begun_us = now_us};
     return least;
 }
@@ -52,34 +52,45 @@ static void order_put(struct route *r, const struct route_copy *copy) {
     r->figures.route_copies++;
 }
 
+/* Depths are powers of 2 blocks. */
+#define DEPTHS 32u
+
+/* How many candidates have a prefix of each depth, or are about to: that is a copy on its way. */
+static void holders_count(const struct cost_case *c, uint32_t block, uint32_t holders[DEPTHS]) {
+    memset(holders, 0, DEPTHS * sizeof(*holders));
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct candidate *a = &c->candidates[i];
+        uint32_t tokens = a->hit_tokens + a->ahead_tokens;
+        if (tokens < block || c->route->workers[a->worker].engine->block_tokens != block) continue;
+        holders[31 - __builtin_clz(tokens / block)]++;
+    }
+    for (unsigned n = DEPTHS - 1; n-- > 0;) holders[n] += holders[n + 1];
+}
+
 /* The holder that has the least to do gives, the one without it that has the least to do takes;
  * both have blocks of one size. */
 static bool order_ends(const struct cost_case *c, uint32_t block, uint32_t tokens,
-                       uint32_t *holders_p, const struct candidate **from_p,
-                       const struct candidate **to_p) {
+                       const struct candidate **from_p, const struct candidate **to_p) {
     *from_p = *to_p = NULL;
-    *holders_p = 0;
     for (uint32_t i = 0; i < c->count; i++) {
         const struct candidate *a = &c->candidates[i];
         if (c->route->workers[a->worker].engine->block_tokens != block) continue;
-        bool has = a->hit_tokens >= tokens;
-        const struct candidate **best = has ? from_p : to_p;
-        /* What is about to be computed is a copy on its way. */
-        *holders_p += has || a->hit_tokens + a->ahead_tokens >= tokens;
+        const struct candidate **best = a->hit_tokens >= tokens ? from_p : to_p;
         if (*best == NULL || a->wait_us < (*best)->wait_us) *best = a;
     }
     return *from_p != NULL && *to_p != NULL;
 }
 
-/* A prefix of so many blocks takes so much of one engine. true: a copy was ordered. */
+static bool ordered_lately(const struct route *r, const struct hot_entry *e) {
+    return e->ordered_us > 0 && r->now_us - e->ordered_us < AGAIN_US;
+}
+
+/* A prefix of so many blocks is too much for those who have it. false: nobody can be given it. */
 static bool order_copy(struct cost_case *c, const struct route_chain *chain, uint32_t blocks,
-                       struct hot_entry *e, double share) {
+                       struct hot_entry *e) {
     struct route *r = c->route;
     const struct candidate *from, *to;
-    uint32_t holders;
-    if (e->ordered_us > 0 && r->now_us - e->ordered_us < AGAIN_US) return true;
-    if (!order_ends(c, chain->block, blocks * chain->block, &holders, &from, &to)) return false;
-    if (share <= r->options.copy_share * holders) return false;
+    if (!order_ends(c, chain->block, blocks * chain->block, &from, &to)) return false;
     e->ordered_us = r->now_us;
     order_put(r, &(struct route_copy){.hash = chain->rolling[blocks - 1],
                                       .scope = chain->scope,
@@ -91,20 +102,26 @@ static bool order_copy(struct cost_case *c, const struct route_chain *chain, uin
 
 void hot_count(struct cost_case *c, const struct candidate *a) {
     struct route *r = c->route;
-    const struct route_request *q = c->request;
     const struct route_engine *e = r->workers[a->worker].engine;
     if (r->options.copy_share <= 0 || c->count < 2) return;
-    const struct route_chain *chain = chain_of(q, e);
+    const struct route_chain *chain = chain_of(c->request, e);
     if (chain == NULL || chain->n == 0) return;
-    struct hot_entry *entry[32];
-    double share[32];
+    struct hot_entry *entry[DEPTHS];
+    double share[DEPTHS], most = 0;
+    uint32_t holders[DEPTHS];
     unsigned n = 0;
-    for (uint32_t blocks = 1; blocks <= chain->n && n < 32; blocks *= 2, n++)
+    for (uint32_t blocks = 1; blocks <= chain->n && n < DEPTHS; blocks *= 2, n++) {
         entry[n] =
             hot_add(&r->hot, chain_name(chain, blocks - 1), a->prefill_us, r->now_us, &share[n]);
+        most = most_of(most, share[n]);
+    }
+    if (most <= r->options.copy_share) return;
+    holders_count(c, chain->block, holders);
     while (n-- > 0) {
         if (share[n] <= r->options.copy_share) continue;
-        if (order_copy(c, chain, 1u << n, entry[n], share[n])) return;
+        if (ordered_lately(r, entry[n])) return;
+        if (share[n] <= r->options.copy_share * holders[n]) continue;
+        if (order_copy(c, chain, 1u << n, entry[n])) return;
     }
 }
 
