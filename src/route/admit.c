@@ -25,9 +25,10 @@ static double until_step_fits(const struct cost_case *c, const struct worker *w,
 static double until_fits(const struct cost_case *c, const struct candidate *a) {
     const struct worker *w = &c->route->workers[a->worker];
     double until = 0;
-    if (a->ttft_us > c->ttft_bound_us)
-        until = a->prefill_us + a->load_us > c->ttft_bound_us ? INFINITY
-                                                              : a->ttft_us - c->ttft_bound_us;
+    if (a->plan.ttft_us > c->ttft_bound_us)
+        until = a->plan.prefill_us + a->plan.load_us > c->ttft_bound_us
+                    ? INFINITY
+                    : a->plan.ttft_us - c->ttft_bound_us;
     if (w->engine->role == ROUTE_BOTH && a->tbt_us > c->tbt_bound_us)
         until = most_of(until, until_step_fits(c, w, a->tbt_us, c->tbt_bound_us));
     return until;
@@ -39,17 +40,18 @@ uint32_t admit_retry_ms(double us) {
 }
 
 bool admit_candidates(struct cost_case *c, double *retry_us_p) {
-    double soonest = INFINITY;
-    bool any = false;
-    for (uint32_t i = 0; i < c->count; i++) {
-        struct candidate *a = &c->candidates[i];
-        double until = until_fits(c, a);
+    double soonest = INFINITY, ttft_us = c->ttft_bound_us, tbt_us = c->tbt_bound_us;
+    uint32_t late = 0;
+    for (struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
+        bool in_time = a->plan.ttft_us <= ttft_us && a->tbt_us <= tbt_us;
+        double until = in_time ? 0 : until_fits(c, a);
         a->late = until > 0;
-        any = any || !a->late;
+        late += a->late;
         soonest = least_of(soonest, until);
     }
+    c->late = late;
     *retry_us_p = soonest;
-    return any;
+    return late < c->count;
 }
 
 double admit_decode_retry_us(const struct cost_case *c, const struct decode_choice *to) {

@@ -24,11 +24,15 @@ const struct cost_ops *cost_find(const char *name) {
 
 /* The least; among those that are as low, each has the same chance. */
 static uint32_t choose_least(struct cost_case *c) {
-    uint32_t best = 0, ties = 1;
-    for (uint32_t i = 1; i < c->count; i++) {
-        double cost = c->candidates[i].cost, least = c->candidates[best].cost;
-        if (cost < least) best = i, ties = 1;
-        if (cost == least && rng_below(&c->route->rng, ++ties) == 0) best = i;
+    uint32_t best = 0, ties = 1, count = c->count;
+    double least = c->candidates[0].cost;
+    for (uint32_t i = 1; i < count; i++) {
+        double cost = c->candidates[i].cost;
+        if (cost > least) continue;
+        if (cost < least)
+            least = cost, best = i, ties = 1;
+        else if (rng_below(&c->route->rng, ++ties) == 0)
+            best = i;
     }
     return best;
 }
@@ -53,9 +57,7 @@ static uint32_t choose_softmax(struct cost_case *c, double temperature) {
 
 /* Those that are late are out while there are others. */
 static void late_last(struct cost_case *c) {
-    uint32_t late = 0;
-    for (uint32_t i = 0; i < c->count; i++) late += c->candidates[i].late;
-    if (late == 0 || late == c->count) return;
+    if (c->late == 0 || c->late == c->count) return;
     for (uint32_t i = 0; i < c->count; i++)
         if (c->candidates[i].late) c->candidates[i].cost = INFINITY;
 }

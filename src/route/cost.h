@@ -11,28 +11,36 @@
 
 struct route;
 struct worker;
+struct route_engine;
 struct route_name;
 
 #define COST_TERMS ROUTE_TERMS_MAX
 
-/* A worker that could serve the request, and what is known of it there. Times in microseconds. */
+/* What a worker would do for the request: one may load from the pool, fetch from another, or
+ * neither. Times in microseconds. */
+struct prefill_plan {
+    uint32_t load_tokens;  /* behind what is there, from the pool */
+    uint32_t fetch_tokens; /* likewise from fetch_worker */
+    uint32_t fetch_worker;
+    uint32_t new_tokens; /* to be computed */
+    double load_us;      /* the transfer, beside the waiting */
+    double prefill_us;
+    double ttft_us; /* of all that */
+};
+
+/* A worker that could serve the request, and what is known of it there. */
 struct candidate {
     uint32_t worker;
     uint32_t hit_tokens; /* leading, that it has in any tier */
     uint32_t tier_tokens[ROUTE_TIERS];
     uint32_t ahead_tokens; /* behind those, that earlier requests compute there */
-    uint32_t load_tokens;  /* behind those, from the pool, where that is faster */
-    uint32_t fetch_tokens; /* likewise from fetch_worker */
-    uint32_t fetch_worker;
-    uint32_t new_tokens;     /* to be computed */
-    uint32_t waiting;        /* requests without a first token */
-    uint32_t running;        /* sequences being decoded */
-    uint64_t queued_tokens;  /* of prefill */
-    uint64_t context_tokens; /* of KV in use */
-    double wait_us;          /* until it could begin */
-    double load_us;          /* the transfer, beside the waiting */
-    double prefill_us;
-    double ttft_us; /* of all that */
+    uint32_t waiting;      /* requests without a first token */
+    uint32_t running;      /* sequences being decoded */
+    const struct route_engine *engine;
+    double queued_tokens;  /* of prefill */
+    double context_tokens; /* of KV in use */
+    double wait_us;        /* until it could begin */
+    struct prefill_plan plan;
     double tbt_us;
     double term[COST_TERMS]; /* of the cost, as the policy names them */
     double cost;
@@ -43,20 +51,23 @@ struct candidate {
 struct cost_case {
     struct route *route;
     const struct route_request *request;
-    struct route_name *model;
+    struct route_name *model, *lora;
     uint32_t prompt_tokens;
     uint32_t output_tokens;             /* expected */
     double ttft_bound_us, tbt_bound_us; /* to be kept; INFINITY: none */
     struct traffic_now traffic;         /* of the model, for each candidate */
     struct candidate *candidates;
-    uint32_t count; /* at least 1 */
+    uint32_t count;          /* at least 1 */
+    uint32_t late;           /* how many of them are */
+    uint32_t best;           /* the one that has most of the prompt; of equal ones the first */
+    double shortest_wait_us; /* of all */
 };
 
 struct cost_ops {
     const char *name;
     const char *terms[COST_TERMS + 1]; /* names of candidate.term, NULL behind the last */
     bool sums;                         /* the cost is the sum of the terms */
-    /* Sets cost and terms of each candidate. May set fetch_* (then prefill_us and ttft_us, too). */
+    /* Sets cost and terms of each candidate. May change its plan. */
     void (*weigh)(struct cost_case *c);
     double (*temperature)(const struct route *r); /* of a softmax over costs; NULL: the least */
     void (*chosen)(struct route *r, const struct candidate *a); /* NULL: it does not matter */

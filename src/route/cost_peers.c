@@ -1,5 +1,5 @@
 /* The cost functions of other routers, as they are described by their makers. */
-#include "route/internal.h"
+#include "route/plan.h"
 
 static double requests_of(const struct candidate *a) {
     return (double)a->waiting + a->running;
@@ -41,13 +41,13 @@ static void weigh_dynamo(struct cost_case *c) {
     const struct route_options *o = &c->route->options;
     for (uint32_t i = 0; i < c->count; i++) {
         struct candidate *a = &c->candidates[i];
-        double block = c->route->workers[a->worker].engine->block_tokens, credit = 0;
+        double block = a->engine->block_tokens, credit = 0;
         for (unsigned t = 0; t < ROUTE_TIERS; t++)
             credit += o->dynamo_credit[t] * a->tier_tokens[t];
         double here = a->tier_tokens[ROUTE_TIER_DEVICE];
-        a->term[0] = most_of((double)a->queued_tokens + c->prompt_tokens - credit, 0) / block *
-                     o->dynamo_scale;
-        a->term[1] = (double)a->context_tokens / block;
+        a->term[0] =
+            most_of(a->queued_tokens + c->prompt_tokens - credit, 0) / block * o->dynamo_scale;
+        a->term[1] = a->context_tokens / block;
         a->term[2] = (c->prompt_tokens - least_of(here, c->prompt_tokens)) / block;
         a->cost = a->term[0] + a->term[1] + a->term[2];
     }
@@ -65,14 +65,15 @@ const struct cost_ops cost_dynamo = {.name = "dynamo",
  * the threshold, the engine fetches the rest from its holder. */
 static void weigh_mooncake(struct cost_case *c) {
     const struct route_options *o = &c->route->options;
-    const struct candidate *best = candidate_best_hit(c);
+    const struct candidate *best = &c->candidates[c->best];
     for (uint32_t i = 0; i < c->count; i++) {
         struct candidate *a = &c->candidates[i];
-        if (o->fetch && best->hit_tokens > o->mooncake_threshold * a->hit_tokens)
-            candidate_fetch(c, a, best);
-        a->term[0] = a->load_us;
+        if (o->fetch && best->hit_tokens > o->mooncake_threshold * a->hit_tokens &&
+            plan_may_fetch(a, best))
+            a->plan = plan_fetch(c, a, best);
+        a->term[0] = a->plan.load_us;
         a->term[1] = a->wait_us;
-        a->term[2] = a->prefill_us;
+        a->term[2] = a->plan.prefill_us;
         a->cost = a->term[0] + a->term[1] + a->term[2];
     }
 }
@@ -100,7 +101,7 @@ const struct cost_ops cost_score = {
 static void weigh_lmetric(struct cost_case *c) {
     for (uint32_t i = 0; i < c->count; i++) {
         struct candidate *a = &c->candidates[i];
-        a->term[0] = a->new_tokens;
+        a->term[0] = a->plan.new_tokens;
         a->term[1] = requests_of(a) + 1;
         a->cost = a->term[0] * a->term[1];
     }

@@ -20,35 +20,40 @@
  * learnt: the prefill time that hits have saved, for each block that was computed.
  *
  * Nothing here is tuned: arrivals, load, savings and times are observed, the rest follows. */
-#include "route/internal.h"
+#include "route/plan.h"
 
-static double later_us(const struct traffic_now *t, double wait, double work) {
+static inline double later_us(const struct traffic_now *t, double wait, double work) {
     return t->arrivals * work * (2 * wait + work) / 2 * t->stretch;
 }
 
-static void weigh_one(struct cost_case *c, struct candidate *a, const struct traffic_now *t) {
-    a->term[0] = most_of(a->wait_us, a->load_us) + a->prefill_us;
-    a->term[1] = later_us(t, a->wait_us, a->prefill_us);
-    a->term[2] = cache_full(c, a) ? a->new_tokens * t->token_worth_us : 0;
-    a->cost = a->term[0] + a->term[1] + a->term[2];
-}
+struct weighed {
+    double own, later, cache, sum;
+};
 
-/* The cheaper of both. */
-static void weigh_fetched(struct cost_case *c, struct candidate *a, const struct candidate *best,
-                          const struct traffic_now *t) {
-    if (best->hit_tokens <= a->hit_tokens + a->ahead_tokens) return;
-    struct candidate fetched = *a;
-    candidate_fetch(c, &fetched, best);
-    weigh_one(c, &fetched, t);
-    if (fetched.cost < a->cost) *a = fetched;
+static inline struct weighed weigh_plan(const struct traffic_now *t, double wait, double room,
+                                        const struct prefill_plan *p) {
+    struct weighed w = {.own = p->ttft_us, .later = later_us(t, wait, p->prefill_us)};
+    w.cache = p->new_tokens >= room ? p->new_tokens * t->token_worth_us : 0;
+    w.sum = w.own + w.later + w.cache;
+    return w;
 }
 
 static void weigh_tarn(struct cost_case *c) {
-    const struct candidate best = *candidate_best_hit(c);
-    for (uint32_t i = 0; i < c->count; i++) {
-        struct candidate *a = &c->candidates[i];
-        weigh_one(c, a, &c->traffic);
-        if (c->route->options.fetch) weigh_fetched(c, a, &best, &c->traffic);
+    const struct candidate *best = &c->candidates[c->best];
+    const struct traffic_now t = c->traffic;
+    bool fetch = c->route->options.fetch;
+    for (struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
+        double room = candidate_room(c, a);
+        struct weighed w = weigh_plan(&t, a->wait_us, room, &a->plan);
+        if (fetch && plan_may_fetch(a, best)) {
+            struct prefill_plan fetching = plan_fetch(c, a, best);
+            struct weighed other = weigh_plan(&t, a->wait_us, room, &fetching);
+            if (other.sum < w.sum) a->plan = fetching, w = other;
+        }
+        a->term[0] = w.own;
+        a->term[1] = w.later;
+        a->term[2] = w.cache;
+        a->cost = w.sum;
     }
 }
 const struct cost_ops cost_tarn = {

@@ -41,12 +41,12 @@ static struct route_reservation *request_make(const struct cost_case *c,
     q->prefill = q->decode = a->worker;
     q->prefill_birth = c->route->workers[a->worker].birth;
     q->prompt_tokens = c->prompt_tokens;
-    q->new_tokens = a->new_tokens;
-    q->prefix_tokens = c->prompt_tokens - a->new_tokens;
+    q->new_tokens = a->plan.new_tokens;
+    q->prefix_tokens = c->prompt_tokens - a->plan.new_tokens;
     q->output_tokens = c->output_tokens;
-    q->load_tokens = a->load_tokens + a->fetch_tokens;
+    q->load_tokens = a->plan.load_tokens + a->plan.fetch_tokens;
     q->decided_us = c->route->now_us;
-    q->prefill_us = a->prefill_us;
+    q->prefill_us = a->plan.prefill_us;
     struct transfer t = candidate_transfer(c, a);
     q->load_us = t.us;
     q->load_bytes = t.bytes;
@@ -62,7 +62,7 @@ static struct route_reservation *request_make(const struct cost_case *c,
 
 /* Until the estimated end, and what the options grant on top of that. */
 static uint32_t lease_ms_of(const struct route *r, const struct candidate *a) {
-    return r->options.lease_ms + (uint32_t)least_of(a->ttft_us / 1000, 3.6e6);
+    return r->options.lease_ms + (uint32_t)least_of(a->plan.ttft_us / 1000, 3.6e6);
 }
 
 static void decision_fill(const struct cost_case *c, const struct candidate *a,
@@ -73,10 +73,10 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
                                  .prefill_worker = q->prefill,
                                  .decode_worker = q->decode,
                                  .ahead_tokens = a->ahead_tokens,
-                                 .load_tokens = a->load_tokens,
-                                 .fetch_tokens = a->fetch_tokens,
-                                 .fetch_worker = a->fetch_worker,
-                                 .ttft_ms = a->ttft_us / 1000,
+                                 .load_tokens = a->plan.load_tokens,
+                                 .fetch_tokens = a->plan.fetch_tokens,
+                                 .fetch_worker = a->plan.fetch_worker,
+                                 .ttft_ms = a->plan.ttft_us / 1000,
                                  .tbt_ms = a->tbt_us / 1000};
     d->pool_tokens = c->request->pool_tokens;
     if (q->decode != q->prefill) {
@@ -84,8 +84,8 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
         d->decode = to->engine->id;
         d->decode_rank = to->rank;
     }
-    if (a->fetch_tokens > 0) {
-        const struct worker *from = &c->route->workers[a->fetch_worker];
+    if (a->plan.fetch_tokens > 0) {
+        const struct worker *from = &c->route->workers[a->plan.fetch_worker];
         d->fetch = from->engine->id;
         d->fetch_rank = from->rank;
     }
@@ -94,11 +94,10 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
 
 /* What it would have taken without a prefix is what the prefix saved. */
 static void traffic_count(const struct cost_case *c, const struct candidate *a) {
-    const struct worker *w = &c->route->workers[a->worker];
     double n = c->prompt_tokens;
-    double whole = model_predict(&w->engine->prefill, (double[MODEL_TERMS]){1, n, n * n});
-    traffic_add(&c->model->traffic, c->route->now_us, a->prefill_us, a->new_tokens,
-                whole - a->prefill_us);
+    double whole = model_predict_one(&a->engine->prefill, n, n * n);
+    traffic_add(&c->model->traffic, c->route->now_us, a->plan.prefill_us, a->plan.new_tokens,
+                whole - a->plan.prefill_us);
 }
 
 static void figures_count(struct route *r, const struct cost_case *c, const struct candidate *a) {
@@ -106,8 +105,8 @@ static void figures_count(struct route *r, const struct cost_case *c, const stru
     r->figures.route_prompt_tokens += c->prompt_tokens;
     r->figures.route_hit_tokens += a->hit_tokens;
     r->figures.route_ahead_tokens += a->ahead_tokens;
-    r->figures.route_load_tokens += a->load_tokens;
-    r->figures.route_fetch_tokens += a->fetch_tokens;
+    r->figures.route_load_tokens += a->plan.load_tokens;
+    r->figures.route_fetch_tokens += a->plan.fetch_tokens;
 }
 
 static tarn_status case_begin(struct route *r, const struct route_request *q, struct cost_case *c,
@@ -124,9 +123,8 @@ static tarn_status case_begin(struct route *r, const struct route_request *q, st
                           r->options.requests_max);
     c->output_tokens =
         q->output_tokens > 0 ? q->output_tokens : (uint32_t)most_of(r->output_mean, 1);
-    tarn_status status = candidates_find(r, q, c);
-    for (uint32_t i = 0; status == TARN_OK && i < c->count; i++)
-        candidate_estimate(c, &c->candidates[i]);
+    tarn_status status = candidates_find(c);
+    if (status == TARN_OK) candidates_estimate(c);
     return status;
 }
 
@@ -144,11 +142,10 @@ static tarn_status overloaded(struct route *r, struct route_decision *d, double 
 static tarn_status turn_check(struct cost_case *c, const struct tenant *who,
                               struct route_decision *d) {
     struct route *r = c->route;
-    double shortest = INFINITY, retry_us;
+    double retry_us;
     if (who == NULL || c->request->priority > 0) return TARN_OK;
-    for (uint32_t i = 0; i < c->count; i++) shortest = least_of(shortest, c->candidates[i].wait_us);
-    if (!tenant_over_share(&r->tenants, who, c->count, shortest, 1000.0 * r->options.tenant_wait_ms,
-                           r->now_us, &retry_us))
+    if (!tenant_over_share(&r->tenants, who, c->count, c->shortest_wait_us,
+                           1000.0 * r->options.tenant_wait_ms, r->now_us, &retry_us))
         return TARN_OK;
     d->retry_ms = admit_retry_ms(retry_us);
     r->figures.route_over_share++;
@@ -208,7 +205,7 @@ static tarn_status decide_anew(struct route *r, const struct route_request *q,
     decision_fill(&c, a, made, d);
     d->lease_ms = lease_ms_of(r, a);
     request_lease(r, made, d->lease_ms);
-    candidate_ahead_put(&c, a);
+    match_ahead_put(&c, a);
     traffic_count(&c, a);
     hot_count(&c, a);
     explain_keep(&c, ops, chosen);

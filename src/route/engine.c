@@ -252,15 +252,6 @@ tarn_status route_engine_beat(struct route *r, struct span id, uint64_t now_us) 
     return TARN_OK;
 }
 
-enum route_state engine_state(const struct route *r, const struct route_engine *e) {
-    if (e->drains) return ROUTE_DRAINS;
-    if (r->now_us < e->back_until_us) return ROUTE_BACKS_OFF;
-    uint64_t silent_us = 1000ull * r->options.silent_ms;
-    if (silent_us > 0 && e->heard_us > 0 && r->now_us - e->heard_us > silent_us)
-        return ROUTE_SILENT;
-    return ROUTE_UP;
-}
-
 /* One failure may be the request's own. From the second in a row on the engine rests, twice as long
  * each time. */
 void engine_failed(struct route *r, struct route_engine *e) {
@@ -269,13 +260,6 @@ void engine_failed(struct route *r, struct route_engine *e) {
     if (e->failed_in_row < 2) return;
     uint64_t rest_ms = (uint64_t)r->options.backoff_ms << (e->failed_in_row - 2);
     e->back_until_us = r->now_us + 1000 * min_u64(rest_ms, r->options.backoff_max_ms);
-}
-
-enum route_place engine_place(const struct route_engine *e, const struct route_name *host,
-                              const struct route_name *rack) {
-    if (host == e->host && host->text[0] != '\0') return ROUTE_SAME_HOST;
-    if (rack == e->rack && rack->text[0] != '\0') return ROUTE_SAME_RACK;
-    return ROUTE_FAR;
 }
 
 /* --- showing --- */

@@ -46,10 +46,10 @@ static inline void kept_fill(struct kept_candidate *k, const struct candidate *a
     k->birth = birth;
     k->hit_tokens = a->hit_tokens;
     k->ahead_tokens = a->ahead_tokens;
-    k->load_tokens = a->load_tokens;
-    k->fetch_tokens = a->fetch_tokens;
-    k->new_tokens = a->new_tokens;
-    k->ttft_us = (float)a->ttft_us;
+    k->load_tokens = a->plan.load_tokens;
+    k->fetch_tokens = a->plan.fetch_tokens;
+    k->new_tokens = a->plan.new_tokens;
+    k->ttft_us = (float)a->plan.ttft_us;
     k->tbt_us = (float)a->tbt_us;
     k->cost = (float)a->cost;
     /* Those that the policy has not are never shown. */

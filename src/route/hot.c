@@ -61,7 +61,7 @@ static void holders_count(const struct cost_case *c, uint32_t block, uint32_t ho
     for (uint32_t i = 0; i < c->count; i++) {
         const struct candidate *a = &c->candidates[i];
         uint32_t tokens = a->hit_tokens + a->ahead_tokens;
-        if (tokens < block || c->route->workers[a->worker].engine->block_tokens != block) continue;
+        if (tokens < block || a->engine->block_tokens != block) continue;
         holders[31 - __builtin_clz(tokens / block)]++;
     }
     for (unsigned n = DEPTHS - 1; n-- > 0;) holders[n] += holders[n + 1];
@@ -74,7 +74,7 @@ static bool order_ends(const struct cost_case *c, uint32_t block, uint32_t token
     *from_p = *to_p = NULL;
     for (uint32_t i = 0; i < c->count; i++) {
         const struct candidate *a = &c->candidates[i];
-        if (c->route->workers[a->worker].engine->block_tokens != block) continue;
+        if (a->engine->block_tokens != block) continue;
         const struct candidate **best = a->hit_tokens >= tokens ? from_p : to_p;
         if (*best == NULL || a->wait_us < (*best)->wait_us) *best = a;
     }
@@ -111,8 +111,8 @@ void hot_count(struct cost_case *c, const struct candidate *a) {
     uint32_t holders[DEPTHS];
     unsigned n = 0;
     for (uint32_t blocks = 1; blocks <= chain->n && n < DEPTHS; blocks *= 2, n++) {
-        entry[n] =
-            hot_add(&r->hot, chain_name(chain, blocks - 1), a->prefill_us, r->now_us, &share[n]);
+        entry[n] = hot_add(&r->hot, chain_name(chain, blocks - 1), a->plan.prefill_us, r->now_us,
+                           &share[n]);
         most = most_of(most, share[n]);
     }
     if (most <= r->options.copy_share) return;

@@ -126,6 +126,14 @@ struct hot_order {
     uint16_t from_birth, to_birth;
 };
 
+/* What a request has in the pool, as every candidate looks at it. */
+struct pool_run {
+    const struct route_name *host, *rack; /* NULL: of no name */
+    int64_t begin, end;                   /* tokens of the prompt */
+    double token_bytes;                   /* 0: the engine's */
+    bool disk;
+};
+
 struct kept_decision;
 struct kept_candidate;
 #define EXPLAIN_CANDIDATES 65536u
@@ -141,12 +149,12 @@ struct route {
     uint32_t workers_used;  /* up to the highest number ever used */
     struct wheel *leases;
     struct route_index *index;
-    struct route_name *run_host[ROUTE_POOL_RUNS_MAX]; /* of the request's runs in the pool */
-    struct route_name *run_rack[ROUTE_POOL_RUNS_MAX];
     struct candidate *candidates; /* of the decision that is being made */
-    struct route_hit *hits;       /* workers_max of them */
-    uint32_t *worker_of;          /* by holder */
-    uint32_t *place_of;           /* by worker: its place in candidates + 1, 0: it is none */
+    uint32_t *place_of;           /* by worker: its place in them, if it is among them */
+    struct pool_run runs[ROUTE_POOL_RUNS_MAX]; /* of its request */
+    uint32_t runs_count;
+    struct route_hit *hits; /* workers_max of them */
+    uint32_t *worker_of;    /* by holder */
     struct ahead ahead;
     struct tenants tenants;
     struct hot_prefixes hot;
@@ -191,20 +199,39 @@ struct route_name *name_find(const struct route *r, struct span text);
 
 /* engine.c */
 struct route_engine *engine_find(const struct route *r, struct span id);
-enum route_state engine_state(const struct route *r, const struct route_engine *e);
-/* host, rack NULL: of names that no engine has. */
-enum route_place engine_place(const struct route_engine *e, const struct route_name *host,
-                              const struct route_name *rack);
 void engine_failed(struct route *r, struct route_engine *e);
 
-/* What a worker has to do; here, because a decision asks each of them. */
+/* Here and inline is what a decision asks of each engine. */
+static inline enum route_state engine_state(const struct route *r, const struct route_engine *e) {
+    uint64_t silent_us = 1000ull * r->options.silent_ms;
+    if (e->drains) return ROUTE_DRAINS;
+    if (r->now_us < e->back_until_us) return ROUTE_BACKS_OFF;
+    if (silent_us > 0 && e->heard_us > 0 && r->now_us - e->heard_us > silent_us)
+        return ROUTE_SILENT;
+    return ROUTE_UP;
+}
+/* NULL: it has no name, or one that no engine has. */
+static inline const struct route_name *name_or_none(const struct route_name *name) {
+    return name != NULL && name->text[0] != '\0' ? name : NULL;
+}
+static inline enum route_place engine_place(const struct route_engine *e,
+                                            const struct route_name *host,
+                                            const struct route_name *rack) {
+    return host == e->host ? ROUTE_SAME_HOST : rack == e->rack ? ROUTE_SAME_RACK : ROUTE_FAR;
+}
+
+/* What a worker has to do; likewise. */
 static inline double step_us(const struct route_engine *e, double running, double context) {
-    return model_predict(&e->decode, (double[MODEL_TERMS]){1, running, context});
+    return model_predict_one(&e->decode, running, context);
+}
+/* A number that is nowhere near 2^63: of one without a sign it would be two ways and a branch. */
+static inline double real(uint64_t n) {
+    return (double)(int64_t)n;
 }
 /* What the first in the queue has done already counts for as much as it was estimated to take. */
 static inline double worker_wait_us(const struct route *r, const struct worker *w) {
-    double wait = w->prefill_us - least_of(w->head_prefill_us, (double)(r->now_us - w->head_us));
-    double foreign = w->foreign_us - (double)(r->now_us - w->report_us);
+    double wait = w->prefill_us - least_of(w->head_prefill_us, real(r->now_us - w->head_us));
+    double foreign = w->foreign_us - real(r->now_us - w->report_us);
     return most_of(wait, 0) + most_of(foreign, 0);
 }
 static inline uint64_t worker_running(const struct worker *w) {
@@ -246,8 +273,8 @@ const struct route_chain *chain_of(const struct route_request *q, const struct r
 static inline uint64_t chain_name(const struct route_chain *c, uint32_t block) {
     return c->rolling[block] ^ c->scope;
 }
-/* Would what it computes push other blocks out? */
-bool cache_full(const struct cost_case *c, const struct candidate *a);
+/* Tokens that it could compute before they push other blocks out. */
+double candidate_room(const struct cost_case *c, const struct candidate *a);
 
 /* transfer.c: loading KV. */
 struct transfer {
@@ -256,12 +283,20 @@ struct transfer {
     enum route_place place; /* of the first bytes */
     bool disk, mixed;       /* from a disk; from several places */
 };
-/* The pool's tokens from `begin` on. */
-struct transfer transfer_from_pool(const struct route *r, const struct route_engine *e,
-                                   const struct route_request *q, uint32_t begin);
-void transfer_find_runs(struct route *r, const struct route_request *q);
-struct transfer transfer_between(const struct route_engine *from, const struct route_engine *to,
-                                 uint32_t tokens);
+/* What the request has in the pool, for the two below. */
+void transfer_find_runs(struct cost_case *c);
+/* Its tokens from `begin` on. */
+struct transfer transfer_from_pool(const struct cost_case *c, const struct route_engine *e,
+                                   uint32_t begin);
+double transfer_pool_us(const struct cost_case *c, const struct route_engine *e, uint32_t begin);
+static inline struct transfer transfer_between(const struct route_engine *from,
+                                               const struct route_engine *to, uint32_t tokens) {
+    double bytes = most_of((double)tokens * from->bytes_per_token, 1);
+    enum route_place place = engine_place(to, name_or_none(from->host), name_or_none(from->rack));
+    return (struct transfer){.us = model_predict_one(&to->transfer[place], bytes, 0),
+                             .bytes = (uint64_t)bytes,
+                             .place = place};
+}
 
 /* decode.c: the worker that is to decode what this one has computed: itself, or one that only
  * decodes. ROUTE_NO_WORKER: there is none. */
@@ -289,17 +324,17 @@ void explain_deinit(struct route *r);
 size_t explain_memory(const struct route *r);
 void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen);
 
-/* candidate.c: those that may serve the request, in r->candidates. TARN_OK: there is one. */
-tarn_status candidates_find(struct route *r, const struct route_request *q, struct cost_case *c);
-/* Estimates that follow from hit_tokens, load_tokens, fetch_tokens. */
-void candidate_estimate(struct cost_case *c, struct candidate *a);
-/* The one that has most of the prompt. */
-const struct candidate *candidate_best_hit(const struct cost_case *c);
-/* It loads from `from` what that has and it has not, instead of from the pool. */
-void candidate_fetch(struct cost_case *c, struct candidate *a, const struct candidate *from);
+/* candidate.c: those that may serve the request, in r->candidates, and what they have of it.
+ * TARN_OK: there is one. */
+tarn_status candidates_find(struct cost_case *c);
+/* Each one's plan, without fetching: that is for a policy to weigh. */
+void candidates_estimate(struct cost_case *c);
 /* The transfer that a candidate begins with. */
 struct transfer candidate_transfer(const struct cost_case *c, const struct candidate *a);
-/* Its blocks will be there when the prefill has ended. */
-void candidate_ahead_put(const struct cost_case *c, const struct candidate *a);
+
+/* match.c: what is there of a prompt, or will be. */
+void match_candidates(struct cost_case *c);
+/* The candidate's blocks will be there when the prefill has ended. */
+void match_ahead_put(const struct cost_case *c, const struct candidate *a);
 
 #endif

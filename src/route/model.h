@@ -36,6 +36,10 @@ static inline double model_predict(const struct model *m, const double term[MODE
     for (unsigned i = 0; i < MODEL_TERMS; i++) sum += m->each[i] * term[i];
     return sum;
 }
+/* Of terms of which the first is 1. */
+static inline double model_predict_one(const struct model *m, double second, double third) {
+    return m->each[0] + m->each[1] * second + m->each[2] * third;
+}
 /* One observation. false: nobody can learn from it, and nothing has changed. */
 bool model_learn(struct model *m, const double term[MODEL_TERMS], double observed_us);
 /* What it has learnt, as bytes of the same meaning on every machine; they fit a model of any prior.

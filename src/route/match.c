@@ -1,0 +1,115 @@
+/* What is there of a prompt, or will be: by the index, and by what is on its way. */
+#include "route/internal.h"
+
+/* NULL: that worker may not serve the request. */
+static inline struct candidate *candidate_of(const struct cost_case *c, uint32_t worker) {
+    uint32_t place = c->route->place_of[worker];
+    struct candidate *a = &c->candidates[place];
+    return place < c->count && a->worker == worker ? a : NULL;
+}
+
+/* What is told by tiers and all faster ones, of whole blocks of the prompt. */
+static inline void candidate_hit(struct candidate *a, const struct route_hit *h) {
+    a->hit_tokens = h->tokens[ROUTE_TIERS - 1];
+    a->tier_tokens[0] = h->tokens[0];
+    for (unsigned t = 1; t < ROUTE_TIERS; t++) a->tier_tokens[t] = h->tokens[t] - h->tokens[t - 1];
+}
+
+/* Also who has most of it. */
+static void match_index(struct cost_case *c) {
+    const struct route *r = c->route;
+    const struct route_request *q = c->request;
+    uint32_t most = 0, best = 0;
+    size_t n =
+        route_index_match(r->index, q->chains, q->chain_count, r->hits, r->options.workers_max);
+    for (const struct route_hit *h = r->hits, *end = h + n; h < end; h++) {
+        struct candidate *a = candidate_of(c, r->worker_of[h->holder]);
+        if (a == NULL) continue;
+        candidate_hit(a, h);
+        uint32_t place = (uint32_t)(a - c->candidates);
+        if (a->hit_tokens < most || (a->hit_tokens == most && place > best)) continue;
+        most = a->hit_tokens;
+        best = place;
+    }
+    c->best = best;
+}
+
+/* Block i of the chain is on its way to the workers of its line; it counts for those that have or
+ * will have all blocks before it. The longest prefix that somebody has then. */
+static inline uint32_t match_ahead_block(struct cost_case *c, const struct route_chain *chain,
+                                         uint32_t i, uint64_t now_ms, uint32_t longest) {
+    const struct route *r = c->route;
+    uint64_t name = chain_name(chain, i);
+    const struct ahead_line *line = ahead_line_of(&r->ahead, name);
+    for (unsigned way = 0; way < AHEAD_WAYS; way++) {
+        const struct ahead_entry *e = &line->way[way];
+        if (!ahead_live(e, name, now_ms) || !worker_still(r, e->worker, e->birth)) continue;
+        struct candidate *a = candidate_of(c, e->worker);
+        if (a == NULL || a->engine->block_tokens != chain->block ||
+            a->hit_tokens + a->ahead_tokens != i * chain->block)
+            continue;
+        a->ahead_tokens += chain->block;
+        if (a->hit_tokens + a->ahead_tokens > longest) longest = a->hit_tokens + a->ahead_tokens;
+    }
+    return longest;
+}
+
+/* Behind the longest prefix that somebody has, nothing can follow. Lines lie anywhere, so they are
+ * fetched some blocks before they are looked at. */
+static void match_ahead(struct cost_case *c, const struct route_chain *chain) {
+    const struct ahead *table = &c->route->ahead;
+    uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX, near = 8;
+    uint32_t longest = c->candidates[c->best].hit_tokens;
+    uint64_t now_ms = c->route->now_us / 1000;
+    for (uint32_t i = 0; i < n && i < near; i++)
+        __builtin_prefetch(ahead_line_of(table, chain_name(chain, i)));
+    for (uint32_t i = 0; i < n && i * chain->block <= longest; i++) {
+        if (i + near < n) __builtin_prefetch(ahead_line_of(table, chain_name(chain, i + near)));
+        longest = match_ahead_block(c, chain, i, now_ms, longest);
+    }
+}
+
+void match_candidates(struct cost_case *c) {
+    const struct route_request *q = c->request;
+    c->best = 0;
+    if (q->chain_count == 0) return;
+    match_index(c);
+    for (uint32_t k = 0; k < q->chain_count; k++) match_ahead(c, &q->chains[k]);
+}
+
+/* Until twice its estimate and some more, for the event that tells of them. */
+#define AHEAD_GRACE_MS 2000u
+
+void match_ahead_put(const struct cost_case *c, const struct candidate *a) {
+    struct route *r = c->route;
+    const struct worker *w = &r->workers[a->worker];
+    const struct route_chain *chain = chain_of(c->request, a->engine);
+    if (chain == NULL) return;
+    uint64_t now_ms = r->now_us / 1000;
+    uint64_t until_ms = now_ms + AHEAD_GRACE_MS + (uint64_t)least_of(a->plan.ttft_us / 500, 3.6e6);
+    uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
+    for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
+        __builtin_prefetch(ahead_line_of(&r->ahead, chain_name(chain, i)), 1);
+    for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
+        ahead_put(&r->ahead, chain_name(chain, i), (uint16_t)a->worker, w->birth, now_ms, until_ms);
+}
+
+size_t route_match(struct route *r, const struct route_request *q, struct route_matched *out,
+                   size_t cap) {
+    const struct route_name *model = name_find(r, q->model), *lora = name_find(r, q->lora);
+    size_t found = 0, n = 0;
+    if (q->chain_count > 0 && q->chain_count <= ROUTE_CHAINS_MAX)
+        n = route_index_match(r->index, q->chains, q->chain_count, r->hits, r->options.workers_max);
+    for (size_t i = 0; i < n; i++) {
+        const struct worker *w = &r->workers[r->worker_of[r->hits[i].holder]];
+        const struct route_engine *e = w->engine;
+        if (e == NULL || e->model != model || (e->lora != lora && !e->any_lora)) continue;
+        if (found < cap) {
+            out[found] = (struct route_matched){
+                .engine = e->id, .rank = w->rank, .worker = (uint32_t)(w - r->workers)};
+            memcpy(out[found].tokens, r->hits[i].tokens, sizeof(out[found].tokens));
+        }
+        found++;
+    }
+    return found;
+}

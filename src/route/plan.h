@@ -1,0 +1,56 @@
+/* How long a candidate would take, by where it gets the prompt's prefix from. Here, and not behind
+ * calls, because a decision asks each of hundreds of candidates for it. */
+#ifndef TARN_ROUTE_PLAN_H
+#define TARN_ROUTE_PLAN_H
+
+#include "route/internal.h"
+
+/* Tokens of the prefix that it has, or will have before its turn comes. */
+static inline uint32_t candidate_there(const struct candidate *a) {
+    return a->hit_tokens + a->ahead_tokens;
+}
+
+/* Of a plan that says what is loaded or fetched, and how long that takes, the rest. */
+static inline void plan_estimate(const struct cost_case *c, const struct candidate *a,
+                                 struct prefill_plan *p) {
+    uint32_t prefix = candidate_there(a) + p->load_tokens + p->fetch_tokens;
+    /* The last token is computed in any case: its result is the first one of the answer. */
+    if (prefix >= c->prompt_tokens) prefix = c->prompt_tokens - 1;
+    p->new_tokens = c->prompt_tokens - prefix;
+    double n = p->new_tokens, before = prefix;
+    p->prefill_us = model_predict_one(&a->engine->prefill, n, n * (n + 2 * before));
+    p->ttft_us = most_of(a->wait_us, p->load_us) + p->prefill_us;
+}
+
+/* It computes all that is not there. */
+static inline struct prefill_plan plan_compute(const struct cost_case *c,
+                                               const struct candidate *a) {
+    struct prefill_plan p = {.fetch_worker = ROUTE_NO_WORKER};
+    plan_estimate(c, a, &p);
+    return p;
+}
+
+/* It loads what the pool has beyond that. */
+static inline struct prefill_plan plan_load(const struct cost_case *c, const struct candidate *a) {
+    uint32_t there = candidate_there(a);
+    struct prefill_plan p = {.fetch_worker = ROUTE_NO_WORKER,
+                             .load_tokens = c->request->pool_tokens - there,
+                             .load_us = transfer_pool_us(c, a->engine, there)};
+    plan_estimate(c, a, &p);
+    return p;
+}
+
+/* It fetches what another one has beyond that. */
+static inline struct prefill_plan plan_fetch(const struct cost_case *c, const struct candidate *a,
+                                             const struct candidate *from) {
+    struct prefill_plan p = {.fetch_worker = from->worker,
+                             .fetch_tokens = from->hit_tokens - candidate_there(a)};
+    p.load_us = transfer_between(from->engine, a->engine, p.fetch_tokens).us;
+    plan_estimate(c, a, &p);
+    return p;
+}
+static inline bool plan_may_fetch(const struct candidate *a, const struct candidate *from) {
+    return from->hit_tokens > candidate_there(a) && from->worker != a->worker;
+}
+
+#endif
