@@ -22,6 +22,11 @@ enum conductor_command {
     CONDUCTOR_LIST,
     CONDUCTOR_INFO,
     CONDUCTOR_LOAD,
+    CONDUCTOR_ROUTE,
+    CONDUCTOR_FIRST,
+    CONDUCTOR_DONE,
+    CONDUCTOR_MATCH,
+    CONDUCTOR_EXPLAIN,
     CONDUCTOR_COMMANDS
 };
 
@@ -29,6 +34,11 @@ enum conductor_command {
  * has them: of words, their index in argv. false: it has answered what is wrong. */
 bool conductor_bind(struct tarn_call_context *c, enum conductor_command id, const struct span *argv,
                     size_t argc, void *args);
+
+/* A word that need not be given. */
+static inline struct span word_at(const struct span *argv, uint32_t at) {
+    return at == 0 ? SPAN("") : argv[at];
+}
 
 struct conductor_add {
     uint32_t id, url, role, model, lora, tenant, salt, host, rack;
@@ -46,11 +56,29 @@ struct conductor_load {
     uint64_t rank, prefill, waiting, running, kv_used, kv_blocks;
 };
 
+struct conductor_ask {
+    uint32_t request, model, lora, salt, tokens, extra, tenant, policy;
+    struct wire_list hashes;
+    uint64_t block, length, output, ttft_ms, tbt_ms;
+    int64_t priority;
+    WIRE_MANY(ROUTE_EXCLUDE_MAX) exclude;
+};
+struct conductor_told {
+    uint32_t request;
+    uint64_t output;
+    bool failed;
+};
+
 void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_remove(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_drain(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_load(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_first(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_done(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_match(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_explain(struct tarn_call_context *c, const struct span *argv, size_t argc);
 
 #endif

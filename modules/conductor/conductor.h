@@ -4,7 +4,9 @@
  *   declare.c  the commands, declared as src/wire declares commands
  *   engines.c  registrations as they are kept, and as the route wants them
  *   kept.c     what survives a restart and a failover
+ *   prompt.c   a prompt as the hashes of its blocks; asked.c what was asked for lately
  *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
+ *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN
  *   answer.c   parts of replies
  *
  * All of it runs on the server's loop. */
@@ -24,7 +26,15 @@ extern struct conductor_figures {
     uint64_t bad;       /* requests that are wrong */
     uint64_t renewed;   /* engines that registered again as they are */
     uint64_t differing; /* ... with other values, which was refused */
+    uint64_t cut;       /* prompts of which bytes are missing, or that do not fit LENGTH */
+    uint64_t misfits;   /* hashes of blocks of a size that no engine has */
+    uint64_t unserved;  /* requests that no engine serves, or may serve now */
+    uint64_t unknown;   /* FIRST and DONE of requests that are not there (any more) */
+    uint64_t unkept;    /* reservations that would not survive: there is no room to keep them */
 } conductor_figures;
+
+/* Of the hashes of prompts (route/hash.h). */
+uint64_t conductor_seed(void);
 
 /* --- options.c --- */
 
@@ -35,6 +45,10 @@ bool conductor_options_parse(size_t argc, const char *const *argv, struct route_
 /* --- declare.c --- */
 
 tarn_status conductor_commands_declare(void);
+
+/* --- decide.c --- */
+
+void conductor_prompt_free(void);
 
 /* --- answer.c --- */
 

@@ -1,6 +1,7 @@
 /* The commands: declared with the words of src/wire, from which their synopsis, their arity and the
  * reading of a request follow, and handed to the server. */
 #include "conductor/command.h"
+#include "conductor/prompt.h"
 
 /* --- the words of a declaration --- */
 
@@ -27,8 +28,26 @@
 
 #define ENGINE_ID(s)   ARG(WORD, "id", NAMES, IN(s, id))
 #define COUNT(t, n, m) OPTION(t, NUMBER, n, RANGE(0, INT64_C(1) << 40), UNTOLD, IN(load, m))
+#define REQUEST(s)     ARG(WORD, "request", NAMES, IN(s, request))
+#define TIME(t, m)     OPTION(t, NUMBER, "ms", RANGE(1, 86400000), IN(ask, m))
 #define TOKEN(t)                                                                                   \
     { .kind = WIRE_FLAG, .token = (t) }
+
+/* What ROUTE and MATCH have of a prompt. */
+#define PROMPT                                                                                     \
+    NEEDED("MODEL", WORD, "m", NAMES, IN(ask, model)),                                             \
+        OPTION("LORA", WORD, "l", NAMES, IN(ask, lora)),                                           \
+        OPTION("SALT", WORD, "s", NAMES, IN(ask, salt)),                                           \
+        {.kind = WIRE_ONEOF,                                                                       \
+         .optional = true,                                                                         \
+         .args = ARGS(                                                                             \
+             NEEDED("TOKENS", WORD, "blob", RANGE(4, 4 * PROMPT_TOKENS_MAX), IN(ask, tokens)),     \
+             NEEDED("HASHES", BLOCK, NULL, .counted = "n", .many = true,                           \
+                    RANGE(1, PROMPT_BLOCKS_MAX), .args = ARGS(ARG(UNSIGNED, "hash")),              \
+                    IN(ask, hashes)))},                                                            \
+        OPTION("LENGTH", NUMBER, "tokens", RANGE(1, ROUTE_TOKENS_MAX), IN(ask, length)),           \
+        OPTION("BLOCK", NUMBER, "tokens", RANGE(1, 1 << 20), IN(ask, block)),                      \
+        OPTION("EXTRA", WORD, "blob", RANGE(1, 1 << 20), IN(ask, extra))
 
 /* --- the commands --- */
 
@@ -79,6 +98,26 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
                  COUNT("PREFILL", "tokens", prefill), COUNT("WAITING", "n", waiting),
                  COUNT("RUNNING", "n", running), COUNT("KVUSED", "n", kv_used),
                  COUNT("KVBLOCKS", "n", kv_blocks))),
+    COMMAND(ROUTE, cmd_route, WRITES, "O(N+M) with N blocks of the prompt and M ranks",
+            "Chooses the engine for a request, and reserves it.",
+            ARGS(REQUEST(ask), PROMPT,
+                 OPTION("OUTPUT", NUMBER, "tokens", RANGE(1, ROUTE_TOKENS_MAX), IN(ask, output)),
+                 OPTION("TENANT", WORD, "t", NAMES, IN(ask, tenant)),
+                 OPTION("PRIORITY", NUMBER, "p", IN(ask, priority)), TIME("TTFT", ttft_ms),
+                 TIME("TBT", tbt_ms),
+                 OPTION("EXCLUDE", WORD, "id", NAMES, .many = true, IN(ask, exclude)),
+                 OPTION("POLICY", WORD, "name", RANGE(1, 31), IN(ask, policy)))),
+    COMMAND(FIRST, cmd_first, WRITES | FAST, "O(1)", "Says that a request has its first token.",
+            ARGS(REQUEST(told))),
+    COMMAND(DONE, cmd_done, WRITES | FAST, "O(1)",
+            "Says that a request is over; its engine is free of it.",
+            ARGS(REQUEST(told),
+                 OPTION("OUTPUT", NUMBER, "n", RANGE(0, ROUTE_TOKENS_MAX), IN(told, output)),
+                 FLAG("FAILED", IN(told, failed)))),
+    COMMAND(MATCH, cmd_match, READS, "O(N+M) with N blocks of the prompt and M ranks",
+            "Tells which engine has how much of a prompt.", ARGS(PROMPT)),
+    COMMAND(EXPLAIN, cmd_explain, READS, "O(N) with N candidates",
+            "Tells why a request was sent where it was.", ARGS(REQUEST(told))),
 };
 
 /* --- to the server --- */

@@ -1,26 +1,44 @@
 #include "conductor/kept.h"
 
+#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "conductor/command.h"
 
 static struct tarn_durable *kept;
+static struct buf touched; /* ids of requests, each with a byte for its length in front */
+
+void kept_touch(struct span request) {
+    if (!conductor_services->leads()) return;
+    buf_append_char(&touched, (char)request.len);
+    buf_append(&touched, request.data, request.len);
+}
+
+static void on_end(void *arg, struct span request) {
+    kept_touch(request);
+}
 
 tarn_status kept_open(void) {
-    return conductor_services->durable_open(&kept);
+    tarn_status status = conductor_services->durable_open(&kept);
+    if (status == TARN_OK) route_ended_set(conductor_route, on_end, NULL);
+    return status;
 }
 
-/* "d/" and the like before an engine's id. */
-static struct span name_with(const char *prefix, struct span id, char out[REGISTRATION_NAME_MAX]) {
+/* "d/" and the like, before an engine's id or a request's. */
+#define PREFIX   2u
+#define NAME_MAX (PREFIX + ROUTE_NAME_MAX)
+static struct span name_with(const char prefix[PREFIX + 1], struct span id, char out[NAME_MAX]) {
     TARN_ASSERT(id.len <= ROUTE_NAME_MAX);
-    int len = snprintf(out, REGISTRATION_NAME_MAX, "%s%.*s", prefix, (int)id.len, id.data);
-    return span_of(out, (size_t)len);
+    memcpy(out, prefix, PREFIX);
+    if (id.len > 0) memcpy(out + PREFIX, id.data, id.len);
+    return span_of(out, PREFIX + id.len);
 }
 
-static struct span name_behind(struct span name, size_t prefix) {
-    return span_of(name.data + prefix, name.len - prefix);
+static struct span name_behind(struct span name) {
+    return span_of(name.data + PREFIX, name.len - PREFIX);
 }
 
 /* --- the route follows --- */
@@ -69,14 +87,37 @@ static void follow_registration(struct span name, const struct span *value) {
 }
 
 static void follow_drain(struct span name, const struct span *value) {
-    (void)route_engine_drain(conductor_route, name_behind(name, 2), value != NULL,
-                             conductor_now_us());
+    (void)route_engine_drain(conductor_route, name_behind(name), value != NULL, conductor_now_us());
+}
+
+static void follow_learnt(struct span name, const struct span *value) {
+    if (value != NULL && value->len == ROUTE_LEARNT_SIZE)
+        (void)route_learnt_import(conductor_route, name_behind(name), (const uint8_t *)value->data);
+}
+
+/* Clocks of two machines may differ: a reservation that seems to come from the future is new. */
+static void follow_request(struct span name, const struct span *value) {
+    struct span id = name_behind(name);
+    uint64_t then, now = clock_wall_ms();
+    if (value == NULL) {
+        (void)route_done(conductor_route, id, 0, false, conductor_now_us());
+        return;
+    }
+    if (value->len < sizeof(then)) return;
+    memcpy(&then, value->data, sizeof(then));
+    then = le64toh(then);
+    (void)route_request_import(conductor_route, id,
+                               span_of(value->data + sizeof(then), value->len - sizeof(then)),
+                               now > then ? now - then : 0, conductor_now_us());
 }
 
 static const struct {
     const char *prefix;
     void (*follow)(struct span name, const struct span *value);
-} kinds[] = {{"e/", follow_registration}, {"d/", follow_drain}};
+} kinds[] = {{"e/", follow_registration},
+             {"d/", follow_drain},
+             {"l/", follow_learnt},
+             {"r/", follow_request}};
 
 /* What one kind has, when what it is about is there already. */
 static bool follow_each(void *arg, struct span name, struct span value) {
@@ -100,7 +141,7 @@ static bool engine_unkept(char id[ROUTE_NAME_MAX + 1], uint32_t *rank_p) {
 
 static void engines_undrain(void) {
     struct route_engine_view v;
-    char name[REGISTRATION_NAME_MAX];
+    char name[NAME_MAX];
     struct span value;
     for (uint32_t at = 0; route_engine_next(conductor_route, &at, 0, &v);)
         if (v.state == ROUTE_DRAINS &&
@@ -112,6 +153,9 @@ static void engines_undrain(void) {
 void kept_follow_all(void) {
     char id[ROUTE_NAME_MAX + 1];
     uint32_t rank;
+    route_ended_set(conductor_route, NULL, NULL);
+    route_requests_clear(conductor_route);
+    route_ended_set(conductor_route, on_end, NULL);
     while (engine_unkept(id, &rank))
         (void)route_rank_remove(conductor_route, span_str(id), rank, conductor_now_us());
     for (size_t kind = 0; kind < ARRAY_LEN(kinds); kind++)
@@ -174,17 +218,107 @@ tarn_status kept_unregister(struct span id, uint64_t rank) {
         (void)route_rank_remove(conductor_route, id, i, conductor_now_us());
         any = TARN_OK;
     }
-    if (any == TARN_OK && !any_rank(id))
+    if (any == TARN_OK && !any_rank(id)) {
         (void)conductor_services->durable_delete(kept, name_with("d/", id, name));
+        (void)conductor_services->durable_delete(kept, name_with("l/", id, name));
+    }
     return any;
 }
 
 tarn_status kept_drain(struct span id, bool drain) {
-    char name[REGISTRATION_NAME_MAX];
+    char name[NAME_MAX];
     if (!span_is_name(id, ROUTE_NAME_MAX) || !any_rank(id)) return TARN_ENOTFOUND;
     struct span key = name_with("d/", id, name);
     tarn_status status = drain ? conductor_services->durable_set(kept, key, SPAN(""))
                                : conductor_services->durable_delete(kept, key);
     if (status != TARN_OK && status != TARN_ENOTFOUND) return status;
     return route_engine_drain(conductor_route, id, drain, conductor_now_us());
+}
+
+/* --- reservations --- */
+
+#define WRITE_MOST      256u /* requests in one call */
+#define LEARNT_EVERY_US 1000000u
+
+static bool room_left(void) {
+    uint64_t most, used = conductor_services->durable_bytes(kept, &most);
+    return used < most / 4 * 3;
+}
+
+/* As it is now: there, or not any more. */
+static tarn_status request_write(struct span request) {
+    static struct buf value;
+    char name[NAME_MAX];
+    struct span key = name_with("r/", request, name);
+    uint64_t now = htole64(clock_wall_ms());
+    buf_clear(&value);
+    buf_append(&value, &now, sizeof(now));
+    if (route_request_export(conductor_route, request, &value) != TARN_OK)
+        return conductor_services->durable_delete(kept, key);
+    tarn_status status =
+        room_left() ? conductor_services->durable_set(kept, key, span_of(value.data, value.len))
+                    : TARN_ELIMIT;
+    conductor_figures.unkept += status == TARN_ELIMIT;
+    return status;
+}
+
+/* Not now, as writes are held back, or what runs may not write. */
+static bool comes_again(tarn_status status) {
+    return status == TARN_ELATER || status == TARN_EPERM;
+}
+
+bool kept_write(void) {
+    size_t at = 0;
+    for (size_t n = 0; at < touched.len && n < WRITE_MOST; n++) {
+        size_t len = (uint8_t)touched.data[at];
+        if (comes_again(request_write(span_of(touched.data + at + 1, len)))) break;
+        at += 1 + len;
+    }
+    buf_consume(&touched, at);
+    return touched.len > 0;
+}
+
+/* --- what was learnt --- */
+
+void kept_write_learnt(void) {
+    static uint32_t cursor;
+    static uint64_t round_us;
+    struct route_engine_view v;
+    uint8_t learnt[ROUTE_LEARNT_SIZE];
+    char name[NAME_MAX];
+    uint64_t now_us = conductor_now_us();
+    if (!conductor_services->leads() || (cursor == 0 && now_us - round_us < LEARNT_EVERY_US))
+        return;
+    if (cursor == 0) round_us = now_us;
+    if (!route_engine_next(conductor_route, &cursor, now_us, &v)) {
+        cursor = 0;
+        return;
+    }
+    struct span id = span_str(v.id);
+    if (v.prefill_seen + v.decode_seen > 0 &&
+        route_learnt_export(conductor_route, id, learnt) == TARN_OK)
+        (void)conductor_services->durable_set(kept, name_with("l/", id, name),
+                                              span_of(learnt, sizeof(learnt)));
+}
+
+/* --- whose it is --- */
+
+static bool touch_ended(void *arg, struct span name, struct span value) {
+    struct buf ignored = {NULL, 0, 0};
+    if (!span_starts(name, SPAN("r/"))) return true;
+    if (route_request_export(conductor_route, name_behind(name), &ignored) != TARN_OK)
+        kept_touch(name_behind(name));
+    buf_free(&ignored);
+    return true;
+}
+
+/* Leases that have ended here before the former master told of it. */
+void kept_role(bool leads) {
+    buf_clear(&touched);
+    if (leads) conductor_services->durable_each(kept, touch_ended, NULL);
+}
+
+void kept_close(void) {
+    if (conductor_route != NULL) route_ended_set(conductor_route, NULL, NULL);
+    buf_free(&touched);
 }

@@ -2,6 +2,10 @@
  *
  *     e/ID/RANK   a registration (engines.h)
  *     d/ID        that engine drains
+ *     l/ID        what its models have learnt (route_learnt_export), every second at most
+ *     r/REQUEST   a reservation: u64 time of day (ms, little-endian), route_request_export
+ *
+ * Reservations take three quarters of the room at most: engines are worth more.
  *
  * On the server that leads, commands change it, and the route with it. On replicas, and after a
  * restart, the route follows what is kept. */
@@ -25,5 +29,18 @@ tarn_status kept_register(const struct registration *x, bool *route_p);
 /* With all that goes with it. rank CONDUCTOR_UNTOLD: all ranks. TARN_ENOTFOUND. */
 tarn_status kept_unregister(struct span id, uint64_t rank);
 tarn_status kept_drain(struct span id, bool drain);
+
+/* --- reservations, and what was learnt --- */
+
+/* Something is new of that request, or it is over: to be written by kept_write. */
+void kept_touch(struct span request);
+/* Writes what is new, up to some hundred. true: there is more, or it is held back: call again. From
+ * commands that write, and from the timer. */
+bool kept_write(void);
+/* From the timer: of one engine after the other. */
+void kept_write_learnt(void);
+/* struct tarn_module.role_changed */
+void kept_role(bool leads);
+void kept_close(void);
 
 #endif

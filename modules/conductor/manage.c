@@ -21,21 +21,17 @@ static struct span decimal(uint64_t v, char out[24]) {
     return span_of(out, v == 0 ? 0 : u64_to_dec(v, out));
 }
 
-static struct span word(const struct span *argv, uint32_t at) {
-    return at == 0 ? SPAN("") : argv[at];
-}
-
 static void add_registration(const struct conductor_add *args, const struct span *argv,
                              struct decimals *n, struct registration *x) {
     *x = (struct registration){.id = argv[args->id], .rank = (uint32_t)args->rank};
     x->field[ENGINE_URL] = argv[args->url];
     if (args->role > 1) x->field[ENGINE_ROLE] = span_str(role_names[args->role - 1]);
     x->field[ENGINE_MODEL] = argv[args->model];
-    x->field[ENGINE_LORA] = word(argv, args->lora);
-    x->field[ENGINE_TENANT] = word(argv, args->tenant);
-    x->field[ENGINE_SALT] = word(argv, args->salt);
-    x->field[ENGINE_HOST] = word(argv, args->host);
-    x->field[ENGINE_RACK] = word(argv, args->rack);
+    x->field[ENGINE_LORA] = word_at(argv, args->lora);
+    x->field[ENGINE_TENANT] = word_at(argv, args->tenant);
+    x->field[ENGINE_SALT] = word_at(argv, args->salt);
+    x->field[ENGINE_HOST] = word_at(argv, args->host);
+    x->field[ENGINE_RACK] = word_at(argv, args->rack);
     x->field[ENGINE_BLOCK] = decimal(args->block, n->block);
     x->field[ENGINE_KVBLOCKS] = decimal(args->kv_blocks, n->kv_blocks);
     x->field[ENGINE_BYTES] = decimal(args->bytes, n->bytes);
@@ -110,6 +106,7 @@ void cmd_remove(struct tarn_call_context *c, const struct span *argv, size_t arg
     struct conductor_engine args = {0};
     if (!conductor_bind(c, CONDUCTOR_REMOVE, argv, argc, &args)) return;
     reply_done(c, argv[args.id], kept_unregister(argv[args.id], args.rank));
+    (void)kept_write();
 }
 
 void cmd_drain(struct tarn_call_context *c, const struct span *argv, size_t argc) {

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "conductor/asked.h"
 #include "conductor/conductor.h"
 #include "conductor/kept.h"
 
@@ -10,9 +11,14 @@
 const struct tarn_services *conductor_services;
 struct route *conductor_route;
 static struct tarn_timer *timer;
+static uint64_t seed;
 
 uint64_t conductor_now_us(void) {
     return clock_mono_us() + 1000000; /* 0 is never */
+}
+
+uint64_t conductor_seed(void) {
+    return seed;
 }
 
 /* This module's copy of base's log has no file of its own. */
@@ -24,12 +30,17 @@ static void log_pass_on(void *arg, enum log_level level, const char *message) {
 
 static void on_tick(void *arg) {
     uint64_t us = route_tick(conductor_route, conductor_now_us());
+    if (kept_write()) us = 0;
+    kept_write_learnt();
     conductor_services->timer_start(timer, us < 1000 * TICK_MS ? us / 1000 + 1 : TICK_MS);
 }
 
 static void conductor_end(void) {
     if (timer != NULL) conductor_services->timer_destroy(&timer);
+    kept_close();
     route_destroy(&conductor_route);
+    conductor_prompt_free();
+    asked_clear();
     log_set_sink(NULL, NULL);
 }
 
@@ -44,6 +55,7 @@ static tarn_status conductor_load(const struct tarn_services *services, size_t a
     }
     conductor_services = services;
     if (!conductor_options_parse(argc, argv, &options, error, error_cap)) return TARN_EINVAL;
+    seed = options.index_seed;
     conductor_route = route_create(&options);
     if (conductor_route == NULL) {
         snprintf(error, error_cap, "index-size is too small for so many ranks");
@@ -60,6 +72,7 @@ static tarn_status conductor_load(const struct tarn_services *services, size_t a
         return status;
     }
     kept_follow_all();
+    kept_role(services->leads());
     timer = services->timer_create(on_tick, NULL);
     services->timer_start(timer, TICK_MS);
     return TARN_OK;
@@ -95,6 +108,11 @@ static void conductor_info(void (*field)(void *arg, const char *name, const char
     show_number(&s, "requests_bad", conductor_figures.bad);
     show_number(&s, "engines_renewed", conductor_figures.renewed);
     show_number(&s, "engines_differing", conductor_figures.differing);
+    show_number(&s, "prompts_cut", conductor_figures.cut);
+    show_number(&s, "prompts_misfitting", conductor_figures.misfits);
+    show_number(&s, "requests_unserved", conductor_figures.unserved);
+    show_number(&s, "requests_unknown", conductor_figures.unknown);
+    show_number(&s, "requests_unkept", conductor_figures.unkept);
 }
 
 /* The one symbol. */
@@ -109,4 +127,5 @@ const struct tarn_module tarn_module_v1 = {
     .unload = conductor_unload,
     .info = conductor_info,
     .durable_changed = kept_changed,
+    .role_changed = kept_role,
 };

@@ -119,11 +119,16 @@ static void request_drop(void *arg, struct htab_node *node) {
     request_release(arg, &q);
 }
 
+void route_requests_clear(struct route *r) {
+    htab_each(&r->requests, request_drop, r);
+}
+
 void route_destroy(struct route **route_p) {
     struct route *r = *route_p;
     if (r == NULL) return;
     *route_p = NULL;
-    htab_each(&r->requests, request_drop, r);
+    r->ended = NULL;
+    route_requests_clear(r);
     for (uint32_t i = 0; i < r->workers_used; i++) {
         if (r->workers[i].engine == NULL) continue;
         route_engine_remove(r, span_str(r->workers[i].engine->id), r->now_us);

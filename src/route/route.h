@@ -270,6 +270,8 @@ tarn_status route_request_export(struct route *r, struct span request, struct bu
  * TARN_ELIMIT: requests_max. Its times are of another clock: they teach nothing. */
 tarn_status route_request_import(struct route *r, struct span request, struct span record,
                                  uint64_t elapsed_ms, uint64_t now_us);
+/* Gives all reservations back, and forgets the requests. */
+void route_requests_clear(struct route *r);
 /* How often a tenant's turn comes beside the others'; 1 where nothing was set. TARN_EINVAL: it is
  * not above 0 and finite, or the name is too long; TARN_ELIMIT: tenants_max. */
 tarn_status route_tenant_weight(struct route *r, struct span tenant, double weight,

@@ -1,0 +1,194 @@
+/* CONDUCTOR.ROUTE, FIRST, DONE, MATCH: from a request to an engine, and what came of it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include "conductor/asked.h"
+#include "conductor/command.h"
+#include "conductor/kept.h"
+#include "conductor/prompt.h"
+
+#define PRIORITY_MOST 100
+
+static struct prompt prompt;
+
+void conductor_prompt_free(void) {
+    prompt_free(&prompt);
+}
+
+/* --- what is asked --- */
+
+static void prompt_fail(struct tarn_call_context *c, enum prompt_fault fault, const char *error) {
+    conductor_figures.cut += fault == PROMPT_CUT;
+    conductor_figures.misfits += fault == PROMPT_MISFIT;
+    conductor_fail(c, "%s", error);
+}
+
+/* The prompt is in `prompt` then. false: it has answered what is wrong. */
+static bool prompt_read(struct tarn_call_context *c, const struct conductor_ask *args,
+                        const struct span *argv) {
+    uint32_t sizes[ROUTE_CHAINS_MAX];
+    char error[PROMPT_ERROR_SIZE];
+    struct prompt_said said = {.model = argv[args->model],
+                               .lora = word_at(argv, args->lora),
+                               .salt = word_at(argv, args->salt),
+                               .tokens = word_at(argv, args->tokens),
+                               .extra = word_at(argv, args->extra),
+                               .hashes = argv + args->hashes.at,
+                               .n_hashes = args->hashes.n,
+                               .block = (uint32_t)args->block,
+                               .length = (uint32_t)args->length};
+    uint32_t n = route_block_sizes(conductor_route, said.model, said.lora, sizes);
+    enum prompt_fault fault = prompt_make(&prompt, &said, sizes, n, conductor_seed(), error);
+    if (fault != PROMPT_RIGHT) prompt_fail(c, fault, error);
+    return fault == PROMPT_RIGHT;
+}
+
+struct asking {
+    struct route_request request;
+    struct span exclude[ROUTE_EXCLUDE_MAX];
+    char policy[32];
+};
+
+static void asking_fill(struct asking *a, const struct conductor_ask *args,
+                        const struct span *argv) {
+    struct span policy = word_at(argv, args->policy);
+    snprintf(a->policy, sizeof(a->policy), "%.*s", (int)policy.len,
+             policy.len > 0 ? policy.data : "");
+    for (uint32_t i = 0; i < args->exclude.n; i++) a->exclude[i] = argv[args->exclude.at[i]];
+    a->request = (struct route_request){.id = word_at(argv, args->request),
+                                        .model = argv[args->model],
+                                        .lora = word_at(argv, args->lora),
+                                        .tenant = word_at(argv, args->tenant),
+                                        .policy = policy.len > 0 ? a->policy : NULL,
+                                        .chains = prompt.chains,
+                                        .chain_count = prompt.n,
+                                        .length_tokens = prompt.length,
+                                        .output_tokens = (uint32_t)args->output,
+                                        .priority = (int32_t)args->priority,
+                                        .ttft_ms = (double)args->ttft_ms,
+                                        .tbt_ms = (double)args->tbt_ms,
+                                        .exclude = a->exclude,
+                                        .exclude_count = args->exclude.n};
+}
+
+/* --- ROUTE --- */
+
+/* One of several ranks is (id, rank). */
+static void reply_engine(struct tarn_call_context *c, const char *id, uint32_t rank,
+                         uint32_t worker) {
+    struct route_engine_view v;
+    bool many = route_engine_next(conductor_route, &worker, 0, &v) && (v.ranks > 1 || rank > 0);
+    if (many) conductor_services->reply_array(c, 2);
+    conductor_services->reply_text(c, span_str(id));
+    if (many) conductor_services->reply_int(c, rank);
+}
+
+static void reply_decision(struct tarn_call_context *c, const struct route_decision *d) {
+    conductor_services->reply_array(c, 7);
+    reply_engine(c, d->prefill, d->prefill_rank, d->prefill_worker);
+    if (d->decode == NULL)
+        conductor_services->reply_null(c);
+    else
+        reply_engine(c, d->decode, d->decode_rank, d->decode_worker);
+    conductor_services->reply_array(c, ROUTE_TIERS);
+    for (size_t t = 0; t < ROUTE_TIERS; t++) conductor_services->reply_int(c, d->hit_tokens[t]);
+    conductor_services->reply_int(c, d->pool_tokens);
+    conductor_services->reply_double(c, d->ttft_ms);
+    conductor_services->reply_double(c, d->tbt_ms);
+    conductor_services->reply_int(c, d->lease_ms);
+}
+
+static void reply_overloaded(struct tarn_call_context *c, uint32_t retry_ms) {
+    char text[640];
+    snprintf(text, sizeof(text), "OVERLOADED %u %s", retry_ms, route_error(conductor_route));
+    conductor_services->reply_error(c, text);
+}
+
+static void asked_count(const struct route_request *q, struct span salt, tarn_status status,
+                        const struct route_decision *d) {
+    struct asked *a = asked_get(q->model, q->lora, salt, conductor_now_us());
+    a->requests++;
+    a->unserved += status == TARN_ENOTFOUND;
+    if (status != TARN_OK || q->chain_count == 0) return;
+    a->hashed++;
+    for (size_t t = 0; t < ROUTE_TIERS; t++)
+        if (d->hit_tokens[t] > 0) {
+            a->hits++;
+            return;
+        }
+}
+
+void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_ask args = {0};
+    struct route_decision d = {0};
+    struct asking a;
+    if (!conductor_bind(c, CONDUCTOR_ROUTE, argv, argc, &args)) return;
+    if (args.priority < -PRIORITY_MOST || args.priority > PRIORITY_MOST) {
+        conductor_fail(c, "PRIORITY must be a number from -%d to %d", PRIORITY_MOST, PRIORITY_MOST);
+        return;
+    }
+    if (!prompt_read(c, &args, argv)) return;
+    asking_fill(&a, &args, argv);
+    tarn_status status = route_decide(conductor_route, &a.request, conductor_now_us(), &d);
+    asked_count(&a.request, word_at(argv, args.salt), status, &d);
+    if (status == TARN_OK) {
+        kept_touch(a.request.id);
+        reply_decision(c, &d);
+    } else if (status == TARN_ELATER) {
+        reply_overloaded(c, d.retry_ms);
+    } else {
+        conductor_figures.unserved += status == TARN_ENOTFOUND;
+        conductor_fail_route(c, status);
+    }
+    (void)kept_write();
+}
+
+/* --- FIRST and DONE --- */
+
+static void reply_told(struct tarn_call_context *c, struct span request, tarn_status status) {
+    if (status == TARN_OK) {
+        kept_touch(request);
+        conductor_services->reply_simple(c, "OK");
+    } else {
+        conductor_figures.unknown++;
+        conductor_services->reply_error(c, "ERR there is no such request, or its lease has ended");
+    }
+    (void)kept_write();
+}
+
+void cmd_first(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_told args = {0};
+    if (!conductor_bind(c, CONDUCTOR_FIRST, argv, argc, &args)) return;
+    reply_told(c, argv[args.request],
+               route_first(conductor_route, argv[args.request], conductor_now_us()));
+}
+
+void cmd_done(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_told args = {0};
+    if (!conductor_bind(c, CONDUCTOR_DONE, argv, argc, &args)) return;
+    reply_told(c, argv[args.request],
+               route_done(conductor_route, argv[args.request], (uint32_t)args.output, args.failed,
+                          conductor_now_us()));
+}
+
+/* --- MATCH --- */
+
+void cmd_match(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct conductor_ask args = {0};
+    struct asking a;
+    if (!conductor_bind(c, CONDUCTOR_MATCH, argv, argc, &args)) return;
+    if (!prompt_read(c, &args, argv)) return;
+    asking_fill(&a, &args, argv);
+    size_t cap = route_figures_get(conductor_route)->route_workers;
+    struct route_matched *m = xcalloc(cap + 1, sizeof(*m));
+    size_t n = min_u64(route_match(conductor_route, &a.request, m, cap), cap);
+    conductor_services->reply_array(c, n);
+    for (size_t i = 0; i < n; i++) {
+        conductor_services->reply_map(c, 5);
+        field_text(c, "id", m[i].engine);
+        field_int(c, "rank", m[i].rank);
+        field_int(c, "device", m[i].tokens[ROUTE_TIER_DEVICE]);
+        field_int(c, "host", m[i].tokens[ROUTE_TIER_HOST]);
+        field_int(c, "disk", m[i].tokens[ROUTE_TIER_DISK]);
+    }
+    free(m);
+}
