@@ -149,6 +149,178 @@ test {maps of RESP3} {
     resp::close $c
 }
 
+# --- requests ---
+
+proc blob {n {from 0}} {
+    for {set i 0} {$i < $n} {incr i} {append out [binary format i [expr {$from + $i}]]}
+    return $out
+}
+# The whole reply but for the times, which are estimates.
+proc routed {name args} {
+    lassign [ask $name conductor.route {*}$args] prefill decode hits pool
+    return [list $prefill $decode $hits $pool]
+}
+up r --loadmodule conductor.so --enable-module-command local
+
+test {a request is routed, told of, and over} {
+    foreach id {e1 e2} {ask r conductor.add $id http://$id MODEL m BLOCK 16}
+    set reply [ask r conductor.route q1 MODEL m TOKENS [blob 1000] OUTPUT 100]
+    assert_equal {(nil) {0 0 0} 0} [lrange $reply 1 3]
+    set first [lindex $reply 0]
+    lassign [lrange $reply 4 6] ttft tbt lease
+    assert {$first in {e1 e2} && $ttft > 0 && $tbt > 0 && $lease >= 60000}
+    assert_equal {1 1000} [lmap f {prefills prefill-tokens} {rank r $first $f}]
+    # a burst does not all go to one engine
+    assert {[lindex [routed r q2 MODEL m LENGTH 1000] 0] ne $first}
+    assert_equal OK [ask r conductor.first q1]
+    assert_equal {0 1} [lmap f {prefills decodes} {rank r $first $f}]
+    assert_equal OK [ask r conductor.done q1 OUTPUT 90]
+    assert_equal {0 0 1} [lmap f {prefills decodes routed} {rank r $first $f}]
+    assert_error "ERR there is no such request, or its lease has ended" {ask r conductor.done q1}
+    assert_equal OK [ask r conductor.done q2]
+    assert_equal 0 [field r conductor_route_reserved]
+}
+
+test {what is on its way counts for the next with the same beginning} {
+    set same [blob 4000 7]
+    set there [lindex [ask r conductor.route a1 MODEL m TOKENS $same] 0]
+    set next [ask r conductor.route a2 MODEL m TOKENS $same[blob 16]]
+    assert_equal $there [lindex $next 0]
+    set e [ask r conductor.explain a2]
+    assert_equal tarn [dict get $e policy]
+    set chosen [lsearch -inline [dict get $e candidates] "id $there *"]
+    assert_equal {chosen 4000} [lmap f {why ahead-tokens} {dict get $chosen $f}]
+    assert {[dict size [dict get $chosen terms]] > 0}
+    foreach id {a1 a2} {ask r conductor.done $id}
+    assert_error "ERR this decision is not kept any more" {ask r conductor.explain nothing}
+}
+
+test {HASHES: of which block is told, or said} {
+    assert_equal OK [ask r conductor.add wide http://wide MODEL w BLOCK 32]
+    set most 18446744073709551615
+    assert_equal {wide (nil) {0 0 0} 0} [routed r h1 MODEL w HASHES 2 1 $most LENGTH 70]
+    assert_equal OK [ask r conductor.done h1]
+    assert_equal OK [ask r conductor.add narrow http://narrow MODEL w BLOCK 16]
+    # 70 tokens are two blocks of 32, or four of 16
+    assert_equal 4 [llength [routed r h1 MODEL w HASHES 4 1 2 3 4 LENGTH 70]]
+    assert_error "ERR engines of this model have blocks of 32, 16 tokens: say with BLOCK *3 *" {
+        ask r conductor.route h1 MODEL w HASHES 3 1 2 3 LENGTH 70
+    }
+    assert_equal 4 [llength [routed r h1 MODEL w HASHES 3 1 2 3 LENGTH 70 BLOCK 16]]
+    assert_error "ERR BLOCK is 64, and the engines of this model have blocks of 32, 16 tokens" {
+        ask r conductor.route h1 MODEL w HASHES 1 1 LENGTH 70 BLOCK 64
+    }
+    assert_error "ERR a prompt of 70 tokens (LENGTH) has no 5 blocks of 16" {
+        ask r conductor.route h1 MODEL w HASHES 5 1 2 3 4 5 LENGTH 70 BLOCK 16
+    }
+    assert_equal 3 [field r conductor_prompts_misfitting]
+    assert_equal {} [ask r conductor.match MODEL w HASHES 4 1 2 3 4 LENGTH 70]
+    ask r conductor.done h1
+}
+
+test {requests that are wrong} {
+    foreach {error request} {
+        "TOKENS has 5 bytes, and a token takes 4: it was cut short, or is none" {TOKENS 12345}
+        "TOKENS has 2 tokens, and LENGTH says 3" {TOKENS 12345678 LENGTH 3}
+        "EXTRA must be, for each block*" {TOKENS 12345678 EXTRA x}
+        "TOKENS must be 4 to 4194304 bytes" {TOKENS ""}
+        "TOKENS and HASHES exclude each other" {TOKENS 1234 HASHES 1 1}
+        "HASHES needs LENGTH, of the prompt" {HASHES 1 1}
+        "hash 2 of HASHES must be a number of 64 bits, unsigned" {HASHES 2 1 x LENGTH 40}
+        "HASHES is 3, but fewer than 3 arguments follow" {HASHES 3 1 2}
+        "EXTRA goes with TOKENS" {EXTRA 1 LENGTH 5}
+        "TOKENS, or HASHES and LENGTH, or LENGTH alone, must say what the prompt is" {}
+        "there is no policy 'best'" {LENGTH 5 POLICY best}
+        "PRIORITY must be a number from -100 to 100" {LENGTH 5 PRIORITY 101}
+        "TTFT must be a number from 1 to 86400000" {LENGTH 5 TTFT 0}
+        "LENGTH must be a number from 1 to 268435456" {LENGTH 0}
+        "unknown option 'LENGHT', did you mean 'LENGTH'?" {LENGHT 5}
+    } {
+        assert_error "ERR $error" {ask r conductor.route x MODEL m {*}$request}
+    }
+    assert_equal 3 [field r conductor_prompts_cut]
+    assert_error "ERR CONDUCTOR.ROUTE needs MODEL" {ask r conductor.route x LENGTH 5 OUTPUT 6}
+    assert_error "ERR no engine serves model 'none'" {ask r conductor.route x MODEL none LENGTH 5}
+    assert_error "ERR no engine serves model 'm' with adapter l" {
+        ask r conductor.route x MODEL m LORA l TOKENS [blob 100]
+    }
+    assert_equal 2 [field r conductor_requests_unserved]
+    assert_equal 0 [field r conductor_route_reserved]
+}
+
+test {who is excluded, drained, silent or fails is not chosen} {
+    assert_equal e2 [lindex [routed r x MODEL m LENGTH 100 EXCLUDE e1] 0]
+    assert_error "ERR none of the 2 ranks that serve model 'm' may take it: 2 excluded,*" {
+        ask r conductor.route y MODEL m LENGTH 100 EXCLUDE e1 EXCLUDE e2
+    }
+    ask r conductor.drain e2
+    assert_equal draining [rank r e2 state]
+    assert_equal e1 [lindex [routed r y MODEL m LENGTH 100] 0]
+    ask r conductor.done x
+    assert_equal drained [rank r e2 state]
+    for {set i 0} {$i < 2} {incr i} {
+        assert_equal OK [ask r conductor.done y FAILED]
+        if {$i == 0} {assert_equal e1 [lindex [routed r y MODEL m LENGTH 100] 0]}
+    }
+    assert_equal {failing 2} [list [rank r e1 state] [engine r e1 failed]]
+    assert_error "ERR none of the 2 ranks *1 draining, 0 silent, 1 failing*" {
+        ask r conductor.route y MODEL m LENGTH 100
+    }
+    ask r conductor.drain e2 CANCEL
+    assert_equal e2 [lindex [routed r y MODEL m LENGTH 100] 0]
+    ask r conductor.done y
+}
+
+test {prefill and decode apart; ranks} {
+    ask r conductor.add p http://p MODEL pd ROLE prefill
+    assert_error "ERR engine p only computes prompts, and none that decodes may take it" {
+        ask r conductor.route z MODEL pd LENGTH 100
+    }
+    foreach n {0 1} {ask r conductor.add d http://d$n MODEL pd ROLE decode RANK $n}
+    assert_match {p {d [01]} {0 0 0} 0} [routed r z MODEL pd LENGTH 100]
+    assert_equal OK [ask r conductor.first z]
+    # chosen anew: who decodes
+    assert_match {p {d [01]} {0 0 0} 0} [routed r z MODEL pd LENGTH 100]
+    assert_equal OK [ask r conductor.done z OUTPUT 5]
+}
+
+test {times that nobody can keep are refused, with when to come again} {
+    assert_error "OVERLOADED 0 no engine can keep the TTFT or TBT, not even an idle one" {
+        ask r conductor.route o MODEL m LENGTH 100000 TTFT 1
+    }
+    for {set i 0} {$i < 40} {incr i} {ask r conductor.route o$i MODEL m LENGTH 20000}
+    set error [catch {ask r conductor.route o MODEL m LENGTH 1000 TTFT 500} text]
+    assert_match "OVERLOADED \[1-9\]* no engine can keep the TTFT or TBT before * ms have*" $text
+    for {set i 0} {$i < 40} {incr i} {ask r conductor.done o$i}
+}
+
+test {a tenant who floods takes nothing from others} {
+    ask r module unload conductor
+    ask r module loadex conductor.so args tenant-wait-ms 100
+    set taken 0
+    ask r conductor.route b0 MODEL m LENGTH 100 TENANT b
+    while {![catch {ask r conductor.route f[incr taken] MODEL m LENGTH 20000 TENANT flood} text]} {
+        assert {$taken < 1000}
+    }
+    assert_match "OVERLOADED * the tenant has more waiting than its share while others are there*" \
+        $text
+    assert_equal 4 [llength [routed r b1 MODEL m LENGTH 100 TENANT b]]
+    assert_equal 1 [field r conductor_route_over_share]
+    for {set i 1} {$i < $taken} {incr i} {ask r conductor.done f$i}
+    foreach id {b0 b1} {ask r conductor.done $id}
+}
+
+test {RESP3: estimates are doubles} {
+    set c [resp::connect 127.0.0.1 [port r]]
+    resp::raw $c "*2\r\n\$5\r\nhello\r\n\$1\r\n3\r\n"
+    resp::recv $c
+    resp::send $c conductor.route q MODEL m LENGTH 10 EXCLUDE e1
+    set expected "*7\r\n\$2\r\ne2\r\n_\r\n*3\r\n:0\r\n:0\r\n:0\r\n:0\r\n,"
+    assert_equal $expected [resp::recv_raw $c [string length $expected]]
+    resp::close $c
+    ask r conductor.done q
+}
+
 # --- what survives ---
 
 test {registrations and drains survive kill -9, DEBUG RELOAD and the module's going} {
@@ -201,6 +373,75 @@ test {a replica follows, and is as its master when it takes over} {
     assert_equal OK [ask b conductor.add e4 http://e4 MODEL m]
     assert_equal OK [ask b conductor.remove e2]
     assert_equal {e3.0 e4.0} [lsort [engines b]]
+}
+
+test {reservations and what was learnt survive, too} {
+    up e --loadmodule {conductor.so lease-ms 60000} --appendonly yes --enable-debug-command yes
+    up f --loadmodule conductor.so
+    foreach id {e1 e2} {ask e conductor.add $id http://$id MODEL m}
+    follow f e
+    for {set i 0} {$i < 20} {incr i} {
+        ask e conductor.route l$i MODEL m LENGTH 1000 POLICY round-robin
+        ask e conductor.first l$i
+        ask e conductor.done l$i OUTPUT 10
+    }
+    foreach id {q1 q2 q3 q4} {ask e conductor.route $id MODEL m LENGTH 1000 TENANT t}
+    ask e conductor.first q1
+    ask e conductor.done q4
+    proc reserved {name} {
+        return [lmap id {e1 e2} {
+            list [rank $name $id prefills] [rank $name $id prefill-tokens] \
+                [rank $name $id decodes] [rank $name $id context-tokens]
+        }]
+    }
+    set was [reserved e]
+    wait_for "what was learnt to be kept" {
+        [regexp {names=7,} [field e module_state_conductor]]
+    }
+    set seen [lmap id {e1 e2} {engine e $id prefill-seen}]
+    same_books e f
+    assert_equal $was [reserved f]
+    assert_equal $seen [lmap id {e1 e2} {engine f $id prefill-seen}]
+    again e
+    assert_equal $was [reserved e]
+    assert_equal $seen [lmap id {e1 e2} {engine e $id prefill-seen}]
+    assert_equal OK [ask e conductor.first q2]
+    assert_equal OK [ask e conductor.done q1 OUTPUT 3]
+    wait_link f
+    same_books e f
+    assert_equal [reserved e] [reserved f]
+    down e
+    assert_equal OK [ask f replicaof no one]
+    assert_error "ERR there is no such request*" {ask f conductor.done q1}
+    assert_equal OK [ask f conductor.first q3]
+    foreach id {q2 q3} {assert_equal OK [ask f conductor.done $id]}
+    assert_equal 0 [field f conductor_route_reserved]
+    assert_match "names=4,*" [field f module_state_conductor]
+}
+
+test {a lease that ends gives back, and leaves nothing} {
+    up g --loadmodule {conductor.so lease-ms 1}
+    ask g conductor.add e1 http://e1 MODEL m
+    ask g conductor.route q1 MODEL m LENGTH 1
+    wait_for "the lease to end" {[field_is g conductor_route_lease_ends 1]}
+    wait_for "nothing to be kept of it" {[string match names=1,* [field g module_state_conductor]]}
+    assert_error "ERR there is no such request*" {ask g conductor.first q1}
+    assert_equal {0 0} [lmap f {prefills decodes} {rank g e1 $f}]
+    # an engine that goes takes its requests with it
+    ask g config set module-state-max 1000
+    ask g conductor.route q2 MODEL m LENGTH 100000000
+    ask g conductor.remove e1
+    assert_match "names=0,*" [field g module_state_conductor]
+}
+
+test {where there is no room, engines go before reservations} {
+    up h --loadmodule conductor.so --module-state-max 4000
+    ask h conductor.add e1 http://e1 MODEL m
+    for {set i 0} {$i < 30} {incr i} {ask h conductor.route q$i MODEL m LENGTH 1000}
+    assert {[field h conductor_requests_unkept] > 0}
+    assert_equal OK [ask h conductor.add e2 http://e2 MODEL m]
+    for {set i 0} {$i < 30} {incr i} {assert_equal OK [ask h conductor.done q$i]}
+    assert_match "names=2,*" [field h module_state_conductor]
 }
 
 test {bounds: ranks, and what may be kept} {
