@@ -39,11 +39,17 @@ static struct span take_name(struct reader *r) {
     return span_of(&names[v % 11], v < 250);
 }
 
+/* None, one, or any. */
+static struct span take_lora(struct reader *r) {
+    static const struct span loras[] = {{"", 0}, {"a", 1}, {"*", 1}};
+    return loras[take_byte(r) % 3];
+}
+
 static void one_engine(struct route *route, struct reader *r, uint64_t now_us) {
     struct route_engine_spec s = {.id = take_name(r), .model = SPAN("m")};
     uint8_t what = take_byte(r);
     s.role = (enum route_role)(what % 4);
-    s.block_tokens = what & 16 ? 16 : take_byte(r);
+    s.block_tokens = what & 16 ? 16 : what & 32 ? 48 : take_byte(r);
     s.ranks = what >> 5;
     s.rank = s.ranks == 0 ? take_byte(r) % 8 : 0;
     s.kv_blocks = (uint32_t)take_number(r);
@@ -51,6 +57,8 @@ static void one_engine(struct route *route, struct reader *r, uint64_t now_us) {
     s.batch_max = take_byte(r);
     s.tenant = what & 8 ? take_name(r) : SPAN("");
     s.host = take_name(r);
+    s.rack = s.host;
+    s.lora = what & 64 ? take_lora(r) : SPAN("");
     if (what & 4) s.prior.prefill_token_us = take_double(r);
     if (what & 4) s.prior.rate[ROUTE_FAR] = take_double(r);
     route_engine_add(route, &s, now_us);
@@ -92,29 +100,39 @@ static void one_decision(struct route *route, struct reader *r, uint64_t now_us)
     uint64_t rolling[BLOCKS];
     struct span exclude = take_name(r);
     uint8_t what = take_byte(r), seed = take_byte(r);
-    struct route_chain chain = {.block = 16, .n = take_byte(r) % BLOCKS, .rolling = rolling};
-    for (uint32_t i = 0; i < chain.n; i++) rolling[i] = seed % 3 + i;
-    struct route_pool_run run = {.begin = take_byte(r),
-                                 .tokens = (uint32_t)take_number(r),
-                                 .tier = (enum route_tier)(seed % 3),
-                                 .host = take_name(r),
-                                 .bytes = take_number(r)};
+    /* The same by two sizes of blocks, where an engine has one of 48 tokens. */
+    struct route_chain chain[2] = {{.block = 16, .rolling = rolling},
+                                   {.block = 48, .rolling = rolling}};
+    chain[0].n = take_byte(r) % BLOCKS;
+    chain[1].n = chain[0].n / 3;
+    for (uint32_t i = 0; i < chain[0].n; i++) rolling[i] = seed % 3 + i;
+    struct route_pool_run run[2];
+    for (int i = 0; i < 2; i++) {
+        run[i] = (struct route_pool_run){.begin = take_byte(r),
+                                         .tokens = (uint32_t)take_number(r),
+                                         .tier = (enum route_tier)((seed + i) % 3),
+                                         .host = take_name(r),
+                                         .bytes = take_number(r)};
+        run[i].rack = run[i].host;
+    }
     struct route_request q = {.id = take_name(r),
                               .model = SPAN("m"),
                               .tenant = take_name(r),
-                              .chains = &chain,
-                              .chain_count = what & 1,
+                              .chains = chain,
+                              .chain_count = what & 1 ? 1 + seed % 2 : 0,
                               .exclude = &exclude,
                               .exclude_count = what >> 1 & 1,
-                              .pool = &run,
-                              .pool_count = what >> 2 & 1,
+                              .pool = run,
+                              .pool_count = what & 4 ? 1 + seed % 2 : 0,
                               .priority = (int8_t)take_byte(r)};
+    q.lora = seed & 64 ? take_lora(r) : SPAN("");
     q.policy = what & 8 ? route_policies[take_byte(r) % 9] : NULL;
     q.length_tokens = (uint32_t)take_number(r);
     q.output_tokens = (uint32_t)take_number(r);
     q.pool_tokens = what & 4 ? (uint32_t)take_number(r) : 0;
     /* Now and then they are longer than the prompt, which is refused. */
-    if (!(what & 64)) chain.n = (uint32_t)min_u64(chain.n, q.length_tokens / chain.block);
+    for (int i = 0; i < 2 && !(what & 64); i++)
+        chain[i].n = (uint32_t)min_u64(chain[i].n, q.length_tokens / chain[i].block);
     if (!(what & 128)) q.pool_tokens = (uint32_t)min_u64(q.pool_tokens, q.length_tokens);
     if (what & 16) q.ttft_ms = take_double(r);
     if (what & 32) q.tbt_ms = take_double(r);
@@ -186,10 +204,30 @@ static void one_call(struct route *route, struct reader *r, uint64_t now_us) {
     }
 }
 
+/* As whoever shows them does. */
+static void look(struct route *route, uint64_t now_us) {
+    struct route_engine_view v;
+    struct route_tenant_view t;
+    const void *at = NULL;
+    for (uint32_t cursor = 0; route_engine_next(route, &cursor, now_us, &v);) {
+        TARN_ASSERT(isfinite(v.prefill_wait_us) && v.prefill_wait_us >= 0);
+        TARN_ASSERT(v.prefill_token_us > 0 && v.decode_step_us > 0);
+    }
+    while (route_tenant_next(route, &at, &t)) TARN_ASSERT(t.weight > 0 && t.waiting_ms >= 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct reader r = {data, data + size};
     struct route_options o = route_options_default;
+    uint8_t odd = size > 0 ? data[size - 1] : 0; /* which options are */
+    if (odd & 1) o.copy_share = 0.001;
+    if (odd & 2) o.dynamo_temperature = 0.5;
+    if (odd & 4) o.ttft_ms = 500, o.tbt_ms = 50;
+    if (odd & 8) o.tenant_wait_ms = 1;
+    if (odd & 16) o.fetch = false;
+    if (odd & 32) o.silent_ms = 0;
+    if (odd & 64) o.decisions_max = 0;
     o.workers_max = 8;
     o.requests_max = 6;
     o.tenants_max = 4;
@@ -203,6 +241,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         uint8_t passed = take_byte(&r);
         now_us += passed < 250 ? passed * 100u : passed * 1000000ull;
         if (passed % 8 == 0) route_check(route);
+        if (passed % 16 == 0) look(route, now_us);
     }
     route_check(route);
     route_destroy(&route);
