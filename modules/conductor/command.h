@@ -27,6 +27,7 @@ enum conductor_command {
     CONDUCTOR_DONE,
     CONDUCTOR_MATCH,
     CONDUCTOR_EXPLAIN,
+    CONDUCTOR_DOCTOR,
     CONDUCTOR_COMMANDS
 };
 
@@ -80,5 +81,6 @@ void cmd_first(struct tarn_call_context *c, const struct span *argv, size_t argc
 void cmd_done(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_match(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_explain(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_doctor(struct tarn_call_context *c, const struct span *argv, size_t argc);
 
 #endif

@@ -6,7 +6,8 @@
  *   kept.c     what survives a restart and a failover
  *   prompt.c   a prompt as the hashes of its blocks; asked.c what was asked for lately
  *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
- *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN
+ *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN;
+ *              doctor.c CONDUCTOR.DOCTOR
  *   answer.c   parts of replies
  *
  * All of it runs on the server's loop. */

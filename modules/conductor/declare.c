@@ -118,6 +118,8 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
             "Tells which engine has how much of a prompt.", ARGS(PROMPT)),
     COMMAND(EXPLAIN, cmd_explain, READS, "O(N) with N candidates",
             "Tells why a request was sent where it was.", ARGS(REQUEST(told))),
+    COMMAND(DOCTOR, cmd_doctor, READS, "O(N) with N ranks",
+            "Says why hits are few, and what else is amiss.", NULL),
 };
 
 /* --- to the server --- */

@@ -310,6 +310,41 @@ test {a tenant who floods takes nothing from others} {
     foreach id {b0 b1} {ask r conductor.done $id}
 }
 
+test {DOCTOR says what is amiss} {
+    up j --loadmodule {conductor.so silent-ms 1}
+    proc says {what} {
+        assert_match "*- $what*" [ask j conductor.doctor]
+    }
+    says "No engine is registered: CONDUCTOR.ADD."
+    catch {ask j conductor.route q MODEL none LENGTH 5}
+    says "No engine serves model none (requests: 1). Engines serve nothing."
+    ask j conductor.add e1 http://e1 MODEL m SALT pepper
+    ask j conductor.add e2 http://e2 MODEL m LORA l
+    says "What lies in the engines' caches is not known, so hits are 0*"
+    says "No engine serves model none (requests: 1). Engines serve m."
+    ask j conductor.route q MODEL m LENGTH 5
+    says "Requests for model m have salt none, its engines pepper: their hashes cannot agree*"
+    catch {ask j conductor.route q MODEL m LORA x LENGTH 5}
+    says "No engine of model m has adapter x (requests: 1), but none, l*"
+    for {set i 0} {$i < 20} {incr i} {ask j conductor.route q$i MODEL m LENGTH 5 SALT pepper}
+    says "No load was ever reported of e1: *"
+    says "Nobody tells CONDUCTOR.FIRST: *"
+    catch {ask j conductor.route q MODEL m TOKENS 12345}
+    says "Prompts that were cut short: 1. *"
+    catch {ask j conductor.route q MODEL m HASHES 1 1 LENGTH 5}
+    says "Requests with hashes of blocks of a size that the model's engines do not have: 1. *"
+    catch {ask j conductor.add e1 http://e1 MODEL m SALT salt}
+    says "Engines that came back with other values *: 1. *"
+    ask j conductor.drain e2
+    says "e2 drains: *"
+    ask j conductor.load e1
+    wait_for "e1 to be silent" {[rank j e1 state] eq "silent"}
+    says "e1 reported once, and then fell silent*"
+    assert_error "ERR none of the 1 ranks *1 silent*" {ask j conductor.route q MODEL m LENGTH 5}
+    ask j conductor.load e1
+    assert {![string match "*No load was ever reported*" [ask j conductor.doctor]]}
+}
+
 test {RESP3: estimates are doubles} {
     set c [resp::connect 127.0.0.1 [port r]]
     resp::raw $c "*2\r\n\$5\r\nhello\r\n\$1\r\n3\r\n"

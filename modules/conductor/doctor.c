@@ -1,0 +1,187 @@
+/* CONDUCTOR.DOCTOR: why hits are few, and what else is amiss, in words: a line for each, with what
+ * to do. Nothing is said that is not known. */
+#include <inttypes.h>
+#include "conductor/asked.h"
+#include "conductor/command.h"
+
+#define NAMED_MOST 5u  /* names in a line */
+#define FEW        20u /* requests, of which nothing follows yet */
+
+/* "a, b and 3 more" */
+struct name_list {
+    struct buf text;
+    size_t n;
+};
+static void list_add(struct name_list *l, const char *name) {
+    if (l->n++ >= NAMED_MOST) return;
+    if (l->n > 1) buf_append_str(&l->text, ", ");
+    buf_append_str(&l->text, name[0] != '\0' ? name : "none");
+}
+/* Once each. */
+static void list_add_new(struct name_list *l, const char *name) {
+    struct span all = span_of(l->text.data, l->text.len);
+    const char *shown = name[0] != '\0' ? name : "none";
+    if (l->n > 0 && memmem(all.data, all.len, shown, strlen(shown)) != NULL) return;
+    list_add(l, name);
+}
+static const char *list_text(struct name_list *l) {
+    if (l->n > NAMED_MOST) buf_printf(&l->text, " and %zu more", l->n - NAMED_MOST);
+    l->n = l->n < NAMED_MOST ? l->n : NAMED_MOST;
+    buf_append_char(&l->text, '\0');
+    l->text.len--;
+    return l->text.data;
+}
+
+static bool next_view(uint32_t *at, struct route_engine_view *v) {
+    return route_engine_next(conductor_route, at, conductor_now_us(), v);
+}
+
+/* --- engines --- */
+
+static void say_engines(struct buf *out, enum route_state state, const char *what) {
+    struct route_engine_view v;
+    struct name_list names = {0};
+    for (uint32_t at = 0; next_view(&at, &v);)
+        if (v.state == state) list_add_new(&names, v.id);
+    if (names.n > 0) buf_printf(out, what, list_text(&names));
+    buf_free(&names.text);
+}
+
+static void say_reports(struct buf *out) {
+    struct route_engine_view v;
+    struct name_list names = {0};
+    for (uint32_t at = 0; next_view(&at, &v);)
+        if (v.reports == 0 && v.routed >= FEW) list_add_new(&names, v.id);
+    if (names.n > 0)
+        buf_printf(out,
+                   "- No load was ever reported of %s: what others send there is not seen. Have "
+                   "CONDUCTOR.LOAD called for it, once a second or so.\n",
+                   list_text(&names));
+    buf_free(&names.text);
+}
+
+/* --- what is asked for --- */
+
+/* Engines of that model; those with that adapter; those with that salt, too. */
+struct serving {
+    size_t model, lora, salt;
+    struct name_list salts, loras;
+};
+
+static void serving_count(const struct asked *a, struct serving *s) {
+    struct route_engine_view v;
+    *s = (struct serving){0};
+    for (uint32_t at = 0; next_view(&at, &v);) {
+        if (strcmp(v.model, a->model) != 0) continue;
+        s->model++;
+        list_add_new(&s->loras, v.lora);
+        if (strcmp(v.lora, a->lora) != 0 && strcmp(v.lora, "*") != 0) continue;
+        s->lora++;
+        s->salt += strcmp(v.salt, a->salt) == 0;
+        list_add_new(&s->salts, v.salt);
+    }
+}
+
+static void say_models(struct buf *out) {
+    struct route_engine_view v;
+    struct name_list names = {0};
+    for (uint32_t at = 0; next_view(&at, &v);) list_add_new(&names, v.model);
+    buf_printf(out, "Engines serve %s.\n", names.n > 0 ? list_text(&names) : "nothing");
+    buf_free(&names.text);
+}
+
+static void say_asked_one(struct buf *out, const struct asked *a, bool events) {
+    struct serving s;
+    serving_count(a, &s);
+    if (s.model == 0) {
+        buf_printf(out, "- No engine serves model %s (requests: %" PRIu64 "). ", a->model,
+                   a->requests);
+        say_models(out);
+    } else if (s.lora == 0) {
+        buf_printf(out,
+                   "- No engine of model %s has adapter %s (requests: %" PRIu64
+                   "), but %s. Register engines with LORA.\n",
+                   a->model, a->lora[0] != '\0' ? a->lora : "none", a->requests,
+                   list_text(&s.loras));
+    } else if (s.salt == 0) {
+        buf_printf(out,
+                   "- Requests for model %s have salt %s, its engines %s: their hashes cannot "
+                   "agree, so there are no hits. Let SALT of ROUTE and of ADD be the same.\n",
+                   a->model, a->salt[0] != '\0' ? a->salt : "none", list_text(&s.salts));
+    } else if (events && a->hashed >= FEW && a->hits == 0) {
+        buf_printf(out,
+                   "- None of %" PRIu64 " prompts for model %s had a block anywhere, though blocks "
+                   "are known. Does who asks use the engines' tokenizer, chat template and seed?\n",
+                   a->hashed, a->model);
+    }
+    buf_free(&s.salts.text);
+    buf_free(&s.loras.text);
+}
+
+static void say_asked(struct buf *out, bool events) {
+    const struct asked *a;
+    for (size_t i = 0; (a = asked_at(i)) != NULL; i++) say_asked_one(out, a, events);
+}
+
+/* --- what callers do --- */
+
+static void say_callers(struct buf *out, const struct route_figures *f) {
+    const struct conductor_figures *own = &conductor_figures;
+    if (own->cut > 0)
+        buf_printf(out,
+                   "- Prompts that were cut short: %" PRIu64 ". TOKENS is 4 bytes a token, "
+                   "little-endian, and LENGTH, if it is given, their number.\n",
+                   own->cut);
+    if (own->misfits > 0)
+        buf_printf(out,
+                   "- Requests with hashes of blocks of a size that the model's engines do not "
+                   "have: %" PRIu64 ". Send TOKENS, or hash by the block of CONDUCTOR.LIST.\n",
+                   own->misfits);
+    if (own->differing > 0)
+        buf_printf(out,
+                   "- Engines that came back with other values than they are registered with, and "
+                   "were refused: %" PRIu64 ". CONDUCTOR.REMOVE them first.\n",
+                   own->differing);
+    if (f->route_decisions >= FEW && f->route_firsts == 0)
+        buf_append_str(out, "- Nobody tells CONDUCTOR.FIRST: how fast engines are is not learnt, "
+                            "and prefills count until their leases end.\n");
+    if (f->route_decisions >= FEW && f->route_lease_ends > f->route_decisions / 10)
+        buf_printf(out,
+                   "- %" PRIu64 " of %" PRIu64
+                   " reservations ended by their lease: gateways do not "
+                   "tell CONDUCTOR.DONE.\n",
+                   f->route_lease_ends, f->route_decisions);
+    if (own->unkept > 0)
+        buf_printf(out,
+                   "- Reservations that there was no room to keep, so that a restart would lose "
+                   "them: %" PRIu64 ". Raise module-state-max.\n",
+                   own->unkept);
+}
+
+static void doctor_write(struct buf *out) {
+    const struct route_figures *f = route_figures_get(conductor_route);
+    bool events = route_index_stats(route_index(conductor_route)).route_stored > 0;
+    if (f->route_engines == 0) buf_append_str(out, "- No engine is registered: CONDUCTOR.ADD.\n");
+    if (f->route_engines > 0 && !events)
+        buf_append_str(out, "- What lies in the engines' caches is not known, so hits are 0: this "
+                            "version does not follow their event streams.\n");
+    say_asked(out, events);
+    say_engines(out, ROUTE_SILENT,
+                "- %s reported once, and then fell silent: nothing is sent there. Is it alive, and "
+                "does its agent still call CONDUCTOR.LOAD?\n");
+    say_engines(out, ROUTE_BACKS_OFF,
+                "- %s failed several requests in a row, and rests. Its log may say why.\n");
+    say_engines(out, ROUTE_DRAINS,
+                "- %s drains: nothing is sent there. CONDUCTOR.DRAIN id CANCEL takes that back.\n");
+    say_reports(out);
+    say_callers(out, f);
+    if (out->len == 0) buf_append_str(out, "Nothing is amiss that could be seen from here.\n");
+}
+
+void cmd_doctor(struct tarn_call_context *c, const struct span *argv, size_t argc) {
+    struct buf out = {NULL, 0, 0};
+    if (!conductor_bind(c, CONDUCTOR_DOCTOR, argv, argc, NULL)) return;
+    doctor_write(&out);
+    conductor_services->reply_text(c, span_of(out.data, out.len));
+    buf_free(&out);
+}
