@@ -6,7 +6,9 @@
 #include "base/assert.h"
 #include "base/buf.h"
 
-#define EARLY_S 1e-9 /* what sums of times may be wrong by */
+/* What sums of times may be wrong by, of a short time and as a share of a long one. */
+#define EARLY_S     1e-9
+#define EARLY_SHARE 1e-15
 
 enum { LINK_OUT, LINK_IN, LINK_LOCAL, LINKS };
 
@@ -135,7 +137,7 @@ bool network_ended(struct network *n, double now, uint32_t flow, uint32_t genera
     if (!f->sent) {
         flow_advance(f, now);
         f->expected = INFINITY;
-        if (f->left > f->rate * EARLY_S) {
+        if (f->left > f->rate * (EARLY_S + EARLY_SHARE * now)) {
             flow_expect(n, flow);
             return false;
         }

@@ -126,6 +126,25 @@ TEST(flows_share_their_links) {
     events_free(&e);
 }
 
+/* After months of simulated time, the clock's own steps are longer than a nanosecond. */
+TEST(flows_end_late_in_a_long_run) {
+    const struct network_config config = {.hosts = 2, .nic = 12.5e9, .local = 40e9};
+    struct events e = {0};
+    struct network n;
+    uint32_t owner, looked = 0, ended = 0;
+    network_open(&n, &config, &e);
+    for (unsigned i = 0; i < 200; i++) {
+        network_start(&n, 2e7 + 0.37 * i, 0, 1, 1e6 + 977 * i, i);
+        while (events_first(&e) != NULL && looked++ < 10000) {
+            struct event x = events_take(&e);
+            ended += network_ended(&n, x.at, x.who, x.generation, &owner);
+        }
+    }
+    CHECK_EQ(ended, 200);
+    network_close(&n);
+    events_free(&e);
+}
+
 TEST(the_pool_is_the_real_books) {
     struct sim_pool *p = pool_open(2, 8, "lru");
     CHECK(p != NULL);
