@@ -247,7 +247,7 @@ static bool prefill_begin(struct sim *s, struct sim_engine *e, struct call *c) {
     uint32_t block = s->trace->block, total = (c->prompt + block - 1) / block;
     uint32_t match = cache_match(&e->device, ids, q->n);
     for (uint32_t k = 0; k < match; k++) cache_hold(&e->device, (uint32_t)ids[k]);
-    c->held = match;
+    c->held = c->found = match;
     if (!cache_reserve(&e->device, total - match)) {
         c->private = 0;
         call_leave(s, c, e);
@@ -262,6 +262,14 @@ static bool prefill_begin(struct sim *s, struct sim_engine *e, struct call *c) {
     return true;
 }
 
+/* Its blocks are those of others, too, from the step on that computes the last of them: who begins
+ * in that step finds them, as in vLLM, where a block is known once it is scheduled. */
+static void prefill_publish(struct sim *s, struct sim_engine *e, struct call *c) {
+    const uint64_t *ids = call_ids(s, c);
+    uint32_t n = call_request(s, c)->n;
+    for (; c->held < n; c->held++, c->private --) cache_publish(&e->device, (uint32_t)ids[c->held]);
+}
+
 /* Of the queue the first whose blocks are there; without one that decodes no more than one prompt
  * at a time. */
 static void prefill_admit(struct sim *s, struct sim_engine *e) {
@@ -273,6 +281,7 @@ static void prefill_admit(struct sim *s, struct sim_engine *e) {
            looked < LOOK_AHEAD && looked < e->queue.n) {
         struct call *c = &s->calls[at];
         uint32_t next = c->next;
+        for (uint32_t i = 0; i < e->n_active; i++) prefill_publish(s, e, &s->calls[e->active[i]]);
         if (c->state == CALL_QUEUED) call_look_again(s, c);
         if (c->state != CALL_QUEUED) {
             before = at;
@@ -327,10 +336,9 @@ static void step_begin(struct sim *s, struct sim_engine *e) {
 /* All its blocks are there for others now. */
 static void prefill_end(struct sim *s, struct sim_engine *e, struct call *c) {
     const uint64_t *ids = call_ids(s, c);
-    uint32_t n = call_request(s, c)->n, from = c->held;
-    uint32_t whole = call_request(s, c)->input / s->trace->block;
-    for (; c->held < n; c->held++, c->private --) cache_publish(&e->device, (uint32_t)ids[c->held]);
-    router_stored(s->router, e->number, ROUTE_TIER_DEVICE, ids, from, n < whole ? n : whole);
+    uint32_t n = call_request(s, c)->n, whole = call_request(s, c)->input / s->trace->block;
+    prefill_publish(s, e, c);
+    router_stored(s->router, e->number, ROUTE_TIER_DEVICE, ids, c->found, n < whole ? n : whole);
     call_started(s, c);
 }
 

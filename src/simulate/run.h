@@ -39,6 +39,7 @@ struct call {
      * then in the pool or on another engine, once that is loaded */
     uint32_t near, host_to, load_to;
     uint32_t pooled; /* blocks that the pool had */
+    uint32_t found;  /* on the device when its prefill began */
     uint32_t held;   /* leading blocks of the trace that it holds in the cache */
     uint32_t private;
     uint32_t done;     /* tokens of the prompt that are there, while it is in prefill */

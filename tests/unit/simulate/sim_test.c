@@ -65,6 +65,27 @@ TEST(an_idle_engine_takes_what_the_model_says) {
     CHECK_EQ(r.kept, 2);
 }
 
+/* Beside one that decodes, two prompts of one beginning start in one step: the second one computes
+ * what is its own. */
+TEST(prompts_of_one_step_share_their_prefix) {
+    struct trace t = {.block = 512};
+    struct trace_request q[3] = {
+        {.timestamp_ms = 0, .first = 0, .n = 1, .input = 512, .output = 1000, .session = 0},
+        {.timestamp_ms = 1000, .first = 1, .n = 2, .input = 1024, .output = 1, .session = 1},
+        {.timestamp_ms = 1000, .first = 3, .n = 3, .input = 1536, .output = 1, .session = 2}};
+    uint64_t ids[6] = {0, 1, 2, 1, 2, 3};
+    t.requests = q;
+    t.n = 3;
+    t.ids = ids;
+    t.n_ids = 6;
+    t.longest = 3;
+    struct sim_config c = small_config();
+    c.engines = 1;
+    made_ids = 4;
+    struct sim_result r = run_on(&c, &t);
+    CHECK_WITHIN(r.device, 0.333, 0.334); /* 1024 of 3072 tokens */
+}
+
 TEST(the_same_seed_gives_the_same) {
     const struct trace *t = make(TRACE_CHAT, 1500, 6);
     struct sim_config c = small_config();
