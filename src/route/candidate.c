@@ -132,10 +132,11 @@ void candidates_estimate(struct cost_case *c) {
     uint32_t pool_tokens = c->request->pool_tokens;
     double growth = c->prompt_tokens + c->output_tokens / 2.0;
     for (struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
-        a->plan = plan_compute(c, a);
+        plan_compute(c, a, &a->plan);
         if (pool_tokens > candidate_there(a)) {
-            struct prefill_plan loading = plan_load(c, a);
-            if (loading.ttft_us < a->plan.ttft_us) a->plan = loading;
+            struct prefill_plan loading;
+            plan_load(c, a, &loading);
+            if (loading.ttft_us < a->plan.ttft_us) plan_set(&a->plan, &loading);
         }
         /* Prefills on the same engine take their share of the time. */
         double stretch = a->engine->role == ROUTE_BOTH ? c->traffic.stretch : 1;

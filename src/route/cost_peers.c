@@ -70,7 +70,7 @@ static void weigh_mooncake(struct cost_case *c) {
         struct candidate *a = &c->candidates[i];
         if (o->fetch && best->hit_tokens > o->mooncake_threshold * a->hit_tokens &&
             plan_may_fetch(a, best))
-            a->plan = plan_fetch(c, a, best);
+            plan_fetch(c, a, best, &a->plan);
         a->term[0] = a->plan.load_us;
         a->term[1] = a->wait_us;
         a->term[2] = a->plan.prefill_us;

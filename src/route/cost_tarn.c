@@ -46,9 +46,10 @@ static void weigh_tarn(struct cost_case *c) {
         double room = candidate_room(c, a);
         struct weighed w = weigh_plan(&t, a->wait_us, room, &a->plan);
         if (fetch && plan_may_fetch(a, best)) {
-            struct prefill_plan fetching = plan_fetch(c, a, best);
+            struct prefill_plan fetching;
+            plan_fetch(c, a, best, &fetching);
             struct weighed other = weigh_plan(&t, a->wait_us, room, &fetching);
-            if (other.sum < w.sum) a->plan = fetching, w = other;
+            if (other.sum < w.sum) plan_set(&a->plan, &fetching), w = other;
         }
         a->term[0] = w.own;
         a->term[1] = w.later;

@@ -23,34 +23,48 @@ static inline void plan_estimate(const struct cost_case *c, const struct candida
 }
 
 /* It computes all that is not there. */
-static inline struct prefill_plan plan_compute(const struct cost_case *c,
-                                               const struct candidate *a) {
-    struct prefill_plan p = {.fetch_worker = ROUTE_NO_WORKER};
-    plan_estimate(c, a, &p);
-    return p;
+static inline void plan_compute(const struct cost_case *c, const struct candidate *a,
+                                struct prefill_plan *p) {
+    p->load_tokens = p->fetch_tokens = 0;
+    p->fetch_worker = ROUTE_NO_WORKER;
+    p->load_us = 0;
+    plan_estimate(c, a, p);
 }
 
 /* It loads what the pool has beyond that. */
-static inline struct prefill_plan plan_load(const struct cost_case *c, const struct candidate *a) {
+static inline void plan_load(const struct cost_case *c, const struct candidate *a,
+                             struct prefill_plan *p) {
     uint32_t there = candidate_there(a);
-    struct prefill_plan p = {.fetch_worker = ROUTE_NO_WORKER,
-                             .load_tokens = c->request->pool_tokens - there,
-                             .load_us = transfer_pool_us(c, a->engine, there)};
-    plan_estimate(c, a, &p);
-    return p;
+    p->load_tokens = c->request->pool_tokens - there;
+    p->fetch_tokens = 0;
+    p->fetch_worker = ROUTE_NO_WORKER;
+    p->load_us = transfer_pool_us(c, a->engine, there);
+    plan_estimate(c, a, p);
 }
 
 /* It fetches what another one has beyond that. */
-static inline struct prefill_plan plan_fetch(const struct cost_case *c, const struct candidate *a,
-                                             const struct candidate *from) {
-    struct prefill_plan p = {.fetch_worker = from->worker,
-                             .fetch_tokens = from->hit_tokens - candidate_there(a)};
-    p.load_us = transfer_between(from->engine, a->engine, p.fetch_tokens).us;
-    plan_estimate(c, a, &p);
-    return p;
+static inline void plan_fetch(const struct cost_case *c, const struct candidate *a,
+                              const struct candidate *from, struct prefill_plan *p) {
+    p->load_tokens = 0;
+    p->fetch_tokens = from->hit_tokens - candidate_there(a);
+    p->fetch_worker = from->worker;
+    p->load_us = transfer_between(from->engine, a->engine, p->fetch_tokens).us;
+    plan_estimate(c, a, p);
 }
 static inline bool plan_may_fetch(const struct candidate *a, const struct candidate *from) {
     return from->hit_tokens > candidate_there(a) && from->worker != a->worker;
+}
+
+/* Member by member: as a whole it would be read in wide words just after it was written in narrow
+ * ones, for which the processor waits longer than the estimate took. */
+static inline void plan_set(struct prefill_plan *to, const struct prefill_plan *p) {
+    to->load_tokens = p->load_tokens;
+    to->fetch_tokens = p->fetch_tokens;
+    to->fetch_worker = p->fetch_worker;
+    to->new_tokens = p->new_tokens;
+    to->load_us = p->load_us;
+    to->prefill_us = p->prefill_us;
+    to->ttft_us = p->ttft_us;
 }
 
 #endif
