@@ -38,7 +38,7 @@ static inline enum engine_verdict engine_judge(const struct cost_case *c,
     return ENGINE_OF_OTHERS;
 }
 
-static tarn_status nobody_may(const struct cost_case *c) {
+__attribute__((cold)) static tarn_status nobody_may(const struct cost_case *c) {
     struct route *r = c->route;
     const struct route_request *q = c->request;
     uint32_t n[VERDICTS] = {0};
@@ -151,12 +151,4 @@ struct transfer candidate_transfer(const struct cost_case *c, const struct candi
                                 p->fetch_tokens);
     if (p->load_tokens > 0) return transfer_from_pool(c, a->engine, candidate_there(a));
     return (struct transfer){0};
-}
-
-/* What events told of it, and what is on its way. */
-double candidate_room(const struct cost_case *c, const struct candidate *a) {
-    const struct route_engine *e = a->engine;
-    if (e->kv_blocks == 0) return INFINITY;
-    uint64_t used = route_holder_blocks(c->route->index, c->route->workers[a->worker].holder);
-    return ((double)e->kv_blocks - real(used)) * e->block_tokens - a->queued_tokens;
 }

@@ -41,29 +41,34 @@ size_t explain_memory(const struct route *r) {
                                                r->kept_candidates_max * sizeof(*r->kept_candidates);
 }
 
+static_assert(COST_TERMS == 6, "those below; what a policy has not is never shown");
 static inline void kept_fill(struct kept_candidate *k, const struct candidate *a, uint16_t birth) {
-    k->worker = (uint16_t)a->worker;
-    k->birth = birth;
-    k->hit_tokens = a->hit_tokens;
-    k->ahead_tokens = a->ahead_tokens;
-    k->load_tokens = a->plan.load_tokens;
-    k->fetch_tokens = a->plan.fetch_tokens;
-    k->new_tokens = a->plan.new_tokens;
-    k->ttft_us = (float)a->plan.ttft_us;
-    k->tbt_us = (float)a->tbt_us;
-    k->cost = (float)a->cost;
-    /* Those that the policy has not are never shown. */
-    for (unsigned i = 0; i < COST_TERMS; i++) k->term[i] = (float)a->term[i];
-    k->late = a->late;
+    const double *term = a->term;
+    *k = (struct kept_candidate){.worker = (uint16_t)a->worker,
+                                 .birth = birth,
+                                 .hit_tokens = a->hit_tokens,
+                                 .ahead_tokens = a->ahead_tokens,
+                                 .load_tokens = a->plan.load_tokens,
+                                 .fetch_tokens = a->plan.fetch_tokens,
+                                 .new_tokens = a->plan.new_tokens,
+                                 .ttft_us = (float)a->plan.ttft_us,
+                                 .tbt_us = (float)a->tbt_us,
+                                 .cost = (float)a->cost,
+                                 .term = {(float)term[0], (float)term[1], (float)term[2],
+                                          (float)term[3], (float)term[4], (float)term[5]},
+                                 .late = a->late};
 }
 
+/* Each goes to memory that was written long ago: it is fetched some candidates before. */
 static void candidates_keep(const struct cost_case *c) {
     struct route *r = c->route;
-    uint64_t at = r->kept_candidates_count % r->kept_candidates_max;
-    for (uint32_t i = 0; i < c->count; i++) {
-        const struct candidate *a = &c->candidates[i];
-        kept_fill(&r->kept_candidates[at], a, r->workers[a->worker].birth);
-        if (++at == r->kept_candidates_max) at = 0;
+    const struct worker *workers = r->workers;
+    struct kept_candidate *ring = r->kept_candidates, *ring_end = ring + r->kept_candidates_max;
+    struct kept_candidate *k = ring + r->kept_candidates_count % r->kept_candidates_max;
+    for (const struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
+        __builtin_prefetch(k + 16, 1);
+        kept_fill(k, a, workers[a->worker].birth);
+        if (++k == ring_end) k = ring;
     }
     r->kept_candidates_count += c->count;
 }

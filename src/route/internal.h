@@ -203,11 +203,10 @@ void engine_failed(struct route *r, struct route_engine *e);
 
 /* Here and inline is what a decision asks of each engine. */
 static inline enum route_state engine_state(const struct route *r, const struct route_engine *e) {
-    uint64_t silent_us = 1000ull * r->options.silent_ms;
+    uint64_t now_us = r->now_us, silent_us = 1000ull * r->options.silent_ms;
     if (e->drains) return ROUTE_DRAINS;
-    if (r->now_us < e->back_until_us) return ROUTE_BACKS_OFF;
-    if (silent_us > 0 && e->heard_us > 0 && r->now_us - e->heard_us > silent_us)
-        return ROUTE_SILENT;
+    if (now_us < e->back_until_us) return ROUTE_BACKS_OFF;
+    if (e->heard_us > 0 && silent_us > 0 && now_us - e->heard_us > silent_us) return ROUTE_SILENT;
     return ROUTE_UP;
 }
 /* NULL: it has no name, or one that no engine has. */
@@ -273,8 +272,6 @@ const struct route_chain *chain_of(const struct route_request *q, const struct r
 static inline uint64_t chain_name(const struct route_chain *c, uint32_t block) {
     return c->rolling[block] ^ c->scope;
 }
-/* Tokens that it could compute before they push other blocks out. */
-double candidate_room(const struct cost_case *c, const struct candidate *a);
 
 /* transfer.c: loading KV. */
 struct transfer {

@@ -3,6 +3,7 @@
 #ifndef TARN_ROUTE_PLAN_H
 #define TARN_ROUTE_PLAN_H
 
+#include <math.h>
 #include "route/internal.h"
 
 /* Tokens of the prefix that it has, or will have before its turn comes. */
@@ -65,6 +66,15 @@ static inline void plan_set(struct prefill_plan *to, const struct prefill_plan *
     to->load_us = p->load_us;
     to->prefill_us = p->prefill_us;
     to->ttft_us = p->ttft_us;
+}
+
+/* Tokens that it could compute before they push other blocks out: what events told of it, and what
+ * is on its way, has taken the rest. */
+static inline double candidate_room(const struct cost_case *c, const struct candidate *a) {
+    const struct route_engine *e = a->engine;
+    if (e->kv_blocks == 0) return INFINITY;
+    uint64_t used = route_holder_blocks(c->route->index, c->route->workers[a->worker].holder);
+    return ((double)e->kv_blocks - real(used)) * e->block_tokens - a->queued_tokens;
 }
 
 #endif
