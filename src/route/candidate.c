@@ -2,12 +2,6 @@
 #include <math.h>
 #include "route/plan.h"
 
-static bool worker_excluded(const struct route_engine *e, const struct route_request *q) {
-    for (uint32_t i = 0; i < q->exclude_count; i++)
-        if (span_eq(span_str(e->id), q->exclude[i])) return true;
-    return false;
-}
-
 /* May an engine serve a request; if not, why not? */
 enum engine_verdict {
     ENGINE_MAY,
@@ -21,14 +15,25 @@ enum engine_verdict {
     VERDICTS
 };
 
-static inline enum engine_verdict engine_judge(const struct cost_case *c,
-                                               const struct route_engine *e) {
-    const struct route_request *q = c->request;
+/* By names, which few engines and requests ask for. */
+static enum engine_verdict engine_judge_names(const struct route_request *q,
+                                              const struct route_engine *e) {
+    if (e->of_tenant && !span_eq(span_str(e->tenant), q->tenant)) return ENGINE_OF_TENANT;
+    for (uint32_t i = 0; i < q->exclude_count; i++)
+        if (span_eq(span_str(e->id), q->exclude[i])) return ENGINE_EXCLUDED;
+    return ENGINE_MAY;
+}
+
+/* always_inline: hundreds of engines are judged in a decision. */
+__attribute__((always_inline)) static inline enum engine_verdict
+engine_judge(const struct cost_case *c, const struct route_engine *e) {
     if (e == NULL || e->model != c->model || (e->lora != c->lora && !e->any_lora))
         return ENGINE_OF_OTHERS;
     if (e->role == ROUTE_DECODE) return ENGINE_DECODES;
-    if (e->of_tenant && !span_eq(span_str(e->tenant), q->tenant)) return ENGINE_OF_TENANT;
-    if (q->exclude_count > 0 && worker_excluded(e, q)) return ENGINE_EXCLUDED;
+    if (e->of_tenant || c->request->exclude_count > 0) {
+        enum engine_verdict by_names = engine_judge_names(c->request, e);
+        if (by_names != ENGINE_MAY) return by_names;
+    }
     switch (engine_state(c->route, e)) {
     case ROUTE_UP: return ENGINE_MAY;
     case ROUTE_DRAINS: return ENGINE_DRAINS;
@@ -38,7 +43,7 @@ static inline enum engine_verdict engine_judge(const struct cost_case *c,
     return ENGINE_OF_OTHERS;
 }
 
-__attribute__((cold)) static tarn_status nobody_may(const struct cost_case *c) {
+static tarn_status nobody_may(const struct cost_case *c) {
     struct route *r = c->route;
     const struct route_request *q = c->request;
     uint32_t n[VERDICTS] = {0};
@@ -84,19 +89,16 @@ static inline void candidate_init(const struct route *r, struct candidate *a, ui
     a->wait_us = worker_wait_us(r, w);
 }
 
-/* What lies between two decisions, events above all, has pushed the workers out of the near caches:
- * those that come next are fetched while this one is looked at. */
-static inline void worker_prefetch(const struct route *r, uint32_t i) {
-    if (i + 8 >= r->workers_used) return;
-    const char *later = (const char *)&r->workers[i + 8], *engine;
-    for (unsigned line = 0; line < 3; line++) __builtin_prefetch(later + 64 * line);
-    engine = (const char *)r->workers[i + 4].engine;
+/* What lies between two decisions, events above all, has pushed the engines out of the near caches:
+ * the next ones are fetched while this one is looked at. always_inline: see route_table_prefetch. */
+__attribute__((always_inline)) static inline void engine_prefetch(const struct worker *w) {
+    const char *engine = (const char *)w->engine;
     if (engine == NULL) return;
     __builtin_prefetch(engine);
     __builtin_prefetch(engine + offsetof(struct route_engine, prefill));
     __builtin_prefetch(engine + offsetof(struct route_engine, decode));
-    __builtin_prefetch(&r->candidates[i + 4], 1);
 }
+#define ENGINES_NEAR 4u
 
 tarn_status candidates_find(struct cost_case *c) {
     struct route *r = c->route;
@@ -106,18 +108,19 @@ tarn_status candidates_find(struct cost_case *c) {
     c->model = name_find(r, q->model);
     c->lora = name_find(r, q->lora);
     c->candidates = r->candidates;
-    c->shortest_wait_us = INFINITY;
+    double shortest_us = INFINITY;
     for (uint32_t i = 0; i < used; i++) {
         const struct route_engine *e = r->workers[i].engine;
-        worker_prefetch(r, i);
+        if (i + ENGINES_NEAR < used) engine_prefetch(&r->workers[i + ENGINES_NEAR]);
         if (engine_judge(c, e) != ENGINE_MAY) continue;
         struct candidate *a = &c->candidates[count];
         fits = fits || chain_of(q, e) != NULL;
         candidate_init(r, a, i);
-        c->shortest_wait_us = least_of(c->shortest_wait_us, a->wait_us);
+        shortest_us = least_of(shortest_us, a->wait_us);
         r->place_of[i] = count++;
     }
     c->count = count;
+    c->shortest_wait_us = shortest_us;
     if (count == 0) return nobody_may(c);
     if (!fits) return nothing_fits(c);
     c->traffic = traffic_of(&c->model->traffic, r->now_us, count);
