@@ -22,9 +22,10 @@ static struct record_page *page_at(const struct records *r, uint32_t n) {
 
 bool records_init(struct records *r) {
     memset(r, 0, sizeof(*r));
-    if (!arena_init(&r->arena, RESERVE)) return false;
-    if (!arena_init(&r->meta, RESERVE / RECORD_PAGE * sizeof(struct record_page)) ||
-        !arena_grow(&r->meta, sizeof(struct record_page)) || !arena_grow(&r->arena, RECORD_PAGE)) {
+    if (!page_arena_init(&r->arena, RESERVE, true)) return false;
+    if (!page_arena_init(&r->meta, RESERVE / RECORD_PAGE * sizeof(struct record_page), true) ||
+        !page_arena_grow(&r->meta, sizeof(struct record_page)) ||
+        !page_arena_grow(&r->arena, RECORD_PAGE)) {
         records_free(r);
         return false;
     }
@@ -33,8 +34,8 @@ bool records_init(struct records *r) {
 }
 
 void records_free(struct records *r) {
-    arena_free(&r->arena);
-    arena_free(&r->meta);
+    page_arena_free(&r->arena);
+    page_arena_free(&r->meta);
 }
 
 static void partial_add(struct records *r, uint32_t n) {
@@ -62,8 +63,8 @@ static uint32_t page_new(struct records *r, uint32_t class) {
         if (r->n_free_pages > 0) r->n_free_pages--;
     } else {
         n = r->pages;
-        if (!arena_grow(&r->meta, (n + 1) * sizeof(struct record_page)) ||
-            !arena_grow(&r->arena, (size_t)(n + 1) * RECORD_PAGE))
+        if (!page_arena_grow(&r->meta, (n + 1) * sizeof(struct record_page)) ||
+            !page_arena_grow(&r->arena, (size_t)(n + 1) * RECORD_PAGE))
             return 0;
         r->pages++;
     }
@@ -109,7 +110,7 @@ void record_free(struct records *r, struct object *o, size_t size) {
     partial_remove(r, n);
     r->live_pages--;
     if (r->n_free_pages >= KEEP_FREE)
-        arena_discard(&r->arena, (size_t)n * RECORD_PAGE, RECORD_PAGE);
+        page_arena_discard(&r->arena, (size_t)n * RECORD_PAGE, RECORD_PAGE);
     else
         r->n_free_pages++;
     p->next = r->free_pages;

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "store/arena.h"
+#include "base/page_arena.h"
 #include "store/store.h"
 
 typedef uint32_t object_ref; /* 0: none */

@@ -16,7 +16,7 @@ static block_id id_new(struct space *sp) {
         /* the next to be handed out lies anywhere */
         __builtin_prefetch(block_get(sp, sp->free_ids), 1);
     } else {
-        if (!arena_grow(&sp->arena, ((size_t)sp->blocks + 1) * sizeof(struct block))) return 0;
+        if (!page_arena_grow(&sp->arena, ((size_t)sp->blocks + 1) * sizeof(struct block))) return 0;
         id = sp->blocks++;
     }
     sp->live++;
@@ -80,7 +80,8 @@ bool space_init(struct space *sp, const char *allocator) {
     else
         return false;
     sp->blocks = 1;
-    return arena_init(&sp->arena, RESERVE) && arena_grow(&sp->arena, sizeof(struct block));
+    return page_arena_init(&sp->arena, RESERVE, true) &&
+           page_arena_grow(&sp->arena, sizeof(struct block));
 }
 
 void space_free_all(struct space *sp) {
@@ -90,7 +91,7 @@ void space_free_all(struct space *sp) {
         free(seg);
     }
     free(sp->segments);
-    arena_free(&sp->arena);
+    page_arena_free(&sp->arena);
     memset(sp, 0, sizeof(*sp));
 }
 

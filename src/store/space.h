@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include "base/assert.h"
 #include "base/queue.h"
-#include "store/arena.h"
+#include "base/page_arena.h"
 #include "store/store.h"
 
 #define UNIT       64u /* bytes */

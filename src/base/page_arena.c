@@ -1,0 +1,46 @@
+#include "base/page_arena.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+#include "base/assert.h"
+
+#define GROW_STEP ((size_t)4 << 20)
+#define HUGE_PAGE ((size_t)2 << 20)
+
+bool page_arena_init(struct page_arena *a, size_t reserve, bool huge) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    size_t more = huge ? HUGE_PAGE : 0;
+    char *p = mmap(NULL, reserve + more, PROT_NONE, flags, -1, 0);
+    if (p == MAP_FAILED) return false;
+    if (huge) {
+        size_t before = -(uintptr_t)p % HUGE_PAGE;
+        if (before > 0) munmap(p, before);
+        p += before;
+        munmap(p + reserve, more - before);
+        /* Random records are read all the time; large pages save most of the TLB misses. Advice
+         * only. */
+        madvise(p, reserve, MADV_HUGEPAGE);
+    }
+    *a = (struct page_arena){.base = p, .reserved = reserve};
+    return true;
+}
+
+void page_arena_free(struct page_arena *a) {
+    if (a->base) munmap(a->base, a->reserved);
+    *a = (struct page_arena){0};
+}
+
+bool page_arena_grow(struct page_arena *a, size_t size) {
+    if (size <= a->ready) return true;
+    size_t want = (size + GROW_STEP - 1) / GROW_STEP * GROW_STEP;
+    if (size > a->reserved) return false;
+    if (want > a->reserved) want = a->reserved;
+    if (mprotect(a->base + a->ready, want - a->ready, PROT_READ | PROT_WRITE) != 0) return false;
+    a->ready = want;
+    return true;
+}
+
+void page_arena_discard(struct page_arena *a, size_t offset, size_t size) {
+    TARN_ASSERT(offset + size <= a->ready);
+    madvise(a->base + offset, size, MADV_DONTNEED);
+}

@@ -1,0 +1,25 @@
+/* A reserved range of addresses that becomes memory as it is needed and never moves: what lets
+ * books name records and blocks by 32-bit numbers. Reserved without access, made accessible in
+ * steps. */
+#ifndef TARN_BASE_PAGE_ARENA_H
+#define TARN_BASE_PAGE_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct page_arena {
+    char *base;
+    size_t reserved, ready; /* bytes */
+};
+
+/* reserve: a multiple of 4096. huge: in large pages where the system has them, of which the last one
+ * may be more than is usable. */
+bool page_arena_init(struct page_arena *a, size_t reserve, bool huge);
+void page_arena_free(struct page_arena *a);
+/* Makes the first size bytes usable (zero-filled at first). false: no memory, or beyond the
+ * reservation. */
+bool page_arena_grow(struct page_arena *a, size_t size);
+/* Gives the pages of a range back to the system; they read as zero afterwards. */
+void page_arena_discard(struct page_arena *a, size_t offset, size_t size);
+
+#endif
