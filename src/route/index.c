@@ -7,7 +7,8 @@
 #include "route/index_run.h"
 
 #define QUOTA_DEFAULT 65536u
-#define RUN_BYTES     700u       /* of an average run with all that belongs to it */
+#define RUN_BYTES     700u /* of an average run with all that belongs to it */
+#define HUGE_PAGE     (UINT64_C(2) << 20)
 #define NAMES_MAX     (1u << 21) /* expected of one holder, when its table is made */
 
 #define ROW(...) FIGURE_ROW(struct route_index_figures, __VA_ARGS__)
@@ -35,6 +36,24 @@ static size_t fixed_layout(struct route_index *ix, char *base) {
     return at;
 }
 
+/* Large pages save most of the TLB misses of look-ups. Of the last one a part is not yet in use,
+ * which is too much for a small index. */
+static bool index_is_large(const struct route_index *ix) {
+    return ix->memory.max >= 32 * HUGE_PAGE;
+}
+
+static bool runs_reserve(struct route_index *ix) {
+    if (index_is_large(ix)) ix->memory.bytes += HUGE_PAGE;
+    return page_arena_init(&ix->runs, ix->chunks_max * CHUNK_BYTES, index_is_large(ix));
+}
+
+/* The table of the runs' first blocks. */
+static bool firsts_init(struct route_index *ix) {
+    uint64_t expected = ix->memory.max / RUN_BYTES;
+    return route_table_init(&ix->firsts, &ix->memory, expected) &&
+           route_table_lay_base(&ix->firsts, &ix->memory, expected, index_is_large(ix));
+}
+
 struct route_index *route_index_create(const struct route_index_config *config) {
     if (config->max_bytes < ROUTE_INDEX_BYTES_MIN || config->holders_max == 0 ||
         config->holders_max > ROUTE_HOLDERS_MAX)
@@ -46,6 +65,10 @@ struct route_index *route_index_create(const struct route_index_config *config) 
     ix->lives = 2 * config->holders_max + 1;
     uint64_t chunks = config->max_bytes / (CHUNK_RUNS * sizeof(struct route_run)) + 2;
     ix->chunks_max = (uint32_t)min_u64(chunks, RUN_ID_MAX / CHUNK_RUNS);
+    if (!runs_reserve(ix)) {
+        free(ix);
+        return NULL;
+    }
     size_t size = fixed_layout(ix, NULL);
     char *fixed = route_memory_get(&ix->memory, size);
     if (fixed != NULL) {
@@ -54,9 +77,7 @@ struct route_index *route_index_create(const struct route_index_config *config) 
         for (uint32_t i = 0; i < ix->chunks_max; i++) ix->chunk[i].free = UINT64_MAX;
     }
     ix->fixed_bytes = ix->memory.bytes;
-    if (fixed == NULL ||
-        !route_table_init(&ix->firsts, &ix->memory, config->max_bytes / RUN_BYTES) ||
-        ix->memory.bytes > config->max_bytes / 2)
+    if (fixed == NULL || !firsts_init(ix) || ix->memory.bytes > config->max_bytes / 2)
         route_index_destroy(&ix);
     return ix;
 }
@@ -71,6 +92,7 @@ void route_index_destroy(struct route_index **ix_p) {
         route_runs_free(ix);
         free(ix->chunk); /* and all arrays behind it */
     }
+    page_arena_free(&ix->runs);
     free(ix);
     *ix_p = NULL;
 }

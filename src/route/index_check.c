@@ -80,8 +80,7 @@ static uint64_t check_runs(const struct route_index *ix, uint64_t *of_life) {
     uint64_t bytes = 0, runs = 0, blocks = 0, loose = 0;
     for (uint32_t c = 1; c <= ix->chunks; c++) {
         const struct route_chunk *k = &ix->chunk[c];
-        TARN_ASSERT((k->run == NULL) == (k->free == UINT64_MAX));
-        if (k->run != NULL) bytes += CHUNK_RUNS * sizeof(struct route_run) + 64;
+        if (k->free != UINT64_MAX) bytes += CHUNK_BYTES;
         for (uint64_t used = ~k->free; used != 0; used &= used - 1) {
             uint32_t id = c * CHUNK_RUNS + (uint32_t)__builtin_ctzll(used);
             check_run(ix, id, of_life, &loose);

@@ -19,25 +19,57 @@ static uint32_t run_agrees(const struct route_run *r, const uint64_t *rolling, u
     return low;
 }
 
-void route_path_walk(struct route_index *ix, const struct route_chain *chain,
-                     struct route_path *path) {
+/* --- the way ---
+ *
+ * What is not in a near cache is a miss for the entry of a run, which only its first block leads
+ * to, and one for the run. A prompt probably goes on behind 64 blocks, as most runs are full but
+ * for the last: that entry, and its run, come along with the one before. */
+
+static uint32_t path_print(const struct route_path *path, uint32_t at) {
+    return route_print(path->chain->rolling[at] ^ path->chain->scope);
+}
+
+static void path_expect_entries(const struct route_index *ix, const struct route_path *path,
+                                uint32_t at) {
+    for (uint32_t i = 0; i < 2 && at < path->chain->n; i++, at += RUN_BLOCKS)
+        route_table_prefetch(&ix->firsts, path_print(path, at));
+}
+
+/* Of entries that have come. */
+static void path_expect_runs(const struct route_index *ix, const struct route_path *path) {
+    struct route_spot place;
+    uint32_t at = path->blocks;
+    for (uint32_t i = 0; i < 2 && at < path->chain->n && !path->over; i++, at += RUN_BLOCKS) {
+        uint32_t id = route_table_find(&ix->firsts, path_print(path, at), &place);
+        if (id != 0) route_prefetch(route_run_at(ix, id));
+    }
+}
+
+static void path_begin(const struct route_index *ix, const struct route_chain *chain,
+                       struct route_path *path) {
     path->chain = chain;
     path->steps = path->blocks = 0;
-    while (path->blocks < chain->n && path->steps < PATH_RUNS) {
-        uint32_t at = path->blocks;
-        uint32_t id = route_run_find(ix, chain->rolling[at] ^ chain->scope);
-        if (id == 0) break;
-        struct route_run *r = route_run_at(ix, id);
-        if (r->lanes > 2) __builtin_prefetch(r->out);
-        uint32_t n = run_agrees(r, chain->rolling + at, chain->scope, chain->n - at);
-        /* Where the prompt probably goes on: most runs are full, but for the last. */
-        uint32_t ahead = at + n + RUN_BLOCKS;
-        if (ahead < chain->n)
-            route_table_prefetch(&ix->firsts, route_print(chain->rolling[ahead] ^ chain->scope));
-        r->stamp = ix->tick;
-        path->step[path->steps++] = (struct route_step){r, id, at, n};
-        path->blocks += n;
-    }
+    path->over = chain->n == 0;
+    path_expect_entries(ix, path, 0);
+}
+
+/* Into the next run; false: the way ends here. */
+static bool path_step(struct route_index *ix, struct route_path *path) {
+    const struct route_chain *chain = path->chain;
+    uint32_t at = path->blocks, id;
+    if (path->over || path->steps == PATH_RUNS) return false;
+    if (at > 0) path_expect_runs(ix, path);
+    if ((id = route_run_find(ix, chain->rolling[at] ^ chain->scope)) == 0) return false;
+    struct route_run *r = route_run_at(ix, id);
+    if (r->lanes > 2) route_prefetch(r->out);
+    uint32_t n = run_agrees(r, chain->rolling + at, chain->scope, chain->n - at);
+    r->stamp = ix->tick;
+    path->step[path->steps++] = (struct route_step){r, id, at, n};
+    path->blocks += n;
+    bool goes_on = ix->loose > 0 || (r->children > 0 && n - 1 <= r->fork);
+    path->over = path->blocks == chain->n || !goes_on;
+    if (!path->over) path_expect_entries(ix, path, path->blocks);
+    return true;
 }
 
 /* --- holders with one full KV group: how far they come, a run at a time ---
@@ -138,9 +170,8 @@ static void several_add(struct route_index *ix, struct row_writer *w, struct rou
     ix->several[w->several++] = (uint16_t)(b - ix->brief);
 }
 
-static void step_match(struct route_index *ix, struct row_writer *w,
-                       const struct route_step *step) {
-    const struct route_lane *lane = route_run_lanes(step->run), *end = lane + step->run->lanes;
+static void step_match(struct route_index *ix, struct row_writer *w, const struct route_step *step,
+                       const struct route_lane *lane, const struct route_lane *end) {
     const struct run_part part = {
         .beyond = ~route_mask(step->blocks), .block = w->block, .at_tokens = step->at * w->block};
     size_t row = w->first;
@@ -162,11 +193,24 @@ static void step_match(struct route_index *ix, struct row_writer *w,
     }
 }
 
-static void path_match(struct route_index *ix, struct row_writer *w,
-                       const struct route_path *path) {
+/* All steps of a way but the first are misses, and all that there is to compute is in the first,
+ * when many have a system prompt. So that is done meanwhile, in two parts, each as long as a miss:
+ * one for the entry of the second run, one for the run itself. */
+static void path_match(struct route_index *ix, struct row_writer *w, struct route_path *path) {
     w->block = path->chain->block;
     w->first = w->end;
-    for (uint32_t i = 0; i < path->steps; i++) step_match(ix, w, &path->step[i]);
+    if (!path_step(ix, path)) return;
+    const struct route_run *r = path->step[0].run;
+    const struct route_lane *lane = route_run_lanes(r), *middle = lane + r->lanes / 2;
+    while (middle > lane && middle[-1].key >> 16 == middle->key >> 16) middle--;
+    step_match(ix, w, &path->step[0], lane, middle);
+    path_expect_runs(ix, path);
+    step_match(ix, w, &path->step[0], middle, lane + r->lanes);
+    for (uint32_t i = 1; path_step(ix, path); i++) {
+        r = path->step[i].run;
+        lane = route_run_lanes(r);
+        step_match(ix, w, &path->step[i], lane, lane + r->lanes);
+    }
 }
 
 /* --- and those with others --- */
@@ -192,14 +236,15 @@ static uint32_t mark_next(struct route_index *ix) {
     return ix->mark;
 }
 
-static void paths_walk(struct route_index *ix, const struct route_chain *chains, size_t n,
-                       struct route_path *paths) {
+/* The ways of the prompt's chains, before their first steps. */
+static void paths_begin(struct route_index *ix, const struct route_chain *chains, size_t n,
+                        struct route_path *paths) {
     TARN_ASSERT(n <= ROUTE_CHAINS_MAX);
     ix->tick++;
     for (size_t i = 0; i < n; i++) {
         TARN_ASSERT(chains[i].block > 0);
         paths[i].step = ix->step + i * PATH_RUNS;
-        route_path_walk(ix, &chains[i], &paths[i]);
+        path_begin(ix, &chains[i], &paths[i]);
     }
 }
 
@@ -208,7 +253,7 @@ size_t route_index_match(struct route_index *ix, const struct route_chain *chain
     struct route_path paths[ROUTE_CHAINS_MAX];
     struct row_writer w = {.hits = hits, .cap = cap, .life = ix->row_life, .mark = mark_next(ix)};
     ix->figures.route_matches++;
-    paths_walk(ix, chains, chains_n, paths);
+    paths_begin(ix, chains, chains_n, paths);
     for (uint32_t i = 0; i < chains_n; i++) path_match(ix, &w, &paths[i]);
     several_match(ix, &w, paths, chains_n);
     for (uint32_t i = 0; i < chains_n; i++) route_hot_touch(ix, &paths[i]);
@@ -222,7 +267,9 @@ size_t route_index_match_groups(struct route_index *ix, const struct route_chain
     size_t n = 0;
     if (holder == 0 || holder > ix->config.holders_max) return 0;
     const struct route_holder *h = &ix->holder[holder];
-    paths_walk(ix, chains, chains_n, paths);
+    paths_begin(ix, chains, chains_n, paths);
+    for (size_t i = 0; i < chains_n; i++)
+        while (path_step(ix, &paths[i])) continue;
     for (uint32_t g = 0; h->life != 0 && g < ROUTE_GROUPS_MAX; g++) {
         if (h->group[g].block == 0) continue;
         groups[n].group = g;

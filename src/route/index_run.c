@@ -25,13 +25,16 @@ static void chunk_unlink(struct route_index *ix, uint32_t c) {
 static bool chunk_open(struct route_index *ix) {
     uint32_t c = ix->chunk_unused;
     if (c == 0 && ix->chunks + 1 >= ix->chunks_max) return false;
-    struct route_run *run = route_memory_get_lines(&ix->memory, CHUNK_RUNS * sizeof(*run));
-    if (run == NULL) return false;
+    if (!route_memory_take(&ix->memory, CHUNK_BYTES)) return false;
+    if (c == 0 && !page_arena_grow(&ix->runs, (ix->chunks + 2) * CHUNK_BYTES)) {
+        route_memory_give(&ix->memory, CHUNK_BYTES);
+        return false;
+    }
     if (c != 0)
         ix->chunk_unused = ix->chunk[c].next;
     else
         c = ++ix->chunks;
-    ix->chunk[c] = (struct route_chunk){.run = run, .free = UINT64_MAX};
+    ix->chunk[c] = (struct route_chunk){.free = UINT64_MAX};
     chunk_link(ix, c);
     ix->runs_free += CHUNK_RUNS;
     return true;
@@ -40,7 +43,8 @@ static bool chunk_open(struct route_index *ix) {
 static void chunk_close(struct route_index *ix, uint32_t c) {
     chunk_unlink(ix, c);
     ix->runs_free -= CHUNK_RUNS;
-    route_memory_put_lines(&ix->memory, ix->chunk[c].run, CHUNK_RUNS * sizeof(struct route_run));
+    page_arena_discard(&ix->runs, c * CHUNK_BYTES, CHUNK_BYTES);
+    route_memory_give(&ix->memory, CHUNK_BYTES);
     ix->chunk[c] = (struct route_chunk){.free = UINT64_MAX, .next = ix->chunk_unused};
     ix->chunk_unused = c;
 }
@@ -52,7 +56,7 @@ static uint32_t chunk_take(struct route_index *ix) {
     ix->chunk[c].free &= ~(UINT64_C(1) << i);
     ix->runs_free--;
     if (ix->chunk[c].free == 0) chunk_unlink(ix, c);
-    ix->chunk[c].run[i] = (struct route_run){0};
+    *route_run_at(ix, c * CHUNK_RUNS + i) = (struct route_run){0};
     return c * CHUNK_RUNS + i;
 }
 
@@ -327,12 +331,11 @@ uint64_t route_run_memory(const struct route_run *r) {
 
 void route_runs_free(struct route_index *ix) {
     for (uint32_t c = 1; c <= ix->chunks; c++) {
-        if (ix->chunk[c].run == NULL) continue;
         for (uint64_t used = ~ix->chunk[c].free; used != 0; used &= used - 1) {
-            struct route_run *r = &ix->chunk[c].run[__builtin_ctzll(used)];
+            struct route_run *r =
+                route_run_at(ix, c * CHUNK_RUNS + (uint32_t)__builtin_ctzll(used));
             free(r->hash);
             if (r->lanes > 2) free(r->out);
         }
-        free(ix->chunk[c].run);
     }
 }

@@ -39,6 +39,7 @@
 #define RUN_BLOCKS   64u
 #define RUN_ID_MAX   ((UINT32_C(1) << 26) - 1)
 #define CHUNK_RUNS   64u
+#define CHUNK_BYTES  (CHUNK_RUNS * sizeof(struct route_run))
 #define PATH_RUNS    1024u /* of a look-up */
 #define PIECE_BLOCKS 64u   /* of an event, which are placed before the next are */
 
@@ -72,9 +73,8 @@ struct route_run {
 static_assert(sizeof(struct route_run) == 64, "one cache line");
 
 struct route_chunk {
-    struct route_run *run; /* NULL: none */
-    uint64_t free;         /* bits; all of them: there is no memory either */
-    uint32_t next, prev;   /* among those that have both free runs and others; 0: none */
+    uint64_t free;       /* bits; all of them: there is no memory either */
+    uint32_t next, prev; /* among those that have both free runs and others; 0: none */
 };
 
 /* What a holder is between two times that it is cleared. The number of one is in lanes, and is
@@ -109,6 +109,7 @@ struct route_path {
     const struct route_chain *chain;
     struct route_step *step;
     uint32_t steps, blocks;
+    bool over; /* nothing can follow */
 };
 
 struct route_hot_run {
@@ -122,7 +123,8 @@ struct route_index {
     struct route_memory memory;
     uint64_t fixed_bytes;      /* of the struct and its arrays */
     struct route_table firsts; /* of runs */
-    struct route_chunk *chunk; /* number 0 is none */
+    struct page_arena runs;
+    struct route_chunk *chunk; /* of runs; number 0 is none */
     uint32_t chunks, chunks_max, chunk_unused, chunk_partly;
     uint64_t runs_free; /* in chunks that are there */
     uint64_t loose;     /* runs whose parents are gone; at least as many as there are */
@@ -144,12 +146,12 @@ struct route_index {
 /* --- index_run.c --- */
 
 static inline struct route_run *route_run_at(const struct route_index *ix, uint32_t id) {
-    return &ix->chunk[id / CHUNK_RUNS].run[id % CHUNK_RUNS];
+    return (struct route_run *)(void *)ix->runs.base + id;
 }
 /* NULL: there is no such run any more. */
 static inline struct route_run *route_run_live(const struct route_index *ix, uint32_t id) {
-    const struct route_chunk *k = &ix->chunk[id / CHUNK_RUNS];
-    return (k->free >> id % CHUNK_RUNS & 1) == 0 ? &k->run[id % CHUNK_RUNS] : NULL;
+    return (ix->chunk[id / CHUNK_RUNS].free >> id % CHUNK_RUNS & 1) == 0 ? route_run_at(ix, id)
+                                                                         : NULL;
 }
 static inline uint64_t route_run_hash(const struct route_run *r, uint32_t i) {
     return i == 0 ? r->first : i + 1 == r->len ? r->last : r->hash[i];
@@ -209,8 +211,6 @@ bool route_life_sweep(struct route_index *ix, uint32_t life, size_t *budget_p);
 
 /* --- index_match.c, index_serve.c, index_hot.c --- */
 
-void route_path_walk(struct route_index *ix, const struct route_chain *chain,
-                     struct route_path *path);
 /* Tokens that the groups (bits) of a holder allow, from the tiers up to that one. */
 uint32_t route_serve(const struct route_holder *h, uint32_t groups, enum route_tier tier,
                      const struct route_path *paths, size_t n);

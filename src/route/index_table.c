@@ -9,7 +9,7 @@
 #define SHARD_ENTRIES 2048u /* wanted in one: what one growth moves */
 #define SHARD_BITS    14u   /* at most */
 #define SHARD_HOMES   8u    /* of the smallest */
-#define LINE          64u
+#define PAGE          4096u
 
 /* --- memory --- */
 
@@ -17,7 +17,7 @@ uint64_t route_memory_size(size_t size) {
     return (size + 8 + 15) & ~(uint64_t)15;
 }
 
-static bool memory_take(struct route_memory *m, uint64_t bytes) {
+bool route_memory_take(struct route_memory *m, uint64_t bytes) {
     if (bytes > m->max - m->bytes) {
         m->starved = true;
         return false;
@@ -26,27 +26,18 @@ static bool memory_take(struct route_memory *m, uint64_t bytes) {
     return true;
 }
 
+void route_memory_give(struct route_memory *m, uint64_t bytes) {
+    TARN_ASSERT(m->bytes >= bytes);
+    m->bytes -= bytes;
+}
+
 void *route_memory_get(struct route_memory *m, size_t size) {
-    return memory_take(m, route_memory_size(size)) ? xmalloc(size) : NULL;
-}
-
-void *route_memory_get_lines(struct route_memory *m, size_t size) {
-    if (!memory_take(m, size + LINE)) return NULL;
-    void *p = aligned_alloc(LINE, size);
-    TARN_ASSERT(p != NULL);
-    return p;
-}
-
-void route_memory_put_lines(struct route_memory *m, void *p, size_t size) {
-    TARN_ASSERT(m->bytes >= size + LINE);
-    m->bytes -= size + LINE;
-    free(p);
+    return route_memory_take(m, route_memory_size(size)) ? xmalloc(size) : NULL;
 }
 
 void route_memory_put(struct route_memory *m, void *p, size_t size) {
     if (p == NULL) return;
-    TARN_ASSERT(m->bytes >= route_memory_size(size));
-    m->bytes -= route_memory_size(size);
+    route_memory_give(m, route_memory_size(size));
     free(p);
 }
 
@@ -54,6 +45,31 @@ void route_memory_put(struct route_memory *m, void *p, size_t size) {
 
 static size_t shard_size(const struct route_shard *s) {
     return s->slot != NULL ? route_shard_slots(s) * sizeof(*s->slot) : 0;
+}
+
+/* Of what a shard has when it is small and the table has a base. */
+static bool shard_is_base(const struct route_table *t, const struct route_shard *s) {
+    return t->base_homes > 0 && s->homes == t->base_homes;
+}
+
+/* Empty slots for so many homes. false: no room. */
+static bool shard_open(struct route_table *t, struct route_memory *m, size_t i,
+                       struct route_shard *to) {
+    if (shard_is_base(t, to)) {
+        to->slot = (uint64_t *)(void *)t->base.base + i * route_shard_slots(to);
+        return true;
+    }
+    size_t size = route_shard_slots(to) * sizeof(*to->slot);
+    to->slot = route_memory_get(m, size);
+    if (to->slot != NULL) memset(to->slot, 0, size);
+    return to->slot != NULL;
+}
+
+static void shard_close(struct route_table *t, struct route_memory *m, struct route_shard *s) {
+    if (shard_is_base(t, s))
+        memset(s->slot, 0, shard_size(s));
+    else
+        route_memory_put(m, s->slot, shard_size(s));
 }
 
 /* Into `to`, whose slots are empty. false: at its end there is no room. */
@@ -72,19 +88,20 @@ static bool shard_fill(const struct route_table *t, const struct route_shard *fr
     return true;
 }
 
+static uint32_t homes_least(const struct route_table *t) {
+    return t->base_homes > 0 ? t->base_homes : SHARD_HOMES;
+}
+
 /* false: no room, and all is as it was. */
 static bool shard_resize(struct route_table *t, struct route_memory *m, struct route_shard *s,
                          uint32_t homes) {
-    struct route_shard to = {.homes = homes > SHARD_HOMES ? homes : SHARD_HOMES};
+    struct route_shard to = {.homes = homes > homes_least(t) ? homes : homes_least(t)};
     for (;; to.homes += to.homes / 8 + 8) {
-        size_t size = route_shard_slots(&to) * sizeof(*to.slot);
-        to.slot = route_memory_get(m, size);
-        if (to.slot == NULL) return false;
-        memset(to.slot, 0, size);
+        if (!shard_open(t, m, (size_t)(s - t->shard), &to)) return false;
         if (shard_fill(t, s, &to)) break;
-        route_memory_put(m, to.slot, size);
+        shard_close(t, m, &to);
     }
-    route_memory_put(m, s->slot, shard_size(s));
+    shard_close(t, m, s);
     *s = to;
     return true;
 }
@@ -128,10 +145,10 @@ void route_table_remove(struct route_table *t, struct route_memory *m, struct ro
     s->slot[next - 1] = 0;
     s->n--;
     t->n--;
-    if (s->n == 0) {
-        route_memory_put(m, s->slot, shard_size(s));
+    if (s->n == 0 && !shard_is_base(t, s)) {
+        shard_close(t, m, s);
         *s = (struct route_shard){0};
-    } else if (s->homes > SHARD_HOMES && s->n < s->homes * 2 / 5) {
+    } else if (s->homes > homes_least(t) && s->n < s->homes * 2 / 5) {
         shard_resize(t, m, s, s->n + s->n / 2); /* without room for that it stays as it is */
     }
 }
@@ -147,17 +164,30 @@ bool route_table_init(struct route_table *t, struct route_memory *m, uint64_t ex
     return true;
 }
 
+bool route_table_lay_base(struct route_table *t, struct route_memory *m, uint64_t expected,
+                          bool huge) {
+    struct route_shard s = {.homes = (uint32_t)max_u64(expected >> t->bits, SHARD_HOMES)};
+    size_t size = (sizeof(*s.slot) * route_shard_slots(&s)) << t->bits;
+    size = (size + PAGE - 1) / PAGE * PAGE;
+    if (!route_memory_take(m, size)) return false;
+    if (!page_arena_init(&t->base, size, huge) || !page_arena_grow(&t->base, size)) return false;
+    t->base_homes = s.homes;
+    return true;
+}
+
 void route_table_deinit(struct route_table *t, struct route_memory *m) {
     if (t->shard == NULL) return;
-    for (uint32_t i = 0; i < UINT32_C(1) << t->bits; i++)
-        route_memory_put(m, t->shard[i].slot, shard_size(&t->shard[i]));
+    for (uint32_t i = 0; i < UINT32_C(1) << t->bits; i++) shard_close(t, m, &t->shard[i]);
+    route_memory_give(m, t->base.reserved);
+    page_arena_free(&t->base);
     route_memory_put(m, t->shard, sizeof(*t->shard) << t->bits);
     *t = (struct route_table){0};
 }
 
 uint64_t route_table_memory(const struct route_table *t) {
-    uint64_t bytes = route_memory_size(sizeof(*t->shard) << t->bits);
+    uint64_t bytes = route_memory_size(sizeof(*t->shard) << t->bits) + t->base.reserved;
     for (uint32_t i = 0; i < UINT32_C(1) << t->bits; i++)
-        if (t->shard[i].slot != NULL) bytes += route_memory_size(shard_size(&t->shard[i]));
+        if (t->shard[i].slot != NULL && !shard_is_base(t, &t->shard[i]))
+            bytes += route_memory_size(shard_size(&t->shard[i]));
     return bytes;
 }

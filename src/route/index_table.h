@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/page_arena.h"
 
 /* Memory of an index, all of it. What malloc adds is estimated. */
 struct route_memory {
@@ -22,10 +23,10 @@ struct route_memory {
 };
 /* NULL: there is no room. */
 void *route_memory_get(struct route_memory *m, size_t size);
-/* Aligned to cache lines, of which size is a multiple. */
-void *route_memory_get_lines(struct route_memory *m, size_t size);
 void route_memory_put(struct route_memory *m, void *p, size_t size);
-void route_memory_put_lines(struct route_memory *m, void *p, size_t size);
+/* Memory from elsewhere, in bytes. false: there is no room. */
+bool route_memory_take(struct route_memory *m, uint64_t bytes);
+void route_memory_give(struct route_memory *m, uint64_t bytes);
 uint64_t route_memory_size(size_t size); /* with what malloc adds */
 
 struct route_shard {
@@ -37,6 +38,8 @@ struct route_table {
     struct route_shard *shard;
     uint32_t bits; /* 2^bits shards */
     uint64_t n;
+    uint32_t base_homes;    /* of each shard, to begin with; 0: there is no base */
+    struct page_arena base; /* all shards as they are then */
 };
 /* A place in a table; until the next change of it. */
 struct route_spot {
@@ -46,6 +49,10 @@ struct route_spot {
 
 /* For about that many entries; more are fine. false: no room. */
 bool route_table_init(struct route_table *t, struct route_memory *m, uint64_t expected);
+/* An empty table gets slots for as many at once, side by side: what is read all the time has few
+ * pages then. false: no room. */
+bool route_table_lay_base(struct route_table *t, struct route_memory *m, uint64_t expected,
+                          bool huge);
 void route_table_deinit(struct route_table *t, struct route_memory *m);
 /* value > 0. Equal entries are not looked for. false: no room. */
 bool route_table_add(struct route_table *t, struct route_memory *m, uint32_t print, uint32_t value);
@@ -85,15 +92,18 @@ static inline uint32_t route_table_next(struct route_spot *place, uint32_t print
     if (++place->at == route_shard_slots(place->shard)) return 0;
     return route_table_value(place, print);
 }
-/* always_inline: gcc takes a function that only prefetches for one without effect, and drops the
- * calls of it before it inlines them. */
-__attribute__((always_inline)) static inline void route_table_prefetch(const struct route_table *t,
-                                                                       uint32_t print) {
+/* gcc takes a function that does nothing but fetch for one without effect, and drops the calls of
+ * it, unless there is something in it that it cannot know. */
+static inline void route_prefetch(const void *p) {
+    __builtin_prefetch(p);
+    __asm__ volatile("");
+}
+static inline void route_table_prefetch(const struct route_table *t, uint32_t print) {
     const struct route_shard *s = route_table_shard(t, print);
     if (s->n == 0) return;
     const uint64_t *slot = &s->slot[route_shard_home(t, s, print)];
-    __builtin_prefetch(slot);
-    if (((uintptr_t)slot & 63) >= 40) __builtin_prefetch(slot + 3); /* probably reaches it */
+    route_prefetch(slot);
+    if (((uintptr_t)slot & 63) >= 40) route_prefetch(slot + 3); /* probably reaches it */
 }
 
 #endif
