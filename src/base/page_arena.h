@@ -12,8 +12,8 @@ struct page_arena {
     size_t reserved, ready; /* bytes */
 };
 
-/* reserve: a multiple of 4096. huge: in large pages where the system has them, of which the last one
- * may be more than is usable. */
+/* reserve: a multiple of 4096. huge: in large pages where the system has them; the last one may be
+ * more than is usable. */
 bool page_arena_init(struct page_arena *a, size_t reserve, bool huge);
 void page_arena_free(struct page_arena *a);
 /* Makes the first size bytes usable (zero-filled at first). false: no memory, or beyond the
