@@ -185,8 +185,8 @@ LIBS_conductor := -lsodium
 module_rooms = $(call with_deps,$(shell sed -n 's|^modules/$(1): ||p' tools/rooms.txt) base)
 $(BUILD)/modules/%.o: ALL_CFLAGS += -Imodules
 $(BUILD)/tests/fake_verbs/%.o $(BUILD)/tests/unit/rdma/%.o: ALL_CFLAGS += -Imodules
-$(BUILD)/tests/unit/http/%.o: ALL_CFLAGS += -Imodules
-$(BUILD)/tests/fuzz/rdma_%.o: ALL_CFLAGS += -Imodules
+$(BUILD)/tests/unit/http/%.o $(BUILD)/tests/unit/conductor/%.o: ALL_CFLAGS += -Imodules
+$(BUILD)/tests/fuzz/rdma_%.o $(BUILD)/tests/fuzz/conductor_%.o: ALL_CFLAGS += -Imodules
 MODULE_FILES := $(MODULES:%=$(BUILD)/modules/%.so)
 # $(1) the libraries
 define link_module
@@ -263,7 +263,9 @@ STRESS_MAIN := $(filter tests/stress/%,$(TEST_MAIN))
 RDMA_UNIT_MAIN := $(filter tests/unit/rdma/%,$(UNIT_MAIN))
 # tests/unit/http: those of the module's files that need no HTTP library.
 HTTP_UNIT_MAIN := $(filter tests/unit/http/%,$(UNIT_MAIN))
-$(foreach t,$(filter-out $(RDMA_UNIT_MAIN) $(HTTP_UNIT_MAIN),$(UNIT_MAIN)),\
+# tests/unit/conductor: the whole module, and a server that is not there.
+CONDUCTOR_UNIT_MAIN := $(filter tests/unit/conductor/%,$(UNIT_MAIN))
+$(foreach t,$(filter-out $(RDMA_UNIT_MAIN) $(HTTP_UNIT_MAIN) $(CONDUCTOR_UNIT_MAIN),$(UNIT_MAIN)),\
     $(eval $(call test_rules,$(t),$(call unit_rooms,$(call room_of,$(t))))))
 $(BUILD)/librdma.a: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C))
 	$(call say,AR,$@)
@@ -271,6 +273,11 @@ $(BUILD)/librdma.a: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C))
 $(BUILD)/libhttp.a: $(call objects,$(wildcard modules/http/*.c))
 	$(call say,AR,$@)
 	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
+$(BUILD)/libconductor.a: $(call objects,$(wildcard modules/conductor/*.c))
+	$(call say,AR,$@)
+	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
+CONDUCTOR_ROOMS := conductor $(call module_rooms,conductor)
+$(foreach t,$(CONDUCTOR_UNIT_MAIN),$(eval $(call test_rules,$(t),$(CONDUCTOR_ROOMS))))
 $(foreach t,$(HTTP_UNIT_MAIN),$(eval $(call test_rules,$(t),http base)))
 $(foreach t,$(RDMA_UNIT_MAIN),$(eval $(call test_rules,$(t),rdma $(call with_deps,module))))
 $(foreach t,$(TRANSPORT_MAIN) $(STRESS_MAIN),$(eval $(call test_rules,$(t),$(LIBTARN_ROOMS))))
@@ -282,11 +289,12 @@ FUZZ_C := $(wildcard tests/fuzz/*_fuzz.c)
 FUZZ_SECONDS ?= 60
 FUZZ_MUTATIONS ?= 5000
 export FUZZ_MUTATIONS
-fuzz_room = $(or $(filter $(ROOMS) rdma,$(firstword $(subst _, ,$(notdir $(1))))),server)
+fuzz_room = $(or $(filter $(ROOMS) rdma conductor,$(firstword $(subst _, ,$(notdir $(1))))),server)
 FUZZ_DEPS_persist := cluster module
 FUZZ_DEPS_client := hosting transfer
 FUZZ_DEPS_rdma := module
-fuzz_rooms = $(filter rdma,$(1)) $(call with_deps,$(1) $(FUZZ_DEPS_$(1)) base)
+FUZZ_DEPS_conductor := $(call module_rooms,conductor)
+fuzz_rooms = $(filter rdma conductor,$(1)) $(call with_deps,$(1) $(FUZZ_DEPS_$(1)) base)
 FUZZ_MAIN := $(if $(filter fuzz,$(SANITIZER)),,tests/fuzz/standalone_main.c)
 define fuzz_rules
 $(call program,$(1)): $(call objects,$(1) $(FUZZ_MAIN)) \

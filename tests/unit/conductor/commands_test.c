@@ -1,0 +1,178 @@
+/* Commands with what only a test can arrange: blocks that engines have, what is kept but odd, and
+ * changes that are refused. */
+#include "../test.h"
+#include "conductor/conductor.h"
+#include "conductor/kept.h"
+#include "fake.h"
+#include "route/hash.h"
+
+static const char *const small[] = {"ranks", "8", "requests", "16", "index-size", "1mb", NULL};
+
+static void begin(void) {
+    fake_load(small);
+}
+static void end(void) {
+    route_check(conductor_route);
+    fake_unload();
+    fake_kept_clear();
+}
+#define SAYS(line, text) CHECK_STR(fake_call(line), text)
+#define HAS(line, text)  CHECK(strstr(fake_call(line), text) != NULL)
+
+/* The first `blocks` blocks of the tokens 0, 1, 2, ... are with that engine. */
+static void blocks_store(const char *id, uint32_t rank, uint32_t blocks, enum route_tier tier,
+                         struct span salt) {
+    uint32_t tokens[1024];
+    uint64_t rolling[64];
+    for (uint32_t i = 0; i < 1024; i++) tokens[i] = i;
+    size_t n = route_hash_prompt(tokens, blocks * 16, 16, NULL, 0, 0, rolling, 64);
+    uint32_t worker = route_worker_find(conductor_route, span_str(id), rank);
+    struct route_stored e = {.holder = route_worker_holder(conductor_route, worker),
+                             .tier = tier,
+                             .scope = route_hash_scope(SPAN("m"), SPAN(""), SPAN(""), salt, 16),
+                             .n = n,
+                             .rolling = rolling};
+    CHECK_EQ(route_index_stored(route_index(conductor_route), &e), n);
+}
+
+static const char *call_tokens(const char *command, uint32_t n, bool odd_address) {
+    char bytes[4096 + 1];
+    struct span word[] = {span_str(command), SPAN("q"),      SPAN("MODEL"),
+                          SPAN("m"),         SPAN("TOKENS"), span_of(bytes + odd_address, 4 * n)};
+    bool match = strcmp(command, "conductor.match") == 0;
+    for (uint32_t i = 0; i < n; i++) memcpy(bytes + odd_address + 4 * i, &i, 4);
+    if (match) word[1] = word[0];
+    return fake_call_words(word + match, 6 - match);
+}
+
+TEST(hits_are_told_by_tier) {
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    SAYS("conductor.add e2 http://e2 MODEL m RANK 3", "OK");
+    blocks_store("e1", 0, 10, ROUTE_TIER_DEVICE, SPAN(""));
+    blocks_store("e1", 0, 20, ROUTE_TIER_HOST, SPAN(""));
+    blocks_store("e2", 3, 5, ROUTE_TIER_DISK, SPAN(""));
+    for (int odd = 0; odd < 2; odd++) {
+        const char *said = call_tokens("conductor.match", 400, odd);
+        CHECK(strstr(said, "%5 id e1 rank 0 device 160 host 320 disk 320") != NULL);
+        CHECK(strstr(said, "%5 id e2 rank 3 device 0 host 0 disk 80") != NULL);
+    }
+    CHECK(strncmp(call_tokens("conductor.route", 400, true), "*7 e1 nil *3 160 160 0 0 ", 24) == 0);
+    HAS("conductor.explain q", "why chosen");
+    HAS("conductor.info e1", " blocks 20");
+    /* The rank of another engine is told with it, as it is not 0. */
+    SAYS("conductor.drain e1", "OK");
+    CHECK(strncmp(call_tokens("conductor.route", 400, false), "*7 *2 e2 3 nil *3 0 0 80", 24) == 0);
+    SAYS("conductor.remove e1", "OK");
+    SAYS("conductor.remove e2", "OK");
+    SAYS("conductor.match MODEL m LENGTH 400", "*0");
+    end();
+}
+
+/* The same blocks under another salt are no hit, and DOCTOR says why nobody hits. */
+TEST(hashes_of_another_salt_or_seed) {
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m SALT s", "OK");
+    blocks_store("e1", 0, 10, ROUTE_TIER_DEVICE, SPAN("s"));
+    CHECK_STR(call_tokens("conductor.match", 400, false), "*0");
+    HAS("conductor.match MODEL m SALT s HASHES 1 1 LENGTH 400", "*0");
+    for (int i = 0; i < 20; i++) {
+        HAS("conductor.route q MODEL m SALT s HASHES 1 77 LENGTH 400", "*7 e1 nil *3 0 0 0 0 ");
+        CHECK_STR(fake_call("conductor.done q"), "OK");
+    }
+    HAS("conductor.doctor", "None of 20 prompts for model m had a block anywhere");
+    end();
+}
+
+TEST(what_is_kept_but_odd_is_left_out) {
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    fake_unload();
+    fake_keep(SPAN("e/e2/0"), SPAN("m"));            /* cut off */
+    fake_keep(SPAN("e/e3/64"), SPAN("u\1\0x"));      /* no such rank */
+    fake_keep(SPAN("e//0"), SPAN(""));               /* no id */
+    fake_keep(SPAN("e/"), SPAN(""));                 /* nothing at all */
+    fake_keep(SPAN("e"), SPAN(""));                  /* of no kind */
+    fake_keep(SPAN("d/none"), SPAN(""));             /* no engine */
+    fake_keep(SPAN("l/e1"), SPAN("short"));          /* nothing that could be learnt */
+    fake_keep(SPAN("r/q"), SPAN("12345678garbage")); /* no reservation */
+    fake_keep(SPAN("r/"), SPAN(""));                 /* no name */
+    begin();
+    CHECK(strncmp(fake_call("conductor.list"), "*1 %13 id e1 ", 13) == 0);
+    fake_tick();
+    CHECK(fake_find(SPAN("r/q")) == NULL); /* it leads, and nothing has it */
+    /* A tag of a later version is passed over. */
+    fake_keep(SPAN("e/e4/0"), SPAN("u\1\0xm\1\0mb\2\00016?\3\0new"));
+    tarn_module_v1.durable_changed(NULL, NULL);
+    HAS("conductor.info e4", "block 16");
+    /* One that is another now: the route takes it as it is. */
+    fake_keep(SPAN("e/e4/0"), SPAN("u\1\0xm\1\0mb\2\00032"));
+    tarn_module_v1.durable_changed(NULL, NULL);
+    HAS("conductor.info e4", "block 32");
+    end();
+}
+
+TEST(changes_that_are_held_back_come_again) {
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    CHECK(fake_call("conductor.route q MODEL m LENGTH 100")[0] == '*');
+    CHECK(fake_find(SPAN("r/q")) != NULL);
+    fake.refuse = TARN_ELATER;
+    SAYS("conductor.done q", "OK");
+    fake_tick();
+    CHECK(fake_find(SPAN("r/q")) != NULL);
+    fake.refuse = TARN_OK;
+    fake_tick();
+    CHECK(fake_find(SPAN("r/q")) == NULL);
+    fake.refuse = TARN_ELIMIT;
+    SAYS("conductor.add e2 http://e2 MODEL m",
+         "-LIMIT there is no room to keep it: module-state-max");
+    CHECK_EQ(route_worker_find(conductor_route, SPAN("e2"), 0), ROUTE_NO_WORKER);
+    end();
+}
+
+/* A replica follows by what it is told, and says nothing itself; promoted, it clears up. */
+TEST(a_replica_follows_and_takes_over) {
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    CHECK(fake_call("conductor.route q MODEL m LENGTH 100")[0] == '*');
+    fake_unload();
+    fake_load(small);
+    fake.leads = false;
+    tarn_module_v1.role_changed(false);
+    CHECK_EQ(route_figures_get(conductor_route)->route_reserved, 1);
+    struct span name = SPAN("r/q");
+    struct fake_entry *e = fake_find(name);
+    struct span value = span_of(e->value, e->value_len);
+    tarn_module_v1.durable_changed(&name, NULL);
+    CHECK_EQ(route_figures_get(conductor_route)->route_reserved, 0);
+    tarn_module_v1.durable_changed(&name, &value);
+    CHECK_EQ(route_figures_get(conductor_route)->route_reserved, 1);
+    route_requests_clear(conductor_route); /* as if its lease had ended here first */
+    fake_tick();
+    CHECK(fake_find(name) != NULL);
+    fake.leads = true;
+    tarn_module_v1.role_changed(true);
+    fake_tick();
+    CHECK(fake_find(name) == NULL);
+    end();
+}
+
+TEST(ends_in_great_number_are_written_in_parts) {
+    static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
+    fake_load(many);
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    for (int i = 0; i < 1000; i++) {
+        char line[64];
+        snprintf(line, sizeof(line), "conductor.route q%d MODEL m LENGTH 100", i);
+        CHECK(fake_call(line)[0] == '*');
+    }
+    CHECK_EQ(fake.entries, 1001);
+    SAYS("conductor.remove e1", "OK");
+    CHECK(fake.entries > 0);
+    for (int i = 0; i < 4; i++) fake_tick();
+    CHECK_EQ(fake.entries, 0);
+    end();
+}
+
+TEST_MAIN()
