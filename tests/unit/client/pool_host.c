@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -83,6 +84,7 @@ static int listen_at(uint16_t *port_p) {
     socklen_t len = sizeof(a);
     int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* and what is accepted */
     TARN_ASSERT(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 64) == 0);
     TARN_ASSERT(getsockname(fd, (struct sockaddr *)&a, &len) == 0);
     *port_p = ntohs(a.sin_port);
@@ -92,7 +94,8 @@ static int listen_at(uint16_t *port_p) {
 static int connect_to(uint16_t port) {
     struct sockaddr_in a = {
         .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0) return fd;
     close(fd);
     return -1;
