@@ -38,6 +38,8 @@ void cache_clear(struct cache *c);
 bool cache_has(const struct cache *c, uint32_t id);
 /* How many of the first ids are there. */
 uint32_t cache_match(const struct cache *c, const uint64_t *ids, uint32_t n);
+/* Brings near what is about to be looked for. */
+void cache_prefetch(const struct cache *c, const uint64_t *ids, uint32_t n);
 /* Held once more; it must be there. */
 void cache_hold(struct cache *c, uint32_t id);
 /* Once less; the last one leaves it kept, as the most recently used. */

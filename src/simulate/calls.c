@@ -200,6 +200,7 @@ void call_restart(struct sim *s, struct call *old) {
 /* From the tail to the head, so that the tail is the first to go. */
 void call_leave(struct sim *s, struct call *c, struct sim_engine *e) {
     const uint64_t *ids = call_ids(s, c);
+    cache_prefetch(&e->device, ids, c->held);
     for (uint32_t k = c->held; k > 0; k--) cache_drop(&e->device, (uint32_t)ids[k - 1]);
     cache_unreserve(&e->device, c->private);
     c->held = c->private = 0;

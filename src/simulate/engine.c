@@ -267,6 +267,7 @@ static bool prefill_begin(struct sim *s, struct sim_engine *e, struct call *c) {
 static void prefill_publish(struct sim *s, struct sim_engine *e, struct call *c) {
     const uint64_t *ids = call_ids(s, c);
     uint32_t n = call_request(s, c)->n;
+    cache_prefetch(&e->device, ids + c->held, n - c->held);
     for (; c->held < n; c->held++, c->private --) cache_publish(&e->device, (uint32_t)ids[c->held]);
 }
 
