@@ -109,8 +109,7 @@ bool cache_has(const struct cache *c, uint32_t id) {
 }
 
 void cache_prefetch(const struct cache *c, const uint64_t *ids, uint32_t n) {
-    for (uint32_t k = 0; k < n; k++)
-        __builtin_prefetch(&c->table[slot_home(c, (uint32_t)ids[k])]);
+    for (uint32_t k = 0; k < n; k++) __builtin_prefetch(&c->table[slot_home(c, (uint32_t)ids[k])]);
 }
 
 uint32_t cache_match(const struct cache *c, const uint64_t *ids, uint32_t n) {

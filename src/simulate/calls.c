@@ -6,6 +6,7 @@
 #include "simulate/run.h"
 
 #define LOOK_AGAIN_S 0.05 /* what the pool had so long ago is still what it has */
+#define PUT_KEYS     4.2  /* look-ups that a master answers in the time of a put (BENCHMARKS.md) */
 
 /* --- queues --- */
 
@@ -108,6 +109,12 @@ static void call_load(struct sim *s, struct call *c, const struct router_choice 
     }
 }
 
+/* How long the masters take for it, those that are there. */
+static double call_lookup_s(struct sim *s, const struct call *c) {
+    return pool_lookup_s(s->pool, call_ids(s, c), call_request(s, c)->n, s->now,
+                         s->config->lookup_s, s->config->key_s);
+}
+
 /* When it waited, the pool may have more of it by now: that is loaded if it is faster than
  * computing it, by what the links have left. */
 void call_look_again(struct sim *s, struct call *c) {
@@ -118,8 +125,9 @@ void call_look_again(struct sim *s, struct call *c) {
     uint32_t match = cache_match(&e->device, ids, q->n), block = s->trace->block;
     uint32_t has = match >= c->near && c->load_to > match ? c->load_to : match;
     c->looked = s->now;
+    if (s->config->masters > 0) call_lookup_s(s, c); /* they answer it, and nobody waits */
     if (pool_match(s->pool, ids, q->n) <= has) return;
-    uint32_t pooled = pool_read(s->pool, &c->chain, ids, q->n, s->hosts);
+    uint32_t pooled = pool_read(s->pool, c->chain, ids, q->n, s->hosts);
     double bytes = (pooled - has) * s->block_bytes;
     double load_s = bytes / network_share(&s->network, s->hosts[has], c->engine);
     if (load_s > sim_chunk_s(&s->config->speed, (pooled - has) * block, has * block)) return;
@@ -137,11 +145,11 @@ static void call_queue_up(struct sim *s, struct call *c, bool front) {
     if (!waits) engine_wake(s, e);
 }
 
-static void call_send(struct sim *s, struct call *c) {
+static void call_route(struct sim *s, struct call *c) {
     const struct trace_request *q = call_request(s, c);
     const uint64_t *ids = call_ids(s, c);
     struct router_choice choice;
-    if (s->pool != NULL) c->pooled = pool_read(s->pool, &c->chain, ids, q->n, s->hosts);
+    if (s->pool != NULL) c->pooled = pool_read(s->pool, c->chain, ids, q->n, s->hosts);
     tarn_status status =
         router_ask(s->router, c->number, q, ids, s->hosts, c->pooled, s->now, &choice);
     copies_begin(s, c->number);
@@ -155,6 +163,23 @@ static void call_send(struct sim *s, struct call *c) {
     c->decode = choice.decode;
     call_load(s, c, &choice);
     call_queue_up(s, c, false);
+}
+
+void call_looked_up(struct sim *s, uint32_t call) {
+    call_route(s, &s->calls[call]);
+}
+
+/* The pool is asked first; no engine has it until then. */
+static void call_send(struct sim *s, struct call *c) {
+    if (s->pool == NULL || s->config->masters == 0) {
+        call_route(s, c);
+        return;
+    }
+    double takes = call_lookup_s(s, c);
+    samples_add(&s->lookup, takes);
+    c->state = CALL_LOOKUP;
+    c->engine = c->decode = CALL_NONE;
+    events_add(&s->events, s->now + takes, EVENT_LOOKED_UP, call_number(s, c), 0);
 }
 
 void call_arrive(struct sim *s, uint64_t number) {
@@ -310,7 +335,10 @@ void call_flow_ended(struct sim *s, uint32_t owner) {
     struct call *c = &s->calls[owner / FLOW_KINDS];
     if (kind == FLOW_WRITE && s->engines[c->put_host].work != ENGINE_GONE) {
         const struct trace_request *q = call_request(s, c);
-        pool_write(s->pool, &c->chain, call_ids(s, c), q->n, c->pooled, c->put_host);
+        if (s->config->masters > 0)
+            pool_put_load(s->pool, call_ids(s, c) + c->pooled, q->n - c->pooled, s->now,
+                          PUT_KEYS * s->config->key_s);
+        pool_write(s->pool, c->chain, call_ids(s, c), q->n, c->pooled, c->put_host);
     }
     if (c->live && kind == FLOW_LOAD) load_ended(s, c);
     if (c->live && kind == FLOW_HANDOVER) handover_ended(s, c);

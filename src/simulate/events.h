@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum event_kind { EVENT_STEP, EVENT_FLOW, EVENT_FAIL, EVENT_BACK };
+enum event_kind { EVENT_STEP, EVENT_FLOW, EVENT_LOOKED_UP, EVENT_FAIL, EVENT_BACK };
 
 struct event {
     double at; /* seconds */

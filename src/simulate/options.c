@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/near.h"
 #include "base/options.h"
 #include "route/route.h"
@@ -14,9 +15,9 @@ struct typed {
     const char *trace, *format, *generate, *route, *model, *gpu, *pools, *eviction, *load, *fail,
         *quadratic, *table, *html;
     uint64_t requests, block, engines, prefill, decode, gpus, chunk, batch, kv_blocks, host_blocks,
-        rack_hosts, stages, parts, seed, limit_requests;
-    double rate, speed, nic, local, rack_us, far_us, utilization, efficiency, layer_us, step_us,
-        slo_ttft, slo_tbt;
+        masters, rack_hosts, stages, parts, seed, limit_requests;
+    double rate, speed, nic, local, rack_us, far_us, lookup_us, key_us, utilization, efficiency,
+        layer_us, step_us, slo_ttft, slo_tbt;
     bool json, admit, copies, no_overlap;
 };
 
@@ -38,6 +39,8 @@ static void typed_init(struct typed *t, const struct sim_config *c) {
         .limit_requests = 20000,
         .nic = c->nic * 8 / 1e9,
         .local = c->local / 1e9,
+        .lookup_us = c->lookup_s * 1e6,
+        .key_us = c->key_s * 1e6,
         .rack_us = c->rack_s * 1e6,
         .far_us = c->far_s * 1e6,
         .utilization = c->speed.utilization,
@@ -74,6 +77,9 @@ static const char *typed_read(struct typed *t, int argc, char **argv) {
         {"--host-blocks", OPT_U64, &t->host_blocks, 0, most},
         {"--pool-blocks", OPT_STRING, &t->pools, 0, 0},
         {"--eviction", OPT_STRING, &t->eviction, 0, 0},
+        {"--masters", OPT_U64, &t->masters, 0, SIM_MASTERS_MAX},
+        {"--lookup-us", OPT_DOUBLE, &t->lookup_us, 0, 10000000},
+        {"--key-us", OPT_DOUBLE, &t->key_us, 0, 1000000},
         {"--nic", OPT_DOUBLE, &t->nic, 0, 100000},
         {"--local", OPT_DOUBLE, &t->local, 0, 100000},
         {"--rack-hosts", OPT_U64, &t->rack_hosts, 0, SIM_ENGINES_MAX},
@@ -167,29 +173,36 @@ static const char *numbers_read(struct numbers *list, const char *option, const 
     }
 }
 
-/* TIME:engine:N[:SECONDS] */
+#define FAIL_FORM "TIME:engine|host|master:N[:SECONDS][,...]"
+
+static bool failing_of(const char *kind, enum sim_failing *what_p) {
+    static const char *const kinds[] = {"engine", "host", "master"};
+    for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {
+        if (strcmp(kind, kinds[i]) != 0) continue;
+        *what_p = (enum sim_failing)i;
+        return true;
+    }
+    return false;
+}
+
 static const char *fail_read(struct sim_config *c, const char *text) {
     for (const char *s = text; *s != '\0';) {
         struct sim_failure f = {0};
-        char kind[8], more = '\0';
+        char kind[8];
         int len = 0;
-        unsigned who;
-        if (sscanf(s, "%lf:%7[a-z]:%u%n", &f.at_s, kind, &who, &len) != 3 || !(f.at_s >= 0))
-            return refuse("--fail", text, "is not TIME:engine|host:N[:SECONDS][,...]");
+        if (sscanf(s, "%lf:%7[a-z]:%u%n", &f.at_s, kind, &f.who, &len) != 3 || !(f.at_s >= 0) ||
+            !failing_of(kind, &f.what))
+            return refuse("--fail", text, "is not " FAIL_FORM);
         s += len;
         if (*s == ':') {
             if (sscanf(s, ":%lf%n", &f.for_s, &len) != 1 || !(f.for_s > 0))
                 return refuse("--fail", text, "has no seconds behind the number");
             s += len;
         }
-        more = *s;
-        f.host = strcmp(kind, "host") == 0;
-        f.who = who;
-        if ((!f.host && strcmp(kind, "engine") != 0) || (more != ',' && more != '\0'))
-            return refuse("--fail", text, "is not TIME:engine|host:N[:SECONDS][,...]");
+        if (*s != ',' && *s != '\0') return refuse("--fail", text, "is not " FAIL_FORM);
         if (c->n_failures == SIM_FAILURES_MAX) return refuse("--fail", text, "has too many");
         c->failures[c->n_failures++] = f;
-        s += more == ',';
+        s += *s == ',';
     }
     return NULL;
 }
@@ -240,6 +253,9 @@ static const char *config_read(struct sim_plan *p, const struct typed *t) {
     c->batch_max = (uint32_t)t->batch;
     c->kv_blocks = t->kv_blocks;
     c->host_blocks = t->host_blocks;
+    c->masters = (uint32_t)t->masters;
+    c->lookup_s = t->lookup_us / 1e6;
+    c->key_s = t->key_us / 1e6;
     c->nic = t->nic / 8 * 1e9;
     c->speed.network = c->nic;
     c->local = t->local * 1e9;

@@ -50,6 +50,7 @@ static void json_cell(struct buf *out, const struct sim_plan *p, const struct ce
     json_times(out, "gap_ms", &r->gap);
     buf_printf(out, "\"goodput\":%.6f,\"kept\":%llu,\"tokens_s\":%.3f,", r->goodput,
                (unsigned long long)r->kept, r->tokens_s);
+    if (p->config.masters > 0) json_times(out, "lookup_ms", &r->lookup);
     buf_printf(out, "\"hit_ratio\":{\"device\":%.6f,\"host\":%.6f,\"pool\":%.6f},", r->device,
                r->host, r->pool);
     buf_printf(out,
@@ -69,6 +70,7 @@ void report_json(const struct sim_plan *p, struct buf *out) {
                p->trace.block, p->trace_rate, c->speed.model->name);
     buf_printf(out, "\"gpu\":\"%s\",\"gpus\":%u,\"chunk\":%u,\"seed\":%llu,", c->speed.gpu->name,
                c->speed.gpus, c->speed.chunk, (unsigned long long)c->seed);
+    if (c->masters > 0) buf_printf(out, "\"masters\":%u,", c->masters);
     buf_printf(out, "\"slo_ms\":{\"ttft\":%g,\"tbt\":%g},\"kept_share_at_load_1\":%g,\"rows\":[",
                c->slo_ttft_s * 1e3, c->slo_tbt_s * 1e3, SIM_KEPT_SHARE);
     for (size_t i = 0; i < p->n; i++) {

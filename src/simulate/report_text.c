@@ -21,6 +21,8 @@ void cell_words(const struct sim_plan *p, const struct cell *c, struct buf *out)
                    c->eviction);
     else
         buf_append_str(out, "no pool");
+    if (c->pool_blocks > 0 && p->config.masters > 0)
+        buf_printf(out, " of %u masters", p->config.masters);
 }
 
 bool cell_alike(const struct cell *a, const struct cell *b) {
@@ -84,6 +86,12 @@ static void rare_things(const struct sim_plan *p, struct buf *out) {
         buf_printf(out, "\n  %s at %.3g requests a second: %llu copies of hot prefixes, %.1f GB",
                    p->cells[i].route, p->cells[i].rate, (unsigned long long)r->copies,
                    r->copied_bytes / 1e9);
+    }
+    for (size_t i = 0; i < p->n && p->config.masters > 0; i++) {
+        const struct sim_times *t = &p->cells[i].result.lookup;
+        if (p->cells[i].pool_blocks > 0)
+            buf_printf(out, "\n  %s at %.3g requests a second: look-ups of %.2f ms, p99 %.2f ms",
+                       p->cells[i].route, p->cells[i].rate, t->mean * 1e3, t->p99 * 1e3);
     }
     if (p->trace.skipped + p->trace.clipped > 0)
         buf_printf(out,

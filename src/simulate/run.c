@@ -10,6 +10,8 @@ void sim_config_init(struct sim_config *c) {
     *c = (struct sim_config){.engines = 8,
                              .batch_max = 256,
                              .eviction = "lru",
+                             .lookup_s = 200e-6,
+                             .key_s = 0.3e-6,
                              .nic = 12.5e9,
                              .local = 40e9,
                              .rack_s = 200e-6,
@@ -42,10 +44,13 @@ const char *sim_config_check(const struct sim_config *c, const struct trace *t) 
                     c->speed.gpus, c->speed.gpu->name);
     else if (blocks + c->host_blocks > UINT32_C(1) << 28)
         status_fail(TARN_EINVAL, &why, "an engine has too many blocks of %u tokens", t->block);
-    for (size_t i = 0; why == NULL && i < c->n_failures; i++)
-        if (c->failures[i].who >= n)
-            status_fail(TARN_EINVAL, &why, "--fail: there is no engine %u of %u",
-                        c->failures[i].who, n);
+    for (size_t i = 0; why == NULL && i < c->n_failures; i++) {
+        const struct sim_failure *f = &c->failures[i];
+        bool master = f->what == SIM_FAILS_MASTER;
+        if (f->who >= (master ? sim_masters(c) : n))
+            status_fail(TARN_EINVAL, &why, "--fail: there is no %s %u, they are 0 to %u",
+                        master ? "master" : "engine", f->who, (master ? sim_masters(c) : n) - 1);
+    }
     return why;
 }
 
@@ -63,7 +68,7 @@ static void sim_open(struct sim *s, const struct sim_config *c, const struct tra
     network_open(&s->network, &network, &s->events);
     s->router = router_open(c, t, ids, blocks, blocks + c->host_blocks);
     TARN_ASSERT(s->router != NULL);
-    if (c->pool_blocks > 0) s->pool = pool_open(n, c->pool_blocks, c->eviction);
+    if (c->pool_blocks > 0) s->pool = pool_open(sim_masters(c), n, c->pool_blocks, c->eviction);
     s->engines = xcalloc(n, sizeof(*s->engines));
     for (uint32_t e = 0; e < n; e++)
         engine_open(s, &s->engines[e], e, blocks, (uint32_t)c->host_blocks);
@@ -85,6 +90,7 @@ static void sim_close(struct sim *s) {
     events_free(&s->events);
     samples_free(&s->ttft);
     samples_free(&s->tbt);
+    samples_free(&s->lookup);
     free(s->engines);
     free(s->calls);
     free(s->copies);
@@ -93,14 +99,28 @@ static void sim_close(struct sim *s) {
     free(s->gaps);
 }
 
+static void sim_back_at(struct sim *s, const struct sim_failure *f, double for_s) {
+    events_add(&s->events, s->now + for_s, EVENT_BACK, (uint32_t)(f - s->config->failures), 0);
+}
+
+static void sim_fail_master(struct sim *s, const struct sim_failure *f) {
+    if (s->pool == NULL) return;
+    pool_master_gone(s->pool, f->who);
+    sim_back_at(s, f, f->for_s > 0 ? f->for_s : SIM_PROMOTION_S);
+}
+
 /* Requests on an engine that is gone, and those that were to decode there. */
 static void sim_fail(struct sim *s, const struct sim_failure *f) {
+    if (f->what == SIM_FAILS_MASTER) {
+        sim_fail_master(s, f);
+        return;
+    }
     struct sim_engine *e = &s->engines[f->who];
     if (e->work == ENGINE_GONE) return;
     engine_fail(s, e);
     copies_fail(s, f->who);
     router_engine_gone(s->router, f->who, s->now);
-    if (f->host && s->pool != NULL) pool_host_gone(s->pool, f->who);
+    if (f->what == SIM_FAILS_HOST && s->pool != NULL) pool_host_gone(s->pool, f->who);
     for (size_t i = 0, n = s->n_calls; i < n; i++) {
         struct call *c = &s->calls[i];
         if (!c->live) continue;
@@ -116,15 +136,17 @@ static void sim_fail(struct sim *s, const struct sim_failure *f) {
             c->decode = CALL_NONE; /* which is chosen anew when its prompt is computed */
         }
     }
-    if (f->for_s > 0)
-        events_add(&s->events, s->now + f->for_s, EVENT_BACK, (uint32_t)(f - s->config->failures),
-                   0);
+    if (f->for_s > 0) sim_back_at(s, f, f->for_s);
 }
 
 static void sim_back(struct sim *s, const struct sim_failure *f) {
+    if (f->what == SIM_FAILS_MASTER) {
+        pool_master_back(s->pool, f->who);
+        return;
+    }
     s->engines[f->who].work = ENGINE_IDLE;
     router_engine_up(s->router, f->who, s->now);
-    if (f->host && s->pool != NULL) pool_host_back(s->pool, f->who);
+    if (f->what == SIM_FAILS_HOST && s->pool != NULL) pool_host_back(s->pool, f->who);
 }
 
 static void sim_event(struct sim *s) {
@@ -138,6 +160,7 @@ static void sim_event(struct sim *s) {
             call_flow_ended(s, owner);
         break;
     case EVENT_FAIL: sim_fail(s, &s->config->failures[x.who]); break;
+    case EVENT_LOOKED_UP: call_looked_up(s, x.who); break;
     case EVENT_BACK: sim_back(s, &s->config->failures[x.who]); break;
     }
 }
@@ -147,6 +170,7 @@ static void sim_sum_up(struct sim *s) {
     TARN_ASSERT(r->done + r->refused + r->too_long + r->lost == r->requests);
     r->ttft = samples_times(&s->ttft);
     r->tbt = samples_times(&s->tbt);
+    r->lookup = samples_times(&s->lookup);
     r->gap = spread_times(s->gaps);
     r->span_s = s->arrival_end;
     r->goodput = r->span_s > 0 ? (double)r->kept / r->span_s : 0;
@@ -159,8 +183,8 @@ static void sim_sum_up(struct sim *s) {
     r->moved_bytes = s->network.moved;
     r->local_bytes = s->network.local;
     if (s->pool == NULL) return;
-    r->pool_blocks = store_count(s->pool->store);
-    r->pool_evicted = store_evictions(s->pool->store);
+    r->pool_blocks = pool_count(s->pool);
+    r->pool_evicted = pool_evictions(s->pool);
 }
 
 void sim_run(const struct sim_config *c, const struct trace *t, uint64_t ids,

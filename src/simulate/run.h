@@ -7,7 +7,8 @@
  *      │                                                       (to the engine that decodes)
  *      └── its engine failed: from the start, with the tokens that it has as part of its prompt
  *
- * DECODE goes back to QUEUED, at the head, when its engine runs out of KV (preempted). */
+ * Where the pool's masters take time, LOOKUP comes before LOADING. DECODE goes back to QUEUED, at
+ * the head, when its engine runs out of KV (preempted). */
 #ifndef TARN_SIMULATE_RUN_H
 #define TARN_SIMULATE_RUN_H
 
@@ -21,7 +22,15 @@
 
 #define CALL_NONE UINT32_MAX
 
-enum call_state { CALL_LOADING, CALL_QUEUED, CALL_PREFILL, CALL_HANDOVER, CALL_READY, CALL_DECODE };
+enum call_state {
+    CALL_LOOKUP,
+    CALL_LOADING,
+    CALL_QUEUED,
+    CALL_PREFILL,
+    CALL_HANDOVER,
+    CALL_READY,
+    CALL_DECODE
+};
 
 /* A request that is under way. Its slot is used again when it is over and all flows of it are. */
 struct call {
@@ -49,8 +58,8 @@ struct call {
     double waited; /* before its first step of decoding */
     uint64_t order;
     struct gaps gaps;
-    struct store_chain chain;
     uint32_t next; /* in a list: of free ones, or of one that waits */
+    struct store_chain chain[SIM_MASTERS_MAX];
 };
 
 struct call_queue {
@@ -113,7 +122,7 @@ struct sim {
     double now, block_bytes, arrival_end, end;
     uint64_t order;
     double prompt_tokens, device_tokens, host_tokens, pool_tokens;
-    struct samples ttft, tbt;
+    struct samples ttft, tbt, lookup;
     struct spread *gaps;
     struct sim_result *result;
 };
@@ -131,6 +140,8 @@ static inline uint32_t call_number(const struct sim *s, const struct call *c) {
 }
 /* A new request of the trace. */
 void call_arrive(struct sim *s, uint64_t number);
+/* The pool's masters have answered. */
+void call_looked_up(struct sim *s, uint32_t call);
 /* What it does on its engine ends: its blocks are left to others. */
 void call_leave(struct sim *s, struct call *c, struct sim_engine *e);
 /* Its turn has come. It may be LOADING behind. */

@@ -10,12 +10,16 @@
 
 #define SIM_ENGINES_MAX  4096u
 #define SIM_FAILURES_MAX 64u
+#define SIM_MASTERS_MAX  16u
 
+/* An engine alone; its host with its part of the pool; a master of the pool. */
+enum sim_failing { SIM_FAILS_ENGINE, SIM_FAILS_HOST, SIM_FAILS_MASTER };
 struct sim_failure {
-    double at_s, for_s; /* for_s 0: it does not come back */
-    bool host;          /* the engine's host with its part of the pool; else the engine alone */
+    double at_s, for_s; /* for_s 0: it does not come back; a master: SIM_PROMOTION_S */
+    enum sim_failing what;
     uint32_t who;
 };
+#define SIM_PROMOTION_S 1.7 /* from the kill of a master to the first answers of its replica */
 
 struct sim_config {
     struct sim_speed speed;
@@ -26,6 +30,8 @@ struct sim_config {
     uint64_t host_blocks;     /* of its own host memory, 0: it has none */
     uint64_t pool_blocks;     /* of all hosts together, 0: no pool */
     const char *eviction;     /* of the pool */
+    uint32_t masters;         /* of the pool; 0: one whose look-ups take no time */
+    double lookup_s, key_s;   /* of a look-up: there and back, and of a master for each key */
     double nic, local;        /* bytes a second: of a host's card; between its memory and devices */
     double rack_s, far_s;     /* latency within a rack, and between two */
     uint32_t rack_hosts;      /* 0: one rack */
@@ -42,6 +48,9 @@ struct sim_config {
 void sim_config_init(struct sim_config *c);
 static inline uint32_t sim_engines(const struct sim_config *c) {
     return c->prefill > 0 ? c->prefill + c->decode : c->engines;
+}
+static inline uint32_t sim_masters(const struct sim_config *c) {
+    return c->masters > 0 ? c->masters : 1;
 }
 /* NULL, or why such a simulation cannot be; the text is this thread's own until the next call. */
 const char *sim_config_check(const struct sim_config *c, const struct trace *t);
@@ -67,6 +76,7 @@ struct sim_result {
     double copied_bytes;                /* by them */
     double moved_bytes;                 /* between hosts, copies among them */
     double local_bytes;                 /* between a host's memory and its devices */
+    struct sim_times lookup;            /* of look-ups in the pool, with masters */
     uint64_t pool_blocks, pool_evicted; /* in it at the end; evicted from it */
 };
 

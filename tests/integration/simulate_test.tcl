@@ -87,6 +87,18 @@ test {copies of hot prefixes are ordered and counted} {
     assert_equal [number_of $json copied_bytes] [number_of $json moved_bytes]
 }
 
+test {masters share a pool, take time, and fail} {
+    set args [list run --trace $::trace --route round-robin --pool-blocks 2000 {*}$::small --json]
+    assert_equal 0 [regexp {lookup_ms|masters} [simulate {*}$args]]
+    set json [simulate {*}$args --masters 3 --lookup-us 400 --key-us 1]
+    assert_equal 3 [number_of $json masters]
+    assert {[number_of $json mean "\"lookup_ms\":"] >= 0.402}
+    set pool [number_of $json pool]
+    set json [simulate {*}$args --masters 3 --fail 5:master:2:60]
+    assert_equal 200 [number_of $json done]
+    assert {[number_of $json pool] < $pool}
+}
+
 test {engines that fail lose nothing} {
     set json [simulate run --trace $trace --route tarn {*}$small --fail 5:engine:1:10,20:host:0 \
         --pool-blocks 2000 --json]
@@ -112,7 +124,8 @@ test {what is wrong is said, with its name} {
         "*--prefill and --decode go together*" {run --generate chat --prefill 2}
         "*--fail: \"5:disk:1\" is not*" {run --generate chat --fail 5:disk:1}
         "*--fail: \"nan:engine:1\" is not*" {run --generate chat --fail nan:engine:1}
-        "*--fail: there is no engine 9 of 8*" {run --generate chat --fail 5:engine:9}
+        "*--fail: there is no master 1, they are 0 to 0*" {run --generate chat --fail 5:master:1}
+        "*--fail: there is no engine 9, they are 0 to 7*" {run --generate chat --fail 5:engine:9}
         "*does not fit into 1 x H100*" {run --generate chat --gpus 1}
         "*--generate: there is no chats, did you mean chat?*" {run --generate chats}
         "*there is no subcommand rnu, did you mean run?*" {rnu}

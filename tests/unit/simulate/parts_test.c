@@ -146,9 +146,9 @@ TEST(flows_end_late_in_a_long_run) {
 }
 
 TEST(the_pool_is_the_real_books) {
-    struct sim_pool *p = pool_open(2, 8, "lru");
+    struct sim_pool *p = pool_open(1, 2, 8, "lru");
     CHECK(p != NULL);
-    CHECK(pool_open(2, 8, "nonsense") == NULL);
+    CHECK(pool_open(1, 2, 8, "nonsense") == NULL);
     const uint64_t a[] = {1, 2, 3, 4}, b[] = {1, 2, 5, 6}, c[] = {10, 11, 12, 13, 14, 15};
     uint32_t hosts[8];
     struct store_chain first = {0}, second = {0}, third = {0};
@@ -162,14 +162,67 @@ TEST(the_pool_is_the_real_books) {
     pool_time(p, 5);
     pool_write(p, &third, c, 6, 0, 0); /* 8 blocks in all */
     CHECK_EQ(pool_match(p, c, 6), 6);
-    CHECK_EQ(store_count(p->store), 8);
-    store_check(p->store);
+    CHECK_EQ(pool_count(p), 8);
+    store_check(p->master[0].store);
     pool_host_gone(p, 0);
-    CHECK(store_count(p->store) < 8);
+    CHECK(pool_count(p) < 8);
     pool_host_back(p, 0);
     pool_write(p, &third, c, 6, 0, 0);
     CHECK_EQ(pool_match(p, c, 6), 6);
-    store_check(p->store);
+    store_check(p->master[0].store);
+    pool_close(&p);
+}
+
+/* A prefix ends at the first block whose master is away, and is whole again when it is back;
+ * look-ups wait for the master with most of the keys, and for those before. */
+TEST(several_masters_share_a_pool) {
+    enum { N = 64, MASTERS = 4 };
+    struct sim_pool *p = pool_open(MASTERS, 2, 1000, "lru");
+    uint64_t ids[N];
+    uint32_t hosts[N], most = 0, least = N;
+    struct store_chain chain[5][SIM_MASTERS_MAX] = {0};
+    for (uint32_t i = 0; i < N; i++) ids[i] = i;
+    pool_write(p, chain[0], ids, N, 0, 1);
+    CHECK_EQ(pool_count(p), N);
+    CHECK_EQ(pool_read(p, chain[1], ids, N, hosts), N);
+    for (uint32_t i = 0; i < N; i++) CHECK_EQ(hosts[i], 1);
+    for (uint32_t m = 0; m < MASTERS; m++) {
+        uint32_t has = (uint32_t)store_count(p->master[m].store);
+        store_check(p->master[m].store);
+        CHECK(has > N / 16);
+        if (has > most) most = has;
+        pool_master_gone(p, m);
+        uint32_t left = pool_match(p, ids, N);
+        struct store_chain mine[SIM_MASTERS_MAX] = {0};
+        CHECK_EQ(pool_read(p, mine, ids, N, hosts), left);
+        CHECK(left < N);
+        if (left < least) least = left;
+        pool_master_back(p, m);
+    }
+    CHECK_EQ(least, 0); /* one of them has the first block */
+    CHECK_EQ(pool_match(p, ids, N), N);
+    double alone = pool_lookup_s(p, ids, N, 10, 1, 0.1);
+    double behind = pool_lookup_s(p, ids, N, 10, 1, 0.1);
+    double later = pool_lookup_s(p, ids, N, 100, 1, 0.1);
+    pool_put_load(p, ids, N, 200.5, 0.1); /* its message is there at once */
+    double behind_put = pool_lookup_s(p, ids, N, 200, 1, 0.1);
+    CHECK_NEAR(alone, 1 + 0.1 * most);
+    CHECK_NEAR(behind, 1 + 0.2 * most);
+    CHECK_NEAR(later, alone);
+    CHECK_NEAR(behind_put, behind);
+    /* What its master was not there for is put when somebody computes it again. */
+    uint64_t more[N];
+    for (uint32_t i = 0; i < N; i++) more[i] = 1000 + i;
+    pool_master_gone(p, 2);
+    pool_write(p, chain[2], more, N, 0, 0);
+    pool_master_back(p, 2);
+    uint32_t had = pool_read(p, chain[3], more, N, hosts);
+    CHECK(had < N);
+    pool_write(p, chain[3], more, N, had, 0);
+    CHECK_EQ(pool_match(p, more, N), N);
+    CHECK_EQ(pool_count(p), 2 * N);
+    pool_host_gone(p, 1);
+    CHECK_EQ(pool_count(p), N);
     pool_close(&p);
 }
 

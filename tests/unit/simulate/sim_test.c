@@ -175,8 +175,8 @@ TEST(requests_survive_engines_and_hosts_that_fail) {
     struct sim_config c = small_config();
     c.pool_blocks = 2000;
     c.failures[0] = (struct sim_failure){.at_s = 20, .for_s = 30, .who = 1};
-    c.failures[1] = (struct sim_failure){.at_s = 25, .host = true, .for_s = 20, .who = 2};
-    c.failures[2] = (struct sim_failure){.at_s = 60, .host = true, .who = 0};
+    c.failures[1] = (struct sim_failure){.at_s = 25, .what = SIM_FAILS_HOST, .for_s = 20, .who = 2};
+    c.failures[2] = (struct sim_failure){.at_s = 60, .what = SIM_FAILS_HOST, .who = 0};
     c.n_failures = 3;
     struct sim_result r = run_on(&c, t);
     CHECK_EQ(r.done, t->n);
@@ -193,6 +193,40 @@ TEST(requests_survive_engines_and_hosts_that_fail) {
 
 /* Who is to decode there is no longer, before its prompt is computed: another engine for decoding
  * takes it, and prefills stay apart from decodes. */
+/* A master that is away costs its part of the hits until its replica is there, and nothing else. */
+TEST(masters_of_the_pool_fail) {
+    const struct trace *t = make(TRACE_CHAT, 1500, 6);
+    struct sim_config c = small_config();
+    c.pool_blocks = 3000;
+    struct sim_result free_of_cost = run_on(&c, t);
+    CHECK(free_of_cost.lookup.mean == 0);
+    c.masters = 1;
+    struct sim_result one = run_on(&c, t);
+    CHECK_WITHIN(one.lookup.mean, c.lookup_s, 1.1 * c.lookup_s);
+    CHECK_WITHIN(one.pool, 0.95 * free_of_cost.pool, 1.05 * free_of_cost.pool);
+    c.masters = 4;
+    struct sim_result four = run_on(&c, t), again = run_on(&c, t);
+    CHECK(memcmp(&four, &again, sizeof(four)) == 0);
+    CHECK_WITHIN(four.pool, 0.95 * one.pool, 1.05 * one.pool);
+    c.failures[c.n_failures++] =
+        (struct sim_failure){.at_s = 50, .what = SIM_FAILS_MASTER, .who = 1};
+    struct sim_result short_while = run_on(&c, t);
+    c.failures[0].for_s = 1000;
+    struct sim_result for_long = run_on(&c, t);
+    CHECK_EQ(for_long.done, t->n);
+    CHECK_EQ(short_while.restarted + for_long.restarted, 0);
+    CHECK(short_while.pool > 0.9 * four.pool);
+    CHECK(for_long.pool < 0.8 * four.pool);
+    c.engines = 2; /* some fail while requests wait for a look-up */
+    c.lookup_s = 5;
+    for (uint32_t i = 0; i < 20; i++)
+        c.failures[c.n_failures++] =
+            (struct sim_failure){.at_s = 20 + 3 * i, .for_s = 1, .who = i % 2};
+    CHECK_EQ(run_on(&c, t).done, t->n);
+    c.failures[0].who = 4;
+    CHECK_STR(sim_config_check(&c, t), "--fail: there is no master 4, they are 0 to 3");
+}
+
 TEST(an_engine_that_decodes_fails_and_prefill_engines_do_not_decode) {
     const struct trace *t = make(TRACE_DOCUMENTS, 400, 2);
     struct sim_config c = small_config();
@@ -274,7 +308,7 @@ TEST(what_cannot_be_is_refused_with_words) {
     CHECK_STR(sim_config_check(&c, t), "Llama-3-70B does not fit into 1 x H100");
     c.speed.gpus = 8;
     c.failures[c.n_failures++] = (struct sim_failure){.who = 99};
-    CHECK_STR(sim_config_check(&c, t), "--fail: there is no engine 99 of 8");
+    CHECK_STR(sim_config_check(&c, t), "--fail: there is no engine 99, they are 0 to 7");
 }
 
 TEST(the_longest_tenth) {
