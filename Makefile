@@ -287,8 +287,6 @@ $(foreach t,$(TRANSPORT_MAIN) $(STRESS_MAIN),$(eval $(call test_rules,$(t),$(LIB
 # seeds and mutations of them; `make fuzz` with libFuzzer.
 FUZZ_C := $(wildcard tests/fuzz/*_fuzz.c)
 FUZZ_SECONDS ?= 60
-FUZZ_MUTATIONS ?= 5000
-export FUZZ_MUTATIONS
 fuzz_room = $(or $(filter $(ROOMS) rdma conductor,$(firstword $(subst _, ,$(notdir $(1))))),server)
 FUZZ_DEPS_persist := cluster module
 FUZZ_DEPS_client := hosting transfer

@@ -288,10 +288,10 @@ static void kill_rounds(int rounds, uint64_t seed, bool doomed) {
 }
 
 TEST(killed_at_any_point_everything_acknowledged_is_there) {
-    kill_rounds(ROUNDS(60), 1, false);
+    kill_rounds(ROUNDS(30), 1, false);
 }
 TEST(killed_in_the_middle_of_a_write) {
-    kill_rounds(ROUNDS(60), 2, true);
+    kill_rounds(ROUNDS(30), 2, true);
 }
 TEST(the_same_without_io_uring) {
     ssd_io_forbid_uring(true);

@@ -331,13 +331,13 @@ TEST(cut_at_every_byte) {
     size_t all = 1;
     for (size_t cut = 0; cut < all; cut++) {
         begin();
-        make_snapshot("abc", 500);
-        add_stream("de");
+        make_snapshot("ab", 500);
+        add_stream("c");
         buf_append_str(&master.stream, "*1\r\n$4\r\nPING\r\n");
-        add_stream("fgh");
+        add_stream("de");
         all = master.snapshot.len + master.stream.len + 200;
         master.cut = cut;
-        expected = "abcdefgh";
+        expected = "abcde";
         await(cut_twice, mend);
         await(has_all, NULL);
         await(acked, NULL);
@@ -366,8 +366,8 @@ TEST(damage_at_every_byte) {
     for (unsigned part = 0; part < 2; part++) {
         for (size_t at = 0;; at++) {
             begin();
-            make_snapshot("abc", 500);
-            add_stream("de");
+            make_snapshot("ab", 500);
+            add_stream("c");
             struct buf *b = part == 0 ? &master.snapshot : &master.stream;
             if (at == b->len) {
                 end();
@@ -377,7 +377,7 @@ TEST(damage_at_every_byte) {
             right = *wrong;
             *wrong = (char)(right ^ 0x55);
             tried_until_ms = clock_mono_ms() + 10;
-            expected = "abcde";
+            expected = "abc";
             await(tried, tell_the_truth);
             await(has_all, NULL);
             run();

@@ -712,7 +712,7 @@ TEST(damaged_records) {
     CHECK_EQ(util_put(s, "small", 10), TARN_OK);
     store_quota_set(s, span_str("q:"), 40960);
     store_remove(s, span_str("small"));
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 1000; round++) {
         struct store *f = follower();
         struct span data = span_of(stream.data, stream.len);
         struct buf one = {0};
