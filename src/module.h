@@ -213,7 +213,8 @@ struct tarn_http_answer {
     /* in pieces, as the connection takes them: appends some of it, 16 KiB or so, to out. false:
      * that was the last of it. */
     bool (*next)(void *arg, struct buf *out);
-    void (*drop)(void *arg); /* NULL, or called once: all is sent, or nobody wants it any more */
+    /* NULL, or called once: all is sent, or nobody wants it any more, or the module has unloaded */
+    void (*drop)(void *arg);
     void *arg;
 };
 
@@ -368,7 +369,7 @@ struct tarn_module {
     tarn_status (*load)(const struct tarn_services *services, size_t argc, const char *const *argv,
                         char *error, size_t error_cap);
     /* Releases everything it holds. TARN_EBUSY: it is still in use; nothing has changed. NULL: it
-     * cannot be unloaded. */
+     * cannot be unloaded. Only the drop of answers that are being sent may be called after it. */
     tarn_status (*unload)(char *error, size_t error_cap);
     /* Its current fields for INFO modules. NULL: none. */
     void (*info)(void (*field)(void *arg, const char *name, const char *value), void *arg);

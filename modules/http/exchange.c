@@ -1,12 +1,13 @@
 /* A request to a path of another module, from its body to its answer.
  *
- *   BODY ─> run() ─> WAITING  suspended, until the module answers, its deadline, or it unloads
+ *   BODY ─> run() ─> WAITING  suspended, until the module answers, its deadline, it unloads, or the
+ *     │       │         │     client goes
  *     │       │         └──> ANSWERED ─> queued ─> over
  *     │       └── answered at once ──^
  *     └── too long, or no place for it: refused
  *
  * A module knows a request by a number that no other gets, so that an answer which comes too late
- * finds nothing. A client that goes meanwhile is noticed when its answer is sent. */
+ * finds nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,7 +123,7 @@ static void exchange_settle(struct exchange *x, struct MHD_Response *r, unsigned
     x->response = r;
     x->status = status;
     http_services->timer_destroy(&x->deadline);
-    http_connection_waits(http_connection_of(x->connection), false);
+    http_connection_waits(http_connection_of(x->connection), NULL, NULL);
     if (!waits) return;
     MHD_resume_connection(x->connection);
     http_server_wake();
@@ -162,6 +163,11 @@ static void on_deadline(void *arg) {
     exchange_give_up(arg, MHD_HTTP_GATEWAY_TIMEOUT, "no answer was ready in time\n");
 }
 
+/* Without an answer libmicrohttpd closes the connection, and its place is free. */
+static void on_client_gone(void *arg) {
+    exchange_settle(arg, NULL, 0);
+}
+
 /* --- the request --- */
 
 struct site_request {
@@ -188,7 +194,7 @@ static void exchange_wait(struct exchange *x) {
     x->state = EXCHANGE_WAITING;
     x->deadline = http_services->timer_create(on_deadline, x);
     http_services->timer_start(x->deadline, ms);
-    http_connection_waits(http_connection_of(x->connection), true);
+    http_connection_waits(http_connection_of(x->connection), on_client_gone, x);
     MHD_suspend_connection(x->connection);
 }
 
@@ -261,6 +267,7 @@ static void exchange_over(struct http_task *task) {
         x->site->under_way--;
     body_free(x);
     http_services->timer_destroy(&x->deadline);
+    http_connection_waits(http_connection_of(x->connection), NULL, NULL);
     if (x->response != NULL) MHD_destroy_response(x->response);
     free(x);
 }

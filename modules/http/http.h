@@ -89,11 +89,12 @@ struct http_connection *http_connection_came(int fd);
 void http_connection_over(struct http_connection *k);
 /* NULL: it was closed. */
 const struct http_port *http_connection_port(const struct http_connection *k);
-/* Its answer is awaited of somebody else, and it is not cut off for that. */
-void http_connection_waits(struct http_connection *k, bool waits);
+/* Its answer is awaited of somebody else, and it is not cut off for that: gone is called once, when
+ * the peer does not want it any more. NULL: no longer. */
+void http_connection_waits(struct http_connection *k, void (*gone)(void *arg), void *arg);
 /* Its request is over, and the time of the next one counts from now. */
 void http_connection_rests(struct http_connection *k);
-void http_ports_start(void);
+tarn_status http_ports_start(void);
 void http_ports_stop(void);
 
 /* --- server.c --- */

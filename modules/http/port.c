@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,14 +17,15 @@
 #include "base/queue.h"
 #include "http/http.h"
 
-enum { ACCEPTS = 16, LOOK_MS = 1000 };
+enum { ACCEPTS = 16, GONE = 16 /* in a turn */, LOOK_MS = 1000 };
 
 struct http_connection {
     int fd;
     struct http_port *port; /* NULL: it was closed */
     uint64_t since_ms;      /* it came, or its last request was over */
     bool cut;
-    bool waits; /* for a module: that is no fault of the peer */
+    void (*gone)(void *arg); /* it waits for a module, which is no fault of the peer; else NULL */
+    void *gone_arg;
     LIST_ENTRY(http_connection) link;
 };
 
@@ -44,6 +46,10 @@ static LIST_HEAD(, http_connection) connections = LIST_HEAD_INITIALIZER(connecti
 static LIST_HEAD(, http_port) ports = LIST_HEAD_INITIALIZER(ports);
 static struct http_connection *coming; /* libmicrohttpd is being given it; it is not its own yet */
 static struct tarn_timer *slow_timer;
+/* Those that wait: libmicrohttpd does not look at them, and what they have sent meanwhile is left
+ * unread, so that only EPOLLRDHUP tells of a peer that has gone. */
+static int waiting_fd = -1;
+static struct tarn_watch *waiting_watch;
 
 /* --- connections --- */
 
@@ -66,15 +72,40 @@ struct http_connection *http_connection_came(int fd) {
 
 void http_connection_over(struct http_connection *k) {
     if (k == NULL) return;
+    http_connection_waits(k, NULL, NULL);
     if (k->port != NULL) k->port->connections--;
     LIST_REMOVE(k, link);
     free(k);
 }
 
-void http_connection_waits(struct http_connection *k, bool waits) {
-    if (k == NULL) return;
-    k->waits = waits;
+/* libmicrohttpd closes what it finds at its end. */
+static void connection_cut(struct http_connection *k) {
+    k->cut = true;
+    shutdown(k->fd, SHUT_RDWR);
+}
+
+void http_connection_waits(struct http_connection *k, void (*gone)(void *arg), void *arg) {
+    if (k == NULL || (gone == NULL && k->gone == NULL)) return;
+    struct epoll_event e = {.events = EPOLLRDHUP, .data.ptr = k};
+    k->gone = gone;
+    k->gone_arg = arg;
     k->since_ms = clock_mono_ms();
+    /* Without room for it there, its place is free at the deadline. */
+    (void)epoll_ctl(waiting_fd, gone != NULL ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, k->fd, &e);
+}
+
+static void on_waiting(void *arg, unsigned events) {
+    struct epoll_event e[GONE];
+    (void)arg, (void)events;
+    int n = epoll_wait(waiting_fd, e, GONE, 0);
+    for (int i = 0; i < n; i++) {
+        struct http_connection *k = e[i].data.ptr;
+        void (*gone)(void *arg) = k->gone;
+        void *gone_arg = k->gone_arg;
+        http_connection_waits(k, NULL, NULL);
+        connection_cut(k);
+        gone(gone_arg);
+    }
 }
 
 const struct http_port *http_connection_port(const struct http_connection *k) {
@@ -83,12 +114,6 @@ const struct http_port *http_connection_port(const struct http_connection *k) {
 
 void http_connection_rests(struct http_connection *k) {
     if (k != NULL) k->since_ms = clock_mono_ms();
-}
-
-/* libmicrohttpd closes what it finds at its end. */
-static void connection_cut(struct http_connection *k) {
-    k->cut = true;
-    shutdown(k->fd, SHUT_RDWR);
 }
 
 static void port_wake(struct http_port *port) {
@@ -104,7 +129,8 @@ static void on_slow_timer(void *arg) {
     struct http_connection *k;
     (void)arg;
     LIST_FOREACH(k, &connections, link) {
-        if (k->cut || k->waits || now_ms - k->since_ms < http_options.timeout_s * 1000ull) continue;
+        if (k->cut || k->gone != NULL || now_ms - k->since_ms < http_options.timeout_s * 1000ull)
+            continue;
         http_figures.slow++;
         connection_cut(k);
     }
@@ -253,11 +279,19 @@ unsigned http_port_connections(const struct http_port *port, struct tarn_tls_fig
     return port->connections > tls_p->open ? port->connections : tls_p->open;
 }
 
-void http_ports_start(void) {
+tarn_status http_ports_start(void) {
     slow_timer = http_services->timer_create(on_slow_timer, NULL);
     http_services->timer_start(slow_timer, LOOK_MS);
+    waiting_fd = epoll_create1(EPOLL_CLOEXEC);
+    tarn_status status =
+        waiting_fd >= 0 ? http_services->watch_create(waiting_fd, on_waiting, NULL, &waiting_watch)
+                        : TARN_EIO;
+    return status == TARN_OK ? http_services->watch_set(waiting_watch, TARN_WATCH_READ) : status;
 }
 
 void http_ports_stop(void) {
     http_services->timer_destroy(&slow_timer);
+    http_services->watch_destroy(&waiting_watch);
+    if (waiting_fd >= 0) close(waiting_fd);
+    waiting_fd = -1;
 }

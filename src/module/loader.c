@@ -363,10 +363,8 @@ static tarn_status module_stop(struct module *m, const struct fault *f) {
         hooks.transport_removing(m->transport[i]->scheme);
     tarn_status status = forget_transports(m, m->transports);
     if (status == TARN_OK) {
-        sites_leave(m->its->name);
         status = m->its->unload(text, sizeof(text));
         if (status == TARN_OK) return TARN_OK;
-        sites_stay(m->its->name);
         text[sizeof(text) - 1] = '\0';
         for (unsigned i = 0; i < m->transports; i++) {
             /* the lock is ours: there is room */

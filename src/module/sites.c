@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/log.h"
 #include "module/loader.h"
 
 enum { PATH_MAX_LEN = 127, UNDER_WAY_MAX = 1024, CONNECTIONS_MAX = 1024 };
@@ -152,24 +151,14 @@ tarn_status sites_answer(uint64_t request, const struct tarn_http_answer *answer
 
 /* --- going --- */
 
-void sites_leave(const char *module) {
-    for (unsigned i = 0; server.its != NULL && i < n_sites; i++)
-        if (strcmp(sites[i].module, module) == 0) server.its->site_remove(sites[i].its);
-}
-
-void sites_stay(const char *module) {
-    char why[256];
-    for (unsigned i = 0; server.its != NULL && i < n_sites; i++)
-        if (strcmp(sites[i].module, module) == 0 &&
-            server.its->site_add(module, sites[i].its, why, sizeof(why)) != TARN_OK)
-            log_warning("HTTP paths of the module %s are not served any more: %s", module, why);
-}
-
 void sites_forget(const char *module) {
     unsigned kept = 0;
-    sites_leave(module);
-    for (unsigned i = 0; i < n_sites; i++)
-        if (strcmp(sites[i].module, module) != 0) sites[kept++] = sites[i];
+    for (unsigned i = 0; i < n_sites; i++) {
+        if (strcmp(sites[i].module, module) != 0)
+            sites[kept++] = sites[i];
+        else if (server.its != NULL)
+            server.its->site_remove(sites[i].its);
+    }
     n_sites = kept;
     if (server.its != NULL && strcmp(server.module, module) == 0) server.its = NULL;
 }

@@ -16,9 +16,7 @@ tarn_status sites_serve(const char *module, const struct tarn_http_server *serve
 /* As http_answer. In the thread of the loop. */
 tarn_status sites_answer(uint64_t request, const struct tarn_http_answer *answer);
 
-/* Before a module unloads: nobody asks it for anything. Then it has either gone, or it stays. */
-void sites_leave(const char *module);
-void sites_stay(const char *module);
+/* It has unloaded, and its code is still there. */
 void sites_forget(const char *module);
 
 #endif

@@ -186,16 +186,19 @@ test {an answer that comes later, or never} {
     r module load $::web
 }
 
-test {a client that goes before its answer} {
-    for {set i 0} {$i < 4} {incr i} {
+test {a client that goes before its answer leaves its place at once} {
+    set before [info_field web_closed]
+    # more of them than may wait; some have asked for more already
+    for {set i 0} {$i < 8} {incr i} {
         set s [http_open]
         http_ask $s GET /web/later
+        if {$i % 2} {http_ask $s GET /web/hello}
         wait_for "it waits" {[info_field web_waiting] == $i + 1}
         close $s
+        wait_for "it is gone" {[info_field http_under_way] + [info_field http_connections] == 0}
     }
-    assert_equal 4 [r web.answer nobody]
-    wait_for "all are gone" {[info_field http_connections] == 0}
-    assert_equal 0 [info_field http_under_way]
+    assert_equal 8 [r web.answer nobody]
+    assert_equal [expr {$before + 8}] [info_field web_closed]
     assert_equal 200 [status_of [http GET /web/hello]]
 }
 
@@ -260,9 +263,14 @@ test {http.so goes and comes back, before and after} {
     close $s
 }
 
-test {a module that is busy keeps its paths} {
+test {a module that is busy keeps its paths, and who waits for it or reads from it} {
     r module unload web
     r module load $::web busy own open
+    set waits [http_open]
+    http_ask $waits GET /web/later
+    set reads [http_open]
+    http_ask $reads GET /web/long?pieces=1000
+    wait_for "both" {[info_field web_waiting] == 1 && [info_field http_connections] == 2}
     assert_error "*the web is busy*" {r module unload web}
     assert_equal 200 [status_of [http GET /web/hello]]
     assert_equal abc [body_of [http POST /web/query abc]]
@@ -270,6 +278,10 @@ test {a module that is busy keeps its paths} {
     http_ask $s POST /query abc
     assert_equal abc [body_of [http_answer $s]]
     close $s
+    assert_equal 1 [r web.answer here]
+    assert_equal here [body_of [http_answer $waits]]
+    assert_equal 10000000 [string length [body_of [http_answer $reads]]]
+    foreach s [list $waits $reads] {close $s}
     r web.letgo
     r module unload web
 }

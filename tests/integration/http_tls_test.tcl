@@ -211,6 +211,15 @@ test {another module's own port over TLS} {
     append ask "Content-Length: 90000\r\n\r\n[string repeat x 90000]"
     assert_match "HTTP/1.1 200*[string repeat x 90000]" [https_raw $ask user]
     assert_error * {https_raw $ask ""}
+    # a client that goes before its answer leaves its place at once
+    set s [open |[list openssl s_client -quiet -connect 127.0.0.1:$::http_port -cert \
+        [pem user.crt] -key [pem user.key] 2> [pem s_client.log]] r+]
+    puts -nonewline $s "GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
+    flush $s
+    wait_for "it waits" {[info_field web_waiting] == 1}
+    exec kill [pid $s]
+    catch {close $s}
+    wait_for "it is gone" {[info_field http_under_way] + [info_field http_connections_web] == 0}
 }
 
 test {a crowd of hostile clients on both ports} {

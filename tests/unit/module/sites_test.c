@@ -82,17 +82,6 @@ TEST(a_server_is_told_of_sites_before_and_after_it) {
     finish();
 }
 
-TEST(a_module_that_stays_has_its_sites_again) {
-    start();
-    CHECK_EQ(sites_serve("server", &server, why, sizeof(why)), TARN_OK);
-    CHECK_EQ(add("a", &one), TARN_OK);
-    CHECK_EQ(add("b", &two), TARN_OK);
-    sites_leave("a");
-    sites_stay("a");
-    CHECK_STR(told, "+/one +/two/ -/one +/one ");
-    finish();
-}
-
 TEST(a_server_that_has_no_place_serves_nothing) {
     start();
     CHECK_EQ(add("a", &one), TARN_OK);
