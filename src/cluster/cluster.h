@@ -473,8 +473,9 @@ struct cluster_task_info {
  * call here. */
 bool cluster_task_get(uint64_t task, struct cluster_task_info *info_p);
 /* Newest first: those that are not over, then the last ones that are (storing tasks only if they
- * failed). fn returns false to stop. */
-void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *info), void *arg);
+ * failed). The first `skip` are passed over. fn returns false to stop. */
+void cluster_tasks_each(uint64_t skip, bool (*fn)(void *arg, const struct cluster_task_info *info),
+                        void *arg);
 
 /* --- figures --- */
 

@@ -699,14 +699,19 @@ bool cluster_task_get(uint64_t id, struct cluster_task_info *info_p) {
     return t != NULL;
 }
 
-void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *info), void *arg) {
+void cluster_tasks_each(uint64_t skip, bool (*fn)(void *arg, const struct cluster_task_info *info),
+                        void *arg) {
     struct cluster_task_info info;
     const struct cluster_task *t;
     TAILQ_FOREACH_REVERSE(t, &cluster.tasks, task_heads, all) {
+        if (skip > 0) {
+            skip--;
+            continue;
+        }
         task_describe(t, &info);
         if (!fn(arg, &info)) return;
     }
-    for (size_t i = 0; i < finished_n; i++) {
+    for (size_t i = skip; i < finished_n; i++) {
         const struct finished *f = &finished[(finished_next + FINISHED_MAX - 1 - i) % FINISHED_MAX];
         info = f->info;
         if (!fn(arg, &info)) return;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cluster/cluster.h"
 #include "commands/info.h"
+#include "commands/minute.h"
 #include "config/config.h"
 #include "front/cmd.h"
 #include "front/stats.h"
@@ -17,25 +18,13 @@
 
 /* HITS_BACK: of the look-ups, in percent, that it takes once the alarm is on: a ratio around a half
  * is one alarm, not one each second. */
-enum {
-    WINDOW_S = 60,
-    LOOKS_MIN = 100,
-    HITS_LOW = 50,
-    HITS_BACK = 55,
-    YOUNG_MS = 60000,
-    TEXT_MAX = 320
-};
-
-/* Counters, of a second. */
-struct alarm_counts {
-    uint64_t hits, misses, failed_puts, evicted;
-};
+enum { LOOKS_MIN = 100, HITS_LOW = 50, HITS_BACK = 55, YOUNG_MS = 60000, TEXT_MAX = 320 };
 
 struct alarm_facts {
     struct store_stats s;
     struct cluster_figures c;
-    struct alarm_counts minute; /* of the last one */
-    bool on;                    /* the alarm that is looked at is on already */
+    struct minute_counts minute; /* of the last one */
+    bool on;                     /* the alarm that is looked at is on already */
 };
 
 typedef unsigned long long ull;
@@ -90,17 +79,12 @@ static void say_hits(const struct alarm_facts *l, char *text) {
 }
 
 static void say_evictions(const struct alarm_facts *l, char *text) {
-    struct store_story story;
-    if (l->minute.evicted == 0) return;
-    store_get_story(books, &story);
-    uint64_t idle_ms = hist_percentile(story.idle, 0.5);
-    if (idle_ms >= YOUNG_MS) return;
-    snprintf(
-        text, TEXT_MAX,
-        "%llu object%s evicted in the last minute, and half of all that ever were had not been "
-        "used for %llu s or less: the pool is small for what is asked of it. CACHE CURVE.",
-        (ull)l->minute.evicted, l->minute.evicted == 1 ? " was" : "s were",
-        (ull)(idle_ms / 1000 + 1));
+    if (l->minute.evicted == 0 || 2 * l->minute.young <= l->minute.aged) return;
+    snprintf(text, TEXT_MAX,
+             "%llu object%s evicted in the last minute, %llu %% of them within %u s of their last "
+             "use: the pool is small for what is asked of it. CACHE CURVE.",
+             (ull)l->minute.evicted, l->minute.evicted == 1 ? " was" : "s were",
+             (ull)(100 * l->minute.young / l->minute.aged), YOUNG_MS / 1000);
 }
 
 static void say_bytes(const struct alarm_facts *l, char *text) {
@@ -155,33 +139,19 @@ static struct alarm {
               {.name = "state", .say = say_state, .told_elsewhere = true}};
 
 static struct {
-    struct alarm_counts second[WINDOW_S]; /* totals, at the end of each */
-    unsigned n, next;
+    struct minute minute;
     uint64_t looked_ms;
 } past;
 
-static struct alarm_counts totals_of(const struct store_stats *s) {
-    return (struct alarm_counts){.hits = s->hits,
-                                 .misses = s->misses,
-                                 .failed_puts = s->put_nospace + s->put_timeouts,
-                                 .evicted = s->evicted_objects};
-}
-
-/* The oldest is forgotten; all are, when counters began anew. */
-static struct alarm_counts minute_until(struct alarm_counts now) {
-    const struct alarm_counts *first = &past.second[past.n < WINDOW_S ? 0 : past.next];
-    if (past.n > 0 && (now.hits < first->hits || now.misses < first->misses ||
-                       now.failed_puts < first->failed_puts || now.evicted < first->evicted))
-        past.n = past.next = 0;
-    struct alarm_counts minute = {0};
-    if (past.n > 0)
-        minute = (struct alarm_counts){now.hits - first->hits, now.misses - first->misses,
-                                       now.failed_puts - first->failed_puts,
-                                       now.evicted - first->evicted};
-    past.second[past.next] = now;
-    past.next = (past.next + 1) % WINDOW_S;
-    if (past.n < WINDOW_S) past.n++;
-    return minute;
+static struct minute_counts totals_of(const struct store_stats *s) {
+    struct store_story story;
+    store_get_story(books, &story);
+    return (struct minute_counts){.hits = s->hits,
+                                  .misses = s->misses,
+                                  .failed_puts = s->put_nospace + s->put_timeouts,
+                                  .evicted = s->evicted_objects,
+                                  .aged = story.idle->count,
+                                  .young = hist_count_upto(story.idle, YOUNG_MS)};
 }
 
 static void alarm_look(struct alarm *a, struct alarm_facts *l) {
@@ -206,7 +176,7 @@ void alarms_cron(void) {
     struct alarm_facts l;
     store_get_stats(books, &l.s);
     cluster_get_figures(&l.c);
-    l.minute = minute_until(totals_of(&l.s));
+    l.minute = minute_until(&past.minute, totals_of(&l.s));
     for (size_t i = 0; i < ARRAY_LEN(alarms); i++) alarm_look(&alarms[i], &l);
 }
 

@@ -223,7 +223,7 @@ void cmd_replica_tasks(struct client *c) {
     struct tasks_list l = {
         .c = c, .state = (int)args.state - 1, .max = args.count > 0 ? args.count : TASKS_DEFAULT};
     void *cookie = reply_deferred(c);
-    cluster_tasks_each(one_task, &l);
+    cluster_tasks_each(0, one_task, &l);
     reply_deferred_array(c, cookie, l.n);
 }
 

@@ -22,7 +22,6 @@ enum {
     NODES_A_CALL = 32,
     SEGMENTS_A_CALL = 16,
     TASKS_A_CALL = 64,
-    TASKS_MAX = 1024, /* of those that are listed */
     CLIENTS_A_CALL = 64,
     MAP_STEP = 16384, /* blocks in a call */
     MAP_KEPT_MS = 1000,
@@ -41,7 +40,7 @@ static enum tarn_rows rows_of_nodes(uint64_t *from, struct figure_walk *f) {
 static struct {
     struct store_map *shown, *making; /* NULL: none */
     const struct store *of;
-    uint64_t made_ms, took_ns, taking_ns;
+    uint64_t made_ms, stepped_ms, took_ns, taking_ns;
 } map;
 
 static bool map_is_fresh(void) {
@@ -58,8 +57,11 @@ static bool map_is_fresh(void) {
 static bool map_make(void) {
     if (map_is_fresh()) return true;
     uint64_t begin = clock_mono_ns();
+    /* What somebody began and did not wait for tells of what was then. */
+    if (turn.mono_ms - map.stepped_ms > MAP_KEPT_MS) store_map_destroy(&map.making);
+    map.stepped_ms = turn.mono_ms;
     if (map.making == NULL) {
-        map.making = store_map_create(books);
+        map.making = store_map_create(books, MAP_BLOCKS);
         map.taking_ns = 0;
     }
     bool made = store_map_step(map.making, books, MAP_STEP);
@@ -140,8 +142,8 @@ static enum tarn_rows rows_of_segments(uint64_t *from, struct figure_walk *f) {
 
 struct task_rows {
     struct figure_walk *walk;
-    uint64_t skip, at;
-    unsigned left;
+    unsigned n;
+    bool more;
 };
 
 static const char *task_segment(uint32_t id) {
@@ -153,9 +155,9 @@ static bool one_task_row(void *arg, const struct cluster_task_info *t) {
     struct task_rows *rows = arg;
     struct figure_walk *f = rows->walk;
     char id[24], key[CLUSTER_TASK_KEY_SHOWN + 1];
-    if (rows->at >= TASKS_MAX || rows->left == 0) return false;
-    if (rows->at++ < rows->skip) return true;
-    rows->left--;
+    rows->more = rows->n == TASKS_A_CALL;
+    if (rows->more) return false;
+    rows->n++;
     snprintf(id, sizeof(id), "%llu", (unsigned long long)t->id);
     snprintf(key, sizeof(key), "%.*s", (int)t->key_len, t->key);
     figures_group(f, "task", "task", id);
@@ -176,10 +178,10 @@ static bool one_task_row(void *arg, const struct cluster_task_info *t) {
 }
 
 static enum tarn_rows rows_of_tasks(uint64_t *from, struct figure_walk *f) {
-    struct task_rows rows = {.walk = f, .skip = *from, .left = TASKS_A_CALL};
-    cluster_tasks_each(one_task_row, &rows);
-    *from = max_u64(rows.at, *from);
-    return rows.left == 0 && rows.at < TASKS_MAX ? TARN_ROWS_MORE : TARN_ROWS_OVER;
+    struct task_rows rows = {.walk = f};
+    cluster_tasks_each(*from, one_task_row, &rows);
+    *from += rows.n;
+    return rows.more ? TARN_ROWS_MORE : TARN_ROWS_OVER;
 }
 
 /* --- clients --- */

@@ -29,7 +29,7 @@ static unsigned buckets_for(uint32_t segments) {
     return MAP_BUCKETS_MAX / part;
 }
 
-struct store_map *store_map_create(const struct store *s) {
+struct store_map *store_map_create(const struct store *s, uint64_t blocks_max) {
     const struct space *sp = &s->space;
     uint32_t n = 0;
     for (const struct segment *seg = NULL; (seg = space_next(sp, seg)) && n < MAP_SEGMENTS_MAX;)
@@ -38,7 +38,7 @@ struct store_map *store_map_create(const struct store *s) {
     struct store_map *m =
         xcalloc(1, sizeof(*m) + (size_t)n * buckets * MAP_KINDS * sizeof(uint64_t));
     m->buckets = buckets;
-    m->stride = (unsigned)(sp->live / MAP_BLOCKS) | 1u; /* odd: pairs have numbers side by side */
+    m->stride = (unsigned)(sp->live / blocks_max) | 1u; /* odd: pairs have numbers side by side */
     m->at = 1;
     m->detached = sp->detached;
     m->n_index = sp->n_segments;

@@ -3,7 +3,7 @@
  *
  * Nothing is counted for it when objects come and go. It is made when somebody asks, by a look at
  * the blocks in the order of their numbers, which lie side by side, then at what is leased. Where
- * there are more than MAP_BLOCKS blocks only every second, third, ... is looked at and counts so
+ * there are more than blocks_max blocks only every second, third, ... is looked at and counts so
  * many times: a bucket then is an estimate.
  *
  *   create ─> step ─> ... ─> step, true: it is made ─> row, as often as one likes ─> destroy
@@ -29,7 +29,7 @@ enum map_kind {
 
 struct store_map;
 
-struct store_map *store_map_create(const struct store *s);
+struct store_map *store_map_create(const struct store *s, uint64_t blocks_max);
 void store_map_destroy(struct store_map **m_p);
 /* About `budget` blocks more. true: that was the last. */
 bool store_map_step(struct store_map *m, const struct store *s, unsigned budget);

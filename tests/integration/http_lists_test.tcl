@@ -109,6 +109,33 @@ test {alarms: half of the look-ups miss, which is not told anew each second} {
     wait_for "it is over" {[string match {*The alarm is over*52 %*} [http_get /api/events]]}
 }
 
+test {alarms: objects are evicted soon after their last use} {
+    http_start
+    set value [string repeat x 1000000]
+    for {set i 0} {$i < 80} {incr i} {r set k$i $value}
+    wait_for "the alarm" {[string match {*"alarm":"evictions",*100 % of them within 60 s*} \
+        [http_get /api/alarms]]}
+}
+
+test {tasks: all of them, in pages, newest first} {
+    http_start
+    r config set node-timeout 600s
+    fake_nodes 2 1
+    # nobody does them
+    for {set i 0} {$i < 1100} {incr i} {
+        r putend k$i [lindex [r putstart k$i 100 PREFER n0.0] 0] -1
+        r replica copy k$i to n1.0
+    }
+    set ids {}
+    for {set from 0; set more True} {$more} {} {
+        set ids_here [lassign [http_json /api/tasks?count=500&from=$from \
+            {a["more"], a["next"], *[t["task"] for t in a["tasks"]]}] more from]
+        lappend ids {*}$ids_here
+    }
+    assert_equal 1100 [llength $ids]
+    assert_equal $ids [lsort -integer -unique -decreasing $ids]
+}
+
 test {tasks and prefixes} {
     http_start
     r get model-a/one

@@ -426,7 +426,7 @@ static void use(void) {
         }
         break;
     case 3:
-        cluster_tasks_each(cancel_some, &task);
+        cluster_tasks_each(0, cancel_some, &task);
         if (task != 0 && below(4) == 0) cluster_task_cancel(task);
         break;
     case 4:

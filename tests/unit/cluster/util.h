@@ -242,7 +242,7 @@ static inline bool util_task_fn(void *arg, const struct cluster_task_info *info)
 }
 static inline struct cluster_task_info util_task(uint64_t id) {
     struct util_task t = {.id = id};
-    cluster_tasks_each(util_task_fn, &t);
+    cluster_tasks_each(0, util_task_fn, &t);
     CHECK(t.found);
     return t.info;
 }

@@ -4,7 +4,7 @@
 #include "util.h"
 
 static struct store_map *made(const struct store *s, unsigned budget, unsigned *steps_p) {
-    struct store_map *m = store_map_create(s);
+    struct store_map *m = store_map_create(s, MAP_BLOCKS);
     *steps_p = 1;
     while (!store_map_step(m, s, budget)) ++*steps_p;
     return m;
@@ -70,13 +70,33 @@ TEST(buckets_show_where) {
     store_destroy(&s);
 }
 
+/* Of more blocks than are looked at, one in so many counts for its neighbours. */
+TEST(many_blocks_are_estimated) {
+    struct store *s = util_store("lru", 4096, NULL, NULL);
+    unsigned steps;
+    for (unsigned i = 0; i < 3000; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%u", i);
+        CHECK(util_put(s, key, 4096) == TARN_OK);
+    }
+    struct store_map *m = store_map_create(s, 700);
+    for (steps = 1; !store_map_step(m, s, 100); steps++) CHECK(steps < 100);
+    CHECK_EQ(store_map_one_in(m), 5);
+    CHECK(steps >= 6); /* 600 of them were looked at */
+    uint64_t bytes = map_bytes(m, MAP_USED), all = 3000 * 4096;
+    CHECK(bytes > all - all / 20 && bytes < all + all / 20);
+    CHECK_EQ(map_bytes(m, MAP_WRITTEN), 0);
+    store_map_destroy(&m);
+    store_destroy(&s);
+}
+
 /* A segment comes, another goes, and objects come and go between the slices. */
 TEST(books_that_change_meanwhile) {
     struct store *s = util_store("lru", 64, NULL, NULL);
     uint32_t id;
     struct store_segment_config more = {.name = "s1", .epoch = 1, .size = 64 * 4096};
     CHECK(store_segment_add(s, &more, &id) == TARN_OK);
-    struct store_map *m = store_map_create(s);
+    struct store_map *m = store_map_create(s, MAP_BLOCKS);
     for (unsigned i = 0; !store_map_step(m, s, 1); i++) {
         char key[16];
         snprintf(key, sizeof(key), "k%u", i);
