@@ -54,7 +54,20 @@ bool admit_candidates(struct cost_case *c, double *retry_us_p) {
     return late < c->count;
 }
 
-double admit_decode_retry_us(const struct cost_case *c, const struct decode_choice *to) {
+bool admit_decoders(struct cost_case *c) {
+    c->late = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct candidate *a = &c->candidates[i];
+        a->late = a->late || a->engine->role == ROUTE_PREFILL;
+        c->late += a->late;
+    }
+    return c->late < c->count;
+}
+
+double admit_decode_retry_us(const struct cost_case *c, uint32_t prefill,
+                             const struct decode_choice *to) {
+    if (to->worker == prefill) return 0;
+    if (to->worker == ROUTE_NO_WORKER) return INFINITY;
     if (to->tbt_us <= c->tbt_bound_us) return 0;
     return until_step_fits(c, &c->route->workers[to->worker], to->tbt_us, c->tbt_bound_us);
 }

@@ -1,53 +1,28 @@
 /* Who could serve a request, and how long it would take there. */
 #include <math.h>
+#include "route/judge.h"
 #include "route/plan.h"
 
-/* May an engine serve a request; if not, why not? */
-enum engine_verdict {
-    ENGINE_MAY,
-    ENGINE_OF_OTHERS, /* it has another model or adapter, or there is none */
-    ENGINE_DECODES,
-    ENGINE_OF_TENANT,
-    ENGINE_EXCLUDED,
-    ENGINE_DRAINS,
-    ENGINE_SILENT,
-    ENGINE_BACKS_OFF,
-    VERDICTS
-};
-
-/* By names, which few engines and requests ask for. */
-static enum engine_verdict engine_judge_names(const struct route_request *q,
-                                              const struct route_engine *e) {
+enum engine_verdict engine_judge_names(const struct route_request *q,
+                                       const struct route_engine *e) {
     if (e->of_tenant && !span_eq(span_str(e->tenant), q->tenant)) return ENGINE_OF_TENANT;
     for (uint32_t i = 0; i < q->exclude_count; i++)
         if (span_eq(span_str(e->id), q->exclude[i])) return ENGINE_EXCLUDED;
     return ENGINE_MAY;
 }
 
-/* always_inline: hundreds of engines are judged in a decision. */
+/* May it compute the prompt? */
 __attribute__((always_inline)) static inline enum engine_verdict
-engine_judge(const struct cost_case *c, const struct route_engine *e) {
-    if (e == NULL || e->model != c->model || (e->lora != c->lora && !e->any_lora))
-        return ENGINE_OF_OTHERS;
-    if (e->role == ROUTE_DECODE) return ENGINE_DECODES;
-    if (e->of_tenant || c->request->exclude_count > 0) {
-        enum engine_verdict by_names = engine_judge_names(c->request, e);
-        if (by_names != ENGINE_MAY) return by_names;
-    }
-    switch (engine_state(c->route, e)) {
-    case ROUTE_UP: return ENGINE_MAY;
-    case ROUTE_DRAINS: return ENGINE_DRAINS;
-    case ROUTE_SILENT: return ENGINE_SILENT;
-    case ROUTE_BACKS_OFF: return ENGINE_BACKS_OFF;
-    }
-    return ENGINE_OF_OTHERS;
+prefill_judge(const struct cost_case *c, const struct route_engine *e) {
+    enum engine_verdict verdict = engine_judge(c, e);
+    return verdict != ENGINE_OF_OTHERS && e->role == ROUTE_DECODE ? ENGINE_DECODES : verdict;
 }
 
 static tarn_status nobody_may(const struct cost_case *c) {
     struct route *r = c->route;
     const struct route_request *q = c->request;
     uint32_t n[VERDICTS] = {0};
-    for (uint32_t i = 0; i < r->workers_used; i++) n[engine_judge(c, r->workers[i].engine)]++;
+    for (uint32_t i = 0; i < r->workers_used; i++) n[prefill_judge(c, r->workers[i].engine)]++;
     uint32_t served = r->workers_used - n[ENGINE_OF_OTHERS];
     if (served == 0)
         return route_fail(r, TARN_ENOTFOUND, "no engine serves model '%.*s'%s%.*s",
@@ -109,10 +84,13 @@ tarn_status candidates_find(struct cost_case *c) {
     c->lora = name_find(r, q->lora);
     c->candidates = r->candidates;
     double shortest_us = INFINITY;
+    r->passed_count = 0;
     for (uint32_t i = 0; i < used; i++) {
         const struct route_engine *e = r->workers[i].engine;
         if (i + ENGINES_NEAR < used) engine_prefetch(&r->workers[i + ENGINES_NEAR]);
-        if (engine_judge(c, e) != ENGINE_MAY) continue;
+        enum engine_verdict verdict = prefill_judge(c, e);
+        if (verdict > ENGINE_DECODES) engine_passed(r, i, verdict);
+        if (verdict != ENGINE_MAY) continue;
         struct candidate *a = &c->candidates[count];
         fits = fits || chain_of(q, e) != NULL;
         candidate_init(r, a, i);

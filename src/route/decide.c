@@ -109,23 +109,18 @@ static void figures_count(struct route *r, const struct cost_case *c, const stru
     r->figures.route_fetch_tokens += a->plan.fetch_tokens;
 }
 
-static tarn_status case_begin(struct route *r, const struct route_request *q, struct cost_case *c,
-                              const struct cost_ops **ops_p) {
-    *c = (struct cost_case){.route = r,
-                            .request = q,
-                            .prompt_tokens = q->length_tokens,
-                            .ttft_bound_us = bound_us(q->ttft_ms, r->options.ttft_ms, q->priority),
-                            .tbt_bound_us = bound_us(q->tbt_ms, r->options.tbt_ms, q->priority)};
-    *ops_p = q->policy == NULL ? r->policy : cost_find(q->policy);
-    if (*ops_p == NULL) return route_fail(r, TARN_EINVAL, "there is no policy '%.64s'", q->policy);
-    if (r->figures.route_reserved >= r->options.requests_max)
-        return route_fail(r, TARN_ELIMIT, "%u requests are reserved, which is the most",
-                          r->options.requests_max);
-    c->output_tokens =
-        q->output_tokens > 0 ? q->output_tokens : (uint32_t)most_of(r->output_mean, 1);
+/* Who could serve it, and at which cost; nobody where it fails. */
+static tarn_status case_weigh(struct cost_case *c, const struct cost_ops *ops) {
+    c->output_tokens = c->request->output_tokens > 0 ? c->request->output_tokens
+                                                     : (uint32_t)most_of(c->route->output_mean, 1);
     tarn_status status = candidates_find(c);
-    if (status == TARN_OK) candidates_estimate(c);
-    return status;
+    if (status != TARN_OK) {
+        c->count = 0;
+        return status;
+    }
+    candidates_estimate(c);
+    ops->weigh(c);
+    return TARN_OK;
 }
 
 static tarn_status overloaded(struct route *r, struct route_decision *d, double retry_us,
@@ -155,78 +150,114 @@ static tarn_status turn_check(struct cost_case *c, const struct tenant *who,
                       d->retry_ms);
 }
 
-static tarn_status decode_check(struct cost_case *c, const struct candidate *a,
+/* Who computes the prompt, by its place among the candidates, and who decodes. */
+struct engines_chosen {
+    uint32_t place;
+    struct decode_choice to;
+};
+
+static void choose(struct cost_case *c, const struct cost_ops *ops, struct engines_chosen *x) {
+    x->place = cost_choose(c, ops);
+    x->to = decode_choose(c, c->candidates[x->place].worker);
+}
+
+static tarn_status decode_check(struct cost_case *c, uint32_t prefill,
                                 const struct decode_choice *to, struct route_decision *d) {
     struct route *r = c->route;
     if (to->worker == ROUTE_NO_WORKER)
         return route_fail(r, TARN_ENOTFOUND,
                           "engine %s only computes prompts, and none that decodes may take it",
-                          r->workers[a->worker].engine->id);
-    double retry_us = to->worker == a->worker ? 0 : admit_decode_retry_us(c, to);
+                          r->workers[prefill].engine->id);
+    double retry_us = admit_decode_retry_us(c, prefill, to);
     return retry_us > 0 ? overloaded(r, d, retry_us, "TBT") : TARN_OK;
 }
 
-/* Candidates, admission, the choice, and who decodes; nothing is reserved yet. */
+/* Whose turn it is, who keeps the times, the choice, and who decodes; nothing is reserved yet. */
 static tarn_status case_decide(struct cost_case *c, const struct cost_ops *ops, struct tenant *who,
-                               uint32_t *chosen_p, struct decode_choice *to_p,
-                               struct route_decision *d) {
+                               struct engines_chosen *x, struct route_decision *d) {
     double retry_us;
-    ops->weigh(c); /* what is fetched has a say in who can keep the times */
+    bool any = admit_candidates(c, &retry_us); /* by what is fetched, too */
+    explain_begin(c, ops);
     tarn_status status = turn_check(c, who, d);
     if (status != TARN_OK) {
         who->refused++;
         return status;
     }
-    if (!admit_candidates(c, &retry_us)) return overloaded(c->route, d, retry_us, "TTFT or TBT");
-    *chosen_p = cost_choose(c, ops);
-    struct candidate *a = &c->candidates[*chosen_p];
-    *to_p = decode_choose(c, a->worker);
-    status = decode_check(c, a, to_p, d);
-    if (status == TARN_OK && to_p->worker != a->worker) a->tbt_us = to_p->tbt_us;
+    if (!any) return overloaded(c->route, d, retry_us, "TTFT or TBT");
+    choose(c, ops, x);
+    if (admit_decode_retry_us(c, c->candidates[x->place].worker, &x->to) > 0 && admit_decoders(c)) {
+        explain_decoders(c->route);
+        choose(c, ops, x);
+    }
+    struct candidate *a = &c->candidates[x->place];
+    status = decode_check(c, a->worker, &x->to, d);
+    if (status == TARN_OK && x->to.worker != a->worker) a->tbt_us = x->to.tbt_us;
     return status;
+}
+
+static void decision_reserve(struct cost_case *c, struct tenant *who,
+                             const struct engines_chosen *x, struct route_decision *d) {
+    struct route *r = c->route;
+    const struct candidate *a = &c->candidates[x->place];
+    struct route_reservation *made = request_make(c, a);
+    made->decode = x->to.worker;
+    made->tenant = who;
+    request_reserve(r, made);
+    decision_fill(c, a, made, d);
+    d->lease_ms = lease_ms_of(r, a);
+    request_lease(r, made, d->lease_ms);
+    match_ahead_put(c, a);
+    traffic_count(c, a);
+    hot_count(c, a);
+    figures_count(r, c, a);
 }
 
 static tarn_status decide_anew(struct route *r, const struct route_request *q,
                                struct route_decision *d) {
-    struct cost_case c;
-    const struct cost_ops *ops;
-    struct decode_choice to;
-    uint32_t chosen = 0;
-    tarn_status status = case_begin(r, q, &c, &ops);
-    if (status != TARN_OK) return status;
-    struct tenant *who = tenant_named(r, q->tenant);
-    status = case_decide(&c, ops, who, &chosen, &to, d);
-    if (status != TARN_OK) return status;
-    const struct candidate *a = &c.candidates[chosen];
-    struct route_reservation *made = request_make(&c, a);
-    made->decode = to.worker;
-    made->tenant = who;
-    request_reserve(r, made);
-    decision_fill(&c, a, made, d);
-    d->lease_ms = lease_ms_of(r, a);
-    request_lease(r, made, d->lease_ms);
-    match_ahead_put(&c, a);
-    traffic_count(&c, a);
-    hot_count(&c, a);
-    explain_keep(&c, ops, chosen);
-    figures_count(r, &c, a);
-    return TARN_OK;
+    struct cost_case c = {.route = r,
+                          .request = q,
+                          .prompt_tokens = q->length_tokens,
+                          .ttft_bound_us = bound_us(q->ttft_ms, r->options.ttft_ms, q->priority),
+                          .tbt_bound_us = bound_us(q->tbt_ms, r->options.tbt_ms, q->priority)};
+    struct engines_chosen x = {.place = ROUTE_NOBODY, .to = {.worker = ROUTE_NO_WORKER}};
+    struct tenant *who = NULL;
+    const struct cost_ops *ops = q->policy == NULL ? r->policy : cost_find(q->policy);
+    if (ops == NULL) return route_fail(r, TARN_EINVAL, "there is no policy '%.64s'", q->policy);
+    if (r->figures.route_reserved >= r->options.requests_max)
+        return route_fail(r, TARN_ELIMIT, "%u requests are reserved, which is the most",
+                          r->options.requests_max);
+    tarn_status status = case_weigh(&c, ops);
+    if (status == TARN_OK) {
+        who = tenant_named(r, q->tenant);
+        status = case_decide(&c, ops, who, &x, d);
+    } else {
+        explain_begin(&c, ops);
+    }
+    explain_end(r, x.place, x.to.worker, status, status == TARN_ELATER ? d->retry_ms : 0);
+    if (status == TARN_OK) decision_reserve(&c, who, &x, d);
+    return status;
 }
 
 /* The prefill has ended, and the KV lies with its engine: who goes on with it is chosen by what is
  * known now. */
 static tarn_status decide_decode(struct route *r, const struct route_request *q,
                                  struct route_reservation *made, struct route_decision *d) {
+    const struct route_engine *from = r->workers[made->prefill].engine;
     struct cost_case c = {.route = r,
                           .request = q,
+                          .model = from->model,
+                          .lora = name_find(r, q->lora),
                           .prompt_tokens = made->prompt_tokens,
                           .output_tokens = made->output_tokens,
                           .tbt_bound_us = bound_us(q->tbt_ms, r->options.tbt_ms, q->priority)};
     uint32_t before = made->decode;
     request_move_decode(r, made, ROUTE_NO_WORKER);
+    if (from->role == ROUTE_PREFILL) explain_begin(&c, NULL);
     struct decode_choice to = decode_choose(&c, made->prefill);
     struct candidate a = {.worker = made->prefill, .tbt_us = to.tbt_us};
-    tarn_status status = decode_check(&c, &a, &to, d);
+    tarn_status status = decode_check(&c, made->prefill, &to, d);
+    if (from->role == ROUTE_PREFILL)
+        explain_end(r, ROUTE_NOBODY, to.worker, status, status == TARN_ELATER ? d->retry_ms : 0);
     if (status != TARN_OK) {
         request_move_decode(r, made, before);
         return status;

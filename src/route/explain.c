@@ -1,26 +1,8 @@
-/* The last decisions, with every candidate and each term of its cost. Two rings of fixed size: of
- * decisions, and of their candidates; what falls out of either is forgotten. */
-#include <math.h>
-#include <stdio.h>
+/* The last decisions: every candidate with each term of its cost, who was passed over, and what was
+ * answered to those that were refused. Two rings of fixed size: of decisions, and of all that were
+ * looked at for them; what falls out of either is forgotten. What they say is in explain_say.c. */
+#include "route/explain.h"
 #include <stdlib.h>
-#include "route/internal.h"
-
-/* Two hundred of them are written by a decision, so they are one line of the caches each. */
-struct kept_candidate {
-    uint16_t worker, birth;
-    uint32_t hit_tokens, ahead_tokens, load_tokens, fetch_tokens, new_tokens;
-    float ttft_us, tbt_us, cost, term[COST_TERMS];
-    bool late;
-};
-static_assert(sizeof(struct kept_candidate) == 64, "a line of the processor's caches");
-
-struct kept_decision {
-    char id[ROUTE_NAME_MAX];
-    size_t id_len;
-    const struct cost_ops *ops;
-    uint64_t at_us, first; /* first: number of its first candidate */
-    uint32_t count, chosen;
-};
 
 void explain_init(struct route *r) {
     if (r->options.decisions_max == 0) return;
@@ -41,6 +23,11 @@ size_t explain_memory(const struct route *r) {
                                                r->kept_candidates_max * sizeof(*r->kept_candidates);
 }
 
+/* The one that is being made. */
+static struct kept_decision *kept_last(struct route *r) {
+    return &r->kept[(r->kept_count - 1) % r->options.decisions_max];
+}
+
 static_assert(COST_TERMS == 6, "those below; what a policy has not is never shown");
 static inline void kept_fill(struct kept_candidate *k, const struct candidate *a, uint16_t birth) {
     const double *term = a->term;
@@ -56,7 +43,8 @@ static inline void kept_fill(struct kept_candidate *k, const struct candidate *a
                                  .cost = (float)a->cost,
                                  .term = {(float)term[0], (float)term[1], (float)term[2],
                                           (float)term[3], (float)term[4], (float)term[5]},
-                                 .late = a->late};
+                                 .late = a->late,
+                                 .what = a->engine->role == ROUTE_PREFILL ? KEPT_COMPUTES : 0};
 }
 
 /* Each goes to memory that was written long ago: it is fetched some candidates before. */
@@ -73,90 +61,100 @@ static void candidates_keep(const struct cost_case *c) {
     r->kept_candidates_count += c->count;
 }
 
-void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen) {
+void explain_begin(const struct cost_case *c, const struct cost_ops *ops) {
     struct route *r = c->route;
     if (r->kept == NULL) return;
-    struct kept_decision *k = &r->kept[r->kept_count++ % r->options.decisions_max];
+    r->kept_count++;
+    struct kept_decision *k = kept_last(r);
     memcpy(k->id, c->request->id.data, c->request->id.len);
     k->id_len = c->request->id.len;
     k->ops = ops;
     k->at_us = r->now_us;
+    k->ttft_bound_us = c->ttft_bound_us;
+    k->tbt_bound_us = c->tbt_bound_us;
     k->first = r->kept_candidates_count;
     k->count = c->count;
-    k->chosen = chosen;
+    k->decodes = k->passed = 0;
+    k->decoders = false;
     candidates_keep(c);
 }
 
-static const struct kept_decision *kept_find(const struct route *r, struct span id) {
-    uint64_t n = r->kept == NULL ? 0 : min_u64(r->kept_count, r->options.decisions_max);
-    for (uint64_t i = 1; i <= n; i++) {
-        const struct kept_decision *k = &r->kept[(r->kept_count - i) % r->options.decisions_max];
+/* One more that was looked at. */
+static struct kept_candidate *kept_add(struct route *r, uint32_t worker) {
+    struct kept_candidate *k =
+        &r->kept_candidates[r->kept_candidates_count++ % r->kept_candidates_max];
+    k->worker = (uint16_t)worker;
+    k->birth = r->workers[worker].birth;
+    return k;
+}
+
+void explain_decode(struct route *r, uint32_t worker, const struct decode_cost *cost) {
+    if (r->kept == NULL) return;
+    struct kept_candidate *k = kept_add(r, worker);
+    k->tbt_us = (float)cost->tbt_us;
+    k->term[0] = (float)cost->transfer_us;
+    k->term[1] = (float)cost->steps_us;
+    k->term[2] = (float)cost->others_us;
+    k->cost = k->term[0] + k->term[1] + k->term[2];
+    k->late = cost->late;
+    k->what = cost->no_room ? KEPT_NO_ROOM : 0;
+    kept_last(r)->decodes++;
+}
+
+void explain_decoders(struct route *r) {
+    if (r->kept != NULL) kept_last(r)->decoders = true;
+}
+
+void explain_end(struct route *r, uint32_t prefill, uint32_t decode, tarn_status status,
+                 uint32_t retry_ms) {
+    if (r->kept == NULL) return;
+    struct kept_decision *k = kept_last(r);
+    k->chosen = prefill;
+    k->decode = decode;
+    k->retry_ms = retry_ms;
+    k->refused[0] = '\0';
+    if (status != TARN_OK) {
+        size_t len = min_u64(strlen(r->error), sizeof(k->refused) - 1);
+        memcpy(k->refused, r->error, len);
+        k->refused[len] = '\0';
+    }
+    for (uint32_t i = 0; i < r->passed_count; i++)
+        kept_add(r, r->passed[i].worker)->what = (uint8_t)r->passed[i].why;
+    k->passed = r->passed_count;
+}
+
+/* --- finding them again --- */
+
+/* The latest one of that request before *number_p. */
+static const struct kept_decision *kept_find(const struct route *r, struct span id,
+                                             uint64_t *number_p) {
+    if (r->kept == NULL) return NULL;
+    uint64_t oldest = r->kept_count - min_u64(r->kept_count, r->options.decisions_max);
+    for (uint64_t number = *number_p; number-- > oldest;) {
+        const struct kept_decision *k = &r->kept[number % r->options.decisions_max];
         if (r->kept_candidates_count - k->first > r->kept_candidates_max) return NULL;
-        if (span_eq(span_of(k->id, k->id_len), id)) return k;
+        if (!span_eq(span_of(k->id, k->id_len), id)) continue;
+        *number_p = number;
+        return k;
     }
     return NULL;
 }
 
 tarn_status route_explain(struct route *r, struct span request, struct route_explained *e) {
-    const struct kept_decision *k = kept_find(r, request);
+    uint64_t number = r->kept_count;
+    const struct kept_decision *k = kept_find(r, request, &number);
     if (k == NULL) return route_fail(r, TARN_ENOTFOUND, "this decision is not kept any more");
-    *e = (struct route_explained){.policy = k->ops->name,
-                                  .terms = k->ops->terms,
-                                  .at_us = k->at_us,
-                                  .count = k->count,
-                                  .chosen = k->chosen,
-                                  .first = k->first};
+    explain_say(r, k, e);
+    e->number = number;
     return TARN_OK;
 }
 
-static const struct kept_candidate *kept_at(const struct route *r, uint64_t number) {
-    return &r->kept_candidates[number % r->kept_candidates_max];
-}
-
-/* The term by which it lost the most; NULL: there is none, or costs are no sums of terms. */
-static const char *lost_by(const struct kept_candidate *k, const struct kept_candidate *best,
-                           const struct cost_ops *ops) {
-    const char *name = NULL;
-    float most = 0;
-    for (unsigned i = 0; ops->sums && ops->terms[i] != NULL; i++) {
-        float by = k->term[i] - best->term[i];
-        if (by > most) most = by, name = ops->terms[i];
-    }
-    return name;
-}
-
-static void explain_why(const struct route_explained *e, const struct kept_candidate *k,
-                        const struct kept_candidate *best, char *why, size_t size) {
-    const char *term = lost_by(k, best, cost_find(e->policy));
-    if (k == best)
-        snprintf(why, size, "chosen");
-    else if (k->late)
-        snprintf(why, size, "could not keep the times asked for");
-    else if (k->cost <= best->cost)
-        snprintf(why, size, "as good, and not drawn");
-    else if (term == NULL)
-        snprintf(why, size, "cost %g against %g", (double)k->cost, (double)best->cost);
-    else
-        snprintf(why, size, "cost %g against %g, most of it by %s", (double)k->cost,
-                 (double)best->cost, term);
-}
-
-void route_explain_candidate(const struct route *r, const struct route_explained *e, uint32_t i,
-                             struct route_explained_candidate *out) {
-    TARN_ASSERT(i < e->count);
-    const struct kept_candidate *k = kept_at(r, e->first + i);
-    const struct worker *w = &r->workers[k->worker];
-    bool there = worker_still(r, k->worker, k->birth);
-    *out = (struct route_explained_candidate){.engine = there ? w->engine->id : NULL,
-                                              .rank = there ? w->rank : 0,
-                                              .hit_tokens = k->hit_tokens,
-                                              .ahead_tokens = k->ahead_tokens,
-                                              .load_tokens = k->load_tokens,
-                                              .fetch_tokens = k->fetch_tokens,
-                                              .new_tokens = k->new_tokens,
-                                              .ttft_ms = (double)k->ttft_us / 1000,
-                                              .tbt_ms = (double)k->tbt_us / 1000,
-                                              .cost = (double)k->cost};
-    for (unsigned t = 0; e->terms[t] != NULL; t++) out->term[t] = (double)k->term[t];
-    explain_why(e, k, kept_at(r, e->first + e->chosen), out->why, sizeof(out->why));
+bool route_explain_before(const struct route *r, struct route_explained *e) {
+    uint64_t number = e->number;
+    const struct kept_decision *k = &r->kept[number % r->options.decisions_max];
+    k = kept_find(r, span_of(k->id, k->id_len), &number);
+    if (k == NULL) return false;
+    explain_say(r, k, e);
+    e->number = number;
+    return true;
 }

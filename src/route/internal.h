@@ -137,7 +137,25 @@ struct pool_run {
 struct kept_decision;
 struct kept_candidate;
 #define EXPLAIN_CANDIDATES 65536u
-#define LEASE_MS_MOST      86400000u
+
+/* May an engine take part in serving a request; if not, why not? */
+enum engine_verdict {
+    ENGINE_MAY,
+    ENGINE_OF_OTHERS, /* it has another model or adapter, or there is none */
+    ENGINE_DECODES,   /* only */
+    ENGINE_OF_TENANT,
+    ENGINE_EXCLUDED,
+    ENGINE_DRAINS,
+    ENGINE_SILENT,
+    ENGINE_BACKS_OFF,
+    VERDICTS
+};
+/* One that serves the model, but may not take part. */
+struct passed_over {
+    uint32_t worker;
+    enum engine_verdict why;
+};
+#define LEASE_MS_MOST 86400000u
 
 struct route {
     struct route_options options;
@@ -151,6 +169,8 @@ struct route {
     struct route_index *index;
     struct candidate *candidates; /* of the decision that is being made */
     uint32_t *place_of;           /* by worker: its place in them, if it is among them */
+    struct passed_over *passed;   /* of the decision, too; workers_max of them */
+    uint32_t passed_count;
     struct pool_run runs[ROUTE_POOL_RUNS_MAX]; /* of its request */
     uint32_t runs_count;
     struct route_hit *hits; /* workers_max of them */
@@ -200,6 +220,9 @@ struct route_name *name_find(const struct route *r, struct span text);
 /* engine.c */
 struct route_engine *engine_find(const struct route *r, struct span id);
 void engine_failed(struct route *r, struct route_engine *e);
+static inline void engine_passed(struct route *r, uint32_t worker, enum engine_verdict why) {
+    r->passed[r->passed_count++] = (struct passed_over){worker, why};
+}
 
 /* Here and inline is what a decision asks of each engine. */
 static inline enum route_state engine_state(const struct route *r, const struct route_engine *e) {
@@ -302,14 +325,24 @@ struct decode_choice {
     double tbt_us;
 };
 struct decode_choice decode_choose(struct cost_case *c, uint32_t prefill);
+/* What the system loses where it decodes there, in microseconds. */
+struct decode_cost {
+    double transfer_us, steps_us, others_us;
+    double tbt_us;
+    bool late, no_room; /* cannot keep the TBT; would preempt somebody */
+};
 
 /* admit.c */
 double bound_us(double asked_ms, double otherwise_ms, int32_t priority);
 /* Marks those that are late. false: all are; in how many microseconds one will not be, INFINITY:
  * none ever. */
 bool admit_candidates(struct cost_case *c, double *retry_us_p);
-/* 0: the decode engine keeps its time. */
-double admit_decode_retry_us(const struct cost_case *c, const struct decode_choice *to);
+/* 0: the decode engine keeps its time; INFINITY: never, or there is none. */
+double admit_decode_retry_us(const struct cost_case *c, uint32_t prefill,
+                             const struct decode_choice *to);
+/* Nobody decodes in time what another one has computed: who only computes is late. false: all
+ * are. */
+bool admit_decoders(struct cost_case *c);
 uint32_t admit_retry_ms(double us); /* 0: never */
 
 /* hot.c: counts the prefixes of a request that was sent there, and orders copies. */
@@ -319,7 +352,17 @@ void hot_count(struct cost_case *c, const struct candidate *a);
 void explain_init(struct route *r);
 void explain_deinit(struct route *r);
 size_t explain_memory(const struct route *r);
-void explain_keep(const struct cost_case *c, const struct cost_ops *ops, uint32_t chosen);
+/* The candidates as they are weighed, if there are any; ops NULL: the decode engine alone is
+ * chosen. */
+void explain_begin(const struct cost_case *c, const struct cost_ops *ops);
+/* One that could decode. */
+void explain_decode(struct route *r, uint32_t worker, const struct decode_cost *cost);
+/* As admit_decoders has it. */
+void explain_decoders(struct route *r);
+/* The place among the candidates of who computes, ROUTE_NOBODY: nobody; the worker that decodes.
+ * Where the request was refused, why is in r->error. */
+void explain_end(struct route *r, uint32_t prefill, uint32_t decode, tarn_status status,
+                 uint32_t retry_ms);
 
 /* candidate.c: those that may serve the request, in r->candidates, and what they have of it.
  * TARN_OK: there is one. */

@@ -106,6 +106,7 @@ struct route *route_create(const struct route_options *options) {
     r->hits = xcalloc(options->workers_max, sizeof(*r->hits));
     r->worker_of = xcalloc(options->workers_max + 1, sizeof(*r->worker_of));
     r->place_of = xcalloc(options->workers_max, sizeof(*r->place_of));
+    r->passed = xcalloc(options->workers_max, sizeof(*r->passed));
     ahead_init(&r->ahead, options->requests_max);
     tenants_init(&r->tenants, options->tenants_max);
     hot_init(&r->hot);
@@ -142,6 +143,7 @@ void route_destroy(struct route **route_p) {
     free(r->hits);
     free(r->worker_of);
     free(r->place_of);
+    free(r->passed);
     ahead_deinit(&r->ahead);
     tenants_deinit(&r->tenants);
     hot_deinit(&r->hot);
@@ -195,7 +197,7 @@ size_t route_memory(const struct route *r) {
     return sizeof(*r) +
            r->options.workers_max *
                (sizeof(*r->workers) + sizeof(*r->candidates) + sizeof(*r->hits) +
-                sizeof(*r->worker_of) + sizeof(*r->place_of)) +
+                sizeof(*r->worker_of) + sizeof(*r->place_of) + sizeof(*r->passed)) +
            ahead_memory(&r->ahead) + HOT_BYTES + explain_memory(r) +
            htab_memory(&r->tenants.table) +
            r->tenants.table.count * (sizeof(struct tenant) + ROUTE_NAME_MAX) +

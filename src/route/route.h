@@ -35,6 +35,7 @@
 #define ROUTE_EXCLUDE_MAX 16u
 #define ROUTE_TOKENS_MAX  (1u << 28) /* of a prompt, and of an answer */
 #define ROUTE_NO_WORKER   UINT32_MAX
+#define ROUTE_NOBODY      UINT32_MAX /* among candidates */
 
 enum route_role { ROUTE_BOTH, ROUTE_PREFILL, ROUTE_DECODE };
 
@@ -302,11 +303,19 @@ size_t route_match(struct route *r, const struct route_request *q, struct route_
 
 #define ROUTE_TERMS_MAX 6u
 struct route_explained {
-    const char *policy;
-    const char *const *terms; /* names, NULL behind the last */
+    const char *refused; /* NULL: it was not; borrowed until the next decision */
+    uint32_t retry_ms;   /* where it was refused for now */
     uint64_t at_us;
-    uint32_t count, chosen; /* candidates, and which of them */
-    uint64_t first;         /* for route_explain_candidate */
+    double ttft_ms, tbt_ms; /* that had to be kept; 0: none */
+    /* Who could compute the prompt, and which of them was chosen, or ROUTE_NOBODY. */
+    const char *policy;       /* NULL: the decode engine alone was chosen anew */
+    const char *const *terms; /* names of the costs' parts, NULL behind the last */
+    uint32_t count, chosen;
+    /* Likewise who could decode it, where that is another engine. */
+    const char *const *decode_terms;
+    uint32_t decode_count, decode_chosen;
+    uint32_t passed_count; /* those that serve the model, and could not be asked */
+    uint64_t number;       /* for the functions below */
 };
 struct route_explained_candidate {
     const char *engine; /* NULL: gone since */
@@ -315,12 +324,21 @@ struct route_explained_candidate {
     double ttft_ms, tbt_ms, cost, term[ROUTE_TERMS_MAX];
     char why[160]; /* it lost, or "chosen" */
 };
-/* The last decision of that request, while it is kept: of the latest decisions_max those whose
- * candidates are among the latest 65,536. TARN_ENOTFOUND. What it returns holds until the next
- * decision. */
+/* The last decision of that request, or why it was refused, while it is kept: of the latest
+ * decisions_max those whose candidates are among the latest 65,536. TARN_ENOTFOUND. What it returns
+ * holds until the next decision. */
 tarn_status route_explain(struct route *r, struct span request, struct route_explained *e);
+/* The decision of the same request before this one, in its place; false: none is kept. */
+bool route_explain_before(const struct route *r, struct route_explained *e);
+/* Of who computes: all of it. */
 void route_explain_candidate(const struct route *r, const struct route_explained *e, uint32_t i,
                              struct route_explained_candidate *out);
+/* Of who decodes: TBT, cost and its terms. */
+void route_explain_decode(const struct route *r, const struct route_explained *e, uint32_t i,
+                          struct route_explained_candidate *out);
+/* Of who was passed over: why. */
+void route_explain_passed(const struct route *r, const struct route_explained *e, uint32_t i,
+                          struct route_explained_candidate *out);
 
 /* --- copies --- */
 

@@ -143,7 +143,13 @@ static void one_decision(struct route *route, struct reader *r, uint64_t now_us)
     route_match(route, &q, m, 4);
     if (route_explain(route, q.id, &e) != TARN_OK) return;
     struct route_explained_candidate c;
-    for (uint32_t i = 0; i < e.count; i++) route_explain_candidate(route, &e, i, &c);
+    do {
+        for (uint32_t i = 0; i < e.count; i++) route_explain_candidate(route, &e, i, &c);
+        for (uint32_t i = 0; i < e.decode_count; i++) route_explain_decode(route, &e, i, &c);
+        for (uint32_t i = 0; i < e.passed_count; i++) route_explain_passed(route, &e, i, &c);
+        TARN_ASSERT(e.chosen == ROUTE_NOBODY || e.chosen < e.count);
+        TARN_ASSERT(e.decode_chosen == ROUTE_NOBODY || e.decode_chosen < e.decode_count);
+    } while (route_explain_before(route, &e));
 }
 
 static void one_event(struct route *route, struct reader *r) {

@@ -195,6 +195,30 @@ test {what is on its way counts for the next with the same beginning} {
     assert_error "ERR this decision is not kept any more" {ask r conductor.explain nothing}
 }
 
+test {EXPLAIN says why a request was refused, and who decodes} {
+    foreach {id role} {xp PREFILL xd DECODE xs DECODE} {
+        assert_equal OK [ask r conductor.add $id http://$id MODEL x ROLE $role]
+    }
+    catch {ask r conductor.route b1 MODEL x LENGTH 100000 TTFT 50} told
+    assert_match "OVERLOADED 0 *" $told
+    set e [ask r conductor.explain b1]
+    assert_equal "OVERLOADED 0 [dict get $e refused]" $told
+    assert_equal {50 0 0 (nil)} [lmap f {ttft-ms tbt-ms retry-ms before} {dict get $e $f}]
+    assert_match "its first token would take *, and 50 are asked for" \
+        [dict get [lindex [dict get $e candidates] 0] why]
+    ask r conductor.drain xs
+    assert_equal {xp xd} [lrange [ask r conductor.route b2 MODEL x LENGTH 1000] 0 1]
+    set e [ask r conductor.explain b2]
+    assert_equal {id xd rank 0 why chosen} [lrange [lindex [dict get $e decode-candidates] 0] 0 5]
+    assert_equal {{id xs rank 0 why {it drains}}} [dict get $e passed-over]
+    assert_equal OK [ask r conductor.first b2]
+    ask r conductor.route b2 MODEL x LENGTH 1000
+    set e [ask r conductor.explain b2]
+    assert_equal {(nil) tarn} [list [dict get $e policy] [dict get [dict get $e before] policy]]
+    ask r conductor.done b2
+    foreach id {xp xd xs} {ask r conductor.remove $id}
+}
+
 test {HASHES: of which block is told, or said} {
     assert_equal OK [ask r conductor.add wide http://wide MODEL w BLOCK 32]
     set most 18446744073709551615
