@@ -1,4 +1,4 @@
-/* Loading from the pool, decode engines, matches, explanations, copies, what is learnt. */
+/* Loading from the pool, decode engines, matches, copies, what is learnt. */
 #include <math.h>
 #include "util.h"
 
@@ -197,7 +197,7 @@ TEST(a_request_without_an_engine_is_not_lost) {
     route_destroy(&r); /* a leak, if it was (SANITIZER=address) */
 }
 
-/* --- what is there, and why --- */
+/* --- what is there --- */
 
 TEST(matches_are_told_by_engine) {
     struct route *r = util_route("tarn", 3);
@@ -217,134 +217,6 @@ TEST(matches_are_told_by_engine) {
     CHECK_EQ(m[1 - zero].tokens[ROUTE_TIER_HOST], 960);
     q.model = SPAN("other");
     CHECK_EQ(route_match(r, &q, m, 4), 0);
-    route_destroy(&r);
-}
-
-TEST(each_decision_can_be_explained) {
-    struct route *r = util_route("tarn", 3);
-    struct util_prompt p;
-    util_prompt(&p, 1, 60);
-    util_stored(r, "e1", &p, 60, ROUTE_TIER_DEVICE);
-    struct route_request q = prompt_request("x", &p);
-    struct route_decision d;
-    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
-    CHECK_STR(d.prefill, "e1");
-    struct route_explained e;
-    CHECK_EQ(route_explain(r, SPAN("y"), &e), TARN_ENOTFOUND);
-    CHECK_EQ(route_explain(r, SPAN("x"), &e), TARN_OK);
-    CHECK_STR(e.policy, "tarn");
-    CHECK_EQ(e.count, 3);
-    for (uint32_t i = 0; i < e.count; i++) {
-        struct route_explained_candidate c;
-        route_explain_candidate(r, &e, i, &c);
-        bool chosen = i == e.chosen;
-        CHECK_EQ(c.hit_tokens, chosen ? 960 : 0);
-        CHECK(chosen ? strcmp(c.why, "chosen") == 0 : strstr(c.why, "own us") != NULL);
-    }
-    CHECK_EQ(route_engine_remove(r, SPAN("e1"), UTIL_BEGIN), TARN_OK);
-    struct route_explained_candidate c;
-    route_explain_candidate(r, &e, e.chosen, &c);
-    CHECK(c.engine == NULL);
-    route_destroy(&r);
-}
-
-/* What is kept of a decision is what was decided. */
-TEST(an_explanation_has_the_decision_s_numbers) {
-    struct route *r = util_route("mooncake", 2);
-    struct util_prompt p, other;
-    struct route_decision d;
-    struct route_explained e;
-    struct route_explained_candidate c;
-    util_prompt(&p, 1, 60);
-    struct route_request q = prompt_request("x", &p);
-    struct route_pool_run run = {.tokens = 800, .tier = ROUTE_TIER_HOST};
-    q.pool = &run;
-    q.pool_count = 1;
-    q.pool_tokens = 800;
-    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
-    CHECK_EQ(route_explain(r, q.id, &e), TARN_OK);
-    route_explain_candidate(r, &e, e.chosen, &c);
-    CHECK_STR(c.engine, d.prefill);
-    CHECK_EQ(c.load_tokens, 800);
-    CHECK_EQ(c.new_tokens, 160);
-    CHECK(fabs(c.ttft_ms - d.ttft_ms) < 0.001 && fabs(c.tbt_ms - d.tbt_ms) < 0.001);
-    CHECK(fabs(c.cost - c.ttft_ms * 1000) < 1);
-    util_prompt(&other, 100, 60);
-    util_stored(r, "e0", &other, 60, ROUTE_TIER_DEVICE);
-    q = prompt_request("y", &other);
-    q.length_tokens += 500;
-    q.ttft_ms = 8; /* 6 ms and a wait of 3 there; 7.1 with what is fetched */
-    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
-    CHECK_EQ(route_explain(r, q.id, &e), TARN_OK);
-    CHECK_STR(d.prefill, "e1");
-    CHECK_STR(d.fetch, "e0");
-    route_explain_candidate(r, &e, e.chosen, &c);
-    CHECK_EQ(c.fetch_tokens, 960);
-    route_explain_candidate(r, &e, 1 - e.chosen, &c);
-    CHECK_STR(c.why, "could not keep the times asked for");
-    route_destroy(&r);
-}
-
-/* e1 has nothing in use, where e0 has 30 blocks, and lost by 20 to compute and 20 to keep. */
-TEST(what_a_loser_had_less_of_is_not_why) {
-    struct route *r = util_route("dynamo", 2);
-    struct util_prompt p;
-    struct route_request q = util_request("busy", 430);
-    struct route_decision d;
-    struct route_explained e;
-    struct route_explained_candidate c;
-    q.exclude = &SPAN("e1");
-    q.exclude_count = 1;
-    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
-    CHECK_EQ(route_first(r, q.id, UTIL_BEGIN), TARN_OK);
-    util_prompt(&p, 1, 20);
-    util_stored(r, "e0", &p, 20, ROUTE_TIER_DEVICE);
-    q = prompt_request("x", &p);
-    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
-    CHECK_STR(d.prefill, "e0");
-    CHECK_EQ(route_explain(r, SPAN("x"), &e), TARN_OK);
-    route_explain_candidate(r, &e, 1 - e.chosen, &c);
-    CHECK_STR(c.why, "cost 40 against 30, most of it by prefill blocks");
-    route_destroy(&r);
-}
-
-/* A product has no part that is most of it. */
-TEST(costs_that_are_no_sums_have_no_greatest_part) {
-    struct route *r = util_route("lmetric", 2);
-    struct route_explained e;
-    struct route_explained_candidate c;
-    util_decide(r, "x", 100, UTIL_BEGIN);
-    util_decide(r, "y", 100, UTIL_BEGIN);
-    CHECK_EQ(route_explain(r, SPAN("y"), &e), TARN_OK);
-    route_explain_candidate(r, &e, 1 - e.chosen, &c);
-    CHECK_STR(c.why, "cost 200 against 100");
-    route_destroy(&r);
-}
-
-TEST(only_the_last_decisions_are_kept) {
-    struct route_options o = route_options_default;
-    o.decisions_max = 4;
-    struct route *r = route_create(&o);
-    util_add(r, "e0");
-    const char *const ids[] = {"a", "b", "c", "d", "e", "f"};
-    for (int i = 0; i < 6; i++) util_decide(r, ids[i], 10, UTIL_BEGIN);
-    struct route_explained e;
-    CHECK_EQ(route_explain(r, SPAN("b"), &e), TARN_ENOTFOUND);
-    CHECK_EQ(route_explain(r, SPAN("c"), &e), TARN_OK);
-    route_destroy(&r);
-}
-
-/* 65,536 candidates are kept: with 1,000 engines those of 65 decisions. */
-TEST(a_decision_without_all_its_candidates_is_not_kept) {
-    struct route *r = util_route("tarn", 1000);
-    struct route_explained e;
-    for (int i = 0; i < 66; i++) {
-        char id[16];
-        snprintf(id, sizeof(id), "%d", i);
-        util_decide(r, id, 10, UTIL_BEGIN);
-    }
-    CHECK_EQ(route_explain(r, SPAN("0"), &e), TARN_ENOTFOUND);
-    CHECK_EQ(route_explain(r, SPAN("1"), &e), TARN_OK);
     route_destroy(&r);
 }
 
