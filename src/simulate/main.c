@@ -76,16 +76,17 @@ static int fail_with(const char *why) {
     return 1;
 }
 
-static int write_page(const struct sim_plan *p) {
-    struct buf page = {0};
-    report_html(p, &page);
-    FILE *f = fopen(p->html, "we");
-    bool ok = f != NULL && fwrite(page.data, 1, page.len, f) == page.len;
-    if (f != NULL && fclose(f) != 0) ok = false;
-    buf_free(&page);
-    if (ok) return 0;
+static int page_failed(const struct sim_plan *p) {
     fprintf(stderr, "tarn-simulate: --html %s: %s\n", p->html, strerror(errno));
     return 1;
+}
+
+static int page_write(const struct sim_plan *p, FILE *f) {
+    struct buf page = {0};
+    report_html(p, &page);
+    bool ok = fwrite(page.data, 1, page.len, f) == page.len;
+    buf_free(&page);
+    return ok && fflush(f) == 0 ? 0 : page_failed(p);
 }
 
 static int print_plan(const struct sim_plan *p) {
@@ -100,6 +101,17 @@ static int print_plan(const struct sim_plan *p) {
     return ok ? 0 : 1;
 }
 
+/* The page is opened first: it may be long until there is something to write. */
+static int plan_results(struct sim_plan *p) {
+    FILE *page = p->html != NULL ? fopen(p->html, "we") : NULL;
+    if (p->html != NULL && page == NULL) return page_failed(p);
+    const char *why = plan_run(p);
+    int status = why != NULL ? fail_with(why) : print_plan(p);
+    if (status == 0 && page != NULL) status = page_write(p, page);
+    if (page != NULL) fclose(page);
+    return status;
+}
+
 static int plan_main(const char *command, int argc, char **argv) {
     struct sim_plan *p = xcalloc(1, sizeof(*p));
     const char *why = plan_read(p, command, argc, argv);
@@ -110,9 +122,7 @@ static int plan_main(const char *command, int argc, char **argv) {
         status = fwrite(out.data, 1, out.len, stdout) == out.len ? 0 : 1;
         buf_free(&out);
     } else if (status == 0) {
-        why = plan_run(p);
-        status = why != NULL ? fail_with(why) : print_plan(p);
-        if (status == 0 && p->html != NULL) status = write_page(p);
+        status = plan_results(p);
     }
     plan_free(p);
     free(p);

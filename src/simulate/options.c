@@ -1,4 +1,5 @@
 /* The command line of tarn-simulate. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,8 @@ static void typed_init(struct typed *t, const struct sim_config *c) {
         .gpu = c->speed.gpu->name,
         .pools = "0",
         .eviction = c->eviction,
+        .rate = -1, /* not given */
+        .speed = -1,
         .engines = c->engines,
         .gpus = c->speed.gpus,
         .chunk = c->speed.chunk,
@@ -159,13 +162,20 @@ static const char *names_read(struct names *list, const char *option, const char
     }
 }
 
+static const char *numbers_refuse(const char *option, const char *text, double least, double most) {
+    const char *why;
+    status_fail(TARN_EINVAL, &why, "%s: \"%s\" is no list of numbers from %g to %g", option, text,
+                least, most);
+    return why;
+}
+
 static const char *numbers_read(struct numbers *list, const char *option, const char *text,
                                 double least, double most) {
     for (const char *s = text;; s++) {
         char *end;
         double v = strtod(s, &end);
         if (end == s || (*end != ',' && *end != '\0') || !(v >= least) || v > most)
-            return refuse(option, text, "is no list of numbers that may be there");
+            return numbers_refuse(option, text, least, most);
         if (list->n == PLAN_LIST_MAX) return refuse(option, text, "has too many numbers");
         list->v[list->n++] = v;
         if (*end == '\0') return NULL;
@@ -189,13 +199,13 @@ static const char *fail_read(struct sim_config *c, const char *text) {
     for (const char *s = text; *s != '\0';) {
         struct sim_failure f = {0};
         char kind[8];
-        int len = 0;
-        if (sscanf(s, "%lf:%7[a-z]:%u%n", &f.at_s, kind, &f.who, &len) != 3 || !(f.at_s >= 0) ||
-            !failing_of(kind, &f.what))
+        int digit = 0, len = 0;
+        if (sscanf(s, "%lf:%7[a-z]:%n%u%n", &f.at_s, kind, &digit, &f.who, &len) != 3 ||
+            s[digit] == '-' || !(f.at_s >= 0) || isinf(f.at_s) || !failing_of(kind, &f.what))
             return refuse("--fail", text, "is not " FAIL_FORM);
         s += len;
         if (*s == ':') {
-            if (sscanf(s, ":%lf%n", &f.for_s, &len) != 1 || !(f.for_s > 0))
+            if (sscanf(s, ":%lf%n", &f.for_s, &len) != 1 || !(f.for_s > 0) || isinf(f.for_s))
                 return refuse("--fail", text, "has no seconds behind the number");
             s += len;
         }
@@ -205,6 +215,15 @@ static const char *fail_read(struct sim_config *c, const char *text) {
         s += *s == ',';
     }
     return NULL;
+}
+
+/* What is wrong with the file that it names. */
+static const char *option_named(const char *option, const char *what) {
+    char text[512];
+    const char *why;
+    snprintf(text, sizeof(text), "%s", what);
+    status_fail(TARN_EINVAL, &why, "%s %s", option, text);
+    return why;
 }
 
 static const char *hardware_read(struct sim_plan *p, const struct typed *t) {
@@ -238,9 +257,10 @@ static const char *hardware_read(struct sim_plan *p, const struct typed *t) {
         memcpy(s->q, q.v, sizeof(s->q));
     }
     const char *why = NULL;
-    if (t->table != NULL && sim_table_load(&p->table, t->table, &why) == TARN_OK)
-        s->table = &p->table;
-    return why;
+    if (t->table == NULL) return NULL;
+    s->table = &p->table;
+    if (sim_table_load(&p->table, t->table, &why) != TARN_OK) return option_named("--table", why);
+    return NULL;
 }
 
 static const char *config_read(struct sim_plan *p, const struct typed *t) {
@@ -291,17 +311,17 @@ static const char *trace_make(struct sim_plan *p, const struct typed *t) {
 
 static const char *trace_read(struct sim_plan *p, const struct typed *t) {
     const char *why = NULL, *known[TRACE_FORMATS];
-    if ((t->trace == NULL) == (t->generate == NULL))
-        return "either --trace FILE or --generate chat|agents|documents|hot is needed";
-    if (t->generate != NULL) return trace_make(p, t);
     struct trace_options o = {.format = trace_format_of(t->format),
                               .limit = t->requests,
                               .block = (uint32_t)t->block,
                               .seed = t->seed};
     for (unsigned k = 0; k < TRACE_FORMATS; k++) known[k] = trace_format_name(k);
     if (o.format == TRACE_FORMATS) return name_refuse("--format", t->format, known, TRACE_FORMATS);
+    if ((t->trace == NULL) == (t->generate == NULL))
+        return "either --trace FILE or --generate chat|agents|documents|hot is needed";
+    if (t->generate != NULL) return trace_make(p, t);
     p->trace_name = t->trace;
-    if (trace_load(&p->trace, t->trace, &o, &why) != TARN_OK) return why;
+    if (trace_load(&p->trace, t->trace, &o, &why) != TARN_OK) return option_named("--trace", why);
     trace_sort(&p->trace);
     return NULL;
 }
@@ -316,6 +336,7 @@ static void trace_measure(struct sim_plan *p) {
 /* --- the cells --- */
 
 static const char *pace_read(struct sim_plan *p, const struct typed *t) {
+    if (t->rate == 0 || t->speed == 0) return "--rate and --speed must be above 0";
     if ((t->load != NULL) + (t->rate > 0) + (t->speed > 0) > 1)
         return "--load, --rate and --speed: one of them";
     if (t->rate > 0 && p->trace_rate <= 0) return "--rate: all requests of this trace come at once";
@@ -343,6 +364,9 @@ static const char *lists_read(struct sim_plan *p, const struct typed *t) {
         why = names_read(&p->evictions, "--eviction", t->eviction, evictions,
                          sizeof(evictions) / sizeof(*evictions));
     if (why == NULL) why = numbers_read(&p->pools, "--pool-blocks", t->pools, 0, 1e9);
+    for (size_t i = 0; why == NULL && i < p->pools.n; i++)
+        if (p->pools.v[i] != floor(p->pools.v[i]))
+            why = refuse("--pool-blocks", t->pools, "has a part of a block");
     bool run = strcmp(p->command, "run") == 0;
     if (why == NULL && run && (p->pools.n > 1 || p->loads.n > 1 || p->evictions.n > 1))
         return "run has one --load, --pool-blocks and --eviction; sweep has several";

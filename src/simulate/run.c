@@ -25,6 +25,9 @@ void sim_config_init(struct sim_config *c) {
     sim_speed_init(&c->speed);
 }
 
+/* Of all engines: what is known of them then takes some GiB. */
+#define BLOCKS_MAX (UINT64_C(1) << 28)
+
 static uint64_t device_blocks(const struct sim_config *c, const struct trace *t) {
     if (c->kv_blocks > 0) return c->kv_blocks;
     double tokens = sim_kv_tokens(&c->speed);
@@ -39,11 +42,18 @@ const char *sim_config_check(const struct sim_config *c, const struct trace *t) 
         status_fail(TARN_EINVAL, &why, "engines: 1 to %u", SIM_ENGINES_MAX);
     else if ((c->prefill == 0) != (c->decode == 0))
         status_fail(TARN_EINVAL, &why, "--prefill and --decode go together");
+    else if (sim_kv_tokens(&c->speed) < 1 && c->kv_blocks == 0)
+        status_fail(TARN_EINVAL, &why, "%s does not fit into %u x %s (--gpus, --gpu)",
+                    c->speed.model->name, c->speed.gpus, c->speed.gpu->name);
     else if (blocks == 0)
-        status_fail(TARN_EINVAL, &why, "%s does not fit into %u x %s", c->speed.model->name,
-                    c->speed.gpus, c->speed.gpu->name);
-    else if (blocks + c->host_blocks > UINT32_C(1) << 28)
-        status_fail(TARN_EINVAL, &why, "an engine has too many blocks of %u tokens", t->block);
+        status_fail(TARN_EINVAL, &why, "beside %s no block of %u tokens fits into %u x %s",
+                    c->speed.model->name, t->block, c->speed.gpus, c->speed.gpu->name);
+    else if (blocks + c->host_blocks > BLOCKS_MAX / n)
+        status_fail(TARN_EINVAL, &why,
+                    "%u engines of %llu blocks: they may have %llu in all (--engines, --kv-blocks, "
+                    "--host-blocks, a larger --block)",
+                    n, (unsigned long long)(blocks + c->host_blocks),
+                    (unsigned long long)BLOCKS_MAX);
     for (size_t i = 0; why == NULL && i < c->n_failures; i++) {
         const struct sim_failure *f = &c->failures[i];
         bool master = f->what == SIM_FAILS_MASTER;

@@ -124,12 +124,25 @@ test {what is wrong is said, with its name} {
         "*--prefill and --decode go together*" {run --generate chat --prefill 2}
         "*--fail: \"5:disk:1\" is not*" {run --generate chat --fail 5:disk:1}
         "*--fail: \"nan:engine:1\" is not*" {run --generate chat --fail nan:engine:1}
+        "*--fail: \"5:engine:-1\" is not*" {run --generate chat --fail 5:engine:-1}
+        "*--fail: \"inf:engine:1\" is not*" {run --generate chat --fail inf:engine:1}
+        "*--rate and --speed must be above 0*" {run --generate chat --rate 0}
+        "*--pool-blocks: \"1e10\" is no list of numbers from 0 to 1e+09*"
+            {run --generate chat --pool-blocks 1e10}
+        "*--pool-blocks: \"1.5\" has a part of a block*" {run --generate chat --pool-blocks 1.5}
+        "*--format: there is no csv*" {run --generate chat --format csv}
+        "*--html /nowhere/x.html: No such file*" {run --generate chat --html /nowhere/x.html}
+        "*--table /nowhere: No such file*" {run --generate chat --table /nowhere}
+        "*4096 engines of 200000000 blocks: they may have 268435456 in all*"
+            {run --generate chat --engines 4096 --kv-blocks 200000000}
+        "*no block of 1000000 tokens fits*"
+            {run --generate chat --block 1000000 --model Llama-3-8B --gpus 1}
         "*--fail: there is no master 1, they are 0 to 0*" {run --generate chat --fail 5:master:1}
         "*--fail: there is no engine 9, they are 0 to 7*" {run --generate chat --fail 5:engine:9}
         "*does not fit into 1 x H100*" {run --generate chat --gpus 1}
         "*--generate: there is no chats, did you mean chat?*" {run --generate chats}
         "*there is no subcommand rnu, did you mean run?*" {rnu}
-        "*No such file*" {run --trace /nowhere/trace.jsonl}
+        "*--trace /nowhere/trace.jsonl: No such file*" {run --trace /nowhere/trace.jsonl}
     } {
         assert_error $words {simulate {*}$args}
     }

@@ -305,7 +305,7 @@ TEST(what_cannot_be_is_refused_with_words) {
     struct sim_config c;
     sim_config_init(&c);
     c.speed.gpus = 1;
-    CHECK_STR(sim_config_check(&c, t), "Llama-3-70B does not fit into 1 x H100");
+    CHECK_STR(sim_config_check(&c, t), "Llama-3-70B does not fit into 1 x H100 (--gpus, --gpu)");
     c.speed.gpus = 8;
     c.failures[c.n_failures++] = (struct sim_failure){.who = 99};
     CHECK_STR(sim_config_check(&c, t), "--fail: there is no engine 99, they are 0 to 7");
