@@ -379,6 +379,10 @@ struct tarn_module {
     void (*durable_changed)(const struct span *name, const struct span *value);
     /* leads() is another now. What it keeps is whole then. */
     void (*role_changed)(bool leads);
+    /* Its figures, with types, units and help (base/figures.h): in INFO modules, in /metrics, and
+     * alone in "INFO NAME" of its name. At any time after load(), and in well under a millisecond.
+     * NULL: none. */
+    void (*figures)(struct figure_walk *walk);
 };
 
 #endif

@@ -38,6 +38,8 @@ PARTS = [
     ("src/hosting/snapshot.c", "... and of the node in it, besides those above"),
     ("src/route/route.h", "Routing (the Conductor, `tarn-simulate`)"),
     ("src/route/index.h", "... and its index of the engines' blocks"),
+    ("modules/conductor/conductor.h", "... and the Conductor itself (`INFO conductor`)"),
+    ("modules/conductor/module.c", "... its memory"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures

@@ -14,7 +14,7 @@ static void fail_line(struct tarn_call_context *c, const char *code, const char 
     for (size_t i = 0; i < line.len; i++)
         if ((unsigned char)line.data[i] < ' ') line.data[i] = '?';
     buf_append_char(&line, '\0');
-    conductor_figures.bad++;
+    conductor_figures.conductor_requests_bad++;
     conductor_services->reply_error(c, line.data);
     buf_free(&line);
 }

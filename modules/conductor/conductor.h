@@ -15,6 +15,7 @@
 #define TARN_CONDUCTOR_CONDUCTOR_H
 
 #include "base/buf.h"
+#include "base/figures.h"
 #include "module.h"
 #include "route/route.h"
 
@@ -23,16 +24,18 @@ extern struct route *conductor_route;
 /* Microseconds of the clock that the route's times are of. */
 uint64_t conductor_now_us(void);
 
-extern struct conductor_figures {
-    uint64_t bad;       /* requests that are wrong */
-    uint64_t renewed;   /* engines that registered again as they are */
-    uint64_t differing; /* ... with other values, which was refused */
-    uint64_t cut;       /* prompts of which bytes are missing, or that do not fit LENGTH */
-    uint64_t misfits;   /* hashes of blocks of a size that no engine has */
-    uint64_t unserved;  /* requests that no engine serves, or may serve now */
-    uint64_t unknown;   /* FIRST and DONE of requests that are not there (any more) */
-    uint64_t unkept;    /* reservations that would not survive: there is no room to keep them */
-} conductor_figures;
+#define CONDUCTOR_FIGURES(X)                                                                       \
+    X(COUNTER, conductor_requests_bad, "requests that were wrong")                                 \
+    X(COUNTER, conductor_requests_unserved, "... that no engine serves, or may serve now")         \
+    X(COUNTER, conductor_requests_unknown, "FIRST and DONE of requests that are not there")        \
+    X(COUNTER, conductor_requests_unkept,                                                          \
+      "reservations that would not survive: there is no room to keep them")                        \
+    X(COUNTER, conductor_prompts_cut,                                                              \
+      "prompts of which bytes were missing, or not as LENGTH says")                                \
+    X(COUNTER, conductor_prompts_misfitting, "hashes of blocks of a size that no engine has")      \
+    X(COUNTER, conductor_engines_renewed, "engines that registered again as they are")             \
+    X(COUNTER, conductor_engines_differing, "... as others, which was refused")
+extern struct conductor_figures { CONDUCTOR_FIGURES(FIGURE_MEMBER) } conductor_figures;
 
 /* Of the hashes of prompts (route/hash.h). */
 uint64_t conductor_seed(void);

@@ -17,8 +17,8 @@ void conductor_prompt_free(void) {
 /* --- what is asked --- */
 
 static void prompt_fail(struct tarn_call_context *c, enum prompt_fault fault, const char *error) {
-    conductor_figures.cut += fault == PROMPT_CUT;
-    conductor_figures.misfits += fault == PROMPT_MISFIT;
+    conductor_figures.conductor_prompts_cut += fault == PROMPT_CUT;
+    conductor_figures.conductor_prompts_misfitting += fault == PROMPT_MISFIT;
     conductor_fail(c, "%s", error);
 }
 
@@ -136,7 +136,7 @@ void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc
     } else if (status == TARN_ELATER) {
         reply_overloaded(c, d.retry_ms);
     } else {
-        conductor_figures.unserved += status == TARN_ENOTFOUND;
+        conductor_figures.conductor_requests_unserved += status == TARN_ENOTFOUND;
         conductor_fail_route(c, status);
     }
     (void)kept_write();
@@ -149,7 +149,7 @@ static void reply_told(struct tarn_call_context *c, struct span request, tarn_st
         kept_touch(request);
         conductor_services->reply_simple(c, "OK");
     } else {
-        conductor_figures.unknown++;
+        conductor_figures.conductor_requests_unknown++;
         conductor_services->reply_error(c, "ERR there is no such request, or its lease has ended");
     }
     (void)kept_write();

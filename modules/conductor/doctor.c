@@ -127,21 +127,21 @@ static void say_asked(struct buf *out, bool events) {
 
 static void say_callers(struct buf *out, const struct route_figures *f) {
     const struct conductor_figures *own = &conductor_figures;
-    if (own->cut > 0)
+    if (own->conductor_prompts_cut > 0)
         buf_printf(out,
                    "- Prompts that were cut short: %" PRIu64 ". TOKENS is 4 bytes a token, "
                    "little-endian, and LENGTH, if it is given, their number.\n",
-                   own->cut);
-    if (own->misfits > 0)
+                   own->conductor_prompts_cut);
+    if (own->conductor_prompts_misfitting > 0)
         buf_printf(out,
                    "- Requests with hashes of blocks of a size that the model's engines do not "
                    "have: %" PRIu64 ". Send TOKENS, or hash by the block of CONDUCTOR.LIST.\n",
-                   own->misfits);
-    if (own->differing > 0)
+                   own->conductor_prompts_misfitting);
+    if (own->conductor_engines_differing > 0)
         buf_printf(out,
                    "- Engines that came back with other values than they are registered with, and "
                    "were refused: %" PRIu64 ". CONDUCTOR.REMOVE them first.\n",
-                   own->differing);
+                   own->conductor_engines_differing);
     if (f->route_decisions >= FEW && f->route_firsts == 0)
         buf_append_str(out, "- Nobody tells CONDUCTOR.FIRST: how fast engines are is not learnt, "
                             "and prefills count until their leases end.\n");
@@ -151,11 +151,11 @@ static void say_callers(struct buf *out, const struct route_figures *f) {
                    " reservations ended by their lease: gateways do not "
                    "tell CONDUCTOR.DONE.\n",
                    f->route_lease_ends, f->route_decisions);
-    if (own->unkept > 0)
+    if (own->conductor_requests_unkept > 0)
         buf_printf(out,
                    "- Reservations that there was no room to keep, so that a restart would lose "
                    "them: %" PRIu64 ". Raise module-state-max.\n",
-                   own->unkept);
+                   own->conductor_requests_unkept);
 }
 
 static void doctor_write(struct buf *out) {

@@ -258,7 +258,7 @@ static tarn_status request_write(struct span request) {
     tarn_status status =
         room_left() ? conductor_services->durable_set(kept, key, span_of(value.data, value.len))
                     : TARN_ELIMIT;
-    conductor_figures.unkept += status == TARN_ELIMIT;
+    conductor_figures.conductor_requests_unkept += status == TARN_ELIMIT;
     return status;
 }
 

@@ -46,7 +46,7 @@ static struct span shown(struct span s) {
 static void fail_differs(struct tarn_call_context *c, const struct registration *was,
                          const struct registration *now, enum engine_field f) {
     struct span a = shown(was->field[f]), b = shown(now->field[f]);
-    conductor_figures.differing++;
+    conductor_figures.conductor_engines_differing++;
     conductor_fail(c,
                    "engine '%.*s' is registered with %s %.*s, not %.*s: CONDUCTOR.REMOVE it before "
                    "it comes back as another",
@@ -77,7 +77,7 @@ void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) 
         }
     }
     if (again) {
-        conductor_figures.renewed++;
+        conductor_figures.conductor_engines_renewed++;
         (void)route_engine_beat(conductor_route, x.id, conductor_now_us());
         conductor_services->reply_simple(c, "OK");
         return;

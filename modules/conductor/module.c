@@ -83,36 +83,20 @@ static tarn_status conductor_unload(char *error, size_t error_cap) {
     return TARN_OK;
 }
 
-struct conductor_shown {
-    void (*field)(void *arg, const char *name, const char *value);
-    void *arg;
-};
-static void show_number(const struct conductor_shown *s, const char *name, uint64_t value) {
-    char text[24];
-    text[u64_to_dec(value, text)] = '\0';
-    s->field(s->arg, name, text);
-}
-static void show_table(const struct conductor_shown *s, const struct figure *table,
-                       const void *base) {
-    for (const struct figure *f = table; f->name != NULL; f++)
-        show_number(s, f->name, *(const uint64_t *)((const char *)base + f->offset));
+#define ROW(...) FIGURE_ROW(struct conductor_figures, __VA_ARGS__)
+static const struct figure figures_table[] = {CONDUCTOR_FIGURES(ROW){.name = NULL}};
+
+static void show_all(struct figure_walk *walk, const struct figure *table, const void *base) {
+    figures_each(walk, table, base, 0, SIZE_MAX);
 }
 
-static void conductor_info(void (*field)(void *arg, const char *name, const char *value),
-                           void *arg) {
-    const struct conductor_shown s = {field, arg};
+static void conductor_show_figures(struct figure_walk *walk) {
     struct route_index_figures index = route_index_stats(route_index(conductor_route));
-    show_table(&s, route_figures, route_figures_get(conductor_route));
-    show_table(&s, route_index_figures, &index);
-    show_number(&s, "memory_bytes", route_memory(conductor_route));
-    show_number(&s, "requests_bad", conductor_figures.bad);
-    show_number(&s, "engines_renewed", conductor_figures.renewed);
-    show_number(&s, "engines_differing", conductor_figures.differing);
-    show_number(&s, "prompts_cut", conductor_figures.cut);
-    show_number(&s, "prompts_misfitting", conductor_figures.misfits);
-    show_number(&s, "requests_unserved", conductor_figures.unserved);
-    show_number(&s, "requests_unknown", conductor_figures.unknown);
-    show_number(&s, "requests_unkept", conductor_figures.unkept);
+    show_all(walk, figures_table, &conductor_figures);
+    show_all(walk, route_figures, route_figures_get(conductor_route));
+    show_all(walk, route_index_figures, &index);
+    FIGURE(walk, BYTES, conductor_memory, "of all that it knows, that of the index included",
+           route_memory(conductor_route));
 }
 
 /* The one symbol. */
@@ -125,7 +109,7 @@ const struct tarn_module tarn_module_v1 = {
     .summary = "which engine serves a request",
     .load = conductor_load,
     .unload = conductor_unload,
-    .info = conductor_info,
     .durable_changed = kept_changed,
     .role_changed = kept_role,
+    .figures = conductor_show_figures,
 };

@@ -443,13 +443,38 @@ static void info_edge(struct figure_walk *walk, bool begins) {
         buf_printf(&info->out, "%s%s:", walk->group, walk->group_of.value);
 }
 
+static bool is_section(struct client *c, size_t i) {
+    const struct info_section *s = info_sections;
+    while (s->name != NULL && !arg_is(c, i, s->name)) s++;
+    return s->name != NULL;
+}
+
+static void write_title(struct buf *out, const char *title) {
+    buf_printf(out, "%s# %s\r\n", out->len > 0 ? "\r\n" : "", title);
+}
+
+/* A module that has figures is a section of its name. */
+static void write_named_modules(struct client *c, struct info *info) {
+    for (size_t i = 1; i < c->argc; i++) {
+        char title[MODULE_NAME_MAX + 1];
+        size_t before = info->out.len;
+        if (is_section(c, i) || !span_is_name(c->argv[i], MODULE_NAME_MAX)) continue;
+        for (size_t k = 0; k < c->argv[i].len; k++) title[k] = ascii_lower(c->argv[i].data[k]);
+        title[c->argv[i].len] = '\0';
+        if (title[0] >= 'a' && title[0] <= 'z') title[0] = (char)(title[0] - 'a' + 'A');
+        write_title(&info->out, title);
+        if (!module_figures_of(c->argv[i], &info->walk)) info->out.len = before;
+    }
+}
+
 void cmd_info(struct client *c) {
     struct info info = {.walk = {.show = info_show, .edge = info_edge}};
     for (const struct info_section *s = info_sections; s->name != NULL; s++) {
         if (!section_wanted(c, s)) continue;
-        buf_printf(&info.out, "%s# %s\r\n", info.out.len > 0 ? "\r\n" : "", s->title);
+        write_title(&info.out, s->title);
         s->write(&info.walk);
     }
+    write_named_modules(c, &info);
     reply_verbatim(c, "txt", span_of(info.out.data != NULL ? info.out.data : "", info.out.len));
     buf_free(&info.out);
 }

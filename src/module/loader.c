@@ -448,6 +448,7 @@ void module_each(bool (*fn)(void *arg, const struct module_info *info), void *ar
             .transports = m->transports,
             .commands = m->commands,
             .fields = TARN_HAS(m->its, info) ? m->its->info : NULL,
+            .figures = TARN_HAS(m->its, figures) ? m->its->figures : NULL,
         };
         if (!fn(arg, &info)) break;
     }

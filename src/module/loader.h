@@ -69,6 +69,7 @@ struct module_info {
     unsigned transports, commands; /* how many it brought */
     /* The module's own fields; NULL: none. */
     void (*fields)(void (*field)(void *arg, const char *name, const char *value), void *arg);
+    void (*figures)(struct figure_walk *walk); /* likewise */
 };
 /* In the order in which they were loaded. Borrowed for the call; fn returns false to stop. */
 void module_each(bool (*fn)(void *arg, const struct module_info *info), void *arg);
@@ -82,6 +83,8 @@ void module_tell_role(bool leads);
 
 /* INFO modules: all there are, with what each says of itself. */
 void module_figures(struct figure_walk *walk);
+/* INFO NAME: the figures of that module alone. false: it has none, or is not loaded. */
+bool module_figures_of(struct span name, struct figure_walk *walk);
 
 /* --- path.c --- */
 

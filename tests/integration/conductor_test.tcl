@@ -178,7 +178,7 @@ test {a request is routed, told of, and over} {
     assert_equal {0 0 1} [lmap f {prefills decodes routed} {rank r $first $f}]
     assert_error "ERR there is no such request, or its lease has ended" {ask r conductor.done q1}
     assert_equal OK [ask r conductor.done q2]
-    assert_equal 0 [field r conductor_route_reserved]
+    assert_equal 0 [field r route_reserved]
 }
 
 test {what is on its way counts for the next with the same beginning} {
@@ -269,7 +269,7 @@ test {requests that are wrong} {
         ask r conductor.route x MODEL m LORA l TOKENS [blob 100]
     }
     assert_equal 2 [field r conductor_requests_unserved]
-    assert_equal 0 [field r conductor_route_reserved]
+    assert_equal 0 [field r route_reserved]
 }
 
 test {who is excluded, drained, silent or fails is not chosen} {
@@ -329,7 +329,7 @@ test {a tenant who floods takes nothing from others} {
     assert_match "OVERLOADED * the tenant has more waiting than its share while others are there*" \
         $text
     assert_equal 4 [llength [routed r b1 MODEL m LENGTH 100 TENANT b]]
-    assert_equal 1 [field r conductor_route_over_share]
+    assert_equal 1 [field r route_over_share]
     for {set i 1} {$i < $taken} {incr i} {ask r conductor.done f$i}
     foreach id {b0 b1} {ask r conductor.done $id}
 }
@@ -474,7 +474,7 @@ test {reservations and what was learnt survive, too} {
     assert_error "ERR there is no such request*" {ask f conductor.done q1}
     assert_equal OK [ask f conductor.first q3]
     foreach id {q2 q3} {assert_equal OK [ask f conductor.done $id]}
-    assert_equal 0 [field f conductor_route_reserved]
+    assert_equal 0 [field f route_reserved]
     assert_match "names=4,*" [field f module_state_conductor]
 }
 
@@ -482,7 +482,7 @@ test {a lease that ends gives back, and leaves nothing} {
     up g --loadmodule {conductor.so lease-ms 1}
     ask g conductor.add e1 http://e1 MODEL m
     ask g conductor.route q1 MODEL m LENGTH 1
-    wait_for "the lease to end" {[field_is g conductor_route_lease_ends 1]}
+    wait_for "the lease to end" {[field_is g route_lease_ends 1]}
     wait_for "nothing to be kept of it" {[string match names=1,* [field g module_state_conductor]]}
     assert_error "ERR there is no such request*" {ask g conductor.first q1}
     assert_equal {0 0} [lmap f {prefills decodes} {rank g e1 $f}]

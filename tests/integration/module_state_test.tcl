@@ -95,6 +95,14 @@ test {what is kept: names, values, and their bounds} {
     assert_equal {one 1} [notes_of a]
 }
 
+test {figures of a module: INFO of its name, and INFO modules} {
+    assert_equal "# Notes\r\nnotes_told:0\r\nnotes_half:0.50\r\n" [ask a info notes]
+    assert_match "*# Notes\r\nnotes_told:0\r\n*" [ask a info server nOTes]
+    assert_match "*\r\nnotes_told:0\r\n*" [ask a info modules]
+    assert_equal "" [ask a info nothing]
+    assert_equal 1 [regexp -all notes_told [ask a info everything]]
+}
+
 test {a bound for each module, and its figures} {
     assert_equal {names=1,kept_bytes=100,max_bytes=16777216,loaded=1} [field a module_state_notes]
     ask a config set module-state-max 1000
@@ -126,7 +134,8 @@ test {/metrics tells the figures of several modules apart} {
         regsub { [^ ]+$} $line ""
     }]
     assert_equal [lsort $samples] [lsort -unique $samples]
-    foreach sample {tarn_module_ver{module="notes"} tarn_module_ver{module="http"}
+    assert {[regexp -line {^# TYPE tarn_notes_told_total counter$} $text]}
+    foreach sample {tarn_notes_told_total tarn_module_ver{module="notes"} tarn_module_ver{module="http"}
             tarn_module_state_names{module_state="notes"}} {
         assert {$sample in $samples} $sample
     }

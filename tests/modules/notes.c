@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/figures.h"
 #include "plain.h"
 
 static const struct tarn_services *services;
@@ -206,6 +207,11 @@ static void on_tick(void *arg) {
     services->timer_start(timer, 1);
 }
 
+static void on_figures(struct figure_walk *walk) {
+    FIGURE(walk, COUNTER, notes_told, "changes of others", told + told_gone);
+    FIGURE(walk, RATIO, notes_half, "always a half", 0.5);
+}
+
 /* --- the module --- */
 
 /* NULL: everything was refused as it should be. */
@@ -270,4 +276,5 @@ const struct tarn_module tarn_module_v1 = {.size = sizeof(struct tarn_module),
                                            .load = load,
                                            .unload = unload,
                                            .durable_changed = on_changed,
-                                           .role_changed = on_role};
+                                           .role_changed = on_role,
+                                           .figures = on_figures};
