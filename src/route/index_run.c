@@ -257,15 +257,15 @@ uint32_t route_run_make(struct route_index *ix, uint64_t first, route_pos parent
 }
 
 /* It is no child of anybody any more, and its own are loose. A count that was full is never
- * lowered, so some may be taken for loose that are long gone: new blocks are looked for in vain
- * then. */
+ * lowered, and says nothing: there are loose ones from then on until the index is empty. That costs
+ * new blocks a look in vain. */
 static void run_let_go(struct route_index *ix, const struct route_run *r) {
     struct route_run *parent = route_run_parent(ix, r);
     if (parent != NULL && parent->children > 0 && parent->children < UINT8_MAX) {
         if (--parent->children == 0) parent->fork = 0;
     }
     if (parent == NULL && r->parent != 0 && ix->loose > 0) ix->loose--;
-    ix->loose += r->children;
+    ix->loose += r->children < UINT8_MAX ? r->children : UINT32_MAX;
 }
 
 static void run_drop(struct route_index *ix, uint32_t id) {

@@ -220,6 +220,28 @@ TEST(a_block_that_is_called_something_else) {
     route_index_destroy(&ix);
 }
 
+/* More prompts go on from a run than it can count, and then it is gone. When its blocks are told of
+ * again, they lead to all that is still there. */
+TEST(what_many_go_on_from_is_lost_first) {
+    static struct prompt p[600];
+    struct route_index *ix = index_of(4 * MB);
+    uint32_t holder = route_holder_add(ix, BLOCK, 10000);
+    for (uint64_t i = 0; i < 600; i++) {
+        prompt_make(&p[i], 7, 10, 100 + i, 14);
+        CHECK_EQ(prompt_store(ix, holder, &p[i]), 14);
+    }
+    CHECK_EQ(route_index_removed(ix, holder, 0, ROUTE_TIER_DEVICE, p[0].rolling, 10), 10);
+    route_index_check(ix);
+    for (size_t i = 0; i < 600; i++) CHECK_EQ(leading(ix, holder, &p[i]), 0);
+    for (size_t i = 0; i < 300; i++)
+        CHECK_EQ(route_index_removed(ix, holder, 0, ROUTE_TIER_DEVICE, p[i].rolling, 14), 4);
+    route_index_check(ix);
+    CHECK_EQ(prompt_store(ix, holder, &p[599]), 14);
+    for (size_t i = 300; i < 600; i++) CHECK_EQ(leading(ix, holder, &p[i]), 14);
+    route_index_check(ix);
+    route_index_destroy(&ix);
+}
+
 TEST(holders_max_that_does_not_fit) {
     struct route_index_config c = {.max_bytes = MB, .holders_max = ROUTE_HOLDERS_MAX};
     CHECK(route_index_create(&c) == NULL);
