@@ -119,33 +119,33 @@ static void row_make(struct row_writer *w, uint32_t life, uint32_t holder, const
     row_extend(hit, p, lane, end);
 }
 
-/* Rows for those that have one lane, from `lane` on, as far as all do: a system prompt has hundreds
- * of them, and whatever is not kept in a register here is the time of the look-up. Returns where it
- * stopped. */
+/* Rows for those that have one lane, from `lane` on, as far as all do and there is room: a system
+ * prompt has hundreds of them, and whatever is not kept in a register here is the time of the
+ * look-up. Returns where it stopped. */
 static const struct route_lane *rows_make(struct row_writer *w, const struct route_brief *brief,
                                           const struct run_part *p, const struct route_lane *lane,
                                           const struct route_lane *end) {
     const struct run_part part = *p;
     const uint32_t whole = bits_leading(UINT64_MAX, &part);
-    struct route_hit *hit = w->hits + w->end;
+    const size_t room = w->cap - w->end;
+    const struct route_lane *most = (size_t)(end - lane) > room ? lane + room : end;
+    struct route_hit *const begin = w->hits + w->end, *hit = begin;
     uint16_t *life_p = w->life + (w->end - w->first);
-    size_t room = w->cap - w->end, made = 0, more = 0;
-    for (; lane < end; lane++) {
+    for (; lane < most; lane++) {
         uint32_t key = lane->key, life = key >> 16, tier = key & 0xff;
         uint64_t bits = lane_bits(lane);
         const struct route_brief *b = &brief[life];
         if (b->block != part.block || (lane + 1 < end && lane[1].key >> 16 == life)) break;
-        if (UNLIKELY(!(bits & 1) || made == room)) {
-            more += bits & 1;
-            continue;
-        }
+        if (UNLIKELY(!(bits & 1))) continue;
         uint32_t leading = (bits | part.beyond) == UINT64_MAX ? whole : bits_leading(bits, &part);
-        hit[made] = (struct route_hit){b->holder, {leading, leading, leading}};
-        for (uint32_t t = 0; t < tier; t++) hit[made].tokens[t] = 0;
-        life_p[made++] = (uint16_t)life;
+        *hit = (struct route_hit){b->holder, {leading, leading, leading}};
+        if (UNLIKELY(tier > 0)) hit->tokens[0] = 0;
+        if (UNLIKELY(tier > 1)) hit->tokens[1] = 0;
+        hit++;
+        *life_p++ = (uint16_t)life;
     }
-    w->end += made;
-    w->n += made + more;
+    w->end += (size_t)(hit - begin);
+    w->n += (size_t)(hit - begin);
     return lane;
 }
 
