@@ -113,6 +113,9 @@ void candidates_estimate(struct cost_case *c) {
     uint32_t pool_tokens = c->request->pool_tokens;
     double growth = c->prompt_tokens + c->output_tokens / 2.0;
     for (struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
+        const double *each = a->engine->decode.each;
+        bool alone = a->engine->role == ROUTE_PREFILL;
+        a->beside_us = alone ? 0 : each[1] * a->running + each[2] * a->context_tokens;
         plan_compute(c, a, &a->plan);
         if (pool_tokens > candidate_there(a)) {
             struct prefill_plan loading;

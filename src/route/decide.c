@@ -1,7 +1,7 @@
 /* A decision, from the request to the reservation. */
 #include <math.h>
 #include <stdlib.h>
-#include "route/internal.h"
+#include "route/plan.h"
 
 static tarn_status request_check(struct route *r, const struct route_request *q) {
     if (q->id.len == 0 || q->id.len > ROUTE_NAME_MAX)
@@ -47,6 +47,7 @@ static struct route_reservation *request_make(const struct cost_case *c,
     q->load_tokens = a->plan.load_tokens + a->plan.fetch_tokens;
     q->decided_us = c->route->now_us;
     q->prefill_us = a->plan.prefill_us;
+    q->beside_us = plan_beside_us(a, q->new_tokens);
     struct transfer t = candidate_transfer(c, a);
     q->load_us = t.us;
     q->load_bytes = t.bytes;
@@ -94,10 +95,8 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
 
 /* What it would have taken without a prefix is what the prefix saved. */
 static void traffic_count(const struct cost_case *c, const struct candidate *a) {
-    double n = c->prompt_tokens;
-    double whole = model_predict_one(&a->engine->prefill, n, n * n);
     traffic_add(&c->model->traffic, c->route->now_us, a->plan.prefill_us, a->plan.new_tokens,
-                whole - a->plan.prefill_us);
+                plan_prefill_us(a, c->prompt_tokens, 0) - a->plan.prefill_us);
 }
 
 static void figures_count(struct route *r, const struct cost_case *c, const struct candidate *a) {

@@ -59,7 +59,7 @@ struct worker {
     uint64_t area_us;
 
     /* An observed prefill that may have shared its batch with the next one. */
-    double batch_term[MODEL_TERMS], batch_us;
+    double batch_term[MODEL_TERMS], batch_us, batch_beside_us;
     bool batch_open, batch_spoilt;
 
     uint64_t routed, reports;
@@ -110,6 +110,7 @@ struct route_reservation {
     uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
     uint64_t decided_us, decode_us; /* decode_us: since when the worker of now decodes it */
     double prefill_us;              /* estimated */
+    double beside_us;               /* of that, by those that decode there */
     double term[MODEL_TERMS];
     double load_us; /* estimated, of its transfer */
     uint64_t load_bytes;

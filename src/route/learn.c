@@ -4,6 +4,8 @@
 /* Prefills of one batch end at the same time: what is told within this share of the time that the
  * first of them took belongs to it. */
 #define BATCH_SHARE 0.02
+/* Of an observed prefill, whatever those that decode beside it are estimated to take. */
+#define OWN_SHARE_LEAST 0.1
 /* A decode that was shorter says more of its ends than of its steps. */
 #define DECODE_TOKENS_LEAST 8u
 #define OUTPUT_SHARE        0.01 /* of a new request in the mean of outputs */
@@ -15,10 +17,11 @@ static void learn_from(struct route *r, struct model *m, const double term[MODEL
 
 static void batch_close(struct route *r, struct worker *w) {
     if (w->batch_open && !w->batch_spoilt)
-        learn_from(r, &w->engine->prefill, w->batch_term, w->batch_us);
+        learn_from(r, &w->engine->prefill, w->batch_term,
+                   most_of(w->batch_us - w->batch_beside_us, OWN_SHARE_LEAST * w->batch_us));
     w->batch_open = w->batch_spoilt = false;
     memset(w->batch_term, 0, sizeof(w->batch_term));
-    w->batch_us = 0;
+    w->batch_us = w->batch_beside_us = 0;
 }
 
 /* Work is conserved: while there was something to do, the time from one first token to the next is
@@ -32,6 +35,7 @@ static void learn_prefill(struct route *r, struct route_reservation *q) {
     w->batch_open = true;
     w->batch_spoilt |= w->foreign_prefill_tokens > 0 || q->load_tokens > 0;
     w->batch_us += us;
+    w->batch_beside_us += q->beside_us;
     for (unsigned i = 0; i < MODEL_TERMS; i++) w->batch_term[i] += q->term[i];
     w->head_us = r->now_us;
 }
@@ -42,7 +46,8 @@ static void learn_transfer(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
     if (q->load_bytes == 0 || q->load_mixed) return;
     if (w->waiting.now > 1 || w->foreign_prefill_tokens > 0) return;
-    double us = (double)(r->now_us - q->decided_us) - model_predict(&w->engine->prefill, q->term);
+    double us = (double)(r->now_us - q->decided_us) - model_predict(&w->engine->prefill, q->term) -
+                q->beside_us;
     if (us <= 0) return;
     double bytes = (double)q->load_bytes;
     learn_from(r, &w->engine->transfer[q->load_place],

@@ -48,6 +48,11 @@ static const char *hand_decide(struct hand *h, const char *policy) {
     return h->d.prefill;
 }
 
+static void hand_decode(struct route *r, const char *id, uint32_t tokens) {
+    util_decide(r, id, tokens, UTIL_BEGIN);
+    CHECK_EQ(route_first(r, span_str(id), UTIL_BEGIN), TARN_OK);
+}
+
 TEST(least_loaded_takes_the_idle_one) {
     struct hand h;
     hand_begin(&h, NULL);
@@ -214,6 +219,44 @@ TEST(tarn_counts_what_all_lose) {
     hand_load(&h, "e2", "d");
     CHECK_STR(hand_decide(&h, "tarn"), "e1");
     route_destroy(&h.r);
+}
+
+/* e0 has 100 of 128 blocks, and decodes two contexts of 5000: each step of a prefill takes 2 + 10
+ * ms longer by them. 448 there: 1 + 4.48 + 12 * (1 + 448 / 2048) = 20.1 ms; all of the prompt
+ * on e1, which is idle: 1 + 20.48. With one of 50,000 more on e0, that is the better one. */
+TEST(those_that_decode_make_a_prefill_longer) {
+    struct route *r = util_route("tarn", 0);
+    struct route_engine_spec s = util_spec("e0");
+    struct util_prompt p;
+    struct route_decision d;
+    s.bytes_per_token = 1000000; /* nobody fetches */
+    s.prior.decode_sequence_us = 1000;
+    s.prior.decode_context_us = 1;
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    hand_decode(r, "a", 4950);
+    hand_decode(r, "b", 4950);
+    s.id = SPAN("e1");
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    util_prompt(&p, 1, 128);
+    util_stored(r, "e0", &p, 100, ROUTE_TIER_DEVICE);
+    struct route_request q = util_request("x", 2048);
+    q.chains = &p.chain;
+    q.chain_count = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e0");
+    CHECK_WITHIN(d.ttft_ms, 20.10, 20.11);
+    CHECK_EQ(route_done(r, q.id, 0, false, UTIL_BEGIN), TARN_OK);
+    struct route_request c = util_request("c", 49950);
+    struct span e1 = SPAN("e1");
+    c.exclude = &e1;
+    c.exclude_count = 1;
+    CHECK_EQ(route_decide(r, &c, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("c"), UTIL_BEGIN), TARN_OK);
+    /* Later, when it is forgotten that e0 was about to compute the rest. */
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN + 5000 * UTIL_MS, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e1");
+    CHECK_WITHIN(d.ttft_ms, 21.47, 21.49);
+    route_destroy(&r);
 }
 
 /* Two adapters of one engine: what it is about to compute for one is of no use to the other. */

@@ -70,6 +70,26 @@ TEST(areas_are_sums_over_time) {
     route_destroy(&r);
 }
 
+/* --- prefills --- */
+
+/* What those that decode beside it take of a prefill is not its own. */
+TEST(a_prefill_is_learnt_without_those_that_decode) {
+    struct route *r = decoding();
+    uint64_t now = UTIL_BEGIN;
+    begin(r, "a", now);
+    begin(r, "b", now);
+    const struct model *m = &engine_of(r, "e0")->prefill;
+    uint64_t before = m->seen;
+    for (int i = 0; i < 20; i++) {
+        now += 1000 * UTIL_MS;
+        util_decide(r, "x", 1024, now); /* 1 + 10.24 ms, and 4 of a step, 1.5 times */
+        CHECK_EQ(route_first(r, SPAN("x"), now + 17240), TARN_OK);
+        end(r, "x", 0, now + 20 * UTIL_MS);
+    }
+    CHECK(as_expected(m, before + 19)); /* the last one may be part of a batch */
+    route_destroy(&r);
+}
+
 /* --- decodes --- */
 
 /* y joins half way: means of 1.5 sequences and 1500 tokens, 13 ms a step, 10 steps. */
