@@ -4,33 +4,44 @@
 #include "base/buf.h"
 
 void ahead_init(struct ahead *a, uint64_t requests) {
-    uint64_t lines = 64;
-    while (lines < requests && lines < AHEAD_LINES_MAX) lines *= 2;
-    a->mask = lines - 1;
-    a->lines = aligned_alloc(sizeof(*a->lines), lines * sizeof(*a->lines));
-    if (a->lines == NULL) abort();
-    memset(a->lines, 0, lines * sizeof(*a->lines));
+    uint64_t sets = 64;
+    while (sets < requests && sets < AHEAD_SETS_MAX) sets *= 2;
+    a->mask = sets - 1;
+    a->sets = aligned_alloc(sizeof(struct ahead_entry), sets * sizeof(*a->sets));
+    if (a->sets == NULL) abort();
+    memset(a->sets, 0, sets * sizeof(*a->sets));
 }
 
 size_t ahead_memory(const struct ahead *a) {
-    return (a->mask + 1) * sizeof(*a->lines);
+    return (a->mask + 1) * sizeof(*a->sets);
 }
 
 void ahead_deinit(struct ahead *a) {
-    free(a->lines);
-    a->lines = NULL;
+    free(a->sets);
+    a->sets = NULL;
 }
 
-/* Its own entry, or the one that ends first. */
-void ahead_put(struct ahead *a, uint64_t hash, uint16_t worker, uint16_t birth, uint64_t now_ms,
-               uint64_t until_ms) {
-    struct ahead_entry *way = ((struct ahead_line *)ahead_line_of(a, hash))->way, *best = way;
+/* Is one of them how the other one begins? */
+static bool group_same(const struct ahead_group *a, const struct ahead_group *b) {
+    return a->n > 0 && ahead_common(a, b) == (a->n < b->n ? a->n : b->n);
+}
+
+/* Its own entry, which may reach further already, or the one that ends first. */
+void ahead_put(struct ahead *a, const struct ahead_group *group, uint16_t worker, uint16_t birth,
+               uint64_t now_ms, uint64_t until_ms) {
+    struct ahead_entry *way = ahead_set_of(a, group->first)->way, *best = way;
     int32_t least = INT32_MAX;
+    bool further = false;
     for (unsigned i = 0; i < AHEAD_WAYS; i++) {
-        int32_t left = (int32_t)(way[i].until_ms - (uint32_t)now_ms);
-        bool own = way[i].hash == hash && way[i].worker == worker;
-        if (own || left < least) least = left, best = &way[i];
+        struct ahead_entry *e = &way[i];
+        int32_t left = (int32_t)(e->until_ms - (uint32_t)now_ms);
+        bool own = e->worker == worker && e->birth == birth && group_same(&e->group, group);
+        if (own || left < least) least = left, best = e;
+        further = own && left > 0 && e->group.n > group->n;
         if (own) break;
     }
-    *best = (struct ahead_entry){hash, worker, birth, (uint32_t)until_ms};
+    if (!further) best->group = *group;
+    best->worker = worker;
+    best->birth = birth;
+    best->until_ms = (uint32_t)until_ms;
 }

@@ -292,11 +292,6 @@ void learn_done(struct route *r, struct route_reservation *q, uint32_t output_to
 
 /* The prompt by the engine's size of blocks; NULL: it was not hashed by that. */
 const struct route_chain *chain_of(const struct route_request *q, const struct route_engine *e);
-/* What a block is kept by: one hash stands for other KV in another scope. */
-static inline uint64_t chain_name(const struct route_chain *c, uint32_t block) {
-    return c->rolling[block] ^ c->scope;
-}
-
 /* transfer.c: loading KV. */
 struct transfer {
     double us; /* estimated */

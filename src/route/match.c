@@ -34,38 +34,50 @@ static void match_index(struct cost_case *c) {
     c->best = best;
 }
 
-/* Block i of the chain is on its way to the workers of its line; it counts for those that have or
- * will have all blocks before it. The longest prefix that somebody has then. */
-static inline uint32_t match_ahead_block(struct cost_case *c, const struct route_chain *chain,
-                                         uint32_t i, uint64_t now_ms, uint32_t longest) {
+/* The group that begins with block `at` of the chain is on its way to the workers of its set, as far
+ * as their prompts agree with this one; it counts for those that have or will have all blocks before
+ * it. The longest prefix that somebody has then. */
+static uint32_t match_ahead_group(struct cost_case *c, const struct route_chain *chain, uint32_t at,
+                                  uint32_t longest) {
     const struct route *r = c->route;
-    uint64_t name = chain_name(chain, i);
-    const struct ahead_line *line = ahead_line_of(&r->ahead, name);
-    for (unsigned way = 0; way < AHEAD_WAYS; way++) {
-        const struct ahead_entry *e = &line->way[way];
-        if (!ahead_live(e, name, now_ms) || !worker_still(r, e->worker, e->birth)) continue;
-        struct candidate *a = candidate_of(c, e->worker);
-        if (a == NULL || a->engine->block_tokens != chain->block ||
-            a->hit_tokens + a->ahead_tokens != i * chain->block)
+    uint64_t now_ms = r->now_us / 1000;
+    struct ahead_group group;
+    ahead_group_of(chain, at, &group);
+    const struct ahead_set *set = ahead_set_of(&r->ahead, group.first);
+    for (const struct ahead_entry *e = set->way, *end = e + AHEAD_WAYS; e < end; e++) {
+        uint32_t common = ahead_common(&e->group, &group);
+        if (common == 0 || !ahead_live(e, now_ms) || !worker_still(r, e->worker, e->birth))
             continue;
-        a->ahead_tokens += chain->block;
-        if (a->hit_tokens + a->ahead_tokens > longest) longest = a->hit_tokens + a->ahead_tokens;
+        struct candidate *a = candidate_of(c, e->worker);
+        if (a == NULL || a->engine->block_tokens != chain->block) continue;
+        uint32_t there = a->hit_tokens + a->ahead_tokens, reach = (at + common) * chain->block;
+        if (there < at * chain->block || there >= reach) continue;
+        a->ahead_tokens = reach - a->hit_tokens;
+        if (reach > longest) longest = reach;
     }
     return longest;
 }
 
-/* Behind the longest prefix that somebody has, nothing can follow. Lines lie anywhere, so they are
- * fetched some blocks before they are looked at. */
+/* always_inline: see route_table_prefetch. */
+__attribute__((always_inline)) static inline void ahead_prefetch(const struct ahead_set *set) {
+    for (unsigned i = 0; i < AHEAD_WAYS; i++) __builtin_prefetch(&set->way[i], 1);
+}
+
+static uint32_t ahead_blocks(const struct route_chain *chain) {
+    return chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
+}
+
+/* Behind the longest prefix that somebody has, nothing can follow. Sets lie anywhere, so they are
+ * fetched two groups before they are looked at. */
 static void match_ahead(struct cost_case *c, const struct route_chain *chain) {
     const struct ahead *table = &c->route->ahead;
-    uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX, near = 8;
+    uint32_t n = ahead_blocks(chain), near = 2 * AHEAD_GROUP;
     uint32_t longest = c->candidates[c->best].hit_tokens;
-    uint64_t now_ms = c->route->now_us / 1000;
-    for (uint32_t i = 0; i < n && i < near; i++)
-        __builtin_prefetch(ahead_line_of(table, chain_name(chain, i)));
-    for (uint32_t i = 0; i < n && i * chain->block <= longest; i++) {
-        if (i + near < n) __builtin_prefetch(ahead_line_of(table, chain_name(chain, i + near)));
-        longest = match_ahead_block(c, chain, i, now_ms, longest);
+    for (uint32_t at = 0; at < n && at < near; at += AHEAD_GROUP)
+        ahead_prefetch(ahead_set_of(table, chain_name(chain, at)));
+    for (uint32_t at = 0; at < n && at * chain->block <= longest; at += AHEAD_GROUP) {
+        if (at + near < n) ahead_prefetch(ahead_set_of(table, chain_name(chain, at + near)));
+        longest = match_ahead_group(c, chain, at, longest);
     }
 }
 
@@ -87,11 +99,15 @@ void match_ahead_put(const struct cost_case *c, const struct candidate *a) {
     if (chain == NULL) return;
     uint64_t now_ms = r->now_us / 1000;
     uint64_t until_ms = now_ms + AHEAD_GRACE_MS + (uint64_t)least_of(a->plan.ttft_us / 500, 3.6e6);
-    uint32_t n = chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
-    for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
-        __builtin_prefetch(ahead_line_of(&r->ahead, chain_name(chain, i)), 1);
-    for (uint32_t i = a->hit_tokens / chain->block; i < n; i++)
-        ahead_put(&r->ahead, chain_name(chain, i), (uint16_t)a->worker, w->birth, now_ms, until_ms);
+    uint32_t n = ahead_blocks(chain), first = a->hit_tokens / chain->block;
+    first -= first % AHEAD_GROUP;
+    for (uint32_t at = first; at < n; at += AHEAD_GROUP)
+        ahead_prefetch(ahead_set_of(&r->ahead, chain_name(chain, at)));
+    for (uint32_t at = first; at < n; at += AHEAD_GROUP) {
+        struct ahead_group group;
+        ahead_group_of(chain, at, &group);
+        ahead_put(&r->ahead, &group, (uint16_t)a->worker, w->birth, now_ms, until_ms);
+    }
 }
 
 size_t route_match(struct route *r, const struct route_request *q, struct route_matched *out,
