@@ -97,12 +97,12 @@ TEST(a_step_is_learnt_by_what_ran_meanwhile) {
     struct route *r = decoding();
     uint64_t now = UTIL_BEGIN + 5000 * UTIL_MS;
     for (int i = 0; i < 5; i++) { /* what ran before does not count */
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "%d", i);
         begin(r, id, UTIL_BEGIN);
     }
     for (int i = 0; i < 5; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "%d", i);
         end(r, id, 0, now);
     }
@@ -152,7 +152,7 @@ TEST(who_decodes_at_last_is_learnt_of) {
     }
     CHECK_EQ(route_engine_drain(r, SPAN("d1"), true, UTIL_BEGIN), TARN_OK);
     for (int i = 0; i < 10; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "%d", i);
         begin(r, id, UTIL_BEGIN);
     }
