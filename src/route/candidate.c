@@ -64,8 +64,8 @@ static inline void candidate_init(const struct route *r, struct candidate *a, ui
     a->wait_us = worker_wait_us(r, w);
 }
 
-/* What lies between two decisions, events above all, has pushed the engines out of the near caches:
- * the next ones are fetched while this one is looked at. always_inline: see route_table_prefetch. */
+/* What lies between two decisions, events above all, has pushed engines out of the near caches: the
+ * next ones are fetched while this one is looked at. always_inline: as route_table_prefetch. */
 __attribute__((always_inline)) static inline void engine_prefetch(const struct worker *w) {
     const char *engine = (const char *)w->engine;
     if (engine == NULL) return;

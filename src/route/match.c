@@ -34,9 +34,9 @@ static void match_index(struct cost_case *c) {
     c->best = best;
 }
 
-/* The group that begins with block `at` of the chain is on its way to the workers of its set, as far
- * as their prompts agree with this one; it counts for those that have or will have all blocks before
- * it. The longest prefix that somebody has then. */
+/* The group that begins with block `at` of the chain is on its way to the workers of its set, as
+ * far as their prompts agree with this one; it counts for those that have or will have all blocks
+ * before it. The longest prefix that somebody has then. */
 static uint32_t match_ahead_group(struct cost_case *c, const struct route_chain *chain, uint32_t at,
                                   uint32_t longest) {
     const struct route *r = c->route;
