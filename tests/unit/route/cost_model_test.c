@@ -95,13 +95,26 @@ static struct route_request at_engine(struct world *w, int i, const char *id, ui
     return q;
 }
 
+/* Of so many tokens behind a prefix, beside those that decode there; chunks have 2048. */
+static double prefill_us(const struct plain_engine *e, double fresh, double before) {
+    double beside =
+        e->prior.decode_sequence_us * e->running + e->prior.decode_context_us * (double)e->context;
+    return e->prior.prefill_start_us + e->prior.prefill_token_us * fresh +
+           e->prior.prefill_pair_us * fresh * (fresh + 2 * before) + beside * (1 + fresh / 2048);
+}
+
+/* What decodes there before a decision. */
+static void decoding_look(struct world *w, struct plain_engine *e) {
+    e->v = util_view(w->r, e->id);
+    e->running = e->v.decodes;
+    e->context = e->v.context_tokens + e->v.foreign_kv_blocks * UTIL_BLOCK;
+}
+
 static void seen_add(struct world *w, const struct plain_engine *e, double prompt, double fresh) {
     CHECK(w->seen_count < SEEN);
-    double s = e->prior.prefill_start_us, t = e->prior.prefill_token_us,
-           p = e->prior.prefill_pair_us, before = prompt - fresh;
-    double work = s + t * fresh + p * fresh * (fresh + 2 * before);
-    w->seen[w->seen_count++] = (struct plain_seen){(double)w->now_us, work, fresh,
-                                                   s + t * prompt + p * prompt * prompt - work};
+    double work = prefill_us(e, fresh, prompt - fresh);
+    w->seen[w->seen_count++] =
+        (struct plain_seen){(double)w->now_us, work, fresh, prefill_us(e, prompt, 0) - work};
 }
 
 /* Requests that wait or decode there already; some of them have first blocks of the prompt. */
@@ -119,6 +132,7 @@ static void engine_load(struct world *w, int i) {
             q.chain_count = 1;
             w->e[i].coming = part.n;
         }
+        decoding_look(w, &w->e[i]);
         CHECK_EQ(route_decide(w->r, &q, w->now_us, &d), TARN_OK);
         double hit = q.chain_count ? UTIL_BLOCK * fmin(part.n, w->e[i].have[2]) : 0;
         seen_add(w, &w->e[i], q.length_tokens, q.length_tokens - hit);
@@ -179,8 +193,7 @@ static double prefill_of(const struct world *w, const struct plain_engine *e, do
     double prompt = w->q.length_tokens;
     double fresh = fmax(prompt - prefix, 1), before = prompt - fresh;
     *fresh_p = fresh;
-    return e->prior.prefill_start_us + e->prior.prefill_token_us * fresh +
-           e->prior.prefill_pair_us * fresh * (fresh + 2 * before);
+    return prefill_us(e, fresh, before);
 }
 
 static double transfer_of(const struct plain_engine *e, double tokens, bool disk) {
@@ -211,11 +224,9 @@ static void incoming(const struct world *w, double *arrivals_p, double *load_p, 
 static void engine_look(struct world *w, struct plain_engine *e) {
     double arrivals, load, worth, fresh, prompt = w->q.length_tokens;
     incoming(w, &arrivals, &load, &worth);
-    e->v = util_view(w->r, e->id);
+    decoding_look(w, e);
     e->waiting = (double)(e->v.prefills + e->reported_waiting);
-    e->running = e->v.decodes;
     e->queued = e->v.prefill_tokens + e->v.foreign_prefill_tokens;
-    e->context = e->v.context_tokens + e->v.foreign_kv_blocks * UTIL_BLOCK;
     e->wait = e->v.prefill_wait_us;
     bool known = w->q.chain_count > 0;
     e->hit = known ? e->have[2] * UTIL_BLOCK : 0;
