@@ -1,6 +1,9 @@
 /* How long it takes to load KV from where it lies. */
 #include "route/internal.h"
 
+/* No run of a prompt has so many bytes; it keeps sums of nonsense within their type. */
+#define RUN_BYTES_MOST 0x1p50
+
 /* Bytes to load by place; what comes from one place comes one after the other, and all of them
  * through the engine's own link. */
 struct transfer_sum {
@@ -32,6 +35,7 @@ static inline void pool_sum(const struct route *r, const struct route_engine *e,
         if (run->end <= begin) continue;
         double tokens = (double)(run->end - (begin > run->begin ? begin : run->begin));
         double bytes = tokens * (run->token_bytes > 0 ? run->token_bytes : e->bytes_per_token);
+        bytes = least_of(bytes, RUN_BYTES_MOST);
         enum route_place place = engine_place(e, run->host, run->rack);
         /* Something, so that it has its latency where sizes are unknown. */
         s->bytes[place] += bytes > 0 ? bytes : 1;

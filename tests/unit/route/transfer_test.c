@@ -109,6 +109,27 @@ TEST(a_run_s_bytes_are_its_own) {
     route_destroy(&l.r);
 }
 
+/* However odd the sizes, they end in a time, and nothing overflows. */
+TEST(odd_sizes_are_bounded) {
+    struct loads l;
+    begin(&l);
+    l.q.policy = "mooncake";
+    for (int i = 0; i < 2; i++)
+        l.run[i] = (struct route_pool_run){.tokens = UINT32_MAX, .bytes = UINT64_MAX};
+    l.q.pool_count = 2;
+    CHECK_EQ(loads_us(&l), 960 * 1000 + 1000 - 2000); /* it is computed */
+    CHECK_EQ(l.d.load_tokens, 0);
+    /* Where even that would take longer: 2 PiB at 1 GB/s are 26 days. */
+    struct route_engine_spec s = util_spec("slow");
+    s.prior.prefill_token_us = 1e18;
+    CHECK_EQ(route_engine_remove(l.r, SPAN("e0"), UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_engine_add(l.r, &s, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_decide(l.r, &l.q, UTIL_BEGIN, &l.d), TARN_OK);
+    CHECK_EQ(l.d.load_tokens, 960);
+    CHECK_EQ(route_first(l.r, l.q.id, UTIL_BEGIN), TARN_OK);
+    route_destroy(&l.r);
+}
+
 /* Where no size is known, a transfer takes its latency. */
 TEST(unknown_bytes_take_the_latency) {
     struct loads l;
