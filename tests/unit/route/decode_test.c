@@ -61,7 +61,7 @@ TEST(whom_it_would_slow_down_counts) {
         d1.prior.latency_us[ROUTE_FAR] = i == 0 ? 100000 : 300000;
         struct route *r = apart(&d0, &d1);
         for (int k = 0; k < 4; k++) {
-            char id[8];
+            char id[16];
             snprintf(id, sizeof(id), "%d", k);
             runs_on(r, "d1", id);
         }
@@ -78,7 +78,7 @@ TEST(a_short_answer_slows_nobody_for_long) {
     d1.prior.latency_us[ROUTE_FAR] = 50000;
     struct route *r = apart(&d0, &d1);
     for (int k = 0; k < 4; k++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "%d", k);
         runs_on(r, "d1", id);
     }

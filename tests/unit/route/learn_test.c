@@ -166,6 +166,20 @@ TEST(who_decodes_at_last_is_learnt_of) {
     route_destroy(&r);
 }
 
+/* Neither of steps nor of lengths: who knows how it failed. */
+TEST(a_failed_request_teaches_nothing) {
+    struct route *r = decoding();
+    struct route_request q = util_request("y", 1000);
+    struct route_decision d;
+    q.output_tokens = 0;
+    begin(r, "x", UTIL_BEGIN);
+    CHECK_EQ(route_done(r, SPAN("x"), 1000, true, UTIL_BEGIN + 100 * UTIL_MS), TARN_OK);
+    CHECK_EQ(engine_of(r, "e0")->decode.seen, 0);
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN + 100 * UTIL_MS, &d), TARN_OK);
+    CHECK_EQ(util_view(r, "e0").context_tokens, 1000 + 128);
+    route_destroy(&r);
+}
+
 /* Where nothing is said of an answer's length it is as long as answers are. */
 TEST(how_long_answers_are_is_learnt) {
     struct route *r = util_route("tarn", 1);

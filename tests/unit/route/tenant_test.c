@@ -118,7 +118,7 @@ TEST(work_is_shared_by_weight) {
 /* Of those that come and go the ones that are used stay, and whose work is not done. */
 TEST(the_longest_unused_is_forgotten) {
     struct tenants t = begin();
-    char name[8];
+    char name[16];
     struct tenant *busy = named(&t, "busy");
     tenant_admit(&t, busy, 1);
     for (int i = 0; i < 50; i++) {
