@@ -134,7 +134,7 @@ class RoundTrips(WithPool):
         rng = random.Random(7)
         shorter = 0
         for layout in (*LAYOUTS, TAILS):
-            for seed in range(8):
+            for seed in range(3):
                 prompt = Prompt.drawn(f"{layout.name}{seed}", 1200)
                 self.store(client, layout, prompt)
                 before = self.read(client, layout, prompt)
@@ -144,7 +144,7 @@ class RoundTrips(WithPool):
                 tokens = self.read(client, layout, prompt)
                 self.assertEqual(tokens, self.expected(client, layout, prompt), layout.name)
                 shorter += tokens < before
-        self.assertGreater(shorter, 20)
+        self.assertGreater(shorter, 7)
 
 
 class AFullPool(WithPool):
@@ -154,7 +154,7 @@ class AFullPool(WithPool):
         client = self.client()
         hits = misses = 0
         for layout in LAYOUTS:
-            prompts = [Prompt.drawn(f"full{seed}", 1100) for seed in range(12)]
+            prompts = [Prompt.drawn(f"full{seed}", 1100) for seed in range(6)]
             for prompt in prompts:
                 self.store(client, layout, prompt)
             for prompt in reversed(prompts):

@@ -87,7 +87,7 @@ class Soak(WithGroups):
     """Requests that share beginnings, in chunks, with too few blocks, aborted and preempted; slow
     puts, so that a block which is given away while it is read would be found in the pool."""
 
-    def soak(self, layout, kind, seed, requests=14, **options):
+    def soak(self, layout, kind, seed, requests=9, **options):
         rng = random.Random(seed)
         stem = Prompt.drawn(seed, 4 * layout.align)
         need = sum(2 + (5 * layout.align) // group.block for group in layout.groups)
