@@ -102,6 +102,9 @@ struct tarn_command_declaration {
     /* Categories of users' rules beyond those that follow from the flags: "@string @dangerous";
      * NULL: none. A module's commands are in @NAME of the module, too. */
     const char *categories;
+    /* For COMMAND DOCS, which then tells the syntax as a synopsis, too: the reply's shape, "a map";
+     * codes of errors beside ERR and those of any command, "LIMIT STALE". NULL: not told, none. */
+    const char *reply, *errors;
 };
 
 /* --- the loop, and what there is to measure --- */

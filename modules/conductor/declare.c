@@ -56,17 +56,21 @@
 #define FAST   TARN_COMMAND_FAST
 #define ADMIN  TARN_COMMAND_ADMIN
 
-#define COMMAND(id, its_run, its_flags, cost, text, ...)                                           \
-    [CONDUCTOR_##id] = {                                                                           \
-        .wire = {.name = "CONDUCTOR." #id, .group = "pool", .summary = text, .args = __VA_ARGS__}, \
-        .flags = its_flags,                                                                        \
-        .complexity = cost,                                                                        \
-        .run = its_run}
+#define COMMAND(id, its_run, its_flags, cost, text, its_reply, its_errors, ...)                    \
+    [CONDUCTOR_##id] = {.wire = {.name = "CONDUCTOR." #id,                                         \
+                                 .group = "pool",                                                  \
+                                 .summary = text,                                                  \
+                                 .reply = its_reply,                                               \
+                                 .errors = its_errors,                                             \
+                                 .args = __VA_ARGS__},                                             \
+                        .flags = its_flags,                                                        \
+                        .complexity = cost,                                                        \
+                        .run = its_run}
 
 static const struct declaration commands[CONDUCTOR_COMMANDS] = {
     COMMAND(
         ADD, cmd_add, WRITES | ADMIN | TARN_COMMAND_DENYOOM, "O(1)",
-        "Registers an engine, or one rank of it; the same again renews it.",
+        "Registers an engine, or one rank of it; the same again renews it.", "OK", "LIMIT",
         ARGS(ENGINE_ID(add), ARG(WORD, "url", RANGE(1, ROUTE_URL_MAX), IN(add, url)),
              NEEDED("MODEL", WORD, "m", NAMES, IN(add, model)),
              OPTION("ROLE", ONEOF, NULL,
@@ -81,45 +85,48 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
              OPTION("RACK", WORD, "r", NAMES, IN(add, rack)),
              OPTION("BYTES", NUMBER, "per-token", RANGE(0, UINT32_MAX), IN(add, bytes)))),
     COMMAND(REMOVE, cmd_remove, WRITES | ADMIN, "O(N) with N requests that it has",
-            "Forgets an engine, or one rank of it.",
+            "Forgets an engine, or one rank of it.", "OK", NULL,
             ARGS(ENGINE_ID(engine), OPTION("RANK", NUMBER, "n", RANGE(0, ROUTE_RANKS_MAX - 1),
                                            UNTOLD, IN(engine, rank)))),
     COMMAND(DRAIN, cmd_drain, WRITES | ADMIN, "O(1)",
-            "Sends an engine nothing new; CANCEL: it takes part again.",
+            "Sends an engine nothing new; CANCEL: it takes part again.", "OK", "LIMIT",
             ARGS(ENGINE_ID(engine), FLAG("CANCEL", IN(engine, cancel)))),
     COMMAND(LIST, cmd_list, READS, "O(N) with N ranks",
-            "Lists the engines with their load, a rank at a time.", NULL),
-    COMMAND(INFO, cmd_info, READS, "O(1)", "Tells all that is known of an engine.",
+            "Lists the engines with their load, a rank at a time.", "an array of maps", NULL, NULL),
+    COMMAND(INFO, cmd_info, READS, "O(1)", "Tells all that is known of an engine.", "a map", NULL,
             ARGS(ENGINE_ID(engine))),
     COMMAND(LOAD, cmd_load, WRITES | FAST, "O(1)",
-            "An engine, or its agent, says how loaded it is, and that it is alive.",
+            "An engine, or its agent, says how loaded it is, and that it is alive.", "OK", NULL,
             ARGS(ENGINE_ID(load),
                  OPTION("RANK", NUMBER, "n", RANGE(0, ROUTE_RANKS_MAX - 1), IN(load, rank)),
                  COUNT("PREFILL", "tokens", prefill), COUNT("WAITING", "n", waiting),
                  COUNT("RUNNING", "n", running), COUNT("KVUSED", "n", kv_used),
                  COUNT("KVBLOCKS", "n", kv_blocks))),
-    COMMAND(ROUTE, cmd_route, WRITES, "O(N+M) with N blocks of the prompt and M ranks",
-            "Chooses the engine for a request, and reserves it.",
-            ARGS(REQUEST(ask), PROMPT,
-                 OPTION("OUTPUT", NUMBER, "tokens", RANGE(1, ROUTE_TOKENS_MAX), IN(ask, output)),
-                 OPTION("TENANT", WORD, "t", NAMES, IN(ask, tenant)),
-                 OPTION("PRIORITY", NUMBER, "p", IN(ask, priority)), TIME("TTFT", ttft_ms),
-                 TIME("TBT", tbt_ms),
-                 OPTION("EXCLUDE", WORD, "id", NAMES, .many = true, IN(ask, exclude)),
-                 OPTION("POLICY", WORD, "name", RANGE(1, 31), IN(ask, policy)))),
+    COMMAND(
+        ROUTE, cmd_route, WRITES, "O(N+M) with N blocks of the prompt and M ranks",
+        "Chooses the engine for a request, and reserves it.",
+        "[prefill-engine, decode-engine, [device, host, disk], pool, ttft-ms, tbt-ms, lease-ms]",
+        "OVERLOADED LIMIT",
+        ARGS(REQUEST(ask), PROMPT,
+             OPTION("OUTPUT", NUMBER, "tokens", RANGE(1, ROUTE_TOKENS_MAX), IN(ask, output)),
+             OPTION("TENANT", WORD, "t", NAMES, IN(ask, tenant)),
+             OPTION("PRIORITY", NUMBER, "p", IN(ask, priority)), TIME("TTFT", ttft_ms),
+             TIME("TBT", tbt_ms),
+             OPTION("EXCLUDE", WORD, "id", NAMES, .many = true, IN(ask, exclude)),
+             OPTION("POLICY", WORD, "name", RANGE(1, 31), IN(ask, policy)))),
     COMMAND(FIRST, cmd_first, WRITES | FAST, "O(1)", "Says that a request has its first token.",
-            ARGS(REQUEST(told))),
+            "OK", NULL, ARGS(REQUEST(told))),
     COMMAND(DONE, cmd_done, WRITES | FAST, "O(1)",
-            "Says that a request is over; its engine is free of it.",
+            "Says that a request is over; its engine is free of it.", "OK", NULL,
             ARGS(REQUEST(told),
                  OPTION("OUTPUT", NUMBER, "n", RANGE(0, ROUTE_TOKENS_MAX), IN(told, output)),
                  FLAG("FAILED", IN(told, failed)))),
     COMMAND(MATCH, cmd_match, READS, "O(N+M) with N blocks of the prompt and M ranks",
-            "Tells which engine has how much of a prompt.", ARGS(PROMPT)),
+            "Tells which engine has how much of a prompt.", "an array of maps", NULL, ARGS(PROMPT)),
     COMMAND(EXPLAIN, cmd_explain, READS, "O(N) with N candidates",
-            "Tells why a request was sent where it was.", ARGS(REQUEST(told))),
+            "Tells why a request was sent where it was.", "a map", NULL, ARGS(REQUEST(told))),
     COMMAND(DOCTOR, cmd_doctor, READS, "O(N) with N ranks",
-            "Says why hits are few, and what else is amiss.", NULL),
+            "Says why hits are few, and what else is amiss.", "text", NULL, NULL),
 };
 
 /* --- to the server --- */
@@ -151,6 +158,8 @@ tarn_status conductor_commands_declare(void) {
                                                         .syntax = texts[i].syntax,
                                                         .complexity = cmd->complexity,
                                                         .since = "0.1.0",
+                                                        .reply = cmd->wire.reply,
+                                                        .errors = cmd->wire.errors,
                                                         .run = cmd->run};
         status = conductor_services->command_declare(&declared[i]);
     }

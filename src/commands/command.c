@@ -335,23 +335,28 @@ static const struct wire_arg *text_args_read(struct text_args *t, const char *sy
 }
 
 /* What Redis does not tell: clients pass over keys that they do not know. */
-static void reply_contract(struct client *c, const struct wire_command *w) {
+static void reply_contract(struct client *c, const struct cmd *cmd) {
     struct buf text = {NULL, 0, 0};
-    wire_synopsis(w, &text);
+    const struct wire_command *w = cmd->declared;
+    const char *errors = w != NULL ? w->errors : cmd->errors;
+    if (w != NULL)
+        wire_synopsis(w, &text);
+    else
+        buf_append_str(&text, cmd->syntax);
     reply_bulk_str(c, "synopsis");
     reply_bulk(c, span_of(text.data, text.len));
     buf_free(&text);
     reply_bulk_str(c, "reply");
-    reply_bulk_str(c, w->reply);
+    reply_bulk_str(c, w != NULL ? w->reply : cmd->reply);
     reply_bulk_str(c, "errors");
-    reply_bulk_str(c, w->errors != NULL ? w->errors : "");
+    reply_bulk_str(c, errors != NULL ? errors : "");
 }
 
 static void reply_docs(struct client *c, const struct cmd *cmd) {
     struct text_args text = {.text = NULL};
     const struct wire_command *w = cmd->declared;
     const struct wire_arg *args = w != NULL ? w->args : text_args_read(&text, cmd->syntax);
-    bool contract = w != NULL && !w->container;
+    bool contract = w != NULL ? !w->container : cmd->reply != NULL;
     size_t subs = 0;
     for (const struct cmd *s = cmd->sub; s != NULL && s->name != NULL; s++) subs++;
     reply_bulk_str(c, table_stat(cmd)->name);
@@ -379,7 +384,7 @@ static void reply_docs(struct client *c, const struct cmd *cmd) {
         reply_array(c, reply_arguments(c, args, true));
         reply_arguments(c, args, false);
     }
-    if (contract) reply_contract(c, w);
+    if (contract) reply_contract(c, cmd);
     free(text.text);
     if (subs == 0) return;
     reply_bulk_str(c, "subcommands");

@@ -205,7 +205,9 @@ tarn_status module_command_add(const char *module, const struct tarn_command_dec
                           .since = its->since,
                           .summary = its->summary,
                           .complexity = its->complexity,
-                          .syntax = its->syntax};
+                          .syntax = its->syntax,
+                          .reply = its->reply,
+                          .errors = its->errors};
     if (!keys_declare(&a->cmd, its) || !categories_declare(a, its->categories)) return TARN_EINVAL;
     tarn_status status = table_add(&a->cmd);
     if (status == TARN_OK) a->its = its;
@@ -219,7 +221,7 @@ void module_command_remove(const struct tarn_command_declaration *its) {
     if (a == NULL) return;
     a->its = NULL;
     a->cmd.summary = a->cmd.syntax = "";
-    a->cmd.since = a->cmd.complexity = NULL;
+    a->cmd.since = a->cmd.complexity = a->cmd.reply = a->cmd.errors = NULL;
     memset(a->cmd.keys, 0, sizeof(a->cmd.keys)); /* their keywords are the module's texts */
     table_remove(&a->cmd);
     acl_users_table_changed();

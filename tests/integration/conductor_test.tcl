@@ -32,6 +32,7 @@ test {commands, as COMMAND shows them} {
     } {
         set docs [dict get [ask a command docs $name] $name]
         assert_equal {0.1.0 module conductor} [lmap f {since group module} {dict get $docs $f}]
+        assert {[dict get $docs reply] in {OK "a map"}}
         assert_equal $syntax [lmap argument [dict get $docs arguments] {
             concat [expr {[dict exists $argument token] ? [dict get $argument token] : ""}] \
                 [expr {[dict get $argument type] eq "string" ? [dict get $argument name] : ""}]

@@ -42,7 +42,10 @@ test {commands with keys, as COMMAND shows them} {
     assert_equal {1.2.0 O(1) module notes} [lmap field {since complexity group module} {
         dict get $docs $field
     }]
-    assert {![dict exists [dict get [ask a command docs notes.get] notes.get] since]}
+    assert_equal {{name text} OK NOSPACE} [lmap f {synopsis reply errors} {dict get $docs $f}]
+    foreach f {since reply synopsis} {
+        assert {![dict exists [dict get [ask a command docs notes.get] notes.get] $f]}
+    }
     # the words of its syntax, one by one: redis-cli shows what is left to type
     foreach {name arguments} {
         notes.set {{name string} {text string}}

@@ -161,7 +161,8 @@ static const struct tarn_key_spec
 static const struct tarn_command_declaration commands[] = {
     {DECLARED("notes.set", 3, TARN_COMMAND_WRITE | TARN_COMMAND_DENYOOM | TARN_COMMAND_FAST,
               "Takes a note.", "name text", cmd_set),
-     KEYS(key_written), .since = "1.2.0", .complexity = "O(1)", .categories = "@string"},
+     KEYS(key_written), .since = "1.2.0", .complexity = "O(1)", .categories = "@string",
+     .reply = "OK", .errors = "NOSPACE"},
     {DECLARED("notes.get", 2, TARN_COMMAND_FAST, "Reads a note.", "name", cmd_get), KEYS(key_read)},
     {DECLARED("notes.mget", -3, 0, "Reads notes.", "numnames name [name ...]", cmd_mget),
      KEYS(keys_counted)},
