@@ -20,7 +20,7 @@ static const char page_head[] =
     ":root{color-scheme:light dark;--back:#fbfbfa;--text:#1d1f21;--faint:#6c7075;--line:#dcdcd8;"
     "--card:#fff}\n"
     "@media(prefers-color-scheme:dark){:root{--back:#16181a;--text:#e8e8e6;--faint:#9aa0a6;"
-    "--line:#34383c;--card:#1e2124}}\n"
+    "--line:#34383c;--card:#1e2124}polyline,circle,rect,.key i{filter:brightness(1.2)}}\n"
     "body{background:var(--back);color:var(--text);font:15px/1.5 system-ui,sans-serif;margin:2rem "
     "auto;max-width:1360px;padding:0 1rem}\n"
     "h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.1rem;margin:2rem 0 .4rem}\n"
