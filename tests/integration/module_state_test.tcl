@@ -138,8 +138,8 @@ test {/metrics tells the figures of several modules apart} {
     }]
     assert_equal [lsort $samples] [lsort -unique $samples]
     assert {[regexp -line {^# TYPE tarn_notes_told_total counter$} $text]}
-    foreach sample {tarn_notes_told_total tarn_module_ver{module="notes"} tarn_module_ver{module="http"}
-            tarn_module_state_names{module_state="notes"}} {
+    foreach sample {tarn_notes_told_total tarn_module_ver{module="notes"}
+        tarn_module_ver{module="http"} tarn_module_state_names{module_state="notes"}} {
         assert {$sample in $samples} $sample
     }
     assert_equal 1 [ask a notes.del one]
