@@ -1,6 +1,8 @@
 /* Random calls, and a naive model of what must hold whatever the costs are: a request is reserved
- * on one engine for each part, what is reserved is given back exactly once, an engine that is gone,
- * drains, is excluded or belongs to another tenant gets nothing. */
+ * on one engine for each part, what is reserved is given back exactly once, be it by its end, its
+ * lease's or its engine's, and an engine that is gone, drains, rests, is silent, is excluded or
+ * belongs to another tenant gets nothing; but where somebody may serve it, somebody does. */
+#include <malloc.h>
 #include "util.h"
 #include "base/assert.h"
 #include "base/rng.h"
@@ -10,13 +12,16 @@
 
 /* As the model knows it. */
 struct plain_engine {
-    bool there, drains;
+    bool there, drains, of_a; /* of_a: serves tenant a alone */
     enum route_role role;
+    uint32_t failed_in_row;
+    uint64_t rests_until_us, heard_us;
 };
 struct plain_request {
     bool reserved, decoding;
     int prefill, decode; /* engines; -1: none */
     uint32_t tokens;
+    uint64_t lease_end_ms;
 };
 struct plain {
     struct route *r;
@@ -45,11 +50,14 @@ static void engine_comes(struct plain *p, int i) {
     struct route_engine_spec s = util_spec("");
     s.id = name_of(name, 'e', i);
     s.role = (enum route_role)rng_below(&p->rng, 3);
+    s.tenant = rng_below(&p->rng, 4) == 0 ? SPAN("a") : SPAN("");
+    s.ranks = 1 + (uint32_t)i % 2;
     s.kv_blocks = 200;
     s.batch_max = 4;
     tarn_status status = route_engine_add(p->r, &s, p->now_us);
     CHECK_EQ(status, p->engines[i].there ? TARN_EEXISTS : TARN_OK);
-    if (status == TARN_OK) p->engines[i] = (struct plain_engine){.there = true, .role = s.role};
+    if (status != TARN_OK) return;
+    p->engines[i] = (struct plain_engine){.there = true, .role = s.role, .of_a = s.tenant.len > 0};
 }
 
 static void engine_goes(struct plain *p, int i) {
@@ -84,26 +92,81 @@ static void engine_reports(struct plain *p, int i) {
     if (rng_below(&p->rng, 8) == 0) load.prefill_tokens = load.waiting = UINT64_MAX - 1;
     tarn_status status = route_engine_load(p->r, name_of(name, 'e', i), 0, &load, p->now_us);
     CHECK_EQ(status, p->engines[i].there ? TARN_OK : TARN_ENOTFOUND);
+    p->engines[i].heard_us = p->now_us;
 }
 
-static void may_have(const struct plain *p, int engine, int excluded) {
-    CHECK(engine >= 0 && engine < ENGINES && engine != excluded);
-    CHECK(p->engines[engine].there && !p->engines[engine].drains);
+#define SILENT_MS      15000u
+#define BACKOFF_MS     1000u
+#define BACKOFF_MAX_MS 4000u
+
+static void engine_fails(struct plain *p, int i) {
+    struct plain_engine *e = &p->engines[i];
+    if (++e->failed_in_row < 2) return;
+    uint64_t ms = BACKOFF_MAX_MS;
+    if (e->failed_in_row < 5) ms = min_u64(ms, BACKOFF_MS << (e->failed_in_row - 2));
+    e->rests_until_us = p->now_us + ms * UTIL_MS;
+}
+
+/* May a request of this tenant go there now? */
+static bool engine_may(const struct plain *p, int i, int excluded, struct span tenant) {
+    const struct plain_engine *e = &p->engines[i];
+    if (!e->there || e->drains || i == excluded || p->now_us < e->rests_until_us) return false;
+    if (e->heard_us > 0 && p->now_us - e->heard_us > SILENT_MS * UTIL_MS) return false;
+    return !e->of_a || span_eq(tenant, SPAN("a"));
+}
+
+/* By itself, or one that computes and one that decodes. */
+static bool somebody_may(const struct plain *p, int excluded, struct span tenant) {
+    bool computes = false, decodes = false;
+    for (int i = 0; i < ENGINES; i++) {
+        if (!engine_may(p, i, excluded, tenant)) continue;
+        computes |= p->engines[i].role != ROUTE_DECODE;
+        decodes |= p->engines[i].role != ROUTE_PREFILL;
+        if (p->engines[i].role == ROUTE_BOTH) return true;
+    }
+    return computes && decodes;
+}
+
+/* What is left of its lease stands in its record. */
+static void lease_look(struct plain *p, int k) {
+    char id[8];
+    struct buf record = {NULL, 0, 0};
+    CHECK_EQ(route_request_export(p->r, name_of(id, 'r', k), &record), TARN_OK);
+    const uint8_t *at = (const uint8_t *)record.data + 2;
+    uint32_t left_ms = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    buf_free(&record);
+    p->requests[k].lease_end_ms = p->now_us / 1000 + left_ms;
+}
+
+/* Leases that end meanwhile give back. */
+static void time_passes(struct plain *p) {
+    p->now_us += rng_below(&p->rng, 100) == 0 ? rng_below(&p->rng, 90000) * UTIL_MS
+                                              : rng_below(&p->rng, 3000);
+    while (route_tick(p->r, p->now_us) == 0) continue;
+    for (int k = 0; k < REQUESTS; k++)
+        if (p->requests[k].reserved && p->requests[k].lease_end_ms <= p->now_us / 1000)
+            plain_release(&p->requests[k]);
+}
+
+static void may_have(const struct plain *p, int engine, int excluded, struct span tenant) {
+    CHECK(engine >= 0 && engine < ENGINES);
+    CHECK(engine_may(p, engine, excluded, tenant));
 }
 
 static void request_decided(struct plain *p, struct plain_request *q,
-                            const struct route_decision *d, int excluded, uint32_t tokens) {
+                            const struct route_decision *d, int excluded,
+                            const struct route_request *asked) {
     int prefill = engine_of(d->prefill), decode = engine_of(d->decode);
     bool anew = !(q->reserved && q->decoding && q->prefill >= 0);
     if (anew) {
-        may_have(p, prefill, excluded);
+        may_have(p, prefill, excluded, asked->tenant);
         CHECK(p->engines[prefill].role != ROUTE_DECODE);
-        *q = (struct plain_request){.reserved = true, .tokens = tokens};
+        *q = (struct plain_request){.reserved = true, .tokens = asked->length_tokens};
     } else {
         CHECK_EQ(prefill, q->prefill);
     }
     CHECK_EQ(p->engines[prefill].role == ROUTE_BOTH, decode < 0);
-    if (decode >= 0) may_have(p, decode, excluded);
+    if (decode >= 0) may_have(p, decode, excluded, asked->tenant);
     if (decode >= 0) CHECK_EQ(p->engines[decode].role, ROUTE_DECODE);
     q->prefill = prefill;
     q->decode = decode >= 0 ? decode : prefill;
@@ -134,38 +197,51 @@ static void request_asks(struct plain *p, int k) {
     bool keeps = known->reserved && known->decoding && known->prefill >= 0;
     tarn_status status = route_decide(p->r, &q, p->now_us, &d);
     if (status == TARN_OK)
-        request_decided(p, known, &d, excluded, q.length_tokens);
+        request_decided(p, known, &d, excluded, &q);
     else if (!keeps) /* what was reserved before is given back in any case */
         plain_release(known);
+    if (status == TARN_OK) lease_look(p, k);
+    CHECK(status == TARN_OK || status == TARN_ELATER || status == TARN_ENOTFOUND);
+    if (!keeps && q.ttft_ms == 0 && q.tbt_ms == 0 && status == TARN_ENOTFOUND)
+        CHECK(!somebody_may(p, excluded, q.tenant));
 }
 
 static void request_is_told(struct plain *p, int k) {
     char id[8];
     struct plain_request *q = &p->requests[k];
-    bool first = rng_below(&p->rng, 2);
-    tarn_status status =
-        first ? route_first(p->r, name_of(id, 'r', k), p->now_us)
-              : route_done(p->r, name_of(id, 'r', k), (uint32_t)rng_below(&p->rng, 100),
-                           rng_below(&p->rng, 16) == 0, p->now_us);
+    bool first = rng_below(&p->rng, 2), failed = rng_below(&p->rng, 4) == 0;
+    uint32_t output = (uint32_t)rng_below(&p->rng, 100);
+    tarn_status status = first ? route_first(p->r, name_of(id, 'r', k), p->now_us)
+                               : route_done(p->r, name_of(id, 'r', k), output, failed, p->now_us);
     CHECK_EQ(status, q->reserved ? TARN_OK : TARN_ENOTFOUND);
-    if (first && q->reserved) q->decoding = true;
-    if (!first) plain_release(q);
+    if (!q->reserved) return;
+    if (first) {
+        if (!q->decoding) p->engines[q->prefill].failed_in_row = 0;
+        q->decoding = true;
+        lease_look(p, k);
+        return;
+    }
+    int at = q->decoding ? q->decode : q->prefill;
+    if (failed && at >= 0) engine_fails(p, at);
+    if (!failed && output > 0 && q->decoding && at >= 0) p->engines[at].failed_in_row = 0;
+    plain_release(q);
 }
 
 /* What each engine has is what the model's requests have there. */
 static void compare(struct plain *p) {
     uint32_t cursor = 0, reserved = 0;
+    int prefills[ENGINES] = {0}, decodes[ENGINES] = {0};
     struct route_engine_view v;
     while (route_engine_next(p->r, &cursor, p->now_us, &v)) {
-        uint32_t prefills = 0, decodes = 0;
-        for (int k = 0; k < REQUESTS; k++) {
-            const struct plain_request *q = &p->requests[k];
-            prefills += q->reserved && !q->decoding && q->prefill == engine_of(v.id);
-            decodes += q->reserved && q->decoding && q->decode == engine_of(v.id);
-        }
-        CHECK_EQ(v.prefills, prefills);
-        CHECK_EQ(v.decodes - v.foreign_decodes, decodes);
+        prefills[engine_of(v.id)] += (int)v.prefills;
+        decodes[engine_of(v.id)] += (int)(v.decodes - v.foreign_decodes);
     }
+    for (int k = 0; k < REQUESTS; k++) {
+        const struct plain_request *q = &p->requests[k];
+        if (q->reserved && !q->decoding) prefills[q->prefill]--;
+        if (q->reserved && q->decoding && q->decode >= 0) decodes[q->decode]--;
+    }
+    for (int i = 0; i < ENGINES; i++) CHECK(prefills[i] == 0 && decodes[i] == 0);
     for (int k = 0; k < REQUESTS; k++) reserved += p->requests[k].reserved;
     CHECK_EQ(route_figures_get(p->r)->route_reserved, reserved);
     route_check(p->r);
@@ -174,7 +250,7 @@ static void compare(struct plain *p) {
 static void random_call(struct plain *p) {
     int engine = (int)rng_below(&p->rng, ENGINES), request = (int)rng_below(&p->rng, REQUESTS);
     uint64_t which = rng_below(&p->rng, 100);
-    p->now_us += rng_below(&p->rng, 3000);
+    time_passes(p);
     if (which < 5) return engine_comes(p, engine);
     if (which < 7) return engine_goes(p, engine);
     if (which < 10) return engine_drains(p, engine);
@@ -186,8 +262,10 @@ static void random_call(struct plain *p) {
 TEST(reservations_are_as_a_naive_model_has_them) {
     for (uint64_t seed = 0; seed < (uint64_t)test_rounds(20); seed++) {
         struct route_options o = route_options_default;
-        o.silent_ms = 0;
-        o.backoff_ms = 0; /* the model knows nothing of rests */
+        o.silent_ms = SILENT_MS;
+        o.backoff_ms = BACKOFF_MS;
+        o.backoff_max_ms = BACKOFF_MAX_MS;
+        o.lease_ms = 20000;
         struct plain p = {.r = route_create(&o), .now_us = UTIL_BEGIN};
         rng_seed(&p.rng, seed);
         for (int k = 0; k < REQUESTS; k++) plain_release(&p.requests[k]);
@@ -218,25 +296,62 @@ TEST(leases_give_all_back) {
     route_destroy(&r);
 }
 
+/* What the process has got from malloc; 0: this build does not tell. */
+static size_t got_bytes(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+    return 0;
+#else
+    return mallinfo2().uordblks;
+#endif
+}
+
+/* Nothing comes twice: ids, tenants, models, adapters, prompts, engines. What the route says that it
+ * has is what was taken for it, and after the first rounds it takes no more. */
 TEST(memory_is_bounded_by_the_options) {
     struct route_options o = route_options_default;
+    size_t before = got_bytes(), early = 0, early_got = 0;
+    o.workers_max = 16;
     o.requests_max = 1000;
     o.tenants_max = 100;
+    o.decisions_max = 64;
+    o.index_bytes = 2 << 20;
     struct route *r = route_create(&o);
-    util_add(r, "e0");
-    size_t at_first = route_memory(r);
-    for (int i = 0; i < 20000; i++) {
+    util_add(r, "steady");
+    for (uint32_t i = 0; i < 60000; i++) {
         char id[16];
-        struct route_request q = util_request("", 100);
+        struct util_prompt p;
         struct route_decision d;
-        snprintf(id, sizeof(id), "%d", i);
-        q.id = q.tenant = span_str(id);
+        snprintf(id, sizeof(id), "n%u", i);
+        struct route_request q = util_request(id, 20 * UTIL_BLOCK);
+        util_prompt(&p, 1000ull * i, 20);
+        q.tenant = span_str(id);
+        q.chains = &p.chain;
+        q.chain_count = 1;
         tarn_status status = route_decide(r, &q, UTIL_BEGIN, &d);
-        CHECK(status == TARN_OK || status == TARN_ELIMIT);
+        CHECK(status == TARN_OK || status == TARN_ELIMIT || status == TARN_ELATER);
+        if (i % 3 == 0) route_done(r, q.id, 1, false, UTIL_BEGIN);
+        util_stored(r, "steady", &p, 20, ROUTE_TIER_DEVICE);
+        if (i % 16 == 0) {
+            struct route_engine_spec s = util_spec(id);
+            s.model = s.lora = s.host = s.rack = s.url = span_str(id);
+            CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+            q.model = q.lora = span_str(id);
+            q.tenant = SPAN("");
+            status = route_decide(r, &q, UTIL_BEGIN, &d);
+            CHECK(status == TARN_OK || status == TARN_ELIMIT);
+            CHECK_EQ(route_engine_remove(r, s.id, UTIL_BEGIN), TARN_OK);
+            while (route_tick(r, UTIL_BEGIN) == 0) continue;
+        }
+        CHECK(route_memory(r) < 8 << 20);
+        if (i == 20000) early = route_memory(r), early_got = got_bytes();
     }
     CHECK_EQ(route_figures_get(r)->route_reserved, 1000);
-    CHECK(route_memory(r) < at_first + 1000 * 1024);
+    CHECK(route_memory(r) < early + early / 50);
+    CHECK(got_bytes() <= early_got + early / 50);
+    if (early_got > 0) CHECK(early_got - before < early + early / 10);
+    route_check(r);
     route_destroy(&r);
+    CHECK(got_bytes() <= before + (256 << 10)); /* what malloc keeps at hand */
 }
 
 TEST_MAIN()
