@@ -128,6 +128,16 @@ size_t route_index_stored(struct route_index *ix, const struct route_stored *e);
 size_t route_index_removed(struct route_index *ix, uint32_t holder, uint32_t group,
                            enum route_tier tier, const uint64_t *own, size_t n);
 
+/* Of what is removed, holder, group, tier and own are of use; own is not NULL. */
+struct route_event {
+    bool removed;
+    struct route_stored what;
+};
+/* One after the other, as the functions above do it, and the faster the more there are: what later
+ * ones need is fetched while earlier ones are applied. Engines tell of what one step of theirs
+ * changed in one message, mostly of single blocks. */
+void route_index_apply(struct route_index *ix, const struct route_event *events, size_t n);
+
 /* Looks at up to `budget` pairs of holders that left or were cleared, and forgets them. true: there
  * are more. */
 bool route_index_sweep(struct route_index *ix, size_t budget);

@@ -150,13 +150,17 @@ static bool placing_begin(struct route_index *ix, struct placing *p, const struc
     return true;
 }
 
-/* Is there such a holder and group? */
+/* Tokens; 0: there is no such holder or group. */
+static uint32_t group_block(const struct route_index *ix, uint32_t holder, uint32_t group) {
+    if (holder == 0 || holder > ix->config.holders_max || ix->holder[holder].life == 0 ||
+        group >= ROUTE_GROUPS_MAX)
+        return 0;
+    return ix->holder[holder].group[group].block;
+}
+
 static bool event_strays(struct route_index *ix, uint32_t holder, uint32_t group,
                          enum route_tier tier, size_t n) {
-    if (holder > 0 && holder <= ix->config.holders_max && ix->holder[holder].life != 0 &&
-        group < ROUTE_GROUPS_MAX && ix->holder[holder].group[group].block != 0 &&
-        (unsigned)tier < ROUTE_TIERS)
-        return false;
+    if (group_block(ix, holder, group) != 0 && (unsigned)tier < ROUTE_TIERS) return false;
     ix->figures.route_strays += n;
     return true;
 }
@@ -237,4 +241,78 @@ size_t route_index_removed(struct route_index *ix, uint32_t holder, uint32_t gro
     }
     ix->figures.route_removed += removed;
     return removed;
+}
+
+/* --- several events ---
+ *
+ * An event of one block is three misses, each of which leads to the next: the entry of a name, the
+ * run, and its lanes and hashes. So some events go through them together before they are applied.
+ * Whatever changes in between costs a miss. */
+
+#define TOGETHER 32u /* events */
+
+struct outlook {
+    const struct route_table *names; /* NULL: there is nothing to fetch */
+    uint32_t print;
+    const struct route_run *run; /* where it goes on, or something goes */
+};
+
+/* What an event calls its block i; false: only its hash will tell. */
+static bool event_name(const struct route_event *event, size_t i, uint64_t *name_p) {
+    const struct route_stored *e = &event->what;
+    const uint64_t *names = e->own != NULL ? e->own : e->rolling;
+    if (names != NULL && i < e->n) *name_p = names[i];
+    return names != NULL && i < e->n;
+}
+
+static void outlook_entries(const struct route_index *ix, const struct route_event *event,
+                            struct outlook *o) {
+    const struct route_stored *e = &event->what;
+    uint32_t block = group_block(ix, e->holder, e->group);
+    uint64_t name;
+    o->names = NULL;
+    if (block == 0) return;
+    const struct route_table *names = &ix->life[ix->holder[e->holder].life].names;
+    bool known = event_name(event, 0, &name);
+    if (known) {
+        o->names = names;
+        o->print = route_name_print(name, block);
+        route_table_prefetch(names, o->print);
+    }
+    if (event->removed || !e->has_parent) return;
+    o->names = names;
+    o->print = route_name_print(e->parent, block);
+    route_table_prefetch(names, o->print);
+}
+
+static void outlook_run(const struct route_index *ix, struct outlook *o) {
+    struct route_spot place;
+    o->run = NULL;
+    route_pos pos = o->names != NULL ? route_table_find(o->names, o->print, &place) : 0;
+    if (pos != 0) o->run = route_run_live(ix, pos / RUN_BLOCKS);
+    if (o->run != NULL) route_prefetch(o->run);
+}
+
+static void outlook_inside(const struct outlook *o) {
+    const struct route_run *r = o->run;
+    if (r == NULL) return;
+    if (r->lanes > 2) route_prefetch(r->out);
+    if (r->hash != NULL) route_prefetch(r->hash + r->len);
+}
+
+void route_index_apply(struct route_index *ix, const struct route_event *events, size_t n) {
+    struct outlook outlook[TOGETHER];
+    for (size_t at = 0; at < n; at += TOGETHER) {
+        size_t end = min_u64(n - at, TOGETHER);
+        for (size_t i = 0; i < end; i++) outlook_entries(ix, &events[at + i], &outlook[i]);
+        for (size_t i = 0; i < end; i++) outlook_run(ix, &outlook[i]);
+        for (size_t i = 0; i < end; i++) outlook_inside(&outlook[i]);
+        for (size_t i = 0; i < end; i++) {
+            const struct route_stored *e = &events[at + i].what;
+            if (events[at + i].removed)
+                route_index_removed(ix, e->holder, e->group, e->tier, e->own, e->n);
+            else
+                route_index_stored(ix, e);
+        }
+    }
 }

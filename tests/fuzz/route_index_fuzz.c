@@ -33,7 +33,15 @@ static void one_event(struct route_index *ix, struct reader *r, uint8_t what) {
     enum route_tier tier = (enum route_tier)(to >> 5);
     uint32_t n = take_blocks(r, hash);
     if (what & 1) {
-        route_index_removed(ix, holder, group, tier, hash, n);
+        struct route_stored gone = {.holder = holder, .group = group, .tier = tier, .own = hash};
+        struct route_event each[BLOCKS];
+        for (uint32_t i = 0; i < n; i++) each[i] = (struct route_event){true, gone};
+        for (uint32_t i = 0; i < n; i++) each[i].what.own += i;
+        for (uint32_t i = 0; i < n; i++) each[i].what.n = 1;
+        if (what & 16)
+            route_index_apply(ix, each, n);
+        else
+            route_index_removed(ix, holder, group, tier, hash, n);
         return;
     }
     uint8_t form = take_byte(r);
@@ -45,7 +53,12 @@ static void one_event(struct route_index *ix, struct reader *r, uint8_t what) {
     e.own = form & 4 ? NULL : own;
     e.local = form & 2 ? NULL : hash;
     e.rolling = form & 2 ? hash : NULL;
-    TARN_ASSERT(route_index_stored(ix, &e) <= n);
+    struct route_event both[2] = {{.what = e}, {.removed = true, .what = e}};
+    both[1].what.own = hash;
+    if (what & 16)
+        route_index_apply(ix, both, 1 + (form >> 4 & 1));
+    else
+        TARN_ASSERT(route_index_stored(ix, &e) <= n);
 }
 
 static void one_look_up(struct route_index *ix, struct reader *r) {

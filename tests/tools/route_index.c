@@ -1,11 +1,15 @@
 /* How fast the index of the engines' blocks is, and how big: docs/BENCHMARKS.md has its numbers.
  *
- *     route_index [PAIRS [HOLDERS [MATCHES]]]          10000000 200 200000
+ *     route_index [PAIRS [HOLDERS [MATCHES [BLOCKS]]]]          10000000 200 200000 48
  *
  * Chains of the shape of recorded conversations: one of some system prompts, which every engine
  * has; a first turn; further turns that each go on where the one before ended, mostly on the engine
  * that had it. An engine that is full tells what it evicts, oldest chain first, its last blocks
  * first.
+ *
+ * A turn is a message of its engine: what is evicted for it, and its blocks, by up to BLOCKS an
+ * event. With BLOCKS 1 it is as vLLM tells it: each evicted block is an event; the prompt is one;
+ * each block of an answer, half of the turn, is one, with some tens of answers that go on in turn.
  *
  * The yardstick, taken in turn with the look-ups: one read of memory as large as the index, at a
  * place that the read before it names. Events are counted in CPU time of the thread. */
@@ -22,14 +26,16 @@
 #include "route/hash.h"
 #include "route/index.h"
 
-#define BLOCK    16u
-#define SYSTEMS  8u
-#define LONGEST  512u
-#define PROMPT   128u /* blocks of a look-up */
-#define EVENT    48u  /* blocks of one, at most */
-#define READS    8    /* of the yardstick, for each look-up */
-#define SESSIONS 2000000u
-#define RECENT   60u /* sessions of an engine that may go on */
+#define BLOCK        16u
+#define SYSTEMS      8u
+#define LONGEST      512u
+#define PROMPT       128u   /* blocks of a look-up */
+#define PROMPT_EVENT 128u   /* blocks of one of a prompt, at most, when others have one */
+#define ANSWERS      32u    /* that an engine has in hand */
+#define MESSAGE      16384u /* blocks */
+#define READS        8      /* of the yardstick, for each look-up */
+#define SESSIONS     2000000u
+#define RECENT       60u /* sessions of an engine that may go on */
 
 /* A session is a number: its blocks follow from it. Each time it begins anew on an engine is a
  * stay; the bit of a stay in `evicted`: nothing of it is there any more. */
@@ -42,8 +48,13 @@ struct session {
 struct piece {
     uint32_t session, stay, from, to;
 };
+/* Blocks that are still to be told of. */
+struct answer {
+    uint32_t session, next, to; /* none when next is to */
+};
 struct engine {
     uint32_t holder, blocks;
+    struct answer answer[ANSWERS];
     struct piece *piece;
     size_t first, n, cap;
 };
@@ -53,8 +64,14 @@ static struct rng rng;
 static struct session *session;
 static struct engine *engine;
 static uint32_t sessions, engines, capacity;
-static uint64_t told, events, pairs_wanted;
+static uint32_t event_blocks;
+static uint64_t told, events, messages, pairs_wanted;
 static double seconds;
+static struct {
+    struct route_event event[MESSAGE];
+    uint64_t local[MESSAGE], own[MESSAGE];
+    size_t events, blocks;
+} message;
 
 static uint32_t system_of(uint32_t s, uint32_t *blocks_p) {
     *blocks_p = 1 + s % SYSTEMS * 4;
@@ -80,26 +97,67 @@ static double clock_seconds(void) {
     return (double)(last - start) / 1e9 / 20000;
 }
 
-static void engine_store(struct engine *e, uint32_t s, uint32_t from, uint32_t to) {
-    uint64_t local[EVENT], own[EVENT];
-    for (uint32_t n; from < to; from += n) {
-        n = (uint32_t)min_u64(to - from, EVENT);
-        for (uint32_t i = 0; i < n; i++) {
-            local[i] = block_local(s, from + i);
-            own[i] = block_own(e, s, from + i);
-        }
-        struct route_stored event = {.holder = e->holder,
-                                     .has_parent = from > 0,
-                                     .parent = from > 0 ? block_own(e, s, from - 1) : 0,
-                                     .n = n,
-                                     .own = own,
-                                     .local = local};
-        uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-        route_index_stored(ix, &event);
-        seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
-        told += n;
-        events++;
+static void message_send(void) {
+    uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    route_index_apply(ix, message.event, message.events);
+    seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
+    told += message.blocks;
+    events += message.events;
+    messages++;
+    message.events = message.blocks = 0;
+}
+
+/* Room for n blocks of the session, from that one on or, for what is removed, down to it. */
+static struct route_stored *message_event(struct engine *e, uint32_t s, uint32_t from, uint32_t n,
+                                          bool removed) {
+    if (message.blocks + n > MESSAGE) message_send();
+    uint64_t *own = message.own + message.blocks, *local = message.local + message.blocks;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t block = removed ? from + n - 1 - i : from + i;
+        own[i] = block_own(e, s, block);
+        local[i] = block_local(s, block);
     }
+    struct route_event *event = &message.event[message.events++];
+    message.blocks += n;
+    event->removed = removed;
+    event->what = (struct route_stored){.holder = e->holder, .n = n, .own = own, .local = local};
+    return &event->what;
+}
+
+static void engine_store(struct engine *e, uint32_t s, uint32_t from, uint32_t to, uint32_t most) {
+    for (uint32_t n; from < to; from += n) {
+        n = (uint32_t)min_u64(to - from, most);
+        struct route_stored *event = message_event(e, s, from, n, false);
+        event->has_parent = from > 0;
+        event->parent = from > 0 ? block_own(e, s, from - 1) : 0;
+    }
+}
+
+/* --- answers --- */
+
+static void answer_go_on(struct engine *e, struct answer *a, uint32_t blocks) {
+    uint32_t to = (uint32_t)min_u64(a->next + blocks, a->to);
+    engine_store(e, a->session, a->next, to, event_blocks);
+    a->next = to;
+}
+
+static void answers_go_on(struct engine *e) {
+    for (size_t i = 0; i < ANSWERS; i++) answer_go_on(e, &e->answer[i], 1);
+}
+
+/* Of that session. */
+static void answer_end(struct engine *e, uint32_t s) {
+    for (size_t i = 0; i < ANSWERS; i++)
+        if (e->answer[i].session == s) answer_go_on(e, &e->answer[i], LONGEST);
+}
+
+/* In the place of the one that has the least left. */
+static void answer_begin(struct engine *e, uint32_t s, uint32_t from, uint32_t to) {
+    struct answer *least = &e->answer[0];
+    for (struct answer *a = least + 1; a < e->answer + ANSWERS; a++)
+        if (a->to - a->next < least->to - least->next) least = a;
+    answer_go_on(e, least, LONGEST);
+    *least = (struct answer){s, from, to};
 }
 
 static void session_begin(uint32_t s) {
@@ -109,15 +167,10 @@ static void session_begin(uint32_t s) {
 }
 
 static void blocks_evict(struct engine *e, uint32_t s, uint32_t from, uint32_t to) {
-    uint64_t own[EVENT];
-    while (to > from) {
-        uint32_t n = 0;
-        for (; n < EVENT && to > from; n++) own[n] = block_own(e, s, --to);
-        uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-        route_index_removed(ix, e->holder, 0, ROUTE_TIER_DEVICE, own, n);
-        seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
-        told += n;
-        events++;
+    answer_end(e, s);
+    for (uint32_t n; to > from; to -= n) {
+        n = (uint32_t)min_u64(to - from, event_blocks);
+        message_event(e, s, to - n, n, true);
         e->blocks -= n;
     }
 }
@@ -142,8 +195,14 @@ static void engine_evict(struct engine *e) {
 static void session_go_on(uint32_t s, uint32_t more) {
     struct engine *e = &engine[session[s].engine];
     while (e->blocks + LONGEST > capacity) engine_evict(e);
-    uint32_t from = session[s].blocks;
-    engine_store(e, s, from, from + more);
+    answer_end(e, s);
+    uint32_t from = session[s].blocks, prompt = event_blocks == 1 ? (more + 1) / 2 : more;
+    engine_store(e, s, from, from + prompt, event_blocks == 1 ? PROMPT_EVENT : event_blocks);
+    if (prompt < more) {
+        answers_go_on(e);
+        answer_begin(e, s, from + prompt, from + more);
+    }
+    message_send();
     session[s].blocks += more;
     e->blocks += more;
     TARN_ASSERT(e->n < e->cap);
@@ -187,7 +246,7 @@ static void set_up(uint32_t holders) {
         engine[i].piece = xcalloc(capacity, sizeof(struct piece));
         for (uint32_t s = 0, shared; s < SYSTEMS; s++) {
             system_of(s, &shared);
-            engine_store(&engine[i], s, 0, shared);
+            engine_store(&engine[i], s, 0, shared, PROMPT_EVENT);
         }
     }
 }
@@ -205,10 +264,11 @@ static void report_size(void) {
 }
 
 static void report_speed(const char *what) {
-    seconds -= (double)events * clock_seconds();
-    printf("%s: %llu blocks in %.2f s of CPU: %.1f M a second\n", what, (unsigned long long)told,
+    seconds -= (double)messages * clock_seconds();
+    printf("%s: %llu blocks in %llu events, %llu messages, %.2f s of CPU: %.1f M a second\n", what,
+           (unsigned long long)told, (unsigned long long)events, (unsigned long long)messages,
            seconds, (double)told / seconds / 1e6);
-    told = events = 0;
+    told = events = messages = 0;
     seconds = 0;
 }
 
@@ -256,7 +316,7 @@ static void match_all(uint32_t matches) {
            (unsigned long long)hist_percentile(h, 0.99),
            (unsigned long long)hist_percentile(h, 0.999), (double)found / matches,
            (double)tokens / BLOCK / matches);
-    printf("a read of memory of that size: median %llu ns; a look-up is %.0f of them\n",
+    printf("a read of memory of that size: median %llu ns; a look-up is %.1f of them\n",
            (unsigned long long)hist_percentile(reads, 0.5),
            (double)hist_percentile(h, 0.5) / (double)hist_percentile(reads, 0.5));
     free(memory);
@@ -269,7 +329,7 @@ static uint64_t number_of(int argc, char **argv, int i, uint64_t otherwise) {
     uint64_t v;
     if (argc <= i) return otherwise;
     if (!span_to_u64(span_str(argv[i]), &v) || v == 0) {
-        fprintf(stderr, "route_index [PAIRS [HOLDERS [MATCHES]]]\n");
+        fprintf(stderr, "route_index [PAIRS [HOLDERS [MATCHES [BLOCKS]]]]\n");
         exit(2);
     }
     return v;
@@ -279,6 +339,7 @@ int main(int argc, char **argv) {
     pairs_wanted = number_of(argc, argv, 1, 10000000);
     uint32_t holders = (uint32_t)min_u64(number_of(argc, argv, 2, 200), ROUTE_HOLDERS_MAX);
     uint32_t matches = (uint32_t)number_of(argc, argv, 3, 200000);
+    event_blocks = (uint32_t)min_u64(number_of(argc, argv, 4, 48), MESSAGE);
     rng_seed(&rng, 1);
     set_up(holders);
     while (route_index_stats(ix).route_pairs < pairs_wanted * 95 / 100) one_turn();

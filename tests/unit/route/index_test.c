@@ -1,6 +1,7 @@
 /* The index of the engines' blocks: events and look-ups, one thing at a time. */
 #include "../test.h"
 
+#include "base/rng.h"
 #include "route/hash.h"
 #include "route/index.h"
 
@@ -214,6 +215,50 @@ TEST(groups_with_blocks_of_other_sizes) {
     CHECK_EQ(hit.tokens[0], 4 * BLOCK);
     CHECK_EQ(leading(ix, a, ROUTE_TIER_DEVICE, &p), 0);
     route_index_destroy(&ix);
+}
+
+/* Events of any kind, also of holders and groups that there are not. */
+static struct route_event event_any(struct rng *rng, const uint64_t *own, const uint64_t *local) {
+    uint32_t prompt = (uint32_t)rng_below(rng, 8) * 64,
+             from = (uint32_t)(rng_below(rng, 2) * rng_below(rng, 60));
+    uint32_t n = from > 0 && rng_below(rng, 4) > 0 ? 1 : (uint32_t)rng_below(rng, 64 - from);
+    bool rolling = rng_below(rng, 8) == 0;
+    struct route_event event = {.removed = rng_below(rng, 3) == 0,
+                                .what = {.holder = (uint32_t)rng_below(rng, 6),
+                                         .group = rng_below(rng, 30) == 0,
+                                         .tier = (enum route_tier)rng_below(rng, ROUTE_TIERS),
+                                         .has_parent = from > 0,
+                                         .n = n,
+                                         .own = own + prompt + from,
+                                         .local = local + prompt + from}};
+    if (from > 0) event.what.parent = own[prompt + from - 1];
+    if (rolling && !event.removed) event.what.own = NULL;
+    return event;
+}
+
+TEST(events_together_are_as_one_by_one) {
+    static struct route_event event[200];
+    uint64_t own[8 * 64], local[8 * 64];
+    struct route_index *one = index_of(2 << 20), *together = index_of(2 << 20);
+    struct rng rng;
+    rng_seed(&rng, 1);
+    for (size_t i = 0; i < 8 * 64; i++) own[i] = (local[i] = 1 + i) * 1000003;
+    for (int i = 0; i < 4; i++) CHECK_EQ(route_holder_add(one, 16, 100), i + 1);
+    for (int i = 0; i < 4; i++) CHECK_EQ(route_holder_add(together, 16, 100), i + 1);
+    for (int round = 0; round < 100; round++) {
+        size_t n = rng_below(&rng, 200);
+        for (size_t i = 0; i < n; i++) event[i] = event_any(&rng, own, local);
+        for (size_t i = 0; i < n; i++) route_index_apply(one, &event[i], 1);
+        route_index_apply(together, event, n);
+        struct route_index_figures a = route_index_stats(one), b = route_index_stats(together);
+        CHECK(memcmp(&a, &b, sizeof(a)) == 0);
+    }
+    struct route_index_figures f = route_index_stats(together);
+    CHECK(f.route_stored > 1000 && f.route_removed > 1000 && f.route_forgotten > 100 &&
+          f.route_orphans > 100 && f.route_strays > 100 && f.route_repeated > 100);
+    route_index_check(together);
+    route_index_destroy(&one);
+    route_index_destroy(&together);
 }
 
 TEST(cleared_holders_begin_anew) {
