@@ -112,18 +112,26 @@ static int plan_results(struct sim_plan *p) {
     return status;
 }
 
+static int trace_print(const struct sim_plan *p) {
+    struct buf out = {0};
+    if (p->trace.block != TRACE_BLOCK)
+        return fail_with("trace: Mooncake's lines have blocks of 512 tokens (--block 512)");
+    bool ok = true;
+    for (size_t i = 0; ok && i < p->trace.n; i++) {
+        buf_clear(&out);
+        trace_write(&p->trace, i, i + 1, &out);
+        ok = fwrite(out.data, 1, out.len, stdout) == out.len;
+    }
+    ok = fflush(stdout) == 0 && ok;
+    buf_free(&out);
+    return ok ? 0 : fail_with(strerror(errno));
+}
+
 static int plan_main(const char *command, int argc, char **argv) {
     struct sim_plan *p = xcalloc(1, sizeof(*p));
     const char *why = plan_read(p, command, argc, argv);
     int status = why != NULL ? fail_with(why) : 0;
-    if (status == 0 && strcmp(command, "trace") == 0) {
-        struct buf out = {0};
-        trace_write(&p->trace, &out);
-        status = fwrite(out.data, 1, out.len, stdout) == out.len ? 0 : 1;
-        buf_free(&out);
-    } else if (status == 0) {
-        status = plan_results(p);
-    }
+    if (status == 0) status = strcmp(command, "trace") == 0 ? trace_print(p) : plan_results(p);
     plan_free(p);
     free(p);
     return status;

@@ -103,7 +103,7 @@ const char *trace_kind_name(enum trace_kind kind);
  * case. */
 tarn_status trace_generate(struct trace *t, const struct trace_recipe *recipe, const char **why_p);
 
-/* Writes t as mooncake's lines into out. */
-void trace_write(const struct trace *t, struct buf *out);
+/* Writes the requests [from, to) as mooncake's lines into out. */
+void trace_write(const struct trace *t, size_t from, size_t to, struct buf *out);
 
 #endif

@@ -24,7 +24,7 @@ static void read_again(const struct trace *t) {
     struct trace again = {0};
     const struct trace_options o = {.format = TRACE_MOONCAKE};
     const char *why;
-    trace_write(t, &text);
+    trace_write(t, 0, t->n, &text);
     TARN_ASSERT(trace_parse(&again, span_of(text.data, text.len), "again", &o, &why) == TARN_OK);
     TARN_ASSERT(again.n == t->n && again.n_ids == t->n_ids);
     TARN_ASSERT(t->n_ids == 0 || memcmp(again.ids, t->ids, t->n_ids * sizeof(*t->ids)) == 0);

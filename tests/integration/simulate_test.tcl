@@ -137,6 +137,7 @@ test {what is wrong is said, with its name} {
             {run --generate chat --engines 4096 --kv-blocks 200000000}
         "*no block of 1000000 tokens fits*"
             {run --generate chat --block 1000000 --model Llama-3-8B --gpus 1}
+        "*trace: Mooncake's lines have blocks of 512*" {trace --generate chat --block 16}
         "*--fail: there is no master 1, they are 0 to 0*" {run --generate chat --fail 5:master:1}
         "*--fail: there is no engine 9, they are 0 to 7*" {run --generate chat --fail 5:engine:9}
         "*does not fit into 1 x H100*" {run --generate chat --gpus 1}

@@ -323,7 +323,7 @@ TEST(what_is_written_is_read_again) {
     struct trace a = {0}, b = {0};
     CHECK_EQ(trace_generate(&a, &recipe, &why), TARN_OK);
     struct buf text = {0};
-    trace_write(&a, &text);
+    trace_write(&a, 0, a.n, &text);
     const struct trace_options o = {0};
     CHECK_EQ(trace_parse(&b, span_of(text.data, text.len), "t", &o, &why), TARN_OK);
     CHECK_EQ(b.n, a.n);
