@@ -54,13 +54,18 @@ bool admit_candidates(struct cost_case *c, double *retry_us_p) {
     return late < c->count;
 }
 
-bool admit_decoders(struct cost_case *c) {
+bool admit_decoders(struct cost_case *c, double *retry_us_p) {
+    double soonest = INFINITY;
     c->late = 0;
     for (uint32_t i = 0; i < c->count; i++) {
         struct candidate *a = &c->candidates[i];
-        a->late = a->late || a->engine->role == ROUTE_PREFILL;
+        if (a->engine->role == ROUTE_PREFILL)
+            a->late = true;
+        else
+            soonest = least_of(soonest, until_fits(c, a));
         c->late += a->late;
     }
+    *retry_us_p = soonest;
     return c->late < c->count;
 }
 

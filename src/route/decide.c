@@ -184,9 +184,12 @@ static tarn_status case_decide(struct cost_case *c, const struct cost_ops *ops, 
     }
     if (!any) return overloaded(c->route, d, retry_us, "TTFT or TBT");
     choose(c, ops, x);
-    if (admit_decode_retry_us(c, c->candidates[x->place].worker, &x->to) > 0 && admit_decoders(c)) {
+    double decode_us = admit_decode_retry_us(c, c->candidates[x->place].worker, &x->to);
+    if (decode_us > 0 && admit_decoders(c, &retry_us)) {
         explain_decoders(c->route);
         choose(c, ops, x);
+    } else if (decode_us > retry_us) {
+        return overloaded(c->route, d, retry_us, "TTFT or TBT");
     }
     struct candidate *a = &c->candidates[x->place];
     status = decode_check(c, a->worker, &x->to, d);

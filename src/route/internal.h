@@ -336,9 +336,9 @@ bool admit_candidates(struct cost_case *c, double *retry_us_p);
 /* 0: the decode engine keeps its time; INFINITY: never, or there is none. */
 double admit_decode_retry_us(const struct cost_case *c, uint32_t prefill,
                              const struct decode_choice *to);
-/* Nobody decodes in time what another one has computed: who only computes is late. false: all
- * are. */
-bool admit_decoders(struct cost_case *c);
+/* Nobody decodes in time what another one has computed: who only computes is late. false: all are;
+ * in how many microseconds one that decodes itself will not be. */
+bool admit_decoders(struct cost_case *c, double *retry_us_p);
 uint32_t admit_retry_ms(double us); /* 0: never */
 
 /* hot.c: counts the prefixes of a request that was sent there, and orders copies. */

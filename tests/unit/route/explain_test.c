@@ -376,6 +376,13 @@ TEST(who_decodes_itself_serves_where_no_other_decodes_in_time) {
     CHECK_STR(SAID(r, &e, "p").why, "nobody would decode in time what it computes");
     CHECK(strstr(DECODE(r, &e, "d3").why, "and 20 are asked for") != NULL);
     CHECK_EQ(e.decode_chosen, ROUTE_NOBODY);
+    /* e will keep 100 ms when of its 201 and the request's 11 so much is left. */
+    q.ttft_ms = 100;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ELATER);
+    CHECK(d.retry_ms > 111 && d.retry_ms < 114);
+    e = explained(r, "x");
+    CHECK_STR(SAID(r, &e, "e").why, "its first token would take 212 ms, and 100 are asked for");
+    q.ttft_ms = 0;
     CHECK_EQ(route_engine_drain(r, SPAN("d3"), true, UTIL_BEGIN), TARN_OK); /* nobody at all */
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_STR(d.prefill, "e");
