@@ -62,6 +62,7 @@ static inline void candidate_init(const struct route *r, struct candidate *a, ui
     a->queued_tokens = real(worker_prefill_tokens(w));
     a->context_tokens = real(worker_context(w));
     a->wait_us = worker_wait_us(r, w);
+    a->link_us = worker_link_us(r, w);
 }
 
 /* What lies between two decisions, events above all, has pushed engines out of the near caches: the

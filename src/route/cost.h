@@ -40,6 +40,7 @@ struct candidate {
     double queued_tokens;  /* of prefill */
     double context_tokens; /* of KV in use */
     double wait_us;        /* until it could begin */
+    double link_us;        /* until what is being loaded for it is there */
     double beside_us;      /* by which those that decode make a step of a prefill longer */
     struct prefill_plan plan;
     double tbt_us;

@@ -30,9 +30,9 @@ struct weighed {
     double own, later, cache, sum;
 };
 
-static inline struct weighed weigh_plan(const struct traffic_now *t, double wait, double room,
-                                        const struct prefill_plan *p) {
-    struct weighed w = {.own = p->ttft_us, .later = later_us(t, wait, p->prefill_us)};
+static inline struct weighed weigh_plan(const struct traffic_now *t, const struct candidate *a,
+                                        double room, const struct prefill_plan *p) {
+    struct weighed w = {.own = p->ttft_us, .later = later_us(t, a->wait_us, plan_busy_us(a, p))};
     w.cache = p->new_tokens >= room ? p->new_tokens * t->token_worth_us : 0;
     w.sum = w.own + w.later + w.cache;
     return w;
@@ -44,11 +44,11 @@ static void weigh_tarn(struct cost_case *c) {
     bool fetch = c->route->options.fetch;
     for (struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
         double room = candidate_room(c, a);
-        struct weighed w = weigh_plan(&t, a->wait_us, room, &a->plan);
+        struct weighed w = weigh_plan(&t, a, room, &a->plan);
         if (fetch && plan_may_fetch(a, best)) {
             struct prefill_plan fetching;
             plan_fetch(c, a, best, &fetching);
-            struct weighed other = weigh_plan(&t, a->wait_us, room, &fetching);
+            struct weighed other = weigh_plan(&t, a, room, &fetching);
             if (other.sum < w.sum) plan_set(&a->plan, &fetching), w = other;
         }
         a->term[0] = w.own;

@@ -32,6 +32,10 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
     return TARN_OK;
 }
 
+static void link_take(const struct route *r, struct worker *w, double us) {
+    w->link_until_us = max_u64(w->link_until_us, r->now_us) + (uint64_t)least_of(us, 3.6e9);
+}
+
 static struct route_reservation *request_make(const struct cost_case *c,
                                               const struct candidate *a) {
     struct span id = c->request->id;
@@ -46,14 +50,15 @@ static struct route_reservation *request_make(const struct cost_case *c,
     q->output_tokens = c->output_tokens;
     q->load_tokens = a->plan.load_tokens + a->plan.fetch_tokens;
     q->decided_us = c->route->now_us;
-    q->prefill_us = a->plan.prefill_us;
+    q->prefill_us = plan_busy_us(a, &a->plan);
     q->beside_us = plan_beside_us(a, q->new_tokens);
     struct transfer t = candidate_transfer(c, a);
     q->load_us = t.us;
+    if (t.bytes > 0) link_take(c->route, &c->route->workers[a->worker], t.us);
     q->load_bytes = t.bytes;
     q->load_place = t.place;
     q->load_disk = t.disk;
-    q->load_mixed = t.mixed;
+    q->load_mixed = t.mixed || a->link_us > 0;
     double n = q->new_tokens, p = q->prefix_tokens;
     q->term[0] = 1;
     q->term[1] = n;
@@ -95,7 +100,7 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
 
 /* What it would have taken without a prefix is what the prefix saved. */
 static void traffic_count(const struct cost_case *c, const struct candidate *a) {
-    traffic_add(&c->model->traffic, c->route->now_us, a->plan.prefill_us, a->plan.new_tokens,
+    traffic_add(&c->model->traffic, c->route->now_us, plan_busy_us(a, &a->plan), a->plan.new_tokens,
                 plan_prefill_us(a, c->prompt_tokens, 0) - a->plan.prefill_us);
 }
 

@@ -46,6 +46,7 @@ struct worker {
     uint64_t head_us;          /* since when that one is served */
     double foreign_us;         /* of prefill that the last report had beyond those, at report_us */
     uint64_t report_us;
+    uint64_t link_until_us; /* when what is being loaded for it is estimated to be there */
     struct level prefill_tokens, waiting, running, context_tokens;
     uint64_t foreign_prefill_tokens, foreign_waiting, foreign_running, foreign_kv_blocks;
 
@@ -115,8 +116,8 @@ struct route_reservation {
     double load_us; /* estimated, of its transfer */
     uint64_t load_bytes;
     enum route_place load_place;
-    bool load_disk, load_mixed;
-    bool untaught; /* it was imported: its times are not known here */
+    bool load_disk, load_mixed; /* mixed: of several places, or behind other loads */
+    bool untaught;              /* it was imported: its times are not known here */
     double running_area, context_area, busy_area; /* of the decode worker, at decode_us */
     size_t id_len;
     char id[];
@@ -256,6 +257,11 @@ static inline double worker_wait_us(const struct route *r, const struct worker *
     double wait = w->prefill_us - least_of(w->head_prefill_us, real(r->now_us - w->head_us));
     double foreign = w->foreign_us - real(r->now_us - w->report_us);
     return most_of(wait, 0) + most_of(foreign, 0);
+}
+/* Until what is being loaded for it is there: a link is shared, so that what comes next is there
+ * last. */
+static inline double worker_link_us(const struct route *r, const struct worker *w) {
+    return w->link_until_us > r->now_us ? real(w->link_until_us - r->now_us) : 0;
 }
 static inline uint64_t worker_running(const struct worker *w) {
     return w->running.now + w->foreign_running;

@@ -52,7 +52,7 @@ static inline void plan_load(const struct cost_case *c, const struct candidate *
     p->load_tokens = c->request->pool_tokens - there;
     p->fetch_tokens = 0;
     p->fetch_worker = ROUTE_NO_WORKER;
-    p->load_us = transfer_pool_us(c, a->engine, there);
+    p->load_us = a->link_us + transfer_pool_us(c, a->engine, there);
     plan_estimate(c, a, p);
 }
 
@@ -62,8 +62,12 @@ static inline void plan_fetch(const struct cost_case *c, const struct candidate 
     p->load_tokens = 0;
     p->fetch_tokens = from->hit_tokens - candidate_there(a);
     p->fetch_worker = from->worker;
-    p->load_us = transfer_between(from->engine, a->engine, p->fetch_tokens).us;
+    p->load_us = a->link_us + transfer_between(from->engine, a->engine, p->fetch_tokens).us;
     plan_estimate(c, a, p);
+}
+/* How long it keeps its engine from those that come later: also while bytes are not there. */
+static inline double plan_busy_us(const struct candidate *a, const struct prefill_plan *p) {
+    return p->ttft_us - a->wait_us;
 }
 static inline bool plan_may_fetch(const struct candidate *a, const struct candidate *from) {
     return from->hit_tokens > candidate_there(a) && from->worker != a->worker;

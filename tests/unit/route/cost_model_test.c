@@ -23,6 +23,7 @@ struct plain_engine {
     double waiting, running, wait;
     /* What follows for the request. */
     double hit, ahead, load, fetch, fresh, transfer, prefill, ttft, tbt, cost;
+    double link_until; /* when all is there that was ever loaded for it */
 };
 
 /* One decision of before, for what comes in. */
@@ -95,26 +96,31 @@ static struct route_request at_engine(struct world *w, int i, const char *id, ui
     return q;
 }
 
-/* Of so many tokens behind a prefix, beside those that decode there; chunks have 2048. */
-static double prefill_us(const struct plain_engine *e, double fresh, double before) {
-    double beside =
-        e->prior.decode_sequence_us * e->running + e->prior.decode_context_us * (double)e->context;
-    return e->prior.prefill_start_us + e->prior.prefill_token_us * fresh +
-           e->prior.prefill_pair_us * fresh * (fresh + 2 * before) + beside * (1 + fresh / 2048);
-}
-
-/* What decodes there before a decision. */
-static void decoding_look(struct world *w, struct plain_engine *e) {
+static void engine_view(struct world *w, struct plain_engine *e) {
     e->v = util_view(w->r, e->id);
     e->running = e->v.decodes;
     e->context = e->v.context_tokens + e->v.foreign_kv_blocks * UTIL_BLOCK;
+    e->wait = e->v.prefill_wait_us;
 }
 
-static void seen_add(struct world *w, const struct plain_engine *e, double prompt, double fresh) {
+static double prefill_of(const struct plain_engine *e, double prompt, double prefix,
+                         double *fresh_p) {
+    double fresh = fmax(prompt - prefix, 1), before = prompt - fresh;
+    *fresh_p = fresh;
+    return e->prior.prefill_start_us + e->prior.prefill_token_us * fresh +
+           e->prior.prefill_pair_us * fresh * (fresh + 2 * before) +
+           (1 + fresh / 2048) * (e->prior.decode_sequence_us * e->running +
+                                 e->prior.decode_context_us * (double)e->context);
+}
+
+/* A decision for an engine, as that was before. */
+static void seen_add(struct world *w, const struct plain_engine *e, double prompt, double fresh,
+                     double transfer) {
     CHECK(w->seen_count < SEEN);
-    double work = prefill_us(e, fresh, prompt - fresh);
-    w->seen[w->seen_count++] =
-        (struct plain_seen){(double)w->now_us, work, fresh, prefill_us(e, prompt, 0) - work};
+    double all, own = prefill_of(e, prompt, prompt - fresh, &all),
+                whole = prefill_of(e, prompt, 0, &all);
+    w->seen[w->seen_count++] = (struct plain_seen){
+        (double)w->now_us, fmax(transfer - e->wait, 0) + own, fresh, whole - own};
 }
 
 /* Requests that wait or decode there already; some of them have first blocks of the prompt. */
@@ -132,10 +138,10 @@ static void engine_load(struct world *w, int i) {
             q.chain_count = 1;
             w->e[i].coming = part.n;
         }
-        decoding_look(w, &w->e[i]);
+        engine_view(w, &w->e[i]);
         CHECK_EQ(route_decide(w->r, &q, w->now_us, &d), TARN_OK);
         double hit = q.chain_count ? UTIL_BLOCK * fmin(part.n, w->e[i].have[2]) : 0;
-        seen_add(w, &w->e[i], q.length_tokens, q.length_tokens - hit);
+        seen_add(w, &w->e[i], q.length_tokens, q.length_tokens - hit, 0);
         /* A first token at once teaches nothing. */
         if (k > 1 && below(w, 2)) CHECK_EQ(route_first(w->r, q.id, w->now_us), TARN_OK);
     }
@@ -192,12 +198,9 @@ static void request_make(struct world *w, const char *policy) {
 
 /* --- what is known of each for the request, from what was told --- */
 
-static double prefill_of(const struct world *w, const struct plain_engine *e, double prefix,
-                         double *fresh_p) {
-    double prompt = w->q.length_tokens;
-    double fresh = fmax(prompt - prefix, 1), before = prompt - fresh;
-    *fresh_p = fresh;
-    return prefill_us(e, fresh, before);
+/* Until what is being loaded for it is there. */
+static double link_of(const struct world *w, const struct plain_engine *e) {
+    return fmax(e->link_until - (double)w->now_us, 0);
 }
 
 static double transfer_of(const struct plain_engine *e, double tokens, bool disk) {
@@ -228,20 +231,20 @@ static void incoming(const struct world *w, double *arrivals_p, double *load_p, 
 static void engine_look(struct world *w, struct plain_engine *e) {
     double arrivals, load, worth, fresh, prompt = w->q.length_tokens;
     incoming(w, &arrivals, &load, &worth);
-    decoding_look(w, e);
+    engine_view(w, e);
     e->waiting = (double)(e->v.prefills + e->reported_waiting);
     e->queued = e->v.prefill_tokens + e->v.foreign_prefill_tokens;
-    e->wait = e->v.prefill_wait_us;
     bool known = w->q.chain_count > 0;
     e->hit = known ? e->have[2] * UTIL_BLOCK : 0;
     e->ahead = known && e->coming > e->have[2] ? (e->coming - e->have[2]) * UTIL_BLOCK : 0;
     e->load = e->fetch = e->transfer = 0;
-    e->prefill = prefill_of(w, e, e->hit + e->ahead, &e->fresh);
+    e->prefill = prefill_of(e, prompt, e->hit + e->ahead, &e->fresh);
     e->ttft = e->wait + e->prefill;
     double pool = w->q.pool_tokens;
     if (pool > e->hit + e->ahead) {
-        double us = transfer_of(e, pool - e->hit - e->ahead, w->run.tier == ROUTE_TIER_DISK);
-        double after = prefill_of(w, e, pool, &fresh);
+        double us = link_of(w, e) +
+                    transfer_of(e, pool - e->hit - e->ahead, w->run.tier == ROUTE_TIER_DISK);
+        double after = prefill_of(e, prompt, pool, &fresh);
         if (fmax(e->wait, us) + after < e->ttft) {
             e->load = pool - e->hit - e->ahead;
             e->transfer = us, e->prefill = after, e->fresh = fresh;
@@ -258,8 +261,8 @@ static void engine_look(struct world *w, struct plain_engine *e) {
 static void engine_fetch(struct world *w, struct plain_engine *e, double best) {
     e->load = 0;
     e->fetch = best - e->hit - e->ahead;
-    e->transfer = transfer_of(e, e->fetch, false);
-    e->prefill = prefill_of(w, e, best, &e->fresh);
+    e->transfer = link_of(w, e) + transfer_of(e, e->fetch, false);
+    e->prefill = prefill_of(e, w->q.length_tokens, best, &e->fresh);
     e->ttft = fmax(e->wait, e->transfer) + e->prefill;
 }
 
@@ -270,8 +273,8 @@ static double tarn_cost(const struct world *w, const struct plain_engine *e) {
     incoming(w, &arrivals, &load, &worth);
     double used = UTIL_BLOCK * e->have[2] + (double)e->queued + e->fresh;
     bool full = used >= UTIL_BLOCK * (double)e->kv_blocks;
-    return fmax(e->wait, e->transfer) + e->prefill +
-           arrivals * (e->prefill * e->wait + e->prefill * e->prefill / 2) / (1 - load) +
+    double busy = e->ttft - e->wait; /* those that come later wait for bytes, too */
+    return e->ttft + arrivals * (busy * e->wait + busy * busy / 2) / (1 - load) +
            (full ? e->fresh * worth : 0);
 }
 
@@ -374,7 +377,9 @@ static void decide_once(struct world *w, const char *policy) {
     const struct plain_engine *chosen = &w->e[d.prefill[1] - '0'];
     CHECK(!engine_late(w, chosen) && same(chosen->cost, least));
     compare_candidates(w);
-    seen_add(w, chosen, w->q.length_tokens, chosen->fresh);
+    seen_add(w, chosen, w->q.length_tokens, chosen->fresh, chosen->transfer);
+    if (chosen->transfer > 0)
+        w->e[d.prefill[1] - '0'].link_until = (double)w->now_us + chosen->transfer;
     CHECK_EQ(route_done(w->r, w->q.id, 0, false, w->now_us), TARN_OK);
 }
 

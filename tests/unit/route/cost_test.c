@@ -259,6 +259,32 @@ TEST(those_that_decode_make_a_prefill_longer) {
     route_destroy(&r);
 }
 
+/* 24,000 tokens of 1000 bytes at 1 GB/s and 0.1 ms: 24.1 ms, then 100 to compute: 2. Who comes at
+ * the same time has its bytes behind those, and the engine is not free before. */
+TEST(loads_share_the_link_of_their_engine) {
+    struct route *r = util_route("tarn", 1);
+    struct route_pool_run run = {.tokens = 24000, .tier = ROUTE_TIER_HOST};
+    struct route_decision d;
+    struct route_request q = util_request("x", 24100);
+    q.pool = &run;
+    q.pool_count = 1;
+    q.pool_tokens = 24000;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK); /* 24.1 + 1 + 1 ms */
+    CHECK_EQ(d.load_tokens, 24000);
+    CHECK_WITHIN(d.ttft_ms, 26.09, 26.11);
+    CHECK_WITHIN(util_view(r, "e0").prefill_wait_us, 26090, 26110);
+    q.id = SPAN("y");
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK); /* 48.2 + 2 */
+    CHECK_WITHIN(d.ttft_ms, 50.19, 50.21);
+    CHECK_WITHIN(util_view(r, "e0").prefill_wait_us, 50190, 50210);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 26100), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("y"), UTIL_BEGIN + 50200), TARN_OK);
+    q.id = SPAN("z");
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN + 60 * UTIL_MS, &d), TARN_OK); /* it is free again */
+    CHECK_WITHIN(d.ttft_ms, 25.9, 26.3);
+    route_destroy(&r);
+}
+
 /* Two adapters of one engine: what it is about to compute for one is of no use to the other. */
 TEST(what_is_ahead_is_of_its_scope) {
     struct route *r = util_route("tarn", 0);
