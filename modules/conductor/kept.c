@@ -200,7 +200,7 @@ tarn_status kept_register(const struct registration *x, bool *route_p) {
     return status;
 }
 
-static bool any_rank(struct span id) {
+bool kept_engine_there(struct span id) {
     for (uint32_t rank = 0; rank < ROUTE_RANKS_MAX; rank++)
         if (route_worker_find(conductor_route, id, rank) != ROUTE_NO_WORKER) return true;
     return false;
@@ -218,7 +218,7 @@ tarn_status kept_unregister(struct span id, uint64_t rank) {
         (void)route_rank_remove(conductor_route, id, i, conductor_now_us());
         any = TARN_OK;
     }
-    if (any == TARN_OK && !any_rank(id)) {
+    if (any == TARN_OK && !kept_engine_there(id)) {
         (void)conductor_services->durable_delete(kept, name_with("d/", id, name));
         (void)conductor_services->durable_delete(kept, name_with("l/", id, name));
     }
@@ -227,7 +227,7 @@ tarn_status kept_unregister(struct span id, uint64_t rank) {
 
 tarn_status kept_drain(struct span id, bool drain) {
     char name[NAME_MAX];
-    if (!span_is_name(id, ROUTE_NAME_MAX) || !any_rank(id)) return TARN_ENOTFOUND;
+    if (!span_is_name(id, ROUTE_NAME_MAX) || !kept_engine_there(id)) return TARN_ENOTFOUND;
     struct span key = name_with("d/", id, name);
     tarn_status status = drain ? conductor_services->durable_set(kept, key, SPAN(""))
                                : conductor_services->durable_delete(kept, key);

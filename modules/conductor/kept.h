@@ -24,7 +24,9 @@ void kept_changed(const struct span *name, const struct span *value);
 
 /* The registration of a rank. Borrowed until something is kept. */
 bool kept_registration(struct span id, uint32_t rank, struct registration *x);
-/* A new one: into the route, and kept. route_p: the route refused it, and has said why. */
+/* Has the route any rank of that engine? */
+bool kept_engine_there(struct span id);
+/* A new one, or one that the route had no room for before: into the route, and kept. route_p: the route refused it, and has said why. */
 tarn_status kept_register(const struct registration *x, bool *route_p);
 /* With all that goes with it. rank CONDUCTOR_UNTOLD: all ranks. TARN_ENOTFOUND. */
 tarn_status kept_unregister(struct span id, uint64_t rank);

@@ -6,9 +6,14 @@
 
 static const char *const role_names[] = {"both", "prefill", "decode"};
 
-static void fail_unknown(struct tarn_call_context *c, struct span id) {
-    conductor_fail(c, "no engine '%.*s' is registered; CONDUCTOR.LIST shows which are",
-                   (int)min_u64(id.len, ROUTE_NAME_MAX), id.data);
+/* rank CONDUCTOR_UNTOLD: any. */
+static void fail_unknown(struct tarn_call_context *c, struct span id, uint64_t rank) {
+    int len = (int)min_u64(id.len, ROUTE_NAME_MAX);
+    if (rank != CONDUCTOR_UNTOLD && kept_engine_there(id))
+        conductor_fail(c, "engine '%.*s' has no rank %" PRIu64, len, id.data, rank);
+    else
+        conductor_fail(c, "no engine '%.*s' is registered; CONDUCTOR.LIST shows which are", len,
+                       id.data);
 }
 
 /* --- ADD --- */
@@ -76,7 +81,7 @@ void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) 
             return;
         }
     }
-    if (again) {
+    if (again && route_worker_find(conductor_route, x.id, x.rank) != ROUTE_NO_WORKER) {
         conductor_figures.conductor_engines_renewed++;
         (void)route_engine_beat(conductor_route, x.id, conductor_now_us());
         conductor_services->reply_simple(c, "OK");
@@ -93,11 +98,12 @@ void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) 
 
 /* --- REMOVE and DRAIN --- */
 
-static void reply_done(struct tarn_call_context *c, struct span id, tarn_status status) {
+static void reply_done(struct tarn_call_context *c, struct span id, uint64_t rank,
+                       tarn_status status) {
     if (status == TARN_OK)
         conductor_services->reply_simple(c, "OK");
     else if (status == TARN_ENOTFOUND)
-        fail_unknown(c, id);
+        fail_unknown(c, id, rank);
     else
         conductor_fail_kept(c, status);
 }
@@ -105,14 +111,14 @@ static void reply_done(struct tarn_call_context *c, struct span id, tarn_status 
 void cmd_remove(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct conductor_engine args = {0};
     if (!conductor_bind(c, CONDUCTOR_REMOVE, argv, argc, &args)) return;
-    reply_done(c, argv[args.id], kept_unregister(argv[args.id], args.rank));
+    reply_done(c, argv[args.id], args.rank, kept_unregister(argv[args.id], args.rank));
     (void)kept_write();
 }
 
 void cmd_drain(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct conductor_engine args = {0};
     if (!conductor_bind(c, CONDUCTOR_DRAIN, argv, argc, &args)) return;
-    reply_done(c, argv[args.id], kept_drain(argv[args.id], !args.cancel));
+    reply_done(c, argv[args.id], CONDUCTOR_UNTOLD, kept_drain(argv[args.id], !args.cancel));
 }
 
 /* --- LIST and INFO --- */
@@ -221,7 +227,7 @@ void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc)
         }
         reply_rank(c, &v);
     }
-    if (!begun) fail_unknown(c, argv[args.id]);
+    if (!begun) fail_unknown(c, argv[args.id], CONDUCTOR_UNTOLD);
 }
 
 /* --- LOAD --- */
@@ -239,9 +245,6 @@ void cmd_load(struct tarn_call_context *c, const struct span *argv, size_t argc)
                                            &load, conductor_now_us());
     if (status == TARN_OK)
         conductor_services->reply_simple(c, "OK");
-    else if (route_worker_find(conductor_route, argv[args.id], 0) == ROUTE_NO_WORKER &&
-             args.rank == 0)
-        fail_unknown(c, argv[args.id]);
     else
-        conductor_fail_route(c, status);
+        fail_unknown(c, argv[args.id], args.rank);
 }

@@ -93,9 +93,10 @@ test {errors name the argument} {
     }
     assert_error "ERR no engine 'e9' is registered; CONDUCTOR.LIST *" {ask a conductor.info e9}
     assert_error "ERR no engine 'e9' is registered; *" {ask a conductor.remove e9}
-    assert_error "ERR no engine 'e1' is registered; *" {ask a conductor.remove e1 RANK 5}
+    assert_error "ERR engine 'e1' has no rank 5" {ask a conductor.remove e1 RANK 5}
+    assert_error "ERR no engine 'e9' is registered; *" {ask a conductor.remove e9 RANK 5}
     assert_error "ERR no engine '?' is registered; *" {ask a conductor.drain "\x01"}
-    assert_error "ERR engine e1 has no rank 5" {ask a conductor.load e1 RANK 5}
+    assert_error "ERR engine 'e1' has no rank 5" {ask a conductor.load e1 RANK 5}
     assert_error "ERR PREFILL must be a number *" {ask a conductor.load e1 PREFILL -1}
     assert {[field a conductor_requests_bad] >= 14}
     assert_equal {e1.0} [engines a]
@@ -110,6 +111,7 @@ test {ranks register one by one} {
     assert_equal {http://e1:8000 http://e1:8002} [list [rank a e1 url] [rank a e1 url 2]]
     assert_equal OK [ask a conductor.remove e1 RANK 0]
     assert_equal {e1.2} [engines a]
+    assert_error "ERR engine 'e1' has no rank 0" {ask a conductor.load e1}
     assert_equal OK [ask a conductor.add e1 http://e1:8000 MODEL llama]
     assert_equal OK [ask a conductor.remove e1 RANK 2]
     assert_equal {e1.0} [engines a]

@@ -112,6 +112,28 @@ TEST(what_is_kept_but_odd_is_left_out) {
     end();
 }
 
+/* A server with fewer ranks than its master had: what did not fit is not said to be there. */
+TEST(what_is_kept_but_has_no_room_is_no_engine) {
+    static const char *const one[] = {"ranks", "1", "index-size", "1mb", NULL};
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    SAYS("conductor.add e2 http://e2 MODEL m", "OK");
+    fake_unload();
+    fake_load(one);
+    uint32_t first = route_worker_find(conductor_route, SPAN("e1"), 0);
+    const char *there = first != ROUTE_NO_WORKER ? "e1" : "e2", *not = first == 0 ? "e2" : "e1";
+    char line[64];
+    snprintf(line, sizeof(line), "conductor.add %s http://%s MODEL m", not, not );
+    HAS(line, "-LIMIT there are 1 ranks at most");
+    snprintf(line, sizeof(line), "conductor.remove %s", there);
+    SAYS(line, "OK");
+    for (int i = 0; i < 4; i++) fake_tick(); /* its place is swept */
+    snprintf(line, sizeof(line), "conductor.add %s http://%s MODEL m", not, not );
+    SAYS(line, "OK");
+    CHECK(strncmp(fake_call("conductor.list"), "*1 ", 3) == 0);
+    end();
+}
+
 TEST(changes_that_are_held_back_come_again) {
     begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
