@@ -9,6 +9,7 @@
 #include "conductor/command.h"
 
 static struct tarn_durable *kept;
+static struct buf record;  /* a reservation, while it is written */
 static struct buf touched; /* ids of requests, each with a byte for its length in front */
 
 void kept_touch(struct span request) {
@@ -247,16 +248,15 @@ static bool room_left(void) {
 
 /* As it is now: there, or not any more. */
 static tarn_status request_write(struct span request) {
-    static struct buf value;
     char name[NAME_MAX];
     struct span key = name_with("r/", request, name);
     uint64_t now = htole64(clock_wall_ms());
-    buf_clear(&value);
-    buf_append(&value, &now, sizeof(now));
-    if (route_request_export(conductor_route, request, &value) != TARN_OK)
+    buf_clear(&record);
+    buf_append(&record, &now, sizeof(now));
+    if (route_request_export(conductor_route, request, &record) != TARN_OK)
         return conductor_services->durable_delete(kept, key);
     tarn_status status =
-        room_left() ? conductor_services->durable_set(kept, key, span_of(value.data, value.len))
+        room_left() ? conductor_services->durable_set(kept, key, span_of(record.data, record.len))
                     : TARN_ELIMIT;
     conductor_figures.conductor_requests_unkept += status == TARN_ELIMIT;
     return status;
@@ -321,4 +321,5 @@ void kept_role(bool leads) {
 void kept_close(void) {
     if (conductor_route != NULL) route_ended_set(conductor_route, NULL, NULL);
     buf_free(&touched);
+    buf_free(&record);
 }

@@ -26,7 +26,8 @@ void kept_changed(const struct span *name, const struct span *value);
 bool kept_registration(struct span id, uint32_t rank, struct registration *x);
 /* Has the route any rank of that engine? */
 bool kept_engine_there(struct span id);
-/* A new one, or one that the route had no room for before: into the route, and kept. route_p: the route refused it, and has said why. */
+/* A new one, or one that the route had no room for before: into the route, and kept. route_p: the
+ * route refused it, and has said why. */
 tarn_status kept_register(const struct registration *x, bool *route_p);
 /* With all that goes with it. rank CONDUCTOR_UNTOLD: all ranks. TARN_ENOTFOUND. */
 tarn_status kept_unregister(struct span id, uint64_t rank);
