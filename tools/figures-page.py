@@ -39,7 +39,7 @@ PARTS = [
     ("src/route/route.h", "Routing (the Conductor, `tarn-simulate`)"),
     ("src/route/index.h", "... and its index of the engines' blocks"),
     ("modules/conductor/conductor.h", "... and the Conductor itself (`INFO conductor`)"),
-    ("modules/conductor/module.c", "... its memory"),
+    ("modules/conductor/figures.c", "... its engines (`engine_ID:`), and its memory"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures

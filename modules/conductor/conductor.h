@@ -8,6 +8,7 @@
  *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
  *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN;
  *              doctor.c CONDUCTOR.DOCTOR
+ *   figures.c  INFO conductor and /metrics
  *   answer.c   parts of replies
  *
  * All of it runs on the server's loop. */
@@ -53,6 +54,10 @@ tarn_status conductor_commands_declare(void);
 /* --- decide.c --- */
 
 void conductor_prompt_free(void);
+
+/* --- figures.c --- */
+
+void conductor_show_figures(struct figure_walk *walk);
 
 /* --- answer.c --- */
 

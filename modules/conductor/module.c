@@ -83,22 +83,6 @@ static tarn_status conductor_unload(char *error, size_t error_cap) {
     return TARN_OK;
 }
 
-#define ROW(...) FIGURE_ROW(struct conductor_figures, __VA_ARGS__)
-static const struct figure figures_table[] = {CONDUCTOR_FIGURES(ROW){.name = NULL}};
-
-static void show_all(struct figure_walk *walk, const struct figure *table, const void *base) {
-    figures_each(walk, table, base, 0, SIZE_MAX);
-}
-
-static void conductor_show_figures(struct figure_walk *walk) {
-    struct route_index_figures index = route_index_stats(route_index(conductor_route));
-    show_all(walk, figures_table, &conductor_figures);
-    show_all(walk, route_figures, route_figures_get(conductor_route));
-    show_all(walk, route_index_figures, &index);
-    FIGURE(walk, BYTES, conductor_memory, "of all that it knows, that of the index included",
-           route_memory(conductor_route));
-}
-
 /* The one symbol. */
 __attribute__((visibility("default"))) extern const struct tarn_module tarn_module_v1;
 const struct tarn_module tarn_module_v1 = {

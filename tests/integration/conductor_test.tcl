@@ -130,6 +130,15 @@ test {an engine says how loaded it is} {
     assert_equal OK [ask a conductor.load e1 PREFILL 0 RUNNING 0 KVUSED 0]
 }
 
+test {figures of each engine} {
+    assert_match "up=1,prefills=0,*,blocks=0" [field a engine_e1]
+    ask a conductor.add ranks http://r MODEL llama RANK 1
+    assert_match "up=1,*" [field a engine_ranks.1]
+    ask a conductor.remove ranks
+    assert_match "# Conductor*route_decisions:0*conductor_memory:*engine_e1:*" \
+        [ask a info conductor]
+}
+
 test {draining} {
     assert_equal OK [ask a conductor.drain e1]
     assert_equal OK [ask a conductor.drain e1]
