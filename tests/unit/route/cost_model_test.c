@@ -275,7 +275,7 @@ static double tarn_cost(const struct world *w, const struct plain_engine *e) {
     bool full = used >= UTIL_BLOCK * (double)e->kv_blocks;
     double busy = e->ttft - e->wait; /* those that come later wait for bytes, too */
     return e->ttft + arrivals * (busy * e->wait + busy * busy / 2) / (1 - load) +
-           (full ? e->fresh * worth : 0);
+           0.1 * e->running * e->prefill + (full ? e->fresh * worth : 0);
 }
 
 static void engine_cost(struct world *w, struct plain_engine *e, double best, double most_requests,

@@ -203,8 +203,9 @@ TEST(lmetric_multiplies) {
 }
 
 /* No arrivals are known that few requests tell of, the caches are not full: own time alone, which
- * is 22 + 4.2, 11 + 9 and 10.6 ms. One that decodes on e2 changes nothing; one that waits there
- * does. */
+ * is 22 + 4.2, 11 + 4.2 and 0.7 + 4.2 ms, where the others fetch what e0 has. One that decodes on
+ * e2 counts for a tenth of 4.2 ms: 26 are more than what is between e2 and e1. One that waits there
+ * is, too. */
 TEST(tarn_counts_what_all_lose) {
     struct hand h;
     hand_begin(&h, NULL);
@@ -216,6 +217,14 @@ TEST(tarn_counts_what_all_lose) {
     CHECK_STR(hand_decide(&h, "tarn"), "e2");
     route_destroy(&h.r);
     hand_begin(&h, NULL);
+    for (int i = 0; i < 26; i++) {
+        char id[2] = {(char)('A' + i), '\0'};
+        hand_load(&h, "e2", id);
+        CHECK_EQ(route_first(h.r, span_str(id), UTIL_BEGIN), TARN_OK);
+    }
+    CHECK_STR(hand_decide(&h, "tarn"), "e1");
+    route_destroy(&h.r);
+    hand_begin(&h, NULL);
     hand_load(&h, "e2", "d");
     CHECK_STR(hand_decide(&h, "tarn"), "e1");
     route_destroy(&h.r);
@@ -225,11 +234,13 @@ TEST(tarn_counts_what_all_lose) {
  * ms longer by them. 448 there: 1 + 4.48 + 12 * (1 + 448 / 2048) = 20.1 ms; all of the prompt
  * on e1, which is idle: 1 + 20.48. With one of 50,000 more on e0, that is the better one. */
 TEST(those_that_decode_make_a_prefill_longer) {
-    struct route *r = util_route("tarn", 0);
+    struct route_options o = route_options_default;
+    o.policy = "mooncake";
+    o.fetch = false;
+    struct route *r = route_create(&o);
     struct route_engine_spec s = util_spec("e0");
     struct util_prompt p;
     struct route_decision d;
-    s.bytes_per_token = 1000000; /* nobody fetches */
     s.prior.decode_sequence_us = 1000;
     s.prior.decode_context_us = 1;
     CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
