@@ -76,7 +76,7 @@ void explain_begin(const struct cost_case *c, const struct cost_ops *ops) {
     k->count = c->count;
     k->decodes = k->passed = 0;
     k->decoders = false;
-    candidates_keep(c);
+    if (c->count > 0) candidates_keep(c);
 }
 
 /* One more that was looked at. */

@@ -51,6 +51,28 @@ TEST(what_one_was_about_to_compute_its_successor_is_not) {
     route_destroy(&r);
 }
 
+/* Nobody takes, or gives, in the place of who left: an order is of both as they were. */
+TEST(who_left_gives_no_copy_and_nobody_in_its_place) {
+    struct route *r = util_route("prefix-tree", 2);
+    struct util_prompt p;
+    struct route_copy copy;
+    struct route_decision d;
+    uint64_t now = UTIL_BEGIN;
+    util_prompt(&p, 1, 48);
+    util_stored(r, "e0", &p, 48, ROUTE_TIER_DEVICE);
+    struct route_request q = prompt_request("x", &p);
+    q.length_tokens += 256;
+    for (int i = 0; i < 2000; i++, now += 4 * UTIL_MS) {
+        CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
+        CHECK_EQ(route_done(r, q.id, 1, false, now), TARN_OK);
+    }
+    CHECK_EQ(route_figures_get(r)->route_copies, 1);
+    replace(r, "e0", "other");
+    CHECK_EQ(route_worker_find(r, SPAN("other"), 0), 0);
+    CHECK(!route_copy_take(r, &copy));
+    route_destroy(&r);
+}
+
 /* Nor has it its blocks; what is of a holder that left does not keep its number. */
 TEST(blocks_go_with_their_engine) {
     struct route *r = util_route("tarn", 1);

@@ -295,9 +295,10 @@ TEST(heat_fades) {
     route_destroy(&r);
 }
 
-/* Two that share 0.89 of one engine's time have 0.45 each. One alone gives to the idlest. */
+/* Two that share 0.89 of one engine's time have 0.45 each, be it that the second one is about to
+ * compute it. One alone gives to the idlest. */
 TEST(enough_holders_need_no_copy) {
-    for (int holders = 1; holders <= 2; holders++) {
+    for (int holders = 1; holders <= 3; holders++) {
         struct route *r = util_route("prefix-tree", 4);
         struct util_prompt p;
         struct route_copy copy;
@@ -312,6 +313,14 @@ TEST(enough_holders_need_no_copy) {
         }
         util_prompt(&p, 1, 48);
         if (holders == 2) util_stored(r, "e1", &p, 48, ROUTE_TIER_DEVICE);
+        if (holders == 3) {
+            const struct span others[] = {SPAN("e0"), SPAN("e2"), SPAN("e3")};
+            struct route_request q = prompt_request("ahead", &p);
+            struct route_decision d;
+            q.exclude = others;
+            q.exclude_count = 3;
+            CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
+        }
         CHECK_EQ(heat(r, &now, 8000), holders == 1);
         CHECK_EQ(route_copy_take(r, &copy), holders == 1);
         if (holders == 1) CHECK_STR(copy.to, "e3");
