@@ -40,6 +40,7 @@ PARTS = [
     ("src/route/index.h", "... and its index of the engines' blocks"),
     ("modules/conductor/conductor.h", "... and the Conductor itself (`INFO conductor`)"),
     ("modules/conductor/figures.c", "... its engines (`engine_ID:`), and its memory"),
+    ("src/kvevents/follow.h", "... and of each stream of an engine's events"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures
