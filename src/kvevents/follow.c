@@ -250,6 +250,17 @@ static void follow_free(struct kvevents_follow *f) {
     free(f);
 }
 
+static bool follow_open(struct kvevents_follow *f) {
+    f->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (f->wake_fd < 0) return false;
+    f->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (f->ready_fd < 0) return false;
+    f->context = zmq_ctx_new();
+    /* Of each stream: sub, the two ends of its monitor, a replay; closed ones count for a while. */
+    int sockets = (int)min_u64(8 * (uint64_t)f->config.streams_max + 1024, INT32_MAX);
+    return f->context != NULL && zmq_ctx_set(f->context, ZMQ_MAX_SOCKETS, sockets) == 0;
+}
+
 tarn_status kvevents_follow_create(const struct kvevents_follow_config *config,
                                    struct kvevents_follow **f_p) {
     TARN_ASSERT(config->message_max_bytes > 0 && config->queue_max_bytes > 0 &&
@@ -263,13 +274,8 @@ tarn_status kvevents_follow_create(const struct kvevents_follow_config *config,
     TAILQ_INIT(&f->streams);
     TAILQ_INIT(&f->ready);
     pthread_mutex_init(&f->lock, NULL);
-    f->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    f->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    f->context = zmq_ctx_new();
-    /* Of each stream: sub, the two ends of its monitor, a replay; closed ones count for a while. */
-    int sockets = (int)min_u64(8 * (uint64_t)config->streams_max + 1024, INT32_MAX);
-    if (f->wake_fd < 0 || f->ready_fd < 0 || f->context == NULL ||
-        zmq_ctx_set(f->context, ZMQ_MAX_SOCKETS, sockets) != 0) {
+    f->wake_fd = f->ready_fd = -1;
+    if (!follow_open(f)) {
         log_warning("KV events of engines cannot be followed: %s", zmq_strerror(zmq_errno()));
         follow_free(f);
         return TARN_EIO;
@@ -303,12 +309,11 @@ tarn_status kvevents_follow_add(struct kvevents_follow *f, const struct kvevents
     MAGIC_CHECK(f, FOLLOW_MAGIC);
     tarn_status rc = TARN_ELIMIT;
     if (f->count == f->config.streams_max || f->last_id == UINT32_MAX) return rc;
-    /* The thread has its sockets from here on; the lock is the fence that libzmq asks for. */
-    struct kvevents_stream *s = stream_create(f, f->last_id + 1, source, &rc);
+    struct kvevents_stream *s = stream_create(f, ++f->last_id, source, &rc);
     if (s == NULL) return rc;
+    /* The thread has its sockets from here on; the lock is the fence that libzmq asks for. */
     pthread_mutex_lock(&f->lock);
     f->count++;
-    f->last_id = s->id;
     TAILQ_INSERT_TAIL(&f->streams, s, link);
     *id_p = s->id;
     pthread_mutex_unlock(&f->lock);

@@ -17,6 +17,8 @@ int frames_receive(void *socket, struct frames *f) {
             int error = errno;
             zmq_msg_close(frame);
             if (error == EINTR) continue;
+            /* Messages come whole, or not at all. */
+            if (error == EAGAIN && f->n > 0) error = EIO;
             frames_close(f);
             return error;
         }

@@ -116,9 +116,8 @@ struct kvevents_stream *stream_create(struct kvevents_follow *f, uint32_t id,
     STAILQ_INIT(&s->items);
     stream_remake_later(s, clock_mono_ms());
     if (stream_subscribe(s)) return s;
-    int error = zmq_errno();
-    bool none_left = error == EMFILE || error == ENFILE || error == ENOMEM;
-    *rc_p = none_left ? TARN_ELIMIT : TARN_EINVAL;
+    /* What is wrong with the endpoint shows last. */
+    *rc_p = s->monitor != NULL && zmq_errno() == EINVAL ? TARN_EINVAL : TARN_ELIMIT;
     stream_destroy(&s);
     return NULL;
 }
@@ -430,14 +429,26 @@ static void stream_connected(struct kvevents_stream *s, uint64_t now_ms) {
     stream_unproven(s, now_ms, "a new connection, and no replay endpoint to prove what is known");
 }
 
+/* false: there is nothing, or the sockets are of no use any more. */
+static bool stream_take(struct kvevents_stream *s, uint64_t now_ms, void *socket,
+                        struct frames *f) {
+    int error = frames_receive(socket, f);
+    if (error != 0 && error != EAGAIN) {
+        s->info.connected = false;
+        if (s->remake_ms == 0) stream_remake_later(s, now_ms);
+    }
+    return error == 0;
+}
+
 /* Connections that came and went. */
 static void stream_connections(struct kvevents_stream *s, uint64_t now_ms) {
     struct frames f;
-    while (s->monitor != NULL && frames_receive(s->monitor, &f) == 0) {
+    while (s->monitor != NULL && stream_take(s, now_ms, s->monitor, &f)) {
         uint16_t event = 0;
-        if (f.n > 0 && zmq_msg_size(&f.frame[0]) >= sizeof(event))
+        if (zmq_msg_size(&f.frame[0]) >= sizeof(event))
             memcpy(&event, zmq_msg_data(&f.frame[0]), sizeof(event));
         frames_close(&f);
+        if (event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED && event != ZMQ_EVENT_DISCONNECTED) continue;
         s->info.connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         if (s->info.connected)
             stream_connected(s, now_ms);
@@ -450,7 +461,7 @@ static void stream_receive(struct kvevents_stream *s, uint64_t now_ms) {
     struct frames f;
     for (int i = 0; i < MESSAGES_A_TURN && s->info.state == KVEVENTS_LIVE; i++) {
         if (follow_full(s) || s->sub == NULL) return;
-        if (frames_receive(s->sub, &f) != 0) return;
+        if (!stream_take(s, now_ms, s->sub, &f)) return;
         /* It may be the first of a new connection: that is told before. */
         stream_connections(s, now_ms);
         uint64_t number;
