@@ -1,7 +1,7 @@
 /* tarn: what the whole system loses when the request goes there, in expected microseconds.
  *
- * Own. The request waits w, loads x meanwhile, and computes s: max(w, x) + s. Both know of what goes
- * on there: s of the contexts that are read in each step for those that decode (plan.h), x of what
+ * Own. The request waits w, loads x meanwhile, and computes s: max(w, x) + s. What goes on there is
+ * in both: in s the contexts that are read in each step for those that decode (plan.h), in x what
  * is being loaded already.
  *
  * Those who come later. An engine is a queue that is served first come, first served. What work v
