@@ -1,6 +1,6 @@
 /* How fast the index of the engines' blocks is, and how big: docs/BENCHMARKS.md has its numbers.
  *
- *     route_index [PAIRS [HOLDERS [MATCHES [BLOCKS]]]]          10000000 200 200000 48
+ *     route_index [PAIRS [HOLDERS [MATCHES [BLOCKS [FILE]]]]]      10000000 200 200000 48
  *
  * Chains of the shape of recorded conversations: one of some system prompts, which every engine
  * has; a first turn; further turns that each go on where the one before ended, mostly on the engine
@@ -12,7 +12,10 @@
  * each block of an answer, half of the turn, is one, with some tens of answers that go on in turn.
  *
  * The yardstick, taken in turn with the look-ups: one read of memory as large as the index, at a
- * place that the read before it names. Events are counted in CPU time of the thread. */
+ * place that the read before it names. Events are counted in CPU time of the thread.
+ *
+ * FILE gets all of it, for another index (utils/bench/smg-index.sh): records of a struct record and
+ * n own hashes, then, of a stored one, n local hashes; a look-up has local hashes alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +62,13 @@ struct engine {
     size_t first, n, cap;
 };
 
+enum record_kind { RECORD_STORED = 1, RECORD_REMOVED, RECORD_PHASE, RECORD_LOOKUP };
+struct record {
+    uint32_t kind, holder, n, has_parent;
+    uint64_t parent;
+};
+
+static FILE *file; /* NULL: nobody wants it */
 static struct route_index *ix;
 static struct rng rng;
 static struct session *session;
@@ -97,7 +107,22 @@ static double clock_seconds(void) {
     return (double)(last - start) / 1e9 / 20000;
 }
 
+static void record_write(struct record head, const uint64_t *first, const uint64_t *second) {
+    if (file == NULL) return;
+    fwrite(&head, sizeof(head), 1, file);
+    if (first != NULL) fwrite(first, sizeof(*first), head.n, file);
+    if (second != NULL) fwrite(second, sizeof(*second), head.n, file);
+}
+
+static void event_write(const struct route_event *e) {
+    const struct route_stored *w = &e->what;
+    struct record head = {e->removed ? RECORD_REMOVED : RECORD_STORED, w->holder, w->n,
+                          w->has_parent, w->parent};
+    record_write(head, w->own, e->removed ? NULL : w->local);
+}
+
 static void message_send(void) {
+    for (size_t i = 0; i < message.events; i++) event_write(&message.event[i]);
     uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     route_index_apply(ix, message.event, message.events);
     seconds += (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / 1e9;
@@ -270,6 +295,7 @@ static void report_speed(const char *what) {
            seconds, (double)told / seconds / 1e6);
     told = events = messages = 0;
     seconds = 0;
+    record_write((struct record){.kind = RECORD_PHASE}, NULL, NULL);
 }
 
 /* Each slot names the next one, all of them in one circle (Sattolo). */
@@ -290,12 +316,15 @@ static void match_all(uint32_t matches) {
     uint64_t rolling[PROMPT], found = 0, tokens = 0;
     uint32_t slots = (uint32_t)(route_index_stats(ix).route_index_bytes / sizeof(uint32_t)), at = 0;
     uint32_t *memory = yardstick_make(slots);
-    struct hist *reads = xcalloc(1, sizeof(*reads));
+    struct hist *reads = xcalloc(1, sizeof(*reads)), *hashing = xcalloc(1, sizeof(*hashing));
     for (uint32_t m = 0; m < matches; m++) {
         uint32_t s = (sessions - 1 - (uint32_t)rng_below(&rng, engines * RECENT)) % SESSIONS;
         for (uint32_t i = 0; i < PROMPT; i++)
             rolling[i] = block_local(i < session[s].blocks ? s : s + SESSIONS, i);
+        record_write((struct record){.kind = RECORD_LOOKUP, .n = PROMPT}, rolling, NULL);
+        uint64_t hash_start = clock_mono_ns();
         route_hash_chain(NULL, rolling, PROMPT, 0, rolling);
+        hist_add(hashing, clock_mono_ns() - hash_start);
         struct route_chain c = {.block = BLOCK, .n = PROMPT, .rolling = rolling};
         uint64_t start = clock_mono_ns();
         size_t n = route_index_match(ix, &c, 1, hits, engines);
@@ -316,11 +345,14 @@ static void match_all(uint32_t matches) {
            (unsigned long long)hist_percentile(h, 0.99),
            (unsigned long long)hist_percentile(h, 0.999), (double)found / matches,
            (double)tokens / BLOCK / matches);
+    printf("before each, %u hashes of its prompt: median %llu ns\n", PROMPT,
+           (unsigned long long)hist_percentile(hashing, 0.5));
     printf("a read of memory of that size: median %llu ns; a look-up is %.1f of them\n",
            (unsigned long long)hist_percentile(reads, 0.5),
            (double)hist_percentile(h, 0.5) / (double)hist_percentile(reads, 0.5));
     free(memory);
     free(reads);
+    free(hashing);
     free(h);
     free(hits);
 }
@@ -329,7 +361,7 @@ static uint64_t number_of(int argc, char **argv, int i, uint64_t otherwise) {
     uint64_t v;
     if (argc <= i) return otherwise;
     if (!span_to_u64(span_str(argv[i]), &v) || v == 0) {
-        fprintf(stderr, "route_index [PAIRS [HOLDERS [MATCHES [BLOCKS]]]]\n");
+        fprintf(stderr, "route_index [PAIRS [HOLDERS [MATCHES [BLOCKS [FILE]]]]]\n");
         exit(2);
     }
     return v;
@@ -340,6 +372,10 @@ int main(int argc, char **argv) {
     uint32_t holders = (uint32_t)min_u64(number_of(argc, argv, 2, 200), ROUTE_HOLDERS_MAX);
     uint32_t matches = (uint32_t)number_of(argc, argv, 3, 200000);
     event_blocks = (uint32_t)min_u64(number_of(argc, argv, 4, 48), MESSAGE);
+    if (argc > 5 && (file = fopen(argv[5], "w")) == NULL) {
+        perror(argv[5]);
+        return 1;
+    }
     rng_seed(&rng, 1);
     set_up(holders);
     while (route_index_stats(ix).route_pairs < pairs_wanted * 95 / 100) one_turn();
@@ -350,5 +386,9 @@ int main(int argc, char **argv) {
     report_size();
     match_all(matches);
     route_index_destroy(&ix);
+    if (file != NULL && fclose(file) != 0) {
+        perror(argv[5]);
+        return 1;
+    }
     return 0;
 }
