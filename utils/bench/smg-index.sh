@@ -5,9 +5,9 @@
 #     smg-index.sh EVENT_TREE_RS [PAIRS [HOLDERS [BLOCKS [JUMP]]]]        10000000 200 48 64
 #
 # EVENT_TREE_RS is crates/kv_index/src/event_tree.rs of a checkout of SMG; BLOCKS how many an event
-# has at most; JUMP its jump_size, which is 64 there. Its tests are cut off, and it is built by cargo
-# (Rust 1.65 or later) from Debian's packages of what it needs: librust-dashmap-dev
-# librust-rustc-hash-dev librust-xxhash-rust-dev. The events take some 40 bytes a block of disk below
+# has at most; JUMP its jump_size, which is 64 there. Its tests are cut off, and cargo (Rust 1.65 or
+# later) builds it from Debian's packages of what it needs: librust-dashmap-dev
+# librust-rustc-hash-dev librust-xxhash-rust-dev. The events take some 40 bytes a block of disk in
 # TMPDIR for the time of a run.
 takes=1
 . "$(dirname "$0")/lib.sh"

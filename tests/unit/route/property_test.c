@@ -305,7 +305,7 @@ static size_t got_bytes(void) {
 #endif
 }
 
-/* Nothing comes twice: ids, tenants, models, adapters, prompts, engines. What the route says that it
+/* Nothing comes twice: ids, tenants, models, adapters, prompts, engines. What the route says it
  * has is what was taken for it, and after the first rounds it takes no more. */
 TEST(memory_is_bounded_by_the_options) {
     struct route_options o = route_options_default;

@@ -50,7 +50,7 @@ impl Applied {
     fn report(&self, index: &PositionalIndexer, before: f64, clock: f64) {
         let seconds = self.seconds - self.events as f64 * clock;
         println!(
-            "{} blocks in {:.2} s of CPU: {:.1} M a second; {} pairs, {:.1} bytes a pair; {} refused",
+            "{} blocks in {:.2} s of CPU: {:.1} M a second; {} pairs of {:.1} bytes; {} refused",
             self.blocks,
             seconds,
             self.blocks as f64 / seconds / 1e6,
