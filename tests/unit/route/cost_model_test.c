@@ -274,7 +274,8 @@ static double tarn_cost(const struct world *w, const struct plain_engine *e) {
     double used = UTIL_BLOCK * e->have[2] + (double)e->queued + e->fresh;
     bool full = used >= UTIL_BLOCK * (double)e->kv_blocks;
     double busy = e->ttft - e->wait; /* those that come later wait for bytes, too */
-    return e->ttft + arrivals * (busy * e->wait + busy * busy / 2) / (1 - load) +
+    return e->wait + e->transfer + e->prefill +
+           arrivals * (busy * e->wait + busy * busy / 2) / (1 - load) +
            0.1 * e->running * e->prefill + (full ? e->fresh * worth : 0);
 }
 
