@@ -2,6 +2,7 @@
  * memory. */
 #include <pthread.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include "pool.h"
 #include "client/client.h"
@@ -23,6 +24,13 @@ static void end_real(void) {
 
 static void kill_host(void) {
     kill(pool_pid(0), SIGKILL);
+}
+
+/* Until all its threads stand still: on a busy machine one may answer after the signal. */
+static void stop_host(void) {
+    siginfo_t stopped;
+    kill(pool_pid(0), SIGSTOP);
+    CHECK_EQ(waitid(P_PID, (id_t)pool_pid(0), &stopped, WSTOPPED), 0);
 }
 
 TEST(a_view_is_of_the_replica_that_is_here) {
@@ -159,14 +167,14 @@ TEST(a_killed_host) {
 TEST(a_stopped_host) {
     begin_real("transport=tcp&piece_bytes=1048576&" SOON, "here");
     CHECK_EQ(put_n("k", 5 * MIB, 2), TARN_OK);
-    kill(pool_pid(0), SIGSTOP);
+    stop_host();
     CHECK_EQ(get("k", 5 * MIB), TARN_OK);
     CHECK_EQ(figures().failovers, 1);
     tarn_close(&client); /* one that does not know yet, with connections that are up */
     kill(pool_pid(0), SIGCONT);
     CHECK_EQ(tarn_connect(pool_url("transport=tcp&" SOON), NULL, &client), TARN_OK);
     CHECK_EQ(put_n("first", 5 * MIB, 2), TARN_OK);
-    kill(pool_pid(0), SIGSTOP);
+    stop_host();
     CHECK_EQ(put_n("two", 5 * MIB, 2), TARN_OK);
     CHECK_EQ(figures().put_restarts, 1);
     CHECK_EQ(pool_count("PUTSTART two * AVOID n0.0 INSTEAD *"), 1);
@@ -182,7 +190,7 @@ TEST(a_host_that_was_stopped_before_we_came) {
     begin_real(SOON, "here");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
     tarn_close(&client);
-    kill(pool_pid(0), SIGSTOP);
+    stop_host();
     CHECK_EQ(tarn_connect(pool_url(SOON), NULL, &client), TARN_OK);
     CHECK_EQ(get("k", 20000), TARN_OK);
     CHECK_EQ(figures().shm_bytes_read, 0);
