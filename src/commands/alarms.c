@@ -81,7 +81,7 @@ static void say_hits(const struct alarm_facts *l, char *text) {
 static void say_evictions(const struct alarm_facts *l, char *text) {
     if (l->minute.evicted == 0 || 2 * l->minute.young <= l->minute.aged) return;
     snprintf(text, TEXT_MAX,
-             "%llu object%s evicted in the last minute, %llu %% of them within %u s of their last "
+             "%llu object%s evicted in the last minute, %llu %% of them within %d s of their last "
              "use: the pool is small for what is asked of it. CACHE CURVE.",
              (ull)l->minute.evicted, l->minute.evicted == 1 ? " was" : "s were",
              (ull)(100 * l->minute.young / l->minute.aged), YOUNG_MS / 1000);

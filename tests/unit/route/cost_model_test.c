@@ -428,7 +428,7 @@ TEST(a_temperature_spreads_by_cost) {
     for (uint64_t seed = 0; seed < 10; seed++) {
         struct world *w = calloc(1, sizeof(*w));
         struct route_decision d;
-        double least = INFINITY, most = -INFINITY, sum = 0, chance[ENGINES];
+        double least = INFINITY, most = -INFINITY, sum = 0, chance[ENGINES] = {0};
         int drawn[ENGINES] = {0}, draws = 4000;
         world_begin(w, seed, NULL);
         request_make(w, "dynamo");
