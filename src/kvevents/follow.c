@@ -27,8 +27,10 @@ struct kvevents_follow {
 
     pthread_mutex_t lock; /* held for a moment only; nothing else is locked under it */
     bool stop;
-    uint32_t last_id, count; /* count: streams that are not removed */
-    TAILQ_HEAD(, kvevents_stream) streams;
+    uint32_t last_id, count;               /* count: streams that are not removed */
+    TAILQ_HEAD(, kvevents_stream) streams; /* removed ones until the thread sees it */
+    struct kvevents_stream **known;        /* `count` that are not, by id */
+    size_t known_cap;
     TAILQ_HEAD(, kvevents_stream) ready; /* with something to take, the longest untaken first */
 
     /* --- the thread's --- */
@@ -247,6 +249,7 @@ static void follow_free(struct kvevents_follow *f) {
     pthread_mutex_destroy(&f->lock);
     free(f->poll);
     free(f->served);
+    free(f->known);
     free(f);
 }
 
@@ -313,7 +316,8 @@ tarn_status kvevents_follow_add(struct kvevents_follow *f, const struct kvevents
     if (s == NULL) return rc;
     /* The thread has its sockets from here on; the lock is the fence that libzmq asks for. */
     pthread_mutex_lock(&f->lock);
-    f->count++;
+    ARRAY_GROW(f->known, f->count, f->known_cap);
+    f->known[f->count++] = s; /* the highest id there ever was */
     TAILQ_INSERT_TAIL(&f->streams, s, link);
     *id_p = s->id;
     pthread_mutex_unlock(&f->lock);
@@ -321,38 +325,46 @@ tarn_status kvevents_follow_add(struct kvevents_follow *f, const struct kvevents
     return TARN_OK;
 }
 
-/* Under the lock. NULL: unknown, or removed. */
-static struct kvevents_stream *follow_find(struct kvevents_follow *f, uint32_t id) {
-    struct kvevents_stream *s;
-    TAILQ_FOREACH(s, &f->streams, link) {
-        if (s->id == id) return s->removed ? NULL : s;
+/* Under the lock. Where it is in `known`; count: unknown, or removed. */
+static uint32_t follow_find(const struct kvevents_follow *f, uint32_t id) {
+    uint32_t first = 0, end = f->count;
+    while (first < end) {
+        uint32_t middle = first + (end - first) / 2;
+        if (f->known[middle]->id == id) return middle;
+        if (f->known[middle]->id < id)
+            first = middle + 1;
+        else
+            end = middle;
     }
-    return NULL;
+    return f->count;
 }
 
 void kvevents_follow_remove(struct kvevents_follow *f, uint32_t id) {
     MAGIC_CHECK(f, FOLLOW_MAGIC);
     pthread_mutex_lock(&f->lock);
-    struct kvevents_stream *s = follow_find(f, id);
-    if (s != NULL) {
-        follow_drop(s);
-        s->removed = true;
+    uint32_t at = follow_find(f, id);
+    bool there = at < f->count;
+    if (there) {
+        follow_drop(f->known[at]);
+        f->known[at]->removed = true;
         f->count--;
+        memmove(f->known + at, f->known + at + 1, (f->count - at) * sizeof(*f->known));
     }
     pthread_mutex_unlock(&f->lock);
-    if (s != NULL) eventfd_write_one(f->wake_fd);
+    if (there) eventfd_write_one(f->wake_fd);
 }
 
 bool kvevents_follow_info(struct kvevents_follow *f, uint32_t id, struct kvevents_info *info) {
     MAGIC_CHECK(f, FOLLOW_MAGIC);
     pthread_mutex_lock(&f->lock);
-    const struct kvevents_stream *s = follow_find(f, id);
-    if (s != NULL) {
-        *info = s->shown;
-        info->figures.kvevents_queued_bytes = s->queued_bytes;
+    uint32_t at = follow_find(f, id);
+    bool there = at < f->count;
+    if (there) {
+        *info = f->known[at]->shown;
+        info->figures.kvevents_queued_bytes = f->known[at]->queued_bytes;
     }
     pthread_mutex_unlock(&f->lock);
-    return s != NULL;
+    return there;
 }
 
 bool kvevents_follow_take(struct kvevents_follow *f, struct kvevents_item *item) {

@@ -100,6 +100,9 @@ struct kvevents_source {
     const char *topic;    /* what topics begin with; NULL: any */
 };
 
+/* tcp://HOST:PORT or ipc://PATH, of less than KVEVENTS_ENDPOINT bytes. */
+bool kvevents_endpoint_valid(const char *endpoint);
+
 struct kvevents_follow;
 /* Starts the thread. TARN_ENOMEM, TARN_EIO: no descriptors, no thread. */
 tarn_status kvevents_follow_create(const struct kvevents_follow_config *config,

@@ -89,7 +89,7 @@ static void stream_remake_later(struct kvevents_stream *s, uint64_t now_ms) {
 
 /* inproc has no connections that a monitor tells of, and no engine on the other side. libzmq looks
  * at hosts and ports only when it connects, and says nothing then. */
-static bool endpoint_valid(const char *endpoint) {
+bool kvevents_endpoint_valid(const char *endpoint) {
     struct span e = span_str(endpoint), host;
     uint16_t port;
     if (e.len >= KVEVENTS_ENDPOINT) return false;
@@ -102,7 +102,8 @@ static bool endpoint_valid(const char *endpoint) {
 struct kvevents_stream *stream_create(struct kvevents_follow *f, uint32_t id,
                                       const struct kvevents_source *source, tarn_status *rc_p) {
     bool has_replay = source->replay != NULL && source->replay[0] != '\0';
-    if (!endpoint_valid(source->endpoint) || (has_replay && !endpoint_valid(source->replay)) ||
+    if (!kvevents_endpoint_valid(source->endpoint) ||
+        (has_replay && !kvevents_endpoint_valid(source->replay)) ||
         (source->topic != NULL && strlen(source->topic) >= KVEVENTS_ENDPOINT)) {
         *rc_p = TARN_EINVAL;
         return NULL;
