@@ -105,7 +105,7 @@ sources = $(filter-out src/%/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
 objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 
-# Libraries of one room, which neither the server nor libtarn links.
+# Libraries of one room: modules/conductor.so links them, neither the server nor libtarn does.
 room_libs = $(if $(filter kvevents,$(1)),-lzmq -lmpack)
 
 define room_rules
@@ -197,7 +197,7 @@ endef
 define module_rules
 $(BUILD)/modules/$(1).so: $(call objects,$(wildcard modules/$(1)/*.c)) \
                           $(call archives,$(call module_rooms,$(1))) modules/module.map
-	$$(call link_module,$(LIBS_$(1)))
+	$$(call link_module,$(LIBS_$(1)) $(call room_libs,$(call module_rooms,$(1))))
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 binaries: $(MODULE_FILES)
@@ -241,7 +241,8 @@ define IS_MAIN
 endef
 TEST_MAIN := $(if $(TEST_C),$(shell grep -lE $(IS_MAIN) $(TEST_C)))
 TEST_HELP := $(filter-out $(TEST_MAIN),$(TEST_C))
-helpers_of = $(foreach h,$(TEST_HELP),$(if $(filter $(dir $(1)),$(dir $(h))),$(h)))
+helpers_of = $(foreach h,$(TEST_HELP),$(if $(filter $(dir $(1)),$(dir $(h))),$(h))) \
+             $(UNIT_HELP_$(call room_of,$(1)))
 program = $(patsubst %.c,$(BUILD)/%,$(1))
 
 # $(1) source with main, $(2) rooms
@@ -255,6 +256,8 @@ UNIT_DEPS_client := resp
 UNIT_DEPS_hosting := resp
 # A server in a thread.
 UNIT_DEPS_inband := server
+# Stand-in engines.
+UNIT_HELP_conductor := tests/unit/kvevents/engine.c
 unit_rooms = $(call with_deps,$(1) $(UNIT_DEPS_$(1)) base)
 UNIT_MAIN := $(filter tests/unit/%,$(TEST_MAIN))
 TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))
@@ -298,7 +301,7 @@ define fuzz_rules
 $(call program,$(1)): $(call objects,$(1) $(FUZZ_MAIN)) \
                       $(call archives,$(call fuzz_rooms,$(call fuzz_room,$(1))))
 	$$(call link,$(if $(FUZZ_MAIN),,-fsanitize=fuzzer) \
-	    $(call room_libs,$(call fuzz_room,$(1))))
+	    $(call room_libs,$(call fuzz_rooms,$(call fuzz_room,$(1)))))
 endef
 $(foreach t,$(FUZZ_C),$(eval $(call fuzz_rules,$(t))))
 

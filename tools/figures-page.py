@@ -39,8 +39,10 @@ PARTS = [
     ("src/route/route.h", "Routing (the Conductor, `tarn-simulate`)"),
     ("src/route/index.h", "... and its index of the engines' blocks"),
     ("modules/conductor/conductor.h", "... and the Conductor itself (`INFO conductor`)"),
+    ("modules/conductor/streams.h", "... the event streams that it follows"),
+    ("modules/conductor/feed.h", "... what was odd in them"),
     ("modules/conductor/figures.c", "... its engines (`engine_ID:`), and its memory"),
-    ("src/kvevents/follow.h", "... and of each stream of an engine's events"),
+    ("src/kvevents/follow.h", "... and of all streams of engines' events"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures

@@ -4,6 +4,7 @@
  *   declare.c  the commands, declared as src/wire declares commands
  *   engines.c  registrations as they are kept, and as the route wants them
  *   kept.c     what survives a restart and a failover
+ *   streams.c  the engines' event streams; feed.c their events, into the index
  *   prompt.c   a prompt as the hashes of its blocks; asked.c what was asked for lately
  *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
  *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN;
@@ -11,7 +12,7 @@
  *   figures.c  INFO conductor and /metrics
  *   answer.c   parts of replies
  *
- * All of it runs on the server's loop. */
+ * All of it runs on the server's loop; src/kvevents has a thread of its own. */
 #ifndef TARN_CONDUCTOR_CONDUCTOR_H
 #define TARN_CONDUCTOR_CONDUCTOR_H
 

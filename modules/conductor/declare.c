@@ -2,6 +2,7 @@
  * reading of a request follow, and handed to the server. */
 #include "conductor/command.h"
 #include "conductor/prompt.h"
+#include "kvevents/follow.h"
 
 /* --- the words of a declaration --- */
 
@@ -80,6 +81,8 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
              OPTION("SALT", WORD, "s", NAMES, IN(add, salt)),
              OPTION("BLOCK", NUMBER, "tokens", RANGE(1, 1 << 20), NONE_IS(16), IN(add, block)),
              OPTION("RANK", NUMBER, "n", RANGE(0, ROUTE_RANKS_MAX - 1), IN(add, rank)),
+             OPTION("EVENTS", WORD, "endpoint", RANGE(1, KVEVENTS_ENDPOINT - 1), IN(add, events)),
+             OPTION("REPLAY", WORD, "endpoint", RANGE(1, KVEVENTS_ENDPOINT - 1), IN(add, replay)),
              OPTION("KVBLOCKS", NUMBER, "n", RANGE(0, UINT32_MAX), IN(add, kv_blocks)),
              OPTION("HOST", WORD, "h", NAMES, IN(add, host)),
              OPTION("RACK", WORD, "r", NAMES, IN(add, rack)),

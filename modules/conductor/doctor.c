@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include "conductor/asked.h"
 #include "conductor/command.h"
+#include "conductor/streams.h"
 
 #define NAMED_MOST 5u  /* names in a line */
 #define FEW        20u /* requests, of which nothing follows yet */
@@ -60,6 +61,128 @@ static void say_reports(struct buf *out) {
     buf_free(&names.text);
 }
 
+/* --- their events --- */
+
+/* What a stream may be said to have; of those with it, their names. */
+static bool stream_none(const struct route_engine_view *v, const struct streams_view *s) {
+    return s->feed == NULL;
+}
+static bool stream_refused(const struct route_engine_view *v, const struct streams_view *s) {
+    return s->feed != NULL && strcmp(s->state, "none") == 0;
+}
+static bool stream_away(const struct route_engine_view *v, const struct streams_view *s) {
+    return strcmp(s->state, "none") != 0 && !s->info.connected;
+}
+static bool stream_silent(const struct route_engine_view *v, const struct streams_view *s) {
+    return s->info.connected && s->info.figures.kvevents_batches == 0 && v->routed >= FEW;
+}
+static bool stream_nameless(const struct route_engine_view *v, const struct streams_view *s) {
+    return s->feed != NULL && s->feed->figures.conductor_events_nameless > 0;
+}
+static bool stream_groups(const struct route_engine_view *v, const struct streams_view *s) {
+    return s->feed != NULL && s->feed->figures.conductor_events_groups > 0;
+}
+
+static void say_streams(struct buf *out,
+                        bool (*which)(const struct route_engine_view *v,
+                                      const struct streams_view *s),
+                        const char *what) {
+    struct route_engine_view v;
+    struct streams_view s;
+    struct name_list names = {0};
+    for (uint32_t at = 0; next_view(&at, &v);) {
+        streams_get(v.worker, &s);
+        if (which(&v, &s)) list_add_new(&names, v.id);
+    }
+    if (names.n > 0) buf_printf(out, what, list_text(&names));
+    buf_free(&names.text);
+}
+
+static void say_partial(struct buf *out, const char *name, const struct streams_view *s) {
+    const struct kvevents_info *i = &s->info;
+    if (i->why_partial[0] != '\0')
+        buf_printf(out,
+                   "- Not all that %s has is known, so its hits may be fewer than they are: %s. "
+                   "%s\n",
+                   name, i->why_partial,
+                   s->replay[0] != '\0'
+                       ? "It is whole again once the engine clears its cache or starts anew."
+                       : "Give REPLAY, and what is missing is asked for.");
+    if (i->figures.kvevents_gaps > 0 && i->why_partial[0] == '\0')
+        buf_printf(out,
+                   "- Batches of %s were missing %" PRIu64 " times, and came again: %" PRIu64
+                   ". Is its publisher's queue (hwm) too short, or its network bad?\n",
+                   name, i->figures.kvevents_gaps, i->figures.kvevents_replayed);
+    if (i->why_replay[0] != '\0' && i->figures.kvevents_replay_errors > 0)
+        buf_printf(out, "- Replays of %s failed %" PRIu64 " times, the last one as: %s.\n", name,
+                   i->figures.kvevents_replay_errors, i->why_replay);
+    if (i->figures.kvevents_decode_errors > 0)
+        buf_printf(out,
+                   "- Batches of %s that could not be decoded, so that all before them counts for "
+                   "nothing: %" PRIu64 ", the last one %s. Is that the stream of an engine?\n",
+                   name, i->figures.kvevents_decode_errors, i->why_decode);
+    if (i->figures.kvevents_left_out > 0)
+        buf_printf(out,
+                   "- Events of %s made no sense, and were left out: %" PRIu64
+                   ", the last one in %s.\n",
+                   name, i->figures.kvevents_left_out, i->why_left_out);
+}
+
+static void say_feed(struct buf *out, const char *name, const struct route_engine_view *v,
+                     const struct feed *feed) {
+    const struct feed_figures *f = &feed->figures;
+    if (f->conductor_events_misfitting > 0)
+        buf_printf(out,
+                   "- Blocks of %s have %u tokens, and it is registered with BLOCK %u, by which "
+                   "prompts are hashed: it has no hits. CONDUCTOR.REMOVE it, and let it come back "
+                   "as it is.\n",
+                   name, feed->odd_block, v->block_tokens);
+    if (f->conductor_events_adapter > 0)
+        buf_printf(out,
+                   "- Events of %s are of adapter %s (%" PRIu64 "), and it is registered for %s: "
+                   "is that its stream, and LORA the name that the engine itself has for it?\n",
+                   name, feed->odd_lora[0] != '\0' ? feed->odd_lora : "none",
+                   f->conductor_events_adapter, v->lora[0] != '\0' ? v->lora : "none");
+    if (f->conductor_events_rank > 0)
+        buf_printf(out,
+                   "- The stream of %s, rank %u, is of rank %" PRId64 ": it is left out. Each rank "
+                   "has an endpoint of its own.\n",
+                   name, v->rank, feed->odd_rank);
+}
+
+static void say_events(struct buf *out) {
+    struct route_engine_view v;
+    struct streams_view s;
+    unsigned said = 0;
+    say_streams(out, stream_none,
+                "- What lies in the caches of %s is not known, so nothing is found there. Register "
+                "with EVENTS (and REPLAY), where the engine publishes its KV events.\n");
+    say_streams(out, stream_refused,
+                "- The event streams of %s cannot be followed: INFO has why (partial-why). It is "
+                "tried again.\n");
+    say_streams(out, stream_away,
+                "- Nobody is there where the events of %s should come from: is EVENTS right, as "
+                "seen from this machine, and does the engine publish?\n");
+    say_streams(out, stream_silent,
+                "- %s gets requests, and says nothing in its event stream: is prefix caching on, "
+                "and the topic's port that of its KV events?\n");
+    say_streams(out, stream_nameless,
+                "- %s tells of blocks by names alone (offloading does): what it has beyond its "
+                "device is not known.\n");
+    say_streams(
+        out, stream_groups,
+        "- %s has KV groups that become others, or more than there may be: CONDUCTOR.REMOVE "
+        "it, and let it come back.\n");
+    for (uint32_t at = 0; said < NAMED_MOST && next_view(&at, &v);) {
+        size_t before = out->len;
+        streams_get(v.worker, &s);
+        if (s.feed == NULL) continue;
+        say_partial(out, v.id, &s);
+        say_feed(out, v.id, &v, s.feed);
+        said += out->len > before;
+    }
+}
+
 /* --- what is asked for --- */
 
 /* Engines of that model; those with that adapter; those with that salt, too. */
@@ -90,6 +213,13 @@ static void say_models(struct buf *out) {
     buf_free(&names.text);
 }
 
+/* Where engines tell of each block's salt, what they are registered with is of no matter. */
+static bool salted_events(void) {
+    struct streams_sum sum;
+    streams_sum(&sum);
+    return sum.feeds.conductor_events_salted > 0;
+}
+
 static void say_asked_one(struct buf *out, const struct asked *a, bool events) {
     struct serving s;
     serving_count(a, &s);
@@ -103,7 +233,7 @@ static void say_asked_one(struct buf *out, const struct asked *a, bool events) {
                    "), but %s. Register engines with LORA.\n",
                    a->model, a->lora[0] != '\0' ? a->lora : "none", a->requests,
                    list_text(&s.loras));
-    } else if (s.salt == 0) {
+    } else if (s.salt == 0 && a->hits == 0 && !salted_events()) {
         buf_printf(out,
                    "- Requests for model %s have salt %s, its engines %s: their hashes cannot "
                    "agree, so there are no hits. Let SALT of ROUTE and of ADD be the same.\n",
@@ -162,9 +292,7 @@ static void doctor_write(struct buf *out) {
     const struct route_figures *f = route_figures_get(conductor_route);
     bool events = route_index_stats(route_index(conductor_route)).route_stored > 0;
     if (f->route_engines == 0) buf_append_str(out, "- No engine is registered: CONDUCTOR.ADD.\n");
-    if (f->route_engines > 0 && !events)
-        buf_append_str(out, "- What lies in the engines' caches is not known, so hits are 0: this "
-                            "version does not follow their event streams.\n");
+    say_events(out);
     say_asked(out, events);
     say_engines(out, ROUTE_SILENT,
                 "- %s reported once, and then fell silent: nothing is sent there. Is it alive, and "

@@ -3,23 +3,27 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/assert.h"
+#include "kvevents/follow.h"
 
 static const struct {
     char tag;
     const char *name;
     uint64_t most; /* of numbers; 0: it is a text */
+    size_t len;    /* of texts, at most */
 } fields[ENGINE_FIELDS] = {
-    [ENGINE_URL] = {'u', "url", 0},
-    [ENGINE_ROLE] = {'r', "ROLE", 0},
-    [ENGINE_MODEL] = {'m', "MODEL", 0},
-    [ENGINE_LORA] = {'l', "LORA", 0},
-    [ENGINE_TENANT] = {'t', "TENANT", 0},
-    [ENGINE_SALT] = {'s', "SALT", 0},
-    [ENGINE_BLOCK] = {'b', "BLOCK", 1u << 20},
-    [ENGINE_KVBLOCKS] = {'k', "KVBLOCKS", UINT32_MAX},
-    [ENGINE_HOST] = {'h', "HOST", 0},
-    [ENGINE_RACK] = {'c', "RACK", 0},
-    [ENGINE_BYTES] = {'y', "BYTES", UINT32_MAX},
+    [ENGINE_URL] = {'u', "url", 0, ROUTE_URL_MAX},
+    [ENGINE_EVENTS] = {'e', "EVENTS", 0, KVEVENTS_ENDPOINT - 1},
+    [ENGINE_REPLAY] = {'p', "REPLAY", 0, KVEVENTS_ENDPOINT - 1},
+    [ENGINE_ROLE] = {'r', "ROLE", 0, ROUTE_NAME_MAX},
+    [ENGINE_MODEL] = {'m', "MODEL", 0, ROUTE_NAME_MAX},
+    [ENGINE_LORA] = {'l', "LORA", 0, ROUTE_NAME_MAX},
+    [ENGINE_TENANT] = {'t', "TENANT", 0, ROUTE_NAME_MAX},
+    [ENGINE_SALT] = {'s', "SALT", 0, ROUTE_NAME_MAX},
+    [ENGINE_BLOCK] = {'b', "BLOCK", 1u << 20, 0},
+    [ENGINE_KVBLOCKS] = {'k', "KVBLOCKS", UINT32_MAX, 0},
+    [ENGINE_HOST] = {'h', "HOST", 0, ROUTE_NAME_MAX},
+    [ENGINE_RACK] = {'c', "RACK", 0, ROUTE_NAME_MAX},
+    [ENGINE_BYTES] = {'y', "BYTES", UINT32_MAX, 0},
 };
 
 const char *engine_field_name(enum engine_field f) {
@@ -41,7 +45,7 @@ void registration_write(const struct registration *x, struct buf *out) {
 static bool field_fits(size_t f, struct span s) {
     uint64_t number;
     if (s.len == 0) return f != ENGINE_URL && f != ENGINE_MODEL && f != ENGINE_BLOCK;
-    if (fields[f].most == 0) return s.len <= (f == ENGINE_URL ? ROUTE_URL_MAX : ROUTE_NAME_MAX);
+    if (fields[f].most == 0) return s.len <= fields[f].len;
     return span_to_u64(s, &number) && number <= fields[f].most;
 }
 
@@ -81,9 +85,15 @@ bool registration_named(struct span name, struct span *id_p, uint32_t *rank_p) {
 
 enum engine_field registration_differs(const struct registration *a, const struct registration *b,
                                        bool two_ranks) {
-    for (size_t f = two_ranks ? ENGINE_URL + 1 : 0; f < ENGINE_FIELDS; f++)
-        if (!span_eq(a->field[f], b->field[f])) return (enum engine_field)f;
+    for (size_t f = two_ranks ? ENGINE_OF_ALL : 0; f < ENGINE_FIELDS; f++)
+        if (f != ENGINE_EVENTS && f != ENGINE_REPLAY && !span_eq(a->field[f], b->field[f]))
+            return (enum engine_field)f;
     return ENGINE_FIELDS;
+}
+
+bool registration_events_differ(const struct registration *a, const struct registration *b) {
+    return !span_eq(a->field[ENGINE_EVENTS], b->field[ENGINE_EVENTS]) ||
+           !span_eq(a->field[ENGINE_REPLAY], b->field[ENGINE_REPLAY]);
 }
 
 static uint32_t number_of(struct span s) {

@@ -2,15 +2,45 @@
  * engines, each as a group. */
 #include <stdio.h>
 #include "conductor/conductor.h"
+#include "conductor/streams.h"
 
 /* More would take too long for one turn of the loop. */
 #define RANKS_SHOWN 256u
 
 #define ROW(...) FIGURE_ROW(struct conductor_figures, __VA_ARGS__)
 static const struct figure figures_table[] = {CONDUCTOR_FIGURES(ROW){.name = NULL}};
+#define STREAMS_ROW(...) FIGURE_ROW(struct streams_sum, __VA_ARGS__)
+static const struct figure streams_table[] = {STREAMS_FIGURES(STREAMS_ROW){.name = NULL}};
+#define FEED_ROW(...) FIGURE_ROW(struct feed_figures, __VA_ARGS__)
+static const struct figure feed_table[] = {FEED_FIGURES(FEED_ROW){.name = NULL}};
 
 static void show_all(struct figure_walk *walk, const struct figure *table, const void *base) {
     figures_each(walk, table, base, 0, SIZE_MAX);
+}
+
+static void show_stream(struct figure_walk *walk, uint32_t worker) {
+    struct streams_view v;
+    streams_get(worker, &v);
+    const struct kvevents_figures *f = &v.info.figures;
+    FIGURE(walk, GAUGE, connected, "to its event stream", v.info.connected);
+    FIGURE(walk, GAUGE, partial, "1: it may have blocks that its events did not tell", v.partial);
+    FIGURE(walk, COUNTER, batches, "of its events", f->kvevents_batches);
+    FIGURE(walk, COUNTER, gaps, "times that some of them were missing", f->kvevents_gaps);
+    FIGURE(walk, COUNTER, replays, "times that it was asked for them", f->kvevents_replays);
+    FIGURE(walk, COUNTER, lost, "times that all that was known of it was dropped",
+           f->kvevents_lost);
+    FIGURE(walk, COUNTER, decode_errors, "batches that could not be decoded",
+           f->kvevents_decode_errors);
+}
+
+static void show_streams(struct figure_walk *walk) {
+    struct streams_sum sum;
+    streams_sum(&sum);
+    show_all(walk, streams_table, &sum);
+    show_all(walk, kvevents_figures, &sum.events);
+    show_all(walk, feed_table, &sum.feeds);
+    FIGURE(walk, TEXT, kvevents_why, "one of the last batches that could not be decoded",
+           sum.why_decode);
 }
 
 /* "e1", of several ranks "e1.2". */
@@ -30,6 +60,7 @@ static void show_rank(struct figure_walk *walk, const struct route_engine_view *
     FIGURE(walk, GAUGE, blocks, "blocks of its cache that are known",
            route_holder_blocks(route_index(conductor_route),
                                route_worker_holder(conductor_route, v->worker)));
+    show_stream(walk, v->worker);
     figures_group_end(walk);
 }
 
@@ -38,6 +69,7 @@ void conductor_show_figures(struct figure_walk *walk) {
     show_all(walk, figures_table, &conductor_figures);
     show_all(walk, route_figures, route_figures_get(conductor_route));
     show_all(walk, route_index_figures, &index);
+    show_streams(walk);
     FIGURE(walk, BYTES, conductor_memory, "of all that it knows, that of the index included",
            route_memory(conductor_route));
     struct route_engine_view v;

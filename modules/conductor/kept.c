@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "conductor/command.h"
+#include "conductor/streams.h"
 
 static struct tarn_durable *kept;
 static struct buf record;  /* a reservation, while it is written */
@@ -53,6 +54,12 @@ static tarn_status route_take(const struct registration *x) {
     return status;
 }
 
+/* With its stream. */
+static void route_drop(struct span id, uint32_t rank) {
+    streams_leave(route_worker_find(conductor_route, id, rank));
+    (void)route_rank_remove(conductor_route, id, rank, conductor_now_us());
+}
+
 /* Has the route what was registered? Its blocks may have been told by reports since. */
 static bool route_has(const struct registration *x) {
     struct route_engine_view v;
@@ -72,7 +79,7 @@ static void follow_registration(struct span name, const struct span *value) {
     struct registration x;
     if (!registration_named(name, &x.id, &x.rank)) return;
     if (value == NULL) {
-        (void)route_rank_remove(conductor_route, x.id, x.rank, conductor_now_us());
+        route_drop(x.id, x.rank);
         return;
     }
     if (!registration_read(*value, &x)) {
@@ -80,11 +87,13 @@ static void follow_registration(struct span name, const struct span *value) {
                     (int)x.id.len, x.id.data);
         return;
     }
-    if (route_has(&x)) return;
-    (void)route_rank_remove(conductor_route, x.id, x.rank, conductor_now_us());
-    if (route_take(&x) != TARN_OK)
-        log_warning("Conductor: engine %.*s is registered, but %s", (int)x.id.len, x.id.data,
-                    route_error(conductor_route));
+    if (!route_has(&x)) {
+        route_drop(x.id, x.rank);
+        if (route_take(&x) != TARN_OK)
+            log_warning("Conductor: engine %.*s is registered, but %s", (int)x.id.len, x.id.data,
+                        route_error(conductor_route));
+    }
+    streams_follow(&x);
 }
 
 static void follow_drain(struct span name, const struct span *value) {
@@ -157,8 +166,7 @@ void kept_follow_all(void) {
     route_ended_set(conductor_route, NULL, NULL);
     route_requests_clear(conductor_route);
     route_ended_set(conductor_route, on_end, NULL);
-    while (engine_unkept(id, &rank))
-        (void)route_rank_remove(conductor_route, span_str(id), rank, conductor_now_us());
+    while (engine_unkept(id, &rank)) route_drop(span_str(id), rank);
     for (size_t kind = 0; kind < ARRAY_LEN(kinds); kind++)
         conductor_services->durable_each(kept, follow_each, &kind);
     engines_undrain();
@@ -196,8 +204,21 @@ tarn_status kept_register(const struct registration *x, bool *route_p) {
     status = conductor_services->durable_set(kept, registration_name(x->id, x->rank, name),
                                              span_of(value.data, value.len));
     buf_free(&value);
-    if (status != TARN_OK)
-        (void)route_rank_remove(conductor_route, x->id, x->rank, conductor_now_us());
+    if (status == TARN_OK)
+        streams_follow(x);
+    else
+        route_drop(x->id, x->rank);
+    return status;
+}
+
+tarn_status kept_follow_other(const struct registration *x) {
+    char name[REGISTRATION_NAME_MAX];
+    struct buf value = {NULL, 0, 0};
+    registration_write(x, &value);
+    tarn_status status = conductor_services->durable_set(
+        kept, registration_name(x->id, x->rank, name), span_of(value.data, value.len));
+    buf_free(&value);
+    if (status == TARN_OK) streams_follow(x);
     return status;
 }
 
@@ -216,7 +237,7 @@ tarn_status kept_unregister(struct span id, uint64_t rank) {
         status = conductor_services->durable_delete(kept, registration_name(id, i, name));
         if (status == TARN_ENOTFOUND) continue;
         if (status != TARN_OK) return status;
-        (void)route_rank_remove(conductor_route, id, i, conductor_now_us());
+        route_drop(id, i);
         any = TARN_OK;
     }
     if (any == TARN_OK && !kept_engine_there(id)) {

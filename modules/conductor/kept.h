@@ -29,6 +29,8 @@ bool kept_engine_there(struct span id);
 /* A new one, or one that the route had no room for before: into the route, and kept. route_p: the
  * route refused it, and has said why. */
 tarn_status kept_register(const struct registration *x, bool *route_p);
+/* One that is there follows other events from now on. */
+tarn_status kept_follow_other(const struct registration *x);
 /* With all that goes with it. rank CONDUCTOR_UNTOLD: all ranks. TARN_ENOTFOUND. */
 tarn_status kept_unregister(struct span id, uint64_t rank);
 tarn_status kept_drain(struct span id, bool drain);

@@ -1,8 +1,10 @@
 /* CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD: which engines there are, and how loaded. */
 #include <inttypes.h>
 #include <stdio.h>
+#include "base/clock.h"
 #include "conductor/command.h"
 #include "conductor/kept.h"
+#include "conductor/streams.h"
 
 static const char *const role_names[] = {"both", "prefill", "decode"};
 
@@ -30,6 +32,8 @@ static void add_registration(const struct conductor_add *args, const struct span
                              struct decimals *n, struct registration *x) {
     *x = (struct registration){.id = argv[args->id], .rank = (uint32_t)args->rank};
     x->field[ENGINE_URL] = argv[args->url];
+    x->field[ENGINE_EVENTS] = word_at(argv, args->events);
+    x->field[ENGINE_REPLAY] = word_at(argv, args->replay);
     if (args->role > 1) x->field[ENGINE_ROLE] = span_str(role_names[args->role - 1]);
     x->field[ENGINE_MODEL] = argv[args->model];
     x->field[ENGINE_LORA] = word_at(argv, args->lora);
@@ -66,13 +70,35 @@ static bool sibling(const struct registration *x, struct registration *other) {
     return false;
 }
 
+/* false: it has answered what is wrong. */
+static bool endpoints_check(struct tarn_call_context *c, const struct registration *x) {
+    for (size_t f = ENGINE_EVENTS; f <= ENGINE_REPLAY; f++) {
+        if (x->field[f].len == 0 || streams_endpoint_valid(x->field[f])) continue;
+        conductor_fail(c, "%s must be tcp://HOST:PORT or ipc://PATH", engine_field_name(f));
+        return false;
+    }
+    if (x->field[ENGINE_EVENTS].len > 0 || x->field[ENGINE_REPLAY].len == 0) return true;
+    conductor_fail(c, "REPLAY goes with EVENTS");
+    return false;
+}
+
+static void reply_registered(struct tarn_call_context *c, tarn_status status, bool by_route) {
+    if (status == TARN_OK)
+        conductor_services->reply_simple(c, "OK");
+    else if (by_route)
+        conductor_fail_route(c, status);
+    else
+        conductor_fail_kept(c, status);
+}
+
 void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct conductor_add args = {0};
     struct registration x, was;
     struct decimals decimals;
-    bool by_route;
+    bool by_route = false;
     if (!conductor_bind(c, CONDUCTOR_ADD, argv, argc, &args)) return;
     add_registration(&args, argv, &decimals, &x);
+    if (!endpoints_check(c, &x)) return;
     bool again = kept_registration(x.id, x.rank, &was);
     if (again || sibling(&x, &was)) {
         enum engine_field f = registration_differs(&was, &x, !again);
@@ -84,16 +110,12 @@ void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) 
     if (again && route_worker_find(conductor_route, x.id, x.rank) != ROUTE_NO_WORKER) {
         conductor_figures.conductor_engines_renewed++;
         (void)route_engine_beat(conductor_route, x.id, conductor_now_us());
-        conductor_services->reply_simple(c, "OK");
+        bool moved = registration_events_differ(&was, &x);
+        reply_registered(c, moved ? kept_follow_other(&x) : TARN_OK, false);
         return;
     }
     tarn_status status = kept_register(&x, &by_route);
-    if (status == TARN_OK)
-        conductor_services->reply_simple(c, "OK");
-    else if (by_route)
-        conductor_fail_route(c, status);
-    else
-        conductor_fail_kept(c, status);
+    reply_registered(c, status, by_route);
 }
 
 /* --- REMOVE and DRAIN --- */
@@ -160,17 +182,21 @@ static void rank_fields(struct tarn_call_context *c, const struct route_engine_v
 
 void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct route_engine_view v;
+    struct streams_view stream;
     uint64_t now_us = conductor_now_us();
     size_t n = route_figures_get(conductor_route)->route_workers;
     if (!conductor_bind(c, CONDUCTOR_LIST, argv, argc, NULL)) return;
     conductor_services->reply_array(c, n);
     for (uint32_t at = 0; route_engine_next(conductor_route, &at, now_us, &v);) {
-        conductor_services->reply_map(c, RANK_FIELDS + 4);
+        conductor_services->reply_map(c, RANK_FIELDS + 6);
         field_text(c, "id", v.id);
         field_text(c, "role", role_names[v.role]);
         field_text(c, "model", v.model);
         field_int(c, "block", v.block_tokens);
         rank_fields(c, &v);
+        streams_get(v.worker, &stream);
+        field_text(c, "events", stream.state);
+        field_int(c, "partial", stream.partial);
     }
 }
 
@@ -196,9 +222,35 @@ static void engine_fields(struct tarn_call_context *c, const struct route_engine
 }
 enum { ENGINE_INFO_FIELDS = 18 };
 
+/* As a map of its own. */
+static void reply_stream(struct tarn_call_context *c, uint32_t worker) {
+    struct streams_view v;
+    streams_get(worker, &v);
+    const struct kvevents_figures *f = &v.info.figures;
+    uint64_t now_ms = clock_mono_ms();
+    conductor_services->reply_map(c, 17);
+    field_text(c, "endpoint", v.events);
+    field_text(c, "replay", v.replay);
+    field_text(c, "state", v.state);
+    field_int(c, "connected", v.info.connected);
+    field_int(c, "partial", v.partial);
+    field_text(c, "partial-why", v.why);
+    field_int(c, "last", v.info.begun ? v.info.last : UINT64_MAX);
+    field_int(c, "silent-ms", v.info.message_ms != 0 ? now_ms - v.info.message_ms : UINT64_MAX);
+    field_int(c, "batches", f->kvevents_batches);
+    field_int(c, "blocks", f->kvevents_blocks);
+    field_int(c, "gaps", f->kvevents_gaps);
+    field_int(c, "replays", f->kvevents_replays);
+    field_int(c, "replay-errors", f->kvevents_replay_errors);
+    field_int(c, "lost", f->kvevents_lost);
+    field_int(c, "restarts", f->kvevents_restarts);
+    field_int(c, "decode-errors", f->kvevents_decode_errors);
+    field_text(c, "decode-why", v.info.why_decode);
+}
+
 static void reply_rank(struct tarn_call_context *c, const struct route_engine_view *v) {
     struct route_index *index = route_index(conductor_route);
-    conductor_services->reply_map(c, RANK_FIELDS + 6);
+    conductor_services->reply_map(c, RANK_FIELDS + 7);
     rank_fields(c, v);
     field_int(c, "context-tokens", v->context_tokens);
     field_int(c, "other-prefill-tokens", v->foreign_prefill_tokens);
@@ -207,6 +259,8 @@ static void reply_rank(struct tarn_call_context *c, const struct route_engine_vi
     field_int(c, "reports", v->reports);
     field_int(c, "blocks",
               route_holder_blocks(index, route_worker_holder(conductor_route, v->worker)));
+    conductor_services->reply_text(c, SPAN("events"));
+    reply_stream(c, v->worker);
 }
 
 void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc) {

@@ -5,6 +5,7 @@
 #include "conductor/asked.h"
 #include "conductor/conductor.h"
 #include "conductor/kept.h"
+#include "conductor/streams.h"
 
 #define TICK_MS 100u
 
@@ -32,12 +33,14 @@ static void on_tick(void *arg) {
     uint64_t us = route_tick(conductor_route, conductor_now_us());
     if (kept_write()) us = 0;
     kept_write_learnt();
+    streams_tick();
     conductor_services->timer_start(timer, us < 1000 * TICK_MS ? us / 1000 + 1 : TICK_MS);
 }
 
 static void conductor_end(void) {
     if (timer != NULL) conductor_services->timer_destroy(&timer);
     kept_close();
+    if (conductor_route != NULL) streams_close();
     route_destroy(&conductor_route);
     conductor_prompt_free();
     asked_clear();
@@ -64,6 +67,7 @@ static tarn_status conductor_load(const struct tarn_services *services, size_t a
     log_set_level(LOG_LEVEL_DEBUG); /* the program knows its own */
     log_set_sink(log_pass_on, NULL);
     conductor_figures = (struct conductor_figures){0};
+    streams_open(options.workers_max);
     tarn_status status = kept_open();
     if (status == TARN_OK) status = conductor_commands_declare();
     if (status != TARN_OK) {
