@@ -131,7 +131,7 @@ test {an engine says how loaded it is} {
 }
 
 test {figures of each engine} {
-    assert_match "up=1,prefills=0,*,blocks=0" [field a engine_e1]
+    assert_match "up=1,prefills=0,*,blocks=0,*" [field a engine_e1]
     ask a conductor.add ranks http://r MODEL llama RANK 1
     assert_match "up=1,*" [field a engine_ranks.1]
     ask a conductor.remove ranks
@@ -156,7 +156,7 @@ test {maps of RESP3} {
     resp::raw $c "*2\r\n\$5\r\nhello\r\n\$1\r\n3\r\n"
     resp::recv $c
     resp::send $c conductor.list
-    set expected "*1\r\n%13\r\n\$2\r\nid\r\n\$2\r\ne1\r\n"
+    set expected "*1\r\n%15\r\n\$2\r\nid\r\n\$2\r\ne1\r\n"
     assert_equal $expected [resp::recv_raw $c [string length $expected]]
     resp::close $c
 }
@@ -356,7 +356,7 @@ test {DOCTOR says what is amiss} {
     says "No engine serves model none (requests: 1). Engines serve nothing."
     ask j conductor.add e1 http://e1 MODEL m SALT pepper
     ask j conductor.add e2 http://e2 MODEL m LORA l
-    says "What lies in the engines' caches is not known, so hits are 0*"
+    says "What lies in the caches of e1, e2 is not known, so nothing is found there*"
     says "No engine serves model none (requests: 1). Engines serve m."
     ask j conductor.route q MODEL m LENGTH 5
     says "Requests for model m have salt none, its engines pepper: their hashes cannot agree*"

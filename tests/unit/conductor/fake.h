@@ -1,9 +1,11 @@
 /* A server that has nothing but what modules/conductor asks of it: commands are called by their
- * words, replies are text, what is kept is a list, and the timer goes when it is told to. The
- * module's own objects are linked; nothing is loaded from a file. */
+ * words, replies are text, what is kept is a list, and the timer goes when it is told to. One
+ * descriptor can be watched, where `watches` was set before; fake_turn looks at it. The module's
+ * own objects are linked; nothing is loaded from a file. */
 #ifndef TARN_TESTS_CONDUCTOR_FAKE_H
 #define TARN_TESTS_CONDUCTOR_FAKE_H
 
+#include <poll.h>
 #include <stdlib.h>
 #include "base/assert.h"
 #include "base/buf.h"
@@ -34,6 +36,10 @@ static struct fake {
     tarn_status refuse; /* what changes are answered; TARN_OK: they are done */
     void (*tick)(void *arg);
     void *tick_arg;
+    bool watches;
+    int watch_fd; /* ready NULL: none */
+    void (*ready)(void *arg, unsigned events);
+    void *ready_arg;
 } fake;
 
 /* --- replies, as one line: words in single quotes, arrays in [], maps in {} without their ends ---
@@ -174,34 +180,53 @@ static void fake_timer_destroy(struct tarn_timer **timer_p) {
     *timer_p = NULL;
     fake.tick = NULL;
 }
+static tarn_status fake_watch(int fd, void (*fn)(void *arg, unsigned events), void *arg,
+                              struct tarn_watch **watch_p) {
+    TARN_ASSERT(fake.ready == NULL);
+    fake.watch_fd = fd;
+    fake.ready = fn;
+    fake.ready_arg = arg;
+    *watch_p = (struct tarn_watch *)(void *)&fake;
+    return TARN_OK;
+}
+static tarn_status fake_watch_set(struct tarn_watch *watch, unsigned events) {
+    TARN_ASSERT(events == TARN_WATCH_READ);
+    return TARN_OK;
+}
+static void fake_watch_destroy(struct tarn_watch **watch_p) {
+    *watch_p = NULL;
+    fake.ready = NULL;
+}
 static void fake_log(enum tarn_log_level level, const char *text) {
     (void)level, (void)text;
 }
 
-static const struct tarn_services fake_services = {.size = sizeof(fake_services),
-                                                   .version = TARN_MODULE_VERSION,
-                                                   .program = TARN_PROGRAM_SERVER,
-                                                   .log = fake_log,
-                                                   .reply_error = fake_reply_error,
-                                                   .reply_text = fake_reply_text,
-                                                   .reply_int = fake_reply_int,
-                                                   .reply_array = fake_reply_array,
-                                                   .reply_map = fake_reply_map,
-                                                   .reply_simple = fake_reply_simple,
-                                                   .reply_null = fake_reply_null,
-                                                   .reply_double = fake_reply_double,
-                                                   .reply_bool = fake_reply_bool,
-                                                   .command_declare = fake_declare,
-                                                   .timer_create = fake_timer,
-                                                   .timer_start = fake_timer_start,
-                                                   .timer_destroy = fake_timer_destroy,
-                                                   .durable_open = fake_open,
-                                                   .durable_set = fake_set,
-                                                   .durable_delete = fake_delete,
-                                                   .durable_get = fake_get,
-                                                   .durable_each = fake_each,
-                                                   .durable_bytes = fake_bytes,
-                                                   .leads = fake_leads};
+static struct tarn_services fake_services = {.size = sizeof(fake_services),
+                                             .version = TARN_MODULE_VERSION,
+                                             .program = TARN_PROGRAM_SERVER,
+                                             .log = fake_log,
+                                             .reply_error = fake_reply_error,
+                                             .reply_text = fake_reply_text,
+                                             .reply_int = fake_reply_int,
+                                             .reply_array = fake_reply_array,
+                                             .reply_map = fake_reply_map,
+                                             .reply_simple = fake_reply_simple,
+                                             .reply_null = fake_reply_null,
+                                             .reply_double = fake_reply_double,
+                                             .reply_bool = fake_reply_bool,
+                                             .command_declare = fake_declare,
+                                             .timer_create = fake_timer,
+                                             .timer_start = fake_timer_start,
+                                             .timer_destroy = fake_timer_destroy,
+                                             .watch_set = fake_watch_set,
+                                             .watch_destroy = fake_watch_destroy,
+                                             .durable_open = fake_open,
+                                             .durable_set = fake_set,
+                                             .durable_delete = fake_delete,
+                                             .durable_get = fake_get,
+                                             .durable_each = fake_each,
+                                             .durable_bytes = fake_bytes,
+                                             .leads = fake_leads};
 
 /* With the words behind the file's name, ended by NULL; what is kept stays from the last time. */
 static inline void fake_load(const char *const *words) {
@@ -211,6 +236,7 @@ static inline void fake_load(const char *const *words) {
     fake.commands = 0;
     fake.leads = true;
     fake.refuse = TARN_OK;
+    fake_services.watch_create = fake.watches ? fake_watch : NULL;
     if (fake.kept_max == 0) fake.kept_max = 16u << 20;
     tarn_status status = tarn_module_v1.load(&fake_services, n, words, error, sizeof(error));
     TARN_ASSERT(status == TARN_OK);
@@ -260,6 +286,13 @@ static inline void fake_tick(void) {
     fake.writes = true;
     fake.tick(fake.tick_arg);
     fake.writes = false;
+}
+/* The watched descriptor, if it is ready. false: it is not. */
+static inline bool fake_turn(void) {
+    struct pollfd p = {.fd = fake.watch_fd, .events = POLLIN};
+    if (fake.ready == NULL || poll(&p, 1, 0) != 1) return false;
+    fake.ready(fake.ready_arg, TARN_WATCH_READ);
+    return true;
 }
 
 #endif
