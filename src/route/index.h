@@ -115,13 +115,16 @@ struct route_stored {
     uint64_t parent; /* own hash of the block before the first */
     size_t n;
     const uint64_t *own; /* own hashes; NULL: the rolling ones */
-    /* One of both, the other NULL. */
+    /* One of both, the other NULL. Both NULL: these are blocks of which the holder has told before,
+     * from any tier or KV group with blocks of the same size, called by their own names alone, as
+     * engines do that offload; own is not NULL, the parent and the scope are of no matter. */
     const uint64_t *local, *rolling;
 };
 
 /* Consecutive blocks are there now. The parent may be known from any KV group of the holder with
  * blocks of the same size. Returns how many are known now, counted from the first: less than n when
- * the parent is unknown (0), or there is no room. Linear in n. */
+ * the parent is unknown (0), or there is no room; of blocks called by their names, how many of
+ * these are known. Linear in n. */
 size_t route_index_stored(struct route_index *ix, const struct route_stored *e);
 
 /* Returns how many of them were there. Names that are unknown are counted, and of no matter. */

@@ -28,6 +28,16 @@ static route_pos own_find(const struct route_index *ix, uint32_t life, uint32_t 
     return own_skip(ix, life, print, lane, place, pos);
 }
 
+/* The one block of that name, of which the holder has something; 0: there is none, or two. */
+static route_pos own_find_one(struct route_index *ix, uint32_t life, uint32_t print) {
+    struct route_spot place;
+    route_pos pos = own_find(ix, life, print, 0, &place);
+    if (pos == 0) return 0;
+    if (own_skip(ix, life, print, 0, &place, route_table_next(&place, print)) == 0) return pos;
+    ix->figures.route_alike++;
+    return 0;
+}
+
 /* The name leads there, already or from now on. false: no room. */
 static bool own_add(struct route_index *ix, uint32_t life, uint32_t print, route_pos pos) {
     struct route_life *l = &ix->life[life];
@@ -131,18 +141,11 @@ static uint32_t piece_place(struct route_index *ix, struct placing *p, const uin
 /* false: nothing is known of the parent. */
 static bool placing_begin(struct route_index *ix, struct placing *p, const struct route_stored *e,
                           uint32_t block) {
-    struct route_spot place, other;
     *p = (struct placing){.life = ix->holder[e->holder].life};
     p->lane = LANE_KEY(p->life, e->group, e->tier);
     if (!e->has_parent) return true;
-    uint32_t print = route_name_print(e->parent, block);
-    route_pos pos = own_find(ix, p->life, print, 0, &place);
+    route_pos pos = own_find_one(ix, p->life, route_name_print(e->parent, block));
     if (pos == 0) return false;
-    other = place;
-    if (own_skip(ix, p->life, print, 0, &other, route_table_next(&other, print)) != 0) {
-        ix->figures.route_alike++;
-        return false;
-    }
     p->id = pos / RUN_BLOCKS;
     p->at = pos % RUN_BLOCKS;
     p->run = route_run_at(ix, p->id);
@@ -165,6 +168,32 @@ static bool event_strays(struct route_index *ix, uint32_t holder, uint32_t group
     return true;
 }
 
+/* Its blocks are placed already. */
+static size_t stored_by_name(struct route_index *ix, const struct route_stored *e, uint32_t block) {
+    uint32_t life = ix->holder[e->holder].life, lane = LANE_KEY(life, e->group, e->tier);
+    size_t known = 0;
+    for (size_t i = 0; i < e->n; i++) {
+        uint64_t new, mask;
+        route_forget_for(ix);
+        route_pos pos = own_find_one(ix, life, route_name_print(e->own[i], block));
+        if (pos == 0) {
+            ix->figures.route_orphans++;
+            continue;
+        }
+        struct route_run *r = route_run_at(ix, pos / RUN_BLOCKS);
+        mask = UINT64_C(1) << pos % RUN_BLOCKS;
+        r->stamp = ix->tick;
+        if (!route_run_mark(ix, r, lane, mask, &new)) {
+            ix->figures.route_refused++;
+            continue;
+        }
+        ix->figures.route_repeated += new == 0;
+        known++;
+    }
+    ix->figures.route_stored += known;
+    return known;
+}
+
 size_t route_index_stored(struct route_index *ix, const struct route_stored *e) {
     uint64_t hash[PIECE_BLOCKS], rolling = 0;
     uint32_t print[PIECE_BLOCKS];
@@ -173,6 +202,7 @@ size_t route_index_stored(struct route_index *ix, const struct route_stored *e) 
     if (event_strays(ix, e->holder, e->group, e->tier, e->n)) return 0;
     uint32_t block = ix->holder[e->holder].group[e->group].block;
     ix->tick++;
+    if (e->local == NULL && e->rolling == NULL) return stored_by_name(ix, e, block);
     if (!placing_begin(ix, &p, e, block)) {
         ix->figures.route_orphans += e->n;
         return 0;

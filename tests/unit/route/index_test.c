@@ -135,6 +135,39 @@ TEST(tiers_add_up) {
     route_index_destroy(&ix);
 }
 
+static size_t store_names(struct route_index *ix, uint32_t holder, enum route_tier tier,
+                          uint32_t group, const struct prompt *p, size_t from, size_t to) {
+    struct route_stored e = {
+        .holder = holder, .group = group, .tier = tier, .n = to - from, .own = p->own + from};
+    return route_index_stored(ix, &e);
+}
+
+/* Engines that offload tell of blocks by their names alone. */
+TEST(blocks_that_are_known_by_name) {
+    struct route_index *ix = index_of(1 << 20);
+    uint32_t a = route_holder_add(ix, BLOCK, 100), b = route_holder_add(ix, BLOCK, 100);
+    struct prompt p = prompt_of("abcdefgh");
+    CHECK_EQ(store_names(ix, a, ROUTE_TIER_HOST, 0, &p, 0, 8), 0); /* nothing is known yet */
+    CHECK_EQ(route_index_stats(ix).route_orphans, 8);
+    store(ix, a, ROUTE_TIER_DEVICE, 0, &p, 0, 6);
+    CHECK_EQ(store_names(ix, b, ROUTE_TIER_HOST, 0, &p, 0, 4), 0); /* names are each holder's */
+    CHECK_EQ(store_names(ix, a, ROUTE_TIER_HOST, 0, &p, 2, 8), 4);
+    CHECK_EQ(store_names(ix, a, ROUTE_TIER_HOST, 0, &p, 2, 3), 1);
+    CHECK_EQ(route_index_stats(ix).route_repeated, 1);
+    CHECK_EQ(store_names(ix, a, ROUTE_TIER_HOST, 1, &p, 0, 1), 0); /* no such group */
+    CHECK_EQ(take(ix, a, ROUTE_TIER_DEVICE, 0, &p, 1, 6), 5);
+    CHECK_EQ(leading(ix, a, ROUTE_TIER_HOST, &p), 1);
+    store(ix, a, ROUTE_TIER_DEVICE, 0, &p, 1, 2);
+    CHECK_EQ(leading(ix, a, ROUTE_TIER_DEVICE, &p), 2);
+    CHECK_EQ(leading(ix, a, ROUTE_TIER_HOST, &p), 6);
+    CHECK_EQ(take(ix, a, ROUTE_TIER_HOST, 0, &p, 2, 6), 4);
+    CHECK_EQ(leading(ix, a, ROUTE_TIER_HOST, &p), 2);
+    CHECK_EQ(route_holder_blocks(ix, a), 2);
+    CHECK_EQ(store_names(ix, a, ROUTE_TIER_HOST, 0, &p, 2, 6), 0); /* gone altogether */
+    CHECK(route_index_check(ix) <= 1 << 20);
+    route_index_destroy(&ix);
+}
+
 TEST(unknown_parents_make_no_prefix) {
     struct route_index *ix = index_of(1 << 20);
     uint32_t a = route_holder_add(ix, BLOCK, 100);
