@@ -166,9 +166,10 @@ static void say_events(struct buf *out) {
     say_streams(out, stream_silent,
                 "- %s gets requests, and says nothing in its event stream: is prefix caching on, "
                 "and the topic's port that of its KV events?\n");
-    say_streams(out, stream_nameless,
-                "- %s tells of blocks by names alone (offloading does): what it has beyond its "
-                "device is not known.\n");
+    say_streams(
+        out, stream_nameless,
+        "- %s tells of blocks by names alone (offloading does), and not of the size of those "
+        "of its device: what it has beyond these is not known.\n");
     say_streams(
         out, stream_groups,
         "- %s has KV groups that become others, or more than there may be: CONDUCTOR.REMOVE "

@@ -84,6 +84,12 @@ static void stored_count(struct feed *f, const struct kvevents_event *e) {
     f->figures.conductor_events_salted += e->salt.len > 0;
 }
 
+/* Of blocks that were told of before by their tokens. */
+static bool name_fits(const struct feed *f, const struct kvevents_event *e) {
+    return e->group < ROUTE_GROUPS_MAX && f->group[e->group].told &&
+           (e->block == 0 || e->block == f->group[e->group].what.block);
+}
+
 /* false: it is left out, and counted. */
 static bool event_fits(struct feed *f, const struct kvevents_event *e) {
     uint64_t *why = NULL;
@@ -92,6 +98,8 @@ static bool event_fits(struct feed *f, const struct kvevents_event *e) {
     else if (e->elsewhere)
         why = &f->figures.conductor_events_elsewhere;
     else if (e->kind == KVEVENTS_REMOVED)
+        return true;
+    else if (e->local == NULL && name_fits(f, e))
         return true;
     else if (e->local == NULL)
         why = &f->figures.conductor_events_nameless;
@@ -115,7 +123,7 @@ static struct route_event event_part(const struct feed *f, const struct kvevents
                                      .parent = at > 0 ? e->own[at - 1] : e->parent,
                                      .n = n,
                                      .own = e->own + at};
-    if (out.removed) return out;
+    if (out.removed || e->local == NULL) return out;
     const struct feed_group *g = &f->group[e->group];
     out.what.local = e->local + at;
     out.what.scope = e->lora.len == 0 && e->salt.len == 0

@@ -24,7 +24,7 @@
     X(COUNTER, conductor_events_adapter,                                                           \
       "events of blocks of an adapter that their engine is not registered for")                    \
     X(COUNTER, conductor_events_nameless,                                                          \
-      "events of blocks by names alone, without tokens, which were left out")                      \
+      "events of blocks by names alone that no others go with, left out")                          \
     X(COUNTER, conductor_events_elsewhere,                                                         \
       "events of blocks that are in no tier of the engine itself, left out")                       \
     X(COUNTER, conductor_events_groups,                                                            \

@@ -88,21 +88,28 @@ test {stored, and found; by tier} {
     say e1 map
     say e1 store 1 6 8 medium CPU
     finds a e1 1 {96 128 128}
+    say e1 store 1 0 4 medium CPU bare 1
+    say e1 remove 1 3 6
+    finds a e1 1 {48 64 64}
+    say e1 store 1 3 6
+    finds a e1 1 {96 128 128}
     assert_equal {0 0 0} [found a e1 2]
     set reply [ask a conductor.route q1 MODEL m TOKENS [tokens 1 160]]
     assert_equal {e1 {96 32 0}} [list [lindex $reply 0] [lindex $reply 2]]
     assert_equal OK [ask a conductor.done q1]
     assert_equal {0 live} [lmap f {partial events} {dict get [lindex [ask a conductor.list] 0] $f}]
-    assert_equal {3 8 0 1} [lmap f {batches blocks gaps connected} {stream a e1 $f}]
+    assert_equal {6 18 0 1} [lmap f {batches blocks gaps connected} {stream a e1 $f}]
     assert_equal {1 1 0} [lmap f {"" _connected _partial} {field a conductor_streams$f}]
-    assert_match "*blocks=8,connected=1,partial=0,batches=3,gaps=0*" [field a engine_e1]
-    assert {[field a kvevents_batches] == 3 && [field a kvevents_decode_errors] == 0}
+    assert_match "*blocks=8,connected=1,partial=0,batches=6,gaps=0*" [field a engine_e1]
+    assert {[field a kvevents_batches] == 6 && [field a kvevents_decode_errors] == 0}
 }
 
 test {removed: a prefix ends at the gap} {
     say e1 remove 1 5 6
     finds a e1 1 {80 80 80}
     say e1 remove 1 0 1
+    finds a e1 1 {0 80 80}
+    say e1 remove 1 0 1 medium CPU
     finds a e1 1 {0 0 0}
 }
 
@@ -135,7 +142,7 @@ test {a gap that nobody can fill: nothing of before counts, and it is said} {
     finds a e1 4 {80 80 80}
     assert_equal {0 0 0} [found a e1 3]
     assert_equal {1 1} [lmap f {partial lost} {stream a e1 $f}]
-    assert_match "batches 11 to 11 are missing: *" [stream a e1 partial-why]
+    assert_match "batches 15 to 15 are missing: *" [stream a e1 partial-why]
     assert_equal 1 [dict get [lindex [ask a conductor.list] 0] partial]
     assert_equal 1 [field a conductor_streams_partial]
     assert_match "*Not all that e1 has is known*" [ask a conductor.doctor]

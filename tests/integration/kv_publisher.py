@@ -6,7 +6,8 @@ Says "PUB-PORT REPLAY-PORT", then obeys lines, and answers each with "ok". Block
 the tokens C * 100000 + K * BLOCK and those that follow, and the engine's own hash C * 1000 + K + 1.
 
     await N                             until it has N subscribers
-    store C FROM TO [word value]...     words: block medium group spec window lora salt extra rank
+    store C FROM TO [word value]...     words: block medium group spec window lora salt extra rank;
+                                        bare 1: without tokens, as vLLM's offloading
     remove C FROM TO [word value]...    medium group
     clear
     garbage                             a batch that nobody can read
@@ -99,6 +100,8 @@ class Engine:
             "kv_cache_spec_kind": words.get("spec", "full_attention"),
             "kv_cache_spec_sliding_window": int(words["window"]) if "window" in words else None,
         }
+        if "bare" in words:
+            event.update(parent_block_hash=None, token_ids=[], kv_cache_spec_kind=None)
         if "salt" in words:
             event["cache_salt"] = words["salt"]
         self.say(event, int(words["rank"]) if "rank" in words else None)

@@ -156,6 +156,16 @@ TEST(what_cannot_be_placed_is_left_out) {
     e.local = NULL;
     take_one(e);
     CHECK_EQ(feed.figures.conductor_events_nameless, 1);
+    take_one(stored(0, 3));
+    e.block = 32; /* of another size than that of which blocks are known */
+    take_one(e);
+    CHECK_EQ(feed.figures.conductor_events_nameless, 2);
+    e.block = 0;
+    e.tier = ROUTE_TIER_HOST;
+    take_one(e);
+    CHECK_EQ(feed.figures.conductor_events_nameless, 2);
+    CHECK_EQ(route_index_stats(feed.index).route_stored, 6);
+    take_one(cleared);
     struct kvevents_batch b = {.rank = 3, .n = 1, .events = &e};
     struct feed_place at = {0};
     e = stored(0, 3);
