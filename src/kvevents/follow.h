@@ -7,10 +7,12 @@
  * Never a silent hole: numbers are checked, and what is missing is asked for. After each new
  * connection, and when an engine has been quiet for a while, a replay is asked to begin with the
  * last batch that is known: when it comes back as it was, nothing was missed; when it is another or
- * none, the engine started anew. What cannot be had again is LOST: all that was taken of that
- * stream counts for nothing any more, and the stream is partial until it is whole, which is when
- * everything since the engine's start, or since it cleared its cache, is known. LOST is also what a
- * batch leads to that cannot be decoded, and a new connection that no replay can vouch for.
+ * none, the engine started anew. A replay that began with nothing known may have met a later life
+ * than the one that is heard: the first message that would follow upon it must be in a replay as it
+ * was heard, or the engine started anew. What cannot be had again is LOST: all that was taken of
+ * that stream counts for nothing any more, and the stream is partial until it is whole, which is
+ * when everything since the engine's start, or since it cleared its cache, is known. LOST is also
+ * what a batch leads to that cannot be decoded, and a new connection that no replay can vouch for.
  *
  * Batches wait in a queue of each stream, bounded in bytes; when it is full nothing more is read,
  * libzmq's few places fill up, and the rest waits at the publisher. What that drops is a gap.

@@ -11,7 +11,10 @@
  *
  * Each connection has a socket of its own: where libzmq itself connects again, the messages of two
  * lives of an engine follow each other without a mark. What is known is of the life before, unless
- * a replay proves that it is the same; so without a replay a new connection is a loss. */
+ * a replay proves that it is the same; so without a replay a new connection is a loss.
+ *
+ * A replay connects later than SUB did, and may reach a later life. One that began with no batch
+ * that was known leaves that in doubt, until a message of SUB is found among a replay's batches. */
 #include "kvevents/stream.h"
 
 #include <errno.h>
@@ -164,7 +167,7 @@ static void stream_restarted(struct kvevents_stream *s, uint64_t now_ms, const c
     s->info.figures.kvevents_restarts++;
     stream_lose(s, now_ms, why);
     sequence_forget(&s->sequence);
-    s->unproven = false;
+    s->unproven = s->doubted = false;
 }
 
 /* What is known may be of another life of the engine. */
@@ -250,6 +253,11 @@ static void held_drop(struct kvevents_stream *s) {
     s->held_batch = NULL;
 }
 
+/* What a replay brought may be of a later life than this message of SUB. */
+static bool stream_doubts(const struct kvevents_stream *s, uint64_t number) {
+    return s->doubted && s->sequence.begun && number > s->sequence.last;
+}
+
 /* Over: the message that waited for it, and then live. */
 static void replay_over(struct kvevents_stream *s, uint64_t now_ms, const char *why) {
     replay_close(s);
@@ -257,6 +265,11 @@ static void replay_over(struct kvevents_stream *s, uint64_t now_ms, const char *
     s->asked_ms = now_ms;
     if (s->settles) s->verify_ms = now_ms + min_u64(SETTLE_MS, follow_config(s->follow)->verify_ms);
     s->settles = false;
+    if (s->held && stream_doubts(s, s->held_number)) { /* it stands alone */
+        stream_lose(s, now_ms, why);
+        sequence_forget(&s->sequence);
+    }
+    s->doubted = s->doubted && s->sequence.begun;
     if (!s->held) return;
     struct span payload = span_of(s->held_batch, s->held_len);
     switch (sequence_place(&s->sequence, s->held_number)) {
@@ -287,6 +300,7 @@ static void replay_ask(struct kvevents_stream *s, uint64_t now_ms) {
     const struct kvevents_follow_config *c = follow_config(s->follow);
     s->ask_ms = 0;
     s->proving = s->sequence.begun;
+    if (!s->proving) s->doubted = true;
     s->answered = false;
     s->patience_ms = now_ms + c->replay_timeout_ms;
     s->info.figures.kvevents_replays++;
@@ -304,6 +318,7 @@ static void replay_ask(struct kvevents_stream *s, uint64_t now_ms) {
  * followed from a new connection on. */
 static void replay_restarted(struct kvevents_stream *s, uint64_t now_ms, const char *why) {
     stream_restarted(s, now_ms, why);
+    s->sequence.wire_seen = false;
     replay_close(s);
     held_drop(s);
     s->info.state = KVEVENTS_CONNECTING;
@@ -328,6 +343,7 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
             stream_jump(s, now_ms, number, "the engine keeps no more");
             sequence_forget(&s->sequence);
             s->unproven = false;
+            s->doubted = true;
             break;
         }
     } else {
@@ -337,6 +353,13 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
         case SEQUENCE_GAP: stream_jump(s, now_ms, number, "the engine keeps no more"); break;
         }
     }
+    if (s->doubted && s->held && number == s->held_number) {
+        if (batch_print(payload) != batch_print(span_of(s->held_batch, s->held_len))) {
+            replay_restarted(s, now_ms, "the engine has started anew: another batch was heard");
+            return;
+        }
+        s->doubted = false;
+    }
     s->info.figures.kvevents_replayed++;
     stream_apply(s, now_ms, number, payload);
 }
@@ -344,6 +367,9 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
 static void replay_end(struct kvevents_stream *s, uint64_t now_ms) {
     if (s->proving && !s->answered)
         replay_restarted(s, now_ms, "the engine has started anew: it knows no batch so late");
+    else if (s->held && stream_doubts(s, s->held_number))
+        replay_restarted(s, now_ms,
+                         "the engine has started anew: it knows no batch that was heard");
     else
         replay_over(s, now_ms, "a replay did not bring them");
 }
@@ -388,7 +414,9 @@ static void stream_message(struct kvevents_stream *s, uint64_t now_ms, uint64_t 
     }
     /* A replay may be due already: the connection is another. */
     bool waits = s->info.state == KVEVENTS_REPLAYING;
-    if (!waits && place == SEQUENCE_GAP && stream_may_ask(s, now_ms)) {
+    /* A doubt is worth asking who did not answer well: it is over then, one way or the other. */
+    bool asks = stream_doubts(s, number) || (place == SEQUENCE_GAP && stream_may_ask(s, now_ms));
+    if (!waits && asks) {
         replay_begin(s, now_ms);
         waits = true;
     }
@@ -421,6 +449,7 @@ static void stream_connected(struct kvevents_stream *s, uint64_t now_ms) {
     s->remake_ms = s->pause_ms = s->broken_ms = 0;
     s->settles = true;
     s->unproven = s->sequence.begun;
+    s->doubted = false;
     held_drop(s); /* it is of the connection before */
     if (s->replay != NULL) {
         replay_begin(s, now_ms);

@@ -192,6 +192,29 @@ TEST(started_anew_and_overtaken) {
     end();
 }
 
+/* The replay reaches another life than what is heard, whose number would follow. */
+TEST(started_anew_before_the_replay) {
+    for (int heard_first = 0; heard_first < 2; heard_first++) {
+        begin(REPLAY_TWO, true, NULL);
+        settle();
+        for (int i = 0; i < 5; i++) engine_make(&e);
+        if (heard_first) engine_say(&e, 4, 4);
+        e.life++;
+        e.next = 0;
+        for (int i = 0; i < 4; i++) engine_make(&e);
+        if (!heard_first) {
+            UNTIL(seen.batches == 4);
+            engine_say(&e, 4, 4); /* of the life before */
+        }
+        UNTIL(seen.lost == 1 && seen.batches == 4);
+        CHECK_EQ(seen.life, e.life);
+        publish(1);
+        UNTIL(seen.batches == 5 || seen.lost > 1);
+        CHECK_EQ(seen.lost, 1);
+        end();
+    }
+}
+
 /* The network, not the engine: nothing is lost. */
 TEST(connection_lost_and_back) {
     begin(REPLAY_TWO, true, NULL);
