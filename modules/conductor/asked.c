@@ -1,6 +1,5 @@
 #include "conductor/asked.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static struct asked all[ASKED_MAX];
@@ -9,10 +8,6 @@ static size_t count;
 static bool asked_is(const struct asked *a, struct span model, struct span lora, struct span salt) {
     return span_eq(span_str(a->model), model) && span_eq(span_str(a->lora), lora) &&
            span_eq(span_str(a->salt), salt);
-}
-
-static void text_take(char out[ROUTE_NAME_MAX + 1], struct span s) {
-    snprintf(out, ROUTE_NAME_MAX + 1, "%.*s", (int)s.len, s.len > 0 ? s.data : "");
 }
 
 struct asked *asked_get(struct span model, struct span lora, struct span salt, uint64_t now_us) {
@@ -25,9 +20,9 @@ struct asked *asked_get(struct span model, struct span lora, struct span salt, u
             if (all[i].at_us < all[oldest].at_us) oldest = i;
         a = &all[count < ASKED_MAX ? count++ : oldest];
         memset(a, 0, sizeof(*a));
-        text_take(a->model, model);
-        text_take(a->lora, lora);
-        text_take(a->salt, salt);
+        span_to_text(model, a->model, sizeof(a->model));
+        span_to_text(lora, a->lora, sizeof(a->lora));
+        span_to_text(salt, a->salt, sizeof(a->salt));
     }
     a->at_us = now_us;
     return a;

@@ -51,8 +51,7 @@ struct asking {
 static void asking_fill(struct asking *a, const struct conductor_ask *args,
                         const struct span *argv) {
     struct span policy = word_at(argv, args->policy);
-    snprintf(a->policy, sizeof(a->policy), "%.*s", (int)policy.len,
-             policy.len > 0 ? policy.data : "");
+    span_to_text(policy, a->policy, sizeof(a->policy));
     for (uint32_t i = 0; i < args->exclude.n; i++) a->exclude[i] = argv[args->exclude.at[i]];
     a->request = (struct route_request){.id = word_at(argv, args->request),
                                         .model = argv[args->model],

@@ -1,6 +1,5 @@
 #include "conductor/feed.h"
 
-#include <stdio.h>
 #include "base/assert.h"
 #include "route/hash.h"
 
@@ -9,18 +8,13 @@
 #define PIECE_BLOCKS 512u
 #define PIECE_LOOKED 1024u /* events that are left out */
 
-static void text_set(char to[ROUTE_NAME_MAX + 1], struct span s) {
-    snprintf(to, ROUTE_NAME_MAX + 1, "%.*s", (int)min_u64(s.len, ROUTE_NAME_MAX),
-             s.len > 0 ? s.data : "");
-}
-
 void feed_init(struct feed *f, struct route_index *index, uint32_t holder,
                const struct route_engine_spec *spec) {
     *f = (struct feed){
         .index = index, .holder = holder, .rank = spec->rank, .block = spec->block_tokens};
-    text_set(f->model, spec->model);
-    text_set(f->lora, spec->lora);
-    text_set(f->salt, spec->salt);
+    span_to_text(spec->model, f->model, sizeof(f->model));
+    span_to_text(spec->lora, f->lora, sizeof(f->lora));
+    span_to_text(spec->salt, f->salt, sizeof(f->salt));
 }
 
 void feed_lose(struct feed *f) {
@@ -79,7 +73,7 @@ static void stored_count(struct feed *f, const struct kvevents_event *e) {
     }
     if (!adapter_fits(f, e->lora)) {
         f->figures.conductor_events_adapter++;
-        text_set(f->odd_lora, e->lora);
+        span_to_text(e->lora, f->odd_lora, sizeof(f->odd_lora));
     }
     f->figures.conductor_events_salted += e->salt.len > 0;
 }

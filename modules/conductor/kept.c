@@ -194,23 +194,6 @@ bool kept_registration(struct span id, uint32_t rank, struct registration *x) {
     return registration_read(value, x);
 }
 
-tarn_status kept_register(const struct registration *x, bool *route_p) {
-    char name[REGISTRATION_NAME_MAX];
-    struct buf value = {NULL, 0, 0};
-    tarn_status status = route_take(x);
-    *route_p = status != TARN_OK;
-    if (*route_p) return status;
-    registration_write(x, &value);
-    status = conductor_services->durable_set(kept, registration_name(x->id, x->rank, name),
-                                             span_of(value.data, value.len));
-    buf_free(&value);
-    if (status == TARN_OK)
-        streams_follow(x);
-    else
-        route_drop(x->id, x->rank);
-    return status;
-}
-
 tarn_status kept_follow_other(const struct registration *x) {
     char name[REGISTRATION_NAME_MAX];
     struct buf value = {NULL, 0, 0};
@@ -219,6 +202,15 @@ tarn_status kept_follow_other(const struct registration *x) {
         kept, registration_name(x->id, x->rank, name), span_of(value.data, value.len));
     buf_free(&value);
     if (status == TARN_OK) streams_follow(x);
+    return status;
+}
+
+tarn_status kept_register(const struct registration *x, bool *route_p) {
+    tarn_status status = route_take(x);
+    *route_p = status != TARN_OK;
+    if (*route_p) return status;
+    status = kept_follow_other(x);
+    if (status != TARN_OK) route_drop(x->id, x->rank);
     return status;
 }
 

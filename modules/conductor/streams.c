@@ -151,12 +151,8 @@ bool streams_endpoint_valid(struct span endpoint) {
     char text[KVEVENTS_ENDPOINT];
     if (endpoint.len >= sizeof(text) || memchr(endpoint.data, '\0', endpoint.len) != NULL)
         return false;
-    snprintf(text, sizeof(text), "%.*s", (int)endpoint.len, endpoint.data);
+    span_to_text(endpoint, text, sizeof(text));
     return kvevents_endpoint_valid(text);
-}
-
-static void endpoint_set(char to[KVEVENTS_ENDPOINT], struct span s) {
-    snprintf(to, KVEVENTS_ENDPOINT, "%.*s", (int)s.len, s.len > 0 ? s.data : "");
 }
 
 void streams_follow(const struct registration *x) {
@@ -171,9 +167,9 @@ void streams_follow(const struct registration *x) {
     if (events.len == 0) return;
     s = xcalloc(1, sizeof(*s));
     s->worker = worker;
-    snprintf(s->id, sizeof(s->id), "%.*s", (int)x->id.len, x->id.data);
-    endpoint_set(s->events, events);
-    endpoint_set(s->replay, replay);
+    span_to_text(x->id, s->id, sizeof(s->id));
+    span_to_text(events, s->events, sizeof(s->events));
+    span_to_text(replay, s->replay, sizeof(s->replay));
     registration_spec(x, &spec);
     feed_init(&s->feed, route_index(conductor_route), route_worker_holder(conductor_route, worker),
               &spec);

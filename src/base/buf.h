@@ -43,6 +43,12 @@ static inline char ascii_lower(char c) {
 int span_case_eq(struct span a, const char *literal);
 /* Its bytes, terminated. For free(). */
 char *span_dup(struct span s);
+/* Likewise into out, as many as fit; cap is at least 1. */
+static inline void span_to_text(struct span s, char *out, size_t cap) {
+    size_t n = s.len < cap ? s.len : cap - 1;
+    if (n > 0) memcpy(out, s.data, n);
+    out[n] = '\0';
+}
 /* Strict decimal integers as Redis reads them: no blanks, no plus, no leading zeroes ("0" itself
  * aside). 0 on failure. */
 int span_to_i64(struct span s, int64_t *value_p);

@@ -22,7 +22,7 @@ void transfer_find_runs(struct cost_case *c) {
                               .end = (int64_t)run->begin + run->tokens,
                               .host = name_or_none(name_find(r, run->host)),
                               .rack = name_or_none(name_find(r, run->rack)),
-                              .token_bytes = run->bytes > 0 ? (double)run->bytes / run->tokens : -1,
+                              .token_bytes = run->bytes > 0 ? (double)run->bytes / run->tokens : 0,
                               .disk = run->tier == ROUTE_TIER_DISK};
     }
 }
