@@ -443,28 +443,34 @@ static void info_edge(struct figure_walk *walk, bool begins) {
         buf_printf(&info->out, "%s%s:", walk->group, walk->group_of.value);
 }
 
-static bool is_section(struct client *c, size_t i) {
-    const struct info_section *s = info_sections;
-    while (s->name != NULL && !arg_is(c, i, s->name)) s++;
-    return s->name != NULL;
-}
-
 static void write_title(struct buf *out, const char *title) {
     buf_printf(out, "%s# %s\r\n", out->len > 0 ? "\r\n" : "", title);
 }
 
+static bool module_wanted(struct client *c, const char *name) {
+    for (const struct info_section *s = info_sections; s->name != NULL; s++)
+        if (strcmp(s->name, name) == 0) return false;
+    for (size_t i = 1; i < c->argc; i++)
+        if (arg_is(c, i, name)) return true;
+    return false;
+}
+
+struct named_modules {
+    struct client *client;
+    struct info *info;
+};
+
 /* A module that has figures is a section of its name. */
-static void write_named_modules(struct client *c, struct info *info) {
-    for (size_t i = 1; i < c->argc; i++) {
-        char title[MODULE_NAME_MAX + 1];
-        size_t before = info->out.len;
-        if (is_section(c, i) || !span_is_name(c->argv[i], MODULE_NAME_MAX)) continue;
-        for (size_t k = 0; k < c->argv[i].len; k++) title[k] = ascii_lower(c->argv[i].data[k]);
-        title[c->argv[i].len] = '\0';
-        if (title[0] >= 'a' && title[0] <= 'z') title[0] = (char)(title[0] - 'a' + 'A');
-        write_title(&info->out, title);
-        if (!module_figures_of(c->argv[i], &info->walk)) info->out.len = before;
-    }
+static bool write_named_module(void *arg, const struct module_info *m) {
+    struct named_modules *named = arg;
+    if (m->figures == NULL || !module_wanted(named->client, m->name)) return true;
+    struct buf title = {NULL, 0, 0};
+    buf_append(&title, m->name, strlen(m->name) + 1);
+    if (title.data[0] >= 'a' && title.data[0] <= 'z') title.data[0] += 'A' - 'a';
+    write_title(&named->info->out, title.data);
+    buf_free(&title);
+    m->figures(&named->info->walk);
+    return true;
 }
 
 void cmd_info(struct client *c) {
@@ -474,7 +480,7 @@ void cmd_info(struct client *c) {
         write_title(&info.out, s->title);
         s->write(&info.walk);
     }
-    write_named_modules(c, &info);
+    module_each(write_named_module, &(struct named_modules){c, &info});
     reply_verbatim(c, "txt", span_of(info.out.data != NULL ? info.out.data : "", info.out.len));
     buf_free(&info.out);
 }

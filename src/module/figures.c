@@ -54,23 +54,3 @@ static bool module_show(void *arg, const struct module_info *m) {
 void module_figures(struct figure_walk *walk) {
     module_each(module_show, walk);
 }
-
-struct module_wanted {
-    struct figure_walk *walk;
-    struct span name;
-    bool found;
-};
-
-static bool module_show_wanted(void *arg, const struct module_info *m) {
-    struct module_wanted *w = arg;
-    if (m->figures == NULL || !span_case_eq(w->name, m->name)) return true;
-    m->figures(w->walk);
-    w->found = true;
-    return false;
-}
-
-bool module_figures_of(struct span name, struct figure_walk *walk) {
-    struct module_wanted w = {walk, name, false};
-    module_each(module_show_wanted, &w);
-    return w.found;
-}

@@ -83,8 +83,6 @@ void module_tell_role(bool leads);
 
 /* INFO modules: all there are, with what each says of itself. */
 void module_figures(struct figure_walk *walk);
-/* INFO NAME: the figures of that module alone. false: it has none, or is not loaded. */
-bool module_figures_of(struct span name, struct figure_walk *walk);
 
 /* --- path.c --- */
 
