@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/near.h"
@@ -84,7 +85,7 @@ static int page_failed(const struct sim_plan *p) {
 static int page_write(const struct sim_plan *p, FILE *f) {
     struct buf page = {0};
     report_html(p, &page);
-    bool ok = fwrite(page.data, 1, page.len, f) == page.len;
+    bool ok = ftruncate(fileno(f), 0) == 0 && fwrite(page.data, 1, page.len, f) == page.len;
     buf_free(&page);
     return ok && fflush(f) == 0 ? 0 : page_failed(p);
 }
@@ -101,9 +102,10 @@ static int print_plan(const struct sim_plan *p) {
     return ok ? 0 : 1;
 }
 
-/* The page is opened first: it may be long until there is something to write. */
+/* The page is opened first: it may be long until there is something to write, and one that is there
+ * stays as it is until then. */
 static int plan_results(struct sim_plan *p) {
-    FILE *page = p->html != NULL ? fopen(p->html, "we") : NULL;
+    FILE *page = p->html != NULL ? fopen(p->html, "ae") : NULL;
     if (p->html != NULL && page == NULL) return page_failed(p);
     const char *why = plan_run(p);
     int status = why != NULL ? fail_with(why) : print_plan(p);

@@ -42,8 +42,8 @@ static void typed_init(struct typed *t, const struct sim_config *c) {
         .limit_requests = 20000,
         .nic = c->nic * 8 / 1e9,
         .local = c->local / 1e9,
-        .lookup_us = c->lookup_s * 1e6,
-        .key_us = c->key_s * 1e6,
+        .lookup_us = -1,
+        .key_us = -1,
         .rack_us = c->rack_s * 1e6,
         .far_us = c->far_s * 1e6,
         .utilization = c->speed.utilization,
@@ -274,8 +274,8 @@ static const char *config_read(struct sim_plan *p, const struct typed *t) {
     c->kv_blocks = t->kv_blocks;
     c->host_blocks = t->host_blocks;
     c->masters = (uint32_t)t->masters;
-    c->lookup_s = t->lookup_us / 1e6;
-    c->key_s = t->key_us / 1e6;
+    if (t->lookup_us >= 0) c->lookup_s = t->lookup_us / 1e6;
+    if (t->key_us >= 0) c->key_s = t->key_us / 1e6;
     c->nic = t->nic / 8 * 1e9;
     c->speed.network = c->nic;
     c->local = t->local * 1e9;
@@ -373,6 +373,20 @@ static const char *lists_read(struct sim_plan *p, const struct typed *t) {
     return why;
 }
 
+/* What is about a pool's masters has no effect without them. */
+static const char *masters_check(const struct sim_plan *p, const struct typed *t) {
+    const struct sim_config *c = &p->config;
+    bool pool = false, fails = false;
+    for (size_t i = 0; i < p->pools.n; i++) pool |= p->pools.v[i] > 0;
+    for (size_t i = 0; i < c->n_failures; i++) fails |= c->failures[i].what == SIM_FAILS_MASTER;
+    if (!pool && c->masters > 0)
+        return "--masters share a pool, and there is none: --pool-blocks N";
+    if (!pool && fails) return "--fail: a master has a pool, and there is none: --pool-blocks N";
+    if (c->masters == 0 && (t->lookup_us >= 0 || t->key_us >= 0))
+        return "--lookup-us and --key-us are of masters: --masters N";
+    return NULL;
+}
+
 static void cells_of_pool(struct sim_plan *p, bool apart, uint64_t pool, const char *eviction) {
     for (size_t l = 0; l < (p->loads.n > 0 ? p->loads.n : 1); l++)
         for (size_t r = 0; r < p->routes.n; r++)
@@ -416,6 +430,7 @@ const char *plan_read(struct sim_plan *p, const char *command, int argc, char **
     p->colocated = p->prefill == 0 || strcmp(command, "compare") == 0;
     why = pace_read(p, &t);
     if (why == NULL) why = lists_read(p, &t);
+    if (why == NULL) why = masters_check(p, &t);
     return why == NULL ? cells_make(p) : why;
 }
 

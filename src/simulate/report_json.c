@@ -50,7 +50,7 @@ static void json_cell(struct buf *out, const struct sim_plan *p, const struct ce
     json_times(out, "gap_ms", &r->gap);
     buf_printf(out, "\"goodput\":%.6f,\"kept\":%llu,\"tokens_s\":%.3f,", r->goodput,
                (unsigned long long)r->kept, r->tokens_s);
-    if (p->config.masters > 0) json_times(out, "lookup_ms", &r->lookup);
+    if (p->config.masters > 0 && c->pool_blocks > 0) json_times(out, "lookup_ms", &r->lookup);
     buf_printf(out, "\"hit_ratio\":{\"device\":%.6f,\"host\":%.6f,\"pool\":%.6f},", r->device,
                r->host, r->pool);
     buf_printf(out,

@@ -138,7 +138,12 @@ test {what is wrong is said, with its name} {
         "*no block of 1000000 tokens fits*"
             {run --generate chat --block 1000000 --model Llama-3-8B --gpus 1}
         "*trace: Mooncake's lines have blocks of 512*" {trace --generate chat --block 16}
-        "*--fail: there is no master 1, they are 0 to 0*" {run --generate chat --fail 5:master:1}
+        "*--fail: there is no master 1, they are 0 to 0*"
+            {run --generate chat --pool-blocks 9 --fail 5:master:1}
+        "*--fail: a master has a pool*" {run --generate chat --fail 5:master:0}
+        "*--masters share a pool*" {run --generate chat --masters 2}
+        "*--lookup-us and --key-us are of masters*"
+            {run --generate chat --pool-blocks 9 --key-us 1}
         "*--fail: there is no engine 9, they are 0 to 7*" {run --generate chat --fail 5:engine:9}
         "*does not fit into 1 x H100*" {run --generate chat --gpus 1}
         "*--generate: there is no chats, did you mean chat?*" {run --generate chats}
