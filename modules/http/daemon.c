@@ -120,7 +120,8 @@ tarn_status http_server_start(char *error, size_t cap) {
     server_timer = http_services->timer_create(on_server_timer, NULL);
     http_exchanges_start();
     tarn_status status = http_ports_start();
-    if (status != TARN_OK) snprintf(error, cap, "no epoll descriptor: %s", strerror(errno));
+    if (status != TARN_OK)
+        snprintf(error, cap, "no epoll descriptor: %s", tarn_status_text(status));
     if (status == TARN_OK) status = daemon_start(error, cap);
     if (status == TARN_OK) status = http_port_open(&plan, &main_port, error, cap);
     if (status != TARN_OK) {

@@ -100,11 +100,8 @@ static void on_waiting(void *arg, unsigned events) {
     int n = epoll_wait(waiting_fd, e, GONE, 0);
     for (int i = 0; i < n; i++) {
         struct http_connection *k = e[i].data.ptr;
-        void (*gone)(void *arg) = k->gone;
-        void *gone_arg = k->gone_arg;
-        http_connection_waits(k, NULL, NULL);
         connection_cut(k);
-        gone(gone_arg);
+        k->gone(k->gone_arg); /* which ends the waiting */
     }
 }
 
