@@ -220,6 +220,14 @@ CHECKS = {
         ),
         True,
     ),
+    "policies on chats": (
+        lambda c: policies_table(
+            c,
+            "policies on chats",
+            "compare --generate chat --requests 20000 --engines 16 --pool-blocks 0,50000",
+        ),
+        False,
+    ),
     "policies on agents": (
         lambda c: policies_table(
             c,

@@ -1,5 +1,6 @@
-//! Replays what `route_index PAIRS HOLDERS MATCHES FILE` wrote through SMG's PositionalIndexer, and
-//! prints what route_index prints of tarn's index. smg-index.sh builds and runs both.
+//! Replays what `route_index PAIRS HOLDERS MATCHES BLOCKS FILE` wrote through SMG's
+//! PositionalIndexer, and prints what route_index prints of tarn's index. smg-index.sh builds and
+//! runs both.
 
 mod event_tree;
 use event_tree::{ContentHash, PositionalIndexer, SequenceHash, StoredBlock, WorkerBlockMap};
