@@ -1,6 +1,7 @@
 /* CONDUCTOR.DOCTOR: why hits are few, and what else is amiss, in words: a line for each, with what
  * to do. Nothing is said that is not known. */
 #include <inttypes.h>
+#include <stdio.h>
 #include "conductor/asked.h"
 #include "conductor/command.h"
 #include "conductor/streams.h"
@@ -35,6 +36,13 @@ static const char *list_text(struct name_list *l) {
 
 static bool next_view(uint32_t *at, struct route_engine_view *v) {
     return route_engine_next(conductor_route, at, conductor_now_us(), v);
+}
+
+/* "e1", of several ranks "e1.2": each has a stream of its own. */
+static void list_add_rank(struct name_list *l, const struct route_engine_view *v) {
+    char name[ROUTE_NAME_MAX + 16];
+    snprintf(name, sizeof(name), v->ranks == 1 ? "%s" : "%s.%u", v->id, v->rank);
+    list_add(l, name);
 }
 
 /* --- engines --- */
@@ -92,7 +100,7 @@ static void say_streams(struct buf *out,
     struct name_list names = {0};
     for (uint32_t at = 0; next_view(&at, &v);) {
         streams_get(v.worker, &s);
-        if (which(&v, &s)) list_add_new(&names, v.id);
+        if (which(&v, &s)) list_add_rank(&names, &v);
     }
     if (names.n > 0) buf_printf(out, what, list_text(&names));
     buf_free(&names.text);

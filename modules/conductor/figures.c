@@ -23,7 +23,8 @@ static void show_stream(struct figure_walk *walk, uint32_t worker) {
     streams_get(worker, &v);
     const struct kvevents_figures *f = &v.info.figures;
     FIGURE(walk, GAUGE, connected, "to its event stream", v.info.connected);
-    FIGURE(walk, GAUGE, partial, "1: it may have blocks that its events did not tell", v.partial);
+    FIGURE(walk, GAUGE, partial, "1: it may have blocks that its stream did not tell of",
+           v.partial);
     FIGURE(walk, COUNTER, batches, "of its events", f->kvevents_batches);
     FIGURE(walk, COUNTER, gaps, "times that some of them were missing", f->kvevents_gaps);
     FIGURE(walk, COUNTER, replays, "times that it was asked for them", f->kvevents_replays);

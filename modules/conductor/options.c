@@ -61,6 +61,9 @@ static bool word_parse(size_t i, const char *value, struct route_options *option
 bool conductor_options_parse(size_t argc, const char *const *argv, struct route_options *options,
                              char *error, size_t cap) {
     *options = route_options_default;
+    /* Nobody would carry out what is planned so. */
+    options->fetch = false;
+    options->copy_share = 0;
     for (size_t at = 0; at < argc; at += 2) {
         size_t i = 0;
         while (i < ARRAY_LEN(words) && strcmp(words[i].name, argv[at]) != 0) i++;

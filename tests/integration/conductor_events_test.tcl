@@ -104,6 +104,20 @@ test {stored, and found; by tier} {
     assert {[field a kvevents_batches] == 6 && [field a kvevents_decode_errors] == 0}
 }
 
+# The reply has no place for where from, so nobody would.
+test {no decision counts on a prefix that is fetched from another engine} {
+    assert_equal OK [ask a conductor.add idle http://idle MODEL m BYTES 1]
+    ask a conductor.load e1 PREFILL 600000
+    set reply [ask a conductor.route q2 MODEL m TOKENS [tokens 1 160]]
+    assert_equal {idle {0 0 0}} [list [lindex $reply 0] [lindex $reply 2]]
+    foreach c [dict get [ask a conductor.explain q2] candidates] {
+        assert_equal 0 [dict get $c fetch-tokens]
+    }
+    ask a conductor.done q2
+    ask a conductor.load e1 PREFILL 0
+    assert_equal OK [ask a conductor.remove idle]
+}
+
 test {removed: a prefix ends at the gap} {
     say e1 remove 1 5 6
     finds a e1 1 {80 80 80}

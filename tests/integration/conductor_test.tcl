@@ -137,6 +137,7 @@ test {figures of each engine} {
     ask a conductor.remove ranks
     assert_match "# Conductor*route_decisions:0*conductor_memory:*engine_e1:*" \
         [ask a info conductor]
+    assert_equal 1 [regexp -all {route_decisions:} [ask a info conductor Conductor conductor]]
 }
 
 test {draining} {
