@@ -1,6 +1,7 @@
 /* Requests of any words to modules/conductor, what its master tells a replica, and time: every
- * request has exactly one reply, and the route adds up. A line is a request, its words between
- * blanks; "@N" in it stands for N bytes of a blob. Lines that begin otherwise:
+ * request has exactly one reply, and the route adds up. No event stream is followed here: what
+ * one brings is for conductor_feed_fuzz. A line is a request, its words between blanks; "@N" in it
+ * stands for N bytes of a blob. Lines that begin otherwise:
  *
  *     !        the timer
  *     ~        this server begins or ceases to lead
