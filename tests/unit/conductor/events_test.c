@@ -269,19 +269,49 @@ TEST(events_reach_the_index) {
     streams_end();
 }
 
-/* It goes while there is more to be taken than one turn does. */
-TEST(a_stream_goes_in_the_midst_of_its_batches) {
-    for (int how = 0; how < 3; how++) {
-        streams_begin(true);
-        for (int i = 0; i < 2000; i++) engine_make(&engine);
-        CHECK_STR(add_engine("e1", true), "OK");
-        TURN_UNTIL(known() > 0);
-        if (how == 0) CHECK_STR(fake_call("conductor.remove e1"), "OK");
-        if (how == 1) CHECK_STR(add_engine("e1", false), "OK");
-        if (how == 1) CHECK_EQ(known(), 0);
-        while (how < 2 && fake_turn()) continue;
-        streams_end();
-    }
+/* --- a batch that is longer than what one turn takes of it --- */
+
+#define LONG_BATCH 50000u
+static void midst_begin(void) {
+    streams_begin(true);
+    engine_make_blocks(&engine, LONG_BATCH);
+    CHECK_STR(add_engine("e1", true), "OK");
+    TURN_UNTIL(known() > 0);
+    CHECK(known() < LONG_BATCH);
+}
+
+TEST(a_batch_is_gone_on_with_in_the_next_turn) {
+    midst_begin();
+    TURN_UNTIL(known() == LONG_BATCH);
+    streams_end();
+}
+
+TEST(a_stream_is_removed_in_the_midst_of_a_batch) {
+    midst_begin();
+    CHECK_STR(fake_call("conductor.remove e1"), "OK");
+    while (fake_turn()) continue;
+    for (int i = 0; i < 100; i++) fake_tick(); /* its place is swept */
+    CHECK_EQ(route_index_stats(route_index(conductor_route)).route_blocks, 0);
+    CHECK_STR(add_engine("e1", true), "OK"); /* from its beginning again */
+    TURN_UNTIL(known() == LONG_BATCH);
+    streams_end();
+}
+
+TEST(a_stream_becomes_another_in_the_midst_of_a_batch) {
+    midst_begin();
+    CHECK_STR(add_engine("e1", false), "OK");
+    while (fake_turn()) continue;
+    CHECK_EQ(known(), 0);
+    streams_end();
+}
+
+TEST(the_module_goes_in_the_midst_of_a_batch) {
+    midst_begin();
+    fake_unload();
+    fake_load(small);
+    CHECK_EQ(known(), 0);
+    TURN_UNTIL(known() == LONG_BATCH);
+    streams_end();
 }
 
 TEST(a_replica_follows_what_it_is_told) {

@@ -89,6 +89,18 @@ uint64_t engine_make(struct engine *e) {
     return engine_make_long(e, 0);
 }
 
+uint64_t engine_make_blocks(struct engine *e, size_t n) {
+    struct buf *b = batch_next(e);
+    uint64_t *block = xcalloc(n, sizeof(*block));
+    uint32_t *token = xcalloc(n, 4 * sizeof(*token));
+    for (size_t i = 0; i < n; i++) block[i] = BLOCK_OF(e, e->next - 1) + i;
+    pack_batch(b, 1.5, 1, false);
+    pack_stored(b, NULL, block, n, token, 4);
+    free(block);
+    free(token);
+    return e->next - 1;
+}
+
 uint64_t engine_make_cleared(struct engine *e) {
     struct buf *b = batch_next(e);
     pack_batch(b, 1.5, 1, false);

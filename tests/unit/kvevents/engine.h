@@ -45,6 +45,8 @@ void engine_pump(struct engine *e);
 uint64_t engine_make(struct engine *e);
 /* The same, padded to about so many bytes. */
 uint64_t engine_make_long(struct engine *e, size_t bytes);
+/* A batch of one event of so many blocks. */
+uint64_t engine_make_blocks(struct engine *e, size_t n);
 uint64_t engine_make_cleared(struct engine *e);
 uint64_t engine_make_garbage(struct engine *e);
 /* Publishes a batch that is kept, as that number. */
