@@ -30,20 +30,6 @@ static inline void pack_uint(struct buf *b, uint64_t v) {
     else
         pack_be(b, 0xcf, v, 8);
 }
-static inline void pack_int(struct buf *b, int64_t v) {
-    if (v >= 0)
-        pack_uint(b, (uint64_t)v);
-    else if (v >= -32)
-        buf_append_char(b, (char)v);
-    else if (v >= INT8_MIN)
-        pack_be(b, 0xd0, (uint64_t)v, 1);
-    else if (v >= INT16_MIN)
-        pack_be(b, 0xd1, (uint64_t)v, 2);
-    else if (v >= INT32_MIN)
-        pack_be(b, 0xd2, (uint64_t)v, 4);
-    else
-        pack_be(b, 0xd3, (uint64_t)v, 8);
-}
 static inline void pack_float(struct buf *b, double v) {
     uint64_t bits;
     memcpy(&bits, &v, sizeof(bits));
@@ -76,8 +62,7 @@ static inline void pack_bin(struct buf *b, const void *data, size_t n) {
     buf_append(b, data, n);
 }
 
-/* [ts, [events that follow]] and, where rank is not negative, the rank, which pack_rank appends
- * after the events. */
+/* [ts, [events]] and, with has_rank, the rank: the caller appends the events, then the rank. */
 static inline void pack_batch(struct buf *b, double ts, size_t events, bool has_rank) {
     pack_array(b, has_rank ? 3 : 2);
     pack_float(b, ts);

@@ -120,15 +120,15 @@ TEST(what_is_kept_but_has_no_room_is_no_engine) {
     SAYS("conductor.add e2 http://e2 MODEL m", "OK");
     fake_unload();
     fake_load(one);
-    uint32_t first = route_worker_find(conductor_route, SPAN("e1"), 0);
-    const char *there = first != ROUTE_NO_WORKER ? "e1" : "e2", *not = first == 0 ? "e2" : "e1";
+    bool first = route_worker_find(conductor_route, SPAN("e1"), 0) != ROUTE_NO_WORKER;
+    const char *there = first ? "e1" : "e2", *left_out = first ? "e2" : "e1";
     char line[64];
-    snprintf(line, sizeof(line), "conductor.add %s http://%s MODEL m", not, not );
+    snprintf(line, sizeof(line), "conductor.add %s http://%s MODEL m", left_out, left_out);
     HAS(line, "-LIMIT there are 1 ranks at most");
     snprintf(line, sizeof(line), "conductor.remove %s", there);
     SAYS(line, "OK");
     for (int i = 0; i < 4; i++) fake_tick(); /* its place is swept */
-    snprintf(line, sizeof(line), "conductor.add %s http://%s MODEL m", not, not );
+    snprintf(line, sizeof(line), "conductor.add %s http://%s MODEL m", left_out, left_out);
     SAYS(line, "OK");
     CHECK(strncmp(fake_call("conductor.list"), "*1 ", 3) == 0);
     end();

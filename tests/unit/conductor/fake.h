@@ -42,8 +42,7 @@ static struct fake {
     void *ready_arg;
 } fake;
 
-/* --- replies, as one line: words in single quotes, arrays in [], maps in {} without their ends ---
- */
+/* --- replies, as one line: words are bare, an array begins with *N, a map with %N --- */
 
 static void fake_element(struct tarn_call_context *c, size_t more) {
     TARN_ASSERT(c->missing > 0);
