@@ -38,9 +38,7 @@ TEST(who_keeps_the_time_is_preferred) {
     struct route_decision d;
     util_prompt(&p, 1, 60);
     util_stored(r, "e0", &p, 60, ROUTE_TIER_DEVICE);
-    struct route_request q = util_request("", 960);
-    q.chains = &p.chain;
-    q.chain_count = 1;
+    struct route_request q = util_prompt_request("", &p);
     CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_STR(d.prefill, "e0");
     for (int i = 0; i < 20; i++) CHECK_EQ(decide(r, &q, UTIL_BEGIN, &d), TARN_OK);

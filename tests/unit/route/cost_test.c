@@ -35,9 +35,7 @@ static void hand_begin(struct hand *h, const struct route_options *o) {
     hand_load(h, "e0", "a");
     hand_load(h, "e0", "b");
     hand_load(h, "e1", "c");
-    h->q = util_request("x", 60 * UTIL_BLOCK);
-    h->q.chains = &h->prompt.chain;
-    h->q.chain_count = 1;
+    h->q = util_prompt_request("x", &h->prompt);
 }
 
 static const char *hand_decide(struct hand *h, const char *policy) {
@@ -250,18 +248,12 @@ TEST(those_that_decode_make_a_prefill_longer) {
     CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
     util_prompt(&p, 1, 128);
     util_stored(r, "e0", &p, 100, ROUTE_TIER_DEVICE);
-    struct route_request q = util_request("x", 2048);
-    q.chains = &p.chain;
-    q.chain_count = 1;
+    struct route_request q = util_prompt_request("x", &p);
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_STR(d.prefill, "e0");
     CHECK_WITHIN(d.ttft_ms, 20.10, 20.11);
     CHECK_EQ(route_done(r, q.id, 0, false, UTIL_BEGIN), TARN_OK);
-    struct route_request c = util_request("c", 49950);
-    struct span e1 = SPAN("e1");
-    c.exclude = &e1;
-    c.exclude_count = 1;
-    CHECK_EQ(route_decide(r, &c, UTIL_BEGIN, &d), TARN_OK);
+    util_decide_without(r, "c", 49950, "e1", UTIL_BEGIN);
     CHECK_EQ(route_first(r, SPAN("c"), UTIL_BEGIN), TARN_OK);
     /* Later, when it is forgotten that e0 was about to compute the rest. */
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN + 5000 * UTIL_MS, &d), TARN_OK);
@@ -305,9 +297,7 @@ TEST(what_is_ahead_is_of_its_scope) {
     s.lora = SPAN("*");
     CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
     util_prompt(&p, 1, 10);
-    struct route_request q = util_request("", 10 * UTIL_BLOCK);
-    q.chains = &p.chain;
-    q.chain_count = 1;
+    struct route_request q = util_prompt_request("", &p);
     for (int i = 0; i < 3; i++) {
         q.id = i == 0 ? SPAN("x") : i == 1 ? SPAN("y") : SPAN("z");
         q.lora = i == 2 ? SPAN("b") : SPAN("a");

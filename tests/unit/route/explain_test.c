@@ -2,13 +2,6 @@
 #include <math.h>
 #include "util.h"
 
-static struct route_request prompt_request(const char *id, const struct util_prompt *p) {
-    struct route_request q = util_request(id, p->chain.n * UTIL_BLOCK);
-    q.chains = &p->chain;
-    q.chain_count = 1;
-    return q;
-}
-
 static struct route_explained explained(struct route *r, const char *id) {
     struct route_explained e;
     CHECK_EQ(route_explain(r, span_str(id), &e), TARN_OK);
@@ -40,7 +33,7 @@ TEST(each_decision_can_be_explained) {
     struct util_prompt p;
     util_prompt(&p, 1, 60);
     util_stored(r, "e1", &p, 60, ROUTE_TIER_DEVICE);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     struct route_decision d;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_STR(d.prefill, "e1");
@@ -71,7 +64,7 @@ TEST(an_explanation_has_the_decision_s_numbers) {
     struct route_explained e;
     struct route_explained_candidate c;
     util_prompt(&p, 1, 60);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     struct route_pool_run run = {.tokens = 800, .tier = ROUTE_TIER_HOST};
     q.pool = &run;
     q.pool_count = 1;
@@ -86,7 +79,7 @@ TEST(an_explanation_has_the_decision_s_numbers) {
     CHECK(fabs(c.cost - c.ttft_ms * 1000) < 1);
     util_prompt(&other, 100, 60);
     util_stored(r, "e0", &other, 60, ROUTE_TIER_DEVICE);
-    q = prompt_request("y", &other);
+    q = util_prompt_request("y", &other);
     q.length_tokens += 500;
     q.ttft_ms = 8; /* 6 ms and a wait of 3.5, of which 0.9 for bytes; 7.1 with what is fetched */
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
@@ -104,17 +97,14 @@ TEST(an_explanation_has_the_decision_s_numbers) {
 TEST(what_a_loser_had_less_of_is_not_why) {
     struct route *r = util_route("dynamo", 2);
     struct util_prompt p;
-    struct route_request q = util_request("busy", 430);
     struct route_decision d;
     struct route_explained e;
     struct route_explained_candidate c;
-    q.exclude = &SPAN("e1");
-    q.exclude_count = 1;
-    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
-    CHECK_EQ(route_first(r, q.id, UTIL_BEGIN), TARN_OK);
+    util_decide_without(r, "busy", 430, "e1", UTIL_BEGIN);
+    CHECK_EQ(route_first(r, SPAN("busy"), UTIL_BEGIN), TARN_OK);
     util_prompt(&p, 1, 20);
     util_stored(r, "e0", &p, 20, ROUTE_TIER_DEVICE);
-    q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_STR(d.prefill, "e0");
     CHECK_EQ(route_explain(r, SPAN("x"), &e), TARN_OK);
@@ -171,10 +161,7 @@ TEST(why_nobody_keeps_the_times) {
     struct route_decision d;
     for (int i = 0; i < 5; i++) {
         const char *const ids[] = {"a", "b", "c", "d", "e"};
-        struct route_request q = util_request(ids[i], 1000);
-        q.exclude = i < 2 ? &SPAN("e1") : &SPAN("e0");
-        q.exclude_count = 1;
-        CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+        util_decide_without(r, ids[i], 1000, i < 2 ? "e1" : "e0", UTIL_BEGIN);
     }
     struct route_request q = util_request("x", 1000);
     q.ttft_ms = 29.5;

@@ -90,6 +90,48 @@ TEST(a_prefill_is_learnt_without_those_that_decode) {
     route_destroy(&r);
 }
 
+/* 11 ms each. y's first token is told before x's: what x took counts from then on. */
+TEST(first_tokens_out_of_order_teach_the_right_times) {
+    struct route *r = util_route("tarn", 1);
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    util_decide(r, "y", 1000, UTIL_BEGIN);
+    util_decide(r, "z", 1000, UTIL_BEGIN);
+    CHECK_EQ(route_first(r, SPAN("y"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 22 * UTIL_MS), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("z"), UTIL_BEGIN + 33 * UTIL_MS), TARN_OK);
+    CHECK(as_expected(&engine_of(r, "e0")->prefill, 2)); /* the third may share its batch */
+    route_destroy(&r);
+}
+
+/* Two that have first tokens 1 ms apart were no batch: that is more than 2 % of 11 ms. */
+TEST(a_batch_ends_where_time_has_passed) {
+    struct route *r = util_route("tarn", 1);
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    util_decide(r, "y", 1, UTIL_BEGIN);
+    util_decide(r, "z", 1000, UTIL_BEGIN);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("y"), UTIL_BEGIN + 12 * UTIL_MS + 10), TARN_OK);
+    CHECK_EQ(route_first(r, SPAN("z"), UTIL_BEGIN + 23 * UTIL_MS + 10), TARN_OK);
+    CHECK(as_expected(&engine_of(r, "e0")->prefill, 2));
+    route_destroy(&r);
+}
+
+TEST(what_ran_beside_unknown_work_teaches_nothing) {
+    struct route *r = util_route("tarn", 1);
+    struct route_load load = {5000, 5, 0, 0, ROUTE_UNKNOWN};
+    CHECK_EQ(route_engine_load(r, SPAN("e0"), 0, &load, UTIL_BEGIN), TARN_OK);
+    uint64_t now = UTIL_BEGIN;
+    for (int i = 0; i < 3; i++) {
+        util_decide(r, "x", 1000, now);
+        now += 100 * UTIL_MS;
+        CHECK_EQ(route_first(r, SPAN("x"), now), TARN_OK);
+        end(r, "x", 0, now);
+    }
+    CHECK_EQ(engine_of(r, "e0")->prefill.seen, 0);
+    CHECK_EQ(route_figures_get(r)->route_odd_times, 0);
+    route_destroy(&r);
+}
+
 /* --- decodes --- */
 
 /* y joins half way: means of 1.5 sequences and 1500 tokens, 13 ms a step, 10 steps. */
@@ -198,89 +240,25 @@ TEST(how_long_answers_are_is_learnt) {
     route_destroy(&r);
 }
 
-/* --- prefills --- */
-
-/* 11 ms each. y's first token is told before x's: what x took counts from then on. */
-TEST(first_tokens_out_of_order_teach_the_right_times) {
-    struct route *r = util_route("tarn", 1);
-    util_decide(r, "x", 1000, UTIL_BEGIN);
-    util_decide(r, "y", 1000, UTIL_BEGIN);
-    util_decide(r, "z", 1000, UTIL_BEGIN);
-    CHECK_EQ(route_first(r, SPAN("y"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
-    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 22 * UTIL_MS), TARN_OK);
-    CHECK_EQ(route_first(r, SPAN("z"), UTIL_BEGIN + 33 * UTIL_MS), TARN_OK);
-    CHECK(as_expected(&engine_of(r, "e0")->prefill, 2)); /* the third may share its batch */
-    route_destroy(&r);
-}
-
-/* Two that have first tokens 1 ms apart were no batch: that is more than 2 % of 11 ms. */
-TEST(a_batch_ends_where_time_has_passed) {
-    struct route *r = util_route("tarn", 1);
-    util_decide(r, "x", 1000, UTIL_BEGIN);
-    util_decide(r, "y", 1, UTIL_BEGIN);
-    util_decide(r, "z", 1000, UTIL_BEGIN);
-    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN + 11 * UTIL_MS), TARN_OK);
-    CHECK_EQ(route_first(r, SPAN("y"), UTIL_BEGIN + 12 * UTIL_MS + 10), TARN_OK);
-    CHECK_EQ(route_first(r, SPAN("z"), UTIL_BEGIN + 23 * UTIL_MS + 10), TARN_OK);
-    CHECK(as_expected(&engine_of(r, "e0")->prefill, 2));
-    route_destroy(&r);
-}
-
-TEST(what_ran_beside_unknown_work_teaches_nothing) {
-    struct route *r = util_route("tarn", 1);
-    struct route_load load = {5000, 5, 0, 0, ROUTE_UNKNOWN};
-    CHECK_EQ(route_engine_load(r, SPAN("e0"), 0, &load, UTIL_BEGIN), TARN_OK);
-    uint64_t now = UTIL_BEGIN;
-    for (int i = 0; i < 3; i++) {
-        util_decide(r, "x", 1000, now);
-        now += 100 * UTIL_MS;
-        CHECK_EQ(route_first(r, SPAN("x"), now), TARN_OK);
-        end(r, "x", 0, now);
-    }
-    CHECK_EQ(engine_of(r, "e0")->prefill.seen, 0);
-    CHECK_EQ(route_figures_get(r)->route_odd_times, 0);
-    route_destroy(&r);
-}
-
 /* --- transfers --- */
 
-/* The pool's 960 tokens at 1000 bytes; the last one is computed, which takes 1.01 ms. */
-struct loaded {
-    struct route *r;
-    struct util_prompt prompt;
-    struct route_pool_run run[2];
-    struct route_request q;
-};
-
-static void loaded_begin(struct loaded *l) {
-    l->r = util_route("tarn", 0);
-    struct route_engine_spec s = util_spec("e0");
-    s.host = SPAN("h0");
-    s.rack = SPAN("r0");
-    s.prior.disk_rate = 500;
-    CHECK_EQ(route_engine_add(l->r, &s, UTIL_BEGIN), TARN_OK);
-    util_prompt(&l->prompt, 1, 60);
-    l->q = util_request("x", 960);
-    l->q.chains = &l->prompt.chain;
-    l->q.chain_count = 1;
-    l->q.pool_tokens = 960;
-    l->q.pool = l->run;
-    l->q.pool_count = 1;
-    l->run[0] = (struct route_pool_run){.tokens = 960, .tier = ROUTE_TIER_HOST};
+static void loads_begin(struct util_loads *l) {
+    struct route_prior prior = UTIL_PRIOR;
+    prior.disk_rate = 500;
+    util_loads_begin(l, &prior);
 }
 
-static void load(struct loaded *l, uint64_t now_us, uint64_t takes_us) {
-    struct route_decision d;
-    CHECK_EQ(route_decide(l->r, &l->q, now_us, &d), TARN_OK);
-    CHECK_EQ(d.load_tokens, 960);
+static void load(struct util_loads *l, uint64_t now_us, uint64_t takes_us) {
+    CHECK_EQ(route_decide(l->r, &l->q, now_us, &l->d), TARN_OK);
+    CHECK_EQ(l->d.load_tokens, 960);
     CHECK_EQ(route_first(l->r, l->q.id, now_us + takes_us), TARN_OK);
     end(l->r, "x", 0, now_us + takes_us);
 }
 
 /* 0.1 ms and 960 kB at 1 GB/s; from a disk another 960 kB at 0.5 GB/s. */
 TEST(a_transfer_is_learnt_by_place_and_tier) {
-    struct loaded l;
-    loaded_begin(&l);
+    struct util_loads l;
+    loads_begin(&l);
     const struct model *m = engine_of(l.r, "e0")->transfer;
     load(&l, UTIL_BEGIN, 1060 + 1010);
     CHECK(as_expected(&m[ROUTE_FAR], 1));
@@ -301,9 +279,8 @@ TEST(a_transfer_is_learnt_by_place_and_tier) {
 }
 
 TEST(transfers_that_cannot_be_told_apart_teach_nothing) {
-    struct loaded l;
-    struct route_decision d;
-    loaded_begin(&l);
+    struct util_loads l;
+    loads_begin(&l);
     const struct model *m = engine_of(l.r, "e0")->transfer;
     l.run[0].tokens = 480;
     l.run[1] = (struct route_pool_run){.begin = 480, .tokens = 480, .host = SPAN("h0")};
@@ -312,7 +289,7 @@ TEST(transfers_that_cannot_be_told_apart_teach_nothing) {
     l.q.pool_count = 1;
     l.run[0].tokens = 960;
     util_decide(l.r, "y", 100, UTIL_BEGIN + 10000 * UTIL_MS); /* while another waits */
-    CHECK_EQ(route_decide(l.r, &l.q, UTIL_BEGIN + 10000 * UTIL_MS, &d), TARN_OK);
+    CHECK_EQ(route_decide(l.r, &l.q, UTIL_BEGIN + 10000 * UTIL_MS, &l.d), TARN_OK);
     CHECK_EQ(route_first(l.r, l.q.id, UTIL_BEGIN + 10010 * UTIL_MS), TARN_OK);
     for (int i = 0; i < ROUTE_PLACES; i++) CHECK_EQ(m[i].seen, 0);
     route_destroy(&l.r);

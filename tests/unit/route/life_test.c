@@ -1,13 +1,6 @@
 /* Engines that come, go and fail: what is of one is not of the next with its number. */
 #include "util.h"
 
-static struct route_request prompt_request(const char *id, const struct util_prompt *p) {
-    struct route_request q = util_request(id, p->chain.n * UTIL_BLOCK);
-    q.chains = &p->chain;
-    q.chain_count = 1;
-    return q;
-}
-
 static void replace(struct route *r, const char *old, const char *new) {
     CHECK_EQ(route_engine_remove(r, span_str(old), UTIL_BEGIN), TARN_OK);
     uint32_t before = route_figures_get(r)->route_workers;
@@ -38,7 +31,7 @@ TEST(what_one_was_about_to_compute_its_successor_is_not) {
     struct util_prompt p;
     struct route_decision d;
     util_prompt(&p, 1, 20);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     q.id = SPAN("y");
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
@@ -60,7 +53,7 @@ TEST(who_left_gives_no_copy_and_nobody_in_its_place) {
     uint64_t now = UTIL_BEGIN;
     util_prompt(&p, 1, 48);
     util_stored(r, "e0", &p, 48, ROUTE_TIER_DEVICE);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     q.length_tokens += 256;
     for (int i = 0; i < 2000; i++, now += 4 * UTIL_MS) {
         CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);
@@ -79,7 +72,7 @@ TEST(blocks_go_with_their_engine) {
     struct util_prompt p;
     struct route_matched m;
     util_prompt(&p, 1, 20);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     for (int i = 0; i < 3000; i++) {
         util_stored(r, "e0", &p, 20, ROUTE_TIER_DEVICE);
         CHECK_EQ(route_match(r, &q, &m, 1), 1);
@@ -92,15 +85,20 @@ TEST(blocks_go_with_their_engine) {
     route_destroy(&r);
 }
 
-/* The prefill has ended on an engine that left; another one has its number. It is chosen anew. */
-TEST(a_prefill_is_of_the_engine_that_computed_it) {
+/* p computes, d decodes. */
+static struct route *apart(void) {
     struct route *r = util_route("tarn", 0);
-    struct route_decision d;
     for (int i = 0; i < 2; i++) {
         struct route_engine_spec s = util_spec(i == 0 ? "p" : "d");
         s.role = i == 0 ? ROUTE_PREFILL : ROUTE_DECODE;
         CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
     }
+    return r;
+}
+
+/* The prefill has ended on an engine that left; another one has its number. It is chosen anew. */
+TEST(a_prefill_is_of_the_engine_that_computed_it) {
+    struct route *r = apart();
     util_decide(r, "x", 1000, UTIL_BEGIN);
     CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN), TARN_OK);
     CHECK_EQ(route_engine_remove(r, SPAN("p"), UTIL_BEGIN), TARN_OK);
@@ -108,7 +106,7 @@ TEST(a_prefill_is_of_the_engine_that_computed_it) {
     s.role = ROUTE_PREFILL;
     CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
     CHECK_EQ(route_worker_find(r, SPAN("p2"), 0), 0);
-    d = util_decide(r, "x", 1000, UTIL_BEGIN);
+    struct route_decision d = util_decide(r, "x", 1000, UTIL_BEGIN);
     CHECK_STR(d.prefill, "p2");
     CHECK(d.ttft_ms > 10); /* it is computed again */
     CHECK_EQ(util_view(r, "p2").prefills, 1);
@@ -135,16 +133,6 @@ TEST(an_explanation_names_no_successor) {
 }
 
 /* --- failures count against who had the request --- */
-
-static struct route *apart(void) {
-    struct route *r = util_route("tarn", 0);
-    for (int i = 0; i < 2; i++) {
-        struct route_engine_spec s = util_spec(i == 0 ? "p" : "d");
-        s.role = i == 0 ? ROUTE_PREFILL : ROUTE_DECODE;
-        CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
-    }
-    return r;
-}
 
 static void request(struct route *r, bool first, bool failed) {
     util_decide(r, "x", 100, UTIL_BEGIN);
@@ -193,7 +181,7 @@ TEST(matches_and_sizes_are_of_the_adapter) {
     util_prompt(&p, 1, 20);
     util_stored(r, "e0", &p, 20, ROUTE_TIER_DEVICE);
     util_stored(r, "e1", &p, 10, ROUTE_TIER_DEVICE);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     CHECK_EQ(route_match(r, &q, m, 3), 1);
     CHECK_STR(m[0].engine, "e0");
     q.lora = SPAN("a");

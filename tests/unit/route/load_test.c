@@ -75,10 +75,8 @@ TEST(loading_and_waiting_overlap) {
     struct route_decision d;
     util_prompt(&p, 1, 60);
     util_decide(r, "x", 1000, UTIL_BEGIN);
-    struct route_request q = util_request("y", 960);
+    struct route_request q = util_prompt_request("y", &p);
     struct route_pool_run run = {.tokens = 960, .tier = ROUTE_TIER_HOST};
-    q.chains = &p.chain;
-    q.chain_count = 1;
     q.pool = &run;
     q.pool_count = 1;
     q.pool_tokens = 960;

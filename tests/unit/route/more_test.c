@@ -2,20 +2,13 @@
 #include <math.h>
 #include "util.h"
 
-static struct route_request prompt_request(const char *id, const struct util_prompt *p) {
-    struct route_request q = util_request(id, p->chain.n * UTIL_BLOCK);
-    q.chains = &p->chain;
-    q.chain_count = 1;
-    return q;
-}
-
 /* 960 tokens of 1000 bytes at 1 GB/s and 0.1 ms: 1.06 ms instead of 9.6. */
 TEST(the_pool_is_loaded_where_that_is_faster) {
     struct route *r = util_route("tarn", 1);
     struct util_prompt p;
     struct route_decision d;
     util_prompt(&p, 1, 60);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     struct route_pool_run run = {.tokens = 960, .tier = ROUTE_TIER_HOST};
     q.pool = &run;
     q.pool_count = 1;
@@ -39,7 +32,7 @@ TEST(only_what_is_missing_is_loaded) {
     struct route_decision d;
     util_prompt(&p, 1, 60);
     util_stored(r, "e0", &p, 30, ROUTE_TIER_DEVICE);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     struct route_pool_run runs[2] = {{.tokens = 640, .tier = ROUTE_TIER_HOST},
                                      {.begin = 640, .tokens = 160, .tier = ROUTE_TIER_DISK}};
     q.pool = runs;
@@ -74,7 +67,7 @@ TEST(figures_are_sums_of_decisions) {
     for (int i = 0; i < 40; i++) {
         char id[16];
         snprintf(id, sizeof(id), "%d", i);
-        struct route_request q = prompt_request(id, i % 4 == 3 ? &pooled : &p);
+        struct route_request q = util_prompt_request(id, i % 4 == 3 ? &pooled : &p);
         if (i % 4 == 3) q.pool = &run, q.pool_count = 1, q.pool_tokens = 800;
         if (i % 4 < 3) q.length_tokens += 100 * (uint32_t)i;
         CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
@@ -206,7 +199,7 @@ TEST(matches_are_told_by_engine) {
     util_stored(r, "e0", &p, 20, ROUTE_TIER_DEVICE);
     util_stored(r, "e0", &p, 30, ROUTE_TIER_DISK);
     util_stored(r, "e2", &p, 60, ROUTE_TIER_HOST);
-    struct route_request q = prompt_request("x", &p);
+    struct route_request q = util_prompt_request("x", &p);
     struct route_matched m[4];
     CHECK_EQ(route_match(r, &q, m, 4), 2);
     int zero = strcmp(m[0].engine, "e0") == 0 ? 0 : 1;
@@ -234,7 +227,7 @@ TEST(a_hot_prefix_is_copied) {
         char id[16];
         struct route_decision d;
         util_prompt(&p, 1, 48);
-        struct route_request q = prompt_request(id, &p);
+        struct route_request q = util_prompt_request(id, &p);
         snprintf(id, sizeof(id), "x%d", i);
         q.id = span_str(id);
         q.length_tokens = 48 * UTIL_BLOCK + 256; /* 3.56 ms each, one every 4 ms */
@@ -260,7 +253,7 @@ static uint64_t heat(struct route *r, uint64_t *now_p, int ms) {
     util_stored(r, "e0", &p, 48, ROUTE_TIER_DEVICE);
     for (int i = 0; i < ms; i += 4) {
         struct route_decision d;
-        struct route_request q = prompt_request("x", &p);
+        struct route_request q = util_prompt_request("x", &p);
         q.length_tokens = 48 * UTIL_BLOCK + 256;
         CHECK_EQ(route_decide(r, &q, *now_p, &d), TARN_OK);
         *now_p += 4 * UTIL_MS;
@@ -315,7 +308,7 @@ TEST(enough_holders_need_no_copy) {
         if (holders == 2) util_stored(r, "e1", &p, 48, ROUTE_TIER_DEVICE);
         if (holders == 3) {
             const struct span others[] = {SPAN("e0"), SPAN("e2"), SPAN("e3")};
-            struct route_request q = prompt_request("ahead", &p);
+            struct route_request q = util_prompt_request("ahead", &p);
             struct route_decision d;
             q.exclude = others;
             q.exclude_count = 3;
@@ -359,7 +352,7 @@ TEST(cold_prefixes_are_not_copied) {
         struct util_prompt p;
         struct route_decision d;
         util_prompt(&p, 1000 * (uint64_t)i, 16);
-        struct route_request q = prompt_request(id, &p);
+        struct route_request q = util_prompt_request(id, &p);
         snprintf(id, sizeof(id), "x%d", i);
         q.id = span_str(id);
         CHECK_EQ(route_decide(r, &q, now, &d), TARN_OK);

@@ -2,41 +2,22 @@
  * of 960 tokens; the last one is computed, which takes 1.01 ms. */
 #include "util.h"
 
-struct loads {
-    struct route *r;
-    struct util_prompt prompt;
-    struct route_pool_run run[2];
-    struct route_request q;
-    struct route_decision d;
-};
-
 /* Loading must always be worth it: a token takes 1 ms to compute. */
-static void begin(struct loads *l) {
-    struct route_engine_spec s = util_spec("e0");
-    l->r = util_route("tarn", 0);
-    s.host = SPAN("h0");
-    s.rack = SPAN("r0");
-    s.prior.prefill_token_us = 1000;
-    s.prior.latency_us[ROUTE_SAME_HOST] = 10;
-    s.prior.latency_us[ROUTE_SAME_RACK] = 200;
-    s.prior.latency_us[ROUTE_FAR] = 3000;
-    s.prior.rate[ROUTE_SAME_HOST] = 4000;
-    s.prior.rate[ROUTE_SAME_RACK] = 2000;
-    s.prior.rate[ROUTE_FAR] = 1000;
-    s.prior.disk_rate = 500;
-    CHECK_EQ(route_engine_add(l->r, &s, UTIL_BEGIN), TARN_OK);
-    util_prompt(&l->prompt, 1, 60);
-    l->run[0] = (struct route_pool_run){.tokens = 960, .tier = ROUTE_TIER_HOST};
-    l->q = util_request("x", 960);
-    l->q.chains = &l->prompt.chain;
-    l->q.chain_count = 1;
-    l->q.pool_tokens = 960;
-    l->q.pool = l->run;
-    l->q.pool_count = 1;
+static void begin(struct util_loads *l) {
+    struct route_prior prior = UTIL_PRIOR;
+    prior.prefill_token_us = 1000;
+    prior.latency_us[ROUTE_SAME_HOST] = 10;
+    prior.latency_us[ROUTE_SAME_RACK] = 200;
+    prior.latency_us[ROUTE_FAR] = 3000;
+    prior.rate[ROUTE_SAME_HOST] = 4000;
+    prior.rate[ROUTE_SAME_RACK] = 2000;
+    prior.rate[ROUTE_FAR] = 1000;
+    prior.disk_rate = 500;
+    util_loads_begin(l, &prior);
 }
 
 /* Microseconds beyond the last token's; those of what others are to compute are over. */
-static int loads_us(struct loads *l) {
+static int loads_us(struct util_loads *l) {
     static uint64_t now_us = UTIL_BEGIN;
     now_us += 100000 * UTIL_MS;
     CHECK_EQ(route_decide(l->r, &l->q, now_us, &l->d), TARN_OK);
@@ -45,7 +26,7 @@ static int loads_us(struct loads *l) {
 }
 
 TEST(it_is_nearer_from_the_same_host_or_rack) {
-    struct loads l;
+    struct util_loads l;
     begin(&l);
     l.run[0].host = SPAN("h0");
     l.run[0].rack = SPAN("r0");
@@ -61,7 +42,7 @@ TEST(it_is_nearer_from_the_same_host_or_rack) {
 
 /* Nobody said where an engine is, or where the bytes are: that is no place they share. */
 TEST(no_name_is_no_place) {
-    struct loads l;
+    struct util_loads l;
     begin(&l);
     struct route_engine_spec s = util_spec("e1");
     s.prior.latency_us[ROUTE_FAR] = 5000;
@@ -74,7 +55,7 @@ TEST(no_name_is_no_place) {
 
 /* Two runs of one place have its latency once; those of two come one after the other. */
 TEST(runs_add_up_by_place) {
-    struct loads l;
+    struct util_loads l;
     begin(&l);
     l.run[0] = (struct route_pool_run){.tokens = 320, .tier = ROUTE_TIER_HOST};
     l.run[1] = (struct route_pool_run){.begin = 320, .tokens = 640, .tier = ROUTE_TIER_HOST};
@@ -90,7 +71,7 @@ TEST(runs_add_up_by_place) {
 }
 
 TEST(a_disk_has_its_own_rate) {
-    struct loads l;
+    struct util_loads l;
     begin(&l);
     l.run[0].tier = ROUTE_TIER_DISK;
     l.run[0].host = SPAN("h0");
@@ -100,7 +81,7 @@ TEST(a_disk_has_its_own_rate) {
 
 /* A run's own bytes, which are not the engine's tokens': compressed, of one KV group. */
 TEST(a_run_s_bytes_are_its_own) {
-    struct loads l;
+    struct util_loads l;
     begin(&l);
     l.run[0].bytes = 96000;
     CHECK_EQ(loads_us(&l), 3000 + 96000 / 1000);
@@ -111,7 +92,7 @@ TEST(a_run_s_bytes_are_its_own) {
 
 /* However odd the sizes, they end in a time, and nothing overflows. */
 TEST(odd_sizes_are_bounded) {
-    struct loads l;
+    struct util_loads l;
     begin(&l);
     l.q.policy = "mooncake";
     for (int i = 0; i < 2; i++)
@@ -132,7 +113,7 @@ TEST(odd_sizes_are_bounded) {
 
 /* Where no size is known, a transfer takes its latency. */
 TEST(unknown_bytes_take_the_latency) {
-    struct loads l;
+    struct util_loads l;
     begin(&l);
     struct route_engine_spec s = util_spec("e1");
     s.prior.latency_us[ROUTE_FAR] = 5000;
@@ -159,13 +140,8 @@ TEST(engines_fetch_by_place) {
     }
     util_prompt(&p, 1, 60);
     util_stored(r, "e0", &p, 40, ROUTE_TIER_DEVICE);
-    struct route_request q = util_request("busy", 2000);
-    q.exclude = &SPAN("e1");
-    q.exclude_count = 1;
-    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
-    q = util_request("x", 960);
-    q.chains = &p.chain;
-    q.chain_count = 1;
+    util_decide_without(r, "busy", 2000, "e1", UTIL_BEGIN);
+    struct route_request q = util_prompt_request("x", &p);
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_STR(d.prefill, "e1");
     CHECK_STR(d.fetch, "e0");

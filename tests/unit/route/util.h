@@ -60,6 +60,19 @@ util_decide(struct route *r, const char *id, uint32_t tokens, uint64_t now_us) {
     return d;
 }
 
+/* On another engine than that one. */
+__attribute__((unused)) static inline struct route_decision
+util_decide_without(struct route *r, const char *id, uint32_t tokens, const char *engine,
+                    uint64_t now_us) {
+    struct route_request q = util_request(id, tokens);
+    struct route_decision d;
+    const struct span other = span_str(engine);
+    q.exclude = &other;
+    q.exclude_count = 1;
+    CHECK_EQ(route_decide(r, &q, now_us, &d), TARN_OK);
+    return d;
+}
+
 __attribute__((unused)) static inline struct route_engine_view util_view(struct route *r,
                                                                          const char *id) {
     struct route_engine_view v;
@@ -87,6 +100,13 @@ __attribute__((unused)) static inline void util_prompt(struct util_prompt *p, ui
         .n = blocks,
         .rolling = p->rolling};
 }
+__attribute__((unused)) static inline struct route_request
+util_prompt_request(const char *id, const struct util_prompt *p) {
+    struct route_request q = util_request(id, p->chain.n * UTIL_BLOCK);
+    q.chains = &p->chain;
+    q.chain_count = 1;
+    return q;
+}
 /* The engine has its first n blocks. */
 __attribute__((unused)) static inline void util_stored(struct route *r, const char *engine,
                                                        const struct util_prompt *p, uint32_t n,
@@ -95,6 +115,31 @@ __attribute__((unused)) static inline void util_stored(struct route *r, const ch
     struct route_stored e = {
         .holder = holder, .tier = tier, .scope = p->chain.scope, .n = n, .rolling = p->rolling};
     CHECK_EQ(route_index_stored(route_index(r), &e), n);
+}
+
+/* A prompt of 960 tokens that the pool has, for e0, which is in rack r0 on host h0; the last token
+ * is computed, which takes a start and a token. */
+struct util_loads {
+    struct route *r;
+    struct util_prompt prompt;
+    struct route_pool_run run[2];
+    struct route_request q;
+    struct route_decision d;
+};
+__attribute__((unused)) static inline void util_loads_begin(struct util_loads *l,
+                                                            const struct route_prior *prior) {
+    struct route_engine_spec s = util_spec("e0");
+    l->r = util_route("tarn", 0);
+    s.host = SPAN("h0");
+    s.rack = SPAN("r0");
+    s.prior = *prior;
+    CHECK_EQ(route_engine_add(l->r, &s, UTIL_BEGIN), TARN_OK);
+    util_prompt(&l->prompt, 1, 60);
+    l->run[0] = (struct route_pool_run){.tokens = 960, .tier = ROUTE_TIER_HOST};
+    l->q = util_prompt_request("x", &l->prompt);
+    l->q.pool_tokens = 960;
+    l->q.pool = l->run;
+    l->q.pool_count = 1;
 }
 
 #endif

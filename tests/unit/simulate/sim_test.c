@@ -191,8 +191,6 @@ TEST(requests_survive_engines_and_hosts_that_fail) {
     CHECK(r.lost > 0 && r.done > 0);
 }
 
-/* Who is to decode there is no longer, before its prompt is computed: another engine for decoding
- * takes it, and prefills stay apart from decodes. */
 /* A master that is away costs its part of the hits until its replica is there, and nothing else. */
 TEST(masters_of_the_pool_fail) {
     const struct trace *t = make(TRACE_CHAT, 1500, 6);
@@ -227,6 +225,8 @@ TEST(masters_of_the_pool_fail) {
     CHECK_STR(sim_config_check(&c, t), "--fail: there is no master 4, they are 0 to 3");
 }
 
+/* Who is to decode there is no longer, before its prompt is computed: another engine for decoding
+ * takes it, and prefills stay apart from decodes. */
 TEST(an_engine_that_decodes_fails_and_prefill_engines_do_not_decode) {
     const struct trace *t = make(TRACE_DOCUMENTS, 400, 2);
     struct sim_config c = small_config();
