@@ -263,7 +263,8 @@ static bool prefill_begin(struct sim *s, struct sim_engine *e, struct call *c) {
 }
 
 /* Its blocks are those of others, too, from the step on that computes the last of them: who begins
- * in that step finds them, as in vLLM, where a block is known once it is scheduled. */
+ * in that step finds them, as in vLLM, where a block is known once it is scheduled. Asked for where
+ * the rest of all prompts in hand fits into a chunk: what decodes take of that is neglected. */
 static void prefill_publish(struct sim *s, struct sim_engine *e, struct call *c) {
     const uint64_t *ids = call_ids(s, c);
     uint32_t n = call_request(s, c)->n;

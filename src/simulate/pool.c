@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/htab.h"
@@ -125,8 +126,8 @@ uint32_t pool_match(struct sim_pool *p, const uint64_t *ids, uint32_t n) {
 /* How many of the keys are of each master. */
 static void keys_count(struct sim_pool *p, const uint64_t *ids, uint32_t n,
                        uint32_t count[SIM_MASTERS_MAX]) {
-    for (uint32_t m = 0; m < p->masters; m++) count[m] = p->masters == 1 ? n : 0;
-    for (uint32_t i = 0; p->masters > 1 && i < n; i++) count[master_of(p, ids[i]) - p->master]++;
+    memset(count, 0, p->masters * sizeof(*count));
+    for (uint32_t i = 0; i < n; i++) count[master_of(p, ids[i]) - p->master]++;
 }
 
 /* One batch at each master. */
