@@ -317,7 +317,7 @@ TEST_MODULES := $(patsubst %.c,$(BUILD)/%.so,$(TEST_MODULES_C))
 $(TEST_MODULES): $(BUILD)/%.so: $(BUILD)/%.o
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared $(ALL_LDFLAGS) -o $@.$$$$ $(filter %.o %.a,$^) && mv -f $@.$$$$ $@
-$(BUILD)/tests/modules/pipe.so: $(call archives,base)
+$(BUILD)/tests/modules/pipe.so $(BUILD)/tests/modules/web.so: $(call archives,base)
 
 # What integration tests call: libtarn for scripts.
 BY_HAND_C := $(wildcard tests/tools/route_*.c tests/tools/kvevents_*.c)

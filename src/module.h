@@ -304,8 +304,8 @@ struct tarn_services {
      * map of each), "tasks", "clients", "prefixes", "alarms", "doctor", "events"; a program has
      * those that it can have. A call shows some rows from *from on (0: the first), which takes well
      * under a millisecond, and moves *from to where the next call goes on; it may show none and
-     * have more. Events are numbered: *from is the last one that was seen. NULL where a program has
-     * no lists. */
+     * have more. Events are numbered: *from is the last one that was seen. "NAME/TABLE" is one of
+     * the module of that name (struct tarn_module: rows). NULL where a program has no lists. */
     enum tarn_rows (*rows_next)(const char *table, uint64_t *from, struct figure_walk *walk);
 
     /* From load() only, and taken back when the module goes. TARN_EINVAL, TARN_EEXISTS: error says
@@ -386,6 +386,10 @@ struct tarn_module {
      * alone in "INFO NAME" of its name. At any time after load(), and in well under a millisecond.
      * NULL: none. */
     void (*figures)(struct figure_walk *walk);
+    /* Lists of its own, as services.rows_next has those of the program; modules/http.so shows them
+     * as /api/NAME/TABLE, whose TABLE may have more parts ("candidates/7"). From the loop, at any
+     * time after load(). NULL: none. */
+    enum tarn_rows (*rows)(const char *table, uint64_t *from, struct figure_walk *walk);
 };
 
 #endif

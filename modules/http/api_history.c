@@ -93,7 +93,7 @@ static bool history_step_of(const char *over, enum history_step *step_p) {
     return true;
 }
 
-enum MHD_Result http_history(struct MHD_Connection *connection, void **own) {
+enum MHD_Result http_history(struct MHD_Connection *connection, const char *url, void **own) {
     (void)own; /* answered at once */
     const char *over = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "over");
     const char *since = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "since");

@@ -1,7 +1,9 @@
-/* /api/nodes, /api/segments, /api/tasks, ...: lists of the program, some rows in each turn of the
- * loop. An answer is cut when it has enough rows or bytes, and says where to go on.
+/* /api/nodes, /api/segments, /api/tasks, ...: lists of the program, and of modules
+ * (/api/NAME/TABLE), some rows in each turn of the loop. An answer is cut when it has enough rows
+ * or bytes, and says where to go on.
  *
  *   request ─> suspended ─> timer: some rows each turn ─> resumed ─> sent */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,26 +13,31 @@
 #include "http/http.h"
 #include "http/info_json.h"
 
-enum { ROWS_DEFAULT = 1000, ROWS_MAX = 10000, BYTES_MAX = 2 << 20 };
+enum { ROWS_DEFAULT = 1000, ROWS_MAX = 10000, BYTES_MAX = 2 << 20, TABLE_MAX = 128 };
 
 struct rows_ask {
     struct http_task task; /* first */
     struct MHD_Connection *connection;
     struct tarn_timer *timer; /* NULL: it is written, or given up */
-    const char *table;
+    char table[TABLE_MAX];    /* "nodes", "conductor/engines" */
     uint64_t from, count;
     struct info_json json;
     struct buf text;
     size_t rows;
-    bool unknown; /* the program has no such list */
+    bool unknown; /* there is no such list */
     LIST_ENTRY(rows_ask) link;
 };
 
 static LIST_HEAD(, rows_ask) asks = LIST_HEAD_INITIALIZER(asks);
 
+/* The array is called as the list is: of "NAME/candidates/7", "candidates". */
 static void rows_begin_text(struct rows_ask *a) {
+    char name[TABLE_MAX];
+    const char *slash = strchr(a->table, '/');
+    snprintf(name, sizeof(name), "%s", slash != NULL ? slash + 1 : a->table);
+    name[strcspn(name, "/")] = '\0';
     buf_append_char(&a->text, '{');
-    info_json_text(&a->text, a->table);
+    info_json_text(&a->text, name);
     buf_append_str(&a->text, ":[");
 }
 
@@ -81,10 +88,11 @@ static bool argument_number(struct MHD_Connection *connection, const char *name,
     return text == NULL || span_to_u64(span_str(text), value_p);
 }
 
-static enum MHD_Result rows_ask_for(struct MHD_Connection *connection, void **own,
-                                    const char *table) {
+enum MHD_Result http_rows(struct MHD_Connection *connection, const char *url, void **own) {
+    const char *table = url + strlen("/api/");
     uint64_t from = 0, count = ROWS_DEFAULT;
-    if (!TARN_HAS(http_services, rows_next) || http_services->rows_next == NULL)
+    if (!TARN_HAS(http_services, rows_next) || http_services->rows_next == NULL ||
+        strlen(table) >= TABLE_MAX)
         return http_answer_missing(connection);
     if (!argument_number(connection, "from", &from))
         return http_answer_wrong(connection, "from: the number that an answer had as next");
@@ -93,7 +101,7 @@ static enum MHD_Result rows_ask_for(struct MHD_Connection *connection, void **ow
     struct rows_ask *a = xcalloc(1, sizeof(*a));
     a->task = (struct http_task){rows_go_on, rows_over};
     a->connection = connection;
-    a->table = table;
+    snprintf(a->table, sizeof(a->table), "%s", table);
     a->from = from;
     a->count = count;
     info_json_init(&a->json);
@@ -105,13 +113,6 @@ static enum MHD_Result rows_ask_for(struct MHD_Connection *connection, void **ow
     http_services->timer_start(a->timer, 0);
     return MHD_YES;
 }
-
-/* One for each path. */
-#define ROWS_OF(name)                                                                              \
-    enum MHD_Result http_api_##name(struct MHD_Connection *connection, void **own) {               \
-        return rows_ask_for(connection, own, #name);                                               \
-    }
-HTTP_ROWS(ROWS_OF)
 
 void http_rows_stop(void) {
     struct rows_ask *a;

@@ -183,11 +183,11 @@ static enum MHD_Result gather_ask(struct gather *g, struct MHD_Connection *conne
     return MHD_YES;
 }
 
-enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own) {
+enum MHD_Result http_metrics(struct MHD_Connection *connection, const char *url, void **own) {
     return gather_ask(&metrics, connection, own);
 }
 
-enum MHD_Result http_api_info(struct MHD_Connection *connection, void **own) {
+enum MHD_Result http_api_info(struct MHD_Connection *connection, const char *url, void **own) {
     return gather_ask(&info_page, connection, own);
 }
 

@@ -6,7 +6,7 @@
  *   server.c   what is asked for: paths, methods, the token
  *   site.c     paths of other modules; exchange.c a request to one of them (site.h)
  *   gather.c   /metrics and /api/info: all figures, in slices of the loop
- *   api_rows.c /api/nodes and the like: lists of the program, likewise
+ *   api_rows.c /api/nodes and the like: lists of the program and of modules, likewise
  *   page.c     the page at /, which page/ is joined to
  *   history.c  the last minutes and the last day; api_history.c samples it and answers with it */
 #ifndef TARN_HTTP_HTTP_H
@@ -106,30 +106,26 @@ enum MHD_Result http_request_head(struct MHD_Connection *connection, const char 
 /* --- gather.c --- */
 
 /* The connection is suspended until the page is there; *own is an http_task from then on. */
-enum MHD_Result http_metrics(struct MHD_Connection *connection, void **own);
-enum MHD_Result http_api_info(struct MHD_Connection *connection, void **own);
+enum MHD_Result http_metrics(struct MHD_Connection *connection, const char *url, void **own);
+enum MHD_Result http_api_info(struct MHD_Connection *connection, const char *url, void **own);
 /* Nobody is answered any more. */
 void http_gather_stop(void);
 
 /* --- api_rows.c --- */
 
-/* Lists of the program (module.h: rows_next), each a path: /api/nodes. */
-#define HTTP_ROWS(X)                                                                               \
-    X(nodes) X(segments) X(tasks) X(clients) X(prefixes) X(alarms) X(doctor) X(events)
-#define HTTP_ROWS_ASK(name)                                                                        \
-    enum MHD_Result http_api_##name(struct MHD_Connection *connection, void **own);
-HTTP_ROWS(HTTP_ROWS_ASK)
+/* Lists of the program and of modules (module.h: rows_next, rows): /api/nodes, /api/NAME/TABLE. */
+enum MHD_Result http_rows(struct MHD_Connection *connection, const char *url, void **own);
 void http_rows_stop(void);
 
 /* --- page.c --- */
 
-enum MHD_Result http_page(struct MHD_Connection *connection, void **own);
+enum MHD_Result http_page(struct MHD_Connection *connection, const char *url, void **own);
 
 /* --- api_history.c --- */
 
 void http_history_start(void);
 void http_history_stop(void); /* after the server: answers under way read from it */
-enum MHD_Result http_history(struct MHD_Connection *connection, void **own);
+enum MHD_Result http_history(struct MHD_Connection *connection, const char *url, void **own);
 
 /* --- answers: server.c --- */
 

@@ -18,7 +18,7 @@ static const char policy[] = "default-src 'none'; connect-src 'self'; style-src 
                              "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 static const char etag[] = "\"" PAGE_HASH "\"";
 
-enum MHD_Result http_page(struct MHD_Connection *connection, void **own) {
+enum MHD_Result http_page(struct MHD_Connection *connection, const char *url, void **own) {
     (void)own; /* answered at once */
     const char *has =
         MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_IF_NONE_MATCH);

@@ -91,18 +91,21 @@ static enum MHD_Result answer_text(struct MHD_Connection *connection, unsigned s
     return http_answer(connection, status, "text/plain; charset=utf-8", text, strlen(text));
 }
 
-static enum MHD_Result answer_health(struct MHD_Connection *connection, void **own) {
+static enum MHD_Result answer_health(struct MHD_Connection *connection, const char *url,
+                                     void **own) {
     return answer_text(connection, MHD_HTTP_OK, "ok\n");
 }
 
-static enum MHD_Result answer_ready(struct MHD_Connection *connection, void **own) {
+static enum MHD_Result answer_ready(struct MHD_Connection *connection, const char *url,
+                                    void **own) {
     char why[256], text[300];
     bool serves = http_services->state(why, sizeof(why)) == TARN_STATE_SERVING;
     snprintf(text, sizeof(text), "%s%s\n", serves ? "ready" : "not ready: ", why);
     return answer_text(connection, serves ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, text);
 }
 
-static enum MHD_Result answer_version(struct MHD_Connection *connection, void **own) {
+static enum MHD_Result answer_version(struct MHD_Connection *connection, const char *url,
+                                      void **own) {
     char text[128];
     bool node = http_services->program == TARN_PROGRAM_NODE;
     int len = snprintf(text, sizeof(text), "{\"program\":\"%s\",\"version\":\"%s\"}\n",
@@ -115,7 +118,7 @@ static enum MHD_Result answer_version(struct MHD_Connection *connection, void **
 static const struct path {
     const char *path;
     bool open; /* needs no token: probes have none */
-    enum MHD_Result (*answer)(struct MHD_Connection *connection, void **own);
+    enum MHD_Result (*answer)(struct MHD_Connection *connection, const char *url, void **own);
 } paths[] = {{"/", true, http_page},
              {"/health", true, answer_health},
              {"/ready", true, answer_ready},
@@ -123,8 +126,15 @@ static const struct path {
              {"/metrics", false, http_metrics},
              {"/api/info", false, http_api_info},
              {"/api/history", false, http_history},
-#define ROWS_PATH(name) {"/api/" #name, false, http_api_##name},
-             HTTP_ROWS(ROWS_PATH)};
+             {"/api/nodes", false, http_rows},
+             {"/api/segments", false, http_rows},
+             {"/api/tasks", false, http_rows},
+             {"/api/clients", false, http_rows},
+             {"/api/prefixes", false, http_rows},
+             {"/api/alarms", false, http_rows},
+             {"/api/doctor", false, http_rows},
+             {"/api/events", false, http_rows},
+             {"/api/MODULE/LIST", false, http_rows}}; /* the last one: see path_find */
 
 /* Takes as long whatever is wrong with it. */
 static bool token_fits(struct MHD_Connection *connection) {
@@ -157,17 +167,18 @@ enum MHD_Result http_answer_missing(struct MHD_Connection *connection) {
 }
 
 static const struct path *path_find(const char *url) {
-    for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+    for (size_t i = 0; i < ARRAY_LEN(paths) - 1; i++)
         if (strcmp(url, paths[i].path) == 0) return &paths[i];
-    return NULL;
+    bool of_module = strncmp(url, "/api/", 5) == 0 && strchr(url + 5, '/') != NULL;
+    return of_module ? &paths[ARRAY_LEN(paths) - 1] : NULL;
 }
 
 static enum MHD_Result path_answer(struct MHD_Connection *connection, const struct path *p,
-                                   const char *method, void **own) {
+                                   const char *url, const char *method, void **own) {
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return refuse_method(connection, TARN_HTTP_GET);
     if (!p->open && !token_fits(connection)) return refuse_token(connection);
-    return p->answer(connection, own);
+    return p->answer(connection, url, own);
 }
 
 static bool body_follows(struct MHD_Connection *connection) {
@@ -215,7 +226,7 @@ static enum MHD_Result request_answer(struct MHD_Connection *connection, const c
     const struct http_port *port = http_connection_port(http_connection_of(connection));
     if (port == NULL) return MHD_NO; /* it was closed */
     const struct path *p = port == http_server_port() ? path_find(url) : NULL;
-    if (p != NULL) return path_answer(connection, p, method, own);
+    if (p != NULL) return path_answer(connection, p, url, method, own);
     struct http_route r;
     if (!http_route_find(&r, port, url, method))
         return port == http_server_port()

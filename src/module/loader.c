@@ -39,6 +39,7 @@ static size_t n_modules;
 static struct module *loading; /* whose load() runs: registrations are its */
 static struct tarn_services services;
 static struct module_hooks hooks;
+static enum tarn_rows (*program_rows)(const char *table, uint64_t *from, struct figure_walk *walk);
 
 static tarn_status fault_say(const struct fault *f, tarn_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -150,6 +151,20 @@ static tarn_status add_server(const struct tarn_http_server *server, char *error
     return sites_serve(loading->its->name, server, error, error_cap);
 }
 
+/* Those of modules are asked without the lock, as modules are told things below. */
+static enum tarn_rows next_rows(const char *table, uint64_t *from, struct figure_walk *walk) {
+    const char *slash = strchr(table, '/');
+    if (slash == NULL) return program_rows(table, from, walk);
+    const struct span name = span_of(table, (size_t)(slash - table));
+    const struct tarn_module *its = NULL;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_modules; i++)
+        if (span_eq(name, span_str(modules[i]->its->name))) its = modules[i]->its;
+    pthread_mutex_unlock(&lock);
+    if (its == NULL || !TARN_HAS(its, rows) || its->rows == NULL) return TARN_ROWS_NO_TABLE;
+    return its->rows(slash + 1, from, walk);
+}
+
 bool module_init(const struct tarn_services *given, const struct module_hooks *given_hooks) {
     pthread_mutex_lock(&lock);
     bool first = services.size == 0;
@@ -165,6 +180,8 @@ bool module_init(const struct tarn_services *given, const struct module_hooks *g
         services.http_serve = add_server;
         services.command_declare = declare_command;
         services.durable_open = open_durable;
+        program_rows = services.rows_next;
+        if (program_rows != NULL) services.rows_next = next_rows;
         if (services.log == NULL) services.log = log_to_program;
         if (given_hooks != NULL) hooks = *given_hooks;
     }

@@ -417,6 +417,35 @@ test {crowds, garbage, slow bodies and many headers cost only their sender} {
     assert_equal PONG [r ping]
 }
 
+test {lists of modules: rows in slices and pages, whatever is in them; none of those without} {
+    start_web
+    r module load $::modules/older.so
+    set script {import json, sys
+a = json.load(sys.stdin)
+rows = [[r["number"], r["name"], r["square"]] for r in a.pop("numbers")]
+print(len(rows), rows[0], rows[-1], a)}
+    foreach {path expected} {
+        numbers {100 ['0', '"<b>\\\ufffd\n', 0] ['99', '"<b>\\\ufffd\n', 9801]\
+            {'next': 100, 'more': False}}
+        numbers?count=15&from=30 {20 ['30', '"<b>\\\ufffd\n', 900] ['49', '"<b>\\\ufffd\n', 2401]\
+            {'next': 50, 'more': True}}
+    } {
+        set got [exec env PYTHONIOENCODING=ascii:backslashreplace /usr/bin/python3 -c $script << \
+            [body_of [http GET /api/web/$path]]]
+        assert_equal [regsub -all {\s+} $expected " "] $got
+    }
+    assert_match {\{"of":\[\{"number":"7",*\}\],"next":8,"more":false\}*} \
+        [body_of [http GET /api/web/of/7]]
+    foreach path {/api/web/nothing /api/web/ /api/web/of/x /api/older/numbers /api/nobody/numbers
+            /api/web//numbers /api//numbers /api/web/numbers/ /api/http/numbers} {
+        assert_equal "404 $path" "[status_of [http GET $path]] $path"
+    }
+    assert_equal 404 [status_of [http GET /api/web/[string repeat x 1000]]]
+    assert_equal 405 [status_of [http POST /api/web/numbers x]]
+    r module unload web
+    assert_equal 404 [status_of [http GET /api/web/numbers]]
+}
+
 test {both modules come and go under a crowd of hostile clients} {
     start_web "timeout 1" "own open deadline 50"
     set peers [open "|/usr/bin/python3 [file join [file dirname [info script]] http_hostile.py]\

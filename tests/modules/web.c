@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/figures.h"
 #include "plain.h"
 
 static const struct tarn_services *services;
@@ -208,6 +209,24 @@ static void info(void (*field)(void *arg, const char *name, const char *value), 
     field(arg, "waiting", text);
 }
 
+/* 100 numbers, ten in each call; with a name that only text can be; "of/N" has N alone. */
+static enum tarn_rows rows(const char *table, uint64_t *from, struct figure_walk *walk) {
+    unsigned one = 100;
+    char number[24];
+    if (strcmp(table, "numbers") != 0 && sscanf(table, "of/%u", &one) != 1)
+        return TARN_ROWS_NO_TABLE;
+    uint64_t n = one < 100 ? one : *from, end = one < 100 ? one + 1 : *from + 10;
+    for (; n < end; n++) {
+        snprintf(number, sizeof(number), "%u", (unsigned)n);
+        figures_group(walk, "number", "number", number);
+        FIGURE(walk, TEXT, name, "its name", "\"<b>\\\xff\n");
+        FIGURE(walk, GAUGE, square, "of it", n * n);
+        figures_group_end(walk);
+    }
+    *from = end;
+    return end < 100 && one >= 100 ? TARN_ROWS_MORE : TARN_ROWS_OVER;
+}
+
 SHOWN extern const struct tarn_module tarn_module_v1;
 const struct tarn_module tarn_module_v1 = {.size = sizeof(struct tarn_module),
                                            .version = TARN_MODULE_VERSION,
@@ -216,4 +235,5 @@ const struct tarn_module tarn_module_v1 = {.size = sizeof(struct tarn_module),
                                            .summary = "for tests",
                                            .load = load,
                                            .unload = unload,
-                                           .info = info};
+                                           .info = info,
+                                           .rows = rows};
