@@ -64,6 +64,8 @@ struct worker {
     bool batch_open, batch_spoilt;
 
     uint64_t routed, reports;
+    uint64_t foreign_prompts; /* that foreign_prefill_tokens are of */
+    uint64_t told_us;         /* when a report had prefill tokens; 0: never */
 } __attribute__((aligned(64)));
 
 /* Likewise. */

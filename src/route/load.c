@@ -29,10 +29,13 @@ void worker_clock(struct route *r, struct worker *w) {
     if (!TAILQ_EMPTY(&w->prefills)) w->busy_area += passed;
 }
 
-/* Tokens that nobody says more of: as if they were one prompt without a prefix. */
+/* Tokens that nobody says more of: as if none of their prompts had a prefix, and all were alike. */
 static double foreign_prefill_us(const struct worker *w) {
-    double n = (double)w->foreign_prefill_tokens;
-    return n == 0 ? 0 : model_predict(&w->engine->prefill, (double[MODEL_TERMS]){1, n, n * n});
+    double prompts = real(w->foreign_prompts);
+    double n = prompts == 0 ? 0 : real(w->foreign_prefill_tokens) / prompts;
+    return n == 0
+               ? 0
+               : prompts * model_predict(&w->engine->prefill, (double[MODEL_TERMS]){1, n, n * n});
 }
 
 /* Nobody has so much; it keeps sums of nonsense from overflowing. */
@@ -42,15 +45,43 @@ static uint64_t report_bound(uint64_t v) {
     return v == ROUTE_UNKNOWN ? v : min_u64(v, REPORT_MOST);
 }
 
+/* Requests of others. Engines count a prefill that is under way among the running: ours are those
+ * that do not wait there. */
+static void report_requests(struct worker *w, const struct route_load *load) {
+    uint64_t waiting = report_bound(load->waiting), running = report_bound(load->running);
+    if (waiting < w->waiting.now && running != ROUTE_UNKNOWN)
+        running -= min_u64(running, w->waiting.now - waiting);
+    w->foreign_waiting = level_foreign(&w->waiting, waiting, w->foreign_waiting);
+    w->foreign_running = level_foreign(&w->running, running, w->foreign_running);
+}
+
+/* Of a model that nobody has asked for yet. */
+#define PROMPT_TOKENS 512.0
+/* Tokens that an engine tells itself are not guessed for so long. */
+#define TOLD_US 5000000u
+
+/* Tokens of others' prompts; where only their number is told, they are as those that were sent to
+ * that model lately. */
+static void report_prefills(struct route *r, struct worker *w, const struct route_load *load) {
+    const struct traffic *t = &w->engine->model->traffic;
+    if (load->prefill_tokens != ROUTE_UNKNOWN) {
+        w->foreign_prefill_tokens = level_foreign(
+            &w->prefill_tokens, report_bound(load->prefill_tokens), w->foreign_prefill_tokens);
+        w->foreign_prompts = 1;
+        w->told_us = r->now_us;
+    } else if (load->waiting != ROUTE_UNKNOWN &&
+               (w->told_us == 0 || r->now_us - w->told_us > TOLD_US)) {
+        double each = t->requests > 0 ? t->computed_tokens / t->requests : PROMPT_TOKENS;
+        w->foreign_prompts = w->foreign_waiting;
+        w->foreign_prefill_tokens = (uint64_t)(each * real(w->foreign_waiting));
+    }
+}
+
 static void worker_report(struct route *r, struct worker *w, const struct route_load *load) {
     const struct route_engine *e = w->engine;
     worker_clock(r, w);
-    w->foreign_prefill_tokens = level_foreign(
-        &w->prefill_tokens, report_bound(load->prefill_tokens), w->foreign_prefill_tokens);
-    w->foreign_waiting =
-        level_foreign(&w->waiting, report_bound(load->waiting), w->foreign_waiting);
-    w->foreign_running =
-        level_foreign(&w->running, report_bound(load->running), w->foreign_running);
+    report_requests(w, load);
+    report_prefills(r, w, load);
     if (load->kv_blocks_used != ROUTE_UNKNOWN) {
         uint64_t tokens = report_bound(load->kv_blocks_used) * e->block_tokens;
         w->foreign_kv_blocks = level_foreign(&w->context_tokens, tokens, 0) / e->block_tokens;

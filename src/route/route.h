@@ -144,14 +144,15 @@ tarn_status route_engine_drain(struct route *r, struct span id, bool drain, uint
 #define ROUTE_UNKNOWN UINT64_MAX
 struct route_load {
     uint64_t prefill_tokens; /* queued and running */
-    uint64_t waiting;        /* requests without a first token */
-    uint64_t running;        /* sequences in the decode batch */
+    uint64_t waiting;        /* requests without a first token, or those that have not begun */
+    uint64_t running;        /* sequences in the decode batch, or all that have begun */
     uint64_t kv_blocks_used;
     uint64_t kv_blocks;
 };
 /* Also the engine's heartbeat. What the report has beyond the route's own reservations (the most
  * they were since the last report, as the report may be that old) is load from elsewhere, and stays
- * until the next one. TARN_ENOTFOUND: no such engine or rank. */
+ * until the next one. Where it has waiting requests, but not their tokens, these are taken to be as
+ * long as what the route sends to that model. TARN_ENOTFOUND: no such engine or rank. */
 tarn_status route_engine_load(struct route *r, struct span id, uint32_t rank,
                               const struct route_load *load, uint64_t now_us);
 /* A sign of life without figures. */

@@ -145,6 +145,66 @@ TEST(others_requests_count_as_load) {
     }
 }
 
+/* Others' prompts of which only the number is known are as long as ours are, once there were any;
+ * those that the engine itself tells of are as long as it says, for a while. */
+TEST(waiting_requests_have_prompts) {
+    struct route *r = util_route("tarn", 1);
+    struct route_load load = {ROUTE_UNKNOWN, 3, 0, 0, ROUTE_UNKNOWN};
+    report(r, &load, 0);
+    CHECK_EQ(util_view(r, "e0").foreign_prefill_tokens, 3 * 512);
+    CHECK_MS(r, 0, 3 * (1 + 5.12));
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    util_decide(r, "y", 200, UTIL_BEGIN);
+    gone(r, "x", 10);
+    gone(r, "y", 10);
+    load.waiting = 0;
+    report(r, &load, 11);
+    load.waiting = 3;
+    report(r, &load, 12);
+    CHECK_EQ(util_view(r, "e0").foreign_prefill_tokens, 3 * 600);
+    CHECK_MS(r, 12, 3 * (1 + 6.0));
+    CHECK_MS(r, 15, 3 * (1 + 6.0) - 3); /* it gets done, too */
+    util_decide(r, "z", 1000, UTIL_BEGIN + 100 * UTIL_MS);
+    report(r, &load, 100); /* one of the three is ours */
+    CHECK_EQ(util_view(r, "e0").foreign_prefill_tokens, 2 * 733);
+    load.waiting = 0;
+    report(r, &load, 101);
+    CHECK_EQ(util_view(r, "e0").foreign_prefill_tokens, 0);
+    CHECK_MS(r, 101, 10);
+    gone(r, "z", 102);
+    report(r, &(struct route_load){5200, 1, 0, 0, ROUTE_UNKNOWN}, 1000);
+    CHECK_EQ(util_view(r, "e0").foreign_prefill_tokens, 4000);
+    load.waiting = 1;
+    report(r, &load, 2000);
+    CHECK_EQ(util_view(r, "e0").foreign_prefill_tokens, 4000);
+    report(r, &load, 7000);
+    CHECK_EQ(util_view(r, "e0").foreign_prefill_tokens, 733);
+    route_check(r);
+    route_destroy(&r);
+}
+
+/* An engine counts a prefill that is under way among its running requests: one of ours is no
+ * sequence of others. */
+TEST(prefills_under_way_are_nobody_elses) {
+    struct route *r = util_route("least-loaded", 1);
+    struct route_load load = {ROUTE_UNKNOWN, 2, 1, 0, ROUTE_UNKNOWN};
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    util_decide(r, "y", 1000, UTIL_BEGIN);
+    util_decide(r, "z", 1000, UTIL_BEGIN);
+    report(r, &load, 1);
+    struct route_engine_view v = util_view(r, "e0");
+    CHECK_EQ(v.foreign_prefill_tokens + v.foreign_decodes, 0);
+    load.running = 5;
+    report(r, &load, 2);
+    CHECK_EQ(util_view(r, "e0").foreign_decodes, 4);
+    load.waiting = 4;
+    report(r, &load, 3);
+    v = util_view(r, "e0");
+    CHECK_EQ(v.foreign_decodes, 5);
+    CHECK_EQ(v.foreign_prefill_tokens, 1000);
+    route_destroy(&r);
+}
+
 /* A report is a sign of life as a beat is one. */
 TEST(who_reports_is_alive) {
     struct route *r = util_route("tarn", 1);
