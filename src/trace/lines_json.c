@@ -1,5 +1,5 @@
 /* Lines of mooncake's and bailian's traces. */
-#include "trace/json_line.h"
+#include "base/json_object.h"
 #include "trace/reader.h"
 
 static struct json_u64s trace_ids_of(struct trace *t) {
@@ -42,7 +42,7 @@ const char *trace_json_line(struct trace_reader *r, struct span line) {
         {"parent_chat_id", JSON_I64, &parent, 0, true, false},
     };
     q.first = r->t->n_ids;
-    const char *error = json_line_read(line, fields, bailian ? 6 : 4, r->error);
+    const char *error = json_object_read(line, fields, bailian ? 6 : 4, r->error);
     if (error != NULL) return error;
     q.n = (uint32_t)(r->t->n_ids - q.first);
     q.input = (uint32_t)input;

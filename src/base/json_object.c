@@ -1,4 +1,4 @@
-#include "trace/json_line.h"
+#include "base/json_object.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -156,12 +156,50 @@ static bool skip_value(struct cursor *c, unsigned depth) {
     return skip_number(c);
 }
 
-static bool take_u64s(struct cursor *c, uint64_t max, const struct json_u64s *to) {
+/* Without a fraction. size: what it is without its sign. */
+static bool take_whole(struct cursor *c, uint64_t max, uint64_t *size) {
+    const char *start = c->at;
+    if (!take_digits(c, max, size)) return false;
+    if (memchr(start, '.', (size_t)(c->at - start)) != NULL)
+        return json_broken(c, "a number with a fraction");
+    return true;
+}
+
+static bool take_whole_signed(struct cursor *c, uint64_t *v) {
+    skip_blanks(c);
+    bool minus = c->at < c->end && *c->at == '-';
+    if (minus) c->at++;
+    if (!take_whole(c, minus ? (uint64_t)INT64_MAX + 1 : 0, v)) return false;
+    if (minus) *v = 0 - *v;
+    return true;
+}
+
+/* Of a long list nearly all are a few digits and a comma. false: this one is not, and nothing was
+ * taken. */
+static inline bool take_plain(struct cursor *c, uint64_t *v) {
+    const char *p = c->at;
+    uint64_t sum = 0;
+    if (p < c->end && *p == ' ') p++;
+    const char *start = p;
+    while (p < c->end && *p >= '0' && *p <= '9' && p - start < 18)
+        sum = 10 * sum + (uint64_t)(*p++ - '0');
+    if (p == start || p == c->end || *p != ',' || (*start == '0' && p - start > 1)) return false;
+    c->at = p;
+    *v = sum;
+    return true;
+}
+
+static bool take_list(struct cursor *c, const struct json_field *f) {
+    const struct json_u64s *to = f->to;
     if (!json_take(c, '[')) return json_broken(c, "no array");
     if (json_take(c, ']')) return true;
     do {
         uint64_t id;
-        if (!take_u64(c, max, &id)) return false;
+        if (f->kind == JSON_WHOLES) {
+            if (!take_plain(c, &id) && !take_whole_signed(c, &id)) return false;
+        } else if (!take_u64(c, f->max, &id)) {
+            return false;
+        }
         if (*to->n >= to->max) return json_broken(c, "too many numbers");
         ARRAY_GROW(*to->v, *to->n, *to->cap);
         (*to->v)[(*to->n)++] = id;
@@ -169,16 +207,90 @@ static bool take_u64s(struct cursor *c, uint64_t max, const struct json_u64s *to
     return json_take(c, ']') || json_broken(c, "the array does not end");
 }
 
+static unsigned hex4(const char *p) {
+    unsigned v = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        char d = ascii_lower(p[i]);
+        v = 16 * v + (unsigned)(d <= '9' ? d - '0' : d - 'a' + 10);
+    }
+    return v;
+}
+
+static size_t utf8_put(uint32_t code, char out[4]) {
+    if (code < 0x80) return out[0] = (char)code, 1;
+    unsigned more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    out[0] = (char)(0xff00 >> (more + 1) | code >> 6 * more);
+    for (unsigned i = 1; i <= more; i++) out[i] = (char)(0x80 | (code >> 6 * (more - i) & 0x3f));
+    return 1 + more;
+}
+
+/* The character that \uXXXX, or two of these, stand for; *p_p is behind the u, and goes behind the
+ * last digit. 0: it is none, or zero. */
+static uint32_t take_unicode(const char **p_p, const char *end) {
+    const char *p = *p_p;
+    uint32_t code = hex4(p);
+    *p_p = p + 4;
+    if (code < 0xd800 || code > 0xdfff) return code;
+    if (code > 0xdbff || end - p < 10 || p[4] != '\\' || p[5] != 'u') return 0;
+    uint32_t low = hex4(p + 6);
+    if (low < 0xdc00 || low > 0xdfff) return 0;
+    *p_p = p + 10;
+    return 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+}
+
+static bool take_text(struct cursor *c, struct json_text *t) {
+    static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    struct span s;
+    skip_blanks(c);
+    if (!take_string(c, &s)) return false;
+    t->len = 0;
+    for (const char *p = s.data, *end = s.data + s.len; p < end;) {
+        char bytes[4] = {*p++};
+        size_t n = 1;
+        if (bytes[0] == '\\' && *p == 'u') {
+            p++;
+            uint32_t code = take_unicode(&p, end);
+            if (code == 0) return json_broken(c, "no character");
+            n = utf8_put(code, bytes);
+        } else if (bytes[0] == '\\') {
+            bytes[0] = meant[strchr(escapes, *p++) - escapes];
+        }
+        if (t->cap - t->len < n) return json_broken(c, "it is too long");
+        memcpy(t->to + t->len, bytes, n);
+        t->len += n;
+    }
+    return true;
+}
+
+static bool take_null(struct cursor *c) {
+    static const char null[] = "null";
+    skip_blanks(c);
+    size_t len = sizeof(null) - 1;
+    if ((size_t)(c->end - c->at) < len || memcmp(c->at, null, len) != 0) return false;
+    c->at += len;
+    return true;
+}
+
 static bool take_field(struct cursor *c, struct json_field *f) {
     c->field = f;
     if (f->seen) return json_broken(c, "it is there twice");
+    if (f->optional && take_null(c)) {
+        c->field = NULL;
+        return true;
+    }
     f->seen = true;
     bool ok = false;
     switch (f->kind) {
     case JSON_U64: ok = take_u64(c, f->max, f->to); break;
     case JSON_I64: ok = take_i64(c, f->max, f->to); break;
     case JSON_SECONDS: ok = take_seconds(c, f->max > 0 ? f->max : UINT64_MAX, f->to); break;
-    case JSON_U64S: ok = take_u64s(c, f->max, f->to); break;
+    case JSON_U64S:
+    case JSON_WHOLES: ok = take_list(c, f); break;
+    case JSON_WHOLE:
+        skip_blanks(c);
+        ok = take_whole(c, f->max, f->to);
+        break;
+    case JSON_TEXT: ok = take_text(c, f->to); break;
     }
     if (ok) c->field = NULL;
     return ok;
@@ -194,7 +306,7 @@ static bool take_member(struct cursor *c, struct json_field *fields, size_t n) {
 }
 
 static bool take_object(struct cursor *c, struct json_field *fields, size_t n) {
-    if (!json_take(c, '{')) return json_broken(c, "a line must be an object");
+    if (!json_take(c, '{')) return json_broken(c, "it is no object");
     if (!json_take(c, '}')) {
         do {
             if (!take_member(c, fields, n)) return false;
@@ -211,14 +323,14 @@ static bool take_object(struct cursor *c, struct json_field *fields, size_t n) {
     return true;
 }
 
-const char *json_line_read(struct span line, struct json_field *fields, size_t n,
-                           char error[JSON_ERROR_SIZE]) {
-    struct cursor c = {line.data, line.data + line.len, NULL, NULL};
+const char *json_object_read(struct span text, struct json_field *fields, size_t n,
+                             char error[JSON_ERROR_SIZE]) {
+    struct cursor c = {text.data, text.data + text.len, NULL, NULL};
     size_t before = 0;
     const struct json_u64s *list = NULL;
     for (size_t i = 0; i < n; i++) {
         fields[i].seen = false;
-        if (fields[i].kind == JSON_U64S) list = fields[i].to;
+        if (fields[i].kind == JSON_U64S || fields[i].kind == JSON_WHOLES) list = fields[i].to;
     }
     if (list != NULL) before = *list->n;
     if (take_object(&c, fields, n)) return NULL;
