@@ -108,9 +108,15 @@ static void figures_count(struct route *r, const struct cost_case *c, const stru
     r->figures.route_decisions++;
     r->figures.route_prompt_tokens += c->prompt_tokens;
     r->figures.route_hit_tokens += a->hit_tokens;
+    r->figures.route_device_tokens += a->tier_tokens[ROUTE_TIER_DEVICE];
+    r->figures.route_host_tokens += a->tier_tokens[ROUTE_TIER_HOST];
+    r->figures.route_disk_tokens += a->tier_tokens[ROUTE_TIER_DISK];
     r->figures.route_ahead_tokens += a->ahead_tokens;
     r->figures.route_load_tokens += a->plan.load_tokens;
     r->figures.route_fetch_tokens += a->plan.fetch_tokens;
+    struct worker *w = &r->workers[a->worker];
+    w->prompt_tokens += c->prompt_tokens;
+    w->hit_tokens += a->hit_tokens;
 }
 
 /* Who could serve it, and at which cost; nobody where it fails. */

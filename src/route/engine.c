@@ -284,6 +284,8 @@ static void view_load(const struct route *r, const struct worker *w, struct rout
     v->foreign_kv_blocks = w->foreign_kv_blocks;
     v->routed = w->routed;
     v->reports = w->reports;
+    v->prompt_tokens = w->prompt_tokens;
+    v->hit_tokens = w->hit_tokens;
 }
 
 bool route_engine_next(struct route *r, uint32_t *cursor_p, uint64_t now_us,

@@ -61,13 +61,20 @@ static void candidates_keep(const struct cost_case *c) {
     r->kept_candidates_count += c->count;
 }
 
+static uint32_t kept_name(char to[ROUTE_NAME_MAX], struct span name) {
+    TARN_ASSERT(name.len <= ROUTE_NAME_MAX);
+    if (name.len > 0) memcpy(to, name.data, name.len);
+    return (uint32_t)name.len;
+}
+
 void explain_begin(const struct cost_case *c, const struct cost_ops *ops) {
     struct route *r = c->route;
     if (r->kept == NULL) return;
     r->kept_count++;
     struct kept_decision *k = kept_last(r);
-    memcpy(k->id, c->request->id.data, c->request->id.len);
-    k->id_len = c->request->id.len;
+    k->id_len = kept_name(k->id, c->request->id);
+    k->model_len = kept_name(k->model, c->request->model);
+    k->prompt_tokens = c->prompt_tokens;
     k->ops = ops;
     k->at_us = r->now_us;
     k->ttft_bound_us = c->ttft_bound_us;
@@ -112,6 +119,9 @@ void explain_end(struct route *r, uint32_t prefill, uint32_t decode, tarn_status
     k->chosen = prefill;
     k->decode = decode;
     k->retry_ms = retry_ms;
+    memset(k->hit_tokens, 0, sizeof(k->hit_tokens));
+    if (prefill != ROUTE_NOBODY)
+        memcpy(k->hit_tokens, r->candidates[prefill].tier_tokens, sizeof(k->hit_tokens));
     k->refused[0] = '\0';
     if (status != TARN_OK) {
         size_t len = min_u64(strlen(r->error), sizeof(k->refused) - 1);
@@ -125,19 +135,24 @@ void explain_end(struct route *r, uint32_t prefill, uint32_t decode, tarn_status
 
 /* --- finding them again --- */
 
-/* The latest one of that request before *number_p. */
-static const struct kept_decision *kept_find(const struct route *r, struct span id,
-                                             uint64_t *number_p) {
+/* The latest one before *number_p. */
+static const struct kept_decision *kept_before(const struct route *r, uint64_t *number_p) {
     if (r->kept == NULL) return NULL;
     uint64_t oldest = r->kept_count - min_u64(r->kept_count, r->options.decisions_max);
-    for (uint64_t number = *number_p; number-- > oldest;) {
-        const struct kept_decision *k = &r->kept[number % r->options.decisions_max];
-        if (r->kept_candidates_count - k->first > r->kept_candidates_max) return NULL;
-        if (!span_eq(span_of(k->id, k->id_len), id)) continue;
-        *number_p = number;
-        return k;
-    }
-    return NULL;
+    if (*number_p <= oldest) return NULL;
+    uint64_t number = --*number_p;
+    const struct kept_decision *k = &r->kept[number % r->options.decisions_max];
+    return r->kept_candidates_count - k->first > r->kept_candidates_max ? NULL : k;
+}
+
+/* Likewise, of that request. */
+static const struct kept_decision *kept_find(const struct route *r, struct span id,
+                                             uint64_t *number_p) {
+    const struct kept_decision *k;
+    do {
+        k = kept_before(r, number_p);
+    } while (k != NULL && !span_eq(span_of(k->id, k->id_len), id));
+    return k;
 }
 
 tarn_status route_explain(struct route *r, struct span request, struct route_explained *e) {
@@ -156,5 +171,15 @@ bool route_explain_before(const struct route *r, struct route_explained *e) {
     if (k == NULL) return false;
     explain_say(r, k, e);
     e->number = number;
+    return true;
+}
+
+bool route_explain_next(const struct route *r, uint64_t *number_p, struct route_explained *e) {
+    uint64_t number = *number_p == 0 ? r->kept_count : min_u64(*number_p - 1, r->kept_count);
+    const struct kept_decision *k = kept_before(r, &number);
+    if (k == NULL) return false;
+    explain_say(r, k, e);
+    e->number = number;
+    *number_p = number + 1;
     return true;
 }

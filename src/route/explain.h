@@ -24,10 +24,11 @@ static_assert(sizeof(struct kept_candidate) == 64, "a line of the processor's ca
 /* Its candidates lie one after the other: those that compute, those that decode, and who was passed
  * over. */
 struct kept_decision {
-    char id[ROUTE_NAME_MAX];
-    size_t id_len;
-    const struct cost_ops *ops; /* NULL: the decode engine alone was chosen */
-    uint64_t at_us, first;      /* first: number of its first candidate */
+    char id[ROUTE_NAME_MAX], model[ROUTE_NAME_MAX];
+    uint32_t id_len, model_len;
+    uint32_t prompt_tokens, hit_tokens[ROUTE_TIERS]; /* of who was chosen */
+    const struct cost_ops *ops;                      /* NULL: the decode engine alone was chosen */
+    uint64_t at_us, first;                           /* first: number of its first candidate */
     uint32_t count, decodes, passed;
     uint32_t chosen; /* among those that compute; ROUTE_NOBODY */
     uint32_t decode; /* worker; ROUTE_NO_WORKER */

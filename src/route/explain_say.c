@@ -22,7 +22,10 @@ static uint32_t decode_place(const struct route *r, const struct kept_decision *
 
 void explain_say(const struct route *r, const struct kept_decision *k, struct route_explained *e) {
     static const char *const none[] = {NULL};
-    *e = (struct route_explained){.refused = k->refused[0] != '\0' ? k->refused : NULL,
+    *e = (struct route_explained){.request = span_of(k->id, k->id_len),
+                                  .model = span_of(k->model, k->model_len),
+                                  .prompt_tokens = k->prompt_tokens,
+                                  .refused = k->refused[0] != '\0' ? k->refused : NULL,
                                   .retry_ms = k->retry_ms,
                                   .at_us = k->at_us,
                                   .ttft_ms = bound_ms(k->ttft_bound_us),
@@ -35,6 +38,7 @@ void explain_say(const struct route *r, const struct kept_decision *k, struct ro
                                   .decode_count = k->decodes,
                                   .decode_chosen = decode_place(r, k),
                                   .passed_count = k->passed};
+    memcpy(e->hit_tokens, k->hit_tokens, sizeof(e->hit_tokens));
 }
 
 /* --- why one lost --- */
@@ -169,6 +173,23 @@ void route_explain_decode(const struct route *r, const struct route_explained *e
     fill_engine(r, k, out);
     fill_cost(k, decode_terms, out);
     say_decode(r, e, i, k, (struct words){out->why, sizeof(out->why)});
+}
+
+uint32_t route_explain_second(const struct route *r, const struct route_explained *e) {
+    const struct kept_candidate *second = NULL;
+    uint64_t first = decision_of(r, e)->first;
+    uint32_t at = ROUTE_NOBODY;
+    if (e->chosen == ROUTE_NOBODY) return ROUTE_NOBODY;
+    for (uint32_t i = 0; i < e->count; i++) {
+        const struct kept_candidate *k = kept_at(r, first + i);
+        if (i == e->chosen) continue;
+        if (second != NULL &&
+            (k->late > second->late || (k->late == second->late && k->cost >= second->cost)))
+            continue;
+        second = k;
+        at = i;
+    }
+    return at;
 }
 
 void route_explain_passed(const struct route *r, const struct route_explained *e, uint32_t i,

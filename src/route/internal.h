@@ -63,7 +63,7 @@ struct worker {
     double batch_term[MODEL_TERMS], batch_us, batch_beside_us;
     bool batch_open, batch_spoilt;
 
-    uint64_t routed, reports;
+    uint64_t routed, reports, prompt_tokens, hit_tokens;
     uint64_t foreign_prompts; /* that foreign_prefill_tokens are of */
     uint64_t told_us;         /* when a report had prefill tokens; 0: never */
 } __attribute__((aligned(64)));

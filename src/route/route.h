@@ -171,7 +171,8 @@ struct route_engine_view {
     uint64_t context_tokens;           /* of all that is reserved */
     uint64_t foreign_prefill_tokens, foreign_decodes, foreign_kv_blocks;
     uint64_t routed, failed, reports;
-    uint64_t heard_us; /* the last sign of life; 0: none yet */
+    uint64_t prompt_tokens, hit_tokens; /* of all that was routed there, and found there */
+    uint64_t heard_us;                  /* the last sign of life; 0: none yet */
     /* as learnt so far */
     double prefill_token_us, prefill_error, decode_step_us, decode_error;
     uint64_t prefill_seen, decode_seen;
@@ -304,14 +305,17 @@ size_t route_match(struct route *r, const struct route_request *q, struct route_
 
 #define ROUTE_TERMS_MAX 6u
 struct route_explained {
-    const char *refused; /* NULL: it was not; borrowed until the next decision */
-    uint32_t retry_ms;   /* where it was refused for now */
+    struct span request, model; /* these are borrowed until the next decision, and so is: */
+    const char *refused;        /* NULL: it was not */
+    uint32_t retry_ms;          /* where it was refused for now */
     uint64_t at_us;
     double ttft_ms, tbt_ms; /* that had to be kept; 0: none */
     /* Who could compute the prompt, and which of them was chosen, or ROUTE_NOBODY. */
     const char *policy;       /* NULL: the decode engine alone was chosen anew */
     const char *const *terms; /* names of the costs' parts, NULL behind the last */
     uint32_t count, chosen;
+    uint32_t prompt_tokens,
+        hit_tokens[ROUTE_TIERS]; /* hits: of who was chosen, as in its decision */
     /* Likewise who could decode it, where that is another engine. */
     const char *const *decode_terms;
     uint32_t decode_count, decode_chosen;
@@ -331,6 +335,12 @@ struct route_explained_candidate {
 tarn_status route_explain(struct route *r, struct span request, struct route_explained *e);
 /* The decision of the same request before this one, in its place; false: none is kept. */
 bool route_explain_before(const struct route *r, struct route_explained *e);
+/* All that are kept, the latest first. They have numbers from 1 on: the latest one below *number_p
+ * (0: of all), which is its number then. false: there is none left. */
+bool route_explain_next(const struct route *r, uint64_t *number_p, struct route_explained *e);
+/* Of who computes the one that was next to the chosen one, by cost; of those that are late one
+ * only where there are no others. ROUTE_NOBODY: nobody was chosen, or there was no other. */
+uint32_t route_explain_second(const struct route *r, const struct route_explained *e);
 /* Of who computes: all of it. */
 void route_explain_candidate(const struct route *r, const struct route_explained *e, uint32_t i,
                              struct route_explained_candidate *out);
@@ -383,6 +393,9 @@ uint64_t route_tick(struct route *r, uint64_t now_us);
     X(COUNTER, route_removals, "reservations given back because their engine was removed")         \
     X(COUNTER, route_prompt_tokens, "tokens of the prompts of decisions")                          \
     X(COUNTER, route_hit_tokens, "of those, found at the engine that was chosen")                  \
+    X(COUNTER, route_device_tokens, "... of these, in device memory")                              \
+    X(COUNTER, route_host_tokens, "... in host memory")                                            \
+    X(COUNTER, route_disk_tokens, "... on disk")                                                   \
     X(COUNTER, route_ahead_tokens, "of those, about to be computed there by others")               \
     X(COUNTER, route_load_tokens, "of those, to be loaded from the pool")                          \
     X(COUNTER, route_fetch_tokens, "of those, to be fetched from another engine")                  \

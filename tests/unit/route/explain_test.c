@@ -56,6 +56,79 @@ TEST(each_decision_can_be_explained) {
     route_destroy(&r);
 }
 
+/* All of them, the latest first, of those that were refused, too; and the same again by number. */
+TEST(the_last_decisions_are_listed) {
+    struct route_options o = route_options_default;
+    o.decisions_max = 3;
+    o.workers_max = 8;
+    struct route *r = route_create(&o);
+    struct route_explained e;
+    uint64_t number = 0;
+    CHECK(!route_explain_next(r, &number, &e) && number == 0);
+    struct route_engine_spec s = util_spec("e0");
+    CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
+    struct util_prompt p;
+    util_prompt(&p, 1, 10);
+    util_stored(r, "e0", &p, 4, ROUTE_TIER_DEVICE);
+    util_stored(r, "e0", &p, 6, ROUTE_TIER_HOST);
+    for (int i = 0; i < 4; i++) {
+        char id[2] = {(char)('a' + i), '\0'};
+        struct route_request q = util_prompt_request(id, &p);
+        struct route_decision d;
+        if (i == 3) q.model = SPAN("nobody's");
+        CHECK_EQ(route_decide(r, &q, UTIL_BEGIN + (uint64_t)i, &d),
+                 i < 3 ? TARN_OK : TARN_ENOTFOUND);
+    }
+    CHECK(route_explain_next(r, &number, &e) && number == 4);
+    CHECK(span_eq(e.request, SPAN("d")) && span_eq(e.model, SPAN("nobody's")));
+    CHECK(e.refused != NULL && e.chosen == ROUTE_NOBODY && e.hit_tokens[0] == 0);
+    CHECK_EQ(route_explain_second(r, &e), ROUTE_NOBODY);
+    CHECK(route_explain_next(r, &number, &e) && number == 3);
+    CHECK(span_eq(e.request, SPAN("c")) && e.refused == NULL);
+    CHECK_EQ(e.prompt_tokens, 160);
+    CHECK(e.hit_tokens[ROUTE_TIER_DEVICE] == 64 && e.hit_tokens[ROUTE_TIER_HOST] == 32);
+    CHECK_EQ(route_explain_second(r, &e), ROUTE_NOBODY);
+    CHECK(route_explain_next(r, &number, &e) && number == 2);
+    CHECK(!route_explain_next(r, &number, &e));
+    for (number = 4; number > 2;)
+        CHECK(route_explain_next(r, &number, &e) &&
+              span_eq(e.request, span_of(&"abcd"[number - 1], 1)));
+    number = 1000;
+    CHECK(route_explain_next(r, &number, &e) && number == 4);
+    struct route_engine_view v;
+    uint32_t at = 0;
+    CHECK(route_engine_next(r, &at, UTIL_BEGIN, &v));
+    CHECK(v.prompt_tokens == 480 && v.hit_tokens == 288);
+    const struct route_figures *f = route_figures_get(r);
+    CHECK(f->route_device_tokens == 192 && f->route_host_tokens == 96 && f->route_disk_tokens == 0);
+    CHECK_EQ(f->route_hit_tokens, 288);
+    route_destroy(&r);
+}
+
+TEST(the_second_best_is_the_cheapest_that_could_keep_the_times) {
+    struct route *r = util_route("tarn", 4);
+    struct util_prompt p;
+    util_prompt(&p, 1, 60);
+    util_stored(r, "e1", &p, 60, ROUTE_TIER_DEVICE);
+    util_stored(r, "e3", &p, 30, ROUTE_TIER_DEVICE);
+    struct route_request q = util_prompt_request("x", &p);
+    struct route_explained_candidate c;
+    struct route_decision d;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    struct route_explained e = explained(r, "x");
+    route_explain_candidate(r, &e, route_explain_second(r, &e), &c);
+    CHECK_STR(c.engine, "e3");
+    /* where only the chosen one keeps them, one of the others all the same */
+    q = util_prompt_request("y", &p);
+    q.ttft_ms = d.ttft_ms * 1.5;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN + 10000000, &d), TARN_OK);
+    e = explained(r, "y");
+    route_explain_candidate(r, &e, route_explain_second(r, &e), &c);
+    CHECK(strcmp(c.engine, d.prefill) != 0);
+    CHECK(strstr(c.why, "are asked for") != NULL);
+    route_destroy(&r);
+}
+
 /* What is kept of a decision is what was decided. */
 TEST(an_explanation_has_the_decision_s_numbers) {
     struct route *r = util_route("mooncake", 2);
