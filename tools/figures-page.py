@@ -42,6 +42,7 @@ PARTS = [
     ("modules/conductor/streams.h", "... the event streams that it follows"),
     ("modules/conductor/feed.h", "... what was odd in them"),
     ("modules/conductor/figures.c", "... its engines (`engine_ID:`), and its memory"),
+    ("modules/conductor/rows.c", "... and its lists (`/api/conductor/engines`, `decisions`, ...)"),
     ("src/kvevents/follow.h", "... and of all streams of engines' events"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]

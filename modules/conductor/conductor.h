@@ -9,7 +9,7 @@
  *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
  *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN;
  *              doctor.c CONDUCTOR.DOCTOR
- *   figures.c  INFO conductor and /metrics
+ *   figures.c  INFO conductor and /metrics; rows.c lists for the page of http.so
  *   answer.c   parts of replies
  *
  * All of it runs on the server's loop; src/kvevents has a thread of its own. */
@@ -56,9 +56,20 @@ tarn_status conductor_commands_declare(void);
 
 void conductor_prompt_free(void);
 
+/* --- manage.c --- */
+
+/* As LIST has them: "both", "up". */
+const char *conductor_role_name(enum route_role role);
+const char *conductor_state_name(const struct route_engine_view *v);
+
 /* --- figures.c --- */
 
 void conductor_show_figures(struct figure_walk *walk);
+
+/* --- rows.c --- */
+
+/* struct tarn_module.rows */
+enum tarn_rows conductor_rows(const char *table, uint64_t *from, struct figure_walk *walk);
 
 /* --- answer.c --- */
 

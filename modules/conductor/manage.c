@@ -145,11 +145,15 @@ void cmd_drain(struct tarn_call_context *c, const struct span *argv, size_t argc
 
 /* --- LIST and INFO --- */
 
+const char *conductor_role_name(enum route_role role) {
+    return role_names[role];
+}
+
 static bool has_work(const struct route_engine_view *v) {
     return v->prefills > 0 || v->decodes > 0 || v->context_tokens > 0;
 }
 
-static const char *state_name(const struct route_engine_view *v) {
+const char *conductor_state_name(const struct route_engine_view *v) {
     switch (v->state) {
     case ROUTE_UP: return "up";
     case ROUTE_DRAINS: return has_work(v) ? "draining" : "drained";
@@ -171,7 +175,7 @@ static void rank_fields(struct tarn_call_context *c, const struct route_engine_v
     field_int(c, "rank", v->rank);
     conductor_services->reply_text(c, SPAN("url"));
     conductor_services->reply_text(c, known ? x.field[ENGINE_URL] : span_str(v->url));
-    field_text(c, "state", state_name(v));
+    field_text(c, "state", conductor_state_name(v));
     field_int(c, "prefills", v->prefills);
     field_int(c, "prefill-tokens", v->prefill_tokens + v->foreign_prefill_tokens);
     field_int(c, "wait-ms", (uint64_t)(v->prefill_wait_us / 1000));
@@ -190,7 +194,7 @@ void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc)
     for (uint32_t at = 0; route_engine_next(conductor_route, &at, now_us, &v);) {
         conductor_services->reply_map(c, RANK_FIELDS + 6);
         field_text(c, "id", v.id);
-        field_text(c, "role", role_names[v.role]);
+        field_text(c, "role", conductor_role_name(v.role));
         field_text(c, "model", v.model);
         field_int(c, "block", v.block_tokens);
         rank_fields(c, &v);
@@ -202,7 +206,7 @@ void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc)
 
 static void engine_fields(struct tarn_call_context *c, const struct route_engine_view *v) {
     field_text(c, "id", v->id);
-    field_text(c, "role", role_names[v->role]);
+    field_text(c, "role", conductor_role_name(v->role));
     field_text(c, "model", v->model);
     field_text(c, "lora", v->lora);
     field_text(c, "tenant", v->tenant);

@@ -100,4 +100,5 @@ const struct tarn_module tarn_module_v1 = {
     .durable_changed = kept_changed,
     .role_changed = kept_role,
     .figures = conductor_show_figures,
+    .rows = conductor_rows,
 };
