@@ -106,7 +106,7 @@ objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 
 # Libraries of one room: modules/conductor.so links them, neither the server nor libtarn does.
-room_libs = $(if $(filter kvevents,$(1)),-lzmq -lmpack)
+room_libs = $(if $(filter kvevents,$(1)),-lzmq -lmpack) $(if $(filter scrape,$(1)),-lcurl)
 
 define room_rules
 $$(BUILD)/lib$(1).a: $(call objects,$(call sources,$(1)))
