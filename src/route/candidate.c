@@ -105,6 +105,7 @@ tarn_status candidates_find(struct cost_case *c) {
     c->traffic = traffic_of(&c->model->traffic, r->now_us, count);
     transfer_find_runs(c);
     match_candidates(c);
+    session_match(c);
     return TARN_OK;
 }
 

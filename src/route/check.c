@@ -42,6 +42,14 @@ static void check_tenants(const struct route *r, uint64_t of_tenants) {
     TARN_ASSERT(fabs(weights - r->tenants.weights) <= 1e-6 * (weights + 1));
 }
 
+static void check_sessions(const struct route *r) {
+    const struct route_session *s;
+    uint64_t count = 0;
+    TAILQ_FOREACH(s, &r->sessions.by_use, by_use) count++;
+    TARN_ASSERT(count == r->sessions.table.count && count == r->figures.route_sessions);
+    TARN_ASSERT(count <= r->options.sessions_max);
+}
+
 void route_check(const struct route *r) {
     uint64_t workers = 0, of_tenants = 0;
     const struct route_reservation *q;
@@ -55,6 +63,7 @@ void route_check(const struct route *r) {
         TAILQ_FOREACH(q, &w->prefills, prefill_link) of_tenants += q->tenant != NULL;
     }
     check_tenants(r, of_tenants);
+    check_sessions(r);
     TARN_ASSERT(workers == r->figures.route_workers);
     TARN_ASSERT(r->requests.count == r->figures.route_reserved);
     TARN_ASSERT(r->engines.count == r->figures.route_engines);

@@ -33,7 +33,8 @@ struct candidate {
     uint32_t worker;
     uint32_t hit_tokens; /* leading, that it has in any tier */
     uint32_t tier_tokens[ROUTE_TIERS];
-    uint32_t ahead_tokens; /* behind those, that earlier requests compute there */
+    uint32_t ahead_tokens; /* behind those, that earlier requests compute there, or that are
+                              probably there (session.h) */
     uint32_t waiting;      /* requests without a first token */
     uint32_t running;      /* sequences being decoded */
     const struct route_engine *engine;
@@ -59,8 +60,10 @@ struct cost_case {
     double ttft_bound_us, tbt_bound_us; /* to be kept; INFINITY: none */
     struct traffic_now traffic;         /* of the model, for each candidate */
     struct candidate *candidates;
-    uint32_t count;          /* at least 1 */
-    uint32_t late;           /* how many of them are */
+    uint64_t session;                        /* fingerprint; 0: it is of none */
+    uint32_t session_worker, session_tokens; /* what only that tells of, there */
+    uint32_t count;                          /* at least 1 */
+    uint32_t late;                           /* how many of them are */
     uint32_t best;           /* the one that has most of the prompt; of equal ones the first */
     double shortest_wait_us; /* of all */
 };

@@ -7,8 +7,8 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
     if (q->id.len == 0 || q->id.len > ROUTE_NAME_MAX)
         return route_fail(r, TARN_EINVAL, "a request's id has 1 to %u bytes", ROUTE_NAME_MAX);
     if (q->model.len > ROUTE_NAME_MAX || q->lora.len > ROUTE_NAME_MAX ||
-        q->tenant.len > ROUTE_NAME_MAX)
-        return route_fail(r, TARN_EINVAL, "a model, adapter or tenant has up to %u bytes",
+        q->tenant.len > ROUTE_NAME_MAX || q->session.len > ROUTE_NAME_MAX)
+        return route_fail(r, TARN_EINVAL, "a model, adapter, tenant or session has up to %u bytes",
                           ROUTE_NAME_MAX);
     if (q->length_tokens == 0 || q->length_tokens > ROUTE_TOKENS_MAX ||
         q->output_tokens > ROUTE_TOKENS_MAX)
@@ -49,6 +49,8 @@ static struct route_reservation *request_make(const struct cost_case *c,
     q->prefix_tokens = c->prompt_tokens - a->plan.new_tokens;
     q->output_tokens = c->output_tokens;
     q->load_tokens = a->plan.load_tokens + a->plan.fetch_tokens;
+    q->session = c->session;
+    q->guessed = session_tokens(c, a) > 0;
     q->decided_us = c->route->now_us;
     q->prefill_us = plan_busy_us(a, &a->plan);
     q->beside_us = plan_beside_us(a, q->new_tokens);
@@ -78,7 +80,8 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
                                  .prefill_rank = w->rank,
                                  .prefill_worker = q->prefill,
                                  .decode_worker = q->decode,
-                                 .ahead_tokens = a->ahead_tokens,
+                                 .ahead_tokens = a->ahead_tokens - session_tokens(c, a),
+                                 .session_tokens = session_tokens(c, a),
                                  .load_tokens = a->plan.load_tokens,
                                  .fetch_tokens = a->plan.fetch_tokens,
                                  .fetch_worker = a->plan.fetch_worker,
@@ -111,7 +114,8 @@ static void figures_count(struct route *r, const struct cost_case *c, const stru
     r->figures.route_device_tokens += a->tier_tokens[ROUTE_TIER_DEVICE];
     r->figures.route_host_tokens += a->tier_tokens[ROUTE_TIER_HOST];
     r->figures.route_disk_tokens += a->tier_tokens[ROUTE_TIER_DISK];
-    r->figures.route_ahead_tokens += a->ahead_tokens;
+    r->figures.route_ahead_tokens += a->ahead_tokens - session_tokens(c, a);
+    r->figures.route_session_tokens += session_tokens(c, a);
     r->figures.route_load_tokens += a->plan.load_tokens;
     r->figures.route_fetch_tokens += a->plan.fetch_tokens;
     struct worker *w = &r->workers[a->worker];

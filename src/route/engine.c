@@ -258,6 +258,7 @@ void engine_failed(struct route *r, struct route_engine *e) {
     e->failed++;
     if (e->failed_in_row < 32) e->failed_in_row++;
     if (e->failed_in_row < 2) return;
+    e->rests++;
     uint64_t rest_ms = (uint64_t)r->options.backoff_ms << (e->failed_in_row - 2);
     e->back_until_us = r->now_us + 1000 * min_u64(rest_ms, r->options.backoff_max_ms);
 }
@@ -323,6 +324,10 @@ bool route_engine_next(struct route *r, uint32_t *cursor_p, uint64_t now_us,
 uint32_t route_worker_find(const struct route *r, struct span id, uint32_t rank) {
     const struct route_engine *e = engine_find(r, id);
     return e == NULL || rank >= ROUTE_RANKS_MAX ? ROUTE_NO_WORKER : e->workers[rank];
+}
+
+void route_worker_followed(struct route *r, uint32_t worker, bool followed) {
+    if (worker < r->workers_used) r->workers[worker].followed = followed;
 }
 
 uint32_t route_worker_holder(const struct route *r, uint32_t worker) {

@@ -79,6 +79,8 @@ void explain_begin(const struct cost_case *c, const struct cost_ops *ops) {
     k->at_us = r->now_us;
     k->ttft_bound_us = c->ttft_bound_us;
     k->tbt_bound_us = c->tbt_bound_us;
+    k->session_worker = c->session_worker;
+    k->session_tokens = c->session_tokens;
     k->first = r->kept_candidates_count;
     k->count = c->count;
     k->decodes = k->passed = 0;

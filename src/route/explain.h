@@ -33,6 +33,7 @@ struct kept_decision {
     uint32_t chosen; /* among those that compute; ROUTE_NOBODY */
     uint32_t decode; /* worker; ROUTE_NO_WORKER */
     uint32_t retry_ms;
+    uint32_t session_worker, session_tokens; /* of that candidate's ahead_tokens */
     double ttft_bound_us, tbt_bound_us;
     bool decoders; /* nobody decodes in time what another one has computed */
     char refused[EXPLAIN_REFUSED_MAX];

@@ -153,11 +153,13 @@ static void fill_cost(const struct kept_candidate *k, const char *const *terms,
 void route_explain_candidate(const struct route *r, const struct route_explained *e, uint32_t i,
                              struct route_explained_candidate *out) {
     TARN_ASSERT(i < e->count);
-    const struct kept_candidate *k = kept_at(r, decision_of(r, e)->first + i);
+    const struct kept_decision *d = decision_of(r, e);
+    const struct kept_candidate *k = kept_at(r, d->first + i);
     fill_engine(r, k, out);
     fill_cost(k, e->terms, out);
     out->hit_tokens = k->hit_tokens;
-    out->ahead_tokens = k->ahead_tokens;
+    out->session_tokens = k->worker == d->session_worker ? d->session_tokens : 0;
+    out->ahead_tokens = k->ahead_tokens - out->session_tokens;
     out->load_tokens = k->load_tokens;
     out->fetch_tokens = k->fetch_tokens;
     out->new_tokens = k->new_tokens;

@@ -13,6 +13,7 @@
 #include "route/hot.h"
 #include "route/model.h"
 #include "route/route.h"
+#include "route/session.h"
 #include "route/tenant.h"
 #include "route/traffic.h"
 
@@ -40,6 +41,7 @@ struct worker {
     struct route_engine *engine; /* NULL: this number is free */
     uint32_t holder, rank;
     uint16_t birth;            /* counts whom this number was given to */
+    bool followed;             /* the index hears of what it has */
     uint32_t decodes_reserved; /* running ones, and those that will */
     double prefill_us;         /* what its prefills were estimated to take */
     double head_prefill_us;    /* of that, the first one's */
@@ -64,6 +66,7 @@ struct worker {
     bool batch_open, batch_spoilt;
 
     uint64_t routed, reports, prompt_tokens, hit_tokens;
+    uint64_t taken_tokens;    /* that it computed or decoded, ever, or is about to */
     uint64_t foreign_prompts; /* that foreign_prefill_tokens are of */
     uint64_t told_us;         /* when a report had prefill tokens; 0: never */
 } __attribute__((aligned(64)));
@@ -84,7 +87,7 @@ struct route_engine {
     uint32_t workers[ROUTE_RANKS_MAX]; /* by rank; ROUTE_NO_WORKER: there is none */
     struct route_prior prior;
     uint64_t failed;
-    uint32_t failed_in_row;
+    uint32_t failed_in_row, rests;
 };
 
 static inline double least_of(double a, double b) {
@@ -111,6 +114,7 @@ struct route_reservation {
     uint16_t prefill_birth;
     struct tenant *tenant; /* in PREFILL; NULL: there are too many */
     uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
+    uint64_t session;               /* 0: it is of none */
     uint64_t decided_us, decode_us; /* decode_us: since when the worker of now decodes it */
     double prefill_us;              /* estimated */
     double beside_us;               /* of that, by those that decode there */
@@ -119,6 +123,7 @@ struct route_reservation {
     uint64_t load_bytes;
     enum route_place load_place;
     bool load_disk, load_mixed; /* mixed: of several places, or behind other loads */
+    bool guessed;               /* its prefix is, by its session */
     bool untaught;              /* it was imported: its times are not known here */
     double running_area, context_area, busy_area; /* of the decode worker, at decode_us */
     size_t id_len;
@@ -181,6 +186,7 @@ struct route {
     uint32_t *worker_of;    /* by holder */
     struct ahead ahead;
     struct tenants tenants;
+    struct sessions sessions;
     struct hot_prefixes hot;
     struct hot_order orders[HOT_ORDERS]; /* a ring */
     uint32_t orders_head, orders_count;
@@ -376,9 +382,26 @@ void candidates_estimate(struct cost_case *c);
 /* The transfer that a candidate begins with. */
 struct transfer candidate_transfer(const struct cost_case *c, const struct candidate *a);
 
+/* NULL: that worker may not serve the request. */
+static inline struct candidate *candidate_of(const struct cost_case *c, uint32_t worker) {
+    uint32_t place = c->route->place_of[worker];
+    struct candidate *a = &c->candidates[place];
+    return place < c->count && a->worker == worker ? a : NULL;
+}
+
 /* match.c: what is there of a prompt, or will be. */
 void match_candidates(struct cost_case *c);
 /* The candidate's blocks will be there when the prefill has ended. */
 void match_ahead_put(const struct cost_case *c, const struct candidate *a);
+
+/* session.c: what probably is there; behind match_candidates. */
+void session_match(struct cost_case *c);
+/* Of the candidate's ahead_tokens, those. */
+static inline uint32_t session_tokens(const struct cost_case *c, const struct candidate *a) {
+    return a->worker == c->session_worker ? c->session_tokens : 0;
+}
+/* The prompt is computed, and so many tokens of the answer are. */
+void session_told(struct route *r, const struct route_reservation *q, uint32_t output_tokens);
+void session_failed(struct route *r, const struct route_reservation *q, uint32_t worker);
 
 #endif

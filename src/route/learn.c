@@ -26,14 +26,14 @@ static void batch_close(struct route *r, struct worker *w) {
 
 /* Work is conserved: while there was something to do, the time from one first token to the next is
  * what the latter took. What waited for bytes, or ran beside work that the route knows nothing of,
- * teaches nothing of computing. */
+ * teaches nothing of computing, nor does what may not have been computed. */
 static void learn_prefill(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
     double us = (double)(r->now_us - max_u64(w->head_us, q->decided_us));
     bool same = w->batch_open && us <= BATCH_SHARE * w->batch_us;
     if (!same) batch_close(r, w);
     w->batch_open = true;
-    w->batch_spoilt |= w->foreign_prefill_tokens > 0 || q->load_tokens > 0;
+    w->batch_spoilt |= w->foreign_prefill_tokens > 0 || q->load_tokens > 0 || q->guessed;
     w->batch_us += us;
     w->batch_beside_us += q->beside_us;
     for (unsigned i = 0; i < MODEL_TERMS; i++) w->batch_term[i] += q->term[i];
@@ -44,7 +44,7 @@ static void learn_prefill(struct route *r, struct route_reservation *q) {
  * do, as what is left after the computing. */
 static void learn_transfer(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
-    if (q->load_bytes == 0 || q->load_mixed) return;
+    if (q->load_bytes == 0 || q->load_mixed || q->guessed) return;
     if (w->waiting.now > 1 || w->foreign_prefill_tokens > 0) return;
     double us = (double)(r->now_us - q->decided_us) - model_predict(&w->engine->prefill, q->term) -
                 q->beside_us;

@@ -1,13 +1,6 @@
 /* What is there of a prompt, or will be: by the index, and by what is on its way. */
 #include "route/internal.h"
 
-/* NULL: that worker may not serve the request. */
-static inline struct candidate *candidate_of(const struct cost_case *c, uint32_t worker) {
-    uint32_t place = c->route->place_of[worker];
-    struct candidate *a = &c->candidates[place];
-    return place < c->count && a->worker == worker ? a : NULL;
-}
-
 /* What is told by tiers and all faster ones, of whole blocks of the prompt. */
 static inline void candidate_hit(struct candidate *a, const struct route_hit *h) {
     a->hit_tokens = h->tokens[ROUTE_TIERS - 1];

@@ -26,6 +26,7 @@ static void prefill_take(struct route *r, struct route_reservation *q) {
     level_add(&w->prefill_tokens, q->new_tokens);
     level_add(&w->waiting, 1);
     w->routed++;
+    w->taken_tokens += q->new_tokens;
     if (q->tenant != NULL) tenant_admit(&r->tenants, q->tenant, q->prefill_us);
 }
 
@@ -138,6 +139,7 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
     r->figures.route_firsts++;
     if (q->state == REQUEST_DECODE) return TARN_OK; /* told twice, or by two */
     learn_first(r, q);
+    session_told(r, q, 0);
     prefill_give(r, q);
     uint32_t decode = q->decode;
     request_move_decode(r, q, ROUTE_NO_WORKER);
@@ -151,7 +153,16 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
 static void request_failed(struct route *r, const struct route_reservation *q) {
     uint32_t at = q->state == REQUEST_PREFILL ? q->prefill : q->decode;
     r->figures.route_failures++;
-    if (at != ROUTE_NO_WORKER) engine_failed(r, r->workers[at].engine);
+    if (at == ROUTE_NO_WORKER) return;
+    engine_failed(r, r->workers[at].engine);
+    session_failed(r, q, at);
+}
+
+static void request_served(struct route *r, struct route_reservation *q, uint32_t output_tokens) {
+    uint32_t made = output_tokens > 0 ? output_tokens : q->output_tokens;
+    if (q->decode != ROUTE_NO_WORKER) r->workers[q->decode].taken_tokens += made;
+    session_told(r, q, output_tokens);
+    learn_done(r, q, output_tokens);
 }
 
 tarn_status route_done(struct route *r, struct span request, uint32_t output_tokens, bool failed,
@@ -163,7 +174,7 @@ tarn_status route_done(struct route *r, struct span request, uint32_t output_tok
     if (failed)
         request_failed(r, q);
     else
-        learn_done(r, q, output_tokens);
+        request_served(r, q, output_tokens);
     request_release(r, &q);
     return TARN_OK;
 }

@@ -20,6 +20,7 @@ const struct route_options route_options_default = {
     .workers_max = 1024,
     .requests_max = 65536,
     .tenants_max = 1024,
+    .sessions_max = 65536,
     .decisions_max = 256,
     .index_bytes = 256u << 20,
     .lease_ms = 60000,
@@ -70,8 +71,9 @@ static bool credits_bounded(const struct route_options *o) {
 static bool options_bounded(const struct route_options *o) {
     return o->workers_max >= 1 && o->workers_max <= WORKERS_MOST && o->requests_max >= 1 &&
            o->requests_max <= REQUESTS_MOST && o->tenants_max >= 1 && o->tenants_max <= KEPT_MOST &&
-           o->decisions_max <= KEPT_MOST && o->index_bytes >= ROUTE_INDEX_BYTES_MIN &&
-           o->lease_ms >= 1 && o->lease_ms <= LEASE_MS_MOST && bounded(o->ttft_ms, 0, 1e9) &&
+           o->sessions_max >= 1 && o->sessions_max <= KEPT_MOST && o->decisions_max <= KEPT_MOST &&
+           o->index_bytes >= ROUTE_INDEX_BYTES_MIN && o->lease_ms >= 1 &&
+           o->lease_ms <= LEASE_MS_MOST && bounded(o->ttft_ms, 0, 1e9) &&
            bounded(o->tbt_ms, 0, 1e9) && bounded(o->tree_rate, 0, 1) &&
            bounded(o->tree_ratio, 1, 1e6) && bounded(o->dynamo_scale, 0, 1e6) &&
            bounded(o->dynamo_temperature, 0, 1e6) && credits_bounded(o) &&
@@ -109,6 +111,7 @@ struct route *route_create(const struct route_options *options) {
     r->passed = xcalloc(options->workers_max, sizeof(*r->passed));
     ahead_init(&r->ahead, options->requests_max);
     tenants_init(&r->tenants, options->tenants_max);
+    sessions_init(&r->sessions);
     hot_init(&r->hot);
     explain_init(r);
     return r;
@@ -146,6 +149,7 @@ void route_destroy(struct route **route_p) {
     free(r->passed);
     ahead_deinit(&r->ahead);
     tenants_deinit(&r->tenants);
+    sessions_deinit(&r->sessions);
     hot_deinit(&r->hot);
     explain_deinit(r);
     free(r->workers);
@@ -198,7 +202,7 @@ size_t route_memory(const struct route *r) {
            r->options.workers_max *
                (sizeof(*r->workers) + sizeof(*r->candidates) + sizeof(*r->hits) +
                 sizeof(*r->worker_of) + sizeof(*r->place_of) + sizeof(*r->passed)) +
-           ahead_memory(&r->ahead) + HOT_BYTES + explain_memory(r) +
+           ahead_memory(&r->ahead) + HOT_BYTES + explain_memory(r) + sessions_memory(&r->sessions) +
            htab_memory(&r->tenants.table) +
            r->tenants.table.count * (sizeof(struct tenant) + ROUTE_NAME_MAX) +
            route_index_stats(r->index).route_index_bytes + htab_memory(&r->names) +

@@ -64,6 +64,7 @@ struct route_options {
     uint32_t workers_max;   /* ranks of all engines */
     uint32_t requests_max;  /* reserved at a time */
     uint32_t tenants_max;   /* remembered */
+    uint32_t sessions_max;  /* likewise */
     uint32_t decisions_max; /* kept for route_explain */
     uint64_t index_bytes;   /* of the index */
     uint64_t index_seed;    /* of its hashes (hash.h) */
@@ -190,6 +191,9 @@ uint32_t route_block_sizes(const struct route *r, struct span model, struct span
 /* What the engines have; its holders come and go with the engines. Owned by the route. Its events
  * are told to it directly. */
 struct route_index *route_index(struct route *r);
+/* From now on the index hears of what that worker has, or does not; at first it does not. No such
+ * worker: nothing. */
+void route_worker_followed(struct route *r, uint32_t worker, bool followed);
 /* The holder of that worker in the index; ROUTE_HOLDER_NONE: no such worker. */
 uint32_t route_worker_holder(const struct route *r, uint32_t worker);
 
@@ -207,8 +211,11 @@ struct route_pool_run {
 struct route_request {
     struct span id; /* up to ROUTE_NAME_MAX bytes */
     struct span model, lora;
-    struct span tenant; /* empty: "default" */
-    const char *policy; /* NULL: the route's */
+    struct span tenant;  /* empty: "default" */
+    struct span session; /* whose next turn it is; empty: of none. Where an engine's blocks are told
+                            of (route_worker_followed), and the request has chains, it changes
+                            nothing */
+    const char *policy;  /* NULL: the route's */
     /* Its whole blocks, hashed by each size of block that its engines have (index.h); none: nothing
      * is known to be anywhere. */
     const struct route_chain *chains;
@@ -233,6 +240,7 @@ struct route_decision {
                                                NULL */
     uint32_t hit_tokens[ROUTE_TIERS];       /* there, each by its fastest tier */
     uint32_t ahead_tokens;                  /* that earlier requests are about to compute there */
+    uint32_t session_tokens;                /* behind those, probably there by its session */
     uint32_t pool_tokens;                   /* that the pool has, leading */
     uint32_t load_tokens;                   /* to be loaded from the pool beyond what is there */
     const char *fetch;                      /* loaded from this engine instead; NULL: from none */
@@ -325,7 +333,7 @@ struct route_explained {
 struct route_explained_candidate {
     const char *engine; /* NULL: gone since */
     uint32_t rank;
-    uint32_t hit_tokens, ahead_tokens, load_tokens, fetch_tokens, new_tokens;
+    uint32_t hit_tokens, ahead_tokens, session_tokens, load_tokens, fetch_tokens, new_tokens;
     double ttft_ms, tbt_ms, cost, term[ROUTE_TERMS_MAX];
     char why[160]; /* it lost, or "chosen" */
 };
@@ -397,13 +405,15 @@ uint64_t route_tick(struct route *r, uint64_t now_us);
     X(COUNTER, route_host_tokens, "... in host memory")                                            \
     X(COUNTER, route_disk_tokens, "... on disk")                                                   \
     X(COUNTER, route_ahead_tokens, "of those, about to be computed there by others")               \
+    X(COUNTER, route_session_tokens, "of those, probably there, by their sessions alone")          \
     X(COUNTER, route_load_tokens, "of those, to be loaded from the pool")                          \
     X(COUNTER, route_fetch_tokens, "of those, to be fetched from another engine")                  \
     X(COUNTER, route_copies, "copies of hot prefixes that were ordered")                           \
     X(COUNTER, route_odd_times, "observed times that no model can learn from")                     \
     X(GAUGE, route_engines, "engines")                                                             \
     X(GAUGE, route_workers, "their ranks")                                                         \
-    X(GAUGE, route_reserved, "requests with a reservation")
+    X(GAUGE, route_reserved, "requests with a reservation")                                        \
+    X(GAUGE, route_sessions, "sessions that are remembered")
 struct route_figures {
     ROUTE_FIGURES(FIGURE_MEMBER)
 };

@@ -118,6 +118,7 @@ static void one_decision(struct route *route, struct reader *r, uint64_t now_us)
     struct route_request q = {.id = take_name(r),
                               .model = SPAN("m"),
                               .tenant = take_name(r),
+                              .session = span_of("abcdefgh" + seed % 8, seed % 3 != 0),
                               .chains = chain,
                               .chain_count = what & 1 ? 1 + seed % 2 : 0,
                               .exclude = &exclude,
@@ -237,6 +238,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     o.workers_max = 8;
     o.requests_max = 6;
     o.tenants_max = 4;
+    o.sessions_max = 3;
     o.decisions_max = 4;
     o.index_bytes = ROUTE_INDEX_BYTES_MIN;
     struct route *route = route_create(&o);
