@@ -58,7 +58,7 @@ struct conductor_load {
 };
 
 struct conductor_ask {
-    uint32_t request, model, lora, salt, tokens, extra, tenant, policy;
+    uint32_t request, model, lora, salt, tokens, extra, session, tenant, policy;
     struct wire_list hashes;
     uint64_t block, length, output, ttft_ms, tbt_ms;
     int64_t priority;

@@ -112,6 +112,7 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
         "OVERLOADED LIMIT",
         ARGS(REQUEST(ask), PROMPT,
              OPTION("OUTPUT", NUMBER, "tokens", RANGE(1, ROUTE_TOKENS_MAX), IN(ask, output)),
+             OPTION("SESSION", WORD, "s", NAMES, IN(ask, session)),
              OPTION("TENANT", WORD, "t", NAMES, IN(ask, tenant)),
              OPTION("PRIORITY", NUMBER, "p", IN(ask, priority)), TIME("TTFT", ttft_ms),
              TIME("TBT", tbt_ms),

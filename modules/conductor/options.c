@@ -16,6 +16,7 @@ static const struct {
     WORD("ranks", workers_max, 1, ROUTE_HOLDERS_MAX),
     WORD("requests", requests_max, 1, 1u << 20),
     WORD("tenants", tenants_max, 1, 1u << 20),
+    WORD("sessions", sessions_max, 1, 1u << 20),
     WORD("decisions", decisions_max, 0, 65536),
     WORD("index-size", index_bytes, ROUTE_INDEX_BYTES_MIN, UINT64_C(1) << 40),
     WORD("seed", index_seed, 0, UINT64_MAX),

@@ -66,8 +66,9 @@ static bool drain_piece(void) {
         work_drop();
     } else if (work.batch == NULL) {
         stream_lost(s);
-    } else if (feed_take(&s->feed, work.batch, engine_lone(s), &work_place)) {
-        work_drop();
+    } else {
+        route_worker_followed(conductor_route, s->worker, true);
+        if (feed_take(&s->feed, work.batch, engine_lone(s), &work_place)) work_drop();
     }
     return true;
 }
@@ -209,6 +210,7 @@ void streams_leave(uint32_t worker) {
     if (work.batch != NULL && work.id == s->followed) work_drop();
     refused -= s->why[0] != '\0';
     feed_lose(&s->feed);
+    route_worker_followed(conductor_route, worker, false);
     of_worker[worker] = NULL;
     followed_by[worker] = 0;
     free(s);

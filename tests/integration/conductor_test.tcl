@@ -308,6 +308,27 @@ test {who is excluded, drained, silent or fails is not chosen} {
     ask r conductor.done y
 }
 
+test {SESSION: the next turn goes where the last one was} {
+    foreach i {1 2 3} {ask r conductor.add s$i http://s$i MODEL s}
+    foreach s {a b c d e f} {
+        set at($s) [lindex [routed r $s MODEL s LENGTH 4000 SESSION $s] 0]
+        assert_equal OK [ask r conductor.done $s OUTPUT 500]
+    }
+    foreach s {a b c d e f} {
+        assert_equal [list $at($s) (nil) {0 0 0} 0] [routed r $s MODEL s LENGTH 5000 SESSION $s]
+        foreach c [dict get [ask r conductor.explain $s] candidates] {
+            set tokens [expr {[dict get $c id] eq $at($s) ? {4496 504 0} : {0 5000 0}}]
+            assert_equal $tokens [lmap f {session-tokens new-tokens ahead-tokens} {dict get $c $f}]
+        }
+        ask r conductor.done $s
+    }
+    routed r x MODEL s LENGTH 5000 SESSION g
+    assert_equal [list [expr {6 * 4496}] 6] \
+        [list [field r route_session_tokens] [field r route_sessions]]
+    ask r conductor.done x
+    foreach i {1 2 3} {ask r conductor.remove s$i}
+}
+
 test {prefill and decode apart; ranks} {
     ask r conductor.add p http://p MODEL pd ROLE prefill
     assert_error "ERR engine p only computes prompts, and none that decodes may take it" {
