@@ -137,6 +137,39 @@ struct tarn_segment {
     struct span key[2];                /* packed, to read and to write with; may be empty */
 };
 
+/* --- what the pool has of a prompt: PREFIXLEN with KVGROUPS (docs/COMMANDS.md), for modules --- */
+
+enum tarn_pool_kind { TARN_POOL_FULL, TARN_POOL_STATE, TARN_POOL_WINDOW };
+/* Tokens; as the words of KVGROUPS. */
+struct tarn_pool_group {
+    enum tarn_pool_kind kind;
+    uint32_t block, unit, window;
+    bool drop;
+};
+struct tarn_pool_question {
+    uint32_t size;        /* sizeof */
+    uint32_t unit, align; /* tokens; hash i ends at token (i + 1) * unit */
+    size_t n_hashes;
+    const struct span *hashes;
+    /* Makes the first n hashes, before they are read: those behind the first gap are not needed.
+     * NULL: all are there. */
+    void (*make)(void *arg, size_t n);
+    void *arg;
+    size_t n_groups; /* at least 1 */
+    const struct span *names;
+    const struct tarn_pool_group *groups;
+};
+/* Parts of the prefix that lie in one place, of groups of one kind. */
+struct tarn_pool_run {
+    enum tarn_pool_kind kind;
+    uint32_t begin, tokens; /* from the first of them to the end of the last */
+    bool disk;              /* an ssd or a file; else memory */
+    /* Where: as NODE LIST has it; borrowed until the command is over. NULL: not told. */
+    const char *machine, *rack;
+    uint64_t bytes;
+};
+#define TARN_POOL_LOOKUPS_MAX 16384u
+
 /* --- TLS --- */
 
 struct tarn_tls; /* the connections of one port of a module */
@@ -357,6 +390,16 @@ struct tarn_services {
     uint64_t (*durable_bytes)(struct tarn_durable *d, uint64_t *max_p);
     /* Does this server decide? Else another one does, or it is still starting. */
     bool (*leads)(void);
+
+    /* The longest prefix that the pool can serve, in tokens, as it is at this moment, and what is
+     * to be read for it: *n_runs_p is how many runs there is room for (at least 1), and then how
+     * many there are; where there are more places, the last run has what lies in all others, and
+     * does not tell where that is. Of several replicas the one in memory counts. Nothing is leased,
+     * counted as used or missed, or fetched near. Prefixes are looked at as far as
+     * TARN_POOL_LOOKUPS_MAX parts reach. TARN_EINVAL: *why_p (static) says what is wrong; also with
+     * no hashes. From the loop's thread, on replicas, too. NULL where a program has no books. */
+    tarn_status (*pool_prefix)(const struct tarn_pool_question *q, uint64_t *tokens_p,
+                               struct tarn_pool_run *runs, size_t *n_runs_p, const char **why_p);
 };
 
 /* --- what a module is --- */

@@ -12,15 +12,13 @@
 #include "commands/look.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include "base/assert.h"
 #include "cluster/cluster.h"
 #include "front/each.h"
 #include "front/notify.h"
 #include "front/waiters.h"
-#include "store/kv_groups.h"
+#include "store/kv_find.h"
 
-enum { AHEAD = 16 };
 /* of a search are as much work as a look-up */
 enum { SEARCH_STEPS = 16 };
 
@@ -32,7 +30,7 @@ struct kv_look {
     bool replicas; /* MGETREPLICAS */
     struct wire_list hashes;
     uint32_t names; /* of the first group; index of an argument */
-    uint32_t hash_unit, alignment;
+    uint32_t alignment;
     struct kv_group *groups;
     size_t n;
     struct kv_search search;
@@ -52,10 +50,7 @@ struct kv_look {
     bool missed;
     struct kv_want miss;
 
-    /* the next parts, with their cache lines on the way */
-    struct kv_want ahead;
-    uint32_t ahead_n;
-    uint64_t hash[AHEAD];
+    struct kv_finder finder;
 };
 
 static struct kv_look *look_of(struct each *each) {
@@ -64,41 +59,18 @@ static struct kv_look *look_of(struct each *each) {
 
 /* --- keys --- */
 
-static struct span part_key(const struct client *c, const struct kv_look *l, size_t group,
-                            uint32_t place, char out[STORE_KEY_MAX]) {
-    uint64_t end = ((uint64_t)place + 1) * l->groups[group].unit;
-    struct span name = c->argv[l->names + group * WIRE_KV_GROUP_WORDS];
-    struct span hash = c->argv[l->hashes.at + end / l->hash_unit - 1];
-    TARN_ASSERT(name.len + hash.len <= STORE_KEY_MAX);
-    memcpy(out, name.data, name.len);
-    memcpy(out + name.len, hash.data, hash.len);
-    return span_of(out, name.len + hash.len);
-}
-
-static void prefetch_row(const struct client *c, struct kv_look *l, const struct kv_want *w) {
-    static char text[AHEAD][STORE_KEY_MAX];
-    struct span keys[AHEAD];
-    int64_t place = w->place;
-    uint32_t n = 0;
-    for (; n < AHEAD && n < w->row && place >= 0 && place < l->groups[w->group].places;
-         place += w->step, n++)
-        keys[n] = part_key(c, l, w->group, (uint32_t)place, text[n]);
-    store_prefetch(books, keys, n, l->hash);
-    l->ahead = *w;
-    l->ahead_n = n;
+/* Arguments may have moved while the look-up slept. */
+static struct kv_finder *finder_of(const struct client *c, struct kv_look *l) {
+    l->finder.groups = l->groups;
+    l->finder.names = &c->argv[l->names];
+    l->finder.hashes = &c->argv[l->hashes.at];
+    return &l->finder;
 }
 
 /* NULL: it is not there. */
 static struct object *part_find(const struct client *c, struct kv_look *l, const struct kv_want *w,
                                 struct span *key_p, uint64_t *hash_p) {
-    static char text[STORE_KEY_MAX];
-    int64_t at = (int64_t)w->place - l->ahead.place;
-    bool known = l->ahead_n > 0 && w->group == l->ahead.group && w->step == l->ahead.step &&
-                 at % w->step == 0 && at / w->step >= 0 && at / w->step < l->ahead_n;
-    if (!known) prefetch_row(c, l, w);
-    *hash_p = l->hash[known ? at / w->step : 0];
-    *key_p = part_key(c, l, w->group, w->place, text);
-    return store_find_hashed(books, *key_p, *hash_p);
+    return kv_find_part(finder_of(c, l), books, w, key_p, hash_p);
 }
 
 /* --- the walk over parts --- */
@@ -152,7 +124,7 @@ static void count_depth(struct kv_look *l, const struct kv_want *w) {
 static void count_end(struct client *c, struct kv_look *l) {
     char text[STORE_KEY_MAX];
     if (!l->missed) return;
-    struct span key = part_key(c, l, l->miss.group, l->miss.place, text);
+    struct span key = kv_find_key(finder_of(c, l), l->miss.group, l->miss.place, text);
     notify_key(NOTIFY_MISS, "keymiss", key);
     if (!l->terms.counts) return;
     count_depth(l, &l->miss);
@@ -240,7 +212,7 @@ static enum each_next kv_probe(struct client *c, struct each *each, unsigned *bu
 static void probe_begin(struct kv_look *l, uint64_t limit) {
     kv_search_begin(&l->search, l->groups, l->n, l->alignment, limit);
     l->each.one = kv_probe;
-    l->ahead_n = 0;
+    l->finder.ahead_n = 0;
 }
 
 /* Of one that is missing nothing longer can be read: the boundary before it, or before this one,
@@ -376,9 +348,10 @@ static bool group_bind(struct client *c, struct kv_look *l, size_t i, struct kv_
                            .block = args.block,
                            .unit = args.unit,
                            .window = args.window,
-                           .places = (uint32_t)((uint64_t)l->hashes.n * l->hash_unit / args.unit)};
-    why = args.unit % l->hash_unit != 0 ? "unit must be a multiple of UNIT"
-                                        : kv_group_fault(g, l->alignment);
+                           .places =
+                               (uint32_t)((uint64_t)l->hashes.n * l->finder.hash_unit / args.unit)};
+    why = args.unit % l->finder.hash_unit != 0 ? "unit must be a multiple of UNIT"
+                                               : kv_group_fault(g, l->alignment);
     if (why == NULL) return true;
 refuse:
     reply_error(c, "KV group %zu of %zu: %s", i + 1, l->n, why);
@@ -430,7 +403,8 @@ void look_kv_groups(struct client *c, const struct wire_look *args, bool replica
         .replicas = replicas,
         .hashes = args->keys,
         .names = args->kv_groups.at,
-        .hash_unit = args->unit,
+        .finder = {.names_step = WIRE_KV_GROUP_WORDS * sizeof(struct span),
+                   .hash_unit = args->unit},
         .alignment = args->align,
         .n = args->kv_groups.n,
         .groups = xcalloc(args->kv_groups.n, sizeof(*l.groups)),

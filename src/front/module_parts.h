@@ -17,6 +17,10 @@ tarn_status module_command_write_status(void);
 /* All modules are gone that will go. */
 void module_commands_deinit(void);
 
+/* --- module_pool.c --- */
+
+void module_pool_services(struct tarn_services *s);
+
 /* --- module_durable.c --- */
 
 void module_durable_services(struct tarn_services *s);

@@ -47,6 +47,7 @@ void modules_init(void) {
                                               .transport_removing = transport_removing};
     module_commands_services(&services);
     module_durable_services(&services);
+    module_pool_services(&services);
     net_services_fill(&services, core_loop());
     net_tls_services_fill(&services, core_loop(), &tls);
     (void)module_init(&services, &hooks); /* again: nothing new */

@@ -1,0 +1,175 @@
+/* What the pool has of a prompt, for modules: the search of PREFIXLEN with KVGROUPS, in one go. Who
+ * asks only wants to know, so nothing counts as used. */
+#include "base/assert.h"
+#include "cluster/cluster.h"
+#include "front/core.h"
+#include "front/module_parts.h"
+#include "store/kv_find.h"
+
+static_assert((int)TARN_POOL_FULL == KV_GROUP_FULL && (int)TARN_POOL_STATE == KV_GROUP_STATE &&
+                  (int)TARN_POOL_WINDOW == KV_GROUP_WINDOW,
+              "one order");
+
+/* --- what is asked --- */
+
+static const char *groups_take(const struct tarn_pool_question *q, struct kv_group *groups) {
+    uint64_t places = 0;
+    if (q->unit == 0 || q->align == 0) return "UNIT and ALIGN must be above 0";
+    if (q->n_groups == 0 || q->n_groups > KV_GROUPS_MAX) return "there must be 1 to 1024 KV groups";
+    if (q->n_hashes > KV_PLACES_MAX) return "there are too many hashes";
+    for (size_t i = 0; i < q->n_groups; i++) {
+        const struct tarn_pool_group *g = &q->groups[i];
+        groups[i] = (struct kv_group){.kind = (enum kv_group_kind)g->kind,
+                                      .drops_last = g->drop,
+                                      .block = g->block,
+                                      .unit = g->unit,
+                                      .window = g->window};
+        const char *why = kv_group_fault(&groups[i], q->align);
+        if (why == NULL && g->unit % q->unit != 0) why = "unit must be a multiple of UNIT";
+        if (why != NULL) return why;
+        groups[i].places = (uint32_t)((uint64_t)q->n_hashes * q->unit / g->unit);
+        places += groups[i].places;
+    }
+    return places > KV_PLACES_MAX ? "these hashes and KV groups are too many parts" : NULL;
+}
+
+/* Tokens that so many look-ups reach. */
+static uint64_t limit_of(const struct tarn_pool_question *q) {
+    uint64_t parts = 0; /* from boundary to boundary */
+    for (size_t i = 0; i < q->n_groups; i++) parts += q->align / q->groups[i].unit;
+    return max_u64(TARN_POOL_LOOKUPS_MAX / parts, 1) * q->align;
+}
+
+/* --- where its parts lie --- */
+
+struct run_set {
+    struct tarn_pool_run *run;
+    size_t n, max;
+    /* of the last part */
+    size_t at;
+    uint32_t segment;
+    const char *machine, *rack;
+};
+
+/* Memory before disks. NULL: it lies in the books. */
+static const struct store_replica *replica_of(const struct store_layout *layout) {
+    const struct store_replica *found = NULL;
+    for (uint32_t i = 0; i < layout->replicas; i++) {
+        const struct store_replica *r = &layout->replica[i];
+        if (r->extents == 0) continue;
+        if (found == NULL || r->tier < found->tier) found = r;
+    }
+    return found;
+}
+
+static void place_find(struct run_set *set, const struct store_replica *r) {
+    struct cluster_segment g;
+    uint32_t segment = r != NULL ? r->extent[0].segment : UINT32_MAX;
+    if (segment == set->segment) return;
+    bool known = r != NULL && cluster_segment_get(segment, &g);
+    set->segment = segment;
+    set->machine = known ? g.machine : NULL;
+    set->rack = known && g.rack[0] != '\0' ? g.rack : NULL;
+}
+
+/* Names of machines and racks are kept once each. */
+static bool run_is(const struct run_set *set, size_t i, const struct tarn_pool_run *x) {
+    const struct tarn_pool_run *run = &set->run[i];
+    return run->kind == x->kind && run->disk == x->disk && run->machine == x->machine &&
+           run->rack == x->rack;
+}
+
+static void run_add(struct run_set *set, const struct tarn_pool_run *x) {
+    size_t i = set->at;
+    if (i >= set->n || !run_is(set, i, x))
+        for (i = 0; i < set->n && !run_is(set, i, x);) i++;
+    if (i == set->n && set->n < set->max) {
+        set->run[set->n++] = *x;
+    } else {
+        struct tarn_pool_run *run = &set->run[i < set->n ? i : --i];
+        uint32_t begin = run->begin < x->begin ? run->begin : x->begin;
+        uint64_t end = max_u64((uint64_t)run->begin + run->tokens, (uint64_t)x->begin + x->tokens);
+        if (!run_is(set, i, x)) run->machine = run->rack = NULL;
+        run->disk |= x->disk;
+        run->bytes += x->bytes;
+        run->begin = begin;
+        run->tokens = (uint32_t)(end - begin);
+    }
+    set->at = i;
+}
+
+static void part_add(struct run_set *set, const struct kv_group *g, uint32_t place,
+                     const struct object *o) {
+    struct store_layout layout;
+    struct span value;
+    const struct store_replica *r = NULL;
+    uint32_t end = (place + 1) * g->unit, begin = (end - 1) / g->block * g->block;
+    if (!store_object_inline(o, &value)) {
+        store_object_layout(books, o, &layout);
+        r = replica_of(&layout);
+    }
+    place_find(set, r);
+    run_add(set, &(struct tarn_pool_run){.kind = (enum tarn_pool_kind)g->kind,
+                                         .begin = begin,
+                                         .tokens = end - begin,
+                                         .disk = r != NULL && r->tier != STORE_TIER_MEMORY,
+                                         .machine = set->machine,
+                                         .rack = set->rack,
+                                         .bytes = store_object_size(books, o)});
+}
+
+/* --- the search --- */
+
+static void search_all(struct kv_finder *f, struct kv_search *s) {
+    struct kv_want w;
+    struct span key;
+    uint64_t hash;
+    while (kv_search_next(s, &w)) kv_search_tell(s, kv_find_part(f, books, &w, &key, &hash));
+}
+
+/* What it has found is there still: nothing has happened since. */
+static void parts_add(struct kv_finder *f, const struct kv_search *s, size_t group,
+                      struct run_set *set) {
+    const struct kv_group *g = &s->groups[group];
+    struct kv_parts p = kv_search_parts(s, group);
+    struct kv_want w = {.group = group, .step = (int32_t)(g->block / g->unit)};
+    uint32_t n = kv_parts_count(&p);
+    for (uint32_t i = 0; i < n; i++) {
+        struct span key;
+        uint64_t hash;
+        w.place = kv_parts_place(g, &p, i);
+        w.row = i < p.blocks ? p.blocks - i : 1;
+        const struct object *o = kv_find_part(f, books, &w, &key, &hash);
+        if (o != NULL) part_add(set, g, w.place, o);
+    }
+}
+
+static tarn_status its_pool_prefix(const struct tarn_pool_question *q, uint64_t *tokens_p,
+                                   struct tarn_pool_run *runs, size_t *n_runs_p,
+                                   const char **why_p) {
+    static struct kv_group groups[KV_GROUPS_MAX];
+    const char *why = *n_runs_p > 0 ? groups_take(q, groups) : "there must be room for a run";
+    if (why != NULL) {
+        *why_p = why;
+        return TARN_EINVAL;
+    }
+    struct kv_finder f = {.groups = groups,
+                          .names = q->names,
+                          .names_step = sizeof(*q->names),
+                          .hashes = q->hashes,
+                          .hash_unit = q->unit,
+                          .make = q->make,
+                          .arg = q->arg};
+    struct run_set set = {.run = runs, .max = *n_runs_p, .segment = UINT32_MAX};
+    struct kv_search s;
+    kv_search_begin(&s, groups, q->n_groups, q->align, limit_of(q));
+    search_all(&f, &s);
+    for (size_t i = 0; i < q->n_groups && s.boundary > 0; i++) parts_add(&f, &s, i, &set);
+    *tokens_p = s.boundary;
+    *n_runs_p = set.n;
+    return TARN_OK;
+}
+
+void module_pool_services(struct tarn_services *s) {
+    s->pool_prefix = its_pool_prefix;
+}
