@@ -47,16 +47,11 @@ static struct route_session *session_find(const struct route *r, uint64_t name) 
     return node == NULL ? NULL : CONTAINER_OF(node, struct route_session, node);
 }
 
-static void session_use(struct sessions *t, struct route_session *s) {
-    TAILQ_REMOVE(&t->by_use, s, by_use);
-    TAILQ_INSERT_HEAD(&t->by_use, s, by_use);
-}
-
 /* Made if need be, without tokens. */
 static struct route_session *session_get(struct route *r, uint64_t name) {
     struct sessions *t = &r->sessions;
     struct route_session *s = session_find(r, name);
-    if (s != NULL) return session_use(t, s), s;
+    if (s != NULL) return s;
     if (t->table.count >= r->options.sessions_max)
         session_forget(t, TAILQ_LAST(&t->by_use, session_list));
     s = xcalloc(1, sizeof(*s));
@@ -90,7 +85,8 @@ void session_match(struct cost_case *c) {
     c->session = session_name(c->request);
     struct route_session *s = c->session != 0 ? session_find(r, c->session) : NULL;
     if (s == NULL) return;
-    session_use(&r->sessions, s);
+    TAILQ_REMOVE(&r->sessions.by_use, s, by_use);
+    TAILQ_INSERT_HEAD(&r->sessions.by_use, s, by_use);
     struct candidate *a = candidate_of(c, s->worker);
     if (a == NULL || index_tells(c, a)) return;
     /* In whole blocks, and the last one is computed. */

@@ -269,6 +269,36 @@ TEST(events_reach_the_index) {
     streams_end();
 }
 
+/* A prompt of four blocks that nobody has, in a session of four: what is told of it. */
+static bool session_counts(uint32_t token) {
+    const uint32_t tokens[16] = {token};
+    struct span words[] = {SPAN("conductor.route"), SPAN("y"),
+                           SPAN("MODEL"),           SPAN("m"),
+                           SPAN("SESSION"),         SPAN("s"),
+                           SPAN("TOKENS"),          span_of((const char *)tokens, sizeof(tokens))};
+    uint64_t before = route_figures_get(conductor_route)->route_session_tokens;
+    CHECK(strncmp(fake_call_words(words, 8), "*7 e1 ", 6) == 0);
+    CHECK_STR(fake_call("conductor.done y"), "OK");
+    uint64_t more = route_figures_get(conductor_route)->route_session_tokens - before;
+    CHECK(more == 0 || more == 12);
+    return more > 0;
+}
+
+TEST(sessions_count_where_no_stream_tells) {
+    streams_begin(true);
+    CHECK_STR(fake_call("conductor.add e1 http://e1 MODEL m BLOCK 4"), "OK");
+    fake_call("conductor.route x MODEL m LENGTH 16 SESSION s");
+    CHECK_STR(fake_call("conductor.done x"), "OK");
+    CHECK(session_counts(100));
+    engine_make(&engine);
+    CHECK_STR(add_engine("e1", true), "OK");
+    TURN_UNTIL(known() > 0);
+    CHECK(!session_counts(200));
+    CHECK_STR(fake_call("conductor.add e1 http://e1 MODEL m BLOCK 4"), "OK");
+    CHECK(session_counts(300));
+    streams_end();
+}
+
 /* --- a batch that is longer than what one turn takes of it --- */
 
 #define LONG_BATCH 50000u

@@ -105,12 +105,12 @@ TEST(it_is_one_of_a_tenant_a_model_and_an_adapter) {
     CHECK_EQ(route_engine_add(r, &s, UTIL_BEGIN), TARN_OK);
     turn(r, "s", 1000, UTIL_BEGIN);
     for (int i = 0; i < 5; i++) {
-        struct route_request q = of_session("x", i == 0 ? "t" : "s", 1200);
+        struct route_request q = of_session("x", i == 0 ? "t" : "s", i == 3 ? 5000 : 1200);
         q.tenant = i == 1 ? SPAN("t") : i == 4 ? SPAN("default") : SPAN("");
         if (i == 2) q.lora = SPAN("l");
         if (i == 3) q.model = SPAN("other");
         CHECK_EQ(decide(r, &q, UTIL_BEGIN).session_tokens, i == 4 ? 1088 : 0);
-        CHECK_EQ(route_done(r, q.id, 0, true, UTIL_BEGIN), TARN_OK);
+        CHECK_EQ(route_done(r, q.id, 0, i != 3, UTIL_BEGIN), TARN_OK);
         turn(r, "none", 1, UTIL_BEGIN); /* a success: failures are not in a row */
     }
     route_destroy(&r);
@@ -148,16 +148,20 @@ TEST(a_quarter_of_an_hour_is_long) {
 }
 
 TEST(it_ends_with_its_engine) {
-    struct route *r = util_route("tarn", 1);
+    struct route *r = util_route("tarn", 0);
+    struct route_engine_spec spec = util_spec("e0");
+    spec.kv_blocks = 0;
+    CHECK_EQ(route_engine_add(r, &spec, UTIL_BEGIN), TARN_OK);
     turn(r, "s", 1000, UTIL_BEGIN);
     util_add(r, "e1");
     CHECK_EQ(route_engine_drain(r, SPAN("e0"), true, UTIL_BEGIN), TARN_OK);
     CHECK_EQ(found(r, "s", UTIL_BEGIN), 0);
     CHECK_EQ(route_engine_drain(r, SPAN("e0"), false, UTIL_BEGIN), TARN_OK);
-    CHECK_EQ(found(r, "s", UTIL_BEGIN), 1088);
+    CHECK_EQ(turn(r, "s", 1200, UTIL_BEGIN).session_tokens, 1088);
     CHECK_EQ(route_engine_remove(r, SPAN("e0"), UTIL_BEGIN), TARN_OK);
-    util_add(r, "e2");
-    CHECK_EQ(route_worker_find(r, SPAN("e2"), 0), 0); /* its number */
+    spec.id = SPAN("e2");
+    CHECK_EQ(route_engine_add(r, &spec, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_worker_find(r, spec.id, 0), 0); /* its number */
     CHECK_EQ(found(r, "s", UTIL_BEGIN), 0);
     route_destroy(&r);
 }
