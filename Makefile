@@ -257,7 +257,7 @@ UNIT_DEPS_hosting := resp
 # A server in a thread.
 UNIT_DEPS_inband := server
 # Stand-in engines.
-UNIT_HELP_conductor := tests/unit/kvevents/engine.c
+UNIT_HELP_conductor := tests/unit/kvevents/engine.c tests/unit/scrape/web.c
 unit_rooms = $(call with_deps,$(1) $(UNIT_DEPS_$(1)) base)
 UNIT_MAIN := $(filter tests/unit/%,$(TEST_MAIN))
 TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))

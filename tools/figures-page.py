@@ -44,6 +44,8 @@ PARTS = [
     ("modules/conductor/figures.c", "... its engines (`engine_ID:`), and its memory"),
     ("modules/conductor/rows.c", "... and its lists (`/api/conductor/engines`, `decisions`, ...)"),
     ("src/kvevents/follow.h", "... and of all streams of engines' events"),
+    ("modules/conductor/metrics.h", "... the engines' `/metrics` that it asks for"),
+    ("src/scrape/scraper.h", "... and how that goes"),
     ("src/client/timing.c", "Of a client (`tarn_figures_text`)"),
 ]
 INTRO = """# Figures

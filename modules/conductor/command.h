@@ -42,7 +42,7 @@ static inline struct span word_at(const struct span *argv, uint32_t at) {
 }
 
 struct conductor_add {
-    uint32_t id, url, role, model, lora, tenant, salt, host, rack, events, replay;
+    uint32_t id, url, role, model, lora, tenant, salt, host, rack, events, replay, metrics;
     uint64_t block, rank, kv_blocks, bytes;
 };
 #define CONDUCTOR_UNTOLD UINT64_MAX

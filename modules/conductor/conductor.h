@@ -5,6 +5,7 @@
  *   engines.c  registrations as they are kept, and as the route wants them
  *   kept.c     what survives a restart and a failover
  *   streams.c  the engines' event streams; feed.c their events, into the index
+ *   metrics.c  the engines' /metrics
  *   prompt.c   a prompt as the hashes of its blocks; asked.c what was asked for lately
  *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
  *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN;
@@ -12,7 +13,7 @@
  *   figures.c  INFO conductor and /metrics; rows.c lists for the page of http.so
  *   answer.c   parts of replies
  *
- * All of it runs on the server's loop; src/kvevents has a thread of its own. */
+ * All of it runs on the server's loop; src/kvevents and src/scrape have a thread each. */
 #ifndef TARN_CONDUCTOR_CONDUCTOR_H
 #define TARN_CONDUCTOR_CONDUCTOR_H
 
@@ -44,9 +45,16 @@ uint64_t conductor_seed(void);
 
 /* --- options.c --- */
 
+/* What the words say; strings are theirs. */
+struct conductor_options {
+    struct route_options route;
+    uint32_t metrics_ms;    /* between two looks at an engine's /metrics */
+    const char *metrics_ca; /* a file of who signs their certificates; NULL: those of the system */
+};
+
 /* false: error names the word, and says what to do. */
-bool conductor_options_parse(size_t argc, const char *const *argv, struct route_options *options,
-                             char *error, size_t cap);
+bool conductor_options_parse(size_t argc, const char *const *argv,
+                             struct conductor_options *options, char *error, size_t cap);
 
 /* --- declare.c --- */
 

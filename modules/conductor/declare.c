@@ -3,6 +3,7 @@
 #include "conductor/command.h"
 #include "conductor/prompt.h"
 #include "kvevents/follow.h"
+#include "scrape/scraper.h"
 
 /* --- the words of a declaration --- */
 
@@ -83,6 +84,7 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
              OPTION("RANK", NUMBER, "n", RANGE(0, ROUTE_RANKS_MAX - 1), IN(add, rank)),
              OPTION("EVENTS", WORD, "endpoint", RANGE(1, KVEVENTS_ENDPOINT - 1), IN(add, events)),
              OPTION("REPLAY", WORD, "endpoint", RANGE(1, KVEVENTS_ENDPOINT - 1), IN(add, replay)),
+             OPTION("METRICS", WORD, "url", RANGE(1, SCRAPER_URL - 1), IN(add, metrics)),
              OPTION("KVBLOCKS", NUMBER, "n", RANGE(0, UINT32_MAX), IN(add, kv_blocks)),
              OPTION("HOST", WORD, "h", NAMES, IN(add, host)),
              OPTION("RACK", WORD, "r", NAMES, IN(add, rack)),

@@ -3,7 +3,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "conductor/asked.h"
+#include "base/clock.h"
 #include "conductor/command.h"
+#include "conductor/metrics.h"
 #include "conductor/streams.h"
 
 #define NAMED_MOST 5u  /* names in a line */
@@ -39,10 +41,13 @@ static bool next_view(uint32_t *at, struct route_engine_view *v) {
 }
 
 /* "e1", of several ranks "e1.2": each has a stream of its own. */
+static const char *rank_name(const struct route_engine_view *v, char out[ROUTE_NAME_MAX + 16]) {
+    snprintf(out, ROUTE_NAME_MAX + 16, v->ranks == 1 ? "%s" : "%s.%u", v->id, v->rank);
+    return out;
+}
 static void list_add_rank(struct name_list *l, const struct route_engine_view *v) {
     char name[ROUTE_NAME_MAX + 16];
-    snprintf(name, sizeof(name), v->ranks == 1 ? "%s" : "%s.%u", v->id, v->rank);
-    list_add(l, name);
+    list_add(l, rank_name(v, name));
 }
 
 /* --- engines --- */
@@ -62,11 +67,37 @@ static void say_reports(struct buf *out) {
     for (uint32_t at = 0; next_view(&at, &v);)
         if (v.reports == 0 && v.routed >= FEW) list_add_new(&names, v.id);
     if (names.n > 0)
-        buf_printf(out,
-                   "- No load was ever reported of %s: what others send there is not seen. Have "
-                   "CONDUCTOR.LOAD called for it, once a second or so.\n",
-                   list_text(&names));
+        buf_printf(
+            out,
+            "- No load was ever reported of %s: what others send there is not seen. Register "
+            "with METRICS, or have CONDUCTOR.LOAD called, once a second or so.\n",
+            list_text(&names));
     buf_free(&names.text);
+}
+
+static void say_metrics_of(struct buf *out, const char *name, const struct metrics_view *m) {
+    uint64_t since = m->info.failing_ms;
+    if (m->why[0] != '\0') {
+        buf_printf(out, "- /metrics of %s (%s): %s", name, m->url, m->why);
+        if (since != 0) buf_printf(out, ", for %" PRIu64 " s", (clock_mono_ms() - since) / 1000);
+        buf_append_str(out, ". Its load is not known from there.\n");
+    }
+    if (m->info.figures.scrape_refused > 0)
+        buf_printf(out, "- /metrics of %s had figures that cannot be: %" PRIu64 ", as %s\n", name,
+                   m->info.figures.scrape_refused, m->info.why_refused);
+}
+
+static void say_metrics(struct buf *out) {
+    struct route_engine_view v;
+    struct metrics_view m;
+    char name[ROUTE_NAME_MAX + 16];
+    unsigned said = 0;
+    for (uint32_t at = 0; said < NAMED_MOST && next_view(&at, &v);) {
+        size_t before = out->len;
+        metrics_get(v.worker, &m);
+        say_metrics_of(out, rank_name(&v, name), &m);
+        said += out->len > before;
+    }
 }
 
 /* --- their events --- */
@@ -305,12 +336,13 @@ static void doctor_write(struct buf *out) {
     say_asked(out, events);
     say_engines(out, ROUTE_SILENT,
                 "- %s reported once, and then fell silent: nothing is sent there. Is it alive, and "
-                "does its agent still call CONDUCTOR.LOAD?\n");
+                "does its agent still call CONDUCTOR.LOAD, or its /metrics answer?\n");
     say_engines(out, ROUTE_BACKS_OFF,
                 "- %s failed several requests in a row, and rests. Its log may say why.\n");
     say_engines(out, ROUTE_DRAINS,
                 "- %s drains: nothing is sent there. CONDUCTOR.DRAIN id CANCEL takes that back.\n");
     say_reports(out);
+    say_metrics(out);
     say_callers(out, f);
     if (out->len == 0) buf_append_str(out, "Nothing is amiss that could be seen from here.\n");
 }

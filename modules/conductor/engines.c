@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/assert.h"
 #include "kvevents/follow.h"
+#include "scrape/scraper.h"
 
 static const struct {
     char tag;
@@ -14,6 +15,7 @@ static const struct {
     [ENGINE_URL] = {'u', "url", 0, ROUTE_URL_MAX},
     [ENGINE_EVENTS] = {'e', "EVENTS", 0, KVEVENTS_ENDPOINT - 1},
     [ENGINE_REPLAY] = {'p', "REPLAY", 0, KVEVENTS_ENDPOINT - 1},
+    [ENGINE_METRICS] = {'x', "METRICS", 0, SCRAPER_URL - 1},
     [ENGINE_ROLE] = {'r', "ROLE", 0, ROUTE_NAME_MAX},
     [ENGINE_MODEL] = {'m', "MODEL", 0, ROUTE_NAME_MAX},
     [ENGINE_LORA] = {'l', "LORA", 0, ROUTE_NAME_MAX},
@@ -83,17 +85,21 @@ bool registration_named(struct span name, struct span *id_p, uint32_t *rank_p) {
 
 /* --- what it means --- */
 
+static bool field_is_source(size_t f) {
+    return f == ENGINE_EVENTS || f == ENGINE_REPLAY || f == ENGINE_METRICS;
+}
+
 enum engine_field registration_differs(const struct registration *a, const struct registration *b,
                                        bool two_ranks) {
     for (size_t f = two_ranks ? ENGINE_OF_ALL : 0; f < ENGINE_FIELDS; f++)
-        if (f != ENGINE_EVENTS && f != ENGINE_REPLAY && !span_eq(a->field[f], b->field[f]))
-            return (enum engine_field)f;
+        if (!field_is_source(f) && !span_eq(a->field[f], b->field[f])) return (enum engine_field)f;
     return ENGINE_FIELDS;
 }
 
-bool registration_events_differ(const struct registration *a, const struct registration *b) {
-    return !span_eq(a->field[ENGINE_EVENTS], b->field[ENGINE_EVENTS]) ||
-           !span_eq(a->field[ENGINE_REPLAY], b->field[ENGINE_REPLAY]);
+bool registration_sources_differ(const struct registration *a, const struct registration *b) {
+    for (size_t f = 0; f < ENGINE_FIELDS; f++)
+        if (field_is_source(f) && !span_eq(a->field[f], b->field[f])) return true;
+    return false;
 }
 
 static uint32_t number_of(struct span s) {

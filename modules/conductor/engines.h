@@ -15,6 +15,7 @@ enum engine_field {
     ENGINE_URL, /* these may differ from rank to rank */
     ENGINE_EVENTS,
     ENGINE_REPLAY,
+    ENGINE_METRICS,
     ENGINE_OF_ALL, /* ... and those from here on not */
     ENGINE_ROLE = ENGINE_OF_ALL,
     ENGINE_MODEL,
@@ -46,10 +47,11 @@ bool registration_read(struct span value, struct registration *x);
 struct span registration_name(struct span id, uint32_t rank, char out[REGISTRATION_NAME_MAX]);
 bool registration_named(struct span name, struct span *id_p, uint32_t *rank_p);
 /* The first field in which they differ and may not, ENGINE_FIELDS: none. two_ranks: two ranks of an
- * engine are compared, whose URLs may differ. Where its events come from may always change. */
+ * engine are compared, whose URLs may differ. Where its events and figures come from may always
+ * change. */
 enum engine_field registration_differs(const struct registration *a, const struct registration *b,
                                        bool two_ranks);
-bool registration_events_differ(const struct registration *a, const struct registration *b);
+bool registration_sources_differ(const struct registration *a, const struct registration *b);
 void registration_spec(const struct registration *x, struct route_engine_spec *spec);
 
 #endif

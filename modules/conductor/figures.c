@@ -2,6 +2,7 @@
  * engines, each as a group. */
 #include <stdio.h>
 #include "conductor/conductor.h"
+#include "conductor/metrics.h"
 #include "conductor/streams.h"
 
 /* More would take too long for one turn of the loop. */
@@ -11,6 +12,8 @@
 static const struct figure figures_table[] = {CONDUCTOR_FIGURES(ROW){.name = NULL}};
 #define STREAMS_ROW(...) FIGURE_ROW(struct streams_sum, __VA_ARGS__)
 static const struct figure streams_table[] = {STREAMS_FIGURES(STREAMS_ROW){.name = NULL}};
+#define METRICS_ROW(...) FIGURE_ROW(struct metrics_sum, __VA_ARGS__)
+static const struct figure metrics_table[] = {METRICS_FIGURES(METRICS_ROW){.name = NULL}};
 #define FEED_ROW(...) FIGURE_ROW(struct feed_figures, __VA_ARGS__)
 static const struct figure feed_table[] = {FEED_FIGURES(FEED_ROW){.name = NULL}};
 
@@ -44,6 +47,21 @@ static void show_streams(struct figure_walk *walk) {
            sum.why_decode);
 }
 
+static void show_rank_metrics(struct figure_walk *walk, uint32_t worker) {
+    struct metrics_view v;
+    metrics_get(worker, &v);
+    FIGURE(walk, GAUGE, metrics_up, "1: its /metrics tell its load", v.info.state == SCRAPER_UP);
+    FIGURE(walk, COUNTER, metrics_failures, "times that they did not",
+           v.info.figures.scrape_failures);
+}
+
+static void show_metrics(struct figure_walk *walk) {
+    struct metrics_sum sum;
+    metrics_sum(&sum);
+    show_all(walk, metrics_table, &sum);
+    show_all(walk, scraper_figures, &sum.scrapes);
+}
+
 /* "e1", of several ranks "e1.2". */
 static void show_rank(struct figure_walk *walk, const struct route_engine_view *v) {
     char name[ROUTE_NAME_MAX + 16];
@@ -62,6 +80,7 @@ static void show_rank(struct figure_walk *walk, const struct route_engine_view *
            route_holder_blocks(route_index(conductor_route),
                                route_worker_holder(conductor_route, v->worker)));
     show_stream(walk, v->worker);
+    show_rank_metrics(walk, v->worker);
     figures_group_end(walk);
 }
 
@@ -71,6 +90,7 @@ void conductor_show_figures(struct figure_walk *walk) {
     show_all(walk, route_figures, route_figures_get(conductor_route));
     show_all(walk, route_index_figures, &index);
     show_streams(walk);
+    show_metrics(walk);
     FIGURE(walk, BYTES, conductor_memory, "of all that it knows, that of the index included",
            route_memory(conductor_route));
     struct route_engine_view v;

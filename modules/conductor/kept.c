@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "conductor/command.h"
+#include "conductor/metrics.h"
 #include "conductor/streams.h"
 
 static struct tarn_durable *kept;
@@ -54,9 +55,17 @@ static tarn_status route_take(const struct registration *x) {
     return status;
 }
 
-/* With its stream. */
+/* Its streams and figures. */
+static void sources_follow(const struct registration *x) {
+    streams_follow(x);
+    metrics_follow(x);
+}
+
+/* With these. */
 static void route_drop(struct span id, uint32_t rank) {
-    streams_leave(route_worker_find(conductor_route, id, rank));
+    uint32_t worker = route_worker_find(conductor_route, id, rank);
+    streams_leave(worker);
+    metrics_leave(worker);
     (void)route_rank_remove(conductor_route, id, rank, conductor_now_us());
 }
 
@@ -93,7 +102,7 @@ static void follow_registration(struct span name, const struct span *value) {
             log_warning("Conductor: engine %.*s is registered, but %s", (int)x.id.len, x.id.data,
                         route_error(conductor_route));
     }
-    streams_follow(&x);
+    sources_follow(&x);
 }
 
 static void follow_drain(struct span name, const struct span *value) {
@@ -201,7 +210,7 @@ tarn_status kept_follow_other(const struct registration *x) {
     tarn_status status = conductor_services->durable_set(
         kept, registration_name(x->id, x->rank, name), span_of(value.data, value.len));
     buf_free(&value);
-    if (status == TARN_OK) streams_follow(x);
+    if (status == TARN_OK) sources_follow(x);
     return status;
 }
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "conductor/command.h"
 #include "conductor/kept.h"
+#include "conductor/metrics.h"
 #include "conductor/streams.h"
 
 static const char *const role_names[] = {"both", "prefill", "decode"};
@@ -20,20 +21,32 @@ static void fail_unknown(struct tarn_call_context *c, struct span id, uint64_t r
 
 /* --- ADD --- */
 
-struct decimals {
-    char block[24], kv_blocks[24], bytes[24];
+/* What a registration has that no word says as it is kept. */
+struct made_words {
+    char block[24], kv_blocks[24], bytes[24], metrics[ROUTE_URL_MAX + 16];
 };
 /* 0 is as not given. */
 static struct span decimal(uint64_t v, char out[24]) {
     return span_of(out, v == 0 ? 0 : u64_to_dec(v, out));
 }
 
+/* YES: beside what the engine serves, whose url may have the version of its API. */
+static struct span metrics_url(struct span given, struct span url, char out[ROUTE_URL_MAX + 16]) {
+    if (!span_case_eq(given, "yes")) return given;
+    if (url.len > 0 && url.data[url.len - 1] == '/') url.len--;
+    if (url.len >= 3 && memcmp(url.data + url.len - 3, "/v1", 3) == 0) url.len -= 3;
+    return span_of(
+        out, (size_t)snprintf(out, ROUTE_URL_MAX + 16, "%.*s/metrics", (int)url.len, url.data));
+}
+
 static void add_registration(const struct conductor_add *args, const struct span *argv,
-                             struct decimals *n, struct registration *x) {
+                             struct made_words *n, struct registration *x) {
     *x = (struct registration){.id = argv[args->id], .rank = (uint32_t)args->rank};
     x->field[ENGINE_URL] = argv[args->url];
     x->field[ENGINE_EVENTS] = word_at(argv, args->events);
     x->field[ENGINE_REPLAY] = word_at(argv, args->replay);
+    x->field[ENGINE_METRICS] =
+        metrics_url(word_at(argv, args->metrics), argv[args->url], n->metrics);
     if (args->role > 1) x->field[ENGINE_ROLE] = span_str(role_names[args->role - 1]);
     x->field[ENGINE_MODEL] = argv[args->model];
     x->field[ENGINE_LORA] = word_at(argv, args->lora);
@@ -77,8 +90,13 @@ static bool endpoints_check(struct tarn_call_context *c, const struct registrati
         conductor_fail(c, "%s must be tcp://HOST:PORT or ipc://PATH", engine_field_name(f));
         return false;
     }
-    if (x->field[ENGINE_EVENTS].len > 0 || x->field[ENGINE_REPLAY].len == 0) return true;
-    conductor_fail(c, "REPLAY goes with EVENTS");
+    if (x->field[ENGINE_EVENTS].len == 0 && x->field[ENGINE_REPLAY].len > 0)
+        conductor_fail(c, "REPLAY goes with EVENTS");
+    else if (x->field[ENGINE_METRICS].len > 0 && !scraper_url_valid(x->field[ENGINE_METRICS]))
+        conductor_fail(c, "METRICS must be http://HOST:PORT/PATH, https://..., or YES where url is "
+                          "such a one");
+    else
+        return true;
     return false;
 }
 
@@ -94,10 +112,10 @@ static void reply_registered(struct tarn_call_context *c, tarn_status status, bo
 void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct conductor_add args = {0};
     struct registration x, was;
-    struct decimals decimals;
+    struct made_words made;
     bool by_route = false;
     if (!conductor_bind(c, CONDUCTOR_ADD, argv, argc, &args)) return;
-    add_registration(&args, argv, &decimals, &x);
+    add_registration(&args, argv, &made, &x);
     if (!endpoints_check(c, &x)) return;
     bool again = kept_registration(x.id, x.rank, &was);
     if (again || sibling(&x, &was)) {
@@ -110,7 +128,7 @@ void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) 
     if (again && route_worker_find(conductor_route, x.id, x.rank) != ROUTE_NO_WORKER) {
         conductor_figures.conductor_engines_renewed++;
         (void)route_engine_beat(conductor_route, x.id, conductor_now_us());
-        bool moved = registration_events_differ(&was, &x);
+        bool moved = registration_sources_differ(&was, &x);
         reply_registered(c, moved ? kept_follow_other(&x) : TARN_OK, false);
         return;
     }
@@ -187,12 +205,13 @@ static void rank_fields(struct tarn_call_context *c, const struct route_engine_v
 void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct route_engine_view v;
     struct streams_view stream;
+    struct metrics_view metrics;
     uint64_t now_us = conductor_now_us();
     size_t n = route_figures_get(conductor_route)->route_workers;
     if (!conductor_bind(c, CONDUCTOR_LIST, argv, argc, NULL)) return;
     conductor_services->reply_array(c, n);
     for (uint32_t at = 0; route_engine_next(conductor_route, &at, now_us, &v);) {
-        conductor_services->reply_map(c, RANK_FIELDS + 6);
+        conductor_services->reply_map(c, RANK_FIELDS + 7);
         field_text(c, "id", v.id);
         field_text(c, "role", conductor_role_name(v.role));
         field_text(c, "model", v.model);
@@ -201,6 +220,8 @@ void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc)
         streams_get(v.worker, &stream);
         field_text(c, "events", stream.state);
         field_int(c, "partial", stream.partial);
+        metrics_get(v.worker, &metrics);
+        field_text(c, "metrics", metrics.state);
     }
 }
 
@@ -252,9 +273,27 @@ static void reply_stream(struct tarn_call_context *c, uint32_t worker) {
     field_text(c, "decode-why", v.info.why_decode);
 }
 
+/* Likewise. */
+static void reply_metrics(struct tarn_call_context *c, uint32_t worker) {
+    struct metrics_view v;
+    metrics_get(worker, &v);
+    const struct scraper_info *i = &v.info;
+    uint64_t now_ms = clock_mono_ms();
+    conductor_services->reply_map(c, 9);
+    field_text(c, "url", v.url);
+    field_text(c, "state", v.state);
+    field_text(c, "why", v.why);
+    field_int(c, "failing-ms", i->failing_ms != 0 ? now_ms - i->failing_ms : 0);
+    field_int(c, "silent-ms", i->answered_ms != 0 ? now_ms - i->answered_ms : UINT64_MAX);
+    field_int(c, "took-ms", i->took_ms);
+    field_int(c, "answers", i->figures.scrape_answers);
+    field_int(c, "failures", i->figures.scrape_failures);
+    field_text(c, "refused-why", i->why_refused);
+}
+
 static void reply_rank(struct tarn_call_context *c, const struct route_engine_view *v) {
     struct route_index *index = route_index(conductor_route);
-    conductor_services->reply_map(c, RANK_FIELDS + 7);
+    conductor_services->reply_map(c, RANK_FIELDS + 8);
     rank_fields(c, v);
     field_int(c, "context-tokens", v->context_tokens);
     field_int(c, "other-prefill-tokens", v->foreign_prefill_tokens);
@@ -265,6 +304,8 @@ static void reply_rank(struct tarn_call_context *c, const struct route_engine_vi
               route_holder_blocks(index, route_worker_holder(conductor_route, v->worker)));
     conductor_services->reply_text(c, SPAN("events"));
     reply_stream(c, v->worker);
+    conductor_services->reply_text(c, SPAN("metrics"));
+    reply_metrics(c, v->worker);
 }
 
 void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc) {

@@ -5,6 +5,7 @@
 #include "conductor/asked.h"
 #include "conductor/conductor.h"
 #include "conductor/kept.h"
+#include "conductor/metrics.h"
 #include "conductor/streams.h"
 
 #define TICK_MS 100u
@@ -34,13 +35,20 @@ static void on_tick(void *arg) {
     if (kept_write()) us = 0;
     kept_write_learnt();
     streams_tick();
+    metrics_tick();
     conductor_services->timer_start(timer, us < 1000 * TICK_MS ? us / 1000 + 1 : TICK_MS);
+}
+
+static void on_role(bool leads) {
+    kept_role(leads);
+    metrics_role(leads);
 }
 
 static void conductor_end(void) {
     if (timer != NULL) conductor_services->timer_destroy(&timer);
     kept_close();
     if (conductor_route != NULL) streams_close();
+    metrics_close();
     route_destroy(&conductor_route);
     conductor_prompt_free();
     asked_clear();
@@ -49,7 +57,7 @@ static void conductor_end(void) {
 
 static tarn_status conductor_load(const struct tarn_services *services, size_t argc,
                                   const char *const *argv, char *error, size_t error_cap) {
-    struct route_options options;
+    struct conductor_options options;
     if (!TARN_HAS(services, leads) || services->program != TARN_PROGRAM_SERVER) {
         snprintf(error, error_cap,
                  "conductor.so is for tarn-server, of this version or a later "
@@ -58,8 +66,8 @@ static tarn_status conductor_load(const struct tarn_services *services, size_t a
     }
     conductor_services = services;
     if (!conductor_options_parse(argc, argv, &options, error, error_cap)) return TARN_EINVAL;
-    seed = options.index_seed;
-    conductor_route = route_create(&options);
+    seed = options.route.index_seed;
+    conductor_route = route_create(&options.route);
     if (conductor_route == NULL) {
         snprintf(error, error_cap, "index-size is too small for so many ranks");
         return TARN_EINVAL;
@@ -67,7 +75,8 @@ static tarn_status conductor_load(const struct tarn_services *services, size_t a
     log_set_level(LOG_LEVEL_DEBUG); /* the program knows its own */
     log_set_sink(log_pass_on, NULL);
     conductor_figures = (struct conductor_figures){0};
-    streams_open(options.workers_max);
+    streams_open(options.route.workers_max);
+    metrics_open(options.route.workers_max, &options);
     tarn_status status = kept_open();
     if (status == TARN_OK) status = conductor_commands_declare();
     if (status != TARN_OK) {
@@ -76,7 +85,7 @@ static tarn_status conductor_load(const struct tarn_services *services, size_t a
         return status;
     }
     kept_follow_all();
-    kept_role(services->leads());
+    on_role(services->leads());
     timer = services->timer_create(on_tick, NULL);
     services->timer_start(timer, TICK_MS);
     return TARN_OK;
@@ -98,7 +107,7 @@ const struct tarn_module tarn_module_v1 = {
     .load = conductor_load,
     .unload = conductor_unload,
     .durable_changed = kept_changed,
-    .role_changed = kept_role,
+    .role_changed = on_role,
     .figures = conductor_show_figures,
     .rows = conductor_rows,
 };

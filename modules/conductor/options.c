@@ -1,13 +1,19 @@
 /* The words behind conductor.so: name and value, in any order. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/assert.h"
 #include "conductor/conductor.h"
 
-/* Of struct route_options. A size of 8: uint64_t; else uint32_t. */
-#define WORD(w, m, least, most)                                                                    \
-    { w, offsetof(struct route_options, m), sizeof(((struct route_options *)0)->m), least, most }
+/* Of struct conductor_options. A size of 8: uint64_t; else uint32_t. */
+#define MEMBER(w, m, least, most)                                                                  \
+    {                                                                                              \
+        w, offsetof(struct conductor_options, m), sizeof(((struct conductor_options *)0)->m),      \
+            least, most                                                                            \
+    }
+#define WORD(w, m, least, most) MEMBER(w, route.m, least, most)
 static const struct {
     const char *name;
     size_t offset, size;
@@ -23,6 +29,7 @@ static const struct {
     WORD("lease-ms", lease_ms, 1, 86400000),
     WORD("silent-ms", silent_ms, 0, 86400000),
     WORD("tenant-wait-ms", tenant_wait_ms, 0, 86400000),
+    MEMBER("metrics-ms", metrics_ms, 10, 3600000),
 };
 
 static bool policy_known(const char *name) {
@@ -31,9 +38,9 @@ static bool policy_known(const char *name) {
     return false;
 }
 
-static bool policy_parse(const char *value, struct route_options *options, char *error,
+static bool policy_parse(const char *value, struct conductor_options *options, char *error,
                          size_t cap) {
-    options->policy = value;
+    options->route.policy = value;
     if (policy_known(value)) return true;
     int len = snprintf(error, cap, "policy %s: must be one of", value);
     for (const char *const *p = route_policies; *p != NULL && len > 0 && (size_t)len < cap; p++)
@@ -42,11 +49,26 @@ static bool policy_parse(const char *value, struct route_options *options, char 
     return false;
 }
 
-static bool word_parse(size_t i, const char *value, struct route_options *options, char *error,
+/* Who may sign engines' certificates: a file that can be read now. */
+static bool ca_parse(const char *value, struct conductor_options *options, char *error,
+                     size_t cap) {
+    options->metrics_ca = value;
+    if (access(value, R_OK) == 0) return true;
+    snprintf(error, cap, "metrics-ca %s: %s", value, strerror(errno));
+    return false;
+}
+
+/* The words that are no numbers. */
+static const struct {
+    const char *name, *value;
+    bool (*parse)(const char *value, struct conductor_options *options, char *error, size_t cap);
+} texts[] = {{"policy", "NAME", policy_parse}, {"metrics-ca", "FILE", ca_parse}};
+
+static bool word_parse(size_t i, const char *value, struct conductor_options *options, char *error,
                        size_t cap) {
     uint64_t v;
     struct span text = span_str(value);
-    bool size = words[i].offset == offsetof(struct route_options, index_bytes);
+    bool size = words[i].offset == offsetof(struct conductor_options, route.index_bytes);
     if (!(size ? span_to_bytes(text, &v) : span_to_u64(text, &v)) || v < words[i].least ||
         v > words[i].most) {
         snprintf(error, cap, "%s %s: must be a %s from %" PRIu64 " to %" PRIu64, words[i].name,
@@ -59,30 +81,35 @@ static bool word_parse(size_t i, const char *value, struct route_options *option
     return true;
 }
 
-bool conductor_options_parse(size_t argc, const char *const *argv, struct route_options *options,
-                             char *error, size_t cap) {
-    *options = route_options_default;
+static void fail_unknown_word(const char *word, char *error, size_t cap) {
+    int len = snprintf(error, cap, "unknown word '%s': %s %s", word, texts[0].name, texts[0].value);
+    for (size_t i = 0; i < ARRAY_LEN(words) && len > 0 && (size_t)len < cap; i++)
+        len += snprintf(error + len, cap - (size_t)len, ", %s N", words[i].name);
+    for (size_t i = 1; i < ARRAY_LEN(texts) && len > 0 && (size_t)len < cap; i++)
+        len += snprintf(error + len, cap - (size_t)len, ", %s %s", texts[i].name, texts[i].value);
+    if (len > 0 && (size_t)len < cap) snprintf(error + len, cap - (size_t)len, " are known");
+}
+
+bool conductor_options_parse(size_t argc, const char *const *argv,
+                             struct conductor_options *options, char *error, size_t cap) {
+    *options = (struct conductor_options){.route = route_options_default, .metrics_ms = 1000};
     /* Nobody would carry out what is planned so. */
-    options->fetch = false;
-    options->copy_share = 0;
+    options->route.fetch = false;
+    options->route.copy_share = 0;
     for (size_t at = 0; at < argc; at += 2) {
-        size_t i = 0;
+        size_t i = 0, t = 0;
         while (i < ARRAY_LEN(words) && strcmp(words[i].name, argv[at]) != 0) i++;
-        bool policy = strcmp(argv[at], "policy") == 0;
-        if (i == ARRAY_LEN(words) && !policy) {
-            int len = snprintf(error, cap, "unknown word '%s': policy NAME", argv[at]);
-            for (i = 0; i < ARRAY_LEN(words) && len > 0 && (size_t)len < cap; i++)
-                len += snprintf(error + len, cap - (size_t)len, ", %s N", words[i].name);
-            if (len > 0 && (size_t)len < cap)
-                snprintf(error + len, cap - (size_t)len, " are known");
+        while (t < ARRAY_LEN(texts) && strcmp(texts[t].name, argv[at]) != 0) t++;
+        if (i == ARRAY_LEN(words) && t == ARRAY_LEN(texts)) {
+            fail_unknown_word(argv[at], error, cap);
             return false;
         }
         if (at + 1 == argc) {
             snprintf(error, cap, "'%s' wants a value", argv[at]);
             return false;
         }
-        if (!(policy ? policy_parse(argv[at + 1], options, error, cap)
-                     : word_parse(i, argv[at + 1], options, error, cap)))
+        if (!(t < ARRAY_LEN(texts) ? texts[t].parse(argv[at + 1], options, error, cap)
+                                   : word_parse(i, argv[at + 1], options, error, cap)))
             return false;
     }
     return true;

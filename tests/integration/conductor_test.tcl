@@ -157,7 +157,7 @@ test {maps of RESP3} {
     resp::raw $c "*2\r\n\$5\r\nhello\r\n\$1\r\n3\r\n"
     resp::recv $c
     resp::send $c conductor.list
-    set expected "*1\r\n%15\r\n\$2\r\nid\r\n\$2\r\ne1\r\n"
+    set expected "*1\r\n%16\r\n\$2\r\nid\r\n\$2\r\ne1\r\n"
     assert_equal $expected [resp::recv_raw $c [string length $expected]]
     resp::close $c
 }

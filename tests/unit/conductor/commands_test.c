@@ -98,7 +98,7 @@ TEST(what_is_kept_but_odd_is_left_out) {
     fake_keep(SPAN("r/q"), SPAN("12345678garbage")); /* no reservation */
     fake_keep(SPAN("r/"), SPAN(""));                 /* no name */
     begin();
-    CHECK(strncmp(fake_call("conductor.list"), "*1 %15 id e1 ", 13) == 0);
+    CHECK(strncmp(fake_call("conductor.list"), "*1 %16 id e1 ", 13) == 0);
     fake_tick();
     CHECK(fake_find(SPAN("r/q")) == NULL); /* it leads, and nothing has it */
     /* A tag of a later version is passed over. */

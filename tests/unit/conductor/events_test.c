@@ -216,7 +216,7 @@ static void streams_begin(bool watches) {
 static void streams_end(void) {
     route_check(conductor_route);
     fake_unload();
-    CHECK(fake.ready == NULL);
+    CHECK(fake.watch[0].ready == NULL);
     fake_kept_clear();
     engine_free(&engine);
 }

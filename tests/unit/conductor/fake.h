@@ -1,6 +1,6 @@
 /* A server that has nothing but what modules/conductor asks of it: commands are called by their
- * words, replies are text, what is kept is a list, and the timer goes when it is told to. One
- * descriptor can be watched, where `watches` was set before; fake_turn looks at it. The module's
+ * words, replies are text, what is kept is a list, and the timer goes when it is told to. Some
+ * descriptors can be watched, where `watches` was set before; fake_turn looks at them. The module's
  * own objects are linked; nothing is loaded from a file. */
 #ifndef TARN_TESTS_CONDUCTOR_FAKE_H
 #define TARN_TESTS_CONDUCTOR_FAKE_H
@@ -15,6 +15,7 @@ extern const struct tarn_module tarn_module_v1;
 
 #define FAKE_COMMANDS_MAX 32u
 #define FAKE_WORDS_MAX    64u
+#define FAKE_WATCHES_MAX  4u
 
 struct tarn_call_context {
     size_t missing; /* elements of the reply */
@@ -37,9 +38,11 @@ static struct fake {
     void (*tick)(void *arg);
     void *tick_arg;
     bool watches;
-    int watch_fd; /* ready NULL: none */
-    void (*ready)(void *arg, unsigned events);
-    void *ready_arg;
+    struct fake_watch {
+        int fd;
+        void (*ready)(void *arg, unsigned events); /* NULL: it is free */
+        void *arg;
+    } watch[FAKE_WATCHES_MAX];
 } fake;
 
 /* --- replies, as one line: words are bare, an array begins with *N, a map with %N --- */
@@ -181,11 +184,10 @@ static void fake_timer_destroy(struct tarn_timer **timer_p) {
 }
 static tarn_status fake_watch(int fd, void (*fn)(void *arg, unsigned events), void *arg,
                               struct tarn_watch **watch_p) {
-    TARN_ASSERT(fake.ready == NULL);
-    fake.watch_fd = fd;
-    fake.ready = fn;
-    fake.ready_arg = arg;
-    *watch_p = (struct tarn_watch *)(void *)&fake;
+    struct fake_watch *w = fake.watch;
+    while (w->ready != NULL) TARN_ASSERT(++w < fake.watch + FAKE_WATCHES_MAX);
+    *w = (struct fake_watch){fd, fn, arg};
+    *watch_p = (struct tarn_watch *)(void *)w;
     return TARN_OK;
 }
 static tarn_status fake_watch_set(struct tarn_watch *watch, unsigned events) {
@@ -193,8 +195,8 @@ static tarn_status fake_watch_set(struct tarn_watch *watch, unsigned events) {
     return TARN_OK;
 }
 static void fake_watch_destroy(struct tarn_watch **watch_p) {
+    ((struct fake_watch *)(void *)*watch_p)->ready = NULL;
     *watch_p = NULL;
-    fake.ready = NULL;
 }
 static void fake_log(enum tarn_log_level level, const char *text) {
     (void)level, (void)text;
@@ -286,12 +288,16 @@ static inline void fake_tick(void) {
     fake.tick(fake.tick_arg);
     fake.writes = false;
 }
-/* The watched descriptor, if it is ready. false: it is not. */
+/* The watched descriptors that are ready. false: none is. */
 static inline bool fake_turn(void) {
-    struct pollfd p = {.fd = fake.watch_fd, .events = POLLIN};
-    if (fake.ready == NULL || poll(&p, 1, 0) != 1) return false;
-    fake.ready(fake.ready_arg, TARN_WATCH_READ);
-    return true;
+    bool any = false;
+    for (struct fake_watch *w = fake.watch; w < fake.watch + FAKE_WATCHES_MAX; w++) {
+        struct pollfd p = {.fd = w->fd, .events = POLLIN};
+        if (w->ready == NULL || poll(&p, 1, 0) != 1) continue;
+        w->ready(w->arg, TARN_WATCH_READ);
+        any = true;
+    }
+    return any;
 }
 
 #endif
