@@ -57,6 +57,9 @@ static inline void candidate_init(const struct route *r, struct candidate *a, ui
     a->engine = w->engine;
     a->hit_tokens = a->ahead_tokens = 0;
     memset(a->tier_tokens, 0, sizeof(a->tier_tokens));
+    a->pool = 0;
+    while (a->pool < r->pools_count && r->pools[a->pool].keys != a->engine->keys) a->pool++;
+    a->pool_tokens = a->pool < r->pools_count ? r->pools[a->pool].tokens : 0;
     a->waiting = (uint32_t)worker_waiting(w);
     a->running = (uint32_t)worker_running(w);
     a->queued_tokens = real(worker_prefill_tokens(w));
@@ -84,6 +87,7 @@ tarn_status candidates_find(struct cost_case *c) {
     c->model = name_find(r, q->model);
     c->lora = name_find(r, q->lora);
     c->candidates = r->candidates;
+    transfer_find_pools(c);
     double shortest_us = INFINITY;
     r->passed_count = 0;
     for (uint32_t i = 0; i < used; i++) {
@@ -103,7 +107,6 @@ tarn_status candidates_find(struct cost_case *c) {
     if (count == 0) return nobody_may(c);
     if (!fits) return nothing_fits(c);
     c->traffic = traffic_of(&c->model->traffic, r->now_us, count);
-    transfer_find_runs(c);
     match_candidates(c);
     session_match(c);
     return TARN_OK;
@@ -112,14 +115,13 @@ tarn_status candidates_find(struct cost_case *c) {
 /* From the pool what is not there, if that is faster than computing it. Bytes that come while the
  * request waits cost nothing. */
 void candidates_estimate(struct cost_case *c) {
-    uint32_t pool_tokens = c->request->pool_tokens;
     double growth = c->prompt_tokens + c->output_tokens / 2.0;
     for (struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
         const double *each = a->engine->decode.each;
         bool alone = a->engine->role == ROUTE_PREFILL;
         a->beside_us = alone ? 0 : each[1] * a->running + each[2] * a->context_tokens;
         plan_compute(c, a, &a->plan);
-        if (pool_tokens > candidate_there(a)) {
+        if (a->pool_tokens > candidate_there(a)) {
             struct prefill_plan loading;
             plan_load(c, a, &loading);
             if (loading.ttft_us < a->plan.ttft_us) plan_set(&a->plan, &loading);
@@ -135,6 +137,6 @@ struct transfer candidate_transfer(const struct cost_case *c, const struct candi
     if (p->fetch_tokens > 0)
         return transfer_between(c->route->workers[p->fetch_worker].engine, a->engine,
                                 p->fetch_tokens);
-    if (p->load_tokens > 0) return transfer_from_pool(c, a->engine, candidate_there(a));
+    if (p->load_tokens > 0) return transfer_from_pool(c, a, candidate_there(a));
     return (struct transfer){0};
 }

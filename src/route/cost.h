@@ -38,6 +38,8 @@ struct candidate {
     uint32_t waiting;      /* requests without a first token */
     uint32_t running;      /* sequences being decoded */
     const struct route_engine *engine;
+    uint32_t pool;         /* number of what the pool has for it; ROUTE_POOLS_MAX: nothing */
+    uint32_t pool_tokens;  /* of that */
     double queued_tokens;  /* of prefill */
     double context_tokens; /* of KV in use */
     double wait_us;        /* until it could begin */

@@ -23,10 +23,11 @@ static tarn_status request_check(struct route *r, const struct route_request *q)
                               q->length_tokens, q->chains[i].n, q->chains[i].block);
     if (q->exclude_count > ROUTE_EXCLUDE_MAX)
         return route_fail(r, TARN_EINVAL, "up to %u engines can be excluded", ROUTE_EXCLUDE_MAX);
-    if (q->pool_count > ROUTE_POOL_RUNS_MAX || q->pool_tokens > q->length_tokens)
-        return route_fail(r, TARN_EINVAL,
-                          "the pool's part of a prompt is not longer, and has up to %u runs",
-                          ROUTE_POOL_RUNS_MAX);
+    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++)
+        if (q->pools[i].run_count > ROUTE_POOL_RUNS_MAX || q->pools[i].tokens > q->length_tokens)
+            return route_fail(r, TARN_EINVAL,
+                              "the pool's part of a prompt is not longer, and has up to %u runs",
+                              ROUTE_POOL_RUNS_MAX);
     if (!(q->ttft_ms >= 0) || !(q->tbt_ms >= 0))
         return route_fail(r, TARN_EINVAL, "a TTFT or TBT is not negative");
     return TARN_OK;
@@ -87,7 +88,7 @@ static void decision_fill(const struct cost_case *c, const struct candidate *a,
                                  .fetch_worker = a->plan.fetch_worker,
                                  .ttft_ms = a->plan.ttft_us / 1000,
                                  .tbt_ms = a->tbt_us / 1000};
-    d->pool_tokens = c->request->pool_tokens;
+    d->pool_tokens = a->pool_tokens;
     if (q->decode != q->prefill) {
         const struct worker *to = &c->route->workers[q->decode];
         d->decode = to->engine->id;
@@ -116,6 +117,7 @@ static void figures_count(struct route *r, const struct cost_case *c, const stru
     r->figures.route_disk_tokens += a->tier_tokens[ROUTE_TIER_DISK];
     r->figures.route_ahead_tokens += a->ahead_tokens - session_tokens(c, a);
     r->figures.route_session_tokens += session_tokens(c, a);
+    r->figures.route_pool_tokens += a->pool_tokens;
     r->figures.route_load_tokens += a->plan.load_tokens;
     r->figures.route_fetch_tokens += a->plan.fetch_tokens;
     struct worker *w = &r->workers[a->worker];

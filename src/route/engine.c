@@ -116,6 +116,7 @@ static void engine_free(struct route *r, struct route_engine *e) {
     free(e->salt);
     name_put(r, &e->host);
     name_put(r, &e->rack);
+    name_put(r, &e->keys);
     free(e);
 }
 
@@ -128,6 +129,7 @@ static struct route_engine *engine_make(struct route *r, const struct route_engi
     e->salt = span_dup(s->salt);
     e->host = name_get(r, s->host);
     e->rack = name_get(r, s->rack);
+    e->keys = name_get(r, SPAN(""));
     e->model = name_get(r, s->model);
     e->any_lora = span_eq(s->lora, SPAN("*"));
     e->lora = name_get(r, s->lora);
@@ -242,6 +244,19 @@ tarn_status route_engine_drain(struct route *r, struct span id, bool drain, uint
     return TARN_OK;
 }
 
+tarn_status route_engine_keys(struct route *r, struct span id, struct span keys, uint64_t now_us) {
+    route_tick(r, now_us);
+    struct route_engine *e = engine_find(r, id);
+    if (e == NULL) return route_fail(r, TARN_ENOTFOUND, "no such engine");
+    if (!text_fits(keys, ROUTE_KEYS_MAX))
+        return route_fail(r, TARN_EINVAL, "what names its blocks in the pool has up to %u bytes",
+                          ROUTE_KEYS_MAX);
+    struct route_name *name = name_get(r, keys);
+    name_put(r, &e->keys);
+    e->keys = name;
+    return TARN_OK;
+}
+
 /* --- being alive --- */
 
 tarn_status route_engine_beat(struct route *r, struct span id, uint64_t now_us) {
@@ -305,6 +320,7 @@ bool route_engine_next(struct route *r, uint32_t *cursor_p, uint64_t now_us,
                                          .salt = e->salt,
                                          .host = e->host->text,
                                          .rack = e->rack->text,
+                                         .keys = e->keys->text,
                                          .role = e->role,
                                          .state = engine_state(r, e),
                                          .rank = w->rank,
@@ -349,6 +365,25 @@ uint32_t route_block_sizes(const struct route *r, struct span model, struct span
         const struct route_engine *e = r->workers[i].engine;
         if (e == NULL || e->model != m || (e->lora != l && !e->any_lora)) continue;
         if (!size_known(sizes, n, e->block_tokens)) sizes[n++] = e->block_tokens;
+    }
+    return n;
+}
+
+static bool keys_known(const struct span *keys, uint32_t n, const char *text) {
+    for (uint32_t i = 0; i < n; i++)
+        if (keys[i].data == text) return true; /* names are kept once */
+    return false;
+}
+
+uint32_t route_keys(const struct route *r, struct span model, struct span lora,
+                    struct span keys[ROUTE_POOLS_MAX]) {
+    const struct route_name *m = name_find(r, model), *l = name_find(r, lora);
+    uint32_t n = 0;
+    for (uint32_t i = 0; m != NULL && i < r->workers_used && n < ROUTE_POOLS_MAX; i++) {
+        const struct route_engine *e = r->workers[i].engine;
+        if (e == NULL || e->model != m || (e->lora != l && !e->any_lora)) continue;
+        if (e->role == ROUTE_DECODE || e->keys->text[0] == '\0') continue;
+        if (!keys_known(keys, n, e->keys->text)) keys[n++] = span_str(e->keys->text);
     }
     return n;
 }

@@ -44,6 +44,7 @@ static inline void kept_fill(struct kept_candidate *k, const struct candidate *a
                                  .term = {(float)term[0], (float)term[1], (float)term[2],
                                           (float)term[3], (float)term[4], (float)term[5]},
                                  .late = a->late,
+                                 .pool = (uint8_t)(a->pool_tokens > 0 ? a->pool : ROUTE_POOLS_MAX),
                                  .what = a->engine->role == ROUTE_PREFILL ? KEPT_COMPUTES : 0};
 }
 
@@ -81,6 +82,8 @@ void explain_begin(const struct cost_case *c, const struct cost_ops *ops) {
     k->tbt_bound_us = c->tbt_bound_us;
     k->session_worker = c->session_worker;
     k->session_tokens = c->session_tokens;
+    memset(k->pool_tokens, 0, sizeof(k->pool_tokens));
+    for (uint32_t i = 0; i < r->pools_count; i++) k->pool_tokens[i] = r->pools[i].tokens;
     k->first = r->kept_candidates_count;
     k->count = c->count;
     k->decodes = k->passed = 0;

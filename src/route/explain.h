@@ -17,7 +17,7 @@ struct kept_candidate {
     uint32_t hit_tokens, ahead_tokens, load_tokens, fetch_tokens, new_tokens;
     float ttft_us, tbt_us, cost, term[COST_TERMS];
     bool late;
-    uint8_t what;
+    uint8_t what, pool; /* pool: candidate.pool */
 };
 static_assert(sizeof(struct kept_candidate) == 64, "a line of the processor's caches");
 
@@ -27,8 +27,9 @@ struct kept_decision {
     char id[ROUTE_NAME_MAX], model[ROUTE_NAME_MAX];
     uint32_t id_len, model_len;
     uint32_t prompt_tokens, hit_tokens[ROUTE_TIERS]; /* of who was chosen */
-    const struct cost_ops *ops;                      /* NULL: the decode engine alone was chosen */
-    uint64_t at_us, first;                           /* first: number of its first candidate */
+    uint32_t pool_tokens[ROUTE_POOLS_MAX + 1];
+    const struct cost_ops *ops; /* NULL: the decode engine alone was chosen */
+    uint64_t at_us, first;      /* first: number of its first candidate */
     uint32_t count, decodes, passed;
     uint32_t chosen; /* among those that compute; ROUTE_NOBODY */
     uint32_t decode; /* worker; ROUTE_NO_WORKER */

@@ -160,6 +160,7 @@ void route_explain_candidate(const struct route *r, const struct route_explained
     out->hit_tokens = k->hit_tokens;
     out->session_tokens = k->worker == d->session_worker ? d->session_tokens : 0;
     out->ahead_tokens = k->ahead_tokens - out->session_tokens;
+    out->pool_tokens = d->pool_tokens[k->pool];
     out->load_tokens = k->load_tokens;
     out->fetch_tokens = k->fetch_tokens;
     out->new_tokens = k->new_tokens;

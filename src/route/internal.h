@@ -73,7 +73,7 @@ struct worker {
 
 /* Likewise. */
 struct route_engine {
-    struct route_name *model, *lora, *host, *rack;
+    struct route_name *model, *lora, *host, *rack, *keys;
     uint32_t block_tokens, kv_blocks, bytes_per_token;
     enum route_role role;
     bool any_lora, drains, of_tenant;
@@ -143,6 +143,12 @@ struct pool_run {
     bool disk;
 };
 
+struct pool_there {
+    const struct route_name *keys; /* of the engines that load it */
+    uint32_t tokens, count;
+    struct pool_run run[ROUTE_POOL_RUNS_MAX];
+};
+
 struct kept_decision;
 struct kept_candidate;
 #define EXPLAIN_CANDIDATES 65536u
@@ -180,8 +186,8 @@ struct route {
     uint32_t *place_of;           /* by worker: its place in them, if it is among them */
     struct passed_over *passed;   /* of the decision, too; workers_max of them */
     uint32_t passed_count;
-    struct pool_run runs[ROUTE_POOL_RUNS_MAX]; /* of its request */
-    uint32_t runs_count;
+    struct pool_there pools[ROUTE_POOLS_MAX]; /* of its request */
+    uint32_t pools_count;
     struct route_hit *hits; /* workers_max of them */
     uint32_t *worker_of;    /* by holder */
     struct ahead ahead;
@@ -314,11 +320,11 @@ struct transfer {
     bool disk, mixed;       /* from a disk; from several places */
 };
 /* What the request has in the pool, for the two below. */
-void transfer_find_runs(struct cost_case *c);
+void transfer_find_pools(struct cost_case *c);
 /* Its tokens from `begin` on. */
-struct transfer transfer_from_pool(const struct cost_case *c, const struct route_engine *e,
+struct transfer transfer_from_pool(const struct cost_case *c, const struct candidate *a,
                                    uint32_t begin);
-double transfer_pool_us(const struct cost_case *c, const struct route_engine *e, uint32_t begin);
+double transfer_pool_us(const struct cost_case *c, const struct candidate *a, uint32_t begin);
 static inline struct transfer transfer_between(const struct route_engine *from,
                                                const struct route_engine *to, uint32_t tokens) {
     double bytes = most_of((double)tokens * from->bytes_per_token, 1);

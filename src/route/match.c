@@ -56,6 +56,14 @@ __attribute__((always_inline)) static inline void ahead_prefetch(const struct ah
     for (unsigned i = 0; i < AHEAD_WAYS; i++) __builtin_prefetch(&set->way[i], 1);
 }
 
+/* What the pool has for that engine. */
+static uint32_t pool_tokens_of(const struct route_request *q, const struct route_engine *e) {
+    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++)
+        if (q->pools[i].tokens > 0 && span_eq(q->pools[i].keys, span_str(e->keys->text)))
+            return q->pools[i].tokens;
+    return 0;
+}
+
 static uint32_t ahead_blocks(const struct route_chain *chain) {
     return chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
 }
@@ -103,22 +111,51 @@ void match_ahead_put(const struct cost_case *c, const struct candidate *a) {
     }
 }
 
+/* The request's matches so far. */
+struct matching {
+    const struct route_request *request;
+    const struct route_name *model, *lora;
+    struct route_matched *out;
+    size_t found, cap;
+};
+
+static bool matching_serves(const struct matching *m, const struct route_engine *e) {
+    return e != NULL && e->model == m->model && (e->lora == m->lora || e->any_lora);
+}
+
+static void matching_add(struct route *r, struct matching *m, const struct worker *w,
+                         const struct route_hit *hit) {
+    uint32_t worker = (uint32_t)(w - r->workers);
+    uint32_t pool = pool_tokens_of(m->request, w->engine);
+    if (hit == NULL && pool == 0) return;
+    size_t at = m->found++;
+    if (at >= m->cap) return;
+    r->place_of[worker] = (uint32_t)at;
+    m->out[at] = (struct route_matched){
+        .engine = w->engine->id, .rank = w->rank, .worker = worker, .pool_tokens = pool};
+    if (hit != NULL) memcpy(m->out[at].tokens, hit->tokens, sizeof(m->out[at].tokens));
+}
+
+static bool matching_has(const struct route *r, const struct matching *m, uint32_t worker) {
+    uint32_t place = r->place_of[worker];
+    return place < m->found && place < m->cap && m->out[place].worker == worker;
+}
+
 size_t route_match(struct route *r, const struct route_request *q, struct route_matched *out,
                    size_t cap) {
-    const struct route_name *model = name_find(r, q->model), *lora = name_find(r, q->lora);
-    size_t found = 0, n = 0;
+    struct matching m = {q, name_find(r, q->model), name_find(r, q->lora), out, 0, cap};
+    size_t n = 0;
     if (q->chain_count > 0 && q->chain_count <= ROUTE_CHAINS_MAX)
         n = route_index_match(r->index, q->chains, q->chain_count, r->hits, r->options.workers_max);
     for (size_t i = 0; i < n; i++) {
         const struct worker *w = &r->workers[r->worker_of[r->hits[i].holder]];
-        const struct route_engine *e = w->engine;
-        if (e == NULL || e->model != model || (e->lora != lora && !e->any_lora)) continue;
-        if (found < cap) {
-            out[found] = (struct route_matched){
-                .engine = e->id, .rank = w->rank, .worker = (uint32_t)(w - r->workers)};
-            memcpy(out[found].tokens, r->hits[i].tokens, sizeof(out[found].tokens));
-        }
-        found++;
+        if (matching_serves(&m, w->engine)) matching_add(r, &m, w, &r->hits[i]);
     }
-    return found;
+    bool pooled = false;
+    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++) pooled |= q->pools[i].tokens > 0;
+    for (uint32_t i = 0; pooled && m.model != NULL && i < r->workers_used; i++) {
+        const struct worker *w = &r->workers[i];
+        if (matching_serves(&m, w->engine) && !matching_has(r, &m, i)) matching_add(r, &m, w, NULL);
+    }
+    return m.found;
 }

@@ -49,10 +49,10 @@ static inline void plan_compute(const struct cost_case *c, const struct candidat
 static inline void plan_load(const struct cost_case *c, const struct candidate *a,
                              struct prefill_plan *p) {
     uint32_t there = candidate_there(a);
-    p->load_tokens = c->request->pool_tokens - there;
+    p->load_tokens = a->pool_tokens - there;
     p->fetch_tokens = 0;
     p->fetch_worker = ROUTE_NO_WORKER;
-    p->load_us = a->link_us + transfer_pool_us(c, a->engine, there);
+    p->load_us = a->link_us + transfer_pool_us(c, a, there);
     plan_estimate(c, a, p);
 }
 

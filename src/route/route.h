@@ -33,6 +33,7 @@
 #define ROUTE_URL_MAX     512u
 #define ROUTE_RANKS_MAX   64u
 #define ROUTE_EXCLUDE_MAX 16u
+#define ROUTE_POOLS_MAX   4u         /* ways of calling blocks in the pool, for one request */
 #define ROUTE_TOKENS_MAX  (1u << 28) /* of a prompt, and of an answer */
 #define ROUTE_NO_WORKER   UINT32_MAX
 #define ROUTE_NOBODY      UINT32_MAX /* among candidates */
@@ -140,6 +141,11 @@ tarn_status route_rank_remove(struct route *r, struct span id, uint32_t rank, ui
 tarn_status route_engine_remove(struct route *r, struct span id, uint64_t now_us);
 /* Gets nothing new while it drains; on false it takes part again. TARN_ENOTFOUND. */
 tarn_status route_engine_drain(struct route *r, struct span id, bool drain, uint64_t now_us);
+/* How the engine calls its blocks in the pool: a text of the caller's, which means nothing here but
+ * that engines with the same one share blocks. Empty, as at first: it has none. TARN_ENOTFOUND,
+ * TARN_EINVAL: the text is too long, or has a NUL in it. */
+#define ROUTE_KEYS_MAX 49152u
+tarn_status route_engine_keys(struct route *r, struct span id, struct span keys, uint64_t now_us);
 
 /* A report; what is ROUTE_UNKNOWN was not reported. */
 #define ROUTE_UNKNOWN UINT64_MAX
@@ -162,7 +168,7 @@ tarn_status route_engine_beat(struct route *r, struct span id, uint64_t now_us);
 enum route_state { ROUTE_UP, ROUTE_DRAINS, ROUTE_SILENT, ROUTE_BACKS_OFF };
 /* Strings are borrowed until the next call that adds or removes an engine. */
 struct route_engine_view {
-    const char *id, *url, *model, *lora, *tenant, *salt, *host, *rack;
+    const char *id, *url, *model, *lora, *tenant, *salt, *host, *rack, *keys;
     enum route_role role;
     enum route_state state;
     uint32_t rank, ranks, worker, block_tokens, kv_blocks, bytes_per_token;
@@ -188,6 +194,10 @@ uint32_t route_worker_find(const struct route *r, struct span id, uint32_t rank)
  * hashed by. Returns how many there are, up to ROUTE_CHAINS_MAX. */
 uint32_t route_block_sizes(const struct route *r, struct span model, struct span lora,
                            uint32_t sizes[ROUTE_CHAINS_MAX]);
+/* Likewise how they call blocks in the pool, those of engines that only decode aside. Borrowed
+ * until engines come, go or are given others. */
+uint32_t route_keys(const struct route *r, struct span model, struct span lora,
+                    struct span keys[ROUTE_POOLS_MAX]);
 /* What the engines have; its holders come and go with the engines. Owned by the route. Its events
  * are told to it directly. */
 struct route_index *route_index(struct route *r);
@@ -208,6 +218,14 @@ struct route_pool_run {
 };
 #define ROUTE_POOL_RUNS_MAX 64u
 
+/* What the pool has of a prompt under one way of calling blocks there. */
+struct route_pool {
+    struct span keys; /* engines with the same load it (route_engine_keys); empty: those without */
+    uint32_t tokens;  /* leading, in all KV groups; 0: nothing */
+    const struct route_pool_run *runs; /* of those; what an engine has itself is not loaded */
+    uint32_t run_count;                /* up to ROUTE_POOL_RUNS_MAX */
+};
+
 struct route_request {
     struct span id; /* up to ROUTE_NAME_MAX bytes */
     struct span model, lora;
@@ -227,9 +245,7 @@ struct route_request {
     double ttft_ms, tbt_ms;     /* that it must keep; 0: the options' */
     const struct span *exclude; /* ids of engines */
     uint32_t exclude_count;
-    uint32_t pool_tokens; /* leading, that the pool has in all KV groups that it takes */
-    const struct route_pool_run *pool; /* of those; what an engine has itself is not loaded */
-    uint32_t pool_count;               /* up to ROUTE_POOL_RUNS_MAX */
+    struct route_pool pools[ROUTE_POOLS_MAX];
 };
 
 /* Ids are borrowed until engines come or go. */
@@ -241,7 +257,7 @@ struct route_decision {
     uint32_t hit_tokens[ROUTE_TIERS];       /* there, each by its fastest tier */
     uint32_t ahead_tokens;                  /* that earlier requests are about to compute there */
     uint32_t session_tokens;                /* behind those, probably there by its session */
-    uint32_t pool_tokens;                   /* that the pool has, leading */
+    uint32_t pool_tokens;                   /* that the pool has for it, leading */
     uint32_t load_tokens;                   /* to be loaded from the pool beyond what is there */
     const char *fetch;                      /* loaded from this engine instead; NULL: from none */
     uint32_t fetch_rank, fetch_worker, fetch_tokens;
@@ -303,9 +319,11 @@ struct route_matched {
     const char *engine;
     uint32_t rank, worker;
     uint32_t tokens[ROUTE_TIERS];
+    uint32_t pool_tokens; /* that the pool has for it */
 };
 /* Of all engines that serve the request's model, whatever their state; in no order. Returns how
- * many have anything; when that is more than cap, the first cap are written. */
+ * many have anything, or the pool has something for them; when that is more than cap, the first cap
+ * are written. */
 size_t route_match(struct route *r, const struct route_request *q, struct route_matched *out,
                    size_t cap);
 
@@ -334,6 +352,7 @@ struct route_explained_candidate {
     const char *engine; /* NULL: gone since */
     uint32_t rank;
     uint32_t hit_tokens, ahead_tokens, session_tokens, load_tokens, fetch_tokens, new_tokens;
+    uint32_t pool_tokens; /* that the pool has for it */
     double ttft_ms, tbt_ms, cost, term[ROUTE_TERMS_MAX];
     char why[160]; /* it lost, or "chosen" */
 };
@@ -406,6 +425,7 @@ uint64_t route_tick(struct route *r, uint64_t now_us);
     X(COUNTER, route_disk_tokens, "... on disk")                                                   \
     X(COUNTER, route_ahead_tokens, "of those, about to be computed there by others")               \
     X(COUNTER, route_session_tokens, "of those, probably there, by their sessions alone")          \
+    X(COUNTER, route_pool_tokens, "of those, that the pool has for that engine")                   \
     X(COUNTER, route_load_tokens, "of those, to be loaded from the pool")                          \
     X(COUNTER, route_fetch_tokens, "of those, to be fetched from another engine")                  \
     X(COUNTER, route_copies, "copies of hot prefixes that were ordered")                           \

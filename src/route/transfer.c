@@ -10,14 +10,13 @@ struct transfer_sum {
     double bytes[ROUTE_PLACES], disk_bytes[ROUTE_PLACES];
 };
 
-void transfer_find_runs(struct cost_case *c) {
-    struct route *r = c->route;
-    const struct route_request *q = c->request;
-    r->runs_count = 0;
-    for (uint32_t i = 0; i < q->pool_count; i++) {
-        const struct route_pool_run *run = &q->pool[i];
+static void pool_take(const struct route *r, const struct route_pool *from, struct pool_there *p) {
+    p->tokens = from->tokens;
+    p->count = 0;
+    for (uint32_t i = 0; i < from->run_count; i++) {
+        const struct route_pool_run *run = &from->runs[i];
         if (run->tokens == 0) continue;
-        r->runs[r->runs_count++] =
+        p->run[p->count++] =
             (struct pool_run){.begin = run->begin,
                               .end = (int64_t)run->begin + run->tokens,
                               .host = name_or_none(name_find(r, run->host)),
@@ -27,11 +26,27 @@ void transfer_find_runs(struct cost_case *c) {
     }
 }
 
+void transfer_find_pools(struct cost_case *c) {
+    struct route *r = c->route;
+    r->pools_count = 0;
+    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++) {
+        const struct route_pool *from = &c->request->pools[i];
+        const struct route_name *keys = from->tokens > 0 ? name_find(r, from->keys) : NULL;
+        if (keys == NULL) continue;
+        struct pool_there *p = &r->pools[r->pools_count++];
+        p->keys = keys;
+        pool_take(r, from, p);
+    }
+}
+
 /* Of the runs' tokens from `begin` on. */
-static inline void pool_sum(const struct route *r, const struct route_engine *e, uint32_t begin,
+static inline void pool_sum(const struct route *r, const struct candidate *a, uint32_t begin,
                             struct transfer_sum *s) {
-    for (uint32_t i = 0; i < r->runs_count; i++) {
-        const struct pool_run *run = &r->runs[i];
+    const struct route_engine *e = a->engine;
+    const struct pool_there *there = &r->pools[a->pool];
+    TARN_ASSERT(a->pool < r->pools_count);
+    for (uint32_t i = 0; i < there->count; i++) {
+        const struct pool_run *run = &there->run[i];
         if (run->end <= begin) continue;
         double tokens = (double)(run->end - (begin > run->begin ? begin : run->begin));
         double bytes = tokens * (run->token_bytes > 0 ? run->token_bytes : e->bytes_per_token);
@@ -48,27 +63,27 @@ static inline double place_us(const struct route_engine *e, const struct transfe
     return model_predict_one(&e->transfer[place], s->bytes[place], s->disk_bytes[place]);
 }
 
-double transfer_pool_us(const struct cost_case *c, const struct route_engine *e, uint32_t begin) {
+double transfer_pool_us(const struct cost_case *c, const struct candidate *a, uint32_t begin) {
     struct transfer_sum s = {0};
     double us = 0;
-    pool_sum(c->route, e, begin, &s);
+    pool_sum(c->route, a, begin, &s);
     for (unsigned p = 0; p < ROUTE_PLACES; p++)
-        if (s.bytes[p] > 0) us += place_us(e, &s, p);
+        if (s.bytes[p] > 0) us += place_us(a->engine, &s, p);
     return us;
 }
 
-struct transfer transfer_from_pool(const struct cost_case *c, const struct route_engine *e,
+struct transfer transfer_from_pool(const struct cost_case *c, const struct candidate *a,
                                    uint32_t begin) {
     struct transfer_sum s = {0};
     struct transfer t = {.place = ROUTE_PLACES};
-    pool_sum(c->route, e, begin, &s);
+    pool_sum(c->route, a, begin, &s);
     for (unsigned p = 0; p < ROUTE_PLACES; p++) {
         if (s.bytes[p] <= 0) continue;
         t.mixed = t.place != ROUTE_PLACES;
         if (!t.mixed) t.place = (enum route_place)p;
         t.disk |= s.disk_bytes[p] > 0;
         t.bytes += (uint64_t)s.bytes[p];
-        t.us += place_us(e, &s, p);
+        t.us += place_us(a->engine, &s, p);
     }
     if (t.place == ROUTE_PLACES) t.place = ROUTE_SAME_HOST;
     return t;

@@ -212,14 +212,13 @@ tarn_status router_ask(struct router *r, uint64_t number, const struct trace_req
     uint32_t pool_tokens = runs_make(r, hosts, pooled, q->input);
     const struct route_chain chain = {
         .scope = r->scope, .block = r->block, .n = whole, .rolling = r->hashes};
-    struct route_request ask = {.id = number_text(number, text),
-                                .model = MODEL,
-                                .chains = &chain,
-                                .chain_count = whole > 0,
-                                .length_tokens = q->input,
-                                .pool = r->runs,
-                                .pool_tokens = pool_tokens,
-                                .pool_count = r->n_runs};
+    struct route_request ask = {
+        .id = number_text(number, text),
+        .model = MODEL,
+        .chains = &chain,
+        .chain_count = whole > 0,
+        .length_tokens = q->input,
+        .pools = {{.tokens = pool_tokens, .runs = r->runs, .run_count = r->n_runs}}};
     struct route_decision d;
     gone_tell(r);
     tarn_status status = route_decide(r->route, &ask, now_us(now), &d);

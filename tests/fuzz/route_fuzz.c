@@ -123,18 +123,17 @@ static void one_decision(struct route *route, struct reader *r, uint64_t now_us)
                               .chain_count = what & 1 ? 1 + seed % 2 : 0,
                               .exclude = &exclude,
                               .exclude_count = what >> 1 & 1,
-                              .pool = run,
-                              .pool_count = what & 4 ? 1 + seed % 2 : 0,
+                              .pools = {{.runs = run, .run_count = what & 4 ? 1 + seed % 2 : 0}},
                               .priority = (int8_t)take_byte(r)};
     q.lora = seed & 64 ? take_lora(r) : SPAN("");
     q.policy = what & 8 ? route_policies[take_byte(r) % 9] : NULL;
     q.length_tokens = (uint32_t)take_number(r);
     q.output_tokens = (uint32_t)take_number(r);
-    q.pool_tokens = what & 4 ? (uint32_t)take_number(r) : 0;
+    q.pools[0].tokens = what & 4 ? (uint32_t)take_number(r) : 0;
     /* Now and then they are longer than the prompt, which is refused. */
     for (int i = 0; i < 2 && !(what & 64); i++)
         chain[i].n = (uint32_t)min_u64(chain[i].n, q.length_tokens / chain[i].block);
-    if (!(what & 128)) q.pool_tokens = (uint32_t)min_u64(q.pool_tokens, q.length_tokens);
+    if (!(what & 128)) q.pools[0].tokens = (uint32_t)min_u64(q.pools[0].tokens, q.length_tokens);
     if (what & 16) q.ttft_ms = take_double(r);
     if (what & 32) q.tbt_ms = take_double(r);
     struct route_decision d;

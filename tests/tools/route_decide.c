@@ -120,11 +120,11 @@ static uint64_t request_done(struct open_request *o) {
 
 static void pool_fill(const struct open_request *o, const struct place at[2],
                       struct route_pool_run run[2], struct route_request *q) {
-    q->pool_tokens = blocks_before(o->turn) * BLOCK;
-    q->pool = run;
-    q->pool_count = 2;
+    q->pools[0].tokens = blocks_before(o->turn) * BLOCK;
+    q->pools[0].runs = run;
+    q->pools[0].run_count = 2;
     run[0].tokens = run[1].begin = blocks_common() * BLOCK;
-    run[1].tokens = q->pool_tokens - run[1].begin;
+    run[1].tokens = q->pools[0].tokens - run[1].begin;
     for (unsigned i = 0; i < 2; i++) {
         run[i].tier = ROUTE_TIER_HOST;
         run[i].host = span_str(at[i].host);

@@ -189,9 +189,9 @@ static void request_make(struct world *w, const char *policy) {
     if (below(w, 8) > 0) w->q.chains = &w->prompt.chain, w->q.chain_count = 1;
     w->run = (struct route_pool_run){.tokens = below(w, BLOCKS * UTIL_BLOCK),
                                      .tier = below(w, 2) ? ROUTE_TIER_HOST : ROUTE_TIER_DISK};
-    w->q.pool = &w->run;
-    w->q.pool_count = below(w, 2);
-    w->q.pool_tokens = w->q.pool_count ? w->run.tokens : 0;
+    w->q.pools[0].runs = &w->run;
+    w->q.pools[0].run_count = below(w, 2);
+    w->q.pools[0].tokens = w->q.pools[0].run_count ? w->run.tokens : 0;
     if (below(w, 3) == 0) w->q.ttft_ms = between(w, 5, 100);
     if (below(w, 6) == 0) w->q.tbt_ms = between(w, 5, 40);
 }
@@ -240,7 +240,7 @@ static void engine_look(struct world *w, struct plain_engine *e) {
     e->load = e->fetch = e->transfer = 0;
     e->prefill = prefill_of(e, prompt, e->hit + e->ahead, &e->fresh);
     e->ttft = e->wait + e->prefill;
-    double pool = w->q.pool_tokens;
+    double pool = w->q.pools[0].tokens;
     if (pool > e->hit + e->ahead) {
         double us = link_of(w, e) +
                     transfer_of(e, pool - e->hit - e->ahead, w->run.tier == ROUTE_TIER_DISK);

@@ -269,9 +269,9 @@ TEST(loads_share_the_link_of_their_engine) {
     struct route_pool_run run = {.tokens = 24000, .tier = ROUTE_TIER_HOST};
     struct route_decision d;
     struct route_request q = util_request("x", 24100);
-    q.pool = &run;
-    q.pool_count = 1;
-    q.pool_tokens = 24000;
+    q.pools[0].runs = &run;
+    q.pools[0].run_count = 1;
+    q.pools[0].tokens = 24000;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK); /* 24.1 + 1 + 1 ms */
     CHECK_EQ(d.load_tokens, 24000);
     CHECK_WITHIN(d.ttft_ms, 26.09, 26.11);

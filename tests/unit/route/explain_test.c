@@ -139,9 +139,9 @@ TEST(an_explanation_has_the_decision_s_numbers) {
     util_prompt(&p, 1, 60);
     struct route_request q = util_prompt_request("x", &p);
     struct route_pool_run run = {.tokens = 800, .tier = ROUTE_TIER_HOST};
-    q.pool = &run;
-    q.pool_count = 1;
-    q.pool_tokens = 800;
+    q.pools[0].runs = &run;
+    q.pools[0].run_count = 1;
+    q.pools[0].tokens = 800;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_EQ(route_explain(r, q.id, &e), TARN_OK);
     route_explain_candidate(r, &e, e.chosen, &c);

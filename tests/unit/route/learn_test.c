@@ -284,9 +284,9 @@ TEST(transfers_that_cannot_be_told_apart_teach_nothing) {
     const struct model *m = engine_of(l.r, "e0")->transfer;
     l.run[0].tokens = 480;
     l.run[1] = (struct route_pool_run){.begin = 480, .tokens = 480, .host = SPAN("h0")};
-    l.q.pool_count = 2;
+    l.q.pools[0].run_count = 2;
     load(&l, UTIL_BEGIN, 5000); /* from two places */
-    l.q.pool_count = 1;
+    l.q.pools[0].run_count = 1;
     l.run[0].tokens = 960;
     util_decide(l.r, "y", 100, UTIL_BEGIN + 10000 * UTIL_MS); /* while another waits */
     CHECK_EQ(route_decide(l.r, &l.q, UTIL_BEGIN + 10000 * UTIL_MS, &l.d), TARN_OK);

@@ -77,9 +77,9 @@ TEST(loading_and_waiting_overlap) {
     util_decide(r, "x", 1000, UTIL_BEGIN);
     struct route_request q = util_prompt_request("y", &p);
     struct route_pool_run run = {.tokens = 960, .tier = ROUTE_TIER_HOST};
-    q.pool = &run;
-    q.pool_count = 1;
-    q.pool_tokens = 960;
+    q.pools[0].runs = &run;
+    q.pools[0].run_count = 1;
+    q.pools[0].tokens = 960;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_EQ(d.load_tokens, 960);
     CHECK(d.ttft_ms > 12.00 && d.ttft_ms < 12.02); /* and 1.01 for the last token */

@@ -10,9 +10,9 @@ TEST(the_pool_is_loaded_where_that_is_faster) {
     util_prompt(&p, 1, 60);
     struct route_request q = util_prompt_request("x", &p);
     struct route_pool_run run = {.tokens = 960, .tier = ROUTE_TIER_HOST};
-    q.pool = &run;
-    q.pool_count = 1;
-    q.pool_tokens = 960;
+    q.pools[0].runs = &run;
+    q.pools[0].run_count = 1;
+    q.pools[0].tokens = 960;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_EQ(d.load_tokens, 960);
     CHECK_EQ(d.pool_tokens, 960);
@@ -35,9 +35,9 @@ TEST(only_what_is_missing_is_loaded) {
     struct route_request q = util_prompt_request("x", &p);
     struct route_pool_run runs[2] = {{.tokens = 640, .tier = ROUTE_TIER_HOST},
                                      {.begin = 640, .tokens = 160, .tier = ROUTE_TIER_DISK}};
-    q.pool = runs;
-    q.pool_count = 2;
-    q.pool_tokens = 800;
+    q.pools[0].runs = runs;
+    q.pools[0].run_count = 2;
+    q.pools[0].tokens = 800;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
     CHECK_EQ(d.hit_tokens[ROUTE_TIER_DEVICE], 480);
     CHECK_EQ(d.load_tokens, 320);
@@ -68,7 +68,7 @@ TEST(figures_are_sums_of_decisions) {
         char id[16];
         snprintf(id, sizeof(id), "%d", i);
         struct route_request q = util_prompt_request(id, i % 4 == 3 ? &pooled : &p);
-        if (i % 4 == 3) q.pool = &run, q.pool_count = 1, q.pool_tokens = 800;
+        if (i % 4 == 3) q.pools[0].runs = &run, q.pools[0].run_count = 1, q.pools[0].tokens = 800;
         if (i % 4 < 3) q.length_tokens += 100 * (uint32_t)i;
         CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
         for (int t = 0; t < ROUTE_TIERS; t++) hit += d.hit_tokens[t];

@@ -92,9 +92,9 @@ TEST(errors_name_what_is_wrong) {
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
     CHECK(strstr(route_error(r), "512") != NULL && strstr(route_error(r), "16") != NULL);
     q.chain_count = 0;
-    q.pool_tokens = 4 * 512 + 1;
+    q.pools[0].tokens = 4 * 512 + 1;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_EINVAL);
-    q.pool_tokens = 0;
+    q.pools[0].tokens = 0;
     q.exclude = &SPAN("e0");
     q.exclude_count = 1;
     CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_ENOTFOUND);

@@ -59,7 +59,7 @@ TEST(runs_add_up_by_place) {
     begin(&l);
     l.run[0] = (struct route_pool_run){.tokens = 320, .tier = ROUTE_TIER_HOST};
     l.run[1] = (struct route_pool_run){.begin = 320, .tokens = 640, .tier = ROUTE_TIER_HOST};
-    l.q.pool_count = 2;
+    l.q.pools[0].run_count = 2;
     CHECK_EQ(loads_us(&l), 3000 + 960000 / 1000);
     l.run[1].host = SPAN("h0");
     CHECK_EQ(loads_us(&l), 3000 + 320000 / 1000 + 10 + 640000 / 4000);
@@ -97,7 +97,7 @@ TEST(odd_sizes_are_bounded) {
     l.q.policy = "mooncake";
     for (int i = 0; i < 2; i++)
         l.run[i] = (struct route_pool_run){.tokens = UINT32_MAX, .bytes = UINT64_MAX};
-    l.q.pool_count = 2;
+    l.q.pools[0].run_count = 2;
     CHECK_EQ(loads_us(&l), 960 * 1000 + 1000 - 2000); /* it is computed */
     CHECK_EQ(l.d.load_tokens, 0);
     /* Where even that would take longer: 2 PiB at 1 GB/s are 26 days. */

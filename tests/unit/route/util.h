@@ -137,9 +137,9 @@ __attribute__((unused)) static inline void util_loads_begin(struct util_loads *l
     util_prompt(&l->prompt, 1, 60);
     l->run[0] = (struct route_pool_run){.tokens = 960, .tier = ROUTE_TIER_HOST};
     l->q = util_prompt_request("x", &l->prompt);
-    l->q.pool_tokens = 960;
-    l->q.pool = l->run;
-    l->q.pool_count = 1;
+    l->q.pools[0].tokens = 960;
+    l->q.pools[0].runs = l->run;
+    l->q.pools[0].run_count = 1;
 }
 
 #endif
