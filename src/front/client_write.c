@@ -384,6 +384,12 @@ static void output_flush(struct client *c) {
     client_update_interest(c);
 }
 
+/* Is there something to be sent to a replica? Those are in front. */
+static bool replica_waits(void) {
+    const struct client *first = TAILQ_FIRST(&flush_list);
+    return UNLIKELY(first != NULL) && first->io->flags & CLIENT_REPLICA;
+}
+
 void client_output_end(struct client *c) {
     struct client_out *o = &c->io->out;
     if (o->bytes.len == o->sent && o->first_insert == o->inserts) { /* nothing was said */
@@ -396,8 +402,8 @@ void client_output_end(struct client *c) {
             client_update_interest(c);
         return;
     }
-    if (UNLIKELY(effects_pending())) { /* nobody hears of what is not written down yet: all of this
-                                          turn go together */
+    /* Nobody hears of what is not written down yet: all of this turn go together. */
+    if (UNLIKELY(effects_pending()) || replica_waits()) {
         output_settle(o);
         client_flush_later(c);
         return;
@@ -467,7 +473,11 @@ void client_output_limit(struct client *c) {
 void client_flush_later(struct client *c) {
     if (c->io->flags & (CLIENT_FLUSH | CLIENT_CLOSE_SOON)) return;
     c->io->flags |= CLIENT_FLUSH;
-    TAILQ_INSERT_TAIL(&flush_list, c, io->flush);
+    /* Replicas first: what others have heard of when this process is killed is not lost. */
+    if (UNLIKELY(c->io->flags & CLIENT_REPLICA))
+        TAILQ_INSERT_HEAD(&flush_list, c, io->flush);
+    else
+        TAILQ_INSERT_TAIL(&flush_list, c, io->flush);
 }
 
 void clients_flush(void) {

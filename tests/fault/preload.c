@@ -9,8 +9,8 @@
  * populates), crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a
  * stream; recv and send), intr (EINTR), again (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once
  * (ENOMEM, the Nth call only), slow (takes 20 ms longer; write, fdatasync, rename and madvise),
- * crash (a fault in the middle of it). Careful with "again" on an edge-triggered socket: it is a
- * lie that no later edge makes up for.
+ * crash (a fault in the middle of it; send, of servers to clients: killed right after it). Careful
+ * with "again" on an edge-triggered socket: it is a lie that no later edge makes up for.
  *
  *     TARN_FAULT_FROM=FILE    nothing fails before there is that file
  *     TARN_FAULT_HOLD=FILE    a slow madvise takes as long as there is that file
@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/types.h>
 #include <time.h>
@@ -229,6 +231,19 @@ crypto_hash_sha256(unsigned char *out, const unsigned char *in, unsigned long lo
     int (*real)(unsigned char *, const unsigned char *, unsigned long long) =
         (__typeof__(real))dlsym(RTLD_NEXT, "crypto_hash_sha256");
     return real(out, in, len);
+}
+
+/* What clients are sent goes this way. */
+__attribute__((visibility("default"))) long syscall(long number, ...) {
+    long a[6];
+    va_list ap;
+    va_start(ap, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(ap, long);
+    va_end(ap);
+    bool last = number == SYS_sendto && plan[SEND].kind == CRASH && turn(SEND) == CRASH;
+    long n = REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (last) raise(SIGKILL);
+    return n;
 }
 
 /* --- wall time --- */

@@ -329,6 +329,27 @@ test {a dead master} {
     same_books a c
 }
 
+# The first send of a turn is the last.
+if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && \
+        (![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq "")} {
+    test {killed while it answers: what anybody heard of, the replicas have} {
+        set from [temp_dir]/from
+        set ::prefix \
+            [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT=send:crash:1 TARN_FAULT_FROM=$from]
+        up x --repl-ping-replica-period 1000
+        set ::prefix {}
+        up y
+        follow y x
+        same_books x y
+        close [open $from w]
+        assert_error "connection closed by the server" {ask x set k v}
+        wait_for "the replica to hear that it died" {[field_is y master_link_status down]}
+        assert_equal 1 [ask y exists k]
+        down x
+        down y
+    }
+}
+
 test {passwords between servers} {
     ask a config set requirepass secret
     ask a auth secret
