@@ -9,6 +9,7 @@
 #include "conductor/asked.h"
 #include "conductor/conductor.h"
 #include "conductor/kept.h"
+#include "conductor/metrics.h"
 #include "conductor/streams.h"
 #include "route/hash.h"
 
@@ -91,6 +92,13 @@ static void engine_stream(struct figure_walk *f, const struct route_engine_view 
     FIGURE(f, TEXT, decode_why, "... why the last one could not", (const char *)s.info.why_decode);
 }
 
+static void engine_metrics(struct figure_walk *f, const struct route_engine_view *v) {
+    struct metrics_view m;
+    metrics_get(v->worker, &m);
+    FIGURE(f, TEXT, metrics, "of its /metrics: none, paused, asking, up, failing", m.state);
+    FIGURE(f, TEXT, metrics_why, "... why it fails", (const char *)m.why);
+}
+
 static enum tarn_rows rows_of_engines(uint64_t *from, struct figure_walk *f) {
     struct route_engine_view v;
     uint64_t now_us = conductor_now_us();
@@ -103,6 +111,7 @@ static enum tarn_rows rows_of_engines(uint64_t *from, struct figure_walk *f) {
         engine_about(f, &v);
         engine_load(f, &v, now_us);
         engine_stream(f, &v);
+        engine_metrics(f, &v);
         figures_group_end(f);
         *from = at;
     }
@@ -153,6 +162,7 @@ static void decision_chosen(struct figure_walk *f, const struct route_explained 
     FIGURE(f, GAUGE, host, "... in host memory", e->hit_tokens[ROUTE_TIER_HOST]);
     FIGURE(f, GAUGE, disk, "... on disk", e->hit_tokens[ROUTE_TIER_DISK]);
     FIGURE(f, GAUGE, ahead, "... that it is about to have", a.ahead_tokens);
+    FIGURE(f, GAUGE, session, "... that it probably has, by the session", a.session_tokens);
     FIGURE(f, GAUGE, load, "... that it loads from the pool", a.load_tokens);
     FIGURE(f, GAUGE, fetch, "... that it fetches from another engine", a.fetch_tokens);
     FIGURE(f, GAUGE, computed, "tokens that it has to compute", a.new_tokens);
@@ -213,6 +223,7 @@ static void candidate_plan(struct figure_walk *f, const struct route_explained_c
     FIGURE(f, US, ttft, "estimated, to the first token", (uint64_t)(a->ttft_ms * 1000));
     FIGURE(f, GAUGE, hit, "tokens that it has", a->hit_tokens);
     FIGURE(f, GAUGE, ahead, "... that it is about to have", a->ahead_tokens);
+    FIGURE(f, GAUGE, session, "... that it probably has, by the session", a->session_tokens);
     FIGURE(f, GAUGE, load, "... that it loads from the pool", a->load_tokens);
     FIGURE(f, GAUGE, fetch, "... that it fetches from another engine", a->fetch_tokens);
     FIGURE(f, GAUGE, computed, "tokens that it has to compute", a->new_tokens);

@@ -2,7 +2,7 @@
  * first. Figures come in by their names, so that this file knows nobody who has them: a series
  * whose figures nobody shows is null throughout.
  *
- * What it holds is fixed: history_size() bytes, 380 KiB. No I/O, no clock. One thread.
+ * What it holds is fixed: history_size() bytes, 450 KiB. No I/O, no clock. One thread.
  *
  *   create -> (begin -> walk, as often as there are figures -> end), each second -> destroy
  *

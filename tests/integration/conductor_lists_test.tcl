@@ -48,8 +48,8 @@ test {engines: each rank, its load, its stream; in pages} {
         {role model lora tenant host rack url state silent events partial}]
     assert_equal {e2 1 up 0 500 7 400 1000} [row engines 2 \
         {id rank state prefills prefill_tokens decodes kv_used kv_blocks}]
-    assert_equal {connecting 0 1 nothing has come yet} [row engines 3 \
-        {events connected partial partial_why}]
+    assert_equal {connecting 0 1 nothing has come yet none} [row engines 3 \
+        {events connected partial partial_why metrics}]
     for {set i 0} {$i < 100} {incr i} {add x$i}
     assert_equal {104 104} [rows engines {len(a), len(set(e["engine"] for e in a))}]
     lassign [http_json /api/conductor/engines?count=10 \

@@ -92,7 +92,7 @@ class Browser:
             if message.get("method") == "Runtime.exceptionThrown":
                 self.said.append(json.dumps(params))
             if params.get("entry", {}).get("level") == "error":
-                self.said.append(params["entry"]["text"])
+                self.said.append(f'{params["entry"]["text"]} {params["entry"].get("url", "")}')
 
     def look(self, wide, high=900, scheme="light"):
         """Size of the window and colour scheme."""

@@ -8,7 +8,8 @@ const state = {
   history: null,
   events: [],
   event: 0, /* the last one */
-  opened: new Set(), /* keys of nodes whose details are open */
+  opened: new Set(), /* keys of details that are open */
+  candidates: new Map(), /* of decisions of the Conductor */
   filter: '',
   kind: '',
   warnings: false,
@@ -27,6 +28,11 @@ const LISTS = {
     ['segments', 2],
     ['tasks', 1],
   ],
+  Conductor: [
+    ['conductor/engines', 1],
+    ['conductor/decisions', 1],
+    ['conductor/prefixes', 3],
+  ],
   Tenants: [],
   Clients: [['clients', 1]],
   Events: [],
@@ -35,30 +41,34 @@ const VIEWS = {
   Overview: overview,
   Cache: cacheView,
   Pool: poolView,
+  Conductor: conductorView,
   Tenants: tenantsView,
   Clients: clientsView,
   Events: eventsView,
 };
 const ROUND_MS = 2000;
 const POINTS = { second: 300, minute: 1440 }; /* of the history */
-const ROWS = { clients: 500, tasks: 20 }; /* shown at most */
+const ROWS = { clients: 500, tasks: 20, 'conductor/decisions': 30 }; /* shown at most */
 
 async function ask(path) {
   const token = sessionStorage.getItem('token');
   const reply = await fetch(path, token ? { headers: { Authorization: 'Bearer ' + token } } : {});
   byId('ask').hidden = reply.status !== 401;
   if (reply.status === 401) throw new Error(token ? 'That was not the token.' : '');
+  if (reply.status === 404 && path.split('/').length > 2) return null;
   if (!reply.ok) throw new Error(`${path}: HTTP ${reply.status}`);
   return reply.json();
 }
 
-/* All pages of a list, or as many rows as are shown. */
+/* All pages of a list, or as many rows as are shown. Modules, "NAME/LIST", need not have what they
+ * are asked for. */
 async function askList(name) {
   const rows = [],
     most = ROWS[name] || 5000;
   for (let from = 0; ; ) {
     const page = await ask(`api/${name}?from=${from}&count=${Math.min(most - rows.length, 1000)}`);
-    rows.push(...page[name]);
+    if (!page) return Object.assign(rows, { missing: true });
+    rows.push(...page[name.split('/')[1] || name]);
     from = page.next;
     if (!page.more || rows.length >= most) {
       if (name === 'segments') state.cut = page.more;
@@ -86,8 +96,9 @@ async function askHistory() {
   const old = state.history,
     wanted = state.over, /* another may be chosen before the answer comes */
     path = 'api/history?over=' + wanted;
-  const again = old && old.over === wanted;
-  const page = await ask(again ? `${path}&since=${old.end_ms - 2 * old.step_ms}` : path);
+  const again = old && old.over === wanted,
+    since = again ? Math.max(0, old.end_ms - 2 * old.step_ms) : 0; /* 0: all */
+  const page = await ask(since ? `${path}&since=${since}` : path);
   const first = page.last - page.series.hits.length + 1;
   if (again && (first > old.last + 1 || page.last < old.last)) {
     state.history = null; /* it slept, or is another server */
@@ -108,21 +119,28 @@ async function askAll() {
   all.push(askEvents());
   await Promise.all(all);
   if (!keepsBooks()) return;
-  const lists = LISTS[state.view].filter(([name, every]) => !state[name] || round % every === 0);
+  const lists = listsOf(state.view).filter(
+    ([name, every]) => !state[name] || (!state[name].missing && round % every === 0),
+  );
+  const keep = { 'conductor/decisions': keepDecisions };
   await Promise.all(
-    lists.map(([name]) => askList(name).then((rows) => (state[name] = rows))),
+    lists.map(([name]) =>
+      askList(name).then((rows) => (state[name] = keep[name] ? keep[name](rows) : rows)),
+    ),
   );
   round++;
 }
 
+const listsOf = (view) => (view === 'Conductor' && !conducts() ? [] : LISTS[view]);
 const keepsBooks = () => state.info.pool && state.info.cache && state.info.nodes;
 
 function show() {
   if (!state.info || !state.history) return;
   const { server, replication } = state.info;
   const books = keepsBooks();
-  if (books && LISTS[state.view].some(([name]) => !state[name])) return;
+  if (books && listsOf(state.view).some(([name]) => !state[name])) return;
   byId('views').hidden = !books;
+  byId('views').querySelector('[href="#Conductor"]').hidden = !books || !conducts();
   byId('who').textContent = [
     state.version.version,
     books ? (replication.role === 'master' ? 'master' : 'replica') : state.version.program,
@@ -170,6 +188,7 @@ async function watch() {
 function choose(view) {
   const changed = state.view !== view;
   state.view = Object.hasOwn(VIEWS, view) ? view : 'Overview';
+  if (changed) state.filter = '';
   for (const link of byId('views').children) {
     if (link.textContent === state.view) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
@@ -189,6 +208,7 @@ byId('view').addEventListener('toggle', (event) => {
   if (event.target.open) state.opened.add(key);
   else state.opened.delete(key);
   show();
+  if (event.target.open && key.startsWith('decision')) askCandidates(key.slice('decision'.length));
 }, true);
 byId('view').addEventListener('input', (event) => {
   if (event.target.id === 'filter') state.filter = event.target.value;

@@ -30,13 +30,35 @@ function grid(form, top, y) {
   ]);
 }
 
-/* lines: [name, values]; x: index to place; label: index to text. */
-function plot(title, lines, form, x, label, top, dots) {
+const colourOf = ([, , colour], i) => colour || COLOURS[i];
+
+/* One on top of the other: each an area, from the sum of those before it to that with its own. */
+function areas(lines, x, y) {
+  let below = lines[0][1].map(() => 0);
+  return lines.map((line, i) => {
+    const above = below.map((v, at) => (known(line[1][at]) ? v + line[1][at] : null));
+    let path = '';
+    for (let from = 0, to; from < above.length; from = to + 1) {
+      for (to = from; known(above[to]); ) to++;
+      if (to === from) continue;
+      const place = (of) => (v, k) => `${x(from + k).toFixed(1)} ${y(of[from + k]).toFixed(1)}`;
+      const upper = above.slice(from, to).map(place(above)),
+        lower = below.slice(from, to).map(place(below));
+      path += `M${upper.join('L')}L${lower.reverse().join('L')}Z`;
+    }
+    below = above.map((v, at) => (known(v) ? v : below[at]));
+    return draw('path', { class: 'area ' + colourOf(line, i), d: path });
+  });
+}
+
+/* lines: [name, values, colour]; x: index to place; label: index to text. */
+function plot(title, lines, form, x, label, top, dots, stacked) {
   const y = (v) => HIGH - BOTTOM - ((HIGH - TOP - BOTTOM) * v) / top;
   const n = lines[0][1].length,
     points = [],
-    paths = [];
-  lines.forEach(([, values], i) => {
+    paths = stacked ? areas(lines, x, y) : [];
+  (stacked ? [] : lines).forEach((line, i) => {
+    const values = line[1];
     let path = '',
       pen = 'M';
     values.forEach((v, at) => {
@@ -50,14 +72,14 @@ function plot(title, lines, form, x, label, top, dots) {
       if (dots || alone)
         points.push(
           draw('circle', {
-            class: 'dot ' + COLOURS[i],
+            class: 'dot ' + colourOf(line, i),
             cx: x(at),
             cy: y(Math.min(v, top)),
             r: dots ? 3 : 1.8,
           }),
         );
     });
-    paths.push(draw('path', { class: 'line ' + COLOURS[i], d: path }));
+    paths.push(draw('path', { class: 'line ' + colourOf(line, i), d: path }));
   });
   const labels = (dots ? [...Array(n).keys()] : n > 1 ? [0, n - 1] : [0]).map((at) =>
     draw(
@@ -80,12 +102,12 @@ function plot(title, lines, form, x, label, top, dots) {
 
 /* One that tells its values where the pointer or the cursor keys are, else the last ones; of dots,
  * those in the middle. */
-function chart(title, lines, form, x, label, top, dots, text) {
+function chart(title, lines, form, x, label, top, dots, text, stacked) {
   const n = lines[0][1].length,
     rest = dots ? (n - 1) / 2 : n - 1;
-  const svg = plot(title, lines, form, x, label, top, dots);
-  const legend = lines.map(([name, values], i) =>
-    make('span', {}, swatch(COLOURS[i]), name + ' ', make('b', {}, form(values[rest]))),
+  const svg = plot(title, lines, form, x, label, top, dots, stacked);
+  const legend = lines.map((line, i) =>
+    make('span', {}, swatch(colourOf(line, i)), line[0] + ' ', make('b', {}, form(line[1][rest]))),
   );
   const told = lines.map(([name, values]) => `${name}: ${form(values[rest])}`).join(', ');
   svg.setAttribute('aria-label', `${title}; ${told}`);
@@ -147,18 +169,24 @@ function chartsListen(view) {
   });
 }
 
-/* Of the history. */
-function over(title, names, form, top, text) {
+/* Of the history: names of series, or values like theirs. */
+function over(title, names, form, top, text, stacked) {
   const series = state.history.series,
     step = state.history.step_ms;
-  const lines = names.map(([name, of]) => [name, series[of] || []]);
+  const lines = names.map(([name, of, colour]) => [
+    name,
+    Array.isArray(of) ? of : series[of] || [],
+    colour,
+  ]);
   const n = lines[0][1].length;
   if (n === 0 || !lines.some(([, v]) => v.some(known)))
     return section(title, { 'data-key': title }, empty('Nothing was measured yet.'));
   const x = (i) => LEFT + (WIDE - LEFT - RIGHT) * (n > 1 ? i / (n - 1) : 1);
   const label = (i) => (i === n - 1 ? 'now' : '−' + lasting((n - 1 - i) * step));
-  const all = lines.flatMap(([, v]) => v);
-  return chart(title, lines, form, x, label, top || niceTop(all, form), false, text);
+  const all = stacked
+    ? lines[0][1].map((v, at) => lines.reduce((sum, [, more]) => sum + (more[at] || 0), 0))
+    : lines.flatMap(([, v]) => v);
+  return chart(title, lines, form, x, label, top || niceTop(all, form), false, text, stacked);
 }
 
 /* Values by size, as bars: upto is [bound, how many so large or less]. */

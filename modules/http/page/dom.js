@@ -49,10 +49,16 @@ function morph(live, fresh) {
   morphChildren(live, [...fresh.childNodes]);
 }
 
-/* Children with a key stay who they are wherever they move; others are told by their place. */
+/* Children with a key stay who they are wherever they move; others are told by their place. Those
+ * that are gone go first, so that who comes behind them need not move: it would lose the focus. */
 function morphChildren(live, fresh) {
-  const keyed = new Map();
-  for (const child of live.childNodes) if (keyOf(child)) keyed.set(keyOf(child), child);
+  const keyed = new Map(),
+    stay = new Set(fresh.map(keyOf));
+  for (const child of [...live.childNodes]) {
+    if (!keyOf(child)) continue;
+    if (stay.has(keyOf(child))) keyed.set(keyOf(child), child);
+    else child.remove();
+  }
   let at = live.firstChild;
   for (const child of fresh) {
     const same = keyOf(child) ? keyed.get(keyOf(child)) : at && !keyOf(at) ? at : null;

@@ -2,7 +2,7 @@
 # join.sh DIR: the page of DIR/page.html, page.css and the scripts as a C array, with the hashes by
 # which a browser knows its style and script (Content-Security-Policy), and one of all of it.
 set -eu
-scripts="dom units chart overview cache pool lists ask" # in this order
+scripts="dom units chart overview cache pool conductor lists ask" # in this order
 hash_of() { sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
