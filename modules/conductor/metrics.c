@@ -101,6 +101,7 @@ void metrics_open(uint32_t workers_max, const struct conductor_options *options)
     gone = (struct scraper_figures){0};
     scraper_defaults(&config);
     config.every_ms = options->metrics_ms;
+    config.timeout_ms = (uint32_t)min_u64(max_u64(5ull * config.every_ms, 1000), config.timeout_ms);
     config.sources_max = workers;
     config.ca_file = xstrdup(options->metrics_ca);
     retry_ms = trouble_ms = 0;
