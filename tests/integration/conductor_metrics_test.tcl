@@ -25,7 +25,9 @@ proc add {server id url args} {
 }
 
 proc of_list {server id what} {
-    foreach e [ask $server conductor.list] {if {[dict get $e id] eq $id} {return [dict get $e $what]}}
+    foreach e [ask $server conductor.list] {
+        if {[dict get $e id] eq $id} {return [dict get $e $what]}
+    }
 }
 proc of_rank {server id args} {
     foreach r [dict get [ask $server conductor.info $id] ranks] {return [dict get $r {*}$args]}
@@ -70,9 +72,11 @@ test {the shapes of each version} {
         vllm_v0 7 2 250 1000   vllm_0_9 3 1 100 200   sglang 5 6 256 512
     } {
         add a $name [at e1 /seed/$name]
-        becomes a $name metrics up
-        assert_equal "$running [expr {512 * $waiting}] $used" [list [of_rank a $name other-decodes] \
-            [of_rank a $name other-prefill-tokens] [of_rank a $name other-kvblocks]] ($name)
+        set ::shape $name
+        wait_for "its load" {[of_rank a $::shape reports] > 0}
+        assert_equal up [of_list a $name metrics]
+        assert_equal [list $running [expr {512 * $waiting}] $used] [lmap f \
+            {decodes prefill-tokens kvblocks} {of_rank a $name other-$f}] ($name)
         assert_equal $blocks [dict get [ask a conductor.info $name] kvblocks] ($name)
         assert_equal OK [ask a conductor.remove $name]
     }
@@ -93,7 +97,8 @@ test {who has less to do is chosen} {
     foreach {busy idle} {e1 e2 e2 e1} {
         say $busy load 8 40
         say $idle load 8 0
-        becomes a $busy prefill-tokens ?*0
+        set ::busy $busy
+        set ::idle $idle
         wait_for "it to be told" {[of_list a $::busy prefill-tokens] > 0 && \
             [of_list a $::idle prefill-tokens] == 0}
         for {set i 0} {$i < 5} {incr i} {assert_equal $idle [chosen a]}

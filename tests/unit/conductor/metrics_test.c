@@ -47,7 +47,6 @@ TEST(load_and_a_sign_of_life) {
               "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n");
     fake_load(small);
     CHECK_STR(add("e1", "METRICS YES", &w), "OK");
-    CHECK(has("conductor.list", "silent-ms -1"));
     CHECK(becomes("conductor.list", "metrics up"));
     CHECK(has("conductor.list", "prefill-tokens 1024 ") && has("conductor.list", "decodes 7 "));
     CHECK(has("conductor.info e1", "other-decodes 7 other-kvblocks 250 "));
