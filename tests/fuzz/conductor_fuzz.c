@@ -5,6 +5,7 @@
  *
  *     !        the timer
  *     ~        this server begins or ceases to lead
+ *     ?T N     the list T, from N on, to its end
  *     =N V     a change by the master: name N has value V; =N: it is gone; = alone: all is another
  */
 #include "../unit/conductor/fake.h"
@@ -49,6 +50,35 @@ static void change(struct span line) {
     tarn_module_v1.durable_changed(&word[0], n > 1 ? &word[1] : NULL);
 }
 
+static size_t rows, shown;
+
+static void show_one(struct figure_walk *walk, const struct figure *figure,
+                     union figure_value value) {
+    TARN_ASSERT(walk->group != NULL && figure->name[0] != '\0');
+    if (figure->type == FIGURE_TEXT)
+        shown += strlen(value.text);
+    else if (figure_types[figure->type].form != NULL)
+        TARN_ASSERT(value.real - value.real == 0); /* finite */
+    else
+        shown += (size_t)value.number;
+}
+static void count_row(struct figure_walk *walk, bool begins) {
+    rows += begins;
+}
+
+static void list(struct span line) {
+    struct figure_walk walk = {.show = show_one, .edge = count_row};
+    struct span word[FAKE_WORDS_MAX];
+    char table[64];
+    uint64_t from = 0;
+    size_t n = words_of(line, word);
+    if (n == 0) return;
+    span_to_text(word[0], table, sizeof(table));
+    if (n > 1) (void)span_to_u64(word[1], &from);
+    rows = 0;
+    while (tarn_module_v1.rows(table, &from, &walk) == TARN_ROWS_MORE) TARN_ASSERT(rows < 1000);
+}
+
 static void one_line(struct span line) {
     struct span word[FAKE_WORDS_MAX];
     size_t n;
@@ -58,6 +88,7 @@ static void one_line(struct span line) {
         fake.leads = !fake.leads;
         tarn_module_v1.role_changed(fake.leads);
         break;
+    case '?': list(span_of(line.data + 1, line.len - 1)); break;
     case '=': change(span_of(line.data + 1, line.len - 1)); break;
     default:
         n = words_of(line, word);

@@ -121,8 +121,9 @@ class ConductorPage(PageTest):
         for i in range(1, 17):
             self.add(client, f"e{i}")
             self.load(client, f"e{i}", i * 300, i % 4, i, 2000 * i)
-        nobody = "tcp://127.0.0.1:1"
-        self.add(client, "lost", "EVENTS", nobody, "REPLAY", nobody, model="qwen-2")
+        words = [word for name in ("EVENTS", "REPLAY") for word in (name, "tcp://127.0.0.1:1")]
+        words += ["METRICS", "http://127.0.0.1:1/metrics"]
+        self.add(client, "lost", *words, model="qwen-2")
         self.add(client, "decoder", "ROLE", "decode")
         self.add(client, "failed", model="qwen")
         client.command("CONDUCTOR.DRAIN", "e7")
@@ -135,7 +136,7 @@ class ConductorPage(PageTest):
         for i in range(9):
             client.command("CONDUCTOR.DONE", f"bad-{i}", "FAILED")
         words = ["partial: nothing has come yet", "draining: 7 requests left", "decode only"]
-        words += ["failing: it rests", "host memory", "Second was", "→ e0", "Under way"]
+        words += ["no load to be had: ", "failing: it rests", "host memory", "Second was", "→ e0"]
         self.see(port, "Conductor", *words)
         self.shown("document.querySelectorAll('svg .area').length > 1")
         self.assertEqual(self.count("[data-key='Engines'] .node"), 20)

@@ -47,45 +47,81 @@ def cost_us(client, call):
     return statistics.median(got)
 
 
-def main():
-    """Prints a table."""
-    nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    server = Server("0", "--node-timeout", "600000", "--loadmodule", "http.so", "port", "0")
-    pool = pool_fake.FakePool(server.url)
+class Watched:
+    """A server with the page, and what an answer of it costs."""
+
+    def __init__(self, *args):
+        self.server = Server("0", *args, "--loadmodule", "http.so", "port", "0")
+        self.client = tarn.Client(self.server.url)
+        port = int(field(self.client, "modules", "http_port"))
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def close(self):
+        self.client.close()
+        self.server.stop()
+
+    def show(self, paths):
+        """Prints a table."""
+        beside = cost_us(self.client, lambda: self.client.command("INFO", "ALL"))
+        print(f"  {'INFO ALL':34} {beside / 1000:7.2f} ms")
+        for path in paths:
+            size = []
+
+            def get(path=path, size=size):
+                self.connection.request("GET", path)
+                size.append(len(self.connection.getresponse().read()))
+
+            turns = field(self.client, "server", "loop_turns")
+            us = cost_us(self.client, get)
+            turns = (field(self.client, "server", "loop_turns") - turns) / len(size)
+            print(
+                f"  {path:34} {us / 1000:7.2f} ms  {us / beside:5.2f} of INFO ALL"
+                f"  {size[-1] / 1024:7.1f} KiB  in {turns:.0f} turns"
+            )
+        longest = field(self.client, "server", "loop_longest_turn_usec")
+        print(f"  longest turn {longest / 1000:.2f} ms")
+
+
+def of_pool(nodes):
+    """Nodes of two segments each."""
+    watched = Watched("--node-timeout", "600000")
+    pool = pool_fake.FakePool(watched.server.url)
     try:
         for i in range(nodes):
             pool.join(i)
         for i in range(nodes * 20):
             pool.put(f"model/{i}", 500000)
-        client = tarn.Client(server.url)
-        port = int(field(client, "modules", "http_port"))
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-
-        def get(path):
-            def call():
-                connection.request("GET", path)
-                size.append(len(connection.getresponse().read()))
-
-            return call
-
-        beside = cost_us(client, lambda: client.command("INFO", "ALL"))
         print(f"{nodes} nodes of 2 segments, {nodes * 20} objects; the loop's time for one:")
-        print(f"  {'INFO ALL':34} {beside / 1000:7.2f} ms")
         paths = ["/metrics", "/api/info", "/api/history", "/api/nodes", "/api/segments"]
-        paths += ["/api/tasks", "/api/clients", "/api/alarms", "/api/events"]
-        for path in paths:
-            size = []
-            turns = field(client, "server", "loop_turns")
-            us = cost_us(client, get(path))
-            turns = (field(client, "server", "loop_turns") - turns) / len(size)
-            print(
-                f"  {path:34} {us / 1000:7.2f} ms  {us / beside:5.2f} of INFO ALL"
-                f"  {size[-1] / 1024:7.1f} KiB  in {turns:.0f} turns"
-            )
-        print(f"  longest turn {field(client, 'server', 'loop_longest_turn_usec') / 1000:.2f} ms")
+        watched.show(paths + ["/api/tasks", "/api/clients", "/api/alarms", "/api/events"])
     finally:
         pool.close()
-        server.stop()
+        watched.close()
+
+
+def of_conductor(ranks):
+    """Engines of one rank each, all of which are weighed for each decision."""
+    watched = Watched("--loadmodule", "conductor.so")
+    try:
+        command = watched.client.command
+        for i in range(ranks):
+            command("CONDUCTOR.ADD", f"engine{i}", f"http://10.0.0.1/{i}", "MODEL", "llama")
+        for i in range(300):
+            command("CONDUCTOR.ROUTE", f"request{i}", "MODEL", "llama", "LENGTH", "2000")
+        command("CONFIG", "RESETSTAT")
+        print(f"{ranks} engines, 300 decisions; the loop's time for one:")
+        paths = ["engines", "decisions", "decisions?count=30", "candidates/300", "prefixes"]
+        watched.show(["/metrics", "/api/info"] + ["/api/conductor/" + path for path in paths])
+    finally:
+        watched.close()
+
+
+def main():
+    """Both; page_cost.py NODES: the first."""
+    of_pool(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    if len(sys.argv) == 1:
+        of_conductor(200)
+        of_conductor(1024)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ class PageTest(TarnTest):
 
     def setUp(self):
         super().setUp()
-        self.browser.said.clear()
         self.browser.go("about:blank")
         self.browser.look(1300)
+        self.browser.said.clear()  # the server of the page before has gone
 
     def see(self, port, view, *words):
         """Opens a view and waits until it has all the words; its text."""
