@@ -320,15 +320,15 @@ $(TEST_MODULES): $(BUILD)/%.so: $(BUILD)/%.o
 $(BUILD)/tests/modules/pipe.so $(BUILD)/tests/modules/web.so: $(call archives,base)
 
 # What integration tests call: libtarn for scripts.
-BY_HAND_C := $(wildcard tests/tools/route_*.c tests/tools/kvevents_*.c)
+BY_HAND_C := $(wildcard tests/tools/route_*.c tests/tools/kvevents_*.c tests/tools/scrape_*.c)
 TOOLS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(BY_HAND_C),$(wildcard tests/tools/*.c)))
 $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
 	$(call link,)
 
 # By hand: docs/BENCHMARKS.md.
 BY_HAND := $(patsubst %.c,$(BUILD)/%,$(BY_HAND_C))
-$(BY_HAND): $(BUILD)/%: $(BUILD)/%.o $(call archives,kvevents route base)
-	$(call link,$(call room_libs,kvevents))
+$(BY_HAND): $(BUILD)/%: $(BUILD)/%.o $(call archives,scrape kvevents route base)
+	$(call link,$(call room_libs,scrape kvevents))
 
 # The examples of docs/LIBTARN.md see what a user sees: the public headers and the library.
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
