@@ -104,6 +104,8 @@ test {what changes something wants the token, and is refused where there is none
     # it only reads
     assert_equal "200 abc" "[status_of [set a [http POST /web/query abc]]] [body_of $a]"
     start_web "token-file [token_file]"
+    assert_equal 401 [status_of [http GET /api/web/numbers]]
+    assert_equal 200 [status_of [http GET /api/web/numbers "" [bearer]]]
     foreach {method path} {GET /web/hello POST /web/echo DELETE /web/items/x POST /web/query} {
         set answer [http $method $path]
         assert_equal "401 Bearer" "[status_of $answer] [header_of $answer www-authenticate]"

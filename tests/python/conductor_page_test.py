@@ -198,7 +198,7 @@ class ConductorPage(PageTest):
         text = self.see(port, "Conductor", "CONDUCTOR.LIST tells", "CONDUCTOR.EXPLAIN tells")
         self.assertNotIn("HTTP 404", text)
         self.assertIn("Decisions", text)
-        self.shown("round > 3")
+        self.shown("round > 1")
         self.assertEqual(len(self.browser.said), 3)  # each was asked for once
         self.assertTrue(all("/api/conductor/" in line for line in self.browser.said))
         self.browser.said.clear()

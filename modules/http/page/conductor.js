@@ -344,6 +344,7 @@ function decisionsSection() {
 
 function hotSection() {
   const title = 'Hot prefixes';
+  if (list('prefixes').missing) return null;
   const engines = list('engines').length;
   const rows = list('prefixes').map((p) => [
     p.prefix + p.model,
@@ -376,8 +377,10 @@ function sourcesPlot() {
   const { series } = state.history;
   const of = (name) => series['route_' + name] || [];
   const found = SOURCES.slice(0, -1).map(([name]) => of(name));
+  /* an older conductor.so does not tell hits by tier */
+  const left = (all, i) => found.reduce((rest, points) => rest - (points[i] || 0), all);
   const computed = of('prompt').map((all, i) =>
-    known(all) ? Math.max(0, found.reduce((left, points) => left - (points[i] || 0), all)) : null,
+    known(all) && known(found[0][i]) ? Math.max(0, left(all, i)) : null,
   );
   const lines = SOURCES.map(([name, what, colour]) => [
     what,
@@ -409,12 +412,9 @@ function conductorView() {
   const hits = f.route_hit_tokens + f.route_ahead_tokens + f.route_load_tokens;
   return [
     numbers(
-      [
-        'Engines up',
-        engines.length
-          ? `${engines.filter((e) => e.state === 'up').length} of ${engines.length}`
-          : count(f.route_workers),
-      ],
+      engines.missing
+        ? ['Engines', count(f.route_workers)]
+        : ['Engines up', `${engines.filter((e) => e.state === 'up').length} of ${engines.length}`],
       ['Decisions', count(f.route_decisions)],
       ['Refused', count(refused)],
       ['Tokens found', f.route_prompt_tokens ? percent(hits / f.route_prompt_tokens) : '–'],
