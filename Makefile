@@ -180,7 +180,7 @@ $(BUILD)/src/base/status.o: ALL_CFLAGS += -fvisibility=default
 MODULES := $(patsubst modules/%/,%,$(sort $(dir $(wildcard modules/*/*.c))))
 LIBS_rdma := -lrdmacm -libverbs
 LIBS_http := -lmicrohttpd
-LIBS_conductor := -lsodium
+LIBS_conductor := -lsodium -lcrypto
 # What a module may call beside base; it has its own copy of these, too.
 module_rooms = $(call with_deps,$(shell sed -n 's|^modules/$(1): ||p' tools/rooms.txt) base)
 $(BUILD)/modules/%.o: ALL_CFLAGS += -Imodules

@@ -15,6 +15,8 @@
 struct asked {
     char model[ROUTE_NAME_MAX + 1], lora[ROUTE_NAME_MAX + 1], salt[ROUTE_NAME_MAX + 1];
     uint64_t requests, unserved, hashed, hits; /* hashed: with hashes of blocks; hits: of those */
+    /* Of which the pool was asked, had something, could not be asked: without tokens. */
+    uint64_t pool_asked, pool_hits, pool_untold;
     uint64_t at_us;
 };
 

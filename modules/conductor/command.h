@@ -22,6 +22,7 @@ enum conductor_command {
     CONDUCTOR_LIST,
     CONDUCTOR_INFO,
     CONDUCTOR_LOAD,
+    CONDUCTOR_KEYS,
     CONDUCTOR_ROUTE,
     CONDUCTOR_FIRST,
     CONDUCTOR_DONE,
@@ -35,6 +36,11 @@ enum conductor_command {
  * has them: of words, their index in argv. false: it has answered what is wrong. */
 bool conductor_bind(struct tarn_call_context *c, enum conductor_command id, const struct span *argv,
                     size_t argc, void *args);
+
+/* The words of one KV group, for wire_bind_block and a struct wire_kv_group. */
+const struct wire_arg *conductor_group_words(void);
+/* No such engine, or not that rank of it (CONDUCTOR_UNTOLD: any): what is answered then. */
+void conductor_fail_unknown(struct tarn_call_context *c, struct span id, uint64_t rank);
 
 /* A word that need not be given. */
 static inline struct span word_at(const struct span *argv, uint32_t at) {
@@ -56,6 +62,11 @@ struct conductor_load {
     uint32_t id;
     uint64_t rank, prefill, waiting, running, kv_used, kv_blocks;
 };
+struct conductor_keys {
+    uint32_t id, hash, revision; /* hash: enum pool_hashing, 0: nothing is said */
+    uint32_t unit, align;
+    struct wire_list kv_groups;
+};
 
 struct conductor_ask {
     uint32_t request, model, lora, salt, tokens, extra, session, tenant, policy;
@@ -75,6 +86,7 @@ void cmd_remove(struct tarn_call_context *c, const struct span *argv, size_t arg
 void cmd_drain(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_list(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc);
+void cmd_keys(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_load(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc);
 void cmd_first(struct tarn_call_context *c, const struct span *argv, size_t argc);

@@ -8,6 +8,8 @@
  *   metrics.c  the engines' /metrics
  *   prompt.c   a prompt as the hashes of its blocks; asked.c what was asked for lately
  *   manage.c   CONDUCTOR.ADD, REMOVE, DRAIN, LIST, INFO, LOAD
+ *   keys.c     CONDUCTOR.KEYS; pool_names.c what it says, pool_hash.c a prompt as such keys end,
+ *              pool.c what the pool has of it
  *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN;
  *              doctor.c CONDUCTOR.DOCTOR
  *   figures.c  INFO conductor and /metrics; rows.c lists for the page of http.so
@@ -36,6 +38,10 @@ uint64_t conductor_now_us(void);
     X(COUNTER, conductor_prompts_cut,                                                              \
       "prompts of which bytes were missing, or not as LENGTH says")                                \
     X(COUNTER, conductor_prompts_misfitting, "hashes of blocks of a size that no engine has")      \
+    X(COUNTER, conductor_pool_asked, "requests for which the pool was looked at")                  \
+    X(COUNTER, conductor_pool_hits, "... of which it had the beginning")                           \
+    X(COUNTER, conductor_pool_untold,                                                              \
+      "... for which it could not be: they came without their tokens")                             \
     X(COUNTER, conductor_engines_renewed, "engines that registered again as they are")             \
     X(COUNTER, conductor_engines_differing, "... as others, which was refused")
 extern struct conductor_figures { CONDUCTOR_FIGURES(FIGURE_MEMBER) } conductor_figures;

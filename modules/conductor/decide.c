@@ -4,6 +4,7 @@
 #include "conductor/asked.h"
 #include "conductor/command.h"
 #include "conductor/kept.h"
+#include "conductor/pool.h"
 #include "conductor/prompt.h"
 
 #define PRIORITY_MOST 100
@@ -12,6 +13,7 @@ static struct prompt prompt;
 
 void conductor_prompt_free(void) {
     prompt_free(&prompt);
+    pool_free();
 }
 
 /* --- what is asked --- */
@@ -22,22 +24,25 @@ static void prompt_fail(struct tarn_call_context *c, enum prompt_fault fault, co
     conductor_fail(c, "%s", error);
 }
 
+static struct prompt_said prompt_said_of(const struct conductor_ask *args,
+                                         const struct span *argv) {
+    return (struct prompt_said){.model = argv[args->model],
+                                .lora = word_at(argv, args->lora),
+                                .salt = word_at(argv, args->salt),
+                                .tokens = word_at(argv, args->tokens),
+                                .extra = word_at(argv, args->extra),
+                                .hashes = argv + args->hashes.at,
+                                .n_hashes = args->hashes.n,
+                                .block = (uint32_t)args->block,
+                                .length = (uint32_t)args->length};
+}
+
 /* The prompt is in `prompt` then. false: it has answered what is wrong. */
-static bool prompt_read(struct tarn_call_context *c, const struct conductor_ask *args,
-                        const struct span *argv) {
+static bool prompt_read(struct tarn_call_context *c, const struct prompt_said *said) {
     uint32_t sizes[ROUTE_CHAINS_MAX];
     char error[PROMPT_ERROR_SIZE];
-    struct prompt_said said = {.model = argv[args->model],
-                               .lora = word_at(argv, args->lora),
-                               .salt = word_at(argv, args->salt),
-                               .tokens = word_at(argv, args->tokens),
-                               .extra = word_at(argv, args->extra),
-                               .hashes = argv + args->hashes.at,
-                               .n_hashes = args->hashes.n,
-                               .block = (uint32_t)args->block,
-                               .length = (uint32_t)args->length};
-    uint32_t n = route_block_sizes(conductor_route, said.model, said.lora, sizes);
-    enum prompt_fault fault = prompt_make(&prompt, &said, sizes, n, conductor_seed(), error);
+    uint32_t n = route_block_sizes(conductor_route, said->model, said->lora, sizes);
+    enum prompt_fault fault = prompt_make(&prompt, said, sizes, n, conductor_seed(), error);
     if (fault != PROMPT_RIGHT) prompt_fail(c, fault, error);
     return fault == PROMPT_RIGHT;
 }
@@ -68,6 +73,14 @@ static void asking_fill(struct asking *a, const struct conductor_ask *args,
                                         .tbt_ms = (double)args->tbt_ms,
                                         .exclude = a->exclude,
                                         .exclude_count = args->exclude.n};
+}
+
+/* What the pool has of it. */
+static enum pool_answer asking_pool(struct asking *a, const struct prompt_said *said) {
+    uint32_t block = prompt.n > 0 ? prompt.chains[0].block : 1;
+    for (uint32_t i = 1; i < prompt.n; i++)
+        if (prompt.chains[i].block < block) block = prompt.chains[i].block;
+    return pool_ask(said, block, a->request.pools);
 }
 
 /* --- ROUTE --- */
@@ -103,11 +116,22 @@ static void reply_overloaded(struct tarn_call_context *c, uint32_t retry_ms) {
     conductor_services->reply_error(c, text);
 }
 
-static void asked_count(const struct route_request *q, struct span salt, tarn_status status,
-                        const struct route_decision *d) {
+static void pool_count(struct asked *a, enum pool_answer pool) {
+    bool asked = pool == POOL_NOTHING || pool == POOL_FOUND;
+    a->pool_asked += asked;
+    a->pool_hits += pool == POOL_FOUND;
+    a->pool_untold += pool == POOL_NO_TOKENS;
+    conductor_figures.conductor_pool_asked += asked;
+    conductor_figures.conductor_pool_hits += pool == POOL_FOUND;
+    conductor_figures.conductor_pool_untold += pool == POOL_NO_TOKENS;
+}
+
+static void asked_count(const struct route_request *q, struct span salt, enum pool_answer pool,
+                        tarn_status status, const struct route_decision *d) {
     struct asked *a = asked_get(q->model, q->lora, salt, conductor_now_us());
     a->requests++;
     a->unserved += status == TARN_ENOTFOUND;
+    pool_count(a, pool);
     if (status != TARN_OK || q->chain_count == 0) return;
     a->hashed++;
     for (size_t t = 0; t < ROUTE_TIERS; t++)
@@ -126,10 +150,12 @@ void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc
         conductor_fail(c, "PRIORITY must be a number from -%d to %d", PRIORITY_MOST, PRIORITY_MOST);
         return;
     }
-    if (!prompt_read(c, &args, argv)) return;
+    const struct prompt_said said = prompt_said_of(&args, argv);
+    if (!prompt_read(c, &said)) return;
     asking_fill(&a, &args, argv);
+    enum pool_answer pool = asking_pool(&a, &said);
     tarn_status status = route_decide(conductor_route, &a.request, conductor_now_us(), &d);
-    asked_count(&a.request, word_at(argv, args.salt), status, &d);
+    asked_count(&a.request, said.salt, pool, status, &d);
     if (status == TARN_OK) {
         kept_touch(a.request.id);
         reply_decision(c, &d);
@@ -176,19 +202,22 @@ void cmd_match(struct tarn_call_context *c, const struct span *argv, size_t argc
     struct conductor_ask args = {0};
     struct asking a;
     if (!conductor_bind(c, CONDUCTOR_MATCH, argv, argc, &args)) return;
-    if (!prompt_read(c, &args, argv)) return;
+    const struct prompt_said said = prompt_said_of(&args, argv);
+    if (!prompt_read(c, &said)) return;
     asking_fill(&a, &args, argv);
+    (void)asking_pool(&a, &said);
     size_t cap = route_figures_get(conductor_route)->route_workers;
     struct route_matched *m = xcalloc(cap + 1, sizeof(*m));
     size_t n = min_u64(route_match(conductor_route, &a.request, m, cap), cap);
     conductor_services->reply_array(c, n);
     for (size_t i = 0; i < n; i++) {
-        conductor_services->reply_map(c, 5);
+        conductor_services->reply_map(c, 6);
         field_text(c, "id", m[i].engine);
         field_int(c, "rank", m[i].rank);
         field_int(c, "device", m[i].tokens[ROUTE_TIER_DEVICE]);
         field_int(c, "host", m[i].tokens[ROUTE_TIER_HOST]);
         field_int(c, "disk", m[i].tokens[ROUTE_TIER_DISK]);
+        field_int(c, "pool", m[i].pool_tokens);
     }
     free(m);
 }

@@ -3,6 +3,7 @@
 #include "conductor/command.h"
 #include "conductor/prompt.h"
 #include "kvevents/follow.h"
+#include "wire/options.h"
 #include "scrape/scraper.h"
 
 /* --- the words of a declaration --- */
@@ -34,6 +35,18 @@
 #define TIME(t, m)     OPTION(t, NUMBER, "ms", RANGE(1, 86400000), IN(ask, m))
 #define TOKEN(t)                                                                                   \
     { .kind = WIRE_FLAG, .token = (t) }
+
+/* As PREFIXLEN has them. */
+#define TOKENS(n, least, m)                                                                        \
+    ARG(NUMBER, n, RANGE(least, INT32_MAX), .offset = offsetof(struct wire_kv_group, m),           \
+        .size = sizeof(uint32_t))
+#define KV_GROUP                                                                                   \
+    ARGS(ARG(WORD, "name", RANGE(1, WIRE_KEY_MAX - 2 * 32), IN_GROUP(name)),                       \
+         ARG(ONEOF, "kind", .args = ARGS(TOKEN("FULL"), TOKEN("WINDOW"), TOKEN("STATE")),          \
+             IN_GROUP(kind)),                                                                      \
+         TOKENS("block", 1, block), TOKENS("unit", 1, unit), TOKENS("window", 0, window),          \
+         ARG(NUMBER, "drop", RANGE(0, 1), IN_GROUP(drop)))
+#define IN_GROUP(m) .offset = offsetof(struct wire_kv_group, m), .size = sizeof(uint32_t)
 
 /* What ROUTE and MATCH have of a prompt. */
 #define PROMPT                                                                                     \
@@ -108,6 +121,21 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
                  COUNT("RUNNING", "n", running), COUNT("KVUSED", "n", kv_used),
                  COUNT("KVBLOCKS", "n", kv_blocks))),
     COMMAND(
+        KEYS, cmd_keys, WRITES | ADMIN | TARN_COMMAND_DENYOOM, "O(N) with N KV groups",
+        "Says how an engine calls its blocks in the pool; no more: it has none there.", "OK",
+        "LIMIT",
+        ARGS(ENGINE_ID(keys),
+             {.kind = WIRE_BLOCK,
+              .optional = true,
+              .args = ARGS(
+                  NEEDED("HASH", ONEOF, NULL, .args = ARGS(TOKEN("TARN"), TOKEN("SGLANG")),
+                         IN(keys, hash)),
+                  NEEDED("UNIT", NUMBER, "tokens", RANGE(1, 1 << 20), IN(keys, unit)),
+                  NEEDED("ALIGN", NUMBER, "tokens", RANGE(1, INT32_MAX), IN(keys, align)),
+                  NEEDED("KVGROUPS", BLOCK, NULL, .counted = "m", .many = true,
+                         RANGE(1, WIRE_KV_GROUPS_MAX), .args = KV_GROUP, IN(keys, kv_groups)),
+                  OPTION("REVISION", WORD, "r", RANGE(0, ROUTE_NAME_MAX), IN(keys, revision)))})),
+    COMMAND(
         ROUTE, cmd_route, WRITES, "O(N+M) with N blocks of the prompt and M ranks",
         "Chooses the engine for a request, and reserves it.",
         "[prefill-engine, decode-engine, [device, host, disk], pool, ttft-ms, tbt-ms, lease-ms]",
@@ -170,6 +198,10 @@ tarn_status conductor_commands_declare(void) {
         status = conductor_services->command_declare(&declared[i]);
     }
     return status;
+}
+
+const struct wire_arg *conductor_group_words(void) {
+    return wire_named(&commands[CONDUCTOR_KEYS].wire, "KVGROUPS");
 }
 
 bool conductor_bind(struct tarn_call_context *c, enum conductor_command id, const struct span *argv,

@@ -260,6 +260,57 @@ static bool salted_events(void) {
     return sum.feeds.conductor_events_salted > 0;
 }
 
+/* Engines of that model that have said how they call their blocks in the pool, and others. The name
+ * of one KV group, as words of such a text have it. */
+static void pool_serving(const struct asked *a, bool with, struct name_list *engines,
+                         struct span *name_p) {
+    struct route_engine_view v;
+    for (uint32_t at = 0; next_view(&at, &v);) {
+        if (strcmp(v.model, a->model) != 0 || (v.keys[0] != '\0') != with) continue;
+        list_add_new(engines, v.id);
+        const char *word = v.keys;
+        for (unsigned i = 0; with && i < 4; i++) word = strchr(word, ' ') + 1;
+        if (with) *name_p = span_of(word, strcspn(word, " "));
+    }
+}
+
+static void say_pool_empty(struct buf *out, const struct asked *a) {
+    struct name_list with = {0};
+    struct span name = SPAN("");
+    pool_serving(a, true, &with, &name);
+    if (with.n > 0)
+        buf_printf(
+            out,
+            "- None of %" PRIu64 " prompts for model %s had a beginning in the pool. If "
+            "there are no keys that begin with %.*s (SCAN 0 MATCH), nobody writes there what "
+            "%s could read: do their connectors save to this pool, and are the names of "
+            "CONDUCTOR.KEYS theirs? If there are: HASH, UNIT, REVISION or the tokenizer is "
+            "another.\n",
+            a->pool_asked, a->model, (int)name.len, name.data, list_text(&with));
+    buf_free(&with.text);
+}
+
+static void say_pool_engines(struct buf *out, const struct asked *a) {
+    struct name_list without = {0};
+    pool_serving(a, false, &without, NULL);
+    if (without.n > 0)
+        buf_printf(out,
+                   "- What the pool has for %s, which serve model %s, is not known, though others "
+                   "have told: CONDUCTOR.KEYS.\n",
+                   list_text(&without), a->model);
+    buf_free(&without.text);
+}
+
+static void say_pool(struct buf *out, const struct asked *a) {
+    if (a->pool_asked >= FEW && a->pool_hits == 0) say_pool_empty(out, a);
+    if (a->pool_untold >= FEW)
+        buf_printf(out,
+                   "- %" PRIu64 " requests for model %s came without TOKENS: what the pool has for "
+                   "them is not known. HASHES do not lead to its keys.\n",
+                   a->pool_untold, a->model);
+    if (a->pool_asked + a->pool_untold > 0) say_pool_engines(out, a);
+}
+
 static void say_asked_one(struct buf *out, const struct asked *a, bool events) {
     struct serving s;
     serving_count(a, &s);
@@ -290,7 +341,10 @@ static void say_asked_one(struct buf *out, const struct asked *a, bool events) {
 
 static void say_asked(struct buf *out, bool events) {
     const struct asked *a;
-    for (size_t i = 0; (a = asked_at(i)) != NULL; i++) say_asked_one(out, a, events);
+    for (size_t i = 0; (a = asked_at(i)) != NULL; i++) {
+        say_asked_one(out, a, events);
+        say_pool(out, a);
+    }
 }
 
 /* --- what callers do --- */

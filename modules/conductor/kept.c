@@ -46,12 +46,21 @@ static struct span name_behind(struct span name) {
 
 /* --- the route follows --- */
 
+/* A rank that comes anew may be the engine's first. */
+static void route_take_keys(struct span id) {
+    char name[NAME_MAX];
+    struct span keys;
+    if (conductor_services->durable_get(kept, name_with("k/", id, name), &keys) == TARN_OK)
+        (void)route_engine_keys(conductor_route, id, keys, conductor_now_us());
+}
+
 static tarn_status route_take(const struct registration *x) {
     struct route_engine_spec spec;
     registration_spec(x, &spec);
     tarn_status status = route_engine_add(conductor_route, &spec, conductor_now_us());
     if (status == TARN_EEXISTS)
         status = route_rank_add(conductor_route, x->id, x->rank, conductor_now_us());
+    if (status == TARN_OK) route_take_keys(x->id);
     return status;
 }
 
@@ -109,6 +118,11 @@ static void follow_drain(struct span name, const struct span *value) {
     (void)route_engine_drain(conductor_route, name_behind(name), value != NULL, conductor_now_us());
 }
 
+static void follow_keys(struct span name, const struct span *value) {
+    (void)route_engine_keys(conductor_route, name_behind(name),
+                            value != NULL ? *value : span_of(NULL, 0), conductor_now_us());
+}
+
 static void follow_learnt(struct span name, const struct span *value) {
     if (value != NULL && value->len == ROUTE_LEARNT_SIZE)
         (void)route_learnt_import(conductor_route, name_behind(name), (const uint8_t *)value->data);
@@ -135,6 +149,7 @@ static const struct {
     void (*follow)(struct span name, const struct span *value);
 } kinds[] = {{"e/", follow_registration},
              {"d/", follow_drain},
+             {"k/", follow_keys},
              {"l/", follow_learnt},
              {"r/", follow_request}};
 
@@ -158,6 +173,7 @@ static bool engine_unkept(char id[ROUTE_NAME_MAX + 1], uint32_t *rank_p) {
     return false;
 }
 
+/* What is not kept any more. */
 static void engines_undrain(void) {
     struct route_engine_view v;
     char name[NAME_MAX];
@@ -167,6 +183,17 @@ static void engines_undrain(void) {
             conductor_services->durable_get(kept, name_with("d/", span_str(v.id), name), &value) !=
                 TARN_OK)
             (void)route_engine_drain(conductor_route, span_str(v.id), false, conductor_now_us());
+}
+
+static void engines_forget_keys(void) {
+    struct route_engine_view v;
+    char name[NAME_MAX];
+    struct span value;
+    for (uint32_t at = 0; route_engine_next(conductor_route, &at, 0, &v);)
+        if (v.keys[0] != '\0' &&
+            conductor_services->durable_get(kept, name_with("k/", span_str(v.id), name), &value) !=
+                TARN_OK)
+            (void)route_engine_keys(conductor_route, span_str(v.id), SPAN(""), conductor_now_us());
 }
 
 void kept_follow_all(void) {
@@ -179,6 +206,7 @@ void kept_follow_all(void) {
     for (size_t kind = 0; kind < ARRAY_LEN(kinds); kind++)
         conductor_services->durable_each(kept, follow_each, &kind);
     engines_undrain();
+    engines_forget_keys();
 }
 
 void kept_changed(const struct span *name, const struct span *value) {
@@ -243,6 +271,7 @@ tarn_status kept_unregister(struct span id, uint64_t rank) {
     }
     if (any == TARN_OK && !kept_engine_there(id)) {
         (void)conductor_services->durable_delete(kept, name_with("d/", id, name));
+        (void)conductor_services->durable_delete(kept, name_with("k/", id, name));
         (void)conductor_services->durable_delete(kept, name_with("l/", id, name));
     }
     return any;
@@ -256,6 +285,16 @@ tarn_status kept_drain(struct span id, bool drain) {
                                : conductor_services->durable_delete(kept, key);
     if (status != TARN_OK && status != TARN_ENOTFOUND) return status;
     return route_engine_drain(conductor_route, id, drain, conductor_now_us());
+}
+
+tarn_status kept_keys(struct span id, struct span keys) {
+    char name[NAME_MAX];
+    if (!span_is_name(id, ROUTE_NAME_MAX) || !kept_engine_there(id)) return TARN_ENOTFOUND;
+    struct span key = name_with("k/", id, name);
+    tarn_status status = keys.len > 0 ? conductor_services->durable_set(kept, key, keys)
+                                      : conductor_services->durable_delete(kept, key);
+    if (status != TARN_OK && (keys.len > 0 || status != TARN_ENOTFOUND)) return status;
+    return route_engine_keys(conductor_route, id, keys, conductor_now_us());
 }
 
 /* --- reservations --- */

@@ -2,6 +2,7 @@
  *
  *     e/ID/RANK   a registration (engines.h)
  *     d/ID        that engine drains
+ *     k/ID        how it calls its blocks in the pool (pool_names.h)
  *     l/ID        what its models have learnt (route_learnt_export), every second at most
  *     r/REQUEST   a reservation: u64 time of day (ms, little-endian), route_request_export
  *
@@ -34,6 +35,8 @@ tarn_status kept_follow_other(const struct registration *x);
 /* With all that goes with it. rank CONDUCTOR_UNTOLD: all ranks. TARN_ENOTFOUND. */
 tarn_status kept_unregister(struct span id, uint64_t rank);
 tarn_status kept_drain(struct span id, bool drain);
+/* keys empty: it has none. TARN_ENOTFOUND: no such engine. */
+tarn_status kept_keys(struct span id, struct span keys);
 
 /* --- reservations, and what was learnt --- */
 

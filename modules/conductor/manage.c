@@ -9,8 +9,7 @@
 
 static const char *const role_names[] = {"both", "prefill", "decode"};
 
-/* rank CONDUCTOR_UNTOLD: any. */
-static void fail_unknown(struct tarn_call_context *c, struct span id, uint64_t rank) {
+void conductor_fail_unknown(struct tarn_call_context *c, struct span id, uint64_t rank) {
     int len = (int)min_u64(id.len, ROUTE_NAME_MAX);
     if (rank != CONDUCTOR_UNTOLD && kept_engine_there(id))
         conductor_fail(c, "engine '%.*s' has no rank %" PRIu64, len, id.data, rank);
@@ -143,7 +142,7 @@ static void reply_done(struct tarn_call_context *c, struct span id, uint64_t ran
     if (status == TARN_OK)
         conductor_services->reply_simple(c, "OK");
     else if (status == TARN_ENOTFOUND)
-        fail_unknown(c, id, rank);
+        conductor_fail_unknown(c, id, rank);
     else
         conductor_fail_kept(c, status);
 }
@@ -234,6 +233,7 @@ static void engine_fields(struct tarn_call_context *c, const struct route_engine
     field_text(c, "salt", v->salt);
     field_text(c, "host", v->host);
     field_text(c, "rack", v->rack);
+    field_text(c, "keys", v->keys);
     field_int(c, "block", v->block_tokens);
     field_int(c, "kvblocks", v->kv_blocks);
     field_int(c, "bytes", v->bytes_per_token);
@@ -245,7 +245,7 @@ static void engine_fields(struct tarn_call_context *c, const struct route_engine
     field_double(c, "decode-error", v->decode_error);
     field_int(c, "decode-seen", v->decode_seen);
 }
-enum { ENGINE_INFO_FIELDS = 18 };
+enum { ENGINE_INFO_FIELDS = 19 };
 
 /* As a map of its own. */
 static void reply_stream(struct tarn_call_context *c, uint32_t worker) {
@@ -326,7 +326,7 @@ void cmd_info(struct tarn_call_context *c, const struct span *argv, size_t argc)
         }
         reply_rank(c, &v);
     }
-    if (!begun) fail_unknown(c, argv[args.id], CONDUCTOR_UNTOLD);
+    if (!begun) conductor_fail_unknown(c, argv[args.id], CONDUCTOR_UNTOLD);
 }
 
 /* --- LOAD --- */
@@ -345,5 +345,5 @@ void cmd_load(struct tarn_call_context *c, const struct span *argv, size_t argc)
     if (status == TARN_OK)
         conductor_services->reply_simple(c, "OK");
     else
-        fail_unknown(c, argv[args.id], args.rank);
+        conductor_fail_unknown(c, argv[args.id], args.rank);
 }

@@ -36,13 +36,14 @@ static void reply_candidates(struct tarn_call_context *c, const struct route_exp
     conductor_services->reply_array(c, e->count);
     for (uint32_t i = 0; i < e->count; i++) {
         route_explain_candidate(conductor_route, e, i, &a);
-        conductor_services->reply_map(c, 13);
+        conductor_services->reply_map(c, 14);
         reply_engine(c, &a);
         reply_cost(c, e->terms, &a);
         field_double(c, "ttft-ms", a.ttft_ms);
         field_int(c, "hit-tokens", a.hit_tokens);
         field_int(c, "ahead-tokens", a.ahead_tokens);
         field_int(c, "session-tokens", a.session_tokens);
+        field_int(c, "pool-tokens", a.pool_tokens);
         field_int(c, "load-tokens", a.load_tokens);
         field_int(c, "fetch-tokens", a.fetch_tokens);
         field_int(c, "new-tokens", a.new_tokens);

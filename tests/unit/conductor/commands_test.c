@@ -54,8 +54,8 @@ TEST(hits_are_told_by_tier) {
     blocks_store("e2", 3, 5, ROUTE_TIER_DISK, SPAN(""));
     for (int odd = 0; odd < 2; odd++) {
         const char *said = call_tokens("conductor.match", 400, odd);
-        CHECK(strstr(said, "%5 id e1 rank 0 device 160 host 320 disk 320") != NULL);
-        CHECK(strstr(said, "%5 id e2 rank 3 device 0 host 0 disk 80") != NULL);
+        CHECK(strstr(said, "%6 id e1 rank 0 device 160 host 320 disk 320 pool 0") != NULL);
+        CHECK(strstr(said, "%6 id e2 rank 3 device 0 host 0 disk 80 pool 0") != NULL);
     }
     CHECK(strncmp(call_tokens("conductor.route", 400, true), "*7 e1 nil *3 160 160 0 0 ", 24) == 0);
     HAS("conductor.explain q", "why chosen");

@@ -259,7 +259,7 @@ TEST(events_reach_the_index) {
     static const uint32_t tokens[] = {1, 2, 3, 4};
     struct span words[] = {SPAN("conductor.match"), SPAN("MODEL"), SPAN("m"), SPAN("TOKENS"),
                            span_of((const char *)tokens, sizeof(tokens))};
-    CHECK_STR(fake_call_words(words, 5), "*1 %5 id e1 rank 0 device 4 host 4 disk 4");
+    CHECK_STR(fake_call_words(words, 5), "*1 %6 id e1 rank 0 device 4 host 4 disk 4 pool 0");
     /* The same again changes nothing; without REPLAY it is another stream. */
     CHECK_STR(add_engine("e1", true), "OK");
     CHECK_EQ(known(), 4);

@@ -1,7 +1,8 @@
 /* A server that has nothing but what modules/conductor asks of it: commands are called by their
  * words, replies are text, what is kept is a list, and the timer goes when it is told to. Some
  * descriptors can be watched, where `watches` was set before; fake_turn looks at them. The module's
- * own objects are linked; nothing is loaded from a file. */
+ * own objects are linked; nothing is loaded from a file. The pool has so many leading blocks of any
+ * prompt, under names that begin with pool_name. */
 #ifndef TARN_TESTS_CONDUCTOR_FAKE_H
 #define TARN_TESTS_CONDUCTOR_FAKE_H
 
@@ -37,6 +38,9 @@ static struct fake {
     tarn_status refuse; /* what changes are answered; TARN_OK: they are done */
     void (*tick)(void *arg);
     void *tick_arg;
+    const char *pool_name; /* NULL: the pool is empty */
+    size_t pool_blocks;
+    unsigned pool_asked;
     bool watches;
     struct fake_watch {
         int fd;
@@ -163,6 +167,25 @@ static bool fake_leads(void) {
     return fake.leads;
 }
 
+/* --- the pool: all of it in memory on machine h1, in rack r1, a byte a token --- */
+
+static tarn_status fake_pool(const struct tarn_pool_question *q, uint64_t *tokens_p,
+                             struct tarn_pool_run *runs, size_t *n_runs_p, const char **why_p) {
+    size_t n = 0;
+    *why_p = "ALIGN must be a multiple of unit";
+    if (q->align % q->groups[0].unit != 0) return TARN_EINVAL;
+    fake.pool_asked += q->n_hashes > 0;
+    if (fake.pool_name != NULL && span_starts(q->names[0], span_str(fake.pool_name)))
+        n = fake.pool_blocks < q->n_hashes ? fake.pool_blocks : q->n_hashes;
+    if (n > 0) q->make(q->arg, n);
+    for (size_t i = 0; i < n; i++) TARN_ASSERT(q->hashes[i].len == 64);
+    *tokens_p = n * q->unit;
+    *n_runs_p = n > 0;
+    runs[0] = (struct tarn_pool_run){
+        .tokens = (uint32_t)*tokens_p, .machine = "h1", .rack = "r1", .bytes = *tokens_p};
+    return TARN_OK;
+}
+
 /* --- the rest --- */
 
 static tarn_status fake_declare(const struct tarn_command_declaration *command) {
@@ -227,7 +250,8 @@ static struct tarn_services fake_services = {.size = sizeof(fake_services),
                                              .durable_get = fake_get,
                                              .durable_each = fake_each,
                                              .durable_bytes = fake_bytes,
-                                             .leads = fake_leads};
+                                             .leads = fake_leads,
+                                             .pool_prefix = fake_pool};
 
 /* With the words behind the file's name, ended by NULL; what is kept stays from the last time. */
 static inline void fake_load(const char *const *words) {
