@@ -72,8 +72,7 @@ test {the shapes of each version} {
         vllm_v0 7 2 250 1000   vllm_0_9 3 1 100 200   sglang 5 6 256 512
     } {
         add a $name [at e1 /seed/$name]
-        set ::shape $name
-        wait_for "its load" {[of_rank a $::shape reports] > 0}
+        wait_for "its load" {[of_rank a $name reports] > 0}
         assert_equal up [of_list a $name metrics]
         assert_equal [list $running [expr {512 * $waiting}] $used] [lmap f \
             {decodes prefill-tokens kvblocks} {of_rank a $name other-$f}] ($name)
@@ -82,9 +81,8 @@ test {the shapes of each version} {
     }
     foreach name {vllm_ranks sglang_ranks} running {4 5} waiting {9 2} {
         foreach rank {0 1} {add a $name [at e1 /seed/$name] RANK $rank}
-        set ::ranks [list $name [list 1 $running [expr {512 * $waiting}]]]
-        wait_for "the load of its second rank" {[second_rank [lindex $::ranks 0]] eq \
-            [lindex $::ranks 1]}
+        set load [list 1 $running [expr {512 * $waiting}]]
+        wait_for "the load of its second rank" {[second_rank $name] eq $load}
         assert_equal OK [ask a conductor.remove $name]
     }
     assert_equal {} [ask a conductor.list]
@@ -97,10 +95,8 @@ test {who has less to do is chosen} {
     foreach {busy idle} {e1 e2 e2 e1} {
         say $busy load 8 40
         say $idle load 8 0
-        set ::busy $busy
-        set ::idle $idle
-        wait_for "it to be told" {[of_list a $::busy prefill-tokens] > 0 && \
-            [of_list a $::idle prefill-tokens] == 0}
+        wait_for "it to be told" {[of_list a $busy prefill-tokens] > 0 && \
+            [of_list a $idle prefill-tokens] == 0}
         for {set i 0} {$i < 5} {incr i} {assert_equal $idle [chosen a]}
     }
 }
@@ -169,7 +165,7 @@ test {an engine that hangs is silent} {
 }
 
 test {https, of whom metrics-ca knows} {
-    need_openssl
+    if {![have_openssl]} {skip "there is no openssl"}
     make_ca ca
     make_cert web ca
     make_cert wrong ca 2 DNS:another.example

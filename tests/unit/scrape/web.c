@@ -40,12 +40,13 @@ static bool hear(struct web *w, int fd) {
 
 static void serve(struct web *w, int fd) {
     char head[256];
+    enum web_mode mode = w->mode;
     w->requests++;
-    switch (w->mode) {
+    switch (mode) {
     case WEB_ANSWERS:
     case WEB_CUT:
         snprintf(head, sizeof(head), "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n",
-                 strlen(w->text) + (w->mode == WEB_CUT));
+                 strlen(w->text) + (mode == WEB_CUT));
         (void)(say(fd, head) && say(fd, w->text));
         return;
     case WEB_NOT_FOUND: say(fd, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"); return;
