@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include "conductor/conductor.h"
+#include "conductor/enroll.h"
 
 struct conductor_figures conductor_figures;
 
@@ -39,12 +40,14 @@ void conductor_fail_route(struct tarn_call_context *c, tarn_status status) {
     fail_as(c, status == TARN_ELIMIT ? "LIMIT" : "ERR", "%s", route_error(conductor_route));
 }
 
+void conductor_refuse(struct tarn_call_context *c, const struct refusal *why) {
+    fail_as(c, why->code, "%s", why->text);
+}
+
 void conductor_fail_kept(struct tarn_call_context *c, tarn_status status) {
-    if (status == TARN_ELIMIT)
-        fail_as(c, "LIMIT", "there is no room to keep it: module-state-max");
-    else
-        fail_as(c, status == TARN_EREADONLY ? "READONLY" : "ERR", "it cannot be kept: %s",
-                tarn_status_text(status));
+    struct refusal why;
+    enroll_refuse_kept(&why, status);
+    conductor_refuse(c, &why);
 }
 
 void field_int(struct tarn_call_context *c, const char *name, uint64_t value) {

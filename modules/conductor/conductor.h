@@ -3,7 +3,7 @@
  *   module.c   load, unload, the timer, INFO modules; options.c the words behind the file's name
  *   declare.c  the commands, declared as src/wire declares commands
  *   engines.c  registrations as they are kept, and as the route wants them
- *   kept.c     what survives a restart and a failover
+ *   enroll.c   what comes of a registration; kept.c what survives a restart and a failover
  *   streams.c  the engines' event streams; feed.c their events, into the index
  *   metrics.c  the engines' /metrics
  *   prompt.c   a prompt as the hashes of its blocks; asked.c what was asked for lately
@@ -92,6 +92,8 @@ void conductor_fail(struct tarn_call_context *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* What the route says is wrong. */
 void conductor_fail_route(struct tarn_call_context *c, tarn_status status);
+struct refusal; /* enroll.h */
+void conductor_refuse(struct tarn_call_context *c, const struct refusal *why);
 /* It could not be kept. */
 void conductor_fail_kept(struct tarn_call_context *c, tarn_status status);
 /* Pairs of a map. */

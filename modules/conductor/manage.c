@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include "base/clock.h"
 #include "conductor/command.h"
+#include "conductor/enroll.h"
 #include "conductor/kept.h"
 #include "conductor/metrics.h"
 #include "conductor/streams.h"
@@ -58,81 +59,17 @@ static void add_registration(const struct conductor_add *args, const struct span
     x->field[ENGINE_BYTES] = decimal(args->bytes, n->bytes);
 }
 
-static struct span shown(struct span s) {
-    return s.len == 0 ? SPAN("nothing") : s;
-}
-
-/* An engine keeps its values for as long as it is registered: what is in the index, and what its
- * models have learnt, is of these. */
-static void fail_differs(struct tarn_call_context *c, const struct registration *was,
-                         const struct registration *now, enum engine_field f) {
-    struct span a = shown(was->field[f]), b = shown(now->field[f]);
-    conductor_figures.conductor_engines_differing++;
-    conductor_fail(c,
-                   "engine '%.*s' is registered with %s %.*s, not %.*s: CONDUCTOR.REMOVE it before "
-                   "it comes back as another",
-                   (int)now->id.len, now->id.data, engine_field_name(f), (int)a.len, a.data,
-                   (int)b.len, b.data);
-}
-
-/* The registration of another rank of the engine. false: there is none. */
-static bool sibling(const struct registration *x, struct registration *other) {
-    for (uint32_t rank = 0; rank < ROUTE_RANKS_MAX; rank++)
-        if (rank != x->rank && kept_registration(x->id, rank, other)) return true;
-    return false;
-}
-
-/* false: it has answered what is wrong. */
-static bool endpoints_check(struct tarn_call_context *c, const struct registration *x) {
-    for (size_t f = ENGINE_EVENTS; f <= ENGINE_REPLAY; f++) {
-        if (x->field[f].len == 0 || streams_endpoint_valid(x->field[f])) continue;
-        conductor_fail(c, "%s must be tcp://HOST:PORT or ipc://PATH", engine_field_name(f));
-        return false;
-    }
-    if (x->field[ENGINE_EVENTS].len == 0 && x->field[ENGINE_REPLAY].len > 0)
-        conductor_fail(c, "REPLAY goes with EVENTS");
-    else if (x->field[ENGINE_METRICS].len > 0 && !scraper_url_valid(x->field[ENGINE_METRICS]))
-        conductor_fail(c, "METRICS must be http://HOST:PORT/PATH, https://..., or YES where url is "
-                          "such a one");
-    else
-        return true;
-    return false;
-}
-
-static void reply_registered(struct tarn_call_context *c, tarn_status status, bool by_route) {
-    if (status == TARN_OK)
-        conductor_services->reply_simple(c, "OK");
-    else if (by_route)
-        conductor_fail_route(c, status);
-    else
-        conductor_fail_kept(c, status);
-}
-
 void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct conductor_add args = {0};
-    struct registration x, was;
+    struct registration x;
     struct made_words made;
-    bool by_route = false;
+    struct refusal why;
     if (!conductor_bind(c, CONDUCTOR_ADD, argv, argc, &args)) return;
     add_registration(&args, argv, &made, &x);
-    if (!endpoints_check(c, &x)) return;
-    bool again = kept_registration(x.id, x.rank, &was);
-    if (again || sibling(&x, &was)) {
-        enum engine_field f = registration_differs(&was, &x, !again);
-        if (f != ENGINE_FIELDS) {
-            fail_differs(c, &was, &x, f);
-            return;
-        }
-    }
-    if (again && route_worker_find(conductor_route, x.id, x.rank) != ROUTE_NO_WORKER) {
-        conductor_figures.conductor_engines_renewed++;
-        (void)route_engine_beat(conductor_route, x.id, conductor_now_us());
-        bool moved = registration_sources_differ(&was, &x);
-        reply_registered(c, moved ? kept_follow_other(&x) : TARN_OK, false);
-        return;
-    }
-    tarn_status status = kept_register(&x, &by_route);
-    reply_registered(c, status, by_route);
+    if (enroll(&x, &why))
+        conductor_services->reply_simple(c, "OK");
+    else
+        conductor_refuse(c, &why);
 }
 
 /* --- REMOVE and DRAIN --- */
