@@ -12,6 +12,7 @@
  *              pool.c what the pool has of it
  *   decide.c   CONDUCTOR.ROUTE, FIRST, DONE, MATCH; why.c CONDUCTOR.EXPLAIN;
  *              doctor.c CONDUCTOR.DOCTOR
+ *   http*.c    HTTP as Mooncake's Conductor has it (http.h)
  *   figures.c  INFO conductor and /metrics; rows.c lists for the page of http.so
  *   answer.c   parts of replies
  *
@@ -56,7 +57,11 @@ struct conductor_options {
     struct route_options route;
     uint32_t metrics_ms;    /* between two looks at an engine's /metrics */
     const char *metrics_ca; /* a file of who signs their certificates; NULL: those of the system */
+    uint32_t http_port;     /* of the HTTP paths' own, 0: any; or CONDUCTOR_NO_PORT */
+    const char *http_bind;  /* NULL: this machine alone */
+    bool http_open;         /* there, nobody is asked for the token */
 };
+#define CONDUCTOR_NO_PORT UINT32_MAX
 
 /* false: error names the word, and says what to do. */
 bool conductor_options_parse(size_t argc, const char *const *argv,

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "conductor/asked.h"
 #include "conductor/conductor.h"
+#include "conductor/http.h"
 #include "conductor/kept.h"
 #include "conductor/metrics.h"
 #include "conductor/streams.h"
@@ -51,6 +52,7 @@ static void conductor_end(void) {
     metrics_close();
     route_destroy(&conductor_route);
     conductor_prompt_free();
+    http_query_free();
     asked_clear();
     log_set_sink(NULL, NULL);
 }
@@ -79,8 +81,11 @@ static tarn_status conductor_load(const struct tarn_services *services, size_t a
     metrics_open(options.route.workers_max, &options);
     tarn_status status = kept_open();
     if (status == TARN_OK) status = conductor_commands_declare();
-    if (status != TARN_OK) {
+    if (status != TARN_OK)
         snprintf(error, error_cap, "its commands: %s", tarn_status_text(status));
+    else
+        status = http_paths_register(&options, error, error_cap);
+    if (status != TARN_OK) {
         conductor_end();
         return status;
     }

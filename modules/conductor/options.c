@@ -30,6 +30,7 @@ static const struct {
     WORD("silent-ms", silent_ms, 0, 86400000),
     WORD("tenant-wait-ms", tenant_wait_ms, 0, 86400000),
     MEMBER("metrics-ms", metrics_ms, 10, 3600000),
+    MEMBER("http-port", http_port, 0, UINT16_MAX),
 };
 
 static bool policy_known(const char *name) {
@@ -58,11 +59,28 @@ static bool ca_parse(const char *value, struct conductor_options *options, char 
     return false;
 }
 
+static bool bind_parse(const char *value, struct conductor_options *options, char *error,
+                       size_t cap) {
+    options->http_bind = value;
+    return true;
+}
+
+static bool open_parse(const char *value, struct conductor_options *options, char *error,
+                       size_t cap) {
+    options->http_open = strcmp(value, "yes") == 0;
+    if (options->http_open || strcmp(value, "no") == 0) return true;
+    snprintf(error, cap, "http-open %s: must be yes or no", value);
+    return false;
+}
+
 /* The words that are no numbers. */
 static const struct {
     const char *name, *value;
     bool (*parse)(const char *value, struct conductor_options *options, char *error, size_t cap);
-} texts[] = {{"policy", "NAME", policy_parse}, {"metrics-ca", "FILE", ca_parse}};
+} texts[] = {{"policy", "NAME", policy_parse},
+             {"metrics-ca", "FILE", ca_parse},
+             {"http-bind", "ADDRESS", bind_parse},
+             {"http-open", "yes", open_parse}};
 
 static bool word_parse(size_t i, const char *value, struct conductor_options *options, char *error,
                        size_t cap) {
@@ -92,7 +110,8 @@ static void fail_unknown_word(const char *word, char *error, size_t cap) {
 
 bool conductor_options_parse(size_t argc, const char *const *argv,
                              struct conductor_options *options, char *error, size_t cap) {
-    *options = (struct conductor_options){.route = route_options_default, .metrics_ms = 1000};
+    *options = (struct conductor_options){
+        .route = route_options_default, .metrics_ms = 1000, .http_port = CONDUCTOR_NO_PORT};
     /* Nobody would carry out what is planned so. */
     options->route.fetch = false;
     options->route.copy_share = 0;
@@ -112,5 +131,8 @@ bool conductor_options_parse(size_t argc, const char *const *argv,
                                    : word_parse(i, argv[at + 1], options, error, cap)))
             return false;
     }
-    return true;
+    bool own = options->http_port != CONDUCTOR_NO_PORT;
+    if (own || (options->http_bind == NULL && !options->http_open)) return true;
+    snprintf(error, cap, "http-bind and http-open go with http-port");
+    return false;
 }

@@ -197,6 +197,7 @@ static bool take_list(struct cursor *c, const struct json_field *f) {
         uint64_t id;
         if (f->kind == JSON_WHOLES) {
             if (!take_plain(c, &id) && !take_whole_signed(c, &id)) return false;
+            if (!json_whole_fits(id, f->max)) return json_broken(c, "the number is too large");
         } else if (!take_u64(c, f->max, &id)) {
             return false;
         }

@@ -17,6 +17,7 @@ extern const struct tarn_module tarn_module_v1;
 #define FAKE_COMMANDS_MAX 32u
 #define FAKE_WORDS_MAX    64u
 #define FAKE_WATCHES_MAX  4u
+#define FAKE_SITES_MAX    4u
 
 struct tarn_call_context {
     size_t missing; /* elements of the reply */
@@ -41,6 +42,11 @@ static struct fake {
     const char *pool_name; /* NULL: the pool is empty */
     size_t pool_blocks;
     unsigned pool_asked;
+    const struct tarn_http_site *site[FAKE_SITES_MAX];
+    unsigned sites;
+    const char *content_type; /* of the next request; NULL: it has none */
+    unsigned answers;         /* to it */
+    struct buf answer;        /* its status, a blank, what was answered */
     bool watches;
     struct fake_watch {
         int fd;
@@ -225,6 +231,25 @@ static void fake_log(enum tarn_log_level level, const char *text) {
     (void)level, (void)text;
 }
 
+/* --- HTTP --- */
+
+static tarn_status fake_http_register(const struct tarn_http_site *site, char *error,
+                                      size_t error_cap) {
+    TARN_ASSERT(fake.sites < FAKE_SITES_MAX);
+    fake.site[fake.sites++] = site;
+    return TARN_OK;
+}
+static tarn_status fake_http_answer(uint64_t request, const struct tarn_http_answer *answer) {
+    TARN_ASSERT(request == 1 && fake.answers++ == 0 && answer->taken != NULL);
+    buf_printf(&fake.answer, "%u ", answer->status);
+    buf_append(&fake.answer, answer->taken->data, answer->taken->len);
+    buf_free(answer->taken);
+    return TARN_OK;
+}
+static const char *fake_http_header(const struct tarn_http_request *r, const char *name) {
+    return strcmp(name, "Content-Type") == 0 ? fake.content_type : NULL;
+}
+
 static struct tarn_services fake_services = {.size = sizeof(fake_services),
                                              .version = TARN_MODULE_VERSION,
                                              .program = TARN_PROGRAM_SERVER,
@@ -250,6 +275,8 @@ static struct tarn_services fake_services = {.size = sizeof(fake_services),
                                              .durable_get = fake_get,
                                              .durable_each = fake_each,
                                              .durable_bytes = fake_bytes,
+                                             .http_register = fake_http_register,
+                                             .http_answer = fake_http_answer,
                                              .leads = fake_leads,
                                              .pool_prefix = fake_pool};
 
@@ -259,6 +286,7 @@ static inline void fake_load(const char *const *words) {
     size_t n = 0;
     while (words != NULL && words[n] != NULL) n++;
     fake.commands = 0;
+    fake.sites = 0;
     fake.leads = true;
     fake.refuse = TARN_OK;
     fake_services.watch_create = fake.watches ? fake_watch : NULL;
@@ -270,6 +298,7 @@ static inline void fake_unload(void) {
     char error[512];
     TARN_ASSERT(tarn_module_v1.unload(error, sizeof(error)) == TARN_OK);
     buf_free(&fake.reply);
+    buf_free(&fake.answer);
 }
 static inline void fake_kept_clear(void) {
     while (fake.entries > 0) fake_forget(&fake.entry[0]);
@@ -306,6 +335,25 @@ static inline const char *fake_call(const char *line) {
         line += len + (line[len] == ' ');
     }
     return fake_call_words(word, n);
+}
+/* A POST; its answer, until the next one. NULL: no site has that path. */
+static inline const struct buf *fake_post(const char *path, struct span body) {
+    const struct tarn_http_request r = {
+        .size = sizeof(r), .id = 1, .path = path, .body = body, .header = fake_http_header};
+    for (unsigned i = 0; i < fake.sites; i++)
+        for (unsigned k = 0; k < fake.site[i]->paths; k++) {
+            const struct tarn_http_path *p = &fake.site[i]->path[k];
+            if (strcmp(p->path, path) != 0 || !(p->methods & TARN_HTTP_POST)) continue;
+            if (body.len > p->body_max) return NULL;
+            buf_clear(&fake.answer);
+            fake.answers = 0;
+            fake.writes = true;
+            p->run(&r);
+            fake.writes = false;
+            TARN_ASSERT(fake.answers == 1);
+            return &fake.answer;
+        }
+    return NULL;
 }
 static inline void fake_tick(void) {
     fake.writes = true;
