@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/wake.h"
 #include "kvevents/stream.h"
 
 #define FOLLOW_MAGIC UINT32_C(0x6b766677)
@@ -80,19 +81,6 @@ bool follow_full(const struct kvevents_stream *s) {
     return full;
 }
 
-/* A number for those who wait at it. */
-static void eventfd_write_one(int fd) {
-    uint64_t one = 1;
-    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
-}
-
-static void eventfd_empty(int fd) {
-    uint64_t number;
-    while (read(fd, &number, sizeof(number)) < 0 && errno == EINTR) {
-    }
-}
-
 static void item_free(struct stream_item *item) {
     kvevents_batch_destroy(&item->item.batch);
     free(item);
@@ -107,7 +95,7 @@ static void follow_push(struct kvevents_stream *s, struct stream_item *item) {
     }
     if (item->item.batch != NULL) s->queued_bytes += item->item.batch->bytes + sizeof(*item);
     if (STAILQ_EMPTY(&s->items)) {
-        if (TAILQ_EMPTY(&f->ready)) eventfd_write_one(f->ready_fd);
+        if (TAILQ_EMPTY(&f->ready)) wake_say(f->ready_fd);
         TAILQ_INSERT_TAIL(&f->ready, s, ready);
     }
     STAILQ_INSERT_TAIL(&s->items, item, link);
@@ -215,7 +203,7 @@ static void *follow_run(void *arg) {
         uint64_t due_ms;
         size_t n = follow_gather(f, &due_ms);
         follow_wait(f, n, due_ms);
-        if (f->poll[0].revents != 0) eventfd_empty(f->wake_fd);
+        if (f->poll[0].revents != 0) wake_empty(f->wake_fd);
         pthread_mutex_lock(&f->lock);
         bool stop = f->stop;
         pthread_mutex_unlock(&f->lock);
@@ -301,7 +289,7 @@ void kvevents_follow_destroy(struct kvevents_follow **f_p) {
     pthread_mutex_lock(&f->lock);
     f->stop = true;
     pthread_mutex_unlock(&f->lock);
-    eventfd_write_one(f->wake_fd);
+    wake_say(f->wake_fd);
     pthread_join(f->thread, NULL);
     f->magic = 0;
     follow_free(f);
@@ -321,7 +309,7 @@ tarn_status kvevents_follow_add(struct kvevents_follow *f, const struct kvevents
     TAILQ_INSERT_TAIL(&f->streams, s, link);
     *id_p = s->id;
     pthread_mutex_unlock(&f->lock);
-    eventfd_write_one(f->wake_fd);
+    wake_say(f->wake_fd);
     return TARN_OK;
 }
 
@@ -351,7 +339,7 @@ void kvevents_follow_remove(struct kvevents_follow *f, uint32_t id) {
         memmove(f->known + at, f->known + at + 1, (f->count - at) * sizeof(*f->known));
     }
     pthread_mutex_unlock(&f->lock);
-    if (there) eventfd_write_one(f->wake_fd);
+    if (there) wake_say(f->wake_fd);
 }
 
 bool kvevents_follow_info(struct kvevents_follow *f, uint32_t id, struct kvevents_info *info) {
@@ -374,7 +362,7 @@ bool kvevents_follow_take(struct kvevents_follow *f, struct kvevents_item *item)
     struct kvevents_stream *s = TAILQ_FIRST(&f->ready);
     struct stream_item *taken = NULL;
     if (s == NULL) {
-        eventfd_empty(f->ready_fd);
+        wake_empty(f->ready_fd);
     } else {
         taken = STAILQ_TAKE(&s->items, link);
         TAILQ_REMOVE(&f->ready, s, ready);
@@ -384,7 +372,7 @@ bool kvevents_follow_take(struct kvevents_follow *f, struct kvevents_item *item)
         if (wake) s->full = false;
     }
     pthread_mutex_unlock(&f->lock);
-    if (wake) eventfd_write_one(f->wake_fd);
+    if (wake) wake_say(f->wake_fd);
     if (taken == NULL) return false;
     *item = taken->item;
     free(taken);

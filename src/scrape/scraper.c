@@ -2,7 +2,6 @@
 
 #include <curl/curl.h>
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -13,6 +12,7 @@
 #include "base/log.h"
 #include "base/queue.h"
 #include "base/thread.h"
+#include "base/wake.h"
 
 #define SCRAPER_MAGIC UINT32_C(0x73637270)
 
@@ -182,25 +182,13 @@ static void source_unready(struct scraper_source *x) {
     x->waits = false;
 }
 
-static void eventfd_write_one(int fd) {
-    uint64_t one = 1;
-    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
-}
-
-static void eventfd_empty(int fd) {
-    uint64_t number;
-    while (read(fd, &number, sizeof(number)) < 0 && errno == EINTR) {
-    }
-}
-
 static void source_hand_over(struct scraper_source *x, const struct scrape_load *load) {
     struct scraper *s = x->scraper;
     if (x->removed || s->paused) return;
     x->load = *load;
     if (x->waits) return;
     x->waits = true;
-    if (TAILQ_EMPTY(&s->ready)) eventfd_write_one(s->ready_fd);
+    if (TAILQ_EMPTY(&s->ready)) wake_say(s->ready_fd);
     TAILQ_INSERT_TAIL(&s->ready, x, ready);
 }
 
@@ -423,7 +411,7 @@ bool scraper_take(struct scraper *s, void **owner_p, struct scrape_load *load) {
     pthread_mutex_lock(&s->lock);
     struct scraper_source *x = TAILQ_FIRST(&s->ready);
     if (x == NULL) {
-        eventfd_empty(s->ready_fd);
+        wake_empty(s->ready_fd);
     } else {
         source_unready(x);
         *owner_p = x->owner;
