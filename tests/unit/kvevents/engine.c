@@ -6,6 +6,7 @@
 #include <zmq.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "kvevents/sequence.h"
 
 static void socket_set(void *socket, int option, int value) {
@@ -134,6 +135,10 @@ uint64_t engine_publish(struct engine *e) {
     return number;
 }
 
+void engine_greet(struct engine *e) {
+    frame_say(e->pub, "kv@", 3, false);
+}
+
 /* --- replays --- */
 
 static void answer_head(struct engine *e, const void *who, size_t who_len) {
@@ -247,4 +252,18 @@ struct kvevents_info follow_info(struct kvevents_follow *f, uint32_t id) {
     struct kvevents_info info;
     TARN_ASSERT(kvevents_follow_info(f, id, &info));
     return info;
+}
+
+/* One greeting at a time, so that they do not fill the queue: the one before is lost. */
+#define GREETING_MS 50
+
+bool follow_heard(struct engine *e, const struct kvevents_info *i, uint64_t heard,
+                  uint64_t *greeted_ms) {
+    bool live = i->connected && i->state == KVEVENTS_LIVE && e->subscribers > 0;
+    if (live && i->figures.kvevents_bad_messages > heard) return true;
+    if (live && clock_mono_ms() - *greeted_ms >= GREETING_MS) {
+        engine_greet(e);
+        *greeted_ms = clock_mono_ms();
+    }
+    return false;
 }

@@ -53,6 +53,8 @@ uint64_t engine_make_garbage(struct engine *e);
 void engine_say(struct engine *e, uint64_t kept, uint64_t number);
 /* Both. */
 uint64_t engine_publish(struct engine *e);
+/* Publishes what is no batch. */
+void engine_greet(struct engine *e);
 
 /* What one stream has brought. */
 struct seen {
@@ -88,5 +90,16 @@ struct kvevents_info follow_info(struct kvevents_follow *f, uint32_t id);
             usleep(500);                                                                           \
         }                                                                                          \
     } while (0)
+
+/* What the engine says from now on arrives, as a greeting just did. That it has a subscriber is no
+ * proof: on a busy machine that may be a connection that was given up meanwhile. Further greetings
+ * may be under way, ahead of what is said next. */
+#define FOLLOW_HEARD(f, e, seen)                                                                   \
+    do {                                                                                           \
+        uint64_t heard_ = follow_info(f, (seen)->id).figures.kvevents_bad_messages, greeted_ = 0;  \
+        FOLLOW_UNTIL(f, e, seen, follow_heard(e, &i, heard_, &greeted_));                          \
+    } while (0)
+bool follow_heard(struct engine *e, const struct kvevents_info *i, uint64_t heard,
+                  uint64_t *greeted_ms);
 
 #endif
