@@ -294,6 +294,7 @@ static void replay_failed(struct kvevents_stream *s, uint64_t now_ms, const char
     stream_unproven(s, now_ms, why);
     if (!s->sequence.begun) stream_partial(s, now_ms, why);
     replay_over(s, now_ms, why);
+    s->verify_ms = s->broken_ms;
 }
 
 static void replay_ask(struct kvevents_stream *s, uint64_t now_ms) {
@@ -524,7 +525,7 @@ void stream_serve(struct kvevents_stream *s, uint64_t now_ms) {
         stream_receive(s, now_ms);
     }
     if (s->info.state == KVEVENTS_LIVE && s->verify_ms != 0 && now_ms >= s->verify_ms) {
-        s->verify_ms = 0;
+        s->verify_ms = now_ms < s->broken_ms ? s->broken_ms : 0;
         if (s->info.connected && stream_may_ask(s, now_ms)) replay_begin(s, now_ms);
     }
     if (s->remake_ms != 0 && now_ms >= s->remake_ms) stream_remake(s, now_ms);

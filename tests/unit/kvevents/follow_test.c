@@ -310,6 +310,30 @@ TEST(replays_without_an_end) {
     end();
 }
 
+/* Once it answers all is known, though it has nothing new to say. */
+TEST(mute_for_a_while) {
+    struct kvevents_follow_config c;
+    short_times(&c);
+    c.broken_ms = 50;
+    begin(REPLAY_MUTE, true, &c);
+    engine_make(&e);
+    UNTIL(i.figures.kvevents_replay_errors >= c.replay_tries && i.state == KVEVENTS_LIVE);
+    CHECK(!follow_info(f, seen.id).whole);
+    e.how = REPLAY_TWO;
+    UNTIL(seen.batches == 1 && i.whole);
+    /* ... and when it is mute at a time when something is heard */
+    e.how = REPLAY_MUTE;
+    settle();
+    uint64_t errors = follow_info(f, seen.id).figures.kvevents_replay_errors;
+    UNTIL(i.figures.kvevents_replay_errors >= errors + c.replay_tries && i.state == KVEVENTS_LIVE);
+    engine_make(&e); /* nobody hears of it */
+    engine_greet(&e);
+    e.how = REPLAY_TWO;
+    UNTIL(seen.batches == 2);
+    CHECK_EQ(seen.lost, 0);
+    end();
+}
+
 /* A number out of the blue: what leads to it is asked for, and does not exist. */
 TEST(numbers_that_jump) {
     struct kvevents_follow_config c;
