@@ -55,6 +55,7 @@ class Settings:
     pin_ms: int = 0
     ttl_ms: int = 0
     prefer: Tuple[str, ...] = ()
+    conductor: str = ""
 
     @property
     def put_options(self) -> Dict[str, Any]:
@@ -124,6 +125,11 @@ def settings_of(vllm_config: Any) -> Settings:
     if settings.kv_layout not in ("", "HND", "NHD"):
         raise ValueError(
             f"kv_connector_extra_config: kv_layout is HND or NHD, not {settings.kv_layout!r}"
+        )
+    if settings.conductor and settings.layerwise:
+        raise ValueError(
+            "kv_connector_extra_config: conductor and layerwise do not go together: names of "
+            "layers stand behind the hash, where the Conductor does not look"
         )
     if settings.cross_layers and (settings.layerwise or settings.writer_tp):
         raise ValueError(

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..chain import Chain
+from ..conductor import KeysTeller
 from ..kv_groups import KVBoundary, KVGroup, KVParts
 from .config import Ranks, Settings, batches_of, dtype_of
 from .cost import Judge
@@ -126,6 +127,7 @@ class GroupScheduler:
         self._stateless = 0 if any(g.kind == "state" for g in groups.groups) else -1
         self.block_tokens = groups.unit
         self.announcer: Optional[Announcer] = None  # where KV events are wanted
+        self._teller: Optional[KeysTeller] = None
         self.looked_up = self.found = 0
 
     def bind(self, block_pool: Any) -> None:
@@ -139,6 +141,11 @@ class GroupScheduler:
             self._asked = self._groups.asked(
                 self._settings, self._dtype, self._ranks, self._formats
             )
+            if self._settings.conductor:
+                names = [group for _, group in self._asked]
+                self._teller = self._pool.teller(
+                    self._settings, names, self._groups.unit, self._groups.align
+                )
 
     def on_new_request(self, request: Any) -> None:
         """Requests are saved, too, where none are loaded."""
@@ -496,6 +503,8 @@ class GroupScheduler:
         return self._reset.ask()
 
     def close(self) -> None:
+        if self._teller is not None:
+            self._teller.close()
         self._pool.close()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 from .._breaker import Breaker
 from .._distrust import Distrust
 from .._figures import client_counts
+from ..conductor import KeysTeller, keys_words
 from ..errors import (
     Closed,
     ConnectionFailed,
@@ -22,6 +23,7 @@ from ..errors import (
     TimedOut,
 )
 from ..kv_groups import KVBoundary, KVGroup, KVParts
+from .config import Settings
 from .stats import Figures
 
 __all__ = ["Pool"]
@@ -100,6 +102,15 @@ class Pool:
         """A client of the caller's own, for calls that take longer. He closes it and takes what it
         raises."""
         return self._connect(self._url, **dict(self._options, timeout_ms=timeout_ms))
+
+    def teller(
+        self, settings: Settings, groups: Sequence[KVGroup], unit: int, align: int
+    ) -> KeysTeller:
+        """Tells the Conductor how these are called. He who asks for it closes it."""
+        words = keys_words(groups, unit, align, revision=settings.revision)
+        return KeysTeller(
+            partial(self.another, settings.timeout_ms), settings.conductor, words, log
+        )
 
     @property
     def away(self) -> bool:

@@ -18,7 +18,9 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..chain import Chain
+from ..conductor import KeysTeller
 from ..keys import KeySpace, shard_of
+from ..kv_groups import KVGroup
 from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
 from .cost import Judge
 from .damage import NOWHERE, Damage
@@ -128,6 +130,7 @@ class SchedulerSide:
             Tuple[int, List[int]]
         ] = []  # tables that requests lost while the outcome was open, until it is known
         self.announcer: Optional[Announcer] = None  # where KV events are wanted
+        self._teller: Optional[KeysTeller] = None
         self._block_pool: Any = None  # vLLM's own, where it is handed over
 
     def bind(self, block_pool: Any) -> None:
@@ -145,6 +148,9 @@ class SchedulerSide:
             )[0]
             space = replace(space, shards=shards, shard=0)
         self._space = space
+        if self._settings.conductor:
+            names = [KVGroup(each.prefix, block=self.block_tokens) for each in space.all()]
+            self._teller = self._pool.teller(self._settings, names, *2 * (self.block_tokens,))
         self._all_layers = tuple(form.layers) if self._settings.layerwise else (None,)
         if self._settings.layerwise:
             self._layers = tuple(dict.fromkeys((form.layers[0], form.layers[-1])))
@@ -443,4 +449,6 @@ class SchedulerSide:
         return self._reset.ask()
 
     def close(self) -> None:
+        if self._teller is not None:
+            self._teller.close()
         self._pool.close()
