@@ -101,6 +101,8 @@ void metrics_open(uint32_t workers_max, const struct conductor_options *options)
     gone = (struct scraper_figures){0};
     scraper_defaults(&config);
     config.every_ms = options->metrics_ms;
+    uint32_t silent_ms = options->route.silent_ms;
+    if (silent_ms > 0) config.every_ms = (uint32_t)min_u64(config.every_ms, silent_ms / 2 + 1);
     config.timeout_ms = (uint32_t)min_u64(max_u64(5ull * config.every_ms, 1000), config.timeout_ms);
     config.sources_max = workers;
     config.ca_file = xstrdup(options->metrics_ca);

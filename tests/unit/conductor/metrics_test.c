@@ -81,6 +81,23 @@ TEST(an_engine_that_dies_is_silent) {
     fake_kept_clear();
 }
 
+/* Who is asked seldom is not silent in between. */
+TEST(engines_are_asked_before_they_are_silent) {
+    static const char *const seldom[] = {"ranks",   "8",         "index-size", "16mb", "metrics-ms",
+                                         "3600000", "silent-ms", "100",        NULL};
+    struct web w;
+    web_start(&w, WEB_ANSWERS, 0, "sglang:num_running_reqs 1\n");
+    fake_load(seldom);
+    CHECK_STR(add("e1", "METRICS yes", &w), "OK");
+    for (uint64_t end = clock_mono_ms() + TEST_PATIENCE_MS; w.requests < 3;) {
+        CHECK(clock_mono_ms() < end);
+        usleep(1000);
+    }
+    fake_unload();
+    web_stop(&w);
+    fake_kept_clear();
+}
+
 /* One URL is asked once for all of its ranks, each of which has its own figures. */
 TEST(ranks_at_one_url) {
     struct web w, other;
