@@ -118,7 +118,7 @@ static void one_decision(struct route *route, struct reader *r, uint64_t now_us)
     struct route_request q = {.id = take_name(r),
                               .model = SPAN("m"),
                               .tenant = take_name(r),
-                              .session = span_of("abcdefgh" + seed % 8, seed % 3 != 0),
+                              .session = span_of(&"abcdefgh"[seed % 8], seed % 3 != 0),
                               .chains = chain,
                               .chain_count = what & 1 ? 1 + seed % 2 : 0,
                               .exclude = &exclude,
