@@ -1,11 +1,12 @@
 /* POST /query and /query_by_hash: CONDUCTOR.MATCH in two forms, one beside the other, as two
  * generations of routers read it:
  *
- *     {TENANT:      {ENGINE: {"longest_matched", "GPU", "DP": {RANK: n}, "CPU", "DISK"}},
- *      "instances": {ENGINE: {"longest_matched", "gpu", "dp": {RANK: n}, "cpu", "disk"}}}
+ *     {TENANT:      {ENGINE: {"longest_matched", "GPU", "DP": {RANK: n}, "CPU", "DISK", ...}},
+ *      "instances": {ENGINE: {"longest_matched", "gpu", "dp": {RANK: n}, "cpu", "disk", ...}}}
  *
  * In the first, tokens are told where they are fastest to be had; in the second, each tier counts
- * all faster ones, and a rank what is in its device. */
+ * all faster ones, and a rank what is in its device. What the pool has is told beside it ("POOL",
+ * "pool"): it is no reason for one engine rather than another. */
 #include <endian.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "conductor/asked.h"
 #include "conductor/conductor.h"
 #include "conductor/http.h"
+#include "conductor/pool.h"
 #include "conductor/prompt.h"
 #include "route/hash.h"
 
@@ -41,6 +43,7 @@ struct asked_rank {
     const char *id;
     uint32_t rank, worker;
     uint32_t tokens[ROUTE_TIERS]; /* each tier counts all faster ones */
+    uint32_t pool_tokens;
 };
 
 static struct asked_rank *ranks;
@@ -90,22 +93,19 @@ void http_query_free(void) {
 
 /* --- what they have --- */
 
-static void ranks_match(const struct query *q, const struct route_chain *chains, uint32_t n_chains,
-                        uint32_t length) {
-    const struct route_request request = {.model = http_member_of(&q->model),
-                                          .lora = http_member_of(&q->lora),
-                                          .chains = chains,
-                                          .chain_count = n_chains,
-                                          .length_tokens = length};
+static void ranks_match(const struct query *q, struct route_request *request) {
+    request->model = http_member_of(&q->model);
+    request->lora = http_member_of(&q->lora);
     size_t cap = route_figures_get(conductor_route)->route_workers;
     struct route_matched *m = xcalloc(cap + 1, sizeof(*m));
-    size_t n = min_u64(route_match(conductor_route, &request, m, cap), cap);
+    size_t n = min_u64(route_match(conductor_route, request, m, cap), cap);
     for (size_t i = 0; i < n; i++) {
         const struct asked_rank key = {.worker = m[i].worker};
         struct asked_rank *found =
             n_ranks > 0 ? bsearch(&key, ranks, n_ranks, sizeof(key), by_worker) : NULL;
-        if (found == NULL || found->tokens[ROUTE_TIERS - 1] >= m[i].tokens[ROUTE_TIERS - 1])
-            continue;
+        if (found == NULL) continue;
+        found->pool_tokens = (uint32_t)max_u64(found->pool_tokens, m[i].pool_tokens);
+        if (found->tokens[ROUTE_TIERS - 1] >= m[i].tokens[ROUTE_TIERS - 1]) continue;
         memcpy(found->tokens, m[i].tokens, sizeof(found->tokens));
     }
     free(m);
@@ -142,7 +142,10 @@ static void ranks_match_tokens(const struct query *q, const uint32_t *sizes, uin
         enum prompt_fault fault =
             prompt_make(&prompt, &said, sizes, n_sizes, conductor_seed(), error);
         TARN_ASSERT(fault == PROMPT_RIGHT);
-        ranks_match(q, prompt.chains, prompt.n, prompt.length);
+        struct route_request request = {
+            .chains = prompt.chains, .chain_count = prompt.n, .length_tokens = prompt.length};
+        if (form == 0) (void)pool_ask(&said, 1, request.pools);
+        ranks_match(q, &request);
     }
 }
 
@@ -155,7 +158,9 @@ static void ranks_match_hashes(const struct query *q, const uint32_t *sizes, uin
                                       .n = (uint32_t)n_numbers,
                                       .rolling = numbers};
     uint64_t length = min_u64((uint64_t)sizes[0] * n_numbers, ROUTE_TOKENS_MAX);
-    ranks_match(q, &chain, 1, (uint32_t)length);
+    struct route_request request = {
+        .chains = &chain, .chain_count = 1, .length_tokens = (uint32_t)length};
+    ranks_match(q, &request);
 }
 
 /* --- the answer --- */
@@ -179,20 +184,22 @@ static void put_ranks(struct http_answer *a, const char *name, const struct aske
 
 /* The most that any of its ranks has, by tier; alone: without what faster tiers have. */
 static void put_engine(struct http_answer *a, const struct asked_rank *r, size_t n, bool alone) {
-    uint32_t most[ROUTE_TIERS] = {0}, longest = 0;
+    uint32_t most[ROUTE_TIERS] = {0}, longest = 0, pool = 0;
     for (size_t i = 0; i < n; i++) {
         for (size_t t = 0; t < ROUTE_TIERS; t++) {
             uint32_t faster = alone && t > 0 ? r[i].tokens[t - 1] : 0;
             most[t] = (uint32_t)max_u64(most[t], r[i].tokens[t] - faster);
         }
         longest = (uint32_t)max_u64(longest, r[i].tokens[ROUTE_TIERS - 1]);
+        pool = (uint32_t)max_u64(pool, r[i].pool_tokens);
     }
-    http_map(a, 5);
+    http_map(a, 6);
     put(a, "longest_matched", longest);
     put(a, alone ? "GPU" : "gpu", most[ROUTE_TIER_DEVICE]);
     put_ranks(a, alone ? "DP" : "dp", r, n, alone ? ROUTE_TIERS - 1 : ROUTE_TIER_DEVICE);
     put(a, alone ? "CPU" : "cpu", most[ROUTE_TIER_HOST]);
     put(a, alone ? "DISK" : "disk", most[ROUTE_TIER_DISK]);
+    put(a, alone ? "POOL" : "pool", pool);
     http_map_end(a);
 }
 

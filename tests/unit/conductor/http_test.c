@@ -186,9 +186,10 @@ TEST(who_registers_wrongly_is_told_what) {
     CHECK(strncmp(post("/register", E1_MORE "}"), "503 {'error':'this server is a replica", 38) ==
           0);
     CHECK(strncmp(post("/unregister", "{}"), "503 {'error':'this server is a replica", 38) == 0);
-    QUERY(0, "",
-          "{'default':{'e1':{'longest_matched':0,'GPU':0,'DP':{'0':0},'CPU':0,'DISK':0}},"
-          "'instances':{'e1':{'longest_matched':0,'gpu':0,'dp':{'0':0},'cpu':0,'disk':0}}}");
+    QUERY(
+        0, "",
+        "{'default':{'e1':{'longest_matched':0,'GPU':0,'DP':{'0':0},'CPU':0,'DISK':0,'POOL':0}},"
+        "'instances':{'e1':{'longest_matched':0,'gpu':0,'dp':{'0':0},'cpu':0,'disk':0,'pool':0}}}");
     fake.leads = true;
     fake.refuse = TARN_OK;
     end();
@@ -206,14 +207,18 @@ TEST(hits_by_tier_and_rank) {
     blocks_store("e2", 0, 1, ROUTE_TIER_DEVICE, "", SPAN(""));
     blocks_store("e2", 10, 3, ROUTE_TIER_DEVICE, "", SPAN(""));
     /* Whole blocks: 95 tokens are five. */
-    QUERY(95, ",'block_size':16,'lora_name':'','cache_salt':null",
-          "{'default':{'e1':{'longest_matched':80,'GPU':32,'DP':{'0':80},'CPU':48,'DISK':0},"
-          "'e2':{'longest_matched':48,'GPU':48,'DP':{'0':16,'10':48},'CPU':0,'DISK':0}},"
-          "'instances':{'e1':{'longest_matched':80,'gpu':32,'dp':{'0':32},'cpu':80,'disk':80},"
-          "'e2':{'longest_matched':48,'gpu':48,'dp':{'0':16,'10':48},'cpu':48,'disk':48}}}");
+    QUERY(
+        95, ",'block_size':16,'lora_name':'','cache_salt':null",
+        "{'default':{'e1':{'longest_matched':80,'GPU':32,'DP':{'0':80},'CPU':48,'DISK':0,'POOL':0},"
+        "'e2':{'longest_matched':48,'GPU':48,'DP':{'0':16,'10':48},'CPU':0,'DISK':0,'POOL':0}},"
+        "'instances':{'e1':{'longest_matched':80,'gpu':32,'dp':{'0':32},'cpu':80,'disk':80,'pool':"
+        "0},"
+        "'e2':{'longest_matched':48,'gpu':48,'dp':{'0':16,'10':48},'cpu':48,'disk':48,'pool':0}}}");
     QUERY(100, ",'instance_id':'e1'",
-          "{'default':{'e1':{'longest_matched':96,'GPU':32,'DP':{'0':96},'CPU':48,'DISK':16}},"
-          "'instances':{'e1':{'longest_matched':96,'gpu':32,'dp':{'0':32},'cpu':80,'disk':96}}}");
+          "{'default':{'e1':{'longest_matched':96,'GPU':32,'DP':{'0':96},'CPU':48,'DISK':16,'POOL':"
+          "0}},"
+          "'instances':{'e1':{'longest_matched':96,'gpu':32,'dp':{'0':32},'cpu':80,'disk':96,'pool'"
+          ":0}}}");
     QUERY(100, ",'instance_id':'nobody'", "{'default':{},'instances':{}}");
     QUERY(100, ",'block_size':32", "{'default':{},'instances':{}}");
     CHECK_EQ(conductor_figures.conductor_prompts_misfitting, 1);
@@ -286,6 +291,26 @@ TEST(both_kinds_of_cache_salt) {
     blocks_store("e1", 0, 4, ROUTE_TIER_DEVICE, "", span_of(extra, 11 + len));
     snprintf(more, sizeof(more), ",'cache_salt':'%s'", longer);
     FINDS(64, more, "{'e1':{'longest_matched':64,'gpu'");
+    end();
+}
+
+/* Told, and not added: all engines are as near to it. */
+TEST(what_the_pool_has) {
+    begin();
+    fake.pool_name = "m@";
+    fake.pool_blocks = 5;
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    SAYS("conductor.add e2 http://e2 MODEL m", "OK");
+    SAYS("conductor.keys e2 HASH TARN UNIT 16 ALIGN 16 KVGROUPS 1 m@ FULL 16 16 0 0", "OK");
+    blocks_store("e1", 0, 2, ROUTE_TIER_DEVICE, "", SPAN(""));
+    QUERY(
+        100, "",
+        "{'default':{'e1':{'longest_matched':32,'GPU':32,'DP':{'0':32},'CPU':0,'DISK':0,'POOL':0},"
+        "'e2':{'longest_matched':0,'GPU':0,'DP':{'0':0},'CPU':0,'DISK':0,'POOL':80}},"
+        "'instances':{"
+        "'e1':{'longest_matched':32,'gpu':32,'dp':{'0':32},'cpu':32,'disk':32,'pool':0},"
+        "'e2':{'longest_matched':0,'gpu':0,'dp':{'0':0},'cpu':0,'disk':0,'pool':80}}}");
+    fake.pool_name = NULL;
     end();
 }
 
@@ -391,7 +416,7 @@ TEST(msgpack_is_answered_in_msgpack) {
 #define QUERY_ANSWER                                                                               \
     "200 \xdf\0\0\0\2\xdb\0\0\0\7"                                                                 \
     "default\xdf\0\0\0\1\xdb\0\0\0\2"                                                              \
-    "e1\xdf\0\0\0\5"                                                                               \
+    "e1\xdf\0\0\0\6"                                                                               \
     "\xdb\0\0\0\x0f"                                                                               \
     "longest_matched\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                            \
     "GPU\xcf\0\0\0\0\0\0\0\x10"                                                                    \
@@ -399,16 +424,18 @@ TEST(msgpack_is_answered_in_msgpack) {
     "DP\xdf\0\0\0\1\xdb\0\0\0\1"                                                                   \
     "0\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                                          \
     "CPU\xcf\0\0\0\0\0\0\0\0\xdb\0\0\0\4"                                                          \
-    "DISK\xcf\0\0\0\0\0\0\0\0\xdb\0\0\0\x09"                                                       \
+    "DISK\xcf\0\0\0\0\0\0\0\0\xdb\0\0\0\4"                                                         \
+    "POOL\xcf\0\0\0\0\0\0\0\0\xdb\0\0\0\x09"                                                       \
     "instances\xdf\0\0\0\1\xdb\0\0\0\2"                                                            \
-    "e1\xdf\0\0\0\5\xdb\0\0\0\x0f"                                                                 \
+    "e1\xdf\0\0\0\6\xdb\0\0\0\x0f"                                                                 \
     "longest_matched\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                            \
     "gpu\xcf\0\0\0\0\0\0\0\x10"                                                                    \
     "\xdb\0\0\0\2"                                                                                 \
     "dp\xdf\0\0\0\1\xdb\0\0\0\1"                                                                   \
     "0\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                                          \
     "cpu\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\4"                                                        \
-    "disk\xcf\0\0\0\0\0\0\0\x10"
+    "disk\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\4"                                                       \
+    "pool\xcf\0\0\0\0\0\0\0\0"
     PACKED("/query",
            "\x82\xa5"
            "model\xa1"
