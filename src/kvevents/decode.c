@@ -93,10 +93,7 @@ static const char *blocks_hash(struct kvevents_decoder *d, const struct event_ra
     bool has_extra = extra.at != NULL;
     if (has_extra && (!unpack_next(&extra, &v) || v.n != e->n))
         return "extra_keys are not one for each block";
-    if (s->numbers_cap - s->numbers < e->n) {
-        s->numbers_cap = 2 * (s->numbers + e->n);
-        s->number = xrealloc(s->number, s->numbers_cap * sizeof(*s->number));
-    }
+    SCRATCH_ROOM(s->number, s->numbers, s->numbers_cap, e->n);
     for (size_t i = 0; i < e->n; i++) {
         buf_clear(&d->extra);
         if (has_extra && !extra_take(d, &extra, e->lora))
@@ -142,7 +139,6 @@ static void event_add(struct kvevents_decoder *d, const struct event_raw *raw) {
         e->n = raw->own_n;
         e->lora = raw->lora.len > 0 ? raw->lora : raw->lora_id;
         e->salt = raw->salt;
-        e->session = raw->session;
     }
     if (e->lora.len > 0 && e->lora.data == NULL) {
         memcpy(to->lora_number, raw->lora_number, sizeof(to->lora_number));
@@ -162,7 +158,7 @@ static void event_add(struct kvevents_decoder *d, const struct event_raw *raw) {
         return;
     }
     d->batch.blocks += e->n;
-    d->text_bytes += e->lora.len + e->salt.len + e->session.len;
+    d->text_bytes += e->lora.len + e->salt.len;
     d->events++;
 }
 
@@ -203,8 +199,6 @@ static void batch_value(struct kvevents_decoder *d, struct unpack *u, uint32_t f
         events_read(d, u, &v);
         return;
     }
-    if (field == BATCH_TS && v.type == UNPACK_FLOAT) d->batch.ts = v.real;
-    if (field == BATCH_TS && v.type == UNPACK_UINT) d->batch.ts = (double)v.number;
     if (field == BATCH_RANK && v.type == UNPACK_UINT && v.number <= INT32_MAX)
         d->batch.rank = (int64_t)v.number;
     if (!unpack_pass(u, &v)) d->why = "the batch is cut short";
@@ -214,10 +208,8 @@ static uint32_t batch_key(struct kvevents_decoder *d, struct unpack *u) {
     static const struct {
         const char *name;
         enum batch_field field;
-    } names[] = {{"ts", BATCH_TS},
-                 {"events", BATCH_EVENTS},
-                 {"data_parallel_rank", BATCH_RANK},
-                 {"attn_dp_rank", BATCH_RANK}};
+    } names[] = {
+        {"events", BATCH_EVENTS}, {"data_parallel_rank", BATCH_RANK}, {"attn_dp_rank", BATCH_RANK}};
     struct unpack_value key;
     if (!unpack_next(u, &key) || !unpack_pass(u, &key)) {
         d->why = "the batch is no msgpack, or is cut short";
@@ -276,7 +268,6 @@ static struct kvevents_batch *batch_build(const struct kvevents_decoder *d) {
         e->local = from->local_at != SIZE_MAX ? number + from->local_at : NULL;
         e->lora = text_move(e->lora, &text);
         e->salt = text_move(e->salt, &text);
-        e->session = text_move(e->session, &text);
     }
     return b;
 }

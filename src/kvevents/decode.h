@@ -6,8 +6,7 @@
  *
  *     BlockStored       block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium,
  *                       lora_name, extra_keys, group_idx, kv_cache_spec_kind,
- *                       kv_cache_spec_sliding_window; maps also locality, and SGLang's cache_salt,
- *                       session_id
+ *                       kv_cache_spec_sliding_window; maps also locality, and SGLang's cache_salt
  *     BlockRemoved      block_hashes, medium, group_idx; maps also locality
  *     AllBlocksCleared
  *
@@ -66,13 +65,11 @@ struct kvevents_event {
      * of the LoRA, which is part of the scope; nothing when nothing is left. vLLM has a request's
      * salt in it, in the first block of a prompt. */
     const uint64_t *local;
-    struct span lora;    /* name, or number in decimal where the engine has no names; "": none */
-    struct span salt;    /* SGLang's cache_salt; "": none */
-    struct span session; /* SGLang's session_id; "": none */
+    struct span lora; /* name, or number in decimal where the engine has no names; "": none */
+    struct span salt; /* SGLang's cache_salt; "": none */
 };
 
 struct kvevents_batch {
-    double ts;    /* when, in seconds of a clock of the engine; 0: not told */
     int64_t rank; /* data-parallel; -1: not told */
     size_t n;     /* events */
     const struct kvevents_event *events;

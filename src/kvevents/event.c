@@ -32,7 +32,6 @@ static const struct {
     KEY("kv_cache_spec_sliding_window", WINDOW),
     KEY("locality", LOCALITY),
     KEY("cache_salt", SALT),
-    KEY("session_id", SESSION),
     KEY("event_type", TAG),
     KEY("seq_hashes", HASHES),
     KEY("parent_hash", PARENT),
@@ -110,14 +109,6 @@ static bool value_tag(const struct unpack_value *v, struct event_raw *e) {
 
 /* --- fields --- */
 
-/* Room for n more in an array that keeps its memory; a message is at least as long. */
-#define SCRATCH_ROOM(array, used, cap, n)                                                          \
-    do {                                                                                           \
-        if ((cap) - (used) >= (n)) break;                                                          \
-        (cap) = 2 * ((used) + (n));                                                                \
-        (array) = xrealloc((array), (cap) * sizeof(*(array)));                                     \
-    } while (0)
-
 /* These two read what belongs to v, whatever it is. false: no msgpack. */
 static bool hashes_read(struct unpack *u, const struct unpack_value *v, struct event_scratch *s,
                         struct event_raw *e) {
@@ -180,7 +171,6 @@ static bool field_read(struct unpack *u, enum event_field field, const struct un
     case EVENT_WINDOW: good = value_u32(v, UINT32_MAX, &e->window); break;
     case EVENT_LOCALITY: good = value_text(v, &e->locality); break;
     case EVENT_SALT: good = value_text(v, &e->salt); break;
-    case EVENT_SESSION: good = value_text(v, &e->session); break;
     case EVENT_FIELD_COUNT: break;
     }
     if (!good) e->bad |= UINT32_C(1) << field;
@@ -221,8 +211,7 @@ static bool metadata_read(struct unpack *u, uint32_t pairs, struct event_raw *e)
         struct unpack_value key;
         if (!unpack_next(u, &key) || !unpack_pass(u, &key)) return false;
         enum event_field field = key_field(&key, &last);
-        bool ours = field == EVENT_SALT || field == EVENT_SESSION;
-        if (ours ? !field_next(u, field, NULL, e) : !value_skip(u)) return false;
+        if (field == EVENT_SALT ? !field_next(u, field, NULL, e) : !value_skip(u)) return false;
     }
     return true;
 }

@@ -19,8 +19,7 @@
     X(SPEC, "kv_cache_spec_kind")                                                                  \
     X(WINDOW, "kv_cache_spec_sliding_window")                                                      \
     X(LOCALITY, "locality")                                                                        \
-    X(SALT, "cache_salt")                                                                          \
-    X(SESSION, "session_id")
+    X(SALT, "cache_salt")
 
 enum event_field {
 #define EVENT_FIELD(name, text) EVENT_##name,
@@ -37,6 +36,14 @@ struct event_scratch {
     size_t tokens, tokens_cap;
 };
 
+/* Room for n more in an array that keeps its memory; a message is at least as long. */
+#define SCRATCH_ROOM(array, used, cap, n)                                                          \
+    do {                                                                                           \
+        if ((cap) - (used) >= (n)) break;                                                          \
+        (cap) = 2 * ((used) + (n));                                                                \
+        (array) = xrealloc((array), (cap) * sizeof(*(array)));                                     \
+    } while (0)
+
 struct event_raw {
     uint32_t seen, bad; /* bits by event_field: had a value; one of a wrong kind */
     bool known;         /* the tag is one of ours */
@@ -46,7 +53,7 @@ struct event_raw {
     uint64_t parent;
     size_t own_at, own_n; /* in scratch->number */
     struct unpack extra;  /* at its value; at NULL: none */
-    struct span lora_id, lora, medium, spec, locality, salt, session;
+    struct span lora_id, lora, medium, spec, locality, salt;
     char lora_number[21];
 };
 

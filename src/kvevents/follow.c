@@ -227,7 +227,10 @@ static void *follow_run(void *arg) {
 
 static void follow_free(struct kvevents_follow *f) {
     struct kvevents_stream *s;
-    while ((s = TAILQ_TAKE(&f->streams, link)) != NULL) stream_destroy(&s);
+    while ((s = TAILQ_TAKE(&f->streams, link)) != NULL) {
+        follow_drop(s);
+        stream_destroy(&s);
+    }
     if (f->context != NULL)
         while (zmq_ctx_term(f->context) != 0 && zmq_errno() == EINTR) {
         }

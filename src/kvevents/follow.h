@@ -88,7 +88,6 @@ struct kvevents_info {
     bool whole;                      /* all is known that the engine knows; false: partial */
     uint64_t last;                   /* number of the last batch */
     uint64_t message_ms;             /* when something came last, by clock_mono_ms; 0: never */
-    uint64_t partial_ms;             /* since when it is not whole; 0: it is */
     char why_partial[KVEVENTS_WHY];  /* "": it is whole, or nothing has come yet */
     char why_decode[KVEVENTS_WHY];   /* the last batch that could not be decoded; "": none */
     char why_left_out[KVEVENTS_WHY]; /* the last event that was left out; "": none */

@@ -126,17 +126,25 @@ struct kvevents_stream *stream_create(struct kvevents_follow *f, uint32_t id,
     return NULL;
 }
 
+static void replay_close(struct kvevents_stream *s) {
+    if (s->dealer != NULL) zmq_close(s->dealer);
+    s->dealer = NULL;
+    s->ask_ms = 0;
+}
+
+static void held_drop(struct kvevents_stream *s) {
+    s->held = false;
+    free(s->held_batch);
+    s->held_batch = NULL;
+}
+
 void stream_destroy(struct kvevents_stream **s_p) {
     struct kvevents_stream *s = *s_p;
     *s_p = NULL;
-    struct stream_item *item;
+    TARN_ASSERT(STAILQ_EMPTY(&s->items));
     stream_unsubscribe(s);
-    if (s->dealer != NULL) zmq_close(s->dealer);
-    while ((item = STAILQ_TAKE(&s->items, link)) != NULL) {
-        kvevents_batch_destroy(&item->item.batch);
-        free(item);
-    }
-    free(s->held_batch);
+    replay_close(s);
+    held_drop(s);
     free(s->endpoint);
     free(s->replay);
     free(s->topic);
@@ -149,32 +157,31 @@ static uint64_t batch_print(struct span payload) {
     return XXH3_64bits(payload.data, payload.len);
 }
 
-static void stream_partial(struct kvevents_stream *s, uint64_t now_ms, const char *why) {
+static void stream_partial(struct kvevents_stream *s, const char *why) {
     s->sequence.whole = false;
-    if (s->info.partial_ms == 0) s->info.partial_ms = now_ms;
     if (why != s->info.why_partial) why_print(s->info.why_partial, "%s", why);
 }
 
-static void stream_lose(struct kvevents_stream *s, uint64_t now_ms, const char *why) {
-    stream_partial(s, now_ms, why);
+static void stream_lose(struct kvevents_stream *s, const char *why) {
+    stream_partial(s, why);
     if (!s->handed_over) return;
     s->handed_over = false;
     s->info.figures.kvevents_lost++;
     follow_lost(s, s->info.why_partial);
 }
 
-static void stream_restarted(struct kvevents_stream *s, uint64_t now_ms, const char *why) {
+static void stream_restarted(struct kvevents_stream *s, const char *why) {
     s->info.figures.kvevents_restarts++;
-    stream_lose(s, now_ms, why);
+    stream_lose(s, why);
     sequence_forget(&s->sequence);
     s->unproven = s->doubted = false;
 }
 
 /* What is known may be of another life of the engine. */
-static void stream_unproven(struct kvevents_stream *s, uint64_t now_ms, const char *why) {
+static void stream_unproven(struct kvevents_stream *s, const char *why) {
     if (!s->unproven) return;
     s->unproven = false;
-    stream_lose(s, now_ms, why);
+    stream_lose(s, why);
     sequence_forget(&s->sequence);
 }
 
@@ -195,47 +202,34 @@ static void batch_count(struct kvevents_stream *s, uint64_t number,
 }
 
 /* Wherever it belongs: what it does not follow upon is lost already. */
-static void stream_apply(struct kvevents_stream *s, uint64_t now_ms, uint64_t number,
-                         struct span payload) {
+static void stream_apply(struct kvevents_stream *s, uint64_t number, struct span payload) {
     struct kvevents_batch *b;
     const char *why;
-    char text[KVEVENTS_WHY];
     sequence_apply(&s->sequence, number, batch_print(payload));
     if (follow_decode(s, payload, &b, &why) != TARN_OK) {
         s->info.figures.kvevents_decode_errors++;
-        why_print(text, "batch %llu: %s", (unsigned long long)number, why);
-        why_print(s->info.why_decode, "%s", text);
-        stream_lose(s, now_ms, text);
+        why_print(s->info.why_decode, "batch %llu: %s", (unsigned long long)number, why);
+        stream_lose(s, s->info.why_decode);
         return;
     }
     batch_count(s, number, b);
     s->handed_over = true;
-    if (s->sequence.whole) {
-        s->info.partial_ms = 0;
-        s->info.why_partial[0] = '\0';
-    }
+    if (s->sequence.whole) s->info.why_partial[0] = '\0';
     follow_hand_over(s, number, b);
 }
 
 /* After a number that nothing leads to. */
-static void stream_jump(struct kvevents_stream *s, uint64_t now_ms, uint64_t number,
-                        const char *why) {
+static void stream_jump(struct kvevents_stream *s, uint64_t number, const char *why) {
     char text[KVEVENTS_WHY];
     unsigned long long at = number, last = s->sequence.last;
     if (s->sequence.begun && number - last > 1)
         why_print(text, "batches %llu to %llu are missing: %s", last + 1, at - 1, why);
     else
         why_print(text, "nothing is known of what was before batch %llu: %s", at, why);
-    stream_lose(s, now_ms, text);
+    stream_lose(s, text);
 }
 
 /* --- replays --- */
-
-static void replay_close(struct kvevents_stream *s) {
-    if (s->dealer != NULL) zmq_close(s->dealer);
-    s->dealer = NULL;
-    s->ask_ms = 0;
-}
 
 /* One is due; what was under way is given up. */
 static void replay_begin(struct kvevents_stream *s, uint64_t now_ms) {
@@ -245,12 +239,6 @@ static void replay_begin(struct kvevents_stream *s, uint64_t now_ms) {
     s->tries = 0;
     s->verify_ms = 0;
     s->ask_ms = s->asked_ms != 0 ? max_u64(now_ms, s->asked_ms + pause) : now_ms;
-}
-
-static void held_drop(struct kvevents_stream *s) {
-    s->held = false;
-    free(s->held_batch);
-    s->held_batch = NULL;
 }
 
 /* What a replay brought may be of a later life than this message of SUB. */
@@ -266,15 +254,15 @@ static void replay_over(struct kvevents_stream *s, uint64_t now_ms, const char *
     if (s->settles) s->verify_ms = now_ms + min_u64(SETTLE_MS, follow_config(s->follow)->verify_ms);
     s->settles = false;
     if (s->held && stream_doubts(s, s->held_number)) { /* it stands alone */
-        stream_lose(s, now_ms, why);
+        stream_lose(s, why);
         sequence_forget(&s->sequence);
     }
     s->doubted = s->doubted && s->sequence.begun;
     if (!s->held) return;
     struct span payload = span_of(s->held_batch, s->held_len);
     switch (sequence_place(&s->sequence, s->held_number)) {
-    case SEQUENCE_GAP: stream_jump(s, now_ms, s->held_number, why); /* fallthrough */
-    case SEQUENCE_NEXT: stream_apply(s, now_ms, s->held_number, payload); break;
+    case SEQUENCE_GAP: stream_jump(s, s->held_number, why); /* fallthrough */
+    case SEQUENCE_NEXT: stream_apply(s, s->held_number, payload); break;
     case SEQUENCE_KNOWN: s->info.figures.kvevents_known++; break;
     }
     held_drop(s);
@@ -291,8 +279,8 @@ static void replay_failed(struct kvevents_stream *s, uint64_t now_ms, const char
     }
     s->broken_ms = now_ms + c->broken_ms;
     /* Of the same connection what is known stays: what is missing, the next number tells. */
-    stream_unproven(s, now_ms, why);
-    if (!s->sequence.begun) stream_partial(s, now_ms, why);
+    stream_unproven(s, why);
+    if (!s->sequence.begun) stream_partial(s, why);
     replay_over(s, now_ms, why);
     s->verify_ms = s->broken_ms;
 }
@@ -318,7 +306,7 @@ static void replay_ask(struct kvevents_stream *s, uint64_t now_ms) {
 /* What was known is of an earlier life, and so may be what waits in the socket and is held: it is
  * followed from a new connection on. */
 static void replay_restarted(struct kvevents_stream *s, uint64_t now_ms, const char *why) {
-    stream_restarted(s, now_ms, why);
+    stream_restarted(s, why);
     s->sequence.wire_seen = false;
     replay_close(s);
     held_drop(s);
@@ -341,7 +329,7 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
             replay_failed(s, now_ms, "a replay begins before what was asked for");
             return;
         case SEQUENCE_LATER: /* the next one would fit, but perhaps of another life */
-            stream_jump(s, now_ms, number, "the engine keeps no more");
+            stream_jump(s, number, "the engine keeps no more");
             sequence_forget(&s->sequence);
             s->unproven = false;
             s->doubted = true;
@@ -351,7 +339,7 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
         switch (sequence_place(&s->sequence, number)) {
         case SEQUENCE_NEXT: break;
         case SEQUENCE_KNOWN: replay_failed(s, now_ms, "a replay goes back"); return;
-        case SEQUENCE_GAP: stream_jump(s, now_ms, number, "the engine keeps no more"); break;
+        case SEQUENCE_GAP: stream_jump(s, number, "the engine keeps no more"); break;
         }
     }
     if (s->doubted && s->held && number == s->held_number) {
@@ -362,7 +350,7 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
         s->doubted = false;
     }
     s->info.figures.kvevents_replayed++;
-    stream_apply(s, now_ms, number, payload);
+    stream_apply(s, number, payload);
 }
 
 static void replay_end(struct kvevents_stream *s, uint64_t now_ms) {
@@ -407,7 +395,7 @@ static void stream_message(struct kvevents_stream *s, uint64_t now_ms, uint64_t 
                            struct span payload) {
     struct kvevents_figures *figures = &s->info.figures;
     if (sequence_wire(&s->sequence, number, batch_print(payload)))
-        stream_restarted(s, now_ms, "the engine has started anew: numbers begin again");
+        stream_restarted(s, "the engine has started anew: numbers begin again");
     enum sequence_place place = sequence_place(&s->sequence, number);
     if (place == SEQUENCE_GAP) {
         figures->kvevents_gaps++;
@@ -434,9 +422,9 @@ static void stream_message(struct kvevents_stream *s, uint64_t now_ms, uint64_t 
         return;
     }
     if (place == SEQUENCE_GAP)
-        stream_jump(s, now_ms, number,
+        stream_jump(s, number,
                     s->replay == NULL ? "the engine has no replay endpoint" : s->info.why_replay);
-    stream_apply(s, now_ms, number, payload);
+    stream_apply(s, number, payload);
 }
 
 static void stream_remake(struct kvevents_stream *s, uint64_t now_ms) {
@@ -457,7 +445,7 @@ static void stream_connected(struct kvevents_stream *s, uint64_t now_ms) {
         return;
     }
     s->info.state = KVEVENTS_LIVE;
-    stream_unproven(s, now_ms, "a new connection, and no replay endpoint to prove what is known");
+    stream_unproven(s, "a new connection, and no replay endpoint to prove what is known");
 }
 
 /* false: there is nothing, or the sockets are of no use any more. */

@@ -58,6 +58,7 @@ struct kvevents_stream {
 /* NULL, and *rc_p, where it fails: no form of an endpoint, no descriptors. */
 struct kvevents_stream *stream_create(struct kvevents_follow *f, uint32_t id,
                                       const struct kvevents_source *source, tarn_status *rc_p);
+/* Nothing waits to be taken. */
 void stream_destroy(struct kvevents_stream **s_p);
 
 /* Takes what has come, some messages at most, and does what is due. */

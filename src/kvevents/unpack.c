@@ -12,9 +12,7 @@ bool unpack_next(struct unpack *u, struct unpack_value *v) {
     switch (t.type) {
     case MPACK_TOKEN_NIL: return true;
     case MPACK_TOKEN_BOOLEAN:
-        v->type = UNPACK_BOOL;
-        v->number = mpack_unpack_boolean(t);
-        return true;
+    case MPACK_TOKEN_FLOAT: v->type = UNPACK_OTHER; return true;
     case MPACK_TOKEN_UINT:
         v->type = UNPACK_UINT;
         v->number = mpack_unpack_uint(t);
@@ -22,10 +20,6 @@ bool unpack_next(struct unpack *u, struct unpack_value *v) {
     case MPACK_TOKEN_SINT:
         v->type = UNPACK_SINT;
         v->number = (uint64_t)mpack_unpack_sint(t);
-        return true;
-    case MPACK_TOKEN_FLOAT:
-        v->type = UNPACK_FLOAT;
-        v->real = mpack_unpack_float_fast(t);
         return true;
     case MPACK_TOKEN_ARRAY:
         v->type = UNPACK_ARRAY;
@@ -37,7 +31,7 @@ bool unpack_next(struct unpack *u, struct unpack_value *v) {
         return t.length <= u->left / 2;
     case MPACK_TOKEN_STR: v->type = UNPACK_STR; break;
     case MPACK_TOKEN_BIN: v->type = UNPACK_BIN; break;
-    case MPACK_TOKEN_EXT: v->type = UNPACK_EXT; break;
+    case MPACK_TOKEN_EXT: v->type = UNPACK_OTHER; break;
     default: return false;
     }
     /* libmpack has read the length alone. */

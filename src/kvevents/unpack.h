@@ -12,22 +12,19 @@
 
 enum unpack_type {
     UNPACK_NIL,
-    UNPACK_BOOL,
     UNPACK_UINT, /* not negative, however it was written */
     UNPACK_SINT, /* negative */
-    UNPACK_FLOAT,
     UNPACK_STR,
     UNPACK_BIN,
-    UNPACK_EXT,
     UNPACK_ARRAY, /* its elements follow */
     UNPACK_MAP,   /* its keys and values follow in turn */
+    UNPACK_OTHER, /* what nobody asks for: booleans, fractions, extensions */
 };
 
 struct unpack_value {
     enum unpack_type type;
-    uint64_t number;   /* UINT, BOOL; SINT as two's complement */
-    double real;       /* FLOAT */
-    struct span bytes; /* STR, BIN, EXT; of the message */
+    uint64_t number;   /* UINT; SINT as two's complement */
+    struct span bytes; /* STR, BIN; of the message */
     uint32_t n;        /* ARRAY: elements, MAP: pairs */
 };
 

@@ -14,7 +14,6 @@ static void event_check(const struct kvevents_event *e) {
     for (size_t i = 0; i < e->n; i++) sum += e->own[i] + (e->local != NULL ? e->local[i] : 0);
     for (size_t i = 0; i < e->lora.len; i++) sum += (uint8_t)e->lora.data[i];
     for (size_t i = 0; i < e->salt.len; i++) sum += (uint8_t)e->salt.data[i];
-    for (size_t i = 0; i < e->session.len; i++) sum += (uint8_t)e->session.data[i];
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

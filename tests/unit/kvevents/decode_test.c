@@ -51,7 +51,6 @@ TEST(vllm_map_as_recorded) {
     CHECK_EQ(batch->n, 1);
     CHECK_EQ(batch->rank, 0);
     CHECK_EQ(batch->blocks, 1);
-    CHECK(batch->ts == 1789095808.8378847);
     CHECK_EQ(batch->unknown + batch->left_out, 0);
     const struct kvevents_event *e = event(0, KVEVENTS_STORED, 1);
     CHECK_EQ(e->own[0], UINT64_C(15760518052499183552));
@@ -60,7 +59,7 @@ TEST(vllm_map_as_recorded) {
     CHECK_EQ(e->tier, ROUTE_TIER_DEVICE);
     CHECK_EQ(e->spec, KVEVENTS_SPEC_FULL);
     CHECK_EQ(e->block, 16);
-    CHECK_EQ(e->lora.len + e->salt.len + e->session.len, 0);
+    CHECK_EQ(e->lora.len + e->salt.len, 0);
 }
 
 TEST(vllm_arrays) {
@@ -132,7 +131,6 @@ TEST(stores_and_localities) {
 TEST(batch_as_map) {
     DECODE(vllm_batch_map);
     CHECK_EQ(batch->rank, 2);
-    CHECK(batch->ts == 6.5);
     event(0, KVEVENTS_CLEARED, 0);
 }
 
@@ -154,14 +152,12 @@ TEST(sglang_maps) {
     const struct kvevents_event *e = event(0, KVEVENTS_STORED, 1);
     CHECK(e->elsewhere); /* EXTERNAL: a pool that all engines share */
     CHECK(says(e->salt, "salt-a"));
-    CHECK(says(e->session, "session-a"));
     CHECK(says(e->lora, "3"));
 }
 
 TEST(mooncake_maps) {
     DECODE(mooncake_map);
     CHECK_EQ(batch->n, 2);
-    CHECK(batch->ts == 1700000000123.);
     const struct kvevents_event *e = event(0, KVEVENTS_STORED, 1);
     CHECK_EQ(e->own[0], 77);
     CHECK_EQ(e->tier, ROUTE_TIER_HOST);
