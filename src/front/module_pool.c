@@ -62,11 +62,10 @@ static const struct store_replica *replica_of(const struct store_layout *layout)
     return found;
 }
 
-static void place_find(struct run_set *set, const struct store_replica *r) {
+static void place_find(struct run_set *set, uint32_t segment) {
     struct cluster_segment g;
-    uint32_t segment = r != NULL ? r->extent[0].segment : UINT32_MAX;
     if (segment == set->segment) return;
-    bool known = r != NULL && cluster_segment_get(segment, &g);
+    bool known = cluster_segment_get(segment, &g);
     set->segment = segment;
     set->machine = known ? g.machine : NULL;
     set->rack = known && g.rack[0] != '\0' ? g.rack : NULL;
@@ -98,49 +97,68 @@ static void run_add(struct run_set *set, const struct tarn_pool_run *x) {
     set->at = i;
 }
 
-static void part_add(struct run_set *set, const struct kv_group *g, uint32_t place,
-                     const struct object *o) {
-    struct store_layout layout;
-    struct span value;
-    const struct store_replica *r = NULL;
-    uint32_t end = (place + 1) * g->unit, begin = (end - 1) / g->block * g->block;
-    if (!store_object_inline(o, &value)) {
-        store_object_layout(books, o, &layout);
-        r = replica_of(&layout);
-    }
-    place_find(set, r);
-    run_add(set, &(struct tarn_pool_run){.kind = (enum tarn_pool_kind)g->kind,
-                                         .begin = begin,
-                                         .tokens = end - begin,
-                                         .disk = r != NULL && r->tier != STORE_TIER_MEMORY,
-                                         .machine = set->machine,
-                                         .rack = set->rack,
-                                         .bytes = store_object_size(books, o)});
-}
-
 /* --- the search --- */
 
-static void search_all(struct kv_finder *f, struct kv_search *s) {
+/* A part that is there. They are asked for once each, and of all that are found those count that
+ * the prefix needs in the end. */
+struct part {
+    uint32_t group, place;
+    uint32_t segment; /* PART_IN_BOOKS: of none */
+    bool disk;
+    uint64_t bytes;
+};
+#define PART_IN_BOOKS UINT32_MAX
+
+static void part_note(struct buf *found, const struct kv_want *w, const struct object *o) {
+    struct part x = {.group = (uint32_t)w->group,
+                     .place = w->place,
+                     .segment = PART_IN_BOOKS,
+                     .bytes = store_object_size(books, o)};
+    struct store_layout layout;
+    struct span value;
+    if (!store_object_inline(o, &value)) {
+        store_object_layout(books, o, &layout);
+        const struct store_replica *r = replica_of(&layout);
+        if (r != NULL) x.segment = r->extent[0].segment;
+        x.disk = r != NULL && r->tier != STORE_TIER_MEMORY;
+    }
+    buf_append(found, &x, sizeof(x));
+}
+
+static void search_all(struct kv_finder *f, struct kv_search *s, struct buf *found) {
     struct kv_want w;
     struct span key;
     uint64_t hash;
-    while (kv_search_next(s, &w)) kv_search_tell(s, kv_find_part(f, books, &w, &key, &hash));
+    while (kv_search_next(s, &w)) {
+        const struct object *o = kv_find_part(f, books, &w, &key, &hash);
+        if (o != NULL) part_note(found, &w, o);
+        kv_search_tell(s, o != NULL);
+    }
 }
 
-/* What it has found is there still: nothing has happened since. */
-static void parts_add(struct kv_finder *f, const struct kv_search *s, size_t group,
-                      struct run_set *set) {
-    const struct kv_group *g = &s->groups[group];
-    struct kv_parts p = kv_search_parts(s, group);
-    struct kv_want w = {.group = group, .step = (int32_t)(g->block / g->unit)};
-    uint32_t n = kv_parts_count(&p);
-    for (uint32_t i = 0; i < n; i++) {
-        struct span key;
-        uint64_t hash;
-        w.place = kv_parts_place(g, &p, i);
-        w.row = i < p.blocks ? p.blocks - i : 1;
-        const struct object *o = kv_find_part(f, books, &w, &key, &hash);
-        if (o != NULL) part_add(set, g, w.place, o);
+static bool part_is_of(const struct kv_group *g, const struct kv_parts *p, uint64_t end) {
+    uint64_t block = end / g->block;
+    return end == p->tail ||
+           (end % g->block == 0 && block > p->first && block <= p->first + p->blocks);
+}
+
+static void parts_add(const struct kv_search *s, const struct buf *found, struct run_set *set) {
+    const struct part *parts = (const struct part *)(const void *)found->data;
+    for (size_t i = 0; i < found->len / sizeof(*parts); i++) {
+        const struct part *x = &parts[i];
+        const struct kv_group *g = &s->groups[x->group];
+        struct kv_parts p = kv_search_parts(s, x->group);
+        uint64_t end = ((uint64_t)x->place + 1) * g->unit;
+        if (!part_is_of(g, &p, end)) continue;
+        uint32_t begin = (uint32_t)((end - 1) / g->block * g->block);
+        place_find(set, x->segment);
+        run_add(set, &(struct tarn_pool_run){.kind = (enum tarn_pool_kind)g->kind,
+                                             .begin = begin,
+                                             .tokens = (uint32_t)end - begin,
+                                             .disk = x->disk,
+                                             .machine = set->machine,
+                                             .rack = set->rack,
+                                             .bytes = x->bytes});
     }
 }
 
@@ -148,6 +166,7 @@ static tarn_status its_pool_prefix(const struct tarn_pool_question *q, uint64_t 
                                    struct tarn_pool_run *runs, size_t *n_runs_p,
                                    const char **why_p) {
     static struct kv_group groups[KV_GROUPS_MAX];
+    static struct buf found;
     const char *why = *n_runs_p > 0 ? groups_take(q, groups) : "there must be room for a run";
     if (why != NULL) {
         *why_p = why;
@@ -163,8 +182,9 @@ static tarn_status its_pool_prefix(const struct tarn_pool_question *q, uint64_t 
     struct run_set set = {.run = runs, .max = *n_runs_p, .segment = UINT32_MAX};
     struct kv_search s;
     kv_search_begin(&s, groups, q->n_groups, q->align, limit_of(q));
-    search_all(&f, &s);
-    for (size_t i = 0; i < q->n_groups && s.boundary > 0; i++) parts_add(&f, &s, i, &set);
+    buf_clear(&found);
+    search_all(&f, &s, &found);
+    if (s.boundary > 0) parts_add(&s, &found, &set);
     *tokens_p = s.boundary;
     *n_runs_p = set.n;
     return TARN_OK;

@@ -12,6 +12,7 @@ set full {f@ FULL 16 16 0 0}
 set window {w@ WINDOW 16 16 33 0}
 set state {s@ STATE 32 16 0 0}
 set draft {d@ FULL 16 16 0 1}
+set inside {i@ FULL 32 16 0 0}
 
 proc request {n groups} {
     set hashes {}
@@ -60,10 +61,11 @@ test {what is wrong is said} {
 
 test {it is what PREFIXLEN says, whatever there is} {
     expr {srand(7)}
+    set hits 0
     for {set round 0} {$round < 60} {incr round} {
         r flushall
         set groups {}
-        foreach group [list $full $window $state $draft] {
+        foreach group [list $full $window $state $draft $inside] {
             if {rand() < 0.6} {lappend groups $group}
         }
         if {$groups eq {}} continue
@@ -73,9 +75,16 @@ test {it is what PREFIXLEN says, whatever there is} {
             }
         }
         set n [expr {1 + int(rand() * 12)}]
-        assert_equal [lindex [r prefixlen {*}[request $n $groups]] 0] [lindex [told $n $groups] 0] \
-            "$n $groups"
+        lassign [r prefixlen {*}[request $n $groups]] tokens parts
+        set bytes 0
+        foreach part $parts {incr bytes [expr {100 * ([lindex $part 1] + ([lindex $part 2] > 0))}]}
+        set got [told $n $groups]
+        assert_equal $tokens [lindex $got 0] "$n $groups"
+        foreach run [lrange $got 2 end] {incr bytes -[lindex $run 6]}
+        assert_equal 0 $bytes "bytes of $n $groups"
+        incr hits [expr {$tokens > 0}]
     }
+    assert {$hits > 10}
 }
 
 # What is left of four prefixes of one block when half of them go, after that was done with one.
