@@ -144,20 +144,60 @@ static void follow_request(struct span name, const struct span *value) {
                                now > then ? now - then : 0, conductor_now_us());
 }
 
+/* In the order in which one needs the other. */
+enum { REQUESTS = 4, KINDS };
 static const struct {
     const char *prefix;
     void (*follow)(struct span name, const struct span *value);
-} kinds[] = {{"e/", follow_registration},
-             {"d/", follow_drain},
-             {"k/", follow_keys},
-             {"l/", follow_learnt},
-             {"r/", follow_request}};
+} kinds[KINDS] = {{"e/", follow_registration},
+                  {"d/", follow_drain},
+                  {"k/", follow_keys},
+                  {"l/", follow_learnt},
+                  [REQUESTS] = {"r/", follow_request}};
 
-/* What one kind has, when what it is about is there already. */
-static bool follow_each(void *arg, struct span name, struct span value) {
-    size_t kind = *(const size_t *)arg;
-    if (span_starts(name, span_str(kinds[kind].prefix))) kinds[kind].follow(name, &value);
+/* Names of what is kept and not yet followed, by kind, each with u16 for its length in front. */
+static struct {
+    struct buf names;
+    size_t at;
+} ahead[KINDS];
+
+static bool ahead_add(void *arg, struct span name, struct span value) {
+    uint16_t len = (uint16_t)name.len;
+    for (size_t kind = 0; kind < KINDS; kind++) {
+        if (!span_starts(name, span_str(kinds[kind].prefix))) continue;
+        buf_append(&ahead[kind].names, &len, sizeof(len));
+        buf_append(&ahead[kind].names, name.data, name.len);
+    }
     return true;
+}
+
+static void ahead_clear(size_t kind) {
+    buf_free(&ahead[kind].names);
+    ahead[kind].at = 0;
+}
+
+/* Up to n of a kind. What is gone meanwhile was followed then. true: there are more. */
+static bool ahead_follow(size_t kind, size_t n) {
+    const struct buf *names = &ahead[kind].names;
+    for (; n > 0 && ahead[kind].at < names->len; n--) {
+        uint16_t len;
+        struct span value;
+        const char *at = names->data + ahead[kind].at;
+        memcpy(&len, at, sizeof(len));
+        struct span name = span_of(at + sizeof(len), len);
+        ahead[kind].at += sizeof(len) + len;
+        if (conductor_services->durable_get(kept, name, &value) == TARN_OK)
+            kinds[kind].follow(name, &value);
+    }
+    if (ahead[kind].at < names->len) return true;
+    ahead_clear(kind);
+    return false;
+}
+
+#define FOLLOW_MOST 256u /* requests in one turn of the loop: half a millisecond */
+
+bool kept_follow_some(void) {
+    return ahead_follow(REQUESTS, FOLLOW_MOST);
 }
 
 /* One that is not kept. false: there is none. */
@@ -203,10 +243,12 @@ void kept_follow_all(void) {
     route_requests_clear(conductor_route);
     route_ended_set(conductor_route, on_end, NULL);
     while (engine_unkept(id, &rank)) route_drop(span_str(id), rank);
-    for (size_t kind = 0; kind < ARRAY_LEN(kinds); kind++)
-        conductor_services->durable_each(kept, follow_each, &kind);
+    for (size_t kind = 0; kind < KINDS; kind++) ahead_clear(kind);
+    conductor_services->durable_each(kept, ahead_add, NULL);
+    for (size_t kind = 0; kind < REQUESTS; kind++) ahead_follow(kind, SIZE_MAX);
     engines_undrain();
     engines_forget_keys();
+    if (conductor_services->leads()) ahead_follow(REQUESTS, SIZE_MAX);
 }
 
 void kept_changed(const struct span *name, const struct span *value) {
@@ -214,7 +256,7 @@ void kept_changed(const struct span *name, const struct span *value) {
         kept_follow_all();
         return;
     }
-    for (size_t kind = 0; kind < ARRAY_LEN(kinds); kind++)
+    for (size_t kind = 0; kind < KINDS; kind++)
         if (span_starts(*name, span_str(kinds[kind].prefix))) kinds[kind].follow(*name, value);
 }
 
@@ -376,11 +418,13 @@ static bool touch_ended(void *arg, struct span name, struct span value) {
 /* Leases that have ended here before the former master told of it. */
 void kept_role(bool leads) {
     buf_clear(&touched);
+    if (leads) ahead_follow(REQUESTS, SIZE_MAX);
     if (leads) conductor_services->durable_each(kept, touch_ended, NULL);
 }
 
 void kept_close(void) {
     if (conductor_route != NULL) route_ended_set(conductor_route, NULL, NULL);
+    for (size_t kind = 0; kind < KINDS; kind++) ahead_clear(kind);
     buf_free(&touched);
     buf_free(&record);
 }

@@ -18,8 +18,11 @@
 
 /* From load(). TARN_ENOTSUP: this program keeps nothing. */
 tarn_status kept_open(void);
-/* The route as what is kept has it; what it has beyond that goes. */
+/* The route as what is kept has it; what it has beyond that goes. Where this server does not lead,
+ * reservations are taken up by kept_follow_some, and at the latest when it does. */
 void kept_follow_all(void);
+/* Some hundred reservations of those. From the timer. true: there are more. */
+bool kept_follow_some(void);
 /* struct tarn_module.durable_changed */
 void kept_changed(const struct span *name, const struct span *value);
 

@@ -33,7 +33,8 @@ static void log_pass_on(void *arg, enum log_level level, const char *message) {
 
 static void on_tick(void *arg) {
     uint64_t us = route_tick(conductor_route, conductor_now_us());
-    if (kept_write()) us = 0;
+    bool more = kept_follow_some();
+    if (kept_write() || more) us = 0;
     kept_write_learnt();
     streams_tick();
     metrics_tick();

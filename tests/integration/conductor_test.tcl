@@ -501,7 +501,7 @@ test {reservations and what was learnt survive, too} {
     assert_equal OK [ask e conductor.done q1 OUTPUT 3]
     wait_link f
     same_books e f
-    assert_equal [reserved e] [reserved f]
+    wait_for "f to have taken them up" {[reserved e] eq [reserved f]}
     down e
     assert_equal OK [ask f replicaof no one]
     assert_error "ERR there is no such request*" {ask f conductor.done q1}

@@ -197,4 +197,45 @@ TEST(ends_in_great_number_are_written_in_parts) {
     end();
 }
 
+/* All at once would hold the loop for a tenth of a second. */
+TEST(a_replica_takes_up_many_reservations_in_parts) {
+    static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
+    fake_load(many);
+    const uint64_t *reserved = &route_figures_get(conductor_route)->route_reserved;
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    for (int i = 0; i < 1000; i++) {
+        char line[64];
+        snprintf(line, sizeof(line), "conductor.route q%d MODEL m LENGTH 100", i);
+        CHECK(fake_call(line)[0] == '*');
+    }
+    fake.leads = false;
+    tarn_module_v1.role_changed(false);
+    tarn_module_v1.durable_changed(NULL, NULL);
+    CHECK_EQ(*reserved, 0);
+    fake_tick();
+    CHECK_EQ(*reserved, 256);
+    /* What changes meanwhile, followed or not yet, is followed once. */
+    for (int i = 0; i < 1000; i += 2) {
+        char text[16];
+        snprintf(text, sizeof(text), "r/q%d", i);
+        struct span name = span_str(text);
+        struct fake_entry *e = fake_find(name);
+        struct span value = span_of(e->value, e->value_len);
+        if (i % 4 == 0) fake_forget(e);
+        tarn_module_v1.durable_changed(&name, i % 4 == 0 ? NULL : &value);
+    }
+    fake_tick();
+    CHECK(*reserved < 750);
+    fake.leads = true;
+    tarn_module_v1.role_changed(true);
+    CHECK_EQ(*reserved, 750);
+    fake_tick();
+    CHECK_EQ(*reserved, 750);
+    CHECK_EQ(fake.entries, 751);
+    /* Who leads has all of it at once. */
+    tarn_module_v1.durable_changed(NULL, NULL);
+    CHECK_EQ(*reserved, 750);
+    end();
+}
+
 TEST_MAIN()
