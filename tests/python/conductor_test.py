@@ -1,16 +1,19 @@
 """Engines that tell the Conductor how they call their blocks: what it then finds in the pool is
 what they have put there."""
 
+import hashlib
 import logging
 import struct
 import unittest
 
-from harness import wait_until
+from harness import TarnTest, wait_until
 import tarn
 from groups_engine import ask
 from layouts import LAYOUTS, Prompt
 from tarn import InvalidArgument, KVGroup
 from tarn.conductor import KeysTeller, keys_words
+from tarn.sglang import TarnHiCache
+from sglang_test import Config, MHATokenToKVPoolHost
 from vllm_groups_test import WithGroups
 from vllm_helpers import WithServer, prompt
 from vllm_model import Request
@@ -43,6 +46,10 @@ class Conductor:
     server_args = CONDUCTOR
 
     def register(self, block):
+        self.addCleanup(self.ask, "CONDUCTOR.REMOVE", "e1")
+        self.add(block)
+
+    def add(self, block):
         self.ask("CONDUCTOR.ADD", "e1", "http://e1", "MODEL", "m", "BLOCK", block)
 
     def ask(self, *words):
@@ -98,13 +105,54 @@ class OneGroup(Conductor, WithServer):
         self.assertIn("no engine 'e9' is registered", logged.output[0])
 
 
+class SGLang(Conductor, TarnTest):
+    """Pages as SGLang calls them: SHA-256 of a page's tokens, chained."""
+
+    def pages(self, tokens, size):
+        names, last = [], b""
+        for at in range(0, len(tokens) - size + 1, size):
+            last = hashlib.sha256(last + struct.pack(f"<{size}I", *tokens[at : at + size])).digest()
+            names.append(last.hex())
+        return names
+
+    def storage(self, rank, **config):
+        tarn_options = {"url": self.server.url, "conductor": "e1"}
+        extra = {"interface_v1": 1, "tarn": tarn_options}
+        storage = TarnHiCache(Config(tp_rank=rank, tp_size=2, extra_config=extra, **config))
+        self.addCleanup(storage.close)
+        host = MHATokenToKVPoolHost(page_size=4)
+        storage.register_mem_pool_host(host)
+        return storage, host
+
+    def test_pages_of_all_ranks(self):
+        self.register(4)
+        ranks = [self.storage(rank) for rank in range(2)]
+        tokens = prompt(3, 30)
+        names = self.pages(tokens, 4)
+        self.assertEqual(ranks[0][0].batch_exists(names), 0)
+        wait_until(self.keys)
+        for n, (storage, host) in enumerate(ranks):
+            self.assertEqual(self.found(tokens), 0)
+            count = 6 - n
+            storage.batch_set_v1(names[:count], host.slots(range(count)))
+        self.assertEqual(self.found(tokens), 20)
+        self.assertEqual([storage.batch_exists(names) for storage, _ in ranks], [6, 5])
+
+    def test_more_than_one_stage(self):
+        self.register(4)
+        storage, _ = self.storage(0, pp_size=2)
+        storage.batch_exists(["00"])
+        self.assertEqual(storage.troubles.get("conductor"), 1)
+        self.assertEqual(self.keys(), "")
+
+
 class SeveralGroups(Conductor, WithGroups):
     def test_what_was_saved_is_found(self):
         """As much as another engine would load, but for the last token, which it computes."""
         for layout in LAYOUTS:
             with self.subTest(layout.name):
                 self.flush()
-                self.register(layout.unit)
+                self.add(layout.unit)
                 engine = self.hybrid(layout, conductor="e1")
                 wait_until(self.keys)
                 tokens = Prompt.drawn(7, self.length(layout))

@@ -7,13 +7,17 @@ is away is a miss, and a put that was not done."""
 from __future__ import annotations
 
 import logging
+import threading
+from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .._link import Link, settings
 from ..client import Client
+from ..conductor import KeysTeller, keys_words
 from ..errors import InvalidArgument
 from ..identity import Facts, digest
 from ..keys import glob_of, joined
+from ..kv_groups import KVGroup
 from . import base
 from .pools import KV, PagePool, Rows, draft_of, facts_of
 from .prefix import Need, ends_of
@@ -35,13 +39,15 @@ class TarnHiCache(ValueStore):
 
     def __init__(self, storage_config: Any, kwargs: Optional[Dict[str, Any]] = None) -> None:
         """`storage_config`: SGLang's HiCacheStorageConfig; its extra_config may hold "tarn":
-        {"url", "namespace", "timeout_ms", "lookup_lease_ms", "client": {..}, "put": {..}}. `kwargs`
-        of the factory are not used.
+        {"url", "namespace", "timeout_ms", "lookup_lease_ms", "client": {..}, "put": {..},
+        "conductor"}. `kwargs` of the factory are not used.
 
         InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is
         waited for later."""
         extra = dict(getattr(storage_config, "extra_config", None) or {})
-        chosen = settings(extra.get("tarn"), 'extra config "tarn"')
+        given = dict(extra["tarn"]) if isinstance(extra.get("tarn"), dict) else extra.get("tarn")
+        self._engine = str(given.pop("conductor", "")) if isinstance(given, dict) else ""
+        chosen = settings(given, 'extra config "tarn"')
         self._config, self._args = storage_config, base.server_args()
         if getattr(self._args, "enable_lora", False):
             # A page is called by the hash of its tokens alone: what one adapter computed would be
@@ -61,6 +67,8 @@ class TarnHiCache(ValueStore):
         self._lookup = {"lease_ms": chosen.lookup_lease_ms} if chosen.lookup_lease_ms else {}
         self.registered_pools: Dict[Any, Any] = {}
         self._pools: Dict[str, PagePool] = {}
+        self._telling = threading.Lock()  # the next field
+        self._teller: Optional[KeysTeller] = None
         link = Link(chosen, log, f"tarn, tp rank {self._of('tp_rank', 0)}")
         self._set_up(chosen, link, bool(self._of("enable_storage_metrics", False)))
 
@@ -101,9 +109,10 @@ class TarnHiCache(ValueStore):
         for memory in pool.buffers():
             client.register_buffer(memory.address, memory.size)
 
-    def _ranks(self, name: str, splits: int) -> List[str]:
-        """Names of the ranks that the objects of a page belong to."""
-        rank, size = int(self._of("tp_rank", 0)), int(self._of("tp_size", 1))
+    def _ranks(self, name: str, splits: int, of_rank: Optional[int] = None) -> List[str]:
+        """Names of the ranks that the objects of a page belong to; this rank's own, or another's."""
+        size = int(self._of("tp_size", 1))
+        rank = int(self._of("tp_rank", 0)) if of_rank is None else of_rank
         rest = ""
         if int(self._of("pp_size", 1)) > 1:
             rest += f"@pp{self._config.pp_rank}of{self._config.pp_size}"
@@ -124,10 +133,49 @@ class TarnHiCache(ValueStore):
         # which model it is says nobody but we.
         return prefix + key + (f"@{self._draft}" if key.endswith(".draft") else "")
 
+    # --- the Conductor
+
+    def _tell(self) -> None:
+        """At the first look-up, when all pools are registered. One rank tells for all."""
+        if not self._engine or int(self._of("tp_rank", 0)) != 0:
+            return
+        with self._telling:
+            engine, self._engine = self._engine, ""
+            if engine and self._alone():
+                connect = partial(Client, self._link.settings.url, **self._link.settings.client)
+                self._teller = KeysTeller(connect, engine, self._conductor_words(), log)
+
+    def _alone(self) -> bool:
+        """Is the main pool all that a prefix needs, and all of it on the ranks of one stage?"""
+        stages = int(self._of("pp_size", 1)) * int(self._of("attn_cp_size", 1))
+        others = [n for n, pool in self._pools.items() if n != KV and not pool.logical]
+        alone = KV in self._pools and not self._pools[KV].logical and not others and stages == 1
+        if not alone:
+            self._link.complain(
+                "conductor",
+                "the Conductor is not told how pages are called: there is more than one host pool, "
+                "or pipeline or context parallelism, whose needs of a prefix it cannot be told",
+            )
+        return alone
+
+    def _conductor_words(self) -> List[str]:
+        pool = self._pools[KV]
+        own = self._ranks(KV, pool.splits)
+        head = pool.prefixes[0][: -len(own[0]) - 1]
+        ranks = [
+            rank
+            for tp_rank in range(int(self._of("tp_size", 1)))
+            for rank in self._ranks(KV, pool.splits, tp_rank)
+        ]
+        page = pool.page_size
+        groups = [KVGroup(f"{head}{rank}@", block=page) for rank in dict.fromkeys(ranks)]
+        return keys_words(groups, page, page, hashing="sglang")
+
     # --- look-ups
 
     def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
         """How many leading pages are there; 0 when the pool is away."""
+        self._tell()
         pool = self._pools.get(KV)
         if pool is not None and pool.logical:
             return len(keys)
@@ -144,6 +192,7 @@ class TarnHiCache(ValueStore):
     ) -> Any:
         """How many leading pages can be used: there in the main pool, and in the others as their
         hit policy asks."""
+        self._tell()
         needs = self._needs(pool_transfers or [])
         if needs is None or not keys:
             ends = []
@@ -282,4 +331,7 @@ class TarnHiCache(ValueStore):
     def close(self) -> None:
         """Closes the connection; SGLang calls it when the backend is detached, with its threads
         stopped."""
+        with self._telling:
+            if self._teller is not None:
+                self._teller.close()
         self._link.close()
