@@ -110,7 +110,7 @@ class TarnHiCache(ValueStore):
             client.register_buffer(memory.address, memory.size)
 
     def _ranks(self, name: str, splits: int, of_rank: Optional[int] = None) -> List[str]:
-        """Names of the ranks that the objects of a page belong to; this rank's own, or another's."""
+        """Names of the ranks that the objects of a page belong to: of this one, or another."""
         size = int(self._of("tp_size", 1))
         rank = int(self._of("tp_rank", 0)) if of_rank is None else of_rank
         rest = ""
