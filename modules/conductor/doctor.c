@@ -5,6 +5,7 @@
 #include "conductor/asked.h"
 #include "base/clock.h"
 #include "conductor/command.h"
+#include "conductor/pool_names.h"
 #include "conductor/metrics.h"
 #include "conductor/streams.h"
 
@@ -260,39 +261,40 @@ static bool salted_events(void) {
     return sum.feeds.conductor_events_salted > 0;
 }
 
-/* Engines of that model that have said how they call their blocks in the pool, and others. The name
- * of one KV group, as words of such a text have it. */
-static void pool_serving(const struct asked *a, bool with, struct name_list *engines,
-                         struct span *name_p) {
+/* Engines of that model that have said how they call their blocks in the pool, or those that have
+ * not; and the name of a KV group, which keys begin with. */
+static void pool_serving(const struct asked *a, bool with, struct name_list *engines, char *name,
+                         size_t cap) {
     struct route_engine_view v;
+    struct pool_names x = {0};
     for (uint32_t at = 0; next_view(&at, &v);) {
-        if (strcmp(v.model, a->model) != 0 || (v.keys[0] != '\0') != with) continue;
+        if (strcmp(v.model, a->model) != 0) continue;
+        bool told = pool_names_read(span_str(v.keys), &x);
+        if (told != with) continue;
         list_add_new(engines, v.id);
-        const char *word = v.keys;
-        for (unsigned i = 0; with && i < 4; i++) word = strchr(word, ' ') + 1;
-        if (with) *name_p = span_of(word, strcspn(word, " "));
+        if (told) span_to_text(x.name[0], name, cap);
     }
+    pool_names_free(&x);
 }
 
 static void say_pool_empty(struct buf *out, const struct asked *a) {
     struct name_list with = {0};
-    struct span name = SPAN("");
-    pool_serving(a, true, &with, &name);
+    char name[256] = "";
+    pool_serving(a, true, &with, name, sizeof(name));
     if (with.n > 0)
-        buf_printf(
-            out,
-            "- None of %" PRIu64 " prompts for model %s had a beginning in the pool. If "
-            "there are no keys that begin with %.*s (SCAN 0 MATCH), nobody writes there what "
-            "%s could read: do their connectors save to this pool, and are the names of "
-            "CONDUCTOR.KEYS theirs? If there are: HASH, UNIT, REVISION or the tokenizer is "
-            "another.\n",
-            a->pool_asked, a->model, (int)name.len, name.data, list_text(&with));
+        buf_printf(out,
+                   "- None of %" PRIu64 " prompts for model %s had a beginning in the pool. If "
+                   "there are no keys that begin with %s (SCAN 0 MATCH), nobody writes there what "
+                   "%s could read: do their connectors save to this pool, and are the names of "
+                   "CONDUCTOR.KEYS theirs? If there are: HASH, UNIT, REVISION or the tokenizer is "
+                   "another.\n",
+                   a->pool_asked, a->model, name, list_text(&with));
     buf_free(&with.text);
 }
 
 static void say_pool_engines(struct buf *out, const struct asked *a) {
     struct name_list without = {0};
-    pool_serving(a, false, &without, NULL);
+    pool_serving(a, false, &without, NULL, 0);
     if (without.n > 0)
         buf_printf(out,
                    "- What the pool has for %s, which serve model %s, is not known, though others "

@@ -332,7 +332,10 @@ tarn_status kept_drain(struct span id, bool drain) {
 tarn_status kept_keys(struct span id, struct span keys) {
     char name[NAME_MAX];
     if (!span_is_name(id, ROUTE_NAME_MAX) || !kept_engine_there(id)) return TARN_ENOTFOUND;
-    struct span key = name_with("k/", id, name);
+    struct span key = name_with("k/", id, name), was;
+    /* Connectors say it again every now and then. */
+    if (conductor_services->durable_get(kept, key, &was) == TARN_OK && span_eq(was, keys))
+        return TARN_OK;
     tarn_status status = keys.len > 0 ? conductor_services->durable_set(kept, key, keys)
                                       : conductor_services->durable_delete(kept, key);
     if (status != TARN_OK && (keys.len > 0 || status != TARN_ENOTFOUND)) return status;

@@ -6,7 +6,8 @@
  *     !        the timer
  *     ~        this server begins or ceases to lead
  *     ?T N     the list T, from N on, to its end
- *     =N V     a change by the master: name N has value V; =N: it is gone; = alone: all is another
+ *     =N V     a change by the master: name N has value V, which goes to the end of the line; =N: it
+ *              is gone; = alone: all is another
  */
 #include "../unit/conductor/fake.h"
 #include "conductor/conductor.h"
@@ -41,13 +42,17 @@ static void change(struct span line) {
         return;
     }
     struct fake_entry *e = fake_find(word[0]);
+    const char *blank = memchr(line.data, ' ', line.len);
+    struct span value =
+        blank != NULL ? word_of(span_of(blank + 1, (size_t)(line.data + line.len - (blank + 1))))
+                      : SPAN("");
     if (n > 1)
-        fake_keep(word[0], word[1]);
+        fake_keep(word[0], value);
     else if (e != NULL)
         fake_forget(e);
     else
         return;
-    tarn_module_v1.durable_changed(&word[0], n > 1 ? &word[1] : NULL);
+    tarn_module_v1.durable_changed(&word[0], n > 1 ? &value : NULL);
 }
 
 static size_t rows, shown;
@@ -104,6 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *at = (const char *)data, *stop = at + size;
     for (size_t i = 0; i < sizeof(blob); i++) blob[i] = (char)i;
     fake.kept_max = 4000;
+    fake.pool_name = "m@";
+    fake.pool_blocks = 3;
     fake_load(words);
     while (at < stop) {
         const char *nl = memchr(at, '\n', (size_t)(stop - at));

@@ -112,6 +112,12 @@ TEST(keys_survive_and_are_followed) {
     fake_forget(fake_find(name));
     tarn_module_v1.durable_changed(NULL, NULL);
     HAS("conductor.info e1", "keys  block");
+    /* The same again is not written. */
+    SAYS(KEYS("e1", "m@f@"), "OK");
+    fake.refuse = TARN_ELATER;
+    SAYS(KEYS("e1", "m@f@"), "OK");
+    HAS(KEYS("e1", "m@g@"), "-");
+    fake.refuse = TARN_OK;
     /* They go with the engine; what a later version writes is of no use, and does no harm. */
     SAYS(KEYS("e1", "m@f@"), "OK");
     SAYS("conductor.remove e1", "OK");
@@ -137,6 +143,17 @@ TEST(doctor_tells_of_pools_that_are_of_no_use) {
     CHECK(strstr(fake_call("conductor.doctor"), "had a beginning") == NULL);
     for (int i = 0; i < 20; i++) fake_call("conductor.route q MODEL m LENGTH 400");
     HAS("conductor.doctor", "20 requests for model m came without TOKENS");
+    end();
+}
+
+/* Written by a later version, by a master of which this one is a replica. */
+TEST(keys_that_cannot_be_read_are_none) {
+    const struct span name = SPAN("k/e1"), later = SPAN("BLAKE9");
+    begin();
+    tarn_module_v1.durable_changed(&name, &later);
+    for (int i = 0; i < 20; i++) ask("conductor.route", NO_EXTRA);
+    HAS("conductor.doctor", "What the pool has for e1, e2, which serve model m, is not known");
+    CHECK(strstr(fake_call("conductor.doctor"), "had a beginning") == NULL);
     end();
 }
 
