@@ -6,7 +6,7 @@
  *     !        the timer
  *     ~        this server begins or ceases to lead
  *     ?T N     the list T, from N on, to its end
- *     =N V     a change by the master: name N has value V, which goes to the end of the line; =N: it
+ *     =N V     a change by the master: name N has value V, to the end of the line; =N: it
  *              is gone; = alone: all is another
  */
 #include "../unit/conductor/fake.h"

@@ -91,6 +91,19 @@ test {what is there, and where it is loaded from} {
     assert_equal 320 [figure route_pool_tokens]
 }
 
+test {who is near what it loads is chosen} {
+    foreach {id where} [list e4 elsewhere e5 $host e6 {}] {
+        ask a conductor.add $id http://$id MODEL m BLOCK 16 {*}[expr {
+            $where eq "" ? "" : [list HOST $where]
+        }]
+        ask a conductor.keys $id HASH TARN UNIT 16 ALIGN 16 KVGROUPS {*}[groups] REVISION {}
+    }
+    foreach id {e1 e2} {ask a conductor.drain $id}
+    assert_equal {e5 320} [lmap at {0 3} {lindex [route a 0 336] $at}]
+    foreach id {e4 e5 e6} {ask a conductor.remove $id}
+    foreach id {e1 e2} {ask a conductor.drain $id CANCEL}
+}
+
 test {never more than there is: blocks that go, one by one, at random} {
     expr {srand(5)}
     foreach i {19 18 7 12 3 9} {

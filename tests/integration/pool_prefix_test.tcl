@@ -87,6 +87,15 @@ test {it is what PREFIXLEN says, whatever there is} {
     assert {$hits > 10}
 }
 
+test {as far as 16384 parts reach} {
+    r flushall
+    for {set i 0} {$i < 1100} {incr i} {r set f@[format %04x $i] v}
+    set groups [lrepeat 16 $full]
+    assert_equal 17600 [lindex [r prefixlen {*}[request 1100 $groups]] 0]
+    # in the books themselves, so in no place
+    assert_equal {16384 {FULL 0 16384 0 {} {} 16384}} [lreplace [told 1100 $groups] 1 1]
+}
+
 # What is left of four prefixes of one block when half of them go, after that was done with one.
 proc left_after {script} {
     r flushall
