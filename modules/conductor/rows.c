@@ -163,6 +163,7 @@ static void decision_chosen(struct figure_walk *f, const struct route_explained 
     FIGURE(f, GAUGE, disk, "... on disk", e->hit_tokens[ROUTE_TIER_DISK]);
     FIGURE(f, GAUGE, ahead, "... that it is about to have", a.ahead_tokens);
     FIGURE(f, GAUGE, session, "... that it probably has, by the session", a.session_tokens);
+    FIGURE(f, GAUGE, pool, "tokens that the pool has for it", a.pool_tokens);
     FIGURE(f, GAUGE, load, "... that it loads from the pool", a.load_tokens);
     FIGURE(f, GAUGE, fetch, "... that it fetches from another engine", a.fetch_tokens);
     FIGURE(f, GAUGE, computed, "tokens that it has to compute", a.new_tokens);
@@ -224,6 +225,7 @@ static void candidate_plan(struct figure_walk *f, const struct route_explained_c
     FIGURE(f, GAUGE, hit, "tokens that it has", a->hit_tokens);
     FIGURE(f, GAUGE, ahead, "... that it is about to have", a->ahead_tokens);
     FIGURE(f, GAUGE, session, "... that it probably has, by the session", a->session_tokens);
+    FIGURE(f, GAUGE, pool, "tokens that the pool has for it", a->pool_tokens);
     FIGURE(f, GAUGE, load, "... that it loads from the pool", a->load_tokens);
     FIGURE(f, GAUGE, fetch, "... that it fetches from another engine", a->fetch_tokens);
     FIGURE(f, GAUGE, computed, "tokens that it has to compute", a->new_tokens);

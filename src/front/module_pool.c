@@ -35,8 +35,8 @@ static const char *groups_take(const struct tarn_pool_question *q, struct kv_gro
 
 /* Tokens that so many look-ups reach. */
 static uint64_t limit_of(const struct tarn_pool_question *q) {
-    uint64_t parts = 0; /* from boundary to boundary */
-    for (size_t i = 0; i < q->n_groups; i++) parts += q->align / q->groups[i].unit;
+    uint64_t parts = q->align / q->groups[0].unit; /* from boundary to boundary */
+    for (size_t i = 1; i < q->n_groups; i++) parts += q->align / q->groups[i].unit;
     return max_u64(TARN_POOL_LOOKUPS_MAX / parts, 1) * q->align;
 }
 
