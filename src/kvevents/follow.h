@@ -11,8 +11,10 @@
  * than the one that is heard: the first message that would follow upon it must be in a replay as it
  * was heard, or the engine started anew. What cannot be had again is LOST: all that was taken of
  * that stream counts for nothing any more, and the stream is partial until it is whole, which is
- * when everything since the engine's start, or since it cleared its cache, is known. LOST is also
- * what a batch leads to that cannot be decoded, and a new connection that no replay can vouch for.
+ * when everything since the engine's start, or since it cleared its cache, is known. (A replay of
+ * nothing at all says that there was no batch, unless the publisher was seen to keep none.) LOST is
+ * also what a batch leads to that cannot be decoded, and a new connection that no replay can vouch
+ * for.
  *
  * Batches wait in a queue of each stream, bounded in bytes; when it is full nothing more is read,
  * libzmq's few places fill up, and the rest waits at the publisher. What that drops is a gap.

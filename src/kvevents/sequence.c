@@ -30,6 +30,11 @@ void sequence_apply(struct sequence *s, uint64_t number, uint64_t print) {
     s->print = print;
 }
 
+void sequence_none(struct sequence *s) {
+    TARN_ASSERT(!s->begun);
+    s->whole = true;
+}
+
 void sequence_forget(struct sequence *s) {
     s->begun = s->whole = false;
 }

@@ -14,7 +14,7 @@
 /* Zeroed, it is at the beginning. */
 struct sequence {
     bool begun;     /* something was applied since the beginning, or since it was forgotten */
-    bool whole;     /* ... and that is all that the publisher knows */
+    bool whole;     /* what was applied, if anything, is all that the publisher knows */
     bool wire_seen; /* something came on the wire */
     uint64_t last;  /* number of what was applied last; begun only */
     uint64_t print; /* of it */
@@ -43,6 +43,8 @@ enum sequence_proof sequence_prove(const struct sequence *s, uint64_t number, ui
 
 /* It is applied. What is not NEXT makes the stream less than whole. */
 void sequence_apply(struct sequence *s, uint64_t number, uint64_t print);
+/* The publisher, of which nothing was applied, has published nothing. */
+void sequence_none(struct sequence *s);
 /* What was applied counts for nothing any more. */
 void sequence_forget(struct sequence *s);
 

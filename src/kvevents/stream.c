@@ -280,7 +280,7 @@ static void replay_failed(struct kvevents_stream *s, uint64_t now_ms, const char
     s->broken_ms = now_ms + c->broken_ms;
     /* Of the same connection what is known stays: what is missing, the next number tells. */
     stream_unproven(s, why);
-    if (!s->sequence.begun) stream_partial(s, why);
+    if (!s->sequence.begun && !s->sequence.whole) stream_partial(s, why);
     replay_over(s, now_ms, why);
     s->verify_ms = s->broken_ms;
 }
@@ -319,6 +319,7 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
                          struct span payload) {
     bool proves = s->proving && !s->answered;
     s->answered = true;
+    s->forgetful = false;
     if (proves) {
         switch (sequence_prove(&s->sequence, number, batch_print(payload))) {
         case SEQUENCE_SAME: s->unproven = false; return;
@@ -354,13 +355,22 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
 }
 
 static void replay_end(struct kvevents_stream *s, uint64_t now_ms) {
-    if (s->proving && !s->answered)
+    bool none = !s->answered; /* from the last one on, or of all */
+    if (s->proving && none) {
+        s->forgetful = s->forgetful || !s->unproven;
         replay_restarted(s, now_ms, "the engine has started anew: it knows no batch so late");
-    else if (s->held && stream_doubts(s, s->held_number))
+        return;
+    }
+    if (s->held && stream_doubts(s, s->held_number)) {
         replay_restarted(s, now_ms,
                          "the engine has started anew: it knows no batch that was heard");
-    else
-        replay_over(s, now_ms, "a replay did not bring them");
+        return;
+    }
+    if (none && !s->held && !s->forgetful) {
+        sequence_none(&s->sequence);
+        s->info.why_partial[0] = '\0';
+    }
+    replay_over(s, now_ms, "a replay did not bring them");
 }
 
 static void replay_receive(struct kvevents_stream *s, uint64_t now_ms) {
@@ -438,6 +448,7 @@ static void stream_connected(struct kvevents_stream *s, uint64_t now_ms) {
     s->remake_ms = s->pause_ms = s->broken_ms = 0;
     s->settles = true;
     s->unproven = s->sequence.begun;
+    s->sequence.whole = s->sequence.whole && s->sequence.begun; /* an empty one proves nothing */
     s->doubted = false;
     held_drop(s); /* it is of the connection before */
     if (s->replay != NULL) {

@@ -36,6 +36,7 @@ struct kvevents_stream {
     unsigned tries;            /* of the replay that is due or under way */
     bool settles;              /* the connection is new */
     bool unproven;             /* ... and what is known may be of a life before */
+    bool forgetful;            /* a replay lacked what this connection had heard */
     bool doubted;              /* a replay brought what may be of a later life than sub's */
     bool was_full;
     bool proving;  /* its first answer is to be the last batch */

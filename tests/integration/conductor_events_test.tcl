@@ -34,6 +34,8 @@ test {an engine with events} {
     assert_equal OK [ask a conductor.add e1 http://e1 MODEL m {*}[events e1]]
     say e1 await 1
     stream_is a e1 state live
+    # it answers that it has published nothing
+    assert_equal {0 {} -1} [lmap f {partial partial-why last} {stream a e1 $f}]
 }
 
 test {stored, and found; by tier} {

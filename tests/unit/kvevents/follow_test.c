@@ -133,11 +133,64 @@ TEST(joined_late) {
     end();
 }
 
+/* An answer without batches: there were none since the engine's start. */
+TEST(nothing_published_yet) {
+    for (enum engine_replay how = REPLAY_TWO; how <= REPLAY_OLDEST; how++) {
+        begin(how, true, NULL);
+        UNTIL(i.whole && i.state == KVEVENTS_LIVE);
+        CHECK(!follow_info(f, seen.id).begun);
+        settle();
+        publish(2);
+        UNTIL(seen.batches == 2);
+        CHECK(follow_info(f, seen.id).whole);
+        engine_stop(&e);
+        engine_again(&e, true);
+        UNTIL(seen.lost == 1 && i.whole);
+        struct kvevents_info i = follow_info(f, seen.id);
+        CHECK(!i.begun);
+        CHECK_STR(i.why_partial, "");
+        end();
+    }
+}
+
+/* While it is connected, who does not answer takes nothing back. */
+TEST(nothing_published_then_mute) {
+    struct kvevents_follow_config c;
+    short_times(&c);
+    begin(REPLAY_TWO, true, &c);
+    UNTIL(i.whole);
+    e.how = REPLAY_MUTE;
+    settle();
+    UNTIL(i.figures.kvevents_replay_errors >= c.replay_tries && i.state == KVEVENTS_LIVE);
+    CHECK(follow_info(f, seen.id).whole);
+    engine_stop(&e);
+    engine_again(&e, false);
+    UNTIL(i.figures.kvevents_replay_errors >= 2 * c.replay_tries && i.state == KVEVENTS_LIVE);
+    CHECK(!follow_info(f, seen.id).whole);
+    end();
+}
+
+/* Answers of a publisher that keeps nothing prove nothing, once it is known for that. */
+TEST(keeps_nothing) {
+    begin(REPLAY_TWO, true, NULL);
+    settle();
+    engine_publish(&e);
+    UNTIL(seen.batches == 1);
+    e.first = e.next;
+    engine_greet(&e); /* it is quiet from now on */
+    UNTIL(seen.lost == 1 && i.figures.kvevents_connects >= 2 && i.state == KVEVENTS_LIVE);
+    CHECK(!follow_info(f, seen.id).whole);
+    settle();
+    CHECK(!follow_info(f, seen.id).whole);
+    end();
+}
+
 /* --- without a replay endpoint --- */
 
 TEST(no_replay_endpoint) {
     begin(REPLAY_TWO, false, NULL);
     settle();
+    CHECK(!follow_info(f, seen.id).whole);
     publish(3);
     UNTIL(seen.batches == 3);
     CHECK(follow_info(f, seen.id).whole);

@@ -25,6 +25,19 @@ TEST(from_the_first) {
     CHECK(s.begun && !s.whole);
 }
 
+TEST(nothing_published) {
+    struct sequence s = {0};
+    sequence_none(&s);
+    CHECK(s.whole && !s.begun);
+    CHECK_EQ(sequence_place(&s, 1), SEQUENCE_GAP);
+    sequence_apply(&s, 1, 11);
+    CHECK(!s.whole);
+    sequence_forget(&s);
+    sequence_none(&s);
+    sequence_apply(&s, 0, 10);
+    CHECK(s.whole && s.begun);
+}
+
 TEST(numbers_that_go_back) {
     struct sequence s = {0};
     CHECK(!sequence_wire(&s, 5, 1));
