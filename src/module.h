@@ -400,6 +400,11 @@ struct tarn_services {
      * no hashes. From the loop's thread, on replicas, too. NULL where a program has no books. */
     tarn_status (*pool_prefix)(const struct tarn_pool_question *q, uint64_t *tokens_p,
                                struct tarn_pool_run *runs, size_t *n_runs_p, const char **why_p);
+
+    /* For what changes something and is no command, as a request over HTTP: why a command that
+     * writes would be refused now, as clients are told it, "NOREPLICAS text"; NULL: it would not.
+     * Static. */
+    const char *(*write_refusal)(void);
 };
 
 /* --- what a module is --- */

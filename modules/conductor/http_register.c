@@ -20,13 +20,11 @@ static const char *const member_names[ENGINE_FIELDS] = {[ENGINE_URL] = "url",
                                                         [ENGINE_SALT] = "additionalsalt",
                                                         [ENGINE_BLOCK] = "block_size"};
 
-/* false: it has answered that another server decides. */
-static bool http_leads(const struct tarn_http_request *r) {
-    if (conductor_services->leads()) return true;
-    http_refuse(r, 503,
-                "this server is a replica, or still starting: what changes something is for the "
-                "master");
-    return false;
+/* As a command that writes. false: it has answered why not. */
+static bool may_write(const struct tarn_http_request *r) {
+    const char *why = conductor_services->write_refusal();
+    if (why != NULL) http_refuse(r, 503, "%s", why);
+    return why == NULL;
 }
 
 static unsigned status_of(tarn_status status) {
@@ -108,7 +106,7 @@ void http_run_register(const struct tarn_http_request *r) {
     struct buf was = {NULL, 0, 0}; /* what is kept moves when something is */
     char block[24];
     bool two_ranks;
-    if (!http_leads(r) || !said_read(r, &s)) return;
+    if (!may_write(r) || !said_read(r, &s)) return;
     struct span id = http_member_of(&s.instance);
     if (enroll_find(id, (uint32_t)s.rank, &x, &two_ranks)) {
         if (two_ranks) x.field[ENGINE_METRICS] = SPAN("");
@@ -154,7 +152,7 @@ void http_run_unregister(const struct tarn_http_request *r) {
     struct json_field fields[] = {HTTP_NEEDED("instance_id", instance, ROUTE_URL_MAX),
                                   HTTP_MAYBE("tenant_id", tenant, ROUTE_NAME_MAX),
                                   {"dp_rank", JSON_WHOLE, &rank, ROUTE_RANKS_MAX - 1, true, false}};
-    if (!http_leads(r)) return;
+    if (!may_write(r)) return;
     const char *wrong = http_body_read(r, fields, ARRAY_LEN(fields), error);
     if (wrong != NULL) {
         http_refuse(r, 400, "%s", wrong);

@@ -19,8 +19,6 @@ static const struct tarn_http_site common = {
 static struct tarn_http_site own;
 
 tarn_status http_paths_register(const struct conductor_options *o, char *error, size_t cap) {
-    if (!TARN_HAS(conductor_services, http_answer) || conductor_services->http_register == NULL)
-        return TARN_OK;
     own = (struct tarn_http_site){.size = sizeof(own),
                                   .paths = ARRAY_LEN(paths),
                                   .path = paths,

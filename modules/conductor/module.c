@@ -61,7 +61,7 @@ static void conductor_end(void) {
 static tarn_status conductor_load(const struct tarn_services *services, size_t argc,
                                   const char *const *argv, char *error, size_t error_cap) {
     struct conductor_options options;
-    if (!TARN_HAS(services, pool_prefix) || services->program != TARN_PROGRAM_SERVER) {
+    if (!TARN_HAS(services, write_refusal) || services->program != TARN_PROGRAM_SERVER) {
         snprintf(error, error_cap,
                  "conductor.so is for tarn-server, of this version or a later "
                  "one");

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/assert.h"
 #include "config/config.h"
+#include "front/above.h"
 #include "front/client.h"
 #include "front/effects.h"
 #include "front/module_parts.h"
@@ -93,6 +94,17 @@ static bool its_leads(void) {
     return leads;
 }
 
+static const char *its_write_refusal(void) {
+    uint64_t until_ms;
+    if (!leads) return "READONLY this server is a replica, or still starting: the master does that";
+    if (pause_get(&until_ms) != PAUSE_NONE)
+        return "TRYAGAIN 100 writes are held back (CLIENT PAUSE, FAILOVER)";
+    const char *why = above.write_refusal();
+    if (why != NULL) return why;
+    why = above.lacks_replicas();
+    return why != NULL ? why + 1 : NULL;
+}
+
 void module_durable_services(struct tarn_services *s) {
     s->durable_set = its_set;
     s->durable_delete = its_delete;
@@ -100,6 +112,7 @@ void module_durable_services(struct tarn_services *s) {
     s->durable_each = its_each;
     s->durable_bytes = its_bytes;
     s->leads = its_leads;
+    s->write_refusal = its_write_refusal;
 }
 
 /* --- with the books --- */

@@ -95,6 +95,12 @@ bool replication_restricts(void) {
            config->min_replicas_to_write > 0 || server.awaits_nodes || embedded.populating.on;
 }
 
+const char *replication_lacks_replicas(void) {
+    bool lacks = config->min_replicas_to_write > 0 && config->min_replicas_max_lag_s > 0 &&
+                 replication.good < (uint64_t)config->min_replicas_to_write;
+    return lacks ? "-NOREPLICAS Not enough good replicas to write." : NULL;
+}
+
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     unsigned flags = cmd->flags;
     /* of EXEC: what all of its commands are */
@@ -104,10 +110,8 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     if (c->io->flags & CLIENT_REPLICA && flags & (CMD_WRITE | CMD_READONLY | CMD_MAY_REPLICATE))
         return "Replica can't interact with the keyspace";
     if (replication.replica) return refuse_replica(c, cmd, flags);
-    if (flags & CMD_WRITE && config->min_replicas_to_write > 0 &&
-        config->min_replicas_max_lag_s > 0 &&
-        replication.good < (uint64_t)config->min_replicas_to_write)
-        return "-NOREPLICAS Not enough good replicas to write.";
+    const char *lacks = flags & CMD_WRITE ? replication_lacks_replicas() : NULL;
+    if (lacks != NULL) return lacks;
     if (server.awaits_nodes && (flags & CMD_READONLY || reads_in_band(c, cmd)) &&
         asks_for_what_is_away(c, cmd))
         return "-LOADING the node that has this key has not joined this master yet";

@@ -148,7 +148,7 @@ test {a replica finds the same, and registers nobody} {
     foreach name {e1 e2} {say $name await 2}
     http_finds $other e1 1 {64 32 0}
     http_finds $other e2 1 {144 0 0}
-    set wrong "503 *this server is a replica*"
+    set wrong "503 *READONLY this server is a replica*"
     assert_match $wrong [post $other /register [registration e4 [endpoint e1]]]
     assert_match $wrong [post $other /unregister {{"instance_id":"e1"}}]
     # What the master registers is there.
@@ -157,6 +157,18 @@ test {a replica finds the same, and registers nobody} {
     assert_match "200 *" [post $port /unregister {{"instance_id":"e4"}}]
     http_finds $other e4 1 nothing
     down b
+}
+
+test {what refuses ADD refuses to register} {
+    ask a config set min-replicas-to-write 1
+    assert_match "503 *NOREPLICAS *" [post $port /register [registration e4 [endpoint e1]]]
+    assert_match "503 *NOREPLICAS *" [post $port /unregister {{"instance_id":"e1"}}]
+    ask a config set min-replicas-to-write 0
+    ask a client pause 100000 write
+    assert_match "503 *TRYAGAIN 100 *" [post $port /register [registration e4 [endpoint e1]]]
+    ask a client unpause
+    assert_match "200 *" [post $port /register [registration e4 [endpoint e1]]]
+    assert_match "200 *" [post $port /unregister {{"instance_id":"e4"}}]
 }
 
 test {it is there after a restart} {

@@ -172,6 +172,9 @@ static void fake_each(struct tarn_durable *d,
 static bool fake_leads(void) {
     return fake.leads;
 }
+static const char *fake_write_refusal(void) {
+    return fake.leads ? NULL : "READONLY this server is a replica";
+}
 
 /* --- the pool: all of it in memory on machine h1, in rack r1, a byte a token --- */
 
@@ -278,7 +281,8 @@ static struct tarn_services fake_services = {.size = sizeof(fake_services),
                                              .http_register = fake_http_register,
                                              .http_answer = fake_http_answer,
                                              .leads = fake_leads,
-                                             .pool_prefix = fake_pool};
+                                             .pool_prefix = fake_pool,
+                                             .write_refusal = fake_write_refusal};
 
 /* With the words behind the file's name, ended by NULL; what is kept stays from the last time. */
 static inline void fake_load(const char *const *words) {

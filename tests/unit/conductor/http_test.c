@@ -183,9 +183,10 @@ TEST(who_registers_wrongly_is_told_what) {
     fake.refuse = TARN_ELATER;
     CHECK(strncmp(post("/unregister", "{'instance_id':'e1'}"), "503 ", 4) == 0);
     fake.leads = false;
-    CHECK(strncmp(post("/register", E1_MORE "}"), "503 {'error':'this server is a replica", 38) ==
-          0);
-    CHECK(strncmp(post("/unregister", "{}"), "503 {'error':'this server is a replica", 38) == 0);
+    CHECK(strncmp(post("/register", E1_MORE "}"), "503 {'error':'READONLY this server is a replica",
+                  47) == 0);
+    CHECK(strncmp(post("/unregister", "{}"), "503 {'error':'READONLY this server is a replica",
+                  47) == 0);
     QUERY(
         0, "",
         "{'default':{'e1':{'longest_matched':0,'GPU':0,'DP':{'0':0},'CPU':0,'DISK':0,'POOL':0}},"

@@ -46,6 +46,9 @@ static inline bool front_wait(struct client *c, const struct cmd *cmd) {
 static inline const char *front_refuses_writes(void) {
     return front_write_refusal;
 }
+static inline const char *front_lacks_replicas(void) {
+    return NULL;
+}
 static inline const char *front_unwritten(void) {
     return NULL;
 }
@@ -84,6 +87,7 @@ static inline void front_begin(void) {
                            .is_early = front_is_early,
                            .wait = front_wait,
                            .write_refusal = front_refuses_writes,
+                           .lacks_replicas = front_lacks_replicas,
                            .unwritten = front_unwritten,
                            .replica_gone = front_replica,
                            .replica_drained = front_replica,
