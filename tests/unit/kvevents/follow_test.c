@@ -144,6 +144,7 @@ TEST(nothing_published_yet) {
         UNTIL(seen.batches == 2);
         CHECK(follow_info(f, seen.id).whole);
         engine_stop(&e);
+        UNTIL(!i.connected);
         engine_again(&e, true);
         UNTIL(seen.lost == 1 && i.whole);
         struct kvevents_info i = follow_info(f, seen.id);
