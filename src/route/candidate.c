@@ -112,6 +112,15 @@ tarn_status candidates_find(struct cost_case *c) {
     return TARN_OK;
 }
 
+/* Who will decode is not known yet: its KV goes as far as the last one's did. */
+static void candidate_hand_over(const struct cost_case *c, struct candidate *a) {
+    const struct route_engine *e = a->engine;
+    const struct worker *w = &c->route->workers[a->worker];
+    double bytes = (double)c->prompt_tokens * e->bytes_per_token;
+    a->send_us = worker_send_us(c->route, w);
+    a->hand_us = model_predict_one(&e->transfer[w->sends_to], bytes, 0);
+}
+
 /* From the pool what is not there, if that is faster than computing it. Bytes that come while the
  * request waits cost nothing. */
 void candidates_estimate(struct cost_case *c) {
@@ -120,6 +129,7 @@ void candidates_estimate(struct cost_case *c) {
         const double *each = a->engine->decode.each;
         bool alone = a->engine->role == ROUTE_PREFILL;
         a->beside_us = alone ? 0 : each[1] * a->running + each[2] * a->context_tokens;
+        if (alone) candidate_hand_over(c, a);
         plan_compute(c, a, &a->plan);
         if (a->pool_tokens > candidate_there(a)) {
             struct prefill_plan loading;

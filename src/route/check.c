@@ -4,16 +4,18 @@
 
 static void check_prefills(const struct worker *w, uint32_t number) {
     uint64_t tokens = 0, count = 0;
-    double us = 0;
+    double us = 0, send_us = 0;
     const struct route_reservation *q;
     TAILQ_FOREACH(q, &w->prefills, prefill_link) {
         TARN_ASSERT(q->state == REQUEST_PREFILL && q->prefill == number);
         tokens += q->new_tokens;
         us += q->prefill_us;
+        send_us += q->send_us;
         count++;
     }
     TARN_ASSERT(tokens == w->prefill_tokens.now && count == w->waiting.now);
     TARN_ASSERT(fabs(us - w->prefill_us) <= 1e-6 * (us + 1));
+    TARN_ASSERT(fabs(send_us - w->send_us) <= 1e-6 * (send_us + 1));
 }
 
 static void check_decodes(const struct worker *w, uint32_t number) {

@@ -44,6 +44,8 @@ struct candidate {
     double context_tokens; /* of KV in use */
     double wait_us;        /* until it could begin */
     double link_us;        /* until what is being loaded for it is there */
+    double hand_us;        /* where it does not decode: of the prompt to who does */
+    double send_us;        /* likewise, until its link has sent what is to go before that */
     double beside_us;      /* by which those that decode make a step of a prefill longer */
     struct prefill_plan plan;
     double tbt_us;

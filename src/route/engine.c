@@ -79,6 +79,7 @@ static void worker_init(struct route *r, struct worker *w, struct route_engine *
     w->engine = e;
     w->rank = rank;
     w->holder = holder;
+    w->sends_to = ROUTE_FAR;
     TAILQ_INIT(&w->prefills);
     TAILQ_INIT(&w->decodes);
     w->area_us = w->report_us = r->now_us;

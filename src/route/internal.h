@@ -42,6 +42,7 @@ struct worker {
     uint32_t holder, rank;
     uint16_t birth;            /* counts whom this number was given to */
     bool followed;             /* the index hears of what it has */
+    uint8_t sends_to;          /* enum route_place: where its last prefill is to decode */
     uint32_t decodes_reserved; /* running ones, and those that will */
     double prefill_us;         /* what its prefills were estimated to take */
     double head_prefill_us;    /* of that, the first one's */
@@ -49,6 +50,8 @@ struct worker {
     double foreign_us;         /* of prefill that the last report had beyond those, at report_us */
     uint64_t report_us;
     uint64_t link_until_us; /* when what is being loaded for it is estimated to be there */
+    double send_us;         /* what its prefills' KV takes to those that decode, behind them */
+    uint64_t send_until_us; /* when all that it has computed is estimated to be with them */
     struct level prefill_tokens, waiting, running, context_tokens;
     uint64_t foreign_prefill_tokens, foreign_waiting, foreign_running, foreign_kv_blocks;
 
@@ -116,7 +119,7 @@ struct route_reservation {
     uint32_t prompt_tokens, prefix_tokens, new_tokens, output_tokens, load_tokens;
     uint64_t session;               /* 0: it is of none */
     uint64_t decided_us, decode_us; /* decode_us: since when the worker of now decodes it */
-    double prefill_us;              /* estimated */
+    double prefill_us, send_us;     /* estimated; send_us: of its KV to who decodes, else 0 */
     double beside_us;               /* of that, by those that decode there */
     double term[MODEL_TERMS];
     double load_us; /* estimated, of its transfer */
@@ -276,6 +279,10 @@ static inline double worker_wait_us(const struct route *r, const struct worker *
  * last. */
 static inline double worker_link_us(const struct route *r, const struct worker *w) {
     return w->link_until_us > r->now_us ? real(w->link_until_us - r->now_us) : 0;
+}
+/* Until its link has sent what was reserved there to those that decode. */
+static inline double worker_send_us(const struct route *r, const struct worker *w) {
+    return w->send_us + (w->send_until_us > r->now_us ? real(w->send_until_us - r->now_us) : 0);
 }
 static inline uint64_t worker_running(const struct worker *w) {
     return w->running.now + w->foreign_running;

@@ -69,6 +69,12 @@ static inline void plan_fetch(const struct cost_case *c, const struct candidate 
 static inline double plan_busy_us(const struct candidate *a, const struct prefill_plan *p) {
     return p->ttft_us - a->wait_us;
 }
+/* How long after its first token its KV is with who decodes. The link sends in the order in which
+ * prompts are computed, each from when that began: layers go while later ones are computed. */
+static inline double plan_hand_us(const struct candidate *a, const struct prefill_plan *p) {
+    double waits = most_of(a->send_us - most_of(a->wait_us, p->load_us), 0);
+    return most_of(waits + a->hand_us - p->prefill_us, 0);
+}
 static inline bool plan_may_fetch(const struct candidate *a, const struct candidate *from) {
     return from->hit_tokens > candidate_there(a) && from->worker != a->worker;
 }

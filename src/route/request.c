@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include "route/internal.h"
 
+/* Of nonsense, an hour. */
+#define SEND_US_MOST 3.6e9
+
 static bool request_same(const struct htab_node *node, const void *key) {
     const struct route_reservation *q = CONTAINER_OF(node, const struct route_reservation, node);
     return span_eq(span_of(q->id, q->id_len), *(const struct span *)key);
@@ -16,13 +19,33 @@ struct route_reservation *request_find(const struct route *r, struct span id) {
 
 /* --- the prefill's part --- */
 
+/* Where the KV goes when it is computed. */
+static void send_plan(struct route *r, struct route_reservation *q) {
+    if (q->decode == ROUTE_NO_WORKER || q->decode == q->prefill) return;
+    struct worker *w = &r->workers[q->prefill];
+    struct transfer t = transfer_between(w->engine, r->workers[q->decode].engine, q->prompt_tokens);
+    q->send_us = least_of(t.us, SEND_US_MOST);
+    w->sends_to = (uint8_t)t.place;
+}
+
+/* It has gone since the prefill began, behind what the link had to send, and layer by layer. */
+static void send_begin(struct route *r, const struct route_reservation *q) {
+    if (q->send_us == 0) return;
+    struct worker *w = &r->workers[q->prefill];
+    double computed = least_of(q->prefill_us, real(r->now_us - q->decided_us));
+    w->send_until_us =
+        max_u64(w->send_until_us, r->now_us - (uint64_t)computed) + (uint64_t)q->send_us;
+}
+
 static void prefill_take(struct route *r, struct route_reservation *q) {
     struct worker *w = &r->workers[q->prefill];
     worker_clock(r, w);
+    send_plan(r, q);
     if (TAILQ_EMPTY(&w->prefills)) w->head_us = r->now_us;
     TAILQ_INSERT_TAIL(&w->prefills, q, prefill_link);
     w->head_prefill_us = TAILQ_FIRST(&w->prefills)->prefill_us;
     w->prefill_us += q->prefill_us;
+    w->send_us += q->send_us;
     level_add(&w->prefill_tokens, q->new_tokens);
     level_add(&w->waiting, 1);
     w->routed++;
@@ -39,6 +62,7 @@ static void prefill_give(struct route *r, struct route_reservation *q) {
     w->head_prefill_us = head == NULL ? 0 : head->prefill_us;
     /* Sums of fractions do not come back to 0 by themselves. */
     w->prefill_us = head == NULL ? 0 : w->prefill_us - q->prefill_us;
+    w->send_us = head == NULL ? 0 : w->send_us - q->send_us;
     level_sub(&w->prefill_tokens, q->new_tokens);
     level_sub(&w->waiting, 1);
     if (q->tenant != NULL) tenant_done(&r->tenants, q->tenant, q->prefill_us);
@@ -140,6 +164,7 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
     if (q->state == REQUEST_DECODE) return TARN_OK; /* told twice, or by two */
     learn_first(r, q);
     session_told(r, q, 0);
+    send_begin(r, q);
     prefill_give(r, q);
     uint32_t decode = q->decode;
     request_move_decode(r, q, ROUTE_NO_WORKER);
