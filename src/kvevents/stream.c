@@ -289,6 +289,7 @@ static void replay_ask(struct kvevents_stream *s, uint64_t now_ms) {
     const struct kvevents_follow_config *c = follow_config(s->follow);
     s->ask_ms = 0;
     s->proving = s->sequence.begun;
+    s->asked_last = s->sequence.begun ? s->sequence.last : 0;
     if (!s->proving) s->doubted = true;
     s->answered = false;
     s->patience_ms = now_ms + c->replay_timeout_ms;
@@ -315,9 +316,19 @@ static void replay_restarted(struct kvevents_stream *s, uint64_t now_ms, const c
     s->remake_ms = now_ms;
 }
 
+/* A hole in the midst of a replay: the engine's socket drops what is too far ahead of who reads,
+ * and still has it. It is asked for the rest, as long as each answer brings something. */
+static bool replay_goes_on(struct kvevents_stream *s, uint64_t now_ms) {
+    if (!s->sequence.begun || s->sequence.last < s->asked_last + KVEVENTS_HWM) return false;
+    replay_close(s);
+    s->tries = 0;
+    s->ask_ms = now_ms;
+    return true;
+}
+
 static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t number,
                          struct span payload) {
-    bool proves = s->proving && !s->answered;
+    bool first = !s->answered, proves = s->proving && first;
     s->answered = true;
     s->forgetful = false;
     if (proves) {
@@ -340,7 +351,10 @@ static void replay_batch(struct kvevents_stream *s, uint64_t now_ms, uint64_t nu
         switch (sequence_place(&s->sequence, number)) {
         case SEQUENCE_NEXT: break;
         case SEQUENCE_KNOWN: replay_failed(s, now_ms, "a replay goes back"); return;
-        case SEQUENCE_GAP: stream_jump(s, number, "the engine keeps no more"); break;
+        case SEQUENCE_GAP:
+            if (!first && replay_goes_on(s, now_ms)) return;
+            stream_jump(s, number, "the engine keeps no more");
+            break;
         }
     }
     if (s->doubted && s->held && number == s->held_number) {

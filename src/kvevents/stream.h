@@ -39,9 +39,10 @@ struct kvevents_stream {
     bool forgetful;            /* a replay lacked what this connection had heard */
     bool doubted;              /* a replay brought what may be of a later life than sub's */
     bool was_full;
-    bool proving;  /* its first answer is to be the last batch */
-    bool answered; /* it had one */
-    bool held;     /* a message that waits for the replay */
+    uint64_t asked_last; /* the last batch when it was asked for; 0: there was none */
+    bool proving;        /* its first answer is to be the last batch */
+    bool answered;       /* it had one */
+    bool held;           /* a message that waits for the replay */
     uint64_t held_number;
     char *held_batch;
     size_t held_len;

@@ -159,7 +159,9 @@ static void engine_answer(struct engine *e, const void *who, size_t who_len, uin
         return;
     }
     if (e->how == REPLAY_OTHERS) from = 0;
-    for (uint64_t i = from > e->first ? from : e->first; i < e->next; i++) {
+    uint64_t begin = from > e->first ? from : e->first;
+    for (uint64_t i = begin; i < e->next; i++) {
+        if (e->how == REPLAY_CUT && i >= begin + 200 && i + 1 < e->next) continue;
         uint64_t number = e->how == REPLAY_BACK ? from : i;
         answer_head(e, who, who_len);
         batch_say(e->router, &e->batch[i % ENGINE_KEPT], number);

@@ -17,6 +17,7 @@ enum engine_replay {
     REPLAY_OTHERS,  /* from 0 on, whatever was asked for */
     REPLAY_ODD,     /* frames of no form */
     REPLAY_ENDLESS, /* all that was asked for, without an end */
+    REPLAY_CUT,     /* 200 batches, the last one, the end: what ROUTER does when it is full */
 };
 
 #define ENGINE_KEPT 8192

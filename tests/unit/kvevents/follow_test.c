@@ -350,6 +350,22 @@ TEST(replays_that_lie) {
     }
 }
 
+/* vLLM's socket drops what is more than a thousand batches ahead of who reads. */
+TEST(replays_with_holes_are_asked_for_again) {
+    begin(REPLAY_CUT, true, NULL);
+    for (int i = 0; i < 1000; i++) engine_make(&e);
+    UNTIL(seen.batches == 1000);
+    CHECK(follow_info(f, seen.id).whole);
+    CHECK_EQ(seen.lost, 0);
+    settle();
+    for (int i = 0; i < 500; i++) engine_make(&e); /* nobody hears of these */
+    publish(1);
+    UNTIL(seen.batches == 1501);
+    CHECK_EQ(seen.lost, 0);
+    CHECK(e.asked < 16);
+    end();
+}
+
 TEST(replays_without_an_end) {
     struct kvevents_follow_config c;
     short_times(&c);
