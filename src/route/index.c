@@ -160,20 +160,31 @@ static struct route_holder *holder_known(const struct route_index *ix, uint32_t 
     return &ix->holder[holder];
 }
 
+/* Each takes 8 bytes at least. */
+static uint32_t quota_of(const struct route_index *ix, uint64_t blocks_max) {
+    return (uint32_t)min_u64(min_u64(blocks_max, ix->memory.max / 8), UINT32_MAX);
+}
+
 uint32_t route_holder_add(struct route_index *ix, uint32_t block, uint64_t blocks_max) {
     uint32_t holder = 1;
     TARN_ASSERT(block > 0);
     while (holder <= ix->config.holders_max && ix->holder[holder].life != 0) holder++;
     if (holder > ix->config.holders_max) return ROUTE_HOLDER_NONE;
     if (blocks_max == 0) blocks_max = QUOTA_DEFAULT;
-    /* Each takes 8 bytes at least. */
-    uint32_t quota = (uint32_t)min_u64(min_u64(blocks_max, ix->memory.max / 8), UINT32_MAX);
     struct route_holder *h = &ix->holder[holder];
-    *h = (struct route_holder){.life = life_begin(ix, holder, quota), .groups = 1};
+    *h = (struct route_holder){.life = life_begin(ix, holder, quota_of(ix, blocks_max)),
+                               .groups = 1};
     if (h->life == 0) return ROUTE_HOLDER_NONE;
     h->group[0] = (struct route_group){.kind = ROUTE_GROUP_FULL, .block = block};
     brief_update(ix, holder);
     return holder;
+}
+
+void route_holder_raise(struct route_index *ix, uint32_t holder, uint64_t blocks_max) {
+    const struct route_holder *h = holder_known(ix, holder);
+    if (h == NULL) return;
+    uint32_t *quota = &ix->life[h->life].quota;
+    *quota = (uint32_t)max_u64(*quota, quota_of(ix, blocks_max));
 }
 
 void route_holder_remove(struct route_index *ix, uint32_t holder) {

@@ -93,6 +93,9 @@ struct route_index_figures route_index_stats(const struct route_index *ix);
  * known, 65536. The holder starts with one KV group, number 0, kind FULL, of blocks of `block`
  * tokens (above 0). ROUTE_HOLDER_NONE: there are holders_max. */
 uint32_t route_holder_add(struct route_index *ix, uint32_t block, uint64_t blocks_max);
+/* It can hold so many blocks, as it says itself: if that is more, so many may be known. Unknown
+ * ones are ignored. */
+void route_holder_raise(struct route_index *ix, uint32_t holder, uint64_t blocks_max);
 /* What it holds is out of all look-ups at once, and swept later. Unknown ones are ignored. */
 void route_holder_remove(struct route_index *ix, uint32_t holder);
 /* The same, but it stays (AllBlocksCleared; a new start; a gap in its events). */

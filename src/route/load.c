@@ -99,8 +99,11 @@ tarn_status route_engine_load(struct route *r, struct span id, uint32_t rank,
     if (rank >= ROUTE_RANKS_MAX || e->workers[rank] == ROUTE_NO_WORKER)
         return route_fail(r, TARN_ENOTFOUND, "engine %s has no rank %u", e->id, rank);
     e->heard_us = max_u64(r->now_us, 1);
-    if (load->kv_blocks != ROUTE_UNKNOWN && load->kv_blocks <= UINT32_MAX)
+    struct worker *w = &r->workers[e->workers[rank]];
+    if (load->kv_blocks != ROUTE_UNKNOWN && load->kv_blocks <= UINT32_MAX) {
         e->kv_blocks = (uint32_t)load->kv_blocks;
-    worker_report(r, &r->workers[e->workers[rank]], load);
+        route_holder_raise(r->index, w->holder, load->kv_blocks);
+    }
+    worker_report(r, w, load);
     return TARN_OK;
 }

@@ -45,6 +45,20 @@ static const char *call_tokens(const char *command, uint32_t n, bool odd_address
     return fake_call_words(word + match, 6 - match);
 }
 
+/* As many blocks are known as it was ever said to have. */
+TEST(reports_raise_how_much_is_known_of_an_engine) {
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m KVBLOCKS 10", "OK");
+    blocks_store("e1", 0, 10, ROUTE_TIER_DEVICE, SPAN(""));
+    SAYS("conductor.load e1 KVBLOCKS 20", "OK");
+    blocks_store("e1", 0, 20, ROUTE_TIER_DEVICE, SPAN(""));
+    SAYS("conductor.load e1 KVBLOCKS 5", "OK");
+    CHECK(strstr(call_tokens("conductor.match", 400, false), "device 320 ") != NULL);
+    SAYS("conductor.load e1 KVBLOCKS 4294967295", "OK");
+    SAYS("conductor.load e1 KVBLOCKS 1099511627776", "OK");
+    end();
+}
+
 TEST(hits_are_told_by_tier) {
     begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");

@@ -110,6 +110,12 @@ TEST(more_than_a_holder_can_have_is_cut) {
     CHECK_EQ(prompt_store(ix, a, &p), 100);
     CHECK_EQ(leading(ix, a, &p), 100);
     CHECK_EQ(stats(ix).route_refused, 400);
+    route_holder_raise(ix, a, 300);
+    CHECK_EQ(prompt_store(ix, a, &p), 300);
+    route_holder_raise(ix, a, 200);
+    route_holder_clear(ix, a);
+    CHECK_EQ(prompt_store(ix, a, &p), 300);
+    route_holder_raise(ix, 7, 300); /* there is none */
     /* a billion blocks for one whose caches are said to hold as many, in an index that cannot */
     uint32_t b = route_holder_add(ix, BLOCK, UINT64_MAX);
     CHECK(b != ROUTE_HOLDER_NONE);
