@@ -44,3 +44,13 @@ proc finds {server id chain what args} {
     set ::expected $what
     wait_for "$id to have $what of chain $chain" {[found {*}$::finding] eq $::expected}
 }
+proc stream {server id field {rank 0}} {
+    foreach r [dict get [ask $server conductor.info $id] ranks] {
+        if {[dict get $r rank] == $rank} {return [dict get $r events $field]}
+    }
+}
+proc stream_is {server id field what} {
+    set ::awaiting [list $server $id $field]
+    set ::expected $what
+    wait_for "the stream of $id to have $field $what" {[stream {*}$::awaiting] eq $::expected}
+}

@@ -4,17 +4,6 @@ source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] several.tcl]
 source [file join [file dirname [info script]] conductor.tcl]
 
-proc stream {server id field {rank 0}} {
-    foreach r [dict get [ask $server conductor.info $id] ranks] {
-        if {[dict get $r rank] == $rank} {return [dict get $r events $field]}
-    }
-}
-proc stream_is {server id field what} {
-    set ::awaiting [list $server $id $field]
-    set ::expected $what
-    wait_for "the stream of $id to have $field $what" {[stream {*}$::awaiting] eq $::expected}
-}
-
 up a --loadmodule conductor.so --appendonly yes
 publisher e1
 

@@ -11,12 +11,16 @@ the tokens C * 100000 + K * BLOCK and those that follow, and the engine's own ha
     remove C FROM TO [word value]...    medium group
     clear
     garbage                             a batch that nobody can read
+    billion                             one that says that it has a billion blocks, and ends there
+    flood N                             N batches of 64 blocks each, of chains that nobody asks for
+    number N                            the next batch is number N
     array, map                          the form of what follows
     hide                                what follows is kept for replays, and not published
     forget                              ... and not even kept
     show                                all as it was at first
 """
 
+import collections
 import select
 import sys
 import time
@@ -24,7 +28,7 @@ import time
 import msgpack
 import zmq
 
-KEPT = 1000
+KEPT = 10000  # as many as vLLM unless told otherwise
 
 
 class Engine:
@@ -34,7 +38,7 @@ class Engine:
         self.router, self.router_port = self.bind(zmq.ROUTER, ports[1])
         self.pub.setsockopt(zmq.XPUB_VERBOSER, 1)  # all of them, not only the first
         self.subscribers = self.next = 0
-        self.kept = []
+        self.kept = collections.deque(maxlen=KEPT)
         self.form, self.hidden, self.forgotten = "map", False, False
 
     def bind(self, kind, port):
@@ -70,7 +74,7 @@ class Engine:
         number = self.next
         self.next += 1
         if not self.forgotten:
-            self.kept = [*self.kept, (number, payload)][-KEPT:]
+            self.kept.append((number, payload))
         if not self.hidden:
             self.pub.send_multipart([b"kv@engine", number.to_bytes(8, "big"), payload])
 
@@ -128,6 +132,15 @@ class Engine:
             self.say({"type": "AllBlocksCleared"})
         elif what == "garbage":
             self.publish(b"what is this?")
+        elif what == "billion":
+            stored = b"\x96" + msgpack.packb("BlockStored") + b"\xdd" + (10**9).to_bytes(4, "big")
+            self.publish(b"\x92" + msgpack.packb(time.time()) + b"\x91" + stored)
+        elif what == "flood":
+            for chain in range(10000, 10000 + int(rest[0])):
+                self.store(chain, 0, 64, {})
+                self.pump()
+        elif what == "number":
+            self.next = int(rest[0])
         elif what in ("array", "map"):
             self.form = what
         elif what in ("hide", "forget", "show"):
