@@ -19,15 +19,18 @@ static void check_prefills(const struct worker *w, uint32_t number) {
 }
 
 static void check_decodes(const struct worker *w, uint32_t number) {
-    uint64_t running = 0, context = 0, count = 0;
+    uint64_t running = 0, context = 0, alone = 0, count = 0;
     const struct route_reservation *q;
     TAILQ_FOREACH(q, &w->decodes, decode_link) {
         TARN_ASSERT(q->decode == number);
         running += q->state == REQUEST_DECODE;
         context += q->prompt_tokens + q->output_tokens / 2;
+        alone += (q->decode == q->prefill ? q->new_tokens + q->load_tokens : q->prompt_tokens) +
+                 q->output_tokens / 2;
         count++;
     }
     TARN_ASSERT(running == w->running.now && context == w->context_tokens.now);
+    TARN_ASSERT(alone == w->alone_tokens && alone <= context);
     TARN_ASSERT(count == w->decodes_reserved);
 }
 

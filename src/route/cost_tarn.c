@@ -29,6 +29,12 @@
  * counts. Not at all, TBT is missed (agents near the limit: 1 to 3 % of goodput); with three tenths
  * and more, TTFT grows.
  *
+ * KV memory is a queue, too, where those who decode hold all of it: a prompt waits until there is
+ * room, and all behind it. Its work there is the time for which it holds its share of the memory,
+ * of what it does not find. What is there is held once for all: full engines are for requests that
+ * share. Only what that costs later ones counts. As a wait of its own it would send requests to
+ * where they share less, and the memory of all fills up (a chat near the limit: no gain).
+ *
  * What the engine has not may come from the engine that has most of it, where that costs less.
  *
  * What goes from the cache. A full cache drops a block for each new one. What a block is worth is
@@ -39,6 +45,24 @@
 
 static inline double later_us(const struct traffic_now *t, double wait, double work) {
     return t->arrivals * work * (2 * wait + work) / 2 * t->stretch;
+}
+
+/* Not inline: few engines are full. */
+__attribute__((noinline)) static double full_us(const struct cost_case *c,
+                                                const struct candidate *a, double all) {
+    double needs = real(c->prompt_tokens) - candidate_there(a) + c->output_tokens / 2.0;
+    double over = worker_held(&c->route->workers[a->worker]) + needs - all;
+    if (over <= 0) return 0;
+    double wait = over / all * a->tbt_us * c->route->output_mean;
+    return later_us(&c->traffic, wait, needs / all * a->tbt_us * c->output_tokens);
+}
+
+static inline double memory_us(const struct cost_case *c, const struct candidate *a,
+                               double growth) {
+    const struct route_engine *e = a->engine;
+    double all = real(e->kv_blocks) * e->block_tokens;
+    bool full = a->context_tokens + growth > all; /* at most */
+    return full && e->role == ROUTE_BOTH && e->kv_blocks > 0 ? full_us(c, a, all) : 0;
 }
 
 #define DECODE_SHARE 0.1
@@ -62,6 +86,7 @@ static void weigh_tarn(struct cost_case *c) {
     const struct candidate *best = &c->candidates[c->best];
     const struct traffic_now t = c->traffic;
     bool fetch = c->route->options.fetch;
+    double growth = c->prompt_tokens + c->output_tokens / 2.0;
     for (struct candidate *a = c->candidates, *end = a + c->count; a < end; a++) {
         /* Where most of what is fetched comes from; nothing has read that model before. */
         if (fetch && end - a > 4) __builtin_prefetch(&a[4].engine->transfer[ROUTE_FAR]);
@@ -73,11 +98,12 @@ static void weigh_tarn(struct cost_case *c) {
             struct weighed other = weigh_plan(&t, a, room, &fetching);
             if (other.sum < w.sum) plan_set(&a->plan, &fetching), w = other;
         }
+        double memory = memory_us(c, a, growth);
         a->term[0] = w.own;
-        a->term[1] = w.later;
+        a->term[1] = w.later + memory;
         a->term[2] = w.decodes;
         a->term[3] = w.cache;
-        a->cost = w.sum;
+        a->cost = w.sum + memory;
     }
 }
 const struct cost_ops cost_tarn = {.name = "tarn",

@@ -53,6 +53,7 @@ struct worker {
     double send_us;         /* what its prefills' KV takes to those that decode, behind them */
     uint64_t send_until_us; /* when all that it has computed is estimated to be with them */
     struct level prefill_tokens, waiting, running, context_tokens;
+    uint64_t alone_tokens; /* of context_tokens, what was not there when it was reserved */
     uint64_t foreign_prefill_tokens, foreign_waiting, foreign_running, foreign_kv_blocks;
 
     /* Prefills that have no first token yet, as they were reserved, which is the order in which
@@ -295,6 +296,12 @@ static inline uint64_t worker_prefill_tokens(const struct worker *w) {
 }
 static inline uint64_t worker_context(const struct worker *w) {
     return w->context_tokens.now + w->foreign_kv_blocks * w->engine->block_tokens;
+}
+/* Tokens whose KV requests hold. Prefixes that they share are there once: of what was there when a
+ * request came, which others may hold or nobody, half counts. */
+static inline double worker_held(const struct worker *w) {
+    return (real(w->alone_tokens) + real(w->context_tokens.now)) / 2 +
+           real(w->foreign_kv_blocks * w->engine->block_tokens);
 }
 
 /* load.c */

@@ -76,6 +76,12 @@ static uint64_t decode_context(const struct route_reservation *q) {
     return (uint64_t)q->prompt_tokens + q->output_tokens / 2;
 }
 
+/* Elsewhere than where it is computed it shares nothing. */
+static uint64_t decode_alone(const struct route_reservation *q) {
+    if (q->decode != q->prefill) return decode_context(q);
+    return (uint64_t)q->new_tokens + q->load_tokens + q->output_tokens / 2;
+}
+
 static void decode_take(struct route *r, struct route_reservation *q) {
     if (q->decode == ROUTE_NO_WORKER) return;
     struct worker *w = &r->workers[q->decode];
@@ -83,6 +89,7 @@ static void decode_take(struct route *r, struct route_reservation *q) {
     TAILQ_INSERT_TAIL(&w->decodes, q, decode_link);
     w->decodes_reserved++;
     level_add(&w->context_tokens, decode_context(q));
+    w->alone_tokens += decode_alone(q);
     if (q->state == REQUEST_DECODE) level_add(&w->running, 1);
 }
 
@@ -93,6 +100,7 @@ static void decode_give(struct route *r, struct route_reservation *q) {
     TAILQ_REMOVE(&w->decodes, q, decode_link);
     w->decodes_reserved--;
     level_sub(&w->context_tokens, decode_context(q));
+    w->alone_tokens -= decode_alone(q);
     if (q->state == REQUEST_DECODE) level_sub(&w->running, 1);
 }
 

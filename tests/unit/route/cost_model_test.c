@@ -17,6 +17,7 @@ struct plain_engine {
     uint32_t kv_blocks;
     uint32_t have[ROUTE_TIERS]; /* leading blocks there, by a tier and all faster ones */
     uint32_t coming;            /* leading blocks that an earlier request is about to compute */
+    double shared;              /* tokens that this one found there */
     uint64_t reported_waiting;
     struct route_engine_view v;
     uint64_t queued, context; /* tokens */
@@ -142,6 +143,7 @@ static void engine_load(struct world *w, int i) {
         CHECK_EQ(route_decide(w->r, &q, w->now_us, &d), TARN_OK);
         double hit = q.chain_count ? UTIL_BLOCK * fmin(part.n, w->e[i].have[2]) : 0;
         seen_add(w, &w->e[i], q.length_tokens, q.length_tokens - hit, 0);
+        w->e[i].shared = fmin(hit, q.length_tokens - 1);
         /* A first token at once teaches nothing. */
         if (k > 1 && below(w, 2)) CHECK_EQ(route_first(w->r, q.id, w->now_us), TARN_OK);
     }
@@ -268,6 +270,18 @@ static void engine_fetch(struct world *w, struct plain_engine *e, double best) {
 
 /* --- the cost functions --- */
 
+/* By the memory that it holds; tokens that were found there count half. */
+static double memory_cost(const struct world *w, const struct plain_engine *e) {
+    double arrivals, load, worth, all = UTIL_BLOCK * (double)e->kv_blocks;
+    incoming(w, &arrivals, &load, &worth);
+    double held = (double)e->context - (e->v.prefills > 0 ? e->shared / 2 : 0);
+    double needs = w->q.length_tokens - e->hit - e->ahead + w->q.output_tokens / 2.0;
+    double over = fmax(held + needs - all, 0);
+    double wait = over / all * e->tbt * w->o.output_tokens;
+    double work = over > 0 ? needs / all * e->tbt * w->q.output_tokens : 0;
+    return arrivals * (work * wait + work * work / 2) / (1 - load);
+}
+
 static double tarn_cost(const struct world *w, const struct plain_engine *e) {
     double arrivals, load, worth;
     incoming(w, &arrivals, &load, &worth);
@@ -275,7 +289,7 @@ static double tarn_cost(const struct world *w, const struct plain_engine *e) {
     bool full = used >= UTIL_BLOCK * (double)e->kv_blocks;
     double busy = e->ttft - e->wait; /* those that come later wait for bytes, too */
     return e->wait + e->transfer + e->prefill +
-           arrivals * (busy * e->wait + busy * busy / 2) / (1 - load) +
+           arrivals * (busy * e->wait + busy * busy / 2) / (1 - load) + memory_cost(w, e) +
            0.1 * e->running * e->prefill + (full ? e->fresh * worth : 0);
 }
 
