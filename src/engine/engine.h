@@ -96,7 +96,8 @@ struct engine_op {
      * time. */
     bool alone;
     /* With patience_ms: nobody else has them after all. A host that closes the connection is tried
-     * as often as without. */
+     * as often as without, and a silent one again and again until patience_ms are over: what was
+     * lost on the way there may have been all that was wrong. */
     bool sole;
     /* Writes by grants that are to be sealed: that is done behind these bytes, which may be none,
      * and here goes their host's word on each part, GRANT_RECEIPT_SIZE bytes. Such an operation is

@@ -2,7 +2,8 @@
  *
  * A slice's status is final when it says something about the bytes or the right to them; what says
  * something about the path only leads to another try, on another connection or by another
- * transport, RETRIES_MAX times with growing pauses. */
+ * transport, RETRIES_MAX times with growing pauses. A transport may be tired of a silent path long
+ * before the operation's patience is over: with one way only it is asked again until then. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,20 @@ static bool is_path_failure(tarn_status s) {
            s == TARN_ELIMIT || s == TARN_ECANCELED || s == TARN_ENOTFOUND;
 }
 
+/* The only way has failed: again, after a pause? */
+static bool slice_goes_on(struct slice *s, tarn_status status, uint64_t now_ms) {
+    const struct engine_op *op = s->run_op->op;
+    bool bounded = op->patience_ms != 0, hurry = bounded && !op->sole;
+    s->not_before_ms = now_ms + (hurry ? 0 : BACKOFF_MIN_MS);
+    if (bounded && status == TARN_ETIMEOUT) /* the silence of its only host counts as one */
+        return !hurry && s->not_before_ms < s->since_ms + op->patience_ms;
+    if (++s->tries > (hurry ? RETRIES_HURRY : RETRIES_MAX)) return false;
+    if (!hurry)
+        s->not_before_ms =
+            now_ms + min_u64((uint64_t)BACKOFF_MIN_MS << (s->tries - 1), BACKOFF_MAX_MS);
+    return true;
+}
+
 static void merged_failed(const struct slice *s, tarn_status status, bool final, uint64_t now_ms);
 
 static void slice_failed(struct slice *s, tarn_status status, bool final, uint64_t now_ms) {
@@ -126,16 +141,11 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
         return;
     }
     route->bad_until_ms = bad_until_ms; /* it is the only one */
-    bool bounded = o->op->patience_ms != 0, hurry = bounded && !o->op->sole;
-    if (++s->tries > (hurry ? RETRIES_HURRY : RETRIES_MAX) ||
-        (bounded && status == TARN_ETIMEOUT)) {
+    if (!slice_goes_on(s, status, now_ms)) {
         op_finish(o, status);
         return;
     }
     e->stats.retries++;
-    s->not_before_ms = now_ms;
-    if (!hurry)
-        s->not_before_ms += min_u64((uint64_t)BACKOFF_MIN_MS << (s->tries - 1), BACKOFF_MAX_MS);
     pending_push(r, s);
 }
 
@@ -154,6 +164,7 @@ static void merged_failed(const struct slice *s, tarn_status status, bool final,
         for (struct slice *one = o->first, *next; one != NULL; one = next) {
             next = one->next;
             one->kind = s->kind;
+            one->since_ms = s->since_ms;
             if (final)
                 pending_push(r, one);
             else
@@ -229,6 +240,7 @@ void run_slice_done(struct transport_op *top) {
 
 static void slice_submit(struct engine_run *r, struct slice *s, uint64_t now_ms) {
     struct engine *e = r->e;
+    if (s->since_ms == 0) s->since_ms = now_ms;
     s->kind = engine_route_choose(e, s->seg, s->run_op->op->write, s->run_op->device, now_ms);
     if (s->kind == NULL) {
         finish_all(s, s->run_op->device != NULL ? TARN_ENOTSUP : TARN_ECLOSED);

@@ -32,6 +32,7 @@ struct slice {
     struct engine_stream *stream;
     bool spread; /* one of a stripe */
     unsigned tries;
+    uint64_t since_ms; /* when it was submitted first */
     uint64_t not_before_ms;
 };
 
