@@ -54,14 +54,14 @@ chosen() {
 commands() {
     kv_run reader --transport rdma --pause 5 many- 300 1-20000
     # Of the hosts; this master has no memory to serve.
-    wait_for 5 "the node's report" node_reported
+    wait_for 60 "the node's report" node_reported
     cat /tmp/devices
     cli rdma.regions n1.0 >/tmp/regions
     cat /tmp/regions
     grep -q "$address1" /tmp/regions
     equal "size in RDMA.REGIONS" "$(segment n1.0 size)" \
         "$(awk 'found { print; exit } $0 == "size" { found = 1 }' /tmp/regions)"
-    wait_for 5 "the reader in RDMA.CONNECTIONS" connection_shown
+    wait_for 60 "the reader in RDMA.CONNECTIONS" connection_shown
     cli rdma.stats | tee /tmp/stats
     [ -s /tmp/stats ]
     cli rdma.doctor | tee /tmp/doctor
@@ -82,7 +82,7 @@ embedded() {
     port=6480
     start server2 /tarn/tarn-server --port $port --bind 127.0.0.1 --dir /tmp --pool-size 32mb \
         --shm-socket "" --loadmodule "$module bind $address0"
-    wait_for 15 "the second server" cli ping
+    wait_for 60 "the second server" cli ping
     embedded_name=$(cli segment list | awk 'found { print; exit } $0 == "name" { found = 1 }')
     wait_offered "$embedded_name"
     kv --transport rdma load own- 20 1-300000
@@ -97,7 +97,7 @@ embedded() {
 unmounted() {
     kv_run reader --transport rdma --timeout 2000 many- 300 1-20000
     cli segment unmount n1.0
-    wait_for 10 "the regions to be gone" no_regions_of n1
+    wait_for 60 "the regions to be gone" no_regions_of n1
     want "the node runs" runs n1
     stop reader
 }
@@ -105,7 +105,7 @@ no_regions_of() { ! rdma resource show mr | grep -q " pid $(pid_of $1) "; }
 nothing_left() {
     stop n1
     stop server
-    wait_for 10 "an end of all resources" no_resources
+    wait_for 60 "an end of all resources" no_resources
     resources
 }
 

@@ -85,7 +85,7 @@ session_fenced() {
     expect ok write gone $gone_at 65536 33
     fences=$(info fences)
     expect ok leave gone
-    wait_for 10 "the fence" fenced
+    wait_for 60 "the fence" fenced
     expect "error *" write gone $gone_at 64 99
     expect "refused 6" again gone
     expect "ok 17" read r $at 4096
@@ -104,7 +104,7 @@ new_master_epoch() {
     epoch_before=$(segment n1.0 master_epoch)
     stop server KILL
     server_up 127.0.0.1 rxe0 0
-    wait_for 20 "the node to come back" offered n1.0
+    wait_for 60 "the node to come back" offered n1.0
     want "another master epoch" [ "$epoch_before" != "$(segment n1.0 master_epoch)" ]
     expect "error *" write w $at 64 99
     expect "error *" read r $at 64

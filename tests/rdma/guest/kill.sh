@@ -20,10 +20,10 @@ writer_killed() {
         start writer /tarn/tests/tools/kv --transport rdma --replicas 2 --batch 1 \
             tarn://127.0.0.1:$port load torn-$turn- 1 33554432
         packets_then=$(packets)
-        wait_for 10 "bytes of the writer" sent_since $((packets_then + 200))
+        wait_for 60 "bytes of the writer" sent_since $((packets_then + 200))
         stop writer KILL
-        wait_for 15 "its queue pairs to be gone" peers_are "$peers_before"
-        wait_for 15 "its space" no_zombies
+        wait_for 60 "its queue pairs to be gone" peers_are "$peers_before"
+        wait_for 60 "its space" no_zombies
     done
     kv --transport rdma verify kept- 40 1-200000
     equal "values" "40 0" "$(got ok) $(got wrong)"
@@ -38,7 +38,7 @@ no_zombies() { [ "$(info puts_zombie)" = 0 ] && [ "$(info puts_open)" = 0 ]; }
 
 # Nobody over there is needed for a one-sided read.
 host_stopped() {
-    kv_run reader --transport rdma --timeout 5000 kept- 40 1-200000
+    kv_run reader --transport rdma --timeout 60000 --failover 20000 kept- 40 1-200000
     sleep 1
     kill -STOP $(pid_of n1)
     sleep 1.5
@@ -78,17 +78,17 @@ only_host_killed() {
     start writer /tarn/tests/tools/kv --transport rdma --prefer n1.0 --timeout 6000 --batch 1 \
         tarn://127.0.0.1:$port load lost- 1 50331648
     packets_then=$(packets)
-    wait_for 10 "bytes of the writer" sent_since $((packets_then + 200))
+    wait_for 60 "bytes of the writer" sent_since $((packets_then + 200))
     stop n1 KILL
     wait_for 15 "the writer's end" is_gone writer
     cat /tmp/log/writer
-    kv --timeout 6000 verify kept- 40 1-200000
+    kv verify kept- 40 1-200000
     equal "values" "40 0" "$(got ok) $(got wrong)"
 }
 nothing_left() {
     stop n2
     stop server
-    wait_for 10 "an end of all resources" no_resources
+    wait_for 60 "an end of all resources" no_resources
 }
 
 t pool pool_up

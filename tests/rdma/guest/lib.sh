@@ -52,7 +52,8 @@ want() {
 equal() { [ "$2" = "$3" ] || fail "$1: expected '$2', got '$3'"; }
 within() { [ "$2" -le "$3" ] && [ "$3" -le "$4" ] || fail "$1: $3 is not in $2 .. $4"; }
 
-# wait_for SECONDS TEXT COMMAND...
+# wait_for SECONDS TEXT COMMAND... The seconds are against what never happens, on a loaded machine
+# too; where they say how soon something has to happen, a comment says so.
 wait_for() {
     wait_end=$(($(now_ms) + $1 * 1000))
     wait_text=$2
@@ -87,7 +88,7 @@ runs() { ! is_gone $1; }
 # stop NAME [SIGNAL]: and waits for its end.
 stop() {
     kill -${2:-TERM} $(pid_of $1) 2>/dev/null || true
-    wait_for 20 "the end of $1" is_gone $1
+    wait_for 60 "the end of $1" is_gone $1
     rm -f /tmp/pids/$1
 }
 stop_all() {

@@ -19,7 +19,7 @@ server_up() {
         $server_pool --shm-socket "" --port-file /tmp/port \
         --node-heartbeat 200 --node-timeout 3s --loadmodule \
         "$module bind $server_address device $server_device" "$@"
-    wait_for 15 "the server" up_or_gone server /tmp/port
+    wait_for 60 "the server" up_or_gone server /tmp/port
     want "the server runs" runs server
 }
 # node_up NAME ADDRESS DEVICE SIZE [OPTION]...: on a machine of its own, as the pool sees it.
@@ -31,14 +31,14 @@ node_up() {
         machine-$node_name --bind 127.0.0.1 \
         --port-file /tmp/port-$node_name --segment $node_size --exit-timeout 3 \
         --loadmodule "$module bind $node_address device $node_device" "$@"
-    wait_for 15 "node $node_name" up_or_gone $node_name /tmp/port-$node_name
+    wait_for 60 "node $node_name" up_or_gone $node_name /tmp/port-$node_name
     want "the node runs" runs $node_name
 }
 up_or_gone() { is_gone $1 || [ -s $2 ]; }
 
 # Segment $1 can be reached by rdma: the master has its keys.
 offered() { cli segment info $1 | grep -q '^rdma://'; }
-wait_offered() { wait_for 20 "the keys of $1" offered $1; }
+wait_offered() { wait_for 60 "the keys of $1" offered $1; }
 # A field of SEGMENT INFO.
 segment() { cli segment info $1 | awk -v name=$2 'found { print; exit } $0 == name { found = 1 }'; }
 
@@ -71,7 +71,7 @@ kv_run() {
         esac
     done
     start $kv_name /tarn/tests/tools/kv $kv_before tarn://127.0.0.1:$port run "$@"
-    wait_for 10 "$kv_name to run" grep -q running /tmp/log/$kv_name
+    wait_for 60 "$kv_name to run" grep -q running /tmp/log/$kv_name
 }
 # Ends it; its answer is in /tmp/answer.
 kv_stop() {

@@ -11,10 +11,10 @@ devices() {
 ping() {
     before=$(counter rxe1 sent_pkts)
     start rping-server rping -s -a $address0 -C 50 -S 4096
-    wait_for 5 "rping to listen" rdma_listens 7174
+    wait_for 60 "rping to listen" rdma_listens 7174
     timeout 30 rping -c -a $address0 -I $address1 -C 50 -S 4096
     within "packets that rxe1 sent" $((before + 100)) $(counter rxe1 sent_pkts) 1000000
-    wait_for 5 "the end of rping" is_gone rping-server
+    wait_for 60 "the end of rping" is_gone rping-server
 }
 bandwidth() {
     perf $1 65536 40

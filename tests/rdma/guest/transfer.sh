@@ -7,7 +7,7 @@ number() { grep -o "\"$1\":[0-9]*" /tmp/transfer | head -1 | cut -d: -f2; }
 has_endpoint() { grep -q endpoint /tmp/log/target; }
 target_up() {
     start target $program --json transfer --mode target --buffer 16m
-    wait_for 15 "a target" has_endpoint
+    wait_for 60 "a target" has_endpoint
     grep -o '"endpoint":"[^"]*"' /tmp/log/target | cut -d'"' -f4 >/tmp/endpoint
 }
 # move OP BLOCK-SIZE BATCH COUNT

@@ -44,7 +44,7 @@ wire_up() {
     ip rule del pref 0
     rdma link add rxe0 type rxe netdev d0
     rdma link add rxe1 type rxe netdev d1
-    wait_for 10 "the ports" ports_active
+    wait_for 60 "the ports" ports_active
     # The first ARP of rdma_cm takes two seconds; that of others does not.
     busybox ping -q -c 1 -w 5 -I $address0 $address1 >/dev/null
     busybox ping -q -c 1 -w 5 -I $address1 $address0 >/dev/null
@@ -61,7 +61,7 @@ counter() { cat /sys/class/infiniband/$1/ports/1/hw_counters/$2; }
 unplug() { ip link set p1 down; }
 plug_in() {
     ip link set p1 up
-    wait_for 10 "the wire" ports_active
+    wait_for 60 "the wire" ports_active
 }
 
 # Everything of ours that the kernel holds for RDMA: lines of processes.
