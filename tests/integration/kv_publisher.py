@@ -13,7 +13,8 @@ the tokens C * 100000 + K * BLOCK and those that follow, and the engine's own ha
     garbage                             a batch that nobody can read
     billion                             one that says that it has a billion blocks, and ends there
     flood N                             N batches of 64 blocks each, of chains that nobody asks for
-    number N                            the next batch is number N
+    number N                            the next batch is number N; back: what was before is not
+                                        kept
     array, map                          the form of what follows
     hide                                what follows is kept for replays, and not published
     forget                              ... and not even kept
@@ -140,6 +141,8 @@ class Engine:
                 self.store(chain, 0, 64, {})
                 self.pump()
         elif what == "number":
+            if int(rest[0]) < self.next:
+                self.kept.clear()
             self.next = int(rest[0])
         elif what in ("array", "map"):
             self.form = what
