@@ -3,6 +3,7 @@
 #include <endian.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "base/assert.h"
@@ -13,15 +14,20 @@ static void socket_set(void *socket, int option, int value) {
     TARN_ASSERT(zmq_setsockopt(socket, option, &value, sizeof(value)) == 0);
 }
 
-/* On a free port, or on the one that it had. */
+/* On a free port, or on the one that it had: of an address of this process alone, so that no other
+ * takes the port while nobody is there, or connects to whom it has not meant. */
 static void *socket_bind(struct engine *e, int type, char endpoint[64]) {
+    unsigned pid = (unsigned)getpid();
+    char any[64];
+    snprintf(any, sizeof(any), "tcp://127.%u.%u.%u:*", 1 + pid / 65536 % 200, pid / 256 % 256,
+             pid % 256);
     void *s = zmq_socket(e->context, type);
     TARN_ASSERT(s != NULL);
     socket_set(s, ZMQ_LINGER, 0);
     /* Who is slow misses batches, but has replays whole. */
     socket_set(s, ZMQ_SNDHWM, type == ZMQ_ROUTER ? 0 : 64);
     size_t len = 64;
-    while (zmq_bind(s, endpoint[0] != '\0' ? endpoint : "tcp://127.0.0.1:*") != 0) {
+    while (zmq_bind(s, endpoint[0] != '\0' ? endpoint : any) != 0) {
         TARN_ASSERT(zmq_errno() == EADDRINUSE); /* of a moment ago */
         zmq_poll(NULL, 0, 1);
     }
