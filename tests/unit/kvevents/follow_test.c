@@ -158,16 +158,17 @@ TEST(nothing_published_yet) {
 TEST(nothing_published_then_mute) {
     struct kvevents_follow_config c;
     short_times(&c);
+    c.broken_ms = 5; /* on a busy machine it may be too late at first */
     begin(REPLAY_TWO, true, &c);
     UNTIL(i.whole);
     e.how = REPLAY_MUTE;
     settle();
-    UNTIL(i.figures.kvevents_replay_errors >= c.replay_tries && i.state == KVEVENTS_LIVE);
+    uint64_t errors = follow_info(f, seen.id).figures.kvevents_replay_errors;
+    UNTIL(i.figures.kvevents_replay_errors >= errors + c.replay_tries && i.state == KVEVENTS_LIVE);
     CHECK(follow_info(f, seen.id).whole);
     engine_stop(&e);
     engine_again(&e, false);
-    UNTIL(i.figures.kvevents_replay_errors >= 2 * c.replay_tries && i.state == KVEVENTS_LIVE);
-    CHECK(!follow_info(f, seen.id).whole);
+    UNTIL(!i.whole);
     end();
 }
 
