@@ -277,6 +277,18 @@ test {SIGTERM of a node without files: it leaves} {
     dict unset ::node_table n6
 }
 
+test {... at the latest after --exit-timeout, whoever still holds a lease} {
+    start_node n6 --host-name m6 --exit-timeout 1
+    kv --prefer n6.0 put leased6 50000
+    set reader [client]
+    $reader getreplicas leased6 lease 300000
+    stop_node n6
+    wait_node n6 ""
+    assert_equal 0 [r exists leased6]
+    drop $reader
+    dict unset ::node_table n6
+}
+
 test {a node that stays away is forgotten after node-forget-timeout} {
     start_node n7 --host-name m7
     kv --prefer n7.0 load gone7: 10 1000-50000
