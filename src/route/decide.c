@@ -49,7 +49,9 @@ static struct route_reservation *request_make(const struct cost_case *c,
     q->new_tokens = a->plan.new_tokens;
     q->prefix_tokens = c->prompt_tokens - a->plan.new_tokens;
     q->output_tokens = c->output_tokens;
-    q->load_tokens = a->plan.load_tokens + a->plan.fetch_tokens;
+    /* The last token of a prompt is computed in any case. */
+    q->load_tokens = (uint32_t)min_u64((uint64_t)a->plan.load_tokens + a->plan.fetch_tokens,
+                                       q->prefix_tokens);
     q->session = c->session;
     q->guessed = session_tokens(c, a) > 0;
     q->decided_us = c->route->now_us;

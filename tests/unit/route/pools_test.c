@@ -93,4 +93,21 @@ TEST(engines_change_what_they_call_blocks) {
     route_destroy(&r);
 }
 
+/* Its last token is computed, and not loaded, too. */
+TEST(a_prompt_that_the_pool_has_wholly_is_reserved_as_any_other) {
+    struct buf record = {NULL, 0, 0};
+    begin();
+    q.length_tokens = 960;
+    q.output_tokens = 1;
+    CHECK_EQ(route_decide(r, &q, UTIL_BEGIN, &d), TARN_OK);
+    CHECK_STR(d.prefill, "e0");
+    route_check(r);
+    CHECK_EQ(route_request_export(r, q.id, &record), TARN_OK);
+    struct span bytes = span_of(record.data, record.len);
+    CHECK_EQ(route_request_import(r, q.id, bytes, 0, UTIL_BEGIN), TARN_OK);
+    route_check(r);
+    buf_free(&record);
+    route_destroy(&r);
+}
+
 TEST_MAIN()
