@@ -103,6 +103,7 @@ tarn_status candidates_find(struct cost_case *c) {
         r->place_of[i] = count++;
     }
     c->count = count;
+    r->passed_prefills = r->passed_count;
     c->shortest_wait_us = shortest_us;
     if (count == 0) return nobody_may(c);
     if (!fits) return nothing_fits(c);

@@ -50,8 +50,8 @@ static struct route_reservation *request_make(const struct cost_case *c,
     q->prefix_tokens = c->prompt_tokens - a->plan.new_tokens;
     q->output_tokens = c->output_tokens;
     /* The last token of a prompt is computed in any case. */
-    q->load_tokens = (uint32_t)min_u64((uint64_t)a->plan.load_tokens + a->plan.fetch_tokens,
-                                       q->prefix_tokens);
+    q->load_tokens =
+        (uint32_t)min_u64((uint64_t)a->plan.load_tokens + a->plan.fetch_tokens, q->prefix_tokens);
     q->session = c->session;
     q->guessed = session_tokens(c, a) > 0;
     q->decided_us = c->route->now_us;
@@ -272,6 +272,7 @@ static tarn_status decide_decode(struct route *r, const struct route_request *q,
                           .output_tokens = made->output_tokens,
                           .tbt_bound_us = bound_us(q->tbt_ms, r->options.tbt_ms, q->priority)};
     uint32_t before = made->decode;
+    r->passed_prefills = 0; /* nobody is asked */
     request_move_decode(r, made, ROUTE_NO_WORKER);
     if (from->role == ROUTE_PREFILL) explain_begin(&c, NULL);
     struct decode_choice to = decode_choose(&c, made->prefill);

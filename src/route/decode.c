@@ -53,6 +53,8 @@ struct decode_choice decode_choose(struct cost_case *c, uint32_t prefill) {
     double least = INFINITY;
     if (from->role == ROUTE_BOTH)
         return (struct decode_choice){prefill, step_with(c, &r->workers[prefill])};
+    r->passed_count = r->passed_prefills; /* it may be looked for twice in a decision */
+    explain_decodes_begin(r);
     for (uint32_t i = 0; i < r->workers_used; i++) {
         const struct worker *w = &r->workers[i];
         if (w->engine == NULL || w->engine->role != ROUTE_DECODE) continue;

@@ -100,6 +100,13 @@ static struct kept_candidate *kept_add(struct route *r, uint32_t worker) {
     return k;
 }
 
+void explain_decodes_begin(struct route *r) {
+    if (r->kept == NULL) return;
+    struct kept_decision *k = kept_last(r);
+    r->kept_candidates_count -= k->decodes;
+    k->decodes = 0;
+}
+
 void explain_decode(struct route *r, uint32_t worker, const struct decode_cost *cost) {
     if (r->kept == NULL) return;
     struct kept_candidate *k = kept_add(r, worker);

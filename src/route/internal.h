@@ -190,6 +190,7 @@ struct route {
     uint32_t *place_of;           /* by worker: its place in them, if it is among them */
     struct passed_over *passed;   /* of the decision, too; workers_max of them */
     uint32_t passed_count;
+    uint32_t passed_prefills; /* the first of those: who could have computed it */
     struct pool_there pools[ROUTE_POOLS_MAX]; /* of its request */
     uint32_t pools_count;
     struct route_hit *hits; /* workers_max of them */
@@ -241,6 +242,7 @@ struct route_name *name_find(const struct route *r, struct span text);
 struct route_engine *engine_find(const struct route *r, struct span id);
 void engine_failed(struct route *r, struct route_engine *e);
 static inline void engine_passed(struct route *r, uint32_t worker, enum engine_verdict why) {
+    TARN_ASSERT(r->passed_count < r->options.workers_max);
     r->passed[r->passed_count++] = (struct passed_over){worker, why};
 }
 
@@ -385,7 +387,9 @@ size_t explain_memory(const struct route *r);
 /* The candidates as they are weighed, if there are any; ops NULL: the decode engine alone is
  * chosen. */
 void explain_begin(const struct cost_case *c, const struct cost_ops *ops);
-/* One that could decode. */
+/* Those that could decode are looked at, perhaps for the second time. */
+void explain_decodes_begin(struct route *r);
+/* One of them. */
 void explain_decode(struct route *r, uint32_t worker, const struct decode_cost *cost);
 /* As admit_decoders has it. */
 void explain_decoders(struct route *r);

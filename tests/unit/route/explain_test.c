@@ -394,6 +394,7 @@ TEST(the_decision_of_the_decode_engine_has_the_first_one_before_it) {
     struct route_explained e = explained(r, "x");
     CHECK(e.policy == NULL && e.count == 0 && e.terms[0] == NULL && e.refused == NULL);
     CHECK_EQ(e.decode_count, 3);
+    CHECK_EQ(e.passed_count, 2); /* d0, d4 */
     CHECK_STR(DECODE(r, &e, "d1").why, "chosen");
     CHECK_STR(PASSED(r, &e, "d0").why, "it drains");
     CHECK(route_explain_before(r, &e));
@@ -410,6 +411,17 @@ TEST(the_decision_of_the_decode_engine_has_the_first_one_before_it) {
     e = explained(r, "x");
     CHECK(strstr(e.refused, "TBT") != NULL);
     CHECK(strstr(DECODE(r, &e, "d3").why, "and 5 are asked for") != NULL);
+    route_destroy(&r);
+}
+
+TEST(however_often_it_is_chosen_anew_each_is_passed_over_once) {
+    struct route *r = apart();
+    util_decide(r, "x", 1000, UTIL_BEGIN);
+    CHECK_EQ(route_first(r, SPAN("x"), UTIL_BEGIN), TARN_OK);
+    for (int i = 0; i < 2000; i++) /* workers_max is 1024 */
+        util_decide(r, "x", 1000, UTIL_BEGIN + i);
+    struct route_explained e = explained(r, "x");
+    CHECK(e.decode_count == 4 && e.passed_count == 1);
     route_destroy(&r);
 }
 
