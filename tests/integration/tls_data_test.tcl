@@ -455,7 +455,9 @@ test {tls-data: the server's own memory by tcps:// only} {
 }
 
 test {certificates that are changed while it runs} {
+    set reads [info_field data_reads]
     set run [kv_start --transport tcp --pause 1 run c: 10 1000-400000]
+    wait_for "it to be connected" {[info_field data_reads] > $reads}
     openssl x509 -req -in [pem server.csr] -CA [pem otherca.crt] -CAkey [pem otherca.key] \
         -CAcreateserial -days 2 -extfile [pem server.ext] \
         -out [pem renewed.crt]
