@@ -396,8 +396,9 @@ struct tarn_services {
      * many there are; where there are more places, the last run has what lies in all others, and
      * does not tell where that is. Of several replicas the one in memory counts. Nothing is leased,
      * counted as used or missed, or fetched near. Prefixes are looked at as far as
-     * TARN_POOL_LOOKUPS_MAX parts reach. TARN_EINVAL: *why_p (static) says what is wrong; also with
-     * no hashes. From the loop's thread, on replicas, too. NULL where a program has no books. */
+     * TARN_POOL_LOOKUPS_MAX parts reach, which must be from one boundary to the next at least.
+     * TARN_EINVAL: *why_p (static) says what is wrong; also with no hashes. From the loop's thread,
+     * on replicas, too. NULL where a program has no books. */
     tarn_status (*pool_prefix)(const struct tarn_pool_question *q, uint64_t *tokens_p,
                                struct tarn_pool_run *runs, size_t *n_runs_p, const char **why_p);
 

@@ -12,11 +12,12 @@ static_assert((int)TARN_POOL_FULL == KV_GROUP_FULL && (int)TARN_POOL_STATE == KV
 
 /* --- what is asked --- */
 
-static const char *groups_take(const struct tarn_pool_question *q, struct kv_group *groups) {
-    uint64_t places = 0;
+/* NULL, and *limit_p: the most tokens that so many look-ups reach; or what is wrong. */
+static const char *groups_take(const struct tarn_pool_question *q, struct kv_group *groups,
+                               uint64_t *limit_p) {
+    uint64_t parts = 0; /* from boundary to boundary */
     if (q->unit == 0 || q->align == 0) return "UNIT and ALIGN must be above 0";
     if (q->n_groups == 0 || q->n_groups > KV_GROUPS_MAX) return "there must be 1 to 1024 KV groups";
-    if (q->n_hashes > KV_PLACES_MAX) return "there are too many hashes";
     for (size_t i = 0; i < q->n_groups; i++) {
         const struct tarn_pool_group *g = &q->groups[i];
         groups[i] = (struct kv_group){.kind = (enum kv_group_kind)g->kind,
@@ -27,17 +28,19 @@ static const char *groups_take(const struct tarn_pool_question *q, struct kv_gro
         const char *why = kv_group_fault(&groups[i], q->align);
         if (why == NULL && g->unit % q->unit != 0) why = "unit must be a multiple of UNIT";
         if (why != NULL) return why;
-        groups[i].places = (uint32_t)((uint64_t)q->n_hashes * q->unit / g->unit);
-        places += groups[i].places;
+        parts += q->align / g->unit;
     }
-    return places > KV_PLACES_MAX ? "these hashes and KV groups are too many parts" : NULL;
-}
-
-/* Tokens that so many look-ups reach. */
-static uint64_t limit_of(const struct tarn_pool_question *q) {
-    uint64_t parts = q->align / q->groups[0].unit; /* from boundary to boundary */
-    for (size_t i = 1; i < q->n_groups; i++) parts += q->align / q->groups[i].unit;
-    return max_u64(TARN_POOL_LOOKUPS_MAX / parts, 1) * q->align;
+    static_assert(TARN_POOL_LOOKUPS_MAX == 16384, "as the text has it");
+    if (parts > TARN_POOL_LOOKUPS_MAX)
+        return "ALIGN must be at most 16384 parts, of all KV groups together";
+    *limit_p = TARN_POOL_LOOKUPS_MAX / parts * q->align;
+    /* Who drops its last part looks behind the boundary for it, but not as far as the next one. */
+    for (size_t i = 0; i < q->n_groups; i++) {
+        uint64_t reach = *limit_p + (groups[i].drops_last ? q->align : 0);
+        groups[i].places =
+            (uint32_t)(min_u64((uint64_t)q->n_hashes * q->unit, reach) / groups[i].unit);
+    }
+    return NULL;
 }
 
 /* --- where its parts lie --- */
@@ -167,7 +170,9 @@ static tarn_status its_pool_prefix(const struct tarn_pool_question *q, uint64_t 
                                    const char **why_p) {
     static struct kv_group groups[KV_GROUPS_MAX];
     static struct buf found;
-    const char *why = *n_runs_p > 0 ? groups_take(q, groups) : "there must be room for a run";
+    uint64_t limit;
+    const char *why =
+        *n_runs_p > 0 ? groups_take(q, groups, &limit) : "there must be room for a run";
     if (why != NULL) {
         *why_p = why;
         return TARN_EINVAL;
@@ -181,7 +186,7 @@ static tarn_status its_pool_prefix(const struct tarn_pool_question *q, uint64_t 
                           .arg = q->arg};
     struct run_set set = {.run = runs, .max = *n_runs_p, .segment = UINT32_MAX};
     struct kv_search s;
-    kv_search_begin(&s, groups, q->n_groups, q->align, limit_of(q));
+    kv_search_begin(&s, groups, q->n_groups, q->align, limit);
     buf_clear(&found);
     search_all(&f, &s, &found);
     if (s.boundary > 0) parts_add(&s, &found, &set);

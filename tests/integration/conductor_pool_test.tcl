@@ -143,6 +143,13 @@ test {a replica, and an engine that goes} {
     assert_equal 0 [pool_of a 5000 128]
 }
 
+test {more than one look-up can be is told at once} {
+    assert_error "*KVGROUPS: ALIGN must be at most 16384 parts*" {
+        ask a conductor.keys e1 HASH TARN UNIT 1 ALIGN 8193 \
+            KVGROUPS 2 f@ FULL 1 1 0 0 g@ FULL 1 1 0 0
+    }
+}
+
 test {DOCTOR: a pool nobody writes to} {
     ask a conductor.keys e1 HASH SGLANG UNIT 16 ALIGN 16 KVGROUPS 1 none@ FULL 16 16 0 0
     ask a conductor.add e3 http://e3 MODEL n BLOCK 16

@@ -56,6 +56,12 @@ test {what is wrong is said} {
     assert_error "*there must be room*" {told 8 [list $full] 0}
     assert_error "*unit must divide block*" {told 8 {{f@ FULL 16 32 0 0}}}
     assert_error "*window must be above 1*" {told 8 {{f@ WINDOW 16 16 0 0}}}
+    # from boundary to boundary, and so in one look-up
+    assert_equal 0 [lindex [r prefix.len 1 1 aa UNIT 1 ALIGN 16384 KVGROUPS 1 f@ FULL 1 1 0 0] 0]
+    set wide "*ALIGN must be at most 16384 parts, of all KV groups together*"
+    assert_error $wide {r prefix.len 1 1 aa UNIT 1 ALIGN 16385 KVGROUPS 1 f@ FULL 1 1 0 0}
+    assert_error $wide \
+        {r prefix.len 1 1 aa UNIT 1 ALIGN 8193 KVGROUPS 2 f@ FULL 1 1 0 0 g@ FULL 1 1 0 0}
     assert_error "*1 to 1024 KV groups*" {r prefix.len 1 1 aa UNIT 16 ALIGN 16 KVGROUPS 0 f@ FULL 1}
 }
 
@@ -94,6 +100,13 @@ test {as far as 16384 parts reach} {
     assert_equal 17600 [lindex [r prefixlen {*}[request 1100 $groups]] 0]
     # in the books themselves, so in no place
     assert_equal {16384 {FULL 0 16384 0 {} {} 16384}} [lreplace [told 1100 $groups] 1 1]
+}
+
+test {of a block that does not end there no more is looked at either} {
+    for {set i 0} {$i < 9000} {incr i} {lappend hashes [format %04x $i]}
+    set groups [concat {*}[lrepeat 2 {o@ FULL 1048576 1 0 0}]]
+    lassign [r prefix.len 1 9000 {*}$hashes UNIT 1 ALIGN 1 KVGROUPS 2 {*}$groups] tokens made
+    assert_equal {0 8192} [list $tokens $made]
 }
 
 # What is left of four prefixes of one block when half of them go, after that was done with one.
