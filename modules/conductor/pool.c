@@ -6,8 +6,6 @@
 #include "conductor/conductor.h"
 #include "conductor/pool_names.h"
 
-static_assert(TARN_POOL_LOOKUPS_MAX <= PROMPT_BLOCKS_MAX, "no more is looked at");
-
 static struct pool_hashes hashes;
 
 /* --- how engines call their blocks: texts that were read lately --- */
@@ -89,6 +87,13 @@ static void runs_take(const struct tarn_pool_run *from, size_t n,
             .bytes = from[i].bytes};
 }
 
+/* As far as look-ups can reach: each part of the smallest unit may need several hashes. */
+static size_t hashes_max(const struct pool_names *x) {
+    uint32_t unit = UINT32_MAX;
+    for (size_t i = 0; i < x->n; i++) unit = (uint32_t)min_u64(unit, x->group[i].unit);
+    return min_u64((uint64_t)TARN_POOL_LOOKUPS_MAX * unit / x->unit, PROMPT_BLOCKS_MAX);
+}
+
 /* Tokens that the pool has. */
 static uint32_t names_ask(const struct pool_names *x, const struct pool_prompt *said,
                           struct route_pool_run runs[ROUTE_POOL_RUNS_MAX], uint32_t *n_runs_p) {
@@ -100,7 +105,7 @@ static uint32_t names_ask(const struct pool_names *x, const struct pool_prompt *
     /* SGLang's names of pages do not tell adapters apart: its connector refuses them. */
     if (x->hashing == POOL_HASH_SGLANG && p.lora.data != NULL) return 0;
     p.revision = x->revision;
-    size_t n = pool_hashes_begin(&hashes, x->hashing, x->unit, &p, TARN_POOL_LOOKUPS_MAX);
+    size_t n = pool_hashes_begin(&hashes, x->hashing, x->unit, &p, hashes_max(x));
     struct tarn_pool_question q = {.size = sizeof(q),
                                    .unit = x->unit,
                                    .align = x->align,

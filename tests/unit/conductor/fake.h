@@ -42,6 +42,7 @@ static struct fake {
     const char *pool_name; /* NULL: the pool is empty */
     size_t pool_blocks;
     unsigned pool_asked;
+    size_t pool_hashes; /* of the last question */
     const struct tarn_http_site *site[FAKE_SITES_MAX];
     unsigned sites;
     const char *content_type; /* of the next request; NULL: it has none */
@@ -184,6 +185,7 @@ static tarn_status fake_pool(const struct tarn_pool_question *q, uint64_t *token
     *why_p = "ALIGN must be a multiple of unit";
     if (q->align % q->groups[0].unit != 0) return TARN_EINVAL;
     fake.pool_asked += q->n_hashes > 0;
+    fake.pool_hashes = q->n_hashes;
     if (fake.pool_name != NULL && span_starts(q->names[0], span_str(fake.pool_name)))
         n = fake.pool_blocks < q->n_hashes ? fake.pool_blocks : q->n_hashes;
     if (n > 0) q->make(q->arg, n);

@@ -1,5 +1,6 @@
 /* CONDUCTOR.KEYS, and what the pool has of a request's prompt (fake.h). */
 #include "../test.h"
+#include "conductor/prompt.h"
 #include "fake.h"
 
 #define SAYS(line, words) CHECK_STR(fake_call(line), words)
@@ -81,6 +82,26 @@ TEST(a_prompt_ends_for_the_pool_where_extra_begins) {
     buf_append(&extra, ENTRY(0, "an image"));
     CHECK(strstr(ask("conductor.route", span_of(extra.data, extra.len)), " *3 0 0 0 0 ") != NULL);
     buf_free(&extra);
+    end();
+}
+
+/* As many hashes as the parts that may be looked for need, of which each may be of several. */
+TEST(long_prompts_are_asked_about_as_far_as_parts_reach) {
+    static uint32_t tokens[40000];
+    struct span word[] = {SPAN("conductor.match"), SPAN("MODEL"), SPAN("m"), SPAN("TOKENS"),
+                          span_of(tokens, sizeof(tokens))};
+    begin();
+    SAYS(
+        "conductor.keys e1 HASH TARN UNIT 1 ALIGN 4 KVGROUPS 2 m@f@ FULL 4 2 0 0 m@g@ FULL 4 4 0 0",
+        "OK");
+    fake_call_words(word, ARRAY_LEN(word));
+    CHECK_EQ(fake.pool_hashes, PROMPT_BLOCKS_MAX);
+    SAYS("conductor.keys e1 HASH TARN UNIT 1 ALIGN 4 KVGROUPS 1 m@f@ FULL 4 1 0 0", "OK");
+    fake_call_words(word, ARRAY_LEN(word));
+    CHECK_EQ(fake.pool_hashes, TARN_POOL_LOOKUPS_MAX);
+    SAYS("conductor.keys e1 HASH TARN UNIT 2 ALIGN 4 KVGROUPS 1 m@f@ FULL 4 4 0 0", "OK");
+    fake_call_words(word, ARRAY_LEN(word));
+    CHECK_EQ(fake.pool_hashes, 20000);
     end();
 }
 
