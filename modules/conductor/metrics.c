@@ -158,12 +158,12 @@ void metrics_follow(const struct registration *x) {
     m->source->users++;
 }
 
+#define ADD(type, name, help) sum->name += info.figures.name;
 static void figures_add(struct scraper_figures *sum, const struct metrics_source *s) {
     struct scraper_info info;
     if (s->at == NULL) return;
     scraper_info(s->at, &info);
-    const uint64_t *add = (const uint64_t *)&info.figures;
-    for (size_t i = 0; i < sizeof(*sum) / sizeof(*add); i++) ((uint64_t *)sum)[i] += add[i];
+    SCRAPER_FIGURES(ADD)
 }
 
 void metrics_leave(uint32_t worker) {
