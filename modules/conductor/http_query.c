@@ -311,13 +311,17 @@ static void query(const struct tarn_http_request *r, bool by_hash) {
     count(&q);
     if (n_ranks > 0) qsort(ranks, n_ranks, sizeof(*ranks), by_engine);
     answer(r, &q);
+}
+
+static void query_run(const struct tarn_http_request *r, bool by_hash) {
+    query(r, by_hash);
     if (cap_numbers > NUMBERS_KEPT) numbers_free();
 }
 
 void http_run_query(const struct tarn_http_request *r) {
-    query(r, false);
+    query_run(r, false);
 }
 
 void http_run_query_by_hash(const struct tarn_http_request *r) {
-    query(r, true);
+    query_run(r, true);
 }

@@ -1,5 +1,7 @@
 /* POST /register, /unregister, /query and /query_by_hash, with blocks that only a test can put
  * where they are. */
+#include <malloc.h>
+
 #include "../test.h"
 #include "conductor/conductor.h"
 #include "conductor/kept.h"
@@ -236,6 +238,31 @@ TEST(hits_by_tier_and_rank) {
     WRONG("/query", "{'model':'m','token_ids':[-2147483649]}",
           "token_ids: the number is too large");
     WRONG("/query", "{'model':'m','token_ids':[1,2", "token_ids: the array does not end");
+    end();
+}
+
+static size_t heap_used(void) {
+    struct mallinfo2 m = mallinfo2(); /* what is mapped is told apart; zeroes with ASan */
+    return m.uordblks + m.hblkhd;
+}
+
+/* One request's many numbers are not kept for the next, be they right or wrong. */
+TEST(much_memory_is_given_back) {
+    struct buf body = {NULL, 0, 0};
+    begin();
+    buf_append_str(&body, "{'token_ids':[0");
+    for (uint32_t i = 1; i < 150000; i++) buf_printf(&body, ",%u", i);
+    buf_append_str(&body, "],'model':");
+    size_t len = body.len;
+    for (int right = 0; right < 2; right++) {
+        body.len = len;
+        buf_append_str(&body, right ? "'m'}" : "7}");
+        buf_append_char(&body, '\0');
+        size_t used = heap_used();
+        CHECK(strncmp(post("/query", body.data), right ? "200" : "400", 3) == 0);
+        CHECK(heap_used() < used + 65536 * sizeof(uint64_t));
+    }
+    buf_free(&body);
     end();
 }
 
