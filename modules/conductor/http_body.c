@@ -61,6 +61,7 @@ static bool text_take(const struct unpack_value *v, struct json_text *to, const 
     if (v->bytes.len > to->cap) return false;
     *why_p = "no character";
     if (v->bytes.len > 0 && memchr(v->bytes.data, '\0', v->bytes.len) != NULL) return false;
+    if (!span_is_utf8(v->bytes)) return false;
     to->len = v->bytes.len;
     if (to->len > 0) memcpy(to->to, v->bytes.data, to->len);
     return true;

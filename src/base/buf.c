@@ -127,6 +127,23 @@ int span_is_name(struct span s, size_t max) {
     return 1;
 }
 
+int span_is_utf8(struct span s) {
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    for (size_t i = 0; i < s.len;) {
+        uint32_t code = (uint8_t)s.data[i++];
+        if (code < 0x80) continue;
+        size_t more = code >= 0xf0 ? 3 : code >= 0xe0 ? 2 : 1;
+        if (code < 0xc0 || code > 0xf7 || more > s.len - i) return 0;
+        code &= 0x3fu >> more;
+        for (size_t end = i + more; i < end; i++) {
+            if (((uint8_t)s.data[i] & 0xc0) != 0x80) return 0;
+            code = code << 6 | ((uint8_t)s.data[i] & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
+    }
+    return 1;
+}
+
 int span_to_bytes(struct span s, uint64_t *value_p) {
     static const struct {
         const char *name;

@@ -61,6 +61,8 @@ int span_to_bytes(struct span s, uint64_t *value_p);
 int span_to_address(struct span s, struct span *host_p, uint16_t *port_p);
 /* 1 to max of A-Z a-z 0-9 . _ - */
 int span_is_name(struct span s, size_t max);
+/* RFC 3629: no overlong forms, no surrogates; a zero byte is a character. */
+int span_is_utf8(struct span s);
 
 /* All of these abort the process when memory is gone, as jemalloc's callers in Redis do. Bound
  * lengths before. */

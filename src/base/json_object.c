@@ -244,6 +244,7 @@ static bool take_text(struct cursor *c, struct json_text *t) {
     struct span s;
     skip_blanks(c);
     if (!take_string(c, &s)) return false;
+    if (!span_is_utf8(s)) return json_broken(c, "no character");
     t->len = 0;
     for (const char *p = s.data, *end = s.data + s.len; p < end;) {
         char bytes[4] = {*p++};

@@ -25,7 +25,7 @@ struct json_u64s {
     size_t *n, *cap;
     size_t max; /* n never goes beyond */
 };
-/* Escapes are decoded; a zero byte is none that may be in it. */
+/* UTF-8. Escapes are decoded; a zero byte is none that may be in it. */
 struct json_text {
     char *to;
     size_t cap, len; /* more than cap bytes are refused */

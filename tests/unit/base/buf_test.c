@@ -1,4 +1,5 @@
 #include "base/buf.h"
+#include "base/assert.h"
 
 #include <stdlib.h>
 
@@ -140,6 +141,37 @@ TEST(names_have_plain_letters) {
     CHECK(!span_is_name(SPAN(""), 9) && !span_is_name(SPAN("ab"), 1));
     CHECK(!span_is_name(SPAN("a b"), 9) && !span_is_name(SPAN("a/b"), 9));
     CHECK(!span_is_name(span_of("a\0b", 3), 9));
+}
+
+TEST(span_is_utf8_to_the_letter) {
+    static const char *const good[] = {"", "a\x7f", "\xc2\x80 \xdf\xbf",
+                                       "\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf",
+                                       "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"};
+    static const char *const bad[] = {"\x80",
+                                      "a\xbf",
+                                      "\xc0\x80",
+                                      "\xc1\xbf",
+                                      "\xe0\x9f\xbf",
+                                      "\xed\xa0\x80",
+                                      "\xed\xbf\xbf",
+                                      "\xf0\x8f\xbf\xbf",
+                                      "\xf4\x90\x80\x80",
+                                      "\xf5\x80\x80\x80",
+                                      "\xff",
+                                      "\xc2",
+                                      "\xc2g",
+                                      "\xe2\x82",
+                                      "\xe2\x82g",
+                                      "\xf0\x9f\x98",
+                                      "\xf8\x88\x80\x80\x80"};
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) CHECK(span_is_utf8(span_str(good[i])));
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct buf exact = {NULL, 0, 0}; /* what is read behind it shows */
+        buf_append_str(&exact, bad[i]);
+        CHECK(!span_is_utf8(span_of(exact.data, exact.len)));
+        buf_free(&exact);
+    }
+    CHECK(!span_is_utf8(span_of("\xe2\x82\xac", 2)));
 }
 
 TEST(span_to_bytes_knows_the_units_of_redis_conf) {

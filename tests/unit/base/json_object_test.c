@@ -81,6 +81,10 @@ TEST(texts_are_decoded) {
     BAD("{\"text\":\"\\ud83d\"}", "text: no character");
     BAD("{\"text\":\"\\ud83dxude00ab\"}", "text: no character");
     BAD("{\"text\":\"\\ude00\"}", "text: no character");
+    CHECK_STR(text_is("{\"text\":\"\xc3\xa9\xe2\x82\xac\"}"), "\xc3\xa9\xe2\x82\xac");
+    BAD("{\"text\":\"a\xff\"}", "text: no character");
+    BAD("{\"text\":\"\xed\xa0\xbd\"}", "text: no character");
+    BAD("{\"text\":\"\xc3\\u00e9\"}", "text: no character");
     BAD("{\"text\":\"\\x\"}", "text: a bad escape");
     BAD("{\"text\":1}", "text: a string is missing");
     BAD("{\"text\":\"a}", "text: a string does not end");

@@ -146,6 +146,7 @@ TEST(who_registers_wrongly_is_told_what) {
     WRONG("/register", E1_MORE ",'dp_rank':-1}", "dp_rank: a number from 0 on is missing");
     WRONG("/register", E1_MORE ",'tenant_id':7}", "tenant_id: a string is missing");
     WRONG("/register", E1_MORE ",'url':'\\u0000'}", "url: no character");
+    WRONG("/register", E1_MORE ",'tenant_id':'\xff'}", "tenant_id: no character");
     WRONG("/register",
           "{'endpoint':'tcp://*:1','type':'vLLM','modelname':'m','instance_id':'e','block_size':1}",
           "endpoint: EVENTS must be tcp://HOST:PORT or ipc://PATH");
@@ -167,7 +168,7 @@ TEST(who_registers_wrongly_is_told_what) {
     CHECK(strstr(post("/register", "{'endpoint':'tcp://a:1','type':'Mooncake','modelname':'m',"
                                    "'instance_id':'a','block_size':1}"),
                  "400 {'error':'type: the events of a Mooncake pool are not followed") != NULL);
-    CHECK_EQ(conductor_figures.conductor_requests_bad, 20);
+    CHECK_EQ(conductor_figures.conductor_requests_bad, 21);
     SAYS("conductor.list", "*0");
     /* As another: the member is named. */
     POST("/register", E1_MORE "}", E1_THERE);
@@ -522,6 +523,11 @@ TEST(msgpack_is_answered_in_msgpack) {
            M_ERROR("\x17") "model: it is no msgpack");
     PACKED("/query", "\x81\1\xc1", M_ERROR("\x1e") "it is no msgpack, or cut short");
     PACKED("/query", "{}", M_ERROR("\x17") "it is no map of msgpack");
+    PACKED("/query",
+           "\x81\xa5"
+           "model\xa2"
+           "\xc0\x80",
+           M_ERROR("\x13") "model: no character");
     PACKED("/query_by_hash",
            "\x82\xa5"
            "model\xa1"
