@@ -47,8 +47,10 @@ static bool list_take(struct unpack *u, const struct unpack_value *v, const stru
     for (uint32_t i = 0; i < v->n; i++) {
         *why_p = "a whole number is missing";
         if (!unpack_next(u, &e) || (e.type != UNPACK_UINT && e.type != UNPACK_SINT)) return false;
+        *why_p = "a number from 0 on is missing";
+        if (f->max > 0 && e.type == UNPACK_SINT) return false;
         *why_p = "the number is too large";
-        if (!json_whole_fits(e.number, f->max)) return false;
+        if (f->max > 0 && e.number > f->max) return false;
         if (!list_add(f, e.number, why_p)) return false;
     }
     return true;

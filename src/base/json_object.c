@@ -165,11 +165,11 @@ static bool take_whole(struct cursor *c, uint64_t max, uint64_t *size) {
     return true;
 }
 
-static bool take_whole_signed(struct cursor *c, uint64_t *v) {
+static bool take_whole_signed(struct cursor *c, uint64_t max, uint64_t *v) {
     skip_blanks(c);
-    bool minus = c->at < c->end && *c->at == '-';
+    bool minus = max == 0 && c->at < c->end && *c->at == '-';
     if (minus) c->at++;
-    if (!take_whole(c, minus ? (uint64_t)INT64_MAX + 1 : 0, v)) return false;
+    if (!take_whole(c, minus ? (uint64_t)INT64_MAX + 1 : max, v)) return false;
     if (minus) *v = 0 - *v;
     return true;
 }
@@ -196,8 +196,8 @@ static bool take_list(struct cursor *c, const struct json_field *f) {
     do {
         uint64_t id;
         if (f->kind == JSON_WHOLES) {
-            if (!take_plain(c, &id) && !take_whole_signed(c, &id)) return false;
-            if (!json_whole_fits(id, f->max)) return json_broken(c, "the number is too large");
+            if (!take_plain(c, &id) && !take_whole_signed(c, f->max, &id)) return false;
+            if (f->max > 0 && id > f->max) return json_broken(c, "the number is too large");
         } else if (!take_u64(c, f->max, &id)) {
             return false;
         }

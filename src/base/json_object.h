@@ -15,8 +15,8 @@ enum json_kind {
     JSON_SECONDS, /* uint64_t: from 0 on, with a fraction; kept as ms */
     JSON_U64S,    /* struct json_u64s: an array of JSON_U64 */
     JSON_WHOLE,   /* uint64_t: a number from 0 on that has no fraction */
-    JSON_WHOLES,  /* struct json_u64s: an array of numbers without fractions, with a sign or
-                   * without (json_whole_fits); the negative ones as two's complement */
+    JSON_WHOLES,  /* struct json_u64s: an array of JSON_WHOLE; where max is 0, with a sign, too:
+                   * the negative ones as two's complement */
     JSON_TEXT,    /* struct json_text: a string */
 };
 /* Numbers are appended; n is set back to what it was when the line is refused. */
@@ -30,10 +30,6 @@ struct json_text {
     char *to;
     size_t cap, len; /* more than cap bytes are refused */
 };
-/* Does that number of JSON_WHOLES fit in as many bits as max has? 0: 64. */
-static inline bool json_whole_fits(uint64_t v, uint64_t max) {
-    return max == 0 || v <= max || 0 - v <= max / 2 + 1;
-}
 struct json_field {
     const char *name;
     enum json_kind kind;

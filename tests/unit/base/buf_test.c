@@ -1,9 +1,9 @@
 #include "base/buf.h"
-#include "base/assert.h"
 
 #include <stdlib.h>
 
 #include "../test.h"
+#include "base/assert.h"
 #include "base/hex.h"
 #include "base/rng.h"
 

@@ -236,8 +236,7 @@ TEST(hits_by_tier_and_rank) {
     WRONG("/query", "{'model':'m','token_ids':null}", "token_ids: no array");
     WRONG("/query", "{'model':'m','token_ids':[1.5]}", "token_ids: a number with a fraction");
     WRONG("/query", "{'model':'m','token_ids':[4294967296]}", "token_ids: the number is too large");
-    WRONG("/query", "{'model':'m','token_ids':[-2147483649]}",
-          "token_ids: the number is too large");
+    WRONG("/query", "{'model':'m','token_ids':[0,-1]}", "token_ids: a number from 0 on is missing");
     WRONG("/query", "{'model':'m','token_ids':[1,2", "token_ids: the array does not end");
     end();
 }
@@ -494,6 +493,12 @@ TEST(msgpack_is_answered_in_msgpack) {
            "token_ids\x92\1\xa1"
            "a",
            M_ERROR("\x24") "token_ids: a whole number is missing");
+    PACKED("/query",
+           "\x82\xa5"
+           "model\xa1"
+           "m\xa9"
+           "token_ids\x92\0\xff",
+           M_ERROR("\x28") "token_ids: a number from 0 on is missing");
     PACKED("/query",
            "\x82\xa5"
            "model\xa1"
