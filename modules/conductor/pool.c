@@ -102,8 +102,9 @@ static uint32_t names_ask(const struct pool_names *x, const struct pool_prompt *
     const char *why;
     uint64_t tokens = 0;
     size_t n_runs = ROUTE_POOL_RUNS_MAX;
-    /* SGLang's names of pages do not tell adapters apart: its connector refuses them. */
-    if (x->hashing == POOL_HASH_SGLANG && p.lora.data != NULL) return 0;
+    /* SGLang's names of pages do not tell adapters and salts apart, or do so in ways of their own:
+     * what is there may be another's, or not to be read. */
+    if (x->hashing == POOL_HASH_SGLANG && (p.lora.data != NULL || p.salt.data != NULL)) return 0;
     p.revision = x->revision;
     size_t n = pool_hashes_begin(&hashes, x->hashing, x->unit, &p, hashes_max(x));
     struct tarn_pool_question q = {.size = sizeof(q),

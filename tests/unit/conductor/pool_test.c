@@ -105,6 +105,28 @@ TEST(long_prompts_are_asked_about_as_far_as_parts_reach) {
     end();
 }
 
+/* Whose names of pages do not tell these, or do so by ways that only later versions have. */
+TEST(requests_with_salt_or_lora_find_none_of_sglangs_pages) {
+    static uint32_t tokens[400];
+    struct span word[] = {SPAN("conductor.match"),
+                          SPAN("MODEL"),
+                          SPAN("m"),
+                          SPAN("SALT"),
+                          SPAN("s"),
+                          SPAN("TOKENS"),
+                          span_of(tokens, sizeof(tokens))};
+    begin();
+    SAYS("conductor.add e3 http://e3 MODEL m LORA *", "OK");
+    SAYS("conductor.keys e3 HASH SGLANG UNIT 16 ALIGN 16 KVGROUPS 1 m@ FULL 16 16 0 0", "OK");
+    CHECK_STR(fake_call_words(word, ARRAY_LEN(word)), "*0");
+    word[3] = SPAN("LORA");
+    CHECK_STR(fake_call_words(word, ARRAY_LEN(word)), "*0");
+    SAYS("conductor.keys e3 HASH TARN UNIT 16 ALIGN 16 KVGROUPS 1 m@ FULL 16 16 0 0", "OK");
+    CHECK_STR(fake_call_words(word, ARRAY_LEN(word)),
+              "*1 %6 id e3 rank 0 device 0 host 0 disk 0 pool 160");
+    end();
+}
+
 TEST(what_is_wrong_with_keys) {
     begin();
     HAS(KEYS("e7", "m@"), "-ERR no engine 'e7'");
