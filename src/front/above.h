@@ -25,8 +25,9 @@ struct above {
     bool (*wait)(struct client *c, const struct cmd *cmd);
     /* Why no command may change anything, because of the files ("MISCONF ..."). NULL: it may. */
     const char *(*write_refusal)(void);
-    /* ... because of too few replicas ("-NOREPLICAS ..."). refusal() says that, too. */
-    const char *(*lacks_replicas)(void);
+    /* ... because the pool is populated, or of too few replicas ("-NOREPLICAS ..."). refusal() says
+     * that, too. */
+    const char *(*master_refusal)(void);
     /* Why what has just been changed must not be answered OK; NULL: its records are where they
      * belong. */
     const char *(*unwritten)(void);

@@ -101,7 +101,7 @@ static const char *its_write_refusal(void) {
         return "TRYAGAIN 100 writes are held back (CLIENT PAUSE, FAILOVER)";
     const char *why = above.write_refusal();
     if (why != NULL) return why;
-    why = above.lacks_replicas();
+    why = above.master_refusal();
     return why != NULL ? why + 1 : NULL;
 }
 

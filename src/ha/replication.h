@@ -89,7 +89,7 @@ bool replication_apply_config(const char **why_p);
 /* May c run cmd now? The answer why not is a static text of an error, NULL: yes. */
 bool replication_restricts(void); /* else nothing is refused */
 const char *replication_refusal(const struct client *c, const struct cmd *cmd);
-const char *replication_lacks_replicas(void); /* of a write; refusal says it, too */
+const char *replication_master_refusal(void); /* of a write; refusal says it, too */
 /* An in-band value that is refused because its node is awaited, or the pool populated: it waits
  * instead (later.h). */
 bool replication_is_early(const struct client *c, const struct cmd *cmd);

@@ -95,10 +95,14 @@ bool replication_restricts(void) {
            config->min_replicas_to_write > 0 || server.awaits_nodes || embedded.populating.on;
 }
 
-const char *replication_lacks_replicas(void) {
+static const char *lacks_replicas(void) {
     bool lacks = config->min_replicas_to_write > 0 && config->min_replicas_max_lag_s > 0 &&
                  replication.good < (uint64_t)config->min_replicas_to_write;
     return lacks ? "-NOREPLICAS Not enough good replicas to write." : NULL;
+}
+
+const char *replication_master_refusal(void) {
+    return embedded.populating.on ? refuse_populating() : lacks_replicas();
 }
 
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
@@ -110,7 +114,7 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     if (c->io->flags & CLIENT_REPLICA && flags & (CMD_WRITE | CMD_READONLY | CMD_MAY_REPLICATE))
         return "Replica can't interact with the keyspace";
     if (replication.replica) return refuse_replica(c, cmd, flags);
-    const char *lacks = flags & CMD_WRITE ? replication_lacks_replicas() : NULL;
+    const char *lacks = flags & CMD_WRITE ? lacks_replicas() : NULL;
     if (lacks != NULL) return lacks;
     if (server.awaits_nodes && (flags & CMD_READONLY || reads_in_band(c, cmd)) &&
         asks_for_what_is_away(c, cmd))

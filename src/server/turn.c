@@ -128,7 +128,7 @@ void turn_init(struct net_loop *loop) {
                            .is_early = replication_is_early,
                            .wait = later_begin,
                            .write_refusal = persistence_refusal,
-                           .lacks_replicas = replication_lacks_replicas,
+                           .master_refusal = replication_master_refusal,
                            .unwritten = persistence_unwritten,
                            .replica_gone = replica_gone,
                            .replica_drained = replica_drained,

@@ -26,6 +26,9 @@ proc faulty_slow {} {
 }
 proc proceed {} {file delete $::hold}
 
+# Words behind the options, of which some may be there several times.
+set more {}
+
 # It listens when this returns, and is not ready. Somebody else may take the port before it does:
 # then another one.
 proc launch_server {args} {
@@ -34,8 +37,8 @@ proc launch_server {args} {
         set port [free_port]
         set server [dict create dir $dir log $dir/log options \
             [list --port $port --pool-populate yes {*}$args] port $port]
-        dict set server pid [start_process [server_command $dir [dict get $server options]] \
-            $dir/stdout]
+        dict set server pid [start_process \
+            [concat [server_command $dir [dict get $server options]] $::more] $dir/stdout]
         set ::launched $server
         wait_for "it to have its port" \
             {[string match "*starting, PID*" [file_text [dict get $::launched log]]] ||
@@ -48,25 +51,33 @@ proc launch_server {args} {
     wait_for "it to listen" {[process_state [dict get $::launched pid]] eq "gone" || \
         ![catch {close [socket 127.0.0.1 [dict get $::launched port]]}]}
 }
-proc probe {path} {
-    set s [socket 127.0.0.1 [info_field http_port]]
-    puts $s "GET $path HTTP/1.0\n\n"
+proc request {port head body} {
+    set s [socket 127.0.0.1 $port]
+    fconfigure $s -translation lf
+    puts -nonewline $s "$head\r\n\r\n$body"
     flush $s
     set answer [read $s]
     close $s
     return $answer
 }
+proc probe {path} {return [request [info_field http_port] "GET $path HTTP/1.0" ""]}
 proc ready {} {return [expr {[file_text [server dir]/port] ne ""}]}
 
 test {a server whose pool is being populated says LOADING and how far it is; who waits for it goes\
         on} {
     faulty_slow
+    set more {--loadmodule "conductor.so http-port 0 http-open yes"}
     launch_server --pool-size 256mb --loadmodule "http.so port 0"
+    set more {}
     assert_match "HTTP/1.1 200*" [probe /health]
     assert_match "HTTP/1.1 503*not ready: the pool is populated*" [probe /ready]
     assert_error "LOADING *populating its pool: * % of 256 MiB are done, about * s are left" \
         {r ping}
     assert_error "LOADING *" {r exists a}
+    assert_error "LOADING *" {r conductor.add e http://e MODEL m}
+    assert_match "HTTP/1.1 503*LOADING tarn is populating its pool: *" \
+        [request [info_field http_port_conductor] "POST /register HTTP/1.0\r\nContent-Length: 2" \
+        "{}"]
     assert_error "LOADING *" {r putstart a 100000}
     assert_error "EXECABORT*" {r multi; catch {r set a b}; r exec}
     assert_equal 1 [info_field loading]

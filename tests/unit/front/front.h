@@ -46,7 +46,7 @@ static inline bool front_wait(struct client *c, const struct cmd *cmd) {
 static inline const char *front_refuses_writes(void) {
     return front_write_refusal;
 }
-static inline const char *front_lacks_replicas(void) {
+static inline const char *front_master_refusal(void) {
     return NULL;
 }
 static inline const char *front_unwritten(void) {
@@ -87,7 +87,7 @@ static inline void front_begin(void) {
                            .is_early = front_is_early,
                            .wait = front_wait,
                            .write_refusal = front_refuses_writes,
-                           .lacks_replicas = front_lacks_replicas,
+                           .master_refusal = front_master_refusal,
                            .unwritten = front_unwritten,
                            .replica_gone = front_replica,
                            .replica_drained = front_replica,
