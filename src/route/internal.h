@@ -190,7 +190,7 @@ struct route {
     uint32_t *place_of;           /* by worker: its place in them, if it is among them */
     struct passed_over *passed;   /* of the decision, too; workers_max of them */
     uint32_t passed_count;
-    uint32_t passed_prefills; /* the first of those: who could have computed it */
+    uint32_t passed_prefills;                 /* the first of those: who could have computed it */
     struct pool_there pools[ROUTE_POOLS_MAX]; /* of its request */
     uint32_t pools_count;
     struct route_hit *hits; /* workers_max of them */
