@@ -157,7 +157,7 @@ void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc
     tarn_status status = route_decide(conductor_route, &a.request, conductor_now_us(), &d);
     asked_count(&a.request, said.salt, pool, status, &d);
     if (status == TARN_OK) {
-        kept_touch(a.request.id);
+        kept_tell(a.request.id);
         reply_decision(c, &d);
     } else if (status == TARN_ELATER) {
         reply_overloaded(c, d.retry_ms);
@@ -172,7 +172,7 @@ void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc
 
 static void reply_told(struct tarn_call_context *c, struct span request, tarn_status status) {
     if (status == TARN_OK) {
-        kept_touch(request);
+        kept_tell(request);
         conductor_services->reply_simple(c, "OK");
     } else {
         conductor_figures.conductor_requests_unknown++;

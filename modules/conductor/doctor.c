@@ -268,7 +268,8 @@ static void pool_serving(const struct asked *a, bool with, struct name_list *eng
     struct route_engine_view v;
     struct pool_names x = {0};
     for (uint32_t at = 0; next_view(&at, &v);) {
-        if (strcmp(v.model, a->model) != 0) continue;
+        /* Who only decodes loads nothing. */
+        if (strcmp(v.model, a->model) != 0 || v.role == ROUTE_DECODE) continue;
         bool told = pool_names_read(span_str(v.keys), &x);
         if (told != with) continue;
         list_add_new(engines, v.id);

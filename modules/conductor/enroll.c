@@ -98,11 +98,14 @@ bool enroll(const struct registration *x, struct refusal *why) {
         if (f != ENGINE_FIELDS) return refuse_differing(why, &was, x, f);
         moved = registration_sources_differ(&was, x);
     }
-    bool renewed = there && !two_ranks &&
-                   route_worker_find(conductor_route, x->id, x->rank) != ROUTE_NO_WORKER;
+    uint32_t worker = route_worker_find(conductor_route, x->id, x->rank);
+    bool renewed = there && !two_ranks && worker != ROUTE_NO_WORKER;
     if (renewed) {
+        struct route_engine_view v;
         conductor_figures.conductor_engines_renewed++;
-        (void)route_engine_beat(conductor_route, x->id, conductor_now_us());
+        /* One that never says how loaded it is is not expected to be heard. */
+        if (route_engine_next(conductor_route, &worker, conductor_now_us(), &v) && v.heard_us > 0)
+            (void)route_engine_beat(conductor_route, x->id, conductor_now_us());
     }
     return enroll_keep(x, renewed, moved, why);
 }

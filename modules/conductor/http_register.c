@@ -92,7 +92,8 @@ static void said_over(const struct said *s, char block[24], struct registration 
         f[ENGINE_REPLAY] = http_member_of(&s->replay);
     f[ENGINE_EVENTS] = http_member_of(&s->endpoint);
     f[ENGINE_MODEL] = http_member_of(&s->model);
-    if (!span_eq(f[ENGINE_LORA], SPAN("*"))) f[ENGINE_LORA] = http_member_of(&s->lora);
+    if (s->lora.is.len > 0 && !span_eq(f[ENGINE_LORA], SPAN("*")))
+        f[ENGINE_LORA] = http_member_of(&s->lora);
     if (tenant.len > 0 || !span_eq(f[ENGINE_TENANT], SPAN("default"))) f[ENGINE_TENANT] = tenant;
     if (s->salt.is.len > 0) f[ENGINE_SALT] = http_member_of(&s->salt);
     f[ENGINE_BLOCK] = span_of(block, u64_to_dec(s->block, block));
@@ -109,9 +110,10 @@ void http_run_register(const struct tarn_http_request *r) {
     if (!may_write(r) || !said_read(r, &s)) return;
     struct span id = http_member_of(&s.instance);
     if (enroll_find(id, (uint32_t)s.rank, &x, &two_ranks)) {
-        if (two_ranks) x.field[ENGINE_METRICS] = SPAN("");
         registration_write(&x, &was);
         TARN_ASSERT(registration_read(span_of(was.data, was.len), &x));
+        /* Where another rank is says nothing of this one. */
+        if (two_ranks) x.field[ENGINE_METRICS] = x.field[ENGINE_URL] = SPAN("");
     }
     x.id = id;
     x.rank = (uint32_t)s.rank;

@@ -14,7 +14,7 @@ static struct tarn_durable *kept;
 static struct buf record;  /* a reservation, while it is written */
 static struct buf touched; /* ids of requests, each with a byte for its length in front */
 
-void kept_touch(struct span request) {
+static void kept_touch(struct span request) {
     if (!conductor_services->leads()) return;
     buf_append_char(&touched, (char)request.len);
     buf_append(&touched, request.data, request.len);
@@ -371,6 +371,10 @@ static tarn_status request_write(struct span request) {
 /* Not now, as writes are held back, or what runs may not write. */
 static bool comes_again(tarn_status status) {
     return status == TARN_ELATER || status == TARN_EPERM;
+}
+
+void kept_tell(struct span request) {
+    if (conductor_services->leads() && comes_again(request_write(request))) kept_touch(request);
 }
 
 bool kept_write(void) {

@@ -43,9 +43,10 @@ tarn_status kept_keys(struct span id, struct span keys);
 
 /* --- reservations, and what was learnt --- */
 
-/* Something is new of that request, or it is over: to be written by kept_write. */
-void kept_touch(struct span request);
-/* Writes what is new, up to some hundred. true: there is more, or it is held back: call again. From
+/* Something is new of that request, or it is over, and its caller is about to hear of it: written,
+ * or by kept_write where that is held back. */
+void kept_tell(struct span request);
+/* Writes what else is new (leases that ended, engines that went), up to some hundred. true: there is more, or it is held back: call again. From
  * commands that write, and from the timer. */
 bool kept_write(void);
 /* From the timer: of one engine after the other. */

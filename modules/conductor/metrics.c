@@ -121,14 +121,15 @@ void metrics_close(void) {
     workers = 0;
 }
 
-/* Who was heard when this server led before is not silent for not having been asked since. */
+/* Who was heard when this server led before is not silent for not having been asked since, nor
+ * for having told another one. */
 void metrics_role(bool now_leads) {
     struct route_engine_view v;
     bool promoted = now_leads && !leads;
     leads = now_leads;
     if (scraper != NULL) scraper_pause(scraper, !leads);
     for (uint32_t at = 0; promoted && route_engine_next(conductor_route, &at, 0, &v);)
-        if (v.heard_us > 0 && of_worker[v.worker].source != NULL)
+        if (v.heard_us > 0)
             (void)route_engine_beat(conductor_route, span_str(v.id), conductor_now_us());
 }
 

@@ -252,4 +252,26 @@ TEST(a_replica_takes_up_many_reservations_in_parts) {
     end();
 }
 
+/* However much waits to be written. */
+TEST(a_reservation_is_kept_before_it_is_told) {
+    static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
+    fake_load(many);
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    for (int i = 0; i < 1000; i++) {
+        char line[64];
+        snprintf(line, sizeof(line), "conductor.route q%d MODEL m LENGTH 100", i);
+        CHECK(fake_call(line)[0] == '*');
+    }
+    SAYS("conductor.add e2 http://e2 MODEL m", "OK");
+    SAYS("conductor.remove e1", "OK");
+    CHECK(fake_find(SPAN("r/q999")) != NULL); /* not written yet */
+    CHECK(fake_call("conductor.route mine MODEL m LENGTH 100")[0] == '*');
+    CHECK(fake_find(SPAN("r/mine")) != NULL);
+    SAYS("conductor.done mine", "OK");
+    CHECK(fake_find(SPAN("r/mine")) == NULL);
+    for (int i = 0; i < 8; i++) fake_tick();
+    CHECK_EQ(fake.entries, 1); /* e2 */
+    end();
+}
+
 TEST_MAIN()

@@ -103,6 +103,18 @@ TEST(registered_as_by_add) {
          "'block_size':16,'dp_rank':2,'url':'http://e1:2'}",
          E1_THERE);
     HAS("conductor.list", "id e1 role both model m block 16 rank 2 url http://e1:2 state up");
+    /* ... with a url of its own. */
+    POST("/register",
+         "{'endpoint':'tcp://127.0.0.1:6','type':'vLLM','modelname':'m','instance_id':'e2',"
+         "'block_size':16,'dp_rank':1}",
+         "200 {'status':'registered successfully','instance_id':'e2'}");
+    HAS("conductor.info e2", "rank 1 url e2");
+    SAYS("conductor.add e3 http://e3 MODEL m LORA l EVENTS tcp://127.0.0.1:7", "OK");
+    POST("/register",
+         "{'endpoint':'tcp://127.0.0.1:7','type':'vLLM','modelname':'m','instance_id':'e3',"
+         "'block_size':16}",
+         "200 {'status':'registered successfully','instance_id':'e3'}");
+    HAS("conductor.info e3", "model m lora l tenant");
     /* It is kept, and there again. */
     fake_unload();
     begin();

@@ -147,6 +147,34 @@ TEST(who_does_not_lead_asks_nobody) {
     fake_kept_clear();
 }
 
+/* Those that report by themselves could not, while this server did not lead. */
+TEST(who_was_heard_before_is_not_silent_at_promotion) {
+    static const char *const words[] = {"ranks", "8", "silent-ms", "30", NULL};
+    fake_load(words);
+    CHECK_STR(fake_call("conductor.add e1 http://e1 MODEL m"), "OK");
+    CHECK_STR(fake_call("conductor.load e1 RUNNING 1"), "OK");
+    fake.leads = false;
+    tarn_module_v1.role_changed(false);
+    CHECK(becomes("conductor.list", "state silent"));
+    fake.leads = true;
+    tarn_module_v1.role_changed(true);
+    CHECK(has("conductor.list", "state up"));
+    fake_unload();
+    fake_kept_clear();
+}
+
+/* It has never said how loaded it is. */
+TEST(registering_twice_is_no_report) {
+    static const char *const words[] = {"ranks", "8", "silent-ms", "1", NULL};
+    fake_load(words);
+    for (int i = 0; i < 2; i++) CHECK_STR(fake_call("conductor.add e1 http://e1 MODEL m"), "OK");
+    CHECK(has("conductor.list", "silent-ms -1"));
+    CHECK_STR(fake_call("conductor.load e1 RUNNING 1"), "OK");
+    CHECK(!has("conductor.list", "silent-ms -1"));
+    fake_unload();
+    fake_kept_clear();
+}
+
 TEST(where_they_are_may_change) {
     struct web w, other;
     web_start(&w, WEB_NOT_FOUND, 0, "");

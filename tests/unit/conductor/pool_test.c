@@ -180,6 +180,8 @@ TEST(doctor_tells_of_pools_that_are_of_no_use) {
     for (int i = 0; i < 20; i++) ask("conductor.route", NO_EXTRA);
     HAS("conductor.doctor", "None of 20 prompts for model m had a beginning in the pool. If there "
                             "are no keys that begin with m@f@ (SCAN");
+    /* Who only decodes loads nothing. */
+    SAYS("conductor.add d http://d MODEL m ROLE DECODE", "OK");
     HAS("conductor.doctor", "What the pool has for e2, which serve model m, is not known");
     fake.pool_name = "m@";
     ask("conductor.route", NO_EXTRA);
