@@ -46,8 +46,8 @@ tarn_status kept_keys(struct span id, struct span keys);
 /* Something is new of that request, or it is over, and its caller is about to hear of it: written,
  * or by kept_write where that is held back. */
 void kept_tell(struct span request);
-/* Writes what else is new (leases that ended, engines that went), up to some hundred. true: there is more, or it is held back: call again. From
- * commands that write, and from the timer. */
+/* Writes what else is new (leases that ended, engines that went), up to some hundred. true: there
+ * is more, or it is held back: call again. From commands that write, and from the timer. */
 bool kept_write(void);
 /* From the timer: of one engine after the other. */
 void kept_write_learnt(void);
