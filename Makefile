@@ -405,7 +405,7 @@ test-chaos:
 	$(call build_tests,$(BUILD)/tests/stress/chaos_stress $(MODEL_TESTS) binaries)
 	@$(RUN_TESTS) chaos
 # Masters that are killed, paused and cut off under Sentinels: HA_ROUNDS=20 HA_SEED=1, half a minute
-# each; and the Conductor's, under requests: CONDUCTOR_KILLS=12.
+# each; and the Conductor's, under requests: CONDUCTOR_KILLS=4.
 test-ha:
 	$(call build_tests,binaries $(TOOLS))
 	@$(RUN_TESTS) ha

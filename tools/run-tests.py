@@ -212,7 +212,7 @@ def chaos_suites(around, _group):
 def ha_suites(around, _group):
     yield Suite("ha", ["tclsh", os.path.join(ROOT, "tests/ha/ha_test.tcl")])
     start, env = around.python()
-    kills = os.environ.get("CONDUCTOR_KILLS", "12")
+    kills = os.environ.get("CONDUCTOR_KILLS", "4")
     name = "conductor_failover_test"
     argv = [*start, os.path.join(ROOT, "tests/python/run.py"), name]
     yield Suite("ha/conductor", argv, dict(env, CONDUCTOR_KILLS=kills))

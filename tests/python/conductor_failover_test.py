@@ -5,7 +5,7 @@ A gateway (conductor_gateway.py) sends requests at a steady rate, and FIRST and 
 engines are stood in for by kv_publisher.py, which goes on publishing. Sentinels are
 redis-sentinel's.
 
-Here it is one kill, and Sentinel is told to fail over at once. With CONDUCTOR_KILLS=10 (make
+Here it is one kill, and Sentinel is told to fail over at once. With CONDUCTOR_KILLS=4 (make
 test-ha, utils/bench/conductor-ha.sh) three Sentinels find out by themselves, while at least
 CONDUCTOR_REQUESTS (16000) are sent, CONDUCTOR_RATE (500) a second; it says how long that took."""
 
@@ -26,7 +26,8 @@ LONG = KILLS > 0
 REQUESTS = int(os.environ.get("CONDUCTOR_REQUESTS", "16000" if LONG else "300"))
 RATE = int(os.environ.get("CONDUCTOR_RATE", "500")) // (1 if LONG else 2 * SLOW)
 SERVERS, SENTINELS, ENGINES = (3, 3, 4) if LONG else (2, 1, 2)
-DOWN_AFTER_MS = 1000 if LONG else 600000
+# A busy machine stands still for a second, and a Sentinel then replaces a master that lives.
+DOWN_AFTER_MS = int(os.environ.get("CONDUCTOR_DOWN_AFTER", "5000")) if LONG else 600000
 FIRST_S, ANSWER_S = 0.02, 0.2
 CHURN_S = 0.05
 BLOCK, PROMPT_BLOCKS = 16, 10
