@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/json_text.h"
 #include "conductor/conductor.h"
 #include "conductor/http.h"
 #include "kvevents/unpack.h"
@@ -158,20 +159,6 @@ void http_map(struct http_answer *a, size_t members) {
 void http_map_end(struct http_answer *a) {
     if (!a->msgpack) buf_append_char(&a->out, '}');
     a->first = false;
-}
-
-static void json_text_put(struct buf *out, struct span s) {
-    buf_append_char(out, '"');
-    for (size_t i = 0; i < s.len; i++) {
-        char c = s.data[i];
-        if ((unsigned char)c < ' ')
-            buf_printf(out, "\\u%04x", c);
-        else if (c == '"' || c == '\\')
-            buf_printf(out, "\\%c", c);
-        else
-            buf_append_char(out, c);
-    }
-    buf_append_char(out, '"');
 }
 
 void http_text(struct http_answer *a, struct span text) {

@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/buf.h"
+#include "base/json_text.h"
 #include "base/queue.h"
 #include "http/http.h"
 #include "http/info_json.h"
@@ -37,7 +38,7 @@ static void rows_begin_text(struct rows_ask *a) {
     snprintf(name, sizeof(name), "%s", slash != NULL ? slash + 1 : a->table);
     name[strcspn(name, "/")] = '\0';
     buf_append_char(&a->text, '{');
-    info_json_text(&a->text, name);
+    json_text_put(&a->text, span_str(name));
     buf_append_str(&a->text, ":[");
 }
 

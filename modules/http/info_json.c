@@ -6,62 +6,15 @@
 
 #include "base/assert.h"
 #include "base/hist.h"
-
-/* How many bytes the UTF-8 character at s has; 0: it is none (RFC 3629: no overlong forms, no
- * surrogates, nothing above U+10FFFF). */
-static size_t utf8_len(const unsigned char *s) {
-    static const struct {
-        unsigned char first, last, low, high;
-        size_t len;
-    } forms[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-                 {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
-                 {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
-                 {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
-    if (s[0] < 0x80) return 1;
-    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
-        if (s[0] < forms[i].first || s[0] > forms[i].last) continue;
-        if (s[1] < forms[i].low || s[1] > forms[i].high) return 0;
-        for (size_t k = 2; k < forms[i].len; k++)
-            if (s[k] < 0x80 || s[k] > 0xbf) return 0;
-        return forms[i].len;
-    }
-    return 0;
-}
-
-static bool is_plain(unsigned char c) {
-    return c >= ' ' && c < 0x7f && c != '"' && c != '\\';
-}
-
-void info_json_text(struct buf *out, const char *text) {
-    const unsigned char *s = (const unsigned char *)text;
-    buf_append_char(out, '"');
-    while (*s != '\0') {
-        size_t len = 0;
-        while (is_plain(s[len])) len++;
-        buf_append(out, s, len); /* nearly always all of it */
-        s += len;
-        if (*s == '\0') break;
-        len = utf8_len(s);
-        if (len == 0)
-            buf_append_str(out, "\\ufffd");
-        else if (*s < ' ' || *s == 0x7f)
-            buf_printf(out, "\\u%04x", *s);
-        else {
-            if (*s == '"' || *s == '\\') buf_append_char(out, '\\');
-            buf_append(out, s, len);
-        }
-        s += len == 0 ? 1 : len;
-    }
-    buf_append_char(out, '"');
-}
+#include "base/json_text.h"
 
 static void field_name(struct buf *out, const char *name, const char *of) {
     if (of != NULL) {
         char whole[160];
         snprintf(whole, sizeof(whole), "%s%s", name, of);
-        info_json_text(out, whole);
+        json_text_put(out, span_str(whole));
     } else {
-        info_json_text(out, name);
+        json_text_put(out, span_str(name));
     }
     buf_append_char(out, ':');
 }
@@ -80,7 +33,7 @@ static void info_json_show(struct figure_walk *walk, const struct figure *figure
     j->first_field = false;
     field_name(out, figure->name, walk->of.value);
     if (figure->type == FIGURE_TEXT)
-        info_json_text(out, value.text);
+        json_text_put(out, span_str(value.text));
     else if (figure_types[figure->type].form == NULL)
         info_json_int(out, (int64_t)value.number);
     else if (isfinite(value.real))
@@ -131,7 +84,7 @@ static void info_json_edge(struct figure_walk *walk, bool begins) {
         buf_append_str(j->group, j->group->len > 0 ? ",{" : "{");
         if (j->first_field) return;
         field_name(j->group, of->name, NULL);
-        info_json_text(j->group, of->value);
+        json_text_put(j->group, span_str(of->value));
     } else {
         if (j->group != NULL) buf_append_char(j->group, '}');
         j->group = NULL;
@@ -205,14 +158,14 @@ bool info_json_write(struct info_json *j, struct buf *out) {
     }
     const struct info_json_section *s = &j->section[j->written];
     buf_append_char(out, j->written++ == 0 ? '{' : ',');
-    info_json_text(out, s->name);
+    json_text_put(out, span_str(s->name));
     buf_append_str(out, ":{");
     buf_append(out, s->fields.data, s->fields.len);
     bool some = s->fields.len > 0;
     for (unsigned i = 0; i < INFO_JSON_GROUPS && s->groups[i].name[0] != '\0'; i++) {
         if (some) buf_append_char(out, ',');
         some = true;
-        info_json_text(out, s->groups[i].name);
+        json_text_put(out, span_str(s->groups[i].name));
         buf_append_str(out, ":[");
         buf_append(out, s->groups[i].items.data, s->groups[i].items.len);
         buf_append_char(out, ']');

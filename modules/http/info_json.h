@@ -46,7 +46,5 @@ bool info_json_write(struct info_json *j, struct buf *out);
 /* Appends the groups that were walked, be they of whatever kind, without what surrounds them, and
  * forgets them: {...},{...}. comma: something is there before them. Returns how many they are. */
 size_t info_json_rows(struct info_json *j, struct buf *out, bool comma);
-/* Appends the text in quotes. Bytes that are not UTF-8 become U+FFFD. */
-void info_json_text(struct buf *out, const char *text);
 
 #endif

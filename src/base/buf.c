@@ -127,19 +127,31 @@ int span_is_name(struct span s, size_t max) {
     return 1;
 }
 
+size_t span_utf8_len(struct span s) {
+    static const struct {
+        uint8_t first, last, low, high; /* of the first byte; of the second */
+        size_t len;
+    } forms[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+                 {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
+                 {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+                 {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
+    const uint8_t *b = (const uint8_t *)s.data;
+    if (s.len == 0) return 0;
+    if (b[0] < 0x80) return 1;
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        if (b[0] < forms[i].first || b[0] > forms[i].last) continue;
+        if (s.len < forms[i].len || b[1] < forms[i].low || b[1] > forms[i].high) return 0;
+        for (size_t k = 2; k < forms[i].len; k++)
+            if (b[k] < 0x80 || b[k] > 0xbf) return 0;
+        return forms[i].len;
+    }
+    return 0;
+}
+
 int span_is_utf8(struct span s) {
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    for (size_t i = 0; i < s.len;) {
-        uint32_t code = (uint8_t)s.data[i++];
-        if (code < 0x80) continue;
-        size_t more = code >= 0xf0 ? 3 : code >= 0xe0 ? 2 : 1;
-        if (code < 0xc0 || code > 0xf7 || more > s.len - i) return 0;
-        code &= 0x3fu >> more;
-        for (size_t end = i + more; i < end; i++) {
-            if (((uint8_t)s.data[i] & 0xc0) != 0x80) return 0;
-            code = code << 6 | ((uint8_t)s.data[i] & 0x3f);
-        }
-        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
+    for (size_t at = 0, len; at < s.len; at += len) {
+        len = span_utf8_len(span_of(s.data + at, s.len - at));
+        if (len == 0) return 0;
     }
     return 1;
 }

@@ -61,7 +61,10 @@ int span_to_bytes(struct span s, uint64_t *value_p);
 int span_to_address(struct span s, struct span *host_p, uint16_t *port_p);
 /* 1 to max of A-Z a-z 0-9 . _ - */
 int span_is_name(struct span s, size_t max);
-/* RFC 3629: no overlong forms, no surrogates; a zero byte is a character. */
+/* Of how many bytes the UTF-8 character that s begins with is; 0: it is none (RFC 3629: no overlong
+ * forms, no surrogates), or s is empty. A zero byte is a character. */
+size_t span_utf8_len(struct span s);
+/* Nothing but these? */
 int span_is_utf8(struct span s);
 
 /* All of these abort the process when memory is gone, as jemalloc's callers in Redis do. Bound

@@ -1,18 +1,6 @@
 /* The same as JSON. */
+#include "base/json_text.h"
 #include "simulate/plan.h"
-
-static void json_string(struct buf *out, const char *s) {
-    buf_append_char(out, '"');
-    for (; *s != '\0'; s++) {
-        if ((unsigned char)*s < 0x20)
-            buf_printf(out, "\\u%04x", (unsigned char)*s);
-        else if (*s == '"' || *s == '\\')
-            buf_printf(out, "\\%c", *s);
-        else
-            buf_append_char(out, *s);
-    }
-    buf_append_char(out, '"');
-}
 
 static void json_times(struct buf *out, const char *name, const struct sim_times *t) {
     buf_printf(out, "\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p90\":%.3f,\"p99\":%.3f},", name,
@@ -36,7 +24,7 @@ static void json_cell(struct buf *out, const struct sim_plan *p, const struct ce
     const struct sim_result *r = &c->result;
     char where[64];
     buf_append_str(out, "{\"route\":");
-    json_string(out, c->route);
+    json_text_put(out, span_str(c->route));
     buf_printf(out, ",\"deployment\":\"%s\",\"pool_blocks\":%llu,\"eviction\":\"%s\",",
                cell_deployment(p, c, where), (unsigned long long)c->pool_blocks, c->eviction);
     if (c->load > 0)
@@ -65,7 +53,7 @@ static void json_cell(struct buf *out, const struct sim_plan *p, const struct ce
 void report_json(const struct sim_plan *p, struct buf *out) {
     const struct sim_config *c = &p->config;
     buf_append_str(out, "{\"trace\":");
-    json_string(out, p->trace_name);
+    json_text_put(out, span_str(p->trace_name));
     buf_printf(out, ",\"block_tokens\":%u,\"trace_requests_s\":%.6f,\"model\":\"%s\",",
                p->trace.block, p->trace_rate, c->speed.model->name);
     buf_printf(out, "\"gpu\":\"%s\",\"gpus\":%u,\"chunk\":%u,\"seed\":%llu,", c->speed.gpu->name,
