@@ -211,6 +211,16 @@ TEST(who_registers_wrongly_is_told_what) {
     end();
 }
 
+/* What CONDUCTOR.ADD takes may be no UTF-8; what is answered is. */
+TEST(whatever_a_tenant_is_called_answers_can_be_read) {
+    begin();
+    SAYS("conductor.add e1 http://e1 TENANT \xff MODEL m BLOCK 16", "OK");
+    WRONG("/register", E1_MORE ",'url':'http://e1'}",
+          "tenant_id: engine 'e1' is registered with TENANT \\ufffd, not nothing: "
+          "CONDUCTOR.REMOVE it before it comes back as another");
+    end();
+}
+
 TEST(hits_by_tier_and_rank) {
     begin();
     QUERY(100, "", "{'default':{},'instances':{}}");
