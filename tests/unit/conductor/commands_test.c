@@ -194,8 +194,10 @@ TEST(a_replica_follows_and_takes_over) {
     end();
 }
 
-TEST(ends_in_great_number_are_written_in_parts) {
-    static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
+static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
+
+/* Engine e1 has 1000 requests, q0 to q999. */
+static void begin_with_many(void) {
     fake_load(many);
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     for (int i = 0; i < 1000; i++) {
@@ -203,6 +205,10 @@ TEST(ends_in_great_number_are_written_in_parts) {
         snprintf(line, sizeof(line), "conductor.route q%d MODEL m LENGTH 100", i);
         CHECK(fake_call(line)[0] == '*');
     }
+}
+
+TEST(ends_in_great_number_are_written_in_parts) {
+    begin_with_many();
     CHECK_EQ(fake.entries, 1001);
     SAYS("conductor.remove e1", "OK");
     CHECK(fake.entries > 0);
@@ -213,15 +219,8 @@ TEST(ends_in_great_number_are_written_in_parts) {
 
 /* All at once would hold the loop for a tenth of a second. */
 TEST(a_replica_takes_up_many_reservations_in_parts) {
-    static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
-    fake_load(many);
+    begin_with_many();
     const uint64_t *reserved = &route_figures_get(conductor_route)->route_reserved;
-    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
-    for (int i = 0; i < 1000; i++) {
-        char line[64];
-        snprintf(line, sizeof(line), "conductor.route q%d MODEL m LENGTH 100", i);
-        CHECK(fake_call(line)[0] == '*');
-    }
     fake.leads = false;
     tarn_module_v1.role_changed(false);
     tarn_module_v1.durable_changed(NULL, NULL);
@@ -254,14 +253,7 @@ TEST(a_replica_takes_up_many_reservations_in_parts) {
 
 /* However much waits to be written. */
 TEST(a_reservation_is_kept_before_it_is_told) {
-    static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
-    fake_load(many);
-    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
-    for (int i = 0; i < 1000; i++) {
-        char line[64];
-        snprintf(line, sizeof(line), "conductor.route q%d MODEL m LENGTH 100", i);
-        CHECK(fake_call(line)[0] == '*');
-    }
+    begin_with_many();
     SAYS("conductor.add e2 http://e2 MODEL m", "OK");
     SAYS("conductor.remove e1", "OK");
     CHECK(fake_find(SPAN("r/q999")) != NULL); /* not written yet */
