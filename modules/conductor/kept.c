@@ -429,8 +429,17 @@ void kept_role(bool leads) {
     if (leads) conductor_services->durable_each(kept, touch_ended, NULL);
 }
 
+/* Requests that ended and are not written would be there again when the module comes back. Those
+ * that cannot be written now (writes are held back) end with their leases. */
+static void kept_write_rest(void) {
+    size_t left;
+    do left = touched.len;
+    while (kept_write() && touched.len < left);
+}
+
 void kept_close(void) {
     if (conductor_route != NULL) route_ended_set(conductor_route, NULL, NULL);
+    kept_write_rest();
     for (size_t kind = 0; kind < KINDS; kind++) ahead_clear(kind);
     buf_free(&touched);
     buf_free(&record);

@@ -266,4 +266,17 @@ TEST(a_reservation_is_kept_before_it_is_told) {
     end();
 }
 
+/* Requests of an engine that left do not come back with the module, whatever was not written. */
+TEST(what_ended_has_ended_when_the_module_comes_back) {
+    begin_with_many();
+    SAYS("conductor.remove e1", "OK");
+    CHECK(fake_find(SPAN("r/q999")) != NULL); /* not written yet */
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    fake_unload();
+    fake_load(many);
+    CHECK_EQ(route_figures_get(conductor_route)->route_reserved, 0);
+    CHECK_EQ(fake.entries, 1); /* e1 */
+    end();
+}
+
 TEST_MAIN()

@@ -302,7 +302,9 @@ static inline void fake_load(const char *const *words) {
 }
 static inline void fake_unload(void) {
     char error[512];
+    fake.writes = true;
     TARN_ASSERT(tarn_module_v1.unload(error, sizeof(error)) == TARN_OK);
+    fake.writes = false;
     buf_free(&fake.reply);
     buf_free(&fake.answer);
 }
