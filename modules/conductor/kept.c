@@ -299,6 +299,17 @@ bool kept_engine_there(struct span id) {
     return false;
 }
 
+/* The route may have had no room for it. */
+static bool engine_kept(struct span id) {
+    char name[REGISTRATION_NAME_MAX];
+    struct span value;
+    for (uint32_t rank = 0; rank < ROUTE_RANKS_MAX; rank++)
+        if (conductor_services->durable_get(kept, registration_name(id, rank, name), &value) ==
+            TARN_OK)
+            return true;
+    return false;
+}
+
 tarn_status kept_unregister(struct span id, uint64_t rank) {
     char name[REGISTRATION_NAME_MAX];
     tarn_status status, any = TARN_ENOTFOUND;
@@ -311,7 +322,7 @@ tarn_status kept_unregister(struct span id, uint64_t rank) {
         route_drop(id, i);
         any = TARN_OK;
     }
-    if (any == TARN_OK && !kept_engine_there(id)) {
+    if (any == TARN_OK && !engine_kept(id)) {
         (void)conductor_services->durable_delete(kept, name_with("d/", id, name));
         (void)conductor_services->durable_delete(kept, name_with("k/", id, name));
         (void)conductor_services->durable_delete(kept, name_with("l/", id, name));

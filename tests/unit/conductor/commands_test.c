@@ -148,6 +148,25 @@ TEST(what_is_kept_but_has_no_room_is_no_engine) {
     end();
 }
 
+/* Of a rank that is registered, and found no room, an engine's drain and keys stay. */
+TEST(what_an_engine_has_stays_for_its_other_ranks) {
+    static const char *const one[] = {"ranks", "1", "index-size", "1mb", NULL};
+    begin();
+    SAYS("conductor.add e1 http://e1 MODEL m", "OK");
+    SAYS("conductor.add e1 http://e1 MODEL m RANK 1", "OK");
+    SAYS("conductor.drain e1", "OK");
+    SAYS("conductor.keys e1 HASH TARN UNIT 16 ALIGN 16 KVGROUPS 1 m@ FULL 16 16 0 0", "OK");
+    fake_keep(SPAN("l/e1"), SPAN("something learnt"));
+    fake_unload();
+    fake_load(one);
+    bool first = route_worker_find(conductor_route, SPAN("e1"), 0) != ROUTE_NO_WORKER;
+    SAYS(first ? "conductor.remove e1 RANK 0" : "conductor.remove e1 RANK 1", "OK");
+    CHECK_EQ(fake.entries, 4);
+    SAYS(first ? "conductor.remove e1 RANK 1" : "conductor.remove e1 RANK 0", "OK");
+    CHECK_EQ(fake.entries, 0);
+    end();
+}
+
 TEST(changes_that_are_held_back_come_again) {
     begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
