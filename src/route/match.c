@@ -56,14 +56,6 @@ __attribute__((always_inline)) static inline void ahead_prefetch(const struct ah
     for (unsigned i = 0; i < AHEAD_WAYS; i++) __builtin_prefetch(&set->way[i], 1);
 }
 
-/* What the pool has for that engine. */
-static uint32_t pool_tokens_of(const struct route_request *q, const struct route_engine *e) {
-    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++)
-        if (q->pools[i].tokens > 0 && span_eq(q->pools[i].keys, span_str(e->keys->text)))
-            return q->pools[i].tokens;
-    return 0;
-}
-
 static uint32_t ahead_blocks(const struct route_chain *chain) {
     return chain->n < AHEAD_BLOCKS_MAX ? chain->n : AHEAD_BLOCKS_MAX;
 }
@@ -115,9 +107,28 @@ void match_ahead_put(const struct cost_case *c, const struct candidate *a) {
 struct matching {
     const struct route_request *request;
     const struct route_name *model, *lora;
+    const struct route_name *keys[ROUTE_POOLS_MAX]; /* NULL: nothing is in the pool by these */
     struct route_matched *out;
     size_t found, cap;
 };
+
+/* Keys are long texts: they are looked up once, not compared for each engine. false: the pool has
+ * nothing. */
+static bool matching_pools(const struct route *r, struct matching *m) {
+    const struct route_pool *pools = m->request->pools;
+    bool any = false;
+    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++) {
+        m->keys[i] = pools[i].tokens > 0 ? name_find(r, pools[i].keys) : NULL;
+        any |= m->keys[i] != NULL;
+    }
+    return any;
+}
+
+static uint32_t pool_tokens_of(const struct matching *m, const struct route_engine *e) {
+    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++)
+        if (m->keys[i] == e->keys) return m->request->pools[i].tokens;
+    return 0;
+}
 
 static bool matching_serves(const struct matching *m, const struct route_engine *e) {
     return e != NULL && e->model == m->model && (e->lora == m->lora || e->any_lora);
@@ -126,7 +137,7 @@ static bool matching_serves(const struct matching *m, const struct route_engine 
 static void matching_add(struct route *r, struct matching *m, const struct worker *w,
                          const struct route_hit *hit) {
     uint32_t worker = (uint32_t)(w - r->workers);
-    uint32_t pool = pool_tokens_of(m->request, w->engine);
+    uint32_t pool = pool_tokens_of(m, w->engine);
     if (hit == NULL && pool == 0) return;
     size_t at = m->found++;
     if (at >= m->cap) return;
@@ -143,7 +154,12 @@ static bool matching_has(const struct route *r, const struct matching *m, uint32
 
 size_t route_match(struct route *r, const struct route_request *q, struct route_matched *out,
                    size_t cap) {
-    struct matching m = {q, name_find(r, q->model), name_find(r, q->lora), out, 0, cap};
+    struct matching m = {.request = q,
+                         .model = name_find(r, q->model),
+                         .lora = name_find(r, q->lora),
+                         .out = out,
+                         .cap = cap};
+    bool pooled = matching_pools(r, &m);
     size_t n = 0;
     if (q->chain_count > 0 && q->chain_count <= ROUTE_CHAINS_MAX)
         n = route_index_match(r->index, q->chains, q->chain_count, r->hits, r->options.workers_max);
@@ -151,8 +167,6 @@ size_t route_match(struct route *r, const struct route_request *q, struct route_
         const struct worker *w = &r->workers[r->worker_of[r->hits[i].holder]];
         if (matching_serves(&m, w->engine)) matching_add(r, &m, w, &r->hits[i]);
     }
-    bool pooled = false;
-    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++) pooled |= q->pools[i].tokens > 0;
     for (uint32_t i = 0; pooled && m.model != NULL && i < r->workers_used; i++) {
         const struct worker *w = &r->workers[i];
         if (matching_serves(&m, w->engine) && !matching_has(r, &m, i)) matching_add(r, &m, w, NULL);
