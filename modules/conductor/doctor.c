@@ -267,10 +267,13 @@ static void pool_serving(const struct asked *a, bool with, struct name_list *eng
                          size_t cap) {
     struct route_engine_view v;
     struct pool_names x = {0};
+    const char *keys = NULL; /* in x; most engines have the same, which are kept once */
+    bool told = false;
     for (uint32_t at = 0; next_view(&at, &v);) {
         /* Who only decodes loads nothing. */
         if (strcmp(v.model, a->model) != 0 || v.role == ROUTE_DECODE) continue;
-        bool told = pool_names_read(span_str(v.keys), &x);
+        if (v.keys != keys) told = pool_names_read(span_str(v.keys), &x);
+        keys = v.keys;
         if (told != with) continue;
         list_add_new(engines, v.id);
         if (told) span_to_text(x.name[0], name, cap);
