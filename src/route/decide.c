@@ -272,7 +272,7 @@ static tarn_status decide_decode(struct route *r, const struct route_request *q,
                           .output_tokens = made->output_tokens,
                           .tbt_bound_us = bound_us(q->tbt_ms, r->options.tbt_ms, q->priority)};
     uint32_t before = made->decode;
-    r->passed_prefills = 0; /* nobody is asked */
+    r->passed_prefills = r->pools_count = 0; /* nobody is asked */
     request_move_decode(r, made, ROUTE_NO_WORKER);
     if (from->role == ROUTE_PREFILL) explain_begin(&c, NULL);
     struct decode_choice to = decode_choose(&c, made->prefill);
