@@ -152,8 +152,11 @@ void metrics_follow(const struct registration *x) {
     uint32_t worker = route_worker_find(conductor_route, x->id, x->rank);
     if (worker == ROUTE_NO_WORKER) return;
     struct rank_metrics *m = &of_worker[worker];
-    if (m->source != NULL && span_eq(url, span_str(m->source->url))) return;
+    bool asked = m->source != NULL;
+    if (asked && span_eq(url, span_str(m->source->url))) return;
     metrics_leave(worker);
+    if (url.len == 0 && asked)
+        (void)route_load_forget(conductor_route, x->id, x->rank, conductor_now_us());
     if (url.len == 0) return;
     m->source = source_of(url);
     m->source->users++;

@@ -107,3 +107,22 @@ tarn_status route_engine_load(struct route *r, struct span id, uint32_t rank,
     worker_report(r, w, load);
     return TARN_OK;
 }
+
+static bool engine_reports(const struct route *r, const struct route_engine *e) {
+    for (uint32_t rank = 0; rank < ROUTE_RANKS_MAX; rank++)
+        if (e->workers[rank] != ROUTE_NO_WORKER && r->workers[e->workers[rank]].reports > 0)
+            return true;
+    return false;
+}
+
+tarn_status route_load_forget(struct route *r, struct span id, uint32_t rank, uint64_t now_us) {
+    static const struct route_load nothing = {0};
+    route_tick(r, now_us);
+    uint32_t worker = route_worker_find(r, id, rank);
+    if (worker == ROUTE_NO_WORKER) return route_fail(r, TARN_ENOTFOUND, "no such engine or rank");
+    struct worker *w = &r->workers[worker];
+    worker_report(r, w, &nothing);
+    w->told_us = w->reports = 0;
+    if (!engine_reports(r, w->engine)) w->engine->heard_us = 0;
+    return TARN_OK;
+}

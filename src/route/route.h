@@ -162,6 +162,9 @@ struct route_load {
  * long as what the route sends to that model. TARN_ENOTFOUND: no such engine or rank. */
 tarn_status route_engine_load(struct route *r, struct span id, uint32_t rank,
                               const struct route_load *load, uint64_t now_us);
+/* What that rank has reported counts no more. An engine of which no rank has reported is not waited
+ * for. TARN_ENOTFOUND: no such engine or rank. */
+tarn_status route_load_forget(struct route *r, struct span id, uint32_t rank, uint64_t now_us);
 /* A sign of life without figures. */
 tarn_status route_engine_beat(struct route *r, struct span id, uint64_t now_us);
 

@@ -190,8 +190,12 @@ TEST(where_they_are_may_change) {
     CHECK(has("conductor.doctor", "had figures that cannot be"));
     CHECK(has("conductor.info e1",
               "refused-why no figure that can be: vllm:num_requests_running NaN"));
+    CHECK(!has("conductor.list", "silent-ms -1"));
     CHECK_STR(add("e1", "", &w), "OK");
     CHECK(has("conductor.list", "metrics none"));
+    /* Nobody says how it is any more: as of an engine that never did. */
+    CHECK(has("conductor.list", "silent-ms -1"));
+    CHECK(has("conductor.info e1", "other-prefill-tokens 0 other-decodes 0 other-kvblocks 0"));
     CHECK(strstr(add("e2", "METRICS ftp://a/b", &w), "METRICS must be http://HOST:PORT/PATH") !=
           NULL);
     CHECK(strstr(fake_call("conductor.add e2 e2:80 MODEL m METRICS YES"),

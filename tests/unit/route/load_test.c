@@ -220,6 +220,30 @@ TEST(who_reports_is_alive) {
     route_destroy(&r);
 }
 
+/* An engine is waited for as long as any of its ranks has reported. */
+TEST(reports_that_are_taken_back_count_no_more) {
+    struct route *r = util_route("tarn", 1);
+    struct route_engine_view v;
+    uint32_t cursor = 0;
+    const struct route_load load = {1600, 3, 2, 100, 5000};
+    CHECK_EQ(route_rank_add(r, SPAN("e0"), 1, UTIL_BEGIN), TARN_OK);
+    report(r, &load, 0);
+    CHECK_EQ(route_engine_load(r, SPAN("e0"), 1, &load, UTIL_BEGIN), TARN_OK);
+    CHECK_EQ(route_load_forget(r, SPAN("e0"), 2, UTIL_BEGIN), TARN_ENOTFOUND);
+    CHECK_EQ(route_load_forget(r, SPAN("e0"), 0, UTIL_BEGIN), TARN_OK);
+    CHECK(route_engine_next(r, &cursor, UTIL_BEGIN, &v));
+    CHECK_EQ(v.foreign_prefill_tokens + v.foreign_decodes + v.foreign_kv_blocks + v.reports, 0);
+    CHECK_MS(r, 0, 0);
+    CHECK(v.heard_us > 0);
+    CHECK(route_engine_next(r, &cursor, UTIL_BEGIN, &v));
+    CHECK_EQ(v.foreign_prefill_tokens, 1600);
+    CHECK_EQ(route_load_forget(r, SPAN("e0"), 1, UTIL_BEGIN), TARN_OK);
+    cursor = 0;
+    CHECK(route_engine_next(r, &cursor, UTIL_BEGIN, &v));
+    CHECK_EQ(v.heard_us, 0);
+    route_destroy(&r);
+}
+
 /* --- what comes in --- */
 
 /* 100 a second of 5 ms on one engine is half of its time: whoever decodes there has steps twice as
