@@ -38,7 +38,7 @@ static void child(const char *transport, bool must_work) {
                                    .iov = &iov,
                                    .n_iov = 1,
                                    .want_crc = true};
-            engine_run(e, &op, 1, clock_boot_ms() + 10000);
+            engine_run(e, &op, 1, clock_boot_ms() + WORLD_PATIENCE_MS);
             if (op.status != TARN_OK) {
                 failed++;
                 break;

@@ -141,7 +141,7 @@ static tarn_status move(struct engine *e, const struct object *o, bool write, vo
     struct engine_part parts[8];
     struct iovec iov;
     struct engine_op op = whole_op(o, write, parts, &iov, data);
-    CHECK_EQ(engine_run(e, &op, 1, clock_boot_ms() + 20000), TARN_OK);
+    CHECK_EQ(engine_run(e, &op, 1, clock_boot_ms() + WORLD_PATIENCE_MS), TARN_OK);
     if (crc_p != NULL) *crc_p = op.crc;
     return op.status;
 }

@@ -92,7 +92,7 @@ static void transfer_init(struct transfer *t, bool write, uint64_t session, uint
                .want_crc = true},
         .session = session,
         .segments = t->segments,
-        .deadline_boot_ms = clock_boot_ms() + 10000,
+        .deadline_boot_ms = clock_boot_ms() + WORLD_PATIENCE_MS,
         .done = on_done,
     };
 }
@@ -207,14 +207,14 @@ TEST(a_host_that_dies_and_one_that_stops) {
     CHECK(await(8));
     for (unsigned i = 0; i < 8; i++) CHECK_EQ(t[i].job.op.status, i < 4 ? TARN_OK : TARN_ETIMEOUT);
     world_kill(&w);
-    t[0].job.deadline_boot_ms = clock_boot_ms() + 10000;
+    t[0].job.deadline_boot_ms = clock_boot_ms() + WORLD_PATIENCE_MS;
     CHECK_EQ(mover_submit(m, &t[0].job), TARN_OK);
     CHECK(await(9));
     CHECK_EQ(t[0].job.op.status, TARN_ECLOSED);
     /* A new process at another port, under the same id: known by its new address. */
     w.state->port = successor.state->port;
     know_segment(SESSION);
-    t[0].job.deadline_boot_ms = clock_boot_ms() + 10000;
+    t[0].job.deadline_boot_ms = clock_boot_ms() + WORLD_PATIENCE_MS;
     CHECK_EQ(mover_submit(m, &t[0].job), TARN_OK);
     CHECK(await(10));
     CHECK_EQ(t[0].job.op.status, TARN_OK);

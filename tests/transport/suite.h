@@ -169,7 +169,7 @@ static void *work(void *arg) {
         struct iovec iov;
         for (int write = 1; write >= 0; write--) {
             struct engine_op op = whole_op(&o, write, parts, &iov, write ? out : in);
-            engine_run(e, &op, 1, clock_boot_ms() + 20000);
+            engine_run(e, &op, 1, clock_boot_ms() + WORLD_PATIENCE_MS);
             if (op.status != TARN_OK || op.crc != crc32c(0, out, size)) me->failed = true;
         }
         if (memcmp(in, out, size) != 0) me->failed = true;

@@ -290,7 +290,7 @@ static void *reader_of_both(void *arg) {
         struct engine_part parts[8];
         struct iovec iov;
         struct engine_op op = whole_op(&o[i % 2], false, parts, &iov, in);
-        engine_run(e, &op, 1, clock_boot_ms() + 20000);
+        engine_run(e, &op, 1, clock_boot_ms() + WORLD_PATIENCE_MS);
         bool right = op.status == TARN_OK && in[0] == 7 && in[4095] == 7;
         /* they are being made */
         bool no_keys = op.status == TARN_ECLOSED && (suite_flags() & TRANSPORT_ANNOUNCES) != 0;

@@ -142,7 +142,7 @@ TEST(a_killed_host) {
         struct iovec iov;
         struct engine_op op = whole_op(&o, false, parts, &iov, in);
         memset(in, 0, size);
-        CHECK_EQ(engine_run(engine, &op, 1, clock_boot_ms() + 10000), TARN_OK);
+        CHECK_EQ(engine_run(engine, &op, 1, clock_boot_ms() + WORLD_PATIENCE_MS), TARN_OK);
         failed = op.status != TARN_OK;
         if (!failed) CHECK(memcmp(in, out, size) == 0); /* all, or nothing that counts */
     }
