@@ -152,6 +152,36 @@ static bool set_repeated(struct config *c, struct config_source *src, unsigned l
     return true;
 }
 
+/* A path, or a pattern of several; one that matches none is no mistake. */
+static bool load_include(struct config *c, struct config_source *src, unsigned line,
+                         const struct span *words, size_t n) {
+    glob_t found = {.gl_pathc = 0};
+    if (n != 2 || words[1].len == 0 || words[1].len >= PATH_MAX)
+        return config_fail_at(src, line,
+                              xstrdup("include must name one file, or a pattern of some"));
+    if (src->depth + 1 >= INCLUDE_DEPTH)
+        return config_fail_at(
+            src, line, config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1));
+    char *path = config_text("%.*s", (int)words[1].len, words[1].data);
+    bool pattern = strpbrk(path, "*?[") != NULL, ok = true;
+    if (!pattern) {
+        ok = access(path, R_OK) == 0 ? load_source(c, path, src->depth + 1, src->faults)
+                                     : config_fail_at(src, line,
+                                                      config_text("include: %s: cannot be read: %s",
+                                                                  path, strerror(errno)));
+    } else if (glob(path, 0, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc && i < INCLUDES_MAX; i++)
+            ok &= load_source(c, found.gl_pathv[i], src->depth + 1, src->faults);
+        if (found.gl_pathc > INCLUDES_MAX)
+            ok = config_fail_at(
+                src, line,
+                config_text("include: %s: it matches more than %u files", path, INCLUDES_MAX));
+    }
+    globfree(&found);
+    free(path);
+    return ok;
+}
+
 /* What a line gives, not yet believed. */
 static bool parse_fresh(struct config *fresh, const struct config_row *row,
                         struct config_source *src, unsigned line, const struct span *words,
@@ -166,6 +196,7 @@ static bool parse_fresh(struct config *fresh, const struct config_row *row,
 bool config_set_option(struct config *c, struct config_source *src, unsigned line,
                        const struct span *words, size_t n) {
     bool ok;
+    if (span_case_eq(words[0], "include")) return load_include(c, src, line, words, n);
     if (set_repeated(c, src, line, words, n, &ok)) return ok;
     const struct config_row *row = config_row_find(words[0]);
     if (row == NULL) return set_absent(c, src, line, words, n);
@@ -197,36 +228,6 @@ bool config_set_option(struct config *c, struct config_source *src, unsigned lin
     return ok;
 }
 
-/* A path, or a pattern of several; one that matches none is no mistake. */
-static bool load_include(struct config *c, struct config_source *src, unsigned line,
-                         const struct span *words, size_t n) {
-    glob_t found = {.gl_pathc = 0};
-    if (n != 2 || words[1].len == 0 || words[1].len >= PATH_MAX)
-        return config_fail_at(src, line,
-                              xstrdup("include must name one file, or a pattern of some"));
-    if (src->depth + 1 >= INCLUDE_DEPTH)
-        return config_fail_at(
-            src, line, config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1));
-    char *path = config_text("%.*s", (int)words[1].len, words[1].data);
-    bool pattern = strpbrk(path, "*?[") != NULL, ok = true;
-    if (!pattern) {
-        ok = access(path, R_OK) == 0 ? load_source(c, path, src->depth + 1, src->faults)
-                                     : config_fail_at(src, line,
-                                                      config_text("include: %s: cannot be read: %s",
-                                                                  path, strerror(errno)));
-    } else if (glob(path, 0, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc && i < INCLUDES_MAX; i++)
-            ok &= load_source(c, found.gl_pathv[i], src->depth + 1, src->faults);
-        if (found.gl_pathc > INCLUDES_MAX)
-            ok = config_fail_at(
-                src, line,
-                config_text("include: %s: it matches more than %u files", path, INCLUDES_MAX));
-    }
-    globfree(&found);
-    free(path);
-    return ok;
-}
-
 static bool load_line(struct config *c, struct config_source *src, unsigned line,
                       struct span text) {
     while (text.len > 0 && (unsigned char)text.data[0] <= ' ') text.data++, text.len--;
@@ -237,8 +238,6 @@ static bool load_line(struct config *c, struct config_source *src, unsigned line
     bool ok = resp_split_line(text.data, text.len, &store, &words, &n) == 0;
     if (!ok)
         config_fail_at(src, line, xstrdup("unbalanced quotes"));
-    else if (n > 0 && span_case_eq(words[0], "include"))
-        ok = load_include(c, src, line, words, n);
     else if (n > 0)
         ok = config_set_option(c, src, line, words, n);
     free(words);

@@ -145,6 +145,31 @@ TEST(an_include_cannot_go_on_for_ever) {
     config_deinit(&values);
 }
 
+/* As Redis has it: what a file says, at that place of the command line. */
+TEST(an_include_on_the_command_line) {
+    char path[] = "/tmp/tarn-config-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0);
+    CHECK(write(fd, "port 7003\ntimeout 9\n", 20) == 20);
+    close(fd);
+    char *args[] = {"--include", path, "--port", "7001"};
+    config_init(&values);
+    free(why);
+    why = NULL;
+    CHECK(config_load_args(&values, 4, args, &why));
+    CHECK_EQ(values.port, 7001);
+    CHECK_EQ(values.timeout_s, 9);
+    config_deinit(&values);
+    unlink(path);
+    config_init(&values);
+    CHECK(!config_load_args(&values, 2, args, &why) &&
+          told("command line: include: /tmp/tarn-config-") && told("cannot be read"));
+    config_deinit(&values);
+    config_init(&values);
+    CHECK(!config_load_args(&values, 1, args, &why) && told("include must name one file"));
+    config_deinit(&values);
+}
+
 TEST(command_line) {
     char *args[] = {"--port", "7001", "--bind", "127.0.0.1", "::1", "--requirepass", ""};
     config_init(&values);
