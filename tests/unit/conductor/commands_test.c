@@ -6,19 +6,6 @@
 #include "fake.h"
 #include "route/hash.h"
 
-static const char *const small[] = {"ranks", "8", "requests", "16", "index-size", "1mb", NULL};
-
-static void begin(void) {
-    fake_load(small);
-}
-static void end(void) {
-    route_check(conductor_route);
-    fake_unload();
-    fake_kept_clear();
-}
-#define SAYS(line, text) CHECK_STR(fake_call(line), text)
-#define HAS(line, text)  CHECK(strstr(fake_call(line), text) != NULL)
-
 /* The first `blocks` blocks of the tokens 0, 1, 2, ... are with that engine. */
 static void blocks_store(const char *id, uint32_t rank, uint32_t blocks, enum route_tier tier,
                          struct span salt) {
@@ -47,7 +34,7 @@ static const char *call_tokens(const char *command, uint32_t n, bool odd_address
 
 /* As many blocks are known as it was ever said to have. */
 TEST(reports_raise_how_much_is_known_of_an_engine) {
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m KVBLOCKS 10", "OK");
     blocks_store("e1", 0, 10, ROUTE_TIER_DEVICE, SPAN(""));
     SAYS("conductor.load e1 KVBLOCKS 20", "OK");
@@ -56,11 +43,11 @@ TEST(reports_raise_how_much_is_known_of_an_engine) {
     CHECK(strstr(call_tokens("conductor.match", 400, false), "device 320 ") != NULL);
     SAYS("conductor.load e1 KVBLOCKS 4294967295", "OK");
     SAYS("conductor.load e1 KVBLOCKS 1099511627776", "OK");
-    end();
+    fake_end();
 }
 
 TEST(hits_are_told_by_tier) {
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     SAYS("conductor.add e2 http://e2 MODEL m RANK 3", "OK");
     blocks_store("e1", 0, 10, ROUTE_TIER_DEVICE, SPAN(""));
@@ -80,12 +67,12 @@ TEST(hits_are_told_by_tier) {
     SAYS("conductor.remove e1", "OK");
     SAYS("conductor.remove e2", "OK");
     SAYS("conductor.match MODEL m LENGTH 400", "*0");
-    end();
+    fake_end();
 }
 
 /* The same blocks under another salt are no hit, and DOCTOR says why nobody hits. */
 TEST(hashes_of_another_salt_or_seed) {
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m SALT s", "OK");
     blocks_store("e1", 0, 10, ROUTE_TIER_DEVICE, SPAN("s"));
     CHECK_STR(call_tokens("conductor.match", 400, false), "*0");
@@ -95,11 +82,11 @@ TEST(hashes_of_another_salt_or_seed) {
         CHECK_STR(fake_call("conductor.done q"), "OK");
     }
     HAS("conductor.doctor", "None of 20 prompts for model m had a block anywhere");
-    end();
+    fake_end();
 }
 
 TEST(what_is_kept_but_odd_is_left_out) {
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     fake_unload();
     fake_keep(SPAN("e/e2/0"), SPAN("m"));            /* cut off */
@@ -111,7 +98,7 @@ TEST(what_is_kept_but_odd_is_left_out) {
     fake_keep(SPAN("l/e1"), SPAN("short"));          /* nothing that could be learnt */
     fake_keep(SPAN("r/q"), SPAN("12345678garbage")); /* no reservation */
     fake_keep(SPAN("r/"), SPAN(""));                 /* no name */
-    begin();
+    fake_begin();
     CHECK(strncmp(fake_call("conductor.list"), "*1 %16 id e1 ", 13) == 0);
     fake_tick();
     CHECK(fake_find(SPAN("r/q")) == NULL); /* it leads, and nothing has it */
@@ -123,13 +110,13 @@ TEST(what_is_kept_but_odd_is_left_out) {
     fake_keep(SPAN("e/e4/0"), SPAN("u\1\0xm\1\0mb\2\00032"));
     tarn_module_v1.durable_changed(NULL, NULL);
     HAS("conductor.info e4", "block 32");
-    end();
+    fake_end();
 }
 
 /* A server with fewer ranks than its master had: what did not fit is not said to be there. */
 TEST(what_is_kept_but_has_no_room_is_no_engine) {
     static const char *const one[] = {"ranks", "1", "index-size", "1mb", NULL};
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     SAYS("conductor.add e2 http://e2 MODEL m", "OK");
     fake_unload();
@@ -145,13 +132,13 @@ TEST(what_is_kept_but_has_no_room_is_no_engine) {
     snprintf(line, sizeof(line), "conductor.add %s http://%s MODEL m", left_out, left_out);
     SAYS(line, "OK");
     CHECK(strncmp(fake_call("conductor.list"), "*1 ", 3) == 0);
-    end();
+    fake_end();
 }
 
 /* Of a rank that is registered, and found no room, an engine's drain and keys stay. */
 TEST(what_an_engine_has_stays_for_its_other_ranks) {
     static const char *const one[] = {"ranks", "1", "index-size", "1mb", NULL};
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     SAYS("conductor.add e1 http://e1 MODEL m RANK 1", "OK");
     SAYS("conductor.drain e1", "OK");
@@ -164,11 +151,11 @@ TEST(what_an_engine_has_stays_for_its_other_ranks) {
     CHECK_EQ(fake.entries, 4);
     SAYS(first ? "conductor.remove e1 RANK 1" : "conductor.remove e1 RANK 0", "OK");
     CHECK_EQ(fake.entries, 0);
-    end();
+    fake_end();
 }
 
 TEST(changes_that_are_held_back_come_again) {
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     CHECK(fake_call("conductor.route q MODEL m LENGTH 100")[0] == '*');
     CHECK(fake_find(SPAN("r/q")) != NULL);
@@ -183,16 +170,16 @@ TEST(changes_that_are_held_back_come_again) {
     SAYS("conductor.add e2 http://e2 MODEL m",
          "-LIMIT there is no room to keep it: module-state-max");
     CHECK_EQ(route_worker_find(conductor_route, SPAN("e2"), 0), ROUTE_NO_WORKER);
-    end();
+    fake_end();
 }
 
 /* A replica follows by what it is told, and says nothing itself; promoted, it clears up. */
 TEST(a_replica_follows_and_takes_over) {
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     CHECK(fake_call("conductor.route q MODEL m LENGTH 100")[0] == '*');
     fake_unload();
-    fake_load(small);
+    fake_begin();
     fake.leads = false;
     tarn_module_v1.role_changed(false);
     CHECK_EQ(route_figures_get(conductor_route)->route_reserved, 1);
@@ -210,7 +197,7 @@ TEST(a_replica_follows_and_takes_over) {
     tarn_module_v1.role_changed(true);
     fake_tick();
     CHECK(fake_find(name) == NULL);
-    end();
+    fake_end();
 }
 
 static const char *const many[] = {"ranks", "8", "requests", "2000", "index-size", "1mb", NULL};
@@ -233,7 +220,7 @@ TEST(ends_in_great_number_are_written_in_parts) {
     CHECK(fake.entries > 0);
     for (int i = 0; i < 4; i++) fake_tick();
     CHECK_EQ(fake.entries, 0);
-    end();
+    fake_end();
 }
 
 /* All at once would hold the loop for a tenth of a second. */
@@ -267,7 +254,7 @@ TEST(a_replica_takes_up_many_reservations_in_parts) {
     /* Who leads has all of it at once. */
     tarn_module_v1.durable_changed(NULL, NULL);
     CHECK_EQ(*reserved, 750);
-    end();
+    fake_end();
 }
 
 /* However much waits to be written. */
@@ -282,7 +269,7 @@ TEST(a_reservation_is_kept_before_it_is_told) {
     CHECK(fake_find(SPAN("r/mine")) == NULL);
     for (int i = 0; i < 8; i++) fake_tick();
     CHECK_EQ(fake.entries, 1); /* e2 */
-    end();
+    fake_end();
 }
 
 /* Requests of an engine that left do not come back with the module, whatever was not written. */
@@ -295,7 +282,7 @@ TEST(what_ended_has_ended_when_the_module_comes_back) {
     fake_load(many);
     CHECK_EQ(route_figures_get(conductor_route)->route_reserved, 0);
     CHECK_EQ(fake.entries, 1); /* e1 */
-    end();
+    fake_end();
 }
 
 TEST_MAIN()

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "base/buf.h"
+#include "conductor/conductor.h"
 #include "module.h"
 
 extern const struct tarn_module tarn_module_v1;
@@ -315,6 +316,17 @@ static inline void fake_kept_clear(void) {
     fake.room = 0;
 }
 
+/* A small one, with what is kept; at the end it makes sense, and nothing is kept any more. */
+static inline void fake_begin(void) {
+    static const char *const small[] = {"ranks", "8", "requests", "16", "index-size", "1mb", NULL};
+    fake_load(small);
+}
+static inline void fake_end(void) {
+    route_check(conductor_route);
+    fake_unload();
+    fake_kept_clear();
+}
+
 /* The reply, until the next call; NULL: the server would not have called it. */
 static inline const char *fake_call_words(const struct span *word, size_t n) {
     const struct tarn_command_declaration *its = NULL;
@@ -379,5 +391,9 @@ static inline bool fake_turn(void) {
     }
     return any;
 }
+
+/* For tests that include test.h. */
+#define SAYS(line, reply) CHECK_STR(fake_call(line), reply)
+#define HAS(line, part)   CHECK(strstr(fake_call(line), part) != NULL)
 
 #endif

@@ -8,17 +8,6 @@
 #include "fake.h"
 #include "route/hash.h"
 
-static const char *const small[] = {"ranks", "8", "requests", "16", "index-size", "1mb", NULL};
-
-static void begin(void) {
-    fake_load(small);
-}
-static void end(void) {
-    route_check(conductor_route);
-    fake_unload();
-    fake_kept_clear();
-}
-
 /* Single quotes stand for double ones, in both. */
 static char text[8192];
 static const char *post(const char *path, const char *body) {
@@ -35,8 +24,6 @@ static const char *post(const char *path, const char *body) {
 }
 #define POST(path, body, answer)  CHECK_STR(post(path, body), answer)
 #define WRONG(path, body, answer) POST(path, body, "400 {'error':'" answer "'}")
-#define SAYS(line, reply)         CHECK_STR(fake_call(line), reply)
-#define HAS(line, part)           CHECK(strstr(fake_call(line), part) != NULL)
 
 #define E1       "{'endpoint':'tcp://127.0.0.1:1','type':'vLLM','modelname':'m','instance_id':'e1'"
 #define E1_MORE  E1 ",'block_size':16"
@@ -75,7 +62,7 @@ static const char *query(uint32_t tokens, const char *more) {
 #define FINDS(tokens, more, part)   CHECK(strstr(query(tokens, more), part) != NULL)
 
 TEST(registered_as_by_add) {
-    begin();
+    fake_begin();
     POST("/register", E1_MORE ",'replay_endpoint':'tcp://127.0.0.1:2','tenant_id':'default'}",
          E1_THERE);
     HAS("conductor.list", "id e1 role both model m block 16 rank 0 url e1 state up");
@@ -117,14 +104,14 @@ TEST(registered_as_by_add) {
     HAS("conductor.info e3", "model m lora l tenant");
     /* It is kept, and there again. */
     fake_unload();
-    begin();
+    fake_begin();
     HAS("conductor.info e1", "rank 2 url http://e1:2");
     HAS("conductor.info e2", "endpoint tcp://127.0.0.1:3");
-    end();
+    fake_end();
 }
 
 TEST(unregistered) {
-    begin();
+    fake_begin();
     POST("/register", E1_MORE ",'tenant_id':'t'}", E1_THERE);
     POST("/unregister", "{'type':'vLLM','modelname':'m','instance_id':'e1','dp_rank':0}",
          "404 {'error':'service not found: e1|default|0'}");
@@ -140,11 +127,11 @@ TEST(unregistered) {
          "200 {'status':'unregistered successfully','removed_instances':['e1|default|63']}");
     WRONG("/unregister", "{}", "instance_id: it is missing");
     WRONG("/unregister", "{'instance_id':'e1','dp_rank':64}", "dp_rank: the number is too large");
-    end();
+    fake_end();
 }
 
 TEST(who_registers_wrongly_is_told_what) {
-    begin();
+    fake_begin();
     WRONG("/register", "", "it is no object");
     WRONG("/register", "[]", "it is no object");
     WRONG("/register", "{'endpoint'", "a colon is missing");
@@ -208,21 +195,21 @@ TEST(who_registers_wrongly_is_told_what) {
         "'instances':{'e1':{'longest_matched':0,'gpu':0,'dp':{'0':0},'cpu':0,'disk':0,'pool':0}}}");
     fake.leads = true;
     fake.refuse = TARN_OK;
-    end();
+    fake_end();
 }
 
 /* What CONDUCTOR.ADD takes may be no UTF-8; what is answered is. */
 TEST(whatever_a_tenant_is_called_answers_can_be_read) {
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 TENANT \xff MODEL m BLOCK 16", "OK");
     WRONG("/register", E1_MORE ",'url':'http://e1'}",
           "tenant_id: engine 'e1' is registered with TENANT \\ufffd, not nothing: "
           "CONDUCTOR.REMOVE it before it comes back as another");
-    end();
+    fake_end();
 }
 
 TEST(hits_by_tier_and_rank) {
-    begin();
+    fake_begin();
     QUERY(100, "", "{'default':{},'instances':{}}");
     POST("/register", E1_MORE "}", E1_THERE);
     SAYS("conductor.add e2 http://e2 MODEL m RANK 0", "OK");
@@ -260,7 +247,7 @@ TEST(hits_by_tier_and_rank) {
     WRONG("/query", "{'model':'m','token_ids':[4294967296]}", "token_ids: the number is too large");
     WRONG("/query", "{'model':'m','token_ids':[0,-1]}", "token_ids: a number from 0 on is missing");
     WRONG("/query", "{'model':'m','token_ids':[1,2", "token_ids: the array does not end");
-    end();
+    fake_end();
 }
 
 static size_t heap_used(void) {
@@ -271,7 +258,7 @@ static size_t heap_used(void) {
 /* One request's many numbers are not kept for the next, be they right or wrong. */
 TEST(much_memory_is_given_back) {
     struct buf body = {NULL, 0, 0};
-    begin();
+    fake_begin();
     buf_append_str(&body, "{'token_ids':[0");
     for (uint32_t i = 1; i < 150000; i++) buf_printf(&body, ",%u", i);
     buf_append_str(&body, "],'model':");
@@ -285,11 +272,11 @@ TEST(much_memory_is_given_back) {
         CHECK(heap_used() < used + 65536 * sizeof(uint64_t));
     }
     buf_free(&body);
-    end();
+    fake_end();
 }
 
 TEST(tenants_see_their_engines_and_everybodys) {
-    begin();
+    fake_begin();
     POST("/register", E1_MORE ",'tenant_id':'a'}", E1_THERE);
     SAYS("conductor.add e2 http://e2 MODEL m", "OK");
     SAYS("conductor.add e3 http://e3 MODEL m TENANT b", "OK");
@@ -317,14 +304,14 @@ TEST(tenants_see_their_engines_and_everybodys) {
             CHECK_EQ(strstr(said, id) != NULL, wanted);
         }
     }
-    end();
+    fake_end();
 }
 
 /* SGLang's is a salt of all blocks, vLLM's an extra key of the first. */
 TEST(both_kinds_of_cache_salt) {
     static const char longer[] = "a-salt-that-is-longer-than-31-bytes";
     char extra[64] = {0, 0, 0, 0, 3, 0, 0, 0, (char)0x91, (char)0xa1, 's'}, more[80];
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     SAYS("conductor.add e2 http://e2 MODEL m", "OK");
     blocks_store("e1", 0, 3, ROUTE_TIER_DEVICE, "s", SPAN(""));
@@ -341,12 +328,12 @@ TEST(both_kinds_of_cache_salt) {
     blocks_store("e1", 0, 4, ROUTE_TIER_DEVICE, "", span_of(extra, 11 + len));
     snprintf(more, sizeof(more), ",'cache_salt':'%s'", longer);
     FINDS(64, more, "{'e1':{'longest_matched':64,'gpu'");
-    end();
+    fake_end();
 }
 
 /* Told, and not added: all engines are as near to it. */
 TEST(what_the_pool_has) {
-    begin();
+    fake_begin();
     fake.pool_name = "m@";
     fake.pool_blocks = 5;
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
@@ -361,14 +348,14 @@ TEST(what_the_pool_has) {
         "'e1':{'longest_matched':32,'gpu':32,'dp':{'0':32},'cpu':32,'disk':32,'pool':0},"
         "'e2':{'longest_matched':0,'gpu':0,'dp':{'0':0},'cpu':0,'disk':0,'pool':80}}}");
     fake.pool_name = NULL;
-    end();
+    fake_end();
 }
 
 TEST(by_hashes) {
     uint32_t tokens[64];
     uint64_t rolling[4];
     char body[512];
-    begin();
+    fake_begin();
     SAYS("conductor.add e1 http://e1 MODEL m", "OK");
     blocks_store("e1", 0, 3, ROUTE_TIER_HOST, "", SPAN(""));
     for (uint32_t i = 0; i < 64; i++) tokens[i] = i;
@@ -395,20 +382,20 @@ TEST(by_hashes) {
     SAYS("conductor.add e2 http://e2 MODEL m BLOCK 32", "OK");
     WRONG("/query_by_hash", "{'model':'m','seq_hashes':[1]}",
           "block_size: it is missing, and engines of this model have several");
-    end();
+    fake_end();
 }
 
 /* More than may be, in both formats. */
 TEST(numbers_have_a_bound) {
     struct buf body = {NULL, 0, 0};
-    begin();
+    fake_begin();
     buf_append_str(&body, "{\"model\":\"m\",\"token_ids\":[1");
     for (size_t i = 0; i < 1u << 20; i++) buf_append(&body, ",1", 2);
     buf_append_str(&body, "]}");
     const struct buf *said = fake_post("/query", span_of(body.data, body.len));
     CHECK(strncmp(said->data, "400 {\"error\":\"token_ids: too many numbers\"}", 43) == 0);
     buf_free(&body);
-    end();
+    fake_end();
 }
 
 /* --- msgpack --- */
@@ -426,7 +413,7 @@ static void packed(const char *path, struct span body, const char *answer, size_
     "error\xdb\0\0\0" size
 
 TEST(msgpack_is_answered_in_msgpack) {
-    begin();
+    fake_begin();
     PACKED("/register",
            "\x87\xa8"
            "endpoint\xaf"
@@ -561,7 +548,7 @@ TEST(msgpack_is_answered_in_msgpack) {
            "m\xaa"
            "seq_hashes\xc4\0",
            M_ERROR("\x14") "seq_hashes: no array");
-    end();
+    fake_end();
 }
 
 TEST_MAIN()

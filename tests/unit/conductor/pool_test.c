@@ -3,8 +3,6 @@
 #include "conductor/prompt.h"
 #include "fake.h"
 
-#define SAYS(line, words) CHECK_STR(fake_call(line), words)
-#define HAS(line, words)  CHECK(strstr(fake_call(line), words) != NULL)
 #define KEYS(id, name)                                                                             \
     "conductor.keys " id " HASH TARN UNIT 16 ALIGN 16 KVGROUPS 1 " name " FULL 16 16 0 0"
 
@@ -15,11 +13,6 @@ static void begin(void) {
     fake.pool_asked = 0;
     SAYS("conductor.add e1 http://e1 MODEL m HOST h1 RACK r1 BYTES 1", "OK");
     SAYS("conductor.add e2 http://e2 MODEL m HOST h2 RACK r2 BYTES 1", "OK");
-}
-
-static void end(void) {
-    fake_unload();
-    fake_kept_clear();
 }
 
 /* 400 tokens of which none were there before, with EXTRA where there is any. */
@@ -63,7 +56,7 @@ TEST(what_the_pool_has_counts_for_who_calls_it_so) {
     SAYS("conductor.keys e2", "OK");
     SAYS("conductor.done q", "OK");
     CHECK(strstr(ask("conductor.route", NO_EXTRA), " *3 0 0 0 0 ") != NULL);
-    end();
+    fake_end();
 }
 
 #define ENTRY(block, bytes)                                                                        \
@@ -82,7 +75,7 @@ TEST(a_prompt_ends_for_the_pool_where_extra_begins) {
     buf_append(&extra, ENTRY(0, "an image"));
     CHECK(strstr(ask("conductor.route", span_of(extra.data, extra.len)), " *3 0 0 0 0 ") != NULL);
     buf_free(&extra);
-    end();
+    fake_end();
 }
 
 /* As many hashes as the parts that may be looked for need, of which each may be of several. */
@@ -102,7 +95,7 @@ TEST(long_prompts_are_asked_about_as_far_as_parts_reach) {
     SAYS("conductor.keys e1 HASH TARN UNIT 2 ALIGN 4 KVGROUPS 1 m@f@ FULL 4 4 0 0", "OK");
     fake_call_words(word, ARRAY_LEN(word));
     CHECK_EQ(fake.pool_hashes, 20000);
-    end();
+    fake_end();
 }
 
 /* Whose names of pages do not tell these, or do so by ways that only later versions have. */
@@ -124,7 +117,7 @@ TEST(requests_with_salt_or_lora_find_none_of_sglangs_pages) {
     SAYS("conductor.keys e3 HASH TARN UNIT 16 ALIGN 16 KVGROUPS 1 m@ FULL 16 16 0 0", "OK");
     CHECK_STR(fake_call_words(word, ARRAY_LEN(word)),
               "*1 %6 id e3 rank 0 device 0 host 0 disk 0 pool 160");
-    end();
+    fake_end();
 }
 
 TEST(what_is_wrong_with_keys) {
@@ -138,7 +131,7 @@ TEST(what_is_wrong_with_keys) {
         "-ERR REVISION goes with");
     HAS(KEYS("e1", "m\tn@"), "-ERR the name of KV group 1");
     HAS("conductor.info e1", "keys  block");
-    end();
+    fake_end();
 }
 
 TEST(keys_survive_and_are_followed) {
@@ -170,7 +163,7 @@ TEST(keys_survive_and_are_followed) {
     const struct span later = SPAN("BLAKE9 what ever");
     tarn_module_v1.durable_changed(&name, &later);
     CHECK(strstr(ask("conductor.route", NO_EXTRA), " *3 0 0 0 0 ") != NULL);
-    end();
+    fake_end();
 }
 
 TEST(doctor_tells_of_pools_that_are_of_no_use) {
@@ -188,7 +181,7 @@ TEST(doctor_tells_of_pools_that_are_of_no_use) {
     CHECK(strstr(fake_call("conductor.doctor"), "had a beginning") == NULL);
     for (int i = 0; i < 20; i++) fake_call("conductor.route q MODEL m LENGTH 400");
     HAS("conductor.doctor", "20 requests for model m came without TOKENS");
-    end();
+    fake_end();
 }
 
 /* Written by a later version, by a master of which this one is a replica. */
@@ -199,7 +192,7 @@ TEST(keys_that_cannot_be_read_are_none) {
     for (int i = 0; i < 20; i++) ask("conductor.route", NO_EXTRA);
     HAS("conductor.doctor", "What the pool has for e1, e2, which serve model m, is not known");
     CHECK(strstr(fake_call("conductor.doctor"), "had a beginning") == NULL);
-    end();
+    fake_end();
 }
 
 TEST_MAIN()
