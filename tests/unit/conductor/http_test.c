@@ -412,74 +412,62 @@ static void packed(const char *path, struct span body, const char *answer, size_
     "400 \xdf\0\0\0\1\xdb\0\0\0\5"                                                                 \
     "error\xdb\0\0\0" size
 
+/* Engine e1 of model m, with members that nobody knows. */
+#define M_REGISTER(endpoint)                                                                       \
+    "\x87\xa8"                                                                                     \
+    "endpoint" endpoint "\xa4"                                                                     \
+    "type\xa4"                                                                                     \
+    "vLLM\xa9"                                                                                     \
+    "modelname\xa1"                                                                                \
+    "m\xab"                                                                                        \
+    "instance_id\xa2"                                                                              \
+    "e1\xaa"                                                                                       \
+    "block_size\x10\xa7"                                                                           \
+    "dp_rank\xcd\0\0\xa1"                                                                          \
+    "x\x81\1\x90"
+/* What follows is the value of token_ids. */
+#define M_QUERY                                                                                    \
+    "\x82\xa5"                                                                                     \
+    "model\xa1"                                                                                    \
+    "m\xa9"                                                                                        \
+    "token_ids"
+#define M_0  "\xcf\0\0\0\0\0\0\0\0"
+#define M_16 "\xcf\0\0\0\0\0\0\0\x10"
+/* e1 has one block, in device memory. */
+#define M_HIT                                                                                      \
+    "200 \xdf\0\0\0\2\xdb\0\0\0\7"                                                                 \
+    "default\xdf\0\0\0\1\xdb\0\0\0\2"                                                              \
+    "e1\xdf\0\0\0\6\xdb\0\0\0\x0f"                                                                 \
+    "longest_matched" M_16 "\xdb\0\0\0\3"                                                          \
+    "GPU" M_16 "\xdb\0\0\0\2"                                                                      \
+    "DP\xdf\0\0\0\1\xdb\0\0\0\1"                                                                   \
+    "0" M_16 "\xdb\0\0\0\3"                                                                        \
+    "CPU" M_0 "\xdb\0\0\0\4"                                                                       \
+    "DISK" M_0 "\xdb\0\0\0\4"                                                                      \
+    "POOL" M_0 "\xdb\0\0\0\x09"                                                                    \
+    "instances\xdf\0\0\0\1\xdb\0\0\0\2"                                                            \
+    "e1\xdf\0\0\0\6\xdb\0\0\0\x0f"                                                                 \
+    "longest_matched" M_16 "\xdb\0\0\0\3"                                                          \
+    "gpu" M_16 "\xdb\0\0\0\2"                                                                      \
+    "dp\xdf\0\0\0\1\xdb\0\0\0\1"                                                                   \
+    "0" M_16 "\xdb\0\0\0\3"                                                                        \
+    "cpu" M_16 "\xdb\0\0\0\4"                                                                      \
+    "disk" M_16 "\xdb\0\0\0\4"                                                                     \
+    "pool" M_0
+
 TEST(msgpack_is_answered_in_msgpack) {
     fake_begin();
-    PACKED("/register",
-           "\x87\xa8"
-           "endpoint\xaf"
-           "tcp://127.0.0.1\xa4"
-           "type\xa4"
-           "vLLM\xa9"
-           "modelname\xa1"
-           "m"
-           "\xab"
-           "instance_id\xa2"
-           "e1\xaa"
-           "block_size\x10\xa7"
-           "dp_rank\xcd\0\0\xa1"
-           "x\x81\1\x90",
+    PACKED("/register", M_REGISTER("\xaftcp://127.0.0.1"),
            M_ERROR("\x36") "endpoint: EVENTS must be tcp://HOST:PORT or ipc://PATH");
-    PACKED("/register",
-           "\x87\xa8"
-           "endpoint\xb1"
-           "tcp://127.0.0.1:1\xa4"
-           "type\xa4"
-           "vLLM\xa9"
-           "modelname\xa1"
-           "m\xab"
-           "instance_id\xa2"
-           "e1\xaa"
-           "block_size\x10\xa7"
-           "dp_rank\xcd\0\0\xa1"
-           "x\x81\1\x90",
+    PACKED("/register", M_REGISTER("\xb1tcp://127.0.0.1:1"),
            "200 \xdf\0\0\0\2\xdb\0\0\0\6"
            "status\xdb\0\0\0\x17"
-           "registered successfully"
-           "\xdb\0\0\0\x0b"
+           "registered successfully\xdb\0\0\0\x0b"
            "instance_id\xdb\0\0\0\2"
            "e1");
     HAS("conductor.info e1", "endpoint tcp://127.0.0.1:1");
     blocks_store("e1", 0, 1, ROUTE_TIER_DEVICE, "", SPAN(""));
-#define QUERY_ANSWER                                                                               \
-    "200 \xdf\0\0\0\2\xdb\0\0\0\7"                                                                 \
-    "default\xdf\0\0\0\1\xdb\0\0\0\2"                                                              \
-    "e1\xdf\0\0\0\6"                                                                               \
-    "\xdb\0\0\0\x0f"                                                                               \
-    "longest_matched\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                            \
-    "GPU\xcf\0\0\0\0\0\0\0\x10"                                                                    \
-    "\xdb\0\0\0\2"                                                                                 \
-    "DP\xdf\0\0\0\1\xdb\0\0\0\1"                                                                   \
-    "0\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                                          \
-    "CPU\xcf\0\0\0\0\0\0\0\0\xdb\0\0\0\4"                                                          \
-    "DISK\xcf\0\0\0\0\0\0\0\0\xdb\0\0\0\4"                                                         \
-    "POOL\xcf\0\0\0\0\0\0\0\0\xdb\0\0\0\x09"                                                       \
-    "instances\xdf\0\0\0\1\xdb\0\0\0\2"                                                            \
-    "e1\xdf\0\0\0\6\xdb\0\0\0\x0f"                                                                 \
-    "longest_matched\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                            \
-    "gpu\xcf\0\0\0\0\0\0\0\x10"                                                                    \
-    "\xdb\0\0\0\2"                                                                                 \
-    "dp\xdf\0\0\0\1\xdb\0\0\0\1"                                                                   \
-    "0\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\3"                                                          \
-    "cpu\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\4"                                                        \
-    "disk\xcf\0\0\0\0\0\0\0\x10\xdb\0\0\0\4"                                                       \
-    "pool\xcf\0\0\0\0\0\0\0\0"
-    PACKED("/query",
-           "\x82\xa5"
-           "model\xa1"
-           "m\xa9"
-           "token_ids\xdc\0\x10"
-           "\0\1\2\3\4\5\6\7\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f",
-           QUERY_ANSWER);
+    PACKED("/query", M_QUERY "\xdc\0\x10\0\1\2\3\4\5\6\7\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f", M_HIT);
     PACKED("/query",
            "\x83\xa5"
            "model\xa1"
@@ -488,32 +476,32 @@ TEST(msgpack_is_answered_in_msgpack) {
            "token_ids\xc4\x40"
            "\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0\5\0\0\0\6\0\0\0\7\0\0\0"
            "\x08\0\0\0\x09\0\0\0\x0a\0\0\0\x0b\0\0\0\x0c\0\0\0\x0d\0\0\0\x0e\0\0\0\x0f\0\0\0",
-           QUERY_ANSWER);
-    PACKED("/query",
-           "\x82\xa5"
-           "model\xa1"
-           "m\xa9"
-           "token_ids\xc4\3abc",
+           M_HIT);
+    fake_end();
+}
+
+TEST(msgpack_of_wrong_numbers) {
+    fake_begin();
+    PACKED("/query", M_QUERY "\xc4\3abc",
            M_ERROR("\x29") "token_ids: bytes must be 4 of each number");
-    PACKED("/query",
-           "\x82\xa5"
-           "model\xa1"
-           "m\xa9"
-           "token_ids\x92\1\xa1"
-           "a",
-           M_ERROR("\x24") "token_ids: a whole number is missing");
-    PACKED("/query",
-           "\x82\xa5"
-           "model\xa1"
-           "m\xa9"
-           "token_ids\x92\0\xff",
+    PACKED("/query", M_QUERY "\x92\1\241a", M_ERROR("\x24") "token_ids: a whole number is missing");
+    PACKED("/query", M_QUERY "\x92\0\xff",
            M_ERROR("\x28") "token_ids: a number from 0 on is missing");
-    PACKED("/query",
+    PACKED("/query", M_QUERY "\x91\xcf\0\0\0\1\0\0\0\0",
+           M_ERROR("\x22") "token_ids: the number is too large");
+    PACKED("/query", M_QUERY "\xdd\xff\xff\xff\xff\1",
+           M_ERROR("\x1b") "token_ids: it is no msgpack");
+    PACKED("/query_by_hash",
            "\x82\xa5"
            "model\xa1"
-           "m\xa9"
-           "token_ids\x91\xcf\0\0\0\1\0\0\0\0",
-           M_ERROR("\x22") "token_ids: the number is too large");
+           "m\xaa"
+           "seq_hashes\xc4\0",
+           M_ERROR("\x14") "seq_hashes: no array");
+    fake_end();
+}
+
+TEST(msgpack_of_wrong_members) {
+    fake_begin();
     PACKED("/query",
            "\x81\xa9"
            "token_ids\x90",
@@ -526,12 +514,6 @@ TEST(msgpack_is_answered_in_msgpack) {
            "m",
            M_ERROR("\x18") "model: it is there twice");
     PACKED("/query",
-           "\x82\xa5"
-           "model\xa1"
-           "m\xa9"
-           "token_ids\xdd\xff\xff\xff\xff\1",
-           M_ERROR("\x1b") "token_ids: it is no msgpack");
-    PACKED("/query",
            "\x81\xa5"
            "model",
            M_ERROR("\x17") "model: it is no msgpack");
@@ -542,12 +524,6 @@ TEST(msgpack_is_answered_in_msgpack) {
            "model\xa2"
            "\xc0\x80",
            M_ERROR("\x13") "model: no character");
-    PACKED("/query_by_hash",
-           "\x82\xa5"
-           "model\xa1"
-           "m\xaa"
-           "seq_hashes\xc4\0",
-           M_ERROR("\x14") "seq_hashes: no array");
     fake_end();
 }
 
