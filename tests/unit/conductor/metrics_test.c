@@ -38,16 +38,25 @@ static const char *add(const char *id, const char *words, const struct web *w) {
     return fake_call(line);
 }
 
+/* e1 answers with these. */
+static void begin(struct web *w, const char *figures) {
+    fake.watches = true;
+    web_start(w, WEB_ANSWERS, 0, figures);
+    fake_load(small);
+    CHECK_STR(add("e1", "METRICS YES", w), "OK");
+    CHECK(becomes("conductor.list", "metrics up"));
+}
+static void end(struct web *w) {
+    fake_unload();
+    web_stop(w);
+    fake_kept_clear();
+}
+
 TEST(load_and_a_sign_of_life) {
     struct web w;
-    fake.watches = true;
-    web_start(&w, WEB_ANSWERS, 0,
-              "vllm:num_requests_running 7\nvllm:num_requests_waiting 2\n"
+    begin(&w, "vllm:num_requests_running 7\nvllm:num_requests_waiting 2\n"
               "vllm:gpu_cache_usage_perc 0.25\n"
               "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n");
-    fake_load(small);
-    CHECK_STR(add("e1", "METRICS YES", &w), "OK");
-    CHECK(becomes("conductor.list", "metrics up"));
     CHECK(has("conductor.list", "prefill-tokens 1024 ") && has("conductor.list", "decodes 7 "));
     CHECK(has("conductor.info e1", "other-decodes 7 other-kvblocks 250 "));
     CHECK(has("conductor.info e1", "kvblocks 1000 "));
@@ -55,17 +64,12 @@ TEST(load_and_a_sign_of_life) {
     /* What it says later counts, and so do reports; which are the later ones is nobody's merit. */
     CHECK_STR(fake_call("conductor.load e1 RUNNING 1"), "OK");
     CHECK(becomes("conductor.info e1", "other-decodes 7 "));
-    fake_unload();
-    web_stop(&w);
-    fake_kept_clear();
+    end(&w);
 }
 
 TEST(an_engine_that_dies_is_silent) {
     struct web w;
-    web_start(&w, WEB_ANSWERS, 0, "sglang:num_running_reqs 1\n");
-    fake_load(small);
-    CHECK_STR(add("e1", "METRICS yes", &w), "OK");
-    CHECK(becomes("conductor.list", "metrics up"));
+    begin(&w, "sglang:num_running_reqs 1\n");
     CHECK(becomes("conductor.list", "state up"));
     web_stop(&w);
     CHECK(becomes("conductor.list", "state silent"));
@@ -76,9 +80,7 @@ TEST(an_engine_that_dies_is_silent) {
     web_start(&w, WEB_ANSWERS, w.port, "sglang:num_running_reqs 1\n");
     CHECK(becomes("conductor.list", "state up"));
     CHECK(becomes("conductor.route r MODEL m LENGTH 10", "*7 e1 "));
-    fake_unload();
-    web_stop(&w);
-    fake_kept_clear();
+    end(&w);
 }
 
 /* Who is asked seldom is not silent in between. */
@@ -93,9 +95,7 @@ TEST(engines_are_asked_before_they_are_silent) {
         CHECK(clock_mono_ms() < end);
         usleep(1000);
     }
-    fake_unload();
-    web_stop(&w);
-    fake_kept_clear();
+    end(&w);
 }
 
 /* One URL is asked once for all of its ranks, each of which has its own figures. */
@@ -127,10 +127,7 @@ TEST(ranks_at_one_url) {
 
 TEST(who_does_not_lead_asks_nobody) {
     struct web w;
-    web_start(&w, WEB_ANSWERS, 0, "vllm:num_requests_running 1\n");
-    fake_load(small);
-    CHECK_STR(add("e1", "METRICS YES", &w), "OK");
-    CHECK(becomes("conductor.list", "metrics up"));
+    begin(&w, "vllm:num_requests_running 1\n");
     fake_unload();
     fake_load(small); /* what is kept is asked again */
     CHECK(becomes("conductor.list", "metrics up"));
@@ -142,9 +139,7 @@ TEST(who_does_not_lead_asks_nobody) {
     tarn_module_v1.role_changed(true);
     CHECK(strstr(fake_call("conductor.list"), "state up") != NULL); /* before it is asked again */
     CHECK(becomes("conductor.list", "metrics up"));
-    fake_unload();
-    web_stop(&w);
-    fake_kept_clear();
+    end(&w);
 }
 
 /* Those that report by themselves could not, while this server did not lead. */
