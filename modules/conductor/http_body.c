@@ -163,7 +163,7 @@ void http_map_end(struct http_answer *a) {
 
 void http_text(struct http_answer *a, struct span text) {
     if (a->msgpack) {
-        pack(a, 0xdb, text.len, 4);
+        pack(a, span_is_utf8(text) ? 0xdb : 0xc6, text.len, 4); /* bytes, where it is no text */
         buf_append(&a->out, text.data, text.len);
     } else {
         json_text_put(&a->out, text);

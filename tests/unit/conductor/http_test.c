@@ -480,6 +480,19 @@ TEST(msgpack_is_answered_in_msgpack) {
     fake_end();
 }
 
+/* A string is UTF-8 for who reads it. */
+TEST(msgpack_that_is_no_text_is_bytes) {
+    fake_begin();
+    SAYS("conductor.add e1 http://e1 TENANT \xff MODEL m BLOCK 16", "OK");
+    PACKED(
+        "/register", M_REGISTER("\xb1tcp://127.0.0.1:1"),
+        "400 \xdf\0\0\0\1\xdb\0\0\0\5"
+        "error\xc6\0\0\0\x74"
+        "tenant_id: engine 'e1' is registered with TENANT \xff, not nothing: CONDUCTOR.REMOVE it "
+        "before it comes back as another");
+    fake_end();
+}
+
 TEST(msgpack_of_wrong_numbers) {
     fake_begin();
     PACKED("/query", M_QUERY "\xc4\3abc",
