@@ -110,41 +110,21 @@ function enginesSection() {
               'tcp://HOST:5557 REPLAY tcp://HOST:6557 registers one.',
       ),
     );
-  const words = state.filter.trim().toLowerCase();
   const models = new Set(all.map((e) => e.model)).size;
-  const worth = (e) => (engineAway(e) ? 0 : engineTroubles(e).length ? 1 : 2);
-  const shown = all
-    .filter((e) =>
-      [e.engine, e.model, e.lora, e.role, e.host, e.rack, e.state, e.partial ? 'partial' : '']
-        .join(' ')
-        .toLowerCase()
-        .includes(words),
-    )
-    .sort((a, b) => worth(a) - worth(b));
-  const dense = all.length > MANY;
   return section(
     title,
     { class: 'wide', 'data-key': title },
-    all.length > 8
-      ? make(
-          'div',
-          { class: 'tools' },
-          make(
-            'label',
-            { 'data-key': 'filter' },
-            'Find ',
-            make('input', { type: 'search', id: 'filter', placeholder: 'name, model, state' }),
-          ),
-        )
-      : null,
-    shown.length === 0 ? empty('No engine is called so.') : null,
-    make(
-      'div',
-      { class: dense ? 'nodes dense' : all.length < 4 ? 'nodes few' : 'nodes' },
-      shown.map((e) => engineCard(e, dense, models)),
-    ),
+    cards(all, {
+      find: 'name, model, state',
+      words: (e) =>
+        [e.engine, e.model, e.lora, e.role, e.host, e.rack, e.state, e.partial ? 'partial' : '']
+          .join(' '),
+      none: 'No engine is called so.',
+      worth: (e) => (engineAway(e) ? 0 : engineTroubles(e).length ? 1 : 2),
+      card: (e, dense) => engineCard(e, dense, models),
+    }),
     note(
-      (dense ? 'The time: until what waits there is computed. ' : '') +
+      (all.length > MANY ? 'The time: until what waits there is computed. ' : '') +
         'Hits: tokens of prompts sent there that it had already. KV: what is reserved of its ' +
         'device memory, and what it reports beyond that.',
     ),

@@ -110,6 +110,37 @@ function bar(parts, whole, name) {
   );
 }
 
+const MANY = 40; /* cards: then each is smaller */
+
+/* A card of each of `all`, those of least worth first, and of more than some the words by which one
+ * is sought: card(one, dense) makes it, words(one) are what it is found by, find says which these
+ * are. tools: what is beside that. */
+function cards(all, { find, words, none, worth, card }, ...tools) {
+  const wanted = state.filter.trim().toLowerCase(),
+    dense = all.length > MANY;
+  const shown = all
+    .filter((one) => words(one).toLowerCase().includes(wanted))
+    .sort((a, b) => worth(a) - worth(b));
+  if (all.length > 8)
+    tools.push(
+      make(
+        'label',
+        { 'data-key': 'filter' },
+        'Find ',
+        make('input', { type: 'search', id: 'filter', placeholder: find }),
+      ),
+    );
+  return [
+    tools.length > 0 ? make('div', { class: 'tools' }, tools) : null,
+    shown.length === 0 ? empty(none) : null,
+    make(
+      'div',
+      { class: dense ? 'nodes dense' : all.length < 4 ? 'nodes few' : 'nodes' },
+      shown.map((one) => card(one, dense)),
+    ),
+  ];
+}
+
 const right = (text) => ({ right: text });
 
 /* heads: text, right(text), or {sort, text}; rows: [key, ...cells]. */

@@ -7,7 +7,6 @@ const KINDS = [
   ['written', 'being written', 'd'],
   ['quarantined', 'gone, but may still be read', 'b'],
 ];
-const MANY = 40; /* nodes: then each is smaller */
 
 /* A picture of n columns, which the page stretches. */
 function mapStrip(s, name) {
@@ -176,44 +175,27 @@ function nodesSection() {
           '--segment 8gb), or this server with --pool-size.',
       ),
     );
-  const dense = all.length > MANY,
-    oneIn = Math.max(...(state.segments || []).map((s) => s.map_one_in || 1));
-  const words = state.filter.trim().toLowerCase();
-  const shown = all
-    .filter(({ name, node }) =>
-      `${name} ${node ? [node.machine, node.rack, node.state].join(' ') : 'this server'}`
-        .toLowerCase()
-        .includes(words),
-    )
-    .sort((a, b) => troubleOf(a) - troubleOf(b));
+  const oneIn = Math.max(...(state.segments || []).map((s) => s.map_one_in || 1));
   return section(
     title,
     { class: 'wide', 'data-key': title },
-    make(
-      'div',
-      { class: 'tools' },
+    cards(
+      all,
+      {
+        find: 'name, rack, state',
+        words: ({ name, node }) =>
+          `${name} ${node ? [node.machine, node.rack, node.state].join(' ') : 'this server'}`,
+        none: 'No node is called so.',
+        worth: troubleOf,
+        card: ({ name, node, segments }, dense) =>
+          nodeCard('n' + name, name || 'this server', node, segments, dense),
+      },
       make(
         'div',
         { class: 'legend' },
         KINDS.map(([, what, of]) => make('span', {}, swatch(of), what)),
         make('span', {}, swatch('f'), 'objects on disk'),
         make('span', {}, swatch('none'), 'free'),
-      ),
-      all.length > 8
-        ? make(
-            'label',
-            { 'data-key': 'filter' },
-            'Find ',
-            make('input', { type: 'search', id: 'filter', placeholder: 'name, rack, state' }),
-          )
-        : null,
-    ),
-    shown.length === 0 ? empty('No node is called so.') : null,
-    make(
-      'div',
-      { class: dense ? 'nodes dense' : all.length < 4 ? 'nodes few' : 'nodes' },
-      shown.map(({ name, node, segments }) =>
-        nodeCard('n' + name, name || 'this server', node, segments, dense),
       ),
     ),
     note(
