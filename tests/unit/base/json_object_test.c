@@ -90,6 +90,40 @@ TEST(texts_are_decoded) {
     BAD("{\"text\":\"a}", "text: a string does not end");
 }
 
+/* Of 1 to 19 digits, with blanks between them, in memory that ends where the text does. */
+TEST(long_lists) {
+    static const char *const blanks[] = {"", " ", "\n\t ", "        "};
+    enum { MANY = 2000 };
+    struct buf line = {NULL, 0, 0};
+    uint64_t want[MANY], x = 1;
+    for (size_t round = 0; round < 2; round++) {
+        uint64_t most = round == 0 ? 0 : 9999999;
+        struct json_u64s all = {&list, &n_list, &cap_list, MANY};
+        struct json_field fields[] = {{"list", JSON_WHOLES, &all, most, false, false}};
+        buf_clear(&line);
+        for (size_t i = 0; i < MANY; i++) {
+            x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
+            want[i] = x >> 1;
+            for (unsigned cut = (unsigned)(x >> 33) % 19; cut > 0; cut--) want[i] /= 10;
+            if (most > 0) want[i] %= most + 1;
+            buf_printf(&line, "%s%s%llu%s", i == 0 ? "{\"list\":[" : ",", blanks[x >> 62],
+                       (unsigned long long)want[i], blanks[x >> 60 & 3 & i]);
+        }
+        buf_append_str(&line, "]}");
+        char *exact = xmemdup(line.data, line.len);
+        n_list = 0;
+        CHECK(json_object_read(span_of(exact, line.len), fields, 1, error) == NULL);
+        CHECK_EQ(n_list, MANY);
+        CHECK(memcmp(list, want, sizeof(want)) == 0);
+        free(exact);
+    }
+    buf_free(&line);
+    BAD("{\"list\":[1,02,3,4,5555555]}", "list: a number from 0 on is missing");
+    BAD("{\"list\":[1,,3,4,5555555]}", "list: a number from 0 on is missing");
+    BAD("{\"list\":[1,2,3,44444,5555555]}", "list: too many numbers");
+    BAD("{\"list\":[1,2 3,4,5555555]}", "list: the array does not end");
+}
+
 /* What nobody asked for is checked, and costs nothing. */
 TEST(others_are_passed_over) {
     GOOD("{\"x\":{\"y\":[1,{\"z\":[true,null,-1.5e3]}]},\"n\":1}");
