@@ -18,6 +18,13 @@ static bool load(const char *text) {
     return ok;
 }
 
+static bool load_words(int n, char **words) {
+    free(why);
+    why = NULL;
+    config_init(&values);
+    return config_load_args(&values, n, words, &why);
+}
+
 static bool told(const char *part) {
     return why != NULL && strstr(why, part) != NULL;
 }
@@ -136,10 +143,7 @@ TEST(an_include_cannot_go_on_for_ever) {
     char *text = config_text("include %s\n", path);
     CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
     close(fd);
-    config_init(&values);
-    free(why);
-    why = NULL;
-    CHECK(!config_load_args(&values, 1, (char *[]){path}, &why) && told("nested more than"));
+    CHECK(!load_words(1, (char *[]){path}) && told("nested more than"));
     unlink(path);
     free(text);
     config_deinit(&values);
@@ -153,35 +157,26 @@ TEST(an_include_on_the_command_line) {
     CHECK(write(fd, "port 7003\ntimeout 9\n", 20) == 20);
     close(fd);
     char *args[] = {"--include", path, "--port", "7001"};
-    config_init(&values);
-    free(why);
-    why = NULL;
-    CHECK(config_load_args(&values, 4, args, &why));
+    CHECK(load_words(4, args));
     CHECK_EQ(values.port, 7001);
     CHECK_EQ(values.timeout_s, 9);
     config_deinit(&values);
     unlink(path);
-    config_init(&values);
-    CHECK(!config_load_args(&values, 2, args, &why) &&
-          told("command line: include: /tmp/tarn-config-") && told("cannot be read"));
+    CHECK(!load_words(2, args) && told("command line: include: /tmp/tarn-config-") &&
+          told("cannot be read"));
     config_deinit(&values);
-    config_init(&values);
-    CHECK(!config_load_args(&values, 1, args, &why) && told("include must name one file"));
+    CHECK(!load_words(1, args) && told("include must name one file"));
     config_deinit(&values);
 }
 
 TEST(command_line) {
     char *args[] = {"--port", "7001", "--bind", "127.0.0.1", "::1", "--requirepass", ""};
-    config_init(&values);
-    free(why);
-    why = NULL;
-    CHECK(config_load_args(&values, 7, args, &why));
+    CHECK(load_words(7, args));
     CHECK_EQ(values.port, 7001);
     CHECK_EQ(values.bind.n, (size_t)2);
     config_deinit(&values);
     char *stray[] = {"--port", "7001", "7002"};
-    config_init(&values);
-    CHECK(!config_load_args(&values, 3, stray, &why) &&
+    CHECK(!load_words(3, stray) &&
           told("command line: 'port \"7001\" \"7002\"': wrong number of arguments: port must be"));
     config_deinit(&values);
 }
@@ -199,10 +194,7 @@ static void load_new_file(char *path, const char *text) {
     int fd = mkstemp(path);
     CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
     close(fd);
-    config_init(&values);
-    free(why);
-    why = NULL;
-    CHECK(config_load_args(&values, 1, &path, &why));
+    CHECK(load_words(1, &path));
 }
 
 TEST(rewrite_keeps_comments_and_changes_lines) {
@@ -255,8 +247,7 @@ TEST(modules_are_a_list) {
 
     char *args[] = {"--loadmodule", "a.so",         "x",         "y", "--port",
                     "7002",         "--loadmodule", "b.so 'x y'"};
-    config_init(&values);
-    CHECK(config_load_args(&values, 8, args, &why));
+    CHECK(load_words(8, args));
     CHECK_EQ(values.port, 7002);
     CHECK_EQ(values.modules.n, 2);
     CHECK_EQ(values.modules.line[0].n - 1, 2);
