@@ -82,12 +82,15 @@ static uint64_t take_report(struct reader *r) {
     return v == 0 ? ROUTE_UNKNOWN : v;
 }
 
+/* Which may be taken back. */
 static void one_report(struct route *route, struct reader *r, uint64_t now_us) {
     struct span id = take_name(r);
-    uint32_t rank = take_byte(r) % 4;
+    uint8_t what = take_byte(r);
+    uint32_t rank = what % 4;
     struct route_load load = {take_report(r), take_report(r), take_report(r), take_report(r),
                               take_report(r)};
     route_engine_load(route, id, rank, &load, now_us);
+    if (what >= 224) route_load_forget(route, id, rank, now_us);
 }
 
 static void decision_sane(const struct route_decision *d) {
