@@ -1,0 +1,177 @@
+"""Places requests as the Conductor says (docs/CONDUCTOR.md, "Requests")."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import Any, Dict, List, Optional, Tuple
+
+from .leader import Away, Leader
+from .link import Refused
+from .place import Ask, Engine, Nobody, Overloaded, Place
+from .table import Rank, Table, pairs, ranks_of
+from .tell import Teller
+
+__all__ = ["ConductorRouter", "route_words"]
+
+LOG = logging.getLogger("tarn.gateway")
+REFRESH_S = 2.0
+INFO_EVERY = 30  # refreshes: what INFO alone tells of an engine changes only when it is registered
+EXCLUDE_MOST, NAME_MOST = 16, 128
+UNSERVED = "no engine serves"
+MAY_NOT = "none of the "
+FULL_S = 1.0  # LIMIT: as many requests as there may be are under way
+
+
+def route_words(ask: Ask) -> List[Any]:
+    words: List[Any] = ["CONDUCTOR.ROUTE", ask.request, "MODEL", ask.model]
+    if ask.tokens is not None:
+        words += ["TOKENS", ask.tokens]
+        words += ["EXTRA", ask.extra] if ask.extra else []
+    else:
+        words += ["LENGTH", max(ask.length, 1)]
+    session = ask.session
+    if len(session.encode()) > NAME_MOST:
+        session = hashlib.sha256(session.encode()).hexdigest()
+    texts = (("LORA", ask.lora), ("SALT", ask.salt), ("SESSION", session), ("TENANT", ask.tenant))
+    for word, text in texts:
+        words += [word, text] if text else []
+    numbers = (("OUTPUT", ask.output), ("TTFT", ask.ttft_ms), ("TBT", ask.tbt_ms))
+    for word, number in numbers:
+        words += [word, number] if number else []
+    words += ["PRIORITY", ask.priority] if ask.priority else []
+    for engine in list(ask.exclude)[-EXCLUDE_MOST:]:
+        words += ["EXCLUDE", engine]
+    return words
+
+
+def refusal(error: Refused) -> Exception:
+    """What a router raises for what the Conductor answered. ValueError: the request cannot be
+    right."""
+    text = str(error)
+    word, _, rest = text.partition(" ")
+    if word == "OVERLOADED":
+        ms, _, why = rest.partition(" ")
+        return Overloaded(int(ms) / 1000, why)
+    if word == "LIMIT":
+        return Overloaded(FULL_S, rest)
+    if text.startswith((UNSERVED, MAY_NOT)):
+        return Nobody(text, known=text.startswith(MAY_NOT))
+    return ValueError(text)
+
+
+def named(engine: Any) -> Tuple[str, int]:
+    """An id, or [id, rank]."""
+    if isinstance(engine, list):
+        return engine[0], int(engine[1])
+    return engine, 0
+
+
+class ConductorRouter:
+    """A Router that raises Away, too, when nobody leads for longer than the leader is patient, and
+    ValueError for a request that cannot be right."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self.table = Table()
+        self.teller = Teller(leader)
+        self._infos: Dict[str, Dict[str, Any]] = {}
+        self._refreshes = 0
+        self._refreshing: "Optional[asyncio.Future[None]]" = None
+
+    async def start(self) -> None:
+        await self.leader.start()
+        self.teller.start()
+        self._refresher = asyncio.get_running_loop().create_task(self._refresh_always())
+
+    async def close(self) -> None:
+        """What is still to be told is told first, if somebody leads."""
+        self._refresher.cancel()
+        await asyncio.gather(self._refresher, return_exceptions=True)
+        await self.teller.close()
+        await self.leader.close()
+
+    @property
+    def away(self) -> bool:
+        return self.leader.away
+
+    # --- requests ---
+
+    async def route(self, ask: Ask) -> Place:
+        await self.teller.told(ask.request)
+        try:
+            reply = await self.leader.call(*route_words(ask))
+            return await self._place(ask, reply)
+        except Refused as error:
+            raise refusal(error) from None
+        except asyncio.CancelledError:
+            self.teller.tell("CONDUCTOR.DONE", ask.request)  # it may have been reserved
+            raise
+
+    async def first(self, request: str) -> None:
+        self.teller.tell("CONDUCTOR.FIRST", request)
+
+    async def done(self, request: str, output: int, failed: bool = False) -> None:
+        self.teller.tell(
+            "CONDUCTOR.DONE", request, "OUTPUT", max(output, 0), *(["FAILED"] if failed else [])
+        )
+
+    async def _place(self, ask: Ask, reply: List[Any]) -> Place:
+        prefill = await self._engine(ask, reply[0])
+        decode = await self._engine(ask, reply[1]) if reply[1] is not None else None
+        device, host, disk = reply[2][:3]
+        return Place(
+            prefill,
+            decode,
+            "conductor",
+            hit=(int(device), int(host), int(disk)),
+            pool=int(reply[3]),
+            ttft_ms=float(reply[4]),
+        )
+
+    async def _engine(self, ask: Ask, name: Any) -> Engine:
+        id, rank = named(name)
+        engine = self.table.get(id, rank)
+        if engine is None:
+            await self._refresh_once()
+            engine = self.table.get(id, rank)
+        if engine is None:  # it was removed since
+            self.teller.tell("CONDUCTOR.DONE", ask.request)
+            raise Nobody(f"engine {id} was removed when it had just been chosen", known=True)
+        return engine
+
+    # --- engines ---
+
+    def engines(self) -> List[Engine]:
+        return self.table.engines()
+
+    def ranks(self) -> List[Rank]:
+        return self.table.ranks()
+
+    async def _refresh_always(self) -> None:
+        while True:
+            try:
+                await self._refresh_once()
+            except (Away, Refused) as error:
+                LOG.debug("the engines are not known anew: %s", error)
+            await asyncio.sleep(REFRESH_S)
+
+    async def _refresh_once(self) -> None:
+        """One at a time, however many ask for it."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.ensure_future(self._refresh())
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
+        listed = await self.leader.call("CONDUCTOR.LIST")
+        before = {(r.engine.id, r.engine.url, r.engine.model) for r in self.ranks()}
+        ranks = list(map(pairs, listed))
+        now = {(r["id"], r["url"].rstrip("/"), r["model"]) for r in ranks}
+        if now != before or self._refreshes % INFO_EVERY == 0:
+            ids = sorted({r["id"] for r in ranks})
+            asked = [self.leader.call("CONDUCTOR.INFO", id) for id in ids]
+            told = await asyncio.gather(*asked, return_exceptions=True)
+            self._infos = {id: pairs(t) for id, t in zip(ids, told) if isinstance(t, list)}
+        self._refreshes += 1
+        self.table.put(ranks_of(listed, self._infos))
