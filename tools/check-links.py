@@ -14,7 +14,7 @@ import sys
 from fnmatch import fnmatch
 
 # Words of others: what these pages are about, and what belongs to other programs.
-OTHERS_PAGES = ("docs/engines/", "docs/BENCHMARKS.md", "CHANGELOG.md")
+OTHERS_PAGES = ("docs/engines/", "docs/BENCHMARKS.md", "docs/ROUTING.md", "CHANGELOG.md")
 OTHERS = """apt-get deb-src down-after-milliseconds head_dim hidden_size ibv_devices KEAP
     lru-test intrinsic-latency nr_hugepages num_attention_heads num_key_value_heads redis-benchmark
     redis-cli redis.conf src/redis-server room_object_verb tarn-transfer""".split()
