@@ -1,0 +1,204 @@
+"""The demo (utils/demo): its chats, its checks, its counter."""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import sys
+import unittest
+from unittest import mock
+
+from harness import ROOT
+
+DEMO = os.path.join(ROOT, "utils", "demo")
+sys.path.insert(0, DEMO)
+
+from aiohttp import web  # noqa: E402
+import chats  # noqa: E402
+import show  # noqa: E402
+from load import Load  # noqa: E402
+
+
+def row(at_s, prompt, answer, *ids):
+    return json.dumps(
+        {
+            "timestamp": at_s * 1000,
+            "input_length": prompt,
+            "output_length": answer,
+            "hash_ids": list(ids),
+        }
+    )
+
+
+class Chats(unittest.TestCase):
+    TRACE = [
+        row(0, 1200, 100, 1, 2, 3),  # a system prompt of 1024, a question of 176
+        row(1, 1100, 50, 1, 2, 4),  # no room for the first one: it begins anew
+        row(2, 1400, 300, 1, 2, 5),  # goes on with the second, the latest that it has room for
+        row(3, 2000, 20, 1, 2, 5, 6),  # with the third: two whole blocks of it
+        row(4, 600, 20, 9, 10),  # something else
+    ]
+
+    def test_turns_are_found_and_lengths_kept(self):
+        made = chats.make(self.TRACE)
+        self.assertEqual([len(c.turns) for c in made], [1, 3, 1])
+        first, second, other = made
+        self.assertEqual(len(first.system.split()), 1024)
+        self.assertEqual(first.system, second.system)
+        self.assertNotEqual(first.system[:50], other.system[:50])
+        self.assertEqual(len(first.turns[0].question.split()), 176)
+        questions = [len(t.question.split()) for t in second.turns]
+        self.assertEqual(questions, [76, 1400 - 1150, 2000 - 1700])
+        self.assertEqual([t.answer for t in second.turns], [50, 300, 20])
+        self.assertEqual([t.at_s for t in second.turns], [1, 2, 3])
+
+    def test_the_same_again_shorter_faster_cut(self):
+        self.assertEqual(chats.make(self.TRACE), chats.make(self.TRACE))
+        made = chats.make(self.TRACE, shrink=10, speed=2, longest_prompt=150, longest_answer=9)
+        self.assertEqual([len(c.turns) for c in made], [1, 2, 1])
+        self.assertEqual(len(made[0].system.split()), 102)
+        self.assertEqual([t.at_s for t in made[1].turns], [0.5, 1])
+        self.assertEqual([t.answer for t in made[1].turns], [5, 9])
+
+
+class FakeGateway:
+    """Answers w0 w1 ... and what a test tells it to do instead: trouble maps the number of a
+    request to a name."""
+
+    def __init__(self, trouble=()):
+        self.trouble, self.count, self.prompts = dict(trouble), 0, []
+
+    @contextlib.asynccontextmanager
+    async def served(self):
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield "http://127.0.0.1:%d" % runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+    async def answer(self, request):
+        body = await request.json()
+        trouble = self.trouble.get(self.count)
+        self.count += 1
+        if trouble == "later":
+            return web.Response(status=429, headers={"Retry-After": "0"})
+        if trouble == "refused":
+            return web.json_response({"error": {"message": "no"}}, status=503)
+        self.prompts.append([m["content"] for m in body["messages"]])
+        reply = web.StreamResponse(headers={"X-Tarn-Engine": "d1"})
+        reply.content_type = "text/event-stream"
+        await reply.prepare(request)
+        count = body["max_tokens"] - (trouble == "short")
+        for i in range(count):
+            if i == 1 and trouble == "broken":
+                request.transport.abort()
+                return reply
+            if i == 1 and trouble == "error":
+                await self.say(reply, {"error": {"message": "the engine has gone"}})
+                return reply
+            word = " other" if trouble == "other" and i == 1 else f" w{len(self.prompts[-1])}.{i}"
+            await self.say(reply, {"choices": [{"delta": {"content": word}}]})
+        await self.say(reply, {"choices": [{"delta": {}, "finish_reason": "length"}]})
+        usage = {"prompt_tokens": 9, "completion_tokens": count}
+        await self.say(reply, {"choices": [], "usage": usage})
+        if trouble != "endless":
+            await reply.write(b"data: [DONE]\n\n")
+        return reply
+
+    @staticmethod
+    async def say(reply, event):
+        await reply.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+
+CHAT = chats.Chat("c", " be kind", [chats.Turn(0, f" q{i}", 3) for i in range(3)])
+RIGHT = {("c", i): "".join(f" w{2 * i + 2}.{k}" for k in range(3)) for i in range(3)}
+
+
+class Checks(unittest.TestCase):
+    """What the load does not take for an answer."""
+
+    def held(self, trouble=(), before=None):
+        gateway = FakeGateway(trouble)
+
+        async def run():
+            async with gateway.served() as url:
+                load = Load([url], "m", [CHAT], before)
+                await load.run()
+                return load
+
+        return asyncio.run(run()), gateway
+
+    def test_an_undisturbed_one(self):
+        load, gateway = self.held()
+        self.assertEqual(load.answers, RIGHT)
+        self.assertEqual((load.tally.done, load.tally.lost, load.tally.wrong), (3, 0, []))
+        whole = [" be kind", " q0", RIGHT["c", 0], " q1", RIGHT["c", 1], " q2"]
+        self.assertEqual(gateway.prompts[2], whole)
+        self.assertEqual(load.tally.tokens, 9)
+        self.assertEqual(load.tally.where["d1"], 0)
+
+    def test_who_is_told_to_come_again_does(self):
+        load, _ = self.held({0: "later", 1: "later"}, RIGHT)
+        tally = load.tally
+        self.assertEqual((tally.done, tally.lost, tally.different, tally.waited), (3, 0, 0, 2))
+
+    def test_another_word(self):
+        load, gateway = self.held({1: "other"}, RIGHT)
+        self.assertEqual((load.tally.done, load.tally.lost, load.tally.different), (3, 0, 1))
+        self.assertIn("turn 2", load.tally.wrong[0])
+        self.assertEqual(gateway.prompts[2][4], RIGHT["c", 1])  # and the chat goes on from this
+
+    def test_an_answer_that_is_not_whole(self):
+        for trouble in ("refused", "broken", "error", "short", "endless"):
+            with self.subTest(trouble):
+                load, gateway = self.held({1: trouble}, RIGHT)
+                self.assertEqual((load.tally.done, load.tally.lost), (2, 1), load.tally.wrong)
+                self.assertEqual(gateway.prompts[-1][4], RIGHT["c", 1])
+                load, _ = self.held({1: trouble})
+                self.assertEqual((load.tally.asked, load.tally.lost), (2, 1))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Shown(unittest.TestCase):
+    RUNS = [show.Figures("undisturbed", 20, done=20), show.Figures("with failures", 20, lost=1)]
+
+    def test_lines_where_it_is_no_terminal(self):
+        out = io.StringIO()
+        counter = show.Counter(out)
+        counter.show(self.RUNS)
+        counter.show(self.RUNS)  # too soon to say it again
+        counter.say("engine d1 is killed")
+        counter.close()
+        text = out.getvalue()
+        self.assertNotIn("\x1b", text)
+        self.assertEqual(text.count("lost 1;"), 1)
+        self.assertIn("engine d1 is killed\n", text)
+        table = text.splitlines()[-11:]
+        self.assertEqual(len({len(line) for line in table}), 1)
+        self.assertRegex(table[1], r"^requests answered +20 of 20 +0 of 20$")
+
+    def test_a_table_that_stays_in_a_terminal(self):
+        out = Terminal()
+        with mock.patch.dict(os.environ, TERM="xterm"):
+            counter = show.Counter(out)
+        counter.page = "http://x/"
+        counter.show(self.RUNS)
+        lines = out.getvalue().count("\n")
+        counter.say("engine d1 is killed")
+        rest = out.getvalue().split("\x1b[", 1)[1]
+        self.assertTrue(rest.startswith(f"{lines}F\x1b[J"), rest[:20])
+        self.assertLess(rest.index("d1 is killed"), rest.index("requests answered"))
+
+
+if __name__ == "__main__":
+    unittest.main()
