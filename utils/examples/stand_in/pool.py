@@ -1,5 +1,6 @@
 """The pool, through TarnConnector: both of its halves, called in the order in which vLLM's V1
-engine calls them. Loads run between steps (`load_async`), so that nobody waits for another's blocks."""
+engine calls them. Loads run between steps (`load_async`), so that nobody waits for another's
+blocks."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import tarn
 
 log = logging.getLogger("stand_in")
 
-AGAIN_S = 3.0
+AGAIN_S = 2.0
 TIMEOUT_MS = 2000
 
 
