@@ -1,0 +1,148 @@
+"""What all requests of a gateway share."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import collections
+import dataclasses
+import logging
+import sys
+import time
+from typing import Any, Collection, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, TypeVar
+
+import aiohttp
+
+from .ask import ask
+from .asked import Asked
+from .errors import ApiError
+from .metrics import Metrics
+from .options import Options
+from .place import Engine, Router
+from .prompt import BadRequest, Prompt, PromptReader
+from .upstream import Upstream
+
+__all__ = ["Means"]
+
+T = TypeVar("T")
+LOG = logging.getLogger("tarn.gateway")
+MODELS_AGAIN_S = 10.0
+MODELS_WAIT_S = 2.0
+MODELS_URLS = 4096
+LEARN = 0.05  # weight of the newest answer in the mean of their lengths
+LENGTHS_FIRST = 128.0
+
+
+class Means:
+    def __init__(
+        self,
+        options: Options,
+        router: Router,
+        reader: PromptReader,
+        upstream: Upstream,
+        session: aiohttp.ClientSession,
+    ) -> None:
+        self.options, self.router, self.reader, self.upstream = options, router, reader, upstream
+        self.session = session
+        self.metrics = Metrics()
+        self._tasks: Set["asyncio.Task[Any]"] = set()
+        self._mean_output = LENGTHS_FIRST
+        self._models: Dict[str, Tuple[float, List[Dict[str, Any]]]] = {}
+
+    # --- tasks that nobody waits for
+
+    def background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.ensure_future(self._logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @staticmethod
+    async def _logged(work: Coroutine[Any, Any, T]) -> Any:
+        try:
+            return await work
+        except Exception as e:  # whatever a router raises, nobody else hears of it
+            LOG.warning("the router was not told: %s: %s", type(e).__name__, e)
+
+    async def settled(self, most_s: float) -> None:
+        """Until they are over."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=most_s)
+
+    # --- prompts
+
+    async def read(self, asked: Asked, headers: Mapping[str, str]) -> Tuple[Prompt, Dict[str, Any]]:
+        try:
+            return await self.reader.read(asked.kind, asked.body, headers)
+        except BadRequest as e:
+            raise ApiError(400, str(e), param=e.param) from None
+        except RecursionError:
+            raise ApiError(400, "the body is nested too deeply") from None
+
+    @staticmethod
+    def continued(prompt: Prompt, ids: List[int]) -> Prompt:
+        """The prompt of who goes on: with the tokens that were sent."""
+        packed = array.array("I", ids)
+        if sys.byteorder == "big":
+            packed.byteswap()
+        return dataclasses.replace(prompt, tokens=packed.tobytes(), length=len(ids))
+
+    def expected(self, most: Optional[int], surely: bool) -> Optional[int]:
+        """Tokens of an answer that may have `most`, and has them `surely`; None: as long as
+        others."""
+        if most is None or (not surely and most > self._mean_output):
+            return None
+        return most
+
+    def learn(self, output: int) -> None:
+        self._mean_output += LEARN * (output - self._mean_output)
+
+    # --- engines
+
+    def alone(self) -> bool:
+        """Requests are placed without the Conductor."""
+        return bool(getattr(self.router, "alone", False))
+
+    def several_ranks(self, engine: Engine) -> bool:
+        """Ranks that share a URL are told apart by a header."""
+        return any(e.url == engine.url and e.rank != engine.rank for e in self.router.engines())
+
+    async def models(self) -> List[Dict[str, Any]]:
+        """Of all engines; of those that do not answer, what they are registered with."""
+        engines = self.router.engines()
+        told = await asyncio.gather(*(self._models_of(url) for url in {e.url for e in engines}))
+        found: Dict[str, Dict[str, Any]] = collections.OrderedDict()
+        for model in (m for models in told for m in models):
+            found.setdefault(model["id"], model)
+        for engine in engines:
+            card = {"id": engine.model, "object": "model", "created": 0, "owned_by": "tarn"}
+            if engine.model:
+                found.setdefault(engine.model, card)
+        return sorted(found.values(), key=lambda m: str(m["id"]))
+
+    async def room(self, model: str, without: Collection[str]) -> Optional[int]:
+        """Tokens of a prompt and its answer together."""
+        able = [e for e in self.router.engines() if e.model == model and e.id not in without]
+        for url in {e.url for e in able}:
+            for card in await self._models_of(url):
+                most = card.get("max_model_len")
+                if isinstance(most, int) and most > 0:
+                    return most
+        return None
+
+    async def _models_of(self, url: str) -> List[Dict[str, Any]]:
+        until, known = self._models.get(url, (0.0, []))
+        if time.monotonic() < until:
+            return known
+        answer = await ask(self.session, url, "/v1/models", None, MODELS_WAIT_S)
+        found = _cards(answer.value) if answer.good else []
+        if len(self._models) > MODELS_URLS:
+            self._models.clear()
+        self._models[url] = (time.monotonic() + MODELS_AGAIN_S, found)
+        return found
+
+
+def _cards(answer: Any) -> List[Dict[str, Any]]:
+    cards = answer.get("data") if isinstance(answer, dict) else None
+    cards = cards if isinstance(cards, list) else []
+    return [c for c in cards if isinstance(c, dict) and isinstance(c.get("id"), str)]
