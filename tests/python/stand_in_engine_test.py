@@ -1,15 +1,23 @@
 """utils/examples/stand_in_engine.py: what it says over HTTP, what it caches, what it publishes."""
 
 import json
+import os
 import random
+import subprocess
+import tempfile
 import unittest
 
 import msgpack
 import zmq
 
-from harness import SLOW, wait_until
+from harness import SERVER, SLOW, environment, together, wait_until
 from stand_in_helpers import Engine
-from stand_in.words import END, chat_tokens, text_of, tokens_of
+from stand_in.core import Core, Request
+from stand_in.hardware import GPUS, PRESETS, Speed
+from stand_in.metrics import Figures
+from stand_in.model import Model
+from stand_in.pool import NoPool
+from stand_in.words import END, IMAGE, chat_tokens, text_of, tokens_of
 
 
 def prompt(seed, tokens):
@@ -149,6 +157,14 @@ class Http(unittest.TestCase):
         self.assertEqual(chat(image_url={"url": "data:image/png;base64,AA"}), one)
         self.assertNotEqual(chat(image_url={"url": "data:image/png;base64,AB"}), one)
         self.assertNotEqual(chat(uuid="a"), chat(uuid="b"))
+        parts = ["look", {"type": "image_url", "uuid": "a"}]
+        body = {"messages": [{"role": "user", "content": parts}]}
+        prompt = self.engine.post("/v1/chat/completions/render", body)
+        self.assertEqual(prompt["features"]["mm_hashes"], {"image": ["a"]})
+        (place,) = prompt["features"]["mm_placeholders"]["image"]
+        end = place["offset"] + place["length"]
+        self.assertEqual(prompt["token_ids"][:5], chat_tokens(body["messages"])[0][:5])
+        self.assertEqual(set(prompt["token_ids"][place["offset"] : end]), {IMAGE})
 
     def test_several_prompts(self):
         prompts = [prompt(5, 7), prompt(6, 9)]
@@ -229,8 +245,6 @@ class Cache(unittest.TestCase):
 
     def test_many_at_a_time_with_few_blocks(self):
         """They wait, lose their blocks, and have the same answers."""
-        from harness import together
-
         prompts = [prompt(seed, 30) for seed in range(12)]
         with Engine("--block", "4", "--kv-blocks", "40", "--chunk", "24") as engine:
             alone = [engine.complete(p, 30)[0] for p in prompts]
@@ -305,3 +319,58 @@ def zmq_port(context):
     port = socket.bind_to_random_port("tcp://127.0.0.1")
     socket.close(0)
     return port
+
+
+class Times(unittest.TestCase):
+    """What the steps of one request take is what tarn-simulate says. But that one takes a prompt
+    alone on its engine as one step: with a short last chunk, of which the weights take longest,
+    they differ."""
+
+    def test_as_simulated(self):
+        lengths = {"A800": 6000, "H200": 2048, "910B": 4096, "H100": 300, "H800": 1500}
+        for gpu, length in lengths.items():
+            for preset in PRESETS:
+                with self.subTest(gpu=gpu, preset=preset):
+                    simulated = simulate(gpu, preset, length)
+                    ttft, gaps = self.steps(gpu, preset, length)
+                    self.assertAlmostEqual(ttft, simulated["ttft_ms"]["mean"], delta=0.002)
+                    self.assertAlmostEqual(max(gaps), simulated["tbt_ms"]["mean"], delta=0.002)
+
+    def steps(self, gpu, preset, length):
+        """(milliseconds of the steps before the first token, of each after it) of a Core."""
+        speed = Speed(GPUS[gpu], PRESETS[preset], 32)
+        figures = Figures("m", 1000, 16)
+        core = Core(
+            Model("m", 16, 2, 1000), NoPool(), speed, figures, print, blocks=1000, factor=1e9
+        )
+        core.blocks.remember = lambda request, tokens: None  # nobody listens to events
+        took, out = [], []
+
+        def timed(plan, time=core._time):
+            took.append(1000 * time(plan))
+            return took[-1] / 1000
+
+        core._time = timed
+        request = Request("r", prompt(1, length), 16, lambda *said: out.append(said), max_tokens=5)
+        core._add(request)
+        while not out:
+            core.step()
+        first = sum(took)
+        del took[:]
+        while not request.finished():
+            core.step()
+        return first, took
+
+
+def simulate(gpu, preset, length):
+    """The row of a run with one request."""
+    blocks = list(range(-(-length // 512)))
+    line = {"timestamp": 0, "input_length": length, "output_length": 5, "hash_ids": blocks}
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as trace:
+        trace.write(json.dumps(line) + "\n")
+        trace.flush()
+        argv = [os.path.join(os.path.dirname(SERVER), "tarn-simulate"), "run", "--json"]
+        argv += ["--trace", trace.name, "--engines", "1", "--route", "round-robin"]
+        argv += ["--gpu", gpu, "--gpus", "32", "--model", preset]
+        said = subprocess.run(argv, stdout=subprocess.PIPE, env=environment(), check=True).stdout
+    return json.loads(said)["rows"][0]

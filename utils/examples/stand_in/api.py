@@ -106,6 +106,7 @@ class Api:
             [
                 web.post("/v1/chat/completions", self.chat),
                 web.post("/v1/completions", self.completions),
+                web.post("/v1/chat/completions/render", self.render),
                 web.get("/v1/models", self.models),
                 web.post("/tokenize", self.tokenize),
                 web.post("/detokenize", self.detokenize),
@@ -205,6 +206,17 @@ class Api:
         length = self._forms.length
         answer = {"count": len(tokens), "max_model_len": length, "tokens": tokens}
         return web.json_response({**answer, "token_strs": strings})
+
+    async def render(self, request: web.Request) -> web.Response:
+        """The prompt of a chat, and where its images are. (In vLLM what would be computed, too.)"""
+        form = self._forms.answers(await self._body(request), True)
+        features = None
+        if form.images:
+            places = [{"offset": i.start, "length": i.length} for i in form.images]
+            names = [i.name for i in form.images]
+            features = {"mm_hashes": {"image": names}, "mm_placeholders": {"image": places}}
+        answer = {"model": form.model, "token_ids": form.prompts[0], "features": features}
+        return web.json_response(answer)
 
     async def detokenize(self, request: web.Request) -> web.Response:
         body = Body(await self._body(request))

@@ -245,12 +245,12 @@ class Core:
     def _time(self, plan: Plan) -> float:
         chunks_s, tokens, batch, context = 0.0, 0, 0, 0
         for request, count in plan.work:
-            if request.num_computed_tokens + count < request.num_tokens or count > 1:
-                chunks_s += self._speed.chunk_s(count, request.num_computed_tokens)
-                tokens += count
-            else:
+            if request.made and request.num_computed_tokens == request.num_tokens - 1:
                 batch += 1
                 context += request.num_tokens
+            else:
+                chunks_s += self._speed.chunk_s(count, request.num_computed_tokens)
+                tokens += count
         return self._speed.step_s(chunks_s, tokens, batch, context)
 
     def _compute(self, request: Request, count: int) -> Optional[Tuple[Request, int]]:

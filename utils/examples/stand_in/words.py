@@ -134,7 +134,9 @@ def _content(content: Any, where: str, tokens: List[int], images: List[Image]) -
     for i, part in enumerate(content):
         here = f"{where}[{i}]"
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "text" and isinstance(part.get("text"), str):
+        if isinstance(part, str):
+            tokens += tokens_of(part)
+        elif kind == "text" and isinstance(part.get("text"), str):
             tokens += tokens_of(part["text"])
         elif kind == "image_url":
             images.append(Image(_image_name(part, here), len(tokens), IMAGE_TOKENS))
