@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .link import Link, Lost, Refused, Target, address_of, target_of, within
 
@@ -145,6 +145,7 @@ class Leader:
         self.epoch = -1
         self.changes = 0  # of the link
         self.why = "it was not asked yet"
+        self.on_found: Optional[Callable[[], None]] = None
         self._lost_at = 0.0
 
     async def start(self) -> None:
@@ -222,6 +223,8 @@ class Leader:
             link.on_lost = functools.partial(self.leave, link)
             LOG.info("the Conductor is at %s, epoch %d", self.where, self.epoch)
             self._ready.set()
+            if self.on_found is not None:
+                self.on_found()
 
     async def _find(self) -> Found:
         scouts: Dict[Address, Scout] = {}

@@ -80,8 +80,10 @@ class Nobody(Exception):
 
 
 class Router(Protocol):
-    """Raises Overloaded and Nobody. What it is told of a request that it does not know does
-    nothing."""
+    """Raises Overloaded and Nobody, and ValueError for a request that cannot be right. What it is
+    told of a request that it does not know does nothing. first and done wait for nobody: who awaits
+    them, rather than leave them to a task, knows that they go before a later route of that
+    request."""
 
     async def route(self, ask: Ask) -> Place:
         """The same request again, before its first token, is placed anew; after it, who decodes is

@@ -33,6 +33,10 @@ class Teller:
         self._some = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._tell_always())
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def tell(self, command: str, request: str, *words: Any) -> None:
         future: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
         if len(self._waiting) >= WAITING_MOST:
