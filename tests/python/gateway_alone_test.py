@@ -328,6 +328,24 @@ class Change(Async):
         self.assertEqual(told, [["CONDUCTOR.FIRST", "q1"], ["CONDUCTOR.DONE", "q1"]])
         self.assertEqual(router.changes, 2)
 
+    async def test_a_task_that_says_it_is_over_goes_before_the_next_place(self):
+        async with conductor() as server:
+            router = await self.made(server)
+            await router.route(ask("q"))
+
+            async def over():
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                await router.done("q", 0, failed=True)
+
+            task = asyncio.create_task(over())
+            await router.route(ask("q", exclude=["e1"]))
+            await task
+            await router.done("q", 1)
+            await until(lambda: server.count("CONDUCTOR.DONE") == 2)
+        seen = [w[0].split(".")[1] for w in server.seen if w[1:2] == ["q"]]
+        self.assertEqual(seen, ["ROUTE", "DONE", "ROUTE", "DONE"])
+
     async def test_it_was_never_there(self):
         port = harness.free_port()
         gone = types.SimpleNamespace(url=f"redis://127.0.0.1:{port}")

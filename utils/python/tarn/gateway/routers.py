@@ -12,6 +12,7 @@ back."""
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import logging
 from typing import Any, Dict, List, Optional, Protocol, Sequence
@@ -26,7 +27,9 @@ __all__ = ["Routers", "make_router"]
 
 LOG = logging.getLogger("tarn.gateway")
 REMEMBERED = 65536  # requests that the Conductor has placed, and that are not over
-PATIENCE_S = 10.0
+# Turns of the loop for a task to say that a request is over which is to be placed again: said later,
+# it would end what is reserved then.
+TURNS = 8
 
 
 class Routers:
@@ -58,6 +61,10 @@ class Routers:
     # --- requests
 
     async def route(self, ask: Ask) -> Place:
+        for _ in range(TURNS):
+            if ask.request not in self._told:
+                break
+            await asyncio.sleep(0)
         if self.conductor is not None:
             try:
                 place = await self.conductor.route(ask)
