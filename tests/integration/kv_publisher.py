@@ -165,4 +165,5 @@ def main():
         engine.pump()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -160,7 +160,7 @@ def media_digest(messages: Sequence[Body]) -> str:
         member = _member_of(part)
         if member is not None:
             said = [member, part.get("uuid") or part.get(member)]
-            digest.update(json.dumps(said, sort_keys=True, default=str).encode())
+            digest.update(json.dumps(said, sort_keys=True).encode())
     return digest.hexdigest()
 
 

@@ -12,8 +12,8 @@ So what a client sends of them is left out, and what engines answer in them is n
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Sequence
 from urllib.parse import urlsplit
 
 from .members import Body
@@ -49,10 +49,11 @@ _ROOM_MAX = (1 << 63) - 1
 
 @dataclass
 class Leg:
-    """A request to an engine."""
+    """A request to an engine. headers: that it needs beside those of every request."""
 
     engine: Engine
     body: Body
+    headers: Dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -68,8 +69,8 @@ class Plan:
     alone: bool = False
 
     def hand_over(self, status: int, answer: Any) -> None:
-        """Takes the prefill's answer, of whatever status: where main waits for it, this is put into
-        its body. Raises PrefillFailed."""
+        """Takes the prefill's answer, of whatever status: where main waits for it, what is in it
+        for main is put into main's body. Raises PrefillFailed."""
         if status != 200:
             raise PrefillFailed(status, answer)
         if not isinstance(answer, dict):
@@ -93,24 +94,36 @@ class PrefillFailed(Exception):
             error = answer  # SGLang's, and vLLM's of old
         self.error: Optional[Dict[str, Any]] = error if isinstance(error, dict) else None
         self.status = status
-        self.client = status in (400, 413, 422)
+        self.client = status in (400, 401, 403, 413, 422)
         told = self.error.get("message") if self.error is not None else None
         super().__init__(why or (told if isinstance(told, str) else f"status {status}"))
 
 
 def plan(
-    kind: str, place: Place, body: Mapping[str, Any], prompt: Prompt, bootstrap_port: int = 8998
+    kind: str,
+    place: Place,
+    body: Mapping[str, Any],
+    prompt: Prompt,
+    bootstrap_port: int = 8998,
+    engines: Sequence[Engine] = (),
 ) -> Plan:
     """kind: one of KINDS. body: the client's; it is left as it is. bootstrap_port: of SGLang's
-    prefill engines."""
+    prefill engines. engines: all that are known, for ranks that are behind one URL."""
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     bare = {name: value for name, value in body.items() if name not in _OURS}
-    main = Leg(place.answers, bare)
+    main = Leg(place.answers, bare, _to_rank(place.answers, engines))
     if place.decode is None or place.decode == place.prefill:
         return Plan(main)
+    prefill = Leg(place.prefill, {}, _to_rank(place.prefill, engines))
     if kind == "sglang":
         bare.update(_meeting(place.prefill, bootstrap_port, prompt.count if _is_batch(body) else 0))
-        return Plan(main, Leg(place.prefill, dict(bare)))
-    prefill = Leg(place.prefill, _prefill_body(bare))
+        prefill.body = {**bare, "stream": False}
+        prefill.body.pop("stream_options", None)
+        if prefill.headers:
+            bare["disagg_prefill_dp_rank"] = place.prefill.rank
+        return Plan(main, prefill)
+    prefill.body = _prefill_body(bare)
     if kind == "vllm":
         prefill.body["kv_transfer_params"] = {
             "do_remote_decode": True,
@@ -121,12 +134,17 @@ def plan(
             "remote_port": None,
         }
         return Plan(main, prefill, before=True)
-    if kind != "pool":
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     # The decoder waits for that much, and for no more than it can take: whole blocks, and not the
     # last token.
     bare["kv_transfer_params"] = {"tarn_tokens": prompt.length}
     return Plan(main, prefill, alone=True)
+
+
+def _to_rank(engine: Engine, engines: Sequence[Engine]) -> Dict[str, str]:
+    """vLLM and SGLang choose a rank by themselves, unless they are told."""
+    if any(e.url == engine.url and e.rank != engine.rank for e in engines):
+        return {"X-Data-Parallel-Rank": str(engine.rank)}
+    return {}
 
 
 def _prefill_body(body: Mapping[str, Any]) -> Body:

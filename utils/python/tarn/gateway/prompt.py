@@ -1,42 +1,28 @@
 """What a request's prompt is, as the Conductor wants to know it: token ids, adapter, salt, and what
 blocks depend on beside tokens.
 
-Token ids come from an engine that serves the model, whichever answers: of chats from vLLM's
-/v1/chat/completions/render, which does just what it does with the request itself, and has images'
-places, or where there is none from /tokenize; of texts from /tokenize. Or from the model's own
-tokenizer (local.py). Where nobody tells, a prompt's length is estimated, and it is routed by that
+Token ids come from an engine that serves the model (there.py), or from the model's own tokenizer
+(local.py). Where nobody tells them, the prompt's length is estimated, and it is routed by that
 alone: a request never fails for this."""
 
 from __future__ import annotations
 
-import array
-import collections
 import hashlib
 import json
 import logging
-import random
-import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import aiohttp
 
-from .ask import ask
-from .extras import (
-    Span,
-    blocks_extra,
-    check_messages,
-    has_media,
-    known_until,
-    media_digest,
-    name_media,
-    without_media,
-)
+from .extras import Span, blocks_extra, check_messages, has_media, media_digest, name_media
 from .local import LocalTokenizer
 from .members import BadRequest, Body, flag, ids_of, text
-from .names import Names
+from .names import Meaning, Names
 from .place import Engine
+from .there import EngineTokenizer
+from .tokens import Figures, Tokens, TokensCache, pack, unpack
 
 __all__ = ["BadRequest", "Figures", "Prompt", "PromptReader"]
 
@@ -61,11 +47,7 @@ _CHAT = (
     "tools",
     "truncate_prompt_tokens",
 )
-# Of these /tokenize knows none; the template gets them by its keywords.
-_RENDER_ONLY = ("documents", "reasoning_effort", "tool_choice", "truncate_prompt_tokens")
-# An engine without a path, or that failed, is asked again after so long.
-_PATH_AGAIN_S, _FAILED_AGAIN_S = 60.0, 5.0
-_TRIES = 3
+_WARN_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -84,82 +66,13 @@ class Prompt:
 
     def ids(self) -> List[int]:
         """Of `tokens`."""
-        return _unpack(self.tokens) if self.tokens is not None else []
-
-
-@dataclass
-class Figures:
-    """What was done since the start. asked: questions to engines; failed: those without a good
-    answer; cached: prompts that needed none; estimated: prompts that nobody told the tokens of."""
-
-    prompts: int = 0
-    asked: int = 0
-    failed: int = 0
-    cached: int = 0
-    estimated: int = 0
-
-
-@dataclass(frozen=True)
-class _Tokens:
-    """exact: where media are is known; else nothing is behind `until`."""
-
-    tokens: bytes
-    spans: Tuple[Span, ...] = ()
-    until: Optional[int] = None
-
-
-@dataclass
-class _Peer:
-    """What was learnt of an engine. Times of the monotonic clock until which it is not asked."""
-
-    failed_until: float = 0.0
-    path_until: Dict[str, float] = field(default_factory=dict)
-
-
-def _pack(ids: Sequence[int]) -> bytes:
-    made = array.array("I", ids)
-    if sys.byteorder == "big":
-        made.byteswap()
-    return made.tobytes()
-
-
-def _unpack(tokens: bytes) -> List[int]:
-    made = array.array("I", tokens)
-    if sys.byteorder == "big":
-        made.byteswap()
-    return made.tolist()
-
-
-class _Cache:
-    """Tokens of prompts that were read, up to so many bytes."""
-
-    def __init__(self, size: int) -> None:
-        self._room = size
-        self._entries: collections.OrderedDict[bytes, _Tokens] = collections.OrderedDict()
-
-    @staticmethod
-    def _cost(entry: _Tokens) -> int:
-        return len(entry.tokens) + 200 + 200 * len(entry.spans)
-
-    def get(self, key: bytes) -> Optional[_Tokens]:
-        found = self._entries.get(key)
-        if found is not None:
-            self._entries.move_to_end(key)
-        return found
-
-    def put(self, key: bytes, entry: _Tokens) -> None:
-        old = self._entries.pop(key, None)
-        self._room += self._cost(old) if old is not None else 0
-        self._entries[key] = entry
-        self._room -= self._cost(entry)
-        while self._room < 0:
-            self._room += self._cost(self._entries.popitem(last=False)[1])
+        return unpack(self.tokens) if self.tokens is not None else []
 
 
 class PromptReader:
     """engines: those that are known now. tokenizer: `engine`, `none`, or a path or name that
-    transformers loads. wait_s: for the tokens of a text; media_wait_s: where images are to be
-    fetched and looked at first."""
+    transformers loads (ValueError where it cannot). wait_s: for the tokens of a text;
+    media_wait_s: where images are to be fetched and looked at first."""
 
     def __init__(
         self,
@@ -172,15 +85,16 @@ class PromptReader:
     ) -> None:
         self.names = Names(session, engines)
         self.figures = Figures()
-        self._session = session
         self._engines = engines
-        self._kind = tokenizer
-        self._local = None if tokenizer in ("engine", "none") else LocalTokenizer(tokenizer)
-        self._wait_s, self._media_wait_s = wait_s, media_wait_s
-        self._cache = _Cache(cache_bytes)
-        self._peers: Dict[str, _Peer] = {}
+        self._here: Optional[LocalTokenizer] = None
+        self._there: Optional[EngineTokenizer] = None
+        if tokenizer == "engine":
+            self._there = EngineTokenizer(session, engines, self.figures, wait_s, media_wait_s)
+        elif tokenizer != "none":
+            self._here = LocalTokenizer(tokenizer, wait_s)
+        self._cache = TokensCache(cache_bytes)
         self._bytes_a_token: Dict[str, float] = {}
-        self._warned = 0.0
+        self._warned = -_WARN_AGAIN_S
 
     async def read(
         self, kind: str, body: Body, headers: Optional[Mapping[str, str]] = None
@@ -190,211 +104,129 @@ class PromptReader:
         BadRequest."""
         self.figures.prompts += 1
         try:
-            return await self._read(kind, body, headers)
+            name = text(body, "model", longest=_NAME_MAX)
+            meaning = await self.names.meaning(name or self._only_model(), headers)
+            if kind == "chat":
+                body = name_media(body)
+                known = await self._chat(body, meaning.model, headers)
+                size, count = _size_of([body["messages"], body.get("tools")]), 1
+            else:
+                first, count = _first_prompt(body)
+                known = await self._text(body, first, meaning.model, headers)
+                size = _size_of(first)
+            return await self._made(body, meaning, known, size, count, headers), body
         except RecursionError:
             raise BadRequest(None, "the body is nested too deeply") from None
 
-    async def _read(
-        self, kind: str, body: Body, headers: Optional[Mapping[str, str]]
-    ) -> Tuple[Prompt, Body]:
-        name = text(body, "model", longest=_NAME_MAX)
-        meaning = await self.names.meaning(name or self._only_model(), headers)
-        lora = text(body, "lora_path", longest=_NAME_MAX) or meaning.lora
-        salt = text(body, "cache_salt")
-        count = 1
-        if kind == "chat":
-            body = name_media(body)
-            known = await self._chat(body, meaning.model, headers)
-            guess = _size_of(body.get("messages")) + _size_of(body.get("tools"))
-        else:
-            first, count = _first_prompt(body)
-            known = await self._text(body, first, meaning.model, headers)
-            guess = _size_of(first)
-        if known is None or not known.tokens:
-            length = max(1, int(guess / self._bytes_a_token.get(meaning.model, 4.0)))
-            return Prompt(meaning.model, min(length, _TOKENS_MAX), lora=lora, count=count), body
-        length = len(known.tokens) // 4
-        if length > _TOKENS_MAX:
-            raise BadRequest(
-                "messages" if kind == "chat" else "prompt",
-                f"the prompt has {length} tokens, and may have {_TOKENS_MAX}",
-            )
-        if guess > 0:
-            self._bytes_a_token[meaning.model] = guess / length
-        tokens: Optional[bytes] = known.tokens
-        whole_salt = ""
-        if salt and await self.names.owner(meaning.model, headers) == "sglang":
-            whole_salt, salt = salt, ""
-            if len(whole_salt.encode()) > _NAME_MAX:
-                tokens, whole_salt = None, ""  # longer than ROUTE takes; nothing without it is it
-        extra = self._extra(known, meaning.model, salt, body) if tokens is not None else b""
-        return Prompt(meaning.model, length, tokens, extra, lora, whole_salt, count), body
+    async def _made(
+        self,
+        body: Body,
+        meaning: Meaning,
+        known: Optional[Tokens],
+        size: int,
+        count: int,
+        headers: Optional[Mapping[str, str]],
+    ) -> Prompt:
+        """size: of its text, in bytes."""
+        model, lora = meaning.model, meaning.lora
+        if isinstance(body.get("lora_path"), str):  # SGLang's
+            lora = text(body, "lora_path", longest=_NAME_MAX)
+        salt, further = text(body, "cache_salt"), text(body, "extra_key")
+        if known is None:
+            length = int(size / self._bytes_a_token.get(model, 4.0))
+            return Prompt(model, min(max(1, length), _TOKENS_MAX), lora=lora, count=count)
+        if known.length > _TOKENS_MAX:
+            name = "messages" if "messages" in body else "prompt"
+            raise BadRequest(name, f"{known.length} tokens, of {_TOKENS_MAX} that there may be")
+        if size > 0 and not known.spans:
+            self._bytes_a_token[model] = size / known.length
+        whole = ""
+        if salt + further and await self.names.owner(model, headers) == "sglang":
+            whole, salt = salt + further, ""
+            if len(whole.encode()) > _NAME_MAX:  # ROUTE does not take it, and without it is another
+                return Prompt(model, known.length, lora=lora, count=count)
+        extra = self._extra(known, model, salt, body)
+        return Prompt(model, known.length, known.packed, extra, lora, whole, count)
 
     def _only_model(self) -> str:
         models = {engine.model for engine in self._engines()}
         if len(models) != 1:
-            raise BadRequest("model", "model must say which one, of several")
+            raise BadRequest("model", "model must say which one")
         return models.pop()
 
-    def _extra(self, known: _Tokens, model: str, salt: str, body: Body) -> bytes:
+    def _extra(self, known: Tokens, model: str, salt: str, body: Body) -> bytes:
         sizes = {engine.block for engine in self._engines() if engine.model == model} or {16}
-        block, length = max(sizes), len(known.tokens) // 4
-        spans, until = known.spans, known.until
+        block, spans, until = max(sizes), known.spans, known.until
         if len(sizes) > 1 and spans:
-            # Blocks have one number in EXTRA, and each size another: so the prompt ends, for all
+            # A block has one number in EXTRA, and each size another: so the prompt ends, for all
             # sizes, where the largest block with a medium begins.
-            until, spans = spans[0].offset, ()
+            until = spans[0].offset
         if until is not None:
-            digest = media_digest(check_messages(body))
-            spans = (Span(until // block * block, length, digest),)
-        return blocks_extra(block, length, spans, salt)
-
-    # --- chats ---
+            spans = (Span(until // block * block, 1, media_digest(check_messages(body))),)
+        return blocks_extra(block, known.length, spans, salt)
 
     async def _chat(
         self, body: Body, model: str, headers: Optional[Mapping[str, str]]
-    ) -> Optional[_Tokens]:
-        messages = check_messages(body)
-        if flag(body, "continue_final_message", False) and flag(
-            body, "add_generation_prompt", False
-        ):
+    ) -> Optional[Tokens]:
+        going_on = flag(body, "continue_final_message", False)
+        if going_on and flag(body, "add_generation_prompt", False):
             raise BadRequest(
                 "add_generation_prompt",
                 "continue_final_message and add_generation_prompt exclude each other",
             )
         asked = {name: body[name] for name in _CHAT if body.get(name) is not None}
-        key = self._key("chat", model, asked)
+        key = _key(["chat", model, asked])
         found = self._cached(key)
         if found is not None:
             return found
-        media = has_media(messages)
-        if self._local is not None:
-            found = await self._chat_here(asked, media)
-        elif self._kind == "engine":
-            found = await self._chat_there(asked, model, media, headers)
+        media = has_media(check_messages(body))
+        if self._here is not None:
+            found = await self._here.chat(asked, media)
+        elif self._there is not None:
+            found = await self._there.chat(model, asked, media, headers)
         return self._learnt(key, found)
-
-    async def _chat_there(
-        self, asked: Body, model: str, media: bool, headers: Optional[Mapping[str, str]]
-    ) -> Optional[_Tokens]:
-        deadline = time.monotonic() + (self._media_wait_s if media else self._wait_s)
-        path = "/v1/chat/completions/render"
-        value = await self._ask(model, path, asked, deadline, headers)
-        found = _rendered(value, media)
-        if found is not None:
-            return found
-        ids = await self._tokenized(asked, model, deadline, headers)
-        if ids is None:
-            return None
-        if not media:
-            return _Tokens(_pack(ids))
-        # Where the first medium is shows by what differs without it.
-        others = await self._tokenized(without_media(asked), model, deadline, headers)
-        return _Tokens(_pack(ids), until=known_until(ids, others) if others is not None else 0)
-
-    async def _tokenized(
-        self, asked: Body, model: str, deadline: float, headers: Optional[Mapping[str, str]]
-    ) -> Optional[List[int]]:
-        """Of a chat, by /tokenize."""
-        made = {name: value for name, value in asked.items() if name not in _RENDER_ONLY}
-        words = {n: asked[n] for n in ("documents", "reasoning_effort") if n in asked}
-        if words:
-            given = asked.get("chat_template_kwargs")
-            made["chat_template_kwargs"] = {**words, **(given if isinstance(given, dict) else {})}
-        if made.get("continue_final_message"):
-            made["add_generation_prompt"] = False
-        return _tokens_in(await self._ask(model, "/tokenize", made, deadline, headers))
-
-    async def _chat_here(self, asked: Body, media: bool) -> Optional[_Tokens]:
-        assert self._local is not None
-        ids = await self._local.chat(asked)
-        if ids is None or not media:
-            return _Tokens(_pack(ids)) if ids is not None else None
-        others = await self._local.chat(without_media(asked))
-        return _Tokens(_pack(ids), until=known_until(ids, others) if others is not None else 0)
-
-    # --- texts ---
 
     async def _text(
         self, body: Body, first: Any, model: str, headers: Optional[Mapping[str, str]]
-    ) -> Optional[_Tokens]:
-        if isinstance(first, list):
-            return _Tokens(_pack(first))
+    ) -> Optional[Tokens]:
+        """first: of _first_prompt."""
+        special = flag(body, "add_special_tokens", True)
         if first is None:
             return None
-        special = flag(body, "add_special_tokens", True)
+        if isinstance(first, list):
+            return Tokens(pack(first))
         asked = {"model": body.get("model"), "prompt": first, "add_special_tokens": special}
-        key = self._key("text", model, asked)
+        key = _key(["text", model, asked])
         found = self._cached(key)
         if found is not None:
             return found
-        ids: Optional[List[int]] = None
-        if self._local is not None:
-            ids = await self._local.text(first, special)
-        elif self._kind == "engine":
-            deadline = time.monotonic() + self._wait_s
-            ids = _tokens_in(await self._ask(model, "/tokenize", asked, deadline, headers))
-        return self._learnt(key, _Tokens(_pack(ids)) if ids is not None else None)
+        if self._here is not None:
+            found = await self._here.text(asked)
+        elif self._there is not None:
+            found = await self._there.text(model, asked, headers)
+        return self._learnt(key, found)
 
-    # --- engines ---
-
-    async def _ask(
-        self,
-        model: str,
-        path: str,
-        body: Body,
-        deadline: float,
-        headers: Optional[Mapping[str, str]],
-    ) -> Any:
-        """The first good answer of an engine, None without one. Who has just failed is asked last;
-        who has not the path, not at all."""
-        now = time.monotonic()
-        able = [e for e in self._engines() if e.model == model]
-        peers = {e.url: self._peers.setdefault(e.url, _Peer()) for e in able}
-        urls = [url for url, peer in peers.items() if peer.path_until.get(path, 0.0) <= now]
-        random.shuffle(urls)
-        urls.sort(key=lambda url: peers[url].failed_until > now)
-        for tried, url in enumerate(urls[:_TRIES]):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            self.figures.asked += 1
-            share = left if tried == min(len(urls), _TRIES) - 1 else left / 2
-            answer = await ask(self._session, url, path, body, share, headers)
-            if answer.good:
-                return answer.value
-            self.figures.failed += 1
-            if answer.no_such_path:
-                peers[url].path_until[path] = time.monotonic() + _PATH_AGAIN_S
-            elif 400 <= answer.status < 500:
-                return None  # the request is what it does not like: so will the others
-            else:
-                peers[url].failed_until = time.monotonic() + _FAILED_AGAIN_S
-                _log.debug("%s%s: %s", url, path, answer.why)
-        return None
-
-    # --- what was read before ---
-
-    @staticmethod
-    def _key(kind: str, model: str, asked: Body) -> bytes:
-        said = json.dumps([kind, model, asked], sort_keys=True, default=str)
-        return hashlib.sha256(said.encode("utf-8", "surrogatepass")).digest()
-
-    def _cached(self, key: bytes) -> Optional[_Tokens]:
+    def _cached(self, key: bytes) -> Optional[Tokens]:
         found = self._cache.get(key)
         if found is not None:
             self.figures.cached += 1
         return found
 
-    def _learnt(self, key: bytes, found: Optional[_Tokens]) -> Optional[_Tokens]:
-        if found is not None:
+    def _learnt(self, key: bytes, found: Optional[Tokens]) -> Optional[Tokens]:
+        if found is not None and found.length > 0:
             self._cache.put(key, found)
             return found
         self.figures.estimated += 1
-        if self._kind != "none" and time.monotonic() > self._warned + 10:
-            self._warned = time.monotonic()
-            _log.warning("no tokens of a prompt could be had: it is routed by its length alone")
+        now = time.monotonic()
+        if (self._here or self._there) and now >= self._warned + _WARN_AGAIN_S:
+            self._warned = now
+            _log.warning("nobody told the tokens of a prompt: it is routed by its length alone")
         return None
+
+
+def _key(asked: List[Any]) -> bytes:
+    said = json.dumps(asked, sort_keys=True)
+    return hashlib.sha256(said.encode()).digest()
 
 
 def _first_prompt(body: Body) -> Tuple[Any, int]:
@@ -438,47 +270,3 @@ def _size_of(value: Any) -> int:
         elif isinstance(one, list) and one and not isinstance(one[0], int):
             left.extend(one)
     return size
-
-
-def _tokens_in(value: Any) -> Optional[List[int]]:
-    return ids_of(value.get("tokens")) if isinstance(value, dict) else None
-
-
-def _rendered(value: Any, media: bool) -> Optional[_Tokens]:
-    """What /render answers. None: it is something else."""
-    ids = ids_of(value.get("token_ids")) if isinstance(value, dict) else None
-    if not ids:
-        return None
-    features = value.get("features")
-    if not media and features is None:
-        return _Tokens(_pack(ids))
-    spans = _spans_in(features, len(ids))
-    return _Tokens(_pack(ids), spans) if spans is not None else None
-
-
-def _spans_in(features: Any, length: int) -> Optional[Tuple[Span, ...]]:
-    hashes = features.get("mm_hashes") if isinstance(features, dict) else None
-    places = features.get("mm_placeholders") if isinstance(features, dict) else None
-    if not isinstance(hashes, dict) or not isinstance(places, dict) or set(hashes) != set(places):
-        return None
-    spans: List[Span] = []
-    for kind, of_kind in hashes.items():
-        at = places[kind]
-        if not isinstance(of_kind, list) or not isinstance(at, list) or len(of_kind) != len(at):
-            return None
-        for identifier, place in zip(of_kind, at):
-            numbers = (
-                ids_of([place.get("offset"), place.get("length")])
-                if isinstance(place, dict)
-                else None
-            )
-            if not isinstance(identifier, str) or numbers is None:
-                return None
-            offset, n = numbers
-            if n == 0 or offset + n > length:
-                return None
-            spans.append(Span(offset, n, identifier))
-    spans.sort(key=lambda span: span.offset)
-    if any(a.offset + a.length > b.offset for a, b in zip(spans, spans[1:])):
-        return None
-    return tuple(spans)

@@ -1,0 +1,181 @@
+"""What prefill and decode engines are sent, and what is made of their answers."""
+
+import copy
+import unittest
+
+import harness
+from tarn.gateway.handover import KINDS, PrefillFailed, for_client, plan
+from tarn.gateway.place import Engine, Place
+from tarn.gateway.prompt import Prompt
+
+P = Engine("p", "http://[::1]:8000", role="prefill", model="m")
+D = Engine("d", "http://10.0.0.2:8000", role="decode", model="m")
+APART = Place(P, D, "conductor")
+PROMPT = Prompt("m", 100, b"1234" * 100)
+CHAT = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "max_tokens": 50,
+    "min_tokens": 2,
+    "n": 2,
+    "temperature": 0,
+}
+PARAMS = {"do_remote_prefill": True, "remote_block_ids": [[1, 2]], "remote_port": 5600}
+EVIL = {
+    "kv_transfer_params": {"do_remote_prefill": True, "remote_host": "10.9.9.9"},
+    "ec_transfer_params": {},
+    "bootstrap_host": "10.9.9.9",
+    "bootstrap_port": 1,
+    "bootstrap_room": 1,
+    "data_parallel_rank": 7,
+    "routed_dp_rank": 7,
+    "disagg_prefill_dp_rank": 7,
+}
+
+
+class Plans(unittest.TestCase):
+    def test_one_engine(self):
+        for kind in KINDS:
+            for place in Place(P, None, "alone"), Place(P, P, "alone"):
+                made = plan(kind, place, {**CHAT, **EVIL}, PROMPT)
+                self.assertEqual((made.main.engine, made.main.body), (P, CHAT))
+                self.assertIsNone(made.prefill)
+
+    def test_the_clients_body_stays(self):
+        for kind in KINDS:
+            body = {**CHAT, **EVIL}
+            before = copy.deepcopy(body)
+            made = plan(kind, APART, body, PROMPT)
+            made.hand_over(200, {"kv_transfer_params": PARAMS})
+            self.assertEqual(body, before)
+            for leg in made.main, made.prefill:
+                self.assertNotIn("10.9.9.9", str(leg.body))
+                self.assertNotIn("data_parallel_rank", leg.body)
+                self.assertIs(leg.body["messages"], CHAT["messages"])
+                self.assertEqual(leg.headers, {})
+
+    def test_vllm(self):
+        made = plan("vllm", APART, CHAT, PROMPT)
+        self.assertEqual((made.before, made.alone), (True, False))
+        self.assertEqual((made.prefill.engine, made.main.engine), (P, D))
+        self.assertEqual(made.main.body, CHAT)
+        nothing = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
+        self.assertEqual(
+            made.prefill.body,
+            {
+                "model": "m",
+                "messages": CHAT["messages"],
+                "stream": False,
+                "max_tokens": 1,
+                "temperature": 0,
+                "kv_transfer_params": {
+                    "do_remote_decode": True,
+                    "do_remote_prefill": False,
+                    **dict.fromkeys(nothing),
+                },
+            },
+        )
+        made.hand_over(200, {"choices": [], "kv_transfer_params": PARAMS})
+        self.assertEqual(made.main.body, {**CHAT, "kv_transfer_params": PARAMS})
+
+    def test_vllm_of_a_short_prompt(self):
+        for nothing in {}, {"kv_transfer_params": None}, {"kv_transfer_params": "text"}:
+            made = plan("vllm", APART, CHAT, PROMPT)
+            made.hand_over(200, nothing)
+            self.assertEqual(made.main.body, CHAT)
+
+    def test_newer_names_of_the_limit(self):
+        body = {"model": "m", "prompt": "a", "max_completion_tokens": 9}
+        for kind in "vllm", "pool":
+            made = plan(kind, APART, body, PROMPT)
+            limits = [made.prefill.body[n] for n in ("max_tokens", "max_completion_tokens")]
+            self.assertEqual(limits, [1, 1])
+            self.assertEqual(made.main.body["max_completion_tokens"], 9)
+
+    def test_pool(self):
+        made = plan("pool", APART, CHAT, PROMPT)
+        self.assertEqual((made.before, made.alone), (False, True))
+        self.assertEqual(made.main.body, {**CHAT, "kv_transfer_params": {"tarn_tokens": 100}})
+        self.assertNotIn("kv_transfer_params", made.prefill.body)
+        self.assertEqual((made.prefill.body["max_tokens"], made.prefill.body["stream"]), (1, False))
+        main = copy.deepcopy(made.main.body)
+        made.hand_over(200, {"kv_transfer_params": {"tarn_tokens": 96}})
+        self.assertEqual(made.main.body, main)  # it has been sent
+
+    def test_sglang(self):
+        made = plan("sglang", APART, CHAT, PROMPT, bootstrap_port=9000)
+        self.assertEqual((made.before, made.alone), (False, False))
+        room = made.main.body["bootstrap_room"]
+        self.assertTrue(0 <= room < 1 << 63)
+        meeting = {"bootstrap_host": "::1", "bootstrap_port": 9000, "bootstrap_room": room}
+        self.assertEqual(made.main.body, {**CHAT, **meeting})
+        bare = {name: value for name, value in CHAT.items() if name != "stream_options"}
+        self.assertEqual(made.prefill.body, {**bare, **meeting, "stream": False})
+        again = plan("sglang", APART, CHAT, PROMPT)
+        self.assertNotEqual(again.main.body["bootstrap_room"], room)
+
+    def test_sglang_of_several_prompts(self):
+        for prompt in ["a", "b", "c"], [[1], [2], [3]], ["a"]:
+            body = {"model": "m", "prompt": prompt}
+            made = plan("sglang", APART, body, Prompt("m", 9, count=len(prompt)))
+            rooms = made.main.body["bootstrap_room"]
+            self.assertEqual(len(set(rooms)), len(prompt))
+            self.assertEqual(made.main.body["bootstrap_host"], ["::1"] * len(prompt))
+            self.assertEqual(made.main.body["bootstrap_port"], [8998] * len(prompt))
+        made = plan("sglang", APART, {"model": "m", "prompt": [1, 2]}, PROMPT)
+        self.assertIsInstance(made.main.body["bootstrap_room"], int)
+
+    def test_ranks_behind_one_url(self):
+        p1 = Engine("p", P.url, rank=1, model="m")
+        d1 = Engine("d", "http://10.0.0.2:8001", rank=1, model="m")
+        known = [P, p1, D, d1]
+        for kind in KINDS:
+            made = plan(kind, Place(p1, d1, "alone"), CHAT, PROMPT, engines=known)
+            self.assertEqual(made.prefill.headers, {"X-Data-Parallel-Rank": "1"})
+            self.assertEqual(made.main.headers, {})
+            rank = 1 if kind == "sglang" else None
+            self.assertEqual(made.main.body.get("disagg_prefill_dp_rank"), rank)
+        made = plan("pool", Place(P, None, "alone"), CHAT, PROMPT, engines=known)
+        self.assertEqual(made.main.headers, {"X-Data-Parallel-Rank": "0"})
+
+    def test_another_kind(self):
+        with self.assertRaisesRegex(ValueError, "pool, vllm, sglang"):
+            plan("mail", APART, CHAT, PROMPT)
+
+
+class Answers(unittest.TestCase):
+    def failed(self, status, answer):
+        with self.assertRaises(PrefillFailed) as caught:
+            plan("vllm", APART, CHAT, PROMPT).hand_over(status, answer)
+        return caught.exception
+
+    def test_the_client_is_to_blame(self):
+        error = {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}
+        for answer in {"error": error}, {"object": "error", **error}:
+            e = self.failed(400, answer)
+            self.assertTrue(e.client)
+            self.assertEqual((str(e), e.error["code"]), ("too long", 400))
+
+    def test_the_engine_is_to_blame(self):
+        for status in 404, 408, 429, 500, 503:
+            e = self.failed(status, None)
+            self.assertFalse(e.client)
+            self.assertEqual((str(e), e.error), (f"status {status}", None))
+
+    def test_anything_may_be_in_it(self):
+        for answer in None, 7, "text", [], {"error": "text"}, {"error": {"message": 7}}, {}:
+            self.assertEqual(str(self.failed(400, answer)), "status 400")
+        for answer in None, 7, "text", []:
+            self.assertFalse(self.failed(200, answer).client)
+
+    def test_what_is_not_for_clients(self):
+        answer = {"id": "x", "choices": [], "kv_transfer_params": PARAMS}
+        self.assertTrue(for_client(answer))
+        self.assertEqual(answer, {"id": "x", "choices": []})
+        self.assertFalse(for_client(answer))
+
+
+if __name__ == "__main__":
+    unittest.main()
