@@ -57,12 +57,13 @@ def entries(extra):
 
 
 class FakeEngine:
-    """answers: of each path, a value, a status, an exception, or a function of the body."""
+    """answers: of each path, a value, a status, or a function of the body. asked: what any of them
+    was asked, in order."""
 
-    def __init__(self, name, **answers):
+    def __init__(self, name, asked):
         self.name = name
         self.answers = {"/tokenize": self.tokenize}
-        self.asked = []
+        self.asked, self.asked_all = [], asked
 
     @staticmethod
     def tokenize(body):
@@ -79,6 +80,7 @@ class FakeEngine:
     async def answer(self, request):
         body = await request.json() if request.can_read_body else None
         self.asked.append((request.path, body))
+        self.asked_all.append((request.path, body))
         answer = self.answers.get(request.path, 404)
         if callable(answer):
             answer = answer(body)
@@ -103,9 +105,6 @@ class FakeEngine:
         port = site._server.sockets[0].getsockname()[1]
         self.engine = Engine(self.name, f"http://127.0.0.1:{port}", model="m")
 
-    def paths(self):
-        return [path for path, _ in self.asked]
-
 
 class Reading(unittest.IsolatedAsyncioTestCase):
     """self.engines: two that are alike, unless a test changes one."""
@@ -114,7 +113,8 @@ class Reading(unittest.IsolatedAsyncioTestCase):
 
     async def asyncSetUp(self):
         logging.getLogger("tarn.gateway").setLevel(logging.ERROR)
-        self.fakes = [FakeEngine("e1"), FakeEngine("e2")]
+        self.seen = []
+        self.fakes = [FakeEngine("e1", self.seen), FakeEngine("e2", self.seen)]
         self.engines = []
         for fake, block in zip(self.fakes, self.blocks):
             await fake.start()
@@ -135,7 +135,7 @@ class Reading(unittest.IsolatedAsyncioTestCase):
         return prompt, sent
 
     def asked(self):
-        return [question for fake in self.fakes for question in fake.asked]
+        return list(self.seen)
 
     def answer(self, path, *answers):
         for fake, answer in zip(self.fakes, answers * 2 if len(answers) == 1 else answers):
@@ -189,7 +189,7 @@ class Tokens(Reading):
         )
         prompt, _ = await self.read(body)
         self.assertEqual(prompt.ids(), [1, 2, 3, 2])
-        self.assertEqual(sorted(path for path, _ in self.asked()), ["/tokenize", RENDER, RENDER])
+        self.assertEqual([path for path, _ in self.asked()], [RENDER, RENDER, "/tokenize"])
         asked = next(asked for path, asked in self.asked() if path == "/tokenize")
         self.assertEqual(asked["chat_template_kwargs"], {"x": 1, "reasoning_effort": "low"})
         self.assertIs(asked["add_generation_prompt"], False)

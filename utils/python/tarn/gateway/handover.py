@@ -12,15 +12,15 @@ So what a client sends of them is left out, and what engines answer in them is n
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional
 from urllib.parse import urlsplit
 
 from .members import Body
 from .place import Engine, Place
 from .prompt import Prompt
 
-__all__ = ["KINDS", "Leg", "Plan", "PrefillFailed", "for_client", "plan"]
+__all__ = ["KINDS", "Leg", "Plan", "for_client", "plan"]
 
 KINDS = ("pool", "vllm", "sglang")
 
@@ -49,11 +49,10 @@ _ROOM_MAX = (1 << 63) - 1
 
 @dataclass
 class Leg:
-    """A request to an engine. headers: that it needs beside those of every request."""
+    """A request to an engine."""
 
     engine: Engine
     body: Body
-    headers: Dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -68,35 +67,13 @@ class Plan:
     before: bool = False
     alone: bool = False
 
-    def hand_over(self, status: int, answer: Any) -> None:
-        """Takes the prefill's answer, of whatever status: where main waits for it, what is in it
-        for main is put into main's body. Raises PrefillFailed."""
-        if status != 200:
-            raise PrefillFailed(status, answer)
-        if not isinstance(answer, dict):
-            raise PrefillFailed(502, None, "its answer is no object")
-        if not self.before:
-            return
+    def hand_over(self, answer: Mapping[str, Any]) -> None:
+        """answer: of the prefill. What main waits for of it is put into main's body."""
         params = answer.get("kv_transfer_params")
-        if isinstance(params, dict):
+        if self.before and isinstance(params, dict):
             self.main.body["kv_transfer_params"] = params
         # Else there was nothing to transfer, as of a prompt of less than a block: it is computed
         # where it is decoded.
-
-
-class PrefillFailed(Exception):
-    """status: of the answer. client: the request is to blame, and its client is to be told: `error`
-    is OpenAI's object, if there was one. Else the engine failed, and another one may do it."""
-
-    def __init__(self, status: int, answer: Any, why: str = "") -> None:
-        error = answer.get("error") if isinstance(answer, dict) else None
-        if error is None and isinstance(answer, dict) and isinstance(answer.get("message"), str):
-            error = answer  # SGLang's, and vLLM's of old
-        self.error: Optional[Dict[str, Any]] = error if isinstance(error, dict) else None
-        self.status = status
-        self.client = status in (400, 401, 403, 413, 422)
-        told = self.error.get("message") if self.error is not None else None
-        super().__init__(why or (told if isinstance(told, str) else f"status {status}"))
 
 
 def plan(
@@ -105,22 +82,22 @@ def plan(
     body: Mapping[str, Any],
     prompt: Prompt,
     bootstrap_port: int = 8998,
-    engines: Sequence[Engine] = (),
+    ranks: bool = False,
 ) -> Plan:
     """kind: one of KINDS. body: the client's; it is left as it is. bootstrap_port: of SGLang's
-    prefill engines. engines: all that are known, for ranks that are behind one URL."""
+    prefill engines. ranks: the prefill engine has several behind its URL, and is told which."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     bare = {name: value for name, value in body.items() if name not in _OURS}
-    main = Leg(place.answers, bare, _to_rank(place.answers, engines))
+    main = Leg(place.answers, bare)
     if place.decode is None or place.decode == place.prefill:
         return Plan(main)
-    prefill = Leg(place.prefill, {}, _to_rank(place.prefill, engines))
+    prefill = Leg(place.prefill, {})
     if kind == "sglang":
         bare.update(_meeting(place.prefill, bootstrap_port, prompt.count if _is_batch(body) else 0))
         prefill.body = {**bare, "stream": False}
         prefill.body.pop("stream_options", None)
-        if prefill.headers:
+        if ranks:
             bare["disagg_prefill_dp_rank"] = place.prefill.rank
         return Plan(main, prefill)
     prefill.body = _prefill_body(bare)
@@ -138,13 +115,6 @@ def plan(
     # last token.
     bare["kv_transfer_params"] = {"tarn_tokens": prompt.length}
     return Plan(main, prefill, alone=True)
-
-
-def _to_rank(engine: Engine, engines: Sequence[Engine]) -> Dict[str, str]:
-    """vLLM and SGLang choose a rank by themselves, unless they are told."""
-    if any(e.url == engine.url and e.rank != engine.rank for e in engines):
-        return {"X-Data-Parallel-Rank": str(engine.rank)}
-    return {}
 
 
 def _prefill_body(body: Mapping[str, Any]) -> Body:

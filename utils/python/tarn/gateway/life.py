@@ -21,7 +21,7 @@ import aiohttp
 from .asked import Asked
 from .client import Client, encode
 from .errors import ApiError, EngineFailed, PassedOn
-from .handover import Leg, Plan, PrefillFailed, for_client, plan
+from .handover import Leg, Plan, for_client, plan
 from .means import Means
 from .place import Ask, Engine, Nobody, Overloaded, Place
 from .prompt import Prompt
@@ -184,7 +184,8 @@ class Life:
         body = self._streamed(body) if streams else body
         path = "/v1/completions" if self._continues is not None else self.asked.path
         options = self.means.options
-        made = plan(options.hand_over, place, body, self._prompt, options.bootstrap_port)
+        ranks = self.means.several_ranks(place.prefill)
+        made = plan(options.hand_over, place, body, self._prompt, options.bootstrap_port, ranks)
         sending = _Sending(self, made, path)
         self._transcript.engine = place.answers.id
         async with sending.answer(streams) as response:
@@ -347,10 +348,7 @@ class _Sending:
     async def _prefill(self, leg: Leg) -> None:
         async with self._post(leg, False) as response:
             raw = await self._upstream.whole(leg.engine, response)
-        try:
-            self._plan.hand_over(200, object_of(leg.engine.id, raw))
-        except PrefillFailed as e:
-            raise EngineFailed(leg.engine.id, str(e)) from None
+        self._plan.hand_over(object_of(leg.engine.id, raw))
 
     async def _beside(self, leg: Leg) -> None:
         """At the same time as main, which is stopped where it cannot do it alone."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import collections
 import dataclasses
 import logging
-import sys
 import time
 from typing import Any, Collection, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, TypeVar
 
@@ -20,6 +18,7 @@ from .metrics import Metrics
 from .options import Options
 from .place import Engine, Router
 from .prompt import BadRequest, Prompt, PromptReader
+from .tokens import pack
 from .upstream import Upstream
 
 __all__ = ["Means"]
@@ -44,7 +43,7 @@ class Means:
     ) -> None:
         self.options, self.router, self.reader, self.upstream = options, router, reader, upstream
         self.session = session
-        self.metrics = Metrics()
+        self.metrics = Metrics(reader.figures)
         self._tasks: Set["asyncio.Task[Any]"] = set()
         self._mean_output = LENGTHS_FIRST
         self._models: Dict[str, Tuple[float, List[Dict[str, Any]]]] = {}
@@ -76,16 +75,11 @@ class Means:
             return await self.reader.read(asked.kind, asked.body, headers)
         except BadRequest as e:
             raise ApiError(400, str(e), param=e.param) from None
-        except RecursionError:
-            raise ApiError(400, "the body is nested too deeply") from None
 
     @staticmethod
     def continued(prompt: Prompt, ids: List[int]) -> Prompt:
         """The prompt of who goes on: with the tokens that were sent."""
-        packed = array.array("I", ids)
-        if sys.byteorder == "big":
-            packed.byteswap()
-        return dataclasses.replace(prompt, tokens=packed.tobytes(), length=len(ids))
+        return dataclasses.replace(prompt, tokens=pack(ids), length=len(ids))
 
     def expected(self, most: Optional[int], surely: bool) -> Optional[int]:
         """Tokens of an answer that may have `most`, and has them `surely`; None: as long as

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from .tokens import Figures
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -12,11 +17,30 @@ TBT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 
 TIERS = ("device", "host", "disk", "pool")
 
 
+class _Prompts:
+    """What is counted where prompts are read."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        f = self._figures
+        for name, text, value in (
+            ("prompts_read", "Prompts of requests", f.prompts),
+            ("prompts_cached", "Prompts whose tokens were known from before", f.cached),
+            ("prompts_estimated", "Prompts that are routed by their length alone", f.estimated),
+            ("tokenizer_asked", "Questions to engines for tokens", f.asked),
+            ("tokenizer_failed", "... without a good answer", f.failed),
+        ):
+            yield CounterMetricFamily(f"tarn_gateway_{name}", text, value)
+
+
 class Metrics:
     """Each gateway has a registry of its own, so that several may live in a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, prompts: Figures) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(_Prompts(prompts))  # type: ignore[arg-type]
         self.requests = self._counter("requests", "Requests that are over", "path", "outcome")
         self.routed = self._counter("routed", "Places that were given", "by")
         self.retries = self._counter("retries", "Requests sent to another engine, from the start")
