@@ -112,7 +112,7 @@ class Answers(GatewayTest):
             self.assertIn(path, json.loads(text)["error"]["message"])
 
     async def test_what_the_router_is_asked(self):
-        await self.post(
+        _, headers, _ = await self.post(
             "/v1/completions",
             self.completion(9, "one two three", ignore_eos=True),
             X_Request_Id="mine",
@@ -122,13 +122,15 @@ class Answers(GatewayTest):
             X_Tarn_TTFT_Ms="500",
             X_Tarn_TBT_Ms="50",
         )
+        self.assertEqual(headers["X-Request-Id"], "mine")
         ask = self.router.asks[0]
-        self.assertEqual((ask.request, ask.model, ask.length), ("mine", MODEL, 3))
+        self.assertRegex(ask.request, r"^mine\.[0-9a-f]{8}$")
+        self.assertEqual((ask.model, ask.length), (MODEL, 3))
         ids = b"".join(t.to_bytes(4, "little") for t in tokens_of("one two three"))
         self.assertEqual((ask.tokens, ask.output), (ids, 9))
         self.assertEqual((ask.tenant, ask.priority, ask.session), ("acme", -7, "talk"))
         self.assertEqual((ask.ttft_ms, ask.tbt_ms), (500, 50))
-        self.assertEqual(self.engines[0].seen[0][0].headers["X-Request-Id"], "mine")
+        self.assertEqual(self.engines[0].seen[0][0].headers["X-Request-Id"], ask.request)
 
     async def test_traceparent(self):
         trace = "0af7651916cd43dd8448eb211c80319c"
@@ -184,9 +186,9 @@ class Answers(GatewayTest):
 class Refusals(GatewayTest):
     async def test_overloaded_and_nobody(self):
         self.router.refuse = [Overloaded(1.2, "too much"), Overloaded(0, "never")]
-        for wanted in ("2", "1"):
+        for wanted in ("2", None):
             status, headers, answer = await self.post("/v1/completions", self.completion())
-            self.assertEqual((status, headers["Retry-After"]), (429, wanted))
+            self.assertEqual((status, headers.get("Retry-After")), (429, wanted))
             self.assertEqual(answer["error"]["type"], "rate_limit_error")
         body = self.completion(model="other")
         status, _, answer = await self.post("/v1/completions", body)

@@ -115,7 +115,7 @@ def _server_tls(options: Options) -> Optional[ssl.SSLContext]:
 def _session(options: Options) -> aiohttp.ClientSession:
     """To engines."""
     tls = ssl.create_default_context(cafile=options.engine_ca or None)
-    headers = {}
+    headers = {"Accept-Encoding": "identity"}  # what is said as it comes is not to be compressed
     if options.engine_key_file:
         with open(options.engine_key_file, encoding="utf-8") as f:
             headers["Authorization"] = "Bearer " + f.read().strip()

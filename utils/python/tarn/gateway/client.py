@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
-from typing import Any, Dict, Mapping, Optional, Protocol, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Protocol, Union
 
 from aiohttp import web
 
@@ -50,6 +52,15 @@ class Client(Protocol):
         ...
 
 
+@contextlib.contextmanager
+def _gone_is_cancelled() -> Iterator[None]:
+    """A client that is gone has cancelled its request; that is nothing for the log."""
+    try:
+        yield
+    except ConnectionError:
+        raise asyncio.CancelledError from None
+
+
 class Streamed:
     """Server-sent events."""
 
@@ -72,13 +83,15 @@ class Streamed:
             kind = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
             told = {**self._headers, **headers, **kind, "X-Accel-Buffering": "no"}
             response = web.StreamResponse(headers=told)
-            await response.prepare(self._request)
+            with _gone_is_cancelled():
+                await response.prepare(self._request)
             self._response = response
         await self._write(encode(chunk))
 
     async def _write(self, data: bytes) -> None:
         self.waits_since = time.monotonic()
-        await self.response().write(b"data: " + data + b"\n\n")
+        with _gone_is_cancelled():
+            await self.response().write(b"data: " + data + b"\n\n")
         self.waits_since = None
 
     async def whole(self, answer: Dict[str, Any], headers: Mapping[str, str]) -> None:
@@ -88,7 +101,8 @@ class Streamed:
         if usage is not None:
             await self.send(usage, {})
         await self._write(b"[DONE]")
-        await self.response().write_eof()
+        with _gone_is_cancelled():
+            await self.response().write_eof()
 
     async def broken(self, error: Union[ApiError, PassedOn]) -> None:
         """As vLLM does it."""
@@ -118,7 +132,7 @@ class Collected:
     def _add(self, choice: Dict[str, Any]) -> None:
         into = self._choices.setdefault(choice["index"], {"index": choice["index"]})
         if "delta" in choice:
-            into.setdefault("message", {"role": "assistant", "content": ""})
+            into.setdefault("message", {"role": "assistant", "content": _Text("")})
             _join(into["message"], choice.pop("delta"))
         _join(into, choice)
 
@@ -127,7 +141,7 @@ class Collected:
         self._answer = answer
 
     async def end(self, usage: Optional[Dict[str, Any]]) -> None:
-        choices = [self._choices[i] for i in sorted(self._choices)]
+        choices = [_joined(self._choices[i]) for i in sorted(self._choices)]
         usage = usage["usage"] if usage else None
         self._answer = {**self._head, "object": self._kind, "choices": choices, "usage": usage}
 
@@ -142,11 +156,30 @@ class Collected:
 GROW = ("content", "reasoning", "reasoning_content", "refusal", "text", "token_ids")
 
 
+class _Text:
+    """Pieces of a text that grows: put together once, at the end."""
+
+    def __init__(self, text: str) -> None:
+        self.pieces = [text]
+
+
 def _join(into: Dict[str, Any], parts: Mapping[str, Any]) -> None:
     """Members of a chunk into those of the whole."""
     for name, value in parts.items():
         old = into.get(name)
-        if name in GROW and old is not None and type(value) is type(old):
-            into[name] = old + value
-        elif value is not None or name not in into:
-            into[name] = value
+        if name not in GROW or not isinstance(value, (str, list)):
+            if value is not None or name not in into:
+                into[name] = value
+        elif isinstance(value, str) and isinstance(old, _Text):
+            old.pieces.append(value)
+        elif isinstance(value, list) and isinstance(old, list):
+            old += value
+        else:
+            into[name] = _Text(value) if isinstance(value, str) else list(value)
+
+
+def _joined(parts: Dict[str, Any]) -> Dict[str, Any]:
+    made = {n: "".join(v.pieces) if isinstance(v, _Text) else v for n, v in parts.items()}
+    if isinstance(made.get("message"), dict):
+        made["message"] = _joined(made["message"])
+    return made

@@ -8,9 +8,8 @@ import contextlib
 import dataclasses
 import logging
 import time
-import uuid
 from dataclasses import dataclass
-from typing import Any, Awaitable, Callable, Dict, Iterator, Optional, Tuple, Union
+from typing import Any, Awaitable, Callable, Iterator, Optional, Set, Tuple, Union
 
 import aiohttp
 from aiohttp import web
@@ -38,7 +37,7 @@ class Handlers:
 
     def __init__(self, means: Means, keys: Optional[Keys]) -> None:
         self._means, self._keys = means, keys
-        self._flights: Dict[str, Flight] = {}
+        self._flights: Set[Flight] = set()
         self.drains = False
 
     def routes(self, app: web.Application) -> None:
@@ -96,14 +95,12 @@ class Handlers:
     async def _life(self, request: web.Request) -> Tuple[web.StreamResponse, str]:
         """The answer, and how it went."""
         who, trace = Who.of(request.headers, self._keys), Trace.of(request.headers)
-        if who.request in self._flights:  # two of one name would be one to the router
-            who = dataclasses.replace(who, request=f"{who.request[:110]}-{uuid.uuid4().hex[:8]}")
         asked = Asked.of(KINDS[request.path], read_body(await self._body(request)))
-        told = {"X-Request-Id": who.request}
+        told = {"X-Request-Id": who.named}
         client: Client = Collected(asked.kind, told)
         if asked.stream:
             client = Streamed(request, told)
-        with self._flight(who.request, request, client):
+        with self._flight(request, client):
             try:
                 await Life(self._means, asked, who, trace, client).run()
             except (ApiError, PassedOn) as e:
@@ -123,14 +120,15 @@ class Handlers:
             raise ApiError(400, f"the body cannot be read: {e}") from None
 
     @contextlib.contextmanager
-    def _flight(self, name: str, request: web.Request, client: Client) -> Iterator[None]:
+    def _flight(self, request: web.Request, client: Client) -> Iterator[None]:
         task = asyncio.current_task()
         assert task is not None
-        self._flights[name] = Flight(request, client, task)
+        flight = Flight(request, client, task)
+        self._flights.add(flight)
         try:
             yield
         finally:
-            del self._flights[name]
+            self._flights.discard(flight)
 
     async def watch(self) -> None:
         """Ends requests whose client is gone, or takes nothing any more: aiohttp itself tells a
@@ -138,7 +136,7 @@ class Handlers:
         while True:
             await asyncio.sleep(WATCH_S)
             late = time.monotonic() - (self._means.options.client_s or float("inf"))
-            for flight in list(self._flights.values()):
+            for flight in list(self._flights):
                 transport, since = flight.request.transport, flight.client.waits_since
                 if since is not None and since < late and transport is not None:
                     transport.abort()
@@ -150,7 +148,7 @@ class Handlers:
         until = time.monotonic() + most_s
         while self._flights and time.monotonic() < until:
             await asyncio.sleep(WATCH_S)
-        tasks = [flight.task for flight in self._flights.values()]
+        tasks = [flight.task for flight in self._flights]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -187,7 +185,7 @@ class Handlers:
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flight:
     request: web.Request
     client: Client

@@ -94,7 +94,7 @@ class Life:
                     continue
                 error, wait_s = _nobody(e), 1.0
             except Overloaded as e:
-                error = ApiError(429, str(e), code="overloaded", retry_s=e.after_s)
+                error = ApiError(429, str(e), code="overloaded", retry_s=e.after_s or None)
                 wait_s = e.after_s
             except ValueError as e:
                 raise ApiError(400, str(e)) from None
@@ -216,9 +216,14 @@ class Life:
     async def _stream(self, place: Place, response: aiohttp.ClientResponse, told: "_Told") -> None:
         t, engine = self._transcript, place.answers
         headers = self._told_client(place)
+        size, most = 0, self.means.upstream.limits.answer_bytes
         async for data in events_of(self.means.upstream, engine, response):
             if data == DONE:
                 break
+            size += len(data)
+            if size > most and not self.asked.stream:  # it is kept here, to its end
+                text = f"an answer of more than {most} bytes that is not streamed"
+                raise ApiError(502, text, code="answer_too_long")
             chunk = object_of(engine.id, data)
             self._check_error(engine, chunk)
             for_client(chunk)

@@ -14,6 +14,7 @@ __all__ = ["Keys", "Who"]
 
 NAME = re.compile(r"[A-Za-z0-9._:@/-]{1,128}")
 REQUEST = re.compile(r"[A-Za-z0-9._-]{1,128}")
+NAMED_MOST = 119  # of a name of 128, where ours follows
 PRIORITY_MOST = 100
 MS_MOST = 86_400_000
 
@@ -54,9 +55,11 @@ class Keys:
 
 @dataclass(frozen=True)
 class Who:
-    """tenant "": the router's default."""
+    """request: its name for the router and for engines, which no other has. named: what the client
+    calls it, and is told; where it says none, the same. tenant "": the router's default."""
 
     request: str
+    named: str
     tenant: str
     priority: int
     session: str
@@ -71,9 +74,16 @@ class Who:
         asked = _number(headers, "X-Tarn-Priority", -PRIORITY_MOST, PRIORITY_MOST)
         if asked is not None:
             priority = min(priority, asked) if keys else asked
-        request = headers.get("X-Request-Id", "")
+        named = headers.get("X-Request-Id", "")
+        if REQUEST.fullmatch(named):
+            # Another one may have the same: it is repeated, say, while the first is under way. To
+            # the Conductor, of all gateways, and to vLLM they would be one.
+            request = f"{named[:NAMED_MOST]}.{uuid.uuid4().hex[:8]}"
+        else:
+            request = named = uuid.uuid4().hex
         return cls(
-            request=request if REQUEST.fullmatch(request) else uuid.uuid4().hex,
+            request=request,
+            named=named,
             tenant=tenant,
             priority=priority,
             session=_name(headers, "X-Tarn-Session"),

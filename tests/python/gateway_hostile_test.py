@@ -1,0 +1,112 @@
+"""tarn-gateway before clients that mean it ill, or are unlucky: nothing of that is an engine's
+failure, stays reserved, or is another client's trouble."""
+
+import asyncio
+import json
+import logging
+import sys
+import unittest
+
+from gateway_front import GatewayTest, answer_of, said, text_of, tokens_of, until
+
+
+class Clients(GatewayTest):
+    async def send(self, body, *headers):
+        """A client that has sent its headers: `finish` sends the body, and reads to the end."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+        data = json.dumps(body).encode()
+        lines = ["POST /v1/completions HTTP/1.1", "Host: x", "Connection: close", *headers]
+        writer.write("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode())
+
+        async def finish():
+            writer.write(data)
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+        return writer, finish
+
+    async def test_two_of_one_name_at_once(self):
+        """Their heads come first, then both bodies."""
+        for engine in self.engines:
+            engine.pace = asyncio.Semaphore(0)
+        sent = [await self.send(self.completion(4), "X-Request-Id: same") for _ in range(2)]
+        await asyncio.sleep(0.05)
+        answers = [asyncio.ensure_future(finish()) for _, finish in sent]
+        await until(lambda: len(self.router.live) == 2)
+        for engine in self.engines:
+            engine.pace.release()
+            engine.pace.release()
+        while not all(a.done() for a in answers):
+            for engine in self.engines:
+                engine.pace.release()
+            await asyncio.sleep(0.01)
+        for answer in answers:
+            whole = answer.result()
+            self.assertEqual(whole.count(b"HTTP/1.1"), 1, whole)
+            self.assertIn(b"X-Request-Id: same\r\n", whole)
+            self.assertTrue(whole.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), whole)
+        names = [request.headers["X-Request-Id"] for e in self.engines for request, _ in e.seen]
+        self.assertEqual(set(names), set(self.router.live))
+        await self.ended()
+        status, text = await self.get("/health")
+        self.assertEqual((status, json.loads(text)["in_flight"]), (200, 0))
+
+    async def test_a_name_has_room_for_ours(self):
+        long = "n" * 128
+        _, headers, _ = await self.post("/v1/completions", self.completion(1), X_Request_Id=long)
+        self.assertEqual(headers["X-Request-Id"], long)
+        self.assertLessEqual(len(self.router.asks[0].request), 128)
+
+    async def test_clients_that_go_away_while_they_are_written_to(self):
+        with self.assertNoLogs("tarn.gateway", logging.ERROR):
+            with self.assertNoLogs("aiohttp", logging.ERROR):
+                for _ in range(8):
+                    for engine in self.engines:
+                        engine.pace = asyncio.Semaphore(0)
+                    writer, finish = await self.send(self.completion(50))
+                    task = asyncio.ensure_future(finish())
+                    await until(lambda: any(e.under_way for e in self.engines))
+                    writer.transport.abort()
+                    for engine in self.engines:
+                        for _ in range(50):
+                            engine.pace.release()
+                    await asyncio.wait([task])
+                    await until(lambda: not any(e.under_way for e in self.engines))
+                await self.ended()
+        self.assertFalse([t for t in self.router.told if t[0] == "failed"])
+
+
+class Compressing(GatewayTest):
+    async def test_engines_are_not_asked_to_compress(self):
+        """As a proxy before them would."""
+        act = type(self.engines[0]).act
+
+        async def compressed(engine, request, *rest):
+            self.assertEqual(request.headers["Accept-Encoding"], "identity")
+            return await act(engine, request, *rest)
+
+        for engine in self.engines:
+            engine.act = compressed.__get__(engine)
+        status, _, chunks = await self.post("/v1/completions", self.completion(3))
+        self.assertEqual((status, chunks[-1]), (200, "[DONE]"))
+
+
+class Endless(GatewayTest):
+    async def test_an_answer_that_is_collected_has_an_end(self):
+        self.gateway.means.upstream.limits = type(self.gateway.means.upstream.limits)(
+            answer_bytes=2000
+        )
+        body = self.completion(50, stream=False)
+        status, _, error = await self.post("/v1/completions", body)
+        self.assertEqual(status, 502)
+        self.assertIn("more than 2000 bytes", error["error"]["message"])
+        await self.ended()
+        # a stream is not kept
+        status, _, chunks = await self.post("/v1/completions", self.completion(50))
+        self.assertEqual((status, chunks[-1]), (200, "[DONE]"))
+        self.assertEqual(said(chunks), text_of(answer_of(tokens_of("hello there"), 50)))
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
