@@ -269,6 +269,36 @@ class Trouble(Async):
                 await through.teller.told("q")
         self.assertEqual(server.count("CONDUCTOR.DONE"), 1)
 
+    async def test_what_may_have_been_reserved_is_given_back(self):
+        """The reply is lost, or whose url an engine has, and nobody leads then."""
+        refused = RuntimeError("ERR no list")
+        for trouble, why in (
+            ({"ROUTE": HANG_UP}, Away),
+            ({"ROUTE": placed("e9"), "LIST": HANG_UP}, Away),
+            ({"ROUTE": placed("e9"), "LIST": refused}, Nobody),
+        ):
+            with self.subTest(trouble):
+                async with conductor() as server:
+                    async with Started(router(server.url, patience_s=0.1)) as through:
+                        await through.route(Ask("before", "m", 1))
+                        server.answers.update(trouble)
+                        if why is Away:
+                            server.answers["LOAD"] = RuntimeError("LOADING x")
+                        with self.assertRaises(why):
+                            await through.route(Ask("q", "m", 1))
+                        server.answers.update(conductor().answers)
+                        await through.leader.returns()
+                        await through.route(Ask("q", "m", 1))
+                seen = [w[0].split(".")[1] for w in server.seen if w[1:2] == ["q"]]
+                self.assertEqual(seen, ["ROUTE", "DONE", "ROUTE"])
+
+    async def test_what_was_not_sent_is_not_given_back(self):
+        async with conductor(LOAD=RuntimeError("LOADING x")) as server:
+            async with Started(router(server.url, patience_s=0.1)) as through:
+                with self.assertRaises(Away):
+                    await through.route(Ask("q", "m", 1))
+                self.assertEqual(through.teller.waiting, 0)
+
     async def test_nobody_is_there(self):
         async with Fake() as server:  # no Conductor
             async with Started(router(server.url, patience_s=0.2)) as through:

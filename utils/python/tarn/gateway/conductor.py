@@ -100,14 +100,21 @@ class ConductorRouter:
 
     async def route(self, ask: Ask) -> Place:
         await self.teller.told(ask.request)
+        reserved = True  # perhaps, as long as there is no reply
         try:
             reply = await self.leader.call(*route_words(ask))
-            return await self._place(ask, reply)
+            place = await self._place(reply)
+            reserved = False  # from now on it is the caller's to tell
+            return place
         except Refused as error:
+            reserved = False
             raise refusal(error) from None
-        except asyncio.CancelledError:
-            self.teller.tell("CONDUCTOR.DONE", ask.request)  # it may have been reserved
+        except Away as error:
+            reserved = error.sent
             raise
+        finally:
+            if reserved:
+                self.teller.tell("CONDUCTOR.DONE", ask.request)
 
     async def first(self, request: str) -> None:
         self.teller.tell("CONDUCTOR.FIRST", request)
@@ -117,9 +124,9 @@ class ConductorRouter:
             "CONDUCTOR.DONE", request, "OUTPUT", max(output, 0), *(["FAILED"] if failed else [])
         )
 
-    async def _place(self, ask: Ask, reply: List[Any]) -> Place:
-        prefill = await self._engine(ask, reply[0])
-        decode = await self._engine(ask, reply[1]) if reply[1] is not None else None
+    async def _place(self, reply: List[Any]) -> Place:
+        prefill = await self._engine(reply[0])
+        decode = await self._engine(reply[1]) if reply[1] is not None else None
         device, host, disk = reply[2][:3]
         return Place(
             prefill,
@@ -130,14 +137,19 @@ class ConductorRouter:
             ttft_ms=float(reply[4]),
         )
 
-    async def _engine(self, ask: Ask, name: Any) -> Engine:
+    async def _engine(self, name: Any) -> Engine:
         id, rank = named(name)
         engine = self.table.get(id, rank)
         if engine is None:
-            await self._refresh_once()
+            try:
+                await self._refresh_once()
+            except Away as error:
+                error.sent = True  # ROUTE was
+                raise
+            except Refused as error:
+                raise Nobody(f"engine {id} is not known here: {error}", known=True) from None
             engine = self.table.get(id, rank)
         if engine is None:  # it was removed since
-            self.teller.tell("CONDUCTOR.DONE", ask.request)
             raise Nobody(f"engine {id} was removed when it had just been chosen", known=True)
         return engine
 

@@ -34,7 +34,9 @@ Found = Tuple[int, Address, Link]
 
 
 class Away(ConnectionError):
-    """Nobody leads, for longer than one is patient."""
+    """Nobody leads, for longer than one is patient. sent: the call may have been obeyed before."""
+
+    sent = False
 
 
 def is_gone(error: Refused) -> bool:
@@ -186,9 +188,14 @@ class Leader:
 
     async def call(self, *words: Any) -> Any:
         """The reply. Refused: an error that is an answer; Away."""
-        until = self._loop.time() + self.patience_s
+        until, sent = self._loop.time() + self.patience_s, False
         while True:
-            link = await self.led(until)
+            try:
+                link = await self.led(until)
+            except Away as error:
+                error.sent = sent
+                raise
+            sent = True
             try:
                 return await link.call(*words)
             except Lost as error:
