@@ -265,6 +265,23 @@ class Rules(WithServer):
         self.assertGreaterEqual(time.monotonic() - started, 0.05)
         self.assertLess(time.monotonic() - started, 20)
 
+    def test_a_prefill_that_goes_on_is_awaited(self):
+        """A long prompt takes longer than arrival_ms, and its blocks come one by one."""
+        a = self.engine(role="kv_producer")
+        b = self.engine(role="kv_consumer", arrival_ms=3_600_000)
+        r = b.add(Request(prompt(1, 37), params={"tarn_tokens": 36}))
+        b.step()
+        tracked = b.connector._scheduler._requests[r.request_id]
+        for there in 20, 28:
+            tracked.came -= 3000
+            a.add(Request(prompt(1, 37)[:there]))
+            self.settle(a)
+            while tracked.hits < there // 4:
+                self.assertFalse(b.step())
+        tracked.came -= 3601
+        self.settle(b)
+        self.assertEqual(r.external_tokens, 28)
+
     def test_reset(self):
         a = self.engine()
         a.add(Request(prompt(1, 37)))

@@ -165,6 +165,24 @@ class Ways(WithGroups):
         self.assertIsNone(request.result_params)
         self.assertEqual(consumer.workers[0].connector.stats()["saved"], 0)
 
+    def test_a_prefill_that_goes_on_is_awaited(self):
+        layout = BY_NAME["three-groups"]
+        prompt = Prompt.drawn(3, self.length(layout))
+        producer = self.hybrid(layout, role="kv_producer")
+        consumer = self.hybrid(layout, role="kv_consumer", arrival_ms=3_600_000)
+        request = consumer.add(Prompt(prompt.tokens), params={"tarn_tokens": 3 * layout.align})
+        consumer.step()
+        tracked = consumer.connector._scheduler._requests[request.request_id]
+        for n in 1, 2:
+            tracked.came -= 3000
+            producer.add(Prompt(prompt.tokens[: n * layout.align + 1]))
+            producer.settle()
+            while tracked.found.tokens < n * layout.align:
+                self.assertFalse(consumer.step())
+        tracked.came -= 3601
+        consumer.settle()
+        self.assertEqual(request.external, 2 * layout.align)
+
     def test_a_producer_announces_what_is_found(self):
         """With speculative decoding less than what it has saved."""
         for layout in HYBRID:

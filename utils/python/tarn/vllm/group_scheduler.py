@@ -38,11 +38,10 @@ class GroupRequest:
     """A request. tables: its blocks, of each of vLLM's tables. saved: of each group, the first
     blocks that are in the pool, or on their way there, or not needed. states: those on their way
     there, by table and the token that they end at. found, good_until: what a look-up has said, and
-    how long that holds. known: tokens that vLLM had computed, and those loaded from the pool.
-    failed: a load of it has failed, so nothing of it is loaded again. stale: it has blocks from
-    before a reset.
-    spoilt: a sibling's load of it has failed within a step, so what it has sampled since is not to
-    be relied on."""
+    how long that holds. came: when it did, and later when more was found than `most` before. known:
+    tokens that vLLM had computed, and those loaded from the pool. failed: a load of it has failed,
+    so nothing of it is loaded again. stale: it has blocks from before a reset. spoilt: a sibling's
+    load of it has failed within a step, so what it has sampled since is not to be relied on."""
 
     def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
         self.request, self.chain = request, chain
@@ -50,7 +49,7 @@ class GroupRequest:
         self.saved = [0] * len(groups.groups)
         self.states: Set[Tuple[int, int]] = set()
         self.prefill = int(request.num_tokens)
-        self.first_seen = time.monotonic()
+        self.came, self.most = time.monotonic(), 0
         self.found, self.good_until = _NOTHING, 0.0
         self.known = 0
         self.failed = self.counted = self.spoilt = self.stale = False
@@ -205,10 +204,12 @@ class GroupScheduler:
         ):
             return 0, False
         tokens = self._look_up(tracked).tokens
+        if tokens > tracked.most:
+            tracked.came, tracked.most = time.monotonic(), tokens
         announced = min(announced_by(request), request.num_tokens - 1 - self._groups.dropped)
         if (
             tokens < announced - announced % self._groups.align
-            and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000
+            and time.monotonic() < tracked.came + self._settings.arrival_ms / 1000
         ):
             tracked.good_until = time.monotonic() + 0.002
             return None, False

@@ -52,7 +52,7 @@ class Tracked:
         "cap",
         "prefill",
         "counted",
-        "first_seen",
+        "came",
         "hits",
         "hits_until",
         "match",
@@ -69,7 +69,7 @@ class Tracked:
         self.sent = False
         self.cap = NOWHERE
         self.prefill = int(request.num_tokens)
-        self.first_seen = time.monotonic()
+        self.came = time.monotonic()  # itself, and later the last blocks that it waits for
         self.counted = False
         self.hits = 0
         self.hits_until = 0.0
@@ -211,12 +211,11 @@ class SchedulerSide:
         if limit <= start:
             return 0, False
         hits = min(self._look_up(tracked, limit), limit)
+        if hits > tracked.saved:
+            tracked.came = time.monotonic()
         tracked.saved = max(tracked.saved, hits)
         announced = min(announced_by(request) // self.block_tokens, limit)
-        if (
-            hits < announced
-            and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000
-        ):
+        if hits < announced and time.monotonic() < tracked.came + self._settings.arrival_ms / 1000:
             tracked.hits_until = time.monotonic() + 0.002
             return None, False
         tracked.match = (start, hits)
