@@ -78,7 +78,7 @@ struct conductor_ask {
 struct conductor_told {
     uint32_t request;
     uint64_t output;
-    bool failed;
+    bool failed, decode;
 };
 
 void cmd_add(struct tarn_call_context *c, const struct span *argv, size_t argc);

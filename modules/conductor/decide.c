@@ -191,9 +191,16 @@ void cmd_first(struct tarn_call_context *c, const struct span *argv, size_t argc
 void cmd_done(struct tarn_call_context *c, const struct span *argv, size_t argc) {
     struct conductor_told args = {0};
     if (!conductor_bind(c, CONDUCTOR_DONE, argv, argc, &args)) return;
-    reply_told(c, argv[args.request],
-               route_done(conductor_route, argv[args.request], (uint32_t)args.output, args.failed,
-                          conductor_now_us()));
+    struct span request = argv[args.request];
+    uint64_t now_us = conductor_now_us();
+    if (args.decode && !args.failed) {
+        conductor_fail(c, "DECODE says which engine failed: it comes with FAILED");
+        return;
+    }
+    reply_told(c, request,
+               args.decode ? route_failed_decode(conductor_route, request, now_us)
+                           : route_done(conductor_route, request, (uint32_t)args.output,
+                                        args.failed, now_us));
 }
 
 /* --- MATCH --- */

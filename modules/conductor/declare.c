@@ -154,7 +154,7 @@ static const struct declaration commands[CONDUCTOR_COMMANDS] = {
             "Says that a request is over; its engine is free of it.", "OK", NULL,
             ARGS(REQUEST(told),
                  OPTION("OUTPUT", NUMBER, "n", RANGE(0, ROUTE_TOKENS_MAX), IN(told, output)),
-                 FLAG("FAILED", IN(told, failed)))),
+                 FLAG("FAILED", IN(told, failed)), FLAG("DECODE", IN(told, decode)))),
     COMMAND(MATCH, cmd_match, READS, "O(N+M) with N blocks of the prompt and M ranks",
             "Tells which engine has how much of a prompt.", "an array of maps", NULL, ARGS(PROMPT)),
     COMMAND(EXPLAIN, cmd_explain, READS, "O(N) with N candidates",

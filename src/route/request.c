@@ -183,8 +183,10 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us) {
     return TARN_OK;
 }
 
-static void request_failed(struct route *r, const struct route_reservation *q) {
-    uint32_t at = q->state == REQUEST_PREFILL ? q->prefill : q->decode;
+/* decode: of its engines the one that was to decode it, where it has two. */
+static void request_failed(struct route *r, const struct route_reservation *q, bool decode) {
+    bool prefill = q->state == REQUEST_PREFILL && !(decode && q->decode != ROUTE_NO_WORKER);
+    uint32_t at = prefill ? q->prefill : q->decode;
     r->figures.route_failures++;
     if (at == ROUTE_NO_WORKER) return;
     engine_failed(r, r->workers[at].engine);
@@ -205,9 +207,19 @@ tarn_status route_done(struct route *r, struct span request, uint32_t output_tok
     if (status != TARN_OK) return status;
     r->figures.route_dones++;
     if (failed)
-        request_failed(r, q);
+        request_failed(r, q, false);
     else
         request_served(r, q, output_tokens);
+    request_release(r, &q);
+    return TARN_OK;
+}
+
+tarn_status route_failed_decode(struct route *r, struct span request, uint64_t now_us) {
+    struct route_reservation *q;
+    tarn_status status = request_told(r, request, now_us, &q);
+    if (status != TARN_OK) return status;
+    r->figures.route_dones++;
+    request_failed(r, q, true);
     request_release(r, &q);
     return TARN_OK;
 }

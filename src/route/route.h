@@ -288,6 +288,8 @@ tarn_status route_first(struct route *r, struct span request, uint64_t now_us);
  * has it, and teaches nothing else. TARN_ENOTFOUND as above. */
 tarn_status route_done(struct route *r, struct span request, uint32_t output_tokens, bool failed,
                        uint64_t now_us);
+/* The same, failed by the engine that was to decode it, although its prefill may not be over. */
+tarn_status route_failed_decode(struct route *r, struct span request, uint64_t now_us);
 /* Called for each request whose reservation ends, whatever the reason, also before it is decided
  * anew; inside it nothing of the route may be called. NULL: nobody is told. */
 void route_ended_set(struct route *r, void (*ended)(void *arg, struct span request), void *arg);

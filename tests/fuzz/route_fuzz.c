@@ -205,7 +205,12 @@ static void one_call(struct route *route, struct reader *r, uint64_t now_us) {
     case 9:
         while (route_copy_take(route, &copy)) TARN_ASSERT(copy.tokens > 0);
         break;
-    case 10: route_done(route, take_name(r), take_byte(r), what & 16, now_us); break;
+    case 10:
+        if ((what & 48) == 48)
+            route_failed_decode(route, take_name(r), now_us);
+        else
+            route_done(route, take_name(r), take_byte(r), what & 16, now_us);
+        break;
     case 11:
     case 12: one_record(route, r, now_us); break;
     case 13: route_first(route, take_name(r), now_us); break;

@@ -308,6 +308,21 @@ test {who is excluded, drained, silent or fails is not chosen} {
     ask r conductor.done y
 }
 
+test {an engine that was to decode fails before the first token} {
+    foreach {id role} {p PREFILL d1 DECODE d2 DECODE} {
+        ask r conductor.add $id http://$id MODEL apart ROLE $role
+    }
+    for {set i 0} {$i < 2} {incr i} {
+        assert_equal {p d1} [lrange [routed r y MODEL apart LENGTH 100 EXCLUDE d2] 0 1]
+        assert_error "ERR DECODE says which engine failed*" {ask r conductor.done y DECODE}
+        assert_equal OK [ask r conductor.done y FAILED DECODE]
+    }
+    assert_equal {failing up up} [lmap id {d1 d2 p} {rank r $id state}]
+    assert_equal {p d2} [lrange [routed r y MODEL apart LENGTH 100] 0 1]
+    ask r conductor.done y
+    foreach id {p d1 d2} {ask r conductor.remove $id}
+}
+
 test {SESSION: the next turn goes where the last one was} {
     foreach i {1 2 3} {ask r conductor.add s$i http://s$i MODEL s}
     foreach s {a b c d e f} {

@@ -210,9 +210,12 @@ static void request_is_told(struct plain *p, int k) {
     char id[8];
     struct plain_request *q = &p->requests[k];
     bool first = rng_below(&p->rng, 2), failed = rng_below(&p->rng, 4) == 0;
+    bool decode = failed && rng_below(&p->rng, 2);
     uint32_t output = (uint32_t)rng_below(&p->rng, 100);
-    tarn_status status = first ? route_first(p->r, name_of(id, 'r', k), p->now_us)
-                               : route_done(p->r, name_of(id, 'r', k), output, failed, p->now_us);
+    struct span name = name_of(id, 'r', k);
+    tarn_status status = first    ? route_first(p->r, name, p->now_us)
+                         : decode ? route_failed_decode(p->r, name, p->now_us)
+                                  : route_done(p->r, name, output, failed, p->now_us);
     CHECK_EQ(status, q->reserved ? TARN_OK : TARN_ENOTFOUND);
     if (!q->reserved) return;
     if (first) {
@@ -221,7 +224,7 @@ static void request_is_told(struct plain *p, int k) {
         lease_look(p, k);
         return;
     }
-    int at = q->decoding ? q->decode : q->prefill;
+    int at = q->decoding || (decode && q->decode >= 0) ? q->decode : q->prefill;
     if (failed && at >= 0) engine_fails(p, at);
     if (!failed && output > 0 && q->decoding && at >= 0) p->engines[at].failed_in_row = 0;
     plain_release(q);
