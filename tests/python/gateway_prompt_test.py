@@ -423,6 +423,19 @@ class Media(Reading):
         self.assertEqual(list(entries(another.extra)), [2])
         self.assertNotEqual(entries(another.extra), made)
 
+    async def test_more_than_route_takes(self):
+        spans = [Span(5, 39000, "x" * 600)]
+        place = [{"offset": 5, "length": 39000}]
+        features = {"mm_hashes": {"image": ["x" * 600]}, "mm_placeholders": {"image": place}}
+        self.answer(RENDER, {"token_ids": [7] * 40000, "features": features})
+        prompt, _ = await self.read(chat(IMAGE, cache_salt="s"))
+        self.assertGreater(len(blocks_extra(16, 40000, spans, "s")), 1 << 20)
+        self.assertEqual(list(entries(prompt.extra)), [0])
+        prompt, _ = await self.read(chat(IMAGE, cache_salt="s" * (1 << 20)))
+        self.assertEqual((prompt.tokens, prompt.length, prompt.extra), (None, 40000, b""))
+        prompt, _ = await self.read({"model": "m", "prompt": [1], "cache_salt": "s" * (1 << 20)})
+        self.assertEqual((prompt.tokens, prompt.extra), (None, b""))
+
     async def test_salts(self):
         body = {"model": "m", "prompt": "a bb", "cache_salt": "salt", "extra_key": "more"}
         prompt, _ = await self.read(body)
@@ -462,8 +475,8 @@ class Media(Reading):
             self.assertEqual(sent["model"], name)
         prompt, _ = await self.read({"model": "m", "prompt": "a bb", "lora_path": "its"})
         self.assertEqual(prompt.lora, "its")
-        asked = [body["model"] for path, body in self.asked() if path == "/tokenize"]
-        self.assertIn("adapter", asked)
+        asked = {body["model"] for path, body in self.asked() if path == "/tokenize"}
+        self.assertEqual(asked, {"adapter", "nickname", "m:other", "m"})
         # Names that nobody knows are looked for once in a while.
         self.assertEqual(sum(path == "/v1/models" for path, _ in self.asked()), 2)
 

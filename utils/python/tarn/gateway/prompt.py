@@ -30,6 +30,7 @@ _log = logging.getLogger("tarn.gateway")
 
 # CONDUCTOR.ROUTE takes no more.
 _TOKENS_MAX = 1 << 20
+_EXTRA_MAX = 1 << 20
 _NAME_MAX = 128
 # What of a chat decides about its tokens.
 _CHAT = (
@@ -39,6 +40,7 @@ _CHAT = (
     "chat_template_kwargs",
     "continue_final_message",
     "documents",
+    "media_io_kwargs",
     "messages",
     "mm_processor_kwargs",
     "model",
@@ -106,13 +108,17 @@ class PromptReader:
         try:
             name = text(body, "model", longest=_NAME_MAX)
             meaning = await self.names.meaning(name or self._only_model(), headers)
+            served = any(engine.model == meaning.model for engine in self._engines())
+            known: Optional[Tokens] = None
             if kind == "chat":
                 body = name_media(body)
-                known = await self._chat(body, meaning.model, headers)
+                if served:
+                    known = await self._chat(body, meaning.model, headers)
                 size, count = _size_of([body["messages"], body.get("tools")]), 1
             else:
                 first, count = _first_prompt(body)
-                known = await self._text(body, first, meaning.model, headers)
+                if served:
+                    known = await self._text(body, first, meaning.model, headers)
                 size = _size_of(first)
             return await self._made(body, meaning, known, size, count, headers), body
         except RecursionError:
@@ -146,6 +152,8 @@ class PromptReader:
             if len(whole.encode()) > _NAME_MAX:  # ROUTE does not take it, and without it is another
                 return Prompt(model, known.length, lora=lora, count=count)
         extra = self._extra(known, model, salt, body)
+        if extra is None:
+            return Prompt(model, known.length, lora=lora, count=count)
         return Prompt(model, known.length, known.packed, extra, lora, whole, count)
 
     def _only_model(self) -> str:
@@ -154,16 +162,23 @@ class PromptReader:
             raise BadRequest("model", "model must say which one")
         return models.pop()
 
-    def _extra(self, known: Tokens, model: str, salt: str, body: Body) -> bytes:
+    def _extra(self, known: Tokens, model: str, salt: str, body: Body) -> Optional[bytes]:
+        """None: it is too long for ROUTE."""
         sizes = {engine.block for engine in self._engines() if engine.model == model} or {16}
-        block, spans, until = max(sizes), known.spans, known.until
-        if len(sizes) > 1 and spans:
-            # A block has one number in EXTRA, and each size another: so the prompt ends, for all
-            # sizes, where the largest block with a medium begins.
-            until = spans[0].offset
-        if until is not None:
-            spans = (Span(until // block * block, 1, media_digest(check_messages(body))),)
-        return blocks_extra(block, known.length, spans, salt)
+        block, extra = max(sizes), None
+        if known.until is None:
+            # A block has one number in EXTRA, and each size another.
+            if len(sizes) == 1 or not known.spans:
+                extra = blocks_extra(block, known.length, known.spans, salt)
+            until = known.spans[0].offset if known.spans else 0
+        else:
+            until = known.until
+        if extra is None or len(extra) > _EXTRA_MAX:
+            # So the prompt ends, for all sizes, where the largest block with a medium begins.
+            name = media_digest(check_messages(body)) if "messages" in body else ""
+            end = Span(until // block * block, 1, name)
+            extra = blocks_extra(block, known.length, (end,), salt)
+        return extra if len(extra) <= _EXTRA_MAX else None
 
     async def _chat(
         self, body: Body, model: str, headers: Optional[Mapping[str, str]]
