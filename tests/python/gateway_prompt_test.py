@@ -477,7 +477,7 @@ class Media(Reading):
         self.assertEqual(prompt.lora, "its")
         asked = {body["model"] for path, body in self.asked() if path == "/tokenize"}
         self.assertEqual(asked, {"adapter", "nickname", "m:other", "m"})
-        # Names that nobody knows are looked for once in a while.
+        # Names that nobody knows are looked for once in a while, by each engine.
         self.assertEqual(sum(path == "/v1/models" for path, _ in self.asked()), 2)
 
 

@@ -48,7 +48,7 @@ class Gateway:
         async with _session(options) as session:
             reader = PromptReader(session, router.engines, options.tokenizer)
             upstream = Upstream(session, options.limits())
-            means = Means(options, router, reader, upstream, session)
+            means = Means(options, router, reader, upstream)
             gateway = cls(options, means, Handlers(means, keys))
             async with gateway._listening():
                 yield gateway

@@ -6,12 +6,8 @@ import asyncio
 import collections
 import dataclasses
 import logging
-import time
 from typing import Any, Collection, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, TypeVar
 
-import aiohttp
-
-from .ask import ask
 from .asked import Asked
 from .errors import ApiError
 from .metrics import Metrics
@@ -25,28 +21,18 @@ __all__ = ["Means"]
 
 T = TypeVar("T")
 LOG = logging.getLogger("tarn.gateway")
-MODELS_AGAIN_S = 10.0
-MODELS_WAIT_S = 2.0
-MODELS_URLS = 4096
 LEARN = 0.05  # weight of the newest answer in the mean of their lengths
 LENGTHS_FIRST = 128.0
 
 
 class Means:
     def __init__(
-        self,
-        options: Options,
-        router: Router,
-        reader: PromptReader,
-        upstream: Upstream,
-        session: aiohttp.ClientSession,
+        self, options: Options, router: Router, reader: PromptReader, upstream: Upstream
     ) -> None:
         self.options, self.router, self.reader, self.upstream = options, router, reader, upstream
-        self.session = session
         self.metrics = Metrics(reader.figures)
         self._tasks: Set["asyncio.Task[Any]"] = set()
         self._mean_output = LENGTHS_FIRST
-        self._models: Dict[str, Tuple[float, List[Dict[str, Any]]]] = {}
 
     # --- tasks that nobody waits for
 
@@ -104,7 +90,9 @@ class Means:
     async def models(self) -> List[Dict[str, Any]]:
         """Of all engines; of those that do not answer, what they are registered with."""
         engines = self.router.engines()
-        told = await asyncio.gather(*(self._models_of(url) for url in {e.url for e in engines}))
+        told = await asyncio.gather(
+            *(self.reader.names.cards(url) for url in {e.url for e in engines})
+        )
         found: Dict[str, Dict[str, Any]] = collections.OrderedDict()
         for model in (m for models in told for m in models):
             found.setdefault(model["id"], model)
@@ -118,25 +106,8 @@ class Means:
         """Tokens of a prompt and its answer together."""
         able = [e for e in self.router.engines() if e.model == model and e.id not in without]
         for url in {e.url for e in able}:
-            for card in await self._models_of(url):
+            for card in await self.reader.names.cards(url):
                 most = card.get("max_model_len")
                 if isinstance(most, int) and most > 0:
                     return most
         return None
-
-    async def _models_of(self, url: str) -> List[Dict[str, Any]]:
-        until, known = self._models.get(url, (0.0, []))
-        if time.monotonic() < until:
-            return known
-        answer = await ask(self.session, url, "/v1/models", None, MODELS_WAIT_S)
-        found = _cards(answer.value) if answer.good else []
-        if len(self._models) > MODELS_URLS:
-            self._models.clear()
-        self._models[url] = (time.monotonic() + MODELS_AGAIN_S, found)
-        return found
-
-
-def _cards(answer: Any) -> List[Dict[str, Any]]:
-    cards = answer.get("data") if isinstance(answer, dict) else None
-    cards = cards if isinstance(cards, list) else []
-    return [c for c in cards if isinstance(c, dict) and isinstance(c.get("id"), str)]

@@ -1,11 +1,12 @@
-"""Which model and which adapter a name in a request means, as engines tell at /v1/models."""
+"""What engines say of their models at /v1/models, and which model and adapter a name in a request
+means by that."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import aiohttp
 
@@ -14,10 +15,9 @@ from .place import Engine
 
 __all__ = ["Meaning", "Names"]
 
-# An unknown name is looked for again so often at most, and what is known gets as old.
-_AGAIN_S, _OLD_S = 5.0, 60.0
+_AGAIN_S = 10.0
 _ASK_S = 2.0
-_NAMES_MAX = 4096
+_URLS_MAX = 4096
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,15 @@ class Meaning:
     lora: str = ""
 
 
+@dataclass
+class _Told:
+    """By one engine. What it told before counts while it does not answer."""
+
+    cards: List[Dict[str, Any]] = field(default_factory=list)
+    until: float = 0.0  # of the monotonic clock: it is not asked again before
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class Names:
     """engines: those that are known now."""
 
@@ -36,59 +45,62 @@ class Names:
     ) -> None:
         self._session = session
         self._engines = engines
-        self._meanings: Dict[str, Meaning] = {}
-        self._owners: Dict[str, str] = {}  # of models: vllm, sglang
-        self._asked = -_OLD_S
-        self._asking = asyncio.Lock()
+        self._told: Dict[str, _Told] = {}
 
-    async def meaning(self, name: str, headers: Optional[Mapping[str, str]] = None) -> Meaning:
+    async def cards(self, url: str) -> List[Dict[str, Any]]:
+        """The models of the engine there; each has an `id`."""
+        if len(self._told) > _URLS_MAX:
+            self._told.clear()
+        told = self._told.setdefault(url, _Told())
+        async with told.asking:
+            if time.monotonic() >= told.until:
+                answer = await ask(self._session, url, "/v1/models", None, _ASK_S)
+                told.cards = _cards_of(answer.value) if answer.good else told.cards
+                told.until = time.monotonic() + _AGAIN_S
+        return told.cards
+
+    async def meaning(self, name: str) -> Meaning:
         """A name that nobody knows means itself: whoever routes it says so."""
         if any(engine.model == name for engine in self._engines()):
             return Meaning(name)
-        await self._refresh(_OLD_S if name in self._meanings else _AGAIN_S, headers)
-        return self._meanings.get(name) or self._parted(name) or Meaning(name)
+        found = self._found(name)
+        if found is None:
+            await self._look()
+            found = self._found(name) or self._parted(name)
+        return found or Meaning(name)
 
-    async def owner(self, model: str, headers: Optional[Mapping[str, str]] = None) -> str:
-        """`vllm`, `sglang` or what else its engines say that they are; "": nobody has said."""
-        await self._refresh(_OLD_S if model in self._owners else _AGAIN_S, headers)
-        return self._owners.get(model, "")
+    async def owner(self, model: str) -> str:
+        """`vllm`, `sglang` or what else its engines say that they are; "": nobody says it."""
+        if not any(engine.model == model for engine, _ in self._all()):
+            await self._look()
+        told = (card.get("owned_by") for engine, card in self._all() if engine.model == model)
+        return next((owner for owner in told if isinstance(owner, str)), "")
+
+    async def _look(self) -> None:
+        await asyncio.gather(*(self.cards(url) for url in {e.url for e in self._engines()}))
+
+    def _all(self) -> Iterator[Tuple[Engine, Dict[str, Any]]]:
+        for engine in self._engines():
+            told = self._told.get(engine.url)
+            for card in told.cards if told is not None else ():
+                yield engine, card
+
+    def _found(self, name: str) -> Optional[Meaning]:
+        for engine, card in self._all():
+            if card["id"] == name:
+                # An adapter's card has its model as `parent`; a further name of a model has none.
+                return Meaning(engine.model, name if isinstance(card.get("parent"), str) else "")
+        return None
 
     def _parted(self, name: str) -> Optional[Meaning]:
         """SGLang takes MODEL:ADAPTER."""
-        model, colon, lora = name.rpartition(":")
-        if not colon or not lora or not any(e.model == model for e in self._engines()):
-            return None
-        return Meaning(model, lora)
+        model, _, lora = name.rpartition(":")
+        if lora and any(engine.model == model for engine in self._engines()):
+            return Meaning(model, lora)
+        return None
 
-    async def _refresh(self, old_s: float, headers: Optional[Mapping[str, str]]) -> None:
-        async with self._asking:
-            if time.monotonic() - self._asked < old_s:
-                return
-            engines = {engine.url: engine for engine in self._engines()}
-            lists = await asyncio.gather(
-                *(ask(self._session, url, "/v1/models", None, _ASK_S, headers) for url in engines)
-            )
-            self._asked = time.monotonic()
-            meanings: Dict[str, Meaning] = {}
-            for engine, answer in zip(engines.values(), lists):
-                if answer.good:
-                    self._take(engine, answer.value, meanings)
-            # What no engine tells now may still be meant: they are down for a moment, perhaps.
-            self._meanings.update(meanings)
-            while len(self._meanings) > _NAMES_MAX:
-                del self._meanings[next(iter(self._meanings))]
 
-    def _take(self, engine: Engine, value: object, meanings: Dict[str, Meaning]) -> None:
-        cards = value.get("data") if isinstance(value, dict) else None
-        for card in cards if isinstance(cards, list) else ():
-            if not isinstance(card, dict) or not isinstance(card.get("id"), str):
-                continue
-            # An adapter's card has its model as `parent`; a further name of the model has none.
-            lora = card["id"] if isinstance(card.get("parent"), str) else ""
-            meanings.setdefault(card["id"], Meaning(engine.model, lora))
-            if isinstance(card.get("owned_by"), str):
-                self._owners[engine.model] = card["owned_by"]
-
-    def known(self) -> List[str]:
-        """Names that engines told beside their models'."""
-        return list(self._meanings)
+def _cards_of(value: Any) -> List[Dict[str, Any]]:
+    cards = value.get("data") if isinstance(value, dict) else None
+    cards = cards if isinstance(cards, list) else []
+    return [c for c in cards if isinstance(c, dict) and isinstance(c.get("id"), str)]

@@ -107,7 +107,7 @@ class PromptReader:
         self.figures.prompts += 1
         try:
             name = text(body, "model", longest=_NAME_MAX)
-            meaning = await self.names.meaning(name or self._only_model(), headers)
+            meaning = await self.names.meaning(name or self._only_model())
             served = any(engine.model == meaning.model for engine in self._engines())
             known: Optional[Tokens] = None
             if kind == "chat":
@@ -120,7 +120,7 @@ class PromptReader:
                 if served:
                     known = await self._text(body, first, meaning.model, headers)
                 size = _size_of(first)
-            return await self._made(body, meaning, known, size, count, headers), body
+            return await self._made(body, meaning, known, size, count), body
         except RecursionError:
             raise BadRequest(None, "the body is nested too deeply") from None
 
@@ -131,7 +131,6 @@ class PromptReader:
         known: Optional[Tokens],
         size: int,
         count: int,
-        headers: Optional[Mapping[str, str]],
     ) -> Prompt:
         """size: of its text, in bytes."""
         model, lora = meaning.model, meaning.lora
@@ -147,7 +146,7 @@ class PromptReader:
         if size > 0 and not known.spans:
             self._bytes_a_token[model] = size / known.length
         whole = ""
-        if salt + further and await self.names.owner(model, headers) == "sglang":
+        if salt + further and await self.names.owner(model) == "sglang":
             whole, salt = salt + further, ""
             if len(whole.encode()) > _NAME_MAX:  # ROUTE does not take it, and without it is another
                 return Prompt(model, known.length, lora=lora, count=count)
