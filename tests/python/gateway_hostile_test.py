@@ -7,7 +7,9 @@ import logging
 import sys
 import unittest
 
+from aiohttp import web
 from gateway_front import GatewayTest, answer_of, said, text_of, tokens_of, until
+from tarn.gateway.health import Health
 
 
 class Clients(GatewayTest):
@@ -106,6 +108,33 @@ class Endless(GatewayTest):
         status, _, chunks = await self.post("/v1/completions", self.completion(50))
         self.assertEqual((status, chunks[-1]), (200, "[DONE]"))
         self.assertEqual(said(chunks), text_of(answer_of(tokens_of("hello there"), 50)))
+
+
+class Pieces(unittest.IsolatedAsyncioTestCase):
+    async def test_what_an_engine_serves_comes_in_pieces(self):
+        more = asyncio.Event()
+
+        async def models(request):
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b'{"data": [{"id": "m"},')
+            await more.wait()
+            await response.write(b' {"id": "a", "parent": "m"}]}')
+            return response
+
+        app = web.Application()
+        app.router.add_get("/v1/models", models)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        self.addAsyncCleanup(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = "http://127.0.0.1:%d" % runner.addresses[0][1]
+        health = Health(lambda: [url], print)
+        await health.start()
+        self.addAsyncCleanup(health.close)
+        asked = asyncio.ensure_future(health.models(url))
+        asyncio.get_running_loop().call_later(0.05, more.set)
+        self.assertEqual(await asked, ["m"])
 
 
 if __name__ == "__main__":

@@ -366,9 +366,25 @@ class Media(Reading):
         self.assertEqual(json.dumps(body), before)
         parts = sent["messages"][0]["content"]
         of_audio = hashlib.sha256(b"input_audio\0" + PIXELS).hexdigest()
-        names = [None, UUID, None, "of-the-client", of_audio, *[None] * 5]
+        names = [None, UUID, None, UUID, of_audio, *[None] * 5]
         self.assertEqual([part.get("uuid") for part in parts], names)
         self.assertEqual({**parts[1], "uuid": None}, {**IMAGE, "uuid": None})
+
+    async def test_a_client_cannot_give_a_medium_the_name_of_another(self):
+        """vLLM would show everybody the first one that came by that name."""
+        url = {"type": "image_url", "image_url": {"url": "http://example.invalid/evil.png"}}
+        evil = base64.b64encode(b"evil").decode()
+        data = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{evil}"}}
+        nothing = {"type": "image_url", "image_url": None}
+        for part in url, data, nothing:
+            _, sent = await self.read(chat({**part, "uuid": UUID}))
+            self.assertNotEqual(sent["messages"][0]["content"][0]["uuid"], UUID, part)
+        said = []
+        for salt in "a", "b", "a":
+            _, sent = await self.read({**chat({**url, "uuid": "cat"}), "cache_salt": salt})
+            said.append(sent["messages"][0]["content"][0]["uuid"])
+        self.assertEqual(said[0], said[2])
+        self.assertNotEqual(said[0], said[1])
 
     async def test_places_that_an_engine_tells(self):
         spans = [Span(5, 20, "a"), Span(25, 3, "b"), Span(28, 30, "a"), Span(70, 2, "c")]

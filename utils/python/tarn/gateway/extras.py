@@ -108,15 +108,20 @@ def _bytes_of(value: Any) -> Optional[bytes]:
 
 
 def name_media(body: Body) -> Body:
-    """The body with a `uuid` at each medium that is in it, unless its client gave one: SHA-256 of
-    what it is. vLLM then calls it so, on every engine, and does not hash pixels. What a URL leads
-    to may change: such a medium has no name from here, and engines go by what they find there."""
+    """The body with a `uuid` at each medium that is in it: SHA-256 of what it is. vLLM then calls
+    it so, on every engine, and does not hash pixels. What a URL leads to may change: such a medium
+    has no name from here, and engines go by what they find there.
+
+    vLLM believes a name: who gave one picture the name of another would have it seen in its place
+    by all who send that one. So what a client calls a medium does not count where its bytes are
+    there, and elsewhere becomes a name that is none of ours, nor one of another cache_salt."""
     made: List[Body] = []
+    salt = body.get("cache_salt")
     changed = False
     for message in check_messages(body):
         content = message.get("content")
         if isinstance(content, list):
-            parts = [_named(part) for part in content]
+            parts = [_named(part, salt if isinstance(salt, str) else "") for part in content]
             if any(new is not old for new, old in zip(parts, content)):
                 message = {**message, "content": parts}
                 changed = True
@@ -124,15 +129,18 @@ def name_media(body: Body) -> Body:
     return {**body, "messages": made} if changed else body
 
 
-def _named(part: Any) -> Any:
+def _named(part: Any, salt: str) -> Any:
     member = _member_of(part) if isinstance(part, dict) else None
-    if member is None or part.get("uuid") is not None:
+    if member is None:
         return part
     content = _bytes_of(part.get(member))
-    if content is None:
+    if content is not None:
+        said = member.encode() + b"\0" + content
+    elif isinstance(part.get("uuid"), str):
+        said = "\0".join(("client", salt, part["uuid"])).encode("utf-8", "surrogatepass")
+    else:
         return part
-    digest = hashlib.sha256(member.encode() + b"\0" + content)
-    return {**part, "uuid": digest.hexdigest()}
+    return {**part, "uuid": hashlib.sha256(said).hexdigest()}
 
 
 def without_media(body: Body) -> Body:

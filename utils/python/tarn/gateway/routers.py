@@ -27,8 +27,8 @@ __all__ = ["Routers", "make_router"]
 
 LOG = logging.getLogger("tarn.gateway")
 REMEMBERED = 65536  # requests that the Conductor has placed, and that are not over
-# Turns of the loop for a task to say that a request is over which is to be placed again: said later,
-# it would end what is reserved then.
+# Turns of the loop for a task to say that a request is over which is to be placed again: said
+# later, it would end what is reserved then.
 TURNS = 8
 
 
