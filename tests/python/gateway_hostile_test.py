@@ -78,6 +78,20 @@ class Clients(GatewayTest):
                 await self.ended()
         self.assertFalse([t for t in self.router.told if t[0] == "failed"])
 
+    async def test_clients_that_go_away_before_their_body_has_come(self):
+        with self.assertNoLogs("tarn.gateway", logging.ERROR):
+            with self.assertNoLogs("aiohttp", logging.ERROR):
+                for _ in range(4):
+                    writer, _ = await self.send(self.completion())
+                    writer.write(b"{")
+                    await until(lambda: self.in_flight() == 1)
+                    writer.transport.abort()
+                    await until(lambda: self.in_flight() == 0)
+        self.assertEqual(self.router.asks, [])
+
+    def in_flight(self):
+        return self.gateway.means.metrics.in_flight._value.get()
+
 
 class Compressing(GatewayTest):
     async def test_engines_are_not_asked_to_compress(self):

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from .errors import ApiError, PassedOn
 
-__all__ = ["Client", "Collected", "Streamed", "encode"]
+__all__ = ["Client", "Collected", "Streamed", "encode", "gone_is_cancelled"]
 
 
 def encode(value: Any) -> bytes:
@@ -53,7 +53,7 @@ class Client(Protocol):
 
 
 @contextlib.contextmanager
-def _gone_is_cancelled() -> Iterator[None]:
+def gone_is_cancelled() -> Iterator[None]:
     """A client that is gone has cancelled its request; that is nothing for the log."""
     try:
         yield
@@ -83,14 +83,14 @@ class Streamed:
             kind = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
             told = {**self._headers, **headers, **kind, "X-Accel-Buffering": "no"}
             response = web.StreamResponse(headers=told)
-            with _gone_is_cancelled():
+            with gone_is_cancelled():
                 await response.prepare(self._request)
             self._response = response
         await self._write(encode(chunk))
 
     async def _write(self, data: bytes) -> None:
         self.waits_since = time.monotonic()
-        with _gone_is_cancelled():
+        with gone_is_cancelled():
             await self.response().write(b"data: " + data + b"\n\n")
         self.waits_since = None
 
@@ -101,7 +101,7 @@ class Streamed:
         if usage is not None:
             await self.send(usage, {})
         await self._write(b"[DONE]")
-        with _gone_is_cancelled():
+        with gone_is_cancelled():
             await self.response().write_eof()
 
     async def broken(self, error: Union[ApiError, PassedOn]) -> None:

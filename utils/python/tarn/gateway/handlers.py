@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from .asked import Asked, read_body
-from .client import Client, Collected, Streamed
+from .client import Client, Collected, Streamed, gone_is_cancelled
 from .errors import ApiError, PassedOn
 from .life import Life
 from .means import Means
@@ -113,7 +113,8 @@ class Handlers:
 
     async def _body(self, request: web.Request) -> bytes:
         try:
-            return await asyncio.wait_for(request.read(), self._means.options.request_s or None)
+            with gone_is_cancelled():
+                return await asyncio.wait_for(request.read(), self._means.options.request_s or None)
         except asyncio.TimeoutError:
             raise ApiError(408, "the body did not come in time") from None
         except (aiohttp.ClientError, web.RequestPayloadError, ValueError) as e:
