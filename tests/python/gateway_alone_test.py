@@ -214,6 +214,14 @@ class Alone(Async):
             await router.done("q", 3, failed=True)
         self.assertEqual(router.down(), ["d"])
 
+    async def test_who_decodes_may_be_to_blame_before_it(self):
+        router = await self.router("p=http://p,role=prefill,model=m",
+                                   "d=http://d,role=decode,model=m")  # fmt: skip
+        for _ in range(2):
+            await router.route(ask("q"))
+            await router.done("q", 0, failed=True, decode=True)
+        self.assertEqual(router.down(), ["d"])
+
     async def test_what_nobody_serves(self):
         router = await self.router("a", "http://unasked")
         with self.assertRaisesRegex(Nobody, "unasked") as error:

@@ -129,7 +129,11 @@ class Real(TarnTest, Async):
         place = await self.router.route(Ask("q5", "pd", 100, tenant="t"))
         self.assertEqual((place.prefill.id, place.decode.id, place.answers.id), ("p", "d", "d"))
         self.assertEqual([r.tenant for r in self.router.ranks() if r.engine.id == "d"], ["t"])
-        await self.router.done("q5", 1)
+        await self.router.done("q5", 0, failed=True, decode=True)
+        await self.router.teller.told("q5")
+        self.assertEqual(self.router.teller.unknown, 0)
+        self.assertIn("failed\n1\n", self.ask("CONDUCTOR.INFO", "d"))
+        self.assertIn("failed\n0\n", self.ask("CONDUCTOR.INFO", "p"))
 
     async def test_hundreds_at_a_time_on_one_connection(self):
         clients = int(self.ask("INFO", "clients").split("connected_clients:")[1].split("\r\n")[0])

@@ -270,12 +270,13 @@ class AloneRouter:
         self._at(sent.prefill).requests -= 1
         self._at(sent.answers).requests += 1
 
-    async def done(self, request: str, output: int, failed: bool = False) -> None:
+    async def done(
+        self, request: str, output: int, failed: bool = False, decode: bool = False
+    ) -> None:
         sent = self._over(request)
         if sent is None:
             return
-        # Before the first token it was who computes the prompt.
-        work = self._at(sent.answers if sent.begun else sent.prefill)
+        work = self._at(sent.answers if sent.begun or decode else sent.prefill)
         now = self._loop.time()
         if not failed:
             work.failures = 0 if sent.begun else work.failures

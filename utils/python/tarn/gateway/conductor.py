@@ -119,10 +119,11 @@ class ConductorRouter:
     async def first(self, request: str) -> None:
         self.teller.tell("CONDUCTOR.FIRST", request)
 
-    async def done(self, request: str, output: int, failed: bool = False) -> None:
-        self.teller.tell(
-            "CONDUCTOR.DONE", request, "OUTPUT", max(output, 0), *(["FAILED"] if failed else [])
-        )
+    async def done(
+        self, request: str, output: int, failed: bool = False, decode: bool = False
+    ) -> None:
+        words = ["FAILED", "DECODE"] if failed and decode else ["FAILED"] if failed else []
+        self.teller.tell("CONDUCTOR.DONE", request, "OUTPUT", max(output, 0), *words)
 
     async def _place(self, reply: List[Any]) -> Place:
         prefill = await self._engine(reply[0])
@@ -140,7 +141,9 @@ class ConductorRouter:
     async def _engine(self, name: Any) -> Engine:
         id, rank = named(name)
         engine = self.table.get(id, rank)
-        if engine is None:
+        for _ in range(2):  # the first one may have been asked for before the engine came
+            if engine is not None:
+                break
             try:
                 await self._refresh_once()
             except Away as error:
@@ -173,6 +176,7 @@ class ConductorRouter:
         """One at a time, however many ask for it."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.ensure_future(self._refresh())
+            self._refreshing.add_done_callback(lambda f: f.cancelled() or f.exception())
         await asyncio.shield(self._refreshing)
 
     async def _refresh(self) -> None:

@@ -94,8 +94,12 @@ class Router(Protocol):
         """The first token is there."""
         ...
 
-    async def done(self, request: str, output: int, failed: bool = False) -> None:
-        """It is over. output: tokens of its answer. failed: its engine failed it."""
+    async def done(
+        self, request: str, output: int, failed: bool = False, decode: bool = False
+    ) -> None:
+        """It is over. output: tokens of its answer. failed: the engine that has it failed it: who
+        computes the prompt before the first token, who decodes after it, or with `decode` before,
+        too."""
         ...
 
     def engines(self) -> List[Engine]:

@@ -87,11 +87,13 @@ class Routers:
         if self.conductor is not None and request in self._told:
             await self.conductor.first(request)
 
-    async def done(self, request: str, output: int, failed: bool = False) -> None:
-        await self._alone.done(request, output, failed)
+    async def done(
+        self, request: str, output: int, failed: bool = False, decode: bool = False
+    ) -> None:
+        await self._alone.done(request, output, failed, decode)
         if self.conductor is not None and request in self._told:
             del self._told[request]
-            await self.conductor.done(request, output, failed)
+            await self.conductor.done(request, output, failed, decode)
 
     # --- what it does, and why
 
