@@ -2,13 +2,17 @@
 failure, stays reserved, or is another client's trouble."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 from aiohttp import web
 from gateway_front import GatewayTest, answer_of, said, text_of, tokens_of, until
+from tarn.gateway import app
 from tarn.gateway.health import Health
 
 
@@ -93,6 +97,47 @@ class Clients(GatewayTest):
         return self.gateway.means.metrics.in_flight._value.get()
 
 
+class Idle(GatewayTest):
+    options = {"request_s": 0.2}
+
+    async def test_who_had_a_request_may_be_idle_for_longer(self):
+        patched = mock.patch.object(app, "LATE_CHECK_S", 0.02)
+        patched.start()
+        self.addCleanup(patched.stop)
+        kept_reader, kept = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+        self.addCleanup(kept.close)
+        ask = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        for _ in range(2):
+            kept.write(ask)
+            self.assertIn(b"200 OK", await kept_reader.readuntil(b"\r\n\r\n"))
+            await kept_reader.readuntil(b"}]}")
+            silent_reader, silent = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+            silent.write(b"POST /v1/comp")
+            with contextlib.suppress(ConnectionError):
+                self.assertEqual(await silent_reader.read(), b"")  # it is closed
+            silent.close()
+
+
+class Keys(GatewayTest):
+    @property
+    def options(self):
+        return {"keys": self.file.name}
+
+    async def asyncSetUp(self):
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".keys")
+        self.addCleanup(self.file.close)
+        self.file.write("secret acme\n")
+        self.file.flush()
+        await super().asyncSetUp()
+
+    async def test_where_engines_are_is_for_those_with_a_key(self):
+        status, text = await self.get("/health")
+        self.assertEqual((status, json.loads(text)["status"]), (200, "ok"))
+        self.assertNotIn("http", text)
+        _, text = await self.get("/health", Authorization="Bearer secret")
+        self.assertIn(self.engines[0].engine.url, text)
+
+
 class Compressing(GatewayTest):
     async def test_engines_are_not_asked_to_compress(self):
         """As a proxy before them would."""
@@ -136,9 +181,9 @@ class Pieces(unittest.IsolatedAsyncioTestCase):
             await response.write(b' {"id": "a", "parent": "m"}]}')
             return response
 
-        app = web.Application()
-        app.router.add_get("/v1/models", models)
-        runner = web.AppRunner(app)
+        engine = web.Application()
+        engine.router.add_get("/v1/models", models)
+        runner = web.AppRunner(engine)
         await runner.setup()
         self.addAsyncCleanup(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()

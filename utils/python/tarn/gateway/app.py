@@ -81,7 +81,8 @@ class Gateway:
 
     async def _late(self, runner: web.AppRunner) -> None:
         """Closes connections on which no request comes: aiohttp waits for ever for the first one,
-        and for the rest of a head."""
+        and for the rest of a head. One that had a request before it closes itself, later; here that
+        is seen to where half a head keeps it from doing so."""
         while True:
             await asyncio.sleep(LATE_CHECK_S)
             now, seen = time.monotonic(), {}
@@ -89,9 +90,10 @@ class Gateway:
                 if getattr(connection, "_current_request", None) is None:
                     seen[connection] = self._idle_since.get(connection, now)
             self._idle_since = seen
-            late = now - (self.options.request_s or float("inf"))
+            first_s = self.options.request_s or float("inf")
             for connection, since in seen.items():
-                if since < late:
+                kept = getattr(connection, "_keepalive", False)
+                if now - since > (max(first_s, KEEP_CLIENT_S + LATE_CHECK_S) if kept else first_s):
                     connection.force_close()
                     if connection.transport is not None:
                         connection.transport.abort()

@@ -171,13 +171,16 @@ class Handlers:
         raise ApiError(404, error, param="model", code="model_not_found")
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
-        engines = [dataclasses.asdict(e) for e in self._means.router.engines()]
+        """Where engines are is told to nobody but those who have a key, if there are any."""
         told = {
             "status": "draining" if self.drains else "ok",
             "routed": "alone" if self._means.alone() else "conductor",
             "in_flight": len(self._flights),
-            "engines": engines,
         }
+        with contextlib.suppress(ApiError):
+            if self._keys is not None:
+                self._keys.find(request.headers)
+            told["engines"] = [dataclasses.asdict(e) for e in self._means.router.engines()]
         return web.json_response(told, status=503 if self.drains else 200)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
