@@ -18,8 +18,9 @@ import subprocess
 import time
 import unittest
 
-from conductor_gateway import Gateway, Link, pairs
+from conductor_gateway import Gateway, link_to, pairs
 from harness import ROOT, SLOW, Process, Server, free_port
+from tarn.gateway.link import Refused
 
 KILLS = int(os.environ.get("CONDUCTOR_KILLS", "0"))
 LONG = KILLS > 0
@@ -118,11 +119,11 @@ def tokens(chain, blocks=PROMPT_BLOCKS):
 
 
 async def ask(address, *words):
-    link = await Link.open(address)
+    link = await link_to(address)
     try:
         return await link.call(*words)
     finally:
-        link.close()
+        await link.close()
 
 
 async def until_empty(missing):
@@ -132,7 +133,7 @@ async def until_empty(missing):
     while True:
         try:
             what = await missing()
-        except (OSError, RuntimeError, asyncio.TimeoutError) as error:
+        except (OSError, Refused, asyncio.TimeoutError) as error:
             what = repr(error)
         if not what:
             return
@@ -299,7 +300,7 @@ class Pool:
         again = self.gateway.epoch
         try:
             await self.gateway.call(command, *words)
-        except RuntimeError as error:
+        except Refused as error:
             if command != "CONDUCTOR.DONE" or again == self.gateway.epoch:
                 self.ledger.wrong.append(f"{command} {name}: {error}")
 
@@ -367,20 +368,20 @@ class Pool:
         async def found_there():
             self.before = await self.matched(self.gateway.link)
             for other in others:
-                link = await Link.open(other.address)
+                link = await link_to(other.address)
                 try:
                     if await self.matched(link) != self.before:
                         return False
                 finally:
-                    link.close()
+                    await link.close()
             return True
 
         await until(found_there, "the replicas to know what the master knows")
         self.taught = [10**9] * ENGINES
         for other in others:
-            link = await Link.open(other.address)
+            link = await link_to(other.address)
             self.taught = [min(two) for two in zip(self.taught, await self.learnt(link))]
-            link.close()
+            await link.close()
         self.before = await self.matched(self.gateway.link)
         decisions = len(self.firsts)
         self.killed_at, wall_ms = time.monotonic(), time.time() * 1000
@@ -410,7 +411,7 @@ class Failover(unittest.TestCase):
         try:
             await self.run_load(pool)
         finally:
-            pool.gateway.stop()
+            await pool.gateway.close()
 
     async def run_load(self, pool):
         await pool.start()
