@@ -1,5 +1,6 @@
 """TarnConnector, driven by a small engine in vLLM's order of calls."""
 
+import itertools
 import random
 import threading
 import time
@@ -9,7 +10,7 @@ from unittest import mock
 from harness import Server, wait_until
 import tarn
 from tarn.chain import Chain
-from tarn.vllm import TarnConnector
+from tarn.vllm import TarnConnector, requests
 from vllm_helpers import SlowClient, SlowConnector, StagedConnector, WithServer, prompt
 from vllm_engine import Engine
 from vllm_model import Request
@@ -281,6 +282,27 @@ class Rules(WithServer):
         tracked.came -= 3601
         self.settle(b)
         self.assertEqual(r.external_tokens, 28)
+
+    def test_steps_that_follow_each_other_closely_look_again(self):
+        a = self.engine(role="kv_producer")
+        b = self.engine(role="kv_consumer", arrival_ms=3_600_000)
+        ticks = itertools.count(time.monotonic(), 0.0001)
+        clock = mock.patch.object(requests.time, "monotonic", lambda: next(ticks))
+        with clock:
+            r = b.add(Request(prompt(1, 37), params={"tarn_tokens": 36}))
+            b.step()
+        a.add(Request(prompt(1, 37)))
+        self.settle(a)
+        with clock:
+            asked = (b.connector.get_num_new_matched_tokens(r, 0)[0] for _ in range(10_000))
+            self.assertEqual(next((n for n in asked if n is not None), None), 36)
+        self.settle(b)
+        self.assertEqual(r.external_tokens, 36)
+
+    def test_who_has_waited_for_long_looks_less_often(self):
+        with mock.patch.object(requests.time, "monotonic", return_value=100.0):
+            for came, again in (100, 0.002), (99.84, 0.01), (99, 0.05), (0, 0.05):
+                self.assertAlmostEqual(requests.look_again(came) - 100, again)
 
     def test_reset(self):
         a = self.engine()

@@ -23,7 +23,8 @@ from .meta import GroupFormat, GroupLoad, GroupReport, GroupSave, GroupStep, Par
 from .news import News
 from .pins import Pins
 from .pool import Pool
-from .requests import announced_by, chain_of, scheduled_in, states_in, trace_of, traced
+from .requests import announced_by, chain_of, look_again, scheduled_in, states_in
+from .requests import trace_of, traced
 from .reset import Reset
 
 __all__ = ["GroupScheduler"]
@@ -211,7 +212,7 @@ class GroupScheduler:
             tokens < announced - announced % self._groups.align
             and time.monotonic() < tracked.came + self._settings.arrival_ms / 1000
         ):
-            tracked.good_until = time.monotonic() + 0.002
+            tracked.good_until = min(tracked.good_until, look_again(tracked.came))
             return None, False
         found = max(0, tokens - num_computed_tokens)
         loads = found > 0 and self._judge.choose(

@@ -2,6 +2,7 @@
 """
 
 import re
+import time
 from contextlib import nullcontext
 from typing import (
     Any,
@@ -19,7 +20,7 @@ from typing import (
 from .._trace import trace
 from ..chain import Chain
 
-__all__ = ["Scheduled", "announced_by", "chain_of", "scheduled_in", "states_in"]
+__all__ = ["Scheduled", "announced_by", "chain_of", "look_again", "scheduled_in", "states_in"]
 __all__ += ["trace_of", "traced"]
 
 
@@ -51,6 +52,14 @@ def announced_by(request: Any) -> int:
     params = getattr(request, "kv_transfer_params", None)
     tokens = params.get("tarn_tokens") if isinstance(params, dict) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else 0
+
+
+def look_again(came: float) -> float:
+    """When to look again for blocks that a prefill elsewhere announced, the last of which came at
+    `came`, of the monotonic clock: soon at first, then less so. A look-up costs the scheduler and
+    the pool time, and a prompt may wait for seconds before its prefill begins."""
+    now = time.monotonic()
+    return now + min(max((now - came) / 16, 0.002), 0.05)
 
 
 _TRACEPARENT = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

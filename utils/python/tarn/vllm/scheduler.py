@@ -28,7 +28,7 @@ from .events import Announcer
 from .meta import Format, FormatReport, Load, Save, Step
 from .news import News
 from .pool import Pool
-from .requests import announced_by, chain_of, scheduled_in, trace_of, traced
+from .requests import announced_by, chain_of, look_again, scheduled_in, trace_of, traced
 from .reset import Reset
 
 __all__ = ["SchedulerSide"]
@@ -216,7 +216,7 @@ class SchedulerSide:
         tracked.saved = max(tracked.saved, hits)
         announced = min(announced_by(request) // self.block_tokens, limit)
         if hits < announced and time.monotonic() < tracked.came + self._settings.arrival_ms / 1000:
-            tracked.hits_until = time.monotonic() + 0.002
+            tracked.hits_until = min(tracked.hits_until, look_again(tracked.came))
             return None, False
         tracked.match = (start, hits)
         found = max(0, hits - start) * self.block_tokens
