@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import struct
+import subprocess
+import tempfile
 import unittest
 
 import harness
@@ -182,6 +185,39 @@ class Unix(Async):
         async with Started(through):
             with self.assertRaises(Nobody):
                 await through.route(Ask("q", "m", 100))
+
+
+@unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
+class Tls(Async):
+    def openssl(self, *words):
+        subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=self.certs)
+
+    async def test_tls_and_names(self):
+        folder = tempfile.TemporaryDirectory(prefix="tarn-py-certs.")
+        self.addCleanup(folder.cleanup)
+        self.certs = folder.name
+        own = (
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=x"
+        )
+        names = "-addext subjectAltName=DNS:localhost -keyout own.key -out own.crt"
+        self.openssl(*own.split(), *names.split())
+        crt, key = (os.path.join(self.certs, f"own.{end}") for end in ("crt", "key"))
+        port = harness.free_port()
+        files = ["--tls-cert-file", crt, "--tls-key-file", key, "--tls-ca-cert-file", crt]
+        server = Server(
+            "0", *CONDUCTOR, "--tls-port", str(port), "--tls-auth-clients", "no", *files
+        )
+        self.addCleanup(server.stop)
+        through = router(f"rediss://localhost:{port}?ssl_ca_certs={crt}")
+        async with Started(through):
+            with self.assertRaises(Nobody):
+                await through.route(Ask("q", "m", 100))
+        for wrong in f"127.0.0.1:{port}?ssl_ca_certs={crt}", f"localhost:{port}":
+            with self.subTest(wrong):  # another name; another CA
+                refused = router(f"rediss://{wrong}", patience_s=0.3)
+                async with Started(refused):
+                    with self.assertRaisesRegex(Away, "(?i)certificate"):
+                        await refused.route(Ask("q", "m", 100))
 
 
 class Trouble(Async):

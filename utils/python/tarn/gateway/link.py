@@ -78,7 +78,9 @@ class Link:
         except asyncio.TimeoutError:
             raise Lost("it does not answer") from None
         except (RedisError, OSError) as error:
-            raise Lost(str(error)) from None
+            # redis-py leaves out what is wrong with a certificate.
+            cause = error.__context__
+            raise Lost(str(cause if isinstance(cause, OSError) else error)) from None
         return cls(connection)
 
     def call(self, *words: Any) -> "asyncio.Future[Any]":
