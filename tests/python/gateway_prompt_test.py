@@ -31,7 +31,13 @@ IMAGE = {
     "type": "image_url",
     "image_url": {"url": "data:image/png;base64," + base64.b64encode(PIXELS).decode()},
 }
-UUID = hashlib.sha256(b"image_url\0" + PIXELS).hexdigest()
+
+
+def name_of(member, value, how=None):
+    return hashlib.sha256(json.dumps([member, value, how], sort_keys=True).encode()).hexdigest()
+
+
+UUID = name_of("image_url", IMAGE["image_url"])
 
 
 def chat(*content, **more):
@@ -358,17 +364,23 @@ class Media(Reading):
             "type": "input_audio",
             "input_audio": {"data": base64.b64encode(PIXELS).decode(), "format": "wav"},
         }
-        broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,@@"}}
         odd = [{"type": "image_url", "image_url": 7}, {"type": "video_url"}, {"type": "image_url"}]
-        body = chat(text_part("look"), IMAGE, url, named, audio, broken, *odd, text_part("there"))
+        body = chat(text_part("look"), IMAGE, url, named, audio, *odd, text_part("there"))
         before = json.dumps(body)
         _, sent = await self.read(body)
         self.assertEqual(json.dumps(body), before)
         parts = sent["messages"][0]["content"]
-        of_audio = hashlib.sha256(b"input_audio\0" + PIXELS).hexdigest()
-        names = [None, UUID, None, UUID, of_audio, *[None] * 5]
+        of_audio = name_of("input_audio", audio["input_audio"])
+        names = [None, UUID, None, UUID, of_audio, *[None] * 4]
         self.assertEqual([part.get("uuid") for part in parts], names)
         self.assertEqual({**parts[1], "uuid": None}, {**IMAGE, "uuid": None})
+
+    async def test_how_it_is_decoded_is_part_of_the_name(self):
+        how = {"video": {"num_frames": 1}}
+        _, sent = await self.read(chat(IMAGE, media_io_kwargs=how))
+        uuid = sent["messages"][0]["content"][0]["uuid"]
+        self.assertEqual(uuid, name_of("image_url", IMAGE["image_url"], how))
+        self.assertNotEqual(uuid, UUID)
 
     async def test_a_client_cannot_give_a_medium_the_name_of_another(self):
         """vLLM would show everybody the first one that came by that name."""

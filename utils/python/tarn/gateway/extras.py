@@ -12,8 +12,6 @@ them: of its prompts what comes before the first medium is found."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import struct
@@ -87,28 +85,16 @@ def has_media(messages: Sequence[Body]) -> bool:
     return any(_member_of(part) is not None for _, part in _parts(messages))
 
 
-def _bytes_of(value: Any) -> Optional[bytes]:
-    """The bytes of a medium that is in the request itself; None: it is elsewhere."""
-    if isinstance(value, dict):
-        value = value.get("url", value.get("data"))
-        if isinstance(value, str) and "://" in value[:16]:
-            return None
-    if not isinstance(value, str):
-        return None
-    if value[:5].lower() == "data:":
-        head, comma, value = value.partition(",")
-        if not comma or not head.endswith(";base64"):
-            return None
-    elif "://" in value[:16]:
-        return None
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        return None
+def _is_here(member: str, value: Any) -> bool:
+    """The medium is in the request itself, and not where a URL leads."""
+    if member == "input_audio" or member.endswith("_embeds"):
+        return isinstance(value, (str, dict))
+    url = value.get("url") if isinstance(value, dict) else value
+    return isinstance(url, str) and url[:5].lower() == "data:"
 
 
 def name_media(body: Body) -> Body:
-    """The body with a `uuid` at each medium that is in it: SHA-256 of what it is. vLLM then calls
+    """The body with a `uuid` at each medium that is in it: SHA-256 of what is there. vLLM then calls
     it so, on every engine, and does not hash pixels. What a URL leads to may change: such a medium
     has no name from here, and engines go by what they find there.
 
@@ -116,12 +102,11 @@ def name_media(body: Body) -> Body:
     by all who send that one. So what a client calls a medium does not count where its bytes are
     there, and elsewhere becomes a name that is none of ours, nor one of another cache_salt."""
     made: List[Body] = []
-    salt = body.get("cache_salt")
     changed = False
     for message in check_messages(body):
         content = message.get("content")
         if isinstance(content, list):
-            parts = [_named(part, salt if isinstance(salt, str) else "") for part in content]
+            parts = [_named(part, body) for part in content]
             if any(new is not old for new, old in zip(parts, content)):
                 message = {**message, "content": parts}
                 changed = True
@@ -129,18 +114,19 @@ def name_media(body: Body) -> Body:
     return {**body, "messages": made} if changed else body
 
 
-def _named(part: Any, salt: str) -> Any:
+def _named(part: Any, body: Body) -> Any:
     member = _member_of(part) if isinstance(part, dict) else None
     if member is None:
         return part
-    content = _bytes_of(part.get(member))
-    if content is not None:
-        said = member.encode() + b"\0" + content
+    if _is_here(member, part.get(member)):
+        # How it is decoded (frames of a video) makes another medium of it.
+        said = [member, part[member], body.get("media_io_kwargs")]
     elif isinstance(part.get("uuid"), str):
-        said = "\0".join(("client", salt, part["uuid"])).encode("utf-8", "surrogatepass")
+        said = ["client", part["uuid"], body.get("cache_salt")]
     else:
         return part
-    return {**part, "uuid": hashlib.sha256(said).hexdigest()}
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    return {**part, "uuid": digest.hexdigest()}
 
 
 def without_media(body: Body) -> Body:
