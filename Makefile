@@ -457,11 +457,18 @@ fuzz:
 
 # --- daily work ---
 
-.PHONY: run lint format bench clean help
+.PHONY: run demo lint format bench clean help
 run:
 	@deps/install.sh --quiet build
 	@$(MAKE) --no-print-directory $(PARALLEL) binaries
 	@exec src/tarn-server --pool-size $(or $(POOL_SIZE),1gb) --welcome yes $(ARGS)
+
+# Engines, a node and the master are killed under a load that checks each answer (utils/demo):
+# ARGS="--seconds 60 --keep".
+demo:
+	@deps/install.sh --quiet build test
+	@$(MAKE) --no-print-directory $(PARALLEL) binaries
+	@exec $${PYTHON:-/usr/bin/python3} utils/demo/demo.py $(ARGS)
 
 lint:
 	@deps/install.sh --quiet build lint
@@ -481,6 +488,7 @@ clean:
 help:
 	@echo 'make                    the binaries: src/tarn-*, src/libtarn.so, modules/*.so'
 	@echo 'make run                dependencies, build, a server on port 6479 (POOL_SIZE=1gb ARGS=)'
+	@echo 'make demo               engines, node and master killed under a load, two minutes (ARGS=)'
 	@echo 'make test               dependencies, build, all tests; the last line says how many passed'
 	@echo '  test-unit test-transport test-fuzz test-stress test-integration test-python   parts of it'
 	@echo 'make test-robust        random requests, crowds (ROBUST_SECONDS=60 ROBUST_SEED=)'

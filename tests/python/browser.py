@@ -116,8 +116,8 @@ class Browser:
         reply = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         return reply["result"].get("value")
 
-    def picture(self, path):
-        """The whole page as a PNG file."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, format="png")
+    def picture(self, path, whole=True):
+        """The page as a PNG file: all of it, or what the window shows."""
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole, format="png")
         with open(path, "wb") as f:
             f.write(base64.b64decode(shot["data"]))

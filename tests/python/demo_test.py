@@ -1,15 +1,24 @@
-"""The demo (utils/demo): its chats, its checks, its counter."""
+"""The demo (utils/demo): its chats, its checks, its counter; and all of it for half a minute, its
+page seen in Chromium. With TARN_PICTURES=DIR it leaves pictures of that; DEMO_ARGS="--seconds 120
+--engines 10" is then what `make demo` shows."""
 
 import asyncio
 import contextlib
 import io
 import json
 import os
+import re
+import shutil
+import signal
+import subprocess
 import sys
+import threading
+import time
 import unittest
 from unittest import mock
 
-from harness import ROOT
+import browser
+from harness import ROOT, SLOW, environment, wait_until
 
 DEMO = os.path.join(ROOT, "utils", "demo")
 sys.path.insert(0, DEMO)
@@ -17,6 +26,7 @@ sys.path.insert(0, DEMO)
 from aiohttp import web  # noqa: E402
 import chats  # noqa: E402
 import show  # noqa: E402
+import watch  # noqa: E402
 from load import Load  # noqa: E402
 
 
@@ -198,6 +208,117 @@ class Shown(unittest.TestCase):
         rest = out.getvalue().split("\x1b[", 1)[1]
         self.assertTrue(rest.startswith(f"{lines}F\x1b[J"), rest[:20])
         self.assertLess(rest.index("d1 is killed"), rest.index("requests answered"))
+
+
+class Sums(unittest.TestCase):
+    def test_counters_that_begin_again(self):
+        sums = watch.Sums()
+        for where, value in (("a", 100), ("b", 7), ("a", 130), ("a", 5), ("b", 8)):
+            sums.take(where, {"x": value})
+        self.assertEqual(sums.get("x"), 30 + 5 + 1)
+        text = '# HELP n x\nn_total{tier="a"} 2.0\nn_total{tier="b"} 3.0\nn_total_more 9\n'
+        self.assertEqual(watch.counters(text, ["n_total"]), {"n_total": 5.0})
+
+
+ARGS = os.environ.get("DEMO_ARGS", "--seconds 20 --engines 4").split()
+
+
+@unittest.skipIf(SLOW > 1, "the demo is of release binaries")
+@unittest.skipUnless(shutil.which("redis-sentinel"), "redis-sentinel is not there")
+class Whole(unittest.TestCase):
+    """As `make demo`, but shorter, and with fewer engines."""
+
+    def start(self):
+        words = [sys.executable, os.path.join(DEMO, "demo.py"), "--keep", "--no-browser", *ARGS]
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+        )
+        self.addCleanup(self.close)
+        self.said = []
+        self.reader = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
+        self.reader.start()
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        self.process.stdout.close()
+
+    def text(self):
+        return "".join(self.said)
+
+    def told(self, words):
+        def there():
+            if self.process.poll() is not None and words not in self.text():
+                raise AssertionError(f"it ended without {words!r}:\n{self.text()}")
+            return words in self.text()
+
+        wait_until(there, 300, words)
+
+    def test_nothing_is_lost(self):
+        self.start()
+        if browser.CHROMIUM:
+            self.see_page()
+        self.told("It goes on running")
+        text = self.text()
+        self.assertIn("Not one request was lost, and not one answer was different.", text)
+        for words in ("engine d", "engine p1 is killed", "node n1 is stopped", "leads, "):
+            self.assertIn(words, text)
+        self.assertRegex(text, r"lost +0 +0\n")
+        self.assertRegex(text, r"answered differently +- +0\n")
+        folder = re.search(r"logs: (\S+)/\*/log", text).group(1)
+        self.assertGreaterEqual(len(left_in(folder)), 4 + 2 + 3 + 3 + 3)
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(60), 0)
+        self.assertFalse(os.path.exists(folder))
+        self.assertEqual(left_in(folder), [])
+
+    def see_page(self):
+        """What the page of the new master says, when what was killed begins to come back."""
+        self.told("now a replica, is started again")
+        seen = browser.Browser()
+        self.addCleanup(seen.close)
+        seen.look(1300, 860)
+        url = re.findall(r"the page: (\S+)", self.text())[-1]
+        words = ["Engines up", "d1", "d2", "p1", "p2", "% hits", "device memory"]
+        words += ["Last decisions", ".again", "→ p", "→ d", "tarn-demo"]
+        self.seen(seen, url, "conductor", words)
+        words = ["n1", "n2", "n3", "disk"]
+        self.seen(seen, url.replace("#Conductor", "#Pool"), "pool", words)
+        self.assertEqual(seen.said, [])
+
+    def seen(self, seen, url, name, words):
+        seen.go(url)
+
+        def there():
+            text = seen.run("document.body.innerText") or ""
+            return [word for word in words if word not in text] == []
+
+        wait_until(there, 60, f"{name} shows {words}")
+        if "TARN_PICTURES" in os.environ:
+            time.sleep(5)  # there is more to see then
+            path = os.path.join(os.environ["TARN_PICTURES"], f"demo-{name}.png")
+            seen.picture(path, whole=False)
+
+    def test_nothing_is_left_of_one_that_is_killed(self):
+        self.start()
+        self.told("undisturbed")
+        running = left_in("/tarn-demo.", self.process.pid)
+        self.assertGreater(len(running), 10)
+        self.process.kill()
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in running), 60)
+
+
+def left_in(folder, parent=None):
+    """Processes that run in it; of a parent, if it is said."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+                above = int(f.read().rpartition(")")[2].split()[1])
+            if folder in os.readlink(f"/proc/{pid}/cwd") and parent in (None, above):
+                found.append(int(pid))
+    return found
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import json
 import random
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Optional, Sequence
 
 BLOCK = 512  # tokens of a block of Mooncake's lines
 SYLLABLES = [c + v for c in "bdfgklmnprstvwyz" for v in "aiou"]  # of stand_in_engine.py's words
@@ -50,6 +50,11 @@ def trace(simulate: str, requests: int, seed: int = 1) -> List[str]:
     argv += ["--requests", str(requests), "--seed", str(seed)]
     made = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
     return made.stdout.splitlines()
+
+
+def seconds(lines: Sequence[str]) -> float:
+    """From the first request to the last."""
+    return float(json.loads(lines[-1])["timestamp"] - json.loads(lines[0])["timestamp"]) / 1000
 
 
 def words(seed: object, count: int) -> str:

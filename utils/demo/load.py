@@ -162,7 +162,8 @@ class Load:
             "stream_options": {"include_usage": True},
             **self.body,
         }
-        headers = {"X-Tarn-Session": place[0]}
+        name = f"{place[0]}.{place[1] + 1}" + ("" if self.before is None else ".again")
+        headers = {"X-Tarn-Session": place[0], "X-Request-Id": name}
         url = gateway + "/v1/chat/completions"
         while True:
             sent = time.monotonic()
