@@ -63,9 +63,12 @@ class FakeEngine:
         self.name, self.rank, self.role = name, rank, role
         self.plan, self.seen, self.cancelled = [], [], 0
         self.pace = None  # an asyncio.Semaphore: a token each
-        self.hold = 0  # tokens whose text comes later
-        self.role_first = True
+        self.holds = ""  # "stop", "character": text comes later than its tokens
+        self.late_reason = False  # why it ended comes in a chunk of its own
+        self.salt = []  # makes its answers others than everybody else's
+        self.wide = 0  # characters more of each token's text
         self.under_way = 0
+        self.arrived = lambda: 0  # tokens that the gateway has got, of whomever
 
     async def start(self):
         app = web.Application(client_max_size=1 << 30)
@@ -113,18 +116,19 @@ class FakeEngine:
             return await self.act(request, body, kind, prompt)
         except (asyncio.CancelledError, ConnectionError):
             self.cancelled += 1
-            raise
+            return web.Response()
         finally:
             self.under_way -= 1
 
     async def act(self, request, body, kind, prompt):
-        what, *words = (self.plan.pop(0) if self.plan else "ok").split(" ", 2)
+        what, _, rest = (self.plan.pop(0) if self.plan else "ok").partition(" ")
+        words = rest.split(" ", 1)
         if what == "status":
             status, text = int(words[0]), words[1] if len(words) > 1 else "no"
             error = {"message": text, "type": "e", "param": None, "code": status}
             return web.json_response({"error": error}, status=status)
         most = body.get("max_tokens") or body.get("max_completion_tokens") or 16
-        made = answer_of(prompt, most)
+        made = answer_of(self.salt + prompt, most)
         stop = body.get("stop_token_ids") or []
         reason = "length"
         for at, token in enumerate(made):
@@ -142,29 +146,36 @@ class FakeEngine:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         if what == "raw":
-            await response.write(" ".join(words).encode())
+            await response.write(rest.encode())
             return response
-        stream = Stream(response, body, head, kind, prompt)
-        if self.role_first and kind == "chat":
+        before = self.arrived()
+        stream = Stream(self, response, body, head, kind, prompt)
+        if kind == "chat":
             await stream.role()
         for at, token in enumerate(made):
             if self.pace is not None:
                 await self.pace.acquire()
             if what == "die" and at == int(words[0]):
-                request.transport.abort()
-                return response
+                return await self.die(request, response, before + at)
             if what == "hang" and at == int(words[0]):
                 await self.until_gone(request)
-            last = at + 1 == len(made)
+            last = at + 1 == len(made) and not self.late_reason
             await stream.token(token, reason if last else None)
             if request.transport is None:
                 raise ConnectionResetError
-        if what == "die" and int(words[0]) >= len(made):
-            request.transport.abort()
-            return response
+        if what == "die":
+            return await self.die(request, response, before + len(made))
+        if self.late_reason:
+            await stream.say([], "", reason)
         if (body.get("stream_options") or {}).get("include_usage"):
             await stream.write({**head, "choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def die(self, request, response, tokens):
+        """When all that it sent has arrived: with the connection goes what was not read yet."""
+        await until(lambda: self.arrived() >= tokens)
+        request.transport.abort()
         return response
 
     @staticmethod
@@ -187,9 +198,10 @@ class FakeEngine:
 class Stream:
     """As vLLM writes it."""
 
-    def __init__(self, response, body, head, kind, prompt):
+    def __init__(self, engine, response, body, head, kind, prompt):
         self.response, self.body, self.head, self.kind = response, body, head, kind
-        self.prompt, self.first = prompt, True
+        self.prompt, self.first, self.engine = prompt, True, engine
+        self.text, self.told, self.tokens = "", 0, 0
 
     async def write(self, chunk):
         named = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
@@ -202,14 +214,23 @@ class Stream:
         await self.write({**self.head, **told, "choices": [{**choice, "finish_reason": None}]})
 
     async def token(self, token, reason):
-        text = text_of([token])
+        self.text += text_of([token]) + "x" * self.engine.wide
+        self.tokens += 1
+        reach = len(self.text)
+        if self.engine.holds == "stop" and not reason:
+            reach -= max(map(len, self.body.get("stop") or [" "])) - 1
+        if self.engine.holds == "character" and not reason:
+            # The text of three tokens comes with the last of them, by their place in the prompt.
+            behind = (len(self.prompt) + self.tokens) % 3
+            reach = len(self.text.rsplit(" w", behind)[0]) if behind else reach
+        text, self.told = self.text[self.told : reach], max(self.told, reach)
+        await self.say([token], text, reason)
+
+    async def say(self, tokens, text, reason):
         choice = {"index": 0, "logprobs": None, "finish_reason": reason}
-        if self.kind == "chat":
-            choice["delta"] = {"content": text}
-        else:
-            choice["text"] = text
+        choice.update({"delta": {"content": text}} if self.kind == "chat" else {"text": text})
         if self.body.get("return_token_ids"):
-            choice["token_ids"] = [token]
+            choice["token_ids"] = tokens
             if self.first and self.kind == "completion":
                 choice["prompt_token_ids"] = self.prompt
         self.first = False
@@ -244,14 +265,18 @@ class FakeRouter:
         self.live[ask.request] = self.live.get(ask.request, 0) + 1
         if self.pairs is not None and not set(e.id for e in self.pairs) & set(ask.exclude):
             return Place(self.pairs[0], self.pairs[1], "conductor")
+        every = self.engines()
+        while every[self.turn % len(every)] not in able:
+            self.turn += 1
         self.turn += 1
-        return Place(able[(self.turn - 1) % len(able)], None, "conductor", (16, 16, 32), 48)
+        return Place(every[(self.turn - 1) % len(every)], None, "conductor", (16, 16, 32), 48)
 
     async def first(self, request):
         self.told.append(("first", request))
 
-    async def done(self, request, output, failed=False):
-        self.told.append(("failed" if failed else "done", request, output))
+    async def done(self, request, output, failed=False, decode=False):
+        how = "decode failed" if failed and decode else "failed" if failed else "done"
+        self.told.append((how, request, output))
         if self.live.get(request):
             self.live[request] -= 1
 
@@ -279,6 +304,8 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         options = Options(**{"port": 0, "drain_s": 5.0, **self.options})
         self.gateway = await self.stack.enter_async_context(Gateway.open(options, self.router))
         self.addAsyncCleanup(self.stack.aclose)
+        for fake in self.engines:
+            fake.arrived = lambda: self.gateway.means.metrics.output._value.get()
         self.http = aiohttp.ClientSession()
         self.addAsyncCleanup(self.http.close)
 
@@ -304,12 +331,12 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         """Until of all places the end was told."""
         await until(self.router.over)
 
-    def chat(self, n=8, content="hello there", **more):
-        message = {"role": "user", "content": content}
-        return {"model": MODEL, "messages": [message], "max_tokens": n, "stream": True, **more}
+    def chat(self, tokens=8, content="hello there", **more):
+        messages = [{"role": "user", "content": content}]
+        return {"model": MODEL, "messages": messages, "max_tokens": tokens, "stream": True, **more}
 
-    def completion(self, n=8, prompt="hello there", **more):
-        return {"model": MODEL, "prompt": prompt, "max_tokens": n, "stream": True, **more}
+    def completion(self, tokens=8, prompt="hello there", **more):
+        return {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "stream": True, **more}
 
 
 def events(raw):

@@ -52,7 +52,6 @@ class Gateway:
             gateway = cls(options, means, Handlers(means, keys))
             async with gateway._listening():
                 yield gateway
-            await means.settled(5.0)
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:

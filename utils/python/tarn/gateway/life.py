@@ -66,13 +66,10 @@ class Life:
                 await self._serve(place, told)
                 return
             except EngineFailed as e:
-                # Before the first token, the router takes it that the prefill has failed.
-                told.failed = e.blame and (told.began or e.engine == place.prefill.id)
+                told.failed, told.decode = e.blame, e.engine != place.prefill.id
                 self._failed(e)
             finally:
-                # Not awaited: who is cancelled cannot wait, and others need not. The router keeps
-                # the order.
-                self.means.background(told.over(self._transcript.output))
+                await told.over(self._transcript.output)
             if self._transcript.done():
                 await self._end()
                 return
@@ -98,10 +95,6 @@ class Life:
                 wait_s = e.after_s
             except ValueError as e:
                 raise ApiError(400, str(e)) from None
-            except asyncio.CancelledError:
-                # It may have been reserved.
-                self.means.background(self.means.router.done(self.who.request, 0))
-                raise
             if not self._transcript.began or not tries_left:
                 raise error
             await asyncio.sleep(min(max(wait_s, 0.05), RETRY_MOST_S))
@@ -234,7 +227,7 @@ class Life:
                 text = f"another engine went on otherwise: {e}"
                 raise ApiError(502, text, code="answer_broken") from None
             if t.output > before:
-                self._came(told, t.output - before)
+                await self._came(told, t.output - before)
             if made is not None:
                 await self._send(made, headers)
         if not t.done():
@@ -251,7 +244,7 @@ class Life:
             raise PassedOn(code, encode({"error": error}), "application/json")
         raise EngineFailed(engine.id, f"an error in its stream: {str(error)[:300]}")
 
-    def _came(self, told: "_Told", tokens: int) -> None:
+    async def _came(self, told: "_Told", tokens: int) -> None:
         """A piece of the answer is there."""
         now, metrics = time.monotonic(), self.means.metrics
         metrics.output.inc(tokens)
@@ -260,7 +253,7 @@ class Life:
         else:
             metrics.ttft.observe(now - self._began)
         self._last, self._failures = now, 0
-        told.first()
+        await told.first()
 
     async def _send(
         self, chunk: Dict[str, Any], headers: Optional[Mapping[str, str]] = None
@@ -284,32 +277,30 @@ class Life:
         usage = answer.get("usage")
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
         self._transcript.output = tokens if isinstance(tokens, int) and tokens >= 0 else 0
-        self._came(told, self._transcript.output)
+        await self._came(told, self._transcript.output)
         self.means.learn(self._transcript.output)
         await self.client.whole(answer, self._told_client(place))
 
 
 class _Told:
-    """What the router is told of one place that it gave."""
+    """What the router is told of one place that it gave. failed: it was, by who decodes, where that
+    is another engine (decode). The router keeps nobody waiting, so it hears of what was cancelled,
+    too."""
 
     def __init__(self, means: Means, request: str, output: int) -> None:
         self._means, self._request, self._before = means, request, output
-        self._first: Optional["asyncio.Task[None]"] = None
-        self.failed = False
+        self._began = False
+        self.failed, self.decode = False, False
 
-    @property
-    def began(self) -> bool:
-        return self._first is not None
-
-    def first(self) -> None:
-        if self._first is None:
-            self._first = self._means.background(self._means.router.first(self._request))
+    async def first(self) -> None:
+        if not self._began:
+            self._began = True
+            await self._means.tell(self._means.router.first(self._request))
 
     async def over(self, output: int) -> None:
-        if self._first is not None:
-            await asyncio.wait([self._first])
-        made = max(0, output - self._before)
-        await self._means.router.done(self._request, made, self.failed)
+        made, router = max(0, output - self._before), self._means.router
+        decode = self.failed and self.decode
+        await self._means.tell(router.done(self._request, made, self.failed, decode))
 
 
 class _Sending:

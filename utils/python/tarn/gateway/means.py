@@ -6,7 +6,7 @@ import asyncio
 import collections
 import dataclasses
 import logging
-from typing import Any, Collection, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, TypeVar
+from typing import Any, Collection, Coroutine, Dict, List, Mapping, Optional, Tuple
 
 from .asked import Asked
 from .errors import ApiError
@@ -19,7 +19,6 @@ from .upstream import Upstream
 
 __all__ = ["Means"]
 
-T = TypeVar("T")
 LOG = logging.getLogger("tarn.gateway")
 LEARN = 0.05  # weight of the newest answer in the mean of their lengths
 LENGTHS_FIRST = 128.0
@@ -31,28 +30,15 @@ class Means:
     ) -> None:
         self.options, self.router, self.reader, self.upstream = options, router, reader, upstream
         self.metrics = Metrics(reader.figures)
-        self._tasks: Set["asyncio.Task[Any]"] = set()
         self._mean_output = LENGTHS_FIRST
 
-    # --- tasks that nobody waits for
-
-    def background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        task = asyncio.ensure_future(self._logged(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     @staticmethod
-    async def _logged(work: Coroutine[Any, Any, T]) -> Any:
+    async def tell(told: Coroutine[Any, Any, None]) -> None:
+        """What goes wrong there is no trouble of the request."""
         try:
-            return await work
-        except Exception as e:  # whatever a router raises, nobody else hears of it
+            await told
+        except Exception as e:
             LOG.warning("the router was not told: %s: %s", type(e).__name__, e)
-
-    async def settled(self, most_s: float) -> None:
-        """Until they are over."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=most_s)
 
     # --- prompts
 

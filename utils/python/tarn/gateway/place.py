@@ -87,7 +87,7 @@ class Router(Protocol):
 
     async def route(self, ask: Ask) -> Place:
         """The same request again, before its first token, is placed anew; after it, who decodes is
-        chosen anew."""
+        chosen anew. One that is cancelled has reserved nothing."""
         ...
 
     async def first(self, request: str) -> None:
