@@ -86,6 +86,8 @@ class Files(unittest.TestCase):
                     "tarn/libtarn.so.0",
                     f"{info}/METADATA",
                     f"{info}/LICENSE",
+                    f"{info}/entry_points.txt",
+                    "tarn/gateway/__main__.py",
                 ):
                     self.assertIn(wanted, files)
                 self.assertIn("tarn/compat/mooncake/store.py", files)
@@ -106,6 +108,8 @@ class Files(unittest.TestCase):
                 metadata = wheel.read(f"{info}/METADATA").decode()
                 self.assertIn(f"Name: tarn\nVersion: {version}\n", metadata)
                 self.assertIn("Requires-Python: >=3.9", metadata)
+                self.assertIn("Requires-Dist: aiohttp>=3.8; extra == 'gateway'\n", metadata)
+                self.assertNotRegex(metadata, r"Requires-Dist: [^;\n]*\n")
                 tags = wheel.read(f"{info}/WHEEL").decode()
                 self.assertIn("Root-Is-Purelib: false", tags)
                 self.assertIn(f"Tag: {name[:-4].split('-', 2)[2]}", tags)
@@ -174,6 +178,7 @@ class Installed(TarnTest):
             self.assertIn(
                 "works", call(python, "-I", "-c", USE, self.server.url, venv, venv, cwd=out)
             )
+            self.has_gateway(venv)
             # The folder itself, with a library that is named.
             call(*pip, "install", "--no-index", "-e", ".", cwd=PACKAGE)
             library = os.path.dirname(os.path.abspath(LIBRARY))
@@ -181,6 +186,17 @@ class Installed(TarnTest):
                 python, "-c", USE, self.server.url, PACKAGE, library, cwd=out, TARN_LIB=LIBRARY
             )
             self.assertIn("works", said)
+
+    def has_gateway(self, venv):
+        """With Debian's aiohttp, which is not in the new environment."""
+        try:
+            import aiohttp
+
+            packages = os.path.dirname(os.path.dirname(aiohttp.__file__))
+        except ImportError:
+            return
+        program = os.path.join(venv, "bin", "tarn-gateway")
+        self.assertIn("--conductor", call(program, "--help", PYTHONPATH=packages))
 
 
 if __name__ == "__main__":

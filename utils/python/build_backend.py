@@ -30,14 +30,33 @@ NATIVE_FILES = re.compile(r"(Makefile|LICENSE|\.c|\.h|\.map|\.in|\.txt|\.sh)$")
 # --- what there is to know
 
 
-def project():
-    """The table [project] of pyproject.toml, as far as it is needed here; Python 3.9 has no TOML
-    reader."""
+def table(name):
+    """The text of a table of pyproject.toml; Python 3.9 has no TOML reader."""
     with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as f:
-        table = f.read().split("[project]", 1)[1].split("\n[", 1)[0]
-    found = dict(re.findall(r'^([a-z-]+) = "(.*)"$', table, re.M))
-    found["classifiers"] = re.findall(r'^ +"(.*)",$', table, re.M)
+        return f.read().split(f"[{name}]\n", 1)[1].split("\n[", 1)[0]
+
+
+def project():
+    """The table [project], as far as it is needed here."""
+    text = table("project")
+    found = dict(re.findall(r'^([a-z-]+) = "(.*)"$', text, re.M))
+    found["classifiers"] = re.findall(r'^ +"(.*)",$', text, re.M)
     return found
+
+
+def extras():
+    """What is needed for more than the package itself: (name, requirement)."""
+    for name, needed in re.findall(
+        r"^([a-z-]+) = \[(.*)\]$", table("project.optional-dependencies"), re.M
+    ):
+        for requirement in re.findall(r'"([^"]+)"', needed):
+            yield name, requirement
+
+
+def entry_points():
+    """The file of that name: programs that are installed with the package."""
+    scripts = re.findall(r'^([a-z-]+) = "(.*)"$', table("project.scripts"), re.M)
+    return "[console_scripts]\n" + "".join(f"{name} = {what}\n" for name, what in scripts)
 
 
 def metadata():
@@ -52,7 +71,10 @@ def metadata():
         f"Summary: {p['description']}",
     ]
     lines += [f"Classifier: {c}" for c in p["classifiers"]]
-    lines += [f"Requires-Python: {p['requires-python']}", "Description-Content-Type: text/markdown"]
+    lines += [f"Requires-Python: {p['requires-python']}"]
+    lines += [f"Provides-Extra: {name}" for name in sorted({name for name, _ in extras()})]
+    lines += [f"Requires-Dist: {what}; extra == '{name}'" for name, what in extras()]
+    lines += ["Description-Content-Type: text/markdown"]
     return "\n".join(lines) + "\n\n" + readme
 
 
@@ -181,6 +203,7 @@ class Wheel:
         wheel = f"Wheel-Version: 1.0\nGenerator: tarn\nRoot-Is-Purelib: false\nTag: {tag()}\n"
         self.add(f"{self.info}/WHEEL", wheel)
         self.add(f"{self.info}/top_level.txt", "tarn\n")
+        self.add(f"{self.info}/entry_points.txt", entry_points())
         for root in (os.path.join(HERE, "native"), os.path.dirname(os.path.dirname(HERE))):
             if os.path.exists(os.path.join(root, "LICENSE")):
                 self.add_file(f"{self.info}/LICENSE", os.path.join(root, "LICENSE"))
