@@ -109,6 +109,7 @@ def _server_tls(options: Options) -> Optional[ssl.SSLContext]:
     if not options.tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(options.tls_cert, options.tls_key)
     return context
 
