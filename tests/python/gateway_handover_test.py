@@ -1,12 +1,15 @@
 """What prefill and decode engines are sent, and what is made of their answers."""
 
+import asyncio
 import copy
+import logging
 import unittest
 
-import harness
+from gateway_front import GatewayTest, answer_of, said, text_of, tokens_of, until
 from tarn.gateway.handover import KINDS, for_client, plan
 from tarn.gateway.place import Engine, Place
 from tarn.gateway.prompt import Prompt
+from tarn.gateway.waits import within
 
 P = Engine("p", "http://[::1]:8000", role="prefill", model="m")
 D = Engine("d", "http://10.0.0.2:8000", role="decode", model="m")
@@ -147,6 +150,130 @@ class Answers(unittest.TestCase):
         self.assertTrue(for_client(answer))
         self.assertEqual(answer, {"id": "x", "choices": []})
         self.assertFalse(for_client(answer))
+
+
+class Through(GatewayTest):
+    """A gateway, of which e0 is to compute the prompt, e1 to decode it; e2 can do both."""
+
+    engines_n = 3
+    kind = "pool"
+    right = text_of(answer_of(tokens_of("hello there"), 8))
+
+    async def asyncSetUp(self):
+        self.options = {"hand_over": self.kind}
+        await super().asyncSetUp()
+        logging.getLogger("tarn.gateway").setLevel(logging.CRITICAL)
+        self.addCleanup(logging.getLogger("tarn.gateway").setLevel, logging.NOTSET)
+        self.prefill, self.decode, _ = self.engines
+        self.router.pairs = (self.prefill.engine, self.decode.engine)
+        whole = self.prefill.whole
+        self.prefill.whole = lambda *words: {**whole(*words), "kv_transfer_params": PARAMS}
+
+    async def answered(self, stream=True, by=("e1",)):
+        """The answer is right, and nothing of the engines' dealings is in it."""
+        body = self.completion(stream=stream)
+        status, headers, answer = await self.post("/v1/completions", body)
+        self.assertEqual(status, 200)
+        self.assertIn(headers["X-Tarn-Engine"], by)
+        self.assertEqual(said(answer if stream else [answer]), self.right)
+        self.assertNotIn("remote_block_ids", str(answer))
+        await self.ended()
+        for fake in self.engines:
+            await until(lambda: fake.under_way == 0)
+
+    def bodies(self):
+        return [[body for _, body in fake.seen] for fake in self.engines]
+
+
+class ThroughVllm(Through):
+    kind = "vllm"
+
+    async def test_one_after_the_other(self):
+        for stream in True, False:
+            await self.answered(stream)
+            (request, first), (after, second) = self.prefill.seen.pop(), self.decode.seen.pop()
+            self.assertEqual((first["max_tokens"], first["stream"]), (1, False))
+            self.assertTrue(first["kv_transfer_params"]["do_remote_decode"])
+            self.assertEqual(second["kv_transfer_params"], PARAMS)
+            ids = [r.headers["X-Request-Id"] for r in (request, after)]
+            self.assertEqual(ids[0], ids[1])
+
+    async def test_the_prefill_fails(self):
+        for how in "status 500", "status 503":
+            self.prefill.plan = [how]
+            await self.answered(by=("e1", "e2"))
+        self.assertNotIn("kv_transfer_params", str(self.bodies()[1:]))
+
+    async def test_the_request_is_wrong(self):
+        self.prefill.plan = ["status 400 too long"]
+        status, _, answer = await self.post("/v1/completions", self.completion())
+        self.assertEqual((status, answer["error"]["message"]), (400, "too long"))
+        self.assertEqual(self.bodies()[1:], [[], []])
+        await self.ended()
+
+    async def test_the_decoder_fails(self):
+        self.decode.plan = ["status 500"]
+        await self.answered(by=("e0", "e2"))
+        self.decode.plan = ["die 3"]
+        body = self.completion()
+        _, _, chunks = await self.post("/v1/completions", body)
+        self.assertEqual(said(chunks), self.right)
+
+
+class ThroughPool(Through):
+    async def test_both_at_once(self):
+        self.prefill.plan = ["hang"]
+        await self.answered()
+        self.assertEqual(self.prefill.cancelled, 1)
+        self.assertEqual(self.bodies()[1][0]["kv_transfer_params"], {"tarn_tokens": 2})
+        await self.answered(stream=False)
+
+    async def test_the_prefill_fails(self):
+        for how in "status 500", "status 400", "die 0":
+            self.prefill.plan = [how]
+            await self.answered()
+        self.assertEqual(self.bodies()[2], [])
+
+
+class ThroughSglang(Through):
+    kind = "sglang"
+
+    async def test_they_meet(self):
+        await self.answered()
+        (first,), (second,), _ = self.bodies()
+        self.assertEqual(first["bootstrap_room"], second["bootstrap_room"])
+        self.assertEqual(second["bootstrap_host"], "127.0.0.1")
+
+    async def test_one_of_them_fails(self):
+        self.prefill.plan, self.decode.plan = ["status 500"], ["hang 0"]
+        await self.answered(by=("e1", "e2"))
+        self.assertEqual(self.decode.cancelled, 1)
+        self.prefill.plan, self.decode.plan = ["hang"], ["status 500"]
+        await self.answered(by=("e0", "e2"))
+        self.assertEqual(self.prefill.cancelled, 1)
+
+
+class Within(unittest.IsolatedAsyncioTestCase):
+    async def test_who_is_cancelled_as_the_work_is_done(self):
+        """So is the decoder whose prefill fails as it begins to answer."""
+
+        async def work():
+            return await done
+
+        for result in 1, None, OSError():
+            done = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(within(work(), 60))
+            await asyncio.sleep(0.01)
+            done.set_exception(result) if isinstance(result, OSError) else done.set_result(result)
+            await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+    async def test_too_late(self):
+        with self.assertRaises(asyncio.TimeoutError):
+            await within(asyncio.sleep(60), 0.01)
+        self.assertEqual(await within(asyncio.sleep(0, 7), None), 7)
 
 
 if __name__ == "__main__":

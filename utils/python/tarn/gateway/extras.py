@@ -94,9 +94,9 @@ def _is_here(member: str, value: Any) -> bool:
 
 
 def name_media(body: Body) -> Body:
-    """The body with a `uuid` at each medium that is in it: SHA-256 of what is there. vLLM then calls
-    it so, on every engine, and does not hash pixels. What a URL leads to may change: such a medium
-    has no name from here, and engines go by what they find there.
+    """The body with a `uuid` at each medium that is in it: SHA-256 of what is there. vLLM then
+    calls it so, on every engine, and does not hash pixels. What a URL leads to may change: such a
+    medium has no name from here, and engines go by what they find there.
 
     vLLM believes a name: who gave one picture the name of another would have it seen in its place
     by all who send that one. So what a client calls a medium does not count where its bytes are

@@ -21,6 +21,7 @@ from .life import Life
 from .means import Means
 from .metrics import CONTENT_TYPE_LATEST
 from .trace import Trace
+from .waits import within
 from .who import Keys, Who
 
 __all__ = ["Handlers"]
@@ -114,7 +115,7 @@ class Handlers:
     async def _body(self, request: web.Request) -> bytes:
         try:
             with gone_is_cancelled():
-                return await asyncio.wait_for(request.read(), self._means.options.request_s or None)
+                return await within(request.read(), self._means.options.request_s or None)
         except asyncio.TimeoutError:
             raise ApiError(408, "the body did not come in time") from None
         except (aiohttp.ClientError, web.RequestPayloadError, ValueError) as e:

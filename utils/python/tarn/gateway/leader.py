@@ -17,7 +17,8 @@ import functools
 import logging
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .link import Link, Lost, Refused, Target, address_of, target_of, within
+from .link import Link, Lost, Refused, Target, address_of, target_of
+from .waits import within
 
 __all__ = ["Away", "Leader", "Servers", "is_gone"]
 

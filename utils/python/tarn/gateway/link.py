@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from typing import Any, Callable, Coroutine, Deque, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, TypeVar
 
 from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError, ResponseError
 
-__all__ = ["Link", "Lost", "Refused", "Target", "address_of", "target_of", "within"]
+from .waits import within
+
+__all__ = ["Link", "Lost", "Refused", "Target", "address_of", "target_of"]
 
 Target = Dict[str, Any]  # what makes a connection: its class and keywords
 Refused = ResponseError
@@ -29,19 +31,6 @@ LOOK_S = ANSWER_S / 4
 
 class Lost(ConnectionError):
     """The connection broke, or could not be made; whether the call was obeyed is not known."""
-
-
-async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Its result; asyncio.TimeoutError. Unlike asyncio.wait_for, before 3.12, it never keeps to
-    itself that the caller was cancelled."""
-    task = asyncio.get_running_loop().create_task(work)
-    try:
-        await asyncio.wait([task], timeout=seconds)
-        if not task.done():
-            raise asyncio.TimeoutError
-        return task.result()
-    finally:
-        task.cancel()
 
 
 def target_of(url: str) -> Target:

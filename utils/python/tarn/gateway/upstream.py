@@ -13,6 +13,7 @@ import aiohttp
 
 from .errors import EngineFailed, PassedOn
 from .place import Engine
+from .waits import within
 
 __all__ = ["Limits", "Upstream", "events_of"]
 
@@ -113,7 +114,7 @@ class Upstream:
         headers = {**headers, "Content-Type": "application/json"}
         with failures(engine.id):
             sent = self._send(url, body, headers)
-            response = await asyncio.wait_for(sent, first_s or None)
+            response = await within(sent, first_s or None)
         try:
             if response.status != 200:
                 await self._refused(engine, response)
@@ -167,7 +168,7 @@ class Upstream:
     async def piece(self, response: aiohttp.ClientResponse) -> bytes:
         """What has come; b"": it is over."""
         wait = self.limits.silent_s or None
-        return await asyncio.wait_for(response.content.readany(), wait)
+        return await within(response.content.readany(), wait)
 
 
 async def events_of(
@@ -191,6 +192,6 @@ async def drained(response: aiohttp.ClientResponse) -> Optional[bool]:
     """Reads what is left behind the last event, so that the connection can be used again."""
     with contextlib.suppress(asyncio.TimeoutError, aiohttp.ClientError, OSError):
         for _ in range(16):
-            if not await asyncio.wait_for(response.content.readany(), DRAIN_S):
+            if not await within(response.content.readany(), DRAIN_S):
                 return True
     return None
