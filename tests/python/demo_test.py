@@ -278,16 +278,16 @@ class Whole(unittest.TestCase):
         self.told("now a replica, is started again")
         seen = browser.Browser()
         self.addCleanup(seen.close)
-        seen.look(1300, 860)
         url = re.findall(r"the page: (\S+)", self.text())[-1]
         words = ["Engines up", "d1", "d2", "p1", "p2", "% hits", "device memory"]
         words += ["Last decisions", ".again", "→ p", "→ d", "tarn-demo"]
-        self.seen(seen, url, "conductor", words)
+        self.seen(seen, url, "conductor", 1180, words)
         words = ["n1", "n2", "n3", "disk"]
-        self.seen(seen, url.replace("#Conductor", "#Pool"), "pool", words)
+        self.seen(seen, url.replace("#Conductor", "#Pool"), "pool", 815, words)
         self.assertEqual(seen.said, [])
 
-    def seen(self, seen, url, name, words):
+    def seen(self, seen, url, name, high, words):
+        seen.look(1300, high)
         seen.go(url)
 
         def there():
