@@ -7,9 +7,9 @@ is what was there when a request arrived. Here one request is under way at a tim
 asked for when the Conductor knows of the last one's blocks: so no clock decides, and each run is as
 the one before it.
 
-utils/bench/gateways.sh runs it with MANY_REQUESTS and MANY_RATE: requests come at that rate, a
-prompt takes PREFILL_US for each token that is not there, and answers their time, so that load
-counts as well. Then it only says what it found."""
+utils/bench/gateways.sh runs it with MANY_REQUESTS, and it only says what it found. With MANY_RATE
+requests come at that rate, a prompt takes PREFILL_US for each token that is not there, and answers
+their time, so that load counts as well."""
 
 import asyncio
 import collections
@@ -109,7 +109,7 @@ class Many(Async):
     async def test_as_many_hits_as_with_one(self):
         with_it = {n: await self.run_shared(n) for n in GATEWAYS}
         without = {n: await self.run_alone(n) for n in GATEWAYS}
-        if RATE:
+        if "MANY_REQUESTS" in os.environ:
             for name, found in ("conductor", with_it), ("alone", without):
                 for n, (share, ttft) in found.items():
                     print(f"# {name}: gateways {n} hit {share:.4f} ttft-ms {ttft:.1f}")
