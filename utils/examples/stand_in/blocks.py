@@ -4,9 +4,7 @@ given away, the least recently used first."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, Optional, Sequence
-
-NO_TOKENS: List[int] = []
+from typing import Any, Dict, List, Optional, Sequence
 
 
 def event_hash(name: bytes) -> int:
@@ -15,12 +13,12 @@ def event_hash(name: bytes) -> int:
 
 
 class Blocks:
-    """count: of blocks, of which number 0 is nobody's, as in vLLM. given: called with each block
-    that is given to somebody. `events` are what became known and was forgotten since it was last
-    taken."""
+    """count: of blocks, of which number 0 is nobody's, as in vLLM. `events` are what became known
+    and was forgotten since it was last taken."""
 
-    def __init__(self, count: int, tokens: int, given: Callable[[int], None]) -> None:
-        self.tokens, self._given = tokens, given
+    def __init__(self, count: int, tokens: int) -> None:
+        self.tokens = tokens
+        self._taken: List[int] = []
         self.count = count - 1
         self.free: "OrderedDict[int, None]" = OrderedDict.fromkeys(range(1, count))
         self.refs = [0] * count
@@ -56,7 +54,12 @@ class Blocks:
         self.forget(taken)
         for b in taken:
             self.refs[b] = 1
-            self._given(b)
+        self._taken += taken
+        return taken
+
+    def taken(self) -> List[int]:
+        """Those that somebody was given since the last call."""
+        taken, self._taken = self._taken, []
         return taken
 
     def drop(self, blocks: Sequence[int]) -> None:

@@ -168,14 +168,14 @@ class Core:
     ) -> None:
         self.model, self.pool, self.figures = model, pool, figures
         self._speed, self._factor, self._batch, self._publish = speed, factor, batch, publish
-        self.blocks = Blocks(blocks, model.block, model.scribble)
+        self.blocks = Blocks(blocks, model.block)
         pool.bind(self.blocks)
         self.requests: Dict[str, Request] = {}
         self.waiting: Deque[Request] = deque()
         self.running: List[Request] = []
         self._finished: Set[str] = set()
         self._received: Set[str] = set()
-        self._held = 0  # finished requests whose blocks are still read or written
+        self._lost: Set[int] = set()  # blocks that did not arrive, of loads that are under way
         self._orders: Deque[Tuple[Callable[..., Any], Tuple[Any, ...]]] = deque()
         self._wake = threading.Event()
         self._ends = False
@@ -233,6 +233,9 @@ class Core:
         plan = self._schedule()
         meta = self.pool.plan(plan)
         self.pool.begin(meta)
+        for block in self.blocks.taken():  # from here on nobody else reads them
+            self.model.scribble(block)
+        self.pool.load()
         seconds = self._time(plan) / self._factor
         out = [self._compute(request, count) for request, count in plan.work]
         if plan.work:
@@ -321,20 +324,20 @@ class Core:
         del self.requests[request.request_id]
 
     def _take(self, result: Any) -> None:
-        """What has become of loads and saves."""
-        size = self.model.block
+        """What has become of loads and saves. Blocks that did not arrive may be told of before the
+        rest of their load is over."""
+        self._lost |= result.invalid
         for name in result.received:
             request = self.requests[name]
+            good = [b not in self._lost for b in request.blocks]
+            self._lost.difference_update(request.blocks)
             if request.finished():
                 self._free(request)
                 continue
-            good = next(
-                (i for i, b in enumerate(request.blocks) if b in result.invalid),
-                len(request.blocks),
-            )
             self._received.add(name)
-            request.num_computed_tokens = good * size
-            request.cached = min(request.cached or 0, good * size)
+            whole = good.index(False) if False in good else len(good)
+            request.num_computed_tokens = whole * self.model.block
+            request.cached = min(request.cached or 0, request.num_computed_tokens)
         for name in result.sent:
             self._free(self.requests[name])
 

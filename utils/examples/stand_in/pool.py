@@ -45,6 +45,9 @@ class NoPool:
     def begin(self, meta: Any) -> None:
         pass
 
+    def load(self) -> None:
+        pass
+
     def end(self, meta: Any, finished: Set[str]) -> Outcome:
         return NOTHING
 
@@ -135,8 +138,11 @@ class ConnectorPool:
     # --- the worker's calls
 
     def begin(self, meta: Any) -> None:
+        """Blocks that were taken from requests are not read any more when this returns."""
         self._worker.handle_preemptions(meta)
         self._worker.bind_connector_metadata(meta)
+
+    def load(self) -> None:
         self._worker.start_load_kv(None)
 
     def end(self, meta: Any, finished: Set[str]) -> Outcome:
