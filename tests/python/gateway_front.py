@@ -66,6 +66,7 @@ class FakeEngine:
         self.holds = ""  # "stop", "character": text comes later than its tokens
         self.late_reason = False  # why it ended comes in a chunk of its own
         self.salt = []  # makes its answers others than everybody else's
+        self.params = None  # kv_transfer_params of its answers
         self.wide = 0  # characters more of each token's text
         self.under_way = 0
         self.arrived = lambda: 0  # tokens that the gateway has got, of whomever
@@ -142,7 +143,9 @@ class FakeEngine:
                 await self.until_gone(request)
             if what == "die":
                 request.transport.abort()
-            return web.json_response(self.whole(head, kind, made, reason, usage))
+            answer = self.whole(head, kind, made, reason, usage)
+            more = {"kv_transfer_params": self.params} if self.params else {}
+            return web.json_response({**answer, **more})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         if what == "raw":
