@@ -16,7 +16,7 @@ rates=${RATES:-0 60} seeds=${SEEDS:-7 8 9}
 
 echo "### Hits of $MANY_REQUESTS requests ($(machine))"
 echo
-echo "| a second | seed | placed by | gateways | of the prompts was there | mean ms to first token |"
+echo "| a second | seed | placed by | gateways | of prompts was there | mean ms to first token |"
 echo "| --- | --- | --- | --- | --- | --- |"
 for rate in $rates; do
     for seed in $seeds; do

@@ -7,8 +7,8 @@ and one whose reply was lost is sent again to whoever leads then.
 
 Sentinels name the servers. The one is believed that says it is a master, of no older epoch than the
 last one, and takes writes. A promotion shows there before Sentinels tell of it, and a master that
-was left behind is told by its epoch, which is why redis-py's own Sentinel is not used: it believes the
-first Sentinel, which takes it a second longer, and cannot tell the one from the other."""
+was left behind is told by its epoch. That is why redis-py's own Sentinel is not used: it believes
+the first one that answers, which takes it a second longer, and knows no epochs."""
 
 from __future__ import annotations
 
