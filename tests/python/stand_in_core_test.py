@@ -92,25 +92,28 @@ class Steps(unittest.TestCase):
 
     def test_blocks_are_not_written_before_nobody_reads_them(self):
         """Of a request that loses them, they may be on their way into the pool until `begin`."""
-        seen = []
+        scribbled, preempted = bytes([SCRIBBLE]) * 4 * SIZE, []
 
         class Reading(NoPool):
-            def begin(self, meta):
-                for request, blocks in list(seen):
-                    if request.num_preemptions:
-                        found = {bytes(core.model.at(b)) for b in blocks}
-                        test.assertNotIn(bytes([SCRIBBLE]) * 4 * SIZE, found)
-                        test.assertTrue(found)
-                        seen.remove((request, blocks))
-                        preempted.append(request)
+            had = {}  # full blocks of each request when a step ended
 
-        test, preempted = self, []
-        core = core_of(lambda model: Reading(), blocks=20)
+            def plan(self, out):
+                return out.preempted_req_ids
+
+            def begin(self, meta):
+                for name in meta:
+                    preempted.append(name)
+                    for block in self.had[name]:
+                        test.assertNotEqual(bytes(core.model.at(block)), scribbled)
+
+            def end(self, meta, finished):
+                for r in core.running:
+                    self.had[r.request_id] = r.blocks[: r.num_computed_tokens // 4]
+                return NOTHING
+
+        test, core = self, core_of(lambda model: Reading(), blocks=20)
         for seed in range(3):
-            request, _ = ask(core, prompt(seed, 20), 20)
-            while not request.made:
-                core.step()
-            seen.append((request, list(request.blocks[:5])))
+            ask(core, prompt(seed, 8), 20)  # all in one step, so they need blocks in one, too
         settle(core)
         self.assertTrue(preempted)
 

@@ -55,6 +55,7 @@ class Pool(TarnTest):
         self.assertEqual(self.other.complete(prompt(1, 41)), (answer, 40))
         self.assertEqual(self.other.metric("external_prefix_cache_hits_total") - before, 40)
         self.assertEqual(self.other.metric("kv_cache_usage_perc"), 0)
+        self.assertGreaterEqual(self.other.metric("tarn_loaded_objects_total"), 10)
 
     def test_answers_are_saved_where_that_is_wanted(self):
         engine = self.engine("--save-decode", "--role", "decode")

@@ -174,7 +174,8 @@ class Api:
         return web.json_response({"version": VERSION})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=self._figures.text(), content_type="text/plain")
+        text = self._figures.text(self.core.pool.counts())
+        return web.Response(text=text, content_type="text/plain")
 
     async def models(self, request: web.Request) -> web.Response:
         base = self._forms.models[0]

@@ -89,7 +89,8 @@ class Figures:
             self._reasons[reason] += 1
             self._histograms["e2e_request_latency_seconds"].add(now - request.arrived)
 
-    def text(self) -> str:
+    def text(self, pool: Dict[str, int]) -> str:
+        """pool: what the connector has counted."""
         labels = self._labels
         running, waiting, used = self._state
         out: List[str] = []
@@ -118,6 +119,9 @@ class Figures:
                 for r in REASONS
             ]
             say("request_success", "counter", "Requests that are over.", ends)
+            for name, value in pool.items():
+                lines = [(f"tarn_{name}_total{{{labels}}}", float(value))]
+                say(f"tarn_{name}", "counter", "As docs/engines/VLLM.md says.", lines)
             for name, text in HISTOGRAMS.items():
                 out.append(f"# HELP vllm:{name} {text}")
                 out.append(f"# TYPE vllm:{name} histogram")

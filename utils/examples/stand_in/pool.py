@@ -4,8 +4,11 @@ blocks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
+
+from tarn.vllm.stats import COUNTS
 
 from .model import Model
 
@@ -54,7 +57,7 @@ class NoPool:
     def finished(self, request: Any) -> Tuple[bool, Optional[Dict[str, Any]]]:
         return False, None
 
-    def stats(self) -> Dict[str, Any]:
+    def counts(self) -> Dict[str, int]:
         return {}
 
     def close(self) -> None:
@@ -80,6 +83,7 @@ class ConnectorPool:
         self._scheduler = TarnConnector(config, Role.SCHEDULER, cache)
         self._worker = TarnConnector(config, Role.WORKER, cache)
         self._tensor = model.cache
+        self._counts: "Counter[str]" = Counter()
         self._worker.register_kv_caches({LAYER: self._tensor})
         self._worker.set_host_xfer_buffer_ops(None)
         self._scheduler.set_xfer_handshake_metadata({0: self._worker.get_handshake_metadata()})
@@ -164,14 +168,13 @@ class ConnectorPool:
         self._scheduler.update_connector_output(output)
         return Outcome(set(received or ()), set(sent or ()), set(invalid or ()))
 
-    def stats(self) -> Dict[str, Any]:
-        """What both halves have counted since the last call."""
-        both: Dict[str, Any] = {}
+    def counts(self) -> Dict[str, int]:
+        """What both halves have counted, by its name in docs/engines/VLLM.md."""
         for half in self._scheduler, self._worker:
             part = half.get_kv_connector_stats()
-            for name, n in (part.data if part is not None else {}).items():
-                both[name] = both[name] + n if name in both else n
-        return both
+            data = part.data if part is not None else {}
+            self._counts.update({name: data[name] for name in COUNTS if name in data})
+        return {name: self._counts[name] for name in COUNTS}
 
     def close(self) -> None:
         self._worker.shutdown()
