@@ -5,12 +5,13 @@ import hashlib
 import logging
 import struct
 import unittest
+from unittest import mock
 
 from harness import TarnTest, wait_until
 import tarn
 from groups_engine import ask
 from layouts import LAYOUTS, Prompt
-from tarn import InvalidArgument, KVGroup
+from tarn import InvalidArgument, KVGroup, conductor
 from tarn.conductor import KeysTeller, keys_words
 from tarn.sglang import TarnHiCache
 from sglang_test import Config, MHATokenToKVPoolHost
@@ -103,6 +104,18 @@ class OneGroup(Conductor, WithServer):
             wait_until(lambda: logged.output)
             teller.close()
         self.assertIn("no engine 'e9' is registered", logged.output[0])
+
+    def test_an_engine_that_is_registered_later(self):
+        log = logging.getLogger("tarn.vllm")
+        every = mock.patch.object(conductor, "TOLD_EVERY_S", 1e6)
+        soon = mock.patch.object(conductor, "TOLD_AGAIN_S", 0.01)
+        with every, soon, self.assertLogs("tarn.vllm", "WARNING") as logged:
+            words = keys_words([KVGroup("f@")], 16, 16)
+            teller = KeysTeller(lambda: tarn.Client(self.server.url), "e1", words, log)
+            self.addCleanup(teller.close)
+            wait_until(lambda: logged.output)
+            self.register(16)
+            wait_until(self.keys)
 
 
 class SGLang(Conductor, TarnTest):

@@ -18,6 +18,7 @@ from .kv_groups import KVGroup
 __all__ = ["KeysTeller", "keys_words"]
 
 TOLD_EVERY_S = 30.0
+TOLD_AGAIN_S = 2.0  # until it is known
 HASHES = ("tarn", "sglang")
 
 
@@ -43,8 +44,9 @@ def keys_words(
 
 
 class KeysTeller:
-    """Tells the Conductor in a thread of its own, at once and then every 30 s: the engine may be
-    registered later, or again. What goes wrong is logged, once for each kind of trouble.
+    """Tells the Conductor in a thread of its own, at once and then every 30 s, or every 2 s until
+    it is heard: the engine may be registered later, or again. What goes wrong is logged, once for
+    each kind of trouble.
 
     connect: makes a client of its own. words: of keys_words."""
 
@@ -64,7 +66,7 @@ class KeysTeller:
     def _run(self) -> None:
         while not self._ends.is_set():
             self._tell()
-            self._ends.wait(TOLD_EVERY_S)
+            self._ends.wait(TOLD_AGAIN_S if self._trouble else TOLD_EVERY_S)
 
     def _tell(self) -> None:
         trouble = ""
