@@ -66,6 +66,7 @@ class FakeEngine:
         self.holds = ""  # "stop", "character": text comes later than its tokens
         self.late_reason = False  # why it ended comes in a chunk of its own
         self.salt = []  # makes its answers others than everybody else's
+        self.tls = None  # an ssl.SSLContext
         self.params = None  # kv_transfer_params of its answers
         self.wide = 0  # characters more of each token's text
         self.under_way = 0
@@ -80,12 +81,13 @@ class FakeEngine:
         app.router.add_get("/health", lambda _: web.Response())
         self.runner = web.AppRunner(app, access_log=None)
         await self.runner.setup()
-        self.site = web.TCPSite(self.runner, "127.0.0.1", 0, shutdown_timeout=0.1)
+        self.site = web.TCPSite(
+            self.runner, "127.0.0.1", 0, shutdown_timeout=0.1, ssl_context=self.tls
+        )
         await self.site.start()
         self.port = self.site._server.sockets[0].getsockname()[1]
-        self.engine = Engine(
-            self.name, f"http://127.0.0.1:{self.port}", self.rank, self.role, MODEL
-        )
+        url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        self.engine = Engine(self.name, url, self.rank, self.role, MODEL)
 
     async def stop(self):
         await self.runner.cleanup()

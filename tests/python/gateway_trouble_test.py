@@ -119,7 +119,7 @@ class BeforeTheFirstByte(Trouble):
 
 
 class Slow(Trouble):
-    options = {"first_s": 0.2, "silent_s": 0.2, "answer_s": 0.2}
+    options = {"first_s": 0.7, "silent_s": 0.7, "answer_s": 0.7}
 
     async def test_who_is_silent_has_failed(self):
         await self.same_in_spite_of([["hang 2"]], self.chat(4))
