@@ -327,7 +327,8 @@ class Cluster:
         if sum(pairs(node)["state"] == "up" for node in nodes) < self.shape.nodes:
             return "nodes"
         ranks = await ask(leader.address, "CONDUCTOR.LIST") or []
-        up = {r["id"] for r in map(pairs, ranks) if r["state"] == "up"}
+        # One that has failed may rest for a minute, however soon it is back.
+        up = {r["id"] for r in map(pairs, ranks) if r["state"] in ("up", "failing")}
         if len(up) < len(self.engines):
             return f"engines: {' '.join(sorted(set(self.engines) - up))}"
         async with aiohttp.ClientSession() as http:
