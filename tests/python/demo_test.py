@@ -305,6 +305,8 @@ class Whole(unittest.TestCase):
         self.told("undisturbed")
         running = left_in("/tarn-demo.", self.process.pid)
         self.assertGreater(len(running), 10)
+        folder = os.path.dirname(os.readlink(f"/proc/{running[0]}/cwd"))
+        self.addCleanup(shutil.rmtree, folder)
         self.process.kill()
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in running), 60)
 

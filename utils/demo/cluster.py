@@ -6,8 +6,8 @@
         cluster.engine("d1").kill()
         cluster.engine("d1").again()
 
-All of it is on free ports of 127.0.0.1, in one temporary folder. Nothing is left of it, however
-this process ends: what is started dies with who started it (setpriv)."""
+All of it is on free ports of 127.0.0.1, in one temporary folder. No process is left of it, however
+this one ends: what is started dies with who started it (setpriv)."""
 
 from __future__ import annotations
 
