@@ -32,6 +32,8 @@ class Program(unittest.IsolatedAsyncioTestCase):
             ([], b"one of --conductor"),
             (["--engine", "http://x", "--tls-cert", "a"], b"belong together"),
             (["--engine", "http://x", "--keys", "/none"], b"No such file"),
+            (["--engine", "http://x", "--engine-ca", "/none"], b"--engine-ca: "),
+            (["--engine", "http://x", "--tls-cert", "/none", "--tls-key", "/n"], b"--tls-cert, "),
             (["--engine", "ftp://x"], b"not an http"),
             (["--engine", "http://x", "--attempts", "0"], b"number from 1 to 16"),
         ):

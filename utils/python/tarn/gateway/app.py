@@ -15,6 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from .handlers import Handlers
+from .health import engines_tls
 from .means import Means
 from .options import Options
 from .place import Router
@@ -110,13 +111,16 @@ def _server_tls(options: Options) -> Optional[ssl.SSLContext]:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(options.tls_cert, options.tls_key)
+    try:
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+    except OSError as e:  # it names no file
+        raise OSError(f"--tls-cert, --tls-key: {e}") from None
     return context
 
 
 def _session(options: Options) -> aiohttp.ClientSession:
     """To engines."""
-    tls = ssl.create_default_context(cafile=options.engine_ca or None)
+    tls = engines_tls(options.engine_ca)
     headers = {"Accept-Encoding": "identity"}  # what is said as it comes is not to be compressed
     if options.engine_key_file:
         with open(options.engine_key_file, encoding="utf-8") as f:

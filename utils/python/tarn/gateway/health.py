@@ -10,11 +10,19 @@ from typing import Any, Callable, Collection, Dict, List, Optional
 
 import aiohttp
 
-__all__ = ["Health"]
+__all__ = ["Health", "engines_tls"]
 
 WAIT_S = 2.0
 LATE_MOST = 3  # times in a row that a busy engine may be late
 BYTES_MOST = 1 << 20
+
+
+def engines_tls(ca: str) -> ssl.SSLContext:
+    """OSError: the file of --engine-ca cannot be read."""
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except OSError as e:  # it names no file
+        raise OSError(f"--engine-ca: {e}") from None
 
 
 class Health:
@@ -35,7 +43,7 @@ class Health:
 
     async def start(self) -> None:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        context = ssl.create_default_context(cafile=self._ca or None)
+        context = engines_tls(self._ca)
         self._session = aiohttp.ClientSession(
             headers=headers,
             connector=aiohttp.TCPConnector(ssl=context, limit=64),
