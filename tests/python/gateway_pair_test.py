@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from gateway_front import GatewayTest, answer_of, chat_tokens, said, text_of, until
+from tarn.gateway.place import Nobody
 
 
 class Pair(GatewayTest):
@@ -57,9 +58,32 @@ class Pool(Pair):
         names = {e.seen[0][0].headers["X-Request-Id"] for e in self.engines[:2]}
         self.assertEqual(len(names), 1)
 
-    async def test_the_decoder_does_it_alone_where_the_prefill_fails(self):
+    async def test_the_prefill_fails(self):
         self.prefill.plan = ["status 500"]
         await self.asks()
+        self.assertEqual(self.ends(), ["failed", "done"])
+        self.assertEqual(self.router.asks[-1].exclude, ("e0",))
+
+    async def test_the_decoder_does_it_alone_where_no_other_prefill_may(self):
+        self.prefill.plan = ["status 500", "status 500"]
+        self.router.refuse = [None, Nobody("all are excluded", known=True)]
+        await self.asks()
+        self.assertEqual(self.ends(), ["failed", "done"])
+        self.assertEqual(len(self.prefill.seen), 2)
+
+    async def test_a_prefill_that_fails_late_changes_nothing(self):
+        async def dies(request):
+            await until(lambda: self.router.told)
+            request.transport.abort()
+
+        self.prefill.plan, self.prefill.until_gone = ["hang"], dies
+        self.decode.pace = asyncio.Semaphore(1)
+        asked = asyncio.ensure_future(self.post("/v1/chat/completions", self.chat(6)))
+        await until(lambda: self.prefill.seen and not self.prefill.under_way)
+        for _ in range(6):
+            self.decode.pace.release()
+        self.assertEqual((await asked)[0], 200)
+        await self.ended()
         self.assertEqual(self.ends(), ["done"])
 
     async def test_the_decoder_fails_before_the_first_token(self):

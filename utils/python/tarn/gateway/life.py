@@ -50,11 +50,16 @@ class Life:
         self._last = 0.0  # when the last piece came
         self._transcript = Transcript(asked, who.request)
         self._excluded: List[str] = []
-        self._failures = 0  # since something came
+        self.failures = 0  # since something came
         self._tried = 0
         self._continues: Optional[Dict[str, Any]] = None  # the body of who goes on
         self._prompt: Prompt
         self._body: Dict[str, Any]
+
+    @property
+    def output(self) -> int:
+        """Tokens that came."""
+        return self._transcript.output
 
     async def run(self) -> None:
         self._prompt, self._body = await self.means.read(self.asked, self._trace.child())
@@ -135,13 +140,13 @@ class Life:
             failed.engine,
             failed,
         )
-        self._failures += 1
+        self.failures += 1
         if failed.engine not in self._excluded:
             self._excluded = [*self._excluded, failed.engine][-EXCLUDE_MOST:]
-        if self._failures >= self.means.options.attempts and not self._transcript.done():
+        if self.failures >= self.means.options.attempts and not self._transcript.done():
             if failed.passed is not None:
                 raise failed.passed
-            text = f"{self._failures} engines failed the request, the last one: {failed}"
+            text = f"{self.failures} engines failed the request, the last one: {failed}"
             raise ApiError(502, text, code="engines_failed")
 
     async def _go_on(self) -> bool:
@@ -252,7 +257,7 @@ class Life:
             metrics.tbt.observe(now - self._last)
         else:
             metrics.ttft.observe(now - self._began)
-        self._last, self._failures = now, 0
+        self._last, self.failures = now, 0
         await told.first()
 
     async def _send(
@@ -310,6 +315,7 @@ class _Sending:
         self._life, self._plan, self._path = life, made, path
         self._upstream = life.means.upstream
         self._beside_failed: Optional[EngineFailed] = None
+        self._output = life.output
 
     @contextlib.asynccontextmanager
     async def answer(self, streams: bool) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -347,13 +353,15 @@ class _Sending:
         self._plan.hand_over(object_of(leg.engine.id, raw))
 
     async def _beside(self, leg: Leg) -> None:
-        """At the same time as main, which is stopped where it cannot do it alone."""
+        """At the same time as main, which is stopped where it cannot do it alone, and where it has
+        yet to begin: elsewhere it begins sooner than alone. If that fails, too, it is alone."""
         try:
             await self._prefill(leg)
         except (EngineFailed, PassedOn) as e:
             engine = leg.engine.id
             failed = e if isinstance(e, EngineFailed) else EngineFailed(engine, str(e), False)
-            if self._plan.alone:
+            begins = self._life.output == self._output and self._life.failures == 0
+            if self._plan.alone and not (begins and failed.blame):
                 LOG.warning("prefill on engine %s failed: %s", engine, failed)
                 self._life.means.metrics.failures.inc()
             else:
