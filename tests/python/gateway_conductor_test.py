@@ -137,6 +137,10 @@ class Real(TarnTest, Async):
         self.assertEqual(self.router.teller.unknown, 0)
         self.assertIn("failed\n1\n", self.ask("CONDUCTOR.INFO", "d"))
         self.assertIn("failed\n0\n", self.ask("CONDUCTOR.INFO", "p"))
+        for who in "p", "d":
+            with self.assertRaises(Nobody) as nobody:
+                await self.router.route(Ask("q5", "pd", 100, tenant="t", exclude=[who]))
+            self.assertTrue(nobody.exception.known)
 
     async def test_hundreds_at_a_time_on_one_connection(self):
         clients = int(self.ask("INFO", "clients").split("connected_clients:")[1].split("\r\n")[0])

@@ -20,7 +20,7 @@ REFRESH_S = 2.0
 INFO_EVERY = 30  # refreshes: what INFO alone tells of an engine changes only when it is registered
 EXCLUDE_MOST, NAME_MOST = 16, 128
 UNSERVED = "no engine serves"
-MAY_NOT = "none of the "
+MAY_NOT = ("none of the ", "engine ")  # serves it, and all are excluded, drain, are silent...
 FULL_S = 1.0  # LIMIT: as many requests as there may be are under way
 
 
@@ -56,7 +56,7 @@ def refusal(error: Refused) -> Exception:
         return Overloaded(int(ms) / 1000, why)
     if word == "LIMIT":
         return Overloaded(FULL_S, rest)
-    if text.startswith((UNSERVED, MAY_NOT)):
+    if text.startswith((UNSERVED, *MAY_NOT)):
         return Nobody(text, known=text.startswith(MAY_NOT))
     return ValueError(text)
 
