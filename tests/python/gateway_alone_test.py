@@ -67,9 +67,12 @@ class Words(unittest.TestCase):
                 engine_of(wrong)
 
     def test_servers_of_the_command_line(self):
-        made = targets(["a:1,b:2", "rediss://user:p,w@c:3?ssl_ca_certs=/ca"])
+        made = targets("--conductor", ["a:1,b:2", "rediss://user:p,w@c:3?ssl_ca_certs=/ca"])
         self.assertEqual([(t["host"], t["port"]) for t in made], [("a", 1), ("b", 2), ("c", 3)])
         self.assertEqual((made[2]["password"], made[2]["ssl_check_hostname"]), ("p,w", True))
+        for wrong in "foo", "a:1,foo", "http://a:1", "a:b", "redis://a:b":
+            with self.subTest(wrong), self.assertRaisesRegex(ValueError, "^--sentinel"):
+                targets("--sentinel", [wrong])
 
 
 class Chains(unittest.TestCase):

@@ -39,6 +39,7 @@ class Answers(GatewayTest):
         self.assertNotIn("usage", str(chunks))
         await self.ended()
         request = headers["X-Request-Id"]
+        self.assertEqual(headers["X-Tarn-Request"], request)
         self.assertEqual(self.router.told, [("first", request), ("done", request, 5)])
 
     async def test_what_the_client_asks_for_comes_out(self):

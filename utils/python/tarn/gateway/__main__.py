@@ -6,9 +6,15 @@ import asyncio
 import logging
 import sys
 
-from .app import serve
-from .options import Options, parse
-from .routers import make_router
+try:
+    from .app import serve
+    from .options import Options, parse
+    from .routers import make_router
+except ImportError as missing:
+    sys.exit(
+        f"tarn-gateway: {missing}; it needs aiohttp, redis and prometheus_client, in Debian"
+        " python3-aiohttp, python3-redis and python3-prometheus-client"
+    )
 
 __all__ = ["main"]
 

@@ -208,6 +208,7 @@ class Life:
 
     def _told_client(self, place: Place) -> Dict[str, str]:
         made = {"X-Tarn-Engine": place.answers.id, "X-Tarn-Routed": place.by}
+        made["X-Tarn-Request"] = self.who.request
         made["X-Tarn-Hit-Tokens"] = str(max(*place.hit, place.pool))
         return {**made, "X-Tarn-Prefill": place.prefill.id} if place.decode else made
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import re
 from typing import Any, Dict, List, Optional, Protocol, Sequence
 
 from .alone import AloneRouter, engine_of
@@ -155,10 +156,10 @@ def make_router(options: RouterOptions) -> Routers:
             key = file.read().strip()
     conductor = None
     if options.conductor or options.sentinel:
-        servers = targets(options.conductor)
+        servers = targets("--conductor", options.conductor)
         if options.sentinel and any("path" in target for target in servers):
             raise ValueError("--conductor is a unix socket: Sentinels name others by address")
-        found = Servers(servers, targets(options.sentinel), options.master)
+        found = Servers(servers, targets("--sentinel", options.sentinel), options.master)
         conductor = ConductorRouter(Leader(found, options.patience_s))
     alone = AloneRouter(named, options.engine_ca, key)
     if conductor is not None:
@@ -166,11 +167,16 @@ def make_router(options: RouterOptions) -> Routers:
     return Routers(conductor, alone)
 
 
-def targets(texts: Sequence[str]) -> List[Target]:
+def targets(option: str, texts: Sequence[str]) -> List[Target]:
     """URLs, or HOST:PORT, several in a text between commas. A password is in the URL: it is not
-    cut at commas."""
+    cut at commas. ValueError names the option."""
     found = []
     for text in texts:
         for one in [text] if "://" in text else text.split(","):
-            found.append(target_of(one if "://" in one else f"redis://{one}"))
+            if "://" not in one and not re.fullmatch(r"(\[[^]]+\]|[^:]+):[0-9]{1,5}", one):
+                raise ValueError(f"{option} {one}: HOST:PORT or a URL is needed")
+            try:
+                found.append(target_of(one if "://" in one else f"redis://{one}"))
+            except ValueError as error:
+                raise ValueError(f"{option}: {error}") from None
     return found
