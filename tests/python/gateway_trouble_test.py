@@ -95,6 +95,11 @@ class BeforeTheFirstByte(Trouble):
             status, headers, _ = await self.post("/v1/completions", body)
             self.assertEqual((status, headers["X-Tarn-Engine"]), (200, "e1"))
 
+    async def test_a_line_without_an_end(self):
+        self.engines[0].plan = ["raw data: " + "x" * (17 << 20)]
+        status, headers, _ = await self.post("/v1/completions", self.completion(2))
+        self.assertEqual((status, headers["X-Tarn-Engine"]), (200, "e1"))
+
     async def test_attempts_are_bounded(self):
         for engine in self.engines:
             engine.plan = ["status 500 broken"] * 9
@@ -255,6 +260,24 @@ class InMidStream(Trouble):
             self.assertEqual((len(reasons(chunks)), chunks[-1]), (1, "[DONE]"))
             roles = [c for c in chunks if "role" in str(c)]
             self.assertEqual(len(roles), 1 if path == "chat/completions" else 0)
+
+    async def test_a_model_that_thinks(self):
+        """While it does, it is said so; what comes behind it goes on."""
+        prompt = chat_tokens(self.chat()["messages"])
+        ids = answer_of(prompt, 6)
+        head = '{"prompt_token_ids": %s, "choices": [{"delta": {"role": "assistant"}}]}' % prompt
+        chunk = '{"choices": [{"delta": {"%s": "%s"}, "token_ids": [%d]}]}'
+        thought = chunk % ("reasoning", "hm", ids[0])
+        text = chunk % ("content", text_of([ids[1]]), ids[1])
+        for chunks, goes_on in (([head, thought], False), ([head, thought, text], True)):
+            self.router.turn = 0
+            self.engines[0].plan = ["raw " + "".join(f"data: {c}\n\n" for c in chunks)]
+            _, _, got = await self.post("/v1/chat/completions", self.chat(6))
+            if goes_on:
+                self.assertEqual((said(got), reasons(got)), (text_of(ids[1:]), ["length"]))
+                self.assertEqual(self.engines[1].seen[-1][1]["prompt"], prompt + ids[:2])
+            else:
+                self.assertIn("thinking", got[-2]["error"]["message"])
 
     async def test_another_answer_is_not_appended(self):
         """Sampled anew, what was held back may come out otherwise."""
