@@ -250,7 +250,7 @@ class Refusals(GatewayTest):
 
 
 class Small(GatewayTest):
-    options = {"body_mib": 0.01, "request_s": 0.7}
+    options = {"body_mib": 0.01, "request_s": 1.5}
 
     async def test_too_much_and_too_slow(self):
         status, _, answer = await self.post("/v1/completions", b"x" * 20000)

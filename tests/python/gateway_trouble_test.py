@@ -124,7 +124,7 @@ class BeforeTheFirstByte(Trouble):
 
 
 class Slow(Trouble):
-    options = {"first_s": 0.7, "silent_s": 0.7, "answer_s": 0.7}
+    options = {"first_s": 1.5, "silent_s": 1.5, "answer_s": 1.5}
 
     async def test_who_is_silent_has_failed(self):
         await self.same_in_spite_of([["hang 2"]], self.chat(4))
