@@ -68,7 +68,7 @@ while True:
     }
     with_environment [list NOTIFY_SOCKET $dir/nobody-there] {start_server --pool-size 0\
         --supervised systemd}
-    assert_match "*systemd cannot be told*" [log_text]
+    wait_for "a word in the log" {[string match "*systemd cannot be told*" [log_text]]}
     stop_server
     start_server --pool-size 0 --supervised auto
     assert_equal no [info_field process_supervised]

@@ -23,12 +23,13 @@ class Pair(GatewayTest):
         self.addCleanup(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)
 
-    async def asks(self, **more):
-        """An answer that is as it must be; its headers. In the pool, the decoder waits."""
+    async def asks(self, ready=None, **more):
+        """An answer that is as it must be; its headers. In the pool, the decoder waits until the
+        prefill is asked, or until ready()."""
         body = self.chat(6, **more)
         if self.how == "pool":
             self.decode.pace = asyncio.Semaphore(0)
-            waiter = asyncio.ensure_future(until(lambda: self.prefill.seen))
+            waiter = asyncio.ensure_future(until(ready or (lambda: self.prefill.seen)))
             waiter.add_done_callback(lambda _: [self.decode.pace.release() for _ in range(12)])
         status, headers, chunks = await self.post("/v1/chat/completions", body)
         self.assertEqual(status, 200)
@@ -60,14 +61,14 @@ class Pool(Pair):
 
     async def test_the_prefill_fails(self):
         self.prefill.plan = ["status 500"]
-        await self.asks()
+        await self.asks(ready=lambda: self.ends())
         self.assertEqual(self.ends(), ["failed", "done"])
         self.assertEqual(self.router.asks[-1].exclude, ("e0",))
 
     async def test_the_decoder_does_it_alone_where_no_other_prefill_may(self):
         self.prefill.plan = ["status 500", "status 500"]
         self.router.refuse = [None, Nobody("all are excluded", known=True)]
-        await self.asks()
+        await self.asks(ready=lambda: len(self.prefill.seen) == 2)
         self.assertEqual(self.ends(), ["failed", "done"])
         self.assertEqual(len(self.prefill.seen), 2)
 
