@@ -11,7 +11,7 @@ import types
 import unittest
 from unittest import mock
 
-from harness import ROOT, TarnTest, free_port
+from harness import ROOT, SLOW, TarnTest, environment, free_port
 
 try:
     import redis
@@ -151,7 +151,7 @@ class LiteLLM:
 class Page(TarnTest):
     http_port = free_port()
     server_args = (
-        *("--loadmodule", "http.so", "--loadmodule", "conductor.so"),
+        *("--loadmodule", "http.so", "port", "0", "--loadmodule", "conductor.so"),
         *("http-port", str(http_port), "http-open", "yes"),
     )
 
@@ -161,7 +161,9 @@ class Page(TarnTest):
         with open(PAGE, encoding="utf-8") as f:
             cls.text = f.read()
         ((at, acl), *_) = cls.code("sh")
-        subprocess.run(["bash", "-ec", acl], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["bash", "-ec", acl], env=environment(), check=True, stdout=subprocess.DEVNULL
+        )
 
     @classmethod
     def code(cls, language):
@@ -231,11 +233,10 @@ class Page(TarnTest):
 
         async def work(engines):
             here = code.replace("http://10.0.0.1:8000", engines.urls["e1"])
-            run = await asyncio.create_subprocess_exec(
-                "bash", "-eo", "pipefail", "-c", here, stdout=subprocess.PIPE
+            argv = ["bash", "-eo", "pipefail", "-c", here]
+            said = await asyncio.to_thread(
+                subprocess.check_output, argv, env=environment(), timeout=60 * SLOW
             )
-            said, _ = await run.communicate()
-            self.assertEqual(run.returncode, 0)
             self.assertEqual(set(json.loads(said)["instances"]), {"e1", "e2"})
 
         self.with_engines(work)
