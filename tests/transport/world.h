@@ -263,7 +263,7 @@ static inline void world_defaults(struct world *w, const char *scheme, uint64_t 
                         .segment_epoch = 5,
                         .threads = 2,
                         .idle_timeout_ms = 60000,
-                        .connect_timeout_ms = 20000,
+                        .connect_timeout_ms = WORLD_PATIENCE_MS,
                         .key = {1, 2, 3}};
 }
 
