@@ -31,6 +31,7 @@ from harness import free_port  # pylint: disable=wrong-import-position
 
 PROMPT = re.compile(r"^(?:127\.0\.0\.1:6479)?> (.*)$")
 MARK = "--- end of an answer ---"
+SLOW = re.compile(r"\([0-9.]+s\)$")  # redis-cli, of a command that took half a second
 LONG = re.compile(r"\b(?:[0-9a-f]{16,40}|[0-9]{6,})\b")
 PATIENCE_S = 300
 
@@ -105,7 +106,8 @@ class Client:
         for line in self.cli.stdout:
             if MARK in line:
                 break
-            lines.append(line.rstrip("\r\n"))
+            if not SLOW.match(line):
+                lines.append(line.rstrip("\r\n"))
             if line.startswith("Could not connect"):  # the page has ended the server
                 break
         while lines and not lines[-1]:
