@@ -3,7 +3,7 @@
     router = make_router(options)
     await router.start()
 
-It changes over by itself, both ways, says so in the log once, in each place's `by`, and in state().
+It changes over by itself, both ways, says so in the log once, and in each place's `by`.
 
 Requests that it placed itself are not told to the Conductor, which has no command for that: FIRST
 and DONE are of what it has placed. It learns of them all the same: engines tell it their load
@@ -12,11 +12,10 @@ back."""
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import logging
 import re
-from typing import Any, Dict, List, Optional, Protocol, Sequence
+from typing import List, Optional, Protocol, Sequence
 
 from .alone import AloneRouter, engine_of
 from .conductor import ConductorRouter
@@ -28,9 +27,6 @@ __all__ = ["Routers", "make_router"]
 
 LOG = logging.getLogger("tarn.gateway")
 REMEMBERED = 65536  # requests that the Conductor has placed, and that are not over
-# Turns of the loop for a task to say that a request is over which is to be placed again: said
-# later, it would end what is reserved then.
-TURNS = 8
 
 
 class Routers:
@@ -42,7 +38,6 @@ class Routers:
         self._told: "collections.OrderedDict[str, None]" = collections.OrderedDict()
         self.alone = False  # it places requests itself
         self.changes = 0  # between the two
-        self._why = ""
 
     async def start(self) -> None:
         """Without a Conductor it knows by then which engines answer."""
@@ -62,10 +57,6 @@ class Routers:
     # --- requests
 
     async def route(self, ask: Ask) -> Place:
-        for _ in range(TURNS):
-            if ask.request not in self._told:
-                break
-            await asyncio.sleep(0)
         if self.conductor is not None:
             try:
                 place = await self.conductor.route(ask)
@@ -96,27 +87,12 @@ class Routers:
             del self._told[request]
             await self.conductor.done(request, output, failed, decode)
 
-    # --- what it does, and why
+    # --- what it does
 
     def engines(self) -> List[Engine]:
         return self._alone.engines()
 
-    def state(self) -> Dict[str, Any]:
-        """For /health: routed, who places requests; why, where it is not the Conductor."""
-        state: Dict[str, Any] = {"routed": "alone" if self.alone else "conductor"}
-        state["engines"] = len(self.engines())
-        state["engines_down"] = self._alone.down()
-        if self.conductor is not None:
-            leader = self.conductor.leader
-            state["conductor"] = leader.where if leader.link is not None else None
-            state["conductor_epoch"] = leader.epoch
-            state["untold"] = self.conductor.teller.waiting
-        if self.alone:
-            state["why"] = self._why
-        return state
-
     def _goes_alone(self, why: str) -> None:
-        self._why = why
         if self.alone:
             return
         self.alone = self._alone.active = True
