@@ -244,6 +244,15 @@ static const struct wire_arg *alternative_find(const struct binding *b, const st
     return NULL;
 }
 
+/* Of what is given once: not again. Its member is 0 before. */
+static bool once_check(struct binding *b, const struct wire_arg *outer, const struct wire_arg *a) {
+    uint32_t given = 0;
+    if (!a->once) return true;
+    TARN_ASSERT(a->size == sizeof(given) && a->min > 0);
+    memcpy(&given, b->options + a->offset, sizeof(given));
+    return given == 0 || bind_refuse(b, "%s %s may be given once", outer->token, a->token);
+}
+
 static bool oneof_bind(struct binding *b, const struct wire_arg *a) {
     const struct wire_arg *i = alternative_find(b, a);
     if (i == NULL) {
@@ -253,9 +262,10 @@ static bool oneof_bind(struct binding *b, const struct wire_arg *a) {
     }
     do {
         member_set(b, a, (uint64_t)(i - a->args) + 1);
+        if (!once_check(b, a, i)) return false;
         if (i->token != NULL) b->at++;
         if (!value_bind(b, i)) return false;
-    } while (a->many && (i = alternative_find(b, a)) != NULL);
+    } while (a->many && a->token == NULL && (i = alternative_find(b, a)) != NULL);
     return true;
 }
 

@@ -35,7 +35,7 @@ static uint64_t member_get(const struct building *b, const struct wire_arg *a) {
 /* Several of one option: the indices of their first words. */
 static bool is_many(const struct wire_arg *a) {
     return a->many && a->token != NULL && a->counted == NULL && a->kind != WIRE_BITS &&
-           a->kind != WIRE_VALUES;
+           a->kind != WIRE_VALUES && a->kind != WIRE_ONEOF;
 }
 
 static bool option_given(const struct building *b, const struct wire_arg *a) {
@@ -110,9 +110,20 @@ static void bits_put(struct building *b, const struct wire_arg *a) {
     }
 }
 
+/* Those that are given, each behind the token. */
+static void some_put(struct building *b, const struct wire_arg *a) {
+    for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++) {
+        if (!option_given(b, i)) continue;
+        put_str(b, a->token);
+        arg_put(b, i);
+    }
+}
+
 static void arg_put(struct building *b, const struct wire_arg *a) {
     if (is_many(a)) {
         many_put(b, a);
+    } else if (a->kind == WIRE_ONEOF && a->many && a->token != NULL) {
+        some_put(b, a);
     } else if (a->kind == WIRE_BITS) {
         bits_put(b, a);
     } else {

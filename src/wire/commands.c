@@ -81,6 +81,7 @@
 #define ERRORS(codes) .errors = (codes)
 #define UNKNOWN(text) .unknown = (text)
 #define EACH_ONCE     .once = true
+#define GIVEN_ONCE    .once = true
 
 /* --- what commands of the pool have in common --- */
 
@@ -96,6 +97,12 @@
     ARG(BLOCK, NULL, COUNTED("n"), RANGE(1, WIRE_MAX_BATCH), EXACT, block, IN(node, keys))
 
 #define PIN_SOFT(s, m) NAMED("SOFT", NUMBER, "ms", RANGE(1, INT64_C(31536000000)), IN(s, m))
+#define HINTS(s)                                                                                   \
+    OPTION("HINT", ONEOF, NULL, MANY,                                                              \
+           OF(NAMED("SESSION", WORD, "id", RANGE(1, WIRE_SESSION_MAX), GIVEN_ONCE,                 \
+                    IN(s, hint.session)),                                                          \
+              NAMED("RETURN", NUMBER, "ms", RANGE(1, WIRE_RETURN_MAX), GIVEN_ONCE,                 \
+                    IN(s, hint.return_ms))))
 #define PUT_KEY                                                                                    \
     OF(KEY("key", KEY_OW | KEY_INSERT, IN(put_key, key)),                                          \
        ARG(NUMBER, "size", UP_TO(WIRE_SIZE_MAX), IN(put_key, size)))
@@ -112,7 +119,7 @@
         OPTION("AVOID", WORD, "segment", MANY, IN(put, avoid)),                                    \
         OPTION("PIN", ONEOF, NULL, OF(PIN_SOFT(put, pin_ms), TOKEN("HARD")), IN(put, pin)),        \
         OPTION("TTL", NUMBER, "ms", RANGE(1, INT64_C(1000000000000000)), IN(put, ttl_ms)),         \
-        FLAG("REPLACE", IN(put, replace))
+        FLAG("REPLACE", IN(put, replace)), HINTS(put)
 #define END_KEY                                                                                    \
     OF(KEY("key", KEY_OW | KEY_UPDATE, IN(end_key, key)),                                          \
        ARG(NUMBER, "token", UP_TO(INT64_MAX), IN(end_key, token)),                                 \
@@ -123,7 +130,7 @@
 #define LOOK_KEY OF(KEY("key", KEY_RO | KEY_ACCESS))
 #define LOOK_OPTIONS                                                                               \
     OPTION("LEASE", NUMBER, "ms", RANGE(1, INT64_MAX), IN(look, lease_ms)),                        \
-        OPTION("WAIT", NUMBER, "ms", UP_TO(WIRE_MAX_WAIT), IN(look, wait_ms))
+        OPTION("WAIT", NUMBER, "ms", UP_TO(WIRE_MAX_WAIT), IN(look, wait_ms)), HINTS(look)
 #define TOKENS(n, least, m) ARG(NUMBER, n, RANGE(least, INT32_MAX), IN(kv_group, m))
 #define KV_GROUP                                                                                   \
     OF(ARG(WORD, "name", RANGE(1, WIRE_KEY_MAX - 1), IN(kv_group, name)),                          \

@@ -115,7 +115,20 @@ static void append_once(struct buf *out, const struct wire_arg *a) {
     append_inner(out, a);
 }
 
+/* "[HINT SESSION id] [HINT RETURN ms]" */
+static void append_some(struct buf *out, const struct wire_arg *a) {
+    ARGS_EACH(i, a->args) {
+        buf_printf(out, "%s[%s ", i == a->args ? "" : " ", a->token);
+        append_arg(out, i);
+        buf_append_char(out, ']');
+    }
+}
+
 static void append_arg(struct buf *out, const struct wire_arg *a) {
+    if (a->kind == WIRE_ONEOF && a->many && a->token != NULL) {
+        append_some(out, a);
+        return;
+    }
     if (a->optional) buf_append_char(out, '[');
     if (a->counted != NULL && a->token != NULL) buf_printf(out, "%s ", a->token);
     if (a->counted != NULL) buf_printf(out, "%s %s", a->counted, a->min == 0 ? "[" : "");

@@ -11,6 +11,12 @@
 enum wire_pin_kind { WIRE_PIN_SOFT = 1, WIRE_PIN_HARD, WIRE_PIN_NONE };
 enum { WIRE_PREFERS = 16 };
 
+/* What a request tells the eviction policy. */
+enum { WIRE_SESSION_MAX = 128, WIRE_RETURN_MAX = 24 * 3600 * 1000 };
+struct wire_hint {
+    uint32_t session, return_ms; /* 0: not said */
+};
+
 /* PUTSTART, MPUTSTART */
 struct wire_put {
     struct wire_list keys;
@@ -19,6 +25,7 @@ struct wire_put {
     uint64_t pin_ms, ttl_ms, instead;
     uint32_t group, boundary, groups, boundaries; /* one of them at most */
     WIRE_MANY(WIRE_PREFERS) prefer, avoid;
+    struct wire_hint hint;
     bool replace, packed;
 };
 struct wire_put_key {
@@ -43,6 +50,7 @@ struct wire_look {
     struct wire_list keys, kv_groups;
     uint32_t unit, align; /* tokens */
     uint64_t lease_ms, wait_ms;
+    struct wire_hint hint;
     bool crcs, packed;
 };
 enum { WIRE_KV_GROUPS_MAX = 1024, WIRE_KV_GROUP_WORDS = 6 };

@@ -68,7 +68,9 @@ enum wire_kind {
     WIRE_RATIO,    /* a decimal number above 0, up to 1 */
     WIRE_BITS,     /* many numbers, of which each is a bit of the member */
     WIRE_FLAG,     /* its token, and nothing more; max: the bits that it sets in the member */
-    WIRE_ONEOF,    /* one of args, many: some; the member says which (the last), from 1 on */
+    /* one of args, many: some, each behind the token if there is one; the member says which (the
+     * last), from 1 on */
+    WIRE_ONEOF,
     /* all of args. A single one without a member is bound with the command: what must be there in
      * order, then its options. Of others each argument is one word, and they are bound one block at
      * a time */
@@ -108,6 +110,7 @@ struct wire_arg {
     uint8_t kind; /* enum wire_kind */
     bool optional, many;
     bool exact;            /* of a counted BLOCK: nothing may follow it */
+    bool once;             /* of what has a token, and a member: an error to give it again */
     uint16_t keys;         /* of KEY: enum cmd_key_flag */
     uint16_t offset, size; /* of the member; size 0: the argument is described, but not bound */
     const char *token;     /* in front of it, NULL: none */

@@ -78,6 +78,21 @@ TEST(options_in_any_order) {
     CHECK(v.keys.at == 3 && v.keys.n == 2 && v.ratio == 6);
 }
 
+TEST(hints_each_once_in_any_order) {
+    struct wire_put p;
+    struct wire_look l;
+    CHECK_STR(bind("PUTSTART k 10 HINT RETURN 86400000 TTL 5 hint session s", &p, sizeof(p)), "");
+    CHECK(p.hint.return_ms == 86400000 && p.hint.session == 10 && p.ttl_ms == 5);
+    CHECK_STR(bind("MPUTSTART 1 k 10 HINT SESSION s PACKED", &p, sizeof(p)), "");
+    CHECK(p.hint.return_ms == 0 && p.hint.session == 6 && p.packed);
+    CHECK_STR(bind("PREFIXLEN 1 k HINT RETURN 7 LEASE 5", &l, sizeof(l)), "");
+    CHECK(l.hint.return_ms == 7 && l.hint.session == 0 && l.lease_ms == 5);
+    CHECK_STR(bind("MGETREPLICAS 1 k HINT SESSION SESSION HINT RETURN 7", &l, sizeof(l)), "");
+    CHECK(l.hint.return_ms == 7 && l.hint.session == 5);
+    CHECK_STR(bind("GETREPLICAS k HINT SESSION s", &l, sizeof(l)), "");
+    CHECK(l.hint.session == 4);
+}
+
 TEST(kv_groups_are_bound_one_at_a_time) {
     struct wire_look l;
     struct wire_kv_group g = {0};
@@ -124,6 +139,16 @@ TEST(errors_name_what_is_wrong) {
          "FULL "
          "1 1 0 0",
          "KVGROUPS may be given once"},
+        {"PUTSTART k 10 HINT", "HINT must be SESSION id or RETURN ms"},
+        {"PUTSTART k 10 HINT USER u", "HINT must be SESSION id or RETURN ms"},
+        {"PUTSTART k 10 SESSION s", "unknown option 'SESSION'"},
+        {"PUTSTART k 10 HINT SESSION s RETURN 5", "unknown option 'RETURN'"},
+        {"MPUTSTART 1 k 10 HINT SESSION", "SESSION needs a value"},
+        {"PREFIXLEN 1 k HINT RETURN", "RETURN needs a value"},
+        {"PREFIXLEN 1 k HINT RETURN 0", "RETURN must be a number from 1 to 86400000"},
+        {"PREFIXLEN 1 k HINT RETURN 86400001", "RETURN must be a number from 1 to 86400000"},
+        {"MGETREPLICAS 1 k HINT SESSION s HINT SESSION s", "HINT SESSION may be given once"},
+        {"MGETREPLICAS 1 k HINT RETURN 5 LEASE 5 HINT RETURN 5", "HINT RETURN may be given once"},
         {"KVEVENTS READ e 0 BLOCK 60001", "BLOCK must be a number from 0 to 60000"},
     };
     union {
@@ -335,7 +360,10 @@ static void fill_value(char *options, const struct wire_arg *a) {
     int64_t max = a->max == WIRE_MAX_BATCH ? 5 : a->max == WIRE_MAX_WAIT ? 60000 : a->max;
     uint32_t list[2] = {2,
                         a->counted != NULL ? (uint32_t)(1 + below(min_u64((uint64_t)max, 5))) : 1};
-    if (a->kind == WIRE_ONEOF) {
+    if (a->kind == WIRE_ONEOF && a->many) {
+        for (size_t i = 0; a->args[i].kind != WIRE_END; i++)
+            if (i == 0 || below(2) == 0) fill_value(options, &a->args[i]);
+    } else if (a->kind == WIRE_ONEOF) {
         size_t n = 0;
         while (a->args[n].kind != WIRE_END) n++;
         size_t which = below(n);
@@ -426,6 +454,8 @@ TEST(synopses) {
     CHECK_STR(synopsis("EVICT"), "[BYTES n | RATIO r] [KEYS n key [key ...]]");
     CHECK_STR(synopsis("SEGMENT|KEYS"),
               "node instance name n [uri read-key write-key [uri read-key write-key ...]]");
+    CHECK_STR(synopsis("GETREPLICAS"),
+              "key [LEASE ms] [WAIT ms] [HINT SESSION id] [HINT RETURN ms] [CRCS]");
     CHECK_STR(synopsis("PIN"), "key <SOFT ms | HARD | NONE>");
     CHECK_STR(synopsis("MSET"), "key value [key value ...]");
     CHECK_STR(synopsis("INFO"), "[section [section ...]]");
