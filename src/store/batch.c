@@ -7,6 +7,11 @@ void store_batch_begin(struct store *s, struct store_batch *b, struct store_chai
     *b = (struct store_batch){.chain = chain, .kind = kind, .length = length, .open = true};
 }
 
+uint32_t store_session(struct span id) {
+    uint32_t session = (uint32_t)store_hash(id);
+    return session != 0 ? session : 1;
+}
+
 /* The first key tells whether this batch goes on with the connection's last look-up: a get of
  * exactly its hits, or the puts that begin with its first miss. */
 void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
@@ -48,6 +53,8 @@ struct policy_event batch_event(const struct store *s, const struct store_batch 
         .length = b->length,
         .depth = b->base_depth + b->pos,
         .hits = b->hits,
+        .session = b->session,
+        .return_ms = b->return_ms,
         .put = b->kind == STORE_BATCH_PUT,
     };
 }

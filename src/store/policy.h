@@ -23,6 +23,8 @@ struct policy_event {
     uint32_t length;   /* keys of the batch */
     uint32_t depth;    /* blocks before it in its chain */
     uint32_t hits;     /* leading hits so far */
+    /* hints of the client (struct store_batch), 0: none. Anything may stand in them */
+    uint32_t session, return_ms;
     bool put;
 };
 

@@ -327,7 +327,14 @@ struct store_batch {
     /* request is set: it is known whether this batch goes on where the last one ended */
     bool numbered;
     bool later; /* a put of it had no room yet: where the next one is to go on is noted */
+    /* Hints, which the policy may use, set after store_batch_begin. The session that the batch
+     * belongs to, as store_session tells it: its later batches go on where the earlier ended. 0:
+     * not told */
+    uint32_t session;
+    uint32_t return_ms; /* it comes back so many ms from now; 0: not told */
 };
+/* The number of a session, from its id; never 0. Two sessions may have the same. */
+uint32_t store_session(struct span id);
 /* chain may be NULL. Then one store_batch_* per key, in order: store_batch_hit, store_batch_miss,
  * or (puts) store_put_start, which counts its key itself. hash: store_hash of the key. */
 void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,

@@ -196,4 +196,36 @@ TEST(a_policy_sees_the_chain) {
     store_destroy(&s);
 }
 
+TEST(a_policy_is_told_the_hints_of_a_batch) {
+    struct store *s = util_store("lru", 64, NULL, NULL);
+    struct policy_ops spy = policy_lru;
+    spy.insert = spy_insert;
+    spy.access = spy_access;
+    spy.prefix_done = spy_done;
+    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &spy;
+    n_seen = 0;
+    struct store_batch b;
+    struct store_put_options o = {.replicas = 1};
+    struct store_put *p;
+    unsigned budget = 1000;
+    uint32_t session = store_session(SPAN("a session"));
+    CHECK(session != 0 && session == store_session(SPAN("a session")));
+    CHECK(session != store_session(SPAN("another")));
+    for (int i = 0; i < 2; i++) {
+        store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
+        if (i == 0) b.session = session, b.return_ms = 7000;
+        CHECK_EQ(store_put_start(s, &b, span_str(name(i)), 4096, &o, 1, &budget, &p), TARN_OK);
+        CHECK_EQ(store_put_end(s, span_str(name(i)), store_put_token(p), 1, 0, NULL, 0, NULL),
+                 TARN_OK);
+    }
+    CHECK(n_seen == 2 && seen[0].session == session && seen[0].return_ms == 7000);
+    CHECK(seen[1].session == 0 && seen[1].return_ms == 0);
+    store_batch_begin(s, &b, NULL, STORE_BATCH_READ, 1);
+    b.session = session;
+    look_hit(s, &b, name(1));
+    CHECK(n_seen == 3 && seen[2].session == session && seen[2].return_ms == 0);
+    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &policy_lru;
+    store_destroy(&s);
+}
+
 TEST_MAIN()
