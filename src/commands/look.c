@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "cluster/cluster.h"
+#include "commands/hint.h"
 #include "config/config.h"
 #include "front/client.h"
 #include "front/location.h"
@@ -20,14 +21,18 @@ void look_terms_init(const struct client *c, struct look_terms *t, const struct 
         (struct look_terms){.counts = !c->of_node && !(c->io->flags & CLIENT_NO_TOUCH),
                             .crcs = args->crcs,
                             .packed = args->packed,
+                            .session = hint_session(c, &args->hint),
+                            .return_ms = args->hint.return_ms,
                             .lease_ms = min_u64(args->lease_ms, store_config(books)->max_lease_ms)};
     if (t->lease_ms > 0 && !location_trusted(c)) t->late_ms = LEASE_LATE_MS;
 }
 
 void look_terms_begin(struct client *c, struct look_terms *t, size_t keys) {
-    if (t->counts)
-        store_batch_begin(books, &t->request, &c->chain,
-                          t->lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK, (uint32_t)keys);
+    if (!t->counts) return;
+    store_batch_begin(books, &t->request, &c->chain,
+                      t->lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK, (uint32_t)keys);
+    t->request.session = t->session;
+    t->request.return_ms = t->return_ms;
 }
 
 uint64_t look_deadline_ms(const struct client *c, const struct wire_look *args) {

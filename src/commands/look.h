@@ -9,8 +9,9 @@ struct look_terms {
     /* look-ups are accesses; not those that storage nodes make for their copies */
     bool counts;
     bool crcs, packed;
-    uint64_t lease_ms; /* 0: none; at most max-lease, which the reply says */
-    uint64_t late_ms;  /* a lease holds for so much longer than is said */
+    uint64_t lease_ms;           /* 0: none; at most max-lease, which the reply says */
+    uint64_t late_ms;            /* a lease holds for so much longer than is said */
+    uint32_t session, return_ms; /* hints for the request, which begins later */
     struct store_batch request;
 };
 

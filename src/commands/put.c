@@ -3,6 +3,7 @@
 #include "front/families.h"
 
 #include "base/assert.h"
+#include "commands/hint.h"
 #include "front/acl_users.h"
 #include "config/config.h"
 #include "front/each.h"
@@ -165,6 +166,8 @@ static void put_run(struct client *c, bool single) {
     if (!arg_bind(c, &p.args)) return;
     put_options(c, &p);
     store_batch_begin(books, &p.request, &c->chain, STORE_BATCH_PUT, p.args.keys.n);
+    p.request.session = hint_session(c, &p.args.hint);
+    p.request.return_ms = p.args.hint.return_ms;
     if (!single) reply_array(c, p.args.keys.n);
     each_keys(&p.each, p.args.keys, 2);
     each_run(c, &p.each, sizeof(p));
