@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/near.h"
+#include "simulate/evict.h"
 #include "simulate/plan.h"
 
 static const char usage[] =
@@ -14,6 +15,7 @@ static const char usage[] =
     "tarn-simulate sweep   the same with several loads, pool sizes and evictions\n"
     "tarn-simulate compare ... colocated and, with --prefill and --decode, apart; tarn beside "
     "each\n"
+    "tarn-simulate evict   --trace FILE,... | --generate KIND,...: prefix hits by eviction policy\n"
     "tarn-simulate trace   --generate KIND: writes the trace that is made, as Mooncake's lines\n"
     "\n"
     "Simulates engines, their pool (the real books) and their routing (the real policies).\n"
@@ -59,6 +61,10 @@ static const char usage[] =
     "  --rack-hosts N       hosts of a rack (0: all are in one)\n"
     "  --rack-us T, --far-us T   latency within a rack, and between two (200, 1000)\n"
     "  --no-overlap         nothing is computed while something is loaded for it\n"
+    "Evict (beside --format, --requests, --block, --seed, --json):\n"
+    "  --policy NAME,...    all by default; belady and an unlimited pool stand beside them\n"
+    "  --blocks N,...       the pool has room for (1000,2000,3000,5000,10000,20000,30000,50000)\n"
+    "  --transform NAME,... whole, first-half, last-half, reversed-sessions, all (whole)\n"
     "Limits and failures:\n"
     "  --slo-ttft MS, --slo-tbt MS   (30000, 300)\n"
     "  --fail TIME:engine|host|master:N[:SECONDS],...   a host takes its part of the pool with "
@@ -140,7 +146,7 @@ static int plan_main(const char *command, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const commands[] = {"run", "sweep", "compare", "trace"};
+    static const char *const commands[] = {"run", "sweep", "compare", "trace", "evict"};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--version") == 0) {
             printf("tarn-simulate %s\n", TARN_VERSION);
@@ -156,6 +162,7 @@ int main(int argc, char **argv) {
     }
     struct near near;
     near_begin(&near, span_str(argv[1]));
+    if (strcmp(argv[1], "evict") == 0) return evict_main(argc - 2, argv + 2);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (strcmp(argv[1], commands[i]) == 0) return plan_main(commands[i], argc - 2, argv + 2);
         near_offer(&near, commands[i]);

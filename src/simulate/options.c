@@ -5,11 +5,9 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/near.h"
 #include "base/options.h"
 #include "route/route.h"
 #include "simulate/plan.h"
-#include "store/store.h"
 
 /* As they are typed; what is not given has its default here. */
 struct typed {
@@ -115,74 +113,6 @@ static const char *typed_read(struct typed *t, int argc, char **argv) {
     return why;
 }
 
-/* --- lists and names --- */
-
-static const char *refuse(const char *option, const char *text, const char *what) {
-    const char *why;
-    status_fail(TARN_EINVAL, &why, "%s: \"%s\" %s", option, text, what);
-    return why;
-}
-
-static const char *name_refuse(const char *option, const char *name, const char *const *known,
-                               size_t n) {
-    const char *why;
-    struct near near;
-    struct buf all = {0};
-    near_begin(&near, span_str(name));
-    for (size_t i = 0; i < n; i++) {
-        near_offer(&near, known[i]);
-        buf_printf(&all, "%s%s", i > 0 ? ", " : "", known[i]);
-    }
-    buf_append_char(&all, '\0');
-    if (near.word != NULL)
-        status_fail(TARN_EINVAL, &why, "%s: there is no %s, did you mean %s?", option, name,
-                    near.word);
-    else
-        status_fail(TARN_EINVAL, &why, "%s: there is no %s; there are %s", option, name, all.data);
-    buf_free(&all);
-    return why;
-}
-
-/* A copy of text, cut at its commas. */
-static const char *names_read(struct names *list, const char *option, const char *text,
-                              const char *const *known, size_t n_known) {
-    for (const char *s = text;; s++) {
-        size_t len = strcspn(s, ",");
-        char *word = span_dup(span_of(s, len));
-        if (list->n == PLAN_LIST_MAX) {
-            free(word);
-            return refuse(option, text, "has too many names");
-        }
-        list->v[list->n++] = word;
-        size_t i = 0;
-        while (i < n_known && strcmp(word, known[i]) != 0) i++;
-        if (i == n_known) return name_refuse(option, word, known, n_known);
-        s += len;
-        if (*s == '\0') return NULL;
-    }
-}
-
-static const char *numbers_refuse(const char *option, const char *text, double least, double most) {
-    const char *why;
-    status_fail(TARN_EINVAL, &why, "%s: \"%s\" is no list of numbers from %g to %g", option, text,
-                least, most);
-    return why;
-}
-
-static const char *numbers_read(struct numbers *list, const char *option, const char *text,
-                                double least, double most) {
-    for (const char *s = text;; s++) {
-        char *end;
-        double v = strtod(s, &end);
-        if (end == s || (*end != ',' && *end != '\0') || !(v >= least) || v > most)
-            return numbers_refuse(option, text, least, most);
-        if (list->n == PLAN_LIST_MAX) return refuse(option, text, "has too many numbers");
-        list->v[list->n++] = v;
-        if (*end == '\0') return NULL;
-        s = end;
-    }
-}
-
 #define FAIL_FORM "TIME:engine|host|master:N[:SECONDS][,...]"
 
 static bool failing_of(const char *kind, enum sim_failing *what_p) {
@@ -202,28 +132,19 @@ static const char *fail_read(struct sim_config *c, const char *text) {
         int digit = 0, len = 0;
         if (sscanf(s, "%lf:%7[a-z]:%n%u%n", &f.at_s, kind, &digit, &f.who, &len) != 3 ||
             s[digit] == '-' || !(f.at_s >= 0) || isinf(f.at_s) || !failing_of(kind, &f.what))
-            return refuse("--fail", text, "is not " FAIL_FORM);
+            return option_refuse("--fail", text, "is not " FAIL_FORM);
         s += len;
         if (*s == ':') {
             if (sscanf(s, ":%lf%n", &f.for_s, &len) != 1 || !(f.for_s > 0) || isinf(f.for_s))
-                return refuse("--fail", text, "has no seconds behind the number");
+                return option_refuse("--fail", text, "has no seconds behind the number");
             s += len;
         }
-        if (*s != ',' && *s != '\0') return refuse("--fail", text, "is not " FAIL_FORM);
-        if (c->n_failures == SIM_FAILURES_MAX) return refuse("--fail", text, "has too many");
+        if (*s != ',' && *s != '\0') return option_refuse("--fail", text, "is not " FAIL_FORM);
+        if (c->n_failures == SIM_FAILURES_MAX) return option_refuse("--fail", text, "has too many");
         c->failures[c->n_failures++] = f;
         s += *s == ',';
     }
     return NULL;
-}
-
-/* What is wrong with the file that it names. */
-static const char *option_named(const char *option, const char *what) {
-    char text[512];
-    const char *why;
-    snprintf(text, sizeof(text), "%s", what);
-    status_fail(TARN_EINVAL, &why, "%s %s", option, text);
-    return why;
 }
 
 static const char *hardware_read(struct sim_plan *p, const struct typed *t) {
@@ -252,7 +173,7 @@ static const char *hardware_read(struct sim_plan *p, const struct typed *t) {
         const char *why = numbers_read(&q, "--quadratic", t->quadratic, 0, 1e6);
         if (why != NULL) return why;
         if (q.n != 3)
-            return refuse("--quadratic", t->quadratic, "is not A,B,C of A t^2 + B t + C ms");
+            return option_refuse("--quadratic", t->quadratic, "is not A,B,C of A t^2 + B t + C ms");
         s->quadratic = true;
         memcpy(s->q, q.v, sizeof(s->q));
     }
@@ -348,11 +269,6 @@ static const char *pace_read(struct sim_plan *p, const struct typed *t) {
 }
 
 static const char *lists_read(struct sim_plan *p, const struct typed *t) {
-    static const char *const evictions[] = {
-#define NAME(policy) #policy,
-        STORE_POLICIES(NAME)
-#undef NAME
-    };
     size_t n = 0;
     while (route_policies[n] != NULL) n++;
     const char *all = strcmp(t->route, "all") == 0 ? NULL : t->route;
@@ -361,12 +277,8 @@ static const char *lists_read(struct sim_plan *p, const struct typed *t) {
     const char *why =
         all != NULL ? names_read(&p->routes, "--route", all, route_policies, n) : NULL;
     if (why == NULL)
-        why = names_read(&p->evictions, "--eviction", t->eviction, evictions,
-                         sizeof(evictions) / sizeof(*evictions));
-    if (why == NULL) why = numbers_read(&p->pools, "--pool-blocks", t->pools, 0, 1e9);
-    for (size_t i = 0; why == NULL && i < p->pools.n; i++)
-        if (p->pools.v[i] != floor(p->pools.v[i]))
-            why = refuse("--pool-blocks", t->pools, "has a part of a block");
+        why = names_read(&p->evictions, "--eviction", t->eviction, eviction_names, eviction_count);
+    if (why == NULL) why = blocks_read(&p->pools, "--pool-blocks", t->pools, 0, 1e9);
     bool run = strcmp(p->command, "run") == 0;
     if (why == NULL && run && (p->pools.n > 1 || p->loads.n > 1 || p->evictions.n > 1))
         return "run has one --load, --pool-blocks and --eviction; sweep has several";
@@ -435,8 +347,8 @@ const char *plan_read(struct sim_plan *p, const char *command, int argc, char **
 }
 
 void plan_free(struct sim_plan *p) {
-    for (size_t i = 0; i < p->routes.n; i++) free((char *)(uintptr_t)p->routes.v[i]);
-    for (size_t i = 0; i < p->evictions.n; i++) free((char *)(uintptr_t)p->evictions.v[i]);
+    names_free(&p->routes);
+    names_free(&p->evictions);
     trace_free(&p->trace);
     free(p->cells);
     p->cells = NULL;

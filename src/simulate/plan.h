@@ -3,19 +3,10 @@
 #define TARN_SIMULATE_PLAN_H
 
 #include "base/buf.h"
+#include "simulate/lists.h"
 #include "simulate/sim.h"
 
-#define PLAN_LIST_MAX  32u
 #define PLAN_CELLS_MAX 4096u
-
-struct names {
-    const char *v[PLAN_LIST_MAX];
-    size_t n;
-};
-struct numbers {
-    double v[PLAN_LIST_MAX];
-    size_t n;
-};
 
 /* A run and what came of it. */
 struct cell {

@@ -86,6 +86,23 @@ void trace_sort(struct trace *t);
 /* Ids become 0, 1, 2 ... in the order of their first use. Returns how many there are. */
 uint64_t trace_number(struct trace *t);
 
+/* --- the same requests in other ways (transform.c) --- */
+
+enum trace_transform {
+    TRACE_WHOLE,
+    TRACE_FIRST_HALF, /* of the requests */
+    TRACE_LAST_HALF,
+    /* The order of whole sessions is reversed in time, while the requests of each keep theirs.
+     * Where the trace tells no sessions, a request goes on with one when it has all blocks of that
+     * one's last prompt but the last, and at least two */
+    TRACE_REVERSED_SESSIONS,
+    TRACE_TRANSFORMS
+};
+enum trace_transform trace_transform_of(const char *name); /* TRACE_TRANSFORMS: unknown */
+const char *trace_transform_name(enum trace_transform transform);
+/* A copy, sorted as t is. To be freed. */
+void trace_transform(struct trace *out, const struct trace *t, enum trace_transform transform);
+
 /* --- traces that are made (generate.c) --- */
 
 enum trace_kind { TRACE_CHAT, TRACE_AGENTS, TRACE_DOCUMENTS, TRACE_HOT, TRACE_KINDS };

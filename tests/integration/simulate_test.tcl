@@ -54,6 +54,23 @@ test {a pool is used, and a sweep has all its cells} {
     assert {[number_of $json blocks "\"pool_blocks\":5000"] > 100}
 }
 
+test {evict shows each policy at each size, below what foresight reaches} {
+    set args [list evict --trace $trace --generate chat --requests 200 --policy lru,sieve \
+        --blocks 20,60,400 --transform whole,reversed-sessions --json]
+    set json [simulate {*}$args]
+    assert_equal $json [simulate {*}$args]
+    assert_equal 4 [regexp -all {"transform":} $json]
+    assert_equal 36 [regexp -all {"policy":} $json]
+    # ten prefixes of four blocks, each of them twenty times: all but the first time it is there
+    assert_equal 760 [number_of $json hit_blocks "\"unlimited\""]
+    assert_equal 760 [number_of $json hit_blocks "\"belady\",\"pool_blocks\":60"]
+    assert_equal 0 [number_of $json hit_blocks "\"lru\",\"pool_blocks\":20"]
+    assert_equal 760 [number_of $json hit_blocks "\"lru\",\"pool_blocks\":400"]
+    assert {[number_of $json hit_blocks "\"belady\",\"pool_blocks\":20"] > 300}
+    set text [simulate evict --trace $trace --policy lru --blocks 60]
+    assert_match "*200 requests in 60 s, 1600 blocks, 840 of them different*unlimited*0.4750*" $text
+}
+
 test {compare says how policies stand beside each other, and writes a page} {
     set page [file join [temp_dir] page.html]
     set text [simulate compare --generate chat --requests 300 --route tarn,random --prefill 2 \
@@ -130,6 +147,11 @@ test {what is wrong is said, with its name} {
         "*--pool-blocks: \"1e10\" is no list of numbers from 0 to 1e+09*"
             {run --generate chat --pool-blocks 1e10}
         "*--pool-blocks: \"1.5\" has a part of a block*" {run --generate chat --pool-blocks 1.5}
+        "*--trace FILE,... or --generate KIND,... is needed*" {evict}
+        "*--policy: there is no lrv, did you mean lru?*" {evict --generate chat --policy lrv}
+        "*--transform: there is no half*" {evict --generate chat --transform half}
+        "*--blocks: \"0\" is no list of numbers from 1*" {evict --generate chat --blocks 0}
+        "*--trace nowhere: *" {evict --trace nowhere}
         "*--format: there is no csv*" {run --generate chat --format csv}
         "*--html /nowhere/x.html: No such file*" {run --generate chat --html /nowhere/x.html}
         "*--table /nowhere: No such file*" {run --generate chat --table /nowhere}

@@ -1,0 +1,140 @@
+#include "simulate/evict.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/htab.h"
+#include "store/store.h"
+
+#define PAGE     4096u
+#define BIRTH_MS UINT64_C(1000)
+#define WALL_MS  UINT64_C(1000000)
+#define LEASE_MS 50u /* as replay's; they are given back before */
+#define SESSION  1u
+#define AHEAD    32u
+
+/* A request's keys and what is known of each. */
+struct evict_books {
+    struct store *store;
+    struct store_chain chain;
+    struct span *key;
+    uint64_t *hash, *version, *token, (*text);
+};
+
+static void replay_open(struct evict_books *r, const struct trace *t, const char *policy,
+                        uint64_t blocks) {
+    struct store_config config;
+    store_config_init(&config);
+    config.high_watermark = 1;
+    config.seed = 1;
+    hash_set_seed(1); /* the same each time */
+    *r = (struct evict_books){
+        .store = store_create(&config, NULL, policy, "offset", BIRTH_MS, WALL_MS),
+        .key = xcalloc(t->longest + 1, sizeof(*r->key)),
+        .hash = xcalloc(t->longest + 1, sizeof(*r->hash)),
+        .version = xcalloc(t->longest + 1, sizeof(*r->version)),
+        .token = xcalloc(t->longest + 1, sizeof(*r->token)),
+        .text = xcalloc(t->longest + 1, sizeof(*r->text)),
+    };
+    TARN_ASSERT(r->store != NULL);
+    const struct store_segment_config segment = {
+        .name = "pool", .epoch = 1, .tier = STORE_TIER_MEMORY, .size = blocks * PAGE};
+    uint32_t id;
+    tarn_status status = store_segment_add(r->store, &segment, &id);
+    TARN_ASSERT(status == TARN_OK);
+}
+
+static void replay_close(struct evict_books *r) {
+    store_destroy(&r->store);
+    free(r->key);
+    free(r->hash);
+    free(r->version);
+    free(r->token);
+    free(r->text);
+}
+
+static void request_keys(struct evict_books *r, const uint64_t *ids, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        r->text[i] = ids[i];
+        r->key[i] = span_of(&r->text[i], sizeof(r->text[i]));
+    }
+    for (uint32_t i = 0; i < n; i += AHEAD)
+        store_prefetch(r->store, r->key + i, n - i < AHEAD ? n - i : AHEAD, r->hash + i);
+}
+
+/* A look-up under leases: to its first miss. */
+static uint32_t request_read(struct evict_books *r, uint32_t n) {
+    struct store_batch batch;
+    uint64_t granted;
+    store_batch_begin(r->store, &batch, &r->chain, STORE_BATCH_READ, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct object *o = store_find_hashed(r->store, r->key[i], r->hash[i]);
+        if (o == NULL) {
+            store_batch_miss(r->store, &batch, r->key[i], r->hash[i]);
+            store_batch_gap(r->store, n - i - 1);
+            return i;
+        }
+        store_batch_hit(r->store, &batch, o, r->hash[i]);
+        r->version[i] = store_object_version(o);
+        tarn_status status = store_lease(r->store, o, SESSION, LEASE_MS, &granted);
+        TARN_ASSERT(status == TARN_OK);
+    }
+    return n;
+}
+
+/* All of them are opened before the first one ends, as MPUTSTART and MPUTEND do it. A block that is
+ * there already, or that no room can be made for, has no token. */
+static void request_put(struct evict_books *r, uint32_t had, uint32_t n) {
+    const struct store_put_options options = {
+        .replicas = 1, .host = STORE_HOST_NONE, .local = true};
+    struct store_batch batch;
+    store_batch_begin(r->store, &batch, &r->chain, STORE_BATCH_PUT, n - had);
+    for (uint32_t i = had; i < n; i++) {
+        struct store_put *put = NULL;
+        unsigned budget = 1000000;
+        tarn_status status =
+            store_put_start(r->store, &batch, r->key[i], PAGE, &options, SESSION, &budget, &put);
+        r->token[i] = status == TARN_OK ? store_put_token(put) : 0;
+        if (status != TARN_OK && put != NULL) store_put_abandon(r->store, &put);
+    }
+    for (uint32_t i = had; i < n; i++)
+        if (r->token[i] != 0) store_put_end(r->store, r->key[i], r->token[i], -1, 0, NULL, 0, NULL);
+}
+
+static void replay_time(struct evict_books *r, uint64_t ms) {
+    unsigned budget = 1000000;
+    store_tick(r->store, BIRTH_MS + ms, WALL_MS + ms);
+    store_background(r->store, &budget);
+    store_settle(r->store);
+}
+
+static uint32_t replay_request(struct evict_books *r, const uint64_t *ids, uint32_t n) {
+    request_keys(r, ids, n);
+    uint32_t hits = n > 0 ? request_read(r, n) : 0;
+    if (hits > 0) request_read(r, hits);
+    if (hits < n) request_put(r, hits, n);
+    for (uint32_t i = 0; i < hits; i++)
+        store_release(r->store, r->key[i], SESSION, r->version[i], false);
+    return hits;
+}
+
+void evict_replay(const struct trace *t, const char *policy, uint64_t blocks,
+                  const struct sim_speed *speed, struct evict_score *score) {
+    struct evict_books r;
+    replay_open(&r, t, policy, blocks);
+    *score = (struct evict_score){0};
+    for (size_t i = 0; i < t->n; i++) {
+        const struct trace_request *q = &t->requests[i];
+        replay_time(&r, q->timestamp_ms - t->requests[0].timestamp_ms);
+        evict_count(score, speed, t, q, replay_request(&r, t->ids + q->first, q->n));
+    }
+    score->evictions = store_evictions(r.store);
+    replay_close(&r);
+}
+
+void evict_count(struct evict_score *score, const struct sim_speed *speed, const struct trace *t,
+                 const struct trace_request *q, uint32_t hits) {
+    uint64_t tokens = (uint64_t)hits * t->block;
+    score->hits += hits;
+    score->saved_s += sim_chunk_s(speed, (double)(tokens < q->input ? tokens : q->input), 0);
+}
