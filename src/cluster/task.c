@@ -466,7 +466,7 @@ static bool store_described(struct cluster_task *t, struct cluster_work *w) {
     bool has_crc = store_object_crc(o, &crc);
     w->kind = CLUSTER_WORK_STORE;
     w->far = t->to;
-    w->prompt = store_object_request(o);
+    w->prompt = store_object_request(cluster.store, o);
     w->crc = has_crc ? (int64_t)crc : -1;
     w->crcs = store_object_crcs(cluster.store, o, &w->n_crcs);
     if (w->crcs == NULL) w->n_crcs = 0;

@@ -154,8 +154,8 @@ void await_leave(struct store *s, struct object *o) {
 }
 
 void await_end(struct store *s, struct object *o) {
-    struct policy_event e = {
-        .now_ms = s->now_ms, .request = o->request, .depth = object_depth(o), .put = true};
+    struct policy_event e = order_event(s, o);
+    e.put = true;
     await_leave(s, o);
     s->room_changes++;
     object_set_freq(o, 0);

@@ -20,14 +20,12 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     struct store_chain *c = b->chain;
     if (c && c->request && b->kind == STORE_BATCH_PUT && c->next_hash == hash) {
         b->request = c->request;
-        b->extends = c->extends;
         b->base_depth = c->hits;
         return;
     }
     if (c && c->request && b->kind == STORE_BATCH_READ && c->hits == b->length &&
         c->first_hash == hash) {
         b->request = c->request;
-        b->extends = c->extends;
         return;
     }
     if (++s->next_request == 0) s->next_request = 1;
@@ -40,15 +38,14 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
 void batch_later(struct store_batch *b, uint64_t hash, const struct policy_event *e) {
     if (!b->chain || b->later) return; /* of several the first */
     b->later = true;
-    *b->chain = (struct store_chain){
-        .request = b->request, .extends = b->extends, .hits = e->depth, .next_hash = hash};
+    *b->chain = (struct store_chain){.request = b->request, .hits = e->depth, .next_hash = hash};
 }
 
-struct policy_event batch_event(const struct store *s, const struct store_batch *b) {
+struct policy_event batch_event(const struct store *s, const struct store_batch *b, uint64_t hash) {
     return (struct policy_event){
         .now_ms = s->now_ms,
+        .hash = hash,
         .request = b->request,
-        .extends = b->extends,
         .position = b->pos,
         .length = b->length,
         .depth = b->base_depth + b->pos,
@@ -60,7 +57,7 @@ struct policy_event batch_event(const struct store *s, const struct store_batch 
 }
 
 static void batch_step(struct store *s, struct store_batch *b, const struct policy_event *e) {
-    if (++b->pos != b->length || b->kind == STORE_BATCH_PUT) return;
+    if (++b->pos != b->length || b->kind == STORE_BATCH_PUT || !s->policy->prefix_done) return;
     for (unsigned i = 0; i < s->n_domains; i++)
         for (int inl = 0; inl < 2; inl++)
             if (s->domains[i].used) s->policy->prefix_done(&s->domains[i].policy[inl], e);
@@ -70,21 +67,19 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o, u
     batch_number(s, b, hash);
     if (b->open) {
         b->hits++;
-        if (o->request != b->request) b->extends = o->request;
         if (b->chain && b->kind != STORE_BATCH_PUT && b->chain->request == b->request &&
-            b->chain->hits < b->hits) {
+            b->chain->hits < b->hits)
             b->chain->hits = b->hits;
-            b->chain->extends = b->extends;
-        }
     }
-    struct policy_event e = batch_event(s, b);
+    struct policy_event e = batch_event(s, b, hash);
     s->stat.hits++;
     if (story_notes(&s->story, hash) || s->n_domains > 1) story_hit(s, o, hash);
     s->story.curve->looks++;
     if (b->chain) object_set_depth(o, e.depth);
-    if (!(o->bits & OBJECT_AWAITS))
-        o->request = b->request; /* its prompt is that of its put, until it is copied */
-    if (b->kind != STORE_BATCH_LOOK) book_access(s, o, &e);
+    if (b->kind != STORE_BATCH_LOOK) {
+        e.again = book_request(s, o) == b->request;
+        book_access(s, o, &e);
+    }
     batch_step(s, b, &e);
 }
 
@@ -106,6 +101,6 @@ void store_batch_miss(struct store *s, struct store_batch *b, struct span key, u
     bool notes = story_notes(&s->story, hash); /* in any case: it counts */
     if (notes || story_follows(&s->story, hash)) story_miss(s, key, hash);
     s->story.curve->looks++;
-    struct policy_event e = batch_event(s, b);
+    struct policy_event e = batch_event(s, b, hash);
     batch_step(s, b, &e);
 }

@@ -7,5 +7,5 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash);
 /* The put of this key, the event of which is given, has no room yet: the batch that begins with it
  * goes on with this one. */
 void batch_later(struct store_batch *b, uint64_t hash, const struct policy_event *e);
-struct policy_event batch_event(const struct store *s, const struct store_batch *b);
+struct policy_event batch_event(const struct store *s, const struct store_batch *b, uint64_t hash);
 #endif

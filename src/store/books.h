@@ -245,9 +245,8 @@ struct domain {
     struct policy policy[2];                      /* objects with space, objects in the books */
     /* soft-pinned ones, least recently used at the back */
     object_ref soft[2];
-    /* left by the previous policy, next to go at the back */
-    object_ref legacy[2];
-    object_ref far; /* those without space in memory, least recently used at the back */
+    struct policy legacy[2]; /* the previous one, as long as it has objects; see order_migrate */
+    object_ref far;          /* those without space in memory, least recently used at the back */
 };
 
 /* --- the books --- */
@@ -297,7 +296,10 @@ struct store {
     uint64_t recount_cursor;
     const struct policy_ops *policy;
     uint32_t gen;          /* OBJECT_GEN or 0: what objects linked by the current policy carry */
-    uint64_t legacy_count; /* objects that the previous policy left, not yet moved */
+    uint64_t legacy_count; /* objects that are still the previous policy's */
+    bool migrating;
+    uint64_t migrate_cursor;
+    struct object *evicting;   /* leaves its policy by eviction, when it does */
     struct room_want *planner; /* the one that may scan and clear windows; see room.c */
     /* segment whose host is not told of what goes: it said so itself, or has lost it */
     uint32_t far_silent;
@@ -378,15 +380,24 @@ void book_access(struct store *s, struct object *o, const struct policy_event *e
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e);
 /* The same, waiting or not. */
 void book_enter_policy(struct store *s, struct object *o, const struct policy_event *e);
-/* Takes o out of the order of eviction, or puts it back as the next to go. Not what waits: it is in
- * none. */
+/* Takes o out of the order of eviction, and of the hands of its policy; or brings it in as the next
+ * to go. Not what waits: it is in none. */
 void book_unlink(struct store *s, struct object *o);
 void book_relink(struct store *s, struct object *o);
+/* One that was popped is in use and stays out, or it is the next to go again. */
+void book_hold(struct store *s, struct object *o);
+void book_give_back(struct store *s, struct object *o);
+/* The number of the request it was last used in, 0: none. */
+uint32_t book_request(const struct store *s, const struct object *o);
+/* For one that is in no policy and comes into one without a batch. */
+struct policy_event order_event(const struct store *s, const struct object *o);
+struct object *order_pop(struct policy *p, uint64_t now_ms); /* NULL: nobody, or no policy */
 /* Recomputes the share of evictable space after what protects o changed. */
 void book_protect(struct store *s, struct object *o, bool was_protected);
 unsigned book_domain(const struct store *s, const struct object *o);
 struct policy *order_policy(struct store *s, const struct object *o);
-bool order_migrate(struct store *s, unsigned *budget); /* to a new policy */
+/* To a new policy. Until that is over, victims are the previous one's. */
+bool order_migrate(struct store *s, unsigned *budget);
 
 /* evict.c */
 /* The next to go among objects with space (inl 0) or in the books (inl 1), from one domain or

@@ -59,6 +59,10 @@ static struct curve_state *state_of(struct curve *c) {
     return CONTAINER_OF(c, struct curve_state, head);
 }
 
+static uint64_t hash_of(const struct object *o) {
+    return store_hash(span_of(o->data, sizeof(struct curve_name)));
+}
+
 static uint64_t name_of(const struct object *o) {
     struct curve_name name;
     memcpy(&name, o->data, sizeof(name));
@@ -74,8 +78,8 @@ static struct curve_key *key_find(const struct curve_state *c, uint64_t hash) {
     return node ? CONTAINER_OF(node, struct curve_key, node) : NULL;
 }
 
-static struct policy_event curve_event(uint64_t now_ms, bool put) {
-    return (struct policy_event){.now_ms = now_ms, .length = 1, .put = put};
+static struct policy_event curve_event(const struct object *o, uint64_t now_ms, bool put) {
+    return (struct policy_event){.now_ms = now_ms, .hash = hash_of(o), .length = 1, .put = put};
 }
 
 /* --- one simulated pool --- */
@@ -103,7 +107,7 @@ static void cache_make_room(struct curve_state *c, unsigned i, uint64_t size, ui
         struct object *o = p->ops->pop(p, now_ms);
         if (!o) return;
         cache->filled = true;
-        p->ops->evicted(p, o, store_hash(span_of(o->data, sizeof(struct curve_name))));
+        p->ops->evicted(p, o, hash_of(o));
         struct curve_key *k = key_find(c, name_of(o));
         TARN_ASSERT(k != NULL && k->at[i] == record_ref(&c->records, o));
         cache_drop(c, i, k);
@@ -129,14 +133,14 @@ static void cache_insert(struct curve_state *c, unsigned i, struct curve_key *k,
     object_set_atime(o, (uint32_t)(now_ms / 1000) & 0xffffff);
     k->at[i] = record_ref(&c->records, o);
     cache->used += k->size;
-    struct policy_event e = curve_event(now_ms, true);
+    struct policy_event e = curve_event(o, now_ms, true);
     p->ops->insert(p, o, &e);
 }
 
 static void cache_access(struct curve_state *c, unsigned i, struct curve_key *k, uint64_t now_ms) {
     struct policy *p = &c->cache[i].policy;
     struct object *o = record_get(&c->records, k->at[i]);
-    struct policy_event e = curve_event(now_ms, false);
+    struct policy_event e = curve_event(o, now_ms, false);
     p->ops->access(p, o, &e);
     object_set_atime(o, (uint32_t)(now_ms / 1000) & 0xffffff);
 }

@@ -3,12 +3,8 @@
 #include "store/books.h"
 
 static struct object *pop_from(struct store *s, struct domain *d, int inl, bool soft) {
-    struct object *o = list_back(&s->records, d->legacy[inl]);
-    if (o) {
-        book_unlink(s, o);
-        return o;
-    }
-    if ((o = d->policy[inl].ops->pop(&d->policy[inl], s->now_ms))) return o;
+    struct object *o = order_pop(&d->legacy[inl], s->now_ms);
+    if (o || (o = order_pop(&d->policy[inl], s->now_ms))) return o;
     if (soft && (o = list_back(&s->records, d->soft[inl]))) list_unlink(&s->records, o);
     return o;
 }
@@ -18,14 +14,15 @@ static struct object *pop_from(struct store *s, struct domain *d, int inl, bool 
 static bool set_aside(struct store *s, struct object *o) {
     if (!s->hidden || (o->bits & OBJECT_INLINE) || store_object_in_memory(s, o)) return false;
     if (object_pin(s, o) != STORE_PIN_NONE) return false;
-    struct policy_event e = {.now_ms = s->now_ms};
+    book_unlink(s, o);
+    struct policy_event e = order_event(s, o);
     book_enter_order(s, o, &e);
     return true;
 }
 
 #define ASIDE_MAX 64u
 
-/* Protected objects that come up are left unlinked: book_protect links them again when the
+/* Protected objects that come up are left out: book_protect gives them back when the
  * protection ends. Those that are set aside come up again: they use up all of the budget but one
  * unit, and end the search soon after, so that whoever asks goes on in another way. */
 static struct object *pop_free(struct store *s, struct domain *d, int inl, bool soft, bool space,
@@ -35,6 +32,7 @@ static struct object *pop_free(struct store *s, struct domain *d, int inl, bool 
         struct object *o = pop_from(s, d, inl, soft);
         if (!o) return NULL;
         if (book_protected(s, o)) {
+            book_hold(s, o);
             --*budget;
             continue;
         }
@@ -60,10 +58,10 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool sp
         if (!o) continue;
         uint64_t idle = store_object_idle_ms(s, o) + (object_pin(s, o) == STORE_PIN_NONE);
         if (best && idle <= best_idle) {
-            book_relink(s, o);
+            book_give_back(s, o);
             continue;
         }
-        if (best) book_relink(s, best);
+        if (best) book_give_back(s, best);
         best = o;
         best_idle = idle;
     }
@@ -102,15 +100,17 @@ static bool evict_demote(struct store *s, struct object *o) {
 
 bool book_evict_alone(struct store *s, struct object *o) {
     book_count_evicted(s, o);
-    book_unlink(s, o);
     if (!book_far_only(o)) {
-        struct policy *p = order_policy(s, o);
-        p->ops->evicted(p, o, store_hash(store_object_key(o)));
-        if (evict_demote(s, o)) return false;
+        s->evicting = o;
+        if (evict_demote(s, o)) {
+            s->evicting = NULL;
+            return false;
+        }
         if (UNLIKELY(s->copying) && s->config.copies_all && await_disk(s, o) != STORE_SEGMENT_ANY)
             s->stat.evicted_before_copy++;
     }
     book_remove(s, o, STORE_NEWS_EVICTED);
+    s->evicting = NULL;
     return true;
 }
 
@@ -136,7 +136,7 @@ static void evict_colder_small(struct store *s, uint64_t idle_ms, unsigned *budg
         struct object *o = book_pop(s, -1, 1, false, false, budget);
         if (!o) return;
         if (store_object_idle_ms(s, o) <= idle_ms) {
-            book_relink(s, o);
+            book_give_back(s, o);
             return;
         }
         book_evict(s, o, budget);

@@ -150,8 +150,8 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
     else
         wheel_remove(s->wheel[WHEEL_PIN], &x->pin_node);
     extra_trim(s, x);
-    book_protect(s, o, was);
     if (!list_linked(o)) book_relink(s, o);
+    book_protect(s, o, was);
 }
 
 void extra_used(struct store *s, struct object *o) {

@@ -116,7 +116,7 @@ static tarn_status new_object(struct store *s, struct span key, uint64_t hash, u
     unsigned domain = quota_domain(s, key);
     tarn_status st = room_limits(s, domain, 0, 1, &budget);
     if (st != TARN_OK) return st == TARN_EAGAIN ? TARN_EOOM : st;
-    static const struct policy_event e;
+    struct policy_event e = {.now_ms = s->now_ms, .hash = hash, .length = 1};
     /* What an earlier master gave out keeps its number: so of two hosts that offer the same key the
      * later put wins. */
     uint64_t version = offered < s->config.first_version ? offered : s->next_version++;

@@ -153,10 +153,10 @@ static void take_extra(struct store *s, struct object *o, const struct told *t) 
 
 static tarn_status apply_object(struct store *s, struct reader *r, const char **why_p) {
     struct told t = {0};
-    static const struct policy_event e;
     if ((*why_p = read_object(s, r, &t)) != NULL) return TARN_EPROTO;
     if (t.version <= s->flush_version) return TARN_OK; /* it went before it came */
     uint64_t hash = store_hash(t.key);
+    struct policy_event e = {.now_ms = s->now_ms, .hash = hash, .length = 1};
     bool in_books = (t.flags & CODEC_INLINE) != 0;
     struct object *o = record_new(s, t.key, in_books ? &t.value : NULL, t.version, &e);
     if (!o) return TARN_ENOMEM;

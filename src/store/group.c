@@ -94,7 +94,7 @@ struct group_victim group_victim(const struct store *s, const struct object *o) 
     if (!v.group) return v;
     v.group->count++; /* keep it while its members go */
     if (!v.group->boundary) return v;
-    v.request = o->request;
+    v.request = book_request(s, o);
     v.idle_ms = store_object_idle_ms(s, o);
     v.uses = group_uses(o);
     v.soft = x->pin == STORE_PIN_SOFT;
@@ -107,7 +107,7 @@ struct group_victim group_victim(const struct store *s, const struct object *o) 
  * together; the time is in seconds. */
 static bool used_with(const struct store *s, const struct object *o, const struct group_victim *v) {
     uint64_t later_ms = v->idle_ms - store_object_idle_ms(s, o), moment_ms = v->idle_ms / 16;
-    if (o->request == v->request) moment_ms = max_u64(moment_ms, 1000);
+    if (book_request(s, o) == v->request) moment_ms = max_u64(moment_ms, 1000);
     return moment_ms >= 1000 && later_ms <= moment_ms;
 }
 

@@ -17,8 +17,8 @@ uint32_t store_object_depth(const struct object *o) {
     return object_depth(o);
 }
 
-uint32_t store_object_request(const struct object *o) {
-    return o->request;
+uint32_t store_object_request(const struct store *s, const struct object *o) {
+    return book_request(s, o);
 }
 
 bool store_object_crc(const struct object *o, uint32_t *crc_p) {

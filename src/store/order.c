@@ -20,55 +20,114 @@ void book_protect(struct store *s, struct object *o, bool was_protected) {
     if (is) return;
     s->room_changes++;
     /* It was taken out of the order when eviction met it: its turn is still now. */
-    if (!list_linked(o)) book_relink(s, o);
+    if (!list_linked(o)) book_give_back(s, o);
 }
 
-struct policy *order_policy(struct store *s, const struct object *o) {
-    return &s->domains[book_domain(s, o)].policy[(o->bits & OBJECT_INLINE) != 0];
+/* --- whose it is --- */
+
+/* Its policy's, linked or popped, as long as it is in the books. */
+static bool in_policy(const struct store *s, const struct object *o) {
+    return !(o->bits & OBJECT_AWAITS) && !book_far_only(o) && object_pin(s, o) == STORE_PIN_NONE;
 }
 
 static bool is_legacy(const struct store *s, const struct object *o) {
     return (o->bits & OBJECT_GEN) != s->gen;
 }
 
-void book_unlink(struct store *s, struct object *o) {
-    if (!list_linked(o) || (o->bits & OBJECT_AWAITS)) return;
-    if (book_far_only(o) || object_pin(s, o) == STORE_PIN_SOFT) {
-        list_unlink(&s->records, o);
-    } else if (is_legacy(s, o)) {
-        list_unlink(&s->records, o);
-        s->legacy_count--;
-    } else {
-        struct policy *p = order_policy(s, o);
-        p->ops->unlink(p, o);
-    }
+struct policy *order_policy(struct store *s, const struct object *o) {
+    struct domain *d = &s->domains[book_domain(s, o)];
+    int inl = (o->bits & OBJECT_INLINE) != 0;
+    return is_legacy(s, o) ? &d->legacy[inl] : &d->policy[inl];
 }
 
-static void set_gen(struct store *s, struct object *o) {
+uint32_t book_request(const struct store *s, const struct object *o) {
+    if (LIKELY(!s->policy->request && s->legacy_count == 0)) return o->request;
+    if (!in_policy(s, o)) return o->request;
+    const struct policy *p = order_policy((struct store *)s, o);
+    return p->ops->request ? p->ops->request(p, o) : o->request;
+}
+
+struct policy_event order_event(const struct store *s, const struct object *o) {
+    return (struct policy_event){.now_ms = s->now_ms,
+                                 .hash = store_hash(store_object_key(o)),
+                                 .request = o->request,
+                                 .length = 1,
+                                 .depth = object_depth(o)};
+}
+
+static void policy_insert(struct store *s, struct object *o, const struct policy_event *e) {
     o->bits = (o->bits & ~(uint32_t)OBJECT_GEN) | s->gen;
+    struct policy *p = order_policy(s, o);
+    p->ops->insert(p, o, e);
+}
+
+static void policy_leave(struct store *s, struct object *o) {
+    struct policy *p = order_policy(s, o);
+    p->out -= !list_linked(o);
+    s->legacy_count -= is_legacy(s, o);
+    if (o != s->evicting) {
+        p->ops->unlink(p, o);
+        return;
+    }
+    s->evicting = NULL;
+    p->ops->evicted(p, o, store_hash(store_object_key(o)));
+}
+
+void book_unlink(struct store *s, struct object *o) {
+    if (o->bits & OBJECT_AWAITS) return;
+    if (in_policy(s, o))
+        policy_leave(s, o);
+    else if (list_linked(o))
+        list_unlink(&s->records, o);
+}
+
+/* What it was to another policy says nothing here. */
+static void forget_uses(struct object *o) {
+    o->bits &= ~(uint32_t)OBJECT_Q1;
+    object_set_freq(o, 0);
 }
 
 void book_relink(struct store *s, struct object *o) {
     if (o->bits & OBJECT_AWAITS) return;
     TARN_ASSERT(!list_linked(o));
     struct domain *d = &s->domains[book_domain(s, o)];
-    int inl = (o->bits & OBJECT_INLINE) != 0;
+    enum store_pin pin = object_pin(s, o);
+    if (pin == STORE_PIN_HARD) return;
     if (book_far_only(o)) {
-        if (object_pin(s, o) != STORE_PIN_HARD) list_push_back(&s->records, d->far, o);
+        list_push_back(&s->records, d->far, o);
+    } else if (pin == STORE_PIN_SOFT) {
+        list_push_back(&s->records, d->soft[(o->bits & OBJECT_INLINE) != 0], o);
+    } else {
+        if (is_legacy(s, o)) forget_uses(o);
+        struct policy_event e = order_event(s, o);
+        e.next = true;
+        policy_insert(s, o, &e);
+    }
+}
+
+struct object *order_pop(struct policy *p, uint64_t now_ms) {
+    struct object *o = p->ops ? p->ops->pop(p, now_ms) : NULL;
+    p->out += o != NULL;
+    return o;
+}
+
+void book_hold(struct store *s, struct object *o) {
+    if (!in_policy(s, o)) return; /* a soft-pinned one */
+    struct policy *p = order_policy(s, o);
+    if (p->ops->held) p->ops->held(p, o);
+}
+
+void book_give_back(struct store *s, struct object *o) {
+    if (!in_policy(s, o)) {
+        book_relink(s, o);
         return;
     }
-    switch (object_pin(s, o)) {
-    case STORE_PIN_HARD: return;
-    case STORE_PIN_SOFT: list_push_back(&s->records, d->soft[inl], o); return;
-    case STORE_PIN_NONE: break;
-    }
-    if (is_legacy(s, o)) {
-        o->bits &= ~(uint32_t)OBJECT_Q1;
-        object_set_freq(o, 0);
-        set_gen(s, o);
-    }
-    d->policy[inl].ops->give_back(&d->policy[inl], o);
+    struct policy *p = order_policy(s, o);
+    p->out--;
+    p->ops->give_back(p, o);
 }
+
+/* --- coming and being used --- */
 
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e) {
     bool waits =
@@ -78,80 +137,112 @@ void book_enter_order(struct store *s, struct object *o, const struct policy_eve
 
 void book_enter_policy(struct store *s, struct object *o, const struct policy_event *e) {
     struct domain *d = &s->domains[book_domain(s, o)];
-    int inl = (o->bits & OBJECT_INLINE) != 0;
     enum store_pin pin = object_pin(s, o);
     TARN_ASSERT(!list_linked(o));
-    set_gen(s, o);
     if (pin == STORE_PIN_HARD) return;
     if (book_far_only(o))
         list_push_front(&s->records, d->far, o);
     else if (pin == STORE_PIN_SOFT)
-        list_push_front(&s->records, d->soft[inl], o);
+        list_push_front(&s->records, d->soft[(o->bits & OBJECT_INLINE) != 0], o);
     else
-        d->policy[inl].ops->insert(&d->policy[inl], o, e);
+        policy_insert(s, o, e);
 }
 
 /* Being read again and again is what brings it back to memory. */
-static void far_access(struct store *s, struct object *o) {
-    if (object_freq(o) < 255) object_set_freq(o, object_freq(o) + 1);
+static void far_access(struct store *s, struct object *o, const struct policy_event *e) {
+    if (!e->again && object_freq(o) < 255) object_set_freq(o, object_freq(o) + 1);
     if (!list_linked(o)) return;
     list_unlink(&s->records, o);
     list_push_front(&s->records, s->domains[book_domain(s, o)].far, o);
+}
+
+static void policy_access(struct store *s, struct object *o, const struct policy_event *e) {
+    if (is_legacy(s, o)) {
+        policy_leave(s, o);
+        policy_insert(s, o, e);
+        return;
+    }
+    struct policy *p = order_policy(s, o);
+    if (!list_linked(o)) book_give_back(s, o);
+    p->ops->access(p, o, e);
 }
 
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {
     if (o->bits & OBJECT_EXTRA) extra_used(s, o);
     enum store_pin pin = object_pin(s, o);
     if (o->bits & OBJECT_AWAITS) {
-        /* it comes into the order when it has its copy */
-    } else if (book_far_only(o)) {
-        far_access(s, o);
-    } else if (pin == STORE_PIN_SOFT && list_linked(o)) {
-        list_unlink(&s->records, o);
-        list_push_front(&s->records,
-                        s->domains[book_domain(s, o)].soft[(o->bits & OBJECT_INLINE) != 0], o);
-    } else if (pin == STORE_PIN_NONE) {
-        if (list_linked(o) && is_legacy(s, o)) book_unlink(s, o);
-        if (!list_linked(o)) book_relink(s, o);
-        struct policy *p = order_policy(s, o);
-        p->ops->access(p, o, e);
+        /* It comes into the order with its copy; its prompt is that of its put until then. */
+    } else if (!book_far_only(o) && pin == STORE_PIN_NONE) {
+        policy_access(s, o, e);
+    } else {
+        o->request = e->request;
+        if (book_far_only(o)) {
+            far_access(s, o, e);
+        } else if (pin == STORE_PIN_SOFT && list_linked(o)) {
+            list_unlink(&s->records, o);
+            list_push_front(&s->records,
+                            s->domains[book_domain(s, o)].soft[(o->bits & OBJECT_INLINE) != 0], o);
+        }
     }
     object_set_atime(o, (uint32_t)(s->now_ms / 1000));
 }
 
 /* --- another policy --- */
 
-/* What the previous policy left goes behind everything the new one knows, the next to go last. */
-bool order_migrate(struct store *s, unsigned *budget) {
-    for (unsigned i = 0; i < s->n_domains && s->legacy_count > 0; i++) {
-        struct domain *d = &s->domains[i];
-        for (int inl = 0; d->used && inl < 2; inl++) {
-            object_ref head = d->legacy[inl];
-            while (*budget > 0 && record_get(&s->records, head)->next != head) {
-                struct object *o = record_get(&s->records, record_get(&s->records, head)->next);
-                book_unlink(s, o);
-                book_relink(s, o);
-                --*budget;
-            }
-        }
+/* The previous policy gives its objects, the next to go first, so that their order stays; they come
+ * before all that the new one is told of from then on. */
+static void migrate_linked(struct store *s, struct policy *from, unsigned *budget) {
+    struct object *o;
+    while (*budget > 0 && (o = order_pop(from, s->now_ms))) {
+        policy_leave(s, o);
+        forget_uses(o);
+        struct policy_event e = order_event(s, o);
+        policy_insert(s, o, &e);
+        --*budget;
     }
-    return s->legacy_count > 0;
+}
+
+/* One that it had popped when it was in use. */
+static void migrate_held(void *arg, struct htab_node *node) {
+    struct store *s = arg;
+    struct object *o = record_get(&s->records, CONTAINER_OF(node, struct refs, node)->object);
+    if (!o || list_linked(o) || !in_policy(s, o) || !is_legacy(s, o)) return;
+    policy_leave(s, o);
+    book_relink(s, o);
+}
+
+bool order_migrate(struct store *s, unsigned *budget) {
+    if (LIKELY(!s->migrating)) return false;
+    uint64_t linked = 0;
+    for (unsigned i = 0; i<s->n_domains && * budget> 0; i++)
+        for (int inl = 0; inl < 2; inl++) {
+            struct policy *from = &s->domains[i].legacy[inl];
+            migrate_linked(s, from, budget);
+            linked += from->count;
+        }
+    for (; *budget > 0 && linked == 0 && s->legacy_count > 0; --*budget)
+        s->migrate_cursor = htab_scan(&s->refs, s->migrate_cursor, migrate_held, s);
+    s->migrating = s->legacy_count > 0;
+    for (unsigned i = 0; i < s->n_domains && !s->migrating; i++)
+        for (int inl = 0; inl < 2; inl++) policy_close(&s->domains[i].legacy[inl]);
+    return s->migrating;
 }
 
 tarn_status store_set_policy(struct store *s, const char *name) {
     const struct policy_ops *ops = policy_find(name);
     if (!ops) return TARN_EINVAL;
     if (ops == s->policy) return TARN_OK;
-    if (s->legacy_count > 0) return TARN_EBUSY;
+    if (s->migrating) return TARN_EBUSY;
     s->gen ^= OBJECT_GEN;
     s->policy = ops;
+    s->migrating = true;
+    s->migrate_cursor = 0;
     story_policy(s);
     for (unsigned i = 0; i < s->n_domains; i++) {
         struct domain *d = &s->domains[i];
         for (int inl = 0; d->used && inl < 2; inl++) {
-            s->legacy_count += d->policy[inl].count;
-            d->policy[inl].ops->drain(&d->policy[inl], d->legacy[inl]);
-            policy_close(&d->policy[inl]);
+            d->legacy[inl] = d->policy[inl];
+            s->legacy_count += d->legacy[inl].count + d->legacy[inl].out;
             policy_open(&d->policy[inl], ops, &s->records, &s->config);
         }
     }

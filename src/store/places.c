@@ -153,7 +153,7 @@ void places_write(struct store *s, struct object *o, const struct places *p) {
     book_count_evictable(s, o, 1);
     s->room_changes++;
     if (was_far != is_far) {
-        struct policy_event e = {.now_ms = s->now_ms};
+        struct policy_event e = order_event(s, o);
         book_enter_order(s, o, &e);
     }
     effect_object(s, o);

@@ -16,7 +16,7 @@ const struct policy_ops *policy_find(const char *name) {
 bool policy_open(struct policy *p, const struct policy_ops *ops, struct records *records,
                  const struct store_config *config) {
     TARN_ASSERT(ops->open && ops->close && ops->insert && ops->access && ops->unlink && ops->pop &&
-                ops->give_back && ops->evicted && ops->prefix_done && ops->drain && ops->memory);
+                ops->give_back && ops->evicted && ops->memory);
     *p = (struct policy){.ops = ops, .records = records, .config = config, .seed = 2463534242u};
     p->state = xcalloc(1, ops->state_size);
     ops->open(p);
@@ -40,14 +40,4 @@ object_ref list_new(struct records *r) {
 
 void list_free(struct records *r, object_ref head) {
     record_free(r, record_get(r, head), sizeof(struct object));
-}
-
-void list_splice_back(struct records *r, object_ref into, object_ref from) {
-    struct object *a = record_get(r, into), *b = record_get(r, from);
-    if (b->next == from) return;
-    record_get(r, b->next)->prev = a->prev;
-    record_get(r, a->prev)->next = b->next;
-    record_get(r, b->prev)->next = into;
-    a->prev = b->prev;
-    b->prev = b->next = from;
 }

@@ -1,12 +1,25 @@
-/* Eviction order behind one interface. A policy links the objects it looks after through
- * object.prev/next (helpers below), keeps its own 8-bit counter and a flag bit in each, and sees
- * more than single keys: every event carries the time and the chain, i.e. the batch the key came
- * in: its place there, how long the hit prefix is so far, which earlier request this one extends.
- * prefix_done tells of the whole batch. A policy that learns from sessions needs no other source.
+/* Eviction order behind one interface. A policy looks after objects of the books: it links them
+ * through object.prev/next (helpers below), keeps its own 8-bit counter and a flag bit in each, and
+ * sees more than single keys: every event carries the time and the chain, i.e. the batch the key
+ * came in: its place there, how long the hit prefix is so far. prefix_done tells of the whole
+ * batch. A policy that learns from sessions needs no other source.
  *
- * There is one instance per quota domain and kind (objects with space, objects in the books).
- * Objects that may not go (leased, held, hard-pinned) are taken out by the books when pop meets
- * them, and come back with give_back. */
+ *   insert ─> linked ──pop──> popped ──evicted──> gone from memory
+ *               │  ^            ├─────unlink────> gone, or to where the policy does not see it
+ *            unlink│            └──────held─────> held: leased, so it is not evicted now
+ *            evicted                                ├──unlink, evicted──>
+ *               v  └────────────give_back───────────┴──(popped or held)
+ *
+ * An object is the policy's from insert until unlink or evicted. Every pop is followed by exactly
+ * one of evicted, give_back, unlink and held, and held by one of the first three. object.prev is 0
+ * while it is popped or held, and not 0 while it is linked: the books look at that, and at nothing
+ * else of what the policy keeps in it. They do not write object.request of one that is the
+ * policy's, which has to be the number of its last request again once unlink or evicted returns.
+ *
+ * There is one instance per quota domain and kind (objects with space, objects in the books), at an
+ * address that changes. One that is replaced lives on until the books have moved its objects: it
+ * pops, and the new one inserts. What is hard- or soft-pinned, waits for a copy on a disk, or lies
+ * on a disk only is in no policy. */
 #ifndef TARN_STORE_POLICY_H
 #define TARN_STORE_POLICY_H
 
@@ -16,9 +29,8 @@ struct policy;
 
 struct policy_event {
     uint64_t now_ms;
-    uint32_t request; /* number of the batch */
-    /* the request in which the last key of the hit prefix was last seen, 0: none */
-    uint32_t extends;
+    uint64_t hash;     /* store_hash of the key; 0: there is no key */
+    uint32_t request;  /* number of the batch, or of the one that this one goes on with; 0: none */
     uint32_t position; /* of the key in the batch */
     uint32_t length;   /* keys of the batch */
     uint32_t depth;    /* blocks before it in its chain */
@@ -26,28 +38,41 @@ struct policy_event {
     /* hints of the client (struct store_batch), 0: none. Anything may stand in them */
     uint32_t session, return_ms;
     bool put;
+    /* access: the request that used it last uses it again, which is later, but not one use more */
+    bool again;
+    /* insert: as the next to go, with the counter and the flag bit that it has. It came from
+     * another policy or domain, its pin is over, or its space is needed before a disk has it. */
+    bool next;
 };
 
 struct policy_ops {
     const char *name;
     size_t state_size;
     void (*open)(struct policy *p);
-    void (*close)(struct policy *p);
-    void (*insert)(struct policy *p, struct object *o, const struct policy_event *e); /* links it */
-    void (*access)(struct policy *p, struct object *o, const struct policy_event *e); /* linked */
-    /* Leaves without being evicted (removed, parked, pinned). */
+    void (*close)(struct policy *p); /* objects may be left: the books go */
+    /* Becomes the policy's, and is linked. */
+    void (*insert)(struct policy *p, struct object *o, const struct policy_event *e);
+    /* Used; it is linked. The books set its access time after this. */
+    void (*access)(struct policy *p, struct object *o, const struct policy_event *e);
+    /* Leaves without being evicted (removed, parked, pinned, moved): linked, popped or held. */
     void (*unlink)(struct policy *p, struct object *o);
     /* Unlinks and returns who goes next; NULL: nobody left. Amortised constant time. */
     struct object *(*pop)(struct policy *p, uint64_t now_ms);
-    /* One that was popped or unlinked stays after all: next in line again. */
+    /* One that was popped is in use, so it stays out of the order until give_back or unlink. NULL:
+     * nothing to do. */
+    void (*held)(struct policy *p, struct object *o);
+    /* One that was popped or held stays after all: next in line again. In any order. */
     void (*give_back)(struct policy *p, struct object *o);
-    /* One that was popped is really gone; its hash, for policies that remember. */
+    /* Leaves memory by eviction, most often popped, but linked or held where it goes with another
+     * or by name. Its hash, for policies that remember. */
     void (*evicted)(struct policy *p, struct object *o, uint64_t hash);
-    /* A look-up batch has ended: its chain as far as it was there. */
+    /* A batch has ended: its last key, and its chain as far as it was there. Objects of a batch of
+     * puts are inserted when they are whole: later, but for tiny ones. A batch that goes on after
+     * another has begun meanwhile is told of again. NULL: nothing to do. */
     void (*prefix_done)(struct policy *p, const struct policy_event *last);
-    /* Moves all objects, next to go last, to the back of another list: the policy is being
-     * replaced. Constant time. */
-    void (*drain)(struct policy *p, object_ref into);
+    /* The number of the request in which one of its objects was last inserted or accessed; NULL: it
+     * is object.request. */
+    uint32_t (*request)(const struct policy *p, const struct object *o);
     /* for OBJECT FREQ, NULL: keeps none */
     unsigned (*freq)(const struct policy *p, const struct object *o);
     uint64_t (*memory)(const struct policy *p);
@@ -55,10 +80,11 @@ struct policy_ops {
 };
 
 struct policy {
-    const struct policy_ops *ops;
+    const struct policy_ops *ops; /* NULL: there is none */
     struct records *records;
     const struct store_config *config;
-    uint64_t count; /* linked objects */
+    uint64_t count; /* linked objects: the policy's to keep */
+    uint64_t out;   /* popped and held ones: the books' */
     uint32_t seed;  /* of the policy's own random numbers */
     void *state;
 };
@@ -105,7 +131,5 @@ static inline struct object *list_back(struct records *r, object_ref head) {
     object_ref ref = record_get(r, head)->prev;
     return ref == head ? NULL : record_get(r, ref);
 }
-/* Appends all of from behind into, in order; from is empty afterwards. O(1). */
-void list_splice_back(struct records *r, object_ref into, object_ref from);
 
 #endif

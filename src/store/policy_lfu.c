@@ -54,19 +54,30 @@ static unsigned freq_incremented(struct policy *p, unsigned freq) {
     return policy_random(p) % (base * p->config->lfu_log_factor + 1) == 0 ? freq + 1 : freq;
 }
 
+static void lfu_give_back(struct policy *p, struct object *o) {
+    link_at(p, o, object_freq(o), true);
+    p->count++;
+}
+
 static void lfu_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+    o->request = e->request;
+    if (e->next) {
+        lfu_give_back(p, o);
+        return;
+    }
     link_at(p, o, INIT_VAL, false);
     p->count++;
 }
 
-/* The books set the object's access time after this. */
 static void lfu_access(struct policy *p, struct object *o, const struct policy_event *e) {
-    unsigned freq = freq_incremented(p, freq_decayed(p, o, e->now_ms));
+    unsigned freq = e->again ? object_freq(o) : freq_incremented(p, freq_decayed(p, o, e->now_ms));
+    o->request = e->request;
     list_unlink(p->records, o);
     link_at(p, o, freq, false);
 }
 
 static void lfu_unlink(struct policy *p, struct object *o) {
+    if (!list_linked(o)) return;
     list_unlink(p->records, o);
     p->count--;
 }
@@ -100,19 +111,8 @@ static struct object *lfu_pop(struct policy *p, uint64_t now_ms) {
     return NULL;
 }
 
-static void lfu_give_back(struct policy *p, struct object *o) {
-    link_at(p, o, object_freq(o), true);
-    p->count++;
-}
-
-static void lfu_evicted(struct policy *p, struct object *o, uint64_t hash) {}
-
-static void lfu_prefix_done(struct policy *p, const struct policy_event *last) {}
-
-static void lfu_drain(struct policy *p, object_ref into) {
-    struct lfu *l = p->state;
-    for (unsigned i = LEVELS; i-- > 0;) list_splice_back(p->records, into, l->head[i]);
-    p->count = 0;
+static void lfu_evicted(struct policy *p, struct object *o, uint64_t hash) {
+    lfu_unlink(p, o);
 }
 
 static unsigned lfu_freq(const struct policy *p, const struct object *o) {
@@ -134,8 +134,6 @@ const struct policy_ops policy_lfu = {
     .pop = lfu_pop,
     .give_back = lfu_give_back,
     .evicted = lfu_evicted,
-    .prefix_done = lfu_prefix_done,
-    .drain = lfu_drain,
     .freq = lfu_freq,
     .memory = lfu_memory,
 };

@@ -20,8 +20,19 @@ static void queue_close(struct policy *p) {
     list_free(p->records, q->head);
 }
 
+static void queue_give_back(struct policy *p, struct object *o) {
+    struct queue *q = p->state;
+    list_push_back(p->records, q->head, o);
+    p->count++;
+}
+
 static void queue_insert(struct policy *p, struct object *o, const struct policy_event *e) {
     struct queue *q = p->state;
+    o->request = e->request;
+    if (e->next) {
+        queue_give_back(p, o);
+        return;
+    }
     object_set_freq(o, 0);
     list_push_front(p->records, q->head, o);
     p->count++;
@@ -29,6 +40,7 @@ static void queue_insert(struct policy *p, struct object *o, const struct policy
 
 static void queue_unlink(struct policy *p, struct object *o) {
     struct queue *q = p->state;
+    if (!list_linked(o)) return;
     if (q->hand == record_ref(p->records, o)) q->hand = o->prev == q->head ? 0 : o->prev;
     list_unlink(p->records, o);
     p->count--;
@@ -47,21 +59,8 @@ static struct object *queue_pop(struct policy *p, uint64_t now_ms) {
     return o;
 }
 
-static void queue_give_back(struct policy *p, struct object *o) {
-    struct queue *q = p->state;
-    list_push_back(p->records, q->head, o);
-    p->count++;
-}
-
-static void queue_evicted(struct policy *p, struct object *o, uint64_t hash) {}
-
-static void queue_prefix_done(struct policy *p, const struct policy_event *last) {}
-
-static void queue_drain(struct policy *p, object_ref into) {
-    struct queue *q = p->state;
-    list_splice_back(p->records, into, q->head);
-    q->hand = 0;
-    p->count = 0;
+static void queue_evicted(struct policy *p, struct object *o, uint64_t hash) {
+    queue_unlink(p, o);
 }
 
 static uint64_t queue_memory(const struct policy *p) {
@@ -70,13 +69,17 @@ static uint64_t queue_memory(const struct policy *p) {
 
 static void lru_access(struct policy *p, struct object *o, const struct policy_event *e) {
     struct queue *q = p->state;
+    o->request = e->request;
     list_unlink(p->records, o);
     list_push_front(p->records, q->head, o);
 }
 
-static void fifo_access(struct policy *p, struct object *o, const struct policy_event *e) {}
+static void fifo_access(struct policy *p, struct object *o, const struct policy_event *e) {
+    o->request = e->request;
+}
 
 static void sieve_access(struct policy *p, struct object *o, const struct policy_event *e) {
+    o->request = e->request;
     object_set_freq(o, 1);
 }
 
@@ -109,27 +112,42 @@ static void sieve_give_back(struct policy *p, struct object *o) {
     p->count++;
 }
 
+static void sieve_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+    if (!e->next) {
+        queue_insert(p, o, e);
+        return;
+    }
+    o->request = e->request;
+    sieve_give_back(p, o);
+}
+
 #define QUEUE_OPS                                                                                  \
     .state_size = sizeof(struct queue), .open = queue_open, .close = queue_close,                  \
-    .insert = queue_insert, .unlink = queue_unlink, .evicted = queue_evicted,                      \
-    .prefix_done = queue_prefix_done, .drain = queue_drain, .memory = queue_memory
+    .unlink = queue_unlink, .evicted = queue_evicted, .memory = queue_memory
 
-const struct policy_ops policy_lru = {
-    .name = "lru", QUEUE_OPS, .access = lru_access, .pop = queue_pop, .give_back = queue_give_back};
+const struct policy_ops policy_lru = {.name = "lru",
+                                      QUEUE_OPS,
+                                      .insert = queue_insert,
+                                      .access = lru_access,
+                                      .pop = queue_pop,
+                                      .give_back = queue_give_back};
 /* In lru's order all the same: for EVICT, and for the policy that comes after it. */
 const struct policy_ops policy_noeviction = {.name = "noeviction",
                                              QUEUE_OPS,
+                                             .insert = queue_insert,
                                              .access = lru_access,
                                              .pop = queue_pop,
                                              .give_back = queue_give_back,
                                              .keeps = true};
 const struct policy_ops policy_fifo = {.name = "fifo",
                                        QUEUE_OPS,
+                                       .insert = queue_insert,
                                        .access = fifo_access,
                                        .pop = queue_pop,
                                        .give_back = queue_give_back};
 const struct policy_ops policy_sieve = {.name = "sieve",
                                         QUEUE_OPS,
+                                        .insert = sieve_insert,
                                         .access = sieve_access,
                                         .pop = sieve_pop,
                                         .give_back = sieve_give_back};

@@ -118,6 +118,7 @@ static void s3_enter(struct policy *p, struct object *o, bool main, bool back) {
 
 static void s3_leave(struct policy *p, struct object *o) {
     struct s3 *s = p->state;
+    if (!list_linked(o)) return;
     list_unlink(p->records, o);
     if (o->bits & OBJECT_Q1)
         s->n_main--;
@@ -126,13 +127,23 @@ static void s3_leave(struct policy *p, struct object *o) {
     p->count--;
 }
 
+static void s3_give_back(struct policy *p, struct object *o) {
+    s3_enter(p, o, (o->bits & OBJECT_Q1) != 0, true);
+}
+
 static void s3_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+    o->request = e->request;
+    if (e->next) {
+        s3_give_back(p, o);
+        return;
+    }
     object_set_freq(o, 0);
-    s3_enter(p, o, ghost_take(p->state, store_hash(span_of(o->data, object_key_len(o)))), false);
+    s3_enter(p, o, ghost_take(p->state, e->hash), false);
 }
 
 static void s3_access(struct policy *p, struct object *o, const struct policy_event *e) {
-    if (object_freq(o) < FREQ_MAX) object_set_freq(o, object_freq(o) + 1);
+    o->request = e->request;
+    if (!e->again && object_freq(o) < FREQ_MAX) object_set_freq(o, object_freq(o) + 1);
 }
 
 /* Every turn moves an object on whose counter an access raised; so it is paid for, as in sieve. */
@@ -151,24 +162,12 @@ static struct object *s3_pop(struct policy *p, uint64_t now_ms) {
     return NULL;
 }
 
-static void s3_give_back(struct policy *p, struct object *o) {
-    s3_enter(p, o, (o->bits & OBJECT_Q1) != 0, true);
-}
-
 static void s3_evicted(struct policy *p, struct object *o, uint64_t hash) {
     struct s3 *s = p->state;
+    s3_leave(p, o);
     if (o->bits & OBJECT_Q1) return;
     ghost_fit(s);
     ghost_add(s, hash);
-}
-
-static void s3_prefix_done(struct policy *p, const struct policy_event *last) {}
-
-static void s3_drain(struct policy *p, object_ref into) {
-    struct s3 *s = p->state;
-    list_splice_back(p->records, into, s->main);
-    list_splice_back(p->records, into, s->small);
-    s->n_small = s->n_main = p->count = 0;
 }
 
 static unsigned s3_freq(const struct policy *p, const struct object *o) {
@@ -192,8 +191,6 @@ const struct policy_ops policy_s3fifo = {
     .pop = s3_pop,
     .give_back = s3_give_back,
     .evicted = s3_evicted,
-    .prefix_done = s3_prefix_done,
-    .drain = s3_drain,
     .freq = s3_freq,
     .memory = s3_memory,
 };

@@ -396,7 +396,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
         store_batch_hit(s, b, o, hash);
         return TARN_EEXISTS;
     }
-    struct policy_event event = batch_event(s, b);
+    struct policy_event event = batch_event(s, b, hash);
     b->open = false;
     b->pos++;
     if ((st = claim_key(s, key, hash, options)) != TARN_OK) return st;
@@ -666,7 +666,6 @@ static bool inline_rewrite(struct store *s, struct object *o, struct span value,
     if (value.len) memcpy(o->data + object_key_len(o), value.data, value.len);
     o->version_depth = s->next_version++ << 16 | object_depth(o);
     object_set_crc(o, crc);
-    o->request = e->request;
     book_access(s, o, e);
     s->stat.replaced++;
     return true;
@@ -680,7 +679,7 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
     if (st != TARN_OK) return st;
     uint64_t hash = store_hash(key);
     batch_number(s, b, hash);
-    struct policy_event e = batch_event(s, b);
+    struct policy_event e = batch_event(s, b, hash);
     unsigned coming = s->config.max_objects && !index_find(&s->index, key, hash);
     if ((st = room_limits(s, quota_domain(s, key), value.len, coming, budget)) != TARN_OK)
         return st;

@@ -12,7 +12,6 @@ void domain_open(struct store *s, unsigned n) {
     for (int inl = 0; inl < 2; inl++) {
         policy_open(&d->policy[inl], s->policy, &s->records, &s->config);
         d->soft[inl] = list_new(&s->records);
-        d->legacy[inl] = list_new(&s->records);
     }
     d->far = list_new(&s->records);
     if (n >= s->n_domains) s->n_domains = n + 1;
@@ -23,7 +22,7 @@ static void domain_close(struct store *s, unsigned n) {
     for (int inl = 0; inl < 2; inl++) {
         policy_close(&d->policy[inl]);
         list_free(&s->records, d->soft[inl]);
-        list_free(&s->records, d->legacy[inl]);
+        policy_close(&d->legacy[inl]);
     }
     list_free(&s->records, d->far);
     free(d->prefix);
@@ -153,7 +152,6 @@ static void move_object(void *arg, struct object *o) {
     struct store *s = arg;
     unsigned from = book_domain(s, o), to = quota_domain(s, store_object_key(o));
     if (from == to) return;
-    bool linked = list_linked(o);
     bool awaits = (o->bits & OBJECT_AWAITS) != 0;
     book_unlink(s, o);
     uint64_t size = book_charge(s, o);
@@ -172,7 +170,7 @@ static void move_object(void *arg, struct object *o) {
             block_assign(&s->space, blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), to);
         if (o->bits & OBJECT_PLACES) places_set_domain(s, o, to);
     }
-    if (linked) book_relink(s, o);
+    if (!awaits) book_relink(s, o);
 }
 
 /* Puts learn their domain at PUTEND, so a domain that is leaving gets no new objects: one walk

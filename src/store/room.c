@@ -51,12 +51,12 @@ static bool evict_any(struct store *s, int domain, bool books, unsigned *budget)
             o = other;
             other = t;
         }
-        book_relink(s, other);
+        book_give_back(s, other);
     } else if (!o) {
         o = other;
     }
     if (far && (!o || store_object_idle_ms(s, far) >= store_object_idle_ms(s, o))) {
-        if (o) book_relink(s, o);
+        if (o) book_give_back(s, o);
         o = far;
         book_unlink(s, o);
     }
@@ -183,7 +183,7 @@ static void add_run(struct run *runs, unsigned *n, struct run r) {
 
 static void victim_spare(struct store *s, struct object *o) {
     o->bits &= ~(uint32_t)OBJECT_VICTIM;
-    book_relink(s, o);
+    book_give_back(s, o);
 }
 
 static bool evict_runs(struct store *s, struct room_want *w, struct victims *v, uint32_t segment,

@@ -17,11 +17,16 @@ static uint64_t lease_memory(const struct store *s) {
            s->lots.count * sizeof(struct lot) + s->sessions.count * sizeof(struct session);
 }
 
+static uint64_t policy_bytes(const struct policy *p) {
+    return p->ops ? p->ops->memory(p) : 0;
+}
+
 static uint64_t policy_memory(const struct store *s) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < s->n_domains; i++)
-        for (int inl = 0; s->domains[i].used && inl < 2; inl++)
-            bytes += s->domains[i].policy[inl].ops->memory(&s->domains[i].policy[inl]);
+        for (int inl = 0; inl < 2; inl++)
+            bytes +=
+                policy_bytes(&s->domains[i].policy[inl]) + policy_bytes(&s->domains[i].legacy[inl]);
     return bytes;
 }
 
@@ -149,7 +154,8 @@ void store_stats_reset(struct store *s) {
 struct check {
     const struct store *s;
     uint64_t objects, evictable, inl, stale, blocks_units, far;
-    uint64_t bytes[DOMAINS], count[DOMAINS], linked, awaiting, awaiting_units;
+    uint64_t bytes[DOMAINS], count[DOMAINS], awaiting, awaiting_units;
+    uint64_t linked[DOMAINS][2][2], out[DOMAINS][2][2]; /* by kind, and whether it is legacy */
 };
 
 /* Each memory replica is whole, in one segment, and no two are on one host. */
@@ -188,6 +194,10 @@ static void check_object(void *arg, struct object *o) {
     } else if (!book_protected(s, o)) {
         c->evictable += book_units(s, o);
         TARN_ASSERT(list_linked(o));
+    }
+    if (!(o->bits & OBJECT_AWAITS) && !book_far_only(o) && object_pin(s, o) == STORE_PIN_NONE) {
+        bool inl = o->bits & OBJECT_INLINE, legacy = (o->bits & OBJECT_GEN) != s->gen;
+        list_linked(o) ? c->linked[d][inl][legacy]++ : c->out[d][inl][legacy]++;
     }
     c->far += book_far_only(o);
     if (o->bits & OBJECT_PLACES) check_places(s, o);
@@ -242,6 +252,20 @@ static void check_session(void *arg, struct htab_node *node) {
     TARN_ASSERT(n == ss->puts);
 }
 
+/* An object is its policy's, linked or out, and of one only. */
+static void check_policies(const struct store *s, const struct check *c) {
+    uint64_t legacy = 0;
+    for (unsigned i = 0; i < DOMAINS; i++)
+        for (int inl = 0; inl < 2; inl++) {
+            const struct policy *p[2] = {&s->domains[i].policy[inl], &s->domains[i].legacy[inl]};
+            for (int old = 0; old < 2; old++)
+                TARN_ASSERT(c->linked[i][inl][old] == p[old]->count &&
+                            c->out[i][inl][old] == p[old]->out);
+            legacy += p[1]->count + p[1]->out;
+        }
+    TARN_ASSERT(legacy == s->legacy_count);
+}
+
 static void check_segment_units(const struct store *s, const struct segment *seg,
                                 uint64_t *evictable_p, uint64_t *held_p) {
     if (seg->tier != STORE_TIER_MEMORY) return;
@@ -264,6 +288,7 @@ void store_check(const struct store *s) {
     if (s->stale) TARN_ASSERT(c->stale == s->stale);
     for (unsigned i = 0; i < DOMAINS; i++)
         TARN_ASSERT(c->bytes[i] == s->domains[i].bytes && c->count[i] == s->domains[i].objects);
+    check_policies(s, c);
     htab_each(&s->refs, check_held, c);
     htab_each(&s->lots, check_lot, c);
     const struct store_copy *copy;

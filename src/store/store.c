@@ -143,8 +143,10 @@ void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     story_of_gone(s, o, hash, why);
     index_remove(&s->index, o, hash);
     if (book_stale(s, o)) s->stale--;
-    if (o->bits & OBJECT_AWAITS) await_leave(s, o);
-    book_unlink(s, o);
+    if (o->bits & OBJECT_AWAITS)
+        await_leave(s, o);
+    else
+        book_unlink(s, o);
     struct domain *d = &s->domains[book_domain(s, o)];
     d->bytes -= book_charge(s, o);
     d->objects--;
@@ -365,7 +367,7 @@ bool store_background(struct store *s, unsigned *budget) {
 }
 
 uint64_t store_next_ms(const struct store *s, uint64_t limit_ms) {
-    if (s->stale || s->recount || s->legacy_count) return 0;
+    if (s->stale || s->recount || s->migrating) return 0;
     if (s->following) return wheel_next_ms(s->wheel[WHEEL_GHOST], s->now_ms, limit_ms);
     if (s->evict_left || (s->leaving && segment_sweeping(s))) return 0;
     for (unsigned i = 0; i < WHEELS; i++)

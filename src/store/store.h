@@ -302,7 +302,6 @@ const char *store_placement_name(const struct store *s);            /* "local-fi
 struct store_chain {
     /* number of the connection's last look-up batch, or of its puts that wait */
     uint32_t request;
-    uint32_t extends;    /* the request it extended */
     uint32_t hits;       /* its leading hits */
     uint64_t first_hash; /* of its first key: a get of exactly the hits is the same request */
     uint64_t next_hash;  /* hash of its first missing key, 0: none */
@@ -316,9 +315,7 @@ enum store_batch_kind {
 struct store_batch {
     struct store_chain *chain;
     enum store_batch_kind kind;
-    uint32_t request; /* this batch's number */
-    /* the request in which the last key of the hit prefix was seen before, 0: none */
-    uint32_t extends;
+    uint32_t request;    /* this batch's number */
     uint32_t base_depth; /* depth of key 0 */
     uint32_t length;     /* keys in the batch */
     uint32_t pos;        /* of the next key */
@@ -383,7 +380,7 @@ unsigned store_object_freq(const struct store *s,
                            const struct object *o); /* the policy's counter, 0 where it has none */
 bool store_policy_counts(const struct store *s);    /* it has one */
 uint32_t store_object_depth(const struct object *o);
-uint32_t store_object_request(const struct object *o);
+uint32_t store_object_request(const struct store *s, const struct object *o);
 /* bytes of books it takes */
 uint64_t store_object_memory(const struct store *s, const struct object *o);
 /* leases and holds on it */

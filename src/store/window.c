@@ -30,7 +30,7 @@ static void scan_begin(struct store *s, struct plan *plan) {
         const block_id *blocks = book_blocks(s, o, &n);
         for (uint32_t i = 0; i < n; i++)
             if (replica_segment(s, blocks[i]) == plan->segment) plan->cursor = blocks[i];
-        book_relink(s, o);
+        book_give_back(s, o);
     }
     plan->stop = block_offset(block_get(&s->space, plan->cursor));
 }
@@ -51,7 +51,7 @@ static uint32_t coldest_segment(struct store *s) {
     struct object *o = book_pop(s, -1, 0, false, true, &budget);
     if (!o) return 0;
     id = replica_segment(s, book_blocks(s, o, &n)[0]);
-    book_relink(s, o);
+    book_give_back(s, o);
     return id;
 }
 
