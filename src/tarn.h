@@ -59,8 +59,10 @@
 extern "C" {
 #endif
 
-#define TARN_KEY_MAX    1024
-#define TARN_NO_TIMEOUT UINT64_MAX /* as a timeout_ms: wait for ever */
+#define TARN_KEY_MAX     1024
+#define TARN_SESSION_MAX 128        /* bytes of a session's id, in hints */
+#define TARN_RETURN_MAX  86400000   /* ms of the other hint: 24 hours */
+#define TARN_NO_TIMEOUT  UINT64_MAX /* as a timeout_ms: wait for ever */
 
 typedef struct tarn_client tarn_client;
 typedef struct tarn_view tarn_view;
@@ -176,6 +178,15 @@ typedef struct tarn_call {
     uint64_t timeout_ms; /* 0: the client's. The call ends by then, with TARN_ETIMEOUT */
     uint64_t lease_ms;   /* gets, views: 0: the client's. Prefix length: 0: no lease */
     uint64_t wait_ms;    /* gets, prefix length: how long to wait for missing keys; 0: do not */
+    /* Hints for the eviction policy, of gets, views, prefix length. session: up to
+     * TARN_SESSION_MAX bytes, borrowed like keys; NULL or session_len 0: none. The same id: the
+     * same conversation or request, whose later batches go on where the earlier ones ended, over
+     * whatever connection. return_ms: it is expected back about so long after this call (a tool
+     * call, a pause to read), up to TARN_RETURN_MAX; 0: not known. They change no result. Servers
+     * from before hints refuse calls that have some: TARN_ERR, "unknown option 'HINT'". */
+    const void *session;
+    size_t session_len;
+    uint64_t return_ms;
 } tarn_call;
 TARN_API void tarn_call_init(tarn_call *call);
 
@@ -201,6 +212,9 @@ typedef struct tarn_put_options {
      * NULL: none at all. Of groups, or of boundaries: of the parts of a hybrid model's KV cache
      * that end at one boundary, those that were not used since go with one that is evicted. */
     const struct tarn_key *groups, *boundaries;
+    const void *session; /* hints, as in tarn_call */
+    size_t session_len;
+    uint64_t return_ms;
 } tarn_put_options;
 TARN_API void tarn_put_options_init(tarn_put_options *options);
 

@@ -21,12 +21,15 @@ static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n,
     if (items == NULL) return fail(TARN_EINVAL, "no items");
     tarn_call call;
     client_call_copy(&call, call_in);
+    status = hint_check(HINT_OF(&call));
+    if (status != TARN_OK) return status;
     struct get_options o = {
         .deadline = add_sat(client_deadline(client, call.timeout_ms, 0), call.wait_ms),
         .extend_deadline = call.timeout_ms == 0,
         .lease_ms = call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms,
         .wait_ms = call.wait_ms,
         .allocate = allocate,
+        .hint = HINT_OF(&call),
     };
     uint64_t started = clock_mono_us();
     struct lane *lane;

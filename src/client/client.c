@@ -19,6 +19,8 @@ void tarn_put_options_init(tarn_put_options *o) {
     *o = (tarn_put_options){.size = sizeof(*o)};
 }
 
+static_assert(TARN_SESSION_MAX == WIRE_SESSION_MAX && TARN_RETURN_MAX == WIRE_RETURN_MAX, "one");
+
 /* A caller built against an older header has a smaller struct: the rest is defaults. */
 static void copy_sized(void *to, size_t to_size, const void *from, size_t from_size) {
     memset(to, 0, to_size);
@@ -31,6 +33,23 @@ void client_call_copy(tarn_call *to, const tarn_call *from) {
 
 void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from) {
     copy_sized(to, sizeof(*to), from, from == NULL ? 0 : from->size);
+}
+
+tarn_status hint_check(struct call_hint hint) {
+    if (hint.session_len > 0 && hint.session == NULL)
+        return fail(TARN_EINVAL, "session is NULL, but session_len is %zu", hint.session_len);
+    if (hint.session_len > TARN_SESSION_MAX)
+        return fail(TARN_EINVAL, "session has %zu bytes, and may have %d: a hash of it will do",
+                    hint.session_len, TARN_SESSION_MAX);
+    if (hint.return_ms > TARN_RETURN_MAX)
+        return fail(TARN_EINVAL, "return_ms is %llu, and at most %d (24 hours): leave it out",
+                    (unsigned long long)hint.return_ms, TARN_RETURN_MAX);
+    return TARN_OK;
+}
+
+void hint_fill(struct ctl_request *r, struct call_hint hint, struct wire_hint *wire) {
+    if (hint.session_len > 0) wire->session = request_word(r, hint.session, hint.session_len);
+    wire->return_ms = (uint32_t)hint.return_ms;
 }
 
 tarn_status client_usable(const struct tarn_client *client) {

@@ -109,12 +109,22 @@ struct get_located {
     const struct answer **of;
     uint64_t sent_ns;
 };
+/* Of a call, or of the options of a put, from which it borrows. */
+struct call_hint {
+    const void *session;
+    size_t session_len;
+    uint64_t return_ms;
+};
+#define HINT_OF(o) ((struct call_hint){(o)->session, (o)->session_len, (o)->return_ms})
+tarn_status hint_check(struct call_hint hint);
+void hint_fill(struct ctl_request *r, struct call_hint hint, struct wire_hint *wire);
 struct get_options {
     const struct get_located *located; /* for the first pass; NULL: ask */
     uint64_t deadline;                 /* DEADLINE_NONE: none */
     bool extend_deadline;              /* by the time the bytes take */
     uint64_t lease_ms, wait_ms;
     bool allocate; /* give items without memory a block of their own */
+    struct call_hint hint;
 };
 tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options);

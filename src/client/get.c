@@ -68,6 +68,7 @@ static tarn_status locate_send(struct getting *g, struct chunk *c) {
         ranges = ranges || item->offset != 0 || item->want != 0;
     }
     look.crcs = ranges && lane->client->options.verify;
+    hint_fill(r, g->options->hint, &look.hint);
     request_build(r, WIRE_mgetreplicas, &look);
     c->sent_ns =
         /* the lease counts from here, before the server can have seen the request */

@@ -6,6 +6,7 @@
 struct kv_asking {
     const tarn_kv_query *query;
     uint64_t lease_ms, wait_ms;
+    struct call_hint hint;
     uint64_t tokens;
     tarn_kv_parts *parts; /* in the lane's arena */
     /* MGETREPLICAS only: what it says of each part, one group after the other, and when it was
@@ -78,6 +79,7 @@ static void kv_request_build(struct ctl_request *r, enum wire_id id, const struc
         request_number(r, g->window);
         request_number(r, g->drops_last != 0);
     }
+    hint_fill(r, l->hint, &look.hint);
     request_build(r, id, &look);
 }
 
@@ -167,9 +169,11 @@ kv_call(tarn_client *client, const char *name, const tarn_kv_query *query, const
         void *arg, uint64_t *tokens_p, tarn_kv_parts *parts) {
     tarn_kv_query q;
     tarn_status status = client_usable(client);
+    if (status == TARN_OK) status = hint_check(HINT_OF(call));
     if (status == TARN_OK) status = kv_query_copy(query, &q);
     if (status != TARN_OK) return status;
-    struct kv_asking l = {.query = &q, .lease_ms = call->lease_ms, .wait_ms = call->wait_ms};
+    struct kv_asking l = {
+        .query = &q, .lease_ms = call->lease_ms, .wait_ms = call->wait_ms, .hint = HINT_OF(call)};
     uint64_t deadline = add_sat(client_deadline(client, call->timeout_ms, 0), call->wait_ms);
     struct lane *lane;
     struct call_trace trace;
@@ -255,7 +259,8 @@ static tarn_status kv_read(struct lane *lane, struct kv_asking *l, struct kv_rea
     const struct get_options o = {.located = again ? NULL : &l->located,
                                   .deadline = deadline,
                                   .extend_deadline = r->extend_deadline,
-                                  .lease_ms = l->lease_ms};
+                                  .lease_ms = l->lease_ms,
+                                  .hint = l->hint};
     kv_items_name(&lane->arena, l, items);
     tarn_status status = get_run(lane, items, l->n, &o);
     for (size_t i = 0; i < l->n; i++) {

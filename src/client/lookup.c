@@ -13,6 +13,7 @@ struct lookup {
     const tarn_key *keys;
     size_t n;
     uint64_t lease_ms, wait_ms;
+    struct call_hint hint;
     struct answer *answer;
 };
 
@@ -23,6 +24,7 @@ static tarn_status lookup_once(struct lane *lane, void *arg, uint64_t deadline) 
     struct wire_look look = {
         .keys = {request_next(r), (uint32_t)l->n}, .lease_ms = l->lease_ms, .wait_ms = l->wait_ms};
     for (size_t i = 0; i < l->n; i++) request_word(r, l->keys[i].data, l->keys[i].len);
+    hint_fill(r, l->hint, &look.hint);
     request_build(r, l->id, &look);
     return lane_call(lane, &l->answer, deadline);
 }
@@ -81,6 +83,7 @@ static void lookup_count(struct lane *lane, const struct lookup *l, uint64_t sta
 static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint64_t timeout_ms,
                                uint8_t *found, size_t *count_p) {
     tarn_status status = client_usable(client);
+    if (status == TARN_OK) status = hint_check(l->hint);
     for (size_t i = 0; i < l->n && status == TARN_OK; i++)
         status = client_check_key(l->keys[i].data, l->keys[i].len);
     if (status != TARN_OK) return status;
@@ -142,7 +145,8 @@ tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t
                                         .keys = keys,
                                         .n = n,
                                         .lease_ms = call.lease_ms,
-                                        .wait_ms = call.wait_ms},
+                                        .wait_ms = call.wait_ms,
+                                        .hint = HINT_OF(&call)},
                        call.timeout_ms, NULL, length_p);
 }
 

@@ -50,7 +50,7 @@ tarn_status put_options_check(const tarn_put_options *o, size_t i) {
         return fail(TARN_EINVAL, "group, groups and boundaries exclude each other");
     if ((ids != NULL ? ids[i].len : o->group_len) > WIRE_KEY_MAX)
         return fail(TARN_EINVAL, "the id of a group has at most %u bytes", WIRE_KEY_MAX);
-    return TARN_OK;
+    return hint_check(HINT_OF(o));
 }
 
 void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,
@@ -66,6 +66,7 @@ void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t sin
     put->pin_ms = o->pin_ms == 0 ? 1800000 : o->pin_ms;
     put->ttl_ms = o->ttl_ms;
     put->replace = o->replace;
+    hint_fill(r, HINT_OF(o), &put->hint);
     put->avoid.n = (uint32_t)outage_names(lane, since_ms, away, WIRE_PREFERS);
     for (size_t i = 0; i < put->avoid.n; i++) put->avoid.at[i] = request_str(r, away[i]);
 }

@@ -20,7 +20,8 @@ struct tarn_view {
     char *key;
     size_t key_len;
     uint64_t version, size;
-    uint64_t lease_ms;  /* to ask for */
+    uint64_t lease_ms;     /* to ask for */
+    struct call_hint hint; /* while it is being opened */
     uint64_t lease_end; /* UINT64_MAX: a copy that needs no lease (values that live in the books) */
     int64_t crc;
     bool elsewhere; /* where it cannot be mapped: trying again does not change that */
@@ -51,6 +52,7 @@ static tarn_status view_locate(struct lane *lane, const struct tarn_view *view, 
     request_begin(r);
     struct wire_look look = {.keys = {request_word(r, view->key, view->key_len), 1},
                              .lease_ms = view->lease_ms};
+    hint_fill(r, view->hint, &look.hint);
     request_build(r, WIRE_getreplicas, &look);
     uint64_t sent_ns = clock_boot_ns();
     tarn_status status = lane_send(lane, false);
@@ -183,6 +185,8 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
     if (status != TARN_OK) return status;
     tarn_call call;
     client_call_copy(&call, call_in);
+    status = hint_check(HINT_OF(&call));
+    if (status != TARN_OK) return status;
     if (call.wait_ms > 0) {
         /* through another lane: this one is shared */
         status = tarn_wait(client, key, key_len, call.wait_ms);
@@ -195,12 +199,14 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
                                .client = client,
                                .key = xmemdup(key, key_len),
                                .key_len = key_len,
+                               .hint = HINT_OF(&call),
                                .lease_ms =
                                    call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms};
     struct call_trace trace;
     trace_begin(&trace, client, "view_open", 1);
     status =
         direct_run(client, &trace, client_deadline(client, call.timeout_ms, 0), view_open, view);
+    view->hint = (struct call_hint){0};
     if (status == TARN_OK && view->elsewhere) status = TARN_ESTALE;
     if (status != TARN_OK)
         view_free(view);

@@ -36,6 +36,7 @@ static const tarn_key *own_id(const tarn_key *id) {
 static void own_options(struct tarn_writer *w) {
     tarn_put_options *o = &w->options;
     if (o->group != NULL) o->group = xmemdup(o->group, o->group_len);
+    if (o->session != NULL) o->session = xmemdup(o->session, o->session_len);
     o->groups = own_id(o->groups);
     o->boundaries = own_id(o->boundaries);
     if (o->prefers == 0) o->prefer = NULL;
@@ -50,6 +51,7 @@ static void put_writer_free(struct tarn_writer *w) {
     for (size_t i = 0; i < o->prefers; i++) free((void *)(uintptr_t)o->prefer[i]);
     free((void *)(uintptr_t)o->prefer);
     free((void *)(uintptr_t)o->group);
+    free((void *)(uintptr_t)o->session);
     free((void *)(uintptr_t)o->groups);
     free((void *)(uintptr_t)o->boundaries);
     w->magic = 0;

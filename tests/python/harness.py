@@ -7,6 +7,7 @@ build/release are used. Every process that is started here is ended here."""
 
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -236,6 +237,48 @@ class Server(Process):
         """Killed, and started again on the same port, empty."""
         self.kill()
         self.start()
+
+
+class Monitor:
+    """The commands that a server gets, as MONITOR shows them: `with Monitor(server) as m: ...;
+    m.lines("PREFIXLEN")`."""
+
+    def __init__(self, server):
+        self.server = server
+        self.socket = socket.create_connection(("127.0.0.1", server.port), 30 * SLOW)
+        self.socket.sendall(b"MONITOR\r\n")
+        self.text = b""
+        self._read(b"+OK\r\n")
+
+    def _read(self, end):
+        while end not in self.text:
+            more = self.socket.recv(1 << 16)
+            if not more:
+                raise RuntimeError("MONITOR ended: " + repr(self.text[-200:]))
+            self.text += more
+
+    def lines(self, *names):
+        """Those commands of these names so far, their words in order."""
+        mark = os.urandom(8).hex()
+        with socket.create_connection(("127.0.0.1", self.server.port), 30 * SLOW) as s:
+            s.sendall(f"ECHO {mark}\r\n".encode())
+            s.recv(64)
+        self._read(mark.encode())
+        found = [re.findall(r'"((?:[^"\\]|\\.)*)"', t) for t in self.text.decode().split("\r\n")]
+        return [words for words in found if words and words[0].upper() in names]
+
+    def hints(self, *names):
+        """The hints of those commands, a dict of each: {"SESSION": id, "RETURN": ms}."""
+        return [
+            {w[i + 1]: w[i + 2] for i, word in enumerate(w) if word == "HINT"}
+            for w in self.lines(*names)
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.socket.close()
 
 
 class Node(Process):

@@ -94,7 +94,12 @@ class Options(C.Structure):
 class Call(C.Structure):
     """tarn_call."""
 
-    _fields_ = fields("size_t size; uint64_t timeout_ms, lease_ms, wait_ms;")
+    _fields_ = fields(
+        """
+        size_t size; uint64_t timeout_ms, lease_ms, wait_ms; char *session; size_t session_len;
+        uint64_t return_ms;
+        """
+    )
 
 
 class PutOptions(C.Structure):
@@ -104,7 +109,7 @@ class PutOptions(C.Structure):
         """
         size_t size; uint64_t timeout_ms; int replace, exists_ok; unsigned replicas; int pin;
         uint64_t pin_ms, ttl_ms; char *group; size_t group_len; char **prefer; size_t prefers;
-        void *groups, *boundaries;
+        void *groups, *boundaries; char *session; size_t session_len; uint64_t return_ms;
         """
     )
 

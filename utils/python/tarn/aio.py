@@ -349,11 +349,11 @@ class AsyncClient:
     # --- gets
 
     @like(Client.get)
-    async def get(self, key: Key, **options: int) -> Optional[bytes]:
+    async def get(self, key: Key, **options: Any) -> Optional[bytes]:
         return (await self.get_many([key], **options))[0]
 
     @like(Client.get_many)
-    async def get_many(self, keys: Keys, *, wait_ms: int = 0, **options: int) -> Any:
+    async def get_many(self, keys: Keys, *, wait_ms: int = 0, **options: Any) -> Any:
         steps = fetch(keys, self._guess)
         try:
             batch = next(steps)
@@ -367,7 +367,7 @@ class AsyncClient:
 
     @like(Client.get_into)
     async def get_into(
-        self, key: Key, buffer: Any, *, offset: int = 0, want: int = 0, **options: int
+        self, key: Key, buffer: Any, *, offset: int = 0, want: int = 0, **options: Any
     ) -> Optional[int]:
         memory = pin(buffer, True, "buffer")
         batch = Batch([key], [memory.address], [memory.size], [offset], [want], memory)
@@ -376,14 +376,14 @@ class AsyncClient:
 
     @like(Client.get_range)
     async def get_range(
-        self, key: Key, offset: int, length: int, **options: int
+        self, key: Key, offset: int, length: int, **options: Any
     ) -> Optional[bytes]:
         memory = range_memory(offset, length)
         got = await self.get_into(key, memory, offset=offset, want=length, **options)
         return None if got is None else bytes(memoryview(memory)[:got])
 
     @like(Client.get_many_into)
-    async def get_many_into(self, pairs: Iterable[Tuple[Key, Any]], **options: int) -> List[int]:
+    async def get_many_into(self, pairs: Iterable[Tuple[Key, Any]], **options: Any) -> List[int]:
         return await self._get(batch_of(pairs, True), False, **options)
 
     @like(Client.get_into_many)
@@ -395,12 +395,12 @@ class AsyncClient:
         *,
         offsets: Optional[Sequence[int]] = None,
         wants: Optional[Sequence[int]] = None,
-        **options: int,
+        **options: Any,
     ) -> List[int]:
         return await self._get(Batch(keys, addresses, sizes, offsets, wants), False, **options)
 
     async def _get(
-        self, batch: Batch, own_memory: bool, wait_ms: int = 0, **options: int
+        self, batch: Batch, own_memory: bool, wait_ms: int = 0, **options: Any
     ) -> List[int]:
         if wait_ms:
             await self._wait_for(batch.keys.split(), wait_ms)

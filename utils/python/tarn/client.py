@@ -16,10 +16,12 @@ from .kv_groups import KVBoundary, KVGroup, KVLook, Place
 from .memory import Fresh, bytes_at, check_range, pin
 from .options import (
     PINS,
+    HintKeywords,
     PutKeywords,
     c_string,
     call_options,
     client_options,
+    hinted,
     milliseconds,
     put_options,
     puts,
@@ -113,7 +115,7 @@ class Client(Closes):
         server's default) or "hard". ttl_ms: goes after so long (0: never). group: is evicted
         together with the others of that name. boundary: the same for the parts of a hybrid model's
         KV cache that end at one boundary, but those that were used since the one that is evicted
-        stay. prefer: names of segments, best first. Raises NoSpace, Busy (another writer is at it),
+        stay. prefer: names of segments, best first. session, return_ms: as in get. Raises NoSpace, Busy (another writer is at it),
         TimedOut, ConnectionFailed, ..."""
         o, memory = put_options(**options), pin(data)
         return self._put(key, memory.address, memory.size, o)
@@ -157,15 +159,25 @@ class Client(Closes):
 
     # --- gets
 
+    @hinted
     def get(
-        self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        key: Key,
+        *,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> Optional[bytes]:
         """The value, None if there is none. wait_ms: so long for a key that is not there yet.
         timeout_ms: of the whole call (0: the client's), to which the wait is added. lease_ms: what
-        the get asks for (0: the client's)."""
+        the get asks for (0: the client's). session, return_ms: hints for the eviction policy,
+        which change no result. The same session (an id of up to 128 bytes): the same conversation
+        or request, whose later calls go on where the earlier ones ended, through whatever client.
+        It is expected back about return_ms after this call (24 hours at most; 0: not known)."""
         h, raw, length = self._use(), encode_key(key), C.c_size_t()
         wait_ms = _wait_first(h, [raw], wait_ms, timeout_ms)
-        options = call_options(timeout_ms, lease_ms, wait_ms)
+        options = call_options(timeout_ms, lease_ms, wait_ms, **hints)
         guess = self._guess  # which other threads change
         if 1 < guess <= GUESS_BYTES:
             fresh = Fresh(guess)
@@ -188,6 +200,7 @@ class Client(Closes):
         finally:
             lib.tarn_free(data.value)
 
+    @hinted
     def get_into(
         self,
         key: Key,
@@ -198,6 +211,7 @@ class Client(Closes):
         wait_ms: int = 0,
         timeout_ms: int = 0,
         lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> Optional[int]:
         """The value from byte `offset` on into `buffer`; `want` bytes of it at most (0: all that is
         there). Returns the bytes delivered, None if there is no such key. Raises TooLarge if it
@@ -205,17 +219,18 @@ class Client(Closes):
         memory = pin(buffer, True, "buffer")
         if offset or want:
             batch = Batch([key], [memory.address], [memory.size], [offset], [want])
-            self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+            self._get_batch(batch, wait_ms, timeout_ms, lease_ms, **hints)
             result = batch.results()[0]
             return result if there(min(result, 0)) else None
         h, raw, length = self._use(), encode_key(key), C.c_size_t()
         wait_ms = _wait_first(h, [raw], wait_ms, timeout_ms)
-        options = call_options(timeout_ms, lease_ms, wait_ms)
+        options = call_options(timeout_ms, lease_ms, wait_ms, **hints)
         status = lib.tarn_get(
             h, raw, len(raw), memory.address, memory.size, C.byref(length), options
         )
         return length.value if there(status) else None
 
+    @hinted
     def get_range(
         self,
         key: Key,
@@ -225,6 +240,7 @@ class Client(Closes):
         wait_ms: int = 0,
         timeout_ms: int = 0,
         lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> Optional[bytes]:
         """Bytes [offset, offset + length) of the value, fewer where it ends before; None if there
         is no such key. Raises InvalidArgument if offset lies behind the end."""
@@ -237,11 +253,19 @@ class Client(Closes):
             wait_ms=wait_ms,
             timeout_ms=timeout_ms,
             lease_ms=lease_ms,
+            **hints,
         )
         return None if got is None else bytes(memoryview(memory)[:got])
 
+    @hinted
     def get_many(
-        self, keys: Keys, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        keys: Keys,
+        *,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> List[Optional[bytes]]:
         """The values, None for those that are not there. One round of requests where all values are
         as large as the one that was got last, two otherwise. Raises when a value that is there
@@ -250,13 +274,14 @@ class Client(Closes):
         try:
             batch = next(steps)
             while True:
-                self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+                self._get_batch(batch, wait_ms, timeout_ms, lease_ms, **hints)
                 wait_ms = 0
                 batch = steps.send(None)
         except StopIteration as end:
             values, self._guess = end.value
             return values  # type: ignore[no-any-return]
 
+    @hinted
     def get_many_into(
         self,
         pairs: Iterable[Tuple[Key, Any]],
@@ -264,13 +289,15 @@ class Client(Closes):
         wait_ms: int = 0,
         timeout_ms: int = 0,
         lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> List[int]:
         """Many values, each into its buffer or list of buffers. Per key: bytes delivered, or a
         negative status."""
         batch = batch_of(pairs, True)
-        self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+        self._get_batch(batch, wait_ms, timeout_ms, lease_ms, **hints)
         return batch.results()
 
+    @hinted
     def get_into_many(
         self,
         keys: Keys,
@@ -282,21 +309,27 @@ class Client(Closes):
         wait_ms: int = 0,
         timeout_ms: int = 0,
         lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> List[int]:
         """Many values, or from offsets[i] on wants[i] bytes of each (0: all, which must fit), into
         memory: addresses[i] is an int or a list of ints, sizes likewise (or one int for all). The
         quickest form. Per key: bytes delivered, or a negative status; Status.ELIMIT: it does not
         fit."""
         batch = Batch(keys, addresses, sizes, offsets, wants)
-        self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+        self._get_batch(batch, wait_ms, timeout_ms, lease_ms, **hints)
         return batch.results()
 
     def _get_batch(
-        self, batch: Batch, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        batch: Batch,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> None:
         h = self._use()
         wait_ms = _wait_first(h, batch.keys, wait_ms, timeout_ms)
-        options = call_options(timeout_ms, lease_ms, wait_ms)
+        options = call_options(timeout_ms, lease_ms, wait_ms, **hints)
         check(lib.tarn_get_many(h, batch.address, batch.n, options, None))
 
     # --- look-ups
@@ -314,15 +347,23 @@ class Client(Closes):
         check(lib.tarn_exists_many(self._use(), address_of(structs), all_keys.n, memory.address))
         return [f != 0 for f in found[: all_keys.n]]
 
+    @hinted
     def prefix_length(
-        self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
+        self,
+        keys: Keys,
+        *,
+        lease_ms: int = 0,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> int:
         """How many leading keys are readable. With lease_ms they stay so for that time. wait_ms: so
         long for all of them."""
         h, all_keys = self._use(), KeyList(keys)
         wait_ms = _wait_first(h, all_keys, wait_ms, timeout_ms)
-        return _prefix_length(h, all_keys, call_options(timeout_ms, lease_ms, wait_ms))
+        return _prefix_length(h, all_keys, call_options(timeout_ms, lease_ms, wait_ms, **hints))
 
+    @hinted
     def kv_prefix(
         self,
         hashes: Sequence[bytes],
@@ -333,14 +374,16 @@ class Client(Closes):
         lease_ms: int = 0,
         wait_ms: int = 0,
         timeout_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> KVBoundary:
         """The longest prefix of which every KV group has what it needs, in one round trip.
         hashes[i] is the hash of the prompt's first (i + 1) * `unit` tokens; boundaries are
         multiples of `align` tokens. With lease_ms exactly the parts that are read for it stay
         readable for that time. wait_ms: so long for the parts of the longest prefix possible."""
         h, look = self._use(), KVLook(hashes, groups, unit, align)
-        return _kv_wait(h, look, wait_ms, timeout_ms, lease_ms)
+        return _kv_wait(h, look, wait_ms, timeout_ms, lease_ms, **hints)
 
+    @hinted
     def kv_get(
         self,
         hashes: Sequence[bytes],
@@ -352,6 +395,7 @@ class Client(Closes):
         lease_ms: int = 0,
         wait_ms: int = 0,
         timeout_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> Tuple[KVBoundary, List[int]]:
         """kv_prefix, and the bytes of its parts with the same round trip: for a process that both
         asks and reads. `place` is called with the boundary, if there is one, and says where the
@@ -360,7 +404,7 @@ class Client(Closes):
         h, look = self._use(), KVLook(hashes, groups, unit, align)
         if wait_ms:
             _kv_wait(h, look, wait_ms, timeout_ms)
-        return look.get(h, call_options(timeout_ms, lease_ms), place)
+        return look.get(h, call_options(timeout_ms, lease_ms, **hints), place)
 
     def wait(self, key: Key, timeout_ms: int) -> bool:
         """Until the key is readable: True; not within timeout_ms: False."""
@@ -417,14 +461,21 @@ class Client(Closes):
 
     # --- in place
 
+    @hinted
     def view(
-        self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
+        self,
+        key: Key,
+        *,
+        lease_ms: int = 0,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> Optional[View]:
         """The value in the pool's own memory, for reading; None if there is no such key. Raises
         Stale where it is on another machine, or shared memory is not allowed here: use a get."""
         h, raw = self._use(), encode_key(key)
         wait_ms = _wait_first(h, [raw], wait_ms, timeout_ms)
-        return View._open(h, raw, call_options(timeout_ms, lease_ms, wait_ms))
+        return View._open(h, raw, call_options(timeout_ms, lease_ms, wait_ms, **hints))
 
     @puts
     def writer(self, key: Key, size: int, **options: Unpack[PutKeywords]) -> Writer:
@@ -539,7 +590,12 @@ def _wait_first(h: Handle, keys: Union[Keys, KeyList], wait_ms: int, timeout_ms:
 
 
 def _kv_wait(
-    h: Handle, look: KVLook, wait_ms: int, timeout_ms: int, lease_ms: int = 0
+    h: Handle,
+    look: KVLook,
+    wait_ms: int,
+    timeout_ms: int,
+    lease_ms: int = 0,
+    **hints: Unpack[HintKeywords],
 ) -> KVBoundary:
     """Asks with waits in slices, of which one that is answered early has found all; the last
     answer."""
@@ -547,7 +603,7 @@ def _kv_wait(
     while True:
         began = time.monotonic()
         slice_ms = min(max(int((until - began) * 1000), 0), _SLICE_MS)
-        found = look.prefix(h, call_options(timeout_ms, lease_ms, slice_ms))
+        found = look.prefix(h, call_options(timeout_ms, lease_ms, slice_ms, **hints))
         now = time.monotonic()
         if now >= until or now - began < slice_ms / 1000 * 0.9:
             return found

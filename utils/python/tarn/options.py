@@ -8,7 +8,7 @@ import inspect
 import re
 from array import array
 from itertools import accumulate, chain
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypedDict, TypeVar, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypedDict, TypeVar, Union
 
 from . import _lib
 from ._lib import lib
@@ -85,21 +85,48 @@ def milliseconds(value: Any, name: str) -> int:
     return int(value)
 
 
-def call_options(timeout_ms: int, lease_ms: int = 0, wait_ms: int = 0) -> Any:
-    """A pointer to tarn_call, or None where all is default."""
-    if not (timeout_ms or lease_ms or wait_ms):
+class HintKeywords(TypedDict, total=False):
+    """What the eviction policy may be told. session: the same id (up to 128 bytes): the same
+    conversation or request, whose later batches go on where the earlier ones ended, over whatever
+    client. return_ms: it is expected back about so long after this call, up to 24 hours. They
+    change no result."""
+
+    session: Optional[Key]
+    return_ms: int
+
+
+def _set_hints(o: Any, session: Optional[Key], return_ms: int) -> None:
+    if session is not None:
+        if isinstance(session, int):  # of which bytes() makes zeros
+            raise TypeError("session: an id as text or bytes, not a number: str(...)")
+        raw = session.encode() if isinstance(session, str) else bytes(session)
+        o.session, o.session_len = raw, len(raw)
+    if return_ms:
+        o.return_ms = milliseconds(return_ms, "return_ms")
+
+
+def call_options(
+    timeout_ms: int,
+    lease_ms: int = 0,
+    wait_ms: int = 0,
+    *,
+    session: Optional[Key] = None,
+    return_ms: int = 0,
+) -> Any:
+    """A pointer to tarn_call, or None where all is default. It keeps what is pointed to."""
+    if not (timeout_ms or lease_ms or wait_ms or return_ms) and session is None:
         return None
-    return C.byref(
-        _lib.Call(
-            C.sizeof(_lib.Call),
-            milliseconds(timeout_ms, "timeout_ms"),
-            milliseconds(lease_ms, "lease_ms"),
-            milliseconds(wait_ms, "wait_ms"),
-        )
+    o = _lib.Call(
+        C.sizeof(_lib.Call),
+        milliseconds(timeout_ms, "timeout_ms"),
+        milliseconds(lease_ms, "lease_ms"),
+        milliseconds(wait_ms, "wait_ms"),
     )
+    _set_hints(o, session, return_ms)
+    return C.byref(o)
 
 
-class PutKeywords(TypedDict, total=False):
+class PutKeywords(HintKeywords, total=False):
     """What a put may be told beside the key and the value: the arguments of put_options."""
 
     replace: bool
@@ -136,10 +163,12 @@ def put_options(
     boundary: Optional[Together] = None,
     prefer: Sequence[str] = (),
     timeout_ms: int = 0,
+    session: Optional[Key] = None,
+    return_ms: int = 0,
 ) -> Any:
     """A pointer to tarn_put_options of n keys, or None where all is default. It keeps what is
     pointed to."""
-    alone = group is None and boundary is None
+    alone = group is None and boundary is None and session is None and not return_ms
     if alone and not (replace or replicas or pin or pin_ms or ttl_ms or prefer or timeout_ms):
         return None
     if pin not in PINS:
@@ -157,6 +186,7 @@ def put_options(
     for name, ms in (("pin_ms", pin_ms), ("ttl_ms", ttl_ms), ("timeout_ms", timeout_ms)):
         if ms:
             setattr(o, name, milliseconds(ms, name))
+    _set_hints(o, session, return_ms)
     if isinstance(group, (str, bytes)):
         raw = group.encode() if isinstance(group, str) else group
         o.group, o.group_len = raw, len(raw)
@@ -177,13 +207,22 @@ _KEYWORDS = list(inspect.signature(put_options).parameters.values())[1:]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
+def _spelt(method: Method, keywords: List[inspect.Parameter]) -> Method:
+    given = inspect.signature(method)
+    named = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    setattr(method, "__signature__", given.replace(parameters=named + keywords))
+    return method
+
+
 def puts(method: Method) -> Method:
     """Of a method that ends in `**options: Unpack[PutKeywords]`: spells them out in its signature,
     for help() and for editors that look at running programs."""
-    given = inspect.signature(method)
-    named = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    setattr(method, "__signature__", given.replace(parameters=named + _KEYWORDS))
-    return method
+    return _spelt(method, _KEYWORDS)
+
+
+def hinted(method: Method) -> Method:
+    """The same of one that ends in `**hints: Unpack[HintKeywords]`."""
+    return _spelt(method, [p for p in _KEYWORDS if p.name in HintKeywords.__annotations__])
 
 
 def c_string(value: Any, name: str) -> bytes:

@@ -13,7 +13,7 @@ from ._lib import Handle, check, lib
 from ._scope import Closes
 from .batch import Batch, Keys
 from .errors import Closed, InvalidArgument
-from .options import PutKeywords, call_options, put_options, puts
+from .options import HintKeywords, PutKeywords, call_options, hinted, put_options, puts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,6 +130,7 @@ class Queue(Closes):
                 _lib.needed.pop(id(entry), None)
             self._leave()
 
+    @hinted
     def get(
         self,
         keys: Keys,
@@ -143,12 +144,15 @@ class Queue(Closes):
         wait_ms: int = 0,
         timeout_ms: int = 0,
         lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> int:
         """As Client.get_into_many, in the background. Returns an id. Raises QueueFull: take
         completions out first. `keep` is kept until the completion was taken out, the arrays behind
         the addresses say."""
         batch = Batch(keys, addresses, sizes, offsets, wants, keep)
-        return self._submit(GET, batch, call_options(timeout_ms, lease_ms, wait_ms), user)
+        return self.get_batch(
+            batch, user, wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms, **hints
+        )
 
     @puts
     def put(
@@ -172,6 +176,7 @@ class Queue(Closes):
         batch.keep = (batch.keep, o)
         return self._submit(PUT, batch, o, user)
 
+    @hinted
     def get_batch(
         self,
         batch: Batch,
@@ -180,9 +185,12 @@ class Queue(Closes):
         wait_ms: int = 0,
         timeout_ms: int = 0,
         lease_ms: int = 0,
+        **hints: Unpack[HintKeywords],
     ) -> int:
         """A get of a batch that was made before."""
-        return self._submit(GET, batch, call_options(timeout_ms, lease_ms, wait_ms), user)
+        o = call_options(timeout_ms, lease_ms, wait_ms, **hints)
+        batch.keep = (batch.keep, o)  # as of puts
+        return self._submit(GET, batch, o, user)
 
     def exists(self, keys: Keys, user: Any = None) -> int:
         """Which keys are there: results are 0 or Status.ENOTFOUND."""

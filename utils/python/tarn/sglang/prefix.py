@@ -7,7 +7,7 @@ for ranks that have to agree on one."""
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 from ..client import Client
 from ..kv_groups import KVGroup
@@ -51,7 +51,7 @@ def _usable_ends(needs: Sequence[Need], there: Sequence[Sequence[bool]], pages: 
 
 
 def ends_of(
-    client: Client, keys: Sequence[str], needs: Sequence[Need], all_ends: bool, **lease: int
+    client: Client, keys: Sequence[str], needs: Sequence[Need], all_ends: bool, **lease: Any
 ) -> List[int]:
     """Numbers of pages, ascending, at which a prefix can end; `all_ends`: the longest alone is not
     enough. One request for the longest, however many pools and pages; a second one for shorter

@@ -64,7 +64,9 @@ class TarnHiCache(ValueStore):
             )
         model = self._of("model_name", None) or "none"
         self._head = joined(chosen.namespace, extra.get("extra_backend_tag"), "sglang", model)
-        self._lookup = {"lease_ms": chosen.lookup_lease_ms} if chosen.lookup_lease_ms else {}
+        self._lookup: Dict[str, Any] = (
+            {"lease_ms": chosen.lookup_lease_ms} if chosen.lookup_lease_ms else {}
+        )
         self.registered_pools: Dict[Any, Any] = {}
         self._pools: Dict[str, PagePool] = {}
         self._telling = threading.Lock()  # the next field
