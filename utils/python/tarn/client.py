@@ -115,8 +115,8 @@ class Client(Closes):
         server's default) or "hard". ttl_ms: goes after so long (0: never). group: is evicted
         together with the others of that name. boundary: the same for the parts of a hybrid model's
         KV cache that end at one boundary, but those that were used since the one that is evicted
-        stay. prefer: names of segments, best first. session, return_ms: as in get. Raises NoSpace, Busy (another writer is at it),
-        TimedOut, ConnectionFailed, ..."""
+        stay. prefer: names of segments, best first. session, return_ms: as in get. Raises NoSpace,
+        Busy (another writer is at it), TimedOut, ConnectionFailed, ..."""
         o, memory = put_options(**options), pin(data)
         return self._put(key, memory.address, memory.size, o)
 
