@@ -15,6 +15,7 @@
 struct evict_typed {
     const char *traces, *format, *kinds, *policies, *sizes, *transforms;
     uint64_t requests, block, seed;
+    double rate;
     bool json;
 };
 
@@ -28,6 +29,7 @@ static const char *typed_read(struct evict_typed *t, int argc, char **argv) {
         {"--policy", OPT_STRING, &t->policies, 0, 0},
         {"--blocks", OPT_STRING, &t->sizes, 0, 0},
         {"--transform", OPT_STRING, &t->transforms, 0, 0},
+        {"--rate", OPT_DOUBLE, &t->rate, 0, 1000000},
         {"--seed", OPT_U64, &t->seed, 0, UINT64_MAX},
         {"--json", OPT_FLAG, &t->json, 0, 0},
         {NULL, OPT_FLAG, NULL, 0, 0},
@@ -49,7 +51,8 @@ static const char *list_read(struct names *list, const char *option, const char 
 }
 
 static const char *plan_read(struct evict_plan *p, int argc, char **argv) {
-    struct evict_typed t = {.format = "auto", .sizes = SIZES, .transforms = "whole", .seed = 1};
+    struct evict_typed t = {
+        .format = "auto", .sizes = SIZES, .transforms = "whole", .seed = 1, .rate = 5};
     const char *kinds[TRACE_KINDS], *transforms[TRACE_TRANSFORMS], *formats[TRACE_FORMATS];
     for (unsigned k = 0; k < TRACE_KINDS; k++) kinds[k] = trace_kind_name(k);
     for (unsigned k = 0; k < TRACE_TRANSFORMS; k++) transforms[k] = trace_transform_name(k);
@@ -58,6 +61,8 @@ static const char *plan_read(struct evict_plan *p, int argc, char **argv) {
     if (why != NULL) return why;
     if (t.traces == NULL && t.kinds == NULL)
         return "--trace FILE,... or --generate KIND,... is needed";
+    if (t.rate <= 0) return "--rate must be above 0";
+    p->rate = t.rate;
     p->json = t.json;
     p->how = (struct trace_options){.format = trace_format_of(t.format),
                                     .limit = t.requests,
@@ -143,7 +148,7 @@ static const char *trace_get(const struct evict_plan *p, size_t i, struct trace 
     }
     const struct trace_recipe recipe = {.kind = trace_kind_of(p->kinds.v[i - p->traces.n]),
                                         .requests = p->how.limit > 0 ? p->how.limit : REQUESTS,
-                                        .rate = 1,
+                                        .rate = p->rate,
                                         .seed = p->how.seed,
                                         .block = p->how.block};
     trace_generate(t, &recipe, &why);

@@ -65,6 +65,7 @@ struct evict_plan {
     struct numbers sizes;
     struct sim_speed speed;
     struct trace_options how;
+    double rate; /* requests a second of made traces */
     bool json;
     struct evict_sheet *sheets;
     size_t n;

@@ -239,7 +239,7 @@ static const char *trace_read(struct sim_plan *p, const struct typed *t) {
     for (unsigned k = 0; k < TRACE_FORMATS; k++) known[k] = trace_format_name(k);
     if (o.format == TRACE_FORMATS) return name_refuse("--format", t->format, known, TRACE_FORMATS);
     if ((t->trace == NULL) == (t->generate == NULL))
-        return "either --trace FILE or --generate chat|agents|documents|hot is needed";
+        return "either --trace FILE or --generate KIND is needed (--help has the kinds)";
     if (t->generate != NULL) return trace_make(p, t);
     p->trace_name = t->trace;
     if (trace_load(&p->trace, t->trace, &o, &why) != TARN_OK) return option_named("--trace", why);

@@ -105,7 +105,22 @@ void trace_transform(struct trace *out, const struct trace *t, enum trace_transf
 
 /* --- traces that are made (generate.c) --- */
 
-enum trace_kind { TRACE_CHAT, TRACE_AGENTS, TRACE_DOCUMENTS, TRACE_HOT, TRACE_KINDS };
+enum trace_kind {
+    TRACE_CHAT,
+    TRACE_AGENTS,
+    TRACE_DOCUMENTS,
+    TRACE_HOT,
+    TRACE_TOOLS,
+    TRACE_BRANCHES,
+    TRACE_SCAN,
+    TRACE_REGIME,
+    TRACE_LONG,
+    TRACE_BURSTS,
+    TRACE_RAG,
+    TRACE_NIGHTLY,
+    TRACE_TENANTS,
+    TRACE_KINDS
+};
 struct trace_recipe {
     enum trace_kind kind;
     size_t requests;
