@@ -6,6 +6,7 @@
  * One thread keeps strictly to the order of the trace; several take the next request in turn. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "benchmark/replay.h"
@@ -28,10 +29,17 @@ static void set_item(struct replay_worker *k, size_t i, size_t slot) {
                                  .buffer_len = k->r->block_size};
 }
 
-static size_t prefix_look_up(struct replay_worker *k, size_t n) {
+tarn_call replay_call(const struct replay_worker *k) {
     tarn_call call;
     tarn_call_init(&call);
     call.lease_ms = k->r->lease_ms;
+    call.session = k->session;
+    call.session_len = strlen(k->session);
+    return call;
+}
+
+static size_t prefix_look_up(struct replay_worker *k, size_t n) {
+    const tarn_call call = replay_call(k);
     size_t length = 0;
     uint64_t start = clock_mono_us();
     if (tarn_prefix_length(k->client, k->keys, n, &call, &length) != TARN_OK) {
@@ -44,9 +52,7 @@ static size_t prefix_look_up(struct replay_worker *k, size_t n) {
 }
 
 void replay_get(struct replay_worker *k, const uint64_t *seeds, size_t n) {
-    tarn_call call;
-    tarn_call_init(&call);
-    call.lease_ms = k->r->lease_ms;
+    const tarn_call call = replay_call(k);
     uint64_t start = clock_mono_us();
     tarn_status status = tarn_get_many(k->client, k->items, n, &call, NULL);
     hist_add(&k->f.get, clock_mono_us() - start);
@@ -64,8 +70,10 @@ void replay_get(struct replay_worker *k, const uint64_t *seeds, size_t n) {
     }
 }
 
-void replay_put(struct replay_worker *k, size_t n, const tarn_put_options *options) {
+void replay_put(struct replay_worker *k, size_t n, tarn_put_options *options) {
     uint64_t start = clock_mono_us();
+    options->session = k->session;
+    options->session_len = strlen(k->session);
     tarn_status status = tarn_put_many(k->client, k->items, n, options, NULL);
     hist_add(&k->f.put, clock_mono_us() - start);
     if (status != TARN_OK) replay_note(k, "put");
@@ -86,11 +94,13 @@ static void get_hits(struct replay_worker *k, const uint64_t *ids, size_t hits) 
 
 static void put_misses(struct replay_worker *k, const uint64_t *ids, size_t from, size_t n) {
     size_t count = n - from;
+    tarn_put_options options;
+    tarn_put_options_init(&options);
     for (size_t i = 0; i < count; i++) {
         set_item(k, from + i, i);
         pattern_fill(ids[from + i], k->items[i].buffer, k->r->block_size);
     }
-    replay_put(k, count, NULL);
+    replay_put(k, count, &options);
 }
 
 static void one_request(struct replay_worker *k, const struct trace_request *q) {
@@ -104,9 +114,10 @@ static void one_request(struct replay_worker *k, const struct trace_request *q) 
     if (hits < q->n) put_misses(k, ids, hits, q->n);
     k->f.blocks += q->n;
     k->f.hit_blocks += hits;
-    k->f.tokens += q->n * TRACE_BLOCK;
+    k->f.tokens += q->n * k->r->trace.block;
     /* The main thread shows it meanwhile. */
-    __atomic_store_n(&k->f.hit_tokens, k->f.hit_tokens + hits * TRACE_BLOCK, __ATOMIC_RELAXED);
+    __atomic_store_n(&k->f.hit_tokens, k->f.hit_tokens + hits * k->r->trace.block,
+                     __ATOMIC_RELAXED);
 }
 
 static void wait_for_turn(const struct replay *r, const struct trace_request *q) {
@@ -117,6 +128,12 @@ static void wait_for_turn(const struct replay *r, const struct trace_request *q)
         usleep((useconds_t)((due - now) * 1000));
 }
 
+static void hint_request(struct replay_worker *k, const struct trace_request *q) {
+    k->session[0] = '\0';
+    if (k->r->hints && q->session != TRACE_SESSION_NONE)
+        snprintf(k->session, sizeof(k->session), "%" PRIu32, q->session);
+}
+
 static void *replay_work(void *arg) {
     struct replay_worker *k = arg;
     struct replay *r = k->r;
@@ -124,6 +141,7 @@ static void *replay_work(void *arg) {
         size_t i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED);
         if (i >= r->trace.n) return NULL;
         wait_for_turn(r, &r->trace.requests[i]);
+        hint_request(k, &r->trace.requests[i]);
         (r->plan.n > 0 ? replay_kv_request : one_request)(k, &r->trace.requests[i]);
         k->f.requests++;
     }
@@ -226,7 +244,7 @@ static void replay_watch(const struct replay *r) {
             hits += __atomic_load_n(
                 &((const struct replay_worker *)threads_at(&r->all, i))->f.hit_tokens,
                 __ATOMIC_RELAXED);
-        size_t tokens = r->trace.requests[next].first * TRACE_BLOCK;
+        size_t tokens = r->trace.requests[next].first * r->trace.block;
         progress_say(&bar, next, r->trace.n, "%zu of %zu requests, hit ratio %.3f", next,
                      r->trace.n, tokens == 0 ? 0.0 : (double)hits / (double)tokens);
         usleep(50000);
@@ -263,6 +281,12 @@ static int replay_run(struct replay *r) {
     return rc;
 }
 
+static bool trace_tells_sessions(const struct trace *t) {
+    for (size_t i = 0; i < t->n; i++)
+        if (t->requests[i].session != TRACE_SESSION_NONE) return true;
+    return false;
+}
+
 int replay_main(struct bench *b, int argc, char **argv) {
     struct replay r = {.b = b, .transport = "auto", .threads = 1, .lease_ms = 50};
     const char *kv_groups = NULL, *why;
@@ -277,6 +301,7 @@ int replay_main(struct bench *b, int argc, char **argv) {
         {"--limit", OPT_U64, &r.limit, 0, UINT64_C(1) << 40},
         {"--speed", OPT_DOUBLE, &r.speed, 0, 1000000},
         {"--transport", OPT_STRING, &r.transport, 0, 0},
+        {"--hints", OPT_FLAG, &r.hints, 0, 0},
         {NULL, OPT_FLAG, NULL, 0, 0},
     };
     size_t plain = options_parse(b, specs, argc, argv, false, NULL);
@@ -292,9 +317,12 @@ int replay_main(struct bench *b, int argc, char **argv) {
         die("--kv-groups %s: %s", kv_groups, why);
     if (!replay_kv_together(r.together, NULL, NULL))
         die("--kv-together is boundaries, groups or nothing, not %s", r.together);
-    const struct trace_options how = {
-        .format = TRACE_MOONCAKE, .limit = (size_t)r.limit, .lengths_apart = true};
+    const struct trace_options how = {.limit = (size_t)r.limit, .lengths_apart = true};
     if (trace_load(&r.trace, argv[0], &how, &why) != TARN_OK) die("%s", why);
+    if (kv_groups != NULL && r.trace.block != TRACE_BLOCK)
+        die("--kv-groups needs a trace with blocks of %u tokens, as mooncake's", TRACE_BLOCK);
+    if (r.hints && !trace_tells_sessions(&r.trace))
+        die("--hints: %s tells no sessions (bailian's and burstgpt's traces do)", argv[0]);
     int rc = replay_run(&r);
     trace_free(&r.trace);
     return rc;

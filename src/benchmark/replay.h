@@ -16,6 +16,7 @@ struct replay {
     const char *together; /* what parts are put as: boundaries, groups, nothing */
     uint64_t block_size, threads, lease_ms, limit;
     double speed;
+    bool hints;  /* the trace's sessions are sent */
     size_t next; /* request, over all threads */
     uint64_t start_ms;
     struct bench_crew all;
@@ -33,6 +34,7 @@ struct replay_worker {
     struct replay *r;
     tarn_client *client;
     struct replay_figures f;
+    char session[12]; /* of the request, "": none */
     tarn_key *keys;
     tarn_item *items;
     char (*names)[REPLAY_KEY_SIZE + 1]; /* of the items */
@@ -45,9 +47,11 @@ struct replay_worker {
 };
 
 void replay_note(struct replay_worker *k, const char *what);
+/* Of its look-ups and gets. */
+tarn_call replay_call(const struct replay_worker *k);
 /* n items, whose bytes follow from seeds: those that are there are checked. */
 void replay_get(struct replay_worker *k, const uint64_t *seeds, size_t n);
-void replay_put(struct replay_worker *k, size_t n, const tarn_put_options *options);
+void replay_put(struct replay_worker *k, size_t n, tarn_put_options *options);
 
 /* --- replay_kv.c --- */
 

@@ -47,9 +47,7 @@ static uint64_t kv_look_up(struct replay_worker *k, size_t n_hashes, tarn_kv_par
                                  .align = p->align,
                                  .groups = p->group,
                                  .n_groups = p->n};
-    tarn_call call;
-    tarn_call_init(&call);
-    call.lease_ms = k->r->lease_ms;
+    const tarn_call call = replay_call(k);
     uint64_t tokens = 0, start = clock_mono_us();
     if (tarn_kv_prefix(k->client, &query, &call, &tokens, parts) != TARN_OK) {
         k->f.failed_lookups++;

@@ -90,6 +90,38 @@ foreach transport {shm tcp} {
     }
 }
 
+test {a replay with the sessions of its trace as hints} {
+    set f [open $trace.bailian w]
+    foreach {chat parent ids} {1 -1 {1 2} 2 -1 {3} 3 1 {1 2 4}} {
+        puts $f "{\"chat_id\": $chat, \"parent_chat_id\": $parent, \"timestamp\": $chat,\
+            \"input_length\": 40, \"output_length\": 1, \"type\": \"text\", \"turn\": 1,\
+            \"hash_ids\": \[[join $ids {, }]\]}"
+    }
+    close $f
+    foreach {option expected} {{} {} --hints {0 1 0}} {
+        r flushall
+        set monitor [client]
+        $monitor monitor
+        set json [bench replay $trace.bailian {*}$option]
+        r echo the-end
+        assert_equal {3 6 2 96 32} [lmap name {requests blocks hit_blocks tokens hit_tokens} {
+            field $json $name
+        }]
+        set seen [dict create PREFIXLEN {} MPUTSTART {} MGETREPLICAS {}]
+        while {![string match {*"the-end"*} [set line [resp::recv $monitor]]]} {
+            if {[regexp {"(PREFIXLEN|MPUTSTART|MGETREPLICAS)".*"HINT" "SESSION" "(\d+)"} $line \
+                    - command session]} {
+                dict lappend seen $command $session
+            }
+        }
+        assert_equal [list $expected $expected [lindex $expected end]] [dict values $seen]
+        drop $monitor
+    }
+    assert_error "*--hints*tells no sessions*" {bench replay $trace --hints}
+    assert_error "*--kv-groups needs a trace with blocks of 512 tokens*" \
+        {bench replay $trace.bailian --kv-groups full:16:1000}
+}
+
 test {a replay by four threads puts and gets without a wrong byte} {
     set json [bench replay $trace --threads 4 --limit 200]
     assert_equal 200 [field $json requests]
