@@ -14,8 +14,7 @@ struct s3 {
     object_ref small, main;
     uint64_t n_small, n_main;
     /* Ghosts: a ring of 32-bit fingerprints in order of eviction, as many as the main queue has
-     * objects, and a set of positions by fingerprint (the newest wins; a wrong answer only costs a
-     * place in the queue). */
+     * objects, and a set of them to look in (a wrong answer only costs a place in the queue). */
     uint32_t *ring, *set;
     uint32_t cap, next; /* ring entries, power of two */
     uint32_t *old_set;  /* of before the last growth, NULL: none */
@@ -47,22 +46,31 @@ static uint32_t ghost_print(uint64_t hash) {
     return (uint32_t)(hash >> 32) | 1;
 }
 
-/* The set is a table of fingerprints that collide into overwriting; a ghost that was overwritten is
- * forgotten early. */
-static uint32_t *ghost_slot_in(uint32_t *set, uint32_t cap, uint32_t print) {
-    return &set[(print * 2654435761u) & (2 * cap - 1)];
+/* The set is a table of lines of fingerprints, the newest first; of a full line the last is forgotten
+ * early, one in a hundred. A prompt without one of its ghosts is half a prompt. */
+#define GHOST_WAYS 8u
+
+static uint32_t *ghost_line(uint32_t *set, uint32_t cap, uint32_t print) {
+    return &set[((uint64_t)print * (2 * cap / GHOST_WAYS) >> 32) * GHOST_WAYS];
 }
 
-static uint32_t *ghost_slot(const struct s3 *s, uint32_t print) {
-    return ghost_slot_in(s->set, s->cap, print);
+static bool line_drop(uint32_t *line, uint32_t print) {
+    unsigned at = 0;
+    while (at < GHOST_WAYS && line[at] != print) at++;
+    if (at == GHOST_WAYS) return false;
+    memmove(&line[at], &line[at + 1], (GHOST_WAYS - 1 - at) * sizeof(*line));
+    line[GHOST_WAYS - 1] = 0;
+    return true;
 }
 
 static void ghost_add(struct s3 *s, uint64_t hash) {
     uint32_t print = ghost_print(hash), old = s->ring[s->next];
-    if (old && *ghost_slot(s, old) == old) *ghost_slot(s, old) = 0;
+    if (old) line_drop(ghost_line(s->set, s->cap, old), old);
     s->ring[s->next] = print;
     s->next = (s->next + 1) & (s->cap - 1);
-    *ghost_slot(s, print) = print;
+    uint32_t *line = ghost_line(s->set, s->cap, print);
+    memmove(&line[1], line, (GHOST_WAYS - 1) * sizeof(*line));
+    line[0] = print;
     if (s->old_set && --s->old_left == 0) {
         free(s->old_set);
         s->old_set = NULL;
@@ -70,11 +78,9 @@ static void ghost_add(struct s3 *s, uint64_t hash) {
 }
 
 static bool ghost_take(struct s3 *s, uint64_t hash) {
-    uint32_t print = ghost_print(hash), *slot = ghost_slot(s, print);
-    if (*slot != print && s->old_set) slot = ghost_slot_in(s->old_set, s->old_cap, print);
-    if (*slot != print) return false;
-    *slot = 0;
-    return true;
+    uint32_t print = ghost_print(hash);
+    return line_drop(ghost_line(s->set, s->cap, print), print) ||
+           (s->old_set && line_drop(ghost_line(s->old_set, s->old_cap, print), print));
 }
 
 /* Doubles the room for ghosts when the main queue has outgrown it: new ghosts go to new tables, the

@@ -95,19 +95,54 @@ TEST(s3fifo_resists_a_scan) {
     store_destroy(&s);
 }
 
+/* A ghost goes straight to the main queue. */
 TEST(s3fifo_remembers_ghosts) {
-    struct store *s = util_store("s3fifo", 100, NULL, NULL);
-    for (int i = 0; i < 130; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
-    /* A ghost goes straight to the main queue. One in twenty is forgotten: ghosts that meet in a
-     * slot drive each other out. */
+    struct store *s = util_store("s3fifo", 2000, NULL, NULL);
+    for (int i = 0; i < 3000; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
+    for (int i = 2500; i < 3000; i++) CHECK(store_remove(s, span_str(name(i))));
     int remembered = 0;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 500; i++) {
         CHECK(!util_has(s, name(i)));
         CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
         remembered += (store_find(s, span_str(name(i)))->bits & OBJECT_Q1) != 0;
     }
-    CHECK(remembered >= 5);
-    CHECK(!(store_find(s, SPAN("k129"))->bits & OBJECT_Q1));
+    CHECK(remembered >= 480);
+    CHECK(!(store_find(s, SPAN("k2000"))->bits & OBJECT_Q1));
+    store_destroy(&s);
+}
+
+/* A look-up of three blocks that finds two, then a get of these. */
+static void look_and_get(struct store *s, struct store_chain *c, enum store_batch_kind look) {
+    struct store_batch b;
+    store_batch_begin(s, &b, c, look, 3);
+    look_hit(s, &b, "k0");
+    look_hit(s, &b, "k1");
+    look_miss(s, &b, "none");
+    store_batch_begin(s, &b, c, STORE_BATCH_READ, 2);
+    look_hit(s, &b, "k0");
+    look_hit(s, &b, "k1");
+}
+
+TEST(a_request_counts_once) {
+    struct store *s = filled("s3fifo", 4);
+    struct store_chain c = {0};
+    look_and_get(s, &c, STORE_BATCH_READ);
+    CHECK_EQ(store_object_freq(s, store_find(s, SPAN("k0"))), 1u);
+    look_and_get(s, &c, STORE_BATCH_LOOK);
+    CHECK_EQ(store_object_freq(s, store_find(s, SPAN("k1"))), 2u);
+    store_destroy(&s);
+    /* but it is later all the same */
+    s = filled("lru", 4);
+    struct store_batch b;
+    c = (struct store_chain){0};
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 2);
+    look_hit(s, &b, "k0");
+    look_miss(s, &b, "none");
+    for (int i = 1; i < 4; i++) CHECK(util_read(s, name(i)));
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 1);
+    look_hit(s, &b, "k0");
+    CHECK_EQ(util_put(s, "new", 4096), TARN_OK);
+    CHECK(util_has(s, "k0") && !util_has(s, "k1"));
     store_destroy(&s);
 }
 
