@@ -46,8 +46,8 @@ static uint32_t ghost_print(uint64_t hash) {
     return (uint32_t)(hash >> 32) | 1;
 }
 
-/* The set is a table of lines of fingerprints, the newest first; of a full line the last is forgotten
- * early, one in a hundred. A prompt without one of its ghosts is half a prompt. */
+/* The set is a table of lines of fingerprints, the newest first. When a line is full its last is
+ * forgotten early, one in a hundred. A prompt without one of its ghosts is half a prompt. */
 #define GHOST_WAYS 8u
 
 static uint32_t *ghost_line(uint32_t *set, uint32_t cap, uint32_t print) {
