@@ -398,6 +398,7 @@ unsigned book_domain(const struct store *s, const struct object *o);
 struct policy *order_policy(struct store *s, const struct object *o);
 /* To a new policy. Until that is over, victims are the previous one's. */
 bool order_migrate(struct store *s, unsigned *budget);
+tarn_status order_set_policy(struct store *s, const struct policy_ops *ops);
 
 /* evict.c */
 /* The next to go among objects with space (inl 0) or in the books (inl 1), from one domain or

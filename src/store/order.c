@@ -211,6 +211,14 @@ static void migrate_held(void *arg, struct htab_node *node) {
     book_relink(s, o);
 }
 
+/* true: not yet. */
+static bool migrate_over(struct store *s) {
+    s->migrating = s->legacy_count > 0;
+    for (unsigned i = 0; i < s->n_domains && !s->migrating; i++)
+        for (int inl = 0; inl < 2; inl++) policy_close(&s->domains[i].legacy[inl]);
+    return s->migrating;
+}
+
 bool order_migrate(struct store *s, unsigned *budget) {
     if (LIKELY(!s->migrating)) return false;
     uint64_t linked = 0;
@@ -222,20 +230,14 @@ bool order_migrate(struct store *s, unsigned *budget) {
         }
     for (; *budget > 0 && linked == 0 && s->legacy_count > 0; --*budget)
         s->migrate_cursor = htab_scan(&s->refs, s->migrate_cursor, migrate_held, s);
-    s->migrating = s->legacy_count > 0;
-    for (unsigned i = 0; i < s->n_domains && !s->migrating; i++)
-        for (int inl = 0; inl < 2; inl++) policy_close(&s->domains[i].legacy[inl]);
-    return s->migrating;
+    return migrate_over(s);
 }
 
-tarn_status store_set_policy(struct store *s, const char *name) {
-    const struct policy_ops *ops = policy_find(name);
-    if (!ops) return TARN_EINVAL;
+tarn_status order_set_policy(struct store *s, const struct policy_ops *ops) {
     if (ops == s->policy) return TARN_OK;
     if (s->migrating) return TARN_EBUSY;
     s->gen ^= OBJECT_GEN;
     s->policy = ops;
-    s->migrating = true;
     s->migrate_cursor = 0;
     story_policy(s);
     for (unsigned i = 0; i < s->n_domains; i++) {
@@ -246,7 +248,13 @@ tarn_status store_set_policy(struct store *s, const char *name) {
             policy_open(&d->policy[inl], ops, &s->records, &s->config);
         }
     }
+    migrate_over(s);
     return TARN_OK;
+}
+
+tarn_status store_set_policy(struct store *s, const char *name) {
+    const struct policy_ops *ops = policy_find(name);
+    return ops ? order_set_policy(s, ops) : TARN_EINVAL;
 }
 
 const char *store_policy_name(const struct store *s) {

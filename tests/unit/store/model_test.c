@@ -4,12 +4,12 @@
  * pretended segment carries the token of whoever wrote it last; leased and held versions are read
  * back); NOSPACE is answered only when a brute-force search agrees (guarantee 2); look-ups answer
  * what was put last or a miss; replicas never share a host, and what is handed out lies on segments
- * that can be read. */
+ * that can be read. The policy is mostly one that checks what it is told. */
 #include "../test.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include "store/books.h"
+#include "recorder.h"
 
 #define KEYS     250
 #define LEASES   300
@@ -583,7 +583,9 @@ static void do_misc(struct model *m) {
 #define NAME(policy) #policy,
         static const char *const names[] = {STORE_POLICIES(NAME)};
 #undef NAME
-        tarn_status st = store_set_policy(m->s, names[rng_below(&m->rng, ARRAY_LEN(names))]);
+        uint64_t n = rng_below(&m->rng, 2 * ARRAY_LEN(names));
+        tarn_status st = n < ARRAY_LEN(names) ? store_set_policy(m->s, names[n])
+                                              : order_set_policy(m->s, &policy_recorder);
         CHECK(st == TARN_OK || st == TARN_EBUSY);
         break;
     }
@@ -648,7 +650,7 @@ static void finish(struct model *m) {
     for (int i = 0; i < m->puts; i++)
         if (!m->put[i].open) store_put_abandon(m->s, &m->put[i].put);
     store_check(m->s);
-    store_destroy(&m->s);
+    recorder_destroy(&m->s);
     for (int i = 0; i < SEGMENTS; i++) free(m->segment[i].unit);
 }
 
@@ -674,6 +676,7 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
         .arg = m, .fence = on_fence, .segment_gone = on_segment_gone, .far_gone = on_far_gone};
     m->s = store_create(&c, &ev, "lru", allocator, m->now, m->wall);
     rng_seed(&m->s->rng, seed);
+    CHECK_EQ(order_set_policy(m->s, &policy_recorder), TARN_OK);
     if (!m->many) add_segment_of(m, STORE_TIER_MEMORY, pages, 0);
     for (int i = 0; m->many && i < 6; i++)
         add_segment(m, i < 4 ? STORE_TIER_MEMORY : STORE_TIER_SSD);
@@ -687,6 +690,7 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
         do_continue(m, slice);
         do_copies(m, slice);
         check_leases(m);
+        CHECK_EQ(recorded.popped, 0u); /* each was answered */
         if (m->fence && rng_below(&m->rng, 30) == 0) {
             store_session_fenced(m->s, m->fence);
             m->fence = 0;
@@ -715,6 +719,8 @@ static void run_many(const char *allocator, uint64_t more, unsigned slice) {
     for (uint64_t seed = 1, end = (uint64_t)test_rounds(10); seed <= end; seed++)
         run(allocator ? allocator : seed % 2 ? "offset" : "slab", 0, seed + more, 5000, slice);
     CHECK(copies > 0 && evicted_to_far > 0); /* one run may happen to do neither */
+    CHECK(recorded.pops > 0 && recorded.holds > 0 && recorded.returns > 0 &&
+          recorded.unlinked_out > 0 && recorded.evictions > 0 && recorded.batches > 0);
 }
 
 TEST(one_pool_offset) {
