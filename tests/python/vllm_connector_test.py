@@ -397,8 +397,8 @@ class Trouble(WithServer):
                     hashes = Chain(4, revision="").extend(prompt(1, 37))
                     look_up = b.connector._scheduler._pool.prefix
 
-                    def vanish(names, lease, timeout):
-                        found = look_up(names, lease, timeout)
+                    def vanish(names, lease, timeout, **hints):
+                        found = look_up(names, lease, timeout, **hints)
                         spaces = [w.connector._worker._space for w in b.workers]
                         with tarn.Client(self.server.url) as other:
                             for i in (3, 6):

@@ -354,7 +354,7 @@ class Parts(unittest.TestCase):
         connector = TarnConnector(settings, base.Role.SCHEDULER, None)
         side = connector._scheduler
         side.set_format(Format("l", ["0"]))
-        side._pool.prefix = lambda names, lease, timeout: 2 * 3
+        side._pool.prefix = lambda names, lease, timeout, **hints: 2 * 3
 
         def plan(new=(), cached=(), preempted=()):
             out = SimpleNamespace(

@@ -56,6 +56,7 @@ class Settings:
     ttl_ms: int = 0
     prefer: Tuple[str, ...] = ()
     conductor: str = ""
+    hints: bool = True
 
     @property
     def put_options(self) -> Dict[str, Any]:

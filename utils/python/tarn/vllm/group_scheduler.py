@@ -12,9 +12,11 @@ from functools import partial
 from itertools import count
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .._hints import told_hints
 from ..chain import Chain
 from ..conductor import KeysTeller
 from ..kv_groups import KVBoundary, KVGroup, KVParts
+from ..options import HintKeywords
 from .config import Ranks, Settings, batches_of, dtype_of
 from .cost import Judge
 from .events import Announcer
@@ -24,7 +26,7 @@ from .news import News
 from .pins import Pins
 from .pool import Pool
 from .requests import announced_by, chain_of, look_again, scheduled_in, states_in
-from .requests import trace_of, traced
+from .requests import hints_for, trace_of, traced
 from .reset import Reset
 
 __all__ = ["GroupScheduler"]
@@ -44,8 +46,8 @@ class GroupRequest:
     so nothing of it is loaded again. stale: it has blocks from before a reset. spoilt: a sibling's
     load of it has failed within a step, so what it has sampled since is not to be relied on."""
 
-    def __init__(self, request: Any, chain: Chain, groups: Groups) -> None:
-        self.request, self.chain = request, chain
+    def __init__(self, request: Any, chain: Chain, groups: Groups, hints: HintKeywords) -> None:
+        self.request, self.chain, self.hints = request, chain, hints
         self.tables: List[List[int]] = [[] for _ in range(groups.tables)]
         self.saved = [0] * len(groups.groups)
         self.states: Set[Tuple[int, int]] = set()
@@ -90,6 +92,7 @@ class _Loading(NamedTuple):
     hashes: List[bytes]
     boundary: int
     renew_at: float
+    hints: HintKeywords
 
 
 class _Held(NamedTuple):
@@ -157,13 +160,16 @@ class GroupScheduler:
             chain = chain_of(request, self._groups.unit, self._settings.revision)
             if chain is None:
                 return None
-            tracked = GroupRequest(request, chain, self._groups)
+            hints = hints_for(request, self._settings.hints)
+            tracked = GroupRequest(request, chain, self._groups, hints)
             self._requests[request.request_id] = tracked
         return tracked
 
     # --- looking up and loading
 
-    def _ask(self, hashes: Sequence[bytes], groups: Sequence[KVGroup]) -> KVBoundary:
+    def _ask(
+        self, hashes: Sequence[bytes], groups: Sequence[KVGroup], hints: HintKeywords
+    ) -> KVBoundary:
         return self._pool.kv_prefix(
             hashes,
             groups,
@@ -171,6 +177,7 @@ class GroupScheduler:
             align=self._groups.align,
             lease_ms=self._settings.lookup_lease_ms,
             timeout_ms=self._settings.lookup_timeout_ms,
+            **hints,
         )
 
     def _look_up(self, tracked: GroupRequest) -> KVBoundary:
@@ -180,7 +187,9 @@ class GroupScheduler:
         if now >= tracked.good_until:
             hashes = tracked.hashes(int(tracked.request.num_tokens) - 1)
             with traced(trace_of(tracked.request)):
-                tracked.found = self._ask(hashes, [group for _, group in self._asked])
+                tracked.found = self._ask(
+                    hashes, [group for _, group in self._asked], tracked.hints
+                )
             tracked.good_until = now + self._settings.lookup_lease_ms / 2000
             for i, group in enumerate(self._groups.groups):
                 tracked.saved[i] = max(tracked.saved[i], tracked.found.tokens // group.block)
@@ -245,7 +254,7 @@ class GroupScheduler:
         parts_of: Dict[int, KVParts] = {}
         for (i, _), parts in zip(self._asked, found.parts):
             parts_of.setdefault(i, parts)
-        load = GroupLoad(request.request_id, [], trace=trace_of(request))
+        load = GroupLoad(request.request_id, [], trace=trace_of(request), hints=tracked.hints)
         for i, parts in parts_of.items():
             group = self._groups.groups[i]
             numbers = range(max(parts.first, local // group.block), parts.first + parts.blocks)
@@ -256,7 +265,7 @@ class GroupScheduler:
         self._loads.append(load)
         self._judge.begins(request.request_id)
         self._loading[request.request_id] = _Loading(
-            tracked.hashes(found.tokens), found.tokens, tracked.good_until
+            tracked.hashes(found.tokens), found.tokens, tracked.good_until, tracked.hints
         )
         self.looked_up += int(request.num_tokens)
         self.found += num_external_tokens
@@ -277,7 +286,7 @@ class GroupScheduler:
         for name, loading in list(self._loading.items()):
             if now >= loading.renew_at:
                 kept = [group for _, group in self._asked]
-                self._ask(loading.hashes, [_not_dropping(group) for group in kept])
+                self._ask(loading.hashes, [_not_dropping(group) for group in kept], loading.hints)
                 later = now + self._settings.lookup_lease_ms / 2000
                 self._loading[name] = loading._replace(renew_at=later)
 
@@ -326,7 +335,7 @@ class GroupScheduler:
         parts = [part for part in parts if part.blocks]
         if not parts:
             return
-        save, due = GroupSave(next(self._jobs), parts), self._due(tracked)
+        save, due = GroupSave(next(self._jobs), parts, tracked.hints), self._due(tracked)
         self._pins.hold(save.job, [block for part in parts for block in part.blocks])
         if due:
             blocks = frozenset(block for table in tracked.tables for block in table)
@@ -475,10 +484,9 @@ class GroupScheduler:
         self._judge.forget(request.request_id)
         if tracked is None:
             return False, None
-        if self._settings.save and (
-            not self._settings.load or getattr(request, "kv_transfer_params", None)
-        ):
-            return False, {"tarn_tokens": self._boundary_saved(tracked)}
+        asked = getattr(request, "kv_transfer_params", None)
+        if self._settings.save and (not self._settings.load or asked):
+            return False, {**told_hints(asked), "tarn_tokens": self._boundary_saved(tracked)}
         return False, None
 
     def _boundary_saved(self, tracked: GroupRequest) -> int:

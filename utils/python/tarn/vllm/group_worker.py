@@ -161,7 +161,7 @@ class GroupWorker:
         for save in unsaved:
             self._jobs.append(save.job)
             for parts in save.parts:
-                self._submit(save.job, parts)
+                self._submit(save, parts)
 
     def finished(self) -> Tuple[Set[str], Set[str], Set[str]]:
         """(nobody, for jobs are reported instead of requests; requests whose blocks have arrived,
@@ -211,7 +211,7 @@ class GroupWorker:
 
     # --- saving
 
-    def _submit(self, job: int, parts: Parts) -> None:
+    def _submit(self, save: GroupSave, parts: Parts) -> None:
         """Of ranks with the same bytes each puts every n-th block."""
         assert self._memory is not None
         space, (every, mine) = self._spaces[parts.group], self._stripes[parts.group]
@@ -222,12 +222,13 @@ class GroupWorker:
             return
         self._saver.submit(
             Job(
-                str(job),
+                str(save.job),
                 space.keys([h for h, _ in pairs]),
                 [b for _, b in pairs],
                 self._views[parts.group],
                 self._memory.mark(),
                 [self._boundary + h.hex()[:24] for h, _ in pairs],
+                save.hints,
             )
         )
 
@@ -239,13 +240,13 @@ class GroupWorker:
             raise RuntimeError(f"vLLM has no blocks for {load.lacking} parts of it")
         began = time.monotonic()
         with traced(load.trace):
-            lost = [block for parts in load.parts for block in self._load_parts(parts, mark)]
+            lost = [block for parts in load.parts for block in self._load_parts(load, parts, mark)]
         if lost:
             self._lose(load, lost)
         else:
             self.news.loaded(load.request, time.monotonic() - began)
 
-    def _load_parts(self, parts: Parts, mark: Any) -> List[int]:
+    def _load_parts(self, load: GroupLoad, parts: Parts, mark: Any) -> List[int]:
         """Returns the blocks that did not arrive."""
         assert self._memory is not None
         space, views = self._spaces[parts.group], self._views[parts.group]
@@ -258,7 +259,11 @@ class GroupWorker:
             keys = space.keys(parts.hashes[done : done + count])
             with self._memory.writing(views, blocks, mark) as window:
                 results = self._pool.get(
-                    keys, window.addresses, window.sizes, timeout_ms=self._settings.timeout_ms
+                    keys,
+                    window.addresses,
+                    window.sizes,
+                    timeout_ms=self._settings.timeout_ms,
+                    **load.hints,
                 )
                 sizes = [sum(sizes) for sizes in window.sizes]
                 window.good = self._pool.distrust.whole(keys, results, sizes)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Counter as CounterType
 from typing import Dict, List, NamedTuple, Optional, Set
 
+from .._hints import no_hints
+from ..options import HintKeywords
 from .base import HandshakeMetadata, Metadata, WorkerMetadata
 from .news import News, joined_news
 
@@ -16,25 +18,28 @@ __all__ += ["Parts", "GroupLoad", "GroupSave", "GroupStep", "GroupFormat", "Grou
 @dataclass
 class Load:
     """Blocks of a request to fill from the pool. asynchronous: between steps; the request waits
-    until it is reported. trace: the traceparent of the request, if it has one."""
+    until it is reported. trace: the traceparent of the request, if it has one. hints: of it, for
+    the pool."""
 
     request: str
     hashes: List[bytes]
     blocks: List[int]
     asynchronous: bool
     trace: Optional[str] = None
+    hints: HintKeywords = field(default_factory=no_hints)
 
 
 @dataclass
 class Save:
     """Blocks that are full when this step has been computed. table: all blocks of the request's
     prefix up to the last of them, because what was computed after a block that did not arrive must
-    not be saved."""
+    not be saved. hints: as Load's."""
 
     request: str
     hashes: List[bytes]
     blocks: List[int]
     table: List[int]
+    hints: HintKeywords = field(default_factory=no_hints)
 
 
 @dataclass
@@ -95,6 +100,7 @@ class GroupLoad:
     parts: List[Parts]
     lacking: int = 0
     trace: Optional[str] = None  # as Load's
+    hints: HintKeywords = field(default_factory=no_hints)
 
 
 @dataclass
@@ -104,6 +110,7 @@ class GroupSave:
 
     job: int
     parts: List[Parts]
+    hints: HintKeywords = field(default_factory=no_hints)  # as Load's
 
 
 @dataclass

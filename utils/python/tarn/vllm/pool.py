@@ -170,16 +170,16 @@ class Pool:
             log.warning("the pool at %s is back", self._where)
         return result
 
-    def prefix(self, keys: Sequence[str], lease_ms: int, timeout_ms: int) -> int:
+    def prefix(self, keys: Sequence[str], lease_ms: int, timeout_ms: int, **hints: Any) -> int:
         """How many leading keys are readable; 0 when the pool is away."""
         return self._call(
-            lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)),
+            lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms, **hints)),
             0,
             "lookup",
         )
 
     def kv_prefix(
-        self, hashes: Sequence[bytes], groups: Sequence[KVGroup], **options: int
+        self, hashes: Sequence[bytes], groups: Sequence[KVGroup], **options: Any
     ) -> KVBoundary:
         """The longest prefix that all KV groups have; 0 tokens when the pool is away."""
         nothing = KVBoundary(0, (KVParts(),) * len(groups))

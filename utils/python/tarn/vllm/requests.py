@@ -17,11 +17,13 @@ from typing import (
     Tuple,
 )
 
+from .._hints import hints_of
 from .._trace import trace
 from ..chain import Chain
+from ..options import HintKeywords
 
 __all__ = ["Scheduled", "announced_by", "chain_of", "look_again", "scheduled_in", "states_in"]
-__all__ += ["trace_of", "traced"]
+__all__ += ["hints_for", "trace_of", "traced"]
 
 
 def chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
@@ -60,6 +62,13 @@ def look_again(came: float) -> float:
     the pool time, and a prompt may wait for seconds before its prefill begins."""
     now = time.monotonic()
     return now + min(max((now - came) / 16, 0.002), 0.05)
+
+
+def hints_for(request: Any, wanted: bool) -> HintKeywords:
+    """What the pool's eviction policy is told with all calls for a request."""
+    if not wanted:
+        return {}
+    return hints_of(request.request_id, getattr(request, "kv_transfer_params", None))
 
 
 _TRACEPARENT = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

@@ -12,7 +12,9 @@ import threading
 from collections import Counter, deque
 from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
+from .._hints import no_hints
 from ..errors import Status, done
+from ..options import HintKeywords
 from .config import Settings
 from .memory import HostMemory
 from .pool import Pool
@@ -28,7 +30,8 @@ _NO_ROOM = (Status.ENOSPACE, Status.EQUOTA, Status.EOOM)
 
 class Job(NamedTuple):
     """Blocks of a request, or one layer of them. mark: a point in the computation after which their
-    bytes are there. boundaries: the boundary that each is a part of (Client.put), or none."""
+    bytes are there. boundaries: the boundary that each is a part of (Client.put), or none. hints:
+    of the request."""
 
     request: str
     keys: List[str]
@@ -36,6 +39,7 @@ class Job(NamedTuple):
     layers: List[int]
     mark: Any
     boundaries: Sequence[str] = ()
+    hints: HintKeywords = no_hints()
 
     def slice(self, at: int, count: int) -> "Job":
         return self._replace(
@@ -205,7 +209,7 @@ class Saver:
                     now.keys,
                     window.addresses,
                     window.sizes,
-                    dict(self._options, boundary=now.boundaries),
+                    dict(self._options, boundary=now.boundaries, **now.hints),
                 )
             at += count
             new = [sum(sizes) for sizes, status in zip(window.sizes, statuses) if status >= 0]

@@ -17,10 +17,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .._hints import told_hints
 from ..chain import Chain
 from ..conductor import KeysTeller
 from ..keys import KeySpace, shard_of
 from ..kv_groups import KVGroup
+from ..options import HintKeywords
 from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
 from .cost import Judge
 from .damage import NOWHERE, Damage
@@ -28,7 +30,7 @@ from .events import Announcer
 from .meta import Format, FormatReport, Load, Save, Step
 from .news import News
 from .pool import Pool
-from .requests import announced_by, chain_of, look_again, scheduled_in, trace_of, traced
+from .requests import announced_by, chain_of, hints_for, look_again, scheduled_in, trace_of, traced
 from .reset import Reset
 
 __all__ = ["SchedulerSide"]
@@ -60,10 +62,11 @@ class Tracked:
         "held",
         "spoilt",
         "stale",
+        "hints",
     )
 
-    def __init__(self, request: Any, chain: Chain) -> None:
-        self.request, self.chain = request, chain
+    def __init__(self, request: Any, chain: Chain, hints: HintKeywords) -> None:
+        self.request, self.chain, self.hints = request, chain, hints
         self.blocks: List[int] = []
         self.saved = 0
         self.sent = False
@@ -161,7 +164,8 @@ class SchedulerSide:
             chain = chain_of(request, self.block_tokens, self._settings.revision)
             if chain is None:
                 return None
-            tracked = self._requests[request.request_id] = Tracked(request, chain)
+            hints = hints_for(request, self._settings.hints)
+            tracked = self._requests[request.request_id] = Tracked(request, chain, hints)
         return tracked
 
     @staticmethod
@@ -183,7 +187,10 @@ class SchedulerSide:
         names, each = self._space.lookup_keys(hashes, self._layers)
         with traced(trace_of(tracked.request)):
             hits = self._pool.prefix(
-                names, self._settings.lookup_lease_ms, self._settings.lookup_timeout_ms
+                names,
+                self._settings.lookup_lease_ms,
+                self._settings.lookup_timeout_ms,
+                **tracked.hints,
             )
         tracked.hits = hits // each
         tracked.hits_until = now + self._settings.lookup_lease_ms / 2000
@@ -252,7 +259,14 @@ class SchedulerSide:
         asynchronous = self._settings.load_async
         hashes = tracked.chain.hashes[start:end]
         self._loads.append(
-            Load(request.request_id, hashes, ids[start:end], asynchronous, trace_of(request))
+            Load(
+                request.request_id,
+                hashes,
+                ids[start:end],
+                asynchronous,
+                trace_of(request),
+                tracked.hints,
+            )
         )
         self._judge.begins(request.request_id)
         self._damage.load(ids[start:end])
@@ -288,6 +302,7 @@ class SchedulerSide:
             hashes[start:end],
             tracked.blocks[start:end],
             tracked.blocks[:end],
+            tracked.hints,
         )
         due = (
             max((self._open.get(block, 0) for block in save.table), default=0) if self._open else 0
@@ -426,11 +441,9 @@ class SchedulerSide:
         if tracked is None:
             return False, None
         self._leave(tracked)
-        params = None
-        if self._settings.save and (
-            not self._settings.load or getattr(request, "kv_transfer_params", None)
-        ):
-            params = {"tarn_tokens": tracked.saved * self.block_tokens}
+        params, asked = None, getattr(request, "kv_transfer_params", None)
+        if self._settings.save and (not self._settings.load or asked):
+            params = {**told_hints(asked), "tarn_tokens": tracked.saved * self.block_tokens}
         delay = tracked.sent and bool(tables[0])
         if delay:
             self._delayed.append(request.request_id)

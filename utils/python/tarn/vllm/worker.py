@@ -262,8 +262,11 @@ class WorkerSide:
                 self._saver.count_dropped(len(save.blocks) - keep)
                 if keep == 0:
                     return
-                save = Save(
-                    save.request, save.hashes[:keep], save.blocks[:keep], save.table[:first]
+                save = replace(
+                    save,
+                    hashes=save.hashes[:keep],
+                    blocks=save.blocks[:keep],
+                    table=save.table[:first],
                 )
         every, mine = self._stripe
         pairs = [
@@ -280,6 +283,7 @@ class WorkerSide:
                 [b for _, b in pairs],
                 layers or self._everything,
                 self._memory.mark(),
+                hints=save.hints,
             )
         )
 
@@ -296,7 +300,7 @@ class WorkerSide:
             )
             blocks = load.blocks[done : done + count]
             with self._memory.writing(layers, blocks, mark) as window, traced(load.trace):
-                window.good = self._get(load.hashes[done : done + count], window, layer)
+                window.good = self._get(load, load.hashes[done : done + count], window, layer)
                 lost = [b for b, good in zip(blocks, window.good) if not good]
             if lost:
                 self._lose(lost)
@@ -311,9 +315,11 @@ class WorkerSide:
         except Exception as error:
             self._load_failed(load, error)
 
-    def _get(self, hashes: Sequence[bytes], window: Any, layer: Optional[int]) -> List[bool]:
+    def _get(
+        self, load: Load, hashes: Sequence[bytes], window: Any, layer: Optional[int]
+    ) -> List[bool]:
         """Fills a window; which of its blocks arrived whole."""
-        wait = {"timeout_ms": self._settings.timeout_ms}
+        wait: Dict[str, Any] = {"timeout_ms": self._settings.timeout_ms, **load.hints}
         if self._writer is None:
             keys = self._space.keys(hashes, layer=None if layer is None else self._names[layer])
             results = self._pool.get(keys, window.addresses, window.sizes, **wait)
