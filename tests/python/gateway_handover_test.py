@@ -58,6 +58,20 @@ class Plans(unittest.TestCase):
                 self.assertNotIn("data_parallel_rank", leg.body)
                 self.assertIs(leg.body["messages"], CHAT["messages"])
 
+    def test_sessions_for_the_pool(self):
+        said = {"tarn_session": "talk-7"}
+        for place in Place(P, None, "alone"), APART:
+            for kind in KINDS:
+                for session in "", "talk-7":
+                    made = plan(kind, place, {**CHAT, **EVIL}, PROMPT, session=session)
+                    for leg in filter(None, (made.main, made.prefill)):
+                        params = leg.body.get("kv_transfer_params") or {}
+                        told = {n: params[n] for n in said if n in params}
+                        self.assertEqual(told, said if kind == "pool" and session else {})
+        made = plan("pool", APART, CHAT, PROMPT, session="talk-7")
+        self.assertEqual(made.main.body["kv_transfer_params"], {**said, "tarn_tokens": 100})
+        self.assertEqual(made.prefill.body["kv_transfer_params"], said)
+
     def test_vllm(self):
         made = plan("vllm", APART, CHAT, PROMPT)
         self.assertEqual((made.before, made.alone), (True, False))

@@ -131,7 +131,9 @@ class Answers(GatewayTest):
         self.assertEqual((ask.tokens, ask.output), (ids, 9))
         self.assertEqual((ask.tenant, ask.priority, ask.session), ("acme", -7, "talk"))
         self.assertEqual((ask.ttft_ms, ask.tbt_ms), (500, 50))
-        self.assertEqual(self.engines[0].seen[0][0].headers["X-Request-Id"], ask.request)
+        request, body = self.engines[0].seen[0]
+        self.assertEqual(request.headers["X-Request-Id"], ask.request)
+        self.assertEqual(body["kv_transfer_params"], {"tarn_session": "acme/talk"})
 
     async def test_traceparent(self):
         trace = "0af7651916cd43dd8448eb211c80319c"

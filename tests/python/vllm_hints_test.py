@@ -1,4 +1,4 @@
-"""TarnConnector's hints for the eviction policy: look-ups, loads and saves of a request all name its
+"""TarnConnector's hints for the eviction policy: look-ups, loads and saves of a request name its
 session, over all connections."""
 
 import unittest

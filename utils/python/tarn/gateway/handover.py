@@ -83,12 +83,16 @@ def plan(
     prompt: Prompt,
     bootstrap_port: int = 8998,
     ranks: bool = False,
+    session: str = "",
 ) -> Plan:
     """kind: one of KINDS. body: the client's; it is left as it is. bootstrap_port: of SGLang's
-    prefill engines. ranks: the prefill engine has several behind its URL, and is told which."""
+    prefill engines. ranks: the prefill engine has several behind its URL, and is told which.
+    session: what TarnConnector tells the pool's eviction policy; "": nothing."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     bare = {name: value for name, value in body.items() if name not in _OURS}
+    if kind == "pool" and session:
+        bare["kv_transfer_params"] = {"tarn_session": session}
     main = Leg(place.answers, bare)
     if place.decode is None or place.decode == place.prefill:
         return Plan(main)
@@ -113,7 +117,10 @@ def plan(
         return Plan(main, prefill, before=True)
     # The decoder waits for that much, and for no more than it can take: whole blocks, and not the
     # last token.
-    bare["kv_transfer_params"] = {"tarn_tokens": prompt.length}
+    bare["kv_transfer_params"] = {
+        **bare.get("kv_transfer_params", {}),
+        "tarn_tokens": prompt.length,
+    }
     return Plan(main, prefill, alone=True)
 
 

@@ -183,7 +183,15 @@ class Life:
         path = "/v1/completions" if self._continues is not None else self.asked.path
         options = self.means.options
         ranks = self.means.several_ranks(place.prefill)
-        made = plan(options.hand_over, place, body, self._prompt, options.bootstrap_port, ranks)
+        made = plan(
+            options.hand_over,
+            place,
+            body,
+            self._prompt,
+            options.bootstrap_port,
+            ranks,
+            self.who.conversation,
+        )
         sending = _Sending(self, made, path)
         self._transcript.engine = place.answers.id
         async with sending.answer(streams) as response:

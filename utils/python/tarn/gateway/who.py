@@ -66,6 +66,11 @@ class Who:
     ttft_ms: Optional[int]
     tbt_ms: Optional[int]
 
+    @property
+    def conversation(self) -> str:
+        """The session among those of all tenants, "": none is named."""
+        return f"{self.tenant}/{self.session}" if self.session else ""
+
     @classmethod
     def of(cls, headers: Mapping[str, str], keys: Optional[Keys]) -> Who:
         """A key says whose a request is, and the highest priority that it may ask for. ApiError
