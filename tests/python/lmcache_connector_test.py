@@ -6,7 +6,7 @@ import ctypes
 import os
 import unittest
 
-from harness import together
+from harness import Monitor, together
 from lmcache_helpers import ConnectorTest
 from lmcache_stubs import (
     Backend,
@@ -273,6 +273,26 @@ class Replaces(ConnectorTest):
 
 
 class Lookups(ConnectorTest):
+    def test_a_look_up_and_its_gets_are_one_request(self):
+        for hints, seen in ((True, {"SESSION": "lookup-7"}), ("false", {})):
+            connector, keys = self.connector(hints=hints), self.keys(6)
+            self.store(connector, keys, self.chunks(6))
+            with Monitor(self.server) as monitor:
+
+                async def run():
+                    self.assertEqual(await connector.batched_async_contains("lookup-7", keys), 6)
+                    self.check(await connector.batched_get_non_blocking("lookup-7", keys), range(6))
+
+                asyncio.run(run())
+                told = monitor.hints("PREFIXLEN", "MGETREPLICAS")
+                self.assertGreaterEqual(len(told), 2)
+                self.assertEqual([h for h in told if h != seen], [])
+                self.check(asyncio.run(connector.batched_get(keys)), range(6))
+                self.assertEqual(connector.batched_contains(keys), 6)
+                self.assertEqual(
+                    [h for h in monitor.hints("PREFIXLEN", "MGETREPLICAS")[len(told) :] if h], []
+                )
+
     def test_lookups(self):
         connector, keys = self.connector(), self.keys(6)
         self.store(connector, keys[:3] + keys[4:5], self.chunks(4))

@@ -29,10 +29,10 @@ class SlowClient:
     def __getattr__(self, name):
         return getattr(self._client, name)
 
-    def get_into_many(self, keys, *args):
+    def get_into_many(self, keys, *args, **hints):
         if self._slow in keys:
             self.go.wait(10)
-        result = self._client.get_into_many(keys, *args)
+        result = self._client.get_into_many(keys, *args, **hints)
         self.passed += self._slow not in keys
         return result
 

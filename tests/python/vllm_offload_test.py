@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from harness import SLOW, Server, TarnTest, wait_until
+from harness import SLOW, Monitor, Server, TarnTest, wait_until
 
 import tarn
 from tarn.vllm import offload
@@ -210,6 +210,25 @@ class OffloadTest(TarnTest):
 
     def names(self):
         return sorted(self.client().command("KEYS", "*").split("\n"))
+
+    def test_the_session_of_a_request_goes_along(self):
+        params = {"tarn_session": "chat", "tarn_return_ms": 9}
+        for hints in (True, "false"):
+            self.setUp()
+            for asked, seen in (
+                (None, {"SESSION": "w"}),
+                (params, {"SESSION": "chat", "RETURN": "9"}),
+            ):
+                req = SimpleNamespace(req_id="w", kv_transfer_params=asked)
+                keys = [key(i + 100 * (asked is None)) for i in range(4)]
+                with Monitor(self.server) as monitor:
+                    writer, reader = self.manager(hints=hints), self.manager(hints=hints)
+                    writer.store(keys, req)
+                    writer.settle()
+                    self.assertEqual(reader.find(keys, "w"), 4)
+                    puts, gets = monitor.hints("MPUTSTART"), monitor.hints("MGETREPLICAS")
+                self.assertEqual(puts, [seen if hints is True else {}])
+                self.assertEqual(gets, [{"SESSION": "w"} if hints is True else {}])
 
     def test_blocks_cascade_and_are_promoted(self):
         writer, reader = self.manager(), self.manager()

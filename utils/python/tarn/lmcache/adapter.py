@@ -13,7 +13,7 @@ _PLUGIN = "plugin://"
 _OWN = "remote_storage_plugin."
 _OF_LMCACHE = ("module_path", "class_name", "url")
 _troubles = _base.Troubles(_base.logger_of(__name__))
-OPTIONS = ("get_threads", "put_threads", "pin_ms", "put_backlog", "replicas", "namespace")
+OPTIONS = ("get_threads", "put_threads", "pin_ms", "put_backlog", "replicas", "namespace", "hints")
 
 
 def _plugin_name(url: str) -> Optional[str]:

@@ -35,10 +35,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from ..client import Client
 from .._distrust import Distrust
 from .._figures import cluster_of
+from .._hints import hints_of, no_hints
 from ..errors import Error, Status, done, status_name
 from ..identity import Facts, digest, first
 from ..memory import Pinned, pin
-from ..options import number
+from ..options import HintKeywords, number, truth
 from . import _base
 from .gate import Gate
 from .metadata import HEADER_BYTES, HeaderError, Layout, expected_layout
@@ -95,8 +96,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     """`url` as tarn.Client takes it. Options (LMCache's extra_config has them as "tarn.NAME"):
     `get_threads`, `put_threads`; `pin_ms`, how long a lookup that pins protects what it found;
     `put_backlog`, how many puts may wait before further ones are dropped; `replicas` of what is
-    put, 0: the server's default; `namespace`: engines with another one share nothing, for what
-    neither LMCache's keys nor its configuration tell apart. ConnectionFailed and the like: no
+    put, 0: the server's default; `hints`: look-ups, and the gets that follow, name LMCache's
+    look-up to the pool's eviction policy; `namespace`: engines with another one share nothing, for
+    what neither LMCache's keys nor its configuration tell apart. ConnectionFailed and the like: no
     server. `client`: one to use instead of an own one, which stays open at the end."""
 
     def __init__(
@@ -114,6 +116,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         put_backlog: int = 1024,
         replicas: int = 0,
         namespace: str = "",
+        hints: Any = True,
     ) -> None:
         if (
             _base.RemoteConnector is not _base.PlainRemoteConnector
@@ -144,6 +147,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         self._allocator = Allocator(local_cpu_backend, metadata, _base.MemoryFormat)
         self._headers = Headers()
         self._put_options: Dict[str, Any] = {"replicas": replicas} if replicas else {}
+        self._hints = truth(hints, "tarn.hints")
         self._pin_ms, self._put_room = pin_ms, threading.BoundedSemaphore(put_backlog)
         self._own_client = client is None
         self._client = (
@@ -209,13 +213,16 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     ) -> int:
         """The same. `pin`: what was counted is not evicted for pin_ms (a removal is not
         stopped)."""
-        return int(await self._run(self._readers, self._prefix, keys, self._pin_ms if pin else 0))
+        lease_ms, hints = self._pin_ms if pin else 0, self._named(lookup_id)
+        return int(await self._run(self._readers, self._prefix, keys, lease_ms, hints))
 
-    def _prefix(self, keys: Sequence[Any], lease_ms: int) -> int:
-        names = [self.name(key) for key in keys]
-        return int(
-            self._gate.call("lookup", self._client.prefix_length, names, lease_ms=lease_ms) or 0
-        )
+    def _prefix(self, keys: Sequence[Any], lease_ms: int, hints: HintKeywords = no_hints()) -> int:
+        names, ask = [self.name(key) for key in keys], self._client.prefix_length
+        return int(self._gate.call("lookup", ask, names, lease_ms=lease_ms, **hints) or 0)
+
+    def _named(self, lookup_id: str) -> HintKeywords:
+        """A look-up and its gets, which go over several connections, as one request."""
+        return hints_of(lookup_id, None) if self._hints else {}
 
     def support_ping(self) -> bool:
         return True
@@ -345,11 +352,14 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
 
     async def batched_get(self, keys: Sequence[Any]) -> List[Optional[Any]]:
         """Memory objects of all that could be read, None for the others."""
+        return await self._get_all(keys, {})
+
+    async def _get_all(self, keys: Sequence[Any], hints: HintKeywords) -> List[Optional[Any]]:
         layout = self._expected(_chunk_kind(keys[0])) if len(keys) > 1 else None
         parts = spread([layout.size if layout is not None else 0] * len(keys), self._get_threads)
         reads = [
             asyncio.ensure_future(
-                self._run(self._readers, self._read, keys[a:b], give_back=release)
+                self._run(self._readers, self._read, keys[a:b], hints, give_back=release)
             )
             for a, b in parts
         ]
@@ -372,12 +382,12 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
 
     async def batched_get_non_blocking(self, lookup_id: str, keys: Sequence[Any]) -> List[Any]:
         """The leading ones, up to the first that could not be read."""
-        objs = await self.batched_get(keys)
+        objs = await self._get_all(keys, self._named(lookup_id))
         hits = objs.index(None) if None in objs else len(objs)
         release(objs[hits:])
         return objs[:hits]
 
-    def _read(self, keys: Sequence[Any]) -> List[Optional[Any]]:
+    def _read(self, keys: Sequence[Any], hints: HintKeywords) -> List[Optional[Any]]:
         """Runs in a thread. Never raises what would leave objects behind."""
         objs: List[Optional[Any]] = [None] * len(keys)
         if not keys:
@@ -387,9 +397,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             layout = self._expected(kind)
             rest = list(range(len(keys)))
             if layout is not None and not layout.format.startswith("BINARY"):
-                rest = self._read_expected(kind, layout, names, objs)
+                rest = self._read_expected(kind, layout, names, objs, hints)
             if rest:
-                self._read_any(kind, names, rest, objs)
+                self._read_any(kind, names, rest, objs, hints)
         except Exception as e:
             self._troubles.warn(f"get {type(e).__name__}", f"get failed: {type(e).__name__}: {e}")
         return objs
@@ -408,7 +418,12 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             self._learned[kind] = layout
 
     def _read_expected(
-        self, kind: str, layout: Layout, names: List[str], objs: List[Optional[Any]]
+        self,
+        kind: str,
+        layout: Layout,
+        names: List[str],
+        objs: List[Optional[Any]],
+        hints: HintKeywords,
     ) -> List[int]:
         """Reads headers and payloads into objects of the expected layout. Returns which are there,
         but of another one."""
@@ -430,7 +445,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 HEADER_BYTES + layout.size,
             )
             got = (
-                self._gate.call("get", self._client.get_into_many, wanted, addresses, sizes)
+                self._gate.call(
+                    "get", self._client.get_into_many, wanted, addresses, sizes, **hints
+                )
                 if fresh
                 else None
             )
@@ -455,11 +472,17 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             release(fresh)
 
     def _read_any(
-        self, kind: str, names: List[str], wanted: List[int], objs: List[Optional[Any]]
+        self,
+        kind: str,
+        names: List[str],
+        wanted: List[int],
+        objs: List[Optional[Any]],
+        hints: HintKeywords,
     ) -> None:
         """Reads values of any layout, by way of memory of our own, and remembers the layout for the
         next time."""
-        values = self._gate.call("get", self._client.get_many, [names[i] for i in wanted])
+        some = [names[i] for i in wanted]
+        values = self._gate.call("get", self._client.get_many, some, **hints)
         for i, value in zip(wanted, values or []):
             if value is None:
                 continue

@@ -21,13 +21,14 @@ import importlib
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import options
 from .._figures import BYTES, COUNTS, Growth, client_counts
+from .._hints import hints_of, no_hints
 from .._link import Link, optional, settings
 from ..client import Client
 from ..errors import Error, InvalidArgument, QueueFull, Status
@@ -99,6 +100,7 @@ OPTIONS = (
     "max_jobs",
     "lookup_timeout_ms",
     "locality",
+    "hints",
 )
 LOCALITIES = ("LOCAL", "REMOTE")
 STATES_MAX = 1 << 20  # blocks whose look-ups are remembered; beyond, look-ups are misses
@@ -147,6 +149,7 @@ class _Work:
     names: List[str]
     addresses: List[int]
     began: float
+    hints: options.HintKeywords = field(default_factory=no_hints)
 
 
 # Words in the names of what vLLM says about the bytes of its blocks; of ours all, of others what
@@ -235,6 +238,7 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         max_jobs: int = 1024,
         lookup_timeout_ms: int = 1000,
         locality: Optional[str] = None,
+        hints: Any = True,
         backpressure_detector: Any = None,
         **unknown: Any,
     ) -> None:
@@ -244,7 +248,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         batch, options of the `client`, options of `put`s; `max_jobs`: how many batches may be
         queued (as many again wait here, and what is more than both fails at once);
         `lookup_timeout_ms`: how long requests wait for an answer; `locality`, "LOCAL" or "REMOTE":
-        what requests that choose their tiers go by. `backpressure_detector`: vLLM's own.
+        what requests that choose their tiers go by; `hints`: the pool's eviction policy is told the
+        session of a request. `backpressure_detector`: vLLM's own.
 
         InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is
         waited for later."""
@@ -268,6 +273,7 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         }
         chosen = settings({k: v for k, v in given.items() if v is not None}, where)
         self._max_jobs = options.number(max_jobs, f"{where}: max_jobs", 1, 65536)
+        self._hints = options.truth(hints, f"{where}: hints")
         self._patience_s = options.number(lookup_timeout_ms, f"{where}: lookup_timeout_ms") / 1000
         if (
             primary_kv_view.ndim != 2
@@ -406,13 +412,20 @@ class TarnTierManager(_Base):  # type: ignore[misc]
     def _boundaries(self, keys: Sequence[bytes]) -> Optional[List[str]]:
         return [self._prefix + k[:-4].hex() for k in keys] if self._together else None
 
+    def _hints_of(self, job: Any) -> options.HintKeywords:
+        context = getattr(job, "req_context", None)
+        if context is None or not self._hints:
+            return {}
+        params = getattr(context, "kv_transfer_params", None)
+        return hints_of(getattr(context, "req_id", None), params)
+
     def _submit_job(self, kind: str, job: Any) -> None:
         keys = [bytes(k) for k in job.keys]
         slots = (
             job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
         )  # as older versions call them
         blocks = [int(b) for b in slots]
-        work = _Work(kind, job.job_id, keys, [], [], time.monotonic())
+        work = _Work(kind, job.job_id, keys, [], [], time.monotonic(), self._hints_of(job))
         if len(blocks) != len(keys) or any(not 0 <= b < self._blocks for b in blocks):
             self._link.complain(
                 kind,
@@ -463,10 +476,17 @@ class TarnTierManager(_Base):  # type: ignore[misc]
                     replace=any(again),
                     boundary=self._boundaries(work.keys),
                     **self._puts,
+                    **work.hints,
                 )
             else:
                 number = queue.get(
-                    work.names, work.addresses, self._block, work, keep=self._memory, **self._gets
+                    work.names,
+                    work.addresses,
+                    self._block,
+                    work,
+                    keep=self._memory,
+                    **self._gets,
+                    **work.hints,
                 )
         except QueueFull:
             self._link.distrust.add_all(work.names, again)
