@@ -129,7 +129,6 @@ static void count_end(struct client *c, struct kv_look *l) {
     if (!l->terms.counts) return;
     count_depth(l, &l->miss);
     store_batch_miss(books, &l->terms.request, key, store_hash(key));
-    c->chain.hits = l->terms.request.base_depth + l->terms.request.pos - 1;
 }
 
 /* --- the reply --- */

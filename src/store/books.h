@@ -18,6 +18,7 @@
 #define STORE_MAGIC    0x5a0be5u
 #define DOMAINS        256u /* 0: keys without a quota */
 #define WANT_NAMES_MAX 16u
+#define BATCH_MISSES   1024u
 
 /* --- what few objects have (extra.c, group.c) --- */
 
@@ -286,6 +287,13 @@ struct store {
     struct rng rng;
     uint64_t next_version;
     uint32_t next_request;
+    /* first misses of look-ups, by a part of the hash: puts that begin there are of that request */
+    struct batch_miss {
+        uint64_t hash;
+        uint32_t request, depth; /* request 0: none */
+    } misses[BATCH_MISSES];
+    struct policy_event batch_last; /* of the batch that was last gone on with */
+    bool batch_open;                /* its end was not told yet */
     /* sweeps, each going on in slices of store_background */
     /* objects up to this version are gone; how many are still in the index */
     uint64_t flush_version, stale;

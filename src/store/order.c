@@ -1,5 +1,6 @@
 /* The order of eviction: which list or policy an object is in, and what keeps it out of all of
  * them. */
+#include "store/batch.h"
 #include "store/books.h"
 
 bool book_protected(const struct store *s, const struct object *o) {
@@ -236,6 +237,7 @@ bool order_migrate(struct store *s, unsigned *budget) {
 tarn_status order_set_policy(struct store *s, const struct policy_ops *ops) {
     if (ops == s->policy) return TARN_OK;
     if (s->migrating) return TARN_EBUSY;
+    batch_over(s);
     s->gen ^= OBJECT_GEN;
     s->policy = ops;
     s->migrate_cursor = 0;

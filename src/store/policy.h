@@ -66,9 +66,10 @@ struct policy_ops {
     /* Leaves memory by eviction, most often popped, but linked or held where it goes with another
      * or by name. Its hash, for policies that remember. */
     void (*evicted)(struct policy *p, struct object *o, uint64_t hash);
-    /* A batch has ended: its last key, and its chain as far as it was there. Objects of a batch of
-     * puts are inserted when they are whole: later, but for tiny ones. A batch that goes on after
-     * another has begun meanwhile is told of again. NULL: nothing to do. */
+    /* A batch of look-ups, reads or puts has ended, with its last key or when the next begins: its
+     * last event, and so its chain as far as it was there. What PUTSTART began is inserted when it
+     * is whole, which is later. A batch that goes on after another has begun meanwhile ends again.
+     * NULL: nothing to do. */
     void (*prefix_done)(struct policy *p, const struct policy_event *last);
     /* The number of the request in which one of its objects was last inserted or accessed; NULL: it
      * is object.request. */

@@ -398,7 +398,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     }
     struct policy_event event = batch_event(s, b, hash);
     b->open = false;
-    b->pos++;
+    batch_step(s, b, &event);
     if ((st = claim_key(s, key, hash, options)) != TARN_OK) return st;
     struct session *ss = session_get(s, session);
     if (ss->puts >= s->config.max_puts_per_session) {
@@ -671,6 +671,25 @@ static bool inline_rewrite(struct store *s, struct object *o, struct span value,
     return true;
 }
 
+/* The key is free for it. */
+static tarn_status inline_set(struct store *s, struct span key, uint64_t hash, struct span value,
+                              uint32_t crc, const struct store_put_options *options,
+                              const struct policy_event *e) {
+    bool plain = !options->expire_wall_ms && options->pin == STORE_PIN_NONE && !options->group.len;
+    struct object *o = index_find(&s->index, key, hash);
+    if (o && plain && inline_rewrite(s, o, value, crc, e)) {
+        tell_complete(s, o, true);
+        return TARN_OK;
+    }
+    if (!(o = record_new(s, key, &value, s->next_version++, e))) return TARN_EOOM;
+    bool replaced = make_way(s, key, hash);
+    object_set_crc(o, crc);
+    o->block = quota_domain(s, key);
+    struct put_wishes wishes = wishes_of(s, options);
+    object_appear(s, o, hash, e, &wishes, replaced);
+    return TARN_OK;
+}
+
 tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key,
                              struct span value, uint32_t crc,
                              const struct store_put_options *options, unsigned *budget) {
@@ -684,21 +703,10 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
     if ((st = room_limits(s, quota_domain(s, key), value.len, coming, budget)) != TARN_OK)
         return st;
     if ((st = claim_key(s, key, hash, options)) != TARN_OK) return st;
-    b->pos++;
     if (*budget > 0) --*budget;
     s->stat.put_starts++;
     s->stat.put_ends++;
-    bool plain = !options->expire_wall_ms && options->pin == STORE_PIN_NONE && !options->group.len;
-    struct object *o = index_find(&s->index, key, hash);
-    if (o && plain && inline_rewrite(s, o, value, crc, &e)) {
-        tell_complete(s, o, true);
-        return TARN_OK;
-    }
-    if (!(o = record_new(s, key, &value, s->next_version++, &e))) return TARN_EOOM;
-    bool replaced = make_way(s, key, hash);
-    object_set_crc(o, crc);
-    o->block = quota_domain(s, key);
-    struct put_wishes wishes = wishes_of(s, options);
-    object_appear(s, o, hash, &e, &wishes, replaced);
-    return TARN_OK;
+    st = inline_set(s, key, hash, value, crc, options, &e);
+    batch_step(s, b, &e);
+    return st;
 }

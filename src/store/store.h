@@ -298,11 +298,13 @@ const char *store_placement_name(const struct store *s);            /* "local-fi
 /* --- requests: what the eviction policy learns of a batch --- */
 
 /* One per connection, zero-initialised: lets the puts of a prefix go on where its look-up ended, or
- * where they were told to wait. */
+ * where they were told to wait. Puts over another connection go on with the look-up, too, when they
+ * begin with its first miss and it was not long ago. */
 struct store_chain {
     /* number of the connection's last look-up batch, or of its puts that wait */
     uint32_t request;
     uint32_t hits;       /* its leading hits */
+    uint32_t depth;      /* of its first missing key */
     uint64_t first_hash; /* of its first key: a get of exactly the hits is the same request */
     uint64_t next_hash;  /* hash of its first missing key, 0: none */
 };

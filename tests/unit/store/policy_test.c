@@ -168,7 +168,7 @@ TEST(a_changed_policy_keeps_the_order_it_found) {
 
 /* --- what a policy is told --- */
 
-static struct policy_event seen[16];
+static struct policy_event seen[16], done;
 static int n_seen, n_done;
 
 static void spy_insert(struct policy *p, struct object *o, const struct policy_event *e) {
@@ -181,32 +181,41 @@ static void spy_access(struct policy *p, struct object *o, const struct policy_e
 }
 static void spy_done(struct policy *p, const struct policy_event *e) {
     n_done++;
+    done = *e;
 }
 
-TEST(a_policy_sees_the_chain) {
-    struct store *s = util_store("lru", 64, NULL, NULL);
-    struct policy_ops spy = policy_lru;
+static struct store *spied(void) {
+    static struct policy_ops spy;
+    struct store *s = util_store("fifo", 64, NULL, NULL);
+    spy = policy_lru;
     spy.insert = spy_insert;
     spy.access = spy_access;
     spy.prefix_done = spy_done;
-    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &spy;
+    CHECK_EQ(order_set_policy(s, &spy), TARN_OK);
     n_seen = n_done = 0;
+    return s;
+}
+
+static void put_next(struct store *s, struct store_batch *b, const char *key) {
+    struct store_put_options o = {.replicas = 1};
+    struct store_put *p;
+    unsigned budget = 1000;
+    CHECK_EQ(store_put_start(s, b, span_str(key), 4096, &o, 1, &budget, &p), TARN_OK);
+    CHECK_EQ(store_put_end(s, span_str(key), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+}
+
+TEST(a_policy_sees_the_chain) {
+    struct store *s = spied();
     struct store_chain c = {0};
     struct store_batch b;
-    struct store_put_options o = {.replicas = 1};
-    unsigned budget = 1000;
     /* A request of five blocks: nothing there yet, all are put. */
     store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5);
     for (int i = 0; i < 5; i++) look_miss(s, &b, name(i));
     uint32_t first = b.request;
     CHECK_EQ(n_done, 2);
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 3);
-    for (int i = 0; i < 3; i++) {
-        struct store_put *p;
-        CHECK_EQ(store_put_start(s, &b, span_str(name(i)), 4096, &o, 1, &budget, &p), TARN_OK);
-        CHECK_EQ(store_put_end(s, span_str(name(i)), store_put_token(p), 1, 0, NULL, 0, NULL),
-                 TARN_OK);
-    }
+    for (int i = 0; i < 3; i++) put_next(s, &b, name(i));
+    CHECK(n_done == 4 && done.put && done.request == first && done.depth == 2);
     CHECK(n_seen == 3 && seen[2].request == first && seen[2].depth == 2 && seen[2].put);
     /* The next one shares three, and its puts go on at depth 3. */
     n_seen = 0;
@@ -222,37 +231,66 @@ TEST(a_policy_sees_the_chain) {
     for (int i = 0; i < 3; i++) look_hit(s, &b, name(i));
     CHECK(b.request == second && seen[5].again);
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
-    struct store_put *p;
-    CHECK_EQ(store_put_start(s, &b, span_str(name(10)), 4096, &o, 1, &budget, &p), TARN_OK);
-    CHECK_EQ(store_put_end(s, span_str(name(10)), store_put_token(p), 1, 0, NULL, 0, NULL),
-             TARN_OK);
+    put_next(s, &b, name(10));
     struct object *last = store_find(s, span_str(name(10)));
     CHECK(store_object_depth(last) == 3 && store_object_request(s, last) == second);
-    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &policy_lru;
+    store_destroy(&s);
+}
+
+TEST(a_batch_that_ends_early_ends_when_the_next_begins) {
+    struct store *s = spied();
+    struct store_chain c = {0};
+    struct store_batch b;
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5); /* as PREFIXLEN does */
+    look_miss(s, &b, name(0));
+    CHECK_EQ(n_done, 0);
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 5);
+    CHECK(n_done == 2 && !done.put && done.hash == store_hash(SPAN("k0")));
+    put_next(s, &b, name(0));
+    put_next(s, &b, name(1));
+    CHECK_EQ(n_done, 2);
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5);
+    CHECK(n_done == 4 && done.put && done.position == 1 && done.length == 5);
+    store_destroy(&s);
+}
+
+/* As in vLLM, whose scheduler looks up and whose workers put. */
+TEST(puts_of_another_connection_go_on_with_a_look_up) {
+    struct store *s = spied();
+    struct store_chain scheduler = {0}, worker = {0};
+    struct store_batch b;
+    for (int i = 0; i < 2; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
+    store_batch_begin(s, &b, &scheduler, STORE_BATCH_LOOK, 4);
+    look_hit(s, &b, name(0));
+    look_hit(s, &b, name(1));
+    look_miss(s, &b, name(2));
+    uint32_t request = b.request;
+    CHECK(!util_read(s, "other")); /* another request meanwhile */
+    store_batch_begin(s, &b, &worker, STORE_BATCH_PUT, 2);
+    put_next(s, &b, name(2));
+    put_next(s, &b, name(3));
+    struct object *last = store_find(s, SPAN("k3"));
+    CHECK_EQ(store_object_request(s, last), request);
+    CHECK_EQ(store_object_depth(last), 3u);
+    /* That was it: the next one that begins there is of another. */
+    CHECK(store_remove(s, SPAN("k2")));
+    store_batch_begin(s, &b, &worker, STORE_BATCH_PUT, 1);
+    put_next(s, &b, name(2));
+    CHECK(b.request != request);
+    CHECK_EQ(store_object_depth(store_find(s, SPAN("k2"))), 0u);
     store_destroy(&s);
 }
 
 TEST(a_policy_is_told_the_hints_of_a_batch) {
-    struct store *s = util_store("lru", 64, NULL, NULL);
-    struct policy_ops spy = policy_lru;
-    spy.insert = spy_insert;
-    spy.access = spy_access;
-    spy.prefix_done = spy_done;
-    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &spy;
-    n_seen = 0;
+    struct store *s = spied();
     struct store_batch b;
-    struct store_put_options o = {.replicas = 1};
-    struct store_put *p;
-    unsigned budget = 1000;
     uint32_t session = store_session(SPAN("a session"));
     CHECK(session != 0 && session == store_session(SPAN("a session")));
     CHECK(session != store_session(SPAN("another")));
     for (int i = 0; i < 2; i++) {
         store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
         if (i == 0) b.session = session, b.return_ms = 7000;
-        CHECK_EQ(store_put_start(s, &b, span_str(name(i)), 4096, &o, 1, &budget, &p), TARN_OK);
-        CHECK_EQ(store_put_end(s, span_str(name(i)), store_put_token(p), 1, 0, NULL, 0, NULL),
-                 TARN_OK);
+        put_next(s, &b, name(i));
     }
     CHECK(n_seen == 2 && seen[0].session == session && seen[0].return_ms == 7000);
     CHECK(seen[1].session == 0 && seen[1].return_ms == 0);
@@ -260,7 +298,6 @@ TEST(a_policy_is_told_the_hints_of_a_batch) {
     b.session = session;
     look_hit(s, &b, name(1));
     CHECK(n_seen == 3 && seen[2].session == session && seen[2].return_ms == 0);
-    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &policy_lru;
     store_destroy(&s);
 }
 
