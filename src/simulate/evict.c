@@ -16,7 +16,7 @@ struct evict_typed {
     const char *traces, *format, *kinds, *policies, *sizes, *transforms;
     uint64_t requests, block, seed;
     double rate;
-    bool json;
+    bool hints, json;
 };
 
 static const char *typed_read(struct evict_typed *t, int argc, char **argv) {
@@ -31,6 +31,7 @@ static const char *typed_read(struct evict_typed *t, int argc, char **argv) {
         {"--transform", OPT_STRING, &t->transforms, 0, 0},
         {"--rate", OPT_DOUBLE, &t->rate, 0, 1000000},
         {"--seed", OPT_U64, &t->seed, 0, UINT64_MAX},
+        {"--hints", OPT_FLAG, &t->hints, 0, 0},
         {"--json", OPT_FLAG, &t->json, 0, 0},
         {NULL, OPT_FLAG, NULL, 0, 0},
     };
@@ -63,6 +64,7 @@ static const char *plan_read(struct evict_plan *p, int argc, char **argv) {
         return "--trace FILE,... or --generate KIND,... is needed";
     if (t.rate <= 0) return "--rate must be above 0";
     p->rate = t.rate;
+    p->hints = t.hints;
     p->json = t.json;
     p->how = (struct trace_options){.format = trace_format_of(t.format),
                                     .limit = t.requests,
@@ -113,7 +115,7 @@ static void sheet_rows(const struct evict_plan *p, struct evict_sheet *s, const 
             row->blocks = (uint64_t)p->sizes.v[k];
             sheet_tell(w, s, row);
             if (known)
-                evict_replay(t, row->policy, row->blocks, &p->speed, &row->score);
+                evict_replay(t, row->policy, row->blocks, p->hints, &p->speed, &row->score);
             else
                 evict_belady(t, s->ids, row->blocks, &p->speed, &row->score);
         }

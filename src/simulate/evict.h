@@ -23,8 +23,9 @@ void evict_count(struct evict_score *score, const struct sim_speed *speed, const
 
 /* Each request asks how long the prefix is, under leases, gets it, and puts the other blocks; its
  * leases are over when the next one comes. The pool has room for that many blocks, of one size, and
- * all of it is used. t is sorted. */
-void evict_replay(const struct trace *t, const char *policy, uint64_t blocks,
+ * all of it is used. hints: requests say which session they belong to, where the trace tells it.
+ * t is sorted. */
+void evict_replay(const struct trace *t, const char *policy, uint64_t blocks, bool hints,
                   const struct sim_speed *speed, struct evict_score *score);
 
 /* --- belady.c --- */
@@ -66,7 +67,7 @@ struct evict_plan {
     struct sim_speed speed;
     struct trace_options how;
     double rate; /* requests a second of made traces */
-    bool json;
+    bool hints, json;
     struct evict_sheet *sheets;
     size_t n;
 };

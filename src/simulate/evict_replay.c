@@ -18,7 +18,8 @@ struct evict_books {
     struct store *store;
     struct store_chain chain;
     struct span *key;
-    uint64_t *hash, *version, *token, (*text);
+    uint64_t *hash, *version, *token, *text;
+    uint32_t session; /* that the request says it belongs to, 0: it says none */
 };
 
 static void replay_open(struct evict_books *r, const struct trace *t, const char *policy,
@@ -67,6 +68,7 @@ static uint32_t request_read(struct evict_books *r, uint32_t n) {
     struct store_batch batch;
     uint64_t granted;
     store_batch_begin(r->store, &batch, &r->chain, STORE_BATCH_READ, n);
+    batch.session = r->session;
     for (uint32_t i = 0; i < n; i++) {
         struct object *o = store_find_hashed(r->store, r->key[i], r->hash[i]);
         if (o == NULL) {
@@ -89,6 +91,7 @@ static void request_put(struct evict_books *r, uint32_t had, uint32_t n) {
         .replicas = 1, .host = STORE_HOST_NONE, .local = true};
     struct store_batch batch;
     store_batch_begin(r->store, &batch, &r->chain, STORE_BATCH_PUT, n - had);
+    batch.session = r->session;
     for (uint32_t i = had; i < n; i++) {
         struct store_put *put = NULL;
         unsigned budget = 1000000;
@@ -118,7 +121,13 @@ static uint32_t replay_request(struct evict_books *r, const uint64_t *ids, uint3
     return hits;
 }
 
-void evict_replay(const struct trace *t, const char *policy, uint64_t blocks,
+static void request_hints(struct evict_books *r, const struct trace_request *q, bool hints) {
+    r->session = 0;
+    if (hints && q->session != TRACE_SESSION_NONE)
+        r->session = store_session(span_of(&q->session, sizeof(q->session)));
+}
+
+void evict_replay(const struct trace *t, const char *policy, uint64_t blocks, bool hints,
                   const struct sim_speed *speed, struct evict_score *score) {
     struct evict_books r;
     replay_open(&r, t, policy, blocks);
@@ -126,6 +135,7 @@ void evict_replay(const struct trace *t, const char *policy, uint64_t blocks,
     for (size_t i = 0; i < t->n; i++) {
         const struct trace_request *q = &t->requests[i];
         replay_time(&r, q->timestamp_ms - t->requests[0].timestamp_ms);
+        request_hints(&r, q, hints);
         evict_count(score, speed, t, q, replay_request(&r, t->ids + q->first, q->n));
     }
     score->evictions = store_evictions(r.store);

@@ -66,6 +66,7 @@ static const char usage[] =
     "  --generate KIND,...  or all; --rate R: requests a second of made ones (5)\n"
     "  --policy NAME,...    all by default; belady and an unlimited pool stand beside them\n"
     "  --blocks N,...       the pool has room for (1000,2000,3000,5000,10000,20000,30000,50000)\n"
+    "  --hints              requests say their session, where the trace tells it\n"
     "  --transform NAME,... whole, first-half, last-half, reversed-sessions, all (whole)\n"
     "Limits and failures:\n"
     "  --slo-ttft MS, --slo-tbt MS   (30000, 300)\n"

@@ -140,7 +140,7 @@ TEST(nobody_finds_more_than_belady) {
         memset(known, 0xff, sizeof(known));
         CHECK_EQ(hits, best_of(0, 0, blocks, known));
         struct evict_score lru, all;
-        evict_replay(&t, "lru", blocks, &speed, &lru);
+        evict_replay(&t, "lru", blocks, false, &speed, &lru);
         evict_unlimited(&t, ids, &speed, &all);
         CHECK(lru.hits <= hits && hits <= all.hits);
         differ += lru.hits < hits && hits < all.hits;
@@ -157,7 +157,7 @@ TEST(the_books_are_asked_as_a_replay_asks_them) {
     ASK(5, 6);       /* 0 */
     ids = trace_number(&t);
     struct evict_score score;
-    evict_replay(&t, "lru", 4, &speed, &score);
+    evict_replay(&t, "lru", 4, false, &speed, &score);
     CHECK_EQ(score.hits, 4);
     CHECK_EQ(score.evictions, 8);
     double saved = sim_chunk_s(&speed, 2048, 0);
@@ -172,11 +172,11 @@ TEST(what_a_request_found_does_not_go_for_its_own_puts) {
     ASK(1, 2, 3); /* 2, and no room for 3 */
     ASK(1, 2, 3); /* 2 */
     struct evict_score score;
-    evict_replay(&t, "lru", 2, &speed, &score);
+    evict_replay(&t, "lru", 2, false, &speed, &score);
     CHECK_EQ(score.hits, 4);
     CHECK_EQ(score.evictions, 0);
     ASK(4); /* the leases are over */
-    evict_replay(&t, "lru", 2, &speed, &score);
+    evict_replay(&t, "lru", 2, false, &speed, &score);
     CHECK_EQ(score.evictions, 1);
 }
 
@@ -193,10 +193,10 @@ TEST(with_room_for_all_every_policy_is_unlimited) {
     evict_belady(&t, ids, ids, &speed, &one);
     CHECK_EQ(one.hits, all.hits);
     for (size_t i = 0; i < eviction_count; i++) {
-        evict_replay(&t, eviction_names[i], ids, &speed, &one);
+        evict_replay(&t, eviction_names[i], ids, false, &speed, &one);
         CHECK_EQ(one.hits, all.hits);
         CHECK_EQ(one.evictions, 0);
-        evict_replay(&t, eviction_names[i], 500, &speed, &one);
+        evict_replay(&t, eviction_names[i], 500, false, &speed, &one);
         CHECK(one.hits < all.hits && one.evictions > 0);
     }
 }
