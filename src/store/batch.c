@@ -15,23 +15,45 @@ uint32_t store_session(struct span id) {
 
 /* --- which request a batch belongs to --- */
 
-static struct batch_miss *miss_slot(struct store *s, uint64_t hash) {
-    return &s->misses[hash % BATCH_MISSES];
+static struct batch_end *end_slot(struct store *s, uint64_t key) {
+    return &s->ends[key % BATCH_ENDS];
+}
+
+static const struct batch_end *end_find(struct store *s, uint64_t key) {
+    const struct batch_end *x = end_slot(s, key);
+    return x->request && x->key == key ? x : NULL;
+}
+
+static void end_note(struct store *s, uint64_t key, const struct store_batch *b, uint32_t depth) {
+    *end_slot(s, key) = (struct batch_end){key, b->request, depth};
+}
+
+/* Under which the end of a session's last look-up is noted, or (chain) of a connection's puts. */
+static uint64_t session_key(uint32_t session, const struct store_chain *chain) {
+    return hash_u64(hash_u64(session) ^ (uintptr_t)chain);
+}
+
+/* Puts of a session that begin elsewhere: behind those that this connection did for its last
+ * look-up, or where that ended. */
+static const struct batch_end *session_end(struct store *s, const struct store_batch *b) {
+    if (b->session == 0) return NULL;
+    const struct batch_end *look = end_find(s, session_key(b->session, NULL)),
+                           *put = end_find(s, session_key(b->session, b->chain));
+    return look && put && put->request == look->request ? put : look;
 }
 
 /* The puts that begin with the first miss of a look-up, over whatever connection. */
 static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
     const struct store_chain *c = b->chain;
-    struct batch_miss *miss = miss_slot(s, hash);
-    if (c->request && c->next_hash == hash) {
-        b->request = c->request;
-        b->base_depth = c->depth;
-    } else if (miss->request && miss->hash == hash) {
-        b->request = miss->request;
-        b->base_depth = miss->depth;
-    }
-    if (miss->hash == hash) *miss = (struct batch_miss){0}; /* of that look-up, once */
-    return b->request != 0;
+    struct batch_end own = {hash, c->next_hash == hash ? c->request : 0, c->depth};
+    const struct batch_end *miss = end_find(s, hash), *x = own.request ? &own
+                                                           : miss      ? miss
+                                                                       : session_end(s, b);
+    if (!x) return false;
+    b->request = x->request;
+    b->base_depth = x->depth;
+    if (miss) *end_slot(s, hash) = (struct batch_end){0}; /* once */
+    return true;
 }
 
 /* The first key tells whether this batch goes on with an earlier look-up: a get of exactly the hits
@@ -89,8 +111,23 @@ void batch_over(struct store *s) {
                 s->policy->prefix_done(&s->domains[i].policy[inl], &s->batch_last);
 }
 
+/* A look-up of a session found all; a get of some of it is shorter, and is no end. */
+static void session_found(struct store *s, const struct store_batch *b, uint32_t depth) {
+    uint64_t key = session_key(b->session, NULL);
+    const struct batch_end *x = end_find(s, key);
+    if (!x || x->depth <= depth) end_note(s, key, b, depth);
+}
+
+static void session_step(struct store *s, const struct store_batch *b, uint32_t depth) {
+    if (b->kind == STORE_BATCH_PUT)
+        end_note(s, session_key(b->session, b->chain), b, depth);
+    else if (b->open && b->pos == b->length)
+        session_found(s, b, depth);
+}
+
 void batch_step(struct store *s, struct store_batch *b, const struct policy_event *e) {
     b->pos++;
+    if (b->session && b->chain) session_step(s, b, e->depth + 1);
     if (!s->policy->prefix_done) return;
     s->batch_last = *e;
     s->batch_open = true;
@@ -139,7 +176,8 @@ void store_batch_miss(struct store *s, struct store_batch *b, struct span key, u
             b->chain->next_hash = hash;
             b->chain->depth = e.depth;
         }
-        *miss_slot(s, hash) = (struct batch_miss){hash, b->request, e.depth};
+        end_note(s, hash, b, e.depth);
+        if (b->session) end_note(s, session_key(b->session, NULL), b, e.depth);
     }
     b->open = false;
     batch_step(s, b, &e);

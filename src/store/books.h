@@ -18,7 +18,7 @@
 #define STORE_MAGIC    0x5a0be5u
 #define DOMAINS        256u /* 0: keys without a quota */
 #define WANT_NAMES_MAX 16u
-#define BATCH_MISSES   1024u
+#define BATCH_ENDS     2048u
 
 /* --- what few objects have (extra.c, group.c) --- */
 
@@ -287,11 +287,12 @@ struct store {
     struct rng rng;
     uint64_t next_version;
     uint32_t next_request;
-    /* first misses of look-ups, by a part of the hash: puts that begin there are of that request */
-    struct batch_miss {
-        uint64_t hash;
+    /* Where the puts of a request go on, by the hash of their first key or by session, in a table
+     * that forgets: see batch.c. */
+    struct batch_end {
+        uint64_t key;
         uint32_t request, depth; /* request 0: none */
-    } misses[BATCH_MISSES];
+    } ends[BATCH_ENDS];
     struct policy_event batch_last; /* of the batch that was last gone on with */
     bool batch_open;                /* its end was not told yet */
     /* sweeps, each going on in slices of store_background */

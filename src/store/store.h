@@ -299,7 +299,7 @@ const char *store_placement_name(const struct store *s);            /* "local-fi
 
 /* One per connection, zero-initialised: lets the puts of a prefix go on where its look-up ended, or
  * where they were told to wait. Puts over another connection go on with the look-up, too, when they
- * begin with its first miss and it was not long ago. */
+ * begin with its first miss, or are told to be of its session, and it was not long ago. */
 struct store_chain {
     /* number of the connection's last look-up batch, or of its puts that wait */
     uint32_t request;

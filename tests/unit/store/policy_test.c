@@ -168,7 +168,7 @@ TEST(a_changed_policy_keeps_the_order_it_found) {
 
 /* --- what a policy is told --- */
 
-static struct policy_event seen[16], done;
+static struct policy_event seen[32], done;
 static int n_seen, n_done;
 
 static void spy_insert(struct policy *p, struct object *o, const struct policy_event *e) {
@@ -278,6 +278,45 @@ TEST(puts_of_another_connection_go_on_with_a_look_up) {
     put_next(s, &b, name(2));
     CHECK(b.request != request);
     CHECK_EQ(store_object_depth(store_find(s, SPAN("k2"))), 0u);
+    store_destroy(&s);
+}
+
+TEST(puts_of_a_session_go_on_with_each_other) {
+    struct store *s = spied();
+    struct store_chain scheduler = {0}, worker[2] = {0};
+    struct store_batch b;
+    uint32_t session = store_session(SPAN("a session")), request;
+    CHECK_EQ(util_put(s, name(0), 4096), TARN_OK);
+    store_batch_begin(s, &b, &scheduler, STORE_BATCH_READ, 4);
+    b.session = session;
+    look_hit(s, &b, name(0));
+    look_miss(s, &b, name(1));
+    request = b.request;
+    CHECK(!util_read(s, "other"));
+    for (int i = 1; i < 4; i++) /* one batch each: as they are computed */
+        for (int w = 0; w < 2; w++) {
+            store_batch_begin(s, &b, &worker[w], STORE_BATCH_PUT, 1);
+            b.session = session;
+            put_next(s, &b, name(i + 100 * w));
+            CHECK_EQ(b.request, request);
+            CHECK_EQ(b.base_depth, (uint32_t)i);
+        }
+    /* What it comes back with is found; it goes on behind that. A get of some of it is no end. */
+    store_batch_begin(s, &b, &scheduler, STORE_BATCH_READ, 4);
+    b.session = session;
+    for (int i = 0; i < 4; i++) look_hit(s, &b, name(i));
+    CHECK(b.request != request);
+    request = b.request;
+    store_batch_begin(s, &b, &scheduler, STORE_BATCH_READ, 2);
+    b.session = session;
+    for (int i = 0; i < 2; i++) look_hit(s, &b, name(i));
+    store_batch_begin(s, &b, &worker[0], STORE_BATCH_PUT, 1);
+    b.session = session;
+    put_next(s, &b, name(4));
+    CHECK(b.request == request && b.base_depth == 4);
+    store_batch_begin(s, &b, &worker[0], STORE_BATCH_PUT, 1); /* of no session */
+    put_next(s, &b, name(5));
+    CHECK(b.request != request && b.base_depth == 0);
     store_destroy(&s);
 }
 
