@@ -322,7 +322,9 @@ int replay_main(struct bench *b, int argc, char **argv) {
     if (kv_groups != NULL && r.trace.block != TRACE_BLOCK)
         die("--kv-groups needs a trace with blocks of %u tokens, as mooncake's", TRACE_BLOCK);
     if (r.hints && !trace_tells_sessions(&r.trace))
-        die("--hints: %s tells no sessions (bailian's and burstgpt's traces do)", argv[0]);
+        die("--hints: %s tells no sessions (bailian's, burstgpt's, and those of tarn-simulate "
+            "trace do)",
+            argv[0]);
     int rc = replay_run(&r);
     trace_free(&r.trace);
     return rc;

@@ -30,6 +30,7 @@ static void clip_ids(struct trace *t, struct trace_request *q) {
 const char *trace_json_line(struct trace_reader *r, struct span line) {
     bool bailian = r->format == TRACE_BAILIAN, apart = r->o->lengths_apart;
     uint64_t input = 0, output = 0;
+    uint64_t session = TRACE_SESSION_NONE; /* mooncake's have none; those that we write may */
     int64_t chat = 0, parent = -1;
     struct trace_request q = {.session = TRACE_SESSION_NONE};
     struct json_u64s ids = trace_ids_of(r->t);
@@ -38,11 +39,12 @@ const char *trace_json_line(struct trace_reader *r, struct span line) {
         {"hash_ids", JSON_U64S, &ids, 0, false, false},
         {"input_length", JSON_U64, &input, TRACE_TOKENS_MAX, apart, false},
         {"output_length", JSON_U64, &output, TRACE_TOKENS_MAX, apart, false},
+        {"session", JSON_U64, &session, TRACE_SESSION_NONE - 1, true, false},
         {"chat_id", JSON_I64, &chat, 0, false, false},
         {"parent_chat_id", JSON_I64, &parent, 0, true, false},
     };
     q.first = r->t->n_ids;
-    const char *error = json_object_read(line, fields, bailian ? 6 : 4, r->error);
+    const char *error = json_object_read(line, fields, bailian ? 7 : 5, r->error);
     if (error != NULL) return error;
     q.n = (uint32_t)(r->t->n_ids - q.first);
     q.input = (uint32_t)input;
@@ -54,7 +56,7 @@ const char *trace_json_line(struct trace_reader *r, struct span line) {
         }
         clip_ids(r->t, &q);
     }
-    if (bailian) q.session = chat_session(r, chat, parent);
+    q.session = bailian ? chat_session(r, chat, parent) : (uint32_t)session;
     trace_add(r->t, &q);
     return NULL;
 }

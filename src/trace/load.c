@@ -187,6 +187,8 @@ void trace_write(const struct trace *t, size_t from, size_t to, struct buf *out)
         buf_append_str(out, "\"hash_ids\": [");
         for (uint32_t k = 0; k < q->n; k++)
             buf_printf(out, "%s%llu", k > 0 ? ", " : "", (unsigned long long)t->ids[q->first + k]);
-        buf_append_str(out, "]}\n");
+        buf_append_char(out, ']');
+        if (q->session != TRACE_SESSION_NONE) buf_printf(out, ", \"session\": %u", q->session);
+        buf_append_str(out, "}\n");
     }
 }

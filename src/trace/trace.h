@@ -2,7 +2,7 @@
  * and which blocks of its prompt it shares with others. Read from the public formats, or made.
  *
  *   mooncake   JSON lines: timestamp (ms), input_length, output_length, hash_ids, of 512 tokens
- *              each (Mooncake, FAST 2025)
+ *              each (Mooncake, FAST 2025); perhaps session, a number, which is our own
  *   bailian    JSON lines: chat_id, parent_chat_id, timestamp (s), input_length, output_length,
  *              type, turn, hash_ids, of 16 tokens each (Alibaba's Bailian, ATC 2025)
  *   burstgpt   CSV: Timestamp (s), Request tokens, Response tokens, perhaps Session ID (BurstGPT,

@@ -28,6 +28,8 @@ static void read_again(const struct trace *t) {
     TARN_ASSERT(trace_parse(&again, span_of(text.data, text.len), "again", &o, &why) == TARN_OK);
     TARN_ASSERT(again.n == t->n && again.n_ids == t->n_ids);
     TARN_ASSERT(t->n_ids == 0 || memcmp(again.ids, t->ids, t->n_ids * sizeof(*t->ids)) == 0);
+    for (size_t i = 0; i < t->n; i++)
+        TARN_ASSERT(again.requests[i].session == t->requests[i].session);
     buf_free(&text);
     trace_free(&again);
 }

@@ -55,6 +55,32 @@ TEST(a_line_of_mooncakes_trace) {
     trace_free(&t);
 }
 
+TEST(mooncakes_lines_may_tell_sessions) {
+    struct trace t = {0}, again = {0};
+    struct buf text = {0};
+    CHECK_EQ(parse_as(&t, TRACE_AUTO,
+                      "{\"timestamp\":1,\"input_length\":9,\"output_length\":1,\"hash_ids\":[1],"
+                      "\"session\":7}\n"
+                      "{\"timestamp\":2,\"input_length\":9,\"output_length\":1,\"hash_ids\":[1]}\n"
+                      "{\"timestamp\":3,\"input_length\":9,\"output_length\":1,\"hash_ids\":[1],"
+                      "\"session\":4294967294}\n"),
+             TARN_OK);
+    CHECK(t.requests[0].session == 7 && t.requests[1].session == TRACE_SESSION_NONE);
+    CHECK_EQ(t.requests[2].session, TRACE_SESSION_NONE - 1);
+    trace_write(&t, 0, t.n, &text);
+    buf_append_char(&text, '\0');
+    CHECK_EQ(parse_as(&again, TRACE_AUTO, text.data), TARN_OK);
+    for (size_t i = 0; i < t.n; i++) CHECK_EQ(again.requests[i].session, t.requests[i].session);
+    CHECK_EQ(parse_as(&again, TRACE_AUTO,
+                      "{\"timestamp\":1,\"input_length\":9,\"output_length\":1,\"hash_ids\":[1],"
+                      "\"session\":4294967295}"),
+             TARN_EINVAL);
+    CHECK(strstr(why, "session") != NULL);
+    buf_free(&text);
+    trace_free(&t);
+    trace_free(&again);
+}
+
 TEST(lengths_may_be_missing_where_nobody_needs_them) {
     struct trace t = {0};
     CHECK_EQ(add(&t, "{\"timestamp\": 1, \"hash_ids\": [5, 6]}"), TARN_OK);
