@@ -44,6 +44,7 @@ struct extra {
     uint64_t expire; /* wall ms, 0: never */
     struct wheel_node expire_node;
     uint64_t pin_ms;      /* of a soft pin, each read renews it by this; of a hard one its owner */
+    uint32_t unread;      /* copies that came to memory ahead (copy.c), and no read since */
     struct hard_sum hard; /* counted for it */
     struct wheel_node pin_node;
     struct object_group *group;
@@ -172,6 +173,7 @@ struct room_want {
     uint32_t taken[STORE_REPLICAS_MAX];
     unsigned n_prefer, n_avoid;
     uint32_t prefer[WANT_NAMES_MAX], avoid[WANT_NAMES_MAX]; /* segment ids */
+    uint64_t ahead_ms;                                      /* of store_copy_options */
 };
 
 struct spot { /* space of one replica in the making */
@@ -352,7 +354,7 @@ struct store {
     uint64_t evictable_units, quarantine_units, zombie_units;
     struct hard_sum hard;
     uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes,
-        lease_pool, hold_count, far_objects, far_replicas, copies_open, boundaries;
+        unread, lease_pool, hold_count, far_objects, far_replicas, copies_open, boundaries;
     struct store_stats stat; /* the counting half */
 };
 
@@ -439,7 +441,12 @@ void extra_trim(struct store *s, struct extra *x);
 void extra_drop(struct store *s, struct object *o); /* the object goes */
 void extra_set_expire(struct store *s, struct object *o, uint64_t wall_ms);
 void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint64_t ms);
-void extra_used(struct store *s, struct object *o); /* renews its pin, too */
+/* Renews its pin, too. put: by somebody who would have put it. */
+void extra_used(struct store *s, struct object *o, bool put);
+/* Objects that were brought to memory before anybody read them: one is there; it leaves memory. */
+void extra_brought(struct store *s, struct object *o);
+void extra_in_vain(struct store *s, struct object *o);
+bool extra_unread(const struct store *s, const struct object *o);
 enum store_pin object_pin(const struct store *s, const struct object *o);
 bool extra_due(struct store *s, unsigned *budget); /* TTLs that are over; true: more */
 void extra_pin_over(struct store *s, struct wheel_node *node);

@@ -57,7 +57,8 @@ tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
                           .only = options->segment,
                           .host = options->host,
                           .never = options->from,
-                          .free_only = !options->evict};
+                          .free_only = !options->evict,
+                          .ahead_ms = options->ahead_ms};
     take_hosts(s, o, options->from, &w);
     tarn_status st = copy_check(s, o, options, &w);
     if (st != TARN_OK) return st;
@@ -141,6 +142,8 @@ tarn_status store_copy_end(struct store *s, struct store_copy **copy_p, bool ok)
         TARN_ASSERT(c->open);
         st = copy_attach(s, c);
     }
+    if (ok && st == TARN_OK && c->want.ahead_ms > 0)
+        extra_brought(s, copied_object(s, span_of(c->key, c->key_len), c->version));
     if (ok && st == TARN_OK)
         s->stat.copies_ended++;
     else

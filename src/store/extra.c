@@ -36,7 +36,8 @@ static void extra_free(struct store *s, struct extra *x) {
 }
 
 void extra_trim(struct store *s, struct extra *x) {
-    if (x->pin == STORE_PIN_NONE && !x->expire && !x->group && !x->n_crcs) extra_free(s, x);
+    if (x->pin == STORE_PIN_NONE && !x->expire && !x->group && !x->n_crcs && !x->unread)
+        extra_free(s, x);
 }
 
 static void set_expire(struct store *s, struct extra *x, uint64_t wall_ms) {
@@ -71,9 +72,45 @@ static void pin_enter(struct store *s, struct extra *x, const struct object *o, 
     }
 }
 
+/* --- brought to memory ahead --- */
+
+void extra_brought(struct store *s, struct object *o) {
+    struct extra *x = extra_get(s, o);
+    s->stat.prefetch_brought++;
+    s->stat.prefetch_bytes += store_object_size(s, o);
+    s->unread++;
+    x->unread++;
+    object_set_atime(o, (uint32_t)(s->now_ms / 1000));
+}
+
+static void unread_end(struct store *s, struct extra *x, uint64_t *figure) {
+    *figure += x->unread;
+    s->unread -= x->unread;
+    x->unread = 0;
+}
+
+static void in_vain(struct store *s, struct extra *x) {
+    unread_end(s, x, &s->stat.prefetch_in_vain);
+}
+
+void extra_in_vain(struct store *s, struct object *o) {
+    struct extra *x = extra_find(s, o);
+    if (!x) return;
+    in_vain(s, x);
+    extra_trim(s, x);
+}
+
+bool extra_unread(const struct store *s, const struct object *o) {
+    const struct extra *x = extra_find(s, o);
+    return x && x->unread > 0;
+}
+
+/* --- all of it --- */
+
 void extra_drop(struct store *s, struct object *o) {
     struct extra *x = extra_find(s, o);
     if (!x) return;
+    in_vain(s, x);
     set_expire(s, x, 0);
     wheel_remove(s->wheel[WHEEL_PIN], &x->pin_node);
     pin_leave(s, x);
@@ -154,11 +191,14 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
     book_protect(s, o, was);
 }
 
-void extra_used(struct store *s, struct object *o) {
+void extra_used(struct store *s, struct object *o, bool put) {
     struct extra *x = extra_find(s, o);
     if (x->group) group_used(x);
     if (x->pin == STORE_PIN_SOFT && s->now_ms + x->pin_ms > x->pin_node.due)
         wheel_set(s->wheel[WHEEL_PIN], &x->pin_node, s->now_ms + x->pin_ms);
+    if (x->unread == 0 || put) return;
+    unread_end(s, x, &s->stat.prefetch_read);
+    extra_trim(s, x);
 }
 
 void extra_pin_over(struct store *s, struct wheel_node *node) {

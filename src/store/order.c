@@ -169,7 +169,7 @@ static void policy_access(struct store *s, struct object *o, const struct policy
 }
 
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {
-    if (o->bits & OBJECT_EXTRA) extra_used(s, o);
+    if (o->bits & OBJECT_EXTRA) extra_used(s, o, e->put);
     enum store_pin pin = object_pin(s, o);
     if (o->bits & OBJECT_AWAITS) {
         /* It comes into the order with its copy; its prompt is that of its put until then. */

@@ -129,6 +129,7 @@ static uint64_t first_replica_units(const struct store *s, const struct places *
 static void change_ranks(struct store *s, struct object *o, bool far_only) {
     book_unlink(s, o);
     s->far_objects += far_only ? 1 : (uint64_t)-1;
+    if (far_only) extra_in_vain(s, o);
     object_set_freq(o, 0);
     o->bits &= ~(uint32_t)OBJECT_Q1;
 }

@@ -13,6 +13,8 @@
  * Only then it is NOSPACE: no 8 runs of free, or unleased and not hard-pinned, space hold the
  * value.
  *
+ * What is brought ahead of its readers (ahead_ms) gets no further than step 2.
+ *
  * Steps 1 and 2 are one call. Step 3 goes in slices; one put at a time (the planner) may be in it,
  * others wait for their turn. While it clears a window, nothing else is allocated, and the objects
  * in the window are gone for look-ups, so that no new lease can stand in the way. */
@@ -267,6 +269,14 @@ static unsigned best_runs(const struct choice *c, uint32_t align, struct run *be
     return n;
 }
 
+/* What nobody reads yet (ahead_ms) is worth what was next to go when somebody asked for it, and no
+ * other that came in the same way. */
+static bool in_use_since(const struct store *s, const struct object *o, uint64_t ahead_ms) {
+    uint64_t asked_s = ahead_ms / 1000, now_s = s->now_ms / 1000;
+    uint64_t used_s = now_s - store_object_idle_ms(s, o) / 1000;
+    return extra_unread(s, o) ? used_s >= asked_s : used_s > asked_s;
+}
+
 /* copied: only those that have a copy on a disk. */
 static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigned *budget) {
     struct choice c; /* its lists are some 12 KiB, of which little is used */
@@ -274,7 +284,8 @@ static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigne
     c.v.n = c.n_runs = 0;
     struct run best[STORE_EXTENTS_MAX];
     uint32_t align = space_align(w->units);
-    bool soft = !copied; /* soft-pinned ones only when there is nothing else at all */
+    /* soft-pinned ones only when there is nothing else at all */
+    bool soft = !copied && w->ahead_ms == 0;
     unsigned limit = copied ? COPIED_MAX : VICTIMS, n_best = 0;
     bool enough = false;
     while (c.v.n<limit && * budget> 0) {
@@ -282,6 +293,7 @@ static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigne
         if (!o) break;
         soft = soft && object_pin(s, o) == STORE_PIN_SOFT;
         c.v.object[c.v.n++] = o;
+        if (w->ahead_ms > 0 && in_use_since(s, o, w->ahead_ms)) break;
         victim_consider(s, w, &c, o, copied);
         n_best = best_runs(&c, align, best);
         enough = runs_total(best, n_best, align) >= w->units;
@@ -330,6 +342,7 @@ static tarn_status room_try(struct store *s, struct room_want *w, unsigned *budg
     room_evicts(s);
     if (s->far_replicas > 0 && by_policy(s, w, true, budget)) return TARN_OK;
     if (by_policy(s, w, false, budget)) return TARN_OK;
+    if (w->ahead_ms > 0) return *budget == 0 ? TARN_EAGAIN : TARN_ENOSPACE;
     if (*budget == 0 || s->planner) return TARN_EAGAIN;
     return window_begin(s, w, budget);
 }

@@ -112,6 +112,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->copies_open = s->copies_open;
     st->awaiting_objects = s->awaiting;
     st->awaiting_bytes = s->awaiting_units * UNIT;
+    st->prefetch_unread = s->unread;
     st->holds = s->hold_count;
     st->expires = s->expires;
     st->soft_pins = s->soft_pins;

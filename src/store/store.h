@@ -513,6 +513,9 @@ struct store_copy_options {
     /* a MOVE: a replica in this segment does not keep the copy from its host; STORE_SEGMENT_ANY */
     uint32_t from;
     bool evict; /* may evict for it; else free space only */
+    /* Nobody reads it yet: when somebody asked for it ahead, 0: it is not so. It gets free space,
+     * or that of what is next to go and was not used since; figures tell whether it was read. */
+    uint64_t ahead_ms;
 };
 #define STORE_SEGMENT_ANY UINT32_MAX
 struct store_copy;
@@ -749,7 +752,12 @@ uint64_t store_session_grants_ms(const struct store *s, uint64_t session);
     X(COUNTER, replicas_dropped, "replicas gone while their object stayed")                        \
     X(GAUGE, awaiting_objects, "objects in memory that wait for their copy on a disk")             \
     X(BYTES, awaiting_bytes, "... their bytes")                                                    \
-    X(COUNTER, evicted_before_copy, "... evicted while they waited")
+    X(COUNTER, evicted_before_copy, "... evicted while they waited")                               \
+    X(COUNTER, prefetch_brought, "copies that came to memory before anybody read them")            \
+    X(COUNTER_BYTES, prefetch_bytes, "... their bytes")                                            \
+    X(COUNTER, prefetch_read, "... read afterwards")                                               \
+    X(COUNTER, prefetch_in_vain, "... evicted or removed before anybody read them")                \
+    X(GAUGE, prefetch_unread, "... that are there, and wait for their reader")
 
 /* Why a look-up did not find its key. */
 enum store_miss {
