@@ -326,6 +326,7 @@ void cluster_get_figures(struct cluster_figures *figures_p) {
     TAILQ_FOREACH(d, &cluster.drains, link) f->drains++;
     f->hot_objects = heat_objects();
     f->promote_waiting = cluster.by_reason[CLUSTER_BY_USE];
+    f->prefetch_waiting = cluster.by_reason[CLUSTER_BY_PREFETCH];
 }
 
 void cluster_figures_reset(void) {
@@ -380,7 +381,7 @@ static void check_segment(const struct node_segment *g) {
 }
 
 void cluster_check(void) {
-    size_t up = 0, segments = 0, copies = 0;
+    size_t up = 0, segments = 0, copies = 0, ahead = 0;
     uint64_t by_reason[CLUSTER_REASONS] = {0};
     struct cluster_node *n;
     check_node(&cluster.local);
@@ -396,9 +397,11 @@ void cluster_check(void) {
     const struct cluster_task *t;
     TAILQ_FOREACH(t, &cluster.tasks, all) {
         copies += t->counted;
+        ahead += t->counted && t->ahead;
         by_reason[t->reason]++;
     }
     TARN_ASSERT(up == cluster.up && copies == cluster.copies);
+    TARN_ASSERT(ahead == cluster.copies_ahead);
     TARN_ASSERT(segments == store_segment_count(cluster.store));
     TARN_ASSERT(memcmp(by_reason, cluster.by_reason, sizeof(by_reason)) == 0);
 }

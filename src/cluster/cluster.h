@@ -438,9 +438,10 @@ enum cluster_task_kind { CLUSTER_TASK_COPY, CLUSTER_TASK_MOVE, CLUSTER_TASK_STOR
 enum cluster_task_reason {
     CLUSTER_BY_USER,
     CLUSTER_BY_DRAIN,
-    CLUSTER_BY_HEAT,    /* more replicas of a hot object */
-    CLUSTER_BY_USE,     /* a far object back to memory */
-    CLUSTER_BY_OFFLOAD, /* memory to a far tier */
+    CLUSTER_BY_HEAT,     /* more replicas of a hot object */
+    CLUSTER_BY_USE,      /* a far object back to memory */
+    CLUSTER_BY_OFFLOAD,  /* memory to a far tier */
+    CLUSTER_BY_PREFETCH, /* to memory, or to a segment, before it is read */
     CLUSTER_REASONS,
 };
 const char *cluster_task_kind_name(enum cluster_task_kind kind);
@@ -453,6 +454,17 @@ tarn_status cluster_replica_copy(struct object *o, uint32_t to, uint64_t *task_p
  * (the value lies in the books, or segments that do not fit), TARN_ENOSEGMENT, TARN_EEXISTS (there
  * is one, or a task for that), TARN_ELIMIT (max-tasks). */
 tarn_status cluster_replica_move(struct object *o, uint32_t from, uint32_t to, uint64_t *task_p);
+/* Somebody will read o soon: it comes to memory, to: to that memory segment, of that epoch
+ * (STORE_SEGMENT_ANY: next to where it is, 0), behind all other copies, and where nothing that is
+ * in use has to go for it. NULL: the key is not there. */
+enum cluster_prefetch {
+    CLUSTER_PREFETCH_TAKEN,
+    CLUSTER_PREFETCH_THERE, /* or on its way; with to: in memory of the machine of that segment */
+    CLUSTER_PREFETCH_UNKNOWN,
+    CLUSTER_PREFETCH_REFUSED, /* too many are on their way, or the segment has gone */
+    CLUSTER_PREFETCHES,
+};
+enum cluster_prefetch cluster_prefetch(const struct object *o, uint32_t to, uint32_t epoch);
 /* false: no such task, or it is over. One that was sent ends as it may. */
 bool cluster_task_cancel(uint64_t task);
 
@@ -517,6 +529,11 @@ void cluster_tasks_each(uint64_t skip, bool (*fn)(void *arg, const struct cluste
     X(COUNTER, offload_overflow, "objects beyond offload-queue: no copy on disk")                  \
     X(GAUGE, promote_waiting, "objects on their way from disk to memory")                          \
     X(COUNTER, promote_overflow, "... for which the queue was full")                               \
+    X(GAUGE, prefetch_waiting, "objects on their way to memory because of PREFETCH")               \
+    X(COUNTER, prefetch_asked, "keys of PREFETCH")                                                 \
+    X(COUNTER, prefetch_there, "... whose object was in memory, or on its way")                    \
+    X(COUNTER, prefetch_unknown, "... that were not in the pool")                                  \
+    X(COUNTER, prefetch_refused, "... for which the queue was full")                               \
     X(GAUGE, drops_waiting, "far replicas that their hosts shall forget")                          \
     X(COUNTER, drops_sent, "... that they were told of")                                           \
     X(COUNTER, drops_lost, "... that they will find out")

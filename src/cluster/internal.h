@@ -209,7 +209,7 @@ bool fences_background(unsigned *budget);
 /* --- nodes --- */
 
 struct task_list {
-    TAILQ_HEAD(, cluster_task) all;
+    TAILQ_HEAD(task_list_heads, cluster_task) all;
     size_t n;
 };
 struct unmount {
@@ -264,8 +264,8 @@ struct cluster_task {
     uint32_t magic;
     struct htab_node by_id, by_key;
     TAILQ_ENTRY(cluster_task) all; /* of cluster.tasks, newest last */
-    /* of the list `in`: cluster.ready, ready_stores, rooms, one of its node's; NULL: waits for its
-     * timer */
+    /* of the list `in`: cluster.ready, ready_stores, ready_ahead, rooms, one of its node's; NULL:
+     * waits for its timer */
     TAILQ_ENTRY(cluster_task) link;
     struct task_list *in;
     uint64_t id, version, size;
@@ -284,6 +284,7 @@ struct cluster_task {
     TAILQ_ENTRY(cluster_task) cancel_link;
     bool cancel, timed_out; /* its end is wanted, by somebody or because it takes too long */
     bool counted;           /* in cluster.copies */
+    bool ahead;             /* of PREFETCH, and nobody has read the object since */
     uint64_t created_ms;
     uint32_t key_len;
     char key[];
@@ -294,8 +295,11 @@ struct cluster_task {
 tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason reason,
                         const struct object *o, uint32_t from, uint32_t to,
                         struct cluster_task **task_p);
+/* Of those that are not over; NULL: none. */
 struct cluster_task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
                               uint32_t to);
+/* A task of PREFETCH, which lets all other copies go first: now somebody reads the object. */
+void task_hurry(struct cluster_task *t);
 void tasks_init(void);
 void tasks_deinit(void);
 bool tasks_background(unsigned *budget); /* true: more to do now */
@@ -374,9 +378,10 @@ struct cluster {
     /* tasks */
     struct htab tasks_by_id, tasks_by_key;
     TAILQ_HEAD(task_heads, cluster_task) tasks;
-    struct task_list ready, ready_stores, rooms;
+    struct task_list ready, ready_stores, ready_ahead, rooms; /* ready_ahead: of PREFETCH */
     uint64_t next_task;
-    size_t copies; /* tasks that hold room or make it */
+    size_t copies;       /* tasks that hold room or make it */
+    size_t copies_ahead; /* of these, those of PREFETCH */
     uint64_t local_due_ms;
     TAILQ_HEAD(drain_heads, drain) drains;
     TAILQ_HEAD(offloading_heads, node_segment) offloading;

@@ -85,7 +85,12 @@ static void offload_promote(struct object *o) {
         cluster.figures.promote_overflow++;
         return;
     }
-    struct cluster_task *t;
+    struct cluster_task *t = task_for(store_object_key(o), store_object_version(o),
+                                      CLUSTER_BY_PREFETCH, STORE_SEGMENT_ANY);
+    if (t != NULL) {
+        task_hurry(t);
+        return;
+    }
     if (task_create(CLUSTER_TASK_COPY, CLUSTER_BY_USE, o, STORE_SEGMENT_ANY, STORE_SEGMENT_ANY,
                     &t) == TARN_ELIMIT)
         cluster.figures.promote_overflow++;

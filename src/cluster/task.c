@@ -42,7 +42,7 @@ const char *cluster_task_kind_name(enum cluster_task_kind kind) {
     return names[kind];
 }
 const char *cluster_task_reason_name(enum cluster_task_reason reason) {
-    static const char *const names[] = {"user", "drain", "heat", "use", "offload"};
+    static const char *const names[] = {"user", "drain", "heat", "use", "offload", "prefetch"};
     return names[reason];
 }
 
@@ -95,8 +95,15 @@ static void task_enter(struct cluster_task *t, struct task_list *list) {
     list->n++;
 }
 
-static struct task_list *ready_list(enum cluster_task_kind kind) {
-    return kind == CLUSTER_TASK_STORE ? &cluster.ready_stores : &cluster.ready;
+static struct task_list *ready_list(const struct cluster_task *t) {
+    if (t->kind == CLUSTER_TASK_STORE) return &cluster.ready_stores;
+    return t->ahead ? &cluster.ready_ahead : &cluster.ready;
+}
+
+void task_hurry(struct cluster_task *t) {
+    if (t->counted) return;
+    t->ahead = false;
+    if (t->in == &cluster.ready_ahead) task_enter(t, &cluster.ready);
 }
 
 static void task_timer_due(struct timer *timer);
@@ -123,6 +130,7 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     t->from = from;
     t->to = t->asked_to = to;
     t->created_ms = cluster.now_ms;
+    t->ahead = reason == CLUSTER_BY_PREFETCH;
     t->timer.due = task_timer_due;
     t->key_len = (uint32_t)key.len;
     memcpy(t->key, key.data, key.len);
@@ -133,7 +141,7 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
     TAILQ_INSERT_TAIL(&cluster.tasks, t, all);
     cluster.by_reason[reason]++;
     cluster.figures.tasks_created[reason]++;
-    task_enter(t, ready_list(kind));
+    task_enter(t, ready_list(t));
     *task_p = t;
     return TARN_OK;
 }
@@ -159,6 +167,7 @@ static void set_copies(struct cluster_task *t, bool holds) {
     if (holds == t->counted) return;
     t->counted = holds;
     cluster.copies += holds ? 1 : (size_t)-1;
+    if (t->ahead) cluster.copies_ahead += holds ? 1 : (size_t)-1;
 }
 
 static void task_describe(const struct cluster_task *t, struct cluster_task_info *info) {
@@ -178,9 +187,10 @@ static void task_describe(const struct cluster_task *t, struct cluster_task_info
                                        .error = t->error};
 }
 
-/* Storing tasks come by the thousand: of these, only what went wrong is worth remembering. */
+/* These come by the thousand: of them, only what went wrong is worth remembering. */
 static void task_remember(const struct cluster_task *t) {
-    if (t->reason == CLUSTER_BY_OFFLOAD && t->state != CLUSTER_TASK_FAILED) return;
+    bool many = t->reason == CLUSTER_BY_OFFLOAD || t->reason == CLUSTER_BY_PREFETCH;
+    if (many && t->state != CLUSTER_TASK_FAILED) return;
     struct finished *f = &finished[finished_next];
     finished_next = (finished_next + 1) % FINISHED_MAX;
     if (finished_n < FINISHED_MAX) finished_n++;
@@ -293,7 +303,7 @@ static void task_timer_due(struct timer *timer) {
     struct cluster_task *t = CONTAINER_OF(timer, struct cluster_task, timer);
     MAGIC_CHECK(t, TASK_MAGIC);
     if (t->state == CLUSTER_TASK_QUEUED) {
-        task_enter(t, ready_list(t->kind));
+        task_enter(t, ready_list(t));
     } else if (t->state == CLUSTER_TASK_SENT && !t->timed_out) {
         cluster.figures.tasks_timed_out++;
         t->timed_out = true;
@@ -326,10 +336,20 @@ static bool replica_in(const struct object *o, uint32_t segment, struct store_re
     return false;
 }
 
+/* It goes before those that nobody waits for, which are few. */
+static void overtake(struct cluster_task *t) {
+    struct cluster_task *before;
+    while (!t->ahead && (before = TAILQ_PREV(t, task_list_heads, link)) != NULL && before->ahead) {
+        TAILQ_REMOVE(&t->in->all, before, link);
+        TAILQ_INSERT_AFTER(&t->in->all, t, before, link);
+    }
+}
+
 static void task_plan(struct cluster_task *t, struct cluster_node *n) {
     t->node = n;
     t->state = CLUSTER_TASK_ROOM;
     task_enter(t, t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies);
+    overtake(t);
     if (n->embedded)
         cluster.local_due_ms = cluster.now_ms;
     else
@@ -382,15 +402,18 @@ static void start_copy(struct cluster_task *t, unsigned *budget) {
         task_over(t, TARN_ENOSEGMENT);
         return;
     }
-    if (t->reason == CLUSTER_BY_USE && store_object_in_memory(cluster.store, o)) {
+    bool near = (t->reason == CLUSTER_BY_USE || t->reason == CLUSTER_BY_PREFETCH) &&
+                t->asked_to == STORE_SEGMENT_ANY; /* to what it is to be */
+    if (near && store_object_in_memory(cluster.store, o)) {
         task_over(t, TARN_EEXISTS);
         return;
     }
-    struct store_copy_options options = {
-        .segment = t->asked_to,
-        .host = t->reason == CLUSTER_BY_USE ? near_host(o) : STORE_HOST_NONE,
-        .from = t->kind == CLUSTER_TASK_MOVE ? t->from : STORE_SEGMENT_ANY,
-        .evict = t->reason != CLUSTER_BY_HEAT};
+    struct store_copy_options options = {.segment = t->asked_to,
+                                         .host = near ? near_host(o) : STORE_HOST_NONE,
+                                         .from = t->kind == CLUSTER_TASK_MOVE ? t->from
+                                                                              : STORE_SEGMENT_ANY,
+                                         .evict = t->reason != CLUSTER_BY_HEAT,
+                                         .ahead_ms = t->ahead ? t->created_ms : 0};
     set_copies(t, true);
     copy_step(t, store_copy_start(cluster.store, span_of(t->key, t->key_len), t->version, &options,
                                   budget, &t->copy));
@@ -413,6 +436,11 @@ static bool ready_may_start(void) {
     return cluster.ready.n > 0 && cluster.copies < copies_limit();
 }
 
+static bool ahead_may_start(void) {
+    return cluster.ready_ahead.n > 0 && cluster.ready.n == 0 && cluster.copies < copies_limit() &&
+           cluster.copies_ahead < copies_limit() / 2;
+}
+
 static void budget_spend(unsigned *budget, unsigned units) {
     *budget = *budget > units ? *budget - units : 0;
 }
@@ -433,6 +461,10 @@ static bool start_ready(unsigned *budget) {
     while (ready_may_start()) {
         if (*budget == 0) return true;
         start_copy(take_ready(&cluster.ready, budget), budget);
+    }
+    while (ahead_may_start()) {
+        if (*budget == 0) return true;
+        start_copy(take_ready(&cluster.ready_ahead, budget), budget);
     }
     return false;
 }
@@ -538,7 +570,8 @@ bool tasks_background(unsigned *budget) {
 }
 
 uint64_t tasks_next_ms(uint64_t limit_ms) {
-    if (cluster.rooms.n > 0 || cluster.ready_stores.n > 0 || ready_may_start()) return 0;
+    if (cluster.rooms.n > 0 || cluster.ready_stores.n > 0 || ready_may_start() || ahead_may_start())
+        return 0;
     if (!local_may_start()) return limit_ms;
     uint64_t at = cluster.local_due_ms;
     return at <= cluster.now_ms ? 0 : min_u64(limit_ms, at - cluster.now_ms);
@@ -618,7 +651,7 @@ static void task_requeue(struct cluster_task *t) {
         return;
     }
     task_again(t);
-    task_enter(t, ready_list(t->kind));
+    task_enter(t, ready_list(t));
 }
 
 static void requeue_all(struct task_list *list) {
@@ -727,6 +760,7 @@ void tasks_init(void) {
     TAILQ_INIT(&cluster.tasks);
     TAILQ_INIT(&cluster.ready.all);
     TAILQ_INIT(&cluster.ready_stores.all);
+    TAILQ_INIT(&cluster.ready_ahead.all);
     TAILQ_INIT(&cluster.rooms.all);
     finished = xcalloc(FINISHED_MAX, sizeof(*finished));
     finished_n = finished_next = 0;

@@ -107,5 +107,7 @@ void info_tasks(struct figure_walk *f) {
     FIGURES(f, store_figures, s, awaiting_objects, evicted_before_copy);
     FIGURE(f, GAUGE, offload_queue, "bound of what waits, each disk (offload-queue)",
            config->offload_queue);
-    FIGURES(f, cluster_figures, c, offload_overflow, drops_lost);
+    FIGURES(f, cluster_figures, c, offload_overflow, prefetch_refused);
+    FIGURES(f, store_figures, s, prefetch_brought, prefetch_unread);
+    FIGURES(f, cluster_figures, c, drops_waiting, drops_lost);
 }

@@ -58,6 +58,10 @@ COMMAND(mexists, "MEXISTS", R, "Tells of each key whether it is readable. Takes 
 COMMAND(prefixlen, "PREFIXLEN", R | B, "Counts the leading keys that are readable.", POOL_KEYS,
         TAKES(BATCH(look, LOOK_KEY), LOOK_KV_GROUPS, LOOK_OPTIONS),
         REPLY("how many; KVGROUPS: [boundary, [[first, blocks, tail], ...]]"), ERRORS("LIMIT"))
+COMMAND(prefetch, "PREFETCH", R | CMD_MASTER,
+        "Brings what will be read soon from disks to memory, or to a segment.", POOL_KEYS,
+        TAKES(BATCH(prefetch, LOOK_KEY), OPTION("SEGMENT", WORD, "segment", IN(prefetch, segment))),
+        REPLY("[taken, there, unknown, refused]"), ERRORS("NOSEGMENT"))
 
 /* --- making room --- */
 

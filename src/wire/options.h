@@ -64,6 +64,11 @@ struct wire_release {
     struct wire_list keys;
 };
 
+struct wire_prefetch {
+    struct wire_list keys;
+    uint32_t segment;
+};
+
 /* --- making room --- */
 
 struct wire_evict {
