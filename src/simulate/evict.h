@@ -21,10 +21,10 @@ void evict_count(struct evict_score *score, const struct sim_speed *speed, const
 
 /* --- evict_replay.c --- */
 
-/* Each request asks how long the prefix is, under leases, gets it, and puts the other blocks; its
- * leases are over when the next one comes. The pool has room for that many blocks, of one size, and
- * all of it is used. hints: requests say which session they belong to, where the trace tells it.
- * t is sorted. */
+/* Each request asks how long the prefix is, under leases, gets it, which ends them, and puts the
+ * other blocks, in the batches that libtarn makes of them. The pool has room for that many blocks,
+ * of one size, and all of it is used. hints: requests say which session they belong to, where the
+ * trace tells it. t is sorted. */
 void evict_replay(const struct trace *t, const char *policy, uint64_t blocks, bool hints,
                   const struct sim_speed *speed, struct evict_score *score);
 

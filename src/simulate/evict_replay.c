@@ -10,8 +10,11 @@
 #define BIRTH_MS UINT64_C(1000)
 #define WALL_MS  UINT64_C(1000000)
 #define LEASE_MS 50u /* as replay's; they are given back before */
-#define SESSION  1u
-#define AHEAD    32u
+/* keys of a batch: of many a quarter, within these bounds (client/lane.c) */
+#define CHUNK_MIN 128u
+#define CHUNK_MAX 512u
+#define SESSION   1u
+#define AHEAD     32u
 
 /* A request's keys and what is known of each. */
 struct evict_books {
@@ -63,17 +66,23 @@ static void request_keys(struct evict_books *r, const uint64_t *ids, uint32_t n)
         store_prefetch(r->store, r->key + i, n - i < AHEAD ? n - i : AHEAD, r->hash + i);
 }
 
-/* A look-up under leases: to its first miss. */
-static uint32_t request_read(struct evict_books *r, uint32_t n) {
+static void batch_begin(struct evict_books *r, struct store_batch *batch,
+                        enum store_batch_kind kind, uint32_t n) {
+    store_settle(r->store);
+    store_batch_begin(r->store, batch, &r->chain, kind, n);
+    batch->session = r->session;
+}
+
+/* Looks keys up, and takes leases, to the first that is not there: which one that is, or `to`. */
+static uint32_t keys_read(struct evict_books *r, uint32_t from, uint32_t to) {
     struct store_batch batch;
     uint64_t granted;
-    store_batch_begin(r->store, &batch, &r->chain, STORE_BATCH_READ, n);
-    batch.session = r->session;
-    for (uint32_t i = 0; i < n; i++) {
+    batch_begin(r, &batch, STORE_BATCH_READ, to - from);
+    for (uint32_t i = from; i < to; i++) {
         struct object *o = store_find_hashed(r->store, r->key[i], r->hash[i]);
         if (o == NULL) {
             store_batch_miss(r->store, &batch, r->key[i], r->hash[i]);
-            store_batch_gap(r->store, n - i - 1);
+            store_batch_gap(r->store, to - i - 1);
             return i;
         }
         store_batch_hit(r->store, &batch, o, r->hash[i]);
@@ -81,18 +90,16 @@ static uint32_t request_read(struct evict_books *r, uint32_t n) {
         tarn_status status = store_lease(r->store, o, SESSION, LEASE_MS, &granted);
         TARN_ASSERT(status == TARN_OK);
     }
-    return n;
+    return to;
 }
 
-/* All of them are opened before the first one ends, as MPUTSTART and MPUTEND do it. A block that is
- * there already, or that no room can be made for, has no token. */
-static void request_put(struct evict_books *r, uint32_t had, uint32_t n) {
+/* A block that is there already, or that no room can be made for, has no token. */
+static void keys_open(struct evict_books *r, uint32_t from, uint32_t to) {
     const struct store_put_options options = {
         .replicas = 1, .host = STORE_HOST_NONE, .local = true};
     struct store_batch batch;
-    store_batch_begin(r->store, &batch, &r->chain, STORE_BATCH_PUT, n - had);
-    batch.session = r->session;
-    for (uint32_t i = had; i < n; i++) {
+    batch_begin(r, &batch, STORE_BATCH_PUT, to - from);
+    for (uint32_t i = from; i < to; i++) {
         struct store_put *put = NULL;
         unsigned budget = 1000000;
         tarn_status status =
@@ -100,8 +107,37 @@ static void request_put(struct evict_books *r, uint32_t had, uint32_t n) {
         r->token[i] = status == TARN_OK ? store_put_token(put) : 0;
         if (status != TARN_OK && put != NULL) store_put_abandon(r->store, &put);
     }
-    for (uint32_t i = had; i < n; i++)
+}
+
+/* --- as libtarn does it: many keys are several batches --- */
+
+static uint32_t chunk_end(uint32_t from, uint32_t at, uint32_t to) {
+    uint32_t most = (to - from) / 4 + 1;
+    most = most < CHUNK_MIN ? CHUNK_MIN : most > CHUNK_MAX ? CHUNK_MAX : most;
+    return to - at < most ? to : at + most;
+}
+
+static void request_get(struct evict_books *r, uint32_t hits) {
+    for (uint32_t at = 0, end; at < hits; at = end) {
+        end = chunk_end(0, at, hits);
+        keys_read(r, at, end);
+        for (uint32_t i = at; i < end; i++)
+            store_release(r->store, r->key[i], SESSION, r->version[i], false);
+    }
+}
+
+static void keys_end(struct evict_books *r, uint32_t from, uint32_t to) {
+    for (uint32_t i = from; i < to; i++)
         if (r->token[i] != 0) store_put_end(r->store, r->key[i], r->token[i], -1, 0, NULL, 0, NULL);
+}
+
+/* A chunk is opened before the one before it ends. */
+static void request_put(struct evict_books *r, uint32_t from, uint32_t n) {
+    for (uint32_t ended = from, at = from, end; ended < n; ended = at, at = end) {
+        end = chunk_end(from, at, n);
+        if (at < n) keys_open(r, at, end);
+        keys_end(r, ended, at);
+    }
 }
 
 static void replay_time(struct evict_books *r, uint64_t ms) {
@@ -113,11 +149,9 @@ static void replay_time(struct evict_books *r, uint64_t ms) {
 
 static uint32_t replay_request(struct evict_books *r, const uint64_t *ids, uint32_t n) {
     request_keys(r, ids, n);
-    uint32_t hits = n > 0 ? request_read(r, n) : 0;
-    if (hits > 0) request_read(r, hits);
-    if (hits < n) request_put(r, hits, n);
-    for (uint32_t i = 0; i < hits; i++)
-        store_release(r->store, r->key[i], SESSION, r->version[i], false);
+    uint32_t hits = n > 0 ? keys_read(r, 0, n) : 0;
+    request_get(r, hits);
+    request_put(r, hits, n);
     return hits;
 }
 
