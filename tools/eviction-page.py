@@ -171,15 +171,16 @@ def sheet_table(sheet):
     return text + "\n\n" + table(["blocks", *map(thousands, sheet.sizes)], rows)
 
 
-def beside_lru(sheets):
-    """For each trace and policy: ahead of lru in the mean, and behind it at worst."""
+def beside_lru(sheets, what):
+    """For each trace and policy: ahead of lru in the mean, and behind it at worst; what 0: in hits,
+    1: in prefill saved."""
     policies = [p for p in sheets[0].policies if p not in ("lru", "belady")]
     rows = []
     for sheet in sheets:
         cells = []
         for policy in policies:
-            worst = max(sheet.behind(policy, 0), 0)
-            cells.append(f"{100 * sheet.ahead(policy, 0):+.1f}, {-100 * worst:.1f}")
+            worst = max(sheet.behind(policy, what), 0)
+            cells.append(f"{100 * sheet.ahead(policy, what):+.1f}, {-100 * worst:.1f}")
         rows.append([sheet.name, *cells])
     return table(["", *policies], rows)
 
@@ -236,7 +237,8 @@ def main():
     fill(
         {
             "conversation": hits_table(recorded[0]),
-            "beside": beside_lru(recorded + made),
+            "beside": beside_lru(recorded + made, 0),
+            "saved": beside_lru(recorded + made, 1),
             "ttft": first_tokens(a.build, a.trace, known),
             "all": "\n\n".join(sheet_table(sheet) for sheet in recorded + made),
         }

@@ -85,9 +85,9 @@ void trace_transform(struct trace *out, const struct trace *t, enum trace_transf
     out->n = transform == TRACE_FIRST_HALF ? half : t->n - from;
     out->cap = out->n;
     out->requests = xmalloc((out->n + 1) * sizeof(*out->requests));
-    memcpy(out->requests, t->requests + from, out->n * sizeof(*out->requests));
+    if (out->n > 0) memcpy(out->requests, t->requests + from, out->n * sizeof(*out->requests));
     out->cap_ids = t->n_ids;
     out->ids = xmalloc((t->n_ids + 1) * sizeof(*out->ids));
-    memcpy(out->ids, t->ids, t->n_ids * sizeof(*out->ids));
+    if (t->n_ids > 0) memcpy(out->ids, t->ids, t->n_ids * sizeof(*out->ids));
     if (transform == TRACE_REVERSED_SESSIONS) sessions_reverse(out);
 }
