@@ -344,6 +344,58 @@ TEST(a_document_becomes_hot) {
     trace_free(&t);
 }
 
+static struct trace make(enum trace_kind kind) {
+    const struct trace_recipe recipe = {.kind = kind, .requests = 4000, .rate = 5, .seed = 3};
+    struct trace t = {0};
+    CHECK_EQ(trace_generate(&t, &recipe, &why), TARN_OK);
+    return t;
+}
+
+/* How often the last block of each request's `depth` first ones was there before. */
+static double share_seen(struct trace *t, size_t from, size_t to, uint32_t depth) {
+    size_t n = trace_number(t), seen = 0;
+    bool *known = xcalloc(n, sizeof(*known));
+    for (size_t i = 0; i < to; i++) {
+        const struct trace_request *q = &t->requests[i];
+        uint32_t at = q->n < depth ? q->n - 1 : depth - 1;
+        seen += i >= from && known[t->ids[q->first + at]];
+        for (uint32_t k = 0; k < q->n; k++) known[t->ids[q->first + k]] = true;
+    }
+    free(known);
+    return (double)seen / (double)(to - from);
+}
+
+TEST(mixes_are_what_they_are_called) {
+    struct trace t = make(TRACE_SCAN); /* half of it begins with what never was */
+    CHECK_WITHIN(share_seen(&t, 1000, 4000, 1), 0.4, 0.6);
+    trace_free(&t);
+    t = make(TRACE_BRANCHES); /* a template, of 144, is behind 8 blocks */
+    CHECK(share_seen(&t, 1000, 4000, 12) > 0.95);
+    CHECK(share_seen(&t, 1000, 4000, 13) < 0.5);
+    trace_free(&t);
+    t = make(TRACE_RAG); /* an instruction, one piece, four of them */
+    CHECK(share_seen(&t, 1000, 4000, 2) == 1);
+    CHECK(share_seen(&t, 1000, 4000, 4) > 0.9);
+    CHECK(share_seen(&t, 1000, 4000, 10) < 0.5);
+    trace_free(&t);
+    t = make(TRACE_REGIME); /* 400 s of chats, then documents, which belong to no session */
+    size_t early = 0, late = 0;
+    for (size_t i = 0; i < t.n; i++)
+        if (t.requests[i].session == TRACE_SESSION_NONE)
+            (*(t.requests[i].timestamp_ms < 400000 ? &early : &late))++;
+    CHECK_EQ(early, 0);
+    CHECK(late > 1500);
+    trace_free(&t);
+    t = make(TRACE_NIGHTLY); /* 400 prompts come twice, of 32 blocks each and no question */
+    size_t night = 0;
+    uint64_t first[800];
+    for (size_t i = 0; i < t.n && night < 800; i++)
+        if (t.requests[i].input == 16384) first[night++] = t.ids[t.requests[i].first];
+    CHECK_EQ(night, 800);
+    CHECK(memcmp(first, first + 400, 400 * sizeof(*first)) == 0);
+    trace_free(&t);
+}
+
 TEST(what_is_written_is_read_again) {
     const struct trace_recipe recipe = {.kind = TRACE_CHAT, .requests = 200, .rate = 4, .seed = 3};
     struct trace a = {0}, b = {0};
