@@ -297,6 +297,22 @@ TARN_API tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys,
  * time, or until this thread's next get of them through this client, which ends it. */
 TARN_API tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n,
                                         const tarn_call *call, size_t *length_p);
+
+/* What became of the keys of a prefetch. */
+typedef struct tarn_prefetched {
+    uint64_t taken;   /* they come, in the background */
+    uint64_t there;   /* in memory already, or on their way */
+    uint64_t unknown; /* not in the pool */
+    uint64_t refused; /* too many are on their way */
+} tarn_prefetched;
+/* These will be read soon: what lies only on disks comes to memory before. segment (may be NULL):
+ * to this memory segment, by name or id. Returns at once; nobody waits for the bytes, and what is
+ * in use is not evicted for them. Keys in the order of the prefix. *result_p may be NULL.
+ * TARN_ENOSEGMENT: no such segment, or not one of memory that takes new objects. TARN_EPROTO: a
+ * server from before this. Of call only timeout_ms counts. */
+TARN_API tarn_status tarn_prefetch(tarn_client *client, const tarn_key *keys, size_t n,
+                                   const char *segment, const tarn_call *call,
+                                   tarn_prefetched *result_p);
 TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
                                       size_t *removed_p);
 

@@ -116,6 +116,8 @@ static void call_look_up(unsigned arg) {
     (void)tarn_exists_many(client, keys, ARRAY_LEN(keys), found);
     if (tarn_prefix_length(client, keys, ARRAY_LEN(keys), NULL, &n) == TARN_OK)
         TARN_ASSERT(n <= ARRAY_LEN(keys));
+    tarn_prefetched sum;
+    (void)tarn_prefetch(client, keys, ARRAY_LEN(keys), arg % 2 ? "s" : NULL, NULL, &sum);
     if (tarn_remove_many(client, keys, ARRAY_LEN(keys), &n) == TARN_OK)
         TARN_ASSERT(n <= ARRAY_LEN(keys));
 }

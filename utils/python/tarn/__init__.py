@@ -12,7 +12,7 @@ library."""
 from ._lib import library_version
 from ._trace import Span, trace
 from .aio import AsyncClient
-from .client import Client
+from .client import Client, Prefetched
 from .errors import (
     Busy,
     Cancelled,
@@ -76,6 +76,7 @@ __all__ = [
     "NotSupported",
     "OutOfMemory",
     "PermissionDenied",
+    "Prefetched",
     "ProtocolError",
     "Queue",
     "QueueFull",

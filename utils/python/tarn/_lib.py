@@ -162,6 +162,12 @@ class KVPartsStruct(C.Structure):
     _fields_ = fields("uint64_t first, blocks, tail;")
 
 
+class PrefetchedStruct(C.Structure):
+    """tarn_prefetched."""
+
+    _fields_ = fields("uint64_t taken, there, unknown, refused;")
+
+
 # tarn_kv_place_fn.
 KVPlace = C.CFUNCTYPE(PTR, PTR, U64, C.POINTER(KVPartsStruct), SIZE)
 
@@ -261,6 +267,7 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_get_many", INT, [_P, _P, SIZE, _P, _P]),
     ("tarn_exists_many", INT, [_P, _P, SIZE, _P]),
     ("tarn_prefix_length", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_prefetch", INT, [_P, _P, SIZE, _P, _P, _P]),
     ("tarn_kv_prefix", INT, [_P, _P, _P, _P, _P]),
     ("tarn_kv_get", INT, [_P, _P, _P, KVPlace, _P, _P, _P, _P]),
     ("tarn_remove_many", INT, [_P, _P, SIZE, _P]),

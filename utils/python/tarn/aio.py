@@ -429,6 +429,7 @@ class AsyncClient:
     # --- in threads
 
     prefix_length = in_thread(Client.prefix_length)
+    prefetch = in_thread(Client.prefetch)
     kv_prefix = in_thread(Client.kv_prefix)
     kv_get = in_thread(Client.kv_get)
     size = in_thread(Client.size)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import ctypes as C
 import time
 from array import array
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from . import _lib, _trace
 from ._lib import Handle, check, lib, status_error, stored, there
@@ -44,6 +55,16 @@ _HISTOGRAMS = {
 _FIGURES = {"prometheus": 0, "summary": 1}
 # Longer waits are done in slices, so that Ctrl-C and other signals are seen within this time.
 _SLICE_MS = 500
+
+
+class Prefetched(NamedTuple):
+    """What became of the keys of `Client.prefetch`: they come; are in memory, or on their way; are
+    not in the pool; too many are on their way."""
+
+    taken: int
+    there: int
+    unknown: int
+    refused: int
 
 
 class Client(Closes):
@@ -362,6 +383,19 @@ class Client(Closes):
         h, all_keys = self._use(), KeyList(keys)
         wait_ms = _wait_first(h, all_keys, wait_ms, timeout_ms)
         return _prefix_length(h, all_keys, call_options(timeout_ms, lease_ms, wait_ms, **hints))
+
+    def prefetch(
+        self, keys: Keys, *, segment: Optional[str] = None, timeout_ms: int = 0
+    ) -> Prefetched:
+        """These will be read soon: what lies only on disks comes to memory before (segment: to this
+        memory segment, by name or id). Returns at once, and nothing that is in use is evicted for
+        them. Keys in the order of the prefix."""
+        h, all_keys, found = self._use(), KeyList(keys), _lib.PrefetchedStruct()
+        structs = all_keys.structs()
+        to = None if segment is None else c_string(segment, "segment")
+        options = call_options(timeout_ms)
+        check(lib.tarn_prefetch(h, address_of(structs), all_keys.n, to, options, C.byref(found)))
+        return Prefetched(found.taken, found.there, found.unknown, found.refused)
 
     @hinted
     def kv_prefix(

@@ -17,6 +17,7 @@ from ..chain import Chain
 from ..conductor import KeysTeller
 from ..kv_groups import KVBoundary, KVGroup, KVParts
 from ..options import HintKeywords
+from .ahead import Ahead
 from .config import Ranks, Settings, batches_of, dtype_of
 from .cost import Judge
 from .events import Announcer
@@ -117,6 +118,7 @@ class GroupScheduler:
         self._reset = Reset(pool, settings, self._batches)
         self._dtype = dtype_of(vllm_config)
         self._formats: Dict[int, Sequence[str]] = {}
+        self._ahead = Ahead(pool, self._names)
         self._asked: List[Tuple[int, KVGroup]] = []  # until all stages have said their formats
         self._requests: Dict[str, GroupRequest] = {}
         self._loads: List[GroupLoad] = []
@@ -151,8 +153,22 @@ class GroupScheduler:
                 )
 
     def on_new_request(self, request: Any) -> None:
-        """Requests are saved, too, where none are loaded."""
-        self._track(request)
+        """Requests are saved, too, where none are loaded. Of those that are, the pool hears before
+        their turn comes."""
+        tracked = self._track(request)
+        if tracked is not None and self._settings.load and self._asked:
+            self._ahead.ask(tracked.chain, request.prompt_token_ids[:-1])
+
+    def _names(self, hashes: List[bytes], first: int) -> List[str]:
+        """Keys of what every boundary needs: which parts of windows and states are read, only the
+        look-up will tell."""
+        unit = self._groups.unit
+        return [
+            group.name + each.hex()
+            for n, each in enumerate(hashes, first + 1)
+            for _, group in self._asked
+            if group.kind == "full" and n * unit % group.block == 0
+        ]
 
     def _track(self, request: Any) -> Optional[GroupRequest]:
         tracked = self._requests.get(request.request_id)
@@ -513,6 +529,7 @@ class GroupScheduler:
         return self._reset.ask()
 
     def close(self) -> None:
+        self._ahead.close()
         if self._teller is not None:
             self._teller.close()
         self._pool.close()

@@ -187,6 +187,17 @@ class Pool:
             lambda c: KVBoundary(*c.kv_prefix(hashes, groups, **options)), nothing, "lookup"
         )
 
+    def prefetch(self, keys: Sequence[str]) -> None:
+        """These will be read soon. Nothing happens unless the pool is there, and nothing but the
+        pool's own refusal is raised: PermissionDenied; ProtocolError of a server from before."""
+        with self._lock:
+            client = None if self._closed or self.away else self._client
+        try:
+            if client is not None:
+                client.prefetch(keys)
+        except (ConnectionFailed, TimedOut, Closed, OSError):
+            pass  # the next look-up will notice
+
     def tier(self, key: str) -> str:
         """Where the nearest copy of a value is: memory, ssd or file, and whether on another
         machine; "" if that is not known."""

@@ -23,6 +23,7 @@ from ..conductor import KeysTeller
 from ..keys import KeySpace, shard_of
 from ..kv_groups import KVGroup
 from ..options import HintKeywords
+from .ahead import Ahead
 from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
 from .cost import Judge
 from .damage import NOWHERE, Damage
@@ -111,6 +112,7 @@ class SchedulerSide:
                 "--no-async-scheduling"
             )
         self._space: Optional[KeySpace] = None  # until a worker has said how its blocks lie
+        self._ahead = Ahead(pool, self._names)
         self._layers: Tuple[Any, ...] = (None,)
         self._all_layers: Tuple[Any, ...] = (None,)
         self._requests: Dict[str, Tracked] = {}
@@ -394,8 +396,16 @@ class SchedulerSide:
         return step
 
     def on_new_request(self, request: Any) -> None:
-        """Requests are saved, too, where none are loaded."""
-        self._track(request)
+        """Requests are saved, too, where none are loaded. Of those that are, the pool hears before
+        their turn comes."""
+        tracked = self._track(request)
+        if tracked is not None and self._settings.load and self._space is not None:
+            self._ahead.ask(tracked.chain, request.prompt_token_ids[:-1])
+
+    def _names(self, hashes: List[bytes], first: int) -> Sequence[str]:
+        """All keys of these blocks."""
+        assert self._space is not None
+        return self._space.lookup_keys(hashes, self._all_layers)[0]
 
     def update_connector_output(self, output: Any) -> None:
         """What the workers said after a step."""
@@ -461,6 +471,7 @@ class SchedulerSide:
         return self._reset.ask()
 
     def close(self) -> None:
+        self._ahead.close()
         if self._teller is not None:
             self._teller.close()
         self._pool.close()
