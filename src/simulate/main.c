@@ -54,7 +54,7 @@ static const char usage[] =
     "  --table FILE         ... as measured: lines TOKENS,MILLISECONDS\n"
     "Pool and network:\n"
     "  --pool-blocks N,...  of all hosts together (0: none)\n"
-    "  --eviction NAME,...  lru, fifo, lfu, sieve, s3fifo ... (lru)\n"
+    "  --eviction NAME,...  lru, fifo, lfu, sieve, s3fifo, chain (lru)\n"
     "  --masters N          that share the pool by slots; their look-ups take time (0: one, and "
     "none)\n"
     "  --lookup-us T, --key-us T   of a look-up: there and back, and for each key (200, 0.3)\n"

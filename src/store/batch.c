@@ -107,8 +107,9 @@ void batch_over(struct store *s) {
     s->batch_open = false;
     for (unsigned i = 0; i < s->n_domains; i++)
         for (int inl = 0; inl < 2; inl++)
-            if (s->domains[i].used)
-                s->policy->prefix_done(&s->domains[i].policy[inl], &s->batch_last);
+            if (s->domains[i].used && s->domains[i].policy[inl].ops->prefix_done)
+                s->domains[i].policy[inl].ops->prefix_done(&s->domains[i].policy[inl],
+                                                           &s->batch_last);
 }
 
 /* A look-up of a session found all; a get of some of it is shorter, and is no end. */

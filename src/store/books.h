@@ -406,6 +406,9 @@ struct object *order_pop(struct policy *p, uint64_t now_ms); /* NULL: nobody, or
 /* Recomputes the share of evictable space after what protects o changed. */
 void book_protect(struct store *s, struct object *o, bool was_protected);
 unsigned book_domain(const struct store *s, const struct object *o);
+/* Uses that an object may expect for each request for which it is kept; < 0: its policy does not
+ * know. */
+float book_worth(const struct store *s, const struct object *o);
 struct policy *order_policy(struct store *s, const struct object *o);
 /* To a new policy. Until that is over, victims are the previous one's. */
 bool order_migrate(struct store *s, unsigned *budget);

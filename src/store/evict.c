@@ -45,25 +45,30 @@ static struct object *pop_free(struct store *s, struct domain *d, int inl, bool 
     return NULL;
 }
 
+/* By what their policies say, or how long they were unused. */
+static bool goes_before(const struct store *s, const struct object *a, const struct object *b) {
+    float worth_a = book_worth(s, a), worth_b = book_worth(s, b);
+    if (worth_a >= 0 && worth_b >= 0) return worth_a < worth_b;
+    return store_object_idle_ms(s, a) + (object_pin(s, a) == STORE_PIN_NONE) >
+           store_object_idle_ms(s, b) + (object_pin(s, b) == STORE_PIN_NONE);
+}
+
 struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space,
                         unsigned *budget) {
     if (domain >= 0) return pop_free(s, &s->domains[domain], inl, soft, space, budget);
     if (s->n_domains == 1) return pop_free(s, &s->domains[0], inl, soft, space, budget);
-    /* The candidate that was unused for longest, of those that the domains would give. */
+    /* The first of the candidates that the domains would give. */
     struct object *best = NULL;
-    uint64_t best_idle = 0;
     for (unsigned i = 0; i < s->n_domains; i++) {
         if (!s->domains[i].used) continue;
         struct object *o = pop_free(s, &s->domains[i], inl, soft, space, budget);
         if (!o) continue;
-        uint64_t idle = store_object_idle_ms(s, o) + (object_pin(s, o) == STORE_PIN_NONE);
-        if (best && idle <= best_idle) {
+        if (best && !goes_before(s, o, best)) {
             book_give_back(s, o);
             continue;
         }
         if (best) book_give_back(s, best);
         best = o;
-        best_idle = idle;
     }
     return best;
 }

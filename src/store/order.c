@@ -48,6 +48,12 @@ uint32_t book_request(const struct store *s, const struct object *o) {
     return p->ops->request ? p->ops->request(p, o) : o->request;
 }
 
+float book_worth(const struct store *s, const struct object *o) {
+    if (!in_policy(s, o)) return -1;
+    const struct policy *p = order_policy((struct store *)s, o);
+    return p->ops->worth ? p->ops->worth(p, o) : -1;
+}
+
 struct policy_event order_event(const struct store *s, const struct object *o) {
     return (struct policy_event){.now_ms = s->now_ms,
                                  .hash = store_hash(store_object_key(o)),
@@ -247,7 +253,7 @@ tarn_status order_set_policy(struct store *s, const struct policy_ops *ops) {
         for (int inl = 0; d->used && inl < 2; inl++) {
             d->legacy[inl] = d->policy[inl];
             s->legacy_count += d->legacy[inl].count + d->legacy[inl].out;
-            policy_open(&d->policy[inl], ops, &s->records, &s->config);
+            policy_open(&d->policy[inl], policy_of(ops, inl), &s->records, &s->config);
         }
     }
     migrate_over(s);

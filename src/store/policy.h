@@ -74,9 +74,15 @@ struct policy_ops {
     /* The number of the request in which one of its objects was last inserted or accessed; NULL: it
      * is object.request. */
     uint32_t (*request)(const struct policy *p, const struct object *o);
+    /* Of one of its objects: uses that it may expect for each request for which it is kept, which
+     * compares it with those of another policy of this kind. NULL: who was unused for longer goes
+     * first. */
+    float (*worth)(const struct policy *p, const struct object *o);
     /* for OBJECT FREQ, NULL: keeps none */
     unsigned (*freq)(const struct policy *p, const struct object *o);
     uint64_t (*memory)(const struct policy *p);
+    /* Has its place for values in the books, which are in no chains; NULL: it does that itself. */
+    const struct policy_ops *for_small;
     bool keeps; /* nobody goes to make room: a put that finds none fails; the order is for EVICT */
 };
 
@@ -97,6 +103,10 @@ STORE_POLICIES(POLICY)
 POLICY(noeviction)
 #undef POLICY
 
+/* Of objects with space (small: in the books) when that is the policy in use. */
+static inline const struct policy_ops *policy_of(const struct policy_ops *ops, bool small) {
+    return small && ops->for_small ? ops->for_small : ops;
+}
 bool policy_open(struct policy *p, const struct policy_ops *ops, struct records *records,
                  const struct store_config *config);
 void policy_close(struct policy *p);

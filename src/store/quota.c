@@ -10,7 +10,7 @@ void domain_open(struct store *s, unsigned n) {
     struct domain *d = &s->domains[n];
     *d = (struct domain){.used = true};
     for (int inl = 0; inl < 2; inl++) {
-        policy_open(&d->policy[inl], s->policy, &s->records, &s->config);
+        policy_open(&d->policy[inl], policy_of(s->policy, inl), &s->records, &s->config);
         d->soft[inl] = list_new(&s->records);
     }
     d->far = list_new(&s->records);

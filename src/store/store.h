@@ -175,7 +175,7 @@ void store_listen(struct store *s, bool on);
 
 /* The eviction policies: their structs are policy_NAME (store/policy.h), the option eviction-policy
  * takes their names, and noeviction. */
-#define STORE_POLICIES(X) X(lru) X(fifo) X(lfu) X(sieve) X(s3fifo)
+#define STORE_POLICIES(X) X(lru) X(fifo) X(lfu) X(sieve) X(s3fifo) X(chain)
 
 /* Everything with its default; mono_ms and wall_ms are the time of birth. policy: "lru" ...;
  * allocator: "offset" | "slab". */

@@ -80,7 +80,7 @@ static void on_effect(void *arg, const void *record, size_t len) {
 }
 
 static void books_begin(unsigned mode) {
-    static const char *const policies[] = {"lru", "lfu", "s3fifo", "fifo"};
+    static const char *const policies[] = {"lru", "lfu", "s3fifo", "fifo", "chain"};
     static const struct store_events events = {.fence = on_fence,
                                                .far_gone = on_far_gone,
                                                .awaits = on_awaits,

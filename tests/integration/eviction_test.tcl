@@ -13,7 +13,7 @@ proc put {key size args} {
     }
 }
 
-proc policies {} {return {lru fifo lfu sieve s3fifo}}
+proc policies {} {return {lru fifo lfu sieve s3fifo chain}}
 
 proc set_policy {name} {
     set ::policy $name
@@ -246,7 +246,7 @@ test {noeviction: nothing leaves to make room, EVICT is obeyed} {
 
 test {maxmemory-policy is Redis' name for eviction-policy} {
     foreach {redis own} {allkeys-lru lru allkeys-lfu lfu noeviction noeviction allkeys-sieve sieve\
-            allkeys-fifo fifo allkeys-s3fifo s3fifo} {
+            allkeys-fifo fifo allkeys-s3fifo s3fifo allkeys-chain chain} {
         set ::wanted $redis
         wait_for "policy $redis" {[catch {r config set maxmemory-policy $::wanted}] == 0}
         assert_equal [list eviction-policy $own] [r config get eviction-policy]

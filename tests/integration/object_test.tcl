@@ -51,7 +51,7 @@ test {IDLETIME: seconds since the last access, with every policy} {
     r set a v
     r set b [string repeat v 100000]
     wait_for "a second" {[r object idletime a] >= 1 && [r object idletime b] >= 1}
-    foreach policy {lru lfu sieve s3fifo fifo} {
+    foreach policy {lru lfu sieve s3fifo fifo chain} {
         set_policy $policy
         assert {[r object idletime a] >= 1}
     }

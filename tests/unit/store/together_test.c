@@ -45,7 +45,7 @@ static void count(struct store *s, int n, int counts[3]) {
 }
 
 TEST(guarantee_1_a_pair_is_evicted_together_whoever_chooses) {
-    static const char *const policies[] = {"lru", "fifo", "lfu", "sieve", "s3fifo"};
+    static const char *const policies[] = {"lru", "fifo", "lfu", "sieve", "s3fifo", "chain"};
     for (size_t p = 0; p < ARRAY_LEN(policies); p++) {
         struct store *s = pairs(policies[p], 16);
         for (int i = 0; i < 100; i++) {
@@ -191,7 +191,7 @@ TEST(an_eviction_takes_nobody_along_who_is_leased_or_pinned) {
 }
 
 TEST(small_values_take_part_in_eviction) {
-    static const char *const policies[] = {"lru", "fifo", "lfu", "sieve", "s3fifo"};
+    static const char *const policies[] = {"lru", "fifo", "lfu", "sieve", "s3fifo", "chain"};
     for (size_t p = 0; p < ARRAY_LEN(policies); p++) {
         struct store *s = util_store(policies[p], 16, NULL, NULL);
         for (int i = 0; i < 40; i++) CHECK_EQ(set(s, name(i, "cold")), TARN_OK);

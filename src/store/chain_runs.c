@@ -1,0 +1,230 @@
+/* Runs of blocks, and the ghosts of those that were evicted. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/buf.h"
+#include "store/chain.h"
+
+/* --- ghosts --- */
+
+static uint32_t print_of(uint64_t hash) {
+    return (uint32_t)(hash >> 32) | 1;
+}
+
+static uint32_t *print_slots(const struct chain_books *c, uint32_t print) {
+    return &c->ghosts.by_print[print * 2654435761u & (c->ghosts.prints - CHAIN_PRINT_WAYS)];
+}
+
+uint32_t chain_ghost_find(const struct chain_books *c, uint64_t hash) {
+    uint32_t print = print_of(hash);
+    const uint32_t *slot = print_slots(c, print);
+    for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++)
+        if (slot[k] && chain_run(c, slot[k])->print == print) return slot[k];
+    return 0;
+}
+
+void chain_ghost_forget(struct chain_books *c, uint32_t i) {
+    struct chain_run *r = chain_run(c, i);
+    if (!r->print) return;
+    uint32_t *slot = print_slots(c, r->print);
+    for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++)
+        if (slot[k] == i) slot[k] = 0;
+    r->print = 0;
+}
+
+static void print_enter(struct chain_books *c, uint32_t i) {
+    uint32_t *slot = print_slots(c, chain_run(c, i)->print);
+    unsigned k = 0;
+    while (k < CHAIN_PRINT_WAYS && slot[k]) k++;
+    slot[k < CHAIN_PRINT_WAYS ? k : i % CHAIN_PRINT_WAYS] = i;
+}
+
+void chain_ghost_print(struct chain_books *c, uint32_t i, uint64_t hash) {
+    chain_ghost_forget(c, i);
+    chain_run(c, i)->print = print_of(hash);
+    print_enter(c, i);
+}
+
+static void run_free(struct chain_books *c, uint32_t i) {
+    chain_ghost_forget(c, i);
+    struct chain_run *r = chain_run(c, i);
+    chain_unlink(c, r);
+    *r = (struct chain_run){.next = c->free_run, .list = CHAIN_NOWHERE};
+    c->free_run = i;
+}
+
+/* The oldest ghost has not come back. */
+static void ghost_expire(struct chain_books *c) {
+    struct chain_ghosts *g = &c->ghosts;
+    uint32_t i = g->ring[g->head];
+    g->head = (g->head + 1) % g->cap;
+    g->n--;
+    const struct chain_run *r = chain_run(c, i);
+    if (r->list != CHAIN_NOWHERE) chain_expose(c, r);
+    run_free(c, i);
+}
+
+/* Twice the room. Fingerprints that are entered later are found; of those before, what is in the
+ * ring. */
+static void ghosts_grow(struct chain_books *c) {
+    struct chain_ghosts *g = &c->ghosts;
+    uint32_t cap = g->cap * 2, *ring = xcalloc(cap, sizeof(*ring));
+    for (uint32_t k = 0; k < g->n; k++) ring[k] = g->ring[(g->head + k) % g->cap];
+    free(g->ring);
+    free(g->by_print);
+    g->ring = ring;
+    g->cap = cap;
+    g->head = 0;
+    g->prints = 2 * cap;
+    g->by_print = xcalloc(g->prints, sizeof(*g->by_print));
+    for (uint32_t k = 0; k < g->n; k++)
+        if (chain_run(c, ring[k])->print) print_enter(c, ring[k]);
+}
+
+static void ghost_enter(struct policy *p, struct chain_books *c, uint32_t i) {
+    struct chain_ghosts *g = &c->ghosts;
+    uint64_t limit = CHAIN_GHOSTS + p->count / 8;
+    while (g->n > 0 && g->n >= limit) ghost_expire(c);
+    if (g->n == g->cap) ghosts_grow(c);
+    g->ring[(g->head + g->n++) % g->cap] = i;
+    chain_run(c, i)->ghost = 1;
+    chain_relink(c, i);
+}
+
+/* --- the forest --- */
+
+static struct chain_books *chain_of(const struct policy *p) {
+    return *(struct chain_books **)p->state;
+}
+
+uint32_t chain_run_new(struct chain_books *c, uint32_t parent) {
+    uint32_t i = c->free_run;
+    if (i) {
+        c->free_run = chain_run(c, i)->next;
+    } else {
+        TARN_ASSERT(page_arena_grow(&c->arena, (size_t)(c->runs + 1) * sizeof(struct chain_run)));
+        i = c->runs++;
+    }
+    *chain_run(c, i) = (struct chain_run){.parent = parent, .list = CHAIN_NOWHERE};
+    if (parent) {
+        chain_run(c, parent)->children++;
+        chain_relink(c, parent);
+    }
+    return i;
+}
+
+static bool is_out(const struct chain_books *c, uint32_t i) {
+    for (uint32_t k = 0; k < c->n_out; k++)
+        if (c->out[k] == i) return true;
+    return false;
+}
+
+/* Returns the parent, which has one child less, if it has gone. */
+static uint32_t run_end(struct policy *p, struct chain_books *c, uint32_t i) {
+    struct chain_run *r = chain_run(c, i);
+    uint32_t parent = r->parent;
+    r->parent = 0;
+    if (r->print && r->list != CHAIN_NOWHERE)
+        ghost_enter(p, c, i);
+    else
+        run_free(c, i);
+    return parent;
+}
+
+void chain_run_settle(struct policy *p, uint32_t i) {
+    struct chain_books *c = chain_of(p);
+    for (;;) {
+        struct chain_run *r = chain_run(c, i);
+        if (r->first || r->children > 0 || is_out(c, i)) break;
+        if (!(i = run_end(p, c, i))) return;
+        r = chain_run(c, i);
+        TARN_ASSERT(r->children > 0);
+        r->children--;
+    }
+    chain_relink(c, i);
+}
+
+void chain_run_less(struct policy *p, uint32_t i) {
+    struct chain_run *r = chain_run(chain_of(p), i);
+    TARN_ASSERT(r->children > 0);
+    r->children--;
+    chain_run_settle(p, i);
+}
+
+/* --- blocks --- */
+
+static struct object *run_first(const struct policy *p, const struct chain_run *r) {
+    return record_get(p->records, r->first);
+}
+
+struct object *chain_run_last(const struct policy *p, const struct chain_run *r) {
+    return record_get(p->records, run_first(p, r)->prev);
+}
+
+unsigned chain_run_count(const struct policy *p, const struct chain_run *r) {
+    unsigned n = 0;
+    if (r->first)
+        for (const struct object *o = run_first(p, r);;) {
+            n++;
+            if (o->next == r->first) break;
+            o = record_get(p->records, o->next);
+        }
+    return n;
+}
+
+void chain_run_add(struct policy *p, uint32_t i, struct object *o) {
+    struct chain_run *r = chain_run(chain_of(p), i);
+    object_ref ref = record_ref(p->records, o);
+    o->request = i;
+    p->count++;
+    if (!r->first) {
+        o->prev = o->next = r->first = ref;
+    } else {
+        struct object *first = run_first(p, r), *at = record_get(p->records, first->prev);
+        while (at != first && object_depth(at) > object_depth(o))
+            at = record_get(p->records, at->prev);
+        bool before = at == first && object_depth(first) > object_depth(o);
+        list_insert_after(p->records, before ? first->prev : record_ref(p->records, at), o);
+        if (before) r->first = ref;
+    }
+    chain_relink(chain_of(p), i);
+}
+
+void chain_run_take(struct policy *p, uint32_t i, struct object *o) {
+    struct chain_run *r = chain_run(chain_of(p), i);
+    object_ref ref = record_ref(p->records, o);
+    if (o->next == ref)
+        r->first = 0;
+    else if (r->first == ref)
+        r->first = o->next;
+    list_unlink(p->records, o);
+    p->count--;
+    chain_relink(chain_of(p), i);
+}
+
+uint32_t chain_run_split(struct policy *p, uint32_t i, struct object *at) {
+    struct chain_books *c = chain_of(p);
+    uint32_t u = chain_run_new(c, 0);
+    struct chain_run *r = chain_run(c, i), *up = chain_run(c, u);
+    struct object *first = run_first(p, r), *last = chain_run_last(p, r),
+                  *rest = record_get(p->records, at->next);
+    TARN_ASSERT(at != last);
+    *up = *r;
+    up->list = CHAIN_NOWHERE;
+    up->prev = up->next = up->print = 0;
+    unsigned n = 0;
+    for (struct object *o = first; o != rest; o = record_get(p->records, o->next), n++)
+        o->request = u;
+    last->next = record_ref(p->records, rest);
+    rest->prev = record_ref(p->records, last);
+    at->next = record_ref(p->records, first);
+    first->prev = record_ref(p->records, at);
+    r->first = last->next;
+    r->parent = u;
+    r->blocks = r->blocks > n ? r->blocks - n : 1;
+    up->blocks = n;
+    up->children = 1;
+    up->grown = 1;
+    if (r->list != CHAIN_NOWHERE) chain_link(c, u);
+    return u;
+}

@@ -1,0 +1,547 @@
+/* chain: prefix caches hold chains, in which a block is worth nothing once one before it is gone,
+ * and of which three quarters are never asked for again. What a request has used and added becomes
+ * runs (chain.h); from what came back, and when, and from what did not, chain_value.c learns what a
+ * run is worth; the one worth least loses its last block.
+ *
+ * What tells runs apart is in the requests themselves: which blocks were there before, how many
+ * were new, how often this prompt went on, whether it left another one. A request begins another
+ * prompt, if it leaves one where others did before it: what it shares with them is no turn of it.
+ *
+ * The blocks of a request come as look-ups (access, until prefix_done), and later, perhaps in turns
+ * with those of other requests, as puts (insert). So the latest requests are kept, with the run
+ * that each has come to. A look-up that found the beginning of its prompt only leaves an empty run
+ * behind: until the puts come, or enough other requests have, it holds what they will follow. */
+#include <math.h>
+#include <stdlib.h>
+#include "base/assert.h"
+#include "base/buf.h"
+#include "store/chain.h"
+
+#define RECENT       256u /* requests */
+#define GUARD_MIN    16u  /* requests for which a look-up waits for its puts; most: RECENT */
+#define GUARD_SHARE  64u  /* and one for so many objects */
+#define SESSIONS     512u
+#define FIT_MIN      16u /* requests between fits: few at first, and more the more was seen */
+#define FIT_MAX      128u
+#define FIT_SHARE    32u
+#define RUNS_MAX     ((size_t)1 << 27)
+#define CHILDREN_MAX ((1u << 24) - 1 - CHAIN_RUN_BLOCKS)
+
+struct chain_request {
+    uint32_t number;
+    uint32_t run;              /* the deepest that it has used or made; 0: none */
+    uint32_t last;             /* that of its last block, behind run; 0: none */
+    uint32_t known;            /* blocks from the start that had been here before */
+    uint32_t length;           /* blocks of its prompt, as far as it has told */
+    uint32_t session, returns; /* in so many requests; 0: not told */
+    object_ref at;             /* the block of run that it has come to */
+    uint8_t used;              /* blocks of run up to there */
+    uint8_t turn;              /* 0: of a prompt that nobody knows */
+    bool reading;              /* it is in run */
+    bool shared;               /* behind run something else goes on */
+    bool branched;
+    bool made;    /* run is its own */
+    bool unknown; /* what it puts now was never here */
+};
+
+struct chain_session {
+    uint32_t id, number, turn;
+};
+
+struct chain_policy {
+    struct chain_books chain; /* first: chain_runs.c finds it here */
+    struct chain_request recent[RECENT];
+    struct chain_request late; /* one that has fallen out of recent */
+    struct chain_request *open;
+    struct chain_session sessions[SESSIONS];
+    uint32_t loose; /* the run of the last block that came without a request */
+    uint32_t seen, fit_in;
+    uint64_t last_ms;
+    float request_ms; /* between two requests */
+};
+
+static struct chain_policy *state_of(const struct policy *p) {
+    return *(struct chain_policy **)p->state;
+}
+
+/* Only policies that objects come to need it. */
+static struct chain_policy *state_made(struct policy *p) {
+    struct chain_policy *s = state_of(p);
+    if (LIKELY(s != NULL)) return s;
+    s = xcalloc(1, sizeof(*s));
+    struct chain_books *c = &s->chain;
+    bool reserved = page_arena_init(&c->arena, RUNS_MAX * sizeof(struct chain_run), false);
+    TARN_ASSERT(reserved);
+    c->runs = 1;
+    chain_value_init(&c->value);
+    c->cells.next = CELLS;
+    c->ghosts.cap = 2 * CHAIN_GHOSTS;
+    c->ghosts.ring = xcalloc(c->ghosts.cap, sizeof(uint32_t));
+    c->ghosts.prints = 2 * c->ghosts.cap;
+    c->ghosts.by_print = xcalloc(c->ghosts.prints, sizeof(uint32_t));
+    s->fit_in = FIT_MIN;
+    *(struct chain_policy **)p->state = s;
+    return s;
+}
+
+static void chain_open(struct policy *p) {}
+
+static void chain_close(struct policy *p) {
+    struct chain_policy *s = state_of(p);
+    if (!s) return;
+    page_arena_free(&s->chain.arena);
+    free(s->chain.ghosts.ring);
+    free(s->chain.ghosts.by_print);
+    free(s->chain.out);
+    free(s);
+}
+
+/* --- the latest requests --- */
+
+static bool request_has_run(const struct chain_books *c, const struct chain_request *q) {
+    const struct chain_run *r = chain_run(c, q->run);
+    return q->run != 0 && r->born == q->number && !r->ghost;
+}
+
+/* Its puts do not come, or come too late. */
+static void request_release(struct policy *p, struct chain_request *q) {
+    const struct chain_books *c = &state_of(p)->chain;
+    if (!request_has_run(c, q) || chain_run(c, q->run)->blocks > 0) return;
+    uint32_t i = q->run;
+    q->run = chain_run(c, i)->parent;
+    chain_run_settle(p, i);
+}
+
+static void clock_set(struct policy *p, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    struct chain_books *c = &s->chain;
+    int32_t step = (int32_t)(e->request - c->clock);
+    if (step <= 0 && s->seen > 0) return;
+    c->clock = e->request;
+    if (s->seen > 0 && e->now_ms >= s->last_ms)
+        s->request_ms += ((float)(e->now_ms - s->last_ms) / (float)step - s->request_ms) / 64;
+    s->last_ms = e->now_ms;
+    if (s->seen < UINT32_MAX) s->seen++;
+    uint64_t guard = min_u64(max_u64(p->count / GUARD_SHARE, GUARD_MIN), RECENT - 1);
+    uint32_t late = c->clock - (uint32_t)guard;
+    if (s->recent[late % RECENT].number == late) request_release(p, &s->recent[late % RECENT]);
+    chain_cells_age(c);
+    if (--s->fit_in == 0) {
+        chain_value_fit(&c->value);
+        c->cells.next = CELLS;
+        s->fit_in = (uint32_t)min_u64(FIT_MIN + s->seen / FIT_SHARE, FIT_MAX);
+    }
+}
+
+/* NULL: it is not among the latest. */
+static struct chain_request *request_find(struct chain_policy *s, uint32_t number) {
+    struct chain_request *q = &s->recent[number % RECENT];
+    if (q->number == number) return q;
+    return s->late.number == number ? &s->late : NULL;
+}
+
+static void request_finish(struct policy *p, struct chain_request *q);
+
+static struct chain_request *request_of(struct policy *p, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    struct chain_request *q = request_find(s, e->request);
+    if (!q) {
+        if (s->open) request_finish(p, s->open);
+        q = &s->recent[e->request % RECENT];
+        if (q->number != 0 && (int32_t)(q->number - e->request) > 0) q = &s->late;
+        request_release(p, q);
+        *q = (struct chain_request){.number = e->request};
+        clock_set(p, e);
+    }
+    uint32_t length = e->depth - e->position + e->length;
+    if (length > q->length) q->length = length;
+    if (e->session) q->session = e->session;
+    if (e->return_ms)
+        q->returns = (uint32_t)fminf((float)e->return_ms / fmaxf(s->request_ms, 0.001f), 1e9f) + 1;
+    return q;
+}
+
+/* It has used run up to its block at: what is behind that is left, unless it is the end. */
+static uint32_t run_leave_rest(struct policy *p, struct chain_books *c,
+                               const struct chain_request *q) {
+    uint32_t u = chain_run_split(p, q->run, record_get(p->records, q->at));
+    struct chain_run *rest = chain_run(c, q->run);
+    if (rest->list != CHAIN_NOWHERE) {
+        chain_unlink(c, rest);
+        rest->kind = CHAIN_LEFT;
+        chain_link(c, q->run);
+    }
+    return u;
+}
+
+static uint8_t turn_after(const struct chain_run *r) {
+    return r->turn < CHAIN_TURN_MAX ? (uint8_t)(r->turn + 1) : (uint8_t)CHAIN_TURN_MAX;
+}
+
+static void request_leave_run(struct policy *p, struct chain_request *q) {
+    struct chain_books *c = &state_of(p)->chain;
+    if (!q->reading) return;
+    q->reading = false;
+    struct chain_run *r = chain_run(c, q->run);
+    if (r->list != CHAIN_NOWHERE) {
+        struct chain_traits t = chain_run_traits(r);
+        chain_expose(c, r);
+        chain_returned(&c->value, &t, chain_run_weight(r, q->used), chain_age(c, r));
+    }
+    bool whole = chain_run_last(p, r) == record_get(p->records, q->at);
+    if (!whole) {
+        q->run = run_leave_rest(p, c, q);
+        q->branched = true;
+        r = chain_run(c, q->run);
+    }
+    q->shared = whole && r->grown;
+    q->turn = turn_after(r);
+    chain_unlink(c, r);
+    if (r->kind != CHAIN_SHARED) r->kind = CHAIN_REUSED;
+    r->born = q->number;
+}
+
+/* Clients may say which requests are one session; that a session is new says nothing. */
+static uint32_t session_turn(struct chain_policy *s, const struct chain_request *q, uint32_t turn) {
+    if (q->session == 0) return turn;
+    struct chain_session *x = &s->sessions[q->session % SESSIONS];
+    if (x->id != q->session) *x = (struct chain_session){.id = q->session};
+    if (x->number != q->number && x->turn >= turn)
+        turn = x->turn < CHAIN_TURN_MAX ? x->turn + 1 : CHAIN_TURN_MAX;
+    else if (x->number == q->number && x->turn > turn)
+        turn = x->turn;
+    x->number = q->number;
+    x->turn = turn;
+    return turn;
+}
+
+static void run_describe(struct chain_books *c, const struct chain_request *q, uint32_t i,
+                         uint32_t turn, bool begins) {
+    struct chain_run *r = chain_run(c, i);
+    chain_unlink(c, r);
+    uint32_t part = r->kind == CHAIN_NEW && q->length > q->known ? q->length - q->known : q->known;
+    if (r->kind == CHAIN_LAST) part = 1;
+    if (r->kind != CHAIN_NEW && r->kind != CHAIN_LAST) {
+        if (begins) r->kind = CHAIN_SHARED;
+        if (r->kind == CHAIN_SHARED)
+            part = r->blocks;
+        else
+            r->kind = q->branched ? CHAIN_BRANCHED : CHAIN_REUSED;
+    }
+    r->turn = turn;
+    r->length = chain_length_class(q->length);
+    r->growth = chain_growth_class(begins ? 0 : q->known, q->length);
+    r->branched = q->branched;
+    r->weight = chain_weight(part);
+    if (q->returns && r->kind != CHAIN_SHARED && r->kind != CHAIN_LAST) {
+        r->kind = CHAIN_AWAITED;
+        r->length = chain_return_class(&c->value, q->returns);
+    }
+    chain_link(c, i);
+}
+
+/* What it has used and made becomes what it is now, and the youngest. */
+static void request_finish(struct policy *p, struct chain_request *q) {
+    struct chain_policy *s = state_of(p);
+    struct chain_books *c = &s->chain;
+    request_leave_run(p, q);
+    if (s->open == q) s->open = NULL;
+    bool begins = q->shared && q->known < q->length;
+    uint32_t turn = session_turn(s, q, q->turn == 0 || begins ? 1 : q->turn);
+    const struct chain_run *last = chain_run(c, q->last);
+    if (q->last && last->born == q->number && !last->ghost)
+        run_describe(c, q, q->last, turn, false);
+    if (!request_has_run(c, q)) return;
+    for (uint32_t i = q->run; i && chain_run(c, i)->born == q->number; i = chain_run(c, i)->parent)
+        run_describe(c, q, i, turn, begins);
+}
+
+/* --- look-ups --- */
+
+#define ANCESTORS_MAX 64u
+
+/* Runs that came in parts are one behind the other, as a request has used them. */
+static void run_follow(struct chain_books *c, uint32_t parent, uint32_t i) {
+    if (chain_run(c, i)->parent || chain_run(c, parent)->children >= CHILDREN_MAX) return;
+    unsigned n = 0;
+    for (uint32_t up = parent; up; up = chain_run(c, up)->parent)
+        if (up == i || ++n == ANCESTORS_MAX) return;
+    chain_run(c, i)->parent = parent;
+    chain_run(c, parent)->children++;
+    chain_relink(c, parent);
+}
+
+static void chain_access(struct policy *p, struct object *o, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    struct chain_books *c = &s->chain;
+    struct chain_request *q = request_of(p, e);
+    object_ref ref = record_ref(p->records, o);
+    if (q->reading && q->run == o->request) {
+        if (record_get(p->records, q->at)->next != ref || chain_run(c, q->run)->first == ref)
+            return;
+        q->used++;
+    } else {
+        if (chain_run(c, o->request)->born == e->request) return;
+        if (s->open && s->open != q) request_finish(p, s->open);
+        request_leave_run(p, q);
+        if (chain_run(c, o->request)->first != ref)
+            chain_run_split(p, o->request, record_get(p->records, o->prev));
+        if (request_has_run(c, q)) run_follow(c, q->run, o->request);
+        s->open = q;
+        q->reading = true;
+        q->run = o->request;
+        q->used = 1;
+    }
+    q->at = ref;
+    q->known = e->depth + 1;
+}
+
+static void chain_prefix_done(struct policy *p, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    struct chain_request *q = s ? request_find(s, e->request) : NULL;
+    if (!q) return;
+    (void)request_of(p, e); /* how long it is */
+    if (s->open == q || e->put) request_finish(p, q);
+    if (e->put || q->made || q->known >= q->length || !request_has_run(&s->chain, q)) return;
+    q->run = chain_run_new(&s->chain, q->run);
+    chain_run(&s->chain, q->run)->born = q->number;
+    q->made = true;
+}
+
+/* --- puts --- */
+
+/* What was evicted and comes again is a return, and the blocks behind it may be, too. */
+static void request_probe(struct policy *p, struct chain_request *q, const struct policy_event *e) {
+    struct chain_books *c = &state_of(p)->chain;
+    uint32_t i = chain_ghost_find(c, e->hash);
+    q->unknown = i == 0;
+    if (i == 0) return;
+    struct chain_run *g = chain_run(c, i);
+    chain_ghost_forget(c, i);
+    unsigned lost = g->blocks;
+    if (g->ghost) {
+        struct chain_traits t = chain_run_traits(g);
+        if (g->list != CHAIN_NOWHERE) {
+            chain_expose(c, g);
+            chain_returned(&c->value, &t, chain_run_weight(g, lost), chain_age(c, g));
+        }
+        chain_unlink(c, g);
+        q->turn = turn_after(g);
+        q->shared = g->grown;
+    } else { /* the end of a run whose beginning this request has found */
+        unsigned left = chain_run_count(p, g);
+        lost = lost > left ? lost - left : 1;
+        g->blocks = left;
+        q->shared = false;
+    }
+    q->known = e->depth + lost;
+}
+
+static uint32_t run_of_put(struct policy *p, struct chain_request *q, enum chain_kind kind) {
+    struct chain_books *c = &state_of(p)->chain;
+    uint32_t parent = request_has_run(c, q) ? q->run : 0;
+    if (parent && chain_run(c, parent)->children >= CHILDREN_MAX) parent = 0;
+    uint32_t i = chain_run_new(c, parent);
+    struct chain_run *r = chain_run(c, i);
+    r->kind = kind;
+    r->born = q->number;
+    if (kind == CHAIN_LAST) {
+        q->last = i;
+    } else {
+        if (parent) chain_run(c, parent)->grown = 1;
+        q->run = i;
+        q->made = true;
+    }
+    return i;
+}
+
+/* The run of the request that a block of that kind and depth belongs to; 0: a new one. */
+static uint32_t run_for_put(struct policy *p, struct chain_request *q, enum chain_kind kind,
+                            uint32_t depth) {
+    struct chain_books *c = &state_of(p)->chain;
+    if (kind == CHAIN_LAST) return 0;
+    if (q->last) { /* it was not the last */
+        struct chain_run *last = chain_run(c, q->last);
+        if (last->born != q->number || last->ghost) {
+            q->last = 0;
+        } else if (last->first && object_depth(chain_run_last(p, last)) < depth) {
+            chain_unlink(c, last);
+            last->kind = kind;
+            q->run = q->last;
+            q->last = 0;
+            if (last->parent) chain_run(c, last->parent)->grown = 1;
+        }
+    }
+    if (!q->made || !request_has_run(c, q)) return 0;
+    struct chain_run *r = chain_run(c, q->run);
+    if (r->blocks == CHAIN_RUN_BLOCKS) return 0;
+    if (r->blocks == 0) {
+        r->kind = kind;
+        if (r->parent) chain_run(c, r->parent)->grown = 1;
+    }
+    bool between = r->first && object_depth(chain_run_last(p, r)) > depth;
+    return r->kind == kind || r->kind == CHAIN_AWAITED || between ? q->run : 0;
+}
+
+/* One that comes from another policy, or had no turn here: with its neighbours of then. */
+static void insert_loose(struct policy *p, struct object *o, const struct policy_event *e) {
+    struct chain_policy *s = state_made(p);
+    struct chain_books *c = &s->chain;
+    struct chain_run *r = chain_run(c, s->loose);
+    bool joins = s->loose && r->kind == CHAIN_LEFT && r->first && r->born == e->request &&
+                 e->request != 0 && r->blocks < CHAIN_RUN_BLOCKS;
+    if (joins) {
+        uint32_t first = object_depth(record_get(p->records, r->first));
+        joins = object_depth(o) + 1 == first ||
+                object_depth(o) == object_depth(chain_run_last(p, r)) + 1;
+    }
+    if (!joins) {
+        s->loose = chain_run_new(c, 0);
+        r = chain_run(c, s->loose);
+        r->kind = CHAIN_LEFT;
+        r->turn = 1;
+        r->born = e->request;
+        chain_link(c, s->loose);
+    }
+    r->blocks++;
+    chain_run_add(p, s->loose, o);
+}
+
+static void chain_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+    struct chain_policy *s = state_made(p);
+    if (e->next || e->request == 0) {
+        insert_loose(p, o, e);
+        return;
+    }
+    struct chain_request *q = request_of(p, e);
+    if (s->open) request_finish(p, s->open);
+    if (!q->made && q->known < e->depth) q->known = e->depth;
+    if (!q->unknown && e->depth >= q->known) request_probe(p, q, e);
+    enum chain_kind kind = e->depth < q->known ? CHAIN_REUSED : CHAIN_NEW;
+    if (kind == CHAIN_NEW && e->put && e->depth > 0 && e->position + 1 == e->length)
+        kind = CHAIN_LAST;
+    uint32_t i = run_for_put(p, q, kind, e->depth);
+    if (i == 0) i = run_of_put(p, q, kind);
+    struct chain_run *r = chain_run(&s->chain, i);
+    r->blocks++;
+    if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
+    chain_run_add(p, i, o);
+}
+
+/* --- going --- */
+
+static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
+    struct chain_policy *s = state_of(p);
+    if (p->count == 0) return NULL;
+    if (s->open) request_finish(p, s->open);
+    struct chain_books *c = &s->chain;
+    uint32_t i = chain_cells_next(c);
+    TARN_ASSERT(i != 0);
+    struct object *o = chain_run_last(p, chain_run(c, i));
+    chain_run_take(p, i, o);
+    if (c->n_out == c->cap_out) {
+        c->cap_out = c->cap_out ? 2 * c->cap_out : 64;
+        c->out = xrealloc(c->out, c->cap_out * sizeof(*c->out));
+    }
+    c->out[c->n_out++] = i;
+    return o;
+}
+
+static void out_drop(struct chain_books *c, uint32_t i) {
+    uint32_t k = c->n_out;
+    do {
+        TARN_ASSERT(k > 0);
+    } while (c->out[--k] != i);
+    c->out[k] = c->out[--c->n_out];
+}
+
+/* The flag bit: it is held, a child of its run. */
+static void chain_held(struct policy *p, struct object *o) {
+    struct chain_books *c = &state_of(p)->chain;
+    out_drop(c, o->request);
+    o->bits |= OBJECT_Q1;
+    chain_run(c, o->request)->children++;
+    chain_relink(c, o->request);
+}
+
+static void chain_give_back(struct policy *p, struct object *o) {
+    struct chain_books *c = &state_of(p)->chain;
+    uint32_t i = o->request;
+    bool held = (o->bits & OBJECT_Q1) != 0;
+    o->bits &= ~(uint32_t)OBJECT_Q1;
+    chain_run_add(p, i, o);
+    if (held)
+        chain_run_less(p, i);
+    else
+        out_drop(c, i);
+}
+
+/* Whatever it was. Returns its run, which is still there. */
+static uint32_t object_take(struct policy *p, struct object *o) {
+    struct chain_policy *s = state_of(p);
+    if (s->open) request_finish(p, s->open);
+    uint32_t i = o->request;
+    if (list_linked(o)) {
+        chain_run_take(p, i, o);
+    } else if (!(o->bits & OBJECT_Q1)) {
+        out_drop(&s->chain, i);
+    }
+    o->request = chain_run(&s->chain, i)->born;
+    return i;
+}
+
+static void object_left(struct policy *p, struct object *o, uint32_t i) {
+    if (o->bits & OBJECT_Q1)
+        chain_run_less(p, i);
+    else
+        chain_run_settle(p, i);
+    o->bits &= ~(uint32_t)OBJECT_Q1;
+}
+
+static void chain_unlinked(struct policy *p, struct object *o) {
+    uint32_t i = object_take(p, o);
+    object_left(p, o, i);
+}
+
+static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
+    uint32_t i = object_take(p, o);
+    chain_ghost_print(&state_of(p)->chain, i, hash);
+    object_left(p, o, i);
+}
+
+static uint32_t chain_request_of(const struct policy *p, const struct object *o) {
+    return chain_run(&state_of(p)->chain, o->request)->born;
+}
+
+static float chain_object_worth(const struct policy *p, const struct object *o) {
+    const struct chain_books *c = &state_of(p)->chain;
+    const struct chain_run *r = chain_run(c, o->request);
+    return chain_worth(&c->value, r->kind, r->level, r->bin);
+}
+
+static uint64_t chain_memory(const struct policy *p) {
+    const struct chain_policy *s = state_of(p);
+    if (!s) return sizeof(s);
+    const struct chain_books *c = &s->chain;
+    return sizeof(s) + sizeof(*s) + (uint64_t)c->runs * sizeof(struct chain_run) +
+           ((uint64_t)c->ghosts.cap + c->ghosts.prints + c->cap_out) * sizeof(uint32_t);
+}
+
+const struct policy_ops policy_chain = {
+    .name = "chain",
+    .state_size = sizeof(struct chain_policy *),
+    .open = chain_open,
+    .close = chain_close,
+    .insert = chain_insert,
+    .access = chain_access,
+    .unlink = chain_unlinked,
+    .pop = chain_pop,
+    .held = chain_held,
+    .give_back = chain_give_back,
+    .evicted = chain_evicted,
+    .prefix_done = chain_prefix_done,
+    .request = chain_request_of,
+    .worth = chain_object_worth,
+    .memory = chain_memory,
+    .for_small = &policy_lru,
+};
