@@ -158,6 +158,7 @@ struct tarn_pool_question {
     size_t n_groups; /* at least 1 */
     const struct span *names;
     const struct tarn_pool_group *groups;
+    bool prefetch; /* of the prefix, what lies only on disks is to come to memory: PREFETCH */
 };
 /* Parts of the prefix that lie in one place, of groups of one kind. */
 struct tarn_pool_run {
@@ -395,8 +396,8 @@ struct tarn_services {
      * to be read for it: *n_runs_p is how many runs there is room for (at least 1), and then how
      * many there are; where there are more places, the last run has what lies in all others, and
      * does not tell where that is. Of several replicas the one in memory counts. Nothing is leased,
-     * counted as used or missed, or fetched near. Prefixes are looked at as far as
-     * TARN_POOL_LOOKUPS_MAX parts reach, which must be from one boundary to the next at least.
+     * counted as used or missed, or (but for prefetch) fetched near. Prefixes are looked at as far
+     * as TARN_POOL_LOOKUPS_MAX parts reach, which must be from one boundary to the next at least.
      * TARN_EINVAL: *why_p (static) says what is wrong; also with no hashes. From the loop's thread,
      * on replicas, too. NULL where a program has no books. */
     tarn_status (*pool_prefix)(const struct tarn_pool_question *q, uint64_t *tokens_p,

@@ -41,6 +41,8 @@ uint64_t conductor_now_us(void);
     X(COUNTER, conductor_prompts_misfitting, "hashes of blocks of a size that no engine has")      \
     X(COUNTER, conductor_pool_asked, "requests for which the pool was looked at")                  \
     X(COUNTER, conductor_pool_hits, "... of which it had the beginning")                           \
+    X(COUNTER, conductor_pool_prefetched,                                                          \
+      "... whose blocks were asked from disks to memory, for the engine that reads them")          \
     X(COUNTER, conductor_pool_untold,                                                              \
       "... for which it could not be: they came without their tokens")                             \
     X(COUNTER, conductor_engines_renewed, "engines that registered again as they are")             \

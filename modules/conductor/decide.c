@@ -75,12 +75,25 @@ static void asking_fill(struct asking *a, const struct conductor_ask *args,
                                         .exclude_count = args->exclude.n};
 }
 
-/* What the pool has of it. */
-static enum pool_answer asking_pool(struct asking *a, const struct prompt_said *said) {
+static uint32_t smallest_block(void) {
     uint32_t block = prompt.n > 0 ? prompt.chains[0].block : 1;
     for (uint32_t i = 1; i < prompt.n; i++)
         if (prompt.chains[i].block < block) block = prompt.chains[i].block;
-    return pool_ask(said, block, a->request.pools);
+    return block;
+}
+
+/* What the pool has of it. */
+static enum pool_answer asking_pool(struct asking *a, const struct prompt_said *said) {
+    return pool_ask(said, smallest_block(), a->request.pools);
+}
+
+/* The engine will read from the pool what it has not itself. */
+static void asking_prefetch(const struct asking *a, const struct prompt_said *said,
+                            const struct route_decision *d) {
+    uint64_t own = 0;
+    for (size_t t = 0; t < ROUTE_TIERS; t++) own += d->hit_tokens[t];
+    if (d->pool_tokens > own && pool_prefetch(said, smallest_block(), a->request.pools))
+        conductor_figures.conductor_pool_prefetched++;
 }
 
 /* --- ROUTE --- */
@@ -158,6 +171,7 @@ void cmd_route(struct tarn_call_context *c, const struct span *argv, size_t argc
     asked_count(&a.request, said.salt, pool, status, &d);
     if (status == TARN_OK) {
         kept_tell(a.request.id);
+        asking_prefetch(&a, &said, &d);
         reply_decision(c, &d);
     } else if (status == TARN_ELATER) {
         reply_overloaded(c, d.retry_ms);

@@ -95,7 +95,7 @@ static size_t hashes_max(const struct pool_names *x) {
 }
 
 /* Tokens that the pool has. */
-static uint32_t names_ask(const struct pool_names *x, const struct pool_prompt *said,
+static uint32_t names_ask(const struct pool_names *x, const struct pool_prompt *said, bool prefetch,
                           struct route_pool_run runs[ROUTE_POOL_RUNS_MAX], uint32_t *n_runs_p) {
     struct tarn_pool_run found[ROUTE_POOL_RUNS_MAX];
     struct pool_prompt p = *said;
@@ -116,7 +116,8 @@ static uint32_t names_ask(const struct pool_names *x, const struct pool_prompt *
                                    .arg = &hashes,
                                    .n_groups = x->n,
                                    .names = x->name,
-                                   .groups = x->group};
+                                   .groups = x->group,
+                                   .prefetch = prefetch};
     if (conductor_services->pool_prefix(&q, &tokens, found, &n_runs, &why) != TARN_OK) return 0;
     runs_take(found, n_runs, runs);
     *n_runs_p = (uint32_t)n_runs;
@@ -136,10 +137,30 @@ enum pool_answer pool_ask(const struct prompt_said *said, uint32_t block,
     for (uint32_t i = 0; i < n; i++) {
         const struct pool_names *x = names_of(keys[i]);
         pools[i] = (struct route_pool){.keys = keys[i], .runs = runs[i]};
-        if (x != NULL) pools[i].tokens = names_ask(x, &p, runs[i], &pools[i].run_count);
+        if (x != NULL) pools[i].tokens = names_ask(x, &p, false, runs[i], &pools[i].run_count);
         if (pools[i].tokens > 0) answer = POOL_FOUND;
     }
     return answer;
+}
+
+static bool any_on_disk(const struct route_pool *pool) {
+    for (uint32_t i = 0; i < pool->run_count; i++)
+        if (pool->runs[i].tier == ROUTE_TIER_DISK) return true;
+    return false;
+}
+
+bool pool_prefetch(const struct prompt_said *said, uint32_t block,
+                   const struct route_pool pools[ROUTE_POOLS_MAX]) {
+    struct route_pool_run runs[ROUTE_POOL_RUNS_MAX];
+    struct pool_prompt p;
+    uint32_t n_runs;
+    bool asked = false;
+    prompt_take(said, block, &p);
+    for (uint32_t i = 0; i < ROUTE_POOLS_MAX; i++) {
+        const struct pool_names *x = any_on_disk(&pools[i]) ? names_of(pools[i].keys) : NULL;
+        if (x != NULL) asked |= names_ask(x, &p, true, runs, &n_runs) > 0;
+    }
+    return asked;
 }
 
 void pool_free(void) {

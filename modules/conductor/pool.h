@@ -16,6 +16,10 @@ enum pool_answer {
  * smallest of the sizes by which the prompt was hashed: EXTRA counts in these. */
 enum pool_answer pool_ask(const struct prompt_said *said, uint32_t block,
                           struct route_pool pools[ROUTE_POOLS_MAX]);
+/* What of them lies only on disks comes to memory, for an engine that will read it. pools: as
+ * pool_ask has filled them in. false: nothing does. */
+bool pool_prefetch(const struct prompt_said *said, uint32_t block,
+                   const struct route_pool pools[ROUTE_POOLS_MAX]);
 void pool_free(void);
 
 #endif

@@ -461,7 +461,7 @@ enum cluster_prefetch {
     CLUSTER_PREFETCH_TAKEN,
     CLUSTER_PREFETCH_THERE, /* or on its way; with to: in memory of the machine of that segment */
     CLUSTER_PREFETCH_UNKNOWN,
-    CLUSTER_PREFETCH_REFUSED, /* too many are on their way, or the segment has gone */
+    CLUSTER_PREFETCH_REFUSED, /* too many are on their way, the segment has gone, or it follows */
     CLUSTER_PREFETCHES,
 };
 enum cluster_prefetch cluster_prefetch(const struct object *o, uint32_t to, uint32_t epoch);

@@ -47,8 +47,9 @@ enum cluster_prefetch cluster_prefetch(const struct object *o, uint32_t to, uint
         cluster.figures.prefetch_unknown++;
         return CLUSTER_PREFETCH_UNKNOWN;
     }
-    bool possible = to == STORE_SEGMENT_ANY ||
-                    (g != NULL && g->epoch == epoch && !segment_is_far(g) && !g->leaving);
+    bool possible = !cluster.following &&
+                    (to == STORE_SEGMENT_ANY ||
+                     (g != NULL && g->epoch == epoch && !segment_is_far(g) && !g->leaving));
     if (possible && is_there(o, to, g)) {
         cluster.figures.prefetch_there++;
         return CLUSTER_PREFETCH_THERE;

@@ -109,6 +109,7 @@ struct part {
     uint32_t segment; /* PART_IN_BOOKS: of none */
     bool disk;
     uint64_t bytes;
+    const struct object *object;
 };
 #define PART_IN_BOOKS UINT32_MAX
 
@@ -116,7 +117,8 @@ static void part_note(struct buf *found, const struct kv_want *w, const struct o
     struct part x = {.group = (uint32_t)w->group,
                      .place = w->place,
                      .segment = PART_IN_BOOKS,
-                     .bytes = store_object_size(books, o)};
+                     .bytes = store_object_size(books, o),
+                     .object = o};
     struct store_layout layout;
     struct span value;
     if (!store_object_inline(o, &value)) {
@@ -145,7 +147,8 @@ static bool part_is_of(const struct kv_group *g, const struct kv_parts *p, uint6
            (end % g->block == 0 && block > p->first && block <= p->first + p->blocks);
 }
 
-static void parts_add(const struct kv_search *s, const struct buf *found, struct run_set *set) {
+static void parts_add(const struct kv_search *s, const struct buf *found, bool prefetch,
+                      struct run_set *set) {
     const struct part *parts = (const struct part *)(const void *)found->data;
     for (size_t i = 0; i < found->len / sizeof(*parts); i++) {
         const struct part *x = &parts[i];
@@ -153,6 +156,7 @@ static void parts_add(const struct kv_search *s, const struct buf *found, struct
         struct kv_parts p = kv_search_parts(s, x->group);
         uint64_t end = ((uint64_t)x->place + 1) * g->unit;
         if (!part_is_of(g, &p, end)) continue;
+        if (prefetch && x->disk) (void)cluster_prefetch(x->object, STORE_SEGMENT_ANY, 0);
         uint32_t begin = (uint32_t)((end - 1) / g->block * g->block);
         place_find(set, x->segment);
         run_add(set, &(struct tarn_pool_run){.kind = (enum tarn_pool_kind)g->kind,
@@ -189,7 +193,7 @@ static tarn_status its_pool_prefix(const struct tarn_pool_question *q, uint64_t 
     kv_search_begin(&s, groups, q->n_groups, q->align, limit);
     buf_clear(&found);
     search_all(&f, &s, &found);
-    if (s.boundary > 0) parts_add(&s, &found, &set);
+    if (s.boundary > 0) parts_add(&s, &found, q->prefetch, &set);
     *tokens_p = s.boundary;
     *n_runs_p = set.n;
     return TARN_OK;
