@@ -376,6 +376,7 @@ static uint32_t run_for_put(struct policy *p, struct chain_request *q, enum chai
     struct chain_run *r = chain_run(c, q->run);
     if (r->blocks == CHAIN_RUN_BLOCKS) return 0;
     if (r->blocks == 0) {
+        chain_unlink(c, r);
         r->kind = kind;
         if (r->parent) chain_run(c, r->parent)->grown = 1;
     }
