@@ -427,6 +427,7 @@ static void chain_insert(struct policy *p, struct object *o, const struct policy
     r->blocks++;
     if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     chain_run_add(p, i, o);
+    if (e->depth + 1 == q->length) request_finish(p, q);
 }
 
 /* --- going --- */
