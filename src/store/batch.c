@@ -25,7 +25,7 @@ static const struct batch_end *end_find(struct store *s, uint64_t key) {
 }
 
 static void end_note(struct store *s, uint64_t key, const struct store_batch *b, uint32_t depth) {
-    *end_slot(s, key) = (struct batch_end){key, b->request, depth};
+    *end_slot(s, key) = (struct batch_end){key, b->request, depth, b->base_depth + b->length};
 }
 
 /* Under which the end of a session's last look-up is noted, or (chain) of a connection's puts. */
@@ -42,30 +42,46 @@ static const struct batch_end *session_end(struct store *s, const struct store_b
     return look && put && put->request == look->request ? put : look;
 }
 
-/* The puts that begin with the first miss of a look-up, over whatever connection. */
+/* The puts that begin with the first miss of a look-up, over whatever connection; and those that
+ * have their place behind them, where a client puts many keys in several batches. */
 static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
-    const struct store_chain *c = b->chain;
-    struct batch_end own = {hash, c->next_hash == hash ? c->request : 0, c->depth};
+    struct store_chain *c = b->chain;
+    struct batch_end own = {hash, c->next_hash == hash ? c->request : 0, c->depth, c->length},
+                     more = {0, c->put_request, c->put_depth, c->put_end};
+    bool fits = more.request && b->length <= more.end - more.depth;
     const struct batch_end *miss = end_find(s, hash), *x = own.request ? &own
                                                            : miss      ? miss
+                                                           : fits      ? &more
                                                                        : session_end(s, b);
     if (!x) return false;
     b->request = x->request;
     b->base_depth = x->depth;
+    c->put_request = x->request;
+    c->put_depth = x->depth + b->length;
+    c->put_end = (uint32_t)max_u64(x->end, c->put_depth);
     if (miss) *end_slot(s, hash) = (struct batch_end){0}; /* once */
     return true;
 }
 
-/* The first key tells whether this batch goes on with an earlier look-up: a get of exactly the hits
- * of the connection's last one, or puts that begin with a first miss. */
-static bool batch_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
-    const struct store_chain *c = b->chain;
-    if (!c) return false;
-    if (b->kind == STORE_BATCH_PUT) return put_goes_on(s, b, hash);
-    if (b->kind != STORE_BATCH_READ || !c->request || c->hits != b->length || c->first_hash != hash)
-        return false;
+/* Gets of the hits of the connection's last look-up, in one batch or several. Another prompt may
+ * begin with the same key, so it is all of them again, or what was not read yet. */
+static bool read_goes_on(struct store_batch *b, uint64_t hash) {
+    struct store_chain *c = b->chain;
+    if (!c->request) return false;
+    bool first = c->first_hash == hash;
+    uint32_t from = first && b->length == c->hits ? 0 : c->read;
+    if ((from == 0 && !first) || b->length > c->hits - from) return false;
     b->request = c->request;
+    b->base_depth = from;
+    c->read = from + b->length;
     return true;
+}
+
+/* The first key tells whether this batch goes on with an earlier look-up. */
+static bool batch_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
+    if (!b->chain) return false;
+    if (b->kind == STORE_BATCH_PUT) return put_goes_on(s, b, hash);
+    return b->kind == STORE_BATCH_READ && read_goes_on(b, hash);
 }
 
 void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
@@ -76,13 +92,17 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     b->request = s->next_request;
     s->stat.requests++;
     if (b->chain && b->kind != STORE_BATCH_PUT)
-        *b->chain = (struct store_chain){.request = b->request, .first_hash = hash};
+        *b->chain =
+            (struct store_chain){.request = b->request, .length = b->length, .first_hash = hash};
 }
 
 void batch_later(struct store_batch *b, uint64_t hash, const struct policy_event *e) {
     if (!b->chain || b->later) return; /* of several the first */
     b->later = true;
-    *b->chain = (struct store_chain){.request = b->request, .depth = e->depth, .next_hash = hash};
+    *b->chain = (struct store_chain){.request = b->request,
+                                     .depth = e->depth,
+                                     .length = b->base_depth + b->length,
+                                     .next_hash = hash};
 }
 
 /* --- what policies are told --- */

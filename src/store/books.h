@@ -294,6 +294,7 @@ struct store {
     struct batch_end {
         uint64_t key;
         uint32_t request, depth; /* request 0: none */
+        uint32_t end;            /* of its prompt */
     } ends[BATCH_ENDS];
     struct policy_event batch_last; /* of the batch that was last gone on with */
     bool batch_open;                /* its end was not told yet */

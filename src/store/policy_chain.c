@@ -419,8 +419,7 @@ static void chain_insert(struct policy *p, struct object *o, const struct policy
     if (!q->made && q->known < e->depth) q->known = e->depth;
     if (!q->unknown && e->depth >= q->known) request_probe(p, q, e);
     enum chain_kind kind = e->depth < q->known ? CHAIN_REUSED : CHAIN_NEW;
-    if (kind == CHAIN_NEW && e->put && e->depth > 0 && e->position + 1 == e->length)
-        kind = CHAIN_LAST;
+    if (kind == CHAIN_NEW && e->put && e->depth > 0 && e->depth + 1 == q->length) kind = CHAIN_LAST;
     uint32_t i = run_for_put(p, q, kind, e->depth);
     if (i == 0) i = run_of_put(p, q, kind);
     struct chain_run *r = chain_run(&s->chain, i);

@@ -305,8 +305,12 @@ struct store_chain {
     uint32_t request;
     uint32_t hits;       /* its leading hits */
     uint32_t depth;      /* of its first missing key */
-    uint64_t first_hash; /* of its first key: a get of exactly the hits is the same request */
+    uint32_t length;     /* its keys */
+    uint32_t read;       /* of the hits so many were read since */
+    uint64_t first_hash; /* of its first key: gets of its hits are the same request */
     uint64_t next_hash;  /* hash of its first missing key, 0: none */
+    /* the request of the connection's last puts, where they have come to, and are to come to */
+    uint32_t put_request, put_depth, put_end;
 };
 enum store_batch_kind {
     /* no lease: seen by the books (depth, request), but no access for the policy */

@@ -254,6 +254,39 @@ TEST(a_batch_that_ends_early_ends_when_the_next_begins) {
     store_destroy(&s);
 }
 
+/* As libtarn does it, where the keys are many. */
+TEST(gets_and_puts_of_a_request_may_be_several_batches) {
+    struct store *s = spied();
+    struct store_chain c = {0};
+    struct store_batch b;
+    for (int i = 0; i < 4; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
+    store_batch_begin(s, &b, &c, STORE_BATCH_LOOK, 9);
+    for (int i = 0; i < 4; i++) look_hit(s, &b, name(i));
+    look_miss(s, &b, name(4));
+    uint32_t request = b.request;
+    for (int from = 0; from < 4; from += 2) {
+        store_batch_begin(s, &b, &c, STORE_BATCH_READ, 2);
+        look_hit(s, &b, name(from));
+        look_hit(s, &b, name(from + 1));
+        CHECK_EQ(b.request, request);
+        CHECK_EQ(store_object_depth(store_find(s, span_str(name(from + 1)))), (uint32_t)from + 1);
+    }
+    for (int from = 4; from < 9; from += 3) {
+        store_batch_begin(s, &b, &c, STORE_BATCH_PUT, from == 4 ? 3 : 2);
+        for (int i = from; i < from + 3 && i < 9; i++) put_next(s, &b, name(i));
+        CHECK_EQ(b.request, request);
+    }
+    CHECK_EQ(store_object_depth(store_find(s, SPAN("k8"))), 8u);
+    /* All of it has come: what is put or read now is of another. */
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
+    put_next(s, &b, name(20));
+    CHECK(b.request != request);
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 1);
+    look_hit(s, &b, name(0));
+    CHECK(b.request != request);
+    store_destroy(&s);
+}
+
 /* As in vLLM, whose scheduler looks up and whose workers put. */
 TEST(puts_of_another_connection_go_on_with_a_look_up) {
     struct store *s = spied();
