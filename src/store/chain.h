@@ -53,6 +53,7 @@ struct chain_cells {
     } list[CHAIN_LISTS][CELLS];
     uint64_t used[CHAIN_LISTS][CHAIN_AGES][BIN_WORDS]; /* lists that are not empty */
     uint32_t next; /* the cell whose leaf goes next, CELLS: to be looked for */
+    uint32_t due[CHAIN_AGES], due_first; /* clock of the next look for runs to become older */
 };
 
 struct chain_ghosts {
@@ -97,8 +98,9 @@ void chain_relink(struct chain_books *c, uint32_t i);
 /* Its exposure, from when its bin began until now. */
 void chain_expose(struct chain_books *c, const struct chain_run *r);
 /* Moves runs that have become older to the cells of their age: of each bin in an eighth of the
- * requests that it spans. */
-void chain_cells_age(struct chain_books *c);
+ * requests that it spans, and the later the more objects there are: a few requests are nothing in
+ * what a large pool sees before it evicts a run. */
+void chain_cells_age(struct chain_books *c, uint64_t objects);
 /* The least worthy leaf, else the run least worthy of those with children (their blocks are behind
  * a block in use); 0: there is none. */
 uint32_t chain_cells_next(struct chain_books *c);

@@ -28,7 +28,8 @@ unsigned chain_weight(uint32_t blocks) {
 }
 
 float chain_run_weight(const struct chain_run *r, unsigned blocks) {
-    return (float)blocks * exp2f(-(float)r->weight / 4);
+    static const float quarter[4] = {1, 0.840896428f, 0.707106769f, 0.594603539f};
+    return (float)blocks * quarter[r->weight % 4] / (float)(1u << r->weight / 4);
 }
 
 /* --- lists --- */
@@ -77,16 +78,12 @@ static void run_enter(struct chain_books *c, uint32_t i, bool front) {
         c->cells.next = cell;
 }
 
-static void run_measure(struct chain_books *c, struct chain_run *r, unsigned bin) {
-    struct chain_traits t = chain_run_traits(r);
-    r->bin = bin;
-    r->level = chain_level(&c->value, &t, bin);
-}
-
 void chain_link(struct chain_books *c, uint32_t i) {
     struct chain_run *r = chain_run(c, i);
     uint32_t age = chain_age(c, r);
-    run_measure(c, r, chain_age_bin(&c->value, age));
+    struct chain_traits t = chain_run_traits(r);
+    r->bin = chain_age_bin(&c->value, age);
+    r->level = chain_level(&c->value, &t, r->bin);
     run_enter(c, i, age > 0);
 }
 
@@ -99,22 +96,22 @@ void chain_relink(struct chain_books *c, uint32_t i) {
 
 /* --- age --- */
 
-static void run_expose(struct chain_books *c, const struct chain_run *r, uint32_t until) {
-    uint32_t from = c->value.start[r->bin];
-    struct chain_traits t = chain_run_traits(r);
-    if (until > from) chain_exposed(&c->value, &t, chain_run_weight(r, r->blocks), from, until);
-}
-
 void chain_expose(struct chain_books *c, const struct chain_run *r) {
-    run_expose(c, r, chain_age(c, r));
+    struct chain_traits t = chain_run_traits(r);
+    chain_exposed(&c->value, &t, chain_run_weight(r, r->blocks), r->bin, chain_age(c, r));
 }
 
 static void run_older(struct chain_books *c, uint32_t i) {
     struct chain_run *r = chain_run(c, i);
-    unsigned bin = chain_age_bin(&c->value, chain_age(c, r));
-    run_expose(c, r, c->value.start[bin]);
+    __builtin_prefetch(chain_run(c, r->next));
+    struct chain_traits t = chain_run_traits(r);
+    uint32_t age = chain_age(c, r);
+    unsigned bin = r->bin;
+    while (bin + 1 < CHAIN_AGES && age >= c->value.start[bin + 1]) bin++;
+    chain_exposed(&c->value, &t, chain_run_weight(r, r->blocks), r->bin, c->value.start[bin]);
     chain_unlink(c, r);
-    run_measure(c, r, bin);
+    r->bin = bin;
+    r->level = chain_level(&c->value, &t, bin);
     run_enter(c, i, false);
 }
 
@@ -130,12 +127,24 @@ static void bin_older(struct chain_books *c, unsigned bin) {
             }
 }
 
-#define LOOKS 8u /* at a bin, in the requests that it spans */
+#define LOOKS       8u /* at a bin, in the requests that it spans */
+#define GRAIN_MAX   64u
+#define GRAIN_SHARE 32768u
 
-void chain_cells_age(struct chain_books *c) {
+static uint32_t next_multiple(uint32_t of, uint32_t after) {
+    return (after / of + 1) * of;
+}
+
+void chain_cells_age(struct chain_books *c, uint64_t objects) {
+    struct chain_cells *x = &c->cells;
+    if ((int32_t)(c->clock - x->due_first) < 0) return;
+    uint32_t grain = (uint32_t)min_u64(max_u64(objects / GRAIN_SHARE, 1), GRAIN_MAX);
+    x->due_first = next_multiple(grain, c->clock);
     for (unsigned b = 0; b + 1 < CHAIN_AGES; b++) {
+        if ((int32_t)(c->clock - x->due[b]) < 0) continue;
         uint32_t every = (c->value.start[b + 1] - c->value.start[b]) / LOOKS;
-        if (every <= 1 || c->clock % every == 0) bin_older(c, b);
+        x->due[b] = next_multiple(every > grain ? every : grain, c->clock);
+        bin_older(c, b);
     }
 }
 

@@ -78,23 +78,24 @@ static struct chain_ratio *trait_ratio(struct chain_value *v, const struct chain
 static float traits_ratio(struct chain_value *v, const struct chain_traits *t, unsigned zone) {
     float r = 1;
     for (unsigned i = 0; i < CHAIN_TRAITS; i++) r *= trait_ratio(v, t, i, zone)->ratio;
-    return fminf(fmaxf(r, 1 / RATIOS_MAX), RATIOS_MAX);
+    return r < 1 / RATIOS_MAX ? 1 / RATIOS_MAX : r > RATIOS_MAX ? RATIOS_MAX : r;
 }
 
-void chain_exposed(struct chain_value *v, const struct chain_traits *t, float weight, uint32_t from,
+void chain_exposed(struct chain_value *v, const struct chain_traits *t, float weight, unsigned bin,
                    uint32_t to) {
-    for (unsigned b = chain_age_bin(v, from); from < to; b++) {
-        uint32_t end = b + 1 < CHAIN_AGES && v->start[b + 1] < to ? v->start[b + 1] : to;
-        unsigned zone = zone_of(b);
-        float time = weight * (float)(end - from), ratio = traits_ratio(v, t, zone);
-        v->exposure[t->kind][b] += time * ratio;
-        v->all_exposure[b] += time;
-        float expected = time * ratio * v->hazard[t->kind][b];
-        for (unsigned i = 0; i < CHAIN_TRAITS; i++) {
-            struct chain_ratio *x = trait_ratio(v, t, i, zone);
-            x->expected += expected / x->ratio;
+    for (uint32_t from = v->start[bin]; from < to;) {
+        unsigned zone = zone_of(bin);
+        float ratio = traits_ratio(v, t, zone);
+        float expected = 0;
+        for (; from < to && zone_of(bin) == zone; bin++) {
+            uint32_t end = bin + 1 < CHAIN_AGES && v->start[bin + 1] < to ? v->start[bin + 1] : to;
+            float time = weight * (float)(end - from);
+            v->exposure[t->kind][bin] += time * ratio;
+            v->all_exposure[bin] += time;
+            expected += time * ratio * v->hazard[t->kind][bin];
+            from = end;
         }
-        from = end;
+        for (unsigned i = 0; i < CHAIN_TRAITS; i++) trait_ratio(v, t, i, zone)->lately += expected;
     }
 }
 
@@ -115,6 +116,8 @@ static double bin_width(const struct chain_value *v, unsigned b) {
 static void fit_ratios(struct chain_value *v) {
     struct chain_ratio *x = &v->ratio[0][0][0][0];
     for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++, x++) {
+        x->expected += x->lately / x->ratio;
+        x->lately = 0;
         if (x->expected == 0 && x->returns == 0) continue;
         double r = (x->returns + PRIOR_RATIO) / (x->expected + PRIOR_RATIO);
         r = fmin(fmax(r, 1 / RATIO_MAX), RATIO_MAX);

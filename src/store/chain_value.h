@@ -52,7 +52,7 @@ struct chain_traits {
 
 struct chain_ratio {
     double returns, expected; /* without this ratio */
-    float ratio;
+    float ratio, lately;      /* lately: expected since the last fit, with it */
 };
 struct chain_value {
     uint32_t start[CHAIN_AGES + 1]; /* of each bin, requests */
@@ -82,8 +82,8 @@ static inline float chain_worth(const struct chain_value *v, unsigned kind, unsi
                                 unsigned bin) {
     return v->value[kind][bin] * v->times[level];
 }
-/* It was not used from one age to another. */
-void chain_exposed(struct chain_value *v, const struct chain_traits *t, float weight, uint32_t from,
+/* It was not used from the start of a bin up to that age. */
+void chain_exposed(struct chain_value *v, const struct chain_traits *t, float weight, unsigned bin,
                    uint32_t to);
 /* It was used at that age. */
 void chain_returned(struct chain_value *v, const struct chain_traits *t, float weight,

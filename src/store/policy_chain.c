@@ -125,7 +125,7 @@ static void clock_set(struct policy *p, const struct policy_event *e) {
     uint64_t guard = min_u64(max_u64(p->count / GUARD_SHARE, GUARD_MIN), RECENT - 1);
     uint32_t late = c->clock - (uint32_t)guard;
     if (s->recent[late % RECENT].number == late) request_release(p, &s->recent[late % RECENT]);
-    chain_cells_age(c);
+    chain_cells_age(c, p->count);
     if (--s->fit_in == 0) {
         chain_value_fit(&c->value);
         c->cells.next = CELLS;
