@@ -29,7 +29,7 @@
 #define BIN_WORDS ((BIN_CELLS + 63) / 64)
 #define CELLS     (CHAIN_AGES * BIN_CELLS)
 
-enum chain_list { CHAIN_LEAVES, CHAIN_INNER, CHAIN_BARE, CHAIN_LISTS, CHAIN_NOWHERE = CHAIN_LISTS };
+enum { CHAIN_LEAVES, CHAIN_INNER, CHAIN_BARE, CHAIN_LISTS, CHAIN_NOWHERE = CHAIN_LISTS };
 
 struct chain_run {
     /* its ring of blocks: the shallowest, before which is the deepest. 0: it has none */

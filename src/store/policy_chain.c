@@ -17,15 +17,17 @@
 #include "base/buf.h"
 #include "store/chain.h"
 
-#define RECENT       256u /* requests */
-#define GUARD_MIN    16u  /* requests for which a look-up waits for its puts; most: RECENT */
-#define GUARD_SHARE  64u  /* and one for so many objects */
-#define SESSIONS     512u
-#define FIT_MIN      16u /* requests between fits: few at first, and more the more was seen */
-#define FIT_MAX      128u
-#define FIT_SHARE    32u
-#define RUNS_MAX     ((size_t)1 << 27)
-#define CHILDREN_MAX ((1u << 24) - 1 - CHAIN_RUN_BLOCKS)
+#define RECENT        256u /* requests */
+#define GUARD_MIN     16u  /* requests for which a look-up waits for its puts; most: RECENT */
+#define GUARD_SHARE   64u  /* and one for so many objects */
+#define SESSIONS      512u
+#define FIT_MIN       16u /* requests between fits: few at first, and more the more was seen */
+#define FIT_MAX       128u
+#define FIT_SHARE     32u
+#define ANCESTORS_MAX 64u
+#define OUT_LOOKS     8u
+#define RUNS_MAX      ((size_t)1 << 27)
+#define CHILDREN_MAX  ((1u << 24) - 1 - CHAIN_RUN_BLOCKS)
 
 struct chain_request {
     uint32_t number;
@@ -33,6 +35,7 @@ struct chain_request {
     uint32_t last;             /* that of its last block, behind run; 0: none */
     uint32_t known;            /* blocks from the start that had been here before */
     uint32_t length;           /* blocks of its prompt, as far as it has told */
+    uint32_t came;             /* of these have been used or put */
     uint32_t session, returns; /* in so many requests; 0: not told */
     object_ref at;             /* the block of run that it has come to */
     uint8_t used;              /* blocks of run up to there */
@@ -42,6 +45,7 @@ struct chain_request {
     bool branched;
     bool made;    /* run is its own */
     bool unknown; /* what it puts now was never here */
+    bool over;    /* nothing more is waited for */
 };
 
 struct chain_session {
@@ -106,6 +110,7 @@ static bool request_has_run(const struct chain_books *c, const struct chain_requ
 /* Its puts do not come, or come too late. */
 static void request_release(struct policy *p, struct chain_request *q) {
     const struct chain_books *c = &state_of(p)->chain;
+    q->over = true;
     if (!request_has_run(c, q) || chain_run(c, q->run)->blocks > 0) return;
     uint32_t i = q->run;
     q->run = chain_run(c, i)->parent;
@@ -178,6 +183,24 @@ static uint8_t turn_after(const struct chain_run *r) {
     return r->turn < CHAIN_TURN_MAX ? (uint8_t)(r->turn + 1) : (uint8_t)CHAIN_TURN_MAX;
 }
 
+static void request_await(struct chain_books *c, struct chain_request *q, uint32_t behind) {
+    q->run = chain_run_new(c, behind);
+    chain_run(c, q->run)->born = q->number;
+    q->made = true;
+}
+
+/* Another request takes a run, or its last block goes: what the one which has used it last still
+ * puts comes behind it all the same (behind), or behind its parent. */
+static void run_change_hands(struct chain_policy *s, uint32_t i, uint32_t behind) {
+    struct chain_request *q = &s->recent[chain_run(&s->chain, i)->born % RECENT];
+    if (q->number != chain_run(&s->chain, i)->born || q->over) return;
+    if (q->last == i)
+        q->last = 0;
+    else if (q->run != i)
+        return;
+    if (behind) request_await(&s->chain, q, behind);
+}
+
 static void request_leave_run(struct policy *p, struct chain_request *q) {
     struct chain_books *c = &state_of(p)->chain;
     if (!q->reading) return;
@@ -198,6 +221,8 @@ static void request_leave_run(struct policy *p, struct chain_request *q) {
     q->turn = turn_after(r);
     chain_unlink(c, r);
     if (r->kind != CHAIN_SHARED) r->kind = CHAIN_REUSED;
+    run_change_hands(state_of(p), q->run, q->run);
+    r = chain_run(c, q->run);
     r->born = q->number;
 }
 
@@ -258,17 +283,18 @@ static void request_finish(struct policy *p, struct chain_request *q) {
 
 /* --- look-ups --- */
 
-#define ANCESTORS_MAX 64u
-
 /* Runs that came in parts are one behind the other, as a request has used them. */
-static void run_follow(struct chain_books *c, uint32_t parent, uint32_t i) {
-    if (chain_run(c, i)->parent || chain_run(c, parent)->children >= CHILDREN_MAX) return;
+static void run_follow(struct policy *p, uint32_t parent, uint32_t i) {
+    struct chain_books *c = &state_of(p)->chain;
+    uint32_t before = chain_run(c, i)->parent;
+    if (before == parent || chain_run(c, parent)->children >= CHILDREN_MAX) return;
     unsigned n = 0;
     for (uint32_t up = parent; up; up = chain_run(c, up)->parent)
         if (up == i || ++n == ANCESTORS_MAX) return;
     chain_run(c, i)->parent = parent;
     chain_run(c, parent)->children++;
     chain_relink(c, parent);
+    if (before) chain_run_less(p, before);
 }
 
 static void chain_access(struct policy *p, struct object *o, const struct policy_event *e) {
@@ -286,12 +312,17 @@ static void chain_access(struct policy *p, struct object *o, const struct policy
         request_leave_run(p, q);
         if (chain_run(c, o->request)->first != ref)
             chain_run_split(p, o->request, record_get(p->records, o->prev));
-        if (request_has_run(c, q)) run_follow(c, q->run, o->request);
+        if (request_has_run(c, q)) {
+            run_follow(p, q->run, o->request);
+            /* what it has used so far is not to be found from the next run */
+            if (chain_run(c, o->request)->parent != q->run) request_finish(p, q);
+        }
         s->open = q;
         q->reading = true;
         q->run = o->request;
         q->used = 1;
     }
+    q->came++;
     q->at = ref;
     q->known = e->depth + 1;
 }
@@ -303,9 +334,7 @@ static void chain_prefix_done(struct policy *p, const struct policy_event *e) {
     (void)request_of(p, e); /* how long it is */
     if (s->open == q || e->put) request_finish(p, q);
     if (e->put || q->made || q->known >= q->length || !request_has_run(&s->chain, q)) return;
-    q->run = chain_run_new(&s->chain, q->run);
-    chain_run(&s->chain, q->run)->born = q->number;
-    q->made = true;
+    request_await(&s->chain, q, q->run);
 }
 
 /* --- puts --- */
@@ -369,6 +398,7 @@ static uint32_t run_for_put(struct policy *p, struct chain_request *q, enum chai
             last->kind = kind;
             q->run = q->last;
             q->last = 0;
+            q->made = true;
             if (last->parent) chain_run(c, last->parent)->grown = 1;
         }
     }
@@ -380,8 +410,63 @@ static uint32_t run_for_put(struct policy *p, struct chain_request *q, enum chai
         r->kind = kind;
         if (r->parent) chain_run(c, r->parent)->grown = 1;
     }
-    bool between = r->first && object_depth(chain_run_last(p, r)) > depth;
-    return r->kind == kind || r->kind == CHAIN_AWAITED || between ? q->run : 0;
+    return r->kind == kind || r->kind == CHAIN_AWAITED ? q->run : 0;
+}
+
+static uint32_t first_depth(const struct policy *p, const struct chain_run *r) {
+    return object_depth(record_get(p->records, r->first));
+}
+
+/* The first run of the request's prompt with blocks deeper than that; 0: none, as where puts end in
+ * the order of their prompt. */
+static uint32_t run_behind(const struct policy *p, const struct chain_request *q, uint32_t depth) {
+    const struct chain_books *c = &state_of(p)->chain;
+    const struct chain_run *last = chain_run(c, q->last);
+    bool has_last = q->last && last->born == q->number && !last->ghost;
+    uint32_t found = 0, i = has_last ? q->last : request_has_run(c, q) ? q->run : 0;
+    for (unsigned n = 0; i && n < ANCESTORS_MAX; n++) {
+        const struct chain_run *r = chain_run(c, i);
+        if (r->first) {
+            if (object_depth(chain_run_last(p, r)) <= depth) break;
+            found = i;
+            if (first_depth(p, r) <= depth) break;
+        }
+        i = r->parent;
+    }
+    return found;
+}
+
+static bool run_takes(const struct chain_books *c, const struct chain_request *q, uint32_t i,
+                      enum chain_kind kind) {
+    const struct chain_run *r = chain_run(c, i);
+    return i && kind != CHAIN_LAST && r->born == q->number && r->kind == kind && r->first &&
+           r->blocks < CHAIN_RUN_BLOCKS;
+}
+
+/* Its puts do not end in order: into the runs that are there, or a new one between them. */
+static uint32_t run_between(struct policy *p, const struct chain_request *q, uint32_t behind,
+                            enum chain_kind kind, uint32_t depth) {
+    struct chain_books *c = &state_of(p)->chain;
+    struct chain_run *r = chain_run(c, behind);
+    if (first_depth(p, r) <= depth) {
+        if (r->blocks < CHAIN_RUN_BLOCKS) return behind;
+        struct object *at = record_get(p->records, r->first);
+        while (object_depth(record_get(p->records, at->next)) <= depth)
+            at = record_get(p->records, at->next);
+        return chain_run_split(p, behind, at);
+    }
+    if (run_takes(c, q, behind, kind)) return behind;
+    if (run_takes(c, q, r->parent, kind)) return r->parent;
+    uint32_t i = chain_run_new(c, r->parent);
+    struct chain_run *between = chain_run(c, i);
+    r = chain_run(c, behind);
+    if (r->parent) chain_run(c, r->parent)->children--;
+    r->parent = i;
+    between->children = 1;
+    between->grown = 1;
+    between->kind = kind;
+    between->born = q->number;
+    return i;
 }
 
 /* One that comes from another policy, or had no turn here: with its neighbours of then. */
@@ -420,16 +505,43 @@ static void chain_insert(struct policy *p, struct object *o, const struct policy
     if (!q->unknown && e->depth >= q->known) request_probe(p, q, e);
     enum chain_kind kind = e->depth < q->known ? CHAIN_REUSED : CHAIN_NEW;
     if (kind == CHAIN_NEW && e->put && e->depth > 0 && e->depth + 1 == q->length) kind = CHAIN_LAST;
-    uint32_t i = run_for_put(p, q, kind, e->depth);
+    uint32_t behind = run_behind(p, q, e->depth);
+    uint32_t i =
+        behind ? run_between(p, q, behind, kind, e->depth) : run_for_put(p, q, kind, e->depth);
     if (i == 0) i = run_of_put(p, q, kind);
     struct chain_run *r = chain_run(&s->chain, i);
     r->blocks++;
     if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     chain_run_add(p, i, o);
+    q->came = (q->came > e->depth - e->position ? q->came : e->depth - e->position) + 1;
+    q->over = q->over || q->came >= q->length;
     if (e->depth + 1 == q->length) request_finish(p, q);
 }
 
 /* --- going --- */
+
+/* Runs behind i of which all is popped. */
+static unsigned popped_children(const struct chain_books *c, uint32_t i) {
+    unsigned n = 0;
+    for (uint32_t k = 0; k < c->n_out; k++) {
+        uint32_t j = c->out[k], first = 0;
+        const struct chain_run *r = chain_run(c, j);
+        if (r->parent != i || r->first) continue;
+        while (c->out[first] != j) first++;
+        n += first == k && popped_children(c, j) == r->children;
+    }
+    return n;
+}
+
+/* No leaf is left: then what is before those that are popped, if there is such. */
+static uint32_t run_before_popped(const struct chain_books *c) {
+    for (uint32_t k = c->n_out; k > 0 && k + OUT_LOOKS > c->n_out; k--) {
+        uint32_t i = chain_run(c, c->out[k - 1])->parent;
+        if (i && chain_run(c, i)->first && popped_children(c, i) == chain_run(c, i)->children)
+            return i;
+    }
+    return 0;
+}
 
 static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
     struct chain_policy *s = state_of(p);
@@ -438,6 +550,10 @@ static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
     struct chain_books *c = &s->chain;
     uint32_t i = chain_cells_next(c);
     TARN_ASSERT(i != 0);
+    if (UNLIKELY(chain_run(c, i)->children > 0) && c->n_out > 0) {
+        uint32_t before = run_before_popped(c);
+        if (before) i = before;
+    }
     struct object *o = chain_run_last(p, chain_run(c, i));
     chain_run_take(p, i, o);
     if (c->n_out == c->cap_out) {
@@ -492,6 +608,8 @@ static uint32_t object_take(struct policy *p, struct object *o) {
 }
 
 static void object_left(struct policy *p, struct object *o, uint32_t i) {
+    const struct chain_run *r = chain_run(&state_of(p)->chain, i);
+    if (!r->first && r->children == 0) run_change_hands(state_of(p), i, r->parent);
     if (o->bits & OBJECT_Q1)
         chain_run_less(p, i);
     else
