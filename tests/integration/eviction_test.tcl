@@ -54,6 +54,41 @@ test {lru: what was read stays} {
     assert_equal {1 1 1 0 0 0} [r mexists 6 k0 k1 k2 k3 k4 k5]
 }
 
+# Sessions of four blocks that come back now and then, while prompts that nobody asks for again pass:
+# of the blocks that were there before, how many are found.
+proc session_hits {policy} {
+    set_policy $policy
+    r flushall
+    set hits 0
+    set scanned 0
+    for {set round 0} {$round < 40} {incr round} {
+        for {set session 0} {$session < 20} {incr session} {
+            incr hits [ask s$session 4]
+            for {set n 0} {$n < 8} {incr n} {ask scan[incr scanned] 4}
+        }
+    }
+    return $hits
+}
+
+proc ask {prompt blocks} {
+    for {set i 0} {$i < $blocks} {incr i} {lappend keys $prompt.$i}
+    set hits 0
+    foreach found [r mgetreplicas $blocks {*}$keys LEASE 1] {
+        if {$found eq "(nil)"} break
+        incr hits
+    }
+    if {$hits == $blocks} {return $hits}
+    set missing [lrange $keys $hits end]
+    foreach key $missing {put $key 20000}
+    return $hits
+}
+
+test {chain: sessions that come back keep their blocks while a scan passes} {
+    assert {[session_hits lru] < 400}
+    assert {[session_hits chain] > 1200}
+    set_policy lru
+}
+
 test {fifo: what came first goes first, read or not} {
     set_policy fifo
     r flushall
