@@ -23,7 +23,7 @@
 #include "store/policy.h"
 
 #define CHAIN_RUN_BLOCKS 255u
-#define CHAIN_GHOSTS     4096u
+#define CHAIN_GHOSTS     1024u
 
 #define BIN_CELLS (CHAIN_KINDS * CHAIN_LEVELS)
 #define BIN_WORDS ((BIN_CELLS + 63) / 64)
