@@ -216,6 +216,8 @@ static bool hot_plan(struct hot *h) {
     uint32_t n = in_memory(o);
     if (n == 0 || n >= h->wanted || h->n_made == STORE_REPLICAS_MAX) return true;
     struct cluster_task *t;
+    h->stuck = !store_object_worth_memory(cluster.store, o, true);
+    if (h->stuck) return true;
     h->stuck = task_create(CLUSTER_TASK_COPY, CLUSTER_BY_HEAT, o, STORE_SEGMENT_ANY,
                            STORE_SEGMENT_ANY, &t) == TARN_ELIMIT;
     return true;

@@ -6,7 +6,8 @@
  *   copies, so that what a drain moves is    │           └─> a node with a disk and files: the
  *   on a disk again                         ─┘               other one's queue
  *
- *   a far object's second use, or a prefix with a lease that covers it
+ *   a far object's second use, or a prefix with a lease that covers it; or, where the policy knows
+ *   what objects are worth: one that is worth more in memory than who would go for it
  *     ─> COPY task to memory, next to where it is
  *
  * What waits is not evicted, so puts come no faster than disks take it: offload_wait says how long
@@ -98,7 +99,8 @@ static void offload_promote(struct object *o) {
 
 static void far_hit(struct object *o, uint64_t hash, bool ahead) {
     if (!store_object_in_memory(cluster.store, o)) {
-        if (ahead || store_object_far_hits(o) >= 2) offload_promote(o);
+        bool often = ahead || store_object_far_hits(o) >= 2;
+        if (store_object_worth_memory(cluster.store, o, often)) offload_promote(o);
     } else if (cluster.config.offload == CLUSTER_OFFLOAD_ALL ||
                (cluster.config.offload == CLUSTER_OFFLOAD_SECOND_HIT && second_time(hash))) {
         store_await(cluster.store, o); /* ALL: it was there before its node had a disk, or we led */

@@ -413,7 +413,8 @@ static void start_copy(struct cluster_task *t, unsigned *budget) {
                                          .from = t->kind == CLUSTER_TASK_MOVE ? t->from
                                                                               : STORE_SEGMENT_ANY,
                                          .evict = t->reason != CLUSTER_BY_HEAT,
-                                         .ahead_ms = t->ahead ? t->created_ms : 0};
+                                         .ahead_ms = t->ahead ? t->created_ms : 0,
+                                         .by_worth = t->reason == CLUSTER_BY_USE};
     set_copies(t, true);
     copy_step(t, store_copy_start(cluster.store, span_of(t->key, t->key_len), t->version, &options,
                                   budget, &t->copy));

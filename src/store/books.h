@@ -174,6 +174,7 @@ struct room_want {
     unsigned n_prefer, n_avoid;
     uint32_t prefer[WANT_NAMES_MAX], avoid[WANT_NAMES_MAX]; /* segment ids */
     uint64_t ahead_ms;                                      /* of store_copy_options */
+    float worth; /* only what is worth less may go for it; 0: whatever is next */
 };
 
 struct spot { /* space of one replica in the making */
@@ -250,6 +251,7 @@ struct domain {
     object_ref soft[2];
     struct policy legacy[2]; /* the previous one, as long as it has objects; see order_migrate */
     object_ref far;          /* those without space in memory, least recently used at the back */
+    object_ref far_at;       /* of these, the one that was used last; 0: nobody */
 };
 
 /* --- the books --- */
@@ -410,6 +412,9 @@ unsigned book_domain(const struct store *s, const struct object *o);
 /* Uses that an object may expect for each request for which it is kept; < 0: its policy does not
  * know. */
 float book_worth(const struct store *s, const struct object *o);
+/* What one on a disk would be worth in memory, by the request that used it last; < 0: the policy does
+ * not know. */
+float book_far_worth(struct store *s, const struct object *o);
 struct policy *order_policy(struct store *s, const struct object *o);
 /* To a new policy. Until that is over, victims are the previous one's. */
 bool order_migrate(struct store *s, unsigned *budget);
@@ -621,6 +626,8 @@ bool room_clearing(const struct store *s, const struct object *o);
 bool room_may_use(const struct room_want *w, const struct segment *seg);
 /* Finds w->blocks, evicting what it must. TARN_EAGAIN: call again in a later slice. */
 tarn_status room_make(struct store *s, struct room_want *w, unsigned *budget);
+/* next, who is next to go, is a smaller loss than worth is a gain. */
+bool evict_worth_less(const struct store *s, const struct object *next, float worth);
 /* From here on the call is about eviction. */
 static inline void room_evicts(struct store *s) {
     if (s->evict_began_ns == 0 && s->events.clock_ns)

@@ -191,7 +191,7 @@ bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *bu
     return true;
 }
 
-static bool above_watermark(const struct store *s) {
+static bool above(const struct store *s, double share) {
     uint64_t size = 0, used = 0, evictable = 0;
     for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
         if (seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
@@ -199,7 +199,35 @@ static bool above_watermark(const struct store *s) {
         used += seg->units - seg->free_units;
         evictable += seg->evictable_units;
     }
-    return size > 0 && evictable > 0 && (double)used > s->config.high_watermark * (double)size;
+    return size > 0 && evictable > 0 && (double)used > share * (double)size;
+}
+
+static bool above_watermark(const struct store *s) {
+    return above(s, s->config.high_watermark);
+}
+
+/* --- what memory is for --- */
+
+/* What has no copy on a disk would have to be computed again, which takes longer than a read. */
+#define LOST_TIMES 4
+
+bool evict_worth_less(const struct store *s, const struct object *next, float worth) {
+    return book_worth(s, next) * (object_has_far(s, next) ? 1 : LOST_TIMES) < worth;
+}
+
+#define LOOKS 64u
+
+bool store_object_worth_memory(struct store *s, const struct object *o, bool otherwise) {
+    float worth = book_far_only(o) ? book_far_worth(s, o) : book_worth(s, o);
+    if (worth < 0 || s->policy->keeps) return otherwise;
+    /* Eviction lets that much go at a time: below that there is room without it. */
+    if (!above(s, s->config.high_watermark - 2 * s->config.eviction_ratio)) return true;
+    unsigned budget = LOOKS;
+    struct object *next = book_pop(s, -1, 0, false, false, &budget);
+    if (!next) return otherwise;
+    bool more = evict_worth_less(s, next, worth);
+    book_give_back(s, next);
+    return more;
 }
 
 #define EVICT_AHEAD 8u

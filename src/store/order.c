@@ -54,6 +54,11 @@ float book_worth(const struct store *s, const struct object *o) {
     return p->ops->worth ? p->ops->worth(p, o) : -1;
 }
 
+float book_far_worth(struct store *s, const struct object *o) {
+    struct policy *p = &s->domains[book_domain(s, o)].policy[0];
+    return p->ops->far_worth ? p->ops->far_worth(p, o->request) : -1;
+}
+
 struct policy_event order_event(const struct store *s, const struct object *o) {
     return (struct policy_event){.now_ms = s->now_ms,
                                  .hash = store_hash(store_object_key(o)),
@@ -80,10 +85,18 @@ static void policy_leave(struct store *s, struct object *o) {
     p->ops->evicted(p, o, store_hash(store_object_key(o)));
 }
 
+static void far_unlink(struct store *s, struct object *o) {
+    struct domain *d = &s->domains[book_domain(s, o)];
+    if (d->far_at == record_ref(&s->records, o)) d->far_at = o->prev == d->far ? 0 : o->prev;
+    list_unlink(&s->records, o);
+}
+
 void book_unlink(struct store *s, struct object *o) {
     if (o->bits & OBJECT_AWAITS) return;
     if (in_policy(s, o))
         policy_leave(s, o);
+    else if (list_linked(o) && book_far_only(o))
+        far_unlink(s, o);
     else if (list_linked(o))
         list_unlink(&s->records, o);
 }
@@ -155,12 +168,28 @@ void book_enter_policy(struct store *s, struct object *o, const struct policy_ev
         policy_insert(s, o, e);
 }
 
-/* Being read again and again is what brings it back to memory. */
+/* In front of what was used before; where the policy knows chains, behind the blocks that the same
+ * request has used before it: a head must not go before its tail. */
+static void far_to_front(struct store *s, struct domain *d, struct object *o) {
+    object_ref at = d->far;
+    if (d->far_at && d->policy[0].ops->worth) {
+        const struct object *before = record_get(&s->records, d->far_at);
+        if (before->request == o->request && o->request != 0 &&
+            object_depth(before) < object_depth(o))
+            at = d->far_at;
+    }
+    list_insert_after(&s->records, at, o);
+    d->far_at = record_ref(&s->records, o);
+}
+
+/* Being read again and again is what brings it back to memory, unless the policy knows better. */
 static void far_access(struct store *s, struct object *o, const struct policy_event *e) {
+    struct domain *d = &s->domains[book_domain(s, o)];
     if (!e->again && object_freq(o) < 255) object_set_freq(o, object_freq(o) + 1);
+    if (d->policy[0].ops->far_access) d->policy[0].ops->far_access(&d->policy[0], e);
     if (!list_linked(o)) return;
-    list_unlink(&s->records, o);
-    list_push_front(&s->records, s->domains[book_domain(s, o)].far, o);
+    far_unlink(s, o);
+    far_to_front(s, d, o);
 }
 
 static void policy_access(struct store *s, struct object *o, const struct policy_event *e) {

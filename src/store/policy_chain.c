@@ -493,12 +493,21 @@ static void insert_loose(struct policy *p, struct object *o, const struct policy
     chain_run_add(p, s->loose, o);
 }
 
+/* It is back from a disk. */
+static void ghost_over(struct chain_books *c, uint64_t hash) {
+    uint32_t i = chain_ghost_find(c, hash);
+    if (i == 0 || !chain_run(c, i)->ghost) return;
+    chain_ghost_forget(c, i);
+    chain_unlink(c, chain_run(c, i));
+}
+
 static void chain_insert(struct policy *p, struct object *o, const struct policy_event *e) {
     struct chain_policy *s = state_made(p);
     if (e->next || e->request == 0) {
         insert_loose(p, o, e);
         return;
     }
+    if (!e->put) ghost_over(&s->chain, e->hash);
     struct chain_request *q = request_of(p, e);
     if (s->open) request_finish(p, s->open);
     if (!q->made && q->known < e->depth) q->known = e->depth;
@@ -516,6 +525,58 @@ static void chain_insert(struct policy *p, struct object *o, const struct policy
     q->came = (q->came > e->depth - e->position ? q->came : e->depth - e->position) + 1;
     q->over = q->over || q->came >= q->length;
     if (e->depth + 1 == q->length) request_finish(p, q);
+}
+
+/* --- on disks --- */
+
+/* What is there was here before, so it is a return, also of those behind it. Its ghost stays, as a
+ * run of this request, since the next one may find it on the disk again. Returns how many. */
+static uint32_t ghost_used(struct policy *p, struct chain_request *q, uint32_t i) {
+    struct chain_books *c = &state_of(p)->chain;
+    struct chain_run *g = chain_run(c, i);
+    unsigned lost = g->blocks;
+    if (!g->ghost) {
+        unsigned left = chain_run_count(p, g);
+        return lost > left ? lost - left : 1;
+    }
+    if (g->list != CHAIN_NOWHERE) {
+        struct chain_traits t = chain_run_traits(g);
+        chain_expose(c, g);
+        chain_returned(&c->value, &t, chain_run_weight(g, lost), chain_age(c, g));
+    }
+    q->turn = turn_after(g);
+    q->shared = g->grown;
+    chain_unlink(c, g);
+    if (g->kind != CHAIN_SHARED) g->kind = CHAIN_REUSED;
+    g->born = q->number;
+    run_describe(c, q, i, q->turn, false);
+    return lost;
+}
+
+static void chain_far_access(struct policy *p, const struct policy_event *e) {
+    struct chain_policy *s = state_made(p);
+    if (e->request == 0) return;
+    struct chain_request *q = request_of(p, e);
+    if (s->open) request_finish(p, s->open);
+    if (e->depth < q->known) return;
+    uint32_t i = chain_ghost_find(&s->chain, e->hash);
+    q->known = e->depth + (i ? ghost_used(p, q, i) : 1);
+    if (q->turn == 0) q->turn = 2; /* what it was is forgotten */
+}
+
+static float chain_far_worth(struct policy *p, uint32_t request) {
+    struct chain_policy *s = state_of(p);
+    struct chain_request *q = s && request ? request_find(s, request) : NULL;
+    if (!q) return -1;
+    struct chain_value *v = &s->chain.value;
+    int32_t age = (int32_t)(s->chain.clock - request);
+    unsigned bin = chain_age_bin(v, age > 0 ? (uint32_t)age : 0);
+    struct chain_traits t = {.kind = CHAIN_REUSED,
+                             .turn = q->turn ? q->turn : 1,
+                             .length = chain_length_class(q->length),
+                             .growth = chain_growth_class(q->known, q->length),
+                             .branched = q->branched};
+    return chain_worth(v, t.kind, chain_level(v, &t, bin), bin);
 }
 
 /* --- going --- */
@@ -661,6 +722,8 @@ const struct policy_ops policy_chain = {
     .prefix_done = chain_prefix_done,
     .request = chain_request_of,
     .worth = chain_object_worth,
+    .far_access = chain_far_access,
+    .far_worth = chain_far_worth,
     .memory = chain_memory,
     .for_small = &policy_lru,
 };

@@ -13,7 +13,8 @@
  * Only then it is NOSPACE: no 8 runs of free, or unleased and not hard-pinned, space hold the
  * value.
  *
- * What is brought ahead of its readers (ahead_ms) gets no further than step 2.
+ * What is brought ahead of its readers (ahead_ms), or back from a disk by a policy that knows what
+ * it is worth, gets no further than step 2.
  *
  * Steps 1 and 2 are one call. Step 3 goes in slices; one put at a time (the planner) may be in it,
  * others wait for their turn. While it clears a window, nothing else is allocated, and the objects
@@ -285,7 +286,7 @@ static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigne
     struct run best[STORE_EXTENTS_MAX];
     uint32_t align = space_align(w->units);
     /* soft-pinned ones only when there is nothing else at all */
-    bool soft = !copied && w->ahead_ms == 0;
+    bool soft = !copied && w->ahead_ms == 0 && w->worth == 0;
     unsigned limit = copied ? COPIED_MAX : VICTIMS, n_best = 0;
     bool enough = false;
     while (c.v.n<limit && * budget> 0) {
@@ -294,6 +295,7 @@ static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigne
         soft = soft && object_pin(s, o) == STORE_PIN_SOFT;
         c.v.object[c.v.n++] = o;
         if (w->ahead_ms > 0 && in_use_since(s, o, w->ahead_ms)) break;
+        if (w->worth > 0 && !evict_worth_less(s, o, w->worth)) break;
         victim_consider(s, w, &c, o, copied);
         n_best = best_runs(&c, align, best);
         enough = runs_total(best, n_best, align) >= w->units;
@@ -342,7 +344,7 @@ static tarn_status room_try(struct store *s, struct room_want *w, unsigned *budg
     room_evicts(s);
     if (s->far_replicas > 0 && by_policy(s, w, true, budget)) return TARN_OK;
     if (by_policy(s, w, false, budget)) return TARN_OK;
-    if (w->ahead_ms > 0) return *budget == 0 ? TARN_EAGAIN : TARN_ENOSPACE;
+    if (w->ahead_ms > 0 || w->worth > 0) return *budget == 0 ? TARN_EAGAIN : TARN_ENOSPACE;
     if (*budget == 0 || s->planner) return TARN_EAGAIN;
     return window_begin(s, w, budget);
 }

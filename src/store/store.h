@@ -520,6 +520,8 @@ struct store_copy_options {
     /* Nobody reads it yet: when somebody asked for it ahead, 0: it is not so. It gets free space,
      * or that of what is next to go and was not used since; figures tell whether it was read. */
     uint64_t ahead_ms;
+    /* Where the policy knows what objects are worth, nothing goes for it that is worth more. */
+    bool by_worth;
 };
 #define STORE_SEGMENT_ANY UINT32_MAX
 struct store_copy;
@@ -583,6 +585,9 @@ bool store_object_in_memory(
     const struct object *o); /* has a memory replica that can be read, or lies in the books */
 /* Accesses while it had no memory replica, 255 at most. */
 unsigned store_object_far_hits(const struct object *o);
+/* One more replica of it in memory is worth more there than who is next to go, or nobody has to.
+ * otherwise: the answer where the policy knows no worth. */
+bool store_object_worth_memory(struct store *s, const struct object *o, bool otherwise);
 
 /* --- removal, TTL, pins, quotas, eviction --- */
 

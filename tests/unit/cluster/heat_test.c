@@ -1,6 +1,8 @@
 /* Hot objects: who is found to be hot, what they get, and that they lose it again. */
 #include "util.h"
 
+#include "store/books.h"
+
 static struct util_node n1, n2, n3;
 static struct cluster_work w;
 
@@ -180,6 +182,32 @@ TEST(no_room_is_no_reason_to_evict) {
     use("a", 100);
     CHECK_EQ(serve(), 0);
     CHECK_EQ(store_count(util_store), 3 * 256);
+    util_end();
+}
+
+TEST(what_is_next_to_go_gets_no_replica) {
+    begin();
+    CHECK_EQ(store_set_policy(util_store, "chain"), TARN_OK);
+    util_run();
+    char key[16];
+    for (int i = 0; i < 3 * 256 - 40; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_EQ(util_put(key, 4096, NULL), TARN_OK);
+    }
+    unsigned budget = 1000;
+    struct object *next = book_pop(util_store, -1, 0, false, false, &budget);
+    book_give_back(util_store, next);
+    for (int i = 0; i < 100; i++) heat_hit(next, store_hash(store_object_key(next)));
+    CHECK_EQ(serve(), 0);
+    /* while memory is empty there is no harm in it */
+    for (int i = 0; i < 3 * 256 - 40; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        struct object *o = util_find(key);
+        if (o != next && i % 2) CHECK(store_remove(util_store, span_str(key)));
+    }
+    util_tick(1001);
+    for (int i = 0; i < 100; i++) heat_hit(next, store_hash(store_object_key(next)));
+    CHECK_EQ(serve(), 1);
     util_end();
 }
 

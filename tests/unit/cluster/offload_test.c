@@ -644,6 +644,96 @@ TEST(another_disk_under_the_name_is_empty) {
     util_end();
 }
 
+/* --- under a policy that knows what objects are worth --- */
+
+/* A request of n blocks: a look-up of what is there, and puts of the rest, the last of which
+ * wait. */
+static void ask(const char *prefix, int n) {
+    struct store_batch b;
+    struct store_chain c = {0};
+    struct span name = SPAN("n1.0");
+    struct store_put_options o = {
+        .replicas = 1, .prefer = &name, .prefers = 1, .host = STORE_HOST_NONE};
+    char key[16];
+    int i = 0;
+    util_tick(1000);
+    store_batch_begin(util_store, &b, &c, STORE_BATCH_READ, (uint32_t)n);
+    for (; i < n; i++) {
+        snprintf(key, sizeof(key), "%s%d", prefix, i);
+        struct object *found = util_find(key);
+        if (!found) {
+            store_batch_miss(util_store, &b, span_str(key), store_hash(span_str(key)));
+            break;
+        }
+        store_batch_hit(util_store, &b, found, store_hash(span_str(key)));
+        cluster_hit(found, false);
+    }
+    if (i == n) return;
+    store_batch_begin(util_store, &b, &c, STORE_BATCH_PUT, (uint32_t)(n - i));
+    for (; i < n; i++) {
+        unsigned budget = 1000000;
+        struct store_put *put;
+        snprintf(key, sizeof(key), "%s%d", prefix, i);
+        CHECK_EQ(store_put_start(util_store, &b, span_str(key), 4096, &o, 1, &budget, &put),
+                 TARN_OK);
+        CHECK_EQ(
+            store_put_end(util_store, span_str(key), store_put_token(put), 7, 0, NULL, 0, NULL),
+            TARN_OK);
+    }
+}
+
+static unsigned serve_disk(void) {
+    static uint64_t at;
+    unsigned copies = 0;
+    for (unsigned n = 0; next_work(&n1) && n < 10000; n++) {
+        CHECK(cluster_task_done(n1.n, w.task, TARN_OK,
+                                w.kind == CLUSTER_WORK_STORE ? at += 4096 : 0, -1));
+        copies += w.kind == CLUSTER_WORK_COPY;
+    }
+    return copies;
+}
+
+static int leading_in_memory(const char *prefix, int n) {
+    int lead = 0;
+    bool gap = false;
+    for (int i = 0; i < n; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "%s%d", prefix, i);
+        bool in = store_object_in_memory(util_store, util_find(key));
+        CHECK(!(in && gap)); /* tail before head */
+        lead += in;
+        gap = gap || !in;
+    }
+    return lead;
+}
+
+static void begin_chain(void) {
+    begin(patient);
+    CHECK_EQ(store_set_policy(util_store, "chain"), TARN_OK);
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+}
+
+TEST(one_read_brings_back_what_is_worth_more_than_what_would_go) {
+    begin_chain();
+    for (int turn = 1; turn <= 5; turn++) {
+        ask("a", 4 * turn);
+        serve_disk();
+    }
+    struct store_evict_job job = {.want_objects = 20};
+    unsigned budget = 1000;
+    CHECK(store_evict_step(util_store, &job, &budget));
+    CHECK_EQ(leading_in_memory("a", 20), 0);
+    for (int i = 0; i < 8; i++) {
+        char prefix[] = {'b' + (char)i, '\0'};
+        ask(prefix, 8);
+        serve_disk();
+    }
+    ask("a", 20);
+    CHECK_EQ(serve_disk(), 20);
+    CHECK_EQ(leading_in_memory("a", 20), 20);
+    util_end();
+}
+
 int main(int argc, char **argv) {
     log_set_level(LOG_LEVEL_NOTHING);
     return test_main(argc, argv);

@@ -1,0 +1,194 @@
+/* Objects on disks, under a policy that knows what objects are worth. */
+#include "util.h"
+
+#include "store/chain.h"
+
+static uint32_t ssd;
+static uint64_t offset;
+
+static struct store *begin(const char *policy, uint64_t pages) {
+    struct store *s = util_store(policy, pages, NULL, NULL);
+    offset = 0;
+    CHECK_EQ(store_segment_add(s,
+                               &(struct store_segment_config){.name = "ssd",
+                                                              .epoch = 1,
+                                                              .size = 1 << 24,
+                                                              .tier = STORE_TIER_SSD,
+                                                              .host = 0},
+                               &ssd),
+             TARN_OK);
+    return s;
+}
+
+static const struct chain_books *chain_of(struct store *s) {
+    return *(struct chain_books **)s->domains[0].policy[0].state;
+}
+
+static const char *block(int prompt, int i) {
+    static char key[32];
+    snprintf(key, sizeof(key), "p%d.%d", prompt, i);
+    return key;
+}
+
+/* A request: looks n blocks up, and puts those behind its last hit. disk: each gets a copy. */
+static int ask(struct store *s, int prompt, int n, bool disk) {
+    struct store_batch b;
+    struct store_chain c = {0};
+    int hits = 0;
+    util_tick(s, 1000);
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, (uint32_t)n);
+    for (; hits < n; hits++) {
+        struct span key = span_str(block(prompt, hits));
+        struct object *o = store_find(s, key);
+        if (!o) {
+            store_batch_miss(s, &b, key, store_hash(key));
+            break;
+        }
+        store_batch_hit(s, &b, o, store_hash(key));
+    }
+    if (hits == n) return hits;
+    struct store_put_options o = {.replicas = 1};
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, (uint32_t)(n - hits));
+    for (int i = hits; i < n; i++) {
+        struct span key = span_str(block(prompt, i));
+        struct store_put *p;
+        unsigned budget = 100000;
+        CHECK_EQ(store_put_start(s, &b, key, 4096, &o, 1, &budget, &p), TARN_OK);
+        CHECK_EQ(store_put_end(s, key, store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+        if (disk) CHECK_EQ(store_far_add(s, store_find(s, key), ssd, offset += 4096), TARN_OK);
+    }
+    return hits;
+}
+
+static void evict(struct store *s, const char *key) {
+    uint64_t bytes;
+    CHECK(store_evict_object(s, store_find(s, span_str(key)), &bytes));
+    CHECK(!store_object_in_memory(s, store_find(s, span_str(key))));
+}
+
+static bool in_memory(struct store *s, const char *key) {
+    struct object *o = store_find(s, span_str(key));
+    return o && store_object_in_memory(s, o);
+}
+
+static tarn_status back(struct store *s, const char *key) {
+    struct object *o = store_find(s, span_str(key));
+    struct store_copy *c = NULL;
+    unsigned budget = 1000;
+    struct store_copy_options options = {.segment = STORE_SEGMENT_ANY,
+                                         .host = STORE_HOST_NONE,
+                                         .from = STORE_SEGMENT_ANY,
+                                         .evict = true,
+                                         .by_worth = true};
+    tarn_status st =
+        store_copy_start(s, span_str(key), store_object_version(o), &options, &budget, &c);
+    return st == TARN_OK ? store_copy_end(s, &c, true) : st;
+}
+
+static bool worth(struct store *s, const char *key, bool otherwise) {
+    return store_object_worth_memory(s, store_find(s, span_str(key)), otherwise);
+}
+
+TEST(policies_that_know_no_worth_answer_what_they_did) {
+    struct store *s = begin("lru", 8);
+    ask(s, 1, 4, true);
+    for (int i = 0; i < 4; i++) CHECK(worth(s, block(1, i), true) && !worth(s, block(1, i), false));
+    evict(s, "p1.3");
+    CHECK(util_read(s, "p1.3"));
+    CHECK(worth(s, "p1.3", true) && !worth(s, "p1.3", false));
+    store_destroy(&s);
+}
+
+/* Prompts that came once, and one that goes on and on, which was evicted. */
+TEST(what_is_used_on_a_disk_comes_back_for_what_is_worth_less) {
+    struct store *s = begin("chain", 64);
+    for (int turn = 1; turn <= 5; turn++) ask(s, 1, 4 * turn, true);
+    for (int i = 19; i >= 0; i--) evict(s, block(1, i));
+    for (int p = 2; p < 10; p++) ask(s, p, 8, true);
+    CHECK_EQ(ask(s, 1, 20, true), 20);
+    for (int i = 0; i < 20; i++) {
+        CHECK(worth(s, block(1, i), false));
+        CHECK_EQ(back(s, block(1, i)), TARN_OK);
+        CHECK(in_memory(s, block(1, i)));
+    }
+    /* It is a part of that request now, not the next to go. */
+    ask(s, 20, 8, true);
+    for (int i = 0; i < 20; i++) CHECK(in_memory(s, block(1, i)));
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(what_would_go_for_it_is_worth_more_where_it_has_no_copy) {
+    struct store *s = begin("chain", 16);
+    ask(s, 1, 4, true);
+    for (int i = 3; i >= 0; i--) evict(s, block(1, i));
+    /* as young, and to be computed again */
+    ask(s, 2, 8, false);
+    ask(s, 3, 8, false);
+    CHECK_EQ(ask(s, 1, 4, true), 4);
+    uint64_t copies = 0;
+    for (int i = 0; i < 4; i++) {
+        bool more = worth(s, block(1, i), true);
+        CHECK_EQ(back(s, block(1, i)), more ? TARN_OK : TARN_ENOSPACE);
+        copies += more;
+    }
+    CHECK_EQ(copies, 0);
+    for (int i = 0; i < 8; i++) CHECK(in_memory(s, block(2, i)) && in_memory(s, block(3, i)));
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(where_there_is_room_it_always_comes_back) {
+    struct store *s = begin("chain", 64);
+    ask(s, 1, 4, true);
+    evict(s, "p1.3");
+    CHECK_EQ(ask(s, 1, 4, true), 4);
+    CHECK(worth(s, "p1.3", false));
+    CHECK_EQ(back(s, "p1.3"), TARN_OK);
+    store_destroy(&s);
+}
+
+/* The ghost of a run outlives reads that did not bring it back. */
+TEST(turns_are_counted_on_disks_too) {
+    struct store *s = begin("chain", 64);
+    ask(s, 1, 8, true);
+    for (int i = 7; i >= 0; i--) evict(s, block(1, i));
+    for (unsigned turn = 1; turn <= 3; turn++) {
+        const struct chain_books *c = chain_of(s);
+        uint32_t i = chain_ghost_find(c, store_hash(SPAN("p1.0")));
+        CHECK(i != 0);
+        CHECK_EQ((unsigned)chain_run(c, i)->turn, turn);
+        CHECK(chain_run(c, i)->ghost);
+        CHECK_EQ(ask(s, 1, 8, true), 8);
+        CHECK(book_far_worth(s, store_find(s, SPAN("p1.0"))) > 0);
+    }
+    for (int i = 0; i < 8; i++) CHECK_EQ(back(s, block(1, i)), TARN_OK);
+    CHECK_EQ(chain_ghost_find(chain_of(s), store_hash(SPAN("p1.0"))), 0);
+    store_check(s);
+    store_destroy(&s);
+}
+
+/* Books that are full let go of what is on disks only: the end of a prompt first, used or not. */
+static void tails_go_first(const char *policy, bool used) {
+    struct store *s = begin(policy, 64);
+    ask(s, 1, 8, true);
+    for (int i = 7; i >= 0; i--) evict(s, block(1, i));
+    if (used) CHECK_EQ(ask(s, 1, 8, true), 8);
+    store_config(s)->max_objects = 8;
+    for (int i = 0; i < 8; i++) {
+        for (int k = 0; k < 8; k++) CHECK_EQ(util_has(s, block(1, k)), k < 8 - i);
+        util_tick(s, 5000);
+        CHECK_EQ(util_put(s, block(9, i), 4096), TARN_OK);
+    }
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(on_a_disk_a_tail_goes_before_its_head) {
+    tails_go_first("chain", false);
+    tails_go_first("chain", true);
+}
+
+int main(int argc, char **argv) {
+    return test_main(argc, argv);
+}
