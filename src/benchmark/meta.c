@@ -102,6 +102,7 @@ static void push_flight(struct conn *c, enum stage stage, uint64_t first_key, ui
     c->flights[(c->head + c->count++) % c->cap] = (struct flight){stage, first_key, sent_us};
 }
 
+/* Look-ups are of the batches that were put, as prompts are: none begins within another. */
 static uint64_t first_key(struct meta_worker *k) {
     struct meta *m = k->m;
     if (m->op == META_PUT) {
@@ -109,7 +110,7 @@ static uint64_t first_key(struct meta_worker *k) {
         return m->run + n * m->batch;
     }
     k->random = mix64(k->random);
-    return m->keys <= m->batch ? 0 : k->random % (m->keys - m->batch + 1);
+    return m->keys <= m->batch ? 0 : k->random % (m->keys / m->batch) * m->batch;
 }
 
 static void batch_send(struct meta_worker *k, struct conn *c) {

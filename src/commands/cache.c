@@ -23,12 +23,12 @@ static double ratio_of(uint64_t part, uint64_t whole) {
 
 /* --- CURVE --- */
 
-static void reply_point(struct client *c, const struct curve_figures *f,
+static void reply_point(struct client *c, const struct curve_figures *f, bool known,
                         const struct curve_point *p) {
     reply_map(c, 4);
     field_double(c, "scale", p->scale);
     reply_bulk_str(c, "hit_ratio");
-    if (f->looks > 0)
+    if (known && f->looks > 0)
         reply_double(c, p->hit_ratio);
     else
         reply_null(c);
@@ -52,7 +52,8 @@ void cmd_cache_curve(struct client *c) {
     for (unsigned order = 0; order < CURVE_ORDERS; order++) {
         reply_bulk_str(c, order == CURVE_LRU ? "by_lru" : "by_policy");
         reply_array(c, CURVE_SIZES);
-        for (unsigned i = 0; i < CURVE_SIZES; i++) reply_point(c, &f, &f.point[order][i]);
+        for (unsigned i = 0; i < CURVE_SIZES; i++)
+            reply_point(c, &f, order == CURVE_LRU || f.policy_known, &f.point[order][i]);
     }
 }
 
@@ -195,20 +196,22 @@ static bool is_better(const struct curve_point *a, const struct curve_point *b) 
 
 static void say_curve(struct patient *p) {
     if (!p->has_curve || p->curve.looks < 1000) return;
-    const struct curve_point *half = point_at(p, CURVE_POLICY, 0.5),
-                             *now = point_at(p, CURVE_POLICY, 1),
-                             *twice = point_at(p, CURVE_POLICY, 2),
-                             *four = point_at(p, CURVE_POLICY, 4), *lru = point_at(p, CURVE_LRU, 1);
+    bool known = p->curve.policy_known;
+    enum curve_order order = known ? CURVE_POLICY : CURVE_LRU;
+    const char *under = known ? "" : "With lru (the curve cannot tell of the policy in use): ";
+    const struct curve_point *half = point_at(p, order, 0.5), *now = point_at(p, order, 1),
+                             *twice = point_at(p, order, 2), *four = point_at(p, order, 4),
+                             *lru = point_at(p, CURVE_LRU, 1);
     if (is_better(twice, now) || is_better(four, now))
         buf_printf(&p->out,
-                   "- A pool twice as large would hit %.0f %%, one four times as large %.0f %%, "
+                   "- %sA pool twice as large would hit %.0f %%, one four times as large %.0f %%, "
                    "where this size hits %.0f %% (CACHE CURVE).\n",
-                   100 * twice->hit_ratio, 100 * four->hit_ratio, 100 * now->hit_ratio);
+                   under, 100 * twice->hit_ratio, 100 * four->hit_ratio, 100 * now->hit_ratio);
     else if (now->filled && !is_better(now, half))
         buf_printf(&p->out,
-                   "- A larger pool would hit no more; half of this one would hit %.0f %%, where "
+                   "- %sA larger pool would hit no more; half of this one would hit %.0f %%, where "
                    "this size hits %.0f %%.\n",
-                   100 * half->hit_ratio, 100 * now->hit_ratio);
+                   under, 100 * half->hit_ratio, 100 * now->hit_ratio);
     if (is_better(lru, now))
         buf_printf(&p->out,
                    "- With CONFIG SET eviction-policy lru this pool would hit %.0f %%, instead of "

@@ -77,7 +77,7 @@ uint32_t info_segments(struct figure_walk *f, uint32_t from, size_t n) {
     return id;
 }
 
-/* The hit ratio that this policy would have in pools of other sizes, and lru in this one. */
+/* The hit ratio that this policy, where that is known, and lru would have in other pools. */
 static void show_curve(struct figure_walk *f) {
     static const char *const sizes[CURVE_SIZES] = {"quarter", "half", "this", "twice",
                                                    "four_times"};
@@ -85,7 +85,7 @@ static void show_curve(struct figure_walk *f) {
     if (!store_get_curve(books, &c)) return;
     FIGURE(f, GAUGE, curve_one_in, "the curve is made from one key in so many", c.sample);
     if (c.looks == 0) return;
-    for (unsigned i = 0; i < CURVE_SIZES; i++)
+    for (unsigned i = 0; c.policy_known && i < CURVE_SIZES; i++)
         FIGURE_OF(f, SHARE, curve_, "hit ratio, were the pool as large as that", "pool", sizes[i],
                   c.point[CURVE_POLICY][i].hit_ratio);
     for (unsigned i = 0; i < CURVE_SIZES; i++)

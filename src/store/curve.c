@@ -42,6 +42,7 @@ struct curve_state {
     uint64_t clear_cursor;
     unsigned space_shift; /* that the capacities are for */
     uint64_t pool_bytes;
+    unsigned caches; /* all, or lru's */
     struct curve_cache cache[CACHES];
     uint64_t second, events; /* of the sample in this second */
     uint64_t halved_ms;      /* when counts were halved last */
@@ -92,7 +93,7 @@ static void cache_drop(struct curve_state *c, unsigned i, struct curve_key *k) {
 }
 
 static void key_free_unused(struct curve_state *c, struct curve_key *k) {
-    for (unsigned i = 0; i < CACHES; i++)
+    for (unsigned i = 0; i < c->caches; i++)
         if (k->at[i]) return;
     htab_remove(&c->keys, &k->node);
     free(k);
@@ -148,7 +149,7 @@ static void cache_access(struct curve_state *c, unsigned i, struct curve_key *k,
 /* --- the sample --- */
 
 static void key_leave(struct curve_state *c, struct curve_key *k) {
-    for (unsigned i = 0; i < CACHES; i++) {
+    for (unsigned i = 0; i < c->caches; i++) {
         if (!k->at[i]) continue;
         struct policy *p = &c->cache[i].policy;
         p->ops->unlink(p, record_get(&c->records, k->at[i]));
@@ -170,7 +171,7 @@ static void looks_of_pool(struct curve_state *c) {
 }
 
 static void capacities_set(struct curve_state *c) {
-    for (unsigned i = 0; i < CACHES; i++)
+    for (unsigned i = 0; i < c->caches; i++)
         c->cache[i].capacity = (uint64_t)ldexp(
             (double)c->pool_bytes * curve_scales[i % CURVE_SIZES], -(int)c->space_shift);
 }
@@ -202,7 +203,7 @@ static void sample_halve(struct curve_state *c) {
     c->expected /= 2;
     for (unsigned g = 0; g < GROUPS; g++) {
         c->looks[g] /= 2;
-        for (unsigned i = 0; i < CACHES; i++) c->hits[i][g] /= 2;
+        for (unsigned i = 0; i < c->caches; i++) c->hits[i][g] /= 2;
     }
 }
 
@@ -214,7 +215,7 @@ static void counts_fade(struct curve_state *c, uint64_t now_ms) {
         c->expected /= 2;
         for (unsigned g = 0; g < GROUPS; g++) {
             c->looks[g] /= 2;
-            for (unsigned i = 0; i < CACHES; i++) c->hits[i][g] /= 2;
+            for (unsigned i = 0; i < c->caches; i++) c->hits[i][g] /= 2;
         }
     }
     if (now_ms - c->halved_ms >= CURVE_HALF_MS) c->halved_ms = now_ms; /* nothing is left */
@@ -249,7 +250,7 @@ static struct curve_key *key_add(struct curve_state *c, uint64_t hash, uint64_t 
 
 /* In each pool that does not have it: the engine would have put it there. */
 static void key_enter(struct curve_state *c, struct curve_key *k, uint64_t now_ms) {
-    for (unsigned i = 0; i < CACHES; i++) cache_insert(c, i, k, now_ms);
+    for (unsigned i = 0; i < c->caches; i++) cache_insert(c, i, k, now_ms);
     key_free_unused(c, k);
 }
 
@@ -262,11 +263,12 @@ struct curve *curve_create(const struct policy_ops *ops, const struct store_conf
     if (limits && limits->keys_max) c->limits.keys_max = limits->keys_max;
     if (limits && limits->events_max) c->limits.events_max = limits->events_max;
     c->head.limit = UINT64_MAX;
+    c->caches = ops->chains ? CURVE_SIZES : CACHES;
     if (!records_init(&c->records)) {
         free(c);
         return NULL;
     }
-    for (unsigned i = 0; i < CACHES; i++)
+    for (unsigned i = 0; i < c->caches; i++)
         policy_open(&c->cache[i].policy, i < CURVE_SIZES ? &policy_lru : ops, &c->records, config);
     return &c->head;
 }
@@ -280,7 +282,7 @@ void curve_destroy(struct curve **curve_p) {
     struct curve_state *c = state_of(*curve_p);
     htab_each(&c->keys, key_leave_any, c);
     htab_free(&c->keys);
-    for (unsigned i = 0; i < CACHES; i++) policy_close(&c->cache[i].policy);
+    for (unsigned i = 0; i < c->caches; i++) policy_close(&c->cache[i].policy);
     records_free(&c->records);
     free(c);
     *curve_p = NULL;
@@ -299,7 +301,7 @@ void curve_look_sampled(struct curve *curve, uint64_t hash, uint64_t size, uint6
     unsigned group = hash % GROUPS;
     c->looks[group]++;
     struct curve_key *k = key_find(c, hash);
-    for (unsigned i = 0; k && i < CACHES; i++) {
+    for (unsigned i = 0; k && i < c->caches; i++) {
         if (!k->at[i]) continue;
         c->hits[i][group]++;
         cache_access(c, i, k, now_ms);
@@ -353,7 +355,7 @@ static void point_of(const struct curve_state *c, unsigned i, struct curve_point
 static uint64_t memory_of_curve(const struct curve_state *c) {
     uint64_t bytes = sizeof(*c) + records_memory(&c->records) + records_spare(&c->records) +
                      htab_memory(&c->keys) + c->keys.count * sizeof(struct curve_key);
-    for (unsigned i = 0; i < CACHES; i++)
+    for (unsigned i = 0; i < c->caches; i++)
         bytes += c->cache[i].policy.ops->memory(&c->cache[i].policy);
     return bytes;
 }
@@ -361,10 +363,12 @@ static uint64_t memory_of_curve(const struct curve_state *c) {
 void curve_get(struct curve *curve, struct curve_figures *f) {
     struct curve_state *c = state_of(curve);
     looks_of_pool(c);
-    *f = (struct curve_figures){.keys = c->keys.count, .sample = UINT64_C(1) << c->shift};
+    *f = (struct curve_figures){.keys = c->keys.count,
+                                .sample = UINT64_C(1) << c->shift,
+                                .policy_known = c->caches == CACHES};
     for (unsigned g = 0; g < GROUPS; g++) f->looks += c->looks[g];
     f->memory_bytes = memory_of_curve(c);
-    for (unsigned i = 0; i < CACHES; i++)
+    for (unsigned i = 0; i < CACHES; i++) /* of one that is not played: its scale */
         point_of(c, i, &f->point[i / CURVE_SIZES][i % CURVE_SIZES]);
 }
 

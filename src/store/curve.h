@@ -12,6 +12,9 @@
  * events in a second; those that leave go a few with each later event. It never grows again, except
  * by a new curve.
  *
+ * Of a policy that looks at chains (chain) the sample, in which each key is alone, says nothing:
+ * then there is lru's curve only.
+ *
  * What it does not know: a pool of another size has its first gap elsewhere, so engines would ask
  * for other keys; leases and pins; keys whose life ends while only a larger pool has them; how the
  * allocator's rounding differs. Small pools of few sampled keys are coarse for policies with parts
@@ -60,6 +63,7 @@ struct curve_figures {
     uint64_t sample;       /* one key in so many */
     double looks;          /* sampled look-ups that count now; 0: nothing is known */
     uint64_t memory_bytes; /* of the curve itself */
+    bool policy_known;     /* else the points of CURVE_POLICY say nothing */
     struct curve_point point[CURVE_ORDERS][CURVE_SIZES];
 };
 

@@ -89,7 +89,8 @@ struct policy_ops {
     uint64_t (*memory)(const struct policy *p);
     /* Has its place for values in the books, which are in no chains; NULL: it does that itself. */
     const struct policy_ops *for_small;
-    bool keeps; /* nobody goes to make room: a put that finds none fails; the order is for EVICT */
+    bool chains; /* who goes next depends on what is behind it: of single keys it says nothing */
+    bool keeps;  /* nobody goes to make room: a put that finds none fails; the order is for EVICT */
 };
 
 struct policy {

@@ -726,4 +726,5 @@ const struct policy_ops policy_chain = {
     .far_worth = chain_far_worth,
     .memory = chain_memory,
     .for_small = &policy_lru,
+    .chains = true,
 };

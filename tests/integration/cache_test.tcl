@@ -62,6 +62,21 @@ test {another policy: its curve begins anew, and the doctor names lru where that
     r config set eviction-policy lru
 }
 
+test {chain goes by more than single keys: the curve is lru's alone, and everybody says so} {
+    wait_for "the last change is over" {![catch {r config set eviction-policy chain}]}
+    wait_for "the curve knows the pool" {
+        [use probe; r del probe; expr {[point lru 1.0 hit_ratio] ne "(nil)"}]
+    }
+    r config resetstat
+    for {set i 0} {$i < 1200} {incr i} {use [key_of llama [expr {$i % 24}]]}
+    assert_equal {chain (nil)} [list [dict get [r cache curve] policy] [point policy 2.0 hit_ratio]]
+    assert {[point lru 2.0 hit_ratio] > 0.9 && [info_field curve_lru_twice] > 0.9}
+    assert_error "INFO has no curve_twice" {info_field curve_twice}
+    assert_match "*With lru (the curve cannot tell *A pool twice as large would hit*" [doctor]
+    assert {![string match "*CONFIG SET eviction-policy lru*" [doctor]]}
+    r config set eviction-policy lru
+}
+
 test {what is removed is gone from a pool of any size} {
     r flushall
     r config resetstat

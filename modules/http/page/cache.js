@@ -45,14 +45,17 @@ function curve(cache, policy) {
   const sizes = ['quarter', 'half', 'this', 'twice', 'four_times'],
     labels = ['¼', '½', 'as it is', '2×', '4×'];
   const title = 'Hit ratio, were the pool as large';
-  if (!known(cache.curve_this))
+  if (!known(cache.curve_lru_this))
     return section(
       title,
       { 'data-key': title },
       empty('Nothing was looked up in the last minutes: there is no curve yet.'),
     );
-  const lines = [['with ' + policy, sizes.map((s) => cache['curve_' + s])]];
-  if (policy !== 'lru') lines.push(['with lru', sizes.map((s) => cache['curve_lru_' + s])]);
+  const lines = [];
+  if (known(cache.curve_this))
+    lines.push(['with ' + policy, sizes.map((s) => cache['curve_' + s])]);
+  if (policy !== 'lru')
+    lines.push(['with lru', sizes.map((s) => cache['curve_lru_' + s])]);
   const x = (i) => LEFT + 20 + ((WIDE - LEFT - RIGHT - 40) * i) / (sizes.length - 1);
   return chart(
     title,
@@ -63,7 +66,8 @@ function curve(cache, policy) {
     1,
     true,
     (cache.curve_one_in > 1 ? `From one key in ${cache.curve_one_in}, of` : 'Of') +
-      ' the last minutes; CACHE CURVE tells the error.',
+      ' the last minutes; CACHE CURVE tells the error.' +
+      (known(cache.curve_this) ? '' : ` Of ${policy}, which looks at chains, it cannot tell.`),
   );
 }
 

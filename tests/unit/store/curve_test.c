@@ -212,4 +212,15 @@ TEST(a_policy_that_keeps_all_takes_nothing_more_when_full) {
     curve_destroy(&c);
 }
 
+TEST(of_a_policy_that_looks_at_chains_it_says_nothing) {
+    struct curve *c = curve_fresh("chain", 0, 0);
+    struct curve_figures f;
+    curve_put(c, 7, BLOCK, 1000);
+    curve_look(c, 7, BLOCK, 1000);
+    curve_get(c, &f);
+    CHECK(!f.policy_known && f.point[CURVE_LRU][0].hit_ratio == 1);
+    CHECK(f.memory_bytes < 1000000); /* without the policy's own books */
+    curve_destroy(&c);
+}
+
 TEST_MAIN()
