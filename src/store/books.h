@@ -412,8 +412,8 @@ unsigned book_domain(const struct store *s, const struct object *o);
 /* Uses that an object may expect for each request for which it is kept; < 0: its policy does not
  * know. */
 float book_worth(const struct store *s, const struct object *o);
-/* What one on a disk would be worth in memory, by the request that used it last; < 0: the policy does
- * not know. */
+/* What one on a disk would be worth in memory, by the request that used it last; < 0: the policy
+ * does not know. */
 float book_far_worth(struct store *s, const struct object *o);
 struct policy *order_policy(struct store *s, const struct object *o);
 /* To a new policy. Until that is over, victims are the previous one's. */

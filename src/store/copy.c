@@ -60,8 +60,7 @@ tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
                           .never = options->from,
                           .free_only = !options->evict,
                           .ahead_ms = options->ahead_ms};
-    if (options->by_worth && book_far_only(o))
-        w.worth = fmaxf(book_far_worth(s, o), 0);
+    if (options->by_worth && book_far_only(o)) w.worth = fmaxf(book_far_worth(s, o), 0);
     take_hosts(s, o, options->from, &w);
     tarn_status st = copy_check(s, o, options, &w);
     if (st != TARN_OK) return st;

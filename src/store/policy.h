@@ -78,8 +78,8 @@ struct policy_ops {
      * compares it with those of another policy of this kind. NULL: who was unused for longer goes
      * first. */
     float (*worth)(const struct policy *p, const struct object *o);
-    /* An object that lies on disks only is used, which is no hit of an object of the policy's; it may
-     * be inserted soon, as part of that request. NULL: nothing to do. */
+    /* An object that lies on disks only is used, which is no hit of an object of the policy's; it
+     * may be inserted soon, as part of that request. NULL: nothing to do. */
     void (*far_access)(struct policy *p, const struct policy_event *e);
     /* What such an object, last used by that request, would be worth as one of the policy's; < 0:
      * it is not known. NULL: it never is. */

@@ -54,8 +54,8 @@ test {lru: what was read stays} {
     assert_equal {1 1 1 0 0 0} [r mexists 6 k0 k1 k2 k3 k4 k5]
 }
 
-# Sessions of four blocks that come back now and then, while prompts that nobody asks for again pass:
-# of the blocks that were there before, how many are found.
+# Sessions of four blocks that come back now and then, while prompts that nobody asks for again
+# pass: of the blocks that were there before, how many are found.
 proc session_hits {policy} {
     set_policy $policy
     r flushall

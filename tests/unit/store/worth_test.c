@@ -9,13 +9,11 @@ static uint64_t offset;
 static struct store *begin(const char *policy, uint64_t pages) {
     struct store *s = util_store(policy, pages, NULL, NULL);
     offset = 0;
-    CHECK_EQ(store_segment_add(s,
-                               &(struct store_segment_config){.name = "ssd",
-                                                              .epoch = 1,
-                                                              .size = 1 << 24,
-                                                              .tier = STORE_TIER_SSD,
-                                                              .host = 0},
-                               &ssd),
+    CHECK_EQ(store_segment_add(
+                 s,
+                 &(struct store_segment_config){
+                     .name = "ssd", .epoch = 1, .size = 1 << 24, .tier = STORE_TIER_SSD, .host = 0},
+                 &ssd),
              TARN_OK);
     return s;
 }
