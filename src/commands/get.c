@@ -129,6 +129,7 @@ static void look_run(struct client *c, enum look_kind kind) {
         return;
     }
     look_terms_init(c, &l.terms, &args);
+    l.terms.gets = kind != LOOK_PREFIX;
     l.each.job.deadline_ms = look_deadline_ms(c, &args);
     look_keys(c, &l, args.keys);
 }

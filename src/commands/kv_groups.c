@@ -409,6 +409,7 @@ void look_kv_groups(struct client *c, const struct wire_look *args, bool replica
         .groups = xcalloc(args->kv_groups.n, sizeof(*l.groups)),
     };
     look_terms_init(c, &l.terms, args);
+    l.terms.gets = replicas;
     if (!groups_bind(c, &l)) {
         free(l.groups);
         return;

@@ -29,8 +29,10 @@ void look_terms_init(const struct client *c, struct look_terms *t, const struct 
 
 void look_terms_begin(struct client *c, struct look_terms *t, size_t keys) {
     if (!t->counts) return;
-    store_batch_begin(books, &t->request, &c->chain,
-                      t->lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK, (uint32_t)keys);
+    enum store_batch_kind kind = t->lease_ms == 0 ? STORE_BATCH_LOOK
+                                 : t->gets        ? STORE_BATCH_READ
+                                                  : STORE_BATCH_LEASE;
+    store_batch_begin(books, &t->request, &c->chain, kind, (uint32_t)keys);
     t->request.session = t->session;
     t->request.return_ms = t->return_ms;
 }

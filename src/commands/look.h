@@ -6,6 +6,7 @@
 #include "wire/options.h"
 
 struct look_terms {
+    bool gets; /* it says where things are, not only whether */
     /* look-ups are accesses; not those that storage nodes make for their copies */
     bool counts;
     bool crcs, packed;

@@ -74,10 +74,11 @@ static void batch_begin(struct evict_books *r, struct store_batch *batch,
 }
 
 /* Looks keys up, and takes leases, to the first that is not there: which one that is, or `to`. */
-static uint32_t keys_read(struct evict_books *r, uint32_t from, uint32_t to) {
+static uint32_t keys_read(struct evict_books *r, enum store_batch_kind kind, uint32_t from,
+                          uint32_t to) {
     struct store_batch batch;
     uint64_t granted;
-    batch_begin(r, &batch, STORE_BATCH_READ, to - from);
+    batch_begin(r, &batch, kind, to - from);
     for (uint32_t i = from; i < to; i++) {
         struct object *o = store_find_hashed(r->store, r->key[i], r->hash[i]);
         if (o == NULL) {
@@ -100,12 +101,12 @@ static void keys_open(struct evict_books *r, uint32_t from, uint32_t to) {
     struct store_batch batch;
     batch_begin(r, &batch, STORE_BATCH_PUT, to - from);
     for (uint32_t i = from; i < to; i++) {
-        struct store_put *put = NULL;
+        struct store_put *put;
         unsigned budget = 1000000;
         tarn_status status =
             store_put_start(r->store, &batch, r->key[i], PAGE, &options, SESSION, &budget, &put);
         r->token[i] = status == TARN_OK ? store_put_token(put) : 0;
-        if (status != TARN_OK && put != NULL) store_put_abandon(r->store, &put);
+        if (status == TARN_EAGAIN) store_put_abandon(r->store, &put);
     }
 }
 
@@ -120,7 +121,7 @@ static uint32_t chunk_end(uint32_t from, uint32_t at, uint32_t to) {
 static void request_get(struct evict_books *r, uint32_t hits) {
     for (uint32_t at = 0, end; at < hits; at = end) {
         end = chunk_end(0, at, hits);
-        keys_read(r, at, end);
+        keys_read(r, STORE_BATCH_READ, at, end);
         for (uint32_t i = at; i < end; i++)
             store_release(r->store, r->key[i], SESSION, r->version[i], false);
     }
@@ -149,7 +150,7 @@ static void replay_time(struct evict_books *r, uint64_t ms) {
 
 static uint32_t replay_request(struct evict_books *r, const uint64_t *ids, uint32_t n) {
     request_keys(r, ids, n);
-    uint32_t hits = n > 0 ? keys_read(r, 0, n) : 0;
+    uint32_t hits = n > 0 ? keys_read(r, STORE_BATCH_LEASE, 0, n) : 0;
     request_get(r, hits);
     request_put(r, hits, n);
     return hits;

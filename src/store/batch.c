@@ -63,17 +63,14 @@ static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
     return true;
 }
 
-/* Gets of the hits of the connection's last look-up, in one batch or several. Another prompt may
- * begin with the same key, so it is all of them again, or what was not read yet. */
+/* Gets of the hits of the connection's last look-up, in one batch or several. */
 static bool read_goes_on(struct store_batch *b, uint64_t hash) {
     struct store_chain *c = b->chain;
-    if (!c->request) return false;
-    bool first = c->first_hash == hash;
-    uint32_t from = first && b->length == c->hits ? 0 : c->read;
-    if ((from == 0 && !first) || b->length > c->hits - from) return false;
+    if (!c->request || c->gets || b->length > c->hits - c->read) return false;
+    if (c->read == 0 && c->first_hash != hash) return false;
     b->request = c->request;
-    b->base_depth = from;
-    c->read = from + b->length;
+    b->base_depth = c->read;
+    c->read += b->length;
     return true;
 }
 
@@ -92,8 +89,10 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     b->request = s->next_request;
     s->stat.requests++;
     if (b->chain && b->kind != STORE_BATCH_PUT)
-        *b->chain =
-            (struct store_chain){.request = b->request, .length = b->length, .first_hash = hash};
+        *b->chain = (struct store_chain){.request = b->request,
+                                         .length = b->length,
+                                         .gets = b->kind == STORE_BATCH_READ,
+                                         .first_hash = hash};
 }
 
 void batch_later(struct store_batch *b, uint64_t hash, const struct policy_event *e) {

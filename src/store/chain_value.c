@@ -149,7 +149,7 @@ static void index_curve(const struct chain_value *v, const float hazard[CHAIN_AG
                         float out[CHAIN_AGES]) {
     struct stretch {
         float chance, time, stays;
-    } stack[CHAIN_AGES];
+    } stack[CHAIN_AGES] = {{0}};
     unsigned n = 0;
     for (unsigned b = CHAIN_AGES; b-- > 0;) {
         float chance = -expm1f(-hazard[b] * (float)bin_width(v, b));

@@ -307,6 +307,7 @@ struct store_chain {
     uint32_t depth;      /* of its first missing key */
     uint32_t length;     /* its keys */
     uint32_t read;       /* of the hits so many were read since */
+    bool gets;           /* it was a get itself: another one is another request */
     uint64_t first_hash; /* of its first key: gets of its hits are the same request */
     uint64_t next_hash;  /* hash of its first missing key, 0: none */
     /* the request of the connection's last puts, where they have come to, and are to come to */
@@ -315,7 +316,8 @@ struct store_chain {
 enum store_batch_kind {
     /* no lease: seen by the books (depth, request), but no access for the policy */
     STORE_BATCH_LOOK,
-    STORE_BATCH_READ, /* an access */
+    STORE_BATCH_LEASE, /* a look-up under leases: an access; the get of what it finds is none more */
+    STORE_BATCH_READ,  /* an access */
     STORE_BATCH_PUT,
 };
 struct store_batch {

@@ -126,7 +126,7 @@ static void look_and_get(struct store *s, struct store_chain *c, enum store_batc
 TEST(a_request_counts_once) {
     struct store *s = filled("s3fifo", 4);
     struct store_chain c = {0};
-    look_and_get(s, &c, STORE_BATCH_READ);
+    look_and_get(s, &c, STORE_BATCH_LEASE);
     CHECK_EQ(store_object_freq(s, store_find(s, SPAN("k0"))), 1u);
     look_and_get(s, &c, STORE_BATCH_LOOK);
     CHECK_EQ(store_object_freq(s, store_find(s, SPAN("k1"))), 2u);
@@ -135,7 +135,7 @@ TEST(a_request_counts_once) {
     s = filled("lru", 4);
     struct store_batch b;
     c = (struct store_chain){0};
-    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 2);
+    store_batch_begin(s, &b, &c, STORE_BATCH_LEASE, 2);
     look_hit(s, &b, "k0");
     look_miss(s, &b, "none");
     for (int i = 1; i < 4; i++) CHECK(util_read(s, name(i)));
@@ -209,7 +209,7 @@ TEST(a_policy_sees_the_chain) {
     struct store_chain c = {0};
     struct store_batch b;
     /* A request of five blocks: nothing there yet, all are put. */
-    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5);
+    store_batch_begin(s, &b, &c, STORE_BATCH_LEASE, 5);
     for (int i = 0; i < 5; i++) look_miss(s, &b, name(i));
     uint32_t first = b.request;
     CHECK_EQ(n_done, 2);
@@ -219,7 +219,7 @@ TEST(a_policy_sees_the_chain) {
     CHECK(n_seen == 3 && seen[2].request == first && seen[2].depth == 2 && seen[2].put);
     /* The next one shares three, and its puts go on at depth 3. */
     n_seen = 0;
-    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 4);
+    store_batch_begin(s, &b, &c, STORE_BATCH_LEASE, 4);
     for (int i = 0; i < 3; i++) look_hit(s, &b, name(i));
     look_miss(s, &b, name(10));
     CHECK(n_seen == 3 && seen[2].hits == 3 && seen[2].position == 2 && seen[2].length == 4);
@@ -241,7 +241,7 @@ TEST(a_batch_that_ends_early_ends_when_the_next_begins) {
     struct store *s = spied();
     struct store_chain c = {0};
     struct store_batch b;
-    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5); /* as PREFIXLEN does */
+    store_batch_begin(s, &b, &c, STORE_BATCH_LEASE, 5); /* as PREFIXLEN does */
     look_miss(s, &b, name(0));
     CHECK_EQ(n_done, 0);
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 5);
@@ -249,7 +249,7 @@ TEST(a_batch_that_ends_early_ends_when_the_next_begins) {
     put_next(s, &b, name(0));
     put_next(s, &b, name(1));
     CHECK_EQ(n_done, 2);
-    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5);
+    store_batch_begin(s, &b, &c, STORE_BATCH_LEASE, 5);
     CHECK(n_done == 4 && done.put && done.position == 1 && done.length == 5);
     store_destroy(&s);
 }
@@ -320,7 +320,7 @@ TEST(puts_of_a_session_go_on_with_each_other) {
     struct store_batch b;
     uint32_t session = store_session(SPAN("a session")), request;
     CHECK_EQ(util_put(s, name(0), 4096), TARN_OK);
-    store_batch_begin(s, &b, &scheduler, STORE_BATCH_READ, 4);
+    store_batch_begin(s, &b, &scheduler, STORE_BATCH_LEASE, 4);
     b.session = session;
     look_hit(s, &b, name(0));
     look_miss(s, &b, name(1));
@@ -335,7 +335,7 @@ TEST(puts_of_a_session_go_on_with_each_other) {
             CHECK_EQ(b.base_depth, (uint32_t)i);
         }
     /* What it comes back with is found; it goes on behind that. A get of some of it is no end. */
-    store_batch_begin(s, &b, &scheduler, STORE_BATCH_READ, 4);
+    store_batch_begin(s, &b, &scheduler, STORE_BATCH_LEASE, 4);
     b.session = session;
     for (int i = 0; i < 4; i++) look_hit(s, &b, name(i));
     CHECK(b.request != request);

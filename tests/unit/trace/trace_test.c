@@ -388,7 +388,7 @@ TEST(mixes_are_what_they_are_called) {
     trace_free(&t);
     t = make(TRACE_NIGHTLY); /* 400 prompts come twice, of 32 blocks each and no question */
     size_t night = 0;
-    uint64_t first[800];
+    uint64_t first[800] = {0};
     for (size_t i = 0; i < t.n && night < 800; i++)
         if (t.requests[i].input == 16384) first[night++] = t.ids[t.requests[i].first];
     CHECK_EQ(night, 800);
