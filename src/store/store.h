@@ -316,8 +316,9 @@ struct store_chain {
 enum store_batch_kind {
     /* no lease: seen by the books (depth, request), but no access for the policy */
     STORE_BATCH_LOOK,
-    STORE_BATCH_LEASE, /* a look-up under leases: an access; the get of what it finds is none more */
-    STORE_BATCH_READ,  /* an access */
+    /* a look-up under leases: an access; the get of what it finds is none more */
+    STORE_BATCH_LEASE,
+    STORE_BATCH_READ, /* an access */
     STORE_BATCH_PUT,
 };
 struct store_batch {
