@@ -2,9 +2,9 @@
  *
  * A run is what one request added to a chain: consecutive blocks, 32 bytes for up to
  * CHAIN_RUN_BLOCKS of them, split where another request left them. Its parent holds the block
- * before its first. Blocks go from the end of runs without children only, so nobody stays behind a
- * gap; blocks that are popped and in use, and a request whose puts are still to come, count as
- * children.
+ * before its first. Blocks go from the end of runs without children as long as there are such, so
+ * that nobody stays behind a gap; blocks that are popped and in use, and a request whose puts are
+ * still to come, count as children.
  *
  *   run_new ─> has blocks ──the last one is evicted──> ghost ──too many ghosts, used again──> free
  *                  └──its last one leaves otherwise───────────────────────────────────────────^
