@@ -352,7 +352,7 @@ FUZZ := $(call program,$(FUZZ_C))
 
 .PHONY: deps tests test test-unit test-transport test-fuzz test-stress
 .PHONY: test-robust test-chaos test-ha test-long test-integration test-python
-.PHONY: test-gpu test-rdma test-redis
+.PHONY: test-gpu test-rdma test-redis test-packages
 deps:
 	@deps/install.sh --quiet build test
 # Everything that tests run, built as far as it compiles: what is missing counts as a failed test.
@@ -432,6 +432,13 @@ test-rdma:
 	@deps/install.sh --quiet rdma || echo '*** the packages of the group rdma could not be installed'
 	$(call build_tests,binaries $(TOOLS) $(RDMA_PROGRAMS))
 	@tests/rdma/run.sh --build $(BUILD) $(TARN_RDMA_TESTS)
+# The tree installed, Debian packages, what is made of them: tests/packages/*.sh, at most four
+# minutes.
+test-packages:
+	@deps/install.sh --quiet build
+	@deps/install.sh --quiet packages || echo '*** the packages of the group could not be installed'
+	$(call build_tests,binaries)
+	@JOBS=$(JOBS) $(RUN_TESTS) packages
 # Memory of a GPU: the tests of gpu_test.py that want a device; without one they are skipped, with
 # the reason.
 test-gpu: deps
@@ -498,6 +505,7 @@ help:
 	@echo 'make test-redis REDIS=DIR   the test suite of Redis 7.0, whose source DIR is, five minutes'
 	@echo 'make test-gpu           round trips with memory of a GPU, and their speed'
 	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; needs no device'
+	@echo 'make test-packages      the tree and Debian packages, installed and run, four minutes'
 	@echo 'make SANITIZER=address test   the same on sanitizer binaries (address, undefined, thread)'
 	@echo 'make lint               ranks of rooms, format, static analysis, documents'
 	@echo 'make format             clang-format over the tree'

@@ -3,7 +3,7 @@
 # something to install and the caller is not root.
 #
 #   deps/install.sh [--check] [--quiet] [GROUP]...
-#       groups: build test lint bench rdma (default: build test)
+#       groups: build test lint bench rdma packages (default: build test)
 #
 # --check   installs nothing; status 1 and a list when something is missing
 # --quiet   says nothing when nothing is missing
@@ -15,10 +15,10 @@ for arg in "$@"; do
     case $arg in
     --check) check=1 ;;
     --quiet) quiet=1 ;;
-    build | test | lint | bench | rdma) groups+=("$arg") ;;
-    all) groups=(build test lint bench rdma) ;;
+    build | test | lint | bench | rdma | packages) groups+=("$arg") ;;
+    all) groups=(build test lint bench rdma packages) ;;
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' install.sh; exit 0 ;;
-    *) echo "deps: unknown argument '$arg' (groups: build test lint bench rdma)" >&2; exit 2 ;;
+    *) echo "deps: unknown argument '$arg'; --help names the groups" >&2; exit 2 ;;
     esac
 done
 [ ${#groups[@]} -gt 0 ] || groups=(build test)

@@ -4,13 +4,14 @@
     tools/run-tests.py --build build/release --kind release GROUP...
     tools/run-tests.py --build build/release --only 'integration/put*' integration
 
-Groups: unit transport fuzz stress integration python docs robust chaos ha. A suite is a test
-program, a Tcl or a Python file. Several run at a time, JOBS of them (four for each core: most of
+Groups: unit transport fuzz stress integration python docs robust chaos ha packages. A suite is a
+test program, a Tcl or a Python file, in packages a script. Several run at a time, JOBS of them (four for each core: most of
 them wait more than they compute), those first that take long.
 
 A suite closes with the line "N passed, M failed" (", K skipped" may follow). A crash, silence of
 HANG_S, a missing closing line, a program that was not built and a sanitizer's report count as one
-failure each. One that failed is tried once more, alone, when all others are done: if that succeeds
+failure each. A script of packages needs no closing line, its status will do: 77 is skipped, with its
+last line as the reason. One that failed is tried once more, alone, when all others are done: if that succeeds
 it is named as flaky, and counts as passed. Output is shown of failures only. After the ten slowest
 suites the last line is the sum; the status is 1 when anything failed twice.
 
@@ -55,6 +56,7 @@ class Suite:
         self.began = self.seconds = self.cpu_seconds = 0.0  # began: 0 until it runs
         self.why, self.output, self.reports = [], "", []
         self.flaky = False
+        self.closes = True  # with "N passed, M failed"
 
 
 class Surroundings:
@@ -220,7 +222,16 @@ def ha_suites(around, _group):
     yield Suite("ha/conductor", argv, dict(env, CONDUCTOR_KILLS=kills))
 
 
+def packages_suites(_around, _group):
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests/packages/*.[sp][hy]"))):
+        if os.access(path, os.X_OK):
+            suite = Suite(os.path.relpath(path, os.path.join(ROOT, "tests")), [path])
+            suite.closes = False
+            yield suite
+
+
 GROUPS = {
+    "packages": packages_suites,
     "ha": ha_suites,
     "chaos": chaos_suites,
     "robust": robust_suites,
@@ -291,6 +302,9 @@ def judge(suite, status):
         suite.why.append(f"silent for {HANG_S} s")
     elif status < 0:
         suite.why.append(f"died of {signal.Signals(-status).name}")
+    elif not suite.closes and not lines and status in (0, 77):
+        suite.passed, suite.skipped = int(status == 0), int(status == 77)
+        suite.output += "no reason\n" if not suite.output.strip() else ""
     elif not lines:
         suite.why.append(f"status {status} and no closing line")
     elif status and not suite.failed:
@@ -367,6 +381,8 @@ def say(suite, note=""):
     counts += f", {suite.failed} failed" if suite.failed else ""
     counts += f", {suite.skipped} skipped" if suite.skipped else ""
     why = f"  ({'; '.join(suite.why)})" if suite.why else ""
+    if suite.skipped and not suite.closes:
+        why += f"  ({suite.output.splitlines()[-1]})"
     print(
         f"{'FAIL' if suite.failed else 'ok  '}  {suite.name}  {counts}{why}  "
         f"{suite.seconds:.1f}s{note}",
