@@ -5,15 +5,15 @@
     tools/run-tests.py --build build/release --only 'integration/put*' integration
 
 Groups: unit transport fuzz stress integration python docs robust chaos ha packages. A suite is a
-test program, a Tcl or a Python file, in packages a script. Several run at a time, JOBS of them (four for each core: most of
-them wait more than they compute), those first that take long.
+test program, a Tcl or a Python file, in packages a script. Several run at a time, JOBS of them
+(four for each core: most of them wait more than they compute), those first that take long.
 
 A suite closes with the line "N passed, M failed" (", K skipped" may follow). A crash, silence of
 HANG_S, a missing closing line, a program that was not built and a sanitizer's report count as one
-failure each. A script of packages needs no closing line, its status will do: 77 is skipped, with its
-last line as the reason. One that failed is tried once more, alone, when all others are done: if that succeeds
-it is named as flaky, and counts as passed. Output is shown of failures only. After the ten slowest
-suites the last line is the sum; the status is 1 when anything failed twice.
+failure each. A script of packages needs no closing line: its status tells, 77 of one that was
+skipped, whose last line is the reason. What failed is tried once more, alone, when all others are
+done: if that succeeds it is named as flaky, and counts as passed. Output is shown of failures only.
+After the ten slowest suites the last line is the sum; the status is 1 when anything failed twice.
 
 Tests find their surroundings in the environment: TARN_SERVER, TARN_NODE, TARN_BENCHMARK, TARN_KV,
 TARN_LIB, TARN_FAULT (a library to preload), TARN_SANITIZER (empty, or the kind), TMPDIR (a new
