@@ -17,7 +17,11 @@ PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share/tarn
 DOCDIR ?= $(PREFIX)/share/doc/tarn
+MANDIR ?= $(PREFIX)/share/man
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 
 # --- the compiler ---
 
@@ -28,6 +32,7 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 AR ?= ar
+OBJCOPY ?= objcopy
 Q := $(if $(V),,@)
 , := ,
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) '$(2)')
@@ -57,9 +62,9 @@ endif
 SAN_FLAGS += -DTARN_SANITIZER=1
 endif
 
-ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CFLAGS) $(WARN) -fPIC \
-             -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer -pthread $(HARDEN) \
-             $(SAN_FLAGS)
+ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CPPFLAGS) $(CFLAGS) \
+             $(WARN) -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer \
+             -pthread $(HARDEN) $(SAN_FLAGS)
 # A sanitizer's functions are in the program, not in the libraries.
 NO_UNDEFINED := $(if $(SANITIZER),,-Wl$(,)-z$(,)defs)
 ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
@@ -72,7 +77,7 @@ MALLOC_LIBS := $(if $(SANITIZER),,-Wl$(,)--no-as-needed -ljemalloc -Wl$(,)--as-n
 # halves. Objects are built anew when the compiler or its flags change.
 FLAGS_FILE := $(BUILD)/flags
 FLAGS_NOW := $(CC) $(ALL_CFLAGS)
-ifneq ($(filter-out clean help lint,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out clean help lint deb,$(or $(MAKECMDGOALS),all)),)
 ifneq ($(FLAGS_NOW),$(file < $(FLAGS_FILE)))
 $(shell mkdir -p $(BUILD))
 $(file > $(FLAGS_FILE),$(FLAGS_NOW))
@@ -157,11 +162,11 @@ $(BUILD)/libtarn.so: $(BUILD)/$(LIBTARN)
 $(BUILD)/libtarn.a: $(call archives,$(LIBTARN_ROOMS))
 	$(call say,AR,$@)
 	$(Q)$(CC) -r -nostdlib -o $(BUILD)/tarn.o $(WHOLE_CLIENT)
-	$(Q)objcopy --localize-hidden $(BUILD)/tarn.o
+	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/tarn.o
 	$(Q)rm -f $@ && $(AR) qcs $@ $(BUILD)/tarn.o
 # Where modules are looked for in the end; built anew when that changes.
 LIBDIR_FILE := $(BUILD)/libdir
-ifneq ($(filter-out clean help lint,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out clean help lint deb,$(or $(MAKECMDGOALS),all)),)
 ifneq ($(LIBDIR),$(file < $(LIBDIR_FILE)))
 $(file > $(LIBDIR_FILE),$(LIBDIR))
 endif
@@ -512,34 +517,85 @@ help:
 	@echo 'make fuzz               libFuzzer, FUZZ_SECONDS=60 for each target'
 	@echo 'make bench              docs/BENCHMARKS.md: its numbers, measured here'
 	@echo 'make install uninstall  PREFIX=/usr/local DESTDIR='
+	@echo 'make deb                Debian packages, in build/deb (ARCH=arm64)'
 	@echo 'make examples           the programs of examples/, in build/release/examples'
 	@echo 'make clean'
 
 # --- install ---
 
+# Manual pages are what programs say to --help. RUN starts a program of another architecture.
+RUN ?=
+MAN := $(BINARIES:%=$(BUILD)/man/%.1)
+WHAT_tarn-server := the books of a pool of KV-cache blocks, and memory of it
+WHAT_tarn-node := lends memory and disks of a machine to a pool of KV-cache blocks
+WHAT_tarn-benchmark := measures a tarn-server, its data paths and transfers
+WHAT_tarn-check := checks and mends the files of a tarn-server's books
+WHAT_tarn-simulate := simulates engines, their pool and their routing
+WHAT_tarn-gateway := an OpenAI-compatible front before inference engines
+# $(1) the program, $(2) what starts it
+man_page = $(Q)mkdir -p $(@D) && $(2) --help > $@.$$$$ && awk -v name=$(1) -v what="$(WHAT_$(1))" \
+    -v version=$(VERSION) -v docs=$(DOCDIR) -f tools/man.awk $@.$$$$ > $@.new.$$$$ && \
+    mv -f $@.new.$$$$ $@ && rm -f $@.$$$$
+.PHONY: man
+man: $(MAN)
+$(MAN): $(BUILD)/man/%.1: $(BUILD)/% tools/man.awk
+	$(call man_page,$*,$(RUN) $<)
+# Of the Python package, for the package python3-tarn.
+$(BUILD)/man/tarn-gateway.1: utils/python/tarn/gateway/options.py tools/man.awk | \
+                               $(BUILD)/$(LIBTARN)
+	$(call man_page,tarn-gateway,TARN_LIB=$(BUILD)/$(LIBTARN) PYTHONPATH=utils/python \
+	    /usr/bin/python3 -m tarn.gateway)
+
+# What is not built: a folder, and the files that go there.
+UTILS := $(addprefix utils/,pool-health.sh rolling-upgrade.sh scale-out.sh progress.sh)
+UNITS := utils/systemd/tarn-server.service utils/systemd/tarn-node@.service
+DOCS := $(wildcard docs/*.md docs/*.svg docs/*.png docs/*.html docs/*/*.md)
+# The configuration of a service: that of redis.conf.sample, and a pool and books that outlive it.
+$(BUILD)/tarn.conf: redis.conf.sample Makefile
+	@mkdir -p $(@D)
+	$(Q)sed -E -e 's|^dir \.$$|dir /var/lib/tarn|' -e 's|^(pool-path) ""$$|\1 /dev/shm/tarn-pool|' \
+	    -e 's|^(shm-socket-perm) 600$$|\1 660|' $< > $@.$$$$ && \
+	    [ "$$(diff $< $@.$$$$ | grep -c '^>')" = 3 ] && mv -f $@.$$$$ $@
+
+# Debian packages, in build/deb. ARCH=arm64: for another machine, DEB_VERSION: of another version.
+.PHONY: deb
+deb:
+	@deps/install.sh --quiet build packages
+	+@tools/deb.sh $(or $(DEB_VERSION),$(VERSION)) $(if $(ARCH),--arch $(ARCH)) $(DEB_OPTIONS)
+
 .PHONY: install uninstall
-install: binaries $(BUILD)/libtarn.a
-	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
-	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(DOCDIR)
+install: binaries man $(BUILD)/libtarn.a $(BUILD)/tarn.conf
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(LIBDIR)/tarn $(INCLUDEDIR) \
+	    $(DATADIR) $(MANDIR)/man1 $(UNITDIR) $(SYSUSERSDIR))
+	install -d $(addprefix $(DESTDIR)$(DOCDIR)/,examples $(sort $(dir $(DOCS))))
 	install -m 755 $(patsubst %,$(BUILD)/%,$(BINARIES)) $(DESTDIR)$(BINDIR)
 	install -m 755 $(BUILD)/$(LIBTARN) $(DESTDIR)$(LIBDIR)/libtarn.so.$(VERSION)
 	ln -sf libtarn.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(LIBTARN)
 	ln -sf $(LIBTARN) $(DESTDIR)$(LIBDIR)/libtarn.so
 	install -m 644 $(BUILD)/libtarn.a $(DESTDIR)$(LIBDIR)
-	install -d $(DESTDIR)$(LIBDIR)/tarn
-	$(if $(MODULE_FILES),install -m 755 $(MODULE_FILES) $(DESTDIR)$(LIBDIR)/tarn)
+	install -m 755 $(MODULE_FILES) $(DESTDIR)$(LIBDIR)/tarn
 	install -m 644 $(HEADERS:%=src/%) $(DESTDIR)$(INCLUDEDIR)
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
 	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' tools/tarn.pc.in \
 	    > $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc
+	install -m 755 $(UTILS) $(DESTDIR)$(DATADIR)
+	chmod 644 $(DESTDIR)$(DATADIR)/progress.sh
+	install -m 644 $(BUILD)/tarn.conf utils/systemd/node.env utils/systemd/logrotate \
+	    utils/prometheus/tarn.rules.yml utils/grafana/tarn.json $(DESTDIR)$(DATADIR)
+	install -m 644 utils/systemd/sysusers $(DESTDIR)$(SYSUSERSDIR)/tarn.conf
+	for unit in $(notdir $(UNITS)); do sed 's|/usr/local/bin|$(BINDIR)|' utils/systemd/$$unit \
+	    > $(DESTDIR)$(UNITDIR)/$$unit; done
+	install -m 644 $(MAN) $(DESTDIR)$(MANDIR)/man1
 	install -m 644 redis.conf.sample README.md CHANGELOG.md LICENSE $(DESTDIR)$(DOCDIR)
+	for page in $(DOCS); do install -m 644 $$page $(DESTDIR)$(DOCDIR)/$$page; done
+	install -m 644 $(wildcard examples/*.c) $(DESTDIR)$(DOCDIR)/examples
 uninstall:
 	rm -f $(patsubst %,$(DESTDIR)$(BINDIR)/%,$(BINARIES))
 	rm -f $(DESTDIR)$(LIBDIR)/libtarn.so $(DESTDIR)$(LIBDIR)/libtarn.so.* $(DESTDIR)$(LIBDIR)/libtarn.a
 	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc $(HEADERS:%=$(DESTDIR)$(INCLUDEDIR)/%)
-	rm -f $(MODULES:%=$(DESTDIR)$(LIBDIR)/tarn/%.so)
-	[ ! -d $(DESTDIR)$(LIBDIR)/tarn ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(LIBDIR)/tarn
-	rm -rf $(DESTDIR)$(DOCDIR)
+	rm -f $(BINARIES:%=$(DESTDIR)$(MANDIR)/man1/%.1) $(DESTDIR)$(SYSUSERSDIR)/tarn.conf
+	rm -f $(patsubst utils/systemd/%,$(DESTDIR)$(UNITDIR)/%,$(UNITS))
+	rm -rf $(DESTDIR)$(LIBDIR)/tarn $(DESTDIR)$(DATADIR) $(DESTDIR)$(DOCDIR)
 
 -include $(patsubst %.o,%.d,$(call objects,$(foreach r,$(ROOMS),$(call sources,$(r))) \
     $(MAINS:%=src/%/main.c) $(wildcard modules/*/*.c) $(TEST_C) $(FUZZ_C) $(FUZZ_MAIN) $(FAULT_C) \

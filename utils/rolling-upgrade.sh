@@ -9,7 +9,7 @@
 #   --servers           the master and its replicas, not the nodes; options of nodes have no effect
 #                       then
 #   --restart COMMAND   restarts one node and returns. {name}, {machine} and {address} in it are
-#                       replaced: --restart 'ssh {machine} systemctl restart tarn-node'
+#                       replaced: --restart 'ssh {machine} systemctl restart tarn-node@{name}'
 #                       For a server {name} and {address} are its HOST:PORT, {machine} its HOST
 #   --sentinel H:P/NAME a Sentinel, and the name by which it knows the master: for --servers
 #   --drain             first moves objects that only this node has to others; the node then

@@ -139,10 +139,15 @@ out:
 }
 
 static const char usage[] =
-    "tarn-check [--fix] FILE: checks a snapshot or an append-only file of tarn-server.\n"
-    "Exit status: 0 whole, or only its end is torn; 1 damaged; 2 unreadable, or not such a file.\n"
-    "--fix: cuts off everything after the last whole record. Stop the server first, and keep a "
-    "copy.\n";
+    "tarn-check [--fix] FILE\n"
+    "\n"
+    "Checks a snapshot or an append-only file of tarn-server.\n"
+    "\n"
+    "  --fix      cuts off everything after the last whole record; stop the server first, and keep "
+    "a copy\n"
+    "  --help, --version\n"
+    "\n"
+    "Exit status: 0 whole, or only its end is torn; 1 damaged; 2 unreadable, or not such a file.\n";
 
 int main(int argc, char **argv) {
     bool fix = false;

@@ -278,3 +278,25 @@ def build_sdist(sdist_directory, config_settings=None):
                     with open(path, "rb") as f:
                         member(archive, at, f.read(), 0o755 if os.access(path, os.X_OK) else 0o644)
     return name
+
+
+# --- packages of a system, which have the library elsewhere
+
+
+def install(directory):
+    """The package without the library, and what Python wants to know of it."""
+    info = f"{base_name()}.dist-info/"
+    texts = {info + "METADATA": metadata(), info + "entry_points.txt": entry_points()}
+    for path, name in package_files():
+        with open(path, encoding="utf-8") as f:
+            texts[name] = f.read()
+    for name, text in texts.items():
+        os.makedirs(os.path.dirname(os.path.join(directory, name)), exist_ok=True)
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as f:
+            f.write(text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("build_backend.py DIRECTORY: installs the package there, without libtarn")
+    install(sys.argv[1])
