@@ -129,16 +129,18 @@ static uint32_t wanted_at(const struct store *s, const struct object *o) {
     return object_has_far(s, o) || store_object_expire(s, o) ? STORE_SEGMENT_ANY : await_disk(s, o);
 }
 
-bool await_enter(struct store *s, struct object *o) {
+bool await_due(const struct store *s, const struct object *o) {
+    return wanted_at(s, o) != STORE_SEGMENT_ANY;
+}
+
+void await_enter(struct store *s, struct object *o) {
     uint32_t disk = wanted_at(s, o);
-    if (disk == STORE_SEGMENT_ANY) return false;
     TARN_ASSERT(!list_linked(o) && !(o->bits & OBJECT_AWAITS));
     struct chain *c = chain_find(s, o->request, disk);
     if (!c) c = chain_new(s, o->request, disk, false);
     set_awaits(s, o, true);
     list_push_back(&s->records, c->waiting, o);
     chain_waits(s, c);
-    return true;
 }
 
 static void leave_list(struct store *s, struct object *o) {
@@ -165,9 +167,10 @@ void await_end(struct store *s, struct object *o) {
 bool store_await(struct store *s, struct object *o) {
     if ((o->bits & (OBJECT_AWAITS | OBJECT_INLINE)) || book_far_only(o) || s->following)
         return false;
-    if (wanted_at(s, o) == STORE_SEGMENT_ANY) return false;
-    book_unlink(s, o);
-    return await_enter(s, o);
+    if (!await_due(s, o)) return false;
+    book_park(s, o);
+    await_enter(s, o);
+    return true;
 }
 
 void store_await_end(struct store *s, struct object *o) {

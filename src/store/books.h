@@ -398,6 +398,8 @@ void book_enter_policy(struct store *s, struct object *o, const struct policy_ev
  * to go. Not what waits: it is in none. */
 void book_unlink(struct store *s, struct object *o);
 void book_relink(struct store *s, struct object *o);
+/* The same as book_unlink for one that stays in memory, but not in the order. */
+void book_park(struct store *s, struct object *o);
 /* One that was popped is in use and stays out, or it is the next to go again. */
 void book_hold(struct store *s, struct object *o);
 void book_give_back(struct store *s, struct object *o);
@@ -643,8 +645,10 @@ tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsign
 /* await.c */
 /* The far segment that o is to be copied to; STORE_SEGMENT_ANY: none. */
 uint32_t await_disk(const struct store *s, const struct object *o);
-/* o, which is in no order, waits from now on. false: there is nothing to wait for. */
-bool await_enter(struct store *s, struct object *o);
+/* It would have to wait. */
+bool await_due(const struct store *s, const struct object *o);
+/* o, which is due and in no order, waits from now on. */
+void await_enter(struct store *s, struct object *o);
 /* It waits no more, and goes into the order of eviction; await_leave: into none. */
 void await_end(struct store *s, struct object *o);
 void await_leave(struct store *s, struct object *o);

@@ -3,8 +3,8 @@
  * A run is what one request added to a chain: consecutive blocks, 32 bytes for up to
  * CHAIN_RUN_BLOCKS of them, split where another request left them. Its parent holds the block
  * before its first. Blocks go from the end of runs without children as long as there are such, so
- * that nobody stays behind a gap; blocks that are popped and in use, and a request whose puts are
- * still to come, count as children.
+ * that nobody stays behind a gap; blocks that are popped and in use, that are pinned or wait for
+ * their copy on a disk, and a request whose puts are still to come, count as children.
  *
  *   run_new ─> has blocks ──the last one is evicted──> ghost ──too many ghosts, used again──> free
  *                  └──its last one leaves otherwise───────────────────────────────────────────^
@@ -18,6 +18,7 @@
 #ifndef TARN_STORE_CHAIN_H
 #define TARN_STORE_CHAIN_H
 
+#include "base/htab.h"
 #include "base/page_arena.h"
 #include "store/chain_value.h"
 #include "store/policy.h"
@@ -64,6 +65,13 @@ struct chain_ghosts {
 };
 #define CHAIN_PRINT_WAYS 4u
 
+/* A block that is in memory, and in no order: pinned, or waiting for a disk. */
+struct chain_parked {
+    struct htab_node node; /* by object */
+    object_ref object;
+    uint32_t run;
+};
+
 struct chain_books {
     struct page_arena arena; /* runs */
     uint32_t runs;           /* ever used, with number 0, which is none */
@@ -74,6 +82,7 @@ struct chain_books {
     struct chain_ghosts ghosts;
     uint32_t *out; /* runs of the blocks that are popped, once for each */
     uint32_t n_out, cap_out;
+    struct htab parked;
 };
 
 static inline struct chain_run *chain_run(const struct chain_books *c, uint32_t i) {

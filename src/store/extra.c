@@ -177,7 +177,7 @@ enum store_pin object_pin(const struct store *s, const struct object *o) {
 void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint64_t ms) {
     if (kind == STORE_PIN_NONE && !(o->bits & OBJECT_EXTRA)) return;
     bool was = book_protected(s, o);
-    book_unlink(s, o);
+    book_park(s, o);
     struct extra *x = extra_get(s, o);
     if (x->pin == STORE_PIN_SOFT) s->room_changes++;
     pin_leave(s, x);

@@ -63,11 +63,17 @@ struct policy_event order_event(const struct store *s, const struct object *o) {
     return (struct policy_event){.now_ms = s->now_ms,
                                  .hash = store_hash(store_object_key(o)),
                                  .request = o->request,
-                                 .length = 1,
                                  .depth = object_depth(o)};
 }
 
+/* It was parked, or may have been, and is no more. */
+static void policy_forget(struct policy *p, const struct object *o) {
+    if (p->ops && p->ops->forget) p->ops->forget(p, o);
+}
+
 static void policy_insert(struct store *s, struct object *o, const struct policy_event *e) {
+    if (UNLIKELY(s->migrating))
+        policy_forget(&s->domains[book_domain(s, o)].legacy[(o->bits & OBJECT_INLINE) != 0], o);
     o->bits = (o->bits & ~(uint32_t)OBJECT_GEN) | s->gen;
     struct policy *p = order_policy(s, o);
     p->ops->insert(p, o, e);
@@ -91,14 +97,37 @@ static void far_unlink(struct store *s, struct object *o) {
     list_unlink(&s->records, o);
 }
 
-void book_unlink(struct store *s, struct object *o) {
-    if (o->bits & OBJECT_AWAITS) return;
-    if (in_policy(s, o))
-        policy_leave(s, o);
-    else if (list_linked(o) && book_far_only(o))
+static void other_unlink(struct store *s, struct object *o) {
+    if (!list_linked(o)) return;
+    if (book_far_only(o))
         far_unlink(s, o);
-    else if (list_linked(o))
+    else
         list_unlink(&s->records, o);
+}
+
+void book_unlink(struct store *s, struct object *o) {
+    if (in_policy(s, o)) {
+        policy_leave(s, o);
+        return;
+    }
+    struct domain *d = &s->domains[book_domain(s, o)];
+    int inl = (o->bits & OBJECT_INLINE) != 0;
+    policy_forget(&d->policy[inl], o);
+    policy_forget(&d->legacy[inl], o);
+    if (!(o->bits & OBJECT_AWAITS)) other_unlink(s, o);
+}
+
+void book_park(struct store *s, struct object *o) {
+    if (o->bits & OBJECT_AWAITS) return;
+    struct policy *p = order_policy(s, o);
+    if (!in_policy(s, o)) {
+        other_unlink(s, o);
+    } else if (p->ops->park && !is_legacy(s, o)) {
+        p->out -= !list_linked(o);
+        p->ops->park(p, o);
+    } else {
+        policy_leave(s, o);
+    }
 }
 
 /* What it was to another policy says nothing here. */
@@ -150,9 +179,15 @@ void book_give_back(struct store *s, struct object *o) {
 /* --- coming and being used --- */
 
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e) {
-    bool waits =
-        UNLIKELY(s->copying) && s->config.copies_all && !book_far_only(o) && await_enter(s, o);
-    if (!waits) book_enter_policy(s, o, e);
+    if (LIKELY(!s->copying) || !s->config.copies_all || book_far_only(o) || !await_due(s, o)) {
+        book_enter_policy(s, o, e);
+        return;
+    }
+    if (object_pin(s, o) == STORE_PIN_NONE && s->domains[book_domain(s, o)].policy[0].ops->park) {
+        policy_insert(s, o, e);
+        book_park(s, o);
+    }
+    await_enter(s, o);
 }
 
 void book_enter_policy(struct store *s, struct object *o, const struct policy_event *e) {
@@ -203,9 +238,16 @@ static void policy_access(struct store *s, struct object *o, const struct policy
     p->ops->access(p, o, e);
 }
 
+static void parked_access(struct store *s, struct object *o, const struct policy_event *e) {
+    struct policy *p = order_policy(s, o);
+    if (p->ops->parked_access && !is_legacy(s, o)) p->ops->parked_access(p, o, e);
+}
+
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {
     if (o->bits & OBJECT_EXTRA) extra_used(s, o, e->put);
     enum store_pin pin = object_pin(s, o);
+    if (!book_far_only(o) && ((o->bits & OBJECT_AWAITS) || pin != STORE_PIN_NONE))
+        parked_access(s, o, e);
     if (o->bits & OBJECT_AWAITS) {
         /* It comes into the order with its copy; its prompt is that of its put until then. */
     } else if (!book_far_only(o) && pin == STORE_PIN_NONE) {

@@ -10,6 +10,9 @@
  *            evicted                                ├──unlink, evicted──>
  *               v  └────────────give_back───────────┴──(popped or held)
  *
+ *   linked, popped, held ──park──> parked ──insert──> linked
+ *                                    └─────forget───> gone, or to where the policy does not see it
+ *
  * An object is the policy's from insert until unlink or evicted. Every pop is followed by exactly
  * one of evicted, give_back, unlink and held, and held by one of the first three. object.prev is 0
  * while it is popped or held, and not 0 while it is linked: the books look at that, and at nothing
@@ -19,7 +22,8 @@
  * There is one instance per quota domain and kind (objects with space, objects in the books), at an
  * address that changes. One that is replaced lives on until the books have moved its objects: it
  * pops, and the new one inserts. What is hard- or soft-pinned, waits for a copy on a disk, or lies
- * on a disk only is in no policy. */
+ * on a disk only is in no policy. The first three are parked, where a policy was told of them: they
+ * are in memory, so one that knows chains still wants what is before them. */
 #ifndef TARN_STORE_POLICY_H
 #define TARN_STORE_POLICY_H
 
@@ -32,7 +36,7 @@ struct policy_event {
     uint64_t hash;     /* store_hash of the key; 0: there is no key */
     uint32_t request;  /* number of the batch, or of the one that this one goes on with; 0: none */
     uint32_t position; /* of the key in the batch */
-    uint32_t length;   /* keys of the batch */
+    uint32_t length;   /* keys of the batch; 0: there is none, and nobody knows */
     uint32_t depth;    /* blocks before it in its chain */
     uint32_t hits;     /* leading hits so far */
     /* hints of the client (struct store_batch), 0: none. Anything may stand in them */
@@ -54,8 +58,15 @@ struct policy_ops {
     void (*insert)(struct policy *p, struct object *o, const struct policy_event *e);
     /* Used; it is linked. The books set its access time after this. */
     void (*access)(struct policy *p, struct object *o, const struct policy_event *e);
-    /* Leaves without being evicted (removed, parked, pinned, moved): linked, popped or held. */
+    /* Leaves without being evicted (removed, moved): linked, popped or held. */
     void (*unlink)(struct policy *p, struct object *o);
+    /* Leaves the order, but stays in memory, until insert or forget. Its fields are the books'
+     * until then, as after unlink, which is done if this is NULL; then the two below are, too. */
+    void (*park)(struct policy *p, struct object *o);
+    /* One that may be parked is used. */
+    void (*parked_access)(struct policy *p, struct object *o, const struct policy_event *e);
+    /* One that may be parked goes. */
+    void (*forget)(struct policy *p, const struct object *o);
     /* Unlinks and returns who goes next; NULL: nobody left. Amortised constant time. */
     struct object *(*pop)(struct policy *p, uint64_t now_ms);
     /* One that was popped is in use, so it stays out of the order until give_back or unlink. NULL:

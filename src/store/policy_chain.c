@@ -90,6 +90,10 @@ static struct chain_policy *state_made(struct policy *p) {
 
 static void chain_open(struct policy *p) {}
 
+static void parked_free(void *arg, struct htab_node *node) {
+    free(CONTAINER_OF(node, struct chain_parked, node));
+}
+
 static void chain_close(struct policy *p) {
     struct chain_policy *s = state_of(p);
     if (!s) return;
@@ -97,6 +101,8 @@ static void chain_close(struct policy *p) {
     free(s->chain.ghosts.ring);
     free(s->chain.ghosts.by_print);
     free(s->chain.out);
+    htab_each(&s->chain.parked, parked_free, NULL);
+    htab_free(&s->chain.parked);
     free(s);
 }
 
@@ -158,7 +164,7 @@ static struct chain_request *request_of(struct policy *p, const struct policy_ev
         *q = (struct chain_request){.number = e->request};
         clock_set(p, e);
     }
-    uint32_t length = e->depth - e->position + e->length;
+    uint32_t length = e->length > 0 ? e->depth - e->position + e->length : 0;
     if (length > q->length) q->length = length;
     if (e->session) q->session = e->session;
     if (e->return_ms)
@@ -430,6 +436,8 @@ static uint32_t run_behind(const struct policy *p, const struct chain_request *q
             if (object_depth(chain_run_last(p, r)) <= depth) break;
             found = i;
             if (first_depth(p, r) <= depth) break;
+        } else if (r->kind == CHAIN_LAST) { /* parked */
+            found = i;
         }
         i = r->parent;
     }
@@ -448,7 +456,7 @@ static uint32_t run_between(struct policy *p, const struct chain_request *q, uin
                             enum chain_kind kind, uint32_t depth) {
     struct chain_books *c = &state_of(p)->chain;
     struct chain_run *r = chain_run(c, behind);
-    if (first_depth(p, r) <= depth) {
+    if (r->first && first_depth(p, r) <= depth) {
         if (r->blocks < CHAIN_RUN_BLOCKS) return behind;
         struct object *at = record_get(p->records, r->first);
         while (object_depth(record_get(p->records, at->next)) <= depth)
@@ -467,6 +475,46 @@ static uint32_t run_between(struct policy *p, const struct chain_request *q, uin
     between->kind = kind;
     between->born = q->number;
     return i;
+}
+
+/* --- in memory, but in no order --- */
+
+static bool same_parked(const struct htab_node *node, const void *key) {
+    return CONTAINER_OF(node, struct chain_parked, node)->object == *(const object_ref *)key;
+}
+
+/* NULL: it is not parked. */
+static struct chain_parked *parked_find(const struct policy *p, const struct object *o) {
+    const struct chain_policy *s = state_of(p);
+    if (LIKELY(!s || s->chain.parked.count == 0)) return NULL;
+    object_ref ref = record_ref(p->records, o);
+    struct htab_node *n = htab_find(&s->chain.parked, hash_u64(ref), same_parked, &ref);
+    return n ? CONTAINER_OF(n, struct chain_parked, node) : NULL;
+}
+
+static void parked_drop(struct chain_books *c, struct chain_parked *k) {
+    htab_remove(&c->parked, &k->node);
+    free(k);
+}
+
+/* A child of run i is one of its blocks again, or one of what has been split from it since. */
+static void run_regain(struct policy *p, uint32_t i, struct object *o) {
+    struct chain_books *c = &state_of(p)->chain;
+    uint32_t at = i, up;
+    while ((up = chain_run(c, at)->parent) && chain_run(c, up)->first &&
+           object_depth(chain_run_last(p, chain_run(c, up))) > object_depth(o))
+        at = up;
+    chain_run_add(p, at, o);
+    chain_run_less(p, i);
+}
+
+static bool parked_back(struct policy *p, struct object *o) {
+    struct chain_parked *k = parked_find(p, o);
+    if (!k) return false;
+    uint32_t i = k->run;
+    parked_drop(&state_of(p)->chain, k);
+    run_regain(p, i, o);
+    return true;
 }
 
 /* One that comes from another policy, or had no turn here: with its neighbours of then. */
@@ -503,6 +551,7 @@ static void ghost_over(struct chain_books *c, uint64_t hash) {
 
 static void chain_insert(struct policy *p, struct object *o, const struct policy_event *e) {
     struct chain_policy *s = state_made(p);
+    if (parked_back(p, o)) return;
     if (e->next || e->request == 0) {
         insert_loose(p, o, e);
         return;
@@ -522,7 +571,8 @@ static void chain_insert(struct policy *p, struct object *o, const struct policy
     r->blocks++;
     if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     chain_run_add(p, i, o);
-    q->came = (q->came > e->depth - e->position ? q->came : e->depth - e->position) + 1;
+    uint32_t before = e->length > 0 ? e->depth - e->position : 0;
+    q->came = (q->came > before ? q->came : before) + 1;
     q->over = q->over || q->came >= q->length;
     if (e->depth + 1 == q->length) request_finish(p, q);
 }
@@ -647,11 +697,12 @@ static void chain_give_back(struct policy *p, struct object *o) {
     uint32_t i = o->request;
     bool held = (o->bits & OBJECT_Q1) != 0;
     o->bits &= ~(uint32_t)OBJECT_Q1;
-    chain_run_add(p, i, o);
-    if (held)
-        chain_run_less(p, i);
-    else
+    if (held) {
+        run_regain(p, i, o);
+    } else {
+        chain_run_add(p, i, o);
         out_drop(c, i);
+    }
 }
 
 /* Whatever it was. Returns its run, which is still there. */
@@ -689,6 +740,52 @@ static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
     object_left(p, o, i);
 }
 
+/* Into its run's children, if it is not one already; its request is the books' again. */
+static void run_park(struct chain_books *c, uint32_t i, struct object *o) {
+    if (!(o->bits & OBJECT_Q1)) {
+        chain_run(c, i)->children++;
+        chain_relink(c, i);
+    }
+    o->bits &= ~(uint32_t)OBJECT_Q1;
+}
+
+static void chain_park(struct policy *p, struct object *o) {
+    struct chain_books *c = &state_of(p)->chain;
+    uint32_t i = object_take(p, o);
+    if (chain_run(c, i)->children >= CHILDREN_MAX) {
+        object_left(p, o, i);
+        return;
+    }
+    run_park(c, i, o);
+    struct chain_parked *k = xcalloc(1, sizeof(*k));
+    k->object = record_ref(p->records, o);
+    k->run = i;
+    htab_insert(&c->parked, &k->node, hash_u64(k->object));
+}
+
+/* For the time of the access it is a block of its run, and in no list of the books'. */
+static void chain_parked_access(struct policy *p, struct object *o, const struct policy_event *e) {
+    struct chain_parked *k = parked_find(p, o);
+    if (!k || e->request == 0) return;
+    uint32_t request = o->request;
+    object_ref prev = o->prev, next = o->next;
+    run_regain(p, k->run, o);
+    chain_access(p, o, e);
+    k->run = object_take(p, o);
+    run_park(&state_of(p)->chain, k->run, o);
+    o->request = request;
+    o->prev = prev;
+    o->next = next;
+}
+
+static void chain_forget(struct policy *p, const struct object *o) {
+    struct chain_parked *k = parked_find(p, o);
+    if (!k) return;
+    uint32_t i = k->run;
+    parked_drop(&state_of(p)->chain, k);
+    chain_run_less(p, i);
+}
+
 static uint32_t chain_request_of(const struct policy *p, const struct object *o) {
     return chain_run(&state_of(p)->chain, o->request)->born;
 }
@@ -704,7 +801,8 @@ static uint64_t chain_memory(const struct policy *p) {
     if (!s) return sizeof(s);
     const struct chain_books *c = &s->chain;
     return sizeof(s) + sizeof(*s) + (uint64_t)c->runs * sizeof(struct chain_run) +
-           ((uint64_t)c->ghosts.cap + c->ghosts.prints + c->cap_out) * sizeof(uint32_t);
+           ((uint64_t)c->ghosts.cap + c->ghosts.prints + c->cap_out) * sizeof(uint32_t) +
+           htab_memory(&c->parked) + c->parked.count * sizeof(struct chain_parked);
 }
 
 const struct policy_ops policy_chain = {
@@ -715,6 +813,9 @@ const struct policy_ops policy_chain = {
     .insert = chain_insert,
     .access = chain_access,
     .unlink = chain_unlinked,
+    .park = chain_park,
+    .parked_access = chain_parked_access,
+    .forget = chain_forget,
     .pop = chain_pop,
     .held = chain_held,
     .give_back = chain_give_back,

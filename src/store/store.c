@@ -143,10 +143,8 @@ void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     story_of_gone(s, o, hash, why);
     index_remove(&s->index, o, hash);
     if (book_stale(s, o)) s->stale--;
-    if (o->bits & OBJECT_AWAITS)
-        await_leave(s, o);
-    else
-        book_unlink(s, o);
+    book_unlink(s, o);
+    if (o->bits & OBJECT_AWAITS) await_leave(s, o);
     struct domain *d = &s->domains[book_domain(s, o)];
     d->bytes -= book_charge(s, o);
     d->objects--;

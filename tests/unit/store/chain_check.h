@@ -113,6 +113,16 @@ static inline void chain_count_held(void *arg, struct object *o) {
     k->held++;
 }
 
+static inline void chain_count_parked(void *arg, struct htab_node *node) {
+    struct chain_checked *k = arg;
+    const struct chain_parked *x = CONTAINER_OF(node, struct chain_parked, node);
+    const struct object *o = record_get(&k->s->records, x->object);
+    CHECK((o->bits & OBJECT_AWAITS) || object_pin(k->s, o) != STORE_PIN_NONE);
+    CHECK(!book_far_only(o));
+    CHECK(x->run > 0 && x->run < k->c->runs && !(k->seen[x->run] & SEEN_FREE));
+    k->children[x->run]++;
+}
+
 /* What of a run nobody describes can have blocks: that of the look-up that goes on. */
 static inline void chain_check_policy(const struct store *s, const struct policy *p) {
     const struct chain_books *c = chain_books_of(p);
@@ -132,6 +142,7 @@ static inline void chain_check_policy(const struct store *s, const struct policy
         if (k.seen[i] != SEEN_FREE && parent) k.children[parent]++;
     }
     index_each((struct index *)&s->index, chain_count_held, &k);
+    htab_each(&c->parked, chain_count_parked, &k);
     chain_check_cells(&k);
     chain_check_ghosts(&k);
     unsigned waiting = 0, nowhere = 0;
