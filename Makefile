@@ -11,7 +11,7 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
-VERSION := 0.1.0
+VERSION := 0.2.0
 SOVERSION := 0
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin

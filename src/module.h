@@ -268,7 +268,7 @@ struct tarn_http_server {
 struct tarn_services {
     uint32_t size, version;
     enum tarn_program program;
-    const char *program_version; /* "0.1.0" */
+    const char *program_version; /* "0.2.0" */
 
     void (*log)(enum tarn_log_level level, const char *text);
 

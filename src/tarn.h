@@ -73,7 +73,7 @@ struct tarn_span;
 
 /* --- the library --- */
 
-/* "0.1.0", static. */
+/* "0.2.0", static. */
 TARN_API const char *tarn_version(void);
 /* The text of a status, static, never NULL (tarn_status_text for callers that have only the
  * number). */

@@ -191,7 +191,7 @@ tarn_status conductor_commands_declare(void) {
                                                         .summary = cmd->wire.summary,
                                                         .syntax = texts[i].syntax,
                                                         .complexity = cmd->complexity,
-                                                        .since = "0.1.0",
+                                                        .since = "0.2.0",
                                                         .reply = cmd->wire.reply,
                                                         .errors = cmd->wire.errors,
                                                         .run = cmd->run};

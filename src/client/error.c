@@ -40,9 +40,6 @@ const char *tarn_strerror(int status) {
     return tarn_status_text((tarn_status)status);
 }
 
-#ifndef TARN_VERSION
-#define TARN_VERSION "0.1.0"
-#endif
 const char *tarn_version(void) {
     return TARN_VERSION;
 }

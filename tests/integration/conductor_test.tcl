@@ -31,7 +31,7 @@ test {commands, as COMMAND shows them} {
         conductor.remove {id {RANK n}} conductor.drain {id CANCEL} conductor.info id
     } {
         set docs [dict get [ask a command docs $name] $name]
-        assert_equal {0.1.0 module conductor} [lmap f {since group module} {dict get $docs $f}]
+        assert_equal {0.2.0 module conductor} [lmap f {since group module} {dict get $docs $f}]
         assert {[dict get $docs reply] in {OK "a map"}}
         assert_equal $syntax [lmap argument [dict get $docs arguments] {
             concat [expr {[dict exists $argument token] ? [dict get $argument token] : ""}] \

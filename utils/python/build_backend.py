@@ -79,7 +79,7 @@ def metadata():
 
 
 def base_name():
-    """tarn-0.1.0"""
+    """tarn-0.2.0"""
     return f"{project()['name']}-{project()['version']}"
 
 

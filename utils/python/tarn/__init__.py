@@ -42,7 +42,7 @@ from .memory import Memory
 from .queue import Completion, Queue
 from .views import View, Writer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def compat_path() -> str:
