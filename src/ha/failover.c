@@ -67,8 +67,8 @@ static bool is_target(const struct replica *r) {
 static const struct replica *target_synced(void) {
     struct replica *r;
     LIST_FOREACH(r, &replication.replicas, link)
-        if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset &&
-            is_target(r))
+        if (r->state == REPLICA_ONLINE && r->modern &&
+            r->ack_offset == replication.history.offset && is_target(r))
             return r;
     return NULL;
 }
@@ -154,6 +154,17 @@ static const struct replica *find_target(const struct client *c, const struct wi
     return NULL;
 }
 
+#define OLDER                                                                                      \
+    "FAILOVER target replica is of tarn 0.1, which cannot be handed to: utils/rolling-upgrade.sh " \
+    "--servers promotes it"
+
+static bool any_modern(void) {
+    struct replica *r;
+    LIST_FOREACH(r, &replication.replicas, link)
+        if (r->modern) return true;
+    return false;
+}
+
 /* Why not; NULL: it may begin. */
 static const char *failover_refusal(const struct client *c, const struct wire_failover *o) {
     const struct replica *r;
@@ -165,8 +176,9 @@ static const char *failover_refusal(const struct client *c, const struct wire_fa
     if (LIST_EMPTY(&replication.replicas)) return "FAILOVER requires connected replicas.";
     if (o->force && (o->timeout_ms == INT64_MAX || o->host == 0))
         return "FAILOVER with force option requires both a timeout and target HOST and IP.";
-    if (o->host == 0) return NULL;
+    if (o->host == 0) return any_modern() ? NULL : OLDER;
     if ((r = find_target(c, o)) == NULL) return "FAILOVER target HOST and PORT is not a replica.";
+    if (!r->modern) return OLDER;
     return r->state == REPLICA_ONLINE ? NULL : "FAILOVER target replica is not online.";
 }
 

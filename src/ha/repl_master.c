@@ -10,6 +10,7 @@
 #include "front/effects.h"
 #include "ha/failover.h"
 #include "front/families.h"
+#include "ha/older.h"
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "front/table.h"
@@ -28,31 +29,49 @@ static void push_walk(struct client *c, struct span bytes) {
     if (client_unsent(c) > PUSH_CHECK) client_output_limit(c);
 }
 
+/* The same for those of tarn 0.1; bytes itself while there are none. */
+static struct span for_older(struct span bytes, void (*rewrite)(char *, size_t)) {
+    static struct buf copy; /* kept while they are there */
+    if (LIKELY(replication.older == 0)) {
+        if (copy.cap > 0) buf_free(&copy);
+        return bytes;
+    }
+    buf_clear(&copy);
+    buf_append(&copy, bytes.data, bytes.len);
+    rewrite(copy.data, copy.len);
+    return span_of(copy.data, copy.len);
+}
+
 void replication_feed_walks(struct span records) {
     struct replica *r;
     if (replication.syncing == 0) return;
+    struct span older = for_older(records, older_records);
     LIST_FOREACH(r, &replication.replicas, link)
-        if (r->state == REPLICA_SYNCING) push_walk(r->client, records);
+        if (r->state == REPLICA_SYNCING) push_walk(r->client, r->modern ? records : older);
 }
 
-void replication_feed(struct span bytes) {
+void replication_feed(struct span commands) {
     struct replica *r;
     if (replication.backlog.ring == NULL) return;
-    repl_backlog_feed(&replication.backlog, bytes);
-    replication.history.offset += bytes.len;
+    repl_backlog_feed(&replication.backlog, commands);
+    replication.history.offset += commands.len;
     if (replication.online == 0) return;
-    LIST_FOREACH(r, &replication.replicas, link)
-        if (r->state == REPLICA_ONLINE) client_push(r->client, bytes.data, bytes.len);
+    struct span older = for_older(commands, older_commands);
+    LIST_FOREACH(r, &replication.replicas, link) {
+        struct span x = r->modern ? commands : older;
+        if (r->state == REPLICA_ONLINE) client_push(r->client, x.data, x.len);
+    }
 }
 
 static void on_stream_batch(void *arg, struct span batch) {
-    static struct buf header; /* kept: this happens in every turn */
-    buf_clear(&header);
-    repl_write_effects_header(&header, batch.len);
-    replication_feed(span_of(header.data, header.len));
-    replication_feed(batch);
-    replication_feed(SPAN("\r\n"));
+    static struct buf command; /* kept: this happens in every turn */
+    buf_clear(&command);
+    repl_write_effects_header(&command, batch.len);
+    buf_append(&command, batch.data, batch.len);
+    buf_append_str(&command, "\r\n");
+    replication_feed(span_of(command.data, command.len));
     replication_feed_walks(batch);
+    if (command.cap > 4 * EFFECTS_BATCH_MAX) buf_free(&command);
 }
 
 /* Books that follow tell nothing: their replicas get what their master said, as it said it. */
@@ -137,6 +156,17 @@ static void replica_begin(struct replica *r) {
     r->client->io->flags |= CLIENT_REPLICA;
     r->moved_ms = r->ack_ms = turn.mono_ms;
     LIST_INSERT_HEAD(&replication.replicas, r, link);
+    if (r->modern) return;
+    char name[96];
+    replica_describe(r, name);
+    log_notice("Replica %s is of tarn 0.1: it hears nothing of what modules keep", name);
+    replication.older++;
+}
+
+/* What was just said to a new replica, from there on. */
+static void replica_said(const struct replica *r, size_t from, void (*rewrite)(char *, size_t)) {
+    struct buf *out = &r->client->io->out.bytes;
+    if (!r->modern) rewrite(out->data + from, out->len - from);
 }
 
 /* Its client goes. */
@@ -147,6 +177,7 @@ void replica_gone(struct client *c) {
         char name[96];
         replica_describe(r, name);
         LIST_REMOVE(r, link);
+        replication.older -= !r->modern;
         if (r->state == REPLICA_ONLINE) replication.online--;
         if (r->state == REPLICA_SYNCING) replication.syncing--;
         replication.alone_since_ms = turn.mono_ms;
@@ -173,7 +204,9 @@ static bool sync_step(struct client *c, struct job *job, unsigned *budget) {
     effects_turn(); /* what was so far comes before what is now */
     job->runnable = client_unsent(c) < WALK_AHEAD;
     if (!job->runnable) return false;
+    size_t from = out->len;
     if (!r->walked) r->walked = books_snapshot_step(&r->walk, out, budget);
+    replica_said(r, from, older_records);
     if (!r->walked) return false;
     /* Between two commands of the master: an offset in the middle of one there is not. */
     if (replication.link != NULL && repl_link_within(replication.link)) return false;
@@ -209,7 +242,9 @@ static void sync_full(struct client *c, struct replica *r) {
              (unsigned long long)replication.history.offset, r->mark);
     buf_append_str(&c->io->out.bytes, text);
     repl_write_head(&c->io->out.bytes);
+    size_t from = c->io->out.bytes.len;
     books_snapshot_begin(&r->walk, &c->io->out.bytes);
+    replica_said(r, from, older_records);
     struct job job = {.step = sync_step, .runnable = true}; /* its state is the replica's */
     job_run(c, &job, sizeof(job));
 }
@@ -221,8 +256,10 @@ static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     replica_begin(r);
     buf_printf(&c->io->out.bytes, "+CONTINUE %s\r\n", replication.history.id);
     repl_backlog_tail(&replication.backlog, n, piece);
+    size_t from = c->io->out.bytes.len;
     for (unsigned i = 0; i < 2; i++)
         if (piece[i].len > 0) buf_append(&c->io->out.bytes, piece[i].data, piece[i].len);
+    replica_said(r, from, older_commands);
     client_flush_later(c);
     log_notice("Partial resynchronization: sending %zu bytes of backlog starting from offset %llu.",
                n, (unsigned long long)next);
@@ -336,13 +373,24 @@ static void on_ack(struct client *c, struct span value) {
     failover_acked(r);
 }
 
-static bool announce_ip(struct replica *r, struct span ip) {
-    if (ip.data == NULL || ip.len >= sizeof(r->ip)) return false;
-    for (size_t i = 0; i < ip.len; i++)
-        if (ip.data[i] <= ' ' || ip.data[i] > '~' || ip.data[i] == ',') return false;
-    memcpy(r->ip, ip.data, ip.len);
-    r->ip[ip.len] = '\0';
+/* A word that goes into a line of INFO. false: it is too long, or none. */
+static bool word_take(char *to, size_t size, struct span word) {
+    if (word.data == NULL || word.len >= size) return false;
+    for (size_t i = 0; i < word.len; i++)
+        if (word.data[i] <= ' ' || word.data[i] > '~' || word.data[i] == ',') return false;
+    memcpy(to, word.data, word.len);
+    to[word.len] = '\0';
     return true;
+}
+
+/* Versions that do not know a word pass over it, which no other word of REPLCONF is. */
+static void replica_can(struct replica *r, struct span word) {
+    const struct span version = SPAN(REPL_CAPA_VERSION);
+    if (span_case_eq(word, REPL_CAPA)) r->capable = true;
+    if (span_case_eq(word, REPL_CAPA_MODERN)) r->modern = true;
+    if (span_starts(word, version))
+        (void)word_take(r->version, sizeof(r->version),
+                        span_of(word.data + version.len, word.len - version.len));
 }
 
 void cmd_replconf(struct client *c) {
@@ -363,14 +411,15 @@ void cmd_replconf(struct client *c) {
             }
             replica_of(c)->port = (uint16_t)port;
         } else if (arg_is(c, i, "ip-address")) {
-            if (!announce_ip(replica_of(c), c->argv[i + 1])) {
+            struct replica *r = replica_of(c);
+            if (!word_take(r->ip, sizeof(r->ip), c->argv[i + 1])) {
                 reply_error(
                     c,
                     "REPLCONF ip-address provided by replica instance is too long or no address");
                 return;
             }
         } else if (arg_is(c, i, "capa")) {
-            if (arg_is(c, i + 1, REPL_CAPA)) replica_of(c)->capable = true;
+            replica_can(replica_of(c), c->argv[i + 1]);
         } else if (arg_is(c, i, "getack")) {
             return; /* of the stream, to replicas: there is nothing to say to a client */
         } else {

@@ -33,6 +33,8 @@ struct replica {
     LIST_ENTRY(replica) link; /* of those that said PSYNC */
     enum replica_state state;
     bool capable; /* understands tarn's stream */
+    bool modern;  /* all of it; else it is of tarn 0.1 (older.h) */
+    char version[24];
     uint16_t port;
     char ip[64]; /* as it announces itself; "": as it connects */
     uint64_t ack_offset, ack_ms;
@@ -49,6 +51,7 @@ struct replication {
     struct repl_backlog backlog;
     LIST_HEAD(, replica) replicas;
     size_t syncing, online, good; /* good: online, and heard of within min-replicas-max-lag */
+    size_t older;                 /* of tarn 0.1 */
     uint64_t alone_since_ms;      /* without replicas */
     uint64_t ping_ms;
     bool getack; /* somebody waits for acknowledgements */
@@ -103,8 +106,8 @@ size_t replication_memory(void), replication_client_memory(void);
 
 /* --- as a master: repl_master.c --- */
 
-/* Bytes of the stream, to the backlog and to all that are online. */
-void replication_feed(struct span bytes);
+/* Whole commands of the stream, to the backlog and to all that are online. */
+void replication_feed(struct span commands);
 /* Records, to those that get a snapshot. */
 void replication_feed_walks(struct span records);
 /* Changes are told to backlog and replicas, if there are any. */

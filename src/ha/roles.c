@@ -329,6 +329,10 @@ static void write_replica(struct figure_walk *f, const struct replica *r, const 
     FIGURE(f, BYTES, offset, "of the changes it has", r->ack_offset);
     FIGURE(f, SECONDS, lag, "since it last said so",
            r->state == REPLICA_ONLINE ? replica_lag_s(r) : 0);
+    FIGURE(f, TEXT, version, "of the replica",
+           !r->modern      ? "0.1"
+           : r->version[0] ? r->version
+                           : "unknown");
     figures_group_end(f);
 }
 

@@ -27,6 +27,12 @@
 #define PERSIST_FRAME_MAX (UINT32_C(16) << 20)
 #define PERSIST_END_KIND  64u /* record: u64 objects in the snapshot */
 
+/* Does tarn 0.1 read records of this kind? It has not: promises of leases, what modules keep. */
+static inline bool persist_kind_in_0_1(unsigned kind) {
+    return (kind >= 1 && kind <= 7) || (kind >= 32 && kind <= 35) || kind == PERSIST_END_KIND ||
+           kind == 65;
+}
+
 struct persist_header {
     uint8_t cluster_id[16];
     char replid[41]; /* replication id and offset that the snapshot ends at; "" : none */

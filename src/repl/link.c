@@ -256,7 +256,10 @@ static void handshake_say(struct repl_link *l) {
         SAY(l, "REPLCONF", "listening-port", text);
         break;
     case STEP_IP: SAY(l, "REPLCONF", "ip-address", l->announce_ip); break;
-    case STEP_CAPA: SAY(l, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", REPL_CAPA); break;
+    case STEP_CAPA:
+        SAY(l, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", REPL_CAPA, "capa",
+            REPL_CAPA_MODERN, "capa", REPL_CAPA_VERSION TARN_VERSION);
+        break;
     case STEP_PSYNC:
         if (l->ops->wanted(l->arg, id, &next)) {
             text[u64_to_dec(next, text)] = '\0';

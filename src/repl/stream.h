@@ -13,10 +13,12 @@
 #include "base/status.h"
 #include "store/effect.h"
 
-#define REPL_VERSION     1u
-#define REPL_CAPA        "tarn1"             /* who does not say so in REPLCONF cannot read this */
-#define REPL_MARK_LEN    40                  /* repl_new_id */
-#define REPL_EFFECTS_MAX (UINT32_C(1) << 24) /* bytes of records in one command */
+#define REPL_VERSION      1u
+#define REPL_CAPA         "tarn1"         /* who does not say so in REPLCONF cannot read this, */
+#define REPL_CAPA_MODERN  "tarn2"         /* who does not say this is of tarn 0.1 */
+#define REPL_CAPA_VERSION "tarn-version:" /* what follows is the replica's */
+#define REPL_MARK_LEN     40              /* repl_new_id */
+#define REPL_EFFECTS_MAX  (UINT32_C(1) << 24) /* bytes of records in one command */
 
 /* Kinds of records that only stand in a snapshot on its way. */
 enum {

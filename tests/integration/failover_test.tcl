@@ -395,7 +395,7 @@ test {FORCE to one that lags: its books are the ones that count} {
 # answers, one for each line.
 proc false_replica {port} {
     set c [resp::connect 127.0.0.1 [port a]]
-    assert_equal OK [$c replconf listening-port $port capa tarn1]
+    assert_equal OK [$c replconf listening-port $port capa tarn1 capa tarn2]
     resp::send $c psync [field a master_replid] [expr {[field a master_repl_offset] + 1}]
     assert_match CONTINUE* [resp::recv $c]
     set ::false_replica $c
