@@ -30,7 +30,7 @@ static void put_options(struct client *c, struct puts *p) {
     p->options = (struct store_put_options){
         .replicas = args->replicas > 0 ? args->replicas : 1,
         .host = location_host(c),
-        .once = !location_trusted(c),
+        .once = config->put_receipts && !location_trusted(c),
         .replace = args->replace,
         .instead = args->instead,
         .expire_wall_ms = args->ttl_ms > 0 ? turn.wall_ms + args->ttl_ms : 0,

@@ -86,7 +86,8 @@ static bool end_receipts(struct client *c, const struct endings *e, const struct
     if (!location_receipts_fit(put, x->receipts)) {
         reply_error(c,
                     "RECEIPTS must be %u bytes for each extent of the put, as the data port "
-                    "answered when its grants were sealed (users without @direct)",
+                    "answered when its grants were sealed (users without @direct). For libtarn "
+                    "0.1, which has none: CONFIG SET put-receipts no",
                     GRANT_RECEIPT_SIZE);
         return false;
     }

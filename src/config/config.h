@@ -200,6 +200,7 @@ struct config {
     int64_t lfu_log_factor, lfu_decay_minutes;
     uint64_t max_lease_ms, max_wait_ms;
     uint64_t put_timeout_ms, put_timeout_rate, put_release_timeout_ms, soft_pin_ms;
+    bool put_receipts;
     uint64_t max_leases_per_client, max_puts_per_client, max_batch_keys;
     uint64_t module_state_max; /* bytes that one module may keep */
     /* replication */

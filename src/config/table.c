@@ -214,6 +214,7 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_MS, "put-timeout", put_timeout_ms, "30s", 10, 86400000, M, CONFIG_TELL_BOOKS),
     NUM(CONFIG_BYTES, "put-timeout-rate", put_timeout_rate, "100000000", 1024, BIG, M,
         CONFIG_TELL_BOOKS),
+    BOOL("put-receipts", put_receipts, "yes", M, 0),
     NUM(CONFIG_MS, "put-release-timeout", put_release_timeout_ms, "10min", 10, INT64_C(604800000),
         M, CONFIG_TELL_BOOKS),
     NUM(CONFIG_MS, "soft-pin-ttl", soft_pin_ms, "30min", 1, INT64_C(31536000000), M,

@@ -118,4 +118,27 @@ test {FAILOVER to one is refused} {
     resp::close $c
 }
 
+# --- clients ---
+
+test {users without @direct put without receipts only where put-receipts is no} {
+    focus a
+    ask a acl setuser app on >secret ~* &* +@all -@dangerous -@direct
+    set c [resp::connect 127.0.0.1 [port a]]
+    assert_equal OK [$c auth app secret]
+    set token [lindex [$c putstart bare 1000] 0]
+    assert_error "ERR RECEIPTS must be*put-receipts no" {$c putend bare $token -1}
+    $c putrevoke bare $token
+    ask a config set put-receipts no
+    assert_equal OK [$c putend bare2 [lindex [$c putstart bare2 1000] 0] -1]
+    proc server_url {} {return tarn://app:secret@$::server_host:[server port]}
+    kv_all 20 load app: 20 100-20000
+    kv_all 20 verify app: 20 100-20000
+    ask a config set put-receipts yes
+    set token [lindex [$c putstart bare3 1000] 0]
+    assert_error "ERR RECEIPTS must be*" {$c putend bare3 $token -1}
+    kv_all 20 load late: 20 100-20000
+    kv_all 20 verify late: 20 100-20000
+    resp::close $c
+}
+
 finish
