@@ -1,4 +1,4 @@
-/* tarn-check [--fix] FILE: what is in a file of the books, and whether it is whole. */
+/* tarn-check [--fix | --for 0.1] FILE: what is in a file of the books, and whether it is whole. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "check/down.h"
 #include "module/durable.h"
 #include "persist/persist.h"
 
@@ -112,17 +113,20 @@ static int found_judge(const char *path, const struct persist_found *f, const st
     return s == TARN_OK && c->strange == 0 ? 0 : 1;
 }
 
+/* Of a file that is to be changed. */
+static bool file_in_use(const char *path) {
+    const char *holder = persist_holder(path, 0);
+    if (holder == NULL) return false;
+    fprintf(stderr, "tarn-check: %s is in use by another process%s: stop that server first\n", path,
+            holder);
+    return true;
+}
+
 static int file_check(const char *path, bool fix) {
     struct counts c = {.modules = durable_create()};
     struct persist_found f;
     struct persist_visitor v = {.arg = &c, .record = record_count, .progress = check_progress};
     int answer = 2;
-    const char *holder = fix ? persist_holder(path, 0) : NULL;
-    if (holder != NULL) {
-        fprintf(stderr, "tarn-check: %s is in use by another process%s: stop that server first\n",
-                path, holder);
-        goto out;
-    }
     progress_bar(&c.bar, false);
     tarn_status s = persist_read(path, &v, &f);
     int e = errno;
@@ -133,24 +137,26 @@ static int file_check(const char *path, bool fix) {
         fprintf(stderr, "tarn-check: %s: %s\n", path, f.damage);
     else
         answer = found_judge(path, &f, &c, s, fix);
-out:
     durable_destroy(&c.modules);
     return answer;
 }
 
 static const char usage[] =
-    "tarn-check [--fix] FILE\n"
+    "tarn-check [--fix | --for 0.1] FILE\n"
     "\n"
     "Checks a snapshot or an append-only file of tarn-server.\n"
     "\n"
     "  --fix      cuts off everything after the last whole record; stop the server first, and keep "
     "a copy\n"
+    "  --for 0.1  writes it as tarn 0.1 reads it, without what modules keep; stop the server "
+    "first. "
+    "The file as it was stays beside it, as FILE.0.2\n"
     "  --help, --version\n"
     "\n"
     "Exit status: 0 whole, or only its end is torn; 1 damaged; 2 unreadable, or not such a file.\n";
 
 int main(int argc, char **argv) {
-    bool fix = false;
+    bool fix = false, down = false;
     const char *path = NULL;
     file_fill_standard();
     for (int i = 1; i < argc; i++) {
@@ -164,9 +170,16 @@ int main(int argc, char **argv) {
         }
         if (strcmp(argv[i], "--fix") == 0) {
             fix = true;
+        } else if (strcmp(argv[i], "--for") == 0) {
+            if (i + 1 == argc || strcmp(argv[++i], "0.1") != 0) {
+                fprintf(stderr, "tarn-check: --for needs a version, and 0.1 is the only one\n");
+                return 2;
+            }
+            down = true;
         } else if (argv[i][0] == '-' && argv[i][1] != '\0') {
             fprintf(stderr,
-                    "tarn-check: there is no option %s; there are --fix, --help and --version\n",
+                    "tarn-check: there is no option %s; there are --fix, --for, --help and "
+                    "--version\n",
                     argv[i]);
             return 2;
         } else if (path != NULL) {
@@ -180,6 +193,11 @@ int main(int argc, char **argv) {
         fprintf(stderr, "tarn-check: which file? As in dir/appendonly.tarn\n%s", usage);
         return 2;
     }
+    if (fix && down) {
+        fprintf(stderr, "tarn-check: --fix first, then --for\n");
+        return 2;
+    }
     log_set_level(LOG_LEVEL_WARNING);
-    return file_check(path, fix);
+    if ((fix || down) && file_in_use(path)) return 2;
+    return down ? file_down(path) : file_check(path, fix);
 }
