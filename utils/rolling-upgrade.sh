@@ -30,7 +30,8 @@
 #
 # With --servers: each replica is restarted and follows again; then the master hands over to the
 # first of them (FAILOVER, at most 10 s), and is restarted as a replica. Each needs a configuration
-# file that it can write, as its role is kept there.
+# file that it can write, as its role is kept there. Servers of tarn 0.1 have no FAILOVER: from and
+# to them the replica is promoted while writes pause.
 #
 # Exit status: 0 done, 1 a node or server did not come back in time or COMMAND failed, 2 bad command
 # line, 3 the pool was not fit to begin.
@@ -250,13 +251,48 @@ hide_from_sentinel() { # SERVER...
     for server in "$@"; do await sentinel_sees_priority "$server" 0 || return 1; done
 }
 
-hand_over() { # MASTER NEXT OTHER...
-    local other
-    [ -z "$sentinel" ] || hide_from_sentinel "${@:3}" || return 1
+knows_failover() { # SERVER...
+    local server
+    for server in "$@"; do at "$server" COMMAND INFO failover | grep -qx failover || return 1; done
+}
+fail_over() { # MASTER NEXT
     say "$1: hands over to $2"
     ok_at "$1" FAILOVER TO "${2%:*}" "${2##*:}" TIMEOUT 10000 || return 1
     await hands_over_no_more "$1" ||
         { say "$1: still hands over; FAILOVER ABORT ends it"; return 1; }
+}
+
+has_all() { # REPLICA MASTER
+    local offset
+    offset=$(field_at "$2" master_repl_offset)
+    [ -n "$offset" ] && [ "$(field_at "$1" master_repl_offset)" -ge "$offset" ]
+}
+# What began before the pause has ended after a second (as FAILOVER assumes), or is cut off.
+promote() { # MASTER NEXT
+    local end=$((SECONDS + 6))
+    say "$1: pauses, and $2 is promoted"
+    ok_at "$1" CLIENT PAUSE 10000 WRITE || return 1
+    sleep 1
+    until has_all "$2" "$1"; do
+        if [ "$SECONDS" -ge "$end" ]; then
+            say "$2: has not caught up; nothing was changed"
+            ok_at "$1" CLIENT UNPAUSE
+            return 1
+        fi
+        sleep 0.05
+    done
+    ok_at "$2" REPLICAOF NO ONE && ok_at "$1" REPLICAOF "${2%:*}" "${2##*:}" || return 1
+    ok_at "$1" CLIENT UNPAUSE
+}
+
+hand_over() { # MASTER NEXT OTHER...
+    local other
+    [ -z "$sentinel" ] || hide_from_sentinel "${@:3}" || return 1
+    if knows_failover "$1" "$2"; then
+        fail_over "$1" "$2" || return 1
+    else
+        promote "$1" "$2" || return 1
+    fi
     has_handed_over "$1" "$2" || { say "$1: has not handed over; its log says why"; return 1; }
     if [ -n "$sentinel" ]; then
         [ "$(ask_sentinel failover "${sentinel#*/}")" = OK ] ||
