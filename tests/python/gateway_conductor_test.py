@@ -22,6 +22,8 @@ from gateway_fakes import (
     until,
 )
 from harness import Server, TarnTest
+
+import tarn
 from tarn.gateway.conductor import ConductorRouter, route_words
 from tarn.gateway.leader import Away, Leader, Servers
 from tarn.gateway.link import target_of
@@ -90,6 +92,10 @@ class Real(TarnTest, Async):
 
     def ask(self, *words):
         return self.client().command(*words)
+
+    async def test_its_version_is_in_client_list(self):
+        name = f"lib-name=tarn-gateway lib-ver={tarn.__version__} "
+        await until(lambda: name in str(self.ask("CLIENT", "LIST")))
 
     def figure(self, name):
         return int(self.ask("INFO", "conductor").split(f"\r\n{name}:", 1)[1].split("\r\n")[0])

@@ -17,6 +17,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, TypeVar
 from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError, ResponseError
 
+from .. import __version__ as VERSION
 from .waits import within
 
 __all__ = ["Link", "Lost", "Refused", "Target", "address_of", "target_of"]
@@ -41,6 +42,12 @@ def target_of(url: str) -> Target:
     if target["connection_class"] is SSLConnection:
         target.setdefault("ssl_check_hostname", True)
     return target
+
+
+def unheard(answer: "asyncio.Future[Any]") -> None:
+    """Who may not say what it is called is served all the same."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 class Link:
@@ -70,7 +77,10 @@ class Link:
             # redis-py leaves out what is wrong with a certificate.
             cause = error.__context__
             raise Lost(str(cause if isinstance(cause, OSError) else error)) from None
-        return cls(connection)
+        link = cls(connection)
+        for word, value in (("LIB-NAME", "tarn-gateway"), ("LIB-VER", VERSION)):
+            link.call("CLIENT", "SETINFO", word, value).add_done_callback(unheard)
+        return link
 
     def call(self, *words: Any) -> "asyncio.Future[Any]":
         """Its reply is the future's; Refused: an error of the server's; Lost."""
