@@ -439,9 +439,7 @@ test-rdma:
 	@tests/rdma/run.sh --build $(BUILD) $(TARN_RDMA_TESTS)
 # The tree installed, Debian packages, what is made of them: tests/packages/*.sh, at most four
 # minutes.
-test-packages:
-	@deps/install.sh --quiet build
-	@deps/install.sh --quiet packages || echo '*** the packages of the group could not be installed'
+test-packages: deb
 	$(call build_tests,binaries)
 	@JOBS=$(JOBS) $(RUN_TESTS) packages
 # Memory of a GPU: the tests of gpu_test.py that want a device; without one they are skipped, with

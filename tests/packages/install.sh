@@ -31,7 +31,11 @@ port=$(sed -nE 's/.*Ready to accept.*port=([0-9]+).*/\1/p' "$work/log")
 
 export PKG_CONFIG_LIBDIR=$root/usr/local/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
 gcc -Wall -Werror examples/put_get.c -o "$work/put_get" $(pkg-config --cflags --libs tarn)
-"$work/put_get" "tarn://127.0.0.1:$port" >"$work/said" || fail "put_get: $(cat "$work/said")"
+gcc -Wall -Werror examples/put_get.c -o "$work/put_get_static" $(pkg-config --cflags tarn) \
+    -Wl,-Bstatic -ltarn -Wl,-Bdynamic $(pkg-config --static --libs tarn | sed 's/-ltarn//')
+for program in put_get put_get_static; do
+    "$work/$program" "tarn://127.0.0.1:$port" >"$work/said" || fail "$program: $(cat "$work/said")"
+done
 
 make -s uninstall DESTDIR="$root"
 left=$(find "$root" ! -type d)
