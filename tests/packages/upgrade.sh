@@ -14,10 +14,13 @@ skip() { echo "$*"; exit 77; }
 [ "$(id -u)" = 0 ] || skip 'only root can boot a machine of namespaces'
 command -v mmdebstrap >/dev/null || skip 'there is no mmdebstrap'
 
+# In memory: ten thousand small files, for a minute.
 work=$(mktemp -d)
+mount -t tmpfs tmpfs "$work" || skip 'nothing can be mounted here'
 finish() {
     machine_halt
-    rm -rf --one-file-system "$work"
+    umount --lazy "$work"
+    rmdir "$work"
 }
 trap finish EXIT
 arch=$(dpkg --print-architecture)
@@ -97,8 +100,9 @@ wait_for 'the node does not come back' all_up
 keys shm check 0 500
 [ "$(cli config get max-objects | tail -1)" = 123456 ] || fail 'tarn.conf was overwritten'
 
-machine /usr/share/tarn/rolling-upgrade.sh --pause 0 --restart 'systemctl restart tarn-node@{name}' \
-    >"$work/log" 2>&1 || { cat "$work/log"; fail 'rolling-upgrade.sh'; }
+machine /usr/share/tarn/rolling-upgrade.sh --pause 0 \
+    --restart 'systemctl restart tarn-node@{name}' >"$work/log" 2>&1 ||
+    { cat "$work/log"; fail 'rolling-upgrade.sh'; }
 [ "$(pid_of tarn-node@n1)" != "$node" ] || fail 'the old node runs on'
 keys shm put 500 600
 keys tcp check 0 600
