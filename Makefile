@@ -515,6 +515,7 @@ help:
 	@echo 'make fuzz               libFuzzer, FUZZ_SECONDS=60 for each target'
 	@echo 'make bench              docs/BENCHMARKS.md: its numbers, measured here'
 	@echo 'make install uninstall  PREFIX=/usr/local DESTDIR='
+	@echo 'make dist               a tarball of the source as committed, in build/dist'
 	@echo 'make deb                Debian packages, in build/deb (ARCH=arm64)'
 	@echo 'make examples           the programs of examples/, in build/release/examples'
 	@echo 'make clean'
@@ -554,6 +555,13 @@ $(BUILD)/tarn.conf: redis.conf.sample Makefile
 	$(Q)sed -E -e 's|^dir \.$$|dir /var/lib/tarn|' -e 's|^(pool-path) ""$$|\1 /dev/shm/tarn-pool|' \
 	    -e 's|^(shm-socket-perm) 600$$|\1 660|' $< > $@.$$$$ && \
 	    [ "$$(diff $< $@.$$$$ | grep -c '^>')" = 3 ] && mv -f $@.$$$$ $@
+
+# The source of what is committed, as a tarball in build/dist.
+.PHONY: dist version
+dist:
+	@tools/dist.sh $(VERSION)
+version:
+	@echo $(VERSION)
 
 # Debian packages, in build/deb. ARCH=arm64: for another machine, DEB_VERSION: of another version.
 .PHONY: deb
