@@ -12,7 +12,9 @@
 _Static_assert(1u << LEVEL_KEY_BITS == CHAIN_CURVES, "one for each key of so many bits");
 
 /* Expected returns, and returns, that are added to what was seen. */
-#define PRIOR_USES  0.1 /* of all kinds: uses in an e-fold of age */
+#define PRIOR_USES  0.1 /* of all kinds: uses in an e-fold of age; only its shape lasts */
+#define PRIOR_ALL   0.5
+#define PRIOR_SCALE 0.1 /* little: that nothing returns is soon seen, and then no age is worse */
 #define PRIOR_KIND  4.0
 #define PRIOR_RATIO 8.0
 #define RATIO_MAX   20.0
@@ -127,10 +129,27 @@ static void fit_ratios(struct chain_value *v) {
     }
 }
 
-static void fit_hazards(struct chain_value *v) {
+static double age_of(const struct chain_value *v, unsigned b) {
+    return v->start[b] + bin_width(v, b) / 2;
+}
+
+/* Ages are measured by how much returns of all that lru would expect. Where nothing ever returns
+ * that is next to nothing at any age, and the oldest go first: to have seen most of the young ones,
+ * as one always has, is no reason to think less of them. */
+static double prior_scale(const struct chain_value *v) {
+    double returns = 0, expected = 0;
     for (unsigned b = 0; b < CHAIN_AGES; b++) {
-        double mid = v->start[b] + bin_width(v, b) / 2, prior = PRIOR_USES / (mid + AGE_UNIT);
-        double all = (v->all_returns[b] + prior * mid) / (v->all_exposure[b] + mid);
+        returns += v->all_returns[b];
+        expected += v->all_exposure[b] * PRIOR_USES / (age_of(v, b) + AGE_UNIT);
+    }
+    return (returns + PRIOR_SCALE) / (expected + PRIOR_SCALE);
+}
+
+static void fit_hazards(struct chain_value *v) {
+    double scale = prior_scale(v);
+    for (unsigned b = 0; b < CHAIN_AGES; b++) {
+        double prior = scale * PRIOR_USES / (age_of(v, b) + AGE_UNIT);
+        double all = (v->all_returns[b] + PRIOR_ALL) / (v->all_exposure[b] + PRIOR_ALL / prior);
         v->all_returns[b] *= FADE;
         v->all_exposure[b] *= FADE;
         for (unsigned k = 0; k < CHAIN_KINDS; k++) {

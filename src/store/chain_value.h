@@ -5,7 +5,8 @@
  * in bins, three in an octave. The hazard of a run (uses per request of age) is that of its kind at
  * its age, learnt as returns over exposure, times a learnt ratio for each of its traits, one in two
  * octaves of age. What little was seen says is drawn to what more of it says: a kind to all kinds,
- * these to one over the age (which orders as lru does), a ratio to 1. What was seen long ago fades.
+ * these to one over the age (which orders as lru does) by as much as there is of all ages, a ratio
+ * to 1. What was seen long ago fades.
  *
  * The value of a run is its Gittins index: the largest, over all times to come, of (chance that it
  * is used until then) / (requests for which it is kept until then). A hazard alone would drop what

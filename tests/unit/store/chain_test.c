@@ -347,7 +347,7 @@ TEST(prompts_with_leases) {
 /* In a small domain all leaves may be in use or chosen already: what is before them may have been
  * chosen by the time when they are leaves again. The same where all that can go is before a pin. */
 TEST(prompts_in_domains) {
-    wander_with(LEASES | QUOTAS, 500);
+    wander_with(LEASES | QUOTAS, 200);
 }
 
 TEST(prompts_and_removal) {
@@ -373,7 +373,7 @@ TEST(prompts_with_hints) {
 
 /* Parts are prompts of their own. */
 TEST(prompts_in_parts) {
-    wander_with(LEASES | PARTS | LOOKS | REMOVAL, 20);
+    wander_with(LEASES | PARTS | LOOKS | REMOVAL, 10);
 }
 
 /* The gaps that EVICT makes are the client's; later evictions make no more. */
@@ -388,6 +388,58 @@ TEST(prompts_and_everything) {
     for (unsigned i = 0; i < sizeof(features) / sizeof(features[0]); i++)
         wander(LEASES | features[i], i + 1, 2000, 0);
     wander_with(0x3fff, 0);
+}
+
+/* --- where nothing is ever asked for again --- */
+
+static void put_prompt(struct store *s, unsigned prompt, unsigned n, unsigned in_a_batch) {
+    struct store_chain chain = {0};
+    struct store_batch b;
+    char key[32];
+    store_batch_begin(s, &b, &chain, STORE_BATCH_READ, n);
+    sprintf(key, "%u:0", prompt);
+    store_batch_miss(s, &b, span_str(key), store_hash(span_str(key)));
+    for (unsigned k = 0; k < n; k++) {
+        struct store_put_options o = {.replicas = 1};
+        struct store_put *p;
+        unsigned budget = 100000, left = n - k;
+        if (k % in_a_batch == 0)
+            store_batch_begin(s, &b, &chain, STORE_BATCH_PUT,
+                              left < in_a_batch ? left : in_a_batch);
+        sprintf(key, "%u:%u", prompt, k);
+        CHECK_EQ(store_put_start(s, &b, span_str(key), 4096, &o, 1, &budget, &p), TARN_OK);
+        CHECK_EQ(store_put_end(s, span_str(key), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+    }
+}
+
+static bool prompt_whole(struct store *s, unsigned prompt, unsigned n) {
+    char key[32];
+    for (unsigned k = 0; k < n; k++) {
+        sprintf(key, "%u:%u", prompt, k);
+        if (!util_has(s, key)) return false;
+    }
+    return true;
+}
+
+/* A pool that is only filled, as at first: by and large the oldest prompts go, and none eats its
+ * own beginning. */
+TEST(new_prompts_are_whole_where_nothing_returns) {
+    for (unsigned before = 20; before <= 320; before *= 2) {
+        struct store *s = util_store("chain", 200, NULL, NULL);
+        for (unsigned i = 0; i < before; i++) put_prompt(s, i, 4, 4);
+        put_prompt(s, 1000, 100, 100);
+        CHECK(prompt_whole(s, 1000, 100));
+        put_prompt(s, 1001, 100, 8);
+        CHECK(prompt_whole(s, 1001, 100));
+        put_prompt(s, 1002, 20, 1);
+        CHECK(prompt_whole(s, 1002, 20) && prompt_whole(s, 1001, 100));
+        for (unsigned i = 2000; i < 2060; i++) put_prompt(s, i, 1, 1);
+        unsigned whole = 0;
+        for (unsigned i = 2000; i < 2060; i++) whole += prompt_whole(s, i, 1);
+        CHECK(whole >= 48);
+        chain_check(s);
+        store_destroy(&s);
+    }
 }
 
 TEST_MAIN()
