@@ -567,7 +567,8 @@ version:
 .PHONY: deb
 deb:
 	@deps/install.sh --quiet build packages
-	+@tools/deb.sh $(or $(DEB_VERSION),$(VERSION)) $(if $(ARCH),--arch $(ARCH)) $(DEB_OPTIONS)
+	@CCACHE=$(filter ccache,$(CC)) tools/deb.sh $(or $(DEB_VERSION),$(VERSION)) \
+	    $(if $(ARCH),--arch $(ARCH)) $(DEB_OPTIONS)
 
 .PHONY: install uninstall
 install: binaries man $(BUILD)/libtarn.a $(BUILD)/tarn.conf

@@ -6,10 +6,10 @@
 # compiles through it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-version=$1-1 arch=$(dpkg --print-architecture) options=(-b)
+version=$1-1 arch=$(dpkg --print-architecture) options=(-b) all=all
 shift
 if [ "${1:-}" = --arch ]; then
-    arch=$2 options=(-B -d -a"$2" -Pcross,nocheck)
+    arch=$2 options=(-B -d -a"$2" -Pcross,nocheck) all=
     shift 2
 fi
 out=build/deb copy=build/deb/$arch
@@ -30,17 +30,18 @@ files | sort -z >"$out/files"
 find "$copy" -path "$copy/build" -prune -o -type f -printf '%P\0' | sort -z |
     comm -z -23 - <(tr '\0' '\n' <"$out/files" | sed 's|^\./||' | tr '\n' '\0') |
     (cd "$copy" && xargs -0r rm -f)
-tar -c --null --ignore-failed-read -T "$out/files" 2>/dev/null |
-    tar -x -C "$copy" --keep-newer-files 2>/dev/null
+tar -c --null --ignore-failed-read -T "$out/files" 2>/dev/null | tar -x -C "$copy"
 date=$(git log -1 --format=%cD 2>/dev/null || date -R)
 printf 'tarn (%s) unstable; urgency=medium\n\n  * CHANGELOG.md says what is new.\n\n -- %s  %s\n' \
     "$version" "$(sed -n 's/^Maintainer: //p' debian/control)" "$date" >"$copy/debian/changelog"
 
-rm -f "$out"/*_"$version"_{all,"$arch"}.deb
+rm -f "$out"/*_"${version}_$arch.deb" ${all:+"$out"/*_"${version}_all.deb"}
+# What `make deb` was told, such as CC, is not for debian/rules.
+unset MAKEFLAGS MFLAGS MAKELEVEL
 export DEB_BUILD_OPTIONS=${DEB_BUILD_OPTIONS-nocheck noautodbgsym}
 (cd "$copy" && dpkg-buildpackage -us -uc -nc "${options[@]}" "$@") >"$out/log" 2>&1 || {
     tail -40 "$out/log"
     echo "deb: dpkg-buildpackage failed; all it said is in $out/log"
     exit 1
 }
-ls "$out"/*_"$version"_{all,"$arch"}.deb
+ls "$out"/*_"${version}_$arch.deb" ${all:+"$out"/*_"${version}_all.deb"}
