@@ -405,6 +405,10 @@ bool cluster_task_done(struct cluster_node *node, uint64_t task, tarn_status sta
 /* The far tier of that segment lets these go. How many were known is counted by the caller. */
 bool cluster_far_evicted(struct cluster_node *node, uint32_t segment, struct span key,
                          uint64_t version);
+/* How much is lost when its copy of this goes; 0: nothing is known under that name, -1: nobody
+ * knows. */
+int64_t cluster_far_worth(const struct cluster_node *node, uint32_t segment, struct span key,
+                          uint64_t version);
 struct cluster_offer {
     struct span key;
     uint64_t version, size, offset;

@@ -16,6 +16,14 @@ bool cluster_far_evicted(struct cluster_node *c, uint32_t segment, struct span k
     return true;
 }
 
+int64_t cluster_far_worth(const struct cluster_node *c, uint32_t segment, struct span key,
+                          uint64_t version) {
+    struct object *o = store_find_version(cluster.store, key, version);
+    if (!cluster_far_of(c, segment) || o == NULL) return 0;
+    float loss = store_object_far_loss(cluster.store, o);
+    return loss < 0 ? -1 : loss < 1e18f ? (int64_t)loss : INT64_MAX;
+}
+
 uint64_t cluster_far_offered(struct cluster_node *c, uint32_t segment,
                              const struct cluster_offer *o) {
     uint64_t version;

@@ -220,7 +220,7 @@ void cmd_node_heartbeat(struct client *c) {
 
 /* --- reports, in slices --- */
 
-enum report_kind { REPORT_DONE, REPORT_EVICTED, REPORT_OFFER };
+enum report_kind { REPORT_DONE, REPORT_EVICTED, REPORT_WEIGH, REPORT_OFFER };
 
 struct report {
     struct each each;
@@ -244,6 +244,11 @@ static bool report_done(struct client *c, struct cluster_node *n, size_t at) {
 static bool report_evicted(struct client *c, struct cluster_node *n, uint32_t segment, size_t at) {
     struct wire_far f;
     return report_read(c, at, &f) && cluster_far_evicted(n, segment, c->argv[f.key], f.version);
+}
+
+static int64_t report_weigh(struct client *c, struct cluster_node *n, uint32_t segment, size_t at) {
+    struct wire_far f;
+    return report_read(c, at, &f) ? cluster_far_worth(n, segment, c->argv[f.key], f.version) : 0;
 }
 
 static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t segment,
@@ -280,6 +285,7 @@ static enum each_next report_one(struct client *c, struct each *each, unsigned *
     switch (r->kind) {
     case REPORT_DONE: reply_int(c, n != NULL && report_done(c, n, at)); break;
     case REPORT_EVICTED: r->known += n != NULL && report_evicted(c, n, r->segment, at); break;
+    case REPORT_WEIGH: reply_int(c, n != NULL ? report_weigh(c, n, r->segment, at) : -1); break;
     case REPORT_OFFER:
         reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->segment, at) : 0);
         break;
@@ -314,6 +320,9 @@ void cmd_node_done(struct client *c) {
 }
 void cmd_node_evicted(struct client *c) {
     report_run(c, REPORT_EVICTED);
+}
+void cmd_node_weigh(struct client *c) {
+    report_run(c, REPORT_WEIGH);
 }
 void cmd_node_offer(struct client *c) {
     report_run(c, REPORT_OFFER);

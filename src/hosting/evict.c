@@ -1,5 +1,6 @@
 /* A slow tier that is nearly full lets go of a part of what it holds:
  *
+ *   tier_weigh ─> NODE WEIGH (some entries of a part that could go) ─> tier_weighed
  *   tier_poll_evict ─> NODE EVICTED (in batches) ─> the master hands out no new lease
  *     ─> those there are end ─> tier_evicted
  *
@@ -18,13 +19,59 @@
 
 static void eviction_collect(void *arg, const struct tier_item *item) {
     struct tier_item named = {.key = item->key, .version = item->version};
-    entries_add(&((struct eviction *)arg)->entries, &named);
+    entries_add(arg, &named);
 }
+
+/* --- what the parts are worth --- */
+
+static void weigh_told(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+    struct hosting_far *f = arg;
+    uint64_t ticket = f->weighing;
+    f->weighing = 0;
+    if (a == NULL || ticket == 0 || far_tier(f) == NULL) return;
+    double loss = 0;
+    size_t known = 0;
+    for (size_t i = 0; a->type == ANSWER_ARRAY && i < a->len; i++) {
+        const struct answer *one = answer_at(a, i);
+        if (one->type != ANSWER_INTEGER || one->integer < 0) continue;
+        loss += (double)one->integer;
+        known++;
+    }
+    /* a master that knows no such command says so each time */
+    tier_weighed(f->tier, ticket, known > 0 ? loss / (double)known : -1);
+}
+
+static void weigh_ask(struct hosting_far *f, const struct buf *entries) {
+    struct tarn_host *h = f->host;
+    struct hosting_link *l = &h->reports;
+    struct wire_node node = link_node(h, l);
+    node.segment = f->segment->id;
+    node.keys.at = request_next(&l->request);
+    for (size_t at = 0; at < entries->len; node.keys.n++) {
+        const char *key;
+        struct far_entry entry = entries_next(entries, &at, &key);
+        request_word(&l->request, key, entry.key_len);
+        request_number(&l->request, (int64_t)entry.version);
+    }
+    link_send(h, l, WIRE_node_weigh, &node, weigh_told, f);
+}
+
+/* true: the master is asked, and what goes depends on the answer. */
+static bool evictions_weigh(struct hosting_far *f) {
+    struct buf entries = {0};
+    if (f->weighing == 0 && link_room(&f->host->reports) > 0 &&
+        (f->weighing = tier_weigh(f->tier, eviction_collect, &entries)) != 0)
+        weigh_ask(f, &entries);
+    buf_free(&entries);
+    return f->weighing != 0;
+}
+
+/* --- what goes --- */
 
 static void evictions_take(struct hosting_far *f) {
     while (f->n_evictions < EVICTIONS_MAX) {
         struct eviction *e = xcalloc(1, sizeof(*e));
-        e->ticket = tier_poll_evict(f->tier, eviction_collect, e);
+        e->ticket = tier_poll_evict(f->tier, eviction_collect, &e->entries);
         if (e->ticket == 0) {
             buf_free(&e->entries);
             free(e);
@@ -79,10 +126,10 @@ static void eviction_free(struct hosting_far *f, struct eviction *e) {
 void evict_turn(struct hosting_far *f) {
     struct tarn_host *h = f->host;
     const struct hosted *seg = f->segment;
-    evictions_take(f);
     /* What is being offered must not be evicted in the same breath: the offer might come last. */
     bool may_tell =
         seg->mounted && session_joined(&h->session) && !f->offering.active && !f->offering.needed;
+    if (!may_tell || !evictions_weigh(f)) evictions_take(f);
     struct eviction *e, *next;
     TAILQ_FOREACH_SAFE(e, &f->evictions, link, next) {
         if (e->wait_until == 0 && (e->entries.len == 0 || seg->gone)) eviction_wait(f, e);
@@ -109,4 +156,5 @@ void evict_restart(struct hosting_far *f) {
 void evict_free(struct hosting_far *f) {
     while (!TAILQ_EMPTY(&f->evictions)) eviction_free(f, TAILQ_FIRST(&f->evictions));
     f->telling = NULL;
+    f->weighing = 0;
 }

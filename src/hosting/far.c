@@ -199,7 +199,7 @@ void far_store(struct hosting_far *f, struct hosting_task *t) {
 /* --- a turn --- */
 
 bool far_wants_poll(const struct hosting_far *f) {
-    return far_tier(f) != NULL && f->n_evictions < EVICTIONS_MAX;
+    return far_tier(f) != NULL && f->n_evictions < EVICTIONS_MAX && f->weighing == 0;
 }
 
 void far_turn(struct hosting_far *f) {

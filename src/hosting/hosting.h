@@ -193,6 +193,7 @@ struct hosting_far {
     size_t n_evictions;
     struct eviction *telling; /* NODE EVICTED about it is under way, */
     size_t telling_bytes;     /* for so many bytes of its entries */
+    uint64_t weighing; /* ticket of the part that NODE WEIGH under way is about; 0: none is */
     struct far_figures figures;
 };
 /* NULL: there is none now. For the control thread; a job may be closing and opening it. */

@@ -365,4 +365,6 @@ const struct tier_ops ssd_ops = {
     .too_full = ssd_too_full,
     .choose = ssd_choose,
     .evicted = ssd_evicted,
+    .weigh = ssd_weigh,
+    .weighed = ssd_weighed,
 };

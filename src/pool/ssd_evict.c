@@ -1,9 +1,10 @@
 /* What goes when the disk is nearly full, and how its space comes back.
  *
  * A log gives up whole units, so the question is which. Strictly the oldest would be FIFO, which
- * wears the disk least but knows nothing of use. We look at the few oldest and take the one that
- * was read least for its size; those passed over keep half of their count, so that what was hot
- * once does not stay for ever. Where that one ends in the middle of a prompt, the last unit goes
+ * wears the disk least but knows nothing of use. We look at the oldest and take the one with which
+ * least is lost for its size, if the owner has said that of all of them (tier_weigh). Else it is,
+ * of fewer, the one that was read least; those passed over keep half of their count, so that what
+ * was hot once does not stay for ever. Where that one ends in the middle of a prompt, the last unit goes
  * that is all of this prompt: what is behind a gap is worth nothing, so the tail goes before the
  * head. Caches on flash do much the same: CacheLib's Navy (Berg et al., OSDI 2020) gives up whole
  * regions, FIFO or LRU by region, never single objects. */
@@ -14,7 +15,10 @@
 #include "pool/ssd_internal.h"
 
 #define CANDIDATES 8u
-#define TAIL_MAX   1024u /* units of one prompt */
+#define WEIGHED    32u    /* candidates where it is known what they are worth */
+#define WEIGH_MS   10000u /* so long that counts; then it is asked for again */
+#define SAMPLE     32u    /* entries of one that are asked for */
+#define TAIL_MAX   1024u  /* units of one prompt */
 
 static bool unit_may_go(const struct ssd_unit *u) {
     return u->state == SSD_SEALED && u->unwritten == 0;
@@ -70,7 +74,24 @@ static struct ssd_unit *unit_prompt_tail(struct ssd_unit *u) {
     return tail;
 }
 
-static struct ssd_unit *victim_old(struct ssd *s) {
+static double unit_loss(const struct ssd_unit *u) {
+    return u->loss * (double)u->live / u->regions;
+}
+
+/* NULL: it is not known of all that could go. */
+static struct ssd_unit *victim_weighed(struct ssd *s) {
+    struct ssd_unit *u, *best = NULL;
+    unsigned seen = 0;
+    TAILQ_FOREACH(u, &s->units, by_age) {
+        if (!unit_may_go(u)) continue;
+        if (u->live > 0 && (u->weighed_ms == 0 || u->loss < 0)) return NULL;
+        if (best == NULL || unit_loss(u) < unit_loss(best)) best = u;
+        if (++seen == WEIGHED) break;
+    }
+    return best;
+}
+
+static struct ssd_unit *victim_read_least(struct ssd *s) {
     struct ssd_unit *u, *best = NULL;
     unsigned seen = 0;
     TAILQ_FOREACH(u, &s->units, by_age) {
@@ -78,6 +99,12 @@ static struct ssd_unit *victim_old(struct ssd *s) {
         if (best == NULL || u->heat / u->regions < best->heat / best->regions) best = u;
         if (++seen == CANDIDATES) break;
     }
+    return best;
+}
+
+static struct ssd_unit *victim_old(struct ssd *s) {
+    struct ssd_unit *u, *best = victim_weighed(s);
+    if (best == NULL) best = victim_read_least(s);
     if (best == NULL) return NULL;
     for (u = TAILQ_FIRST(&s->units); u != best; u = TAILQ_NEXT(u, by_age)) {
         if (unit_may_go(u)) u->heat /= 2;
@@ -114,6 +141,43 @@ bool ssd_too_full(struct tier *t) {
 }
 
 /* --- the owner's side --- */
+
+static void unit_sample(const struct ssd_unit *u, struct buf *records) {
+    size_t step = u->live / SAMPLE + 1, live = 0;
+    for (size_t i = 0; i < u->n_entries; i++) {
+        const struct tier_record *r = ssd_unit_entry(u, i);
+        if (r->kind == TIER_ENTRY && live++ % step == 0) buf_append(records, r, r->size);
+    }
+}
+
+/* Ahead of the need: what is about to be chosen. */
+uint64_t ssd_weigh(struct tier *t, struct buf *records) {
+    struct ssd *s = (struct ssd *)t;
+    struct ssd_unit *u;
+    unsigned seen = 0;
+    uint64_t now = clock_mono_ms();
+    if (s->empty_hint || regions_coming(s) >= s->free_stop) return 0;
+    TAILQ_FOREACH(u, &s->units, by_age) {
+        if (!unit_may_go(u)) continue;
+        if (u->live > 0 && (u->weighed_ms == 0 || now - u->weighed_ms > WEIGH_MS)) {
+            unit_sample(u, records);
+            return u->seq;
+        }
+        if (++seen == WEIGHED) break;
+    }
+    return 0;
+}
+
+void ssd_weighed(struct tier *t, uint64_t ticket, double loss) {
+    struct ssd *s = (struct ssd *)t;
+    struct ssd_unit *u;
+    TAILQ_FOREACH(u, &s->units, by_age) {
+        if (u->seq != ticket) continue;
+        u->loss = loss;
+        u->weighed_ms = clock_mono_ms();
+        return;
+    }
+}
 
 uint64_t ssd_choose(struct tier *t, struct buf *records) {
     struct ssd *s = (struct ssd *)t;

@@ -59,7 +59,9 @@ struct ssd_unit {
     struct buf log;
     uint32_t *entries; /* positions of entries in log, in steps of 8 bytes; ascending by offset */
     size_t n_entries, cap_entries, live;
-    uint64_t heat; /* bytes read, halved each time it was passed over as a victim */
+    uint64_t heat;       /* bytes read, halved each time it was passed over as a victim */
+    double loss;         /* of one of its entries, in the mean; < 0: nobody knows */
+    uint64_t weighed_ms; /* when that was said; 0: never */
     uint32_t first_prompt,
         last_prompt; /* of its first and last value; 0: of none, or from before we were opened */
     uint32_t reads;  /* under way */
@@ -252,6 +254,8 @@ void ssd_read_free(struct ssd *s);
 bool ssd_too_full(struct tier *t);
 uint64_t ssd_choose(struct tier *t, struct buf *records);
 void ssd_evicted(struct tier *t, uint64_t ticket);
+uint64_t ssd_weigh(struct tier *t, struct buf *records);
+void ssd_weighed(struct tier *t, uint64_t ticket, double loss);
 /* The thread's: brings what was given up nearer to being free. */
 void ssd_evict_advance(struct ssd *s);
 

@@ -395,6 +395,26 @@ void tier_evicted(struct tier *t, uint64_t ticket) {
     pthread_mutex_unlock(&t->lock);
 }
 
+uint64_t tier_weigh(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                    void *arg) {
+    MAGIC_CHECK(t, TIER_MAGIC);
+    struct buf records = {0};
+    if (!t->ops->weigh) return 0;
+    pthread_mutex_lock(&t->lock);
+    uint64_t ticket = t->ops->weigh(t, &records);
+    pthread_mutex_unlock(&t->lock);
+    tier_show(&records, fn, arg);
+    buf_free(&records);
+    return ticket;
+}
+
+void tier_weighed(struct tier *t, uint64_t ticket, double loss) {
+    MAGIC_CHECK(t, TIER_MAGIC);
+    pthread_mutex_lock(&t->lock);
+    t->ops->weighed(t, ticket, loss);
+    pthread_mutex_unlock(&t->lock);
+}
+
 int tier_event_fd(const struct tier *t) {
     MAGIC_CHECK(t, TIER_MAGIC);
     return t->event_fd;

@@ -110,6 +110,9 @@ struct tier_ops {
     bool (*too_full)(struct tier *t);
     uint64_t (*choose)(struct tier *t, struct buf *records);
     void (*evicted)(struct tier *t, uint64_t ticket);
+    /* As tier_weigh; NULL: what goes does not depend on it. */
+    uint64_t (*weigh)(struct tier *t, struct buf *records);
+    void (*weighed)(struct tier *t, uint64_t ticket, double loss);
 };
 
 /* First member of every kind. */

@@ -230,6 +230,15 @@ bool store_object_worth_memory(struct store *s, const struct object *o, bool oth
     return more;
 }
 
+/* In millionths. All of a prompt is read from the disk or computed again: so its blocks count the
+ * same, but for a little that makes those at its end go first. */
+float store_object_far_loss(struct store *s, const struct object *o) {
+    float worth = book_far_only(o) ? book_far_worth(s, o) : book_worth(s, o);
+    if (worth < 0) return -1;
+    float head = 1 + 1 / (16 + (float)object_depth(o));
+    return worth * (float)store_object_size(s, o) * head * 1e6f;
+}
+
 #define EVICT_AHEAD 8u
 
 /* The next few victims, with the chains of the index that they will be taken out of on their way to

@@ -56,7 +56,7 @@ float book_worth(const struct store *s, const struct object *o) {
 
 float book_far_worth(struct store *s, const struct object *o) {
     struct policy *p = &s->domains[book_domain(s, o)].policy[0];
-    return p->ops->far_worth ? p->ops->far_worth(p, o->request) : -1;
+    return p->ops->far_worth ? p->ops->far_worth(p, o->request, object_freq(o) > 0) : -1;
 }
 
 struct policy_event order_event(const struct store *s, const struct object *o) {

@@ -92,9 +92,9 @@ struct policy_ops {
     /* An object that lies on disks only is used, which is no hit of an object of the policy's; it
      * may be inserted soon, as part of that request. NULL: nothing to do. */
     void (*far_access)(struct policy *p, const struct policy_event *e);
-    /* What such an object, last used by that request, would be worth as one of the policy's; < 0:
-     * it is not known. NULL: it never is. */
-    float (*far_worth)(struct policy *p, uint32_t request);
+    /* What such an object, last used by that request, would be worth as one of the policy's. again:
+     * it was used there; < 0: it is not known. NULL: it never is. */
+    float (*far_worth)(struct policy *p, uint32_t request, bool again);
     /* for OBJECT FREQ, NULL: keeps none */
     unsigned (*freq)(const struct policy *p, const struct object *o);
     uint64_t (*memory)(const struct policy *p);

@@ -614,13 +614,14 @@ static void chain_far_access(struct policy *p, const struct policy_event *e) {
     if (q->turn == 0) q->turn = 2; /* what it was is forgotten */
 }
 
-static float chain_far_worth(struct policy *p, uint32_t request) {
+static float chain_far_worth(struct policy *p, uint32_t request, bool again) {
     struct chain_policy *s = state_of(p);
-    struct chain_request *q = s && request ? request_find(s, request) : NULL;
-    if (!q) return -1;
+    if (!s || request == 0) return -1;
+    const struct chain_request *q = request_find(s, request);
     struct chain_value *v = &s->chain.value;
     int32_t age = (int32_t)(s->chain.clock - request);
     unsigned bin = chain_age_bin(v, age > 0 ? (uint32_t)age : 0);
+    if (!q) return v->value[again ? CHAIN_REUSED : CHAIN_NEW][bin];
     struct chain_traits t = {.kind = CHAIN_REUSED,
                              .turn = q->turn ? q->turn : 1,
                              .length = chain_length_class(q->length),

@@ -591,6 +591,9 @@ unsigned store_object_far_hits(const struct object *o);
 /* One more replica of it in memory is worth more there than who is next to go, or nobody has to.
  * otherwise: the answer where the policy knows no worth. */
 bool store_object_worth_memory(struct store *s, const struct object *o, bool otherwise);
+/* What would be lost with its copy on a disk, to be compared with that of others there: expected
+ * uses for each request, times bytes; < 0: the policy does not know. */
+float store_object_far_loss(struct store *s, const struct object *o);
 
 /* --- removal, TTL, pins, quotas, eviction --- */
 

@@ -190,6 +190,11 @@ COMMAND(node_evicted, "NODE|EVICTED", NODES, "A node's disk lets objects go.", P
               GROUPS(OF(KEY("key", KEY_RM | KEY_DELETE, IN(far, key)),
                         ARG(NUMBER, "version", UP_TO(INT64_MAX), IN(far, version))))),
         REPLY("how many were known"), ERRORS("NOSEGMENT STALE"))
+COMMAND(node_weigh, "NODE|WEIGH", NODES, "What objects on a node's disk are worth.", POOL_ADMIN,
+        TAKES(NODE_NAME, FAR_SEGMENT,
+              GROUPS(OF(KEY("key", KEY_RO, IN(far, key)),
+                        ARG(NUMBER, "version", UP_TO(INT64_MAX), IN(far, version))))),
+        REPLY("an array of numbers, -1: nobody knows"), ERRORS("NOSEGMENT STALE"))
 COMMAND(node_offer, "NODE|OFFER", NODES, "A node found objects on its disk.", POOL_ADMIN,
         TAKES(NODE_NAME, FAR_SEGMENT,
               GROUPS(OF(KEY("key", KEY_OW | KEY_INSERT, IN(far, key)),

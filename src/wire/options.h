@@ -112,7 +112,7 @@ struct wire_done {
     uint64_t task, offset;
     int64_t status, crc;
 };
-/* Of NODE EVICTED, NODE OFFER: an object on a disk. */
+/* Of NODE EVICTED, NODE WEIGH, NODE OFFER: an object on a disk. */
 struct wire_far {
     uint32_t key, crcs;
     uint64_t version, size, offset;

@@ -734,6 +734,49 @@ TEST(one_read_brings_back_what_is_worth_more_than_what_would_go) {
     util_end();
 }
 
+static int64_t lost(const char *key) {
+    return cluster_far_worth(n1.n, ssd1, span_str(key), util_version(key));
+}
+
+TEST(what_is_lost_with_a_copy_on_a_disk) {
+    begin_chain();
+    for (int turn = 1; turn <= 5; turn++) {
+        ask("a", 4 * turn);
+        ask("b", 4);
+        serve_disk();
+    }
+    for (int i = 0; i < 4; i++) {
+        char prefix[] = {'c' + (char)i, '\0'};
+        ask(prefix, 4);
+        serve_disk();
+    }
+    ask("a", 20);
+    /* in memory as well: a conversation before what came once; the tail before the head */
+    CHECK(lost("a5") > lost("c0") && lost("c0") > 0);
+    CHECK(lost("a0") > lost("a3"));
+    /* on the disk alone, as long as the request is known, and longer */
+    struct store_evict_job job = {.want_objects = 40};
+    unsigned budget = 1000;
+    CHECK(store_evict_step(util_store, &job, &budget));
+    CHECK(lost("c0") > lost("c3") && lost("c3") > 0);
+    int64_t before = lost("c0");
+    for (int i = 0; i < 600; i++) {
+        char prefix[16];
+        snprintf(prefix, sizeof(prefix), "x%d.", i);
+        ask(prefix, 1);
+        serve_disk();
+    }
+    CHECK(lost("c0") > 0 && lost("c0") < before);
+    /* what is not there, under another number, or on another disk, is nothing */
+    CHECK_EQ(cluster_far_worth(n1.n, ssd1, SPAN("none"), 1), 0);
+    CHECK_EQ(cluster_far_worth(n1.n, ssd1, SPAN("c0"), util_version("c0") + 1), 0);
+    CHECK_EQ(cluster_far_worth(n1.n, mem1, SPAN("c0"), util_version("c0")), 0);
+    CHECK_EQ(store_set_policy(util_store, "lru"), TARN_OK);
+    util_run();
+    CHECK_EQ(lost("c0"), -1);
+    util_end();
+}
+
 int main(int argc, char **argv) {
     log_set_level(LOG_LEVEL_NOTHING);
     return test_main(argc, argv);

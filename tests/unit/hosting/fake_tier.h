@@ -35,6 +35,8 @@ static struct {
     bool hold;        /* puts are not ended until it is false */
     uint64_t evict;   /* ticket to hand out, with everything in it */
     uint64_t evicted; /* ticket that came back */
+    uint64_t weigh;   /* ticket to hand out, the same */
+    double loss;      /* what was said of it */
     unsigned opened;
     char cluster[33];
     uint8_t content;
@@ -52,7 +54,7 @@ static void disk_reset(void) {
     memset(disk.entry, 0, sizeof(disk.entry));
     disk.n = disk.n_held = disk.full = disk.opened = 0;
     disk.hold = false;
-    disk.evict = disk.evicted = 0;
+    disk.evict = disk.evicted = disk.weigh = 0;
     disk.content = 1;
     disk.recovered = false;
 }
@@ -206,6 +208,24 @@ uint64_t tier_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier
     pthread_mutex_unlock(&disk.mutex);
     if (ticket != 0) tier_each(t, fn, arg);
     return ticket;
+}
+
+uint64_t tier_weigh(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                    void *arg) {
+    pthread_mutex_lock(&disk.mutex);
+    uint64_t ticket = disk.weigh;
+    disk.weigh = 0;
+    pthread_mutex_unlock(&disk.mutex);
+    if (ticket != 0) tier_each(t, fn, arg);
+    return ticket;
+}
+
+void tier_weighed(struct tier *t, uint64_t ticket, double loss) {
+    pthread_mutex_lock(&disk.mutex);
+    CHECK_EQ(ticket, 41);
+    disk.loss = loss;
+    disk.evict = 42; /* which has waited for it */
+    pthread_mutex_unlock(&disk.mutex);
 }
 
 void tier_evicted(struct tier *t, uint64_t ticket) {

@@ -685,6 +685,33 @@ TEST(evictions) {
     stop();
 }
 
+/* What goes depends on what the master says; one that knows no such command says nothing. */
+static void weigh(const char *answer, double loss) {
+    prepare();
+    disk_add("a", 3, "aaaa");
+    disk_add("b", 4, "bbbb");
+    disk_add("c", 5, "cccc");
+    o.ssd_path = "/ssd";
+    o.ssd_bytes = 1u << 20;
+    scripted_rule(&m.s, "NODE WEIGH *", 1, answer);
+    start();
+    wait_state(TARN_HOST_UP);
+    pthread_mutex_lock(&disk.mutex);
+    disk.weigh = 41;
+    eventfd_write(disk.open->event_fd, 1);
+    pthread_mutex_unlock(&disk.mutex);
+    CHECK(scripted_saw(&m.s, "NODE WEIGH n1 * 2 3 a 3 b 4 c 5"));
+    disk_wait(is_evicted);
+    CHECK(disk.loss == loss);
+    stop();
+}
+
+TEST(what_goes_depends_on_what_the_master_says) {
+    weigh("*3\r\n:100\r\n:-1\r\n:300\r\n", 200);
+    weigh("*3\r\n:-1\r\n:-1\r\n:-1\r\n", -1);
+    weigh("-ERR unknown command 'NODE|WEIGH'\r\n", -1);
+}
+
 TEST(the_file_tier_belongs_to_the_cluster) {
     prepare();
     o.file_path = "/shared";

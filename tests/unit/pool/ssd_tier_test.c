@@ -179,6 +179,53 @@ TEST(what_is_read_stays_longer) {
     tier_close(&t);
 }
 
+/* Says of all parts that are to be weighed what is lost with them: little with those that hold ids
+ * [from, from + n) only. How many were. */
+static unsigned weigh_all(struct tier *t, uint64_t from, uint64_t n, double others) {
+    unsigned parts = 0;
+    uint64_t ticket;
+    struct list some = {0};
+    while ((ticket = tier_weigh(t, list_add, &some)) != 0) {
+        CHECK(some.n > 0);
+        bool little = true;
+        for (size_t i = 0; i < some.n; i++)
+            little = little && some.items[i].id >= from && some.items[i].id < from + n;
+        tier_weighed(t, ticket, little ? 1 : others);
+        some.n = 0;
+        parts++;
+    }
+    free(some.items);
+    return parts;
+}
+
+TEST(with_what_goes_least_is_lost) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    CHECK_EQ(put(t, 0, 1, 100000, NULL), TARN_OK);
+    CHECK_EQ(weigh_all(t, 0, 0, 1), 0); /* there is room */
+    fill(t, 1, 100000);
+    CHECK(weigh_all(t, 60, 30, 10) > 10);
+    struct list gone = {0};
+    CHECK(evict_all(t, &gone) > 0);
+    for (size_t i = 0; i < gone.n; i++) CHECK(gone.items[i].id >= 60 && gone.items[i].id < 90);
+    free(gone.items);
+    tier_close(&t);
+}
+
+TEST(where_nobody_knows_what_is_lost_the_oldest_goes) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    fill(t, 0, 100000);
+    CHECK(weigh_all(t, 60, 30, -1) > 10);
+    struct list gone = {0};
+    CHECK(evict_all(t, &gone) > 0);
+    CHECK(list_find(&gone, 0) != NULL && list_find(&gone, 70) == NULL);
+    free(gone.items);
+    tier_close(&t);
+}
+
 TEST(space_of_dropped_entries_comes_back_by_a_ticket_without_entries) {
     fresh_dir();
     struct tier_config c = config(16 * MIB);
