@@ -64,10 +64,20 @@ proc begin {} {
     policy chain
     r config resetstat
 }
-# A conversation of five turns.
-proc talk {} {
-    for {set turn 1} {$turn <= 5} {incr turn} {
-        ask talk [expr {4 * $turn}]
+proc fill_memory {} {
+    for {set i 0} {$i < 8} {incr i} {
+        ask once$i 8
+        quiet
+    }
+    assert_equal 64 [segment_field n1.0 replicas]
+}
+# Conversations of which each asks five times, among prompts that never come again: what there is to
+# learn.
+proc converse {} {
+    for {set i 0} {$i < 20} {incr i} {
+        ask talk[expr {$i / 5}] [expr {4 * ($i % 5 + 1)}]
+        quiet
+        ask never$i 4
         quiet
     }
 }
@@ -82,6 +92,22 @@ proc on_disk {prompt n} {
 proc brought {} {
     regexp {done=(\d+)} [info_field tasks_by_use] - done
     return $done
+}
+
+test {one read brings back what is worth more than what goes for it, tails first} {
+    begin
+    converse
+    forget_memory
+    r config resetstat
+    fill_memory
+    assert_equal 20 [ask talk0 20]
+    quiet
+    assert_equal 20 [brought]
+    assert_equal 20 [leading talk0 20]
+    set left 0
+    for {set i 0} {$i < 8} {incr i} {incr left [leading once$i 8]}
+    assert_equal 44 $left
+    assert_equal [expr {4 * 20 + 20 * 4 + 64}] [r dbsize] "(all of it is on the disk)"
 }
 
 test {what would have to be computed again does not go for what a disk has} {
@@ -111,10 +137,15 @@ test {lru knows no worth: there the third read brings it back, whoever goes for 
 test {a full disk lets go of what is worth least, not of what is oldest} {
     begin
     r config set ssd-offload all
+    converse
+    r flushall
     r node leave n1
     file mkdir $::disk-2
     start_node n2 --host-name m2 --segment 8mb --ssd $::disk-2:16mb
-    talk
+    foreach n {4 8 12 16 20} {
+        ask talk $n
+        quiet
+    }
     for {set i 0} {[evicted] == 0} {incr i} {
         ask talk 20 ;# in memory: nobody reads the disk
         assert {$i < 20}

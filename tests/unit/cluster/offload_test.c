@@ -713,18 +713,32 @@ static void begin_chain(void) {
     CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
 }
 
-TEST(one_read_brings_back_what_is_worth_more_than_what_would_go) {
-    begin_chain();
-    for (int turn = 1; turn <= 5; turn++) {
-        ask("a", 4 * turn);
+/* Conversations of which each asks five times, among prompts that never come again. */
+static void talk(void) {
+    for (int i = 0; i < 4 * 5; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "%c", 'a' + i / 5);
+        ask(key, 4 * (i % 5 + 1));
+        serve_disk();
+        snprintf(key, sizeof(key), "once%d.", i);
+        ask(key, 4);
         serve_disk();
     }
-    struct store_evict_job job = {.want_objects = 20};
-    unsigned budget = 1000;
-    CHECK(store_evict_step(util_store, &job, &budget));
+}
+
+static void let_all_go(void) {
+    struct store_evict_job job = {.want_objects = 1000};
+    unsigned budget = 10000;
+    store_evict_step(util_store, &job, &budget);
+}
+
+TEST(one_read_brings_back_what_is_worth_more_than_what_would_go) {
+    begin_chain();
+    talk();
+    let_all_go();
     CHECK_EQ(leading_in_memory("a", 20), 0);
     for (int i = 0; i < 8; i++) {
-        char prefix[] = {'b' + (char)i, '\0'};
+        char prefix[] = {'s' + (char)i, '\0'};
         ask(prefix, 8);
         serve_disk();
     }
@@ -740,40 +754,28 @@ static int64_t lost(const char *key) {
 
 TEST(what_is_lost_with_a_copy_on_a_disk) {
     begin_chain();
-    for (int turn = 1; turn <= 5; turn++) {
-        ask("a", 4 * turn);
-        ask("b", 4);
-        serve_disk();
-    }
-    for (int i = 0; i < 4; i++) {
-        char prefix[] = {'c' + (char)i, '\0'};
-        ask(prefix, 4);
-        serve_disk();
-    }
-    ask("a", 20);
+    talk();
     /* in memory as well: a conversation before what came once; the tail before the head */
-    CHECK(lost("a5") > lost("c0") && lost("c0") > 0);
-    CHECK(lost("a0") > lost("a3"));
-    /* on the disk alone, as long as the request is known, and longer */
-    struct store_evict_job job = {.want_objects = 40};
-    unsigned budget = 1000;
-    CHECK(store_evict_step(util_store, &job, &budget));
-    CHECK(lost("c0") > lost("c3") && lost("c3") > 0);
-    int64_t before = lost("c0");
+    CHECK(lost("d5") > lost("once19.0") && lost("once19.0") > 0);
+    CHECK(lost("d0") > lost("d3"));
+    /* on the disk alone, as long as the request is among the latest, and longer */
+    let_all_go();
+    CHECK(lost("once19.0") > lost("once19.1") && lost("once19.1") > 0);
+    int64_t before = lost("once19.0");
     for (int i = 0; i < 600; i++) {
         char prefix[16];
         snprintf(prefix, sizeof(prefix), "x%d.", i);
         ask(prefix, 1);
         serve_disk();
     }
-    CHECK(lost("c0") > 0 && lost("c0") < before);
+    CHECK(lost("once19.0") > 0 && lost("once19.0") < before);
     /* what is not there, under another number, or on another disk, is nothing */
     CHECK_EQ(cluster_far_worth(n1.n, ssd1, SPAN("none"), 1), 0);
-    CHECK_EQ(cluster_far_worth(n1.n, ssd1, SPAN("c0"), util_version("c0") + 1), 0);
-    CHECK_EQ(cluster_far_worth(n1.n, mem1, SPAN("c0"), util_version("c0")), 0);
+    CHECK_EQ(cluster_far_worth(n1.n, ssd1, SPAN("a0"), util_version("a0") + 1), 0);
+    CHECK_EQ(cluster_far_worth(n1.n, mem1, SPAN("a0"), util_version("a0")), 0);
     CHECK_EQ(store_set_policy(util_store, "lru"), TARN_OK);
     util_run();
-    CHECK_EQ(lost("c0"), -1);
+    CHECK_EQ(lost("a0"), -1);
     util_end();
 }
 

@@ -1,6 +1,9 @@
 /* Objects on disks, under a policy that knows what objects are worth. */
 #include "util.h"
 
+#include "chain_check.h"
+
+#include "base/rng.h"
 #include "store/chain.h"
 
 static uint32_t ssd;
@@ -185,6 +188,80 @@ static void tails_go_first(const char *policy, bool used) {
 TEST(on_a_disk_a_tail_goes_before_its_head) {
     tails_go_first("chain", false);
     tails_go_first("chain", true);
+}
+
+/* --- what waits for a disk --- */
+
+#define PROMPTS 40
+#define BLOCKS  24
+
+/* Which blocks of each prompt memory had when it was last asked for. */
+static bool had[PROMPTS][BLOCKS];
+
+static void note_memory(struct store *s, int prompt) {
+    for (int i = 0; i < BLOCKS; i++) had[prompt][i] = in_memory(s, block(prompt, i));
+}
+
+/* Of prompts that memory had from their heads on, nothing has left it that lies before a block which
+ * waits for its copy. Returns how many wait. */
+static unsigned check_tails(struct store *s) {
+    unsigned waiting = 0;
+    for (int prompt = 0; prompt < PROMPTS; prompt++) {
+        bool all = true, from_head = true;
+        for (int i = 0; i < BLOCKS; i++) {
+            const struct object *o = store_find(s, span_str(block(prompt, i)));
+            bool in = o && store_object_in_memory(s, o);
+            if (from_head && in && store_object_awaits(o)) {
+                CHECK(all);
+                waiting++;
+            }
+            all = all && in;
+            from_head = from_head && had[prompt][i];
+        }
+    }
+    return waiting;
+}
+
+/* The disk takes some, and gives others back. */
+static void disk_works(struct store *s, struct rng *rng, unsigned n) {
+    struct object *taken[8];
+    unsigned k = 0;
+    while (k < n && (taken[k] = store_await_take(s, ssd)) != NULL) k++;
+    for (unsigned i = 0; i < k; i++) {
+        if (rng_below(rng, 4) == 0)
+            store_await_again(s, taken[i], ssd);
+        else
+            CHECK_EQ(store_far_add(s, taken[i], ssd, offset += 4096), TARN_OK);
+    }
+}
+
+static void tails_first(uint64_t seed) {
+    struct rng rng = {0};
+    unsigned waited = 0, far = 0;
+    int length[PROMPTS] = {0};
+    rng_seed(&rng, seed);
+    memset(had, 0, sizeof(had));
+    struct store *s = begin("chain", 128);
+    store_config(s)->copies_all = true;
+    store_segment_copies(s, 0, ssd);
+    for (int n = 0; n < 2000; n++) {
+        int prompt = (int)rng_below(&rng, PROMPTS);
+        if ((length[prompt] += 1 + (int)rng_below(&rng, 4)) > BLOCKS) length[prompt] = 1;
+        ask(s, prompt, length[prompt], false);
+        note_memory(s, prompt);
+        do disk_works(s, &rng, 1 + (unsigned)rng_below(&rng, 3));
+        while (s->awaiting > 24); /* so that others may go */
+        waited += check_tails(s);
+        far += (unsigned)s->far_objects;
+    }
+    CHECK(waited > 1000 && far > 1000);
+    store_check(s);
+    chain_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_tail_is_on_the_disk_before_its_head_leaves_memory) {
+    for (uint64_t seed = 1; seed <= 10; seed++) tails_first(seed);
 }
 
 int main(int argc, char **argv) {
