@@ -4,10 +4,10 @@
  * wears the disk least but knows nothing of use. We look at the oldest and take the one with which
  * least is lost for its size, if the owner has said that of all of them (tier_weigh). Else it is,
  * of fewer, the one that was read least; those passed over keep half of their count, so that what
- * was hot once does not stay for ever. Where that one ends in the middle of a prompt, the last unit goes
- * that is all of this prompt: what is behind a gap is worth nothing, so the tail goes before the
- * head. Caches on flash do much the same: CacheLib's Navy (Berg et al., OSDI 2020) gives up whole
- * regions, FIFO or LRU by region, never single objects. */
+ * was hot once does not stay for ever. Where that one ends in the middle of a prompt, the last unit
+ * goes that is all of this prompt: what is behind a gap is worth nothing, so the tail goes before
+ * the head. Caches on flash do much the same: CacheLib's Navy (Berg et al., OSDI 2020) gives up
+ * whole regions, FIFO or LRU by region, never single objects. */
 #include <stdlib.h>
 
 #include "base/clock.h"

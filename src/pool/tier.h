@@ -125,8 +125,8 @@ void tier_evicted(struct tier *t, uint64_t ticket);
 /* Before that the owner may say what parts that could go are worth: some entries of one are handed
  * out, and tier_weighed is told with the ticket how much is lost with such an entry of it, in the
  * mean (< 0: nobody knows). Where it is known of all parts that could go, the one that loses least
- * goes, not the one that was read least. After some seconds they are to be weighed anew. 0: there is
- * none to weigh now. */
+ * goes, not the one that was read least. After some seconds they are to be weighed anew. 0: there
+ * is none to weigh now. */
 uint64_t tier_weigh(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg);
 void tier_weighed(struct tier *t, uint64_t ticket, double loss);
 int tier_event_fd(const struct tier *t);

@@ -202,8 +202,8 @@ static void note_memory(struct store *s, int prompt) {
     for (int i = 0; i < BLOCKS; i++) had[prompt][i] = in_memory(s, block(prompt, i));
 }
 
-/* Of prompts that memory had from their heads on, nothing has left it that lies before a block which
- * waits for its copy. Returns how many wait. */
+/* Of prompts that memory had from their heads on, nothing has left it that lies before a block
+ * which waits for its copy. Returns how many wait. */
 static unsigned check_tails(struct store *s) {
     unsigned waiting = 0;
     for (int prompt = 0; prompt < PROMPTS; prompt++) {
