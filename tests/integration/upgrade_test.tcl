@@ -3,6 +3,7 @@
 # tests/packages/upgrade.sh makes one.
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] several.tcl]
+source [file join [file dirname [info script]] tls.tcl]
 
 if {![info exists env(TARN_OLD)]} {
     puts "skip upgrades: TARN_OLD names no build of tarn 0.1 (make test-packages makes one)"
@@ -57,6 +58,86 @@ foreach {server node client} {
         kv_all 30 --replicas 2 load d: 30 100-20000
         kv_all 30 --batch 10 verify d: 30 100-20000
         url_of ""
+        stop_server
+    }
+}
+
+if {[have_openssl]} {
+    make_ca ca
+    foreach name {server user} {make_cert $name ca}
+}
+foreach {server node client} {old new new  old old new  new old old  new new old} {
+    test "over TLS: server $server, node $node, client $client" {
+        if {![have_openssl]} {skip "there is no openssl"}
+        as $server
+        start_server --pool-size 16mb
+        open_tls_port
+        proc server_url {} {
+            set user tls_cert_file=[pem user.crt]&tls_key_file=[pem user.key]
+            return tarns://127.0.0.1:[tls_port]?tls_ca_file=[pem ca.crt]&$user
+        }
+        as $node
+        start_node n1 --tls-data --host-name m1 --segment 32mb
+        assert_match "tcps://*" [lindex [segment_field n1.0 endpoints] 0]
+        as $client
+        kv_all 20 --host elsewhere --prefer n1.0 load a: 20 100-100000
+        kv_all 20 --host elsewhere verify a: 20 100-100000
+        kv_all 20 --transport tcp --prefer local load b: 20 100-100000
+        kv_all 20 --transport tcp verify b: 20 100-100000
+        url_of ""
+        stop_server
+    }
+}
+
+foreach server {old new} {
+    test "server $server, nodes of both versions: copies, disks, drains" {
+        as $server
+        start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s
+        set dir [temp_dir]
+        foreach {name version} {n1 old n2 new} {
+            close [open $dir/$name w]
+            as $version
+            start_node $name --host-name $name --segment 16mb --ssd $dir/$name:64mb,
+        }
+        as new
+        foreach {from to} {n1 n2 n2 n1} {
+            kv --prefer $from.0 load $from: 20 1000-50000
+            for {set i 0} {$i < 20} {incr i} {r replica copy $from:$i to $to.0}
+            wait_for "copies" {[info_field tasks] == 0}
+            for {set i 0} {$i < 10} {incr i} {r replica drop $from:$i from $from.0}
+            kv_all 20 verify $from: 20 1000-50000
+        }
+        if {$server eq "new"} {
+            # from both disks, and a user's rights end at both hosts
+            wait_for "the disks" {[segment_field n1.ssd replicas] >= 20 && \
+                [segment_field n2.ssd replicas] >= 20}
+            foreach {from to} {n1 n2 n2 n1} {
+                set keys {}
+                for {set i 0} {$i < 10} {incr i} {
+                    lappend keys $from:$i
+                    r replica drop $from:$i from $to.0
+                }
+                assert_equal {10 0 0 0} [r prefetch 10 {*}$keys]
+                wait_for "copies" {[info_field tasks] == 0}
+                kv_all 20 verify $from: 20 1000-50000
+            }
+            r acl setuser app on >secret ~* &* +@all -@dangerous
+            set c [client]
+            $c auth app secret
+            $c getreplicas n1:3 LEASE 1000
+            r acl deluser app
+            wait_for "its grants to end" {[node_field n1 fences-pending] == 0 && \
+                [node_field n2 fences-pending] == 0}
+        }
+        foreach {gone version} {n2 new n1 old} {
+            r node drain $gone
+            wait_for "$gone to leave" {[node_state $::gone] eq ""}
+            assert_equal 0 [reap_node $gone]
+            foreach p {n1 n2} {kv_all 20 verify $p: 20 1000-50000}
+            as $version
+            restart_node $gone
+            as new
+        }
         stop_server
     }
 }
