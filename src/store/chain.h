@@ -106,6 +106,8 @@ void chain_unlink(struct chain_books *c, struct chain_run *r);
 void chain_relink(struct chain_books *c, uint32_t i);
 /* Its exposure, from when its bin began until now. */
 void chain_expose(struct chain_books *c, const struct chain_run *r);
+/* The clock has its first time, which may be any. */
+void chain_cells_begin(struct chain_books *c);
 /* Moves runs that have become older to the cells of their age: of each bin in an eighth of the
  * requests that it spans, and the later the more objects there are: a few requests are nothing in
  * what a large pool sees before it evicts a run. */

@@ -135,6 +135,11 @@ static uint32_t next_multiple(uint32_t of, uint32_t after) {
     return (after / of + 1) * of;
 }
 
+void chain_cells_begin(struct chain_books *c) {
+    c->cells.due_first = c->clock;
+    for (unsigned b = 0; b < CHAIN_AGES; b++) c->cells.due[b] = c->clock;
+}
+
 void chain_cells_age(struct chain_books *c, uint64_t objects) {
     struct chain_cells *x = &c->cells;
     if ((int32_t)(c->clock - x->due_first) < 0) return;

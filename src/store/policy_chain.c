@@ -129,6 +129,7 @@ static void clock_set(struct policy *p, const struct policy_event *e) {
     int32_t step = (int32_t)(e->request - c->clock);
     if (step <= 0 && s->seen > 0) return;
     c->clock = e->request;
+    if (s->seen == 0) chain_cells_begin(c);
     if (s->seen > 0 && e->now_ms >= s->last_ms)
         s->request_ms += ((float)(e->now_ms - s->last_ms) / (float)step - s->request_ms) / 64;
     s->last_ms = e->now_ms;

@@ -9,8 +9,8 @@
 #include "chain_check.h"
 
 #define NODES 600
-#define OPEN  24
-#define LATE  10 /* steps after which a put has ended */
+#define OPEN  400 /* puts at a time, where there are MANY; else: */
+#define FEW   24
 
 enum feature {
     LEASES = 1,
@@ -27,6 +27,8 @@ enum feature {
     PARTS = 1024, /* look-ups of a part of a prompt, and of the same key twice */
     LOOKS = 2048, /* without an access */
     WAITS = 8192, /* what is put waits for its copy on the disk */
+    MANY = 16384, /* requests at a time: more than the policy remembers */
+    HOSTILE = 32768,
 };
 
 struct node {
@@ -85,6 +87,15 @@ static void on_news(void *arg, const struct store_news *news) {
     }
     forest->node[i].evicted = evicted && forest->node[i].there;
     forest->node[i].demoted = demoted && forest->node[i].there;
+}
+
+/* Puts at a time, and the steps after which one has ended. */
+static unsigned open_max(const struct forest *f) {
+    return f->features & MANY ? OPEN : FEW;
+}
+
+static unsigned open_steps(const struct forest *f) {
+    return f->features & MANY ? OPEN : 10;
 }
 
 static bool chance(struct forest *f, unsigned one_in) {
@@ -157,7 +168,7 @@ static bool put_block(struct forest *f, struct store_batch *b, int i, bool later
         /* What another one is about to put is not known to be behind it, until a look-up comes. */
         return st == TARN_EEXISTS;
     }
-    if (f->n_open == OPEN) end_open(f, (unsigned)rng_below(&f->rng, OPEN));
+    if (f->n_open == open_max(f)) end_open(f, (unsigned)rng_below(&f->rng, f->n_open));
     f->open[f->n_open].node = i;
     f->open[f->n_open].step = f->steps;
     f->open[f->n_open++].token = store_put_token(p);
@@ -174,12 +185,13 @@ static void hint(struct forest *f, struct store_batch *b) {
 static void prompt(struct forest *f) {
     int path[NODES];
     unsigned n = path_to(f, (int)rng_below(&f->rng, NODES), path), from = 0, hits = 0;
+    bool twice = f->features & PARTS && chance(f, 8);
     struct store_chain chain = {0};
     struct store_batch b;
     if (f->features & PARTS && chance(f, 3)) from = (unsigned)rng_below(&f->rng, n);
     store_batch_begin(f->s, &b, &chain,
                       f->features & LOOKS && chance(f, 4) ? STORE_BATCH_LOOK : STORE_BATCH_READ,
-                      n - from);
+                      n - from + twice);
     hint(f, &b);
     for (; from + hits < n; hits++) {
         struct object *o = find_node(f, path[from + hits]);
@@ -189,6 +201,10 @@ static void prompt(struct forest *f) {
             break;
         }
         store_batch_hit(f->s, &b, o, hash);
+        if (twice && chance(f, n)) {
+            store_batch_hit(f->s, &b, o, hash);
+            twice = false;
+        }
         if (from == 0 && b.kind == STORE_BATCH_READ) f->node[path[hits]].loose = false;
         if (f->features & LEASES && chance(f, 4))
             store_lease(f->s, o, 1 + rng_below(&f->rng, 3), 1 + rng_below(&f->rng, 40), &granted);
@@ -214,6 +230,36 @@ static void copy_some(struct forest *f) {
             store_await_end(f->s, o);
         else
             CHECK_EQ(store_far_add(f->s, o, f->disk, f->far_offset += 32768), TARN_OK);
+    }
+}
+
+/* Keys in no order, of any prompt, over and over; lengths and places that are no such; batches that
+ * end early and go on with whatever. */
+static void hostile(struct forest *f) {
+    struct store_chain chain = {.request = (uint32_t)rng_next(&f->rng),
+                                .depth = (uint32_t)rng_next(&f->rng) >> rng_below(&f->rng, 32),
+                                .length = (uint32_t)rng_next(&f->rng) >> rng_below(&f->rng, 32),
+                                .hits = (uint32_t)rng_below(&f->rng, 100)};
+    unsigned n = 1 + (unsigned)rng_below(&f->rng, 30);
+    struct store_batch b;
+    for (unsigned k = 0; k < n; k++) {
+        int i = (int)rng_below(&f->rng, NODES);
+        struct span key = span_str(f->node[i].key);
+        struct object *o = find_node(f, i);
+        if (k == 0 || chance(f, 10)) {
+            chain.next_hash = store_hash(key);
+            store_batch_begin(f->s, &b, chance(f, 9) ? NULL : &chain,
+                              (enum store_batch_kind)rng_below(&f->rng, 4),
+                              n - k + (chance(f, 4) ? (uint32_t)rng_next(&f->rng) >> 1 : 0));
+            b.session = (uint32_t)rng_next(&f->rng);
+            b.return_ms = (uint32_t)rng_next(&f->rng);
+        }
+        if (b.kind == STORE_BATCH_PUT)
+            put_block(f, &b, i, chance(f, 2));
+        else if (o)
+            store_batch_hit(f->s, &b, o, store_hash(key));
+        else
+            store_batch_miss(f->s, &b, key, store_hash(key));
     }
 }
 
@@ -272,11 +318,13 @@ static void step(struct forest *f) {
     store_background(f->s, &budget);
     store_settle(f->s);
     for (unsigned i = f->n_open; i-- > 0;)
-        if (f->open[i].step + LATE < f->steps) end_open(f, i);
+        if (f->open[i].step + open_steps(f) < f->steps) end_open(f, i);
     look_for_gaps(f);
     copy_some(f);
     look_for_gaps(f);
-    if (chance(f, 3))
+    if (f->features & HOSTILE && chance(f, 2))
+        hostile(f);
+    else if (chance(f, 3))
         disturb(f);
     else if (f->n_open > 0 && chance(f, 3))
         end_open(f, (unsigned)rng_below(&f->rng, f->n_open));
@@ -300,8 +348,9 @@ static void wander(unsigned features, uint64_t seed, int steps, unsigned in_so_m
     store_config_init(&c);
     c.high_watermark = seed % 2 ? 1 : 0.8;
     c.copies_all = true;
-    f->s = util_store("chain", features & SIZES ? 500 : 200, &c, &ev);
+    f->s = util_store("chain", features & MANY ? 1000 : features & SIZES ? 500 : 200, &c, &ev);
     rng_seed(&f->s->rng, seed);
+    f->s->next_request = UINT32_MAX - (uint32_t)steps / 2; /* their numbers begin anew */
     store_listen(f->s, true);
     struct store_segment_config disk = {
         .name = "d", .epoch = 2, .tier = STORE_TIER_SSD, .size = 4096 * 100000};
@@ -318,7 +367,8 @@ static void wander(unsigned features, uint64_t seed, int steps, unsigned in_so_m
     forest = NULL;
     struct store_stats st;
     store_get_stats(f->s, &st);
-    if (!(features & (DISKS | WAITS | PINS))) CHECK(st.evicted_objects > (uint64_t)steps / 10);
+    if (!(features & (DISKS | WAITS | PINS | MANY)))
+        CHECK(st.evicted_objects > (uint64_t)steps / 10);
     uint64_t behind = f->behind;
     if (getenv("CHAIN_VERBOSE"))
         printf("# features %u seed %lu: evicted %lu, behind %lu\n", features, seed,
@@ -376,6 +426,16 @@ TEST(prompts_in_parts) {
     wander_with(LEASES | PARTS | LOOKS | REMOVAL, 10);
 }
 
+/* More requests at a time than are remembered: what ends later than that has no place. */
+TEST(prompts_of_many_requests) {
+    wander_with(LEASES | MANY, 1000);
+}
+
+TEST(hostile_batches) {
+    wander_with(LEASES | HOSTILE | REMOVAL, 0);
+    wander_with(HOSTILE | 0x7fff, 0);
+}
+
 /* The gaps that EVICT makes are the client's; later evictions make no more. */
 TEST(prompts_and_evict) {
     wander_with(LEASES | BY_NAME, NEVER);
@@ -412,13 +472,16 @@ static void put_prompt(struct store *s, unsigned prompt, unsigned n, unsigned in
     }
 }
 
-static bool prompt_whole(struct store *s, unsigned prompt, unsigned n) {
+static unsigned prompt_prefix(struct store *s, unsigned prompt) {
     char key[32];
-    for (unsigned k = 0; k < n; k++) {
-        sprintf(key, "%u:%u", prompt, k);
-        if (!util_has(s, key)) return false;
+    for (unsigned n = 0;; n++) {
+        sprintf(key, "%u:%u", prompt, n);
+        if (!util_has(s, key)) return n;
     }
-    return true;
+}
+
+static bool prompt_whole(struct store *s, unsigned prompt, unsigned n) {
+    return prompt_prefix(s, prompt) == n;
 }
 
 /* A pool that is only filled, as at first: by and large the oldest prompts go, and none eats its
@@ -440,6 +503,24 @@ TEST(new_prompts_are_whole_where_nothing_returns) {
         chain_check(s);
         store_destroy(&s);
     }
+}
+
+/* Deeper than an object can tell: the end goes first all the same. */
+TEST(a_prompt_of_more_than_65535_blocks) {
+    enum { BLOCKS = 66000 };
+    char key[32];
+    struct store *s = util_store("chain", BLOCKS + 100, NULL, NULL);
+    put_prompt(s, 1, BLOCKS, 1000);
+    CHECK(prompt_whole(s, 1, BLOCKS));
+    for (unsigned i = 2; i < 102; i++) put_prompt(s, i, 8, 8);
+    unsigned n = prompt_prefix(s, 1);
+    CHECK(n > 60000 && n < BLOCKS);
+    for (unsigned k = n; k < BLOCKS; k++) {
+        sprintf(key, "1:%u", k);
+        CHECK(!util_has(s, key));
+    }
+    chain_check(s);
+    store_destroy(&s);
 }
 
 TEST_MAIN()
