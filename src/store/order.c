@@ -239,8 +239,9 @@ static void policy_access(struct store *s, struct object *o, const struct policy
 }
 
 static void parked_access(struct store *s, struct object *o, const struct policy_event *e) {
+    if (is_legacy(s, o)) return;
     struct policy *p = order_policy(s, o);
-    if (p->ops->parked_access && !is_legacy(s, o)) p->ops->parked_access(p, o, e);
+    if (p->ops->parked_access) p->ops->parked_access(p, o, e);
 }
 
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {

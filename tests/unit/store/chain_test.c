@@ -444,7 +444,7 @@ TEST(prompts_and_evict) {
 /* What comes from another policy or domain is not known to be behind anything until a look-up finds
  * it; windows and groups take from the middle. The books have to be right all the same. */
 TEST(prompts_and_everything) {
-    static const unsigned features[] = {SIZES, SWITCHES, GROUPS, QUOTAS | MOVES};
+    static const unsigned features[] = {SIZES, SWITCHES, SWITCHES | PINS, GROUPS, QUOTAS | MOVES};
     for (unsigned i = 0; i < sizeof(features) / sizeof(features[0]); i++)
         wander(LEASES | features[i], i + 1, 2000, 0);
     wander_with(0x3fff, 0);
