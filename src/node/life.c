@@ -34,6 +34,11 @@ static void catch_signal(int signo) {
     sigaction(signo, &action, NULL);
 }
 
+/* Nothing is lost with a node that is not up. */
+static void end_at_once(int signo) {
+    _exit(128 + signo);
+}
+
 /* What came within ms: 't', 'h' or 0. */
 static char next_signal(int ms) {
     char c = 0;
@@ -184,6 +189,11 @@ bool life_init(struct node_life *l, const struct node_options *o, struct hosting
 
 bool life_start(struct node_life *l) {
     catch_signal(SIGHUP);
+    if (getpid() == 1) { /* in a container: the kernel drops signals of the first process that have
+                          * no handler */
+        signal(SIGTERM, end_at_once);
+        signal(SIGINT, end_at_once);
+    }
     errno = thread_start(&l->thread, "tarn-life", life_main, l);
     l->runs = errno == 0;
     return l->runs;
