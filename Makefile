@@ -440,6 +440,8 @@ test-rdma:
 # The tree installed, Debian packages, what is made of them: tests/packages/*.sh, at most four
 # minutes.
 test-packages: deb
+	@deps/install.sh --quiet images || \
+	    echo '*** the packages of the group images could not be installed'
 	$(call build_tests,binaries)
 	@JOBS=$(JOBS) $(RUN_TESTS) packages
 # Memory of a GPU: the tests of gpu_test.py that want a device; without one they are skipped, with

@@ -3,7 +3,7 @@
 # something to install and the caller is not root.
 #
 #   deps/install.sh [--check] [--quiet] [GROUP]...
-#       groups: build test lint bench rdma packages (default: build test)
+#       groups: build test lint bench rdma packages images (default: build test)
 #
 # --check   installs nothing; status 1 and a list when something is missing
 # --quiet   says nothing when nothing is missing
@@ -15,8 +15,8 @@ for arg in "$@"; do
     case $arg in
     --check) check=1 ;;
     --quiet) quiet=1 ;;
-    build | test | lint | bench | rdma | packages) groups+=("$arg") ;;
-    all) groups=(build test lint bench rdma packages) ;;
+    build | test | lint | bench | rdma | packages | images) groups+=("$arg") ;;
+    all) groups=(build test lint bench rdma packages images) ;;
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' install.sh; exit 0 ;;
     *) echo "deps: unknown argument '$arg'; --help names the groups" >&2; exit 2 ;;
     esac
@@ -34,8 +34,12 @@ if ! command -v dpkg-query >/dev/null; then
     exit 1
 fi
 
+# PACKAGE/PROGRAM: any package will do that brings the program.
 missing=() lines=
 while read -r _ package why; do
+    case $package in
+    */*) ! command -v "${package#*/}" >/dev/null || continue; package=${package%/*} ;;
+    esac
     case $(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null || true) in
     ii*) ;;
     *) missing+=("$package"); lines+=$(printf '  %-20s %s' "$package" "$why")$'\n' ;;
