@@ -13,7 +13,8 @@ archive=$out/tarn-$version.oci.tar
 mkdir -p $out
 exec 9>$out/lock
 flock 9
-[ "$(id -u)" = 0 ] || { echo 'image: needs root, as mmdebstrap and buildah change owners' >&2; exit 1; }
+[ "$(id -u)" = 0 ] ||
+    { echo 'image: needs root, as mmdebstrap and buildah change owners' >&2; exit 1; }
 
 debs=()
 for name in tarn libtarn0 python3-tarn; do
@@ -48,7 +49,8 @@ container=$("${b[@]}" from scratch)
 "${b[@]}" add -q "$container" "$base.tar" / >/dev/null
 "${b[@]}" commit -q --rm "$container" debian >/dev/null
 container=$("${b[@]}" from debian)
-"${b[@]}" copy -q "$container" "${debs[@]}" $own/{setup.sh,tarn-run,tarn-health} /tmp/tarn/ >/dev/null
+"${b[@]}" copy -q "$container" "${debs[@]}" $own/{setup.sh,tarn-run,tarn-health} /tmp/tarn/ \
+    >/dev/null
 "${b[@]}" run --isolation chroot "$container" -- \
     sh -c 'cd /tmp/tarn && ./setup.sh dpkg -i && rm -r /tmp/tarn' >$out/log 2>&1 ||
     { cat $out/log; exit 1; }
