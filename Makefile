@@ -516,6 +516,7 @@ help:
 	@echo 'make format             clang-format over the tree'
 	@echo 'make fuzz               libFuzzer, FUZZ_SECONDS=60 for each target'
 	@echo 'make bench              docs/BENCHMARKS.md: its numbers, measured here'
+	@echo 'make image              an image for containers, an OCI archive in build/image (FRESH=1)'
 	@echo 'make install uninstall  PREFIX=/usr/local DESTDIR='
 	@echo 'make dist               a tarball of the source as committed, in build/dist'
 	@echo 'make deb                Debian packages, in build/deb (ARCH=arm64)'
@@ -571,6 +572,12 @@ deb:
 	@deps/install.sh --quiet build packages
 	@CCACHE=$(filter ccache,$(CC)) tools/deb.sh $(or $(DEB_VERSION),$(VERSION)) \
 	    $(if $(ARCH),--arch $(ARCH)) $(DEB_OPTIONS)
+
+# An image for containers, in build/image. FRESH=1: with Debian's packages as they are today.
+.PHONY: image
+image: deb
+	@deps/install.sh --quiet images
+	@FRESH=$(FRESH) packaging/container/build.sh $(VERSION)
 
 .PHONY: install uninstall
 install: binaries man $(BUILD)/libtarn.a $(BUILD)/tarn.conf

@@ -25,6 +25,15 @@ for name in tarn libtarn0 python3-tarn; do
     done
 done
 
+is_new() {
+    local input
+    for input in "${debs[@]}" $own/*; do [ ! "$input" -nt "$archive" ] || return 1; done
+}
+if [ -z "${FRESH:-}" ] && [ -e "$archive" ] && is_new; then
+    echo "$archive: $(du -m "$archive" | cut -f1) MiB"
+    exit 0
+fi
+
 # What ours depend on, each once: the first of alternatives, without versions.
 needed=$({
     for deb in "${debs[@]}"; do
