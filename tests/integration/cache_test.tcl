@@ -15,7 +15,7 @@ proc point {order scale field} {
 proc doctor {} {r cache doctor}
 proc key_of {name i} {format "%s@%016x" $name $i}
 
-start_server --pool-size 1mb --pool-populate no
+start_server --pool-size 1mb --pool-populate no --eviction-policy lru
 
 test {nobody looked: no value, and the doctor says so} {
     assert_match "Nobody has looked anything up*" [doctor]

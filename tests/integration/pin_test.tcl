@@ -165,8 +165,15 @@ proc put_batch {batch args} {
 
 proc parts {i} {r exists full$i window$i state$i}
 
+# What is there is moved to another policy in the background.
+proc use_policy {name} {
+    set ::policy $name
+    wait_for "policy $name" {![catch {r config set eviction-policy $::policy}]}
+}
+
 test {parts of one boundary go together, but those that were used since} {
     r flushall
+    use_policy lru
     set before [info_field evicted_boundary]
     set batch {}
     set ids {}
@@ -192,8 +199,29 @@ test {parts of one boundary go together, but those that were used since} {
     assert_equal 0 [info_field boundaries]
 }
 
+test {chain takes the last boundary first, in whatever order its parts were put} {
+    foreach order {kinds boundaries} {
+        r flushall
+        use_policy chain
+        set batch {}
+        set ids {}
+        for {set n 0} {$n < 12} {incr n} {
+            set i [expr {$order eq "kinds" ? $n % 4 : $n / 3}]
+            set kind [lindex {full window state} [expr {$order eq "kinds" ? $n / 4 : $n % 3}]]
+            lappend batch $kind$i 400000
+            lappend ids p$i
+        }
+        put_batch $batch BOUNDARIES {*}$ids
+        foreach left {{3 3 3 0} {3 3 0 0} {3 0 0 0} {0 0 0 0}} {
+            assert_equal 3 [lindex [r evict BYTES 1] 0]
+            assert_equal $left [lmap i {0 1 2 3} {parts $i}] $order
+        }
+    }
+}
+
 test {a batch has one group or boundary for all of its keys, or one for each} {
     r flushall
+    use_policy lru
     put_batch {a 1000 b 1000 c 1000 d 1000} GROUPS g {} g h
     assert_equal {2 0} [list [info_field groups] [info_field boundaries]]
     assert_equal 2 [lindex [r evict BYTES 1] 0]
