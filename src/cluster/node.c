@@ -524,11 +524,29 @@ bool node_loopback(const struct cluster_node *n) {
            strcmp(n->address, "::1") == 0 || strncmp(n->address, "::ffff:127.", 11) == 0;
 }
 
+static uint64_t node_stat(const struct cluster_node *n, const char *name) {
+    for (size_t i = 0; i < n->n_stats; i++) {
+        if (strcmp(n->stats[i].name, name) == 0) return n->stats[i].value;
+    }
+    return 0;
+}
+
+/* A little of what was read since it said so last, among all that nodes have read. */
+static void disk_was_read(uint64_t bytes, uint64_t us) {
+    if (bytes == 0 || us == 0) return;
+    double *rate = &store_config(cluster.store)->disk_read_rate;
+    double now = (double)bytes * 1e6 / (double)us;
+    *rate = *rate > 0 ? *rate + (now - *rate) / 16 : now;
+}
+
 void cluster_node_stats(struct cluster_node *n, const struct cluster_stat *stats, size_t count) {
     TARN_ASSERT(count <= CLUSTER_NODE_STATS_MAX);
+    uint64_t bytes = node_stat(n, "ssd-read-bytes"), us = node_stat(n, "ssd-read-us");
     if (n->stats == NULL) n->stats = xcalloc(CLUSTER_NODE_STATS_MAX, sizeof(*stats));
     memcpy(n->stats, stats, count * sizeof(*stats));
     n->n_stats = count;
+    uint64_t bytes_now = node_stat(n, "ssd-read-bytes"), us_now = node_stat(n, "ssd-read-us");
+    if (bytes_now > bytes && us_now > us) disk_was_read(bytes_now - bytes, us_now - us);
 }
 
 void cluster_node_get(const struct cluster_node *n, struct cluster_node_info *info_p) {

@@ -147,6 +147,10 @@ void info_eviction(struct figure_walk *f) {
     FIGURE(f, TEXT, eviction_policy, "in use", store_policy_name(books));
     FIGURE(f, SETTING, eviction_high_watermark, "share of the pool that begins eviction",
            config->eviction_high_watermark);
+    FIGURE(f, BYTES, prefill_rate, "of KV that an engine is said to compute in a second",
+           config->prefill_rate);
+    FIGURE(f, BYTES, disk_read_rate, "a second that reads from disks get; 0: unknown",
+           (uint64_t)store_config(books)->disk_read_rate);
     FIGURE(f, SETTING, eviction_ratio, "share of the objects that goes then",
            config->eviction_ratio);
     FIGURES(f, store_figures, s, migrating_objects, room_gave_up);

@@ -195,6 +195,7 @@ struct config {
     /* books, leases, puts, eviction */
     uint64_t max_objects, maxmemory;
     int eviction_policy;
+    uint64_t prefill_rate;
     double eviction_high_watermark, eviction_ratio, hard_pin_ratio, hard_pin_user_ratio;
     struct config_list evict_together;
     int64_t lfu_log_factor, lfu_decay_minutes;

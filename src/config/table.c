@@ -205,6 +205,7 @@ const struct config_row config_rows[] = {
     RATIO("hard-pin-ratio", hard_pin_ratio, "0.5", 0, 1, M, CONFIG_TELL_BOOKS),
     RATIO("hard-pin-user-ratio", hard_pin_user_ratio, "0.25", 0, 1, M, CONFIG_TELL_BOOKS),
     RATIO("eviction-ratio", eviction_ratio, "0.05", 0.0001, 1, M, CONFIG_TELL_BOOKS),
+    NUM(CONFIG_BYTES, "prefill-rate", prefill_rate, "512mb", 1024, BIG, M, CONFIG_TELL_BOOKS),
     {"evict-together-suffixes", CONFIG_LIST, AT(evict_together), "kv_bytes metadata", 0, 0, 0, 0,
      NULL, M, CONFIG_TELL_BOOKS},
     NUM(CONFIG_INT, "lfu-log-factor", lfu_log_factor, "10", 0, 10000, M, CONFIG_TELL_BOOKS),

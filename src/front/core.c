@@ -139,6 +139,7 @@ void core_store_config(const struct config *c, struct store_config *out) {
     out->put_release_timeout_ms = c->put_release_timeout_ms;
     out->high_watermark = c->eviction_high_watermark;
     out->eviction_ratio = c->eviction_ratio;
+    out->prefill_rate = (double)c->prefill_rate;
     out->lfu_log_factor = (unsigned)c->lfu_log_factor;
     out->lfu_decay_minutes = (unsigned)c->lfu_decay_minutes;
     out->expire_apart = true;

@@ -320,7 +320,7 @@ tarn_status tier_read(struct tier *t, uint64_t offset, uint64_t length, void *bu
                 : t->ops->read(t, r, offset, buffer, &end);
     if (s == TARN_OK) {
         t->reading += length;
-        t->n_reading++;
+        if (t->n_reading++ == 0) t->busy_ns = end.began_ns;
     }
     pthread_mutex_unlock(&t->lock);
     return s;
@@ -331,9 +331,12 @@ void tier_read_ended(struct tier *t, const struct tier_read_end *end, tarn_statu
     t->reading -= end->length;
     t->n_reading--;
     t->stats.reads++;
+    uint64_t now_ns = clock_mono_ns(), busy_us = (now_ns - t->busy_ns) / 1000;
+    t->stats.read_us += busy_us;
+    t->busy_ns += busy_us * 1000;
     if (status == TARN_OK) {
         t->stats.read_bytes += end->length;
-        hist_add(&t->times.read, clock_mono_ns() - end->began_ns);
+        hist_add(&t->times.read, now_ns - end->began_ns);
     } else {
         t->stats.read_failures++;
     }

@@ -140,6 +140,7 @@ int tier_event_fd(const struct tier *t);
     X(COUNTER, queue_full, "objects not taken: too much was on its way")                           \
     X(COUNTER, reads, "reads of objects")                                                          \
     X(COUNTER_BYTES, read_bytes, "... their bytes")                                                \
+    X(COUNTER_US, read_us, "in which reads were under way")                                        \
     X(COUNTER, read_failures, "... that failed")                                                   \
     X(COUNTER, evicted, "objects that made room")                                                  \
     X(COUNTER, dropped, "objects that the master let go of")                                       \

@@ -128,6 +128,7 @@ struct tier {
     pthread_mutex_t lock; /* of all below, and of the kind's books */
     bool event_set;
     uint64_t reading, n_reading; /* bytes and reads under way */
+    uint64_t busy_ns;            /* stats.read_us has all reading up to then */
     unsigned failures;           /* of writes, in a row */
     uint64_t log_failure_ms;
     struct tier_stats stats;

@@ -1,4 +1,5 @@
 /* Who goes when room is needed: the next in the order of eviction, and what belongs to it. */
+#include <math.h>
 #include <string.h>
 #include "store/books.h"
 
@@ -208,11 +209,21 @@ static bool above_watermark(const struct store *s) {
 
 /* --- what memory is for --- */
 
-/* What has no copy on a disk would have to be computed again, which takes longer than a read. */
-#define LOST_TIMES 4
+#define READ_RATE  (2.0 * (1 << 30)) /* of a disk, until it was measured */
+#define TWICE_AT   (8.0 * (1 << 30)) /* bytes before a block that takes twice as long to compute */
+#define TIMES_MOST 64
+
+/* So many times as long as a read from a disk it takes to compute it again: the attention to what
+ * is before a block grows with its depth. */
+static float lost_times(const struct store *s, const struct object *o) {
+    const struct store_config *c = &s->config;
+    double read = c->disk_read_rate > 0 ? c->disk_read_rate : READ_RATE;
+    double before = (double)object_depth(o) * (double)store_object_size(s, o);
+    return (float)fmin(read / c->prefill_rate * (1 + before / TWICE_AT), TIMES_MOST);
+}
 
 bool evict_worth_less(const struct store *s, const struct object *next, float worth) {
-    return book_worth(s, next) * (object_has_far(s, next) ? 1 : LOST_TIMES) < worth;
+    return book_worth(s, next) * (object_has_far(s, next) ? 1 : lost_times(s, next)) < worth;
 }
 
 #define LOOKS 64u

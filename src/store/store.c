@@ -18,6 +18,7 @@ void store_config_init(struct store_config *c) {
         .put_release_timeout_ms = 10 * 60 * 1000,
         .high_watermark = 0.9,
         .eviction_ratio = 0.05,
+        .prefill_rate = 512 << 20,
         .lfu_log_factor = 10,
         .lfu_decay_minutes = 1,
     };

@@ -91,6 +91,9 @@ struct store_config {
     uint64_t put_release_timeout_ms; /* starts the fencing of a live writer */
     double high_watermark;           /* 0..1; 1: no background eviction */
     double eviction_ratio;           /* share of the objects a background pass frees */
+    /* bytes per second: of KV that an engine computes, and that a read of an object from a disk
+     * gets (0: nobody has measured it) */
+    double prefill_rate, disk_read_rate;
     /* keys that differ in these ends only go together, see together.c; fewer than 2: none do */
     unsigned n_together;
     struct store_suffix together[STORE_SUFFIXES_MAX];

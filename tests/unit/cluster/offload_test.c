@@ -748,6 +748,23 @@ TEST(one_read_brings_back_what_is_worth_more_than_what_would_go) {
     util_end();
 }
 
+static double rate_when_told(uint64_t bytes, uint64_t us) {
+    struct cluster_stat stats[] = {{.name = "ssd-read-bytes", .value = bytes},
+                                   {.name = "ssd-read-us", .value = us}};
+    cluster_node_stats(n1.n, stats, 2);
+    return store_config(util_store)->disk_read_rate;
+}
+
+TEST(how_fast_disks_are_read_is_what_nodes_say) {
+    begin(patient);
+    CHECK(store_config(util_store)->disk_read_rate == 0);
+    CHECK(rate_when_told(1000000, 1000) == 1e9);
+    CHECK(rate_when_told(1000000, 1000) == 1e9);
+    CHECK(rate_when_told(2000000, 3000) == 1e9 - 5e8 / 16);
+    CHECK(rate_when_told(10, 1) == 1e9 - 5e8 / 16); /* it has begun anew */
+    util_end();
+}
+
 static int64_t lost(const char *key) {
     return cluster_far_worth(n1.n, ssd1, span_str(key), util_version(key));
 }

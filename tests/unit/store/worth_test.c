@@ -139,6 +139,39 @@ TEST(what_would_go_for_it_is_worth_more_where_it_has_no_copy) {
     store_destroy(&s);
 }
 
+/* What has no copy counts so many times as it takes longer to compute than to read. */
+TEST(how_long_a_block_takes_to_compute_is_beside_how_long_it_takes_to_read) {
+    struct store *s = begin("chain", 16);
+    ask(s, 1, 12, false);
+    struct object *head = store_find(s, SPAN("p1.0")), *tail = store_find(s, SPAN("p1.11"));
+    float worth = book_worth(s, tail);
+    CHECK(worth > 0);
+    /* until a disk was measured it is four times */
+    CHECK(evict_worth_less(s, tail, 4.1f * worth) && !evict_worth_less(s, tail, 3.9f * worth));
+    store_config(s)->disk_read_rate = 1 << 20;
+    store_config(s)->prefill_rate = 1 << 20;
+    CHECK(evict_worth_less(s, tail, 1.1f * worth) && !evict_worth_less(s, tail, 0.9f * worth));
+    /* a slow disk is worth little */
+    store_config(s)->prefill_rate = 1 << 24;
+    CHECK(evict_worth_less(s, tail, 0.1f * worth));
+    /* deep in a long prompt of large blocks it takes longer */
+    store_config(s)->prefill_rate = 1 << 20;
+    object_set_depth(tail, 60000);
+    object_set_depth(head, 0);
+    float deep = 1 + 60000.0f * 4096 / (8.0f * (1 << 30));
+    CHECK(evict_worth_less(s, tail, deep * 1.01f * worth));
+    CHECK(!evict_worth_less(s, tail, deep * 0.99f * worth));
+    worth = book_worth(s, head);
+    CHECK(evict_worth_less(s, head, 1.01f * worth) && !evict_worth_less(s, head, 0.99f * worth));
+    /* with a copy it is one read */
+    CHECK_EQ(store_far_add(s, head, ssd, offset += 4096), TARN_OK);
+    store_config(s)->prefill_rate = 1;
+    worth = book_worth(s, head);
+    CHECK(evict_worth_less(s, head, 1.01f * worth) && !evict_worth_less(s, head, 0.99f * worth));
+    object_set_depth(tail, 11);
+    store_destroy(&s);
+}
+
 TEST(where_there_is_room_it_always_comes_back) {
     struct store *s = begin("chain", 64);
     ask(s, 1, 4, true);
