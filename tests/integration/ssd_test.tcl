@@ -1,7 +1,7 @@
 # Copies of objects on disks: written behind, read when memory has let go, found again after any
 # kind of end.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --max-lease 2s --node-heartbeat 100 \
+start_server --pool-size 0 --max-lease 2s --node-heartbeat 100 --eviction-policy lru \
     --cluster-id 00112233445566778899aabbccddeeff
 
 set disk [file join [server dir] disk]
