@@ -87,7 +87,11 @@ TARN_API void tarn_free(void *memory);
  * NULL: warnings to stderr (the default). Process-wide. */
 TARN_API void tarn_set_log(void (*fn)(void *arg, int level, const char *text), void *arg);
 
-/* --- connecting --- */
+/* --- connecting ---
+ *
+ * Structs of options are filled by their ..._init(&options). libtarn may be newer than the program,
+ * whose structs are smaller then: so that is a macro, which tells the size. Who has no macros calls
+ * ..._init_sized. The function beneath is for programs that were built with tarn 0.1. */
 
 typedef struct tarn_options {
     size_t size;
@@ -147,7 +151,9 @@ typedef struct tarn_options {
     void (*on_span)(void *arg, const struct tarn_span *span);
     void *span_arg;
 } tarn_options;
+TARN_API void tarn_options_init_sized(tarn_options *options, size_t size);
 TARN_API void tarn_options_init(tarn_options *options);
+#define tarn_options_init(options) tarn_options_init_sized((options), sizeof(*(options)))
 
 /* tarn://[user:pass@]host[:port][/][?name=value[&...]]: host may be a name, an IPv4 address or [an
  * IPv6 address]; the port is 6479 by default; user and password are percent-decoded; ":pass@"
@@ -188,7 +194,9 @@ typedef struct tarn_call {
     size_t session_len;
     uint64_t return_ms;
 } tarn_call;
+TARN_API void tarn_call_init_sized(tarn_call *call, size_t size);
 TARN_API void tarn_call_init(tarn_call *call);
+#define tarn_call_init(call) tarn_call_init_sized((call), sizeof(*(call)))
 
 enum { TARN_PIN_NONE, TARN_PIN_SOFT, TARN_PIN_HARD };
 
@@ -216,7 +224,9 @@ typedef struct tarn_put_options {
     size_t session_len;
     uint64_t return_ms;
 } tarn_put_options;
+TARN_API void tarn_put_options_init_sized(tarn_put_options *options, size_t size);
 TARN_API void tarn_put_options_init(tarn_put_options *options);
+#define tarn_put_options_init(options) tarn_put_options_init_sized((options), sizeof(*(options)))
 
 /* --- one key --- */
 
@@ -591,7 +601,9 @@ typedef struct tarn_host_options {
     /* 1: creates a missing ssd_path (a file), file_path (a directory); else TARN_EINVAL */
     int ssd_create, file_create;
 } tarn_host_options;
+TARN_API void tarn_host_options_init_sized(tarn_host_options *options, size_t size);
 TARN_API void tarn_host_options_init(tarn_host_options *options);
+#define tarn_host_options_init(options) tarn_host_options_init_sized((options), sizeof(*(options)))
 
 /* url and options as in tarn_connect: they are for the connection to the master (host_name is this
  * machine's name). Returns once all segments are mounted. TARN_EBUSY: a living node has that name.

@@ -11,12 +11,21 @@
 #include "base/errors.h"
 #include "client/client.h"
 
-void tarn_call_init(tarn_call *call) {
-    *call = (tarn_call){.size = sizeof(*call)};
+void tarn_call_init_sized(tarn_call *call, size_t size) {
+    init_sized(call, size, &(tarn_call){0}, sizeof(*call));
 }
 
-void tarn_put_options_init(tarn_put_options *o) {
-    *o = (tarn_put_options){.size = sizeof(*o)};
+void tarn_put_options_init_sized(tarn_put_options *o, size_t size) {
+    init_sized(o, size, &(tarn_put_options){0}, sizeof(*o));
+}
+
+/* Programs of 0.1 have what was before these. */
+void(tarn_call_init)(tarn_call *call) {
+    tarn_call_init_sized(call, offsetof(tarn_call, session));
+}
+
+void(tarn_put_options_init)(tarn_put_options *o) {
+    tarn_put_options_init_sized(o, offsetof(tarn_put_options, groups));
 }
 
 static_assert(TARN_SESSION_MAX == WIRE_SESSION_MAX && TARN_RETURN_MAX == WIRE_RETURN_MAX, "one");

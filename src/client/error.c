@@ -32,6 +32,12 @@ tarn_status check_ranges(const struct option_range *ranges, size_t n, const char
     return TARN_OK;
 }
 
+void init_sized(void *to, size_t size, const void *defaults, size_t known) {
+    memset(to, 0, size);
+    memcpy(to, defaults, size < known ? size : known);
+    memcpy(to, &size, sizeof(size));
+}
+
 const char *tarn_last_error(void) {
     return last_error;
 }

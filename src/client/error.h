@@ -3,6 +3,7 @@
 #define TARN_CLIENT_ERROR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "base/status.h"
 #include "tarn.h"
@@ -13,6 +14,9 @@ tarn_status fail(tarn_status status, const char *fmt, ...) __attribute__((format
 void log_default_once(void);
 /* A line that the program asked for: to its tarn_set_log as a notice, else to stderr. */
 void log_asked(const char *text);
+
+/* Fills a caller's struct, which begins with its size: with defaults, as far as they are known. */
+void init_sized(void *to, size_t size, const void *defaults, size_t known);
 
 /* A number among options, from 1 on. */
 struct option_range {

@@ -64,11 +64,16 @@ static void option_put(tarn_options *o, const struct url_option *option, uint64_
         *(unsigned *)option_at(o, option) = (unsigned)value;
 }
 
-void tarn_options_init(tarn_options *o) {
-    *o = (tarn_options){.size = sizeof(*o), .transport = "auto"};
+void tarn_options_init_sized(tarn_options *o, size_t size) {
+    tarn_options all = {.transport = "auto"};
     for (size_t i = 0; i < ARRAY_LEN(url_options); i++)
         if (url_options[i].kind >= OPTION_NUMBER)
-            option_put(o, &url_options[i], url_options[i].initial);
+            option_put(&all, &url_options[i], url_options[i].initial);
+    init_sized(o, size, &all, sizeof(all));
+}
+
+void(tarn_options_init)(tarn_options *o) {
+    tarn_options_init_sized(o, offsetof(tarn_options, cluster)); /* as in 0.1 */
 }
 
 /* The next string from *i_p on, NULL: there is none. All of them are owned in a client's copy. */

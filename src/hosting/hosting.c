@@ -28,8 +28,12 @@
 
 #define DATA_TIMEOUT_MS 30000u /* silence of a client in the middle of a frame */
 
-void tarn_host_options_init(tarn_host_options *o) {
-    *o = (tarn_host_options){.size = sizeof(*o), .populate = 1};
+void tarn_host_options_init_sized(tarn_host_options *o, size_t size) {
+    init_sized(o, size, &(tarn_host_options){.populate = 1}, sizeof(*o));
+}
+
+void(tarn_host_options_init)(tarn_host_options *o) {
+    tarn_host_options_init_sized(o, offsetof(tarn_host_options, shrink));
 }
 
 /* --- callbacks of struct host, on the control thread --- */

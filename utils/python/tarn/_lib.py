@@ -251,7 +251,7 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_strerror", STR, [INT]),
     ("tarn_last_error", STR, []),
     ("tarn_free", None, [_P]),
-    ("tarn_options_init", None, [_P]),
+    ("tarn_options_init_sized", None, [_P, C.c_size_t]),
     ("tarn_connect", INT, [STR, _P, _P]),
     ("tarn_close", None, [_P]),
     ("tarn_ping", INT, [_P]),

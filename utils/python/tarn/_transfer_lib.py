@@ -143,7 +143,7 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_transfer_release", None, [_P]),
     ("tarn_transfer_get_batch", INT, [_P, _P]),
     ("tarn_transfer_get_stats", INT, [_P, _P]),
-    ("tarn_host_options_init", None, [_P]),
+    ("tarn_host_options_init_sized", None, [_P, C.c_size_t]),
     ("tarn_host_open", INT, [STR, _P, _P, _P]),
     ("tarn_host_get_info", INT, [_P, _P]),
     ("tarn_host_wait", INT, [_P, U64]),

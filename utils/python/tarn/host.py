@@ -95,8 +95,8 @@ class Host(Native, Closes):
         )
         addresses = (C.c_char_p * max(1, len(bind)))(*[b.encode() for b in bind])
         options, host = Options(), HostOptions()
-        lib.tarn_options_init(C.byref(options))
-        lib.tarn_host_options_init(C.byref(host))
+        lib.tarn_options_init_sized(C.byref(options), C.sizeof(options))
+        lib.tarn_host_options_init_sized(C.byref(host), C.sizeof(host))
         options.host_name = host_name.encode() if host_name else None
         options.module_path = module_path.encode() if module_path else None
         texts = {

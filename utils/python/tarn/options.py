@@ -236,7 +236,7 @@ def c_string(value: Any, name: str) -> bytes:
 
 def client_options(options: Dict[str, Any]) -> _lib.Options:
     o = _lib.Options()
-    lib.tarn_options_init(C.byref(o))
+    lib.tarn_options_init_sized(C.byref(o), C.sizeof(o))
     kinds = dict((f[0], f[1]) for f in _lib.Options._fields_)
     for name in ("size", "span_arg"):
         del kinds[name]
