@@ -37,7 +37,7 @@ printf 'tarn (%s) unstable; urgency=medium\n\n  * CHANGELOG.md says what is new.
 
 rm -f "$out"/*_"${version}_$arch.deb" ${all:+"$out"/*_"${version}_all.deb"}
 # What `make deb` was told, such as CC, is not for debian/rules.
-unset MAKEFLAGS MFLAGS MAKELEVEL
+unset MAKEFLAGS MFLAGS MAKELEVEL CC
 export DEB_BUILD_OPTIONS=${DEB_BUILD_OPTIONS-nocheck noautodbgsym}
 (cd "$copy" && dpkg-buildpackage -us -uc -nc "${options[@]}" "$@") >"$out/log" 2>&1 || {
     tail -40 "$out/log"

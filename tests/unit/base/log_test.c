@@ -40,12 +40,23 @@ void openlog(const char *ident, int option, int f) {
     facility = f;
     CHECK_STR(ident, "a-name");
 }
-void syslog(int priority, const char *format, ...) {
-    va_list ap;
-    va_start(ap, format);
+static void note(int priority, const char *format, va_list ap) {
     CHECK(n_said < 3);
     vsnprintf(said[n_said], sizeof(said[0]), format, ap);
     priorities[n_said++] = priority;
+}
+void syslog(int priority, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    note(priority, format, ap);
+    va_end(ap);
+}
+/* What syslog is called with -D_FORTIFY_SOURCE. */
+void __syslog_chk(int priority, int flag, const char *format, ...);
+void __syslog_chk(int priority, int flag, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    note(priority, format, ap);
     va_end(ap);
 }
 
