@@ -311,8 +311,8 @@ static void write_file(const char *path, const char *data, size_t len) {
     close(fd);
 }
 
-/* Where what the linker maps of a file ends. Behind it are section headers and symbols for debuggers,
- * little or much. */
+/* Where what the linker maps of a file ends. Behind it are section headers and symbols for
+ * debuggers, little or much. */
 static size_t mapped_end(const char *file) {
     Elf64_Ehdr head;
     Elf64_Phdr segment;
