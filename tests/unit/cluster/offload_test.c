@@ -654,7 +654,7 @@ static void ask(const char *prefix, int n) {
     struct span name = SPAN("n1.0");
     struct store_put_options o = {
         .replicas = 1, .prefer = &name, .prefers = 1, .host = STORE_HOST_NONE};
-    char key[16];
+    char key[32];
     int i = 0;
     util_tick(1000);
     store_batch_begin(util_store, &b, &c, STORE_BATCH_READ, (uint32_t)n);
@@ -716,7 +716,7 @@ static void begin_chain(void) {
 /* Conversations of which each asks five times, among prompts that never come again. */
 static void talk(void) {
     for (int i = 0; i < 4 * 5; i++) {
-        char key[16];
+        char key[32];
         snprintf(key, sizeof(key), "%c", 'a' + i / 5);
         ask(key, 4 * (i % 5 + 1));
         serve_disk();
