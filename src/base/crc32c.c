@@ -20,6 +20,9 @@ static const struct crc32c_impl *const impls[] = {
 #if defined(__x86_64__)
     &crc32c_vpclmul_impl,
     &crc32c_sse42_impl,
+#elif defined(__aarch64__)
+    &crc32c_pmull_impl,
+    &crc32c_crc32_impl,
 #endif
     &crc32c_table_impl,
 };

@@ -1,7 +1,7 @@
 /* CRC-32C (Castagnoli, reflected 0x82F63B78, initial and final complement), chosen at run time from
- * the CPU's instructions: VPCLMULQDQ on 512-bit vectors, SSE4.2 in three streams, or a table. Every
- * form takes and returns the finished value, so crc32c(crc32c(0, a), b) is the CRC of a followed by
- * b. Any alignment. Thread-safe. */
+ * the CPU's instructions: on x86-64 VPCLMULQDQ on 512-bit vectors or SSE4.2 in three streams, on
+ * arm64 crc32c in three streams or one; else a table. Every form takes and returns the finished
+ * value, so crc32c(crc32c(0, a), b) is the CRC of a followed by b. Any alignment. Thread-safe. */
 #ifndef TARN_BASE_CRC32C_H
 #define TARN_BASE_CRC32C_H
 
@@ -17,7 +17,7 @@ uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
 uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len);
 /* CRC of A followed by B from crc(A), crc(B) and the length of B. O(log len). */
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);
-/* "vpclmulqdq", "sse4.2" or "table". */
+/* "vpclmulqdq", "sse4.2", "pmull", "crc32" or "table". */
 const char *crc32c_impl(void);
 /* Tests: use a given implementation; 0 when this CPU lacks it. */
 int crc32c_force(const char *impl);

@@ -22,6 +22,10 @@ struct crc32c_impl {
     uint32_t (*copy)(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len, bool past_cache);
 };
 
+/* Where a form that also copies puts what it has read. */
+enum stores { STORE_NONE, STORE_CACHED, STORE_STREAM };
+#define INLINE static inline __attribute__((always_inline))
+
 /* x^n mod P. */
 uint32_t crc32c_x_to_the(uint64_t n);
 
@@ -29,6 +33,9 @@ extern const struct crc32c_impl crc32c_table_impl;
 #if defined(__x86_64__)
 extern const struct crc32c_impl crc32c_sse42_impl;
 extern const struct crc32c_impl crc32c_vpclmul_impl;
+#elif defined(__aarch64__)
+extern const struct crc32c_impl crc32c_crc32_impl;
+extern const struct crc32c_impl crc32c_pmull_impl;
 #endif
 
 #endif

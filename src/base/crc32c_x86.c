@@ -4,12 +4,8 @@
  * Carry-less products follow Gopal et al., "Fast CRC Computation for Generic Polynomials Using
  * PCLMULQDQ" (Intel 2009), in the reflected domain: a little-endian lane of 128 bits stands for a
  * polynomial whose bit k is the coefficient of x^(127 - k). Moving a lane L x^64 + H on by D bits
- * means adding L (x^(D+64) mod P) + H (x^D mod P) to what lies there. The product of two reflected
- * 64-bit words comes out one position low, so it stands for x times the product: constants carry
- * one x less.
- *
- * The crc32 instruction on a zero state and a 64-bit word v computes v x^32 mod P, which finishes
- * both. */
+ * means adding L (x^(D+64) mod P) + H (x^D mod P) to what lies there. What crc32c_streams.h says of
+ * products and of the instruction that finishes them holds here, too. */
 #if defined(__x86_64__)
 
 #include "base/crc32c_impl.h"
@@ -19,34 +15,22 @@
 
 #define TARGET_SSE42   __attribute__((target("sse4.2,pclmul")))
 #define TARGET_VPCLMUL __attribute__((target("avx512f,avx512vl,avx512bw,vpclmulqdq,pclmul,sse4.2")))
-#define INLINE         static inline __attribute__((always_inline))
 
 /* --- sse4.2 --- */
 
-/* The crc32 instruction takes three cycles and starts one each cycle: three streams keep it busy. A
- * long stream amortises the joining of the three, a short one leaves less to the tail. */
-#define LONG  ((size_t)1024)
-#define SHORT ((size_t)128)
+#define STREAMS_TARGET TARGET_SSE42
 
-enum stores { STORE_NONE, STORE_CACHED, STORE_STREAM };
-
-struct join {
-    uint64_t by_one, by_two; /* x^(8 n - 33) for n = one and two streams */
-};
-static struct join join_long, join_short;
-
-static bool sse42_usable(void) {
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul")) return false;
-    join_long = (struct join){crc32c_x_to_the(8 * LONG - 33), crc32c_x_to_the(16 * LONG - 33)};
-    join_short = (struct join){crc32c_x_to_the(8 * SHORT - 33), crc32c_x_to_the(16 * SHORT - 33)};
-    return true;
+TARGET_SSE42 INLINE uint64_t crc_u64(uint64_t crc, uint64_t word) {
+    return _mm_crc32_u64(crc, word);
 }
 
-INLINE uint64_t load_u64(const uint8_t *src) {
-    uint64_t word;
-    memcpy(&word, src, 8);
-    return word;
+TARGET_SSE42 INLINE uint64_t crc_u8(uint64_t crc, uint8_t byte) {
+    return _mm_crc32_u8((uint32_t)crc, byte);
+}
+
+TARGET_SSE42 INLINE uint64_t clmul(uint64_t a, uint64_t b) {
+    return (uint64_t)_mm_cvtsi128_si64(
+        _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)a), _mm_cvtsi64_si128((long long)b), 0));
 }
 
 INLINE void store_u64(uint8_t *dst, uint64_t word, enum stores stores) {
@@ -56,85 +40,25 @@ INLINE void store_u64(uint8_t *dst, uint64_t word, enum stores stores) {
         __asm__ volatile("movnti %1, %0" : "=m"(*(uint64_t *)(void *)dst) : "r"(word));
 }
 
-TARGET_SSE42 INLINE uint32_t serial(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                                    enum stores stores) {
-    uint64_t crc = state;
-    for (; len >= 8; src += 8, len -= 8) {
-        uint64_t word = load_u64(src);
-        crc = _mm_crc32_u64(crc, word);
-        if (stores != STORE_NONE) {
-            store_u64(dst, word, STORE_CACHED);
-            dst += 8;
-        }
-    }
-    for (; len > 0; src++, len--) {
-        uint8_t byte = *src;
-        crc = _mm_crc32_u8((uint32_t)crc, byte);
-        if (stores != STORE_NONE) *dst++ = byte;
-    }
-    return (uint32_t)crc;
-}
+#include "base/crc32c_streams.h"
 
-/* The hardware's prefetchers lose track of three streams: fetch the next three in order while these
- * are worked on (twice the speed on Zen 5 when the bytes come from memory). Addresses past the end
- * do no harm. */
-INLINE void prefetch_192(uintptr_t at, bool to_write) {
-    for (int i = 0; i < 3; i++) {
-        if (to_write)
-            __builtin_prefetch((const void *)(at + 64 * (unsigned)i), 1);
-        else
-            __builtin_prefetch((const void *)(at + 64 * (unsigned)i), 0);
-    }
-}
-
-TARGET_SSE42 INLINE uint32_t three_streams(uint32_t state, uint8_t *dst, const uint8_t *src,
-                                           size_t one, const struct join *join,
-                                           enum stores stores) {
-    uint64_t a = state, b = 0, c = 0;
-    for (size_t i = 0; i < one; i += 8) {
-        if (i % 64 == 0) {
-            prefetch_192((uintptr_t)src + 3 * (one + i), false);
-            if (stores == STORE_CACHED) prefetch_192((uintptr_t)dst + 3 * (one + i), true);
-        }
-        uint64_t wa = load_u64(src + i), wb = load_u64(src + one + i),
-                 wc = load_u64(src + 2 * one + i);
-        a = _mm_crc32_u64(a, wa);
-        b = _mm_crc32_u64(b, wb);
-        c = _mm_crc32_u64(c, wc);
-        if (stores != STORE_NONE) {
-            store_u64(dst + i, wa, stores);
-            store_u64(dst + one + i, wb, stores);
-            store_u64(dst + 2 * one + i, wc, stores);
-        }
-    }
-    __m128i pa = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)a),
-                                      _mm_cvtsi64_si128((long long)join->by_two), 0);
-    __m128i pb = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)b),
-                                      _mm_cvtsi64_si128((long long)join->by_one), 0);
-    uint64_t moved = (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(pa, pb));
-    return (uint32_t)_mm_crc32_u64(0, moved) ^ (uint32_t)c;
-}
-
-TARGET_SSE42 INLINE uint32_t sse42_run(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                                       enum stores stores) {
-    size_t done = 0;
-    for (; len - done >= 3 * LONG; done += 3 * LONG)
-        state = three_streams(state, dst + done, src + done, LONG, &join_long, stores);
-    for (; len - done >= 3 * SHORT; done += 3 * SHORT)
-        state = three_streams(state, dst + done, src + done, SHORT, &join_short, stores);
-    return serial(state, dst + done, src + done, len - done, stores);
+static bool sse42_usable(void) {
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul")) return false;
+    streams_prepare();
+    return true;
 }
 
 TARGET_SSE42 static uint32_t sse42_update(uint32_t state, const uint8_t *src, size_t len) {
-    return sse42_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
+    return streams_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
 }
 
 TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint8_t *src,
                                         size_t len, bool past_cache) {
-    if (!past_cache) return sse42_run(state, dst, src, len, STORE_CACHED);
+    if (!past_cache) return streams_run(state, dst, src, len, STORE_CACHED);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
-    state = sse42_run(state, dst + head, src + head, len - head, STORE_STREAM);
+    state = streams_run(state, dst + head, src + head, len - head, STORE_STREAM);
     _mm_sfence();
     return state;
 }

@@ -1,6 +1,7 @@
 #include "base/crc32c.h"
 
 #include <stdlib.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,7 +11,7 @@
 
 #define DATA (1u << 20)
 
-static const char *const impls[] = {"vpclmulqdq", "sse4.2", "table"};
+static const char *const impls[] = {"vpclmulqdq", "sse4.2", "pmull", "crc32", "table"};
 static uint8_t *data;
 
 /* Straight from the definition: one bit at a time. */
@@ -165,6 +166,17 @@ TEST(crc32c_combine_joins_any_two) {
     uint64_t nb = 1ull << 40, nc = (1ull << 62) + 12345;
     CHECK_EQ(crc32c_combine(crc32c_combine(a, b, nb), c, nc),
              crc32c_combine(a, crc32c_combine(b, c, nc), nb + nc));
+}
+
+TEST(crc32c_takes_the_instructions_that_are_there) {
+#if defined(__x86_64__)
+    bool has = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+#elif defined(__aarch64__)
+    bool has = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+#else
+    bool has = false;
+#endif
+    CHECK_EQ(strcmp(crc32c_impl(), "table") != 0, has);
 }
 
 TEST(crc32c_refuses_an_unknown_implementation) {
