@@ -12,14 +12,15 @@ struct page_arena {
     size_t reserved, ready; /* bytes */
 };
 
-/* reserve: a multiple of 4096. huge: in large pages where the system has them; the last one may be
- * more than is usable. */
+/* huge: in large pages where the system has them; the last one may be more than is usable. Of an
+ * address space that is limited (ulimit -v) at most a sixteenth is reserved, so that others find
+ * room in it. */
 bool page_arena_init(struct page_arena *a, size_t reserve, bool huge);
 void page_arena_free(struct page_arena *a);
 /* Makes the first size bytes usable (zero-filled at first). false: no memory, or beyond the
  * reservation. */
 bool page_arena_grow(struct page_arena *a, size_t size);
-/* Gives the pages of a range back to the system; they read as zero afterwards. */
+/* Gives the pages of a range back to the system; all of it reads as zero afterwards. */
 void page_arena_discard(struct page_arena *a, size_t offset, size_t size);
 
 #endif

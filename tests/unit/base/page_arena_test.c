@@ -1,6 +1,10 @@
 /* Memory that is reserved first and used later. */
 #include "../test.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "base/page_arena.h"
 
 #define MB ((size_t)1 << 20)
@@ -27,6 +31,46 @@ static void check_arena(bool huge) {
 TEST(grows_in_place_and_gives_back) {
     check_arena(false);
     check_arena(true);
+}
+
+/* Whatever the size of a page: what is around the range stays. */
+TEST(any_range_is_given_back) {
+    struct page_arena a;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 4 * page;
+    CHECK(page_arena_init(&a, n, false) && page_arena_grow(&a, n));
+    for (size_t from = 0; from < n; from += page / 2 - 8)
+        for (size_t to = from; to <= n; to += page / 4) {
+            memset(a.base, 7, n);
+            page_arena_discard(&a, from, to - from);
+            size_t wrong = 0;
+            for (size_t i = 0; i < n; i++) wrong += a.base[i] != (i >= from && i < to ? 0 : 7);
+            CHECK_EQ(wrong, 0u);
+        }
+    page_arena_free(&a);
+}
+
+TEST(a_reservation_of_any_size) {
+    struct page_arena a;
+    CHECK(page_arena_init(&a, 5000, true) && page_arena_grow(&a, 5000));
+    a.base[4999] = 1;
+    page_arena_free(&a);
+}
+
+TEST(a_limited_address_space_is_shared) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct page_arena a, b;
+        struct rlimit limit, want = {.rlim_cur = 16384 * MB, .rlim_max = RLIM_INFINITY};
+        bool is = setrlimit(RLIMIT_AS, &want) == 0 && getrlimit(RLIMIT_AS, &limit) == 0 &&
+                  limit.rlim_cur == want.rlim_cur;
+        bool ok = page_arena_init(&a, 32768 * MB, true) && page_arena_init(&b, 32768 * MB, true) &&
+                  page_arena_grow(&a, 1024 * MB) && !page_arena_grow(&a, 1025 * MB);
+        _exit(!is ? 77 : ok ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) SKIP("an emulator keeps the limit to itself");
+    CHECK_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_MAIN()
