@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -71,10 +72,12 @@ static void register_one(void *arg, size_t i) {
     struct rdma_registration *r = arg;
     const struct transport_memory *m = r->memory;
     if (__atomic_load_n(&r->stop, __ATOMIC_RELAXED)) return;
-    if (m->config.header_size >
-        0) { /* all pages at once is faster than one by one while the device's driver pins them */
-        (void)madvise((char *)m->config.addr + i * m->chunk_size, chunk_length(m, i),
-                      MADV_POPULATE_WRITE);
+    if (m->config.header_size > 0) {
+        /* All pages at once is faster than one by one while the device's driver pins them. The
+         * header is as long as the smallest page: larger ones begin before the chunk. */
+        char *from = (char *)m->config.addr + i * m->chunk_size;
+        size_t before = (uintptr_t)from % (uintptr_t)sysconf(_SC_PAGESIZE);
+        (void)madvise(from - before, before + chunk_length(m, i), MADV_POPULATE_WRITE);
     }
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if ((r->devices & 1u << k) == 0 || __atomic_load_n(&r->error[k], __ATOMIC_RELAXED) != 0)

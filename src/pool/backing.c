@@ -28,13 +28,15 @@
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 0x0004U
 #endif
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
 #ifndef HUGETLBFS_MAGIC
 #define HUGETLBFS_MAGIC 0x958458f6
 #endif
 
-#define HUGE_PAGE_BYTES (2ull << 20)
-#define LOCK_BASE       (1ll << 60) /* behind every byte that a file can have */
-#define OPEN_TRIES      10
+#define LOCK_BASE  (1ll << 60) /* behind every byte that a file can have */
+#define OPEN_TRIES 10
 
 /* The last step: the read-only descriptor, and the mapping. A mapping in the place of another is
  * tried elsewhere first: one that fails midway would leave a hole. (What it reserves is the file's,
@@ -73,23 +75,36 @@ static tarn_status memfd_seal(struct pool_backing *b, const char **why_p) {
     return TARN_OK;
 }
 
-/* false without a trace when the machine has no such pages left: the caller takes ordinary ones. */
-static bool memfd_try_huge(const struct pool_config *c, char *at, uint64_t map_size,
+/* One size of huge pages: 0, the system's default. */
+static bool memfd_try_size(const struct pool_config *c, char *at, uint64_t map_size, unsigned size,
                            struct pool_backing *b) {
     const char *ignored;
-    b->map_size = at != NULL ? map_size
-                             : (SEGMENT_HEADER_SIZE + c->size + HUGE_PAGE_BYTES - 1) /
-                                   HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (b->map_size % HUGE_PAGE_BYTES != 0 || (uintptr_t)at % HUGE_PAGE_BYTES != 0) return false;
-    b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
-    if (b->fd >= 0 && memfd_seal(b, &ignored) == TARN_OK &&
-        backing_map(b, at, &ignored) == TARN_OK) {
-        b->huge = true;
-        return true;
+    struct stat st;
+    b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | size);
+    if (b->fd < 0 || fstat(b->fd, &st) != 0) return false;
+    uint64_t page = (uint64_t)st.st_blksize;
+    b->map_size = at != NULL ? map_size : (SEGMENT_HEADER_SIZE + c->size + page - 1) / page * page;
+    return b->map_size % page == 0 && (uintptr_t)at % page == 0 &&
+           memfd_seal(b, &ignored) == TARN_OK && backing_map(b, at, &ignored) == TARN_OK;
+}
+
+/* false without a trace when the machine has no such pages left: the caller takes ordinary ones.
+ * The default may be far larger than 2 MiB (512 MiB where pages have 64 KiB): less is rounded up,
+ * and more machines have reserved some, with 2 MiB first. */
+static bool memfd_try_huge(const struct pool_config *c, char *at, uint64_t map_size,
+                           struct pool_backing *b) {
+    static const unsigned sizes[] = {MFD_HUGE_2MB, 0};
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        if (memfd_try_size(c, at, map_size, sizes[i], b)) {
+            b->huge = true;
+            return true;
+        }
+        int error = errno;
+        pool_backing_close(b);
+        errno = error;
     }
     log_notice("No huge pages for a pool of %llu MiB (%s): using ordinary ones",
                (unsigned long long)(c->size >> 20), strerror(errno));
-    pool_backing_close(b);
     return false;
 }
 

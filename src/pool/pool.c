@@ -109,11 +109,18 @@ static void content_new(uint8_t content[SEGMENT_CONTENT_SIZE]) {
     TARN_ASSERT(getrandom(content, SEGMENT_CONTENT_SIZE, 0) == SEGMENT_CONTENT_SIZE);
 }
 
+/* Whatever changes after this changes for everybody after it. The fence: on arm64 a store passes
+ * those before it, whatever their order is called. */
+static void header_end_epoch(struct pool *p) {
+    __atomic_store_n(&pool_header_of(p)->segment_epoch, 0, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
 /* Everything in front of the epochs. Readers that race with us see segment epoch 0, which no grant
  * carries. */
 static void header_write_fixed(struct pool *p, struct segment_header *fixed) {
     struct segment_header *h = pool_header_of(p);
-    __atomic_store_n(&h->segment_epoch, 0, __ATOMIC_SEQ_CST);
+    header_end_epoch(p);
     fixed->crc = segment_header_crc(fixed);
     memcpy(h, fixed, offsetof(struct segment_header, pad));
 }
@@ -264,7 +271,7 @@ void pool_serve(struct pool *p, uint32_t id, uint32_t segment_epoch, uint32_t ma
 
 void pool_retire(struct pool *p) {
     MAGIC_CHECK(p, POOL_MAGIC);
-    __atomic_store_n(&pool_header_of(p)->segment_epoch, 0, __ATOMIC_SEQ_CST);
+    header_end_epoch(p);
 }
 
 void pool_discard(struct pool *p) {
