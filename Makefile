@@ -1,6 +1,6 @@
 # tarn. Two commands do: `make run` builds and starts a server, `make test` builds and tests
 # everything. `make help` lists the rest. Variables: SANITIZER=address|undefined|thread, CC=clang,
-# V=1, CFLAGS, WERROR=, PREFIX, DESTDIR.
+# ARCH=arm64, V=1, CFLAGS, WERROR=, PREFIX, DESTDIR.
 #
 # How it is put together: a room of the source tree (src/ROOM) is one static archive,
 # build/KIND/libROOM.a. Binaries and tests link the archives of the rooms they may use, and no
@@ -25,14 +25,33 @@ SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 
 # --- the compiler ---
 
+# ARCH=arm64: another machine's binaries in build/arm64, by Debian's cross compiler.
+ARCH ?=
+TRIPLE_arm64 := aarch64-linux-gnu-
+CROSS := $(TRIPLE_$(ARCH))
+ifneq ($(ARCH),$(if $(CROSS),$(ARCH)))
+$(error ARCH=$(ARCH): arm64, or nothing for the machine that builds)
+endif
 SANITIZER ?=
-KIND := $(or $(SANITIZER),release)
+KIND := $(or $(ARCH)$(SANITIZER:%=$(if $(ARCH),-)%),release)
 BUILD := build/$(KIND)
 ifeq ($(origin CC),default)
-CC := gcc
+CC := $(CROSS)gcc
 endif
-AR ?= ar
-OBJCOPY ?= objcopy
+ifeq ($(origin AR),default)
+AR := $(CROSS)ar
+endif
+OBJCOPY ?= $(CROSS)objcopy
+# Its libraries; SYSROOT=/ where the system has them itself.
+SYSROOT ?= $(if $(CROSS),build/sysroot-$(ARCH))
+SYSROOT_FLAGS := $(if $(filter-out /,$(SYSROOT)),--sysroot=$(SYSROOT))
+# Its programs are run by qemu-user, tests against the servers of build/release;
+# QEMU_PAGESIZE=65536 gives them large pages. qemu 7.2 pays for every page that is reserved: hence
+# the limit of addresses, of which the books take a share.
+ifneq ($(CROSS),)
+export TEST_UNDER ?= prlimit --as=8589934592 \
+                     qemu-$(patsubst %-linux-gnu-,%,$(CROSS)) -L $(abspath $(SYSROOT))
+endif
 Q := $(if $(V),,@)
 , := ,
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) '$(2)')
@@ -64,10 +83,11 @@ endif
 
 ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CPPFLAGS) $(CFLAGS) \
              $(WARN) -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer \
-             -pthread $(HARDEN) $(SAN_FLAGS)
+             -pthread $(HARDEN) $(SAN_FLAGS) $(SYSROOT_FLAGS)
 # A sanitizer's functions are in the program, not in the libraries.
 NO_UNDEFINED := $(if $(SANITIZER),,-Wl$(,)-z$(,)defs)
-ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
+ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(SYSROOT_FLAGS) \
+              $(LDFLAGS)
 LIBS := -levent_core -lssl -lcrypto -lsodium -lxxhash -llz4 -lpcre2-8 -lhiredis -luring -ldl -lm
 # jemalloc replaces malloc in our own processes: not in the library that others load, and not under
 # a sanitizer.
@@ -84,8 +104,12 @@ $(file > $(FLAGS_FILE),$(FLAGS_NOW))
 endif
 endif
 $(FLAGS_FILE): ;
+ifneq ($(SYSROOT_FLAGS),)
+$(SYSROOT):
+	tools/sysroot.sh $(ARCH) $@
+endif
 
-$(BUILD)/%.o: %.c $(FLAGS_FILE)
+$(BUILD)/%.o: %.c $(FLAGS_FILE) | $(SYSROOT)
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@.$$$$ && mv -f $@.$$$$ $@
@@ -225,7 +249,7 @@ $(BUILD)/tests/fake_verbs/rdma.so: $(call objects,$(wildcard modules/rdma/*.c) $
 
 # The release binaries are also found in src/, modules in modules/. Replaced by renaming, so that a
 # running one is left alone.
-ifeq ($(SANITIZER),)
+ifeq ($(KIND),release)
 binaries: $(patsubst %,src/%,$(BINARIES) $(LIBTARN)) src/libtarn.so
 $(patsubst %,src/%,$(BINARIES) $(LIBTARN)): src/%: $(BUILD)/%
 	$(Q)cp -f $< $@.$$$$ && mv -f $@.$$$$ $@
@@ -264,7 +288,9 @@ UNIT_DEPS_inband := server
 # Stand-in engines.
 UNIT_HELP_conductor := tests/unit/kvevents/engine.c tests/unit/scrape/web.c
 unit_rooms = $(call with_deps,$(1) $(UNIT_DEPS_$(1)) base)
-UNIT_MAIN := $(filter tests/unit/%,$(TEST_MAIN))
+# TEST_ROOMS="base pool": the unit tests of these only.
+TEST_ROOMS ?= *
+UNIT_MAIN := $(filter $(wildcard $(TEST_ROOMS:%=tests/unit/%/*.c)),$(TEST_MAIN))
 TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))
 STRESS_MAIN := $(filter tests/stress/%,$(TEST_MAIN))
 # tests/unit/rdma: the module's own objects over the fake verbs, without a file to load.
@@ -314,7 +340,7 @@ FAULT_C := $(wildcard tests/fault/*.c)
 FAULT_SO := $(patsubst %.c,$(BUILD)/%.so,$(FAULT_C))
 $(FAULT_SO): $(BUILD)/%.so: $(BUILD)/%.o
 	$(call say,LINK,$@)
-	$(Q)$(CC) -shared -pthread -o $@ $< -ldl
+	$(Q)$(CC) -shared -pthread $(SYSROOT_FLAGS) -o $@ $< -ldl
 
 # Small modules, good and bad, for the tests of the loader.
 TEST_MODULES_C := $(wildcard tests/modules/*.c)
@@ -344,8 +370,8 @@ $(PUBLIC_HEADERS): $(BUILD)/include/%: src/%
 $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libtarn.so $(PUBLIC_HEADERS)
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -Wall -Wextra $(WERROR) $(CFLAGS) $(SAN_FLAGS) -I$(BUILD)/include $< -o $@.$$$$ \
-	    -L$(BUILD) -ltarn -Wl,-rpath,'$$ORIGIN/..' && mv -f $@.$$$$ $@
+	$(Q)$(CC) -Wall -Wextra $(WERROR) $(CFLAGS) $(SAN_FLAGS) $(SYSROOT_FLAGS) \
+	    -I$(BUILD)/include $< -o $@.$$$$ -L$(BUILD) -ltarn -Wl,-rpath,'$$ORIGIN/..' && mv -f $@.$$$$ $@
 .PHONY: examples
 examples: $(EXAMPLES)
 
@@ -366,7 +392,7 @@ tests: $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
 
 JOBS ?= $(shell nproc)
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
-RUN_TESTS = tools/run-tests.py --build $(BUILD) --kind $(KIND)
+RUN_TESTS = tools/run-tests.py --build $(BUILD) --kind $(or $(SANITIZER),release)
 # Builds what it can, and writes down what should be there: run-tests.py does not guess.
 define build_tests
 	+@$(MAKE) --no-print-directory $(if $(V)$(MAKE_TERMOUT),,-s) -k $(PARALLEL) $(1) || \
@@ -511,6 +537,7 @@ help:
 	@echo 'make test-gpu           round trips with memory of a GPU, and their speed'
 	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; needs no device'
 	@echo 'make test-packages      the tree and Debian packages, installed and run, four minutes'
+	@echo 'make ARCH=arm64          cross-built, in build/arm64; test-unit runs it in an emulator'
 	@echo 'make SANITIZER=address test   the same on sanitizer binaries (address, undefined, thread)'
 	@echo 'make lint               ranks of rooms, format, static analysis, documents'
 	@echo 'make format             clang-format over the tree'
@@ -526,7 +553,7 @@ help:
 # --- install ---
 
 # Manual pages are what programs say to --help. RUN starts a program of another architecture.
-RUN ?=
+RUN ?= $(TEST_UNDER)
 MAN := $(BINARIES:%=$(BUILD)/man/%.1)
 WHAT_tarn-server := the books of a pool of KV-cache blocks, and memory of it
 WHAT_tarn-node := lends memory and disks of a machine to a pool of KV-cache blocks

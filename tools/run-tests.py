@@ -18,8 +18,9 @@ After the ten slowest suites the last line is the sum; the status is 1 when anyt
 Tests find their surroundings in the environment: TARN_SERVER, TARN_NODE, TARN_BENCHMARK, TARN_KV,
 TARN_LIB, TARN_FAULT (a library to preload), TARN_SANITIZER (empty, or the kind), TMPDIR (a new
 directory, removed afterwards; KEEP=1 keeps it), STRESS_SECONDS. PYTHON says which Python
-(Debian's), TCL_ARGS and PYTHON_TESTS name some of the files, TARN_TEST_TIMES a file that gets a
-line for each suite: seconds, seconds of processor time, how it went, kind, name."""
+(Debian's), TCL_ARGS and PYTHON_TESTS name some of the files, TEST_UNDER the words of an emulator
+that runs test programs, TARN_TEST_TIMES a file that gets a line for each suite: seconds, seconds of
+processor time, how it went, kind, name."""
 
 import argparse
 import concurrent.futures
@@ -69,12 +70,15 @@ class Surroundings:
         os.makedirs(os.path.join(self.work, "tmp"))
         os.chmod(self.work, 0o711)  # some tests are somebody else for a moment
         in_build = lambda *path: os.path.join(self.build, *path)
+        self.under = os.environ.get("TEST_UNDER", "").split()
+        # What tests start is started without the emulator.
+        program = lambda name: os.path.join(ROOT, "build/release" if self.under else build, name)
         self.env = dict(
             os.environ,
-            TARN_SERVER=in_build("tarn-server"),
-            TARN_NODE=in_build("tarn-node"),
-            TARN_BENCHMARK=in_build("tarn-benchmark"),
-            TARN_CHECK=in_build("tarn-check"),
+            TARN_SERVER=program("tarn-server"),
+            TARN_NODE=program("tarn-node"),
+            TARN_BENCHMARK=program("tarn-benchmark"),
+            TARN_CHECK=program("tarn-check"),
             TARN_RDMA_FAKE=in_build("tests/fake_verbs/rdma.so"),
             TARN_MODULES=in_build("modules"),
             TARN_KV=in_build("tests/tools/kv"),
@@ -97,6 +101,7 @@ class Surroundings:
             and subprocess.run(["setarch", "-R", "true"], stderr=subprocess.DEVNULL).returncode == 0
         ):
             self.prefix += ["setarch", "-R"]
+        self.prefix += self.under
 
     def sanitizer_options(self, reports):
         if self.kind == "release":

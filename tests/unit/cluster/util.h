@@ -121,7 +121,7 @@ static inline struct cluster_mounted util_mount(struct util_node *u, const char 
 static inline uint32_t util_up_with(struct util_node *u, uint8_t instance, uint64_t session,
                                     uint64_t pages, uint8_t content) {
     char segment[64];
-    snprintf(segment, sizeof(segment), "%s.0", u->name);
+    snprintf(segment, sizeof(segment), "%.60s.0", u->name);
     CHECK_EQ(util_join_as(u, instance, session), TARN_OK);
     uint32_t id = util_mount(u, segment, STORE_TIER_MEMORY, pages * 4096, content).id;
     CHECK_EQ(cluster_node_up(u->n), TARN_OK);
