@@ -1,10 +1,10 @@
 """Builds the wheel (PEP 517, PEP 660) with nothing but Python's own library.
 
-A wheel is the package, libtarn.so.0 and, where it can be built, modules/rdma.so beside it. The
-library is made by the tree's Makefile, in its build directory: build/release, or $BUILD. Where
-$BUILD already holds a libtarn.so.0 it is taken as it is. An sdist holds the sources of the library
-under native/, so that a wheel can be built from it (it takes what a build of tarn takes:
-deps/packages.txt)."""
+A wheel is the package, libtarn.so.0 and, where it can be built, modules/rdma.so beside it, and in
+libs/ some of the libraries these need. The library is made by the tree's Makefile, in its build
+directory: build/release, or $BUILD. Where $BUILD already holds a libtarn.so.0 it is taken as it is.
+An sdist holds the sources of the library under native/, so that a wheel can be built from it (it
+takes what a build of tarn takes: deps/packages.txt)."""
 
 import base64
 import gzip
@@ -22,6 +22,9 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY, MODULE = "libtarn.so.0", "modules/rdma.so"
+# What an engine's container may lack or have another version of goes along, for where the system's
+# does not fit. Not OpenSSL: its fixes come with the system.
+CARRIED = re.compile(r"lib(event_core|hiredis|sodium|uring)\W")
 # What the Makefile needs to make the library and the module.
 NATIVE = ("Makefile", "LICENSE", "deps", "modules", "src", "tools/rooms.txt")
 NATIVE_FILES = re.compile(r"(Makefile|LICENSE|\.c|\.h|\.map|\.in|\.txt|\.sh)$")
@@ -133,6 +136,25 @@ def build_library():
     return library, module if os.path.exists(module) else None
 
 
+def output(*command):
+    """What a program says, "" if it fails or is not there."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def carried(library):
+    """(name, path, path of its licence) of the libraries that go along, as far as Debian's files
+    say what their licences are."""
+    for name, path in re.findall(r"^\s+(\S+) => (/\S+)", output("ldd", library), re.M):
+        package = output("dpkg", "-S", os.path.realpath(path)).partition(":")[0]
+        licence = f"/usr/share/doc/{package}/copyright"
+        if CARRIED.match(name) and package and os.path.exists(licence):
+            yield name, path, licence
+
+
 def make(root, build, target):
     """Makes a file of the tree. SystemExit says what is missing."""
     jobs = os.environ.get("MAKEFLAGS") and [] or [f"-j{os.cpu_count() or 1}"]
@@ -226,6 +248,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     wheel.add_library(f"tarn/{LIBRARY}", library)
     if module is not None:
         wheel.add_library(f"tarn/{MODULE}", module)
+    for name, path, licence in carried(library):
+        wheel.add_library(f"tarn/libs/{name}", path)
+        wheel.add_file(f"tarn/libs/LICENSE.{name}", licence)
     return wheel.finish()
 
 

@@ -5,7 +5,9 @@ memory alive until the call has returned, or for queues until the completion has
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
+import glob
 import os
 import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -58,6 +60,21 @@ def candidates() -> List[str]:
     ]
 
 
+def _open(path: str) -> C.CDLL:
+    """A library that a wheel brought may find others missing here, or of another version: the wheel
+    brought those, too, and the loader takes what is loaded by their names."""
+    try:
+        return C.CDLL(path)
+    except OSError:
+        libs = glob.glob(os.path.join(_HERE, "libs", "lib*"))
+        if os.path.dirname(path) != _HERE or not libs:
+            raise
+        for lib in libs:
+            with contextlib.suppress(OSError):  # then the system's must do
+                C.CDLL(lib)
+        return C.CDLL(path)
+
+
 def _load() -> C.CDLL:
     why = []
     for path in candidates():
@@ -65,7 +82,7 @@ def _load() -> C.CDLL:
             why.append(f"{path}: no such file")
             continue
         try:
-            return C.CDLL(path)
+            return _open(path)
         except OSError as e:
             why.append(str(e))
     raise ImportError(
