@@ -58,7 +58,7 @@ struct chain_policy {
     struct chain_request late; /* one that has fallen out of recent */
     struct chain_request *open;
     struct chain_session sessions[SESSIONS];
-    uint32_t loose; /* the run of the last block that came without a request */
+    uint32_t loose[RECENT]; /* by request: the run of blocks that came later than it */
     uint32_t seen, fit_in;
     uint64_t last_ms;
     float request_ms; /* between two requests */
@@ -518,28 +518,25 @@ static bool parked_back(struct policy *p, struct object *o) {
     return true;
 }
 
-/* One that comes from another policy, or had no turn here: with its neighbours of then. */
+/* One that comes from another policy, or had no turn here: with others of the request that used it
+ * last, in whatever order they come. */
 static void insert_loose(struct policy *p, struct object *o, const struct policy_event *e) {
     struct chain_policy *s = state_made(p);
     struct chain_books *c = &s->chain;
-    struct chain_run *r = chain_run(c, s->loose);
-    bool joins = s->loose && r->kind == CHAIN_LEFT && r->first && r->born == e->request &&
-                 e->request != 0 && r->blocks < CHAIN_RUN_BLOCKS;
-    if (joins) {
-        uint32_t first = object_depth(record_get(p->records, r->first));
-        joins = object_depth(o) + 1 == first ||
-                object_depth(o) == object_depth(chain_run_last(p, r)) + 1;
-    }
+    uint32_t *loose = &s->loose[e->request % RECENT];
+    const struct chain_run *of = chain_run(c, *loose);
+    bool joins = *loose && of->kind == CHAIN_LEFT && of->first && of->born == e->request &&
+                 e->request != 0 && of->blocks < CHAIN_RUN_BLOCKS;
     if (!joins) {
-        s->loose = chain_run_new(c, 0);
-        r = chain_run(c, s->loose);
+        *loose = chain_run_new(c, 0);
+        struct chain_run *r = chain_run(c, *loose);
         r->kind = CHAIN_LEFT;
         r->turn = 1;
         r->born = e->request;
-        chain_link(c, s->loose);
+        chain_link(c, *loose);
     }
-    r->blocks++;
-    chain_run_add(p, s->loose, o);
+    chain_run(c, *loose)->blocks++;
+    chain_run_add(p, *loose, o);
 }
 
 /* It is back from a disk. */
