@@ -244,7 +244,7 @@ static void hostile(struct forest *f) {
                                 .length = (uint32_t)rng_next(&f->rng) >> rng_below(&f->rng, 32),
                                 .hits = (uint32_t)rng_below(&f->rng, 100)};
     unsigned n = 1 + (unsigned)rng_below(&f->rng, 30);
-    struct store_batch b;
+    struct store_batch b = {0};
     for (unsigned k = 0; k < n; k++) {
         int i = (int)rng_below(&f->rng, NODES);
         struct span key = span_str(f->node[i].key);
