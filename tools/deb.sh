@@ -10,6 +10,8 @@ version=$1-1 arch=$(dpkg --print-architecture) options=(-b) all=all
 shift
 if [ "${1:-}" = --arch ]; then
     arch=$2 options=(-B -d -a"$2" -Pcross,nocheck) all=
+    export SYSROOT=$PWD/build/sysroot-$arch
+    [ -d "$SYSROOT" ] || tools/sysroot.sh "$arch" "$SYSROOT"
     shift 2
 fi
 out=build/deb copy=build/deb/$arch
