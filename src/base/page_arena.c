@@ -22,19 +22,19 @@ static size_t share_of_addresses(void) {
 
 bool page_arena_init(struct page_arena *a, size_t reserve, bool huge) {
     reserve = min_u64(reserve, share_of_addresses());
-    reserve = (reserve + page_bytes() - 1) / page_bytes() * page_bytes();
+    size_t whole = (reserve + page_bytes() - 1) / page_bytes() * page_bytes();
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     size_t more = huge ? HUGE_PAGE : 0;
-    char *p = mmap(NULL, reserve + more, PROT_NONE, flags, -1, 0);
+    char *p = mmap(NULL, whole + more, PROT_NONE, flags, -1, 0);
     if (p == MAP_FAILED) return false;
     if (huge) {
         size_t before = -(uintptr_t)p % HUGE_PAGE;
         if (before > 0) munmap(p, before);
         p += before;
-        munmap(p + reserve, more - before);
+        munmap(p + whole, more - before);
         /* Random records are read all the time; large pages save most of the TLB misses. Advice
          * only. */
-        madvise(p, reserve, MADV_HUGEPAGE);
+        madvise(p, whole, MADV_HUGEPAGE);
     }
     *a = (struct page_arena){.base = p, .reserved = reserve};
     return true;

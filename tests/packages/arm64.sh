@@ -15,5 +15,5 @@ for program in aarch64-linux-gnu-gcc qemu-aarch64 mmdebstrap; do
 done
 unset MAKEFLAGS MAKEOVERRIDES
 arm64() { make -s ARCH=arm64 CC="${CCACHE:-} aarch64-linux-gnu-gcc" "$@"; }
-arm64 test-unit TEST_ROOMS='base transport host engine transfer hosting'
-QEMU_PAGESIZE=65536 arm64 test-unit TEST_ROOMS='base transport engine'
+arm64 test-unit TEST_ROOMS='base transport host engine transfer hosting route'
+QEMU_PAGESIZE=65536 arm64 test-unit TEST_ROOMS='base transport engine route'

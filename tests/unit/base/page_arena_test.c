@@ -52,6 +52,8 @@ TEST(any_range_is_given_back) {
 TEST(a_reservation_of_any_size) {
     struct page_arena a;
     CHECK(page_arena_init(&a, 5000, true) && page_arena_grow(&a, 5000));
+    CHECK(!page_arena_grow(&a, 5001));
+    CHECK_EQ(a.reserved, 5000u); /* users count it */
     a.base[4999] = 1;
     page_arena_free(&a);
 }
