@@ -13,8 +13,15 @@
  * learns who came back too late. So is the rest of a run that has lost a part. There are at most
  * CHAIN_GHOSTS + an eighth of the objects, at 44 bytes.
  *
- * A cell holds the runs of one kind, level and age (chain_value.h) in three lists: leaves, whose
- * last block may go; runs with children; runs without blocks. */
+ * A cell holds the runs of one sort (chain_value.h) that were last used in one window of requests,
+ * in three lists: leaves, whose last block may go; runs with children; runs without blocks. What
+ * ages are the windows, by none of their runs being touched: they become fewer and wider with age,
+ * two at a time into one of twice their width, as in an exponential histogram (Datar et al.,
+ * SODA 2002).
+ *
+ *   levels:  2 ─────────────┬ 1 ─────┬ 0 ─┐
+ *           │       │       │   │   │  │ ││  now
+ */
 #ifndef TARN_STORE_CHAIN_H
 #define TARN_STORE_CHAIN_H
 
@@ -26,9 +33,12 @@
 #define CHAIN_RUN_BLOCKS 255u
 #define CHAIN_GHOSTS     1024u
 
-#define BIN_CELLS (CHAIN_KINDS * CHAIN_LEVELS)
-#define BIN_WORDS ((BIN_CELLS + 63) / 64)
-#define CELLS     (CHAIN_AGES * BIN_CELLS)
+#define CHAIN_WINDOW  2u
+#define CHAIN_WINDOWS 8u
+#define CHAIN_LEVELS  16u
+#define CHAIN_SLOTS   (CHAIN_LEVELS * CHAIN_WINDOWS)
+#define SORT_WORDS    (CHAIN_SORTS / 64)
+#define CHAIN_NEXT    32u
 
 enum { CHAIN_LEAVES, CHAIN_INNER, CHAIN_BARE, CHAIN_LISTS, CHAIN_NOWHERE = CHAIN_LISTS };
 
@@ -36,25 +46,41 @@ struct chain_run {
     /* its ring of blocks: the shallowest, before which is the deepest. 0: it has none */
     object_ref first;
     uint32_t parent;
-    uint32_t prev, next;                /* in its list; next of a free one: the next free one */
+    uint32_t prev, next; /* in its list, at the ends its cell; next of a free one: the next such */
     uint32_t born;                      /* the request that used it last */
     uint32_t print;                     /* of the first of its blocks that were evicted; 0: none */
     uint32_t children : 24, blocks : 8; /* blocks: with those that were evicted */
     uint32_t kind : 3, turn : 3, length : 3, growth : 3, branched : 1;
-    uint32_t level : 4, bin : 6, list : 2;
+    uint32_t sort : 8, list : 2; /* sort: where it is in a list */
     uint32_t weight : 5; /* of a block: 2 to the power of -weight/4 */
     uint32_t ghost : 1;
     uint32_t grown : 1; /* more than a last block was put behind it */
 };
 _Static_assert(sizeof(struct chain_run) == 32, "32 bytes for a segment of a chain");
 
-struct chain_cells {
+struct chain_cell {
     struct chain_ends {
         uint32_t first, last;
-    } list[CHAIN_LISTS][CELLS];
-    uint64_t used[CHAIN_LISTS][CHAIN_AGES][BIN_WORDS]; /* lists that are not empty */
-    uint32_t next; /* the cell whose leaf goes next, CELLS: to be looked for */
-    uint32_t due[CHAIN_AGES], due_first; /* clock of the next look for runs to become older */
+    } list[CHAIN_LISTS];
+    uint64_t weight; /* of its runs */
+};
+struct chain_window {
+    uint32_t counted;                         /* clock up to which its exposure is */
+    uint32_t due;                             /* clock at which it has to be again */
+    uint64_t used[CHAIN_LISTS][SORT_WORDS]; /* sorts whose lists are not empty */
+};
+struct chain_cells {
+    struct page_arena arena; /* cells, CHAIN_SLOTS for each sort */
+    struct chain_window window[CHAIN_SLOTS];
+    uint32_t from[CHAIN_LEVELS]; /* first request of the oldest window of each level */
+    uint32_t end;                /* and of the one to come */
+    uint32_t due[CHAIN_LEVELS];  /* the first of its windows' */
+    struct chain_next { /* cells whose leaves go next, the first of these last */
+        float worth;
+        uint32_t cell;
+    } next[CHAIN_NEXT];
+    unsigned n_next;
+    uint32_t look_at; /* clock: the rest of next is not true any more */
 };
 
 struct chain_ghosts {
@@ -80,7 +106,8 @@ struct chain_books {
     struct chain_value value;
     struct chain_cells cells;
     struct chain_ghosts ghosts;
-    uint32_t *out; /* runs of the blocks that are popped, once for each */
+    uint32_t printed; /* the run whose fingerprint is not in by_print yet; 0: none */
+    uint32_t *out;    /* runs of the blocks that are popped, once for each */
     uint32_t n_out, cap_out;
     struct htab parked;
 };
@@ -95,22 +122,22 @@ static inline uint32_t chain_age(const struct chain_books *c, const struct chain
 
 /* --- chain_cells.c --- */
 
-struct chain_traits chain_run_traits(const struct chain_run *r);
-float chain_run_weight(const struct chain_run *r, unsigned blocks);
 /* For runs of a prompt's part of so many blocks. */
 unsigned chain_weight(uint32_t blocks);
-/* Into the cell of its kind, traits and age. */
+/* Into the cell of its sort and of the request that used it last. */
 void chain_link(struct chain_books *c, uint32_t i);
 void chain_unlink(struct chain_books *c, struct chain_run *r);
 /* Its blocks or children have changed: into the list of its cell where it belongs now. */
 void chain_relink(struct chain_books *c, uint32_t i);
-/* Its exposure, from when its bin began until now. */
-void chain_expose(struct chain_books *c, const struct chain_run *r);
+/* It has come to so many blocks. */
+void chain_run_size(struct chain_books *c, struct chain_run *r, unsigned blocks);
+/* It was not used up to now; it is used, so many blocks of it. It is in a list. */
+void chain_run_exposed(struct chain_books *c, const struct chain_run *r);
+void chain_run_returned(struct chain_books *c, const struct chain_run *r, unsigned blocks);
+float chain_run_worth(struct chain_books *c, const struct chain_run *r);
 /* The clock has its first time, which may be any. */
 void chain_cells_begin(struct chain_books *c);
-/* Moves runs that have become older to the cells of their age: of each bin in an eighth of the
- * requests that it spans, and the later the more objects there are: a few requests are nothing in
- * what a large pool sees before it evicts a run. */
+/* The clock has moved. */
 void chain_cells_age(struct chain_books *c, uint64_t objects);
 /* The least worthy leaf, else the run least worthy of those with children (their blocks are behind
  * a block in use); 0: there is none. */

@@ -1,10 +1,12 @@
 /* Runs in cells by what they are worth: who goes next is in the cell worth least. */
 #include "store/chain.h"
 
-#include <math.h>
+#include <string.h>
 #include "base/assert.h"
 
-struct chain_traits chain_run_traits(const struct chain_run *r) {
+/* --- what a run is --- */
+
+static struct chain_traits run_traits(const struct chain_run *r) {
     struct chain_traits t = {.kind = (uint8_t)r->kind};
     switch (r->kind) {
     case CHAIN_SHARED: break;
@@ -20,6 +22,7 @@ struct chain_traits chain_run_traits(const struct chain_run *r) {
 }
 
 #define WEIGHT_MAX 31u
+#define WEIGHT_ONE 4096.0f
 
 unsigned chain_weight(uint32_t blocks) {
     unsigned w = 0;
@@ -27,153 +30,349 @@ unsigned chain_weight(uint32_t blocks) {
     return w;
 }
 
-float chain_run_weight(const struct chain_run *r, unsigned blocks) {
+static float run_weight(const struct chain_run *r, unsigned blocks) {
     static const float quarter[4] = {1, 0.840896428f, 0.707106769f, 0.594603539f};
     return (float)blocks * quarter[r->weight % 4] / (float)(1u << r->weight / 4);
 }
 
+/* --- windows --- */
+
+static uint32_t window_width(unsigned level) {
+    return CHAIN_WINDOW << level;
+}
+
+static unsigned slot_of(unsigned level, uint32_t request) {
+    return level * CHAIN_WINDOWS + request / window_width(level) % CHAIN_WINDOWS;
+}
+
+/* What was used before the first window, or so long ago that it seems to be to come, is in the
+ * first or in the last one. */
+static unsigned slot_of_run(const struct chain_cells *x, const struct chain_run *r) {
+    uint32_t born = r->born, first = x->from[CHAIN_LEVELS - 1];
+    if ((int32_t)(born - x->end) >= 0) born = x->end - 1;
+    if ((int32_t)(born - first) < 0) born = first;
+    unsigned l = 0;
+    while ((int32_t)(born - x->from[l]) < 0) l++;
+    return slot_of(l, born);
+}
+
+static struct chain_cell *cell_at(const struct chain_books *c, uint32_t cell) {
+    return (struct chain_cell *)(void *)c->cells.arena.base + cell;
+}
+
+static uint32_t cell_of_run(const struct chain_cells *x, const struct chain_run *r) {
+    return r->sort * CHAIN_SLOTS + slot_of_run(x, r);
+}
+
+/* Where the windows of a level end. */
+static uint32_t level_end(const struct chain_cells *x, unsigned level) {
+    return level ? x->from[level - 1] : x->end;
+}
+
+/* Of its runs, between its first and its last. */
+static uint32_t age_at(uint32_t clock, unsigned level, uint32_t first) {
+    int32_t age = (int32_t)(clock - first - window_width(level) / 2);
+    return age > 0 ? (uint32_t)age : 0;
+}
+
 /* --- lists --- */
 
-static unsigned cell_of_bin(const struct chain_run *r) {
-    return r->kind * CHAIN_LEVELS + r->level;
+#define END (1u << 31) /* not a run: a cell */
+
+static uint32_t *link_before(struct chain_books *c, const struct chain_run *r) {
+    return r->prev & END ? &cell_at(c, r->prev & ~END)->list[r->list].first
+                         : &chain_run(c, r->prev)->next;
 }
 
-static float cell_worth(const struct chain_books *c, unsigned cell) {
-    unsigned in = cell % BIN_CELLS;
-    return chain_worth(&c->value, in / CHAIN_LEVELS, in % CHAIN_LEVELS, cell / BIN_CELLS);
+static uint32_t *link_after(struct chain_books *c, const struct chain_run *r) {
+    return r->next & END ? &cell_at(c, r->next & ~END)->list[r->list].last
+                         : &chain_run(c, r->next)->prev;
 }
 
-void chain_unlink(struct chain_books *c, struct chain_run *r) {
-    if (r->list == CHAIN_NOWHERE) return;
-    unsigned in = cell_of_bin(r), cell = r->bin * BIN_CELLS + in;
-    struct chain_ends *l = &c->cells.list[r->list][cell];
-    *(r->prev ? &chain_run(c, r->prev)->next : &l->first) = r->next;
-    *(r->next ? &chain_run(c, r->next)->prev : &l->last) = r->prev;
-    if (l->first == 0) {
-        c->cells.used[r->list][r->bin][in / 64] &= ~(UINT64_C(1) << in % 64);
-        if (r->list == CHAIN_LEAVES && c->cells.next == cell) c->cells.next = CELLS;
+static uint64_t *cell_bit(struct chain_books *c, uint32_t cell, unsigned list) {
+    return &c->cells.window[cell % CHAIN_SLOTS].used[list][cell / CHAIN_SLOTS / 64];
+}
+
+static uint64_t cell_mask(uint32_t cell) {
+    return UINT64_C(1) << cell / CHAIN_SLOTS % 64;
+}
+
+static void list_remove(struct chain_books *c, struct chain_run *r) {
+    if (r->prev & r->next & END) {
+        uint32_t cell = r->prev & ~END;
+        cell_at(c, cell)->list[r->list] = (struct chain_ends){0, 0};
+        *cell_bit(c, cell, r->list) &= ~cell_mask(cell);
+    } else {
+        *link_before(c, r) = r->next;
+        *link_after(c, r) = r->prev;
     }
     r->list = CHAIN_NOWHERE;
     r->prev = r->next = 0;
 }
 
+/* The oldest are in front: they are the first to go. */
+static void list_insert(struct chain_books *c, uint32_t i, unsigned list, uint32_t cell,
+                        bool front) {
+    struct chain_run *r = chain_run(c, i);
+    struct chain_ends *l = &cell_at(c, cell)->list[list];
+    r->list = list;
+    r->prev = front || !l->last ? END | cell : l->last;
+    r->next = front && l->first ? l->first : END | cell;
+    *link_before(c, r) = i;
+    *link_after(c, r) = i;
+    *cell_bit(c, cell, list) |= cell_mask(cell);
+}
+
+/* The lists of another cell, whose runs are younger, behind those of a cell. */
+static void cell_append(struct chain_books *c, uint32_t cell, uint32_t other) {
+    struct chain_cell *to = cell_at(c, cell), *from = cell_at(c, other);
+    to->weight += from->weight;
+    for (unsigned l = 0; l < CHAIN_LISTS; l++) {
+        struct chain_ends *a = &to->list[l], *b = &from->list[l];
+        if (!b->first) continue;
+        chain_run(c, b->first)->prev = a->last ? a->last : END | cell;
+        chain_run(c, b->last)->next = END | cell;
+        *(a->last ? &chain_run(c, a->last)->next : &a->first) = b->first;
+        a->last = b->last;
+        *cell_bit(c, cell, l) |= cell_mask(cell);
+    }
+    *from = (struct chain_cell){0};
+}
+
+/* --- weight --- */
+
+static uint64_t weight_units(const struct chain_run *r) {
+    return (uint64_t)(run_weight(r, r->blocks) * WEIGHT_ONE);
+}
+
+static void weight_add(struct chain_books *c, const struct chain_run *r) {
+    cell_at(c, cell_of_run(&c->cells, r))->weight += weight_units(r);
+}
+
+/* Of one that was used 2^31 requests ago or earlier, the cell is another one. */
+static void weight_take(struct chain_books *c, const struct chain_run *r) {
+    uint64_t *weight = &cell_at(c, cell_of_run(&c->cells, r))->weight, less = weight_units(r);
+    *weight -= less < *weight ? less : *weight;
+}
+
+void chain_run_size(struct chain_books *c, struct chain_run *r, unsigned blocks) {
+    if (r->list != CHAIN_NOWHERE) weight_take(c, r);
+    r->blocks = blocks;
+    if (r->list != CHAIN_NOWHERE) weight_add(c, r);
+}
+
+/* --- who goes --- */
+
+static void next_enter(struct chain_cells *x, uint32_t cell, float worth) {
+    if (x->n_next == CHAIN_NEXT) {
+        if (worth >= x->next[0].worth) return;
+        memmove(&x->next[0], &x->next[1], --x->n_next * sizeof(x->next[0]));
+    }
+    unsigned k = x->n_next++;
+    for (; k > 0 && x->next[k - 1].worth <= worth; k--) x->next[k] = x->next[k - 1];
+    x->next[k] = (struct chain_next){worth, cell};
+}
+
+static void next_look_at(struct chain_books *c, unsigned list, unsigned level, uint32_t first) {
+    unsigned slot = slot_of(level, first);
+    const uint64_t *used = c->cells.window[slot].used[list];
+    struct chain_bin at = {0};
+    bool aged = false;
+    for (unsigned i = 0; i < SORT_WORDS; i++)
+        for (uint64_t bits = used[i]; bits; bits &= bits - 1) {
+            if (!aged) at = chain_bin_at(&c->value, age_at(c->clock, level, first));
+            aged = true;
+            unsigned sort = i * 64 + (unsigned)__builtin_ctzll(bits);
+            next_enter(&c->cells, sort * CHAIN_SLOTS + slot, chain_worth(&c->value, sort, at));
+        }
+}
+
+/* The cells worth least, the oldest first of those worth the same. */
+static void next_look(struct chain_books *c, unsigned list) {
+    const struct chain_cells *x = &c->cells;
+    for (unsigned l = CHAIN_LEVELS; l-- > 0;)
+        for (uint32_t first = x->from[l]; first != level_end(x, l); first += window_width(l))
+            next_look_at(c, list, l, first);
+}
+
+uint32_t chain_cells_next(struct chain_books *c) {
+    struct chain_cells *x = &c->cells;
+    for (unsigned list = CHAIN_LEAVES; list <= CHAIN_INNER; list++)
+        for (bool looked = false;; looked = true) {
+            for (; x->n_next > 0; x->n_next--) {
+                uint32_t i = cell_at(c, x->next[x->n_next - 1].cell)->list[list].first;
+                if (i == 0) continue;
+                if (list != CHAIN_LEAVES) x->n_next = 0;
+                return i;
+            }
+            if (looked) break;
+            next_look(c, list);
+        }
+    return 0;
+}
+
+float chain_run_worth(struct chain_books *c, const struct chain_run *r) {
+    return chain_worth(&c->value, r->sort, chain_bin_at(&c->value, chain_age(c, r)));
+}
+
+/* --- in and out --- */
+
 static unsigned list_for(const struct chain_run *r) {
     return !r->first ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES;
 }
 
-/* The oldest of a cell are in front: the first to become older, and to go. */
 static void run_enter(struct chain_books *c, uint32_t i, bool front) {
     struct chain_run *r = chain_run(c, i);
-    TARN_ASSERT(r->list == CHAIN_NOWHERE);
-    r->list = list_for(r);
-    unsigned in = cell_of_bin(r), cell = r->bin * BIN_CELLS + in;
-    struct chain_ends *l = &c->cells.list[r->list][cell];
-    r->prev = front ? 0 : l->last;
-    r->next = front ? l->first : 0;
-    *(r->prev ? &chain_run(c, r->prev)->next : &l->first) = i;
-    *(r->next ? &chain_run(c, r->next)->prev : &l->last) = i;
-    c->cells.used[r->list][r->bin][in / 64] |= UINT64_C(1) << in % 64;
-    if (r->list == CHAIN_LEAVES && c->cells.next != CELLS &&
-        cell_worth(c, cell) < cell_worth(c, c->cells.next))
-        c->cells.next = cell;
+    uint32_t cell = cell_of_run(&c->cells, r);
+    unsigned list = list_for(r);
+    bool first = cell_at(c, cell)->list[list].first == 0;
+    list_insert(c, i, list, cell, front);
+    if (list == CHAIN_LEAVES && first && c->cells.n_next > 0)
+        next_enter(&c->cells, cell, chain_run_worth(c, r));
 }
 
 void chain_link(struct chain_books *c, uint32_t i) {
     struct chain_run *r = chain_run(c, i);
-    uint32_t age = chain_age(c, r);
-    struct chain_traits t = chain_run_traits(r);
-    r->bin = chain_age_bin(&c->value, age);
-    r->level = chain_level(&c->value, &t, r->bin);
-    run_enter(c, i, age > 0);
+    TARN_ASSERT(r->list == CHAIN_NOWHERE);
+    struct chain_traits t = run_traits(r);
+    r->sort = chain_sort_find(&c->value, &t);
+    c->value.sort[r->sort].runs++;
+    size_t cells = (size_t)(r->sort + 1) * CHAIN_SLOTS * sizeof(struct chain_cell);
+    TARN_ASSERT(page_arena_grow(&c->cells.arena, cells));
+    weight_add(c, r);
+    run_enter(c, i, chain_age(c, r) > 0);
+}
+
+void chain_unlink(struct chain_books *c, struct chain_run *r) {
+    if (r->list == CHAIN_NOWHERE) return;
+    weight_take(c, r);
+    c->value.sort[r->sort].runs--;
+    list_remove(c, r);
 }
 
 void chain_relink(struct chain_books *c, uint32_t i) {
     struct chain_run *r = chain_run(c, i);
     if (r->list == CHAIN_NOWHERE || r->list == list_for(r)) return;
-    chain_unlink(c, r);
+    list_remove(c, r);
     run_enter(c, i, true);
 }
 
 /* --- age --- */
 
-void chain_expose(struct chain_books *c, const struct chain_run *r) {
-    struct chain_traits t = chain_run_traits(r);
-    chain_exposed(&c->value, &t, chain_run_weight(r, r->blocks), r->bin, chain_age(c, r));
+void chain_run_exposed(struct chain_books *c, const struct chain_run *r) {
+    uint32_t now = chain_age(c, r),
+             since = c->clock - c->cells.window[slot_of_run(&c->cells, r)].counted;
+    chain_exposed(&c->value, r->sort, run_weight(r, r->blocks), since < now ? now - since : 0, now);
 }
 
-static void run_older(struct chain_books *c, uint32_t i) {
-    struct chain_run *r = chain_run(c, i);
-    __builtin_prefetch(chain_run(c, r->next));
-    struct chain_traits t = chain_run_traits(r);
-    uint32_t age = chain_age(c, r);
-    unsigned bin = r->bin;
-    while (bin + 1 < CHAIN_AGES && age >= c->value.start[bin + 1]) bin++;
-    chain_exposed(&c->value, &t, chain_run_weight(r, r->blocks), r->bin, c->value.start[bin]);
-    chain_unlink(c, r);
-    r->bin = bin;
-    r->level = chain_level(&c->value, &t, bin);
-    run_enter(c, i, false);
+void chain_run_returned(struct chain_books *c, const struct chain_run *r, unsigned blocks) {
+    chain_run_exposed(c, r);
+    chain_returned(&c->value, r->sort, run_weight(r, blocks), chain_age(c, r));
 }
 
-static void bin_older(struct chain_books *c, unsigned bin) {
-    uint32_t end = c->value.start[bin + 1];
-    for (unsigned l = 0; l < CHAIN_LISTS; l++)
-        for (unsigned w = 0; w < BIN_WORDS; w++)
-            for (uint64_t bits = c->cells.used[l][bin][w]; bits; bits &= bits - 1) {
-                unsigned in = w * 64 + (unsigned)__builtin_ctzll(bits);
-                const struct chain_ends *ends = &c->cells.list[l][bin * BIN_CELLS + in];
-                while (ends->first && chain_age(c, chain_run(c, ends->first)) >= end)
-                    run_older(c, ends->first);
-            }
+static uint64_t window_sorts(const struct chain_window *w, unsigned word) {
+    return w->used[CHAIN_LEAVES][word] | w->used[CHAIN_INNER][word] | w->used[CHAIN_BARE][word];
 }
 
-#define LOOKS       8u /* at a bin, in the requests that it spans */
-#define GRAIN_MAX   64u
-#define GRAIN_SHARE 32768u
+#define COUNT_WIDTHS 4u /* of itself, and so after a share of its age, a window is counted again */
 
-static uint32_t next_multiple(uint32_t of, uint32_t after) {
-    return (after / of + 1) * of;
+static void window_start(struct chain_books *c, unsigned level, uint32_t first, uint32_t counted) {
+    struct chain_window *w = &c->cells.window[slot_of(level, first)];
+    w->counted = counted;
+    w->due = counted + COUNT_WIDTHS * window_width(level);
+    if ((int32_t)(w->due - c->cells.due[level]) < 0) c->cells.due[level] = w->due;
 }
 
-void chain_cells_begin(struct chain_books *c) {
-    c->cells.due_first = c->clock;
-    for (unsigned b = 0; b < CHAIN_AGES; b++) c->cells.due[b] = c->clock;
+/* Counts the exposure of a window's runs up to now. */
+static void window_count(struct chain_books *c, unsigned level, uint32_t first) {
+    unsigned slot = slot_of(level, first);
+    const struct chain_window *w = &c->cells.window[slot];
+    uint32_t from = age_at(w->counted, level, first), to = age_at(c->clock, level, first);
+    for (unsigned i = 0; i < SORT_WORDS; i++)
+        for (uint64_t bits = window_sorts(w, i); bits; bits &= bits - 1) {
+            unsigned sort = i * 64 + (unsigned)__builtin_ctzll(bits);
+            float weight = (float)cell_at(c, sort * CHAIN_SLOTS + slot)->weight / WEIGHT_ONE;
+            chain_exposed(&c->value, sort, weight, from, to);
+        }
+    window_start(c, level, first, c->clock);
 }
 
-void chain_cells_age(struct chain_books *c, uint64_t objects) {
-    struct chain_cells *x = &c->cells;
-    if ((int32_t)(c->clock - x->due_first) < 0) return;
-    uint32_t grain = (uint32_t)min_u64(max_u64(objects / GRAIN_SHARE, 1), GRAIN_MAX);
-    x->due_first = next_multiple(grain, c->clock);
-    for (unsigned b = 0; b + 1 < CHAIN_AGES; b++) {
-        if ((int32_t)(c->clock - x->due[b]) < 0) continue;
-        uint32_t every = (c->value.start[b + 1] - c->value.start[b]) / LOOKS;
-        x->due[b] = next_multiple(every > grain ? every : grain, c->clock);
-        bin_older(c, b);
+static void window_append(struct chain_books *c, unsigned slot, unsigned other) {
+    struct chain_window *w = &c->cells.window[other];
+    for (unsigned i = 0; i < SORT_WORDS; i++)
+        for (uint64_t bits = window_sorts(w, i); bits; bits &= bits - 1) {
+            uint32_t sort = (i * 64 + (unsigned)__builtin_ctzll(bits)) * CHAIN_SLOTS;
+            cell_append(c, sort + slot, sort + other);
+        }
+    memset(w->used, 0, sizeof(w->used));
+    for (unsigned k = 0; k < c->cells.n_next; k++) {
+        uint32_t *cell = &c->cells.next[k].cell;
+        if (*cell % CHAIN_SLOTS == other) *cell = *cell - other + slot;
     }
 }
 
-/* --- who goes --- */
-
-static unsigned least_cell(const struct chain_books *c, unsigned list) {
-    unsigned best = CELLS;
-    float least = INFINITY;
-    for (unsigned b = 0; b < CHAIN_AGES; b++)
-        for (unsigned w = 0; w < BIN_WORDS; w++)
-            for (uint64_t bits = c->cells.used[list][b][w]; bits; bits &= bits - 1) {
-                unsigned cell = b * BIN_CELLS + w * 64 + (unsigned)__builtin_ctzll(bits);
-                float worth = cell_worth(c, cell);
-                if (worth < least) {
-                    least = worth;
-                    best = cell;
-                }
-            }
-    return best;
+/* Two windows become one of the next level; of the last level the first goes into the other. */
+static void windows_merge(struct chain_books *c, unsigned level, uint32_t first) {
+    uint32_t second = first + window_width(level);
+    window_count(c, level, first);
+    window_count(c, level, second);
+    if (level + 1 == CHAIN_LEVELS) {
+        window_append(c, slot_of(level, second), slot_of(level, first));
+        return;
+    }
+    unsigned slot = slot_of(level + 1, first);
+    window_append(c, slot, slot_of(level, first));
+    window_append(c, slot, slot_of(level, second));
+    window_start(c, level + 1, first, c->clock);
 }
 
-uint32_t chain_cells_next(struct chain_books *c) {
-    if (c->cells.next == CELLS) c->cells.next = least_cell(c, CHAIN_LEAVES);
-    if (c->cells.next != CELLS) return c->cells.list[CHAIN_LEAVES][c->cells.next].first;
-    unsigned inner = least_cell(c, CHAIN_INNER);
-    return inner == CELLS ? 0 : c->cells.list[CHAIN_INNER][inner].first;
+/* Makes room for windows up to that request. After a leap all that were there are merged soon. */
+static void level_reach(struct chain_books *c, unsigned level, uint32_t end) {
+    uint32_t *from = &c->cells.from[level], width = window_width(level);
+    bool last = level + 1 == CHAIN_LEVELS;
+    for (unsigned n = 0; end - *from > CHAIN_WINDOWS * width; n++) {
+        uint32_t behind = *from + (last ? width : 2 * width);
+        bool leap = !last && n >= CHAIN_WINDOWS;
+        if (leap) behind = (end - (CHAIN_WINDOWS - 2) * width) / (2 * width) * (2 * width);
+        if (!last) level_reach(c, level + 1, behind);
+        if (!leap) windows_merge(c, level, *from);
+        *from = behind;
+    }
+}
+
+static void level_count(struct chain_books *c, unsigned level) {
+    struct chain_cells *x = &c->cells;
+    x->due[level] = c->clock + INT32_MAX;
+    for (uint32_t first = x->from[level]; first != level_end(x, level);
+         first += window_width(level)) {
+        uint32_t due = x->window[slot_of(level, first)].due;
+        if ((int32_t)(c->clock - due) >= 0)
+            window_count(c, level, first);
+        else if ((int32_t)(due - x->due[level]) < 0)
+            x->due[level] = due;
+    }
+}
+
+void chain_cells_begin(struct chain_books *c) {
+    c->cells.look_at = c->clock;
+    for (unsigned l = 0; l < CHAIN_LEVELS; l++) c->cells.due[l] = c->clock;
+}
+
+#define LOOK_MAX   64u
+#define LOOK_SHARE 4096u
+
+void chain_cells_age(struct chain_books *c, uint64_t objects) {
+    struct chain_cells *x = &c->cells;
+    uint32_t end = (c->clock / CHAIN_WINDOW + 1) * CHAIN_WINDOW;
+    if (end != x->end) {
+        level_reach(c, 0, end);
+        if ((int32_t)(x->end - x->from[0]) < 0) x->end = x->from[0];
+        for (; x->end != end; x->end += CHAIN_WINDOW) 
+            window_start(c, 0, x->end, x->end + CHAIN_WINDOW / 2);
+    }
+    for (unsigned l = 0; l < CHAIN_LEVELS; l++)
+        if ((int32_t)(c->clock - x->due[l]) >= 0) level_count(c, l);
+    if ((int32_t)(c->clock - x->look_at) < 0) return;
+    x->look_at = c->clock + (uint32_t)min_u64(max_u64(objects / LOOK_SHARE, CHAIN_WINDOW), LOOK_MAX);
+    x->n_next = 0;
 }

@@ -17,6 +17,7 @@ static uint32_t *print_slots(const struct chain_books *c, uint32_t print) {
 
 uint32_t chain_ghost_find(const struct chain_books *c, uint64_t hash) {
     uint32_t print = print_of(hash);
+    if (c->printed && chain_run(c, c->printed)->print == print) return c->printed;
     const uint32_t *slot = print_slots(c, print);
     for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++)
         if (slot[k] && chain_run(c, slot[k])->print == print) return slot[k];
@@ -26,6 +27,7 @@ uint32_t chain_ghost_find(const struct chain_books *c, uint64_t hash) {
 void chain_ghost_forget(struct chain_books *c, uint32_t i) {
     struct chain_run *r = chain_run(c, i);
     if (!r->print) return;
+    if (c->printed == i) c->printed = 0;
     uint32_t *slot = print_slots(c, r->print);
     for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++)
         if (slot[k] == i) slot[k] = 0;
@@ -39,10 +41,14 @@ static void print_enter(struct chain_books *c, uint32_t i) {
     slot[k < CHAIN_PRINT_WAYS ? k : i % CHAIN_PRINT_WAYS] = i;
 }
 
+/* A run that loses its last block most often loses the one before next. */
 void chain_ghost_print(struct chain_books *c, uint32_t i, uint64_t hash) {
-    chain_ghost_forget(c, i);
+    if (c->printed != i) {
+        if (c->printed) print_enter(c, c->printed);
+        chain_ghost_forget(c, i);
+        c->printed = i;
+    }
     chain_run(c, i)->print = print_of(hash);
-    print_enter(c, i);
 }
 
 static void run_free(struct chain_books *c, uint32_t i) {
@@ -60,7 +66,7 @@ static void ghost_expire(struct chain_books *c) {
     g->head = (g->head + 1) % g->cap;
     g->n--;
     const struct chain_run *r = chain_run(c, i);
-    if (r->list != CHAIN_NOWHERE) chain_expose(c, r);
+    if (r->list != CHAIN_NOWHERE) chain_run_exposed(c, r);
     run_free(c, i);
 }
 
@@ -78,7 +84,7 @@ static void ghosts_grow(struct chain_books *c) {
     g->prints = 2 * cap;
     g->by_print = xcalloc(g->prints, sizeof(*g->by_print));
     for (uint32_t k = 0; k < g->n; k++)
-        if (chain_run(c, ring[k])->print) print_enter(c, ring[k]);
+        if (chain_run(c, ring[k])->print && ring[k] != c->printed) print_enter(c, ring[k]);
 }
 
 static void ghost_enter(struct policy *p, struct chain_books *c, uint32_t i) {
@@ -221,7 +227,7 @@ uint32_t chain_run_split(struct policy *p, uint32_t i, struct object *at) {
     first->prev = record_ref(p->records, at);
     r->first = last->next;
     r->parent = u;
-    r->blocks = r->blocks > n ? r->blocks - n : 1;
+    chain_run_size(c, r, r->blocks > n ? r->blocks - n : 1);
     up->blocks = n;
     up->children = 1;
     up->grown = 1;

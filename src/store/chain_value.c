@@ -6,10 +6,6 @@
 
 #define AGE_BINS_OCTAVE 3
 #define AGE_UNIT        9.0 /* requests: ages below it are hardly told apart */
-#define LEVELS_OCTAVE   3
-#define LEVEL_ONE       10
-#define LEVEL_KEY_BITS  9 /* of CHAIN_CURVES */
-_Static_assert(1u << LEVEL_KEY_BITS == CHAIN_CURVES, "one for each key of so many bits");
 
 /* Expected returns, and returns, that are added to what was seen. */
 #define PRIOR_USES  0.1 /* of all kinds: uses in an e-fold of age; only its shape lasts */
@@ -48,14 +44,72 @@ uint8_t chain_return_class(const struct chain_value *v, uint32_t requests) {
     return (uint8_t)zone_of(chain_age_bin(v, requests));
 }
 
+/* --- sorts --- */
+
+static uint32_t key_of(const struct chain_traits *t) {
+    return (((t->kind * 8u + t->turn) * 8 + t->length) * 8 + t->growth) * 2 + t->branched;
+}
+
+static struct chain_ratio *trait_ratio(struct chain_value *v, const struct chain_traits *t,
+                                       unsigned trait, unsigned zone) {
+    const uint8_t class[CHAIN_TRAITS] = {t->turn, t->length, t->growth, t->branched};
+    return &v->ratio[t->kind][trait][class[trait]][zone];
+}
+
+static void sort_ratios(struct chain_value *v, struct chain_sort *x) {
+    for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) {
+        float r = 1;
+        for (unsigned i = 0; i < CHAIN_TRAITS; i++)
+            r *= trait_ratio(v, &x->traits, i, zone)->ratio;
+        x->ratio[zone] = r < 1 / RATIOS_MAX ? 1 / RATIOS_MAX : r > RATIOS_MAX ? RATIOS_MAX : r;
+    }
+}
+
+/* What it has counted goes to its traits. */
+static void sort_flush(struct chain_value *v, struct chain_sort *x) {
+    for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) {
+        for (unsigned i = 0; i < CHAIN_TRAITS; i++)
+            trait_ratio(v, &x->traits, i, zone)->lately += x->lately[zone];
+        x->lately[zone] = 0;
+    }
+}
+
+static unsigned sort_enter(struct chain_value *v, unsigned s, const struct chain_traits *t) {
+    v->sort[s] = (struct chain_sort){.traits = *t, .fit = v->fits - 1};
+    sort_ratios(v, &v->sort[s]);
+    v->by_key[key_of(t)] = (uint8_t)s;
+    return s;
+}
+
+/* One that no run is of; 0: there is none. */
+static unsigned sort_unused(struct chain_value *v) {
+    if (v->sorts < CHAIN_SORTS) return v->sorts++;
+    for (unsigned n = 0; n < CHAIN_SORTS; n++) {
+        unsigned s = v->hand = (v->hand + 1) % CHAIN_SORTS;
+        if (s <= CHAIN_KINDS || v->sort[s].runs > 0) continue;
+        sort_flush(v, &v->sort[s]);
+        v->by_key[key_of(&v->sort[s].traits)] = 0;
+        return s;
+    }
+    return 0;
+}
+
+unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t) {
+    unsigned s = v->by_key[key_of(t)];
+    if (s) return s;
+    s = sort_unused(v);
+    return s ? sort_enter(v, s, t) : 1u + t->kind;
+}
+
 void chain_value_init(struct chain_value *v) {
     memset(v, 0, sizeof(*v));
     for (unsigned b = 0; b <= CHAIN_AGES; b++)
         v->start[b] = (uint32_t)(AGE_UNIT * (exp2((double)b / AGE_BINS_OCTAVE) - 1));
-    for (unsigned l = 0; l < CHAIN_LEVELS; l++)
-        v->times[l] = (float)exp2(((double)l - LEVEL_ONE) / LEVELS_OCTAVE);
     struct chain_ratio *x = &v->ratio[0][0][0][0];
     for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++) x[i].ratio = 1;
+    v->sorts = 1;
+    for (unsigned k = 0; k < CHAIN_KINDS; k++) /* of these there is always one */
+        (void)sort_enter(v, v->sorts++, &(struct chain_traits){.kind = (uint8_t)k});
     chain_value_fit(v);
 }
 
@@ -71,38 +125,27 @@ unsigned chain_age_bin(const struct chain_value *v, uint32_t age) {
     return low;
 }
 
-static struct chain_ratio *trait_ratio(struct chain_value *v, const struct chain_traits *t,
-                                       unsigned trait, unsigned zone) {
-    const uint8_t class[CHAIN_TRAITS] = {t->turn, t->length, t->growth, t->branched};
-    return &v->ratio[t->kind][trait][class[trait]][zone];
+struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age) {
+    unsigned b = chain_age_bin(v, age);
+    float share = (float)(age - v->start[b]) / (float)(v->start[b + 1] - v->start[b]);
+    return (struct chain_bin){b, share < 1 ? share : 1};
 }
 
-static float traits_ratio(struct chain_value *v, const struct chain_traits *t, unsigned zone) {
-    float r = 1;
-    for (unsigned i = 0; i < CHAIN_TRAITS; i++) r *= trait_ratio(v, t, i, zone)->ratio;
-    return r < 1 / RATIOS_MAX ? 1 / RATIOS_MAX : r > RATIOS_MAX ? RATIOS_MAX : r;
-}
-
-void chain_exposed(struct chain_value *v, const struct chain_traits *t, float weight, unsigned bin,
-                   uint32_t to) {
-    for (uint32_t from = v->start[bin]; from < to;) {
-        unsigned zone = zone_of(bin);
-        float ratio = traits_ratio(v, t, zone);
-        float expected = 0;
-        for (; from < to && zone_of(bin) == zone; bin++) {
-            uint32_t end = bin + 1 < CHAIN_AGES && v->start[bin + 1] < to ? v->start[bin + 1] : to;
-            float time = weight * (float)(end - from);
-            v->exposure[t->kind][bin] += time * ratio;
-            v->all_exposure[bin] += time;
-            expected += time * ratio * v->hazard[t->kind][bin];
-            from = end;
-        }
-        for (unsigned i = 0; i < CHAIN_TRAITS; i++) trait_ratio(v, t, i, zone)->lately += expected;
+void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, uint32_t to) {
+    struct chain_sort *x = &v->sort[sort];
+    unsigned kind = x->traits.kind;
+    for (unsigned bin = chain_age_bin(v, from); from < to; bin++) {
+        uint32_t end = bin + 1 < CHAIN_AGES && v->start[bin + 1] < to ? v->start[bin + 1] : to;
+        float time = weight * (float)(end - from), of_kind = time * x->ratio[zone_of(bin)];
+        v->exposure[kind][bin] += of_kind;
+        v->all_exposure[bin] += time;
+        x->lately[zone_of(bin)] += of_kind * v->hazard[kind][bin];
+        from = end;
     }
 }
 
-void chain_returned(struct chain_value *v, const struct chain_traits *t, float weight,
-                    uint32_t age) {
+void chain_returned(struct chain_value *v, unsigned sort, float weight, uint32_t age) {
+    const struct chain_traits *t = &v->sort[sort].traits;
     unsigned b = chain_age_bin(v, age), zone = zone_of(b);
     v->returns[t->kind][b] += weight;
     v->all_returns[b] += weight;
@@ -162,17 +205,16 @@ static void fit_hazards(struct chain_value *v) {
 }
 
 /* The index at the start of each bin, from the last to the first: the bins that follow are pooled
- * with one as long as they are worth more. A cell's runs are somewhere between its bin's start and
- * the next: the mean of both. */
-static void index_curve(const struct chain_value *v, const float hazard[CHAIN_AGES],
-                        float out[CHAIN_AGES]) {
+ * with one as long as they are worth more. */
+void chain_sort_fit(struct chain_value *v, struct chain_sort *x) {
     struct stretch {
         float chance, time, stays;
     } stack[CHAIN_AGES] = {{0}};
     unsigned n = 0;
     for (unsigned b = CHAIN_AGES; b-- > 0;) {
-        float chance = -expm1f(-hazard[b] * (float)bin_width(v, b));
-        struct stretch s = {chance, chance / hazard[b], 1 - chance};
+        float hazard = v->hazard[x->traits.kind][b] * x->ratio[zone_of(b)];
+        float chance = -expm1f(-hazard * (float)bin_width(v, b));
+        struct stretch s = {chance, chance / hazard, 1 - chance};
         while (n > 0 && stack[n - 1].chance * s.time > s.chance * stack[n - 1].time) {
             const struct stretch *next = &stack[--n];
             s.chance += s.stays * next->chance;
@@ -180,35 +222,16 @@ static void index_curve(const struct chain_value *v, const float hazard[CHAIN_AG
             s.stays *= next->stays;
         }
         stack[n++] = s;
-        out[b] = s.chance / s.time;
+        x->value[b] = s.chance / s.time;
     }
-    for (unsigned b = 0; b + 1 < CHAIN_AGES; b++) out[b] = (out[b] + out[b + 1]) / 2;
+    x->value[CHAIN_AGES] = x->value[CHAIN_AGES - 1];
+    x->fit = v->fits;
 }
 
 void chain_value_fit(struct chain_value *v) {
+    for (unsigned s = 1; s < v->sorts; s++) sort_flush(v, &v->sort[s]);
     fit_ratios(v);
     fit_hazards(v);
-    for (unsigned k = 0; k < CHAIN_KINDS; k++) index_curve(v, v->hazard[k], v->value[k]);
+    for (unsigned s = 1; s < v->sorts; s++) sort_ratios(v, &v->sort[s]);
     v->fits++;
-}
-
-static uint8_t level_of(float times) {
-    float l = rintf(log2f(times) * LEVELS_OCTAVE) + LEVEL_ONE;
-    return l < 0 ? 0 : l >= CHAIN_LEVELS ? CHAIN_LEVELS - 1 : (uint8_t)l;
-}
-
-unsigned chain_level(struct chain_value *v, const struct chain_traits *t, unsigned bin) {
-    uint32_t key = (((t->kind * 8u + t->turn) * 8 + t->length) * 8 + t->growth) * 2 + t->branched;
-    struct chain_curve *c = &v->curve[key * 2654435761u >> (32 - LEVEL_KEY_BITS)];
-    if (c->key != key || c->fit != v->fits) {
-        float hazard[CHAIN_AGES], value[CHAIN_AGES];
-        for (unsigned b = 0; b < CHAIN_AGES; b++)
-            hazard[b] = v->hazard[t->kind][b] * traits_ratio(v, t, zone_of(b));
-        index_curve(v, hazard, value);
-        for (unsigned b = 0; b < CHAIN_AGES; b++)
-            c->level[b] = level_of(value[b] / v->value[t->kind][b]);
-        c->key = key;
-        c->fit = v->fits;
-    }
-    return c->level[bin];
 }

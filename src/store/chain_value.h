@@ -10,9 +10,11 @@
  *
  * The value of a run is its Gittins index: the largest, over all times to come, of (chance that it
  * is used until then) / (requests for which it is kept until then). A hazard alone would drop what
- * rests before it comes back. That of a run beside that of its kind is rounded to a level, so that
- * the runs of one kind, level and age are equal, and a table of values by kind and age is all that
- * changes with what is learnt.
+ * rests before it comes back.
+ *
+ * Runs of equal kind and traits are of one sort, and all that is counted and computed is so of a
+ * sort. There are at most CHAIN_SORTS; where more were needed, the traits of some are not told
+ * apart.
  *
  * A run of n blocks counts as the square root of n, in returns and exposure.
  *
@@ -46,14 +48,22 @@ struct chain_traits {
 };
 #define CHAIN_TURN_MAX 6u
 
-#define CHAIN_AGES   48u
-#define CHAIN_ZONES  8u /* of six ages each, the last of all further ones */
-#define CHAIN_LEVELS 16u
-#define CHAIN_CURVES 512u
+#define CHAIN_AGES  48u
+#define CHAIN_ZONES 8u   /* of six ages each, the last of all further ones */
+#define CHAIN_SORTS 256u /* with number 0, which is none */
+#define CHAIN_KEYS  (1u << 13)
 
 struct chain_ratio {
     double returns, expected; /* without this ratio */
     float ratio, lately;      /* lately: expected since the last fit, with it */
+};
+struct chain_sort {
+    struct chain_traits traits;
+    uint32_t runs;             /* that are of it now; the caller counts */
+    uint32_t fit;              /* that its values are of */
+    float ratio[CHAIN_ZONES];  /* of its hazard to that of its kind */
+    float lately[CHAIN_ZONES]; /* uses expected since the last fit */
+    float value[CHAIN_AGES + 1];
 };
 struct chain_value {
     uint32_t start[CHAIN_AGES + 1]; /* of each bin, requests */
@@ -61,14 +71,10 @@ struct chain_value {
     double exposure[CHAIN_KINDS][CHAIN_AGES], all_exposure[CHAIN_AGES];
     struct chain_ratio ratio[CHAIN_KINDS][CHAIN_TRAITS][CHAIN_CLASSES][CHAIN_ZONES];
     float hazard[CHAIN_KINDS][CHAIN_AGES];
-    float value[CHAIN_KINDS][CHAIN_AGES]; /* of a run all of whose ratios are 1 */
-    float times[CHAIN_LEVELS];
     uint32_t fits;
-    /* levels that were computed since the last fit */
-    struct chain_curve {
-        uint32_t key, fit;
-        uint8_t level[CHAIN_AGES];
-    } curve[CHAIN_CURVES];
+    unsigned sorts, hand; /* ever used; where the next one without runs is looked for */
+    struct chain_sort sort[CHAIN_SORTS];
+    uint8_t by_key[CHAIN_KEYS];
 };
 
 void chain_value_init(struct chain_value *v);
@@ -77,19 +83,26 @@ uint8_t chain_length_class(uint32_t blocks);
 uint8_t chain_growth_class(uint32_t known, uint32_t blocks);
 uint8_t chain_return_class(const struct chain_value *v, uint32_t requests);
 unsigned chain_age_bin(const struct chain_value *v, uint32_t age);
-unsigned chain_level(struct chain_value *v, const struct chain_traits *t, unsigned bin);
+unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t);
+/* An age between two bins' starts, share of the way from the first. */
+struct chain_bin {
+    unsigned bin;
+    float share;
+};
+struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age);
+void chain_sort_fit(struct chain_value *v, struct chain_sort *x);
 /* Expected uses per request for which it is kept. */
-static inline float chain_worth(const struct chain_value *v, unsigned kind, unsigned level,
-                                unsigned bin) {
-    return v->value[kind][bin] * v->times[level];
+static inline float chain_worth(struct chain_value *v, unsigned sort, struct chain_bin at) {
+    struct chain_sort *x = &v->sort[sort];
+    if (x->fit != v->fits) chain_sort_fit(v, x);
+    return x->value[at.bin] + at.share * (x->value[at.bin + 1] - x->value[at.bin]);
 }
-/* It was not used from the start of a bin up to that age. */
-void chain_exposed(struct chain_value *v, const struct chain_traits *t, float weight, unsigned bin,
-                   uint32_t to);
+/* What weighs so much was not used between two ages. */
+void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, uint32_t to);
 /* It was used at that age. */
-void chain_returned(struct chain_value *v, const struct chain_traits *t, float weight,
-                    uint32_t age);
-/* Computes the values anew from what was counted: some 10 us. */
+void chain_returned(struct chain_value *v, unsigned sort, float weight, uint32_t age);
+/* Computes the values anew from what was counted: some 10 us, and 1 us for each sort that is asked
+ * for. */
 void chain_value_fit(struct chain_value *v);
 
 #endif

@@ -74,11 +74,13 @@ static struct chain_policy *state_made(struct policy *p) {
     if (LIKELY(s != NULL)) return s;
     s = xcalloc(1, sizeof(*s));
     struct chain_books *c = &s->chain;
-    bool reserved = page_arena_init(&c->arena, RUNS_MAX * sizeof(struct chain_run), false);
+    size_t cells = (size_t)CHAIN_SORTS * CHAIN_SLOTS * sizeof(struct chain_cell);
+    bool reserved = page_arena_init(&c->arena, RUNS_MAX * sizeof(struct chain_run), false) &&
+                    page_arena_init(&c->cells.arena, cells, false);
     TARN_ASSERT(reserved);
     c->runs = 1;
     chain_value_init(&c->value);
-    c->cells.next = CELLS;
+    chain_cells_age(c, 0);
     c->ghosts.cap = 2 * CHAIN_GHOSTS;
     c->ghosts.ring = xcalloc(c->ghosts.cap, sizeof(uint32_t));
     c->ghosts.prints = 2 * c->ghosts.cap;
@@ -98,6 +100,7 @@ static void chain_close(struct policy *p) {
     struct chain_policy *s = state_of(p);
     if (!s) return;
     page_arena_free(&s->chain.arena);
+    page_arena_free(&s->chain.cells.arena);
     free(s->chain.ghosts.ring);
     free(s->chain.ghosts.by_print);
     free(s->chain.out);
@@ -123,6 +126,14 @@ static void request_release(struct policy *p, struct chain_request *q) {
     chain_run_settle(p, i);
 }
 
+/* Requests before the first that tells anything are known from their objects. */
+static void clock_reach(struct policy *p, uint32_t request) {
+    struct chain_books *c = &state_of(p)->chain;
+    if ((int32_t)(request - c->clock) <= 0) return;
+    c->clock = request;
+    chain_cells_age(c, p->count);
+}
+
 static void clock_set(struct policy *p, const struct policy_event *e) {
     struct chain_policy *s = state_of(p);
     struct chain_books *c = &s->chain;
@@ -140,7 +151,7 @@ static void clock_set(struct policy *p, const struct policy_event *e) {
     chain_cells_age(c, p->count);
     if (--s->fit_in == 0) {
         chain_value_fit(&c->value);
-        c->cells.next = CELLS;
+        c->cells.n_next = 0;
         s->fit_in = (uint32_t)min_u64(FIT_MIN + s->seen / FIT_SHARE, FIT_MAX);
     }
 }
@@ -213,11 +224,7 @@ static void request_leave_run(struct policy *p, struct chain_request *q) {
     if (!q->reading) return;
     q->reading = false;
     struct chain_run *r = chain_run(c, q->run);
-    if (r->list != CHAIN_NOWHERE) {
-        struct chain_traits t = chain_run_traits(r);
-        chain_expose(c, r);
-        chain_returned(&c->value, &t, chain_run_weight(r, q->used), chain_age(c, r));
-    }
+    if (r->list != CHAIN_NOWHERE) chain_run_returned(c, r, q->used);
     bool whole = chain_run_last(p, r) == record_get(p->records, q->at);
     if (!whole) {
         q->run = run_leave_rest(p, c, q);
@@ -356,18 +363,14 @@ static void request_probe(struct policy *p, struct chain_request *q, const struc
     chain_ghost_forget(c, i);
     unsigned lost = g->blocks;
     if (g->ghost) {
-        struct chain_traits t = chain_run_traits(g);
-        if (g->list != CHAIN_NOWHERE) {
-            chain_expose(c, g);
-            chain_returned(&c->value, &t, chain_run_weight(g, lost), chain_age(c, g));
-        }
+        if (g->list != CHAIN_NOWHERE) chain_run_returned(c, g, lost);
         chain_unlink(c, g);
         q->turn = turn_after(g);
         q->shared = g->grown;
     } else { /* the end of a run whose beginning this request has found */
         unsigned left = chain_run_count(p, g);
         lost = lost > left ? lost - left : 1;
-        g->blocks = left;
+        chain_run_size(c, g, left);
         q->shared = false;
     }
     q->known = e->depth + lost;
@@ -533,9 +536,11 @@ static void insert_loose(struct policy *p, struct object *o, const struct policy
         r->kind = CHAIN_LEFT;
         r->turn = 1;
         r->born = e->request;
+        clock_reach(p, r->born);
         chain_link(c, *loose);
     }
-    chain_run(c, *loose)->blocks++;
+    struct chain_run *r = chain_run(c, *loose);
+    chain_run_size(c, r, r->blocks + 1);
     chain_run_add(p, *loose, o);
 }
 
@@ -566,7 +571,7 @@ static void chain_insert(struct policy *p, struct object *o, const struct policy
         behind ? run_between(p, q, behind, kind, e->depth) : run_for_put(p, q, kind, e->depth);
     if (i == 0) i = run_of_put(p, q, kind);
     struct chain_run *r = chain_run(&s->chain, i);
-    r->blocks++;
+    chain_run_size(&s->chain, r, r->blocks + 1);
     if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     chain_run_add(p, i, o);
     uint32_t before = e->length > 0 ? e->depth - e->position : 0;
@@ -587,11 +592,7 @@ static uint32_t ghost_used(struct policy *p, struct chain_request *q, uint32_t i
         unsigned left = chain_run_count(p, g);
         return lost > left ? lost - left : 1;
     }
-    if (g->list != CHAIN_NOWHERE) {
-        struct chain_traits t = chain_run_traits(g);
-        chain_expose(c, g);
-        chain_returned(&c->value, &t, chain_run_weight(g, lost), chain_age(c, g));
-    }
+    if (g->list != CHAIN_NOWHERE) chain_run_returned(c, g, lost);
     q->turn = turn_after(g);
     q->shared = g->grown;
     chain_unlink(c, g);
@@ -618,14 +619,17 @@ static float chain_far_worth(struct policy *p, uint32_t request, bool again) {
     const struct chain_request *q = request_find(s, request);
     struct chain_value *v = &s->chain.value;
     int32_t age = (int32_t)(s->chain.clock - request);
-    unsigned bin = chain_age_bin(v, age > 0 ? (uint32_t)age : 0);
-    if (!q) return v->value[again ? CHAIN_REUSED : CHAIN_NEW][bin];
+    struct chain_bin at = chain_bin_at(v, age > 0 ? (uint32_t)age : 0);
+    if (!q) {
+        const struct chain_traits of_kind = {.kind = again ? CHAIN_REUSED : CHAIN_NEW};
+        return chain_worth(v, chain_sort_find(v, &of_kind), at);
+    }
     struct chain_traits t = {.kind = CHAIN_REUSED,
                              .turn = q->turn ? q->turn : 1,
                              .length = chain_length_class(q->length),
                              .growth = chain_growth_class(q->known, q->length),
                              .branched = q->branched};
-    return chain_worth(v, t.kind, chain_level(v, &t, bin), bin);
+    return chain_worth(v, chain_sort_find(v, &t), at);
 }
 
 /* --- going --- */
@@ -790,9 +794,8 @@ static uint32_t chain_request_of(const struct policy *p, const struct object *o)
 }
 
 static float chain_object_worth(const struct policy *p, const struct object *o) {
-    const struct chain_books *c = &state_of(p)->chain;
-    const struct chain_run *r = chain_run(c, o->request);
-    return chain_worth(&c->value, r->kind, r->level, r->bin);
+    struct chain_books *c = &state_of(p)->chain;
+    return chain_run_worth(c, chain_run(c, o->request));
 }
 
 static uint64_t chain_memory(const struct policy *p) {
@@ -800,6 +803,7 @@ static uint64_t chain_memory(const struct policy *p) {
     if (!s) return sizeof(s);
     const struct chain_books *c = &s->chain;
     return sizeof(s) + sizeof(*s) + (uint64_t)c->runs * sizeof(struct chain_run) +
+           (uint64_t)c->value.sorts * CHAIN_SLOTS * sizeof(struct chain_cell) +
            ((uint64_t)c->ghosts.cap + c->ghosts.prints + c->cap_out) * sizeof(uint32_t) +
            htab_memory(&c->parked) + c->parked.count * sizeof(struct chain_parked);
 }

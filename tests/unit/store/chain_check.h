@@ -4,6 +4,7 @@
 
 #include "../test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include "store/books.h"
 #include "store/chain.h"
@@ -16,6 +17,8 @@ struct chain_checked {
     const struct chain_books *c;
     uint32_t *children; /* of each run, counted */
     uint8_t *seen;      /* it is free; it was met in a list */
+    uint32_t of_sort[CHAIN_SORTS];
+    bool wild; /* request numbers have come that were no later than others: weights are off */
     uint64_t linked, held;
 };
 enum { SEEN_FREE = 1, SEEN_LISTED = 2, SEEN_GHOST = 4 };
@@ -24,32 +27,58 @@ static inline const struct chain_books *chain_books_of(const struct policy *p) {
     return *(struct chain_books *const *)p->state;
 }
 
-static inline unsigned chain_check_list(struct chain_checked *k, unsigned list, unsigned cell) {
-    const struct chain_ends *l = &k->c->cells.list[list][cell];
-    uint32_t before = 0;
-    unsigned n = 0;
-    for (uint32_t i = l->first; i; before = i, i = chain_run(k->c, i)->next, n++) {
+#define CHAIN_END (1u << 31) /* prev of the first, next of the last: their cell */
+
+/* Returns what its runs weigh. */
+static inline double chain_check_list(struct chain_checked *k, unsigned list, uint32_t cell) {
+    const struct chain_cell *at = (const struct chain_cell *)(void *)k->c->cells.arena.base + cell;
+    const struct chain_ends *l = &at->list[list];
+    uint32_t before = CHAIN_END | cell;
+    double weight = 0;
+    for (uint32_t i = l->first; i && !(i & CHAIN_END); before = i, i = chain_run(k->c, i)->next) {
         const struct chain_run *r = chain_run(k->c, i);
         CHECK(i < k->c->runs && !(k->seen[i] & (SEEN_FREE | SEEN_LISTED)));
         k->seen[i] |= SEEN_LISTED;
+        k->of_sort[r->sort]++;
         CHECK_EQ(r->prev, before);
         CHECK(r->list == list);
-        CHECK_EQ(r->bin * BIN_CELLS + r->kind * CHAIN_LEVELS + r->level, cell);
+        CHECK(r->sort == cell / CHAIN_SLOTS);
+        CHECK(r->kind == k->c->value.sort[r->sort].traits.kind);
         CHECK(list == (!r->first ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES));
+        weight += r->blocks * exp2(-(double)r->weight / 4) * 4096;
     }
-    CHECK_EQ(l->last, before);
-    return n;
+    CHECK_EQ(l->last, before & CHAIN_END ? 0 : before);
+    if (l->last) CHECK_EQ(chain_run(k->c, l->last)->next, CHAIN_END | cell);
+    return weight;
+}
+
+static inline void chain_check_cell(struct chain_checked *k, uint32_t cell) {
+    const struct chain_cells *x = &k->c->cells;
+    unsigned sort = cell / CHAIN_SLOTS;
+    const struct chain_cell *at = (const struct chain_cell *)(void *)x->arena.base + cell;
+    double weight = 0;
+    for (unsigned list = 0; list < CHAIN_LISTS; list++) {
+        const struct chain_window *w = &x->window[cell % CHAIN_SLOTS];
+        CHECK_EQ(w->used[list][sort / 64] >> sort % 64 & 1, at->list[list].first != 0);
+        weight += chain_check_list(k, list, cell);
+    }
+    if (!k->wild) CHECK_WITHIN((double)at->weight, weight * 0.99 - 1000, weight * 1.01 + 1000);
 }
 
 static inline void chain_check_cells(struct chain_checked *k) {
-    for (unsigned list = 0; list < CHAIN_LISTS; list++)
-        for (unsigned cell = 0; cell < CELLS; cell++) {
-            unsigned in = cell % BIN_CELLS, n = chain_check_list(k, list, cell);
-            bool used = k->c->cells.used[list][cell / BIN_CELLS][in / 64] >> in % 64 & 1;
-            CHECK_EQ(used, n > 0);
-        }
-    CHECK(k->c->cells.next <= CELLS);
-    if (k->c->cells.next < CELLS) CHECK(k->c->cells.list[CHAIN_LEAVES][k->c->cells.next].first);
+    const struct chain_cells *x = &k->c->cells;
+    size_t cells = x->arena.ready / sizeof(struct chain_cell);
+    for (uint32_t cell = 0; cell < k->c->value.sorts * CHAIN_SLOTS && cell < cells; cell++)
+        chain_check_cell(k, cell);
+    for (unsigned s = 0; s < CHAIN_SORTS; s++)
+        CHECK_EQ(k->c->value.sort[s].runs, k->of_sort[s]);
+    for (unsigned l = 0; l < CHAIN_LEVELS; l++) {
+        uint32_t width = CHAIN_WINDOW << l, end = l ? x->from[l - 1] : x->end;
+        CHECK_EQ(x->from[l] % width, 0u);
+        CHECK(end - x->from[l] <= CHAIN_WINDOWS * width);
+    }
+    CHECK(x->n_next <= CHAIN_NEXT);
+    for (unsigned n = 1; n < x->n_next; n++) CHECK(x->next[n - 1].worth >= x->next[n].worth);
 }
 
 static inline void chain_check_ring(struct chain_checked *k, uint32_t i) {
@@ -140,6 +169,7 @@ static inline void chain_check_policy(const struct store *s, const struct policy
     for (uint32_t i = 1; i < c->runs; i++) {
         uint32_t parent = chain_run(c, i)->parent;
         if (k.seen[i] != SEEN_FREE && parent) k.children[parent]++;
+        if (k.seen[i] != SEEN_FREE) k.wild |= c->clock - chain_run(c, i)->born > 1u << 30;
     }
     index_each((struct index *)&s->index, chain_count_held, &k);
     htab_each(&c->parked, chain_count_parked, &k);

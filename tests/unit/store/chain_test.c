@@ -65,8 +65,9 @@ static bool leaves_left(const struct store *s, const struct object *o) {
     const struct chain_books *c =
         chain_books_of(&s->domains[book_domain(s, o)].policy[(o->bits & OBJECT_INLINE) != 0]);
     uint64_t any = 0;
-    for (unsigned b = 0; c && b < CHAIN_AGES; b++)
-        for (unsigned w = 0; w < BIN_WORDS; w++) any |= c->cells.used[CHAIN_LEAVES][b][w];
+    for (unsigned slot = 0; c && slot < CHAIN_SLOTS; slot++)
+        for (unsigned w = 0; w < CHAIN_SORTS / 64; w++)
+            any |= c->cells.window[slot].used[CHAIN_LEAVES][w];
     return any != 0;
 }
 
