@@ -47,12 +47,12 @@ struct chain_run {
     object_ref first;
     uint32_t parent;
     uint32_t prev, next; /* in its list, at the ends its cell; next of a free one: the next such */
-    uint32_t born;                      /* the request that used it last */
-    uint32_t print;                     /* of the first of its blocks that were evicted; 0: none */
+    uint32_t born;       /* the request that used it last */
+    uint32_t print;      /* of the first of its blocks that were evicted; 0: none */
     uint32_t children : 24, blocks : 8; /* blocks: with those that were evicted */
     uint32_t kind : 3, turn : 3, length : 3, growth : 3, branched : 1;
     uint32_t sort : 8, list : 2; /* sort: where it is in a list */
-    uint32_t weight : 5; /* of a block: 2 to the power of -weight/4 */
+    uint32_t weight : 5;         /* of a block: 2 to the power of -weight/4 */
     uint32_t ghost : 1;
     uint32_t grown : 1; /* more than a last block was put behind it */
 };
@@ -65,8 +65,8 @@ struct chain_cell {
     uint64_t weight; /* of its runs */
 };
 struct chain_window {
-    uint32_t counted;                         /* clock up to which its exposure is */
-    uint32_t due;                             /* clock at which it has to be again */
+    uint32_t counted;                       /* clock up to which its exposure is */
+    uint32_t due;                           /* clock at which it has to be again */
     uint64_t used[CHAIN_LISTS][SORT_WORDS]; /* sorts whose lists are not empty */
 };
 struct chain_cells {
@@ -75,7 +75,7 @@ struct chain_cells {
     uint32_t from[CHAIN_LEVELS]; /* first request of the oldest window of each level */
     uint32_t end;                /* and of the one to come */
     uint32_t due[CHAIN_LEVELS];  /* the first of its windows' */
-    struct chain_next { /* cells whose leaves go next, the first of these last */
+    struct chain_next {          /* cells whose leaves go next, the first of these last */
         float worth;
         uint32_t cell;
     } next[CHAIN_NEXT];

@@ -367,12 +367,13 @@ void chain_cells_age(struct chain_books *c, uint64_t objects) {
     if (end != x->end) {
         level_reach(c, 0, end);
         if ((int32_t)(x->end - x->from[0]) < 0) x->end = x->from[0];
-        for (; x->end != end; x->end += CHAIN_WINDOW) 
+        for (; x->end != end; x->end += CHAIN_WINDOW)
             window_start(c, 0, x->end, x->end + CHAIN_WINDOW / 2);
     }
     for (unsigned l = 0; l < CHAIN_LEVELS; l++)
         if ((int32_t)(c->clock - x->due[l]) >= 0) level_count(c, l);
     if ((int32_t)(c->clock - x->look_at) < 0) return;
-    x->look_at = c->clock + (uint32_t)min_u64(max_u64(objects / LOOK_SHARE, CHAIN_WINDOW), LOOK_MAX);
+    x->look_at =
+        c->clock + (uint32_t)min_u64(max_u64(objects / LOOK_SHARE, CHAIN_WINDOW), LOOK_MAX);
     x->n_next = 0;
 }

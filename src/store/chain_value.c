@@ -59,8 +59,7 @@ static struct chain_ratio *trait_ratio(struct chain_value *v, const struct chain
 static void sort_ratios(struct chain_value *v, struct chain_sort *x) {
     for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) {
         float r = 1;
-        for (unsigned i = 0; i < CHAIN_TRAITS; i++)
-            r *= trait_ratio(v, &x->traits, i, zone)->ratio;
+        for (unsigned i = 0; i < CHAIN_TRAITS; i++) r *= trait_ratio(v, &x->traits, i, zone)->ratio;
         x->ratio[zone] = r < 1 / RATIOS_MAX ? 1 / RATIOS_MAX : r > RATIOS_MAX ? RATIOS_MAX : r;
     }
 }

@@ -70,8 +70,7 @@ static inline void chain_check_cells(struct chain_checked *k) {
     size_t cells = x->arena.ready / sizeof(struct chain_cell);
     for (uint32_t cell = 0; cell < k->c->value.sorts * CHAIN_SLOTS && cell < cells; cell++)
         chain_check_cell(k, cell);
-    for (unsigned s = 0; s < CHAIN_SORTS; s++)
-        CHECK_EQ(k->c->value.sort[s].runs, k->of_sort[s]);
+    for (unsigned s = 0; s < CHAIN_SORTS; s++) CHECK_EQ(k->c->value.sort[s].runs, k->of_sort[s]);
     for (unsigned l = 0; l < CHAIN_LEVELS; l++) {
         uint32_t width = CHAIN_WINDOW << l, end = l ? x->from[l - 1] : x->end;
         CHECK_EQ(x->from[l] % width, 0u);

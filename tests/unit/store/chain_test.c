@@ -302,7 +302,8 @@ static void disturb(struct forest *f) {
 static bool gap_before(struct forest *f, int i) {
     bool waits = find_node(f, i)->bits & OBJECT_AWAITS;
     for (int up; !f->node[i].loose && (up = f->node[i].parent) >= 0; i = up)
-        if (f->node[up].evicted || (waits && f->node[up].demoted)) return true;
+        if ((f->node[up].evicted && !in_memory(f, up)) || (waits && f->node[up].demoted))
+            return true;
     return false;
 }
 
