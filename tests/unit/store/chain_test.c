@@ -367,6 +367,7 @@ static void wander(unsigned features, uint64_t seed, int steps, unsigned in_so_m
         CHECK_EQ(store_quota_set(f->s, SPAN("b:"), 250000), TARN_OK);
     }
     forest = f;
+    chain_check_wild = (features & HOSTILE) != 0;
     for (int i = 0; i < steps; i++) step(f);
     chain_check(f->s);
     forest = NULL;
