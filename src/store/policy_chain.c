@@ -129,8 +129,10 @@ static void request_release(struct policy *p, struct chain_request *q) {
 /* Requests before the first that tells anything are known from their objects. */
 static void clock_reach(struct policy *p, uint32_t request) {
     struct chain_books *c = &state_of(p)->chain;
-    if ((int32_t)(request - c->clock) <= 0) return;
+    bool first = c->clock == 0;
+    if (request == 0 || (!first && (int32_t)(request - c->clock) <= 0)) return;
     c->clock = request;
+    if (first) chain_cells_begin(c);
     chain_cells_age(c, p->count);
 }
 
