@@ -126,23 +126,23 @@ static void request_release(struct policy *p, struct chain_request *q) {
     chain_run_settle(p, i);
 }
 
-/* Requests before the first that tells anything are known from their objects. */
-static void clock_reach(struct policy *p, uint32_t request) {
+/* Returns false if it was there already. 0 is no request, and the first may have any number. */
+static bool clock_reach(struct policy *p, uint32_t request) {
     struct chain_books *c = &state_of(p)->chain;
     bool first = c->clock == 0;
-    if (request == 0 || (!first && (int32_t)(request - c->clock) <= 0)) return;
+    if (request == 0 || (!first && (int32_t)(request - c->clock) <= 0)) return false;
     c->clock = request;
     if (first) chain_cells_begin(c);
     chain_cells_age(c, p->count);
+    return true;
 }
 
 static void clock_set(struct policy *p, const struct policy_event *e) {
     struct chain_policy *s = state_of(p);
     struct chain_books *c = &s->chain;
-    int32_t step = (int32_t)(e->request - c->clock);
-    if (step <= 0 && s->seen > 0) return;
-    c->clock = e->request;
-    if (s->seen == 0) chain_cells_begin(c);
+    uint32_t before = c->clock;
+    if (!clock_reach(p, e->request)) return;
+    uint32_t step = c->clock - before;
     if (s->seen > 0 && e->now_ms >= s->last_ms)
         s->request_ms += ((float)(e->now_ms - s->last_ms) / (float)step - s->request_ms) / 64;
     s->last_ms = e->now_ms;
@@ -150,7 +150,6 @@ static void clock_set(struct policy *p, const struct policy_event *e) {
     uint64_t guard = min_u64(max_u64(p->count / GUARD_SHARE, GUARD_MIN), RECENT - 1);
     uint32_t late = c->clock - (uint32_t)guard;
     if (s->recent[late % RECENT].number == late) request_release(p, &s->recent[late % RECENT]);
-    chain_cells_age(c, p->count);
     if (--s->fit_in == 0) {
         chain_value_fit(&c->value);
         c->cells.n_next = 0;
