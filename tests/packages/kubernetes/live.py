@@ -12,6 +12,14 @@ import threading
 import manifests
 from pods import Cluster, wait_for
 
+ENGINE = """
+import os, tarn
+client = tarn.Client(os.environ["TARN_URL"])
+value = b"y" * 1_000_000
+assert client.put("from an engine", value) and bytes(client.get("from an engine")) == value
+stats = client.stats()
+assert stats["shm_bytes_read"] == stats["shm_bytes_written"] == len(value), stats
+"""
 VALUE = "x" * 100_000
 KEYS = 20
 
@@ -42,7 +50,7 @@ def certificates(folder):
 class Pool:
     def __init__(self, overlay, folder):
         secrets = manifests.secrets()
-        objects = small(manifests.render(overlay)) + secrets
+        objects = small(manifests.render(overlay)) + manifests.engines() + secrets
         self.tls = []
         if overlay == "full":
             objects.append(certificates(folder))
@@ -183,6 +191,26 @@ def test_full(pool):
     hand_over(pool)
     said = pool.pod["tarn-node-m1"].text()
     assert "Module rdma" in said, said
+
+    # An engine on the node's machine: by shared memory, between pods.
+    pod = pool.cluster.templates["vllm"]["template"]["spec"]
+    (container,) = pod["containers"]
+    pod["volumes"].append({"name": "tls", "secret": {"secretName": "tarn-tls"}})
+    container["volumeMounts"].append({"name": "tls", "mountPath": "/etc/tarn-tls"})
+    url = container["env"][-1]
+    assert url["name"] == "TARN_URL", url
+    url["value"] = (
+        "tarns"
+        + url["value"].removeprefix("tarn")
+        + (
+            "&tls_ca_file=/etc/tarn-tls/ca.crt&tls_cert_file=/etc/tarn-tls/tls.crt"
+            "&tls_key_file=/etc/tarn-tls/tls.key&tls_server_name=tarn"
+        )
+    )
+    container["args"] = ["env", "PYTHONPATH=/opt/utils/python", "TARN_LIB=/opt/src/libtarn.so",
+                         "python3", "-c", ENGINE]  # fmt: skip
+    engine = pool.start("vllm-0", "m1")
+    assert engine.end(60) == 0, engine.text()
 
 
 def test_nodes(pool):

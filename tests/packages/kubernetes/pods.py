@@ -9,6 +9,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -100,7 +101,9 @@ class Pod:
         self.name, self.address = name, cluster.addresses[name]
         self.grace = spec.get("terminationGracePeriodSeconds", 30)
         (self.container,) = spec["containers"]
-        self.user = {**spec["securityContext"], **self.container["securityContext"]}["runAsUser"]
+        who = {**spec["securityContext"], **self.container.get("securityContext", {})}
+        self.user, self.host_pid = who.get("runAsUser", 0), spec.get("hostPID", False)
+        self.machine = machine
         fields = {
             "metadata.name": name,
             "metadata.namespace": NAMESPACE,
@@ -115,12 +118,17 @@ class Pod:
             elif "configMapKeyRef" in source:
                 ref = source["configMapKeyRef"]
                 self.env[v["name"]] = cluster.data[ref["name"]][ref["key"]]
+            elif "secretKeyRef" in source:
+                ref = source["secretKeyRef"]
+                self.env[v["name"]] = cluster.data[ref["name"]][ref["key"]]
             else:
-                self.env[v["name"]] = v["value"]
+                self.env[v["name"]] = re.sub(r"\$\((\w+)\)", lambda m: self.env[m[1]], v["value"])
         self.folder = os.path.join(cluster.folder, f"{name}-{number}")
         os.makedirs(self.folder)
         self.log = os.path.join(self.folder, "log")
         mounts = self.make_volumes(cluster, spec)
+        for c in spec.get("initContainers", []):
+            self.prepare(c, mounts)
         self.start(cluster, mounts, f"p{number}")
 
     def make_volumes(self, cluster, spec):
@@ -128,6 +136,11 @@ class Pod:
         for volume in spec["volumes"] + [{"name": "state"}]:
             folder = os.path.join(self.folder, "volume-" + volume["name"])
             if folder in where.values():
+                continue
+            if "hostPath" in volume:
+                path = volume["hostPath"]["path"].replace("/", "_")
+                where[volume["name"]] = os.path.join(cluster.folder, self.machine + path)
+                os.makedirs(where[volume["name"]], exist_ok=True)
                 continue
             os.makedirs(folder, exist_ok=True)
             source = volume.get("configMap") or volume.get("secret") or {}
@@ -146,6 +159,15 @@ class Pod:
             where[volume["name"]] = folder
         return [(where[m["name"]], m["mountPath"]) for m in self.container["volumeMounts"]]
 
+    def prepare(self, container, mounts):
+        """An init container, as root with the capability to change owners."""
+        box = ["bwrap", "--ro-bind", "/", "/", "--tmpfs", "/run"]
+        for m in container["volumeMounts"]:
+            folder = next(f for f, path in mounts if path == m["mountPath"])
+            box += ["--bind", folder, m["mountPath"]]
+        assert container["securityContext"]["capabilities"]["add"] == ["CHOWN"]
+        run(*box, "setpriv", "--bounding-set=-all,+chown", "--inh-caps=-all", *container["args"])
+
     def start(self, cluster, mounts, net):
         self.holder = holder = subprocess.Popen(["unshare", "--net", "sleep", "1000"])
         own = os.readlink("/proc/self/ns/net")
@@ -159,7 +181,7 @@ class Pod:
         address = f"addr add {self.address}/24 dev eth0"
         for command in ("link set lo up", "link set eth0 up", address):
             run(*self.enter, "ip", *command.split())
-        box = ["--unshare-pid", "--as-pid-1", "--die-with-parent"]
+        box = ["--die-with-parent"] + ([] if self.host_pid else ["--unshare-pid", "--as-pid-1"])
         box += ["--proc", "/proc", "--dev", "/dev"]
         for path in ("/etc", "/var", "/var/lib", "/run", "/opt"):
             box += ["--perms", "755", "--dir", path]
@@ -171,7 +193,7 @@ class Pod:
         for name in ("ld.so.cache", "alternatives", "nsswitch.conf", "ssl"):
             box += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
         box += ["--ro-bind", cluster.hosts, "/etc/hosts"]
-        for part in ("src", "modules"):
+        for part in ("src", "modules", "utils"):
             box += ["--ro-bind", os.path.join(manifests.ROOT, part), f"/opt/{part}"]
         for folder, path in mounts:
             read_only = any(s in folder for s in ("volume-config", "volume-secret", "volume-tls"))
