@@ -59,6 +59,9 @@ TEST(a_reservation_of_any_size) {
 }
 
 TEST(a_limited_address_space_is_shared) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("a sanitizer has taken more than the limit already");
+#endif
     pid_t child = fork();
     if (child == 0) {
         struct page_arena a, b;
