@@ -71,8 +71,18 @@ static inline void chain_check_cell(struct chain_checked *k, uint32_t cell) {
 static inline void chain_check_cells(struct chain_checked *k) {
     const struct chain_cells *x = &k->c->cells;
     size_t cells = x->arena.ready / sizeof(struct chain_cell);
-    for (uint32_t cell = 0; cell < k->c->value.sorts * CHAIN_SLOTS && cell < cells; cell++)
-        chain_check_cell(k, cell);
+    const struct chain_cell *all = (const struct chain_cell *)(void *)x->arena.base;
+    uint64_t stray = 0;
+    for (uint32_t cell = 0; cell < k->c->value.sorts * CHAIN_SLOTS && cell < cells; cell++) {
+        const struct chain_window *w = &x->window[cell % CHAIN_SLOTS];
+        unsigned sort = cell / CHAIN_SLOTS;
+        const uint64_t used = w->used[0][sort / 64] | w->used[1][sort / 64] | w->used[2][sort / 64];
+        if (used >> sort % 64 & 1)
+            chain_check_cell(k, cell);
+        else
+            stray |= all[cell].list[0].first | all[cell].list[1].first | all[cell].list[2].first;
+    }
+    CHECK_EQ(stray, 0u);
     for (unsigned s = 0; s < CHAIN_SORTS; s++) CHECK_EQ(k->c->value.sort[s].runs, k->of_sort[s]);
     for (unsigned l = 0; l < CHAIN_LEVELS; l++) {
         uint32_t width = CHAIN_WINDOW << l, end = l ? x->from[l - 1] : x->end;
