@@ -366,7 +366,8 @@ void chain_cells_age(struct chain_books *c, uint64_t objects) {
     uint32_t end = (c->clock / CHAIN_WINDOW + 1) * CHAIN_WINDOW;
     if (end != x->end) {
         level_reach(c, 0, end);
-        if (end - x->end > end - x->from[0]) x->end = x->from[0]; /* after a leap of whatever length */
+        if (end - x->end > end - x->from[0])
+            x->end = x->from[0]; /* after a leap of whatever length */
         for (; x->end != end; x->end += CHAIN_WINDOW)
             window_start(c, 0, x->end, x->end + CHAIN_WINDOW / 2);
     }
