@@ -4,11 +4,12 @@
 #ifndef TARN_HA_OLDER_H
 #define TARN_HA_OLDER_H
 
+#include <stdbool.h>
 #include <stddef.h>
-#include "base/buf.h"
 
-/* In place: whole records; whole commands of the stream. */
-void older_records(char *records, size_t len);
-void older_commands(char *commands, size_t len);
+/* In place: whole records; whole commands of the stream. false: they are not, and may be changed in
+ * part. */
+bool older_records(char *records, size_t len);
+bool older_commands(char *commands, size_t len);
 
 #endif

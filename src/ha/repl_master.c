@@ -30,7 +30,7 @@ static void push_walk(struct client *c, struct span bytes) {
 }
 
 /* The same for those of tarn 0.1; bytes itself while there are none. */
-static struct span for_older(struct span bytes, void (*rewrite)(char *, size_t)) {
+static struct span for_older(struct span bytes, bool (*rewrite)(char *, size_t)) {
     static struct buf copy; /* kept while they are there */
     if (LIKELY(replication.older == 0)) {
         if (copy.cap > 0) buf_free(&copy);
@@ -38,7 +38,8 @@ static struct span for_older(struct span bytes, void (*rewrite)(char *, size_t))
     }
     buf_clear(&copy);
     buf_append(&copy, bytes.data, bytes.len);
-    rewrite(copy.data, copy.len);
+    bool whole = rewrite(copy.data, copy.len);
+    TARN_ASSERT(whole);
     return span_of(copy.data, copy.len);
 }
 
@@ -163,10 +164,12 @@ static void replica_begin(struct replica *r) {
     replication.older++;
 }
 
-/* What was just said to a new replica, from there on. */
-static void replica_said(const struct replica *r, size_t from, void (*rewrite)(char *, size_t)) {
+/* Records that were just written for a new replica, from there on. */
+static void replica_wrote(const struct replica *r, size_t from) {
     struct buf *out = &r->client->io->out.bytes;
-    if (!r->modern) rewrite(out->data + from, out->len - from);
+    if (r->modern) return;
+    bool whole = older_records(out->data + from, out->len - from);
+    TARN_ASSERT(whole);
 }
 
 /* Its client goes. */
@@ -206,7 +209,7 @@ static bool sync_step(struct client *c, struct job *job, unsigned *budget) {
     if (!job->runnable) return false;
     size_t from = out->len;
     if (!r->walked) r->walked = books_snapshot_step(&r->walk, out, budget);
-    replica_said(r, from, older_records);
+    replica_wrote(r, from);
     if (!r->walked) return false;
     /* Between two commands of the master: an offset in the middle of one there is not. */
     if (replication.link != NULL && repl_link_within(replication.link)) return false;
@@ -244,26 +247,32 @@ static void sync_full(struct client *c, struct replica *r) {
     repl_write_head(&c->io->out.bytes);
     size_t from = c->io->out.bytes.len;
     books_snapshot_begin(&r->walk, &c->io->out.bytes);
-    replica_said(r, from, older_records);
+    replica_wrote(r, from);
     struct job job = {.step = sync_step, .runnable = true}; /* its state is the replica's */
     job_run(c, &job, sizeof(job));
 }
 
-static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
+/* false: the offset is none that a replica of tarn 0.1 can have come to. */
+static bool sync_partial(struct client *c, struct replica *r, uint64_t next) {
     struct span piece[2];
-    size_t n = (size_t)(replication.history.offset + 1 - next);
+    struct buf *out = &c->io->out.bytes;
+    size_t n = (size_t)(replication.history.offset + 1 - next), before = out->len;
+    buf_printf(out, "+CONTINUE %s\r\n", replication.history.id);
+    size_t from = out->len;
+    repl_backlog_tail(&replication.backlog, n, piece);
+    for (unsigned i = 0; i < 2; i++)
+        if (piece[i].len > 0) buf_append(out, piece[i].data, piece[i].len);
+    if (!r->modern && !older_commands(out->data + from, out->len - from)) {
+        out->len = before;
+        return false;
+    }
     stats.sync_partial_ok++;
     replica_begin(r);
-    buf_printf(&c->io->out.bytes, "+CONTINUE %s\r\n", replication.history.id);
-    repl_backlog_tail(&replication.backlog, n, piece);
-    size_t from = c->io->out.bytes.len;
-    for (unsigned i = 0; i < 2; i++)
-        if (piece[i].len > 0) buf_append(&c->io->out.bytes, piece[i].data, piece[i].len);
-    replica_said(r, from, older_commands);
     client_flush_later(c);
     log_notice("Partial resynchronization: sending %zu bytes of backlog starting from offset %llu.",
                n, (unsigned long long)next);
     go_online(r);
+    return true;
 }
 
 /* Who may have the stream may not, for that alone, say who leads. */
@@ -345,10 +354,9 @@ void cmd_psync(struct client *c) {
         effects_turn();
     }
     if (asks &&
-        repl_history_continues(&replication.history, &replication.backlog, id, (uint64_t)next)) {
-        sync_partial(c, r, (uint64_t)next);
+        repl_history_continues(&replication.history, &replication.backlog, id, (uint64_t)next) &&
+        sync_partial(c, r, (uint64_t)next))
         return;
-    }
     if (!span_eq(c->argv[1], SPAN("?"))) {
         stats.sync_partial_err++;
         log_notice(

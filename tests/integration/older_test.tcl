@@ -108,6 +108,19 @@ test {... and when it goes on with the stream, and behind another replica} {
     }
 }
 
+# Nobody has come to such an offset; whoever says so gets all of it, and the master does not mind.
+test {... and when it says that it stopped in the middle of a command} {
+    focus a
+    ask a set middle [string repeat x 3000]
+    foreach back {1 2 7 100 1000 2990} {
+        set c [listen a tarn1 [field a master_replid] [expr {[field a master_repl_offset] + 1 - $back}]]
+        ask a set last sentinel4
+        assert_match "+FULLRESYNC*" [hear $c sentinel4]
+        resp::close $c
+    }
+    assert_equal PONG [ask a ping]
+}
+
 test {FAILOVER to one is refused} {
     assert_match OK* [ask b replicaof no one]
     wait_for "b to be gone" {[field a connected_slaves] == 0}
