@@ -33,12 +33,12 @@
 #define CHAIN_RUN_BLOCKS 255u
 #define CHAIN_GHOSTS     1024u
 
-#define CHAIN_WINDOW  2u
-#define CHAIN_WINDOWS 8u
+#define CHAIN_WINDOW  2u /* requests, of the narrowest window */
+#define CHAIN_WINDOWS 8u /* of a level, at most */
 #define CHAIN_LEVELS  16u
 #define CHAIN_SLOTS   (CHAIN_LEVELS * CHAIN_WINDOWS)
 #define SORT_WORDS    (CHAIN_SORTS / 64)
-#define CHAIN_NEXT    32u
+#define CHAIN_NEXT    32u /* cells that are looked for at a time */
 
 enum { CHAIN_LEAVES, CHAIN_INNER, CHAIN_BARE, CHAIN_LISTS, CHAIN_NOWHERE = CHAIN_LISTS };
 

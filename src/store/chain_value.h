@@ -83,6 +83,7 @@ uint8_t chain_length_class(uint32_t blocks);
 uint8_t chain_growth_class(uint32_t known, uint32_t blocks);
 uint8_t chain_return_class(const struct chain_value *v, uint32_t requests);
 unsigned chain_age_bin(const struct chain_value *v, uint32_t age);
+/* Runs of it are to be counted before the next call: those of which there are none may go. */
 unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t);
 /* An age between two bins' starts, share of the way from the first. */
 struct chain_bin {
@@ -90,6 +91,7 @@ struct chain_bin {
     float share;
 };
 struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age);
+/* Its values, from hazards and ratios as they are now. */
 void chain_sort_fit(struct chain_value *v, struct chain_sort *x);
 /* Expected uses per request for which it is kept. */
 static inline float chain_worth(struct chain_value *v, unsigned sort, struct chain_bin at) {
@@ -101,8 +103,7 @@ static inline float chain_worth(struct chain_value *v, unsigned sort, struct cha
 void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, uint32_t to);
 /* It was used at that age. */
 void chain_returned(struct chain_value *v, unsigned sort, float weight, uint32_t age);
-/* Computes the values anew from what was counted: some 10 us, and 1 us for each sort that is asked
- * for. */
+/* What was counted makes new hazards and ratios; a sort's values follow when it is asked for. */
 void chain_value_fit(struct chain_value *v);
 
 #endif

@@ -113,7 +113,8 @@ test {... and when it says that it stopped in the middle of a command} {
     focus a
     ask a set middle [string repeat x 3000]
     foreach back {1 2 7 100 1000 2990} {
-        set c [listen a tarn1 [field a master_replid] [expr {[field a master_repl_offset] + 1 - $back}]]
+        set at [expr {[field a master_repl_offset] + 1 - $back}]
+        set c [listen a tarn1 [field a master_replid] $at]
         ask a set last sentinel4
         assert_match "+FULLRESYNC*" [hear $c sentinel4]
         resp::close $c
