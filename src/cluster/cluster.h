@@ -45,7 +45,7 @@
 #define CLUSTER_DIRECTORY_MAX  1000u
 #define CLUSTER_NODE_SEGMENTS  64u
 #define CLUSTER_DROPS_PER_ITEM 512u
-#define CLUSTER_NODE_STATS_MAX 64u
+#define CLUSTER_NODE_STATS_MAX 128u
 #define CLUSTER_KEYS_MAX       4u /* of a segment */
 #define CLUSTER_KEY_MAX        (64u << 10)
 #define CLUSTER_REPORTS_MAX    4u /* of a node */

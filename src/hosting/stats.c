@@ -14,20 +14,23 @@ const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){.name = NULL}};
 const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){.name = NULL}};
 const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){.name = NULL}};
 
+#define STATS_MAX_0_1 64u /* that a master of 0.1 takes */
+
 struct figures_told {
     struct figure_walk walk;
     const char *prefix;
     struct hosting_link *link;
-    uint32_t n;
+    uint32_t n, most; /* what there is no room for is left out: the last */
 };
 
 static void figure_put(struct figure_walk *walk, const struct figure *figure,
                        union figure_value value) {
     struct figures_told *t = CONTAINER_OF(walk, struct figures_told, walk);
     char name[64], *at = name;
+    if (t->n == t->most) return;
+    t->n++;
     int len = snprintf(name, sizeof(name), "%s%s", t->prefix, figure->name);
     while ((at = strchr(at, '_')) != NULL) *at = '-';
-    TARN_ASSERT(t->n++ < WIRE_STATS_MAX);
     link_word(t->link, name, (size_t)len);
     request_number(&t->link->request, (int64_t)min_u64(value.number, INT64_MAX));
 }
@@ -67,13 +70,15 @@ static void tell_far(struct figures_told *t, struct hosting_far *f) {
     t->prefix = prefix;
     f->figures.offering = f->offering.active;
     FIGURES(&t->walk, tier_figures, s, size, queued_bytes);
-    FIGURES(&t->walk, far_figures, f->figures, stored, store_bytes);
+    FIGURES(&t->walk, far_figures, f->figures, stored, offering);
     FIGURES(&t->walk, tier_figures, s, queue_full, read_only);
-    FIGURES(&t->walk, far_figures, f->figures, offering, offering);
 }
 
 struct wire_list stats_put(struct tarn_host *h, struct hosting_link *l) {
-    struct figures_told t = {.walk = {.show = figure_put}, .prefix = "", .link = l};
+    struct figures_told t = {.walk = {.show = figure_put},
+                             .prefix = "",
+                             .link = l,
+                             .most = h->session.has_standing ? WIRE_STATS_MAX : STATS_MAX_0_1};
     uint32_t at = request_next(&l->request);
     tell_host(&t, h);
     for (unsigned i = 0; i < h->n_fars; i++) tell_far(&t, &h->fars[i]);

@@ -97,7 +97,7 @@ struct wire_quota {
 
 /* --- segments, nodes, replicas --- */
 
-enum { WIRE_ENDPOINTS_MAX = 8, WIRE_KEYS_MAX = 4, WIRE_STATS_MAX = 64, WIRE_REPORTS_MAX = 16 };
+enum { WIRE_ENDPOINTS_MAX = 8, WIRE_KEYS_MAX = 4, WIRE_STATS_MAX = 128, WIRE_REPORTS_MAX = 16 };
 
 /* What every command of a node begins with; FENCED, DONE, EVICTED, OFFER. */
 struct wire_node {

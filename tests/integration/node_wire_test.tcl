@@ -72,8 +72,8 @@ test {arguments that make no sense are refused by name} {
             "ERR STATS is 2, but fewer*"
         {node heartbeat n1 11111111111111111111111111111111 STATS 1 {A b} 1} \
             "ERR STATS: field 1 must be*"
-        {node heartbeat n1 11111111111111111111111111111111 STATS 65} \
-            "ERR STATS must be a number from 0 to 64"
+        {node heartbeat n1 11111111111111111111111111111111 STATS 129} \
+            "ERR STATS must be a number from 0 to 128"
         {node fenced n1 11111111111111111111111111111111 x} "ERR session must be*"
         {node done n1 11111111111111111111111111111111 2 1 0 0 -1} \
             "ERR n is 2: 8 arguments must follow, and 4 do"

@@ -212,4 +212,13 @@ test {files are found again} {
     wait_for "no file left" {[llength [glob -nocomplain $shared/*/??/??/*]] == 0}
 }
 
+test {a node with a disk and a directory tells of both, whatever else it has to tell} {
+    file mkdir $shared-b
+    start_node b1 --host-name m3 --segment 8mb --ssd $disk-b:64mb --file $shared-b:64mb
+    wait_for "the last figures of both" {
+        [dict exists [node_field b1 stats] ssd-read-only] &&
+        [dict exists [node_field b1 stats] file-read-only]}
+    stop_node b1
+}
+
 finish
