@@ -170,6 +170,9 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o, u
     if (b->kind != STORE_BATCH_LOOK) {
         e.again = book_request(s, o) == b->request;
         book_access(s, o, &e);
+    } else if (b->open) {
+        b->last = record_ref(&s->records, o);
+        b->last_version = object_version(o);
     }
     batch_step(s, b, &e);
 }
@@ -182,6 +185,13 @@ void store_batch_seen(struct store *s, struct store_batch *b, uint32_t hits) {
 
 void store_batch_gap(struct store *s, uint64_t n) {
     s->stat.missed[STORE_MISS_GAP] += n;
+}
+
+/* Other commands may have come between two of its keys. */
+static void look_ends(struct store *s, const struct store_batch *b, const struct policy_event *e) {
+    if (!b->last) return;
+    struct object *o = record_get(&s->records, b->last);
+    if (object_version(o) == b->last_version) book_found(s, o, e);
 }
 
 void store_batch_miss(struct store *s, struct store_batch *b, struct span key, uint64_t hash) {
@@ -198,6 +208,7 @@ void store_batch_miss(struct store *s, struct store_batch *b, struct span key, u
         }
         end_note(s, hash, b, e.depth);
         if (b->session) end_note(s, session_key(b->session, NULL), b, e.depth);
+        look_ends(s, b, &e);
     }
     b->open = false;
     batch_step(s, b, &e);

@@ -389,6 +389,8 @@ void book_count_evictable(struct store *s, const struct object *o, int sign);
 
 /* order.c */
 void book_access(struct store *s, struct object *o, const struct policy_event *e);
+/* It is where what a look-up without an access has found ends; the event: of the first miss. */
+void book_found(struct store *s, struct object *o, const struct policy_event *e);
 /* Into the order of eviction as one that is new there; what is to be copied to a disk first waits
  * for that (await.c). */
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e);

@@ -244,6 +244,12 @@ static void parked_access(struct store *s, struct object *o, const struct policy
     if (p->ops->parked_access) p->ops->parked_access(p, o, e);
 }
 
+void book_found(struct store *s, struct object *o, const struct policy_event *e) {
+    if (book_far_only(o) || is_legacy(s, o)) return;
+    struct policy *p = order_policy(s, o);
+    if (p->ops->found) p->ops->found(p, o, !in_policy(s, o), e);
+}
+
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {
     if (o->bits & OBJECT_EXTRA) extra_used(s, o, e->put);
     enum store_pin pin = object_pin(s, o);

@@ -85,6 +85,10 @@ struct policy_ops {
     /* The number of the request in which one of its objects was last inserted or accessed; NULL: it
      * is object.request. */
     uint32_t (*request)(const struct policy *p, const struct object *o);
+    /* A look-up without an access has found a prefix that ends with this object, linked or held
+     * or one that may be parked, and no more: what that request puts comes behind it. The event is
+     * that of the first miss. NULL: nothing to do. */
+    void (*found)(struct policy *p, struct object *o, bool parked, const struct policy_event *e);
     /* Of one of its objects: uses that it may expect for each request for which it is kept, which
      * compares it with those of another policy of this kind. NULL: who was unused for longer goes
      * first. */

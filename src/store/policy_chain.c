@@ -46,6 +46,7 @@ struct chain_request {
     bool made;    /* run is its own */
     bool unknown; /* what it puts now was never here */
     bool over;    /* nothing more is waited for */
+    bool looked;  /* it has used nothing: run waits behind what it has found */
 };
 
 struct chain_session {
@@ -206,6 +207,7 @@ static void request_await(struct chain_books *c, struct chain_request *q, uint32
     q->run = chain_run_new(c, behind);
     chain_run(c, q->run)->born = q->number;
     q->made = true;
+    q->looked = false;
 }
 
 /* Another request takes a run, or its last block goes: what the one which has used it last still
@@ -312,11 +314,26 @@ static void run_follow(struct policy *p, uint32_t parent, uint32_t i) {
     if (before) chain_run_less(p, before);
 }
 
+/* A get after the look-up: it uses what it had found. */
+static void request_unlook(struct policy *p, struct chain_request *q) {
+    if (!q->looked) return;
+    q->looked = false;
+    const struct chain_books *c = &state_of(p)->chain;
+    bool has_run = request_has_run(c, q);
+    if (has_run && chain_run(c, q->run)->blocks > 0) return;
+    uint32_t i = has_run ? q->run : 0;
+    q->run = 0;
+    q->made = q->branched = q->shared = false;
+    q->turn = 0;
+    if (i) chain_run_settle(p, i);
+}
+
 static void chain_access(struct policy *p, struct object *o, const struct policy_event *e) {
     struct chain_policy *s = state_of(p);
     struct chain_books *c = &s->chain;
     struct chain_request *q = request_of(p, e);
     object_ref ref = record_ref(p->records, o);
+    request_unlook(p, q);
     if (q->reading && q->run == o->request) {
         if (record_get(p->records, q->at)->next != ref || chain_run(c, q->run)->first == ref)
             return;
@@ -520,6 +537,41 @@ static bool parked_back(struct policy *p, struct object *o) {
     parked_drop(&state_of(p)->chain, k);
     run_regain(p, i, o);
     return true;
+}
+
+/* The blocks of a run up to one of its own, or (held, parked) up to where that was, as a run. 0:
+ * there is none. */
+static uint32_t run_up_to(struct policy *p, uint32_t i, struct object *o, bool in_order) {
+    const struct chain_run *r = chain_run(&state_of(p)->chain, i);
+    if (!r->first) return i;
+    struct object *last = chain_run_last(p, r), *at = o;
+    if (!in_order) {
+        const struct object *first = record_get(p->records, r->first);
+        for (at = last; at != first && object_depth(at) > object_depth(o);)
+            at = record_get(p->records, at->prev);
+        if (object_depth(at) > object_depth(o)) return r->parent;
+    }
+    return at == last ? i : chain_run_split(p, i, at);
+}
+
+/* It is not used, so it gets no younger; but what is put behind it is not to be put in vain. */
+static void chain_found(struct policy *p, struct object *o, bool parked,
+                        const struct policy_event *e) {
+    if (!state_of(p) || e->request == 0) return;
+    struct chain_books *c = &state_of(p)->chain;
+    struct chain_request *q = request_of(p, e);
+    if (q->run || q->last) return;
+    const struct chain_parked *k = parked ? parked_find(p, o) : NULL;
+    if (parked && !k) return;
+    uint32_t i = k ? k->run : o->request, u = run_up_to(p, i, o, !parked && list_linked(o));
+    if (u == 0) return;
+    const struct chain_run *r = chain_run(c, u);
+    q->known = e->depth;
+    q->turn = turn_after(r);
+    q->branched = u != i;
+    q->shared = u == i && r->grown;
+    request_await(c, q, u);
+    q->looked = true;
 }
 
 /* One that comes from another policy, or had no turn here: with others of the request that used it
@@ -828,6 +880,7 @@ const struct policy_ops policy_chain = {
     .request = chain_request_of,
     .worth = chain_object_worth,
     .far_access = chain_far_access,
+    .found = chain_found,
     .far_worth = chain_far_worth,
     .memory = chain_memory,
     .for_small = &policy_lru,

@@ -103,6 +103,7 @@ void record_free(struct records *r, struct object *o, size_t size) {
     TARN_ASSERT(p->class == record_round(size) / 8 && p->live > 0);
     if (p->live == p->slots) partial_add(r, n);
     o->hash_next = p->free;
+    o->version_depth = 0; /* whoever remembers it sees that it has gone */
     p->free = record_ref(r, o);
     r->count--;
     r->bytes -= (uint64_t)p->class * 8;

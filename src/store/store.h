@@ -333,6 +333,8 @@ struct store_batch {
     uint32_t pos;        /* of the next key */
     uint32_t hits;       /* leading hits so far */
     bool open;           /* no miss so far */
+    uint32_t last;       /* a look-up without an access: its last hit, and which version that was */
+    uint64_t last_version;
     /* request is set: it is known whether this batch goes on where the last one ended */
     bool numbered;
     bool later; /* a put of it had no room yet: where the next one is to go on is noted */

@@ -57,9 +57,11 @@ _Noreturn static inline void test_stop(int how, const char *file, int line, cons
     longjmp(test_end, how);
 }
 
-/* How many of n rounds are run. ThreadSanitizer learns nothing from work of one thread, and makes
- * it many times slower. */
+/* How many of n rounds are run; ROUNDS in the environment: so many. ThreadSanitizer learns nothing
+ * from work of one thread, and makes it many times slower. */
 static inline int test_rounds(int n) {
+    const char *rounds = getenv("ROUNDS");
+    if (rounds) return atoi(rounds);
 #if defined(__SANITIZE_THREAD__)
     return (n + 4) / 5;
 #elif defined(__has_feature)
