@@ -255,9 +255,9 @@ bool listeners_rebind(const char **why_p) {
     set_open(&current);
     uint16_t port = core_endpoints.port;
     tell_ports();
+    process_title_update();
     if (core_endpoints.port != port && c->port_file[0] != '\0')
         file_write_number(c->port_file, core_endpoints.port);
-    process_title_update();
     return ok;
 }
 

@@ -200,13 +200,14 @@ static void announce(const struct config *c) {
     log_notice("Ready to accept connections, port=%u", core_endpoints.port);
     if (core_endpoints.tls_port != 0) log_notice("TLS port=%u", core_endpoints.tls_port);
     if (c->unixsocket[0] != '\0') log_notice("Unix socket=%s", c->unixsocket);
-    if (c->port_file[0] != '\0') file_write_number(c->port_file, core_endpoints.port);
     process_title_update();
+    welcome();
+    /* Whoever waits for one of these finds all that is above done. */
+    if (c->port_file[0] != '\0') file_write_number(c->port_file, core_endpoints.port);
     process_notify("READY=1\nSTATUS=%s on port %u",
                    replication_is_replica() ? "Replica: follows its master"
                                             : "Ready to accept connections",
                    core_endpoints.port);
-    welcome();
     daemon_ready();
 }
 

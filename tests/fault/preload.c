@@ -206,8 +206,9 @@ __attribute__((visibility("default"))) int fdatasync(int fd) {
 }
 
 __attribute__((visibility("default"))) int rename(const char *from, const char *to) {
-    wait_if_slow(turn(RENAME));
-    return REAL(rename)(from, to);
+    int rc = REAL(rename)(from, to);
+    wait_if_slow(turn(RENAME)); /* who waits for the new name sees what was done before it */
+    return rc;
 }
 
 __attribute__((visibility("default"))) int madvise(void *addr, size_t len, int advice) {
