@@ -45,7 +45,9 @@ test {stored, and found; by tier} {
     set reply [ask a conductor.route q1 MODEL m TOKENS [tokens 1 160]]
     assert_equal {e1 {96 32 0}} [list [lindex $reply 0] [lindex $reply 2]]
     assert_equal OK [ask a conductor.done q1]
-    assert_equal {0 live} [lmap f {partial events} {dict get [lindex [ask a conductor.list] 0] $f}]
+    # Where it is quiet for a while, its engine is asked for what was last.
+    wait_for "e1 to be live in the list, and not partial" {[lmap f {partial events}\
+        {dict get [lindex [ask a conductor.list] 0] $f}] eq {0 live}}
     assert_equal {6 18 0 1} [lmap f {batches blocks gaps connected} {stream a e1 $f}]
     assert_equal {1 1 0} [lmap f {"" _connected _partial} {field a conductor_streams$f}]
     assert_match "*blocks=8,connected=1,partial=0,batches=6,gaps=0*" [field a engine_e1]
