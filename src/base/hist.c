@@ -1,6 +1,7 @@
 /* Log-linear histograms: values below 32 have a bucket each, every power of two above is cut in 32
- * equal buckets. One thread writes with plain relaxed stores; readers may see a sum that lags
- * behind a count, never a torn word. */
+ * equal buckets. One thread writes; the count comes last and is read first, so that a reader never
+ * counts a value that it does not find in the buckets, the sum and the limits: on arm64 plain stores
+ * overtake each other. */
 #include "base/hist.h"
 
 #include <string.h>
@@ -32,6 +33,12 @@ static uint64_t bucket_top(unsigned i) {
     return (((uint64_t)(SUB + i % SUB) + 1) << shift) - 1;
 }
 
+static uint64_t hist_load_count(const struct hist *h) {
+    return __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
+}
+static void hist_store_count(struct hist *h, uint64_t v) {
+    __atomic_store_n(&h->count, v, __ATOMIC_RELEASE);
+}
 static uint64_t hist_load(const uint64_t *p) {
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
@@ -54,11 +61,11 @@ void hist_add_many(struct hist *h, uint64_t value, uint64_t times) {
     if (h->count == 0 || value < h->min) hist_store(&h->min, value);
     if (value > h->max) hist_store(&h->max, value);
     hist_store(&h->sum, h->sum + value * times);
-    hist_store(&h->count, h->count + times);
+    hist_store_count(h, h->count + times);
 }
 
 void hist_merge(struct hist *into, const struct hist *from) {
-    uint64_t count = hist_load(&from->count), min = hist_load(&from->min),
+    uint64_t count = hist_load_count(from), min = hist_load(&from->min),
              max = hist_load(&from->max);
     if (count == 0) return;
     for (unsigned i = 0; i < HIST_BUCKETS; i++) {
@@ -68,11 +75,11 @@ void hist_merge(struct hist *into, const struct hist *from) {
     if (into->count == 0 || min < into->min) hist_store(&into->min, min);
     if (max > into->max) hist_store(&into->max, max);
     hist_store(&into->sum, into->sum + hist_load(&from->sum));
-    hist_store(&into->count, into->count + count);
+    hist_store_count(into, into->count + count);
 }
 
 uint64_t hist_percentile(const struct hist *h, double p) {
-    uint64_t count = hist_load(&h->count);
+    uint64_t count = hist_load_count(h);
     if (count == 0) return 0;
     if (p <= 0) return hist_load(&h->min);
     uint64_t max = hist_load(&h->max);
@@ -90,7 +97,7 @@ uint64_t hist_percentile(const struct hist *h, double p) {
 }
 
 double hist_mean(const struct hist *h) {
-    uint64_t count = hist_load(&h->count);
+    uint64_t count = hist_load_count(h);
     return count == 0 ? 0 : (double)hist_load(&h->sum) / (double)count;
 }
 
