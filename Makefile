@@ -46,11 +46,12 @@ OBJCOPY ?= $(CROSS)objcopy
 SYSROOT ?= $(if $(CROSS),build/sysroot-$(ARCH))
 SYSROOT_FLAGS := $(if $(filter-out /,$(SYSROOT)),--sysroot=$(SYSROOT))
 # Its programs are run by qemu-user, tests against the servers of build/release;
-# QEMU_PAGESIZE=65536 gives them large pages. qemu 7.2 pays for every page that is reserved: hence
-# the limit of addresses, of which the books take a share.
+# QEMU_PAGESIZE=65536 gives them large pages. qemu 7.2 pays for every page that was ever reserved:
+# hence the limit of addresses, of which the books take a share, and -R, with which it hands out
+# again what was given back.
 ifneq ($(CROSS),)
 export TEST_UNDER ?= prlimit --as=8589934592 \
-                     qemu-$(patsubst %-linux-gnu-,%,$(CROSS)) -L $(abspath $(SYSROOT))
+                     qemu-$(patsubst %-linux-gnu-,%,$(CROSS)) -R 6G -L $(abspath $(SYSROOT))
 endif
 Q := $(if $(V),,@)
 , := ,
