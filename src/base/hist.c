@@ -1,7 +1,7 @@
 /* Log-linear histograms: values below 32 have a bucket each, every power of two above is cut in 32
  * equal buckets. One thread writes; the count comes last and is read first, so that a reader never
- * counts a value that it does not find in the buckets, the sum and the limits: on arm64 plain stores
- * overtake each other. */
+ * counts a value that it does not find in the buckets, the sum and the limits. (On arm64 plain
+ * stores overtake each other.) */
 #include "base/hist.h"
 
 #include <string.h>
