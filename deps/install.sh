@@ -78,7 +78,9 @@ trap finish EXIT
 # On a terminal apt shows how far it is.
 show=/dev/null
 [ ! -t 1 ] || show=/dev/stdout
+# Another apt may be at work.
 apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get $([ -t 1 ] || echo -q) -o Dpkg::Use-Pty=0"
+apt+=" -o DPkg::Lock::Timeout=300"
 echo "deps: apt-get update"
 $apt update >$show || echo "deps: apt-get update failed; trying with the lists that are here" >&2
 echo "deps: apt-get install --no-install-recommends ${missing[*]}"

@@ -12,6 +12,8 @@ declare -A rights=(
         +node|up +node|heartbeat +node|fenced +node|done +node|evicted +node|offer +node|drain
         +node|leave +segment|mount +segment|keys +segment|info +segment|attach +getreplicas
         +mgetreplicas +release +replica|report'
+    # Not @conductor, which is unknown where the module is not loaded; of keys it has none.
+    [gateway]='resetchannels -@all +@read +@write -@admin -@dangerous +info'
     [replica]='resetchannels -@all +psync +replconf +ping +failover'
     [sentinel]='allchannels -@all +multi +slaveof +ping +exec +subscribe +config|rewrite +role
         +publish +info +client|setname +client|kill +script|kill'

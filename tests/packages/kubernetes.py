@@ -64,9 +64,10 @@ def main():
     except FileNotFoundError:
         print("kubectl is not installed")
         return 77
-    secrets = manifests.secrets()
+    secrets, version = manifests.secrets(), manifests.version()
+    names = lambda objects: static.check(objects, secrets, version)
     for name, objects in rendered.items():
-        check(f"{name}: names and labels", lambda objects=objects: static.check(objects, secrets))
+        check(f"{name}: names and labels", lambda objects=objects: names(objects))
     everything = [o for objects in rendered.values() for o in objects]
     everything += manifests.engines() + secrets
     check("schemas", lambda: schemas.check(everything, Skip))

@@ -10,7 +10,13 @@ if with_tls; then
     url+="&tls_key_file=$tls/tls.key&tls_server_name=tarn"
     options+=(--tls-data)
 fi
+# What a disk has is there again after a restart. The rest goes to others before it ends.
+if [ -n "${TARN_SSD:-}" ]; then
+    options+=(--ssd "/var/lib/tarn/ssd:$TARN_SSD,create")
+else
+    options+=(--drain-on-exit)
+fi
 exec tarn-node --master "$url" --user node --password-file $secret/node-password \
     --name "$NODE_NAME" --host-name "$NODE_NAME" --announce "$POD_IP" --data-port 7479 \
-    --segment "$TARN_SEGMENT${TARN_SEGMENT_KIND:-}" --drain-on-exit \
+    --segment "$TARN_SEGMENT${TARN_SEGMENT_KIND:-}" \
     --loadmodule http.so port 9480 bind 0.0.0.0 "${options[@]}"

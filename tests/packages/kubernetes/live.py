@@ -1,7 +1,9 @@
 """The pods of the overlays, running, under loads that are checked. live.py OVERLAY: by
 pods.in_own_namespaces."""
 
+import http.client
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -10,7 +12,7 @@ import tempfile
 import threading
 
 import manifests
-from pods import Cluster, wait_for
+from pods import BRIDGE, Cluster, wait_for
 
 ENGINE = """
 import os, tarn
@@ -28,7 +30,8 @@ def small(objects):
     """With little memory: this machine is no server of inference."""
     for o in objects:
         if o["kind"] == "ConfigMap":
-            o["data"] = {k: v.replace("8gb", "64mb") for k, v in o["data"].items()}
+            for k, v in o["data"].items():
+                o["data"][k] = v.replace("200gb", "64mb").replace("8gb", "64mb")
     return objects
 
 
@@ -186,11 +189,61 @@ def test_ha(pool):
     pool.stop("tarn-sentinel-0")
 
 
+class Engine:
+    """A stand-in of one, registered with the Conductor, and a gateway before it."""
+
+    def __init__(self, pool, leader):
+        self.process = subprocess.Popen(
+            [os.path.join(manifests.ROOT, "utils/examples/stand_in_engine.py"), "--host", BRIDGE,
+             "--model", "toy", "--events-port", "-1"],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        line = self.process.stdout.readline()
+        assert line.startswith("ready "), line
+        said = pool.ask(leader, "CONDUCTOR.ADD", "e1", line.split()[1], "MODEL", "toy")
+        assert said == "OK", said
+        self.gateway = pool.start("tarn-gateway-0")
+        self.gateway.wait_ready()
+
+    def is_asked(self):
+        """By way of the Conductor, not of a gateway that is alone."""
+        link = http.client.HTTPConnection(self.gateway.address, 8000, timeout=60)
+        body = {"model": "toy", "prompt": "Hello", "max_tokens": 4}
+        link.request("POST", "/v1/completions", json.dumps(body))
+        answer = link.getresponse()
+        said = answer.read().decode()
+        assert answer.status == 200 and json.loads(said)["choices"][0]["text"], said
+        assert answer.headers["X-Tarn-Engine"] == "e1", answer.headers
+        return answer.headers["X-Tarn-Routed"] == "conductor"
+
+    def end(self):
+        assert self.gateway.stop() == 0, self.gateway.text()
+        self.process.terminate()
+        assert self.process.wait(20) == 0
+
+
 def test_full(pool):
     start_ha(pool)
-    hand_over(pool)
-    said = pool.pod["tarn-node-m1"].text()
-    assert "Module rdma" in said, said
+    engine = Engine(pool, "tarn-server-0")
+    assert engine.is_asked(), engine.gateway.text()
+    leader = hand_over(pool)
+    wait_for("requests go by the other master's Conductor", engine.is_asked)
+    engine.end()
+    node = pool.pod["tarn-node-m1"]
+    assert "Module rdma" in node.text(), node.text()
+
+    # What disks have is there again after all nodes.
+    def on_disk():
+        words = pool.ask(leader, "NODE", "LIST").split("\n")
+        used = sum(int(n) for word, n in zip(words, words[1:]) if word == "ssd-used")
+        return used >= KEYS * len(VALUE)
+
+    wait_for("copies on the disks", on_disk)
+    for machine in ("m1", "m2"):
+        pool.pod[f"tarn-node-{machine}"].kill()
+    for machine in ("m1", "m2"):
+        pool.start(f"tarn-node-{machine}", machine).wait_ready()
+    wait_for("all values", lambda: pool.has_all(leader))
 
     # An engine on the node's machine: by shared memory, between pods.
     pod = pool.cluster.templates["vllm"]["template"]["spec"]

@@ -23,26 +23,30 @@ def is_old():
 
 
 def for_old(folder, tree, bases=()):
-    """Says the same as a chain of overlays, which that one understands. The last one's folder."""
+    """Says the same as a chain of overlays, which that one understands: resources, a component over
+    the other, all else. The last one's folder."""
     with open(os.path.join(SOURCE, folder, "kustomization.yaml")) as f:
         now = yaml.safe_load(f)
-    place = tempfile.mkdtemp(dir=tree)
-    for path in glob.glob(os.path.join(SOURCE, folder, "*")):
-        shutil.copy(path, place)
     beside = lambda name: os.path.normpath(os.path.join(folder, name))
     resources = now.pop("resources", [])
-    components = now.pop("components", [])
-    below = list(bases)
-    below += [for_old(beside(r), tree) for r in resources if not r.endswith(".yaml")]
-    for component in components:
+    below = list(bases) + [for_old(beside(r), tree) for r in resources if r[-5:] != ".yaml"]
+    files = [r for r in resources if r[-5:] == ".yaml"]
+    below = [overlay(folder, tree, below, {"resources": files})]
+    for component in now.pop("components", []):
         below = [for_old(beside(component), tree, below)]
-    now["kind"] = "Kustomization"
-    now["apiVersion"] = "kustomize.config.k8s.io/v1beta1"
-    now["bases"] = [os.path.relpath(b, place) for b in below]
-    now["resources"] = [r for r in resources if r.endswith(".yaml")]
     now["patchesStrategicMerge"] = [p["path"] for p in now.pop("patches", [])]
+    return overlay(folder, tree, below, now)
+
+
+def overlay(folder, tree, bases, words):
+    """With these words, and the files of a folder."""
+    place = tempfile.mkdtemp(dir=tree)
+    for path in glob.glob(os.path.join(SOURCE, folder, "*.*")):
+        shutil.copy(path, place)
+    words = {**words, "kind": "Kustomization", "bases": [os.path.relpath(b, place) for b in bases]}
+    words["apiVersion"] = "kustomize.config.k8s.io/v1beta1"
     with open(os.path.join(place, "kustomization.yaml"), "w") as f:
-        yaml.safe_dump(now, f)
+        yaml.safe_dump(words, f)
     return place
 
 
@@ -54,6 +58,12 @@ def render(overlay):
     if done.returncode or done.stderr.strip():
         raise AssertionError(f"kubectl kustomize {overlay}: {done.stderr}")
     return [o for o in yaml.safe_load_all(done.stdout) if o]
+
+
+def version():
+    """Of the Makefile."""
+    with open(os.path.join(ROOT, "Makefile")) as f:
+        return re.search(r"^VERSION := (.+)$", f.read(), re.M)[1]
 
 
 def engines():

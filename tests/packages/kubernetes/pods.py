@@ -20,6 +20,10 @@ import time
 import manifests
 
 BINARIES = "/opt/src"  # and modules beside them
+GATEWAY = f"""#!/bin/sh
+export TARN_LIB={BINARIES}/libtarn.so PYTHONPATH=/opt/utils/python
+exec /usr/bin/python3 -B -m tarn.gateway "$@"
+"""
 NAMESPACE = "tarn"
 BRIDGE = "10.78.0.254"
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -64,6 +68,11 @@ class Cluster:
                 self.data[name] = o.get("data") or o["stringData"]
             if "template" in o.get("spec", {}):
                 self.templates[name] = o["spec"]
+        self.bin = os.path.join(folder, "bin")
+        os.mkdir(self.bin)
+        with open(os.path.join(self.bin, "tarn-gateway"), "w") as f:
+            f.write(GATEWAY)
+        os.chmod(f.name, 0o755)
         self.hosts = os.path.join(folder, "hosts")
         self.write_hosts()
         run("ip", "link", "set", "lo", "up")
@@ -110,14 +119,15 @@ class Pod:
             "spec.nodeName": machine,
             "status.podIP": self.address,
         }
-        self.env = {"PATH": f"{BINARIES}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        self.env = {"PATH": f"{BINARIES}:/opt/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         for v in self.container.get("env", []):
             source = v.get("valueFrom", {})
             if "fieldRef" in source:
                 self.env[v["name"]] = fields[source["fieldRef"]["fieldPath"]]
             elif "configMapKeyRef" in source:
                 ref = source["configMapKeyRef"]
-                self.env[v["name"]] = cluster.data[ref["name"]][ref["key"]]
+                if ref["key"] in cluster.data[ref["name"]] or not ref.get("optional"):
+                    self.env[v["name"]] = cluster.data[ref["name"]][ref["key"]]
             elif "secretKeyRef" in source:
                 ref = source["secretKeyRef"]
                 self.env[v["name"]] = cluster.data[ref["name"]][ref["key"]]
@@ -161,10 +171,10 @@ class Pod:
 
     def prepare(self, container, mounts):
         """An init container, as root with the capability to change owners."""
-        box = ["bwrap", "--ro-bind", "/", "/", "--tmpfs", "/run"]
+        box = ["bwrap", "--ro-bind", "/", "/"]
         for m in container["volumeMounts"]:
             folder = next(f for f, path in mounts if path == m["mountPath"])
-            box += ["--bind", folder, m["mountPath"]]
+            box += ["--tmpfs", os.path.dirname(m["mountPath"]), "--bind", folder, m["mountPath"]]
         assert container["securityContext"]["capabilities"]["add"] == ["CHOWN"]
         run(*box, "setpriv", "--bounding-set=-all,+chown", "--inh-caps=-all", *container["args"])
 
@@ -192,7 +202,7 @@ class Pod:
                 box += ["--ro-bind", path, path]
         for name in ("ld.so.cache", "alternatives", "nsswitch.conf", "ssl"):
             box += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        box += ["--ro-bind", cluster.hosts, "/etc/hosts"]
+        box += ["--ro-bind", cluster.hosts, "/etc/hosts", "--ro-bind", cluster.bin, "/opt/bin"]
         for part in ("src", "modules", "utils"):
             box += ["--ro-bind", os.path.join(manifests.ROOT, part), f"/opt/{part}"]
         for folder, path in mounts:

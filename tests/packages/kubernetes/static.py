@@ -25,7 +25,7 @@ def is_open(template, port):
     )
 
 
-def check_pod(name, template, by_kind):
+def check_pod(name, template, by_kind, version):
     spec = template["spec"]
     volumes = {v["name"]: v for v in spec.get("volumes", [])}
     config_maps = {o["metadata"]["name"]: o["data"] for o in by_kind.get("ConfigMap", [])}
@@ -38,13 +38,16 @@ def check_pod(name, template, by_kind):
     }
     used = set()
     for c in spec["containers"] + spec.get("initContainers", []):
-        assert ":" in c["image"], f"{name}: {c['image']} has no tag"
+        image, _, tag = c["image"].rpartition(":")
+        assert image, f"{name}: {c['image']} has no tag"
+        assert image != "tarn" or tag == version, f"{name}: {c['image']}, the Makefile: {version}"
         for mount in c.get("volumeMounts", []):
             used.add(mount["name"])
             assert (mount["name"] in volumes) != (mount["name"] in claimed), f"{name}: {mount}"
         for variable in c.get("env", []):
             ref = variable.get("valueFrom", {}).get("configMapKeyRef")
-            assert ref is None or ref["key"] in config_maps[ref["name"]], f"{name}: {ref}"
+            known = ref is None or ref.get("optional") or ref["key"] in config_maps[ref["name"]]
+            assert known, f"{name}: {ref}"
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
             probe = c.get(kind, {})
             what = probe.get("httpGet") or probe.get("tcpSocket")
@@ -67,7 +70,7 @@ def check_pod(name, template, by_kind):
                 assert item["key"] in keys, f"{name}: {item}"
 
 
-def check(objects, secrets):
+def check(objects, secrets, version):
     objects = objects + secrets
     by_kind = {}
     for o in objects:
@@ -78,7 +81,7 @@ def check(objects, secrets):
     for o, t in made:
         name = o["metadata"]["name"]
         assert selects(o["spec"]["selector"], labels[name]), f"{name} does not select its own"
-        check_pod(name, t, by_kind)
+        check_pod(name, t, by_kind, version)
         if o["kind"] == "StatefulSet":
             service = next(
                 s for s in by_kind["Service"] if s["metadata"]["name"] == o["spec"]["serviceName"]
