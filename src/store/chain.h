@@ -106,6 +106,8 @@ struct chain_books {
     struct chain_value value;
     struct chain_cells cells;
     struct chain_ghosts ghosts;
+    uint32_t near;    /* the run that lost a block last, or the one before it; 0: none */
+    float near_worth;
     uint32_t printed; /* the run whose fingerprint is not in by_print yet; 0: none */
     uint32_t *out;    /* runs of the blocks that are popped, once for each */
     uint32_t n_out, cap_out;
@@ -139,9 +141,11 @@ float chain_run_worth(struct chain_books *c, const struct chain_run *r);
 void chain_cells_begin(struct chain_books *c);
 /* The clock has moved. */
 void chain_cells_age(struct chain_books *c, uint64_t objects);
-/* The least worthy leaf, else the run least worthy of those with children (their blocks are behind
- * a block in use); 0: there is none. */
+/* The least worthy leaf, or the one that is near if that is hardly worth more; else the run least
+ * worthy of those with children (their blocks are behind a block in use); 0: there is none. */
 uint32_t chain_cells_next(struct chain_books *c);
+/* A block of it, or behind it, has gone. */
+void chain_cells_near(struct chain_books *c, uint32_t i);
 
 /* --- chain_runs.c --- */
 
@@ -149,8 +153,8 @@ uint32_t chain_run_new(struct chain_books *c, uint32_t parent);
 /* A child has gone, or a block that was in use. */
 void chain_run_less(struct policy *p, uint32_t i);
 /* If it has neither blocks nor children, and none of its blocks is popped: it becomes a ghost where
- * some of it were evicted, else it goes; so may its parent. */
-void chain_run_settle(struct policy *p, uint32_t i);
+ * some of it were evicted, else it goes; so may its parent. Returns the first that stays, or 0. */
+uint32_t chain_run_settle(struct policy *p, uint32_t i);
 /* By depth. */
 void chain_run_add(struct policy *p, uint32_t i, struct object *o);
 void chain_run_take(struct policy *p, uint32_t i, struct object *o);

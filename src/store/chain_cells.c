@@ -195,6 +195,20 @@ static void next_look(struct chain_books *c, unsigned list) {
             next_look_at(c, list, l, first);
 }
 
+#define NOTHING 1e-6f /* uses for each request: it may as well go */
+
+/* What came together goes together, where that costs little: it lies side by side. */
+static uint32_t next_near(const struct chain_books *c, uint32_t i, float worth) {
+    if (c->near == 0 || chain_run(c, c->near)->list != CHAIN_LEAVES) return i;
+    return c->near_worth <= NOTHING ? c->near : i;
+}
+
+void chain_cells_near(struct chain_books *c, uint32_t i) {
+    if (c->near == i) return;
+    c->near = i;
+    if (i) c->near_worth = chain_run_worth(c, chain_run(c, i));
+}
+
 uint32_t chain_cells_next(struct chain_books *c) {
     struct chain_cells *x = &c->cells;
     for (unsigned list = CHAIN_LEAVES; list <= CHAIN_INNER; list++)
@@ -202,7 +216,8 @@ uint32_t chain_cells_next(struct chain_books *c) {
             for (; x->n_next > 0; x->n_next--) {
                 uint32_t i = cell_at(c, x->next[x->n_next - 1].cell)->list[list].first;
                 if (i == 0) continue;
-                if (list != CHAIN_LEAVES) x->n_next = 0;
+                if (list == CHAIN_LEAVES) return next_near(c, i, x->next[x->n_next - 1].worth);
+                x->n_next = 0;
                 return i;
             }
             if (looked) break;
@@ -245,6 +260,7 @@ void chain_link(struct chain_books *c, uint32_t i) {
 
 void chain_unlink(struct chain_books *c, struct chain_run *r) {
     if (r->list == CHAIN_NOWHERE) return;
+    if (r == chain_run(c, c->near)) c->near = 0;
     weight_take(c, r);
     c->value.sort[r->sort].runs--;
     list_remove(c, r);

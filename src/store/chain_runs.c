@@ -137,17 +137,18 @@ static uint32_t run_end(struct policy *p, struct chain_books *c, uint32_t i) {
     return parent;
 }
 
-void chain_run_settle(struct policy *p, uint32_t i) {
+uint32_t chain_run_settle(struct policy *p, uint32_t i) {
     struct chain_books *c = chain_of(p);
     for (;;) {
         struct chain_run *r = chain_run(c, i);
         if (r->first || r->children > 0 || is_out(c, i)) break;
-        if (!(i = run_end(p, c, i))) return;
+        if (!(i = run_end(p, c, i))) return 0;
         r = chain_run(c, i);
         TARN_ASSERT(r->children > 0);
         r->children--;
     }
     chain_relink(c, i);
+    return i;
 }
 
 void chain_run_less(struct policy *p, uint32_t i) {

@@ -775,14 +775,13 @@ static uint32_t object_take(struct policy *p, struct object *o) {
     return i;
 }
 
-static void object_left(struct policy *p, struct object *o, uint32_t i) {
-    const struct chain_run *r = chain_run(&state_of(p)->chain, i);
+/* Returns the run that is left of it, or before it; 0: none. */
+static uint32_t object_left(struct policy *p, struct object *o, uint32_t i) {
+    struct chain_run *r = chain_run(&state_of(p)->chain, i);
     if (!r->first && r->children == 0) run_change_hands(state_of(p), i, r->parent);
-    if (o->bits & OBJECT_Q1)
-        chain_run_less(p, i);
-    else
-        chain_run_settle(p, i);
+    if (o->bits & OBJECT_Q1) r->children--;
     o->bits &= ~(uint32_t)OBJECT_Q1;
+    return chain_run_settle(p, i);
 }
 
 static void chain_unlinked(struct policy *p, struct object *o) {
@@ -793,7 +792,7 @@ static void chain_unlinked(struct policy *p, struct object *o) {
 static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
     uint32_t i = object_take(p, o);
     chain_ghost_print(&state_of(p)->chain, i, hash);
-    object_left(p, o, i);
+    chain_cells_near(&state_of(p)->chain, object_left(p, o, i));
 }
 
 /* Into its run's children, if it is not one already; its request is the books' again. */
