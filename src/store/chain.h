@@ -25,6 +25,7 @@
 #ifndef TARN_STORE_CHAIN_H
 #define TARN_STORE_CHAIN_H
 
+#include "base/assert.h"
 #include "base/htab.h"
 #include "base/page_arena.h"
 #include "store/chain_value.h"
@@ -62,7 +63,7 @@ struct chain_cell {
     struct chain_ends {
         uint32_t first, last;
     } list[CHAIN_LISTS];
-    uint64_t weight; /* of its runs */
+    int64_t weight; /* of its runs */
 };
 struct chain_window {
     uint32_t counted;                       /* clock up to which its exposure is */
@@ -80,6 +81,7 @@ struct chain_cells {
         uint32_t cell;
     } next[CHAIN_NEXT];
     unsigned n_next;
+    uint32_t goes;    /* the run that is next, until something changes; 0: it is not known */
     uint32_t look_at; /* clock: the rest of next is not true any more */
 };
 
@@ -106,7 +108,7 @@ struct chain_books {
     struct chain_value value;
     struct chain_cells cells;
     struct chain_ghosts ghosts;
-    uint32_t near;    /* the run that lost a block last, or the one before it; 0: none */
+    uint32_t near; /* the run that lost a block last, or the one before it; 0: none */
     float near_worth;
     uint32_t printed; /* the run whose fingerprint is not in by_print yet; 0: none */
     uint32_t *out;    /* runs of the blocks that are popped, once for each */
@@ -126,11 +128,20 @@ static inline uint32_t chain_age(const struct chain_books *c, const struct chain
 
 /* For runs of a prompt's part of so many blocks. */
 unsigned chain_weight(uint32_t blocks);
+#define CHAIN_WEIGHT_ONE 4096.0f
+extern const float chain_weights[];
 /* Into the cell of its sort and of the request that used it last. */
 void chain_link(struct chain_books *c, uint32_t i);
 void chain_unlink(struct chain_books *c, struct chain_run *r);
 /* Its blocks or children have changed: into the list of its cell where it belongs now. */
-void chain_relink(struct chain_books *c, uint32_t i);
+void chain_move(struct chain_books *c, uint32_t i);
+static inline unsigned chain_list_of(const struct chain_run *r) {
+    return !r->first ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES;
+}
+static inline void chain_relink(struct chain_books *c, uint32_t i) {
+    const struct chain_run *r = chain_run(c, i);
+    if (r->list != CHAIN_NOWHERE && r->list != chain_list_of(r)) chain_move(c, i);
+}
 /* It has come to so many blocks. */
 void chain_run_size(struct chain_books *c, struct chain_run *r, unsigned blocks);
 /* It was not used up to now; it is used, so many blocks of it. It is in a list. */
@@ -139,13 +150,21 @@ void chain_run_returned(struct chain_books *c, const struct chain_run *r, unsign
 float chain_run_worth(struct chain_books *c, const struct chain_run *r);
 /* The clock has its first time, which may be any. */
 void chain_cells_begin(struct chain_books *c);
+/* What all of them are worth has changed. */
+void chain_cells_changed(struct chain_books *c);
 /* The clock has moved. */
 void chain_cells_age(struct chain_books *c, uint64_t objects);
 /* The least worthy leaf, or the one that is near if that is hardly worth more; else the run least
  * worthy of those with children (their blocks are behind a block in use); 0: there is none. */
-uint32_t chain_cells_next(struct chain_books *c);
+uint32_t chain_cells_look(struct chain_books *c);
+static inline uint32_t chain_cells_next(struct chain_books *c) {
+    return LIKELY(c->cells.goes != 0) ? c->cells.goes : chain_cells_look(c);
+}
 /* A block of it, or behind it, has gone. */
-void chain_cells_near(struct chain_books *c, uint32_t i);
+void chain_cells_come_near(struct chain_books *c, uint32_t i);
+static inline void chain_cells_near(struct chain_books *c, uint32_t i) {
+    if (c->near != i) chain_cells_come_near(c, i);
+}
 
 /* --- chain_runs.c --- */
 
@@ -158,7 +177,11 @@ uint32_t chain_run_settle(struct policy *p, uint32_t i);
 /* By depth. */
 void chain_run_add(struct policy *p, uint32_t i, struct object *o);
 void chain_run_take(struct policy *p, uint32_t i, struct object *o);
-struct object *chain_run_last(const struct policy *p, const struct chain_run *r);
+/* The last one. */
+struct object *chain_run_pop(struct policy *p, uint32_t i);
+static inline struct object *chain_run_last(const struct policy *p, const struct chain_run *r) {
+    return record_get(p->records, record_get(p->records, r->first)->prev);
+}
 unsigned chain_run_count(const struct policy *p, const struct chain_run *r);
 /* The blocks up to at, not the last, become a run of their own, which is returned: the parent of
  * the rest, which stays what it is. */
@@ -166,7 +189,14 @@ uint32_t chain_run_split(struct policy *p, uint32_t i, struct object *at);
 
 /* The run whose first lost block has that hash; 0: none is known. */
 uint32_t chain_ghost_find(const struct chain_books *c, uint64_t hash);
-void chain_ghost_print(struct chain_books *c, uint32_t i, uint64_t hash);
+static inline uint32_t chain_print_of(uint64_t hash) {
+    return (uint32_t)(hash >> 32) | 1;
+}
+void chain_ghost_print_first(struct chain_books *c, uint32_t i);
+static inline void chain_ghost_print(struct chain_books *c, uint32_t i, uint64_t hash) {
+    if (c->printed != i) chain_ghost_print_first(c, i);
+    chain_run(c, i)->print = chain_print_of(hash);
+}
 void chain_ghost_forget(struct chain_books *c, uint32_t i);
 
 #endif

@@ -22,7 +22,6 @@ static struct chain_traits run_traits(const struct chain_run *r) {
 }
 
 #define WEIGHT_MAX 31u
-#define WEIGHT_ONE 4096.0f
 
 unsigned chain_weight(uint32_t blocks) {
     unsigned w = 0;
@@ -31,9 +30,15 @@ unsigned chain_weight(uint32_t blocks) {
 }
 
 static float run_weight(const struct chain_run *r, unsigned blocks) {
-    static const float quarter[4] = {1, 0.840896428f, 0.707106769f, 0.594603539f};
-    return (float)blocks * quarter[r->weight % 4] / (float)(1u << r->weight / 4);
+    return (float)blocks * chain_weights[r->weight] / CHAIN_WEIGHT_ONE;
 }
+
+#define QUARTERS(one)                                                                              \
+    CHAIN_WEIGHT_ONE / (one), 0.840896428f * CHAIN_WEIGHT_ONE / (one),                             \
+        0.707106769f * CHAIN_WEIGHT_ONE / (one), 0.594603539f * CHAIN_WEIGHT_ONE / (one)
+const float chain_weights[WEIGHT_MAX + 1] = {QUARTERS(1),  QUARTERS(2),  QUARTERS(4),
+                                             QUARTERS(8),  QUARTERS(16), QUARTERS(32),
+                                             QUARTERS(64), QUARTERS(128)};
 
 /* --- windows --- */
 
@@ -106,6 +111,7 @@ static void list_remove(struct chain_books *c, struct chain_run *r) {
         *link_before(c, r) = r->next;
         *link_after(c, r) = r->prev;
     }
+    if (r == chain_run(c, c->cells.goes)) c->cells.goes = 0;
     r->list = CHAIN_NOWHERE;
     r->prev = r->next = 0;
 }
@@ -141,27 +147,37 @@ static void cell_append(struct chain_books *c, uint32_t cell, uint32_t other) {
 
 /* --- weight --- */
 
-static uint64_t weight_units(const struct chain_run *r) {
-    return (uint64_t)(run_weight(r, r->blocks) * WEIGHT_ONE);
-}
-
-static void weight_add(struct chain_books *c, const struct chain_run *r) {
-    cell_at(c, cell_of_run(&c->cells, r))->weight += weight_units(r);
+static int64_t weight_units(const struct chain_run *r, unsigned blocks) {
+    return (int64_t)((float)blocks * chain_weights[r->weight]);
 }
 
 /* Of one that was used 2^31 requests ago or earlier, the cell is another one. */
+static void weight_change(struct chain_cell *cell, int64_t more) {
+    cell->weight = cell->weight + more > 0 ? cell->weight + more : 0;
+}
+
+static void weight_add(struct chain_books *c, const struct chain_run *r) {
+    weight_change(cell_at(c, cell_of_run(&c->cells, r)), weight_units(r, r->blocks));
+}
+
 static void weight_take(struct chain_books *c, const struct chain_run *r) {
-    uint64_t *weight = &cell_at(c, cell_of_run(&c->cells, r))->weight, less = weight_units(r);
-    *weight -= less < *weight ? less : *weight;
+    weight_change(cell_at(c, cell_of_run(&c->cells, r)), -weight_units(r, r->blocks));
 }
 
 void chain_run_size(struct chain_books *c, struct chain_run *r, unsigned blocks) {
-    if (r->list != CHAIN_NOWHERE) weight_take(c, r);
+    if (r->list != CHAIN_NOWHERE) {
+        int64_t more = weight_units(r, blocks) - weight_units(r, r->blocks);
+        weight_change(cell_at(c, cell_of_run(&c->cells, r)), more);
+    }
     r->blocks = blocks;
-    if (r->list != CHAIN_NOWHERE) weight_add(c, r);
 }
 
 /* --- who goes --- */
+
+void chain_cells_changed(struct chain_books *c) {
+    c->cells.n_next = 0;
+    c->cells.goes = 0;
+}
 
 static void next_enter(struct chain_cells *x, uint32_t cell, float worth) {
     if (x->n_next == CHAIN_NEXT) {
@@ -198,26 +214,25 @@ static void next_look(struct chain_books *c, unsigned list) {
 #define NOTHING 1e-6f /* uses for each request: it may as well go */
 
 /* What came together goes together, where that costs little: it lies side by side. */
-static uint32_t next_near(const struct chain_books *c, uint32_t i, float worth) {
+static uint32_t next_near(const struct chain_books *c, uint32_t i) {
     if (c->near == 0 || chain_run(c, c->near)->list != CHAIN_LEAVES) return i;
     return c->near_worth <= NOTHING ? c->near : i;
 }
 
-void chain_cells_near(struct chain_books *c, uint32_t i) {
-    if (c->near == i) return;
+void chain_cells_come_near(struct chain_books *c, uint32_t i) {
     c->near = i;
     if (i) c->near_worth = chain_run_worth(c, chain_run(c, i));
 }
 
-uint32_t chain_cells_next(struct chain_books *c) {
+uint32_t chain_cells_look(struct chain_books *c) {
     struct chain_cells *x = &c->cells;
     for (unsigned list = CHAIN_LEAVES; list <= CHAIN_INNER; list++)
         for (bool looked = false;; looked = true) {
             for (; x->n_next > 0; x->n_next--) {
                 uint32_t i = cell_at(c, x->next[x->n_next - 1].cell)->list[list].first;
                 if (i == 0) continue;
-                if (list == CHAIN_LEAVES) return next_near(c, i, x->next[x->n_next - 1].worth);
-                x->n_next = 0;
+                if (list == CHAIN_LEAVES) return x->goes = next_near(c, i);
+                chain_cells_changed(c);
                 return i;
             }
             if (looked) break;
@@ -232,15 +247,12 @@ float chain_run_worth(struct chain_books *c, const struct chain_run *r) {
 
 /* --- in and out --- */
 
-static unsigned list_for(const struct chain_run *r) {
-    return !r->first ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES;
-}
-
 static void run_enter(struct chain_books *c, uint32_t i, bool front) {
     struct chain_run *r = chain_run(c, i);
     uint32_t cell = cell_of_run(&c->cells, r);
-    unsigned list = list_for(r);
+    unsigned list = chain_list_of(r);
     bool first = cell_at(c, cell)->list[list].first == 0;
+    if (list == CHAIN_LEAVES) c->cells.goes = 0;
     list_insert(c, i, list, cell, front);
     if (list == CHAIN_LEAVES && first && c->cells.n_next > 0)
         next_enter(&c->cells, cell, chain_run_worth(c, r));
@@ -266,10 +278,8 @@ void chain_unlink(struct chain_books *c, struct chain_run *r) {
     list_remove(c, r);
 }
 
-void chain_relink(struct chain_books *c, uint32_t i) {
-    struct chain_run *r = chain_run(c, i);
-    if (r->list == CHAIN_NOWHERE || r->list == list_for(r)) return;
-    list_remove(c, r);
+void chain_move(struct chain_books *c, uint32_t i) {
+    list_remove(c, chain_run(c, i));
     run_enter(c, i, true);
 }
 
@@ -307,7 +317,7 @@ static void window_count(struct chain_books *c, unsigned level, uint32_t first) 
     for (unsigned i = 0; i < SORT_WORDS; i++)
         for (uint64_t bits = window_sorts(w, i); bits; bits &= bits - 1) {
             unsigned sort = i * 64 + (unsigned)__builtin_ctzll(bits);
-            float weight = (float)cell_at(c, sort * CHAIN_SLOTS + slot)->weight / WEIGHT_ONE;
+            float weight = (float)cell_at(c, sort * CHAIN_SLOTS + slot)->weight / CHAIN_WEIGHT_ONE;
             chain_exposed(&c->value, sort, weight, from, to);
         }
     window_start(c, level, first, c->clock);
@@ -321,6 +331,7 @@ static void window_append(struct chain_books *c, unsigned slot, unsigned other) 
             cell_append(c, sort + slot, sort + other);
         }
     memset(w->used, 0, sizeof(w->used));
+    c->cells.goes = 0;
     for (unsigned k = 0; k < c->cells.n_next; k++) {
         uint32_t *cell = &c->cells.next[k].cell;
         if (*cell % CHAIN_SLOTS == other) *cell = *cell - other + slot;
@@ -392,5 +403,5 @@ void chain_cells_age(struct chain_books *c, uint64_t objects) {
     if ((int32_t)(c->clock - x->look_at) < 0) return;
     x->look_at =
         c->clock + (uint32_t)min_u64(max_u64(objects / LOOK_SHARE, CHAIN_WINDOW), LOOK_MAX);
-    x->n_next = 0;
+    chain_cells_changed(c);
 }

@@ -7,16 +7,12 @@
 
 /* --- ghosts --- */
 
-static uint32_t print_of(uint64_t hash) {
-    return (uint32_t)(hash >> 32) | 1;
-}
-
 static uint32_t *print_slots(const struct chain_books *c, uint32_t print) {
     return &c->ghosts.by_print[print * 2654435761u & (c->ghosts.prints - CHAIN_PRINT_WAYS)];
 }
 
 uint32_t chain_ghost_find(const struct chain_books *c, uint64_t hash) {
-    uint32_t print = print_of(hash);
+    uint32_t print = chain_print_of(hash);
     if (c->printed && chain_run(c, c->printed)->print == print) return c->printed;
     const uint32_t *slot = print_slots(c, print);
     for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++)
@@ -42,13 +38,10 @@ static void print_enter(struct chain_books *c, uint32_t i) {
 }
 
 /* A run that loses its last block most often loses the one before next. */
-void chain_ghost_print(struct chain_books *c, uint32_t i, uint64_t hash) {
-    if (c->printed != i) {
-        if (c->printed) print_enter(c, c->printed);
-        chain_ghost_forget(c, i);
-        c->printed = i;
-    }
-    chain_run(c, i)->print = print_of(hash);
+void chain_ghost_print_first(struct chain_books *c, uint32_t i) {
+    if (c->printed) print_enter(c, c->printed);
+    chain_ghost_forget(c, i);
+    c->printed = i;
 }
 
 static void run_free(struct chain_books *c, uint32_t i) {
@@ -164,10 +157,6 @@ static struct object *run_first(const struct policy *p, const struct chain_run *
     return record_get(p->records, r->first);
 }
 
-struct object *chain_run_last(const struct policy *p, const struct chain_run *r) {
-    return record_get(p->records, run_first(p, r)->prev);
-}
-
 unsigned chain_run_count(const struct policy *p, const struct chain_run *r) {
     unsigned n = 0;
     if (r->first)
@@ -207,6 +196,27 @@ void chain_run_take(struct policy *p, uint32_t i, struct object *o) {
     list_unlink(p->records, o);
     p->count--;
     chain_relink(chain_of(p), i);
+}
+
+/* Victims lie anywhere. The one after the next was brought near by the last call, so its link costs
+ * nothing. */
+struct object *chain_run_pop(struct policy *p, uint32_t i) {
+    struct chain_run *r = chain_run(chain_of(p), i);
+    struct object *first = run_first(p, r), *o = record_get(p->records, first->prev);
+    p->count--;
+    if (o == first) {
+        r->first = 0;
+        chain_relink(chain_of(p), i);
+    } else {
+        struct object *before = record_get(p->records, o->prev);
+        const char *later = (const char *)record_get(p->records, before->prev);
+        __builtin_prefetch(later);
+        __builtin_prefetch(later + 64);
+        before->next = r->first;
+        first->prev = o->prev;
+    }
+    o->prev = o->next = 0;
+    return o;
 }
 
 uint32_t chain_run_split(struct policy *p, uint32_t i, struct object *at) {

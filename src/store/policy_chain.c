@@ -153,7 +153,7 @@ static void clock_set(struct policy *p, const struct policy_event *e) {
     if (s->recent[late % RECENT].number == late) request_release(p, &s->recent[late % RECENT]);
     if (--s->fit_in == 0) {
         chain_value_fit(&c->value);
-        c->cells.n_next = 0;
+        chain_cells_changed(c);
         s->fit_in = (uint32_t)min_u64(FIT_MIN + s->seen / FIT_SHARE, FIT_MAX);
     }
 }
@@ -167,17 +167,21 @@ static struct chain_request *request_find(struct chain_policy *s, uint32_t numbe
 
 static void request_finish(struct policy *p, struct chain_request *q);
 
+static struct chain_request *request_begin(struct policy *p, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    if (s->open) request_finish(p, s->open);
+    struct chain_request *q = &s->recent[e->request % RECENT];
+    if (q->number != 0 && (int32_t)(q->number - e->request) > 0) q = &s->late;
+    request_release(p, q);
+    *q = (struct chain_request){.number = e->request};
+    clock_set(p, e);
+    return q;
+}
+
 static struct chain_request *request_of(struct policy *p, const struct policy_event *e) {
     struct chain_policy *s = state_of(p);
     struct chain_request *q = request_find(s, e->request);
-    if (!q) {
-        if (s->open) request_finish(p, s->open);
-        q = &s->recent[e->request % RECENT];
-        if (q->number != 0 && (int32_t)(q->number - e->request) > 0) q = &s->late;
-        request_release(p, q);
-        *q = (struct chain_request){.number = e->request};
-        clock_set(p, e);
-    }
+    if (UNLIKELY(!q)) q = request_begin(p, e);
     uint32_t length = e->length > 0 ? e->depth - e->position + e->length : 0;
     if (length > q->length) q->length = length;
     if (e->session) q->session = e->session;
@@ -605,7 +609,34 @@ static void ghost_over(struct chain_books *c, uint64_t hash) {
     chain_unlink(c, chain_run(c, i));
 }
 
-static void chain_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+static void request_came(struct chain_request *q, const struct policy_event *e) {
+    uint32_t before = e->length > 0 ? e->depth - e->position : 0;
+    if (q->came < before) q->came = before;
+    if (++q->came >= q->length) q->over = true;
+}
+
+/* Most puts are of the next block of a run that their request makes, of which all is known. */
+static bool insert_next(struct policy *p, struct object *o, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    struct chain_request *q = &s->recent[e->request % RECENT];
+    if (q->number != e->request || e->request == 0 || e->next || s->open) return false;
+    if (!q->unknown || e->depth < q->known || e->depth + 1 >= q->length || q->last) return false;
+    if (!e->put || e->return_ms || e->depth - e->position + e->length > q->length) return false;
+    struct chain_books *c = &s->chain;
+    struct chain_run *r = chain_run(c, q->run);
+    if (r->born != q->number || r->kind != CHAIN_NEW || !r->first || !q->made) return false;
+    if (r->ghost || r->blocks == CHAIN_RUN_BLOCKS || c->parked.count > 0) return false;
+    if (object_depth(chain_run_last(p, r)) >= e->depth) return false;
+    if (e->session) q->session = e->session;
+    chain_run_size(c, r, r->blocks + 1);
+    o->request = q->run;
+    p->count++;
+    list_push_back(p->records, r->first, o);
+    request_came(q, e);
+    return true;
+}
+
+static void insert_any(struct policy *p, struct object *o, const struct policy_event *e) {
     struct chain_policy *s = state_made(p);
     if (parked_back(p, o)) return;
     if (e->next || e->request == 0) {
@@ -627,10 +658,12 @@ static void chain_insert(struct policy *p, struct object *o, const struct policy
     chain_run_size(&s->chain, r, r->blocks + 1);
     if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     chain_run_add(p, i, o);
-    uint32_t before = e->length > 0 ? e->depth - e->position : 0;
-    q->came = (q->came > before ? q->came : before) + 1;
-    q->over = q->over || q->came >= q->length;
+    request_came(q, e);
     if (e->depth + 1 == q->length) request_finish(p, q);
+}
+
+static void chain_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+    if (!state_of(p) || !insert_next(p, o, e)) insert_any(p, o, e);
 }
 
 /* --- on disks --- */
@@ -721,8 +754,7 @@ static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
         uint32_t before = run_before_popped(c);
         if (before) i = before;
     }
-    struct object *o = chain_run_last(p, chain_run(c, i));
-    chain_run_take(p, i, o);
+    struct object *o = chain_run_pop(p, i);
     if (c->n_out == c->cap_out) {
         c->cap_out = c->cap_out ? 2 * c->cap_out : 64;
         c->out = xrealloc(c->out, c->cap_out * sizeof(*c->out));
@@ -790,9 +822,20 @@ static void chain_unlinked(struct policy *p, struct object *o) {
 }
 
 static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
-    uint32_t i = object_take(p, o);
-    chain_ghost_print(&state_of(p)->chain, i, hash);
-    chain_cells_near(&state_of(p)->chain, object_left(p, o, i));
+    struct chain_books *c = &state_of(p)->chain;
+    uint32_t i = o->request;
+    const struct chain_run *r = chain_run(c, i);
+    bool only_out = c->n_out > 0 && c->out[c->n_out - 1] == i && !list_linked(o);
+    if (only_out && r->first && !(o->bits & OBJECT_Q1) && !state_of(p)->open) {
+        c->n_out--;
+        o->request = r->born;
+        chain_ghost_print(c, i, hash);
+    } else {
+        i = object_take(p, o);
+        chain_ghost_print(c, i, hash);
+        i = object_left(p, o, i);
+    }
+    chain_cells_near(c, i);
 }
 
 /* Into its run's children, if it is not one already; its request is the books' again. */
