@@ -166,6 +166,12 @@ void book_hold(struct store *s, struct object *o) {
     if (p->ops->held) p->ops->held(p, o);
 }
 
+bool book_behind(struct store *s, const struct object *o, const struct object *other) {
+    if (!in_policy(s, o) || !in_policy(s, other)) return false;
+    const struct policy *p = order_policy(s, o);
+    return p->ops->behind && p == order_policy(s, other) && p->ops->behind(p, o, other);
+}
+
 void book_give_back(struct store *s, struct object *o) {
     if (!in_policy(s, o)) {
         book_relink(s, o);

@@ -74,6 +74,9 @@ struct policy_ops {
     void (*held)(struct policy *p, struct object *o);
     /* One that was popped or held stays after all: next in line again. In any order. */
     void (*give_back)(struct policy *p, struct object *o);
+    /* Of two that are popped: the first lies behind the other one in its chain, so that it would be
+     * kept in vain. NULL: never. */
+    bool (*behind)(const struct policy *p, const struct object *o, const struct object *other);
     /* Leaves memory by eviction, most often popped, but linked or held where it goes with another
      * or by name. Its hash, for policies that remember. */
     void (*evicted)(struct policy *p, struct object *o, uint64_t hash);

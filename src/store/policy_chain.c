@@ -763,6 +763,17 @@ static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
     return o;
 }
 
+/* Of one run the end is popped first. */
+static bool chain_behind(const struct policy *p, const struct object *o,
+                         const struct object *other) {
+    const struct chain_books *c = &state_of(p)->chain;
+    uint32_t i = o->request;
+    if (i == other->request) return object_depth(o) > object_depth(other);
+    for (unsigned n = 0; i && i != other->request && n < ANCESTORS_MAX; n++)
+        i = chain_run(c, i)->parent;
+    return i == other->request;
+}
+
 static void out_drop(struct chain_books *c, uint32_t i) {
     uint32_t k = c->n_out;
     do {
@@ -915,6 +926,7 @@ const struct policy_ops policy_chain = {
     .parked_access = chain_parked_access,
     .forget = chain_forget,
     .pop = chain_pop,
+    .behind = chain_behind,
     .held = chain_held,
     .give_back = chain_give_back,
     .evicted = chain_evicted,

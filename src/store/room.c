@@ -189,11 +189,21 @@ static void victim_spare(struct store *s, struct object *o) {
     book_give_back(s, o);
 }
 
+/* What lies behind one that goes has no use of its own: it goes as well, unless that one stays
+ * readable on a disk and it would not. */
+static void choose_behind(struct store *s, const struct victims *v, bool *chosen) {
+    for (unsigned i = 0; i < v->n; i++)
+        for (unsigned k = i + 1; k < v->n && !chosen[i]; k++)
+            chosen[i] = chosen[k] && book_behind(s, v->object[i], v->object[k]) &&
+                        (object_has_far(s, v->object[i]) || !object_has_far(s, v->object[k]));
+}
+
 static bool evict_runs(struct store *s, struct room_want *w, struct victims *v, uint32_t segment,
                        struct run *runs, unsigned n, unsigned *budget) {
     for (unsigned k = 0; k < n; k++) space_cursor_add(&s->space, &runs[k].block);
     bool chosen[VICTIMS];
     for (unsigned i = 0; i < v->n; i++) chosen[i] = runs_hold(s, v->object[i], segment, runs, n);
+    choose_behind(s, v, chosen);
     for (unsigned i = v->n; i-- > 0;) {
         struct object *o = v->object[i];
         o->bits |= OBJECT_VICTIM; /* not to be taken along by its group */

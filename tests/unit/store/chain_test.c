@@ -29,6 +29,7 @@ enum feature {
     WAITS = 8192, /* what is put waits for its copy on the disk */
     MANY = 16384, /* requests at a time: more than the policy remembers */
     HOSTILE = 32768,
+    SEGMENTS = 65536, /* three, and sometimes two replicas */
 };
 
 struct node {
@@ -158,6 +159,7 @@ static void end_open(struct forest *f, unsigned at) {
 static bool put_block(struct forest *f, struct store_batch *b, int i, bool later) {
     uint64_t size = f->features & SIZES ? 100 + rng_below(&f->rng, 20000) : 4096;
     struct store_put_options o = {.replicas = 1};
+    if (f->features & SEGMENTS) o.replicas += chance(f, 3);
     if (f->features & GROUPS && chance(f, 8)) {
         o.group = chance(f, 2) ? SPAN("g1") : SPAN("g2");
         o.boundary = chance(f, 2);
@@ -360,6 +362,12 @@ static void wander(unsigned features, uint64_t seed, int steps, unsigned in_so_m
     struct store_segment_config disk = {
         .name = "d", .epoch = 2, .tier = STORE_TIER_SSD, .size = 4096 * 100000};
     if (features & (DISKS | WAITS)) CHECK_EQ(store_segment_add(f->s, &disk, &f->disk), TARN_OK);
+    for (unsigned host = 1; host < 3 && features & SEGMENTS; host++) {
+        uint32_t id;
+        struct store_segment_config more = {
+            .name = host == 1 ? "s1" : "s2", .epoch = 1, .size = 100 * 4096, .host = host};
+        CHECK_EQ(store_segment_add(f->s, &more, &id), TARN_OK);
+    }
     if (features & WAITS) store_segment_copies(f->s, 0, f->disk);
     for (int i = 0; i < NODES; i++) grow_node(f, i);
     if (features & QUOTAS) {
@@ -429,6 +437,17 @@ TEST(prompts_with_hints) {
 
 TEST(prompts_that_are_looked_up_without_a_lease) {
     wander_with(LEASES | LOOKS, NEVER);
+}
+
+TEST(prompts_on_nodes) {
+    wander_with(LEASES | SEGMENTS, NEVER);
+}
+
+/* Several go for a large one. Where it takes a window, what lies between goes too, wherever that is
+ * in its prompt. */
+TEST(prompts_of_many_sizes) {
+    wander_with(LEASES | SIZES, NEVER);
+    wander_with(LEASES | SIZES | SEGMENTS, 100);
 }
 
 /* Parts are prompts of their own. */
