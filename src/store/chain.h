@@ -105,6 +105,7 @@ struct chain_books {
     uint32_t runs;           /* ever used, with number 0, which is none */
     uint32_t free_run;
     uint32_t clock; /* number of the latest request */
+    uint32_t young; /* single blocks that came with this request or later are young */
     struct chain_value value;
     struct chain_cells cells;
     struct chain_ghosts ghosts;
@@ -154,8 +155,9 @@ void chain_cells_begin(struct chain_books *c);
 void chain_cells_changed(struct chain_books *c);
 /* The clock has moved. */
 void chain_cells_age(struct chain_books *c, uint64_t objects);
-/* The least worthy leaf, or the one that is near if that is hardly worth more; else the run least
- * worthy of those with children (their blocks are behind a block in use); 0: there is none. */
+/* The least worthy leaf that is not young, or the one that is near if that is hardly worth more;
+ * else the least worthy that is young; else the run least worthy of those with children (their
+ * blocks are behind a block in use); 0: there is none. */
 uint32_t chain_cells_look(struct chain_books *c);
 static inline uint32_t chain_cells_next(struct chain_books *c) {
     return LIKELY(c->cells.goes != 0) ? c->cells.goes : chain_cells_look(c);

@@ -189,8 +189,16 @@ static void next_enter(struct chain_cells *x, uint32_t cell, float worth) {
     x->next[k] = (struct chain_next){worth, cell};
 }
 
-static void next_look_at(struct chain_books *c, unsigned list, unsigned level, uint32_t first) {
+/* Put one by one, and not used yet. */
+static bool sort_is_single(const struct chain_books *c, unsigned sort) {
+    const struct chain_traits *t = &c->value.sort[sort].traits;
+    return t->kind == CHAIN_NEW && t->length == 0;
+}
+
+static void next_look_at(struct chain_books *c, unsigned list, unsigned level, uint32_t first,
+                         bool young) {
     unsigned slot = slot_of(level, first);
+    bool spares = !young && (int32_t)(first + window_width(level) - c->young) > 0;
     const uint64_t *used = c->cells.window[slot].used[list];
     struct chain_bin at = {0};
     bool aged = false;
@@ -199,16 +207,17 @@ static void next_look_at(struct chain_books *c, unsigned list, unsigned level, u
             if (!aged) at = chain_bin_at(&c->value, age_at(c->clock, level, first));
             aged = true;
             unsigned sort = i * 64 + (unsigned)__builtin_ctzll(bits);
+            if (spares && sort_is_single(c, sort)) continue;
             next_enter(&c->cells, sort * CHAIN_SLOTS + slot, chain_worth(&c->value, sort, at));
         }
 }
 
 /* The cells worth least, the oldest first of those worth the same. */
-static void next_look(struct chain_books *c, unsigned list) {
+static void next_look(struct chain_books *c, unsigned list, bool young) {
     const struct chain_cells *x = &c->cells;
     for (unsigned l = CHAIN_LEVELS; l-- > 0;)
         for (uint32_t first = x->from[l]; first != level_end(x, l); first += window_width(l))
-            next_look_at(c, list, l, first);
+            next_look_at(c, list, l, first, young);
 }
 
 #define NOTHING 1e-6f /* uses for each request: it may as well go */
@@ -226,18 +235,21 @@ void chain_cells_come_near(struct chain_books *c, uint32_t i) {
 
 uint32_t chain_cells_look(struct chain_books *c) {
     struct chain_cells *x = &c->cells;
-    for (unsigned list = CHAIN_LEAVES; list <= CHAIN_INNER; list++)
+    enum { OLD_LEAVES, ALL_LEAVES, INNER, KINDS };
+    for (unsigned kind = OLD_LEAVES; kind < KINDS; kind++) {
+        unsigned list = kind == INNER ? CHAIN_INNER : CHAIN_LEAVES;
         for (bool looked = false;; looked = true) {
             for (; x->n_next > 0; x->n_next--) {
                 uint32_t i = cell_at(c, x->next[x->n_next - 1].cell)->list[list].first;
                 if (i == 0) continue;
-                if (list == CHAIN_LEAVES) return x->goes = next_near(c, i);
+                if (kind == OLD_LEAVES) return x->goes = next_near(c, i);
                 chain_cells_changed(c);
                 return i;
             }
             if (looked) break;
-            next_look(c, list);
+            next_look(c, list, kind != OLD_LEAVES);
         }
+    }
     return 0;
 }
 
@@ -254,7 +266,8 @@ static void run_enter(struct chain_books *c, uint32_t i, bool front) {
     bool first = cell_at(c, cell)->list[list].first == 0;
     if (list == CHAIN_LEAVES) c->cells.goes = 0;
     list_insert(c, i, list, cell, front);
-    if (list == CHAIN_LEAVES && first && c->cells.n_next > 0)
+    if (list == CHAIN_LEAVES && first && c->cells.n_next > 0 &&
+        !((int32_t)(r->born - c->young) >= 0 && sort_is_single(c, r->sort)))
         next_enter(&c->cells, cell, chain_run_worth(c, r));
 }
 

@@ -157,20 +157,6 @@ static double bin_width(const struct chain_value *v, unsigned b) {
     return v->start[b + 1] - v->start[b];
 }
 
-static void fit_ratios(struct chain_value *v) {
-    struct chain_ratio *x = &v->ratio[0][0][0][0];
-    for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++, x++) {
-        x->expected += x->lately / x->ratio;
-        x->lately = 0;
-        if (x->expected == 0 && x->returns == 0) continue;
-        double r = (x->returns + PRIOR_RATIO) / (x->expected + PRIOR_RATIO);
-        r = fmin(fmax(r, 1 / RATIO_MAX), RATIO_MAX);
-        x->ratio *= powf((float)r / x->ratio, RATIO_STEP);
-        x->returns *= FADE;
-        x->expected *= FADE;
-    }
-}
-
 static double age_of(const struct chain_value *v, unsigned b) {
     return v->start[b] + bin_width(v, b) / 2;
 }
@@ -187,10 +173,27 @@ static double prior_scale(const struct chain_value *v) {
     return (returns + PRIOR_SCALE) / (expected + PRIOR_SCALE);
 }
 
+/* What is expected is so by what is known now of how much returns: else what was to come back before
+ * it was known that nothing does would speak against the kinds that came first, and for others. */
+static void fit_ratios(struct chain_value *v) {
+    double scale = prior_scale(v), rescale = v->scale > 0 ? scale / v->scale : 1;
+    v->scale = scale;
+    struct chain_ratio *x = &v->ratio[0][0][0][0];
+    for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++, x++) {
+        x->expected = (x->expected + x->lately / x->ratio) * rescale;
+        x->lately = 0;
+        if (x->expected == 0 && x->returns == 0) continue;
+        double r = (x->returns + PRIOR_RATIO) / (x->expected + PRIOR_RATIO);
+        r = fmin(fmax(r, 1 / RATIO_MAX), RATIO_MAX);
+        x->ratio *= powf((float)r / x->ratio, RATIO_STEP);
+        x->returns *= FADE;
+        x->expected *= FADE;
+    }
+}
+
 static void fit_hazards(struct chain_value *v) {
-    double scale = prior_scale(v);
     for (unsigned b = 0; b < CHAIN_AGES; b++) {
-        double prior = scale * PRIOR_USES / (age_of(v, b) + AGE_UNIT);
+        double prior = v->scale * PRIOR_USES / (age_of(v, b) + AGE_UNIT);
         double all = (v->all_returns[b] + PRIOR_ALL) / (v->all_exposure[b] + PRIOR_ALL / prior);
         v->all_returns[b] *= FADE;
         v->all_exposure[b] *= FADE;

@@ -71,6 +71,7 @@ struct chain_value {
     double exposure[CHAIN_KINDS][CHAIN_AGES], all_exposure[CHAIN_AGES];
     struct chain_ratio ratio[CHAIN_KINDS][CHAIN_TRAITS][CHAIN_CLASSES][CHAIN_ZONES];
     float hazard[CHAIN_KINDS][CHAIN_AGES];
+    double scale; /* of the prior: how much returns at all */
     uint32_t fits;
     unsigned sorts, hand; /* ever used; where the next one without runs is looked for */
     struct chain_sort sort[CHAIN_SORTS];

@@ -26,6 +26,8 @@
 #define FIT_SHARE     32u
 #define ANCESTORS_MAX 64u
 #define OUT_LOOKS     8u
+#define YOUNG_MARKS   4u
+#define YOUNG_SHARE   32u /* one of so many objects that were put last is young */
 #define RUNS_MAX      ((size_t)1 << 27)
 #define CHILDREN_MAX  ((1u << 24) - 1 - CHAIN_RUN_BLOCKS)
 
@@ -59,7 +61,9 @@ struct chain_policy {
     struct chain_request late; /* one that has fallen out of recent */
     struct chain_request *open;
     struct chain_session sessions[SESSIONS];
-    uint32_t loose[RECENT]; /* by request: the run of blocks that came later than it */
+    uint32_t mark[YOUNG_MARKS]; /* clock, each time that a part of the young was put */
+    uint32_t marks, unmarked;   /* ever made; puts since the last one */
+    uint32_t loose[RECENT];     /* by request: the run of blocks that came later than it */
     uint32_t seen, fit_in;
     uint64_t last_ms;
     float request_ms; /* between two requests */
@@ -633,7 +637,19 @@ static bool insert_next(struct policy *p, struct object *o, const struct policy_
     p->count++;
     list_push_back(p->records, r->first, o);
     request_came(q, e);
+    s->unmarked++;
     return true;
+}
+
+/* One block more was put. What a request puts says what it is worth, by all that is around it; a
+ * block that is all of its request says nothing, and whoever put it may come for it at once. So the
+ * last of these stay, whatever has been learnt. */
+static void young_note(struct policy *p, struct chain_policy *s) {
+    uint64_t parts = min_u64(max_u64(p->count / YOUNG_SHARE, 1), YOUNG_MARKS);
+    if (++s->unmarked < max_u64(p->count / (YOUNG_SHARE * YOUNG_MARKS), 1)) return;
+    s->unmarked = 0;
+    s->mark[s->marks++ % YOUNG_MARKS] = s->chain.clock;
+    s->chain.young = s->mark[(s->marks - parts) % YOUNG_MARKS];
 }
 
 static void insert_any(struct policy *p, struct object *o, const struct policy_event *e) {
@@ -658,6 +674,7 @@ static void insert_any(struct policy *p, struct object *o, const struct policy_e
     chain_run_size(&s->chain, r, r->blocks + 1);
     if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     chain_run_add(p, i, o);
+    young_note(p, s);
     request_came(q, e);
     if (e->depth + 1 == q->length) request_finish(p, q);
 }

@@ -545,6 +545,80 @@ TEST(new_prompts_are_whole_where_nothing_returns) {
     }
 }
 
+/* --- what was just put --- */
+
+static void put_blocks(struct store *s, const char *set, unsigned from, unsigned n) {
+    struct store_batch b;
+    char key[32];
+    store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, n);
+    for (unsigned k = from; k < from + n; k++) {
+        struct store_put_options o = {.replicas = 1};
+        struct store_put *p;
+        unsigned budget = 100000;
+        sprintf(key, "%s:%u", set, k);
+        CHECK_EQ(store_put_start(s, &b, span_str(key), 4096, &o, 1, &budget, &p), TARN_OK);
+        CHECK_EQ(store_put_end(s, span_str(key), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+    }
+}
+
+static void put_set(struct store *s, const char *set, unsigned n, unsigned in_a_batch) {
+    for (unsigned k = 0; k < n; k += in_a_batch)
+        put_blocks(s, set, k, n - k < in_a_batch ? n - k : in_a_batch);
+}
+
+static unsigned set_there(struct store *s, const char *set, unsigned from, unsigned to) {
+    unsigned n = 0;
+    char key[32];
+    for (; from < to; from++) {
+        sprintf(key, "%s:%u", set, from);
+        n += util_has(s, key);
+    }
+    return n;
+}
+
+/* In a pool where next to nothing was ever read, what is put now is there, and older blocks go. */
+TEST(a_set_that_fits_is_there_where_hardly_anything_returns) {
+    for (unsigned batch = 1; batch <= 64; batch *= 4)
+        for (unsigned every = 1000; every <= 4000; every *= 4) {
+            struct store *s = util_store("chain", 1000, NULL, NULL);
+            put_set(s, "old", 5000, batch);
+            put_set(s, "set", 500, batch);
+            CHECK_EQ(set_there(s, "set", 0, 500), 500u);
+            for (unsigned k = 0; k < 4000; k += batch) { /* one of so many is read, once */
+                put_blocks(s, "more", k, batch);
+                char key[32];
+                sprintf(key, "more:%u", k / 2);
+                if (k / every != (k + batch) / every) CHECK(util_read(s, key) || k > 1000);
+            }
+            put_set(s, "other", 500, batch);
+            CHECK(set_there(s, "other", 0, 500) >= 490);
+            store_destroy(&s);
+        }
+}
+
+/* A cache by popularity has learnt that new blocks are worth little. Who puts some one by one finds
+ * the last of them all the same, for a while; and that they are no more than that. */
+TEST(single_blocks_that_were_just_put_are_there) {
+    struct store *s = util_store("chain", 1000, NULL, NULL);
+    struct rng rng;
+    rng_seed(&rng, 1);
+    char key[32];
+    for (unsigned i = 0; i < 30000; i++) {
+        unsigned a = (unsigned)rng_below(&rng, 4000), b = (unsigned)rng_below(&rng, 4000);
+        unsigned k = a * b / 4000 < 4000 ? a * b / 4000 : 0;
+        sprintf(key, "old:%u", k);
+        if (!util_read(s, key)) put_blocks(s, "old", k, 1);
+    }
+    for (unsigned k = 0; k < 500; k++) {
+        put_blocks(s, "new", k, 1);
+        unsigned from = k > 20 ? k - 20 : 0;
+        CHECK_EQ(set_there(s, "new", from, k + 1), k + 1 - from);
+    }
+    CHECK(set_there(s, "new", 0, 500) < 100);
+    chain_check(s);
+    store_destroy(&s);
+}
+
 /* Deeper than an object can tell: the end goes first all the same. */
 TEST(a_prompt_of_more_than_65535_blocks) {
     enum { BLOCKS = 66000 };
