@@ -341,4 +341,72 @@ TEST(guarantee_4_a_long_frame_begins_with_a_good_grant) {
     end();
 }
 
+static bool done;
+static void note_done(struct transport_op *op) {
+    done = op->status == TARN_OK;
+}
+
+/* A client that was not run for a while: the reply had come by then. */
+TEST(what_came_before_anyone_looked_is_not_late) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(a);
+    int at = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(bind(at, (struct sockaddr *)&a, len) == 0 && listen(at, 5) == 0);
+    CHECK(getsockname(at, (struct sockaddr *)&a, &len) == 0);
+    char uri[64];
+    snprintf(uri, sizeof(uri), "tcp://127.0.0.1:%u", ntohs(a.sin_port));
+    const struct transport_domain_config config = {0};
+    struct transport_domain *d;
+    struct transport_endpoint *e;
+    CHECK_EQ(transport_tcp.domain_open(&config, &d), TARN_OK);
+    CHECK_EQ(transport_tcp.connect(d, uri, clock_boot_ms() + WORLD_PATIENCE_MS, &e), TARN_OK);
+    int fd = accept(at, NULL, NULL);
+    struct {
+        struct tcp_header h;
+        struct tcp_hello hello;
+    } hello = {
+        .h = {.magic = TCP_MAGIC, .type = TCP_HELLO, .meta_length = sizeof(struct tcp_hello)},
+        .hello = {.version_min = TCP_VERSION, .version_max = TCP_VERSION}};
+    put(fd, &hello, sizeof(hello));
+    CHECK(WORLD_WAIT(
+        (transport_tcp.progress(d, 1u << 20), transport_tcp.endpoint_status(e) == TARN_OK)));
+    CHECK(get(fd, &hello, sizeof(hello)));
+
+    struct transport_part part = {.grant = (const uint8_t[GRANT_SIZE]){0}, .sub_length = 8};
+    char bytes[8];
+    struct iovec iov = {bytes, sizeof(bytes)};
+    struct transport_op op = {.kind = TRANSPORT_GET,
+                              .parts = &part,
+                              .n_parts = 1,
+                              .iov = &iov,
+                              .n_iov = 1,
+                              .done = note_done,
+                              .patience_ms = WORLD_PATIENCE_MS};
+    struct transport_op *ops = &op;
+    size_t accepted;
+    done = false;
+    CHECK_EQ(transport_tcp.submit(e, &ops, 1, &accepted), TARN_OK);
+    struct request r;
+    transport_tcp.progress(d, 1u << 20);
+    CHECK(get(fd, &r, sizeof(r)));
+    op.patience_ms = 1; /* from the next look on */
+    transport_tcp.progress(d, 1u << 20);
+    struct {
+        struct tcp_header h;
+        char bytes[8];
+    } reply = {.h = {.magic = TCP_MAGIC,
+                     .version = TCP_VERSION,
+                     .type = TCP_REPLY,
+                     .payload_length = sizeof(bytes)}};
+    put(fd, &reply, sizeof(reply));
+    usleep(50000);
+    transport_tcp.progress(d, 1u << 20);
+    CHECK_EQ(op.status, TARN_OK);
+    CHECK(done);
+    transport_tcp.endpoint_close(&e);
+    transport_tcp.domain_close(&d);
+    close(fd);
+    close(at);
+}
+
 TEST_MAIN()

@@ -658,6 +658,14 @@ static uint64_t stall_ms(const struct transport_endpoint *e) {
     return op != NULL && op->patience_ms != 0 ? min_u64(op->patience_ms, STALL_MS) : STALL_MS;
 }
 
+/* It is late, but for what came while this process did not run. */
+static bool is_late(struct transport_endpoint *e) {
+    bool up = e->state == UP;
+    e->readable = e->writable = true;
+    run_endpoint(e, CALL_COST + 1);
+    return e->state != FAILED && (up ? e->moved == 0 : e->state != UP);
+}
+
 static void look_at_deadlines(struct transport_domain *d) {
     uint64_t now = clock_boot_ms();
     struct transport_endpoint *e;
@@ -667,7 +675,7 @@ static void look_at_deadlines(struct transport_domain *d) {
             e->deadline_boot_ms = now + stall_ms(e);
             e->moved = 0;
         }
-        if (now >= e->deadline_boot_ms)
+        if (now >= e->deadline_boot_ms && is_late(e))
             endpoint_fail(e, TARN_ETIMEOUT,
                           e->state == UP ? "the host stalled" : "connecting took too long");
     }
