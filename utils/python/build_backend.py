@@ -3,6 +3,7 @@
 A wheel is the package, libtarn.so.0 and, where it can be built, modules/rdma.so beside it, and in
 libs/ some of the libraries these need. The library is made by the tree's Makefile, in its build
 directory: build/release, or $BUILD. Where $BUILD already holds a libtarn.so.0 it is taken as it is.
+ARCH=arm64 cross-builds it in build/arm64; a wheel is for the machine that its library is for.
 An sdist holds the sources of the library under native/, so that a wheel can be built from it (it
 takes what a build of tarn takes: deps/packages.txt)."""
 
@@ -25,6 +26,8 @@ LIBRARY, MODULE = "libtarn.so.0", "modules/rdma.so"
 # What an engine's container may lack or have another version of goes along, for where the system's
 # does not fit. Not OpenSSL: its fixes come with the system.
 CARRIED = re.compile(r"lib(event_core|hiredis|sodium|uring)\W")
+# e_machine of an ELF file, and what platforms call it.
+MACHINES = {62: "x86_64", 183: "aarch64"}
 # What the Makefile needs to make the library and the module.
 NATIVE = ("Makefile", "LICENSE", "deps", "modules", "src", "tools/rooms.txt")
 NATIVE_FILES = re.compile(r"(Makefile|LICENSE|\.c|\.h|\.map|\.in|\.txt|\.sh)$")
@@ -86,9 +89,18 @@ def base_name():
     return f"{project()['name']}-{project()['version']}"
 
 
-def tag():
-    """Any CPython 3, no ABI of Python's, this platform."""
-    return "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+def foreign(library):
+    """The machine that a library is for, "" if it is this one."""
+    with open(library, "rb") as f:
+        machine = MACHINES.get(int.from_bytes(f.read(20)[18:], "little"), "")
+    return "" if sysconfig.get_platform().endswith(machine) else machine
+
+
+def tag(library):
+    """Any CPython 3, no ABI of Python's, the library's platform."""
+    other = foreign(library)
+    platform = f"linux-{other}" if other else sysconfig.get_platform()
+    return "py3-none-" + re.sub(r"[-.]", "_", platform)
 
 
 def tree():
@@ -121,7 +133,8 @@ def build_library():
     """Paths of libtarn.so.0 and of modules/rdma.so (None: it cannot be built here)."""
     given = os.environ.get("BUILD")
     root = tree() if not given or not os.path.isabs(given) else None
-    build = os.path.join(root or "", given or os.path.join("build", "release"))
+    kind = os.environ.get("ARCH") or "release"
+    build = os.path.join(root or "", given or os.path.join("build", kind))
     library, module = os.path.join(build, LIBRARY), os.path.join(build, MODULE)
     if not (given and os.path.exists(library)):
         root = root or tree()
@@ -145,12 +158,29 @@ def output(*command):
     return done.stdout if done.returncode == 0 else ""
 
 
+def needed(library):
+    """(name, path, root of the system it is in) of the libraries that a library needs."""
+    other = foreign(library)
+    if not other:
+        for name, path in re.findall(r"^\s+(\S+) => (/\S+)", output("ldd", library), re.M):
+            yield name, path, ""
+        return
+    sysroot = os.environ.get("SYSROOT") or os.path.join(tree(), "build", "sysroot-arm64")
+    for name in re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", library)):
+        path = os.path.join(sysroot, "usr", "lib", f"{other}-linux-gnu", name)
+        if os.path.exists(path):
+            yield name, path, sysroot
+
+
 def carried(library):
     """(name, path, path of its licence) of the libraries that go along, as far as Debian's files
     say what their licences are."""
-    for name, path in re.findall(r"^\s+(\S+) => (/\S+)", output("ldd", library), re.M):
-        package = output("dpkg", "-S", os.path.realpath(path)).partition(":")[0]
-        licence = f"/usr/share/doc/{package}/copyright"
+    for name, path, root in needed(library):
+        file = os.path.realpath(path)
+        # dpkg knows no other system's files, but whose this system's of that name are.
+        package = output("dpkg", "-S", "*/" + os.path.basename(file) if root else file)
+        package = package.partition(":")[0]
+        licence = f"{root}/usr/share/doc/{package}/copyright"
         if CARRIED.match(name) and package and os.path.exists(licence):
             yield name, path, licence
 
@@ -185,8 +215,10 @@ def make(root, build, target):
 class Wheel:
     """A zip file with a RECORD of what is in it; the same bytes for the same content."""
 
-    def __init__(self, directory):
-        self.name = f"{base_name()}-{tag()}.whl"
+    def __init__(self, directory, library):
+        self.tag = tag(library)
+        self.strip = "-linux-gnu-".join(filter(None, (foreign(library), "strip")))
+        self.name = f"{base_name()}-{self.tag}.whl"
         self.info = f"{base_name()}.dist-info"
         self.path = os.path.join(directory, self.name)
         self.zip = zipfile.ZipFile(self.path + ".new", "w", zipfile.ZIP_DEFLATED)
@@ -208,7 +240,7 @@ class Wheel:
             try:
                 stripped = (
                     subprocess.call(
-                        ["strip", "--strip-debug", "-o", slim, path], stderr=subprocess.DEVNULL
+                        [self.strip, "--strip-debug", "-o", slim, path], stderr=subprocess.DEVNULL
                     )
                     == 0
                 )
@@ -222,7 +254,7 @@ class Wheel:
 
     def finish(self):
         self.add(f"{self.info}/METADATA", metadata())
-        wheel = f"Wheel-Version: 1.0\nGenerator: tarn\nRoot-Is-Purelib: false\nTag: {tag()}\n"
+        wheel = f"Wheel-Version: 1.0\nGenerator: tarn\nRoot-Is-Purelib: false\nTag: {self.tag}\n"
         self.add(f"{self.info}/WHEEL", wheel)
         self.add(f"{self.info}/top_level.txt", "tarn\n")
         self.add(f"{self.info}/entry_points.txt", entry_points())
@@ -242,7 +274,7 @@ class Wheel:
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """PEP 517."""
     library, module = build_library()
-    wheel = Wheel(wheel_directory)
+    wheel = Wheel(wheel_directory, library)
     for path, name in package_files():
         wheel.add_file(name, path)
     wheel.add_library(f"tarn/{LIBRARY}", library)
@@ -257,8 +289,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     """PEP 660: this folder on Python's path. The library stays in the build directory of the
     tree."""
-    build_library()
-    wheel = Wheel(wheel_directory)
+    library, _module = build_library()
+    wheel = Wheel(wheel_directory, library)
     wheel.add("tarn.pth", HERE + "\n")
     return wheel.finish()
 
