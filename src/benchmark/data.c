@@ -10,6 +10,7 @@
 #define GATHER_MAX    (UINT64_C(64) << 10) /* values up to this length */
 #define GATHER_BYTES  (UINT64_C(1) << 20)
 #define PRELOAD_BATCH UINT64_C(64)
+#define PRELOAD_LOOKS 32u
 
 /* --- one thread --- */
 
@@ -46,7 +47,7 @@ static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
     thread_called(&k->t, start);
     if (status != TARN_OK) snprintf(k->t.error, sizeof(k->t.error), "%s", tarn_last_error());
     for (uint64_t i = 0; i < run->batch; i++) {
-        if (k->items[i].status != TARN_OK) {
+        if (k->items[i].status != TARN_OK && k->items[i].status != TARN_EEXISTS) {
             k->t.failed++;
             if (k->t.error[0] == '\0') {
                 snprintf(k->t.error, sizeof(k->t.error), "%s (%s)",
@@ -115,6 +116,10 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
     return bytes;
 }
 
+static uint64_t data_batch(struct data_worker *k, bool put, uint64_t first) {
+    return k->run->resp ? resp_batch(k, put, first) : tarn_batch(k, put, first);
+}
+
 /* What came before was warming up: first touches of memory, a pool that is not full yet. */
 static void start_over(struct data_worker *k) {
     k->warm = true;
@@ -132,7 +137,7 @@ static void *data_work(void *arg) {
         uint64_t first = put ? __atomic_fetch_add(&run->next_put, run->batch, __ATOMIC_RELAXED)
                              : (turn * run->batch + k->index * run->preloaded / run->threads);
         if (!k->warm && __atomic_load_n(&run->warm, __ATOMIC_RELAXED)) start_over(k);
-        uint64_t bytes = run->resp ? resp_batch(k, put, first) : tarn_batch(k, put, first);
+        uint64_t bytes = data_batch(k, put, first);
         __atomic_store_n(&k->t.bytes, k->t.bytes + bytes, __ATOMIC_RELAXED);
         turn++;
     }
@@ -167,7 +172,27 @@ static void data_worker_close(struct data_worker *k) {
     free(k->items);
 }
 
-/* Blocks 0 .. preloaded-1, for gets. */
+static void preload_put(struct data_worker *k, uint64_t first) {
+    (void)data_batch(k, true, first);
+    if (k->t.failed > 0) die("loading blocks: %s", k->t.error);
+}
+
+/* Looks for all, and puts what is not found. Returns whether all was. */
+static bool preload_look(struct data_worker *k) {
+    bool whole = true;
+    for (uint64_t i = 0; i < k->run->preloaded; i += k->run->batch) {
+        (void)data_batch(k, false, i);
+        if (k->t.failed == 0) continue;
+        whole = false;
+        k->t.failed = 0;
+        k->t.error[0] = '\0';
+        preload_put(k, i);
+    }
+    return whole;
+}
+
+/* Blocks 0 .. preloaded-1, for gets. What the server holds may be worth more to it than blocks that
+ * nobody has read: these are loaded as engines do it, until all of them are found. */
 static void preload(struct data_run *run) {
     struct data_run put = *run;
     put.batch = 1;
@@ -177,14 +202,10 @@ static void preload(struct data_run *run) {
     struct data_worker *k = xcalloc(1, sizeof(*k));
     hist_init(&k->t.hist);
     data_worker_open(k, &put, 0);
-    for (uint64_t i = 0; i < run->preloaded; i += put.batch) {
-        if (run->resp) {
-            resp_batch(k, true, i);
-        } else {
-            tarn_batch(k, true, i);
-        }
-        if (k->t.failed > 0) die("loading blocks: %s", k->t.error);
-    }
+    for (uint64_t i = 0; i < run->preloaded; i += put.batch) preload_put(k, i);
+    for (unsigned n = 0; !preload_look(k); n++)
+        if (n == PRELOAD_LOOKS)
+            die("the server does not keep what it is asked for again and again");
     run->next_put = run->preloaded;
     data_worker_close(k);
     free(k);

@@ -295,4 +295,35 @@ test {nodes: an address without a master, meta with replicas} {
     assert_error "*no subcommand \"fly\"*" {exec $bench fly 2>@1}
 }
 
+# Batches that hardly ever come back, and single blocks that do: what chain learns there makes a new
+# batch worth less than what is old.
+proc put_batch {keys} {
+    set arguments {}
+    set sizes [concat {*}[lmap key $keys {list $key 4096}]]
+    foreach key $keys put [r mputstart [llength $keys] {*}$sizes] {
+        if {$put ne "(nil)"} {lappend arguments $key [lindex $put 0] -1}
+    }
+    r mputend [expr {[llength $arguments] / 3}] {*}$arguments
+}
+
+stop_server
+start_server --pool-size 8mb --eviction-policy chain
+test {data --op get: blocks that fit are found, whatever the pool holds and has learnt} {
+    for {set i 0} {$i < 12000} {incr i 64} {
+        set keys {}
+        for {set k $i} {$k < $i + 64} {incr k} {lappend keys old:$k}
+        put_batch $keys
+        for {set k 0} {$i > 4000 && $k < 8} {incr k} {
+            set key old:[expr {$i - [random 4000]}]
+            if {[r getreplicas $key LEASE 1] eq "(nil)"} {put_batch [list $key]}
+        }
+    }
+    foreach transport {shm resp} {
+        set json [bench data --op get --block-size 4k --batch 1,16 --seconds 0.1 \
+            --transport $transport]
+        assert_equal {failed 0 failed 0 failed 0} \
+            [string map {\" "" : " "} [join [regexp -all -inline {"failed":\d+} $json]]]
+    }
+}
+
 finish

@@ -216,6 +216,7 @@ test {the master's own segment is a machine like others} {
 test {when no segment has room, the coldest goes, wherever it lies} {
     r flushall
     r config set placement-strategy free-ratio-first
+    wait_for "lru" {[catch {r config set eviction-policy lru}] == 0}
     set n [expr {16 * 1048576 / 65536 + 32 * 1048576 / 65536}]
     kv load cold: $n 65000
     kv load hot: 100 65000
