@@ -24,7 +24,7 @@ PARTS = [
     ("src/commands/info_pool.c", "The pool (`segmentN:`)"),
     ("src/store/store.h", "The books"),
     ("src/host/host.h", "The data port"),
-    ("src/host/figures.c", "... what it refused"),
+    ("src/host/figures.c", "... whom it serves, and what it refused"),
     ("src/commands/info_nodes.c", "Nodes and tasks (`tasks_by_REASON:`)"),
     ("src/cluster/cluster.h", "The cluster"),
     ("src/commands/info_inband.c", "Values of Redis clients on other machines"),
@@ -51,8 +51,8 @@ PARTS = [
 INTRO = """# Figures
 
 What `INFO` shows, in its form `name:value` or, for several of one thing, `thing:name=value,...`;
-and what `NODE INFO` shows of a node, with `-` for `_`. A name that ends in `_` goes on with a
-label, such as a state: `nodes_up`. Help that begins with `...` goes on with that of the figure
+and what `NODE INFO` shows of a node, with `-` for `_` and `.`. A name that ends in `_` goes on with
+a label, such as a state: `nodes_up`. Help that begins with `...` goes on with that of the figure
 before. Counters begin at 0 when the process starts, most of them again at `CONFIG RESETSTAT`.
 [OPERATIONS](OPERATIONS.md#what-to-watch) says which to watch.
 

@@ -290,6 +290,11 @@ void rdma_listener_stats(const struct transport_listener *l,
     *stats_p = l->stats;
 }
 
+void rdma_listener_programs(const struct transport_listener *l, struct program_counts *sum) {
+    MAGIC_CHECK(l, LISTENER_MAGIC);
+    program_add_all(sum, &l->programs);
+}
+
 void rdma_listener_describe(const struct transport_domain *d, struct buf *out) {
     const struct transport_listener *l;
     const struct rdma_peer *p;

@@ -24,6 +24,7 @@ const struct transport_ops rdma_transport = {
     .listener_port = rdma_listener_port,
     .listener_uri = rdma_listener_uri,
     .listener_stats = rdma_listener_stats,
+    .listener_programs = rdma_listener_programs,
     .listener_fence = rdma_listener_fence,
     .listener_lent = rdma_listener_lent,
     .listener_close = rdma_listener_close,

@@ -35,6 +35,7 @@ struct rdma_peer {
     uint64_t session;
     uint32_t master_epoch;
     enum rdma_right right;
+    uint32_t program, counted; /* the client's; as program_drop wants it */
     bool up;
     uint64_t since_ms;
     uint32_t psn;      /* of the next packet it expects, when it was looked at; */
@@ -57,6 +58,7 @@ struct transport_listener {
     uint64_t told_ms; /* when a device that refuses was last complained of */
     bool look, warned;
     struct transport_listener_stats stats;
+    struct program_counts programs; /* of peers */
 };
 
 /* Acknowledges the event, a CONNECT_REQUEST. */

@@ -26,6 +26,7 @@ void rdma_peer_destroy(struct rdma_peer *p) {
     TAILQ_REMOVE(&l->peers, p, link);
     if (!p->up) TAILQ_REMOVE(&l->pending, p, waiting);
     l->stats.connections--;
+    program_drop(&l->programs, p->counted);
     RDMA_TOTAL(connections, -1);
     free(p);
 }
@@ -96,6 +97,7 @@ struct request {
     struct rdma_request rq;
     bool whole;
     unsigned reads; /* READs the client wants to have under way */
+    uint32_t program;
     struct rdma_cm_id *id;
     struct rdma_device *device;
     struct transport_memory *memory;
@@ -140,10 +142,25 @@ static unsigned request_judge(struct transport_listener *l, struct request *r) {
     return GRANT_OK;
 }
 
+static bool request_tells(const struct request *r) {
+    return (r->rq.replaces & RDMA_PROGRAM) == RDMA_PROGRAM;
+}
+
+/* The client's version. Who replaces a queue pair has no room to tell it: then it is that of its
+ * session. */
+static uint32_t request_program(const struct transport_listener *l, const struct request *r) {
+    const struct rdma_peer *p;
+    if (request_tells(r)) return r->rq.replaces & PROGRAM_MAX;
+    if (r->rq.replaces == 0) return 0;
+    TAILQ_FOREACH(p, &l->peers, link)
+        if (p->session == r->grant.session) return p->program;
+    return PROGRAM_OTHER;
+}
+
 /* Numbers of queue pairs are unique per device only, and the client does not say which: all that it
  * could mean. */
 static void destroy_replaced(struct transport_listener *l, const struct request *r) {
-    if (r->rq.replaces == 0) return;
+    if (r->rq.replaces == 0 || request_tells(r)) return;
     struct rdma_peer *p, *next;
     TAILQ_FOREACH_SAFE(p, &l->peers, link, next) {
         if (p->qp->qp_num == r->rq.replaces && p->session == r->grant.session &&
@@ -183,6 +200,7 @@ static struct rdma_accept make_answer(const struct request *r) {
         .segment_epoch = r->rq.segment_epoch,
         .generation = m->generation,
         .slice_max = __atomic_load_n(&r->device->max_message, __ATOMIC_RELAXED),
+        .program = program_own(),
     };
     if (m->config.header_size > 0) {
         const struct segment_header *h = (void *)((char *)m->config.addr - m->config.header_size);
@@ -223,6 +241,7 @@ static unsigned request_accept(struct transport_listener *l, const struct reques
                             .session = r->grant.session,
                             .master_epoch = r->grant.master_epoch,
                             .right = (enum rdma_right)r->rq.right,
+                            .program = r->program,
                             .since_ms = l->domain->now_ms};
     r->id->context = &p->tag;
     if (rdma_accept(r->id, &param) != 0) {
@@ -236,6 +255,7 @@ static unsigned request_accept(struct transport_listener *l, const struct reques
     TAILQ_INSERT_TAIL(&l->peers, p, link);
     TAILQ_INSERT_TAIL(&l->pending, p, waiting);
     l->stats.connections++;
+    p->counted = program_add(&l->programs, p->program, 1);
     l->stats.connections_total++;
     l->stats.attaches_total++;
     RDMA_TOTAL(connections, 1);
@@ -283,6 +303,7 @@ void rdma_peer_request(struct rdma_listening *at, struct rdma_cm_event *event) {
     r.id->context = NULL;
     unsigned refusal = request_judge(l, &r);
     if (refusal == GRANT_OK) {
+        r.program = request_program(l, &r);
         destroy_replaced(l, &r);
         bool room = l->stats.connections < l->max_peers || peers_make_room(l);
         refusal = room ? request_accept(l, &r) : RDMA_REFUSED_TOO_MANY;
@@ -295,12 +316,15 @@ void rdma_peer_request(struct rdma_listening *at, struct rdma_cm_event *event) {
 void rdma_peer_describe(const struct rdma_peer *p, struct buf *out) {
     const struct sockaddr *sa = rdma_get_peer_addr(p->id);
     struct rdma_address address = {.text = "-"};
+    char program[PROGRAM_TEXT];
+    program_write(p->program, program);
     if (sa != NULL && sa->sa_family != AF_UNSPEC) address = rdma_address_of_sockaddr(sa);
     buf_printf(
         out,
-        "peer session=%llu segment=%u right=%s device=%s address=%s state=%s age_s=%llu qp=%u\n",
+        "peer session=%llu segment=%u right=%s device=%s address=%s state=%s age_s=%llu qp=%u "
+        "version=%s\n",
         (unsigned long long)p->session, p->memory->config.segment,
         p->right == RDMA_WRITE ? "write" : "read", p->device->name, address.text,
         p->up ? "up" : "connecting", (unsigned long long)(clock_boot_ms() - p->since_ms) / 1000,
-        p->qp->qp_num);
+        p->qp->qp_num, program);
 }

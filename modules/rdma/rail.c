@@ -220,7 +220,7 @@ static tarn_status rail_request(struct rdma_rail *r) {
         .right = k->writable ? RDMA_WRITE : RDMA_READ,
         .segment = k->h.segment,
         .segment_epoch = k->h.segment_epoch,
-        .replaces = r->mends != NULL ? r->mends->remote_qp : 0,
+        .replaces = r->mends != NULL ? r->mends->remote_qp : RDMA_PROGRAM | program_own(),
     };
     memcpy(rq.grant, k->grant, GRANT_SIZE);
     uint64_t depth = min_u64(READ_DEPTH_MAX, (uint64_t)r->device->attr.max_qp_init_rd_atom);
@@ -239,9 +239,9 @@ static tarn_status rail_request(struct rdma_rail *r) {
 /* Is the host what the key is for? */
 static tarn_status check_accept(struct rdma_rail *r, const void *data, size_t len) {
     struct transport_key *k = r->key;
-    struct rdma_accept a;
-    if (len < sizeof(a)) return TARN_EPROTO;
-    memcpy(&a, data, sizeof(a));
+    struct rdma_accept a = {0};
+    if (len < RDMA_ACCEPT_SHORT) return TARN_EPROTO;
+    memcpy(&a, data, min_u64(len, sizeof(a)));
     if (a.magic != RDMA_WIRE_MAGIC || a.version != RDMA_WIRE_VERSION ||
         a.slice_max < RDMA_SLICE_MIN)
         return TARN_EPROTO;
@@ -255,6 +255,7 @@ static tarn_status check_accept(struct rdma_rail *r, const void *data, size_t le
     k->master_epoch = a.master_epoch;
     k->instance = a.instance;
     r->slice_max = a.slice_max;
+    r->program = program_told(a.program);
     return TARN_OK;
 }
 

@@ -340,6 +340,7 @@ uint16_t rdma_listener_port(const struct transport_listener *l);
 tarn_status rdma_listener_uri(const struct transport_listener *l, struct buf *out);
 void rdma_listener_stats(const struct transport_listener *l,
                          struct transport_listener_stats *stats_p);
+void rdma_listener_programs(const struct transport_listener *l, struct program_counts *sum);
 tarn_status rdma_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 bool rdma_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
                         uint32_t below_epoch);

@@ -17,13 +17,18 @@
 #define TARN_RDMA_WIRE_H
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdint.h>
+#include "base/program.h"
 #include "transport/grant.h"
 
 #define RDMA_WIRE_MAGIC   0x5254u /* "TR" */
 #define RDMA_WIRE_VERSION 1u
 
 enum rdma_right { RDMA_READ = 1, RDMA_WRITE = 2 /* includes reading */ };
+
+/* Numbers of queue pairs have 24 bits, so hosts of 0.1 find none that is to be replaced. */
+#define RDMA_PROGRAM 0xff000000u
 
 /* 56 bytes: all that a REQ has room for under RDMA_PS_TCP. */
 struct rdma_request {
@@ -34,7 +39,7 @@ struct rdma_request {
     /* Number of the host's queue pair that this connection takes the place of, 0: none. If it
      * belongs to the same session, segment and right the host destroys it before it accepts:
      * nothing more will arrive by it. */
-    uint32_t replaces;
+    uint32_t replaces;         /* or RDMA_PROGRAM, and the client's program.h */
     uint8_t grant[GRANT_SIZE]; /* GRANT_ATTACH_READ or _WRITE of the whole segment */
 };
 static_assert(sizeof(struct rdma_request) == 56, "REQ private data");
@@ -47,8 +52,12 @@ struct rdma_accept {
     uint32_t master_epoch, instance; /* of the segment header, at this moment */
     uint64_t generation;             /* of the packed keys that are good for this connection */
     uint64_t slice_max;              /* bytes per READ or WRITE that the host's device takes */
+    /* Hosts of 0.1 end here. */
+    uint32_t program; /* program.h */
+    uint32_t zero_too;
 };
-static_assert(sizeof(struct rdma_accept) == 32, "REP private data");
+static_assert(sizeof(struct rdma_accept) == 40, "REP private data");
+#define RDMA_ACCEPT_SHORT offsetof(struct rdma_accept, program)
 
 enum rdma_refusal { /* 0..15: enum grant_verdict */
                     RDMA_REFUSED_VERSION = 16,

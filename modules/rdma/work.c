@@ -440,14 +440,16 @@ void rdma_work_describe(const struct transport_domain *d, struct buf *out) {
         if (r == NULL) continue;
         const struct transport_key *k = r->key;
         size_t before = out->len;
+        char program[PROGRAM_TEXT];
+        program_write(r->program, program);
         buf_printf(out,
                    "rail segment=%u right=%s device=%s address=%s state=%s outstanding=%llu "
                    "reads=%llu writes=%llu "
-                   "qp=%u remote_qp=%u\n",
+                   "qp=%u remote_qp=%u version=%s\n",
                    k->h.segment, k->writable ? "write" : "read", r->device->name,
                    k->remote[r->remote].address.text, rail_state_name(r),
                    (unsigned long long)r->outstanding, (unsigned long long)r->reads,
-                   (unsigned long long)r->writes, r->qp_num, r->remote_qp);
+                   (unsigned long long)r->writes, r->qp_num, r->remote_qp, program);
         if (out->len <= TRANSPORT_REPORT_MAX) continue;
         out->len = before;
         return;

@@ -139,6 +139,7 @@ struct rdma_rail {
     struct rdma_rail *mender;
     uint64_t started_ms, deadline_ms, used_ms;
     uint32_t qp_num, remote_qp;
+    uint32_t program; /* the host's */
     uint64_t slice_max;
     unsigned max_sge, max_inline;
     /* Send queue: [head, sent) is the device's, [sent, tail) is in the chain that is posted

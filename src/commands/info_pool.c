@@ -176,6 +176,7 @@ void info_data(struct figure_walk *f) {
     FIGURE(f, TEXT, shm_socket, "for shared memory", core_endpoints.shm_path);
     FIGURE(f, GAUGE, data_threads, "that serve the data port", config->data_threads);
     FIGURES(f, host_figures, h, connections, bytes_written);
+    host_show_programs(f, &h);
     host_show_refused(f, &h);
     FIGURES(f, host_figures, h, bad_frames, puts);
 }

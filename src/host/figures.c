@@ -41,3 +41,15 @@ void host_show_refused(struct figure_walk *f, const struct host_stats *stats) {
                   stats->refused[v]);
     }
 }
+
+void host_show_programs(struct figure_walk *f, const struct host_stats *stats) {
+    for (unsigned i = 0; i < ARRAY_LEN(stats->programs.of); i++) {
+        const struct program_count *c = &stats->programs.of[i];
+        char version[PROGRAM_TEXT];
+        if (c->peers == 0) continue;
+        program_write(c->program, version);
+        FIGURE_OF(f, GAUGE, data_peers_,
+                  "connections of clients (data port, shared memory, RDMA) by their version",
+                  "version", (const char *)version, c->peers);
+    }
+}

@@ -170,6 +170,8 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
         if (p->listener == NULL) continue;
         struct transport_listener_stats s = {0};
         p->ops->listener_stats(p->listener, &s);
+        if (p->ops->listener_programs != NULL)
+            p->ops->listener_programs(p->listener, &sum.programs);
         if ((p->ops->flags & TRANSPORT_GRANTED) != 0) {
             sum.connections += s.connections;
             sum.connections_total += s.connections_total;

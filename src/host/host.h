@@ -194,6 +194,7 @@ void host_poll(struct host *h);
 struct host_stats {
     HOST_FIGURES(HOST_FIGURE_MEMBER, HOST_FIGURE_MEMBER, HOST_FIGURE_MEMBER)
     uint64_t module_peers;            /* by transports of modules */
+    struct program_counts programs;   /* of peers of all transports that have shown a good grant */
     uint64_t refused[GRANT_VERDICTS]; /* by verdict */
     uint64_t staged_bytes;
 };
@@ -213,6 +214,8 @@ void host_get_times(const struct host *h, struct host_times *times_p);
 void host_show_times(struct figure_walk *f, const struct host_times *times);
 /* grants_refused_ by verdict. */
 void host_show_refused(struct figure_walk *f, const struct host_stats *stats);
+/* data_peers_ by version. */
+void host_show_programs(struct figure_walk *f, const struct host_stats *stats);
 
 struct host_segment_info {
     uint32_t id, segment_epoch; /* served under; 0: not served */

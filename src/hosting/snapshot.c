@@ -87,6 +87,7 @@ static void show_data(const struct hosting_snapshot *s, struct figure_walk *f) {
     FIGURE(f, GAUGE, data_port, "for the bytes of objects", s->data_port);
     FIGURE(f, TEXT, shm_socket, "for shared memory", s->shm);
     FIGURES(f, host_figures, s->host, connections, bytes_written);
+    host_show_programs(f, &s->host);
     host_show_refused(f, &s->host);
     FIGURES(f, host_figures, s->host, bad_frames, puts);
     FIGURES(f, host_node_figures, s->host, staged_reads, staging_waits);

@@ -26,11 +26,12 @@ struct figures_told {
 static void figure_put(struct figure_walk *walk, const struct figure *figure,
                        union figure_value value) {
     struct figures_told *t = CONTAINER_OF(walk, struct figures_told, walk);
+    const char *of = walk->of.value != NULL ? walk->of.value : "";
     char name[64], *at = name;
     if (t->n == t->most) return;
     t->n++;
-    int len = snprintf(name, sizeof(name), "%s%s", t->prefix, figure->name);
-    while ((at = strchr(at, '_')) != NULL) *at = '-';
+    int len = snprintf(name, sizeof(name), "%s%s%s", t->prefix, figure->name, of);
+    while ((at = strpbrk(at, "_.")) != NULL) *at = '-';
     link_word(t->link, name, (size_t)len);
     request_number(&t->link->request, (int64_t)min_u64(value.number, INT64_MAX));
 }
@@ -50,14 +51,13 @@ void stats_gather(struct tarn_host *h, struct host_stats *stats_p) {
     n->copies_running = h->copies_out;
 }
 
-static void tell_host(struct figures_told *t, struct tarn_host *h) {
-    struct host_stats s;
+static void tell_host(struct figures_told *t, const struct tarn_host *h,
+                      const struct host_stats *s) {
     const struct node_figures *n = &h->figures;
-    stats_gather(h, &s);
     FIGURES(&t->walk, node_figures, *n, load_percent, memory_available);
-    FIGURES(&t->walk, host_node_figures, s, connections, bytes_written);
+    FIGURES(&t->walk, host_node_figures, *s, connections, bytes_written);
     FIGURES(&t->walk, node_figures, *n, refused_grants, refused_epoch);
-    FIGURES(&t->walk, host_node_figures, s, bad_frames, staging_waits);
+    FIGURES(&t->walk, host_node_figures, *s, bad_frames, staging_waits);
     FIGURES(&t->walk, node_figures, *n, segments_with_keys, copy_bytes);
 }
 
@@ -80,8 +80,12 @@ struct wire_list stats_put(struct tarn_host *h, struct hosting_link *l) {
                              .link = l,
                              .most = h->session.has_standing ? WIRE_STATS_MAX : STATS_MAX_0_1};
     uint32_t at = request_next(&l->request);
-    tell_host(&t, h);
+    struct host_stats s;
+    stats_gather(h, &s);
+    tell_host(&t, h, &s);
     for (unsigned i = 0; i < h->n_fars; i++) tell_far(&t, &h->fars[i]);
+    t.prefix = "";
+    host_show_programs(&t.walk, &s);
     return (struct wire_list){at, t.n};
 }
 

@@ -37,11 +37,12 @@
 #include "base/buf.h"
 #include "base/hist.h"
 #include "base/iov.h"
+#include "base/program.h"
 #include "base/queue.h"
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI            7u
+#define TRANSPORT_ABI            8u
 #define TRANSPORTS_MAX           8u  /* schemes that a process ever has */
 #define TRANSPORT_SCHEME_MAX     15u /* bytes, of a-z */
 #define TRANSPORT_SEAL_PARTS_MAX 512u
@@ -379,6 +380,9 @@ struct transport_ops {
     void (*describe)(const struct transport_domain *d, struct buf *out);
     /* Adds to sum. Of those whose listener serves reads and writes itself. */
     void (*listener_times)(const struct transport_listener *l, struct transport_times *sum);
+    /* Adds to sum: of which version those peers are that have shown a good grant. Of those whose
+     * handshake tells it. */
+    void (*listener_programs)(const struct transport_listener *l, struct program_counts *sum);
 };
 #define TRANSPORT_PACKED_MAX (64u << 10)
 #define TRANSPORT_REPORT_MAX (32u << 10)

@@ -581,8 +581,10 @@ static bool serve_data(struct fake_conn *c) {
             say_reply(&c->out, &h, c->in.data + sizeof(h));
         } else {
             h.version = 0, h.status = choice(24), h.meta_length = sizeof(struct tcp_hello);
-            struct tcp_hello hello = {
-                .version_min = TCP_VERSION, .version_max = TCP_VERSION, .parts_max = TCP_PARTS_MAX};
+            struct tcp_hello hello = {.version_min = TCP_VERSION,
+                                      .version_max = TCP_VERSION,
+                                      .parts_max = TCP_PARTS_MAX,
+                                      .program = TCP_PARTS_MAX};
             buf_append(&c->out, &h, sizeof(h));
             buf_append(&c->out, &hello, sizeof(hello));
             memcpy(&h, c->in.data, sizeof(h));
@@ -612,8 +614,8 @@ static bool serve_shm(struct fake_conn *c, const struct shm_request *rq) {
     if (rq->type != SHM_ATTACH) return true;
     fake.written |= rq->writable != 0;
     struct buf bytes = {0};
-    buf_append(&bytes, &r, sizeof(r));
     uint8_t how = next();
+    buf_append(&bytes, &r, how % 2 == 0 ? sizeof(r) : SHM_REPLY_SHORT);
     if (how >= 144) change(&bytes, 0);
     struct iovec iov = {bytes.data, bytes.len};
     union {

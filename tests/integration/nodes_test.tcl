@@ -54,6 +54,19 @@ test {a value goes to a node and comes back, by tcp and by shm} {
     r flushall
 }
 
+test {a node tells of which version those are that it serves} {
+    set peers data-peers-[string map {. -} [node_field n1 version]]
+    foreach transport {tcp shm} {
+        set run [kv_start --prefer n1.0 --host m1 --transport $transport --fill --replace \
+            run t: 4 1000-200000]
+        wait_for "$peers" {[dict exists [node_field n1 stats] $peers]}
+        assert {![dict exists [node_field n1 stats] data-peers-0-1]}
+        assert_equal 0 [dict get [kv_stop $run] wrong]
+        wait_for "no $peers" {![dict exists [node_field n1 stats] $peers]}
+    }
+    r flushall
+}
+
 test {a name that a living node has is refused: exit status 3} {
     launch_node twin --name=n1
     assert_equal 3 [reap_node twin]

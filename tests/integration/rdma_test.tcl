@@ -153,6 +153,10 @@ test {RDMA.CONNECTIONS and RDMA.STATS show it} {
     wait_for "peers of n1" {[llength [rows rdma.connections node n1]] > 0}
     set peer [lindex [rows rdma.connections node n1] 0]
     assert_equal m1 [dict get $peer machine]
+    set version [node_field n1 version]
+    assert_equal $version [dict get $peer version]
+    wait_for "n1 to tell of it" \
+        {[dict exists [node_field n1 stats] data-peers-[string map {. -} $version]]}
     no_errors [kv_stop $run]
     wait_for "no peers of n1" {[llength [rows rdma.connections node n1 kind peer]] == 0}
     assert {[llength [rows rdma.stats node n1]] > 0}

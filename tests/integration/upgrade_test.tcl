@@ -62,6 +62,39 @@ foreach {server node client} {
     }
 }
 
+# What INFO of a server shows beyond data_peers_, and NODE INFO of a node beyond data-peers-.
+proc peers_of_server {} {
+    return [lsort [lmap {- v} [regexp -all -inline {data_peers_(\S+):} [r info data]] {set v}]]
+}
+proc peers_of_node {node} {
+    set stats [dict keys [node_field $node stats] data-peers-*]
+    return [lsort [lmap name $stats {string range $name 11 end}]]
+}
+
+test {servers and nodes tell who is on 0.1} {
+    as new
+    start_server --pool-size 64mb --node-heartbeat 100 --put-receipts no
+    start_node n1 --segment 64mb
+    set now [dict get $versions new]
+    foreach transport {tcp shm} {
+        foreach {prefer look others} [list local peers_of_server $now \
+                n1.0 {peers_of_node n1} [string map {. -} $now]] {
+            as old
+            set words [list --transport $transport --prefer $prefer --fill --replace]
+            set old [kv_start {*}$words run old: 10 1000-60000]
+            as new
+            set new [kv_start {*}$words run new: 10 1000-60000]
+            set old_name [lindex {0.1 0-1} [expr {$prefer ne "local"}]]
+            wait_for "both" {[eval $look] eq [list $old_name $others]}
+            assert_match "*lib-name=libtarn lib-ver=[dict get $versions old] *" [r client list]
+            assert_equal 0 [dict get [kv_stop $old] wrong]
+            wait_for "the old one to be gone" {[eval $look] eq $others}
+            assert_equal 0 [dict get [kv_stop $new] wrong]
+        }
+    }
+    stop_server
+}
+
 if {[have_openssl]} {
     make_ca ca
     foreach name {server user} {make_cert $name ca}

@@ -164,4 +164,13 @@ __attribute__((no_sanitize("thread"), noinline)) static uint8_t peek(const volat
     return *p;
 }
 
+/* Of that version, as the host counts them. */
+static uint32_t peers_of(uint32_t program) {
+    struct program_counts c = world_stats(&w).programs;
+    uint32_t peers = 0;
+    for (unsigned i = 0; i <= PROGRAM_COUNTS; i++)
+        if (c.of[i].program == program) peers += c.of[i].peers;
+    return peers;
+}
+
 #endif

@@ -115,6 +115,116 @@ TEST(versions_are_negotiated_or_refused) {
     end();
 }
 
+static void hello_as(int fd, uint32_t program) {
+    struct {
+        struct tcp_header h;
+        struct tcp_hello hello;
+    } f = {.h = {.magic = TCP_MAGIC, .type = TCP_HELLO, .meta_length = sizeof(struct tcp_hello)},
+           .hello = {.version_min = 1, .version_max = 1, .program = program}};
+    put(fd, &f, sizeof(f));
+    CHECK(get(fd, &f, sizeof(f)));
+    CHECK_EQ(f.h.status, TCP_OK);
+}
+
+static void nothing_done(struct transport_op *op) {
+    (void)op;
+}
+
+/* HELLO as tarn 0.1 says it, from either side. */
+static const uint8_t hello_0_1[] = {'T', 'N', 'R', 'D', 0, 1, 0,  0, 0, 0,    0, 0, 0, 0,
+                                    0,   0,   0,   0,   0, 0, 24, 0, 0, 0,    0, 0, 0, 0,
+                                    0,   0,   0,   0,   1, 0, 1,  0, 1, 0,    0, 0, 0, 16,
+                                    0,   0,   0,   0,   0, 0, 0,  0, 0, 0x40, 0, 0, 0, 0};
+
+TEST(clients_of_0_1_are_served_and_counted_as_such) {
+    begin(1u << 20, false);
+    struct object o;
+    object_init(&o, 0, 4096, 1, 9);
+    struct {
+        struct tcp_header h;
+        struct tcp_hello hello;
+    } answer;
+    int old = dial(), now = dial(), liar = dial();
+    put(old, hello_0_1, sizeof(hello_0_1));
+    CHECK(get(old, &answer, sizeof(answer)));
+    CHECK_EQ(answer.h.status, TCP_OK);
+    CHECK_EQ(answer.h.meta_length, sizeof(struct tcp_hello)); /* all that 0.1 has to understand */
+    CHECK_EQ(answer.hello.program, program_own());
+    answer.hello.program = 0;
+    CHECK(memcmp(&answer, hello_0_1, sizeof(answer)) == 0);
+    hello_as(now, program_own());
+    hello_as(liar, UINT32_MAX);
+    CHECK_EQ(peers_of(0) + peers_of(program_own()), 0); /* strangers may say what they like */
+    CHECK(reads(old, &o));
+    CHECK(reads(now, &o));
+    CHECK(WORLD_WAIT(peers_of(0) == 1 && peers_of(program_own()) == 1));
+    CHECK(reads(liar, &o));
+    CHECK(WORLD_WAIT(peers_of(0) == 2));
+    close(old);
+    close(liar);
+    close(now);
+    CHECK(WORLD_WAIT(peers_of(0) + peers_of(program_own()) == 0));
+    end();
+}
+
+/* A host of 0.1: its answer to HELLO, and to a READ. */
+TEST(hosts_of_0_1_are_understood) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    char uri[64], got[4] = "";
+    int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(bind(listening, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(listening, 1) == 0);
+    CHECK_EQ(getsockname(listening, (struct sockaddr *)&at, &len), 0);
+    snprintf(uri, sizeof(uri), "tcp://127.0.0.1:%u", ntohs(at.sin_port));
+    struct transport_domain_config config = {0};
+    struct transport_domain *d;
+    struct transport_endpoint *e;
+    CHECK_EQ(transport_tcp.domain_open(&config, &d), TARN_OK);
+    CHECK_EQ(transport_tcp.connect(d, uri, clock_boot_ms() + 60000, &e), TARN_OK);
+    int fd = accept(listening, NULL, NULL);
+    uint8_t asked[sizeof(hello_0_1)];
+    while (recv(fd, asked, sizeof(asked), MSG_PEEK | MSG_DONTWAIT) < (ssize_t)sizeof(asked))
+        transport_tcp.progress(d, 1u << 20);
+    CHECK(get(fd, asked, sizeof(asked)));
+    uint32_t program;
+    memcpy(&program, asked + 44, sizeof(program));
+    CHECK_EQ(program, program_own());
+    memset(asked + 44, 0, sizeof(program));
+    CHECK(memcmp(asked, hello_0_1, sizeof(asked)) == 0); /* what 0.1 reads of it is as ever */
+    put(fd, hello_0_1, sizeof(hello_0_1));
+    while (transport_tcp.endpoint_status(e) == TARN_EAGAIN) transport_tcp.progress(d, 1u << 20);
+    CHECK_EQ(transport_tcp.endpoint_status(e), TARN_OK);
+    uint8_t grant[GRANT_SIZE] = {0};
+    struct transport_part part = {.extent = {1, 1, 0, 4}, .grant = grant, .sub_length = 4};
+    struct iovec iov = {got, 4};
+    struct transport_op op = {.kind = TRANSPORT_GET,
+                              .parts = &part,
+                              .n_parts = 1,
+                              .iov = &iov,
+                              .n_iov = 1,
+                              .done = nothing_done},
+                        *ops = &op;
+    size_t accepted;
+    CHECK_EQ(transport_tcp.submit(e, &ops, 1, &accepted), TARN_OK);
+    struct request asks;
+    while (recv(fd, &asks, sizeof(asks), MSG_PEEK | MSG_DONTWAIT) < (ssize_t)sizeof(asks))
+        transport_tcp.progress(d, 1u << 20);
+    struct tcp_header reply = {.magic = TCP_MAGIC,
+                               .version = TCP_VERSION,
+                               .type = TCP_REPLY,
+                               .request_id = asks.h.request_id,
+                               .payload_length = 4};
+    put(fd, &reply, sizeof(reply));
+    put(fd, "tarn", 4);
+    while (transport_tcp.progress(d, 1u << 20) == 0) usleep(100);
+    CHECK_EQ(op.status, TARN_OK);
+    CHECK(memcmp(got, "tarn", 4) == 0);
+    transport_tcp.endpoint_close(&e);
+    transport_tcp.domain_close(&d);
+    close(fd);
+    close(listening);
+}
+
 TEST(a_refused_write_is_drained) {
     begin(4u << 20, false);
     struct object o;

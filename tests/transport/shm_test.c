@@ -24,12 +24,121 @@ TEST(who_asks_at_once_is_answered) {
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         CHECK(connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
         struct shm_reply reply;
+        size_t expected = SHM_REPLY_SHORT; /* to clients of 0.1, */
+        rq.program = i % 2 == 0 ? 0 : UINT32_MAX - i;
+        if (rq.program != 0) expected = sizeof(reply); /* and to others, whatever they say */
         if (send(fd, &rq, sizeof(rq), MSG_NOSIGNAL) == (ssize_t)sizeof(rq))
-            answered += recv(fd, &reply, sizeof(reply), 0) == (ssize_t)sizeof(reply);
+            answered += recv(fd, &reply, sizeof(reply), 0) == (ssize_t)expected;
         close(fd);
     }
     CHECK_EQ(answered, PEERS);
     CHECK_EQ(world_stats(&w).bad_frames, 0);
+    end();
+}
+
+TEST(clients_of_0_1_attach_and_are_counted_as_such) {
+    begin(1u << 20, true);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", w.shm_path);
+    struct shm_request rq = {.magic = SHM_MAGIC,
+                             .version = SHM_VERSION,
+                             .type = SHM_ATTACH,
+                             .extent = {WORLD_SEGMENT, w.segment_epoch, 0, w.size}};
+    world_grant(&w, GRANT_ATTACH_READ, 1, &rq.extent, rq.grant);
+    static const struct {
+        uint32_t program, counted;
+        size_t reply;
+    } peers[] = {{0, 0, SHM_REPLY_SHORT},
+                 {0x000300, 0x000300, sizeof(struct shm_reply)},
+                 {UINT32_MAX, 0, sizeof(struct shm_reply)}};
+    for (size_t i = 0; i < ARRAY_LEN(peers); i++) {
+        struct shm_reply reply = {0};
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        CHECK(connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
+        rq.program = peers[i].program;
+        CHECK_EQ(send(fd, &rq, sizeof(rq), MSG_NOSIGNAL), (ssize_t)sizeof(rq));
+        CHECK_EQ(recv(fd, &reply, sizeof(reply), 0), (ssize_t)peers[i].reply);
+        CHECK_EQ(reply.status, SHM_OK);
+        CHECK_EQ(reply.program, i == 0 ? 0 : program_own());
+        CHECK_EQ(peers_of(peers[i].counted), 1);
+        close(fd);
+        CHECK(WORLD_WAIT(peers_of(peers[i].counted) == 0));
+    }
+    end();
+}
+
+/* Passes requests on to the host, and its replies back, cut to what 0.1 sends. */
+static void *host_of_0_1(void *arg) {
+    const int *fds = arg;
+    struct shm_request rq;
+    struct shm_reply reply;
+    ssize_t n;
+    while ((n = recv(fds[0], &rq, sizeof(rq), 0)) > 0) {
+        union {
+            char space[CMSG_SPACE(sizeof(int))];
+            struct cmsghdr align;
+        } control;
+        struct iovec iov = {&reply, sizeof(reply)};
+        struct msghdr msg = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = control.space,
+                             .msg_controllen = sizeof(control.space)};
+        CHECK_EQ(n, (ssize_t)sizeof(rq));
+        CHECK_EQ(rq.program, rq.type == SHM_ATTACH ? program_own() : 0);
+        CHECK_EQ(send(fds[1], &rq, sizeof(rq), MSG_NOSIGNAL), n);
+        if (rq.type != SHM_ATTACH) continue;
+        CHECK_EQ(recvmsg(fds[1], &msg, 0), (ssize_t)sizeof(reply));
+        int fd;
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(fd));
+        iov.iov_len = SHM_REPLY_SHORT;
+        CHECK_EQ(sendmsg(fds[0], &msg, MSG_NOSIGNAL), (ssize_t)SHM_REPLY_SHORT);
+        close(fd);
+    }
+    return NULL;
+}
+
+TEST(hosts_of_0_1_are_understood) {
+    begin(1u << 20, true);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX}, between = addr;
+    char uri[128];
+    int fds[2], listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", w.shm_path);
+    snprintf(between.sun_path, sizeof(between.sun_path), "%s/between", w.dir);
+    snprintf(uri, sizeof(uri), "shm://%s", between.sun_path);
+    CHECK(bind(listening, (struct sockaddr *)&between, sizeof(between)) == 0);
+    CHECK_EQ(listen(listening, 1), 0);
+    struct transport_domain_config config = {0};
+    struct transport_domain *d;
+    struct transport_endpoint *e;
+    struct transport_key *k;
+    const struct grant_extent whole = {WORLD_SEGMENT, w.segment_epoch, 0, w.size};
+    CHECK_EQ(transport_shm.domain_open(&config, &d), TARN_OK);
+    CHECK_EQ(transport_shm.connect(d, uri, 0, &e), TARN_OK);
+    fds[0] = accept(listening, NULL, NULL);
+    fds[1] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(connect(fds[1], (struct sockaddr *)&addr, sizeof(addr)) == 0);
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, host_of_0_1, fds), 0);
+    for (int writable = 0; writable < 2; writable++) {
+        uint8_t grant[GRANT_SIZE];
+        world_grant(&w, writable ? GRANT_ATTACH_WRITE : GRANT_ATTACH_READ, 1, &whole, grant);
+        struct transport_key_config key = {.segment = WORLD_SEGMENT,
+                                           .segment_epoch = w.segment_epoch,
+                                           .size = w.size,
+                                           .writable = writable != 0,
+                                           .grant = grant,
+                                           .deadline_boot_ms = clock_boot_ms() + 60000};
+        CHECK_EQ(transport_shm.key_unpack(e, &key, &k), TARN_OK);
+        CHECK(transport_shm.key_map(k, 0, 4096) != NULL);
+        CHECK_EQ(transport_shm.key_check(k), TARN_OK);
+        transport_shm.key_close(&k);
+    }
+    transport_shm.endpoint_close(&e);
+    pthread_join(thread, NULL);
+    transport_shm.domain_close(&d);
+    for (int i = 0; i < 2; i++) close(fds[i]);
+    close(listening);
+    unlink(between.sun_path);
     end();
 }
 

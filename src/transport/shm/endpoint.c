@@ -145,6 +145,7 @@ static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply 
                          .msg_iovlen = 1,
                          .msg_control = control.space,
                          .msg_controllen = sizeof(control.space)};
+    reply_p->program = 0; /* of a host that does not tell it */
     ssize_t got = recvmsg(e->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *fd_p = -1;
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TARN_EAGAIN;
@@ -154,8 +155,8 @@ static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply 
         memcpy(fd_p, CMSG_DATA(c), sizeof(int));
     }
     if (got <= 0) return TARN_ECLOSED;
-    if (got != (ssize_t)sizeof(*reply_p) || reply_p->magic != SHM_MAGIC ||
-        reply_p->type != SHM_REPLY)
+    if ((got != (ssize_t)sizeof(*reply_p) && got != (ssize_t)SHM_REPLY_SHORT) ||
+        reply_p->magic != SHM_MAGIC || reply_p->type != SHM_REPLY)
         return TARN_EPROTO;
     return TARN_OK;
 }
@@ -275,6 +276,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
         .type = SHM_ATTACH,
         .extent = {config->segment, config->segment_epoch, 0, config->size},
         .writable = config->writable,
+        .program = program_own(),
     };
     memcpy(rq.grant, config->grant, GRANT_SIZE);
     struct shm_reply reply = {0};
@@ -301,6 +303,9 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
         shm_key_close(&k);
         return s;
     }
+    char program[PROGRAM_TEXT];
+    program_write(program_told(reply.program), program);
+    log_verbose("Segment %u is mapped: tarn %s", k->segment, program);
     if (k->writable) shm_watch_add(&k->watch, e->fd, k->map, k->map_size);
     *key_p = k;
     return TARN_OK;

@@ -59,6 +59,7 @@ struct peer {
     int pidfd;
     pid_t pid;
     uid_t uid;
+    uint32_t counted; /* once it is not new: as program_drop wants it */
     struct attachment *attachments;
     unsigned n_attachments, cap_attachments;
 };
@@ -86,6 +87,7 @@ struct transport_listener {
     /* dead: freed at the end of the turn, events may still name them */
     LIST_HEAD(, peer) peers, dead;
     struct transport_listener_stats stats;
+    struct program_counts programs; /* of peers that are not new */
 };
 
 /* --- peers --- */
@@ -112,6 +114,7 @@ static void leave_new(struct peer *p) {
 }
 
 static void peer_bury(struct peer *p) {
+    if (!TAILQ_LINKED(p, new_link)) program_drop(&p->listener->programs, p->counted);
     leave_new(p);
     close_socket(p);
     close_watched(p->listener->domain, &p->pidfd);
@@ -248,8 +251,9 @@ static bool peer_answer(struct peer *p, const struct shm_request *rq, uint32_t s
         .type = SHM_REPLY,
         .request_id = rq->request_id,
         .status = status,
+        .program = program_own(),
     };
-    struct iovec iov = {&reply, sizeof(reply)};
+    struct iovec iov = {&reply, rq->program != 0 ? sizeof(reply) : SHM_REPLY_SHORT};
     union {
         char space[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
@@ -308,6 +312,8 @@ static void handle_attach(struct peer *p, const struct shm_request *rq) {
     attachment_note(p,
                     &(struct attachment){number, m, g.session, g.master_epoch, rq->writable != 0});
     l->stats.attaches_total++;
+    if (TAILQ_LINKED(p, new_link))
+        p->counted = program_add(&l->programs, program_told(rq->program), 1);
     leave_new(p);
     if (peer_answer(p, rq, SHM_OK, m, number)) return;
     p->n_attachments--;
@@ -614,4 +620,8 @@ void shm_listener_close(struct transport_listener **listener_p) {
 void shm_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p) {
     *stats_p = l->stats;
+}
+
+void shm_listener_programs(const struct transport_listener *l, struct program_counts *sum) {
+    program_add_all(sum, &l->programs);
 }

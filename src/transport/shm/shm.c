@@ -107,6 +107,7 @@ const struct transport_ops transport_shm = {
     .memory_deregister = shm_memory_deregister,
     .listen = shm_listen,
     .listener_stats = shm_listener_stats,
+    .listener_programs = shm_listener_programs,
     .listener_fence = shm_listener_fence,
     .listener_lent = shm_listener_lent,
     .listener_close = shm_listener_close,

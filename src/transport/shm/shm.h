@@ -35,7 +35,7 @@ struct shm_request {
     struct grant_extent extent; /* ATTACH */
     uint64_t attachment;        /* DETACH: as in the reply */
     uint32_t writable;          /* ATTACH */
-    uint32_t zero;
+    uint32_t program;           /* ATTACH: program.h */
     uint8_t grant[GRANT_SIZE];
 };
 _Static_assert(sizeof(struct shm_request) == 96, "shm request");
@@ -49,8 +49,12 @@ struct shm_reply {
     uint32_t header_size;
     uint64_t size;       /* advertised bytes behind the header */
     uint64_t attachment; /* what DETACH must say */
+    /* Those who told their program are told the host's; others get a reply without what follows. */
+    uint32_t program;
+    uint32_t zero;
 };
-_Static_assert(sizeof(struct shm_reply) == 40, "shm reply");
+_Static_assert(sizeof(struct shm_reply) == 48, "shm reply");
+#define SHM_REPLY_SHORT offsetof(struct shm_reply, program)
 
 struct shm_tag { /* first member of what an epoll event's pointer points to */
     enum { SHM_TAG_LISTEN, SHM_TAG_TIMER, SHM_TAG_PEER, SHM_TAG_PEER_PID } kind;
@@ -80,6 +84,7 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
                        struct transport_listener **listener_p);
 void shm_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p);
+void shm_listener_programs(const struct transport_listener *l, struct program_counts *sum);
 tarn_status shm_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 bool shm_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
                        uint32_t below_epoch);

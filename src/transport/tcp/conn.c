@@ -256,15 +256,19 @@ static enum conn_step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t,
         .version_max = TCP_VERSION,
         .features = theirs.features & TCP_FEATURE_PIECES,
         .parts_max = TCP_PARTS_MAX,
+        .program = program_own(),
         .payload_max = TCP_PAYLOAD_MAX,
     };
+    c->program = program_told(theirs.program);
     c->pieces_ok = (theirs.features & TCP_FEATURE_PIECES) != 0;
     size_t text = 0;
     if (!fits) {
-        text =
-            (size_t)snprintf(c->greeting.text, sizeof(c->greeting.text),
-                             "this host speaks version %u of the data protocol, you speak %u to %u",
-                             TCP_VERSION, theirs.version_min, theirs.version_max);
+        char program[PROGRAM_TEXT];
+        program_write(c->program, program);
+        text = (size_t)snprintf(c->greeting.text, sizeof(c->greeting.text),
+                                "tarn " TARN_VERSION
+                                " speaks version %u of the data protocol, you (tarn %s) %u to %u",
+                                TCP_VERSION, program, theirs.version_min, theirs.version_max);
         c->closing = true;
         transport_count(&t->counters->bad_frames, 1);
     }

@@ -72,13 +72,15 @@ struct tcp_conn {
         /* the thread's own notes */
         bool kept, arrived;
         unsigned thread;
-        uint64_t peer; /* alike for connections of one machine */
+        uint32_t counted; /* KEPT: as program_drop wants it */
+        uint64_t peer;    /* alike for connections of one machine */
     } place;
     bool readable, writable; /* what epoll said, until the socket says EAGAIN */
     bool hello_done, closing;
-    bool lingers;   /* closing, but what it still sends is taken, so that it can read why */
-    bool pieces_ok; /* the client has TCP_FEATURE_PIECES */
-    bool bound;     /* to session, by the first good grant */
+    bool lingers;     /* closing, but what it still sends is taken, so that it can read why */
+    bool pieces_ok;   /* the client has TCP_FEATURE_PIECES */
+    uint32_t program; /* as the client's HELLO told it */
+    bool bound;       /* to session, by the first good grant */
     uint64_t session;
     uint32_t epoch;   /* of the last good grant */
     uint64_t last_ms; /* bytes moved */

@@ -158,6 +158,7 @@ static void frame_hello(struct transport_endpoint *e) {
                   .version_max = TCP_VERSION,
                   .features = TCP_FEATURE_PIECES,
                   .parts_max = TCP_PARTS_MAX,
+                  .program = program_own(),
                   .payload_max = TCP_PAYLOAD_MAX},
     };
     buf_reserve(&e->tx_meta, BATCH_META_MAX);
@@ -468,7 +469,7 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
     if (h->status != TCP_OK) {
         int text = (int)(h->meta_length - sizeof(struct tcp_hello));
         if (text > 0)
-            log_warning("A host refused us: %.*s", text,
+            log_warning("%s refused us: %.*s", e->uri, text,
                         (const char *)meta + sizeof(struct tcp_hello));
         endpoint_fail(e, tcp_wire_status(h->status), "refused");
         return;
@@ -479,6 +480,9 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
         endpoint_fail(e, TARN_EPROTO, "the host chose a version we do not speak");
         return;
     }
+    char program[PROGRAM_TEXT];
+    program_write(program_told(hello.program), program);
+    log_verbose("Data connection to %s is up: tarn %s", e->uri, program);
     e->state = UP;
     e->moved = 1;
 }

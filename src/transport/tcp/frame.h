@@ -61,7 +61,7 @@ struct tcp_hello {
     uint16_t version_min, version_max; /* the server's answer: both the one it chose */
     uint32_t features;                 /* offered; in the answer: in use */
     uint32_t parts_max;
-    uint32_t zero;
+    uint32_t program; /* program.h */
     uint64_t payload_max;
 };
 _Static_assert(sizeof(struct tcp_hello) == 24, "hello");

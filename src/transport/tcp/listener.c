@@ -219,7 +219,7 @@ void tcp_turn_away(int fd, uint32_t status, const char *text) {
         char text[TCP_TEXT_MAX];
     } answer = {
         .h = {.magic = TCP_MAGIC, .type = TCP_HELLO, .status = status},
-        .hello = {.version_min = TCP_VERSION, .version_max = TCP_VERSION},
+        .hello = {.version_min = TCP_VERSION, .version_max = TCP_VERSION, .program = program_own()},
     };
     size_t len = strlen(text);
     TARN_ASSERT(len <= sizeof(answer.text));
@@ -524,6 +524,10 @@ tarn_status tcp_listener_fence(struct transport_listener *l, const struct transp
 
 void tcp_listener_times(const struct transport_listener *l, struct transport_times *sum) {
     for (unsigned i = 0; i < l->n_threads; i++) transport_times_add(sum, &l->threads[i].times);
+}
+
+void tcp_listener_programs(const struct transport_listener *l, struct program_counts *sum) {
+    tcp_places_programs((struct tcp_places *)(uintptr_t)&l->places, sum);
 }
 
 void tcp_listener_stats(const struct transport_listener *l,

@@ -87,6 +87,7 @@ void tcp_places_keep(struct tcp_places *p, struct tcp_conn *c) {
     if (c->place.state == TCP_PLACE_NEW) { /* else it is too late: its place is another's */
         TAILQ_REMOVE(&p->new_ones, c, place.link);
         c->place.state = TCP_PLACE_KEPT;
+        c->place.counted = program_add(&p->programs, c->program, 1);
         place_figure_add(&p->n_new, -1);
     }
     pthread_mutex_unlock(&p->lock);
@@ -101,6 +102,8 @@ void tcp_places_give(struct tcp_places *p, struct tcp_conn *c) {
         if (c->place.state == TCP_PLACE_NEW) {
             TAILQ_REMOVE(&p->new_ones, c, place.link);
             place_figure_add(&p->n_new, -1);
+        } else {
+            program_drop(&p->programs, c->place.counted);
         }
         place_figure_add(&p->used, -1);
     }
@@ -118,4 +121,10 @@ struct tcp_conn *tcp_places_leaving(struct tcp_places *p, unsigned thread) {
     }
     pthread_mutex_unlock(&p->lock);
     return c;
+}
+
+void tcp_places_programs(struct tcp_places *p, struct program_counts *sum) {
+    pthread_mutex_lock(&p->lock);
+    program_add_all(sum, &p->programs);
+    pthread_mutex_unlock(&p->lock);
 }

@@ -23,6 +23,7 @@ struct tcp_places {
     struct tcp_place_list new_ones, leaving; /* by age */
     unsigned n_leaving;                      /* these also read without the lock */
     uint64_t used, n_new, ousted;
+    struct program_counts programs; /* of those that are KEPT */
 };
 
 void tcp_places_init(struct tcp_places *p, unsigned max);
@@ -46,5 +47,8 @@ void tcp_places_keep(struct tcp_places *p, struct tcp_conn *c);
 void tcp_places_give(struct tcp_places *p, struct tcp_conn *c);
 /* One of its connections that has to go: to be given. NULL: none. */
 struct tcp_conn *tcp_places_leaving(struct tcp_places *p, unsigned thread);
+
+/* Adds to sum. From any thread. */
+void tcp_places_programs(struct tcp_places *p, struct program_counts *sum);
 
 #endif

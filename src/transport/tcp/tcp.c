@@ -59,6 +59,7 @@ const struct transport_ops transport_tcp = {
     .listener_port = tcp_listener_port,
     .listener_stats = tcp_listener_stats,
     .listener_times = tcp_listener_times,
+    .listener_programs = tcp_listener_programs,
     .listener_fence = tcp_listener_fence,
     .listener_close = tcp_listener_close,
     .connect = tcp_connect,

@@ -47,6 +47,7 @@ tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen
                        struct transport_listener **listener_p);
 uint16_t tcp_listener_port(const struct transport_listener *l);
 void tcp_listener_times(const struct transport_listener *l, struct transport_times *sum);
+void tcp_listener_programs(const struct transport_listener *l, struct program_counts *sum);
 void tcp_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p);
 tarn_status tcp_listener_fence(struct transport_listener *l, const struct transport_fence *fence);

@@ -589,6 +589,50 @@ TEST(a_connection_takes_the_place_of_another) {
     end();
 }
 
+static uint32_t peers_of(uint32_t program) {
+    struct program_counts c = {0};
+    uint32_t peers = 0;
+    rdma_transport.listener_programs(h.l, &c);
+    for (unsigned i = 0; i <= PROGRAM_COUNTS; i++)
+        if (c.of[i].program == program) peers += c.of[i].peers;
+    return peers;
+}
+
+TEST(clients_tell_their_version_where_there_is_room) {
+    begin_ready(NULL, NULL);
+    struct client old, now, mends, lost;
+    struct rdma_request rq = request_for(0, true, 1);
+    CHECK_EQ(client_connect(&old, &rq), GRANT_OK); /* as one of 0.1 */
+    CHECK_EQ(peers_of(0), 1);
+    rq = request_for(0, true, 2);
+    rq.replaces = RDMA_PROGRAM | 0x000300;
+    CHECK_EQ(client_connect(&now, &rq), GRANT_OK);
+    CHECK_EQ(now.accept.program, program_own());
+    CHECK_EQ(peers_of(0x000300), 1);
+    rq.replaces = host_qp(1);
+    CHECK_EQ(client_connect(&mends, &rq), GRANT_OK); /* its session has told it */
+    CHECK_EQ(stats().connections, 2);
+    CHECK_EQ(peers_of(0x000300), 1);
+    rq = request_for(0, true, 3);
+    rq.replaces = 0xfffff; /* nobody's */
+    CHECK_EQ(client_connect(&lost, &rq), GRANT_OK);
+    CHECK_EQ(peers_of(PROGRAM_OTHER), 1);
+    CHECK_EQ(peers_of(0), 1);
+    struct buf report = {0};
+    rdma_transport.describe(h.d, &report);
+    buf_append_char(&report, '\0');
+    CHECK(strstr(report.data, " version=0.1\n") != NULL);
+    CHECK(strstr(report.data, " version=0.3.0\n") != NULL);
+    buf_free(&report);
+    client_close(&old);
+    client_close(&now);
+    client_close(&mends);
+    client_close(&lost);
+    CHECK(WAIT(stats().connections == 0));
+    CHECK_EQ(peers_of(0) + peers_of(0x000300) + peers_of(PROGRAM_OTHER), 0);
+    end();
+}
+
 TEST(a_fenced_session_is_gone_and_nobody_else) {
     begin_ready(NULL, NULL);
     struct client bad, good;
