@@ -239,6 +239,8 @@ struct store_copy {
 
 /* --- quotas (quota.c) --- */
 
+#define FAR_REQUESTS 256u
+
 struct domain {
     bool used;    /* slot is taken */
     bool leaving; /* deleted: its objects are being moved to where they belong now */
@@ -252,6 +254,8 @@ struct domain {
     struct policy legacy[2]; /* the previous one, as long as it has objects; see order_migrate */
     object_ref far;          /* those without space in memory, least recently used at the back */
     object_ref far_at;       /* of these, the one that was used last; 0: nobody */
+    /* by request: of these, one that it was the last to use; or anything */
+    object_ref far_of[FAR_REQUESTS];
 };
 
 /* --- the books --- */
@@ -389,6 +393,8 @@ void book_count_evictable(struct store *s, const struct object *o, int sign);
 
 /* order.c */
 void book_access(struct store *s, struct object *o, const struct policy_event *e);
+/* Of one that is on disks only: the next block of its prompt that is; NULL: none is known. */
+struct object *book_far_next(struct store *s, const struct object *o);
 /* It is where what a look-up without an access has found ends; the event: of the first miss. */
 void book_found(struct store *s, struct object *o, const struct policy_event *e);
 /* Into the order of eviction as one that is new there; what is to be copied to a disk first waits

@@ -54,6 +54,19 @@ tarn_status store_far_add(struct store *s, struct object *o, uint32_t segment, u
     return TARN_OK;
 }
 
+#define BEHIND_MAX 1024u
+
+/* A disk has given up a block that is nowhere else: what is behind it in its prompt, as far as its
+ * last request used them together, is kept in vain. It makes room on its disks before its time. */
+static void far_drop_behind(struct store *s, const struct object *o) {
+    if (!s->domains[book_domain(s, o)].policy[0].ops->chains) return;
+    struct object *next;
+    for (unsigned n = 0; n < BEHIND_MAX && (next = book_far_next(s, o)); n++) {
+        s->stat.far_dropped++;
+        book_remove(s, next, STORE_NEWS_EVICTED);
+    }
+}
+
 /* Whatever readers made of the object: its space on the disk is the host's to wait for. */
 static void far_forget(struct store *s, struct object *o, uint32_t segment) {
     struct places p;
@@ -61,6 +74,7 @@ static void far_forget(struct store *s, struct object *o, uint32_t segment) {
     s->stat.far_dropped++;
     store_far_supersede(s, store_object_key(o), object_version(o));
     if (p.n_memory + p.n_far == 1) {
+        far_drop_behind(s, o);
         s->far_silent = segment;
         book_remove(s, o, STORE_NEWS_EVICTED);
         s->far_silent = STORE_SEGMENT_ANY;

@@ -196,13 +196,49 @@ void book_enter_order(struct store *s, struct object *o, const struct policy_eve
     await_enter(s, o);
 }
 
+/* One that is on disks only and was last used by that request; 0: none is known. Records that have
+ * gone have no version. */
+static object_ref far_of_request(const struct store *s, const struct domain *d, uint32_t request) {
+    object_ref ref = d->far_of[request % FAR_REQUESTS];
+    if (request == 0 || ref == 0) return 0;
+    const struct object *o = record_get(&s->records, ref);
+    bool is = object_version(o) != 0 && o->request == request && book_far_only(o) &&
+              list_linked(o) && &s->domains[book_domain(s, o)] == d;
+    return is ? ref : 0;
+}
+
+struct object *book_far_next(struct store *s, const struct object *o) {
+    const struct domain *d = &s->domains[book_domain(s, o)];
+    if (o->request == 0 || !list_linked(o) || o->next == d->far) return NULL;
+    struct object *next = record_get(&s->records, o->next);
+    return next->request == o->request && object_depth(next) > object_depth(o) ? next : NULL;
+}
+
+#define FAR_STEPS 64u
+
+/* In front; where the policy knows chains, among those that the same request used last, in the
+ * order of their prompt. A tail leaves memory before its head, so that is next to the one that came
+ * last. */
+static void far_enter(struct store *s, struct domain *d, struct object *o) {
+    object_ref at = d->policy[0].ops->chains ? far_of_request(s, d, o->request) : 0;
+    const struct object *beside = record_get(&s->records, at ? at : d->far);
+    for (unsigned n = 0; at && n < FAR_STEPS; n++) {
+        if (object_depth(beside) < object_depth(o)) break;
+        at = beside->prev;
+        beside = record_get(&s->records, at);
+        if (at == d->far || beside->request != o->request) break;
+    }
+    list_insert_after(&s->records, at ? at : d->far, o);
+    d->far_of[o->request % FAR_REQUESTS] = record_ref(&s->records, o);
+}
+
 void book_enter_policy(struct store *s, struct object *o, const struct policy_event *e) {
     struct domain *d = &s->domains[book_domain(s, o)];
     enum store_pin pin = object_pin(s, o);
     TARN_ASSERT(!list_linked(o));
     if (pin == STORE_PIN_HARD) return;
     if (book_far_only(o))
-        list_push_front(&s->records, d->far, o);
+        far_enter(s, d, o);
     else if (pin == STORE_PIN_SOFT)
         list_push_front(&s->records, d->soft[(o->bits & OBJECT_INLINE) != 0], o);
     else
@@ -221,6 +257,7 @@ static void far_to_front(struct store *s, struct domain *d, struct object *o) {
     }
     list_insert_after(&s->records, at, o);
     d->far_at = record_ref(&s->records, o);
+    d->far_of[o->request % FAR_REQUESTS] = d->far_at;
 }
 
 /* Being read again and again is what brings it back to memory, unless the policy knows better. */

@@ -447,7 +447,7 @@ TEST(prompts_on_nodes) {
  * in its prompt. */
 TEST(prompts_of_many_sizes) {
     wander_with(LEASES | SIZES, NEVER);
-    wander_with(LEASES | SIZES | SEGMENTS, 100);
+    wander_with(LEASES | SIZES | SEGMENTS, 50);
 }
 
 /* Parts are prompts of their own. */
