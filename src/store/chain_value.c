@@ -173,8 +173,8 @@ static double prior_scale(const struct chain_value *v) {
     return (returns + PRIOR_SCALE) / (expected + PRIOR_SCALE);
 }
 
-/* What is expected is so by what is known now of how much returns: else what was to come back before
- * it was known that nothing does would speak against the kinds that came first, and for others. */
+/* What is expected is so by what is known now of how much returns: else what was to come back
+ * before it was known that nothing does would speak against the kinds that came first. */
 static void fit_ratios(struct chain_value *v) {
     double scale = prior_scale(v), rescale = v->scale > 0 ? scale / v->scale : 1;
     v->scale = scale;
