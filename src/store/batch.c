@@ -168,7 +168,7 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o, u
     s->story.curve->looks++;
     if (b->chain) object_set_depth(o, e.depth);
     if (b->kind != STORE_BATCH_LOOK) {
-        e.again = book_request(s, o) == b->request;
+        if (!s->policy->request || book_far_only(o)) e.again = book_request(s, o) == b->request;
         book_access(s, o, &e);
     } else if (b->open) {
         b->last = record_ref(&s->records, o);

@@ -317,7 +317,12 @@ struct store {
     uint64_t legacy_count; /* objects that are still the previous policy's */
     bool migrating;
     uint64_t migrate_cursor;
-    struct object *evicting;   /* leaves its policy by eviction, when it does */
+    struct object *evicting; /* leaves its policy by eviction, when it does */
+    struct ahead {           /* who most likely is evicted next; it may be another one by then */
+        const struct object *object;
+        uint64_t version, hash;
+        block_id block;
+    } ahead;
     struct room_want *planner; /* the one that may scan and clear windows; see room.c */
     /* segment whose host is not told of what goes: it said so itself, or has lost it */
     uint32_t far_silent;
@@ -447,6 +452,14 @@ bool book_evict_alone(struct store *s, struct object *o);
 void book_count_evicted(struct store *s, const struct object *o);
 
 bool evict_background(struct store *s, unsigned *budget);
+/* What it takes to evict who is next comes near, in two steps with other work between them. */
+void evict_ahead(struct store *s);
+void evict_soon(const struct store *s);
+/* store_hash of the key of one that may be that. */
+static inline uint64_t book_hash(const struct store *s, const struct object *o) {
+    bool ahead = o == s->ahead.object && object_version(o) == s->ahead.version;
+    return ahead ? s->ahead.hash : store_hash(store_object_key(o));
+}
 
 /* together.c: an object has gone, or come. */
 void together_gone(struct store *s, struct span key, enum store_news_kind why);
@@ -468,7 +481,10 @@ void extra_used(struct store *s, struct object *o, bool put);
 void extra_brought(struct store *s, struct object *o);
 void extra_in_vain(struct store *s, struct object *o);
 bool extra_unread(const struct store *s, const struct object *o);
-enum store_pin object_pin(const struct store *s, const struct object *o);
+enum store_pin extra_pin(const struct store *s, const struct object *o);
+static inline enum store_pin object_pin(const struct store *s, const struct object *o) {
+    return LIKELY(!(o->bits & OBJECT_EXTRA)) ? STORE_PIN_NONE : extra_pin(s, o);
+}
 bool extra_due(struct store *s, unsigned *budget); /* TTLs that are over; true: more */
 void extra_pin_over(struct store *s, struct wheel_node *node);
 bool extra_expired(const struct store *s, const struct object *o);

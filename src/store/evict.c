@@ -250,6 +250,24 @@ float store_object_far_loss(struct store *s, const struct object *o) {
     return worth * (float)store_object_size(s, o) * head * 1e6f;
 }
 
+void evict_ahead(struct store *s) {
+    const struct policy *p = &s->domains[0].policy[0];
+    const struct object *o = p->ops->peek ? p->ops->peek(p) : NULL;
+    if (!o) return;
+    block_id block = o->bits & OBJECT_PLACES ? 0 : o->block;
+    s->ahead = (struct ahead){o, object_version(o), store_hash(store_object_key(o)), block};
+    index_prefetch_bucket(&s->index, s->ahead.hash);
+    __builtin_prefetch(block_get(&s->space, block));
+}
+
+void evict_soon(const struct store *s) {
+    if (!s->ahead.object) return;
+    const struct block *b = block_get(&s->space, s->ahead.block);
+    index_prefetch_head(&s->index, s->ahead.hash);
+    __builtin_prefetch(block_get(&s->space, b->prev));
+    __builtin_prefetch(block_get(&s->space, b->next));
+}
+
 #define EVICT_AHEAD 8u
 
 /* The next few victims, with the chains of the index that they will be taken out of on their way to

@@ -169,9 +169,8 @@ void store_sample_ttl(struct store *s, unsigned n, struct store_ttl_sample *samp
 
 /* --- pins --- */
 
-enum store_pin object_pin(const struct store *s, const struct object *o) {
-    const struct extra *x = extra_find(s, o);
-    return x ? x->pin : STORE_PIN_NONE;
+enum store_pin extra_pin(const struct store *s, const struct object *o) {
+    return extra_find(s, o)->pin;
 }
 
 void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint64_t ms) {

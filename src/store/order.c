@@ -88,7 +88,7 @@ static void policy_leave(struct store *s, struct object *o) {
         return;
     }
     s->evicting = NULL;
-    p->ops->evicted(p, o, store_hash(store_object_key(o)));
+    p->ops->evicted(p, o, book_hash(s, o));
 }
 
 static void far_unlink(struct store *s, struct object *o) {

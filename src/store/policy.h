@@ -42,7 +42,8 @@ struct policy_event {
     /* hints of the client (struct store_batch), 0: none. Anything may stand in them */
     uint32_t session, return_ms;
     bool put;
-    /* access: the request that used it last uses it again, which is later, but not one use more */
+    /* access: the request that used it last uses it again, which is later, but not one use more.
+     * Who has a request() of his own is not told. */
     bool again;
     /* insert: as the next to go, with the counter and the flag bit that it has. It came from
      * another policy or domain, its pin is over, or its space is needed before a disk has it. */
@@ -69,6 +70,8 @@ struct policy_ops {
     void (*forget)(struct policy *p, const struct object *o);
     /* Unlinks and returns who goes next; NULL: nobody left. Amortised constant time. */
     struct object *(*pop)(struct policy *p, uint64_t now_ms);
+    /* Who most likely is popped next, NULL: nobody knows, or that is not known without a search. */
+    struct object *(*peek)(const struct policy *p);
     /* One that was popped is in use, so it stays out of the order until give_back or unlink. NULL:
      * nothing to do. */
     void (*held)(struct policy *p, struct object *o);

@@ -59,6 +59,11 @@ static struct object *queue_pop(struct policy *p, uint64_t now_ms) {
     return o;
 }
 
+static struct object *queue_peek(const struct policy *p) {
+    const struct queue *q = p->state;
+    return list_back(p->records, q->head);
+}
+
 static void queue_evicted(struct policy *p, struct object *o, uint64_t hash) {
     queue_unlink(p, o);
 }
@@ -130,6 +135,7 @@ const struct policy_ops policy_lru = {.name = "lru",
                                       .insert = queue_insert,
                                       .access = lru_access,
                                       .pop = queue_pop,
+                                      .peek = queue_peek,
                                       .give_back = queue_give_back};
 /* In lru's order all the same: for EVICT, and for the policy that comes after it. */
 const struct policy_ops policy_noeviction = {.name = "noeviction",
@@ -137,6 +143,7 @@ const struct policy_ops policy_noeviction = {.name = "noeviction",
                                              .insert = queue_insert,
                                              .access = lru_access,
                                              .pop = queue_pop,
+                                             .peek = queue_peek,
                                              .give_back = queue_give_back,
                                              .keeps = true};
 const struct policy_ops policy_fifo = {.name = "fifo",
@@ -144,6 +151,7 @@ const struct policy_ops policy_fifo = {.name = "fifo",
                                        .insert = queue_insert,
                                        .access = fifo_access,
                                        .pop = queue_pop,
+                                       .peek = queue_peek,
                                        .give_back = queue_give_back};
 const struct policy_ops policy_sieve = {.name = "sieve",
                                         QUEUE_OPS,

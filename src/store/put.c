@@ -386,6 +386,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
                             unsigned *budget, struct store_put **put_p) {
     tarn_status st = check_options(s, key, size, options);
     if (st != TARN_OK) return st;
+    evict_soon(s);
     uint64_t hash = store_hash(key);
     s->stat.put_starts++;
     if (*budget > 0) --*budget;

@@ -319,7 +319,9 @@ static bool by_policy(struct store *s, struct room_want *w, bool copied, unsigne
         return false;
     }
     s->stat.room_policy++;
-    return evict_runs(s, w, &c.v, c.segment, best, n_best, budget);
+    bool ok = evict_runs(s, w, &c.v, c.segment, best, n_best, budget);
+    evict_ahead(s);
+    return ok;
 }
 
 /* --- all of it --- */

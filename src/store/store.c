@@ -137,7 +137,7 @@ static void story_of_gone(struct store *s, const struct object *o, uint64_t hash
 
 void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     struct span key = store_object_key(o);
-    uint64_t hash = store_hash(key);
+    uint64_t hash = book_hash(s, o);
     effect_gone(s, o);
     news_object(s, why, o);
     together_gone(s, key, why);
