@@ -32,6 +32,8 @@
 #include "store/policy.h"
 
 #define CHAIN_RUN_BLOCKS 255u
+#define CHAIN_RUN_BITS   27
+#define CHAIN_RUNS_MAX   (UINT32_C(1) << CHAIN_RUN_BITS)
 #define CHAIN_GHOSTS     1024u
 
 #define CHAIN_WINDOW  2u /* requests, of the narrowest window */

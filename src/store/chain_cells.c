@@ -185,6 +185,10 @@ static void next_enter(struct chain_cells *x, uint32_t cell, float worth) {
         memmove(&x->next[0], &x->next[1], --x->n_next * sizeof(x->next[0]));
     }
     unsigned k = x->n_next++;
+    if (k > 0 && worth >= x->next[0].worth) { /* as most, which are young */
+        memmove(&x->next[1], &x->next[0], k * sizeof(x->next[0]));
+        k = 0;
+    }
     for (; k > 0 && x->next[k - 1].worth <= worth; k--) x->next[k] = x->next[k - 1];
     x->next[k] = (struct chain_next){worth, cell};
 }
@@ -301,7 +305,9 @@ void chain_move(struct chain_books *c, uint32_t i) {
 void chain_run_exposed(struct chain_books *c, const struct chain_run *r) {
     uint32_t now = chain_age(c, r),
              since = c->clock - c->cells.window[slot_of_run(&c->cells, r)].counted;
-    chain_exposed(&c->value, r->sort, run_weight(r, r->blocks), since < now ? now - since : 0, now);
+    uint32_t from = since < now ? now - since : 0;
+    chain_exposed(&c->value, r->sort, run_weight(r, r->blocks), from,
+                  chain_age_bin(&c->value, from), now);
 }
 
 void chain_run_returned(struct chain_books *c, const struct chain_run *r, unsigned blocks) {
@@ -327,11 +333,12 @@ static void window_count(struct chain_books *c, unsigned level, uint32_t first) 
     unsigned slot = slot_of(level, first);
     const struct chain_window *w = &c->cells.window[slot];
     uint32_t from = age_at(w->counted, level, first), to = age_at(c->clock, level, first);
+    unsigned bin = chain_age_bin(&c->value, from);
     for (unsigned i = 0; i < SORT_WORDS; i++)
         for (uint64_t bits = window_sorts(w, i); bits; bits &= bits - 1) {
             unsigned sort = i * 64 + (unsigned)__builtin_ctzll(bits);
             float weight = (float)cell_at(c, sort * CHAIN_SLOTS + slot)->weight / CHAIN_WEIGHT_ONE;
-            chain_exposed(&c->value, sort, weight, from, to);
+            chain_exposed(&c->value, sort, weight, from, bin, to);
         }
     window_start(c, level, first, c->clock);
 }

@@ -11,12 +11,19 @@ static uint32_t *print_slots(const struct chain_books *c, uint32_t print) {
     return &c->ghosts.by_print[print * 2654435761u & (c->ghosts.prints - CHAIN_PRINT_WAYS)];
 }
 
+/* A run, and what its fingerprint ends with: others need not be looked at. */
+static uint32_t print_slot(uint32_t print, uint32_t i) {
+    return print << CHAIN_RUN_BITS | i;
+}
+
 uint32_t chain_ghost_find(const struct chain_books *c, uint64_t hash) {
     uint32_t print = chain_print_of(hash);
     if (c->printed && chain_run(c, c->printed)->print == print) return c->printed;
     const uint32_t *slot = print_slots(c, print);
-    for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++)
-        if (slot[k] && chain_run(c, slot[k])->print == print) return slot[k];
+    for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++) {
+        uint32_t i = slot[k] & (CHAIN_RUNS_MAX - 1);
+        if (i && slot[k] == print_slot(print, i) && chain_run(c, i)->print == print) return i;
+    }
     return 0;
 }
 
@@ -24,17 +31,17 @@ void chain_ghost_forget(struct chain_books *c, uint32_t i) {
     struct chain_run *r = chain_run(c, i);
     if (!r->print) return;
     if (c->printed == i) c->printed = 0;
-    uint32_t *slot = print_slots(c, r->print);
+    uint32_t *slot = print_slots(c, r->print), mine = print_slot(r->print, i);
     for (unsigned k = 0; k < CHAIN_PRINT_WAYS; k++)
-        if (slot[k] == i) slot[k] = 0;
+        if (slot[k] == mine) slot[k] = 0;
     r->print = 0;
 }
 
 static void print_enter(struct chain_books *c, uint32_t i) {
-    uint32_t *slot = print_slots(c, chain_run(c, i)->print);
+    uint32_t print = chain_run(c, i)->print, *slot = print_slots(c, print);
     unsigned k = 0;
     while (k < CHAIN_PRINT_WAYS && slot[k]) k++;
-    slot[k < CHAIN_PRINT_WAYS ? k : i % CHAIN_PRINT_WAYS] = i;
+    slot[k < CHAIN_PRINT_WAYS ? k : i % CHAIN_PRINT_WAYS] = print_slot(print, i);
 }
 
 /* A run that loses its last block most often loses the one before next. */

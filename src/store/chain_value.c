@@ -130,10 +130,11 @@ struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age) {
     return (struct chain_bin){b, share < 1 ? share : 1};
 }
 
-void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, uint32_t to) {
+void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, unsigned bin,
+                   uint32_t to) {
     struct chain_sort *x = &v->sort[sort];
     unsigned kind = x->traits.kind;
-    for (unsigned bin = chain_age_bin(v, from); from < to; bin++) {
+    for (; from < to; bin++) {
         uint32_t end = bin + 1 < CHAIN_AGES && v->start[bin + 1] < to ? v->start[bin + 1] : to;
         float time = weight * (float)(end - from), of_kind = time * x->ratio[zone_of(bin)];
         v->exposure[kind][bin] += of_kind;

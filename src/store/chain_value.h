@@ -100,8 +100,9 @@ static inline float chain_worth(struct chain_value *v, unsigned sort, struct cha
     if (x->fit != v->fits) chain_sort_fit(v, x);
     return x->value[at.bin] + at.share * (x->value[at.bin + 1] - x->value[at.bin]);
 }
-/* What weighs so much was not used between two ages. */
-void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, uint32_t to);
+/* What weighs so much was not used between two ages; bin: chain_age_bin of the first. */
+void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, unsigned bin,
+                   uint32_t to);
 /* It was used at that age. */
 void chain_returned(struct chain_value *v, unsigned sort, float weight, uint32_t age);
 /* What was counted makes new hazards and ratios; a sort's values follow when it is asked for. */

@@ -28,7 +28,6 @@
 #define OUT_LOOKS     8u
 #define YOUNG_MARKS   4u
 #define YOUNG_SHARE   32u /* one of so many objects that were put last is young */
-#define RUNS_MAX      ((size_t)1 << 27)
 #define CHILDREN_MAX  ((1u << 24) - 1 - CHAIN_RUN_BLOCKS)
 
 struct chain_request {
@@ -80,8 +79,9 @@ static struct chain_policy *state_made(struct policy *p) {
     s = xcalloc(1, sizeof(*s));
     struct chain_books *c = &s->chain;
     size_t cells = (size_t)CHAIN_SORTS * CHAIN_SLOTS * sizeof(struct chain_cell);
-    bool reserved = page_arena_init(&c->arena, RUNS_MAX * sizeof(struct chain_run), false) &&
-                    page_arena_init(&c->cells.arena, cells, false);
+    bool reserved =
+        page_arena_init(&c->arena, (size_t)CHAIN_RUNS_MAX * sizeof(struct chain_run), false) &&
+        page_arena_init(&c->cells.arena, cells, false);
     TARN_ASSERT(reserved);
     c->runs = 1;
     chain_value_init(&c->value);
@@ -791,6 +791,12 @@ static bool chain_behind(const struct policy *p, const struct object *o,
     return i == other->request;
 }
 
+static struct object *chain_peek(const struct policy *p) {
+    const struct chain_policy *s = state_of(p);
+    uint32_t i = s ? s->chain.cells.goes : 0;
+    return i ? chain_run_last(p, chain_run(&s->chain, i)) : NULL;
+}
+
 static void out_drop(struct chain_books *c, uint32_t i) {
     uint32_t k = c->n_out;
     do {
@@ -944,6 +950,7 @@ const struct policy_ops policy_chain = {
     .forget = chain_forget,
     .pop = chain_pop,
     .behind = chain_behind,
+    .peek = chain_peek,
     .held = chain_held,
     .give_back = chain_give_back,
     .evicted = chain_evicted,

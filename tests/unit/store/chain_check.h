@@ -90,6 +90,7 @@ static inline void chain_check_cells(struct chain_checked *k) {
         CHECK(end - x->from[l] <= CHAIN_WINDOWS * width);
     }
     CHECK(x->n_next <= CHAIN_NEXT);
+    CHECK(x->goes == 0 || chain_run(k->c, x->goes)->list == CHAIN_LEAVES);
     for (unsigned n = 1; n < x->n_next; n++) CHECK(x->next[n - 1].worth >= x->next[n].worth);
 }
 
@@ -118,7 +119,8 @@ static inline void chain_check_ghosts(struct chain_checked *k) {
         CHECK(r->ghost && !r->first && r->children == 0);
     }
     for (uint32_t n = 0; n < g->prints; n++)
-        if (g->by_print[n]) CHECK(chain_run(k->c, g->by_print[n])->print != 0);
+        if (g->by_print[n])
+            CHECK(chain_run(k->c, g->by_print[n] & (CHAIN_RUNS_MAX - 1))->print != 0);
 }
 
 static inline void chain_check_run(struct chain_checked *k, uint32_t i, unsigned *waiting,

@@ -619,6 +619,32 @@ TEST(single_blocks_that_were_just_put_are_there) {
     store_destroy(&s);
 }
 
+static char victim[16]; /* the prompt of the last one */
+static unsigned changes;
+
+static void on_victim(void *arg, const struct store_news *news) {
+    if (news->kind != STORE_NEWS_EVICTED) return;
+    struct span key = store_object_key(news->object);
+    size_t n = (size_t)((const char *)memchr(key.data, ':', key.len) - (const char *)key.data);
+    if (strlen(victim) != n || memcmp(victim, key.data, n) != 0) changes++;
+    memcpy(victim, key.data, n);
+    victim[n] = 0;
+}
+
+/* Space that came together becomes free together. */
+TEST(prompts_go_one_by_one_where_nothing_returns) {
+    enum { BLOCKS = 1000, PROMPTS = 2000 };
+    struct store_events events = {.news = on_victim};
+    struct store *s = util_store("chain", BLOCKS, NULL, &events);
+    store_listen(s, true);
+    for (unsigned i = 0; i < PROMPTS; i++) put_prompt(s, i, 10, 10);
+    changes = 0;
+    for (unsigned i = PROMPTS; i < 2 * PROMPTS; i++) put_prompt(s, i, 10, 10);
+    CHECK(changes >= PROMPTS && changes < PROMPTS + PROMPTS / 50);
+    chain_check(s);
+    store_destroy(&s);
+}
+
 /* Deeper than an object can tell: the end goes first all the same. */
 TEST(a_prompt_of_more_than_65535_blocks) {
     enum { BLOCKS = 66000 };

@@ -14,7 +14,7 @@ static unsigned sort_of(enum chain_kind kind) {
 static void teach(enum chain_kind kind, unsigned n, uint32_t age) {
     unsigned sort = sort_of(kind);
     for (unsigned i = 0; i < n; i++) {
-        chain_exposed(&v, sort, 1, 0, i % 2 ? age : 100 * age);
+        chain_exposed(&v, sort, 1, 0, 0, i % 2 ? age : 100 * age);
         if (i % 2) chain_returned(&v, sort, 1, age);
         if (i % 50 == 49) chain_value_fit(&v);
     }
@@ -61,7 +61,7 @@ TEST(what_comes_back_at_an_age_is_kept_until_then) {
 TEST(a_kind_that_never_comes_back_goes_first) {
     chain_value_init(&v);
     teach(CHAIN_REUSED, 500, 100);
-    for (int i = 0; i < 500; i++) chain_exposed(&v, sort_of(CHAIN_NEW), 1, 0, 2000);
+    for (int i = 0; i < 500; i++) chain_exposed(&v, sort_of(CHAIN_NEW), 1, 0, 0, 2000);
     chain_value_fit(&v);
     for (uint32_t age = 0; age < 100; age += 10)
         CHECK(worth(CHAIN_NEW, age) * 5 < worth(CHAIN_REUSED, age));
@@ -73,8 +73,8 @@ TEST(a_trait_is_worth_its_ratio) {
     const struct chain_traits turn_five = {.kind = CHAIN_REUSED, .turn = 5};
     unsigned one = sort_of(CHAIN_REUSED), five = chain_sort_find(&v, &turn_five);
     for (unsigned i = 0; i < 4000; i++) {
-        chain_exposed(&v, one, 1, 0, 100);
-        chain_exposed(&v, five, 1, 0, 100);
+        chain_exposed(&v, one, 1, 0, 0, 100);
+        chain_exposed(&v, five, 1, 0, 0, 100);
         if (i % 2) chain_returned(&v, five, 1, 50);
         if (i % 20 == 0) chain_returned(&v, one, 1, 50);
         if (i % 50 == 0) chain_value_fit(&v);
@@ -95,8 +95,8 @@ TEST(values_stay_numbers) {
                                      .growth = (uint8_t)(round % CHAIN_CLASSES),
                                      .branched = (uint8_t)(i % 2)};
             unsigned sort = chain_sort_find(&v, &t);
-            chain_exposed(&v, sort, round % 3 ? 16 : 1e-3f, 0, ages[i]);
-            chain_exposed(&v, sort, 1, ages[i], ages[i]);
+            chain_exposed(&v, sort, round % 3 ? 16 : 1e-3f, 0, 0, ages[i]);
+            chain_exposed(&v, sort, 1, ages[i], chain_age_bin(&v, ages[i]), ages[i]);
             if (round % 2) chain_returned(&v, sort, 16, ages[i]);
             float w = chain_worth(&v, sort, chain_bin_at(&v, ages[i]));
             CHECK(isfinite(w) && w > 0);
@@ -131,7 +131,7 @@ TEST(sorts_are_bounded) {
     }
     struct chain_traits first = nth_traits(0), late = nth_traits(383);
     unsigned s = chain_sort_find(&v, &first);
-    chain_exposed(&v, s, 1, 0, 100);
+    chain_exposed(&v, s, 1, 0, 0, 100);
     v.sort[s].runs = 0; /* its place is free, what it has counted is not lost */
     CHECK_EQ(chain_sort_find(&v, &late), s);
     v.sort[s].runs = 1;
