@@ -1,7 +1,7 @@
 #!/bin/bash
 # What does eviction-policy chain cost beside lru? Two servers, one with each, in turns: processor
-# time of the server for each key, by tarn-benchmark meta with one client, in a full pool of 100,000
-# objects. Puts evict as many as come; gets take and give back leases; look-ups are of prefixes.
+# time of the server for each key, by tarn-benchmark meta with one client. Puts go into a full pool
+# of 100,000 objects; gets, which take and give back leases, and look-ups of prefixes find all.
 # ROUNDS: seconds of each (21).
 ROUNDS=${ROUNDS:-21}
 . "$(dirname "$0")/lib.sh"
