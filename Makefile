@@ -464,13 +464,13 @@ test-rdma:
 	@deps/install.sh --quiet rdma || echo '*** the packages of the group rdma could not be installed'
 	$(call build_tests,binaries $(TOOLS) $(RDMA_PROGRAMS))
 	@tests/rdma/run.sh --build $(BUILD) $(TARN_RDMA_TESTS)
-# The tree installed, Debian packages, what is made of them: tests/packages/*.sh, at most four
-# minutes.
+# The tree installed, Debian packages, what is made of them: tests/packages/*.sh, all at once, as
+# many wait for others. So all that they share is built before.
 test-packages: deb
 	@deps/install.sh --quiet images || \
 	    echo '*** the packages of the group images could not be installed'
-	$(call build_tests,binaries)
-	@JOBS=$(JOBS) $(RUN_TESTS) packages
+	$(call build_tests,binaries man $(BUILD)/libtarn.a $(BUILD)/tarn.conf $(TOOLS))
+	@$(RUN_TESTS) packages
 # Memory of a GPU: the tests of gpu_test.py that want a device; without one they are skipped, with
 # the reason.
 test-gpu: deps

@@ -19,12 +19,12 @@ mkdir -p "$copy"
 exec 9>"$out/lock"
 flock 9
 
-# What git knows or would add; without git, as in a tarball, all that was not made here.
+# What git knows or would add; without git, as in a tarball or an image, all that was not made here.
 files() {
-    if [ -e .git ]; then
+    if git rev-parse --git-dir >/dev/null 2>&1; then
         git ls-files -z --cached --others --exclude-standard
     else
-        find . -path ./build -prune -o -type f -print0
+        find . \( -path ./build -o -path ./.git \) -prune -o -type f -print0
     fi
 }
 files | sort -z >"$out/files"
@@ -40,7 +40,10 @@ printf 'tarn (%s) unstable; urgency=medium\n\n  * CHANGELOG.md says what is new.
 rm -f "$out"/*_"${version}_$arch.deb" ${all:+"$out"/*_"${version}_all.deb"}
 # What `make deb` was told, such as CC, is not for debian/rules.
 unset MAKEFLAGS MFLAGS MAKELEVEL CC
-export DEB_BUILD_OPTIONS=${DEB_BUILD_OPTIONS-nocheck noautodbgsym}
+if [ -z "${DEB_BUILD_OPTIONS+set}" ]; then
+    # No packages of debug symbols, so none are made.
+    export DEB_BUILD_OPTIONS='nocheck noautodbgsym' DEB_CFLAGS_STRIP=-g
+fi
 (cd "$copy" && dpkg-buildpackage -us -uc -nc "${options[@]}" "$@") >"$out/log" 2>&1 || {
     tail -40 "$out/log"
     echo "deb: dpkg-buildpackage failed; all it said is in $out/log"

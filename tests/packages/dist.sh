@@ -25,6 +25,6 @@ export GIT_CEILING_DIRECTORIES=$work
 mkdir build
 cp -a "$OLDPWD/build/release" build/
 rm -rf build/release/tarn-* build/release/src/check
-make -s -j"${JOBS:-2}" || fail 'it does not build'
+make -s -j"$(nproc)" || fail 'it does not build'
 [ "$(src/tarn-check --version)" = "tarn-check v=$version" ] || fail 'tarn-check --version'
 [[ $(src/tarn-server --version) == "tarn-server v=$version "* ]] || fail 'tarn-server --version'

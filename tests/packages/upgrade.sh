@@ -12,13 +12,13 @@ if [ -z "${TARN_OLD:-}" ] && ! git cat-file -e "$old" 2>/dev/null; then
     echo "the history has no tarn 0.1 ($old); TARN_OLD=DIR names a build of it"
     exit 77
 fi
-make=(make -s -j"${JOBS:-2}")
+make=(make -s -j"$(nproc)")
 if [ -z "${TARN_OLD:-}" ]; then
     TARN_OLD=$work/0.1/build/release
     mkdir "$work/0.1"
     git archive "$old" | tar -x -C "$work/0.1"
     targets=(tarn-server tarn-node libtarn.so tests/tools/kv)
-    (cd "$work/0.1" && env -u MAKEFLAGS "${make[@]}" CC="${CC:-gcc}" CFLAGS=-O1 WERROR= \
+    (cd "$work/0.1" && env -u MAKEFLAGS "${make[@]}" CC="${CC:-gcc}" CFLAGS=-O0 WERROR= \
         "${targets[@]/#/build/release/}") >"$work/log" 2>&1 ||
         { tail -20 "$work/log"; echo 'upgrade: 0.1 does not build'; exit 1; }
 fi
