@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/tsan.h"
 #include "transport/tcp/tcp.h"
 
 #define CONN_MAGIC       0x54434f4eu /* "TCON" */
@@ -173,8 +174,10 @@ static enum conn_step conn_send_batch(struct tcp_conn *c, struct tcp_turn_state 
         return STEP_CLOSE;
     }
     /* No slicing to the budget: the socket buffer bounds what one call takes. */
+    TSAN_POOL_BEGIN();
     ssize_t sent = tcp_send(&c->secure, c->fd, c->out + c->out_at,
                             min_u64(c->out_n - c->out_at, SEND_IOV_MAX));
+    TSAN_POOL_END();
     if (sent < 0) return conn_failed(c, t, &c->writable);
     t->spent += (uint64_t)sent;
     for (size_t n = (size_t)sent; n > 0;) {
@@ -477,7 +480,9 @@ static void take_buffered(struct tcp_conn *c, struct tcp_turn_state *t) {
     uint64_t have = min_u64(c->rx_len - c->rx_pos, c->in.left);
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, have) : 0;
     struct iov_cursor to = iov_cursor(iov, n);
+    TSAN_POOL_BEGIN();
     uint64_t taken = c->in.status == TCP_OK ? iov_copy_in(&to, c->rx + c->rx_pos, have) : have;
+    TSAN_POOL_END();
     incoming_advance(c, taken);
     c->rx_pos += (uint32_t)taken;
     t->spent += taken;
@@ -493,8 +498,10 @@ static enum conn_step receive_payload(struct tcp_conn *c, struct tcp_turn_state 
     struct iovec iov[RECEIVE_IOV_MAX];
     uint64_t max = min_u64(c->in.left, RECEIVE_MAX);
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, max) : 0;
+    TSAN_POOL_BEGIN();
     ssize_t got =
         c->in.status == TCP_OK ? tcp_receive(&c->secure, c->fd, iov, n) : conn_drain(c, max);
+    TSAN_POOL_END();
     if (got == 0) return STEP_CLOSE;
     if (got < 0) return conn_failed(c, t, &c->readable);
     incoming_advance(c, (uint64_t)got);
