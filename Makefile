@@ -51,7 +51,7 @@ SYSROOT_FLAGS := $(if $(filter-out /,$(SYSROOT)),--sysroot=$(SYSROOT))
 # again what was given back.
 ifneq ($(CROSS),)
 export TEST_UNDER ?= prlimit --as=8589934592 \
-                     qemu-$(patsubst %-linux-gnu-,%,$(CROSS)) -R 6G -L $(abspath $(SYSROOT))
+                     qemu-$(patsubst %-linux-gnu-,%,$(CROSS)) -R 7000M -L $(abspath $(SYSROOT))
 endif
 Q := $(if $(V),,@)
 , := ,
