@@ -200,7 +200,7 @@ const struct config_row config_rows[] = {
     /* books, leases, puts, eviction */
     NUM(CONFIG_COUNT, "max-objects", max_objects, "0", 0, BIG, M, CONFIG_TELL_BOOKS),
     NUM(CONFIG_BYTES, "maxmemory", maxmemory, "0", 0, BIG, M, CONFIG_TELL_BOOKS),
-    ENUM("eviction-policy", eviction_policy, "lru", policies, M, CONFIG_TELL_POLICY),
+    ENUM("eviction-policy", eviction_policy, "chain", policies, M, CONFIG_TELL_POLICY),
     RATIO("eviction-high-watermark", eviction_high_watermark, "0.9", 0.01, 1, M, CONFIG_TELL_BOOKS),
     RATIO("hard-pin-ratio", hard_pin_ratio, "0.5", 0, 1, M, CONFIG_TELL_BOOKS),
     RATIO("hard-pin-user-ratio", hard_pin_user_ratio, "0.25", 0, 1, M, CONFIG_TELL_BOOKS),
@@ -310,8 +310,8 @@ const struct config_row config_rows[] = {
 const size_t config_row_count = ARRAY_LEN(config_rows);
 
 /* Redis' name for eviction-policy, with Redis' words. */
-static const struct config_row redis_policy_row =
-    ENUM("maxmemory-policy", eviction_policy, "allkeys-lru", redis_policies, M, CONFIG_TELL_POLICY);
+static const struct config_row redis_policy_row = ENUM(
+    "maxmemory-policy", eviction_policy, "allkeys-chain", redis_policies, M, CONFIG_TELL_POLICY);
 
 /* What Redis called them before, or calls them. */
 static const struct {

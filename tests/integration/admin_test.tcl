@@ -3,7 +3,7 @@ source [file join [file dirname [info script]] harness.tcl]
 set main [start_server --enable-debug-command yes]
 
 test {CONFIG GET and SET} {
-    assert_equal {eviction-policy lru} [r config get eviction-policy]
+    assert_equal {eviction-policy chain} [r config get eviction-policy]
     assert_equal {max-lease 10000} [r config get MAX-LEASE]
     assert {[llength [r config get *]] > 60}
     assert_equal {} [r config get nonsense]

@@ -102,7 +102,8 @@ test {a data port that is taken, in the range of outgoing connections} {
 test {--help: what is most used, a line each, with its default and where the rest is} {
     set text [exec $::server_binary --help]
     foreach {option default} {
-        port 6479 bind "* -::*" pool-size 1gb data-port auto eviction-policy lru dir . logfile none
+        port 6479 bind "* -::*" pool-size 1gb data-port auto eviction-policy chain dir .
+        logfile none
     } {
         set default [string map {* \\* . \\.} $default]
         assert_equal 1 [regexp -line "^  --$option \\S.*\\($default\\)$" $text] "$option in $text"
