@@ -42,8 +42,24 @@ if {[lindex $argv 0] eq "make"} {
     exit
 }
 
+# The archive's files, as if the machine had not been started since they were written: a pool of
+# another boot starts empty. struct segment_header: boot_id at 40, the CRC of what is before it at
+# 164.
+proc unpack {dir} {
+    exec tar -C $dir -xzf $::archive
+    set boot [exec cat /proc/sys/kernel/random/boot_id]
+    set f [open $dir/pool r+b]
+    seek $f 40
+    puts -nonewline $f [binary format a40 $boot]
+    seek $f 0
+    set header [read $f 164]
+    seek $f 164
+    puts -nonewline $f [binary format i [crc32c $header]]
+    close $f
+}
+
 set dir [temp_dir]
-exec tar -C $dir -xzf $archive
+unpack $dir
 
 test {tarn-check} {
     foreach {file objects} {appendonly.tarn 0 dump.tarn 65} {
@@ -83,7 +99,7 @@ test {what this version writes behind it is read again} {
 
 test {the snapshot alone} {
     file delete $dir/appendonly.tarn
-    exec tar -C $dir -xzf $archive
+    unpack $dir
     file delete $dir/appendonly.tarn
     serve $dir
     kv_all 20 verify own: 20 65-2000
