@@ -268,6 +268,9 @@ struct domain {
 /* What ends by itself, in the order in which it is looked at; books that follow have ghosts. */
 enum { WHEEL_GHOST, WHEEL_LEASE, WHEEL_GUARD, WHEEL_LOT, WHEEL_PUT, WHEEL_PIN, WHEELS };
 
+#define LONE_SETS 256
+#define LONE_WAYS 8
+
 struct store {
     uint32_t magic;
     struct store_config config;
@@ -355,8 +358,8 @@ struct store {
         bool settling;
         struct lone { /* of a pair, the other part of which has just been evicted */
             uint64_t hash, until_ms;
-            unsigned missing; /* suffix of that part */
-        } lone[256];
+            unsigned missing;         /* suffix of that part */
+        } lone[LONE_SETS][LONE_WAYS]; /* by hash, the latest first */
     } together;
     unsigned copying;                  /* memory segments whose objects are copied to a disk */
     uint64_t awaiting, awaiting_units; /* what waits for that: objects, and their space in memory */

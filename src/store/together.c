@@ -47,8 +47,30 @@ static struct span together_key(const struct store *s, struct span key, unsigned
     return span_of(at, stem + x->len);
 }
 
-static struct lone *lone_slot(struct store *s, uint64_t hash) {
-    return &s->together.lone[hash % ARRAY_LEN(s->together.lone)];
+static struct lone *lone_set(struct store *s, uint64_t hash) {
+    return s->together.lone[hash % LONE_SETS];
+}
+
+/* NULL: it is not. */
+static struct lone *lone_find(struct store *s, uint64_t hash) {
+    struct lone *set = lone_set(s, hash);
+    for (unsigned i = 0; i < LONE_WAYS; i++)
+        if (set[i].hash == hash && set[i].until_ms > s->now_ms) return &set[i];
+    return NULL;
+}
+
+static void lone_end(struct store *s, uint64_t hash) {
+    struct lone *l = lone_find(s, hash);
+    if (l) *l = (struct lone){0};
+}
+
+/* In place of the one that ends first, which may be none. */
+static void lone_enter(struct store *s, uint64_t hash, unsigned missing) {
+    struct lone *set = lone_set(s, hash), *at = lone_find(s, hash);
+    if (!at) at = set;
+    for (unsigned i = 0; i < LONE_WAYS && at->hash != hash; i++)
+        if (set[i].until_ms < at->until_ms) at = &set[i];
+    *at = (struct lone){hash, s->now_ms + LONE_MS, missing};
 }
 
 static void together_note(struct store *s, struct span key, unsigned suffix,
@@ -71,15 +93,12 @@ void together_came(struct store *s, struct span key, uint64_t hash) {
     int suffix = together_suffix(s, key);
     if (suffix < 0) return;
     char other[STORE_KEY_MAX];
-    struct lone *mine = lone_slot(s, hash);
-    if (mine->hash == hash && s->now_ms < mine->until_ms && mine->missing < s->config.n_together)
+    const struct lone *mine = lone_find(s, hash);
+    if (mine && mine->missing < s->config.n_together)
         together_note(s, together_key(s, key, (unsigned)suffix, mine->missing, other),
                       mine->missing, STORE_NEWS_EVICTED);
-    for (unsigned i = 0; i < s->config.n_together; i++) {
-        uint64_t h = store_hash(together_key(s, key, (unsigned)suffix, i, other));
-        struct lone *l = lone_slot(s, h);
-        if (l->hash == h) *l = (struct lone){0};
-    }
+    for (unsigned i = 0; i < s->config.n_together; i++)
+        lone_end(s, store_hash(together_key(s, key, (unsigned)suffix, i, other)));
 }
 
 bool together_away(const struct store *s, const struct object *o) {
@@ -106,8 +125,7 @@ static void settle_one(struct store *s, struct span key, const struct note *n) {
         if (i == n->suffix || other.len == 0) continue;
         uint64_t hash = store_hash(other);
         o = index_find(&s->index, other, hash);
-        if (!o && evicted)
-            *lone_slot(s, hash) = (struct lone){hash, s->now_ms + LONE_MS, n->suffix};
+        if (!o && evicted) lone_enter(s, hash, n->suffix);
         if (o && !book_stale(s, o) && (n->why != STORE_NEWS_EVICTED || !book_protected(s, o))) {
             s->stat.evicted_together++;
             book_drop(s, o, (enum store_news_kind)n->why);

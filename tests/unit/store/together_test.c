@@ -89,6 +89,20 @@ TEST(guarantee_1_a_pair_evicted_between_its_two_puts_leaves_no_half) {
     store_destroy(&s);
 }
 
+/* More puts of pairs at a time than connections that an engine has. */
+TEST(guarantee_1_of_many_pairs_evicted_between_their_puts_no_half_is_left) {
+    struct store *s = pairs("lru", 600);
+    for (int i = 0; i < 500; i++) CHECK_EQ(util_put(s, name(i, "-bytes"), 4096), TARN_OK);
+    for (int i = 0; i < 600; i++) CHECK_EQ(util_put(s, name(i, ""), 4096), TARN_OK);
+    store_settle(s);
+    for (int i = 0; i < 500; i++) {
+        CHECK_EQ(set(s, name(i, "-meta")), TARN_OK);
+        store_settle(s);
+        CHECK(!util_has(s, name(i, "-meta")));
+    }
+    store_destroy(&s);
+}
+
 TEST(guarantee_1_a_pair_is_removed_and_expires_together_in_both_directions) {
     struct store *s = pairs("lru", 64);
     for (int i = 0; i < 4; i++) {
