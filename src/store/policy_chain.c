@@ -27,7 +27,7 @@
 #define ANCESTORS_MAX 64u
 #define OUT_LOOKS     8u
 #define YOUNG_MARKS   4u
-#define YOUNG_SHARE   32u /* one of so many objects that were put last is young */
+#define YOUNG_SHARE   4u /* one of so many objects that were put last is young */
 #define CHILDREN_MAX  ((1u << 24) - 1 - CHAIN_RUN_BLOCKS)
 
 struct chain_request {

@@ -345,7 +345,11 @@ static void step(struct forest *f) {
     }
 }
 
-static void wander(unsigned features, uint64_t seed, int steps, unsigned in_so_many) {
+struct tally {
+    uint64_t evicted, behind;
+};
+
+static void wander(unsigned features, uint64_t seed, int steps, struct tally *t) {
     struct forest *f = calloc(1, sizeof(*f));
     f->features = features;
     hash_set_seed(seed);
@@ -383,19 +387,21 @@ static void wander(unsigned features, uint64_t seed, int steps, unsigned in_so_m
     store_get_stats(f->s, &st);
     if (!(features & (DISKS | WAITS | PINS | MANY)))
         CHECK(st.evicted_objects > (uint64_t)steps / 10);
-    uint64_t behind = f->behind;
     if (getenv("CHAIN_VERBOSE"))
         printf("# features %u seed %lu: evicted %lu, behind %lu\n", features, seed,
-               st.evicted_objects, behind);
-    if (!getenv("CHAIN_VERBOSE")) CHECK(behind * in_so_many <= st.evicted_objects);
+               st.evicted_objects, f->behind);
+    t->evicted += st.evicted_objects;
+    t->behind += f->behind;
     store_destroy(&f->s);
     free(f);
 }
 
 /* At most one block is left behind in so many that are evicted. */
 static void wander_with(unsigned features, unsigned in_so_many) {
+    struct tally t = {0};
     for (uint64_t seed = 1, end = (uint64_t)test_rounds(3); seed <= end; seed++)
-        wander(features, seed, 2500, in_so_many);
+        wander(features, seed, 2500, &t);
+    CHECK(t.behind * in_so_many <= t.evicted);
 }
 
 #define NEVER 1000000u
@@ -447,7 +453,7 @@ TEST(prompts_on_nodes) {
  * in its prompt. */
 TEST(prompts_of_many_sizes) {
     wander_with(LEASES | SIZES, NEVER);
-    wander_with(LEASES | SIZES | SEGMENTS, 50);
+    wander_with(LEASES | SIZES | SEGMENTS, 30);
 }
 
 /* Parts are prompts of their own. */
@@ -486,7 +492,7 @@ TEST(prompts_in_groups) {
 TEST(prompts_and_everything) {
     static const unsigned features[] = {SIZES, SWITCHES | PINS};
     for (unsigned i = 0; i < sizeof(features) / sizeof(features[0]); i++)
-        wander(LEASES | features[i], i + 1, 2000, 0);
+        wander(LEASES | features[i], i + 1, 2000, &(struct tally){0});
     wander_with(0x3fff, 0);
 }
 
@@ -611,10 +617,10 @@ TEST(single_blocks_that_were_just_put_are_there) {
     }
     for (unsigned k = 0; k < 500; k++) {
         put_blocks(s, "new", k, 1);
-        unsigned from = k > 20 ? k - 20 : 0;
+        unsigned from = k > 180 ? k - 180 : 0;
         CHECK_EQ(set_there(s, "new", from, k + 1), k + 1 - from);
     }
-    CHECK(set_there(s, "new", 0, 500) < 100);
+    CHECK(set_there(s, "new", 0, 500) < 350);
     chain_check(s);
     store_destroy(&s);
 }
