@@ -167,12 +167,14 @@ class FullPool(ConnectorTest):
     def test_pinned_full(self):
         """No room at all: dropped, told once, and no reference lost; there is room again when the
         pins go."""
-        client, pinned = self.client(), [f"pin{i}" for i in range(40)]
-        for key in pinned:
+        client, pinned = self.client(), []
+        for size in (1 << 20, 1 << 18):  # leased chunks stand in between
             try:
-                client.put(key, bytes(1 << 20), pin="hard")
+                while True:
+                    client.put(f"pin{len(pinned)}", bytes(size), pin="hard")
+                    pinned.append(f"pin{len(pinned)}")
             except tarn.NoSpace:
-                break
+                pass
         connector, keys = self.connector(), self.keys(16)
         self.metadata = Metadata(layers=4, tokens=64, hidden=512)
         for key in keys:

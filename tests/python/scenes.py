@@ -95,7 +95,7 @@ class EngineScenes:
     crowded = 0
 
     def test_a_full_pool_gives_what_is_right_or_nothing(self):
-        server = self.server(pool="16mb")
+        server = self.server("--eviction-policy", "lru", pool="16mb")
         for layout in self.layouts:
             with self.subTest(layout=layout.name):
                 engine, whole = self.made(server, layout), self.longest(layout, TOKENS)
