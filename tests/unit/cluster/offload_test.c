@@ -713,9 +713,10 @@ static void begin_chain(void) {
     CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
 }
 
-/* Conversations of which each asks five times, among prompts that never come again. */
-static void talk(void) {
-    for (int i = 0; i < 4 * 5; i++) {
+/* So many requests of conversations, five of each in turn, and after each one a prompt that never
+ * comes again. */
+static void talk(int asked) {
+    for (int i = 0; i < asked; i++) {
         char key[32];
         snprintf(key, sizeof(key), "%c", 'a' + i / 5);
         ask(key, 4 * (i % 5 + 1));
@@ -734,7 +735,7 @@ static void let_all_go(void) {
 
 TEST(one_read_brings_back_what_is_worth_more_than_what_would_go) {
     begin_chain();
-    talk();
+    talk(4 * 5);
     let_all_go();
     CHECK_EQ(leading_in_memory("a", 20), 0);
     for (int i = 0; i < 8; i++) {
@@ -771,10 +772,11 @@ static int64_t lost(const char *key) {
 
 TEST(what_is_lost_with_a_copy_on_a_disk) {
     begin_chain();
-    talk();
-    /* in memory as well: a conversation before what came once; the tail before the head */
-    CHECK(lost("d5") > lost("once19.0") && lost("once19.0") > 0);
-    CHECK(lost("d0") > lost("d3"));
+    talk(5 * 5 - 2);
+    /* in memory as well: a conversation that goes on before what came once; the tail before the
+     * head */
+    CHECK(lost("e5") > lost("once19.0") && lost("once19.0") > 0);
+    CHECK(lost("e0") > lost("e3"));
     /* on the disk alone, as long as the request is among the latest, and longer */
     let_all_go();
     CHECK(lost("once19.0") > lost("once19.1") && lost("once19.1") > 0);
