@@ -31,22 +31,29 @@ static const char *block(int prompt, int i) {
     return key;
 }
 
-/* A request: looks n blocks up, and puts those behind its last hit. disk: each gets a copy. */
-static int ask(struct store *s, int prompt, int n, bool disk) {
+/* A request looks n blocks up: how many are there, from the first one on. */
+static int look_up(struct store *s, struct store_chain *c, const char *(*name)(int, int),
+                   int prompt, int n) {
     struct store_batch b;
-    struct store_chain c = {0};
-    int hits = 0;
     util_tick(s, 1000);
-    store_batch_begin(s, &b, &c, STORE_BATCH_READ, (uint32_t)n);
-    for (; hits < n; hits++) {
-        struct span key = span_str(block(prompt, hits));
+    store_batch_begin(s, &b, c, STORE_BATCH_READ, (uint32_t)n);
+    for (int i = 0; i < n; i++) {
+        struct span key = span_str(name(prompt, i));
         struct object *o = store_find(s, key);
         if (!o) {
             store_batch_miss(s, &b, key, store_hash(key));
-            break;
+            return i;
         }
         store_batch_hit(s, &b, o, store_hash(key));
     }
+    return n;
+}
+
+/* And puts those behind its last hit. disk: each gets a copy. */
+static int ask(struct store *s, int prompt, int n, bool disk) {
+    struct store_batch b;
+    struct store_chain c = {0};
+    int hits = look_up(s, &c, block, prompt, n);
     if (hits == n) return hits;
     struct store_put_options o = {.replicas = 1};
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, (uint32_t)(n - hits));
@@ -368,18 +375,7 @@ static void disk_takes(struct store *s, struct disk *d, struct gaps *g) {
 static void talk_goes_on(struct store *s, int talk, int n) {
     struct store_batch b;
     struct store_chain c = {0};
-    int hits = 0;
-    util_tick(s, 1000);
-    store_batch_begin(s, &b, &c, STORE_BATCH_READ, (uint32_t)n);
-    for (; hits < n; hits++) {
-        struct span key = span_str(talk_block(talk, hits));
-        struct object *o = store_find(s, key);
-        if (!o) {
-            store_batch_miss(s, &b, key, store_hash(key));
-            break;
-        }
-        store_batch_hit(s, &b, o, store_hash(key));
-    }
+    int hits = look_up(s, &c, talk_block, talk, n);
     if (hits == n) return;
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, (uint32_t)(n - hits));
     for (int i = hits; i < n; i++) {
