@@ -66,7 +66,13 @@ char *span_dup(struct span s) {
 static int parse_digits(struct span s, uint64_t *value_p) {
     if (s.len == 0) return 0;
     uint64_t v = 0;
-    for (size_t i = 0; i < s.len; i++) {
+    size_t i = 0;
+    for (; i < s.len && i < 19; i++) { /* so many cannot overflow */
+        unsigned d = (unsigned char)s.data[i] - '0';
+        if (d > 9) return 0;
+        v = v * 10 + d;
+    }
+    for (; i < s.len; i++) {
         unsigned d = (unsigned char)s.data[i] - '0';
         if (d > 9) return 0;
         if (__builtin_mul_overflow(v, (uint64_t)10, &v) ||
@@ -187,6 +193,34 @@ int span_to_bytes(struct span s, uint64_t *value_p) {
     return 0;
 }
 
+/* By 1233 / 4096, which is close enough to log10(2) for 64 bits. */
+static size_t dec_digits(uint64_t v) {
+    static const uint64_t powers[] = {
+        1,
+        10,
+        100,
+        1000,
+        10000,
+        100000,
+        1000000,
+        10000000,
+        100000000,
+        1000000000,
+        10000000000,
+        100000000000,
+        1000000000000,
+        10000000000000,
+        100000000000000,
+        1000000000000000,
+        10000000000000000,
+        100000000000000000,
+        1000000000000000000,
+        10000000000000000000u,
+    };
+    unsigned bits = 64u - (unsigned)__builtin_clzll(v | 1), at_least = bits * 1233 >> 12;
+    return at_least + (v >= powers[at_least]);
+}
+
 size_t u64_to_dec(uint64_t v, char *out) {
     static const char pairs[] =
         "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142"
@@ -196,25 +230,26 @@ size_t u64_to_dec(uint64_t v, char *out) {
         out[0] = (char)('0' + v);
         return 1;
     }
-    char tmp[20];
-    size_t at = sizeof(tmp);
-    while (v >= 100) {
-        at -= 2;
-        memcpy(tmp + at, pairs + v % 100 * 2, 2);
-        v /= 100;
-    }
-    if (v >= 10) {
-        at -= 2;
-        memcpy(tmp + at, pairs + v * 2, 2);
-    } else {
-        tmp[--at] = (char)('0' + v);
-    }
-    size_t len = sizeof(tmp) - at;
-    memcpy(out, tmp + at, len);
+    size_t len = dec_digits(v), at = len;
+    for (; v >= 100; v /= 100) memcpy(out + (at -= 2), pairs + v % 100 * 2, 2);
+    if (v >= 10)
+        memcpy(out, pairs + v * 2, 2);
+    else
+        out[0] = (char)('0' + v);
     return len;
 }
 
 void u64_to_hex(uint64_t v, unsigned digits, char *out) {
+    for (; digits >= 8; digits -= 8, v >>= 32) {
+        /* a byte for each digit, the lowest first; those above 9 carry into their upper half */
+        uint64_t x = v & 0xffffffff;
+        x = (x << 16 | x) & 0x0000ffff0000ffff;
+        x = (x << 8 | x) & 0x00ff00ff00ff00ff;
+        x = (x << 4 | x) & 0x0f0f0f0f0f0f0f0f;
+        uint64_t letters = (x + 0x0606060606060606) >> 4 & 0x0101010101010101;
+        x = __builtin_bswap64(x + 0x3030303030303030 + letters * ('a' - '0' - 10));
+        memcpy(out + digits - 8, &x, 8);
+    }
     for (unsigned i = digits; i > 0; i--, v >>= 4) out[i - 1] = "0123456789abcdef"[v & 15];
 }
 

@@ -242,6 +242,29 @@ TEST(hex_takes_exactly_so_many_digits) {
     CHECK_STR(digits, "12ab");
     u64_to_hex(0xf12ab, 2, digits);
     CHECK_STR(digits, "abab");
+    struct rng r;
+    rng_seed(&r, 5);
+    for (int i = 0; i < 20000; i++) {
+        uint64_t v = rng_next(&r);
+        unsigned n = 1 + (unsigned)rng_below(&r, 16);
+        char got[17] = {0}, expected[17];
+        u64_to_hex(v, n, got);
+        snprintf(expected, sizeof(expected), "%016llx", (unsigned long long)v);
+        CHECK_STR(got, expected + 16 - n);
+    }
+}
+
+TEST(decimals_at_every_power_of_ten) {
+    char got[24], expected[24];
+    for (uint64_t power = 1;; power *= 10) {
+        for (uint64_t v = power - 1; v != power + 2; v++) {
+            size_t n = u64_to_dec(v, got);
+            snprintf(expected, sizeof(expected), "%llu", (unsigned long long)v);
+            got[n] = 0;
+            CHECK_STR(got, expected);
+        }
+        if (power > UINT64_MAX / 10) break;
+    }
 }
 
 TEST(allocators_take_zero) {
