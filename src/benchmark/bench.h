@@ -71,6 +71,10 @@ void wire_flush(struct wire *w);
 void wire_send(struct wire *w, const void *data, size_t len); /* at once; flush before */
 /* A line without its CRLF; valid until the next read. */
 const char *wire_line(struct wire *w, size_t *len_p);
+/* Takes text if that is what comes next. */
+bool wire_take(struct wire *w, struct span text);
+/* So many bytes, whatever they are; valid until the next read. */
+const char *wire_bytes(struct wire *w, size_t len);
 /* Skips n whole replies; error replies are counted. */
 void wire_skip(struct wire *w, size_t n);
 /* Skips what belongs to the reply whose first line was line (an element of the array, say). */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "benchmark/meta.h"
+#include "transport/place.h"
 
 static const char *const op_names[] = {"put", "get", "exists", "prefix"};
 static const char *const commands[] = {"MPUTSTART", "MGETREPLICAS", "MEXISTS", "PREFIXLEN"};
@@ -37,6 +38,7 @@ struct meta_worker {
     struct conn *conns;
     struct buf request; /* template of the first request of a batch */
     size_t *key_at;     /* where the keys' digits lie in it */
+    struct buf key;     /* template of a key in the second one; its digits end before the CRLF */
     uint64_t random;
     uint64_t *numbers; /* tokens or versions of the batch being answered */
     uint64_t done_keys, hits, requests, errors;
@@ -48,10 +50,19 @@ static void resp_append(struct buf *b, const char *s) {
     buf_printf(b, "$%zu\r\n%s\r\n", strlen(s), s);
 }
 
+#define NUMBER_MAX 27u /* bytes of a number as a bulk string */
+
 static void resp_append_number(struct buf *b, uint64_t v) {
     char digits[24];
     size_t n = u64_to_dec(v, digits);
-    buf_printf(b, "$%zu\r\n%.*s\r\n", n, (int)n, digits);
+    buf_reserve(b, NUMBER_MAX);
+    char *at = b->data + b->len;
+    *at++ = '$';
+    at += u64_to_dec(n, at);
+    memcpy(at, "\r\n", 2);
+    memcpy(at + 2, digits, n);
+    memcpy(at + 2 + n, "\r\n", 2);
+    b->len = (size_t)(at - b->data) + n + 4;
 }
 
 /* Key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to key_size,
@@ -74,9 +85,9 @@ static void resp_append_key(const struct meta *m, struct buf *b, uint64_t number
 static void build_template(struct meta_worker *k) {
     const struct meta *m = k->m;
     bool put = m->op == META_PUT, lease = m->op == META_GET && m->lease_ms > 0,
-         replicas = put && m->replicas > 1;
+         replicas = put && m->replicas > 1, packed = put || m->op == META_GET;
     buf_printf(&k->request, "*%" PRIu64 "\r\n",
-               (2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0)));
+               (2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0) + packed));
     resp_append(&k->request, commands[m->op]);
     resp_append_number(&k->request, m->batch);
     k->key_at = xmalloc(m->batch * sizeof(*k->key_at));
@@ -93,6 +104,8 @@ static void build_template(struct meta_worker *k) {
         resp_append(&k->request, "REPLICAS");
         resp_append_number(&k->request, m->replicas);
     }
+    if (packed) resp_append(&k->request, "PACKED"); /* as libtarn does */
+    resp_append_key(m, &k->key, 0);
 }
 
 /* --- the conversation --- */
@@ -126,8 +139,28 @@ static void batch_send(struct meta_worker *k, struct conn *c) {
     k->requests++;
 }
 
-/* The first integer of each element, UINT64_MAX where it is nil or an error. Returns how many there
- * are. */
+/* The version or token of an element, UINT64_MAX where it is nil or an error. */
+static uint64_t read_number(struct wire *w) {
+    static const struct span packed_head = SPAN("$88\r\n");
+    _Static_assert(sizeof(struct place_packed) == 88, "as in its head");
+    if (LIKELY(wire_take(w, packed_head))) {
+        uint64_t number;
+        const char *place = wire_bytes(w, sizeof(struct place_packed) + 2);
+        memcpy(&number, place + offsetof(struct place_packed, number), sizeof(number));
+        return number;
+    }
+    size_t len;
+    const char *line = wire_line(w, &len);
+    if (line[0] == '-') wire_note_error(w, line, len);
+    int64_t n = line[0] == '*' ? wire_int(w, line, len) : 0;
+    if (n <= 0) return UINT64_MAX;
+    line = wire_line(w, &len);
+    uint64_t number = (uint64_t)wire_int(w, line, len);
+    wire_skip(w, (size_t)n - 1);
+    return number;
+}
+
+/* The number of each element. Returns how many there are. */
 static size_t read_numbers(struct meta_worker *k, struct wire *w) {
     size_t len, found = 0;
     const char *line = wire_line(w, &len);
@@ -139,28 +172,22 @@ static size_t read_numbers(struct meta_worker *k, struct wire *w) {
     if (line[0] != '*' || wire_int(w, line, len) != (int64_t)k->m->batch)
         die("unexpected answer: %.*s", (int)len, line);
     for (uint64_t i = 0; i < k->m->batch; i++) {
-        k->numbers[i] = UINT64_MAX;
-        line = wire_line(w, &len);
-        if (line[0] == '-') wire_note_error(w, line, len);
-        if (line[0] != '*') continue;
-        int64_t n = wire_int(w, line, len);
-        if (n <= 0) continue;
-        line = wire_line(w, &len);
-        k->numbers[i] = (uint64_t)wire_int(w, line, len);
-        wire_skip(w, (size_t)n - 1);
-        found++;
+        k->numbers[i] = read_number(w);
+        found += k->numbers[i] != UINT64_MAX;
     }
     return found;
 }
 
 static void append_keys_numbers(struct meta_worker *k, struct buf *out, uint64_t first, bool crc) {
+    static const struct span no_crc = SPAN("$2\r\n-1\r\n");
     for (uint64_t i = 0; i < k->m->batch; i++) {
         if (k->numbers[i] == UINT64_MAX) continue;
         uint64_t key = first + i;
         if (k->m->op != META_PUT && key >= k->m->keys) key -= k->m->keys;
-        resp_append_key(k->m, out, key);
+        u64_to_hex(key, DIGITS, k->key.data + k->key.len - 2 - DIGITS);
+        buf_append(out, k->key.data, k->key.len);
         resp_append_number(out, k->numbers[i]);
-        if (crc) resp_append(out, "-1");
+        if (crc) buf_append(out, no_crc.data, no_crc.len);
     }
 }
 
@@ -193,6 +220,13 @@ static void batch_done(struct meta_worker *k, struct conn *c, uint64_t sent_us) 
     hist_add(&k->t.hist, clock_mono_us() - sent_us);
     k->done_keys += k->m->batch;
     c->batches--;
+}
+
+static bool read_flag(struct wire *w) {
+    static const struct span yes = SPAN(":1\r\n");
+    if (LIKELY(wire_take(w, yes))) return true;
+    wire_skip(w, 1);
+    return false;
 }
 
 /* Reads one answer; may send what follows from it. */
@@ -229,10 +263,8 @@ static void batch_answered(struct meta_worker *k, struct conn *c) {
     case META_EXISTS:
         line = wire_line(c->w, &len);
         if (line[0] == '-') wire_note_error(c->w, line, len);
-        for (int64_t left = line[0] == '*' ? wire_int(c->w, line, len) : 0; left > 0; left--) {
-            line = wire_line(c->w, &len);
-            k->hits += len == 2 && line[1] == '1';
-        }
+        for (int64_t left = line[0] == '*' ? wire_int(c->w, line, len) : 0; left > 0; left--)
+            k->hits += read_flag(c->w);
         break;
     case META_PREFIX:
         line = wire_line(c->w, &len);
@@ -271,6 +303,7 @@ static void meta_worker_close(struct meta_worker *k) {
     free(k->numbers);
     free(k->key_at);
     buf_free(&k->request);
+    buf_free(&k->key);
 }
 
 static void *meta_work(void *arg) {
