@@ -274,6 +274,36 @@ TEST(guarantee_1_copies_under_way_fail_when_their_host_hangs_up) {
     end();
 }
 
+static long faults(void) {
+    struct rusage u;
+    CHECK_EQ(getrusage(RUSAGE_THREAD, &u), 0);
+    return u.ru_minflt;
+}
+
+/* Filling a pool, a new client meets each page for the first time. */
+TEST(pages_that_a_put_touches_first_come_many_at_a_time) {
+    enum { SIZE = 8 << 20, TIMES = 4 };
+    long page = sysconf(_SC_PAGESIZE);
+    if (page > 4096) SKIP("one page is what the kernel maps at once");
+    begin(SIZE, true);
+    struct object o;
+    object_init(&o, 0, SIZE, 1, 1);
+    uint8_t *data = xcalloc(1, SIZE), *back = xcalloc(1, SIZE);
+    fill(data, SIZE, 1);
+    CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK); /* the host's memory is there */
+    fill(data, SIZE, 2);
+    engine_destroy(&engine);
+    engine = world_engine(&w, SUITE, 1);
+    long before = faults();
+    CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK);
+    CHECK(faults() - before < SIZE / page / TIMES);
+    CHECK_EQ(move(engine, &o, false, back, NULL), TARN_OK);
+    CHECK(memcmp(data, back, SIZE) == 0);
+    free(data);
+    free(back);
+    end();
+}
+
 /* With not even a descriptor to turn a peer away with, a listener does not look; it looks again
  * though nothing else happens in its domain. */
 TEST(a_listener_without_descriptors_accepts_again_by_itself) {

@@ -25,6 +25,7 @@
 #define PREFETCH_BYTES 512u
 #define PAST_TOTAL     (128u << 10) /* of an operation: from here on its parts go past the cache */
 #define PAST_LENGTH    (4u << 10)   /* ... those that are as long as this */
+#define AROUND         (64u << 10)  /* what the kernel maps at once, if it is aligned */
 #define COPY_LARGE     (256u << 10) /* crc32c_copy stores past the cache from here on */
 
 struct transport_endpoint {
@@ -49,6 +50,7 @@ struct transport_key {
     uint64_t attachment;                            /* the host's number for it */
     uint32_t master_epoch, segment_epoch, instance; /* when it was attached */
     struct shm_watch watch;                         /* of a writable one */
+    uint8_t *touched;                               /* of a writable one: a bit per AROUND bytes */
 };
 
 struct shm_op {
@@ -306,7 +308,10 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
     char program[PROGRAM_TEXT];
     program_write(program_told(reply.program), program);
     log_verbose("Segment %u is mapped: tarn %s", k->segment, program);
-    if (k->writable) shm_watch_add(&k->watch, e->fd, k->map, k->map_size);
+    if (k->writable) {
+        shm_watch_add(&k->watch, e->fd, k->map, k->map_size);
+        k->touched = xcalloc(k->map_size / AROUND / 8 + 2, 1);
+    }
     *key_p = k;
     return TARN_OK;
 }
@@ -320,6 +325,7 @@ void shm_key_close(struct transport_key **key_p) {
     send_detach(k->endpoint, k->attachment);
     endpoint_unref(k->endpoint);
     k->magic = 0;
+    free(k->touched);
     free(k);
 }
 
@@ -403,6 +409,20 @@ static void prefetch_next(const struct transport_op *op, const struct op_walk *a
     for (size_t i = 0; from != NULL && i < PREFETCH_BYTES; i += 64) __builtin_prefetch(from + i);
 }
 
+/* Pages that this process has not touched yet. A load brings in all that are populated of the
+ * AROUND bytes that it lies in, ready to be written to; a store its own only, with which a client's
+ * first puts would take several times as long as later ones. */
+static void touch_pages(struct transport_key *k, const char *at, uint64_t len) {
+    const char *base = (const char *)((uintptr_t)k->map / AROUND * AROUND), *end = at + len;
+    while (at < end) {
+        size_t i = (size_t)(at - base) / AROUND;
+        uint8_t bit = (uint8_t)(1u << i % 8);
+        if (!(k->touched[i / 8] & bit)) (void)*(volatile const char *)at;
+        k->touched[i / 8] |= bit;
+        at = base + (i + 1) * AROUND;
+    }
+}
+
 /* Copies the next piece of op. 0: all is copied. */
 static uint64_t copy_some(struct transport_op *op) {
     struct shm_op *st = shm_op_of(op);
@@ -414,6 +434,7 @@ static uint64_t copy_some(struct transport_op *op) {
     char *to = op->kind == TRANSPORT_GET ? here.iov_base : there,
          *from = op->kind == TRANSPORT_GET ? there : here.iov_base;
     prefetch_next(op, &st->at);
+    if (op->kind == TRANSPORT_PUT) touch_pages(p->key, there, len);
     if (op->crcs != NULL)
         crc_track_feed(&st->crc, op, to, from, len);
     else
