@@ -373,16 +373,27 @@ static void windows_merge(struct chain_books *c, unsigned level, uint32_t first)
     window_start(c, level + 1, first, c->clock);
 }
 
-/* Makes room for windows up to that request. After a leap all that were there are merged soon. */
+/* The only window of a level that is not empty becomes a later one. */
+static void window_leap(struct chain_books *c, unsigned level, uint32_t first, uint32_t later) {
+    unsigned from = slot_of(level, first), to = slot_of(level, later);
+    if (from != to) window_append(c, to, from);
+    window_start(c, level, later, c->clock);
+}
+
+/* Makes room for windows up to that request. After a leap all that were there are merged soon; of
+ * the last level into one, which leaps as well. */
 static void level_reach(struct chain_books *c, unsigned level, uint32_t end) {
     uint32_t *from = &c->cells.from[level], width = window_width(level);
     bool last = level + 1 == CHAIN_LEVELS;
     for (unsigned n = 0; end - *from > CHAIN_WINDOWS * width; n++) {
         uint32_t behind = *from + (last ? width : 2 * width);
-        bool leap = !last && n >= CHAIN_WINDOWS;
+        bool leap = n >= CHAIN_WINDOWS;
         if (leap) behind = (end - (CHAIN_WINDOWS - 2) * width) / (2 * width) * (2 * width);
         if (!last) level_reach(c, level + 1, behind);
-        if (!leap) windows_merge(c, level, *from);
+        if (!leap)
+            windows_merge(c, level, *from);
+        else if (last)
+            window_leap(c, level, *from, behind);
         *from = behind;
     }
 }

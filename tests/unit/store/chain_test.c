@@ -8,9 +8,10 @@
 #include "base/rng.h"
 #include "chain_check.h"
 
-#define NODES 600
-#define OPEN  400 /* puts at a time, where there are MANY; else: */
-#define FEW   24
+#define NODES   600
+#define KEY_LEN 6u
+#define OPEN    400 /* puts at a time, where there are MANY; else: */
+#define FEW     24
 
 enum feature {
     LEASES = 1,
@@ -35,9 +36,11 @@ enum feature {
 struct node {
     int parent; /* < 0: none */
     uint32_t depth;
-    char key[16];
+    char key[KEY_LEN + 1];
+    uint64_t hash;
     bool there, evicted;
     bool demoted; /* its copy on the disk stays: no gap, but what is behind it and waits is late */
+    bool gap, late; /* one before it was evicted, or demoted */
     /* It was put behind a gap, or one was made before it that had to be, by a client or for want of
      * leaves: until a look-up finds both together again, nobody knows what it is behind. */
     bool loose;
@@ -48,6 +51,7 @@ struct forest {
     struct rng rng;
     unsigned features;
     struct node node[NODES];
+    bool went;              /* some were evicted or demoted since gaps were looked for */
     uint64_t steps, behind; /* blocks left behind a gap */
     uint64_t followed;      /* victims that went with others, as clients have asked */
     uint32_t disk;
@@ -92,6 +96,7 @@ static void on_news(void *arg, const struct store_news *news) {
     }
     forest->node[i].evicted = evicted && forest->node[i].there;
     forest->node[i].demoted = demoted && forest->node[i].there;
+    forest->went = true;
 }
 
 /* Puts at a time, and the steps after which one has ended. */
@@ -114,6 +119,7 @@ static void grow_node(struct forest *f, int i) {
     n->depth = root ? 0 : f->node[n->parent].depth + 1;
     char domain = root ? (char)('a' + rng_below(&f->rng, 3)) : f->node[n->parent].key[0];
     sprintf(n->key, "%c:%04d", domain, i);
+    n->hash = store_hash(span_str(n->key));
 }
 
 static unsigned path_to(struct forest *f, int leaf, int path[NODES]) {
@@ -123,7 +129,7 @@ static unsigned path_to(struct forest *f, int leaf, int path[NODES]) {
 }
 
 static struct object *find_node(struct forest *f, int i) {
-    return store_find(f->s, span_str(f->node[i].key));
+    return store_find_hashed(f->s, span_of(f->node[i].key, KEY_LEN), f->node[i].hash);
 }
 
 /* What is on a disk only is in no order of eviction. */
@@ -153,6 +159,7 @@ static void end_open(struct forest *f, unsigned at) {
     tarn_status st =
         store_put_end(f->s, span_str(f->node[i].key), f->open[at].token, 1, 0, NULL, 0, NULL);
     CHECK(st == TARN_OK || st == TARN_ETOKEN);
+    f->node[i].there |= st == TARN_OK;
     f->open[at] = f->open[--f->n_open];
 }
 
@@ -201,7 +208,7 @@ static void prompt(struct forest *f) {
     hint(f, &b);
     for (; from + hits < n; hits++) {
         struct object *o = find_node(f, path[from + hits]);
-        uint64_t hash = store_hash(span_str(f->node[path[from + hits]].key)), granted;
+        uint64_t hash = f->node[path[from + hits]].hash, granted;
         if (!o) {
             store_batch_miss(f->s, &b, span_str(f->node[path[from + hits]].key), hash);
             break;
@@ -253,7 +260,7 @@ static void hostile(struct forest *f) {
         struct span key = span_str(f->node[i].key);
         struct object *o = find_node(f, i);
         if (k == 0 || chance(f, 10)) {
-            chain.next_hash = store_hash(key);
+            chain.next_hash = f->node[i].hash;
             store_batch_begin(f->s, &b, chance(f, 9) ? NULL : &chain,
                               (enum store_batch_kind)rng_below(&f->rng, 4),
                               n - k + (chance(f, 4) ? (uint32_t)rng_next(&f->rng) >> 1 : 0));
@@ -263,9 +270,9 @@ static void hostile(struct forest *f) {
         if (b.kind == STORE_BATCH_PUT)
             put_block(f, &b, i, chance(f, 2));
         else if (o)
-            store_batch_hit(f->s, &b, o, store_hash(key));
+            store_batch_hit(f->s, &b, o, f->node[i].hash);
         else
-            store_batch_miss(f->s, &b, key, store_hash(key));
+            store_batch_miss(f->s, &b, key, f->node[i].hash);
     }
 }
 
@@ -301,19 +308,19 @@ static void disturb(struct forest *f) {
 
 /* --- after every step --- */
 
-static bool gap_before(struct forest *f, int i) {
-    bool waits = find_node(f, i)->bits & OBJECT_AWAITS;
-    for (int up; !f->node[i].loose && (up = f->node[i].parent) >= 0; i = up)
-        if ((f->node[up].evicted && !in_memory(f, up)) || (waits && f->node[up].demoted))
-            return true;
-    return false;
-}
-
+/* A block's parent has a lower number than the block, so it is known by then. */
 static void look_for_gaps(struct forest *f) {
+    if (!f->went) return;
+    f->went = false;
     for (int i = 0; i < NODES; i++) {
-        bool was = f->node[i].there;
-        f->node[i].there = in_memory(f, i);
-        if (was && f->node[i].there && gap_before(f, i)) f->behind++;
+        struct node *n = &f->node[i];
+        const struct node *up = n->parent < 0 || n->loose ? NULL : &f->node[n->parent];
+        n->gap = up && (up->gap || (up->evicted && !up->there));
+        n->late = up && (up->late || up->demoted);
+        bool was = n->there;
+        const struct object *o = find_node(f, i);
+        n->there = o && !book_far_only(o);
+        if (was && n->there && (n->gap || (n->late && o->bits & OBJECT_AWAITS))) f->behind++;
     }
     for (int i = 0; i < NODES; i++) f->node[i].evicted = f->node[i].demoted = false;
 }
@@ -339,7 +346,7 @@ static void step(struct forest *f) {
         prompt(f);
     look_for_gaps(f);
     f->steps++;
-    if (f->steps % 8 == 0) {
+    if (f->steps % 16 == 0) {
         chain_check(f->s);
         store_check(f->s);
     }
