@@ -179,6 +179,7 @@ void chain_run_add(struct policy *p, uint32_t i, struct object *o) {
     struct chain_run *r = chain_run(chain_of(p), i);
     object_ref ref = record_ref(p->records, o);
     o->request = i;
+    o->bits &= ~(uint32_t)OBJECT_Q1; /* another policy's, where it comes from one */
     p->count++;
     if (!r->first) {
         o->prev = o->next = r->first = ref;

@@ -634,6 +634,7 @@ static bool insert_next(struct policy *p, struct object *o, const struct policy_
     if (e->session) q->session = e->session;
     chain_run_size(c, r, r->blocks + 1);
     o->request = q->run;
+    o->bits &= ~(uint32_t)OBJECT_Q1;
     p->count++;
     list_push_back(p->records, r->first, o);
     request_came(q, e);

@@ -490,6 +490,31 @@ TEST(prompts_that_move) {
     wander_with(LEASES | QUOTAS | MOVES, 40);
 }
 
+static void put_blocks(struct store *s, const char *set, unsigned from, unsigned n);
+
+/* They bring the bit that was s3fifo's: one is used before it has moved, one was pinned until all
+ * others had. */
+TEST(blocks_that_another_policy_had_marked_move) {
+    struct store *s = util_store("s3fifo", 100, NULL, NULL);
+    put_blocks(s, "old", 0, 60);
+    char key[32];
+    for (unsigned i = 0; i < 60; i++) {
+        sprintf(key, "old:%u", i);
+        CHECK(util_read(s, key));
+    }
+    put_blocks(s, "new", 0, 60); /* what was used is in the main queue now */
+    CHECK(store_find(s, SPAN("old:1"))->bits & store_find(s, SPAN("old:2"))->bits & OBJECT_Q1);
+    CHECK_EQ(store_pin(s, SPAN("old:2"), STORE_PIN_HARD, 60000), TARN_OK);
+    CHECK_EQ(store_set_policy(s, "chain"), TARN_OK);
+    CHECK(util_read(s, "old:1"));
+    util_tick(s, 1);
+    CHECK_EQ(store_pin(s, SPAN("old:2"), STORE_PIN_NONE, 0), TARN_OK);
+    chain_check(s);
+    put_blocks(s, "more", 0, 200);
+    chain_check(s);
+    store_destroy(&s);
+}
+
 /* What goes with another of its group goes because the client has said so: no more than that. */
 TEST(prompts_in_groups) {
     wander_with(LEASES | GROUPS, NEVER);
