@@ -19,7 +19,6 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/spin.h"
 #include "base/thread.h"
 #include "transport/tcp/conn.h"
 #include "transport/tcp/places.h"
@@ -53,7 +52,6 @@ struct data_thread {
     struct transport_listener_stats counters;
     struct transport_times times;
     struct tcp_stager stager;
-    struct spin spin;
 
     pthread_mutex_t lock;
     struct conn_list incoming; /* under lock */
@@ -312,25 +310,12 @@ static int how_long(struct data_thread *t, int staging_ms) {
     return staging_ms >= 0 && staging_ms < (int)SCAN_MS ? staging_ms : (int)SCAN_MS;
 }
 
-/* Looks for a moment before it sleeps, where that has paid. */
-static int thread_wait(struct data_thread *t, struct epoll_event *events, int timeout) {
-    if (timeout == 0) return epoll_wait(t->epoll_fd, events, EVENTS_MAX, 0);
-    int n = 0;
-    bool looks = spin_begin(&t->spin);
-    for (; looks; looks = spin_again(&t->spin))
-        if ((n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, 0)) != 0) break;
-    if (!looks) n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
-    spin_end(&t->spin);
-    return n;
-}
-
 static void *data_thread_main(void *arg) {
     struct data_thread *t = arg;
     struct epoll_event events[EVENTS_MAX];
     int timeout = 0;
-    spin_set(&t->spin, getenv("TARN_SPIND") ? strtoul(getenv("TARN_SPIND"),0,10) : 0);
     while (!__atomic_load_n(&t->listener->stop, __ATOMIC_ACQUIRE)) {
-        int n = thread_wait(t, events, timeout);
+        int n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
         uint64_t now_ns = clock_mono_ns(), now_ms = now_ns / 1000000;
         thread_take_events(t, events, n, now_ms); /* n < 0: interrupted */
         take_incoming(t);
