@@ -41,6 +41,8 @@ typedef enum tarn_status {
     TARN_ENOTSUP = -26,    /* not here: this build, machine or transport cannot do it */
     /* TRYAGAIN: room or readiness will come, and did not within the call's time */
     TARN_ELATER = -27,
+    /* MOVED, ASK, CROSSSLOT: another master of the pool has the key */
+    TARN_EMOVED = -28,
 } tarn_status;
 
 /* A short English text, never NULL, static storage. */

@@ -49,7 +49,8 @@ enum error_act {
     X(TARN_ELIMIT, "LIMIT", ERROR_TURN, "as many as are allowed are there already")                \
     X(TARN_ECANCELED, "", ERROR_FINAL, "canceled")                                                 \
     X(TARN_ENOTSUP, "", ERROR_FINAL, "not supported here")                                         \
-    X(TARN_ELATER, "TRYAGAIN", ERROR_LATER, "not now: again in a moment")
+    X(TARN_ELATER, "TRYAGAIN", ERROR_LATER, "not now: again in a moment")                          \
+    X(TARN_EMOVED, "MOVED", ERROR_FINAL, "another master of the pool has the key")
 
 /* Codes that the server says in a sentence of their own, and the status that says what to do. */
 #define ERROR_CODES(X)                                                                             \
@@ -58,7 +59,10 @@ enum error_act {
     X("DENIED", TARN_EPERM)                                                                        \
     X("NOREPLICAS", TARN_EREADONLY) /* with Sentinels: it may be deposed and not know it */        \
     X("MASTERDOWN", TARN_ELOADING)                                                                 \
-    X("BUSY", TARN_EBUSY)
+    X("BUSY", TARN_EBUSY)                                                                          \
+    X("ASK", TARN_EMOVED)                                                                          \
+    X("CROSSSLOT", TARN_EMOVED)                                                                    \
+    X("CLUSTERDOWN", TARN_ELOADING)
 
 /* The code on the wire; "": none. */
 const char *error_code(tarn_status status);

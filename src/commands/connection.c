@@ -7,6 +7,7 @@
 #include "front/acl_users.h"
 #include "front/client.h"
 #include "front/families.h"
+#include "front/shard.h"
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "front/tracking.h"
@@ -111,7 +112,7 @@ static void reply_hello(struct client *c) {
     reply_bulk_str(c, "id");
     reply_int(c, (int64_t)c->id);
     reply_bulk_str(c, "mode");
-    reply_bulk_str(c, "standalone");
+    reply_bulk_str(c, shard_map != NULL ? "cluster" : "standalone");
     reply_bulk_str(c, "role");
     reply_bulk_str(c, replication_is_replica() ? "replica" : "master");
     reply_bulk_str(c, "modules");

@@ -11,6 +11,7 @@
 #include "commands/look.h"
 #include "front/each.h"
 #include "front/notify.h"
+#include "front/shard.h"
 #include "front/waiters.h"
 
 enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
@@ -41,6 +42,7 @@ static enum each_next look_one(struct client *c, struct each *each, unsigned *bu
     struct look *l = CONTAINER_OF(each, struct look, each);
     struct span key = *each_args(c, each);
     if (l->kind == LOOK_MANY && !key_valid(c, key)) return EACH_ON;
+    if (l->kind != LOOK_PREFIX && l->kind != LOOK_COUNT && shard_refuses(c, key)) return EACH_ON;
     uint64_t hash = each_hash(c, each, each->at);
     struct object *o = store_find_hashed(books, key, hash);
     if (!o && l->kind < LOOK_COUNT && l->terms.counts)
@@ -88,7 +90,7 @@ static enum each_next look_await(struct client *c, struct each *each, unsigned *
     waiter_remove(&l->waiter);
     each->job.runnable = true;
     if (turn.mono_ms < each->job.deadline_ms) {
-        if (key.len > 0 && key.len <= STORE_KEY_MAX &&
+        if (key.len > 0 && key.len <= STORE_KEY_MAX && !shard_lost(key) &&
             !store_find_hashed(books, key, each_hash(c, each, each->at))) {
             l->waiter = waiter_add(&each->job, key);
             each->job.runnable = false;

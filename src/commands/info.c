@@ -27,6 +27,7 @@
 #include "front/reply.h"
 #include "front/stats.h"
 #include "front/table.h"
+#include "front/shard.h"
 #include "front/tracking.h"
 #include "front/waiters.h"
 #include "front/watch.h"
@@ -43,7 +44,8 @@ static void write_server(struct figure_walk *f) {
     uint64_t up = (turn.mono_ms - stats.start_mono_ms) / 1000;
     FIGURE(f, TEXT, redis_version, "of Redis, whose commands are here", "7.0.15");
     FIGURE(f, TEXT, tarn_version, "of this server", TARN_VERSION);
-    FIGURE(f, TEXT, redis_mode, "always standalone", "standalone");
+    FIGURE(f, TEXT, redis_mode, "cluster: one of many masters; standalone",
+           shard_map != NULL ? "cluster" : "standalone");
     FIGURE(f, TEXT, os, "the operating system", os);
     FIGURE(f, GAUGE, arch_bits, "bits of a pointer", 8 * sizeof(void *));
     FIGURE(f, TEXT, monotonic_clock, "where time comes from", "POSIX clock_gettime");
@@ -249,7 +251,7 @@ static void write_latencystats(struct figure_walk *f) {
 }
 
 static void write_cluster(struct figure_walk *f) {
-    FIGURE(f, GAUGE, cluster_enabled, "always 0: no cluster as Redis has it", 0);
+    FIGURE(f, GAUGE, cluster_enabled, "1: one of many masters (CLUSTER SETMAP)", shard_map != NULL);
 }
 
 /* The mean time to live of those that have one, from a sample. */

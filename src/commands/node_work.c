@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "config/config.h"
 #include "front/each.h"
+#include "front/shard.h"
 #include "commands/nodes.h"
 #include "wire/options.h"
 
@@ -254,7 +255,8 @@ static int64_t report_weigh(struct client *c, struct cluster_node *n, uint32_t s
 static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t segment,
                              size_t at) {
     struct wire_far f;
-    if (!report_read(c, at, &f)) return 0;
+    /* what another master has, or may have, would be old here */
+    if (!report_read(c, at, &f) || !shard_owns(c->argv[f.key])) return 0;
     struct cluster_offer o = {.key = c->argv[f.key],
                               .version = f.version,
                               .size = f.size,

@@ -10,6 +10,7 @@
 #include "inband/later.h"
 #include "front/location.h"
 #include "front/refusal.h"
+#include "front/shard.h"
 #include "transport/place.h"
 #include "wire/options.h"
 
@@ -146,6 +147,7 @@ static enum each_next put_one(struct client *c, struct each *each, unsigned *bud
     struct wire_put_key k;
     if (!arg_bind_block(c, each_index(each), &k)) return EACH_ON;
     struct span key = c->argv[k.key];
+    if (put == NULL && shard_refuses(c, key)) return EACH_ON;
     tarn_status status = put != NULL ? store_put_continue(books, put, budget)
                                      : put_open(c, p, key, k.size, budget, &put);
     p->making = status == TARN_EAGAIN ? put : NULL;

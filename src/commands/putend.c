@@ -7,6 +7,7 @@
 #include "base/crc32c.h"
 #include "front/each.h"
 #include "front/location.h"
+#include "front/shard.h"
 #include "wire/options.h"
 
 struct endings {
@@ -103,7 +104,9 @@ static bool end_receipts(struct client *c, const struct endings *e, const struct
 
 static void end_put(struct client *c, const struct endings *e) {
     struct ending x;
-    if (!parse_ending(c, e, &x) || !end_receipts(c, e, &x)) return;
+    if (!parse_ending(c, e, &x) || (!e->revoke && shard_refuses(c, x.key)) ||
+        !end_receipts(c, e, &x))
+        return;
     tarn_status status;
     if (e->revoke) {
         status = store_put_revoke(books, x.key, x.token);

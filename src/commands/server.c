@@ -14,11 +14,6 @@ void cmd_time(struct client *c) {
     reply_bulk(c, span_of(text, u64_to_dec(us % 1000000, text)));
 }
 
-/* Clients of clusters know this answer. */
-void cmd_cluster_off(struct client *c) {
-    reply_error(c, "This instance has cluster support disabled");
-}
-
 /* What stands behind VERSION chooses a picture in Redis; here any is the same. */
 void cmd_lolwut(struct client *c) {
     if (c->argc > 1 && !arg_is(c, 1, "version"))

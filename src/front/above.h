@@ -32,6 +32,9 @@ struct above {
      * belong. */
     const char *(*unwritten)(void);
 
+    /* Whom this server follows, and the port (port_p may be NULL). NULL: nobody, it leads. */
+    const char *(*master)(uint16_t *port_p);
+
     /* Of a client that is a replica, or has said REPLCONF: it goes; some of what it was told has
      * left. */
     void (*replica_gone)(struct client *c);

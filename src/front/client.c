@@ -254,7 +254,7 @@ void client_reset(struct client *c) {
     free(io->traceparent);
     io->traceparent = NULL;
     io->flags &= ~(unsigned)(CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT |
-                             CLIENT_NO_EVICT | CLIENT_NO_TOUCH);
+                             CLIENT_NO_EVICT | CLIENT_NO_TOUCH | CLIENT_ASKING | CLIENT_READONLY);
     c->proto = 2;
     c->db = 0;
     acl_client_reset(c);
@@ -402,6 +402,7 @@ void client_describe(const struct client *c, struct buf *out) {
     if (io->flags & CLIENT_UNIX) flags[n++] = 'U';
     if (io->flags & CLIENT_NO_EVICT) flags[n++] = 'e';
     if (io->flags & CLIENT_NO_TOUCH) flags[n++] = 'T';
+    if (io->flags & CLIENT_READONLY) flags[n++] = 'r';
     if (n == 0) flags[n++] = 'N';
     flags[n] = '\0';
     char events[3];

@@ -59,6 +59,8 @@ enum client_flag {
     CLIENT_UNWRITTEN = 1u << 25,
     CLIENT_GRANTED = 1u << 26,       /* has grants: it is cut off when its user may do less */
     CLIENT_GRANTED_OTHER = 1u << 27, /* some of them as another user, who it was before */
+    CLIENT_ASKING = 1u << 28,        /* for the next command: shard.h */
+    CLIENT_READONLY = 1u << 29,      /* a replica may answer it */
 };
 
 /* Something between the bytes of the replies: a value in the pool, or the header of an array still

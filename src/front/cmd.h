@@ -58,6 +58,7 @@ struct client {
     bool of_node;       /* CLIENT SETINFO tarn-node: reads for a storage node */
     uint32_t host;      /* the number of host_name, as of machines_version: location_host */
     uint32_t machines_version;
+    bool asking; /* the running command is behind ASKING, or a mover's: shard.h */
     bool authenticated;
     bool unrestricted;     /* authenticated, and its user may do everything: acl_users.h */
     struct acl_user *user; /* who it is; never NULL */

@@ -13,6 +13,7 @@
 #include "front/latency.h"
 #include "front/multi.h"
 #include "front/pubsub.h"
+#include "front/shard.h"
 #include "front/stats.h"
 #include "front/table.h"
 #include "front/tracking.h"
@@ -292,6 +293,17 @@ static bool command_allowed_here(struct client *c, const struct cmd *cmd) {
     return false;
 }
 
+/* By where its keys are. false: answered. EXEC ends the transaction, as in Redis. */
+static bool keys_allowed_here(struct client *c, const struct cmd *cmd) {
+    if (shard_admits(c, cmd)) return true;
+    command_reject(cmd);
+    if (c->io->flags & CLIENT_MULTI && cmd->id == WIRE_exec)
+        multi_reset(c);
+    else if (c->io->flags & CLIENT_MULTI)
+        multi_fail(c);
+    return false;
+}
+
 /* A command that did not run now: it is queued, or waits for the end of a pause. */
 static void command_uncount(struct client *c) {
     stats.total_commands_processed--;
@@ -311,6 +323,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
         goto out;
     }
     if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !command_admit(c, cmd)) goto out;
+    if (UNLIKELY(shard_map != NULL) && !keys_allowed_here(c, cmd)) goto out;
     tracking_note(c, cmd);
     if (UNLIKELY(above.restricts()) && !command_allowed_here(c, cmd)) goto out;
     if (UNLIKELY(pause_what != PAUSE_NONE) && command_paused(c, cmd)) {
@@ -368,6 +381,10 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     }
     c->cmd = io->last_cmd = cmd;
     if (UNLIKELY(!c->unrestricted) && !user_still_permitted(c, cmd)) return;
+    if (UNLIKELY(shard_map != NULL) && !shard_admits(c, cmd)) { /* the map may have changed */
+        command_reject(cmd);
+        return;
+    }
     table_stat(cmd)->calls++;
     tracking_note(c, cmd);
     /* no core_stamp: for the books time stands still within EXEC */

@@ -16,6 +16,5 @@
 #undef SHARED
 #undef CONTAINER
 void cmd_help(struct client *c); /* of any container */
-void cmd_cluster_off(struct client *c);
 
 #endif

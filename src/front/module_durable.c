@@ -8,6 +8,7 @@
 #include "front/client.h"
 #include "front/effects.h"
 #include "front/module_parts.h"
+#include "front/shard.h"
 #include "module/loader.h"
 
 static_assert((unsigned)EFFECT_MODULE == DURABLE_RECORD, "one kind");
@@ -22,6 +23,11 @@ static struct durable *all_get(void) {
     return all;
 }
 
+/* The server's own, which no module may have. */
+static bool is_own(struct span module) {
+    return span_eq(module, SPAN(MODULE_DURABLE_OWN));
+}
+
 /* --- for modules --- */
 
 /* Handles are spaces under another name. */
@@ -31,7 +37,7 @@ static struct durable_space *space_of(struct tarn_durable *d) {
 
 tarn_status module_durable_open(const char *module, struct tarn_durable **durable_p) {
     struct durable_space *s = durable_space_of(all_get(), span_str(module));
-    if (s == NULL) return TARN_ELIMIT;
+    if (s == NULL || is_own(span_str(module))) return TARN_ELIMIT;
     *durable_p = (struct tarn_durable *)(void *)s;
     return TARN_OK;
 }
@@ -115,6 +121,32 @@ void module_durable_services(struct tarn_services *s) {
     s->write_refusal = its_write_refusal;
 }
 
+/* --- the server's own --- */
+
+static struct durable_space *own_space(void) {
+    return durable_space_of(all_get(), SPAN(MODULE_DURABLE_OWN));
+}
+
+struct span module_durable_own(struct span name) {
+    struct span value;
+    return durable_find(own_space(), name, &value) ? value : span_of(NULL, 0);
+}
+
+void module_durable_own_set(struct span name, struct span value) {
+    struct durable_space *s = own_space();
+    change_write(&(struct durable_change){.what = value.len > 0 ? DURABLE_SET : DURABLE_GONE,
+                                          .module = durable_space_module(s),
+                                          .name = name,
+                                          .value = value});
+    if (value.len > 0) {
+        tarn_status status = durable_set(s, name, value, UINT64_MAX);
+        TARN_ASSERT(status == TARN_OK); /* callers bound the length */
+    } else if (!durable_remove(s, name)) {
+        return;
+    }
+    change_tell();
+}
+
 /* --- with the books --- */
 
 void module_durable_lead(bool lead) {
@@ -138,7 +170,10 @@ uint64_t module_durable_changes(void) {
 tarn_status module_durable_apply(struct span told, const char **why_p) {
     struct durable_change x;
     tarn_status status = durable_apply(all_get(), told, &x, why_p);
-    if (status == TARN_OK && !partial)
+    if (status != TARN_OK || partial) return status;
+    if (is_own(x.module))
+        shard_load();
+    else
         module_tell_durable(x.module, &x.name, x.what == DURABLE_SET ? &x.value : NULL);
     return status;
 }
@@ -155,6 +190,7 @@ void module_durable_clear(void) {
 void module_durable_whole(void) {
     if (!partial) return;
     partial = false;
+    shard_load();
     module_tell_durable(span_of(NULL, 0), NULL, NULL);
 }
 
@@ -166,6 +202,7 @@ void module_durable_digest(uint8_t sum[16]) {
 void module_durable_deinit(void) {
     durable_destroy(&all);
     buf_free(&record);
+    shard_deinit();
     leads = telling = partial = false;
 }
 
@@ -179,7 +216,7 @@ void info_module_state(struct figure_walk *f) {
         struct span name = durable_space_module(s);
         memcpy(module, name.data, name.len);
         bool loaded = module_loaded(module);
-        if (!loaded && durable_entries(s) == 0) continue;
+        if ((!loaded && durable_entries(s) == 0) || is_own(name)) continue;
         figures_group(f, "module_state_", "module_state", module);
         FIGURE(f, GAUGE, names, "that it keeps", durable_entries(s));
         FIGURE(f, BYTES, kept_bytes, "... with their values", durable_bytes(s));

@@ -20,6 +20,12 @@ void module_durable_tell(bool on);
 /* How often something has changed. */
 uint64_t module_durable_changes(void);
 
+/* What the server itself keeps in the same way, as if it were the state of a module; no module has
+ * this name. An empty value: it is not there. Borrowed until something changes. */
+#define MODULE_DURABLE_OWN "cluster"
+struct span module_durable_own(struct span name);
+void module_durable_own_set(struct span name, struct span value);
+
 /* A record of its kind, as of effect_next. TARN_EPROTO with *why_p (static). */
 tarn_status module_durable_apply(struct span record, const char **why_p);
 /* durable_walk_step over everything. */

@@ -172,6 +172,15 @@ bool multi_take(struct client *c, const struct cmd *cmd) {
     return true;
 }
 
+void multi_each(const struct client *c,
+                void (*fn)(void *arg, const struct cmd *cmd, const struct span *argv, size_t argc),
+                void *arg) {
+    const struct multi *m = c->io->multi;
+    if (m == NULL) return;
+    for (const struct queued *q = m->first; q != NULL; q = q->next)
+        if (q->changes == table_changes) fn(arg, q->cmd, q->argv, q->argc);
+}
+
 /* --- EXEC --- */
 
 struct exec {

@@ -36,6 +36,10 @@ void multi_fail(struct client *c);
 bool multi_over(const struct client *c, size_t len);
 /* EXEC that cannot run ends the transaction, too, and is answered with why. */
 void multi_abort(struct client *c, const char *why);
+/* What was queued, as far as commands are known. */
+void multi_each(const struct client *c,
+                void (*fn)(void *arg, const struct cmd *cmd, const struct span *argv, size_t argc),
+                void *arg);
 /* Commands and keys are forgotten. */
 void multi_reset(struct client *c);
 size_t multi_memory(const struct client *c);

@@ -100,6 +100,8 @@ bool replication_is_early(const struct client *c, const struct cmd *cmd);
 bool replication_loading(void);
 /* The stream of the master comes. */
 bool replication_link_up(void);
+/* Whom it follows; NULL: it is a master. */
+const char *replication_master(uint16_t *port_p);
 /* What a replica has to wait for until it may be asked; NULL: nothing, or it is none. */
 const char *replication_awaited(void);
 size_t replication_memory(void), replication_client_memory(void);

@@ -122,6 +122,11 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     return NULL;
 }
 
+const char *replication_master(uint16_t *port_p) {
+    if (port_p != NULL) *port_p = replication.master_port;
+    return replication.replica ? replication.master_host : NULL;
+}
+
 /* --- REPLICAOF --- */
 
 void cmd_replicaof(struct client *c) {

@@ -12,6 +12,7 @@
 #include "front/families.h"
 #include "front/notify.h"
 #include "front/refusal.h"
+#include "front/shard.h"
 #include "inband/later.h"
 #include "inband/own_memory.h"
 
@@ -245,6 +246,15 @@ static void write_retry(struct client *c, struct string_write *w) {
     reply_later(c, REPLY_LATER_MS, "the key was written by others each time");
 }
 
+/* Since it was admitted the key has gone to another master, or new ones of its slot go there. */
+static bool write_lost(struct client *c, struct string_write *w) {
+    if (LIKELY(shard_map == NULL) || !shard_lost(key_of(c, w))) return false;
+    w->failed = true;
+    write_over(w);
+    reply_later(c, 1, "the key moves to another master");
+    return true;
+}
+
 static void write_follow(struct client *c, struct string_write *w, enum string_flow flow,
                          enum string_phase next) {
     switch (flow) {
@@ -267,6 +277,7 @@ static void set_expiry(struct string_write *w, struct span key, uint64_t wall_ms
 static void write_inline(struct client *c, struct string_write *w, unsigned *budget) {
     char value[STORE_INLINE_MAX];
     struct span key = key_of(c, w);
+    if (write_lost(c, w)) return;
     struct store_put_options options = value_write_options(w->size, expiry_to_keep(c, w, key));
     struct store_batch batch;
     gather_parts(c, w, value);
@@ -322,6 +333,7 @@ static void write_open_put(struct client *c, struct string_write *w, unsigned *b
 /* All bytes are where they belong. */
 static void write_commit(struct client *c, struct string_write *w, struct value_write **out_p) {
     struct span key = key_of(c, w);
+    if (write_lost(c, w)) return;
     if ((w->flags & STRING_CHECK) && !version_is_current(c, w)) {
         write_retry(c, w);
         return;

@@ -17,6 +17,7 @@
 #include "commands/rows.h"
 #include "front/latency.h"
 #include "front/module_durable.h"
+#include "front/shard.h"
 #include "inband/later.h"
 #include "inband/local_copy.h"
 #include "ha/persistence.h"
@@ -54,6 +55,7 @@ static bool books_background(void) {
     uint64_t began = latency_begin(), evictions = store_evictions(books);
     bool more = store_background(books, &budget);
     more |= store_shrink(books, &budget);
+    more |= shard_background(&budget);
     latency_end(store_evictions(books) != evictions ? LATENCY_EVICTION_CYCLE : LATENCY_BOOKS_CYCLE,
                 began);
     return expire_cycle_turn() || more;
@@ -130,6 +132,7 @@ void turn_init(struct net_loop *loop) {
                            .write_refusal = persistence_refusal,
                            .master_refusal = replication_master_refusal,
                            .unwritten = persistence_unwritten,
+                           .master = replication_master,
                            .replica_gone = replica_gone,
                            .replica_drained = replica_drained,
                            .figures_next = info_figures_next,

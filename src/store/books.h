@@ -203,7 +203,7 @@ struct store_put {
     bool replace, local, in_line;
     /* its writer is held to a grant that hosts seal; its space is not to be had before its time
      * unless they did */
-    bool once;
+    bool once, moves;
     struct policy_event event;
     uint32_t replicas, missing; /* wanted, and given up */
     uint32_t n_spots;

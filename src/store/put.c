@@ -426,6 +426,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     p->event = event;
     p->replace = options->replace;
     p->local = options->local;
+    p->moves = options->moves;
     p->once = options->once;
     p->wishes = wishes_of(s, options);
     st = put_room(s, p, budget);
@@ -482,6 +483,12 @@ bool store_put_once(const struct store_put *p) {
 struct store_put *store_put_find(const struct store *s, struct span key, uint64_t token) {
     struct store_put *p = put_by_key(s, key, store_hash(key));
     return p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p) ? p : NULL;
+}
+
+bool store_put_under_way(const struct store *s, struct span key, bool *moves_p) {
+    const struct store_put *p = put_by_key(s, key, store_hash(key));
+    *moves_p = p && p->moves;
+    return p && !put_flushed(s, p);
 }
 
 void store_put_sealed(struct store_put *p) {

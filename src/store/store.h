@@ -456,6 +456,8 @@ struct store_put_options {
     bool supersede;          /* SET: cancel another put of the key instead of TARN_EBUSY */
     /* the same for the put with this token only, which its writer gave up; 0: none */
     uint64_t instead;
+    /* a mover's: its object is about to leave another master (store_put_under_way) */
+    bool moves;
     /* its grants end when they are sealed: space that was not is nobody's before its deadline */
     bool once;
     /* the writer is this process: no time-out; its space is its own until PUTEND or PUTREVOKE */
@@ -489,6 +491,8 @@ uint64_t store_put_session(const struct store_put *put);
 bool store_put_once(const struct store_put *put); /* as it was started, and not sealed since */
 /* The open put of that key and token; NULL: there is none. */
 struct store_put *store_put_find(const struct store *s, struct span key, uint64_t token);
+/* Is there a put of the key that may still become an object? *moves_p: as it was started. */
+bool store_put_under_way(const struct store *s, struct span key, bool *moves_p);
 /* All its hosts said that they write nothing more by its grants. */
 void store_put_sealed(struct store_put *put);
 /* Replicas that were asked for and not made: fewer hosts than that have room. */

@@ -22,4 +22,6 @@
 
 #include "wire/commands_server.h"
 
+#include "wire/commands_cluster.h"
+
 #undef HELP

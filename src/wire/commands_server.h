@@ -138,19 +138,6 @@ SHARED(script_flush, function_flush, "SCRIPT|FLUSH", CMD_NOSCRIPT,
 COMMAND(script_exists, "SCRIPT|EXISTS", CMD_NOSCRIPT, "Tells of each script that it is not there.",
         SCRIPTING("2.6.0"), TAKES(ARG(WORD, "sha1", MANY)), REPLY("an array of 0"))
 HELP(script_help, "SCRIPT|HELP", SCRIPTING("5.0.0"))
-CONTAINER(cluster, "CLUSTER", "For clients that look for a cluster: there is none.",
-          GROUP(NULL, "cluster", "3.0.0"))
-SHARED(cluster_info, cluster_off, "CLUSTER|INFO", L, "Tells that there is no cluster.",
-       GROUP(NULL, "cluster", "3.0.0"), TAKES(WORDS), REPLY("an error"))
-SHARED(cluster_nodes, cluster_off, "CLUSTER|NODES", L, "Tells that there is no cluster.",
-       GROUP(NULL, "cluster", "3.0.0"), TAKES(WORDS), REPLY("an error"))
-SHARED(cluster_slots, cluster_off, "CLUSTER|SLOTS", L, "Tells that there is no cluster.",
-       GROUP(NULL, "cluster", "3.0.0"), TAKES(WORDS), REPLY("an error"))
-SHARED(cluster_shards, cluster_off, "CLUSTER|SHARDS", L, "Tells that there is no cluster.",
-       GROUP(NULL, "cluster", "7.0.0"), TAKES(WORDS), REPLY("an error"))
-SHARED(cluster_myid, cluster_off, "CLUSTER|MYID", L, "Tells that there is no cluster.",
-       GROUP(NULL, "cluster", "3.0.0"), TAKES(WORDS), REPLY("an error"))
-HELP(cluster_help, "CLUSTER|HELP", GROUP(NULL, "cluster", "5.0.0"))
 COMMAND(shutdown, "SHUTDOWN", A | CMD_NO_MULTI | CMD_ALLOW_BUSY, "Stops the server.",
         SERVER("1.0.0"),
         TAKES(ANY_OF_IN(shutdown, save, TOKEN("NOSAVE"), TOKEN("SAVE")),

@@ -242,6 +242,16 @@ struct wire_failover {
     bool force, abort;
 };
 
+/* CLUSTER COUNTKEYSINSLOT, GETKEYSINSLOT */
+struct wire_slot {
+    uint64_t slot, count;
+};
+/* CLUSTER SETMAP, RESET */
+struct wire_setmap {
+    uint32_t shard, map;
+    bool force;
+};
+
 struct wire_shutdown {
     uint32_t save; /* 1: NOSAVE, 2: SAVE */
     bool now, force, abort;

@@ -42,6 +42,7 @@ class Status(enum.IntEnum):
     ECANCELED = -25
     ENOTSUP = -26
     ELATER = -27
+    EMOVED = -28
 
 
 # Statuses of a put that mean: somebody else has stored these very bytes, or is storing them.
@@ -158,8 +159,9 @@ class LeaseOver(Error, of=(Status.ELEASE, Status.EGRANT_EXPIRED)):
     """The lease ended before the bytes had been verified."""
 
 
-class ReadOnly(Error, of=(Status.EREADONLY,)):
-    """The server is a replica, or has too few of them to accept writes."""
+class ReadOnly(Error, of=(Status.EREADONLY, Status.EMOVED)):
+    """The server is a replica, has too few of them to accept writes (EREADONLY), or is one of many
+    masters and another one has the key (EMOVED)."""
 
 
 class TooLarge(Error, of=(Status.ELIMIT,)):
@@ -191,6 +193,7 @@ ADVICE: Dict[int, str] = {
     Status.ECORRUPT: "the value is damaged: put it again",
     Status.ELEASE: "get it again, with a longer lease_ms",
     Status.EREADONLY: "this server is a replica, or has too few of them: connect to the master",
+    Status.EMOVED: "another master has the key: this user needs the right +cluster|map",
     Status.ELOADING: "the server is still starting: try again",
     Status.ELATER: "room is being made, or comes back in a moment: try again, or give timeout_ms"
     " more",

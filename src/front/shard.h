@@ -1,0 +1,50 @@
+/* This server as one of many masters: the slot map in force (slots/map.h), and what of a request is
+ * for it. The map is kept among what modules keep, under a name that no module has
+ * (module_durable.h): so it is in files, goes to replicas, and older programs hand it on.
+ *
+ *   none ── CLUSTER SETMAP, the stream, a file ──> a map ── CLUSTER RESET ──> none
+ *
+ * Of the slots that this server's shard owns it has the keys. While one moves away, it has those
+ * that have not moved yet: the others are at the target, where new ones go, too. So each key is at
+ * one master at any time. */
+#ifndef TARN_FRONT_SHARD_H
+#define TARN_FRONT_SHARD_H
+
+#include "base/assert.h"
+#include "front/cmd.h"
+#include "slots/map.h"
+
+/* NULL: there is none, and this server has all keys. Whoever changes it says so (shard_set). */
+extern const struct slot_map *shard_map;
+/* Which of its shards this is. */
+extern unsigned shard_self;
+
+/* --- what of a request is for this server --- */
+
+/* All of the request; false: the answer was given (MOVED, ASK, TRYAGAIN, CROSSSLOT, CLUSTERDOWN).
+ * Of tarn's batches that answer key by key: true, and shard_refuses is asked for each. */
+bool shard_admits(struct client *c, const struct cmd *cmd);
+/* Is that key of a batch not for this server? Then the error in its place was answered. */
+bool shard_key_refuse(struct client *c, struct span key);
+static inline bool shard_refuses(struct client *c, struct span key) {
+    return UNLIKELY(shard_map != NULL) && shard_key_refuse(c, key);
+}
+/* May this key be put in these books now, by who was admitted a while ago? */
+bool shard_lost(struct span key);
+/* Is it wholly this server's, and is its slot not on its way anywhere? */
+bool shard_owns(struct span key);
+/* Is its slot on its way from here? */
+bool shard_leaves(struct span key);
+
+/* --- the map --- */
+
+/* Takes another map, or none (NULL), for this server and all that follow it. self: the shard's
+ * number in it. map stays the caller's. */
+void shard_set(const struct slot_map *map, unsigned self);
+/* From what modules keep: it was changed by the stream, or by a file. */
+void shard_load(void);
+/* Keys of slots that went to others are removed, in slices. true: there is more to do. */
+bool shard_background(unsigned *budget);
+void shard_deinit(void);
+
+#endif
