@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "client/client.h"
+#include "client/shards.h"
 
 /* There was no lane. */
 static void items_fail(tarn_item *items, size_t n, tarn_status status) {
@@ -13,8 +14,27 @@ static void items_fail(tarn_item *items, size_t n, tarn_status status) {
 
 /* --- gets --- */
 
-static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n,
-                               const tarn_call *call_in, bool allocate) {
+tarn_status client_get(struct tarn_client *client, tarn_item *items, size_t n,
+                       const struct get_options *o) {
+    uint64_t started = clock_mono_us();
+    struct lane *lane;
+    struct call_trace trace;
+    trace_begin(&trace, client, "get", n);
+    tarn_status status = lane_take(client, &trace, o->deadline, &lane);
+    if (status == TARN_OK) {
+        lane->asking = o->asking;
+        status = get_run(lane, items, n, o);
+        timing_add(lane, TARN_HIST_GET, n, started);
+        lane_give(lane);
+    } else {
+        items_fail(items, n, status);
+    }
+    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
+    return status;
+}
+
+static tarn_status get_items(tarn_client *client, tarn_item *items, size_t n,
+                             const tarn_call *call_in, bool allocate) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (n == 0) return TARN_OK;
@@ -31,25 +51,13 @@ static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n,
         .allocate = allocate,
         .hint = HINT_OF(&call),
     };
-    uint64_t started = clock_mono_us();
-    struct lane *lane;
-    struct call_trace trace;
-    trace_begin(&trace, client, "get", n);
-    status = lane_take(client, &trace, o.deadline, &lane);
-    if (status == TARN_OK) {
-        status = get_run(lane, items, n, &o);
-        timing_add(lane, TARN_HIST_GET, n, started);
-        lane_give(lane);
-    } else {
-        items_fail(items, n, status);
-    }
-    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
-    return status;
+    return client->shards == NULL ? client_get(client, items, n, &o)
+                                  : shards_get(client, items, n, &o);
 }
 
 tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const tarn_call *call,
                           size_t *hits_p) {
-    tarn_status status = get_on_lane(client, items, n, call, false);
+    tarn_status status = get_items(client, items, n, call, false);
     if (status != TARN_OK || hits_p == NULL) return status;
     *hits_p = 0;
     for (size_t i = 0; i < n; i++) *hits_p += items[i].status == TARN_OK;
@@ -58,7 +66,7 @@ tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const
 
 static tarn_status call_get_one(tarn_client *client, tarn_item *item, const tarn_call *call,
                                 bool allocate) {
-    tarn_status status = get_on_lane(client, item, 1, call, allocate);
+    tarn_status status = get_items(client, item, 1, call, allocate);
     if (status != TARN_OK) return status;
     if (item->status == TARN_ENOTFOUND) fail(TARN_ENOTFOUND, "no such key");
     return (tarn_status)item->status;
@@ -110,8 +118,27 @@ tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len,
 
 /* --- puts --- */
 
-static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
-                               const tarn_put_options *options) {
+tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,
+                       const tarn_put_options *o, uint64_t deadline, bool asking) {
+    uint64_t started = clock_mono_us();
+    struct lane *lane;
+    struct call_trace trace;
+    trace_begin(&trace, client, "put", n);
+    tarn_status status = lane_take(client, &trace, deadline, &lane);
+    if (status == TARN_OK) {
+        lane->asking = asking;
+        status = put_run(lane, items, n, o, deadline);
+        timing_add(lane, TARN_HIST_PUT, n, started);
+        lane_give(lane);
+    } else {
+        items_fail(items, n, status);
+    }
+    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
+    return status;
+}
+
+static tarn_status put_items(tarn_client *client, tarn_item *items, size_t n,
+                             const tarn_put_options *options) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (n == 0) return TARN_OK;
@@ -123,25 +150,14 @@ static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
         bytes = add_sat(bytes, items[i].n_iov > 0 ? iov_total(items[i].iov, items[i].n_iov)
                                                   : items[i].buffer_len);
     }
-    uint64_t deadline = client_deadline(client, o.timeout_ms, bytes), started = clock_mono_us();
-    struct lane *lane;
-    struct call_trace trace;
-    trace_begin(&trace, client, "put", n);
-    status = lane_take(client, &trace, deadline, &lane);
-    if (status == TARN_OK) {
-        status = put_run(lane, items, n, &o, deadline);
-        timing_add(lane, TARN_HIST_PUT, n, started);
-        lane_give(lane);
-    } else {
-        items_fail(items, n, status);
-    }
-    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
-    return status;
+    uint64_t deadline = client_deadline(client, o.timeout_ms, bytes);
+    return client->shards == NULL ? client_put(client, items, n, &o, deadline, false)
+                                  : shards_put(client, items, n, &o, deadline);
 }
 
 tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,
                           const tarn_put_options *options, size_t *failed_p) {
-    tarn_status status = put_on_lane(client, items, n, options);
+    tarn_status status = put_items(client, items, n, options);
     if (status != TARN_OK || failed_p == NULL) return status;
     *failed_p = 0;
     for (size_t i = 0; i < n; i++)
@@ -151,7 +167,7 @@ tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,
 
 static tarn_status call_put_one(tarn_client *client, tarn_item *item,
                                 const tarn_put_options *options) {
-    tarn_status status = put_on_lane(client, item, 1, options);
+    tarn_status status = put_items(client, item, 1, options);
     if (status != TARN_OK) return status;
     if (item->status != TARN_EEXISTS) return (tarn_status)item->status;
     tarn_put_options o;

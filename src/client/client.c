@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "client/client.h"
+#include "client/shards.h"
 
 void tarn_call_init_sized(tarn_call *call, size_t size) {
     init_sized(call, size, &(tarn_call){0}, sizeof(*call));
@@ -117,7 +118,7 @@ static tarn_status choose_transport(struct tarn_client *client) {
 }
 
 /* The first lane connects now, so that a wrong address or password shows here. */
-static tarn_status connect_first(struct tarn_client *client) {
+tarn_status client_connect_first(struct tarn_client *client) {
     struct lane *lane;
     uint64_t deadline = client_deadline(client, client->options.connect_timeout_ms, 0);
     tarn_status status = lane_take(client, NULL, deadline, &lane);
@@ -136,30 +137,39 @@ tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_clie
     return client_connect(url, options, NULL, client_p);
 }
 
-tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
-                           tarn_client **client_p) {
-    log_default_once();
+struct tarn_client *client_create(const tarn_options *options, const char *node) {
     struct tarn_client *client = xcalloc(1, sizeof(*client));
     client->magic = CLIENT_MAGIC;
     client->pid = getpid();
     client->node = xstrdup(node);
     init_locks(client);
     url_options_copy(&client->options, options);
-    tarn_status status = url_parse(url, &client->options, &client->master);
-    if (status == TARN_OK) status = options_check(&client->options);
+    return client;
+}
+
+tarn_status client_prepare(struct tarn_client *client) {
+    tarn_status status = options_check(&client->options);
     if (status == TARN_OK) status = timing_check(&client->options);
     if (status == TARN_OK && client->master.tls)
         status = secure_open(&client->options, &client->master.secure);
     if (status == TARN_OK) status = choose_transport(client);
-    if (status == TARN_OK) {
-        if (client->options.host_name != NULL) {
-            snprintf(client->own_host, sizeof(client->own_host), "%s", client->options.host_name);
-        } else {
-            segment_host_name(client->own_host, sizeof(client->own_host));
-        }
-        client->lanes = xcalloc(client->options.max_lanes, sizeof(struct lane *));
-        status = connect_first(client);
+    if (status != TARN_OK) return status;
+    if (client->options.host_name != NULL) {
+        snprintf(client->own_host, sizeof(client->own_host), "%s", client->options.host_name);
+    } else {
+        segment_host_name(client->own_host, sizeof(client->own_host));
     }
+    client->lanes = xcalloc(client->options.max_lanes, sizeof(struct lane *));
+    return TARN_OK;
+}
+
+tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
+                           tarn_client **client_p) {
+    log_default_once();
+    struct tarn_client *client = client_create(options, node);
+    tarn_status status = url_parse(url, &client->options, &client->master);
+    if (status == TARN_OK) status = client_prepare(client);
+    if (status == TARN_OK) status = shards_connect(client);
     if (status != TARN_OK) {
         tarn_close(&client);
         return status;
@@ -175,6 +185,7 @@ void tarn_close(tarn_client **client_p) {
     *client_p = NULL;
     if (client->magic != CLIENT_MAGIC) return;
     timing_stop(client);
+    shards_close(client);
     client->magic = 0;
     for (size_t i = 0; i < client->n_lanes; i++) lane_destroy(&client->lanes[i]);
     lane_destroy(&client->direct);
@@ -242,6 +253,7 @@ static tarn_status add_registered(struct tarn_client *client, struct engine_buff
         __atomic_add_fetch(&client->n_devices, r.device, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&client->mutex);
+    if (status == TARN_OK && client->shards != NULL) shards_sync_registered(client);
     return status;
 }
 
@@ -300,5 +312,6 @@ tarn_status tarn_unregister(tarn_client *client, void *address) {
         if (r.device) close(r.fd);
     }
     pthread_mutex_unlock(&client->mutex);
+    if (status == TARN_OK && client->shards != NULL) shards_sync_registered(client);
     return status;
 }

@@ -39,9 +39,13 @@
 
 #define CLIENT_MAGIC 0x7a12c11eu
 
+struct shards;
+
 struct tarn_client {
     uint32_t magic;
     pid_t pid;
+    struct shards *shards;     /* of a pool of many masters, for which it has no lanes; or NULL */
+    struct tarn_client *front; /* whose one of these masters it is for; NULL: for a program */
     tarn_options options; /* strings owned */
     struct whereabouts master;
     char own_host[192]; /* what SEGMENT INFO must say for shm */
@@ -75,6 +79,11 @@ bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_
  * it. */
 tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
                            tarn_client **client_p);
+/* What that consists of: all but where the master is; then all but a connection; then the first
+ * connection. tarn_close ends each. */
+struct tarn_client *client_create(const tarn_options *options, const char *node);
+tarn_status client_prepare(struct tarn_client *client);
+tarn_status client_connect_first(struct tarn_client *client);
 /* NULL or of another process: the status to return, noted. */
 tarn_status client_usable(const struct tarn_client *client);
 /* For a registration of memory: never given twice in this process. */
@@ -124,12 +133,18 @@ struct get_options {
     bool extend_deadline;              /* by the time the bytes take */
     uint64_t lease_ms, wait_ms;
     bool allocate; /* give items without memory a block of their own */
+    bool asking;   /* what moves to this master, and is not its own yet */
     struct call_hint hint;
 };
 tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options);
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline);
+/* The same on a free lane of a client that has one master; o is whole. */
+tarn_status client_get(struct tarn_client *client, tarn_item *items, size_t n,
+                       const struct get_options *o);
+tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,
+                       const tarn_put_options *o, uint64_t deadline, bool asking);
 tarn_status put_options_check(const tarn_put_options *o, size_t i); /* of item i */
 /* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0:
  * at all) are to be avoided. */
@@ -190,6 +205,8 @@ void replica_failed(struct lane *lane, const struct placed_replica *r, tarn_stat
 
 /* --- stats.c --- */
 
+/* Of a client that goes: adds its counters, and how long its requests took. */
+void stats_keep(struct tarn_client *client, tarn_stats *counters, struct hist *requests);
 /* What is kept by slot, of one transport. */
 uint64_t client_bytes_of(const uint64_t by_slot[TRANSPORTS_MAX], const char *scheme);
 

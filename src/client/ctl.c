@@ -220,9 +220,11 @@ static char *put_header(char *at, char kind, size_t n) {
 }
 
 static void trace_queue(struct ctl *c);
+static void asking_queue(struct ctl *c);
 
 void ctl_begin(struct ctl *c, const char *what) {
     if (UNLIKELY(c->trace_due)) trace_queue(c);
+    if (UNLIKELY(c->asking)) asking_queue(c);
     c->out.len = c->whole;
     buf_consume(&c->out, c->from);
     c->whole -= c->from;
@@ -307,6 +309,15 @@ static void trace_queue(struct ctl *c) {
     c->trace_due = false;
     ctl_words(c, argv[0], 4, argv, NULL);
     if (ctl_queue(c, true) != TARN_OK) c->trace_due = true;
+}
+
+/* Where there is no room to skip its answer it is left out, and the request behind it told MOVED. */
+static void asking_queue(struct ctl *c) {
+    const char *argv[] = {"ASKING"};
+    c->asking = false;
+    ctl_words(c, argv[0], 1, argv, NULL);
+    (void)ctl_queue(c, true);
+    c->asking = true;
 }
 
 tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip) {

@@ -189,6 +189,7 @@ void lane_give(struct lane *lane) {
     struct tarn_client *client = lane->client;
     arena_reset(&lane->arena);
     lane->trace = NULL;
+    lane->asking = lane->ctl.asking = false;
     copy_engine_stats(lane);
     pthread_mutex_lock(&client->mutex);
     if (lane->n_registered > 0) lane_sync_registered(lane);
@@ -368,6 +369,7 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
         if (status != TARN_OK) return status;
     }
     lane_tell_trace(lane);
+    lane->ctl.asking = lane->asking;
     return TARN_OK;
 }
 

@@ -83,6 +83,7 @@ struct lane {
     struct hist hist[TARN_HISTS];
     /* NULL; or of the direct lane: released for others to have it while a call pauses */
     pthread_mutex_t *held;
+    bool asking; /* what its call asks for is on its way to this master: ctl.asking */
     /* of the pool, under client->mutex */
     bool busy;
     pthread_t last_user;

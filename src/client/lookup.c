@@ -1,24 +1,13 @@
 /* What needs no bytes: look-ups, removal, pins, waiting, any command. All of it may be repeated
  * without harm. */
 #include <stdlib.h>
+#include <strings.h>
 
 #include "base/assert.h"
-#include "client/client.h"
+#include "client/lookup.h"
+#include "client/shards.h"
 
-#define LOOKUP_KEYS 32768 /* keys in one request */
-
-/* What is asked of the keys. */
-struct lookup {
-    enum wire_id id;
-    const tarn_key *keys;
-    size_t n;
-    uint64_t lease_ms, wait_ms;
-    struct call_hint hint;
-    struct answer *answer;
-};
-
-static tarn_status lookup_once(struct lane *lane, void *arg, uint64_t deadline) {
-    struct lookup *l = arg;
+void lookup_build(struct lane *lane, const struct lookup *l) {
     struct ctl_request *r = &lane->request;
     request_begin(r);
     struct wire_look look = {
@@ -26,6 +15,11 @@ static tarn_status lookup_once(struct lane *lane, void *arg, uint64_t deadline) 
     for (size_t i = 0; i < l->n; i++) request_word(r, l->keys[i].data, l->keys[i].len);
     hint_fill(r, l->hint, &look.hint);
     request_build(r, l->id, &look);
+}
+
+static tarn_status lookup_once(struct lane *lane, void *arg, uint64_t deadline) {
+    struct lookup *l = arg;
+    lookup_build(lane, l);
     return lane_call(lane, &l->answer, deadline);
 }
 
@@ -71,13 +65,11 @@ tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uin
     return lookup_run(lane, &l, deadline, NULL, length_p);
 }
 
-static void lookup_count(struct lane *lane, const struct lookup *l, uint64_t started_us) {
-    if (l->id == WIRE_del) {
+void lookup_count(struct lane *lane, const struct lookup *l) {
+    if (l->id == WIRE_del)
         COUNT(lane, removes, l->n);
-    } else {
+    else
         COUNT(lane, lookups, l->n);
-        timing_add(lane, TARN_HIST_LOOKUP, l->n, started_us);
-    }
 }
 
 static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint64_t timeout_ms,
@@ -89,6 +81,7 @@ static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint
     if (status != TARN_OK) return status;
     uint64_t deadline = add_sat(client_deadline(client, timeout_ms, 0), l->wait_ms),
              started = clock_mono_us();
+    if (client->shards != NULL) return shards_lookup(client, l, deadline, found, count_p);
     struct lane *lane;
     struct call_trace trace;
     size_t count = 0;
@@ -96,7 +89,8 @@ static tarn_status lookup_call(tarn_client *client, const struct lookup *l, uint
     status = lane_take(client, &trace, deadline, &lane);
     if (status == TARN_OK) {
         status = lookup_run(lane, l, deadline, found, &count);
-        lookup_count(lane, l, started);
+        lookup_count(lane, l);
+        if (l->id != WIRE_del) timing_add(lane, TARN_HIST_LOOKUP, l->n, started);
         lane_give(lane);
     }
     if (status == TARN_OK) *count_p = count;
@@ -170,18 +164,37 @@ tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint
 
 /* --- without keys, or with one --- */
 
-static tarn_status lane_do(tarn_client *client, const char *name, lane_fn fn, void *arg) {
-    uint64_t deadline = client_deadline(client, 0, 0);
+struct lane_task {
+    const char *name; /* of the call */
+    lane_fn fn;
+    void *arg;
+    bool once; /* it connects by itself, and is not tried again */
+};
+
+static tarn_status lane_do_at(struct tarn_client *client, bool asking, uint64_t deadline,
+                              void *arg) {
+    const struct lane_task *task = arg;
     struct lane *lane;
     struct call_trace trace;
-    trace_begin(&trace, client, name, 0);
+    trace_begin(&trace, client, task->name, 0);
     tarn_status status = lane_take(client, &trace, deadline, &lane);
     if (status == TARN_OK) {
-        status = lane_run(lane, deadline, fn, arg);
+        lane->asking = asking;
+        status = task->once ? task->fn(lane, task->arg, deadline)
+                            : lane_run(lane, deadline, task->fn, task->arg);
         lane_give(lane);
     }
     trace_end(&trace, status, 0, 0);
     return status;
+}
+
+/* key NULL: any master will do. */
+static tarn_status lane_do(tarn_client *client, const void *key, size_t key_len,
+                           struct lane_task task) {
+    uint64_t deadline = client_deadline(client, 0, 0);
+    if (client->shards == NULL) return lane_do_at(client, false, deadline, &task);
+    return key != NULL ? shards_one(client, key, key_len, deadline, lane_do_at, &task)
+                       : shards_any(client, deadline, lane_do_at, &task);
 }
 
 struct pin {
@@ -212,7 +225,7 @@ tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int k
     if (kind < TARN_PIN_NONE || kind > TARN_PIN_HARD)
         return fail(TARN_EINVAL, "kind is a TARN_PIN_*");
     struct pin p = {{key, key_len}, kind, ms, 0};
-    status = lane_do(client, "pin", pin_once, &p);
+    status = lane_do(client, key, key_len, (struct lane_task){"pin", pin_once, &p, false});
     return found_or_not(status, p.done == 1);
 }
 
@@ -223,7 +236,8 @@ static tarn_status ping_once(struct lane *lane, void *arg, uint64_t deadline) {
 
 tarn_status tarn_ping(tarn_client *client) {
     tarn_status status = client_usable(client);
-    return status == TARN_OK ? lane_do(client, "ping", ping_once, NULL) : status;
+    const struct lane_task task = {"ping", ping_once, NULL, false};
+    return status == TARN_OK ? lane_do(client, NULL, 0, task) : status;
 }
 
 /* --- any command --- */
@@ -249,8 +263,36 @@ struct command {
     struct buf text; /* of the answer, with a zero byte */
 };
 
+static struct span command_word(const struct command *c, size_t i) {
+    if (i >= c->argc) return (struct span){NULL, 0};
+    return span_of(c->argv[i], c->lens != NULL ? c->lens[i] : strlen(c->argv[i]));
+}
+
+/* "GET", or "SEGMENT|INFO" of two words. */
+static bool command_is(const struct command *c, const char *name) {
+    size_t n = strcspn(name, "|");
+    struct span first = command_word(c, 0);
+    if (first.len != n || strncasecmp(first.data, name, n) != 0) return false;
+    return name[n] == '\0' || span_case_eq(command_word(c, 1), name + n + 1);
+}
+
+/* NULL: it has none, or we do not know the command. */
+static struct span command_key(const struct command *c) {
+    struct cmd_key_spec spec[WIRE_KEY_SPECS] = {{0}};
+    for (size_t i = 0; i < WIRE_COMMANDS; i++)
+        if (command_is(c, wire_commands[i].name)) wire_keys(&wire_commands[i], spec);
+    if (spec[0].flags == 0) return (struct span){NULL, 0};
+    size_t at = (size_t)spec[0].begin_index;
+    if (spec[0].keyword != NULL) {
+        while (at < c->argc && !span_case_eq(command_word(c, at), spec[0].keyword)) at++;
+        at++;
+    }
+    return command_word(c, at + spec[0].keynum);
+}
+
 /* Not repeated: who knows what it does. */
-static tarn_status command_once(struct lane *lane, struct command *c, uint64_t deadline) {
+static tarn_status command_once(struct lane *lane, void *arg, uint64_t deadline) {
+    struct command *c = arg;
     struct answer *a;
     tarn_status status = lane_ready(lane, deadline);
     if (status != TARN_OK) return status;
@@ -262,18 +304,12 @@ static tarn_status command_once(struct lane *lane, struct command *c, uint64_t d
     return TARN_OK;
 }
 
-static tarn_status lane_command(tarn_client *client, struct command *c) {
-    uint64_t deadline = client_deadline(client, 0, 0);
-    struct lane *lane;
-    struct call_trace trace;
-    trace_begin(&trace, client, "command", 0);
-    tarn_status status = lane_take(client, &trace, deadline, &lane);
-    if (status == TARN_OK) {
-        status = command_once(lane, c, deadline);
-        lane_give(lane);
-    }
-    trace_end(&trace, status, 0, 0);
-    return status;
+/* To the master that has its first key, where it has one. */
+static tarn_status command_run(tarn_client *client, struct command *c) {
+    const struct lane_task task = {"command", command_once, c, true};
+    struct span key = {NULL, 0};
+    if (client->shards != NULL) key = command_key(c);
+    return lane_do(client, key.data, key.len, task);
 }
 
 tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *argv,
@@ -282,7 +318,7 @@ tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *ar
     if (status != TARN_OK) return status;
     if (argc == 0 || argv == NULL) return fail(TARN_EINVAL, "no command");
     struct command c = {argc, argv, lens, {NULL, 0, 0}};
-    status = lane_command(client, &c);
+    status = command_run(client, &c);
     if (status != TARN_OK) return status;
     *text_p = c.text.data;
     if (len_p != NULL) *len_p = c.text.len - 1;

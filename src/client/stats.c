@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "client/client.h"
+#include "client/shards.h"
 
 /* Words lie between the size and the transports. */
 static void add_counters(tarn_stats *sum, const tarn_stats *c) {
@@ -52,43 +53,92 @@ static struct lane *direct_of(struct tarn_client *client) {
     return direct;
 }
 
+static void client_add(struct tarn_client *client, void *arg) {
+    tarn_stats *sum = arg;
+    struct lane *direct = direct_of(client);
+    if (direct != NULL) add_counters(sum, &direct->counters);
+    pthread_mutex_lock(&client->mutex);
+    sum->lanes += client->n_lanes;
+    sum->outages += client->outages.n;
+    for (size_t i = 0; i < client->n_lanes; i++) {
+        add_counters(sum, &client->lanes[i]->counters);
+        sum->lanes_busy += client->lanes[i]->busy;
+    }
+    pthread_mutex_unlock(&client->mutex);
+    sum->views_open += __atomic_load_n(&client->n_views, __ATOMIC_RELAXED);
+    sum->writers_open += __atomic_load_n(&client->n_writers, __ATOMIC_RELAXED);
+    sum->async_pending += __atomic_load_n(&client->async_pending, __ATOMIC_RELAXED);
+}
+
 tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (stats == NULL || stats->size < sizeof(size_t))
         return fail(TARN_EINVAL, "set stats->size first");
     tarn_stats s = {.size = stats->size};
-    struct lane *direct = direct_of(client);
-    if (direct != NULL) add_counters(&s, &direct->counters);
-    pthread_mutex_lock(&client->mutex);
-    s.lanes = client->n_lanes;
-    s.outages = client->outages.n;
-    for (size_t i = 0; i < client->n_lanes; i++) {
-        add_counters(&s, &client->lanes[i]->counters);
-        s.lanes_busy += client->lanes[i]->busy;
+    client_add(client, &s);
+    if (client->shards != NULL) {
+        shards_each(client, client_add, &s);
+        pthread_mutex_lock(&client->shards->mutex);
+        add_counters(&s, &client->shards->past);
+        pthread_mutex_unlock(&client->shards->mutex);
     }
-    pthread_mutex_unlock(&client->mutex);
     name_transports(&s);
-    s.views_open = __atomic_load_n(&client->n_views, __ATOMIC_RELAXED);
-    s.writers_open = __atomic_load_n(&client->n_writers, __ATOMIC_RELAXED);
-    s.async_pending = __atomic_load_n(&client->async_pending, __ATOMIC_RELAXED);
     memcpy(stats, &s, s.size < sizeof(s) ? s.size : sizeof(s));
     return TARN_OK;
 }
 
-void timing_merge(struct tarn_client *client, int kind, struct hist *sum) {
+struct hists {
+    struct hist *sum;
+    int kind;
+};
+
+static void hists_add(struct tarn_client *client, void *arg) {
+    const struct hists *h = arg;
     struct lane *direct = direct_of(client);
-    if (direct != NULL) hist_merge(sum, &direct->hist[kind]);
+    if (direct != NULL) hist_merge(h->sum, &direct->hist[h->kind]);
     pthread_mutex_lock(&client->mutex);
-    for (size_t i = 0; i < client->n_lanes; i++) hist_merge(sum, &client->lanes[i]->hist[kind]);
+    for (size_t i = 0; i < client->n_lanes; i++)
+        hist_merge(h->sum, &client->lanes[i]->hist[h->kind]);
     pthread_mutex_unlock(&client->mutex);
 }
 
-void timing_add(struct lane *lane, int kind, size_t n, uint64_t started_us) {
+void stats_keep(struct tarn_client *client, tarn_stats *counters, struct hist *requests) {
+    tarn_stats s = {.size = sizeof(s)};
+    client_add(client, &s);
+    s.lanes = s.lanes_busy = s.outages = 0;
+    s.views_open = s.writers_open = s.async_pending = 0;
+    add_counters(counters, &s);
+    hists_add(client, &(struct hists){requests, TARN_HIST_REQUEST});
+}
+
+/* Of a front the calls are its own, whole; the requests are those of its masters. */
+void timing_merge(struct tarn_client *client, int kind, struct hist *sum) {
+    struct hists h = {sum, kind};
+    hists_add(client, &h);
+    if (client->shards == NULL) return;
+    bool requests = kind == TARN_HIST_REQUEST;
+    if (requests) shards_each(client, hists_add, &h);
+    pthread_mutex_lock(&client->shards->mutex);
+    hist_merge(sum, requests ? &client->shards->past_requests : &client->shards->hist[kind]);
+    pthread_mutex_unlock(&client->shards->mutex);
+}
+
+static void hist_add_call(struct hist hist[TARN_HISTS], int kind, size_t n, uint64_t started_us) {
     uint64_t took_us = clock_mono_us() - started_us;
     static_assert(TARN_HIST_LOOKUP == 2, "kinds of calls are the first three");
-    hist_add(&lane->hist[kind], took_us);
-    if (n > 1) hist_add(&lane->hist[TARN_HIST_GET_BATCH + kind], took_us);
+    hist_add(&hist[kind], took_us);
+    if (n > 1) hist_add(&hist[TARN_HIST_GET_BATCH + kind], took_us);
+}
+
+void shards_timing(struct tarn_client *front, int kind, size_t n, uint64_t started_us) {
+    pthread_mutex_lock(&front->shards->mutex);
+    hist_add_call(front->shards->hist, kind, n, started_us);
+    pthread_mutex_unlock(&front->shards->mutex);
+}
+
+void timing_add(struct lane *lane, int kind, size_t n, uint64_t started_us) {
+    hist_add_call(lane->hist, kind, n, started_us);
 }
 
 tarn_status tarn_get_histogram(tarn_client *client, int kind, tarn_histogram *histogram) {

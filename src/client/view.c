@@ -8,6 +8,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "client/client.h"
+#include "client/shards.h"
 
 #define VIEW_MAGIC    0x7a12e1eeu
 #define MAPPING_MAGIC 0x7a12a11eu
@@ -22,6 +23,7 @@ struct tarn_view {
     uint64_t version, size;
     uint64_t lease_ms;     /* to ask for */
     struct call_hint hint; /* while it is being opened */
+    bool asking;           /* its slot was moving to this master */
     uint64_t lease_end; /* UINT64_MAX: a copy that needs no lease (values that live in the books) */
     int64_t crc;
     bool elsewhere; /* where it cannot be mapped: trying again does not change that */
@@ -53,7 +55,9 @@ static tarn_status view_locate(struct lane *lane, const struct tarn_view *view, 
     struct wire_look look = {.keys = {request_word(r, view->key, view->key_len), 1},
                              .lease_ms = view->lease_ms};
     hint_fill(r, view->hint, &look.hint);
+    lane->ctl.asking = view->asking;
     request_build(r, WIRE_getreplicas, &look);
+    lane->ctl.asking = false;
     uint64_t sent_ns = clock_boot_ns();
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
@@ -178,6 +182,41 @@ static tarn_status view_prove(struct tarn_view *view, struct call_trace *trace) 
     return status;
 }
 
+struct view_opening {
+    const void *key;
+    size_t key_len;
+    const tarn_call *call;
+    tarn_view **view_p;
+};
+
+static tarn_status view_open_at(struct tarn_client *client, bool asking, uint64_t deadline,
+                                void *arg) {
+    const struct view_opening *o = arg;
+    const tarn_call *call = o->call;
+    struct tarn_view *view = xcalloc(1, sizeof(*view));
+    *view = (struct tarn_view){.magic = VIEW_MAGIC,
+                               .client = client,
+                               .key = xmemdup(o->key, o->key_len),
+                               .key_len = o->key_len,
+                               .hint = HINT_OF(call),
+                               .asking = asking,
+                               .lease_ms =
+                                   call->lease_ms == 0 ? client->options.lease_ms : call->lease_ms};
+    struct call_trace trace;
+    trace_begin(&trace, client, "view_open", 1);
+    tarn_status status = direct_run(client, &trace, deadline, view_open, view);
+    view->hint = (struct call_hint){0};
+    if (status == TARN_OK && view->elsewhere) status = TARN_ESTALE;
+    if (status != TARN_OK)
+        view_free(view);
+    else if ((status = view_prove(view, &trace)) != TARN_OK)
+        tarn_view_release(&view);
+    else
+        *o->view_p = view;
+    trace_end(&trace, status, status == TARN_OK, status == TARN_OK ? (*o->view_p)->size : 0);
+    return status;
+}
+
 tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
                            const tarn_call *call_in, tarn_view **view_p) {
     tarn_status status = client_usable(client);
@@ -194,28 +233,11 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
             return fail(TARN_ENOTFOUND, "the key did not come within the time");
         if (status != TARN_OK) return status;
     }
-    struct tarn_view *view = xcalloc(1, sizeof(*view));
-    *view = (struct tarn_view){.magic = VIEW_MAGIC,
-                               .client = client,
-                               .key = xmemdup(key, key_len),
-                               .key_len = key_len,
-                               .hint = HINT_OF(&call),
-                               .lease_ms =
-                                   call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms};
-    struct call_trace trace;
-    trace_begin(&trace, client, "view_open", 1);
-    status =
-        direct_run(client, &trace, client_deadline(client, call.timeout_ms, 0), view_open, view);
-    view->hint = (struct call_hint){0};
-    if (status == TARN_OK && view->elsewhere) status = TARN_ESTALE;
-    if (status != TARN_OK)
-        view_free(view);
-    else if ((status = view_prove(view, &trace)) != TARN_OK)
-        tarn_view_release(&view);
-    else
-        *view_p = view;
-    trace_end(&trace, status, status == TARN_OK, status == TARN_OK ? view->size : 0);
-    return status;
+    uint64_t deadline = client_deadline(client, call.timeout_ms, 0);
+    struct view_opening o = {key, key_len, &call, view_p};
+    return client->shards == NULL
+               ? view_open_at(client, false, deadline, &o)
+               : shards_one(client, key, key_len, deadline, view_open_at, &o);
 }
 
 /* --- using --- */
@@ -311,6 +333,8 @@ static tarn_status view_renew(struct lane *lane, void *arg, uint64_t deadline) {
     struct tarn_view *view = arg;
     struct placement place;
     tarn_status status = view_locate(lane, view, deadline, &place);
+    if (status == TARN_EMOVED)
+        return fail(TARN_ENOTFOUND, "the value is another master's now; open a new view");
     if (status != TARN_OK) return status;
     if (place.version != view->version)
         return fail(TARN_ENOTFOUND, "the key has another value now; open a new view");

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "client/put.h"
+#include "client/shards.h"
 
 #define WRITER_MAGIC 0x7a1237e5u
 
@@ -16,6 +17,7 @@ struct tarn_writer {
     size_t key_len;
     uint64_t size, token;
     bool in_place, is_inline;
+    bool asking; /* its slot was moving to this master */
     tarn_put_options options;
     void *memory; /* of its own, when not in place */
     struct iovec pieces[EXTENTS_MAX];
@@ -61,6 +63,13 @@ static void put_writer_free(struct tarn_writer *w) {
     free(w);
 }
 
+static void writer_request(struct lane *lane, const struct tarn_writer *w, enum wire_id id,
+                           const void *options) {
+    lane->ctl.asking = w->asking;
+    request_build(&lane->request, id, options);
+    lane->ctl.asking = false;
+}
+
 static tarn_status writer_start(struct lane *lane, struct tarn_writer *w, struct placement *place,
                                 uint64_t deadline) {
     struct answer *a;
@@ -70,7 +79,7 @@ static tarn_status writer_start(struct lane *lane, struct tarn_writer *w, struct
     request_number(r, (int64_t)w->size);
     put_options_fill(lane, &w->options, 0, &put);
     put_together_one(lane, &w->options, 0, &put);
-    request_build(r, WIRE_putstart, &put);
+    writer_request(lane, w, WIRE_putstart, &put);
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
     if (status == TARN_OK) lane->later_ms = answer_later_ms(a);
@@ -88,7 +97,7 @@ static tarn_status put_revoke(struct lane *lane, const struct tarn_writer *w,
     struct wire_end end = {.keys = {request_word(r, w->key, w->key_len), 1}};
     request_number(r, (int64_t)w->token);
     if (receipts != NULL) end.receipts = request_word(r, receipts, n_receipts * GRANT_RECEIPT_SIZE);
-    request_build(r, WIRE_putrevoke, &end);
+    writer_request(lane, w, WIRE_putrevoke, &end);
     return lane_call(lane, &a, deadline);
 }
 
@@ -139,36 +148,54 @@ static tarn_status writer_open(struct lane *lane, void *arg, uint64_t deadline) 
     return status;
 }
 
-tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_len, uint64_t size,
-                             const tarn_put_options *options, tarn_writer **writer_p) {
-    tarn_status status = client_usable(client);
-    if (status == TARN_OK) status = client_check_key(key, key_len);
-    if (status == TARN_OK && size > VALUE_MAX)
-        status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
-    tarn_put_options o;
-    client_put_options_copy(&o, options);
-    if (status == TARN_OK) status = put_options_check(&o, 0);
-    if (status != TARN_OK) return status;
+struct writer_opening {
+    const void *key;
+    size_t key_len;
+    uint64_t size;
+    const tarn_put_options *options;
+    tarn_writer **writer_p;
+};
+
+static tarn_status writer_open_at(struct tarn_client *client, bool asking, uint64_t deadline,
+                                  void *arg) {
+    const struct writer_opening *o = arg;
     struct tarn_writer *w = xcalloc(1, sizeof(*w));
     *w = (struct tarn_writer){.magic = WRITER_MAGIC,
                               .client = client,
-                              .key = xmemdup(key, key_len),
-                              .key_len = key_len,
-                              .size = size,
-                              .options = o};
+                              .key = xmemdup(o->key, o->key_len),
+                              .key_len = o->key_len,
+                              .size = o->size,
+                              .asking = asking,
+                              .options = *o->options};
     own_options(w);
     struct call_trace trace;
     trace_begin(&trace, client, "writer_open", 1);
-    status = direct_run(client, &trace, client_deadline(client, w->options.timeout_ms, 0),
-                        writer_open, w);
+    tarn_status status = direct_run(client, &trace, deadline, writer_open, w);
     trace_end(&trace, status, status == TARN_OK, 0);
     if (status != TARN_OK) {
         put_writer_free(w);
         return status;
     }
     __atomic_add_fetch(&client->n_writers, 1, __ATOMIC_RELAXED);
-    *writer_p = w;
+    *o->writer_p = w;
     return TARN_OK;
+}
+
+tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_len, uint64_t size,
+                             const tarn_put_options *options, tarn_writer **writer_p) {
+    tarn_status status = client_usable(client);
+    if (status == TARN_OK) status = client_check_key(key, key_len);
+    if (status == TARN_OK && size > VALUE_MAX)
+        status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
+    tarn_put_options options_whole;
+    client_put_options_copy(&options_whole, options);
+    if (status == TARN_OK) status = put_options_check(&options_whole, 0);
+    if (status != TARN_OK) return status;
+    struct writer_opening o = {key, key_len, size, &options_whole, writer_p};
+    uint64_t deadline = client_deadline(client, options_whole.timeout_ms, 0);
+    return client->shards == NULL
+               ? writer_open_at(client, false, deadline, &o)
+               : shards_one(client, key, key_len, deadline, writer_open_at, &o);
 }
 
 size_t tarn_writer_pieces(const tarn_writer *writer, const struct iovec **pieces_p) {
@@ -195,7 +222,7 @@ static tarn_status writer_end(struct lane *lane, void *arg, uint64_t deadline) {
     request_number(r, w->crc);
     if (w->is_inline) end.values = request_word(r, w->memory, (size_t)w->size);
     if (w->n_crcs > 0) end.crcs = request_crcs(r, w->crcs, w->n_crcs);
-    request_build(r, WIRE_putend, &end);
+    writer_request(lane, w, WIRE_putend, &end);
     tarn_status status = lane_call(lane, &a, deadline);
     if (status != TARN_OK) return status;
     COUNT(lane, puts, 1);
@@ -249,15 +276,20 @@ static void writer_close(tarn_writer **writer_p) {
     *writer_p = NULL;
 }
 
+/* The pieces as an ordinary put, to whoever has the key's slot by now. */
+static tarn_status writer_put(const struct tarn_writer *w) {
+    struct tarn_client *client = w->client->front != NULL ? w->client->front : w->client;
+    return tarn_putv(client, w->key, w->key_len, w->pieces, w->n_pieces, &w->options);
+}
+
 tarn_status tarn_writer_commit(tarn_writer **writer_p) {
     tarn_status status = writer_usable(writer_p);
     if (status == TARN_EINVAL) return status;
     struct tarn_writer *w = *writer_p;
     if (status == TARN_OK) {
         bool private_memory = !w->in_place && !w->is_inline;
-        status = private_memory
-                     ? tarn_putv(w->client, w->key, w->key_len, w->pieces, w->n_pieces, &w->options)
-                     : writer_finish(w);
+        status = private_memory ? writer_put(w) : writer_finish(w);
+        if (status == TARN_EMOVED) status = writer_put(w);
     }
     writer_close(writer_p);
     return status;

@@ -1,0 +1,367 @@
+/* Batches over several masters: their keys apart by slot, one part for each master, all parts at
+ * once, and the results together in the caller's order. The caller's thread runs a part, and after
+ * it those that no other thread has begun with. */
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "client/shards.h"
+
+#define PART_THREADS 64u
+
+/* --- apart --- */
+
+static unsigned bucket_of(const struct slot_map *map, uint32_t slot, bool ask, bool singles) {
+    unsigned owner = map->owner[slot], target = map->target[slot];
+    if (ask && target != SLOT_NOBODY) return split_bucket(target, SPLIT_ASKING);
+    if (owner == SLOT_NOBODY) return SPLIT_NOBODY;
+    return split_bucket(owner, singles && target != SLOT_NOBODY ? SPLIT_SINGLE : SPLIT_PLAIN);
+}
+
+/* A counting sort: each bucket has its keys in the caller's order. */
+void split_init(struct split *s, const struct slot_map *map, struct keys_of keys,
+                const uint32_t *todo, const uint8_t *asks, size_t n, bool singles) {
+    uint32_t at[SPLIT_NOBODY + 1] = {0}, sum = 0;
+    TARN_ASSERT(n < UINT32_MAX);
+    s->n = n;
+    s->order = xmalloc(n * (sizeof(*s->order) + 1) + 1);
+    s->bucket = (uint8_t *)(s->order + n);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t slot = slot_of_key(keys_at(keys, todo != NULL ? todo[i] : i));
+        s->bucket[i] = (uint8_t)bucket_of(map, slot, asks != NULL && asks[i], singles);
+        at[s->bucket[i]]++;
+    }
+    for (unsigned b = 0; b <= SPLIT_NOBODY; b++) {
+        s->begin[b] = sum;
+        sum += at[b];
+        at[b] = s->begin[b];
+    }
+    s->begin[SPLIT_NOBODY + 1] = sum;
+    for (size_t i = 0; i < n; i++)
+        s->order[at[s->bucket[i]]++] = todo != NULL ? todo[i] : (uint32_t)i;
+}
+
+void split_free(struct split *s) {
+    free(s->order);
+    s->order = NULL;
+}
+
+unsigned split_only(const struct split *s) {
+    unsigned b = s->n > 0 ? s->bucket[0] : SPLIT_NOBODY;
+    return s->begin[b + 1] - s->begin[b] == s->n ? b : SPLIT_NOBODY;
+}
+
+/* --- parts --- */
+
+/* Gets (get), or puts (put, until the deadline). */
+struct items_call {
+    struct tarn_client *front;
+    tarn_item *items;
+    size_t n;
+    const struct get_options *get;
+    const tarn_put_options *put;
+    struct rounds rounds;
+    uint32_t *todo; /* positions for the next round; NULL in the first one: all */
+    uint8_t *asks;
+    size_t left;
+    size_t answered; /* parts that were tried */
+    tarn_status failed; /* of the first part that was not; why: its text, owned */
+    char *why;
+    struct trace_context context;
+};
+
+struct part {
+    struct crew_job job;
+    struct items_call *call;
+    struct shard *shard;
+    bool asking;
+    tarn_item *items; /* where they lie while it runs */
+    const uint32_t *order; /* of each its place in the call; NULL: they are all of it */
+    size_t n;
+    tarn_status status;
+    char *why; /* owned; NULL: TARN_OK */
+};
+
+static struct keys_of keys_of_items(const tarn_item *items) {
+    static_assert(offsetof(tarn_item, key) == 0 &&
+                      offsetof(tarn_item, key_len) == offsetof(tarn_key, len),
+                  "an item begins as a key");
+    return (struct keys_of){items, sizeof(*items)};
+}
+
+static void items_set(tarn_item *items, size_t n, tarn_status status) {
+    for (size_t i = 0; i < n; i++) {
+        items[i].status = status;
+        items[i].got = 0;
+    }
+}
+
+static uint64_t part_bytes(const struct part *p) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const tarn_item *item = &p->items[i];
+        bytes = add_sat(bytes,
+                        item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len);
+    }
+    return bytes;
+}
+
+static const tarn_key *keys_pick(const tarn_key *of, const struct part *p) {
+    if (of == NULL || p->order == NULL) return of;
+    tarn_key *picked = xmalloc(p->n * sizeof(*picked) + 1);
+    for (size_t i = 0; i < p->n; i++) picked[i] = of[p->order[i]];
+    return picked;
+}
+
+static tarn_status part_put(struct part *p, uint64_t deadline) {
+    const tarn_put_options *all = p->call->put;
+    tarn_put_options o = *all;
+    o.groups = keys_pick(all->groups, p);
+    o.boundaries = keys_pick(all->boundaries, p);
+    tarn_status status = client_put(p->shard->client, p->items, p->n, &o, deadline, p->asking);
+    if (o.groups != all->groups) free((void *)(uintptr_t)o.groups);
+    if (o.boundaries != all->boundaries) free((void *)(uintptr_t)o.boundaries);
+    return status;
+}
+
+static tarn_status part_get(struct part *p, uint64_t deadline) {
+    struct get_options o = *p->call->get;
+    o.deadline = deadline;
+    o.wait_ms = 0;
+    o.asking = p->asking;
+    return client_get(p->shard->client, p->items, p->n, &o);
+}
+
+static void part_do(struct part *p) {
+    struct items_call *c = p->call;
+    uint64_t began_ms = now_ms(), deadline = c->rounds.deadline;
+    p->status = shard_use(c->front, p->shard, part_bytes(p), &deadline);
+    if (p->status != TARN_OK) {
+        items_set(p->items, p->n, p->status);
+    } else {
+        p->status = c->get != NULL ? part_get(p, deadline) : part_put(p, deadline);
+        shard_used(c->front, p->shard, p->status, began_ms);
+    }
+    if (p->status != TARN_OK) p->why = xstrdup(tarn_last_error());
+}
+
+static bool part_run(struct crew_job *job) {
+    struct part *p = CONTAINER_OF(job, struct part, job);
+    trace_context_use(&p->call->context);
+    part_do(p);
+    trace_context_clear();
+    return true;
+}
+
+static bool part_is(const struct crew_job *job, const void *part) {
+    return job == &((const struct part *)part)->job;
+}
+
+static struct crew *parts_crew(struct tarn_client *front) {
+    struct shards *s = front->shards;
+    pthread_mutex_lock(&s->mutex);
+    if (s->crew.threads == NULL)
+        (void)crew_start(&s->crew, "tarn-shards",
+                         (unsigned)min_u64(front->options.max_lanes * 3, PART_THREADS), NULL, NULL);
+    bool has = s->crew.threads != NULL;
+    pthread_mutex_unlock(&s->mutex);
+    return has ? &s->crew : NULL; /* without a thread all is done by this one */
+}
+
+static void parts_run(struct items_call *c, struct part *parts, size_t n) {
+    struct crew *crew = n > 1 ? parts_crew(c->front) : NULL;
+    trace_context_take(&c->context, c->front);
+    for (size_t i = 1; i < n && crew != NULL; i++) {
+        parts[i].job.run = part_run;
+        crew_add(crew, &parts[i].job);
+    }
+    if (n > 0) part_do(&parts[0]);
+    /* The last ones are begun last by others. */
+    for (size_t i = n; i-- > 1;) {
+        if (crew == NULL || crew_cancel(crew, part_is, &parts[i]) > 0)
+            part_do(&parts[i]);
+        else
+            crew_wait(crew, &parts[i].job);
+    }
+}
+
+/* --- together --- */
+
+/* Whatever another master may have, or may have by now. */
+static void part_rest(struct items_call *c, const struct part *p) {
+    bool failed = status_is_lost(p->status);
+    for (size_t i = 0; i < p->n; i++) {
+        const tarn_item *item = &p->items[i];
+        bool refused = item->status == TARN_EMOVED;
+        if (!refused && !(failed && item->status == p->status)) continue;
+        if (c->todo == NULL) {
+            c->todo = xmalloc(c->n * (sizeof(*c->todo) + 1));
+            c->asks = (uint8_t *)(c->todo + c->n);
+        }
+        uint32_t slot = slot_of_key(keys_at(keys_of_items(item), 0));
+        c->asks[c->left] = refused && rounds_refused(&c->rounds, p->shard, slot, p->asking);
+        c->todo[c->left++] = p->order != NULL ? p->order[i] : (uint32_t)i;
+    }
+}
+
+static void part_settle(struct items_call *c, struct part *p) {
+    if (p->order != NULL) {
+        for (size_t i = 0; i < p->n; i++) c->items[p->order[i]] = p->items[i];
+    }
+    part_rest(c, p);
+    c->answered += p->status == TARN_OK;
+    if (p->status != TARN_OK && c->failed == TARN_OK) {
+        c->failed = p->status;
+        c->why = p->why;
+        p->why = NULL;
+    }
+    free(p->why);
+}
+
+static void nobody_settle(struct items_call *c, const struct split *s) {
+    uint32_t from = s->begin[SPLIT_NOBODY], to = s->begin[SPLIT_NOBODY + 1];
+    if (from == to) return;
+    tarn_status status = fail(TARN_ELOADING, "no master has the key's slot (CLUSTER MAP)");
+    for (uint32_t i = from; i < to; i++) items_set(&c->items[s->order[i]], 1, status);
+    if (c->failed == TARN_OK) c->why = xstrdup(tarn_last_error());
+    c->failed = status;
+}
+
+static struct part part_of(struct items_call *c, unsigned bucket) {
+    return (struct part){.call = c,
+                         .shard = c->rounds.map->shard[bucket / SPLIT_KINDS],
+                         .asking = bucket % SPLIT_KINDS == SPLIT_ASKING};
+}
+
+/* All of the call is one master's: nothing is copied. */
+static void whole_run(struct items_call *c, unsigned bucket) {
+    struct part p = part_of(c, bucket);
+    p.items = c->items;
+    p.n = c->n;
+    parts_run(c, &p, 1);
+    part_settle(c, &p);
+}
+
+static void split_run(struct items_call *c, const struct split *s) {
+    tarn_item *sorted = xmalloc(s->n * sizeof(*sorted) + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) sorted[i] = c->items[s->order[i]];
+    for (unsigned b = 0; b < SPLIT_NOBODY; b++) n += s->begin[b] != s->begin[b + 1];
+    struct part *parts = xcalloc(n + 1, sizeof(*parts));
+    n = 0;
+    for (unsigned b = 0; b < SPLIT_NOBODY; b++) {
+        if (s->begin[b] == s->begin[b + 1]) continue;
+        parts[n] = part_of(c, b);
+        parts[n].items = sorted + s->begin[b];
+        parts[n].order = s->order + s->begin[b];
+        parts[n++].n = s->begin[b + 1] - s->begin[b];
+    }
+    parts_run(c, parts, n);
+    for (size_t i = 0; i < n; i++) part_settle(c, &parts[i]);
+    nobody_settle(c, s);
+    free(parts);
+    free(sorted);
+}
+
+/* One key, as most calls have: nothing is sorted. */
+static void single_run(struct items_call *c, bool asking) {
+    const struct slot_map *slots = c->rounds.map->slots;
+    uint32_t slot = slot_of_key(keys_at(keys_of_items(c->items), 0));
+    unsigned b = bucket_of(slots, slot, asking, false);
+    if (b != SPLIT_NOBODY) {
+        whole_run(c, b);
+        return;
+    }
+    items_set(c->items, 1, c->failed = fail(TARN_ELOADING, "no master has slot %u of the key", slot));
+    c->why = xstrdup(tarn_last_error());
+}
+
+static void round_run(struct items_call *c) {
+    uint32_t *todo = c->todo;
+    uint8_t *asks = c->asks;
+    size_t n = todo != NULL ? c->left : c->n;
+    c->todo = NULL;
+    c->left = c->answered = 0;
+    c->failed = TARN_OK;
+    free(c->why);
+    c->why = NULL;
+    if (c->n == 1) {
+        single_run(c, asks != NULL && asks[0]);
+    } else {
+        struct split s;
+        split_init(&s, c->rounds.map->slots, keys_of_items(c->items), todo, asks, n, false);
+        unsigned only = split_only(&s);
+        if (todo == NULL && only != SPLIT_NOBODY)
+            whole_run(c, only);
+        else
+            split_run(c, &s);
+        split_free(&s);
+    }
+    free(todo);
+}
+
+/* Those that no master took: what failed keeps its status. */
+static void rest_settle(struct items_call *c) {
+    for (size_t i = 0; i < c->left; i++) {
+        tarn_item *item = &c->items[c->todo[i]];
+        if (item->status == TARN_EMOVED) item->status = fail(TARN_ELATER, ROUNDS_OVER);
+    }
+    free(c->todo);
+}
+
+/* TARN_OK: every key was tried, but for those of some shards. */
+static tarn_status items_run(struct items_call *c, uint64_t deadline) {
+    bool all_failed = true;
+    rounds_begin(&c->rounds, c->front, deadline);
+    do {
+        round_run(c);
+        all_failed = all_failed && c->answered == 0;
+    } while (c->left > 0 && rounds_next(&c->rounds));
+    tarn_status status = all_failed ? c->failed : TARN_OK;
+    if (c->why != NULL) fail(c->failed, "%s", c->why);
+    rest_settle(c);
+    free(c->why);
+    rounds_end(&c->rounds);
+    return status;
+}
+
+/* --- keys that nobody can have --- */
+
+static bool items_have_keys(tarn_item *items, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (items[i].key == NULL || items[i].key_len == 0 || items[i].key_len > TARN_KEY_MAX)
+            return false;
+    return true;
+}
+
+/* --- calls --- */
+
+/* Before anything is leased: its clock would run while we wait. */
+static tarn_status items_wait(struct tarn_client *front, const tarn_item *items, size_t n,
+                              const struct get_options *o) {
+    tarn_key *keys = xmalloc(n * sizeof(*keys) + 1);
+    for (size_t i = 0; i < n; i++) keys[i] = (tarn_key){items[i].key, items[i].key_len};
+    const struct lookup l = {.id = WIRE_prefixlen, .keys = keys, .n = n, .wait_ms = o->wait_ms};
+    size_t length;
+    tarn_status status = shards_lookup(front, &l, o->deadline, NULL, &length);
+    free(keys);
+    return status;
+}
+
+tarn_status shards_get(struct tarn_client *front, tarn_item *items, size_t n,
+                       const struct get_options *o) {
+    struct items_call c = {.front = front, .items = items, .n = n, .get = o};
+    uint64_t started = clock_mono_us();
+    if (o->wait_ms > 0 && items_have_keys(items, n)) (void)items_wait(front, items, n, o);
+    tarn_status status = items_run(&c, o->deadline);
+    shards_timing(front, TARN_HIST_GET, n, started);
+    return status;
+}
+
+tarn_status shards_put(struct tarn_client *front, tarn_item *items, size_t n,
+                       const tarn_put_options *o, uint64_t deadline) {
+    struct items_call c = {.front = front, .items = items, .n = n, .put = o};
+    uint64_t started = clock_mono_us();
+    tarn_status status = items_run(&c, deadline);
+    shards_timing(front, TARN_HIST_PUT, n, started);
+    return status;
+}
