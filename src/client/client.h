@@ -46,7 +46,7 @@ struct tarn_client {
     pid_t pid;
     struct shards *shards;     /* of a pool of many masters, for which it has no lanes; or NULL */
     struct tarn_client *front; /* whose one of these masters it is for; NULL: for a program */
-    tarn_options options; /* strings owned */
+    tarn_options options;      /* strings owned */
     struct whereabouts master;
     char own_host[192]; /* what SEGMENT INFO must say for shm */
     char *node;         /* the storage node it reads for, whose look-ups are no uses; NULL */

@@ -311,7 +311,7 @@ static void trace_queue(struct ctl *c) {
     if (ctl_queue(c, true) != TARN_OK) c->trace_due = true;
 }
 
-/* Where there is no room to skip its answer it is left out, and the request behind it told MOVED. */
+/* Without room to skip its answer it is left out, and what follows is told MOVED. */
 static void asking_queue(struct ctl *c) {
     const char *argv[] = {"ASKING"};
     c->asking = false;

@@ -38,7 +38,7 @@ struct ctl {
     /* what the server knows it works for, or is told before the next request */
     struct traceparent trace;
     bool trace_due;
-    bool asking; /* each request is preceded by ASKING: a slot that moves is asked for at its target */
+    bool asking; /* each request has ASKING before it: its slot moves to this master */
 };
 struct secure;
 void ctl_init(struct ctl *c);

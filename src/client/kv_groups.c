@@ -1,7 +1,8 @@
 /* Prefixes of models with several KV groups: what is asked of the server, and what it may answer.
  * Which parts a boundary needs the server knows; here it is checked that all of them lie within
  * what was asked, for the caller has memory for no others. */
-#include "client/client.h"
+#include "client/kv_groups.h"
+#include "client/shards.h"
 
 struct kv_asking {
     const tarn_kv_query *query;
@@ -19,21 +20,17 @@ struct kv_asking {
 
 /* --- what is asked --- */
 
-static uint32_t kv_unit(const tarn_kv_group *g) {
-    return g->unit != 0 ? g->unit : g->block;
-}
-
 /* What the server does not know of, or we could not make keys of. */
 static const char *kv_group_fault_of(const tarn_kv_query *q, const tarn_kv_group *g) {
     if (g->name == NULL || g->name_len == 0) return "it has no name";
     if (g->kind < TARN_KV_FULL || g->kind > TARN_KV_STATE) return "its kind is a TARN_KV_*";
-    if (g->block == 0 || g->block % kv_unit(g) != 0 || kv_unit(g) % q->unit != 0)
+    if (g->block == 0 || g->block % kv_group_unit(g) != 0 || kv_group_unit(g) % q->unit != 0)
         return "the unit of the hashes divides its unit, and that one its block";
-    if (q->align % kv_unit(g) != 0) return "its unit divides the alignment";
+    if (q->align % kv_group_unit(g) != 0) return "its unit divides the alignment";
     return NULL;
 }
 
-static tarn_status kv_query_copy(const tarn_kv_query *in, tarn_kv_query *q) {
+tarn_status kv_query_copy(const tarn_kv_query *in, tarn_kv_query *q) {
     *q = (tarn_kv_query){0};
     if (in == NULL || in->size < sizeof(*in))
         return fail(TARN_EINVAL, "KV groups: no query, or its size is not set");
@@ -75,7 +72,7 @@ static void kv_request_build(struct ctl_request *r, enum wire_id id, const struc
         request_word(r, g->name, g->name_len);
         request_str(r, kinds[g->kind]);
         request_number(r, g->block);
-        request_number(r, kv_unit(g));
+        request_number(r, kv_group_unit(g));
         request_number(r, g->window);
         request_number(r, g->drops_last != 0);
     }
@@ -101,8 +98,9 @@ static bool kv_parts_within(const tarn_kv_query *q, const tarn_kv_group *g, uint
     if (p->blocks > 0 && p->first + p->blocks != whole) return false;
     if (g->kind == TARN_KV_STATE && p->blocks > 0 && p->tail != 0) return false;
     if (p->tail == 0) return true;
-    return tokens % g->block != 0 && p->tail % kv_unit(g) == 0 && p->tail > whole * g->block &&
-           p->tail <= (whole + 1) * g->block && p->tail / q->unit <= q->n_hashes;
+    return tokens % g->block != 0 && p->tail % kv_group_unit(g) == 0 &&
+           p->tail > whole * g->block && p->tail <= (whole + 1) * g->block &&
+           p->tail / q->unit <= q->n_hashes;
 }
 
 static bool kv_parts_read(const tarn_kv_query *q, const tarn_kv_group *g, uint64_t tokens,
@@ -182,6 +180,7 @@ kv_call(tarn_client *client, const char *name, const tarn_kv_query *query, const
         memset(parts, 0, q.n_groups * sizeof(*parts));
         return TARN_OK;
     }
+    if (client->shards != NULL) return shards_kv(client, &q, call, arg, deadline, tokens_p, parts);
     trace_begin(&trace, client, name, q.n_hashes);
     status = lane_take(client, &trace, deadline, &lane);
     if (status == TARN_OK) {
@@ -217,30 +216,32 @@ tarn_status tarn_kv_prefix(tarn_client *client, const tarn_kv_query *query,
 
 /* --- gets --- */
 
-struct kv_reading {
-    tarn_kv_place_fn place;
-    void *arg;
-    bool extend_deadline;
-    size_t failed;
-};
-
-static void kv_item_name(struct arena *arena, const tarn_kv_query *q, const tarn_kv_group *g,
-                         uint64_t end, tarn_item *item) {
+tarn_key kv_key_make(struct arena *arena, const tarn_kv_query *q, const tarn_kv_group *g,
+                     uint64_t end) {
     const tarn_key *hash = &q->hashes[end / q->unit - 1];
     char *key = arena_alloc(arena, g->name_len + hash->len);
     memcpy(key, g->name, g->name_len);
     memcpy(key + g->name_len, hash->data, hash->len);
-    item->key = key;
-    item->key_len = g->name_len + hash->len;
+    return (tarn_key){key, g->name_len + hash->len};
 }
 
-static void kv_items_name(struct arena *arena, const struct kv_asking *l, tarn_item *item) {
-    for (size_t i = 0; i < l->query->n_groups; i++) {
-        const tarn_kv_group *g = &l->query->groups[i];
-        const tarn_kv_parts *p = &l->parts[i];
+void kv_parts_name(struct arena *arena, const tarn_kv_query *q, const tarn_kv_parts *parts,
+                   tarn_key *keys) {
+    for (size_t i = 0; i < q->n_groups; i++) {
+        const tarn_kv_group *g = &q->groups[i];
+        const tarn_kv_parts *p = &parts[i];
         for (uint64_t b = p->first; b < p->first + p->blocks; b++)
-            kv_item_name(arena, l->query, g, (b + 1) * g->block, item++);
-        if (p->tail != 0) kv_item_name(arena, l->query, g, p->tail, item++);
+            *keys++ = kv_key_make(arena, q, g, (b + 1) * g->block);
+        if (p->tail != 0) *keys++ = kv_key_make(arena, q, g, p->tail);
+    }
+}
+
+static void kv_items_name(struct arena *arena, const struct kv_asking *l, tarn_item *items) {
+    tarn_key *keys = arena_alloc(arena, l->n * sizeof(*keys));
+    kv_parts_name(arena, l->query, l->parts, keys);
+    for (size_t i = 0; i < l->n; i++) {
+        items[i].key = keys[i].data;
+        items[i].key_len = keys[i].len;
     }
 }
 

@@ -90,8 +90,7 @@ static tarn_status prefetch_where(struct tarn_client *front, struct prefetch_cal
 static tarn_status prefetch_keys(struct tarn_client *front, struct prefetch_call p, bool single,
                                  uint64_t deadline, bool *known_p) {
     tarn_status status = TARN_ELATER;
-    if (!single)
-        status = prefetch_where(front, p, min_u64(deadline, now_ms() + WHOLE_MS), known_p);
+    if (!single) status = prefetch_where(front, p, min_u64(deadline, now_ms() + WHOLE_MS), known_p);
     if (single || status == TARN_ELATER) {
         size_t n = p.n;
         for (size_t i = 0; i < n; i++, p.keys++) {

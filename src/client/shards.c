@@ -105,9 +105,9 @@ static void shard_sync_registered(struct tarn_client *front, struct tarn_client 
     }
     for (size_t k = 0; k < front->n_registered; k++) {
         const struct engine_buffer *r = &front->registered[k];
-        tarn_status status = r->device ? tarn_register_dmabuf(client, r->address, r->len, r->fd,
-                                                              r->offset)
-                                       : tarn_register(client, r->address, r->len);
+        tarn_status status =
+            r->device ? tarn_register_dmabuf(client, r->address, r->len, r->fd, r->offset)
+                      : tarn_register(client, r->address, r->len);
         (void)status; /* TARN_EEXISTS: it is */
     }
 }

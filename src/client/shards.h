@@ -46,7 +46,7 @@ struct shards {
     pthread_mutex_t mutex;    /* of what follows */
     struct shard_map *map;
     TAILQ_HEAD(, shard) all;
-    tarn_stats past; /* of shards that are no more */
+    tarn_stats past;                             /* of shards that are no more */
     struct hist past_requests, hist[TARN_HISTS]; /* whole calls; requests are their masters' */
     struct crew crew; /* for parts of batches; threads NULL: not needed yet */
 };

@@ -197,7 +197,8 @@ static void legs_run(struct looking *k) {
 }
 
 static void nobody_has(struct looking *k) {
-    struct leg none = {.from = k->split.begin[SPLIT_NOBODY], .to = k->split.begin[SPLIT_NOBODY + 1]};
+    struct leg none = {.from = k->split.begin[SPLIT_NOBODY],
+                       .to = k->split.begin[SPLIT_NOBODY + 1]};
     if (none.from == none.to) return;
     none.status = fail(TARN_ELOADING, "no master has the key's slot (CLUSTER MAP)");
     leg_failed(k, &none);

@@ -63,18 +63,18 @@ struct items_call {
     uint32_t *todo; /* positions for the next round; NULL in the first one: all */
     uint8_t *asks;
     size_t left;
-    size_t answered; /* parts that were tried */
+    size_t answered;    /* parts that were tried */
     tarn_status failed; /* of the first part that was not; why: its text, owned */
     char *why;
     struct trace_context context;
 };
 
-struct part {
+struct split_part {
     struct crew_job job;
     struct items_call *call;
     struct shard *shard;
     bool asking;
-    tarn_item *items; /* where they lie while it runs */
+    tarn_item *items;      /* where they lie while it runs */
     const uint32_t *order; /* of each its place in the call; NULL: they are all of it */
     size_t n;
     tarn_status status;
@@ -95,24 +95,24 @@ static void items_set(tarn_item *items, size_t n, tarn_status status) {
     }
 }
 
-static uint64_t part_bytes(const struct part *p) {
+static uint64_t part_bytes(const struct split_part *p) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < p->n; i++) {
         const tarn_item *item = &p->items[i];
-        bytes = add_sat(bytes,
-                        item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len);
+        bytes =
+            add_sat(bytes, item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len);
     }
     return bytes;
 }
 
-static const tarn_key *keys_pick(const tarn_key *of, const struct part *p) {
+static const tarn_key *keys_pick(const tarn_key *of, const struct split_part *p) {
     if (of == NULL || p->order == NULL) return of;
     tarn_key *picked = xmalloc(p->n * sizeof(*picked) + 1);
     for (size_t i = 0; i < p->n; i++) picked[i] = of[p->order[i]];
     return picked;
 }
 
-static tarn_status part_put(struct part *p, uint64_t deadline) {
+static tarn_status part_put(struct split_part *p, uint64_t deadline) {
     const tarn_put_options *all = p->call->put;
     tarn_put_options o = *all;
     o.groups = keys_pick(all->groups, p);
@@ -123,7 +123,7 @@ static tarn_status part_put(struct part *p, uint64_t deadline) {
     return status;
 }
 
-static tarn_status part_get(struct part *p, uint64_t deadline) {
+static tarn_status part_get(struct split_part *p, uint64_t deadline) {
     struct get_options o = *p->call->get;
     o.deadline = deadline;
     o.wait_ms = 0;
@@ -131,7 +131,7 @@ static tarn_status part_get(struct part *p, uint64_t deadline) {
     return client_get(p->shard->client, p->items, p->n, &o);
 }
 
-static void part_do(struct part *p) {
+static void part_do(struct split_part *p) {
     struct items_call *c = p->call;
     uint64_t began_ms = now_ms(), deadline = c->rounds.deadline;
     p->status = shard_use(c->front, p->shard, part_bytes(p), &deadline);
@@ -145,7 +145,7 @@ static void part_do(struct part *p) {
 }
 
 static bool part_run(struct crew_job *job) {
-    struct part *p = CONTAINER_OF(job, struct part, job);
+    struct split_part *p = CONTAINER_OF(job, struct split_part, job);
     trace_context_use(&p->call->context);
     part_do(p);
     trace_context_clear();
@@ -153,7 +153,7 @@ static bool part_run(struct crew_job *job) {
 }
 
 static bool part_is(const struct crew_job *job, const void *part) {
-    return job == &((const struct part *)part)->job;
+    return job == &((const struct split_part *)part)->job;
 }
 
 static struct crew *parts_crew(struct tarn_client *front) {
@@ -167,7 +167,7 @@ static struct crew *parts_crew(struct tarn_client *front) {
     return has ? &s->crew : NULL; /* without a thread all is done by this one */
 }
 
-static void parts_run(struct items_call *c, struct part *parts, size_t n) {
+static void parts_run(struct items_call *c, struct split_part *parts, size_t n) {
     struct crew *crew = n > 1 ? parts_crew(c->front) : NULL;
     trace_context_take(&c->context, c->front);
     for (size_t i = 1; i < n && crew != NULL; i++) {
@@ -187,7 +187,7 @@ static void parts_run(struct items_call *c, struct part *parts, size_t n) {
 /* --- together --- */
 
 /* Whatever another master may have, or may have by now. */
-static void part_rest(struct items_call *c, const struct part *p) {
+static void part_rest(struct items_call *c, const struct split_part *p) {
     bool failed = status_is_lost(p->status);
     for (size_t i = 0; i < p->n; i++) {
         const tarn_item *item = &p->items[i];
@@ -203,7 +203,7 @@ static void part_rest(struct items_call *c, const struct part *p) {
     }
 }
 
-static void part_settle(struct items_call *c, struct part *p) {
+static void part_settle(struct items_call *c, struct split_part *p) {
     if (p->order != NULL) {
         for (size_t i = 0; i < p->n; i++) c->items[p->order[i]] = p->items[i];
     }
@@ -226,15 +226,15 @@ static void nobody_settle(struct items_call *c, const struct split *s) {
     c->failed = status;
 }
 
-static struct part part_of(struct items_call *c, unsigned bucket) {
-    return (struct part){.call = c,
-                         .shard = c->rounds.map->shard[bucket / SPLIT_KINDS],
-                         .asking = bucket % SPLIT_KINDS == SPLIT_ASKING};
+static struct split_part part_of(struct items_call *c, unsigned bucket) {
+    return (struct split_part){.call = c,
+                               .shard = c->rounds.map->shard[bucket / SPLIT_KINDS],
+                               .asking = bucket % SPLIT_KINDS == SPLIT_ASKING};
 }
 
 /* All of the call is one master's: nothing is copied. */
 static void whole_run(struct items_call *c, unsigned bucket) {
-    struct part p = part_of(c, bucket);
+    struct split_part p = part_of(c, bucket);
     p.items = c->items;
     p.n = c->n;
     parts_run(c, &p, 1);
@@ -246,7 +246,7 @@ static void split_run(struct items_call *c, const struct split *s) {
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) sorted[i] = c->items[s->order[i]];
     for (unsigned b = 0; b < SPLIT_NOBODY; b++) n += s->begin[b] != s->begin[b + 1];
-    struct part *parts = xcalloc(n + 1, sizeof(*parts));
+    struct split_part *parts = xcalloc(n + 1, sizeof(*parts));
     n = 0;
     for (unsigned b = 0; b < SPLIT_NOBODY; b++) {
         if (s->begin[b] == s->begin[b + 1]) continue;
@@ -271,7 +271,8 @@ static void single_run(struct items_call *c, bool asking) {
         whole_run(c, b);
         return;
     }
-    items_set(c->items, 1, c->failed = fail(TARN_ELOADING, "no master has slot %u of the key", slot));
+    items_set(c->items, 1,
+              c->failed = fail(TARN_ELOADING, "no master has slot %u of the key", slot));
     c->why = xstrdup(tarn_last_error());
 }
 

@@ -235,9 +235,8 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
     }
     uint64_t deadline = client_deadline(client, call.timeout_ms, 0);
     struct view_opening o = {key, key_len, &call, view_p};
-    return client->shards == NULL
-               ? view_open_at(client, false, deadline, &o)
-               : shards_one(client, key, key_len, deadline, view_open_at, &o);
+    return client->shards == NULL ? view_open_at(client, false, deadline, &o)
+                                  : shards_one(client, key, key_len, deadline, view_open_at, &o);
 }
 
 /* --- using --- */

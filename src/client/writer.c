@@ -193,9 +193,8 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
     if (status != TARN_OK) return status;
     struct writer_opening o = {key, key_len, size, &options_whole, writer_p};
     uint64_t deadline = client_deadline(client, options_whole.timeout_ms, 0);
-    return client->shards == NULL
-               ? writer_open_at(client, false, deadline, &o)
-               : shards_one(client, key, key_len, deadline, writer_open_at, &o);
+    return client->shards == NULL ? writer_open_at(client, false, deadline, &o)
+                                  : shards_one(client, key, key_len, deadline, writer_open_at, &o);
 }
 
 size_t tarn_writer_pieces(const tarn_writer *writer, const struct iovec **pieces_p) {

@@ -1,5 +1,5 @@
 /* PREFIXLEN and MGETREPLICAS with KVGROUPS: the longest prefix of a model with several KV groups.
- * What has to be looked for store/kv_groups.h says, part by part; a part's key is the name of its
+ * What has to be looked for base/kv_groups.h says, part by part; a part's key is the name of its
  * group and the hash at its end. The walk goes over parts in slices, and the pool may change
  * between them:
  *

@@ -172,7 +172,7 @@ struct route_hit {
  *
  * A holder with several KV groups can take up a prompt where all of them have what they need: a
  * full one all blocks from the start, a window its last blocks, a state the one that ends there
- * (src/store/kv_groups.h has the same rules; here the boundary is a multiple of all block sizes).
+ * (src/base/kv_groups.h has the same rules; here the boundary is a multiple of all block sizes).
  *
  * Returns how many there are; when that is more than `cap`, the first cap are in `hits`. The work
  * is bounded: behind 1,024 runs of a prompt nothing is looked for. Allocates nothing. */

@@ -1,5 +1,5 @@
 /* How long a prefix a holder with several KV groups can take up: where all of them have what they
- * need. The rules are those of src/store/kv_groups.h, on bits instead of keys: full groups first,
+ * need. The rules are those of src/base/kv_groups.h, on bits instead of keys: full groups first,
  * down to their first gap; then windows and states lower the boundary in turn, until none does. */
 #include "route/index_run.h"
 

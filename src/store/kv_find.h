@@ -3,7 +3,7 @@
 #ifndef TARN_STORE_KV_FIND_H
 #define TARN_STORE_KV_FIND_H
 
-#include "store/kv_groups.h"
+#include "base/kv_groups.h"
 #include "store/store.h"
 
 #define KV_FIND_AHEAD 16u

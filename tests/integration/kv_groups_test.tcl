@@ -1,5 +1,5 @@
 # The longest prefix of models with several KV groups: PREFIXLEN and MGETREPLICAS with KVGROUPS.
-# The rules themselves, against brute force: tests/unit/store/kv_groups_test.c.
+# The rules themselves, against brute force: tests/unit/base/kv_groups_test.c.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 32mb --eviction-high-watermark 1 --eviction-policy lru
 

@@ -1,4 +1,4 @@
-#include "store/kv_groups.h"
+#include "base/kv_groups.h"
 
 #include "base/assert.h"
 

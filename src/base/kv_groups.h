@@ -18,8 +18,8 @@
  * (vLLM's partial hits) has a place for each hash inside a block, of which few are ever there.
  *
  * The rules are those of vLLM's kv_cache_coordinator.py and single_type_kv_cache_manager.py. */
-#ifndef TARN_STORE_KV_GROUPS_H
-#define TARN_STORE_KV_GROUPS_H
+#ifndef TARN_BASE_KV_GROUPS_H
+#define TARN_BASE_KV_GROUPS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "base/rng.h"
-#include "store/kv_groups.h"
+#include "base/kv_groups.h"
 
 enum { PLACES = 96, GROUPS = 4 };
 
