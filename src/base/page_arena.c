@@ -6,9 +6,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "base/assert.h"
+#include "base/mapping.h"
 
 #define GROW_STEP ((size_t)4 << 20)
-#define HUGE_PAGE ((size_t)2 << 20)
 
 static size_t page_bytes(void) {
     return (size_t)sysconf(_SC_PAGESIZE);

@@ -22,6 +22,7 @@
 #include "base/assert.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mapping.h"
 #include "pool/pool_internal.h"
 #include "pool/site.h"
 
@@ -48,7 +49,7 @@ static tarn_status backing_map(struct pool_backing *b, char *at, const char **wh
     if (b->fd_read < 0)
         return status_fail(TARN_EIO, why_p, "reopening the pool memory: %s", strerror(errno));
     const int rights = PROT_READ | PROT_WRITE;
-    void *map = mmap(NULL, b->map_size, rights, MAP_SHARED, b->fd, 0);
+    void *map = mapping_shared(b->fd, b->map_size, rights);
     if (map != MAP_FAILED && at != NULL) {
         munmap(map, b->map_size);
         map = mmap(at, b->map_size, rights, MAP_SHARED | MAP_FIXED, b->fd, 0);

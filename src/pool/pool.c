@@ -76,6 +76,11 @@ static tarn_status mapping_bind(const struct pool_config *c, const struct pool_b
     return TARN_OK;
 }
 
+static struct pool_populating *populate_begin(const struct pool_config *c,
+                                              const struct pool_backing *b) {
+    return pool_populate_begin(b->map, b->map_size, !b->fresh, c->huge && !b->huge);
+}
+
 static tarn_status mapping_prepare(const struct pool_config *c, const struct pool_backing *b,
                                    const char **why_p) {
     if (madvise(b->map, b->map_size, MADV_DONTFORK) != 0 ||
@@ -87,7 +92,7 @@ static tarn_status mapping_prepare(const struct pool_config *c, const struct poo
     /* A wish: the kernel may lack transparent huge pages for shared memory. */
     if (c->huge && !b->huge) (void)madvise(b->map, b->map_size, MADV_HUGEPAGE);
     if (!c->populate || c->later) return TARN_OK;
-    struct pool_populating *p = pool_populate_begin(b->map, b->map_size, !b->fresh);
+    struct pool_populating *p = populate_begin(c, b);
     s = pool_populate_end(&p, false);
     return s == TARN_OK ? s
                         : status_fail(s, why_p, "populating the pool failed: not enough memory");
@@ -223,8 +228,7 @@ void pool_populate_start(struct pool *p) {
     MAGIC_CHECK(p, POOL_MAGIC);
     TARN_ASSERT(p->config.later && p->populating == NULL);
     p->config.later = false; /* what is revived from here on is populated at once */
-    if (p->config.populate)
-        p->populating = pool_populate_begin(p->backing.map, p->backing.map_size, !p->backing.fresh);
+    if (p->config.populate) p->populating = populate_begin(&p->config, &p->backing);
 }
 
 bool pool_populate_look(struct pool *p, struct pool_progress *progress_p, tarn_status *status_p) {

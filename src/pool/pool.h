@@ -31,7 +31,8 @@ struct pool_config {
     /* a file that holds a larger pool is cut to this size; else it is TARN_EEXISTS */
     bool shrink;
     int numa_node; /* -1: any */
-    bool huge;     /* try huge pages: hugetlb for a memfd, else transparent ones */
+    bool huge;     /* try huge pages: hugetlb for a memfd; else transparent ones, which populating
+                      makes where the kernel does not by itself */
     bool populate; /* touch every page now, after checking that memory is there */
     bool later;    /* not now: when pool_populate_start says so */
 };

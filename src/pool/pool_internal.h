@@ -37,10 +37,11 @@ bool pool_backing_strangers(const struct pool_backing *b);
 bool pool_same_boot(const struct segment_header *h);
 
 /* Touches [base, base + size) with several threads; the memory may be used meanwhile. keep: the
- * bytes are not zero and must stay clean on disk. over: the threads are through; otherwise it logs
+ * bytes are not zero and must stay clean on disk. huge: in huge pages, where that can be done; of
+ * memory that is all zeroes only. over: the threads are through; otherwise it logs
  * how far they are. end waits for them, or has them stop first (TARN_ECANCELED, where they are not
  * through). */
-struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep);
+struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep, bool huge);
 bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p);
 tarn_status pool_populate_end(struct pool_populating **p_p, bool cancel);
 

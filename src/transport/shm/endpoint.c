@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/mapping.h"
 #include "base/segment_header.h"
 #include "transport/op.h"
 #include "transport/shm/shm.h"
@@ -231,8 +232,7 @@ static tarn_status map_segment(struct transport_key *k, int fd, const struct shm
     k->size = reply->size;
     /* The file's size: hugetlb maps whole pages only. */
     k->map_size = (uint64_t)st.st_size;
-    void *map =
-        mmap(NULL, k->map_size, PROT_READ | (config->writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+    void *map = mapping_shared(fd, k->map_size, PROT_READ | (config->writable ? PROT_WRITE : 0));
     if (map == MAP_FAILED) {
         log_warning("Mapping segment %u: %s", config->segment, strerror(errno));
         return TARN_ENOMEM;

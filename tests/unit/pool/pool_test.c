@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/mapping.h"
 #include "pool/pool.h"
 
 static struct pool_config config(uint64_t size) {
@@ -201,6 +202,54 @@ TEST(huge_pages_or_not) {
     memset(pool_base(p), 7, c.size);
     CHECK_EQ(pool_get_info(p)->size, c.size);
     pool_close(&p);
+}
+
+/* Does this kernel make a huge page of shared memory when it is asked to? */
+static bool kernel_collapses(void) {
+    int fd = memfd_create("pool-test", MFD_CLOEXEC);
+    CHECK_EQ(ftruncate(fd, (off_t)HUGE_PAGE), 0);
+    char *map = mapping_shared(fd, HUGE_PAGE, PROT_READ | PROT_WRITE);
+    CHECK(map != MAP_FAILED);
+    map[0] = 1;
+    bool does = madvise(map, HUGE_PAGE, 25 /* MADV_COLLAPSE */) == 0;
+    munmap(map, HUGE_PAGE);
+    close(fd);
+    return does;
+}
+
+static uint64_t faults(void) {
+    struct rusage u;
+    CHECK_EQ(getrusage(RUSAGE_SELF, &u), 0);
+    return (uint64_t)u.ru_minflt;
+}
+
+/* How many faults the first look at all pages of a pool costs another mapping of it. */
+static uint64_t faults_of_mapping(const struct pool *p, uint64_t size) {
+    volatile char *map = mapping_shared(pool_fd(p, true), size, PROT_READ | PROT_WRITE);
+    CHECK(map != MAP_FAILED);
+    uint64_t before = faults();
+    for (uint64_t at = 0; at < size; at += 4096) map[at] = map[at];
+    uint64_t taken = faults() - before;
+    munmap((void *)(uintptr_t)map, size);
+    return taken;
+}
+
+TEST(a_populated_pool_is_of_huge_pages_where_that_can_be) {
+    const char *why;
+    for (int huge = 0; huge < 2; huge++) {
+        struct pool_config c = config(8 * HUGE_PAGE);
+        struct pool *p;
+        c.huge = huge != 0;
+        c.populate = true;
+        CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+        CHECK(all_zero(pool_base(p), c.size));
+        uint64_t taken = faults_of_mapping(p, SEGMENT_HEADER_SIZE + c.size);
+        if (huge && kernel_collapses()) CHECK(taken <= 32);
+        pool_discard(p);
+        CHECK_EQ(pool_revive(p, false, &why), TARN_OK);
+        CHECK(all_zero(pool_base(p), c.size));
+        pool_close(&p);
+    }
 }
 
 TEST(a_pool_file_is_kept_and_locked) {
