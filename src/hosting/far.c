@@ -54,6 +54,7 @@ tarn_status far_open(struct hosting_far *f, const uint8_t cluster[16], const cha
         .mode = f->mode,
         .create = f->create,
         .direct = true,
+        .populate = f->host->populate,
     };
     tarn_status status = tier_open(hosted_tiers[f->segment->kind], &config, &f->tier, why_p);
     if (status == TARN_EBUSY) status = TARN_EIO; /* to our callers that is a name that is taken */

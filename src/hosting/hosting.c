@@ -287,6 +287,7 @@ static tarn_status hosting_set_up(struct tarn_host *h, const char *url, const ta
     if (status != TARN_OK) return status;
     h->url = xstrdup(url);
     h->queue_bytes = o->queue_bytes;
+    h->populate = o->populate != 0;
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (h->wake_fd < 0) return fail(TARN_EIO, "eventfd: %s", strerror(errno));
     status = hosting_tls_open(h, o);

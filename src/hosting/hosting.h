@@ -415,7 +415,8 @@ struct tarn_host {
     struct tls_options data_tls_files;   /* to read them again; strings owned */
     char **endpoints;                    /* of memory: "tcp://...", "shm://..." */
     size_t n_endpoints, n_tcp_endpoints; /* tcp first */
-    uint64_t queue_bytes;
+    uint64_t queue_bytes;                /* of each far tier's queue */
+    bool populate; /* what memory there is to be is touched before it is used */
     struct host *host;
     struct hosted segments[HOSTED_MAX];
     unsigned n_segments;

@@ -264,7 +264,7 @@ static void ssd_set_limits(struct ssd *s) {
     s->bounces = xcalloc(s->bounces_max, sizeof(*s->bounces));
 }
 
-static tarn_status ssd_set_up(struct ssd *s, const char **why_p) {
+static tarn_status ssd_set_up(struct ssd *s, bool populate, const char **why_p) {
     s->owner = xcalloc(s->regions, sizeof(*s->owner));
     s->free = s->regions;
     uint64_t size = s->tier.queue_bytes;
@@ -275,6 +275,7 @@ static tarn_status ssd_set_up(struct ssd *s, const char **why_p) {
     madvise(ring, size, MADV_DONTDUMP);
     /* a wish: fewer faults, and pages to pin for a transfer */
     madvise(ring, size, MADV_HUGEPAGE);
+    s->untouched = populate ? size : 0;
     s->zero_block = memset(ssd_blocks(SSD_BLOCK), 0, SSD_BLOCK);
     uint64_t seed;
     randombytes_buf(&seed, sizeof(seed));
@@ -343,7 +344,7 @@ static tarn_status ssd_open(struct tier *t, const struct tier_config *config, co
     if (status == TARN_OK) status = super_make_or_adopt(s, config, bytes, why_p);
     if (status != TARN_OK) return status;
     ssd_set_limits(s);
-    return ssd_set_up(s, why_p);
+    return ssd_set_up(s, config->populate, why_p);
 }
 
 const struct tier_ops ssd_ops = {

@@ -38,6 +38,7 @@
 #define SSD_WRITE_BYTES   (2ull << 20) /* of one transfer */
 #define SSD_CHUNK_BYTES   (4ull << 20) /* large values go through these */
 #define SSD_CHUNKS        3u
+#define SSD_TOUCH_BYTES   (2ull << 20) /* a huge page: some milliseconds at worst */
 
 enum ssd_unit_state { SSD_OPEN, SSD_SEALED, SSD_GOING, SSD_LEAVING, SSD_CARRIED, SSD_ERASING };
 
@@ -187,6 +188,7 @@ struct ssd {
     void **bounces;               /* free ones */
     size_t n_bounces, bounces_made, bounces_max;
     uint32_t erasing;
+    uint64_t untouched; /* bytes at the end of the ring, if these are to be touched */
     bool syncing;
     struct ssd_op sync;
 };

@@ -9,6 +9,7 @@
  * are, about every second: what comes back would be a value that somebody has replaced. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -300,12 +301,22 @@ static void disk_sync_if_due(struct ssd *s) {
 
 static int ssd_next_timeout(const struct ssd *s) {
     uint64_t now = clock_mono_ms(), until = UINT64_MAX;
-    if (s->kicked) return 0;
+    if (s->kicked || s->untouched > 0) return 0;
     if (s->open != NULL) until = s->open->opened_ms + SSD_BATCH_AGE_MS;
     if (s->notes_due_ms != 0) until = min_u64(until, s->notes_due_ms);
     if (s->sync_due_ms != 0 && !s->syncing) until = min_u64(until, s->sync_due_ms);
     if (until == UINT64_MAX) return -1;
     return until <= now ? 0 : (int)min_u64(until - now, 60000);
+}
+
+/* The next pages of the ring. Fresh ones can cost more than the disk: a virtual machine may have to
+ * ask its host for each. */
+static void ring_touch(struct ssd *s) {
+    if (s->untouched == 0) return;
+    uint64_t n = min_u64(s->untouched, SSD_TOUCH_BYTES);
+    char *at = s->ring + s->tier.queue_bytes - s->untouched;
+    /* before Linux 5.14, or there is no memory: then the puts find out */
+    s->untouched = madvise(at, n, MADV_POPULATE_WRITE) != 0 ? 0 : s->untouched - n;
 }
 
 static bool ssd_is_idle(const struct ssd *s) {
@@ -330,6 +341,7 @@ void *ssd_run(void *arg) {
         s->asleep = timeout != 0;
         pthread_mutex_unlock(&s->tier.lock);
         if (stop) return NULL;
+        ring_touch(s);
         ssd_io_wait(s->io, timeout);
     }
 }

@@ -40,7 +40,9 @@ struct tier_config {
     bool create;            /* what is not there is made: ssd: a file, file: the directory */
     /* file: permissions of the files, for who reads them as another user; 0: 0600 */
     unsigned mode;
-    bool direct; /* O_DIRECT where the file system has it */
+    bool direct;   /* O_DIRECT where the file system has it */
+    bool populate; /* ssd: the queue's memory is touched while there is nothing else to do, so that
+                      the first puts need not wait for pages */
 };
 
 struct tier_info {

@@ -372,6 +372,33 @@ TEST(the_queue_is_bounded) {
     ssd_io_set_fault(NULL, NULL);
 }
 
+/* Of this process, in memory. */
+static uint64_t resident(void) {
+    unsigned long long size, pages;
+    FILE *f = fopen("/proc/self/statm", "r");
+    CHECK(f != NULL && fscanf(f, "%llu %llu", &size, &pages) == 2);
+    fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+TEST(the_queue_has_its_memory_before_it_is_used) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    c.queue_bytes = 64 * MIB;
+    uint64_t before = resident(), offset;
+    struct tier *t = open_tier(&c);
+    CHECK_EQ(put(t, 1, 1, 100000, &offset), TARN_OK);
+    CHECK(resident() < before + 32 * MIB); /* nobody asked for it */
+    tier_close(&t);
+    c.populate = true;
+    before = resident();
+    t = open_tier(&c);
+    CHECK_EQ(put(t, 2, 1, 100000, &offset), TARN_OK);
+    while (resident() < before + 60 * MIB) usleep(1000);
+    CHECK(holds(t, offset, 2, 1, 100000));
+    tier_close(&t);
+}
+
 TEST(reads_under_way_are_bounded) {
     fresh_dir();
     struct tier_config c = config(64 * MIB);
