@@ -24,10 +24,10 @@
 #define TCP_REPLIES_MAX  64u
 #define TCP_SEGMENTS_MAX 4u
 #define TCP_READS_MAX    32u
-#define TCP_PIECES_MAX   8u /* under way, ready, and being sent, of one connection */
-#define TCP_PIECES_SHORT 2u /* while others wait for buffers: one goes out, one comes in */
+#define TCP_PIECES_MAX   16u /* under way, ready, and being sent, of one connection */
+#define TCP_PIECES_SHORT 2u  /* while others wait for buffers: one goes out, one comes in */
 #define TCP_AHEAD_BYTES                                                                            \
-    (4ull << 20) /* of these; more than two pieces, lest the disk waits for the socket */
+    (16ull << 20) /* of these; a disk is at its best with eight large reads under way */
 #define TCP_RX_FIRST                                                                               \
     512u /* before the first good grant; what comes makes it grow, not what is announced */
 #define TCP_RX_BYTES      (16u << 10)
