@@ -274,6 +274,7 @@ static void look_wait(struct looking *k) {
         const struct lookup *l = k->l;
         again.wait_ms = until - now_ms();
         k->l = &again;
+        k->rounds.made = 0;
         rounds_look(k);
         k->l = l;
     }

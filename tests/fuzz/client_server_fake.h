@@ -58,7 +58,8 @@ static struct {
     bool written; /* somebody has the memory to write to */
     struct fake_conn conn[CONNS_MAX];
     unsigned n_conns;
-    bool shared; /* its memory is offered by shm, too */
+    bool shared;  /* its memory is offered by shm, too */
+    bool several; /* it is each of several masters, and has a map of them */
 } fake = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static const uint64_t fake_sizes[] = {
@@ -129,6 +130,9 @@ static bool twist(struct buf *out, size_t start) {
                                          "MASTERDOWN x",
                                          "TRYAGAIN -1",
                                          "DENIED x",
+                                         "MOVED 5 127.0.0.1:1",
+                                         "ASK 16383 127.0.0.1:1",
+                                         "CROSSSLOT x",
                                          ""};
     uint8_t how = next();
     if (how < 144) return true;
@@ -483,6 +487,24 @@ static void say_sentinel(struct buf *out, bool replicas) {
     say_text(out, "127.0.0.1"), say_text(out, port);
 }
 
+/* All of them are this server. */
+static void say_map(struct buf *out) {
+    static const char *const rest[] = {"", "moving a b 0-5460\n", "moving c a 10923-16383\n",
+                                       "moving b c 6000-9000,9002\nmoving b a 9005\n"};
+    struct buf map = {0};
+    unsigned epoch = 1 + choice(4), moved = choice(ARRAY_LEN(rest)), none = choice(5);
+    buf_printf(&map, "tarn-slots 1\nepoch %u\n", epoch);
+    buf_printf(&map, "shard a 7 127.0.0.1:%u 0-5460\n", fake.port);
+    if (none == 1)
+        buf_append_str(&map, "shard b 7 - 5461-10922\n");
+    else
+        buf_printf(&map, "shard b 7 127.0.0.1:1,127.0.0.1:%u 5461-10922\n", fake.port);
+    buf_printf(&map, "shard c 7 127.0.0.1:%u %s\n%s", none == 2 ? 1 : fake.port,
+               epoch == 2 ? "-" : "10923-16383", rest[epoch == 2 ? 0 : moved]);
+    resp_write_bulk(out, map.data, map.len);
+    buf_free(&map);
+}
+
 static void say(struct buf *out, const struct span *argv, size_t argc) {
     uint64_t n = number_at(argv, argc, 1);
     if (say_transfer(out, argv, argc)) return;
@@ -502,6 +524,7 @@ static void say(struct buf *out, const struct span *argv, size_t argc) {
     if (span_case_eq(argv[0], "ROLE"))
         return buf_append_str(out, "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
     if (span_case_eq(argv[0], "SENTINEL")) return say_sentinel(out, has(argv, argc, "replicas"));
+    if (span_case_eq(argv[0], "CLUSTER")) return say_map(out);
     if (span_case_eq(argv[0], "NODE") && argc > 1) return say_node(out, argv, argc);
     if (span_case_eq(argv[0], "SEGMENT") && argc > 2) {
         if (span_case_eq(argv[1], "INFO")) return say_segment(out, number_at(argv, argc, 2));
@@ -521,7 +544,9 @@ static bool serve_resp(struct fake_conn *c) {
     while (resp_parse(&c->parser, &limits, c->in.data, c->in.len, &used) == RESP_REQUEST) {
         size_t start = c->out.len;
         bool goes_on = true;
-        if (c->parser.argc > 0) {
+        if (c->parser.argc > 0 && !fake.several && span_case_eq(c->parser.argv[0], "CLUSTER")) {
+            resp_write_null(&c->out, 2);
+        } else if (c->parser.argc > 0) {
             say(&c->out, c->parser.argv, c->parser.argc);
             if (!span_case_eq(c->parser.argv[0], "CLIENT")) goes_on = twist(&c->out, start);
         }
@@ -766,11 +791,12 @@ static void fake_stop(void) {
     unlink(fake.shm_path);
 }
 
-static void script_set(const uint8_t *data, size_t len, bool shared) {
+static void script_set(const uint8_t *data, size_t len, bool shared, bool several) {
     pthread_mutex_lock(&fake.mutex);
     if (fake.written) fill_memory();
     fake.written = false;
     fake.shared = shared;
+    fake.several = several;
     fake.script = data, fake.len = len, fake.at = 0;
     pthread_mutex_unlock(&fake.mutex);
 }

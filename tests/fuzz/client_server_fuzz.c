@@ -1,7 +1,8 @@
 /* Every call of libtarn against a server that says anything (client_server_fake.h). The first byte
- * says who calls (programs, by Sentinels or not, nodes, transfer ends) and whether memory is
- * shared, the next which calls, and all that follow what is answered. Nothing may crash, hang, or
- * write where it should not; what a call calls delivered is as long as it says. */
+ * says who calls (programs, by Sentinels or not, nodes, transfer ends), whether memory is shared,
+ * and whether the server is one of several masters, the next which calls, and all that follow what
+ * is answered. Nothing may crash, hang, or write where it should not; what a call calls delivered
+ * is as long as it says. */
 #include "client_server_fake.h"
 #include "base/assert.h"
 #include "client/client.h"
@@ -406,7 +407,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
              "min_ms=1&"
              "backoff_max_ms=1&piece_bytes=1048576&streams=1&max_lanes=2&workers=1",
              with_sentinel ? "+sentinel" : "", fake.port, with_sentinel ? "/pool" : "");
-    script_set(data + 2 + calls, size - 2 - calls, (data[0] & 8) != 0);
+    script_set(data + 2 + calls, size - 2 - calls, (data[0] & 8) != 0, (data[0] & 16) != 0);
     if (who == 6)
         node();
     else if (who == 7)
