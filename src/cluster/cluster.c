@@ -382,7 +382,7 @@ static void check_segment(const struct node_segment *g) {
 
 void cluster_check(void) {
     size_t up = 0, segments = 0, copies = 0, ahead = 0;
-    uint64_t by_reason[CLUSTER_REASONS] = {0};
+    uint64_t by_reason[CLUSTER_REASONS] = {0}, use_bytes = 0;
     struct cluster_node *n;
     check_node(&cluster.local);
     for (uint32_t at = 0; (n = cluster_node_next(&at)) != NULL;) {
@@ -398,10 +398,11 @@ void cluster_check(void) {
     TAILQ_FOREACH(t, &cluster.tasks, all) {
         copies += t->counted;
         ahead += t->counted && t->ahead;
+        use_bytes += t->counted && task_promotes(t) ? t->size : 0;
         by_reason[t->reason]++;
     }
     TARN_ASSERT(up == cluster.up && copies == cluster.copies);
-    TARN_ASSERT(ahead == cluster.copies_ahead);
+    TARN_ASSERT(ahead == cluster.copies_ahead && use_bytes == cluster.use_bytes);
     TARN_ASSERT(segments == store_segment_count(cluster.store));
     TARN_ASSERT(memcmp(by_reason, cluster.by_reason, sizeof(by_reason)) == 0);
 }

@@ -264,8 +264,8 @@ struct cluster_task {
     uint32_t magic;
     struct htab_node by_id, by_key;
     TAILQ_ENTRY(cluster_task) all; /* of cluster.tasks, newest last */
-    /* of the list `in`: cluster.ready, ready_stores, ready_ahead, rooms, one of its node's; NULL:
-     * waits for its timer */
+    /* of the list `in`: cluster.ready, ready_use, ready_stores, ready_ahead, rooms, one of its
+     * node's; NULL: waits for its timer */
     TAILQ_ENTRY(cluster_task) link;
     struct task_list *in;
     uint64_t id, version, size;
@@ -300,6 +300,7 @@ struct cluster_task *task_for(struct span key, uint64_t version, enum cluster_ta
                               uint32_t to);
 /* A task of PREFETCH, which lets all other copies go first: now somebody reads the object. */
 void task_hurry(struct cluster_task *t);
+bool task_promotes(const struct cluster_task *t);
 void tasks_init(void);
 void tasks_deinit(void);
 bool tasks_background(unsigned *budget); /* true: more to do now */
@@ -378,10 +379,11 @@ struct cluster {
     /* tasks */
     struct htab tasks_by_id, tasks_by_key;
     TAILQ_HEAD(task_heads, cluster_task) tasks;
-    struct task_list ready, ready_stores, ready_ahead, rooms; /* ready_ahead: of PREFETCH */
+    struct task_list ready, ready_use, ready_stores, ready_ahead, rooms; /* ahead: of PREFETCH */
     uint64_t next_task;
     size_t copies;       /* tasks that hold room or make it */
     size_t copies_ahead; /* of these, those of PREFETCH */
+    uint64_t use_bytes;  /* ... and what promotions hold */
     uint64_t local_due_ms;
     TAILQ_HEAD(drain_heads, drain) drains;
     TAILQ_HEAD(offloading_heads, node_segment) offloading;

@@ -24,6 +24,7 @@
 #define RETRY_MAX_MS   5000u
 #define LOCAL_RETRY_MS 20u
 #define COPIES_AHEAD   2u /* room is held for so many times what nodes may do at once */
+#define USE_BYTES      (UINT64_C(256) << 10) /* of promotions, for each of the tasks-per-node */
 
 struct finished {
     struct cluster_task_info info;
@@ -95,15 +96,21 @@ static void task_enter(struct cluster_task *t, struct task_list *list) {
     list->n++;
 }
 
+/* A reader has used it, whoever asked for it first. */
+bool task_promotes(const struct cluster_task *t) {
+    return t->reason == CLUSTER_BY_USE || (t->reason == CLUSTER_BY_PREFETCH && !t->ahead);
+}
+
 static struct task_list *ready_list(const struct cluster_task *t) {
     if (t->kind == CLUSTER_TASK_STORE) return &cluster.ready_stores;
+    if (task_promotes(t)) return &cluster.ready_use;
     return t->ahead ? &cluster.ready_ahead : &cluster.ready;
 }
 
 void task_hurry(struct cluster_task *t) {
     if (t->counted) return;
     t->ahead = false;
-    if (t->in == &cluster.ready_ahead) task_enter(t, &cluster.ready);
+    if (t->in == &cluster.ready_ahead) task_enter(t, &cluster.ready_use);
 }
 
 static void task_timer_due(struct timer *timer);
@@ -168,6 +175,7 @@ static void set_copies(struct cluster_task *t, bool holds) {
     t->counted = holds;
     cluster.copies += holds ? 1 : (size_t)-1;
     if (t->ahead) cluster.copies_ahead += holds ? 1 : (size_t)-1;
+    if (task_promotes(t)) cluster.use_bytes += holds ? t->size : -t->size;
 }
 
 static void task_describe(const struct cluster_task *t, struct cluster_task_info *info) {
@@ -437,9 +445,16 @@ static bool ready_may_start(void) {
     return cluster.ready.n > 0 && cluster.copies < copies_limit();
 }
 
+/* What is promoted is being read from the same disk, by somebody who waits for it: so at most one
+ * large object of each node is on its way at a time, or a few small ones. */
+static bool use_may_start(void) {
+    uint64_t most = USE_BYTES * cluster.config.tasks_per_node * max_u64(cluster.up, 1);
+    return cluster.ready_use.n > 0 && cluster.copies < copies_limit() && cluster.use_bytes < most;
+}
+
 static bool ahead_may_start(void) {
-    return cluster.ready_ahead.n > 0 && cluster.ready.n == 0 && cluster.copies < copies_limit() &&
-           cluster.copies_ahead < copies_limit() / 2;
+    return cluster.ready_ahead.n > 0 && cluster.ready.n == 0 && !use_may_start() &&
+           cluster.copies < copies_limit() && cluster.copies_ahead < copies_limit() / 2;
 }
 
 static void budget_spend(unsigned *budget, unsigned units) {
@@ -462,6 +477,10 @@ static bool start_ready(unsigned *budget) {
     while (ready_may_start()) {
         if (*budget == 0) return true;
         start_copy(take_ready(&cluster.ready, budget), budget);
+    }
+    while (use_may_start()) {
+        if (*budget == 0) return true;
+        start_copy(take_ready(&cluster.ready_use, budget), budget);
     }
     while (ahead_may_start()) {
         if (*budget == 0) return true;
@@ -571,7 +590,8 @@ bool tasks_background(unsigned *budget) {
 }
 
 uint64_t tasks_next_ms(uint64_t limit_ms) {
-    if (cluster.rooms.n > 0 || cluster.ready_stores.n > 0 || ready_may_start() || ahead_may_start())
+    if (cluster.rooms.n > 0 || cluster.ready_stores.n > 0 || ready_may_start() || use_may_start() ||
+        ahead_may_start())
         return 0;
     if (!local_may_start()) return limit_ms;
     uint64_t at = cluster.local_due_ms;
@@ -761,6 +781,7 @@ void tasks_init(void) {
     TAILQ_INIT(&cluster.tasks);
     TAILQ_INIT(&cluster.ready.all);
     TAILQ_INIT(&cluster.ready_stores.all);
+    TAILQ_INIT(&cluster.ready_use.all);
     TAILQ_INIT(&cluster.ready_ahead.all);
     TAILQ_INIT(&cluster.rooms.all);
     finished = xcalloc(FINISHED_MAX, sizeof(*finished));

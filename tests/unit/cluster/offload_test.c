@@ -535,6 +535,36 @@ TEST(promotions_are_bounded) {
     util_end();
 }
 
+/* Who reads them waits for the same disk. */
+TEST(large_promotions_come_a_few_at_a_time) {
+    begin(patient);
+    struct util_node n3 = {.name = "n3", .machine = "gamma"};
+    mem1 = util_up_with(&n3, 1, 12, 2048, 1);
+    util_mount(&n3, "n3.ssd", STORE_TIER_SSD, 1 << 24, 2);
+    char key[16];
+    uint64_t task[6];
+    int sent = 0;
+    for (int i = 0; i < 6; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_EQ(util_put(key, 1200 << 10, "n3.0"), TARN_OK);
+        CHECK(next_work(&n3));
+        CHECK(cluster_task_done(n3.n, w.task, TARN_OK, (uint64_t)i << 21, -1));
+        CHECK_EQ(store_replica_drop(util_store, util_find(key), mem1, false), TARN_OK);
+    }
+    for (int i = 0; i < 6; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        cluster_hit(util_find(key), true);
+    }
+    while (next_work(&n3)) task[sent++] = w.task;
+    CHECK_EQ(sent, 3); /* 1 MiB for each of three nodes, and what begins below that; not 4 */
+    for (int i = 0; i < sent; i++) CHECK(cluster_task_done(n3.n, task[i], TARN_OK, 0, 7));
+    for (sent = 0; next_work(&n3); sent++) task[sent] = w.task;
+    CHECK_EQ(sent, 3);
+    CHECK_EQ(cluster_task_cancel(task[0]), true);
+    CHECK_EQ(util_figures().tasks_done[CLUSTER_BY_USE], 3);
+    util_end();
+}
+
 TEST(what_the_books_forget_is_dropped_on_disk) {
     begin(patient);
     far_only("a", 10000, 4096);
