@@ -124,7 +124,6 @@ kv >/dev/null
 while [ "$(segment s1.ssd replicas)" -lt "$objects" ]; do sleep 0.02; done
 write=$(awk -v n="$objects" -v t="$(since "$t")" 'BEGIN { printf "%.2f", n * 1048576 / t / 1e9 }')
 redis-cli -p "$port" EVICT RATIO 1 >/dev/null
-redis-cli -p "$port" CONFIG SET ssd-promote no >/dev/null 2>&1 || true
 sync
 kv_args=(verify s "$objects" 1048576)
 t=$(now)
