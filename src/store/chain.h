@@ -73,18 +73,20 @@ struct chain_window {
     uint64_t used[CHAIN_LISTS][SORT_WORDS]; /* sorts whose lists are not empty */
 };
 struct chain_cells {
+    uint32_t goes;           /* the run that is next, until something changes; 0: it is not known */
     struct page_arena arena; /* cells, CHAIN_SLOTS for each sort */
     struct chain_window window[CHAIN_SLOTS];
     uint32_t from[CHAIN_LEVELS]; /* first request of the oldest window of each level */
     uint32_t end;                /* and of the one to come */
     uint32_t due[CHAIN_LEVELS];  /* the first of its windows' */
+    uint32_t due_first;          /* or earlier */
     struct chain_next {          /* cells whose leaves go next, the first of these last */
         float worth;
         uint32_t cell;
     } next[CHAIN_NEXT];
     unsigned n_next;
-    uint32_t goes;    /* the run that is next, until something changes; 0: it is not known */
-    uint32_t look_at; /* clock: the rest of next is not true any more */
+    uint64_t next_in[CHAIN_SLOTS / 64]; /* the slots of these cells, and perhaps others */
+    uint32_t look_at;                   /* clock: the rest of next is not true any more */
 };
 
 struct chain_ghosts {
@@ -106,17 +108,17 @@ struct chain_books {
     struct page_arena arena; /* runs */
     uint32_t runs;           /* ever used, with number 0, which is none */
     uint32_t free_run;
-    uint32_t clock; /* number of the latest request */
-    uint32_t young; /* single blocks that came with this request or later are young */
-    struct chain_value value;
-    struct chain_cells cells;
-    struct chain_ghosts ghosts;
     uint32_t near; /* the run that lost a block last, or the one before it; 0: none */
     float near_worth;
     uint32_t printed; /* the run whose fingerprint is not in by_print yet; 0: none */
-    uint32_t *out;    /* runs of the blocks that are popped, once for each */
     uint32_t n_out, cap_out;
+    uint32_t *out;  /* runs of the blocks that are popped, once for each */
+    uint32_t clock; /* number of the latest request */
+    uint32_t young; /* single blocks that came with this request or later are young */
+    struct chain_cells cells;
+    struct chain_ghosts ghosts;
     struct htab parked;
+    struct chain_value value;
 };
 
 static inline struct chain_run *chain_run(const struct chain_books *c, uint32_t i) {
@@ -136,6 +138,8 @@ extern const float chain_weights[];
 /* Into the cell of its sort and of the request that used it last. */
 void chain_link(struct chain_books *c, uint32_t i);
 void chain_unlink(struct chain_books *c, struct chain_run *r);
+/* What it is may have changed, and what it weighs; it need not be in a list. */
+void chain_describe(struct chain_books *c, uint32_t i, unsigned weight);
 /* Its blocks or children have changed: into the list of its cell where it belongs now. */
 void chain_move(struct chain_books *c, uint32_t i);
 static inline unsigned chain_list_of(const struct chain_run *r) {
@@ -181,10 +185,29 @@ uint32_t chain_run_settle(struct policy *p, uint32_t i);
 /* By depth. */
 void chain_run_add(struct policy *p, uint32_t i, struct object *o);
 void chain_run_take(struct policy *p, uint32_t i, struct object *o);
-/* The last one. */
-struct object *chain_run_pop(struct policy *p, uint32_t i);
 static inline struct object *chain_run_last(const struct policy *p, const struct chain_run *r) {
     return record_get(p->records, record_get(p->records, r->first)->prev);
+}
+/* The last one leaves. Victims lie anywhere. The one after the next was brought near by the last
+ * call, so its link costs nothing. */
+static inline struct object *chain_run_pop(struct policy *p, struct chain_books *c, uint32_t i) {
+    struct chain_run *r = chain_run(c, i);
+    struct object *first = record_get(p->records, r->first);
+    struct object *o = record_get(p->records, first->prev);
+    p->count--;
+    if (o == first) {
+        r->first = 0;
+        chain_relink(c, i);
+    } else {
+        struct object *before = record_get(p->records, o->prev);
+        const char *later = (const char *)record_get(p->records, before->prev);
+        __builtin_prefetch(later);
+        __builtin_prefetch(later + 64);
+        before->next = r->first;
+        first->prev = o->prev;
+    }
+    o->prev = o->next = 0;
+    return o;
 }
 unsigned chain_run_count(const struct policy *p, const struct chain_run *r);
 /* The blocks up to at, not the last, become a run of their own, which is returned: the parent of

@@ -24,9 +24,9 @@ static struct chain_traits run_traits(const struct chain_run *r) {
 #define WEIGHT_MAX 31u
 
 unsigned chain_weight(uint32_t blocks) {
-    unsigned w = 0;
-    while (w < WEIGHT_MAX && (uint64_t)blocks * blocks > UINT64_C(1) << w) w++;
-    return w;
+    if (blocks < 2) return 0;
+    unsigned w = 64 - (unsigned)__builtin_clzll((uint64_t)blocks * blocks - 1);
+    return w < WEIGHT_MAX ? w : WEIGHT_MAX;
 }
 
 static float run_weight(const struct chain_run *r, unsigned blocks) {
@@ -156,14 +156,6 @@ static void weight_change(struct chain_cell *cell, int64_t more) {
     cell->weight = cell->weight + more > 0 ? cell->weight + more : 0;
 }
 
-static void weight_add(struct chain_books *c, const struct chain_run *r) {
-    weight_change(cell_at(c, cell_of_run(&c->cells, r)), weight_units(r, r->blocks));
-}
-
-static void weight_take(struct chain_books *c, const struct chain_run *r) {
-    weight_change(cell_at(c, cell_of_run(&c->cells, r)), -weight_units(r, r->blocks));
-}
-
 void chain_run_size(struct chain_books *c, struct chain_run *r, unsigned blocks) {
     if (r->list != CHAIN_NOWHERE) {
         int64_t more = weight_units(r, blocks) - weight_units(r, r->blocks);
@@ -177,6 +169,15 @@ void chain_run_size(struct chain_books *c, struct chain_run *r, unsigned blocks)
 void chain_cells_changed(struct chain_books *c) {
     c->cells.n_next = 0;
     c->cells.goes = 0;
+    memset(c->cells.next_in, 0, sizeof(c->cells.next_in));
+}
+
+static bool next_has_of(const struct chain_cells *x, unsigned slot) {
+    return x->next_in[slot / 64] >> slot % 64 & 1;
+}
+
+static void next_note(struct chain_cells *x, unsigned slot) {
+    x->next_in[slot / 64] |= UINT64_C(1) << slot % 64;
 }
 
 static void next_enter(struct chain_cells *x, uint32_t cell, float worth) {
@@ -184,6 +185,7 @@ static void next_enter(struct chain_cells *x, uint32_t cell, float worth) {
         if (worth >= x->next[0].worth) return;
         memmove(&x->next[0], &x->next[1], --x->n_next * sizeof(x->next[0]));
     }
+    next_note(x, cell % CHAIN_SLOTS);
     unsigned k = x->n_next++;
     if (k > 0 && worth >= x->next[0].worth) { /* as most, which are young */
         memmove(&x->next[1], &x->next[0], k * sizeof(x->next[0]));
@@ -263,9 +265,8 @@ float chain_run_worth(struct chain_books *c, const struct chain_run *r) {
 
 /* --- in and out --- */
 
-static void run_enter(struct chain_books *c, uint32_t i, bool front) {
+static void run_enter(struct chain_books *c, uint32_t i, uint32_t cell, bool front) {
     struct chain_run *r = chain_run(c, i);
-    uint32_t cell = cell_of_run(&c->cells, r);
     unsigned list = chain_list_of(r);
     bool first = cell_at(c, cell)->list[list].first == 0;
     if (list == CHAIN_LEAVES) c->cells.goes = 0;
@@ -283,21 +284,37 @@ void chain_link(struct chain_books *c, uint32_t i) {
     c->value.sort[r->sort].runs++;
     size_t cells = (size_t)(r->sort + 1) * CHAIN_SLOTS * sizeof(struct chain_cell);
     TARN_ASSERT(page_arena_grow(&c->cells.arena, cells));
-    weight_add(c, r);
-    run_enter(c, i, chain_age(c, r) > 0);
+    uint32_t cell = cell_of_run(&c->cells, r);
+    weight_change(cell_at(c, cell), weight_units(r, r->blocks));
+    run_enter(c, i, cell, chain_age(c, r) > 0);
 }
 
 void chain_unlink(struct chain_books *c, struct chain_run *r) {
     if (r->list == CHAIN_NOWHERE) return;
     if (r == chain_run(c, c->near)) c->near = 0;
-    weight_take(c, r);
+    weight_change(cell_at(c, cell_of_run(&c->cells, r)), -weight_units(r, r->blocks));
     c->value.sort[r->sort].runs--;
     list_remove(c, r);
 }
 
 void chain_move(struct chain_books *c, uint32_t i) {
-    list_remove(c, chain_run(c, i));
-    run_enter(c, i, true);
+    struct chain_run *r = chain_run(c, i);
+    list_remove(c, r);
+    run_enter(c, i, cell_of_run(&c->cells, r), true);
+}
+
+void chain_describe(struct chain_books *c, uint32_t i, unsigned weight) {
+    struct chain_run *r = chain_run(c, i);
+    struct chain_traits t = run_traits(r);
+    if (r->list != CHAIN_NOWHERE && chain_sort_known(&c->value, &t) == r->sort) {
+        int64_t units = weight_units(r, r->blocks);
+        r->weight = weight;
+        weight_change(cell_at(c, cell_of_run(&c->cells, r)), weight_units(r, r->blocks) - units);
+        return;
+    }
+    chain_unlink(c, r);
+    r->weight = weight;
+    chain_link(c, i);
 }
 
 /* --- age --- */
@@ -326,6 +343,7 @@ static void window_start(struct chain_books *c, unsigned level, uint32_t first, 
     w->counted = counted;
     w->due = counted + COUNT_WIDTHS * window_width(level);
     if ((int32_t)(w->due - c->cells.due[level]) < 0) c->cells.due[level] = w->due;
+    if ((int32_t)(w->due - c->cells.due_first) < 0) c->cells.due_first = w->due;
 }
 
 /* Counts the exposure of a window's runs up to now. */
@@ -352,6 +370,8 @@ static void window_append(struct chain_books *c, unsigned slot, unsigned other) 
         }
     memset(w->used, 0, sizeof(w->used));
     c->cells.goes = 0;
+    if (!next_has_of(&c->cells, other)) return;
+    next_note(&c->cells, slot);
     for (unsigned k = 0; k < c->cells.n_next; k++) {
         uint32_t *cell = &c->cells.next[k].cell;
         if (*cell % CHAIN_SLOTS == other) *cell = *cell - other + slot;
@@ -413,6 +433,7 @@ static void level_count(struct chain_books *c, unsigned level) {
 
 void chain_cells_begin(struct chain_books *c) {
     c->cells.look_at = c->clock;
+    c->cells.due_first = c->clock;
     for (unsigned l = 0; l < CHAIN_LEVELS; l++) c->cells.due[l] = c->clock;
 }
 
@@ -429,8 +450,13 @@ void chain_cells_age(struct chain_books *c, uint64_t objects) {
         for (; x->end != end; x->end += CHAIN_WINDOW)
             window_start(c, 0, x->end, x->end + CHAIN_WINDOW / 2);
     }
-    for (unsigned l = 0; l < CHAIN_LEVELS; l++)
-        if ((int32_t)(c->clock - x->due[l]) >= 0) level_count(c, l);
+    if ((int32_t)(c->clock - x->due_first) >= 0) {
+        x->due_first = c->clock + INT32_MAX;
+        for (unsigned l = 0; l < CHAIN_LEVELS; l++) {
+            if ((int32_t)(c->clock - x->due[l]) >= 0) level_count(c, l);
+            if ((int32_t)(x->due[l] - x->due_first) < 0) x->due_first = x->due[l];
+        }
+    }
     if ((int32_t)(c->clock - x->look_at) < 0) return;
     x->look_at =
         c->clock + (uint32_t)min_u64(max_u64(objects / LOOK_SHARE, CHAIN_WINDOW), LOOK_MAX);

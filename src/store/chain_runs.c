@@ -206,27 +206,6 @@ void chain_run_take(struct policy *p, uint32_t i, struct object *o) {
     chain_relink(chain_of(p), i);
 }
 
-/* Victims lie anywhere. The one after the next was brought near by the last call, so its link costs
- * nothing. */
-struct object *chain_run_pop(struct policy *p, uint32_t i) {
-    struct chain_run *r = chain_run(chain_of(p), i);
-    struct object *first = run_first(p, r), *o = record_get(p->records, first->prev);
-    p->count--;
-    if (o == first) {
-        r->first = 0;
-        chain_relink(chain_of(p), i);
-    } else {
-        struct object *before = record_get(p->records, o->prev);
-        const char *later = (const char *)record_get(p->records, before->prev);
-        __builtin_prefetch(later);
-        __builtin_prefetch(later + 64);
-        before->next = r->first;
-        first->prev = o->prev;
-    }
-    o->prev = o->next = 0;
-    return o;
-}
-
 uint32_t chain_run_split(struct policy *p, uint32_t i, struct object *at) {
     struct chain_books *c = chain_of(p);
     uint32_t u = chain_run_new(c, 0);

@@ -5,7 +5,7 @@
 #include "base/assert.h"
 
 #define AGE_BINS_OCTAVE 3
-#define AGE_UNIT        9.0 /* requests: ages below it are hardly told apart */
+#define AGE_UNIT        9u /* requests: ages below it are hardly told apart */
 
 /* Expected returns, and returns, that are added to what was seen. */
 #define PRIOR_USES  0.1 /* of all kinds: uses in an e-fold of age; only its shape lasts */
@@ -93,8 +93,12 @@ static unsigned sort_unused(struct chain_value *v) {
     return 0;
 }
 
+unsigned chain_sort_known(const struct chain_value *v, const struct chain_traits *t) {
+    return v->by_key[key_of(t)];
+}
+
 unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t) {
-    unsigned s = v->by_key[key_of(t)];
+    unsigned s = chain_sort_known(v, t);
     if (s) return s;
     s = sort_unused(v);
     return s ? sort_enter(v, s, t) : 1u + t->kind;
@@ -103,7 +107,7 @@ unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t) {
 void chain_value_init(struct chain_value *v) {
     memset(v, 0, sizeof(*v));
     for (unsigned b = 0; b <= CHAIN_AGES; b++)
-        v->start[b] = (uint32_t)(AGE_UNIT * (exp2((double)b / AGE_BINS_OCTAVE) - 1));
+        v->start[b] = (uint32_t)((double)AGE_UNIT * (exp2((double)b / AGE_BINS_OCTAVE) - 1));
     struct chain_ratio *x = &v->ratio[0][0][0][0];
     for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++) x[i].ratio = 1;
     v->sorts = 1;
@@ -113,15 +117,11 @@ void chain_value_init(struct chain_value *v) {
 }
 
 unsigned chain_age_bin(const struct chain_value *v, uint32_t age) {
-    unsigned low = 0, high = CHAIN_AGES - 1;
-    while (low < high) {
-        unsigned mid = (low + high + 1) / 2;
-        if (age >= v->start[mid])
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    return low;
+    uint64_t units = ((uint64_t)age + AGE_UNIT) / AGE_UNIT;
+    unsigned bin = AGE_BINS_OCTAVE * (63u - (unsigned)__builtin_clzll(units));
+    if (bin >= CHAIN_AGES) return CHAIN_AGES - 1;
+    while (bin + 1 < CHAIN_AGES && age >= v->start[bin + 1]) bin++;
+    return bin;
 }
 
 struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age) {
@@ -181,9 +181,9 @@ static void fit_ratios(struct chain_value *v) {
     v->scale = scale;
     struct chain_ratio *x = &v->ratio[0][0][0][0];
     for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++, x++) {
+        if (x->expected == 0 && x->returns == 0 && x->lately == 0) continue;
         x->expected = (x->expected + x->lately / x->ratio) * rescale;
         x->lately = 0;
-        if (x->expected == 0 && x->returns == 0) continue;
         double r = (x->returns + PRIOR_RATIO) / (x->expected + PRIOR_RATIO);
         r = fmin(fmax(r, 1 / RATIO_MAX), RATIO_MAX);
         x->ratio *= powf((float)r / x->ratio, RATIO_STEP);

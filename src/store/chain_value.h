@@ -84,6 +84,8 @@ uint8_t chain_length_class(uint32_t blocks);
 uint8_t chain_growth_class(uint32_t known, uint32_t blocks);
 uint8_t chain_return_class(const struct chain_value *v, uint32_t requests);
 unsigned chain_age_bin(const struct chain_value *v, uint32_t age);
+/* 0: there is none. */
+unsigned chain_sort_known(const struct chain_value *v, const struct chain_traits *t);
 /* Runs of it are to be counted before the next call: those of which there are none may go. */
 unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t);
 /* An age between two bins' starts, share of the way from the first. */

@@ -54,11 +54,21 @@ struct chain_session {
     uint32_t id, number, turn;
 };
 
+/* Most puts are of the next block of a run that their request makes, of which all is known. What
+ * these change is noted (puts_over) before anybody looks at it. */
+struct chain_puts {
+    uint32_t request, run; /* 0: there is none */
+    uint32_t depth, end;   /* of those to come; not the last block of the prompt */
+    uint32_t session;
+    uint32_t room, came; /* blocks that the run still takes; that were not noted yet */
+};
+
 struct chain_policy {
     struct chain_books chain; /* first: chain_runs.c finds it here */
     struct chain_request recent[RECENT];
     struct chain_request late; /* one that has fallen out of recent */
     struct chain_request *open;
+    struct chain_puts puts;
     struct chain_session sessions[SESSIONS];
     uint32_t mark[YOUNG_MARKS]; /* clock, each time that a part of the young was put */
     uint32_t marks, unmarked;   /* ever made; puts since the last one */
@@ -169,6 +179,59 @@ static struct chain_request *request_find(struct chain_policy *s, uint32_t numbe
     return s->late.number == number ? &s->late : NULL;
 }
 
+/* --- blocks that come one after the other --- */
+
+static void request_came(struct chain_request *q, uint32_t before, uint32_t blocks) {
+    if (q->came < before) q->came = before;
+    q->came += blocks;
+    if (q->came >= q->length) q->over = true;
+}
+
+static void puts_over(struct chain_policy *s) {
+    struct chain_puts *n = &s->puts;
+    if (n->came > 0) {
+        struct chain_run *r = chain_run(&s->chain, n->run);
+        chain_run_size(&s->chain, r, r->blocks + n->came);
+        request_came(&s->recent[n->request % RECENT], 0, n->came);
+        s->unmarked += n->came;
+    }
+    n->request = n->came = 0;
+}
+
+/* A block of the request has come into its run. */
+static void puts_begin(const struct policy *p, const struct chain_request *q,
+                       const struct object *o, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    uint32_t i = o->request;
+    const struct chain_run *r = chain_run(&s->chain, i);
+    if (q->run != i || !q->made || q->last || !q->unknown || r->kind != CHAIN_NEW) return;
+    if (!e->put || s->chain.parked.count > 0 || chain_run_last(p, r) != o) return;
+    s->puts = (struct chain_puts){.request = q->number,
+                                  .run = i,
+                                  .depth = e->depth + 1,
+                                  .end = q->length,
+                                  .session = q->session,
+                                  .room = CHAIN_RUN_BLOCKS - r->blocks};
+}
+
+static inline bool puts_next(struct policy *p, struct object *o, const struct policy_event *e) {
+    struct chain_policy *s = state_of(p);
+    struct chain_puts *n = &s->puts;
+    if (n->request != e->request || n->request == 0 || n->came == n->room) return false;
+    if (e->depth < n->depth || e->depth + 1 >= n->end) return false;
+    if (e->session != n->session || !e->put || e->next || e->return_ms) return false;
+    if (e->depth - e->position + e->length > n->end) return false;
+    const struct chain_run *r = chain_run(&s->chain, n->run);
+    if (!r->first) return false;
+    o->request = n->run;
+    o->bits &= ~(uint32_t)OBJECT_Q1;
+    list_push_back(p->records, r->first, o);
+    p->count++;
+    n->depth = e->depth + 1;
+    n->came++;
+    return true;
+}
+
 static void request_finish(struct policy *p, struct chain_request *q);
 
 static struct chain_request *request_begin(struct policy *p, const struct policy_event *e) {
@@ -184,6 +247,7 @@ static struct chain_request *request_begin(struct policy *p, const struct policy
 
 static struct chain_request *request_of(struct policy *p, const struct policy_event *e) {
     struct chain_policy *s = state_of(p);
+    puts_over(s);
     struct chain_request *q = request_find(s, e->request);
     if (UNLIKELY(!q)) q = request_begin(p, e);
     uint32_t length = e->length > 0 ? e->depth - e->position + e->length : 0;
@@ -268,7 +332,6 @@ static uint32_t session_turn(struct chain_policy *s, const struct chain_request 
 static void run_describe(struct chain_books *c, const struct chain_request *q, uint32_t i,
                          uint32_t turn, bool begins) {
     struct chain_run *r = chain_run(c, i);
-    chain_unlink(c, r);
     uint32_t part = r->kind == CHAIN_NEW && q->length > q->known ? q->length - q->known : q->known;
     if (r->kind == CHAIN_LAST) part = 1;
     if (r->kind != CHAIN_NEW && r->kind != CHAIN_LAST) {
@@ -282,18 +345,18 @@ static void run_describe(struct chain_books *c, const struct chain_request *q, u
     r->length = chain_length_class(q->length);
     r->growth = chain_growth_class(begins ? 0 : q->known, q->length);
     r->branched = q->branched;
-    r->weight = chain_weight(part);
     if (q->returns && r->kind != CHAIN_SHARED && r->kind != CHAIN_LAST) {
         r->kind = CHAIN_AWAITED;
         r->length = chain_return_class(&c->value, q->returns);
     }
-    chain_link(c, i);
+    chain_describe(c, i, chain_weight(part));
 }
 
 /* What it has used and made becomes what it is now, and the youngest. */
 static void request_finish(struct policy *p, struct chain_request *q) {
     struct chain_policy *s = state_of(p);
     struct chain_books *c = &s->chain;
+    puts_over(s);
     request_leave_run(p, q);
     if (s->open == q) s->open = NULL;
     bool begins = q->shared && q->known < q->length;
@@ -613,35 +676,6 @@ static void ghost_over(struct chain_books *c, uint64_t hash) {
     chain_unlink(c, chain_run(c, i));
 }
 
-static void request_came(struct chain_request *q, const struct policy_event *e) {
-    uint32_t before = e->length > 0 ? e->depth - e->position : 0;
-    if (q->came < before) q->came = before;
-    if (++q->came >= q->length) q->over = true;
-}
-
-/* Most puts are of the next block of a run that their request makes, of which all is known. */
-static bool insert_next(struct policy *p, struct object *o, const struct policy_event *e) {
-    struct chain_policy *s = state_of(p);
-    struct chain_request *q = &s->recent[e->request % RECENT];
-    if (q->number != e->request || e->request == 0 || e->next || s->open) return false;
-    if (!q->unknown || e->depth < q->known || e->depth + 1 >= q->length || q->last) return false;
-    if (!e->put || e->return_ms || e->depth - e->position + e->length > q->length) return false;
-    struct chain_books *c = &s->chain;
-    struct chain_run *r = chain_run(c, q->run);
-    if (r->born != q->number || r->kind != CHAIN_NEW || !r->first || !q->made) return false;
-    if (r->ghost || r->blocks == CHAIN_RUN_BLOCKS || c->parked.count > 0) return false;
-    if (object_depth(chain_run_last(p, r)) >= e->depth) return false;
-    if (e->session) q->session = e->session;
-    chain_run_size(c, r, r->blocks + 1);
-    o->request = q->run;
-    o->bits &= ~(uint32_t)OBJECT_Q1;
-    p->count++;
-    list_push_back(p->records, r->first, o);
-    request_came(q, e);
-    s->unmarked++;
-    return true;
-}
-
 /* One block more was put. What a request puts says what it is worth, by all that is around it; a
  * block that is all of its request says nothing, and whoever put it may come for it at once. So the
  * last of these stay, whatever has been learnt. */
@@ -653,8 +687,10 @@ static void young_note(struct policy *p, struct chain_policy *s) {
     s->chain.young = s->mark[(s->marks - parts) % YOUNG_MARKS];
 }
 
-static void insert_any(struct policy *p, struct object *o, const struct policy_event *e) {
+static __attribute__((noinline)) void insert_any(struct policy *p, struct object *o,
+                                                 const struct policy_event *e) {
     struct chain_policy *s = state_made(p);
+    puts_over(s);
     if (parked_back(p, o)) return;
     if (e->next || e->request == 0) {
         insert_loose(p, o, e);
@@ -673,15 +709,20 @@ static void insert_any(struct policy *p, struct object *o, const struct policy_e
     if (i == 0) i = run_of_put(p, q, kind);
     struct chain_run *r = chain_run(&s->chain, i);
     chain_run_size(&s->chain, r, r->blocks + 1);
-    if (r->list == CHAIN_NOWHERE) run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     chain_run_add(p, i, o);
+    bool ends = e->depth + 1 == q->length && (i == q->run || i == q->last);
+    if (!ends && r->list == CHAIN_NOWHERE)
+        run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     young_note(p, s);
-    request_came(q, e);
-    if (e->depth + 1 == q->length) request_finish(p, q);
+    request_came(q, e->length > 0 ? e->depth - e->position : 0, 1);
+    if (e->depth + 1 == q->length)
+        request_finish(p, q);
+    else
+        puts_begin(p, q, o, e);
 }
 
 static void chain_insert(struct policy *p, struct object *o, const struct policy_event *e) {
-    if (!state_of(p) || !insert_next(p, o, e)) insert_any(p, o, e);
+    if (!state_of(p) || !puts_next(p, o, e)) insert_any(p, o, e);
 }
 
 /* --- on disks --- */
@@ -761,6 +802,11 @@ static uint32_t run_before_popped(const struct chain_books *c) {
     return 0;
 }
 
+static __attribute__((noinline)) void out_grow(struct chain_books *c) {
+    c->cap_out = c->cap_out ? 2 * c->cap_out : 64;
+    c->out = xrealloc(c->out, c->cap_out * sizeof(*c->out));
+}
+
 static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
     struct chain_policy *s = state_of(p);
     if (p->count == 0) return NULL;
@@ -772,11 +818,8 @@ static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
         uint32_t before = run_before_popped(c);
         if (before) i = before;
     }
-    struct object *o = chain_run_pop(p, i);
-    if (c->n_out == c->cap_out) {
-        c->cap_out = c->cap_out ? 2 * c->cap_out : 64;
-        c->out = xrealloc(c->out, c->cap_out * sizeof(*c->out));
-    }
+    struct object *o = chain_run_pop(p, c, i);
+    if (UNLIKELY(c->n_out == c->cap_out)) out_grow(c);
     c->out[c->n_out++] = i;
     return o;
 }
@@ -831,6 +874,7 @@ static void chain_give_back(struct policy *p, struct object *o) {
 /* Whatever it was. Returns its run, which is still there. */
 static uint32_t object_take(struct policy *p, struct object *o) {
     struct chain_policy *s = state_of(p);
+    puts_over(s);
     if (s->open) request_finish(p, s->open);
     uint32_t i = o->request;
     if (list_linked(o)) {
@@ -856,20 +900,28 @@ static void chain_unlinked(struct policy *p, struct object *o) {
     object_left(p, o, i);
 }
 
-static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
+static __attribute__((noinline)) void evicted_any(struct policy *p, struct object *o,
+                                                  uint64_t hash) {
     struct chain_books *c = &state_of(p)->chain;
+    uint32_t i = object_take(p, o);
+    chain_ghost_print(c, i, hash);
+    chain_cells_near(c, object_left(p, o, i));
+}
+
+/* Most often the one block that is popped, of a run that keeps others. */
+static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
+    struct chain_policy *s = state_of(p);
+    struct chain_books *c = &s->chain;
     uint32_t i = o->request;
     const struct chain_run *r = chain_run(c, i);
     bool only_out = c->n_out > 0 && c->out[c->n_out - 1] == i && !list_linked(o);
-    if (only_out && r->first && !(o->bits & OBJECT_Q1) && !state_of(p)->open) {
-        c->n_out--;
-        o->request = r->born;
-        chain_ghost_print(c, i, hash);
-    } else {
-        i = object_take(p, o);
-        chain_ghost_print(c, i, hash);
-        i = object_left(p, o, i);
+    if (UNLIKELY(!only_out || !r->first || o->bits & OBJECT_Q1 || s->open)) {
+        evicted_any(p, o, hash);
+        return;
     }
+    c->n_out--;
+    o->request = r->born;
+    chain_ghost_print(c, i, hash);
     chain_cells_near(c, i);
 }
 
