@@ -8,10 +8,11 @@
  * reader is handed as good is checked byte by byte, and its generation must have been issued by a
  * writer.
  *
- *     verify_stress [--seconds S] [--seed N] [--url tarn://...] [--pool BYTES]
+ *     verify_stress [--seconds S] [--seed N] [--url tarn://...] [--pool BYTES] [--masters N]
  *
- * Without --url it starts the server that TARN_SERVER names. Ends with "0 wrong bytes", and "1
- * passed, 0 failed". */
+ * Without --url it starts the server that TARN_SERVER names; then three of them, each with a part
+ * of the slots, which are stopped and killed as well (--masters: only so many). Each time it says
+ * "0 wrong bytes"; it ends with "2 passed, 0 failed". */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -24,6 +25,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,6 +41,8 @@
 #define WRITERS_MAX 4096 /* writer ids over all lives of all processes */
 #define VALUE_MAX   (3u << 20)
 #define BATCH_MAX   24
+#define MASTERS_MAX 8
+#define SLOTS       16384u
 #define PATIENCE_MS 300000 /* what must come may take its time on a busy machine */
 
 enum figure {
@@ -56,13 +60,14 @@ enum figure {
     LOST_LEASES,
     KILLS,
     STOPS,
+    CRASHES,
     FIGURES
 };
 static const char *const figure_names[] = {
     "gets",   "hits",    "views",    "views past their lease",
     "ranges", "puts",    "existed",  "in place",
     "aborts", "removes", "failures", "lost leases",
-    "kills",  "stops"};
+    "kills",  "stops",   "crashes of masters"};
 
 /* Shared by all processes. */
 struct shared {
@@ -85,8 +90,15 @@ static const struct role roles[PROCESSES] = {
 
 struct settings {
     const char *url;
-    uint64_t seconds, seed, pool;
+    uint64_t seconds, seed, pool, masters;
 };
+
+/* The servers that were started here. */
+static struct server {
+    pid_t pid;
+    int port;
+    char dir[300];
+} servers[MASTERS_MAX];
 
 static void count(enum figure f, uint64_t n) {
     __atomic_add_fetch(&shared->figures[f], n, __ATOMIC_RELAXED);
@@ -450,29 +462,48 @@ static int free_port(void) {
     return ntohs(a.sin_port);
 }
 
-static pid_t start_server(struct settings *s, char *url, size_t cap) {
-    const char *path = getenv("TARN_SERVER"), *dir = getenv("TMPDIR");
+static void server_spawn(struct server *v, const struct settings *s) {
+    const char *path = getenv("TARN_SERVER");
     if (path == NULL) path = "src/tarn-server";
-    int port = free_port();
-    char port_text[16], pool[32], log[512];
-    snprintf(port_text, sizeof(port_text), "%d", port);
+    char port[16], pool[32], log[400];
+    snprintf(port, sizeof(port), "%d", v->port);
     snprintf(pool, sizeof(pool), "%llu", (unsigned long long)s->pool);
-    snprintf(log, sizeof(log), "%s/verify_stress.%d.log", dir != NULL ? dir : "/tmp", port);
-    snprintf(url, cap, "tarn://127.0.0.1:%d", port);
-    s->url = url;
+    snprintf(log, sizeof(log), "%s/log", v->dir);
     fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        int fd = open(log, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
-        if (fd >= 0) dup2(fd, 1), dup2(fd, 2);
-        execl(path, path, "--bind", "127.0.0.1", "--port", port_text, "--data-port", "0",
-              "--pool-size", pool, "--dir", dir != NULL ? dir : "/tmp", "--put-timeout", "500ms",
-              "--put-release-timeout", "2s", (char *)NULL);
-        fprintf(stderr, "cannot start %s: %s\n", path, strerror(errno));
-        _exit(127);
+    v->pid = fork();
+    if (v->pid != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int fd = open(log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
+    if (fd >= 0) dup2(fd, 1), dup2(fd, 2);
+    execl(path, path, "--bind", "127.0.0.1", "--port", port, "--data-port", "0", "--pool-size",
+          pool, "--dir", v->dir, "--put-timeout", "500ms", "--put-release-timeout", "2s",
+          /* so that a master that was killed has its map again */
+          "--appendonly", s->masters > 1 ? "yes" : "no", (char *)NULL);
+    fprintf(stderr, "cannot start %s: %s\n", path, strerror(errno));
+    _exit(127);
+}
+
+/* url: any of them. */
+static void servers_start(struct settings *s, char *url, size_t cap) {
+    const char *tmp = getenv("TMPDIR");
+    size_t n = (size_t)snprintf(url, cap, "tarn://");
+    for (uint64_t i = 0; i < s->masters; i++) {
+        struct server *v = &servers[i];
+        v->port = free_port();
+        snprintf(v->dir, sizeof(v->dir), "%s/verify_stress.%d", tmp != NULL ? tmp : "/tmp",
+                 v->port);
+        mkdir(v->dir, 0700);
+        server_spawn(v, s);
+        n += (size_t)snprintf(url + n, cap - n, "%s127.0.0.1:%d", i > 0 ? "," : "", v->port);
     }
-    return pid;
+    s->url = url;
+}
+
+static void servers_stop(const struct settings *s) {
+    for (uint64_t i = 0; i < s->masters; i++) {
+        kill(servers[i].pid, SIGTERM);
+        waitpid(servers[i].pid, NULL, 0);
+    }
 }
 
 static bool server_answers(const char *url, uint64_t ms) {
@@ -489,11 +520,53 @@ static bool server_answers(const char *url, uint64_t ms) {
     return false;
 }
 
+/* Gives the servers a map, with equal shares. */
+static bool masters_map(const struct settings *s) {
+    char map[1024], url[64], name[2] = "a", *text;
+    size_t n = (size_t)snprintf(map, sizeof(map), "tarn-slots 1\nepoch 1\n");
+    for (uint64_t i = 0; i < s->masters; i++)
+        n += (size_t)snprintf(map + n, sizeof(map) - n, "shard %c 0 127.0.0.1:%d %u-%u\n",
+                              (char)('a' + i), servers[i].port, (unsigned)(SLOTS * i / s->masters),
+                              (unsigned)(SLOTS * (i + 1) / s->masters - 1));
+    for (uint64_t i = 0; i < s->masters; i++) {
+        tarn_client *c;
+        name[0] = (char)('a' + i);
+        const char *argv[] = {"CLUSTER", "SETMAP", name, map};
+        snprintf(url, sizeof(url), "tarn://127.0.0.1:%d", servers[i].port);
+        if (!server_answers(url, PATIENCE_MS) || tarn_connect(url, NULL, &c) != TARN_OK)
+            return false;
+        tarn_status status;
+        while ((status = tarn_command(c, 4, argv, NULL, &text, NULL)) == TARN_ELOADING) sleep_ms(20);
+        if (status == TARN_OK) tarn_free(text);
+        tarn_close(&c);
+        if (status != TARN_OK) fprintf(stderr, "%s\n", tarn_last_error());
+        if (status != TARN_OK) return false;
+    }
+    return true;
+}
+
+/* One of several masters is stopped for a while, or crashes and starts again. */
+static void master_disturb(const struct settings *s, struct rng *rng) {
+    struct server *v = &servers[rng_below(rng, s->masters)];
+    if (rng_below(rng, 2) == 0) {
+        kill(v->pid, SIGSTOP);
+        sleep_ms(rng_below(rng, 700));
+        kill(v->pid, SIGCONT);
+        return;
+    }
+    kill(v->pid, SIGKILL);
+    waitpid(v->pid, NULL, 0);
+    sleep_ms(rng_below(rng, 300));
+    server_spawn(v, s);
+    count(CRASHES, 1);
+}
+
 /* Kills, stops and continues at random until the time is over. */
 static void disturb(pid_t *pids, const struct settings *s, struct rng *rng) {
     uint64_t until = clock_mono_ms() + s->seconds * 1000;
     while (clock_mono_ms() < until && __atomic_load_n(&shared->wrong, __ATOMIC_RELAXED) == 0) {
         sleep_ms(50 + rng_below(rng, 200));
+        if (s->masters > 1 && rng_below(rng, 3) == 0) master_disturb(s, rng);
         size_t i = rng_below(rng, PROCESSES);
         uint64_t what = rng_below(rng, 10);
         int status;
@@ -558,28 +631,44 @@ static void end_children(pid_t *pids) {
     }
 }
 
-static bool run(struct settings *s) {
-    char url[64];
-    pid_t server = s->url == NULL ? start_server(s, url, sizeof(url)) : 0;
-    bool ok = server_answers(s->url, PATIENCE_MS);
+static bool servers_live(const struct settings *s) {
+    bool live = true;
+    for (uint64_t i = 0; i < s->masters && live; i++)
+        live = waitpid(servers[i].pid, NULL, WNOHANG) != servers[i].pid;
+    if (!live) fprintf(stderr, "a server died: verify_stress.*/log in TMPDIR\n");
+    return live;
+}
+
+static bool run(struct settings s) {
+    char url[300];
+    bool own = s.url == NULL;
+    if (own) servers_start(&s, url, sizeof(url));
+    bool ok = s.masters > 1 && own ? masters_map(&s) : server_answers(s.url, PATIENCE_MS);
     if (ok) {
         struct rng rng;
-        rng_seed(&rng, s->seed);
+        rng_seed(&rng, s.seed);
         pid_t pids[PROCESSES];
-        for (size_t i = 0; i < PROCESSES; i++) pids[i] = spawn(i, s, &rng);
-        disturb(pids, s, &rng);
+        for (size_t i = 0; i < PROCESSES; i++) pids[i] = spawn(i, &s, &rng);
+        disturb(pids, &s, &rng);
         end_children(pids);
-        ok = room_returns(s) && shared->wrong == 0 && shared->figures[HITS] > 0 &&
+        ok = room_returns(&s) && shared->wrong == 0 && shared->figures[HITS] > 0 &&
              shared->figures[PUTS] > 0;
     }
-    if (server > 0) {
-        if (waitpid(server, NULL, WNOHANG) == server) {
-            fprintf(stderr, "the server died (its log is verify_stress.*.log in TMPDIR)\n");
-            return false;
-        }
-        kill(server, SIGTERM);
-        waitpid(server, NULL, 0);
-    }
+    if (own) ok = servers_live(&s) && ok;
+    if (own) servers_stop(&s);
+    return ok;
+}
+
+/* false: something was wrong. */
+static bool run_and_tell(const struct settings *s) {
+    memset(shared, 0, sizeof(*shared));
+    bool ok = run(*s);
+    for (int i = 0; i < FIGURES; i++)
+        printf("%llu %s%s", (unsigned long long)shared->figures[i], figure_names[i],
+               i + 1 < FIGURES ? ", " : "\n");
+    if (shared->wrong > 0) printf("%s\n", shared->complaint);
+    printf("%llu masters: %llu wrong bytes (seed %llu)\n", (unsigned long long)s->masters,
+           (unsigned long long)shared->wrong, (unsigned long long)s->seed);
     return ok;
 }
 
@@ -593,16 +682,19 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--seed") == 0) s.seed = strtoull(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--url") == 0) s.url = argv[i + 1];
         if (strcmp(argv[i], "--pool") == 0) s.pool = strtoull(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--masters") == 0) s.masters = strtoull(argv[i + 1], NULL, 10);
     }
+    if (s.masters > MASTERS_MAX) return 2;
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;
-    bool ok = run(&s);
-    for (int i = 0; i < FIGURES; i++)
-        printf("%llu %s%s", (unsigned long long)shared->figures[i], figure_names[i],
-               i + 1 < FIGURES ? ", " : "\n");
-    if (shared->wrong > 0) printf("%s\n", shared->complaint);
-    printf("%llu wrong bytes (seed %llu)\n", (unsigned long long)shared->wrong,
-           (unsigned long long)s.seed);
-    printf(ok ? "1 passed, 0 failed\n" : "0 passed, 1 failed\n");
-    return ok ? 0 : 1;
+    static const uint64_t each[] = {1, 3};
+    bool all = s.masters == 0 && s.url == NULL;
+    unsigned passed = 0, n = all ? ARRAY_LEN(each) : 1;
+    for (unsigned i = 0; i < n; i++) {
+        if (all || s.masters == 0) s.masters = each[i];
+        passed += run_and_tell(&s);
+        if (all) s.masters = 0;
+    }
+    printf("%u passed, %u failed\n", passed, n - passed);
+    return passed == n ? 0 : 1;
 }
