@@ -167,7 +167,9 @@ TARN_API void tarn_options_init(tarn_options *options);
  * 26379; tarns+sentinel://: over TLS, as is the master) where the master of that name is, and asks
  * again whenever that one is gone or has become a replica: calls keep trying until their timeout.
  * tarn://host[:port],host[:port]... names up to 8 servers, one of them the master: the same,
- * without Sentinels. The URL wins over options (which may be NULL).
+ * without Sentinels. Where the pool has several masters (docs/CLUSTER.md), any of them will do, and
+ * any name that Sentinels know, or several: name,name...: the server's slot map tells of the
+ * others. The URL wins over options (which may be NULL).
  * Connects and authenticates at once. TARN_EINVAL: a bad URL; TARN_EIO, TARN_ETIMEOUT: no server;
  * TARN_EPERM: wrong password, or a certificate that one side does not accept; TARN_EPROTO: not a
  * tarn server, or TLS on one side only. */

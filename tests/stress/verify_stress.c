@@ -63,11 +63,21 @@ enum figure {
     CRASHES,
     FIGURES
 };
-static const char *const figure_names[] = {
-    "gets",   "hits",    "views",    "views past their lease",
-    "ranges", "puts",    "existed",  "in place",
-    "aborts", "removes", "failures", "lost leases",
-    "kills",  "stops",   "crashes of masters"};
+static const char *const figure_names[] = {"gets",
+                                           "hits",
+                                           "views",
+                                           "views past their lease",
+                                           "ranges",
+                                           "puts",
+                                           "existed",
+                                           "in place",
+                                           "aborts",
+                                           "removes",
+                                           "failures",
+                                           "lost leases",
+                                           "kills",
+                                           "stops",
+                                           "crashes of masters"};
 
 /* Shared by all processes. */
 struct shared {
@@ -536,7 +546,8 @@ static bool masters_map(const struct settings *s) {
         if (!server_answers(url, PATIENCE_MS) || tarn_connect(url, NULL, &c) != TARN_OK)
             return false;
         tarn_status status;
-        while ((status = tarn_command(c, 4, argv, NULL, &text, NULL)) == TARN_ELOADING) sleep_ms(20);
+        while ((status = tarn_command(c, 4, argv, NULL, &text, NULL)) == TARN_ELOADING)
+            sleep_ms(20);
         if (status == TARN_OK) tarn_free(text);
         tarn_close(&c);
         if (status != TARN_OK) fprintf(stderr, "%s\n", tarn_last_error());
