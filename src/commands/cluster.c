@@ -305,6 +305,95 @@ void cmd_cluster_getkeysinslot(struct client *c) {
 
 /* --- keys that move --- */
 
+static const char *const pin_words[] = {"NONE", "SOFT", "HARD"};
+
+/* What a part of the walk found: copies, for the cursor goes out before them. */
+struct moving_key {
+    uint64_t version, size, pin_ms, expire_ms;
+    uint32_t key_len, group_len, depth;
+    uint8_t pin;
+    bool boundary;
+};
+
+struct scanslots {
+    struct each each;
+    uint64_t cursor, count, turns;
+    struct buf found; /* struct moving_key, key, group */
+    size_t n, sent;
+    unsigned seen;
+};
+
+static void scanslots_see(void *arg, struct object *o) {
+    struct scanslots *s = arg;
+    struct store_bonds bonds;
+    struct span key = store_object_key(o);
+    s->seen++;
+    if (!shard_leaves(key) || store_object_flushed(books, o)) return;
+    store_object_bonds(books, o, &bonds);
+    struct moving_key x = {.version = store_object_version(o),
+                           .size = store_object_size(books, o),
+                           .pin_ms = bonds.pin_ms,
+                           .expire_ms = bonds.expire_wall_ms,
+                           .key_len = (uint32_t)key.len,
+                           .group_len = (uint32_t)bonds.group.len,
+                           .depth = store_object_depth(o),
+                           .pin = (uint8_t)bonds.pin,
+                           .boundary = bonds.boundary};
+    buf_append(&s->found, &x, sizeof(x));
+    buf_append(&s->found, key.data, key.len);
+    if (bonds.group.len > 0) buf_append(&s->found, bonds.group.data, bonds.group.len);
+    s->n++;
+}
+
+static enum each_next scanslots_send(struct client *c, struct each *each, unsigned *budget) {
+    struct scanslots *s = CONTAINER_OF(each, struct scanslots, each);
+    struct moving_key x;
+    memcpy(&x, s->found.data + s->sent, sizeof(x));
+    const char *key = s->found.data + s->sent + sizeof(x);
+    reply_array(c, 9);
+    reply_bulk(c, span_of(key, x.key_len));
+    reply_int(c, (int64_t)x.version);
+    reply_int(c, (int64_t)x.size);
+    reply_bulk_str(c, pin_words[x.pin]);
+    reply_int(c, x.pin == STORE_PIN_SOFT ? (int64_t)x.pin_ms : 0);
+    reply_int(c, (int64_t)x.expire_ms);
+    reply_bulk(c, span_of(key + x.key_len, x.group_len));
+    reply_int(c, x.boundary);
+    reply_int(c, x.depth);
+    s->sent += sizeof(x) + x.key_len + x.group_len;
+    return s->sent < s->found.len ? EACH_ON : EACH_OVER;
+}
+
+/* As SCAN does: until COUNT were found, but at most 1000 COUNT steps. */
+static enum each_next scanslots_walk(struct client *c, struct each *each, unsigned *budget) {
+    struct scanslots *s = CONTAINER_OF(each, struct scanslots, each);
+    char cursor[24];
+    s->seen = 0;
+    s->cursor = store_scan_all(books, s->cursor, scanslots_see, s);
+    spend(budget, s->seen);
+    if (s->cursor != 0 && --s->turns > 0 && s->n < s->count) return EACH_ON;
+    reply_array(c, 2);
+    reply_bulk(c, span_of(cursor, u64_to_dec(s->cursor, cursor)));
+    reply_array(c, s->n);
+    each->one = scanslots_send;
+    return s->n > 0 ? EACH_ON : EACH_OVER;
+}
+
+static void scanslots_close(struct client *c, struct job *job) {
+    buf_free(&CONTAINER_OF(job, struct scanslots, each.job)->found);
+}
+
+void cmd_cluster_scanslots(struct client *c) {
+    struct wire_scanslots args = {0};
+    struct scanslots s = {
+        .each = {.job.close = scanslots_close, .one = scanslots_walk, .n = EACH_ENDLESS}};
+    if (!map_there(c) || !arg_bind(c, &args)) return;
+    s.cursor = args.cursor;
+    s.count = args.count;
+    s.turns = args.count * 1000;
+    each_run(c, &s.each, sizeof(s));
+}
+
 /* A put that is under way may change it once more: the mover comes again. */
 static enum each_next relinquish_one(struct client *c, struct each *each, unsigned *budget) {
     const struct span *args = each_args(c, each);

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "cluster/cluster.h"
 #include "commands/look.h"
+#include "commands/spread.h"
 #include "front/each.h"
 #include "front/notify.h"
 #include "front/shard.h"
@@ -43,6 +44,7 @@ static enum each_next look_one(struct client *c, struct each *each, unsigned *bu
     struct span key = *each_args(c, each);
     if (l->kind == LOOK_MANY && !key_valid(c, key)) return EACH_ON;
     if (l->kind != LOOK_PREFIX && l->kind != LOOK_COUNT && shard_refuses(c, key)) return EACH_ON;
+    spread_at(c, &l->terms.spread, each->at, &l->terms.request);
     uint64_t hash = each_hash(c, each, each->at);
     struct object *o = store_find_hashed(books, key, hash);
     if (!o && l->kind < LOOK_COUNT && l->terms.counts)
@@ -126,6 +128,11 @@ static void look_run(struct client *c, enum look_kind kind) {
     struct look l = {.kind = kind};
     struct wire_look args = {0};
     if (!arg_bind(c, &args) || (kind == LOOK_ONE && !arg_key(c, args.keys.at))) return;
+    if (!spread_check(c, &args.spread, args.keys.n)) return;
+    if (args.kv_groups.n > 0 && args.spread.at != 0) {
+        reply_syntax(c); /* parts of groups have no order among each other */
+        return;
+    }
     if (args.kv_groups.n > 0) {
         look_kv_groups(c, &args, kind == LOOK_MANY);
         return;

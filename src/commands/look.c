@@ -23,6 +23,7 @@ void look_terms_init(const struct client *c, struct look_terms *t, const struct 
                             .packed = args->packed,
                             .session = hint_session(c, &args->hint),
                             .return_ms = args->hint.return_ms,
+                            .spread = args->spread,
                             .lease_ms = min_u64(args->lease_ms, store_config(books)->max_lease_ms)};
     if (t->lease_ms > 0 && !location_trusted(c)) t->late_ms = LEASE_LATE_MS;
 }

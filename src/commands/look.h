@@ -13,6 +13,7 @@ struct look_terms {
     uint64_t lease_ms;           /* 0: none; at most max-lease, which the reply says */
     uint64_t late_ms;            /* a lease holds for so much longer than is said */
     uint32_t session, return_ms; /* hints for the request, which begins later */
+    struct wire_spread spread;
     struct store_batch request;
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "commands/hint.h"
+#include "commands/spread.h"
 #include "front/acl_users.h"
 #include "config/config.h"
 #include "front/each.h"
@@ -34,6 +35,7 @@ static void put_options(struct client *c, struct puts *p) {
         .once = config->put_receipts && !location_trusted(c),
         .replace = args->replace,
         .instead = args->instead,
+        .moves = args->moving,
         .expire_wall_ms = args->ttl_ms > 0 ? turn.wall_ms + args->ttl_ms : 0,
         .pin = args->pin == WIRE_PIN_HARD   ? STORE_PIN_HARD
                : args->pin == WIRE_PIN_SOFT ? STORE_PIN_SOFT
@@ -148,6 +150,7 @@ static enum each_next put_one(struct client *c, struct each *each, unsigned *bud
     if (!arg_bind_block(c, each_index(each), &k)) return EACH_ON;
     struct span key = c->argv[k.key];
     if (put == NULL && shard_refuses(c, key)) return EACH_ON;
+    if (put == NULL) spread_at(c, &p->args.spread, each->at, &p->request);
     tarn_status status = put != NULL ? store_put_continue(books, put, budget)
                                      : put_open(c, p, key, k.size, budget, &put);
     p->making = status == TARN_EAGAIN ? put : NULL;
@@ -165,11 +168,12 @@ static void put_close(struct client *c, struct job *job) {
 
 static void put_run(struct client *c, bool single) {
     struct puts p = {.each = {.job.close = put_close, .one = put_one}};
-    if (!arg_bind(c, &p.args)) return;
+    if (!arg_bind(c, &p.args) || !spread_check(c, &p.args.spread, p.args.keys.n)) return;
     put_options(c, &p);
     store_batch_begin(books, &p.request, &c->chain, STORE_BATCH_PUT, p.args.keys.n);
     p.request.session = hint_session(c, &p.args.hint);
     p.request.return_ms = p.args.hint.return_ms;
+    if (p.args.moving) c->asking = true;
     if (!single) reply_array(c, p.args.keys.n);
     each_keys(&p.each, p.args.keys, 2);
     each_run(c, &p.each, sizeof(p));

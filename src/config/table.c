@@ -283,8 +283,7 @@ const struct config_row config_rows[] = {
          CONFIG_ONLY_NUMBER),
     ONLY("crash-memcheck-enabled", "no", "a crash report does not test the memory of the machine",
          "yes"),
-    ONLY("cluster-enabled", "no",
-         "CLUSTER SETMAP makes a server one of several masters"),
+    ONLY("cluster-enabled", "no", "CLUSTER SETMAP makes a server one of several masters"),
     /* the pool of many machines */
     STR("cluster-id", cluster_id, "", 0, 0),
     NUM(CONFIG_MS, "node-timeout", node_timeout_ms, "10s", 100, 3600000, M, CONFIG_TELL_BOOKS),

@@ -8,6 +8,14 @@ void store_batch_begin(struct store *s, struct store_batch *b, struct store_chai
     *b = (struct store_batch){.chain = chain, .kind = kind, .length = length, .open = true};
 }
 
+/* Leading keys that are others' count as hits: what is missing there ends the prefix there. */
+void store_batch_at(struct store_batch *b, uint32_t position, uint32_t length) {
+    b->spread = true;
+    b->pos = position;
+    b->length = length;
+    if (b->open) b->hits = position;
+}
+
 uint32_t store_session(struct span id) {
     uint32_t session = (uint32_t)store_hash(id);
     return session != 0 ? session : 1;
@@ -55,9 +63,9 @@ static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
                                                                        : session_end(s, b);
     if (!x) return false;
     b->request = x->request;
-    b->base_depth = x->depth;
+    b->base_depth = x->depth - (uint32_t)min_u64(x->depth, b->pos);
     c->put_request = x->request;
-    c->put_depth = x->depth + b->length;
+    c->put_depth = b->base_depth + b->length;
     c->put_end = (uint32_t)max_u64(x->end, c->put_depth);
     if (miss) *end_slot(s, hash) = (struct batch_end){0}; /* once */
     return true;
@@ -66,7 +74,8 @@ static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
 /* Gets of the hits of the connection's last look-up, in one batch or several. */
 static bool read_goes_on(struct store_batch *b, uint64_t hash) {
     struct store_chain *c = b->chain;
-    if (!c->request || c->gets || b->length > c->hits - c->read) return false;
+    uint32_t hits = b->spread ? c->length : c->hits;
+    if (!c->request || c->gets || c->read > hits || b->length > hits - c->read) return false;
     if (c->read == 0 && c->first_hash != hash) return false;
     b->request = c->request;
     b->base_depth = c->read;

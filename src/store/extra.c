@@ -206,3 +206,14 @@ void extra_pin_over(struct store *s, struct wheel_node *node) {
     extra_set_pin(s, o, STORE_PIN_NONE, 0);
     effect_object(s, o);
 }
+
+void store_object_bonds(const struct store *s, const struct object *o,
+                        struct store_bonds *bonds_p) {
+    const struct extra *x = extra_find(s, o);
+    *bonds_p = (struct store_bonds){.pin = STORE_PIN_NONE};
+    if (!x) return;
+    *bonds_p = (struct store_bonds){x->pin, x->pin_ms, x->expire, {NULL, 0}, false};
+    if (!x->group) return;
+    bonds_p->group = span_of(x->group->name, x->group->name_len);
+    bonds_p->boundary = x->group->boundary;
+}

@@ -333,6 +333,7 @@ struct store_batch {
     uint32_t pos;        /* of the next key */
     uint32_t hits;       /* leading hits so far */
     bool open;           /* no miss so far */
+    bool spread;         /* only some of its keys are here: store_batch_at */
     uint32_t last;       /* a look-up without an access: its last hit, and which version that was */
     uint64_t last_version;
     /* request is set: it is known whether this batch goes on where the last one ended */
@@ -350,6 +351,9 @@ uint32_t store_session(struct span id);
  * or (puts) store_put_start, which counts its key itself. hash: store_hash of the key. */
 void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
                        enum store_batch_kind kind, uint32_t length);
+/* Other masters have other keys of the batch, which has length of them in all: before each key it
+ * is said which one it is, from 0 on, upwards. */
+void store_batch_at(struct store_batch *b, uint32_t position, uint32_t length);
 void store_batch_hit(struct store *s, struct store_batch *b, struct object *o, uint64_t hash);
 /* n keys behind the first miss of a prefix, which nobody looks for. */
 void store_batch_gap(struct store *s, uint64_t n);
@@ -372,6 +376,8 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
 /* It is known, and none of its replicas can be read at present. */
 bool store_is_away(const struct store *s, struct span key);
 
+enum store_pin { STORE_PIN_NONE, STORE_PIN_SOFT, STORE_PIN_HARD };
+
 struct span store_object_key(const struct object *o);
 uint64_t store_object_version(const struct object *o);
 uint64_t store_object_size(const struct store *s, const struct object *o);
@@ -388,6 +394,15 @@ void store_object_layout(const struct store *s, const struct object *o,
 /* All of them, on segments that are DOWN or LEAVING, too. */
 void store_object_replicas(const struct store *s, const struct object *o,
                            struct store_layout *layout_p);
+/* What it has beside its value. Borrowed until the books change. */
+struct store_bonds {
+    enum store_pin pin;
+    uint64_t pin_ms;         /* of a soft pin; of a hard one its owner */
+    uint64_t expire_wall_ms; /* 0: never */
+    struct span group;       /* len 0: none */
+    bool boundary;
+};
+void store_object_bonds(const struct store *s, const struct object *o, struct store_bonds *bonds_p);
 uint64_t store_object_expire(const struct store *s, const struct object *o); /* wall ms, 0: never */
 uint64_t store_object_idle_ms(const struct store *s, const struct object *o);
 unsigned store_object_freq(const struct store *s,
@@ -433,8 +448,6 @@ struct store_hold *store_hold(struct store *s, struct object *o);
 void store_unhold(struct store *s, struct store_hold **hold_p);
 
 /* --- puts --- */
-
-enum store_pin { STORE_PIN_NONE, STORE_PIN_SOFT, STORE_PIN_HARD };
 
 struct store_put_options {
     /* >= 1; as many as there are hosts with room are made, at least one */

@@ -113,13 +113,17 @@
 #define PUT_TOGETHER_EACH                                                                          \
     NAMED("GROUPS", VALUES, "id", MANY, IN(put, groups)),                                          \
         NAMED("BOUNDARIES", VALUES, "id", MANY, IN(put, boundaries))
+#define SPREAD(s)                                                                                  \
+    MAYBE(BLOCK, NULL,                                                                             \
+          OF(NAMED("AT", VALUES, "position", MANY, IN(s, spread.at)),                              \
+             NAMED("OF", NUMBER, "length", RANGE(1, INT32_MAX), IN(s, spread.of))))
 #define PUT_OPTIONS                                                                                \
     OPTION("REPLICAS", NUMBER, "n", RANGE(1, 8), IN(put, replicas)),                               \
         OPTION("PREFER", WORD, "segment", MANY, IN(put, prefer)),                                  \
         OPTION("AVOID", WORD, "segment", MANY, IN(put, avoid)),                                    \
         OPTION("PIN", ONEOF, NULL, OF(PIN_SOFT(put, pin_ms), TOKEN("HARD")), IN(put, pin)),        \
         OPTION("TTL", NUMBER, "ms", RANGE(1, INT64_C(1000000000000000)), IN(put, ttl_ms)),         \
-        FLAG("REPLACE", IN(put, replace)), HINTS(put)
+        FLAG("REPLACE", IN(put, replace)), FLAG("MOVING", IN(put, moving)), HINTS(put)
 #define END_KEY                                                                                    \
     OF(KEY("key", KEY_OW | KEY_UPDATE, IN(end_key, key)),                                          \
        ARG(NUMBER, "token", UP_TO(INT64_MAX), IN(end_key, token)),                                 \

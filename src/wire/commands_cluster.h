@@ -43,6 +43,12 @@ COMMAND(cluster_setmap, "CLUSTER|SETMAP", W | CMD_ADMIN | CMD_NO_MULTI,
 COMMAND(cluster_reset, "CLUSTER|RESET", W | CMD_ADMIN | CMD_NO_MULTI,
         "Takes the map away: this server is a master of its own.", CLUSTER("3.0.0"),
         TAKES(ANY_OF(TOKEN("HARD"), TOKEN("SOFT")), FLAG("FORCE", IN(setmap, force))), REPLY("OK"))
+COMMAND(cluster_scanslots, "CLUSTER|SCANSLOTS", CMD_READONLY | CMD_ADMIN | CMD_MASTER,
+        "Walks over the keys of slots that move away, a part each time.", CLUSTER_ADMIN,
+        TAKES(ARG(UNSIGNED, "cursor", ELSE("invalid cursor"), IN(scanslots, cursor)),
+              OPTION("COUNT", NUMBER, "n", RANGE(1, 100000), NONE_IS(100), IN(scanslots, count))),
+        REPLY("[cursor, [[key, version, size, pin, pin-ms, expire-ms, group, boundary, depth], "
+              "...]]"))
 COMMAND(cluster_relinquish, "CLUSTER|RELINQUISH", W | CMD_ADMIN,
         "A mover has the bytes of these keys: removes those of moving slots that are still of "
         "that version.",

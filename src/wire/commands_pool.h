@@ -20,8 +20,8 @@ COMMAND(putrevoke, "PUTREVOKE", W | F, "Gives a put up.", POOL_KEYS,
         TAKES(ONCE(end, REVOKE_KEY), OPTION("RECEIPTS", VALUES, "bytes", IN(end, receipts))),
         REPLY("OK"), ERRORS("BADTOKEN"))
 COMMAND(mputstart, "MPUTSTART", W | D, "Opens many puts, of a prefix in order.", POOL_KEYS,
-        TAKES(BATCH(put, PUT_KEY), PUT_OPTIONS, ANY_OF(PUT_TOGETHER, PUT_TOGETHER_EACH),
-              FLAG("PACKED", IN(put, packed))),
+        TAKES(BATCH(put, PUT_KEY), SPREAD(put), PUT_OPTIONS,
+              ANY_OF(PUT_TOGETHER, PUT_TOGETHER_EACH), FLAG("PACKED", IN(put, packed))),
         REPLY("an array of the replies of PUTSTART; PACKED: of 88 bytes each, where it fits"),
         ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
 COMMAND(mputend, "MPUTEND", W, "Makes many puts visible.", POOL_KEYS,
@@ -45,8 +45,8 @@ COMMAND(
     ERRORS("LIMIT"))
 COMMAND(mgetreplicas, "MGETREPLICAS", R | B | CMD_MASTER,
         "Tells where many values lie, and protects them for a time.", POOL_KEYS,
-        TAKES(BATCH(look, LOOK_KEY), LOOK_KV_GROUPS, LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs)),
-              FLAG("PACKED", IN(look, packed))),
+        TAKES(BATCH(look, LOOK_KEY), SPREAD(look), LOOK_KV_GROUPS, LOOK_OPTIONS,
+              FLAG("CRCS", IN(look, crcs)), FLAG("PACKED", IN(look, packed))),
         REPLY("an array of the replies of GETREPLICAS; PACKED: of 88 bytes each, where it fits; "
               "KVGROUPS: [boundary, [[first, blocks, tail], ...], [reply, ...]]"),
         ERRORS("LIMIT"))
@@ -56,7 +56,7 @@ COMMAND(release, "RELEASE", R | CMD_MASTER, "Ends leases of this connection earl
 COMMAND(mexists, "MEXISTS", R, "Tells of each key whether it is readable. Takes no lease.",
         POOL_KEYS, TAKES(BATCH(look, OF(KEY("key", KEY_RO)))), REPLY("an array of 0 and 1"))
 COMMAND(prefixlen, "PREFIXLEN", R | B, "Counts the leading keys that are readable.", POOL_KEYS,
-        TAKES(BATCH(look, LOOK_KEY), LOOK_KV_GROUPS, LOOK_OPTIONS),
+        TAKES(BATCH(look, LOOK_KEY), SPREAD(look), LOOK_KV_GROUPS, LOOK_OPTIONS),
         REPLY("how many; KVGROUPS: [boundary, [[first, blocks, tail], ...]]"), ERRORS("LIMIT"))
 COMMAND(prefetch, "PREFETCH", R | CMD_MASTER,
         "Brings what will be read soon from disks to memory, or to a segment.", POOL_KEYS,

@@ -17,6 +17,12 @@ struct wire_hint {
     uint32_t session, return_ms; /* 0: not said */
 };
 
+/* Of a batch whose other keys are at other masters: the position of each, and how many there
+ * are. */
+struct wire_spread {
+    uint32_t at, of;
+};
+
 /* PUTSTART, MPUTSTART */
 struct wire_put {
     struct wire_list keys;
@@ -26,7 +32,8 @@ struct wire_put {
     uint32_t group, boundary, groups, boundaries; /* one of them at most */
     WIRE_MANY(WIRE_PREFERS) prefer, avoid;
     struct wire_hint hint;
-    bool replace, packed;
+    struct wire_spread spread;
+    bool replace, packed, moving;
 };
 struct wire_put_key {
     uint32_t key;
@@ -51,6 +58,7 @@ struct wire_look {
     uint32_t unit, align; /* tokens */
     uint64_t lease_ms, wait_ms;
     struct wire_hint hint;
+    struct wire_spread spread;
     bool crcs, packed;
 };
 enum { WIRE_KV_GROUPS_MAX = 1024, WIRE_KV_GROUP_WORDS = 6 };
@@ -245,6 +253,10 @@ struct wire_failover {
 /* CLUSTER COUNTKEYSINSLOT, GETKEYSINSLOT */
 struct wire_slot {
     uint64_t slot, count;
+};
+/* CLUSTER SCANSLOTS */
+struct wire_scanslots {
+    uint64_t cursor, count;
 };
 /* CLUSTER SETMAP, RESET */
 struct wire_setmap {
