@@ -68,6 +68,8 @@ struct wire {
 struct wire *wire_open(const struct bench *b);
 void wire_close(struct wire **wire_p);
 void wire_flush(struct wire *w);
+/* Are there bytes that were read and that nobody has taken? The socket does not tell of those. */
+bool wire_buffered(struct wire *w);
 void wire_send(struct wire *w, const void *data, size_t len); /* at once; flush before */
 /* A line without its CRLF; valid until the next read. */
 const char *wire_line(struct wire *w, size_t *len_p);

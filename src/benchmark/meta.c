@@ -4,44 +4,54 @@
  *
  * A put is MPUTSTART and MPUTEND of keys that were never there (their bytes are not written), a get
  * MGETREPLICAS, with a lease and its RELEASE or without. Every connection keeps `pipeline` batches
- * under way. */
+ * under way; or, with a rate, each batch has a time when it is due, whether or not what was due
+ * before has been answered, and its latency counts from there. */
+#include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "benchmark/meta.h"
 #include "transport/place.h"
 
-static const char *const op_names[] = {"put", "get", "exists", "prefix"};
+const char *const meta_op_names[] = {"put", "get", "exists", "prefix", NULL};
 static const char *const commands[] = {"MPUTSTART", "MGETREPLICAS", "MEXISTS", "PREFIXLEN"};
-
-#define DIGITS 16 /* of a key's number, in hex, at its end */
 
 /* A batch under way. */
 enum stage { STAGE_FIRST, STAGE_END, STAGE_RELEASE };
 struct flight {
     enum stage stage;
-    uint64_t first_key, sent_us;
+    enum meta_op op;
+    uint64_t first_key, from_us; /* it was sent, or due */
 };
 
 struct conn {
     struct wire *w;
     struct flight *flights; /* ring, in the order of the answers */
     size_t head, count, cap;
-    size_t batches; /* that are not done */
+    size_t batches;  /* that are not done */
+    uint64_t due_ns; /* the next one, with a rate */
+};
+
+/* The first request of a batch, but for the digits of its keys. */
+struct template {
+    struct buf request;
+    size_t *key_at;
 };
 
 struct meta_worker {
     struct bench_thread t;
     struct meta *m;
     struct conn *conns;
-    struct buf request; /* template of the first request of a batch */
-    size_t *key_at;     /* where the keys' digits lie in it */
-    struct buf key;     /* template of a key in the second one; its digits end before the CRLF */
-    uint64_t random;
-    uint64_t *numbers; /* tokens or versions of the batch being answered */
-    uint64_t done_keys, hits, requests, errors;
+    struct template own, put; /* of the operation; of the puts among them */
+    struct buf key;           /* template of a key in the second request; it ends with the CRLF */
+    struct rng random;
+    double interval_ns; /* between two batches of a connection, with a rate */
+    uint64_t *numbers;  /* tokens or versions of the batch being answered */
+    struct meta_result did;
 };
 
 /* --- templates --- */
@@ -69,11 +79,11 @@ static void resp_append_number(struct buf *b, uint64_t v) {
  * then the number. */
 static void key_append(const struct meta *m, struct buf *b, uint64_t number) {
     static const char stem[] = "vllm@meta-llama/Llama-3-70B@8@0@";
-    size_t pad = (size_t)m->key_size - DIGITS;
+    size_t pad = (size_t)m->key_size - META_DIGITS;
     for (size_t i = 0; i < pad; i++) buf_append_char(b, i < sizeof(stem) - 1 ? stem[i] : '.');
-    buf_reserve(b, DIGITS);
-    u64_to_hex(number, DIGITS, b->data + b->len);
-    b->len += DIGITS;
+    buf_reserve(b, META_DIGITS);
+    u64_to_hex(number, META_DIGITS, b->data + b->len);
+    b->len += META_DIGITS;
 }
 
 static void resp_append_key(const struct meta *m, struct buf *b, uint64_t number) {
@@ -82,61 +92,70 @@ static void resp_append_key(const struct meta *m, struct buf *b, uint64_t number
     buf_append(b, "\r\n", 2);
 }
 
-static void build_template(struct meta_worker *k) {
-    const struct meta *m = k->m;
-    bool put = m->op == META_PUT, lease = m->op == META_GET && m->lease_ms > 0,
-         replicas = put && m->replicas > 1, packed = put || m->op == META_GET;
-    buf_printf(&k->request, "*%" PRIu64 "\r\n",
+static void template_build(const struct meta *m, enum meta_op op, struct template *t) {
+    bool put = op == META_PUT, lease = op == META_GET && m->lease_ms > 0,
+         replicas = put && m->replicas > 1, packed = put || op == META_GET;
+    buf_printf(&t->request, "*%" PRIu64 "\r\n",
                (2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0) + packed));
-    resp_append(&k->request, commands[m->op]);
-    resp_append_number(&k->request, m->batch);
-    k->key_at = xmalloc(m->batch * sizeof(*k->key_at));
+    resp_append(&t->request, commands[op]);
+    resp_append_number(&t->request, m->batch);
+    t->key_at = xmalloc(m->batch * sizeof(*t->key_at));
     for (uint64_t i = 0; i < m->batch; i++) {
-        resp_append_key(m, &k->request, 0);
-        k->key_at[i] = k->request.len - 2 - DIGITS;
-        if (put) resp_append_number(&k->request, m->value_size);
+        resp_append_key(m, &t->request, 0);
+        t->key_at[i] = t->request.len - 2 - META_DIGITS;
+        if (put) resp_append_number(&t->request, m->value_size);
     }
     if (lease) {
-        resp_append(&k->request, "LEASE");
-        resp_append_number(&k->request, m->lease_ms);
+        resp_append(&t->request, "LEASE");
+        resp_append_number(&t->request, m->lease_ms);
     }
     if (replicas) {
-        resp_append(&k->request, "REPLICAS");
-        resp_append_number(&k->request, m->replicas);
+        resp_append(&t->request, "REPLICAS");
+        resp_append_number(&t->request, m->replicas);
     }
-    if (packed) resp_append(&k->request, "PACKED"); /* as libtarn does */
-    resp_append_key(m, &k->key, 0);
+    if (packed) resp_append(&t->request, "PACKED"); /* as libtarn does */
+}
+
+static void template_free(struct template *t) {
+    free(t->key_at);
+    buf_free(&t->request);
 }
 
 /* --- the conversation --- */
 
-static void push_flight(struct conn *c, enum stage stage, uint64_t first_key, uint64_t sent_us) {
+static void push_flight(struct conn *c, struct flight f) {
     TARN_ASSERT(c->count < c->cap);
-    c->flights[(c->head + c->count++) % c->cap] = (struct flight){stage, first_key, sent_us};
+    c->flights[(c->head + c->count++) % c->cap] = f;
 }
 
 /* Look-ups are of the batches that were put, as prompts are: none begins within another. */
-static uint64_t first_key(struct meta_worker *k) {
+static uint64_t first_key(struct meta_worker *k, enum meta_op op) {
     struct meta *m = k->m;
-    if (m->op == META_PUT) {
+    if (op == META_PUT) {
         uint64_t n = __atomic_fetch_add(&m->next_put, 1, __ATOMIC_RELAXED);
         return m->run + n * m->batch;
     }
-    k->random = mix64(k->random);
-    return m->keys <= m->batch ? 0 : k->random % (m->keys / m->batch) * m->batch;
+    return m->keys <= m->batch ? 0 : rng_below(&k->random, m->keys / m->batch) * m->batch;
 }
 
-static void batch_send(struct meta_worker *k, struct conn *c) {
-    uint64_t first = first_key(k);
-    for (uint64_t i = 0; i < k->m->batch; i++) {
-        uint64_t key = first + i;
-        if (k->m->op != META_PUT && key >= k->m->keys) key -= k->m->keys;
-        u64_to_hex(key, DIGITS, k->request.data + k->key_at[i]);
-    }
-    buf_append(&c->w->out, k->request.data, k->request.len);
-    push_flight(c, STAGE_FIRST, first, clock_mono_us());
+/* Number i of a batch: look-ups begin again after the last key. */
+static uint64_t key_number(const struct meta *m, enum meta_op op, uint64_t first, uint64_t i) {
+    uint64_t key = first + i;
+    return op != META_PUT && key >= m->keys ? key - m->keys : key;
+}
+
+static void batch_send(struct meta_worker *k, struct conn *c, uint64_t from_us) {
+    struct meta *m = k->m;
+    bool put = m->op == META_PUT || (m->puts > 0 && rng_below(&k->random, 100) < m->puts);
+    enum meta_op op = put ? META_PUT : m->op;
+    struct template *t = op == m->op ? &k->own : &k->put;
+    uint64_t first = first_key(k, op);
+    for (uint64_t i = 0; i < m->batch; i++)
+        u64_to_hex(key_number(m, op, first, i), META_DIGITS, t->request.data + t->key_at[i]);
+    buf_append(&c->w->out, t->request.data, t->request.len);
+    push_flight(c, (struct flight){STAGE_FIRST, op, first, from_us});
     c->batches++;
-    k->requests++;
+    k->did.requests++;
 }
 
 /* The version or token of an element, UINT64_MAX where it is nil or an error. */
@@ -178,48 +197,53 @@ static size_t read_numbers(struct meta_worker *k, struct wire *w) {
     return found;
 }
 
-static void append_keys_numbers(struct meta_worker *k, struct buf *out, uint64_t first, bool crc) {
+static void append_keys_numbers(struct meta_worker *k, struct buf *out, struct flight f) {
     static const struct span no_crc = SPAN("$2\r\n-1\r\n");
     for (uint64_t i = 0; i < k->m->batch; i++) {
         if (k->numbers[i] == UINT64_MAX) continue;
-        uint64_t key = first + i;
-        if (k->m->op != META_PUT && key >= k->m->keys) key -= k->m->keys;
-        u64_to_hex(key, DIGITS, k->key.data + k->key.len - 2 - DIGITS);
+        u64_to_hex(key_number(k->m, f.op, f.first_key, i), META_DIGITS,
+                   k->key.data + k->key.len - 2 - META_DIGITS);
         buf_append(out, k->key.data, k->key.len);
         resp_append_number(out, k->numbers[i]);
-        if (crc) buf_append(out, no_crc.data, no_crc.len);
+        if (f.op == META_PUT) buf_append(out, no_crc.data, no_crc.len);
     }
 }
 
-static void batch_send_end(struct meta_worker *k, struct conn *c, uint64_t first, size_t n,
-                           uint64_t sent_us) {
+static void batch_send_end(struct meta_worker *k, struct conn *c, struct flight f, size_t n) {
     struct buf *out = &c->w->out;
     bool values = k->m->value_size <= 64;
     buf_printf(out, "*%zu\r\n$7\r\nMPUTEND\r\n", 2 + 3 * n + (values ? 1 + n : 0));
     resp_append_number(out, n);
-    append_keys_numbers(k, out, first, true);
+    append_keys_numbers(k, out, f);
     if (values) resp_append(out, "VALUES");
     static const char bytes[65] =
         "vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv";
     for (size_t i = 0; values && i < n; i++) {
         buf_printf(out, "$%" PRIu64 "\r\n%.*s\r\n", k->m->value_size, (int)k->m->value_size, bytes);
     }
-    push_flight(c, STAGE_END, first, sent_us);
-    k->requests++;
+    f.stage = STAGE_END;
+    push_flight(c, f);
+    k->did.requests++;
 }
 
-static void batch_send_release(struct meta_worker *k, struct conn *c, uint64_t first, size_t n) {
+static void batch_send_release(struct meta_worker *k, struct conn *c, struct flight f, size_t n) {
     buf_printf(&c->w->out, "*%zu\r\n$7\r\nRELEASE\r\n", 2 + 2 * n);
     resp_append_number(&c->w->out, n);
-    append_keys_numbers(k, &c->w->out, first, false);
-    push_flight(c, STAGE_RELEASE, first, 0);
-    k->requests++;
+    append_keys_numbers(k, &c->w->out, f);
+    f.stage = STAGE_RELEASE;
+    push_flight(c, f);
+    k->did.requests++;
 }
 
-static void batch_done(struct meta_worker *k, struct conn *c, uint64_t sent_us) {
-    hist_add(&k->t.hist, clock_mono_us() - sent_us);
-    k->done_keys += k->m->batch;
+static void batch_done(struct meta_worker *k, struct conn *c, struct flight f) {
+    uint64_t took_us = clock_mono_us() - f.from_us;
     c->batches--;
+    if (f.op != k->m->op) {
+        hist_add(&k->did.put_hist, took_us);
+        return;
+    }
+    hist_add(&k->t.hist, took_us);
+    k->did.done_keys += k->m->batch;
 }
 
 static bool read_flag(struct wire *w) {
@@ -229,60 +253,60 @@ static bool read_flag(struct wire *w) {
     return false;
 }
 
+static size_t read_exists(struct wire *w) {
+    size_t len, found = 0;
+    const char *line = wire_line(w, &len);
+    if (line[0] == '-') wire_note_error(w, line, len);
+    for (int64_t left = line[0] == '*' ? wire_int(w, line, len) : 0; left > 0; left--)
+        found += read_flag(w);
+    return found;
+}
+
+static size_t read_prefix(struct wire *w) {
+    size_t len;
+    const char *line = wire_line(w, &len);
+    if (line[0] != '-') return (size_t)wire_int(w, line, len);
+    wire_note_error(w, line, len);
+    return 0;
+}
+
 /* Reads one answer; may send what follows from it. */
 static void batch_answered(struct meta_worker *k, struct conn *c) {
     struct flight f = c->flights[c->head];
     c->head = (c->head + 1) % c->cap;
     c->count--;
-    size_t n, len;
-    const char *line;
-    if (f.stage == STAGE_RELEASE) {
+    size_t n = 0;
+    if (f.stage != STAGE_FIRST) {
         wire_skip(c->w, 1);
+        if (f.stage == STAGE_END) batch_done(k, c, f);
         return;
     }
-    if (f.stage == STAGE_END) {
-        wire_skip(c->w, 1);
-        batch_done(k, c, f.sent_us);
-        return;
-    }
-    switch (k->m->op) {
+    switch (f.op) {
     case META_PUT:
         n = read_numbers(k, c->w);
-        k->hits += n;
-        if (n > 0) {
-            batch_send_end(k, c, f.first_key, n, f.sent_us);
-        } else {
-            batch_done(k, c, f.sent_us);
-        }
-        return;
+        if (n > 0) batch_send_end(k, c, f, n);
+        break;
     case META_GET:
         n = read_numbers(k, c->w);
-        k->hits += n;
-        if (n > 0 && k->m->lease_ms > 0) batch_send_release(k, c, f.first_key, n);
+        if (n > 0 && k->m->lease_ms > 0) batch_send_release(k, c, f, n);
         break;
-    case META_EXISTS:
-        line = wire_line(c->w, &len);
-        if (line[0] == '-') wire_note_error(c->w, line, len);
-        for (int64_t left = line[0] == '*' ? wire_int(c->w, line, len) : 0; left > 0; left--)
-            k->hits += read_flag(c->w);
-        break;
-    case META_PREFIX:
-        line = wire_line(c->w, &len);
-        if (line[0] == '-') {
-            wire_note_error(c->w, line, len);
-        } else {
-            k->hits += (uint64_t)wire_int(c->w, line, len);
-        }
-        break;
+    case META_EXISTS: n = read_exists(c->w); break;
+    case META_PREFIX: n = read_prefix(c->w); break;
     }
-    batch_done(k, c, f.sent_us);
+    if (f.op == k->m->op)
+        k->did.hits += n;
+    else
+        k->did.put_keys += n;
+    if (f.op != META_PUT || n == 0) batch_done(k, c, f);
 }
 
 static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t index) {
     k->m = m;
-    build_template(k);
+    template_build(m, m->op, &k->own);
+    if (m->puts > 0) template_build(m, META_PUT, &k->put);
+    resp_append_key(m, &k->key, 0);
     k->numbers = xmalloc(m->batch * sizeof(*k->numbers));
-    k->random = mix64(m->run + index);
+    rng_seed(&k->random, m->run + index);
     k->conns = xcalloc(m->clients, sizeof(*k->conns));
     for (uint64_t i = 0; i < m->clients; i++) {
         k->conns[i].w = wire_open(m->b);
@@ -294,36 +318,84 @@ static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t ind
 static void meta_worker_close(struct meta_worker *k) {
     for (uint64_t i = 0; i < k->m->clients; i++) {
         struct conn *c = &k->conns[i];
-        k->errors += c->w->errors;
+        k->did.errors += c->w->errors;
         if (c->w->errors > 0) snprintf(k->t.error, sizeof(k->t.error), "%s", c->w->error);
         wire_close(&c->w);
         free(c->flights);
     }
     free(k->conns);
     free(k->numbers);
-    free(k->key_at);
-    buf_free(&k->request);
+    template_free(&k->own);
+    template_free(&k->put);
     buf_free(&k->key);
 }
 
+/* --- when what is sent --- */
+
+/* When a connection sends its first batch, of nanoseconds between two; and from one to the next. As
+ * fast as it goes: at once. Random: as if nobody knew of the others, in exponentially distributed
+ * intervals. */
+static uint64_t next_due_ns(struct meta_worker *k) {
+    double u = (double)(rng_next(&k->random) >> 11) * 0x1p-53;
+    return (uint64_t)(k->interval_ns * (k->m->random ? -log1p(-u) : 1));
+}
+static uint64_t first_due_ns(struct meta_worker *k, uint64_t i) {
+    return k->m->random ? next_due_ns(k)
+                        : (uint64_t)(k->interval_ns * (double)i / (double)k->m->clients);
+}
+
+/* Sends what is due, and what followed from answers. Returns when there is more, of those that have
+ * room for it. */
+static uint64_t send_due(struct meta_worker *k, uint64_t now_ns, bool stop) {
+    const struct meta *m = k->m;
+    uint64_t next = UINT64_MAX;
+    for (uint64_t i = 0; i < m->clients; i++) {
+        struct conn *c = &k->conns[i];
+        for (; !stop && c->due_ns <= now_ns && c->batches<m->pipeline; c->due_ns += m->rate> 0
+                   ? next_due_ns(k)
+                   : 0)
+            batch_send(k, c, (m->rate > 0 ? c->due_ns : now_ns) / 1000);
+        wire_flush(c->w);
+        if (c->batches < m->pipeline) next = min_u64(next, c->due_ns);
+    }
+    return next;
+}
+
+static void work_open(struct meta_worker *k, int epoll) {
+    struct meta *m = k->m;
+    uint64_t start = clock_mono_ns();
+    if (m->rate > 0) k->interval_ns = 1e9 * (double)(m->clients * m->threads) / m->rate;
+    for (uint64_t i = 0; i < m->clients; i++) {
+        struct conn *c = &k->conns[i];
+        struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+        if (epoll < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, c->w->fd, &e) != 0)
+            die("epoll: %s", strerror(errno));
+        c->due_ns = start + first_due_ns(k, i);
+    }
+}
+
+/* With a rate it does not sleep: who is late here would find the server slow. */
 static void *meta_work(void *arg) {
     struct meta_worker *k = arg;
     struct meta *m = k->m;
-    bool busy = true;
-    while (busy) {
-        bool stop = threads_stop(&m->all);
-        busy = false;
-        for (uint64_t i = 0; i < m->clients; i++) {
-            while (!stop && k->conns[i].batches < m->pipeline) batch_send(k, &k->conns[i]);
-            wire_flush(k->conns[i].w);
+    struct epoll_event ready[64];
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    uint64_t under_way = 0, next = 0;
+    work_open(k, epoll);
+    for (bool stop = false; !stop || under_way > 0; stop = threads_stop(&m->all)) {
+        uint64_t now = clock_mono_ns();
+        if (now >= next) next = send_due(k, now, stop);
+        int n = epoll_wait(epoll, ready, (int)ARRAY_LEN(ready), m->rate > 0 ? 0 : 10);
+        for (int i = 0; i < n; i++) {
+            struct conn *c = ready[i].data.ptr;
+            do batch_answered(k, c);
+            while (c->count > 0 && wire_buffered(c->w));
+            next = 0;
         }
-        for (uint64_t i = 0; i < m->clients; i++) {
-            if (k->conns[i].count == 0) continue;
-            batch_answered(k, &k->conns[i]);
-            busy = true;
-        }
-        busy = busy || !stop;
+        under_way = 0;
+        for (uint64_t i = 0; stop && i < m->clients; i++) under_way += k->conns[i].count;
     }
+    close(epoll);
     meta_worker_close(k);
     return NULL;
 }
@@ -334,6 +406,7 @@ void meta_fill(const struct meta *m) {
     struct meta put = *m;
     put.op = META_PUT;
     put.run = 0;
+    put.puts = 0;
     put.clients = 1;
     struct meta_worker *k = xcalloc(1, sizeof(*k));
     meta_worker_open(k, &put, 0);
@@ -341,46 +414,16 @@ void meta_fill(const struct meta *m) {
     struct progress bar;
     progress_bar(&bar, m->b->json);
     for (uint64_t key = 0; key < m->keys || c->count > 0;) {
-        for (; key < m->keys && c->batches < m->pipeline; key += m->batch) batch_send(k, c);
+        for (; key < m->keys && c->batches < m->pipeline; key += m->batch)
+            batch_send(k, c, clock_mono_us());
         wire_flush(c->w);
         batch_answered(k, c);
         progress_say(&bar, key, m->keys, "loading");
     }
     progress_end(&bar);
     meta_worker_close(k);
-    if (k->errors > 0) die("loading %" PRIu64 " keys: %s", m->keys, k->t.error);
+    if (k->did.errors > 0) die("loading %" PRIu64 " keys: %s", m->keys, k->t.error);
     free(k);
-}
-
-static void meta_print(const struct meta *m, const struct meta_result *sum) {
-    double rate = (double)sum->done_keys / sum->seconds;
-    if (m->b->json) {
-        struct buf out = {0};
-        json_add(&out,
-                 "op:s batch:u keys:u value_size:u key_size:u clients:u threads:u pipeline:u "
-                 "lease_ms:u seconds:3 requests:u keys_done:u hits:u errors:u keys_per_s:0",
-                 op_names[m->op], m->batch, m->keys, m->value_size, m->key_size, m->clients,
-                 m->threads, m->pipeline, m->op == META_GET ? m->lease_ms : 0, sum->seconds,
-                 sum->requests, sum->done_keys, sum->hits, sum->errors, rate);
-        json_latency(&out, "", &sum->hist);
-        json_print(&out);
-        return;
-    }
-    const char *how = m->op != META_GET ? ""
-                      : m->lease_ms > 0 ? ", leased and released"
-                                        : ", without leases";
-    printf("%s, %" PRIu64 " keys a call%s, %" PRIu64 " connections: %.0f keys/s\ncall: ",
-           op_names[m->op], m->batch, how, m->clients * m->threads, rate);
-    print_latency(&sum->hist);
-    printf("%" PRIu64 " of %" PRIu64 " keys %s, %" PRIu64 " errors\n", sum->hits, sum->done_keys,
-           m->op == META_PUT ? "stored" : "found", sum->errors);
-}
-
-static enum meta_op parse_op(const char *name) {
-    for (size_t i = 0; i < ARRAY_LEN(op_names); i++) {
-        if (strcmp(name, op_names[i]) == 0) return (enum meta_op)i;
-    }
-    die("--op is put, get, exists or prefix, not \"%s\"", name);
 }
 
 void meta_measure(struct meta *m, struct meta_result *result_p) {
@@ -390,54 +433,20 @@ void meta_measure(struct meta *m, struct meta_result *result_p) {
         meta_worker_open((struct meta_worker *)threads_at(&m->all, i), m, i);
     uint64_t start = clock_mono_us();
     threads_start(&m->all, meta_work);
-    threads_wait(&m->all, m->b, m->seconds, op_names[m->op]);
+    threads_wait(&m->all, m->b, m->seconds, meta_op_names[m->op]);
     (void)threads_join(&m->all, &sum);
+    memset(result_p, 0, sizeof(*result_p));
     *result_p =
         (struct meta_result){.hist = sum.hist, .seconds = (double)(clock_mono_us() - start) / 1e6};
     for (uint64_t i = 0; i < m->threads; i++) {
         const struct meta_worker *k = (struct meta_worker *)threads_at(&m->all, i);
-        result_p->done_keys += k->done_keys;
-        result_p->hits += k->hits;
-        result_p->requests += k->requests;
-        result_p->errors += k->errors;
+        const struct meta_result *did = &k->did;
+        result_p->done_keys += did->done_keys;
+        result_p->hits += did->hits;
+        result_p->requests += did->requests;
+        result_p->errors += did->errors;
+        result_p->put_keys += did->put_keys;
+        hist_merge(&result_p->put_hist, &did->put_hist);
     }
     threads_close(&m->all);
-}
-
-int meta_main(struct bench *b, int argc, char **argv) {
-    const char *op = "put";
-    struct meta m = {.b = b,
-                     .batch = 128,
-                     .keys = 100000,
-                     .value_size = 4096,
-                     .key_size = 64,
-                     .replicas = 1,
-                     .clients = 1,
-                     .threads = 1,
-                     .pipeline = 2,
-                     .lease_ms = 5000,
-                     .seconds = 5};
-    const struct option_spec specs[] = {
-        {"--op", OPT_STRING, &op, 0, 0},
-        {"--batch", OPT_U64, &m.batch, 1, 65536},
-        {"--keys", OPT_U64, &m.keys, 1, 1000000000},
-        {"--value-size", OPT_BYTES, &m.value_size, 1, UINT64_C(1) << 40},
-        {"--key-size", OPT_U64, &m.key_size, DIGITS, 1024},
-        {"--replicas", OPT_U64, &m.replicas, 1, 64},
-        {"--clients", OPT_U64, &m.clients, 1, 10000},
-        {"--threads", OPT_U64, &m.threads, 1, 256},
-        {"--pipeline", OPT_U64, &m.pipeline, 1, 64},
-        {"--lease-ms", OPT_U64, &m.lease_ms, 0, 600000},
-        {"--seconds", OPT_DOUBLE, &m.seconds, 0, 86400},
-        {NULL, OPT_FLAG, NULL, 0, 0},
-    };
-    if (options_parse(b, specs, argc, argv, false, NULL) > 0)
-        die("meta takes no argument \"%s\"", argv[0]);
-    m.op = parse_op(op);
-    m.run = clock_wall_us() << 12;
-    if (m.op != META_PUT) meta_fill(&m);
-    struct meta_result sum;
-    meta_measure(&m, &sum);
-    meta_print(&m, &sum);
-    return sum.errors > 0;
 }

@@ -4,12 +4,18 @@
 
 #include "benchmark/bench.h"
 
+#define META_DIGITS 16 /* of a key's number, in hex, at its end */
+
 enum meta_op { META_PUT, META_GET, META_EXISTS, META_PREFIX };
+extern const char *const meta_op_names[]; /* ends with NULL */
 
 struct meta {
     const struct bench *b;
     enum meta_op op;
     uint64_t batch, keys, value_size, key_size, replicas, clients, threads, pipeline, lease_ms;
+    uint64_t puts; /* of 100 batches: so many are puts, whatever the operation is */
+    double rate;   /* batches a second of all connections, 0: as fast as it goes */
+    bool random;   /* at random times, not evenly spaced */
     double seconds;
     uint64_t run;      /* makes the keys of this run fresh */
     uint64_t next_put; /* batches handed out, over all threads */
@@ -18,6 +24,8 @@ struct meta {
 struct meta_result {
     struct hist hist; /* of batches, in us */
     uint64_t done_keys, hits, requests, errors;
+    struct hist put_hist; /* of the puts among others, and what they stored */
+    uint64_t put_keys;
     double seconds;
 };
 

@@ -101,6 +101,16 @@ static void wire_fill(struct wire *w) {
     w->end += wire_receive(w, w->in + w->end, w->cap - w->end);
 }
 
+bool wire_buffered(struct wire *w) {
+    if (w->start == w->end && w->secure.tls != NULL) { /* records that have come, perhaps */
+        const struct iovec iov = {w->in, w->cap};
+        ssize_t n = tcp_secure_receive(&w->secure, w->fd, &iov, 1);
+        w->start = 0;
+        w->end = n > 0 ? (size_t)n : 0;
+    }
+    return w->start < w->end;
+}
+
 const char *wire_line(struct wire *w, size_t *len_p) {
     size_t seen = 0;
     for (;;) {

@@ -242,6 +242,21 @@ test {meta: every operation does its work} {
     assert {[info_field put_ends] >= 2000}
 }
 
+test {meta: calls by a rate, puts among look-ups} {
+    foreach more {{} --random} {
+        set json [bench meta --op exists --keys 2000 --batch 16 --clients 20 --rate 2000 --puts 30 \
+            --seconds 0.5 {*}$more]
+        set calls [expr {[field $json keys_done] / 16 + [field $json puts_done]}]
+        assert {[field $json puts_done] > 0 && [field $json keys_done] > 0}
+        assert_equal [expr {[field $json puts_done] * 16}] [field $json put_keys]
+        assert {[field $json put_p999_us] > 0}
+        if {$more eq ""} {assert {$calls <= 2000 * [field $json seconds] + 20} $calls}
+    }
+    assert_error "*--random goes with --rate*" {bench meta --random --seconds 0.1}
+    assert_match "*keys put among them*" [exec $bench -p [server port] meta --op get --keys 200 \
+        --puts 50 --rate 1000 --seconds 0.1 2>@1]
+}
+
 test {data: every path, checked} {
     foreach transport {shm tcp resp} {
         foreach {op sizes batch} {get 4k,1m 1 put 1m 4 mix 4k 4} {

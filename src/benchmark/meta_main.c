@@ -1,0 +1,86 @@
+/* meta as a subcommand: its options, and what it says. */
+#include <stdio.h>
+
+#include "benchmark/meta.h"
+
+static void meta_print(const struct meta *m, const struct meta_result *sum) {
+    double rate = (double)sum->done_keys / sum->seconds;
+    if (m->b->json) {
+        struct buf out = {0};
+        json_add(&out,
+                 "op:s batch:u keys:u value_size:u key_size:u clients:u threads:u pipeline:u "
+                 "lease_ms:u puts:u rate:0 random:b seconds:3 requests:u keys_done:u hits:u "
+                 "errors:u keys_per_s:0",
+                 meta_op_names[m->op], m->batch, m->keys, m->value_size, m->key_size, m->clients,
+                 m->threads, m->pipeline, m->op == META_GET ? m->lease_ms : 0, m->puts, m->rate,
+                 m->random, sum->seconds, sum->requests, sum->done_keys, sum->hits, sum->errors,
+                 rate);
+        json_latency(&out, "", &sum->hist);
+        if (m->puts > 0) {
+            json_add(&out, "puts_done:u put_keys:u", sum->put_hist.count, sum->put_keys);
+            json_latency(&out, "put_", &sum->put_hist);
+        }
+        json_print(&out);
+        return;
+    }
+    const char *how = m->op != META_GET ? ""
+                      : m->lease_ms > 0 ? ", leased and released"
+                                        : ", without leases";
+    printf("%s, %" PRIu64 " keys a call%s, %" PRIu64 " connections: %.0f keys/s\ncall: ",
+           meta_op_names[m->op], m->batch, how, m->clients * m->threads, rate);
+    print_latency(&sum->hist);
+    printf("%" PRIu64 " of %" PRIu64 " keys %s, %" PRIu64 " errors\n", sum->hits, sum->done_keys,
+           m->op == META_PUT ? "stored" : "found", sum->errors);
+    if (m->puts == 0) return;
+    printf("%" PRIu64 " keys put among them: ", sum->put_keys);
+    print_latency(&sum->put_hist);
+}
+
+static enum meta_op parse_op(const char *name) {
+    for (size_t i = 0; meta_op_names[i] != NULL; i++) {
+        if (strcmp(name, meta_op_names[i]) == 0) return (enum meta_op)i;
+    }
+    die("--op is put, get, exists or prefix, not \"%s\"", name);
+}
+
+int meta_main(struct bench *b, int argc, char **argv) {
+    const char *op = "put";
+    struct meta m = {.b = b,
+                     .batch = 128,
+                     .keys = 100000,
+                     .value_size = 4096,
+                     .key_size = 64,
+                     .replicas = 1,
+                     .clients = 1,
+                     .threads = 1,
+                     .pipeline = 2,
+                     .lease_ms = 5000,
+                     .seconds = 5};
+    const struct option_spec specs[] = {
+        {"--op", OPT_STRING, &op, 0, 0},
+        {"--batch", OPT_U64, &m.batch, 1, 65536},
+        {"--keys", OPT_U64, &m.keys, 1, 1000000000},
+        {"--value-size", OPT_BYTES, &m.value_size, 1, UINT64_C(1) << 40},
+        {"--key-size", OPT_U64, &m.key_size, META_DIGITS, 1024},
+        {"--replicas", OPT_U64, &m.replicas, 1, 64},
+        {"--clients", OPT_U64, &m.clients, 1, 10000},
+        {"--threads", OPT_U64, &m.threads, 1, 256},
+        {"--pipeline", OPT_U64, &m.pipeline, 1, 64},
+        {"--lease-ms", OPT_U64, &m.lease_ms, 0, 600000},
+        {"--puts", OPT_U64, &m.puts, 0, 99},
+        {"--rate", OPT_DOUBLE, &m.rate, 0, 1000000000},
+        {"--random", OPT_FLAG, &m.random, 0, 0},
+        {"--seconds", OPT_DOUBLE, &m.seconds, 0, 86400},
+        {NULL, OPT_FLAG, NULL, 0, 0},
+    };
+    if (options_parse(b, specs, argc, argv, false, NULL) > 0)
+        die("meta takes no argument \"%s\"", argv[0]);
+    m.op = parse_op(op);
+    if (m.random && m.rate == 0) die("--random goes with --rate");
+    m.run = clock_wall_us() << 12;
+    if (m.op != META_PUT) meta_fill(&m);
+    struct meta_result sum;
+    meta_measure(&m, &sum);
+    meta_print(&m, &sum);
+    return sum.errors > 0;
+}
