@@ -49,9 +49,18 @@ static void cron(void) {
     alarms_cron();
 }
 
+/* Work of a turn that no client has asked for. Whoever comes meanwhile waits for all of it, so it
+ * is little, unless the clients of this turn took long themselves. Puts do not depend on it: they
+ * evict what they need. */
+static unsigned background_quota(void) {
+    unsigned quota = job_quota();
+    uint64_t spent_us = (core_stamp() - woke_ns) / 1000;
+    return (unsigned)max_u64(quota / 8 + 1, min_u64(quota, quota * spent_us / 1000));
+}
+
 /* Of the books. true: more to do. */
 static bool books_background(void) {
-    unsigned budget = job_quota();
+    unsigned budget = background_quota();
     uint64_t began = latency_begin(), evictions = store_evictions(books);
     bool more = store_background(books, &budget);
     more |= store_shrink(books, &budget);

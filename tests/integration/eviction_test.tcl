@@ -134,6 +134,19 @@ test {above the high watermark a background pass makes room} {
     r config set eviction-high-watermark 1
 }
 
+# In slices of an eighth of the quota: a slice of all of it would keep a look-up waiting for several
+# times as long as it takes.
+test {background work goes in small slices} {
+    r flushall
+    for {set i 0} {$i < 1900} {incr i} {put k$i 4000}
+    r config set loop-work-quota 80
+    set before [info_field loop_turns]
+    r flushall
+    wait_for "the space of all to be free" {[info_field sweep_objects] == 0}
+    assert {[info_field loop_turns] - $before > 1900 / 11}
+    r config set loop-work-quota 1000
+}
+
 test {nothing is evicted by itself while writes are held back} {
     r flushall
     for {set i 0} {$i < 1900} {incr i} {put k$i 4000}
