@@ -24,6 +24,11 @@ struct item_batch {
     uint64_t deadline, began_ms;
     size_t unfinished;
     uint64_t later, later_ms; /* how many were told to come later in this pass, and when */
+    /* The last segment that batch_ensure found in order: mostly it is the next one's, too. */
+    struct batch_segment {
+        bool any; /* to be reset before a chunk */
+        uint32_t id, epoch;
+    } ensured;
 };
 /* All are WANTED, and their results cleared. */
 void batch_init(struct item_batch *b, struct lane *lane, tarn_item *items, size_t n,
@@ -58,6 +63,9 @@ struct chunk batch_rest(const struct item_batch *b);
 bool batch_chunk(const struct item_batch *b, const struct chunk *rest, size_t *at, struct chunk *c);
 /* The answer to a request for n of them: an element for each. */
 tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, struct answer **a_p);
+
+/* replica_ensure of many in turn. */
+tarn_status batch_ensure(struct item_batch *b, const struct placed_replica *r, bool write);
 
 /* --- groups --- */
 

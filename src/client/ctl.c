@@ -213,7 +213,12 @@ static tarn_status ctl_flush(struct ctl *c) {
 
 static char *put_header(char *at, char kind, size_t n) {
     *at++ = kind;
-    at += u64_to_dec(n, at);
+    if (n >= 10 && n < 100) { /* keys, mostly */
+        *at++ = (char)('0' + n / 10);
+        *at++ = (char)('0' + n % 10);
+    } else {
+        at += u64_to_dec(n, at);
+    }
     *at++ = '\r';
     *at++ = '\n';
     return at;
@@ -237,7 +242,8 @@ void ctl_begin(struct ctl *c, const char *what) {
 
 /* By hand: a batch has thousands of arguments, and hiredis prints each header by snprintf. */
 void ctl_arg(struct ctl *c, const void *data, size_t len) {
-    buf_reserve(&c->out, REQUEST_HEADER_MAX + len);
+    if (c->out.cap - c->out.len < REQUEST_HEADER_MAX + len)
+        buf_reserve(&c->out, REQUEST_HEADER_MAX + len);
     char *at = put_header(c->out.data + c->out.len, '$', len);
     if (len > 0) memcpy(at, data, len);
     at += len;

@@ -125,6 +125,7 @@ static tarn_status locate_receive(struct getting *g, const struct chunk *c) {
 /* Segments first seen in this chunk. One that cannot be had takes its items along, not the
  * batch. */
 static tarn_status get_chunk_ensure(struct getting *g, const struct chunk *c) {
+    g->b.ensured.any = false;
     for (size_t k = 0; k < c->n; k++) {
         if (g->wants[c->order[k]].is.state != ITEM_PLACED) continue;
         struct get_result result;

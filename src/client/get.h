@@ -35,6 +35,7 @@ struct want {
     struct iovec
         *iov; /* exactly what is read: scratch before, the caller's pieces, scratch behind */
     size_t n_iov;
+    struct iovec one; /* where iov is that */
 };
 
 struct getting {

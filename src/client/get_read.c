@@ -70,8 +70,14 @@ static tarn_status want_set_range(struct getting *g, const tarn_item *item, stru
         before = p->size;
         n = behind = 0;
     }
-    w->iov = arena_alloc(&g->b.lane->arena, (n + 2) * sizeof(*w->iov));
     w->n_iov = 0;
+    if (n == 1 && before == 0 && behind == 0) { /* most of them */
+        w->one = (struct iovec){iov->iov_base, w->len};
+        w->iov = &w->one;
+        w->n_iov = 1;
+        return TARN_OK;
+    }
+    w->iov = arena_alloc(&g->b.lane->arena, (n + 2) * sizeof(*w->iov));
     if (before > 0) w->iov[w->n_iov++] = (struct iovec){scratch_alloc(g, before), before};
     w->n_iov += iov_slice(iov, n, 0, w->len, w->iov + w->n_iov);
     if (behind > 0) w->iov[w->n_iov++] = (struct iovec){scratch_alloc(g, behind), behind};
@@ -140,17 +146,21 @@ void get_piece(struct getting *g, size_t i, uint64_t len, struct engine_op *op) 
     struct arena *arena = &g->b.lane->arena;
     const struct placed_read *r = &w->read;
     const struct placed_replica *replica = get_replica(w);
-    struct engine_part *parts = arena_alloc(arena, replica->n_parts * sizeof(*parts));
+    struct engine_part *parts = replica->parts;
     struct iovec *iov = w->iov;
-    size_t n_iov = w->n_iov;
+    size_t n_iov = w->n_iov, n_parts = replica->n_parts;
     len = min_u64(len, r->to - r->pos);
+    if (len != w->place.size) {
+        parts = arena_alloc(arena, n_parts * sizeof(*parts));
+        n_parts = placed_parts(replica->parts, n_parts, r->pos, len, parts);
+    }
     if (len != r->to - r->from) {
         iov = arena_alloc(arena, w->n_iov * sizeof(*iov));
         n_iov = iov_slice(w->iov, w->n_iov, r->pos - r->from, len, iov);
     }
     *op = (struct engine_op){
         .parts = parts,
-        .n_parts = placed_parts(replica->parts, replica->n_parts, r->pos, len, parts),
+        .n_parts = n_parts,
         .iov = iov,
         .n_iov = n_iov,
         .lease_end_boot_ms = w->place.lease_end,

@@ -52,10 +52,11 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     const struct want *w = &g->wants[i];
     struct replica_look look = {g->b.lane, w->place.replica, outage_listed};
     uint64_t failover_ms = g->b.lane->client->options.failover_ms;
-    if (placed_read_has_other(&w->read, placed_in_order, w->place.replicas, replica_avoided(g),
-                              &look)) {
+    placed_avoid_fn avoided = replica_avoided(g);
+    if (w->place.replicas > 1 &&
+        placed_read_has_other(&w->read, placed_in_order, w->place.replicas, avoided, &look)) {
         op->patience_ms = failover_ms;
-    } else if (replica_is(g->b.lane, get_replica(w), outage_listed)) {
+    } else if (avoided != NULL && replica_is(g->b.lane, get_replica(w), outage_listed)) {
         op->patience_ms = failover_ms / 8 + 1;
     } else {
         op->patience_ms = 3 * failover_ms;
@@ -97,7 +98,7 @@ tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *r
     struct want *w = &g->wants[i];
     tarn_status why = TARN_OK;
     for (unsigned r = 0; r < w->place.replicas; r++) {
-        tarn_status status = replica_ensure(g->b.lane, &w->place.replica[r], false, g->b.deadline);
+        tarn_status status = batch_ensure(&g->b, &w->place.replica[r], false);
         if (status == TARN_OK) continue;
         if (g->b.lane->ctl.fd < 0) return status;
         if (status == TARN_ESTALE) COUNT(g->b.lane, epoch_misses, 1);

@@ -201,6 +201,7 @@ static void put_started(struct putting *p, size_t i, const struct answer *a) {
 }
 
 static tarn_status put_chunk_ensure(struct putting *p, const struct chunk *c) {
+    p->b.ensured.any = false;
     for (size_t k = 0; k < c->n; k++) {
         if (p->puts[c->order[k]].is.state != ITEM_PLACED) continue;
         tarn_status status = put_ensure(p, c->order[k]);

@@ -62,7 +62,7 @@ static void pass_over(struct putting *p, size_t i) {
 tarn_status put_ensure(struct putting *p, size_t i) {
     struct put *u = &p->puts[i];
     for (unsigned r = 0; r < u->place.replicas; r++) {
-        tarn_status status = replica_ensure(p->b.lane, &u->place.replica[r], true, p->b.deadline);
+        tarn_status status = batch_ensure(&p->b, &u->place.replica[r], true);
         if (status == TARN_OK) continue;
         if (p->b.lane->ctl.fd < 0) return status;
         put_replica_failed(p, i, r, status);

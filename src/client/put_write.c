@@ -44,7 +44,8 @@ static uint64_t put_patience(struct putting *p, const struct put *u) {
     const struct placed_replica *all = u->place.replica;
     uint32_t alive = put_alive(u);
     if (o->retries == 0 && (alive & (alive - 1)) == 0) return 0;
-    for (unsigned r = 0; r < u->place.replicas; r++) {
+    bool any = outages_any(&p->b.lane->client->outages);
+    for (unsigned r = 0; any && r < u->place.replicas; r++) {
         if ((alive & 1u << r) && outage_listed(p->b.lane, all[r].parts[0].extent.segment)) return 0;
     }
     return 2 * o->failover_ms;
@@ -64,11 +65,16 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
         if (!(put_alive(u) & 1u << r)) continue;
         struct engine_op *op = &group->ops[group->n];
         const struct placed_replica *to = &u->place.replica[r];
-        struct engine_part *parts = arena_alloc(arena, to->n_parts * sizeof(*parts));
+        struct engine_part *parts = to->parts;
+        size_t n_parts = to->n_parts;
+        if (len != u->size) {
+            parts = arena_alloc(arena, n_parts * sizeof(*parts));
+            n_parts = placed_parts(to->parts, n_parts, u->pos, len, parts);
+        }
         *op = (struct engine_op){
             .write = true,
             .parts = parts,
-            .n_parts = placed_parts(to->parts, to->n_parts, u->pos, len, parts),
+            .n_parts = n_parts,
             .iov = iov,
             .n_iov = n_iov,
             .want_crc = !u->device,

@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "client/client.h"
 
-enum { FIRST_CAP = 64, DIGITS_MAX = 24 };
+enum { FIRST_CAP = 64, DIGITS_MAX = 24, DIGITS_BLOCK = 1024 };
 
 void request_init(struct ctl_request *r, struct ctl *ctl, struct arena *arena) {
     *r = (struct ctl_request){.ctl = ctl, .arena = arena};
@@ -19,6 +19,7 @@ void request_deinit(struct ctl_request *r) {
 
 void request_begin(struct ctl_request *r) {
     r->words = 0;
+    r->digits_left = 0; /* the arena may have been rewound */
     request_word(r, "", 0);
 }
 
@@ -36,8 +37,15 @@ uint32_t request_str(struct ctl_request *r, const char *s) {
 }
 
 uint32_t request_number(struct ctl_request *r, int64_t value) {
-    char *digits = arena_alloc(r->arena, DIGITS_MAX);
-    return request_word(r, digits, i64_to_dec(value, digits));
+    if (r->digits_left < DIGITS_MAX) {
+        r->digits = arena_alloc(r->arena, DIGITS_BLOCK);
+        r->digits_left = DIGITS_BLOCK;
+    }
+    char *digits = r->digits;
+    size_t len = i64_to_dec(value, digits);
+    r->digits += len;
+    r->digits_left -= len;
+    return request_word(r, digits, len);
 }
 
 uint32_t request_crcs(struct ctl_request *r, const uint32_t *crcs, size_t n) {

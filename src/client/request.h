@@ -15,6 +15,8 @@ struct ctl_request {
     struct arena *arena; /* numbers lie there */
     struct span *word;   /* [0] is none */
     uint32_t words, word_cap;
+    char *digits; /* of the arena: where the next number goes, */
+    size_t digits_left;
 };
 
 void request_init(struct ctl_request *r, struct ctl *ctl, struct arena *arena);

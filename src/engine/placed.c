@@ -85,6 +85,7 @@ unsigned placed_read_choose(struct placed_read *r, const uint8_t *order, unsigne
     unsigned present = 0, found = n;
     TARN_ASSERT(n <= PLACED_REPLICAS_MAX);
     r->replicas = n;
+    if (n == 1 && order[0] == r->at && r->given_up == 0) return 0; /* whatever speaks against it */
     while (present < n && order[present] != r->at) present++;
     for (unsigned k = 0; k <= n; k++) {
         unsigned i = k == 0 ? present : k - 1;
