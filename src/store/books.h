@@ -77,6 +77,25 @@ struct places {
 
 LIST_HEAD(lease_list, lease);
 
+/* Leases of one session that were taken or extended together and end at the same time; it goes with
+ * the last of them. */
+struct lease_batch {
+    struct htab_node node; /* by id, unless that is 0: then nobody can name it */
+    uint64_t id;
+    struct session *session;
+    struct wheel_node wheel;
+    struct lease_list leases;
+};
+
+struct lease {
+    struct htab_node node; /* by session and version; not the refs' own */
+    struct refs *refs;
+    struct lease_batch *batch; /* NULL: the refs' own, and there is none */
+    LIST_ENTRY(lease) link;    /* of the same refs, or free */
+    LIST_ENTRY(lease) in_batch;
+    uint64_t seq; /* of the last lot when it began */
+};
+
 /* All that keeps one object version's space from being used again. Lives while count > 0. */
 struct refs {
     struct htab_node node; /* by version */
@@ -84,11 +103,12 @@ struct refs {
     object_ref object; /* 0: it is gone, blocks are in quarantine */
     uint32_t count;    /* leases, holds, and the guard */
     struct lease_list leases;
+    struct lease own; /* the first one of most; further ones are in store.leases */
+    uint32_t n_blocks;
+    block_id *blocks;
     uint64_t guard_units; /* counted in guarded_units */
     /* until the grants of leases that were released are over; see store_release */
     struct wheel_node guard;
-    uint32_t n_blocks;
-    block_id *blocks;
 };
 
 /* Space of a replica that an object under leases or holds has lost. Free when the last of those has
@@ -104,15 +124,6 @@ struct lot {
     uint64_t walk; /* the last one that met it */
     uint32_t n_blocks;
     block_id blocks[STORE_EXTENTS_MAX];
-};
-
-struct lease {
-    struct htab_node node; /* by session and version */
-    struct wheel_node wheel;
-    struct refs *refs;
-    struct session *session;
-    LIST_ENTRY(lease) link; /* of the same refs, or free */
-    uint64_t seq;           /* of the last lot when it began */
 };
 
 /* --- sessions and puts (put.c) --- */
@@ -261,8 +272,8 @@ struct domain {
 /* --- the books --- */
 
 #define STORE_TABLES(X)                                                                            \
-    X(extras), X(groups), X(places), X(refs), X(lots), X(leases), X(sessions), X(puts),            \
-        X(zombies), X(chains), X(hard_owners)
+    X(extras), X(groups), X(places), X(refs), X(lots), X(leases), X(batches), X(sessions),         \
+        X(puts), X(zombies), X(chains), X(hard_owners)
 #define STORE_TABLE_MEMBER(name) name
 
 /* What ends by itself, in the order in which it is looked at; books that follow have ghosts. */
@@ -292,6 +303,9 @@ struct store {
     const struct placement_ops *placement;
     struct placement_table placement_table;
     struct lease_list free_leases;
+    struct htab_node *free_refs;
+    struct lease_batch *batch; /* the one that was last added to, while it lasts */
+    uint64_t batch_ids;
     struct wheel *wheel[WHEELS]; /* monotonic time */
     struct wheel *ttl_wheel;     /* wall time */
     uint64_t lot_seq, lot_walks;
@@ -369,7 +383,8 @@ struct store {
     uint64_t evictable_units, quarantine_units, zombie_units;
     struct hard_sum hard;
     uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes,
-        unread, lease_pool, hold_count, far_objects, far_replicas, copies_open, boundaries;
+        unread, lease_count, batch_count, lease_pool, refs_pool, hold_count, far_objects,
+        far_replicas, copies_open, boundaries;
     struct store_stats stat; /* the counting half */
 };
 
@@ -626,6 +641,7 @@ void refs_object_gone(struct store *s, struct object *o, const block_id *blocks,
 /* The same when o stays: new leases and holds do not matter. */
 void refs_replica_gone(struct store *s, const struct object *o, const block_id *blocks, uint32_t n);
 void lot_over(struct store *s, struct wheel_node *node);
+/* One of the batch ends, and the next one in another call. */
 void lease_over(struct store *s, struct wheel_node *node);
 void guard_over(struct store *s, struct wheel_node *node);
 void lease_free_all(struct store *s);

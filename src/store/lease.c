@@ -5,11 +5,22 @@
  * object goes first, its blocks move into the refs (quarantine) and become free when the count
  * falls to zero.
  *
+ * Leases that one request takes or extends are a batch: they end at one time, and may be released
+ * together, by the batch's id. A lease is of the last one that
+ * asked for it, if that can be named, which then holds as long as it did before.
+ *
+ *   refs_get ─> lease_add ──────> of a batch ──RELEASE, batch's time──> lease_end ─> refs_put
+ *                 another batch's ──┘    └── extended by another one: of that batch
+ *
+ * Most objects have one lease at a time, which is part of their refs; further ones have records of
+ * their own. Records of both kinds are kept for those that come.
+ *
  * RELEASE tells no host, so the grants that came with a lease go on to the time that was granted.
  * Who is not trusted with the whole segment leaves a guard behind: one for each version, however
  * many released it. */
 #include <stdlib.h>
 #include <string.h>
+#include "base/rng.h"
 #include "store/books.h"
 
 #define GROUP_RENEW_MAX 256u /* members whose leases one lease renews */
@@ -23,18 +34,51 @@ static bool refs_have_version(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct refs, node)->version == *(const uint64_t *)key;
 }
 
+/* Versions are numbers of these books' own: nobody chooses them so that they collide. */
+static uint64_t version_hash(uint64_t version) {
+    return mix64(version);
+}
+
 struct refs *refs_find(const struct store *s, uint64_t version) {
-    struct htab_node *n = htab_find(&s->refs, hash_u64(version), refs_have_version, &version);
+    struct htab_node *n = htab_find(&s->refs, version_hash(version), refs_have_version, &version);
     return n ? CONTAINER_OF(n, struct refs, node) : NULL;
+}
+
+/* A burst must not keep its memory for ever. */
+static bool pool_is_large(uint64_t pool, uint64_t used) {
+    return pool > 1024 && pool > 4 * used;
+}
+
+static struct refs *refs_new(struct store *s) {
+    struct htab_node *n = s->free_refs;
+    if (n == NULL) {
+        s->refs_pool++;
+        return xcalloc(1, sizeof(struct refs));
+    }
+    s->free_refs = n->next;
+    struct refs *r = CONTAINER_OF(n, struct refs, node);
+    *r = (struct refs){.count = 0};
+    return r;
+}
+
+static void refs_free(struct store *s, struct refs *r) {
+    free(r->blocks);
+    if (pool_is_large(s->refs_pool, s->refs.count)) {
+        free(r);
+        s->refs_pool--;
+    } else {
+        r->node.next = s->free_refs;
+        s->free_refs = &r->node;
+    }
 }
 
 static struct refs *refs_get(struct store *s, struct object *o) {
     uint64_t version = object_version(o);
     if (o->bits & OBJECT_REFS) return refs_find(s, version);
-    struct refs *r = xcalloc(1, sizeof(*r));
+    struct refs *r = refs_new(s);
     r->version = version;
     r->object = record_ref(&s->records, o);
-    htab_insert(&s->refs, &r->node, hash_u64(version));
+    htab_insert(&s->refs, &r->node, version_hash(version));
     bool was = book_protected(s, o);
     o->bits |= OBJECT_REFS;
     book_protect(s, o, was);
@@ -67,8 +111,7 @@ static void refs_put(struct store *s, struct refs *r) {
     htab_remove(&s->refs, &r->node);
     struct object *o = record_get(&s->records, r->object);
     quarantine_end(s, r->blocks, r->n_blocks);
-    free(r->blocks);
-    free(r);
+    refs_free(s, r);
     if (!o) return;
     bool was = book_protected(s, o);
     o->bits &= ~(uint32_t)OBJECT_REFS;
@@ -97,7 +140,7 @@ void refs_replica_gone(struct store *s, const struct object *o, const block_id *
     uint64_t until = s->now_ms;
     const struct lease *l;
     LIST_FOREACH(l, &r->leases, link) {
-        until = max_u64(until, l->wheel.due);
+        until = max_u64(until, l->batch->wheel.due);
         lot->leases++;
     }
     bool guarded = wheel_pending(&r->guard);
@@ -152,6 +195,52 @@ static void lots_claim_ended(struct store *s, uint64_t version, uint64_t seq, bo
     }
 }
 
+/* --- batches --- */
+
+static bool batch_has_id(const struct htab_node *node, const void *key) {
+    return CONTAINER_OF(node, struct lease_batch, node)->id == *(const uint64_t *)key;
+}
+
+static struct lease_batch *batch_find(const struct store *s, uint64_t session, uint64_t id) {
+    struct htab_node *n = htab_find(&s->batches, mix64(id), batch_has_id, &id);
+    struct lease_batch *b = n ? CONTAINER_OF(n, struct lease_batch, node) : NULL;
+    return b != NULL && b->session->id == session ? b : NULL;
+}
+
+static struct lease_batch *batch_new(struct store *s, uint64_t session, uint64_t id) {
+    struct lease_batch *b = xcalloc(1, sizeof(*b));
+    b->id = id;
+    b->session = session_get(s, session);
+    if (id != 0) htab_insert(&s->batches, &b->node, mix64(id));
+    s->batch_count++;
+    return b;
+}
+
+static void batch_trim(struct store *s, struct lease_batch *b) {
+    if (!LIST_EMPTY(&b->leases)) return;
+    wheel_remove(s->wheel[WHEEL_LEASE], &b->wheel);
+    if (b->id != 0) htab_remove(&s->batches, &b->node);
+    if (s->batch == b) s->batch = NULL;
+    session_trim(s, b->session);
+    s->batch_count--;
+    free(b);
+}
+
+/* The one of that id, for leases until then; id 0: any that nobody can name. */
+static struct lease_batch *batch_get(struct store *s, uint64_t session, uint64_t id,
+                                     uint64_t until) {
+    struct lease_batch *b = s->batch;
+    bool same = b != NULL && b->id == id && b->session->id == session;
+    if (!same || (id == 0 && b->wheel.due != until)) {
+        b = id != 0 && !same ? batch_find(s, session, id) : NULL;
+        if (b == NULL) b = batch_new(s, session, id);
+        s->batch = b;
+    }
+    if (!wheel_pending(&b->wheel) || b->wheel.due < until)
+        wheel_set(s->wheel[WHEEL_LEASE], &b->wheel, until);
+    return b;
+}
+
 /* --- leases --- */
 
 struct lease_key {
@@ -165,13 +254,19 @@ static uint64_t lease_hash(uint64_t session, uint64_t version) {
 static bool same_lease(const struct htab_node *node, const void *key) {
     const struct lease *l = CONTAINER_OF(node, struct lease, node);
     const struct lease_key *k = key;
-    return l->session->id == k->session && l->refs->version == k->version;
+    return l->batch->session->id == k->session && l->refs->version == k->version;
+}
+
+static struct lease *lease_of(const struct store *s, struct refs *r, uint64_t session) {
+    if (r->own.batch && r->own.batch->session->id == session) return &r->own;
+    struct lease_key k = {session, r->version};
+    struct htab_node *n = htab_find(&s->leases, lease_hash(session, r->version), same_lease, &k);
+    return n ? CONTAINER_OF(n, struct lease, node) : NULL;
 }
 
 static struct lease *lease_find(const struct store *s, uint64_t session, uint64_t version) {
-    struct lease_key k = {session, version};
-    struct htab_node *n = htab_find(&s->leases, lease_hash(session, version), same_lease, &k);
-    return n ? CONTAINER_OF(n, struct lease, node) : NULL;
+    struct refs *r = refs_find(s, version);
+    return r ? lease_of(s, r, session) : NULL;
 }
 
 static struct lease *lease_new(struct store *s) {
@@ -185,30 +280,58 @@ static struct lease *lease_new(struct store *s) {
     return l;
 }
 
-/* granted: what was granted with it goes on, so that the lots that came after it wait for their
- * time. */
-static void lease_end(struct store *s, struct lease *l, bool granted) {
-    struct refs *r = l->refs;
-    struct session *ss = l->session;
-    if (UNLIKELY(s->lots.count) && !granted) lots_claim_ended(s, r->version, l->seq, false);
-    wheel_remove(s->wheel[WHEEL_LEASE], &l->wheel);
+static void lease_add(struct store *s, struct refs *r, struct lease_batch *b) {
+    bool own = r->own.batch == NULL;
+    struct lease *l = own ? &r->own : lease_new(s);
+    l->refs = r;
+    l->batch = b;
+    l->seq = s->lot_seq;
+    if (!own) htab_insert(&s->leases, &l->node, lease_hash(b->session->id, r->version));
+    LIST_INSERT_HEAD(&r->leases, l, link);
+    LIST_INSERT_HEAD(&b->leases, l, in_batch);
+    r->count++;
+    b->session->leases++;
+    s->lease_count++;
+}
+
+static void lease_free(struct store *s, struct lease *l) {
+    if (l == &l->refs->own) {
+        l->batch = NULL;
+        return;
+    }
     htab_remove(&s->leases, &l->node);
-    LIST_REMOVE(l, link);
-    /* A burst of leases must not keep its memory for ever. */
-    if (s->lease_pool > 1024 && s->lease_pool > 4 * s->leases.count) {
+    if (pool_is_large(s->lease_pool, s->leases.count)) {
         free(l);
         s->lease_pool--;
     } else {
         LIST_INSERT_HEAD(&s->free_leases, l, link);
     }
-    ss->leases--;
-    session_trim(s, ss);
+}
+
+/* granted: what was granted with it goes on, so that the lots that came after it wait for their
+ * time. Its batch stays, even an empty one. */
+static void lease_leave(struct store *s, struct lease *l, bool granted) {
+    struct refs *r = l->refs;
+    if (UNLIKELY(s->lots.count) && !granted) lots_claim_ended(s, r->version, l->seq, false);
+    LIST_REMOVE(l, link);
+    LIST_REMOVE(l, in_batch);
+    l->batch->session->leases--;
+    s->lease_count--;
+    lease_free(s, l);
     refs_put(s, r);
 }
 
+static void lease_end(struct store *s, struct lease *l, bool granted) {
+    struct lease_batch *b = l->batch;
+    lease_leave(s, l, granted);
+    batch_trim(s, b);
+}
+
 void lease_over(struct store *s, struct wheel_node *node) {
+    struct lease_batch *b = CONTAINER_OF(node, struct lease_batch, wheel);
+    wheel_set(s->wheel[WHEEL_LEASE], node, node->due); /* its turn is still now */
     s->stat.leases_expired++;
-    lease_end(s, CONTAINER_OF(node, struct lease, wheel), false);
+    lease_end(s, LIST_FIRST(&b->leases), false);
 }
 
 static void guard_set(struct store *s, struct refs *r, uint64_t until) {
@@ -236,12 +359,16 @@ void guard_over(struct store *s, struct wheel_node *node) {
     refs_put(s, r);
 }
 
-static bool lease_extend(struct store *s, struct lease *l, uint64_t until) {
-    if (l->wheel.due >= until) return false;
-    wheel_set(s->wheel[WHEEL_LEASE], &l->wheel, until);
-    return true;
+static void lease_extend(struct store *s, struct lease *l, struct lease_batch *b) {
+    struct lease_batch *before = l->batch;
+    if (before == b) return;
+    LIST_REMOVE(l, in_batch);
+    LIST_INSERT_HEAD(&b->leases, l, in_batch);
+    l->batch = b;
+    batch_trim(s, before);
 }
 
+/* With its whole batch: who asked for that is to find it there when he is done with it. */
 static void renew_group(struct store *s, struct object *o, uint64_t session, uint64_t until) {
     const struct extra *x = extra_find(s, o);
     if (!x || !x->group || x->group->boundary) return;
@@ -252,7 +379,8 @@ static void renew_group(struct store *s, struct object *o, uint64_t session, uin
         struct object *other = record_get(&s->records, m->object);
         struct lease *l =
             other->bits & OBJECT_REFS ? lease_find(s, session, object_version(other)) : NULL;
-        if (l) lease_extend(s, l, until);
+        if (l && l->batch->wheel.due < until)
+            wheel_set(s->wheel[WHEEL_LEASE], &l->batch->wheel, until);
     }
 }
 
@@ -264,39 +392,43 @@ static void lease_promise(struct store *s, uint64_t until) {
     effect_leases(s);
 }
 
-tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
-                        uint64_t *granted_ms_p) {
+uint64_t store_lease_batch_id(struct store *s) {
+    return ++s->batch_ids;
+}
+
+tarn_status store_lease_in(struct store *s, struct object *o, uint64_t session, uint64_t batch,
+                           uint64_t ms, uint64_t *granted_ms_p) {
     if (ms > s->config.max_lease_ms) ms = s->config.max_lease_ms;
     if (o->bits & OBJECT_INLINE) {
         *granted_ms_p = ms;
         return TARN_OK;
     }
-    uint64_t until = s->now_ms + ms, version = object_version(o);
+    uint64_t until = s->now_ms + ms;
     if (UNLIKELY(until > s->lease_promise_ms)) lease_promise(s, until);
-    struct lease *l = o->bits & OBJECT_REFS ? lease_find(s, session, version) : NULL;
+    struct refs *r = o->bits & OBJECT_REFS ? refs_find(s, object_version(o)) : NULL;
+    struct lease *l = r ? lease_of(s, r, session) : NULL;
     if (l) {
-        lease_extend(s, l, until);
+        uint64_t due = l->batch->wheel.due;
+        if (batch != 0 || due < until)
+            lease_extend(s, l, batch_get(s, session, batch, max_u64(until, due)));
         s->stat.leases_extended++;
     } else {
-        struct session *ss = session_get(s, session);
-        if (ss->leases >= s->config.max_leases_per_session) {
-            session_trim(s, ss);
+        struct lease_batch *b = batch_get(s, session, batch, until);
+        if (b->session->leases >= s->config.max_leases_per_session) {
+            batch_trim(s, b);
             return TARN_ELIMIT;
         }
-        ss->leases++;
-        l = lease_new(s);
-        l->session = ss;
-        l->refs = refs_get(s, o);
-        l->refs->count++;
-        l->seq = s->lot_seq;
-        LIST_INSERT_HEAD(&l->refs->leases, l, link);
-        htab_insert(&s->leases, &l->node, lease_hash(session, version));
-        wheel_set(s->wheel[WHEEL_LEASE], &l->wheel, until);
+        lease_add(s, r ? r : refs_get(s, o), b);
         s->stat.leases_granted++;
     }
     if (o->bits & OBJECT_EXTRA) renew_group(s, o, session, until);
     *granted_ms_p = ms;
     return TARN_OK;
+}
+
+tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
+                        uint64_t *granted_ms_p) {
+    return store_lease_in(s, o, session, 0, ms, granted_ms_p);
 }
 
 bool store_leased(const struct store *s, const struct object *o, uint64_t session) {
@@ -317,9 +449,23 @@ bool store_release(struct store *s, struct span key, uint64_t session, uint64_t 
     struct object *o = record_get(&s->records, l->refs->object);
     if (o && !span_eq(store_object_key(o), key)) return false;
     s->stat.leases_released++;
-    if (guarded) guard_set(s, l->refs, l->wheel.due);
+    if (guarded) guard_set(s, l->refs, l->batch->wheel.due);
     lease_end(s, l, guarded);
     return true;
+}
+
+uint64_t store_release_batch(struct store *s, uint64_t session, uint64_t batch, bool guarded,
+                             unsigned *budget) {
+    struct lease_batch *b = batch_find(s, session, batch);
+    uint64_t n = 0;
+    if (b == NULL) return 0;
+    for (struct lease *l; *budget > 0 && (l = LIST_FIRST(&b->leases)); --*budget, n++) {
+        if (guarded) guard_set(s, l->refs, b->wheel.due);
+        lease_leave(s, l, guarded);
+    }
+    batch_trim(s, b);
+    s->stat.leases_released += n;
+    return n;
 }
 
 /* --- holds --- */
@@ -363,15 +509,19 @@ void lease_end_all(struct store *s) {
     TARN_ASSERT(s->hold_count == 0);
     htab_each(&s->refs, end_leases, s);
     htab_each(&s->lots, end_lot, s);
-    TARN_ASSERT(s->leases.count == 0 && s->refs.count == 0 && s->lots.count == 0);
+    TARN_ASSERT(s->lease_count == 0 && s->batch_count == 0 && s->refs.count == 0 &&
+                s->lots.count == 0);
 }
 
 static void free_refs(void *arg, struct htab_node *node) {
     struct store *s = arg;
     struct refs *r = CONTAINER_OF(node, struct refs, node);
-    for (struct lease *l; (l = LIST_TAKE(&r->leases, link)); free(l)) {
-        l->session->leases--;
-        session_trim(s, l->session);
+    for (struct lease *l; (l = LIST_TAKE(&r->leases, link));) {
+        struct lease_batch *b = l->batch;
+        LIST_REMOVE(l, in_batch);
+        b->session->leases--;
+        if (l != &r->own) free(l);
+        batch_trim(s, b);
     }
     free(r->blocks);
     free(r);
@@ -382,9 +532,11 @@ static void free_lot(void *arg, struct htab_node *node) {
 }
 
 /* The end of the books: nobody is left to end leases or holds. The tables and wheels are only freed
- * after this, never looked at. */
+ * after this, never looked at, but those of sessions and batches. */
 void lease_free_all(struct store *s) {
     htab_each(&s->refs, free_refs, s);
     htab_each(&s->lots, free_lot, s);
     for (struct lease *l; (l = LIST_TAKE(&s->free_leases, link));) free(l);
+    for (struct htab_node *n; (n = s->free_refs); free(CONTAINER_OF(n, struct refs, node)))
+        s->free_refs = n->next;
 }

@@ -13,8 +13,9 @@ static uint64_t tables_memory(const struct store *s) {
 }
 
 static uint64_t lease_memory(const struct store *s) {
-    return s->lease_pool * sizeof(struct lease) + s->refs.count * sizeof(struct refs) +
-           s->lots.count * sizeof(struct lot) + s->sessions.count * sizeof(struct session);
+    return s->lease_pool * sizeof(struct lease) + s->refs_pool * sizeof(struct refs) +
+           s->batch_count * sizeof(struct lease_batch) + s->lots.count * sizeof(struct lot) +
+           s->sessions.count * sizeof(struct session);
 }
 
 static uint64_t policy_bytes(const struct policy *p) {
@@ -104,7 +105,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->inline_objects = s->inline_count;
     st->puts_open = s->puts.count;
     st->puts_zombie = s->zombies.count;
-    st->leases = s->leases.count;
+    st->leases = s->lease_count;
     st->leased_objects = s->refs.count;
     st->guarded_objects = wheel_count(s->wheel[WHEEL_GUARD]);
     st->far_objects = s->far_objects;

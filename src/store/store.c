@@ -354,7 +354,8 @@ bool store_background(struct store *s, unsigned *budget) {
     bool more = false;
     struct wheel_node *n;
     for (unsigned i = 0; i < (s->following ? WHEEL_GHOST + 1 : WHEELS); i++)
-        while (*budget > 0 && (n = wheel_pop(s->wheel[i], s->now_ms, budget, &more))) over[i](s, n);
+        for (; *budget > 0 && (n = wheel_pop(s->wheel[i], s->now_ms, budget, &more)); --*budget)
+            over[i](s, n);
     if (*budget == 0) return true;
     bool left = !s->following && !s->config.expire_apart && extra_due(s, budget);
     left |= sweep_flushed(s, budget);

@@ -432,6 +432,11 @@ uint64_t store_scan_all(struct store *s, uint64_t cursor, void (*fn)(void *arg, 
  * and, in a group, the session's leases on its other members. */
 tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
                         uint64_t *granted_ms_p);
+/* The same for many that session will release together: all that it asked for in the batch of that
+ * id, unless another batch did since. The id is one of store_lease_batch_id; 0: none. */
+tarn_status store_lease_in(struct store *s, struct object *o, uint64_t session, uint64_t batch,
+                           uint64_t ms, uint64_t *granted_ms_p);
+uint64_t store_lease_batch_id(struct store *s);
 /* Whether session has a lease on it. */
 bool store_leased(const struct store *s, const struct object *o, uint64_t session);
 /* Ends one of which session was not told yet, if it is not over. */
@@ -441,6 +446,10 @@ void store_lease_undo(struct store *s, uint64_t session, uint64_t version);
  * others before the time that was granted is over. */
 bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version,
                    bool guarded);
+/* The same for all that are still of a batch. Returns for how many; it is not over when budget
+ * is. */
+uint64_t store_release_batch(struct store *s, uint64_t session, uint64_t batch, bool guarded,
+                             unsigned *budget);
 /* A reference without a time: in-band replies. The space stays until store_unhold, which any order
  * and any time may do. */
 struct store_hold;

@@ -331,6 +331,98 @@ TEST(a_released_lease_is_guarded_to_its_time) {
     store_destroy(&s);
 }
 
+static uint64_t leases(const struct store *s) {
+    struct store_stats st;
+    store_get_stats(s, &st);
+    return st.leases;
+}
+
+static bool lease_in(struct store *s, const char *key, uint64_t batch, uint64_t ms) {
+    uint64_t granted;
+    struct object *o = store_find(s, span_str(key));
+    return o && store_lease_in(s, o, 1, batch, ms, &granted) == TARN_OK && granted == ms;
+}
+
+static uint64_t release_all(struct store *s, uint64_t session, uint64_t batch) {
+    unsigned budget = 1000;
+    return store_release_batch(s, session, batch, false, &budget);
+}
+
+TEST(leases_of_a_batch_end_together) {
+    struct store *s = util_store("lru", 4, NULL, NULL);
+    static const char *const keys[] = {"a", "b", "c", "d"};
+    uint64_t batch = store_lease_batch_id(s);
+    for (int i = 0; i < 4; i++) CHECK_EQ(util_put(s, keys[i], 4096), TARN_OK);
+    for (int i = 0; i < 3; i++) CHECK(lease_in(s, keys[i], batch, 1000));
+    CHECK(lease_in(s, "a", batch, 1000)); /* twice: the same one */
+    CHECK(util_lease(s, "b", 2, 1000));   /* another session's */
+    CHECK_EQ(leases(s), 4);
+    uint64_t b = store_object_version(store_find(s, SPAN("b")));
+    CHECK(store_remove(s, SPAN("c"))); /* gone, and still read */
+    CHECK_EQ(release_all(s, 2, batch), 0);
+    CHECK_EQ(release_all(s, 1, batch + 1), 0);
+    CHECK_EQ(release_all(s, 1, 0), 0);
+    CHECK(store_release(s, SPAN("b"), 1, b, false)); /* a part of it */
+    store_check(s);
+    unsigned budget = 1;
+    CHECK_EQ(store_release_batch(s, 1, batch, false, &budget), 1);
+    CHECK_EQ(budget, 0u);
+    CHECK_EQ(release_all(s, 1, batch), 1);
+    CHECK_EQ(release_all(s, 1, batch), 0);
+    CHECK_EQ(leases(s), 1);
+    CHECK_EQ(util_put(s, "e", 8192), TARN_OK); /* not in the place of b */
+    CHECK(store_release(s, SPAN("b"), 2, b, false));
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_lease_is_of_the_last_batch_that_asked_for_it) {
+    struct store *s = util_store("lru", 2, NULL, NULL);
+    uint64_t first = store_lease_batch_id(s), second = store_lease_batch_id(s);
+    CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_OK);
+    CHECK(lease_in(s, "a", first, 1000) && lease_in(s, "b", first, 1000));
+    CHECK(lease_in(s, "a", second, 100)); /* for no longer: it holds as long as before */
+    CHECK_EQ(leases(s), 2);
+    CHECK_EQ(release_all(s, 1, first), 1);
+    util_tick(s, 999);
+    CHECK_EQ(leases(s), 1);
+    CHECK_EQ(util_put(s, "c", 8192), TARN_ENOSPACE);
+    util_tick(s, 1);
+    CHECK_EQ(leases(s), 0);
+    CHECK_EQ(release_all(s, 1, second), 0);
+    CHECK_EQ(util_put(s, "c", 8192), TARN_OK);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_batch_that_is_over_ends_in_slices_and_may_begin_again) {
+    struct store *s = util_store("lru", 64, NULL, NULL);
+    uint64_t batch = store_lease_batch_id(s);
+    char key[16];
+    for (int i = 0; i < 64; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+        CHECK(lease_in(s, key, batch, 100));
+    }
+    util_now += 100;
+    store_tick(s, util_now, 0);
+    unsigned budget = 10;
+    CHECK(store_background(s, &budget));
+    CHECK(leases(s) < 64 && leases(s) >= 54);
+    uint64_t left = leases(s);
+    CHECK(lease_in(s, "k0", batch, 500)); /* then what is left of it goes on */
+    util_tick(s, 100);
+    CHECK(leases(s) == left || leases(s) == left + 1);
+    CHECK(release_all(s, 1, batch) >= left);
+    CHECK_EQ(leases(s), 0);
+    CHECK_EQ(release_all(s, 1, batch), 0);
+    CHECK(lease_in(s, "k1", batch, 100)); /* its name is not used up */
+    CHECK_EQ(release_all(s, 1, batch), 1);
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST(a_live_writer_is_fenced_late_and_may_give_up_itself) {
     struct store_config c;
     store_config_init(&c);

@@ -22,6 +22,7 @@
 struct model_lease {
     int key;
     uint64_t version, until, session;
+    uint64_t batch; /* the last that its session had for that version; 0: one without a name */
     struct store_layout layout;
     struct store_hold *hold;
 };
@@ -57,6 +58,7 @@ struct model {
     uint64_t current[KEYS], gone[KEYS];
     struct model_lease lease[LEASES];
     int leases;
+    uint64_t batch[SESSIONS + 1]; /* by session: the one that goes on; 0: none */
     struct model_put put[PUTS];
     int puts;
     struct model_copy copy[COPIES];
@@ -339,6 +341,13 @@ static void do_end(struct model *m) {
 
 /* --- reads --- */
 
+static uint64_t batch_of(struct model *m, uint64_t session) {
+    uint64_t *batch = &m->batch[session];
+    if (rng_below(&m->rng, 8) == 0) *batch = 0;
+    if (*batch == 0 && rng_below(&m->rng, 2) == 0) *batch = store_lease_batch_id(m->s);
+    return *batch;
+}
+
 static void do_read(struct model *m) {
     int k = (int)rng_below(&m->rng, KEYS);
     char name[32];
@@ -362,7 +371,14 @@ static void do_read(struct model *m) {
         l.until = m->now + 100;
     } else {
         uint64_t granted;
-        CHECK_EQ(store_lease(m->s, o, l.session, 1 + rng_below(&m->rng, 60), &granted), TARN_OK);
+        l.batch = batch_of(m, l.session);
+        CHECK_EQ(store_lease_in(m->s, o, l.session, l.batch, 1 + rng_below(&m->rng, 60), &granted),
+                 TARN_OK);
+        for (int i = 0; i < m->leases; i++) {
+            struct model_lease *before = &m->lease[i];
+            if (!before->hold && before->session == l.session && before->version == l.version)
+                before->batch = l.batch;
+        }
         /* Of a session that has one already it is the same lease, for longer: but of the replicas
          * of that time no more than what was granted then. */
         l.until = m->now + granted;
@@ -385,6 +401,27 @@ static void release(struct model *m, uint64_t session, int key, uint64_t version
     }
 }
 
+/* All that is still of that batch is over now. What was asked for without a name since may be of it
+ * or not; what is of another one is not. */
+static void release_batch(struct model *m, uint64_t session, uint64_t batch) {
+    bool guarded = rng_below(&m->rng, 2) == 0;
+    unsigned budget = 1 + (unsigned)rng_below(&m->rng, 3), left;
+    uint64_t n = 0;
+    do {
+        left = budget;
+        n += store_release_batch(m->s, session, batch, guarded, &left);
+    } while (left == 0);
+    CHECK_EQ(store_release_batch(m->s, session, batch, guarded, &budget), 0);
+    CHECK_EQ(store_release_batch(m->s, session + 1, batch, guarded, &left), 0);
+    for (int i = 0; i < m->leases; i++) {
+        struct model_lease *l = &m->lease[i];
+        if (l->hold || l->session != session || (l->batch != batch && l->batch != 0)) continue;
+        if (l->batch == batch && l->until > m->now) CHECK(n > 0);
+        l->session = 0;
+        if (!guarded) l->until = m->now;
+    }
+}
+
 static bool segment_lives(struct model *m, const struct store_replica *r) {
     const struct model_segment *seg = &m->segment[r->extent[0].segment];
     return seg->there && seg->epoch == r->extent[0].segment_epoch;
@@ -403,7 +440,10 @@ static void check_leases(struct model *m) {
         }
         if (l->hold && over) store_unhold(m->s, &l->hold);
         if (!l->hold && l->session != 0 && !over && rng_below(&m->rng, 40) == 0) {
-            release(m, l->session, l->key, l->version);
+            if (l->batch != 0 && rng_below(&m->rng, 2) == 0)
+                release_batch(m, l->session, l->batch);
+            else
+                release(m, l->session, l->key, l->version);
             over = l->until <= m->now;
         }
         if (over) *l = m->lease[--m->leases], i--;
