@@ -14,23 +14,59 @@ static void items_fail(tarn_item *items, size_t n, tarn_status status) {
 
 /* --- gets --- */
 
+/* All that it has read came by shared memory: no host can keep it waiting. */
+static bool lane_reads_memory(const struct lane *lane) {
+    const char *name;
+    for (unsigned i = 0; (name = transport_name(i)) != NULL; i++)
+        if (lane->counters.transport[i].bytes_read > 0 && strcmp(name, "shm") != 0) return false;
+    return true;
+}
+
+void client_get_begin(struct get_call *g, bool ahead) {
+    g->started_us = clock_mono_us();
+    g->lane = NULL;
+    g->asked = false;
+    trace_begin(&g->trace, g->client, "get", g->n);
+    g->status = lane_take(g->client, &g->trace, g->o.deadline, &g->lane);
+    if (g->status != TARN_OK) return;
+    g->lane->asking = g->o.asking;
+    if (!ahead || g->lane->ctl.fd < 0 || !lane_reads_memory(g->lane)) return;
+    if (lane_ready(g->lane, g->o.deadline) != TARN_OK) return;
+    get_locate_build(g->lane, g->items, NULL, g->n, &g->o);
+    g->sent_ns = clock_boot_ns(); /* leases count from here */
+    g->asked = lane_send(g->lane, false) == TARN_OK;
+}
+
+/* false: it is asked once more, by a get that starts over. */
+static bool get_answered(struct get_call *g, struct get_located *located) {
+    struct answer *a = NULL;
+    if (!g->asked || lane_receive(g->lane, &a, g->o.deadline) != TARN_OK) return false;
+    if (a->type != ANSWER_ARRAY || a->len != g->n) return false;
+    located->sent_ns = g->sent_ns;
+    located->of = arena_alloc(&g->lane->arena, g->n * sizeof(*located->of));
+    for (size_t i = 0; i < g->n; i++) located->of[i] = &a->element[i];
+    return true;
+}
+
+tarn_status client_get_end(struct get_call *g) {
+    struct get_located located;
+    if (g->status == TARN_OK) {
+        if (get_answered(g, &located)) g->o.located = &located;
+        g->status = get_run(g->lane, g->items, g->n, &g->o);
+        timing_add(g->lane, TARN_HIST_GET, g->n, g->started_us);
+        lane_give(g->lane);
+    } else {
+        items_fail(g->items, g->n, g->status);
+    }
+    if (UNLIKELY(g->trace.on)) trace_end_items(&g->trace, g->status, g->items, g->n);
+    return g->status;
+}
+
 tarn_status client_get(struct tarn_client *client, tarn_item *items, size_t n,
                        const struct get_options *o) {
-    uint64_t started = clock_mono_us();
-    struct lane *lane;
-    struct call_trace trace;
-    trace_begin(&trace, client, "get", n);
-    tarn_status status = lane_take(client, &trace, o->deadline, &lane);
-    if (status == TARN_OK) {
-        lane->asking = o->asking;
-        status = get_run(lane, items, n, o);
-        timing_add(lane, TARN_HIST_GET, n, started);
-        lane_give(lane);
-    } else {
-        items_fail(items, n, status);
-    }
-    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
-    return status;
+    struct get_call g = {.client = client, .items = items, .n = n, .o = *o};
+    client_get_begin(&g, false);
+    return client_get_end(&g);
 }
 
 static tarn_status get_items(tarn_client *client, tarn_item *items, size_t n,

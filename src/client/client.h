@@ -140,7 +140,28 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options);
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline);
-/* The same on a free lane of a client that has one master; o is whole. */
+/* The question where items lie: order[k], or (NULL) the first n. */
+void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
+                      const struct get_options *o);
+/* The same on a free lane of a client that has one master; o is whole. In two steps, so that
+ * several masters are asked before the first answer is awaited: what is set here is client, items,
+ * n and o. */
+struct get_call {
+    struct tarn_client *client;
+    tarn_item *items;
+    size_t n;
+    struct get_options o;
+    /* private */
+    struct call_trace trace;
+    struct lane *lane; /* NULL: there was none, and status says why */
+    tarn_status status;
+    uint64_t started_us, sent_ns;
+    bool asked;
+};
+/* ahead: asks where the items lie, which are one request's, if the lane is connected and nothing
+ * but memory of this machine was read through it. */
+void client_get_begin(struct get_call *g, bool ahead);
+tarn_status client_get_end(struct get_call *g);
 tarn_status client_get(struct tarn_client *client, tarn_item *items, size_t n,
                        const struct get_options *o);
 tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,

@@ -50,26 +50,30 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
 
 /* --- locating --- */
 
-static tarn_status locate_send(struct getting *g, struct chunk *c) {
-    struct lane *lane = g->b.lane;
-    bool ranges = false;
-    if (g->located != NULL) {
-        c->sent_ns = g->located->sent_ns;
-        return TARN_OK;
-    }
+void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
+                      const struct get_options *o) {
     struct ctl_request *r = &lane->request;
+    bool ranges = false;
     request_begin(r);
-    struct wire_look look = {.keys = {request_next(r), (uint32_t)c->n},
-                             .lease_ms = g->options->lease_ms,
-                             .packed = true};
-    for (size_t k = 0; k < c->n; k++) {
-        const tarn_item *item = &g->b.items[c->order[k]];
+    struct wire_look look = {
+        .keys = {request_next(r), (uint32_t)n}, .lease_ms = o->lease_ms, .packed = true};
+    for (size_t k = 0; k < n; k++) {
+        const tarn_item *item = &items[order != NULL ? order[k] : k];
         request_word(r, item->key, item->key_len);
         ranges = ranges || item->offset != 0 || item->want != 0;
     }
     look.crcs = ranges && lane->client->options.verify;
-    hint_fill(r, g->options->hint, &look.hint);
+    hint_fill(r, o->hint, &look.hint);
     request_build(r, WIRE_mgetreplicas, &look);
+}
+
+static tarn_status locate_send(struct getting *g, struct chunk *c) {
+    struct lane *lane = g->b.lane;
+    if (g->located != NULL) {
+        c->sent_ns = g->located->sent_ns;
+        return TARN_OK;
+    }
+    get_locate_build(lane, g->b.items, c->order, c->n, g->options);
     c->sent_ns =
         /* the lease counts from here, before the server can have seen the request */
         clock_boot_ns();

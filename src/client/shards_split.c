@@ -1,12 +1,17 @@
 /* Batches over several masters: their keys apart by slot, one part for each master, all parts at
  * once, and the results together in the caller's order. The caller's thread runs a part, and after
  * it those that no other thread has begun with. */
+#include <poll.h>
 #include <stdlib.h>
 
 #include "base/assert.h"
 #include "client/shards.h"
 
 #define PART_THREADS 64u
+/* So many bytes are got sooner by one thread, which has asked all masters first, than others are
+ * woken. */
+#define AHEAD_BYTES (UINT64_C(1) << 20)
+#define AHEAD_MS    50u /* until a master that has not answered is left to a thread */
 
 /* --- apart --- */
 
@@ -77,6 +82,9 @@ struct split_part {
     tarn_item *items;      /* where they lie while it runs */
     const uint32_t *order; /* of each its place in the call; NULL: they are all of it */
     size_t n;
+    uint64_t began_ms, deadline;
+    struct get_call get;
+    bool begun; /* its get is */
     tarn_status status;
     char *why; /* owned; NULL: TARN_OK */
 };
@@ -123,25 +131,36 @@ static tarn_status part_put(struct split_part *p, uint64_t deadline) {
     return status;
 }
 
-static tarn_status part_get(struct split_part *p, uint64_t deadline) {
-    struct get_options o = *p->call->get;
-    o.deadline = deadline;
-    o.wait_ms = 0;
-    o.asking = p->asking;
-    return client_get(p->shard->client, p->items, p->n, &o);
+/* false: the shard is away. */
+static bool part_begin(struct split_part *p) {
+    p->began_ms = now_ms();
+    p->deadline = p->call->rounds.deadline;
+    p->status = shard_use(p->call->front, p->shard, part_bytes(p), &p->deadline);
+    if (p->status == TARN_OK) return true;
+    items_set(p->items, p->n, p->status);
+    p->why = xstrdup(tarn_last_error());
+    return false;
+}
+
+static void part_get_begin(struct split_part *p, bool ahead) {
+    p->get = (struct get_call){
+        .client = p->shard->client, .items = p->items, .n = p->n, .o = *p->call->get};
+    p->get.o.deadline = p->deadline;
+    p->get.o.wait_ms = 0;
+    p->get.o.asking = p->asking;
+    client_get_begin(&p->get, ahead);
+}
+
+static void part_end(struct split_part *p) {
+    p->status = p->call->get != NULL ? client_get_end(&p->get) : part_put(p, p->deadline);
+    shard_used(p->call->front, p->shard, p->status, p->began_ms);
+    if (p->status != TARN_OK) p->why = xstrdup(tarn_last_error());
 }
 
 static void part_do(struct split_part *p) {
-    struct items_call *c = p->call;
-    uint64_t began_ms = now_ms(), deadline = c->rounds.deadline;
-    p->status = shard_use(c->front, p->shard, part_bytes(p), &deadline);
-    if (p->status != TARN_OK) {
-        items_set(p->items, p->n, p->status);
-    } else {
-        p->status = c->get != NULL ? part_get(p, deadline) : part_put(p, deadline);
-        shard_used(c->front, p->shard, p->status, began_ms);
-    }
-    if (p->status != TARN_OK) p->why = xstrdup(tarn_last_error());
+    if (!p->begun && !part_begin(p)) return;
+    if (!p->begun && p->call->get != NULL) part_get_begin(p, false);
+    part_end(p);
 }
 
 static bool part_run(struct crew_job *job) {
@@ -167,21 +186,71 @@ static struct crew *parts_crew(struct tarn_client *front) {
     return has ? &s->crew : NULL; /* without a thread all is done by this one */
 }
 
-static void parts_run(struct items_call *c, struct split_part *parts, size_t n) {
+static void parts_run(struct items_call *c, struct split_part **parts, size_t n) {
     struct crew *crew = n > 1 ? parts_crew(c->front) : NULL;
     trace_context_take(&c->context, c->front);
     for (size_t i = 1; i < n && crew != NULL; i++) {
-        parts[i].job.run = part_run;
-        crew_add(crew, &parts[i].job);
+        parts[i]->job.run = part_run;
+        crew_add(crew, &parts[i]->job);
     }
-    if (n > 0) part_do(&parts[0]);
+    if (n > 0) part_do(parts[0]);
     /* The last ones are begun last by others. */
     for (size_t i = n; i-- > 1;) {
-        if (crew == NULL || crew_cancel(crew, part_is, &parts[i]) > 0)
-            part_do(&parts[i]);
+        if (crew == NULL || crew_cancel(crew, part_is, parts[i]) > 0)
+            part_do(parts[i]);
         else
-            crew_wait(crew, &parts[i].job);
+            crew_wait(crew, &parts[i]->job);
     }
+}
+
+/* --- gets of few bytes --- */
+
+/* Each part one request, and of another master: of two calls that wait for lanes of each other's
+ * masters none would have them. */
+static bool parts_go_ahead(const struct items_call *c, struct split_part **parts, size_t n) {
+    uint64_t bytes = 0;
+    if (c->get == NULL || n < 2 || c->get->allocate) return false;
+    for (size_t i = 0; i < n; i++) {
+        bytes = add_sat(bytes, part_bytes(parts[i]));
+        if (parts[i]->asking || parts[i]->n > c->front->options.batch_keys) return false;
+    }
+    return bytes <= AHEAD_BYTES;
+}
+
+/* Ends those whose answer has come until then; the others are moved to the front. */
+static size_t parts_end_ready(struct split_part **parts, size_t n, uint64_t until_ms) {
+    struct pollfd fds[SLOT_SHARDS_MAX];
+    for (uint64_t now = now_ms(); n > 0 && now < until_ms; now = now_ms()) {
+        size_t asked = 0;
+        for (size_t i = 0; i < n; i++) {
+            const struct get_call *get = &parts[i]->get;
+            fds[i] = (struct pollfd){.fd = get->asked ? get->lane->ctl.fd : -1, .events = POLLIN};
+            asked += get->asked;
+        }
+        if (asked == 0 || poll(fds, (nfds_t)n, (int)(until_ms - now)) <= 0) break;
+        size_t left = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (fds[i].revents != 0)
+                part_end(parts[i]);
+            else
+                parts[left++] = parts[i];
+        }
+        n = left;
+    }
+    return n;
+}
+
+/* All masters are asked before the first answer is awaited; those that are slow, or have to be
+ * connected to, are left to threads. */
+static size_t parts_run_ahead(struct split_part **parts, size_t n) {
+    size_t begun = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!part_begin(parts[i])) continue;
+        part_get_begin(parts[i], true);
+        parts[i]->begun = true;
+        parts[begun++] = parts[i];
+    }
+    return parts_end_ready(parts, begun, now_ms() + AHEAD_MS);
 }
 
 /* --- together --- */
@@ -237,7 +306,8 @@ static void whole_run(struct items_call *c, unsigned bucket) {
     struct split_part p = part_of(c, bucket);
     p.items = c->items;
     p.n = c->n;
-    parts_run(c, &p, 1);
+    struct split_part *one = &p;
+    parts_run(c, &one, 1);
     part_settle(c, &p);
 }
 
@@ -246,18 +316,22 @@ static void split_run(struct items_call *c, const struct split *s) {
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) sorted[i] = c->items[s->order[i]];
     for (unsigned b = 0; b < SPLIT_NOBODY; b++) n += s->begin[b] != s->begin[b + 1];
-    struct split_part *parts = xcalloc(n + 1, sizeof(*parts));
+    struct split_part *parts = xcalloc(n + 1, sizeof(*parts)),
+                      **run = xcalloc(n + 1, sizeof(struct split_part *));
     n = 0;
     for (unsigned b = 0; b < SPLIT_NOBODY; b++) {
         if (s->begin[b] == s->begin[b + 1]) continue;
         parts[n] = part_of(c, b);
         parts[n].items = sorted + s->begin[b];
         parts[n].order = s->order + s->begin[b];
-        parts[n++].n = s->begin[b + 1] - s->begin[b];
+        parts[n].n = s->begin[b + 1] - s->begin[b];
+        run[n] = &parts[n];
+        n++;
     }
-    parts_run(c, parts, n);
+    parts_run(c, run, parts_go_ahead(c, run, n) ? parts_run_ahead(run, n) : n);
     for (size_t i = 0; i < n; i++) part_settle(c, &parts[i]);
     nobody_settle(c, s);
+    free(run);
     free(parts);
     free(sorted);
 }
