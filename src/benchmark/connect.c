@@ -36,8 +36,8 @@ void bench_secure(struct bench *b) {
         die("%s", tarn_last_error());
 }
 
-void bench_connect(const struct bench *b, struct ctl *c, struct arena *arena) {
-    const struct greeting g = {.last = {"PING"}, .whom = "server"};
+bool bench_connect(const struct bench *b, struct ctl *c, struct arena *arena) {
+    const struct greeting g = {.last = {"INFO", "server"}, .whom = "server"};
     uint64_t deadline = now_ms() + CONNECT_MS;
     tarn_options o;
     char port[8];
@@ -52,7 +52,9 @@ void bench_connect(const struct bench *b, struct ctl *c, struct arena *arena) {
                 ? "the server wants a password (-a PASSWORD, --user NAME): "
                 : "",
             tarn_last_error());
+    bool batches = a->type == ANSWER_STRING && strstr(a->str, "lease_batches:1\r") != NULL;
     arena_reset(arena);
+    return batches;
 }
 
 tarn_client *client_open(const struct bench *b, const char *transport, bool verify) {

@@ -51,6 +51,8 @@ struct meta_worker {
     struct rng random;
     double interval_ns; /* between two batches of a connection, with a rate */
     uint64_t *numbers;  /* tokens or versions of the batch being answered */
+    bool leases;        /* the batch of their leases comes behind those of a get */
+    uint64_t lease_batch;
     struct meta_result did;
 };
 
@@ -92,11 +94,13 @@ static void resp_append_key(const struct meta *m, struct buf *b, uint64_t number
     buf_append(b, "\r\n", 2);
 }
 
-static void template_build(const struct meta *m, enum meta_op op, struct template *t) {
+/* lease_batch: its leases are to be a batch. */
+static void template_build(const struct meta *m, enum meta_op op, bool lease_batch,
+                           struct template *t) {
     bool put = op == META_PUT, lease = op == META_GET && m->lease_ms > 0,
          replicas = put && m->replicas > 1, packed = put || op == META_GET;
     buf_printf(&t->request, "*%" PRIu64 "\r\n",
-               (2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0) + packed));
+               (2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0) + packed + lease_batch));
     resp_append(&t->request, commands[op]);
     resp_append_number(&t->request, m->batch);
     t->key_at = xmalloc(m->batch * sizeof(*t->key_at));
@@ -113,7 +117,8 @@ static void template_build(const struct meta *m, enum meta_op op, struct templat
         resp_append(&t->request, "REPLICAS");
         resp_append_number(&t->request, m->replicas);
     }
-    if (packed) resp_append(&t->request, "PACKED"); /* as libtarn does */
+    if (packed) resp_append(&t->request, "PACKED"); /* as libtarn does, and this */
+    if (lease_batch) resp_append(&t->request, "BATCH");
 }
 
 static void template_free(struct template *t) {
@@ -179,8 +184,8 @@ static uint64_t read_number(struct wire *w) {
     return number;
 }
 
-/* The number of each element. Returns how many there are. */
-static size_t read_numbers(struct meta_worker *k, struct wire *w) {
+/* The number of each element, and the batch of leases behind them. Returns how many there are. */
+static size_t read_numbers(struct meta_worker *k, struct wire *w, bool leases) {
     size_t len, found = 0;
     const char *line = wire_line(w, &len);
     if (line[0] == '-') {
@@ -188,11 +193,15 @@ static size_t read_numbers(struct meta_worker *k, struct wire *w) {
         for (uint64_t i = 0; i < k->m->batch; i++) k->numbers[i] = UINT64_MAX;
         return 0;
     }
-    if (line[0] != '*' || wire_int(w, line, len) != (int64_t)k->m->batch)
+    if (line[0] != '*' || wire_int(w, line, len) != (int64_t)k->m->batch + leases)
         die("unexpected answer: %.*s", (int)len, line);
     for (uint64_t i = 0; i < k->m->batch; i++) {
         k->numbers[i] = read_number(w);
         found += k->numbers[i] != UINT64_MAX;
+    }
+    if (leases) {
+        line = wire_line(w, &len);
+        k->lease_batch = (uint64_t)wire_int(w, line, len);
     }
     return found;
 }
@@ -227,6 +236,14 @@ static void batch_send_end(struct meta_worker *k, struct conn *c, struct flight 
 }
 
 static void batch_send_release(struct meta_worker *k, struct conn *c, struct flight f, size_t n) {
+    if (k->leases) {
+        buf_append_str(&c->w->out, "*4\r\n$7\r\nRELEASE\r\n$1\r\n0\r\n$5\r\nBATCH\r\n");
+        resp_append_number(&c->w->out, k->lease_batch);
+        f.stage = STAGE_RELEASE;
+        push_flight(c, f);
+        k->did.requests++;
+        return;
+    }
     buf_printf(&c->w->out, "*%zu\r\n$7\r\nRELEASE\r\n", 2 + 2 * n);
     resp_append_number(&c->w->out, n);
     append_keys_numbers(k, &c->w->out, f);
@@ -283,11 +300,11 @@ static void batch_answered(struct meta_worker *k, struct conn *c) {
     }
     switch (f.op) {
     case META_PUT:
-        n = read_numbers(k, c->w);
+        n = read_numbers(k, c->w, k->leases && f.op == META_GET);
         if (n > 0) batch_send_end(k, c, f, n);
         break;
     case META_GET:
-        n = read_numbers(k, c->w);
+        n = read_numbers(k, c->w, k->leases && f.op == META_GET);
         if (n > 0 && k->m->lease_ms > 0) batch_send_release(k, c, f, n);
         break;
     case META_EXISTS: n = read_exists(c->w); break;
@@ -302,8 +319,6 @@ static void batch_answered(struct meta_worker *k, struct conn *c) {
 
 static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t index) {
     k->m = m;
-    template_build(m, m->op, &k->own);
-    if (m->puts > 0) template_build(m, META_PUT, &k->put);
     resp_append_key(m, &k->key, 0);
     k->numbers = xmalloc(m->batch * sizeof(*k->numbers));
     rng_seed(&k->random, m->run + index);
@@ -313,6 +328,9 @@ static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t ind
         k->conns[i].cap = 3 * m->pipeline + 3;
         k->conns[i].flights = xcalloc(k->conns[i].cap, sizeof(struct flight));
     }
+    k->leases = m->op == META_GET && m->lease_ms > 0 && k->conns[0].w->lease_batches;
+    template_build(m, m->op, k->leases, &k->own);
+    if (m->puts > 0) template_build(m, META_PUT, false, &k->put);
 }
 
 static void meta_worker_close(struct meta_worker *k) {

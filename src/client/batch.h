@@ -55,13 +55,15 @@ struct chunk {
     const size_t *order; /* of items */
     size_t n;
     uint64_t sent_ns; /* gets: when it was asked for */
+    bool batched;     /* ... with its leases as a batch */
+    uint64_t batch;   /* its id, 0: none */
     size_t plain;     /* puts: so many were opened by MPUTSTART */
 };
 /* Those that are not finished, in the lane's arena. */
 struct chunk batch_rest(const struct item_batch *b);
 /* The next ones of rest, from *at on. false: no more. */
 bool batch_chunk(const struct item_batch *b, const struct chunk *rest, size_t *at, struct chunk *c);
-/* The answer to a request for n of them: an element for each. */
+/* The answer to a request for n of them: an element for each, or so many. */
 tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, struct answer **a_p);
 
 /* replica_ensure of many in turn. */

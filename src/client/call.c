@@ -32,7 +32,7 @@ void client_get_begin(struct get_call *g, bool ahead) {
     g->lane->asking = g->o.asking;
     if (!ahead || g->lane->ctl.fd < 0 || !lane_reads_memory(g->lane)) return;
     if (lane_ready(g->lane, g->o.deadline) != TARN_OK) return;
-    get_locate_build(g->lane, g->items, NULL, g->n, &g->o);
+    get_locate_build(g->lane, g->items, NULL, g->n, &g->o, false);
     g->sent_ns = clock_boot_ns(); /* leases count from here */
     g->asked = lane_send(g->lane, false) == TARN_OK;
 }

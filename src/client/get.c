@@ -51,12 +51,14 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
 /* --- locating --- */
 
 void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
-                      const struct get_options *o) {
+                      const struct get_options *o, bool batch) {
     struct ctl_request *r = &lane->request;
     bool ranges = false;
     request_begin(r);
-    struct wire_look look = {
-        .keys = {request_next(r), (uint32_t)n}, .lease_ms = o->lease_ms, .packed = true};
+    struct wire_look look = {.keys = {request_next(r), (uint32_t)n},
+                             .lease_ms = o->lease_ms,
+                             .packed = true,
+                             .batch = batch};
     for (size_t k = 0; k < n; k++) {
         const tarn_item *item = &items[order != NULL ? order[k] : k];
         request_word(r, item->key, item->key_len);
@@ -73,7 +75,8 @@ static tarn_status locate_send(struct getting *g, struct chunk *c) {
         c->sent_ns = g->located->sent_ns;
         return TARN_OK;
     }
-    get_locate_build(lane, g->b.items, c->order, c->n, g->options);
+    c->batched = lane->lease_batches;
+    get_locate_build(lane, g->b.items, c->order, c->n, g->options, c->batched);
     c->sent_ns =
         /* the lease counts from here, before the server can have seen the request */
         clock_boot_ns();
@@ -114,11 +117,13 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
         g->b.deadline = add_sat(g->b.deadline, (w->read.to - w->read.from) / BYTES_PER_MS);
 }
 
-static tarn_status locate_receive(struct getting *g, const struct chunk *c) {
+static tarn_status locate_receive(struct getting *g, struct chunk *c) {
     struct answer *a = NULL;
     tarn_status status =
-        g->located != NULL ? TARN_OK : batch_receive(&g->b, c->n, "MGETREPLICAS", &a);
+        g->located != NULL ? TARN_OK : batch_receive(&g->b, c->n + c->batched, "MGETREPLICAS", &a);
     if (status != TARN_OK) return status;
+    if (c->batched && !answer_u64(&a->element[c->n], &c->batch))
+        return fail(TARN_EPROTO, "MGETREPLICAS: the batch is no number");
     for (size_t k = 0; k < c->n; k++) {
         size_t i = c->order[k];
         locate_one(g, i, a != NULL ? &a->element[k] : g->located->of[i], c->sent_ns);
@@ -143,21 +148,25 @@ static tarn_status get_chunk_ensure(struct getting *g, const struct chunk *c) {
 /* Ends the leases of what is finished; nobody waits for the answer. */
 static void chunk_release(struct getting *g, const struct chunk *c) {
     struct lane *lane = g->b.lane;
-    size_t n = 0;
+    size_t n = 0, over = 0;
     for (size_t k = 0; k < c->n; k++) {
         const struct want *w = &g->wants[c->order[k]];
         n += w->leased && w->last_of_key && w->is.state == ITEM_FINISHED;
+        over += w->is.state == ITEM_FINISHED;
     }
     if (n == 0 || lane->ctl.fd < 0) return;
+    bool whole = c->batch != 0 && over == c->n;
     struct ctl_request *r = &lane->request;
     request_begin(r);
-    struct wire_release ends = {.keys = {request_next(r), (uint32_t)n}};
+    struct wire_release ends = {.keys = {request_next(r), whole ? 0 : (uint32_t)n},
+                                .batch = whole ? c->batch : 0};
     for (size_t k = 0; k < c->n; k++) {
         struct want *w = &g->wants[c->order[k]];
         if (!w->leased || !w->last_of_key || w->is.state != ITEM_FINISHED) continue;
+        w->leased = false;
+        if (whole) continue;
         request_word(r, g->b.items[c->order[k]].key, g->b.items[c->order[k]].key_len);
         request_number(r, (int64_t)w->place.version);
-        w->leased = false;
     }
     request_build(r, WIRE_release, &ends);
     /* a failure shows at the next request; the leases run out by themselves */

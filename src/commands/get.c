@@ -21,6 +21,7 @@ struct look {
     struct each each;
     enum look_kind kind;
     struct look_terms terms;
+    bool batch; /* the reply ends with that of the leases */
     uint64_t count;
     struct waiter *waiter;
 };
@@ -73,6 +74,7 @@ static enum each_next look_one(struct client *c, struct each *each, unsigned *bu
 static void look_end(struct client *c, struct each *each) {
     struct look *l = CONTAINER_OF(each, struct look, each);
     if (l->kind == LOOK_PREFIX || l->kind == LOOK_COUNT) reply_int(c, (int64_t)l->count);
+    if (l->batch) reply_int(c, (int64_t)l->terms.batch);
 }
 
 static void look_begin(struct client *c, struct look *l) {
@@ -82,7 +84,7 @@ static void look_begin(struct client *c, struct look *l) {
     l->each.count = 0;
     l->each.job.deadline_ms = 0;
     if (l->kind < LOOK_COUNT) look_terms_begin(c, &l->terms, l->each.n);
-    if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->each.n);
+    if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->each.n + l->batch);
 }
 
 /* One waiter at a time is enough: each key is awaited until it was complete once. */
@@ -129,6 +131,10 @@ static void look_run(struct client *c, enum look_kind kind) {
     struct wire_look args = {0};
     if (!arg_bind(c, &args) || (kind == LOOK_ONE && !arg_key(c, args.keys.at))) return;
     if (!spread_check(c, &args.spread, args.keys.n)) return;
+    if (args.kv_groups.n > 0 && args.batch) {
+        reply_error(c, "BATCH is not for KVGROUPS");
+        return;
+    }
     if (args.kv_groups.n > 0 && args.spread.at != 0) {
         reply_syntax(c); /* parts of groups have no order among each other */
         return;
@@ -139,6 +145,7 @@ static void look_run(struct client *c, enum look_kind kind) {
     }
     look_terms_init(c, &l.terms, &args);
     l.terms.gets = kind != LOOK_PREFIX;
+    l.batch = args.batch;
     l.each.job.deadline_ms = look_deadline_ms(c, &args);
     look_keys(c, &l, args.keys);
 }

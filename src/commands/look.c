@@ -25,6 +25,7 @@ void look_terms_init(const struct client *c, struct look_terms *t, const struct 
                             .return_ms = args->hint.return_ms,
                             .spread = args->spread,
                             .lease_ms = min_u64(args->lease_ms, store_config(books)->max_lease_ms)};
+    if (args->batch && t->lease_ms > 0) t->batch = store_lease_batch_id(books);
     if (t->lease_ms > 0 && !location_trusted(c)) t->late_ms = LEASE_LATE_MS;
 }
 
@@ -125,7 +126,8 @@ void look_answer(struct client *c, struct look_terms *t, struct object *o, uint6
     if (t->counts) store_batch_hit(books, &t->request, o, hash);
     if (t->lease_ms) {
         if (t->counts) cluster_hit(o, false);
-        tarn_status status = store_lease(books, o, c->id, t->lease_ms + t->late_ms, &granted_ms);
+        tarn_status status =
+            store_lease_in(books, o, c->id, t->batch, t->lease_ms + t->late_ms, &granted_ms);
         if (granted_ms > t->late_ms) granted_ms -= t->late_ms;
         if (status != TARN_OK) {
             look_refuse_lease(c);

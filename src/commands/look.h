@@ -11,6 +11,7 @@ struct look_terms {
     bool counts;
     bool crcs, packed;
     uint64_t lease_ms;           /* 0: none; at most max-lease, which the reply says */
+    uint64_t batch;              /* of leases; 0: its client wants none */
     uint64_t late_ms;            /* a lease holds for so much longer than is said */
     uint32_t session, return_ms; /* hints for the request, which begins later */
     struct wire_spread spread;

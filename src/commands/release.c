@@ -6,15 +6,23 @@
 #include "front/location.h"
 #include "wire/options.h"
 
+/* The keys, then the batch. */
 struct release {
     struct each each;
+    struct wire_release args;
     uint64_t released;
     bool guarded;
 };
 
+static enum each_next release_batch(struct client *c, struct release *r, unsigned *budget) {
+    r->released += store_release_batch(books, c->id, r->args.batch, r->guarded, budget);
+    return *budget == 0 ? EACH_AGAIN : EACH_OVER;
+}
+
 static enum each_next release_one(struct client *c, struct each *each, unsigned *budget) {
     struct release *r = CONTAINER_OF(each, struct release, each);
-    const struct span *key = each_args(c, each);
+    if (each->at == r->args.keys.n) return release_batch(c, r, budget);
+    const struct span *key = &c->argv[r->args.keys.at + 2 * each->at];
     uint64_t version;
     /* What is no version is one that nobody has a lease on. */
     if (span_to_u64(key[1], &version))
@@ -27,10 +35,9 @@ static void release_end(struct client *c, struct each *each) {
 }
 
 void cmd_release(struct client *c) {
-    struct wire_release args = {0};
-    if (!arg_bind(c, &args)) return;
     struct release r = {.each = {.one = release_one, .end = release_end},
                         .guarded = !location_trusted(c)};
-    each_keys(&r.each, args.keys, 2);
+    if (!arg_bind(c, &r.args)) return;
+    r.each.n = r.args.keys.n + (r.args.batch != 0); /* which need no look-up */
     each_run(c, &r.each, sizeof(r));
 }

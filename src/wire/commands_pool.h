@@ -46,12 +46,16 @@ COMMAND(
 COMMAND(mgetreplicas, "MGETREPLICAS", R | B | CMD_MASTER,
         "Tells where many values lie, and protects them for a time.", POOL_KEYS,
         TAKES(BATCH(look, LOOK_KEY), SPREAD(look), LOOK_KV_GROUPS, LOOK_OPTIONS,
-              FLAG("CRCS", IN(look, crcs)), FLAG("PACKED", IN(look, packed))),
+              FLAG("CRCS", IN(look, crcs)), FLAG("PACKED", IN(look, packed)),
+              FLAG("BATCH", IN(look, batch))),
         REPLY("an array of the replies of GETREPLICAS; PACKED: of 88 bytes each, where it fits; "
+              "BATCH: then the batch of leases, for RELEASE; "
               "KVGROUPS: [boundary, [[first, blocks, tail], ...], [reply, ...]]"),
         ERRORS("LIMIT"))
 COMMAND(release, "RELEASE", R | CMD_MASTER, "Ends leases of this connection early.", POOL_KEYS,
-        TAKES(BATCH(release, OF(KEY("key", KEY_RO), ARG(NUMBER, "version")))),
+        TAKES(ARG(BLOCK, NULL, COUNTED("n"), UP_TO(WIRE_MAX_BATCH),
+                  OF(KEY("key", KEY_RO), ARG(NUMBER, "version")), IN(release, keys)),
+              OPTION("BATCH", NUMBER, "id", RANGE(1, INT64_MAX), IN(release, batch))),
         REPLY("how many there were"))
 COMMAND(mexists, "MEXISTS", R, "Tells of each key whether it is readable. Takes no lease.",
         POOL_KEYS, TAKES(BATCH(look, OF(KEY("key", KEY_RO)))), REPLY("an array of 0 and 1"))

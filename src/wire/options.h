@@ -59,7 +59,7 @@ struct wire_look {
     uint64_t lease_ms, wait_ms;
     struct wire_hint hint;
     struct wire_spread spread;
-    bool crcs, packed;
+    bool crcs, packed, batch;
 };
 enum { WIRE_KV_GROUPS_MAX = 1024, WIRE_KV_GROUP_WORDS = 6 };
 enum wire_kv_kind { WIRE_KV_FULL = 1, WIRE_KV_WINDOW, WIRE_KV_STATE };
@@ -70,6 +70,7 @@ struct wire_kv_group {
 
 struct wire_release {
     struct wire_list keys;
+    uint64_t batch; /* 0: none */
 };
 
 struct wire_prefetch {

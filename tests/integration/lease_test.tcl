@@ -187,4 +187,55 @@ test {values in the books need no lease, and get one all the same} {
     assert_equal 99 [r get s]
 }
 
+test {BATCH: leases that are released together} {
+    set c [client]
+    foreach k {m1 m2 m3} {put $c $k 5000}
+    $c set small value
+    set short [$c mgetreplicas 4 m1 m2 missing small LEASE 5000 PACKED BATCH]
+    set long [$c mgetreplicas 2 m2 m3 LEASE 5000 BATCH]
+    assert_equal {5 88 88 (nil)} [list [llength $short] [string length [lindex $short 0]] \
+                                      [string length [lindex $short 1]] [lindex $short 2]]
+    assert_equal 3 [llength $long]
+    lassign [list [lindex $short end] [lindex $long end]] a b
+    assert {$a > 0 && $b > 0 && $a != $b} "two batches"
+    assert_equal 0 [[client] release 0 BATCH $a]
+    # m2 is of the second one now
+    assert_equal 1 [$c release 0 BATCH $a]
+    assert_equal 0 [$c release 0 BATCH $a]
+    assert_equal 2 [$c release 1 m3 [lindex $long 1 0] BATCH $b]
+    assert_equal 0 [$c release 0 BATCH $b]
+    assert_equal 0 [lindex [$c mgetreplicas 1 m1 BATCH] end]
+    assert_equal 0 [$c release 0]
+    assert_error "ERR BATCH must be *" {$c release 0 BATCH 0}
+    assert_error "ERR BATCH needs a value" {$c release 0 BATCH}
+    assert_error "ERR BATCH is not for KVGROUPS" {
+        $c mgetreplicas 1 h UNIT 16 ALIGN 16 KVGROUPS 1 f FULL 16 16 0 0 LEASE 1000 BATCH
+    }
+}
+
+test {a batch in slices, and in a transaction} {
+    set c [client]
+    set keys {}
+    for {set i 0} {$i < 600} {incr i} {
+        put $c batch$i 100
+        lappend keys batch$i
+    }
+    set ::before [info_field leases]
+    set quota [info_field loop_work_quota]
+    r config set loop-work-quota 100
+    set batch [lindex [$c mgetreplicas 600 {*}$keys LEASE 5000 BATCH] end]
+    assert_equal [expr {$::before + 600}] [info_field leases]
+    $c multi
+    $c release 0 BATCH $batch
+    assert_equal 600 [$c exec]
+    assert_equal $::before [info_field leases]
+    set batch [lindex [$c mgetreplicas 600 {*}$keys LEASE 5000 BATCH] end]
+    assert_equal 600 [$c release 0 BATCH $batch]
+    # what is not released ends by itself
+    $c mgetreplicas 600 {*}$keys LEASE 50 BATCH
+    wait_for "the end of the batch" {[info_field leases] == $::before}
+    r config set loop-work-quota $quota
+    $c del {*}$keys
+}
+
 finish

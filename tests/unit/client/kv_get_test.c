@@ -150,7 +150,7 @@ TEST(a_part_that_goes) {
     begin("");
     put_parts(1);
     pool_mood(0, POOL_FENCED, 0);
-    pool_script("MGETREPLICAS", 1, POOL_SAY, "*5\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n");
+    pool_script("MGETREPLICAS", 1, POOL_SAY, "*6\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n:0\r\n");
     CHECK_EQ(get_parts(TARN_OK), 5);
     for (size_t i = 0; i < PARTS; i++)
         CHECK_EQ(items[i].status, lens[i] <= 64 ? TARN_OK : TARN_ENOTFOUND);
