@@ -188,27 +188,6 @@ void chain_run_take(struct policy *p, uint32_t i, struct object *o);
 static inline struct object *chain_run_last(const struct policy *p, const struct chain_run *r) {
     return record_get(p->records, record_get(p->records, r->first)->prev);
 }
-/* The last one leaves. Victims lie anywhere. The one after the next was brought near by the last
- * call, so its link costs nothing. */
-static inline struct object *chain_run_pop(struct policy *p, struct chain_books *c, uint32_t i) {
-    struct chain_run *r = chain_run(c, i);
-    struct object *first = record_get(p->records, r->first);
-    struct object *o = record_get(p->records, first->prev);
-    p->count--;
-    if (o == first) {
-        r->first = 0;
-        chain_relink(c, i);
-    } else {
-        struct object *before = record_get(p->records, o->prev);
-        const char *later = (const char *)record_get(p->records, before->prev);
-        __builtin_prefetch(later);
-        __builtin_prefetch(later + 64);
-        before->next = r->first;
-        first->prev = o->prev;
-    }
-    o->prev = o->next = 0;
-    return o;
-}
 unsigned chain_run_count(const struct policy *p, const struct chain_run *r);
 /* The blocks up to at, not the last, become a run of their own, which is returned: the parent of
  * the rest, which stays what it is. */

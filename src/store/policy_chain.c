@@ -5,7 +5,8 @@
  *
  * What tells runs apart is in the requests themselves: which blocks were there before, how many
  * were new, how often this prompt went on, whether it left another one. A request begins another
- * prompt, if it leaves one where others did before it: what it shares with them is no turn of it. */
+ * prompt, if it leaves one where others did before it: what it shares with them is no turn of
+ * it. */
 #include <stdlib.h>
 #include "base/assert.h"
 #include "base/buf.h"
@@ -292,12 +293,28 @@ static uint32_t run_before_popped(const struct chain_books *c) {
     return 0;
 }
 
-static __attribute__((noinline)) void out_grow(struct chain_books *c) {
-    c->cap_out = c->cap_out ? 2 * c->cap_out : 64;
-    c->out = xrealloc(c->out, c->cap_out * sizeof(*c->out));
+static void out_push(struct chain_books *c, uint32_t i) {
+    if (UNLIKELY(c->n_out == c->cap_out)) {
+        c->cap_out = c->cap_out ? 2 * c->cap_out : 64;
+        c->out = xrealloc(c->out, c->cap_out * sizeof(*c->out));
+    }
+    c->out[c->n_out++] = i;
 }
 
-static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
+/* The last block of a run, which is not the first, leaves. Victims lie anywhere. The one after the
+ * next was brought near by the last call, so its link costs nothing. */
+static inline void ring_pop(struct policy *p, struct object *first, struct object *o) {
+    struct object *before = record_get(p->records, o->prev);
+    const char *later = (const char *)record_get(p->records, before->prev);
+    __builtin_prefetch(later);
+    __builtin_prefetch(later + 64);
+    before->next = o->next;
+    first->prev = o->prev;
+    o->prev = o->next = 0;
+    p->count--;
+}
+
+static __attribute__((noinline)) struct object *pop_any(struct policy *p) {
     struct chain_policy *s = chain_state(p);
     if (p->count == 0) return NULL;
     if (s->open) chain_request_finish(p, s->open);
@@ -308,9 +325,29 @@ static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
         uint32_t before = run_before_popped(c);
         if (before) i = before;
     }
-    struct object *o = chain_run_pop(p, c, i);
-    if (UNLIKELY(c->n_out == c->cap_out)) out_grow(c);
+    out_push(c, i);
+    struct chain_run *r = chain_run(c, i);
+    struct object *first = record_get(p->records, r->first), *o = chain_run_last(p, r);
+    if (o != first) {
+        ring_pop(p, first, o);
+    } else {
+        o->prev = o->next = r->first = 0;
+        p->count--;
+        chain_relink(c, i);
+    }
+    return o;
+}
+
+static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
+    struct chain_policy *s = chain_state(p);
+    struct chain_books *c = &s->chain;
+    if (UNLIKELY(!s || s->open || c->cells.goes == 0 || c->n_out == c->cap_out)) return pop_any(p);
+    uint32_t i = c->cells.goes;
+    const struct chain_run *r = chain_run(c, i);
+    struct object *first = record_get(p->records, r->first), *o = chain_run_last(p, r);
+    if (UNLIKELY(o == first)) return pop_any(p);
     c->out[c->n_out++] = i;
+    ring_pop(p, first, o);
     return o;
 }
 
@@ -398,21 +435,22 @@ static __attribute__((noinline)) void evicted_any(struct policy *p, struct objec
     chain_cells_near(c, object_left(p, o, i));
 }
 
-/* Most often the one block that is popped, of a run that keeps others. */
+/* Most often the one block that is popped, of the run that has lost the last one and keeps others.
+ */
 static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
     struct chain_policy *s = chain_state(p);
     struct chain_books *c = &s->chain;
     uint32_t i = o->request;
-    const struct chain_run *r = chain_run(c, i);
+    struct chain_run *r = chain_run(c, i);
+    bool next = c->printed == i && c->near == i && r->first && !s->open;
     bool only_out = c->n_out > 0 && c->out[c->n_out - 1] == i && !list_linked(o);
-    if (UNLIKELY(!only_out || !r->first || o->bits & OBJECT_Q1 || s->open)) {
+    if (UNLIKELY(!next || !only_out || o->bits & OBJECT_Q1)) {
         evicted_any(p, o, hash);
         return;
     }
     c->n_out--;
     o->request = r->born;
-    chain_ghost_print(c, i, hash);
-    chain_cells_near(c, i);
+    r->print = chain_print_of(hash);
 }
 
 /* Into its run's children, if it is not one already; its request is the books' again. */
