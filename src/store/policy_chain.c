@@ -340,8 +340,9 @@ static __attribute__((noinline)) struct object *pop_any(struct policy *p) {
 
 static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
     struct chain_policy *s = chain_state(p);
+    if (UNLIKELY(!s || s->open)) return pop_any(p);
     struct chain_books *c = &s->chain;
-    if (UNLIKELY(!s || s->open || c->cells.goes == 0 || c->n_out == c->cap_out)) return pop_any(p);
+    if (UNLIKELY(c->cells.goes == 0 || c->n_out == c->cap_out)) return pop_any(p);
     uint32_t i = c->cells.goes;
     const struct chain_run *r = chain_run(c, i);
     struct object *first = record_get(p->records, r->first), *o = chain_run_last(p, r);
