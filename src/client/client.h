@@ -140,7 +140,8 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options);
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline);
-/* The question where items lie: order[k], or (NULL) the first n. batch: its leases are to be one. */
+/* The question where items lie: order[k], or (NULL) the first n. batch: their leases are
+ * to be one. */
 void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
                       const struct get_options *o, bool batch);
 /* The same on a free lane of a client that has one master; o is whole. In two steps, so that
