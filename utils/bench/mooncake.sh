@@ -1,7 +1,10 @@
 # Mooncake's master of the build MOONCAKE, for the scripts that compare with it; after lib.sh.
 MOONCAKE=${MOONCAKE:-}
 
-mooncake_load() { "$MOONCAKE/mooncake-load" --port="$mooncake_port" "$@" 2>"$bench_dir/load.log"; }
+mooncake_load() {
+    "$MOONCAKE/mooncake-store/benchmarks/mooncake-load" --port="$mooncake_port" "$@" \
+        2>"$bench_dir/load.log"
+}
 master_bench() {
     "$MOONCAKE/mooncake-store/benchmarks/master_bench" \
         --master_server=127.0.0.1:"$mooncake_port" "$@" 2>"$bench_dir/load.log"
