@@ -233,9 +233,10 @@ static tarn_status publish_apply(struct span record, const char **why_p) {
 }
 
 tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
-    while (records.len > 0) {
+    for (size_t ahead = 0; records.len > 0; ahead--) {
         enum effect_kind kind;
         struct span record;
+        if (ahead == 0) ahead = max_u64(store_effects_prefetch(books, records), 1);
         tarn_status s = effect_next(records, &kind, &record);
         *why_p = "a record is not whole";
         if (s == TARN_OK && kind < EFFECT_OTHERS)

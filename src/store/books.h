@@ -663,6 +663,10 @@ struct object *record_new(struct store *s, struct span key, const struct span *v
 void object_appear(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e,
                    const struct put_wishes *wishes, bool replaced);
 bool crcs_fit(uint64_t size, size_t n_crcs); /* one for each STORE_CRC_BLOCK, or none */
+/* The common overwrite in place: same size class, nothing special about o; else false, and nothing
+ * has changed. Its CRC is the caller's. */
+bool book_rewrite_inline(struct store *s, struct object *o, struct span value, uint64_t version,
+                         const struct policy_event *e);
 void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs);
 struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash);
 

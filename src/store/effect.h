@@ -53,6 +53,10 @@ void store_step_down(struct store *s);
 /* One record of a kind below EFFECT_OTHERS, to books that follow. TARN_EPROTO with *why_p (static):
  * it cannot be; the books are as if it had not come. TARN_ENOMEM. */
 tarn_status store_effect_apply(struct store *s, struct span record, const char **why_p);
+/* Of the records that come next, at most EFFECTS_AHEAD: cache lines of the books that they need are
+ * on their way. Returns how many these are. */
+#define EFFECTS_AHEAD 16u
+size_t store_effects_prefetch(const struct store *s, struct span records);
 
 struct store_lead_options {
     uint64_t first_version; /* as in store_config */

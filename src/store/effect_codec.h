@@ -6,21 +6,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include "base/assert.h"
 #include "base/buf.h"
 #include "store/effect.h"
 
+/* buf_append in line: a record has a dozen fields, and every change is one. */
+static inline void put_bytes(struct buf *b, const void *data, size_t n) {
+    if (UNLIKELY(b->cap - b->len < n)) buf_reserve(b, n);
+    memcpy(b->data + b->len, data, n);
+    b->len += n;
+}
 static inline void put_u8(struct buf *b, unsigned v) {
-    buf_append_char(b, (char)v);
+    char c = (char)v;
+    put_bytes(b, &c, 1);
 }
 static inline void put_u32(struct buf *b, uint32_t v) {
-    buf_append(b, &v, sizeof(v));
+    put_bytes(b, &v, sizeof(v));
 }
 static inline void put_u64(struct buf *b, uint64_t v) {
-    buf_append(b, &v, sizeof(v));
+    put_bytes(b, &v, sizeof(v));
 }
 static inline void put_span(struct buf *b, struct span s) {
     put_u32(b, (uint32_t)s.len);
-    if (s.len > 0) buf_append(b, s.data, s.len);
+    if (s.len > 0) put_bytes(b, s.data, s.len);
 }
 
 /* What is left to read. bad: something was asked for that is not there; everything that is read
@@ -57,7 +65,7 @@ static inline uint64_t take_u64(struct reader *r) {
 }
 /* 16 bytes that name something. */
 static inline void put_id(struct buf *b, const uint8_t *id) {
-    buf_append(b, id, 16);
+    put_bytes(b, id, 16);
 }
 static inline const uint8_t *take_id(struct reader *r) {
     return (const uint8_t *)take_bytes(r, 16); /* NULL: bad */

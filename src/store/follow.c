@@ -26,6 +26,7 @@ struct told { /* of an object, checked */
     enum store_pin pin;
     uint64_t pin_ms, expire;
     uint32_t n_memory, n_far, n_extents;
+    /* As many as these say; what is above is 0 where nothing was told. */
     uint8_t extents[STORE_REPLICAS_MAX];
     uint32_t segment[STORE_REPLICAS_MAX];
     struct {
@@ -151,16 +152,31 @@ static void take_extra(struct store *s, struct object *o, const struct told *t) 
     if (t->pin != STORE_PIN_NONE) extra_set_pin(s, o, t->pin, t->pin_ms);
 }
 
+/* Nothing to tell beyond the value. */
+static bool told_plain(const struct told *t) {
+    return (t->flags & (CODEC_INLINE | CODEC_CRC | CODEC_EXTRA)) == (CODEC_INLINE | CODEC_CRC);
+}
+
+static void told_version(struct store *s, uint64_t version) {
+    if (version >= s->next_version) s->next_version = version + 1;
+}
+
 static tarn_status apply_object(struct store *s, struct reader *r, const char **why_p) {
-    struct told t = {0};
+    struct told t;
+    memset(&t, 0, offsetof(struct told, extents));
     if ((*why_p = read_object(s, r, &t)) != NULL) return TARN_EPROTO;
     if (t.version <= s->flush_version) return TARN_OK; /* it went before it came */
     uint64_t hash = store_hash(t.key);
     struct policy_event e = {.now_ms = s->now_ms, .hash = hash, .length = 1};
     bool in_books = (t.flags & CODEC_INLINE) != 0;
+    struct object *old = index_find(&s->index, t.key, hash);
+    if (old && told_plain(&t) && book_rewrite_inline(s, old, t.value, t.version, &e)) {
+        object_set_crc(old, t.crc);
+        told_version(s, t.version);
+        return TARN_OK;
+    }
     struct object *o = record_new(s, t.key, in_books ? &t.value : NULL, t.version, &e);
     if (!o) return TARN_ENOMEM;
-    struct object *old = index_find(&s->index, t.key, hash);
     if (old) book_forget(s, old, object_version(old) == t.version);
     tarn_status st = TARN_OK;
     if (in_books)
@@ -174,7 +190,7 @@ static tarn_status apply_object(struct store *s, struct reader *r, const char **
     if (t.flags & CODEC_CRC) object_set_crc(o, t.crc);
     book_insert(s, o, hash, &e);
     take_extra(s, o, &t);
-    if (t.version >= s->next_version) s->next_version = t.version + 1;
+    told_version(s, t.version);
     return TARN_OK;
 }
 
@@ -325,6 +341,26 @@ static tarn_status apply_leases(struct store *s, struct reader *r, const char **
     s->told_elsewhere = x.clock_id != s->config.clock_id || x.clock_id == 0;
     s->told_ms = s->told_elsewhere ? UINT64_MAX : x.until_ms;
     return TARN_OK;
+}
+
+/* Version, size, flags and CRC come before the key: read_object. */
+#define OBJECT_KEY_AT (5u + 8u + 8u + 1u + 4u)
+
+size_t store_effects_prefetch(const struct store *s, struct span records) {
+    struct span key[EFFECTS_AHEAD];
+    uint64_t hash[EFFECTS_AHEAD];
+    size_t n = 0, keys = 0;
+    enum effect_kind kind;
+    struct span record;
+    for (; n < EFFECTS_AHEAD && effect_next(records, &kind, &record) == TARN_OK; n++) {
+        records = span_of(records.data + record.len, records.len - record.len);
+        if (kind != EFFECT_OBJECT || record.len < OBJECT_KEY_AT) continue;
+        struct reader r = {record.data + OBJECT_KEY_AT, record.data + record.len, false};
+        key[keys] = take_span(&r);
+        keys += !r.bad;
+    }
+    if (keys > 1) store_prefetch(s, key, keys, hash);
+    return n;
 }
 
 tarn_status store_effect_apply(struct store *s, struct span record, const char **why_p) {

@@ -662,9 +662,8 @@ tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token) {
 
 /* --- SET of small values --- */
 
-/* The common overwrite: same key, same size class, nothing special about the object. */
-static bool inline_rewrite(struct store *s, struct object *o, struct span value, uint32_t crc,
-                           const struct policy_event *e) {
+bool book_rewrite_inline(struct store *s, struct object *o, struct span value, uint64_t version,
+                         const struct policy_event *e) {
     if (!(o->bits & OBJECT_INLINE) || (o->bits & OBJECT_EXTRA) || (s->stale && book_stale(s, o)))
         return false;
     if (!record_same_class(book_record_size(o), sizeof(*o) + object_key_len(o) + value.len))
@@ -672,10 +671,8 @@ static bool inline_rewrite(struct store *s, struct object *o, struct span value,
     s->domains[o->block].bytes += value.len - object_slack(o);
     object_set_slack(o, (uint32_t)value.len);
     if (value.len) memcpy(o->data + object_key_len(o), value.data, value.len);
-    o->version_depth = s->next_version++ << 16 | object_depth(o);
-    object_set_crc(o, crc);
+    o->version_depth = version << 16 | object_depth(o);
     book_access(s, o, e);
-    s->stat.replaced++;
     return true;
 }
 
@@ -685,7 +682,10 @@ static tarn_status inline_set(struct store *s, struct span key, uint64_t hash, s
                               const struct policy_event *e) {
     bool plain = !options->expire_wall_ms && options->pin == STORE_PIN_NONE && !options->group.len;
     struct object *o = index_find(&s->index, key, hash);
-    if (o && plain && inline_rewrite(s, o, value, crc, e)) {
+    if (o && plain && book_rewrite_inline(s, o, value, s->next_version, e)) {
+        s->next_version++;
+        s->stat.replaced++;
+        object_set_crc(o, crc);
         tell_complete(s, o, true);
         return TARN_OK;
     }

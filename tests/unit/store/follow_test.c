@@ -1,4 +1,5 @@
 /* Books that follow others by their records are the same books, and can lead. */
+#include "base/crc32c.h"
 #include "base/rng.h"
 #include "store/effect_codec.h"
 #include "util.h"
@@ -40,6 +41,7 @@ static void apply(struct store *s, struct span data) {
         struct span record;
         const char *why = "";
         CHECK_EQ(effect_next(data, &kind, &record), TARN_OK);
+        CHECK(store_effects_prefetch(s, data) >= 1);
         tarn_status st = store_effect_apply(s, record, &why);
         if (st != TARN_OK) fprintf(stderr, "%s\n", why);
         CHECK_EQ(st, TARN_OK);
@@ -648,6 +650,68 @@ TEST(names_that_would_break_a_list) {
 }
 
 /* Files and streams of older servers hold these bytes. */
+static void set(struct store *s, const char *key, const char *value, uint64_t expire_wall_ms) {
+    struct store_put_options o = {.replicas = 1, .replace = true, .expire_wall_ms = expire_wall_ms};
+    struct store_batch b;
+    unsigned budget = 1000;
+    store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
+    CHECK_EQ(store_set_inline(s, &b, span_str(key), span_str(value),
+                              crc32c(0, value, strlen(value)), &o, &budget),
+             TARN_OK);
+}
+
+/* Where the new value fits it is written over the old one, here and there; else another record
+ * comes in its place. Both keep the same books. */
+TEST(values_that_are_set_again) {
+    static const char *const values[] = {
+        "one", "two", "", "a value that needs a record of another size altogether, surely",
+        "three"};
+    struct store *a = leader("offset", 0), *f = follower();
+    uint64_t version = 0;
+    for (size_t i = 0; i < 2 * ARRAY_LEN(values); i++) {
+        const char *value = values[i % ARRAY_LEN(values)];
+        set(a, "k", value, i % 4 == 3 ? 9000000 : 0);
+        set(a, "other", "stays", 0);
+        catch_up(f);
+        struct object *o = store_find(f, SPAN("k")), *of_a = store_find(a, SPAN("k"));
+        struct span got;
+        uint32_t crc;
+        CHECK(o != NULL && store_object_inline(o, &got) && span_eq(got, span_str(value)));
+        CHECK(store_object_crc(o, &crc) && crc == crc32c(0, value, strlen(value)));
+        CHECK_EQ(store_object_version(o), store_object_version(of_a));
+        CHECK_EQ(store_object_expire(f, o), store_object_expire(a, of_a));
+        CHECK(store_object_version(o) > version);
+        version = store_object_version(o);
+        CHECK_EQ(store_count(f), 2);
+        CHECK(same(a, f));
+        store_check(f);
+    }
+    struct store_lead_stats stats;
+    lead(f, 1 << 20, &stats);
+    set(f, "k", "mine", 0);
+    CHECK(store_object_version(store_find(f, SPAN("k"))) > version);
+    store_destroy(&f);
+    store_destroy(&a);
+    buf_free(&stream);
+}
+
+TEST(as_many_records_are_looked_at_ahead_as_are_whole) {
+    struct store *a = leader("offset", 0);
+    char key[16];
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        set(a, key, "value", 0);
+    }
+    CHECK_EQ(store_effects_prefetch(a, span_of(stream.data, stream.len)), EFFECTS_AHEAD);
+    uint32_t first;
+    memcpy(&first, stream.data, sizeof(first));
+    CHECK_EQ(store_effects_prefetch(a, span_of(stream.data, first + 3)), 0);
+    CHECK_EQ(store_effects_prefetch(a, span_of(stream.data, first + 4)), 1);
+    CHECK_EQ(store_effects_prefetch(a, span_of(stream.data, first + 7)), 1);
+    store_destroy(&a);
+    buf_free(&stream);
+}
+
 TEST(records_keep_their_bytes) {
     struct buf b = {0};
 #define SAME(...)                                                                                  \
@@ -726,6 +790,7 @@ TEST(damaged_records) {
             if (rng_below(&r, 2))
                 one.data[5 + rng_below(&r, one.len - 5)] ^= (char)(1u << rng_below(&r, 8));
             if (rng_below(&r, 8) == 0) one.len -= rng_below(&r, one.len - 5);
+            (void)store_effects_prefetch(f, span_of(one.data, one.len));
             (void)store_effect_apply(f, span_of(one.data, one.len), &why);
             data = span_of(data.data + record.len, data.len - record.len);
         }
