@@ -65,8 +65,8 @@ static void restore_pointers(struct resp_parser *p, const char *data, size_t upt
     for (size_t i = p->absolute; i < upto; i++) p->argv[i].data = data + p->offsets[i];
 }
 
-/* Reads "digits\r\n" of up to nine digits at s. NULL: it is not whole, or not that plain. */
-static inline const char *read_count(const char *s, const char *end, size_t *count_p) {
+/* Of up to nine digits. */
+static const char *read_long_count(const char *s, const char *end, size_t *count_p) {
     if (end - s < 3) return NULL;
     unsigned v = (unsigned char)s[0] - '0';
     if (v > 9) return NULL;
@@ -80,6 +80,22 @@ static inline const char *read_count(const char *s, const char *end, size_t *cou
     if (end - s < 2 || s[0] != '\r' || s[1] != '\n') return NULL;
     *count_p = v;
     return s + 2;
+}
+
+/* Reads "digits\r\n" at s. NULL: it is not whole, or not that plain. Nearly all counts and lengths
+ * have one digit or two. */
+static inline const char *read_count(const char *s, const char *end, size_t *count_p) {
+    if (UNLIKELY(end - s < 4)) return read_long_count(s, end, count_p);
+    unsigned a = (unsigned char)s[0] - '0', b = (unsigned char)s[1] - '0';
+    if (a <= 9 && s[1] == '\r' && s[2] == '\n') {
+        *count_p = a;
+        return s + 3;
+    }
+    if (a - 1 <= 8 && b <= 9 && s[2] == '\r' && s[3] == '\n') {
+        *count_p = a * 10 + b;
+        return s + 4;
+    }
+    return read_long_count(s, end, count_p);
 }
 
 enum line_state { LINE_WHOLE, LINE_MORE, LINE_TOO_LONG, LINE_NO_LF };
