@@ -202,6 +202,8 @@ TARN_API void tarn_call_init(tarn_call *call);
 
 enum { TARN_PIN_NONE, TARN_PIN_SOFT, TARN_PIN_HARD };
 
+struct tarn_item;
+
 typedef struct tarn_put_options {
     size_t size;
     uint64_t timeout_ms; /* as in tarn_call */
@@ -225,6 +227,15 @@ typedef struct tarn_put_options {
     const void *session; /* hints, as in tarn_call */
     size_t session_len;
     uint64_t return_ms;
+    /* 1: of a mover between masters (tarn-cluster): keys of slots that are on their way are put at
+     * the master they go to. */
+    int moving;
+    /* Called, NULL: not, when the values of n of the items are in their places, and before anybody
+     * sees them: those with keep[i] 0 (it is 1 at first) are given up, as TARN_ECANCELED. It may be
+     * called again for an item, when the server has lost its put; by several threads at once, when
+     * there are several masters. It makes no call of this client. */
+    void (*written)(void *arg, const struct tarn_item *const *items, size_t n, int *keep);
+    void *written_arg;
 } tarn_put_options;
 TARN_API void tarn_put_options_init_sized(tarn_put_options *options, size_t size);
 TARN_API void tarn_put_options_init(tarn_put_options *options);

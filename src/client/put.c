@@ -66,6 +66,7 @@ void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t sin
     put->pin_ms = o->pin_ms == 0 ? 1800000 : o->pin_ms;
     put->ttl_ms = o->ttl_ms;
     put->replace = o->replace;
+    put->moving = o->moving;
     hint_fill(r, HINT_OF(o), &put->hint);
     put->avoid.n = (uint32_t)outage_names(lane, since_ms, away, WIRE_PREFERS);
     for (size_t i = 0; i < put->avoid.n; i++) put->avoid.at[i] = request_str(r, away[i]);
@@ -303,6 +304,28 @@ static tarn_status revokes_send(struct putting *p, const size_t *order, size_t n
     return status;
 }
 
+/* Whoever wants to know is asked which of those that are WRITTEN are to be ended. */
+static void put_ask(struct putting *p, const size_t *order, size_t n) {
+    const tarn_put_options *o = p->options;
+    if (o->written == NULL || n == 0) return;
+    const tarn_item **items = arena_alloc(&p->b.lane->arena, n * sizeof(tarn_item *));
+    int *keep = arena_alloc(&p->b.lane->arena, n * sizeof(*keep));
+    size_t asked = 0, at = 0;
+    for (size_t k = 0; k < n; k++) {
+        if (p->puts[order[k]].is.state != ITEM_WRITTEN) continue;
+        keep[asked] = 1;
+        items[asked++] = &p->b.items[order[k]];
+    }
+    if (asked > 0) o->written(o->written_arg, items, asked, keep);
+    for (size_t k = 0; k < n; k++) {
+        struct put *u = &p->puts[order[k]];
+        if (u->is.state != ITEM_WRITTEN || keep[at++] != 0) continue;
+        u->is.state = ITEM_WANTED;
+        u->revoke = u->last = true;
+        u->reason = TARN_ECANCELED;
+    }
+}
+
 /* --- passes --- */
 
 /* What a broken connection left behind is ended, or revoked, before anything is started anew. */
@@ -374,6 +397,7 @@ static tarn_status put_all(struct putting *p) {
         if (more) status = chunk_send(p, &next, start_request);
         /* also when the connection broke: END goes out over the next one */
         put_write(p, now.order, now.n);
+        put_ask(p, now.order, now.n);
         if (status != TARN_OK) break;
         ends = chunk_split(p, &now, end_kind);
         status = chunk_send(p, &ends, end_request);

@@ -359,11 +359,15 @@ static void round_run(struct items_call *c) {
     c->failed = TARN_OK;
     free(c->why);
     c->why = NULL;
+    bool moving = todo == NULL && c->put != NULL && c->put->moving;
     if (c->n == 1) {
-        single_run(c, asks != NULL && asks[0]);
+        single_run(c, moving || (asks != NULL && asks[0]));
     } else {
         struct split s;
-        split_init(&s, c->rounds.map->slots, keys_of_items(c->items), todo, asks, n, false);
+        uint8_t *all = moving ? memset(xmalloc(n), 1, n) : NULL;
+        split_init(&s, c->rounds.map->slots, keys_of_items(c->items), todo, moving ? all : asks, n,
+                   false);
+        free(all);
         unsigned only = split_only(&s);
         if (todo == NULL && only != SPLIT_NOBODY)
             whole_run(c, only);
