@@ -446,7 +446,7 @@ TEST(what_comes_later_is_waited_for) {
         pool_script("MPUTSTART", 0, POOL_SAY, "*1\r\n-LOADING nodes are awaited\r\n");
     CHECK_EQ(put_item("k", 20000, 1), TARN_OK);
     CHECK(clock_boot_ms() - began >= 200);
-    pool_script("MGETREPLICAS", 0, POOL_SAY, "*1\r\n-TRYAGAIN 50 x\r\n");
+    pool_script("MGETREPLICAS", 0, POOL_SAY, "*2\r\n-TRYAGAIN 50 x\r\n:0\r\n");
     for (unsigned i = 1; i < 9; i++) pool_script("MGETREPLICAS", 0, POOL_SAY, "-LOADING x\r\n");
     CHECK_EQ(get("k", 20000), TARN_OK);
     end();
@@ -475,7 +475,7 @@ TEST(later_than_the_call_may_take_is_said_at_once) {
     uint64_t began = clock_boot_ms();
     pool_script("MPUTSTART", 0, POOL_SAY, "*1\r\n-TRYAGAIN 50000 x\r\n");
     CHECK_EQ(put_item("k", 20000, 1), TARN_ELATER);
-    pool_script("MGETREPLICAS", 0, POOL_SAY, "*1\r\n-TRYAGAIN 50000 x\r\n");
+    pool_script("MGETREPLICAS", 0, POOL_SAY, "*2\r\n-TRYAGAIN 50000 x\r\n:0\r\n");
     CHECK_EQ(get("k", 20000), TARN_ELATER);
     CHECK(clock_boot_ms() - began < 3000);
     end();
