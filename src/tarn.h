@@ -150,6 +150,10 @@ typedef struct tarn_options {
      * block; it must not call libtarn. NULL: nobody does, which costs nothing. */
     void (*on_span)(void *arg, const struct tarn_span *span);
     void *span_arg;
+    /* 100: a call that waits for an answer looks for it for so long, at most, before it sleeps;
+     * only where answers have come sooner of late, and nobody else wants the processor. 0: it
+     * sleeps at once. A host's data threads do likewise */
+    uint64_t busy_poll_us;
 } tarn_options;
 TARN_API void tarn_options_init_sized(tarn_options *options, size_t size);
 TARN_API void tarn_options_init(tarn_options *options);
@@ -162,7 +166,7 @@ TARN_API void tarn_options_init(tarn_options *options);
  * timeout_ms, lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers,
  * host_name, name, rack, failover_ms, module_path; and with tarns://, which is the same over TLS,
  * tls_ca_file, tls_ca_dir, tls_cert_file, tls_key_file, tls_server_name, tls_verify,
- * tls_verify_name (yes or no); and cluster, log_figures_s.
+ * tls_verify_name (yes or no); and cluster, log_figures_s, busy_poll_us.
  * tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis Sentinels (port
  * 26379; tarns+sentinel://: over TLS, as is the master) where the master of that name is, and asks
  * again whenever that one is gone or has become a replica: calls keep trying until their timeout.

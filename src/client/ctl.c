@@ -31,8 +31,10 @@ void ctl_close(struct ctl *c) {
     if (c->reader != NULL) redisReaderFree(c->reader);
     buf_free(&c->out);
     const char *what = c->what;
+    const struct spin spin = c->spin;
     ctl_init(c);
     c->what = what;
+    c->spin = spin;
 }
 
 static int wait_ms_until(uint64_t deadline) {
@@ -394,23 +396,26 @@ static tarn_status ctl_feed(struct ctl *c) {
 
 /* Waits until the socket is readable, and sends meanwhile. */
 static tarn_status socket_wait_readable(struct ctl *c, uint64_t deadline) {
-    for (;;) {
+    for (bool looks = spin_begin(&c->spin);; looks = looks && spin_again(&c->spin)) {
         if (c->secure.tls != NULL && tls_state(c->secure.tls) != TLS_OPEN)
             return TARN_OK; /* its end is there */
         struct pollfd p = {.fd = c->fd,
                            .events = (short)(POLLIN | (ctl_wants_to_send(c) ? POLLOUT : 0))};
-        int n = poll(&p, 1, wait_ms_until(deadline));
+        int n = poll(&p, 1, looks ? 0 : wait_ms_until(deadline));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return ctl_lost(c, TARN_EIO, strerror(errno));
         if (n == 0) {
-            if (now_ms() < deadline) continue;
+            if (looks || now_ms() < deadline) continue;
             return TARN_ETIMEOUT;
         }
         if (p.revents & POLLOUT) {
             tarn_status status = ctl_flush(c);
             if (status != TARN_OK) return status;
         }
-        if (p.revents & (POLLIN | POLLHUP | POLLERR)) return TARN_OK;
+        if (p.revents & (POLLIN | POLLHUP | POLLERR)) {
+            spin_end(&c->spin);
+            return TARN_OK;
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/spin.h"
 #include "base/traceparent.h"
 #include "client/answer.h"
 #include "client/arena.h"
@@ -39,6 +40,7 @@ struct ctl {
     struct traceparent trace;
     bool trace_due;
     bool asking; /* each request has ASKING before it: its slot moves to this master */
+    struct spin spin; /* before it sleeps for an answer; stays when it is closed */
 };
 struct secure;
 void ctl_init(struct ctl *c);

@@ -32,6 +32,7 @@ static tarn_status open_engine(struct lane *lane) {
     engine_config_init(&config);
     config.transport = client->only;
     config.streams = client->options.streams;
+    config.busy_poll_us = client->options.busy_poll_us;
     config.connect_timeout_ms = client->options.connect_timeout_ms;
     config.attach_timeout_ms = client->options.failover_ms;
     lane->tls =
@@ -63,6 +64,7 @@ struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
     lane->client = client;
     lane->registered = xcalloc(REGISTER_MAX, sizeof(*lane->registered));
     ctl_init(&lane->ctl);
+    spin_set(&lane->ctl.spin, client->options.busy_poll_us);
     rng_seed(&lane->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)lane);
     lane->window = client->options.piece_bytes;
     *status_p = open_engine(lane);

@@ -36,6 +36,7 @@ static const struct url_option {
     NUMBER(workers, 2, 1, 256),
     NUMBER(failover_ms, 1000, 1, 3600000),
     NUMBER(log_figures_s, 0, 0, 86400),
+    NUMBER(busy_poll_us, 100, 0, 10000),
     STRING(transport),
     STRING(host_name),
     STRING(name),

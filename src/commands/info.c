@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 #include "base/assert.h"
+#include "base/spin.h"
 #include "base/usage.h"
 #include "host/host.h"
 #include "inband/remote.h"
@@ -78,6 +79,9 @@ static void write_server(struct figure_walk *f) {
     FIGURES(f, stats_figures, stats, loop_turns, loop_turns);
     FIGURE(f, COUNTER_US, loop_active_usec, "time the loop was not asleep", stats.active_ns / 1000);
     FIGURE(f, US, loop_longest_turn_usec, "its longest turn", stats.longest_turn_ns / 1000);
+    const struct spin *spin = net_loop_spin(core_loop());
+    FIGURE(f, COUNTER, loop_busy_polls, "times it looked for more before it slept", spin->spins);
+    FIGURE(f, COUNTER, loop_busy_poll_hits, "... and found it", spin->hits);
     FIGURE(f, GAUGE, loop_work_quota, "units of work in a slice", job_quota());
 }
 

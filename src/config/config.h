@@ -156,7 +156,7 @@ struct config {
     int enable_protected_configs;
     int propagation_error;
     bool rdbcompression;
-    int64_t hz, loop_work_quota, active_expire_effort;
+    int64_t hz, loop_work_quota, active_expire_effort, busy_poll_us;
     int enable_debug_command, enable_module_command;
     int64_t slowlog_slower_than_us, slowlog_max_len;
     int64_t latency_monitor_threshold_ms; /* 0: the monitor is off */

@@ -143,6 +143,7 @@ const struct config_row config_rows[] = {
     BOOL("lazyfree-lazy-user-flush", lazy_user_flush, "no", M, 0),
     BOOL("dynamic-hz", dynamic_hz, "yes", M, 0),
     NUM(CONFIG_INT, "active-expire-effort", active_expire_effort, "1", 1, 10, M, 0),
+    NUM(CONFIG_INT, "busy-poll", busy_poll_us, "100", 0, 10000, 0, 0),
     NUM(CONFIG_INT, "loop-work-quota", loop_work_quota, "1000", 16, 1000000, M, 0),
     ENUM("enable-debug-command", enable_debug_command, "no", local_words, 0, 0),
     ENUM("enable-module-command", enable_module_command, "no", local_words, 0, 0),

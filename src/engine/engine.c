@@ -84,6 +84,7 @@ tarn_status engine_create(const struct engine_config *config, struct engine **en
     struct engine *e = xcalloc(1, sizeof(*e));
     e->magic = ENGINE_MAGIC;
     e->config = *config;
+    spin_set(&e->spin, config->busy_poll_us);
     LIST_INIT(&e->memories);
     *engine_p = e;
     return TARN_OK;

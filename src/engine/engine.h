@@ -26,6 +26,7 @@ struct engine_config {
     /* for a host's answer when its memory is asked for, while there is another transport */
     uint64_t attach_timeout_ms;
     uint64_t idle_close_ms;
+    uint64_t busy_poll_us; /* looking before it sleeps, at most (base/spin.h); 0: not at all */
     /* Set by another thread (atomically) while engine_run runs: that ends soon, and what was not
      * over is TARN_ECANCELED. NULL: nobody does. */
     const bool *stop;

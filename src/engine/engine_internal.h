@@ -12,6 +12,7 @@
 #include "base/iov.h"
 #include "base/queue.h"
 #include "base/segment_header.h"
+#include "base/spin.h"
 #include "engine/engine.h"
 #include "transport/transport.h"
 
@@ -102,6 +103,7 @@ struct engine {
     /* keys to be closed when the operations that are under way have ended */
     struct engine_retired_list doomed;
     struct engine_stats stats;
+    struct spin spin; /* before it sleeps for a transport */
 };
 
 /* engine.c */

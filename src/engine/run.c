@@ -327,7 +327,12 @@ static void wait_for_news(struct engine_run *r, uint64_t next_ms) {
     uint64_t now_ms = clock_boot_ms(), until = now_ms + WAIT_MAX_MS;
     if (next_ms != 0) until = min_u64(until, next_ms);
     if (r->deadline_ms != 0) until = min_u64(until, r->deadline_ms);
-    if (until > now_ms) (void)poll(fds, n, (int)(until - now_ms));
+    if (until <= now_ms) return;
+    struct spin *spin = &r->e->spin;
+    bool looks = spin_begin(spin);
+    while (looks && poll(fds, n, 0) == 0) looks = spin_again(spin);
+    if (!looks) (void)poll(fds, n, (int)(until - now_ms));
+    spin_end(spin);
 }
 
 /* A write that failed in one slice may have others under way: they come to their end by themselves,

@@ -28,6 +28,7 @@ struct host_config {
     unsigned threads;   /* data threads, >= 1 */
     unsigned max_connections;
     uint64_t idle_timeout_ms; /* a data connection that is silent in the middle of a frame */
+    uint64_t busy_poll_us;    /* of data threads before they sleep, at most; 0: none */
     uint64_t staging_bytes;   /* bound of buffers for readers; 0: 64 MiB */
     const char *shm_path;     /* unix socket, NULL or "": no shm */
     unsigned shm_mode;        /* permissions of that socket */

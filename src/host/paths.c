@@ -55,6 +55,7 @@ tarn_status host_path_listen(struct host *h, struct host_path *p) {
         .threads = h->config.threads,
         .max_connections = h->config.max_connections,
         .idle_timeout_ms = h->config.idle_timeout_ms,
+        .busy_poll_us = h->config.busy_poll_us,
         .mode = h->config.shm_mode,
         .staging_bytes = h->config.staging_bytes,
         .tls = h->config.tls,

@@ -150,6 +150,7 @@ static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) 
         .threads = o->threads > 0 ? o->threads : 2,
         .max_connections = o->max_connections > 0 ? o->max_connections : 4096,
         .idle_timeout_ms = DATA_TIMEOUT_MS,
+        .busy_poll_us = h->options.busy_poll_us,
         .shm_path = h->shm_path,
         .shm_mode = o->shm_mode,
         .shm_optional = o->shm_socket == NULL,

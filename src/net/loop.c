@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/spin.h"
 
 struct net_loop {
     struct event_base *base;
@@ -17,6 +18,7 @@ struct net_loop {
     struct event sleep; /* ends the sleep in time */
     uint64_t sleep_due; /* of the pending one, in ms of libevent's clock; 0: none */
     bool stale, stopping;
+    struct spin spin; /* before it sleeps */
     char backend[64];
 };
 
@@ -30,6 +32,7 @@ static struct event *event_of(char *place) {
 static inline void loop_woke(struct net_loop *loop) {
     if (!loop->stale) return;
     loop->stale = false;
+    spin_end(&loop->spin);
     loop->hooks.woke(loop->hooks.arg);
 }
 
@@ -88,15 +91,35 @@ static void sleep_at_most(struct net_loop *loop, uint64_t ms) {
     loop->sleep_due = due;
 }
 
+static void loop_look(struct net_loop *loop) {
+    event_base_loop(loop->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+}
+
+/* Looks for a moment before it sleeps, where that has paid. */
+static void loop_wait(struct net_loop *loop, uint64_t ms) {
+    bool looks = spin_begin(&loop->spin);
+    for (; looks && loop->stale; looks = loop->stale && spin_again(&loop->spin)) loop_look(loop);
+    if (loop->stale) {
+        sleep_at_most(loop, ms);
+        event_base_loop(loop->base, EVLOOP_ONCE);
+    }
+}
+
 void net_loop_run(struct net_loop *loop) {
     uint64_t ms = 0;
     while (!loop->stopping) {
         loop->stale = true;
-        if (ms > 0) sleep_at_most(loop, ms);
-        event_base_loop(loop->base, EVLOOP_ONCE | (ms > 0 ? 0 : EVLOOP_NONBLOCK));
+        if (ms > 0)
+            loop_wait(loop, ms);
+        else
+            loop_look(loop);
         loop_woke(loop);
         ms = loop->hooks.turn(loop->hooks.arg);
     }
+}
+
+struct spin *net_loop_spin(struct net_loop *loop) {
+    return &loop->spin;
 }
 
 void net_loop_stop(struct net_loop *loop) {

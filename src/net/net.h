@@ -13,6 +13,7 @@
 #include "base/status.h"
 
 struct net_loop;
+struct spin;
 
 struct net_hooks {
     void *arg;
@@ -30,6 +31,9 @@ void net_loop_destroy(struct net_loop **loop_p);
 /* Returns after net_loop_stop. */
 void net_loop_run(struct net_loop *loop);
 void net_loop_stop(struct net_loop *loop);
+/* How long it looks before it sleeps (base/spin.h), not at all unless somebody sets it; and how
+ * often it did. */
+struct spin *net_loop_spin(struct net_loop *loop);
 const char *net_loop_backend(const struct net_loop *loop); /* "libevent 2.1.12, epoll" */
 
 /* --- watching a descriptor --- */

@@ -23,6 +23,7 @@
 #include "base/daemon.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/spin.h"
 #include "cluster/cluster.h"
 #include "front/acl_users.h"
 #include "ha/books.h"
@@ -167,6 +168,7 @@ static bool set_up_host(const struct config *c, bool loaded) {
                              .threads = (unsigned)c->data_threads,
                              .max_connections = (unsigned)c->data_maxclients,
                              .idle_timeout_ms = c->data_timeout_ms,
+                             .busy_poll_us = (uint64_t)c->busy_poll_us,
                              .shm_path = choose_shm_path(c),
                              .shm_mode = (unsigned)c->shm_socket_perm,
                              .shm_optional = strcmp(c->shm_socket, "auto") == 0,
@@ -319,6 +321,7 @@ int server_run(struct config *c, const char *executable) {
         log_warning("The event loop could not be set up");
         return 1;
     }
+    spin_set(net_loop_spin(loop), (uint64_t)c->busy_poll_us);
     set_up_identity();
     turn_init(loop);
     if (!rename_commands(c)) return 1;

@@ -163,6 +163,7 @@ struct transport_listen_config {
     /* silence in the middle of a frame, or time until the first good grant; 0: 30 s */
     uint64_t idle_timeout_ms;
     uint64_t staging_bytes; /* bound of the buffers for gate.stage; 0: 64 MiB; at least one piece */
+    uint64_t busy_poll_us;  /* of data threads before they sleep, at most (base/spin.h); 0: none */
     unsigned mode;          /* permissions of a unix socket; 0: 0600 */
     struct transport_gate gate;
     const struct transport_tls *tls; /* with URIs of tcps://, which speak nothing else */

@@ -19,6 +19,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/spin.h"
 #include "base/thread.h"
 #include "transport/tcp/conn.h"
 #include "transport/tcp/places.h"
@@ -52,6 +53,7 @@ struct data_thread {
     struct transport_listener_stats counters;
     struct transport_times times;
     struct tcp_stager stager;
+    struct spin spin; /* before it sleeps */
 
     pthread_mutex_t lock;
     struct conn_list incoming; /* under lock */
@@ -67,7 +69,7 @@ struct transport_listener {
     struct transport_domain *domain;
     struct transport_gate gate;
     const struct transport_tls *tls; /* NULL: it is plain */
-    uint64_t idle_ms;
+    uint64_t idle_ms, busy_poll_us;
     uint16_t port;
     int sockets[LISTEN_SOCKETS_MAX];
     unsigned n_sockets;
@@ -310,12 +312,24 @@ static int how_long(struct data_thread *t, int staging_ms) {
     return staging_ms >= 0 && staging_ms < (int)SCAN_MS ? staging_ms : (int)SCAN_MS;
 }
 
+/* Looks for a moment before it sleeps, where that has paid. */
+static int thread_wait(struct data_thread *t, struct epoll_event *events, int timeout) {
+    if (timeout == 0) return epoll_wait(t->epoll_fd, events, EVENTS_MAX, 0);
+    int n = 0;
+    bool looks = spin_begin(&t->spin);
+    while (looks && (n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, 0)) == 0)
+        looks = spin_again(&t->spin);
+    if (!looks) n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
+    spin_end(&t->spin);
+    return n;
+}
+
 static void *data_thread_main(void *arg) {
     struct data_thread *t = arg;
     struct epoll_event events[EVENTS_MAX];
     int timeout = 0;
     while (!__atomic_load_n(&t->listener->stop, __ATOMIC_ACQUIRE)) {
-        int n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
+        int n = thread_wait(t, events, timeout);
         uint64_t now_ns = clock_mono_ns(), now_ms = now_ns / 1000000;
         thread_take_events(t, events, n, now_ms); /* n < 0: interrupted */
         take_incoming(t);
@@ -348,6 +362,7 @@ static tarn_status data_thread_start(struct transport_listener *l, unsigned i) {
         return TARN_EIO;
     }
     if (i == 0) watch_sockets(t, true);
+    spin_set(&t->spin, l->busy_poll_us);
     char name[16];
     snprintf(name, sizeof(name), "tarn-data-%u", i % 1000);
     int rc = thread_start(&t->thread, name, data_thread_main, t);
@@ -454,6 +469,7 @@ tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen
     l->gate = config->gate;
     l->tls = config->tls;
     l->idle_ms = config->idle_timeout_ms != 0 ? config->idle_timeout_ms : IDLE_DEFAULT_MS;
+    l->busy_poll_us = config->busy_poll_us;
     l->n_threads = (unsigned)min_u64(config->threads > 0 ? config->threads : 1, THREADS_MAX);
     l->threads = xcalloc(l->n_threads, sizeof(*l->threads));
     pthread_mutex_init(&l->lock, NULL);

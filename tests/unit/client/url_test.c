@@ -37,7 +37,7 @@ TEST(user_password_and_options) {
     struct parsed p;
     CHECK_EQ(parse("TARN://a%40b:p%3Aw%2f@[::1]:7000/"
                    "?transport=tcp&verify=0&batch_keys=16&name=x%20y&rack=r%2F1&failover_ms=70&"
-                   "module_path=/"
+                   "busy_poll_us=7&module_path=/"
                    "a:/b%20c",
                    &p),
              TARN_OK);
@@ -50,6 +50,7 @@ TEST(user_password_and_options) {
     CHECK_STR(p.o.rack, "r/1");
     CHECK_STR(p.o.module_path, "/a:/b c");
     CHECK_EQ(p.o.failover_ms, 70);
+    CHECK_EQ(p.o.busy_poll_us, 7);
     CHECK_EQ(p.o.verify, 0);
     CHECK_EQ(p.o.batch_keys, 16);
     done(&p);
@@ -179,6 +180,7 @@ TEST(bad_urls_are_refused) {
         "tarn://us%er@h",
         "tarn://h?max_lanes=0",
         "tarn://h?failover_ms=0",
+        "tarn://h?busy_poll_us=10001",
         "tarn://h?batch_keys=99999999999999999999",
         "tarns:/h",
         "tarn://h?tls_verify=no",

@@ -103,7 +103,7 @@ class Options(C.Structure):
         unsigned workers; char *host_name, *user, *password, *name, *rack; uint64_t failover_ms;
         char *module_path, *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file,
         *tls_server_name; int tls_verify, tls_verify_name; char *cluster; uint64_t log_figures_s;
-        void *on_span, *span_arg;
+        void *on_span, *span_arg; uint64_t busy_poll_us;
         """
     )
 
