@@ -39,7 +39,7 @@ struct ctl {
     /* what the server knows it works for, or is told before the next request */
     struct traceparent trace;
     bool trace_due;
-    bool asking; /* each request has ASKING before it: its slot moves to this master */
+    bool asking;      /* each request has ASKING before it: its slot moves to this master */
     struct spin spin; /* before it sleeps for an answer; stays when it is closed */
 };
 struct secure;
