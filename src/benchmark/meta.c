@@ -26,6 +26,7 @@ struct flight {
     enum stage stage;
     enum meta_op op;
     uint64_t first_key, from_us; /* it was sent, or due */
+    size_t found;                /* of its keys, by the first answer */
 };
 
 struct conn {
@@ -257,6 +258,7 @@ static void batch_done(struct meta_worker *k, struct conn *c, struct flight f) {
     c->batches--;
     if (f.op != k->m->op) {
         hist_add(&k->did.put_hist, took_us);
+        k->did.put_keys += f.found;
         return;
     }
     hist_add(&k->t.hist, took_us);
@@ -300,7 +302,7 @@ static void batch_answered(struct meta_worker *k, struct conn *c) {
     }
     switch (f.op) {
     case META_PUT:
-        n = read_numbers(k, c->w, k->leases && f.op == META_GET);
+        f.found = n = read_numbers(k, c->w, k->leases && f.op == META_GET);
         if (n > 0) batch_send_end(k, c, f, n);
         break;
     case META_GET:
@@ -310,10 +312,7 @@ static void batch_answered(struct meta_worker *k, struct conn *c) {
     case META_EXISTS: n = read_exists(c->w); break;
     case META_PREFIX: n = read_prefix(c->w); break;
     }
-    if (f.op == k->m->op)
-        k->did.hits += n;
-    else
-        k->did.put_keys += n;
+    if (f.op == k->m->op) k->did.hits += n;
     if (f.op != META_PUT || n == 0) batch_done(k, c, f);
 }
 

@@ -71,3 +71,5 @@ test {busy-poll 0: nobody looks} {
     assert_equal 0 [polls]
     stop_server
 }
+
+finish
