@@ -159,7 +159,7 @@ static void batch_send(struct meta_worker *k, struct conn *c, uint64_t from_us) 
     for (uint64_t i = 0; i < m->batch; i++)
         u64_to_hex(key_number(m, op, first, i), META_DIGITS, t->request.data + t->key_at[i]);
     buf_append(&c->w->out, t->request.data, t->request.len);
-    push_flight(c, (struct flight){STAGE_FIRST, op, first, from_us});
+    push_flight(c, (struct flight){STAGE_FIRST, op, first, from_us, 0});
     c->batches++;
     k->did.requests++;
 }
