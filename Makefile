@@ -562,6 +562,7 @@ WHAT_tarn-benchmark := measures a tarn-server, its data paths and transfers
 WHAT_tarn-check := checks and mends the files of a tarn-server's books
 WHAT_tarn-simulate := simulates engines, their pool and their routing
 WHAT_tarn-gateway := an OpenAI-compatible front before inference engines
+WHAT_tarn-cluster := makes several masters one pool, and moves keys between them
 # $(1) the program, $(2) what starts it
 man_page = $(Q)mkdir -p $(@D) && $(2) --help > $@.$$$$ && awk -v name=$(1) -v what="$(WHAT_$(1))" \
     -v version=$(VERSION) -v docs=$(DOCDIR) -f tools/man.awk $@.$$$$ > $@.new.$$$$ && \
@@ -571,10 +572,12 @@ man: $(MAN)
 $(MAN): $(BUILD)/man/%.1: $(BUILD)/% tools/man.awk
 	$(call man_page,$*,$(RUN) $<)
 # Of the Python package, for the package python3-tarn.
-$(BUILD)/man/tarn-gateway.1: utils/python/tarn/gateway/options.py tools/man.awk | \
-                               $(BUILD)/$(LIBTARN)
-	$(call man_page,tarn-gateway,TARN_LIB=$(BUILD)/$(LIBTARN) PYTHONPATH=utils/python \
-	    /usr/bin/python3 -m tarn.gateway)
+$(BUILD)/man/tarn-gateway.1: utils/python/tarn/gateway/options.py
+$(BUILD)/man/tarn-cluster.1: utils/python/tarn/cluster.py
+$(BUILD)/man/tarn-gateway.1 $(BUILD)/man/tarn-cluster.1: $(BUILD)/man/tarn-%.1: tools/man.awk | \
+                                                         $(BUILD)/$(LIBTARN)
+	$(call man_page,tarn-$*,TARN_LIB=$(BUILD)/$(LIBTARN) PYTHONPATH=utils/python \
+	    /usr/bin/python3 -m tarn.$*)
 
 # What is not built: a folder, and the files that go there.
 UTILS := $(addprefix utils/,pool-health.sh rolling-upgrade.sh scale-out.sh progress.sh)
