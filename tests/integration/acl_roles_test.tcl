@@ -3,8 +3,8 @@ source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] acl.tcl]
 
 # As in docs/ACL.md.
-set node_rules {~* resetchannels -@all +ping +info +role +cluster|map +client|setinfo +client|setname\
-    +node|join +node|up +node|heartbeat +node|fenced
+set node_rules {~* resetchannels -@all +ping +info +role +cluster|map +client|setinfo\
+    +client|setname +node|join +node|up +node|heartbeat +node|fenced
     +node|done +node|evicted +node|offer +node|drain +node|leave +segment|mount +segment|keys \
         +segment|info +segment|attach
     +getreplicas +mgetreplicas +release +replica|report}

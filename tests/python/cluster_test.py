@@ -2,6 +2,7 @@
 when the mover is killed; redis-py's RedisCluster works with it."""
 
 import logging
+import os
 import random
 import signal
 import subprocess
@@ -10,16 +11,15 @@ import threading
 import time
 import unittest
 
-from harness import Server, environment, pattern
+from harness import ROOT, Server, environment, pattern
 
 import tarn
 
 
 def start_tool(*words):
     argv = [sys.executable, "-m", "tarn.cluster", "--quiet", *map(str, words)]
-    return subprocess.Popen(
-        argv, env=environment(python=True), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    env = dict(environment(python=True), PYTHONPATH=os.path.join(ROOT, "utils", "python"))
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def tool(*words):
