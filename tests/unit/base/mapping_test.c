@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "base/mapping.h"
 
-#define PAGE ((size_t)4096)
+#define PAGE ((size_t)sysconf(_SC_PAGESIZE))
 
 static int memory_file(size_t size) {
     int fd = memfd_create("mapping-test", MFD_CLOEXEC);
@@ -51,6 +51,10 @@ TEST(nothing_stays_reserved) {
     size_t size = 4 * HUGE_PAGE + PAGE;
     int fd = memory_file(size);
     size_t before = mapped_bytes();
+    void *known = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(known != MAP_FAILED);
+    if (mapped_bytes() != before + size) SKIP("an emulator counts its own memory");
+    CHECK_EQ(munmap(known, size), 0);
     enum { MAPS = 8 };
     void *map[MAPS];
     for (size_t i = 0; i < MAPS; i++) map[i] = mapping_shared(fd, size, PROT_READ);
