@@ -240,6 +240,8 @@ typedef struct tarn_put_options {
      * there are several masters. It makes no call of this client. */
     void (*written)(void *arg, const struct tarn_item *const *items, size_t n, int *keep);
     void *written_arg;
+    /* Of a mover, NULL: not told: how many blocks are before each item in its prompt, upwards. */
+    const uint32_t *depths;
 } tarn_put_options;
 TARN_API void tarn_put_options_init_sized(tarn_put_options *options, size_t size);
 TARN_API void tarn_put_options_init(tarn_put_options *options);

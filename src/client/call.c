@@ -155,7 +155,8 @@ tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len,
 /* --- puts --- */
 
 tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,
-                       const tarn_put_options *o, uint64_t deadline, bool asking) {
+                       const tarn_put_options *o, struct call_spread spread, uint64_t deadline,
+                       bool asking) {
     uint64_t started = clock_mono_us();
     struct lane *lane;
     struct call_trace trace;
@@ -163,7 +164,7 @@ tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,
     tarn_status status = lane_take(client, &trace, deadline, &lane);
     if (status == TARN_OK) {
         lane->asking = asking;
-        status = put_run(lane, items, n, o, deadline);
+        status = put_run(lane, items, n, o, spread, deadline);
         timing_add(lane, TARN_HIST_PUT, n, started);
         lane_give(lane);
     } else {
@@ -187,8 +188,8 @@ static tarn_status put_items(tarn_client *client, tarn_item *items, size_t n,
                                                   : items[i].buffer_len);
     }
     uint64_t deadline = client_deadline(client, o.timeout_ms, bytes);
-    return client->shards == NULL ? client_put(client, items, n, &o, deadline, false)
-                                  : shards_put(client, items, n, &o, deadline);
+    if (client->shards != NULL) return shards_put(client, items, n, &o, deadline);
+    return client_put(client, items, n, &o, put_spread(&o, n), deadline, false);
 }
 
 tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,

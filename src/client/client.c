@@ -62,6 +62,14 @@ void hint_fill(struct ctl_request *r, struct call_hint hint, struct wire_hint *w
     wire->return_ms = (uint32_t)hint.return_ms;
 }
 
+void spread_fill(struct ctl_request *r, const struct call_spread *spread, const size_t *order,
+                 size_t n, struct wire_spread *wire) {
+    if (spread->at == NULL) return;
+    wire->at = request_next(r);
+    wire->of = (uint32_t)spread->of;
+    for (size_t k = 0; k < n; k++) request_number(r, spread->at[order != NULL ? order[k] : k]);
+}
+
 tarn_status client_usable(const struct tarn_client *client) {
     if (client == NULL || client->magic != CLIENT_MAGIC)
         return fail(TARN_EINVAL, "this is not an open tarn_client");

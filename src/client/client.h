@@ -127,6 +127,15 @@ struct call_hint {
 #define HINT_OF(o) ((struct call_hint){(o)->session, (o)->session_len, (o)->return_ms})
 tarn_status hint_check(struct call_hint hint);
 void hint_fill(struct ctl_request *r, struct call_hint hint, struct wire_hint *wire);
+/* Of a part of a batch whose other keys are other masters': the place of each in the whole, which
+ * has so many. at NULL: it is no part. */
+struct call_spread {
+    const uint32_t *at;
+    size_t of;
+};
+/* Tells the places of n keys: of order[k], or (NULL) of the first n. */
+void spread_fill(struct ctl_request *r, const struct call_spread *spread, const size_t *order,
+                 size_t n, struct wire_spread *wire);
 struct get_options {
     const struct get_located *located; /* for the first pass; NULL: ask */
     uint64_t deadline;                 /* DEADLINE_NONE: none */
@@ -135,11 +144,12 @@ struct get_options {
     bool allocate; /* give items without memory a block of their own */
     bool asking;   /* what moves to this master, and is not its own yet */
     struct call_hint hint;
+    struct call_spread spread;
 };
 tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options);
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
-                    uint64_t deadline);
+                    struct call_spread spread, uint64_t deadline);
 /* The question where items lie: order[k], or (NULL) the first n. batch: their leases are
  * to be one. */
 void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
@@ -166,8 +176,11 @@ tarn_status client_get_end(struct get_call *g);
 tarn_status client_get(struct tarn_client *client, tarn_item *items, size_t n,
                        const struct get_options *o);
 tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,
-                       const tarn_put_options *o, uint64_t deadline, bool asking);
+                       const tarn_put_options *o, struct call_spread spread, uint64_t deadline,
+                       bool asking);
 tarn_status put_options_check(const tarn_put_options *o, size_t i); /* of item i */
+/* By the depths of a mover's items. */
+struct call_spread put_spread(const tarn_put_options *o, size_t n);
 /* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0:
  * at all) are to be avoided. */
 void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,

@@ -66,6 +66,7 @@ void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *o
     }
     look.crcs = ranges && lane->client->options.verify;
     hint_fill(r, o->hint, &look.hint);
+    spread_fill(r, &o->spread, order, n, &look.spread);
     request_build(r, WIRE_mgetreplicas, &look);
 }
 

@@ -14,6 +14,7 @@ void lookup_build(struct lane *lane, const struct lookup *l) {
         .keys = {request_next(r), (uint32_t)l->n}, .lease_ms = l->lease_ms, .wait_ms = l->wait_ms};
     for (size_t i = 0; i < l->n; i++) request_word(r, l->keys[i].data, l->keys[i].len);
     hint_fill(r, l->hint, &look.hint);
+    spread_fill(r, &l->spread, NULL, l->n, &look.spread);
     request_build(r, l->id, &look);
 }
 

@@ -12,6 +12,7 @@ struct lookup {
     size_t n;
     uint64_t lease_ms, wait_ms;
     struct call_hint hint;
+    struct call_spread spread;
     struct answer *answer;
 };
 void lookup_build(struct lane *lane, const struct lookup *l);

@@ -53,6 +53,13 @@ tarn_status put_options_check(const tarn_put_options *o, size_t i) {
     return hint_check(HINT_OF(o));
 }
 
+struct call_spread put_spread(const tarn_put_options *o, size_t n) {
+    uint32_t deepest = 0;
+    for (size_t i = 0; o->depths != NULL && i < n; i++)
+        if (o->depths[i] > deepest) deepest = o->depths[i];
+    return (struct call_spread){o->depths, (size_t)deepest + 1};
+}
+
 void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,
                       struct wire_put *put) {
     struct ctl_request *r = &lane->request;
@@ -163,6 +170,7 @@ static void start_request(struct putting *p, const size_t *order, size_t n) {
         put_together_one(p->b.lane, p->options, order[0], &put);
     else
         put_together_each(p, order, n, &put);
+    if (instead == 0) spread_fill(r, &p->spread, order, n, &put.spread);
     request_build(r, instead == 0 ? WIRE_mputstart : WIRE_putstart, &put);
 }
 
@@ -466,9 +474,9 @@ static void put_give_up(struct item_batch *b, size_t i, tarn_status status) {
 }
 
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
-                    uint64_t deadline) {
+                    struct call_spread spread, uint64_t deadline) {
     struct putting *p = arena_alloc(&lane->arena, sizeof(*p));
-    *p = (struct putting){.options = options};
+    *p = (struct putting){.options = options, .spread = spread};
     batch_init(&p->b, lane, items, n, sizeof(struct put), deadline);
     p->puts = (struct put *)(void *)p->b.of;
     COUNT(lane, puts, n);

@@ -44,6 +44,7 @@ struct putting {
     struct item_batch b;
     struct put *puts;
     const tarn_put_options *options;
+    struct call_spread spread;
     size_t stored;       /* since the pass began */
     unsigned most_tries; /* of a put that has to be tried again, in this pass */
     uint64_t avoid_since_ms;

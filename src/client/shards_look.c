@@ -52,6 +52,8 @@ static struct lookup chunk_lookup(const struct looking *k, uint32_t at, uint32_t
     struct lookup part = *k->l;
     part.keys = k->keys + at;
     part.n = n;
+    if (part.id == WIRE_prefixlen && n < k->l->n)
+        part.spread = (struct call_spread){k->split.order + at, k->l->n};
     /* A master lets keys that come wake who waits, but those of a slot that moves may come to
      * another one. */
     if (k->kind[at] != SPLIT_PLAIN) part.wait_ms = 0;

@@ -120,12 +120,30 @@ static const tarn_key *keys_pick(const tarn_key *of, const struct split_part *p)
     return picked;
 }
 
+/* NULL: there are none, or they are the part's as they are. */
+static uint32_t *depths_pick(const uint32_t *of, const struct split_part *p) {
+    if (of == NULL || p->order == NULL) return NULL;
+    uint32_t *picked = xmalloc(p->n * sizeof(*picked) + 1);
+    for (size_t i = 0; i < p->n; i++) picked[i] = of[p->order[i]];
+    return picked;
+}
+
+/* Its master learns where in the whole its keys are, and so the order and depth of a prefix. */
+static struct call_spread part_spread(const struct split_part *p) {
+    return (struct call_spread){p->order, p->call->n};
+}
+
 static tarn_status part_put(struct split_part *p, uint64_t deadline) {
     const tarn_put_options *all = p->call->put;
     tarn_put_options o = *all;
     o.groups = keys_pick(all->groups, p);
     o.boundaries = keys_pick(all->boundaries, p);
-    tarn_status status = client_put(p->shard->client, p->items, p->n, &o, deadline, p->asking);
+    uint32_t *depths = depths_pick(all->depths, p);
+    o.depths = depths != NULL ? depths : all->depths;
+    struct call_spread spread = o.depths != NULL ? put_spread(&o, p->n) : part_spread(p);
+    tarn_status status =
+        client_put(p->shard->client, p->items, p->n, &o, spread, deadline, p->asking);
+    free(depths);
     if (o.groups != all->groups) free((void *)(uintptr_t)o.groups);
     if (o.boundaries != all->boundaries) free((void *)(uintptr_t)o.boundaries);
     return status;
@@ -148,6 +166,7 @@ static void part_get_begin(struct split_part *p, bool ahead) {
     p->get.o.deadline = p->deadline;
     p->get.o.wait_ms = 0;
     p->get.o.asking = p->asking;
+    p->get.o.spread = part_spread(p);
     client_get_begin(&p->get, ahead);
 }
 

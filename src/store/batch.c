@@ -55,28 +55,36 @@ static const struct batch_end *session_end(struct store *s, const struct store_b
 static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
     struct store_chain *c = b->chain;
     struct batch_end own = {hash, c->next_hash == hash ? c->request : 0, c->depth, c->length},
-                     more = {0, c->put_request, c->put_depth, c->put_end};
-    bool fits = more.request && b->length <= more.end - more.depth;
+                     more = {0, c->put_request, c->put_depth + b->pos, c->put_end};
+    bool fits = more.request && b->length <= c->put_end - c->put_depth;
+    /* A client that puts its part of a batch in several requests tells places in the whole. */
+    if (more.request && b->spread && c->put_spread == b->length && b->pos > c->put_last) {
+        more.depth -= b->length;
+        fits = true;
+    }
     const struct batch_end *miss = end_find(s, hash), *x = own.request ? &own
                                                            : miss      ? miss
                                                            : fits      ? &more
                                                                        : session_end(s, b);
+    c->put_spread = 0;
     if (!x) return false;
     b->request = x->request;
     b->base_depth = x->depth - (uint32_t)min_u64(x->depth, b->pos);
     c->put_request = x->request;
     c->put_depth = b->base_depth + b->length;
     c->put_end = (uint32_t)max_u64(x->end, c->put_depth);
+    c->put_spread = b->spread ? b->length : 0;
     if (miss) *end_slot(s, hash) = (struct batch_end){0}; /* once */
     return true;
 }
 
-/* Gets of the hits of the connection's last look-up, in one batch or several. */
+/* Gets of the hits of the connection's last look-up, in one batch or several. Of a spread one the
+ * hits end at the first miss that was seen here, or a little before. */
 static bool read_goes_on(struct store_batch *b, uint64_t hash) {
     struct store_chain *c = b->chain;
-    uint32_t hits = b->spread ? c->length : c->hits;
+    uint32_t hits = !b->spread ? c->hits : c->next_hash ? c->depth : c->length;
     if (!c->request || c->gets || c->read > hits || b->length > hits - c->read) return false;
-    if (c->read == 0 && c->first_hash != hash) return false;
+    if ((c->read == 0) != (c->first_hash == hash)) return false;
     b->request = c->request;
     b->base_depth = c->read;
     c->read += b->length;
@@ -155,6 +163,7 @@ static void session_step(struct store *s, const struct store_batch *b, uint32_t 
 }
 
 void batch_step(struct store *s, struct store_batch *b, const struct policy_event *e) {
+    if (b->spread && b->chain) b->chain->put_last = b->pos;
     b->pos++;
     if (b->session && b->chain) session_step(s, b, e->depth + 1);
     if (!s->policy->prefix_done) return;

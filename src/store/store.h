@@ -315,6 +315,8 @@ struct store_chain {
     uint64_t next_hash;  /* hash of its first missing key, 0: none */
     /* the request of the connection's last puts, where they have come to, and are to come to */
     uint32_t put_request, put_depth, put_end;
+    uint32_t put_spread; /* that batch was spread, of so many in all */
+    uint32_t put_last;   /* its last place, or that of the spread batch since */
 };
 enum store_batch_kind {
     /* no lease: seen by the books (depth, request), but no access for the policy */

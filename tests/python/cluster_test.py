@@ -67,6 +67,8 @@ class Cluster(unittest.TestCase):
         client.put("hard", b"h" * 100, pin="hard")
         client.put("brief", b"t" * 100, ttl_ms=3600000)
         client.put("group", b"g" * 100, group="together")
+        prompt = [b"block%d" % i for i in range(300)]
+        client.put_many([(k, b"p" * 100) for k in prompt])
         self.must("add", self.at("b"), f"c={self.at('c')}")
         self.assertEqual(self.shares(), {"a": 8192, "b": 8192, "c": 0})
         self.must("rebalance", self.at("a"))
@@ -86,8 +88,25 @@ class Cluster(unittest.TestCase):
         links = [Link(("127.0.0.1", self.servers[n].port), args) for n in "bc"]
         for what in ("hard_pins", "soft_pins", "groups"):
             self.assertEqual(sum(int(link.info(what)) for link in links), 1, what)
+        self.assertEqual(self.depths("bc", links, prompt), list(range(300)))
         for link in links:
             link.close()
+
+    def depths(self, names, links, keys):
+        """Of those keys, as the two masters tell a mover between them."""
+        lines = links[0].call("CLUSTER", "MAP").decode().splitlines()
+        lines[1] = "epoch %d" % (int(lines[1].split()[1]) + 1)
+        slots = [line.split()[4] for line in lines if line.startswith("shard ")]
+        for (a, b), of in zip(zip(names, names[::-1]), slots):
+            lines.append(f"moving {a} {b} {of}")
+        found = {}
+        for name, link in zip(names, links):
+            link.call("CLUSTER", "SETMAP", name, "\n".join(lines) + "\n")
+        for link in links:
+            cursor, rows = link.call("CLUSTER", "SCANSLOTS", 0, "COUNT", 1000)
+            self.assertEqual(int(cursor), 0)
+            found.update((row[0], row[8]) for row in rows)
+        return [found.get(key) for key in keys]
 
     def test_under_load_and_killed_again_and_again(self):
         self.create("ab")

@@ -1,6 +1,7 @@
 """A client of several masters: every call over their slots, masters that are away or replaced, maps
 that change, slots that move."""
 
+import argparse
 import asyncio
 import random
 import socket
@@ -12,6 +13,7 @@ from harness import Server, pattern, together, wait_until
 
 import tarn
 from tarn import KVGroup, Status
+from tarn.cluster import Link
 
 SLOTS = 16384
 MOVING = "0-2999"  # slots that tests move
@@ -479,6 +481,72 @@ class Changes(MastersTest):
         self.assertIn(Status.ELATER, client.put_many([(key, b"v"), (b"other", b"v")]))
         self.pool.tell_one(1)
         self.assertTrue(client.put(key, b"v"))
+
+
+class Prompts(MastersTest):
+    """Of each block its master knows where in its prompt it is."""
+
+    def setUp(self):
+        super().setUp()
+        self.links = []
+        for server in self.pool.servers:
+            link = Link(("127.0.0.1", server.port), argparse.Namespace(tls=False, password=None))
+            self.addCleanup(link.close)
+            self.links.append(link)
+
+    def depths(self):
+        """Of all keys, when all slots are on their way."""
+        names = [self.pool.name(i) for i in range(self.masters)]
+        self.pool.moving = "\n".join(
+            f"moving {a} {b} {slots}"
+            for a, b, slots in zip(names, names[1:] + names[:1], self.pool.slots)
+        )
+        self.pool.tell()
+        found = {}
+        for link in self.links:
+            cursor = None
+            while cursor != 0:
+                cursor, rows = link.call("CLUSTER", "SCANSLOTS", cursor or 0, "COUNT", 1000)
+                found.update((row[0], row[8]) for row in rows)
+                cursor = int(cursor)
+        return found
+
+    def test_depths(self):
+        client = self.client()
+        # so many that each master is asked for its own in several requests
+        prompt = [b"block%d" % i for i in range(1500)]
+        self.assertEqual(client.put_many([(k, b"v" * 100) for k in prompt[:200]]), [0] * 200)
+        self.assertEqual(client.prefix_length(prompt), 200)
+        self.assertNotIn(None, client.get_many(prompt[:200]))
+        self.assertEqual(client.put_many([(k, b"v" * 100) for k in prompt[200:]]), [0] * 1300)
+        one = [k for k in (b"one%d" % i for i in range(200)) if k in self.share([k], 0)]
+        self.assertEqual(client.put_many([(k, b"v") for k in one]), [0] * len(one))
+        expected = {k: i for keys in (prompt, one) for i, k in enumerate(keys)}
+        self.assertEqual(self.depths(), expected)
+
+    def test_what_is_evicted_leaves_no_gap(self):
+        for link in self.links:
+            link.call("CONFIG", "SET", "eviction-policy", "chain")
+        client = self.client()
+        r = random.Random(7)
+        prompts, tried = [], 0
+        evicted = 0
+        while evicted < 20000:
+            tried += 1
+            self.assertLess(tried, 5000)
+            shared = r.choice(prompts)[: r.randrange(10, 90)] if prompts and tried % 3 else []
+            prompt = shared + [b"p%d-%d" % (tried, i) for i in range(r.randrange(20, 90))]
+            prompts.append(prompt)
+            there = client.prefix_length(prompt)
+            client.get_many(prompt[:there])
+            client.put_many([(k, b"v" * 8192) for k in prompt[there:]])
+            evicted = sum(int(link.info("evicted_keys")) for link in self.links)
+        kept = dict(zip(sum(prompts, []), client.exists_many(sum(prompts, []))))
+        self.assertGreater(sum(kept.values()), 1000)
+        for prompt in prompts:
+            for i in range(self.masters):
+                there = [kept[k] for k in self.share(prompt, i)]
+                self.assertEqual(there, sorted(there, reverse=True), prompt[-1])
 
 
 class Alone(unittest.TestCase):

@@ -287,6 +287,59 @@ TEST(gets_and_puts_of_a_request_may_be_several_batches) {
     store_destroy(&s);
 }
 
+static void put_at(struct store *s, struct store_batch *b, uint32_t position, uint32_t length,
+                   uint32_t depth) {
+    store_batch_at(b, position, length);
+    put_next(s, b, name((int)depth));
+    CHECK_EQ(store_object_depth(store_find(s, span_str(name((int)depth)))), depth);
+}
+
+/* A master of three: some blocks of a prompt of 20, of which it was asked for the keys 1, 4, 7. */
+TEST(puts_of_a_spread_batch_may_be_several_batches) {
+    struct store *s = spied();
+    struct store_chain c = {0};
+    struct store_batch b;
+    CHECK_EQ(util_put(s, name(1), 4096), TARN_OK);
+    store_batch_begin(s, &b, &c, STORE_BATCH_LOOK, 20);
+    store_batch_at(&b, 1, 20);
+    look_hit(s, &b, name(1));
+    store_batch_at(&b, 4, 20);
+    look_miss(s, &b, name(4));
+    uint32_t request = b.request;
+    /* three that all of them have, twice: that is another request, of the same blocks */
+    for (int i = 0; i < 2; i++) {
+        store_batch_begin(s, &b, &c, STORE_BATCH_READ, 1);
+        store_batch_at(&b, 1, 3);
+        look_hit(s, &b, name(1));
+        CHECK_EQ(store_object_depth(store_find(s, SPAN("k1"))), 1u);
+        CHECK((b.request == request) == (i == 0));
+    }
+    store_batch_begin(s, &b, &c, STORE_BATCH_LOOK, 20);
+    store_batch_at(&b, 1, 20);
+    look_hit(s, &b, name(1));
+    store_batch_at(&b, 4, 20);
+    look_miss(s, &b, name(4));
+    request = b.request;
+    /* what was missing from block 2 on, six of them, in two requests */
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
+    put_at(s, &b, 2, 6, 4);
+    CHECK_EQ(b.request, request);
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 2);
+    put_at(s, &b, 3, 6, 5);
+    put_at(s, &b, 5, 6, 7);
+    CHECK_EQ(b.request, request);
+    /* then six more, which begin at block 8 */
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 2);
+    put_at(s, &b, 1, 6, 9);
+    put_at(s, &b, 4, 6, 12);
+    CHECK_EQ(b.request, request);
+    /* all others have come elsewhere: this is of another prompt */
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
+    put_at(s, &b, 3, 9, 3);
+    CHECK(b.request != request);
+    store_destroy(&s);
+}
+
 /* As in vLLM, whose scheduler looks up and whose workers put. */
 TEST(puts_of_another_connection_go_on_with_a_look_up) {
     struct store *s = spied();

@@ -127,7 +127,7 @@ class PutOptions(C.Structure):
         size_t size; uint64_t timeout_ms; int replace, exists_ok; unsigned replicas; int pin;
         uint64_t pin_ms, ttl_ms; char *group; size_t group_len; char **prefer; size_t prefers;
         void *groups, *boundaries; char *session; size_t session_len; uint64_t return_ms;
-        int moving; void *written, *written_arg;
+        int moving; void *written, *written_arg, *depths;
         """
     )
 

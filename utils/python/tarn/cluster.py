@@ -265,7 +265,7 @@ class Row:
     def __init__(self, row: List[Any]) -> None:
         self.key, self.version, self.size = row[0], row[1], row[2]
         self.pin = row[3].decode().lower()
-        self.pin_ms, self.expire_ms, self.group, self.boundary = row[4:8]
+        self.pin_ms, self.expire_ms, self.group, self.boundary, self.depth = row[4:9]
 
     def kind(self) -> Tuple[Any, ...]:
         """Those that are alike share a batch."""
@@ -312,7 +312,7 @@ class Mover:
         cursor, seen = 0, 0
         while True:
             cursor, found = self._source.call("CLUSTER", "SCANSLOTS", cursor, "COUNT", BATCH_KEYS)
-            rows = sorted(map(Row, found), key=lambda r: (r.kind(), r.key))
+            rows = sorted(map(Row, found), key=lambda r: (r.kind(), r.depth, r.key))
             seen += len(rows)
             for _, alike in groupby(rows, Row.kind):
                 for batch in batches(list(alike)):
@@ -348,6 +348,8 @@ class Mover:
         if o is None:
             return
         o.moving, o.written = 1, C.cast(callback, C.c_void_p)
+        depths = (C.c_uint32 * len(there))(*(r.depth for r, _ in there))
+        o.depths = C.cast(depths, C.c_void_p)
         batch = batch_of([(r.key, v) for r, v in there], False)
         # pylint: disable-next=protected-access
         check(lib.tarn_put_many(self._client._use(), batch.address, batch.n, C.byref(o), None))
