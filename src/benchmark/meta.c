@@ -3,9 +3,12 @@
  * program.
  *
  * A put is MPUTSTART and MPUTEND of keys that were never there (their bytes are not written), a get
- * MGETREPLICAS, with a lease and its RELEASE or without. Every connection keeps `pipeline` batches
+ * MGETREPLICAS, with a lease and its RELEASE or without. Every client keeps `pipeline` batches
  * under way; or, with a rate, each batch has a time when it is due, whether or not what was due
- * before has been answered, and its latency counts from there. */
+ * before has been answered, and its latency counts from there.
+ *
+ * A client has a connection to each master. Each is sent its part of a batch at once, and the batch
+ * is done when all parts are. */
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
@@ -14,6 +17,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/slot.h"
 #include "benchmark/meta.h"
 #include "transport/place.h"
 
@@ -21,26 +25,43 @@ const char *const meta_op_names[] = {"put", "get", "exists", "prefix", NULL};
 static const char *const commands[] = {"MPUTSTART", "MGETREPLICAS", "MEXISTS", "PREFIXLEN"};
 
 /* A batch under way. */
-enum stage { STAGE_FIRST, STAGE_END, STAGE_RELEASE };
-struct flight {
-    enum stage stage;
+struct meta_call {
     enum meta_op op;
     uint64_t first_key, from_us; /* it was sent, or due */
-    size_t found;                /* of its keys, by the first answer */
+    size_t parts;                /* that are not done */
+    size_t found;                /* of its keys, by the first answers */
+    uint32_t *order;             /* its keys' places, by master; NULL: one master has all */
+};
+
+/* What one master has of it. Behind a RELEASE the call may be another already. */
+enum stage { STAGE_FIRST, STAGE_END, STAGE_RELEASE };
+struct meta_part {
+    enum stage stage;
+    struct meta_call *call;
+    size_t from, keys; /* of the order */
+};
+
+/* A client's connection to a master. */
+struct meta_link {
+    struct wire *w;
+    struct conn *client;
+    struct meta_part *parts; /* ring, in the order of the answers */
+    size_t head, count, cap;
 };
 
 struct conn {
-    struct wire *w;
-    struct flight *flights; /* ring, in the order of the answers */
-    size_t head, count, cap;
-    size_t batches;  /* that are not done */
-    uint64_t due_ns; /* the next one, with a rate */
+    struct meta_link *links; /* one for each master */
+    struct meta_call *calls; /* as many as may be under way */
+    struct meta_call **idle; /* idle[batches ..] are those that are not */
+    size_t batches;          /* that are not done */
+    uint64_t due_ns;         /* the next one, with a rate */
 };
 
-/* The first request of a batch, but for the digits of its keys. */
+/* The first request for a batch, or a part of it, but for the digits of its keys. */
 struct template {
-    struct buf request;
-    size_t *key_at;
+    struct buf name, keys, tail; /* keys of a whole batch */
+    size_t key_bytes;            /* of one in it */
+    size_t words, words_a_key;   /* of the request, besides its keys; for each of these */
 };
 
 struct meta_worker {
@@ -49,6 +70,8 @@ struct meta_worker {
     struct conn *conns;
     struct template own, put; /* of the operation; of the puts among them */
     struct buf key;           /* template of a key in the second request; it ends with the CRLF */
+    uint8_t *whose;           /* the master of each key of a batch that is split */
+    size_t *ends;             /* by master: where its part of the order ends */
     struct rng random;
     double interval_ns; /* between two batches of a connection, with a rate */
     uint64_t *numbers;  /* tokens or versions of the batch being answered */
@@ -64,6 +87,16 @@ static void resp_append(struct buf *b, const char *s) {
 }
 
 #define NUMBER_MAX 27u /* bytes of a number as a bulk string */
+
+/* How many words a request has. */
+static void resp_append_count(struct buf *b, uint64_t n) {
+    buf_reserve(b, NUMBER_MAX);
+    char *at = b->data + b->len;
+    *at++ = '*';
+    at += u64_to_dec(n, at);
+    memcpy(at, "\r\n", 2);
+    b->len = (size_t)(at - b->data) + 2;
+}
 
 static void resp_append_number(struct buf *b, uint64_t v) {
     char digits[24];
@@ -100,38 +133,37 @@ static void template_build(const struct meta *m, enum meta_op op, bool lease_bat
                            struct template *t) {
     bool put = op == META_PUT, lease = op == META_GET && m->lease_ms > 0,
          replicas = put && m->replicas > 1, packed = put || op == META_GET;
-    buf_printf(&t->request, "*%" PRIu64 "\r\n",
-               (2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0) + packed + lease_batch));
-    resp_append(&t->request, commands[op]);
-    resp_append_number(&t->request, m->batch);
-    t->key_at = xmalloc(m->batch * sizeof(*t->key_at));
+    t->words = 2u + (lease || replicas ? 2 : 0) + packed + lease_batch;
+    t->words_a_key = put ? 2 : 1;
+    resp_append(&t->name, commands[op]);
     for (uint64_t i = 0; i < m->batch; i++) {
-        resp_append_key(m, &t->request, 0);
-        t->key_at[i] = t->request.len - 2 - META_DIGITS;
-        if (put) resp_append_number(&t->request, m->value_size);
+        resp_append_key(m, &t->keys, 0);
+        if (put) resp_append_number(&t->keys, m->value_size);
     }
+    t->key_bytes = t->keys.len / m->batch;
     if (lease) {
-        resp_append(&t->request, "LEASE");
-        resp_append_number(&t->request, m->lease_ms);
+        resp_append(&t->tail, "LEASE");
+        resp_append_number(&t->tail, m->lease_ms);
     }
     if (replicas) {
-        resp_append(&t->request, "REPLICAS");
-        resp_append_number(&t->request, m->replicas);
+        resp_append(&t->tail, "REPLICAS");
+        resp_append_number(&t->tail, m->replicas);
     }
-    if (packed) resp_append(&t->request, "PACKED"); /* as libtarn does, and this */
-    if (lease_batch) resp_append(&t->request, "BATCH");
+    if (packed) resp_append(&t->tail, "PACKED"); /* as libtarn does, and this */
+    if (lease_batch) resp_append(&t->tail, "BATCH");
 }
 
 static void template_free(struct template *t) {
-    free(t->key_at);
-    buf_free(&t->request);
+    buf_free(&t->name);
+    buf_free(&t->keys);
+    buf_free(&t->tail);
 }
 
 /* --- the conversation --- */
 
-static void push_flight(struct conn *c, struct flight f) {
-    TARN_ASSERT(c->count < c->cap);
-    c->flights[(c->head + c->count++) % c->cap] = f;
+static void push_part(struct meta_link *l, struct meta_part p) {
+    TARN_ASSERT(l->count < l->cap);
+    l->parts[(l->head + l->count++) % l->cap] = p;
 }
 
 /* Look-ups are of the batches that were put, as prompts are: none begins within another. */
@@ -150,18 +182,69 @@ static uint64_t key_number(const struct meta *m, enum meta_op op, uint64_t first
     return op != META_PUT && key >= m->keys ? key - m->keys : key;
 }
 
+/* The place in its batch of number i of a part, and its key. */
+static size_t part_place(const struct meta_part *p, size_t i) {
+    return p->call->order == NULL ? i : p->call->order[p->from + i];
+}
+static uint64_t part_key(const struct meta *m, const struct meta_part *p, size_t i) {
+    return key_number(m, p->call->op, p->call->first_key, part_place(p, i));
+}
+
+static void part_send(struct meta_worker *k, struct meta_link *l, struct meta_part p) {
+    struct meta *m = k->m;
+    struct template *t = p.call->op == m->op ? &k->own : &k->put;
+    struct buf *out = &l->w->out;
+    char *digits = t->keys.data + k->key.len - 2 - META_DIGITS;
+    for (size_t i = 0; i < p.keys; i++, digits += t->key_bytes)
+        u64_to_hex(part_key(m, &p, i), META_DIGITS, digits);
+    resp_append_count(out, t->words + p.keys * t->words_a_key);
+    buf_append(out, t->name.data, t->name.len);
+    resp_append_number(out, p.keys);
+    buf_append(out, t->keys.data, p.keys * t->key_bytes);
+    buf_append(out, t->tail.data, t->tail.len);
+    push_part(l, p);
+    p.call->parts++;
+    k->did.requests++;
+}
+
+/* Orders the keys by master, as libtarn does, and says where the part of each ends. */
+static void call_split(struct meta_worker *k, struct meta_call *call) {
+    const struct meta *m = k->m;
+    size_t *at = k->ends, sum = 0;
+    char *key = k->key.data + k->key.len - 2 - m->key_size;
+    memset(at, 0, m->n_masters * sizeof(*at));
+    for (uint64_t i = 0; i < m->batch; i++) {
+        u64_to_hex(key_number(m, call->op, call->first_key, i), META_DIGITS,
+                   key + m->key_size - META_DIGITS);
+        k->whose[i] = m->owner[slot_of_key(span_of(key, m->key_size))];
+        at[k->whose[i]]++;
+    }
+    for (unsigned master = 0; master < m->n_masters; master++) {
+        size_t keys = at[master];
+        at[master] = sum;
+        sum += keys;
+    }
+    for (uint32_t i = 0; i < m->batch; i++) call->order[at[k->whose[i]]++] = i;
+}
+
 static void batch_send(struct meta_worker *k, struct conn *c, uint64_t from_us) {
     struct meta *m = k->m;
     bool put = m->op == META_PUT || (m->puts > 0 && rng_below(&k->random, 100) < m->puts);
-    enum meta_op op = put ? META_PUT : m->op;
-    struct template *t = op == m->op ? &k->own : &k->put;
-    uint64_t first = first_key(k, op);
-    for (uint64_t i = 0; i < m->batch; i++)
-        u64_to_hex(key_number(m, op, first, i), META_DIGITS, t->request.data + t->key_at[i]);
-    buf_append(&c->w->out, t->request.data, t->request.len);
-    push_flight(c, (struct flight){STAGE_FIRST, op, first, from_us, 0});
-    c->batches++;
-    k->did.requests++;
+    struct meta_call *call = c->idle[c->batches++];
+    call->op = put ? META_PUT : m->op;
+    call->first_key = first_key(k, call->op);
+    call->from_us = from_us;
+    call->found = call->op == META_PREFIX ? m->batch : 0;
+    if (call->order == NULL) {
+        part_send(k, c->links, (struct meta_part){STAGE_FIRST, call, 0, m->batch});
+        return;
+    }
+    call_split(k, call);
+    for (size_t master = 0, from = 0; master < m->n_masters; from = k->ends[master++]) {
+        size_t keys = k->ends[master] - from;
+        if (keys > 0)
+            part_send(k, &c->links[master], (struct meta_part){STAGE_FIRST, call, from, keys});
+    }
 }
 
 /* The version or token of an element, UINT64_MAX where it is nil or an error. */
@@ -186,17 +269,17 @@ static uint64_t read_number(struct wire *w) {
 }
 
 /* The number of each element, and the batch of leases behind them. Returns how many there are. */
-static size_t read_numbers(struct meta_worker *k, struct wire *w, bool leases) {
+static size_t read_numbers(struct meta_worker *k, struct wire *w, size_t keys, bool leases) {
     size_t len, found = 0;
     const char *line = wire_line(w, &len);
     if (line[0] == '-') {
         wire_note_error(w, line, len);
-        for (uint64_t i = 0; i < k->m->batch; i++) k->numbers[i] = UINT64_MAX;
+        for (size_t i = 0; i < keys; i++) k->numbers[i] = UINT64_MAX;
         return 0;
     }
-    if (line[0] != '*' || wire_int(w, line, len) != (int64_t)k->m->batch + leases)
+    if (line[0] != '*' || wire_int(w, line, len) != (int64_t)keys + leases)
         die("unexpected answer: %.*s", (int)len, line);
-    for (uint64_t i = 0; i < k->m->batch; i++) {
+    for (size_t i = 0; i < keys; i++) {
         k->numbers[i] = read_number(w);
         found += k->numbers[i] != UINT64_MAX;
     }
@@ -207,61 +290,65 @@ static size_t read_numbers(struct meta_worker *k, struct wire *w, bool leases) {
     return found;
 }
 
-static void append_keys_numbers(struct meta_worker *k, struct buf *out, struct flight f) {
+static void append_keys_numbers(struct meta_worker *k, struct buf *out, const struct meta_part *p) {
     static const struct span no_crc = SPAN("$2\r\n-1\r\n");
-    for (uint64_t i = 0; i < k->m->batch; i++) {
+    for (size_t i = 0; i < p->keys; i++) {
         if (k->numbers[i] == UINT64_MAX) continue;
-        u64_to_hex(key_number(k->m, f.op, f.first_key, i), META_DIGITS,
-                   k->key.data + k->key.len - 2 - META_DIGITS);
+        u64_to_hex(part_key(k->m, p, i), META_DIGITS, k->key.data + k->key.len - 2 - META_DIGITS);
         buf_append(out, k->key.data, k->key.len);
         resp_append_number(out, k->numbers[i]);
-        if (f.op == META_PUT) buf_append(out, no_crc.data, no_crc.len);
+        if (p->call->op == META_PUT) buf_append(out, no_crc.data, no_crc.len);
     }
 }
 
-static void batch_send_end(struct meta_worker *k, struct conn *c, struct flight f, size_t n) {
-    struct buf *out = &c->w->out;
+static void part_send_end(struct meta_worker *k, struct meta_link *l, struct meta_part p,
+                          size_t n) {
+    struct buf *out = &l->w->out;
     bool values = k->m->value_size <= 64;
-    buf_printf(out, "*%zu\r\n$7\r\nMPUTEND\r\n", 2 + 3 * n + (values ? 1 + n : 0));
+    resp_append_count(out, 2 + 3 * n + (values ? 1 + n : 0));
+    buf_append_str(out, "$7\r\nMPUTEND\r\n");
     resp_append_number(out, n);
-    append_keys_numbers(k, out, f);
+    append_keys_numbers(k, out, &p);
     if (values) resp_append(out, "VALUES");
     static const char bytes[65] =
         "vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv";
     for (size_t i = 0; values && i < n; i++) {
         buf_printf(out, "$%" PRIu64 "\r\n%.*s\r\n", k->m->value_size, (int)k->m->value_size, bytes);
     }
-    f.stage = STAGE_END;
-    push_flight(c, f);
+    p.stage = STAGE_END;
+    push_part(l, p);
     k->did.requests++;
 }
 
-static void batch_send_release(struct meta_worker *k, struct conn *c, struct flight f, size_t n) {
+static void part_send_release(struct meta_worker *k, struct meta_link *l, struct meta_part p,
+                              size_t n) {
+    struct buf *out = &l->w->out;
     if (k->leases) {
-        buf_append_str(&c->w->out, "*4\r\n$7\r\nRELEASE\r\n$1\r\n0\r\n$5\r\nBATCH\r\n");
-        resp_append_number(&c->w->out, k->lease_batch);
-        f.stage = STAGE_RELEASE;
-        push_flight(c, f);
-        k->did.requests++;
-        return;
+        buf_append_str(out, "*4\r\n$7\r\nRELEASE\r\n$1\r\n0\r\n$5\r\nBATCH\r\n");
+        resp_append_number(out, k->lease_batch);
+    } else {
+        resp_append_count(out, 2 + 2 * n);
+        buf_append_str(out, "$7\r\nRELEASE\r\n");
+        resp_append_number(out, n);
+        append_keys_numbers(k, out, &p);
     }
-    buf_printf(&c->w->out, "*%zu\r\n$7\r\nRELEASE\r\n", 2 + 2 * n);
-    resp_append_number(&c->w->out, n);
-    append_keys_numbers(k, &c->w->out, f);
-    f.stage = STAGE_RELEASE;
-    push_flight(c, f);
+    p.stage = STAGE_RELEASE;
+    push_part(l, p);
     k->did.requests++;
 }
 
-static void batch_done(struct meta_worker *k, struct conn *c, struct flight f) {
-    uint64_t took_us = clock_mono_us() - f.from_us;
-    c->batches--;
-    if (f.op != k->m->op) {
+/* A part of a call is done, with the last one the call. */
+static void part_done(struct meta_worker *k, struct conn *c, struct meta_call *call) {
+    if (--call->parts > 0) return;
+    uint64_t took_us = clock_mono_us() - call->from_us;
+    c->idle[--c->batches] = call;
+    if (call->op != k->m->op) {
         hist_add(&k->did.put_hist, took_us);
-        k->did.put_keys += f.found;
+        k->did.put_keys += call->found;
         return;
     }
     hist_add(&k->t.hist, took_us);
+    k->did.hits += call->found;
     k->did.done_keys += k->m->batch;
 }
 
@@ -290,58 +377,99 @@ static size_t read_prefix(struct wire *w) {
 }
 
 /* Reads one answer; may send what follows from it. */
-static void batch_answered(struct meta_worker *k, struct conn *c) {
-    struct flight f = c->flights[c->head];
-    c->head = (c->head + 1) % c->cap;
-    c->count--;
-    size_t n = 0;
-    if (f.stage != STAGE_FIRST) {
-        wire_skip(c->w, 1);
-        if (f.stage == STAGE_END) batch_done(k, c, f);
+static void part_answered(struct meta_worker *k, struct meta_link *l) {
+    struct meta_part p = l->parts[l->head];
+    struct meta_call *call = p.call;
+    l->head = (l->head + 1) % l->cap;
+    l->count--;
+    size_t n;
+    if (p.stage != STAGE_FIRST) {
+        wire_skip(l->w, 1);
+        if (p.stage == STAGE_END) part_done(k, l->client, call);
         return;
     }
-    switch (f.op) {
+    switch (call->op) {
     case META_PUT:
-        f.found = n = read_numbers(k, c->w, k->leases && f.op == META_GET);
-        if (n > 0) batch_send_end(k, c, f, n);
-        break;
+        call->found += n = read_numbers(k, l->w, p.keys, false);
+        if (n == 0) break;
+        part_send_end(k, l, p, n);
+        return;
     case META_GET:
-        n = read_numbers(k, c->w, k->leases && f.op == META_GET);
-        if (n > 0 && k->m->lease_ms > 0) batch_send_release(k, c, f, n);
+        call->found += n = read_numbers(k, l->w, p.keys, k->leases);
+        if (n > 0 && k->m->lease_ms > 0) part_send_release(k, l, p, n);
         break;
-    case META_EXISTS: n = read_exists(c->w); break;
-    case META_PREFIX: n = read_prefix(c->w); break;
+    case META_EXISTS: call->found += read_exists(l->w); break;
+    case META_PREFIX: /* the batch's ends where the first key is missing */
+        n = read_prefix(l->w);
+        if (n < p.keys) call->found = min_u64(call->found, part_place(&p, n));
+        break;
     }
-    if (f.op == k->m->op) k->did.hits += n;
-    if (f.op != META_PUT || n == 0) batch_done(k, c, f);
+    part_done(k, l->client, call);
+}
+
+static void conn_open(struct meta_worker *k, struct conn *c) {
+    const struct meta *m = k->m;
+    c->links = xcalloc(m->n_masters, sizeof(*c->links));
+    c->calls = xcalloc(m->pipeline, sizeof(*c->calls));
+    c->idle = xcalloc(m->pipeline, sizeof(struct meta_call *));
+    for (unsigned i = 0; i < m->n_masters; i++) {
+        struct meta_link *l = &c->links[i];
+        l->w = wire_open(&m->masters[i]);
+        l->client = c;
+        l->cap = 3 * m->pipeline + 3;
+        l->parts = xcalloc(l->cap, sizeof(*l->parts));
+        k->leases = k->leases && l->w->lease_batches;
+    }
+    for (uint64_t i = 0; i < m->pipeline; i++) {
+        c->idle[i] = &c->calls[i];
+        if (m->n_masters > 1) c->calls[i].order = xcalloc(m->batch, sizeof(uint32_t));
+    }
+}
+
+static void conn_close(struct meta_worker *k, struct conn *c) {
+    for (unsigned i = 0; i < k->m->n_masters; i++) {
+        struct meta_link *l = &c->links[i];
+        k->did.errors += l->w->errors;
+        if (l->w->errors > 0) snprintf(k->t.error, sizeof(k->t.error), "%s", l->w->error);
+        wire_close(&l->w);
+        free(l->parts);
+    }
+    for (uint64_t i = 0; i < k->m->pipeline; i++) free(c->calls[i].order);
+    free(c->links);
+    free(c->calls);
+    free(c->idle);
+}
+
+static size_t conn_parts(const struct meta *m, const struct conn *c) {
+    size_t sum = 0;
+    for (unsigned i = 0; i < m->n_masters; i++) sum += c->links[i].count;
+    return sum;
+}
+
+static void conn_flush(const struct meta *m, struct conn *c) {
+    for (unsigned i = 0; i < m->n_masters; i++) wire_flush(c->links[i].w);
 }
 
 static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t index) {
     k->m = m;
     resp_append_key(m, &k->key, 0);
     k->numbers = xmalloc(m->batch * sizeof(*k->numbers));
+    k->whose = xmalloc(m->batch);
+    k->ends = xcalloc(m->n_masters, sizeof(*k->ends));
     rng_seed(&k->random, m->run + index);
+    k->leases = m->op == META_GET && m->lease_ms > 0;
     k->conns = xcalloc(m->clients, sizeof(*k->conns));
-    for (uint64_t i = 0; i < m->clients; i++) {
-        k->conns[i].w = wire_open(m->b);
-        k->conns[i].cap = 3 * m->pipeline + 3;
-        k->conns[i].flights = xcalloc(k->conns[i].cap, sizeof(struct flight));
-    }
-    k->leases = m->op == META_GET && m->lease_ms > 0 && k->conns[0].w->lease_batches;
+    for (uint64_t i = 0; i < m->clients; i++) conn_open(k, &k->conns[i]);
     template_build(m, m->op, k->leases, &k->own);
     if (m->puts > 0) template_build(m, META_PUT, false, &k->put);
 }
 
 static void meta_worker_close(struct meta_worker *k) {
-    for (uint64_t i = 0; i < k->m->clients; i++) {
-        struct conn *c = &k->conns[i];
-        k->did.errors += c->w->errors;
-        if (c->w->errors > 0) snprintf(k->t.error, sizeof(k->t.error), "%s", c->w->error);
-        wire_close(&c->w);
-        free(c->flights);
-    }
+    for (uint64_t i = 0; i < k->m->clients; i++) conn_close(k, &k->conns[i]);
     free(k->conns);
     free(k->numbers);
+    free(k->whose);
+    free(k->ends);
     template_free(&k->own);
     template_free(&k->put);
     buf_free(&k->key);
@@ -372,7 +500,7 @@ static uint64_t send_due(struct meta_worker *k, uint64_t now_ns, bool stop) {
                    ? next_due_ns(k)
                    : 0)
             batch_send(k, c, (m->rate > 0 ? c->due_ns : now_ns) / 1000);
-        wire_flush(c->w);
+        conn_flush(m, c);
         if (c->batches < m->pipeline) next = min_u64(next, c->due_ns);
     }
     return next;
@@ -384,9 +512,12 @@ static void work_open(struct meta_worker *k, int epoll) {
     if (m->rate > 0) k->interval_ns = 1e9 * (double)(m->clients * m->threads) / m->rate;
     for (uint64_t i = 0; i < m->clients; i++) {
         struct conn *c = &k->conns[i];
-        struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
-        if (epoll < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, c->w->fd, &e) != 0)
-            die("epoll: %s", strerror(errno));
+        for (unsigned master = 0; master < m->n_masters; master++) {
+            struct meta_link *l = &c->links[master];
+            struct epoll_event e = {.events = EPOLLIN, .data.ptr = l};
+            if (epoll < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, l->w->fd, &e) != 0)
+                die("epoll: %s", strerror(errno));
+        }
         c->due_ns = start + first_due_ns(k, i);
     }
 }
@@ -399,18 +530,19 @@ static void *meta_work(void *arg) {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     uint64_t under_way = 0, next = 0;
     work_open(k, epoll);
-    for (bool stop = false; !stop || under_way > 0; stop = threads_stop(&m->all)) {
+    for (bool stop = false; !stop || under_way > 0;) {
         uint64_t now = clock_mono_ns();
         if (now >= next) next = send_due(k, now, stop);
         int n = epoll_wait(epoll, ready, (int)ARRAY_LEN(ready), m->rate > 0 ? 0 : 10);
         for (int i = 0; i < n; i++) {
-            struct conn *c = ready[i].data.ptr;
-            do batch_answered(k, c);
-            while (c->count > 0 && wire_buffered(c->w));
+            struct meta_link *l = ready[i].data.ptr;
+            do part_answered(k, l);
+            while (l->count > 0 && wire_buffered(l->w));
             next = 0;
         }
+        stop = threads_stop(&m->all);
         under_way = 0;
-        for (uint64_t i = 0; stop && i < m->clients; i++) under_way += k->conns[i].count;
+        for (uint64_t i = 0; stop && i < m->clients; i++) under_way += conn_parts(m, &k->conns[i]);
     }
     close(epoll);
     meta_worker_close(k);
@@ -430,11 +562,12 @@ void meta_fill(const struct meta *m) {
     struct conn *c = k->conns;
     struct progress bar;
     progress_bar(&bar, m->b->json);
-    for (uint64_t key = 0; key < m->keys || c->count > 0;) {
+    for (uint64_t key = 0; key < m->keys || c->batches > 0;) {
         for (; key < m->keys && c->batches < m->pipeline; key += m->batch)
             batch_send(k, c, clock_mono_us());
-        wire_flush(c->w);
-        batch_answered(k, c);
+        conn_flush(m, c);
+        for (unsigned i = 0; i < m->n_masters; i++)
+            if (c->links[i].count > 0) part_answered(k, &c->links[i]);
         progress_say(&bar, key, m->keys, "loading");
     }
     progress_end(&bar);
@@ -443,18 +576,25 @@ void meta_fill(const struct meta *m) {
     free(k);
 }
 
+static double cpu_s(void) {
+    return (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e9;
+}
+
 void meta_measure(struct meta *m, struct meta_result *result_p) {
     struct bench_thread sum;
     threads_open(&m->all, m->threads, sizeof(struct meta_worker));
     for (uint64_t i = 0; i < m->threads; i++)
         meta_worker_open((struct meta_worker *)threads_at(&m->all, i), m, i);
     uint64_t start = clock_mono_us();
+    double servers_s = meta_masters_cpu_s(m), own_s = cpu_s();
     threads_start(&m->all, meta_work);
     threads_wait(&m->all, m->b, m->seconds, meta_op_names[m->op]);
     (void)threads_join(&m->all, &sum);
     memset(result_p, 0, sizeof(*result_p));
-    *result_p =
-        (struct meta_result){.hist = sum.hist, .seconds = (double)(clock_mono_us() - start) / 1e6};
+    *result_p = (struct meta_result){.hist = sum.hist,
+                                     .seconds = (double)(clock_mono_us() - start) / 1e6,
+                                     .client_cpu_s = cpu_s() - own_s,
+                                     .servers_cpu_s = meta_masters_cpu_s(m) - servers_s};
     for (uint64_t i = 0; i < m->threads; i++) {
         const struct meta_worker *k = (struct meta_worker *)threads_at(&m->all, i);
         const struct meta_result *did = &k->did;

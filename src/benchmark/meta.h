@@ -4,6 +4,8 @@
 
 #include "benchmark/bench.h"
 
+struct slot_map;
+
 #define META_DIGITS 16 /* of a key's number, in hex, at its end */
 
 enum meta_op { META_PUT, META_GET, META_EXISTS, META_PREFIX };
@@ -17,8 +19,14 @@ struct meta {
     double rate;   /* batches a second of all connections, 0: as fast as it goes */
     bool random;   /* at random times, not evenly spaced */
     double seconds;
-    uint64_t run;      /* makes the keys of this run fresh */
-    uint64_t next_put; /* batches handed out, over all threads */
+    /* By meta_masters_open, or one that is b. owner: the number of each slot's, where there are
+     * several */
+    const struct bench *masters;
+    unsigned n_masters;
+    uint8_t *owner;
+    struct slot_map *map; /* NULL: there is none */
+    uint64_t run;         /* makes the keys of this run fresh */
+    uint64_t next_put;    /* batches handed out, over all threads */
     struct bench_crew all;
 };
 struct meta_result {
@@ -27,11 +35,17 @@ struct meta_result {
     struct hist put_hist; /* of the puts among others, and what they stored */
     uint64_t put_keys;
     double seconds;
+    double client_cpu_s, servers_cpu_s; /* processor time, the latter 0 where INFO is refused */
 };
 
+/* Finds the masters of the pool that b's server belongs to. */
+void meta_masters_open(struct meta *m);
+void meta_masters_close(struct meta *m);
+/* What all of them have taken since they started. */
+double meta_masters_cpu_s(const struct meta *m);
 /* Puts keys 0 .. keys-1, whatever the operation is. */
 void meta_fill(const struct meta *m);
-/* The operation for so many seconds, on `threads` threads of `clients` connections each. */
+/* The operation for so many seconds, on `threads` threads of `clients` clients each. */
 void meta_measure(struct meta *m, struct meta_result *result_p);
 
 #endif

@@ -5,16 +5,18 @@
 
 static void meta_print(const struct meta *m, const struct meta_result *sum) {
     double rate = (double)sum->done_keys / sum->seconds;
+    double per_key = 1e9 / (double)max_u64(1, sum->done_keys + sum->put_keys); /* ns of a second */
     if (m->b->json) {
         struct buf out = {0};
         json_add(&out,
                  "op:s batch:u keys:u value_size:u key_size:u clients:u threads:u pipeline:u "
                  "lease_ms:u puts:u rate:0 random:b seconds:3 requests:u keys_done:u hits:u "
-                 "errors:u keys_per_s:0",
+                 "errors:u keys_per_s:0 masters:u client_ns_per_key:1 servers_ns_per_key:1",
                  meta_op_names[m->op], m->batch, m->keys, m->value_size, m->key_size, m->clients,
                  m->threads, m->pipeline, m->op == META_GET ? m->lease_ms : 0, m->puts, m->rate,
                  m->random, sum->seconds, sum->requests, sum->done_keys, sum->hits, sum->errors,
-                 rate);
+                 rate, (uint64_t)m->n_masters, per_key * sum->client_cpu_s,
+                 per_key * sum->servers_cpu_s);
         json_latency(&out, "", &sum->hist);
         if (m->puts > 0) {
             json_add(&out, "puts_done:u put_keys:u", sum->put_hist.count, sum->put_keys);
@@ -26,8 +28,10 @@ static void meta_print(const struct meta *m, const struct meta_result *sum) {
     const char *how = m->op != META_GET ? ""
                       : m->lease_ms > 0 ? ", leased and released"
                                         : ", without leases";
-    printf("%s, %" PRIu64 " keys a call%s, %" PRIu64 " connections: %.0f keys/s\ncall: ",
-           meta_op_names[m->op], m->batch, how, m->clients * m->threads, rate);
+    printf("%s, %" PRIu64 " keys a call%s, %" PRIu64 " clients, %u masters: %.0f keys/s\n"
+           "processor time of a key: %.0f ns here, %.0f ns of the masters\ncall: ",
+           meta_op_names[m->op], m->batch, how, m->clients * m->threads, m->n_masters, rate,
+           per_key * sum->client_cpu_s, per_key * sum->servers_cpu_s);
     print_latency(&sum->hist);
     printf("%" PRIu64 " of %" PRIu64 " keys %s, %" PRIu64 " errors\n", sum->hits, sum->done_keys,
            m->op == META_PUT ? "stored" : "found", sum->errors);
@@ -78,9 +82,11 @@ int meta_main(struct bench *b, int argc, char **argv) {
     m.op = parse_op(op);
     if (m.random && m.rate == 0) die("--random goes with --rate");
     m.run = clock_wall_us() << 12;
+    meta_masters_open(&m);
     if (m.op != META_PUT) meta_fill(&m);
     struct meta_result sum;
     meta_measure(&m, &sum);
     meta_print(&m, &sum);
+    meta_masters_close(&m);
     return sum.errors > 0;
 }

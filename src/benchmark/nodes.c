@@ -360,6 +360,8 @@ int nodes_main(struct bench *b, int argc, char **argv) {
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("nodes takes no argument \"%s\"", argv[0]);
     struct meta m = {.b = b,
+                     .masters = b,
+                     .n_masters = 1,
                      .op = META_GET,
                      .batch = n.batch,
                      .keys = n.keys,

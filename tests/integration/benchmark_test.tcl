@@ -341,4 +341,95 @@ test {data --op get: blocks that fit are found, whatever the pool holds and has 
     }
 }
 
+# Three masters, the last one started in focus. Look-ups of all keys in one call: each master has
+# those of its slots.
+stop_server
+source [file join [file dirname [info script]] masters.tcl]
+set masters {}
+foreach name {a b c} {dict set masters $name [start_server --pool-size 64mb]}
+proc port {name} {return [dict get $::masters $name port]}
+proc at {name args} {
+    set c [resp::connect $::server_host [port $name]]
+    set reply [$c {*}$args]
+    resp::close $c
+    return $reply
+}
+proc count {name what} {
+    regexp -line "^$what:(\\d+)" [at $name info everything] - value
+    return $value
+}
+proc bench_key {i} {return [format vllm@meta-llama/Llama-3-70B@8@0@%s%016x [string repeat . 16] $i]}
+set map [slot_map 1 [three_rows]]
+foreach name {a b c} {assert_equal OK [at $name cluster setmap $name $map]}
+set share {a 0 b 0 c 0}
+for {set i 0} {$i < 300} {incr i} {
+    set slot [crc16_slot [bench_key $i]]
+    dict incr share [expr {$slot <= 5460 ? {a} : $slot <= 10922 ? {b} : {c}}]
+}
+
+test {meta with several masters: each is asked for its keys of a call, whichever is named} {
+    foreach {op lease} {get 5000 get 0 exists 0 prefix 0} {
+        foreach name {a b c} {at $name flushall} ;# else loading them finds them
+        set before [dict map {name -} $share {count $name hits}]
+        set json [bench meta --op $op --lease-ms $lease --keys 300 --batch 300 --seconds 0.2 \
+            --clients 2]
+        assert_equal {3 0} [list [field $json masters] [field $json errors]]
+        set calls [expr {[field $json keys_done] / 300}]
+        assert {$calls > 0}
+        assert_equal [expr {300 * $calls}] [field $json hits]
+        assert {[field $json client_ns_per_key] > 0 && [field $json servers_ns_per_key] > 0}
+        dict for {name keys} $share {
+            assert_equal $keys [at $name dbsize]
+            if {$op eq "get"} {
+                assert_equal [expr {$keys * $calls}] \
+                    [expr {[count $name hits] - [dict get $before $name]}] $name
+            }
+        }
+    }
+}
+
+test {meta with several masters: puts, small values with their bytes, puts among look-ups} {
+    foreach {size options} {256 {} 32 {--batch 2 --pipeline 5} 256 {--op get --puts 40}} {
+        foreach name {a b c} {at $name flushall}
+        set json [bench meta --value-size $size --keys 300 --batch 60 --seconds 0.2 --threads 2 \
+            {*}$options]
+        assert_equal 0 [field $json errors]
+        assert {[field $json keys_done] > 0}
+        assert_equal [field $json keys_done] [field $json hits]
+        set put [expr {"--puts" in $options ? 300 + [field $json put_keys] : [field $json hits]}]
+        assert {$put > 300 || "--puts" ni $options}
+        assert_equal $put [expr {[at a dbsize] + [at b dbsize] + [at c dbsize]}]
+        foreach name {a b c} {assert {[at $name dbsize] > 0} $name}
+    }
+    assert_match "*3 masters*processor time of a key: * ns here, * ns of the masters*" \
+        [exec $bench -p [server port] meta --seconds 0.1 2>@1]
+}
+
+test {meta with several masters: a prefix ends where its first key is missing, whoever has it} {
+    set slot [crc16_slot [bench_key 10]]
+    set name [expr {$slot <= 5460 ? {a} : $slot <= 10922 ? {b} : {c}}]
+    for {set short 0} {$short == 0} {} { ;# again if all was over before the key went
+        foreach n {a b c} {at $n flushall}
+        set run [open "|[list $bench -p [server port] --json meta --op prefix --keys 64 \
+            --batch 64 --seconds 1]"]
+        wait_for "the keys to be loaded" {[at $name exists [bench_key 10]]}
+        at $name del [bench_key 10]
+        set json [gets $run]
+        close $run
+        set short [expr {[field $json keys_done] - [field $json hits]}]
+    }
+    assert_equal 0 [expr {$short % 54}]
+    assert {[field $json hits] >= [field $json keys_done] / 64 * 10}
+}
+
+test {meta refuses a map by which nobody can be asked} {
+    foreach {rows why} {
+        {{a 1 a 0-5460} {b 1 b 5461-10922} {c 1 {} 10923-16383}} "*address of the master c*"
+        {{a 1 a 0-5460} {b 1 b 5461-10922} {c 1 c 10923-16382}} "*no master has slot 16383*"
+    } {
+        assert_equal OK [at a cluster setmap a [slot_map [incr epoch 2] $rows]]
+        assert_error $why {exec $bench -p [port a] meta --seconds 0.1 2>@1}
+    }
+}
+
 finish
