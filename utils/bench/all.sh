@@ -2,15 +2,16 @@
 # Every table of docs/BENCHMARKS.md, measured here. QUICK=1 for a look (numbers of a quick run prove
 # nothing).
 #   utils/bench/all.sh [PART]...
-#       parts: resp copy meta meta-latency memory eviction-latency eviction-cost nodes
+#       parts: resp copy meta meta-latency masters memory eviction-latency eviction-cost nodes
 #       simulated-nodes ha conductor-ha handover small layers groups boundaries kv_groups lmcache
 #       gateways
 case ${1:-} in
 -h | --help) sed -n '2,3s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 cd "$(dirname "$0")" || exit 1
-all=(resp copy meta meta-latency memory eviction-latency eviction-cost nodes simulated-nodes ha
-    conductor-ha handover small layers groups boundaries kv_groups lmcache gateways)
+all=(resp copy meta meta-latency masters memory eviction-latency eviction-cost nodes
+    simulated-nodes ha conductor-ha handover small layers groups boundaries kv_groups lmcache
+    gateways)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 for part in "${parts[@]}"; do

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""The tables and the plot of docs/SCALE.md, by its formulas.
+
+    tools/scale-page.py [--look-up NS,NS] [--get NS,NS] [--put NS,NS]
+
+Writes docs/scale.svg and what is between <!-- NAME --> and <!-- end --> on the page. What a master
+measures on another machine (docs/BENCHMARKS.md, "Thin batches") may be given: nanoseconds for each
+key, and for each call."""
+
+import argparse
+import math
+import os
+import re
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PAGE = os.path.join(ROOT, "docs", "SCALE.md")
+MASTERS_MAX = 64  # SLOT_SHARDS_MAX
+ACCELERATORS = (8, 64, 512, 1000, 4000, 10000, 32000, 100000)
+FOUND, PROMPT, BUSY = 0.5, 8000, 0.5
+POOL = 128 << 30
+BYTES = {"look-up": 75, "get": 167, "put": 281}
+BOOKS = 132
+
+
+class Shape:
+    """How an engine cuts a prompt: tokens of a block, objects of each (shards), bytes of a token,
+    and prompt tokens a second for each accelerator."""
+
+    def __init__(self, name, block, shards, token, tokens_s, colour):
+        self.name, self.block, self.shards, self.colour = name, block, shards, colour
+        self.object = block * token // shards
+        looked_up = tokens_s / block * shards
+        self.rates = {
+            "look-up": looked_up,
+            "get": looked_up * FOUND,
+            "put": looked_up * (1 - FOUND),
+        }
+        blocks = PROMPT / block
+        self.calls = {
+            "look-up": blocks * shards,
+            "get": blocks * FOUND,
+            "put": blocks * (1 - FOUND),
+        }
+
+
+SHAPES = (
+    Shape("256 tokens", 256, 1, 70272, 4000, "#2e8540"),
+    Shape("64 tokens", 64, 1, 70272, 4000, "#2563a8"),
+    Shape("16 tokens, 8 shards", 16, 8, 320 << 10, 1000, "#c2380c"),
+)
+
+
+def requests(keys, masters):
+    """Into how many parts a call of so many keys falls."""
+    return masters * (1 - (1 - 1 / masters) ** keys)
+
+
+def cores(costs, shape, accelerators, masters):
+    """Processors that all masters together take."""
+    total = 0.0
+    for op, rate in shape.rates.items():
+        key_ns, call_ns = costs[op]
+        parts = requests(shape.calls[op], masters) / shape.calls[op]
+        total += rate * (key_ns + call_ns * parts) / 1e9
+    return accelerators * total
+
+
+def needed(costs, shape, accelerators):
+    """The least number of masters of which none is busier than BUSY; None: there is none."""
+    for masters in range(1, MASTERS_MAX + 1):
+        if cores(costs, shape, accelerators, masters) <= BUSY * masters:
+            return masters
+    return None
+
+
+def most(costs, shape, masters):
+    return BUSY * masters / cores(costs, shape, 1, masters)
+
+
+# --- what is written ---
+
+
+def figure(value):
+    """Three digits."""
+    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= unit:
+            return f"{value / unit:.3g}{name}"
+    return f"{value:.3g}"
+
+
+def plain(value):
+    digits = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    return f"{math.floor(value / digits) * digits:,}"
+
+
+def size(value):
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}"
+    return f"{value:.3g} bytes"
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def asked(costs):
+    names = ["of one accelerator", *(shape.name for shape in SHAPES)]
+    rows = [[f"{op}s, keys/s", *(figure(s.rates[op]) for s in SHAPES)] for op in BYTES]
+    rows += [[f"keys of a {op}'s call", *(figure(s.calls[op]) for s in SHAPES)] for op in BYTES]
+    rows.append(["an object", *(size(s.object) for s in SHAPES)])
+    rows.append(["objects", *(figure(POOL / s.object) for s in SHAPES)])
+    rows.append(["books", *(size(POOL / s.object * BOOKS) for s in SHAPES)])
+    control = [sum(s.rates[op] * BYTES[op] for op in BYTES) for s in SHAPES]
+    moved = [(s.rates["get"] + s.rates["put"]) * s.object for s in SHAPES]
+    rows.append(["bytes to and from masters, a second", *(size(c) for c in control)])
+    rows.append(["bytes of blocks, a second", *(size(m) for m in moved)])
+    rows.append(
+        ["one master's processor", *(f"{100 * cores(costs, s, 1, 1):.4f} %" for s in SHAPES)]
+    )
+    return table(names, rows)
+
+
+def masters(costs):
+    rows = []
+    for a in ACCELERATORS:
+        need = [needed(costs, s, a) for s in SHAPES]
+        keys = [a * sum(s.rates.values()) for s in SHAPES]
+        rows.append(
+            [f"{a:,}", *(f"{figure(k)}, {n or 'over 64'}" for k, n in zip(keys, need))]
+            + [size(a * POOL / SHAPES[-1].object * BOOKS), f"{math.ceil(a / 8):,}"]
+        )
+    names = [f"{s.name}: keys/s, masters" for s in SHAPES]
+    return table(["accelerators", *names, "books of the last, all masters", "nodes"], rows)
+
+
+def ends(costs):
+    rows = []
+    for n in (1, 2, 4, 8, 16, 32, 64):
+        row = [n]
+        for s in SHAPES:
+            thin = s.calls["put"] / requests(s.calls["put"], n)
+            dear = cores(costs, s, 1, n) / cores(costs, s, 1, 1)
+            row.append(f"{plain(most(costs, s, n))} ({thin:.3g} keys, {dear:.2f})")
+        rows.append(row)
+    return table(["masters", *(s.name for s in SHAPES)], rows)
+
+
+def per_call(costs):
+    rows = []
+    for op, (key_ns, call_ns) in costs.items():
+        rows.append([op, f"{key_ns:.0f} ns", f"{call_ns / 1000:.1f} us", f"{call_ns / key_ns:.0f}"])
+    return table(["", "a key", "a call", "keys that cost as much as the call"], rows)
+
+
+def plot(costs):
+    wide, high, left, top = 640, 360, 60, 20
+
+    def at(accelerators, n):
+        x = left + (math.log10(accelerators) - 1) / 4 * (wide - left - 20)
+        return f"{x:.1f},{high - 40 - math.log2(n) / 6 * (high - 40 - top):.1f}"
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}">',
+        "<title>Accelerators that so many masters serve</title>",
+        "<style>text { font: 12px sans-serif; fill: #52606d; } .grid { stroke: #dde3e9; }"
+        " polyline { fill: none; stroke-width: 2; }</style>",
+        f'<rect width="{wide}" height="{high}" fill="#fff"/>',
+    ]
+    for n in (1, 2, 4, 8, 16, 32, 64):
+        a, b = at(10, n), at(100000, n)
+        out.append(f'<path class="grid" d="M{a} L{b}"/>')
+        out.append(f'<text x="{left - 24}" y="{float(a.split(",")[1]) + 4:.1f}">{n}</text>')
+    for power in range(1, 6):
+        a, b = at(10**power, 1), at(10**power, 64)
+        out.append(f'<path class="grid" d="M{a} L{b}"/>')
+        x = float(a.split(",")[0])
+        out.append(f'<text x="{x - 12:.1f}" y="{high - 22}">{10**power:,}</text>')
+    out.append(f'<text x="{wide / 2 - 40}" y="{high - 6}">accelerators</text>')
+    out.append('<text x="4" y="14">masters</text>')
+    for row, s in enumerate(SHAPES):
+        points = [
+            at(min(1e5, max(10, most(costs, s, n))), n)
+            for n in range(1, MASTERS_MAX + 1)
+            if n == 1 or most(costs, s, n - 1) < 1e5
+        ]
+        out.append(f'<polyline stroke="{s.colour}" points="{" ".join(points)}"/>')
+        y = top + 30 + 18 * row
+        out.append(f'<path stroke="{s.colour}" stroke-width="3" d="M{left + 16} {y} h20"/>')
+        out.append(f'<text x="{left + 42}" y="{y + 4}">{s.name}</text>')
+    return "\n".join([*out, "</svg>", ""])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for op, default in (("look-up", "141,5030"), ("get", "697,7080"), ("put", "1387,10120")):
+        parser.add_argument("--" + op, default=default, metavar="NS,NS")
+    args = vars(parser.parse_args())
+    costs = {op: [float(x) for x in args[op.replace("-", "_")].split(",")] for op in BYTES}
+    with open(PAGE) as f:
+        text = f.read()
+    for name, made in (
+        ("asked", asked(costs)),
+        ("cost", per_call(costs)),
+        ("masters", masters(costs)),
+        ("ends", ends(costs)),
+    ):
+        pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
+        text, n = pattern.subn(lambda m, made=made: f"{m[1]}\n{made}\n\n{m[2]}", text)
+        assert n == 1, name
+    with open(PAGE, "w") as f:
+        f.write(text)
+    with open(os.path.join(ROOT, "docs", "scale.svg"), "w") as f:
+        f.write(plot(costs))
+
+
+if __name__ == "__main__":
+    main()
