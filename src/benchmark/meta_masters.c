@@ -34,7 +34,7 @@ void meta_masters_open(struct meta *m) {
     m->map = map_ask(m->b);
     if (m->map == NULL) return;
     struct bench *masters = xcalloc(m->map->shards, sizeof(*masters));
-    uint8_t number[SLOT_SHARDS_MAX];
+    uint8_t number[SLOT_SHARDS_MAX] = {0};
     m->n_masters = 0;
     for (unsigned i = 0; i < m->map->shards; i++) {
         const struct slot_shard *shard = &m->map->shard[i];

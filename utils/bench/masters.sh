@@ -1,6 +1,6 @@
 #!/bin/bash
-# What a key costs when its call is split among 1, 2, 4 and 8 masters on this machine, in turns: keys
-# a second (more masters than cores answer no more), and processor time.
+# What a key costs when its call is split among 1, 2, 4 and 8 masters on this machine, in turns:
+# keys a second (more masters than cores answer no more), and processor time.
 #
 #   utils/bench/masters.sh [OP-BATCH...]
 #       put-128 get-128 exists-128 put-1024 get-1024 exists-1024
