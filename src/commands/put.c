@@ -139,6 +139,7 @@ static tarn_status put_open(struct client *c, struct puts *p, struct span key, u
     options.avoid = avoid;
     options.avoids = args->avoid.n;
     put_together(c, p, &options);
+    options.hash = each_hash(c, &p->each, p->each.at);
     return store_put_start(books, &p->request, key, size, &options, c->id, budget, put_p);
 }
 

@@ -20,6 +20,7 @@ struct endings {
 struct ending {
     struct span key;
     uint64_t token;
+    struct store_put *put; /* the open one of both; NULL: there is none */
     int64_t crc;
     uint32_t failed;   /* bit i, replica i */
     struct span value; /* data NULL: not given */
@@ -62,17 +63,18 @@ static bool parse_ending(struct client *c, const struct endings *e, struct endin
 }
 
 /* CRCS are as long as the value has MiB, up to 4 MiB of them; the argument need not be aligned. */
-static tarn_status put_end(const struct endings *e, const struct ending *x) {
+static tarn_status put_end(const struct ending *x) {
     const struct span *value = x->value.data ? &x->value : NULL;
     size_t n = x->crcs.len / sizeof(uint32_t);
-    if (n == 0) return store_put_end(books, x->key, x->token, x->crc, x->failed, NULL, 0, value);
+    if (!x->put) return store_put_end(books, x->key, x->token, x->crc, x->failed, NULL, 0, value);
+    if (n == 0) return store_put_end_found(books, x->put, x->crc, x->failed, NULL, 0, value);
     uint32_t small[64], *crcs = n <= ARRAY_LEN(small) ? small : xmalloc(x->crcs.len);
     for (size_t i = 0; i < n; i++) {
         const unsigned char *b = (const unsigned char *)x->crcs.data + i * sizeof(uint32_t);
         crcs[i] =
             (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     }
-    tarn_status status = store_put_end(books, x->key, x->token, x->crc, x->failed, crcs, n, value);
+    tarn_status status = store_put_end_found(books, x->put, x->crc, x->failed, crcs, n, value);
     if (crcs != small) free(crcs);
     return status;
 }
@@ -81,7 +83,7 @@ static tarn_status put_end(const struct endings *e, const struct ending *x) {
  * and stays as it is: else readers would see what somebody else left in that space, or what comes
  * later. Who revokes shows it to have the space free at once. */
 static bool end_receipts(struct client *c, const struct endings *e, const struct ending *x) {
-    struct store_put *put = store_put_find(books, x->key, x->token);
+    struct store_put *put = x->put;
     bool needed = put && store_put_once(put) && !store_put_is_inline(put);
     if (!needed || (e->revoke && x->receipts.len == 0)) return true;
     if (!location_receipts_fit(put, x->receipts)) {
@@ -102,11 +104,11 @@ static bool end_receipts(struct client *c, const struct endings *e, const struct
     return true;
 }
 
-static void end_put(struct client *c, const struct endings *e) {
+static void end_put(struct client *c, struct endings *e) {
     struct ending x;
-    if (!parse_ending(c, e, &x) || (!e->revoke && shard_refuses(c, x.key)) ||
-        !end_receipts(c, e, &x))
-        return;
+    if (!parse_ending(c, e, &x) || (!e->revoke && shard_refuses(c, x.key))) return;
+    x.put = store_put_find(books, x.key, each_hash(c, &e->each, e->each.at), x.token);
+    if (!end_receipts(c, e, &x)) return;
     tarn_status status;
     if (e->revoke) {
         status = store_put_revoke(books, x.key, x.token);
@@ -115,7 +117,7 @@ static void end_put(struct client *c, const struct endings *e) {
         reply_error(c, "VALUE does not match its crc");
         return;
     } else {
-        status = put_end(e, &x);
+        status = put_end(&x);
     }
     if (status == TARN_OK)
         reply_ok(c);

@@ -217,11 +217,10 @@ struct store_put {
     bool once, moves;
     struct policy_event event;
     uint32_t replicas, missing; /* wanted, and given up */
-    uint32_t n_spots;
-    struct spot spots[STORE_REPLICAS_MAX];
-    struct room_want want; /* of the next spot */
-    uint64_t evict_ns;     /* spent on making room by eviction */
-    uint32_t key_len;
+    struct room_want want;      /* of the next spot */
+    uint64_t evict_ns;          /* spent on making room by eviction */
+    uint32_t key_len, n_spots;
+    struct spot spots[STORE_REPLICAS_MAX]; /* from n_spots on not set */
     char key[];
 };
 
@@ -304,7 +303,10 @@ struct store {
     struct placement_table placement_table;
     struct lease_list free_leases;
     struct htab_node *free_refs;
+    LIST_HEAD(, store_put) spare_puts;
+    unsigned n_spare_puts;
     struct lease_batch *batch; /* the one that was last added to, while it lasts */
+    struct session *session;   /* the one that was last asked for, while it lasts */
     uint64_t batch_ids;
     struct wheel *wheel[WHEELS]; /* monotonic time */
     struct wheel *ttl_wheel;     /* wall time */

@@ -10,6 +10,12 @@
 #include "store/books.h"
 
 #define PUT_LATE_MS 1000u /* a thread that has asked and is just receiving */
+#define KEY_ROOM    128u  /* of puts whose memory is used again: most keys are no longer */
+#ifdef __SANITIZE_ADDRESS__
+#define PUTS_SPARE 0u /* it is to see who uses one that is gone */
+#else
+#define PUTS_SPARE 512u
+#endif
 
 /* --- sessions --- */
 
@@ -23,18 +29,21 @@ struct session *session_find(const struct store *s, uint64_t id) {
 }
 
 struct session *session_get(struct store *s, uint64_t id) {
+    if (s->session != NULL && s->session->id == id) return s->session;
     struct session *ss = session_find(s, id);
-    if (ss) return ss;
-    ss = xcalloc(1, sizeof(*ss));
-    ss->id = id;
-    htab_insert(&s->sessions, &ss->node, hash_u64(id));
-    return ss;
+    if (!ss) {
+        ss = xcalloc(1, sizeof(*ss));
+        ss->id = id;
+        htab_insert(&s->sessions, &ss->node, hash_u64(id));
+    }
+    return s->session = ss;
 }
 
 /* An empty one is made anew when it is needed. */
 void session_trim(struct store *s, struct session *ss) {
     if (ss->leases || ss->puts || ss->fencing) return;
     htab_remove(&s->sessions, &ss->node);
+    if (s->session == ss) s->session = NULL;
     free(ss);
 }
 
@@ -68,13 +77,34 @@ static struct store_put *zombie_by_token(const struct store *s, uint64_t token) 
     return n ? CONTAINER_OF(n, struct store_put, node) : NULL;
 }
 
-static size_t put_size(const struct store_put *p) {
-    return sizeof(*p) + p->key_len;
+static size_t put_size(size_t key_len) {
+    return sizeof(struct store_put) + max_u64(key_len, KEY_ROOM);
+}
+
+static struct store_put *put_take(struct store *s, size_t key_len) {
+    struct store_put *p = key_len <= KEY_ROOM ? LIST_TAKE(&s->spare_puts, link) : NULL;
+    if (p) {
+        s->n_spare_puts--;
+        return p;
+    }
+    s->put_bytes += put_size(key_len);
+    return xmalloc(put_size(key_len));
+}
+
+static void put_give_back(struct store *s, struct store_put *p) {
+    if (p->key_len <= KEY_ROOM && s->n_spare_puts + 1 <= PUTS_SPARE) {
+        LIST_INSERT_HEAD(&s->spare_puts, p, link);
+        s->n_spare_puts++;
+        return;
+    }
+    s->put_bytes -= put_size(p->key_len);
+    free(p);
 }
 
 static struct store_put *put_new(struct store *s, struct span key, uint64_t hash,
                                  struct session *ss) {
-    struct store_put *p = xcalloc(1, sizeof(*p) + key.len);
+    struct store_put *p = put_take(s, key.len);
+    memset(p, 0, offsetof(struct store_put, spots));
     p->key_len = (uint32_t)key.len;
     memcpy(p->key, key.data, key.len);
     p->token = s->next_version++;
@@ -82,7 +112,6 @@ static struct store_put *put_new(struct store *s, struct span key, uint64_t hash
     LIST_INSERT_HEAD(&ss->list, p, link);
     ss->puts++;
     htab_insert(&s->puts, &p->node, hash);
-    s->put_bytes += put_size(p);
     return p;
 }
 
@@ -143,8 +172,7 @@ static void put_free(struct store *s, struct store_put *p) {
     struct session *ss = p->session;
     LIST_REMOVE(p, link);
     ss->puts--;
-    s->put_bytes -= put_size(p);
-    free(p);
+    put_give_back(s, p);
     session_trim(s, ss);
 }
 
@@ -239,7 +267,12 @@ static void free_session(void *arg, struct htab_node *node) {
 void put_free_all(struct store *s) {
     htab_each(&s->puts, free_put, s);
     htab_each(&s->zombies, free_put, s);
+    for (struct store_put *p; (p = LIST_TAKE(&s->spare_puts, link)); s->n_spare_puts--) {
+        s->put_bytes -= put_size(0);
+        free(p);
+    }
     /* What is left waits for its fence. The table is only freed after this, never looked at. */
+    s->session = NULL;
     htab_each(&s->sessions, free_session, s);
 }
 
@@ -387,7 +420,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     tarn_status st = check_options(s, key, size, options);
     if (st != TARN_OK) return st;
     evict_soon(s);
-    uint64_t hash = store_hash(key);
+    uint64_t hash = options->hash ? options->hash : store_hash(key);
     s->stat.put_starts++;
     if (*budget > 0) --*budget;
     batch_number(s, b, hash);
@@ -480,8 +513,9 @@ bool store_put_once(const struct store_put *p) {
     return p->once;
 }
 
-struct store_put *store_put_find(const struct store *s, struct span key, uint64_t token) {
-    struct store_put *p = put_by_key(s, key, store_hash(key));
+struct store_put *store_put_find(const struct store *s, struct span key, uint64_t hash,
+                                 uint64_t token) {
+    struct store_put *p = put_by_key(s, key, hash);
     return p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p) ? p : NULL;
 }
 
@@ -557,7 +591,10 @@ void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, si
 
 /* The spots become the object's replicas. */
 static void attach_spots(struct store *s, struct store_put *p, struct object *o) {
-    struct places places = {.size = p->size, .domain = quota_domain(s, store_object_key(o))};
+    struct places places; /* most of its lists is not used */
+    memset(&places, 0, offsetof(struct places, block));
+    places.size = p->size;
+    places.domain = quota_domain(s, store_object_key(o));
     for (uint32_t k = 0; k < p->n_spots; k++) {
         struct spot *spot = &p->spots[k];
         if (spot->n_blocks == 0) continue;
@@ -621,24 +658,27 @@ static bool drop_failed(struct store *s, struct store_put *p, uint32_t failed) {
     return left > 0;
 }
 
+tarn_status store_put_end_found(struct store *s, struct store_put *p, int64_t crc, uint32_t failed,
+                                const uint32_t *crcs, size_t n_crcs, const struct span *value) {
+    struct span v = value ? *value : span_of(NULL, 0);
+    if (v.len != (p->in_line ? p->size : 0)) return TARN_EINVAL;
+    if (!crcs_fit(p->size, n_crcs) || crc > UINT32_MAX || (p->n_spots && failed >> p->n_spots) ||
+        (!p->n_spots && failed > 1))
+        return TARN_EINVAL;
+    if (!drop_failed(s, p, failed)) {
+        s->stat.put_revokes++;
+        put_drop(s, p);
+        return TARN_EIO;
+    }
+    return put_complete(s, p, p->node.hash, crc, crcs, n_crcs, p->in_line ? &v : NULL);
+}
+
 tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc,
                           uint32_t failed, const uint32_t *crcs, size_t n_crcs,
                           const struct span *value) {
     uint64_t hash = store_hash(key);
-    struct store_put *p = put_by_key(s, key, hash);
-    if (p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p)) {
-        struct span v = value ? *value : span_of(NULL, 0);
-        if (v.len != (p->in_line ? p->size : 0)) return TARN_EINVAL;
-        if (!crcs_fit(p->size, n_crcs) || crc > UINT32_MAX ||
-            (p->n_spots && failed >> p->n_spots) || (!p->n_spots && failed > 1))
-            return TARN_EINVAL;
-        if (!drop_failed(s, p, failed)) {
-            s->stat.put_revokes++;
-            put_drop(s, p);
-            return TARN_EIO;
-        }
-        return put_complete(s, p, hash, crc, crcs, n_crcs, p->in_line ? &v : NULL);
-    }
+    struct store_put *p = store_put_find(s, key, hash, token);
+    if (p) return store_put_end_found(s, p, crc, failed, crcs, n_crcs, value);
     struct object *o = store_find_hashed(s, key, hash);
     if (o && object_version(o) == token) return TARN_OK;
     store_put_revoke(s, key, token);

@@ -461,6 +461,7 @@ void store_unhold(struct store *s, struct store_hold **hold_p);
 /* --- puts --- */
 
 struct store_put_options {
+    uint64_t hash; /* store_hash of the key, of a caller that has it; 0: it is computed */
     /* >= 1; as many as there are hosts with room are made, at least one */
     uint32_t replicas;
     const struct span *prefer; /* segment names, NULL: none */
@@ -513,8 +514,9 @@ uint64_t
 store_put_deadline_ms(const struct store_put *put);
 uint64_t store_put_session(const struct store_put *put);
 bool store_put_once(const struct store_put *put); /* as it was started, and not sealed since */
-/* The open put of that key and token; NULL: there is none. */
-struct store_put *store_put_find(const struct store *s, struct span key, uint64_t token);
+/* The open put of that key (hash: its store_hash) and token; NULL: there is none. */
+struct store_put *store_put_find(const struct store *s, struct span key, uint64_t hash,
+                                 uint64_t token);
 /* Is there a put of the key that may still become an object? *moves_p: as it was started. */
 bool store_put_under_way(const struct store *s, struct span key, bool *moves_p);
 /* All its hosts said that they write nothing more by its grants. */
@@ -532,6 +534,10 @@ bool store_put_is_inline(const struct store_put *put);
 tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc,
                           uint32_t failed, const uint32_t *crcs, size_t n_crcs,
                           const struct span *value);
+/* The same for one that store_put_find found, whose token was right. */
+tarn_status store_put_end_found(struct store *s, struct store_put *put, int64_t crc,
+                                uint32_t failed, const uint32_t *crcs, size_t n_crcs,
+                                const struct span *value);
 tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token);
 
 /* Writes a value of up to STORE_INLINE_MAX bytes in one step (SET and friends). */

@@ -29,7 +29,8 @@ static int together_suffix(const struct store *s, struct span key) {
     int found = -1;
     for (unsigned i = 0; i < s->config.n_together; i++) {
         const struct store_suffix *x = &s->config.together[i];
-        if (key.len <= x->len || memcmp(key.data + key.len - x->len, x->text, x->len) != 0)
+        if (key.len <= x->len || key.data[key.len - 1] != x->text[x->len - 1] ||
+            memcmp(key.data + key.len - x->len, x->text, x->len) != 0)
             continue;
         if (found < 0 || x->len > s->config.together[found].len) found = (int)i;
     }

@@ -302,7 +302,7 @@ TEST(space_of_puts_that_were_not_sealed) {
     CHECK_EQ(store_put_revoke(s, SPAN("a"), token), TARN_OK);
     CHECK_EQ(util_put_as(s, "a", 8192, &o, 9, &token), TARN_OK);
     closes = false; /* or said so before */
-    store_put_sealed(store_put_find(s, SPAN("a"), token));
+    store_put_sealed(store_put_find(s, SPAN("a"), store_hash(SPAN("a")), token));
     CHECK_EQ(store_put_revoke(s, SPAN("a"), token), TARN_OK);
     CHECK_EQ(util_put(s, "b", 8192), TARN_OK);
     CHECK_EQ(fenced, 0u);
