@@ -596,4 +596,39 @@ TEST(scan_sees_everything_that_stays) {
     store_destroy(&s);
 }
 
+/* Memory of puts that are over is used again, whatever they were; some keys are too long for it. */
+TEST(a_put_has_nothing_of_those_before_it) {
+    enum { PUTS = 700, LONG = 300 };
+    struct store *s = util_store("lru", 4096, NULL, NULL);
+    static uint64_t token[PUTS];
+    char key[LONG + 16];
+    uint64_t memory = 0;
+    for (unsigned round = 0; round < 4; round++) {
+        bool odd = round % 2 == 0;
+        struct store_put_options plain = {.replicas = 1}, other = {.replicas = 1};
+        other.expire_wall_ms = 6000000;
+        other.pin = STORE_PIN_SOFT;
+        other.group = SPAN("group");
+        other.replace = other.moves = true;
+        for (unsigned i = 0; i < PUTS; i++) {
+            snprintf(key, sizeof(key), "%0*u", i % 3 == 0 && odd ? LONG : 8, i);
+            CHECK_EQ(util_put_as(s, key, 8192, odd ? &other : &plain, 1 + i % 2, &token[i]),
+                     TARN_OK);
+        }
+        for (unsigned i = 0; i < PUTS; i++) {
+            snprintf(key, sizeof(key), "%0*u", i % 3 == 0 && odd ? LONG : 8, i);
+            CHECK_EQ(store_put_end(s, span_str(key), token[i], 1, 0, NULL, 0, NULL), TARN_OK);
+            struct object *o = store_find(s, span_str(key));
+            CHECK(o != NULL && store_object_size(s, o) == 8192);
+            CHECK_EQ(store_object_expire(s, o), odd ? 6000000u : 0u);
+            CHECK(store_remove(s, span_str(key)));
+        }
+        store_check(s);
+        if (round == 1) memory = store_memory(s);
+    }
+    CHECK_EQ(store_memory(s), memory);
+    store_destroy(&s);
+    CHECK(s == NULL);
+}
+
 TEST_MAIN()
