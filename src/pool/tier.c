@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/tsan.h"
 #include "pool/site.h"
 #include "pool/tier_internal.h"
 
@@ -429,8 +430,10 @@ void tier_copy_start(struct tier_copy *c, const struct iovec *iov, size_t n_iov,
     *c = (struct tier_copy){.at = iov_cursor(iov, n_iov), .crcs = crcs};
 }
 
+/* The bytes are the pool's, and may be another value's by now: who takes the copy finds out. */
 void tier_copy_next(struct tier_copy *c, void *to, uint64_t length) {
     char *out = to;
+    TSAN_POOL_BEGIN();
     while (length > 0) {
         struct iovec v = iov_here(&c->at);
         TARN_ASSERT(v.iov_len > 0);
@@ -447,6 +450,7 @@ void tier_copy_next(struct tier_copy *c, void *to, uint64_t length) {
             c->piece_crc = 0;
         }
     }
+    TSAN_POOL_END();
 }
 
 uint32_t tier_copy_crc(const struct tier_copy *c) {

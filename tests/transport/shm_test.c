@@ -296,7 +296,11 @@ TEST(pages_that_a_put_touches_first_come_many_at_a_time) {
     engine = world_engine(&w, SUITE, 1);
     long before = faults();
     CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK);
+#ifndef __SANITIZE_THREAD__ /* whose own memory faults, too */
     CHECK(faults() - before < SIZE / page / TIMES);
+#else
+    (void)before;
+#endif
     CHECK_EQ(move(engine, &o, false, back, NULL), TARN_OK);
     CHECK(memcmp(data, back, SIZE) == 0);
     free(data);

@@ -244,7 +244,11 @@ TEST(a_populated_pool_is_of_huge_pages_where_that_can_be) {
         CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
         CHECK(all_zero(pool_base(p), c.size));
         uint64_t taken = faults_of_mapping(p, SEGMENT_HEADER_SIZE + c.size);
-        if (huge && kernel_collapses()) CHECK(taken <= 32);
+        bool shown = huge && kernel_collapses();
+#ifdef __SANITIZE_THREAD__
+        shown = false; /* its own memory faults, too */
+#endif
+        CHECK(!shown || taken <= 32);
         pool_discard(p);
         CHECK_EQ(pool_revive(p, false, &why), TARN_OK);
         CHECK(all_zero(pool_base(p), c.size));
