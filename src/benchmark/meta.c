@@ -496,10 +496,10 @@ static uint64_t send_due(struct meta_worker *k, uint64_t now_ns, bool stop) {
     uint64_t next = UINT64_MAX;
     for (uint64_t i = 0; i < m->clients; i++) {
         struct conn *c = &k->conns[i];
-        for (; !stop && c->due_ns <= now_ns && c->batches<m->pipeline; c->due_ns += m->rate> 0
-                   ? next_due_ns(k)
-                   : 0)
+        while (!stop && c->due_ns <= now_ns && c->batches < m->pipeline) {
             batch_send(k, c, (m->rate > 0 ? c->due_ns : now_ns) / 1000);
+            if (m->rate > 0) c->due_ns += next_due_ns(k);
+        }
         conn_flush(m, c);
         if (c->batches < m->pipeline) next = min_u64(next, c->due_ns);
     }

@@ -92,15 +92,11 @@ void cmd_cluster_info(struct client *c) {
     buf_printf(&out, "cluster_state:%s\r\n", reached == SLOT_COUNT ? "ok" : "fail");
     info_line(&out, "cluster_slots_assigned", assigned);
     info_line(&out, "cluster_slots_ok", reached);
-    info_line(&out, "cluster_slots_pfail", 0);
     info_line(&out, "cluster_slots_fail", assigned - reached);
     info_line(&out, "cluster_known_nodes", nodes);
     info_line(&out, "cluster_size", size);
     info_line(&out, "cluster_current_epoch", shard_map->epoch);
     info_line(&out, "cluster_my_epoch", shard_map->shard[shard_self].master_epoch);
-    info_line(&out, "cluster_stats_messages_sent", 0);
-    info_line(&out, "cluster_stats_messages_received", 0);
-    info_line(&out, "total_cluster_links_buffer_limit_exceeded", 0);
     reply_verbatim(c, "txt", span_of(out.data, out.len));
     buf_free(&out);
 }

@@ -6,8 +6,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "base/assert.h"
-
 #define FIRST_LINE "tarn-slots 1"
 
 void slot_map_destroy(struct slot_map **map_p) {
@@ -319,23 +317,6 @@ bool slot_map_merge(struct slot_map *m, const struct slot_map *other) {
     *m = *other;
     (void)servers_merge(m, before);
     slot_map_destroy(&before);
-    return true;
-}
-
-bool slot_map_lead(struct slot_map *m, unsigned shard, const struct slot_server *s,
-                   uint64_t master_epoch) {
-    struct slot_shard *x = &m->shard[shard];
-    struct slot_server first = *s;
-    unsigned at = 0;
-    TARN_ASSERT(shard < m->shards);
-    if (x->servers > 0 && slot_server_same(&x->server[0], s) && x->master_epoch == master_epoch)
-        return false;
-    while (at < x->servers && !slot_server_same(&x->server[at], s)) at++;
-    if (at == x->servers && x->servers < SLOT_SERVERS_MAX) x->servers++;
-    if (at == SLOT_SERVERS_MAX) at--;
-    memmove(&x->server[1], &x->server[0], at * sizeof(first));
-    x->server[0] = first;
-    x->master_epoch = master_epoch;
     return true;
 }
 

@@ -78,10 +78,6 @@ bool slot_map_same_slots(const struct slot_map *a, const struct slot_map *b);
  * and for each of its shards the servers that were learnt at the higher master epoch (of that map,
  * where it is the same). Changes m, and says whether. */
 bool slot_map_merge(struct slot_map *m, const struct slot_map *other);
-/* s leads the shard since that master epoch: it goes first. false: that was known. */
-bool slot_map_lead(struct slot_map *m, unsigned shard, const struct slot_server *s,
-                   uint64_t master_epoch);
-
 /* 40 hex digits, always the same: the id of a shard, which is the id of its leader in CLUSTER
  * commands; of another of its servers (NULL: of the shard). */
 #define SLOT_ID_LEN 40u

@@ -6,8 +6,8 @@
  * falls to zero.
  *
  * Leases that one request takes or extends are a batch: they end at one time, and may be released
- * together, by the batch's id. A lease is of the last one that
- * asked for it, if that can be named, which then holds as long as it did before.
+ * together, by the batch's id. A lease is of the last one that asked for it, if that can be named,
+ * which then holds as long as it did before.
  *
  *   refs_get ─> lease_add ──────> of a batch ──RELEASE, batch's time──> lease_end ─> refs_put
  *                 another batch's ──┘    └── extended by another one: of that batch

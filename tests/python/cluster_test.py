@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 from harness import ROOT, Server, environment, pattern
 
@@ -184,12 +185,23 @@ class Cluster(unittest.TestCase):
             (("create", f"a={self.at('a')}"), "has a map of slots already"),
             (("move", self.at("a"), "--from", "a", "--to", "d", "--slots", "1"), "no shard d"),
             (("move", self.at("a"), "--from", "a", "--to", "b", "--slots", "9000-9001"), "not a's"),
+            (
+                ("move", self.at("a"), "--from", "a", "--to", "b", "--slots", "9-16384"),
+                "0 to 16383",
+            ),
+            (("move", self.at("a"), "--from", "a", "--to", "b", "--slots", "9-3"), "upwards"),
+            (("move", self.at("a"), "--from", "a", "--to", "b", "--slots", "x"), "are ranges"),
             (("remove", self.at("a"), "x"), "no shard x"),
             (("add", self.at("a"), f"b={self.at('c')}"), "is there already"),
             (("status", "127.0.0.1"), "a server is a host:port"),
         ):
             code, out = tool(*words)
             self.assertEqual((code, why in out), (1, True), out)
+
+    def test_the_password_may_come_from_the_environment(self):
+        with unittest.mock.patch.dict(os.environ, TARN_PASSWORD="secret"):
+            code, out = tool("status", self.at("a"))
+        self.assertEqual((code, "without any password" in out), (1, True), out)
 
     def test_redis_py(self):
         try:

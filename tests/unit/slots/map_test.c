@@ -157,21 +157,6 @@ TEST(slots_are_compared_by_names) {
     slot_map_destroy(&z);
 }
 
-TEST(who_leads_goes_first) {
-    struct slot_map *m = read_ok(HEAD "shard a 1 h:1,h:2,h:3 0\nshard b 1 - 1\nshard c 1 "
-                                      "h:1,h:2,h:3,h:4,h:5,h:6,h:7,h:8 2\n");
-    struct slot_server s;
-    CHECK(slot_server_read(SPAN("h:3"), &s));
-    CHECK(slot_map_lead(m, 0, &s, 5));
-    CHECK(!slot_map_lead(m, 0, &s, 5));
-    CHECK(slot_server_read(SPAN("new:9"), &s));
-    CHECK(slot_map_lead(m, 1, &s, 6));
-    CHECK(slot_map_lead(m, 2, &s, 7));
-    check_text(m, HEAD "shard a 5 h:3,h:1,h:2 0\nshard b 6 new:9 1\nshard c 7 "
-                       "new:9,h:1,h:2,h:3,h:4,h:5,h:6,h:7 2\n");
-    slot_map_destroy(&m);
-}
-
 TEST(ids_are_hex_and_differ) {
     struct slot_map *m = read_ok(three);
     char a[SLOT_ID_LEN + 1], b[SLOT_ID_LEN + 1];

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes as C
+import os
 import socket
 import ssl
 import sys
@@ -128,10 +129,11 @@ class Shard:
 def read_ranges(text: str) -> Iterator[int]:
     for part in text.split(",") if text != "-" else []:
         first, _, last = part.partition("-")
-        try:
-            yield from range(int(first), int(last or first) + 1)
-        except ValueError:
-            raise Refused(f"{part}: slots are ranges as 0-5460,7000") from None
+        if not first.isdigit() or not (last or first).isdigit():
+            raise Refused(f"{part}: slots are ranges as 0-5460,7000")
+        if not int(first) <= int(last or first) < SLOTS:
+            raise Refused(f"{part}: slots are numbers from 0 to {SLOTS - 1}, upwards")
+        yield from range(int(first), int(last or first) + 1)
 
 
 def write_ranges(slots: Sequence[int]) -> str:
@@ -536,7 +538,8 @@ def fix(args: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="tarn-cluster", description=__doc__.split("\n", 1)[0])
     p.add_argument("--user", help="of all servers")
-    p.add_argument("--password", help="of all servers")
+    password = os.environ.get("TARN_PASSWORD")
+    p.add_argument("--password", default=password, help="of all servers, else TARN_PASSWORD's")
     p.add_argument("--tls", action="store_true", help="servers are reached by TLS")
     p.add_argument("--cacert", help="file of certificates that servers' are signed with")
     p.add_argument("--cert", help="file of our certificate")
