@@ -104,7 +104,7 @@ static bool memfd_try_huge(const struct pool_config *c, char *at, uint64_t map_s
         pool_backing_close(b);
         errno = error;
     }
-    log_notice("No huge pages are reserved for a pool of %llu MiB (%s): asking for transparent ones",
+    log_notice("No huge pages are reserved for a pool of %llu MiB (%s): transparent ones, maybe",
                (unsigned long long)(c->size >> 20), strerror(errno));
     return false;
 }
