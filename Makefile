@@ -377,6 +377,11 @@ $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libtarn.so $(PUBLIC_HEADERS)
 examples: $(EXAMPLES)
 
 UNIT := $(call program,$(UNIT_MAIN))
+# What one thread owns has nothing for ThreadSanitizer to find.
+ifeq ($(SANITIZER),thread)
+UNIT := $(filter-out $(foreach r,acl cluster resp route simulate slots store trace wire, \
+    $(BUILD)/tests/unit/$(r)/%),$(UNIT))
+endif
 TRANSPORT := $(call program,$(TRANSPORT_MAIN))
 STRESS := $(call program,$(STRESS_MAIN))
 MODEL_TESTS := $(foreach r,store cluster,$(BUILD)/tests/unit/$(r)/model_test)
