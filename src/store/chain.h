@@ -46,8 +46,9 @@
 enum { CHAIN_LEAVES, CHAIN_INNER, CHAIN_BARE, CHAIN_LISTS, CHAIN_NOWHERE = CHAIN_LISTS };
 
 struct chain_run {
-    /* its ring of blocks: the shallowest, before which is the deepest. 0: it has none */
-    object_ref first;
+    /* the deepest of its blocks, 0: it has none. Each one's prev is the one before it, next the one
+     * behind it; the shallowest has itself before it, and the deepest has that one behind it */
+    object_ref last;
     uint32_t parent;
     uint32_t prev, next; /* in its list, at the ends its cell; next of a free one: the next such */
     uint32_t born;       /* the request that used it last */
@@ -143,7 +144,7 @@ void chain_describe(struct chain_books *c, uint32_t i, unsigned weight);
 /* Its blocks or children have changed: into the list of its cell where it belongs now. */
 void chain_move(struct chain_books *c, uint32_t i);
 static inline unsigned chain_list_of(const struct chain_run *r) {
-    return !r->first ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES;
+    return !r->last ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES;
 }
 static inline void chain_relink(struct chain_books *c, uint32_t i) {
     const struct chain_run *r = chain_run(c, i);
@@ -186,7 +187,17 @@ uint32_t chain_run_settle(struct policy *p, uint32_t i);
 void chain_run_add(struct policy *p, uint32_t i, struct object *o);
 void chain_run_take(struct policy *p, uint32_t i, struct object *o);
 static inline struct object *chain_run_last(const struct policy *p, const struct chain_run *r) {
-    return record_get(p->records, record_get(p->records, r->first)->prev);
+    return record_get(p->records, r->last);
+}
+static inline struct object *chain_run_first(const struct policy *p, const struct chain_run *r) {
+    return record_get(p->records, chain_run_last(p, r)->next);
+}
+/* Behind all that are there, of which there are some. */
+static inline void chain_run_append(struct policy *p, struct chain_run *r, struct object *o) {
+    struct object *last = chain_run_last(p, r);
+    o->prev = r->last;
+    o->next = last->next;
+    r->last = last->next = record_ref(p->records, o);
 }
 unsigned chain_run_count(const struct policy *p, const struct chain_run *r);
 /* The blocks up to at, not the last, become a run of their own, which is returned: the parent of

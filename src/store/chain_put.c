@@ -57,7 +57,7 @@ static uint32_t run_for_put(struct policy *p, struct chain_request *q, enum chai
         struct chain_run *last = chain_run(c, q->last);
         if (last->born != q->number || last->ghost) {
             q->last = 0;
-        } else if (last->first && object_depth(chain_run_last(p, last)) < depth) {
+        } else if (last->last && object_depth(chain_run_last(p, last)) < depth) {
             chain_unlink(c, last);
             last->kind = kind;
             q->run = q->last;
@@ -78,7 +78,7 @@ static uint32_t run_for_put(struct policy *p, struct chain_request *q, enum chai
 }
 
 static uint32_t first_depth(const struct policy *p, const struct chain_run *r) {
-    return object_depth(record_get(p->records, r->first));
+    return object_depth(chain_run_first(p, r));
 }
 
 /* The first run of the request's prompt with blocks deeper than that; 0: none, as where puts end in
@@ -90,7 +90,7 @@ static uint32_t run_behind(const struct policy *p, const struct chain_request *q
     uint32_t found = 0, i = has_last ? q->last : chain_request_has_run(c, q) ? q->run : 0;
     for (unsigned n = 0; i && n < CHAIN_ANCESTORS; n++) {
         const struct chain_run *r = chain_run(c, i);
-        if (r->first) {
+        if (r->last) {
             if (object_depth(chain_run_last(p, r)) <= depth) break;
             found = i;
             if (first_depth(p, r) <= depth) break;
@@ -105,7 +105,7 @@ static uint32_t run_behind(const struct policy *p, const struct chain_request *q
 static bool run_takes(const struct chain_books *c, const struct chain_request *q, uint32_t i,
                       enum chain_kind kind) {
     const struct chain_run *r = chain_run(c, i);
-    return i && kind != CHAIN_LAST && r->born == q->number && r->kind == kind && r->first &&
+    return i && kind != CHAIN_LAST && r->born == q->number && r->kind == kind && r->last &&
            r->blocks < CHAIN_RUN_BLOCKS;
 }
 
@@ -114,11 +114,12 @@ static uint32_t run_between(struct policy *p, const struct chain_request *q, uin
                             enum chain_kind kind, uint32_t depth) {
     struct chain_books *c = &chain_state(p)->chain;
     struct chain_run *r = chain_run(c, behind);
-    if (r->first && first_depth(p, r) <= depth) {
+    if (r->last && first_depth(p, r) <= depth) {
         if (r->blocks < CHAIN_RUN_BLOCKS) return behind;
-        struct object *at = record_get(p->records, r->first);
-        while (object_depth(record_get(p->records, at->next)) <= depth)
-            at = record_get(p->records, at->next);
+        struct object *at = chain_run_last(p, r);
+        do {
+            at = record_get(p->records, at->prev);
+        } while (object_depth(at) > depth);
         return chain_run_split(p, behind, at);
     }
     if (run_takes(c, q, behind, kind)) return behind;
@@ -170,11 +171,11 @@ static inline bool puts_next(struct policy *p, struct object *o, const struct po
     if (!e->put || e->next || e->return_ms) return false;
     if (e->session != n->session && e->session != 0) return false;
     if (e->depth - e->position + e->length > n->end) return false;
-    const struct chain_run *r = chain_run(&s->chain, n->run);
-    if (!r->first) return false;
+    struct chain_run *r = chain_run(&s->chain, n->run);
+    if (!r->last) return false;
     o->request = n->run;
     o->bits &= ~(uint32_t)OBJECT_Q1;
-    list_push_back(p->records, r->first, o);
+    chain_run_append(p, r, o);
     p->count++;
     n->depth = e->depth + 1;
     n->came++;
@@ -190,7 +191,7 @@ static void insert_loose(struct policy *p, struct object *o, const struct policy
     struct chain_books *c = &s->chain;
     uint32_t *loose = &s->loose[e->request % CHAIN_RECENT];
     const struct chain_run *of = chain_run(c, *loose);
-    bool joins = *loose && of->kind == CHAIN_LEFT && of->first && of->born == e->request &&
+    bool joins = *loose && of->kind == CHAIN_LEFT && of->last && of->born == e->request &&
                  e->request != 0 && of->blocks < CHAIN_RUN_BLOCKS;
     if (!joins) {
         *loose = chain_run_new(c, 0);

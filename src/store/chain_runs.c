@@ -141,7 +141,7 @@ uint32_t chain_run_settle(struct policy *p, uint32_t i) {
     struct chain_books *c = chain_of(p);
     for (;;) {
         struct chain_run *r = chain_run(c, i);
-        if (r->first || r->children > 0 || is_out(c, i)) break;
+        if (r->last || r->children > 0 || is_out(c, i)) break;
         if (!(i = run_end(p, c, i))) return 0;
         r = chain_run(c, i);
         TARN_ASSERT(r->children > 0);
@@ -160,19 +160,33 @@ void chain_run_less(struct policy *p, uint32_t i) {
 
 /* --- blocks --- */
 
-static struct object *run_first(const struct policy *p, const struct chain_run *r) {
-    return record_get(p->records, r->first);
-}
-
 unsigned chain_run_count(const struct policy *p, const struct chain_run *r) {
     unsigned n = 0;
-    if (r->first)
-        for (const struct object *o = run_first(p, r);;) {
-            n++;
-            if (o->next == r->first) break;
-            o = record_get(p->records, o->next);
-        }
+    for (object_ref ref = r->last, at = 0; ref != at; n++) {
+        at = ref;
+        ref = record_get(p->records, at)->prev;
+    }
     return n;
+}
+
+/* Before the last one. */
+static void run_insert(struct policy *p, const struct chain_run *r, struct object *o) {
+    object_ref ref = record_ref(p->records, o);
+    struct object *behind = chain_run_last(p, r);
+    for (;;) {
+        struct object *before = record_get(p->records, behind->prev);
+        if (before == behind) { /* it is the first */
+            o->prev = ref;
+            o->next = behind->prev;
+            behind->prev = chain_run_last(p, r)->next = ref;
+            return;
+        }
+        if (object_depth(before) <= object_depth(o)) break;
+        behind = before;
+    }
+    o->prev = behind->prev;
+    o->next = record_get(p->records, o->prev)->next;
+    behind->prev = record_get(p->records, o->prev)->next = ref;
 }
 
 void chain_run_add(struct policy *p, uint32_t i, struct object *o) {
@@ -181,15 +195,12 @@ void chain_run_add(struct policy *p, uint32_t i, struct object *o) {
     o->request = i;
     o->bits &= ~(uint32_t)OBJECT_Q1; /* another policy's, where it comes from one */
     p->count++;
-    if (!r->first) {
-        o->prev = o->next = r->first = ref;
+    if (!r->last) {
+        o->prev = o->next = r->last = ref;
+    } else if (object_depth(chain_run_last(p, r)) <= object_depth(o)) {
+        chain_run_append(p, r, o);
     } else {
-        struct object *first = run_first(p, r), *at = record_get(p->records, first->prev);
-        while (at != first && object_depth(at) > object_depth(o))
-            at = record_get(p->records, at->prev);
-        bool before = at == first && object_depth(first) > object_depth(o);
-        list_insert_after(p->records, before ? first->prev : record_ref(p->records, at), o);
-        if (before) r->first = ref;
+        run_insert(p, r, o);
     }
     chain_relink(chain_of(p), i);
 }
@@ -197,11 +208,16 @@ void chain_run_add(struct policy *p, uint32_t i, struct object *o) {
 void chain_run_take(struct policy *p, uint32_t i, struct object *o) {
     struct chain_run *r = chain_run(chain_of(p), i);
     object_ref ref = record_ref(p->records, o);
-    if (o->next == ref)
-        r->first = 0;
-    else if (r->first == ref)
-        r->first = o->next;
-    list_unlink(p->records, o);
+    bool first = o->prev == ref;
+    if (first)
+        chain_run_last(p, r)->next = o->next;
+    else
+        record_get(p->records, o->prev)->next = o->next;
+    if (r->last == ref)
+        r->last = first ? 0 : o->prev;
+    else
+        record_get(p->records, o->next)->prev = first ? o->next : o->prev;
+    o->prev = o->next = 0;
     p->count--;
     chain_relink(chain_of(p), i);
 }
@@ -210,20 +226,21 @@ uint32_t chain_run_split(struct policy *p, uint32_t i, struct object *at) {
     struct chain_books *c = chain_of(p);
     uint32_t u = chain_run_new(c, 0);
     struct chain_run *r = chain_run(c, i), *up = chain_run(c, u);
-    struct object *first = run_first(p, r), *last = chain_run_last(p, r),
-                  *rest = record_get(p->records, at->next);
+    struct object *last = chain_run_last(p, r), *rest = record_get(p->records, at->next);
     TARN_ASSERT(at != last);
     *up = *r;
     up->list = CHAIN_NOWHERE;
     up->prev = up->next = up->print = 0;
     unsigned n = 0;
-    for (struct object *o = first; o != rest; o = record_get(p->records, o->next), n++)
+    for (struct object *o = at; o; n++) {
         o->request = u;
-    last->next = record_ref(p->records, rest);
-    rest->prev = record_ref(p->records, last);
-    at->next = record_ref(p->records, first);
-    first->prev = record_ref(p->records, at);
-    r->first = last->next;
+        struct object *before = record_get(p->records, o->prev);
+        o = before != o ? before : NULL;
+    }
+    up->last = rest->prev;
+    rest->prev = at->next;
+    at->next = last->next;
+    last->next = rest->prev;
     r->parent = u;
     chain_run_size(c, r, r->blocks > n ? r->blocks - n : 1);
     up->blocks = n;

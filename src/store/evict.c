@@ -251,7 +251,7 @@ float store_object_far_loss(struct store *s, const struct object *o) {
 }
 
 void evict_ahead(struct store *s) {
-    const struct policy *p = &s->domains[0].policy[0];
+    struct policy *p = &s->domains[0].policy[0];
     const struct object *o = p->ops->peek ? p->ops->peek(p) : NULL;
     if (!o) return;
     block_id block = o->bits & OBJECT_PLACES ? 0 : o->block;

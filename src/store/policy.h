@@ -71,7 +71,7 @@ struct policy_ops {
     /* Unlinks and returns who goes next; NULL: nobody left. Amortised constant time. */
     struct object *(*pop)(struct policy *p, uint64_t now_ms);
     /* Who most likely is popped next, NULL: nobody knows, or that is not known without a search. */
-    struct object *(*peek)(const struct policy *p);
+    struct object *(*peek)(struct policy *p);
     /* One that was popped is in use, so it stays out of the order until give_back or unlink. NULL:
      * nothing to do. */
     void (*held)(struct policy *p, struct object *o);

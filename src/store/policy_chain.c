@@ -93,15 +93,13 @@ static void chain_access(struct policy *p, struct object *o, const struct policy
     object_ref ref = record_ref(p->records, o);
     request_unlook(p, q);
     if (q->reading && q->run == o->request) {
-        if (record_get(p->records, q->at)->next != ref || chain_run(c, q->run)->first == ref)
-            return;
+        if (o->prev != q->at || q->at == ref) return;
         q->used++;
     } else {
         if (chain_run(c, o->request)->born == e->request) return;
         if (s->open && s->open != q) chain_request_finish(p, s->open);
         chain_request_leave_run(p, q);
-        if (chain_run(c, o->request)->first != ref)
-            chain_run_split(p, o->request, record_get(p->records, o->prev));
+        if (o->prev != ref) chain_run_split(p, o->request, record_get(p->records, o->prev));
         if (chain_request_has_run(c, q)) {
             run_follow(p, q->run, o->request);
             /* what it has used so far is not to be found from the next run */
@@ -151,7 +149,7 @@ static void parked_drop(struct chain_books *c, struct chain_parked *k) {
 static void run_regain(struct policy *p, uint32_t i, struct object *o) {
     struct chain_books *c = &chain_state(p)->chain;
     uint32_t at = i, up;
-    while ((up = chain_run(c, at)->parent) && chain_run(c, up)->first &&
+    while ((up = chain_run(c, at)->parent) && chain_run(c, up)->last &&
            object_depth(chain_run_last(p, chain_run(c, up))) > object_depth(o))
         at = up;
     chain_run_add(p, at, o);
@@ -171,10 +169,10 @@ static bool parked_back(struct policy *p, struct object *o) {
  * there is none. */
 static uint32_t run_up_to(struct policy *p, uint32_t i, struct object *o, bool in_order) {
     const struct chain_run *r = chain_run(&chain_state(p)->chain, i);
-    if (!r->first) return i;
+    if (!r->last) return i;
     struct object *last = chain_run_last(p, r), *at = o;
     if (!in_order) {
-        const struct object *first = record_get(p->records, r->first);
+        const struct object *first = chain_run_first(p, r);
         for (at = last; at != first && object_depth(at) > object_depth(o);)
             at = record_get(p->records, at->prev);
         if (object_depth(at) > object_depth(o)) return r->parent;
@@ -276,7 +274,7 @@ static unsigned popped_children(const struct chain_books *c, uint32_t i) {
     for (uint32_t k = 0; k < c->n_out; k++) {
         uint32_t j = c->out[k], first = 0;
         const struct chain_run *r = chain_run(c, j);
-        if (r->parent != i || r->first) continue;
+        if (r->parent != i || r->last) continue;
         while (c->out[first] != j) first++;
         n += first == k && popped_children(c, j) == r->children;
     }
@@ -287,7 +285,7 @@ static unsigned popped_children(const struct chain_books *c, uint32_t i) {
 static uint32_t run_before_popped(const struct chain_books *c) {
     for (uint32_t k = c->n_out; k > 0 && k + OUT_LOOKS > c->n_out; k--) {
         uint32_t i = chain_run(c, c->out[k - 1])->parent;
-        if (i && chain_run(c, i)->first && popped_children(c, i) == chain_run(c, i)->children)
+        if (i && chain_run(c, i)->last && popped_children(c, i) == chain_run(c, i)->children)
             return i;
     }
     return 0;
@@ -301,15 +299,15 @@ static void out_push(struct chain_books *c, uint32_t i) {
     c->out[c->n_out++] = i;
 }
 
-/* The last block of a run, which is not the first, leaves. Victims lie anywhere. The one after the
- * next was brought near by the last call, so its link costs nothing. */
-static inline void ring_pop(struct policy *p, struct object *first, struct object *o) {
+/* The last block of a run leaves. Victims lie anywhere. The one after the next was brought near by
+ * the last call, so its link costs nothing. */
+static inline void last_pop(struct policy *p, struct chain_run *r, struct object *o) {
     struct object *before = record_get(p->records, o->prev);
     const char *later = (const char *)record_get(p->records, before->prev);
     __builtin_prefetch(later);
     __builtin_prefetch(later + 64);
+    r->last = before != o ? o->prev : 0;
     before->next = o->next;
-    first->prev = o->prev;
     o->prev = o->next = 0;
     p->count--;
 }
@@ -327,14 +325,9 @@ static __attribute__((noinline)) struct object *pop_any(struct policy *p) {
     }
     out_push(c, i);
     struct chain_run *r = chain_run(c, i);
-    struct object *first = record_get(p->records, r->first), *o = chain_run_last(p, r);
-    if (o != first) {
-        ring_pop(p, first, o);
-    } else {
-        o->prev = o->next = r->first = 0;
-        p->count--;
-        chain_relink(c, i);
-    }
+    struct object *o = chain_run_last(p, r);
+    last_pop(p, r, o);
+    if (!r->last) chain_relink(c, i);
     return o;
 }
 
@@ -344,11 +337,11 @@ static struct object *chain_pop(struct policy *p, uint64_t now_ms) {
     struct chain_books *c = &s->chain;
     if (UNLIKELY(c->cells.goes == 0 || c->n_out == c->cap_out)) return pop_any(p);
     uint32_t i = c->cells.goes;
-    const struct chain_run *r = chain_run(c, i);
-    struct object *first = record_get(p->records, r->first), *o = chain_run_last(p, r);
-    if (UNLIKELY(o == first)) return pop_any(p);
+    struct chain_run *r = chain_run(c, i);
+    struct object *o = chain_run_last(p, r);
+    if (UNLIKELY(o->next == r->last)) return pop_any(p);
     c->out[c->n_out++] = i;
-    ring_pop(p, first, o);
+    last_pop(p, r, o);
     return o;
 }
 
@@ -363,10 +356,11 @@ static bool chain_behind(const struct policy *p, const struct object *o,
     return i == other->request;
 }
 
-static struct object *chain_peek(const struct policy *p) {
-    const struct chain_policy *s = chain_state(p);
-    uint32_t i = s ? s->chain.cells.goes : 0;
-    return i ? chain_run_last(p, chain_run(&s->chain, i)) : NULL;
+static struct object *chain_peek(struct policy *p) {
+    struct chain_policy *s = chain_state(p);
+    if (UNLIKELY(!s || s->open || p->count == 0)) return NULL;
+    uint32_t i = chain_cells_next(&s->chain);
+    return chain_run_last(p, chain_run(&s->chain, i));
 }
 
 static void out_drop(struct chain_books *c, uint32_t i) {
@@ -417,7 +411,7 @@ static uint32_t object_take(struct policy *p, struct object *o) {
 /* Returns the run that is left of it, or before it; 0: none. */
 static uint32_t object_left(struct policy *p, struct object *o, uint32_t i) {
     struct chain_run *r = chain_run(&chain_state(p)->chain, i);
-    if (!r->first && r->children == 0) chain_run_change_hands(chain_state(p), i, r->parent);
+    if (!r->last && r->children == 0) chain_run_change_hands(chain_state(p), i, r->parent);
     if (o->bits & OBJECT_Q1) r->children--;
     o->bits &= ~(uint32_t)OBJECT_Q1;
     return chain_run_settle(p, i);
@@ -443,7 +437,7 @@ static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
     struct chain_books *c = &s->chain;
     uint32_t i = o->request;
     struct chain_run *r = chain_run(c, i);
-    bool next = c->printed == i && c->near == i && r->first && !s->open;
+    bool next = c->printed == i && c->near == i && r->last && !s->open;
     bool only_out = c->n_out > 0 && c->out[c->n_out - 1] == i && !list_linked(o);
     if (UNLIKELY(!next || !only_out || o->bits & OBJECT_Q1)) {
         evicted_any(p, o, hash);

@@ -59,7 +59,7 @@ static struct object *queue_pop(struct policy *p, uint64_t now_ms) {
     return o;
 }
 
-static struct object *queue_peek(const struct policy *p) {
+static struct object *queue_peek(struct policy *p) {
     const struct queue *q = p->state;
     return list_back(p->records, q->head);
 }

@@ -46,7 +46,7 @@ static inline double chain_check_list(struct chain_checked *k, unsigned list, ui
         CHECK(r->list == list);
         CHECK(r->sort == cell / CHAIN_SLOTS);
         CHECK(r->kind == k->c->value.sort[r->sort].traits.kind);
-        CHECK(list == (!r->first ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES));
+        CHECK(list == (!r->last ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES));
         weight += r->blocks * exp2(-(double)r->weight / 4) * 4096;
     }
     CHECK_EQ(l->last, before & CHAIN_END ? 0 : before);
@@ -104,18 +104,19 @@ static inline void chain_check_cells(struct chain_checked *k) {
     for (unsigned n = 1; n < x->n_next; n++) CHECK(x->next[n - 1].worth >= x->next[n].worth);
 }
 
-static inline void chain_check_ring(struct chain_checked *k, uint32_t i) {
+static inline void chain_check_blocks(struct chain_checked *k, uint32_t i) {
     const struct chain_run *r = chain_run(k->c, i);
-    object_ref ref = r->first, before = record_get(&k->s->records, ref)->prev;
-    do {
+    object_ref ref = record_get(&k->s->records, r->last)->next, before = ref;
+    for (;;) {
         const struct object *o = record_get(&k->s->records, ref);
         CHECK_EQ(o->request, i);
         CHECK_EQ(o->prev, before);
         CHECK(!(o->bits & OBJECT_Q1));
+        k->linked++;
+        if (ref == r->last) break;
         before = ref;
         ref = o->next;
-        k->linked++;
-    } while (ref != r->first);
+    }
 }
 
 static inline void chain_check_ghosts(struct chain_checked *k) {
@@ -126,7 +127,7 @@ static inline void chain_check_ghosts(struct chain_checked *k) {
         CHECK(i > 0 && i < k->c->runs && !(k->seen[i] & (SEEN_FREE | SEEN_GHOST)));
         k->seen[i] |= SEEN_GHOST;
         const struct chain_run *r = chain_run(k->c, i);
-        CHECK(r->ghost && !r->first && r->children == 0);
+        CHECK(r->ghost && !r->last && r->children == 0);
     }
     for (uint32_t n = 0; n < g->prints; n++)
         if (g->by_print[n])
@@ -139,9 +140,9 @@ static inline void chain_check_run(struct chain_checked *k, uint32_t i, unsigned
     CHECK(r->children == k->children[i]);
     CHECK(r->ghost == ((k->seen[i] & SEEN_GHOST) != 0));
     CHECK_EQ(r->list != CHAIN_NOWHERE, (k->seen[i] & SEEN_LISTED) != 0);
-    if (r->first) chain_check_ring(k, i);
-    *waiting += !r->first && r->children == 0 && !r->ghost;
-    *nowhere += r->list == CHAIN_NOWHERE && r->first;
+    if (r->last) chain_check_blocks(k, i);
+    *waiting += !r->last && r->children == 0 && !r->ghost;
+    *nowhere += r->list == CHAIN_NOWHERE && r->last;
     unsigned up = 0;
     for (uint32_t at = r->parent; at; at = chain_run(k->c, at)->parent) {
         CHECK(at != i && ++up < k->c->runs);
