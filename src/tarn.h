@@ -564,7 +564,8 @@ TARN_API tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id);
 
 /* A storage node inside this process: joins the master, mounts segments, serves their bytes from
  * threads of its own, copies replicas when the master tells it to, keeps objects on disk. tarn-node
- * is little more than this. When the master goes away and comes back, it joins again by itself.
+ * is little more than this. When the master goes away and comes back, it joins again by itself. In
+ * a pool of many masters, each of them has a share of it (docs/CLUSTER.md).
  *
  *   tarn_host_open ─> up ─(master away)─> joining ─> up ─(NODE DRAIN, NODE LEAVE)─> left
  *                                                                     ─> tarn_host_close */
@@ -625,16 +626,17 @@ TARN_API void tarn_host_options_init(tarn_host_options *options);
 #define tarn_host_options_init(options) tarn_host_options_init_sized((options), sizeof(*(options)))
 
 /* url and options as in tarn_connect: they are for the connection to the master (host_name is this
- * machine's name). Returns once all segments are mounted. TARN_EBUSY: a living node has that name.
- * TARN_ENOMEM, TARN_EINVAL, TARN_EIO. */
+ * machine's name). Returns once all segments are mounted; of many masters, when one has its share
+ * and the others have it or are away. TARN_EBUSY: a living node has that name. TARN_ENOMEM,
+ * TARN_EINVAL, TARN_EIO. */
 TARN_API tarn_status tarn_host_open(const char *url, const tarn_options *options,
                                     const tarn_host_options *host_options, tarn_host **host_p);
 
 enum { TARN_HOST_JOINING, TARN_HOST_UP, TARN_HOST_LEAVING, TARN_HOST_LEFT };
-typedef struct tarn_host_info {
+typedef struct tarn_host_info { /* of many masters: sums */
     size_t size;
-    int state; /* TARN_HOST_* */
-    uint16_t data_port;
+    int state;          /* TARN_HOST_*; of many masters: UP as soon as it is at one */
+    uint16_t data_port; /* of many masters: the first one's */
     uint64_t segments, bytes;
     uint64_t joins, heartbeats, heartbeat_failures;
     uint64_t copies_done, copies_failed, copy_bytes;

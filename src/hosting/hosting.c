@@ -1,4 +1,4 @@
-/* Hosting as programs call it: set-up, tear-down, and what callers may see while the control thread
+/* A host of one master: set-up, tear-down, and what callers may see while the control thread
  * works. */
 #include "host/place.h"
 #include "hosting/hosting.h"
@@ -27,14 +27,6 @@
 #include "transport/uri.h"
 
 #define DATA_TIMEOUT_MS 30000u /* silence of a client in the middle of a frame */
-
-void tarn_host_options_init_sized(tarn_host_options *o, size_t size) {
-    init_sized(o, size, &(tarn_host_options){.populate = 1}, sizeof(*o));
-}
-
-void(tarn_host_options_init)(tarn_host_options *o) {
-    tarn_host_options_init_sized(o, offsetof(tarn_host_options, shrink));
-}
 
 /* --- callbacks of struct host, on the control thread --- */
 
@@ -169,12 +161,13 @@ static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) 
 const char *const hosted_tiers[] = {
     [HOSTED_MEMORY] = "memory", [HOSTED_SSD] = "ssd", [HOSTED_FILE] = "file"};
 
-static struct hosted *segment_new(struct tarn_host *h, enum hosted_kind kind) {
+/* number: in the name of memory. */
+static struct hosted *segment_new(struct tarn_host *h, enum hosted_kind kind, unsigned number) {
     struct hosted *s = &h->segments[h->n_segments++];
     *s = (struct hosted){.kind = kind};
     static_assert(NODE_NAME_MAX + 8 < SEGMENT_NAME_MAX, "names of segments fit");
     if (kind == HOSTED_MEMORY) {
-        snprintf(s->name, sizeof(s->name), "%s.%u", h->name, h->n_segments - 1);
+        snprintf(s->name, sizeof(s->name), "%s.%u", h->name, number);
     } else {
         snprintf(s->name, sizeof(s->name), "%s.%s", h->name, hosted_tiers[kind]);
     }
@@ -188,10 +181,12 @@ static void tell_populating(struct tarn_host *h, const struct hosted *s) {
     view_tell(h->view, HOSTING_POPULATING, text);
 }
 
-static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) {
+static tarn_status open_memory(struct tarn_host *h, const struct hosting_plan *plan) {
+    const tarn_host_options *o = plan->host;
     for (size_t i = 0; i < o->n_segments; i++) {
         const tarn_host_segment *want = &o->segments[i];
-        struct hosted *s = segment_new(h, HOSTED_MEMORY);
+        unsigned number = plan->numbers != NULL ? plan->numbers[i] : (unsigned)i;
+        struct hosted *s = segment_new(h, HOSTED_MEMORY, number);
         s->size = want->bytes / 4096 * 4096;
         tell_populating(h, s);
         struct host_segment_config config = {
@@ -218,7 +213,7 @@ static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) 
 static tarn_status far_add(struct tarn_host *h, enum hosted_kind kind, const char *path,
                            uint64_t bytes, int create, struct hosting_far **far_p) {
     struct hosting_far *f = *far_p = &h->fars[h->n_fars++];
-    far_init(f, h, segment_new(h, kind), path, bytes);
+    far_init(f, h, segment_new(h, kind, 0), path, bytes);
     f->create = create != 0;
     return hosting_crew_start(h, &f->stores, "tarn-store", 1);
 }
@@ -251,7 +246,7 @@ static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
     return status;
 }
 
-static tarn_status host_options_check(const tarn_host_options *o) {
+tarn_status hosting_check(const tarn_host_options *o) {
     if (o->n_segments + FARS_MAX > HOSTED_MAX)
         return fail(TARN_EINVAL, "a node has at most %u segments", HOSTED_MAX - FARS_MAX);
     if (o->n_segments == 0 && o->ssd_path == NULL && o->file_path == NULL)
@@ -278,15 +273,15 @@ static void init_shared(struct tarn_host *h) {
     rng_seed(&h->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)h);
 }
 
-static tarn_status hosting_set_up(struct tarn_host *h, const char *url, const tarn_options *options,
-                                  const tarn_host_options *o) {
-    url_options_copy(&h->options, options);
-    tarn_status status = url_parse(url, &h->options, &h->master);
-    if (status == TARN_OK) status = host_options_check(o);
+static tarn_status hosting_set_up(struct tarn_host *h, const struct hosting_plan *plan) {
+    const tarn_host_options *o = plan->host;
+    url_options_copy(&h->options, plan->options);
+    tarn_status status = url_parse(plan->url, &h->options, &h->master);
+    if (status == TARN_OK) status = hosting_check(o);
     if (status == TARN_OK) status = names_choose(h, o);
     if (status == TARN_OK && h->master.tls) status = secure_open(&h->options, &h->master.secure);
     if (status != TARN_OK) return status;
-    h->url = xstrdup(url);
+    h->url = xstrdup(plan->url);
     h->queue_bytes = o->queue_bytes;
     h->populate = o->populate != 0;
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -294,7 +289,7 @@ static tarn_status hosting_set_up(struct tarn_host *h, const char *url, const ta
     status = hosting_tls_open(h, o);
     if (status == TARN_OK) status = create_host(h, o);
     view_tell(h->view, HOSTING_POPULATING, "memory is set up");
-    if (status == TARN_OK) status = open_memory(h, o);
+    if (status == TARN_OK) status = open_memory(h, plan);
     view_tell(h->view, HOSTING_POPULATING, "the disk is read");
     if (status == TARN_OK) status = open_ssd(h, o);
     if (status == TARN_OK) status = note_file(h, o);
@@ -360,33 +355,49 @@ static void hosting_tear_down(struct tarn_host *h) {
     view_tell(view, HOSTING_CLOSED, "it is not open");
 }
 
-tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms) {
-    if (host_p == NULL || *host_p == NULL) return TARN_OK;
-    struct tarn_host *h = *host_p;
-    if (h->magic != HOSTING_MAGIC) return fail(TARN_EINVAL, "this is not an open tarn_host");
-    *host_p = NULL;
-    if (h->pid != getpid())
-        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
-    if (h->thread_runs) {
-        pthread_mutex_lock(&h->mutex);
-        h->closing = keep ? CLOSE_KEEP : CLOSE_LEAVE;
-        h->close_deadline = add_sat(now_ms(), timeout_ms);
-        pthread_mutex_unlock(&h->mutex);
-        hosting_wake(h);
-        pthread_join(h->thread, NULL);
-    }
+void hosting_end_begin(struct tarn_host *h, bool keep, uint64_t deadline) {
+    pthread_mutex_lock(&h->mutex);
+    h->closing = keep ? CLOSE_KEEP : CLOSE_LEAVE;
+    h->close_deadline = deadline;
+    pthread_mutex_unlock(&h->mutex);
+    hosting_wake(h);
+}
+
+void hosting_end(struct tarn_host **h_p) {
+    struct tarn_host *h = *h_p;
+    *h_p = NULL;
+    if (h->thread_runs) pthread_join(h->thread, NULL);
     hosting_tear_down(h);
+}
+
+tarn_status hosting_begin(const struct hosting_plan *plan, struct tarn_host **h_p) {
+    struct tarn_host *h = xcalloc(1, sizeof(*h));
+    h->magic = HOSTING_MAGIC;
+    h->pid = getpid();
+    h->wake_fd = -1;
+    h->view = plan->view;
+    init_shared(h);
+    tarn_status status = hosting_set_up(h, plan);
+    if (status == TARN_OK) {
+        h->opening = true;
+        h->open_deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
+        view_attach(h->view, h);
+        int err = thread_start(&h->thread, "tarn-host", hosting_control, h);
+        if (err != 0) view_attach(h->view, NULL);
+        if (err != 0) status = fail(TARN_EIO, "cannot start a thread: %s", strerror(err));
+        h->thread_runs = err == 0;
+    }
+    if (status != TARN_OK) {
+        char why[sizeof(h->session.why)];
+        snprintf(why, sizeof(why), "%s", tarn_last_error());
+        hosting_end(&h);
+        return fail(status, "%s", why);
+    }
+    *h_p = h;
     return TARN_OK;
 }
 
-static tarn_status control_start(struct tarn_host *h) {
-    h->opening = true;
-    h->open_deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
-    view_attach(h->view, h);
-    int err = thread_start(&h->thread, "tarn-host", hosting_control, h);
-    if (err != 0) view_attach(h->view, NULL);
-    if (err != 0) return fail(TARN_EIO, "cannot start a thread: %s", strerror(err));
-    h->thread_runs = true;
+tarn_status hosting_await(struct tarn_host *h) {
     pthread_mutex_lock(&h->mutex);
     while (h->opening) pthread_cond_wait(&h->changed, &h->mutex);
     tarn_status status = h->open_status;
@@ -395,82 +406,32 @@ static tarn_status control_start(struct tarn_host *h) {
     return status;
 }
 
-tarn_status hosting_open(const char *url, const tarn_options *options,
-                         const tarn_host_options *host_options, struct hosting_view *view,
-                         tarn_host **host_p) {
-    if (url == NULL || host_options == NULL || host_p == NULL)
-        return fail(TARN_EINVAL, "tarn_host_open needs a URL, options and a place for the host");
-    log_default_once();
-    tarn_host_options o = {0};
-    memcpy(&o, host_options, host_options->size < sizeof(o) ? host_options->size : sizeof(o));
-    struct tarn_host *h = xcalloc(1, sizeof(*h));
-    h->magic = HOSTING_MAGIC;
-    h->pid = getpid();
-    h->wake_fd = -1;
-    h->view = view;
-    init_shared(h);
-    tarn_status status = hosting_set_up(h, url, options, &o);
-    if (status == TARN_OK) status = control_start(h);
-    if (status != TARN_OK) {
-        char why[sizeof(h->session.why)];
-        snprintf(why, sizeof(why), "%s", tarn_last_error());
-        tarn_host_close(&h, 1, 0);
-        return fail(status, "%s", why);
-    }
-    *host_p = h;
-    return TARN_OK;
-}
-
-tarn_status tarn_host_open(const char *url, const tarn_options *options,
-                           const tarn_host_options *host_options, tarn_host **host_p) {
-    return hosting_open(url, options, host_options, NULL, host_p);
-}
-
 /* --- while it runs --- */
 
-tarn_status hosting_usable(const struct tarn_host *h) {
-    if (h == NULL || h->magic != HOSTING_MAGIC)
-        return fail(TARN_EINVAL, "this is not an open tarn_host");
-    if (h->pid != getpid())
-        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
-    return TARN_OK;
-}
-
-tarn_status tarn_host_get_info(tarn_host *h, tarn_host_info *info) {
-    tarn_status status = hosting_usable(h);
-    if (status != TARN_OK) return status;
-    if (info == NULL || info->size == 0) return fail(TARN_EINVAL, "info->size must be set");
+void hosting_info(struct tarn_host *h, tarn_host_info *info) {
     pthread_mutex_lock(&h->mutex);
     uint64_t ticket = ++h->info_wanted;
     pthread_mutex_unlock(&h->mutex);
     hosting_wake(h);
     pthread_mutex_lock(&h->mutex);
     while (h->info_made < ticket) pthread_cond_wait(&h->changed, &h->mutex);
-    size_t size = info->size < sizeof(h->info) ? info->size : sizeof(h->info);
-    memcpy(info, &h->info, size);
+    *info = h->info;
     pthread_mutex_unlock(&h->mutex);
-    info->size = size;
-    return TARN_OK;
 }
 
-tarn_status tarn_host_wait(tarn_host *h, uint64_t timeout_ms) {
-    tarn_status status = hosting_usable(h);
-    if (status != TARN_OK) return status;
+bool hosting_wait(struct tarn_host *h, uint64_t timeout_ms) {
     uint64_t until = add_sat(clock_mono_ms(), timeout_ms), now;
     pthread_mutex_lock(&h->mutex);
     while (h->info.state != TARN_HOST_LEFT && (now = clock_mono_ms()) < until)
         (void)thread_cond_wait(&h->changed, &h->mutex, until - now);
     bool left = h->info.state == TARN_HOST_LEFT;
     pthread_mutex_unlock(&h->mutex);
-    return left ? TARN_OK : fail(TARN_ETIMEOUT, "the node is still in the pool");
+    return left;
 }
 
-tarn_status tarn_host_drain(tarn_host *h) {
-    tarn_status status = hosting_usable(h);
-    if (status != TARN_OK) return status;
+void hosting_drain(struct tarn_host *h) {
     pthread_mutex_lock(&h->mutex);
     h->drain_wanted = true;
     pthread_mutex_unlock(&h->mutex);
     hosting_wake(h);
-    return TARN_OK;
 }

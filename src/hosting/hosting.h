@@ -1,4 +1,5 @@
-/* A storage node inside this process: what the files hosting*.c share.
+/* A storage node inside this process, of one master: what the files of this room share. Of many
+ * masters it has one of these for each (shares.h).
  *
  *   tarn_host ── host        src/host: data port, segments, grants
  *       │     ── segments[]  what this node offers: memory, a disk (ssd), a shared directory (file)
@@ -311,6 +312,8 @@ void session_broken(struct tarn_host *h, tarn_status status);
 /* With a text of its own: fmt. */
 void session_fail(struct tarn_host *h, tarn_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* What trying again cannot mend, at the start, where there is somebody to tell. */
+bool session_is_fatal(const struct tarn_host *h, tarn_status status);
 /* true: a is an answer that is no error. Else it has been seen to: -STALE and all other errors
  * break the session. */
 bool session_accepts(struct tarn_host *h, const struct answer *a, const char *what);
@@ -368,12 +371,17 @@ void stats_publish(struct tarn_host *h);
 
 /* --- view.c: nothing happens where there is no view --- */
 
-#define VIEW_TEXT_MAX 320u
+#define VIEW_TEXT_MAX  320u
+#define VIEW_PARTS_MAX 64u
 /* From whoever sets the host up or down. */
 void view_tell(struct hosting_view *v, enum hosting_stage stage, const char *text);
 /* From now on h is asked for figures; NULL: nobody is. */
 void view_attach(struct hosting_view *v, struct tarn_host *h);
 void view_turn(struct tarn_host *h);
+/* What is shown from now on is that of all parts together: of a node that has several masters, the
+ * name is the shard's. part is not shown alone; it is there until it is removed. */
+void view_part_add(struct hosting_view *v, const char *name, struct hosting_view *part);
+void view_part_remove(struct hosting_view *v, struct hosting_view *part);
 
 /* --- tls.c --- */
 
@@ -381,7 +389,29 @@ void view_turn(struct tarn_host *h);
 tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o);
 void hosting_tls_close(struct tarn_host *h);
 
-/* --- hosting.c, loop.c --- */
+/* --- hosting.c, loop.c: a host of one master --- */
+
+struct hosting_plan {
+    const char *url;
+    const tarn_options *options;
+    const tarn_host_options *host; /* whole */
+    const unsigned *numbers;       /* of its segments, in their names; NULL: from 0 on */
+    struct hosting_view *view;     /* NULL: none */
+};
+/* Do the options make sense? */
+tarn_status hosting_check(const tarn_host_options *o);
+/* Sets everything up; the control thread runs. */
+tarn_status hosting_begin(const struct hosting_plan *plan, struct tarn_host **h_p);
+/* Waits until the first join has ended. If it has failed, the host tries on. */
+tarn_status hosting_await(struct tarn_host *h);
+void hosting_info(struct tarn_host *h, tarn_host_info *info);
+/* true: it has left the pool. */
+bool hosting_wait(struct tarn_host *h, uint64_t timeout_ms);
+void hosting_drain(struct tarn_host *h);
+tarn_status hosting_reload_tls(struct tarn_host *h);
+/* Asks it to end; hosting_end then waits for that, and frees. */
+void hosting_end_begin(struct tarn_host *h, bool keep, uint64_t deadline);
+void hosting_end(struct tarn_host **h_p);
 
 enum hosted_kind { HOSTED_MEMORY, HOSTED_SSD, HOSTED_FILE };
 extern const char *const hosted_tiers[]; /* what the master calls them */
@@ -404,6 +434,7 @@ struct hosted {
 struct tarn_host {
     uint32_t magic;
     pid_t pid;
+    struct shares *shares; /* of a pool of many masters, and there is nothing else; or NULL */
     /* fixed once it is open */
     char *url;
     struct whereabouts master;
@@ -464,8 +495,6 @@ static inline void hosting_wake_at(struct tarn_host *h, uint64_t ms) {
     if (ms < h->next_wake_ms) h->next_wake_ms = ms;
 }
 struct hosted *hosting_segment(struct tarn_host *h, uint64_t id);
-/* What callers must have. */
-tarn_status hosting_usable(const struct tarn_host *h);
 /* The first join has ended. false: that is long ago. */
 bool hosting_opened(struct tarn_host *h, tarn_status status);
 /* Names an own piece of memory, checked; false: no such bytes here. */

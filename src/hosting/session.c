@@ -62,8 +62,7 @@ static void session_tell_once(struct hosting_session *s, const char *name) {
     log_warning("Node %s is not connected to its master, and tries again: %s", name, s->why);
 }
 
-/* What trying again cannot mend, at the start, where there is somebody to tell. */
-static bool is_fatal(const struct tarn_host *h, tarn_status status) {
+bool session_is_fatal(const struct tarn_host *h, tarn_status status) {
     if (status == TARN_EREADONLY && master_may_change(&h->master))
         return false; /* a failover is under way */
     switch (status) {
@@ -106,9 +105,9 @@ static void session_drop(struct tarn_host *h) {
     s->phase = PHASE_AWAY;
     s->retry_at = now_ms() + session_pause_ms(h);
     s->failures++;
-    if (s->mounted_once && !is_fatal(h, status)) { /* which is what was promised */
+    if (s->mounted_once && !session_is_fatal(h, status)) { /* which is what was promised */
         hosting_opened(h, TARN_OK);
-    } else if (is_fatal(h, status) ||
+    } else if (session_is_fatal(h, status) ||
                (!master_may_change(&h->master) && s->failures > h->options.retries) ||
                now_ms() >= h->open_deadline) { /* a failover takes longer than a few tries */
         if (hosting_opened(h, fail(status, "%s", s->why))) return; /* the caller says it */

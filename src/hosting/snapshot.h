@@ -3,7 +3,10 @@
 #ifndef TARN_HOSTING_SNAPSHOT_H
 #define TARN_HOSTING_SNAPSHOT_H
 
+#include "hosting/chunks.h"
 #include "hosting/hosting.h"
+
+#define SNAPSHOT_SEGMENTS (CHUNKS_MAX + FARS_MAX * SLOT_SHARDS_MAX)
 
 struct hosting_snapshot {
     bool any; /* one was taken */
@@ -25,7 +28,7 @@ struct hosting_snapshot {
         bool mounted, huge;
         int numa_node;
         const char *backing; /* static */
-    } segments[HOSTED_MAX];
+    } segments[SNAPSHOT_SEGMENTS];
     struct snapshot_tier {
         enum hosted_kind kind;
         struct tier_stats tier;
@@ -33,9 +36,20 @@ struct hosting_snapshot {
         uint64_t evictions;
         struct tier_times times;
     } tiers[FARS_MAX];
+    unsigned n_shares; /* of a node that has several masters */
+    struct snapshot_share {
+        char shard[SLOT_NAME_MAX + 1];
+        uint16_t data_port;
+        bool up, has_standing;
+        uint64_t lent, used;
+    } shares[SLOT_SHARDS_MAX];
 };
 
 void snapshot_take(struct hosting_snapshot *s, struct tarn_host *h);
+/* Of several hosts of one node. */
+void snapshot_clear(struct hosting_snapshot *s);
+void snapshot_add(struct hosting_snapshot *sum, const struct hosting_snapshot *one,
+                  const char *shard);
 /* As hosting_view_figures. */
 const char *snapshot_show(const struct hosting_snapshot *s, unsigned part,
                           struct figure_walk *walk);

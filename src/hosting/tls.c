@@ -76,11 +76,10 @@ static void own_tls_swap(struct tarn_host *h, struct tls_context *fresh) {
     pthread_mutex_unlock(&h->reader_mutex);
 }
 
-tarn_status tarn_host_reload_tls(tarn_host *h) {
+tarn_status hosting_reload_tls(struct tarn_host *h) {
     struct tls_context *own = NULL, *data = NULL;
-    tarn_status status = hosting_usable(h);
-    if (status != TARN_OK || !h->master.secure.on) return status;
-    status = secure_read(&h->options, &own);
+    if (!h->master.secure.on) return TARN_OK;
+    tarn_status status = secure_read(&h->options, &own);
     if (status == TARN_OK) status = certificate_check_time(own, h->options.tls_cert_file);
     if (status == TARN_OK && h->data_tls_of.context != NULL) status = data_tls_read(h, &data);
     if (status == TARN_OK && data != NULL)

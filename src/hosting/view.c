@@ -18,6 +18,11 @@ struct hosting_view {
     char text[VIEW_TEXT_MAX];
     uint64_t wanted, made;
     struct hosting_snapshot *fresh; /* of ticket `made` */
+    struct view_part {
+        char name[SLOT_NAME_MAX + 1];
+        struct hosting_view *view;
+    } parts[VIEW_PARTS_MAX];
+    unsigned n_parts;
     /* the reader's */
     struct hosting_snapshot *shown;
     uint64_t shown_ticket;
@@ -42,7 +47,7 @@ void hosting_view_destroy(struct hosting_view **view_p) {
     struct hosting_view *v = *view_p;
     *view_p = NULL;
     if (v == NULL) return;
-    TARN_ASSERT(v->host == NULL);
+    TARN_ASSERT(v->host == NULL && v->n_parts == 0);
     pthread_cond_destroy(&v->changed);
     pthread_mutex_destroy(&v->mutex);
     free(v->fresh);
@@ -68,6 +73,24 @@ void view_attach(struct hosting_view *v, struct tarn_host *h) {
     pthread_mutex_lock(&v->mutex);
     v->host = h;
     pthread_cond_broadcast(&v->changed); /* nobody answers any more: h is NULL */
+    pthread_mutex_unlock(&v->mutex);
+}
+
+void view_part_add(struct hosting_view *v, const char *name, struct hosting_view *part) {
+    if (v == NULL) return;
+    pthread_mutex_lock(&v->mutex);
+    TARN_ASSERT(v->n_parts < VIEW_PARTS_MAX);
+    struct view_part *p = &v->parts[v->n_parts++];
+    snprintf(p->name, sizeof(p->name), "%s", name);
+    p->view = part;
+    pthread_mutex_unlock(&v->mutex);
+}
+
+void view_part_remove(struct hosting_view *v, struct hosting_view *part) {
+    pthread_mutex_lock(&v->mutex);
+    unsigned i = 0;
+    while (i < v->n_parts && v->parts[i].view != part) i++;
+    if (i < v->n_parts) v->parts[i] = v->parts[--v->n_parts];
     pthread_mutex_unlock(&v->mutex);
 }
 
@@ -126,10 +149,29 @@ void view_turn(struct tarn_host *h) {
 
 /* --- the reader's --- */
 
+/* Of all parts: up, as soon as one is; text says what the first that is not waits for. */
+static enum hosting_stage parts_stage(struct hosting_view *v, char *text, size_t cap) {
+    static const enum hosting_stage order[] = {HOSTING_UP, HOSTING_DRAINING, HOSTING_LEAVING,
+                                               HOSTING_JOINING, HOSTING_LEFT};
+    bool in[HOSTING_LEFT + 1] = {false};
+    text[0] = '\0';
+    for (unsigned i = 0; i < v->n_parts; i++) {
+        char one[VIEW_TEXT_MAX];
+        enum hosting_stage stage = hosting_view_stage(v->parts[i].view, one, sizeof(one));
+        in[stage] = true;
+        if (stage != HOSTING_UP && text[0] == '\0')
+            snprintf(text, cap, "shard %s: %s", v->parts[i].name, one);
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(order); i++)
+        if (in[order[i]]) return order[i];
+    return v->stage;
+}
+
 enum hosting_stage hosting_view_stage(struct hosting_view *v, char *text, size_t cap) {
     pthread_mutex_lock(&v->mutex);
     enum hosting_stage stage = v->stage;
     snprintf(text, cap, "%s", v->text);
+    if (v->n_parts > 0 && stage == HOSTING_UP) stage = parts_stage(v, text, cap);
     pthread_mutex_unlock(&v->mutex);
     return stage;
 }
@@ -146,6 +188,11 @@ static void view_refresh(struct hosting_view *v) {
         v->fresh = v->shown;
         v->shown = fresh;
         v->shown_ticket = v->made;
+    }
+    if (v->n_parts > 0) snapshot_clear(v->shown);
+    for (unsigned i = 0; i < v->n_parts; i++) {
+        view_refresh(v->parts[i].view);
+        snapshot_add(v->shown, v->parts[i].view->shown, v->parts[i].name);
     }
     pthread_mutex_unlock(&v->mutex);
 }

@@ -4,6 +4,9 @@
  *   control thread ── each turn its stage; a snapshot of the figures when one is asked for
  *   reader         ── asks, waits a moment for the snapshot, walks over what there is
  *
+ * A node of many masters shows the views of its hosts together: figures are summed up, and it is up
+ * as soon as one is.
+ *
  * The snapshot is handed over by exchanging pointers, so nobody reads what is being written, and a
  * control thread that is busy costs a reader VIEW_PATIENCE_MS and fresh figures, no more. */
 #ifndef TARN_HOSTING_VIEW_H
