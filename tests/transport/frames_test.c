@@ -46,6 +46,47 @@ TEST(half_a_frame_then_silence) {
     end();
 }
 
+static uint8_t byte_of(int fd, const struct object *o, uint64_t at) {
+    struct request r = request(o, false, 1);
+    struct tcp_header reply = {0};
+    uint8_t byte = 0;
+    r.part.sub_offset = at;
+    r.part.sub_length = 1;
+    put(fd, &r, sizeof(r));
+    CHECK(get(fd, &reply, sizeof(reply)) && reply.payload_length == 1 && get(fd, &byte, 1));
+    return byte;
+}
+
+/* A socket makes no event for the few bytes of a long payload that a slow peer sends at a time, but
+ * they are news of it, and lie in place before the rest is there. */
+TEST(bytes_that_come_slowly_are_taken) {
+    begin(4u << 20, false);
+    struct object o;
+    static uint8_t rest[2u << 20];
+    object_init(&o, 0, sizeof(rest), 1, 9);
+    int slow = dial(), look = dial();
+    hello(slow, 1, 1);
+    hello(look, 1, 1);
+    struct request r = request(&o, true, 1);
+    put(slow, &r, sizeof(r));
+    uint64_t at = 0;
+    for (uint8_t n = 1; n <= 4; n++, at++) {
+        put(slow, &n, 1);
+        CHECK(WORLD_WAIT(byte_of(look, &o, at) == n));
+    }
+    fill(rest, sizeof(rest), 5);
+    put(slow, rest, sizeof(rest) - at);
+    struct tcp_header reply = {0};
+    CHECK(get(slow, &reply, sizeof(reply)));
+    CHECK_EQ(reply.status, TCP_OK);
+    for (uint64_t i = at; i < sizeof(rest); i += 99991)
+        CHECK_EQ(byte_of(look, &o, i), rest[i - at]);
+    /* and what follows a payload is not waited for until there is as much again */
+    CHECK_EQ(byte_of(slow, &o, at), rest[0]);
+    close(slow), close(look);
+    end();
+}
+
 TEST(garbage_costs_the_connection_only) {
     begin(1u << 20, false);
     struct rng r;

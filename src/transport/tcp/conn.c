@@ -498,6 +498,7 @@ static enum conn_step receive_payload(struct tcp_conn *c, struct tcp_turn_state 
     struct iovec iov[RECEIVE_IOV_MAX];
     uint64_t max = min_u64(c->in.left, RECEIVE_MAX);
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, max) : 0;
+    tcp_expect(&c->secure, c->fd, c->in.left);
     TSAN_POOL_BEGIN();
     ssize_t got =
         c->in.status == TCP_OK ? tcp_receive(&c->secure, c->fd, iov, n) : conn_drain(c, max);
@@ -588,6 +589,7 @@ static enum conn_step rx_fill(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (!c->readable) return STEP_BLOCKED;
     rx_make_room(c);
     struct iovec iov = {c->rx + c->rx_len, c->rx_cap - c->rx_len};
+    tcp_expect(&c->secure, c->fd, 0);
     ssize_t got = tcp_receive(&c->secure, c->fd, &iov, 1);
     if (got == 0) return STEP_CLOSE;
     if (got < 0) return conn_failed(c, t, &c->readable);

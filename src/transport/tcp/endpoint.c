@@ -602,6 +602,7 @@ static size_t endpoint_receive(struct transport_endpoint *e) {
         e->rx_pos = 0;
         iov[0] = (struct iovec){e->rx + e->rx_len, wanted_into_rx(e)};
     }
+    tcp_expect(&e->secure, e->fd, direct ? e->payload_left : 0);
     ssize_t got = tcp_receive(&e->secure, e->fd, iov, n);
     if (got <= 0) {
         if (got < 0 && errno == EINTR) return 1;

@@ -147,6 +147,10 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
     t->scan_ms = now_ms + SCAN_MS;
     struct tcp_conn *c, *next;
     TAILQ_FOREACH_SAFE(c, &t->conns, link, next) {
+        if (c->secure.mark > 1) { /* below it, a slow peer's bytes make no event */
+            c->readable = true;
+            conn_enqueue(t, c);
+        }
         uint64_t limit_ms = t->listener->idle_ms;
         if (tcp_conn_holds_pieces(c) && tcp_stage_pool_short(&t->listener->staging))
             limit_ms = min_u64(limit_ms, HOLDING_MS);

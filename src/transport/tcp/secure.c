@@ -11,6 +11,13 @@
 #define SEND_MAX   (256u << 10)
 #define ROUNDS_MAX 4
 
+void tcp_set_mark(struct tcp_secure *s, int fd, uint32_t mark) {
+    int bytes = (int)mark;
+    if (s->mark != 0 || mark > 1)
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+    s->mark = mark;
+}
+
 static void secure_moved(struct tcp_secure *s, size_t n) {
     if (tls_state(s->tls) == TLS_OPEN) s->moved += n;
 }

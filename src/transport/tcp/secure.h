@@ -13,13 +13,14 @@
 #include "tls/tls.h"
 
 struct tcp_secure {
-    /* NULL: the connection is plain; only tcp_send and tcp_receive may be called */
+    /* NULL: the connection is plain; only the inline functions below may be called */
     struct tls_stream *tls;
     /* Ciphertext sent and received since the handshake was over: a peer in the middle of a record
      * is not silent, but one in the middle of a handshake has no more time than one that says
      * nothing. */
     uint64_t moved;
-    bool ended; /* the socket has */
+    bool ended;    /* the socket has */
+    uint32_t mark; /* tcp_expect: the socket's, 0: never set */
 };
 
 /* As sendmsg: bytes of plaintext that were taken, about 256 KiB at most; ciphertext that the socket
@@ -40,6 +41,18 @@ static inline ssize_t tcp_receive(struct tcp_secure *s, int fd, struct iovec *io
     if (s->tls != NULL) return tcp_secure_receive(s, fd, iov, n);
     struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
     return recvmsg(fd, &msg, MSG_DONTWAIT);
+}
+/* Before each receive: so many bytes of a payload are yet to come, 0: who knows. A plain socket is
+ * not readable then before TCP_MARK_BYTES or all of them are there, or it has ended: it costs the
+ * sender more to wake us than to send 64 KiB. Bytes below the mark can be received all the same. */
+#define TCP_MARK_BYTES (256u << 10)
+#define TCP_MARK_LEAST (32u << 10) /* less than this is not worth the system calls */
+void tcp_set_mark(struct tcp_secure *s, int fd, uint32_t mark);
+static inline void tcp_expect(struct tcp_secure *s, int fd, uint64_t left) {
+    uint32_t mark = left < TCP_MARK_LEAST   ? 1
+                    : left < TCP_MARK_BYTES ? (uint32_t)left
+                                            : TCP_MARK_BYTES;
+    if (mark != s->mark && s->tls == NULL) tcp_set_mark(s, fd, mark);
 }
 /* Sends what was kept. false, and errno: not all, or not any more. */
 bool tcp_secure_flush(struct tcp_secure *s, int fd);
