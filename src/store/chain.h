@@ -14,10 +14,10 @@
  * CHAIN_GHOSTS + an eighth of the objects, at 44 bytes.
  *
  * A cell holds the runs of one sort (chain_value.h) that were last used in one window of requests,
- * in three lists: leaves, whose last block may go; runs with children; runs without blocks. What
- * ages are the windows, by none of their runs being touched: they become fewer and wider with age,
- * two at a time into one of twice their width, as in an exponential histogram (Datar et al.,
- * SODA 2002).
+ * in two lists: leaves, whose last block may go, and runs with children. Runs without blocks are
+ * only counted. What ages are the windows, by none of their runs being touched: they become fewer
+ * and wider with age, two at a time into one of twice their width, as in an exponential histogram
+ * (Datar et al., SODA 2002).
  *
  *   levels:  2 ─────────────┬ 1 ─────┬ 0 ─┐
  *           │       │       │   │   │  │ ││  now
@@ -50,9 +50,10 @@ struct chain_run {
      * behind it; the shallowest has itself before it, and the deepest has that one behind it */
     object_ref last;
     uint32_t parent;
-    uint32_t prev, next; /* in its list, at the ends its cell; next of a free one: the next such */
-    uint32_t born;       /* the request that used it last */
-    uint32_t print;      /* of the first of its blocks that were evicted; 0: none */
+    uint32_t prev,
+        next;       /* in its list, at the ends its cell; of a free one next is the next such */
+    uint32_t born;  /* the request that used it last */
+    uint32_t print; /* of the first of its blocks that were evicted; 0: none */
     uint32_t children : 24, blocks : 8; /* blocks: with those that were evicted */
     uint32_t kind : 3, turn : 3, length : 3, growth : 3, branched : 1;
     uint32_t sort : 8, list : 2; /* sort: where it is in a list */
@@ -65,13 +66,14 @@ _Static_assert(sizeof(struct chain_run) == 32, "32 bytes for a segment of a chai
 struct chain_cell {
     struct chain_ends {
         uint32_t first, last;
-    } list[CHAIN_LISTS];
+    } list[CHAIN_BARE];
+    uint32_t bare;  /* how many runs without blocks */
     int64_t weight; /* of its runs */
 };
 struct chain_window {
     uint32_t counted;                       /* clock up to which its exposure is */
     uint32_t due;                           /* clock at which it has to be again */
-    uint64_t used[CHAIN_LISTS][SORT_WORDS]; /* sorts whose lists are not empty */
+    uint64_t used[CHAIN_LISTS][SORT_WORDS]; /* sorts of which there are such runs */
 };
 struct chain_cells {
     uint32_t goes;           /* the run that is next, until something changes; 0: it is not known */
@@ -91,10 +93,10 @@ struct chain_cells {
 };
 
 struct chain_ghosts {
-    uint32_t *ring; /* in the order of their becoming ghosts */
-    uint32_t cap, head, n;
-    uint32_t *by_print; /* runs by fingerprint, CHAIN_PRINT_WAYS in a row; the newest wins */
-    uint32_t prints;    /* a power of two */
+    uint32_t *ring;        /* in the order of their becoming ghosts */
+    uint32_t cap, head, n; /* cap: a power of two */
+    uint32_t *by_print;    /* runs by fingerprint, CHAIN_PRINT_WAYS in a row; the newest wins */
+    uint32_t prints;       /* a power of two */
 };
 #define CHAIN_PRINT_WAYS 4u
 
@@ -109,8 +111,7 @@ struct chain_books {
     struct page_arena arena; /* runs */
     uint32_t runs;           /* ever used, with number 0, which is none */
     uint32_t free_run;
-    uint32_t near; /* the run that lost a block last, or the one before it; 0: none */
-    float near_worth;
+    uint32_t near;    /* the run that lost a block last, or the one before it; 0: none */
     uint32_t printed; /* the run whose fingerprint is not in by_print yet; 0: none */
     uint32_t n_out, cap_out;
     uint32_t *out;  /* runs of the blocks that are popped, once for each */
@@ -170,9 +171,8 @@ static inline uint32_t chain_cells_next(struct chain_books *c) {
     return LIKELY(c->cells.goes != 0) ? c->cells.goes : chain_cells_look(c);
 }
 /* A block of it, or behind it, has gone. */
-void chain_cells_come_near(struct chain_books *c, uint32_t i);
 static inline void chain_cells_near(struct chain_books *c, uint32_t i) {
-    if (c->near != i) chain_cells_come_near(c, i);
+    c->near = i;
 }
 
 /* --- chain_runs.c --- */

@@ -102,9 +102,22 @@ static uint64_t cell_mask(uint32_t cell) {
     return UINT64_C(1) << cell / CHAIN_SLOTS % 64;
 }
 
-static void list_remove(struct chain_books *c, struct chain_run *r) {
-    if (r->prev & r->next & END) {
-        uint32_t cell = r->prev & ~END;
+/* The cell of one that is in a list, or counted. */
+static uint32_t cell_of_listed(const struct chain_books *c, const struct chain_run *r) {
+    if (r->list != CHAIN_BARE && r->prev & END) return r->prev & ~END;
+    return cell_of_run(&c->cells, r);
+}
+
+/* Of one that was used 2^31 requests ago or earlier, the cell is another one. */
+static void bare_remove(struct chain_books *c, uint32_t cell) {
+    struct chain_cell *at = cell_at(c, cell);
+    if (at->bare > 0 && --at->bare == 0) *cell_bit(c, cell, CHAIN_BARE) &= ~cell_mask(cell);
+}
+
+static void list_remove(struct chain_books *c, struct chain_run *r, uint32_t cell) {
+    if (r->list == CHAIN_BARE) {
+        bare_remove(c, cell);
+    } else if (r->prev & r->next & END) {
         cell_at(c, cell)->list[r->list] = (struct chain_ends){0, 0};
         *cell_bit(c, cell, r->list) &= ~cell_mask(cell);
     } else {
@@ -114,6 +127,11 @@ static void list_remove(struct chain_books *c, struct chain_run *r) {
     if (r == chain_run(c, c->cells.goes)) c->cells.goes = 0;
     r->list = CHAIN_NOWHERE;
     r->prev = r->next = 0;
+}
+
+static void bare_insert(struct chain_books *c, struct chain_run *r, uint32_t cell) {
+    r->list = CHAIN_BARE;
+    if (cell_at(c, cell)->bare++ == 0) *cell_bit(c, cell, CHAIN_BARE) |= cell_mask(cell);
 }
 
 /* The oldest are in front: they are the first to go. */
@@ -133,7 +151,9 @@ static void list_insert(struct chain_books *c, uint32_t i, unsigned list, uint32
 static void cell_append(struct chain_books *c, uint32_t cell, uint32_t other) {
     struct chain_cell *to = cell_at(c, cell), *from = cell_at(c, other);
     to->weight += from->weight;
-    for (unsigned l = 0; l < CHAIN_LISTS; l++) {
+    to->bare += from->bare;
+    if (from->bare) *cell_bit(c, cell, CHAIN_BARE) |= cell_mask(cell);
+    for (unsigned l = 0; l < CHAIN_BARE; l++) {
         struct chain_ends *a = &to->list[l], *b = &from->list[l];
         if (!b->first) continue;
         chain_run(c, b->first)->prev = a->last ? a->last : END | cell;
@@ -151,7 +171,6 @@ static int64_t weight_units(const struct chain_run *r, unsigned blocks) {
     return (int64_t)((float)blocks * chain_weights[r->weight]);
 }
 
-/* Of one that was used 2^31 requests ago or earlier, the cell is another one. */
 static void weight_change(struct chain_cell *cell, int64_t more) {
     cell->weight = cell->weight + more > 0 ? cell->weight + more : 0;
 }
@@ -159,7 +178,7 @@ static void weight_change(struct chain_cell *cell, int64_t more) {
 void chain_run_size(struct chain_books *c, struct chain_run *r, unsigned blocks) {
     if (r->list != CHAIN_NOWHERE) {
         int64_t more = weight_units(r, blocks) - weight_units(r, r->blocks);
-        weight_change(cell_at(c, cell_of_run(&c->cells, r)), more);
+        weight_change(cell_at(c, cell_of_listed(c, r)), more);
     }
     r->blocks = blocks;
 }
@@ -229,14 +248,10 @@ static void next_look(struct chain_books *c, unsigned list, bool young) {
 #define NOTHING 1e-6f /* uses for each request: it may as well go */
 
 /* What came together goes together, where that costs little: it lies side by side. */
-static uint32_t next_near(const struct chain_books *c, uint32_t i) {
-    if (c->near == 0 || chain_run(c, c->near)->list != CHAIN_LEAVES) return i;
-    return c->near_worth <= NOTHING ? c->near : i;
-}
-
-void chain_cells_come_near(struct chain_books *c, uint32_t i) {
-    c->near = i;
-    if (i) c->near_worth = chain_run_worth(c, chain_run(c, i));
+static uint32_t next_near(struct chain_books *c, uint32_t i) {
+    if (c->near == 0 || c->near == i) return i;
+    const struct chain_run *near = chain_run(c, c->near);
+    return near->list == CHAIN_LEAVES && chain_run_worth(c, near) <= NOTHING ? c->near : i;
 }
 
 uint32_t chain_cells_look(struct chain_books *c) {
@@ -268,10 +283,15 @@ float chain_run_worth(struct chain_books *c, const struct chain_run *r) {
 static void run_enter(struct chain_books *c, uint32_t i, uint32_t cell, bool front) {
     struct chain_run *r = chain_run(c, i);
     unsigned list = chain_list_of(r);
+    if (list == CHAIN_BARE) {
+        bare_insert(c, r, cell);
+        return;
+    }
     bool first = cell_at(c, cell)->list[list].first == 0;
-    if (list == CHAIN_LEAVES) c->cells.goes = 0;
     list_insert(c, i, list, cell, front);
-    if (list == CHAIN_LEAVES && first && c->cells.n_next > 0 &&
+    if (list != CHAIN_LEAVES) return;
+    c->cells.goes = 0;
+    if (first && c->cells.n_next > 0 &&
         !((int32_t)(r->born - c->young) >= 0 && sort_is_single(c, r->sort)))
         next_enter(&c->cells, cell, chain_run_worth(c, r));
 }
@@ -292,15 +312,17 @@ void chain_link(struct chain_books *c, uint32_t i) {
 void chain_unlink(struct chain_books *c, struct chain_run *r) {
     if (r->list == CHAIN_NOWHERE) return;
     if (r == chain_run(c, c->near)) c->near = 0;
-    weight_change(cell_at(c, cell_of_run(&c->cells, r)), -weight_units(r, r->blocks));
+    uint32_t cell = cell_of_listed(c, r);
+    weight_change(cell_at(c, cell), -weight_units(r, r->blocks));
     c->value.sort[r->sort].runs--;
-    list_remove(c, r);
+    list_remove(c, r, cell);
 }
 
 void chain_move(struct chain_books *c, uint32_t i) {
     struct chain_run *r = chain_run(c, i);
-    list_remove(c, r);
-    run_enter(c, i, cell_of_run(&c->cells, r), true);
+    uint32_t cell = cell_of_listed(c, r);
+    list_remove(c, r, cell);
+    run_enter(c, i, cell, true);
 }
 
 void chain_describe(struct chain_books *c, uint32_t i, unsigned weight) {
@@ -309,7 +331,7 @@ void chain_describe(struct chain_books *c, uint32_t i, unsigned weight) {
     if (r->list != CHAIN_NOWHERE && chain_sort_known(&c->value, &t) == r->sort) {
         int64_t units = weight_units(r, r->blocks);
         r->weight = weight;
-        weight_change(cell_at(c, cell_of_run(&c->cells, r)), weight_units(r, r->blocks) - units);
+        weight_change(cell_at(c, cell_of_listed(c, r)), weight_units(r, r->blocks) - units);
         return;
     }
     chain_unlink(c, r);

@@ -138,13 +138,25 @@ static uint32_t run_between(struct policy *p, const struct chain_request *q, uin
 
 /* --- those that come one after the other --- */
 
-void chain_puts_note(struct chain_policy *s) {
+static void puts_note(struct chain_policy *s) {
     struct chain_puts *n = &s->puts;
     struct chain_run *r = chain_run(&s->chain, n->run);
     chain_run_size(&s->chain, r, r->blocks + n->came);
     chain_request_came(&s->recent[n->request % CHAIN_RECENT], 0, n->came);
     s->unmarked += n->came;
-    n->came = 0;
+    n->room = n->came = 0;
+}
+
+/* A run with blocks comes into a list, unless puts go on with it. */
+static void run_appear(struct chain_policy *s, const struct chain_request *q, uint32_t i) {
+    if (chain_run(&s->chain, i)->list != CHAIN_NOWHERE) return;
+    if (s->puts.room > 0 && s->puts.run == i) return;
+    chain_run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
+}
+
+void chain_puts_end(struct chain_policy *s) {
+    puts_note(s);
+    run_appear(s, &s->recent[s->puts.request % CHAIN_RECENT], s->puts.run);
 }
 
 /* A block of the request has come into its run. */
@@ -154,6 +166,7 @@ static void puts_begin(const struct policy *p, const struct chain_request *q,
     uint32_t i = o->request;
     const struct chain_run *r = chain_run(&s->chain, i);
     if (q->run != i || !q->made || q->last || !q->unknown || r->kind != CHAIN_NEW) return;
+    if (q == &s->late) return;
     if (!e->put || s->chain.parked.count > 0 || chain_run_last(p, r) != o) return;
     s->puts = (struct chain_puts){.request = q->number,
                                   .run = i,
@@ -161,25 +174,6 @@ static void puts_begin(const struct policy *p, const struct chain_request *q,
                                   .end = q->length,
                                   .session = q->session,
                                   .room = CHAIN_RUN_BLOCKS - r->blocks};
-}
-
-static inline bool puts_next(struct policy *p, struct object *o, const struct policy_event *e) {
-    struct chain_policy *s = chain_state(p);
-    struct chain_puts *n = &s->puts;
-    if (n->request != e->request || n->request == 0 || n->came == n->room) return false;
-    if (e->depth < n->depth || e->depth + 1 >= n->end) return false;
-    if (!e->put || e->next || e->return_ms) return false;
-    if (e->session != n->session && e->session != 0) return false;
-    if (e->depth - e->position + e->length > n->end) return false;
-    struct chain_run *r = chain_run(&s->chain, n->run);
-    if (!r->last) return false;
-    o->request = n->run;
-    o->bits &= ~(uint32_t)OBJECT_Q1;
-    chain_run_append(p, r, o);
-    p->count++;
-    n->depth = e->depth + 1;
-    n->came++;
-    return true;
 }
 
 /* --- all others --- */
@@ -226,9 +220,13 @@ static void young_note(struct policy *p, struct chain_policy *s) {
     s->chain.young = s->mark[(s->marks - parts) % CHAIN_YOUNG_MARKS];
 }
 
-static __attribute__((noinline)) void put_any(struct policy *p, struct object *o,
-                                              const struct policy_event *e) {
+void chain_put(struct policy *p, struct object *o, const struct policy_event *e) {
     struct chain_policy *s = chain_state(p);
+    uint32_t goes_on = 0;
+    if (s->puts.room > 0 && s->puts.request == e->request && e->depth >= s->puts.depth) {
+        goes_on = s->puts.run;
+        puts_note(s);
+    }
     chain_puts_over(s);
     if (e->next || e->request == 0) {
         insert_loose(p, o, e);
@@ -248,17 +246,12 @@ static __attribute__((noinline)) void put_any(struct policy *p, struct object *o
     struct chain_run *r = chain_run(&s->chain, i);
     chain_run_size(&s->chain, r, r->blocks + 1);
     chain_run_add(p, i, o);
-    bool ends = e->depth + 1 == q->length && (i == q->run || i == q->last);
-    if (!ends && r->list == CHAIN_NOWHERE)
-        chain_run_describe(&s->chain, q, i, q->turn ? q->turn : 1, false);
     young_note(p, s);
     chain_request_came(q, e->length > 0 ? e->depth - e->position : 0, 1);
     if (e->depth + 1 == q->length)
         chain_request_finish(p, q);
     else
         puts_begin(p, q, o, e);
-}
-
-void chain_put(struct policy *p, struct object *o, const struct policy_event *e) {
-    if (!puts_next(p, o, e)) put_any(p, o, e);
+    run_appear(s, q, i);
+    if (goes_on) run_appear(s, q, goes_on);
 }

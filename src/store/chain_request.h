@@ -37,12 +37,13 @@ struct chain_session {
 };
 
 /* Most puts are of the next block of a run that their request makes, of which all is known. What
- * these change is noted (chain_puts_over) before anybody looks at it. */
+ * these change is noted (chain_puts_over) before anybody looks at it; if that is the end of their
+ * request, the run comes into a list once, as what it is then. */
 struct chain_puts {
-    uint32_t request, run; /* 0: there is none */
-    uint32_t depth, end;   /* of those to come; not the last block of the prompt */
+    uint32_t request, run;
+    uint32_t depth, end; /* of those to come; not the last block of the prompt */
     uint32_t session;
-    uint32_t room, came; /* blocks that the run still takes; that were not noted yet */
+    uint32_t room, came; /* blocks that the run still takes, 0: there is none; not noted yet */
 };
 
 struct chain_policy {
@@ -93,13 +94,30 @@ static inline uint8_t chain_turn_after(const struct chain_run *r) {
 
 /* --- chain_put.c --- */
 
-/* A block comes that is in no order yet. */
+/* A block comes that is in no order yet, and not the next of the puts. */
 void chain_put(struct policy *p, struct object *o, const struct policy_event *e);
-/* Before anybody looks at what puts change. */
-void chain_puts_note(struct chain_policy *s);
+/* Before anybody looks at what puts change: their run comes into a list, too. */
+void chain_puts_end(struct chain_policy *s);
 static inline void chain_puts_over(struct chain_policy *s) {
-    if (s->puts.came > 0) chain_puts_note(s);
-    s->puts.request = 0;
+    if (s->puts.room > 0) chain_puts_end(s);
+}
+/* Takes the block if it is the next. */
+static inline bool chain_puts_next(struct policy *p, struct chain_puts *n, struct object *o,
+                                   const struct policy_event *e) {
+    if (n->request != e->request || n->came == n->room) return false;
+    if (e->depth < n->depth || e->depth + 1 >= n->end) return false;
+    if (!e->put || e->next || e->return_ms) return false;
+    if (e->session != n->session && e->session != 0) return false;
+    if (e->depth - e->position + e->length > n->end) return false;
+    struct chain_run *r = chain_run(&chain_state(p)->chain, n->run);
+    if (!r->last) return false;
+    o->request = n->run;
+    o->bits &= ~(uint32_t)OBJECT_Q1;
+    chain_run_append(p, r, o);
+    p->count++;
+    n->depth = e->depth + 1;
+    n->came++;
+    return true;
 }
 
 #endif

@@ -63,7 +63,7 @@ static void run_free(struct chain_books *c, uint32_t i) {
 static void ghost_expire(struct chain_books *c) {
     struct chain_ghosts *g = &c->ghosts;
     uint32_t i = g->ring[g->head];
-    g->head = (g->head + 1) % g->cap;
+    g->head = (g->head + 1) & (g->cap - 1);
     g->n--;
     const struct chain_run *r = chain_run(c, i);
     if (r->list != CHAIN_NOWHERE) chain_run_exposed(c, r);
@@ -92,7 +92,7 @@ static void ghost_enter(struct policy *p, struct chain_books *c, uint32_t i) {
     uint64_t limit = CHAIN_GHOSTS + p->count / 8;
     while (g->n > 0 && g->n >= limit) ghost_expire(c);
     if (g->n == g->cap) ghosts_grow(c);
-    g->ring[(g->head + g->n++) % g->cap] = i;
+    g->ring[(g->head + g->n++) & (g->cap - 1)] = i;
     chain_run(c, i)->ghost = 1;
     chain_relink(c, i);
 }

@@ -35,9 +35,9 @@ uint8_t chain_growth_class(uint32_t known, uint32_t blocks) {
     return 1 + class_of(blocks > known ? blocks - known : 0, bound, ARRAY_LEN(bound));
 }
 
+_Static_assert(CHAIN_AGES == CHAIN_ZONES * 2 * AGE_BINS_OCTAVE, "zones of two octaves");
 static unsigned zone_of(unsigned bin) {
-    unsigned zone = bin / (2 * AGE_BINS_OCTAVE);
-    return zone < CHAIN_ZONES ? zone : CHAIN_ZONES - 1;
+    return bin / (2 * AGE_BINS_OCTAVE);
 }
 
 uint8_t chain_return_class(const struct chain_value *v, uint32_t requests) {
@@ -50,27 +50,31 @@ static uint32_t key_of(const struct chain_traits *t) {
     return (((t->kind * 8u + t->turn) * 8 + t->length) * 8 + t->growth) * 2 + t->branched;
 }
 
-static struct chain_ratio *trait_ratio(struct chain_value *v, const struct chain_traits *t,
-                                       unsigned trait, unsigned zone) {
+/* Of all zones. */
+static struct chain_ratio *trait_ratios(struct chain_value *v, const struct chain_traits *t,
+                                        unsigned trait) {
     const uint8_t class[CHAIN_TRAITS] = {t->turn, t->length, t->growth, t->branched};
-    return &v->ratio[t->kind][trait][class[trait]][zone];
+    v->classes[t->kind][trait] |= (uint8_t)(1u << class[trait]);
+    return v->ratio[t->kind][trait][class[trait]];
 }
 
 static void sort_ratios(struct chain_value *v, struct chain_sort *x) {
+    const struct chain_ratio *of[CHAIN_TRAITS];
+    for (unsigned i = 0; i < CHAIN_TRAITS; i++) of[i] = trait_ratios(v, &x->traits, i);
     for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) {
         float r = 1;
-        for (unsigned i = 0; i < CHAIN_TRAITS; i++) r *= trait_ratio(v, &x->traits, i, zone)->ratio;
+        for (unsigned i = 0; i < CHAIN_TRAITS; i++) r *= of[i][zone].ratio;
         x->ratio[zone] = r < 1 / RATIOS_MAX ? 1 / RATIOS_MAX : r > RATIOS_MAX ? RATIOS_MAX : r;
     }
 }
 
 /* What it has counted goes to its traits. */
 static void sort_flush(struct chain_value *v, struct chain_sort *x) {
-    for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) {
-        for (unsigned i = 0; i < CHAIN_TRAITS; i++)
-            trait_ratio(v, &x->traits, i, zone)->lately += x->lately[zone];
-        x->lately[zone] = 0;
+    for (unsigned i = 0; i < CHAIN_TRAITS; i++) {
+        struct chain_ratio *of = trait_ratios(v, &x->traits, i);
+        for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) of[zone].lately += x->lately[zone];
     }
+    memset(x->lately, 0, sizeof(x->lately));
 }
 
 static unsigned sort_enter(struct chain_value *v, unsigned s, const struct chain_traits *t) {
@@ -133,13 +137,15 @@ struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age) {
 void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, unsigned bin,
                    uint32_t to) {
     struct chain_sort *x = &v->sort[sort];
-    unsigned kind = x->traits.kind;
+    double *of_kind = v->exposure[x->traits.kind];
+    const float *hazard = v->hazard[x->traits.kind];
     for (; from < to; bin++) {
         uint32_t end = bin + 1 < CHAIN_AGES && v->start[bin + 1] < to ? v->start[bin + 1] : to;
-        float time = weight * (float)(end - from), of_kind = time * x->ratio[zone_of(bin)];
-        v->exposure[kind][bin] += of_kind;
+        unsigned zone = zone_of(bin);
+        float time = weight * (float)(int32_t)(end - from), weighed = time * x->ratio[zone];
+        of_kind[bin] += weighed;
         v->all_exposure[bin] += time;
-        x->lately[zone_of(bin)] += of_kind * v->hazard[kind][bin];
+        x->lately[zone] += weighed * hazard[bin];
         from = end;
     }
 }
@@ -149,7 +155,7 @@ void chain_returned(struct chain_value *v, unsigned sort, float weight, uint32_t
     unsigned b = chain_age_bin(v, age), zone = zone_of(b);
     v->returns[t->kind][b] += weight;
     v->all_returns[b] += weight;
-    for (unsigned i = 0; i < CHAIN_TRAITS; i++) trait_ratio(v, t, i, zone)->returns += weight;
+    for (unsigned i = 0; i < CHAIN_TRAITS; i++) trait_ratios(v, t, i)[zone].returns += weight;
 }
 
 /* --- fitting --- */
@@ -174,13 +180,8 @@ static double prior_scale(const struct chain_value *v) {
     return (returns + PRIOR_SCALE) / (expected + PRIOR_SCALE);
 }
 
-/* What is expected is so by what is known now of how much returns: else what was to come back
- * before it was known that nothing does would speak against the kinds that came first. */
-static void fit_ratios(struct chain_value *v) {
-    double scale = prior_scale(v), rescale = v->scale > 0 ? scale / v->scale : 1;
-    v->scale = scale;
-    struct chain_ratio *x = &v->ratio[0][0][0][0];
-    for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++, x++) {
+static void fit_class(struct chain_ratio *x, double rescale) {
+    for (const struct chain_ratio *end = x + CHAIN_ZONES; x < end; x++) {
         if (x->expected == 0 && x->returns == 0 && x->lately == 0) continue;
         x->expected = (x->expected + x->lately / x->ratio) * rescale;
         x->lately = 0;
@@ -190,6 +191,16 @@ static void fit_ratios(struct chain_value *v) {
         x->returns *= FADE;
         x->expected *= FADE;
     }
+}
+
+/* What is expected is so by what is known now of how much returns: else what was to come back
+ * before it was known that nothing does would speak against the kinds that came first. */
+static void fit_ratios(struct chain_value *v) {
+    double scale = prior_scale(v), rescale = v->scale > 0 ? scale / v->scale : 1;
+    v->scale = scale;
+    for (unsigned row = 0; row < CHAIN_KINDS * CHAIN_TRAITS; row++)
+        for (unsigned bits = (&v->classes[0][0])[row]; bits; bits &= bits - 1)
+            fit_class((&v->ratio[0][0])[row][__builtin_ctz(bits)], rescale);
 }
 
 static void fit_hazards(struct chain_value *v) {

@@ -49,7 +49,7 @@ struct chain_traits {
 #define CHAIN_TURN_MAX 6u
 
 #define CHAIN_AGES  48u
-#define CHAIN_ZONES 8u   /* of six ages each, the last of all further ones */
+#define CHAIN_ZONES 8u   /* of six ages each */
 #define CHAIN_SORTS 256u /* with number 0, which is none */
 #define CHAIN_KEYS  (1u << 13)
 
@@ -70,6 +70,7 @@ struct chain_value {
     double returns[CHAIN_KINDS][CHAIN_AGES], all_returns[CHAIN_AGES];
     double exposure[CHAIN_KINDS][CHAIN_AGES], all_exposure[CHAIN_AGES];
     struct chain_ratio ratio[CHAIN_KINDS][CHAIN_TRAITS][CHAIN_CLASSES][CHAIN_ZONES];
+    uint8_t classes[CHAIN_KINDS][CHAIN_TRAITS]; /* a bit for each of which there were runs */
     float hazard[CHAIN_KINDS][CHAIN_AGES];
     double scale; /* of the prior: how much returns at all */
     uint32_t fits;

@@ -200,18 +200,15 @@ static void chain_found(struct policy *p, struct object *o, bool parked,
     q->looked = true;
 }
 
-static __attribute__((noinline)) void insert_or_regain(struct policy *p, struct object *o,
-                                                       const struct policy_event *e) {
+static __attribute__((noinline)) void insert_any(struct policy *p, struct object *o,
+                                                 const struct policy_event *e) {
     (void)state_made(p);
     if (!parked_back(p, o)) chain_put(p, o, e);
 }
 
 static void chain_insert(struct policy *p, struct object *o, const struct policy_event *e) {
-    const struct chain_policy *s = chain_state(p);
-    if (UNLIKELY(!s || s->chain.parked.count > 0))
-        insert_or_regain(p, o, e);
-    else
-        chain_put(p, o, e);
+    struct chain_policy *s = chain_state(p);
+    if (UNLIKELY(!s || !chain_puts_next(p, &s->puts, o, e))) insert_any(p, o, e);
 }
 
 /* --- on disks --- */
@@ -318,6 +315,10 @@ static __attribute__((noinline)) struct object *pop_any(struct policy *p) {
     if (s->open) chain_request_finish(p, s->open);
     struct chain_books *c = &s->chain;
     uint32_t i = chain_cells_next(c);
+    if (UNLIKELY(c->cells.goes == 0) && s->puts.room > 0) { /* what is put is better than these */
+        chain_puts_over(s);
+        i = chain_cells_next(c);
+    }
     TARN_ASSERT(i != 0);
     if (UNLIKELY(chain_run(c, i)->children > 0) && c->n_out > 0) {
         uint32_t before = run_before_popped(c);
@@ -358,8 +359,13 @@ static bool chain_behind(const struct policy *p, const struct object *o,
 
 static struct object *chain_peek(struct policy *p) {
     struct chain_policy *s = chain_state(p);
-    if (UNLIKELY(!s || s->open || p->count == 0)) return NULL;
-    uint32_t i = chain_cells_next(&s->chain);
+    if (UNLIKELY(!s || p->count == 0)) return NULL;
+    uint32_t i = s->chain.cells.goes;
+    if (UNLIKELY(i == 0)) {
+        if (s->open) return NULL; /* what goes is known when that is over */
+        i = chain_cells_look(&s->chain);
+        if (i == 0) return NULL;
+    }
     return chain_run_last(p, chain_run(&s->chain, i));
 }
 
@@ -437,15 +443,14 @@ static void chain_evicted(struct policy *p, struct object *o, uint64_t hash) {
     struct chain_books *c = &s->chain;
     uint32_t i = o->request;
     struct chain_run *r = chain_run(c, i);
-    bool next = c->printed == i && c->near == i && r->last && !s->open;
-    bool only_out = c->n_out > 0 && c->out[c->n_out - 1] == i && !list_linked(o);
-    if (UNLIKELY(!next || !only_out || o->bits & OBJECT_Q1)) {
-        evicted_any(p, o, hash);
+    if (LIKELY(c->printed == i && c->near == i && r->last && !s->open && !list_linked(o) &&
+               !(o->bits & OBJECT_Q1) && c->n_out > 0 && c->out[c->n_out - 1] == i)) {
+        c->n_out--;
+        o->request = r->born;
+        r->print = chain_print_of(hash);
         return;
     }
-    c->n_out--;
-    o->request = r->born;
-    r->print = chain_print_of(hash);
+    evicted_any(p, o, hash);
 }
 
 /* Into its run's children, if it is not one already; its request is the books' again. */
@@ -500,6 +505,7 @@ static uint32_t chain_object_request(const struct policy *p, const struct object
 
 static float chain_object_worth(const struct policy *p, const struct object *o) {
     struct chain_books *c = &chain_state(p)->chain;
+    chain_puts_over(chain_state(p));
     return chain_run_worth(c, chain_run(c, o->request));
 }
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "store/books.h"
-#include "store/chain.h"
+#include "store/chain_request.h"
 
 /* Request numbers have come out of any order: what cells weigh is off. */
 static bool chain_check_wild;
@@ -22,7 +22,13 @@ struct chain_checked {
     uint8_t *seen;      /* it is free; it was met in a list */
     uint32_t of_sort[CHAIN_SORTS];
     uint64_t linked, held;
+    uint32_t bare, bare_met; /* runs without blocks; those of cells that are in use */
 };
+/* What the runs without blocks of each cell are and weigh; zero between checks. */
+static struct {
+    uint32_t runs;
+    double weight;
+} chain_check_bare[CHAIN_SORTS * CHAIN_SLOTS];
 enum { SEEN_FREE = 1, SEEN_LISTED = 2, SEEN_GHOST = 4 };
 
 static inline const struct chain_books *chain_books_of(const struct policy *p) {
@@ -30,6 +36,35 @@ static inline const struct chain_books *chain_books_of(const struct policy *p) {
 }
 
 #define CHAIN_END (1u << 31) /* prev of the first, next of the last: their cell */
+
+static inline double chain_check_weight(const struct chain_run *r) {
+    return r->blocks * exp2(-(double)r->weight / 4) * 4096;
+}
+
+/* Which cell a run without blocks is counted in. */
+static inline uint32_t chain_check_cell_of(const struct chain_cells *x, const struct chain_run *r) {
+    unsigned level = CHAIN_LEVELS - 1;
+    uint32_t born = r->born;
+    if ((int32_t)(born - x->from[level]) < 0) born = x->from[level];
+    if ((int32_t)(born - x->end) >= 0) born = x->end - 1;
+    while (level > 0 && (int32_t)(born - x->from[level - 1]) >= 0) level--;
+    uint32_t slot = level * CHAIN_WINDOWS + born / (CHAIN_WINDOW << level) % CHAIN_WINDOWS;
+    return r->sort * CHAIN_SLOTS + slot;
+}
+
+static inline void chain_check_count_bare(struct chain_checked *k) {
+    for (uint32_t i = 1; i < k->c->runs; i++) {
+        const struct chain_run *r = chain_run(k->c, i);
+        if (k->seen[i] == SEEN_FREE || r->list != CHAIN_BARE) continue;
+        CHECK(!r->last && r->prev == 0 && r->next == 0);
+        uint32_t cell = chain_check_cell_of(&k->c->cells, r);
+        chain_check_bare[cell].runs++;
+        chain_check_bare[cell].weight += chain_check_weight(r);
+        k->seen[i] |= SEEN_LISTED;
+        k->of_sort[r->sort]++;
+        k->bare++;
+    }
+}
 
 /* Returns what its runs weigh. */
 static inline double chain_check_list(struct chain_checked *k, unsigned list, uint32_t cell) {
@@ -46,8 +81,8 @@ static inline double chain_check_list(struct chain_checked *k, unsigned list, ui
         CHECK(r->list == list);
         CHECK(r->sort == cell / CHAIN_SLOTS);
         CHECK(r->kind == k->c->value.sort[r->sort].traits.kind);
-        CHECK(list == (!r->last ? CHAIN_BARE : r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES));
-        weight += r->blocks * exp2(-(double)r->weight / 4) * 4096;
+        CHECK(r->last && list == (r->children > 0 ? CHAIN_INNER : CHAIN_LEAVES));
+        weight += chain_check_weight(r);
     }
     CHECK_EQ(l->last, before & CHAIN_END ? 0 : before);
     if (l->last) CHECK_EQ(chain_run(k->c, l->last)->next, CHAIN_END | cell);
@@ -58,14 +93,19 @@ static inline void chain_check_cell(struct chain_checked *k, uint32_t cell) {
     const struct chain_cells *x = &k->c->cells;
     unsigned sort = cell / CHAIN_SLOTS;
     const struct chain_cell *at = (const struct chain_cell *)(void *)x->arena.base + cell;
-    double weight = 0;
+    double weight = chain_check_bare[cell].weight;
     for (unsigned list = 0; list < CHAIN_LISTS; list++) {
         const struct chain_window *w = &x->window[cell % CHAIN_SLOTS];
-        CHECK_EQ(w->used[list][sort / 64] >> sort % 64 & 1, at->list[list].first != 0);
-        weight += chain_check_list(k, list, cell);
+        bool some = list == CHAIN_BARE ? at->bare > 0 : at->list[list].first != 0;
+        CHECK_EQ(w->used[list][sort / 64] >> sort % 64 & 1, some);
+        if (list != CHAIN_BARE) weight += chain_check_list(k, list, cell);
     }
-    if (!chain_check_wild)
+    if (!chain_check_wild) {
+        CHECK_EQ(at->bare, chain_check_bare[cell].runs);
         CHECK_WITHIN((double)at->weight, weight * 0.99 - 1000, weight * 1.01 + 1000);
+    }
+    k->bare_met += chain_check_bare[cell].runs;
+    memset(&chain_check_bare[cell], 0, sizeof(chain_check_bare[cell]));
 }
 
 /* Of one window, and so many sorts. Unused cells are looked at for runs that nobody would find,
@@ -79,7 +119,7 @@ static inline void chain_check_window(struct chain_checked *k, unsigned slot, un
         chain_check_cell(k, (word * 64 + (unsigned)__builtin_ctzll(bits)) * CHAIN_SLOTS + slot);
     for (unsigned sort = word * 64 + turn % 8; sort < sorts && sort < word * 64 + 64; sort += 8) {
         const struct chain_cell *cell = &all[sort * CHAIN_SLOTS + slot];
-        uint32_t stray = cell->list[0].first | cell->list[1].first | cell->list[2].first;
+        uint32_t stray = cell->list[0].first | cell->list[1].first | cell->bare;
         CHECK(stray == 0 || used >> sort % 64 & 1);
     }
 }
@@ -90,9 +130,14 @@ static inline void chain_check_cells(struct chain_checked *k) {
     unsigned sorts = k->c->value.sorts < there ? k->c->value.sorts : (unsigned)there;
     static unsigned turn;
     turn++;
+    chain_check_count_bare(k);
     for (unsigned slot = 0; slot < CHAIN_SLOTS; slot++)
         for (unsigned word = 0; word < SORT_WORDS; word++)
             chain_check_window(k, slot, word, sorts, turn);
+    if (chain_check_wild)
+        memset(chain_check_bare, 0, sizeof(chain_check_bare));
+    else
+        CHECK_EQ(k->bare_met, k->bare);
     for (unsigned s = 0; s < CHAIN_SORTS; s++) CHECK_EQ(k->c->value.sort[s].runs, k->of_sort[s]);
     for (unsigned l = 0; l < CHAIN_LEVELS; l++) {
         uint32_t width = CHAIN_WINDOW << l, end = l ? x->from[l - 1] : x->end;
@@ -177,7 +222,13 @@ static inline void chain_count_parked(void *arg, struct htab_node *node) {
     k->children[x->run]++;
 }
 
-/* What of a run nobody describes can have blocks: that of the look-up that goes on. */
+/* Puts go on with it, and it comes into a list when they are over. */
+static inline bool chain_check_made(const struct policy *p) {
+    const struct chain_puts *n = &chain_state(p)->puts;
+    return n->room > 0 && chain_run(chain_books_of(p), n->run)->list == CHAIN_NOWHERE;
+}
+
+/* What of a run nobody describes can have blocks: that of the look-up or the puts that go on. */
 static inline void chain_check_policy(const struct store *s, const struct policy *p) {
     const struct chain_books *c = chain_books_of(p);
     if (!c) {
@@ -203,7 +254,7 @@ static inline void chain_check_policy(const struct store *s, const struct policy
     for (uint32_t i = 1; i < c->runs; i++)
         if (k.seen[i] != SEEN_FREE) chain_check_run(&k, i, &waiting, &nowhere);
     CHECK(waiting <= CHAIN_WAITING);
-    if (!s->batch_open) CHECK_EQ(nowhere, 0u);
+    if (!s->batch_open) CHECK_EQ(nowhere, (unsigned)chain_check_made(p));
     CHECK_EQ(c->n_out, 0u);
     CHECK_EQ(k.linked, p->count);
     CHECK_EQ(k.held, p->out);
