@@ -620,6 +620,8 @@ typedef struct tarn_host_options {
     unsigned file_mode;
     /* 1: creates a missing ssd_path (a file), file_path (a directory); else TARN_EINVAL */
     int ssd_create, file_create;
+    /* of many masters: memory moves to where it is needed so often, a chunk at a time; 0: 30000 */
+    uint64_t lend_interval_ms;
 } tarn_host_options;
 TARN_API void tarn_host_options_init_sized(tarn_host_options *options, size_t size);
 TARN_API void tarn_host_options_init(tarn_host_options *options);

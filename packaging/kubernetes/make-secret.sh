@@ -10,8 +10,8 @@ declare -A rights=(
         +cluster|map +@direct'
     [node]='~* resetchannels -@all +ping +info +role +cluster|map +client|setinfo +client|setname
         +node|join +node|up +node|heartbeat +node|fenced +node|done +node|evicted +node|offer
-        +node|drain +node|leave +segment|mount +segment|keys +segment|info +segment|attach
-        +getreplicas +mgetreplicas +release +replica|report'
+        +node|drain +node|leave +segment|mount +segment|drain +segment|unmount +segment|keys
+        +segment|info +segment|attach +getreplicas +mgetreplicas +release +replica|report'
     # Not @conductor, which is unknown where the module is not loaded; of keys it has none.
     [gateway]='resetchannels -@all +@read +@write -@admin -@dangerous +info'
     [replica]='resetchannels -@all +psync +replconf +ping +failover'

@@ -18,7 +18,14 @@
 
 /* HITS_BACK: of the look-ups, in percent, that it takes once the alarm is on: a ratio around a half
  * is one alarm, not one each second. */
-enum { LOOKS_MIN = 100, HITS_LOW = 50, HITS_BACK = 55, YOUNG_MS = 60000, TEXT_MAX = 320 };
+enum {
+    LOOKS_MIN = 100,
+    HITS_LOW = 50,
+    HITS_BACK = 55,
+    YOUNG_MS = 60000,
+    IDLE_SECONDS = 10,
+    TEXT_MAX = 320
+};
 
 struct alarm_facts {
     struct store_stats s;
@@ -151,6 +158,7 @@ static struct minute_counts totals_of(const struct store_stats *s) {
                                   .failed_puts = s->put_nospace + s->put_timeouts,
                                   .evicted = s->evicted_objects,
                                   .aged = story.idle->count,
+                                  .idle_ms = story.idle->sum,
                                   .young = hist_count_upto(story.idle, YOUNG_MS)};
 }
 
@@ -178,6 +186,10 @@ void alarms_cron(void) {
     cluster_get_figures(&l.c);
     l.minute = minute_until(&past.minute, totals_of(&l.s));
     for (size_t i = 0; i < ARRAY_LEN(alarms); i++) alarm_look(&alarms[i], &l);
+}
+
+int64_t alarms_evicted_idle_ms(void) {
+    return minute_evicted_idle(&past.minute, IDLE_SECONDS);
 }
 
 void alarms_each(void (*fn)(void *arg, const char *name, const char *text, uint64_t since_ms),

@@ -10,6 +10,7 @@
 #include "config/config.h"
 #include "front/each.h"
 #include "front/shard.h"
+#include "commands/alarms.h"
 #include "commands/nodes.h"
 #include "wire/options.h"
 
@@ -112,7 +113,9 @@ static void beat_woken(struct cluster_waiter *waiter) {
     job_wake(&CONTAINER_OF(waiter, struct beat_job, waiter)->job);
 }
 
-/* How the master sees it: {draining, maintenance, used}. */
+/* How the master sees it: {draining, maintenance, used, evicted-idle, map-epoch}. The last two are
+ * what a node of many masters goes by: who of them needs memory most, and whether there are
+ * others. */
 static void reply_standing(struct client *c, const struct cluster_node *n) {
     struct cluster_node_info info;
     struct store_segment_info s;
@@ -121,13 +124,17 @@ static void reply_standing(struct client *c, const struct cluster_node *n) {
     for (size_t i = 0; i < info.n_segments; i++)
         if (store_segment_get(books, info.segments[i], &s) && s.tier == STORE_TIER_MEMORY)
             used += s.used;
-    reply_map(c, 3);
+    reply_map(c, 5);
     reply_bulk_str(c, "draining");
     reply_int(c, info.draining);
     reply_bulk_str(c, "maintenance");
     reply_int(c, info.maintenance);
     reply_bulk_str(c, "used");
     reply_int(c, (int64_t)used);
+    reply_bulk_str(c, "evicted-idle");
+    reply_int(c, alarms_evicted_idle_ms());
+    reply_bulk_str(c, "map-epoch");
+    reply_int(c, shard_map != NULL ? (int64_t)shard_map->epoch : 0);
 }
 
 /* [clock, [item, ...], max-lease, standing] */

@@ -34,28 +34,27 @@ unsigned chunks_count(const struct node_chunks *c, unsigned shard) {
     return n;
 }
 
-/* Who has the least for its slots. */
-static unsigned shard_poorest(const struct node_chunks *c, unsigned shards, const unsigned *slots) {
-    unsigned best = 0, best_slots = 0;
+unsigned chunks_poorest(const struct node_chunks *c, const int slots[SLOT_SHARDS_MAX]) {
+    unsigned best = CHUNK_FREE;
     uint64_t best_bytes = 0;
-    for (unsigned i = 0; i < shards; i++) {
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
         uint64_t bytes = chunks_bytes(c, i);
+        if (slots[i] < 0) continue;
         if (bytes == 0) return i;
-        if (slots[i] == 0) continue;
-        if (best_slots > 0 && (double)bytes * best_slots >= (double)best_bytes * slots[i]) continue;
+        if (best != CHUNK_FREE && (double)bytes * slots[best] >= (double)best_bytes * slots[i])
+            continue;
         best = i;
-        best_slots = slots[i];
         best_bytes = bytes;
     }
     return best;
 }
 
-void chunks_deal(struct node_chunks *c, const struct slot_map *map) {
-    unsigned slots[SLOT_SHARDS_MAX];
-    for (unsigned i = 0; i < map->shards; i++) slots[i] = slot_map_owned(map, i);
+static void chunks_deal(struct node_chunks *c, const struct slot_map *map) {
+    int slots[SLOT_SHARDS_MAX];
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
+        slots[i] = i < map->shards ? (int)slot_map_owned(map, i) : -1;
     for (unsigned i = 0; i < c->n; i++)
-        if (c->chunk[i].shard == CHUNK_FREE)
-            c->chunk[i].shard = shard_poorest(c, map->shards, slots);
+        if (c->chunk[i].shard == CHUNK_FREE) c->chunk[i].shard = chunks_poorest(c, slots);
 }
 
 /* --- cutting --- */
@@ -105,9 +104,11 @@ static bool chunk_file_name(const char *rest, struct span *shard_p, uint64_t *nu
            *number_p < CHUNKS_MAX && (dot[1] != '0' || dot[2] == '\0');
 }
 
-static void chunk_file_remove(const char *path, const char *why) {
-    log_notice("Chunk %s is removed: %s", path, why);
-    if (unlink(path) != 0) log_warning("Chunk %s: %s", path, strerror(errno));
+void chunk_file_remove(const char *path, const char *why) {
+    if (unlink(path) == 0)
+        log_notice("Chunk %s is removed: %s", path, why);
+    else if (errno != ENOENT)
+        log_warning("Chunk %s: %s", path, strerror(errno));
 }
 
 /* A file of that segment is there: it is its shard's, as long as that is in the map. */

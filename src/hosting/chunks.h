@@ -20,7 +20,7 @@
 struct node_chunk {
     unsigned of, number; /* number of the options' segment that it is cut from; its own */
     uint64_t bytes;
-    unsigned shard; /* its number in the map, CHUNK_FREE: nobody has it yet */
+    unsigned shard; /* which has it: of the map that was planned by; CHUNK_FREE: nobody has */
 };
 
 struct node_chunks {
@@ -33,10 +33,13 @@ struct node_chunks {
  * all. TARN_EEXISTS: files hold more than the options say, which must say shrink. */
 tarn_status chunks_plan(struct node_chunks *c, const tarn_host_options *o,
                         const struct slot_map *map);
-/* Gives out what nobody has. */
-void chunks_deal(struct node_chunks *c, const struct slot_map *map);
+/* Who is to get another one: who has the least for its slots (< 0: it gets none), who has nothing
+ * first. CHUNK_FREE: nobody. */
+unsigned chunks_poorest(const struct node_chunks *c, const int slots[SLOT_SHARDS_MAX]);
 uint64_t chunks_bytes(const struct node_chunks *c, unsigned shard);
 unsigned chunks_count(const struct node_chunks *c, unsigned shard);
+/* Nothing happens where it is not there. */
+void chunk_file_remove(const char *path, const char *why);
 /* The file of a chunk; for free. NULL: its segment has none. */
 char *chunk_path(const tarn_host_options *o, const struct node_chunk *chunk, const char *shard);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
+#include "base/log.h"
 #include "client/answer.h"
 #include "client/arena.h"
 #include "client/client.h"
@@ -106,9 +107,43 @@ void look_start(struct tarn_host *h, const char *at, const char *port) {
     crew_add(&h->dialler, &l->job.crew);
 }
 
+/* --- where the master is said to be --- */
+
+void hosting_set_url(struct tarn_host *h, const char *url) {
+    pthread_mutex_lock(&h->mutex);
+    free(h->new_url);
+    h->new_url = xstrdup(url);
+    pthread_mutex_unlock(&h->mutex);
+}
+
+/* Nobody uses the old one now: no copy is under way, and the dialler rests. */
+static void url_take(struct tarn_host *h) {
+    struct whereabouts fresh;
+    pthread_mutex_lock(&h->mutex);
+    char *url = h->new_url;
+    h->new_url = NULL;
+    pthread_mutex_unlock(&h->mutex);
+    if (url == NULL) return;
+    tarn_status status = url_parse(url, &h->options, &fresh);
+    if (status == TARN_OK && fresh.tls) status = secure_open(&h->options, &fresh.secure);
+    if (status != TARN_OK) {
+        log_warning("Where the master is said to be now cannot be used: %s", tarn_last_error());
+        free(url);
+        return;
+    }
+    pthread_mutex_lock(&h->reader_mutex);
+    tarn_close(&h->reader);
+    master_free(&h->master);
+    h->master = fresh;
+    free(h->url);
+    h->url = url;
+    pthread_mutex_unlock(&h->reader_mutex);
+}
+
 /* --- dialling --- */
 
 void dial_start(struct tarn_host *h) {
+    if (!h->session.looking) url_take(h);
     struct dial *d = xcalloc(1, sizeof(*d));
     d->job = (struct hosting_job){.crew.run = dial_run, .done = dial_done};
     d->host = h;

@@ -163,8 +163,12 @@ const char *const hosted_tiers[] = {
 
 /* number: in the name of memory. */
 static struct hosted *segment_new(struct tarn_host *h, enum hosted_kind kind, unsigned number) {
-    struct hosted *s = &h->segments[h->n_segments++];
-    *s = (struct hosted){.kind = kind};
+    unsigned i = 0;
+    while (i < h->n_segments && !h->segments[i].closed) i++;
+    if (i == h->n_segments) h->n_segments++;
+    TARN_ASSERT(h->n_segments <= HOSTED_MAX);
+    struct hosted *s = &h->segments[i];
+    *s = (struct hosted){.kind = kind, .number = number};
     static_assert(NODE_NAME_MAX + 8 < SEGMENT_NAME_MAX, "names of segments fit");
     if (kind == HOSTED_MEMORY) {
         snprintf(s->name, sizeof(s->name), "%s.%u", h->name, number);
@@ -181,31 +185,40 @@ static void tell_populating(struct tarn_host *h, const struct hosted *s) {
     view_tell(h->view, HOSTING_POPULATING, text);
 }
 
+tarn_status memory_open(struct tarn_host *h, const tarn_host_segment *want, unsigned number,
+                        bool shrink, bool later, struct hosted **s_p, const char **why_p) {
+    struct hosted *s = *s_p = segment_new(h, HOSTED_MEMORY, number);
+    s->size = want->bytes / 4096 * 4096;
+    if (!later) tell_populating(h, s);
+    struct host_segment_config config = {
+        .name = s->name,
+        .size = s->size,
+        .pool_path = want->path,
+        .numa_node = want->numa_node,
+        .huge = want->huge_pages ? HOST_HUGE_TRY : HOST_HUGE_NO,
+        .populate = h->populate,
+        .later = later,
+        .shrink = shrink,
+    };
+    *why_p = "it has no page";
+    tarn_status status =
+        s->size == 0 ? TARN_EINVAL : host_segment_open(h->host, &config, &s->slot, why_p);
+    if (status != TARN_OK) s->gone = s->closed = true;
+    return status;
+}
+
 static tarn_status open_memory(struct tarn_host *h, const struct hosting_plan *plan) {
-    const tarn_host_options *o = plan->host;
-    for (size_t i = 0; i < o->n_segments; i++) {
-        const tarn_host_segment *want = &o->segments[i];
-        unsigned number = plan->numbers != NULL ? plan->numbers[i] : (unsigned)i;
-        struct hosted *s = segment_new(h, HOSTED_MEMORY, number);
-        s->size = want->bytes / 4096 * 4096;
-        tell_populating(h, s);
-        struct host_segment_config config = {
-            .name = s->name,
-            .size = s->size,
-            .pool_path = want->path,
-            .numa_node = want->numa_node,
-            .huge = want->huge_pages ? HOST_HUGE_TRY : HOST_HUGE_NO,
-            .populate = o->populate != 0,
-            .shrink = o->shrink != 0,
-        };
+    for (size_t i = 0; i < plan->host->n_segments; i++) {
+        struct hosted *s;
         const char *why = "";
-        tarn_status status =
-            s->size == 0 ? TARN_EINVAL : host_segment_open(h->host, &config, &s->slot, &why);
+        unsigned number = plan->numbers != NULL ? plan->numbers[i] : (unsigned)i;
+        tarn_status status = memory_open(h, &plan->host->segments[i], number,
+                                         plan->host->shrink != 0, false, &s, &why);
         /* to our callers that is a name that is taken */
         if (status == TARN_EBUSY) status = TARN_EIO;
         if (status != TARN_OK)
             return fail(status, "segment %s of %llu bytes cannot be set up: %s", s->name,
-                        (unsigned long long)s->size, s->size == 0 ? "it has no page" : why);
+                        (unsigned long long)s->size, why);
     }
     return TARN_OK;
 }
@@ -345,6 +358,8 @@ static void hosting_tear_down(struct tarn_host *h) {
     master_free(&h->master);
     if (h->url != NULL) explicit_bzero(h->url, strlen(h->url)); /* a password may be in it */
     free(h->url);
+    free(h->new_url);
+    free((void *)(uintptr_t)h->lend.segment.path);
     free(h->open_error);
     url_options_free(&h->options);
     pthread_cond_destroy(&h->changed);

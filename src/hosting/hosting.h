@@ -137,6 +137,8 @@ void link_progress(struct tarn_host *h, struct hosting_link *l);
 
 /* --- dial.c --- */
 
+/* From any thread: from the next time it is dialled, the master is there. */
+void hosting_set_url(struct tarn_host *h, const char *url);
 /* Connects both links on the dialler's thread; session_dialled follows. */
 void dial_start(struct tarn_host *h);
 /* Asks the Sentinels on that thread whether the master is still there; session_looked follows. */
@@ -238,7 +240,8 @@ struct hosting_task {
     char *key;
     size_t key_len;
     uint64_t version, size, prompt;
-    struct iovec iov[EXTENTS_MAX]; /* own memory, exactly size bytes */
+    struct iovec iov[EXTENTS_MAX]; /* own memory, exactly size bytes, */
+    struct hosted *segment;        /* of this one; NULL: none yet */
     size_t n_iov;
     struct hosting_far *far; /* stores */
     unsigned users;          /* atomic: who still works on a store, its thread, the tier's */
@@ -287,6 +290,9 @@ struct hosting_session {
     char why[256];         /* ... because of that; "" while it is up */
     uint64_t retry_at;     /* AWAY */
     unsigned failures;     /* in a row */
+    uint64_t lend_until;   /* the segment that is taken empties itself until then; 0: it was not
+                            * asked to */
+    bool lend_unmounting;  /* its time is over */
     char told[256];        /* what the log was told last */
     uint32_t served_epoch; /* 0: none yet */
     uint32_t epoch;        /* of the master joined now */
@@ -302,7 +308,9 @@ struct hosting_session {
     bool drain_sent, leave_sent;
     /* as the last heartbeat said, if it did: older masters do not tell */
     bool has_standing, draining, maintenance;
-    uint64_t used;    /* bytes of our memory */
+    uint64_t used; /* bytes of our memory */
+    int64_t evicted_idle_ms;
+    uint64_t map_epoch;
     uint64_t look_at; /* when Sentinels are asked whether the master is still there */
     bool looking;
     bool let_go; /* the master has no more use for us, after a leave of our own */
@@ -335,6 +343,7 @@ static inline bool session_joined(const struct hosting_session *s) {
 }
 /* mount.c: SEGMENT MOUNT of all; session_mounted when all are answered and served. */
 void mount_all(struct tarn_host *h);
+void mount_one(struct tarn_host *h, struct hosted *seg);
 void mount_turn(struct tarn_host *h);
 void session_mounted(struct tarn_host *h);
 /* Gives the segment other memory, which is other content, as others will not let go of what it
@@ -359,6 +368,37 @@ struct reported {
 void keys_report(struct tarn_host *h, struct hosting_link *l, struct wire_beat *beat);
 /* The session is over. */
 void keys_forget(struct tarn_host *h);
+
+/* --- lend.c: memory that comes and goes while the host runs --- */
+
+enum lend_state {
+    LEND_NOTHING,
+    LEND_ADD,    /* wanted: a segment more */
+    LEND_TAKE,   /* wanted: one less, emptied as far as there is room elsewhere */
+    LEND_DONE,   /* as was wanted; what was taken is unmapped */
+    LEND_FAILED, /* why says it */
+};
+struct hosting_lend { /* under tarn_host.mutex */
+    enum lend_state state;
+    unsigned number;           /* of the segment, in its name */
+    tarn_host_segment segment; /* LEND_ADD; path owned */
+    char why[256];
+};
+/* How its master is. */
+struct hosting_standing {
+    bool up;
+    uint64_t used;           /* bytes of our memory */
+    int64_t evicted_idle_ms; /* what it evicts had not been used for so long; -1: it evicts nothing,
+                              * or does not say */
+    uint64_t map_epoch;      /* of its slot map; 0: it has none */
+};
+/* From any thread: something else than before; what was wanted before is over. */
+void lend_add(struct tarn_host *h, unsigned number, const tarn_host_segment *segment);
+void lend_take(struct tarn_host *h, unsigned number);
+enum lend_state lend_look(struct tarn_host *h, char *why, size_t cap);
+void lend_standing(struct tarn_host *h, struct hosting_standing *standing_p);
+/* Whatever there is to do now. */
+void lend_turn(struct tarn_host *h);
 
 /* --- stats.c --- */
 
@@ -410,6 +450,9 @@ bool hosting_wait(struct tarn_host *h, uint64_t timeout_ms);
 void hosting_drain(struct tarn_host *h);
 tarn_status hosting_reload_tls(struct tarn_host *h);
 /* Asks it to end; hosting_end then waits for that, and frees. */
+/* Opens memory; *s_p, which is not mounted yet. why: thread-local text. */
+tarn_status memory_open(struct tarn_host *h, const tarn_host_segment *want, unsigned number,
+                        bool shrink, bool later, struct hosted **s_p, const char **why_p);
 void hosting_end_begin(struct tarn_host *h, bool keep, uint64_t deadline);
 void hosting_end(struct tarn_host **h_p);
 
@@ -423,6 +466,10 @@ struct hosted {
     uint64_t size;
     bool mounted;         /* in this session */
     bool gone;            /* unmounted by the master: not offered again */
+    bool populating;      /* not offered yet */
+    bool closed;          /* ... and its memory is; another may have its place */
+    unsigned number;      /* in its name */
+    unsigned users;       /* tasks that have their bytes there */
     bool keys_due;        /* they may have changed */
     uint64_t keys_told;   /* hash of what the master has, 0: none */
     uint32_t mount_epoch; /* of the master that mounted it last */
@@ -489,6 +536,9 @@ struct tarn_host {
     bool finished; /* the control thread has ended its work */
     tarn_host_info info;
     uint64_t info_wanted, info_made;
+    char *new_url; /* hosting_set_url; NULL: taken */
+    struct hosting_lend lend;
+    struct hosting_standing standing;
 };
 /* At the latest then, the control thread takes another turn. */
 static inline void hosting_wake_at(struct tarn_host *h, uint64_t ms) {

@@ -100,6 +100,7 @@ static bool hosting_turn(struct tarn_host *h) {
     link_progress(h, &h->reports);
     bool goes_on = session_turn(h);
     for (unsigned i = 0; i < h->n_fars; i++) far_turn(&h->fars[i]);
+    lend_turn(h);
     reports_turn(h);
     keys_turn(h);
     stats_publish(h);

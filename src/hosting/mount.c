@@ -29,8 +29,6 @@ static bool segment_has_other_bytes(struct tarn_host *h, const struct hosted *se
     return info.old_id != seg->id || info.old_segment_epoch != seg->epoch;
 }
 
-static void segment_mount(struct tarn_host *h, struct hosted *seg);
-
 /* What was found on a disk is going to be another master's: the one that knew it before must not
  * take it for what it was, should the disk come back to it one day. true: to be mounted again,
  * under its new name. */
@@ -66,7 +64,7 @@ static void segment_mounted(struct tarn_host *h, const struct answer *a, void *a
     }
     if (kept == 0 && segment_changes_hands(h, seg)) {
         h->session.mounting--;
-        segment_mount(h, seg);
+        mount_one(h, seg);
         return;
     }
     if (h->session.broken != TARN_OK) return;
@@ -87,7 +85,7 @@ static void segment_take_id_over(struct tarn_host *h, const struct hosted *seg) 
     for (unsigned i = 0; i < h->n_segments; i++) {
         const struct hosted *other = &h->segments[i];
         struct host_segment_info info;
-        if (other == seg || other->kind == HOSTED_FILE ||
+        if (other == seg || other->gone || other->kind == HOSTED_FILE ||
             (other->far != NULL && other->far->tier == NULL))
             continue;
         if (host_slot_get(h->host, other->slot, &info) && info.segment_epoch != 0 &&
@@ -127,7 +125,7 @@ void mount_turn(struct tarn_host *h) {
     if (all && s->broken == TARN_OK && s->phase == PHASE_MOUNTING) session_mounted(h);
 }
 
-static void segment_mount(struct tarn_host *h, struct hosted *seg) {
+void mount_one(struct tarn_host *h, struct hosted *seg) {
     struct hosting_link *l = &h->reports;
     const struct tier_info *tier = seg->far != NULL ? tier_get_info(seg->far->tier) : NULL;
     struct host_segment_info info = {.backing = hosted_tiers[seg->kind], .numa_node = -1};
@@ -160,7 +158,8 @@ void mount_all(struct tarn_host *h) {
     TARN_ASSERT(s->mounting == 0);
     for (unsigned i = 0; i < h->n_segments && s->broken == TARN_OK; i++) {
         struct hosted *seg = &h->segments[i];
-        if (!seg->gone && (seg->far == NULL || far_tier(seg->far) != NULL)) segment_mount(h, seg);
+        if (!seg->gone && !seg->populating && (seg->far == NULL || far_tier(seg->far) != NULL))
+            mount_one(h, seg);
     }
     mount_turn(h); /* none: there is nothing left to offer */
 }

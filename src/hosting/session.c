@@ -94,6 +94,8 @@ static void session_drop(struct tarn_host *h) {
     s->generation++;
     s->beating = s->asking_up = s->drain_sent = s->leave_sent = false;
     s->draining = s->maintenance = false;
+    s->lend_until = 0;
+    s->lend_unmounting = false;
     s->mounting = 0;
     if (s->phase == PHASE_LEFT) return;
     tasks_cancel(h, NULL);
@@ -228,7 +230,8 @@ static bool give_up_lent(struct tarn_host *h, bool strangers) {
     for (unsigned i = 0; i < h->n_segments; i++) {
         const struct hosted *seg = &h->segments[i];
         struct host_segment_info info;
-        if (seg->kind != HOSTED_MEMORY || !host_slot_get(h->host, seg->slot, &info)) continue;
+        if (seg->kind != HOSTED_MEMORY || seg->gone || !host_slot_get(h->host, seg->slot, &info))
+            continue;
         if (strangers ? !info.strangers : !info.lent) continue;
         log_warning("Segment %s: a process that has it mapped does not let go of it; what is in it "
                     "is given up",
@@ -313,7 +316,11 @@ static void up_ask(struct tarn_host *h, uint64_t now) {
 /* How the master sees this node. */
 static void take_standing(struct hosting_session *s, const struct answer *a) {
     uint64_t draining = 0, maintenance = 0;
+    const struct answer *idle = answer_field(a, "evicted-idle");
     s->has_standing = a != NULL;
+    s->evicted_idle_ms = idle != NULL && idle->type == ANSWER_INTEGER ? idle->integer : -1;
+    s->map_epoch = 0;
+    answer_u64(answer_field(a, "map-epoch"), &s->map_epoch);
     answer_u64(answer_field(a, "draining"), &draining);
     answer_u64(answer_field(a, "maintenance"), &maintenance);
     answer_u64(answer_field(a, "used"), &s->used);

@@ -52,7 +52,7 @@ static void host_options_free(tarn_host_options *o) {
 /* --- what one of the hosts is told --- */
 
 /* Sentinels know the shard by its name; without any, all servers of its row are named. */
-static char *share_url(const struct shares *s, const struct slot_shard *row) {
+char *share_url(const struct shares *s, const struct slot_shard *row) {
     const struct whereabouts *m = &s->pool->master;
     struct buf url = {0};
     buf_printf(&url, "%s%s://", m->tls ? "tarns" : "tarn", m->name != NULL ? "+sentinel" : "");
@@ -105,7 +105,7 @@ static tarn_status ssd_make(const tarn_host_options *o) {
                 o->ssd_path, strerror(errno));
 }
 
-/* Its part of what the node has. *own: what is to be freed. */
+/* Its part of what the node has; for share_options_free. */
 static void share_options(const struct shares *s, unsigned i, tarn_host_options *o) {
     unsigned shards = s->map->slots->shards;
     const char *shard = s->share[i].row.name;
@@ -123,7 +123,9 @@ static void share_options(const struct shares *s, unsigned i, tarn_host_options 
     o->data_port = o->data_port > 0 ? (uint16_t)(o->data_port + i) : 0;
     o->announce = announce_of(o->announce, i);
     o->shm_socket = path_of(o->shm_socket, ".", shard);
-    o->ssd_path = path_of(o->ssd_path, "/", shard);
+    /* Those that came first have all of the disks until the node starts anew. */
+    o->ssd_path = s->thread_runs ? NULL : path_of(o->ssd_path, "/", shard);
+    if (s->thread_runs) o->file_path = NULL;
     o->ssd_bytes /= shards;
     o->file_bytes /= shards;
     o->threads = part_of(o->threads, 2, shards);
@@ -142,42 +144,47 @@ static void share_options_free(tarn_host_options *o) {
 
 /* --- opening --- */
 
-static tarn_status share_begin(struct shares *s, unsigned i) {
+tarn_status share_begin(struct shares *s, unsigned i) {
     struct node_share *share = &s->share[i];
+    struct tarn_host *host;
     unsigned numbers[CHUNKS_MAX], n = 0;
     tarn_host_options o;
-    share->row = s->map->slots->shard[i];
-    if (share->row.servers == 0) {
-        log_warning("The slot map has no address of shard %s: it gets nothing of this node",
-                    share->row.name);
-        return TARN_OK;
-    }
+    if (share->row.servers == 0) return fail(TARN_ELOADING, "the slot map has no address of it");
     share_options(s, i, &o);
     for (unsigned k = 0; k < s->chunks.n; k++)
         if (s->chunks.chunk[k].shard == i) numbers[n++] = s->chunks.chunk[k].number;
-    share->url = share_url(s, &share->row);
-    struct hosting_plan plan = {.url = share->url,
+    char *url = share_url(s, &share->row);
+    struct hosting_plan plan = {.url = url,
                                 .options = &s->options,
                                 .host = &o,
                                 .numbers = numbers,
                                 .view = s->view != NULL ? hosting_view_create() : NULL};
     tarn_status status = ssd_make(&o);
-    if (status == TARN_OK) status = hosting_begin(&plan, &share->host);
-    if (status == TARN_OK) view_part_add(s->view, share->row.name, plan.view);
+    if (status == TARN_OK) status = hosting_begin(&plan, &host);
     share_options_free(&o);
-    if (status == TARN_OK)
-        share->view = plan.view;
-    else
+    free(url);
+    if (status != TARN_OK) {
         hosting_view_destroy(&plan.view);
-    return status;
+        return status;
+    }
+    share->view = plan.view;
+    view_part_add(s->view, share->row.name, plan.view);
+    pthread_mutex_lock(&s->mutex);
+    share->host = host;
+    pthread_mutex_unlock(&s->mutex);
+    return TARN_OK;
 }
 
-static void share_end(struct shares *s, struct node_share *share) {
-    if (share->host != NULL) hosting_end(&share->host);
+void share_end(struct shares *s, unsigned i) {
+    struct node_share *share = &s->share[i];
+    pthread_mutex_lock(&s->mutex);
+    struct tarn_host *host = share->host;
+    share->host = NULL;
+    pthread_mutex_unlock(&s->mutex);
+    if (host != NULL) hosting_end(&host);
     if (share->view != NULL) view_part_remove(s->view, share->view);
     hosting_view_destroy(&share->view);
-    free(share->url);
-    *share = (struct node_share){.host = NULL};
+    *share = (struct node_share){.slots = -1};
 }
 
 /* A master that is away now gets its share when it is back; TARN_OK when one at least has it. */
@@ -204,9 +211,14 @@ static tarn_status shares_begin(struct shares *s) {
     view_tell(s->view, HOSTING_POPULATING, "memory is set up");
     tarn_status status = hosting_check(&s->o);
     if (status == TARN_OK) status = chunks_plan(&s->chunks, &s->o, slots);
-    for (unsigned i = 0; i < slots->shards && status == TARN_OK; i++) status = share_begin(s, i);
+    for (unsigned i = 0; i < slots->shards && status == TARN_OK; i++) {
+        s->share[i].row = slots->shard[i];
+        s->share[i].slots = (int)slot_map_owned(slots, i);
+        if (slots->shard[i].servers > 0) status = share_begin(s, i);
+    }
     view_tell(s->view, HOSTING_JOINING, "joining the masters");
     if (status == TARN_OK) status = shares_await(s);
+    if (status == TARN_OK) status = balance_start(s);
     if (status == TARN_OK) view_tell(s->view, HOSTING_UP, "");
     return status;
 }
@@ -214,14 +226,16 @@ static tarn_status shares_begin(struct shares *s) {
 static void shares_end(struct shares *s, bool keep, uint64_t timeout_ms) {
     uint64_t deadline = add_sat(now_ms(), timeout_ms);
     view_tell(s->view, HOSTING_LEAVING, "it is stopping");
+    balance_stop(s);
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
         if (s->share[i].host != NULL) hosting_end_begin(s->share[i].host, keep, deadline);
-    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) share_end(s, &s->share[i]);
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) share_end(s, i);
     view_tell(s->view, HOSTING_CLOSED, "it is not open");
     shards_give(s->pool, &s->map);
     tarn_close(&s->pool);
     url_options_free(&s->options);
     host_options_free(&s->o);
+    pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->mutex);
     free(s);
 }
@@ -236,6 +250,8 @@ tarn_status shares_open(struct tarn_client *pool, const struct hosting_plan *pla
     host_options_own(&s->o);
     s->view = plan->view;
     pthread_mutex_init(&s->mutex, NULL);
+    thread_cond_init(&s->changed);
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) s->share[i].slots = -1;
     tarn_status status = shares_begin(s);
     if (status != TARN_OK) {
         char *why = xstrdup(tarn_last_error());
@@ -312,6 +328,7 @@ bool shares_wait(struct shares *s, uint64_t timeout_ms) {
 
 void shares_drain(struct shares *s) {
     pthread_mutex_lock(&s->mutex);
+    s->draining = true;
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
         if (s->share[i].host != NULL) hosting_drain(s->share[i].host);
     pthread_mutex_unlock(&s->mutex);

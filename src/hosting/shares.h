@@ -4,9 +4,15 @@
  * and counted is as with one master.
  *
  *   tarn_host (front) ── shares ──┬── pool    a client, which knows the map of the masters
- *                                 ├── chunks  whose each is
- *                                 └── share ── tarn_host ── one master
+ *                                 ├── chunks  which share has each
+ *                                 ├── share ── tarn_host ── one master
+ *                                 └── thread  moves chunks, follows the map (balance.c)
  *
+ * A chunk that changes hands:
+ *
+ *   at one share ─> MOVE_TAKING ─(emptied, unmapped)─> nobody's ─> MOVE_ADDING ─> at another
+ *
+ * Threads: balance.c's owns all of it while it runs. Callers see share.host under the mutex.
  * Locks: shares.mutex, then those of a host; view.h's come after both. */
 #ifndef TARN_HOSTING_SHARES_H
 #define TARN_HOSTING_SHARES_H
@@ -16,10 +22,11 @@
 #include "hosting/hosting.h"
 
 struct node_share {
-    struct slot_shard row; /* as it was when it was opened */
-    char *url;
-    struct tarn_host *host; /* NULL: a free place, or its master's address is not known */
+    struct slot_shard row;  /* of the map; name "": a free place */
+    int slots;              /* that it has; -1: a free place */
+    struct tarn_host *host; /* NULL: none yet. Changed under the mutex */
     struct hosting_view *view;
+    uint64_t retry_ms; /* host NULL: not before */
 };
 
 struct shares {
@@ -27,11 +34,43 @@ struct shares {
     tarn_options options; /* with user and password of the URL; strings owned */
     tarn_host_options o;  /* strings and arrays owned */
     struct hosting_view *view;
-    pthread_mutex_t mutex; /* of what follows */
-    struct shard_map *map; /* that shares and chunks go by */
-    struct node_chunks chunks;
-    struct node_share share[SLOT_SHARDS_MAX]; /* by its number in the map */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool stopping, draining; /* under mutex */
+    pthread_t thread;
+    bool thread_runs;
+    struct shard_map *map;     /* that shares go by */
+    struct node_chunks chunks; /* shard: the place of the share */
+    struct node_share share[SLOT_SHARDS_MAX];
+    /* balance.c's */
+    struct rng rng;
+    enum { MOVE_NONE, MOVE_TAKING, MOVE_ADDING } move;
+    unsigned chunk, from, to;   /* that moves; CHUNK_FREE: the share is gone */
+    uint64_t next_ms, asked_ms; /* a chunk may move by need; the map was asked for */
+    uint64_t free_ms;           /* chunks that are nobody's are given out */
 };
+
+/* Opens the host of a share, which has what it is to begin with; it tries to join from now on. */
+tarn_status share_begin(struct shares *s, unsigned i);
+/* Ends it, frees its place. */
+void share_end(struct shares *s, unsigned i);
+char *share_url(const struct shares *s, const struct slot_shard *row);
+
+/* --- balance.c --- */
+
+/* What is known of the need of one share; bytes of memory. */
+struct share_need {
+    bool up;
+    unsigned chunks;
+    uint64_t bytes, used;
+    int64_t idle_ms; /* its master evicts what was not used for so long; -1: it evicts nothing */
+};
+/* Which gives a chunk to which. false: it is well as it is. */
+bool need_choose(const struct share_need need[SLOT_SHARDS_MAX], unsigned *from_p, unsigned *to_p);
+tarn_status balance_start(struct shares *s);
+void balance_stop(struct shares *s);
+
+/* --- shares.c --- */
 
 /* pool: connected, with a map; taken. */
 tarn_status shares_open(struct tarn_client *pool, const struct hosting_plan *plan,

@@ -19,6 +19,7 @@
 static void task_release(struct tarn_host *h, struct hosting_task *t) {
     TARN_ASSERT(h->n_tasks > 0);
     h->n_tasks--;
+    if (t->segment != NULL) t->segment->users--;
     free(t->key);
     free(t->crcs);
     free(t);
@@ -69,7 +70,7 @@ static struct hosting_task *task_create(struct tarn_host *h, enum task_kind kind
 }
 
 /* true: t may begin. Else it has been answered. */
-static bool task_may_begin(struct tarn_host *h, struct hosting_task *t, const struct hosted *seg,
+static bool task_may_begin(struct tarn_host *h, struct hosting_task *t, struct hosted *seg,
                            const struct answer *extents) {
     t->status = TARN_OK;
     if (h->n_tasks > TASKS_MAX) {
@@ -79,8 +80,13 @@ static bool task_may_begin(struct tarn_host *h, struct hosting_task *t, const st
     } else if (!hosting_iov(h, seg, extents, t->size, t->iov, &t->n_iov)) {
         t->status = seg == NULL ? TARN_ESTALE : TARN_EINVAL;
     }
-    if (t->status != TARN_OK) task_done(h, t);
-    return t->status == TARN_OK;
+    if (t->status != TARN_OK) {
+        task_done(h, t);
+        return false;
+    }
+    t->segment = seg;
+    seg->users++;
+    return true;
 }
 
 /* ["copy", task, key, version, size, segment, [[offset, length], ...]] */
@@ -116,7 +122,7 @@ static void item_store(struct tarn_host *h, const struct answer *item) {
     answer_u64(answer_at(item, 7), &segment);
     answer_u64(answer_at(item, 8), &epoch);
     answer_u64(answer_at(item, 10), &far);
-    const struct hosted *seg = hosting_segment(h, segment), *to = hosting_segment(h, far);
+    struct hosted *seg = hosting_segment(h, segment), *to = hosting_segment(h, far);
     if (seg != NULL && seg->epoch != epoch) seg = NULL;
     if (!task_may_begin(h, t, seg, answer_at(item, 9))) return;
     bool sane = crc != NULL && crc->type == ANSWER_INTEGER && crc->integer >= -1 &&

@@ -350,6 +350,11 @@ static bool line_parse(struct parser *p, int argc, char **argv) {
          .value = &o->host.max_connections,
          .min = 1,
          .max = 1000000},
+        {.name = "lend-interval",
+         .kind = KIND_SECONDS,
+         .value = &o->host.lend_interval_ms,
+         .min = 1,
+         .max = 86400},
         {.name = "exit-timeout", .kind = KIND_SECONDS, .value = &o->exit_timeout_ms, .max = 86400},
     };
     for (int i = 0; i < argc; i++) {

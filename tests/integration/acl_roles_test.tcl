@@ -5,8 +5,8 @@ source [file join [file dirname [info script]] acl.tcl]
 # As in docs/ACL.md.
 set node_rules {~* resetchannels -@all +ping +info +role +cluster|map +client|setinfo\
     +client|setname +node|join +node|up +node|heartbeat +node|fenced
-    +node|done +node|evicted +node|offer +node|drain +node|leave +segment|mount +segment|keys \
-        +segment|info +segment|attach
+    +node|done +node|evicted +node|offer +node|drain +node|leave +segment|mount \
+        +segment|drain +segment|unmount +segment|keys +segment|info +segment|attach
     +getreplicas +mgetreplicas +release +replica|report}
 set worker_rules {~kv:* resetchannels -@all +@read +@write +@connection -@admin -@dangerous}
 set replica_rules {resetchannels -@all +psync +replconf +ping}

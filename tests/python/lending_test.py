@@ -5,10 +5,12 @@ import random
 import shutil
 import socket
 import tempfile
+import threading
 import unittest
 
-from harness import Node, pattern, wait_until
-from masters_test import Masters, slot_of
+from cluster_test import tool
+from harness import Node, Server, pattern, wait_until
+from masters_test import Masters, ask, slot_of
 
 import tarn
 from tarn import Status
@@ -123,6 +125,107 @@ class Shares(LendingTest):
         node.start()
         self.check(self.client(), values)
         self.assertEqual(sorted(os.listdir(self.dir)), names)
+
+
+class Load:
+    """Puts and gets in a thread, all bytes compared, until it is stopped; `keys` makes the next
+    ones."""
+
+    def __init__(self, test, keys, size=60000):
+        self.client = test.client("?transport=tcp&timeout_ms=20000")
+        self.keys, self.size = keys, size
+        self.wrong, self.got, self.put, self.error = 0, 0, 0, None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        test.addCleanup(self.stop)
+
+    def run(self):
+        try:
+            at = 0
+            while not self.over.is_set():
+                keys = [self.keys(i) for i in range(at, at + 16)]
+                values = [pattern(self.size, hash(k)) for k in keys]
+                statuses = self.client.put_many(list(zip(keys, values)))
+                self.put += statuses.count(Status.OK)
+                for key, value in zip(keys, values):
+                    got = self.client.get(key)
+                    self.got += got is not None
+                    self.wrong += got is not None and bytes(got) != value
+                at += 16
+        except Exception as e:  # told by stop
+            self.error = e
+
+    def stop(self):
+        self.over.set()
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+class Moves(LendingTest):
+    """Memory goes where it is needed."""
+
+    def skewed(self, i):
+        tag = self.tagged(1, i)[0].rpartition(b"}")[0]
+        start = os.urandom(4).hex().encode()
+        return Load(self, lambda n: tag + b"}%b.%d" % (start, n))
+
+    def test_to_the_busy_one_and_back(self):
+        for name in ("n1", "n2"):
+            self.node(name, "--lend-interval", "1", pool="48mb")
+        before = [self.memory_at(i) for i in range(3)]
+        self.assertEqual(before, [32 * MB] * 3)
+        kept = {b"{still1}%d" % i: pattern(5000, i) for i in range(200)}
+        client = self.client()
+        self.assertEqual(client.put_many(list(kept.items())), [Status.OK] * 200)
+        there = slot_of(b"still1") // self.shares[0]
+        busy, other = [i for i in range(3) if i != there]
+        for i in (busy, other):
+            load = self.skewed(i)
+            wait_until(lambda i=i: self.memory_at(i) >= 56 * MB, what="memory moves there")
+            self.assertLess(self.memory_at(there), 32 * MB)
+            load.stop()
+            self.assertEqual(load.wrong, 0)
+            self.assertGreater(load.got, 0)
+        # What nobody had to evict was copied elsewhere.
+        self.check(client, kept)
+
+
+class Grows(LendingTest):
+    """Masters come and go."""
+
+    masters = 2
+
+    def test_a_master_is_added_and_removed_under_load(self):
+        for server in self.pool.servers:
+            ask(server.port, "CLUSTER", "RESET", "FORCE")
+        new = Server("0")
+        self.addCleanup(new.stop)
+        a, b = (f"127.0.0.1:{s.port}" for s in self.pool.servers)
+        c = f"127.0.0.1:{new.port}"
+        self.must("create", f"a={a}", f"b={b}")
+        for name in ("n1", "n2"):
+            self.node(name, "--lend-interval", "1", pool="48mb")
+        load = Load(self, lambda n: b"k%d" % n, size=3000)
+        wait_until(lambda: load.put > 100, what="puts")
+        self.must("add", a, f"c={c}")
+        self.must("rebalance", a)
+        self.pool.servers.append(new)
+        wait_until(lambda: self.memory_at(2) > 0, what="the new master has memory")
+        self.check(self.client(), self.values(self.client(), 300, size=3000, prefix="x"))
+        self.assertGreater(self.pool.keys_at(2), 50)
+        self.must("remove", a, "c")
+        wait_until(
+            lambda: self.memory_at(0) + self.memory_at(1) == 96 * MB, what="its memory is back"
+        )
+        self.assertEqual(self.memory_at(2), 0)
+        load.stop()
+        self.assertEqual(load.wrong, 0)
+
+    def must(self, *words):
+        code, out = tool(*words)
+        self.assertEqual(code, 0, out)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,22 @@ TEST(what_is_longer_ago_does_not_count) {
     CHECK(minute.evicted == 0 && minute.aged == 0 && minute.young == 0);
 }
 
+TEST(how_long_ago_what_was_evicted_had_been_used) {
+    struct minute m = {0};
+    struct minute_counts total = {0};
+    CHECK_EQ(minute_evicted_idle(&m, 10), -1);
+    for (int s = 0; s < 100; s++) {
+        total.aged += 2;
+        total.idle_ms += s < 50 ? 20000 : 2000;
+        (void)minute_until(&m, total);
+    }
+    CHECK_EQ(minute_evicted_idle(&m, 10), 1000);
+    for (int s = 0; s < 9; s++) (void)minute_until(&m, total);
+    CHECK_EQ(minute_evicted_idle(&m, 10), 1000);
+    (void)minute_until(&m, total);
+    CHECK_EQ(minute_evicted_idle(&m, 10), -1); /* longer ago */
+}
+
 TEST(the_first_look_gains_nothing) {
     struct minute m = {0};
     CHECK_EQ(minute_until(&m, (struct minute_counts){.hits = 7}).hits, 0);

@@ -18,7 +18,7 @@ struct master {
     size_t n_work;
     struct {
         char name[64], content[40];
-    } mounts[32]; /* id is the index and 1 */
+    } mounts[80]; /* id is the index and 1 */
     size_t n_mounts;
     struct {
         char key[64], value[65];
@@ -62,7 +62,7 @@ static inline void answer_mount(struct master *m, const struct span *argv, size_
             id = i;
             kept = true;
         }
-    if (id == m->n_mounts && m->n_mounts < 32) m->n_mounts++;
+    if (id == m->n_mounts && m->n_mounts < ARRAY_LEN(m->mounts)) m->n_mounts++;
     snprintf(m->mounts[id].name, sizeof(m->mounts[id].name), "%s", name);
     snprintf(m->mounts[id].content, sizeof(m->mounts[id].content), "%s", content);
     buf_append_str(out, "*6\r\n");

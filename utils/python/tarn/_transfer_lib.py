@@ -92,6 +92,7 @@ class HostOptions(C.Structure):
         int tls_data;
         char *tls_cert_file, *tls_key_file, *tls_ca_file, *tls_ca_dir, *tls_auth_clients;
         int shrink; unsigned file_mode; int ssd_create, file_create;
+        uint64_t lend_interval_ms;
         """,
         tarn_host_segment=C.POINTER(HostSegment),
     )

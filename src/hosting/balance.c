@@ -1,0 +1,332 @@
+/* Chunks go where they are needed, one at a time, and shares come and go with the map.
+ *
+ * The need of a master is how young what it evicts is: chunks go from the one whose evictions are
+ * the oldest, or that has room, to the one whose are the youngest. Every node sees the same
+ * figures: so it takes a difference by a factor to move anything, and each node waits for a time
+ * of its own before its next move, in which the figures follow what all have done. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "client/error.h"
+#include "hosting/shares.h"
+
+#define NEED_FACTOR    2     /* between the ages of what two masters evict */
+#define INTERVAL_MS    30000 /* between moves by need, in the mean; also lend_interval_ms */
+#define TURN_MS        200u
+#define LEAVE_MS       15000u /* for readers, where a shard leaves the map */
+#define AGAIN_MS       10000u /* after what has failed */
+#define MAP_AGAIN_MS   1000u  /* between questions for a newer map */
+#define MAP_TIMEOUT_MS 5000u
+
+/* --- who needs it --- */
+
+bool need_choose(const struct share_need need[SLOT_SHARDS_MAX], unsigned *from_p, unsigned *to_p) {
+    const struct share_need *from = NULL, *to = NULL;
+    for (const struct share_need *n = need; n < need + SLOT_SHARDS_MAX; n++)
+        if (n->up && n->idle_ms >= 0 && n->chunks + FARS_MAX < HOSTED_MAX &&
+            (to == NULL || n->idle_ms < to->idle_ms))
+            to = n;
+    if (to == NULL) return false;
+    for (const struct share_need *n = need; n < need + SLOT_SHARDS_MAX; n++) {
+        if (!n->up || n == to || n->chunks < 2) continue;
+        if (n->idle_ms >= 0 && n->idle_ms <= NEED_FACTOR * to->idle_ms) continue;
+        bool older = from != NULL && from->idle_ms >= 0 && n->idle_ms > from->idle_ms;
+        bool roomier = from != NULL && from->idle_ms < 0 && n->idle_ms < 0 &&
+                       n->bytes - n->used > from->bytes - from->used;
+        bool first = from == NULL || (n->idle_ms < 0 && from->idle_ms >= 0);
+        if (first || older || roomier) from = n;
+    }
+    if (from == NULL) return false;
+    *from_p = (unsigned)(from - need);
+    *to_p = (unsigned)(to - need);
+    return true;
+}
+
+static void needs_gather(struct shares *s, struct share_need need[SLOT_SHARDS_MAX]) {
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        struct hosting_standing standing;
+        need[i] = (struct share_need){.chunks = chunks_count(&s->chunks, i), .idle_ms = -1};
+        if (s->share[i].host == NULL) continue;
+        lend_standing(s->share[i].host, &standing);
+        need[i].up = standing.up;
+        need[i].bytes = max_u64(chunks_bytes(&s->chunks, i), standing.used);
+        need[i].used = standing.used;
+        need[i].idle_ms = standing.evicted_idle_ms;
+    }
+}
+
+/* --- a chunk changes hands --- */
+
+/* The one with the highest number; CHUNKS_MAX: it has none. */
+static unsigned chunk_last(const struct shares *s, unsigned share) {
+    unsigned last = CHUNKS_MAX;
+    for (unsigned i = 0; i < s->chunks.n; i++) {
+        const struct node_chunk *c = &s->chunks.chunk[i];
+        if (c->shard == share && (last == CHUNKS_MAX || c->number > s->chunks.chunk[last].number))
+            last = i;
+    }
+    return last;
+}
+
+static void chunk_forget(const struct shares *s, const struct node_chunk *c, const char *shard) {
+    char *path = chunk_path(&s->o, c, shard);
+    if (path != NULL) chunk_file_remove(path, "it is lent to another master");
+    free(path);
+}
+
+static void move_take(struct shares *s, unsigned from, unsigned to) {
+    s->chunk = chunk_last(s, from);
+    s->from = from;
+    s->to = to;
+    s->move = MOVE_TAKING;
+    lend_take(s->share[from].host, s->chunks.chunk[s->chunk].number);
+}
+
+static void move_over(struct shares *s) {
+    s->move = MOVE_NONE;
+}
+
+/* A share that has no host yet begins with it. */
+static void give_first(struct shares *s, struct node_chunk *c, unsigned to) {
+    c->shard = to;
+    if (share_begin(s, to) == TARN_OK) {
+        log_notice("Shard %s has a share of this node now", s->share[to].row.name);
+        return;
+    }
+    c->shard = CHUNK_FREE;
+    s->free_ms = s->share[to].retry_ms = add_sat(now_ms(), AGAIN_MS);
+    log_warning("Shard %s gets nothing of this node yet: %s", s->share[to].row.name,
+                tarn_last_error());
+}
+
+/* The chunk is nobody's. */
+static void move_add(struct shares *s, unsigned chunk, unsigned to) {
+    struct node_chunk *c = &s->chunks.chunk[chunk];
+    chunk_forget(s, c, s->share[to].row.name); /* what an earlier life has left there */
+    if (s->share[to].host == NULL) {
+        give_first(s, c, to);
+        move_over(s);
+        return;
+    }
+    tarn_host_segment segment = s->o.segments[c->of];
+    char *path = chunk_path(&s->o, c, s->share[to].row.name);
+    segment.bytes = c->bytes;
+    segment.path = path;
+    s->chunk = chunk;
+    s->from = CHUNK_FREE;
+    s->to = to;
+    s->move = MOVE_ADDING;
+    lend_add(s->share[to].host, c->number, &segment);
+    free(path);
+}
+
+static void move_turn(struct shares *s) {
+    char why[256];
+    struct node_chunk *c = &s->chunks.chunk[s->chunk];
+    unsigned at = s->move == MOVE_TAKING ? s->from : s->to;
+    enum lend_state state = lend_look(s->share[at].host, why, sizeof(why));
+    if (state == LEND_FAILED) {
+        log_warning("Chunk %u of %llu MiB cannot be lent to shard %s: %s", c->number,
+                    (unsigned long long)(c->bytes >> 20), s->share[at].row.name, why);
+        s->free_ms = add_sat(now_ms(), AGAIN_MS);
+        move_over(s);
+    } else if (state == LEND_DONE && s->move == MOVE_ADDING) {
+        c->shard = s->to;
+        log_notice("Chunk %u of %llu MiB is lent to shard %s", c->number,
+                   (unsigned long long)(c->bytes >> 20), s->share[at].row.name);
+        move_over(s);
+    } else if (state == LEND_DONE) {
+        chunk_forget(s, c, s->share[at].row.name);
+        c->shard = CHUNK_FREE;
+        if (s->to != CHUNK_FREE)
+            move_add(s, s->chunk, s->to);
+        else
+            move_over(s);
+    }
+}
+
+/* --- what is to be done next --- */
+
+/* What nobody has: of shards that left, or after a failure. */
+static bool give_free(struct shares *s, uint64_t now) {
+    int slots[SLOT_SHARDS_MAX];
+    if (now < s->free_ms) return false;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        struct hosting_standing standing = {.up = false};
+        const struct node_share *share = &s->share[i];
+        if (share->host != NULL) lend_standing(share->host, &standing);
+        bool may = share->host != NULL ? standing.up : now >= share->retry_ms;
+        slots[i] = may && share->row.servers > 0 ? share->slots : -1;
+    }
+    for (unsigned i = 0; i < s->chunks.n; i++) {
+        if (s->chunks.chunk[i].shard != CHUNK_FREE) continue;
+        unsigned to = chunks_poorest(&s->chunks, slots);
+        if (to == CHUNK_FREE) return false;
+        move_add(s, i, to);
+        return true;
+    }
+    return false;
+}
+
+/* A shard that came into the map has nothing yet. */
+static bool give_newcomer(struct shares *s, const struct share_need *need, uint64_t now) {
+    unsigned from = CHUNK_FREE;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
+        if (need[i].up && need[i].chunks > 1 &&
+            (from == CHUNK_FREE || need[i].chunks > need[from].chunks))
+            from = i;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        const struct node_share *share = &s->share[i];
+        if (share->slots < 0 || share->host != NULL || share->row.servers == 0 ||
+            now < share->retry_ms || need[i].chunks > 0 || from == CHUNK_FREE)
+            continue;
+        log_notice("Shard %s is new, and gets a chunk of shard %s", share->row.name,
+                   s->share[from].row.name);
+        move_take(s, from, i);
+        return true;
+    }
+    return false;
+}
+
+static void pause_begin(struct shares *s, uint64_t now) {
+    uint64_t ms = s->o.lend_interval_ms > 0 ? s->o.lend_interval_ms : INTERVAL_MS;
+    s->next_ms = now + ms / 2 + rng_below(&s->rng, ms + 1);
+}
+
+static void give_by_need(struct shares *s, const struct share_need *need, uint64_t now) {
+    unsigned from, to;
+    if (now < s->next_ms) return;
+    pause_begin(s, now);
+    if (!need_choose(need, &from, &to)) return;
+    char idle[64] = "nothing";
+    if (need[from].idle_ms >= 0)
+        snprintf(idle, sizeof(idle), "what was not used for %lld s",
+                 (long long)need[from].idle_ms / 1000);
+    log_notice("A chunk goes from shard %s to shard %s, which evicts what was not used for %lld s; "
+               "%s evicts %s",
+               s->share[from].row.name, s->share[to].row.name, (long long)need[to].idle_ms / 1000,
+               s->share[from].row.name, idle);
+    move_take(s, from, to);
+}
+
+/* --- the map --- */
+
+static unsigned place_of(const struct shares *s, const char *name) {
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
+        if (s->share[i].slots >= 0 && strcmp(s->share[i].row.name, name) == 0) return i;
+    return CHUNK_FREE;
+}
+
+/* It is not in the map any more, and has no keys. */
+static void share_leave(struct shares *s, unsigned i) {
+    char name[SLOT_NAME_MAX + 1];
+    memcpy(name, s->share[i].row.name, sizeof(name));
+    log_notice("Shard %s has left the map: its share goes to the others", name);
+    if (s->share[i].host != NULL)
+        hosting_end_begin(s->share[i].host, false, add_sat(now_ms(), LEAVE_MS));
+    share_end(s, i);
+    if (s->move != MOVE_NONE && (s->move == MOVE_TAKING ? s->from : s->to) == i) move_over(s);
+    if (s->to == i) s->to = CHUNK_FREE;
+    for (unsigned k = 0; k < s->chunks.n; k++) {
+        struct node_chunk *c = &s->chunks.chunk[k];
+        if (c->shard != i) continue;
+        chunk_forget(s, c, name);
+        c->shard = CHUNK_FREE;
+    }
+}
+
+static void share_enter(struct shares *s, const struct slot_shard *row) {
+    unsigned i = 0;
+    while (s->share[i].slots >= 0) i++; /* as many places as a map has shards */
+    s->share[i] = (struct node_share){.row = *row, .slots = 0};
+}
+
+static void map_apply(struct shares *s) {
+    const struct slot_map *m = s->map->slots;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
+        if (s->share[i].slots >= 0 &&
+            slot_map_shard(m, span_str(s->share[i].row.name)) == SLOT_NOBODY)
+            share_leave(s, i);
+    for (unsigned k = 0; k < m->shards; k++) {
+        unsigned i = place_of(s, m->shard[k].name);
+        if (i == CHUNK_FREE) share_enter(s, &m->shard[k]);
+        if (i == CHUNK_FREE) i = place_of(s, m->shard[k].name);
+        struct node_share *share = &s->share[i];
+        share->slots = (int)slot_map_owned(m, k);
+        bool moved = memcmp(&share->row, &m->shard[k], sizeof(share->row)) != 0;
+        share->row = m->shard[k];
+        if (!moved || share->host == NULL) continue;
+        char *url = share_url(s, &share->row);
+        hosting_set_url(share->host, url);
+        free(url);
+    }
+}
+
+/* Masters say with heartbeats which map they have. One that is away may be so because its servers
+ * are others now. */
+static void map_turn(struct shares *s, uint64_t now) {
+    bool newer = false, away = false;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        struct hosting_standing standing;
+        if (s->share[i].slots < 0) continue;
+        standing = (struct hosting_standing){.up = false};
+        if (s->share[i].host != NULL) lend_standing(s->share[i].host, &standing);
+        newer = newer || standing.map_epoch > s->map->slots->epoch;
+        away = away || !standing.up;
+    }
+    if ((!newer && !away) || now - s->asked_ms < (newer ? MAP_AGAIN_MS : AGAIN_MS)) return;
+    s->asked_ms = now;
+    if (shards_renew(s->pool, &s->map, NULL, add_sat(now, MAP_TIMEOUT_MS))) map_apply(s);
+}
+
+/* --- the thread --- */
+
+static void balance_turn(struct shares *s) {
+    uint64_t now = now_ms();
+    struct share_need need[SLOT_SHARDS_MAX];
+    map_turn(s, now);
+    if (s->move != MOVE_NONE) {
+        move_turn(s);
+        return;
+    }
+    needs_gather(s, need);
+    if (give_free(s, now) || give_newcomer(s, need, now)) return;
+    give_by_need(s, need, now);
+}
+
+static void *balance_run(void *arg) {
+    struct shares *s = arg;
+    pthread_mutex_lock(&s->mutex);
+    while (!s->stopping) {
+        bool draining = s->draining;
+        pthread_mutex_unlock(&s->mutex);
+        if (!draining) balance_turn(s);
+        pthread_mutex_lock(&s->mutex);
+        if (!s->stopping) (void)thread_cond_wait(&s->changed, &s->mutex, TURN_MS);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+tarn_status balance_start(struct shares *s) {
+    rng_seed(&s->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)s);
+    s->from = s->to = CHUNK_FREE;
+    pause_begin(s, now_ms());
+    int err = thread_start(&s->thread, "tarn-shares", balance_run, s);
+    if (err != 0) return fail(TARN_EIO, "cannot start a thread: %s", strerror(err));
+    s->thread_runs = true;
+    return TARN_OK;
+}
+
+void balance_stop(struct shares *s) {
+    if (!s->thread_runs) return;
+    pthread_mutex_lock(&s->mutex);
+    s->stopping = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+    pthread_join(s->thread, NULL);
+}
