@@ -344,8 +344,15 @@ void client_tls_free(struct client *c);
 /* --- dispatch.c --- */
 
 /* Runs the request in c->argv; cmd is what table_find says of its name. The caller calls
- * client_request_done unless c->job or CLIENT_POSTPONED is set then. */
-void dispatch(struct client *c, const struct cmd *cmd);
+ * client_request_done unless c->job or CLIENT_POSTPONED is set then. clock_later: the same command
+ * follows, and both are brief; or else dispatch_read_clock. */
+void dispatch(struct client *c, const struct cmd *cmd, bool clock_later);
+/* Reading the clock takes as long as looking a key up, so look-ups of one key that follow each
+ * other share one reading, and count with equal shares of the time between two. Is cmd, of one key,
+ * such a command? */
+bool dispatch_is_brief(const struct cmd *cmd);
+/* Now, for those whose time is not known yet. */
+void dispatch_read_clock(void);
 /* Runs the request in c->argv within EXEC. cmd NULL: it may be another one, or none, by now. */
 void dispatch_queued(struct client *c, const struct cmd *cmd);
 /* The end of a job: figures, slow log. */

@@ -293,14 +293,21 @@ static size_t big_finish(struct client *c, const char *data, size_t len) {
 
 /* --- requests --- */
 
-static void run_one(struct client *c, const struct cmd *cmd, struct resp_parser *p) {
+static void run_one(struct client *c, const struct cmd *cmd, struct resp_parser *p,
+                    bool clock_later) {
     c->argv = p->argv;
     c->argc = p->argc;
-    dispatch(c, cmd);
+    dispatch(c, cmd, clock_later);
     if (UNLIKELY(c->job != NULL || c->io->flags & CLIENT_POSTPONED))
         client_keep_args(c);
     else
         client_request_done(c);
+}
+
+/* Are this request and the next one look-ups of one key? */
+static bool both_brief(const struct cmd *const *cmd, size_t i) {
+    return cmd[i] == cmd[i + 1] && cmd[i] != NULL && shared_parsers[i].argc == 2 &&
+           shared_parsers[i + 1].argc == 2 && dispatch_is_brief(cmd[i]);
 }
 
 /* Runs the whole requests of a pipeline; leaves what needs more thought to run_requests. Returns
@@ -332,8 +339,9 @@ static size_t run_pipeline(struct client *c, const struct resp_limits *limits, c
         current = &shared_parsers[i];
         *left -= min_u64(*left, 1 + current->argc / 4);
         if (UNLIKELY(changes != table_changes)) cmd[i] = table_find(current->argv[0]);
-        run_one(c, cmd[i], current);
+        run_one(c, cmd[i], current, i + 1 < n && both_brief(cmd, i));
     }
+    if (UNLIKELY(i < n)) dispatch_read_clock();
     current = &shared_parsers[0];
     return pos;
 }
@@ -390,7 +398,7 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
                 break;
             }
             left -= min_u64(left, 1 + p->argc / 4);
-            run_one(c, table_find(p->argv[0]), p);
+            run_one(c, table_find(p->argv[0]), p, false);
             break;
         case RESP_MORE:
             if (len > pos || p->remaining > 0) own_parser(c);
@@ -443,7 +451,7 @@ void client_run_input(struct client *c) {
     client_output_begin(c);
     if (UNLIKELY(io->flags & CLIENT_POSTPONED)) {
         io->flags &= ~CLIENT_POSTPONED;
-        dispatch(c, table_find(c->argv[0]));
+        dispatch(c, table_find(c->argv[0]), false);
         if (c->job == NULL && !(io->flags & CLIENT_POSTPONED)) client_request_done(c);
     }
     size_t have = io->in.len - io->in_pos;

@@ -20,6 +20,7 @@
 #include "config/config.h"
 
 #define HINTS_PER_CLIENT 100u
+#define BRIEF_MAX_NS     1000000 /* no brief command takes that long: dispatch_is_brief */
 
 static struct {
     enum pause_what what;
@@ -238,16 +239,56 @@ static void books_settle(void) {
 
 /* --- the run --- */
 
-static void command_account(struct client *c, const struct cmd *cmd, uint64_t ns) {
+/* Commands that ran since the clock was read. */
+static struct {
+    const struct cmd *cmd;
+    unsigned n;
+} unread;
+
+static void time_account(const struct cmd *cmd, uint64_t ns, unsigned times) {
     struct cmd_stat *stat = table_stat(cmd);
-    stat->ns += ns;
-    if (config->latency_tracking) table_stat_latency(stat, ns);
+    stat->ns += ns * times;
+    if (config->latency_tracking) table_stat_latency(stat, ns, times);
+}
+
+bool dispatch_is_brief(const struct cmd *cmd) {
+    const unsigned brief = CMD_READONLY | CMD_FAST;
+    int64_t slow_us = config->slowlog_slower_than_us;
+    return (cmd->flags & (brief | CMD_MODULE)) == brief &&
+           (slow_us < 0 || slow_us >= BRIEF_MAX_NS / 1000);
+}
+
+/* ns is the time of those before it as well that share this reading of the clock; returns what is
+ * left of it. Where it is more than any of them takes, this process stood still, and the last one
+ * stands for all. */
+static uint64_t unread_account(uint64_t ns) {
+    uint64_t each = ns < BRIEF_MAX_NS ? ns / (unread.n + 1) : 0;
+    time_account(unread.cmd, each, unread.n);
+    ns -= each * unread.n;
+    unread.n = 0;
+    return ns;
+}
+
+void dispatch_read_clock(void) {
+    uint64_t start = core_now_ns, ns = core_stamp() - start;
+    if (unread.n == 0) return;
+    unread.n--;
+    time_account(unread.cmd, unread_account(ns), 1);
+}
+
+static void outcome_account(struct client *c, const struct cmd *cmd) {
+    struct cmd_stat *stat = table_stat(cmd);
     if (UNLIKELY(c->io->flags & CLIENT_OOM)) {
         stat->calls--; /* as Redis counts, which looks before */
         stat->rejected++;
     } else if (UNLIKELY(c->io->flags & CLIENT_FAILED)) {
         stat->failed++;
     }
+}
+
+static void command_account(struct client *c, const struct cmd *cmd, uint64_t ns) {
+    time_account(cmd, ns, 1);
+    outcome_account(c, cmd);
     int64_t slow_us = config->slowlog_slower_than_us;
     if (UNLIKELY(slow_us >= 0 && ns >= (uint64_t)slow_us * 1000)) slowlog_note(c, ns / 1000);
 }
@@ -310,7 +351,7 @@ static void command_uncount(struct client *c) {
     c->io->commands--;
 }
 
-void dispatch(struct client *c, const struct cmd *cmd) {
+void dispatch(struct client *c, const struct cmd *cmd, bool clock_later) {
     struct client_io *io = c->io;
     client_output_mark(c);
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_count(c);
@@ -339,12 +380,15 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     }
     io->last_cmd = cmd;
     table_stat(cmd)->calls++;
+    if (UNLIKELY(unread.n > 0 && unread.cmd != cmd)) dispatch_read_clock();
     io->flags |= CLIENT_RUNNING;
     books_settle();
     uint64_t start = core_now_ns, noted = effects_noted;
     cmd->run(c);
-    uint64_t ns = core_stamp() - start;
     io->flags &= ~CLIENT_RUNNING;
+    bool later = clock_later && LIKELY(c->job == NULL);
+    uint64_t ns = later ? 0 : core_stamp() - start;
+    if (unread.n > 0 && !later) ns = unread_account(ns);
     if (effects_noted != noted &&
         !(cmd->flags & CMD_READONLY)) { /* what is read may have expired */
         io->flags |= CLIENT_CHANGED;
@@ -355,10 +399,15 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     if (UNLIKELY(io->flags & CLIENT_EXEC)) goto out;
     c->cmd = cmd;
     if (UNLIKELY(monitor_n > 0) && !(cmd->flags & (CMD_SKIP_MONITOR | CMD_ADMIN))) monitor_feed(c);
-    if (UNLIKELY(c->job != NULL))
+    if (UNLIKELY(c->job != NULL)) {
         io->job_ns = ns;
-    else
+    } else if (later) {
+        unread.cmd = cmd;
+        unread.n++;
+        outcome_account(c, cmd);
+    } else {
         command_account(c, cmd, ns);
+    }
 out:
     if (UNLIKELY(io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT))) {
         if (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) client_output_rewind(c);

@@ -300,9 +300,9 @@ void table_stat_reset(void) {
     }
 }
 
-void table_stat_latency(struct cmd_stat *stat, uint64_t ns) {
+void table_stat_latency(struct cmd_stat *stat, uint64_t ns, unsigned times) {
     if (UNLIKELY(stat->latency == NULL)) stat->latency = xcalloc(1, sizeof(*stat->latency));
-    hist_add(stat->latency, ns);
+    hist_add_many(stat->latency, ns, times);
 }
 
 /* --- keys --- */

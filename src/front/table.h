@@ -57,7 +57,7 @@ struct cmd_stat *table_stat(const struct cmd *cmd);
 size_t table_stat_count(void);
 struct cmd_stat *table_stat_at(size_t i);
 void table_stat_reset(void);
-void table_stat_latency(struct cmd_stat *stat, uint64_t ns);
+void table_stat_latency(struct cmd_stat *stat, uint64_t ns, unsigned times);
 
 /* The positions of all keys of argv[0..argc), through fn. -1: the request does not fit the key
  * specs. Returns how many. */

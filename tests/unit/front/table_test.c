@@ -186,7 +186,7 @@ TEST(commands_come_and_go) {
     }
     CHECK_EQ(table_add(&added[0]), TARN_OK);
     CHECK_EQ(table_stat(&added[0])->calls, 0); /* it begins anew */
-    table_stat_latency(table_stat(&added[0]), 5);
+    table_stat_latency(table_stat(&added[0]), 5, 1);
     for (size_t i = 0; i < TABLE_ADDED_MAX; i++) table_remove(&added[i]);
     CHECK_EQ(table_count(), fixed);
     CHECK_EQ(table_stat_count(), stats);
