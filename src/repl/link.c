@@ -1,17 +1,14 @@
 #include "repl/link.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "repl/resolve.h"
+#include "repl/conn.h"
 #include "resp/resp.h"
 
 #define READ_SIZE   (64u * 1024)
@@ -26,8 +23,7 @@
 
 /* What is awaited next. */
 enum step {
-    STEP_NONE, /* waiting, resolving */
-    STEP_CONNECT,
+    STEP_NONE, /* waiting, or the connection is on its way */
     STEP_PONG,
     STEP_AUTH,
     STEP_PORT,
@@ -45,7 +41,6 @@ enum step {
 enum lead { LEAD_NONE, LEAD_WANTED, LEAD_ASKED };
 
 struct repl_link {
-    struct net_loop *loop;
     char *host, *user, *announce_ip;
     struct buf password;
     struct tls_context *tls_context; /* of the next connection; NULL: plain text */
@@ -56,23 +51,14 @@ struct repl_link {
     enum step step;
     enum lead lead;
     uint64_t suspect_below; /* of the wish */
-    struct repl_resolve *resolve;
-    struct repl_addresses addresses;
-    size_t next_address;
-    int fd; /* -1: none */
-    struct net_watch watch;
-    struct tls_stream *tls; /* of this one */
-    struct buf in, out;
-    size_t in_pos;
-    bool ended;     /* nothing more can be read */
-    bool more;      /* what is in `in` has not been looked at, or not all of it */
+    struct repl_conn conn;
     bool end_seen;  /* the snapshot's END */
     size_t applied; /* of the records of the command at in_pos */
     char mark[REPL_MARK_LEN];
     char id[REPL_ID_LEN + 1];
     uint64_t begin_offset; /* of FULLRESYNC */
     uint64_t end_offset;   /* of the snapshot */
-    uint64_t now_ms, retry_ms, ack_ms, last_io_ms, down_since_ms, snapshot_bytes;
+    uint64_t now_ms, retry_ms, ack_ms, down_since_ms, snapshot_bytes;
 };
 
 /* --- sending --- */
@@ -80,53 +66,18 @@ struct repl_link {
 static bool link_fail(struct repl_link *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void link_set_events(struct repl_link *l) {
-    size_t unsent = l->out.len;
-    if (l->tls != NULL) tls_out(l->tls, &unsent);
-    unsigned events = (l->more || l->ended ? 0u : NET_READ) | (unsent > 0 ? NET_WRITE : 0u);
-    if (l->step == STEP_CONNECT) events = NET_WRITE;
-    if (events != l->watch.events && net_watch_set(&l->watch, events) != TARN_OK)
-        link_fail(l, "it cannot be watched");
-}
-
-/* Ciphertext first; then as much of `out` becomes ciphertext as the stream takes. */
-static void link_flush_tls(struct repl_link *l) {
-    for (;;) {
-        size_t len, taken;
-        const void *data = tls_out(l->tls, &len);
-        ssize_t n = len > 0 ? send(l->fd, data, len, MSG_NOSIGNAL) : 0;
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return; /* what is wrong shows when reading */
-        tls_out_sent(l->tls, (size_t)n);
-        if ((size_t)n < len) continue;
-        taken = tls_write(l->tls, l->out.data, l->out.len);
-        buf_consume(&l->out, taken);
-        if (taken == 0 && (tls_out(l->tls, &len), len == 0)) return;
-    }
-}
-
-static void link_flush(struct repl_link *l) {
-    if (l->tls != NULL) link_flush_tls(l);
-    while (l->tls == NULL && l->out.len > 0) {
-        ssize_t n = send(l->fd, l->out.data, l->out.len, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return; /* what is wrong shows when reading */
-        buf_consume(&l->out, (size_t)n);
-    }
-}
-
 static void link_say(struct repl_link *l, unsigned n, const char *const *words) {
-    resp_write_array(&l->out, n);
-    for (unsigned i = 0; i < n; i++) resp_write_bulk(&l->out, words[i], strlen(words[i]));
-    link_flush(l);
+    resp_write_array(&l->conn.out, n);
+    for (unsigned i = 0; i < n; i++) resp_write_bulk(&l->conn.out, words[i], strlen(words[i]));
+    repl_conn_flush(&l->conn);
 }
 
 static void link_say_password(struct repl_link *l) {
-    resp_write_array(&l->out, l->user[0] != '\0' ? 3 : 2);
-    resp_write_bulk(&l->out, "AUTH", 4);
-    if (l->user[0] != '\0') resp_write_bulk(&l->out, l->user, strlen(l->user));
-    resp_write_bulk(&l->out, l->password.data, l->password.len);
-    link_flush(l);
+    resp_write_array(&l->conn.out, l->user[0] != '\0' ? 3 : 2);
+    resp_write_bulk(&l->conn.out, "AUTH", 4);
+    if (l->user[0] != '\0') resp_write_bulk(&l->conn.out, l->user, strlen(l->user));
+    resp_write_bulk(&l->conn.out, l->password.data, l->password.len);
+    repl_conn_flush(&l->conn);
 }
 
 #define SAY(l, ...)                                                                                \
@@ -137,7 +88,7 @@ static void link_say_password(struct repl_link *l) {
 
 static void link_acknowledge(struct repl_link *l) {
     char text[24];
-    if (l->out.len > OUT_MAX) return;
+    if (l->conn.out.len > OUT_MAX) return;
     text[u64_to_dec(l->ops->offset(l->arg), text)] = '\0';
     SAY(l, "REPLCONF", "ACK", text);
     l->ack_ms = l->now_ms + ACK_MS;
@@ -146,23 +97,12 @@ static void link_acknowledge(struct repl_link *l) {
 /* --- beginning and end of a connection --- */
 
 static void link_disconnect(struct repl_link *l) {
-    repl_resolve_drop(&l->resolve);
     if (l->step == STEP_STREAM || l->down_since_ms == 0) l->down_since_ms = l->now_ms;
     l->step = STEP_NONE;
     l->retry_ms = l->now_ms + RETRY_MS;
-    l->ended = l->more = l->end_seen = false;
-    l->applied = l->in_pos = 0;
-    buf_free(&l->in);
-    buf_free(&l->out);
-    if (l->tls != NULL) {
-        tls_close(l->tls);
-        link_flush_tls(l);
-        tls_stream_destroy(&l->tls);
-    }
-    if (l->fd < 0) return;
-    net_watch_set(&l->watch, 0);
-    close(l->fd);
-    l->fd = -1;
+    l->end_seen = false;
+    l->applied = 0;
+    repl_conn_end(&l->conn);
 }
 
 static void lead_answered(struct repl_link *l, bool agreed, const char *why) {
@@ -193,52 +133,9 @@ static bool link_damaged(struct repl_link *l, const char *why) {
     return false;
 }
 
-static void link_event(void *arg, unsigned events);
-
-static void link_connect_next(struct repl_link *l) {
-    const struct sockaddr_storage *a = &l->addresses.at[l->next_address++];
-    l->fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (l->fd < 0 || !net_prepare(l->fd, a->ss_family)) { /* bind-source-addr, socket-mark-id */
-        link_fail(l, "%s", strerror(errno));
-        return;
-    }
-    net_tune(l->fd, (int)(l->timeout_ms / 1000));
-    net_watch_init(&l->watch, l->loop, l->fd, link_event, l);
-    l->last_io_ms = l->now_ms;
-    if (connect(l->fd, (const struct sockaddr *)a, (socklen_t)repl_address_size(a)) != 0 &&
-        errno != EINPROGRESS) {
-        link_fail(l, "%s", strerror(errno));
-        return;
-    }
-    l->step = STEP_CONNECT;
-    link_set_events(l);
-}
-
-static void link_addresses_found(void *arg, const struct repl_addresses *found, const char *why) {
-    struct repl_link *l = arg;
-    l->addresses = *found;
-    l->next_address = 0;
-    repl_resolve_drop(&l->resolve);
-    if (l->addresses.n > 0)
-        link_connect_next(l);
-    else
-        link_fail(l, "%s", why);
-}
-
 static void link_begin(struct repl_link *l) {
     log_notice("Connecting to MASTER %s:%u", l->host, l->port);
-    l->last_io_ms = l->now_ms;
-    if (l->next_address < l->addresses.n) { /* the one before did not answer */
-        link_connect_next(l);
-        return;
-    }
-    l->next_address = 0;
-    if (repl_resolve_digits(l->host, l->port, &l->addresses)) {
-        link_connect_next(l);
-        return;
-    }
-    l->resolve = repl_resolve_start(l->loop, l->host, l->port, link_addresses_found, l);
-    if (l->resolve == NULL) link_fail(l, "there is no thread to resolve its name");
+    repl_conn_begin(&l->conn, l->host, l->port, l->tls_context, l->timeout_ms, l->now_ms);
 }
 
 /* --- handshake --- */
@@ -322,7 +219,7 @@ static void handshake_psync(struct repl_link *l, struct span line) {
         if (!lead_check_id(l, id)) return;
         log_notice("Successful partial resynchronization with master.");
         l->step = STEP_STREAM;
-        l->next_address = 0;
+        l->conn.next_address = 0;
         l->ops->resumed(l->arg, given ? id : NULL);
         link_acknowledge(l);
     } else if (line_begins(line, SPAN("+FULLRESYNC"), &rest)) {
@@ -337,7 +234,7 @@ static void handshake_psync(struct repl_link *l, struct span line) {
         if (!lead_check_id(l, l->id)) return;
         log_notice("Full resync from master: %s:%llu", l->id, (unsigned long long)l->begin_offset);
         l->step = STEP_MARK;
-        l->next_address = 0;
+        l->conn.next_address = 0;
     } else {
         char text[256];
         snprintf(text, sizeof(text), "its answer to PSYNC: %.*s",
@@ -377,14 +274,14 @@ static void handshake_answer(struct repl_link *l, struct span line) {
 
 /* One line of the handshake. false: there is none yet, or the link is over. */
 static bool handshake_line(struct repl_link *l) {
-    const char *at = l->in.data + l->in_pos;
-    size_t have = l->in.len - l->in_pos;
+    const char *at = l->conn.in.data + l->conn.in_pos;
+    size_t have = l->conn.in.len - l->conn.in_pos;
     const char *lf = have > 0 ? memchr(at, '\n', have) : NULL;
     if (lf == NULL) {
         return have > ANSWER_MAX && link_fail(l, "it does not speak as a master does");
     }
     size_t len = (size_t)(lf - at);
-    l->in_pos += len + 1;
+    l->conn.in_pos += len + 1;
     if (len > 0 && at[len - 1] == '\r') len--;
     if (len == 0) return true; /* it says that it is still there */
     if (l->step == STEP_PSYNC)
@@ -393,7 +290,7 @@ static bool handshake_line(struct repl_link *l) {
         handshake_mark(l, span_of(at, len));
     else
         handshake_answer(l, span_of(at, len));
-    return l->fd >= 0;
+    return l->conn.fd >= 0;
 }
 
 /* --- snapshot --- */
@@ -417,12 +314,12 @@ static bool snapshot_head(struct repl_link *l) {
     enum effect_kind kind;
     struct span record = {NULL, 0};
     const char *why = "the snapshot is not tarn's";
-    struct span data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
+    struct span data = span_of(l->conn.in.data + l->conn.in_pos, l->conn.in.len - l->conn.in_pos);
     tarn_status s = effect_next(data, &kind, &record);
     if (s == TARN_EAGAIN && data.len < 64) return false;
     s = s == TARN_OK ? repl_read_head(record, &why) : TARN_EPROTO;
     if (s != TARN_OK) return link_damaged(l, why);
-    l->in_pos += record.len;
+    l->conn.in_pos += record.len;
     l->step = STEP_RECORDS;
     l->end_seen = false;
     l->ops->full(l->arg, l->id, l->begin_offset);
@@ -431,14 +328,15 @@ static bool snapshot_head(struct repl_link *l) {
 
 static bool snapshot_records(struct repl_link *l) {
     enum effect_kind kind;
-    struct span record = {NULL, 0}, data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
+    struct span record = {NULL, 0},
+                data = span_of(l->conn.in.data + l->conn.in_pos, l->conn.in.len - l->conn.in_pos);
     tarn_status s;
     const char *why = "a record of the snapshot is not whole";
     size_t n = whole_records(data, &kind, &s);
     if (n > 0) {
         s = l->ops->records(l->arg, span_of(data.data, n), &l->end_seen, &why);
         if (s != TARN_OK) return link_damaged(l, why);
-        l->in_pos += n;
+        l->conn.in_pos += n;
         l->snapshot_bytes += n;
         return true;
     }
@@ -448,16 +346,16 @@ static bool snapshot_records(struct repl_link *l) {
         s = TARN_EPROTO;
     if (s != TARN_OK || repl_read_offset(record, &l->end_offset, &why) != TARN_OK)
         return link_damaged(l, why);
-    l->in_pos += record.len;
+    l->conn.in_pos += record.len;
     l->step = STEP_END_MARK;
     return true;
 }
 
 static bool snapshot_end_mark(struct repl_link *l) {
-    if (l->in.len - l->in_pos < REPL_MARK_LEN) return false;
-    if (memcmp(l->in.data + l->in_pos, l->mark, REPL_MARK_LEN) != 0)
+    if (l->conn.in.len - l->conn.in_pos < REPL_MARK_LEN) return false;
+    if (memcmp(l->conn.in.data + l->conn.in_pos, l->mark, REPL_MARK_LEN) != 0)
         return link_damaged(l, "the snapshot does not end where it should");
-    l->in_pos += REPL_MARK_LEN;
+    l->conn.in_pos += REPL_MARK_LEN;
     l->step = STEP_STREAM;
     l->ops->synced(l->arg, l->end_offset);
     link_acknowledge(l);
@@ -483,16 +381,16 @@ static bool stream_records(struct repl_link *l, const struct repl_read *r) {
 static bool stream_command(struct repl_link *l) {
     struct repl_read r;
     const char *why;
-    struct span data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
+    struct span data = span_of(l->conn.in.data + l->conn.in_pos, l->conn.in.len - l->conn.in_pos);
     tarn_status s = repl_stream_read(data, &r, &why);
     if (s == TARN_EAGAIN && data.len > 0 && data.len >= INPUT_MAX - READ_SIZE)
         s = TARN_EPROTO, why = "a command is too long";
     if (s == TARN_EAGAIN) return false;
     if (s != TARN_OK) return link_damaged(l, why);
     if (r.command == REPL_COMMAND_EFFECTS && stream_records(l, &r)) return true;
-    if (l->fd < 0) return false;
+    if (l->conn.fd < 0) return false;
     l->applied = 0;
-    l->in_pos += r.used;
+    l->conn.in_pos += r.used;
     l->ops->passed(l->arg, span_of(data.data, r.used));
     if (r.command == REPL_COMMAND_GETACK) link_acknowledge(l);
     return true;
@@ -502,8 +400,7 @@ static bool stream_command(struct repl_link *l) {
 
 static bool link_step(struct repl_link *l) {
     switch (l->step) {
-    case STEP_NONE:
-    case STEP_CONNECT: return false;
+    case STEP_NONE: return false;
     case STEP_HEAD: return snapshot_head(l);
     case STEP_RECORDS: return snapshot_records(l);
     case STEP_END_MARK: return snapshot_end_mark(l);
@@ -515,120 +412,70 @@ static bool link_step(struct repl_link *l) {
 /* limit_us 0: until there is nothing whole left. */
 static void link_run(struct repl_link *l, uint64_t limit_us) {
     uint64_t start = clock_mono_us();
-    l->more = false;
-    while (l->fd >= 0 && link_step(l)) {
+    l->conn.more = false;
+    while (l->conn.fd >= 0 && link_step(l)) {
         if (limit_us == 0 || clock_mono_us() - start < limit_us) continue;
-        l->more = true;
+        l->conn.more = true;
         break;
     }
-    if (l->fd < 0) return;
-    if (l->in_pos == l->in.len) {
-        buf_clear(&l->in);
-        l->in_pos = 0;
-        if (l->in.cap > 4 * READ_SIZE) buf_free(&l->in);
-    } else if (l->in_pos > l->in.len / 2) {
-        buf_consume(&l->in, l->in_pos);
-        l->in_pos = 0;
+    if (l->conn.fd < 0) return;
+    if (l->conn.in_pos == l->conn.in.len) {
+        buf_clear(&l->conn.in);
+        l->conn.in_pos = 0;
+        if (l->conn.in.cap > 4 * READ_SIZE) buf_free(&l->conn.in);
+    } else if (l->conn.in_pos > l->conn.in.len / 2) {
+        buf_consume(&l->conn.in, l->conn.in_pos);
+        l->conn.in_pos = 0;
     }
-    if (l->ended && !l->more) {
-        bool torn = l->tls != NULL && tls_state(l->tls) == TLS_FAILED;
-        if (torn)
-            link_fail(l, "TLS: %s", tls_why(l->tls));
-        else
-            link_fail(l, "the master has closed it");
+    if (l->conn.ended && !l->conn.more) {
+        const char *torn = repl_conn_torn(&l->conn);
+        link_fail(l, "%s%s", torn != NULL ? "TLS: " : "",
+                  torn != NULL ? torn : "the master has closed it");
         return;
     }
-    link_set_events(l);
+    repl_conn_update(&l->conn);
 }
 
-static void link_connected(struct repl_link *l) {
-    int error = 0;
-    socklen_t len = sizeof(error);
-    if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error != 0) {
-        link_fail(l, "%s", strerror(error));
-        return;
-    }
-    if (l->tls_context != NULL && (l->tls = tls_stream_create(l->tls_context, l->host)) == NULL) {
-        link_fail(l, "its name (or tls-server-name) cannot be the one in a certificate");
-        return;
-    }
-    if (l->tls != NULL) tls_handshake(l->tls);
+static void link_connected(void *arg) {
+    struct repl_link *l = arg;
     l->step = STEP_PONG;
     handshake_say(l); /* through TLS it leaves when the handshake is over */
-    link_set_events(l);
 }
 
-/* As read; through TLS more than READ_SIZE may be there at once, but for at most what the stream
- * has room for. */
-static ssize_t link_receive(struct repl_link *l) {
-    void *at;
-    if (l->tls == NULL) {
-        buf_reserve(&l->in, READ_SIZE);
-        ssize_t n = read(l->fd, l->in.data + l->in.len, READ_SIZE);
-        if (n > 0) l->in.len += (size_t)n;
-        return n;
-    }
-    size_t space = tls_in_space(l->tls, &at), before = l->in.len;
-    ssize_t n = read(l->fd, at, space);
-    int error = errno;
-    tls_in_added(l->tls, n > 0 ? (size_t)n : 0);
-    if (n == 0) tls_in_end(l->tls);
-    do {
-        buf_reserve(&l->in, READ_SIZE);
-        l->in.len += tls_read(l->tls, l->in.data + l->in.len, READ_SIZE);
-    } while (tls_in_left(l->tls));
-    link_flush(l);
-    if (tls_state(l->tls) >= TLS_CLOSED) l->ended = true;
-    errno = error;
-    return n > 0 || l->in.len == before ? n : 1;
+static void link_came(void *arg) {
+    link_run(arg, SLICE_US);
 }
 
-/* true: something came. */
-static bool link_take(struct repl_link *l) {
-    ssize_t n = link_receive(l);
-    if (n > 0)
-        l->last_io_ms = clock_mono_ms();
-    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
-        l->ended = true;
-    return n > 0;
+static void link_failed(void *arg, const char *why) {
+    link_fail(arg, "%s", why);
 }
 
-static void link_event(void *arg, unsigned events) {
-    struct repl_link *l = arg;
-    if (l->step == STEP_CONNECT) {
-        link_connected(l);
-        return;
-    }
-    if (events & NET_WRITE) link_flush(l);
-    if (events & NET_READ) {
-        link_take(l);
-        link_run(l, SLICE_US);
-    } else {
-        link_set_events(l);
-    }
-}
+static const struct repl_conn_ops conn_ops = {
+    .connected = link_connected, .came = link_came, .failed = link_failed};
 
 void repl_link_drain(struct repl_link *l) {
-    for (unsigned i = 0; i < DRAIN_READS && l->step == STEP_STREAM && !l->ended && link_take(l);
+    for (unsigned i = 0;
+         i < DRAIN_READS && l->step == STEP_STREAM && !l->conn.ended && repl_conn_take(&l->conn);
          i++)
         link_run(l, 0);
     if (l->step == STEP_STREAM) link_run(l, 0);
 }
 
 bool repl_link_turn(struct repl_link *l) {
-    if (l->more) link_run(l, SLICE_US);
-    return l->more;
+    if (l->conn.more) link_run(l, SLICE_US);
+    return l->conn.more;
 }
 
 void repl_link_cron(struct repl_link *l, uint64_t now_ms) {
     l->now_ms = now_ms;
-    if (l->step == STEP_NONE && l->resolve == NULL) {
+    if (!repl_conn_open(&l->conn)) {
         if (now_ms >= l->retry_ms) link_begin(l);
-    } else if (now_ms > l->last_io_ms && now_ms - l->last_io_ms > l->timeout_ms && !l->more) {
+    } else if (now_ms > l->conn.last_io_ms && now_ms - l->conn.last_io_ms > l->timeout_ms &&
+               !l->conn.more) {
         link_fail(l, "it says nothing (repl-timeout)");
     } else if (l->step == STEP_STREAM && now_ms >= l->ack_ms) {
         link_acknowledge(l);
-        link_set_events(l);
+        repl_conn_update(&l->conn);
     }
 }
 
@@ -649,9 +496,9 @@ void repl_link_reconfigure(struct repl_link *l, const struct repl_link_config *c
 }
 
 bool repl_link_reconnect(struct repl_link *l) {
-    if (l->fd < 0) return false;
+    if (l->conn.fd < 0) return false;
     if (l->step == STEP_STREAM) link_run(l, 0);
-    if (l->fd < 0) return true;
+    if (l->conn.fd < 0) return true;
     link_fail(l, "it was asked to end");
     return true;
 }
@@ -659,10 +506,9 @@ bool repl_link_reconnect(struct repl_link *l) {
 struct repl_link *repl_link_open(struct net_loop *loop, const struct repl_link_config *config,
                                  const struct repl_link_ops *ops, void *arg, uint64_t now_ms) {
     struct repl_link *l = xcalloc(1, sizeof(*l));
-    l->loop = loop;
     l->ops = ops;
     l->arg = arg;
-    l->fd = -1;
+    repl_conn_init(&l->conn, loop, &conn_ops, l);
     l->now_ms = l->retry_ms = now_ms;
     link_set_text(&l->host, config->host);
     l->port = config->port;
@@ -675,7 +521,7 @@ struct repl_link *repl_link_open(struct net_loop *loop, const struct repl_link_c
 void repl_link_close(struct repl_link **l_p) {
     struct repl_link *l = *l_p;
     if (l == NULL) return;
-    if (l->fd >= 0 && l->step == STEP_STREAM) link_run(l, 0);
+    if (l->conn.fd >= 0 && l->step == STEP_STREAM) link_run(l, 0);
     *l_p = NULL;
     link_disconnect(l);
     free(l->host);
@@ -690,8 +536,7 @@ void repl_link_close(struct repl_link **l_p) {
 
 enum repl_link_state repl_link_state(const struct repl_link *l) {
     switch (l->step) {
-    case STEP_NONE: return l->resolve != NULL ? REPL_LINK_CONNECTING : REPL_LINK_WAITING;
-    case STEP_CONNECT: return REPL_LINK_CONNECTING;
+    case STEP_NONE: return repl_conn_open(&l->conn) ? REPL_LINK_CONNECTING : REPL_LINK_WAITING;
     case STEP_HEAD:
     case STEP_RECORDS:
     case STEP_END_MARK: return REPL_LINK_SNAPSHOT;
@@ -705,7 +550,7 @@ bool repl_link_within(const struct repl_link *l) {
 }
 
 void repl_link_get_figures(const struct repl_link *l, struct repl_link_figures *f) {
-    *f = (struct repl_link_figures){.last_io_ms = l->last_io_ms,
+    *f = (struct repl_link_figures){.last_io_ms = l->conn.last_io_ms,
                                     .down_since_ms = l->down_since_ms,
                                     .snapshot_bytes = l->snapshot_bytes};
 }
