@@ -15,6 +15,7 @@ import unittest.mock
 from harness import ROOT, Server, environment, pattern
 
 import tarn
+from tarn.cluster import Link, parser
 
 
 def start_tool(*words):
@@ -33,7 +34,7 @@ class Cluster(unittest.TestCase):
     def setUp(self):
         self.servers = {}
         for name in "abc":
-            self.servers[name] = Server("64mb")
+            self.servers[name] = Server("64mb", conf="" if name == "a" else None)
             self.addCleanup(self.servers[name].kill)
 
     def at(self, name):
@@ -83,15 +84,10 @@ class Cluster(unittest.TestCase):
         self.assertEqual(client.get_many(["soft", "hard"]), [b"s" * 100, b"h" * 100])
         ttl = int(client.command("PTTL", "brief"))
         self.assertTrue(3000000 < ttl <= 3600000, ttl)
-        from tarn.cluster import Link, parser
-
-        args = parser().parse_args(["status", "x:1"])
-        links = [Link(("127.0.0.1", self.servers[n].port), args) for n in "bc"]
+        links = [self.link(n) for n in "bc"]
         for what in ("hard_pins", "soft_pins", "groups"):
             self.assertEqual(sum(int(link.info(what)) for link in links), 1, what)
         self.assertEqual(self.depths("bc", links, prompt), list(range(300)))
-        for link in links:
-            link.close()
 
     def depths(self, names, links, keys):
         """Of those keys, as the two masters tell a mover between them."""
@@ -176,6 +172,28 @@ class Cluster(unittest.TestCase):
             for k, has in latest.items()
         )
         self.assertLess(lost, len(keys))
+
+    def test_servers_know_whom_to_ask_when_they_start(self):
+        a, b, c = map(self.at, "abc")
+        conf = self.servers["a"].conf[0]
+
+        def options():
+            return [self.link(n).call("CONFIG", "GET", "cluster-shard")[1].decode() for n in "abc"]
+
+        self.create("ab")
+        self.assertEqual(options(), [f"a {b}", f"b {a}", ""])
+        with open(conf, encoding="ascii") as f:
+            self.assertIn(f"\ncluster-shard a {b}\n", f.read())
+        self.must("add", b, f"c={c}")
+        self.assertEqual(options(), [f"a {b} {c}", f"b {a} {c}", f"c {a} {b}"])
+        self.must("remove", a, "c")
+        self.assertEqual(options(), [f"a {b}", f"b {a}", ""])
+
+    def link(self, name):
+        """To a server; the tool's own."""
+        link = Link(("127.0.0.1", self.servers[name].port), parser().parse_args(["status", "x:1"]))
+        self.addCleanup(link.close)
+        return link
 
     def test_what_cannot_be(self):
         code, out = tool("status", self.at("a"))

@@ -189,11 +189,15 @@ def pattern(n, seed=0):
 
 class Server(Process):
     """A tarn-server on a free port of 127.0.0.1: `port`, `url`. Further arguments are the
-    server's."""
+    server's. conf: the text of its configuration file, tarn.conf in dir."""
 
-    def __init__(self, pool="64mb", *args, user=""):
+    def __init__(self, pool="64mb", *args, user="", conf=None):
         super().__init__("tarn-py-server.")
-        self.args, self.pool, self.user = args, pool, user
+        self.args, self.pool, self.user, self.conf = args, pool, user, []
+        if conf is not None:
+            self.conf = [os.path.join(self.dir, "tarn.conf")]
+            with open(self.conf[0], "w", encoding="utf-8") as f:
+                f.write(conf)
         for attempt in range(5):
             self.port = free_port()
             if self.start(fail=attempt == 4):
@@ -207,6 +211,7 @@ class Server(Process):
         """Starts it and waits until it answers; False (or RuntimeError) if it ended instead."""
         argv = [
             SERVER,
+            *self.conf,
             "--bind",
             "127.0.0.1",
             "--port",

@@ -31,6 +31,7 @@ from .options import put_options
 SLOTS = 16384
 BATCH_KEYS, BATCH_BYTES = 512, 64 << 20
 SILENT_S = 60.0
+OTHERS = 15  # servers that cluster-shard takes
 Address = Tuple[str, int]
 
 
@@ -215,10 +216,13 @@ class Pool:
             if told is not None:
                 maps.append(Map.read(told.decode()))
         latest = max(maps + [pool.map], key=lambda m: m.epoch)
-        for name, shard in latest.shards.items():
-            if name in pool.map.shards:
-                latest.shards[name] = pool.map.shards[name]
+        for name in latest.shards:
+            rows = [m.shards[name] for m in (pool.map, *maps) if name in m.shards]
+            latest.shards[name] = max(rows, key=lambda s: s.epoch)
         pool.map = latest
+        for name, shard in latest.shards.items():
+            if name in pool._links and pool._links[name].address not in shard.servers[:1]:
+                pool._links.pop(name).close()  # a former master, which does not know it yet
         return pool
 
     def leader(self, name: str) -> Link:
@@ -230,9 +234,10 @@ class Pool:
             try:
                 link = Link(address, self.args)
                 if link.call("ROLE")[0] == b"master":
+                    if shard.epoch == 0 or shard.servers[0] != address:
+                        shard.epoch = max(shard.epoch + 1, int(link.info("master_epoch")))
                     shard.servers.remove(address)
                     shard.servers.insert(0, address)
-                    shard.epoch = max(shard.epoch, int(link.info("master_epoch")))
                     self._links[name] = link
                     return link
                 why = f"{written(address)} is a replica"
@@ -246,6 +251,32 @@ class Pool:
         rest = [name for name in sorted(self.map.shards) if name not in first]
         for name in (*first, *rest):
             self.leader(name).call("CLUSTER", "SETMAP", name, self.map.text())
+
+    def remember(self) -> None:
+        """Each server knows whom to ask for the map when it starts (cluster-shard)."""
+        for name, shard in self.map.shards.items():
+            rows = [s.servers for n, s in sorted(self.map.shards.items()) if n != name]
+            others = [r[0] for r in rows if r] + [a for r in rows for a in r[1:]]
+            for address in shard.servers:
+                self._remember(address, " ".join([name, *map(written, others[:OTHERS])]))
+
+    def _remember(self, address: Address, value: str) -> None:
+        try:
+            link = Link(address, self.args)
+            link.call("CONFIG", "SET", "cluster-shard", value)
+        except Refused as e:
+            print(f"{e}: cluster-shard is not set there; `fix` does it", file=sys.stderr)
+            return
+        try:
+            link.call("CONFIG", "REWRITE")
+        except Refused as e:
+            if "without a config file" not in str(e):
+                print(f"{e}: cluster-shard is forgotten at its next start", file=sys.stderr)
+        link.close()
+
+    def forget(self, shard: Shard) -> None:
+        for address in shard.servers:
+            self._remember(address, "")
 
     def client(self) -> Client:
         a = self.args
@@ -465,6 +496,7 @@ def create(args: argparse.Namespace) -> None:
     for slot in range(SLOTS):
         pool.map.owner[slot] = full[0] if full else names[slot * len(names) // SLOTS]
     pool.spread()
+    pool.remember()
     if full:
         print(f"shard {full[0]} has all slots, as it has keys: tarn-cluster rebalance")
 
@@ -490,6 +522,7 @@ def add(args: argparse.Namespace) -> None:
         if pool.leader(name).call("DBSIZE") > 0:
             raise Refused(f"shard {name} has keys: FLUSHALL first")
     pool.spread()
+    pool.remember()
 
 
 def settle(pool: Pool) -> None:
@@ -523,9 +556,11 @@ def remove(args: argparse.Namespace) -> None:
     settle(pool)
     shares(pool, [n for n in pool.map.shards if n != args.name])
     leaving = pool.leader(args.name)
-    del pool.map.shards[args.name]
+    gone = pool.map.shards.pop(args.name)
     pool.spread()
+    pool.remember()
     leaving.call("CLUSTER", "RESET")
+    pool.forget(gone)
 
 
 def fix(args: argparse.Namespace) -> None:
@@ -533,6 +568,7 @@ def fix(args: argparse.Namespace) -> None:
     pool = Pool.found(args)
     pool.spread(*dict.fromkeys(b for _, b in pool.map.moves()))
     settle(pool)
+    pool.remember()
 
 
 def parser() -> argparse.ArgumentParser:
