@@ -14,7 +14,7 @@ declare -A rights=(
         +segment|info +segment|attach +getreplicas +mgetreplicas +release +replica|report'
     # Not @conductor, which is unknown where the module is not loaded; of keys it has none.
     [gateway]='resetchannels -@all +@read +@write -@admin -@dangerous +info'
-    [replica]='resetchannels -@all +psync +replconf +ping +failover'
+    [replica]='resetchannels -@all +psync +replconf +ping +failover +cluster|announce +cluster|map'
     [sentinel]='allchannels -@all +multi +slaveof +ping +exec +subscribe +config|rewrite +role
         +publish +info +client|setname +client|kill +script|kill'
 )

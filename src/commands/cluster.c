@@ -10,6 +10,7 @@
 #include "front/families.h"
 #include "front/notify.h"
 #include "front/shard.h"
+#include "ha/peers.h"
 #include "ha/replication.h"
 #include "slots/map.h"
 #include "wire/options.h"
@@ -19,7 +20,7 @@
 /* false: answered. */
 static bool map_there(struct client *c) {
     if (shard_map != NULL) return true;
-    reply_error(c, DISABLED);
+    reply_error(c, shard_awaits() ? SHARD_AWAITS : DISABLED);
     return false;
 }
 
@@ -47,6 +48,30 @@ static void server_id(const struct slot_shard *s, unsigned i, char id[SLOT_ID_LE
 
 static bool is_me(unsigned shard, unsigned server) {
     return shard == shard_self && own_server() == server;
+}
+
+/* The replica of this server that is reached there; NULL: none is online. */
+static const struct replica *replica_at(const struct slot_server *s) {
+    const struct replica *r;
+    char ip[64];
+    uint16_t port;
+    LIST_FOREACH(r, &replication.replicas, link) {
+        replica_address(r, ip, &port);
+        if (r->state == REPLICA_ONLINE && port == s->port && strcmp(ip, s->host) == 0) return r;
+    }
+    return NULL;
+}
+
+/* As far as this server has seen itself. */
+static enum peer_state server_state(unsigned shard, unsigned i) {
+    const struct slot_server *s = &shard_map->shard[shard].server[i];
+    uint16_t port;
+    const char *master = replication_master(&port);
+    if (is_me(shard, i)) return PEER_ANSWERS;
+    if (shard != shard_self) return peers_state(s);
+    if (master == NULL) return replica_at(s) != NULL ? PEER_ANSWERS : PEER_UNKNOWN;
+    if (port != s->port || strcmp(master, s->host) != 0) return PEER_UNKNOWN;
+    return replication_link_up() ? PEER_ANSWERS : PEER_SILENT;
 }
 
 void cmd_cluster_myid(struct client *c) {
@@ -89,7 +114,8 @@ void cmd_cluster_info(struct client *c) {
         nodes += shard_map->shard[i].servers;
         if (shard_map->shard[i].servers > 0) reached += owned;
     }
-    buf_printf(&out, "cluster_state:%s\r\n", reached == SLOT_COUNT ? "ok" : "fail");
+    buf_printf(&out, "cluster_state:%s\r\n",
+               reached == SLOT_COUNT && !shard_awaits() ? "ok" : "fail");
     info_line(&out, "cluster_slots_assigned", assigned);
     info_line(&out, "cluster_slots_ok", reached);
     info_line(&out, "cluster_slots_fail", assigned - reached);
@@ -119,12 +145,14 @@ static void node_slots(struct buf *out, unsigned shard) {
 /* As Redis 7 has it; there is no bus of the cluster, so its port is 0. */
 static void node_line(struct buf *out, unsigned shard, unsigned i) {
     const struct slot_shard *s = &shard_map->shard[shard];
+    enum peer_state state = server_state(shard, i);
     char id[SLOT_ID_LEN + 1], master[SLOT_ID_LEN + 1];
     server_id(s, i, id);
     server_id(s, 0, master);
-    buf_printf(out, "%s %s:%u@0 %s%s %s 0 0 %" PRIu64 " connected", id, s->server[i].host,
+    buf_printf(out, "%s %s:%u@0 %s%s%s %s 0 0 %" PRIu64 " %s", id, s->server[i].host,
                s->server[i].port, is_me(shard, i) ? "myself," : "", i == 0 ? "master" : "slave",
-               i == 0 ? "-" : master, s->master_epoch);
+               state == PEER_SILENT ? ",fail?" : "", i == 0 ? "-" : master, s->master_epoch,
+               state == PEER_ANSWERS ? "connected" : "disconnected");
     if (i == 0) node_slots(out, shard);
 }
 
@@ -208,11 +236,16 @@ static void shard_slots(struct client *c, unsigned shard) {
     reply_deferred_array(c, cookie, n);
 }
 
+/* What is not known is left out. */
 static void shard_server(struct client *c, unsigned shard, unsigned i) {
     const struct slot_shard *s = &shard_map->shard[shard];
+    const struct replica *r = shard == shard_self ? replica_at(&s->server[i]) : NULL;
+    enum peer_state state = server_state(shard, i);
+    bool me = is_me(shard, i), offset = me || r != NULL;
+    const char *health = state == PEER_SILENT ? "failed" : "online";
     char id[SLOT_ID_LEN + 1];
     server_id(s, i, id);
-    reply_map(c, 7);
+    reply_map(c, 5 + offset + (state != PEER_UNKNOWN));
     reply_bulk_str(c, "id");
     reply_bulk_str(c, id);
     reply_bulk_str(c, "port");
@@ -223,10 +256,13 @@ static void shard_server(struct client *c, unsigned shard, unsigned i) {
     reply_bulk_str(c, s->server[i].host);
     reply_bulk_str(c, "role");
     reply_bulk_str(c, i == 0 ? "master" : "replica");
-    reply_bulk_str(c, "replication-offset");
-    reply_int(c, is_me(shard, i) ? (int64_t)replication.history.offset : 0);
+    if (offset) {
+        reply_bulk_str(c, "replication-offset");
+        reply_int(c, (int64_t)(me ? replication.history.offset : r->ack_offset));
+    }
+    if (state == PEER_UNKNOWN) return;
     reply_bulk_str(c, "health");
-    reply_bulk_str(c, is_me(shard, i) && replication_loading() ? "loading" : "online");
+    reply_bulk_str(c, me && replication_loading() ? "loading" : health);
 }
 
 void cmd_cluster_shards(struct client *c) {

@@ -1,4 +1,5 @@
-/* CLUSTER MAP, SETMAP, RESET: the map of slots is told, given, taken away. */
+/* CLUSTER MAP, SETMAP, ANNOUNCE, RESET: the map of slots is told, given, in part corrected, taken
+ * away. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "front/each.h"
 #include "front/families.h"
 #include "front/shard.h"
+#include "ha/peers.h"
 #include "slots/map.h"
 #include "wire/options.h"
 
@@ -15,6 +17,10 @@ typedef unsigned long long ull;
 
 void cmd_cluster_map(struct client *c) {
     struct buf text = {NULL, 0, 0};
+    if (shard_map == NULL && shard_awaits()) { /* who asks must not take it for one alone */
+        reply_error(c, SHARD_AWAITS);
+        return;
+    }
     if (shard_map == NULL) {
         reply_null(c);
         return;
@@ -86,6 +92,7 @@ static void setmap_take(struct client *c, struct setmap *s) {
         log_notice("Map of slots, epoch %llu: this is shard %s, with %u slots", (ull)s->map->epoch,
                    s->map->shard[s->self].name, slot_map_owned(s->map, s->self));
         shard_set(s->map, s->self);
+        peers_told();
         reply_ok(c);
     }
     buf_free(&text);
@@ -136,6 +143,25 @@ void cmd_cluster_setmap(struct client *c) {
     each_run(c, &s.each, sizeof(s));
 }
 
+void cmd_cluster_announce(struct client *c) {
+    struct wire_announce args = {0};
+    struct slot_shard row;
+    if (!arg_bind(c, &args)) return;
+    unsigned shard =
+        shard_map != NULL ? slot_map_shard(shard_map, c->argv[args.shard]) : SLOT_NOBODY;
+    if (shard == SLOT_NOBODY) {
+        reply_error(c, "the map here has no shard of that name");
+        return;
+    }
+    if (!slot_servers_read(c->argv[args.master_epoch], c->argv[args.servers], &row)) {
+        reply_error(
+            c, "it must be a master epoch, a number, and servers as host:port[,host:port ...]");
+        return;
+    }
+    (void)peers_learn(shard, &row);
+    cmd_cluster_map(c);
+}
+
 void cmd_cluster_reset(struct client *c) {
     struct wire_setmap args = {0};
     if (!arg_bind(c, &args)) return;
@@ -147,6 +173,7 @@ void cmd_cluster_reset(struct client *c) {
     if (shard_map != NULL) {
         log_notice("The map of slots was taken away: this server is a master of its own");
         shard_set(NULL, 0);
+        peers_told();
     }
     reply_ok(c);
 }

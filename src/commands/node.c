@@ -12,6 +12,7 @@
 #include "front/client.h"
 #include "config/config.h"
 #include "front/each.h"
+#include "front/shard.h"
 #include "inband/later.h"
 #include "commands/nodes.h"
 #include "front/waiters.h"
@@ -39,6 +40,10 @@ void cmd_node_join(struct client *c) {
     struct cluster_node_info info;
     struct wire_join args = {0};
     if (!arg_bind(c, &args)) return;
+    if (shard_awaits()) { /* what its disks have may be another master's by now */
+        reply_error(c, SHARD_AWAITS);
+        return;
+    }
     struct cluster_join j = {.name = c->argv[args.node.name],
                              .address = address,
                              .session = c->id,

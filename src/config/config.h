@@ -214,7 +214,8 @@ struct config {
     int64_t repl_backlog_ttl_s, repl_ping_period_s, repl_timeout_s;
     int64_t min_replicas_to_write, min_replicas_max_lag_s;
     /* the pool of many machines */
-    char *cluster_id; /* 32 hex digits; "": random */
+    struct config_list cluster_shard; /* its name and servers of others; none: nobody is asked */
+    char *cluster_id;                 /* 32 hex digits; "": random */
     uint64_t node_timeout_ms, node_heartbeat_ms, node_forget_timeout_ms, max_nodes;
     int placement_strategy;
     uint64_t tasks_per_node, max_tasks, task_retries, task_timeout_ms, task_rate;

@@ -286,6 +286,7 @@ const struct config_row config_rows[] = {
          "yes"),
     ONLY("cluster-enabled", "no", "CLUSTER SETMAP makes a server one of several masters"),
     /* the pool of many machines */
+    {"cluster-shard", CONFIG_LIST, AT(cluster_shard), "", 0, 0, 0, 0, NULL, M, 0},
     STR("cluster-id", cluster_id, "", 0, 0),
     NUM(CONFIG_MS, "node-timeout", node_timeout_ms, "10s", 100, 3600000, M, CONFIG_TELL_BOOKS),
     NUM(CONFIG_MS, "node-heartbeat", node_heartbeat_ms, "1s", 20, 60000, M, CONFIG_TELL_BOOKS),

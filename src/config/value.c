@@ -383,6 +383,19 @@ static bool check_master(struct config *c, char **why_p) {
     return false;
 }
 
+static bool check_shard(const struct config *c, char **why_p) {
+    const struct config_list *l = &c->cluster_shard;
+    struct span host;
+    uint16_t port;
+    bool ok = l->n != 1 && (l->n == 0 || span_is_name(span_str(l->word[0]), 64));
+    for (size_t i = 1; i < l->n; i++)
+        ok = ok && span_to_address(span_str(l->word[i]), &host, &port) && port > 0;
+    if (!ok)
+        *why_p = config_text("it must be the name of a shard and addresses of servers of other "
+                             "shards, host:port");
+    return ok;
+}
+
 /* Of values that may be several words. */
 static bool (*const parse_words[])(const struct config_row *row, struct config *c,
                                    const struct span *words,
@@ -415,7 +428,9 @@ bool config_row_parse(const struct config_row *row, struct config *c, const stru
         *why_p = why != NULL ? xstrdup(why)
                              : value_allowed(row, n > 0 ? words[0] : SPAN(""),
                                              n != 1 || span_to_i64(words[0], &v));
-    return ok && (row->offset != offsetof(struct config, replicaof) || check_master(c, why_p));
+    if (ok && row->offset == offsetof(struct config, replicaof)) return check_master(c, why_p);
+    if (ok && row->offset == offsetof(struct config, cluster_shard)) return check_shard(c, why_p);
+    return ok;
 }
 
 /* --- printing and copying --- */

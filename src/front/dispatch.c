@@ -364,7 +364,7 @@ void dispatch(struct client *c, const struct cmd *cmd, bool clock_later) {
         goto out;
     }
     if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !command_admit(c, cmd)) goto out;
-    if (UNLIKELY(shard_map != NULL) && !keys_allowed_here(c, cmd)) goto out;
+    if (UNLIKELY(shard_asks) && !keys_allowed_here(c, cmd)) goto out;
     tracking_note(c, cmd);
     if (UNLIKELY(above.restricts()) && !command_allowed_here(c, cmd)) goto out;
     if (UNLIKELY(pause_what != PAUSE_NONE) && command_paused(c, cmd)) {
@@ -430,7 +430,7 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     }
     c->cmd = io->last_cmd = cmd;
     if (UNLIKELY(!c->unrestricted) && !user_still_permitted(c, cmd)) return;
-    if (UNLIKELY(shard_map != NULL) && !shard_admits(c, cmd)) { /* the map may have changed */
+    if (UNLIKELY(shard_asks) && !shard_admits(c, cmd)) { /* the map may have changed */
         command_reject(cmd);
         return;
     }

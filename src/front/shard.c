@@ -15,7 +15,11 @@
 
 const struct slot_map *shard_map;
 unsigned shard_self;
+bool shard_asks;
 
+static bool awaited; /* a map, or a newer one */
+static struct slot_server successor;
+static bool succeeded;
 static bool sweeping; /* keys may be here whose slots are not */
 static uint64_t sweep_cursor;
 static struct buf swept; /* keys of one step: length (u32) and bytes */
@@ -60,7 +64,8 @@ static void key_judge(const struct client *c, const struct cmd *cmd, struct span
     const struct slot_map *m = shard_map;
     uint16_t port;
     v->slot = slot_of_key(key);
-    v->where = KEY_HERE;
+    v->where = shard_awaits() ? KEY_NOWHERE : KEY_HERE;
+    if (m == NULL || v->where == KEY_NOWHERE) return;
     unsigned owner = m->owner[v->slot], target = m->target[v->slot];
     const char *master = above.master(&port);
     bool reads = cmd->flags & CMD_READONLY && !(cmd->flags & CMD_MASTER);
@@ -68,6 +73,8 @@ static void key_judge(const struct client *c, const struct cmd *cmd, struct span
         v->where = KEY_NOWHERE;
     else if (owner == shard_self && master != NULL && !(reads && c->io->flags & CLIENT_READONLY))
         refer_to_master(v, master, port);
+    else if (owner == shard_self && succeeded && master == NULL)
+        refer_to_master(v, successor.host, successor.port);
     else if (owner == shard_self && target != SLOT_NOBODY && !key_is_here(key))
         refer_to(v, KEY_ASK, target);
     else if (owner != shard_self && (target != shard_self || master != NULL))
@@ -86,7 +93,9 @@ static void verdict_answer(struct client *c, const struct shard_verdict *v) {
     case KEY_MOVED: reply_error(c, "-MOVED %u %s:%u", v->slot, v->at->host, v->at->port); break;
     case KEY_ASK: reply_error(c, "-ASK %u %s:%u", v->slot, v->at->host, v->at->port); break;
     case KEY_LATER: reply_later(c, 1, "the key is on its way here from another master"); break;
-    case KEY_NOWHERE: reply_error(c, "-CLUSTERDOWN Hash slot not served"); break;
+    case KEY_NOWHERE:
+        reply_error(c, shard_awaits() ? SHARD_AWAITS : "-CLUSTERDOWN Hash slot not served");
+        break;
     }
 }
 
@@ -98,6 +107,7 @@ bool shard_key_refuse(struct client *c, struct span key) {
 }
 
 bool shard_owns(struct span key) {
+    if (shard_awaits() || succeeded) return false;
     if (shard_map == NULL) return true;
     uint32_t slot = slot_of_key(key);
     return shard_map->owner[slot] == shard_self && shard_map->target[slot] == SLOT_NOBODY;
@@ -149,6 +159,12 @@ static void keys_note(void *arg, struct cmd_key_ref key) {
     keys_add(k, k->argv[key.index]);
 }
 
+/* Of a slot that moves, too. */
+static bool part_is_here(struct span key) {
+    return shard_map != NULL && shard_map->owner[slot_of_key(key)] == shard_self &&
+           above.master(NULL) == NULL && !succeeded && !awaited;
+}
+
 /* Of groups of KV the keys are made of names and hashes. A part that has moved already is a miss:
  * the prefix is shorter for a while. */
 static void keys_add_groups(struct shard_keys *k, size_t at, size_t groups, size_t argc) {
@@ -162,7 +178,7 @@ static void keys_add_groups(struct shard_keys *k, size_t at, size_t groups, size
             memcpy(text, name.data, name.len);
             memcpy(text + name.len, hash.data, hash.len);
             struct span key = span_of(text, name.len + hash.len);
-            if (shard_map->owner[slot_of_key(key)] == shard_self && above.master(NULL) == NULL)
+            if (part_is_here(key))
                 k->here++;
             else
                 keys_add(k, key);
@@ -243,6 +259,30 @@ bool shard_admits(struct client *c, const struct cmd *cmd) {
 
 /* --- the map --- */
 
+static void asks_set(void) {
+    shard_asks = shard_map != NULL || awaited;
+}
+
+void shard_await(bool awaits) {
+    awaited = awaits;
+    asks_set();
+    waiters_wake_all();
+}
+
+bool shard_awaits(void) {
+    return awaited;
+}
+
+void shard_succeed(const struct slot_server *leader) {
+    succeeded = leader != NULL;
+    if (leader != NULL) successor = *leader;
+    waiters_wake_all();
+}
+
+const struct slot_server *shard_successor(void) {
+    return succeeded ? &successor : NULL;
+}
+
 static void map_take(struct slot_map *map, unsigned self) {
     struct slot_map *old = (struct slot_map *)(uintptr_t)shard_map; /* made below */
     bool loses = false;
@@ -250,6 +290,7 @@ static void map_take(struct slot_map *map, unsigned self) {
         loses = map->owner[slot] != self && (old == NULL || old->owner[slot] == shard_self);
     shard_map = map;
     shard_self = self;
+    asks_set();
     slot_map_destroy(&old);
     sweeping = map != NULL && (sweeping || loses);
     sweep_cursor = 0;
@@ -320,5 +361,6 @@ void shard_deinit(void) {
     shard_map = NULL;
     slot_map_destroy(&old);
     buf_free(&swept);
-    sweeping = false;
+    sweeping = awaited = succeeded = false;
+    asks_set();
 }

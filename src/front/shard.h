@@ -18,6 +18,8 @@
 extern const struct slot_map *shard_map;
 /* Which of its shards this is. */
 extern unsigned shard_self;
+/* What keys a request has is asked: there is a map, or one is awaited. */
+extern bool shard_asks;
 
 /* --- what of a request is for this server --- */
 
@@ -27,7 +29,7 @@ bool shard_admits(struct client *c, const struct cmd *cmd);
 /* Is that key of a batch not for this server? Then the error in its place was answered. */
 bool shard_key_refuse(struct client *c, struct span key);
 static inline bool shard_refuses(struct client *c, struct span key) {
-    return UNLIKELY(shard_map != NULL) && shard_key_refuse(c, key);
+    return UNLIKELY(shard_asks) && shard_key_refuse(c, key);
 }
 /* May this key be put in these books now, by who was admitted a while ago? */
 bool shard_lost(struct span key);
@@ -41,6 +43,15 @@ bool shard_leaves(struct span key);
 /* Takes another map, or none (NULL), for this server and all that follow it. self: the shard's
  * number in it. map stays the caller's. */
 void shard_set(const struct slot_map *map, unsigned self);
+/* Another server of this shard has become its master, and this one has not been told so yet: keys
+ * are referred there. NULL: it has not, or this one knows. */
+void shard_succeed(const struct slot_server *leader);
+const struct slot_server *shard_successor(void);
+/* A master that starts, and may know nothing of who has which keys, or old things: it has none of
+ * them for now. */
+void shard_await(bool awaits);
+bool shard_awaits(void);
+#define SHARD_AWAITS "-CLUSTERDOWN The servers of cluster-shard are asked who has which keys"
 /* From what modules keep: it was changed by the stream, or by a file. */
 void shard_load(void);
 /* Keys of slots that went to others are removed, in slices. true: there is more to do. */

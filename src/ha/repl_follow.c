@@ -11,6 +11,7 @@
 #include "front/effects.h"
 #include "ha/failover.h"
 #include "inband/local_copy.h"
+#include "ha/peers.h"
 #include "ha/persistence.h"
 #include "front/module_durable.h"
 #include "front/process.h"
@@ -224,6 +225,7 @@ void replication_follow(const char *host, uint16_t port, uint64_t asked_by) {
     replication_free_backlog();
     log_set_role('S');
     process_role(replication.replica);
+    peers_demoted();
 }
 
 void replication_hand_over(const char *host, uint16_t port) {
@@ -236,6 +238,7 @@ void replication_hand_over(const char *host, uint16_t port) {
     replication_listen();
     log_set_role('S');
     process_role(replication.replica);
+    peers_demoted();
     open_link();
 }
 
@@ -266,6 +269,7 @@ static void role_lead(bool handed_over, uint64_t suspect_below) {
         books_lead(STORE_SEGMENT_ANY, true);
     replication.steps_down = false;
     write_again();
+    peers_promoted();
     log_notice("MASTER MODE enabled, replication id %s, second id %s up to %lld",
                replication.history.id, replication.history.id2,
                (long long)replication.history.second);
@@ -297,10 +301,12 @@ void replication_init(void) {
 
 void replication_start(void) {
     if (replication.replica && replication.link == NULL) open_link();
+    peers_begin();
 }
 
 void replication_close_link(void) {
     repl_link_close(&replication.link);
+    peers_deinit();
 }
 
 void replication_deinit(void) {
@@ -312,6 +318,7 @@ void replication_deinit(void) {
 void replication_cron(void) {
     if (replication.link != NULL) repl_link_cron(replication.link, turn.mono_ms);
     replicas_cron();
+    peers_cron();
 }
 
 bool replication_turn(void) {

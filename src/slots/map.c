@@ -108,6 +108,18 @@ static bool servers_read(struct map_reading *r, struct span text, struct slot_sh
     return true;
 }
 
+static bool master_epoch_read(struct map_reading *r, struct span text, struct slot_shard *shard) {
+    return (span_to_u64(text, &shard->master_epoch) && shard->master_epoch <= INT64_MAX) ||
+           wrong(r, "a master epoch is a number");
+}
+
+bool slot_servers_read(struct span master_epoch, struct span servers, struct slot_shard *row) {
+    char error[SLOT_MAP_ERROR_SIZE];
+    struct map_reading r = {NULL, error, 0};
+    memset(row, 0, sizeof(*row));
+    return master_epoch_read(&r, master_epoch, row) && servers_read(&r, servers, row);
+}
+
 static bool shard_read(struct map_reading *r, struct span rest) {
     struct slot_map *m = r->map;
     struct span name, epoch, servers, slots;
@@ -120,9 +132,7 @@ static bool shard_read(struct map_reading *r, struct span rest) {
     if (!span_is_name(name, SLOT_NAME_MAX) || span_eq(name, SPAN("-")))
         return wrong(r, "a shard's name has 1 to %u of A-Z a-z 0-9 . _ -", SLOT_NAME_MAX);
     if (slot_map_shard(m, name) != SLOT_NOBODY) return wrong(r, "the shard is there twice");
-    if (!span_to_u64(epoch, &shard->master_epoch) || shard->master_epoch > INT64_MAX)
-        return wrong(r, "a master epoch is a number");
-    if (!servers_read(r, servers, shard)) return false;
+    if (!master_epoch_read(r, epoch, shard) || !servers_read(r, servers, shard)) return false;
     if (!span_eq(slots, SPAN("-")) && !slots_read(r, slots, m->owner, m->shards, SLOT_NOBODY))
         return false;
     span_to_text(name, shard->name, sizeof(shard->name));
@@ -226,15 +236,20 @@ static void run_write(struct buf *out, uint32_t from, uint32_t to, bool first) {
     buf_printf(out, from == to ? "%s%u" : "%s%u-%u", first ? " " : ",", from, to);
 }
 
+void slot_servers_write(const struct slot_shard *row, struct buf *out) {
+    for (unsigned k = 0; k < row->servers; k++) {
+        if (k > 0) buf_append_char(out, ',');
+        slot_server_write(&row->server[k], out);
+    }
+    if (row->servers == 0) buf_append_char(out, '-');
+}
+
 static void shard_write(const struct slot_map *m, unsigned i, struct buf *out) {
     const struct slot_shard *shard = &m->shard[i];
     bool first = true;
     buf_printf(out, "shard %s %" PRIu64, shard->name, shard->master_epoch);
-    for (unsigned k = 0; k < shard->servers; k++) {
-        buf_append_char(out, k == 0 ? ' ' : ',');
-        slot_server_write(&shard->server[k], out);
-    }
-    if (shard->servers == 0) buf_append_str(out, " -");
+    buf_append_char(out, ' ');
+    slot_servers_write(shard, out);
     for (uint32_t from = 0, to; slot_map_run(m->owner, i, &from, &to); from = to + 1, first = false)
         run_write(out, from, to, first);
     buf_append_str(out, first ? " -\n" : "\n");
@@ -299,14 +314,31 @@ static void servers_copy(struct slot_shard *to, const struct slot_shard *from) {
     memcpy(to->server, from->server, sizeof(to->server));
 }
 
+bool slot_map_learn(struct slot_map *m, unsigned shard, const struct slot_shard *row) {
+    if (row->master_epoch <= m->shard[shard].master_epoch) return false;
+    servers_copy(&m->shard[shard], row);
+    return true;
+}
+
+void slot_shard_lead(struct slot_shard *shard, const struct slot_server *leader,
+                     uint64_t master_epoch) {
+    struct slot_server first = *leader; /* it may be one of them */
+    unsigned at = 0;
+    while (at < shard->servers && !slot_server_same(&shard->server[at], &first)) at++;
+    if (at == shard->servers && at < SLOT_SERVERS_MAX) shard->servers++;
+    if (at == SLOT_SERVERS_MAX) at--;
+    memmove(&shard->server[1], &shard->server[0], at * sizeof(first));
+    shard->server[0] = first;
+    if (master_epoch <= shard->master_epoch) master_epoch = shard->master_epoch + 1;
+    shard->master_epoch = master_epoch;
+}
+
 /* Of each shard of m that other knows more of. */
 static bool servers_merge(struct slot_map *m, const struct slot_map *other) {
     bool changed = false;
     for (unsigned i = 0; i < m->shards; i++) {
         unsigned k = slot_map_shard(other, span_str(m->shard[i].name));
-        if (k == SLOT_NOBODY || other->shard[k].master_epoch <= m->shard[i].master_epoch) continue;
-        servers_copy(&m->shard[i], &other->shard[k]);
-        changed = true;
+        changed |= k != SLOT_NOBODY && slot_map_learn(m, i, &other->shard[k]);
     }
     return changed;
 }

@@ -78,6 +78,16 @@ bool slot_map_same_slots(const struct slot_map *a, const struct slot_map *b);
  * and for each of its shards the servers that were learnt at the higher master epoch (of that map,
  * where it is the same). Changes m, and says whether. */
 bool slot_map_merge(struct slot_map *m, const struct slot_map *other);
+/* One shard's servers as they are told alone: the words of its line between name and slots. false:
+ * they make no sense. row is set but for its name. */
+bool slot_servers_read(struct span master_epoch, struct span servers, struct slot_shard *row);
+void slot_servers_write(const struct slot_shard *row, struct buf *out);
+/* Of that shard of m. false: they were not learnt at a higher master epoch. */
+bool slot_map_learn(struct slot_map *m, unsigned shard, const struct slot_shard *row);
+/* That server leads from now on: it comes first, at a master epoch above what was, and not below
+ * the one given. The last of SLOT_SERVERS_MAX falls off. */
+void slot_shard_lead(struct slot_shard *shard, const struct slot_server *leader,
+                     uint64_t master_epoch);
 /* 40 hex digits, always the same: the id of a shard, which is the id of its leader in CLUSTER
  * commands; of another of its servers (NULL: of the shard). */
 #define SLOT_ID_LEN 40u

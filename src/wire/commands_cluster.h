@@ -40,6 +40,12 @@ COMMAND(cluster_setmap, "CLUSTER|SETMAP", W | CMD_ADMIN | CMD_NO_MULTI,
         TAKES(ARG(WORD, "shard", IN(setmap, shard)), ARG(WORD, "map", IN(setmap, map)),
               FLAG("FORCE", IN(setmap, force))),
         REPLY("OK"), ERRORS("STALE"))
+COMMAND(cluster_announce, "CLUSTER|ANNOUNCE", W | CMD_ADMIN | CMD_NO_MULTI,
+        "A master tells another one which servers its shard has, the leader first.", CLUSTER_ADMIN,
+        TAKES(ARG(WORD, "shard", IN(announce, shard)),
+              ARG(WORD, "master-epoch", IN(announce, master_epoch)),
+              ARG(WORD, "servers", IN(announce, servers))),
+        REPLY("the map that is here, with what is right of the two"))
 COMMAND(cluster_reset, "CLUSTER|RESET", W | CMD_ADMIN | CMD_NO_MULTI,
         "Takes the map away: this server is a master of its own.", CLUSTER("3.0.0"),
         TAKES(ANY_OF(TOKEN("HARD"), TOKEN("SOFT")), FLAG("FORCE", IN(setmap, force))), REPLY("OK"))

@@ -259,6 +259,10 @@ struct wire_slot {
 struct wire_scanslots {
     uint64_t cursor, count;
 };
+/* CLUSTER ANNOUNCE */
+struct wire_announce {
+    uint32_t shard, master_epoch, servers;
+};
 /* CLUSTER SETMAP, RESET */
 struct wire_setmap {
     uint32_t shard, map;

@@ -9,7 +9,7 @@ set node_rules {~* resetchannels -@all +ping +info +role +cluster|map +client|se
         +segment|drain +segment|unmount +segment|keys +segment|info +segment|attach
     +getreplicas +mgetreplicas +release +replica|report}
 set worker_rules {~kv:* resetchannels -@all +@read +@write +@connection -@admin -@dangerous}
-set replica_rules {resetchannels -@all +psync +replconf +ping}
+set replica_rules {resetchannels -@all +psync +replconf +ping +cluster|announce +cluster|map}
 set sentinel_rules {allchannels -@all +multi +slaveof +ping +exec +subscribe +config|rewrite +role\
     +publish +info +client|setname
     +client|kill +script|kill}

@@ -171,11 +171,13 @@ test {CLUSTER in Redis' words} {
     assert_equal [list [list 0 5460 [list $at [port a] $a {}]] \
         [list 5461 10922 [list $at [port b] $b {}]] \
         [list 10923 16383 [list $at [port c] $c {}]]] [ask b cluster slots]
+    wait_for "b to have heard of the others" {![string match *disconnected* [ask b cluster nodes]]}
     foreach line [split [string trim [ask b cluster nodes]] \n] id $ids name {a b c} \
         slots {0-5460 5461-10922 10923-16383} epoch {10 1 1} {
         set flags [expr {$name eq "b" ? "myself,master" : "master"}]
         assert_equal "$id $at:[port $name]@0 $flags - 0 0 $epoch connected $slots" $line
     }
+    wait_for "a to have heard of the others" {![string match *disconnected* [ask a cluster nodes]]}
     set shards [ask a cluster shards]
     assert_equal 3 [llength $shards]
     assert_equal {slots {0 5460}} [lrange [lindex $shards 0] 0 1]

@@ -76,6 +76,12 @@ proc again {name args} {
     restart_server
     set ::S($name) [lindex $::servers end]
 }
+# One that is down, again, with more options than before.
+proc back {name args} {
+    dict lappend ::S($name) options --port [port $name] {*}$args
+    set ::S($name) [boot_server $::S($name)]
+    lappend ::servers $::S($name)
+}
 proc wait_events {what condition} {
     set end [expr {[clock milliseconds] + $::patience_ms}]
     while {![uplevel #0 [list expr $condition]]} {

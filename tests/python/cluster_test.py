@@ -15,7 +15,7 @@ import unittest.mock
 from harness import ROOT, Server, environment, pattern
 
 import tarn
-from tarn.cluster import Link, parser
+from tarn.cluster import Link, Refused, parser
 
 
 def start_tool(*words):
@@ -180,6 +180,12 @@ class Cluster(unittest.TestCase):
         def options():
             return [self.link(n).call("CONFIG", "GET", "cluster-shard")[1].decode() for n in "abc"]
 
+        # as if all had lost what they had
+        self.link("a").call("CONFIG", "SET", "cluster-shard", "a h:1")
+        self.link("a").call("CONFIG", "REWRITE")
+        self.servers["a"].restart()
+        with self.assertRaisesRegex(Refused, "CLUSTERDOWN"):
+            self.link("a").call("GET", "k")
         self.create("ab")
         self.assertEqual(options(), [f"a {b}", f"b {a}", ""])
         with open(conf, encoding="ascii") as f:

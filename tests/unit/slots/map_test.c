@@ -170,6 +170,54 @@ TEST(ids_are_hex_and_differ) {
     slot_map_destroy(&m);
 }
 
+TEST(servers_are_told_alone_and_learnt_by_epoch) {
+    struct slot_map *m = read_ok(three);
+    struct slot_shard row;
+    struct buf text = {NULL, 0, 0};
+    uint64_t epoch = m->shard[0].master_epoch;
+    slot_servers_write(&m->shard[0], &text);
+    CHECK(slot_servers_read(SPAN("5000"), span_of(text.data, text.len), &row));
+    CHECK_EQ(row.servers, m->shard[0].servers);
+    CHECK(slot_server_same(&row.server[1], &m->shard[0].server[1]));
+    CHECK(!slot_servers_read(SPAN("x"), SPAN("h:1"), &row));
+    CHECK(!slot_servers_read(SPAN("9223372036854775808"), SPAN("h:1"), &row));
+    CHECK(!slot_servers_read(SPAN("1"), SPAN("h"), &row));
+    CHECK(!slot_servers_read(SPAN("1"), SPAN(""), &row));
+    CHECK(slot_servers_read(SPAN("7"), SPAN("-"), &row));
+    CHECK_EQ(row.servers, 0);
+    row.master_epoch = epoch;
+    CHECK(!slot_map_learn(m, 0, &row));
+    CHECK(m->shard[0].servers > 0);
+    row.master_epoch = epoch + 1;
+    CHECK(slot_map_learn(m, 0, &row));
+    CHECK_EQ(m->shard[0].servers, 0);
+    CHECK_EQ(slot_map_owned(m, 0), 5461);
+    slot_map_destroy(&m);
+    buf_free(&text);
+}
+
+TEST(who_leads_comes_first_at_a_higher_epoch) {
+    struct slot_shard s = {.master_epoch = 5};
+    struct slot_server x = {.host = "x", .port = 1};
+    slot_shard_lead(&s, &x, 3);
+    CHECK_EQ(s.servers, 1);
+    CHECK_EQ(s.master_epoch, 6);
+    for (uint16_t port = 2; port < 20; port++) {
+        struct slot_server other = {.host = "x", .port = port};
+        slot_shard_lead(&s, &other, 100);
+        CHECK(slot_server_same(&s.server[0], &other));
+        CHECK_EQ(s.servers, port < SLOT_SERVERS_MAX ? port : SLOT_SERVERS_MAX);
+    }
+    CHECK_EQ(s.master_epoch, 117);
+    slot_shard_lead(&s, &s.server[3], 1000);
+    CHECK_EQ(s.master_epoch, 1000);
+    const uint16_t ports[] = {16, 19, 18, 17, 15, 14, 13, 12};
+    for (unsigned i = 0; i < SLOT_SERVERS_MAX; i++) CHECK_EQ(s.server[i].port, ports[i]);
+    slot_shard_lead(&s, &s.server[0], 0);
+    CHECK_EQ(s.server[0].port, 16);
+    CHECK_EQ(s.servers, SLOT_SERVERS_MAX);
+}
+
 /* Drawn at random: what is written is read as the same. */
 TEST(any_map_is_its_text) {
     struct rng r;

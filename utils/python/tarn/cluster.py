@@ -483,13 +483,22 @@ def read_shards(words: Sequence[str]) -> Dict[str, Shard]:
     return found
 
 
+def has_map(link: Link) -> bool:
+    try:
+        return link.call("CLUSTER", "MAP") is not None
+    except Refused as e:
+        if "CLUSTERDOWN" in str(e):  # it awaits one
+            return False
+        raise
+
+
 def create(args: argparse.Namespace) -> None:
     pool = Pool(args)
     pool.map.shards = read_shards(args.shard)
     names = sorted(pool.map.shards)
     full = [n for n in names if int(pool.leader(n).call("DBSIZE")) > 0]
     for n in names:
-        if pool.leader(n).call("CLUSTER", "MAP") is not None:
+        if has_map(pool.leader(n)):
             raise Refused(f"shard {n} has a map of slots already: CLUSTER RESET it first")
     if len(full) > 1:
         raise Refused(f"{', '.join(full)} have keys: only one may, which begins with all slots")
