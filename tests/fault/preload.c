@@ -9,8 +9,8 @@
  * populates), crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a
  * stream; recv and send), intr (EINTR), again (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once
  * (ENOMEM, the Nth call only), slow (takes 20 ms longer; write, fdatasync, rename and madvise),
- * crash (a fault in the middle of it; send, of servers to clients: killed right after it). Careful
- * with "again" on an edge-triggered socket: it is a lie that no later edge makes up for.
+ * crash (a fault in the middle of it; send: killed right after it). Careful with "again" on an
+ * edge-triggered socket: it is a lie that no later edge makes up for.
  *
  *     TARN_FAULT_FROM=FILE    nothing fails before there is that file
  *     TARN_FAULT_HOLD=FILE    a slow madvise takes as long as there is that file
@@ -117,7 +117,9 @@ __attribute__((visibility("default"))) ssize_t send(int fd, const void *data, si
     bool stream = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
     enum kind k = turn(SEND);
     if (fails(k)) return -1;
-    return REAL(send)(fd, data, k == SHORT && stream && len > 1 ? 1 : len, flags);
+    ssize_t n = REAL(send)(fd, data, k == SHORT && stream && len > 1 ? 1 : len, flags);
+    if (k == CRASH) raise(SIGKILL);
+    return n;
 }
 
 /* A message cut to its first byte. Packets are not cut: no kernel does that. */
@@ -150,7 +152,11 @@ __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msgh
                                                        int flags) {
     enum kind k = turn(SEND);
     if (fails(k)) return -1;
-    if (k != SHORT) return REAL(sendmsg)(fd, msg, flags);
+    if (k != SHORT) {
+        ssize_t n = REAL(sendmsg)(fd, msg, flags);
+        if (k == CRASH) raise(SIGKILL);
+        return n;
+    }
     struct msghdr copy = *msg;
     return shortened(fd, &copy, flags, real_sendmsg);
 }
