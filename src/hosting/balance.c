@@ -229,6 +229,7 @@ static void share_leave(struct shares *s, unsigned i) {
     if (s->share[i].host != NULL)
         hosting_end_begin(s->share[i].host, false, add_sat(now_ms(), LEAVE_MS));
     share_end(s, i);
+    share_disk_remove(s, name);
     if (s->move != MOVE_NONE && (s->move == MOVE_TAKING ? s->from : s->to) == i) move_over(s);
     if (s->to == i) s->to = CHUNK_FREE;
     for (unsigned k = 0; k < s->chunks.n; k++) {
@@ -269,18 +270,22 @@ static void map_apply(struct shares *s) {
 /* Masters say with heartbeats which map they have. One that is away may be so because its servers
  * are others now. */
 static void map_turn(struct shares *s, uint64_t now) {
-    bool newer = false, away = false;
+    struct shard *newer = NULL; /* one that has a newer map */
+    const struct slot_map *m = s->map->slots;
+    bool away = false;
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
         struct hosting_standing standing;
         if (s->share[i].slots < 0) continue;
         standing = (struct hosting_standing){.up = false};
         if (s->share[i].host != NULL) lend_standing(s->share[i].host, &standing);
-        newer = newer || standing.map_epoch > s->map->slots->epoch;
+        unsigned shard = slot_map_shard(m, span_str(s->share[i].row.name));
+        if (standing.map_epoch > m->epoch && shard != SLOT_NOBODY) newer = s->map->shard[shard];
         away = away || !standing.up;
     }
-    if ((!newer && !away) || now - s->asked_ms < (newer ? MAP_AGAIN_MS : AGAIN_MS)) return;
+    uint64_t pause_ms = newer != NULL ? MAP_AGAIN_MS : AGAIN_MS;
+    if ((newer == NULL && !away) || now - s->asked_ms < pause_ms) return;
     s->asked_ms = now;
-    if (shards_renew(s->pool, &s->map, NULL, add_sat(now, MAP_TIMEOUT_MS))) map_apply(s);
+    if (shards_renew(s->pool, &s->map, newer, add_sat(now, MAP_TIMEOUT_MS))) map_apply(s);
 }
 
 /* --- the thread --- */

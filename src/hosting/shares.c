@@ -105,6 +105,16 @@ static tarn_status ssd_make(const tarn_host_options *o) {
                 o->ssd_path, strerror(errno));
 }
 
+void share_disk_remove(const struct shares *s, const char *shard) {
+    char *directory = path_of(s->o.ssd_path, "/", shard);
+    if (directory == NULL) return;
+    char *file = path_of(directory, "/", "tarn.ssd");
+    if (unlink(file) == 0) log_notice("The disk of shard %s at %s is removed", shard, directory);
+    (void)rmdir(directory);
+    free(file);
+    free(directory);
+}
+
 /* Its part of what the node has; for share_options_free. */
 static void share_options(const struct shares *s, unsigned i, tarn_host_options *o) {
     unsigned shards = s->map->slots->shards;

@@ -54,6 +54,8 @@ struct shares {
 tarn_status share_begin(struct shares *s, unsigned i);
 /* Ends it, frees its place. */
 void share_end(struct shares *s, unsigned i);
+/* What it had of the disk, once it is ended. */
+void share_disk_remove(const struct shares *s, const char *shard);
 char *share_url(const struct shares *s, const struct slot_shard *row);
 
 /* --- balance.c --- */

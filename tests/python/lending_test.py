@@ -57,6 +57,9 @@ class LendingTest(unittest.TestCase):
             text = stream.read(int(stream.readline()[1:])).decode()
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
+    def on_disk(self):
+        return sum(int(self.info(i)["far_replicas"]) for i in range(self.masters))
+
     def values(self, client, n, size=20000, prefix="k"):
         values = {b"%s%d" % (prefix.encode(), i): pattern(size, i) for i in range(n)}
         self.assertEqual(client.put_many(list(values.items())), [Status.OK] * n)
@@ -126,6 +129,42 @@ class Shares(LendingTest):
         self.check(self.client(), values)
         self.assertEqual(sorted(os.listdir(self.dir)), names)
 
+    def test_disks_are_found_again(self):
+        disk = os.path.join(self.dir, "disk")
+        os.mkdir(disk)
+        node = self.node("n1", "--ssd", f"{disk}:192mb", pool="12mb")
+        client = self.client("?timeout_ms=60000")
+        values = self.values(client, 600, size=50000)  # more than the memory
+        wait_until(lambda: self.on_disk() == 600, what="all are on disk")
+        self.assertEqual(sorted(os.listdir(disk)), ["a", "b", "c"])
+        self.check(client, values)
+        node.kill()
+        node.start()
+        wait_until(lambda: self.on_disk() == 600, what="all are found")
+        self.check(self.client("?timeout_ms=60000"), values)
+
+    def test_disks_are_divided_by_directories(self):
+        disk = os.path.join(self.dir, "disk")
+        with open(disk, "wb") as f:
+            f.truncate(64 * MB)
+        with self.assertRaisesRegex(RuntimeError, "in a directory"):
+            self.node("n1", "--ssd", f"{disk}:64mb")
+
+    def test_a_replica_takes_over(self):
+        """Of a shard, which nodes learn by the map that is changed while they run."""
+        self.node("n1")
+        client = self.client("?timeout_ms=20000&failover_ms=100")
+        with Server("0", "--repl-ping-replica-period", "1") as replica:
+            self.pool.rows[1].append(replica.port)
+            self.pool.tell()
+            ask(replica.port, "REPLICAOF", "127.0.0.1", self.pool.servers[1].port)
+            values = self.values(client, 300)
+            wait_until(lambda: ask(replica.port, "DBSIZE") == f":{self.pool.keys_at(1)}")
+            self.pool.servers[1].kill()
+            ask(replica.port, "REPLICAOF", "NO", "ONE")
+            self.check(client, values)
+            self.check(client, self.values(client, 300, prefix="later"))
+
 
 class Load:
     """Puts and gets in a thread, all bytes compared, until it is stopped; `keys` makes the next
@@ -190,6 +229,40 @@ class Moves(LendingTest):
             self.assertGreater(load.got, 0)
         # What nobody had to evict was copied elsewhere.
         self.check(client, kept)
+
+    def test_files_that_moved_are_found_again(self):
+        file = os.path.join(self.dir, "pool")
+        node = self.node("n1", "--lend-interval", "1", pool=f"48mb,path={file}")
+        load = self.skewed(0)
+        wait_until(lambda: self.memory_at(0) >= 22 * MB, what="memory moves there")
+        load.stop()
+        self.assertEqual(load.wrong, 0)
+        node.kill()
+        names = os.listdir(self.dir)
+        self.assertGreaterEqual(sum(n.startswith("pool.a.") for n in names), 10)
+        client = self.client("?timeout_ms=20000")
+        keys = [load.keys(i) for i in range(load.put)]
+        node.start()
+        got = client.get_many(keys)
+        self.assertEqual(sum(self.memory_at(i) for i in range(3)), 48 * MB)
+        self.assertGreaterEqual(self.memory_at(0), 20 * MB)
+        self.assertGreater(sum(v is not None for v in got), 100)
+        for key, value in zip(keys, got):
+            if value is not None:
+                self.assertEqual(bytes(value), pattern(load.size, hash(key)))
+
+    def test_a_chunk_that_cannot_be_opened_is_tried_again(self):
+        lent = os.path.join(self.dir, "lent")
+        os.mkdir(lent)
+        node = self.node("n1", "--lend-interval", "1", pool=f"48mb,path={lent}/pool")
+        load = self.skewed(0)
+        os.rename(lent, lent + ".away")
+        wait_until(lambda: "cannot be lent to shard a" in node.output(), what="a failure")
+        os.rename(lent + ".away", lent)
+        wait_until(lambda: sum(self.memory_at(i) for i in range(3)) < 48 * MB)
+        wait_until(lambda: sum(self.memory_at(i) for i in range(3)) == 48 * MB, what="all is lent")
+        load.stop()
+        self.assertEqual(load.wrong, 0)
 
 
 class Grows(LendingTest):

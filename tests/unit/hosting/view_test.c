@@ -132,6 +132,38 @@ TEST(view_of_what_the_master_says) {
     hosting_view_destroy(&view);
 }
 
+/* Of a node that has several masters. */
+TEST(view_of_parts) {
+    struct hosting_view *front = hosting_view_create(), *other = hosting_view_create();
+    open_with_view();
+    wait_stage(HOSTING_UP, "");
+    struct hosting_view *part = view;
+    view_part_add(front, "a", part);
+    view_part_add(front, "b", other);
+    view = front;
+    view_tell(front, HOSTING_POPULATING, "memory is set up");
+    wait_stage(HOSTING_POPULATING, "memory is set up"); /* as long as it is not open */
+    view_tell(front, HOSTING_UP, "");
+    view_tell(other, HOSTING_JOINING, "waiting for the master: gone");
+    wait_stage(HOSTING_UP, "shard b: waiting for the master: gone");
+    wait_figure("lent_memory", segment.bytes);
+    CHECK_EQ(figure_now("up", NULL), 1);
+    CHECK_EQ(figure_now("lent", NULL), segment.bytes);
+    view_part_add(front, "c", part); /* which then counts twice */
+    wait_figure("lent_memory", 2 * segment.bytes);
+    CHECK_EQ(figure_now("joins", NULL), 2);
+    CHECK_EQ(figure_now("segments", NULL), 2);
+    view_part_remove(front, part);
+    view_part_remove(front, part);
+    wait_stage(HOSTING_JOINING, "shard b: waiting");
+    view_part_remove(front, other);
+    view = part;
+    close_with_view();
+    hosting_view_destroy(&part);
+    hosting_view_destroy(&front);
+    hosting_view_destroy(&other);
+}
+
 TEST(view_of_a_host_that_is_busy) {
     open_with_view();
     wait_stage(HOSTING_UP, "");
