@@ -132,11 +132,20 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t len) {
 }
 
 uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len) {
-    return ~chosen()->copy(~crc, dst, src, len, len >= CRC32C_STREAM_MIN);
+    bool past_cache = len >= CRC32C_STREAM_MIN;
+    crc = ~chosen()->copy(~crc, dst, src, len, past_cache);
+    if (past_cache) crc32c_past_end();
+    return crc;
 }
 
 uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len) {
     return ~chosen()->copy(~crc, dst, src, len, len >= CRC32C_PAST_MIN);
+}
+
+void crc32c_past_end(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();
+#endif
 }
 
 const char *crc32c_impl(void) {

@@ -13,8 +13,10 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t len);
  * Uses non-temporal stores for large copies. */
 uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
 /* The same for one of many that are copied together: from a page on it goes past the cache, which
- * all of them would not fit into. */
+ * all of them would not fit into. Other threads may be told of them after crc32c_past_end, which
+ * waits for their stores: once for all, as for each page it takes a quarter of the copy's time. */
 uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len);
+void crc32c_past_end(void);
 /* CRC of A followed by B from crc(A), crc(B) and the length of B. O(log len). */
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);
 /* "vpclmulqdq", "sse4.2", "pmull", "crc32" or "table". */

@@ -14,7 +14,8 @@
 #define CRC32C_PAST_MIN   ((size_t)4 << 10)
 
 /* state is the CRC without its final complement. copy must load every byte of src once: another
- * process may be changing it, and the result has to be that of the bytes in dst. */
+ * process may be changing it, and the result has to be that of the bytes in dst. past_cache: its
+ * stores may be seen later than others that follow, until crc32c_past_end. */
 struct crc32c_impl {
     const char *name;
     bool (*usable)(void); /* on this CPU; called once, prepares constants */

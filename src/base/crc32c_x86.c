@@ -58,9 +58,7 @@ TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint
     if (!past_cache) return streams_run(state, dst, src, len, STORE_CACHED);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
-    state = streams_run(state, dst + head, src + head, len - head, STORE_STREAM);
-    _mm_sfence();
-    return state;
+    return streams_run(state, dst + head, src + head, len - head, STORE_STREAM);
 }
 
 const struct crc32c_impl crc32c_sse42_impl = {"sse4.2", sse42_usable, sse42_update, sse42_copy};
@@ -154,9 +152,7 @@ TARGET_VPCLMUL static uint32_t vpclmul_copy(uint32_t state, uint8_t *dst, const 
     if (!past_cache) return vpclmul_run(state, dst, src, len, STORE_CACHED);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
-    state = vpclmul_run(state, dst + head, src + head, len - head, STORE_STREAM);
-    _mm_sfence();
-    return state;
+    return vpclmul_run(state, dst + head, src + head, len - head, STORE_STREAM);
 }
 
 const struct crc32c_impl crc32c_vpclmul_impl = {"vpclmulqdq", vpclmul_usable, vpclmul_update,

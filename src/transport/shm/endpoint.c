@@ -97,8 +97,10 @@ tarn_status shm_endpoint_status(const struct transport_endpoint *e) {
 
 /* Settled: they are our own stores, and over. */
 static void complete_first(struct transport_endpoint *e, tarn_status status) {
+    struct transport_op *op = STAILQ_TAKE(&e->ops, link);
+    if (shm_op_of(op)->crc.past) crc32c_past_end(); /* once for all of its parts */
     e->domain->completed++;
-    op_end(STAILQ_TAKE(&e->ops, link), status, true);
+    op_end(op, status, true);
 }
 
 static void throw_away_replies(struct transport_endpoint *e);
