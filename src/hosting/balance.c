@@ -74,7 +74,7 @@ static unsigned chunk_last(const struct shares *s, unsigned share) {
 
 static void chunk_forget(const struct shares *s, const struct node_chunk *c, const char *shard) {
     char *path = chunk_path(&s->o, c, shard);
-    if (path != NULL) chunk_file_remove(path, "it is lent to another master");
+    if (path != NULL) chunk_file_remove(path, "its master does not have it any more");
     free(path);
 }
 
@@ -97,6 +97,7 @@ static void give_first(struct shares *s, struct node_chunk *c, unsigned to) {
         log_notice("Shard %s has a share of this node now", s->share[to].row.name);
         return;
     }
+    chunk_forget(s, c, s->share[to].row.name);
     c->shard = CHUNK_FREE;
     s->free_ms = s->share[to].retry_ms = add_sat(now_ms(), AGAIN_MS);
     log_warning("Shard %s gets nothing of this node yet: %s", s->share[to].row.name,
@@ -132,6 +133,7 @@ static void move_turn(struct shares *s) {
     if (state == LEND_FAILED) {
         log_warning("Chunk %u of %llu MiB cannot be lent to shard %s: %s", c->number,
                     (unsigned long long)(c->bytes >> 20), s->share[at].row.name, why);
+        if (s->move == MOVE_ADDING) chunk_forget(s, c, s->share[at].row.name);
         s->free_ms = add_sat(now_ms(), AGAIN_MS);
         move_over(s);
     } else if (state == LEND_DONE && s->move == MOVE_ADDING) {
@@ -226,10 +228,9 @@ static void share_leave(struct shares *s, unsigned i) {
     char name[SLOT_NAME_MAX + 1];
     memcpy(name, s->share[i].row.name, sizeof(name));
     log_notice("Shard %s has left the map: its share goes to the others", name);
-    if (s->share[i].host != NULL)
-        hosting_end_begin(s->share[i].host, false, add_sat(now_ms(), LEAVE_MS));
-    share_end(s, i);
+    share_end(s, i, false, add_sat(now_ms(), LEAVE_MS));
     share_disk_remove(s, name);
+    if (s->move == MOVE_ADDING && s->to == i) chunk_forget(s, &s->chunks.chunk[s->chunk], name);
     if (s->move != MOVE_NONE && (s->move == MOVE_TAKING ? s->from : s->to) == i) move_over(s);
     if (s->to == i) s->to = CHUNK_FREE;
     for (unsigned k = 0; k < s->chunks.n; k++) {

@@ -185,13 +185,17 @@ tarn_status share_begin(struct shares *s, unsigned i) {
     return TARN_OK;
 }
 
-void share_end(struct shares *s, unsigned i) {
+/* Callers ask hosts under the mutex, and one that ends does not answer. */
+void share_end(struct shares *s, unsigned i, bool keep, uint64_t deadline) {
     struct node_share *share = &s->share[i];
     pthread_mutex_lock(&s->mutex);
     struct tarn_host *host = share->host;
     share->host = NULL;
     pthread_mutex_unlock(&s->mutex);
-    if (host != NULL) hosting_end(&host);
+    if (host != NULL) {
+        hosting_end_begin(host, keep, deadline);
+        hosting_end(&host);
+    }
     if (share->view != NULL) view_part_remove(s->view, share->view);
     hosting_view_destroy(&share->view);
     *share = (struct node_share){.slots = -1};
@@ -239,7 +243,7 @@ static void shares_end(struct shares *s, bool keep, uint64_t timeout_ms) {
     balance_stop(s);
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
         if (s->share[i].host != NULL) hosting_end_begin(s->share[i].host, keep, deadline);
-    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) share_end(s, i);
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) share_end(s, i, keep, deadline);
     view_tell(s->view, HOSTING_CLOSED, "it is not open");
     shards_give(s->pool, &s->map);
     tarn_close(&s->pool);

@@ -52,8 +52,8 @@ struct shares {
 
 /* Opens the host of a share, which has what it is to begin with; it tries to join from now on. */
 tarn_status share_begin(struct shares *s, unsigned i);
-/* Ends it, frees its place. */
-void share_end(struct shares *s, unsigned i);
+/* Ends it as tarn_host_close does, and frees its place. */
+void share_end(struct shares *s, unsigned i, bool keep, uint64_t deadline);
 /* What it had of the disk, once it is ended. */
 void share_disk_remove(const struct shares *s, const char *shard);
 char *share_url(const struct shares *s, const struct slot_shard *row);
