@@ -9,7 +9,6 @@
 
 #define SLOT_COUNT 16384u
 
-uint16_t crc16(struct span bytes);
 /* The part of the key that counts. */
 struct span slot_tag(struct span key);
 uint32_t slot_of_key(struct span key);
