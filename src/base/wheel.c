@@ -217,6 +217,7 @@ struct wheel_node *wheel_pop(struct wheel *w, uint64_t now_ms, unsigned *budget,
 
 uint64_t wheel_next_ms(const struct wheel *w, uint64_t now_ms, uint64_t limit_ms) {
     MAGIC_CHECK(w, WHEEL_MAGIC);
+    if (w->count == 0) return limit_ms;
     if (!list_empty(&w->cascading)) return 0;
     uint64_t at = list_empty(&w->ready) ? next_event(w) : w->ready.next->due;
     return at <= now_ms ? 0 : min_u64(at - now_ms, limit_ms);

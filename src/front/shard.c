@@ -59,11 +59,18 @@ static void refer_to_master(struct shard_verdict *v, const char *host, uint16_t 
     v->at = &v->other;
 }
 
-static void key_judge(const struct client *c, const struct cmd *cmd, struct span key,
+/* All of it, and for whatever command. */
+static bool slot_is_here(uint32_t slot) {
+    return shard_map != NULL && !shard_awaits() && !succeeded &&
+           shard_map->owner[slot] == shard_self && shard_map->target[slot] == SLOT_NOBODY &&
+           above.master(NULL) == NULL;
+}
+
+static void key_judge(const struct client *c, const struct cmd *cmd, struct span key, uint32_t slot,
                       struct shard_verdict *v) {
     const struct slot_map *m = shard_map;
     uint16_t port;
-    v->slot = slot_of_key(key);
+    v->slot = slot;
     v->where = shard_awaits() ? KEY_NOWHERE : KEY_HERE;
     if (m == NULL || v->where == KEY_NOWHERE) return;
     unsigned owner = m->owner[v->slot], target = m->target[v->slot];
@@ -99,11 +106,16 @@ static void verdict_answer(struct client *c, const struct shard_verdict *v) {
     }
 }
 
-bool shard_key_refuse(struct client *c, struct span key) {
+static __attribute__((noinline)) bool key_refuse(struct client *c, struct span key, uint32_t slot) {
     struct shard_verdict v;
-    key_judge(c, c->cmd, key, &v);
+    key_judge(c, c->cmd, key, slot, &v);
     verdict_answer(c, &v);
     return v.where != KEY_HERE;
+}
+
+bool shard_key_refuse(struct client *c, struct span key) {
+    uint32_t slot = slot_of_key(key);
+    return UNLIKELY(!slot_is_here(slot)) && key_refuse(c, key, slot);
 }
 
 bool shard_owns(struct span key) {
@@ -141,7 +153,9 @@ struct shard_keys {
 
 static void keys_add(struct shard_keys *k, struct span key) {
     struct shard_verdict v;
-    key_judge(k->client, k->cmd, key, &v);
+    uint32_t slot = slot_of_key(key);
+    v.where = KEY_HERE;
+    if (UNLIKELY(!slot_is_here(slot))) key_judge(k->client, k->cmd, key, slot, &v);
     if (v.where == KEY_HERE) {
         k->here++;
         return;
