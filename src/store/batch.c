@@ -2,10 +2,14 @@
 #include "store/batch.h"
 #include "store/books.h"
 
+/* A get of fewer keys is not cut into several requests: another one at later places is another. */
+#define READ_CUT_MIN 128u
+
 void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
                        enum store_batch_kind kind, uint32_t length) {
     batch_over(s); /* the one before may have ended early */
-    *b = (struct store_batch){.chain = chain, .kind = kind, .length = length, .open = true};
+    *b = (struct store_batch){
+        .chain = chain, .kind = kind, .length = length, .own = length, .open = true};
 }
 
 /* Leading keys that are others' count as hits: what is missing there ends the prefix there. */
@@ -83,6 +87,11 @@ static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
 static bool read_goes_on(struct store_batch *b, uint64_t hash) {
     struct store_chain *c = b->chain;
     uint32_t hits = !b->spread ? c->hits : c->next_hash ? c->depth : c->length;
+    if (b->spread && c->read_spread == b->length && b->pos > c->put_last) {
+        b->request = c->request;
+        b->base_depth = c->read_depth;
+        return true;
+    }
     if (!c->request || c->gets || c->read > hits || b->length > hits - c->read) return false;
     if ((c->read == 0) != (c->first_hash == hash)) return false;
     b->request = c->request;
@@ -98,10 +107,7 @@ static bool batch_goes_on(struct store *s, struct store_batch *b, uint64_t hash)
     return b->kind == STORE_BATCH_READ && read_goes_on(b, hash);
 }
 
-void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
-    if (b->numbered) return;
-    b->numbered = true;
-    if (batch_goes_on(s, b, hash)) return;
+static void batch_number_new(struct store *s, struct store_batch *b, uint64_t hash) {
     if (++s->next_request == 0) s->next_request = 1;
     b->request = s->next_request;
     s->stat.requests++;
@@ -110,6 +116,15 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
                                          .length = b->length,
                                          .gets = b->kind == STORE_BATCH_READ,
                                          .first_hash = hash};
+}
+
+void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
+    if (b->numbered) return;
+    b->numbered = true;
+    if (!batch_goes_on(s, b, hash)) batch_number_new(s, b, hash);
+    if (!b->chain || b->kind != STORE_BATCH_READ) return;
+    b->chain->read_spread = b->spread && b->own >= READ_CUT_MIN ? b->length : 0;
+    b->chain->read_depth = b->base_depth;
 }
 
 void batch_later(struct store_batch *b, uint64_t hash, const struct policy_event *e) {

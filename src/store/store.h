@@ -310,6 +310,9 @@ struct store_chain {
     uint32_t depth;      /* of its first missing key */
     uint32_t length;     /* its keys */
     uint32_t read;       /* of the hits so many were read since */
+    /* the last get was spread, of so many in all, and long enough to be cut: its other requests,
+     * which begin at that depth, too. 0: it was not */
+    uint32_t read_spread, read_depth;
     bool gets;           /* it was a get itself: another one is another request */
     uint64_t first_hash; /* of its first key: gets of its hits are the same request */
     uint64_t next_hash;  /* hash of its first missing key, 0: none */
@@ -332,6 +335,7 @@ struct store_batch {
     uint32_t request;    /* this batch's number */
     uint32_t base_depth; /* depth of key 0 */
     uint32_t length;     /* keys in the batch */
+    uint32_t own;        /* of these here, in this request */
     uint32_t pos;        /* of the next key */
     uint32_t hits;       /* leading hits so far */
     bool open;           /* no miss so far */

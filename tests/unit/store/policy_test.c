@@ -340,6 +340,52 @@ TEST(puts_of_a_spread_batch_may_be_several_batches) {
     store_destroy(&s);
 }
 
+static void get_at(struct store *s, struct store_batch *b, struct store_chain *c, uint32_t from,
+                   uint32_t n, uint32_t length) {
+    store_batch_begin(s, b, c, STORE_BATCH_READ, n);
+    for (uint32_t i = from; i < from + 2 * n; i += 2) {
+        store_batch_at(b, i, length);
+        look_hit(s, b, name((int)i));
+        CHECK_EQ(store_object_depth(store_find(s, span_str(name((int)i)))), i);
+    }
+}
+
+/* A master of two, with every other block: libtarn cuts a long get. */
+TEST(gets_of_a_spread_batch_may_be_several_batches) {
+    struct store *s = util_store("lru", 64, NULL, NULL);
+    struct store_chain c = {0};
+    struct store_batch b;
+    for (int i = 0; i < 600; i += 2) CHECK_EQ(util_put(s, name(i), 64), TARN_OK);
+    for (int looks = 0; looks < 2; looks++) {
+        uint32_t request = 0;
+        if (looks) {
+            store_batch_begin(s, &b, &c, STORE_BATCH_LOOK, 300);
+            for (uint32_t i = 0; i < 600; i += 2) {
+                store_batch_at(&b, i, 600);
+                look_hit(s, &b, name((int)i));
+            }
+            request = b.request;
+        }
+        get_at(s, &b, &c, 0, 128, 600);
+        CHECK(!looks || b.request == request);
+        request = b.request;
+        get_at(s, &b, &c, 256, 128, 600);
+        CHECK_EQ(b.request, request);
+        get_at(s, &b, &c, 512, 44, 600); /* its last */
+        CHECK_EQ(b.request, request);
+        get_at(s, &b, &c, 0, 3, 600);
+        CHECK(b.request != request);
+        request = b.request;
+        get_at(s, &b, &c, 10, 3, 600); /* nobody cuts one so short */
+        CHECK(b.request != request);
+        request = b.request;
+        get_at(s, &b, &c, 2, 128, 600);
+        get_at(s, &b, &c, 300, 3, 500); /* another prompt */
+        CHECK(b.request != request + 1);
+    }
+    store_destroy(&s);
+}
+
 /* As in vLLM, whose scheduler looks up and whose workers put. */
 TEST(puts_of_another_connection_go_on_with_a_look_up) {
     struct store *s = spied();
