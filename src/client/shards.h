@@ -146,6 +146,10 @@ tarn_status shards_get(struct tarn_client *front, tarn_item *items, size_t n,
 tarn_status shards_put(struct tarn_client *front, tarn_item *items, size_t n,
                        const tarn_put_options *o, uint64_t deadline);
 void shards_timing(struct tarn_client *front, int kind, size_t n, uint64_t started_us);
+/* Jobs of one call at the same time: the first by this thread, by here, and after it those that no
+ * other thread has begun with, by job->run. Returns when all are done. */
+void shards_together(struct tarn_client *front, struct crew_job **jobs, size_t n,
+                     void (*here)(struct crew_job *job));
 
 /* --- shards_look.c --- */
 

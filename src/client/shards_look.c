@@ -10,11 +10,14 @@
 
 /* One master's share of the keys: order[from, to). */
 struct leg {
+    struct crew_job job; /* of connecting */
     struct shard *shard;
     struct lane *lane; /* NULL: it was not had */
     uint32_t from, to;
     uint64_t deadline, began_ms;
     tarn_status status;
+    bool connects; /* its lane has no connection */
+    char *why;     /* it could not be made, owned */
 };
 
 struct looking {
@@ -162,20 +165,96 @@ static void leg_begin(struct looking *k, struct leg *leg) {
         leg->status = lane_take(leg->shard->client, k->trace, leg->deadline, &leg->lane);
     if (leg->status != TARN_OK) return;
     lookup_count(leg->lane, &(struct lookup){.id = k->l->id, .n = leg->to - leg->from});
-    /* One that has to connect is left for the end: that may take its time. */
-    leg->status = leg->lane->ctl.fd >= 0 ? lane_ready(leg->lane, leg->deadline) : TARN_ECLOSED;
+    leg->connects = leg->lane->ctl.fd < 0;
+    if (leg->connects) return;
+    leg->status = lane_ready(leg->lane, leg->deadline);
     if (leg->status == TARN_OK) leg->status = leg_send(k, leg);
 }
 
+static void leg_connect(struct crew_job *job) {
+    struct leg *leg = CONTAINER_OF(job, struct leg, job);
+    leg->status = lane_run(leg->lane, leg->deadline, NULL, NULL);
+    if (leg->status != TARN_OK) leg->why = xstrdup(tarn_last_error());
+}
+
+static bool leg_connect_run(struct crew_job *job) {
+    leg_connect(job);
+    return true;
+}
+
+/* Those that have to connect, all at once: that may take its time. */
+static void legs_connect(struct looking *k) {
+    struct crew_job *jobs[SLOT_SHARDS_MAX];
+    uint64_t began_ns = k->trace->spans ? clock_mono_ns() : 0;
+    size_t n = 0;
+    for (unsigned i = 0; i < k->legs; i++) {
+        if (!k->leg[i].connects) continue;
+        k->leg[i].job.run = leg_connect_run;
+        k->leg[i].lane->trace = NULL; /* which is for one thread */
+        jobs[n++] = &k->leg[i].job;
+    }
+    if (n > 0) shards_together(k->front, jobs, n, leg_connect);
+    for (unsigned i = 0; i < k->legs; i++) {
+        struct leg *leg = &k->leg[i];
+        if (!leg->connects) continue;
+        leg->lane->trace = k->trace->on ? k->trace : NULL;
+        trace_connected(leg->lane, began_ns, leg->status);
+        lane_tell_trace(leg->lane);
+        if (leg->status == TARN_OK) leg->status = leg_send(k, leg);
+    }
+}
+
 static void leg_end(struct looking *k, struct leg *leg) {
-    if (leg->lane != NULL && leg->status != TARN_OK && status_is_lost(leg->status))
+    if (leg->why != NULL)
+        fail(leg->status, "%s", leg->why);
+    else if (leg->lane != NULL && leg->status != TARN_OK && status_is_lost(leg->status))
         leg->status = lane_run(leg->lane, leg->deadline, leg_once, k);
+    free(leg->why);
     if (leg->lane != NULL) shard_used(k->front, leg->shard, leg->status, leg->began_ms);
     if (leg->status != TARN_OK)
         leg_failed(k, leg);
     else
         k->answered = true;
     if (leg->lane != NULL) lane_give(leg->lane);
+}
+
+/* How many leading keys are there; else how many. */
+static size_t look_count(const struct looking *k) {
+    size_t count = 0;
+    if (k->l->id == WIRE_prefixlen) {
+        while (count < k->l->n && k->there[count]) count++;
+        return count;
+    }
+    for (size_t i = 0; i < k->l->n; i++) count += k->there[i];
+    return count;
+}
+
+/* Ends the leases of its keys from place gap on; nobody waits for the answer. */
+static void leg_release(struct looking *k, struct leg *leg, size_t gap) {
+    struct ctl_request *r = &leg->lane->request;
+    for (uint32_t i = leg->from; i < leg->to;) {
+        request_begin(r);
+        struct wire_release ends = {.keys = {request_next(r), 0}};
+        for (; i < leg->to && ends.keys.n < LOOKUP_KEYS; i++) {
+            uint32_t place = k->split.order[i];
+            if (place < gap || !k->there[place]) continue;
+            request_word(r, k->keys[i].data, k->keys[i].len);
+            request_number(r, 0);
+            ends.keys.n++;
+        }
+        if (ends.keys.n == 0) return;
+        request_build(r, WIRE_release, &ends);
+        lane_send(leg->lane, true);
+    }
+}
+
+/* A master leases the keys up to its own first miss; the prefix ends at the first of all. */
+static void legs_release(struct looking *k) {
+    bool all = k->left == 0 && k->split.begin[SPLIT_NOBODY] == k->split.begin[SPLIT_NOBODY + 1];
+    for (unsigned i = 0; i < k->legs; i++) all = all && k->leg[i].status == TARN_OK;
+    if (!all || k->l->id != WIRE_prefixlen || k->l->lease_ms == 0) return;
+    size_t gap = look_count(k);
+    for (unsigned i = 0; i < k->legs; i++) leg_release(k, &k->leg[i], gap);
 }
 
 /* In the order of the map, which is that of their names: of two calls that wait for lanes of each
@@ -193,8 +272,10 @@ static void legs_cut(struct looking *k) {
 
 static void legs_run(struct looking *k) {
     for (unsigned i = 0; i < k->legs; i++) leg_begin(k, &k->leg[i]);
+    legs_connect(k);
     for (unsigned i = 0; i < k->legs; i++)
         if (k->leg[i].status == TARN_OK) k->leg[i].status = leg_receive(k, &k->leg[i]);
+    legs_release(k);
     for (unsigned i = 0; i < k->legs; i++) leg_end(k, &k->leg[i]);
 }
 
@@ -243,17 +324,6 @@ static void rounds_look(struct looking *k) {
         snprintf(k->why, sizeof(k->why), "%s", tarn_last_error());
     }
     free(k->keys);
-}
-
-/* How many leading keys are there; else how many. */
-static size_t look_count(const struct looking *k) {
-    size_t count = 0;
-    if (k->l->id == WIRE_prefixlen) {
-        while (count < k->l->n && k->there[count]) count++;
-        return count;
-    }
-    for (size_t i = 0; i < k->l->n; i++) count += k->there[i];
-    return count;
 }
 
 /* Of a shard that is away no key is there, as long as another one answers; what was to be removed

@@ -190,11 +190,15 @@ static bool part_run(struct crew_job *job) {
     return true;
 }
 
-static bool part_is(const struct crew_job *job, const void *part) {
-    return job == &((const struct split_part *)part)->job;
+static void part_here(struct crew_job *job) {
+    part_do(CONTAINER_OF(job, struct split_part, job));
 }
 
-static struct crew *parts_crew(struct tarn_client *front) {
+static bool job_is(const struct crew_job *job, const void *other) {
+    return job == other;
+}
+
+static struct crew *shards_crew(struct tarn_client *front) {
     struct shards *s = front->shards;
     pthread_mutex_lock(&s->mutex);
     if (s->crew.threads == NULL)
@@ -205,21 +209,28 @@ static struct crew *parts_crew(struct tarn_client *front) {
     return has ? &s->crew : NULL; /* without a thread all is done by this one */
 }
 
-static void parts_run(struct items_call *c, struct split_part **parts, size_t n) {
-    struct crew *crew = n > 1 ? parts_crew(c->front) : NULL;
-    trace_context_take(&c->context, c->front);
-    for (size_t i = 1; i < n && crew != NULL; i++) {
-        parts[i]->job.run = part_run;
-        crew_add(crew, &parts[i]->job);
-    }
-    if (n > 0) part_do(parts[0]);
+void shards_together(struct tarn_client *front, struct crew_job **jobs, size_t n,
+                     void (*here)(struct crew_job *job)) {
+    struct crew *crew = n > 1 ? shards_crew(front) : NULL;
+    for (size_t i = 1; i < n && crew != NULL; i++) crew_add(crew, jobs[i]);
+    if (n > 0) here(jobs[0]);
     /* The last ones are begun last by others. */
     for (size_t i = n; i-- > 1;) {
-        if (crew == NULL || crew_cancel(crew, part_is, parts[i]) > 0)
-            part_do(parts[i]);
+        if (crew == NULL || crew_cancel(crew, job_is, jobs[i]) > 0)
+            here(jobs[i]);
         else
-            crew_wait(crew, &parts[i]->job);
+            crew_wait(crew, jobs[i]);
     }
+}
+
+static void parts_run(struct items_call *c, struct split_part **parts, size_t n) {
+    struct crew_job *jobs[SPLIT_NOBODY];
+    if (n > 1) trace_context_take(&c->context, c->front);
+    for (size_t i = 0; i < n; i++) {
+        parts[i]->job.run = part_run;
+        jobs[i] = &parts[i]->job;
+    }
+    shards_together(c->front, jobs, n, part_here);
 }
 
 /* --- gets of few bytes --- */

@@ -19,14 +19,20 @@ static enum each_next release_batch(struct client *c, struct release *r, unsigne
     return *budget == 0 ? EACH_AGAIN : EACH_OVER;
 }
 
+static uint64_t version_of(struct span key) {
+    const struct object *o = store_find(books, key);
+    return o != NULL ? store_object_version(o) : 0;
+}
+
 static enum each_next release_one(struct client *c, struct each *each, unsigned *budget) {
     struct release *r = CONTAINER_OF(each, struct release, each);
     if (each->at == r->args.keys.n) return release_batch(c, r, budget);
     const struct span *key = &c->argv[r->args.keys.at + 2 * each->at];
     uint64_t version;
     /* What is no version is one that nobody has a lease on. */
-    if (span_to_u64(key[1], &version))
-        r->released += store_release(books, key[0], c->id, version, r->guarded);
+    if (!span_to_u64(key[1], &version)) return EACH_ON;
+    if (version == 0) version = version_of(key[0]);
+    if (version != 0) r->released += store_release(books, key[0], c->id, version, r->guarded);
     return EACH_ON;
 }
 

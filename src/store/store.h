@@ -306,10 +306,10 @@ const char *store_placement_name(const struct store *s);            /* "local-fi
 struct store_chain {
     /* number of the connection's last look-up batch, or of its puts that wait */
     uint32_t request;
-    uint32_t hits;       /* its leading hits */
-    uint32_t depth;      /* of its first missing key */
-    uint32_t length;     /* its keys */
-    uint32_t read;       /* of the hits so many were read since */
+    uint32_t hits;   /* its leading hits */
+    uint32_t depth;  /* of its first missing key */
+    uint32_t length; /* its keys */
+    uint32_t read;   /* of the hits so many were read since */
     /* the last get was spread, of so many in all, and long enough to be cut: its other requests,
      * which begin at that depth, too. 0: it was not */
     uint32_t read_spread, read_depth;

@@ -55,6 +55,9 @@ test {RELEASE: own leases, once, of this version} {
     assert_equal 0 [[client] release 1 k $v]
     assert_equal 1 [r release 1 k $v]
     assert_equal 0 [r release 1 k $v]
+    r getreplicas k LEASE 10000
+    assert_equal 1 [r release 2 nokey 0 k 0]
+    assert_equal 0 [r release 1 k 0]
     assert_error "ERR unknown option *" {r release 1 k $v extra}
 }
 
@@ -84,7 +87,7 @@ test {RELEASE of many} {
     foreach k {m1 m2 m3} {put [r] $k 5000}
     set versions [lmap x [r mgetreplicas 3 m1 m2 m3 LEASE 5000] {lindex $x 0}]
     lassign $versions a b c
-    assert_equal 2 [r release 3 m1 $a m2 0 m3 $c]
+    assert_equal 2 [r release 3 m1 $a m2 [expr {$b + 1000}] m3 $c]
     assert_equal 1 [r release 3 m1 $a m2 $b m3 $c]
 }
 

@@ -3,6 +3,7 @@ that change, slots that move."""
 
 import argparse
 import asyncio
+import contextlib
 import random
 import socket
 import threading
@@ -30,6 +31,10 @@ def ask(port, *words):
     if answer.startswith("-"):
         raise AssertionError(f"{words[:2]}: {answer}")
     return answer
+
+
+def link_to(port):
+    return Link(("127.0.0.1", port), argparse.Namespace(tls=False, password=None))
 
 
 def slot_of(key):
@@ -91,6 +96,14 @@ class Masters:
 
     def url(self, i=0):
         return self.servers[i].url
+
+    def sum(self, figure):
+        """A figure of INFO, of all masters."""
+        total = 0
+        for server in self.servers:
+            with contextlib.closing(link_to(server.port)) as link:
+                total += int(link.info(figure))
+        return total
 
     def keys_at(self, i):
         """How many it has."""
@@ -167,6 +180,16 @@ class Calls(MastersTest):
                 asked = keys[:gap] + [b"gap"] + keys[gap:]
                 self.assertEqual(client.prefix_length(asked, lease_ms=lease_ms), gap)
         self.assertEqual(client.prefix_length([]), 0)
+
+    def test_leases_behind_the_prefix_end(self):
+        for server in self.pool.servers:
+            ask(server.port, "CONFIG", "SET", "max-lease", 600000)
+        client = self.client()
+        keys = list(self.put(client, 90, size=5000))
+        for gap in (30, 45):
+            asked = keys[:gap] + [b"gap"] + keys[gap:]
+            self.assertEqual(client.prefix_length(asked, lease_ms=600000), gap)
+            wait_until(lambda: self.pool.sum("leases") == gap)
 
     def test_waiting(self):
         client = self.client()
@@ -299,6 +322,51 @@ class Calls(MastersTest):
             with tarn.Client(f"tarn://{urls}/?timeout_ms=2000&failover_ms=200") as client:
                 here = [k for k in values if k not in self.share(values, 0)]
                 self.assertEqual(client.get_many(here), [values[k] for k in here])
+
+
+class Doors:
+    """In front of each master; none opens before somebody stands before all of them."""
+
+    def __init__(self, ports):
+        self.sockets = []
+        self.all_here = threading.Barrier(len(ports))
+        self.doors = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
+        for door, port in zip(self.doors, ports):
+            threading.Thread(target=self.guard, args=(door, port), daemon=True).start()
+
+    def guard(self, door, port):
+        client = door.accept()[0]
+        self.all_here.wait()
+        server = socket.create_connection(("127.0.0.1", port))
+        self.sockets += [client, server]
+        for a, b in ((client, server), (server, client)):
+            threading.Thread(target=self.pass_on, args=(a, b), daemon=True).start()
+
+    @staticmethod
+    def pass_on(a, b):
+        with contextlib.suppress(OSError):
+            while data := a.recv(65536):
+                b.sendall(data)
+
+    def ports(self):
+        return [door.getsockname()[1] for door in self.doors]
+
+    def close(self):
+        for s in self.doors + self.sockets:
+            s.close()
+
+
+class FirstCall(MastersTest):
+    masters = 4
+
+    def test_connects_to_all_at_once(self):
+        values = self.put(self.client(), 40, size=20)
+        doors = Doors([server.port for server in self.pool.servers])
+        self.addCleanup(doors.close)
+        self.pool.rows = [[port] for port in doors.ports()]
+        self.pool.tell()
+        client = self.client()
+        self.assertEqual(client.exists_many(values), [True] * 40)
 
 
 class CallsToOne(Calls):
@@ -490,7 +558,7 @@ class Prompts(MastersTest):
         super().setUp()
         self.links = []
         for server in self.pool.servers:
-            link = Link(("127.0.0.1", server.port), argparse.Namespace(tls=False, password=None))
+            link = link_to(server.port)
             self.addCleanup(link.close)
             self.links.append(link)
 
