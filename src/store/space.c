@@ -47,10 +47,14 @@ static uint64_t end_of(const struct space *sp, const struct block *b) {
 
 /* Lengths of more than 2^32 - 1 units (256 GiB) are cut: a free run may be longer than a block
  * field can tell, and then the rest is simply not used by this allocation. */
+static uint32_t len_of(uint64_t units) {
+    return (uint32_t)min_u64(units, UINT32_MAX - PAGE_UNITS);
+}
+
 uint32_t block_len(const struct space *sp, block_id id) {
     const struct block *b = block_get(sp, id);
     if (block_state(b) != BLOCK_FREE) return b->len;
-    return (uint32_t)min_u64(end_of(sp, b) - block_offset(b), UINT32_MAX - PAGE_UNITS);
+    return len_of(end_of(sp, b) - block_offset(b));
 }
 
 void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner,
@@ -251,11 +255,34 @@ static block_id merge_around(struct space *sp, struct segment *seg, block_id id)
     return id;
 }
 
+/* The front of a free run: it begins later, and that is all. Most values of a pool that is not full
+ * are carved like this. 0: no memory. */
+static block_id carve_front(struct space *sp, struct segment *seg, block_id id, uint32_t len) {
+    block_id front = id_new(sp);
+    if (!front) return 0;
+    struct block *b = block_get(sp, id), *f = block_get(sp, front);
+    uint64_t offset = block_offset(b);
+    *f = (struct block){.prev = b->prev, .next = id, .len = len};
+    block_set_where(f, offset, seg->id, BLOCK_HELD, 0);
+    block_set_where(b, offset + len, seg->id, BLOCK_FREE, 0);
+    if (b->prev)
+        block_get(sp, b->prev)->next = front;
+    else
+        seg->first = front;
+    b->prev = front;
+    free_units_set(sp, seg, seg->free_units - len);
+    sp->ops->used(sp, seg, offset, len);
+    return front;
+}
+
 block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len) {
     struct block *b = block_get(sp, id);
     struct segment *seg = sp->segments[block_segment(b)];
     uint64_t offset = block_offset(b), end = end_of(sp, b);
     TARN_ASSERT(block_state(b) == BLOCK_FREE && start >= offset && start + len <= end && len > 0);
+    /* walks that are at the run would miss what comes before it */
+    if (start == offset && sp->n_cursors == 0 && sp->ops->stays && sp->ops->stays(sp, id, len))
+        return carve_front(sp, seg, id, len);
     free_remove(sp, seg, id);
     block_id left = 0, right = 0;
     if (start > offset) {
@@ -597,6 +624,12 @@ static unsigned next_bin(const struct bins *b, unsigned from) {
         if (bits) return w * 64 + (unsigned)__builtin_ctzll(bits);
     }
     return SPACE_BINS;
+}
+
+bool bins_stays(const struct space *sp, block_id id, uint32_t len) {
+    const struct block *b = block_get(sp, id);
+    uint64_t left = end_of(sp, b) - block_offset(b) - len;
+    return left > 0 && bin_of(block_len(sp, id)) == bin_of(len_of(left));
 }
 
 block_id bins_find(struct space *sp, const struct bins *b, uint32_t len, uint32_t align) {
