@@ -48,8 +48,8 @@ const char *size_text(uint64_t bytes, char out[24]);
 
 /* Makes b->secure. */
 void bench_secure(struct bench *b);
-/* A connection that is logged in. true: its server has batches of leases. */
-bool bench_connect(const struct bench *b, struct ctl *c, struct arena *arena);
+/* A connection that is logged in. */
+struct server_numbers bench_connect(const struct bench *b, struct ctl *c, struct arena *arena);
 /* A client of one lane. */
 tarn_client *client_open(const struct bench *b, const char *transport, bool verify);
 
@@ -61,7 +61,7 @@ struct wire {
     struct buf out;
     char *in;
     size_t start, end, cap; /* unread bytes: in[start .. end) */
-    bool lease_batches;     /* the server has them */
+    struct server_numbers numbers;
     uint64_t errors;
     char error[200]; /* the first one */
 };

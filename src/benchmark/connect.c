@@ -36,7 +36,7 @@ void bench_secure(struct bench *b) {
         die("%s", tarn_last_error());
 }
 
-bool bench_connect(const struct bench *b, struct ctl *c, struct arena *arena) {
+struct server_numbers bench_connect(const struct bench *b, struct ctl *c, struct arena *arena) {
     const struct greeting g = {.last = {"INFO", "server"}, .whom = "server"};
     uint64_t deadline = now_ms() + CONNECT_MS;
     tarn_options o;
@@ -52,9 +52,9 @@ bool bench_connect(const struct bench *b, struct ctl *c, struct arena *arena) {
                 ? "the server wants a password (-a PASSWORD, --user NAME): "
                 : "",
             tarn_last_error());
-    bool batches = a->type == ANSWER_STRING && strstr(a->str, "lease_batches:1\r") != NULL;
+    struct server_numbers numbers = server_numbers(a);
     arena_reset(arena);
-    return batches;
+    return numbers;
 }
 
 tarn_client *client_open(const struct bench *b, const char *transport, bool verify) {

@@ -19,6 +19,7 @@
 
 #include "base/slot.h"
 #include "benchmark/meta.h"
+#include "client/placement.h"
 #include "transport/place.h"
 
 const char *const meta_op_names[] = {"put", "get", "exists", "prefix", NULL};
@@ -75,8 +76,9 @@ struct meta_worker {
     struct rng random;
     double interval_ns; /* between two batches of a connection, with a rate */
     uint64_t *numbers;  /* tokens or versions of the batch being answered */
-    bool leases;        /* the batch of their leases comes behind those of a get */
-    uint64_t lease_batch;
+    /* the server numbers the leases of a get, the puts of a put: that comes behind their answers */
+    bool leases, puts;
+    uint64_t numbered;
     struct meta_result did;
 };
 
@@ -128,12 +130,12 @@ static void resp_append_key(const struct meta *m, struct buf *b, uint64_t number
     buf_append(b, "\r\n", 2);
 }
 
-/* lease_batch: its leases are to be a batch. */
-static void template_build(const struct meta *m, enum meta_op op, bool lease_batch,
-                           struct template *t) {
+static void template_build(const struct meta_worker *k, enum meta_op op, struct template *t) {
+    const struct meta *m = k->m;
     bool put = op == META_PUT, lease = op == META_GET && m->lease_ms > 0,
-         replicas = put && m->replicas > 1, packed = put || op == META_GET;
-    t->words = 2u + (lease || replicas ? 2 : 0) + packed + lease_batch;
+         replicas = put && m->replicas > 1, packed = put || op == META_GET,
+         batch = put ? k->puts : k->leases && lease;
+    t->words = 2u + (lease || replicas ? 2 : 0) + packed + batch;
     t->words_a_key = put ? 2 : 1;
     resp_append(&t->name, commands[op]);
     for (uint64_t i = 0; i < m->batch; i++) {
@@ -150,7 +152,7 @@ static void template_build(const struct meta *m, enum meta_op op, bool lease_bat
         resp_append_number(&t->tail, m->replicas);
     }
     if (packed) resp_append(&t->tail, "PACKED"); /* as libtarn does, and this */
-    if (lease_batch) resp_append(&t->tail, "BATCH");
+    if (batch) resp_append(&t->tail, "BATCH");
 }
 
 static void template_free(struct template *t) {
@@ -268,8 +270,8 @@ static uint64_t read_number(struct wire *w) {
     return number;
 }
 
-/* The number of each element, and the batch of leases behind them. Returns how many there are. */
-static size_t read_numbers(struct meta_worker *k, struct wire *w, size_t keys, bool leases) {
+/* The number of each element, and that of the batch behind them. Returns how many there are. */
+static size_t read_numbers(struct meta_worker *k, struct wire *w, size_t keys, bool batch) {
     size_t len, found = 0;
     const char *line = wire_line(w, &len);
     if (line[0] == '-') {
@@ -277,15 +279,15 @@ static size_t read_numbers(struct meta_worker *k, struct wire *w, size_t keys, b
         for (size_t i = 0; i < keys; i++) k->numbers[i] = UINT64_MAX;
         return 0;
     }
-    if (line[0] != '*' || wire_int(w, line, len) != (int64_t)keys + leases)
+    if (line[0] != '*' || wire_int(w, line, len) != (int64_t)keys + batch)
         die("unexpected answer: %.*s", (int)len, line);
     for (size_t i = 0; i < keys; i++) {
         k->numbers[i] = read_number(w);
         found += k->numbers[i] != UINT64_MAX;
     }
-    if (leases) {
+    if (batch) {
         line = wire_line(w, &len);
-        k->lease_batch = (uint64_t)wire_int(w, line, len);
+        k->numbered = (uint64_t)wire_int(w, line, len);
     }
     return found;
 }
@@ -304,7 +306,15 @@ static void append_keys_numbers(struct meta_worker *k, struct buf *out, const st
 static void part_send_end(struct meta_worker *k, struct meta_link *l, struct meta_part p,
                           size_t n) {
     struct buf *out = &l->w->out;
-    bool values = k->m->value_size <= 64;
+    bool values = k->m->value_size <= INLINE_MAX;
+    p.stage = STAGE_END;
+    push_part(l, p);
+    k->did.requests++;
+    if (k->puts) {
+        buf_append_str(out, "*4\r\n$7\r\nMPUTEND\r\n$1\r\n0\r\n$5\r\nBATCH\r\n");
+        resp_append_number(out, k->numbered);
+        return;
+    }
     resp_append_count(out, 2 + 3 * n + (values ? 1 + n : 0));
     buf_append_str(out, "$7\r\nMPUTEND\r\n");
     resp_append_number(out, n);
@@ -315,9 +325,6 @@ static void part_send_end(struct meta_worker *k, struct meta_link *l, struct met
     for (size_t i = 0; values && i < n; i++) {
         buf_printf(out, "$%" PRIu64 "\r\n%.*s\r\n", k->m->value_size, (int)k->m->value_size, bytes);
     }
-    p.stage = STAGE_END;
-    push_part(l, p);
-    k->did.requests++;
 }
 
 static void part_send_release(struct meta_worker *k, struct meta_link *l, struct meta_part p,
@@ -325,7 +332,7 @@ static void part_send_release(struct meta_worker *k, struct meta_link *l, struct
     struct buf *out = &l->w->out;
     if (k->leases) {
         buf_append_str(out, "*4\r\n$7\r\nRELEASE\r\n$1\r\n0\r\n$5\r\nBATCH\r\n");
-        resp_append_number(out, k->lease_batch);
+        resp_append_number(out, k->numbered);
     } else {
         resp_append_count(out, 2 + 2 * n);
         buf_append_str(out, "$7\r\nRELEASE\r\n");
@@ -390,7 +397,7 @@ static void part_answered(struct meta_worker *k, struct meta_link *l) {
     }
     switch (call->op) {
     case META_PUT:
-        call->found += n = read_numbers(k, l->w, p.keys, false);
+        call->found += n = read_numbers(k, l->w, p.keys, k->puts);
         if (n == 0) break;
         part_send_end(k, l, p, n);
         return;
@@ -418,7 +425,8 @@ static void conn_open(struct meta_worker *k, struct conn *c) {
         l->client = c;
         l->cap = 3 * m->pipeline + 3;
         l->parts = xcalloc(l->cap, sizeof(*l->parts));
-        k->leases = k->leases && l->w->lease_batches;
+        k->leases = k->leases && l->w->numbers.leases;
+        k->puts = k->puts && l->w->numbers.puts;
     }
     for (uint64_t i = 0; i < m->pipeline; i++) {
         c->idle[i] = &c->calls[i];
@@ -458,10 +466,11 @@ static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t ind
     k->ends = xcalloc(m->n_masters, sizeof(*k->ends));
     rng_seed(&k->random, m->run + index);
     k->leases = m->op == META_GET && m->lease_ms > 0;
+    k->puts = m->value_size > INLINE_MAX;
     k->conns = xcalloc(m->clients, sizeof(*k->conns));
     for (uint64_t i = 0; i < m->clients; i++) conn_open(k, &k->conns[i]);
-    template_build(m, m->op, k->leases, &k->own);
-    if (m->puts > 0) template_build(m, META_PUT, false, &k->put);
+    template_build(k, m->op, &k->own);
+    if (m->puts > 0) template_build(k, META_PUT, &k->put);
 }
 
 static void meta_worker_close(struct meta_worker *k) {

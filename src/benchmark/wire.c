@@ -18,7 +18,7 @@ struct wire *wire_open(const struct bench *b) {
     struct wire *w = xcalloc(1, sizeof(*w));
     struct arena arena = {0};
     struct ctl c;
-    w->lease_batches = bench_connect(b, &c, &arena);
+    w->numbers = bench_connect(b, &c, &arena);
     w->fd = c.fd;
     w->secure = c.secure;
     c.fd = -1;

@@ -139,3 +139,9 @@ const struct answer *answer_field(const struct answer *map, const char *name) {
     }
     return NULL;
 }
+
+struct server_numbers server_numbers(const struct answer *info) {
+    const char *text = info->type == ANSWER_STRING ? info->str : "";
+    return (struct server_numbers){.leases = strstr(text, "lease_batches:1\r") != NULL,
+                                   .puts = strstr(text, "put_batches:1\r") != NULL};
+}

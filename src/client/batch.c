@@ -95,8 +95,12 @@ bool batch_chunk(const struct item_batch *b, const struct chunk *rest, size_t *a
 
 tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, struct answer **a_p) {
     tarn_status status = lane_receive(b->lane, a_p, b->deadline);
-    if (status == TARN_OK) status = lane_check(b->lane, *a_p, what);
-    if (status == TARN_OK && ((*a_p)->type != ANSWER_ARRAY || (*a_p)->len != n))
+    return status == TARN_OK ? batch_check(b, *a_p, n, what) : status;
+}
+
+tarn_status batch_check(struct item_batch *b, const struct answer *a, size_t n, const char *what) {
+    tarn_status status = lane_check(b->lane, a, what);
+    if (status == TARN_OK && (a->type != ANSWER_ARRAY || a->len != n))
         status =
             fail(TARN_EPROTO, "%s: asked for %zu keys, got another number of answers", what, n);
     return status;

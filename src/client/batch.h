@@ -55,9 +55,10 @@ struct chunk {
     const size_t *order; /* of items */
     size_t n;
     uint64_t sent_ns; /* gets: when it was asked for */
-    bool batched;     /* ... with its leases as a batch */
-    uint64_t batch;   /* its id, 0: none */
-    size_t plain;     /* puts: so many were opened by MPUTSTART */
+    bool batched;     /* ... with its leases, or puts, as a batch */
+    uint64_t batch;   /* its id, 0: none; puts that are ended: by it */
+    size_t plain;     /* puts: so many were opened by MPUTSTART, */
+    size_t opened;    /* ... and so many of these have a token */
 };
 /* Those that are not finished, in the lane's arena. */
 struct chunk batch_rest(const struct item_batch *b);
@@ -65,6 +66,8 @@ struct chunk batch_rest(const struct item_batch *b);
 bool batch_chunk(const struct item_batch *b, const struct chunk *rest, size_t *at, struct chunk *c);
 /* The answer to a request for n of them: an element for each, or so many. */
 tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, struct answer **a_p);
+/* The same for one that has been received. */
+tarn_status batch_check(struct item_batch *b, const struct answer *a, size_t n, const char *what);
 
 /* replica_ensure of many in turn. */
 tarn_status batch_ensure(struct item_batch *b, const struct placed_replica *r, bool write);

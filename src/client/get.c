@@ -76,7 +76,7 @@ static tarn_status locate_send(struct getting *g, struct chunk *c) {
         c->sent_ns = g->located->sent_ns;
         return TARN_OK;
     }
-    c->batched = lane->lease_batches;
+    c->batched = lane->numbers.leases;
     get_locate_build(lane, g->b.items, c->order, c->n, g->options, c->batched);
     c->sent_ns =
         /* the lease counts from here, before the server can have seen the request */

@@ -299,7 +299,7 @@ static tarn_status lane_greet(struct lane *lane, uint64_t deadline) {
         return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->ctl.host,
                     lane->ctl.port);
     }
-    lane->lease_batches = a->type == ANSWER_STRING && strstr(a->str, "lease_batches:1\r") != NULL;
+    lane->numbers = server_numbers(a);
     return !master_may_change(&lane->client->master)
                ? TARN_OK
                : master_check_epoch(&lane->client->master, master_epoch_of(a), lane->ctl.host,

@@ -74,7 +74,7 @@ struct lane {
     uint64_t later_ms; /* of the last answer, a TRYAGAIN; else 0 */
     uint64_t window;   /* bytes per engine_run: adapts to the speed of the path */
     bool connected_before;
-    bool lease_batches;               /* the server of its connection has them */
+    struct server_numbers numbers;    /* of the server of its connection */
     uint32_t master_number;           /* master_met, of its connection */
     uint64_t registered_seen;         /* client->registered_gen this lane's engine knows */
     struct engine_buffer *registered; /* what its engine knows, REGISTER_MAX */

@@ -123,6 +123,17 @@ static struct chunk chunk_split(struct putting *p, const struct chunk *c,
     return split;
 }
 
+/* Of a batch: one answer for all, or one for each. */
+static tarn_status ends_receive(struct putting *p, size_t n, const char *what,
+                                struct answer **a_p) {
+    tarn_status status = lane_receive(p->b.lane, a_p, p->b.deadline);
+    if (status != TARN_OK) return status;
+    const struct answer *a = *a_p;
+    if (a->type == ANSWER_SIMPLE) return TARN_OK;
+    if (a->type == ANSWER_ERROR && answer_error_status(a->str) == TARN_ETOKEN) return TARN_OK;
+    return batch_check(&p->b, a, n, what);
+}
+
 /* request builds one for n of them. */
 static tarn_status chunk_send(struct putting *p, const struct chunk *c,
                               void (*request)(struct putting *p, const size_t *order, size_t n)) {
@@ -137,15 +148,28 @@ static tarn_status chunk_send(struct putting *p, const struct chunk *c,
     return status;
 }
 
-static tarn_status chunk_receive(struct putting *p, const struct chunk *c, const char *what,
+/* The batch that its puts are, behind their answers. */
+static tarn_status chunk_number(struct chunk *c, const struct answer *all) {
+    if (!answer_u64(&all->element[c->plain], &c->batch))
+        return fail(TARN_EPROTO, "MPUTSTART: the batch is no number");
+    for (size_t k = 0; k < c->plain; k++)
+        c->opened += all->element[k].type == ANSWER_ARRAY || all->element[k].type == ANSWER_STRING;
+    return TARN_OK;
+}
+
+static tarn_status chunk_receive(struct putting *p, struct chunk *c, const char *what,
                                  void (*answered)(struct putting *p, size_t i,
                                                   const struct answer *a)) {
     struct answer *all = NULL, *a;
     tarn_status status = TARN_OK;
-    if (c->plain > 0) status = batch_receive(&p->b, c->plain, what, &all);
+    if (c->plain > 0 && c->batch != 0)
+        status = ends_receive(p, c->plain, what, &all);
+    else if (c->plain > 0)
+        status = batch_receive(&p->b, c->plain + c->batched, what, &all);
+    if (status == TARN_OK && c->plain > 0 && c->batched) status = chunk_number(c, all);
     for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
         if (k < c->plain)
-            a = &all->element[k];
+            a = all->type == ANSWER_ARRAY ? &all->element[k] : all;
         else
             status = lane_receive(p->b.lane, &a, p->b.deadline);
         if (status == TARN_OK) answered(p, c->order[k], a);
@@ -162,8 +186,10 @@ static int start_kind(const struct put *u) {
 static void start_request(struct putting *p, const size_t *order, size_t n) {
     struct ctl_request *r = &p->b.lane->request;
     uint64_t instead = p->puts[order[0]].instead;
-    struct wire_put put = {
-        .keys = {request_next(r), (uint32_t)n}, .packed = instead == 0, .instead = instead};
+    struct wire_put put = {.keys = {request_next(r), (uint32_t)n},
+                           .packed = instead == 0,
+                           .instead = instead,
+                           .batch = instead == 0 && p->b.lane->numbers.puts};
     for (size_t k = 0; k < n; k++) key_append(p, order[k], p->puts[order[k]].size);
     put_options_fill(p->b.lane, p->options, p->avoid_since_ms, &put);
     if (instead != 0)
@@ -275,6 +301,38 @@ static void end_request(struct putting *p, const size_t *order, size_t n) {
     request_build(r, p->puts[order[0]].size > 0 ? WIRE_mputend : WIRE_putend, &end);
 }
 
+/* The puts of a batch that are all ended alike. */
+static void end_batch_request(struct putting *p, const size_t *order, size_t n) {
+    struct ctl_request *r = &p->b.lane->request;
+    struct wire_end end = {.keys = {request_next(r), 0}, .batch = p->batch};
+    uint32_t *crcs = arena_alloc(&p->b.lane->arena, n * sizeof(*crcs));
+    for (size_t k = 0; k < n; k++) crcs[k] = p->puts[order[k]].crc;
+    if (!p->puts[order[0]].device) end.batch_crcs = request_crcs(r, crcs, n);
+    request_build(r, WIRE_mputend, &end);
+}
+
+/* Can all that was opened with `started` be ended by the batch that it is? */
+static bool ends_by_batch(const struct putting *p, const struct chunk *started,
+                          const struct chunk *ends) {
+    if (started->batch == 0 || started->n > started->plain || ends->n == 0 ||
+        ends->n > ends->plain || ends->n != started->opened)
+        return false;
+    for (size_t k = 0; k < ends->n; k++) {
+        const struct put *u = &p->puts[ends->order[k]];
+        if (u->failed != 0 || u->receipts != NULL || u->crcs != NULL || u->place.replicas == 0 ||
+            u->device != p->puts[ends->order[0]].device)
+            return false;
+    }
+    return true;
+}
+
+/* Those of `started` that are WRITTEN. */
+static tarn_status ends_send(struct putting *p, const struct chunk *started, struct chunk *ends) {
+    *ends = chunk_split(p, started, end_kind);
+    if (ends_by_batch(p, started, ends)) ends->batch = p->batch = started->batch;
+    return chunk_send(p, ends, ends->batch != 0 ? end_batch_request : end_request);
+}
+
 static void put_ended(struct putting *p, size_t i, const struct answer *a) {
     struct put *u = &p->puts[i];
     tarn_status status = answer_check(a, "PUTEND");
@@ -350,8 +408,8 @@ static tarn_status put_recover(struct putting *p, const size_t *order, size_t n)
             /* not this put's fault; the connection's attempts are counted elsewhere */
             u->last = false;
         }
-        const struct chunk ends = chunk_split(p, &c, end_kind);
-        tarn_status status = chunk_send(p, &ends, end_request);
+        struct chunk ends; /* that batch was the former connection's */
+        tarn_status status = ends_send(p, &c, &ends);
         if (status == TARN_OK) status = chunk_receive(p, &ends, "MPUTEND", put_ended);
         if (status == TARN_OK) status = revokes_send(p, c.order, c.n);
         if (status != TARN_OK) return status;
@@ -380,6 +438,7 @@ static bool put_chunk(struct putting *p, const struct chunk *rest, size_t *at, s
         c->n = k;
     }
     *c = chunk_split(p, c, start_kind);
+    c->batched = p->b.lane->numbers.puts;
     return any;
 }
 
@@ -407,8 +466,7 @@ static tarn_status put_all(struct putting *p) {
         put_write(p, now.order, now.n);
         put_ask(p, now.order, now.n);
         if (status != TARN_OK) break;
-        ends = chunk_split(p, &now, end_kind);
-        status = chunk_send(p, &ends, end_request);
+        status = ends_send(p, &now, &ends);
         if (status == TARN_OK) status = revokes_send(p, now.order, now.n);
         now = next;
     }

@@ -48,6 +48,7 @@ struct putting {
     size_t stored;       /* since the pass began */
     unsigned most_tries; /* of a put that has to be tried again, in this pass */
     uint64_t avoid_since_ms;
+    uint64_t batch;    /* that is being ended */
     bool new_session;  /* the present one has bytes on their way */
     char no_room[512]; /* what the server said of the last NOSPACE */
 };

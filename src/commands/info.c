@@ -74,6 +74,7 @@ static void write_server(struct figure_walk *f) {
         FIGURE(f, MS, shutdown_in_milliseconds, "SHUTDOWN waits for replicas so long",
                shutdown_left_ms());
     FIGURE(f, GAUGE, lease_batches, "1: MGETREPLICAS takes BATCH, as clients look up here", 1);
+    FIGURE(f, GAUGE, put_batches, "1: MPUTSTART and MPUTEND take BATCH, likewise", 1);
     FIGURE(f, GAUGE, io_threads_active, "1: threads move values", client_away_active());
     FIGURE(f, GAUGE, master_epoch, "grows when another master takes over", server.master_epoch);
     FIGURES(f, stats_figures, stats, loop_turns, loop_turns);

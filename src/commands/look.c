@@ -25,7 +25,7 @@ void look_terms_init(const struct client *c, struct look_terms *t, const struct 
                             .return_ms = args->hint.return_ms,
                             .spread = args->spread,
                             .lease_ms = min_u64(args->lease_ms, store_config(books)->max_lease_ms)};
-    if (args->batch && t->lease_ms > 0) t->batch = store_lease_batch_id(books);
+    if (args->batch && t->lease_ms > 0) t->batch = store_batch_id(books);
     if (t->lease_ms > 0 && !location_trusted(c)) t->late_ms = LEASE_LATE_MS;
 }
 
@@ -75,11 +75,7 @@ static bool answer_packed(struct client *c, struct object *o, uint64_t granted_m
     if (crcs && store_object_crcs(books, o, &n) != NULL && n > 0) return false;
     if (store_object_crc(o, &place.crc)) place.flags |= PLACE_HAS_CRC;
     if (store_object_suspect(books, o)) place.flags |= PLACE_SUSPECT;
-    struct text t;
-    text_begin(&t);
-    if (!text_packed(&t, layout, &grant, &place)) return false;
-    text_send(c, &t);
-    return true;
+    return location_packed(c, layout, &grant, &place);
 }
 
 /* [version, size, lease-ms, crc, [replica, ...], value or nil, crcs or nil, flags] */

@@ -23,6 +23,10 @@ struct puts {
     struct wire_put args;
     struct store_put_options options; /* without its spans */
     struct store_batch request;
+    uint64_t batch; /* of the puts that it opens, 0: none */
+    uint32_t opened;
+    size_t sized; /* the word that said the last size, 0: none yet */
+    uint64_t size;
 };
 
 /* --- arguments --- */
@@ -53,13 +57,10 @@ static void answer_opened(struct client *c, const struct store_put *put, bool pa
     c->io->flags |= CLIENT_GRANTED;
     uint32_t missing = store_put_missing(put);
     store_put_layout(books, put, &layout);
-    struct text t;
     struct place_packed place = {.number = store_put_token(put)};
+    if (packed && missing == 0 && location_packed(c, &layout, &grant, &place)) return;
+    struct text t;
     text_begin(&t);
-    if (packed && missing == 0 && text_packed(&t, &layout, &grant, &place)) {
-        text_send(c, &t);
-        return;
-    }
     text_array(&t, missing > 0 ? 3 : 2);
     text_int(&t, (int64_t)store_put_token(put));
     text_replicas(&t, &layout, span_of(NULL, 0), 0, &grant); /* memory only: no names needed */
@@ -105,17 +106,19 @@ static void answer_refused(struct client *c, tarn_status status, struct span key
     }
 }
 
-static void answer_put(struct client *c, tarn_status status, const struct store_put *put,
-                       struct span key, uint64_t size, const struct puts *p) {
+static void answer_put(struct client *c, tarn_status status, struct store_put *put, struct span key,
+                       uint64_t size, struct puts *p) {
     status = room_status(status);
-    if (UNLIKELY(later_is(status)))
+    if (UNLIKELY(later_is(status))) {
         later_reply(c, status);
-    else if (status == TARN_OK)
+    } else if (status == TARN_OK) {
+        if (p->batch != 0) store_put_join(books, put, p->batch, p->opened++);
         answer_opened(c, put, p->args.packed);
-    else if (status == TARN_EEXISTS)
+    } else if (status == TARN_EEXISTS) {
         reply_null(c);
-    else
+    } else {
         answer_refused(c, status, key, size, p);
+    }
 }
 
 /* Of the key that it is at. */
@@ -143,12 +146,25 @@ static tarn_status put_open(struct client *c, struct puts *p, struct span key, u
     return store_put_start(books, &p->request, key, size, &options, c->id, budget, put_p);
 }
 
+/* Most keys of a batch are of one size. */
+static bool put_bind(struct client *c, struct puts *p, size_t at, struct wire_put_key *k) {
+    const struct span *words = &c->argv[at];
+    if (p->sized != 0 && words[0].len - 1 < STORE_KEY_MAX && span_eq(words[1], c->argv[p->sized])) {
+        *k = (struct wire_put_key){(uint32_t)at, p->size};
+        return true;
+    }
+    if (!arg_bind_block(c, at, k)) return false;
+    p->sized = at + 1;
+    p->size = k->size;
+    return true;
+}
+
 /* One key, or a further piece of work for it: EACH_AGAIN, its room is still being made. */
 static enum each_next put_one(struct client *c, struct each *each, unsigned *budget) {
     struct puts *p = CONTAINER_OF(each, struct puts, each);
     struct store_put *put = p->making;
     struct wire_put_key k;
-    if (!arg_bind_block(c, each_index(each), &k)) return EACH_ON;
+    if (!put_bind(c, p, each_index(each), &k)) return EACH_ON;
     struct span key = c->argv[k.key];
     if (put == NULL && shard_refuses(c, key)) return EACH_ON;
     if (put == NULL) spread_at(c, &p->args.spread, each->at, &p->request);
@@ -162,20 +178,26 @@ static enum each_next put_one(struct client *c, struct each *each, unsigned *bud
     return EACH_ON;
 }
 
+static void put_batch_answer(struct client *c, struct each *each) {
+    const struct puts *p = CONTAINER_OF(each, struct puts, each);
+    if (p->batch != 0) reply_int(c, (int64_t)p->batch);
+}
+
 static void put_close(struct client *c, struct job *job) {
     struct puts *p = CONTAINER_OF(job, struct puts, each.job);
     if (p->making) store_put_abandon(books, &p->making);
 }
 
 static void put_run(struct client *c, bool single) {
-    struct puts p = {.each = {.job.close = put_close, .one = put_one}};
+    struct puts p = {.each = {.job.close = put_close, .one = put_one, .end = put_batch_answer}};
     if (!arg_bind(c, &p.args) || !spread_check(c, &p.args.spread, p.args.keys.n)) return;
     put_options(c, &p);
     store_batch_begin(books, &p.request, &c->chain, STORE_BATCH_PUT, p.args.keys.n);
     p.request.session = hint_session(c, &p.args.hint);
     p.request.return_ms = p.args.hint.return_ms;
     if (p.args.moving) c->asking = true;
-    if (!single) reply_array(c, p.args.keys.n);
+    if (p.args.batch) p.batch = store_batch_id(books);
+    if (!single) reply_array(c, p.args.keys.n + p.args.batch);
     each_keys(&p.each, p.args.keys, 2);
     each_run(c, &p.each, sizeof(p));
 }

@@ -3,8 +3,10 @@
 #include "front/families.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "base/assert.h"
 #include "base/crc32c.h"
+#include "config/config.h"
 #include "front/each.h"
 #include "front/location.h"
 #include "front/shard.h"
@@ -13,6 +15,7 @@
 struct endings {
     struct each each;
     bool single, revoke;
+    bool listed; /* of a batch, not all ended well: an element for each, as without it */
     struct wire_end args;
 };
 
@@ -104,6 +107,20 @@ static bool end_receipts(struct client *c, const struct endings *e, const struct
     return true;
 }
 
+static void answer_end(struct client *c, tarn_status status) {
+    if (status == TARN_OK)
+        reply_ok(c);
+    else if (status == TARN_EINVAL)
+        reply_error(c,
+                    "VALUE, CRCS or FAILED does not fit the put (a value of up to %u bytes is "
+                    "handed over with VALUE)",
+                    STORE_INLINE_MAX);
+    else if (status == TARN_EIO)
+        reply_error(c, "-STALE no replica of the put is left; it is revoked");
+    else
+        reply_status(c, status, NULL);
+}
+
 static void end_put(struct client *c, struct endings *e) {
     struct ending x;
     if (!parse_ending(c, e, &x) || (!e->revoke && shard_refuses(c, x.key))) return;
@@ -119,17 +136,7 @@ static void end_put(struct client *c, struct endings *e) {
     } else {
         status = put_end(&x);
     }
-    if (status == TARN_OK)
-        reply_ok(c);
-    else if (status == TARN_EINVAL)
-        reply_error(c,
-                    "VALUE, CRCS or FAILED does not fit the put (a value of up to %u bytes is "
-                    "handed over with VALUE)",
-                    STORE_INLINE_MAX);
-    else if (status == TARN_EIO)
-        reply_error(c, "-STALE no replica of the put is left; it is revoked");
-    else
-        reply_status(c, status, NULL);
+    answer_end(c, status);
 }
 
 static enum each_next end_one(struct client *c, struct each *each, unsigned *budget) {
@@ -137,9 +144,79 @@ static enum each_next end_one(struct client *c, struct each *each, unsigned *bud
     return EACH_ON;
 }
 
+/* --- those of a batch --- */
+
+/* One does not end well; so far all did. */
+static void endings_list(struct client *c, struct endings *e) {
+    if (e->listed) return;
+    e->listed = true;
+    reply_array(c, e->each.n);
+    for (size_t i = 0; i < e->each.at; i++) reply_ok(c);
+}
+
+static int64_t batch_crc(const struct client *c, const struct endings *e) {
+    struct span crcs = arg_word(c, e->args.batch_crcs);
+    uint32_t crc;
+    if (crcs.len == 0) return -1;
+    memcpy(&crc, crcs.data + e->each.at * sizeof(crc), sizeof(crc));
+    return crc;
+}
+
+static enum each_next end_batch_one(struct client *c, struct each *each, unsigned *budget) {
+    struct endings *e = CONTAINER_OF(each, struct endings, each);
+    struct store_put *put = store_put_at(books, c->id, e->args.batch, (uint32_t)each->at);
+    struct ending x = {.put = put, .crc = batch_crc(c, e)};
+    bool lost = put && UNLIKELY(shard_lost(store_put_key(put)));
+    bool sealed = put && store_put_once(put) && !store_put_is_inline(put);
+    if (lost || sealed) endings_list(c, e);
+    if ((lost && shard_refuses(c, store_put_key(put))) || !end_receipts(c, e, &x)) return EACH_ON;
+    tarn_status status = put ? put_end(&x) : TARN_ETOKEN;
+    if (status != TARN_OK) endings_list(c, e);
+    if (e->listed) answer_end(c, status);
+    return EACH_ON;
+}
+
+static void end_batch_answer(struct client *c, struct each *each) {
+    if (!CONTAINER_OF(each, struct endings, each)->listed) reply_ok(c);
+}
+
+static void end_batch(struct client *c, struct endings *e) {
+    const struct wire_end *a = &e->args;
+    struct span crcs = arg_word(c, a->batch_crcs);
+    if (a->keys.n > 0 || a->values || a->crcs || a->faileds || a->receipts) {
+        reply_error(c, "BATCH stands alone: MPUTEND 0 BATCH id [BATCHCRCS bytes]");
+        return;
+    }
+    e->each.n = store_put_batch_size(books, c->id, a->batch);
+    if (e->each.n == 0) {
+        reply_status(c, TARN_ETOKEN,
+                     "BATCH is none of this connection, or all of its puts are over");
+        return;
+    }
+    if (a->batch_crcs && crcs.len != e->each.n * sizeof(uint32_t)) {
+        reply_error(c, "BATCHCRCS must be 4 bytes for each of the %zu puts of the batch",
+                    e->each.n);
+        return;
+    }
+    e->each.one = end_batch_one;
+    e->each.end = end_batch_answer;
+    each_run(c, &e->each, sizeof(*e));
+}
+
 static void end_run(struct client *c, bool single, bool revoke) {
     struct endings e = {.each.one = end_one, .single = single, .revoke = revoke};
     if (!arg_bind(c, &e.args)) return;
+    if (e.args.batch) {
+        end_batch(c, &e);
+        return;
+    }
+    if (e.args.keys.n == 0 || e.args.batch_crcs) {
+        reply_error(c,
+                    "n must be a number from 1 to %llu, or there is a BATCH: MPUTEND 0 BATCH id "
+                    "[BATCHCRCS bytes]",
+                    (unsigned long long)config->max_batch_keys);
+        return;
+    }
     if (!single) reply_array(c, e.args.keys.n);
     each_keys(&e.each, e.args.keys, wire_block_words(c->cmd->block));
     each_run(c, &e.each, sizeof(e));

@@ -51,11 +51,11 @@ bool location_receipts_fit(const struct store_put *put, struct span receipts);
  * size. key and version are those of the object: files are named by them. */
 void text_replicas(struct text *t, const struct store_layout *layout, struct span key,
                    uint64_t version, const struct location_grant *grant);
-/* Appends the packed form (transport/place.h) of a value of one replica in one extent of memory,
- * with its grant. false, and nothing appended: it is none, or there is no grant for it. */
+/* Answers the packed form (transport/place.h) of a value of one replica in one extent of memory,
+ * with its grant. false, and nothing answered: it is none, or there is no grant for it. */
 struct place_packed;
-bool text_packed(struct text *t, const struct store_layout *layout,
-                 const struct location_grant *grant, struct place_packed *place);
+bool location_packed(struct client *c, const struct store_layout *layout,
+                     const struct location_grant *grant, struct place_packed *place);
 const char *location_tier_name(enum store_tier tier); /* "memory", "ssd", "file" */
 
 /* Is its user trusted with whole segments (@direct)? Whoever is not is held to his grants: what

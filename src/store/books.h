@@ -219,9 +219,19 @@ struct store_put {
     uint32_t replicas, missing; /* wanted, and given up */
     struct room_want want;      /* of the next spot */
     uint64_t evict_ns;          /* spent on making room by eviction */
+    struct put_batch *batch;    /* NULL: of none */
+    uint32_t place;             /* ... its place there */
     uint32_t key_len, n_spots;
     struct spot spots[STORE_REPLICAS_MAX]; /* from n_spots on not set */
     char key[];
+};
+
+/* Puts that one request opened, in its order: it goes with the last of them. */
+struct put_batch {
+    struct htab_node node; /* by id */
+    uint64_t id, session;
+    uint32_t n, cap, left;  /* places; those in use */
+    struct store_put **put; /* NULL: that one is over */
 };
 
 /* Space of what went while somebody may still have had a lease on it that these books do not know
@@ -272,7 +282,7 @@ struct domain {
 
 #define STORE_TABLES(X)                                                                            \
     X(extras), X(groups), X(places), X(refs), X(lots), X(leases), X(batches), X(sessions),         \
-        X(puts), X(zombies), X(chains), X(hard_owners)
+        X(puts), X(zombies), X(put_batches), X(chains), X(hard_owners)
 #define STORE_TABLE_MEMBER(name) name
 
 /* What ends by itself, in the order in which it is looked at; books that follow have ghosts. */
@@ -305,8 +315,9 @@ struct store {
     struct htab_node *free_refs;
     LIST_HEAD(, store_put) spare_puts;
     unsigned n_spare_puts;
-    struct lease_batch *batch; /* the one that was last added to, while it lasts */
-    struct session *session;   /* the one that was last asked for, while it lasts */
+    struct put_batch *put_batch; /* the last one that was looked for, NULL: it is gone */
+    struct lease_batch *batch;   /* the one that was last added to, while it lasts */
+    struct session *session;     /* the one that was last asked for, while it lasts */
     uint64_t batch_ids;
     struct wheel *wheel[WHEELS]; /* monotonic time */
     struct wheel *ttl_wheel;     /* wall time */
@@ -671,6 +682,11 @@ bool book_rewrite_inline(struct store *s, struct object *o, struct span value, u
                          const struct policy_event *e);
 void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs);
 struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash);
+/* Is it open, and may it become an object? */
+bool put_ends(const struct store *s, const struct store_put *p);
+
+/* put_batch.c */
+void put_batch_leave(struct store *s, struct store_put *p);
 
 /* room.c */
 /* o lies where space is being cleared: it is gone already for everybody else. */

@@ -392,7 +392,7 @@ static void lease_promise(struct store *s, uint64_t until) {
     effect_leases(s);
 }
 
-uint64_t store_lease_batch_id(struct store *s) {
+uint64_t store_batch_id(struct store *s) {
     return ++s->batch_ids;
 }
 

@@ -169,6 +169,7 @@ static void put_free(struct store *s, struct store_put *p) {
     for (uint32_t i = 0; i < p->n_spots; i++) spot_free(s, &p->spots[i]);
     wheel_remove(s->wheel[WHEEL_PUT], &p->wheel);
     if (p->wishes.group) group_unref(s, p->wishes.group);
+    if (p->batch) put_batch_leave(s, p);
     struct session *ss = p->session;
     LIST_REMOVE(p, link);
     ss->puts--;
@@ -509,14 +510,22 @@ uint64_t store_put_session(const struct store_put *p) {
     return p->session->id;
 }
 
+struct span store_put_key(const struct store_put *p) {
+    return span_of(p->key, p->key_len);
+}
+
 bool store_put_once(const struct store_put *p) {
     return p->once;
+}
+
+bool put_ends(const struct store *s, const struct store_put *p) {
+    return p->state == PUT_OPEN && !put_flushed(s, p);
 }
 
 struct store_put *store_put_find(const struct store *s, struct span key, uint64_t hash,
                                  uint64_t token) {
     struct store_put *p = put_by_key(s, key, hash);
-    return p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p) ? p : NULL;
+    return p && p->token == token && put_ends(s, p) ? p : NULL;
 }
 
 bool store_put_under_way(const struct store *s, struct span key, bool *moves_p) {

@@ -439,10 +439,10 @@ uint64_t store_scan_all(struct store *s, uint64_t cursor, void (*fn)(void *arg, 
 tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
                         uint64_t *granted_ms_p);
 /* The same for many that session will release together: all that it asked for in the batch of that
- * id, unless another batch did since. The id is one of store_lease_batch_id; 0: none. */
+ * id, unless another batch did since. The id is one of store_batch_id; 0: none. */
 tarn_status store_lease_in(struct store *s, struct object *o, uint64_t session, uint64_t batch,
                            uint64_t ms, uint64_t *granted_ms_p);
-uint64_t store_lease_batch_id(struct store *s);
+uint64_t store_batch_id(struct store *s); /* a new one, of leases or of puts */
 /* Whether session has a lease on it. */
 bool store_leased(const struct store *s, const struct object *o, uint64_t session);
 /* Ends one of which session was not told yet, if it is not over. */
@@ -523,6 +523,14 @@ struct store_put *store_put_find(const struct store *s, struct span key, uint64_
                                  uint64_t token);
 /* Is there a put of the key that may still become an object? *moves_p: as it was started. */
 bool store_put_under_way(const struct store *s, struct span key, bool *moves_p);
+/* An open put becomes number `place` of those that one request of its session opened, for
+ * store_put_at. id: one of store_batch_id. */
+void store_put_join(struct store *s, struct store_put *put, uint64_t id, uint32_t place);
+/* The places of such a batch; 0: it is not that session's, or all of its puts are over. */
+uint32_t store_put_batch_size(struct store *s, uint64_t session, uint64_t id);
+/* The open put at one of them. NULL: it is over, as PUTEND of an old token says that it is. */
+struct store_put *store_put_at(struct store *s, uint64_t session, uint64_t id, uint32_t place);
+struct span store_put_key(const struct store_put *put); /* lives as long as the put */
 /* All its hosts said that they write nothing more by its grants. */
 void store_put_sealed(struct store_put *put);
 /* Replicas that were asked for and not made: fewer hosts than that have room. */
@@ -538,7 +546,7 @@ bool store_put_is_inline(const struct store_put *put);
 tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc,
                           uint32_t failed, const uint32_t *crcs, size_t n_crcs,
                           const struct span *value);
-/* The same for one that store_put_find found, whose token was right. */
+/* The same for one that store_put_find or store_put_at found. */
 tarn_status store_put_end_found(struct store *s, struct store_put *put, int64_t crc,
                                 uint32_t failed, const uint32_t *crcs, size_t n_crcs,
                                 const struct span *value);

@@ -21,6 +21,7 @@ struct binding {
     const struct wire_limits *limits;
     char *options, *error;
     size_t blocks; /* of the first block: so many words have lists beside it */
+    bool counted;  /* ... also none */
 };
 
 static bool bind_refuse(struct binding *b, const char *fmt, ...)
@@ -171,6 +172,7 @@ static void list_set(struct binding *b, const struct wire_arg *a, size_t at, siz
     TARN_ASSERT(a->size == sizeof(list) || a->size == 0);
     if (a->size != 0) memcpy(b->options + a->offset, &list, sizeof(list));
     if (b->blocks == 0) b->blocks = n;
+    b->counted |= a->counted != NULL;
 }
 
 /* A block, once, counted, or the rest. Words within are not looked at. */
@@ -322,7 +324,7 @@ static bool value_bind(struct binding *b, const struct wire_arg *a) {
         return block_bind(b, a);
     if (a->kind == WIRE_VALUES) {
         member_set(b, a, at);
-        return row_bind(b, a, b->blocks > 0 ? b->blocks : max_u64(b->argc - at, 1));
+        return row_bind(b, a, b->blocks > 0 || b->counted ? b->blocks : max_u64(b->argc - at, 1));
     }
     if (at >= b->argc) return refuse_syntax(b, shown_name(a), "needs a value");
     return scalar_bind(b, a) || (a->error != NULL && refuse_as(b, a->error, at));

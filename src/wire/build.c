@@ -9,6 +9,7 @@ struct building {
     const struct span *words;
     const struct wire_sink *sink;
     size_t blocks; /* as in bind.c */
+    bool counted;
 };
 
 static void put_str(const struct building *b, const char *word) {
@@ -70,6 +71,7 @@ static void list_put(struct building *b, const struct wire_arg *a) {
     TARN_ASSERT(a->size == sizeof(list));
     memcpy(&list, b->options + a->offset, sizeof(list));
     if (b->blocks == 0) b->blocks = list.n;
+    b->counted |= a->counted != NULL;
     if (a->counted != NULL) b->sink->number(b->sink->arg, list.n);
     words_put(b, list.at, list.n * wire_block_words(a));
 }
@@ -82,7 +84,9 @@ static void value_put(struct building *b, const struct wire_arg *a) {
     case WIRE_NUMBER:
     case WIRE_UNSIGNED:
     case WIRE_SIZE: b->sink->number(b->sink->arg, (int64_t)member_get(b, a)); break;
-    case WIRE_VALUES: words_put(b, member_get(b, a), b->blocks > 0 ? b->blocks : 1); break;
+    case WIRE_VALUES:
+        words_put(b, member_get(b, a), b->blocks > 0 || b->counted ? b->blocks : 1);
+        break;
     default:
         if (a->kind == WIRE_BLOCK && a->size == 0 && !a->many)
             args_put(b, a->args);
@@ -139,7 +143,7 @@ static void args_put(struct building *b, const struct wire_arg *args) {
 
 void wire_build(const struct wire_command *cmd, const void *options, const struct span *words,
                 const struct wire_sink *sink) {
-    struct building b = {options, words, sink, 0};
+    struct building b = {.options = options, .words = words, .sink = sink};
     const char *bar = strchr(cmd->name, '|');
     if (bar != NULL) sink->word(sink->arg, span_of(cmd->name, (size_t)(bar - cmd->name)));
     put_str(&b, bar != NULL ? bar + 1 : cmd->name);

@@ -21,15 +21,21 @@ COMMAND(putrevoke, "PUTREVOKE", W | F, "Gives a put up.", POOL_KEYS,
         REPLY("OK"), ERRORS("BADTOKEN"))
 COMMAND(mputstart, "MPUTSTART", W | D, "Opens many puts, of a prefix in order.", POOL_KEYS,
         TAKES(BATCH(put, PUT_KEY), SPREAD(put), PUT_OPTIONS,
-              ANY_OF(PUT_TOGETHER, PUT_TOGETHER_EACH), FLAG("PACKED", IN(put, packed))),
-        REPLY("an array of the replies of PUTSTART; PACKED: of 88 bytes each, where it fits"),
+              ANY_OF(PUT_TOGETHER, PUT_TOGETHER_EACH), FLAG("PACKED", IN(put, packed)),
+              FLAG("BATCH", IN(put, batch))),
+        REPLY("an array of the replies of PUTSTART; PACKED: of 88 bytes each, where it fits; "
+              "BATCH: then the batch of puts, for MPUTEND"),
         ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
 COMMAND(mputend, "MPUTEND", W, "Makes many puts visible.", POOL_KEYS,
-        TAKES(BATCH(end, END_KEY), OPTION("VALUES", VALUES, "value", MANY, IN(end, values)),
+        TAKES(ARG(BLOCK, NULL, COUNTED("n"), UP_TO(WIRE_MAX_BATCH), END_KEY, IN(end, keys)),
+              OPTION("VALUES", VALUES, "value", MANY, IN(end, values)),
               OPTION("CRCS", VALUES, "crcs", MANY, IN(end, crcs)),
               OPTION("FAILEDS", VALUES, "mask", MANY, IN(end, faileds)),
-              OPTION("RECEIPTS", VALUES, "receipts", MANY, IN(end, receipts))),
-        REPLY("an array of the replies of PUTEND"), ERRORS("BADTOKEN STALE"))
+              OPTION("RECEIPTS", VALUES, "receipts", MANY, IN(end, receipts)),
+              OPTION("BATCH", NUMBER, "id", RANGE(1, INT64_MAX), IN(end, batch)),
+              OPTION("BATCHCRCS", WORD, "bytes", IN(end, batch_crcs))),
+        REPLY("an array of the replies of PUTEND; BATCH: OK, if all of them are"),
+        ERRORS("BADTOKEN STALE"))
 COMMAND(mputrevoke, "MPUTREVOKE", W, "Gives many puts up.", POOL_KEYS,
         TAKES(BATCH(end, REVOKE_KEY),
               OPTION("RECEIPTS", VALUES, "receipts", MANY, IN(end, receipts))),

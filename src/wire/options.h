@@ -33,7 +33,7 @@ struct wire_put {
     WIRE_MANY(WIRE_PREFERS) prefer, avoid;
     struct wire_hint hint;
     struct wire_spread spread;
-    bool replace, packed, moving;
+    bool replace, packed, moving, batch;
 };
 struct wire_put_key {
     uint32_t key;
@@ -45,6 +45,8 @@ struct wire_end {
     struct wire_list keys;
     uint32_t failed; /* bit i: replica i */
     uint32_t values, crcs, faileds, receipts;
+    uint64_t batch; /* 0: by their keys */
+    uint32_t batch_crcs;
 };
 struct wire_end_key {
     uint32_t key;

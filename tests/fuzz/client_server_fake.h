@@ -335,17 +335,41 @@ static uint64_t number_at(const struct span *argv, size_t argc, size_t at) {
     return at < argc && span_to_u64(argv[at], &n) ? n : 0;
 }
 
+static void say_times(struct buf *out, uint64_t n, const char *answer) {
+    resp_write_array(out, (size_t)n);
+    for (uint64_t i = 0; i < n; i++) buf_append_str(out, answer);
+}
+
 /* Keys, or keys and sizes, that are counted by argv[1]. */
 static void say_many(struct buf *out, const struct span *argv, size_t argc, bool put) {
     size_t step = put ? 2 : 1, n = (size_t)number_at(argv, argc, 1);
     n = min_u64(n, (argc - 2) / step);
-    resp_write_array(out, n);
+    bool batch = has(argv, argc, "BATCH");
+    resp_write_array(out, n + batch);
     for (size_t i = 0; i < n; i++) {
         if (put)
             say_space(out, number_at(argv, argc, 3 + 2 * i), true);
         else
             say_place(out, argv[2 + i], has(argv, argc, "CRCS"));
     }
+    if (batch) resp_write_int(out, (int64_t)choice(3));
+}
+
+/* MPUTEND. Of a batch, whose size this server does not know: for all, or for as many as there are
+ * CRCs. */
+static void say_ends(struct buf *out, const struct span *argv, size_t argc) {
+    uint64_t n = min_u64(number_at(argv, argc, 1), argc);
+    if (n > 0 || argc < 6 || choice(2) == 0) {
+        if (n > 0)
+            say_times(out, n, "+OK\r\n");
+        else
+            resp_write_simple(out, "OK");
+        return;
+    }
+    n = argv[5].len / 4;
+    resp_write_array(out, n);
+    for (uint64_t i = 0; i < n; i++)
+        buf_append_str(out, choice(3) == 1 ? "-BADTOKEN it is over\r\n" : "+OK\r\n");
 }
 
 /* The parts of one KV group (name kind block unit window drop) for that boundary. */
@@ -384,11 +408,6 @@ static void say_kv_groups(struct buf *out, const struct span *argv, size_t argc)
     if (replicas) resp_write_array(out, n_places);
     if (replicas) buf_append(out, places.data, places.len);
     buf_free(&places);
-}
-
-static void say_times(struct buf *out, uint64_t n, const char *answer) {
-    resp_write_array(out, (size_t)n);
-    for (uint64_t i = 0; i < n; i++) buf_append_str(out, answer);
 }
 
 static void say_work(struct buf *out) {
@@ -505,6 +524,14 @@ static void say_map(struct buf *out) {
     buf_free(&map);
 }
 
+static void say_info(struct buf *out) {
+    char text[128];
+    snprintf(text, sizeof(text), "tarn_version:0.1.0\r\nmaster_epoch:%d\r\n%s%s",
+             choice(2) == 1 ? 8 : 7, choice(2) == 1 ? "lease_batches:1\r\n" : "",
+             choice(2) == 1 ? "put_batches:1\r\n" : "");
+    say_text(out, text);
+}
+
 static void say(struct buf *out, const struct span *argv, size_t argc) {
     uint64_t n = number_at(argv, argc, 1);
     if (say_transfer(out, argv, argc)) return;
@@ -513,14 +540,12 @@ static void say(struct buf *out, const struct span *argv, size_t argc) {
     if (span_case_eq(argv[0], "MPUTSTART")) return say_many(out, argv, argc, true);
     if (span_case_eq(argv[0], "GETREPLICAS")) return say_place(out, argv[1], false);
     if (span_case_eq(argv[0], "PUTSTART")) return say_space(out, number_at(argv, argc, 2), false);
-    if (span_case_eq(argv[0], "MPUTEND")) return say_times(out, min_u64(n, argc), "+OK\r\n");
+    if (span_case_eq(argv[0], "MPUTEND")) return say_ends(out, argv, argc);
     if (span_case_eq(argv[0], "MEXISTS")) return say_times(out, min_u64(n, argc), ":1\r\n");
     if (span_case_eq(argv[0], "PREFIXLEN") || span_case_eq(argv[0], "DEL") ||
         span_case_eq(argv[0], "PIN"))
         return resp_write_int(out, (int64_t)n);
-    if (span_case_eq(argv[0], "INFO"))
-        return say_text(out, choice(2) == 1 ? "tarn_version:0.1.0\r\nmaster_epoch:8\r\n"
-                                            : "tarn_version:0.1.0\r\nmaster_epoch:7\r\n");
+    if (span_case_eq(argv[0], "INFO")) return say_info(out);
     if (span_case_eq(argv[0], "ROLE"))
         return buf_append_str(out, "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
     if (span_case_eq(argv[0], "SENTINEL")) return say_sentinel(out, has(argv, argc, "replicas"));

@@ -296,6 +296,58 @@ test {MPUTSTART MPUTEND MGETREPLICAS MPUTREVOKE} {
     assert_match {{(error) BADTOKEN *}} [r mputend 1 d [lindex $d 0] -1]
 }
 
+test {MPUTSTART BATCH: MPUTEND ends all of it by one number} {
+    r flushall
+    assert_match "*put_batches:1*" [r info server]
+    put there 1000
+    lassign [r mputstart 4 a 1000 there 1000 b 5000 c 0 BATCH] a there b c batch
+    assert_equal (nil) $there
+    assert_equal OK [r mputend 0 BATCH $batch BATCHCRCS [binary format iii 7 8 9]]
+    assert_equal {1000 5000 0} [lmap k {a b c} {lindex [r getreplicas $k] 1}]
+    assert_equal {7 8 9} [lmap k {a b c} {lindex [r getreplicas $k] 3}]
+    assert_error "BADTOKEN *BATCH is none of this connection*" {r mputend 0 BATCH $batch}
+    set puts [r mputstart 1 a 2000 REPLACE PACKED BATCH]
+    assert_equal {2 88} [list [llength $puts] [string length [lindex $puts 0]]]
+    assert_equal OK [r mputend 0 BATCH [lindex $puts 1]]
+    assert_equal {2000 -1} [list [lindex [r getreplicas a] 1] [lindex [r getreplicas a] 3]]
+}
+
+test {MPUTEND BATCH: an answer for each put, when some do not end} {
+    r flushall
+    lassign [r mputstart 4 a 1000 b 1000 small 10 d 1000 BATCH] a b small d batch
+    assert_equal OK [r putrevoke b [lindex $b 0]]
+    assert_equal OK [r putend d [lindex $d 0] 5]
+    set answers [r mputend 0 BATCH $batch]
+    assert_equal OK [lindex $answers 0]
+    assert_match "(error) BADTOKEN *" [lindex $answers 1]
+    assert_match "(error) ERR VALUE, CRCS or FAILED *" [lindex $answers 2]
+    assert_match "(error) BADTOKEN *" [lindex $answers 3]
+    assert_equal {1 0 0 1} [r mexists 4 a b small d]
+    assert_equal OK [r putend small [lindex $small 0] -1 VALUE 0123456789]
+    assert_error "BADTOKEN *" {r mputend 0 BATCH $batch}
+}
+
+test {MPUTEND BATCH: only of this connection, and nothing beside it} {
+    r flushall
+    set batch [lindex [r mputstart 2 a 1000 b 1000 BATCH] 2]
+    assert_error "BADTOKEN *" {[client] mputend 0 BATCH $batch}
+    assert_error "BADTOKEN *" {r mputend 0 BATCH [expr {$batch + 1}]}
+    foreach words {{1 a 1 -1 BATCH 1} {0 BATCH 1 VALUES}} {
+        assert_error "ERR BATCH stands alone: MPUTEND 0 BATCH id*" {r mputend {*}$words}
+    }
+    assert_error "ERR unknown option *" {r mputend 0 BATCH 1 CRCS x y}
+    foreach words {{0} {0 BATCHCRCS abcd} {1 a 1 -1 BATCHCRCS abcd}} {
+        assert_error "ERR n must be a number from 1 to *" {r mputend {*}$words}
+    }
+    foreach crcs {{} abcd abcdefg abcdefghi} {
+        assert_error "ERR BATCHCRCS must be 4 bytes for each of the 2 puts of the batch" \
+            {r mputend 0 BATCH $batch BATCHCRCS $crcs}
+    }
+    assert_error "ERR BATCH must be a number *" {r mputend 0 BATCH 0}
+    assert_equal OK [r mputend 0 BATCH $batch BATCHCRCS abcdefgh]
+    assert_equal {1 1} [r mexists 2 a b]
+}
+
 test {MPUTEND CRCS, one list per key} {
     r flushall
     lassign [r mputstart 2 a 100 big 1500000] a big

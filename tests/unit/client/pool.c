@@ -414,7 +414,8 @@ static bool proxy_answer(struct scripted_conn *c, const struct span *argv, size_
     char key[64];
     pthread_mutex_lock(&c->s->mutex);
     if (span_eq(argv[0], SPAN("MPUTSTART")))
-        for (size_t i = 0; i < r->elements; i++) note_put(argv[2 + 2 * i], r->element[i]);
+        for (size_t i = 0; i < r->elements && r->element[i]->type != REDIS_REPLY_INTEGER; i++)
+            note_put(argv[2 + 2 * i], r->element[i]);
     else if (span_eq(argv[0], SPAN("PUTSTART")))
         note_put(argv[1], r);
     if (r->type != REDIS_REPLY_ERROR && after_word(argv, argc, "KVGROUPS") == 0 &&

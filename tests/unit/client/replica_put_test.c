@@ -349,9 +349,86 @@ TEST(the_connection_breaks_before_the_end) {
     begin("");
     pool_script("MPUTEND", 0, POOL_DROP, NULL);
     CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
-    CHECK_EQ(pool_count("MPUTEND 1 k *"), 2); /* the same token */
+    CHECK_EQ(pool_count("MPUTEND 0 BATCH *"), 1);
+    CHECK_EQ(pool_count("MPUTEND 1 k *"), 1); /* the same token: the batch was of the connection */
     CHECK_EQ(pool_count("MPUTSTART *"), 1);
     end();
+}
+
+/* --- the puts of a request, ended by its number --- */
+
+static tarn_status put_three(size_t len, tarn_item item[3]) {
+    static char keys[3][2] = {"a", "b", "c"};
+    char *v[3];
+    for (unsigned i = 0; i < 3; i++) {
+        v[i] = value_of(keys[i], len);
+        item[i] = (tarn_item){.key = keys[i], .key_len = 1, .buffer = v[i], .buffer_len = len};
+    }
+    tarn_status status = tarn_put_many(client, item, 3, NULL, NULL);
+    for (unsigned i = 0; i < 3; i++) free(v[i]);
+    return status;
+}
+
+TEST(a_batch_is_ended_by_its_number) {
+    begin("");
+    tarn_item item[3];
+    CHECK_EQ(put_item("b", 100, 1), TARN_OK);
+    pool_forget_commands();
+    CHECK_EQ(put_three(20000, item), TARN_OK);
+    CHECK_EQ(item[0].status, TARN_OK);
+    CHECK_EQ(item[1].status, TARN_EEXISTS);
+    CHECK_EQ(pool_count("MPUTEND 0 BATCH * BATCHCRCS *"), 1);
+    CHECK_EQ(pool_count("MPUTEND *"), 1);
+    CHECK_EQ(get("a", 20000), TARN_OK); /* its CRC, too */
+    CHECK_EQ(get("c", 20000), TARN_OK);
+    end();
+}
+
+TEST(what_is_not_like_the_others_is_ended_by_its_key) {
+    begin("");
+    tarn_item item[3];
+    CHECK_EQ(put_three(64, item), TARN_OK);           /* in the books */
+    CHECK_EQ(put_item("large", MIB + 1, 1), TARN_OK); /* a CRC for each MiB */
+    CHECK_EQ(pool_count("MPUTEND 3 a *VALUES *"), 1);
+    CHECK_EQ(pool_count("MPUTEND 1 large * CRCS *"), 1);
+    CHECK_EQ(pool_count("MPUTEND 0 *"), 0);
+    end();
+}
+
+TEST(of_a_batch_only_some_are_ended) {
+    begin("");
+    tarn_item item[3];
+    pool_script("MPUTEND", 0, POOL_SAY, "*3\r\n+OK\r\n-BADTOKEN it took too long\r\n+OK\r\n");
+    pool_script("MPUTSTART", 1, POOL_SAY, "*2\r\n$-1\r\n:9\r\n");
+    CHECK_EQ(put_three(20000, item), TARN_OK);
+    CHECK_EQ(item[0].status, TARN_OK);
+    CHECK_EQ(item[1].status, TARN_EEXISTS); /* once more from the start */
+    CHECK_EQ(item[2].status, TARN_OK);
+    CHECK_EQ(pool_count("MPUTSTART 1 b *"), 1);
+    end();
+}
+
+TEST(a_batch_that_is_over_is_put_again) {
+    begin("");
+    tarn_item item[3];
+    pool_script("MPUTEND", 0, POOL_SAY, "-BADTOKEN all of it is over\r\n");
+    pool_script("MPUTSTART", 1, POOL_SAY, "*4\r\n$-1\r\n$-1\r\n$-1\r\n:9\r\n");
+    CHECK_EQ(put_three(20000, item), TARN_OK);
+    for (unsigned i = 0; i < 3; i++) CHECK_EQ(item[i].status, TARN_EEXISTS);
+    end();
+}
+
+TEST(ends_of_a_batch_that_make_no_sense) {
+    static const char *const bad[] = {":3\r\n", "$-1\r\n", "*2\r\n+OK\r\n+OK\r\n",
+                                      "*4\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        begin("");
+        tarn_item item[3];
+        pool_script("MPUTEND", 0, POOL_SAY, bad[i]);
+        (void)put_three(20000, item);
+        for (unsigned k = 0; k < 3; k++) CHECK_EQ(item[k].status, TARN_EPROTO);
+        end();
+    }
 }
 
 TEST(the_connection_breaks_after_the_end) {
@@ -380,21 +457,22 @@ TEST(the_token_is_not_known_any_more) {
     end();
     begin("");
     pool_script("MPUTEND", 0, POOL_SAY, "*1\r\n-STALE no replica is left\r\n");
-    pool_script("MPUTSTART", 1, POOL_SAY, "*1\r\n*-1\r\n");
+    pool_script("MPUTSTART", 1, POOL_SAY, "*2\r\n*-1\r\n:9\r\n");
     CHECK_EQ(put_item("k", 20000, 1), TARN_EEXISTS); /* it was asked again */
     CHECK_EQ(pool_count("MPUTSTART *"), 2);
     end();
 }
 
 TEST(answers_that_make_no_sense) {
-    static const char far_away[] = "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*1\r\n"
-                                   "*5\r\n:1\r\n:7\r\n:0\r\n:19999\r\n$3\r\nabc\r\n";
+    static const char far_away[] = "*2\r\n*2\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*1\r\n"
+                                   "*5\r\n:1\r\n:7\r\n:0\r\n:19999\r\n$3\r\nabc\r\n:9\r\n";
     static const char *const bad[] = {
         ":7\r\n",
         "*2\r\n$-1\r\n$-1\r\n",
-        "*1\r\n*1\r\n:7\r\n",
-        "*1\r\n*2\r\n:7\r\n*0\r\n",
-        "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$3\r\nssd\r\n*0\r\n",
+        "*1\r\n$-1\r\n",
+        "*2\r\n*1\r\n:7\r\n:9\r\n",
+        "*2\r\n*2\r\n:7\r\n*0\r\n:9\r\n",
+        "*2\r\n*2\r\n:7\r\n*1\r\n*2\r\n$3\r\nssd\r\n*0\r\n:9\r\n",
         far_away,
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -440,10 +518,10 @@ TEST(a_writer_with_two_replicas) {
 TEST(what_comes_later_is_waited_for) {
     begin("");
     uint64_t began = clock_boot_ms();
-    pool_script("MPUTSTART", 0, POOL_SAY, "*1\r\n-TRYAGAIN 120 ghosts\r\n");
+    pool_script("MPUTSTART", 0, POOL_SAY, "*2\r\n-TRYAGAIN 120 ghosts\r\n:9\r\n");
     pool_script("MPUTSTART", 0, POOL_SAY, "-TRYAGAIN 80 all of it\r\n");
     for (unsigned i = 2; i < 12; i++) /* more often than anything else is tried again */
-        pool_script("MPUTSTART", 0, POOL_SAY, "*1\r\n-LOADING nodes are awaited\r\n");
+        pool_script("MPUTSTART", 0, POOL_SAY, "*2\r\n-LOADING nodes are awaited\r\n:9\r\n");
     CHECK_EQ(put_item("k", 20000, 1), TARN_OK);
     CHECK(clock_boot_ms() - began >= 200);
     pool_script("MGETREPLICAS", 0, POOL_SAY, "*2\r\n-TRYAGAIN 50 x\r\n:0\r\n");
@@ -458,7 +536,7 @@ TEST(of_a_batch_only_some_come_later) {
     char *v = value_of("k", 5000);
     tarn_item item[2] = {{.key = "a", .key_len = 1, .buffer = v, .buffer_len = 40},
                          {.key = "b", .key_len = 1, .buffer = v, .buffer_len = 41}};
-    pool_script("MPUTSTART", 0, POOL_SAY, "*2\r\n*2\r\n:77\r\n*0\r\n-TRYAGAIN 30 x\r\n");
+    pool_script("MPUTSTART", 0, POOL_SAY, "*3\r\n*2\r\n:77\r\n*0\r\n-TRYAGAIN 30 x\r\n:9\r\n");
     pool_script("MPUTEND", 0, POOL_SAY, "*1\r\n+OK\r\n");
     CHECK_EQ(tarn_put_many(client, item, 2, NULL, NULL), TARN_OK);
     CHECK_EQ(item[0].status, TARN_OK);
@@ -473,7 +551,7 @@ TEST(of_a_batch_only_some_come_later) {
 TEST(later_than_the_call_may_take_is_said_at_once) {
     begin("timeout_ms=3000");
     uint64_t began = clock_boot_ms();
-    pool_script("MPUTSTART", 0, POOL_SAY, "*1\r\n-TRYAGAIN 50000 x\r\n");
+    pool_script("MPUTSTART", 0, POOL_SAY, "*2\r\n-TRYAGAIN 50000 x\r\n:9\r\n");
     CHECK_EQ(put_item("k", 20000, 1), TARN_ELATER);
     pool_script("MGETREPLICAS", 0, POOL_SAY, "*2\r\n-TRYAGAIN 50000 x\r\n:0\r\n");
     CHECK_EQ(get("k", 20000), TARN_ELATER);

@@ -32,7 +32,7 @@ static void get_them(struct call_spread of) {
 TEST(parts_tell_their_places) {
     begin("");
     put_them(spread);
-    CHECK_EQ(pool_count("MPUTSTART 3 a 1 b 1 c 1 AT 2 5 11 OF 12 PACKED"), 1);
+    CHECK_EQ(pool_count("MPUTSTART 3 a 1 b 1 c 1 AT 2 5 11 OF 12 PACKED BATCH"), 1);
     get_them(spread);
     CHECK_EQ(pool_count("MGETREPLICAS 3 a b c AT 2 5 11 OF 12 LEASE 1000 *"), 1);
     end();
@@ -42,8 +42,8 @@ TEST(parts_tell_their_places) {
 TEST(parts_of_many_keys) {
     begin("batch_keys=2");
     put_them(spread);
-    CHECK_EQ(pool_count("MPUTSTART 2 a 1 b 1 AT 2 5 OF 12 PACKED"), 1);
-    CHECK_EQ(pool_count("MPUTSTART 1 c 1 AT 11 OF 12 PACKED"), 1);
+    CHECK_EQ(pool_count("MPUTSTART 2 a 1 b 1 AT 2 5 OF 12 PACKED BATCH"), 1);
+    CHECK_EQ(pool_count("MPUTSTART 1 c 1 AT 11 OF 12 PACKED BATCH"), 1);
     get_them(spread);
     CHECK_EQ(pool_count("MGETREPLICAS 2 a b AT 2 5 OF 12 LEASE 1000 *"), 1);
     CHECK_EQ(pool_count("MGETREPLICAS 1 c AT 11 OF 12 LEASE 1000 *"), 1);
@@ -57,7 +57,7 @@ TEST(a_mover_tells_depths) {
     o.depths = at;
     items_make();
     CHECK_EQ(tarn_put_many(client, items, 3, &o, NULL), TARN_OK);
-    CHECK_EQ(pool_count("MPUTSTART 3 a 1 b 1 c 1 AT 2 5 11 OF 12 PACKED"), 1);
+    CHECK_EQ(pool_count("MPUTSTART 3 a 1 b 1 c 1 AT 2 5 11 OF 12 PACKED BATCH"), 1);
     end();
 }
 
@@ -73,7 +73,7 @@ TEST(a_plain_client_tells_none) {
     CHECK_EQ(tarn_get_many(client, items, 3, NULL, NULL), TARN_OK);
     CHECK_EQ(tarn_prefix_length(client, keys, 3, NULL, &n), TARN_OK);
     CHECK_EQ(n, 3);
-    CHECK_EQ(pool_count("MPUTSTART 3 a 1 b 1 c 1 PACKED"), 1);
+    CHECK_EQ(pool_count("MPUTSTART 3 a 1 b 1 c 1 PACKED BATCH"), 1);
     CHECK_EQ(pool_count("PREFIXLEN 3 a b c"), 1);
     CHECK_EQ(pool_count("* AT *"), 0);
     end();

@@ -351,7 +351,7 @@ static uint64_t release_all(struct store *s, uint64_t session, uint64_t batch) {
 TEST(leases_of_a_batch_end_together) {
     struct store *s = util_store("lru", 4, NULL, NULL);
     static const char *const keys[] = {"a", "b", "c", "d"};
-    uint64_t batch = store_lease_batch_id(s);
+    uint64_t batch = store_batch_id(s);
     for (int i = 0; i < 4; i++) CHECK_EQ(util_put(s, keys[i], 4096), TARN_OK);
     for (int i = 0; i < 3; i++) CHECK(lease_in(s, keys[i], batch, 1000));
     CHECK(lease_in(s, "a", batch, 1000)); /* twice: the same one */
@@ -378,7 +378,7 @@ TEST(leases_of_a_batch_end_together) {
 
 TEST(a_lease_is_of_the_last_batch_that_asked_for_it) {
     struct store *s = util_store("lru", 2, NULL, NULL);
-    uint64_t first = store_lease_batch_id(s), second = store_lease_batch_id(s);
+    uint64_t first = store_batch_id(s), second = store_batch_id(s);
     CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
     CHECK_EQ(util_put(s, "b", 4096), TARN_OK);
     CHECK(lease_in(s, "a", first, 1000) && lease_in(s, "b", first, 1000));
@@ -396,9 +396,69 @@ TEST(a_lease_is_of_the_last_batch_that_asked_for_it) {
     store_destroy(&s);
 }
 
+static struct store_put *put_in(struct store *s, const char *key, uint64_t batch, uint32_t place) {
+    struct store_put_options o = {.replicas = 1};
+    uint64_t token = 0;
+    CHECK_EQ(util_put_as(s, key, 4096, &o, 7, &token), TARN_OK);
+    struct store_put *p = store_put_find(s, span_str(key), store_hash(span_str(key)), token);
+    store_put_join(s, p, batch, place);
+    return p;
+}
+
+TEST(puts_of_a_batch_are_found_by_their_place_while_they_are_open) {
+    struct store_events ev = {.fence = on_fence};
+    struct store *s = util_store("lru", 64, NULL, &ev);
+    uint64_t batch = store_batch_id(s), over = store_batch_id(s);
+    struct store_put *put[40];
+    for (uint32_t i = 0; i < 40; i++) { /* more than there is memory for at first */
+        char key[8];
+        snprintf(key, sizeof(key), "k%u", i);
+        put[i] = put_in(s, key, batch, i);
+    }
+    CHECK_EQ(store_put_batch_size(s, 7, batch), 40u);
+    CHECK_EQ(store_put_batch_size(s, 8, batch), 0u); /* another session's */
+    CHECK_EQ(store_put_batch_size(s, 7, over), 0u);
+    CHECK(store_put_at(s, 7, batch, 39) == put[39]);
+    CHECK(store_put_at(s, 8, batch, 39) == NULL);
+    CHECK(store_put_at(s, 7, batch, 40) == NULL);
+    CHECK(span_eq(store_put_key(put[3]), SPAN("k3")));
+    CHECK_EQ(store_put_end_found(s, put[3], -1, 0, NULL, 0, NULL), TARN_OK);
+    CHECK(store_find(s, SPAN("k3")) != NULL);
+    CHECK(store_put_at(s, 7, batch, 3) == NULL);
+    CHECK_EQ(store_put_batch_size(s, 7, batch), 40u);
+    store_check(s);
+    /* Their time is over: what is asked for is told to be quiet, and its space is free. */
+    struct store_stats before, after;
+    util_tick(s, store_config(s)->put_timeout_ms + 1);
+    store_get_stats(s, &before);
+    CHECK(store_put_at(s, 7, batch, 5) == NULL);
+    store_get_stats(s, &after);
+    CHECK_EQ(before.pool_zombie - after.pool_zombie, 4096u);
+    CHECK_EQ(store_put_batch_size(s, 7, batch), 40u);
+    store_session_closed(s, 7);
+    store_session_fenced(s, 7);
+    CHECK_EQ(store_put_batch_size(s, 7, batch), 0u);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_batch_of_puts_goes_with_its_last_and_may_begin_again) {
+    struct store *s = util_store("lru", 64, NULL, NULL);
+    uint64_t batch = store_batch_id(s);
+    struct store_put *a = put_in(s, "a", batch, 0);
+    CHECK_EQ(store_put_revoke(s, SPAN("a"), store_put_token(a)), TARN_OK);
+    CHECK_EQ(store_put_batch_size(s, 7, batch), 0u);
+    struct store_put *b = put_in(s, "b", batch, 1); /* of the same request, which goes on */
+    CHECK_EQ(store_put_batch_size(s, 7, batch), 2u);
+    CHECK(store_put_at(s, 7, batch, 0) == NULL);
+    CHECK(store_put_at(s, 7, batch, 1) == b);
+    store_check(s);
+    store_destroy(&s); /* with one open */
+}
+
 TEST(a_batch_that_is_over_ends_in_slices_and_may_begin_again) {
     struct store *s = util_store("lru", 64, NULL, NULL);
-    uint64_t batch = store_lease_batch_id(s);
+    uint64_t batch = store_batch_id(s);
     char key[16];
     for (int i = 0; i < 64; i++) {
         snprintf(key, sizeof(key), "k%d", i);

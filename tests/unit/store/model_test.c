@@ -344,7 +344,7 @@ static void do_end(struct model *m) {
 static uint64_t batch_of(struct model *m, uint64_t session) {
     uint64_t *batch = &m->batch[session];
     if (rng_below(&m->rng, 8) == 0) *batch = 0;
-    if (*batch == 0 && rng_below(&m->rng, 2) == 0) *batch = store_lease_batch_id(m->s);
+    if (*batch == 0 && rng_below(&m->rng, 2) == 0) *batch = store_batch_id(m->s);
     return *batch;
 }
 

@@ -449,8 +449,9 @@ static const char *synopsis(const char *name) {
 
 TEST(synopses) {
     CHECK_STR(synopsis("MPUTEND"),
-              "n key token crc [key token crc ...] [VALUES value [value ...]] [CRCS crcs [crcs "
-              "...]] [FAILEDS mask [mask ...]] [RECEIPTS receipts [receipts ...]]");
+              "n [key token crc [key token crc ...]] [VALUES value [value ...]] [CRCS crcs [crcs "
+              "...]] [FAILEDS mask [mask ...]] [RECEIPTS receipts [receipts ...]] [BATCH id] "
+              "[BATCHCRCS bytes]");
     CHECK_STR(synopsis("EVICT"), "[BYTES n | RATIO r] [KEYS n key [key ...]]");
     CHECK_STR(synopsis("SEGMENT|KEYS"),
               "node instance name n [uri read-key write-key [uri read-key write-key ...]]");
