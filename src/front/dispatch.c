@@ -270,8 +270,8 @@ static uint64_t unread_account(uint64_t ns) {
 }
 
 void dispatch_read_clock(void) {
+    if (LIKELY(unread.n == 0)) return;
     uint64_t start = core_now_ns, ns = core_stamp() - start;
-    if (unread.n == 0) return;
     unread.n--;
     time_account(unread.cmd, unread_account(ns), 1);
 }
