@@ -194,7 +194,7 @@ def plot(costs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for op, default in (("look-up", "141,5030"), ("get", "697,7080"), ("put", "1387,10120")):
+    for op, default in (("look-up", "85,2320"), ("get", "326,4240"), ("put", "1324,4880")):
         parser.add_argument("--" + op, default=default, metavar="NS,NS")
     args = vars(parser.parse_args())
     costs = {op: [float(x) for x in args[op.replace("-", "_")].split(",")] for op in BYTES}
