@@ -60,6 +60,7 @@ struct chain_run {
     uint32_t weight : 5;         /* of a block: 2 to the power of -weight/4 */
     uint32_t ghost : 1;
     uint32_t grown : 1; /* more than a last block was put behind it */
+    uint32_t cut : 1;   /* its parent has blocks that were its own, or have come between */
 };
 _Static_assert(sizeof(struct chain_run) == 32, "32 bytes for a segment of a chain");
 

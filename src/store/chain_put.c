@@ -40,9 +40,11 @@ static uint32_t run_of_put(struct policy *p, struct chain_request *q, enum chain
     r->born = q->number;
     if (kind == CHAIN_LAST) {
         q->last = i;
+        if (!q->top) q->top = i;
     } else {
         if (parent) chain_run(c, parent)->grown = 1;
         q->run = i;
+        if (!q->made) q->top = i;
         q->made = true;
     }
     return i;
@@ -57,7 +59,7 @@ static uint32_t run_for_put(struct policy *p, struct chain_request *q, enum chai
         struct chain_run *last = chain_run(c, q->last);
         if (last->born != q->number || last->ghost) {
             q->last = 0;
-        } else if (last->last && object_depth(chain_run_last(p, last)) < depth) {
+        } else if (!last->last || object_depth(chain_run_last(p, last)) < depth) {
             chain_unlink(c, last);
             last->kind = kind;
             q->run = q->last;
@@ -81,22 +83,28 @@ static uint32_t first_depth(const struct policy *p, const struct chain_run *r) {
     return object_depth(chain_run_first(p, r));
 }
 
-/* The first run of the request's prompt with blocks deeper than that; 0: none, as where puts end in
- * the order of their prompt. */
+/* What is in i or behind it, down to found, and comes back into its order, may belong before it. */
+static void runs_cut(struct chain_books *c, uint32_t found, uint32_t i) {
+    for (; found && found != i; found = chain_run(c, found)->parent) chain_run(c, found)->cut = 1;
+}
+
+/* The first run of the request's prompt that has blocks deeper than that, or may have, as they are
+ * parked or held; 0: none, as where puts end in the order of their prompt. Of runs that it has read
+ * what is deeper than it has read is not its own. */
 static uint32_t run_behind(const struct policy *p, const struct chain_request *q, uint32_t depth) {
-    const struct chain_books *c = &chain_state(p)->chain;
+    struct chain_books *c = &chain_state(p)->chain;
     const struct chain_run *last = chain_run(c, q->last);
-    bool has_last = q->last && last->born == q->number && !last->ghost;
+    bool has_last = q->last && last->born == q->number && !last->ghost, own = q->top != 0;
     uint32_t found = 0, i = has_last ? q->last : chain_request_has_run(c, q) ? q->run : 0;
-    for (unsigned n = 0; i && n < CHAIN_ANCESTORS; n++) {
+    for (unsigned n = 0; i && n < CHAIN_ANCESTORS && (own || depth < q->read); n++) {
         const struct chain_run *r = chain_run(c, i);
-        if (r->last) {
-            if (object_depth(chain_run_last(p, r)) <= depth) break;
-            found = i;
-            if (first_depth(p, r) <= depth) break;
-        } else if (r->kind == CHAIN_LAST) { /* parked */
+        if (r->last && object_depth(chain_run_last(p, r)) <= depth) break;
+        if (r->last || (own && q->deepest > depth && r->born == q->number)) {
+            runs_cut(c, found, i);
             found = i;
         }
+        if (r->last && first_depth(p, r) <= depth) break;
+        own = own && i != q->top;
         i = r->parent;
     }
     return found;
@@ -105,12 +113,12 @@ static uint32_t run_behind(const struct policy *p, const struct chain_request *q
 static bool run_takes(const struct chain_books *c, const struct chain_request *q, uint32_t i,
                       enum chain_kind kind) {
     const struct chain_run *r = chain_run(c, i);
-    return i && kind != CHAIN_LAST && r->born == q->number && r->kind == kind && r->last &&
+    return i && kind != CHAIN_LAST && r->born == q->number && r->kind == kind && r->blocks > 0 &&
            r->blocks < CHAIN_RUN_BLOCKS;
 }
 
 /* Its puts do not end in order: into the runs that are there, or a new one between them. */
-static uint32_t run_between(struct policy *p, const struct chain_request *q, uint32_t behind,
+static uint32_t run_between(struct policy *p, struct chain_request *q, uint32_t behind,
                             enum chain_kind kind, uint32_t depth) {
     struct chain_books *c = &chain_state(p)->chain;
     struct chain_run *r = chain_run(c, behind);
@@ -129,10 +137,13 @@ static uint32_t run_between(struct policy *p, const struct chain_request *q, uin
     r = chain_run(c, behind);
     if (r->parent) chain_run(c, r->parent)->children--;
     r->parent = i;
+    between->cut = r->cut;
+    r->cut = 1;
     between->children = 1;
     between->grown = 1;
     between->kind = kind;
     between->born = q->number;
+    if (q->top == behind) q->top = i;
     return i;
 }
 
@@ -142,7 +153,9 @@ static void puts_note(struct chain_policy *s) {
     struct chain_puts *n = &s->puts;
     struct chain_run *r = chain_run(&s->chain, n->run);
     chain_run_size(&s->chain, r, r->blocks + n->came);
-    chain_request_came(&s->recent[n->request % CHAIN_RECENT], 0, n->came);
+    struct chain_request *q = &s->recent[n->request % CHAIN_RECENT];
+    if (q->deepest < n->depth) q->deepest = n->depth;
+    chain_request_came(q, 0, n->came);
     s->unmarked += n->came;
     n->room = n->came = 0;
 }
@@ -247,6 +260,7 @@ void chain_put(struct policy *p, struct object *o, const struct policy_event *e)
     chain_run_size(&s->chain, r, r->blocks + 1);
     chain_run_add(p, i, o);
     young_note(p, s);
+    if (q->deepest <= e->depth) q->deepest = e->depth + 1;
     chain_request_came(q, e->length > 0 ? e->depth - e->position : 0, 1);
     if (e->depth + 1 == q->length)
         chain_request_finish(p, q);

@@ -108,6 +108,7 @@ static uint32_t run_leave_rest(struct policy *p, struct chain_books *c,
 
 void chain_request_await(struct chain_books *c, struct chain_request *q, uint32_t behind) {
     q->run = chain_run_new(c, behind);
+    if (!q->made || chain_run(c, behind)->born != q->number) q->top = q->run;
     chain_run(c, q->run)->born = q->number;
     q->made = true;
     q->looked = false;

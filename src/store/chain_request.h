@@ -16,9 +16,11 @@ struct chain_request {
     uint32_t number;
     uint32_t run;              /* the deepest that it has used or made; 0: none */
     uint32_t last;             /* that of its last block, behind run; 0: none */
+    uint32_t top;              /* the first that it has made; 0: none */
     uint32_t known;            /* blocks from the start that had been here before */
     uint32_t length;           /* blocks of its prompt, as far as it has told */
     uint32_t came;             /* of these have been used or put */
+    uint32_t read, deepest;    /* blocks up to the deepest that it has used, and put */
     uint32_t session, returns; /* in so many requests; 0: not told */
     object_ref at;             /* the block of run that it has come to */
     uint8_t used;              /* blocks of run up to there */

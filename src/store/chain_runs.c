@@ -242,6 +242,7 @@ uint32_t chain_run_split(struct policy *p, uint32_t i, struct object *at) {
     at->next = last->next;
     last->next = rest->prev;
     r->parent = u;
+    r->cut = 1;
     chain_run_size(c, r, r->blocks > n ? r->blocks - n : 1);
     up->blocks = n;
     up->children = 1;

@@ -12,7 +12,7 @@
 #include "base/buf.h"
 #include "store/chain_request.h"
 
-#define OUT_LOOKS 8u
+#define OUT_LOOKS 64u
 
 /* Only policies that objects come to need it. */
 static struct chain_policy *state_made(struct policy *p) {
@@ -67,6 +67,7 @@ static void run_follow(struct policy *p, uint32_t parent, uint32_t i) {
     for (uint32_t up = parent; up; up = chain_run(c, up)->parent)
         if (up == i || ++n == CHAIN_ANCESTORS) return;
     chain_run(c, i)->parent = parent;
+    chain_run(c, i)->cut = 0;
     chain_run(c, parent)->children++;
     chain_relink(c, parent);
     if (before) chain_run_less(p, before);
@@ -82,6 +83,7 @@ static void request_unlook(struct policy *p, struct chain_request *q) {
     uint32_t i = has_run ? q->run : 0;
     q->run = 0;
     q->made = q->branched = q->shared = false;
+    q->top = 0;
     q->turn = 0;
     if (i) chain_run_settle(p, i);
 }
@@ -112,7 +114,7 @@ static void chain_access(struct policy *p, struct object *o, const struct policy
     }
     q->came++;
     q->at = ref;
-    q->known = e->depth + 1;
+    q->known = q->read = e->depth + 1;
 }
 
 static void chain_prefix_done(struct policy *p, const struct policy_event *e) {
@@ -145,15 +147,24 @@ static void parked_drop(struct chain_books *c, struct chain_parked *k) {
     free(k);
 }
 
-/* A child of run i is one of its blocks again, or one of what has been split from it since. */
+/* A block that counted as its child. */
+static void run_child_gone(struct policy *p, uint32_t i) {
+    const struct chain_run *r = chain_run(&chain_state(p)->chain, i);
+    if (!r->last && r->children == 1) chain_run_change_hands(chain_state(p), i, r->parent);
+    chain_run_less(p, i);
+}
+
+/* A child of run i is one of its blocks again, or one of what it was cut from: nobody knows what
+ * else is to come back, so it stays in i only if it lies behind what is there. */
 static void run_regain(struct policy *p, uint32_t i, struct object *o) {
     struct chain_books *c = &chain_state(p)->chain;
-    uint32_t at = i, up;
-    while ((up = chain_run(c, at)->parent) && chain_run(c, up)->last &&
-           object_depth(chain_run_last(p, chain_run(c, up))) > object_depth(o))
-        at = up;
+    uint32_t at = i;
+    for (const struct chain_run *r = chain_run(c, i); r->cut; r = chain_run(c, at)) {
+        if (r->last && object_depth(chain_run_first(p, r)) < object_depth(o)) break;
+        at = r->parent;
+    }
     chain_run_add(p, at, o);
-    chain_run_less(p, i);
+    run_child_gone(p, i);
 }
 
 static bool parked_back(struct policy *p, struct object *o) {
@@ -496,7 +507,7 @@ static void chain_forget(struct policy *p, const struct object *o) {
     if (!k) return;
     uint32_t i = k->run;
     parked_drop(&chain_state(p)->chain, k);
-    chain_run_less(p, i);
+    run_child_gone(p, i);
 }
 
 static uint32_t chain_object_request(const struct policy *p, const struct object *o) {
