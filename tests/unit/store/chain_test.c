@@ -562,6 +562,38 @@ static bool prompt_whole(struct store *s, unsigned prompt, unsigned n) {
     return prompt_prefix(s, prompt) == n;
 }
 
+/* As many keys of a prompt, up to the first that is not there. Returns how many were. */
+static unsigned look_up(struct store *s, enum store_batch_kind kind, unsigned prompt, unsigned n) {
+    struct store_chain chain = {0};
+    struct store_batch b;
+    char key[32];
+    store_batch_begin(s, &b, &chain, kind, n);
+    for (unsigned k = 0; k < n; k++) {
+        sprintf(key, "%u:%u", prompt, k);
+        struct object *o = store_find(s, span_str(key));
+        if (!o) {
+            store_batch_miss(s, &b, span_str(key), store_hash(span_str(key)));
+            return k;
+        }
+        store_batch_hit(s, &b, o, store_hash(span_str(key)));
+    }
+    return n;
+}
+
+/* What a look-up has found, used or not, is there when its puts come, unless they are late. */
+TEST(what_a_look_up_found_waits_for_its_puts) {
+    for (unsigned looks = 0; looks < 2; looks++)
+        for (unsigned requests = 10; requests <= 60; requests += 50) {
+            struct store *s = util_store("chain", 8, NULL, NULL);
+            put_prompt(s, 1, 4, 4);
+            CHECK_EQ(look_up(s, looks ? STORE_BATCH_LOOK : STORE_BATCH_READ, 1, 5), 4u);
+            for (unsigned i = 0; i < requests; i++) put_prompt(s, 100 + i, 1, 1);
+            CHECK_EQ(prompt_whole(s, 1, 4), requests == 10);
+            chain_check(s);
+            store_destroy(&s);
+        }
+}
+
 /* A pool that is only filled, as at first: by and large the oldest prompts go, and none eats its
  * own beginning. */
 TEST(new_prompts_are_whole_where_nothing_returns) {
