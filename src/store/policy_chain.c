@@ -12,7 +12,7 @@
 #include "base/buf.h"
 #include "store/chain_request.h"
 
-#define OUT_LOOKS 64u
+#define OUT_LOOKS 64u /* as many as are popped at a time (room.c) */
 
 /* Only policies that objects come to need it. */
 static struct chain_policy *state_made(struct policy *p) {
@@ -159,7 +159,8 @@ static void run_child_gone(struct policy *p, uint32_t i) {
 static void run_regain(struct policy *p, uint32_t i, struct object *o) {
     struct chain_books *c = &chain_state(p)->chain;
     uint32_t at = i;
-    for (const struct chain_run *r = chain_run(c, i); r->cut; r = chain_run(c, at)) {
+    for (unsigned n = 0; chain_run(c, at)->cut && n < CHAIN_ANCESTORS; n++) {
+        const struct chain_run *r = chain_run(c, at);
         if (r->last && object_depth(chain_run_first(p, r)) < object_depth(o)) break;
         at = r->parent;
     }
@@ -289,12 +290,20 @@ static unsigned popped_children(const struct chain_books *c, uint32_t i) {
     return n;
 }
 
+/* That of out[k] was that of a later one. */
+static bool parent_again(const struct chain_books *c, uint32_t k) {
+    uint32_t i = chain_run(c, c->out[k])->parent;
+    while (++k < c->n_out)
+        if (chain_run(c, c->out[k])->parent == i) return true;
+    return false;
+}
+
 /* No leaf is left: then what is before those that are popped, if there is such. */
 static uint32_t run_before_popped(const struct chain_books *c) {
     for (uint32_t k = c->n_out; k > 0 && k + OUT_LOOKS > c->n_out; k--) {
         uint32_t i = chain_run(c, c->out[k - 1])->parent;
-        if (i && chain_run(c, i)->last && popped_children(c, i) == chain_run(c, i)->children)
-            return i;
+        if (!i || !chain_run(c, i)->last || parent_again(c, k - 1)) continue;
+        if (popped_children(c, i) == chain_run(c, i)->children) return i;
     }
     return 0;
 }

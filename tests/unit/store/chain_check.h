@@ -183,6 +183,7 @@ static inline void chain_check_run(struct chain_checked *k, uint32_t i, unsigned
                                    unsigned *nowhere) {
     const struct chain_run *r = chain_run(k->c, i);
     CHECK(r->children == k->children[i]);
+    CHECK(!r->cut || r->parent || r->ghost);
     CHECK(r->ghost == ((k->seen[i] & SEEN_GHOST) != 0));
     CHECK_EQ(r->list != CHAIN_NOWHERE, (k->seen[i] & SEEN_LISTED) != 0);
     if (r->last) chain_check_blocks(k, i);
