@@ -44,7 +44,7 @@ static uint32_t run_of_put(struct policy *p, struct chain_request *q, enum chain
     } else {
         if (parent) chain_run(c, parent)->grown = 1;
         q->run = i;
-        if (!q->made) q->top = i;
+        if (!q->made || !parent) q->top = i;
         q->made = true;
     }
     return i;
@@ -99,12 +99,12 @@ static uint32_t run_behind(const struct policy *p, const struct chain_request *q
     for (unsigned n = 0; i && n < CHAIN_ANCESTORS && (own || depth < q->read); n++) {
         const struct chain_run *r = chain_run(c, i);
         if (r->last && object_depth(chain_run_last(p, r)) <= depth) break;
-        if (r->last || (own && q->deepest > depth && r->born == q->number)) {
+        if (r->last || (own && q->deepest > depth)) {
             runs_cut(c, found, i);
             found = i;
         }
         if (r->last && first_depth(p, r) <= depth) break;
-        own = own && i != q->top;
+        own = own && (i != q->top || r->cut);
         i = r->parent;
     }
     return found;

@@ -108,7 +108,7 @@ static uint32_t run_leave_rest(struct policy *p, struct chain_books *c,
 
 void chain_request_await(struct chain_books *c, struct chain_request *q, uint32_t behind) {
     q->run = chain_run_new(c, behind);
-    if (!q->made || chain_run(c, behind)->born != q->number) q->top = q->run;
+    if (!q->made) q->top = q->run;
     chain_run(c, q->run)->born = q->number;
     q->made = true;
     q->looked = false;
@@ -121,7 +121,9 @@ void chain_run_change_hands(struct chain_policy *s, uint32_t i, uint32_t behind)
         q->last = 0;
     else if (q->run != i)
         return;
+    uint32_t top = q->top == i && behind != i ? 0 : q->top;
     if (behind) chain_request_await(&s->chain, q, behind);
+    q->top = top || !behind ? top : q->run;
 }
 
 void chain_request_leave_run(struct policy *p, struct chain_request *q) {
