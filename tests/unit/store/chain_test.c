@@ -457,7 +457,7 @@ TEST(prompts_on_nodes) {
 }
 
 /* Several go for a large one. Where it takes a window, what lies between goes too, wherever that is
- * in its prompt: .6 % in the mean of 30 seeds, 9 % with the worst, which is the first. */
+ * in its prompt: 1 % in the mean of 30 seeds, 13 % with the worst. */
 TEST(prompts_of_many_sizes) {
     wander_with(LEASES | SIZES, NEVER);
     wander_with(LEASES | SIZES | SEGMENTS, 10);
