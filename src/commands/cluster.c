@@ -435,7 +435,10 @@ static enum each_next relinquish_one(struct client *c, struct each *each, unsign
                                !store_put_under_way(books, args[0], &moves)
                            ? store_find_version(books, args[0], version)
                            : NULL;
-    if (o != NULL) store_remove_object(books, o);
+    if (o != NULL) {
+        store_remove_object(books, o);
+        shard_key_left();
+    }
     reply_int(c, o != NULL);
     return EACH_ON;
 }

@@ -58,7 +58,8 @@ struct client {
     bool of_node;       /* CLIENT SETINFO tarn-node: reads for a storage node */
     uint32_t host;      /* the number of host_name, as of machines_version: location_host */
     uint32_t machines_version;
-    bool asking; /* the running command is behind ASKING, or a mover's: shard.h */
+    uint64_t shard_changes; /* when EXEC's keys were looked at */
+    bool asking;            /* the running command is behind ASKING, or a mover's: shard.h */
     bool authenticated;
     bool unrestricted;     /* authenticated, and its user may do everything: acl_users.h */
     struct acl_user *user; /* who it is; never NULL */
@@ -131,6 +132,7 @@ struct job {
      * one, far away if need be: CLIENT UNBLOCK ends it, and so does a client that shuts its side of
      * the connection down */
     uint64_t deadline_ms;
+    bool wraps; /* the job within it is its command, and accounted for with it */
     bool polls; /* its deadlines are its own: it only looks again then */
     /* private */
     struct client *client;

@@ -334,21 +334,83 @@ static bool command_allowed_here(struct client *c, const struct cmd *cmd) {
     return false;
 }
 
-/* By where its keys are. false: answered. EXEC ends the transaction, as in Redis. */
-static bool keys_allowed_here(struct client *c, const struct cmd *cmd) {
-    if (shard_admits(c, cmd)) return true;
+/* EXEC ends the transaction, as in Redis. */
+static void keys_refused(struct client *c, const struct cmd *cmd) {
     command_reject(cmd);
     if (c->io->flags & CLIENT_MULTI && cmd->id == WIRE_exec)
         multi_reset(c);
     else if (c->io->flags & CLIENT_MULTI)
         multi_fail(c);
-    return false;
 }
 
 /* A command that did not run now: it is queued, or waits for the end of a pause. */
 static void command_uncount(struct client *c) {
     stats.total_commands_processed--;
     c->io->commands--;
+}
+
+/* The command that has so many keys that they are looked at first, and then runs within this. */
+struct keys_look {
+    struct job job;
+    struct shard_look *look;
+    bool begun, within;
+};
+
+static bool keys_look_step(struct client *c, struct job *job, unsigned *budget) {
+    struct keys_look *k = CONTAINER_OF(job, struct keys_look, job);
+    const struct cmd *cmd = c->cmd;
+    if (k->within || c->io->flags & CLIENT_CLOSE_SOON) return k->within;
+    bool looked = shard_look_step(k->look, budget);
+    if (!looked || !k->begun) { /* the command runs in a slice of the job */
+        k->begun = true;
+        return false;
+    }
+    if (!shard_look_admits(k->look)) {
+        keys_refused(c, cmd);
+        c->io->flags &= ~CLIENT_FAILED; /* it was rejected */
+        return true;
+    }
+    tracking_note(c, cmd);
+    if (UNLIKELY(above.restricts()) && !command_allowed_here(c, cmd)) {
+        k->within = c->job != job; /* it waits */
+    } else if (c->io->flags & CLIENT_MULTI && multi_take(c, cmd)) {
+        command_uncount(c);
+    } else {
+        table_stat(cmd)->calls++;
+        books_settle();
+        cmd->run(c);
+        k->within = c->job != job;
+        if (!(c->io->flags & CLIENT_EXEC) && UNLIKELY(monitor_n > 0) &&
+            !(cmd->flags & (CMD_SKIP_MONITOR | CMD_ADMIN)))
+            monitor_feed(c);
+    }
+    job->runnable = !k->within; /* the end of the one within wakes it */
+    return !k->within;
+}
+
+static void keys_look_close(struct client *c, struct job *job) {
+    shard_look_end(&CONTAINER_OF(job, struct keys_look, job)->look);
+}
+
+static void keys_look_start(struct client *c, const struct cmd *cmd) {
+    struct keys_look *k = xcalloc(1, sizeof(*k));
+    k->job = (struct job){
+        .step = keys_look_step, .close = keys_look_close, .runnable = true, .wraps = true};
+    k->look = shard_look_begin(c, cmd);
+    c->io->last_cmd = c->cmd = cmd;
+    c->io->job_ns = 0;
+    job_start(c, &k->job);
+}
+
+/* By where its keys are. false: answered, or a job looks at them. */
+static bool keys_allowed_here(struct client *c, const struct cmd *cmd) {
+    if (UNLIKELY(shard_is_long(c, cmd))) {
+        keys_look_start(c, cmd);
+        return false;
+    }
+    if (shard_admits(c, cmd)) return true;
+    keys_refused(c, cmd);
+    return false;
 }
 
 void dispatch(struct client *c, const struct cmd *cmd, bool clock_later) {

@@ -205,7 +205,7 @@ static void job_slice(struct job *job, unsigned *budget) {
     if (effects_noted != noted && !(c->cmd->flags & CMD_READONLY)) c->io->flags |= CLIENT_CHANGED;
     if (c->io->flags & CLIENT_CHANGED) client_unwritten_mark(c); /* in an earlier slice, perhaps */
     if (done && job->outer != NULL) {
-        dispatch_queued_done(c);
+        if (!job->outer->wraps) dispatch_queued_done(c);
         job_end(c, job);
     } else if (done) {
         job_end(c, job);

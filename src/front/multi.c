@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "front/families.h"
 #include "front/introspect.h"
+#include "front/shard.h"
 #include "front/table.h"
 #include "config/config.h"
 
@@ -80,6 +81,10 @@ unsigned multi_flags(const struct client *c) {
     return c->io->multi != NULL ? c->io->multi->flags : 0;
 }
 
+size_t multi_keys_most(const struct client *c) {
+    return c->io->multi != NULL ? c->io->multi->keys : 0;
+}
+
 unsigned multi_common(const struct client *c) {
     return c->io->multi != NULL ? ~c->io->multi->lacks : ~0u;
 }
@@ -131,6 +136,7 @@ static void queue_append(struct client *c, const struct cmd *cmd, size_t bytes) 
     m->last = q;
     m->count++;
     m->bytes += bytes;
+    m->keys += shard_keys_most(cmd, c->argv, c->argc);
     m->flags |= cmd->flags;
     m->lacks |= ~cmd->flags;
 }
@@ -172,13 +178,17 @@ bool multi_take(struct client *c, const struct cmd *cmd) {
     return true;
 }
 
-void multi_each(const struct client *c,
-                void (*fn)(void *arg, const struct cmd *cmd, const struct span *argv, size_t argc),
-                void *arg) {
+bool multi_next(const struct client *c, const struct queued **at_p, const struct cmd **cmd_p,
+                const struct span **argv_p, size_t *argc_p) {
     const struct multi *m = c->io->multi;
-    if (m == NULL) return;
-    for (const struct queued *q = m->first; q != NULL; q = q->next)
-        if (q->changes == table_changes) fn(arg, q->cmd, q->argv, q->argc);
+    const struct queued *q = *at_p != NULL ? (*at_p)->next : m != NULL ? m->first : NULL;
+    while (q != NULL && q->changes != table_changes) q = q->next;
+    if (q == NULL) return false;
+    *at_p = q;
+    *cmd_p = q->cmd;
+    *argv_p = q->argv;
+    *argc_p = q->argc;
+    return true;
 }
 
 /* --- EXEC --- */

@@ -22,6 +22,7 @@ struct multi {
     struct queued *first, *last;
     struct multi_chunk *chunk; /* the one being filled; older ones behind it */
     size_t count, bytes;
+    size_t keys;    /* of all commands, at most */
     unsigned flags; /* of all commands queued: CMD_* */
     unsigned lacks; /* those that one of them has not */
     bool failed;    /* one could not be queued */
@@ -36,15 +37,17 @@ void multi_fail(struct client *c);
 bool multi_over(const struct client *c, size_t len);
 /* EXEC that cannot run ends the transaction, too, and is answered with why. */
 void multi_abort(struct client *c, const char *why);
-/* What was queued, as far as commands are known. */
-void multi_each(const struct client *c,
-                void (*fn)(void *arg, const struct cmd *cmd, const struct span *argv, size_t argc),
-                void *arg);
+/* What was queued, as far as commands are known: the first (*at_p NULL), or the next. false: there
+ * is none. */
+bool multi_next(const struct client *c, const struct queued **at_p, const struct cmd **cmd_p,
+                const struct span **argv_p, size_t *argc_p);
 /* Commands and keys are forgotten. */
 void multi_reset(struct client *c);
 size_t multi_memory(const struct client *c);
 /* What the queued commands do: for CLIENT PAUSE. */
 unsigned multi_flags(const struct client *c);
+/* How many keys they have, at most. */
+size_t multi_keys_most(const struct client *c);
 /* The flags that all of them have: what EXEC may do while the books are not all there. */
 unsigned multi_common(const struct client *c);
 

@@ -1,5 +1,6 @@
 #include "front/shard.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
 #include "base/log.h"
@@ -20,7 +21,8 @@ bool shard_asks;
 static bool awaited; /* a map, or a newer one */
 static struct slot_server successor;
 static bool succeeded;
-static bool sweeping; /* keys may be here whose slots are not */
+static uint64_t changes; /* in what was said of keys */
+static bool sweeping;    /* keys may be here whose slots are not */
 static uint64_t sweep_cursor;
 static struct buf swept; /* keys of one step: length (u32) and bytes */
 
@@ -146,6 +148,7 @@ struct shard_keys {
     const struct client *client;
     const struct cmd *cmd;
     const struct span *argv;
+    size_t groups_at, groups; /* table_kv_groups */
     size_t here, elsewhere;
     bool crosses;
     struct shard_verdict first; /* of those that are not here; LATER and NOWHERE before others */
@@ -181,22 +184,26 @@ static bool part_is_here(struct span key) {
 
 /* Of groups of KV the keys are made of names and hashes. A part that has moved already is a miss:
  * the prefix is shorter for a while. */
-static void keys_add_groups(struct shard_keys *k, size_t at, size_t groups, size_t argc) {
+static void keys_add_part(struct shard_keys *k, struct span name, struct span hash) {
     char text[STORE_KEY_MAX];
+    if (name.len + hash.len > sizeof(text)) return;
+    memcpy(text, name.data, name.len);
+    memcpy(text + name.len, hash.data, hash.len);
+    struct span key = span_of(text, name.len + hash.len);
+    if (part_is_here(key))
+        k->here++;
+    else
+        keys_add(k, key);
+}
+
+/* As table_keys_part. */
+static size_t keys_add_groups(struct shard_keys *k, size_t argc, size_t from, size_t most) {
     uint64_t n;
-    if (at >= argc || !span_to_u64(k->argv[1], &n)) return;
-    for (; groups > 0; groups--, at += WIRE_KV_GROUP_WORDS)
-        for (size_t i = 0; i < n; i++) {
-            struct span name = k->argv[at], hash = k->argv[2 + i];
-            if (name.len + hash.len > sizeof(text)) continue;
-            memcpy(text, name.data, name.len);
-            memcpy(text + name.len, hash.data, hash.len);
-            struct span key = span_of(text, name.len + hash.len);
-            if (part_is_here(key))
-                k->here++;
-            else
-                keys_add(k, key);
-        }
+    if (k->groups_at >= argc || !span_to_u64(k->argv[1], &n)) return 0;
+    size_t all = k->groups * (size_t)n, to = from + min_u64(most, all - from);
+    for (size_t i = from; i < to; i++)
+        keys_add_part(k, k->argv[k->groups_at + i / n * WIRE_KV_GROUP_WORDS], k->argv[2 + i % n]);
+    return all;
 }
 
 /* Those of a node, and those that end what this master gave: they concern nobody else. */
@@ -226,21 +233,30 @@ static bool answers_each(const struct cmd *cmd) {
     }
 }
 
-static void keys_of(struct shard_keys *k, const struct cmd *cmd, const struct span *argv,
-                    size_t argc) {
-    size_t groups, at;
-    if (is_local(cmd)) return;
+/* The next request. */
+static void keys_begin(struct shard_keys *k, const struct cmd *cmd, const struct span *argv,
+                       size_t argc) {
     k->cmd = cmd;
     k->argv = argv;
-    at = table_kv_groups(cmd, argv, argc, &groups);
-    if (at > 0)
-        keys_add_groups(k, at, groups, argc);
-    else if (!answers_each(cmd))
-        (void)table_keys(cmd, argv, argc, keys_note, k);
+    k->groups_at = table_kv_groups(cmd, argv, argc, &k->groups);
 }
 
-static void keys_of_queued(void *arg, const struct cmd *cmd, const struct span *argv, size_t argc) {
-    keys_of(arg, cmd, argv, argc);
+/* Of its keys n, from the one numbered from on. Returns how many it has. */
+static size_t keys_of(struct shard_keys *k, size_t argc, size_t from, size_t n) {
+    if (is_local(k->cmd)) return 0;
+    if (k->groups_at > 0) return keys_add_groups(k, argc, from, n);
+    if (answers_each(k->cmd)) return 0;
+    int64_t all = table_keys_part(k->cmd, k->argv, argc, from, n, keys_note, k);
+    return all > 0 ? (size_t)all : 0;
+}
+
+size_t shard_keys_most(const struct cmd *cmd, const struct span *argv, size_t argc) {
+    size_t groups;
+    uint64_t n;
+    if (is_local(cmd) || cmd->flags & CMD_MODULE) return 0;
+    if (table_kv_groups(cmd, argv, argc, &groups) > 0)
+        return span_to_u64(argv[1], &n) ? (size_t)n * groups : 0;
+    return answers_each(cmd) ? 0 : argc;
 }
 
 /* ASKING is for the next command, or the next transaction. */
@@ -252,17 +268,17 @@ static void asking_take(struct client *c, const struct cmd *cmd) {
     if (!goes_on) *flags &= ~(unsigned)CLIENT_ASKING;
 }
 
-bool shard_admits(struct client *c, const struct cmd *cmd) {
-    struct shard_keys k = {.client = c};
-    if (!(c->io->flags & CLIENT_EXEC)) asking_take(c, cmd);
-    if (cmd->id == WIRE_exec)
-        multi_each(c, keys_of_queued, &k);
-    else
-        keys_of(&k, cmd, c->argv, c->argc);
-    if (LIKELY(k.elsewhere == 0)) return true;
-    if (k.first.where > KEY_ASK || (k.here == 0 && !k.crosses))
-        verdict_answer(c, &k.first);
-    else if (k.first.where == KEY_ASK && !k.crosses)
+/* Commands of modules may go with them. */
+static uint64_t all_changes(void) {
+    return changes + table_changes;
+}
+
+/* false: answered. */
+static bool keys_admitted(struct client *c, const struct shard_keys *k) {
+    if (LIKELY(k->elsewhere == 0)) return true;
+    if (k->first.where > KEY_ASK || (k->here == 0 && !k->crosses))
+        verdict_answer(c, &k->first);
+    else if (k->first.where == KEY_ASK && !k->crosses)
         reply_later(c, REPLY_LATER_MS, "some of the keys have moved to another master already");
     else
         reply_error(c, "-CROSSSLOT Keys in request don't hash to the same slot: they are of "
@@ -271,10 +287,112 @@ bool shard_admits(struct client *c, const struct cmd *cmd) {
     return false;
 }
 
+static bool keys_all_admitted(struct client *c, const struct cmd *cmd) {
+    struct shard_keys k = {.client = c};
+    const struct queued *at = NULL;
+    const struct span *argv = c->argv;
+    size_t argc = c->argc;
+    if (cmd->id != WIRE_exec) {
+        keys_begin(&k, cmd, argv, argc);
+        (void)keys_of(&k, argc, 0, SIZE_MAX);
+        return keys_admitted(c, &k);
+    }
+    while (multi_next(c, &at, &cmd, &argv, &argc)) {
+        keys_begin(&k, cmd, argv, argc);
+        (void)keys_of(&k, argc, 0, SIZE_MAX);
+    }
+    c->shard_changes = all_changes();
+    return keys_admitted(c, &k);
+}
+
+bool shard_admits(struct client *c, const struct cmd *cmd) {
+    if (!(c->io->flags & CLIENT_EXEC))
+        asking_take(c, cmd);
+    else if (c->shard_changes == all_changes() && shard_is_long(c, cmd))
+        return true; /* EXEC was told so */
+    return keys_all_admitted(c, cmd);
+}
+
+/* --- a request with many keys --- */
+
+struct shard_look {
+    struct client *client;
+    const struct cmd *cmd;
+    struct shard_keys keys;
+    const struct queued *queued; /* EXEC's; argc of it */
+    size_t argc, from;
+    uint64_t changes; /* when it began; once there are others, all of it is looked at anew */
+};
+
+bool shard_is_long(const struct client *c, const struct cmd *cmd) {
+    size_t most =
+        cmd->id == WIRE_exec ? multi_keys_most(c) : shard_keys_most(cmd, c->argv, c->argc);
+    return most > job_quota();
+}
+
+/* Arguments move between slices. */
+static void look_argv(struct shard_look *l) {
+    if (l->cmd->id == WIRE_exec) return;
+    l->keys.argv = l->client->argv;
+    l->argc = l->client->argc;
+}
+
+/* false: there is nothing more. */
+static bool look_next(struct shard_look *l) {
+    const struct cmd *cmd;
+    const struct span *argv;
+    if (l->cmd->id != WIRE_exec || !multi_next(l->client, &l->queued, &cmd, &argv, &l->argc))
+        return false;
+    keys_begin(&l->keys, cmd, argv, l->argc);
+    l->from = 0;
+    return true;
+}
+
+struct shard_look *shard_look_begin(struct client *c, const struct cmd *cmd) {
+    struct shard_look *l = xcalloc(1, sizeof(*l));
+    asking_take(c, cmd);
+    *l = (struct shard_look){
+        .client = c, .cmd = cmd, .keys.client = c, .argc = c->argc, .changes = all_changes()};
+    if (cmd->id != WIRE_exec)
+        keys_begin(&l->keys, cmd, c->argv, c->argc);
+    else
+        (void)look_next(l);
+    return l;
+}
+
+bool shard_look_step(struct shard_look *l, unsigned *budget) {
+    look_argv(l);
+    while (*budget > 0 && l->changes == all_changes()) {
+        size_t all = keys_of(&l->keys, l->argc, l->from, *budget);
+        size_t n = min_u64(*budget, all - l->from);
+        l->from += n;
+        spend(budget, (unsigned)n + (n == 0));
+        if (l->from == all && !look_next(l)) return true;
+    }
+    return l->changes != all_changes();
+}
+
+bool shard_look_admits(const struct shard_look *l) {
+    struct client *c = l->client;
+    if (l->changes != all_changes()) return keys_all_admitted(c, l->cmd);
+    c->shard_changes = all_changes();
+    return keys_admitted(c, &l->keys);
+}
+
+void shard_look_end(struct shard_look **l_p) {
+    free(*l_p);
+    *l_p = NULL;
+}
+
+void shard_key_left(void) {
+    changes++;
+}
+
 /* --- the map --- */
 
 static void asks_set(void) {
     shard_asks = shard_map != NULL || awaited;
+    changes++;
 }
 
 void shard_await(bool awaits) {
@@ -290,6 +408,7 @@ bool shard_awaits(void) {
 void shard_succeed(const struct slot_server *leader) {
     succeeded = leader != NULL;
     if (leader != NULL) successor = *leader;
+    changes++;
     waiters_wake_all();
 }
 

@@ -26,6 +26,19 @@ extern bool shard_asks;
 /* All of the request; false: the answer was given (MOVED, ASK, TRYAGAIN, CROSSSLOT, CLUSTERDOWN).
  * Of tarn's batches that answer key by key: true, and shard_refuses is asked for each. */
 bool shard_admits(struct client *c, const struct cmd *cmd);
+/* Has it more keys than a slice has work for? Then these are looked at in slices, before anything
+ * of it runs: by a job, which asks shard_look_step until it is true, and then shard_look_admits, as
+ * shard_admits. */
+bool shard_is_long(const struct client *c, const struct cmd *cmd);
+/* How many keys a request has at most. */
+size_t shard_keys_most(const struct cmd *cmd, const struct span *argv, size_t argc);
+struct shard_look;
+struct shard_look *shard_look_begin(struct client *c, const struct cmd *cmd);
+bool shard_look_step(struct shard_look *l, unsigned *budget);
+bool shard_look_admits(const struct shard_look *l);
+void shard_look_end(struct shard_look **l_p);
+/* A mover took a key away. */
+void shard_key_left(void);
 /* Is that key of a batch not for this server? Then the error in its place was answered. */
 bool shard_key_refuse(struct client *c, struct span key);
 static inline bool shard_refuses(struct client *c, struct span key) {

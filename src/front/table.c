@@ -307,8 +307,15 @@ void table_stat_latency(struct cmd_stat *stat, uint64_t ns, unsigned times) {
 
 /* --- keys --- */
 
+/* Which of the keys are told: those numbered from `from` on, before `to`. */
+struct key_window {
+    size_t from, to;
+    table_key_fn fn;
+    void *arg;
+};
+
 static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, size_t argc,
-                         table_key_fn fn, void *arg) {
+                         size_t before, const struct key_window *w) {
     size_t first = (size_t)k->begin_index;
     if (k->keyword != NULL) {
         while (first < argc && !span_case_eq(argv[first], k->keyword)) first++;
@@ -328,7 +335,9 @@ static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, 
         if (last < (int64_t)first || last >= (int64_t)argc) return -1;
         n = ((size_t)last - first) / step + 1;
     }
-    for (size_t i = 0; i < n; i++) fn(arg, (struct cmd_key_ref){first + i * step, k->flags});
+    size_t i = w->from > before ? w->from - before : 0;
+    for (; i < n && before + i < w->to; i++)
+        w->fn(w->arg, (struct cmd_key_ref){first + i * step, k->flags});
     return (int64_t)n;
 }
 
@@ -360,20 +369,26 @@ size_t table_kv_groups(const struct cmd *cmd, const struct span *argv, size_t ar
     return 0;
 }
 
-int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,
-                   void *arg) {
+int64_t table_keys_part(const struct cmd *cmd, const struct span *argv, size_t argc, size_t from,
+                        size_t n_part, table_key_fn fn, void *arg) {
+    const struct key_window w = {from, from + min_u64(n_part, SIZE_MAX - from), fn, arg};
     int64_t n = 0;
-    size_t groups;
-    if (table_kv_groups(cmd, argv, argc, &groups) > 0) return 0;
     for (size_t i = 0; i < ARRAY_LEN(cmd->keys) && cmd->keys[i].flags != 0; i++) {
         struct cmd_key_spec spec = cmd->keys[i];
         if (UNLIKELY(spec.flags & KEY_VARIABLE))
             spec.flags = variable_flags(spec.flags, argv, argc);
-        int64_t k = spec_keys(&spec, argv, argc, fn, arg);
+        int64_t k = spec_keys(&spec, argv, argc, (size_t)n, &w);
         if (k < 0) return -1;
         n += k;
     }
     return n;
+}
+
+int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,
+                   void *arg) {
+    size_t groups;
+    if (table_kv_groups(cmd, argv, argc, &groups) > 0) return 0;
+    return table_keys_part(cmd, argv, argc, 0, SIZE_MAX, fn, arg);
 }
 
 /* --- names of flags and categories --- */

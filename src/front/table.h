@@ -70,6 +70,10 @@ struct cmd_key_ref {
  * begins its keys. */
 size_t table_kv_groups(const struct cmd *cmd, const struct span *argv, size_t argc, size_t *n_p);
 typedef void (*table_key_fn)(void *arg, struct cmd_key_ref key);
+/* ... of those only n, from the one numbered from on, and of no KV groups. Returns how many there
+ * are altogether. */
+int64_t table_keys_part(const struct cmd *cmd, const struct span *argv, size_t argc, size_t from,
+                        size_t n, table_key_fn fn, void *arg);
 int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,
                    void *arg);
 

@@ -129,7 +129,8 @@ bool later_begin(struct client *c, const struct cmd *cmd) {
         !above.is_early(c, cmd))
         return false;
     struct early *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = early_step, .close = early_close, .runnable = true};
+    e->job =
+        (struct job){.step = early_step, .close = early_close, .runnable = true, .wraps = true};
     table_stat(cmd)->calls++;
     c->io->last_cmd = c->cmd = cmd;
     c->io->job_ns = 0;

@@ -3,6 +3,7 @@
 #include "front/table.h"
 
 #include "../test.h"
+#include "base/assert.h"
 
 static size_t found[16], n_found;
 static cmd_fn families[WIRE_COMMANDS];
@@ -127,6 +128,28 @@ TEST(set_reads_only_with_get) {
     CHECK_EQ(flags_seen, (unsigned)(KEY_OW | KEY_UPDATE));
     CHECK_EQ(table_keys(table_find(SPAN("set")), reads, 5, note_flags, NULL), 1);
     CHECK_EQ(flags_seen, (unsigned)(KEY_RW | KEY_ACCESS | KEY_UPDATE));
+    table_free();
+}
+
+static void note_index(void *arg, struct cmd_key_ref key) {
+    size_t *sum = arg;
+    *sum = *sum * 10 + key.index;
+}
+
+TEST(a_part_of_the_keys) {
+    struct span argv[] = {SPAN("mset"), SPAN("a"), SPAN("1"), SPAN("b"),
+                          SPAN("2"),    SPAN("c"), SPAN("3")};
+    const struct {
+        size_t from, n, told; /* their indexes, as digits */
+    } parts[] = {{0, 0, 0}, {0, 2, 13}, {1, 1, 3}, {1, SIZE_MAX, 35}, {3, 5, 0}, {9, 9, 0}};
+    begin();
+    const struct cmd *mset = table_find(SPAN("mset"));
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        size_t told = 0;
+        CHECK_EQ(table_keys_part(mset, argv, 7, parts[i].from, parts[i].n, note_index, &told), 3);
+        CHECK_EQ(told, parts[i].told);
+    }
+    CHECK_EQ(table_keys_part(mset, argv, 1, 0, 9, note_index, NULL), -1);
     table_free();
 }
 
