@@ -160,8 +160,10 @@ static void map_answered(struct span text) {
 static void peer_heard(struct shard_peer *p, bool answers) {
     unsigned i = 0;
     while (i < p->heard && !slot_server_same(&p->said[i].server, &p->at)) i++;
-    if (i == SLOT_SERVERS_MAX) memmove(&p->said[0], &p->said[1], --i * sizeof(p->said[0]));
-    if (i == p->heard && i < SLOT_SERVERS_MAX) p->heard++;
+    if (i == p->heard && p->heard < SLOT_SERVERS_MAX)
+        p->heard++;
+    else if (i == p->heard) /* the first goes */
+        memmove(&p->said[0], &p->said[1], --i * sizeof(p->said[0]));
     p->said[i].server = p->at;
     p->said[i].answers = answers;
     p->said[i].ms = turn.mono_ms;
