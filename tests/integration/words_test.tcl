@@ -72,7 +72,7 @@ test {a quota: its prefix, its limit, what it holds, what was asked for} {
     r config set eviction-policy noeviction
     assert_match {*hold 600000, and 500000 more were asked for: nothing leaves*noeviction*} \
         [refusal putstart {q: "1"b} 500000]
-    r config set eviction-policy lru
+    wait_for "the last change is over" {![catch {r config set eviction-policy lru}]}
 }
 
 test {hard pins: whose share, of what, what it holds} {
