@@ -6,6 +6,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/assert.h"
+
 #define FIRST_LINE "tarn-slots 1"
 
 void slot_map_destroy(struct slot_map **map_p) {
@@ -109,7 +111,8 @@ static bool servers_read(struct map_reading *r, struct span text, struct slot_sh
 }
 
 static bool master_epoch_read(struct map_reading *r, struct span text, struct slot_shard *shard) {
-    return (span_to_u64(text, &shard->master_epoch) && shard->master_epoch <= INT64_MAX) ||
+    return (span_to_u64(text, &shard->master_epoch) &&
+            shard->master_epoch <= SLOT_MASTER_EPOCH_MAX) ||
            wrong(r, "a master epoch is a number");
 }
 
@@ -330,7 +333,7 @@ void slot_shard_lead(struct slot_shard *shard, const struct slot_server *leader,
     memmove(&shard->server[1], &shard->server[0], at * sizeof(first));
     shard->server[0] = first;
     if (master_epoch <= shard->master_epoch) master_epoch = shard->master_epoch + 1;
-    shard->master_epoch = master_epoch;
+    shard->master_epoch = min_u64(master_epoch, SLOT_MASTER_EPOCH_MAX);
 }
 
 /* Of each shard of m that other knows more of. */

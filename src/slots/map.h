@@ -21,13 +21,14 @@
 #include "base/buf.h"
 #include "base/slot.h"
 
-#define SLOT_SHARDS_MAX     64u
-#define SLOT_SERVERS_MAX    8u
-#define SLOT_NAME_MAX       64u         /* of a shard: A-Z a-z 0-9 . _ - */
-#define SLOT_HOST_MAX       253u        /* as of a name of DNS */
-#define SLOT_MAP_TEXT_MAX   (63u << 10) /* bytes: some thousand ranges */
-#define SLOT_NOBODY         0xffu
-#define SLOT_MAP_ERROR_SIZE 160u
+#define SLOT_SHARDS_MAX       64u
+#define SLOT_SERVERS_MAX      8u
+#define SLOT_NAME_MAX         64u         /* of a shard: A-Z a-z 0-9 . _ - */
+#define SLOT_HOST_MAX         253u        /* as of a name of DNS */
+#define SLOT_MAP_TEXT_MAX     (63u << 10) /* bytes: some thousand ranges */
+#define SLOT_NOBODY           0xffu
+#define SLOT_MASTER_EPOCH_MAX ((uint64_t)INT64_MAX)
+#define SLOT_MAP_ERROR_SIZE   160u
 
 struct slot_server {
     char host[SLOT_HOST_MAX + 1]; /* of IPv6 without brackets */
@@ -85,7 +86,7 @@ void slot_servers_write(const struct slot_shard *row, struct buf *out);
 /* Of that shard of m. false: they were not learnt at a higher master epoch. */
 bool slot_map_learn(struct slot_map *m, unsigned shard, const struct slot_shard *row);
 /* That server leads from now on: it comes first, at a master epoch above what was, and not below
- * the one given. The last of SLOT_SERVERS_MAX falls off. */
+ * the one given, as far as there are any. The last of SLOT_SERVERS_MAX falls off. */
 void slot_shard_lead(struct slot_shard *shard, const struct slot_server *leader,
                      uint64_t master_epoch);
 /* 40 hex digits, always the same: the id of a shard, which is the id of its leader in CLUSTER

@@ -218,6 +218,20 @@ TEST(who_leads_comes_first_at_a_higher_epoch) {
     CHECK_EQ(s.servers, SLOT_SERVERS_MAX);
 }
 
+TEST(no_later_epoch_than_can_be_read) {
+    struct slot_map *m = read_ok(HEAD "shard a 9223372036854775807 h:1,h:2 0-16383\n"),
+                    *again = NULL;
+    struct buf text = {NULL, 0, 0};
+    slot_shard_lead(&m->shard[0], &m->shard[0].server[1], 5);
+    slot_map_write(m, &text);
+    buf_append_char(&text, '\0');
+    again = read_ok(text.data);
+    CHECK_EQ(again->shard[0].server[0].port, 2);
+    buf_free(&text);
+    slot_map_destroy(&again);
+    slot_map_destroy(&m);
+}
+
 /* Drawn at random: what is written is read as the same. */
 TEST(any_map_is_its_text) {
     struct rng r;
