@@ -13,6 +13,9 @@
 #include "slots/map.h"
 #include "wire/options.h"
 
+/* Those of servers have 32 bits. */
+#define EPOCH_STEP_MAX ((uint64_t)UINT32_MAX)
+
 typedef unsigned long long ull;
 
 void cmd_cluster_map(struct client *c) {
@@ -156,6 +159,14 @@ void cmd_cluster_announce(struct client *c) {
     if (!slot_servers_read(c->argv[args.master_epoch], c->argv[args.servers], &row)) {
         reply_error(
             c, "it must be a master epoch, a number, and servers as host:port[,host:port ...]");
+        return;
+    }
+    uint64_t known = shard_map->shard[shard].master_epoch;
+    if (row.master_epoch > known && row.master_epoch - known > EPOCH_STEP_MAX) {
+        reply_error(c,
+                    "master epoch %llu is too far above %llu, which is known of this shard: no "
+                    "later one could be told any more",
+                    (ull)row.master_epoch, (ull)known);
         return;
     }
     (void)peers_learn(shard, &row);

@@ -30,6 +30,7 @@ struct shard_peer {
     unsigned awaits;    /* answers of this connection */
     unsigned failures;  /* rounds, since one answered */
     uint64_t due_ms;    /* while no connection is open */
+    uint64_t begun_ms;  /* ... when it was opened */
     bool wanted, tried; /* tried: all of its servers once */
     /* who was asked lately */
     unsigned heard;
@@ -41,8 +42,10 @@ struct shard_peer {
 };
 static LIST_HEAD(, shard_peer) peers;
 
-static bool claims;   /* this server was promoted, and the map does not say so yet */
-static bool answered; /* one has told its map, since this server began to await one */
+static bool claims;         /* this server was promoted, and the map does not say so yet */
+static uint64_t claimed_ms; /* when it last was, and the map says so; 0: not in this life */
+static bool answered;       /* one has told its map, since this server began to await one */
+static bool in_vain_told;   /* that none has */
 
 /* --- who leads this shard --- */
 
@@ -65,28 +68,72 @@ static struct slot_server own_server(const struct slot_shard *row, const char *l
     return me;
 }
 
-static void leadership_claim(const char *local) {
+/* Long names of servers may make it too long for those who read it. false: it stays as it was. */
+static bool map_corrected(const struct slot_map *m) {
+    struct buf text = {NULL, 0, 0};
+    slot_map_write(m, &text);
+    bool fits = text.len <= SLOT_MAP_TEXT_MAX;
+    buf_free(&text);
+    if (fits)
+        shard_set(m, shard_self);
+    else
+        log_warning("With who leads each shard the map is longer than %u bytes: give one with "
+                    "fewer servers (CLUSTER SETMAP)",
+                    SLOT_MAP_TEXT_MAX);
+    return fits;
+}
+
+/* It leads, above that master epoch. */
+static void leadership_tell(const struct slot_server *leader, uint64_t master_epoch) {
     struct slot_map *m = xmemdup(shard_map, sizeof(*m));
     struct slot_shard *row = &m->shard[shard_self];
-    struct slot_server me = own_server(row, local);
+    struct slot_server me = *leader;
     struct shard_peer *p;
-    slot_shard_lead(row, &me, server.master_epoch);
+    slot_shard_lead(row, &me, master_epoch);
     log_notice("This server, %s:%u, leads shard %s, at master epoch %" PRIu64
                ": the other masters will be told",
                me.host, me.port, row->name, row->master_epoch);
-    claims = false;
-    shard_set(m, shard_self);
+    (void)map_corrected(m);
     slot_map_destroy(&m);
     LIST_FOREACH(p, &peers, link)
         if (!repl_conn_open(&p->conn)) p->due_ms = 0;
 }
 
-/* Somebody leads this shard at a later master epoch: is it another server? */
-static bool is_succeeded(const struct slot_shard *row) {
+static void leadership_claim(const char *local) {
+    struct slot_server me = own_server(&shard_map->shard[shard_self], local), read;
+    struct buf text = {NULL, 0, 0};
+    claims = false;
+    slot_server_write(&me, &text);
+    if (slot_server_read(span_of(text.data, text.len), &read)) {
+        claimed_ms = turn.mono_ms;
+        leadership_tell(&me, server.master_epoch);
+    } else {
+        log_warning("%.*s is no address that other masters could be told: set replica-announce-ip, "
+                    "and run tarn-cluster fix",
+                    (int)text.len, text.data);
+    }
+    buf_free(&text);
+}
+
+/* Another server leads this shard, somebody says. */
+static bool is_another(const struct slot_shard *row) {
     const struct slot_shard *mine = &shard_map->shard[shard_self];
     return !replication.replica && !claims && row->servers > 0 &&
-           row->master_epoch > mine->master_epoch &&
            (mine->servers == 0 || !slot_server_same(&row->server[0], &mine->server[0]));
+}
+
+static bool is_succeeded(const struct slot_shard *row) {
+    return is_another(row) && row->master_epoch > shard_map->shard[shard_self].master_epoch;
+}
+
+/* Was this server promoted after that one, whose master epoch is not below its own? Two that never
+ * heard of each other draw their epochs by their clocks. What was known when it was promoted is
+ * older than that; equal ones are of no order, and one has to go on. */
+static bool is_outbid(const struct slot_shard *row) {
+    uint64_t mine = shard_map->shard[shard_self].master_epoch;
+    return is_another(row) && claimed_ms != 0 && row->master_epoch < SLOT_MASTER_EPOCH_MAX &&
+           (row->master_epoch == mine ||
+            (row->master_epoch > mine && turn.mono_ms - claimed_ms < TIMEOUT_MS));
 }
 
 static void succession_note(const struct slot_shard *row) {
@@ -100,6 +147,11 @@ static void succession_note(const struct slot_shard *row) {
 }
 
 bool peers_learn(unsigned shard, const struct slot_shard *row) {
+    if (shard == shard_self && is_outbid(row)) {
+        struct slot_server me = shard_map->shard[shard_self].server[0];
+        leadership_tell(&me, row->master_epoch + 1);
+        return true;
+    }
     if (shard == shard_self && is_succeeded(row)) {
         succession_note(row);
         return false;
@@ -110,9 +162,9 @@ bool peers_learn(unsigned shard, const struct slot_shard *row) {
     if (row->servers > 0)
         log_notice("Shard %s is led by %s:%u, since master epoch %" PRIu64, m->shard[shard].name,
                    row->server[0].host, row->server[0].port, row->master_epoch);
-    shard_set(m, shard_self);
+    bool fits = map_corrected(m);
     slot_map_destroy(&m);
-    return true;
+    return fits;
 }
 
 /* --- what they answer --- */
@@ -135,6 +187,10 @@ static void map_adopt(struct slot_map *m) {
     }
     log_notice("Map of slots, epoch %" PRIu64 ", of the other masters: this is shard %s", m->epoch,
                own_name());
+    if (shard_map != NULL && is_succeeded(&m->shard[self])) { /* its own line stays what it was */
+        succession_note(&m->shard[self]);
+        m->shard[self] = shard_map->shard[shard_self];
+    }
     if (shard_map != NULL) (void)slot_map_merge(m, shard_map);
     shard_set(m, self);
 }
@@ -169,9 +225,10 @@ static void peer_heard(struct shard_peer *p, bool answers) {
     p->said[i].ms = turn.mono_ms;
 }
 
-/* NULL: it is an address. */
+/* NULL: it is an address, or its shard is not in the map any more. */
 static const struct slot_shard *peer_row(const struct shard_peer *p) {
-    unsigned k = p->shard[0] != '\0' ? slot_map_shard(shard_map, span_str(p->shard)) : SLOT_NOBODY;
+    if (p->shard[0] == '\0' || shard_map == NULL) return NULL; /* taken away: the peer goes, too */
+    unsigned k = slot_map_shard(shard_map, span_str(p->shard));
     return k != SLOT_NOBODY ? &shard_map->shard[k] : NULL;
 }
 
@@ -304,11 +361,13 @@ static const struct repl_conn_ops conn_ops = {
 static void peer_begin(struct shard_peer *p) {
     const struct slot_shard *row = peer_row(p);
     if (row != NULL) {
+        p->tried |= row->servers == 0; /* nobody can be asked */
         if (row->servers == 0) return;
         if (p->next >= row->servers) p->next = 0;
         if (!slot_server_same(&p->at, &row->server[p->next])) p->conn.addresses.n = 0;
         p->at = row->server[p->next];
     }
+    p->begun_ms = turn.mono_ms;
     repl_conn_begin(&p->conn, p->at.host, p->at.port,
                     config->tls_replication ? config_tls_client() : NULL, TIMEOUT_MS, turn.mono_ms);
 }
@@ -317,8 +376,8 @@ static void peer_cron(struct shard_peer *p) {
     uint64_t timeout = min_u64(TIMEOUT_MS, (uint64_t)config->repl_timeout_s * 1000);
     if (!repl_conn_open(&p->conn)) {
         if (turn.mono_ms >= p->due_ms) peer_begin(p);
-    } else if (turn.mono_ms > p->conn.last_io_ms && turn.mono_ms - p->conn.last_io_ms > timeout) {
-        peer_turn(p, false, "it says nothing");
+    } else if (turn.mono_ms - p->begun_ms > timeout) { /* also of one that speaks endlessly */
+        peer_turn(p, false, "its answer does not come");
     }
 }
 
@@ -361,7 +420,14 @@ static void awaiting_end(void) {
     const struct shard_peer *p;
     bool all = true;
     LIST_FOREACH(p, &peers, link) all = all && p->tried;
-    if (!shard_awaits() || shard_map == NULL || !all) return;
+    if (!shard_awaits() || !all) return;
+    if (!answered && !in_vain_told && !LIST_EMPTY(&peers)) {
+        in_vain_told = true;
+        log_warning("No other master has told who has which keys: CLUSTERDOWN until one does, or "
+                    "until this server is given a map. If all have lost it: tarn-cluster create; "
+                    "if the others do not come back: CLUSTER SETMAP");
+    }
+    if (shard_map == NULL) return;
     if (!answered && !LIST_EMPTY(&peers)) return;
     log_notice("The other masters were asked who has which keys: shard %s serves", own_name());
     shard_await(false);
@@ -401,18 +467,22 @@ enum peer_state peers_state(const struct slot_server *server) {
 
 void peers_begin(void) {
     if (replication.replica || config->cluster_shard.n == 0) return;
-    answered = false;
+    answered = in_vain_told = false;
     shard_await(true);
+    log_notice("Other masters are asked who has which keys (cluster-shard): CLUSTERDOWN until one "
+               "has told it");
 }
 
 void peers_promoted(void) {
     claims = shard_map != NULL;
+    claimed_ms = 0;
     shard_succeed(NULL);
     if (!claims) peers_begin();
 }
 
 void peers_demoted(void) {
     claims = false;
+    claimed_ms = 0;
     shard_succeed(NULL);
     shard_await(false);
 }
