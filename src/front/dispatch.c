@@ -426,10 +426,11 @@ void dispatch(struct client *c, const struct cmd *cmd, bool clock_later) {
         goto out;
     }
     if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !command_admit(c, cmd)) goto out;
-    if (UNLIKELY(shard_asks) && !keys_allowed_here(c, cmd)) goto out;
+    bool paused = UNLIKELY(pause_what != PAUSE_NONE) && command_paused(c, cmd);
+    if (UNLIKELY(shard_asks) && !paused && !keys_allowed_here(c, cmd)) goto out;
     tracking_note(c, cmd);
     if (UNLIKELY(above.restricts()) && !command_allowed_here(c, cmd)) goto out;
-    if (UNLIKELY(pause_what != PAUSE_NONE) && command_paused(c, cmd)) {
+    if (UNLIKELY(paused)) {
         io->flags |= CLIENT_POSTPONED;
         stats.postponed_commands++;
         command_uncount(c);

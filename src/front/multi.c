@@ -182,7 +182,6 @@ bool multi_next(const struct client *c, const struct queued **at_p, const struct
                 const struct span **argv_p, size_t *argc_p) {
     const struct multi *m = c->io->multi;
     const struct queued *q = *at_p != NULL ? (*at_p)->next : m != NULL ? m->first : NULL;
-    while (q != NULL && q->changes != table_changes) q = q->next;
     if (q == NULL) return false;
     *at_p = q;
     *cmd_p = q->cmd;

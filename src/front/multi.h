@@ -37,8 +37,8 @@ void multi_fail(struct client *c);
 bool multi_over(const struct client *c, size_t len);
 /* EXEC that cannot run ends the transaction, too, and is answered with why. */
 void multi_abort(struct client *c, const char *why);
-/* What was queued, as far as commands are known: the first (*at_p NULL), or the next. false: there
- * is none. */
+/* What was queued, with the commands of that time: the first (*at_p NULL), or the next. false:
+ * there is none. */
 bool multi_next(const struct client *c, const struct queued **at_p, const struct cmd **cmd_p,
                 const struct span **argv_p, size_t *argc_p);
 /* Commands and keys are forgotten. */

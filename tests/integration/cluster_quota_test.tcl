@@ -3,7 +3,9 @@ source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] several.tcl]
 source [file join [file dirname [info script]] masters.tcl]
 
-foreach name {a b} {up $name --max-batch-keys 1000000}
+foreach name {a b} {
+    up $name --max-batch-keys 1000000 --enable-module-command yes
+}
 # {bar} is of slot 5061, of a; {foo} of 12182, of b
 set rows {{a 1 a 0-10922} {b 1 b 10923-16383}}
 spread_map [slot_map 1 $rows] a b
@@ -110,6 +112,48 @@ test {who goes away while its keys are looked at} {
     wait_for "its work to be over" {[field a blocked_clients] == 0 && [slices] > $before}
     assert_equal PONG [ask a ping]
     ask a config set loop-work-quota $quota
+}
+
+test {CLIENT PAUSE holds them back, and ASKING is still for the command behind it} {
+    set other [resp::connect $::server_host [port a]]
+    ask a del {*}$bar
+    $other client pause 600000 WRITE
+    set c [resp::connect $::server_host [port a]]
+    resp::send $c mset {*}[join [lmap k $bar {list $k v}]]
+    wait_for "it to wait" {[field a blocked_clients] == 1}
+    assert_equal 0 [$other dbsize]
+    $other client unpause
+    assert_equal OK [resp::recv $c]
+    assert_equal $n [$other dbsize]
+    spread_map [slot_map 4 $rows {{b a 12182}}] a b
+    $other client pause 600000 WRITE
+    assert_equal OK [$c asking]
+    resp::send $c set foo 1
+    wait_for "it to wait" {[field a blocked_clients] == 1}
+    $other client unpause
+    assert_equal OK [resp::recv $c]
+    resp::close $c
+    resp::close $other
+}
+
+test {EXEC looks at what was queued before commands came, too} {
+    set c [resp::connect $::server_host [port a]]
+    set other [resp::connect $::server_host [port a]]
+    foreach elsewhere {0 1} {
+        $c multi
+        assert_equal QUEUED [$c exists {*}$bar]
+        $other module load $::modules/toy.so
+        if {$elsewhere} {
+            $other cluster setmap a \
+                [slot_map 5 {{a 1 a 0-5060,5062-10922} {b 1 b 5061,10923-16383}}] FORCE
+            assert_error "MOVED 5061 127.0.0.1:[port b]" {$c exec}
+        } else {
+            assert_equal [list $n] [$c exec]
+        }
+        $other module unload toy
+    }
+    resp::close $c
+    resp::close $other
 }
 
 finish
