@@ -132,8 +132,11 @@ static bool shard_read(struct map_reading *r, struct span rest) {
     if (!part_next(&rest, ' ', &name) || !part_next(&rest, ' ', &epoch) ||
         !part_next(&rest, ' ', &servers) || !part_next(&rest, ' ', &slots) || rest.data != NULL)
         return wrong(r, "it must be: shard NAME MASTER-EPOCH SERVERS SLOTS");
-    if (!span_is_name(name, SLOT_NAME_MAX) || span_eq(name, SPAN("-")))
-        return wrong(r, "a shard's name has 1 to %u of A-Z a-z 0-9 . _ -", SLOT_NAME_MAX);
+    /* directories of nodes are named like that */
+    if (!span_is_name(name, SLOT_NAME_MAX) || span_eq(name, SPAN("-")) ||
+        span_eq(name, SPAN(".")) || span_eq(name, SPAN("..")))
+        return wrong(r, "a shard's name has 1 to %u of A-Z a-z 0-9 . _ -, and is not - . or ..",
+                     SLOT_NAME_MAX);
     if (slot_map_shard(m, name) != SLOT_NOBODY) return wrong(r, "the shard is there twice");
     if (!master_epoch_read(r, epoch, shard) || !servers_read(r, servers, shard)) return false;
     if (!span_eq(slots, SPAN("-")) && !slots_read(r, slots, m->owner, m->shards, SLOT_NOBODY))

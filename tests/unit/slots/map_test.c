@@ -74,6 +74,8 @@ TEST(what_is_no_map_is_refused) {
         {HEAD "shard a 1 - - -\n", "must be: shard"},
         {HEAD "shard  1 - -\n", "name"},
         {HEAD "shard - 1 - -\n", "name"},
+        {HEAD "shard . 1 - -\n", "name"},
+        {HEAD "shard .. 1 - -\n", "name"},
         {HEAD "shard a/b 1 - -\n", "name"},
         {HEAD "shard a x - -\n", "master epoch"},
         {HEAD "shard a 1 - -\nshard a 1 - -\n", "twice"},
