@@ -125,7 +125,13 @@ static void chunk_found(struct node_chunks *c, const struct slot_map *map, unsig
     if (!whole) size = st.st_size > CHUNK_HEADER ? (uint64_t)st.st_size - CHUNK_HEADER : 0;
     size = size / CHUNK_HEADER * CHUNK_HEADER;
     if (owner == SLOT_NOBODY || number_taken(c, number) || size == 0 || c->n == CHUNKS_MAX) {
-        if (whole) chunk_file_remove(path, "no master of the pool has it any more");
+        /* with a dot it may be of another node, whose FILE begins as this one's does */
+        bool maybe = memchr(shard.data, '.', shard.len) != NULL;
+        if (whole && maybe)
+            log_notice("%s is left alone: no master of the pool has it, or another node does",
+                       path);
+        else if (whole)
+            chunk_file_remove(path, "no master of the pool has it any more");
         return;
     }
     c->chunk[c->n++] =

@@ -122,7 +122,8 @@ TEST(files_are_their_shards) {
     leave_file("a.3", 6 * MB);
     leave_file("b.4", 6 * MB);
     leave_file("gone.5", 6 * MB);
-    leave_file("a.b.c", 6 * MB); /* none of ours */
+    leave_file("a.b.c", 6 * MB);  /* none of ours */
+    leave_file("n2.a.0", 6 * MB); /* a chunk of another node, whose FILE is this one's and ".n2" */
     memory_is(64 * MB, file);
     plan();
     check_whole(64 * MB);
@@ -133,6 +134,7 @@ TEST(files_are_their_shards) {
     }
     CHECK_EQ(chunks_bytes(&c, 0), 32 * MB);
     CHECK(file_is_there("a.3") && file_is_there("a.b.c") && !file_is_there("gone.5"));
+    CHECK(file_is_there("n2.a.0"));
     char *path = chunk_path(&o, &(struct node_chunk){.number = 9}, "b");
     CHECK(strcmp(path + strlen(file), ".b.9") == 0);
     free(path);
