@@ -150,8 +150,11 @@ void cmd_cluster_announce(struct client *c) {
     struct wire_announce args = {0};
     struct slot_shard row;
     if (!arg_bind(c, &args)) return;
-    unsigned shard =
-        shard_map != NULL ? slot_map_shard(shard_map, c->argv[args.shard]) : SLOT_NOBODY;
+    if (shard_map == NULL) {
+        reply_error(c, "there is no map of slots here (CLUSTER SETMAP)");
+        return;
+    }
+    unsigned shard = slot_map_shard(shard_map, c->argv[args.shard]);
     if (shard == SLOT_NOBODY) {
         reply_error(c, "the map here has no shard of that name");
         return;

@@ -45,7 +45,7 @@ static LIST_HEAD(, shard_peer) peers;
 static bool claims;         /* this server was promoted, and the map does not say so yet */
 static uint64_t claimed_ms; /* when it last was, and the map says so; 0: not in this life */
 static bool answered;       /* one has told its map, since this server began to await one */
-static bool in_vain_told;   /* that none has */
+static uint64_t awaits_ms;  /* since when; 0: the log says that none has told it */
 
 /* --- who leads this shard --- */
 
@@ -77,9 +77,7 @@ static bool map_corrected(const struct slot_map *m) {
     if (fits)
         shard_set(m, shard_self);
     else
-        log_warning("With who leads each shard the map is longer than %u bytes: give one with "
-                    "fewer servers (CLUSTER SETMAP)",
-                    SLOT_MAP_TEXT_MAX);
+        log_warning("With who leads each shard the map is longer than %u bytes", SLOT_MAP_TEXT_MAX);
     return fits;
 }
 
@@ -87,12 +85,11 @@ static bool map_corrected(const struct slot_map *m) {
 static void leadership_tell(const struct slot_server *leader, uint64_t master_epoch) {
     struct slot_map *m = xmemdup(shard_map, sizeof(*m));
     struct slot_shard *row = &m->shard[shard_self];
-    struct slot_server me = *leader;
     struct shard_peer *p;
-    slot_shard_lead(row, &me, master_epoch);
+    slot_shard_lead(row, leader, master_epoch);
     log_notice("This server, %s:%u, leads shard %s, at master epoch %" PRIu64
                ": the other masters will be told",
-               me.host, me.port, row->name, row->master_epoch);
+               leader->host, leader->port, row->name, row->master_epoch);
     (void)map_corrected(m);
     slot_map_destroy(&m);
     LIST_FOREACH(p, &peers, link)
@@ -148,8 +145,7 @@ static void succession_note(const struct slot_shard *row) {
 
 bool peers_learn(unsigned shard, const struct slot_shard *row) {
     if (shard == shard_self && is_outbid(row)) {
-        struct slot_server me = shard_map->shard[shard_self].server[0];
-        leadership_tell(&me, row->master_epoch + 1);
+        leadership_tell(&shard_map->shard[shard_self].server[0], row->master_epoch + 1);
         return true;
     }
     if (shard == shard_self && is_succeeded(row)) {
@@ -324,11 +320,15 @@ static bool answer_next(struct repl_conn *c, struct span *line_p, struct span *b
 static void peer_answer(struct shard_peer *p, struct span line, struct span body) {
     char why[256];
     bool bad = line.data[0] == '-' || span_eq(line, SPAN("$-1"));
+    bool unwelcome = span_starts(line, SPAN("-NOPERM")) || span_starts(line, SPAN("-NOAUTH")) ||
+                     span_starts(line, SPAN("-WRONGPASS"));
     p->awaits--;
     if (span_starts(line, SPAN("-READONLY"))) {
         peer_turn(p, true, NULL);
     } else if (bad) {
-        span_to_text(line.data[0] == '-' ? line : SPAN("it has no map of slots"), why, sizeof(why));
+        if (line.data[0] != '-') line = SPAN("it has no map of slots");
+        snprintf(why, sizeof(why), "%.*s%s", (int)min_u64(line.len, 150), line.data,
+                 unwelcome ? " (masteruser and masterauth here, its rights there: ACL.md)" : "");
         peer_turn(p, true, why);
     } else if (p->awaits == 0) {
         if (line.data[0] == '$') map_answered(body);
@@ -421,8 +421,8 @@ static void awaiting_end(void) {
     bool all = true;
     LIST_FOREACH(p, &peers, link) all = all && p->tried;
     if (!shard_awaits() || !all) return;
-    if (!answered && !in_vain_told && !LIST_EMPTY(&peers)) {
-        in_vain_told = true;
+    if (!answered && awaits_ms != 0 && turn.mono_ms - awaits_ms > TIMEOUT_MS) {
+        awaits_ms = 0;
         log_warning("No other master has told who has which keys: CLUSTERDOWN until one does, or "
                     "until this server is given a map. If all have lost it: tarn-cluster create; "
                     "if the others do not come back: CLUSTER SETMAP");
@@ -467,7 +467,8 @@ enum peer_state peers_state(const struct slot_server *server) {
 
 void peers_begin(void) {
     if (replication.replica || config->cluster_shard.n == 0) return;
-    answered = in_vain_told = false;
+    answered = false;
+    awaits_ms = turn.mono_ms;
     shard_await(true);
     log_notice("Other masters are asked who has which keys (cluster-shard): CLUSTERDOWN until one "
                "has told it");
