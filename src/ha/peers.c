@@ -284,6 +284,11 @@ static void peer_connected(void *arg) {
     struct span user = span_str(config->masteruser),
                 password = span_of(config->masterauth.data, config->masterauth.len);
     char local[64];
+    if (repl_conn_loops(&p->conn) &&
+        (p->at.port == core_endpoints.port || p->at.port == core_endpoints.tls_port)) {
+        peer_turn(p, false, NULL); /* this server itself, in cluster-shard */
+        return;
+    }
     p->awaits = 1 + (password.len > 0);
     if (claims && repl_conn_local(&p->conn, local, sizeof(local))) leadership_claim(local);
     if (password.len > 0 && user.len > 0)
@@ -297,24 +302,6 @@ static void peer_connected(void *arg) {
     else
         announce_say(out);
     repl_conn_flush(&p->conn);
-}
-
-/* The next answer: *body_p what a bulk has, else the line. false: it is not whole. */
-static bool answer_next(struct repl_conn *c, struct span *line_p, struct span *body_p) {
-    uint64_t n;
-    const char *at = c->in.data + c->in_pos;
-    size_t have = c->in.len - c->in_pos;
-    const char *lf = have > 0 ? memchr(at, '\n', have) : NULL;
-    if (lf == NULL || lf == at) return false;
-    *line_p = *body_p = span_of(at, (size_t)(lf - at) - 1);
-    if (at[0] == '$' && span_to_u64(span_of(at + 1, line_p->len - 1), &n) &&
-        n <= SLOT_MAP_TEXT_MAX) {
-        if (have < line_p->len + 2 + n + 2) return false;
-        *body_p = span_of(lf + 1, (size_t)n);
-        c->in_pos += (size_t)n + 2;
-    }
-    c->in_pos += line_p->len + 2;
-    return true;
 }
 
 static void peer_answer(struct shard_peer *p, struct span line, struct span body) {
@@ -339,7 +326,7 @@ static void peer_answer(struct shard_peer *p, struct span line, struct span body
 static void peer_came(void *arg) {
     struct shard_peer *p = arg;
     struct span line, body;
-    while (repl_conn_open(&p->conn) && answer_next(&p->conn, &line, &body))
+    while (repl_conn_open(&p->conn) && repl_conn_answer(&p->conn, SLOT_MAP_TEXT_MAX, &line, &body))
         peer_answer(p, line, body);
     if (!repl_conn_open(&p->conn)) return;
     const char *torn = repl_conn_torn(&p->conn);

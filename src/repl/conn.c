@@ -83,6 +83,22 @@ bool repl_conn_take(struct repl_conn *c) {
     return n > 0;
 }
 
+bool repl_conn_answer(struct repl_conn *c, size_t most, struct span *line_p, struct span *body_p) {
+    uint64_t n;
+    const char *at = c->in.data + c->in_pos;
+    size_t have = c->in.len - c->in_pos;
+    const char *lf = have > 0 ? memchr(at, '\n', have) : NULL;
+    if (lf == NULL || lf == at) return false;
+    *line_p = *body_p = span_of(at, (size_t)(lf - at) - 1);
+    if (at[0] == '$' && span_to_u64(span_of(at + 1, line_p->len - 1), &n) && n <= most) {
+        if (have < line_p->len + 2 + n + 2) return false;
+        *body_p = span_of(lf + 1, (size_t)n);
+        c->in_pos += (size_t)n + 2;
+    }
+    c->in_pos += line_p->len + 2;
+    return true;
+}
+
 const char *repl_conn_torn(const struct repl_conn *c) {
     return c->tls != NULL && tls_state(c->tls) == TLS_FAILED ? tls_why(c->tls) : NULL;
 }
@@ -175,6 +191,17 @@ bool repl_conn_local(const struct repl_conn *c, char *host, size_t size) {
     return getsockname(c->fd, (struct sockaddr *)&a, &len) == 0 &&
            getnameinfo((struct sockaddr *)&a, len, host, (socklen_t)size, NULL, 0,
                        NI_NUMERICHOST) == 0;
+}
+
+bool repl_conn_loops(const struct repl_conn *c) {
+    char own[64], other[64];
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+    return repl_conn_local(c, own, sizeof(own)) &&
+           getpeername(c->fd, (struct sockaddr *)&a, &len) == 0 &&
+           getnameinfo((struct sockaddr *)&a, len, other, sizeof(other), NULL, 0, NI_NUMERICHOST) ==
+               0 &&
+           strcmp(own, other) == 0;
 }
 
 /* --- beginning and end --- */

@@ -56,9 +56,14 @@ void repl_conn_flush(struct repl_conn *c);
 void repl_conn_update(struct repl_conn *c);
 /* true: something came. */
 bool repl_conn_take(struct repl_conn *c);
+/* Takes the next answer of RESP: *body_p is what a bulk of at most so many bytes has, else the line.
+ * false: it is not whole. */
+bool repl_conn_answer(struct repl_conn *c, size_t most, struct span *line_p, struct span *body_p);
 /* Why TLS failed; NULL: it did not. */
 const char *repl_conn_torn(const struct repl_conn *c);
 /* The address by which the other end knows this one. false: it has none. */
 bool repl_conn_local(const struct repl_conn *c, char *host, size_t size);
+/* Are both ends at one address? */
+bool repl_conn_loops(const struct repl_conn *c);
 
 #endif

@@ -118,6 +118,20 @@ test {none has told the map: the log says what to do} {
     down d
 }
 
+test {its own address among those of the others: what it knows itself is no answer} {
+    foreach name {d e} {up $name --appendonly yes --appendfsync always}
+    spread_map [slot_map 1 {{d 1 d 0-9999} {e 1 e 10000-16383}}] d e
+    down d
+    down e
+    back d --cluster-shard [list d [at d] "localhost:[port d]" [at e]]
+    wait_for "d to ask in vain" {[log_has d "No other master has told"]}
+    assert_error CLUSTERDOWN* {ask d get bar}
+    back e
+    wait_serves d
+    down d
+    down e
+}
+
 test {the map is taken away while another one is asked} {
     set slow [slow_master ""]
     up d
