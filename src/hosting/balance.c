@@ -33,7 +33,8 @@ bool need_choose(const struct share_need need[SLOT_SHARDS_MAX], unsigned *from_p
     if (to == NULL) return false;
     for (const struct share_need *n = need; n < need + SLOT_SHARDS_MAX; n++) {
         if (!n->up || n == to || n->chunks < 2) continue;
-        if (n->idle_ms >= 0 && n->idle_ms <= NEED_FACTOR * to->idle_ms) continue;
+        if (n->idle_ms >= 0 && (uint64_t)n->idle_ms <= NEED_FACTOR * (uint64_t)to->idle_ms)
+            continue;
         bool older = from != NULL && from->idle_ms >= 0 && n->idle_ms > from->idle_ms;
         bool roomier = from != NULL && from->idle_ms < 0 && n->idle_ms < 0 &&
                        n->bytes - n->used > from->bytes - from->used;

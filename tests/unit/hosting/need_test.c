@@ -54,6 +54,12 @@ TEST(a_little_older_is_not_enough) {
     CHECK(from == 1 && to == 0);
 }
 
+TEST(ages_without_end_are_as_old_as_each_other) {
+    prepare();
+    for (unsigned i = 0; i < 3; i++) need[i].idle_ms = INT64_MAX;
+    CHECK(!need_choose(need, &from, &to));
+}
+
 TEST(who_is_away_or_full_of_segments_gets_none) {
     prepare();
     need[0].idle_ms = 1000;
