@@ -151,7 +151,8 @@ void cmd_cluster_announce(struct client *c) {
     struct slot_shard row;
     if (!arg_bind(c, &args)) return;
     if (shard_map == NULL) {
-        reply_error(c, "there is no map of slots here (CLUSTER SETMAP)");
+        reply_error(c, shard_awaits() ? SHARD_AWAITS
+                                      : "there is no map of slots here (CLUSTER SETMAP)");
         return;
     }
     unsigned shard = slot_map_shard(shard_map, c->argv[args.shard]);
@@ -159,7 +160,8 @@ void cmd_cluster_announce(struct client *c) {
         reply_error(c, "the map here has no shard of that name");
         return;
     }
-    if (!slot_servers_read(c->argv[args.master_epoch], c->argv[args.servers], &row)) {
+    if (!slot_servers_read(c->argv[args.master_epoch], c->argv[args.servers], &row) ||
+        row.servers == 0) {
         reply_error(
             c, "it must be a master epoch, a number, and servers as host:port[,host:port ...]");
         return;

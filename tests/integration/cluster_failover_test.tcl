@@ -37,7 +37,7 @@ test {ANNOUNCE: what was learnt at a higher master epoch counts, and slots are n
     down d
     set map [ask c cluster map]
     assert_error "ERR the map here has no shard*" {ask c cluster announce d 5 x:1}
-    foreach {epoch words} {x h:1 5 h 5 h:0 5 h:1,h:1 -1 h:1} {
+    foreach {epoch words} {x h:1 5 h 5 h:0 5 h:1,h:1 -1 h:1 5 -} {
         assert_error "ERR it must be a master epoch*" {ask c cluster announce b $epoch $words}
     }
     assert_equal $map [ask c cluster announce b 1 h:1]

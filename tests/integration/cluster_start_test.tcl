@@ -45,6 +45,7 @@ test {without files, and without others: no key is served} {
     # what a disk has may be another's by now
     assert_error CLUSTERDOWN* {ask a node join n1 [string repeat 1 32] machine m1}
     assert_error CLUSTERDOWN* {ask a cluster slots}
+    assert_error $down {ask a cluster announce b 5 h:1}
     assert_equal 0 [ask a dbsize]
     assert_equal PONG [ask a ping]
 }
