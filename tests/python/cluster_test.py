@@ -194,6 +194,11 @@ class Cluster(unittest.TestCase):
         self.assertEqual(options(), [f"a {b} {c}", f"b {a} {c}", f"c {a} {b}"])
         self.must("remove", a, "c")
         self.assertEqual(options(), [f"a {b}", f"b {a}", ""])
+        # one alone has nobody to ask, or would wait for who left
+        self.assertEqual(self.must("remove", a, "b"), "")
+        self.assertEqual(options(), ["", "", ""])
+        self.servers["a"].restart()
+        self.assertIsNone(self.link("a").call("GET", "k"))
 
     def link(self, name):
         """To a server; the tool's own."""

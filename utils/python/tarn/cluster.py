@@ -258,7 +258,8 @@ class Pool:
             rows = [s.servers for n, s in sorted(self.map.shards.items()) if n != name]
             others = [r[0] for r in rows if r] + [a for r in rows for a in r[1:]]
             for address in shard.servers:
-                self._remember(address, " ".join([name, *map(written, others[:OTHERS])]))
+                words = [name, *map(written, others[:OTHERS])] if others else []
+                self._remember(address, " ".join(words))
 
     def _remember(self, address: Address, value: str) -> None:
         try:
