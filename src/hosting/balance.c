@@ -49,14 +49,13 @@ bool need_choose(const struct share_need need[SLOT_SHARDS_MAX], unsigned *from_p
 
 static void needs_gather(struct shares *s, struct share_need need[SLOT_SHARDS_MAX]) {
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
-        struct hosting_standing standing;
+        const struct hosting_standing *now = &s->share[i].now;
         need[i] = (struct share_need){.chunks = chunks_count(&s->chunks, i), .idle_ms = -1};
         if (s->share[i].host == NULL) continue;
-        lend_standing(s->share[i].host, &standing);
-        need[i].up = standing.up;
-        need[i].bytes = max_u64(chunks_bytes(&s->chunks, i), standing.used);
-        need[i].used = standing.used;
-        need[i].idle_ms = standing.evicted_idle_ms;
+        need[i].up = now->up && s->share[i].move == MOVE_NONE;
+        need[i].bytes = max_u64(chunks_bytes(&s->chunks, i), now->used);
+        need[i].used = now->used;
+        need[i].idle_ms = now->evicted_idle_ms;
     }
 }
 
@@ -79,16 +78,19 @@ static void chunk_forget(const struct shares *s, const struct node_chunk *c, con
     free(path);
 }
 
-static void move_take(struct shares *s, unsigned from, unsigned to) {
-    s->chunk = chunk_last(s, from);
-    s->from = from;
-    s->to = to;
-    s->move = MOVE_TAKING;
-    lend_take(s->share[from].host, s->chunks.chunk[s->chunk].number);
+/* Can it be given one now? */
+static bool share_takes(const struct shares *s, unsigned i, uint64_t now) {
+    const struct node_share *share = &s->share[i];
+    if (share->slots < 0 || share->row.servers == 0 || share->left) return false;
+    return share->host != NULL ? share->now.up && share->move == MOVE_NONE : now >= share->retry_ms;
 }
 
-static void move_over(struct shares *s) {
-    s->move = MOVE_NONE;
+static void move_take(struct shares *s, unsigned from, unsigned chunk, unsigned to) {
+    struct node_share *share = &s->share[from];
+    share->chunk = chunk;
+    share->to = to;
+    share->move = MOVE_TAKING;
+    lend_take(share->host, s->chunks.chunk[chunk].number);
 }
 
 /* A share that has no host yet begins with it. */
@@ -108,63 +110,86 @@ static void give_first(struct shares *s, struct node_chunk *c, unsigned to) {
 /* The chunk is nobody's. */
 static void move_add(struct shares *s, unsigned chunk, unsigned to) {
     struct node_chunk *c = &s->chunks.chunk[chunk];
-    chunk_forget(s, c, s->share[to].row.name); /* what an earlier life has left there */
-    if (s->share[to].host == NULL) {
+    struct node_share *share = &s->share[to];
+    chunk_forget(s, c, share->row.name); /* what an earlier life has left there */
+    if (share->host == NULL) {
         give_first(s, c, to);
-        move_over(s);
         return;
     }
     tarn_host_segment segment = s->o.segments[c->of];
-    char *path = chunk_path(&s->o, c, s->share[to].row.name);
+    char *path = chunk_path(&s->o, c, share->row.name);
     segment.bytes = c->bytes;
     segment.path = path;
-    s->chunk = chunk;
-    s->from = CHUNK_FREE;
-    s->to = to;
-    s->move = MOVE_ADDING;
-    lend_add(s->share[to].host, c->number, &segment);
+    c->shard = to;
+    share->chunk = chunk;
+    share->move = MOVE_ADDING;
+    lend_add(share->host, c->number, &segment);
     free(path);
 }
 
-static void move_turn(struct shares *s) {
-    char why[256];
-    struct node_chunk *c = &s->chunks.chunk[s->chunk];
-    unsigned at = s->move == MOVE_TAKING ? s->from : s->to;
-    enum lend_state state = lend_look(s->share[at].host, why, sizeof(why));
-    if (state == LEND_FAILED) {
-        log_warning("Chunk %u of %llu MiB cannot be lent to shard %s: %s", c->number,
-                    (unsigned long long)(c->bytes >> 20), s->share[at].row.name, why);
-        if (s->move == MOVE_ADDING) chunk_forget(s, c, s->share[at].row.name);
-        s->free_ms = add_sat(now_ms(), AGAIN_MS);
-        move_over(s);
-    } else if (state == LEND_DONE && s->move == MOVE_ADDING) {
-        c->shard = s->to;
-        log_notice("Chunk %u of %llu MiB is lent to shard %s", c->number,
-                   (unsigned long long)(c->bytes >> 20), s->share[at].row.name);
-        move_over(s);
-    } else if (state == LEND_DONE) {
-        chunk_forget(s, c, s->share[at].row.name);
-        c->shard = CHUNK_FREE;
-        if (s->to != CHUNK_FREE)
-            move_add(s, s->chunk, s->to);
-        else
-            move_over(s);
+/* Nothing is left of it at the share. */
+static void chunk_free(struct shares *s, struct node_chunk *c) {
+    chunk_forget(s, c, s->share[c->shard].row.name);
+    c->shard = CHUNK_FREE;
+}
+
+static void move_over(struct shares *s, unsigned i, bool done, const char *why) {
+    struct node_share *share = &s->share[i];
+    struct node_chunk *c = &s->chunks.chunk[share->chunk];
+    bool taking = share->move == MOVE_TAKING;
+    unsigned long long mb = c->bytes >> 20;
+    uint64_t now = now_ms();
+    share->move = MOVE_NONE;
+    if (!done) {
+        log_warning("Chunk %u of %llu MiB cannot be %s shard %s: %s", c->number, mb,
+                    taking ? "taken from" : "lent to", share->row.name, why);
+        s->free_ms = add_sat(now, AGAIN_MS);
+    } else if (!taking) {
+        log_notice("Chunk %u of %llu MiB is lent to shard %s", c->number, mb, share->row.name);
     }
+    if (taking == done) chunk_free(s, c);
+    if (taking && done && share->to != CHUNK_FREE && share_takes(s, share->to, now))
+        move_add(s, share->chunk, share->to);
+}
+
+/* true: a chunk moves, which is to be awaited. */
+static bool moves_turn(struct shares *s) {
+    bool busy = false;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        char why[256];
+        if (s->share[i].move == MOVE_NONE) continue;
+        enum lend_state state = lend_look(s->share[i].host, why, sizeof(why));
+        if (state == LEND_DONE || state == LEND_FAILED) move_over(s, i, state == LEND_DONE, why);
+    }
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
+        busy = busy || (s->share[i].move != MOVE_NONE && s->share[i].now.up);
+    return busy;
 }
 
 /* --- what is to be done next --- */
+
+/* What a master has unmounted for reasons of its own is nobody's. */
+static bool take_back(struct shares *s) {
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        const struct node_share *share = &s->share[i];
+        if (share->host == NULL || share->move != MOVE_NONE || !share->now.up || !share->now.gone)
+            continue;
+        for (unsigned k = 0; k < s->chunks.n; k++) {
+            const struct node_chunk *c = &s->chunks.chunk[k];
+            if (c->shard != i || c->number != share->now.gone_number) continue;
+            move_take(s, i, k, CHUNK_FREE);
+            return true;
+        }
+    }
+    return false;
+}
 
 /* What nobody has: of shards that left, or after a failure. */
 static bool give_free(struct shares *s, uint64_t now) {
     int slots[SLOT_SHARDS_MAX];
     if (now < s->free_ms) return false;
-    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
-        struct hosting_standing standing = {.up = false};
-        const struct node_share *share = &s->share[i];
-        if (share->host != NULL) lend_standing(share->host, &standing);
-        bool may = share->host != NULL ? standing.up : now >= share->retry_ms;
-        slots[i] = may && share->row.servers > 0 ? share->slots : -1;
-    }
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
+        slots[i] = share_takes(s, i, now) ? s->share[i].slots : -1;
     for (unsigned i = 0; i < s->chunks.n; i++) {
         if (s->chunks.chunk[i].shard != CHUNK_FREE) continue;
         unsigned to = chunks_poorest(&s->chunks, slots);
@@ -184,12 +209,12 @@ static bool give_newcomer(struct shares *s, const struct share_need *need, uint6
             from = i;
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
         const struct node_share *share = &s->share[i];
-        if (share->slots < 0 || share->host != NULL || share->row.servers == 0 ||
-            now < share->retry_ms || need[i].chunks > 0 || from == CHUNK_FREE)
+        if (share->host != NULL || !share_takes(s, i, now) || need[i].chunks > 0 ||
+            from == CHUNK_FREE)
             continue;
         log_notice("Shard %s is new, and gets a chunk of shard %s", share->row.name,
                    s->share[from].row.name);
-        move_take(s, from, i);
+        move_take(s, from, chunk_last(s, from), i);
         return true;
     }
     return false;
@@ -213,7 +238,7 @@ static void give_by_need(struct shares *s, const struct share_need *need, uint64
                "%s evicts %s",
                s->share[from].row.name, s->share[to].row.name, (long long)need[to].idle_ms / 1000,
                s->share[from].row.name, idle);
-    move_take(s, from, to);
+    move_take(s, from, chunk_last(s, from), to);
 }
 
 /* --- the map --- */
@@ -224,22 +249,21 @@ static unsigned place_of(const struct shares *s, const char *name) {
     return CHUNK_FREE;
 }
 
+static void share_give_up(struct shares *s, unsigned i, bool keep) {
+    share_end(s, i, keep, add_sat(now_ms(), LEAVE_MS));
+    s->share[i].move = MOVE_NONE;
+    for (unsigned k = 0; k < s->chunks.n; k++)
+        if (s->chunks.chunk[k].shard == i) chunk_free(s, &s->chunks.chunk[k]);
+}
+
 /* It is not in the map any more, and has no keys. */
 static void share_leave(struct shares *s, unsigned i) {
-    char name[SLOT_NAME_MAX + 1];
-    memcpy(name, s->share[i].row.name, sizeof(name));
-    log_notice("Shard %s has left the map: its share goes to the others", name);
-    share_end(s, i, false, add_sat(now_ms(), LEAVE_MS));
-    share_disk_remove(s, name);
-    if (s->move == MOVE_ADDING && s->to == i) chunk_forget(s, &s->chunks.chunk[s->chunk], name);
-    if (s->move != MOVE_NONE && (s->move == MOVE_TAKING ? s->from : s->to) == i) move_over(s);
-    if (s->to == i) s->to = CHUNK_FREE;
-    for (unsigned k = 0; k < s->chunks.n; k++) {
-        struct node_chunk *c = &s->chunks.chunk[k];
-        if (c->shard != i) continue;
-        chunk_forget(s, c, name);
-        c->shard = CHUNK_FREE;
-    }
+    log_notice("Shard %s has left the map: its share goes to the others", s->share[i].row.name);
+    share_give_up(s, i, false);
+    share_disk_remove(s, s->share[i].row.name);
+    s->share[i] = (struct node_share){.slots = -1};
+    for (unsigned k = 0; k < SLOT_SHARDS_MAX; k++)
+        if (s->share[k].to == i) s->share[k].to = CHUNK_FREE;
 }
 
 static void share_enter(struct shares *s, const struct slot_shard *row) {
@@ -276,13 +300,11 @@ static void map_turn(struct shares *s, uint64_t now) {
     const struct slot_map *m = s->map->slots;
     bool away = false;
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
-        struct hosting_standing standing;
-        if (s->share[i].slots < 0) continue;
-        standing = (struct hosting_standing){.up = false};
-        if (s->share[i].host != NULL) lend_standing(s->share[i].host, &standing);
-        unsigned shard = slot_map_shard(m, span_str(s->share[i].row.name));
-        if (standing.map_epoch > m->epoch && shard != SLOT_NOBODY) newer = s->map->shard[shard];
-        away = away || !standing.up;
+        const struct node_share *share = &s->share[i];
+        if (share->slots < 0) continue;
+        unsigned shard = slot_map_shard(m, span_str(share->row.name));
+        if (share->now.map_epoch > m->epoch && shard != SLOT_NOBODY) newer = s->map->shard[shard];
+        away = away || (!share->now.up && !share->left);
     }
     uint64_t pause_ms = newer != NULL ? MAP_AGAIN_MS : AGAIN_MS;
     if ((newer == NULL && !away) || now - s->asked_ms < pause_ms) return;
@@ -292,16 +314,32 @@ static void map_turn(struct shares *s, uint64_t now) {
 
 /* --- the thread --- */
 
+/* How all masters are. One that was told NODE LEAVE, or has drained the node, has let go of all. */
+static void shares_look(struct shares *s) {
+    bool any = false;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        struct node_share *share = &s->share[i];
+        share->now = (struct hosting_standing){.up = false};
+        if (share->host != NULL && hosting_wait(share->host, 0)) {
+            log_notice("Shard %s has let go of this node: its share goes to the others",
+                       share->row.name);
+            share_give_up(s, i, true);
+            share->left = true;
+        }
+        if (share->host != NULL) lend_standing(share->host, &share->now);
+        any = any || (share->slots >= 0 && !share->left);
+    }
+    if (!any) view_tell(s->view, HOSTING_LEFT, "it has left the pool");
+}
+
 static void balance_turn(struct shares *s) {
     uint64_t now = now_ms();
     struct share_need need[SLOT_SHARDS_MAX];
+    shares_look(s);
     map_turn(s, now);
-    if (s->move != MOVE_NONE) {
-        move_turn(s);
-        return;
-    }
+    if (moves_turn(s)) return;
     needs_gather(s, need);
-    if (give_free(s, now) || give_newcomer(s, need, now)) return;
+    if (take_back(s) || give_free(s, now) || give_newcomer(s, need, now)) return;
     give_by_need(s, need, now);
 }
 
@@ -321,7 +359,6 @@ static void *balance_run(void *arg) {
 
 tarn_status balance_start(struct shares *s) {
     rng_seed(&s->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)s);
-    s->from = s->to = CHUNK_FREE;
     pause_begin(s, now_ms());
     int err = thread_start(&s->thread, "tarn-shares", balance_run, s);
     if (err != 0) return fail(TARN_EIO, "cannot start a thread: %s", strerror(err));

@@ -391,6 +391,8 @@ struct hosting_standing {
     int64_t evicted_idle_ms; /* what it evicts had not been used for so long; -1: it evicts nothing,
                               * or does not say */
     uint64_t map_epoch;      /* of its slot map; 0: it has none */
+    bool gone;               /* it has unmounted a segment that is here still, */
+    unsigned gone_number;    /* which lend_take ends */
 };
 /* From any thread: something else than before; what was wanted before is over. */
 void lend_add(struct tarn_host *h, unsigned number, const tarn_host_segment *segment);

@@ -181,14 +181,25 @@ static void take_turn(struct tarn_host *h, const struct hosting_lend *lend) {
     hosting_wake_at(h, now + (s != NULL && s->gone ? LEND_LOOK_MS : 10 * LEND_LOOK_MS));
 }
 
+static const struct hosted *segment_gone(const struct tarn_host *h) {
+    for (unsigned i = 0; i < h->n_segments; i++) {
+        const struct hosted *s = &h->segments[i];
+        if (s->kind == HOSTED_MEMORY && s->gone && !s->closed) return s;
+    }
+    return NULL;
+}
+
 void lend_turn(struct tarn_host *h) {
     const struct hosting_session *s = &h->session;
+    const struct hosted *gone = segment_gone(h);
     pthread_mutex_lock(&h->mutex);
     h->standing = (struct hosting_standing){
         .up = s->phase == PHASE_UP && s->closing == CLOSE_NO && !s->draining && !s->maintenance,
         .used = s->used,
         .evicted_idle_ms = s->has_standing ? s->evicted_idle_ms : -1,
-        .map_epoch = s->map_epoch};
+        .map_epoch = s->map_epoch,
+        .gone = gone != NULL,
+        .gone_number = gone != NULL ? gone->number : 0};
     struct hosting_lend lend = h->lend;
     pthread_mutex_unlock(&h->mutex);
     if (s->closing != CLOSE_NO) return;

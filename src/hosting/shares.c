@@ -198,7 +198,6 @@ void share_end(struct shares *s, unsigned i, bool keep, uint64_t deadline) {
     }
     if (share->view != NULL) view_part_remove(s->view, share->view);
     hosting_view_destroy(&share->view);
-    *share = (struct node_share){.slots = -1};
 }
 
 /* A master that is away now gets its share when it is back; TARN_OK when one at least has it. */

@@ -12,6 +12,9 @@
  *
  *   at one share ─> MOVE_TAKING ─(emptied, unmapped)─> nobody's ─> MOVE_ADDING ─> at another
  *
+ * One at a time. A move at a share whose master is away goes on when that is back, and holds up
+ * nobody meanwhile.
+ *
  * Threads: balance.c's owns all of it while it runs. Callers see share.host under the mutex.
  * Locks: shares.mutex, then those of a host; view.h's come after both. */
 #ifndef TARN_HOSTING_SHARES_H
@@ -27,6 +30,11 @@ struct node_share {
     struct tarn_host *host; /* NULL: none yet. Changed under the mutex */
     struct hosting_view *view;
     uint64_t retry_ms; /* host NULL: not before */
+    bool left;         /* its master let go of the node: it gets nothing more */
+    /* balance.c's */
+    struct hosting_standing now; /* this turn's */
+    enum { MOVE_NONE, MOVE_TAKING, MOVE_ADDING } move;
+    unsigned chunk, to; /* that moves; who is to have what is taken, CHUNK_FREE: anybody */
 };
 
 struct shares {
@@ -44,15 +52,13 @@ struct shares {
     struct node_share share[SLOT_SHARDS_MAX];
     /* balance.c's */
     struct rng rng;
-    enum { MOVE_NONE, MOVE_TAKING, MOVE_ADDING } move;
-    unsigned chunk, from, to;   /* that moves; CHUNK_FREE: the share is gone */
     uint64_t next_ms, asked_ms; /* a chunk may move by need; the map was asked for */
     uint64_t free_ms;           /* chunks that are nobody's are given out */
 };
 
 /* Opens the host of a share, which has what it is to begin with; it tries to join from now on. */
 tarn_status share_begin(struct shares *s, unsigned i);
-/* Ends it as tarn_host_close does, and frees its place. */
+/* Ends its host as tarn_host_close does. */
 void share_end(struct shares *s, unsigned i, bool keep, uint64_t deadline);
 /* What it had of the disk, once it is ended. */
 void share_disk_remove(const struct shares *s, const char *shard);

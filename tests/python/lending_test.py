@@ -265,6 +265,58 @@ class Moves(LendingTest):
         self.assertEqual(load.wrong, 0)
 
 
+class Lets(LendingTest):
+    """Masters that let go of what they have, or do not answer."""
+
+    def sums_to(self, mb, *masters):
+        wait_until(
+            lambda: sum(self.memory_at(i) for i in masters) == mb * MB, 60, f"{mb} MiB there"
+        )
+
+    def fill(self, i, n=60):
+        client = self.client()
+        keys = self.tagged(n, i)
+        self.assertEqual(client.put_many([(k, pattern(60000)) for k in keys]), [Status.OK] * n)
+
+    def test_a_giver_that_does_not_answer_holds_up_nobody(self):
+        self.node("n1", "--lend-interval", "1")
+        self.fill(2)  # so that b has more room, and gives
+        tag = self.tagged(1, 0)[0].rpartition(b"}")[0]
+        self.pool.servers[1].pause()
+        try:
+            load = Load(self, lambda n: tag + b"}%d" % n)
+            wait_until(lambda: self.memory_at(0) >= 40 * MB, 60, "others give meanwhile")
+        finally:
+            self.pool.servers[1].resume()
+        load.stop()
+        self.assertEqual(load.wrong, 0)
+        self.sums_to(96, 0, 1, 2)
+
+    def test_a_master_that_is_told_to_let_go(self):
+        node = self.node("n1", "--lend-interval", "1")
+        client = self.client()
+        self.fill(0)
+        for i, word in ((1, "LEAVE"), (2, "DRAIN")):
+            ask(self.pool.servers[i].port, "NODE", word, "n1")
+            self.sums_to(96, *range(3) if i == 1 else (0,))
+            self.assertEqual(self.memory_at(i), 0)
+        keys = self.tagged(60, 0)
+        self.assertEqual(client.get_many(keys), [pattern(60000)] * 60)
+        ask(self.pool.servers[0].port, "NODE", "LEAVE", "n1")
+        self.assertEqual(node.process.wait(60), 0)
+        node.start()
+        for i in range(3):
+            self.sums_to(32, i)
+
+    def test_a_chunk_that_is_unmounted_is_lent_again(self):
+        file = os.path.join(self.dir, "pool")
+        node = self.node("n1", "--lend-interval", "1", pool=f"96mb,path={file}")
+        ask(self.pool.servers[1].port, "SEGMENT", "UNMOUNT", "n1.1")
+        wait_until(lambda: "Chunk 1 of 2 MiB is lent" in node.output(), 60, "the log")
+        self.sums_to(96, 0, 1, 2)
+        self.assertEqual(len([f for f in os.listdir(self.dir) if f.endswith(".1")]), 1)
+
+
 class Grows(LendingTest):
     """Masters come and go."""
 
