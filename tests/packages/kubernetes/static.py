@@ -1,5 +1,7 @@
 """What no schema sees: names that nobody has, labels that nobody selects."""
 
+import re
+
 NO_HOOK = {"exec": {"command": []}}
 
 
@@ -23,6 +25,17 @@ def is_open(template, port):
         for c in template["spec"]["containers"]
         for p in c["ports"]
     )
+
+
+def check_data_ports(by_kind):
+    """A node has one for each of at most 64 masters, from --data-port on."""
+    for maps in by_kind.get("ConfigMap", []):
+        for first in re.findall(r"--data-port (\d+)", maps["data"].get("node.sh", "")):
+            policy = next(
+                o for o in by_kind["NetworkPolicy"] if o["metadata"]["name"] == "tarn-node"
+            )
+            ports = [p for rule in policy["spec"]["ingress"] for p in rule["ports"]]
+            assert {"port": int(first), "endPort": int(first) + 63} in ports, ports
 
 
 def check_pod(name, template, by_kind, version):
@@ -109,6 +122,7 @@ def check(objects, secrets, version):
             for rule in o["spec"].get("ingress", []):
                 for port in rule["ports"]:
                     assert any(is_open(t, port["port"]) for t in who), f"{name}: {port}"
+    check_data_ports(by_kind)
     for monitor in by_kind.get("ServiceMonitor", []):
         services = [
             s
