@@ -97,7 +97,9 @@ static void move_take(struct shares *s, unsigned from, unsigned chunk, unsigned 
 static void give_first(struct shares *s, struct node_chunk *c, unsigned to) {
     c->shard = to;
     if (share_begin(s, to) == TARN_OK) {
-        log_notice("Shard %s has a share of this node now", s->share[to].row.name);
+        bool disk = s->o.ssd_path != NULL || s->o.file_path != NULL;
+        log_notice("Shard %s has a share of this node's memory now%s", s->share[to].row.name,
+                   disk ? ", and will have one of its disk when the node starts anew" : "");
         return;
     }
     chunk_forget(s, c, s->share[to].row.name);

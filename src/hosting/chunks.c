@@ -173,6 +173,20 @@ static void chunk_drop_file(const tarn_host_options *o, const struct node_chunk 
     free(path);
 }
 
+/* Of a time when the node had one master. What is in it cannot be divided, and beside the files of
+ * chunks it would take the memory a second time. */
+static tarn_status segment_drop_whole(const char *file) {
+    uint64_t bytes;
+    const char *why = "";
+    tarn_status status = pool_file_remove(file, &bytes, &why);
+    if (status != TARN_OK) return fail(status, "%s", why);
+    if (bytes > 0)
+        log_warning("Pool file %s of %llu MiB is removed: it is of the time before there were "
+                    "several masters; each chunk has a file of its own now",
+                    file, (unsigned long long)(bytes >> 20));
+    return TARN_OK;
+}
+
 /* Those with the highest numbers go until the rest fits. */
 static tarn_status segment_shrink(struct node_chunks *c, const tarn_host_options *o, unsigned of,
                                   const struct slot_map *map) {
@@ -246,5 +260,8 @@ tarn_status chunks_plan(struct node_chunks *c, const tarn_host_options *o,
         if (has == 0 || bytes - has >= size) segment_cut(c, i, bytes - has, size);
     }
     chunks_deal(c, map);
-    return o->n_segments > 0 ? chunks_spread(c, o, map) : TARN_OK;
+    tarn_status status = o->n_segments > 0 ? chunks_spread(c, o, map) : TARN_OK;
+    for (unsigned i = 0; i < o->n_segments && status == TARN_OK; i++)
+        if (o->segments[i].path != NULL) status = segment_drop_whole(o->segments[i].path);
+    return status;
 }

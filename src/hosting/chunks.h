@@ -30,7 +30,8 @@ struct node_chunks {
 
 /* Finds the files that are there already, cuts up the rest, and gives it out: at least one chunk
  * to each shard, and the others in proportion to the slots they have. TARN_EINVAL: not enough for
- * all. TARN_EEXISTS: files hold more than the options say, which must say shrink. */
+ * all. TARN_EEXISTS: files hold more than the options say, which must say shrink. TARN_EBUSY:
+ * another process has a file of the time before there were several masters; else that goes. */
 tarn_status chunks_plan(struct node_chunks *c, const tarn_host_options *o,
                         const struct slot_map *map);
 /* Who is to get another one: who has the least for its slots (< 0: it gets none), who has nothing

@@ -311,6 +311,7 @@ struct hosting_session {
     uint64_t used; /* bytes of our memory */
     int64_t evicted_idle_ms;
     uint64_t map_epoch;
+    bool map_told;    /* the log was, of a map that came later than the host */
     uint64_t look_at; /* when Sentinels are asked whether the master is still there */
     bool looking;
     bool let_go; /* the master has no more use for us, after a leave of our own */
@@ -484,6 +485,7 @@ struct tarn_host {
     uint32_t magic;
     pid_t pid;
     struct shares *shares; /* of a pool of many masters, and there is nothing else; or NULL */
+    bool one_of_many;      /* ... and it is one of these hosts */
     /* fixed once it is open */
     char *url;
     struct whereabouts master;

@@ -328,6 +328,17 @@ static void take_standing(struct hosting_session *s, const struct answer *a) {
     s->maintenance = maintenance != 0;
 }
 
+/* It has a map, which it had not when this host was opened. */
+static void tell_map(struct tarn_host *h) {
+    struct hosting_session *s = &h->session;
+    if (h->one_of_many || s->map_epoch == 0 || s->map_told) return;
+    s->map_told = true;
+    log_warning("The master of node %s has a slot map now: the node lends its memory to this "
+                "master alone until it is started anew; NODE DRAIN %s before that saves what only "
+                "this node has",
+                h->name, h->name);
+}
+
 static void heartbeat_answered(struct tarn_host *h, const struct answer *a, void *arg,
                                uint64_t sent_ms) {
     struct hosting_session *s = &h->session;
@@ -347,6 +358,7 @@ static void heartbeat_answered(struct tarn_host *h, const struct answer *a, void
     /* it may have been changed; older masters do not tell */
     answer_u64(answer_at(a, 2), &s->max_lease_ms);
     take_standing(s, answer_at(a, 3));
+    tell_map(h);
     h->figures.heartbeats++;
     hosting_clock_feed(&h->clock, master_ms, sent_ms, now);
     set_clock(h, now);

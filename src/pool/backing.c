@@ -258,12 +258,31 @@ bool pool_backing_strangers(const struct pool_backing *b) {
     return fcntl(b->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+static bool pool_file_has_magic(int fd) {
+    char magic[sizeof(SEGMENT_HEADER_MAGIC) - 1];
+    return pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
+           memcmp(magic, SEGMENT_HEADER_MAGIC, sizeof(magic)) == 0;
+}
+
 /* A file may be replaced that was a pool, whatever has become of it, or the beginning of one. */
 static bool pool_file_is_ours(int fd) {
-    char magic[sizeof(SEGMENT_HEADER_MAGIC) - 1];
-    return (pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
-            memcmp(magic, SEGMENT_HEADER_MAGIC, sizeof(magic)) == 0) ||
-           site_blank(fd);
+    return pool_file_has_magic(fd) || site_blank(fd);
+}
+
+tarn_status pool_file_remove(const char *path, uint64_t *bytes_p, const char **why_p) {
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    bool pool = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && pool_file_has_magic(fd);
+    tarn_status s = pool ? site_claim(fd, "pool file ", path, 0, why_p) : TARN_OK;
+    *bytes_p = 0;
+    if (pool && s == TARN_OK) {
+        if (unlink(path) == 0)
+            *bytes_p = (uint64_t)st.st_size;
+        else
+            s = status_fail(TARN_EIO, why_p, "removing pool file %s: %s", path, strerror(errno));
+    }
+    if (fd >= 0) close(fd);
+    return s;
 }
 
 /* Opens, locks and looks at the file. */

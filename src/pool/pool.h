@@ -57,6 +57,11 @@ struct pool_info {
  * pool_open would tell it. false: none, or none of this start of the machine. */
 bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_CONTENT_SIZE]);
 
+/* Removes a pool file, for which there is no use any more; *bytes_p: what it had, 0 where there is
+ * none, or a file of something else, which stays. TARN_EBUSY (another process has it), TARN_EINVAL
+ * (another user's), TARN_EIO, with *why_p as below. */
+tarn_status pool_file_remove(const char *path, uint64_t *bytes_p, const char **why_p);
+
 /* Maps a segment. A new one is all zeroes. Blocks for as long as populating takes; how far it is
  * goes to the log (base/progress.h). Errors: TARN_EINVAL, TARN_ENOMEM (memory, cgroup limit),
  * TARN_EBUSY (another process has the file), TARN_EEXISTS (it holds a larger pool), TARN_EIO;

@@ -58,7 +58,7 @@ class LendingTest(unittest.TestCase):
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     def on_disk(self):
-        return sum(int(self.info(i)["far_replicas"]) for i in range(self.masters))
+        return sum(int(self.info(i)["far_replicas"]) for i in range(len(self.pool.servers)))
 
     def values(self, client, n, size=20000, prefix="k"):
         values = {b"%s%d" % (prefix.encode(), i): pattern(size, i) for i in range(n)}
@@ -322,19 +322,72 @@ class Grows(LendingTest):
 
     masters = 2
 
-    def test_a_master_is_added_and_removed_under_load(self):
+    def setUp(self):
+        super().setUp()
         for server in self.pool.servers:
             ask(server.port, "CLUSTER", "RESET", "FORCE")
+        self.names = [f"127.0.0.1:{s.port}" for s in self.pool.servers]
+
+    def create(self):
+        a, b = self.names
+        self.must("create", f"a={a}", f"b={b}")
+        return a
+
+    def add(self, a):
+        """A master "c", which is not in self.pool.servers yet."""
         new = Server("0")
         self.addCleanup(new.stop)
-        a, b = (f"127.0.0.1:{s.port}" for s in self.pool.servers)
-        c = f"127.0.0.1:{new.port}"
-        self.must("create", f"a={a}", f"b={b}")
+        self.must("add", a, f"c=127.0.0.1:{new.port}")
+        return new
+
+    def test_a_node_that_was_there_before_the_map(self):
+        file = os.path.join(self.dir, "pool")
+        node = self.node("n1", pool=f"48mb,path={file}")
+        self.create()
+        wait_until(lambda: "has a slot map now" in node.output(), 60, "the node says so")
+        self.assertEqual([self.memory_at(i) for i in range(2)], [48 * MB, 0])
+        self.assertEqual(os.listdir(self.dir), ["pool"])
+        node.kill()
+        node.start()
+        self.assertEqual([self.memory_at(i) for i in range(2)], [24 * MB] * 2)
+        self.assertIn("pool of 48 MiB is removed", node.output())
+        files = [os.path.join(self.dir, name) for name in os.listdir(self.dir)]
+        self.assertLess(sum(os.stat(f).st_blocks * 512 for f in files), 50 * MB)
+
+    def test_the_disk_of_a_master_that_came_later(self):
+        disk = os.path.join(self.dir, "disk")
+        os.mkdir(disk)
+        a = self.create()
+        node = self.node("n1", "--ssd", f"{disk}:192mb", pool="12mb")
+        values = self.values(self.client("?timeout_ms=60000"), 300, size=50000)
+        wait_until(lambda: self.on_disk() == 300, what="all are on disk")
+        new = self.add(a)
+        self.pool.servers.append(new)
+        wait_until(lambda: self.memory_at(2) > 0, what="the new master has memory")
+        self.assertIn("will have one of its disk when the node starts anew", node.output())
+        self.assertEqual(sorted(os.listdir(disk)), ["a", "b"])
+        node.kill()
+        node.start()
+        self.assertEqual(sorted(os.listdir(disk)), ["a", "b", "c"])
+        wait_until(lambda: self.on_disk() == 300, what="all are found")
+        self.check(self.client("?timeout_ms=60000"), values)
+        # A node that does not answer delays no master that leaves.
+        node.pause()
+        try:
+            self.must("remove", a, "c")
+        finally:
+            node.resume()
+        wait_until(lambda: self.memory_at(2) == 0, what="it has let go")
+        wait_until(lambda: self.memory_at(0) + self.memory_at(1) == 12 * MB, what="it is back")
+        self.assertEqual(sorted(os.listdir(disk)), ["a", "b"])
+
+    def test_a_master_is_added_and_removed_under_load(self):
+        a = self.create()
         for name in ("n1", "n2"):
             self.node(name, "--lend-interval", "1", pool="48mb")
         load = Load(self, lambda n: b"k%d" % n, size=3000)
         wait_until(lambda: load.put > 100, what="puts")
-        self.must("add", a, f"c={c}")
+        new = self.add(a)
         self.must("rebalance", a)
         self.pool.servers.append(new)
         wait_until(lambda: self.memory_at(2) > 0, what="the new master has memory")

@@ -154,6 +154,28 @@ TEST(a_new_master_gets_what_another_had) {
     tear_down();
 }
 
+TEST(a_file_of_the_time_of_one_master_goes) {
+    struct pool *pool;
+    const char *why;
+    set_up();
+    struct pool_config config = {.name = "n1.0", .size = 4 * MB, .path = file, .numa_node = -1};
+    map_is("a 0-8191\nb 8192-16383\n");
+    memory_is(8 * MB, file);
+    CHECK_EQ(pool_open(&config, &pool, &why), TARN_OK);
+    CHECK_EQ(chunks_plan(&c, &o, map), TARN_EBUSY); /* somebody has it */
+    CHECK(access(file, F_OK) == 0);
+    pool_close(&pool);
+    plan();
+    check_whole(8 * MB);
+    CHECK(access(file, F_OK) != 0);
+    /* What is no pool is no business of ours. */
+    FILE *other = fopen(file, "w");
+    CHECK(other != NULL && fputs("words", other) >= 0 && fclose(other) == 0);
+    plan();
+    CHECK(access(file, F_OK) == 0);
+    tear_down();
+}
+
 TEST(files_that_are_too_large) {
     set_up();
     map_is("a 0-8191\nb 8192-16383\n");
