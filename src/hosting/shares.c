@@ -2,6 +2,7 @@
 #include "hosting/shares.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -115,6 +116,41 @@ void share_disk_remove(const struct shares *s, const char *shard) {
     free(directory);
 }
 
+/* Has the URL named a server of it? */
+static bool shard_is_named(const struct whereabouts *m, const struct slot_shard *row) {
+    if (m->name != NULL) return strcmp(m->name, row->name) == 0;
+    for (unsigned i = 0; i < m->n; i++)
+        for (unsigned k = 0; k < row->servers; k++)
+            if (strcmp(m->server[i].host, row->server[k].host) == 0 &&
+                strtoul(m->server[i].port, NULL, 10) == row->server[k].port)
+                return true;
+    return false;
+}
+
+/* The disk of a time when the node had one master, which the URL names, becomes that one's part,
+ * and gets smaller. Should it be another's, that master takes nothing that is on it. */
+static void disk_adopt(const struct shares *s) {
+    const struct slot_map *map = s->map->slots;
+    unsigned i = 0;
+    struct stat st;
+    char *whole = path_of(s->o.ssd_path, "/", "tarn.ssd");
+    if (whole != NULL && lstat(whole, &st) == 0 && S_ISREG(st.st_mode)) {
+        while (i < map->shards && !shard_is_named(&s->pool->master, &map->shard[i])) i++;
+        char *directory = path_of(s->o.ssd_path, "/", map->shard[i % map->shards].name);
+        char *part = path_of(directory, "/", "tarn.ssd");
+        if ((mkdir(directory, 0700) == 0 || errno == EEXIST) &&
+            renameat2(AT_FDCWD, whole, AT_FDCWD, part, RENAME_NOREPLACE) == 0)
+            log_notice("The disk %s is %s now: the node has several masters", whole, part);
+        else
+            log_warning("The disk %s is of the time before there were several masters, and cannot "
+                        "become %s (%s): remove it",
+                        whole, part, strerror(errno));
+        free(part);
+        free(directory);
+    }
+    free(whole);
+}
+
 /* Its part of what the node has; for share_options_free. */
 static void share_options(const struct shares *s, unsigned i, tarn_host_options *o) {
     unsigned shards = s->map->slots->shards;
@@ -224,6 +260,7 @@ static tarn_status shares_begin(struct shares *s) {
     view_tell(s->view, HOSTING_POPULATING, "memory is set up");
     tarn_status status = hosting_check(&s->o);
     if (status == TARN_OK) status = chunks_plan(&s->chunks, &s->o, slots);
+    if (status == TARN_OK) disk_adopt(s);
     for (unsigned i = 0; i < slots->shards && status == TARN_OK; i++) {
         s->share[i].row = slots->shard[i];
         s->share[i].slots = (int)slot_map_owned(slots, i);

@@ -140,7 +140,7 @@ class Shares(LendingTest):
         self.check(client, values)
         node.kill()
         node.start()
-        wait_until(lambda: self.on_disk() == 600, what="all are found")
+        wait_until(lambda: self.on_disk() == 600, 60, what="all are found")
         self.check(self.client("?timeout_ms=60000"), values)
 
     def test_disks_are_divided_by_directories(self):
@@ -354,6 +354,19 @@ class Grows(LendingTest):
         files = [os.path.join(self.dir, name) for name in os.listdir(self.dir)]
         self.assertLess(sum(os.stat(f).st_blocks * 512 for f in files), 50 * MB)
 
+    def test_the_disk_of_a_node_that_was_there_before_the_map(self):
+        disk = os.path.join(self.dir, "disk")
+        os.mkdir(disk)
+        node = self.node("n1", "--ssd", f"{disk}:192mb", pool="12mb")
+        values = self.values(self.client("?timeout_ms=60000"), 300, size=50000)
+        wait_until(lambda: self.on_disk() == 300, what="all are on disk")
+        self.create()
+        node.kill()
+        node.start()
+        self.assertEqual(sorted(os.listdir(disk)), ["a", "b"])
+        wait_until(lambda: self.on_disk() == 300, 60, what="all are found")
+        self.check(self.client("?timeout_ms=60000"), values)
+
     def test_the_disk_of_a_master_that_came_later(self):
         disk = os.path.join(self.dir, "disk")
         os.mkdir(disk)
@@ -369,7 +382,7 @@ class Grows(LendingTest):
         node.kill()
         node.start()
         self.assertEqual(sorted(os.listdir(disk)), ["a", "b", "c"])
-        wait_until(lambda: self.on_disk() == 300, what="all are found")
+        wait_until(lambda: self.on_disk() == 300, 60, what="all are found")
         self.check(self.client("?timeout_ms=60000"), values)
         # A node that does not answer delays no master that leaves.
         node.pause()
