@@ -449,6 +449,8 @@ void book_hold(struct store *s, struct object *o);
 void book_give_back(struct store *s, struct object *o);
 /* Of two that were popped: the first is behind the other one in its chain. */
 bool book_behind(struct store *s, const struct object *o, const struct object *other);
+/* As book_pop, the last one behind o in its chain, as far as its policy finds one; NULL: none. */
+struct object *book_pop_behind(struct store *s, const struct object *o, unsigned *budget);
 /* The number of the request it was last used in, 0: none. */
 uint32_t book_request(const struct store *s, const struct object *o);
 /* For one that is in no policy and comes into one without a batch. */

@@ -35,6 +35,7 @@
 #define CHAIN_RUN_BITS   27
 #define CHAIN_RUNS_MAX   (UINT32_C(1) << CHAIN_RUN_BITS)
 #define CHAIN_GHOSTS     1024u
+#define CHAIN_SEARCHED   (UINT32_C(1) << 16) /* 2 MiB of runs */
 
 #define CHAIN_WINDOW  2u /* requests, of the narrowest window */
 #define CHAIN_WINDOWS 8u /* of a level, at most */
@@ -184,6 +185,9 @@ void chain_run_less(struct policy *p, uint32_t i);
 /* If it has neither blocks nor children, and none of its blocks is popped: it becomes a ghost where
  * some of it were evicted, else it goes; so may its parent. Returns the first that stays, or 0. */
 uint32_t chain_run_settle(struct policy *p, uint32_t i);
+/* A run behind that one with nothing behind it; itself, if there is none, or if there are more than
+ * CHAIN_SEARCHED runs to look through. */
+uint32_t chain_run_behind(const struct chain_books *c, uint32_t i, unsigned *budget);
 /* By depth. */
 void chain_run_add(struct policy *p, uint32_t i, struct object *o);
 void chain_run_take(struct policy *p, uint32_t i, struct object *o);

@@ -5,6 +5,9 @@
 #include "base/buf.h"
 #include "store/chain.h"
 
+#define SEARCH_UNIT  256u /* runs that are looked through for one unit of a budget */
+#define SEARCH_DEPTH 64u
+
 /* --- ghosts --- */
 
 static uint32_t *print_slots(const struct chain_books *c, uint32_t print) {
@@ -148,6 +151,32 @@ uint32_t chain_run_settle(struct policy *p, uint32_t i) {
         r->children--;
     }
     chain_relink(c, i);
+    return i;
+}
+
+static bool run_is_behind(const struct chain_books *c, uint32_t i, uint32_t other) {
+    for (unsigned n = 0; i && i != other && n < SEARCH_DEPTH; n++) i = chain_run(c, i)->parent;
+    return i == other;
+}
+
+/* One with blocks behind i, and none between them. No run knows its children. */
+static uint32_t run_next(const struct chain_books *c, uint32_t i) {
+    for (uint32_t k = 1; k < c->runs; k++) {
+        if (!chain_run(c, k)->last) continue;
+        uint32_t up = chain_run(c, k)->parent;
+        for (unsigned n = 0; up && up != i && !chain_run(c, up)->last && n < SEARCH_DEPTH; n++)
+            up = chain_run(c, up)->parent;
+        if (up == i) return k;
+    }
+    return 0;
+}
+
+uint32_t chain_run_behind(const struct chain_books *c, uint32_t i, unsigned *budget) {
+    if (chain_run(c, i)->children == 0 || c->runs > CHAIN_SEARCHED) return i;
+    /* where the last one came from */
+    if (c->near && chain_run(c, c->near)->last && run_is_behind(c, c->near, i)) i = c->near;
+    for (uint32_t next; chain_run(c, i)->children > 0 && (next = run_next(c, i)); i = next)
+        *budget -= (unsigned)min_u64(*budget, c->runs / SEARCH_UNIT);
     return i;
 }
 

@@ -172,6 +172,13 @@ bool book_behind(struct store *s, const struct object *o, const struct object *o
     return p->ops->behind && p == order_policy(s, other) && p->ops->behind(p, o, other);
 }
 
+struct object *book_pop_behind(struct store *s, const struct object *o, unsigned *budget) {
+    struct policy *p = in_policy(s, o) ? order_policy(s, o) : NULL;
+    struct object *last = p && p->ops->pop_behind ? p->ops->pop_behind(p, o, budget) : NULL;
+    if (last) p->out++;
+    return last;
+}
+
 void book_give_back(struct store *s, struct object *o) {
     if (!in_policy(s, o)) {
         book_relink(s, o);

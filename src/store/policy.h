@@ -80,6 +80,9 @@ struct policy_ops {
     /* Of two that are popped: the first lies behind the other one in its chain, so that it would be
      * kept in vain. NULL: never. */
     bool (*behind)(const struct policy *p, const struct object *o, const struct object *other);
+    /* Unlinks and returns the last that it finds behind one which is linked or held and goes out of
+     * its turn; NULL: none. If this is NULL, there never is one. */
+    struct object *(*pop_behind)(struct policy *p, const struct object *o, unsigned *budget);
     /* Leaves memory by eviction, most often popped, but linked or held where it goes with another
      * or by name. Its hash, for policies that remember. */
     void (*evicted)(struct policy *p, struct object *o, uint64_t hash);

@@ -377,6 +377,22 @@ static bool chain_behind(const struct policy *p, const struct object *o,
     return i == other->request;
 }
 
+static struct object *chain_pop_behind(struct policy *p, const struct object *o, unsigned *budget) {
+    struct chain_policy *s = chain_state(p);
+    struct chain_books *c = &s->chain;
+    chain_puts_over(s);
+    if (s->open) chain_request_finish(p, s->open);
+    uint32_t i = chain_run_behind(c, o->request, budget);
+    struct chain_run *r = chain_run(c, i);
+    if (!r->last) return NULL;
+    struct object *last = chain_run_last(p, r);
+    if (last == o || (i == o->request && object_depth(last) < object_depth(o))) return NULL;
+    out_push(c, i);
+    last_pop(p, r, last);
+    if (!r->last) chain_relink(c, i);
+    return last;
+}
+
 static struct object *chain_peek(struct policy *p) {
     struct chain_policy *s = chain_state(p);
     if (UNLIKELY(!s || p->count == 0)) return NULL;
@@ -552,6 +568,7 @@ const struct policy_ops policy_chain = {
     .forget = chain_forget,
     .pop = chain_pop,
     .behind = chain_behind,
+    .pop_behind = chain_pop_behind,
     .peek = chain_peek,
     .held = chain_held,
     .give_back = chain_give_back,

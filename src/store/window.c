@@ -218,6 +218,16 @@ bool room_clearing(const struct store *s, const struct object *o) {
                                                   plan->n_best - plan->clearing);
 }
 
+/* What lies behind it goes before, the last one first: it would be kept in vain, unless this one
+ * stays readable on a disk. */
+static void clear_object(struct store *s, struct object *o, unsigned *budget) {
+    struct object *last = object_has_far(s, o) ? NULL : book_pop_behind(s, o, budget);
+    if (last && book_protected(s, last))
+        book_hold(s, last);
+    else
+        book_evict_space(s, last ? last : o, false, budget);
+}
+
 /* One slice of clearing best[clearing]. TARN_ESTALE: something stands in the way now. */
 static tarn_status window_clear(struct store *s, struct room_want *w, unsigned *budget) {
     struct plan *plan = w->plan;
@@ -251,7 +261,7 @@ static tarn_status window_clear(struct store *s, struct room_want *w, unsigned *
                            sp, next, r->start, (uint32_t)(min_u64(block_end, end) - r->start))))
                 return TARN_EOOM;
         } else if (may_clear(s, plan, b)) {
-            book_evict_space(s, record_get(&s->records, b->owner), false, budget);
+            clear_object(s, record_get(&s->records, b->owner), budget);
         } else {
             return TARN_ESTALE;
         }
