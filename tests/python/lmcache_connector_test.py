@@ -293,6 +293,33 @@ class Lookups(ConnectorTest):
                     [h for h in monitor.hints("PREFIXLEN", "MGETREPLICAS")[len(told) :] if h], []
                 )
 
+    def test_the_session_that_a_request_says(self):
+        said = {"lmcache.tarn_session": "chat-4711", "lmcache.tarn_return_ms": 30000}
+        seen = {"SESSION": "chat-4711", "RETURN": "30000"}
+        asks = "PREFIXLEN", "MGETREPLICAS", "MPUTSTART"
+
+        async def every_call(connector, keys):
+            self.assertEqual(await connector.batched_async_contains("lookup-7", keys), 6)
+            self.assertEqual(connector.batched_contains(keys), 6)
+            self.check(await connector.batched_get_non_blocking("lookup-7", keys), range(6))
+            self.check(await connector.batched_get(keys), range(6))
+
+        for options, configs, wanted in (
+            ({}, said, seen),
+            ({"hints": "false"}, said, {}),
+            ({}, {"lmcache.tarn_return_ms": 30000}, {"RETURN": "30000"}),
+            ({}, {"lmcache.tarn_session": 7, "lmcache.tarn_return_ms": "soon"}, {}),
+        ):
+            connector, keys = self.connector(**options), self.keys(6, configs=configs)
+            with Monitor(self.server) as monitor:
+                self.store(connector, keys, self.chunks(6))
+                self.assertEqual(monitor.hints("MPUTSTART"), [wanted])
+                asyncio.run(every_call(connector, keys))
+                told = monitor.hints(*asks)
+                self.assertGreaterEqual(len(told), 5)
+                by_look_up = {"SESSION": "lookup-7", **wanted} if not options else {}
+                self.assertEqual([h for h in told if h not in (wanted, by_look_up)], [])
+
     def test_lookups(self):
         connector, keys = self.connector(), self.keys(6)
         self.store(connector, keys[:3] + keys[4:5], self.chunks(4))

@@ -323,9 +323,9 @@ class RemoteBackends:
 class Key:
     """CacheEngineKey, with a layer LayerCacheEngineKey."""
 
-    def __init__(self, n, layer=None, model="meta-llama/Llama 3.1", tag=""):
+    def __init__(self, n, layer=None, model="meta-llama/Llama 3.1", tag="", configs=None):
         self.text = f"{model}@8@3@{n:x}@bfloat16"
-        self.model_name, self.chunk_hash = model, n
+        self.model_name, self.chunk_hash, self.request_configs = model, n, configs
         if layer is not None:
             self.layer_id = layer
             self.text += f"@{layer}"

@@ -35,7 +35,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from ..client import Client
 from .._distrust import Distrust
 from .._figures import cluster_of
-from .._hints import hints_of, no_hints
+from .._hints import hints_of
 from ..errors import Error, Status, done, status_name
 from ..identity import Facts, digest, first
 from ..memory import Pinned, pin
@@ -87,6 +87,15 @@ def is_probe(key: Any) -> bool:
     return hashed in (0, "0")
 
 
+def _told(keys: Sequence[Any]) -> Dict[str, Any]:
+    """What came with a request for us: LMCache's keys carry what its `kv_transfer_params` say under
+    "lmcache.", and a batch is of one request."""
+    configs = getattr(keys[0], "request_configs", None) if keys else None
+    if not isinstance(configs, dict):
+        return {}
+    return {name: configs.get(f"lmcache.{name}") for name in ("tarn_session", "tarn_return_ms")}
+
+
 def _chunk_kind(key: Any) -> str:
     """Chunks of one layer and chunks of all of them have layouts of their own."""
     return "layer" if getattr(key, "layer_id", None) is not None else "chunk"
@@ -96,8 +105,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     """`url` as tarn.Client takes it. Options (LMCache's extra_config has them as "tarn.NAME"):
     `get_threads`, `put_threads`; `pin_ms`, how long a lookup that pins protects what it found;
     `put_backlog`, how many puts may wait before further ones are dropped; `replicas` of what is
-    put, 0: the server's default; `hints`: look-ups, and the gets that follow, name LMCache's
-    look-up to the pool's eviction policy; `namespace`: engines with another one share nothing, for
+    put, 0: the server's default; `hints`: the pool's eviction policy is told the session
+    that a request's keys say, else, of look-ups and the gets that follow, LMCache's look-up; `namespace`: engines with another one share nothing, for
     what neither LMCache's keys nor its configuration tell apart. ConnectionFailed and the like: no
     server. `client`: one to use instead of an own one, which stays open at the end."""
 
@@ -203,7 +212,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
 
     def batched_contains(self, keys: Sequence[Any]) -> int:
         """How many leading keys are there; one round trip."""
-        return self._prefix(keys, 0)
+        return self._prefix(keys, 0, self._hints_of(keys))
 
     def support_batched_async_contains(self) -> bool:
         return True
@@ -213,16 +222,16 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     ) -> int:
         """The same. `pin`: what was counted is not evicted for pin_ms (a removal is not
         stopped)."""
-        lease_ms, hints = self._pin_ms if pin else 0, self._named(lookup_id)
+        lease_ms, hints = self._pin_ms if pin else 0, self._hints_of(keys, lookup_id)
         return int(await self._run(self._readers, self._prefix, keys, lease_ms, hints))
 
-    def _prefix(self, keys: Sequence[Any], lease_ms: int, hints: HintKeywords = no_hints()) -> int:
+    def _prefix(self, keys: Sequence[Any], lease_ms: int, hints: HintKeywords) -> int:
         names, ask = [self.name(key) for key in keys], self._client.prefix_length
         return int(self._gate.call("lookup", ask, names, lease_ms=lease_ms, **hints) or 0)
 
-    def _named(self, lookup_id: str) -> HintKeywords:
-        """A look-up and its gets, which go over several connections, as one request."""
-        return hints_of(lookup_id, None) if self._hints else {}
+    def _hints_of(self, keys: Sequence[Any], lookup_id: Optional[str] = None) -> HintKeywords:
+        """A look-up and its gets, which go over several connections, are one request."""
+        return hints_of(lookup_id, _told(keys)) if self._hints else {}
 
     def support_ping(self) -> bool:
         return True
@@ -334,7 +343,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             return 0
         stored = 0
         put = self._client.put_from_many
-        args, options = (put, names, addresses, sizes, replace), self._put_options
+        args = put, names, addresses, sizes, replace
+        options = {**self._put_options, **self._hints_of(keys)}
         for status in self._gate.call("put", self._distrust.put, *args, **options) or []:
             if done(status):
                 stored += 1
@@ -352,7 +362,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
 
     async def batched_get(self, keys: Sequence[Any]) -> List[Optional[Any]]:
         """Memory objects of all that could be read, None for the others."""
-        return await self._get_all(keys, {})
+        return await self._get_all(keys, self._hints_of(keys))
 
     async def _get_all(self, keys: Sequence[Any], hints: HintKeywords) -> List[Optional[Any]]:
         layout = self._expected(_chunk_kind(keys[0])) if len(keys) > 1 else None
@@ -382,7 +392,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
 
     async def batched_get_non_blocking(self, lookup_id: str, keys: Sequence[Any]) -> List[Any]:
         """The leading ones, up to the first that could not be read."""
-        objs = await self._get_all(keys, self._named(lookup_id))
+        objs = await self._get_all(keys, self._hints_of(keys, lookup_id))
         hits = objs.index(None) if None in objs else len(objs)
         release(objs[hits:])
         return objs[:hits]
