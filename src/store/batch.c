@@ -4,6 +4,8 @@
 
 /* A get of fewer keys is not cut into several requests: another one at later places is another. */
 #define READ_CUT_MIN 128u
+/* So many requests later a session's puts, of which no look-up tells, are those of another one. */
+#define PUTS_APART 128u
 
 void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
                        enum store_batch_kind kind, uint32_t length) {
@@ -46,12 +48,13 @@ static uint64_t session_key(uint32_t session, const struct store_chain *chain) {
 }
 
 /* Puts of a session that begin elsewhere: behind those that this connection did for its last
- * look-up, or where that ended. */
+ * look-up, or where that ended; or behind its last ones, if there was none. */
 static const struct batch_end *session_end(struct store *s, const struct store_batch *b) {
     if (b->session == 0) return NULL;
     const struct batch_end *look = end_find(s, session_key(b->session, NULL)),
                            *put = end_find(s, session_key(b->session, b->chain));
-    return look && put && put->request == look->request ? put : look;
+    if (!look) return put && s->next_request - put->request < PUTS_APART ? put : NULL;
+    return put && put->request == look->request ? put : look;
 }
 
 /* The puts that begin with the first miss of a look-up, over whatever connection; and those that

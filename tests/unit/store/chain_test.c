@@ -615,6 +615,39 @@ TEST(new_prompts_are_whole_where_nothing_returns) {
     }
 }
 
+/* As engines put a long prompt while it is computed, where no look-up tells of it. */
+TEST(puts_of_a_session_that_looked_nothing_up_are_one_prompt) {
+    struct store *s = util_store("chain", 30, NULL, NULL);
+    struct store_chain chain = {0};
+    char key[32];
+    for (unsigned k = 0; k < 20; k++) {
+        struct store_put_options o = {.replicas = 1};
+        struct store_batch b;
+        struct store_put *p;
+        unsigned budget = 100000;
+        if (k % 4 == 0) {
+            store_batch_begin(s, &b, &chain, STORE_BATCH_PUT, 4);
+            b.session = store_session(SPAN("s"));
+        }
+        sprintf(key, "1:%u", k);
+        CHECK_EQ(store_put_start(s, &b, span_str(key), 4096, &o, 1, &budget, &p), TARN_OK);
+        CHECK_EQ(store_put_end(s, span_str(key), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+        if (k % 4 == 3) put_prompt(s, 100 + k, 1, 1);
+    }
+    unsigned n = 20;
+    for (unsigned i = 200; i < 300 && n > 10; i++) {
+        put_prompt(s, i, 4, 4);
+        n = prompt_prefix(s, 1);
+        for (unsigned k = n; k < 20; k++) {
+            sprintf(key, "1:%u", k);
+            CHECK(!util_has(s, key));
+        }
+    }
+    CHECK(n > 0 && n <= 10);
+    chain_check(s);
+    store_destroy(&s);
+}
+
 /* --- what was just put --- */
 
 static void put_blocks(struct store *s, const char *set, unsigned from, unsigned n) {
