@@ -3,6 +3,7 @@ thread per worker, and a scheduler."""
 
 import ctypes
 import os
+import pickle
 import sys
 import threading
 import time
@@ -10,11 +11,11 @@ import types
 import unittest
 from unittest import mock
 
-from harness import SLOW, Server, TarnTest, together, wait_until
+from harness import SLOW, Monitor, Server, TarnTest, together, wait_until
 
 import tarn
 from tarn import vllm_ascend
-from tarn.vllm_ascend import HostMap, Runtime, TarnBackend
+from tarn.vllm_ascend import HostMap, Runtime, TarnBackend, facts, sessions
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -359,6 +360,99 @@ class AscendTest(TarnTest):
         w.send(["a" * 32], [0])
         self.assertTrue(self.client().exists("team@" + w.key("a" * 32)))
         self.assertEqual(w.receive(["a" * 32], [1]), set())
+
+
+class Metadata:
+    """AscendConnectorMetadata: what a step says of its requests."""
+
+    def __init__(self, requests):
+        self.requests = requests
+
+
+class StandIn:
+    """AscendStoreConnector, as vLLM calls it: one in the scheduler, and one in each worker."""
+
+    def __init__(self, vllm_config, role, kv_cache_config=None):
+        self.hashes, self.metadata = {}, None
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        self.hashes[request.request_id] = request.block_hashes
+        return 0, False
+
+    def build_connector_meta(self, scheduler_output):
+        return Metadata(
+            [
+                types.SimpleNamespace(req_id=name, block_hashes=self.hashes[name][:n])
+                for name, n in scheduler_output.blocks.items()
+            ]
+        )
+
+    def bind_connector_metadata(self, connector_metadata):
+        self.metadata = connector_metadata
+
+
+class SessionTest(AscendTest):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(sessions._of.clear)
+        with mock.patch.object(facts, "facts_of", lambda config: None):
+            made = facts.noting(StandIn)
+            self.scheduler, self.one_worker = made(None, "scheduler"), made(None, role="worker")
+        self.w = self.worker()
+
+    def request(self, name, hashes, **params):
+        request = types.SimpleNamespace(
+            request_id=name, block_hashes=hashes, kv_transfer_params=params or None
+        )
+        self.assertEqual(self.scheduler.get_num_new_matched_tokens(request, 0), (0, False))
+
+    def step(self, finished=(), **blocks):
+        output = types.SimpleNamespace(blocks=blocks, finished_req_ids=set(finished))
+        metadata = pickle.loads(pickle.dumps(self.scheduler.build_connector_meta(output)))
+        self.one_worker.bind_connector_metadata(metadata)
+        self.assertIs(self.one_worker.metadata, metadata)
+
+    def told(self, monitor, *names):
+        return monitor.hints(*names)[-1]
+
+    def test_blocks_are_those_of_their_requests(self):
+        shared = [bytes([9, i] * 16) for i in range(2)]
+        own = [bytes([1, i] * 16) for i in range(4)]
+        other = [bytes([2, i] * 16).hex() for i in range(4)]  # older ones hand over text
+        self.request("req-1", shared + own, tarn_session="chat-4711", tarn_return_ms=30000)
+        self.request("req-2", [h.hex() for h in shared] + other, other_things=1)
+        hexed = [h.hex() for h in shared + own]
+        chat = {"SESSION": "chat-4711", "RETURN": "30000"}
+        with Monitor(self.server) as monitor:
+            self.w.send(["ab" * 16], [0])
+            self.assertEqual(self.told(monitor, "MPUTSTART", "PUTSTART"), {})
+            self.step(**{"req-1": 4})
+            self.w.send(hexed[:4], list(range(4)))
+            self.assertEqual(self.told(monitor, "MPUTSTART"), chat)
+            self.step(**{"req-1": 6, "req-2": 6})
+            self.w.send(hexed, list(range(6)))
+            self.assertEqual(self.told(monitor, "MPUTSTART"), chat)
+            self.w.send(hexed[:2] + other, list(range(6)))
+            self.assertEqual(self.told(monitor, "MPUTSTART"), {"SESSION": "req-2"})
+            self.assertEqual(self.w.receive(hexed[2:], list(range(10, 14))), set())
+            self.assertEqual(self.told(monitor, "MGETREPLICAS"), chat)
+            # of both requests: nobody knows which one this is
+            self.assertEqual(self.w.receive(hexed, list(range(10, 16))), set())
+            self.assertEqual(self.told(monitor, "MGETREPLICAS"), {})
+
+    def test_what_is_over_is_forgotten(self):
+        hashes = [bytes([3, i] * 16) for i in range(3)]
+        self.request("req-1", hashes, tarn_session="chat-1")
+        self.step(finished=["req-1"], **{"req-1": 3})
+        self.assertEqual(sessions._of[hashes[2].hex()], {"session": "chat-1"})
+        self.step(**{"req-1": 3})
+        self.assertEqual(sessions._of[hashes[2].hex()], {"session": "req-1"})
+        with mock.patch.object(sessions, "_HASHES_MAX", 4):
+            more = [bytes([4, i] * 16) for i in range(3)]
+            self.request("req-2", more)
+            self.step(**{"req-2": 3})
+        self.assertEqual(len(sessions._of), 4)
+        self.assertTrue(all(h.hex() in sessions._of for h in more))
 
 
 class FullTest(TarnTest):

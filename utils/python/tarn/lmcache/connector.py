@@ -105,10 +105,11 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     """`url` as tarn.Client takes it. Options (LMCache's extra_config has them as "tarn.NAME"):
     `get_threads`, `put_threads`; `pin_ms`, how long a lookup that pins protects what it found;
     `put_backlog`, how many puts may wait before further ones are dropped; `replicas` of what is
-    put, 0: the server's default; `hints`: the pool's eviction policy is told the session
-    that a request's keys say, else, of look-ups and the gets that follow, LMCache's look-up; `namespace`: engines with another one share nothing, for
-    what neither LMCache's keys nor its configuration tell apart. ConnectionFailed and the like: no
-    server. `client`: one to use instead of an own one, which stays open at the end."""
+    put, 0: the server's default; `hints`: the pool's eviction policy is told the session that a
+    request's keys say, else, of look-ups and the gets that follow, LMCache's look-up;
+    `namespace`: engines with another one share nothing, for what neither LMCache's keys nor its
+    configuration tell apart. ConnectionFailed and the like: no server. `client`: one to use
+    instead of an own one, which stays open at the end."""
 
     def __init__(
         self,

@@ -15,7 +15,8 @@ from ..client import Client
 from ..errors import InvalidArgument, Status
 from ..identity import digest
 from ..keys import escape
-from . import facts, memory
+from ..options import HintKeywords
+from . import facts, memory, sessions
 from .layerwise import LayerwiseStore
 from .memory import Blocks, Range, Ranges, Staging
 
@@ -145,6 +146,11 @@ class TarnBackend(LayerwiseStore, _Base):  # type: ignore[misc]
     def _names(self, keys: Sequence[str]) -> List[str]:
         return [self._prefix + k for k in keys] if self._prefix else list(keys)
 
+    def _hints_for(self, names: Sequence[str]) -> HintKeywords:
+        """Whose blocks these are, where our AscendStoreConnector has heard of it."""
+        found = (_HASH.search(name, len(self._prefix)) for name in names)
+        return sessions.hints_for([hashed[1] for hashed in found if hashed is not None])
+
     def _boundaries(self, names: Sequence[str]) -> List[Optional[str]]:
         """What is evicted together: the parts of all ranks and KV groups that end with the same
         hash. Blocks of one part need none."""
@@ -196,10 +202,12 @@ class TarnBackend(LayerwiseStore, _Base):  # type: ignore[misc]
         if what == "put":
             put = self._link.distrust.put
             ends = self._boundaries(blocks.names)
-            results = put(client.put_from_many, *blocks, boundary=ends, **self._puts)
+            told = {**self._puts, **self._hints_for(blocks.names)}
+            results = put(client.put_from_many, *blocks, boundary=ends, **told)
             stored = self._link.stored(what, results)
             return [0 if well else s for s, well in zip(results, stored)]
-        results = client.get_into_many(*blocks, **self._gets)
+        told = {**self._gets, **self._hints_for(blocks.names)}
+        results = client.get_into_many(*blocks, **told)
         whole = self._link.whole(what, blocks.names, results, blocks.totals())
         return [0 if well else _WRONG_SIZE if n >= 0 else n for n, well in zip(results, whole)]
 

@@ -28,6 +28,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from .._link import Link
 from ..client import Client
 from ..errors import Error, InvalidArgument, Status
+from ..options import HintKeywords
 from .memory import Ranges
 
 LAYERWISE_BYTES = 2 << 30
@@ -221,6 +222,9 @@ class LayerwiseStore:
     def _boundaries(self, names: Sequence[str]) -> List[Optional[str]]:
         raise NotImplementedError
 
+    def _hints_for(self, names: Sequence[str]) -> HintKeywords:
+        raise NotImplementedError
+
     # --- saves
 
     def batch_alloc(self, keys: List[str], sizes: List[int]) -> List[int]:
@@ -246,7 +250,7 @@ class LayerwiseStore:
                 names,
                 *places,
                 boundary=self._boundaries(names),
-                **self._puts,
+                **{**self._puts, **self._hints_for(names)},
             )
             self._link.stored("put", statuses)
             return True
@@ -294,7 +298,8 @@ class LayerwiseStore:
 
         def work(client: Client) -> List[bool]:
             names, sizes = self._names(keys), [held.size for held in rows]
-            got = client.get_into_many(names, [h.address for h in rows], sizes, **self._gets)
+            told = {**self._gets, **self._hints_for(names)}
+            got = client.get_into_many(names, [h.address for h in rows], sizes, **told)
             return self._link.whole("get", names, got, sizes, int(Status.ENOTFOUND))
 
         well = self._link.call("get", work, [False] * len(rows)) if rows else []
