@@ -54,10 +54,7 @@ void stats_reset(void) {
 
 /* Records and blocks lie in memory that the books map themselves, past the allocator. */
 static uint64_t mapped_memory(void) {
-    if (books == NULL) return 0;
-    struct store_stats s;
-    store_get_stats(books, &s);
-    return s.mem_books_records + s.mem_books_blocks;
+    return books != NULL ? store_mapped_memory(books) : 0;
 }
 
 static uint64_t heap_memory(void) {

@@ -193,14 +193,8 @@ bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *bu
 }
 
 static bool above(const struct store *s, double share) {
-    uint64_t size = 0, used = 0, evictable = 0;
-    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
-        if (seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
-        size += seg->units;
-        used += seg->units - seg->free_units;
-        evictable += seg->evictable_units;
-    }
-    return size > 0 && evictable > 0 && (double)used > share * (double)size;
+    uint64_t size = s->space.up.units, used = size - s->space.up.free;
+    return size > 0 && s->space.up.evictable > 0 && (double)used > share * (double)size;
 }
 
 static bool above_watermark(const struct store *s) {

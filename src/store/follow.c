@@ -268,7 +268,7 @@ static tarn_status apply_segment_record(struct store *s, struct reader *r, const
         if (x.tier != STORE_TIER_MEMORY) far_remember(s);
     }
     s->hidden += segment_hides((enum store_segment_state)x.state) - segment_hides(seg->state);
-    seg->state = (enum store_segment_state)x.state;
+    space_segment_set_state(&s->space, seg, (enum store_segment_state)x.state);
     placement_changed(s);
     return TARN_OK;
 }

@@ -87,7 +87,10 @@ void book_count_evictable(struct store *s, const struct object *o, int sign) {
         const struct block *b = block_get(&s->space, blocks[i]);
         struct segment *seg = s->space.segments[block_segment(b)];
         uint64_t units = (uint64_t)sign * b->len;
-        *(awaits ? &seg->awaiting_units : &seg->evictable_units) += units;
+        if (awaits)
+            seg->awaiting_units += units;
+        else
+            space_evictable_add(&s->space, seg, units);
         *(awaits ? &s->awaiting_units : &s->evictable_units) += units;
     }
 }

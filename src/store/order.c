@@ -15,7 +15,7 @@ void book_protect(struct store *s, struct object *o, bool was_protected) {
     for (uint32_t i = 0; i < n; i++) {
         const struct block *b = block_get(&s->space, blocks[i]);
         uint64_t units = is ? -(uint64_t)b->len : b->len;
-        s->space.segments[block_segment(b)]->evictable_units += units;
+        space_evictable_add(&s->space, s->space.segments[block_segment(b)], units);
         s->evictable_units += units;
     }
     if (is) return;

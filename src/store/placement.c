@@ -55,7 +55,28 @@ void placement_changed(struct store *s) {
 void placement_free(struct store *s) {
     free(s->placement_table.id);
     free(s->placement_table.upto);
+    free(s->placement_table.first);
+    free(s->placement_table.next);
     s->placement_table = (struct placement_table){0};
+}
+
+static uint32_t host_at(const struct store *s, uint32_t i) {
+    return s->space.segments[s->placement_table.id[i]]->host;
+}
+
+/* A machine that has nothing here has no entry, or 0. */
+static void by_host(const struct store *s, struct placement_table *t) {
+    for (uint32_t i = 0; i < t->n; i++)
+        if (host_at(s, i) < STORE_HOSTS_MAX)
+            t->hosts = (uint32_t)max_u64(t->hosts, (uint64_t)host_at(s, i) + 1);
+    t->first = xcalloc((size_t)t->hosts + 1, sizeof(*t->first));
+    t->next = xcalloc((size_t)t->n + 1, sizeof(*t->next));
+    for (uint32_t i = t->n; i-- > 0;) {
+        uint32_t host = host_at(s, i);
+        if (host >= t->hosts) continue;
+        t->next[i] = t->first[host];
+        t->first[host] = i + 1;
+    }
 }
 
 static void placement_build(struct store *s) {
@@ -69,6 +90,7 @@ static void placement_build(struct store *s) {
         t->id[t->n] = seg->id;
         t->upto[t->n++] = sum += seg->units;
     }
+    by_host(s, t);
     t->valid = true;
 }
 
@@ -100,9 +122,9 @@ static void draw_some(struct store *s, const struct room_want *w, struct placeme
 
 /* --- the run --- */
 
-void placement_begin(struct store *s, const struct room_want *w, struct placement_iter *it) {
+void placement_begin(struct store *s, uint32_t most, struct placement_iter *it) {
     if (!s->placement_table.valid) placement_build(s);
-    *it = (struct placement_iter){.phase = PLACEMENT_PREFER};
+    *it = (struct placement_iter){.phase = PLACEMENT_PREFER, .most = most};
 }
 
 static void next_phase(struct store *s, const struct room_want *w, struct placement_iter *it) {
@@ -111,6 +133,8 @@ static void next_phase(struct store *s, const struct room_want *w, struct placem
     if (it->phase == PLACEMENT_LOCAL &&
         (!s->placement->local || w->host == STORE_HOST_NONE || s->placement_table.n < 2))
         it->phase++;
+    if (it->phase == PLACEMENT_LOCAL)
+        it->local = w->host < s->placement_table.hosts ? s->placement_table.first[w->host] : 0;
     if (it->phase == PLACEMENT_DRAWN) draw_some(s, w, it);
     if (it->phase == PLACEMENT_ALL && s->placement_table.n > 1)
         it->start = (uint32_t)rng_below(&s->rng, s->placement_table.n);
@@ -127,11 +151,14 @@ bool placement_next(struct store *s, const struct room_want *w, struct placement
             if (at < n) id = w->prefer[at];
             break;
         case PLACEMENT_LOCAL:
+            if (it->local == 0) break;
+            n = at + 1;
+            id = t->id[it->local - 1];
+            it->local = t->next[it->local - 1];
+            break;
         case PLACEMENT_ALL:
-            n = t->n;
-            if (at < n) id = t->id[(it->start + at) % n];
-            if (it->phase == PLACEMENT_LOCAL && at < n && s->space.segments[id]->host != w->host)
-                continue;
+            n = (uint32_t)min_u64(t->n, it->most);
+            if (at < n) id = t->id[(it->start + at) % t->n];
             break;
         case PLACEMENT_DRAWN:
             n = it->n_drawn;

@@ -18,6 +18,8 @@ struct placement_table {
     uint32_t n;
     uint32_t *id;
     uint64_t *upto; /* running sum of units */
+    /* By machine: where its first one is, and where the next of the same, both + 1; 0: none */
+    uint32_t hosts, *first, *next;
 };
 
 struct placement_ops {
@@ -27,15 +29,15 @@ struct placement_ops {
     void (*order)(const struct store *s, uint32_t *id, unsigned n);
 };
 
-/* A run through the candidates: preferred, local, drawn, and at last all of them. Some come more
- * than once. */
+/* A run through the candidates: preferred, local, drawn, and at last all of them, or `most` from
+ * anywhere on. Some come more than once. */
 struct placement_iter {
     enum { PLACEMENT_PREFER, PLACEMENT_LOCAL, PLACEMENT_DRAWN, PLACEMENT_ALL, PLACEMENT_END } phase;
-    uint32_t at, start;
+    uint32_t at, start, most, local; /* local: + 1, 0: none */
     unsigned n_drawn;
     uint32_t drawn[PLACEMENT_DRAWS];
 };
-void placement_begin(struct store *s, const struct room_want *w, struct placement_iter *it);
+void placement_begin(struct store *s, uint32_t most, struct placement_iter *it);
 bool placement_next(struct store *s, const struct room_want *w, struct placement_iter *it,
                     uint32_t *id_p);
 void placement_changed(struct store *s);

@@ -1,7 +1,8 @@
 /* Making room for a replica: guarantee 2.
  *
  * In this order, stopping at the first that does:
- *   1. Free space: one run, then up to 8, in the segments that placement.c names, in its order.
+ *   1. Free space: one run, then up to 8, in the segments that placement.c names, in its order; of
+ *      thousands not all, unless nothing can be evicted.
  *   2. The objects that are next to go (policy order), up to VICTIMS of them: do they, with the
  *      free space around them, make the value's room? Nothing is evicted before the answer is yes,
  *      and then only those whose space is used. Those that have a copy on a disk are taken before
@@ -24,8 +25,9 @@
 #include "store/books.h"
 #include "store/room.h"
 
-#define VICTIMS    64u
-#define COPIED_MAX 16u /* the next to go are searched so far for one that has a copy on a disk */
+#define VICTIMS        64u
+#define SEGMENTS_TRIED 64u /* for free space, before something is evicted */
+#define COPIED_MAX     16u /* the next to go are searched so far for one that has a copy on a disk */
 
 /* --- limits --- */
 
@@ -138,12 +140,12 @@ bool room_could_fit(const struct store *s, const struct room_want *w, uint32_t i
     return seg && room_may_use(w, seg) && seg->free_units + seg->evictable_units >= w->units;
 }
 
-static bool room_direct(struct store *s, struct room_want *w) {
+static bool room_direct(struct store *s, struct room_want *w, uint32_t most) {
     if ((int64_t)s->space.free_units < (int64_t)w->units) return false; /* full, as pools are */
     for (int many = w->units > UINT32_MAX; many < 2; many++) {
         struct placement_iter it;
         uint32_t id;
-        placement_begin(s, w, &it);
+        placement_begin(s, most, &it);
         while (placement_next(s, w, &it, &id))
             if ((w->n_blocks = space_alloc(&s->space, id, w->units, space_align(w->units),
                                            many ? STORE_EXTENTS_MAX : 1, w->blocks)))
@@ -345,7 +347,8 @@ static tarn_status room_try(struct store *s, struct room_want *w, unsigned *budg
         return window_step(s, w, budget);
     }
     if (s->planner && s->planner->plan->phase == PLAN_CLEAR) return TARN_EAGAIN;
-    if (room_direct(s, w)) {
+    bool evicts = !w->free_only && !s->policy->keeps && !ghosts_hold(s);
+    if (room_direct(s, w, evicts ? SEGMENTS_TRIED : UINT32_MAX)) {
         s->stat.room_direct++;
         return TARN_OK;
     }
@@ -356,6 +359,10 @@ static tarn_status room_try(struct store *s, struct room_want *w, unsigned *budg
     room_evicts(s);
     if (s->far_replicas > 0 && by_policy(s, w, true, budget)) return TARN_OK;
     if (by_policy(s, w, false, budget)) return TARN_OK;
+    if (room_direct(s, w, UINT32_MAX)) {
+        s->stat.room_direct++;
+        return TARN_OK;
+    }
     if (w->ahead_ms > 0 || w->worth > 0) return *budget == 0 ? TARN_EAGAIN : TARN_ENOSPACE;
     if (*budget == 0 || s->planner) return TARN_EAGAIN;
     return window_begin(s, w, budget);

@@ -28,7 +28,7 @@ void store_segment_set_state(struct store *s, uint32_t id, enum store_segment_st
     TARN_ASSERT(seg->state != SEGMENT_LEAVING);
     bool was_readable = segment_readable(seg);
     s->hidden += segment_hides(state) - segment_hides(seg->state);
-    seg->state = state;
+    space_segment_set_state(&s->space, seg, state);
     effect_segment(s, seg);
     if (was_readable != segment_readable(seg))
         news_segment(s, was_readable ? STORE_NEWS_SEGMENT_DOWN : STORE_NEWS_SEGMENT_UP, id);
@@ -100,11 +100,8 @@ bool store_segment_label(const struct store *s, uint32_t id, const char **name_p
 
 bool store_segment_by_name(const struct store *s, struct span name,
                            struct store_segment_info *info_p) {
-    for (const struct segment *seg = NULL; (seg = space_next(&s->space, seg));) {
-        if (seg->state != SEGMENT_LEAVING && span_eq(span_str(seg->name), name))
-            return store_segment_get(s, seg->id, info_p);
-    }
-    return false;
+    const struct segment *seg = space_segment_named(&s->space, name);
+    return seg && store_segment_get(s, seg->id, info_p);
 }
 
 /* --- taking replicas away --- */

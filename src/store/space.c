@@ -75,6 +75,16 @@ uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *sta
 
 /* --- segments --- */
 
+static void segment_open(struct space *sp, struct segment *seg) {
+    sp->ops->open(sp, seg);
+    sp->segments_bytes += sp->ops->memory(seg);
+}
+
+static void segment_close(struct space *sp, struct segment *seg) {
+    sp->segments_bytes -= sp->ops->memory(seg);
+    sp->ops->close(sp, seg);
+}
+
 bool space_init(struct space *sp, const char *allocator) {
     memset(sp, 0, sizeof(*sp));
     if (strcmp(allocator, space_offset.name) == 0)
@@ -91,10 +101,11 @@ bool space_init(struct space *sp, const char *allocator) {
 void space_free_all(struct space *sp) {
     for (struct segment *seg, *next = space_next(sp, NULL); (seg = next);) {
         next = space_next(sp, seg);
-        if (seg->tier == STORE_TIER_MEMORY) sp->ops->close(sp, seg);
+        if (seg->tier == STORE_TIER_MEMORY) segment_close(sp, seg);
         free(seg);
     }
     free(sp->segments);
+    htab_free(&sp->names);
     page_arena_free(&sp->arena);
     memset(sp, 0, sizeof(*sp));
 }
@@ -109,6 +120,7 @@ static void free_insert(struct space *sp, struct segment *seg, block_id id) {
         uint64_t cut = sp->ops->cut(sp, seg, block_offset(b), end_of(sp, b) - block_offset(b));
         block_id right = cut ? split_at(sp, id, cut) : 0;
         seg->free_runs++;
+        sp->changes++;
         sp->ops->insert(sp, seg, id);
         if (!right) return;
         id = right;
@@ -117,7 +129,44 @@ static void free_insert(struct space *sp, struct segment *seg, block_id id) {
 
 static void free_remove(struct space *sp, struct segment *seg, block_id id) {
     seg->free_runs--;
+    sp->changes++;
     sp->ops->remove(sp, seg, id);
+}
+
+static uint64_t name_hash(struct span name) {
+    return hash_bytes(name.data, name.len);
+}
+
+static bool has_name(const struct htab_node *node, const void *key) {
+    const struct segment *seg = CONTAINER_OF(node, const struct segment, by_name);
+    return span_eq(span_str(seg->name), *(const struct span *)key);
+}
+
+struct segment *space_segment_named(const struct space *sp, struct span name) {
+    struct htab_node *node = htab_find(&sp->names, name_hash(name), has_name, &name);
+    return node ? CONTAINER_OF(node, struct segment, by_name) : NULL;
+}
+
+/* The sums of those that are UP, with it or without. */
+static void count_up(struct space *sp, const struct segment *seg, int sign) {
+    if (!segment_counts_up(seg)) return;
+    sp->up.units += (uint64_t)sign * seg->units;
+    sp->up.free += (uint64_t)sign * seg->free_units;
+    sp->up.evictable += (uint64_t)sign * seg->evictable_units;
+}
+
+void space_segment_set_state(struct space *sp, struct segment *seg,
+                             enum store_segment_state state) {
+    bool was_leaving = seg->state == SEGMENT_LEAVING;
+    count_up(sp, seg, -1);
+    seg->state = state;
+    count_up(sp, seg, 1);
+    sp->changes++;
+    if (was_leaving == (state == SEGMENT_LEAVING)) return;
+    if (was_leaving)
+        htab_insert(&sp->names, &seg->by_name, name_hash(span_str(seg->name)));
+    else
+        htab_remove(&sp->names, &seg->by_name);
 }
 
 uint32_t space_segment_free_id(const struct space *sp) {
@@ -128,6 +177,7 @@ uint32_t space_segment_free_id(const struct space *sp) {
 
 static void free_units_set(struct space *sp, struct segment *seg, uint64_t units) {
     sp->free_units += units - seg->free_units;
+    if (segment_counts_up(seg)) sp->up.free += units - seg->free_units;
     seg->free_units = units;
 }
 
@@ -139,7 +189,7 @@ static bool open_blocks(struct space *sp, struct segment *seg) {
     block_set_where(block_get(sp, first), 0, seg->id, BLOCK_FREE, 0);
     seg->first = first;
     free_units_set(sp, seg, seg->units);
-    sp->ops->open(sp, seg);
+    segment_open(sp, seg);
     free_insert(sp, seg, first);
     return true;
 }
@@ -169,12 +219,15 @@ tarn_status space_segment_add(struct space *sp, const struct store_segment_confi
     sp->segments[id] = seg;
     if (memory && sp->detached) {
         free_units_set(sp, seg, seg->units);
-        sp->ops->open(sp, seg);
+        segment_open(sp, seg);
     } else if (memory && !open_blocks(sp, seg)) {
         sp->segments[id] = NULL;
         free(seg);
         return TARN_ENOMEM;
     }
+    sp->segments_bytes += sizeof(*seg);
+    if (memory) sp->up.units += units; /* what is free is counted already */
+    htab_insert(&sp->names, &seg->by_name, name_hash(span_str(seg->name)));
     return TARN_OK;
 }
 
@@ -192,6 +245,7 @@ block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uin
 
 void space_segment_remove(struct space *sp, uint32_t id) {
     struct segment *seg = sp->segments[id];
+    space_segment_set_state(sp, seg, SEGMENT_LEAVING); /* its name is free, and no sum has it */
     if (seg->tier == STORE_TIER_MEMORY) {
         TARN_ASSERT(seg->free_units == seg->units);
         free_units_set(sp, seg, 0);
@@ -200,8 +254,9 @@ void space_segment_remove(struct space *sp, uint32_t id) {
             free_remove(sp, seg, b); /* detached: there is none */
             id_free(sp, b, 0);
         }
-        sp->ops->close(sp, seg);
+        segment_close(sp, seg);
     }
+    sp->segments_bytes -= sizeof(*seg);
     sp->segments[id] = NULL;
     free(seg);
 }
@@ -474,12 +529,16 @@ bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units) {
         ARRAY_GROW(used.block, used.n, cap);
         used.block[used.n++] = (struct used_block){block_offset(k), k->len, b};
     }
-    free_units_set(sp, seg, units - (seg->units - seg->free_units));
+    count_up(sp, seg, -1);
+    sp->free_units += units - seg->units;
+    seg->free_units += units - seg->units;
     seg->units = units;
+    count_up(sp, seg, 1);
+    sp->changes++;
     seg->first = 0;
     seg->free_runs = 0;
-    sp->ops->close(sp, seg);
-    sp->ops->open(sp, seg);
+    segment_close(sp, seg);
+    segment_open(sp, seg);
     if (!sp->detached) space_attach(sp, id, &used);
     free(used.block);
     return true;
@@ -498,8 +557,8 @@ void space_detach(struct space *sp) {
         }
         seg->first = 0;
         seg->free_runs = 0;
-        sp->ops->close(sp, seg); /* what it knows of free space */
-        sp->ops->open(sp, seg);
+        segment_close(sp, seg); /* what it knows of free space */
+        segment_open(sp, seg);
     }
     sp->detached = true;
 }
@@ -551,18 +610,20 @@ uint64_t space_spare(const struct space *sp) {
 }
 
 uint64_t space_memory(const struct space *sp) {
-    uint64_t bytes = sp->live * sizeof(struct block);
-    for (const struct segment *seg = NULL; (seg = space_next(sp, seg));)
-        bytes += sizeof(*seg) + (seg->tier == STORE_TIER_MEMORY ? sp->ops->memory(seg) : 0);
-    return bytes;
+    return sp->live * sizeof(struct block) + htab_memory(&sp->names) + sp->segments_bytes;
 }
 
 void space_check(const struct space *sp) {
-    uint64_t live = 0, all_free = 0;
+    uint64_t live = 0, all_free = 0, up_units = 0, up_free = 0, up_evictable = 0;
     for (uint32_t i = 0; i < sp->n_segments; i++) {
         const struct segment *seg = sp->segments[i];
         if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
         all_free += seg->free_units;
+        if (seg->state == SEGMENT_UP) {
+            up_units += seg->units;
+            up_free += seg->free_units;
+            up_evictable += seg->evictable_units;
+        }
         uint64_t at = 0, free_units = 0, runs = 0;
         block_id prev = 0;
         for (block_id id = seg->first; id; id = block_get(sp, id)->next) {
@@ -583,6 +644,8 @@ void space_check(const struct space *sp) {
         TARN_ASSERT(at == seg->units && free_units == seg->free_units && runs == seg->free_runs);
     }
     TARN_ASSERT(live == sp->live && all_free == sp->free_units);
+    TARN_ASSERT(up_units == sp->up.units && up_free == sp->up.free &&
+                up_evictable == sp->up.evictable);
 }
 
 /* --- bins --- */

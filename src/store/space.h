@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/assert.h"
+#include "base/htab.h"
 #include "base/queue.h"
 #include "base/page_arena.h"
 #include "store/store.h"
@@ -42,7 +43,8 @@ _Static_assert(sizeof(struct block) == 24, "one per object");
 struct segment {
     uint32_t id, epoch, host;
     enum store_tier tier;
-    enum store_segment_state state;
+    enum store_segment_state state; /* space_segment_set_state changes it */
+    struct htab_node by_name;       /* unless it is LEAVING */
     char name[64];
     uint64_t units; /* size; far segments have no blocks */
     uint64_t free_units;
@@ -115,8 +117,15 @@ struct space {
     uint64_t live;
     struct segment **segments; /* by id; NULL: gone */
     uint32_t n_segments;       /* ids in use are below */
+    struct htab names;         /* of those that are not LEAVING */
     uint64_t free_units;       /* of all of them; as theirs, perhaps below 0 in books that follow */
-    block_id *cursors[64];     /* block numbers that outside walks hold; kept valid across merges */
+    struct {
+        uint64_t units, free, evictable;
+    } up;                         /* sums of those in memory that are UP */
+    uint64_t segments_bytes;      /* that they take here */
+    uint64_t changes;             /* grows whenever a free run or the state of a segment changes */
+    uint64_t largest, largest_at; /* free run of those that are UP, when changes was that */
+    block_id *cursors[64]; /* block numbers that outside walks hold; kept valid across merges */
     unsigned n_cursors;
     /* blocks know nothing of their neighbours, and no free space is known (follow.c) */
     bool detached;
@@ -128,6 +137,16 @@ void space_free_all(struct space *sp);
 tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config,
                               uint32_t id);
 uint32_t space_segment_free_id(const struct space *sp);
+static inline bool segment_counts_up(const struct segment *seg) {
+    return seg->tier == STORE_TIER_MEMORY && seg->state == SEGMENT_UP;
+}
+static inline void space_evictable_add(struct space *sp, struct segment *seg, uint64_t units) {
+    seg->evictable_units += units;
+    if (segment_counts_up(seg)) sp->up.evictable += units;
+}
+/* One that is not LEAVING; NULL: none. */
+struct segment *space_segment_named(const struct space *sp, struct span name);
+void space_segment_set_state(struct space *sp, struct segment *seg, enum store_segment_state state);
 /* A used block, BLOCK_HELD, at that place, whatever else lies there; only while detached. 0: no
  * memory. */
 block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uint32_t len);

@@ -37,12 +37,27 @@ uint64_t store_memory(const struct store *s) {
            s->places_bytes + s->put_bytes;
 }
 
+uint64_t store_mapped_memory(const struct store *s) {
+    return records_memory(&s->records) + space_memory(&s->space);
+}
+
 uint64_t store_evictions(const struct store *s) {
     return s->stat.evicted_objects;
 }
 
 uint64_t store_count(const struct store *s) {
     return s->index.count - s->stale;
+}
+
+/* Of those in memory that are UP. Whoever asks does so for many figures at a time. */
+static uint64_t largest_free(const struct store *s) {
+    struct space *sp = (struct space *)&s->space; /* what it has found out stays */
+    if (sp->largest_at == sp->changes) return sp->largest;
+    sp->largest = 0;
+    for (const struct segment *seg = NULL; (seg = space_next(sp, seg));)
+        if (segment_counts_up(seg)) sp->largest = max_u64(sp->largest, space_largest(sp, seg->id));
+    sp->largest_at = sp->changes;
+    return sp->largest;
 }
 
 static void pool_stats(const struct store *s, struct store_stats *st) {
@@ -58,10 +73,8 @@ static void pool_stats(const struct store *s, struct store_stats *st) {
         st->pool_quarantined += seg->quarantine_units * UNIT;
         st->pool_evictable += seg->evictable_units * UNIT;
         st->pool_ghosts += share.ghosts * UNIT;
-        if (seg->state == SEGMENT_UP)
-            st->pool_largest_free = max_u64(
-                st->pool_largest_free, space_largest((struct space *)&s->space, seg->id) * UNIT);
     }
+    st->pool_largest_free = largest_free(s) * UNIT;
     st->pool_used = st->pool_size - st->pool_free - st->pool_quarantined;
     st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
 }

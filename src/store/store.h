@@ -901,6 +901,8 @@ void store_get_room(const struct store *s, struct store_room *room_p);
 
 /* What is in use: max_memory counts this, so that what goes makes room wherever it lay. */
 uint64_t store_memory(const struct store *s);
+/* Of that, what lies past the allocator. */
+uint64_t store_mapped_memory(const struct store *s);
 uint64_t store_evictions(const struct store *s); /* evicted_objects of store_stats */
 uint64_t store_count(const struct store *s);     /* readable objects */
 /* Walks everything and asserts what must hold; tests and DEBUG only. */

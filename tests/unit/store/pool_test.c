@@ -88,6 +88,49 @@ TEST(writers_get_space_of_their_own_host_first_and_of_others_when_it_is_full) {
     store_destroy(&s);
 }
 
+/* Of many segments not all are tried before something is evicted, but all before NOSPACE. */
+TEST(room_in_one_of_a_thousand_segments_is_found_when_nothing_can_be_evicted) {
+    enum { HOSTS = 1000, LAST = 700 };
+    struct store *s = pool(HOSTS, 1);
+    struct store_put_options hard = {.replicas = 1, .pin = STORE_PIN_HARD};
+    char key[16], name[16];
+    for (int i = 0; i < HOSTS; i++) {
+        struct span prefer = span_of(name, (size_t)sprintf(name, "s%d", i));
+        sprintf(key, "k%d", i);
+        hard.prefer = &prefer;
+        hard.prefers = 1;
+        if (i != LAST) CHECK_EQ(util_put_with(s, key, 4096, &hard), TARN_OK);
+    }
+    CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
+    CHECK_EQ(layout_of(s, "a").replica[0].extent[0].segment, (uint32_t)LAST);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_OK); /* in place of a */
+    CHECK(!util_has(s, "a") && util_has(s, "b"));
+    hard.prefers = 0;
+    CHECK_EQ(util_put_with(s, "c", 4096, &hard), TARN_OK);
+    CHECK_EQ(util_put(s, "d", 4096), TARN_ENOSPACE);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_name_is_free_again_once_its_segment_leaves) {
+    struct store *s = pool(3, 4);
+    struct store_segment_info info;
+    struct store_segment_config again = {.name = "s1", .epoch = 9, .size = 4096, .host = 1};
+    uint32_t id;
+    CHECK_EQ(store_segment_add(s, &again, &id), TARN_EEXISTS);
+    CHECK_EQ(put_to(s, "k", 1, 1), TARN_OK);
+    CHECK(store_lease(s, store_find(s, SPAN("k")), 1, 1000, &(uint64_t){0}) == TARN_OK);
+    store_segment_set_state(s, 1, SEGMENT_LEAVING);
+    CHECK(!store_segment_by_name(s, SPAN("s1"), &info));
+    CHECK_EQ(store_segment_add(s, &again, &id), TARN_OK);
+    CHECK(id != 1 && store_segment_by_name(s, SPAN("s1"), &info) && info.id == id);
+    util_tick(s, 2000); /* the first one goes, and takes nothing of the second */
+    CHECK_EQ(gone_id, 1u);
+    CHECK(store_segment_by_name(s, SPAN("s1"), &info) && info.id == id);
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST(preferred_and_avoided_segments) {
     struct store *s = pool(3, 4);
     struct span name = SPAN("s1");
