@@ -122,6 +122,7 @@ struct node_segment {
      * and their bytes */
     struct weak_queue offload;
     TAILQ_ENTRY(node_segment) offloading;
+    bool far_usable; /* counted in cluster.far_usable */
     uint64_t storing, storing_bytes;
     struct pace pace;
 };
@@ -336,8 +337,11 @@ bool offload_background(unsigned *budget);
 bool offload_runnable(void);
 void offload_task_ended(struct cluster_task *t, tarn_status status);
 void offload_stop(struct node_segment *g); /* it goes, or waits for its node */
-/* Far segments came, went or changed. */
+/* Segments came, went or changed: of that node, all. */
+void offload_refresh_node(struct cluster_node *n);
 void offload_refresh(void);
+/* Whether it counts as a far segment that may be used. */
+void offload_count(struct node_segment *g, bool usable);
 void drops_free(struct node_segment *g);
 
 /* --- all of it --- */

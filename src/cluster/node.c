@@ -128,7 +128,6 @@ static void node_remove(struct cluster_node *n) {
     free(n->stats);
     n->magic = 0;
     free(n);
-    offload_refresh();
 }
 
 void nodes_deinit(void) {
@@ -198,7 +197,7 @@ void cluster_stood_still(uint64_t ms) {
 static void refresh_segments(struct cluster_node *n) {
     struct node_segment *g, *next;
     TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) segment_refresh(g);
-    offload_refresh();
+    offload_refresh_node(n);
 }
 
 static void node_down(struct cluster_node *n) {
@@ -492,7 +491,6 @@ void cluster_node_leave(struct cluster_node *n) {
     struct node_segment *g, *next;
     TAILQ_FOREACH_SAFE(g, &n->segments, of_node, next) segment_leave(g);
     tasks_replan(n);
-    offload_refresh();
     timer_set(&n->timer, due_at(n));
     node_check_empty(n);
 }

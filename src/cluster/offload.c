@@ -359,20 +359,31 @@ static uint32_t disk_of(const struct node_segment *g) {
     return far != NULL ? far->id : STORE_SEGMENT_ANY;
 }
 
-void offload_refresh(void) {
-    cluster.far_usable = 0;
-    store_config(cluster.store)->copies_all = cluster.config.offload == CLUSTER_OFFLOAD_ALL;
-    for (uint32_t id = 0; id < cluster.segment_cap; id++) {
-        struct node_segment *g = cluster.segments[id];
-        if (g == NULL || g->leaving) continue;
-        if (!segment_is_far(g)) {
-            store_segment_copies(cluster.store, id, disk_of(g));
-        } else if (segment_usable(g)) {
-            cluster.far_usable++;
-            if (has_work(g) && !cluster.following) offload_later(g);
-        }
-    }
+void offload_count(struct node_segment *g, bool usable) {
+    cluster.far_usable += usable - g->far_usable;
+    g->far_usable = usable;
     cluster_counts_hits = cluster.config.hot_replicas > 1 || cluster.far_usable > 0;
+}
+
+static void refresh_one(struct node_segment *g) {
+    offload_count(g, segment_is_far(g) && segment_usable(g));
+    if (g->leaving) return;
+    if (!segment_is_far(g))
+        store_segment_copies(cluster.store, g->id, disk_of(g));
+    else if (g->far_usable && has_work(g) && !cluster.following)
+        offload_later(g);
+}
+
+void offload_refresh_node(struct cluster_node *n) {
+    struct node_segment *g;
+    TAILQ_FOREACH(g, &n->segments, of_node) refresh_one(g);
+}
+
+void offload_refresh(void) {
+    store_config(cluster.store)->copies_all = cluster.config.offload == CLUSTER_OFFLOAD_ALL;
+    cluster_counts_hits = cluster.config.hot_replicas > 1 || cluster.far_usable > 0;
+    for (uint32_t id = 0; id < cluster.segment_cap; id++)
+        if (cluster.segments[id] != NULL) refresh_one(cluster.segments[id]);
 }
 
 void offload_init(void) {

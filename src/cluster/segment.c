@@ -54,6 +54,7 @@ void segment_free(struct node_segment *g) {
     timer_clear(&g->pace.timer);
     if (g->node != NULL) segment_detach(g);
     offload_stop(g);
+    offload_count(g, false);
     keys_clear(g);
     for (size_t i = 0; i < g->n_endpoints; i++) free(g->endpoint[i]);
     free(g->directory);
@@ -71,8 +72,9 @@ void segment_leave(struct node_segment *g) {
     g->leaving = true;
     keys_clear(g);
     offload_stop(g); /* the whole segment goes */
+    offload_count(g, false);
+    if (g->node != NULL) offload_refresh_node(g->node); /* they may have been copied there */
     store_segment_set_state(cluster.store, g->id, SEGMENT_LEAVING);
-    offload_refresh();
 }
 
 /* Called from inside the books. */
@@ -327,8 +329,8 @@ tarn_status cluster_segment_mount(struct cluster_node *n, const struct cluster_m
                (unsigned long long)g->size);
     if (n->draining) drain_begin(g);
     segment_refresh(g);
+    offload_refresh_node(n);
     if (n->state == CLUSTER_NODE_LEAVING || n->state == CLUSTER_NODE_LEFT) segment_leave(g);
-    offload_refresh();
     return TARN_OK;
 }
 
@@ -357,7 +359,7 @@ tarn_status cluster_segment_drain(uint32_t id, bool on) {
         g->drained = false;
     }
     segment_refresh(g);
-    offload_refresh();
+    offload_refresh_node(g->node);
     return TARN_OK;
 }
 
