@@ -41,8 +41,13 @@ struct meta_result {
 /* Finds the masters of the pool that b's server belongs to. */
 void meta_masters_open(struct meta *m);
 void meta_masters_close(struct meta *m);
+/* A number of INFO, 0 where INFO is refused: the sum of all masters, the highest of any. */
+double meta_masters_sum(const struct meta *m, const char *section, const char *field);
+double meta_masters_most(const struct meta *m, const char *section, const char *field);
 /* What all of them have taken since they started. */
 double meta_masters_cpu_s(const struct meta *m);
+/* A request in RESP, to all; an error ends the program. */
+void meta_masters_tell(const struct meta *m, const char *request);
 /* Puts keys 0 .. keys-1, whatever the operation is. */
 void meta_fill(const struct meta *m);
 /* The operation for so many seconds, on `threads` threads of `clients` clients each. */

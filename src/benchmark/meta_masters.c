@@ -1,4 +1,5 @@
 /* The masters that meta asks: those of the server's map of slots, or it alone. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "benchmark/meta.h"
@@ -60,15 +61,43 @@ void meta_masters_close(struct meta *m) {
     slot_map_destroy(&m->map);
 }
 
-double meta_masters_cpu_s(const struct meta *m) {
+static double master_info(const struct bench *master, const char *section, const char *field) {
+    char request[64];
+    snprintf(request, sizeof(request), "*2\r\n$4\r\nINFO\r\n$%zu\r\n%s\r\n", strlen(section),
+             section);
+    struct wire *w = wire_open(master);
+    char *text = wire_ask(w, request);
+    wire_close(&w);
+    double v = text != NULL ? info_field(text, field) : 0;
+    free(text);
+    return v;
+}
+
+double meta_masters_sum(const struct meta *m, const char *section, const char *field) {
     double sum = 0;
+    for (unsigned i = 0; i < m->n_masters; i++) sum += master_info(&m->masters[i], section, field);
+    return sum;
+}
+
+double meta_masters_most(const struct meta *m, const char *section, const char *field) {
+    double most = 0;
+    for (unsigned i = 0; i < m->n_masters; i++) {
+        double v = master_info(&m->masters[i], section, field);
+        if (v > most) most = v;
+    }
+    return most;
+}
+
+double meta_masters_cpu_s(const struct meta *m) {
+    return meta_masters_sum(m, "cpu", "used_cpu_user") + meta_masters_sum(m, "cpu", "used_cpu_sys");
+}
+
+void meta_masters_tell(const struct meta *m, const char *request) {
     for (unsigned i = 0; i < m->n_masters; i++) {
         struct wire *w = wire_open(&m->masters[i]);
-        char *text = wire_ask(w, "*2\r\n$4\r\nINFO\r\n$3\r\ncpu\r\n");
+        wire_send(w, request, strlen(request));
+        wire_skip(w, 1);
+        if (w->errors > 0) die("%s", w->error);
         wire_close(&w);
-        if (text == NULL) return 0;
-        sum += info_field(text, "used_cpu_user") + info_field(text, "used_cpu_sys");
-        free(text);
     }
-    return sum;
 }

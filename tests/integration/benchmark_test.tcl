@@ -272,7 +272,8 @@ test {data: every path, checked} {
 stop_server
 start_server --pool-size 0 --node-heartbeat 100 --node-timeout 1s
 test {nodes: they join, die and come back; their objects with them} {
-    set json [bench nodes --nodes 12 --segment 1g --keys 3000 --replicas 2 --seconds 0.3]
+    set json [bench nodes --nodes 12 --segments 2 --segment 1g --keys 3000 --replicas 2 \
+        --dying 3 --seconds 0.3]
     assert_equal 12 [field $json nodes]
     assert {[field $json objects] >= 3000}
     assert_equal [field $json keys_done] [field $json hits]
@@ -282,11 +283,16 @@ test {nodes: they join, die and come back; their objects with them} {
     }
     # Not before the time, and not never.
     assert {[field $json silent_ms] > 500}
+    foreach {name is} {masters 1 segments 2 dying 3} {assert_equal $is [field $json $name]}
+    foreach name {join_cpu_us bytes_per_node dying_cpu_ms dying_longest_turn_ms} {
+        assert {[field $json $name] > 0} $name
+    }
     wait_for "the nodes to be down" {[info_field nodes_up] == 0}
     r flushall
     assert_match "*nodes joined*fell silent*" [exec $bench -p [server port] nodes --nodes 3 \
         --keys 200 --seconds 0.1 2>@1]
     assert_error "*--nodes*" {bench nodes --nodes 1}
+    assert_error "*--dying*below*" {bench nodes --nodes 5 --dying 5}
 }
 stop_server
 start_server --pool-size 0 --node-heartbeat 100 --node-timeout 1s

@@ -68,6 +68,24 @@ start_tarn() {
     bench_pids+=("$pid")
     wait_up "$bench_dir/tarn.$port.log"
 }
+# COUNT [OPTION...]: masters of equal shares; their ports land in ${masters[@]}.
+start_masters() {
+    local i n=$1 map
+    shift
+    masters=()
+    for ((i = 0; i < n; i++)); do
+        start_tarn "$@"
+        masters+=("$port")
+    done
+    map=$'tarn-slots 1\nepoch 1\n'
+    for ((i = 0; i < n; i++)); do
+        map+="shard m$i 0 127.0.0.1:${masters[i]}"
+        map+=" $((i * 16384 / n))-$(((i + 1) * 16384 / n - 1))"$'\n'
+    done
+    for ((i = 0; i < n; i++)); do
+        redis-cli -p "${masters[i]}" -x CLUSTER SETMAP m$i <<<"${map%$'\n'}" >/dev/null
+    done
+}
 start_redis() {
     port=$(free_port)
     "$REDIS" --bind 127.0.0.1 --port "$port" --save '' --appendonly no --dir "$bench_dir" \

@@ -15,28 +15,14 @@ counts=${MASTERS:-1 2 4 8}
 rows=("$@")
 [ $# -gt 0 ] || rows=(put-128 get-128 exists-128 put-1024 get-1024 exists-1024)
 
-# COUNT masters, of equal shares: their ports are in ports[COUNT]. No page of a pool is touched.
 declare -A ports
-start_masters() {
-    local i n=$1 list=() map
-    for ((i = 0; i < n; i++)); do
-        start_tarn --pool-size 16gb --pool-populate no --busy-poll 0
-        list+=("$port")
-    done
-    ports[$n]=${list[*]}
-    map=$'tarn-slots 1\nepoch 1\n'
-    for ((i = 0; i < n; i++)); do
-        map+="shard m$i 0 127.0.0.1:${list[i]} $((i * 16384 / n))-$(((i + 1) * 16384 / n - 1))"$'\n'
-    done
-    for ((i = 0; i < n; i++)); do
-        redis-cli -p "${list[i]}" -x CLUSTER SETMAP m$i <<<"${map%$'\n'}" >/dev/null
-    done
-}
-
 echo "| what | masters | keys/s | times one | client, ns a key | masters, ns a key |" \
     "both, times one |"
 echo "| --- | --- | --- | --- | --- | --- | --- |"
-for n in $counts; do start_masters "$n"; done
+for n in $counts; do # no page of a pool is touched
+    start_masters "$n" --pool-size 16gb --pool-populate no --busy-poll 0
+    ports[$n]=${masters[*]}
+done
 for row in "${rows[@]}"; do
     say "$row"
     for _ in $(seq "$ROUNDS"); do
