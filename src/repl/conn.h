@@ -56,7 +56,7 @@ void repl_conn_flush(struct repl_conn *c);
 void repl_conn_update(struct repl_conn *c);
 /* true: something came. */
 bool repl_conn_take(struct repl_conn *c);
-/* Takes the next answer of RESP: *body_p is what a bulk of at most so many bytes has, else the line.
+/* Takes the next answer of RESP: *body_p is what a bulk of at most `most` bytes has, else the line.
  * false: it is not whole. */
 bool repl_conn_answer(struct repl_conn *c, size_t most, struct span *line_p, struct span *body_p);
 /* Why TLS failed; NULL: it did not. */
