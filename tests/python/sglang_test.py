@@ -8,12 +8,13 @@ import queue
 import tempfile
 import threading
 import time
+import types
 import unittest
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 from unittest import mock
 
-from harness import SLOW, Server, TarnTest, together, wait_until
+from harness import SLOW, Monitor, Server, TarnTest, together, wait_until
 
 import tarn
 from tarn.sglang import TarnHiCache
@@ -592,6 +593,47 @@ class SGLangTest(TarnTest):
                 tarn.InvalidArgument
             ):
                 make()
+
+
+class ChainTest(TarnTest):
+    pool = "8mb"
+
+    def test_pages_are_put_behind_those_before_them(self):
+        """With "hicache_storage_pass_prefix_keys" SGLang says which these are, node by node: the
+        end of a prompt goes first."""
+        config = Config(extra_config={"interface_v1": 1, "tarn": {"url": self.server.url}})
+        pool = MHATokenToKVPoolHost(pages=8, page_size=64, layers=8)
+        rank = Controller(config, pool)
+        self.addCleanup(rank.close)
+        pages, client = [f"{i:064x}" for i in range(40)], self.client()
+        for at in range(0, len(pages), 4):
+            info = types.SimpleNamespace(prefix_keys=pages[:at], extra_info=None)
+            slots = pool.slots(list(range(4)))
+            with Monitor(self.server) as monitor:
+                keys = pages[at : at + 4]
+                self.assertEqual(rank.storage.batch_set_v1(keys, slots, info), [True] * 4)
+                self.assertEqual(len(monitor.lines("PREFIXLEN")), at > 0)
+            for n in range(3):
+                client.put(f"other:{at}:{n}", bytes(1000))
+        # Some of the next node are there already.
+        info = types.SimpleNamespace(prefix_keys=(None,), extra_info=None)
+        self.assertEqual(
+            rank.storage.batch_set_v1(["a" * 64, "b" * 64], pool.slots([0, 1]), info), [True] * 2
+        )
+        info = types.SimpleNamespace(prefix_keys=["a" * 64], extra_info=None)
+        self.assertEqual(
+            rank.storage.batch_set_v1(["b" * 64, "c" * 64], pool.slots([1, 2]), info), [True] * 2
+        )
+        self.assertEqual(rank.hits(["a" * 64, "b" * 64, "c" * 64]), 3)
+        names, left = [rank.storage._name(page) for page in pages], len(pages)
+        for n in range(2000):
+            client.put_many([(f"more:{n}:{i}", bytes(pool.page)) for i in range(2)])
+            there = client.exists_many(names)
+            left = there.index(False) if False in there else len(pages)
+            self.assertFalse(any(there[left:]), there)
+            if left < 20:
+                break
+        self.assertLess(left, 20)
 
 
 class FullTest(TarnTest):

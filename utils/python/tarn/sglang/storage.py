@@ -239,7 +239,10 @@ class TarnHiCache(ValueStore):
         self, keys: List[str], host_indices: Any, extra_info: Any = None
     ) -> List[bool]:
         """Stores a page per key; True also where somebody else has stored it, or is at it."""
-        return self._move_pages("put", [_Part(self._pools[KV], list(keys), host_indices)])[0]
+        pool = self._pools[KV]
+        before = [k for k in getattr(extra_info, "prefix_keys", None) or () if isinstance(k, str)]
+        part = _Part(pool, list(keys), host_indices)
+        return self._move_pages("put", [part], pool.keys(before))[0]
 
     def batch_get_v2(self, transfers: Any, extra_info: Any = None) -> Dict[Any, List[bool]]:
         """As batch_get_v1 for several pools, in one batch: by pool, a flag per key."""
@@ -261,8 +264,11 @@ class TarnHiCache(ValueStore):
             parts.append(_Part(pool, list(t.keys or ()), t.host_indices))
         return {t.name: flags for t, flags in zip(transfers, self._move_pages(what, parts))}
 
-    def _move_pages(self, what: str, parts: Sequence[_Part]) -> List[List[bool]]:
-        """A flag per page of each part. Slots that are wrong fail their own part alone."""
+    def _move_pages(
+        self, what: str, parts: Sequence[_Part], behind: Sequence[str] = ()
+    ) -> List[List[bool]]:
+        """A flag per page of each part. Slots that are wrong fail their own part alone. `behind`:
+        the objects before those that are put."""
         flags = [[part.pool is not None and part.pool.logical] * len(part.keys) for part in parts]
         todo = [
             i for i, (p, done) in enumerate(zip(parts, flags)) if p.pool and done and not done[0]
@@ -280,7 +286,7 @@ class TarnHiCache(ValueStore):
             if what == "get":
                 done = self._load(client, names, *places)
             else:
-                done = self._store(client, names, *places, self._together(all_rows))
+                done = self._store(client, names, *places, self._together(all_rows), behind)
             at = 0
             for i, r in rows.items():
                 pool = parts[i].pool

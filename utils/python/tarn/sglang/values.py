@@ -51,13 +51,25 @@ class ValueStore(HiCacheStorage):  # type: ignore[misc]
         addresses: List[Any],
         sizes: List[Any],
         together: Optional[List[str]] = None,
+        behind: Sequence[str] = (),
     ) -> List[bool]:
         """Which of the values are stored, by us or by others. `together`: the boundary of each,
-        where it matters."""
+        where it matters. `behind`: all that come before these in their prompt, which the pool
+        learns from a look-up: what is put at its first miss comes behind what it has found."""
         started = time.perf_counter()
-        statuses = self._link.distrust.put(
-            client.put_from_many, names, addresses, sizes, boundary=together or (), **self._puts
-        )
+        there = client.prefix_length([*behind, *names]) - len(behind) if behind else 0
+        cut = min(max(there, 0), len(names))
+        statuses: List[int] = []
+        for part in (slice(0, cut), slice(cut, None)):
+            if names[part]:
+                statuses += self._link.distrust.put(
+                    client.put_from_many,
+                    names[part],
+                    addresses[part],
+                    sizes[part],
+                    boundary=together[part] if together else (),
+                    **self._puts,
+                )
         done = self._link.stored("put", statuses)
         totals = [n if isinstance(n, int) else sum(n) for n in sizes]
         self._count(self._written, done, totals, started)
