@@ -7,6 +7,7 @@
 
 #define SEARCH_UNIT  256u /* runs that are looked through for one unit of a budget */
 #define SEARCH_DEPTH 64u
+#define SEARCH_BARE  4u /* runs without blocks, between two */
 
 /* --- ghosts --- */
 
@@ -164,7 +165,7 @@ static uint32_t run_next(const struct chain_books *c, uint32_t i) {
     for (uint32_t k = 1; k < c->runs; k++) {
         if (!chain_run(c, k)->last) continue;
         uint32_t up = chain_run(c, k)->parent;
-        for (unsigned n = 0; up && up != i && !chain_run(c, up)->last && n < SEARCH_DEPTH; n++)
+        for (unsigned n = 0; up && up != i && !chain_run(c, up)->last && n < SEARCH_BARE; n++)
             up = chain_run(c, up)->parent;
         if (up == i) return k;
     }
