@@ -278,7 +278,10 @@ static tarn_status add_segment(struct cluster_node *n, const struct cluster_moun
     if (status != TARN_OK)
         return cluster_refuse(why_p, status,
                               status == TARN_EEXISTS ? "another segment has this name"
-                                                     : "the books have no room for it");
+                              : status == TARN_ELIMIT
+                                  ? "a pool has 65535 segments at most: let nodes have fewer, "
+                                    "larger ones"
+                                  : "the books have no room for it");
     cluster.next_epoch++;
     struct node_segment *g = segment_create(id, n);
     g->epoch = config.epoch;

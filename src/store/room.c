@@ -27,7 +27,7 @@
 
 #define VICTIMS        64u
 #define SEGMENTS_TRIED 64u /* for free space, before something is evicted */
-#define COPIED_MAX     16u /* the next to go are searched so far for one that has a copy on a disk */
+#define COPIED_MAX     16u /* the next to go are searched so far for one with a copy on a disk */
 
 /* --- limits --- */
 

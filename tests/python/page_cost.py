@@ -84,7 +84,7 @@ class Watched:
 
 def of_pool(nodes):
     """Nodes of two segments each."""
-    watched = Watched("--node-timeout", "600000")
+    watched = Watched("--node-timeout", "600000", "--max-nodes", "32768")
     pool = pool_fake.FakePool(watched.server.url)
     try:
         for i in range(nodes):
