@@ -327,8 +327,8 @@ static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, 
         uint64_t count;
         if (!span_to_u64(argv[first], &count)) return -1;
         first++;
-        if (count == 0 || count > (argc - first) / step + 1 || first + (count - 1) * step >= argc)
-            return -1;
+        if (count == 0) return 0; /* those of a batch are in its number */
+        if (count > (argc - first) / step + 1 || first + (count - 1) * step >= argc) return -1;
         n = (size_t)count;
     } else {
         int64_t last = k->last < 0 ? (int64_t)argc + k->last : (int64_t)first + k->last;

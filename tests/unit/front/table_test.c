@@ -167,6 +167,8 @@ TEST(keys_of_requests) {
     CHECK_EQ(keys("evict bytes 5 keys 2 a b"), INT64_C(2));
     CHECK_EQ(found[0], (size_t)5);
     CHECK_EQ(keys("evict bytes 5"), INT64_C(0));
+    CHECK_EQ(keys("mputend 0 BATCH 7"), INT64_C(0));
+    CHECK_EQ(keys("release 0"), INT64_C(0));
     CHECK_EQ(keys("mexists 3 a b"), INT64_C(-1));
     CHECK_EQ(keys("mexists 18446744073709551615 a b"), INT64_C(-1));
     CHECK_EQ(keys("mputstart 9223372036854775807 a 1"), INT64_C(-1));
