@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/crc32c.h"
 #include "config/config.h"
+#include "front/acl_users.h"
 #include "front/each.h"
 #include "front/location.h"
 #include "front/shard.h"
@@ -162,12 +163,26 @@ static int64_t batch_crc(const struct client *c, const struct endings *e) {
     return crc;
 }
 
+/* Its keys are not in the request, and its user may have changed since they were. */
+static bool batch_may_end(struct client *c, struct endings *e, struct span key) {
+    const struct span argv[] = {SPAN("MPUTEND"), SPAN("1"), key, SPAN("0"), SPAN("-1")};
+    size_t at;
+    if (LIKELY(c->unrestricted)) return true;
+    enum acl_verdict v = acl_check(c->user, c->cmd, argv, ARRAY_LEN(argv), &at);
+    if (v == ACL_GRANTED) return true;
+    acl_log_note(c, v, c->cmd, c->argc, SPAN(""));
+    endings_list(c, e);
+    reply_error(c, "-NOPERM this user has no permissions to access one of the keys of the batch");
+    return false;
+}
+
 static enum each_next end_batch_one(struct client *c, struct each *each, unsigned *budget) {
     struct endings *e = CONTAINER_OF(each, struct endings, each);
     struct store_put *put = store_put_at(books, c->id, e->args.batch, (uint32_t)each->at);
     struct ending x = {.put = put, .crc = batch_crc(c, e)};
     bool lost = put && UNLIKELY(shard_lost(store_put_key(put)));
     bool sealed = put && store_put_once(put) && !store_put_is_inline(put);
+    if (put && !batch_may_end(c, e, store_put_key(put))) return EACH_ON;
     if (lost || sealed) endings_list(c, e);
     if ((lost && shard_refuses(c, store_put_key(put))) || !end_receipts(c, e, &x)) return EACH_ON;
     tarn_status status = put ? put_end(&x) : TARN_ETOKEN;

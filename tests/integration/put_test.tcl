@@ -348,6 +348,24 @@ test {MPUTEND BATCH: only of this connection, and nothing beside it} {
     assert_equal {1 1} [r mexists 2 a b]
 }
 
+test {guarantee 6: MPUTEND BATCH ends only what its user may write to} {
+    r flushall
+    r acl setuser mine on >pw +@all ~mine:*
+    set c [client]
+    set batch [lindex [$c mputstart 2 mine:a 1000 other 1000 BATCH] 2]
+    assert_equal OK [$c auth mine pw]
+    assert_error "NOPERM *" {$c mputend 1 other 1 -1}
+    set answers [$c mputend 0 BATCH $batch]
+    assert_equal OK [lindex $answers 0]
+    assert_match "(error) NOPERM * keys *" [lindex $answers 1]
+    assert_equal {1 0} [r mexists 2 mine:a other]
+    assert_equal {key *} [lmap field {reason object} {dict get [lindex [r acl log] 0] $field}]
+    set batch [lindex [$c mgetreplicas 1 mine:a LEASE 9000 BATCH] 1]
+    assert_equal 1 [$c release 0 BATCH $batch]
+    drop $c
+    r acl deluser mine
+}
+
 test {MPUTEND CRCS, one list per key} {
     r flushall
     lassign [r mputstart 2 a 100 big 1500000] a big
