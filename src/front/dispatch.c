@@ -20,6 +20,7 @@
 #include "config/config.h"
 
 #define HINTS_PER_CLIENT 100u
+#define PAUSE_LOOK_MS    10u
 #define BRIEF_MAX_NS     1000000 /* no brief command takes that long: dispatch_is_brief */
 
 static struct {
@@ -353,7 +354,7 @@ static void command_uncount(struct client *c) {
 struct keys_look {
     struct job job;
     struct shard_look *look;
-    bool begun, within;
+    bool begun, paused, within;
 };
 
 static bool keys_look_step(struct client *c, struct job *job, unsigned *budget) {
@@ -370,6 +371,12 @@ static bool keys_look_step(struct client *c, struct job *job, unsigned *budget) 
         c->io->flags &= ~CLIENT_FAILED; /* it was rejected */
         return true;
     }
+    if (UNLIKELY(pause_what != PAUSE_NONE) && command_paused(c, cmd)) {
+        stats.postponed_commands += !k->paused;
+        k->paused = true;
+        return job_look_again(job, PAUSE_LOOK_MS);
+    }
+    job->deadline_ms = 0; /* it ends with the one within */
     tracking_note(c, cmd);
     if (UNLIKELY(above.restricts()) && !command_allowed_here(c, cmd)) {
         k->within = c->job != job; /* it waits */

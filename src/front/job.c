@@ -165,8 +165,8 @@ void job_output_drained(struct client *c) {
 
 bool job_awaits(const struct client *c) {
     const struct job *job = c->job;
-    return job != NULL && job->outer == NULL && !job->runnable && !job->stalled && !job->polls &&
-           job->deadline_ms != 0;
+    return job != NULL && (job->outer == NULL || job->outer->wraps) && !job->runnable &&
+           !job->stalled && !job->polls && job->deadline_ms != 0;
 }
 
 bool job_unblock(struct client *c, bool error) {

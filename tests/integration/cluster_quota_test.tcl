@@ -100,6 +100,31 @@ test {transactions: queued, and EXEC looks at all of it} {
     spread_map [slot_map 3 $rows] b a
 }
 
+test {CLIENT PAUSE holds back what has its keys looked at, too} {
+    fill
+    set paused [field a postponed_commands]
+    assert_equal OK [$probe client pause 600000 write]
+    set c [resp::connect $::server_host [port a]]
+    resp::send $c del {*}$bar
+    wait_for "it to be held back" {[field a postponed_commands] > $paused}
+    assert_equal $n [ask a dbsize]
+    assert_equal $n [ask a exists {*}$bar]
+    assert_equal OK [$probe client unpause]
+    assert_equal $n [resp::recv $c]
+    assert_equal [expr {$paused + 1}] [field a postponed_commands]
+    resp::close $c
+}
+
+test {CLIENT UNBLOCK reaches who waits with many keys} {
+    set c [resp::connect $::server_host [port a]]
+    set id [$c client id]
+    resp::send $c prefixlen $n {*}$bar WAIT 600000
+    wait_for "it to wait" {[field a blocked_clients] == 1}
+    assert_equal 1 [$probe client unblock $id]
+    assert_equal 0 [resp::recv $c]
+    resp::close $c
+}
+
 test {who goes away while its keys are looked at} {
     set before [slices]
     set c [resp::connect $::server_host [port a]]
