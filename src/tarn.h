@@ -323,7 +323,8 @@ TARN_API tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t
 TARN_API tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n,
                                       uint8_t *found);
 /* How many leading keys are readable. With a lease (call->lease_ms) they stay readable for that
- * time, or until this thread's next get of them through this client, which ends it. */
+ * time, or until this thread's next get of them through this client, which ends it; over several
+ * masters so does its next prefix length that has them behind its first gap. */
 TARN_API tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n,
                                         const tarn_call *call, size_t *length_p);
 
