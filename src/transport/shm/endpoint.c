@@ -27,7 +27,6 @@
 #define PAST_TOTAL     (128u << 10) /* of an operation: from here on its parts go past the cache */
 #define PAST_LENGTH    (4u << 10)   /* ... those that are as long as this */
 #define AROUND         (64u << 10)  /* what the kernel maps at once, if it is aligned */
-#define COPY_LARGE     (256u << 10) /* crc32c_copy stores past the cache from here on */
 
 struct transport_endpoint {
     uint32_t magic;
@@ -367,7 +366,7 @@ static tarn_status shm_op_check(const struct transport_op *op) {
  * even when nobody wants the CRC; only without the CPU's instructions it does not. */
 static void copy_plain(void *to, const void *from, size_t len, bool past) {
     static _Thread_local int fast = -1;
-    if (len < (past ? PAST_LENGTH : COPY_LARGE)) {
+    if (!past || len < PAST_LENGTH) {
         memcpy(to, from, len);
         return;
     }
