@@ -52,6 +52,16 @@ test {ANNOUNCE: what was learnt at a higher master epoch counts, and slots are n
     spread_map [slot_map 2 $rows] c a b
 }
 
+test {who has been succeeded ends no batch of puts} {
+    set key [slot_key 12182]
+    set batch [lindex [ask c mputstart 1 $key 0 BATCH] 1]
+    ask c cluster announce c 2 h:1
+    assert_equal {{(error) MOVED 12182 h:1}} [ask c mputend 0 BATCH $batch]
+    lset rows 2 {c 3 c 10923-16383}
+    spread_map [slot_map 3 $rows] c a b
+    assert_equal OK [ask c mputend 0 BATCH $batch]
+}
+
 test {a replica is promoted: all masters know, and their replicas and files} {
     ask a set bar 1
     same_books a a2
