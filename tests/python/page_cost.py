@@ -1,5 +1,5 @@
 """What scrapes, the page and INFO ALL cost the loop of a server with 200 nodes of 2 segments, one
-beside the other: python3 tests/python/page_cost.py [nodes]"""
+beside the other: python3 tests/python/page_cost.py [nodes [segments of each]]"""
 
 import http.client
 import statistics
@@ -82,16 +82,17 @@ class Watched:
         print(f"  longest turn {longest / 1000:.2f} ms")
 
 
-def of_pool(nodes):
-    """Nodes of two segments each."""
+def of_pool(nodes, segments=2):
+    """Nodes of so many segments each."""
+    objects = min(20 * nodes, 4000)
     watched = Watched("--node-timeout", "600000", "--max-nodes", "32768")
     pool = pool_fake.FakePool(watched.server.url)
     try:
         for i in range(nodes):
-            pool.join(i)
-        for i in range(nodes * 20):
+            pool.join(i, segments)
+        for i in range(objects):
             pool.put(f"model/{i}", 500000)
-        print(f"{nodes} nodes of 2 segments, {nodes * 20} objects; the loop's time for one:")
+        print(f"{nodes} nodes of {segments} segments, {objects} objects; the loop's time for one:")
         paths = ["/metrics", "/api/info", "/api/history", "/api/nodes", "/api/segments"]
         watched.show(paths + ["/api/tasks", "/api/clients", "/api/alarms", "/api/events"])
     finally:
@@ -117,8 +118,8 @@ def of_conductor(ranks):
 
 
 def main():
-    """Both; page_cost.py NODES: the first."""
-    of_pool(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    """Both; page_cost.py NODES [SEGMENTS]: the first."""
+    of_pool(*[int(word) for word in sys.argv[1:]] or [200])
     if len(sys.argv) == 1:
         of_conductor(200)
         of_conductor(1024)
