@@ -288,8 +288,8 @@ struct domain {
 /* What ends by itself, in the order in which it is looked at; books that follow have ghosts. */
 enum { WHEEL_GHOST, WHEEL_LEASE, WHEEL_GUARD, WHEEL_LOT, WHEEL_PUT, WHEEL_PIN, WHEELS };
 
-#define LONE_SETS 256
-#define LONE_WAYS 8
+#define LONE_SETS 64
+#define LONE_WAYS 32
 
 struct store {
     uint32_t magic;
