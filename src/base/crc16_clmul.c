@@ -127,7 +127,7 @@ TARGET static uint16_t clmul_of(const uint8_t *src, size_t len) {
     const block by = block_of(X_192, X_128);
     uint8_t few[16] = {0};
     if (len < sizeof(few)) {
-        memcpy(few, src, len);
+        if (len > 0) memcpy(few, src, len);
         return block_reduce(block_load(few, len));
     }
     size_t at = (len - 1) % 16 + 1;

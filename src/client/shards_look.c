@@ -185,7 +185,7 @@ static bool leg_connect_run(struct crew_job *job) {
 /* Those that have to connect, all at once: that may take its time. */
 static void legs_connect(struct looking *k) {
     struct crew_job *jobs[SLOT_SHARDS_MAX];
-    uint64_t began_ns = k->trace->spans ? clock_mono_ns() : 0;
+    uint64_t began_ns = k->trace->on && k->trace->spans ? clock_mono_ns() : 0;
     size_t n = 0;
     for (unsigned i = 0; i < k->legs; i++) {
         if (!k->leg[i].connects) continue;
