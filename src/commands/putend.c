@@ -176,15 +176,11 @@ static bool batch_may_end(struct client *c, struct endings *e, struct span key) 
     return false;
 }
 
-static bool batch_lost(struct span key) {
-    return shard_lost(key) || shard_awaits() || shard_successor() != NULL;
-}
-
 static enum each_next end_batch_one(struct client *c, struct each *each, unsigned *budget) {
     struct endings *e = CONTAINER_OF(each, struct endings, each);
     struct store_put *put = store_put_at(books, c->id, e->args.batch, (uint32_t)each->at);
     struct ending x = {.put = put, .crc = batch_crc(c, e)};
-    bool lost = put && UNLIKELY(batch_lost(store_put_key(put)));
+    bool lost = put && UNLIKELY(shard_lost(store_put_key(put)));
     bool sealed = put && store_put_once(put) && !store_put_is_inline(put);
     if (put && !batch_may_end(c, e, store_put_key(put))) return EACH_ON;
     if (lost || sealed) endings_list(c, e);

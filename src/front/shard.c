@@ -134,7 +134,8 @@ bool shard_leaves(struct span key) {
 }
 
 bool shard_lost(struct span key) {
-    if (shard_map == NULL) return false;
+    if (UNLIKELY(awaited || succeeded)) return true;
+    if (LIKELY(shard_map == NULL)) return false;
     uint32_t slot = slot_of_key(key);
     if (shard_map->target[slot] == shard_self) return false;
     return shard_map->owner[slot] != shard_self ||

@@ -246,12 +246,13 @@ static void write_retry(struct client *c, struct string_write *w) {
     reply_later(c, REPLY_LATER_MS, "the key was written by others each time");
 }
 
-/* Since it was admitted the key has gone to another master, or new ones of its slot go there. */
+/* Since it was admitted the key has gone to another master, or new ones of its slot go there, or
+ * another server leads this shard. */
 static bool write_lost(struct client *c, struct string_write *w) {
-    if (LIKELY(shard_map == NULL) || !shard_lost(key_of(c, w))) return false;
+    if (LIKELY(!shard_lost(key_of(c, w)))) return false;
     w->failed = true;
     write_over(w);
-    reply_later(c, 1, "the key moves to another master");
+    reply_later(c, 1, "the key goes to another master");
     return true;
 }
 
