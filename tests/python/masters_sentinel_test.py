@@ -10,7 +10,7 @@ import unittest
 from harness import Process, Server, free_port, wait_until
 
 import tarn
-from tarn.cluster import Link, Map, parser
+from tarn.cluster import Link, Map, Refused, parser
 
 SHARDS = ("first", "second")
 
@@ -28,6 +28,13 @@ class Replicated(Server):
             return link.call(*words)
         finally:
             link.close()
+
+    def is_a(self, role):
+        """A Sentinel that changes it cuts all clients off."""
+        try:
+            return self.ask("ROLE")[0] == role
+        except Refused:
+            return False
 
     def follow(self, master):
         self.ask("REPLICAOF", "127.0.0.1", master.port)
@@ -116,7 +123,7 @@ class Failover(unittest.TestCase):
         wait_until(lambda: all(len(w) > 200 for w in written))
         old.kill()
         self.sentinels[0].ask("failover", "second")
-        wait_until(lambda: new.ask("ROLE")[0] == b"master")
+        wait_until(lambda: new.is_a(b"master"))
         first = self.masters["first"]
         wait_until(lambda: self.leader(first, "second") == new.port)
         after = [len(w) for w in written]
@@ -136,7 +143,7 @@ class Failover(unittest.TestCase):
         self.assertEqual(self.leader(self.replicas["first"], "second"), new.port)
         # the old one comes back: it is told, and refers to the new one
         old.start()
-        wait_until(lambda: old.ask("ROLE")[0] == b"slave")
+        wait_until(lambda: old.is_a(b"slave"))
         wait_until(lambda: self.leader(old, "second") == new.port)
 
     def test_any_of_the_names_and_sentinels_will_do(self):
