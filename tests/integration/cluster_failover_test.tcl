@@ -13,12 +13,6 @@ set rows {{a 1 {a a2} 0-5460} {b 1 {b b2} 5461-10922} {c 1 c 10923-16383}}
 spread_map [slot_map 1 $rows] a b c
 same_books a a2
 
-proc at {name} {return 127.0.0.1:[port $name]}
-# The line of a shard in the map that a server has: master epoch, servers, slots.
-proc row {name shard} {
-    regexp -line "^shard $shard (.*)\$" [ask $name cluster map] - words
-    return $words
-}
 proc servers_are {name shard servers} {
     return [expr {![catch {row $name $shard} row] && \
         [lindex $row 1] eq [join [lmap s $servers {at $s}] ,]}]

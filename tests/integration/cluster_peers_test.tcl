@@ -3,11 +3,6 @@ source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] several.tcl]
 source [file join [file dirname [info script]] masters.tcl]
 
-proc at {name} {return 127.0.0.1:[port $name]}
-proc row {name shard} {
-    regexp -line "^shard $shard (.*)\$" [ask $name cluster map] - words
-    return $words
-}
 proc leads {name shard leader} {
     return [expr {![catch {row $name $shard} row] && \
         [string match "[at $leader]*" [lindex $row 1]]}]

@@ -40,3 +40,9 @@ proc crc16_slot {bytes} {
     }
     return [expr {$crc & 16383}]
 }
+proc at {name} {return 127.0.0.1:[port $name]}
+# The line of a shard in the map that a server has: master epoch, servers, slots.
+proc row {name shard} {
+    regexp -line "^shard $shard (.*)\$" [ask $name cluster map] - words
+    return $words
+}
