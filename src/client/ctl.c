@@ -498,12 +498,20 @@ tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **
 
 /* --- greeting --- */
 
+tarn_status ctl_tell_map(struct ctl *c, uint64_t epoch) {
+    char text[24];
+    text[u64_to_dec(epoch, text)] = '\0';
+    const char *argv[] = {"CLIENT", "SETINFO", "tarn-map", text};
+    return ctl_send(c, 4, argv, NULL, false);
+}
+
 static unsigned send_greeting(struct ctl *c, const tarn_options *o, const struct greeting *g) {
     unsigned sent = logs_in(o) && ctl_login(c, o, false) == TARN_OK;
     for (size_t i = 0; i < g->n_info; i++) {
         const char *argv[] = {"CLIENT", "SETINFO", g->info[i][0], g->info[i][1]};
         if (argv[3] != NULL) sent += ctl_send(c, 4, argv, NULL, false) == TARN_OK;
     }
+    if (g->map_epoch > 0) sent += ctl_tell_map(c, g->map_epoch) == TARN_OK;
     const char *name[] = {"CLIENT", "SETNAME", g->name}, *role[] = {"ROLE"};
     if (g->name != NULL) sent += ctl_send(c, 3, name, NULL, false) == TARN_OK;
     if (g->role) sent += ctl_send(c, 1, role, NULL, false) == TARN_OK;

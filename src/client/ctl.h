@@ -94,9 +94,14 @@ const char *ctl_name_of(const struct ctl *c, uint64_t number);
 /* What is unanswered now will be skipped. */
 void ctl_abandon(struct ctl *c);
 
+/* Which map of slots is known. A server that does not know it answers with an error of
+ * TARN_ELOADING. */
+tarn_status ctl_tell_map(struct ctl *c, uint64_t epoch);
+
 /* What is said first on a connection, in one round trip: AUTH, CLIENT SETINFO, CLIENT SETNAME, ROLE
  * and a last request. */
 struct greeting {
+    uint64_t map_epoch;     /* of the map of slots that we know; 0: none */
     const char *info[5][2]; /* name and value; NULL: not said */
     size_t n_info;
     const char *name;    /* NULL: not said */

@@ -288,6 +288,7 @@ static tarn_status lane_greet(struct lane *lane, uint64_t deadline) {
                                         {"LIB-VER", tarn_version()},
                                         {"tarn-node", client->node}},
                                .n_info = 5,
+                               .map_epoch = master_map_epoch(&client->master),
                                .name = client->options.name,
                                .role = master_may_change(&client->master),
                                .last = {"INFO", "server"},

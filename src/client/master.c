@@ -89,7 +89,10 @@ static tarn_status find_named(struct whereabouts *m, uint64_t deadline, struct a
 /* TARN_OK: it leads; *epoch_p is 0 where this user may not know. */
 static tarn_status server_leads(const struct whereabouts *m, unsigned i, uint64_t deadline,
                                 uint32_t *epoch_p) {
-    const struct greeting g = {.role = true, .last = {"INFO", "server"}, .whom = "server"};
+    const struct greeting g = {.map_epoch = master_map_epoch(m),
+                               .role = true,
+                               .last = {"INFO", "server"},
+                               .whom = "server"};
     struct arena arena = {0};
     struct answer *a;
     struct ctl c;

@@ -36,7 +36,12 @@ struct whereabouts {
     uint32_t met;                /* number of the master that was met last; atomic */
     uint64_t met_hash;           /* of its address; atomic: two at once are two changes */
     uint32_t epoch;              /* the highest of those met, 0: none told; atomic */
+    uint64_t map_epoch;          /* of many masters: of the map that is known; 0: none; atomic */
 };
+static inline uint64_t master_map_epoch(const struct whereabouts *m) {
+    return __atomic_load_n(&m->map_epoch, __ATOMIC_RELAXED);
+}
+
 void master_free(struct whereabouts *m);
 static inline bool master_may_change(const struct whereabouts *m) {
     return m->scouts != NULL;

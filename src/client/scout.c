@@ -177,10 +177,14 @@ static bool is_later(const struct whereabouts *m, uint32_t epoch) {
 
 static bool has_higher_epoch(struct whereabouts *m, struct scout *scout, struct arena *arena) {
     const char *argv[] = {"INFO", "server"};
+    uint64_t until = now_ms() + INFO_MS, map = master_map_epoch(m);
     struct answer *a = NULL;
-    tarn_status status = ctl_send(&scout->ctl, 2, argv, NULL, false);
-    if (status == TARN_OK) status = ctl_receive(&scout->ctl, arena, &a, now_ms() + INFO_MS);
-    return status == TARN_OK && is_later(m, master_epoch_of(a));
+    tarn_status status = map > 0 ? ctl_tell_map(&scout->ctl, map) : TARN_OK;
+    if (status == TARN_OK) status = ctl_send(&scout->ctl, 2, argv, NULL, false);
+    if (status == TARN_OK && map > 0) status = ctl_receive(&scout->ctl, arena, &a, until);
+    bool knows = map == 0 || (status == TARN_OK && answer_check(a, "a scout") != TARN_ELOADING);
+    if (status == TARN_OK) status = ctl_receive(&scout->ctl, arena, &a, until);
+    return status == TARN_OK && knows && is_later(m, master_epoch_of(a));
 }
 
 /* true: it leads. */

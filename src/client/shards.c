@@ -192,6 +192,7 @@ static struct shard_map *map_build(struct tarn_client *front, struct slot_map *s
         struct shard *shard = shard_find(front, &slots->shard[i]);
         if (shard == NULL) shard = shard_create(front, &slots->shard[i]);
         map->shard[i] = shard;
+        __atomic_store_n(&shard->client->master.map_epoch, slots->epoch, __ATOMIC_RELAXED);
         shard->maps++;
     }
     return map;

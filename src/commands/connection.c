@@ -186,6 +186,17 @@ static void set_traceparent(struct client *c, struct span value) {
     reply_ok(c);
 }
 
+/* The client knows a map of that epoch. What it is not told here is no key of its own. */
+static void answer_map_known(struct client *c, struct span value) {
+    uint64_t epoch;
+    if (!span_to_u64(value, &epoch))
+        reply_error(c, "tarn-map must be the epoch of a map of slots");
+    else if (shard_is_ignorant(epoch))
+        reply_error(c, SHARD_IGNORANT);
+    else
+        reply_ok(c);
+}
+
 void cmd_client_setinfo(struct client *c) {
     struct span value = c->argv[3];
     if (value.data == NULL && value.len > 0) {
@@ -209,6 +220,8 @@ void cmd_client_setinfo(struct client *c) {
         if (!set_label(c, "tarn-node", value, node, sizeof(node))) return;
         c->of_node = node[0] != '\0';
         reply_ok(c);
+    } else if (arg_is(c, 2, "TARN-MAP")) {
+        answer_map_known(c, value);
     } else if (arg_is(c, 2, "TARN-TRACEPARENT")) {
         set_traceparent(c, value);
     } else {

@@ -417,6 +417,11 @@ const struct slot_server *shard_successor(void) {
     return succeeded ? &successor : NULL;
 }
 
+bool shard_is_ignorant(uint64_t epoch) {
+    if (shard_map == NULL) return true;
+    return shard_map->epoch < epoch && shard_map->shards == 1;
+}
+
 static void map_take(struct slot_map *map, unsigned self) {
     struct slot_map *old = (struct slot_map *)(uintptr_t)shard_map; /* made below */
     bool loses = false;

@@ -65,6 +65,10 @@ const struct slot_server *shard_successor(void);
 void shard_await(bool awaits);
 bool shard_awaits(void);
 #define SHARD_AWAITS "-CLUSTERDOWN The servers of cluster-shard are asked who has which keys"
+/* Has whoever knows a map of that epoch to ask another server? This one has no map, or an older one
+ * with itself alone: it has nobody who could tell it that it was succeeded. */
+bool shard_is_ignorant(uint64_t epoch);
+#define SHARD_IGNORANT "-CLUSTERDOWN This server does not know the map of slots that you know"
 /* From what modules keep: it was changed by the stream, or by a file. */
 void shard_load(void);
 /* Keys of slots that went to others are removed, in slices. true: there is more to do. */

@@ -288,6 +288,7 @@ static void map_apply(struct shares *s) {
         share->slots = (int)slot_map_owned(m, k);
         bool moved = memcmp(&share->row, &m->shard[k], sizeof(share->row)) != 0;
         share->row = m->shard[k];
+        if (share->host != NULL) hosting_set_map(share->host, m->epoch);
         if (!moved || share->host == NULL) continue;
         char *url = share_url(s, &share->row);
         hosting_set_url(share->host, url);

@@ -30,6 +30,7 @@ static tarn_status dial_greet(struct dial *d, struct ctl *c, uint64_t deadline) 
     const struct greeting g = {
         .info = {{"LIB-NAME", "tarn-node"}, {"LIB-VER", tarn_version()}, {"tarn-host", h->machine}},
         .n_info = 3,
+        .map_epoch = master_map_epoch(&h->master),
         .name = h->name,
         .role = master_may_change(&h->master),
         .last = {"PING"},
@@ -116,6 +117,10 @@ void hosting_set_url(struct tarn_host *h, const char *url) {
     pthread_mutex_unlock(&h->mutex);
 }
 
+void hosting_set_map(struct tarn_host *h, uint64_t epoch) {
+    __atomic_store_n(&h->map_epoch, epoch, __ATOMIC_RELAXED);
+}
+
 /* Nobody uses the old one now: no copy is under way, and the dialler rests. */
 static void url_take(struct tarn_host *h) {
     struct whereabouts fresh;
@@ -143,7 +148,9 @@ static void url_take(struct tarn_host *h) {
 /* --- dialling --- */
 
 void dial_start(struct tarn_host *h) {
+    uint64_t map_epoch = __atomic_load_n(&h->map_epoch, __ATOMIC_RELAXED);
     if (!h->session.looking) url_take(h);
+    __atomic_store_n(&h->master.map_epoch, map_epoch, __ATOMIC_RELAXED);
     struct dial *d = xcalloc(1, sizeof(*d));
     d->job = (struct hosting_job){.crew.run = dial_run, .done = dial_done};
     d->host = h;

@@ -392,6 +392,7 @@ tarn_status hosting_begin(const struct hosting_plan *plan, struct tarn_host **h_
     h->wake_fd = -1;
     h->view = plan->view;
     h->one_of_many = plan->numbers != NULL;
+    h->map_epoch = plan->map_epoch;
     init_shared(h);
     tarn_status status = hosting_set_up(h, plan);
     if (status == TARN_OK) {

@@ -139,6 +139,8 @@ void link_progress(struct tarn_host *h, struct hosting_link *l);
 
 /* From any thread: from the next time it is dialled, the master is there. */
 void hosting_set_url(struct tarn_host *h, const char *url);
+/* From any thread: which map of slots is known now. A server that does not know it is no master. */
+void hosting_set_map(struct tarn_host *h, uint64_t epoch);
 /* Connects both links on the dialler's thread; session_dialled follows. */
 void dial_start(struct tarn_host *h);
 /* Asks the Sentinels on that thread whether the master is still there; session_looked follows. */
@@ -440,6 +442,7 @@ struct hosting_plan {
     const tarn_host_options *host; /* whole */
     const unsigned *numbers;       /* of its segments, in their names; NULL: from 0 on */
     struct hosting_view *view;     /* NULL: none */
+    uint64_t map_epoch;            /* of one of many masters: of the map that is known, else 0 */
 };
 /* Do the options make sense? */
 tarn_status hosting_check(const tarn_host_options *o);
@@ -540,7 +543,8 @@ struct tarn_host {
     bool finished; /* the control thread has ended its work */
     tarn_host_info info;
     uint64_t info_wanted, info_made;
-    char *new_url; /* hosting_set_url; NULL: taken */
+    char *new_url;      /* hosting_set_url; NULL: taken */
+    uint64_t map_epoch; /* hosting_set_map; atomic */
     struct hosting_lend lend;
     struct hosting_standing standing;
 };

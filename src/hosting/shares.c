@@ -204,6 +204,7 @@ tarn_status share_begin(struct shares *s, unsigned i) {
                                 .options = &s->options,
                                 .host = &o,
                                 .numbers = numbers,
+                                .map_epoch = s->map->slots->epoch,
                                 .view = s->view != NULL ? hosting_view_create() : NULL};
     tarn_status status = ssd_make(&o);
     if (status == TARN_OK) status = hosting_begin(&plan, &host);

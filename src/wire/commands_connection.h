@@ -53,7 +53,7 @@ COMMAND(client_setinfo, "CLIENT|SETINFO", N, "Tells about this client: library, 
         CONNECTION("7.2.0"),
         TAKES(ONE_OF(NAMED("LIB-NAME", WORD, "libname"), NAMED("LIB-VER", WORD, "libver"),
                      NAMED("TARN-HOST", WORD, "hostname"), NAMED("TARN-RACK", WORD, "label"),
-                     NAMED("TARN-NODE", WORD, "node"),
+                     NAMED("TARN-NODE", WORD, "node"), NAMED("TARN-MAP", WORD, "epoch"),
                      NAMED("TARN-TRACEPARENT", WORD, "traceparent"))),
         REPLY("OK"))
 COMMAND(client_pause, "CLIENT|PAUSE", A, "Holds the commands of all clients back for a time.",

@@ -171,6 +171,40 @@ test {the address is the one that is announced} {
 
 foreach name {a b3 c} {down $name}
 
+test {a map of one shard: who was promoted says so, though there is nobody to tell} {
+    foreach name {d d2} {up $name}
+    spread_map [slot_map 1 {{d 1 {d d2} 0-16383}}] d
+    follow d2 d
+    ask d set bar 1
+    same_books d d2
+    down d
+    ask d2 replicaof no one
+    wait_for "d2 to claim the shard" {[lindex [row d2 d] 1] eq "[at d2],[at d]"}
+    assert {[lindex [row d2 d] 0] > 1}
+    assert_equal [list 127.0.0.1 [port d2]] [lrange [lindex [ask d2 cluster slots] 0 2] 0 1]
+    assert_match "master connected *" [string map {myself, ""} [seen d2 d2]]
+    assert_match "slave *" [seen d2 d]
+    assert_match *cluster_state:ok* [ask d2 cluster info]
+    assert_match "*cluster_my_epoch:[lindex [row d2 d] 0]*" [ask d2 cluster info]
+    # without its files the old one is a master of nothing: who knows the map is not served by it
+    assert_equal OK [ask d2 client setinfo tarn-map 1]
+    up e --replicaof "127.0.0.1 [port d2]"
+    wait_link e
+    assert_equal OK [ask e client setinfo tarn-map 1]
+    down d2
+    back d
+    assert_error "CLUSTERDOWN This server does not know the map*" {ask d client setinfo tarn-map 1}
+    assert_error "ERR tarn-map must be *" {ask d client setinfo tarn-map x}
+    assert_equal OK [ask d cluster setmap d [slot_map 1 {{d 1 d 0-16383}}]]
+    assert_equal OK [ask d client setinfo tarn-map 1]
+    # ... nor one that had been alone for long, when there are others
+    assert_error "CLUSTERDOWN*" {ask d client setinfo tarn-map 2}
+    assert_equal OK [ask d cluster setmap d [slot_map 1 {{d 1 d 0-16383}}]]
+    spread_map [slot_map 2 {{d 1 d 0-16383} {f 1 {} -}}] d
+    assert_equal OK [ask d client setinfo tarn-map 3]
+    foreach name {d e} {down $name}
+}
+
 test {as replication does it: through TLS, as masteruser with masterauth} {
     if {![have_openssl]} {skip "there is no openssl"}
     make_ca ca

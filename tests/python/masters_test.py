@@ -37,6 +37,12 @@ def link_to(port):
     return Link(("127.0.0.1", port), argparse.Namespace(tls=False, password=None))
 
 
+def epoch(port):
+    """The master epoch of a server."""
+    with contextlib.closing(link_to(port)) as link:
+        return int(link.info("master_epoch"))
+
+
 def slot_of(key):
     """CRC16 of a key without a hash tag, bit by bit."""
     crc = 0
@@ -449,6 +455,35 @@ class Away(MastersTest):
             ask(replica.port, "REPLICAOF", "NO", "ONE")
             self.assertEqual(client.get_many(keys), keys)
             self.assertEqual(client.put_many([(b"2" + k, k) for k in keys]), [0] * 90)
+
+    def test_the_old_master_returns_with_nothing(self):
+        """It leads, as nobody has told it otherwise: its share is asked for where the map is."""
+        with Server("0", "--repl-ping-replica-period", "1") as replica:
+            self.pool.rows[1].append(replica.port)
+            self.pool.tell()
+            old = self.pool.servers[1]
+            ask(replica.port, "REPLICAOF", "127.0.0.1", old.port)
+            client = self.client("?timeout_ms=20000")
+            keys = [b"book%d" % i for i in range(90)]
+            self.assertEqual(client.put_many([(k, k) for k in keys]), [0] * 90)
+            wait_until(lambda: ask(replica.port, "DBSIZE") == f":{self.pool.keys_at(1)}")
+            old.kill()
+            ask(replica.port, "REPLICAOF", "NO", "ONE")
+            self.assertEqual(client.get_many(keys), keys)
+
+            def starts_later():  # so late that its master epoch is above that of who was promoted
+                old.start()
+                later = epoch(old.port) > epoch(replica.port)
+                if not later:
+                    old.kill()
+                return later
+
+            wait_until(starts_later, what="a higher epoch")
+            for _ in range(5):
+                ask(replica.port, "CLIENT", "KILL", "TYPE", "normal")
+                self.assertEqual(client.get_many(keys), keys)
+                self.assertEqual(self.client().get_many(keys), keys)
+            self.assertEqual(self.pool.keys_at(1), 0)
 
 
 class Changes(MastersTest):
