@@ -44,6 +44,7 @@ static LIST_HEAD(, shard_peer) peers;
 
 static bool claims;         /* this server was promoted, and the map does not say so yet */
 static uint64_t claimed_ms; /* when it last was, and the map says so; 0: not in this life */
+static char noted[64];      /* the last address as a replica; "": none */
 static bool answered;       /* one has told its map, since this server began to await one */
 static uint64_t awaits_ms;  /* since when; 0: the log says that none has told it */
 
@@ -427,7 +428,8 @@ void peers_cron(void) {
         return;
     }
     if (claims && (replication.replica || shard_map == NULL)) claims = false;
-    if (claims && config->replica_announce_ip[0] != '\0') leadership_claim("");
+    bool alone = shard_map != NULL && shard_map->shards == 1 && noted[0] != '\0';
+    if (claims && (alone || config->replica_announce_ip[0] != '\0')) leadership_claim(noted);
     LIST_FOREACH(p, &peers, link) p->wanted = false;
     peers_want();
     LIST_FOREACH_SAFE(p, &peers, link, next) {
@@ -473,6 +475,10 @@ void peers_demoted(void) {
     claimed_ms = 0;
     shard_succeed(NULL);
     shard_await(false);
+}
+
+void peers_note_address(const char *host) {
+    span_to_text(span_str(host), noted, sizeof(noted));
 }
 
 void peers_told(void) {

@@ -21,6 +21,8 @@ enum peer_state { PEER_UNKNOWN, PEER_ANSWERS, PEER_SILENT };
 void peers_begin(void);
 /* This server was a replica of its shard, and leads it from now on. */
 void peers_promoted(void);
+/* A replica's address, as its master knows it: where there is no other shard, the leader's. */
+void peers_note_address(const char *host);
 /* It is a replica now. */
 void peers_demoted(void);
 /* It was given a map: nothing is awaited any more. */

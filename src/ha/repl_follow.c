@@ -93,7 +93,13 @@ static bool on_wanted(void *arg, char id[REPL_ID_LEN + 1], uint64_t *next_p) {
     return true;
 }
 
+static void address_note(void) {
+    char local[64];
+    if (repl_link_local(replication.link, local, sizeof(local))) peers_note_address(local);
+}
+
 static void on_full(void *arg, const char *id, uint64_t offset) {
+    address_note();
     replication.synced = false;
     replication.partial = true;
     memcpy(next_id, id, sizeof(next_id));
@@ -130,6 +136,7 @@ static void on_synced(void *arg, uint64_t offset) {
 }
 
 static void on_resumed(void *arg, const char *id) {
+    address_note();
     if (id == NULL || strcmp(id, replication.history.id) == 0) return;
     log_notice("Master replication ID changed to %s", id);
     repl_history_shift(&replication.history, id);

@@ -534,6 +534,10 @@ void repl_link_close(struct repl_link **l_p) {
 
 /* --- figures --- */
 
+bool repl_link_local(const struct repl_link *l, char *host, size_t size) {
+    return repl_conn_local(&l->conn, host, size);
+}
+
 enum repl_link_state repl_link_state(const struct repl_link *l) {
     switch (l->step) {
     case STEP_NONE: return repl_conn_open(&l->conn) ? REPL_LINK_CONNECTING : REPL_LINK_WAITING;

@@ -78,6 +78,8 @@ void repl_link_reconfigure(struct repl_link *l, const struct repl_link_config *c
 /* Ends this connection; the next attempt follows. false: there was none. */
 bool repl_link_reconnect(struct repl_link *l);
 
+/* The address from which it is connected. false: it is not. */
+bool repl_link_local(const struct repl_link *l, char *host, size_t size);
 enum repl_link_state repl_link_state(const struct repl_link *l);
 /* A command is applied in part. */
 bool repl_link_within(const struct repl_link *l);
