@@ -97,6 +97,8 @@ bool chaos_pool_open(struct chaos_pool *p);
 /* Ends all that runs, and says whether it ended well. ok: the directory is not needed for a
  * look. */
 bool chaos_pool_close(struct chaos_pool *p, bool ok);
+/* Of the master ("master") or of a node, its last lines on stderr. */
+void chaos_show_log(const struct chaos_pool *p, const char *name);
 void chaos_master_start(struct chaos_pool *p);
 bool chaos_master_answers(const struct chaos_pool *p, uint64_t ms);
 const char *chaos_node_name(unsigned i);

@@ -19,7 +19,8 @@
 #include "base/clock.h"
 #include "tarn.h"
 
-#define ARGS_MAX 32
+#define ARGS_MAX  32
+#define LOG_SHOWN 6000 /* bytes of the log of a process that ended as it should not */
 
 /* --- processes --- */
 
@@ -66,6 +67,21 @@ static int wait_end(pid_t pid, uint64_t ms) {
         chaos_sleep_ms(5);
     }
     return status;
+}
+
+void chaos_show_log(const struct chaos_pool *p, const char *name) {
+    char path[400], end[LOG_SHOWN + 1];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/%s.log", p->dir, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = -1;
+    if (fd >= 0 && fstat(fd, &st) == 0)
+        n = pread(fd, end, LOG_SHOWN, st.st_size > LOG_SHOWN ? st.st_size - LOG_SHOWN : 0);
+    if (fd >= 0) close(fd);
+    if (n < 0) return;
+    end[n] = '\0';
+    const char *line = n == LOG_SHOWN ? strchr(end, '\n') : NULL;
+    fprintf(stderr, "--- the end of %s:\n%s---\n", path, line != NULL ? line + 1 : end);
 }
 
 /* --- the master --- */
@@ -256,8 +272,9 @@ bool chaos_pool_open(struct chaos_pool *p) {
     return chaos_master_answers(p, 20000);
 }
 
-static bool ended_well(const char *name, int status) {
+static bool ended_well(const struct chaos_pool *p, const char *name, int status) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+    chaos_show_log(p, name);
     if (status == -1) {
         fprintf(stderr, "%s does not end\n", name);
     } else if (WIFEXITED(status)) {
@@ -270,10 +287,10 @@ static bool ended_well(const char *name, int status) {
 
 bool chaos_pool_close(struct chaos_pool *p, bool ok) {
     for (unsigned i = 0; i < CHAOS_NODES; i++)
-        ok &= ended_well(kinds[i].name, chaos_node_end(p, i, SIGTERM));
+        ok &= ended_well(p, kinds[i].name, chaos_node_end(p, i, SIGTERM));
     if (p->master > 0) {
         kill(p->master, SIGTERM);
-        ok &= ended_well("the master", wait_end(p->master, 30000));
+        ok &= ended_well(p, "master", wait_end(p->master, 30000));
     }
     if (!ok) {
         fprintf(stderr, "logs are in %s\n", p->dir);

@@ -67,9 +67,11 @@ static bool ended_by_itself(struct run *r, unsigned i) {
     int status;
     if (n->pid == 0 || waitpid(n->pid, &status, WNOHANG) != n->pid) return false;
     bool drained = n->draining && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!drained)
+    if (!drained) {
         chaos_complain("node %s ended by itself, status %x (its log is in %s)", chaos_node_name(i),
                        (unsigned)status, r->pool.dir);
+        chaos_show_log(&r->pool, chaos_node_name(i));
+    }
     chaos_count(CHAOS_DRAINED, drained);
     *n = (struct chaos_node){.until_ms = clock_mono_ms() + rng_below(&r->rng, 1000)};
     return true;
@@ -86,9 +88,11 @@ static void kill_node(struct run *r, unsigned i) {
 static void end_node(struct run *r, unsigned i) {
     int status = chaos_node_end(&r->pool, i, SIGTERM);
     bool early = WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM; /* it was not up yet */
-    if (!early && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))
+    if (!early && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
         chaos_complain("node %s did not end well at SIGTERM: status %x (its log is in %s)",
                        chaos_node_name(i), (unsigned)status, r->pool.dir);
+        chaos_show_log(&r->pool, chaos_node_name(i));
+    }
     chaos_count(CHAOS_NODE_EXITS, 1);
     r->pool.node[i].until_ms = clock_mono_ms() + rng_below(&r->rng, 500);
 }
@@ -215,6 +219,7 @@ static void disturb_master(struct run *r) {
     if (waitpid(r->pool.master, &status, WNOHANG) == r->pool.master) {
         chaos_complain("the master ended by itself, status %x (its log is in %s)", (unsigned)status,
                        r->pool.dir);
+        chaos_show_log(&r->pool, "master");
         r->pool.master = 0;
         return;
     }
@@ -292,6 +297,7 @@ static bool all_up(struct run *r) {
         } else if (clock_mono_ms() > until) {
             chaos_complain("node %s does not come back (logs are in %s)", chaos_node_name(i),
                            r->pool.dir);
+            chaos_show_log(&r->pool, chaos_node_name(i));
             return false;
         } else {
             chaos_sleep_ms(50);
