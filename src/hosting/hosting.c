@@ -27,6 +27,7 @@
 #include "transport/uri.h"
 
 #define DATA_TIMEOUT_MS 30000u /* silence of a client in the middle of a frame */
+#define AWAIT_MS        200u   /* between calls of meanwhile */
 
 /* --- callbacks of struct host, on the control thread --- */
 
@@ -393,6 +394,7 @@ tarn_status hosting_begin(const struct hosting_plan *plan, struct tarn_host **h_
     h->view = plan->view;
     h->one_of_many = plan->numbers != NULL;
     h->map_epoch = plan->map_epoch;
+    h->patient = plan->meanwhile != NULL;
     init_shared(h);
     tarn_status status = hosting_set_up(h, plan);
     if (status == TARN_OK) {
@@ -414,9 +416,15 @@ tarn_status hosting_begin(const struct hosting_plan *plan, struct tarn_host **h_
     return TARN_OK;
 }
 
-tarn_status hosting_await(struct tarn_host *h) {
+tarn_status hosting_await(struct tarn_host *h, const struct hosting_plan *plan) {
     pthread_mutex_lock(&h->mutex);
-    while (h->opening) pthread_cond_wait(&h->changed, &h->mutex);
+    while (h->opening) {
+        (void)thread_cond_wait(&h->changed, &h->mutex, AWAIT_MS);
+        if (plan->meanwhile == NULL || !h->opening) continue;
+        pthread_mutex_unlock(&h->mutex);
+        plan->meanwhile(plan->arg, NULL);
+        pthread_mutex_lock(&h->mutex);
+    }
     tarn_status status = h->open_status;
     if (status != TARN_OK) fail(status, "%s", h->open_error);
     pthread_mutex_unlock(&h->mutex);

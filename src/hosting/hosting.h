@@ -436,20 +436,12 @@ void hosting_tls_close(struct tarn_host *h);
 
 /* --- hosting.c, loop.c: a host of one master --- */
 
-struct hosting_plan {
-    const char *url;
-    const tarn_options *options;
-    const tarn_host_options *host; /* whole */
-    const unsigned *numbers;       /* of its segments, in their names; NULL: from 0 on */
-    struct hosting_view *view;     /* NULL: none */
-    uint64_t map_epoch;            /* of one of many masters: of the map that is known, else 0 */
-};
 /* Do the options make sense? */
 tarn_status hosting_check(const tarn_host_options *o);
 /* Sets everything up; the control thread runs. */
 tarn_status hosting_begin(const struct hosting_plan *plan, struct tarn_host **h_p);
 /* Waits until the first join has ended. If it has failed, the host tries on. */
-tarn_status hosting_await(struct tarn_host *h);
+tarn_status hosting_await(struct tarn_host *h, const struct hosting_plan *plan);
 void hosting_info(struct tarn_host *h, tarn_host_info *info);
 /* true: it has left the pool. */
 bool hosting_wait(struct tarn_host *h, uint64_t timeout_ms);
@@ -489,6 +481,7 @@ struct tarn_host {
     pid_t pid;
     struct shares *shares; /* of a pool of many masters, and there is nothing else; or NULL */
     bool one_of_many;      /* ... and it is one of these hosts */
+    bool patient;          /* it opens when its master lets it in, whenever that is */
     /* fixed once it is open */
     char *url;
     struct whereabouts master;

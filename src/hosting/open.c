@@ -23,7 +23,7 @@ static tarn_status open_one(const struct hosting_plan *plan, struct tarn_host **
     struct tarn_host *h;
     tarn_status status = hosting_begin(plan, &h);
     if (status != TARN_OK) return status;
-    status = hosting_await(h);
+    status = hosting_await(h, plan);
     if (status == TARN_OK) {
         *host_p = h;
         return TARN_OK;
@@ -49,26 +49,38 @@ static tarn_status pool_connect(const char *url, const tarn_options *options,
     return status;
 }
 
-tarn_status hosting_open(const char *url, const tarn_options *options,
-                         const tarn_host_options *host_options, struct hosting_view *view,
-                         tarn_host **host_p) {
+static bool pool_may_come(tarn_status status) {
+    return status == TARN_EIO || status == TARN_ETIMEOUT || status == TARN_ECLOSED ||
+           status == TARN_ELOADING || status == TARN_ELIMIT;
+}
+
+static tarn_status pool_await(const struct hosting_plan *plan, struct tarn_client **pool_p) {
+    for (;;) {
+        tarn_status status = pool_connect(plan->url, plan->options, pool_p);
+        if (plan->meanwhile == NULL || !pool_may_come(status)) return status;
+        plan->meanwhile(plan->arg, tarn_last_error());
+    }
+}
+
+tarn_status hosting_open(const struct hosting_plan *plan, tarn_host **host_p) {
+    struct tarn_client *pool;
+    tarn_status status = pool_await(plan, &pool);
+    if (status != TARN_OK) return status;
+    if (plan->meanwhile != NULL) plan->meanwhile(plan->arg, NULL);
+    if (pool->shards != NULL) return shares_open(pool, plan, host_p);
+    tarn_close(&pool);
+    return open_one(plan, host_p);
+}
+
+tarn_status tarn_host_open(const char *url, const tarn_options *options,
+                           const tarn_host_options *host_options, tarn_host **host_p) {
     if (url == NULL || host_options == NULL || host_p == NULL)
         return fail(TARN_EINVAL, "tarn_host_open needs a URL, options and a place for the host");
     log_default_once();
     tarn_host_options o = {0};
     memcpy(&o, host_options, host_options->size < sizeof(o) ? host_options->size : sizeof(o));
-    struct hosting_plan plan = {.url = url, .options = options, .host = &o, .view = view};
-    struct tarn_client *pool;
-    tarn_status status = pool_connect(url, options, &pool);
-    if (status != TARN_OK) return status;
-    if (pool->shards != NULL) return shares_open(pool, &plan, host_p);
-    tarn_close(&pool);
-    return open_one(&plan, host_p);
-}
-
-tarn_status tarn_host_open(const char *url, const tarn_options *options,
-                           const tarn_host_options *host_options, tarn_host **host_p) {
-    return hosting_open(url, options, host_options, NULL, host_p);
+    struct hosting_plan plan = {.url = url, .options = options, .host = &o};
+    return hosting_open(&plan, host_p);
 }
 
 /* --- while it runs --- */

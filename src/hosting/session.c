@@ -110,8 +110,9 @@ static void session_drop(struct tarn_host *h) {
     if (s->mounted_once && !session_is_fatal(h, status)) { /* which is what was promised */
         hosting_opened(h, TARN_OK);
     } else if (session_is_fatal(h, status) ||
-               (!master_may_change(&h->master) && s->failures > h->options.retries) ||
-               now_ms() >= h->open_deadline) { /* a failover takes longer than a few tries */
+               (!h->patient &&
+                ((!master_may_change(&h->master) && s->failures > h->options.retries) ||
+                 now_ms() >= h->open_deadline))) { /* a failover takes longer than a few tries */
         if (hosting_opened(h, fail(status, "%s", s->why))) return; /* the caller says it */
     }
     session_tell_once(s, h->name);
@@ -205,6 +206,9 @@ static void join_answered(struct tarn_host *h, const struct answer *a, void *arg
     struct hosting_session *s = &h->session;
     if (!session_accepts(h, a, "NODE JOIN") || !decode_join(h, a, sent_ms)) return;
     h->figures.joins++;
+    if (h->patient) /* what follows has the time that opening may take */
+        h->open_deadline =
+            max_u64(h->open_deadline, add_sat(now_ms(), h->options.connect_timeout_ms));
     s->phase = PHASE_FENCING;
     s->next_beat_ms = s->last_fresh_ms = 0;
     if (s->epoch == s->served_epoch) {

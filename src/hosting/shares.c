@@ -237,8 +237,9 @@ void share_end(struct shares *s, unsigned i, bool keep, uint64_t deadline) {
     hosting_view_destroy(&share->view);
 }
 
-/* A master that is away now gets its share when it is back; TARN_OK when one at least has it. */
-static tarn_status shares_await(struct shares *s) {
+/* A master that is away now gets its share when it is back; TARN_OK when one at least has it, or
+ * may have it in time. */
+static tarn_status shares_await(struct shares *s, const struct hosting_plan *plan) {
     tarn_status worst = fail(TARN_ELOADING, "the slot map has no address of any master yet");
     char why[512];
     bool any = false;
@@ -246,17 +247,24 @@ static tarn_status shares_await(struct shares *s) {
     for (unsigned i = 0; i < s->map->slots->shards; i++) {
         struct node_share *share = &s->share[i];
         if (share->host == NULL) continue;
-        tarn_status status = hosting_await(share->host);
+        tarn_status status = hosting_await(share->host, plan);
         any = any || status == TARN_OK;
         if (status == TARN_OK) continue;
         worst = status;
         snprintf(why, sizeof(why), "shard %s: %s", share->row.name, tarn_last_error());
         if (session_is_fatal(share->host, status)) return fail(status, "%s", why);
     }
-    return any ? TARN_OK : fail(worst, "%s", why);
+    return any || plan->meanwhile != NULL ? TARN_OK : fail(worst, "%s", why);
 }
 
-static tarn_status shares_begin(struct shares *s) {
+/* No master has let the node in yet, nor go. */
+static bool shares_wait_to_join(struct shares *s) {
+    tarn_host_info info = {.size = sizeof(info)};
+    shares_get_info(s, &info);
+    return info.state == TARN_HOST_JOINING || (info.state == TARN_HOST_LEFT && info.segments == 0);
+}
+
+static tarn_status shares_begin(struct shares *s, const struct hosting_plan *plan) {
     const struct slot_map *slots = s->map->slots;
     view_tell(s->view, HOSTING_POPULATING, "memory is set up");
     tarn_status status = hosting_check(&s->o);
@@ -268,8 +276,12 @@ static tarn_status shares_begin(struct shares *s) {
         if (slots->shard[i].servers > 0) status = share_begin(s, i);
     }
     view_tell(s->view, HOSTING_JOINING, "joining the masters");
-    if (status == TARN_OK) status = shares_await(s);
+    if (status == TARN_OK) status = shares_await(s, plan);
     if (status == TARN_OK) status = balance_start(s);
+    while (status == TARN_OK && plan->meanwhile != NULL && shares_wait_to_join(s)) {
+        plan->meanwhile(plan->arg, NULL);
+        usleep(1000 * WAIT_MS);
+    }
     if (status == TARN_OK) view_tell(s->view, HOSTING_UP, "");
     return status;
 }
@@ -303,7 +315,7 @@ tarn_status shares_open(struct tarn_client *pool, const struct hosting_plan *pla
     pthread_mutex_init(&s->mutex, NULL);
     thread_cond_init(&s->changed);
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) s->share[i].slots = -1;
-    tarn_status status = shares_begin(s);
+    tarn_status status = shares_begin(s, plan);
     if (status != TARN_OK) {
         char *why = xstrdup(tarn_last_error());
         shares_end(s, true, 0);

@@ -34,10 +34,24 @@ enum hosting_stage {
 struct hosting_view *hosting_view_create(void);
 /* After its host is closed. */
 void hosting_view_destroy(struct hosting_view **view_p);
-/* tarn_host_open, with a view that outlives the host. NULL: none. */
-tarn_status hosting_open(const char *url, const tarn_options *options,
-                         const tarn_host_options *host_options, struct hosting_view *view,
-                         tarn_host **host_p);
+
+struct hosting_plan {
+    const char *url;
+    const tarn_options *options;
+    const tarn_host_options *host; /* whole */
+    const unsigned *numbers;       /* of its segments, in their names; NULL: from 0 on */
+    struct hosting_view *view;     /* which outlives the host; NULL: none */
+    uint64_t map_epoch;            /* of one of many masters: of the map that is known, else 0 */
+    /* A few times a second while masters are waited for, on the caller's thread; why: there is no
+     * master to talk to yet; NULL: one lets it in, or will. NULL: the host is open in time, or not
+     * at all. */
+    void (*meanwhile)(void *arg, const char *why);
+    void *arg;
+};
+/* tarn_host_open. With a meanwhile it waits until a master lets the node in, however often those
+ * fail: what it returns then is what trying again does not mend, or TARN_ECLOSED from a master that
+ * has let the node go. */
+tarn_status hosting_open(const struct hosting_plan *plan, tarn_host **host_p);
 
 /* From any thread. text: what it does or waits for, for people; "" when it is up. */
 enum hosting_stage hosting_view_stage(struct hosting_view *v, char *text, size_t cap);

@@ -49,52 +49,19 @@ static char next_signal(int ms) {
 
 /* --- opening --- */
 
-static void life_wait_for(struct node_life *l, const char *what) {
+/* A node may be started before its master, which may also go while the node joins, or not want it
+ * yet. why NULL: the host's view and its log tell of that. */
+static void life_waits_on(void *arg, const char *why) {
+    struct node_life *l = arg;
+    char text[sizeof(l->waiting)] = "";
+    if (why != NULL) snprintf(text, sizeof(text), "waiting for the master: %s", why);
     pthread_mutex_lock(&l->mutex);
-    snprintf(l->waiting, sizeof(l->waiting), "%s", what);
+    snprintf(l->waiting, sizeof(l->waiting), "%s", text);
     pthread_mutex_unlock(&l->mutex);
-}
-
-static void life_wait_for_master(struct node_life *l) {
-    char text[sizeof(l->waiting)];
-    snprintf(text, sizeof(text), "waiting for the master: %s", tarn_last_error());
-    life_wait_for(l, text);
-}
-
-static bool may_come(tarn_status status) {
-    return status == TARN_EIO || status == TARN_ETIMEOUT || status == TARN_ECLOSED ||
-           status == TARN_ELOADING || status == TARN_ELIMIT;
-}
-
-/* A node may be started before its master, so this waits for it. */
-static tarn_status wait_for_master(struct node_life *l) {
-    const struct node_options *o = l->o;
-    bool told = false;
-    for (;;) {
-        tarn_client *client = NULL;
-        tarn_status status = tarn_connect(o->master, &o->client, &client);
-        tarn_close(&client);
-        if (!may_come(status)) return status;
-        life_wait_for_master(l);
-        if (!told) log_warning("Waiting for the master: %s", tarn_last_error());
-        told = true;
-        if (next_signal(500) == 'h' && o->log_file != NULL)
-            log_open(o->log_file); /* of TLS nothing is kept yet */
-    }
-}
-
-/* The master may also go while we join. Some of these statuses have causes here, too, which do not
- * pass. */
-static tarn_status open_host(struct node_life *l, tarn_host **host_p) {
-    const struct node_options *o = l->o;
-    tarn_status status = TARN_EIO;
-    for (unsigned tries = 0; tries < 3 && may_come(status); tries++) {
-        status = wait_for_master(l);
-        life_wait_for(l, "");
-        if (status == TARN_OK)
-            status = hosting_open(o->master, &o->client, &o->host, l->view, host_p);
-    }
-    return status;
+    if (why != NULL && !l->told) log_warning("Waiting for the master: %s", why);
+    l->told = why != NULL;
+    if (next_signal(why != NULL ? 500 : 0) == 'h' && l->o->log_file != NULL)
+        log_open(l->o->log_file); /* certificates are read when the host is up */
 }
 
 static int node_failed(tarn_status status) {
@@ -156,8 +123,18 @@ static int node_live(const struct node_options *o, tarn_host **host_p) {
 
 static int life_code(struct node_life *l) {
     const struct node_options *o = l->o;
+    struct hosting_plan plan = {.url = o->master,
+                                .options = &o->client,
+                                .host = &o->host,
+                                .view = l->view,
+                                .meanwhile = life_waits_on,
+                                .arg = l};
     tarn_host *host = NULL;
-    tarn_status status = open_host(l, &host);
+    tarn_status status = hosting_open(&plan, &host);
+    if (status == TARN_ECLOSED) { /* it was asked to leave before it was started anew */
+        log_notice("The node has left the pool, bye bye...");
+        return EXIT_DONE;
+    }
     if (status != TARN_OK) return node_failed(status);
     /* Until now these end the process, with which nothing is lost. */
     catch_signal(SIGTERM);

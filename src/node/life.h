@@ -19,6 +19,7 @@ struct node_life {
     int code;    /* the exit status */
     pthread_mutex_t mutex;
     char waiting[320]; /* under it: why there is no host yet; "": there is one, or was */
+    bool told;         /* the thread's: the log was */
 };
 
 /* false: errno; life_end in any case. */

@@ -60,6 +60,27 @@ test {... until one other tells the map} {
     back c
 }
 
+proc joins_asked {name} {
+    if {![regexp {cmdstat_node\|join:calls=(\d+)} [ask $name info commandstats] - calls]} {return 0}
+    return $calls
+}
+
+test {a node that all masters refuse for now tries again for as long as it takes} {
+    foreach name {a b c} {ask $name config set max-nodes 0}
+    launch_node crowd --master "tarn://127.0.0.1:[port a]?backoff_min_ms=1&backoff_max_ms=10"
+    foreach name {a b c} {
+        set ::asked $name
+        wait_for "many attempts at $name" {[joins_asked $::asked] >= 20}
+    }
+    ask b config set max-nodes 1
+    focus b
+    wait_node crowd up
+    wait_for "its port" {[file exists [node crowd dir]/port]}
+    stop_node crowd
+    dict unset ::node_table crowd
+    foreach name {a b c} {ask $name config set max-nodes 1024}
+}
+
 test {with old files: the later map counts, and keys of slots that went do not come back} {
     assert_equal OK [ask a config set appendonly yes]
     wait_for "the append-only file" {[field_is a aof_rewrite_in_progress 0]}

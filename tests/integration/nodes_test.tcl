@@ -413,6 +413,28 @@ test {a node that is started before its master waits for it} {
     dict unset ::node_table early
 }
 
+proc joins_asked {} {
+    if {![regexp {cmdstat_node\|join:calls=(\d+)} [r info commandstats] - calls]} {return 0}
+    return $calls
+}
+
+test {a node that the master refuses for now tries again for as long as it takes} {
+    r config set max-nodes 1
+    set ::before [joins_asked]
+    launch_node crowd --host-name m9 \
+        --master tarn://127.0.0.1:[server port]?backoff_min_ms=1&backoff_max_ms=10
+    wait_for "many attempts" {[joins_asked] >= $::before + 20}
+    set text [file_text [node crowd log]]
+    assert_match "*is not connected to its master, and tries again: *max-nodes*" $text
+    file rename [node crowd log] [node crowd log].1
+    send_signal HUP [node crowd pid]
+    wait_for "its new log" {[file exists [node crowd log]]}
+    r config set max-nodes 1024
+    wait_node crowd up
+    stop_node crowd
+    dict unset ::node_table crowd
+}
+
 stop_server
 start_server --pool-size 0 --requirepass sesame
 

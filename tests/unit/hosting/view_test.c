@@ -13,18 +13,29 @@ static struct hosting_view *view;
 static struct tarn_host *h;
 static tarn_host_segment segment = {.bytes = 1u << 20, .numa_node = -1};
 
-static void open_with_view(void) {
-    tarn_host_options o;
+static tarn_options client_options;
+static tarn_host_options o;
+static struct hosting_plan plan;
+
+static void prepare_with_view(void) {
     log_set_level(LOG_LEVEL_NOTHING);
     disk_reset();
     master_start(&m);
+    h = NULL;
+    tarn_options_init(&client_options);
     tarn_host_options_init(&o);
     o.name = "n1";
     o.segments = &segment;
     o.n_segments = 1;
     o.shm_socket = "";
     view = hosting_view_create();
-    CHECK_EQ(hosting_open(m.s.url, NULL, &o, view, &h), TARN_OK);
+    plan =
+        (struct hosting_plan){.url = m.s.url, .options = &client_options, .host = &o, .view = view};
+}
+
+static void open_with_view(void) {
+    prepare_with_view();
+    CHECK_EQ(hosting_open(&plan, &h), TARN_OK);
 }
 
 static void close_with_view(void) {
@@ -110,6 +121,75 @@ static void set_standing(const char *standing) {
     m.standing = standing;
     pthread_mutex_unlock(&m.s.mutex);
 }
+
+/* --- a program that is a node has patience --- */
+
+struct patience {
+    unsigned without_master, with;
+};
+
+static void note_wait(void *arg, const char *why) {
+    struct patience *p = arg;
+    if (why == NULL)
+        p->with++;
+    else
+        p->without_master++;
+}
+
+/* As of a node that is stopped for longer than node-timeout while it joins, and of masters that
+ * come and go. */
+static void refuse_for_a_while(unsigned times) {
+    scripted_rule(&m.s, "NODE JOIN *", times, "-LIMIT max-nodes are in the pool already\r\n");
+    scripted_rule(&m.s, "SEGMENT MOUNT *", times, "-STALE this node is down: NODE JOIN\r\n");
+    scripted_rule(&m.s, "NODE UP *", times, "");
+    client_options.backoff_min_ms = client_options.backoff_max_ms = 1;
+}
+
+TEST(open_however_often_it_fails) {
+    enum { TIMES = 6 };
+    struct patience patience = {0};
+    prepare_with_view();
+    plan.meanwhile = note_wait;
+    plan.arg = &patience;
+    client_options.connect_timeout_ms = 50; /* the time of a host that is not patient */
+    scripted_rule(&m.s, "INFO *", 10, "");  /* hangs up */
+    refuse_for_a_while(TIMES);
+    CHECK_EQ(hosting_open(&plan, &h), TARN_OK);
+    CHECK(patience.without_master > 0);
+    CHECK(patience.with > 0);
+    CHECK(scripted_count(&m.s, "NODE JOIN *") > 2 * TIMES);
+    wait_stage(HOSTING_UP, "");
+    close_with_view();
+    hosting_view_destroy(&view);
+}
+
+TEST(open_in_time_or_not_at_all) {
+    prepare_with_view();
+    refuse_for_a_while(100);
+    client_options.retries = 2;
+    CHECK_EQ(hosting_open(&plan, &h), TARN_ELIMIT);
+    CHECK_EQ(scripted_count(&m.s, "NODE JOIN *"), 3);
+    master_stop(&m);
+    hosting_view_destroy(&view);
+}
+
+TEST(open_what_patience_does_not_mend) {
+    struct patience patience = {0};
+    prepare_with_view();
+    plan.meanwhile = note_wait;
+    plan.arg = &patience;
+    scripted_rule(&m.s, "NODE JOIN *", 1, "-BUSY a living node has this name\r\n");
+    CHECK_EQ(hosting_open(&plan, &h), TARN_EBUSY);
+    /* it was asked to leave before it was started anew */
+    scripted_rule(&m.s, "NODE UP *", 1000, "-TRYAGAIN 50 there are fences\r\n");
+    master_work(&m, "leave");
+    CHECK_EQ(hosting_open(&plan, &h), TARN_ECLOSED);
+    CHECK(h == NULL);
+    master_stop(&m);
+    hosting_view_destroy(&view);
+}
+
+/* --- figures and stages go on --- */
 
 TEST(view_of_what_the_master_says) {
     open_with_view();
