@@ -10,6 +10,7 @@ key, and for each call."""
 import argparse
 import math
 import os
+import random
 import re
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -23,10 +24,11 @@ BOOKS = 132
 
 
 class Shape:
-    """How an engine cuts a prompt: tokens of a block, objects of each (shards), bytes of a token,
-    and prompt tokens a second for each accelerator."""
+    """How an engine cuts a prompt: tokens of a block, objects of each (shards), whether the blocks
+    of a stretch are with one master, bytes of a token, and prompt tokens a second for each
+    accelerator."""
 
-    def __init__(self, name, block, shards, token, tokens_s, colour):
+    def __init__(self, name, block, shards, stretches, token, tokens_s, colour):
         self.name, self.block, self.shards, self.colour = name, block, shards, colour
         self.object = block * token // shards
         looked_up = tokens_s / block * shards
@@ -41,18 +43,34 @@ class Shape:
             "get": blocks * FOUND,
             "put": blocks * (1 - FOUND),
         }
+        # what of a call goes to masters by chance, each piece as a whole
+        begins, found = stretches_of(int(blocks)), int(blocks * FOUND)
+        self.pieces = (
+            {
+                "look-up": len(begins),
+                "get": sum(b < found for b in begins),
+                "put": sum(b > found for b in begins) + 1,
+            }
+            if stretches
+            else self.calls
+        )
+
+
+def stretches_of(blocks):
+    """Where the stretches of a prompt begin: tarn.chain."""
+    return [b for b in range(blocks) if b % min(64, 1 << max(0, b.bit_length() - 3)) == 0]
 
 
 SHAPES = (
-    Shape("256 tokens", 256, 1, 70272, 4000, "#2e8540"),
-    Shape("64 tokens", 64, 1, 70272, 4000, "#2563a8"),
-    Shape("16 tokens, 8 shards", 16, 8, 320 << 10, 1000, "#c2380c"),
+    Shape("256 tokens", 256, 1, False, 70272, 4000, "#2e8540"),
+    Shape("64 tokens", 64, 1, True, 70272, 4000, "#2563a8"),
+    Shape("16 tokens, 8 shards", 16, 8, True, 320 << 10, 1000, "#c2380c"),
 )
 
 
-def requests(keys, masters):
-    """Into how many parts a call of so many keys falls."""
-    return masters * (1 - (1 - 1 / masters) ** keys)
+def requests(pieces, masters):
+    """Into how many parts a call of so many pieces falls."""
+    return masters * (1 - (1 - 1 / masters) ** pieces)
 
 
 def cores(costs, shape, accelerators, masters):
@@ -60,7 +78,7 @@ def cores(costs, shape, accelerators, masters):
     total = 0.0
     for op, rate in shape.rates.items():
         key_ns, call_ns = costs[op]
-        parts = requests(shape.calls[op], masters) / shape.calls[op]
+        parts = requests(shape.pieces[op], masters) / shape.calls[op]
         total += rate * (key_ns + call_ns * parts) / 1e9
     return accelerators * total
 
@@ -109,6 +127,7 @@ def asked(costs):
     names = ["of one accelerator", *(shape.name for shape in SHAPES)]
     rows = [[f"{op}s, keys/s", *(figure(s.rates[op]) for s in SHAPES)] for op in BYTES]
     rows += [[f"keys of a {op}'s call", *(figure(s.calls[op]) for s in SHAPES)] for op in BYTES]
+    rows += [[f"pieces of a {op}'s call", *(figure(s.pieces[op]) for s in SHAPES)] for op in BYTES]
     rows.append(["an object", *(size(s.object) for s in SHAPES)])
     rows.append(["objects", *(figure(POOL / s.object) for s in SHAPES)])
     rows.append(["books", *(size(POOL / s.object * BOOKS) for s in SHAPES)])
@@ -140,7 +159,7 @@ def ends(costs):
     for n in (1, 2, 4, 8, 16, 32, 64):
         row = [n]
         for s in SHAPES:
-            thin = s.calls["put"] / requests(s.calls["put"], n)
+            thin = s.calls["put"] / requests(s.pieces["put"], n)
             dear = cores(costs, s, 1, n) / cores(costs, s, 1, 1)
             row.append(f"{plain(most(costs, s, n))} ({thin:.3g} keys, {dear:.2f})")
         rows.append(row)
@@ -152,6 +171,34 @@ def per_call(costs):
     for op, (key_ns, call_ns) in costs.items():
         rows.append([op, f"{key_ns:.0f} ns", f"{call_ns / 1000:.1f} us", f"{call_ns / key_ns:.0f}"])
     return table(["", "a key", "a call", "keys that cost as much as the call"], rows)
+
+
+def busiest(begins, shared, blocks, masters=8, draws=400):
+    """Keys that the busiest master is asked for, times its fair share, where all prompts begin with
+    the same blocks: what has the tag of one of these is with one master for all prompts."""
+    chance, total = random.Random(1), 0.0
+    sizes = [b - a for a, b in zip(begins, [*begins[1:], blocks])]
+    hot = [size for begin, size in zip(begins, sizes) if begin < shared]
+    for _ in range(draws):
+        load = [(blocks - sum(hot)) / masters] * masters
+        for size in hot:
+            load[chance.randrange(masters)] += size
+        total += max(load) * masters / blocks
+    return total / draws
+
+
+def spread(_):
+    rows = []
+    for name, shared, blocks in (
+        ("nothing", 0, 500),
+        ("a chat template, 32 tokens of 8,000", 2, 500),
+        ("a system prompt, 1,500 of 8,000", 94, 500),
+        ("tools and rules, 10,000 of 12,000", 625, 750),
+    ):
+        ways = [range(blocks), *(range(0, blocks, n) for n in (32, 64, 128)), stretches_of(blocks)]
+        rows.append([name, *(f"{busiest(list(w), shared, blocks):.2f}" for w in ways)])
+    head = ["all prompts share", "each block alone", "32 blocks", "64", "128", "as they are"]
+    return table(head, rows)
 
 
 def plot(costs):
@@ -205,6 +252,7 @@ def main():
         ("cost", per_call(costs)),
         ("masters", masters(costs)),
         ("ends", ends(costs)),
+        ("spread", spread(costs)),
     ):
         pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
         text, n = pattern.subn(lambda m, made=made: f"{m[1]}\n{made}\n\n{m[2]}", text)

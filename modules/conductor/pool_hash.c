@@ -1,6 +1,7 @@
 #include "conductor/pool_hash.h"
 
 #include <endian.h>
+#include <stdbool.h>
 #include <string.h>
 #include "base/assert.h"
 
@@ -26,7 +27,7 @@ static void text_add(struct sha256 *d, struct span text) {
 }
 
 static void seed_make(struct pool_hashes *h, const struct pool_prompt *p) {
-    static const char magic[] = "tarn.chain/1"; /* with its NUL */
+    static const char magic[] = "tarn.chain/2"; /* with its NUL */
     struct sha256 *d = h->digest;
     uint8_t head[FIELD_HEAD];
     uint32_t unit = htole32(h->unit);
@@ -65,18 +66,29 @@ size_t pool_hashes_begin(struct pool_hashes *h, enum pool_hashing hashing, uint3
     return n;
 }
 
-static void text_of(const uint8_t hash[POOL_HASH_BYTES], char out[POOL_HASH_TEXT]) {
+static void text_of(const uint8_t hash[POOL_HASH_BYTES], char *out) {
     static const char digits[] = "0123456789abcdef";
+    *out++ = '{';
     for (size_t i = 0; i < POOL_HASH_BYTES; i++) {
-        out[2 * i] = digits[hash[i] >> 4];
-        out[2 * i + 1] = digits[hash[i] & 15];
+        if (i == POOL_HASH_TAG) *out++ = '}';
+        *out++ = digits[hash[i] >> 4];
+        *out++ = digits[hash[i] & 15];
     }
+}
+
+/* As in tarn.chain: a stretch is at most a quarter as long as what is before it. */
+static bool stretch_begins(size_t block) {
+    size_t longest = 1;
+    while (longest < POOL_STRETCH && longest * 8 <= block) longest *= 2;
+    return block % longest == 0;
 }
 
 static void block_make(struct pool_hashes *h, size_t i) {
     struct sha256 *d = h->digest;
     size_t len = (size_t)h->unit * sizeof(uint32_t);
     uint32_t unit = htole32(h->unit);
+    uint8_t tag[POOL_HASH_TAG];
+    memcpy(tag, h->last, sizeof(tag));
     sha256_begin(d);
     sha256_add(d, h->last, h->last_len);
     if (h->hashing == POOL_HASH_TARN) sha256_add(d, &unit, sizeof(unit));
@@ -84,6 +96,7 @@ static void block_make(struct pool_hashes *h, size_t i) {
     if (h->hashing == POOL_HASH_TARN) field_add(d, 'L', SPAN(""));
     sha256_end(d, h->last);
     h->last_len = POOL_HASH_BYTES;
+    if (h->hashing == POOL_HASH_TARN && !stretch_begins(i)) memcpy(h->last, tag, sizeof(tag));
     text_of(h->last, (char *)(uintptr_t)h->text[i].data);
 }
 

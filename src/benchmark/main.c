@@ -17,6 +17,7 @@ static const char usage[] =
     "          [--replicas N] [--clients C] [--threads T] [--pipeline 2]\n"
     "          [--lease-ms 5000, 0 = plain look-ups] [--seconds S]\n"
     "          [--puts PERCENT]   so many of the calls are puts\n"
+    "          [--stretch KEYS]   so many in a row have a hash tag in common, and so a master\n"
     "          [--rate CALLS [--random]]   so many a second of all clients, evenly spaced or at "
     "random times;\n"
     "          latencies count from when a call was due;\n"

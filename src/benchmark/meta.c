@@ -113,14 +113,23 @@ static void resp_append_number(struct buf *b, uint64_t v) {
     b->len = (size_t)(at - b->data) + n + 4;
 }
 
+/* Writes a key's number, whose digits these are, and the hash tag of its stretch before them. */
+static void key_number_set(const struct meta *m, char *digits, uint64_t number) {
+    u64_to_hex(number, META_DIGITS, digits);
+    if (m->stretch > 0)
+        u64_to_hex(number / m->stretch * UINT64_C(0x9e3779b97f4a7c15) >> 48, META_TAG - 2,
+                   digits - META_TAG + 1);
+}
+
 /* Key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to key_size,
- * then the number. */
+ * the tag of its stretch, then the number. */
 static void key_append(const struct meta *m, struct buf *b, uint64_t number) {
     static const char stem[] = "vllm@meta-llama/Llama-3-70B@8@0@";
-    size_t pad = (size_t)m->key_size - META_DIGITS;
+    size_t pad = (size_t)m->key_size - META_DIGITS - (m->stretch > 0 ? META_TAG : 0);
     for (size_t i = 0; i < pad; i++) buf_append_char(b, i < sizeof(stem) - 1 ? stem[i] : '.');
+    if (m->stretch > 0) buf_append_str(b, "{....}");
     buf_reserve(b, META_DIGITS);
-    u64_to_hex(number, META_DIGITS, b->data + b->len);
+    key_number_set(m, b->data + b->len, number);
     b->len += META_DIGITS;
 }
 
@@ -198,7 +207,7 @@ static void part_send(struct meta_worker *k, struct meta_link *l, struct meta_pa
     struct buf *out = &l->w->out;
     char *digits = t->keys.data + k->key.len - 2 - META_DIGITS;
     for (size_t i = 0; i < p.keys; i++, digits += t->key_bytes)
-        u64_to_hex(part_key(m, &p, i), META_DIGITS, digits);
+        key_number_set(m, digits, part_key(m, &p, i));
     resp_append_count(out, t->words + p.keys * t->words_a_key);
     buf_append(out, t->name.data, t->name.len);
     resp_append_number(out, p.keys);
@@ -216,8 +225,8 @@ static void call_split(struct meta_worker *k, struct meta_call *call) {
     char *key = k->key.data + k->key.len - 2 - m->key_size;
     memset(at, 0, m->n_masters * sizeof(*at));
     for (uint64_t i = 0; i < m->batch; i++) {
-        u64_to_hex(key_number(m, call->op, call->first_key, i), META_DIGITS,
-                   key + m->key_size - META_DIGITS);
+        key_number_set(m, key + m->key_size - META_DIGITS,
+                       key_number(m, call->op, call->first_key, i));
         k->whose[i] = m->owner[slot_of_key(span_of(key, m->key_size))];
         at[k->whose[i]]++;
     }
@@ -296,7 +305,7 @@ static void append_keys_numbers(struct meta_worker *k, struct buf *out, const st
     static const struct span no_crc = SPAN("$2\r\n-1\r\n");
     for (size_t i = 0; i < p->keys; i++) {
         if (k->numbers[i] == UINT64_MAX) continue;
-        u64_to_hex(part_key(k->m, p, i), META_DIGITS, k->key.data + k->key.len - 2 - META_DIGITS);
+        key_number_set(k->m, k->key.data + k->key.len - 2 - META_DIGITS, part_key(k->m, p, i));
         buf_append(out, k->key.data, k->key.len);
         resp_append_number(out, k->numbers[i]);
         if (p->call->op == META_PUT) buf_append(out, no_crc.data, no_crc.len);

@@ -7,6 +7,7 @@
 struct slot_map;
 
 #define META_DIGITS 16 /* of a key's number, in hex, at its end */
+#define META_TAG    6  /* a hash tag before it, {1a2b} */
 
 enum meta_op { META_PUT, META_GET, META_EXISTS, META_PREFIX };
 extern const char *const meta_op_names[]; /* ends with NULL */
@@ -15,9 +16,10 @@ struct meta {
     const struct bench *b;
     enum meta_op op;
     uint64_t batch, keys, value_size, key_size, replicas, clients, threads, pipeline, lease_ms;
-    uint64_t puts; /* of 100 batches: so many are puts, whatever the operation is */
-    double rate;   /* batches a second of all connections, 0: as fast as it goes */
-    bool random;   /* at random times, not evenly spaced */
+    uint64_t stretch; /* so many keys in a row have a hash tag in common; 0: there is none */
+    uint64_t puts;    /* of 100 batches: so many are puts, whatever the operation is */
+    double rate;      /* batches a second of all connections, 0: as fast as it goes */
+    bool random;      /* at random times, not evenly spaced */
     double seconds;
     /* By meta_masters_open, or one that is b. owner: the number of each slot's, where there are
      * several */

@@ -8,15 +8,16 @@ static void meta_print(const struct meta *m, const struct meta_result *sum) {
     double per_key = 1e9 / (double)max_u64(1, sum->done_keys + sum->put_keys); /* ns of a second */
     if (m->b->json) {
         struct buf out = {0};
-        json_add(&out,
-                 "op:s batch:u keys:u value_size:u key_size:u clients:u threads:u pipeline:u "
-                 "lease_ms:u puts:u rate:0 random:b seconds:3 requests:u keys_done:u hits:u "
-                 "errors:u keys_per_s:0 masters:u client_ns_per_key:1 servers_ns_per_key:1",
-                 meta_op_names[m->op], m->batch, m->keys, m->value_size, m->key_size, m->clients,
-                 m->threads, m->pipeline, m->op == META_GET ? m->lease_ms : 0, m->puts, m->rate,
-                 m->random, sum->seconds, sum->requests, sum->done_keys, sum->hits, sum->errors,
-                 rate, (uint64_t)m->n_masters, per_key * sum->client_cpu_s,
-                 per_key * sum->servers_cpu_s);
+        json_add(
+            &out,
+            "op:s batch:u keys:u value_size:u key_size:u stretch:u clients:u threads:u pipeline:u "
+            "lease_ms:u puts:u rate:0 random:b seconds:3 requests:u keys_done:u hits:u "
+            "errors:u keys_per_s:0 masters:u client_ns_per_key:1 servers_ns_per_key:1",
+            meta_op_names[m->op], m->batch, m->keys, m->value_size, m->key_size, m->stretch,
+            m->clients, m->threads, m->pipeline, m->op == META_GET ? m->lease_ms : 0, m->puts,
+            m->rate, m->random, sum->seconds, sum->requests, sum->done_keys, sum->hits, sum->errors,
+            rate, (uint64_t)m->n_masters, per_key * sum->client_cpu_s,
+            per_key * sum->servers_cpu_s);
         json_latency(&out, "", &sum->hist);
         if (m->puts > 0) {
             json_add(&out, "puts_done:u put_keys:u", sum->put_hist.count, sum->put_keys);
@@ -66,6 +67,7 @@ int meta_main(struct bench *b, int argc, char **argv) {
         {"--keys", OPT_U64, &m.keys, 1, 1000000000},
         {"--value-size", OPT_BYTES, &m.value_size, 1, UINT64_C(1) << 40},
         {"--key-size", OPT_U64, &m.key_size, META_DIGITS, 1024},
+        {"--stretch", OPT_U64, &m.stretch, 0, 65536},
         {"--replicas", OPT_U64, &m.replicas, 1, 64},
         {"--clients", OPT_U64, &m.clients, 1, 10000},
         {"--threads", OPT_U64, &m.threads, 1, 256},
@@ -79,6 +81,8 @@ int meta_main(struct bench *b, int argc, char **argv) {
     };
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("meta takes no argument \"%s\"", argv[0]);
+    if (m.stretch > 0 && m.key_size < META_DIGITS + META_TAG)
+        die("--stretch: keys of %d bytes or more", META_DIGITS + META_TAG);
     m.op = parse_op(op);
     if (m.random && m.rate == 0) die("--random goes with --rate");
     m.run = clock_wall_us() << 12;

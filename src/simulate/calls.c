@@ -336,7 +336,7 @@ void call_flow_ended(struct sim *s, uint32_t owner) {
     if (kind == FLOW_WRITE && s->engines[c->put_host].work != ENGINE_GONE) {
         const struct trace_request *q = call_request(s, c);
         if (s->config->masters > 0)
-            pool_put_load(s->pool, call_ids(s, c) + c->pooled, q->n - c->pooled, s->now,
+            pool_put_load(s->pool, call_ids(s, c), q->n, c->pooled, s->now,
                           PUT_KEYS * s->config->key_s);
         pool_write(s->pool, c->chain, call_ids(s, c), q->n, c->pooled, c->put_host);
     }

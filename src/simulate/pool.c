@@ -12,6 +12,7 @@
 #define BIRTH_MS UINT64_C(1000)
 #define WALL_MS  UINT64_C(1000000)
 #define SLOTS    16384u /* of Redis Cluster */
+#define STRETCH  64u    /* blocks of a prompt that share a slot, at most: tarn.chain */
 
 static struct span pool_key(uint64_t id, char out[16]) {
     for (unsigned i = 0; i < 8; i++) out[i] = (char)(id >> (56 - 8 * i));
@@ -84,10 +85,17 @@ void pool_time(struct sim_pool *p, double now_s) {
     }
 }
 
-/* Which master has its slot. */
-static struct pool_master *master_of(struct sim_pool *p, uint64_t id) {
+/* The first block of the stretch that a block is in. */
+static uint32_t stretch_of(uint32_t block) {
+    uint32_t longest = 1;
+    while (longest < STRETCH && longest * 8 <= block) longest *= 2;
+    return block - block % longest;
+}
+
+/* Which master has the slot of block number at of a prompt. */
+static struct pool_master *master_of(struct sim_pool *p, const uint64_t *ids, uint32_t at) {
     if (p->masters == 1) return &p->master[0];
-    return &p->master[(mix64(id) % SLOTS) * p->masters / SLOTS];
+    return &p->master[(mix64(ids[stretch_of(at)]) % SLOTS) * p->masters / SLOTS];
 }
 
 /* Keys of a prompt, and what was brought near of each. */
@@ -97,25 +105,26 @@ struct pool_keys {
     uint64_t hash[32];
 };
 
-static uint32_t keys_fetch(struct sim_pool *p, const uint64_t *ids, uint32_t n,
+/* Of those from number at on. */
+static uint32_t keys_fetch(struct sim_pool *p, const uint64_t *ids, uint32_t at, uint32_t n,
                            struct pool_keys *k) {
-    if (n > 32) n = 32;
-    for (uint32_t i = 0; i < n; i++) k->key[i] = pool_key(ids[i], k->text[i]);
+    n = n - at > 32 ? 32 : n - at;
+    for (uint32_t i = 0; i < n; i++) k->key[i] = pool_key(ids[at + i], k->text[i]);
     if (p->masters == 1) {
         store_prefetch(p->master[0].store, k->key, n, k->hash);
         return n;
     }
     for (uint32_t i = 0; i < n; i++)
-        store_prefetch(master_of(p, ids[i])->store, &k->key[i], 1, &k->hash[i]);
+        store_prefetch(master_of(p, ids, at + i)->store, &k->key[i], 1, &k->hash[i]);
     return n;
 }
 
 uint32_t pool_match(struct sim_pool *p, const uint64_t *ids, uint32_t n) {
     struct pool_keys k;
     for (uint32_t at = 0; at < n;) {
-        uint32_t m = keys_fetch(p, ids + at, n - at, &k);
+        uint32_t m = keys_fetch(p, ids, at, n, &k);
         for (uint32_t i = 0; i < m; i++, at++) {
-            struct pool_master *master = master_of(p, ids[at]);
+            struct pool_master *master = master_of(p, ids, at);
             if (master->away > 0 || store_find_hashed(master->store, k.key[i], k.hash[i]) == NULL)
                 return at;
         }
@@ -123,18 +132,19 @@ uint32_t pool_match(struct sim_pool *p, const uint64_t *ids, uint32_t n) {
     return n;
 }
 
-/* How many of the keys are of each master. */
-static void keys_count(struct sim_pool *p, const uint64_t *ids, uint32_t n,
+/* How many of the keys from `from` to n are of each master. */
+static void keys_count(struct sim_pool *p, const uint64_t *ids, uint32_t from, uint32_t n,
                        uint32_t count[SIM_MASTERS_MAX]) {
     memset(count, 0, p->masters * sizeof(*count));
-    for (uint32_t i = 0; i < n; i++) count[master_of(p, ids[i]) - p->master]++;
+    for (uint32_t i = from; i < n; i++) count[master_of(p, ids, i) - p->master]++;
 }
 
 /* One batch at each master. */
 static void batches_begin(struct sim_pool *p, struct store_batch *batch, struct store_chain *chain,
-                          enum store_batch_kind kind, const uint64_t *ids, uint32_t n) {
+                          enum store_batch_kind kind, const uint64_t *ids, uint32_t from,
+                          uint32_t n) {
     uint32_t count[SIM_MASTERS_MAX];
-    keys_count(p, ids, n, count);
+    keys_count(p, ids, from, n, count);
     for (uint32_t m = 0; m < p->masters; m++) {
         if (count[m] == 0 || p->master[m].away > 0) continue;
         store_settle(p->master[m].store);
@@ -150,11 +160,11 @@ uint32_t pool_read(struct sim_pool *p, struct store_chain *chain, const uint64_t
     struct store_layout layout;
     bool ended[SIM_MASTERS_MAX] = {false};
     uint32_t found = n, open = p->masters;
-    batches_begin(p, batch, chain, STORE_BATCH_READ, ids, n);
+    batches_begin(p, batch, chain, STORE_BATCH_READ, ids, 0, n);
     for (uint32_t at = 0; at < n && open > 0;) {
-        uint32_t some = keys_fetch(p, ids + at, n - at, &k);
+        uint32_t some = keys_fetch(p, ids, at, n, &k);
         for (uint32_t i = 0; i < some && open > 0; i++, at++) {
-            struct pool_master *master = master_of(p, ids[at]);
+            struct pool_master *master = master_of(p, ids, at);
             ptrdiff_t m = master - p->master;
             if (ended[m]) continue;
             struct object *o = NULL;
@@ -180,9 +190,9 @@ void pool_write(struct sim_pool *p, struct store_chain *chain, const uint64_t *i
                 uint32_t had, uint32_t host) {
     struct store_batch batch[SIM_MASTERS_MAX];
     struct store_put_options options = {.replicas = 1, .host = host, .local = true};
-    batches_begin(p, batch, chain, STORE_BATCH_PUT, ids + had, n - had);
+    batches_begin(p, batch, chain, STORE_BATCH_PUT, ids, had, n);
     for (uint32_t i = had; i < n; i++) {
-        struct pool_master *m = master_of(p, ids[i]);
+        struct pool_master *m = master_of(p, ids, i);
         char text[16];
         struct span key = pool_key(ids[i], text);
         struct store_put *put;
@@ -205,7 +215,7 @@ double pool_lookup_s(struct sim_pool *p, const uint64_t *ids, uint32_t n, double
                      double key_s) {
     uint32_t count[SIM_MASTERS_MAX];
     double last = now + rtt_s / 2;
-    keys_count(p, ids, n, count);
+    keys_count(p, ids, 0, n, count);
     for (uint32_t m = 0; m < p->masters; m++) {
         if (count[m] == 0 || p->master[m].away > 0) continue;
         double at = master_answers(&p->master[m], now + rtt_s / 2, count[m] * key_s);
@@ -214,9 +224,10 @@ double pool_lookup_s(struct sim_pool *p, const uint64_t *ids, uint32_t n, double
     return last + rtt_s / 2 - now;
 }
 
-void pool_put_load(struct sim_pool *p, const uint64_t *ids, uint32_t n, double now, double key_s) {
+void pool_put_load(struct sim_pool *p, const uint64_t *ids, uint32_t n, uint32_t had, double now,
+                   double key_s) {
     uint32_t count[SIM_MASTERS_MAX];
-    keys_count(p, ids, n, count);
+    keys_count(p, ids, had, n, count);
     for (uint32_t m = 0; m < p->masters; m++)
         if (p->master[m].away == 0) master_answers(&p->master[m], now, count[m] * key_s);
 }

@@ -2,9 +2,9 @@
  * block is an object of one page here, whatever its KV takes; the bytes are the network's. Each
  * host lends the pool an equal part of it, and of that each master an equal part.
  *
- * Several masters have a block each by its key's slot, as Redis Cluster's do. Of a prompt all of
- * them are asked at once, each for what it has; a prefix ends at the first block that its master
- * does not have, or whose master is away. */
+ * Several masters have a stretch of a prompt's blocks each, as by the hash tags of tarn.chain. Of a
+ * prompt all that have some of it are asked at once; a prefix ends at the first block that its
+ * master does not have, or whose master is away. */
 #ifndef TARN_SIMULATE_POOL_H
 #define TARN_SIMULATE_POOL_H
 
@@ -51,8 +51,10 @@ void pool_write(struct sim_pool *p, struct store_chain *chain, const uint64_t *i
  * key key_s of its master, which answers one message after the other. */
 double pool_lookup_s(struct sim_pool *p, const uint64_t *ids, uint32_t n, double now, double rtt_s,
                      double key_s);
-/* Keys of which each master puts those that are its own. */
-void pool_put_load(struct sim_pool *p, const uint64_t *ids, uint32_t n, double now, double key_s);
+/* A prompt of n keys, of which the first `had` are there: each master puts those of the others that
+ * are its own. */
+void pool_put_load(struct sim_pool *p, const uint64_t *ids, uint32_t n, uint32_t had, double now,
+                   double key_s);
 /* A master is away with its part of the books; and its replica has been promoted. */
 void pool_master_gone(struct sim_pool *p, uint32_t master);
 void pool_master_back(struct sim_pool *p, uint32_t master);

@@ -13,7 +13,8 @@ import sys
 sys.path.insert(0, sys.argv[3])
 from chain import Chain
 first, blocks = int(sys.argv[1]), int(sys.argv[2])
-print(*(h.hex() for h in Chain(16, revision="").extend(range(first, first + 16 * blocks))))
+for h in Chain(16, revision="").extend(range(first, first + 16 * blocks)):
+    print("{%s}%s" % (h.hex()[:4], h.hex()[4:]))
 }
 set full m@bfloat16.full-1f@tp1.0@pp1.0@pcp1.0@dcp1.0@kv0@
 set window m@bfloat16.window-2e@tp1.0@pp1.0@pcp1.0@dcp1.0@kv1@
@@ -23,7 +24,7 @@ proc put {key size} {
 }
 # Puts the blocks of tokens FIRST, FIRST + 1, ..., those of windows from the third on; their hashes.
 proc fill {first blocks} {
-    set hashes [exec /usr/bin/python3 -B -c $::hash $first $blocks $::python]
+    set hashes [split [exec /usr/bin/python3 -B -c $::hash $first $blocks $::python]]
     foreach hash $hashes {put $::full$hash 1000}
     foreach hash [lrange $hashes 2 end] {put $::window$hash 200}
     return $hashes

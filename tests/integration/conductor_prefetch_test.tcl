@@ -12,9 +12,10 @@ set hash {
 import sys
 sys.path.insert(0, sys.argv[1])
 from chain import Chain
-print(*(h.hex() for h in Chain(16, revision="").extend(range(160))))
+for h in Chain(16, revision="").extend(range(160)):
+    print("{%s}%s" % (h.hex()[:4], h.hex()[4:]))
 }
-set hashes [exec /usr/bin/python3 -B -c $hash $python]
+set hashes [split [exec /usr/bin/python3 -B -c $hash $python]]
 set full m@bfloat16.full-1f@tp1.0@pp1.0@pcp1.0@dcp1.0@kv0@
 set window m@bfloat16.window-2e@tp1.0@pp1.0@pcp1.0@dcp1.0@kv1@
 proc tiers {key} {lmap replica [lindex [r getreplicas $key] 4] {lindex $replica 0}}

@@ -11,10 +11,12 @@ import harness
 from tarn import chain
 
 
-def by_hand(parent: bytes, tokens, extras: bytes) -> str:
-    return hashlib.sha256(
+def by_hand(parent: bytes, tokens, extras: bytes, begins=False) -> str:
+    """begins: a stretch does with this block."""
+    found = hashlib.sha256(
         parent + struct.pack(f"<I{len(tokens)}I", len(tokens), *tokens) + extras
     ).hexdigest()
+    return found if begins else parent.hex()[:4] + found[4:]
 
 
 EMPTY = b"L\x00\x00\x00\x00"
@@ -51,27 +53,27 @@ class KnownAnswers(unittest.TestCase):
     def test_seed(self):
         self.assertEqual(
             chain.seed_hash(16).hex(),
-            hashlib.sha256(b"tarn.chain/1\0\x10\0\0\0" + EMPTY).hexdigest(),
+            hashlib.sha256(b"tarn.chain/2\0\x10\0\0\0" + EMPTY).hexdigest(),
         )
         self.assertEqual(
             chain.seed_hash(16).hex(),
-            "258f1d1238702296e0250ab2b8d71b8cd034d365963aedeeed3e398b10891b02",
+            "901220ec2105eb7a1a76d911cb6bb74bc19f6ca7235b24206bfe2692ec51f32d",
         )
         self.assertEqual(
             chain.Chain(16).last.hex(),
-            "c074be012008c0d14eee4dd0a11cc31fcde0479ae2b30d9bc89318e6017a6537",
+            "66071d6c8f0f921598faaa532b6a611259682854064d88c07020c5f93a7da711",
         )
 
     def test_blocks(self):
         first, second = chain.block_hashes(range(40), 16)
         self.assertEqual(
-            first.hex(), "2a4c097f6e7c08268e1d6fb3b1510b170ceac13259553f14f24c8fa151b02076"
+            first.hex(), "1ca2fdc64fd7c3f72efa116d6506297ecd233446c94561b609f4f6024c4bdd47"
         )
         self.assertEqual(
-            second.hex(), "ec40c52dedbdfca2cf8919e748936091d77be51d7ca6f366c65df961c25ca8aa"
+            second.hex(), "1e40dab4dbd3e183513ba88e0876bda2de17c40de1f8265905d255eec54c38e0"
         )
-        self.assertEqual(first.hex(), by_hand(chain.Chain(16).last, list(range(16)), EMPTY))
-        self.assertEqual(second.hex(), by_hand(first, list(range(16, 32)), EMPTY))
+        self.assertEqual(first.hex(), by_hand(chain.Chain(16).last, list(range(16)), EMPTY, True))
+        self.assertEqual(second.hex(), by_hand(first, list(range(16, 32)), EMPTY, True))
 
     def test_extras(self):
         hashes = chain.block_hashes(
@@ -84,18 +86,39 @@ class KnownAnswers(unittest.TestCase):
             media=[("cat.png", 3, 2)],
         )
         self.assertEqual(
-            hashes[0].hex(), "403bf0f29f5e0d99922b714913dccfd57bff27ebeacc972ade75ca356c0c790b"
+            hashes[0].hex(), "f9b2c1e1c9a8736e32572f9ef0f418f557e662958cf13f4ca445c2a85017c8fc"
         )
         self.assertEqual(
-            hashes[1].hex(), "c1439d2871544bbf559eafe914603e355aa4840ef21e6dcd18e129873e83130c"
+            hashes[1].hex(), "d7d6baee523f22227a89749a747e24c60a674eabfeac05d598739b01e5892df3"
         )
         seed = chain.seed_hash(4, ("sql-7", "tenant", "main", ("x", 3)))
         self.assertEqual(
-            hashes[0].hex(), by_hand(seed, [0, 1, 2, 3], chain.encode((("cat.png", 3, 2),)))
+            hashes[0].hex(), by_hand(seed, [0, 1, 2, 3], chain.encode((("cat.png", 3, 2),)), True)
         )
         self.assertEqual(
-            hashes[1].hex(), by_hand(hashes[0], [4, 5, 6, 7], chain.encode((("cat.png", -1, 2),)))
+            hashes[1].hex(),
+            by_hand(hashes[0], [4, 5, 6, 7], chain.encode((("cat.png", -1, 2),)), True),
         )
+
+    def test_stretches(self):
+        """They are a quarter of what is before them at most, however the tokens come."""
+        whole, grown = chain.block_hashes(range(2 * 1200), 2), chain.Chain(2)
+        for at in range(0, 2 * 1200, 5):
+            grown = grown.copy()
+            grown.extend(range(at, min(at + 5, 2 * 1200)))
+        self.assertEqual(grown.hashes, whole)
+        begins = [i for i in range(1200) if i == 0 or whole[i][:2] != whole[i - 1][:2]]
+        self.assertEqual(begins[:12], [*range(9), 10, 12, 14])
+        self.assertEqual(begins[-10:], [576, 640, 704, 768, 832, 896, 960, 1024, 1088, 1152])
+        for first, end in zip(begins, begins[1:]):
+            self.assertLessEqual(end - first, min(max(1, first / 4), 64))
+        self.assertEqual(len({h[2:] for h in whole}), 1200)
+        for i in (1, 9, 703, 704):
+            tokens = [2 * i, 2 * i + 1]
+            text = by_hand(whole[i - 1], tokens, EMPTY, i in begins)
+            self.assertEqual(whole[i].hex(), text)
+        known = ["e6e9e055049d", "1f37a95e655b", "1f37a1c247f2", "139ac69e9118", "fb5a83c912fa"]
+        self.assertEqual([whole[i].hex()[:12] for i in (0, 8, 9, 703, 704)], known)
 
     def test_short(self):
         self.assertEqual(

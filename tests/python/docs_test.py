@@ -12,6 +12,7 @@ from abi_test import compile_c
 from harness import ROOT, SLOW, TarnTest
 
 from tarn import _lib
+from tarn.keys import hash_text
 
 GUIDE = os.path.join(ROOT, "docs", "PYTHON.md")
 
@@ -69,9 +70,9 @@ class HybridModels(TarnTest):
         with open(os.path.join(ROOT, "docs", "engines", "HYBRID.md"), encoding="utf-8") as f:
             (code,) = re.findall(r"^```python\n(.*?)^```$", f.read(), re.M | re.S)
         hashes = [bytes([i]) * 32 for i in range(16)]
-        window = {f"my-model@bf16@window@{h.hex()}" for h in hashes[8:]}
-        full = {f"my-model@bf16@full@{h.hex()}" for h in hashes}
-        state = {f"my-model@bf16@state@{hashes[15].hex()}"}
+        window = {f"my-model@bf16@window@{hash_text(h.hex())}" for h in hashes[8:]}
+        full = {f"my-model@bf16@full@{hash_text(h.hex())}" for h in hashes}
+        state = {f"my-model@bf16@state@{hash_text(hashes[15].hex())}"}
         self.client().put_many([(key, b"x") for key in full | window | state])
         read = []
         code = code.replace("tarn://10.0.0.1:6479", self.server.url)

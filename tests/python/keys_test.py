@@ -8,6 +8,7 @@ from tarn import chain, keys
 from tarn.errors import Status
 
 HASH = bytes(range(32))
+TEXT = "{0001}" + HASH.hex()[4:]
 
 
 class Keys(unittest.TestCase):
@@ -15,12 +16,10 @@ class Keys(unittest.TestCase):
         space = keys.KeySpace("meta-llama/Llama-3.1-8B", shards=4, shard=1, pp_size=2, pp_rank=1)
         prefix = "meta-llama/Llama-3.1-8B@bfloat16.nhd.16@tp4.1@pp2.1@pcp1.0@dcp1.0@"
         self.assertEqual(space.prefix, prefix)
-        self.assertEqual(space.key(HASH), prefix + HASH.hex())
-        self.assertEqual(space.key(HASH, layer=7), prefix + HASH.hex() + "@l7")
-        self.assertEqual(space.key(HASH, group=2), prefix + HASH.hex() + "@g2")
-        self.assertEqual(
-            space.keys([HASH, HASH], layer="a b"), [prefix + HASH.hex() + "@la%20b"] * 2
-        )
+        self.assertEqual(space.key(HASH), prefix + TEXT)
+        self.assertEqual(space.key(HASH, layer=7), prefix + TEXT + "@l7")
+        self.assertEqual(space.key(HASH, group=2), prefix + TEXT + "@g2")
+        self.assertEqual(space.keys([HASH, HASH], layer="a b"), [prefix + TEXT + "@la%20b"] * 2)
         with self.assertRaisesRegex(ValueError, "not both"):
             space.key(HASH, layer=1, group=1)
 
@@ -34,8 +33,10 @@ class Keys(unittest.TestCase):
             "a%",
             "%",
             "@",
+            "{",
+            "a{b}",
             "ä/ü:ß",
-            "a@b.nhd.16@tp1.0@pp1.0@pcp1.0@dcp1.0@" + HASH.hex(),
+            "a@b.nhd.16@tp1.0@pp1.0@pcp1.0@dcp1.0@" + TEXT,
         ]
         seen = {}
         for model, layer in itertools.product(nasty, [None] + nasty):
@@ -54,7 +55,7 @@ class Keys(unittest.TestCase):
         space = keys.KeySpace("m", "fp8", "hnd", 64, 8, 3, 2, 1, 4, 2, 2, 1)
         self.assertEqual(keys.KeySpace.parse(space.key(HASH, group=5)), (space, HASH, None, 5))
         kv_group = keys.KeySpace("m", kv_group=12)
-        self.assertEqual(kv_group.key(HASH), kv_group.prefix + HASH.hex())
+        self.assertEqual(kv_group.key(HASH), kv_group.prefix + TEXT)
         self.assertTrue(kv_group.prefix.endswith("@dcp1.0@kv12@"), kv_group.prefix)
         self.assertEqual(keys.KeySpace.parse(kv_group.key(HASH)), (kv_group, HASH, None, None))
         with self.assertRaisesRegex(ValueError, "kv_group"):
@@ -64,7 +65,8 @@ class Keys(unittest.TestCase):
             *("", "m", "m@a.b.c@tp1.0@pp1.0@pcp1.0@dcp1.0@00", "x@" * 6, good + "@x1"),
             *(good + "@l1@l2", good.replace("tp8.3", "tp8.8"), good.replace("pp2", "qq2")),
             *(kv_group.key(HASH).replace("kv12", kv) for kv in ("kv012", "kv+12", "kv", "kv1_2")),
-            *(good.replace("tp8", "tp08"), good.replace(HASH.hex(), HASH.hex().upper())),
+            *(good.replace("tp8", "tp08"), good.replace(TEXT, TEXT.upper())),
+            *(good.replace(TEXT, HASH.hex()), good.replace(TEXT, "{00}" + HASH.hex()[2:])),
             *("%6D" + good[1:], good + "@g01"),
         ):
             with self.assertRaisesRegex(ValueError, "no block's key"):

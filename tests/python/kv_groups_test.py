@@ -12,6 +12,7 @@ from harness import TarnTest, pattern
 
 import tarn
 from tarn import KVBoundary, KVGroup, KVParts, _lib, kv_groups
+from tarn.keys import hash_text
 
 
 class Parts(unittest.TestCase):
@@ -30,10 +31,11 @@ class Parts(unittest.TestCase):
         hashes = [bytes([i]) * 32 for i in range(1, 9)]
         full = KVGroup("m@f@", block=16, unit=8)
         self.assertEqual(
-            full.keys(KVParts(0, 1, 24), hashes, 8), ["m@f@" + "02" * 32, "m@f@" + "03" * 32]
+            full.keys(KVParts(0, 1, 24), hashes, 8),
+            ["m@f@{0202}" + "02" * 30, "m@f@{0303}" + "03" * 30],
         )
         state = KVGroup("m@s@", "state", 32)
-        self.assertEqual(state.keys(KVParts(1, 1, 0), hashes, 8), ["m@s@" + "08" * 32])
+        self.assertEqual(state.keys(KVParts(1, 1, 0), hashes, 8), ["m@s@{0808}" + "08" * 30])
         self.assertEqual(state.keys(KVParts(), hashes, 8), [])
 
 
@@ -148,7 +150,7 @@ class Pool(TarnTest):
         """The parts that end there, of bytes that no other has."""
         pairs = []
         for end in ends:
-            key = group.name + HASHES[end // 8 - 1].hex()
+            key = group.name + hash_text(HASHES[end // 8 - 1].hex())
             pairs.append((key, pattern(size, sum(key.encode()))))
         self.assertLessEqual(set(client.put_many(pairs)), {0, -10})
         return [value for _, value in pairs]
@@ -167,7 +169,7 @@ class Pool(TarnTest):
                 all_ends = range(g.unit, 97, g.unit)
                 put |= {(g.name, end) for end in all_ends if rng.random() < share}
             client.put_many(
-                [(name + HASHES[end // 8 - 1].hex(), b"x") for name, end in sorted(put)]
+                [(name + hash_text(HASHES[end // 8 - 1].hex()), b"x") for name, end in sorted(put)]
             )
             hashes = HASHES[: rng.randrange(1, 13)]
             limit = len(hashes) * 8

@@ -23,6 +23,7 @@ from typing import Tuple
 
 import harness  # for the path of tarn
 
+from tarn.keys import hash_text
 from tarn.kv_groups import KVGroup
 
 FULL, WINDOW, STATE = "full", "window", "state"
@@ -136,7 +137,7 @@ class Layout:
         return f"{self.name}@{self.dtype}@kv{group}@tp{shards}.{shard}@"
 
     def key(self, prompt, group, shard, end):
-        return self.prefix(group, shard) + prompt.states[end].hex()
+        return self.prefix(group, shard) + hash_text(prompt.states[end].hex())
 
     def kv_groups(self):
         """As tarn's look-up takes them: one for each of `shards`."""

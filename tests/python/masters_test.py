@@ -14,7 +14,9 @@ from harness import Server, pattern, together, wait_until
 
 import tarn
 from tarn import KVGroup, Status
+from tarn.chain import block_hashes
 from tarn.cluster import Link
+from tarn.keys import KeySpace, hash_text
 
 SLOTS = 16384
 MOVING = "0-2999"  # slots that tests move
@@ -280,7 +282,12 @@ class Calls(MastersTest):
                     KVGroup(f"s{t}:", "state", block=64, unit=16),
                 ][: r.randrange(1, 4)]
                 share = r.choice([0.8, 0.97, 1])
-                there = [g.name + h.hex() for g in groups for h in hashes if r.random() < share]
+                there = [
+                    g.name + hash_text(h.hex())
+                    for g in groups
+                    for h in hashes
+                    if r.random() < share
+                ]
                 pairs = [(key, key.encode()) for key in there]
                 for each in (client, one):
                     self.assertEqual(set(each.put_many(pairs)) | {0}, {0})
@@ -626,6 +633,31 @@ class Prompts(MastersTest):
         self.assertEqual(client.put_many([(k, b"v") for k in one]), [0] * len(one))
         expected = {k: i for keys in (prompt, one) for i, k in enumerate(keys)}
         self.assertEqual(self.depths(), expected)
+
+    def test_a_stretch_is_with_one_master(self):
+        """With all ranks, KV groups and layers of its blocks."""
+        client, hashes = self.client(), block_hashes(range(4 * 400), 4)
+        spaces = [KeySpace("m", shards=2, shard=i, kv_group=g) for i in range(2) for g in range(2)]
+        keys = [s.keys(hashes, layer=n) for s in spaces for n in (None, "x")]
+        for some in keys:
+            self.assertEqual(client.put_many([(k, k.encode()) for k in some]), [0] * 400)
+        found = [set(link.call("KEYS", "*")) for link in self.links]
+        self.assertEqual(sum(map(len, found)), 8 * 400)
+        whose = [
+            {i for i in range(self.masters) for some in keys if some[n].encode() in found[i]}
+            for n in range(400)
+        ]
+        self.assertEqual({len(masters) for masters in whose}, {1})
+        for first in (256, 320):
+            self.assertEqual(len(set.union(*whose[first : first + 64])), 1)
+        self.assertEqual(len(set.union(*whose[:32])), self.masters)
+        self.assertEqual(client.prefix_length(keys[0]), 400)
+        self.assertNotIn(None, client.get_many(keys[0]))  # each master says where its memory is
+        before = client.stats()["requests"]
+        self.assertNotIn(None, client.get_many(keys[0][256:320]))
+        self.assertLessEqual(client.stats()["requests"] - before, 2)
+        groups = [KVGroup(s.prefix, block=4) for s in spaces]
+        self.assertEqual(client.kv_prefix(hashes, groups, unit=4, align=4).tokens, 1600)
 
     def test_what_is_evicted_leaves_no_gap(self):
         for link in self.links:

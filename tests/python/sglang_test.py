@@ -17,6 +17,7 @@ from unittest import mock
 from harness import SLOW, Monitor, Server, TarnTest, together, wait_until
 
 import tarn
+from tarn.keys import hash_text
 from tarn.sglang import TarnHiCache
 
 BATCH = 128
@@ -395,7 +396,7 @@ class SGLangTest(TarnTest):
         for i in range(10):
             rank.pool.fill(i, f"page {i}")
         rank.backup(hashes, list(range(10)))
-        victim = next(k for k in self.keys() if k.endswith(hashes[4]))
+        victim = next(k for k in self.keys() if k.endswith(hash_text(hashes[4])))
         self.client().remove(victim)
         self.assertEqual(rank.hits(hashes), 4)
         flags = rank.storage.batch_get_v1(hashes, rank.pool.slots(range(20, 30)))
@@ -413,7 +414,9 @@ class SGLangTest(TarnTest):
         page, client = 2 * rank.pool.page, self.client()
         for i, size in ((1, page - 1), (3, page + 1), (4, 0)):
             client.put(
-                next(k for k in self.keys() if k.endswith(hashes[i])), b"x" * size, replace=True
+                next(k for k in self.keys() if k.endswith(hash_text(hashes[i]))),
+                b"x" * size,
+                replace=True,
             )
         for i in range(20, 27):
             rank.pool.fill(i, "before")

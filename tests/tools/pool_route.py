@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "python"))
 from harness import Server  # noqa: E402 - behind the path to it
 
 from tarn.chain import Chain  # noqa: E402
+from tarn.keys import hash_text  # noqa: E402
 
 ENGINES, PIPELINE, ROUNDS, VALUE = 8, 100, 5, b"v" * 100
 
@@ -98,7 +99,7 @@ def main():
         hashes = Chain(16).extend(tokens)
         for groups in (1, 2, 8):
             for i in range(groups):
-                connection.send([["SET", name_of(i) + h.hex(), VALUE] for h in hashes])
+                connection.send([["SET", name_of(i) + hash_text(h.hex()), VALUE] for h in hashes])
             keys(connection, groups)
             took = measure(connection, prompt, requests)
             print("all, %d KV group%s  %6.1f us, pool %d" % (groups, "s" * (groups > 1), *took))

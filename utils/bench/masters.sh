@@ -5,7 +5,8 @@
 #   utils/bench/masters.sh [OP-BATCH...]
 #       put-128 get-128 exists-128 put-1024 get-1024 exists-1024
 #
-# SECONDS_EACH: of a round (1). MASTERS: how many ("1 2 4 8"). CLIENTS: of the load (1).
+# SECONDS_EACH: of a round (1). MASTERS: how many ("1 2 4 8"). CLIENTS: of the load (1). STRETCH: so
+# many keys in a row share a master, as tarn.chain has them (64); 0: none do.
 takes=1
 . "$(dirname "$0")/lib.sh"
 need redis-cli "$TARN" "$TARN_BENCHMARK" python3
@@ -28,7 +29,8 @@ for row in "${rows[@]}"; do
     for _ in $(seq "$ROUNDS"); do
         for n in $counts; do
             "$TARN_BENCHMARK" -h 127.0.0.1 -p "${ports[$n]%% *}" --json meta --op "${row%-*}" \
-                --batch "${row#*-}" --keys 20480 --clients "${CLIENTS:-1}" --seconds "$seconds"
+                --batch "${row#*-}" --keys 20480 --clients "${CLIENTS:-1}" --seconds "$seconds" \
+                --stretch "${STRETCH:-64}"
             for port in ${ports[$n]}; do redis-cli -p "$port" FLUSHALL >/dev/null; done
         done
     done >"$bench_dir/rounds"

@@ -190,7 +190,7 @@ static tarn_status fake_pool(const struct tarn_pool_question *q, uint64_t *token
     if (fake.pool_name != NULL && span_starts(q->names[0], span_str(fake.pool_name)))
         n = fake.pool_blocks < q->n_hashes ? fake.pool_blocks : q->n_hashes;
     if (n > 0) q->make(q->arg, n);
-    for (size_t i = 0; i < n; i++) TARN_ASSERT(q->hashes[i].len == 64);
+    for (size_t i = 0; i < n; i++) TARN_ASSERT(q->hashes[i].len == 66);
     *tokens_p = n * q->unit;
     *n_runs_p = n > 0;
     runs[0] = (struct tarn_pool_run){

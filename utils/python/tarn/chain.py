@@ -7,12 +7,17 @@ hash, too, but some seed their hashes at random when they start.
 What is hashed is this, and does not change:
 
     value  := tag, u32 length, payload        (tags and payloads: see encode)
-    seed   := SHA-256("tarn.chain/1", 0, u32 tokens of a block, encode(extras of the whole chain))
-    hash   := SHA-256(parent, u32 number of tokens, u32 token ids ..., encode(extras of this block))
+    seed   := SHA-256("tarn.chain/2", 0, u32 tokens of a block, encode(extras of the whole chain))
+    sum    := SHA-256(parent, u32 number of tokens, u32 token ids ..., encode(extras of this block))
+    hash   := first 2 bytes of (sum where a stretch begins, else parent), bytes 2 to 31 of sum
 
 All integers are little-endian; parent is the hash of the block before, of the first one the seed.
-Token ids are 0..2^32-1. Because every value carries its type and length, ("ab", "c") and ("a",
-"bc"), 1 and "1", None and "" all differ.
+Block i begins a stretch if it is a multiple of the longest stretch there, the power of two above an
+eighth of i and up to a quarter of it, at least 1 and at most 64. The hashes of a stretch begin
+alike, and its blocks are with one of several masters (`tarn.keys`): what is deep in a prompt is
+asked of few of them, and what many prompts begin with is spread over all (docs/SCALE.md). Token ids
+are 0..2^32-1. Because every value carries its type and length, ("ab", "c") and ("a", "bc"), 1 and
+"1", None and "" all differ.
 
 A Chain is not locked: one thread at a time."""
 
@@ -25,9 +30,11 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 __all__ = ["Chain", "Media", "block_hashes", "encode", "seed_hash", "short_hashes", "token_bytes"]
 
 HASH_BYTES = 32
-_MAGIC = b"tarn.chain/1\0"
+_MAGIC = b"tarn.chain/2\0"
 _U32 = struct.Struct("<I")
 _MAX_DEPTH = 16
+STRETCH = 64  # blocks, at most
+TAG_BYTES = 2
 
 
 def _field(tag: bytes, payload: bytes) -> bytes:
@@ -83,6 +90,12 @@ def token_bytes(tokens: Any) -> bytes:
     if sys.byteorder == "big":
         ids.byteswap()
     return ids.tobytes()
+
+
+def stretch_at(number: int) -> int:
+    """How many blocks a stretch has that this one is in, counted from 0; it begins with a multiple
+    of that."""
+    return min(STRETCH, 1 << max(0, number.bit_length() - 3))
 
 
 def seed_hash(block_tokens: int, extras: Any = ()) -> bytes:
@@ -187,12 +200,19 @@ class Chain:
         count = _U32.pack(self.block_tokens)
         plain = encode(())
         parent = self.last
-        start = len(self.hashes) * self.block_tokens
+        number = len(self.hashes)
+        within = stretch_at(number) - 1
+        start = number * self.block_tokens
         new: List[bytes] = []
         for at in range(0, full * step, step):
             extras = self._block_extras(start) if self._first_media < len(self._media) else plain
-            parent = sha256(b"".join((parent, count, data[at : at + step], extras))).digest()
+            found = sha256(b"".join((parent, count, data[at : at + step], extras))).digest()
+            if number & within:
+                parent = parent[:TAG_BYTES] + found[TAG_BYTES:]
+            else:
+                parent, within = found, stretch_at(number) - 1
             new.append(parent)
+            number += 1
             start += self.block_tokens
         self.hashes.extend(new)
         self._tail = data[full * step :]

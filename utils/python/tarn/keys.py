@@ -4,6 +4,10 @@ which prefix.
     {model}@{dtype}.{layout}.{block_tokens}@tp{shards}.{shard}@pp{size}.{rank}
         @pcp{size}.{rank}@dcp{size}.{rank}[@kv{group}]@{hash}[@l{layer}|@g{group}]
 
+A hash is written in hex, its first two bytes in braces: {258f}1d1238... They are the hash tag by
+which a pool of several masters chooses one (docs/CLUSTER.md). A stretch of a prompt begins with the
+same two bytes (`tarn.chain`), so all ranks, KV groups and layers of it are with one master.
+
 @kv{number} names the KV group where a model has several: layers with blocks of a size and a kind of
 their own (full attention, windows, states). It stands before the hash, so that `prefix` and the
 hash at the end of a part are what `Client.kv_prefix` asks for.
@@ -14,9 +18,9 @@ whatever the number of ranks, so that engines of any size share), and neighbours
 more ranks than KV heads. They may race to put it; who comes second is told EEXISTS or EBUSY, which
 both mean done.
 
-Names are percent-escaped: "%", "@", white space and control characters; everything else, "/" and
-"." of a model's name too, stays as it is. Keys are 1..1024 bytes in the pool, so a model's name has
-at most 512."""
+Names are percent-escaped: "%", "@", braces, white space and control characters; everything else,
+"/" and "." of a model's name too, stays as it is. Keys are 1..1024 bytes in the pool, so a model's
+name has at most 512."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -24,11 +28,12 @@ from urllib.parse import unquote
 
 from .errors import done
 
-__all__ = ["KeySpace", "BlockKey", "escape", "unescape", "shard_of", "done"]
+__all__ = ["KeySpace", "BlockKey", "escape", "hash_text", "unescape", "shard_of", "done"]
 
 MAX_KEY = 1024
 MAX_NAME = 512
-_ESCAPED = {chr(c): f"%{c:02X}" for c in list(range(0x21)) + [0x7F, ord("%"), ord("@")]}
+TAG_DIGITS = 4
+_ESCAPED = {chr(c): f"%{c:02X}" for c in list(range(0x21)) + [0x7F, *b"%@{}"]}
 _TABLE = str.maketrans(_ESCAPED)
 
 
@@ -39,6 +44,20 @@ def escape(name: str) -> str:
 
 def unescape(name: str) -> str:
     return unquote(name)
+
+
+def hash_text(digits: str) -> str:
+    """How a hash (in hex) stands in a key: blocks whose hashes begin with the same two bytes share
+    a master."""
+    return f"{{{digits[:TAG_DIGITS]}}}{digits[TAG_DIGITS:]}" if digits else ""
+
+
+def _hash_of(text: str) -> bytes:
+    """The hash that stands in a key so. ValueError: none does."""
+    found = bytes.fromhex(text.replace("{", "", 1).replace("}", "", 1))
+    if hash_text(found.hex()) != text:
+        raise ValueError("the hash")
+    return found
 
 
 def shard_of(
@@ -125,7 +144,7 @@ class KeySpace:
                 raise ValueError(f"{name}: {rank} of {size}")
         if self.kv_group is not None and self.kv_group < 0:
             raise ValueError(f"kv_group: {self.kv_group}")
-        if len(self.prefix.encode("utf-8")) + 64 > MAX_KEY - 128:
+        if len(self.prefix.encode("utf-8")) + 66 > MAX_KEY - 128:
             raise ValueError("model, dtype, layout: too long together for a key of 1024 bytes")
 
     @property
@@ -148,13 +167,13 @@ class KeySpace:
 
     def key(self, block_hash: bytes, *, layer: Any = None, group: Optional[int] = None) -> str:
         """The key of one block, or of one layer or group of layers of it."""
-        return f"{self.prefix}{block_hash.hex()}{self._suffix(layer, group)}"
+        return f"{self.prefix}{hash_text(block_hash.hex())}{self._suffix(layer, group)}"
 
     def keys(
         self, hashes: Iterable[bytes], *, layer: Any = None, group: Optional[int] = None
     ) -> List[str]:
         prefix, suffix = self.prefix, self._suffix(layer, group)
-        return [f"{prefix}{h.hex()}{suffix}" for h in hashes]
+        return [f"{prefix}{hash_text(h.hex())}{suffix}" for h in hashes]
 
     def with_shard(self, shard: int) -> "KeySpace":
         return replace(self, shard=shard)
@@ -183,7 +202,7 @@ class KeySpace:
         ]
         return [
             f"{prefix}{digest}{suffix}"
-            for digest in [h.hex() for h in hashes]
+            for digest in [hash_text(h.hex()) for h in hashes]
             for prefix, suffix in ends
         ], len(ends)
 
@@ -202,7 +221,7 @@ class KeySpace:
                 numbers += [int(size), int(rank)]
             number = parts.pop(6)[2:] if parts[6].startswith("kv") else None
             kv_group = None if number is None else int(number)
-            digest = bytes.fromhex(parts[6])
+            digest = _hash_of(parts[6])
             rest = parts[7:]
             if len(rest) > 1 or (rest and rest[0][:1] not in ("l", "g")):
                 raise ValueError("after the hash")

@@ -10,8 +10,8 @@ first `tokens` tokens of a prompt to be used again depends on the kind:
                       tokens
 
 Each part of a prefix (a block of a group, a state) is an object of the pool, whose key is the
-group's name and the hex of the hash at the part's end. Ranks that hold different bytes have groups
-of their own: a boundary is served if every group is."""
+group's name and the hash at the part's end (`tarn.keys.hash_text`). Ranks that hold different bytes
+have groups of their own: a boundary is served if every group is."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from . import _lib
 from ._lib import Handle, check, lib
 from .batch import Batch, KeyList, address_of, batch_of
 from .errors import InvalidArgument, Status
+from .keys import hash_text
 
 __all__ = ["KVBoundary", "KVGroup", "KVParts"]
 
@@ -107,7 +108,9 @@ class KVGroup:
 
     def keys(self, parts: KVParts, hashes: Sequence[bytes], unit: int) -> List[str]:
         """The keys of parts of this group; `hashes` ends after every `unit` tokens."""
-        return [self.name + hashes[end // unit - 1].hex() for end in parts.ends(self.block)]
+        return [
+            self.name + hash_text(hashes[end // unit - 1].hex()) for end in parts.ends(self.block)
+        ]
 
 
 # Where the parts of a boundary go: for each, in order, a buffer or a list of them; None: nowhere.
@@ -125,7 +128,7 @@ class KVLook:
         for what, tokens in (("unit", unit), ("align", align)):
             if not isinstance(tokens, int) or not 1 <= tokens <= TOKENS_MAX:
                 raise InvalidArgument(f"{what}: a number of tokens, not {tokens!r}")
-        self.groups, self.hashes = groups, KeyList([h.hex() for h in hashes])
+        self.groups, self.hashes = groups, KeyList([hash_text(h.hex()) for h in hashes])
         self.structs = (_lib.KVGroupStruct * len(groups))(
             *(_group_struct(g.name.encode(), g) for g in groups)
         )

@@ -10,7 +10,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import InvalidArgument
 from ..identity import Facts, digest, first
-from ..keys import escape
+from ..keys import escape, hash_text
 from ..memory import Pinned, pin
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,8 @@ class PagePool:
 
     def keys(self, hashes: Sequence[str]) -> List[str]:
         """`splits` keys per page, in the order of `rows`."""
-        return [prefix + page for page in hashes for prefix in self.prefixes]
+        ends = [hash_text(page) for page in hashes]
+        return [prefix + end for end in ends for prefix in self.prefixes]
 
     def rows(self, hashes: Sequence[str], indices: Any, reading: bool) -> Rows:
         """The objects of pages whose slots are `indices`. InvalidArgument: they are not as many."""

@@ -16,7 +16,7 @@ from ..client import Client
 from ..conductor import KeysTeller, keys_words
 from ..errors import InvalidArgument
 from ..identity import Facts, digest
-from ..keys import glob_of, joined
+from ..keys import glob_of, hash_text, joined
 from ..kv_groups import KVGroup
 from . import base
 from .pools import KV, PagePool, Rows, draft_of, facts_of
@@ -133,7 +133,7 @@ class TarnHiCache(ValueStore):
         )
         # Versions of SGLang without pools for drafts move their pages under the target's key;
         # which model it is says nobody but we.
-        return prefix + key + (f"@{self._draft}" if key.endswith(".draft") else "")
+        return prefix + hash_text(key) + (f"@{self._draft}" if key.endswith(".draft") else "")
 
     # --- the Conductor
 

@@ -15,6 +15,7 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, S
 from .._hints import told_hints
 from ..chain import Chain
 from ..conductor import KeysTeller
+from ..keys import hash_text
 from ..kv_groups import KVBoundary, KVGroup, KVParts
 from ..options import HintKeywords
 from .ahead import Ahead
@@ -164,7 +165,7 @@ class GroupScheduler:
         look-up will tell."""
         unit = self._groups.unit
         return [
-            group.name + each.hex()
+            group.name + hash_text(each.hex())
             for n, each in enumerate(hashes, first + 1)
             for _, group in self._asked
             if group.kind == "full" and n * unit % group.block == 0
@@ -375,7 +376,7 @@ class GroupScheduler:
             group = self._groups.groups[part.group]
             names = [asked.name for i, asked in self._asked if i == part.group]
             for name in part.hashes:
-                keys = [prefix + name.hex() for prefix in names]
+                keys = [prefix + hash_text(name.hex()) for prefix in names]
                 request, end = tracked.request, tracked.end_of(name)
                 self.announcer.plan(request, group.number, group.block, end, keys)
 

@@ -216,7 +216,9 @@ class GroupWorker:
         assert self._memory is not None
         space, (every, mine) = self._spaces[parts.group], self._stripes[parts.group]
         pairs = [
-            (h, b) for h, b in zip(parts.hashes, parts.blocks) if every == 1 or h[0] % every == mine
+            (h, b)
+            for h, b in zip(parts.hashes, parts.blocks)
+            if every == 1 or h[-1] % every == mine
         ]
         if space is None or not pairs:
             return
@@ -227,7 +229,7 @@ class GroupWorker:
                 [b for _, b in pairs],
                 self._views[parts.group],
                 self._memory.mark(),
-                [self._boundary + h.hex()[:24] for h, _ in pairs],
+                [self._boundary + h.hex()[-24:] for h, _ in pairs],
                 save.hints,
             )
         )

@@ -17,7 +17,7 @@ from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, S
 
 from .. import slices
 from ..identity import digest
-from ..keys import KeySpace, shard_of
+from ..keys import KeySpace, hash_text, shard_of
 from .config import block_tokens_of, dtype_of, facts_of, Ranks, ranks_of, Settings
 from .groups import layer_names
 from .events import events_wanted
@@ -270,7 +270,7 @@ class WorkerSide:
                 )
         every, mine = self._stripe
         pairs = [
-            (h, b) for h, b in zip(save.hashes, save.blocks) if every == 1 or h[0] % every == mine
+            (h, b) for h, b in zip(save.hashes, save.blocks) if every == 1 or h[-1] % every == mine
         ]
         if not pairs:
             return
@@ -326,7 +326,8 @@ class WorkerSide:
             return self._pool.distrust.whole(keys, results, [sum(s) for s in window.sizes])
         space, parts, scratch = self._writer
         names = [[space.with_shard(i).prefix for i in range(space.shards)]] * len(hashes)
-        names = [[prefix + h.hex() for prefix in prefixes] for prefixes, h in zip(names, hashes)]
+        ends = [hash_text(h.hex()) for h in hashes]
+        names = [[prefix + end for prefix in prefixes] for prefixes, end in zip(names, ends)]
         memory = [
             list(zip(addresses, sizes)) for addresses, sizes in zip(window.addresses, window.sizes)
         ]
