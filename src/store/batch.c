@@ -2,8 +2,10 @@
 #include "store/batch.h"
 #include "store/books.h"
 
-/* A get of fewer keys is not cut into several requests: another one at later places is another. */
-#define READ_CUT_MIN 128u
+/* A spread batch of fewer keys, and a put of fewer bytes, is not cut into several requests: another
+ * one at later places is another, though it may be as long. */
+#define CUT_KEYS  128u
+#define CUT_BYTES (UINT64_C(1) << 30)
 /* So many requests later a session's puts, of which no look-up tells, are those of another one. */
 #define PUTS_APART 128u
 
@@ -57,6 +59,13 @@ static const struct batch_end *session_end(struct store *s, const struct store_b
     return put && put->request == look->request ? put : look;
 }
 
+/* A client that puts its part of a batch in several requests tells places in the whole. */
+static bool put_is_rest(const struct store_batch *b) {
+    const struct store_chain *c = b->chain;
+    bool cut = c->put_keys >= CUT_KEYS || c->put_bytes + b->bytes > CUT_BYTES;
+    return cut && b->spread && c->put_spread == b->length && b->pos > c->put_last;
+}
+
 /* The puts that begin with the first miss of a look-up, over whatever connection; and those that
  * have their place behind them, where a client puts many keys in several batches. */
 static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
@@ -64,8 +73,7 @@ static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
     struct batch_end own = {hash, c->next_hash == hash ? c->request : 0, c->depth, c->length},
                      more = {0, c->put_request, c->put_depth + b->pos, c->put_end};
     bool fits = more.request && b->length <= c->put_end - c->put_depth;
-    /* A client that puts its part of a batch in several requests tells places in the whole. */
-    if (more.request && b->spread && c->put_spread == b->length && b->pos > c->put_last) {
+    if (more.request && put_is_rest(b)) {
         more.depth -= b->length;
         fits = true;
     }
@@ -81,6 +89,7 @@ static bool put_goes_on(struct store *s, struct store_batch *b, uint64_t hash) {
     c->put_depth = b->base_depth + b->length;
     c->put_end = (uint32_t)max_u64(x->end, c->put_depth);
     c->put_spread = b->spread ? b->length : 0;
+    c->put_keys = b->own;
     if (miss) *end_slot(s, hash) = (struct batch_end){0}; /* once */
     return true;
 }
@@ -126,7 +135,7 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     b->numbered = true;
     if (!batch_goes_on(s, b, hash)) batch_number_new(s, b, hash);
     if (!b->chain || b->kind != STORE_BATCH_READ) return;
-    b->chain->read_spread = b->spread && b->own >= READ_CUT_MIN ? b->length : 0;
+    b->chain->read_spread = b->spread && b->own >= CUT_KEYS ? b->length : 0;
     b->chain->read_depth = b->base_depth;
 }
 
@@ -182,6 +191,7 @@ static void session_step(struct store *s, const struct store_batch *b, uint32_t 
 
 void batch_step(struct store *s, struct store_batch *b, const struct policy_event *e) {
     if (b->spread && b->chain) b->chain->put_last = b->pos;
+    if (b->chain && b->kind == STORE_BATCH_PUT) b->chain->put_bytes = b->bytes;
     b->pos++;
     if (b->session && b->chain) session_step(s, b, e->depth + 1);
     if (!s->policy->prefix_done) return;

@@ -424,6 +424,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     uint64_t hash = options->hash ? options->hash : store_hash(key);
     s->stat.put_starts++;
     if (*budget > 0) --*budget;
+    b->bytes += size;
     batch_number(s, b, hash);
     struct object *o = store_find_hashed(s, key, hash);
     if (o && !options->replace) {

@@ -320,6 +320,8 @@ struct store_chain {
     uint32_t put_request, put_depth, put_end;
     uint32_t put_spread; /* that batch was spread, of so many in all */
     uint32_t put_last;   /* its last place, or that of the spread batch since */
+    uint32_t put_keys;   /* of that batch here, */
+    uint64_t put_bytes;  /* and their sizes */
 };
 enum store_batch_kind {
     /* no lease: seen by the books (depth, request), but no access for the policy */
@@ -338,6 +340,7 @@ struct store_batch {
     uint32_t own;        /* of these here, in this request */
     uint32_t pos;        /* of the next key */
     uint32_t hits;       /* leading hits so far */
+    uint64_t bytes;      /* of the puts so far, with the next */
     bool open;           /* no miss so far */
     bool spread;         /* only some of its keys are here: store_batch_at */
     uint32_t last;       /* a look-up without an access: its last hit, and which version that was */

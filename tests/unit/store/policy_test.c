@@ -184,9 +184,9 @@ static void spy_done(struct policy *p, const struct policy_event *e) {
     done = *e;
 }
 
-static struct store *spied(void) {
+static struct store *spied_of(uint64_t pages) {
     static struct policy_ops spy;
-    struct store *s = util_store("fifo", 64, NULL, NULL);
+    struct store *s = util_store("fifo", pages, NULL, NULL);
     spy = policy_lru;
     spy.insert = spy_insert;
     spy.access = spy_access;
@@ -196,12 +196,20 @@ static struct store *spied(void) {
     return s;
 }
 
-static void put_next(struct store *s, struct store_batch *b, const char *key) {
+static struct store *spied(void) {
+    return spied_of(64);
+}
+
+static void put_sized(struct store *s, struct store_batch *b, const char *key, uint64_t size) {
     struct store_put_options o = {.replicas = 1};
     struct store_put *p;
     unsigned budget = 1000;
-    CHECK_EQ(store_put_start(s, b, span_str(key), 4096, &o, 1, &budget, &p), TARN_OK);
+    CHECK_EQ(store_put_start(s, b, span_str(key), size, &o, 1, &budget, &p), TARN_OK);
     CHECK_EQ(store_put_end(s, span_str(key), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+}
+
+static void put_next(struct store *s, struct store_batch *b, const char *key) {
+    put_sized(s, b, key, 4096);
 }
 
 TEST(a_policy_sees_the_chain) {
@@ -290,13 +298,14 @@ TEST(gets_and_puts_of_a_request_may_be_several_batches) {
 static void put_at(struct store *s, struct store_batch *b, uint32_t position, uint32_t length,
                    uint32_t depth) {
     store_batch_at(b, position, length);
-    put_next(s, b, name((int)depth));
+    /* libtarn puts at most 1 GiB in a request: these are so large */
+    put_sized(s, b, name((int)depth), UINT64_C(600) << 20);
     CHECK_EQ(store_object_depth(store_find(s, span_str(name((int)depth)))), depth);
 }
 
 /* A master of three: some blocks of a prompt of 20, of which it was asked for the keys 1, 4, 7. */
 TEST(puts_of_a_spread_batch_may_be_several_batches) {
-    struct store *s = spied();
+    struct store *s = spied_of(UINT64_C(4) << 20);
     struct store_chain c = {0};
     struct store_batch b;
     CHECK_EQ(util_put(s, name(1), 4096), TARN_OK);
@@ -337,6 +346,31 @@ TEST(puts_of_a_spread_batch_may_be_several_batches) {
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
     put_at(s, &b, 3, 9, 3);
     CHECK(b.request != request);
+    store_destroy(&s);
+}
+
+/* A master of eight has few blocks of each prompt, and any of them may be its first. */
+TEST(spread_puts_of_two_prompts_of_equal_length_are_two) {
+    struct store *s = spied();
+    struct store_chain c = {0};
+    struct store_batch b;
+    store_batch_begin(s, &b, &c, STORE_BATCH_LOOK, 20);
+    store_batch_at(&b, 0, 20);
+    look_miss(s, &b, "p0.0");
+    uint32_t request = 0;
+    for (uint32_t i = 0; i < 3; i++) { /* the others without a look-up of their own */
+        store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 2);
+        for (uint32_t k = 0; k < 2; k++) {
+            char key[32];
+            snprintf(key, sizeof(key), "p%u.%u", i, k);
+            store_batch_at(&b, 5 * i + k, 20);
+            put_next(s, &b, key);
+            CHECK_EQ(store_object_depth(store_find(s, span_str(key))), 5 * i + k);
+        }
+        CHECK(b.request != request);
+        CHECK(i > 0 || b.request == c.request);
+        request = b.request;
+    }
     store_destroy(&s);
 }
 
