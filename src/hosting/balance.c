@@ -251,27 +251,43 @@ static unsigned place_of(const struct shares *s, const char *name) {
     return CHUNK_FREE;
 }
 
-static void share_give_up(struct shares *s, unsigned i, bool keep) {
-    share_end(s, i, keep, add_sat(now_ms(), LEAVE_MS));
+static void share_give_up(struct shares *s, unsigned i) {
+    share_end(s, i);
     s->share[i].move = MOVE_NONE;
     for (unsigned k = 0; k < s->chunks.n; k++)
         if (s->chunks.chunk[k].shard == i) chunk_free(s, &s->chunks.chunk[k]);
 }
 
-/* It is not in the map any more, and has no keys. */
+/* It is not in the map any more, and has no keys. Its host may take its time to end. */
 static void share_leave(struct shares *s, unsigned i) {
     log_notice("Shard %s has left the map: its share goes to the others", s->share[i].row.name);
-    share_give_up(s, i, false);
-    share_disk_remove(s, s->share[i].row.name);
-    s->share[i] = (struct node_share){.slots = -1};
+    share_end_begin(s, i, false, add_sat(now_ms(), LEAVE_MS));
+    s->share[i].move = MOVE_NONE;
+    s->share[i].slots = -1;
     for (unsigned k = 0; k < SLOT_SHARDS_MAX; k++)
         if (s->share[k].to == i) s->share[k].to = CHUNK_FREE;
 }
 
+static bool share_is_gone(const struct node_share *share) {
+    return share->slots < 0 && (share->ends == NULL || hosting_is_over(share->ends));
+}
+
+/* Its place is free. */
+static void share_forget(struct shares *s, unsigned i) {
+    log_notice("Shard %s has nothing of this node any more", s->share[i].row.name);
+    share_give_up(s, i);
+    share_disk_remove(s, s->share[i].row.name);
+    s->share[i] = (struct node_share){.slots = -1};
+}
+
+/* Not before one of its name, or all that is in its way, is gone; the map is applied again then. */
 static void share_enter(struct shares *s, const struct slot_shard *row) {
-    unsigned i = 0;
-    while (s->share[i].slots >= 0) i++; /* as many places as a map has shards */
-    s->share[i] = (struct node_share){.row = *row, .slots = 0};
+    unsigned at = SLOT_SHARDS_MAX;
+    for (unsigned i = SLOT_SHARDS_MAX; i-- > 0;) {
+        if (strcmp(s->share[i].row.name, row->name) == 0) return;
+        if (s->share[i].row.name[0] == '\0') at = i;
+    }
+    if (at < SLOT_SHARDS_MAX) s->share[at] = (struct node_share){.row = *row, .slots = 0};
 }
 
 static void map_apply(struct shares *s) {
@@ -284,6 +300,7 @@ static void map_apply(struct shares *s) {
         unsigned i = place_of(s, m->shard[k].name);
         if (i == CHUNK_FREE) share_enter(s, &m->shard[k]);
         if (i == CHUNK_FREE) i = place_of(s, m->shard[k].name);
+        if (i == CHUNK_FREE) continue;
         struct node_share *share = &s->share[i];
         share->slots = (int)slot_map_owned(m, k);
         bool moved = memcmp(&share->row, &m->shard[k], sizeof(share->row)) != 0;
@@ -319,19 +336,25 @@ static void map_turn(struct shares *s, uint64_t now) {
 
 /* How all masters are. One that was told NODE LEAVE, or has drained the node, has let go of all. */
 static void shares_look(struct shares *s) {
-    bool any = false;
+    bool any = false, gone = false;
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
         struct node_share *share = &s->share[i];
         share->now = (struct hosting_standing){.up = false};
         if (share->host != NULL && hosting_wait(share->host, 0)) {
             log_notice("Shard %s has let go of this node: its share goes to the others",
                        share->row.name);
-            share_give_up(s, i, true);
+            share_end_begin(s, i, true, 0);
+            share_give_up(s, i);
             share->left = true;
+        }
+        if (share->row.name[0] != '\0' && share_is_gone(share)) {
+            share_forget(s, i);
+            gone = true;
         }
         if (share->host != NULL) lend_standing(share->host, &share->now);
         any = any || (share->slots >= 0 && !share->left);
     }
+    if (gone) map_apply(s);
     if (!any) view_tell(s->view, HOSTING_LEFT, "it has left the pool");
 }
 

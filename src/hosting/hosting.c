@@ -379,6 +379,13 @@ void hosting_end_begin(struct tarn_host *h, bool keep, uint64_t deadline) {
     hosting_wake(h);
 }
 
+bool hosting_is_over(struct tarn_host *h) {
+    pthread_mutex_lock(&h->mutex);
+    bool over = h->finished;
+    pthread_mutex_unlock(&h->mutex);
+    return over;
+}
+
 void hosting_end(struct tarn_host **h_p) {
     struct tarn_host *h = *h_p;
     *h_p = NULL;

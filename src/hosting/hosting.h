@@ -452,6 +452,8 @@ tarn_status hosting_reload_tls(struct tarn_host *h);
 tarn_status memory_open(struct tarn_host *h, const tarn_host_segment *want, unsigned number,
                         bool shrink, bool later, struct hosted **s_p, const char **why_p);
 void hosting_end_begin(struct tarn_host *h, bool keep, uint64_t deadline);
+/* hosting_end would not have to wait. */
+bool hosting_is_over(struct tarn_host *h);
 void hosting_end(struct tarn_host **h_p);
 
 enum hosted_kind { HOSTED_MEMORY, HOSTED_SSD, HOSTED_FILE };

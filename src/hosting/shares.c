@@ -223,16 +223,18 @@ tarn_status share_begin(struct shares *s, unsigned i) {
 }
 
 /* Callers ask hosts under the mutex, and one that ends does not answer. */
-void share_end(struct shares *s, unsigned i, bool keep, uint64_t deadline) {
+void share_end_begin(struct shares *s, unsigned i, bool keep, uint64_t deadline) {
     struct node_share *share = &s->share[i];
     pthread_mutex_lock(&s->mutex);
-    struct tarn_host *host = share->host;
+    if (share->host != NULL) share->ends = share->host;
     share->host = NULL;
     pthread_mutex_unlock(&s->mutex);
-    if (host != NULL) {
-        hosting_end_begin(host, keep, deadline);
-        hosting_end(&host);
-    }
+    if (share->ends != NULL) hosting_end_begin(share->ends, keep, deadline);
+}
+
+void share_end(struct shares *s, unsigned i) {
+    struct node_share *share = &s->share[i];
+    if (share->ends != NULL) hosting_end(&share->ends);
     if (share->view != NULL) view_part_remove(s->view, share->view);
     hosting_view_destroy(&share->view);
 }
@@ -290,9 +292,8 @@ static void shares_end(struct shares *s, bool keep, uint64_t timeout_ms) {
     uint64_t deadline = add_sat(now_ms(), timeout_ms);
     view_tell(s->view, HOSTING_LEAVING, "it is stopping");
     balance_stop(s);
-    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++)
-        if (s->share[i].host != NULL) hosting_end_begin(s->share[i].host, keep, deadline);
-    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) share_end(s, i, keep, deadline);
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) share_end_begin(s, i, keep, deadline);
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) share_end(s, i);
     view_tell(s->view, HOSTING_CLOSED, "it is not open");
     shards_give(s->pool, &s->map);
     tarn_close(&s->pool);

@@ -26,8 +26,9 @@
 
 struct node_share {
     struct slot_shard row;  /* of the map; name "": a free place */
-    int slots;              /* that it has; -1: a free place */
+    int slots;              /* that it has; -1: none, it is not in the map */
     struct tarn_host *host; /* NULL: none yet. Changed under the mutex */
+    struct tarn_host *ends; /* it was, until its shard left the map: readers have a while yet */
     struct hosting_view *view;
     uint64_t retry_ms; /* host NULL: not before */
     bool left;         /* its master let go of the node: it gets nothing more */
@@ -58,8 +59,9 @@ struct shares {
 
 /* Opens the host of a share, which has what it is to begin with; it tries to join from now on. */
 tarn_status share_begin(struct shares *s, unsigned i);
-/* Ends its host as tarn_host_close does. */
-void share_end(struct shares *s, unsigned i, bool keep, uint64_t deadline);
+/* Has its host end as tarn_host_close does: asks it to, and waits for it. */
+void share_end_begin(struct shares *s, unsigned i, bool keep, uint64_t deadline);
+void share_end(struct shares *s, unsigned i);
 /* What it had of the disk, once it is ended. */
 void share_disk_remove(const struct shares *s, const char *shard);
 char *share_url(const struct shares *s, const struct slot_shard *row);

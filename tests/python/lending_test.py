@@ -308,6 +308,24 @@ class Lets(LendingTest):
         for i in range(3):
             self.sums_to(32, i)
 
+    def test_a_shard_that_leaves_holds_up_nobody(self):
+        """Its master does not answer, so that the node waits in vain to be let go."""
+        node = self.node("n1", "--lend-interval", "1")
+        self.pool.servers[2].pause()
+        try:
+            lost = self.pool.slots.pop(2)
+            self.pool.rows.pop(2)
+            self.pool.slots[1] += "," + lost
+            self.pool.tell([0, 1])
+            wait_until(lambda: "Shard c has left the map" in node.output(), 60, "the node sees it")
+            ask(self.pool.servers[0].port, "SEGMENT", "UNMOUNT", "n1.0")
+            wait_until(lambda: "Chunk 0 of 2 MiB is lent" in node.output(), 60, "others lend")
+            self.assertNotIn("Shard c has nothing of this node any more", node.output())
+            self.sums_to(96, 0, 1)
+            self.assertIn("Shard c has nothing of this node any more", node.output())
+        finally:
+            self.pool.servers[2].resume()
+
     def test_a_chunk_that_is_unmounted_is_lent_again(self):
         file = os.path.join(self.dir, "pool")
         node = self.node("n1", "--lend-interval", "1", pool=f"96mb,path={file}")
