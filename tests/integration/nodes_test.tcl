@@ -3,7 +3,9 @@ source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 0 --max-lease 3s --node-heartbeat 100
 
 # n1 and n2 on two machines, both empty.
+set connections [info_field total_connections_received]
 start_node n1 --host-name m1 --rack r1
+set connections [expr {[info_field total_connections_received] - $connections}]
 start_node n2 --host-name m2
 
 # Until that condition holds, with a node-timeout that is short meanwhile.
@@ -39,6 +41,10 @@ test {NODE LIST and NODE INFO tell who is there} {
     assert_equal 2 [info_field nodes_up]
     assert_equal {memory n1 m1 up} [list [segment_field n1.0 tier] [segment_field n1.0 node] \
         [segment_field n1.0 host] [segment_field n1.0 state]]
+}
+
+test {a node that starts connects to ask for the map, then once for each direction} {
+    assert_equal 3 $connections
 }
 
 test {a value goes to a node and comes back, by tcp and by shm} {
