@@ -104,6 +104,9 @@ struct host_reader {
 };
 tarn_status host_reader_open(struct host *h, uint64_t size, const struct host_reader *reader,
                              unsigned *slot_p);
+/* Of one that is retired: it is served with another size from now on. TARN_EAGAIN: somebody is in
+ * the middle of reading it. */
+tarn_status host_reader_resize(struct host *h, unsigned slot, uint64_t size);
 
 /* Memory that somebody else made, mapped and keeps: by tcp, and by modules that can register it,
  * but not by shm, which needs a file to hand out. There is no segment header: what has become of it

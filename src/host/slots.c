@@ -82,6 +82,15 @@ tarn_status host_reader_open(struct host *h, uint64_t size, const struct host_re
     return TARN_OK;
 }
 
+tarn_status host_reader_resize(struct host *h, unsigned slot, uint64_t size) {
+    struct host_slot *s = slot_get(h, slot);
+    TARN_ASSERT(s->base == NULL && size > 0 && __atomic_load_n(&s->name, __ATOMIC_RELAXED) == 0);
+    if (!s->idle) return TARN_EAGAIN;
+    s->size = size;
+    s->last_name = 0;
+    return TARN_OK;
+}
+
 tarn_status host_memory_open(struct host *h, void *addr, uint64_t length, int fd, uint64_t offset,
                              unsigned *slot_p) {
     MAGIC_CHECK(h, HOST_MAGIC);

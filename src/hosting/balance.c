@@ -97,9 +97,10 @@ static void move_take(struct shares *s, unsigned from, unsigned chunk, unsigned 
 static void give_first(struct shares *s, struct node_chunk *c, unsigned to) {
     c->shard = to;
     if (share_begin(s, to) == TARN_OK) {
-        bool disk = s->o.ssd_path != NULL || s->o.file_path != NULL;
         log_notice("Shard %s has a share of this node's memory now%s", s->share[to].row.name,
-                   disk ? ", and will have one of its disk when the node starts anew" : "");
+                   s->o.file_path != NULL
+                       ? ", and will have one of its files when the node starts anew"
+                       : "");
         return;
     }
     chunk_forget(s, c, s->share[to].row.name);
@@ -135,8 +136,25 @@ static void chunk_free(struct shares *s, struct node_chunk *c) {
     c->shard = CHUNK_FREE;
 }
 
+static void disk_over(struct shares *s, struct node_share *share, bool done, const char *why) {
+    share->move = MOVE_NONE;
+    if (done) {
+        log_notice("Shard %s has %llu MiB of the disk", share->row.name,
+                   (unsigned long long)share->disk_to >> 20);
+        share->disk = share->disk_to;
+        return;
+    }
+    log_warning("Shard %s cannot have %llu MiB of the disk: %s", share->row.name,
+                (unsigned long long)share->disk_to >> 20, why);
+    s->disk_ms = add_sat(now_ms(), AGAIN_MS);
+}
+
 static void move_over(struct shares *s, unsigned i, bool done, const char *why) {
     struct node_share *share = &s->share[i];
+    if (share->move == MOVE_DISK) {
+        disk_over(s, share, done, why);
+        return;
+    }
     struct node_chunk *c = &s->chunks.chunk[share->chunk];
     bool taking = share->move == MOVE_TAKING;
     unsigned long long mb = c->bytes >> 20;
@@ -200,6 +218,37 @@ static bool give_free(struct shares *s, uint64_t now) {
         return true;
     }
     return false;
+}
+
+static void move_disk(struct shares *s, struct node_share *share, uint64_t bytes, uint64_t now) {
+    char *path = share_disk_make(s, share->row.name);
+    if (path == NULL) {
+        s->disk_ms = add_sat(now, AGAIN_MS);
+        return;
+    }
+    share->disk_to = bytes;
+    share->move = MOVE_DISK;
+    lend_disk(share->host, path, bytes);
+    free(path);
+}
+
+/* Equal parts of the disk, also when there are more or fewer masters than before. */
+static bool give_disk(struct shares *s, const struct share_need *need, uint64_t now) {
+    uint64_t each = share_disk_bytes(s), sum = 0;
+    unsigned larger = CHUNK_FREE, smaller = CHUNK_FREE;
+    if (each == 0 || now < s->disk_ms) return false;
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
+        const struct node_share *share = &s->share[i];
+        sum += share->disk;
+        if (!need[i].up || share->slots < 0) continue;
+        if (share->disk > each) larger = i;
+        if (share->disk < each) smaller = i;
+    }
+    unsigned which = larger != CHUNK_FREE ? larger : smaller;
+    if (which == CHUNK_FREE) return false;
+    if (which == smaller && sum - s->share[which].disk + each > s->o.ssd_bytes) return false;
+    move_disk(s, &s->share[which], each, now);
+    return true;
 }
 
 /* A shard that came into the map has nothing yet. */
@@ -366,6 +415,7 @@ static void balance_turn(struct shares *s) {
     if (moves_turn(s)) return;
     needs_gather(s, need);
     if (take_back(s) || give_free(s, now) || give_newcomer(s, need, now)) return;
+    if (give_disk(s, need, now)) return;
     give_by_need(s, need, now);
 }
 

@@ -112,12 +112,63 @@ bool far_reopen(struct hosting_far *f, const uint8_t cluster[16]) {
     return true;
 }
 
+/* --- a disk may become larger and smaller --- */
+
+struct resize {
+    struct hosting_job job;
+    struct hosting_far *far;
+    uint64_t bytes;
+    tarn_status status;
+    char why[200];
+};
+
+static bool resize_run(struct crew_job *job) {
+    struct resize *r = CONTAINER_OF(job, struct resize, job.crew);
+    const char *why = NULL;
+    r->far->bytes = r->bytes;
+    r->status = far_open(r->far, NULL, &why);
+    if (r->status != TARN_OK)
+        snprintf(r->why, sizeof(r->why), "%s", why != NULL ? why : tarn_status_text(r->status));
+    return true;
+}
+
+static void resize_done(struct tarn_host *h, struct hosting_job *job) {
+    struct resize *r = CONTAINER_OF(job, struct resize, job);
+    r->far->opening = false;
+    if (job->crew.cancelled) r->status = TARN_ECANCELED;
+    if (r->status == TARN_OK) r->status = far_serve(r->far);
+    lend_disk_opened(h, r->far, r->status, r->why);
+    free(r);
+}
+
+void far_resize(struct hosting_far *f, uint64_t bytes) {
+    struct resize *r = xcalloc(1, sizeof(*r));
+    evict_free(f);
+    offer_stop(f);
+    buf_clear(&f->orphans); /* they are among those that are offered then */
+    r->job = (struct hosting_job){.crew.run = resize_run, .done = resize_done};
+    r->far = f;
+    r->bytes = bytes;
+    f->opening = true;
+    crew_add(&f->stores, &r->job.crew);
+}
+
 /* --- reads --- */
 
 tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
                      void (*done)(void *done_arg, tarn_status status), void *done_arg) {
     struct hosting_far *f = arg;
     return tier_read(f->tier, offset, length, buffer, done, done_arg);
+}
+
+tarn_status far_serve(struct hosting_far *f) {
+    struct host_reader reader = {.arg = f, .read = far_read};
+    struct hosted *s = f->segment;
+    s->size = tier_get_info(f->tier)->size;
+    if (f->served) return host_reader_resize(f->host->host, s->slot, s->size);
+    tarn_status status = host_reader_open(f->host->host, s->size, &reader, &s->slot);
+    f->served = status == TARN_OK;
+    return status;
 }
 
 /* --- stores --- */

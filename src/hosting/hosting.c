@@ -224,11 +224,12 @@ static tarn_status open_memory(struct tarn_host *h, const struct hosting_plan *p
     return TARN_OK;
 }
 
-static tarn_status far_add(struct tarn_host *h, enum hosted_kind kind, const char *path,
-                           uint64_t bytes, int create, struct hosting_far **far_p) {
+tarn_status far_add(struct tarn_host *h, enum hosted_kind kind, const char *path, uint64_t bytes,
+                    bool create, struct hosting_far **far_p) {
     struct hosting_far *f = *far_p = &h->fars[h->n_fars++];
+    TARN_ASSERT(h->n_fars <= FARS_MAX);
     far_init(f, h, segment_new(h, kind, 0), path, bytes);
-    f->create = create != 0;
+    f->create = create;
     return hosting_crew_start(h, &f->stores, "tarn-store", 1);
 }
 
@@ -236,15 +237,12 @@ static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
     struct hosting_far *f;
     const char *why = "";
     if (o->ssd_path == NULL) return TARN_OK;
-    tarn_status status = far_add(h, HOSTED_SSD, o->ssd_path, o->ssd_bytes, o->ssd_create, &f);
+    tarn_status status = far_add(h, HOSTED_SSD, o->ssd_path, o->ssd_bytes, o->ssd_create != 0, &f);
     if (status != TARN_OK) return status;
     status = far_open(f, NULL, &why);
     if (status != TARN_OK)
         return fail(status, "the ssd tier at %s cannot be opened: %s", o->ssd_path, why);
-    struct host_reader reader = {.arg = f, .read = far_read};
-    struct hosted *s = f->segment;
-    s->size = tier_get_info(f->tier)->size;
-    status = host_reader_open(h->host, s->size, &reader, &s->slot);
+    status = far_serve(f);
     return status == TARN_OK
                ? TARN_OK
                : fail(status, "the ssd tier cannot be served: %s", tarn_status_text(status));
@@ -254,7 +252,8 @@ static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
 static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
     struct hosting_far *f;
     if (o->file_path == NULL) return TARN_OK;
-    tarn_status status = far_add(h, HOSTED_FILE, o->file_path, o->file_bytes, o->file_create, &f);
+    tarn_status status =
+        far_add(h, HOSTED_FILE, o->file_path, o->file_bytes, o->file_create != 0, &f);
     f->segment->size = o->file_bytes;
     f->mode = o->file_mode;
     return status;

@@ -148,6 +148,9 @@ void look_start(struct tarn_host *h, const char *host, const char *port);
 
 /* --- far.c, evict.c, offer.c: slow tiers --- */
 
+enum hosted_kind { HOSTED_MEMORY, HOSTED_SSD, HOSTED_FILE };
+extern const char *const hosted_tiers[]; /* what the master calls them */
+
 /* What the master is told of objects on a disk is kept packed: this, the key, its CRCs as they go
  * on the wire. */
 struct far_entry {
@@ -185,6 +188,7 @@ struct hosting_far {
     bool create;       /* path may be made where it is not there */
     struct tier *tier; /* NULL: not open */
     bool opening;      /* a job has the tier now */
+    bool served;       /* its segment has a slot of host */
     bool renewed;      /* what it found at the start has another name by now */
     bool closing;      /* atomic: stores that wait for room give up */
     uint8_t cluster[16];
@@ -212,6 +216,14 @@ tarn_status far_open(struct hosting_far *f, const uint8_t cluster[16], const cha
 /* No store reads memory any more afterwards. */
 void far_stop(struct hosting_far *f);
 void far_deinit(struct hosting_far *f);
+/* One more, which is not open yet. */
+tarn_status far_add(struct tarn_host *h, enum hosted_kind kind, const char *path, uint64_t bytes,
+                    bool create, struct hosting_far **far_p);
+/* It is open: the data port serves it. */
+tarn_status far_serve(struct hosting_far *f);
+/* Opens a disk that nobody reads or stores to, in the background, with another size: then
+ * lend_disk_opened. */
+void far_resize(struct hosting_far *f, uint64_t bytes);
 /* Opens the file tier of this session's cluster, in the background: session_far_opened. false: it
  * is open already. */
 bool far_reopen(struct hosting_far *f, const uint8_t cluster[16]);
@@ -294,7 +306,8 @@ struct hosting_session {
     unsigned failures;     /* in a row */
     uint64_t lend_until;   /* the segment that is taken empties itself until then; 0: it was not
                             * asked to */
-    bool lend_unmounting;  /* its time is over */
+    bool lend_unmounting;  /* its time is over, or it is a disk */
+    bool lend_opened;      /* the disk has its new size, and is to be mounted */
     char told[256];        /* what the log was told last */
     uint32_t served_epoch; /* 0: none yet */
     uint32_t epoch;        /* of the master joined now */
@@ -378,13 +391,14 @@ enum lend_state {
     LEND_NOTHING,
     LEND_ADD,    /* wanted: a segment more */
     LEND_TAKE,   /* wanted: one less, emptied as far as there is room elsewhere */
+    LEND_DISK,   /* wanted: a disk, or the one that is there with another size */
     LEND_DONE,   /* as was wanted; what was taken is unmapped */
     LEND_FAILED, /* why says it */
 };
 struct hosting_lend { /* under tarn_host.mutex */
     enum lend_state state;
     unsigned number;           /* of the segment, in its name */
-    tarn_host_segment segment; /* LEND_ADD; path owned */
+    tarn_host_segment segment; /* LEND_ADD; LEND_DISK: path and bytes. path owned */
     char why[256];
 };
 /* How its master is. */
@@ -400,8 +414,11 @@ struct hosting_standing {
 /* From any thread: something else than before; what was wanted before is over. */
 void lend_add(struct tarn_host *h, unsigned number, const tarn_host_segment *segment);
 void lend_take(struct tarn_host *h, unsigned number);
+void lend_disk(struct tarn_host *h, const char *path, uint64_t bytes);
 enum lend_state lend_look(struct tarn_host *h, char *why, size_t cap);
 void lend_standing(struct tarn_host *h, struct hosting_standing *standing_p);
+void lend_disk_opened(struct tarn_host *h, struct hosting_far *f, tarn_status status,
+                      const char *why);
 /* Whatever there is to do now. */
 void lend_turn(struct tarn_host *h);
 
@@ -456,8 +473,6 @@ void hosting_end_begin(struct tarn_host *h, bool keep, uint64_t deadline);
 bool hosting_is_over(struct tarn_host *h);
 void hosting_end(struct tarn_host **h_p);
 
-enum hosted_kind { HOSTED_MEMORY, HOSTED_SSD, HOSTED_FILE };
-extern const char *const hosted_tiers[]; /* what the master calls them */
 struct hosted {
     char name[SEGMENT_NAME_MAX + 1];
     enum hosted_kind kind;

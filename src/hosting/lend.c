@@ -3,6 +3,7 @@
  *   LEND_ADD  ─> opened ─> populated ─> mounted and served ─> LEND_DONE
  *   LEND_TAKE ─> SEGMENT DRAIN ─(empty)──> the master unmounts it ─> unmapped ─> LEND_DONE
  *                     └─(LEND_DRAIN_MS are over: what is left goes)─> SEGMENT UNMOUNT
+ *   LEND_DISK ─> SEGMENT UNMOUNT ─> opened with its new size ─> mounted, what fits is offered
  *
  * A session that ends meanwhile costs time only: what was asked for is asked for again. */
 #include <stdio.h>
@@ -37,6 +38,10 @@ void lend_add(struct tarn_host *h, unsigned number, const tarn_host_segment *seg
 
 void lend_take(struct tarn_host *h, unsigned number) {
     lend_set(h, LEND_TAKE, number, NULL);
+}
+
+void lend_disk(struct tarn_host *h, const char *path, uint64_t bytes) {
+    lend_set(h, LEND_DISK, 0, &(tarn_host_segment){.path = path, .bytes = bytes});
 }
 
 enum lend_state lend_look(struct tarn_host *h, char *why, size_t cap) {
@@ -131,7 +136,7 @@ static void add_turn(struct tarn_host *h, const struct hosting_lend *lend) {
 
 static void take_end(struct tarn_host *h, enum lend_state state, const char *why) {
     h->session.lend_until = 0;
-    h->session.lend_unmounting = false;
+    h->session.lend_unmounting = h->session.lend_opened = false;
     lend_over(h, state, why);
 }
 
@@ -181,6 +186,77 @@ static void take_turn(struct tarn_host *h, const struct hosting_lend *lend) {
     hosting_wake_at(h, now + (s != NULL && s->gone ? LEND_LOOK_MS : 10 * LEND_LOOK_MS));
 }
 
+/* --- a disk --- */
+
+static struct hosting_far *disk_of(struct tarn_host *h) {
+    for (unsigned i = 0; i < h->n_fars; i++)
+        if (h->fars[i].segment->kind == HOSTED_SSD) return &h->fars[i];
+    return NULL;
+}
+
+/* It is of no use to its master until it is open. */
+static tarn_status disk_add(struct tarn_host *h, const struct hosting_lend *lend,
+                            struct hosting_far **far_p) {
+    if (!segment_fits(h)) return TARN_ELIMIT;
+    tarn_status status =
+        far_add(h, HOSTED_SSD, lend->segment.path, lend->segment.bytes, false, far_p);
+    (*far_p)->segment->gone = true;
+    return status;
+}
+
+static void disk_unmount(struct tarn_host *h, const struct hosted *s) {
+    struct hosting_session *session = &h->session;
+    struct hosting_link *l = &h->reports;
+    struct wire_drain drain = {0};
+    if (session->phase != PHASE_UP || session->lend_unmounting || link_room(l) == 0 || !s->mounted)
+        return;
+    session->lend_unmounting = true;
+    link_node(h, l);
+    drain.name = request_str(&l->request, s->name);
+    link_send_waiting(h, l, WIRE_segment_unmount, &drain, session->max_lease_ms, take_answered,
+                      "SEGMENT UNMOUNT");
+}
+
+/* Nobody reads it, and nothing is stored there. */
+static bool disk_rests(struct tarn_host *h, const struct hosting_far *f, uint64_t bytes) {
+    if (h->stores_out > 0 || f->offering.in_flight) return false;
+    return !f->served || host_reader_resize(h->host, f->segment->slot, bytes) == TARN_OK;
+}
+
+static void disk_turn(struct tarn_host *h, const struct hosting_lend *lend) {
+    struct hosting_far *f = disk_of(h);
+    struct hosted *s = f != NULL ? f->segment : NULL;
+    if (f == NULL) {
+        tarn_status status = disk_add(h, lend, &f);
+        if (status != TARN_OK) lend_over(h, LEND_FAILED, tarn_status_text(status));
+    } else if (f->opening) {
+        return; /* its end wakes us */
+    } else if (!h->session.lend_opened && !s->gone) {
+        disk_unmount(h, s);
+    } else if (!h->session.lend_opened) {
+        if (disk_rests(h, f, lend->segment.bytes)) far_resize(f, lend->segment.bytes);
+    } else if (s->populating) {
+        add_mount(h, s);
+    } else if (s->gone || (s->mounted && s->serve_until == 0)) {
+        take_end(h, LEND_DONE, "");
+        return;
+    } else if (s->mounted) {
+        mount_turn(h);
+    }
+    hosting_wake_at(h, now_ms() + LEND_LOOK_MS);
+}
+
+void lend_disk_opened(struct tarn_host *h, struct hosting_far *f, tarn_status status,
+                      const char *why) {
+    if (status != TARN_OK) {
+        take_end(h, LEND_FAILED, why[0] != '\0' ? why : tarn_status_text(status));
+        return;
+    }
+    f->segment->gone = false;
+    f->segment->populating = true;
+    h->session.lend_opened = true;
+}
+
 static const struct hosted *segment_gone(const struct tarn_host *h) {
     for (unsigned i = 0; i < h->n_segments; i++) {
         const struct hosted *s = &h->segments[i];
@@ -205,4 +281,5 @@ void lend_turn(struct tarn_host *h) {
     if (s->closing != CLOSE_NO) return;
     if (lend.state == LEND_ADD) add_turn(h, &lend);
     if (lend.state == LEND_TAKE) take_turn(h, &lend);
+    if (lend.state == LEND_DISK) disk_turn(h, &lend);
 }

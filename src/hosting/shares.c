@@ -106,6 +106,18 @@ static tarn_status ssd_make(const tarn_host_options *o) {
                 o->ssd_path, strerror(errno));
 }
 
+uint64_t share_disk_bytes(const struct shares *s) {
+    return s->o.ssd_path != NULL ? s->o.ssd_bytes / s->map->slots->shards : 0;
+}
+
+char *share_disk_make(const struct shares *s, const char *shard) {
+    tarn_host_options o = {.ssd_path = path_of(s->o.ssd_path, "/", shard)};
+    if (ssd_make(&o) == TARN_OK) return (char *)(uintptr_t)o.ssd_path;
+    log_warning("The disk of shard %s: %s", shard, tarn_last_error());
+    free((void *)(uintptr_t)o.ssd_path);
+    return NULL;
+}
+
 void share_disk_remove(const struct shares *s, const char *shard) {
     char *directory = path_of(s->o.ssd_path, "/", shard);
     if (directory == NULL) return;
@@ -169,10 +181,11 @@ static void share_options(const struct shares *s, unsigned i, tarn_host_options 
     o->data_port = o->data_port > 0 ? (uint16_t)(o->data_port + i) : 0;
     o->announce = announce_of(o->announce, i);
     o->shm_socket = path_of(o->shm_socket, ".", shard);
-    /* Those that came first have all of the disks until the node starts anew. */
+    /* Later ones get theirs once those that came first have less; of files, once the node starts
+     * anew. */
     o->ssd_path = s->thread_runs ? NULL : path_of(o->ssd_path, "/", shard);
     if (s->thread_runs) o->file_path = NULL;
-    o->ssd_bytes /= shards;
+    o->ssd_bytes = share_disk_bytes(s);
     o->file_bytes /= shards;
     o->threads = part_of(o->threads, 2, shards);
     o->copies = part_of(o->copies, 4, shards);
@@ -208,6 +221,7 @@ tarn_status share_begin(struct shares *s, unsigned i) {
                                 .view = s->view != NULL ? hosting_view_create() : NULL};
     tarn_status status = ssd_make(&o);
     if (status == TARN_OK) status = hosting_begin(&plan, &host);
+    if (status == TARN_OK && o.ssd_path != NULL) share->disk = o.ssd_bytes;
     share_options_free(&o);
     free(url);
     if (status != TARN_OK) {
@@ -271,6 +285,8 @@ static tarn_status shares_begin(struct shares *s, const struct hosting_plan *pla
     view_tell(s->view, HOSTING_POPULATING, "memory is set up");
     tarn_status status = hosting_check(&s->o);
     if (status == TARN_OK) status = chunks_plan(&s->chunks, &s->o, slots);
+    if (s->o.ssd_path != NULL && s->o.ssd_create)
+        (void)mkdir(s->o.ssd_path, 0700); /* else making the parts says why */
     if (status == TARN_OK) disk_adopt(s);
     for (unsigned i = 0; i < slots->shards && status == TARN_OK; i++) {
         s->share[i].row = slots->shard[i];

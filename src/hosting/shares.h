@@ -12,6 +12,9 @@
  *
  *   at one share ─> MOVE_TAKING ─(emptied, unmapped)─> nobody's ─> MOVE_ADDING ─> at another
  *
+ * A disk that gets smaller or larger is unmounted for a moment (MOVE_DISK); first some get smaller,
+ * so that there is room for those that have none yet.
+ *
  * One at a time. A move at a share whose master is away goes on when that is back, and holds up
  * nobody meanwhile.
  *
@@ -34,8 +37,9 @@ struct node_share {
     bool left;         /* its master let go of the node: it gets nothing more */
     /* balance.c's */
     struct hosting_standing now; /* this turn's */
-    enum { MOVE_NONE, MOVE_TAKING, MOVE_ADDING } move;
-    unsigned chunk, to; /* that moves; who is to have what is taken, CHUNK_FREE: anybody */
+    enum { MOVE_NONE, MOVE_TAKING, MOVE_ADDING, MOVE_DISK } move;
+    uint64_t disk, disk_to; /* bytes of a disk that it has; is to have */
+    unsigned chunk, to;     /* that moves; who is to have what is taken, CHUNK_FREE: anybody */
 };
 
 struct shares {
@@ -55,6 +59,7 @@ struct shares {
     struct rng rng;
     uint64_t next_ms, asked_ms; /* a chunk may move by need; the map was asked for */
     uint64_t free_ms;           /* chunks that are nobody's are given out */
+    uint64_t disk_ms;           /* disks change again */
 };
 
 /* Opens the host of a share, which has what it is to begin with; it tries to join from now on. */
@@ -62,6 +67,10 @@ tarn_status share_begin(struct shares *s, unsigned i);
 /* Has its host end as tarn_host_close does: asks it to, and waits for it. */
 void share_end_begin(struct shares *s, unsigned i, bool keep, uint64_t deadline);
 void share_end(struct shares *s, unsigned i);
+/* What each share has of the disk. */
+uint64_t share_disk_bytes(const struct shares *s);
+/* Where it has it: the directory is made; for free. NULL: it cannot be, as the log says. */
+char *share_disk_make(const struct shares *s, const char *shard);
 /* What it had of the disk, once it is ended. */
 void share_disk_remove(const struct shares *s, const char *shard);
 char *share_url(const struct shares *s, const struct slot_shard *row);

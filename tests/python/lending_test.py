@@ -372,6 +372,22 @@ class Grows(LendingTest):
         files = [os.path.join(self.dir, name) for name in os.listdir(self.dir)]
         self.assertLess(sum(os.stat(f).st_blocks * 512 for f in files), 50 * MB)
 
+    def test_a_map_of_one_shard_is_there_before_the_node(self):
+        """Then it lends to whoever comes without being started anew, and keeps what it has."""
+        file = os.path.join(self.dir, "pool")
+        self.must("create", f"a={self.names[0]}")
+        node = self.node("n1", pool=f"48mb,path={file}")
+        client = self.client("?timeout_ms=20000")
+        values = self.values(client, 60)
+        self.must("add", self.names[0], f"b={self.names[1]}")
+        wait_until(lambda: self.memory_at(1) > 0, 60, "the new master has memory")
+        self.must("rebalance", self.names[0])
+        self.check(client, values)
+        self.assertGreater(self.pool.keys_at(1), 10)
+        node.kill()
+        node.start()
+        self.check(client, values)
+
     def test_the_disk_of_a_node_that_was_there_before_the_map(self):
         disk = os.path.join(self.dir, "disk")
         os.mkdir(disk)
@@ -395,8 +411,12 @@ class Grows(LendingTest):
         new = self.add(a)
         self.pool.servers.append(new)
         wait_until(lambda: self.memory_at(2) > 0, what="the new master has memory")
-        self.assertIn("will have one of its disk when the node starts anew", node.output())
-        self.assertEqual(sorted(os.listdir(disk)), ["a", "b"])
+        wait_until(lambda: "Shard c has 64 MiB of the disk" in node.output(), 60, "it has a part")
+        sizes = [os.stat(f"{disk}/{shard}/tarn.ssd").st_size for shard in "abc"]
+        self.assertLessEqual(max(sizes), 64 * MB)
+        self.assertGreater(min(sizes), 60 * MB)
+        wait_until(lambda: self.on_disk() == 300, 60, what="all that was there is found again")
+        self.check(self.client("?timeout_ms=60000"), values)
         node.kill()
         node.start()
         self.assertEqual(sorted(os.listdir(disk)), ["a", "b", "c"])
@@ -410,7 +430,48 @@ class Grows(LendingTest):
             node.resume()
         wait_until(lambda: self.memory_at(2) == 0, what="it has let go")
         wait_until(lambda: self.memory_at(0) + self.memory_at(1) == 12 * MB, what="it is back")
+        for shard in "ab":
+            said = f"Shard {shard} has 96 MiB of the disk"
+            wait_until(lambda s=said: s in node.output(), 60, what="its disk is, too")
         self.assertEqual(sorted(os.listdir(disk)), ["a", "b"])
+        wait_until(lambda: self.on_disk() == 300, 60, what="all are found again")
+        self.check(self.client("?timeout_ms=60000"), values)
+
+    def test_a_disk_that_cannot_be_opened_is_tried_again(self):
+        disk = os.path.join(self.dir, "disk")
+        os.mkdir(disk)
+        a = self.create()
+        node = self.node("n1", "--ssd", f"{disk}:192mb", pool="12mb")
+        os.symlink("nowhere", os.path.join(disk, "c"))
+        self.add(a)
+        wait_until(lambda: "Shard c cannot have 64 MiB" in node.output(), 60, "a failure")
+        os.unlink(os.path.join(disk, "c"))
+        wait_until(lambda: "Shard c has 64 MiB of the disk" in node.output(), 60, "it has a part")
+
+    def test_keys_move_to_the_disk_of_a_master_that_came_later(self):
+        a = self.create()
+        node = self.node("n1", "--ssd", f"{self.dir}/disk:192mb,create", pool="12mb")
+        values = self.values(self.client("?timeout_ms=60000"), 300, size=50000)
+        new = self.add(a)
+        self.pool.servers.append(new)
+        wait_until(lambda: "Shard c has 64 MiB of the disk" in node.output(), 60, "it has a part")
+        self.must("rebalance", a)
+        wait_until(lambda: self.on_disk() == 300, 60, what="all are on disk")
+        self.assertGreater(int(self.info(2)["far_replicas"]), 50)
+        self.check(self.client("?timeout_ms=60000"), values)
+        self.must("remove", a, "c")
+        for shard in "ab":
+            said = f"Shard {shard} has 96 MiB of the disk"
+            wait_until(lambda s=said: s in node.output(), 60, what="its part is larger")
+        # What was on its way to a disk that was not there for a moment may be gone.
+        client = self.client("?timeout_ms=60000")
+
+        def found():
+            got = dict(zip(values, client.get_many(list(values))))
+            self.assertEqual([k for k in values if got[k] not in (None, values[k])], [])
+            return sum(v is not None for v in got.values())
+
+        wait_until(lambda: found() > 200, 60, what="most are found")
 
     def test_a_master_is_added_and_removed_under_load(self):
         a = self.create()

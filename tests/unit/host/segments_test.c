@@ -251,6 +251,22 @@ TEST(a_reader_is_for_reading) {
     host_destroy(&h);
 }
 
+TEST(a_reader_gets_another_size) {
+    struct host *h = make();
+    uint64_t asked = 0;
+    struct host_reader r = {&asked, read_nothing};
+    unsigned slot;
+    CHECK_EQ(host_reader_open(h, SIZE, &r, &slot), TARN_OK);
+    CHECK_EQ(serve(h, slot, 8, 5), TARN_OK);
+    host_segment_retire(h, slot, false);
+    tarn_status status;
+    while ((status = host_reader_resize(h, slot, SIZE / 2)) == TARN_EAGAIN) host_poll(h);
+    CHECK_EQ(status, TARN_OK);
+    CHECK_EQ(info_of(h, slot).size, SIZE / 2);
+    CHECK_EQ(serve(h, slot, 8, 5), TARN_OK);
+    host_destroy(&h);
+}
+
 /* --- pool files --- */
 
 struct file {
