@@ -61,13 +61,13 @@ tarn_status batch_run(struct item_batch *b, tarn_status (*pass)(struct item_batc
     tarn_status status = TARN_OK;
     unsigned waited = 0;
     while (b->unfinished > 0 && status == TARN_OK) {
-        b->later = b->later_ms = 0;
         status = pass(b);
         if (status != TARN_OK) {
             if (lane_retry(b->lane, &attempts, status, b->deadline)) status = TARN_OK;
         } else if (b->later > 0 && !lane_later(b->lane, waited++, b->later_ms, b->deadline)) {
             batch_give_up(b, finish);
         }
+        b->later = b->later_ms = 0;
         if (status == TARN_OK && b->unfinished > 0 && now_ms() >= b->deadline) {
             status = fail(TARN_ETIMEOUT, "the deadline passed before all was done");
             COUNT(b->lane, timeouts, 1);

@@ -12,15 +12,23 @@ static void items_fail(tarn_item *items, size_t n, tarn_status status) {
     }
 }
 
-/* --- gets --- */
-
-/* All that it has read came by shared memory: no host can keep it waiting. */
-static bool lane_reads_memory(const struct lane *lane) {
+/* All that it has moved went by shared memory: no host can keep it waiting. */
+static bool lane_moves_memory(const struct lane *lane) {
     const char *name;
     for (unsigned i = 0; (name = transport_name(i)) != NULL; i++)
-        if (lane->counters.transport[i].bytes_read > 0 && strcmp(name, "shm") != 0) return false;
+        if (lane->counters.transport[i].bytes_read + lane->counters.transport[i].bytes_written >
+                0 &&
+            strcmp(name, "shm") != 0)
+            return false;
     return true;
 }
+
+/* Can it be asked before others are? */
+static bool lane_goes_ahead(struct lane *lane, uint64_t deadline) {
+    return lane->ctl.fd >= 0 && lane_moves_memory(lane) && lane_ready(lane, deadline) == TARN_OK;
+}
+
+/* --- gets --- */
 
 void client_get_begin(struct get_call *g, bool ahead) {
     g->started_us = clock_mono_us();
@@ -30,8 +38,7 @@ void client_get_begin(struct get_call *g, bool ahead) {
     g->status = lane_take(g->client, &g->trace, g->o.deadline, &g->lane);
     if (g->status != TARN_OK) return;
     g->lane->asking = g->o.asking;
-    if (!ahead || g->lane->ctl.fd < 0 || !lane_reads_memory(g->lane)) return;
-    if (lane_ready(g->lane, g->o.deadline) != TARN_OK) return;
+    if (!ahead || !lane_goes_ahead(g->lane, g->o.deadline)) return;
     get_locate_build(g->lane, g->items, NULL, g->n, &g->o, false);
     g->sent_ns = clock_boot_ns(); /* leases count from here */
     g->asked = lane_send(g->lane, false) == TARN_OK;
@@ -154,24 +161,32 @@ tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len,
 
 /* --- puts --- */
 
-tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,
-                       const tarn_put_options *o, struct call_spread spread, uint64_t deadline,
-                       bool asking) {
-    uint64_t started = clock_mono_us();
-    struct lane *lane;
-    struct call_trace trace;
-    trace_begin(&trace, client, "put", n);
-    tarn_status status = lane_take(client, &trace, deadline, &lane);
-    if (status == TARN_OK) {
-        lane->asking = asking;
-        status = put_run(lane, items, n, o, spread, deadline);
-        timing_add(lane, TARN_HIST_PUT, n, started);
-        lane_give(lane);
+void client_put_begin(struct put_call *p, bool ahead) {
+    p->started_us = clock_mono_us();
+    p->lane = NULL;
+    p->asked = p->written = false;
+    trace_begin(&p->trace, p->client, "put", p->n);
+    p->status = lane_take(p->client, &p->trace, p->deadline, &p->lane);
+    if (p->status != TARN_OK) return;
+    p->lane->asking = p->asking;
+    p->putting = put_open(p->lane, p->items, p->n, p->o, p->spread, p->deadline);
+    p->asked = ahead && lane_goes_ahead(p->lane, p->deadline) && put_ask_ahead(p->putting);
+}
+
+void client_put_write(struct put_call *p) {
+    p->asked = p->written = put_write_ahead(p->putting);
+}
+
+tarn_status client_put_end(struct put_call *p) {
+    if (p->status == TARN_OK) {
+        p->status = put_run(p->putting);
+        timing_add(p->lane, TARN_HIST_PUT, p->n, p->started_us);
+        lane_give(p->lane);
     } else {
-        items_fail(items, n, status);
+        items_fail(p->items, p->n, p->status);
     }
-    if (UNLIKELY(trace.on)) trace_end_items(&trace, status, items, n);
-    return status;
+    if (UNLIKELY(p->trace.on)) trace_end_items(&p->trace, p->status, p->items, p->n);
+    return p->status;
 }
 
 static tarn_status put_items(tarn_client *client, tarn_item *items, size_t n,
@@ -189,7 +204,14 @@ static tarn_status put_items(tarn_client *client, tarn_item *items, size_t n,
     }
     uint64_t deadline = client_deadline(client, o.timeout_ms, bytes);
     if (client->shards != NULL) return shards_put(client, items, n, &o, deadline);
-    return client_put(client, items, n, &o, put_spread(&o, n), deadline, false);
+    struct put_call p = {.client = client,
+                         .items = items,
+                         .n = n,
+                         .o = &o,
+                         .spread = put_spread(&o, n),
+                         .deadline = deadline};
+    client_put_begin(&p, false);
+    return client_put_end(&p);
 }
 
 tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,

@@ -148,8 +148,16 @@ struct get_options {
 };
 tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
                     const struct get_options *options);
-tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
-                    struct call_spread spread, uint64_t deadline);
+/* Puts in the making (put.h), in the lane's arena; then all of it, or what is left of it. */
+struct putting *put_open(struct lane *lane, tarn_item *items, size_t n,
+                         const tarn_put_options *options, struct call_spread spread,
+                         uint64_t deadline);
+tarn_status put_run(struct putting *p);
+/* Before put_run, on a lane that is ready: asks for all of it, which must be one chunk; then, when
+ * the answer comes, writes it and begins to end it. false: nothing is awaited, and put_run does the
+ * rest. */
+bool put_ask_ahead(struct putting *p);
+bool put_write_ahead(struct putting *p);
 /* The question where items lie: order[k], or (NULL) the first n. batch: their leases are
  * to be one. */
 void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
@@ -175,9 +183,30 @@ void client_get_begin(struct get_call *g, bool ahead);
 tarn_status client_get_end(struct get_call *g);
 tarn_status client_get(struct tarn_client *client, tarn_item *items, size_t n,
                        const struct get_options *o);
-tarn_status client_put(struct tarn_client *client, tarn_item *items, size_t n,
-                       const tarn_put_options *o, struct call_spread spread, uint64_t deadline,
-                       bool asking);
+/* Likewise: what is set here is client to asking, of which o is borrowed until the end. */
+struct put_call {
+    struct tarn_client *client;
+    tarn_item *items;
+    size_t n;
+    const tarn_put_options *o;
+    struct call_spread spread;
+    uint64_t deadline;
+    bool asking;
+    /* private */
+    struct call_trace trace;
+    struct lane *lane; /* NULL: there was none, and status says why */
+    struct putting *putting;
+    tarn_status status;
+    uint64_t started_us;
+    bool asked; /* an answer is awaited */
+    bool written;
+};
+/* ahead: asks for places, which are one request's, if the lane is connected and nothing but memory
+ * of this machine was written through it. */
+void client_put_begin(struct put_call *p, bool ahead);
+/* The answer has come: the bytes are written. */
+void client_put_write(struct put_call *p);
+tarn_status client_put_end(struct put_call *p);
 tarn_status put_options_check(const tarn_put_options *o, size_t i); /* of item i */
 /* By the depths of a mover's items. */
 struct call_spread put_spread(const tarn_put_options *o, size_t n);

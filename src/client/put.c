@@ -442,18 +442,29 @@ static bool put_chunk(struct putting *p, const struct chunk *rest, size_t *at, s
     return any;
 }
 
+/* The first chunk of what is left. false: there is none, or it could not be asked for. */
+static bool put_all_begin(struct putting *p, struct chunk *rest, size_t *at,
+                          tarn_status *status_p) {
+    *rest = batch_rest(&p->b);
+    *status_p = lane_ready(p->b.lane, p->b.deadline);
+    if (*status_p == TARN_OK) *status_p = put_recover(p, rest->order, rest->n);
+    *rest = batch_rest(&p->b);
+    p->ends = (struct chunk){.n = 0};
+    if (*status_p != TARN_OK || !put_chunk(p, rest, at, &p->now)) return false;
+    *status_p = chunk_send(p, &p->now, start_request);
+    return *status_p == TARN_OK;
+}
+
 /* On the wire: START(a) | START(b) END(a) REVOKE(a) | START(c) END(b) REVOKE(b) ...: answers come
  * in that order. */
 static tarn_status put_all(struct putting *p) {
-    struct chunk rest = batch_rest(&p->b);
+    struct chunk rest = {.n = 0}, next;
     size_t at = 0;
-    tarn_status status = lane_ready(p->b.lane, p->b.deadline);
-    if (status == TARN_OK) status = put_recover(p, rest.order, rest.n);
-    rest = batch_rest(&p->b);
-    struct chunk now, next;
-    struct chunk ends = {.n = 0};
-    bool more = status == TARN_OK && put_chunk(p, &rest, &at, &now);
-    if (more) status = chunk_send(p, &now, start_request);
+    tarn_status status = TARN_OK;
+    bool more = p->ahead == PUT_ASKED;
+    if (p->ahead == PUT_NOTHING) more = put_all_begin(p, &rest, &at, &status);
+    p->ahead = PUT_NOTHING;
+    struct chunk now = p->now, ends = p->ends;
     while (more && status == TARN_OK) {
         status = chunk_receive(p, &now, "MPUTSTART", put_started);
         if (status == TARN_OK) status = chunk_receive(p, &ends, "MPUTEND", put_ended);
@@ -500,10 +511,12 @@ static tarn_status put_pass(struct item_batch *b) {
      * that it is told only of what this call itself has tried, or it would be the same place
      * again: the second time at once, since it will be another host; then the pool is given a
      * little time. */
-    p->avoid_since_ms = p->most_tries > 1 ? b->began_ms : 0;
-    if (p->most_tries > 1) (void)lane_pause(b->lane, p->most_tries - 2, b->deadline);
-    p->stored = 0;
-    p->most_tries = 0;
+    if (p->ahead == PUT_NOTHING) {
+        p->avoid_since_ms = p->most_tries > 1 ? b->began_ms : 0;
+        if (p->most_tries > 1) (void)lane_pause(b->lane, p->most_tries - 2, b->deadline);
+        p->stored = 0;
+        p->most_tries = 0;
+    }
     tarn_status status = put_all(p);
     if (status == TARN_OK) put_settle(p);
     return status;
@@ -531,8 +544,9 @@ static void put_give_up(struct item_batch *b, size_t i, tarn_status status) {
     put_finish(CONTAINER_OF(b, struct putting, b), i, status);
 }
 
-tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
-                    struct call_spread spread, uint64_t deadline) {
+struct putting *put_open(struct lane *lane, tarn_item *items, size_t n,
+                         const tarn_put_options *options, struct call_spread spread,
+                         uint64_t deadline) {
     struct putting *p = arena_alloc(&lane->arena, sizeof(*p));
     *p = (struct putting){.options = options, .spread = spread};
     batch_init(&p->b, lane, items, n, sizeof(struct put), deadline);
@@ -542,5 +556,36 @@ tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_pu
         tarn_status status = put_check(p, i);
         if (status != TARN_OK) put_finish(p, i, status);
     }
+    return p;
+}
+
+/* The connection broke, or cannot be trusted: the first pass begins with that. */
+static bool put_ahead_set(struct putting *p, enum put_ahead done, tarn_status status) {
+    p->ahead = status == TARN_OK ? done : PUT_NOTHING;
+    if (status != TARN_OK) ctl_abandon(&p->b.lane->ctl);
+    return status == TARN_OK;
+}
+
+bool put_ask_ahead(struct putting *p) {
+    struct chunk rest = batch_rest(&p->b);
+    size_t at = 0;
+    if (!put_chunk(p, &rest, &at, &p->now) || at < rest.n) return false;
+    return put_ahead_set(p, PUT_ASKED, chunk_send(p, &p->now, start_request));
+}
+
+bool put_write_ahead(struct putting *p) {
+    if (p->ahead != PUT_ASKED) return false;
+    tarn_status status = chunk_receive(p, &p->now, "MPUTSTART", put_started);
+    if (status == TARN_OK) status = put_chunk_ensure(p, &p->now);
+    if (status == TARN_OK) {
+        put_write(p, p->now.order, p->now.n);
+        put_ask(p, p->now.order, p->now.n);
+        status = ends_send(p, &p->now, &p->ends);
+    }
+    if (status == TARN_OK) status = revokes_send(p, p->now.order, p->now.n);
+    return put_ahead_set(p, PUT_WRITTEN, status);
+}
+
+tarn_status put_run(struct putting *p) {
     return batch_run(&p->b, put_pass, put_give_up);
 }

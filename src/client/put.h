@@ -43,6 +43,10 @@ struct put {
 struct putting {
     struct item_batch b;
     struct put *puts;
+    /* What was done before the first pass, for all items: they were asked for; or were written,
+     * too, and are being ended. */
+    enum put_ahead { PUT_NOTHING, PUT_ASKED, PUT_WRITTEN } ahead;
+    struct chunk now, ends;
     const tarn_put_options *options;
     struct call_spread spread;
     size_t stored;       /* since the pass began */

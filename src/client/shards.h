@@ -140,7 +140,7 @@ void split_free(struct split *s);
 /* The bucket that all of them are in; SPLIT_NOBODY: they are in several, or in none. */
 unsigned split_only(const struct split *s);
 
-/* As client_get and client_put. */
+/* As client_get, and as puts of one master. */
 tarn_status shards_get(struct tarn_client *front, tarn_item *items, size_t n,
                        const struct get_options *o);
 tarn_status shards_put(struct tarn_client *front, tarn_item *items, size_t n,

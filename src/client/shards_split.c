@@ -84,7 +84,10 @@ struct split_part {
     size_t n;
     uint64_t began_ms, deadline;
     struct get_call get;
-    bool begun; /* its get is */
+    struct put_call put;
+    tarn_put_options put_options; /* the call's, of its items */
+    uint32_t *depths;             /* owned */
+    bool begun;                   /* its get or put is */
     tarn_status status;
     char *why; /* owned; NULL: TARN_OK */
 };
@@ -133,19 +136,30 @@ static struct call_spread part_spread(const struct split_part *p) {
     return (struct call_spread){p->order, p->call->n};
 }
 
-static tarn_status part_put(struct split_part *p, uint64_t deadline) {
+static void part_put_begin(struct split_part *p, bool ahead) {
     const tarn_put_options *all = p->call->put;
-    tarn_put_options o = *all;
-    o.groups = keys_pick(all->groups, p);
-    o.boundaries = keys_pick(all->boundaries, p);
-    uint32_t *depths = depths_pick(all->depths, p);
-    o.depths = depths != NULL ? depths : all->depths;
-    struct call_spread spread = o.depths != NULL ? put_spread(&o, p->n) : part_spread(p);
-    tarn_status status =
-        client_put(p->shard->client, p->items, p->n, &o, spread, deadline, p->asking);
-    free(depths);
-    if (o.groups != all->groups) free((void *)(uintptr_t)o.groups);
-    if (o.boundaries != all->boundaries) free((void *)(uintptr_t)o.boundaries);
+    tarn_put_options *o = &p->put_options;
+    *o = *all;
+    o->groups = keys_pick(all->groups, p);
+    o->boundaries = keys_pick(all->boundaries, p);
+    p->depths = depths_pick(all->depths, p);
+    if (p->depths != NULL) o->depths = p->depths;
+    p->put = (struct put_call){.client = p->shard->client,
+                               .items = p->items,
+                               .n = p->n,
+                               .o = o,
+                               .spread = o->depths != NULL ? put_spread(o, p->n) : part_spread(p),
+                               .deadline = p->deadline,
+                               .asking = p->asking};
+    client_put_begin(&p->put, ahead);
+}
+
+static tarn_status part_put_end(struct split_part *p) {
+    const tarn_put_options *all = p->call->put, *o = &p->put_options;
+    tarn_status status = client_put_end(&p->put);
+    free(p->depths);
+    if (o->groups != all->groups) free((void *)(uintptr_t)o->groups);
+    if (o->boundaries != all->boundaries) free((void *)(uintptr_t)o->boundaries);
     return status;
 }
 
@@ -170,15 +184,22 @@ static void part_get_begin(struct split_part *p, bool ahead) {
     client_get_begin(&p->get, ahead);
 }
 
+static void part_move_begin(struct split_part *p, bool ahead) {
+    if (p->call->get != NULL)
+        part_get_begin(p, ahead);
+    else
+        part_put_begin(p, ahead);
+}
+
 static void part_end(struct split_part *p) {
-    p->status = p->call->get != NULL ? client_get_end(&p->get) : part_put(p, p->deadline);
+    p->status = p->call->get != NULL ? client_get_end(&p->get) : part_put_end(p);
     shard_used(p->call->front, p->shard, p->status, p->began_ms);
     if (p->status != TARN_OK) p->why = xstrdup(tarn_last_error());
 }
 
 static void part_do(struct split_part *p) {
     if (!p->begun && !part_begin(p)) return;
-    if (!p->begun && p->call->get != NULL) part_get_begin(p, false);
+    if (!p->begun) part_move_begin(p, false);
     part_end(p);
 }
 
@@ -233,13 +254,13 @@ static void parts_run(struct items_call *c, struct split_part **parts, size_t n)
     shards_together(c->front, jobs, n, part_here);
 }
 
-/* --- gets of few bytes --- */
+/* --- few bytes --- */
 
 /* Each part one request, and of another master: of two calls that wait for lanes of each other's
  * masters none would have them. */
 static bool parts_go_ahead(const struct items_call *c, struct split_part **parts, size_t n) {
     uint64_t bytes = 0;
-    if (c->get == NULL || n < 2 || c->get->allocate) return false;
+    if (n < 2 || (c->get != NULL && c->get->allocate)) return false;
     for (size_t i = 0; i < n; i++) {
         bytes = add_sat(bytes, part_bytes(parts[i]));
         if (parts[i]->asking || parts[i]->n > c->front->options.batch_keys) return false;
@@ -247,24 +268,35 @@ static bool parts_go_ahead(const struct items_call *c, struct split_part **parts
     return bytes <= AHEAD_BYTES;
 }
 
-/* Ends those whose answer has come until then; the others are moved to the front. */
+/* Whose answer is awaited; -1: none is. */
+static int part_fd(const struct split_part *p) {
+    bool get = p->call->get != NULL, asked = get ? p->get.asked : p->put.asked;
+    return asked ? (get ? p->get.lane : p->put.lane)->ctl.fd : -1;
+}
+
+/* Its answer has come. true: it was the last one, and all is done. */
+static bool part_answered(struct split_part *p) {
+    if (p->call->get == NULL && !p->put.written) {
+        client_put_write(&p->put);
+        return false;
+    }
+    part_end(p);
+    return true;
+}
+
+/* Ends those whose answers have come until then; the others are moved to the front. */
 static size_t parts_end_ready(struct split_part **parts, size_t n, uint64_t until_ms) {
     struct pollfd fds[SLOT_SHARDS_MAX];
     for (uint64_t now = now_ms(); n > 0 && now < until_ms; now = now_ms()) {
         size_t asked = 0;
         for (size_t i = 0; i < n; i++) {
-            const struct get_call *get = &parts[i]->get;
-            fds[i] = (struct pollfd){.fd = get->asked ? get->lane->ctl.fd : -1, .events = POLLIN};
-            asked += get->asked;
+            fds[i] = (struct pollfd){.fd = part_fd(parts[i]), .events = POLLIN};
+            asked += fds[i].fd >= 0;
         }
         if (asked == 0 || poll(fds, (nfds_t)n, (int)(until_ms - now)) <= 0) break;
         size_t left = 0;
-        for (size_t i = 0; i < n; i++) {
-            if (fds[i].revents != 0)
-                part_end(parts[i]);
-            else
-                parts[left++] = parts[i];
-        }
+        for (size_t i = 0; i < n; i++)
+            if (fds[i].revents == 0 || !part_answered(parts[i])) parts[left++] = parts[i];
         n = left;
     }
     return n;
@@ -276,7 +308,7 @@ static size_t parts_run_ahead(struct split_part **parts, size_t n) {
     size_t begun = 0;
     for (size_t i = 0; i < n; i++) {
         if (!part_begin(parts[i])) continue;
-        part_get_begin(parts[i], true);
+        part_move_begin(parts[i], true);
         parts[i]->begun = true;
         parts[begun++] = parts[i];
     }

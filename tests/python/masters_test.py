@@ -4,6 +4,7 @@ that change, slots that move."""
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import socket
 import threading
@@ -53,6 +54,18 @@ def slot_of(key):
         for _ in range(8):
             crc = (crc << 1 ^ (0x1021 if crc & 0x8000 else 0)) & 0xFFFF
     return crc % SLOTS
+
+
+def switches():
+    """How often each thread that runs parts of calls has slept."""
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/self/task/{task}/status", encoding="utf-8") as f:
+                facts = dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line)
+            if facts["Name"] == "tarn-shards":
+                found[task] = facts["voluntary_ctxt_switches"]
+    return found
 
 
 class Masters:
@@ -311,6 +324,21 @@ class Calls(MastersTest):
         keys = [key for g, p in zip(groups, expected.parts) for key in g.keys(p, hashes, 16)]
         for i, key in enumerate(keys):
             self.assertEqual(bytes(memory[i * 64 : i * 64 + results[i]]).decode(), key)
+
+    def test_small_batches_need_no_threads(self):
+        """The caller's own asks all masters, moves the bytes, and ends the puts."""
+        client, undisturbed = self.client(), {"put": 0, "get": 0}
+        self.put(client, 60, "warm", 2000)  # connects, by threads
+        self.assertEqual(switches() == {}, self.masters == 1)
+        for n in range(50):
+            values = [(b"%d:%d" % (n, i), pattern(2000, i)) for i in range(60)]
+            before = switches()
+            self.assertEqual(client.put_many(values), [0] * 60)
+            undisturbed["put"] += switches() == before
+            before = switches()
+            self.assertEqual(client.get_many([k for k, _ in values]), [v for _, v in values])
+            undisturbed["get"] += switches() == before
+        self.assertGreater(min(undisturbed.values()), 0, undisturbed)
 
     def test_many_threads(self):
         client = self.client("?max_lanes=2")

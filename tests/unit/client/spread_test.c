@@ -18,7 +18,10 @@ static void put_them(struct call_spread of) {
     tarn_put_options o;
     tarn_put_options_init(&o);
     items_make();
-    CHECK_EQ(client_put(client, items, 3, &o, of, DEADLINE_NONE, false), TARN_OK);
+    struct put_call p = {
+        .client = client, .items = items, .n = 3, .o = &o, .spread = of, .deadline = DEADLINE_NONE};
+    client_put_begin(&p, false);
+    CHECK_EQ(client_put_end(&p), TARN_OK);
     for (unsigned i = 0; i < 3; i++) CHECK_EQ(items[i].status, TARN_OK);
 }
 
