@@ -473,6 +473,26 @@ class Grows(LendingTest):
 
         wait_until(lambda: found() > 200, 60, what="most are found")
 
+    def test_disks_change_under_load(self):
+        a = self.create()
+        nodes = [
+            self.node(name, "--ssd", f"{self.dir}/{name}:96mb,create", pool="12mb")
+            for name in ("n1", "n2")
+        ]
+        load = Load(self, lambda n: b"k%d" % (n % 1500), size=50000)
+        wait_until(lambda: load.put > 300, what="puts")
+        self.pool.servers.append(self.add(a))
+        for node in nodes:
+            wait_until(lambda n=node: "Shard c has 32 MiB of the disk" in n.output(), 60, "c's")
+        self.must("rebalance", a)
+        self.must("remove", a, "c")
+        for node in nodes:
+            for said in ("Shard a has 48 MiB of the disk", "Shard b has 48 MiB of the disk"):
+                wait_until(lambda n=node, s=said: s in n.output(), 60, said)
+        load.stop()
+        self.assertEqual(load.wrong, 0)
+        self.assertGreater(load.got, 300)
+
     def test_a_master_is_added_and_removed_under_load(self):
         a = self.create()
         for name in ("n1", "n2"):
