@@ -56,6 +56,27 @@ test {who has been succeeded ends no batch of puts} {
     assert_equal OK [ask c mputend 0 BATCH $batch]
 }
 
+# Its bytes are with a node, whose answer comes when another leads the shard.
+test {a write that waits while its master is succeeded is not made} {
+    set key [slot_key 12182]
+    focus c
+    start_node far --master tarn://[at c] --host-name far --segment 16mb
+    assert_equal OK [ask c set $key [string repeat a 100000]]
+    pause_node far
+    set writer [resp::connect $::server_host [port c]]
+    resp::send $writer set $key [string repeat b 100000]
+    wait_for "the put" {[field c puts_open] == 1}
+    ask c cluster announce c 4 h:1
+    continue_node far
+    assert_match "(error) TRYAGAIN * the key goes to another master" [resp::recv $writer]
+    resp::close $writer
+    lset rows 2 {c 5 c 10923-16383}
+    spread_map [slot_map 4 $rows] c a b
+    assert_equal [string repeat a 100000] [ask c get $key]
+    stop_node far
+    dict unset ::node_table far
+}
+
 test {a replica is promoted: all masters know, and their replicas and files} {
     ask a set bar 1
     same_books a a2
