@@ -343,8 +343,7 @@ static bool works_again(struct run *r) {
 
 /* What was under way has come to an end. */
 static bool comes_to_rest(struct run *r) {
-    static const char *const fields[] = {"fences_pending", "cluster_tasks", "holds",
-                                         "puts_pending"};
+    static const char *const fields[] = {"fences", "tasks", "holds", "puts_open"};
     char reply[32768], needle[64];
     uint64_t until = clock_mono_ms() + CHAOS_PATIENCE_MS;
     for (;;) {
@@ -353,7 +352,7 @@ static bool comes_to_rest(struct run *r) {
         for (size_t i = 0; i < ARRAY_LEN(fields) && busy == NULL; i++) {
             snprintf(needle, sizeof(needle), "\n%s:", fields[i]);
             const char *at = strstr(reply, needle);
-            if (at != NULL && strtoull(at + strlen(needle), NULL, 10) != 0) busy = fields[i];
+            if (at == NULL || strtoull(at + strlen(needle), NULL, 10) != 0) busy = fields[i];
         }
         if (busy == NULL) return true;
         if (clock_mono_ms() > until) {
