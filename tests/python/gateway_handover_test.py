@@ -59,7 +59,7 @@ class Plans(unittest.TestCase):
                 self.assertIs(leg.body["messages"], CHAT["messages"])
 
     def test_sessions_for_the_pool(self):
-        said = {"tarn_session": "talk-7"}
+        said = {"tarn_session": "talk-7", "lmcache.tarn_session": "talk-7"}
         for place in Place(P, None, "alone"), APART:
             for kind in KINDS:
                 for session in "", "talk-7":

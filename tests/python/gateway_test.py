@@ -133,7 +133,8 @@ class Answers(GatewayTest):
         self.assertEqual((ask.ttft_ms, ask.tbt_ms), (500, 50))
         request, body = self.engines[0].seen[0]
         self.assertEqual(request.headers["X-Request-Id"], ask.request)
-        self.assertEqual(body["kv_transfer_params"], {"tarn_session": "acme/talk"})
+        said = {"tarn_session": "acme/talk", "lmcache.tarn_session": "acme/talk"}
+        self.assertEqual(body["kv_transfer_params"], said)
 
     async def test_traceparent(self):
         trace = "0af7651916cd43dd8448eb211c80319c"

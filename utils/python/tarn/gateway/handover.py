@@ -87,12 +87,12 @@ def plan(
 ) -> Plan:
     """kind: one of KINDS. body: the client's; it is left as it is. bootstrap_port: of SGLang's
     prefill engines. ranks: the prefill engine has several behind its URL, and is told which.
-    session: what TarnConnector tells the pool's eviction policy; "": nothing."""
+    session: what TarnConnector, or LMCache's, tells the pool's eviction policy; "": nothing."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     bare = {name: value for name, value in body.items() if name not in _OURS}
     if kind == "pool" and session:
-        bare["kv_transfer_params"] = {"tarn_session": session}
+        bare["kv_transfer_params"] = {"tarn_session": session, "lmcache.tarn_session": session}
     main = Leg(place.answers, bare)
     if place.decode is None or place.decode == place.prefill:
         return Plan(main)
