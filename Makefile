@@ -64,7 +64,8 @@ ifeq ($(SANITIZER),)
 CFLAGS ?= -O2 -g
 HARDEN := -fstack-protector-strong
 else
-CFLAGS ?= -O1 -g
+# Lines for reports, without variables: a fifth less time in the compiler.
+CFLAGS ?= -O1 -g1
 # gcc sees ghosts once the sanitizers have rewritten the code.
 HARDEN := $(if $(findstring clang,$(CC)),,-Wno-maybe-uninitialized)
 endif
