@@ -152,7 +152,8 @@ test {a slow node does not hold others up: with two replicas the reader turns to
     set a [client_kv --timeout 20000 verify s: 10 200000]
     assert_equal "10 0 0" [kv_fields $a ok misses errors] $a
     mend h1
-    assert_equal up [node_state n1]
+    # Heartbeats share its full queue, which drops some: it may have been down for a moment.
+    wait_node n1 up
 }
 
 test {draining over a slow link ends well} {
