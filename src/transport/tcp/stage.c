@@ -22,11 +22,7 @@ void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes) {
 
 void tcp_stage_pool_deinit(struct tcp_stage_pool *p) {
     TARN_ASSERT(p->n_free == p->made && TAILQ_EMPTY(&p->waiting));
-    while (p->free != NULL) {
-        void *b = p->free;
-        p->free = *(void **)b;
-        munmap(b, TRANSPORT_STAGE_PIECE);
-    }
+    if (p->memory != NULL) munmap(p->memory, p->max * TRANSPORT_STAGE_PIECE);
     pthread_mutex_destroy(&p->lock);
 }
 
@@ -73,6 +69,20 @@ static void buffer_put(struct tcp_stage_pool *p, void *buffer) {
     pthread_mutex_unlock(&p->lock);
 }
 
+/* One that nobody had yet. All lie in a row in huge pages, where there are any: a disk's transfer
+ * pins its pages one by one. NULL: there is no memory. */
+static void *buffer_make(struct tcp_stage_pool *p) {
+    if (p->memory == NULL) {
+        uint64_t size = p->max * TRANSPORT_STAGE_PIECE;
+        void *m = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (m == MAP_FAILED) return NULL;
+        (void)madvise(m, size, MADV_HUGEPAGE); /* a wish */
+        p->memory = m;
+    }
+    return p->memory + p->made++ * TRANSPORT_STAGE_PIECE;
+}
+
 /* TARN_EAGAIN: s is in line. */
 static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
     struct tcp_stage_pool *p = s->pool;
@@ -89,20 +99,13 @@ static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
         p->free = *(void **)b;
         p->n_free--;
     } else {
-        p->made++;
+        b = buffer_make(p);
+        if (b == NULL) line_wake(p);
     }
     pthread_mutex_unlock(&p->lock);
     if (b == NULL) {
-        b = mmap(NULL, TRANSPORT_STAGE_PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                 -1, 0);
-        if (b == MAP_FAILED) {
-            log_warning("No memory for a staging buffer");
-            pthread_mutex_lock(&p->lock);
-            p->made--;
-            line_wake(p);
-            pthread_mutex_unlock(&p->lock);
-            return TARN_ENOMEM;
-        }
+        log_warning("No memory for staging buffers");
+        return TARN_ENOMEM;
     }
     *buffer_p = b;
     return TARN_OK;

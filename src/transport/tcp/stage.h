@@ -28,6 +28,7 @@ struct tcp_stager;
 struct tcp_stage_pool {
     pthread_mutex_t lock;
     size_t max, made; /* buffers */
+    char *memory;     /* of all of them, reserved with the first; NULL: there was none yet */
     void *free;       /* list through their first word */
     size_t n_free;
     TAILQ_HEAD(, tcp_stager) waiting; /* in line: only the first may take what there is */
