@@ -15,12 +15,12 @@ static void items_fail(tarn_item *items, size_t n, tarn_status status) {
 /* All that it has moved went by shared memory: no host can keep it waiting. */
 static bool lane_moves_memory(const struct lane *lane) {
     const char *name;
+    uint64_t other = 0;
     for (unsigned i = 0; (name = transport_name(i)) != NULL; i++)
-        if (lane->counters.transport[i].bytes_read + lane->counters.transport[i].bytes_written >
-                0 &&
-            strcmp(name, "shm") != 0)
-            return false;
-    return true;
+        if (strcmp(name, "shm") != 0)
+            other +=
+                lane->counters.transport[i].bytes_read + lane->counters.transport[i].bytes_written;
+    return other == 0;
 }
 
 /* Can it be asked before others are? */

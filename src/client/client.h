@@ -178,7 +178,7 @@ struct get_call {
     bool asked;
 };
 /* ahead: asks where the items lie, which are one request's, if the lane is connected and nothing
- * but memory of this machine was read through it. */
+ * but memory of this machine was read or written through it. */
 void client_get_begin(struct get_call *g, bool ahead);
 tarn_status client_get_end(struct get_call *g);
 tarn_status client_get(struct tarn_client *client, tarn_item *items, size_t n,
@@ -201,8 +201,7 @@ struct put_call {
     bool asked; /* an answer is awaited */
     bool written;
 };
-/* ahead: asks for places, which are one request's, if the lane is connected and nothing but memory
- * of this machine was written through it. */
+/* ahead: asks for places, likewise. */
 void client_put_begin(struct put_call *p, bool ahead);
 /* The answer has come: the bytes are written. */
 void client_put_write(struct put_call *p);
