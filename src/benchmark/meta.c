@@ -56,6 +56,7 @@ struct conn {
     struct meta_call **idle; /* idle[batches ..] are those that are not */
     size_t batches;          /* that are not done */
     uint64_t due_ns;         /* the next one, with a rate */
+    uint64_t room_ns;        /* since then one more may be under way */
 };
 
 /* The first request for a batch, or a part of it, but for the digits of its keys. */
@@ -356,7 +357,8 @@ static void part_send_release(struct meta_worker *k, struct meta_link *l, struct
 /* A part of a call is done, with the last one the call. */
 static void part_done(struct meta_worker *k, struct conn *c, struct meta_call *call) {
     if (--call->parts > 0) return;
-    uint64_t took_us = clock_mono_us() - call->from_us;
+    uint64_t now_ns = clock_mono_ns(), took_us = now_ns / 1000 - call->from_us;
+    if (c->batches == k->m->pipeline) c->room_ns = now_ns;
     c->idle[--c->batches] = call;
     if (call->op != k->m->op) {
         hist_add(&k->did.put_hist, took_us);
@@ -516,7 +518,10 @@ static uint64_t send_due(struct meta_worker *k, uint64_t now_ns, bool stop) {
         struct conn *c = &k->conns[i];
         while (!stop && c->due_ns <= now_ns && c->batches < m->pipeline) {
             batch_send(k, c, (m->rate > 0 ? c->due_ns : now_ns) / 1000);
-            if (m->rate > 0) c->due_ns += next_due_ns(k);
+            if (m->rate == 0) continue;
+            uint64_t could_ns = max_u64(c->due_ns, c->room_ns);
+            hist_add(&k->did.late_hist, (clock_mono_ns() - could_ns) / 1000);
+            c->due_ns += next_due_ns(k);
         }
         conn_flush(m, c);
         if (c->batches < m->pipeline) next = min_u64(next, c->due_ns);
@@ -622,6 +627,7 @@ void meta_measure(struct meta *m, struct meta_result *result_p) {
         result_p->errors += did->errors;
         result_p->put_keys += did->put_keys;
         hist_merge(&result_p->put_hist, &did->put_hist);
+        hist_merge(&result_p->late_hist, &did->late_hist);
     }
     threads_close(&m->all);
 }

@@ -36,6 +36,9 @@ struct meta_result {
     uint64_t done_keys, hits, requests, errors;
     struct hist put_hist; /* of the puts among others, and what they stored */
     uint64_t put_keys;
+    /* With a rate: how late this program itself was to send a batch, from when it was due and its
+     * connection had room for it. What a server can be blamed for is beyond that. */
+    struct hist late_hist;
     double seconds;
     double client_cpu_s, servers_cpu_s; /* processor time, the latter 0 where INFO is refused */
 };

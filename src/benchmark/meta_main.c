@@ -23,6 +23,7 @@ static void meta_print(const struct meta *m, const struct meta_result *sum) {
             json_add(&out, "puts_done:u put_keys:u", sum->put_hist.count, sum->put_keys);
             json_latency(&out, "put_", &sum->put_hist);
         }
+        if (m->rate > 0) json_latency(&out, "late_", &sum->late_hist);
         json_print(&out);
         return;
     }
@@ -36,9 +37,14 @@ static void meta_print(const struct meta *m, const struct meta_result *sum) {
     print_latency(&sum->hist);
     printf("%" PRIu64 " of %" PRIu64 " keys %s, %" PRIu64 " errors\n", sum->hits, sum->done_keys,
            m->op == META_PUT ? "stored" : "found", sum->errors);
-    if (m->puts == 0) return;
-    printf("%" PRIu64 " keys put among them: ", sum->put_keys);
-    print_latency(&sum->put_hist);
+    if (m->puts > 0) {
+        printf("%" PRIu64 " keys put among them: ", sum->put_keys);
+        print_latency(&sum->put_hist);
+    }
+    if (m->rate > 0) {
+        printf("sent after they were due: ");
+        print_latency(&sum->late_hist);
+    }
 }
 
 static enum meta_op parse_op(const char *name) {

@@ -250,6 +250,8 @@ test {meta: calls by a rate, puts among look-ups} {
         assert {[field $json puts_done] > 0 && [field $json keys_done] > 0}
         assert_equal [expr {[field $json puts_done] * 16}] [field $json put_keys]
         assert {[field $json put_p999_us] > 0}
+        assert {[field $json late_max_us] > 0 && [field $json late_max_us] <= [field $json max_us] +
+            [field $json put_max_us]}
         if {$more eq ""} {assert {$calls <= 2000 * [field $json seconds] + 20} $calls}
     }
     assert_error "*--random goes with --rate*" {bench meta --random --seconds 0.1}
