@@ -81,6 +81,7 @@ enum config_tell {
     CONFIG_TELL_LISTENERS,
     CONFIG_TELL_LOG_FILE,
     CONFIG_TELL_LOG_LEVEL,
+    CONFIG_TELL_LOOP_PRIORITY,
     CONFIG_TELL_MAXCLIENTS,
     CONFIG_TELL_MAXMEMORY_CLIENTS,
     CONFIG_TELL_NOTIFY,
@@ -157,6 +158,7 @@ struct config {
     int propagation_error;
     bool rdbcompression;
     int64_t hz, loop_work_quota, active_expire_effort, busy_poll_us;
+    int64_t loop_priority; /* 0: as any other thread */
     int enable_debug_command, enable_module_command;
     int64_t slowlog_slower_than_us, slowlog_max_len;
     int64_t latency_monitor_threshold_ms; /* 0: the monitor is off */

@@ -144,6 +144,7 @@ const struct config_row config_rows[] = {
     BOOL("dynamic-hz", dynamic_hz, "yes", M, 0),
     NUM(CONFIG_INT, "active-expire-effort", active_expire_effort, "1", 1, 10, M, 0),
     NUM(CONFIG_INT, "busy-poll", busy_poll_us, "100", 0, 10000, 0, 0),
+    NUM(CONFIG_INT, "loop-priority", loop_priority, "0", 0, 99, M, CONFIG_TELL_LOOP_PRIORITY),
     NUM(CONFIG_INT, "loop-work-quota", loop_work_quota, "1000", 16, 1000000, M, 0),
     ENUM("enable-debug-command", enable_debug_command, "no", local_words, 0, 0),
     ENUM("enable-module-command", enable_module_command, "no", local_words, 0, 0),

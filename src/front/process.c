@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,7 +90,7 @@ void process_title_update(void) {
     buf_free(&out);
 }
 
-/* --- memory --- */
+/* --- memory, processor --- */
 
 static int oom_base; /* the score before it was changed here */
 static bool oom_changed;
@@ -140,6 +141,22 @@ bool process_oom_score(const char **why_p) {
 void process_role(bool replica) {
     as_replica = replica;
     (void)process_oom_score(NULL); /* a score that is refused is logged */
+}
+
+bool process_loop_priority(const char **why_p) {
+    static bool changed; /* else it stays as it was started, perhaps with chrt */
+    int priority = (int)config->loop_priority;
+    if (priority == 0 && !changed) return true;
+    int policy = (priority > 0 ? SCHED_FIFO : SCHED_OTHER) | SCHED_RESET_ON_FORK;
+    if (sched_setscheduler(0, policy, &(struct sched_param){.sched_priority = priority}) == 0) {
+        changed = true;
+        return true;
+    }
+    log_warning("loop-priority %d: the kernel refused: %s", priority, strerror(errno));
+    if (why_p != NULL)
+        *why_p = "the kernel refused it, see the log; it needs CAP_SYS_NICE or a limit of "
+                 "real-time priorities that is not lower";
+    return false;
 }
 
 void process_disable_thp(void) {

@@ -1,6 +1,6 @@
 /* What the operating system and its managers are told about this process: its title, its score for
- * the killer of processes, and systemd. Each does nothing where the configuration asks
- * for nothing. */
+ * the killer of processes, the priority of its loop, and systemd. Each does nothing where the
+ * configuration asks for nothing. */
 #ifndef TARN_FRONT_PROCESS_H
 #define TARN_FRONT_PROCESS_H
 
@@ -17,6 +17,9 @@ void process_title_update(void);
 bool process_oom_score(const char **why_p);
 /* The same, from now on for a master or a replica. */
 void process_role(bool replica);
+/* loop-priority, of the calling thread, not of those that it starts; after the option changed.
+ * false: the kernel refused it (*why_p, may be NULL). */
+bool process_loop_priority(const char **why_p);
 /* disable-thp. */
 void process_disable_thp(void);
 

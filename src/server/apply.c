@@ -139,6 +139,10 @@ static bool apply_oom_score(const char **why_p) {
     return process_oom_score(why_p);
 }
 
+static bool apply_loop_priority(const char **why_p) {
+    return process_loop_priority(why_p);
+}
+
 static bool apply_crash_log(const char **why_p) {
     crash_catch(config->crash_log_enabled);
     return true;
@@ -173,6 +177,7 @@ const config_tell_fn server_told[CONFIG_TELLS] = {
     [CONFIG_TELL_LISTENERS] = apply_listeners,
     [CONFIG_TELL_LOG_FILE] = apply_log_file,
     [CONFIG_TELL_LOG_LEVEL] = apply_log_level,
+    [CONFIG_TELL_LOOP_PRIORITY] = apply_loop_priority,
     [CONFIG_TELL_MAXCLIENTS] = apply_maxclients,
     [CONFIG_TELL_MAXMEMORY_CLIENTS] = apply_maxmemory_clients,
     [CONFIG_TELL_NOTIFY] = apply_notify,

@@ -115,7 +115,8 @@ static bool set_up_process(struct config *c, const char *executable) {
     crash_catch(c->crash_log_enabled);
     crash_tell(process_crash_lines);
     process_disable_thp();
-    (void)process_oom_score(NULL); /* a score that is refused is logged */
+    (void)process_oom_score(NULL); /* what is refused is logged */
+    (void)process_loop_priority(NULL);
     if (c->jemalloc_bg_thread && !heap_background(true))
         log_warning("jemalloc-bg-thread: this program's allocator has no background thread");
     if (sodium_init() < 0) {

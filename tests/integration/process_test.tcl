@@ -200,6 +200,49 @@ test {oom-score-adj} {
     stop_server
 }
 
+# Policy and priority of a thread, by default the first one, which has the loop.
+proc scheduling {{thread ""}} {
+    if {$thread eq ""} {set thread [server pid]}
+    set stat [file_text /proc/[server pid]/task/$thread/stat]
+    set words [string range $stat [string last ")" $stat]+2 end]
+    return [list [lindex $words 38] [lindex $words 37]]
+}
+if {[catch {exec chrt -f 5 true}]} {
+    test {loop-priority} {skip "there is no right to real-time priorities here"}
+} else {
+    test {loop-priority: of the loop, and of no other thread} {
+        start_server --loop-priority 3
+        assert_equal {1 3} [scheduling]
+        set threads [glob -tails -directory /proc/[server pid]/task *]
+        assert {[llength $threads] > 1}
+        foreach thread $threads {
+            if {$thread != [server pid]} {assert_equal {0 0} [scheduling $thread]}
+        }
+        r config set loop-priority 5
+        assert_equal {1 5} [scheduling]
+        r config set loop-priority 0
+        assert_equal {0 0} [scheduling]
+        stop_server
+    }
+}
+set modest [list setpriv --bounding-set=-sys_nice]
+if {[catch {exec {*}$modest true}]} {set modest {}}
+if {![catch {exec {*}$modest chrt -f 5 true}]} {
+    test {loop-priority, refused} {skip "everybody has a right to real-time priorities here"}
+} else {
+    test {loop-priority: a server that may not have it starts without} {
+        set ::prefix $::modest
+        start_server --pool-size 0 --loop-priority 6
+        set ::prefix {}
+        assert_equal {0 0} [scheduling]
+        assert_match "*loop-priority 6: the kernel refused: Operation not permitted*" [log_text]
+        assert_error "*the kernel refused it*" {r config set loop-priority 5}
+        assert_equal {loop-priority 6} [r config get loop-priority]
+        assert_equal {0 0} [scheduling]
+        stop_server
+    }
+}
+
 test {disable-thp} {
     start_server --pool-size 0 --disable-thp yes
     set status [file_text /proc/[server pid]/status]
