@@ -212,6 +212,7 @@ struct store_put {
     struct hard_sum hard; /* reserved, as long as `reserved` */
     bool reserved;
     bool replace, local, in_line;
+    bool vacant; /* nothing has stood under its key since it began, seen or not */
     /* its writer is held to a grant that hosts seal; its space is not to be had before its time
      * unless they did */
     bool once, moves;
@@ -409,6 +410,8 @@ void book_remove(struct store *s, struct object *o, enum store_news_kind why);
 /* The same, counted as what it is; disks must not bring it back. */
 void book_drop(struct store *s, struct object *o, enum store_news_kind why);
 bool book_stale(const struct store *s, const struct object *o);
+/* What look-ups see of o, which may be NULL: o, or NULL. An expired one is gone then. */
+struct object *book_seen(struct store *s, struct object *o);
 /* Leased, held or hard-pinned, or waiting for its copy on a disk. */
 bool book_protected(const struct store *s, const struct object *o);
 size_t book_record_size(const struct object *o);
@@ -684,6 +687,8 @@ bool book_rewrite_inline(struct store *s, struct object *o, struct span value, u
                          const struct policy_event *e);
 void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs);
 struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash);
+/* An object appears under the key without a put. */
+void put_key_taken(const struct store *s, struct span key, uint64_t hash);
 /* Is it open, and may it become an object? */
 bool put_ends(const struct store *s, const struct store_put *p);
 

@@ -140,6 +140,7 @@ static tarn_status new_object(struct store *s, struct span key, uint64_t hash, u
     places_first(s, o, &p);
     if (crc >= 0) object_set_crc(o, (uint32_t)crc);
     object_set_crcs(s, o, crcs, n_crcs);
+    put_key_taken(s, key, hash);
     object_appear(s, o, hash, &e, &(struct put_wishes){.pin = STORE_PIN_NONE}, false);
     s->stat.far_added++;
     *version_p = object_version(o);

@@ -188,6 +188,7 @@ static tarn_status apply_object(struct store *s, struct reader *r, const char **
         return st;
     }
     if (t.flags & CODEC_CRC) object_set_crc(o, t.crc);
+    put_key_taken(s, t.key, hash);
     book_insert(s, o, hash, &e);
     take_extra(s, o, &t);
     told_version(s, t.version);

@@ -126,6 +126,11 @@ void index_prefetch_head(const struct index *x, uint64_t hash) {
     __builtin_prefetch(o + 64);
 }
 
+void index_prefetch_key(const struct index *x, uint64_t hash, size_t key_len) {
+    const struct object *o = record_get(x->records, *bucket_at(x, bucket_of(x, hash)));
+    if (o) __builtin_prefetch(o->data + key_len - 1);
+}
+
 static uint64_t reverse_bits(uint64_t v) {
     uint64_t r = 0;
     for (int i = 0; i < 64; i++, v >>= 1) r = r << 1 | (v & 1);

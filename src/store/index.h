@@ -20,8 +20,11 @@ struct object *index_find(const struct index *x, struct span key, uint64_t hash)
 struct object *index_find_hash(const struct index *x, uint64_t hash);
 void index_insert(struct index *x, struct object *o, uint64_t hash); /* key must not be in it */
 void index_remove(struct index *x, struct object *o, uint64_t hash);
+/* In this order, each when the one before has had some time: where the hash stands; the first
+ * object there; for a look-up, the end of its key. */
 void index_prefetch_bucket(const struct index *x, uint64_t hash);
 void index_prefetch_head(const struct index *x, uint64_t hash);
+void index_prefetch_key(const struct index *x, uint64_t hash, size_t key_len);
 typedef void (*index_fn)(void *arg, struct object *o);
 /* Visits the buckets of one step. fn may remove the object it is given. */
 uint64_t index_scan(struct index *x, uint64_t cursor, index_fn fn, void *arg);

@@ -62,7 +62,7 @@ static struct refs *refs_new(struct store *s) {
 }
 
 static void refs_free(struct store *s, struct refs *r) {
-    free(r->blocks);
+    if (UNLIKELY(r->blocks != NULL)) free(r->blocks);
     if (pool_is_large(s->refs_pool, s->refs.count)) {
         free(r);
         s->refs_pool--;

@@ -71,6 +71,11 @@ struct store_put *put_by_key(const struct store *s, struct span key, uint64_t ha
     return n ? CONTAINER_OF(n, struct store_put, node) : NULL;
 }
 
+void put_key_taken(const struct store *s, struct span key, uint64_t hash) {
+    struct store_put *p = put_by_key(s, key, hash);
+    if (p) p->vacant = false;
+}
+
 static struct store_put *zombie_by_token(const struct store *s, uint64_t token) {
     if (s->zombies.count == 0) return NULL;
     struct htab_node *n = htab_find(&s->zombies, hash_u64(token), put_has_token, &token);
@@ -426,7 +431,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     if (*budget > 0) --*budget;
     b->bytes += size;
     batch_number(s, b, hash);
-    struct object *o = store_find_hashed(s, key, hash);
+    struct object *old = index_find(&s->index, key, hash), *o = book_seen(s, old);
     if (o && !options->replace) {
         s->stat.put_exists++;
         store_batch_hit(s, b, o, hash);
@@ -459,6 +464,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     p->replicas = p->in_line ? 0 : options->replicas;
     if (!p->in_line) want_init(s, &p->want, space_units(size), options);
     p->event = event;
+    p->vacant = !old;
     p->replace = options->replace;
     p->local = options->local;
     p->moves = options->moves;
@@ -639,7 +645,7 @@ static tarn_status put_complete(struct store *s, struct store_put *p, uint64_t h
     struct span key = span_of(p->key, p->key_len);
     struct object *o = record_new(s, key, value, p->token, &p->event);
     if (!o) return TARN_EOOM;
-    bool replaced = make_way(s, key, hash);
+    bool replaced = !p->vacant && make_way(s, key, hash);
     if (crc >= 0) object_set_crc(o, (uint32_t)crc);
     if (p->in_line)
         o->block = quota_domain(s, key);

@@ -66,8 +66,19 @@ uint32_t store_put_batch_size(struct store *s, uint64_t session, uint64_t id) {
     return b != NULL ? b->n : 0;
 }
 
+/* The puts that are most likely asked for next come near, then where they go in the index. */
+static void put_batch_ahead(const struct store *s, const struct put_batch *b, uint32_t place) {
+    const struct store_put *next = place + 4 < b->n ? b->put[place + 4] : NULL,
+                           *later = place + 8 < b->n ? b->put[place + 8] : NULL;
+    if (next != NULL) index_prefetch_bucket(&s->index, next->node.hash);
+    if (later == NULL) return;
+    __builtin_prefetch(later);
+    __builtin_prefetch(later->key);
+}
+
 struct store_put *store_put_at(struct store *s, uint64_t session, uint64_t id, uint32_t place) {
     const struct put_batch *b = put_batch_find(s, session, id);
+    if (b != NULL) put_batch_ahead(s, b, place);
     struct store_put *p = b != NULL && place < b->n ? b->put[place] : NULL;
     if (p != NULL && put_ends(s, p)) return p;
     if (p != NULL)

@@ -197,6 +197,7 @@ static void check_object(void *arg, struct object *o) {
     const struct store *s = c->s;
     unsigned d = book_domain(s, o);
     TARN_ASSERT(s->domains[d].used && !(o->bits & OBJECT_VICTIM));
+    TARN_ASSERT(index_find(&s->index, store_object_key(o), store_hash(store_object_key(o))) == o);
     c->objects++;
     c->bytes[d] += book_charge(s, o);
     c->count[d]++;

@@ -232,10 +232,10 @@ void store_prefetch(const struct store *s, const struct span *keys, size_t n, ui
         index_prefetch_bucket(&s->index, hashes[i]);
     }
     for (size_t i = 0; i < n; i++) index_prefetch_head(&s->index, hashes[i]);
+    for (size_t i = 0; i < n; i++) index_prefetch_key(&s->index, hashes[i], keys[i].len);
 }
 
-struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash) {
-    struct object *o = index_find(&s->index, key, hash);
+struct object *book_seen(struct store *s, struct object *o) {
     if (!o) return NULL;
     if (UNLIKELY(s->stale && book_stale(s, o))) return NULL;
     if (UNLIKELY(s->planner && room_clearing(s, o))) return NULL;
@@ -246,6 +246,10 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
         return NULL;
     }
     return o;
+}
+
+struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash) {
+    return book_seen(s, index_find(&s->index, key, hash));
 }
 
 bool store_is_away(const struct store *s, struct span key) {

@@ -472,6 +472,21 @@ TEST(what_a_disk_offers_again) {
     store_destroy(&s);
 }
 
+TEST(a_disk_offers_the_key_of_a_put_under_way) {
+    struct store *s = pool(1, 4);
+    uint32_t ssd = add_far(s, STORE_TIER_SSD, 0);
+    struct store_put_options o = {.replicas = 1};
+    uint64_t version = 0, token = 0;
+    CHECK_EQ(util_put_as(s, "new", 4096, &o, 1, &token), TARN_OK);
+    CHECK_EQ(store_far_offer(s, SPAN("new"), 9000, 5, NULL, 0, 3, ssd, 11, &version), TARN_OK);
+    CHECK(util_has(s, "new"));
+    CHECK_EQ(store_put_end(s, SPAN("new"), token, 7, 0, NULL, 0, NULL), TARN_OK);
+    CHECK_EQ(store_object_version(store_find(s, SPAN("new"))), token);
+    CHECK(store_remove(s, SPAN("new")) && !util_has(s, "new"));
+    store_check(s);
+    store_destroy(&s);
+}
+
 /* An object of this process' life with a copy on the disk at offset. */
 static uint64_t put_far(struct store *s, const char *key, uint32_t ssd, uint64_t offset) {
     CHECK_EQ(put_to(s, key, 1, 0), TARN_OK);
