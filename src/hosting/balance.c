@@ -17,9 +17,10 @@
 #define NEED_FACTOR    2     /* between the ages of what two masters evict */
 #define INTERVAL_MS    30000 /* between moves by need, in the mean; also lend_interval_ms */
 #define TURN_MS        200u
-#define LEAVE_MS       15000u /* for readers, where a shard leaves the map */
-#define AGAIN_MS       10000u /* after what has failed */
-#define MAP_AGAIN_MS   1000u  /* between questions for a newer map */
+#define LEAVE_MS       15000u  /* for readers, where a shard leaves the map */
+#define AGAIN_MS       10000u  /* after what has failed */
+#define DISK_AGAIN_MS  600000u /* ... and takes a disk away for a moment each time */
+#define MAP_AGAIN_MS   1000u   /* between questions for a newer map */
 #define MAP_TIMEOUT_MS 5000u
 
 /* --- who needs it --- */
@@ -144,9 +145,11 @@ static void disk_over(struct shares *s, struct node_share *share, bool done, con
         share->disk = share->disk_to;
         return;
     }
-    log_warning("Shard %s cannot have %llu MiB of the disk: %s", share->row.name,
-                (unsigned long long)share->disk_to >> 20, why);
-    s->disk_ms = add_sat(now_ms(), AGAIN_MS);
+    uint64_t pause_ms = share->disk > 0 ? DISK_AGAIN_MS : AGAIN_MS;
+    log_warning("Shard %s cannot have %llu MiB of the disk: %s; it is tried again in %llu s",
+                share->row.name, (unsigned long long)share->disk_to >> 20, why,
+                (unsigned long long)pause_ms / 1000);
+    s->disk_ms = add_sat(now_ms(), pause_ms);
 }
 
 static void move_over(struct shares *s, unsigned i, bool done, const char *why) {
@@ -239,7 +242,7 @@ static bool give_disk(struct shares *s, const struct share_need *need, uint64_t 
     if (each == 0 || now < s->disk_ms) return false;
     for (unsigned i = 0; i < SLOT_SHARDS_MAX; i++) {
         const struct node_share *share = &s->share[i];
-        sum += share->disk;
+        sum += share->move == MOVE_DISK ? max_u64(share->disk, share->disk_to) : share->disk;
         if (!need[i].up || share->slots < 0) continue;
         if (share->disk > each) larger = i;
         if (share->disk < each) smaller = i;

@@ -118,17 +118,25 @@ struct resize {
     struct hosting_job job;
     struct hosting_far *far;
     uint64_t bytes;
-    tarn_status status;
-    char why[200];
+    tarn_status status; /* of what is open now */
+    char why[200];      /* it has not that size; "": it has */
 };
 
+static tarn_status resize_open(struct resize *r, uint64_t bytes) {
+    const char *why = NULL;
+    r->far->bytes = bytes;
+    tarn_status status = far_open(r->far, NULL, &why);
+    if (status != TARN_OK && r->why[0] == '\0')
+        snprintf(r->why, sizeof(r->why), "%s", why != NULL ? why : tarn_status_text(status));
+    return status;
+}
+
+/* What is on a disk is not lost because it cannot become larger: then it is as it was. */
 static bool resize_run(struct crew_job *job) {
     struct resize *r = CONTAINER_OF(job, struct resize, job.crew);
-    const char *why = NULL;
-    r->far->bytes = r->bytes;
-    r->status = far_open(r->far, NULL, &why);
-    if (r->status != TARN_OK)
-        snprintf(r->why, sizeof(r->why), "%s", why != NULL ? why : tarn_status_text(r->status));
+    uint64_t before = r->far->bytes;
+    r->status = resize_open(r, r->bytes);
+    if (r->status != TARN_OK && r->far->served) r->status = resize_open(r, before);
     return true;
 }
 
@@ -137,7 +145,9 @@ static void resize_done(struct tarn_host *h, struct hosting_job *job) {
     r->far->opening = false;
     if (job->crew.cancelled) r->status = TARN_ECANCELED;
     if (r->status == TARN_OK) r->status = far_serve(r->far);
-    lend_disk_opened(h, r->far, r->status, r->why);
+    if (r->status != TARN_OK && r->why[0] == '\0')
+        snprintf(r->why, sizeof(r->why), "%s", tarn_status_text(r->status));
+    lend_disk_opened(h, r->far, r->status == TARN_OK, r->why);
     free(r);
 }
 

@@ -221,8 +221,8 @@ tarn_status far_add(struct tarn_host *h, enum hosted_kind kind, const char *path
                     bool create, struct hosting_far **far_p);
 /* It is open: the data port serves it. */
 tarn_status far_serve(struct hosting_far *f);
-/* Opens a disk that nobody reads or stores to, in the background, with another size: then
- * lend_disk_opened. */
+/* Opens a disk that nobody reads or stores to, in the background, with another size, or, if that
+ * cannot be, with the one it had: then lend_disk_opened. */
 void far_resize(struct hosting_far *f, uint64_t bytes);
 /* Opens the file tier of this session's cluster, in the background: session_far_opened. false: it
  * is open already. */
@@ -417,8 +417,8 @@ void lend_take(struct tarn_host *h, unsigned number);
 void lend_disk(struct tarn_host *h, const char *path, uint64_t bytes);
 enum lend_state lend_look(struct tarn_host *h, char *why, size_t cap);
 void lend_standing(struct tarn_host *h, struct hosting_standing *standing_p);
-void lend_disk_opened(struct tarn_host *h, struct hosting_far *f, tarn_status status,
-                      const char *why);
+/* open: it is to be mounted. why: it has not got its new size; "": it has. */
+void lend_disk_opened(struct tarn_host *h, struct hosting_far *f, bool open, const char *why);
 /* Whatever there is to do now. */
 void lend_turn(struct tarn_host *h);
 
@@ -464,10 +464,10 @@ void hosting_info(struct tarn_host *h, tarn_host_info *info);
 bool hosting_wait(struct tarn_host *h, uint64_t timeout_ms);
 void hosting_drain(struct tarn_host *h);
 tarn_status hosting_reload_tls(struct tarn_host *h);
-/* Asks it to end; hosting_end then waits for that, and frees. */
 /* Opens memory; *s_p, which is not mounted yet. why: thread-local text. */
 tarn_status memory_open(struct tarn_host *h, const tarn_host_segment *want, unsigned number,
                         bool shrink, bool later, struct hosted **s_p, const char **why_p);
+/* Asks it to end; hosting_end then waits for that, and frees. */
 void hosting_end_begin(struct tarn_host *h, bool keep, uint64_t deadline);
 /* hosting_end would not have to wait. */
 bool hosting_is_over(struct tarn_host *h);

@@ -4,6 +4,7 @@
  *   LEND_TAKE ─> SEGMENT DRAIN ─(empty)──> the master unmounts it ─> unmapped ─> LEND_DONE
  *                     └─(LEND_DRAIN_MS are over: what is left goes)─> SEGMENT UNMOUNT
  *   LEND_DISK ─> SEGMENT UNMOUNT ─> opened with its new size ─> mounted, what fits is offered
+ *                                        └─(that cannot be)─> opened as before ─> mounted
  *
  * A session that ends meanwhile costs time only: what was asked for is asked for again. */
 #include <stdio.h>
@@ -238,7 +239,7 @@ static void disk_turn(struct tarn_host *h, const struct hosting_lend *lend) {
     } else if (s->populating) {
         add_mount(h, s);
     } else if (s->gone || (s->mounted && s->serve_until == 0)) {
-        take_end(h, LEND_DONE, "");
+        take_end(h, lend->why[0] != '\0' ? LEND_FAILED : LEND_DONE, lend->why);
         return;
     } else if (s->mounted) {
         mount_turn(h);
@@ -246,12 +247,12 @@ static void disk_turn(struct tarn_host *h, const struct hosting_lend *lend) {
     hosting_wake_at(h, now_ms() + LEND_LOOK_MS);
 }
 
-void lend_disk_opened(struct tarn_host *h, struct hosting_far *f, tarn_status status,
-                      const char *why) {
-    if (status != TARN_OK) {
-        take_end(h, LEND_FAILED, why[0] != '\0' ? why : tarn_status_text(status));
+void lend_disk_opened(struct tarn_host *h, struct hosting_far *f, bool open, const char *why) {
+    if (!open) {
+        take_end(h, LEND_FAILED, why);
         return;
     }
+    lend_over(h, LEND_DISK, why); /* once it is mounted */
     f->segment->gone = false;
     f->segment->populating = true;
     h->session.lend_opened = true;

@@ -41,6 +41,7 @@ static struct {
     char cluster[33];
     uint8_t content;
     bool recovered;
+    uint64_t largest; /* that can be opened; 0: any */
     struct tier *open;
     struct {
         void (*done)(void *arg, tarn_status status, uint64_t offset);
@@ -57,6 +58,7 @@ static void disk_reset(void) {
     disk.evict = disk.evicted = disk.weigh = 0;
     disk.content = 1;
     disk.recovered = false;
+    disk.largest = 0;
 }
 
 tarn_status tier_renew(struct tier *t) {
@@ -89,6 +91,7 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
                       const char **why_p) {
     *why_p = "no such disk";
     if (strcmp(config->path, "/broken") == 0) return TARN_EIO;
+    if (disk.largest > 0 && config->size > disk.largest) return TARN_ENOSPACE;
     struct tier *t = xcalloc(1, sizeof(*t));
     t->info = (struct tier_info){.size = config->size, .directory = "/shared/of/cluster"};
     memset(t->info.content, disk.content, sizeof(t->info.content));

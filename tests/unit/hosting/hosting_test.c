@@ -530,6 +530,30 @@ TEST(stores) {
     stop();
 }
 
+static void disk_lend(uint64_t bytes, enum lend_state state) {
+    char why[256];
+    uint64_t until = clock_mono_ms() + MASTER_WAIT_MS;
+    enum lend_state now;
+    lend_disk(h, "/ssd", bytes);
+    CHECK(scripted_saw(&m.s, "SEGMENT UNMOUNT n1.ssd"));
+    master_work(&m, "unmount 2 101");
+    while ((now = lend_look(h, why, sizeof(why))) == LEND_DISK && clock_mono_ms() < until)
+        usleep(1000);
+    CHECK_EQ(now, state);
+    CHECK_STR(why, state == LEND_FAILED ? "no such disk" : "");
+}
+
+TEST(a_disk_that_cannot_get_another_size_stays_as_it_is) {
+    start_ssd();
+    disk.largest = 3u << 20;
+    disk_lend(2u << 20, LEND_DONE);
+    disk_lend(4u << 20, LEND_FAILED);
+    CHECK_EQ(scripted_count(&m.s, "SEGMENT MOUNT n1 * n1.ssd TIER ssd SIZE 2097152 *"), 2);
+    master_work(&m, store(1, "a", "-1"));
+    CHECK(scripted_saw(&m.s, "NODE DONE n1 * 1 1 0 4096 *"));
+    stop();
+}
+
 static bool none_is_there(void) {
     return !disk.entry[0].there;
 }
