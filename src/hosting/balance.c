@@ -404,9 +404,13 @@ static void shares_look(struct shares *s) {
             gone = true;
         }
         if (share->host != NULL) lend_standing(share->host, &share->now);
-        any = any || (share->slots >= 0 && !share->left);
+        any = any || (share->slots >= 0 && !share->left &&
+                      (share->host != NULL || s->chunks.n > 0)); /* else it never gets any */
     }
     if (gone) map_apply(s);
+    pthread_mutex_lock(&s->mutex);
+    s->wanted = any;
+    pthread_mutex_unlock(&s->mutex);
     if (!any) view_tell(s->view, HOSTING_LEFT, "it has left the pool");
 }
 

@@ -273,11 +273,10 @@ static tarn_status shares_await(struct shares *s, const struct hosting_plan *pla
     return any || plan->meanwhile != NULL ? TARN_OK : fail(worst, "%s", why);
 }
 
-/* No master has let the node in yet, nor go. */
-static bool shares_wait_to_join(struct shares *s) {
+static int shares_state(struct shares *s) {
     tarn_host_info info = {.size = sizeof(info)};
     shares_get_info(s, &info);
-    return info.state == TARN_HOST_JOINING || (info.state == TARN_HOST_LEFT && info.segments == 0);
+    return info.state;
 }
 
 static tarn_status shares_begin(struct shares *s, const struct hosting_plan *plan) {
@@ -295,11 +294,14 @@ static tarn_status shares_begin(struct shares *s, const struct hosting_plan *pla
     }
     view_tell(s->view, HOSTING_JOINING, "joining the masters");
     if (status == TARN_OK) status = shares_await(s, plan);
+    s->wanted = true;
     if (status == TARN_OK) status = balance_start(s);
-    while (status == TARN_OK && plan->meanwhile != NULL && shares_wait_to_join(s)) {
+    while (status == TARN_OK && plan->meanwhile != NULL && shares_state(s) == TARN_HOST_JOINING) {
         plan->meanwhile(plan->arg, NULL);
         usleep(1000 * WAIT_MS);
     }
+    if (status == TARN_OK && shares_state(s) == TARN_HOST_LEFT)
+        status = fail(TARN_ECLOSED, "the masters let the node go at once");
     if (status == TARN_OK) view_tell(s->view, HOSTING_UP, "");
     return status;
 }
@@ -382,6 +384,7 @@ void shares_get_info(struct shares *s, tarn_host_info *info) {
         in[one.state]++;
         info_add(info, &one, share->row.name);
     }
+    if (s->wanted && !s->draining) in[TARN_HOST_JOINING]++;
     pthread_mutex_unlock(&s->mutex);
     info->state = in[TARN_HOST_UP] > 0        ? TARN_HOST_UP
                   : in[TARN_HOST_LEAVING] > 0 ? TARN_HOST_LEAVING
@@ -390,8 +393,9 @@ void shares_get_info(struct shares *s, tarn_host_info *info) {
 }
 
 static bool shares_left(struct shares *s) {
-    bool left = true;
     pthread_mutex_lock(&s->mutex);
+    /* those that leave the map may be all it had: others have come, and get its memory then */
+    bool left = !s->wanted || s->draining;
     for (unsigned i = 0; i < SLOT_SHARDS_MAX && left; i++)
         left = s->share[i].host == NULL || hosting_wait(s->share[i].host, 0);
     pthread_mutex_unlock(&s->mutex);

@@ -50,6 +50,7 @@ struct shares {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool stopping, draining; /* under mutex */
+    bool wanted;             /* ... some master of the map has not let go of the node */
     pthread_t thread;
     bool thread_runs;
     struct shard_map *map;     /* that shares go by */

@@ -189,6 +189,27 @@ TEST(open_what_patience_does_not_mend) {
     hosting_view_destroy(&view);
 }
 
+/* As with one master: a node of many, which all let go at once, does not wait for others. */
+TEST(open_and_be_let_go_by_all_masters_of_a_map) {
+    struct patience patience = {0};
+    char map[128], reply[160];
+    prepare_with_view();
+    plan.meanwhile = note_wait;
+    plan.arg = &patience;
+    segment.bytes = 8u << 20;
+    snprintf(map, sizeof(map), "tarn-slots 1\nepoch 1\nshard a 0 127.0.0.1:%u 0-16383\n", m.s.port);
+    snprintf(reply, sizeof(reply), "$%zu\r\n%s\r\n", strlen(map), map);
+    scripted_rule(&m.s, "CLUSTER MAP", 1000, reply);
+    scripted_rule(&m.s, "NODE UP *", 1000, "-TRYAGAIN 50 there are fences\r\n");
+    master_work(&m, "leave");
+    CHECK_EQ(hosting_open(&plan, &h), TARN_ECLOSED);
+    CHECK(scripted_count(&m.s, "CLIENT SETINFO tarn-map 1") > 0);
+    CHECK(h == NULL);
+    segment.bytes = 1u << 20;
+    master_stop(&m);
+    hosting_view_destroy(&view);
+}
+
 /* --- figures and stages go on --- */
 
 TEST(view_of_what_the_master_says) {
