@@ -1,6 +1,7 @@
 /* A node of many masters: set-up, tear-down, and what callers see of all its hosts together. */
 #include "hosting/shares.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "client/error.h"
+#include "pool/site.h"
 
 #define QUEUE_BYTES     (UINT64_C(256) << 20)
 #define QUEUE_BYTES_MIN (UINT64_C(1) << 20)
@@ -163,6 +165,28 @@ static void disk_adopt(const struct shares *s) {
     free(whole);
 }
 
+/* Parts of masters that left the map while the node was away, or as it ended: the others' have no
+ * room beside them. What another process has open is another node's. */
+static void disks_forget(const struct shares *s) {
+    DIR *dir = s->o.ssd_path != NULL ? opendir(s->o.ssd_path) : NULL;
+    struct dirent *entry;
+    const char *why;
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] == '.' ||
+            slot_map_shard(s->map->slots, span_str(entry->d_name)) != SLOT_NOBODY)
+            continue;
+        char *directory = path_of(s->o.ssd_path, "/", entry->d_name);
+        char *file = path_of(directory, "/", "tarn.ssd");
+        int fd = open(file, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (fd >= 0 && site_claim(fd, "", file, 0, &why) == TARN_OK)
+            share_disk_remove(s, entry->d_name);
+        if (fd >= 0) close(fd);
+        free(file);
+        free(directory);
+    }
+    if (dir != NULL) closedir(dir);
+}
+
 /* Its part of what the node has; for share_options_free. */
 static void share_options(const struct shares *s, unsigned i, tarn_host_options *o) {
     unsigned shards = s->map->slots->shards;
@@ -287,6 +311,7 @@ static tarn_status shares_begin(struct shares *s, const struct hosting_plan *pla
     if (s->o.ssd_path != NULL && s->o.ssd_create)
         (void)mkdir(s->o.ssd_path, 0700); /* else making the parts says why */
     if (status == TARN_OK) disk_adopt(s);
+    if (status == TARN_OK) disks_forget(s);
     for (unsigned i = 0; i < slots->shards && status == TARN_OK; i++) {
         s->share[i].row = slots->shard[i];
         s->share[i].slots = (int)slot_map_owned(slots, i);

@@ -1,5 +1,6 @@
 """Nodes that lend their memory to several masters, none of which has memory of its own."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -436,6 +437,22 @@ class Grows(LendingTest):
         self.assertEqual(sorted(os.listdir(disk)), ["a", "b"])
         wait_until(lambda: self.on_disk() == 300, 60, what="all are found again")
         self.check(self.client("?timeout_ms=60000"), values)
+
+    def test_the_disk_of_a_master_that_left_while_the_node_was_away(self):
+        disk = os.path.join(self.dir, "disk")
+        self.create()
+        node = self.node("n1", "--ssd", f"{disk}:192mb,create", pool="12mb")
+        node.kill()
+        for shard in ("c", "used", "mine"):
+            os.mkdir(os.path.join(disk, shard))
+        for file in ("c/tarn.ssd", "used/tarn.ssd", "mine/notes"):
+            with open(os.path.join(disk, file), "w") as f:
+                f.write("x")
+        with open(os.path.join(disk, "used/tarn.ssd")) as f:
+            fcntl.flock(f, fcntl.LOCK_EX)  # as another node does
+            node.start()
+        self.assertEqual(sorted(os.listdir(disk)), ["a", "b", "mine", "used"])
+        self.assertIn("The disk of shard c at", node.output())
 
     def test_a_disk_that_cannot_be_opened_is_tried_again(self):
         disk = os.path.join(self.dir, "disk")
