@@ -187,6 +187,17 @@ static void disks_forget(const struct shares *s) {
     if (dir != NULL) closedir(dir);
 }
 
+/* It was made when there were fewer masters. */
+static bool disk_is_too_large(const struct shares *s, const char *shard) {
+    char *directory = path_of(s->o.ssd_path, "/", shard),
+         *file = path_of(directory, "/", "tarn.ssd");
+    struct stat st;
+    bool is = file != NULL && stat(file, &st) == 0 && (uint64_t)st.st_size > share_disk_bytes(s);
+    free(file);
+    free(directory);
+    return is;
+}
+
 /* Its part of what the node has; for share_options_free. */
 static void share_options(const struct shares *s, unsigned i, tarn_host_options *o) {
     unsigned shards = s->map->slots->shards;
@@ -312,10 +323,16 @@ static tarn_status shares_begin(struct shares *s, const struct hosting_plan *pla
         (void)mkdir(s->o.ssd_path, 0700); /* else making the parts says why */
     if (status == TARN_OK) disk_adopt(s);
     if (status == TARN_OK) disks_forget(s);
-    for (unsigned i = 0; i < slots->shards && status == TARN_OK; i++) {
+    for (unsigned i = 0; i < slots->shards; i++) {
         s->share[i].row = slots->shard[i];
         s->share[i].slots = (int)slot_map_owned(slots, i);
-        if (slots->shard[i].servers > 0) status = share_begin(s, i);
+    }
+    /* Where a disk is to become smaller, others may have no room before. */
+    for (unsigned k = 0; k < 2 * slots->shards && status == TARN_OK; k++) {
+        unsigned i = k % slots->shards;
+        bool now = k >= slots->shards || disk_is_too_large(s, slots->shard[i].name);
+        if (now && s->share[i].host == NULL && slots->shard[i].servers > 0)
+            status = share_begin(s, i);
     }
     view_tell(s->view, HOSTING_JOINING, "joining the masters");
     if (status == TARN_OK) status = shares_await(s, plan);

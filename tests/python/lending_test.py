@@ -352,11 +352,11 @@ class Grows(LendingTest):
         self.must("create", f"a={a}", f"b={b}")
         return a
 
-    def add(self, a):
+    def add(self, a, name="c"):
         """A master "c", which is not in self.pool.servers yet."""
         new = Server("0")
         self.addCleanup(new.stop)
-        self.must("add", a, f"c=127.0.0.1:{new.port}")
+        self.must("add", a, f"{name}=127.0.0.1:{new.port}")
         return new
 
     def test_a_node_that_was_there_before_the_map(self):
@@ -453,6 +453,18 @@ class Grows(LendingTest):
             node.start()
         self.assertEqual(sorted(os.listdir(disk)), ["a", "b", "mine", "used"])
         self.assertIn("The disk of shard c at", node.output())
+
+    def test_disks_get_smaller_before_there_is_one_more(self):
+        """Of a master that came while the node was away: the disk may have no room else."""
+        a = self.create()
+        node = self.node("n1", "--ssd", f"{self.dir}/disk:192mb,create", pool="12mb")
+        node.kill()
+        self.add(a, "0")
+        node.start()
+        log = node.output()
+        at = {shard: log.rfind(f"SSD tier {self.dir}/disk/{shard}/tarn.ssd: ") for shard in "0ab"}
+        self.assertGreater(min(at.values()), -1, log)
+        self.assertGreater(at["0"], max(at["a"], at["b"]), log)
 
     def test_a_disk_that_cannot_be_opened_is_tried_again(self):
         disk = os.path.join(self.dir, "disk")
