@@ -239,6 +239,7 @@ static bool store_run(struct crew_job *job) {
 static void store_done(struct tarn_host *h, struct hosting_job *job) {
     struct hosting_task *t = CONTAINER_OF(job, struct hosting_task, job);
     h->stores_out--;
+    t->far->stores_out--;
     if (job->crew.cancelled) {
         t->status = TARN_ECANCELED;
     } else if (t->status == TARN_OK) {
@@ -255,6 +256,7 @@ void far_store(struct hosting_far *f, struct hosting_task *t) {
     t->host = f->host;
     t->far = f;
     f->host->stores_out++;
+    f->stores_out++;
     crew_add(&f->stores, &t->job.crew);
 }
 

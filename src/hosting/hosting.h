@@ -193,6 +193,7 @@ struct hosting_far {
     bool closing;      /* atomic: stores that wait for room give up */
     uint8_t cluster[16];
     struct crew stores;
+    uint64_t stores_out;        /* of all of the host's, those that go here */
     pthread_mutex_t room_mutex; /* shared with the stores' thread and the tier's */
     pthread_cond_t room;
     uint64_t puts_ended; /* changed under room_mutex; atomic */

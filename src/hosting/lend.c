@@ -220,7 +220,7 @@ static void disk_unmount(struct tarn_host *h, const struct hosted *s) {
 
 /* Nobody reads it, and nothing is stored there. */
 static bool disk_rests(struct tarn_host *h, const struct hosting_far *f, uint64_t bytes) {
-    if (h->stores_out > 0 || f->offering.in_flight) return false;
+    if (f->stores_out > 0 || f->offering.in_flight) return false;
     return !f->served || host_reader_resize(h->host, f->segment->slot, bytes) == TARN_OK;
 }
 

@@ -554,6 +554,21 @@ TEST(a_disk_that_cannot_get_another_size_stays_as_it_is) {
     stop();
 }
 
+TEST(a_disk_gets_another_size_whatever_else_is_stored) {
+    prepare();
+    o.ssd_path = "/ssd";
+    o.ssd_bytes = 1u << 20;
+    o.file_path = "/shared";
+    o.file_bytes = 1u << 20;
+    start();
+    wait_state(TARN_HOST_UP);
+    disk.hold = true;
+    master_work(&m, "store 1 a 5 12 -1 ~ 1 100 [[4096 12]] 3");
+    CHECK(master_beats(&m, 2));
+    disk_lend(2u << 20, LEND_DONE);
+    stop();
+}
+
 static bool none_is_there(void) {
     return !disk.entry[0].there;
 }
