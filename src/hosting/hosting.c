@@ -431,6 +431,12 @@ tarn_status hosting_await(struct tarn_host *h, const struct hosting_plan *plan) 
         plan->meanwhile(plan->arg, NULL);
         pthread_mutex_lock(&h->mutex);
     }
+    pthread_mutex_unlock(&h->mutex);
+    return hosting_joined(h);
+}
+
+tarn_status hosting_joined(struct tarn_host *h) {
+    pthread_mutex_lock(&h->mutex);
     tarn_status status = h->open_status;
     if (status != TARN_OK) fail(status, "%s", h->open_error);
     pthread_mutex_unlock(&h->mutex);

@@ -460,6 +460,8 @@ tarn_status hosting_check(const tarn_host_options *o);
 tarn_status hosting_begin(const struct hosting_plan *plan, struct tarn_host **h_p);
 /* Waits until the first join has ended. If it has failed, the host tries on. */
 tarn_status hosting_await(struct tarn_host *h, const struct hosting_plan *plan);
+/* How the last join has ended, TARN_OK: well once, or none has ended. */
+tarn_status hosting_joined(struct tarn_host *h);
 void hosting_info(struct tarn_host *h, tarn_host_info *info);
 /* true: it has left the pool. */
 bool hosting_wait(struct tarn_host *h, uint64_t timeout_ms);
@@ -546,7 +548,7 @@ struct tarn_host {
     pthread_cond_t changed;
     struct crew_jobs posted;
     bool opening;            /* the first join has not ended yet */
-    tarn_status open_status; /* how it ended */
+    tarn_status open_status; /* how it ended; until one has ended well, how the last one did */
     char *open_error;
     bool drain_wanted;
     enum closing closing;
@@ -564,7 +566,8 @@ static inline void hosting_wake_at(struct tarn_host *h, uint64_t ms) {
     if (ms < h->next_wake_ms) h->next_wake_ms = ms;
 }
 struct hosted *hosting_segment(struct tarn_host *h, uint64_t id);
-/* The first join has ended. false: that is long ago. */
+/* The first join has ended, or a later one of a host that has never joined. false: nobody waits for
+ * it. */
 bool hosting_opened(struct tarn_host *h, tarn_status status);
 /* Names an own piece of memory, checked; false: no such bytes here. */
 bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answer *extents,

@@ -19,10 +19,11 @@
 bool hosting_opened(struct tarn_host *h, tarn_status status) {
     pthread_mutex_lock(&h->mutex);
     bool waited_for = h->opening;
-    if (waited_for) {
+    if (waited_for || h->open_status != TARN_OK) {
         h->opening = false;
         h->open_status = status;
-        if (status != TARN_OK) h->open_error = xstrdup(tarn_last_error());
+        free(h->open_error);
+        h->open_error = status != TARN_OK ? xstrdup(tarn_last_error()) : NULL;
         pthread_cond_broadcast(&h->changed);
     }
     pthread_mutex_unlock(&h->mutex);

@@ -288,6 +288,26 @@ void share_end(struct shares *s, unsigned i) {
     hosting_view_destroy(&share->view);
 }
 
+/* What share i's host cannot mend by trying on; TARN_OK: there is nothing. */
+static tarn_status share_refused(const struct shares *s, unsigned i, tarn_status status) {
+    const struct node_share *share = &s->share[i];
+    if (status == TARN_OK || !session_is_fatal(share->host, status)) return TARN_OK;
+    char *why = xstrdup(tarn_last_error());
+    status = fail(status, "shard %s: %s", share->row.name, why);
+    free(why);
+    return status;
+}
+
+static tarn_status shares_refused(struct shares *s) {
+    tarn_status refused = TARN_OK;
+    pthread_mutex_lock(&s->mutex);
+    for (unsigned i = 0; i < SLOT_SHARDS_MAX && refused == TARN_OK; i++)
+        if (s->share[i].host != NULL)
+            refused = share_refused(s, i, hosting_joined(s->share[i].host));
+    pthread_mutex_unlock(&s->mutex);
+    return refused;
+}
+
 /* A master that is away now gets its share when it is back; TARN_OK when one at least has it, or
  * may have it in time. */
 static tarn_status shares_await(struct shares *s, const struct hosting_plan *plan) {
@@ -303,7 +323,8 @@ static tarn_status shares_await(struct shares *s, const struct hosting_plan *pla
         if (status == TARN_OK) continue;
         worst = status;
         snprintf(why, sizeof(why), "shard %s: %s", share->row.name, tarn_last_error());
-        if (session_is_fatal(share->host, status)) return fail(status, "%s", why);
+        tarn_status refused = share_refused(s, i, status);
+        if (refused != TARN_OK) return refused;
     }
     return any || plan->meanwhile != NULL ? TARN_OK : fail(worst, "%s", why);
 }
@@ -341,6 +362,7 @@ static tarn_status shares_begin(struct shares *s, const struct hosting_plan *pla
     while (status == TARN_OK && plan->meanwhile != NULL && shares_state(s) == TARN_HOST_JOINING) {
         plan->meanwhile(plan->arg, NULL);
         usleep(1000 * WAIT_MS);
+        status = shares_refused(s);
     }
     if (status == TARN_OK && shares_state(s) == TARN_HOST_LEFT)
         status = fail(TARN_ECLOSED, "the masters let the node go at once");

@@ -81,6 +81,24 @@ test {a node that all masters refuse for now tries again for as long as it takes
     foreach name {a b c} {ask $name config set max-nodes 1024}
 }
 
+test {... but not after what does not pass by itself} {
+    foreach name {a b c} {
+        ask $name config set max-nodes 0
+        ask $name config resetstat
+    }
+    launch_node crowd --master "tarn://127.0.0.1:[port a]?backoff_min_ms=1&backoff_max_ms=10"
+    foreach name {a b c} {
+        set ::asked $name
+        wait_for "many attempts at $name" {[joins_asked $::asked] >= 20}
+    }
+    ask b acl setuser default -node|join
+    assert_equal 4 [reap_node crowd]
+    assert_match "*tarn-node: shard b: *NOPERM*--user*" [file_text [node crowd dir]/stdout]
+    dict unset ::node_table crowd
+    ask b acl setuser default +node|join
+    foreach name {a b c} {ask $name config set max-nodes 1024}
+}
+
 test {with old files: the later map counts, and keys of slots that went do not come back} {
     assert_equal OK [ask a config set appendonly yes]
     wait_for "the append-only file" {[field_is a aof_rewrite_in_progress 0]}
