@@ -264,6 +264,8 @@ static void check_session(void *arg, struct htab_node *node) {
         for (uint32_t k = 0; k < p->n_spots; k++)
             c->blocks_units += blocks_units(c->s, p->spots[k].blocks, p->spots[k].n_blocks);
         check_want(c, &p->want);
+        if ((p->state == PUT_ROOM || p->state == PUT_OPEN) && p->vacant)
+            TARN_ASSERT(!index_find(&c->s->index, span_of(p->key, p->key_len), p->node.hash));
     }
     TARN_ASSERT(n == ss->puts);
 }
