@@ -366,22 +366,34 @@ class Calls(MastersTest):
 
 
 class Doors:
-    """In front of each master; none opens before somebody stands before all of them."""
+    """In front of each master; none opens to a client before one stands before all of them.
+    Masters, which tell each other who leads, pass."""
 
     def __init__(self, ports):
         self.sockets = []
-        self.all_here = threading.Barrier(len(ports))
+        self.knocked, self.knock = set(), threading.Condition()
         self.doors = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
         for door, port in zip(self.doors, ports):
             threading.Thread(target=self.guard, args=(door, port), daemon=True).start()
 
     def guard(self, door, port):
-        client = door.accept()[0]
-        self.all_here.wait()
-        server = socket.create_connection(("127.0.0.1", port))
-        self.sockets += [client, server]
-        for a, b in ((client, server), (server, client)):
-            threading.Thread(target=self.pass_on, args=(a, b), daemon=True).start()
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                guest = door.accept()[0]
+                self.sockets.append(guest)
+                threading.Thread(target=self.let_in, args=(guest, port), daemon=True).start()
+
+    def let_in(self, guest, port):
+        with contextlib.suppress(OSError):
+            if b"CLIENT" in guest.recv(14, socket.MSG_PEEK | socket.MSG_WAITALL):
+                with self.knock:
+                    self.knocked.add(port)
+                    self.knock.notify_all()
+                    self.knock.wait_for(lambda: len(self.knocked) == len(self.doors))
+            server = socket.create_connection(("127.0.0.1", port))
+            self.sockets.append(server)
+            for a, b in ((guest, server), (server, guest)):
+                threading.Thread(target=self.pass_on, args=(a, b), daemon=True).start()
 
     @staticmethod
     def pass_on(a, b):
