@@ -173,8 +173,9 @@ void client_put_begin(struct put_call *p, bool ahead) {
     p->asked = ahead && lane_goes_ahead(p->lane, p->deadline) && put_ask_ahead(p->putting);
 }
 
-void client_put_write(struct put_call *p) {
+bool client_put_write(struct put_call *p) {
     p->asked = p->written = put_write_ahead(p->putting);
+    return put_is_over(p->putting);
 }
 
 tarn_status client_put_end(struct put_call *p) {

@@ -158,6 +158,7 @@ tarn_status put_run(struct putting *p);
  * rest. */
 bool put_ask_ahead(struct putting *p);
 bool put_write_ahead(struct putting *p);
+bool put_is_over(const struct putting *p);
 /* The question where items lie: order[k], or (NULL) the first n. batch: their leases are
  * to be one. */
 void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
@@ -203,8 +204,8 @@ struct put_call {
 };
 /* ahead: asks for places, likewise. */
 void client_put_begin(struct put_call *p, bool ahead);
-/* The answer has come: the bytes are written. */
-void client_put_write(struct put_call *p);
+/* The answer has come: the bytes are written. true: nothing is left to be waited for. */
+bool client_put_write(struct put_call *p);
 tarn_status client_put_end(struct put_call *p);
 tarn_status put_options_check(const tarn_put_options *o, size_t i); /* of item i */
 /* By the depths of a mover's items. */

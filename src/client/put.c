@@ -583,7 +583,11 @@ bool put_write_ahead(struct putting *p) {
         status = ends_send(p, &p->now, &p->ends);
     }
     if (status == TARN_OK) status = revokes_send(p, p->now.order, p->now.n);
-    return put_ahead_set(p, PUT_WRITTEN, status);
+    return put_ahead_set(p, PUT_WRITTEN, status) && p->ends.n > 0;
+}
+
+bool put_is_over(const struct putting *p) {
+    return p->b.unfinished == 0;
 }
 
 tarn_status put_run(struct putting *p) {

@@ -276,10 +276,7 @@ static int part_fd(const struct split_part *p) {
 
 /* Its answer has come. true: it was the last one, and all is done. */
 static bool part_answered(struct split_part *p) {
-    if (p->call->get == NULL && !p->put.written) {
-        client_put_write(&p->put);
-        return false;
-    }
+    if (p->call->get == NULL && !p->put.written && !client_put_write(&p->put)) return false;
     part_end(p);
     return true;
 }

@@ -134,6 +134,26 @@ TEST(a_key_twice) {
     end();
 }
 
+/* What was put already: no answer is awaited that does not come. */
+TEST(nothing_has_to_be_ended) {
+    ahead_begin();
+    CHECK_EQ(client_put_end(&call), TARN_OK);
+    tarn_close(&client);
+    CHECK_EQ(tarn_connect(pool_url(""), NULL, &client), TARN_OK);
+    CHECK_EQ(get("nothing", 1), TARN_ENOTFOUND);
+    call.client = client;
+    client_put_begin(&call, true);
+    CHECK(call.asked);
+    CHECK(client_put_write(&call));
+    CHECK(!call.asked);
+    CHECK_EQ(client_put_end(&call), TARN_OK);
+    for (unsigned i = 0; i < N; i++) {
+        CHECK_EQ(items[i].status, TARN_EEXISTS);
+        free(items[i].buffer);
+    }
+    end();
+}
+
 static void keep_none(void *arg, const tarn_item *const *written, size_t n, int *keep) {
     (void)arg;
     (void)written;
