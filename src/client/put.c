@@ -591,5 +591,7 @@ bool put_is_over(const struct putting *p) {
 }
 
 tarn_status put_run(struct putting *p) {
-    return batch_run(&p->b, put_pass, put_give_up);
+    tarn_status status = batch_run(&p->b, put_pass, put_give_up);
+    if (p->new_session) session_leave(p); /* there was no pass: all was over before */
+    return status;
 }

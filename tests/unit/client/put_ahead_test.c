@@ -111,6 +111,29 @@ TEST(a_host_is_dead) {
     ahead_end(TARN_OK);
 }
 
+/* With no retries all is over before the last step; and the server gets back the space. */
+TEST(bytes_are_on_their_way_for_ever) {
+    const size_t len = (size_t)5 << 20;
+    begin("retries=0&piece_bytes=1048576&" SOON_PUT);
+    CHECK_EQ(get("large", 1), TARN_ENOTFOUND);
+    tarn_put_options_init(&options);
+    items[0] = (tarn_item){
+        .key = "large", .key_len = 5, .buffer = value_of("large", len), .buffer_len = len};
+    call = (struct put_call){
+        .client = client, .items = items, .n = 1, .o = &options, .deadline = DEADLINE_NONE};
+    pool_mood(0, POOL_SILENT, 2);
+    client_put_begin(&call, true);
+    CHECK(call.asked);
+    CHECK(client_put_write(&call));
+    CHECK_EQ(client_put_end(&call), TARN_OK);
+    CHECK_EQ(items[0].status, TARN_ETIMEOUT);
+    CHECK_EQ(pool_count("*PUTREVOKE *"), 0);
+    CHECK_EQ(get("large", 1), TARN_ENOTFOUND);
+    CHECK_EQ(figures().reconnects, 1);
+    free(items[0].buffer);
+    end();
+}
+
 /* Both of a key that the batch has twice. */
 TEST(a_key_twice) {
     ahead_begin();
