@@ -90,11 +90,13 @@ void story_tick(struct store *s) {
 
 enum { OTHER, HEX, SEPARATOR };
 static const uint8_t kinds[256] = {
-    ['0' ... '9'] = HEX, ['a' ... 'f'] = HEX, ['A' ... 'F'] = HEX, ['@'] = SEPARATOR,
-    [':'] = SEPARATOR,   ['/'] = SEPARATOR,   ['|'] = SEPARATOR,   ['#'] = SEPARATOR};
+    ['0' ... '9'] = HEX, ['a' ... 'f'] = HEX, ['A' ... 'F'] = HEX, ['{'] = HEX,
+    ['}'] = HEX,         ['@'] = SEPARATOR,   [':'] = SEPARATOR,   ['/'] = SEPARATOR,
+    ['|'] = SEPARATOR,   ['#'] = SEPARATOR};
 
 /* What the keys of one engine have in common: all up to the first part of TOP_HASH_MIN or more
- * hexadecimal digits, which is a block's hash; without one all up to the last separator. */
+ * hexadecimal digits, some of which may be in braces, which is a block's hash; without one all up
+ * to the last separator. */
 static struct span name_of_key(struct span key) {
     size_t part = 0, last = 0;
     bool hex = true; /* the part has nothing else so far */

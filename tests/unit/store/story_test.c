@@ -150,6 +150,25 @@ TEST(as_brute_force_says) {
     store_destroy(&s);
 }
 
+/* Keys of one engine's blocks, of whole ones and of their layers, are one name. */
+TEST(names_end_at_the_hash) {
+    static const char *const forms[] = {"m/x@tp1.0@%064x", "m/x@tp1.0@{25ff}%060x",
+                                        "m/x@tp1.0@%064x@l7", "m/x@tp1.0@{25ff}%060x@l7"};
+    static struct top_entry top[TOP_SLOTS];
+    struct store *s = util_store("lru", 4, NULL, NULL);
+    for (unsigned f = 0; f < ARRAY_LEN(forms); f++) {
+        store_stats_reset(s);
+        for (unsigned i = 0; i < 4000; i++) {
+            char key[128];
+            snprintf(key, sizeof(key), forms[f], i);
+            CHECK(!util_read(s, key));
+        }
+        CHECK_EQ(store_get_top(s, STORE_TOP_MISSES, top, TOP_SLOTS), 1);
+        CHECK(span_eq(span_of(top[0].name, top[0].name_len), SPAN("m/x@tp1.0@")));
+    }
+    store_destroy(&s);
+}
+
 /* More objects than are followed: the counts are those of a sample. */
 TEST(a_sample_is_near) {
     enum { KEYS = 60000 };
