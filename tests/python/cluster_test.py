@@ -111,6 +111,7 @@ class Cluster(unittest.TestCase):
         latest = {}  # what a key has, or may have: each is one thread's
         failures = []
         over = threading.Event()
+        self.addCleanup(over.set)  # or who works would for ever
 
         def work(seed):
             draw = random.Random(seed)
