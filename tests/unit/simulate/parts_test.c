@@ -180,7 +180,7 @@ TEST(a_master_has_a_stretch) {
     struct sim_pool *p = pool_open(MASTERS, 2, 20 * N, "lru");
     struct store_chain chain[SIM_MASTERS_MAX] = {0};
     uint64_t ids[N];
-    uint32_t has[MASTERS] = {0}, of[N];
+    uint32_t has[MASTERS] = {0}, of[N] = {0};
     for (uint32_t i = 0; i < N; i++) ids[i] = i;
     for (uint32_t i = 0; i < N; i++) { /* who has it now that did not before? */
         pool_write(p, chain, ids, i + 1, i, 0);
