@@ -120,7 +120,7 @@ TEST(bytes_are_on_their_way_for_ever) {
     items[0] = (tarn_item){
         .key = "large", .key_len = 5, .buffer = value_of("large", len), .buffer_len = len};
     call = (struct put_call){
-        .client = client, .items = items, .n = 1, .o = &options, .deadline = DEADLINE_NONE};
+        .client = client, .items = items, .n = 1, .o = &options, .deadline = now_ms() + 1000};
     pool_mood(0, POOL_SILENT, 2);
     client_put_begin(&call, true);
     CHECK(call.asked);
