@@ -343,7 +343,7 @@ static bool works_again(struct run *r) {
 
 /* What was under way has come to an end. */
 static bool comes_to_rest(struct run *r) {
-    static const char *const fields[] = {"fences", "tasks", "holds", "puts_open"};
+    static const char *const fields[] = {"node_fences_pending", "tasks", "holds", "puts_open"};
     char reply[32768], needle[64];
     uint64_t until = clock_mono_ms() + CHAOS_PATIENCE_MS;
     for (;;) {
