@@ -1,9 +1,9 @@
 #include "conductor/pool_hash.h"
 
 #include <endian.h>
-#include <stdbool.h>
 #include <string.h>
 #include "base/assert.h"
+#include "base/stretch.h"
 
 /* --- the seed of tarn's: a list of what all blocks depend on (tarn.chain, encode) --- */
 
@@ -76,13 +76,6 @@ static void text_of(const uint8_t hash[POOL_HASH_BYTES], char *out) {
     }
 }
 
-/* As in tarn.chain: a stretch is at most a quarter as long as what is before it. */
-static bool stretch_begins(size_t block) {
-    size_t longest = 1;
-    while (longest < POOL_STRETCH && longest * 8 <= block) longest *= 2;
-    return block % longest == 0;
-}
-
 static void block_make(struct pool_hashes *h, size_t i) {
     struct sha256 *d = h->digest;
     size_t len = (size_t)h->unit * sizeof(uint32_t);
@@ -96,7 +89,7 @@ static void block_make(struct pool_hashes *h, size_t i) {
     if (h->hashing == POOL_HASH_TARN) field_add(d, 'L', SPAN(""));
     sha256_end(d, h->last);
     h->last_len = POOL_HASH_BYTES;
-    if (h->hashing == POOL_HASH_TARN && !stretch_begins(i)) memcpy(h->last, tag, sizeof(tag));
+    if (h->hashing == POOL_HASH_TARN && stretch_first(i) != i) memcpy(h->last, tag, sizeof(tag));
     text_of(h->last, (char *)(uintptr_t)h->text[i].data);
 }
 

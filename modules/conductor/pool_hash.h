@@ -23,7 +23,6 @@ enum pool_hashing { POOL_HASH_TARN = 1, POOL_HASH_SGLANG };
 #define POOL_HASH_BYTES SHA256_BYTES
 #define POOL_HASH_TAG   2u                        /* bytes that a stretch has in common */
 #define POOL_HASH_TEXT  (2 * POOL_HASH_BYTES + 2) /* {258f}1d12... */
-#define POOL_STRETCH    64u                       /* blocks, at most, as in tarn.chain */
 
 /* Borrowed. A text whose data is NULL is none, which is not the same as one without bytes. */
 struct pool_prompt {

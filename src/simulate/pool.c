@@ -7,12 +7,12 @@
 #include "base/assert.h"
 #include "base/htab.h"
 #include "base/rng.h"
+#include "base/stretch.h"
 
 #define PAGE     4096u /* of the books: what a block takes there */
 #define BIRTH_MS UINT64_C(1000)
 #define WALL_MS  UINT64_C(1000000)
 #define SLOTS    16384u /* of Redis Cluster */
-#define STRETCH  64u    /* blocks of a prompt that share a slot, at most: tarn.chain */
 
 static struct span pool_key(uint64_t id, char out[16]) {
     for (unsigned i = 0; i < 8; i++) out[i] = (char)(id >> (56 - 8 * i));
@@ -85,17 +85,10 @@ void pool_time(struct sim_pool *p, double now_s) {
     }
 }
 
-/* The first block of the stretch that a block is in. */
-static uint32_t stretch_of(uint32_t block) {
-    uint32_t longest = 1;
-    while (longest < STRETCH && longest * 8 <= block) longest *= 2;
-    return block - block % longest;
-}
-
 /* Which master has the slot of block number at of a prompt. */
 static struct pool_master *master_of(struct sim_pool *p, const uint64_t *ids, uint32_t at) {
     if (p->masters == 1) return &p->master[0];
-    return &p->master[(mix64(ids[stretch_of(at)]) % SLOTS) * p->masters / SLOTS];
+    return &p->master[(mix64(ids[stretch_first(at)]) % SLOTS) * p->masters / SLOTS];
 }
 
 /* Keys of a prompt, and what was brought near of each. */
