@@ -162,7 +162,7 @@ class Parts(unittest.TestCase):
         cache = memory.memory_of({"l": layer.tensor}, 10, 0, -1, 1 << 20, 2, copier)
         pool = SimpleNamespace(put=put, figures=Figures())
         saver = Saver(cache, pool, self.settings(**extra))
-        self.addCleanup(saver.close)
+        self.addCleanup(lambda layer: saver.close(), layer)  # whose bytes are read until then
         return saver
 
     def test_forgetting_waits_for_what_is_read(self):
