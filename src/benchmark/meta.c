@@ -19,6 +19,7 @@
 
 #include "base/slot.h"
 #include "benchmark/meta.h"
+#include "client/ctl.h"
 #include "client/placement.h"
 #include "transport/place.h"
 
@@ -48,6 +49,7 @@ struct meta_link {
     struct conn *client;
     struct meta_part *parts; /* ring, in the order of the answers */
     size_t head, count, cap;
+    size_t left; /* bytes at the end of w->out: RELEASE, which goes with the next request */
 };
 
 struct conn {
@@ -340,6 +342,7 @@ static void part_send_end(struct meta_worker *k, struct meta_link *l, struct met
 static void part_send_release(struct meta_worker *k, struct meta_link *l, struct meta_part p,
                               size_t n) {
     struct buf *out = &l->w->out;
+    size_t before = out->len;
     if (k->leases) {
         buf_append_str(out, "*4\r\n$7\r\nRELEASE\r\n$1\r\n0\r\n$5\r\nBATCH\r\n");
         resp_append_number(out, k->numbered);
@@ -352,6 +355,7 @@ static void part_send_release(struct meta_worker *k, struct meta_link *l, struct
     p.stage = STAGE_RELEASE;
     push_part(l, p);
     k->did.requests++;
+    if (n * k->m->value_size <= LEASES_LEFT_MAX) l->left += out->len - before;
 }
 
 /* A part of a call is done, with the last one the call. */
@@ -465,8 +469,14 @@ static size_t conn_parts(const struct meta *m, const struct conn *c) {
     return sum;
 }
 
-static void conn_flush(const struct meta *m, struct conn *c) {
-    for (unsigned i = 0; i < m->n_masters; i++) wire_flush(c->links[i].w);
+/* all: what is left for the next request, too. */
+static void conn_flush(const struct meta *m, struct conn *c, bool all) {
+    for (unsigned i = 0; i < m->n_masters; i++) {
+        struct meta_link *l = &c->links[i];
+        if (!all && l->w->out.len == l->left) continue;
+        wire_flush(l->w);
+        l->left = 0;
+    }
 }
 
 static void meta_worker_open(struct meta_worker *k, struct meta *m, uint64_t index) {
@@ -523,7 +533,7 @@ static uint64_t send_due(struct meta_worker *k, uint64_t now_ns, bool stop) {
             hist_add(&k->did.late_hist, (clock_mono_ns() - could_ns) / 1000);
             c->due_ns += next_due_ns(k);
         }
-        conn_flush(m, c);
+        conn_flush(m, c, stop);
         if (c->batches < m->pipeline) next = min_u64(next, c->due_ns);
     }
     return next;
@@ -564,6 +574,7 @@ static void *meta_work(void *arg) {
             next = 0;
         }
         stop = threads_stop(&m->all);
+        if (stop) next = 0; /* for what is left to be sent */
         under_way = 0;
         for (uint64_t i = 0; stop && i < m->clients; i++) under_way += conn_parts(m, &k->conns[i]);
     }
@@ -588,7 +599,7 @@ void meta_fill(const struct meta *m) {
     for (uint64_t key = 0; key < m->keys || c->batches > 0;) {
         for (; key < m->keys && c->batches < m->pipeline; key += m->batch)
             batch_send(k, c, clock_mono_us());
-        conn_flush(m, c);
+        conn_flush(m, c, true);
         for (unsigned i = 0; i < m->n_masters; i++)
             if (c->links[i].count > 0) part_answered(k, &c->links[i]);
         progress_say(&bar, key, m->keys, "loading");

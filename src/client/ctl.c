@@ -91,7 +91,7 @@ static tarn_status socket_connect(const struct addrinfo *ai, uint64_t deadline, 
 /* --- TLS --- */
 
 bool ctl_wants_to_send(const struct ctl *c) {
-    return ctl_unsent(c) > 0 || (c->secure.tls != NULL && tcp_secure_kept(&c->secure));
+    return ctl_unsent(c) > c->patient || (c->secure.tls != NULL && tcp_secure_kept(&c->secure));
 }
 
 static tarn_status tls_shake_hands(struct ctl *c, uint64_t deadline) {
@@ -200,6 +200,7 @@ static void out_sent(struct ctl *c, size_t end) {
  * said before it went is worth more. */
 static tarn_status ctl_flush(struct ctl *c) {
     size_t at = c->from;
+    c->patient = 0;
     if (c->secure.tls != NULL) (void)tcp_secure_flush(&c->secure, c->fd);
     while (at < c->whole) {
         struct iovec iov = {c->out.data + at, c->whole - at};
@@ -292,6 +293,13 @@ static tarn_status ctl_queue(struct ctl *c, bool skip) {
 tarn_status ctl_commit(struct ctl *c, bool skip) {
     tarn_status status = ctl_queue(c, skip);
     return status == TARN_OK ? ctl_flush(c) : status;
+}
+
+tarn_status ctl_leave(struct ctl *c) {
+    size_t before = ctl_unsent(c);
+    tarn_status status = ctl_queue(c, true);
+    if (status == TARN_OK) c->patient += ctl_unsent(c) - before;
+    return status;
 }
 
 void ctl_words(struct ctl *c, const char *what, size_t argc, const char *const *argv,

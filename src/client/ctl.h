@@ -26,6 +26,7 @@ struct ctl {
     size_t from,
         whole;         /* [from, whole) of it is to be sent; behind it room for a first line, and */
     size_t argc;       /* so many arguments of the request that is being built */
+    size_t patient;    /* bytes at the end of what is to be sent: they go with what comes next */
     const char *begun; /* its name, for texts */
     uint64_t sent, received;
     uint64_t skip[CTL_SKIP_MAX]; /* ring, ascending */
@@ -48,7 +49,8 @@ void ctl_init(struct ctl *c);
 tarn_status ctl_open(struct ctl *c, const struct secure *secure, const char *host, const char *port,
                      uint64_t deadline);
 void ctl_close(struct ctl *c);
-/* Is there something that the socket did not take yet? How many bytes of requests? */
+/* Is there something that the socket did not take yet, and that waits for nothing else? How many
+ * bytes of requests are unsent? */
 bool ctl_wants_to_send(const struct ctl *c);
 static inline size_t ctl_unsent(const struct ctl *c) {
     return c->whole - c->from;
@@ -64,6 +66,11 @@ static inline void ctl_arg_str(struct ctl *c, const char *s) {
 /* Queues it and sends what the socket takes. skip: nobody will ask for the answer; TARN_EAGAIN (and
  * not sent) when CTL_SKIP_MAX such answers are on their way. */
 tarn_status ctl_commit(struct ctl *c, bool skip);
+/* As with skip, but it is sent together with the next request that is not left, and never if none
+ * comes: a message less. For a RELEASE of leases on so many bytes, which an idle connection then
+ * keeps from being evicted until the leases end by themselves. */
+#define LEASES_LEFT_MAX (UINT64_C(1) << 20)
+tarn_status ctl_leave(struct ctl *c);
 /* All of these before the commit at once. lens NULL: the arguments are terminated strings. */
 void ctl_words(struct ctl *c, const char *what, size_t argc, const char *const *argv,
                const size_t *lens);

@@ -150,9 +150,12 @@ static tarn_status get_chunk_ensure(struct getting *g, const struct chunk *c) {
 static void chunk_release(struct getting *g, const struct chunk *c) {
     struct lane *lane = g->b.lane;
     size_t n = 0, over = 0;
+    uint64_t bytes = 0;
     for (size_t k = 0; k < c->n; k++) {
         const struct want *w = &g->wants[c->order[k]];
-        n += w->leased && w->last_of_key && w->is.state == ITEM_FINISHED;
+        bool ends = w->leased && w->last_of_key && w->is.state == ITEM_FINISHED;
+        n += ends;
+        bytes += ends ? w->place.size : 0;
         over += w->is.state == ITEM_FINISHED;
     }
     if (n == 0 || lane->ctl.fd < 0) return;
@@ -171,7 +174,10 @@ static void chunk_release(struct getting *g, const struct chunk *c) {
     }
     request_build(r, WIRE_release, &ends);
     /* a failure shows at the next request; the leases run out by themselves */
-    lane_send(lane, true);
+    if (bytes <= LEASES_LEFT_MAX)
+        lane_leave(lane);
+    else
+        lane_send(lane, true);
 }
 
 /* --- reading --- */

@@ -219,6 +219,11 @@ tarn_status lane_send(struct lane *lane, bool skip) {
     return status;
 }
 
+void lane_leave(struct lane *lane) {
+    if (UNLIKELY(lane->trace != NULL)) trace_sends(lane);
+    if (ctl_leave(&lane->ctl) == TARN_OK) COUNT(lane, requests, 1);
+}
+
 #define SILENT_MS 1000u
 
 /* A master that is silent may be paused, or cut off, while another one is the master. */

@@ -111,6 +111,8 @@ void lane_give(struct lane *lane);
 tarn_status lane_ready(struct lane *lane, uint64_t deadline);
 
 tarn_status lane_send(struct lane *lane, bool skip);
+/* With the next one that is sent; nobody waits for its answer. */
+void lane_leave(struct lane *lane);
 tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline);
 tarn_status lane_call(struct lane *lane, struct answer **answer_p,
                       uint64_t deadline); /* send, receive, check */

@@ -163,4 +163,52 @@ TEST(begun_and_left) {
     end();
 }
 
+/* --- what is left for the next one --- */
+
+static void leave(const char *word) {
+    ctl_words(&c, word, 1, &word, NULL);
+    CHECK_EQ(ctl_leave(&c), TARN_OK);
+    expect(1, &word, (size_t[]){strlen(word)});
+}
+
+TEST(left_ones_go_with_the_next) {
+    begin();
+    leave("A");
+    leave("B");
+    CHECK(!ctl_wants_to_send(&c));
+    CHECK_EQ(peer_takes(SIZE_MAX), 0);
+    request(3, 10, 0);
+    leave("C");
+    CHECK(!ctl_wants_to_send(&c));
+    peer_takes(SIZE_MAX);
+    CHECK_EQ(arrived.len, expected.len - strlen("*1\r\n$1\r\nC\r\n"));
+    request(2, 10, 0);
+    peer_takes_all();
+    end();
+}
+
+TEST(left_behind_what_waits) {
+    begin();
+    request(2, LARGE, 0);
+    leave("A");
+    CHECK(ctl_wants_to_send(&c));
+    peer_takes_all();
+    CHECK_EQ(ctl_unsent(&c), 0);
+    end();
+}
+
+/* As often as answers can be skipped, and no further. */
+TEST(as_many_as_can_be_skipped) {
+    begin();
+    for (int i = 0; i < CTL_SKIP_MAX; i++) leave("A");
+    size_t unsent = ctl_unsent(&c);
+    ctl_words(&c, "B", 1, (const char *[]){"B"}, NULL);
+    CHECK_EQ(ctl_leave(&c), TARN_EAGAIN);
+    CHECK(!ctl_wants_to_send(&c));
+    CHECK_EQ(ctl_unsent(&c), unsent);
+    request(2, 10, 0);
+    peer_takes_all();
+    end();
+}
+
 TEST_MAIN()

@@ -186,6 +186,21 @@ TEST(the_same_keys_all_over_a_batch) {
     end();
 }
 
+/* A small one with the next request of its lane, a large one by itself. */
+TEST(releases_go_with_the_next_request_or_at_once) {
+    begin("");
+    CHECK_EQ(put_n("small", 4096, 1), TARN_OK);
+    CHECK_EQ(put_n("large", (1 << 20) + 1, 1), TARN_OK);
+    for (int i = 1; i <= 3; i++) {
+        CHECK_EQ(get("small", 4096), TARN_OK);
+        CHECK_EQ(pool_count("RELEASE *"), i - 1);
+    }
+    CHECK_EQ(get("large", (1 << 20) + 1), TARN_OK);
+    for (int i = 0; i < 5000 && pool_count("RELEASE *") < 4; i++) usleep(1000);
+    CHECK_EQ(pool_count("RELEASE *"), 4);
+    end();
+}
+
 TEST(all_hosts_dead_is_an_error_and_no_hang) {
     begin("");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);
