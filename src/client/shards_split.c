@@ -26,12 +26,13 @@ static unsigned bucket_of(const struct slot_map *map, uint32_t slot, bool ask, b
 void split_init(struct split *s, const struct slot_map *map, struct keys_of keys,
                 const uint32_t *todo, const uint8_t *asks, size_t n, bool singles) {
     uint32_t at[SPLIT_NOBODY + 1] = {0}, sum = 0;
+    struct slot_last last = {0};
     TARN_ASSERT(n < UINT32_MAX);
     s->n = n;
     s->order = xmalloc(n * (sizeof(*s->order) + 1) + 1);
     s->bucket = (uint8_t *)(s->order + n);
     for (size_t i = 0; i < n; i++) {
-        uint32_t slot = slot_of_key(keys_at(keys, todo != NULL ? todo[i] : i));
+        uint32_t slot = slot_of_next(&last, keys_at(keys, todo != NULL ? todo[i] : i));
         s->bucket[i] = (uint8_t)bucket_of(map, slot, asks != NULL && asks[i], singles);
         at[s->bucket[i]]++;
     }

@@ -21,6 +21,7 @@ bool shard_asks;
 static bool awaited; /* a map, or a newer one */
 static struct slot_server successor;
 static bool succeeded;
+static struct slot_last last_seen; /* of the keys that were asked for */
 static uint64_t changes; /* in what was said of keys */
 static bool sweeping;    /* keys may be here whose slots are not */
 static uint64_t sweep_cursor;
@@ -116,7 +117,7 @@ static __attribute__((noinline)) bool key_refuse(struct client *c, struct span k
 }
 
 bool shard_key_refuse(struct client *c, struct span key) {
-    uint32_t slot = slot_of_key(key);
+    uint32_t slot = slot_of_next(&last_seen, key);
     return UNLIKELY(!slot_is_here(slot)) && key_refuse(c, key, slot);
 }
 
@@ -157,7 +158,7 @@ struct shard_keys {
 
 static void keys_add(struct shard_keys *k, struct span key) {
     struct shard_verdict v;
-    uint32_t slot = slot_of_key(key);
+    uint32_t slot = slot_of_next(&last_seen, key);
     v.where = KEY_HERE;
     if (UNLIKELY(!slot_is_here(slot))) key_judge(k->client, k->cmd, key, slot, &v);
     if (v.where == KEY_HERE) {

@@ -1,6 +1,7 @@
 #!/bin/bash
 # What a key costs when its call is split among 1, 2, 4 and 8 masters on this machine, in turns:
-# keys a second (more masters than cores answer no more), and processor time.
+# keys a second (more masters than cores answer no more), and processor time, in brackets without
+# the kernel's.
 #
 #   utils/bench/masters.sh [OP-BATCH...]
 #       put-128 get-128 exists-128 put-1024 get-1024 exists-1024
@@ -45,11 +46,15 @@ def median(n, what):
     return statistics.median(what(d) for d in rounds[n])
 rate = lambda d: d["keys_per_s"]
 client, servers = (lambda d: d["client_ns_per_key"]), (lambda d: d["servers_ns_per_key"])
+own_client = lambda d: client(d) - d["client_kernel_ns_per_key"]
+own_servers = lambda d: servers(d) - d["servers_kernel_ns_per_key"]
 both = lambda d: client(d) + servers(d)
+own = lambda d: own_client(d) + own_servers(d)
 first = min(rounds)
 for n in sorted(rounds):
-    print("| %s, %s a call | %d | %.0f k | %.2f | %.0f | %.0f | %.2f |" % (
+    print("| %s, %s a call | %d | %.0f k | %.2f | %.0f (%.0f) | %.0f (%.0f) | %.2f (%.2f) |" % (
         *sys.argv[1:], n, median(n, rate) / 1000, median(n, rate) / median(first, rate),
-        median(n, client), median(n, servers), median(n, both) / median(first, both)))' \
+        median(n, client), median(n, own_client), median(n, servers), median(n, own_servers),
+        median(n, both) / median(first, both), median(n, own) / median(first, own)))' \
         "${row%-*}" "${row#*-}" <"$bench_dir/rounds"
 done
