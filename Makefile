@@ -1,6 +1,6 @@
 # tarn. Two commands do: `make run` builds and starts a server, `make test` builds and tests
 # everything. `make help` lists the rest. Variables: SANITIZER=address|undefined|thread, CC=clang,
-# ARCH=arm64, V=1, CFLAGS, WERROR=, PREFIX, DESTDIR.
+# ARCH=arm64, V=1, CFLAGS, LTO=no, WERROR=, PREFIX, DESTDIR.
 #
 # How it is put together: a room of the source tree (src/ROOM) is one static archive,
 # build/KIND/libROOM.a. Binaries and tests link the archives of the rooms they may use, and no
@@ -86,10 +86,17 @@ endif
 ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CPPFLAGS) $(CFLAGS) \
              $(WARN) -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer \
              -pthread $(HARDEN) $(SAN_FLAGS) $(SYSROOT_FLAGS)
+# What a request goes through is put into one piece when the server is linked, by gcc: a tenth fewer
+# instructions for a key, and ten seconds more. LTO=no: not so. All else is linked as it was
+# compiled.
+LTO := $(if $(SANITIZER)$(ARCH)$(findstring clang,$(CC)),no,yes)
+LTO_ROOMS := base resp net wire slots store front commands
+LTO_CFLAGS := $(if $(filter yes,$(LTO)),-flto -ffat-lto-objects)
 # A sanitizer's functions are in the program, not in the libraries.
 NO_UNDEFINED := $(if $(SANITIZER),,-Wl$(,)-z$(,)defs)
-ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(SYSROOT_FLAGS) \
-              $(LDFLAGS)
+LTO_LDFLAGS = $(if $(LTO_CFLAGS),-fno-lto)
+ALL_LDFLAGS = -pthread $(LTO_LDFLAGS) -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) \
+              $(SYSROOT_FLAGS) $(LDFLAGS)
 LIBS := -levent_core -lssl -lcrypto -lsodium -lxxhash -llz4 -lpcre2-8 -lhiredis -luring -ldl -lm
 # jemalloc replaces malloc in our own processes: not in the library that others load, and not under
 # a sanitizer.
@@ -98,7 +105,7 @@ MALLOC_LIBS := $(if $(SANITIZER),,-Wl$(,)--no-as-needed -ljemalloc -Wl$(,)--as-n
 # Everything is written beside its place and renamed: two makes in one tree do not read each other's
 # halves. Objects are built anew when the compiler or its flags change.
 FLAGS_FILE := $(BUILD)/flags
-FLAGS_NOW := $(CC) $(ALL_CFLAGS)
+FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(LTO_CFLAGS)
 ifneq ($(filter-out clean help lint deb,$(or $(MAKECMDGOALS),all)),)
 ifneq ($(FLAGS_NOW),$(file < $(FLAGS_FILE)))
 $(shell mkdir -p $(BUILD))
@@ -147,6 +154,8 @@ $$(BUILD)/lib$(1).a: $(call objects,$(call sources,$(1)))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rules,$(r))))
 
+$(foreach r,$(LTO_ROOMS),$(BUILD)/src/$(r)/%.o): ALL_CFLAGS += $(LTO_CFLAGS)
+
 # --- binaries ---
 
 # A room with a main.c is one: src/node/main.c is tarn-node's.
@@ -168,6 +177,7 @@ define link
 endef
 
 LINK_server := -rdynamic
+$(BUILD)/tarn-server: LTO_LDFLAGS = $(if $(LTO_CFLAGS),-flto=auto $(CFLAGS))
 define binary_rules
 $(BUILD)/tarn-$(1): $(BUILD)/src/$(1)/main.o $(call archives,$(call with_deps,$(1)))
 	$$(call link,$$(LINK_$(1)) $$(MALLOC_LIBS))
