@@ -196,9 +196,9 @@ static void out_sent(struct ctl *c, size_t end) {
     if (end == c->out.len) c->from = c->whole = c->out.len = 0;
 }
 
-/* Sends what the socket takes now. A failure of TLS is left for the reader to find: what the server
- * said before it went is worth more. */
-static tarn_status ctl_flush(struct ctl *c) {
+/* A failure of TLS is left for the reader to find: what the server said before it went is worth
+ * more. */
+tarn_status ctl_flush(struct ctl *c) {
     size_t at = c->from;
     c->patient = 0;
     if (c->secure.tls != NULL) (void)tcp_secure_flush(&c->secure, c->fd);

@@ -71,6 +71,8 @@ tarn_status ctl_commit(struct ctl *c, bool skip);
  * keeps from being evicted until the leases end by themselves. */
 #define LEASES_LEFT_MAX (UINT64_C(1) << 20)
 tarn_status ctl_leave(struct ctl *c);
+/* What waits, as far as the socket takes it now. */
+tarn_status ctl_flush(struct ctl *c);
 /* All of these before the commit at once. lens NULL: the arguments are terminated strings. */
 void ctl_words(struct ctl *c, const char *what, size_t argc, const char *const *argv,
                const size_t *lens);

@@ -174,7 +174,7 @@ static void chunk_release(struct getting *g, const struct chunk *c) {
     }
     request_build(r, WIRE_release, &ends);
     /* a failure shows at the next request; the leases run out by themselves */
-    if (bytes <= LEASES_LEFT_MAX)
+    if (bytes <= LEASES_LEFT_MAX && lane->client->node == NULL) /* nodes have no next call */
         lane_leave(lane);
     else
         lane_send(lane, true);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -78,6 +79,8 @@ void lane_destroy(struct lane **lane_p) {
     struct lane *lane = *lane_p;
     if (lane == NULL) return;
     engine_ref_drop(&lane->ref);
+    if (lane->ctl.fd >= 0 && lane->client->pid == getpid())
+        ctl_flush(&lane->ctl); /* leases that were left; not of a forked child */
     ctl_close(&lane->ctl);
     arena_free(&lane->arena);
     segment_free_all(lane);

@@ -186,7 +186,12 @@ TEST(the_same_keys_all_over_a_batch) {
     end();
 }
 
-/* A small one with the next request of its lane, a large one by itself. */
+static void released(unsigned times) {
+    for (int i = 0; i < 5000 && pool_count("RELEASE *") < times; i++) usleep(1000);
+    CHECK_EQ(pool_count("RELEASE *"), times);
+}
+
+/* A small one with the next request of its lane, or its end; a large one by itself. */
 TEST(releases_go_with_the_next_request_or_at_once) {
     begin("");
     CHECK_EQ(put_n("small", 4096, 1), TARN_OK);
@@ -196,8 +201,11 @@ TEST(releases_go_with_the_next_request_or_at_once) {
         CHECK_EQ(pool_count("RELEASE *"), i - 1);
     }
     CHECK_EQ(get("large", (1 << 20) + 1), TARN_OK);
-    for (int i = 0; i < 5000 && pool_count("RELEASE *") < 4; i++) usleep(1000);
+    released(4);
+    CHECK_EQ(get("small", 4096), TARN_OK);
     CHECK_EQ(pool_count("RELEASE *"), 4);
+    tarn_close(&client);
+    released(5);
     end();
 }
 
