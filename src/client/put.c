@@ -336,7 +336,8 @@ static tarn_status ends_send(struct putting *p, const struct chunk *started, str
 static void put_ended(struct putting *p, size_t i, const struct answer *a) {
     struct put *u = &p->puts[i];
     tarn_status status = answer_check(a, "PUTEND");
-    bool lost = status == TARN_ETOKEN || status == TARN_ESTALE;
+    /* What moves has left its source, and somebody else may have put the key since. */
+    bool lost = (status == TARN_ETOKEN || status == TARN_ESTALE) && !p->options->moving;
     if (lost && u->tries < p->b.lane->client->options.retries) {
         /* The server lost the put (restart, put-timeout) or its space (segments that left): the
          * bytes are still here, so once more from the start. */
@@ -345,6 +346,8 @@ static void put_ended(struct putting *p, size_t i, const struct answer *a) {
         COUNT(p->b.lane, retries, 1);
         return;
     }
+    /* it is put elsewhere, and this one would be in the way when its slot comes back */
+    u->revoke = status == TARN_EMOVED;
     put_finish(p, i, status);
 }
 
@@ -368,6 +371,14 @@ static tarn_status revokes_send(struct putting *p, const size_t *order, size_t n
         if (u->is.state == ITEM_WANTED && u->last) put_finish(p, order[k], u->reason);
     }
     return status;
+}
+
+/* Nothing is awaited of ends any more. */
+static tarn_status ends_answered(struct putting *p, struct chunk *ends) {
+    struct chunk c = *ends;
+    *ends = (struct chunk){.n = 0};
+    tarn_status status = chunk_receive(p, &c, "MPUTEND", put_ended);
+    return status == TARN_OK ? revokes_send(p, c.order, c.n) : status;
 }
 
 /* Whoever wants to know is asked which of those that are WRITTEN are to be ended. */
@@ -467,8 +478,7 @@ static tarn_status put_all(struct putting *p) {
     struct chunk now = p->now, ends = p->ends;
     while (more && status == TARN_OK) {
         status = chunk_receive(p, &now, "MPUTSTART", put_started);
-        if (status == TARN_OK) status = chunk_receive(p, &ends, "MPUTEND", put_ended);
-        ends = (struct chunk){.n = 0};
+        if (status == TARN_OK) status = ends_answered(p, &ends);
         if (status == TARN_OK) status = put_chunk_ensure(p, &now);
         if (status != TARN_OK) break;
         more = put_chunk(p, &rest, &at, &next);
@@ -481,7 +491,7 @@ static tarn_status put_all(struct putting *p) {
         if (status == TARN_OK) status = revokes_send(p, now.order, now.n);
         now = next;
     }
-    if (status == TARN_OK) status = chunk_receive(p, &ends, "MPUTEND", put_ended);
+    if (status == TARN_OK) status = ends_answered(p, &ends);
     if (status != TARN_OK) ctl_abandon(&p->b.lane->ctl);
     if (p->new_session) session_leave(p);
     return status;
