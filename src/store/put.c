@@ -306,12 +306,18 @@ static tarn_status check_options(const struct store *s, struct span key, uint64_
     return TARN_OK;
 }
 
+/* A mover's whose connection is closed. It may come back, and end it; but nobody waits for that. */
+static bool put_left_behind(const struct store_put *p) {
+    return p->moves && p->session->closed;
+}
+
 /* Whether the key is free for a new put; other puts that must give way have done so. */
 static tarn_status claim_key(struct store *s, struct span key, uint64_t hash,
                              const struct store_put_options *o) {
     struct store_put *p = put_by_key(s, key, hash);
     if (!p) return TARN_OK;
-    bool gives_way = o->supersede || (o->instead != 0 && p->token == o->instead);
+    bool gives_way =
+        o->supersede || (o->instead != 0 && p->token == o->instead) || put_left_behind(p);
     if (!gives_way && !put_flushed(s, p)) {
         s->stat.put_busy++;
         return TARN_EBUSY;
@@ -537,7 +543,7 @@ struct store_put *store_put_find(const struct store *s, struct span key, uint64_
 
 bool store_put_under_way(const struct store *s, struct span key, bool *moves_p) {
     const struct store_put *p = put_by_key(s, key, store_hash(key));
-    *moves_p = p && p->moves;
+    *moves_p = p && p->moves && !put_left_behind(p);
     return p && !put_flushed(s, p);
 }
 

@@ -488,7 +488,8 @@ struct store_put_options {
     bool supersede;          /* SET: cancel another put of the key instead of TARN_EBUSY */
     /* the same for the put with this token only, which its writer gave up; 0: none */
     uint64_t instead;
-    /* a mover's: its object is about to leave another master (store_put_under_way) */
+    /* a mover's: its object is about to leave another master (store_put_under_way). Once its
+     * session is closed it gives way to any other put of the key */
     bool moves;
     /* its grants end when they are sealed: space that was not is nobody's before its deadline */
     bool once;
@@ -524,7 +525,7 @@ bool store_put_once(const struct store_put *put); /* as it was started, and not 
 /* The open put of that key (hash: its store_hash) and token; NULL: there is none. */
 struct store_put *store_put_find(const struct store *s, struct span key, uint64_t hash,
                                  uint64_t token);
-/* Is there a put of the key that may still become an object? *moves_p: as it was started. */
+/* Is there a put of the key that may still become an object? *moves_p: a mover's who is there. */
 bool store_put_under_way(const struct store *s, struct span key, bool *moves_p);
 /* An open put becomes number `place` of those that one request of its session opened, for
  * store_put_at. id: one of store_batch_id. */

@@ -144,14 +144,32 @@ test {RELINQUISH: only that version, only of slots that move away, not under a p
     assert_equal 2 [ask a get hello]
 }
 
-test {a mover that dies: its put ends, and the key is a miss} {
-    ask b config set put-timeout 100
+# What a mover whose connection is closed has open: token.
+proc left_behind {key} {
     set c [resp::connect $::server_host [port b]]
-    assert_equal OK [$c asking]
-    $c putstart dead{bar} 10 MOVING
-    assert_error "TRYAGAIN *" {asked b get dead{bar}}
+    set token [lindex [$c putstart $key 10 MOVING] 0]
+    assert_error "TRYAGAIN *" {asked b get $key}
+    assert_error "TRYAGAIN *" {ask b putstart $key 10 MOVING}
     resp::close $c
-    wait_for "the mover's put to end" {![catch {asked b get dead{bar}} got] && $got eq {(nil)}}
+    wait_for "its end to be seen" "!\[catch {asked b get $key} got] && \$got eq {(nil)}"
+    return $token
+}
+
+test {a mover that dies: its keys are misses, and anybody's, the next mover's first of all} {
+    ask b config set put-timeout 600000
+    set first [left_behind dead{bar}]
+    set second [lindex [ask b putstart dead{bar} 10 MOVING] 0]
+    assert_error "TRYAGAIN *" {asked b get dead{bar}}
+    assert_error "BADTOKEN *" {ask b putend dead{bar} $first -1 VALUE 0123456789}
+    assert_equal OK [ask b putend dead{bar} $second -1 VALUE 0123456789]
+    set token [left_behind other{bar}]
+    assert_equal OK [ask b putend other{bar} $token -1 VALUE 0123456789]
+    assert_equal 0123456789 [asked b get other{bar}]
+    set token [left_behind newer{bar}]
+    set newer [lindex [asked b putstart newer{bar} 10] 0]
+    assert_equal OK [ask b putend newer{bar} $newer -1 VALUE 9876543210]
+    assert_error "BADTOKEN *" {ask b putend newer{bar} $token -1 VALUE 0123456789}
+    assert_equal 9876543210 [asked b get newer{bar}]
     ask b config set put-timeout 30000
 }
 

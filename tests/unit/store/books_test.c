@@ -255,6 +255,33 @@ TEST(a_dead_writers_space_waits_for_the_fence) {
     store_destroy(&s);
 }
 
+/* The key is anybody's at once; the space waits, as anybody's does. */
+TEST(a_dead_movers_put_gives_way) {
+    struct store_config c;
+    store_config_init(&c);
+    c.high_watermark = 1;
+    struct store_events ev = {.fence = on_fence};
+    struct store *s = util_store("lru", 2, &c, &ev);
+    struct store_put_options o = {.replicas = 1, .moves = true}, user = {.replicas = 1};
+    uint64_t token, again;
+    bool moves;
+    fenced = 0;
+    CHECK_EQ(util_put_as(s, "a", 4096, &o, 9, &token), TARN_OK);
+    CHECK_EQ(util_put_as(s, "a", 4096, &o, 8, &again), TARN_EBUSY);
+    CHECK(store_put_under_way(s, SPAN("a"), &moves) && moves);
+    store_session_closed(s, 9);
+    CHECK(store_put_under_way(s, SPAN("a"), &moves) && !moves);
+    CHECK_EQ(util_put_as(s, "a", 4096, &o, 8, &again), TARN_OK);
+    CHECK_EQ(fenced, 9u);
+    CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 0, NULL, 0, NULL), TARN_ETOKEN);
+    CHECK_EQ(util_put_as(s, "a", 4096, &user, 1, &token), TARN_EBUSY);
+    store_session_closed(s, 8);
+    CHECK_EQ(util_put_as(s, "a", 40, &user, 1, &token), TARN_OK);
+    CHECK_EQ(fenced, 8u);
+    store_check(s);
+    store_destroy(&s);
+}
+
 static bool closes;
 static unsigned asked;
 static bool on_put_close(void *arg, const struct store_put *put, const struct store_extent *x) {
