@@ -222,13 +222,25 @@ enum grant_verdict host_gate_recheck(void *arg, const struct grant *grant,
     return host_gate_now_ms(g) >= grant->expiry_ms ? GRANT_EXPIRED : GRANT_OK;
 }
 
+/* The segment that is a reader; NULL: it is none, or served under another name by now. */
+static const struct host_slot *find_reader(struct host_gate *g, const struct grant_extent *extent) {
+    uint32_t epoch;
+    const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
+    return s != NULL && s->base == NULL && extent->segment_epoch == epoch ? s : NULL;
+}
+
+uint64_t host_gate_mark(void *arg, const struct grant_extent *extent, uint64_t offset,
+                        uint64_t length) {
+    const struct host_slot *s = find_reader(arg, extent);
+    if (s == NULL || s->reader.mark == NULL) return 0;
+    return s->reader.mark(s->reader.arg, extent->offset + offset, length);
+}
+
 tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset,
                             uint64_t length, void *buffer,
                             void (*done)(void *done_arg, tarn_status status), void *done_arg) {
-    struct host_gate *g = arg;
-    uint32_t epoch;
-    const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
-    if (s == NULL || s->base != NULL || extent->segment_epoch != epoch) return TARN_ENOTFOUND;
+    const struct host_slot *s = find_reader(arg, extent);
+    if (s == NULL) return TARN_ENOTFOUND;
     TARN_ASSERT(offset <= extent->length && length <= extent->length - offset);
     return s->reader.read(s->reader.arg, extent->offset + offset, length, buffer, done, done_arg);
 }

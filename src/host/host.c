@@ -185,7 +185,7 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
         ADD(connections_refused), ADD(connections_new), ADD(connections_ousted);
         ADD(reads), ADD(writes), ADD(bytes_read), ADD(bytes_written), ADD(bad_frames);
         ADD(timeouts), ADD(staged_reads), ADD(staged_bytes), ADD(staged_failures);
-        ADD(staging_used), ADD(staging_waits);
+        ADD(staging_used), ADD(staging_waits), ADD(staging_shared);
 #undef ADD
         for (int v = 0; v < GRANT_VERDICTS; v++) sum.refused[v] += s.refused[v];
     }

@@ -101,6 +101,8 @@ struct host_reader {
      * broken. done is called after TARN_OK only. */
     tarn_status (*read)(void *arg, uint64_t offset, uint64_t length, void *buffer,
                         void (*done)(void *done_arg, tarn_status status), void *done_arg);
+    /* As mark of transport_gate; NULL: nobody knows. */
+    uint64_t (*mark)(void *arg, uint64_t offset, uint64_t length);
 };
 tarn_status host_reader_open(struct host *h, uint64_t size, const struct host_reader *reader,
                              unsigned *slot_p);
@@ -192,7 +194,8 @@ void host_poll(struct host *h);
     NODE(COUNTER, staged_reads, , "reads of values on disk, also in reads")                        \
     NODE(COUNTER, staged_failures, , "... that failed")                                            \
     NODE(BYTES, staging_used, , "buffers for them in use")                                         \
-    NODE(COUNTER, staging_waits, , "waits for such a buffer")
+    NODE(COUNTER, staging_waits, , "waits for such a buffer")                                      \
+    NODE(COUNTER, staging_shared, , "pieces of them that had just been read for somebody else")
 #define HOST_FIGURE_MEMBER(type, name, info_name, help) uint64_t name;
 
 struct host_stats {

@@ -122,6 +122,8 @@ enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
                                    void **addr_p);
 enum grant_verdict host_gate_recheck(void *arg, const struct grant *g,
                                      const struct grant_extent *extent);
+uint64_t host_gate_mark(void *arg, const struct grant_extent *extent, uint64_t offset,
+                        uint64_t length);
 tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset,
                             uint64_t length, void *buffer,
                             void (*done)(void *done_arg, tarn_status status), void *done_arg);

@@ -65,7 +65,8 @@ tarn_status host_path_listen(struct host *h, struct host_path *p) {
                  .put_begin = host_puts_begin,
                  .put_end = host_puts_end,
                  .put_seal = host_puts_seal,
-                 .stage = host_gate_stage},
+                 .stage = host_gate_stage,
+                 .mark = host_gate_mark},
     };
     return p->ops->listen(p->domain, &config, &p->listener);
 }

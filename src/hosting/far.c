@@ -171,8 +171,13 @@ tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
     return tier_read(f->tier, offset, length, buffer, done, done_arg);
 }
 
+static uint64_t far_mark(void *arg, uint64_t offset, uint64_t length) {
+    struct hosting_far *f = arg;
+    return tier_mark(f->tier, offset, length);
+}
+
 tarn_status far_serve(struct hosting_far *f) {
-    struct host_reader reader = {.arg = f, .read = far_read};
+    struct host_reader reader = {.arg = f, .read = far_read, .mark = far_mark};
     struct hosted *s = f->segment;
     s->size = tier_get_info(f->tier)->size;
     if (f->served) return host_reader_resize(f->host->host, s->slot, s->size);

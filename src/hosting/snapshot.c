@@ -183,7 +183,7 @@ static void show_data(const struct hosting_snapshot *s, struct figure_walk *f) {
     host_show_programs(f, &s->host);
     host_show_refused(f, &s->host);
     FIGURES(f, host_figures, s->host, bad_frames, puts);
-    FIGURES(f, host_node_figures, s->host, staged_reads, staging_waits);
+    FIGURES(f, host_node_figures, s->host, staged_reads, staging_shared);
     host_show_times(f, &s->times);
 }
 

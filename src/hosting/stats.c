@@ -57,7 +57,7 @@ static void tell_host(struct figures_told *t, const struct tarn_host *h,
     FIGURES(&t->walk, node_figures, *n, load_percent, memory_available);
     FIGURES(&t->walk, host_node_figures, *s, connections, bytes_written);
     FIGURES(&t->walk, node_figures, *n, refused_grants, refused_epoch);
-    FIGURES(&t->walk, host_node_figures, *s, bad_frames, staging_waits);
+    FIGURES(&t->walk, host_node_figures, *s, bad_frames, staging_shared);
     FIGURES(&t->walk, node_figures, *n, segments_with_keys, copy_bytes);
 }
 

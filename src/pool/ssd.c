@@ -362,6 +362,7 @@ const struct tier_ops ssd_ops = {
     .place = ssd_place,
     .placed = ssd_placed,
     .read = ssd_read,
+    .mark = ssd_mark,
     .each = ssd_each,
     .too_full = ssd_too_full,
     .choose = ssd_choose,

@@ -247,6 +247,7 @@ void ssd_sync_soon(struct ssd *s);
 
 tarn_status ssd_read(struct tier *t, struct tier_record *r, uint64_t offset, void *buffer,
                      const struct tier_read_end *end);
+uint64_t ssd_mark(struct tier *t, const struct tier_record *r);
 /* The thread's: starts what was asked for. */
 void ssd_read_start(struct ssd *s);
 void ssd_read_free(struct ssd *s);

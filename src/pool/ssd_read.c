@@ -44,6 +44,12 @@ tarn_status ssd_read(struct tier *t, struct tier_record *r, uint64_t offset, voi
     return TARN_OK;
 }
 
+/* What is written to a unit stays there until another unit takes its place. */
+uint64_t ssd_mark(struct tier *t, const struct tier_record *r) {
+    const struct ssd_unit *u = ssd_unit_at((const struct ssd *)t, r->offset);
+    return u->state < SSD_LEAVING ? u->nonce : 0;
+}
+
 static void read_end(struct ssd *s, struct ssd_read *read) {
     pthread_mutex_lock(&s->tier.lock);
     read->unit->reads--;

@@ -308,14 +308,30 @@ void tier_put_ended(struct tier *t, const struct tier_put_end *end, tarn_status 
 
 /* --- reads --- */
 
+/* The lock is held. The entry that has all of these bytes; NULL: none. */
+static struct tier_record *find_range(struct tier *t, uint64_t offset, uint64_t length) {
+    struct tier_record *r = t->ops->find(t, offset);
+    return r != NULL && length <= r->value - (offset - r->offset) ? r : NULL;
+}
+
+uint64_t tier_mark(struct tier *t, uint64_t offset, uint64_t length) {
+    MAGIC_CHECK(t, TIER_MAGIC);
+    if (t->ops->mark == NULL) return 0;
+    pthread_mutex_lock(&t->lock);
+    const struct tier_record *r = find_range(t, offset, length);
+    uint64_t mark = r != NULL ? t->ops->mark(t, r) : 0;
+    pthread_mutex_unlock(&t->lock);
+    return mark;
+}
+
 tarn_status tier_read(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
                       void (*done)(void *arg, tarn_status status), void *arg) {
     struct tier_read_end end = {done, arg, length, clock_mono_ns()};
     MAGIC_CHECK(t, TIER_MAGIC);
     pthread_mutex_lock(&t->lock);
-    struct tier_record *r = t->ops->find(t, offset);
+    struct tier_record *r = find_range(t, offset, length);
     tarn_status s = TARN_ENOTFOUND;
-    if (r != NULL && length <= r->value - (offset - r->offset))
+    if (r != NULL)
         s = t->n_reading > 0 && t->reading + length > t->read_bytes
                 ? TARN_EAGAIN
                 : t->ops->read(t, r, offset, buffer, &end);

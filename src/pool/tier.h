@@ -10,9 +10,9 @@
  * disk's own cache lost them; removals of the last second, too. Readers verify values by their CRC;
  * this tier verifies its own books.
  *
- * Threads: put, drop and read from any thread. The callbacks come from the tier's own thread: note
- * it down, wake your own. tier_poll_evict and the rest from one control thread. Nothing here blocks
- * but open and close. */
+ * Threads: put, drop, read and mark from any thread. The callbacks come from the tier's own thread:
+ * note it down, wake your own. tier_poll_evict and the rest from one control thread. Nothing here
+ * blocks but open and close. */
 #ifndef TARN_POOL_TIER_H
 #define TARN_POOL_TIER_H
 
@@ -115,6 +115,10 @@ void tier_drop(struct tier *t, uint64_t offset, uint64_t version);
  * can be read until their space is used again. Offset and buffer on 4 KiB: no copy on the way. */
 tarn_status tier_read(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
                       void (*done)(void *arg, tarn_status status), void *arg);
+
+/* As long as this says the same of bytes, they are the same. 0: nobody knows, or they are not
+ * there. */
+uint64_t tier_mark(struct tier *t, uint64_t offset, uint64_t length);
 
 /* Above the high watermark a part of the tier is chosen to go, by age and by how often it was read.
  * Its entries are handed out here once; the owner tells the master, waits until nobody may read

@@ -103,6 +103,8 @@ struct tier_ops {
     void (*placed)(struct tier *t, struct tier_put *put, tarn_status status, const uint32_t *crcs);
     tarn_status (*read)(struct tier *t, struct tier_record *r, uint64_t offset, void *buffer,
                         const struct tier_read_end *end);
+    /* As tier_mark; NULL: always 0. */
+    uint64_t (*mark)(struct tier *t, const struct tier_record *r);
     /* Appends the records of some entries, those behind `from` (0: all), and returns from where to
      * go on; 0: there are no more. */
     uint64_t (*each)(struct tier *t, uint64_t from, struct buf *records);

@@ -42,7 +42,7 @@
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI            8u
+#define TRANSPORT_ABI            9u
 #define TRANSPORTS_MAX           8u  /* schemes that a process ever has */
 #define TRANSPORT_SCHEME_MAX     15u /* bytes, of a-z */
 #define TRANSPORT_SEAL_PARTS_MAX 512u
@@ -149,6 +149,11 @@ struct transport_gate {
     tarn_status (*stage)(void *arg, const struct grant_extent *extent, uint64_t offset,
                          uint64_t length, void *buffer,
                          void (*done)(void *done_arg, tarn_status status), void *done_arg);
+    /* Of such bytes: as long as this says the same, so does what is read there. So what was read
+     * after it was asked may be given to others, too. 0: nobody knows, or they are not there. NULL:
+     * always 0. */
+    uint64_t (*mark)(void *arg, const struct grant_extent *extent, uint64_t offset,
+                     uint64_t length);
 };
 #define TRANSPORT_STAGE_PIECE (UINT64_C(1) << 20)
 
@@ -177,8 +182,9 @@ struct transport_listener_stats {
     uint64_t refused[GRANT_VERDICTS];
     uint64_t bad_frames, timeouts;
     /* Reads by way of gate.stage, all of them counted in reads, too; used is a gauge, waits: for a
-     * buffer. */
-    uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits;
+     * buffer, shared: pieces that somebody else had asked for. */
+    uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits,
+        staging_shared;
     /* Peers that have shown no good grant yet (a gauge), and those of them that made room for
      * others. */
     uint64_t connections_new, connections_ousted;

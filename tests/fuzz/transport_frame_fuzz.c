@@ -86,6 +86,11 @@ static enum grant_verdict put_seal(void *arg, const struct grant *g, const struc
     return ++w->calls % 6 == 0 ? GRANT_LATER : GRANT_OK;
 }
 
+static uint64_t mark(void *arg, const struct grant_extent *extent, uint64_t offset,
+                     uint64_t length) {
+    return offset % 3;
+}
+
 static tarn_status stage(void *arg, const struct grant_extent *x, uint64_t offset, uint64_t length,
                          void *buffer, void (*done)(void *done_arg, tarn_status status),
                          void *done_arg) {
@@ -129,7 +134,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                   .put_begin = put_begin,
                                   .put_end = put_end,
                                   .put_seal = put_seal,
-                                  .stage = stage};
+                                  .stage = stage,
+                                  .mark = mark};
     struct transport_listener_stats counters = {0};
     struct transport_times times = {0};
     struct tcp_figures figures = {&counters, &times};
@@ -137,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct tcp_stager stager;
     int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     tcp_stage_pool_init(&pool, (1 + data[0] % 5) * TRANSPORT_STAGE_PIECE);
-    tcp_stager_init(&stager, &pool, &gate, wake_fd, &counters.staging_waits);
+    tcp_stager_init(&stager, &pool, &gate, wake_fd, &counters);
     struct tcp_conn *c = tcp_conn_create(fds[0], NULL, 0);
     char sink[4096];
     enum tcp_turn turn = TCP_TURN_WAIT;

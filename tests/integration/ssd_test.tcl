@@ -65,6 +65,84 @@ test {the second read brings it back to memory} {
     r flushall
 }
 
+# What a node killed before it has noted a removal had is back: so keys are counted, not objects.
+proc are_on_disk {prefix n} {
+    for {set i 0} {$i < $n} {incr i} {
+        if {"ssd" ni [tiers $prefix$i]} {return 0}
+    }
+    return 1
+}
+proc wait_each_on_disk {prefix n} {
+    wait_for "$prefix on the disk" {[are_on_disk {*}$::awaited]} [set ::awaited [list $prefix $n]]
+}
+# The node's figures begin anew, and its memory is empty.
+proc begin_anew {} {
+    kill_node n1
+    restart_node n1
+}
+proc node_figure {name} { ;# none before its first report
+    set stats [node_field n1 stats]
+    return [expr {[dict exists $stats $name] ? [dict get $stats $name] : 0}]
+}
+proc read_again {prefix n} {
+    for {set i 0} {$i < $n} {incr i} {r getreplicas $prefix$i lease 1000}
+}
+
+test {what was just read is not read from the disk again to be in memory} {
+    kv_all 8 load j: 8 200000
+    wait_each_on_disk j: 8
+    begin_anew
+    kv_all 8 --transport tcp verify j: 8 200000
+    read_again j: 8
+    wait_for "all of them in memory" {[segment_field n1.0 replicas] == 8}
+    wait_for "8 reads of who asked, 8 of the node" {[node_figure staged-reads] == 16}
+    assert_equal {8 8} [list [node_figure ssd-reads] [node_figure staging-shared]]
+    kv_all 8 --transport tcp verify j: 8 200000
+}
+
+test {guarantee 1: what was just read has another value by now} {
+    kv_all 8 load o: 8 200000
+    wait_each_on_disk o: 8
+    begin_anew
+    kv_all 8 --transport tcp verify o: 8 200000
+    kv_all 4 --replace --seed 2 load o: 4 200000
+    r del o:6 o:7
+    wait_each_on_disk o: 6
+    forget_memory
+    read_again o: 6
+    kv_all 4 --seed 2 --transport tcp verify o: 4 200000
+    kv_all 2 --from 4 --transport tcp verify o: 2 200000
+    wait_for "six in memory" {[segment_field n1.0 replicas] == 6}
+    kv_all 4 --seed 2 verify o: 4 200000
+    kv_all 2 --from 4 verify o: 2 200000
+    assert_equal {2 2} [kv_fields [kv --from 6 verify o: 2 200000] keys misses]
+}
+
+test {guarantee 1: bytes that are not right are read again, and not brought to memory} {
+    kv_all 1 load w: 1 200000
+    wait_each_on_disk w: 1
+    foreach replica [lindex [r getreplicas w:0] 4] {
+        if {[lindex $replica 0] eq "ssd"} {set at [lindex $replica 1 0 2]}
+    }
+    kill_node n1
+    set f [open [file join $disk tarn.ssd] r+b]
+    seek $f [expr {$at + 150000}]
+    puts -nonewline $f bad
+    close $f
+    restart_node n1
+    read_again w: 1
+    read_again w: 1
+    set a [kv --transport tcp verify w: 1 200000]
+    assert_equal {0 0} [kv_fields $a ok wrong]
+    wait_for "it is gone" {[r exists w:0] == 0}
+    assert_equal 0 [segment_field n1.0 replicas]
+    kv_all 1 load w: 1 200000
+    kv_all 1 verify w: 1 200000
+    r flushall
+    wait_on_disk 0
+    after 2000 ;# what it notes of them waits 50 ms for more
+}
+
 test {a prefix that is about to be read is fetched ahead} {
     kv_all 8 load x: 8 100000
     wait_on_disk 8
@@ -151,7 +229,7 @@ test {guarantee 1: damage on the disk makes misses, never wrong bytes, whatever 
     kill_node n1
     # Stripes of nonsense.
     set f [open [file join $disk tarn.ssd] r+b]
-    for {set at 3000000} {$at < 250000000} {incr at 300000} {
+    for {set at 3000000} {$at < 268000000} {incr at 300000} {
         seek $f $at
         puts -nonewline $f [string repeat Z 9000]
     }

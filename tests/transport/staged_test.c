@@ -3,6 +3,7 @@
  * bytes are a function of their offset. */
 #define SUITE "tcp"
 #include "raw.h"
+#include "transport/tcp/stage.h"
 
 #define PIECE TRANSPORT_STAGE_PIECE
 #define OTHER ((uint64_t)9) /* a session */
@@ -29,6 +30,8 @@ static struct fake {
     uint64_t fail_at;   /* the piece that holds this byte comes to nothing */
     uint64_t refuse_at; /* ... is refused at once */
     tarn_status failure;
+    uint64_t mark; /* of all its bytes; 0: it has none */
+    uint8_t life;  /* they are others with another one */
     /* What it has seen. */
     unsigned under_way, most, calls, finished;
     bool odd; /* a buffer or a length that is not as promised */
@@ -45,9 +48,10 @@ static bool holds(uint64_t offset, uint64_t length, uint64_t at) {
 /* Under the lock, which it lets go: done may call back. */
 static void finish(struct asked *a) {
     tarn_status status = holds(a->offset, a->length, fake.fail_at) ? fake.failure : TARN_OK;
+    uint8_t life = fake.life;
     pthread_mutex_unlock(&fake.lock);
     for (uint64_t i = 0; i < a->length && status == TARN_OK; i++)
-        ((uint8_t *)a->buffer)[i] = byte_at(a->offset + i);
+        ((uint8_t *)a->buffer)[i] = (uint8_t)(byte_at(a->offset + i) + life);
     pthread_mutex_lock(&fake.lock);
     fake.under_way--;
     fake.finished++;
@@ -80,6 +84,15 @@ static tarn_status fake_read(void *arg, uint64_t offset, uint64_t length, void *
     }
     pthread_mutex_unlock(&fake.lock);
     return status;
+}
+
+static uint64_t fake_mark(void *arg, uint64_t offset, uint64_t length) {
+    (void)arg;
+    pthread_mutex_lock(&fake.lock);
+    fake.odd |= length == 0 || length > PIECE;
+    uint64_t mark = fake.mark;
+    pthread_mutex_unlock(&fake.lock);
+    return mark;
 }
 
 static struct asked *take(void) {
@@ -129,7 +142,7 @@ static unsigned fake_look(const unsigned *what) {
 }
 
 static void fake_begin(uint64_t size, uint64_t staging) {
-    static const struct host_reader reader = {.read = fake_read};
+    static const struct host_reader reader = {.read = fake_read, .mark = fake_mark};
     fake = (struct fake){.hold_at = NEVER, .fail_at = NEVER, .refuse_at = NEVER};
     pthread_mutex_init(&fake.lock, NULL);
     pthread_cond_init(&fake.news, NULL);
@@ -153,7 +166,7 @@ static bool staging_is_free(void) {
 
 static bool right(const uint8_t *data, uint64_t offset, uint64_t length) {
     for (uint64_t i = 0; i < length; i++) {
-        if (data[i] != byte_at(offset + i)) return false;
+        if (data[i] != (uint8_t)(byte_at(offset + i) + fake.life)) return false;
     }
     return true;
 }
@@ -318,12 +331,18 @@ static struct request staged_request(uint64_t at, uint64_t size, uint64_t id) {
     return request(&o, false, id);
 }
 
-static int dial_staged(uint64_t at, uint64_t size) {
+static int dial_staged_as(uint64_t session, uint64_t at, uint64_t size) {
     int fd = dial();
     CHECK_EQ(hello_with(fd, 1, 1, TCP_FEATURE_PIECES).status, TCP_OK);
-    struct request r = staged_request(at, size, 1);
+    struct object o;
+    object_on_disk(&o, at, size, 1, session);
+    struct request r = request(&o, false, 1);
     put(fd, &r, sizeof(r));
     return fd;
+}
+
+static int dial_staged(uint64_t at, uint64_t size) {
+    return dial_staged_as(OTHER, at, size);
 }
 
 /* The rest of a reply that may come in pieces; false: a refusal, or not in order. */
@@ -500,6 +519,166 @@ TEST(mixed_parts) {
         for (uint64_t k = 0; k < sizes[i] && i % 2 == 0; k++) CHECK_EQ(data[at + k], 0x55);
     }
     close(fd);
+    free(data);
+    fake_end();
+}
+
+/* --- what was just read --- */
+
+static unsigned calls(void) {
+    return fake_look(&fake.calls);
+}
+
+static tarn_status read_as(uint64_t session, uint64_t at, uint64_t size) {
+    struct engine *e = world_engine(&w, "tcp", session);
+    uint8_t *data = malloc(size);
+    struct object o;
+    object_on_disk(&o, at, size, 1, session);
+    tarn_status status = read_right(e, &o, data);
+    free(data);
+    engine_destroy(&e);
+    return status;
+}
+
+TEST(what_somebody_has_just_read_is_not_read_again) {
+    fake_begin(32u << 20, 0);
+    FAKE(fake.mark = 7);
+    CHECK_EQ(read_as(11, 5000, 2 * PIECE + 9), TARN_OK);
+    unsigned once = calls();
+    CHECK_EQ(read_as(12, 5000, 2 * PIECE + 9), TARN_OK);
+    CHECK_EQ(calls(), once);
+    struct host_stats s = world_stats(&w);
+    CHECK_EQ(s.staging_shared, once);
+    CHECK(s.staged_reads == s.reads && s.staged_bytes == s.bytes_read);
+    CHECK_EQ(read_as(13, 5000, PIECE / 2), TARN_OK); /* the beginning of it */
+    CHECK_EQ(calls(), once);
+    CHECK_EQ(read_as(13, 6000, PIECE / 2), TARN_OK); /* nobody asked just so */
+    CHECK_EQ(read_as(13, 4000, 4096), TARN_OK);
+    CHECK_EQ(calls(), once + 2);
+    CHECK(staging_is_free());
+    fake_end();
+}
+
+/* Who asks again may have found that it was not right. */
+TEST(guarantee_1_nobody_is_given_one_reading_twice) {
+    fake_begin(32u << 20, 0);
+    FAKE((fake.mark = 7, fake.life = 1));
+    CHECK_EQ(read_as(11, 0, PIECE), TARN_OK);
+    FAKE(fake.life = 0); /* that is what it is: the disk erred */
+    CHECK_EQ(read_as(12, 0, PIECE), TARN_ECORRUPT);
+    CHECK_EQ(calls(), 1);
+    CHECK_EQ(read_as(12, 0, PIECE), TARN_OK);
+    CHECK_EQ(calls(), 2);
+    CHECK_EQ(read_as(11, 0, PIECE), TARN_OK);
+    CHECK_EQ(calls(), 2);
+    fake_end();
+}
+
+TEST(one_reading_is_for_a_few_sessions) {
+    fake_begin(32u << 20, 0);
+    FAKE(fake.mark = 7);
+    for (uint64_t i = 0; i < 3 * TCP_STAGE_GIVEN_MAX; i++) {
+        CHECK_EQ(read_as(20 + i, 0, PIECE), TARN_OK);
+        CHECK_EQ(calls(), 1 + i / TCP_STAGE_GIVEN_MAX);
+    }
+    fake_end();
+}
+
+TEST(guarantee_1_other_bytes_in_the_same_place) {
+    fake_begin(32u << 20, 0);
+    FAKE(fake.mark = 7);
+    CHECK_EQ(read_as(11, 0, PIECE), TARN_OK);
+    FAKE((fake.mark = 8, fake.life = 3));
+    CHECK_EQ(read_as(12, 0, PIECE), TARN_OK);
+    FAKE((fake.mark = 0, fake.life = 5)); /* nobody knows */
+    CHECK_EQ(read_as(13, 0, PIECE), TARN_OK);
+    CHECK_EQ(read_as(14, 0, PIECE), TARN_OK);
+    CHECK_EQ(calls(), 4);
+    CHECK_EQ(world_stats(&w).staging_shared, 0);
+    fake_end();
+}
+
+TEST(who_asks_meanwhile_waits_for_the_same_reading) {
+    fake_begin(32u << 20, 0);
+    FAKE((fake.mark = 7, fake.held = true));
+    uint8_t *data = malloc(3 * PIECE);
+    int fds[3];
+    for (unsigned i = 0; i < 3; i++) {
+        fds[i] = dial_staged_as(30 + i, 0, 3 * PIECE);
+        CHECK(WORLD_WAIT(fake_look(&fake.calls) == 3 && world_stats(&w).staging_shared == 3 * i));
+    }
+    close(fds[0]); /* who asked first wants it no more */
+    CHECK(WORLD_WAIT(world_stats(&w).connections == 2));
+    FAKE(fake.held = false);
+    for (int i = 1; i < 3; i++) {
+        CHECK(get_pieces(fds[i], 1, data, 3 * PIECE));
+        CHECK(right(data, 0, 3 * PIECE));
+        close(fds[i]);
+    }
+    CHECK_EQ(calls(), 3);
+    CHECK(staging_is_free());
+    free(data);
+    fake_end();
+}
+
+TEST(a_reading_that_fails_fails_for_all_who_wait_for_it_and_is_forgotten) {
+    fake_begin(32u << 20, 0);
+    FAKE((fake.mark = 7, fake.held = true, fake.fail_at = 100, fake.failure = TARN_EIO));
+    int fds[2];
+    for (unsigned i = 0; i < 2; i++) {
+        fds[i] = dial_staged_as(30 + i, 0, PIECE);
+        CHECK(WORLD_WAIT(fake_look(&fake.calls) == 1 && world_stats(&w).staging_shared == i));
+    }
+    FAKE(fake.held = false);
+    for (int i = 0; i < 2; i++) {
+        struct tcp_header h;
+        CHECK(get(fds[i], &h, sizeof(h)));
+        CHECK_EQ(h.status, TCP_FAILED);
+        close(fds[i]);
+    }
+    FAKE(fake.fail_at = NEVER);
+    CHECK_EQ(read_as(12, 0, PIECE), TARN_OK);
+    CHECK_EQ(calls(), 2);
+    FAKE((fake.refuse_at = 5u << 20, fake.failure = TARN_ENOTFOUND));
+    CHECK_EQ(read_as(12, 5u << 20, PIECE), TARN_ENOTFOUND);
+    FAKE(fake.refuse_at = NEVER);
+    CHECK_EQ(read_as(13, 5u << 20, PIECE), TARN_OK);
+    CHECK_EQ(calls(), 4);
+    CHECK(staging_is_free());
+    fake_end();
+}
+
+TEST(what_was_read_first_makes_room) {
+    fake_begin(32u << 20, 4 * PIECE);
+    FAKE(fake.mark = 7);
+    for (uint64_t i = 0; i < 5; i++) CHECK_EQ(read_as(11, i * PIECE, PIECE), TARN_OK);
+    CHECK_EQ(read_as(12, 4 * PIECE, PIECE), TARN_OK);
+    CHECK_EQ(read_as(12, 1 * PIECE, PIECE), TARN_OK);
+    CHECK_EQ(calls(), 5);
+    CHECK_EQ(read_as(12, 0, PIECE), TARN_OK);
+    CHECK_EQ(calls(), 6);
+    CHECK(fake_look(&fake.most) <= 4);
+    fake_end();
+}
+
+TEST(many_that_share_a_few_buffers) {
+    enum { FDS = 24 };
+    fake_begin(64u << 20, 3 * PIECE);
+    FAKE((fake.mark = 7, fake.newest_first = true));
+    int fds[FDS];
+    uint8_t *data = malloc(3 * PIECE);
+    for (int round = 0; round < 4; round++) {
+        for (unsigned i = 0; i < FDS; i++)
+            fds[i] = dial_staged_as(100 + i, (i % 3) * PIECE, 3 * PIECE);
+        for (unsigned i = 0; i < FDS; i++) {
+            CHECK(get_pieces(fds[i], 1, data, 3 * PIECE));
+            CHECK(right(data, (i % 3) * PIECE, 3 * PIECE));
+            close(fds[i]);
+        }
+    }
+    CHECK(world_stats(&w).staging_shared > 0);
+    CHECK(fake_look(&fake.most) <= 3);
+    CHECK(staging_is_free());
     free(data);
     fake_end();
 }

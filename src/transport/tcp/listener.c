@@ -358,7 +358,7 @@ static tarn_status data_thread_start(struct transport_listener *l, unsigned i) {
     pthread_mutex_init(&t->lock, NULL);
     t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    tcp_stager_init(&t->stager, &l->staging, &l->gate, t->wake_fd, &t->counters.staging_waits);
+    tcp_stager_init(&t->stager, &l->staging, &l->gate, t->wake_fd, &t->counters);
     struct epoll_event ev = {.events = EPOLLIN};
     if (t->epoll_fd < 0 || t->wake_fd < 0 ||
         epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->wake_fd, &ev) != 0) {

@@ -95,8 +95,8 @@ void tcp_reads_ask(struct tcp_conn *c, struct tcp_turn_state *t) {
         uint64_t length = TRANSPORT_STAGE_PIECE - (p->extent.offset + at) % PAGE;
         length = min_u64(length, p->length - r->ask_offset);
         struct tcp_piece *piece;
-        tarn_status status =
-            tcp_stager_ask(t->stager, &c->wait, &p->extent, at, length, t->now_ms, &piece);
+        tarn_status status = tcp_stager_ask(t->stager, &c->wait, p->grant.session, &p->extent, at,
+                                            length, t->now_ms, &piece);
         if (status == TARN_EAGAIN) return;
         if (status != TARN_OK) {
             add_failure(c, r, status);

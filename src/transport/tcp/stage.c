@@ -16,6 +16,8 @@ void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes) {
     *p = (struct tcp_stage_pool){0};
     if (bytes == 0) bytes = TCP_STAGE_DEFAULT_BYTES;
     p->max = (size_t)max_u64(bytes / TRANSPORT_STAGE_PIECE, 1);
+    p->buffers = xcalloc(p->max, sizeof(*p->buffers));
+    TAILQ_INIT(&p->free);
     pthread_mutex_init(&p->lock, NULL);
     TAILQ_INIT(&p->waiting);
 }
@@ -23,6 +25,7 @@ void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes) {
 void tcp_stage_pool_deinit(struct tcp_stage_pool *p) {
     TARN_ASSERT(p->n_free == p->made && TAILQ_EMPTY(&p->waiting));
     if (p->memory != NULL) munmap(p->memory, p->max * TRANSPORT_STAGE_PIECE);
+    free(p->buffers);
     pthread_mutex_destroy(&p->lock);
 }
 
@@ -60,18 +63,23 @@ static void line_leave(struct tcp_stage_pool *p, struct tcp_stager *s) {
     line_wake(p);
 }
 
-static void buffer_put(struct tcp_stage_pool *p, void *buffer) {
+static void buffer_put(struct tcp_stage_pool *p, struct tcp_stage_buffer *b) {
     pthread_mutex_lock(&p->lock);
-    *(void **)buffer = p->free;
-    p->free = buffer;
-    p->n_free++;
-    line_wake(p);
+    if (--b->users == 0) {
+        if (b->state != TCP_BUFFER_READ) b->has.mark = 0;
+        if (b->has.mark != 0)
+            TAILQ_INSERT_TAIL(&p->free, b, link);
+        else
+            TAILQ_INSERT_HEAD(&p->free, b, link);
+        p->n_free++;
+        line_wake(p);
+    }
     pthread_mutex_unlock(&p->lock);
 }
 
 /* One that nobody had yet. All lie in a row in huge pages, where there are any: a disk's transfer
  * pins its pages one by one. NULL: there is no memory. */
-static void *buffer_make(struct tcp_stage_pool *p) {
+static struct tcp_stage_buffer *buffer_make(struct tcp_stage_pool *p) {
     if (p->memory == NULL) {
         uint64_t size = p->max * TRANSPORT_STAGE_PIECE;
         void *m = mmap(NULL, size, PROT_READ | PROT_WRITE,
@@ -80,11 +88,25 @@ static void *buffer_make(struct tcp_stage_pool *p) {
         (void)madvise(m, size, MADV_HUGEPAGE); /* a wish */
         p->memory = m;
     }
-    return p->memory + p->made++ * TRANSPORT_STAGE_PIECE;
+    struct tcp_stage_buffer *b = &p->buffers[p->made];
+    b->pool = p;
+    b->at = p->memory + p->made++ * TRANSPORT_STAGE_PIECE;
+    TAILQ_INIT(&b->waiting);
+    return b;
+}
+
+/* One that keeps nothing, if there is one. */
+static struct tcp_stage_buffer *buffer_take(struct tcp_stage_pool *p) {
+    struct tcp_stage_buffer *b = TAILQ_FIRST(&p->free);
+    if ((b == NULL || b->has.mark != 0) && p->made < p->max) return buffer_make(p);
+    TAILQ_REMOVE(&p->free, b, link);
+    p->n_free--;
+    b->has.mark = 0;
+    return b;
 }
 
 /* TARN_EAGAIN: s is in line. */
-static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
+static tarn_status buffer_get(struct tcp_stager *s, struct tcp_stage_buffer **buffer_p) {
     struct tcp_stage_pool *p = s->pool;
     pthread_mutex_lock(&p->lock);
     bool turn = TAILQ_EMPTY(&p->waiting) || TAILQ_FIRST(&p->waiting) == s;
@@ -94,14 +116,8 @@ static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
         return TARN_EAGAIN;
     }
     s->took = true;
-    void *b = p->free;
-    if (b != NULL) {
-        p->free = *(void **)b;
-        p->n_free--;
-    } else {
-        b = buffer_make(p);
-        if (b == NULL) line_wake(p);
-    }
+    struct tcp_stage_buffer *b = buffer_take(p);
+    if (b == NULL) line_wake(p);
     pthread_mutex_unlock(&p->lock);
     if (b == NULL) {
         log_warning("No memory for staging buffers");
@@ -114,8 +130,9 @@ static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
 /* --- a thread's stager --- */
 
 void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p,
-                     const struct transport_gate *gate, int wake_fd, uint64_t *waits) {
-    *s = (struct tcp_stager){.pool = p, .gate = gate, .wake_fd = wake_fd, .waits = waits};
+                     const struct transport_gate *gate, int wake_fd,
+                     struct transport_listener_stats *counters) {
+    *s = (struct tcp_stager){.pool = p, .gate = gate, .wake_fd = wake_fd, .counters = counters};
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->news, NULL);
     TAILQ_INIT(&s->starved);
@@ -124,7 +141,7 @@ void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p,
 }
 
 static void piece_free(struct tcp_piece *piece) {
-    if (piece->buffer != NULL) buffer_put(piece->stager->pool, piece->buffer);
+    buffer_put(piece->stager->pool, piece->held);
     free(piece);
 }
 
@@ -155,9 +172,8 @@ void tcp_stager_deinit(struct tcp_stager *s) {
     pthread_mutex_destroy(&s->lock);
 }
 
-/* From any thread. Once the lock is let go the stager may be gone. */
-static void stage_done(void *arg, tarn_status status) {
-    struct tcp_piece *piece = arg;
+/* Once the lock is let go the stager may be gone. */
+static void piece_done(struct tcp_piece *piece, tarn_status status) {
     struct tcp_stager *s = piece->stager;
     piece->status = status;
     pthread_mutex_lock(&s->lock);
@@ -166,6 +182,19 @@ static void stage_done(void *arg, tarn_status status) {
     if (first) (void)eventfd_write(s->wake_fd, 1);
     pthread_cond_signal(&s->news);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* From any thread. */
+static void stage_done(void *arg, tarn_status status) {
+    struct tcp_stage_buffer *b = arg;
+    struct tcp_stage_pool *p = b->pool;
+    struct tcp_piece_list waiting = TAILQ_HEAD_INITIALIZER(waiting);
+    struct tcp_piece *piece;
+    pthread_mutex_lock(&p->lock);
+    b->state = status == TARN_OK ? TCP_BUFFER_READ : TCP_BUFFER_FAILED;
+    TAILQ_CONCAT(&waiting, &b->waiting, done_link);
+    pthread_mutex_unlock(&p->lock);
+    while ((piece = TAILQ_TAKE(&waiting, done_link)) != NULL) piece_done(piece, status);
 }
 
 static void owner_waits(struct tcp_stager *s, struct tcp_stage_wait *owner, bool starved,
@@ -182,7 +211,86 @@ void tcp_stager_forget(struct tcp_stager *s, struct tcp_stage_wait *owner) {
     owner->state = TCP_STAGE_IDLE;
 }
 
-tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner,
+static struct tcp_piece *piece_create(struct tcp_stager *s, struct tcp_stage_wait *owner,
+                                      struct tcp_stage_buffer *b, uint64_t length) {
+    struct tcp_piece *piece = xcalloc(1, sizeof(*piece));
+    *piece = (struct tcp_piece){
+        .stager = s, .owner = owner, .held = b, .buffer = b->at, .length = length};
+    return piece;
+}
+
+/* The pool's lock is held for the next two. */
+static bool may_share(const struct tcp_stage_buffer *b, const struct tcp_stage_bytes *bytes,
+                      uint64_t session) {
+    const struct tcp_stage_bytes *has = &b->has;
+    if (has->mark != bytes->mark || has->offset != bytes->offset || has->length < bytes->length ||
+        has->segment != bytes->segment || has->segment_epoch != bytes->segment_epoch ||
+        b->state == TCP_BUFFER_FAILED || b->n_given == TCP_STAGE_GIVEN_MAX)
+        return false;
+    for (unsigned i = 0; i < b->n_given; i++)
+        if (b->given[i] == session) return false;
+    return true;
+}
+
+static struct tcp_stage_buffer *buffer_find(struct tcp_stage_pool *p,
+                                            const struct tcp_stage_bytes *bytes, uint64_t session) {
+    for (size_t i = 0; i < p->made; i++)
+        if (may_share(&p->buffers[i], bytes, session)) return &p->buffers[i];
+    return NULL;
+}
+
+/* NULL: nobody has read that, or is about to. */
+static struct tcp_piece *piece_share(struct tcp_stager *s, struct tcp_stage_wait *owner,
+                                     const struct tcp_stage_bytes *bytes, uint64_t session) {
+    struct tcp_stage_pool *p = s->pool;
+    struct tcp_piece *piece = NULL;
+    if (bytes->mark == 0) return NULL;
+    pthread_mutex_lock(&p->lock);
+    struct tcp_stage_buffer *b = buffer_find(p, bytes, session);
+    if (b != NULL) {
+        piece = piece_create(s, owner, b, bytes->length);
+        piece->ready = b->state == TCP_BUFFER_READ;
+        if (b->users++ == 0) {
+            TAILQ_REMOVE(&p->free, b, link);
+            p->n_free--;
+        }
+        b->given[b->n_given++] = session;
+        if (!piece->ready) TAILQ_INSERT_TAIL(&b->waiting, piece, done_link);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (piece == NULL) return NULL;
+    if (!piece->ready) s->under_way++;
+    transport_count(&s->counters->staging_shared, 1);
+    return piece;
+}
+
+/* Into a buffer that is ours alone until the gate has taken it. */
+static tarn_status piece_read(struct tcp_stager *s, struct tcp_stage_wait *owner,
+                              struct tcp_stage_buffer *b, const struct grant_extent *extent,
+                              const struct tcp_stage_bytes *bytes, uint64_t session,
+                              struct tcp_piece **piece_p) {
+    struct tcp_piece *piece = piece_create(s, owner, b, bytes->length);
+    b->users = 1;
+    b->state = TCP_BUFFER_READING;
+    b->given[0] = session;
+    b->n_given = 1;
+    TAILQ_INSERT_TAIL(&b->waiting, piece, done_link);
+    tarn_status status = s->gate->stage(s->gate->arg, extent, bytes->offset - extent->offset,
+                                        bytes->length, b->at, stage_done, b);
+    if (status != TARN_OK) {
+        TAILQ_REMOVE(&b->waiting, piece, done_link);
+        piece_free(piece);
+        return status;
+    }
+    s->under_way++;
+    pthread_mutex_lock(&s->pool->lock);
+    b->has = *bytes;
+    pthread_mutex_unlock(&s->pool->lock);
+    *piece_p = piece;
+    return TARN_OK;
+}
+
+tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner, uint64_t session,
                            const struct grant_extent *extent, uint64_t offset, uint64_t length,
                            uint64_t now_ms, struct tcp_piece **piece_p) {
     TARN_ASSERT(length > 0 && length <= TRANSPORT_STAGE_PIECE);
@@ -190,24 +298,22 @@ tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner,
     /* Who is in line comes first, within this thread, too. */
     bool may = owner->state == TCP_STAGE_FED || TAILQ_EMPTY(&s->starved);
     owner->state = TCP_STAGE_IDLE;
-    void *buffer;
-    tarn_status status = may ? buffer_get(s, &buffer) : TARN_EAGAIN;
+    const struct transport_gate *g = s->gate;
+    struct tcp_stage_bytes bytes = {extent->segment, extent->segment_epoch, extent->offset + offset,
+                                    length,
+                                    g->mark != NULL ? g->mark(g->arg, extent, offset, length) : 0};
+    *piece_p = piece_share(s, owner, &bytes, session);
+    if (*piece_p != NULL) return TARN_OK;
+    struct tcp_stage_buffer *b;
+    tarn_status status = may ? buffer_get(s, &b) : TARN_EAGAIN;
     if (status == TARN_EAGAIN) {
-        __atomic_store_n(s->waits, *s->waits + 1, __ATOMIC_RELAXED);
+        transport_count(&s->counters->staging_waits, 1);
         owner_waits(s, owner, true, now_ms);
     }
     if (status != TARN_OK) return status;
-    struct tcp_piece *piece = xcalloc(1, sizeof(*piece));
-    *piece = (struct tcp_piece){.stager = s, .owner = owner, .buffer = buffer, .length = length};
-    status = s->gate->stage(s->gate->arg, extent, offset, length, buffer, stage_done, piece);
-    if (status != TARN_OK) {
-        piece_free(piece);
-        if (status == TARN_EAGAIN) owner_waits(s, owner, false, now_ms);
-        return status;
-    }
-    s->under_way++;
-    *piece_p = piece;
-    return TARN_OK;
+    status = piece_read(s, owner, b, extent, &bytes, session, piece_p);
+    if (status == TARN_EAGAIN) owner_waits(s, owner, false, now_ms);
+    return status;
 }
 
 void tcp_piece_release(struct tcp_piece **piece_p) {

@@ -227,7 +227,7 @@ static tarn_status read_nothing(void *arg, uint64_t offset, uint64_t length, voi
 TEST(a_reader_is_for_reading) {
     struct host *h = make();
     uint64_t asked = 0;
-    struct host_reader r = {&asked, read_nothing};
+    struct host_reader r = {.arg = &asked, .read = read_nothing};
     unsigned slot;
     CHECK_EQ(host_reader_open(h, 0, &r, &slot), TARN_EINVAL);
     CHECK_EQ(host_reader_open(h, SIZE, &r, &slot), TARN_OK);
@@ -254,7 +254,7 @@ TEST(a_reader_is_for_reading) {
 TEST(a_reader_gets_another_size) {
     struct host *h = make();
     uint64_t asked = 0;
-    struct host_reader r = {&asked, read_nothing};
+    struct host_reader r = {.arg = &asked, .read = read_nothing};
     unsigned slot;
     CHECK_EQ(host_reader_open(h, SIZE, &r, &slot), TARN_OK);
     CHECK_EQ(serve(h, slot, 8, 5), TARN_OK);

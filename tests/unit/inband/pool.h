@@ -210,7 +210,7 @@ static inline void pool_node_up(void *arg) {
                              .arg = n,
                              .fenced = pool_fenced_node};
     struct host_segment_config segment = {.name = "memory", .size = c->size, .numa_node = -1};
-    struct host_reader reader = {n, pool_read_disk};
+    struct host_reader reader = {.arg = n, .read = pool_read_disk};
     unsigned slot, disk_slot;
     char name[16];
     TARN_ASSERT(host_create(&hc, &n->host) == TARN_OK);

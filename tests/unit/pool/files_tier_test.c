@@ -167,6 +167,16 @@ TEST(bytes_that_changed_leave_no_file) {
     CHECK_EQ(count_files(), 0);
 }
 
+TEST(files_have_no_marks) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t at;
+    CHECK_EQ(put(t, 0, 1, 100000, &at), TARN_OK);
+    CHECK_EQ(tier_mark(t, at, 100000), 0);
+    tier_close(&t);
+}
+
 TEST(what_was_dropped_is_removed) {
     fresh_dir();
     struct tier_config c = config(100 * MIB);

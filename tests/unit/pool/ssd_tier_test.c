@@ -112,9 +112,12 @@ TEST(eviction_gives_back_what_nobody_reads_any_more) {
     CHECK(n_tickets > 0 && gone.n > 0 && gone.n < n / 2);
     CHECK_EQ(gone.items[0].id, 0); /* nothing was read: the oldest */
     CHECK(holds(t, first, 0, 1, 100000));
+    uint64_t mark = tier_mark(t, first, 100000);
+    CHECK(mark != 0);
     CHECK_EQ(put(t, 10000, 1, 100000, NULL), TARN_EAGAIN);
     for (size_t i = 0; i < n_tickets; i++) tier_evicted(t, tickets[i]);
     CHECK(!holds(t, first, 0, 1, 100000));
+    CHECK(tier_mark(t, first, 100000) != mark);
     CHECK_EQ(put_evicting(t, 10000, 1, 100000, NULL, &gone), TARN_OK);
     t = reopen(t, &c);
     struct list l = list_tier(t);
@@ -123,6 +126,33 @@ TEST(eviction_gives_back_what_nobody_reads_any_more) {
     for (size_t i = 0; i < gone.n; i++) CHECK(list_find(&l, gone.items[i].id) == NULL);
     CHECK_EQ(l.n + gone.n, n + 1);
     free(l.items);
+    free(gone.items);
+    tier_close(&t);
+}
+
+TEST(a_mark_is_of_bytes_that_are_there_and_of_no_others_ever) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t at, mark, id = 1;
+    CHECK_EQ(put(t, 0, 1, 100000, &at), TARN_OK);
+    mark = tier_mark(t, at, 100000);
+    CHECK(mark != 0);
+    CHECK_EQ(tier_mark(t, at + 5000, 95000), mark);
+    CHECK_EQ(tier_mark(t, at + 5000, 95001), 0);
+    CHECK_EQ(tier_mark(t, at + 8 * MIB, 1), 0);
+    CHECK_EQ(tier_mark(t, 0, 1), 0);
+    CHECK_EQ(tier_rename(t, at, 2), TARN_OK); /* the same bytes */
+    CHECK_EQ(tier_mark(t, at, 100000), mark);
+    t = reopen(t, &c);
+    CHECK_EQ(tier_mark(t, at, 100000), mark);
+    /* Until others are in its place. */
+    struct list gone = {0};
+    uint64_t other = 0;
+    for (unsigned i = 0; i < 2000 && other != at; i++)
+        CHECK_EQ(put_evicting(t, id++, 1, 100000, &other, &gone), TARN_OK);
+    CHECK_EQ(other, at);
+    CHECK(tier_mark(t, at, 100000) != mark && tier_mark(t, at, 100000) != 0);
     free(gone.items);
     tier_close(&t);
 }
