@@ -92,7 +92,10 @@ static void task_enter(struct cluster_task *t, struct task_list *list) {
     }
     t->in = list;
     if (list == NULL) return;
-    TAILQ_INSERT_TAIL(&list->all, t, link);
+    if (list == &cluster.ready_use) /* its node may still have in a buffer what was used last */
+        TAILQ_INSERT_HEAD(&list->all, t, link);
+    else
+        TAILQ_INSERT_TAIL(&list->all, t, link);
     list->n++;
 }
 

@@ -535,8 +535,9 @@ TEST(promotions_are_bounded) {
     util_end();
 }
 
-/* Who reads them waits for the same disk. */
-TEST(large_promotions_come_a_few_at_a_time) {
+/* Who reads them waits for the same disk, and the bytes of those that were used last are still in
+ * their node's buffers. */
+TEST(large_promotions_come_a_few_at_a_time_the_newest_first) {
     begin(patient);
     struct util_node n3 = {.name = "n3", .machine = "gamma"};
     mem1 = util_up_with(&n3, 1, 12, 2048, 1);
@@ -555,7 +556,7 @@ TEST(large_promotions_come_a_few_at_a_time) {
         snprintf(key, sizeof(key), "k%d", i);
         cluster_hit(util_find(key), true);
     }
-    while (next_work(&n3)) task[sent++] = w.task;
+    for (; next_work(&n3); task[sent++] = w.task) CHECK_EQ(w.key.data[1], '5' - sent);
     CHECK_EQ(sent, 3); /* 1 MiB for each of three nodes, and what begins below that; not 4 */
     for (int i = 0; i < sent; i++) CHECK(cluster_task_done(n3.n, task[i], TARN_OK, 0, 7));
     for (sent = 0; next_work(&n3); sent++) task[sent] = w.task;
