@@ -22,8 +22,8 @@ static bool awaited; /* a map, or a newer one */
 static struct slot_server successor;
 static bool succeeded;
 static struct slot_last last_seen; /* of the keys that were asked for */
-static uint64_t changes; /* in what was said of keys */
-static bool sweeping;    /* keys may be here whose slots are not */
+static uint64_t changes;           /* in what was said of keys */
+static bool sweeping;              /* keys may be here whose slots are not */
 static uint64_t sweep_cursor;
 static struct buf swept; /* keys of one step: length (u32) and bytes */
 

@@ -26,7 +26,16 @@ TEST(tags) {
 
 /* Whatever came before. */
 TEST(of_the_next_key) {
-    static const char *const parts[] = {"", "a", "foo", "{", "}", "{}", "{a}", "{b}", "{a", "b}",
+    static const char *const parts[] = {"",
+                                        "a",
+                                        "foo",
+                                        "{",
+                                        "}",
+                                        "{}",
+                                        "{a}",
+                                        "{b}",
+                                        "{a",
+                                        "b}",
                                         "0123456789012345678901234567890123456789"};
     enum { N = ARRAY_LEN(parts) };
     struct slot_last last = {0};
