@@ -197,9 +197,11 @@ static tarn_status super_adopt(struct ssd *s, uint64_t size, uint64_t bytes, con
     regions = min_u64(regions, SSD_REGIONS_MAX);
     if (regions < SSD_REGIONS_MIN) {
         return status_fail(TARN_EINVAL, why_p,
-                           "%s was made with regions of %llu MiB; %llu MiB are too few for them",
+                           "%s was made with regions of %llu MiB, %u of which are the least, and "
+                           "%llu MiB are fewer: make it (or each master's share of it) larger, or "
+                           "remove it, with what is in it",
                            s->tier.path, (unsigned long long)(s->region_size >> 20),
-                           (unsigned long long)(size >> 20));
+                           SSD_REGIONS_MIN, (unsigned long long)(size >> 20));
     }
     s->regions = (uint32_t)regions;
     s->tier.info.recovered = true;
