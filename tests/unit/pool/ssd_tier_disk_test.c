@@ -191,6 +191,24 @@ TEST(a_file_that_is_not_ours_is_left_alone) {
     close(fd);
 }
 
+TEST(too_small_for_the_regions_it_has) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    struct tier *t = open_tier(&c);
+    CHECK_EQ(put(t, 1, 1, 5000, NULL), TARN_OK);
+    tier_close(&t);
+    c.size = 8 * MIB;
+    const char *why = "";
+    CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
+    CHECK(strstr(why, "make it") != NULL && strstr(why, "with what is in it") != NULL);
+    c.size = 64 * MIB;
+    t = open_tier(&c);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, 1);
+    free(l.items);
+    tier_close(&t);
+}
+
 static void flip(int fd, uint64_t at) {
     char byte;
     CHECK_EQ(pread(fd, &byte, 1, (off_t)at), 1);
