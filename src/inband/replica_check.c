@@ -4,6 +4,9 @@
  *                 ^                         └─ wrong: dropped ──────────────┤
  *                 └─────────────────────────────────────────────────────────┘
  *
+ * One wrong reading is no proof: a node may have given us what it had read for the reader who
+ * reported it. It gives nobody one reading twice, so the second one counts.
+ *
  * Which replicas there are is asked anew each time: they come and go while bytes are read. */
 #include "inband/replica_check.h"
 
@@ -27,6 +30,7 @@ struct replica_check {
     uint64_t version, size;
     struct value_read *read; /* of the replica in segment */
     uint32_t segment;
+    uint32_t doubted; /* a segment that was wrong once */
     uint32_t seen[SEEN_MAX];
     unsigned n_seen, dropped;
     struct net_timer timer;
@@ -68,6 +72,11 @@ static void on_read(void *arg, tarn_status status) {
     struct object *o = checked_object(k);
     value_read_close(&k->read);
     check_soon(k);
+    if (status == TARN_ECORRUPT && k->doubted != k->segment) {
+        k->doubted = k->segment;
+        k->n_seen--; /* again */
+        return;
+    }
     if ((status != TARN_ECORRUPT && status != TARN_ENOTFOUND) || !o) return;
     /* it went by itself */
     if (store_replica_drop(books, o, k->segment, true) != TARN_OK) return;
@@ -104,6 +113,7 @@ struct replica_check *replica_check_start(struct object *o,
     k->key = span_of(xmemdup(key.data, key.len), key.len);
     k->version = store_object_version(o);
     k->size = store_object_size(books, o);
+    k->doubted = STORE_SEGMENT_ANY;
     k->done = done;
     k->arg = arg;
     if (!done) background++;

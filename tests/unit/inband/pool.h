@@ -39,7 +39,8 @@ struct pool_node {
     struct net_watch watch;
     uint32_t segment, epoch, disk, disk_epoch; /* ids; disk: of the ssd, if it has one */
     char *disk_bytes;
-    bool silent; /* confirms no fence */
+    unsigned disk_errs; /* so many of the next readings of it are wrong; atomic */
+    bool silent;        /* confirms no fence */
 };
 
 static struct {
@@ -151,6 +152,10 @@ static inline tarn_status pool_read_disk(void *arg, uint64_t offset, uint64_t le
                                          void *done_arg) {
     struct pool_node *n = arg;
     memcpy(buffer, n->disk_bytes + offset, length);
+    if (__atomic_load_n(&n->disk_errs, __ATOMIC_RELAXED) > 0) {
+        __atomic_sub_fetch(&n->disk_errs, 1, __ATOMIC_RELAXED);
+        *(char *)buffer ^= 1;
+    }
     done(done_arg, TARN_OK);
     return TARN_OK;
 }

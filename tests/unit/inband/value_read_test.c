@@ -297,4 +297,23 @@ TEST(values_on_a_disk) {
     end();
 }
 
+/* What a node has read once it may give to the reader who reports it and to the master. */
+TEST(one_wrong_reading_of_a_disk_is_no_proof) {
+    begin(0);
+    struct pool_node_config n = {.number = 0, .size = 8 * MB, .disk = 8 * MB};
+    pool_call(pool_node_up, &n);
+    char *v = make(1000, 7);
+    ask("SET k %b", v, (size_t)1000);
+    check_ok();
+    pool_call(to_disk, (void *)(uintptr_t) "k");
+    for (unsigned wrong = 1; wrong <= 2; wrong++) {
+        __atomic_store_n(&pool.node[0].disk_errs, wrong, __ATOMIC_RELAXED);
+        ask("REPLICA REPORT k %lld", (long long)look("k").version);
+        check_int(wrong == 2);
+        CHECK_EQ(look("k").there, wrong == 1);
+    }
+    free(v);
+    end();
+}
+
 TEST_MAIN()
