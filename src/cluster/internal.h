@@ -299,7 +299,8 @@ tarn_status task_create(enum cluster_task_kind kind, enum cluster_task_reason re
 /* Of those that are not over; NULL: none. */
 struct cluster_task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
                               uint32_t to);
-/* A task of PREFETCH, which lets all other copies go first: now somebody reads the object. */
+/* Now somebody reads the object: a task of PREFETCH lets other copies go first no more, and of what
+ * is promoted it is the next. */
 void task_hurry(struct cluster_task *t);
 bool task_promotes(const struct cluster_task *t);
 void tasks_init(void);

@@ -82,14 +82,16 @@ static bool second_time(uint64_t hash) {
 }
 
 static void offload_promote(struct object *o) {
-    if (cluster.by_reason[CLUSTER_BY_USE] >= PROMOTIONS_MAX) {
-        cluster.figures.promote_overflow++;
-        return;
-    }
-    struct cluster_task *t = task_for(store_object_key(o), store_object_version(o),
-                                      CLUSTER_BY_PREFETCH, STORE_SEGMENT_ANY);
+    struct span key = store_object_key(o);
+    uint64_t version = store_object_version(o);
+    struct cluster_task *t = task_for(key, version, CLUSTER_BY_PREFETCH, STORE_SEGMENT_ANY);
+    if (t == NULL) t = task_for(key, version, CLUSTER_BY_USE, STORE_SEGMENT_ANY);
     if (t != NULL) {
         task_hurry(t);
+        return;
+    }
+    if (cluster.by_reason[CLUSTER_BY_USE] >= PROMOTIONS_MAX) {
+        cluster.figures.promote_overflow++;
         return;
     }
     if (task_create(CLUSTER_TASK_COPY, CLUSTER_BY_USE, o, STORE_SEGMENT_ANY, STORE_SEGMENT_ANY,

@@ -113,7 +113,8 @@ static struct task_list *ready_list(const struct cluster_task *t) {
 void task_hurry(struct cluster_task *t) {
     if (t->counted) return;
     t->ahead = false;
-    if (t->in == &cluster.ready_ahead) task_enter(t, &cluster.ready_use);
+    if (t->in == &cluster.ready_ahead || t->in == &cluster.ready_use)
+        task_enter(t, &cluster.ready_use);
 }
 
 static void task_timer_due(struct timer *timer);
