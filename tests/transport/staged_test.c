@@ -2,6 +2,8 @@
  * reader here is a thread that holds back, reverses, fails and refuses as a test wants it to; its
  * bytes are a function of their offset. */
 #define SUITE "tcp"
+#include <sys/eventfd.h>
+
 #include "raw.h"
 #include "transport/tcp/stage.h"
 
@@ -681,6 +683,51 @@ TEST(many_that_share_a_few_buffers) {
     CHECK(staging_is_free());
     free(data);
     fake_end();
+}
+
+static tarn_status stage_at_once(void *arg, const struct grant_extent *extent, uint64_t offset,
+                                 uint64_t length, void *buffer,
+                                 void (*done)(void *done_arg, tarn_status status), void *done_arg) {
+    done(done_arg, TARN_OK);
+    return TARN_OK;
+}
+
+static uint64_t mark_of_all(void *arg, const struct grant_extent *extent, uint64_t offset,
+                            uint64_t length) {
+    return 7;
+}
+
+static void went_on(void *arg, struct tcp_stage_wait *owner) {
+    *(struct tcp_stage_wait **)arg = owner;
+}
+
+TEST(who_is_in_line_comes_before_who_finds_his_bytes_there) {
+    const struct transport_gate gate = {.stage = stage_at_once, .mark = mark_of_all};
+    const struct grant_extent extent = {.length = 2 * PIECE};
+    struct transport_listener_stats counters = {0};
+    struct tcp_stage_wait first = {0}, waits = {0}, late = {0}, *next = NULL;
+    struct tcp_stage_pool pool;
+    struct tcp_stager s;
+    struct tcp_piece *piece;
+    int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    tcp_stage_pool_init(&pool, PIECE);
+    tcp_stager_init(&s, &pool, &gate, wake_fd, &counters);
+    CHECK_EQ(tcp_stager_ask(&s, &first, 1, &extent, 0, PIECE, 0, &piece), TARN_OK);
+    tcp_stager_collect(&s, 0, went_on, &next);
+    CHECK_EQ(tcp_stager_ask(&s, &waits, 2, &extent, PIECE, PIECE, 0, &(struct tcp_piece *){0}),
+             TARN_EAGAIN);
+    tcp_stager_settle(&s, 0);
+    tcp_piece_release(&piece);
+    CHECK_EQ(tcp_stager_ask(&s, &late, 3, &extent, 0, PIECE, 0, &piece), TARN_EAGAIN);
+    tcp_stager_collect(&s, 0, went_on, &next);
+    CHECK(next == &waits);
+    CHECK_EQ(tcp_stager_ask(&s, &waits, 2, &extent, PIECE, PIECE, 0, &piece), TARN_OK);
+    tcp_stager_collect(&s, 0, went_on, &next);
+    tcp_piece_release(&piece);
+    tcp_stager_forget(&s, &late);
+    tcp_stager_deinit(&s);
+    tcp_stage_pool_deinit(&pool);
+    close(wake_fd);
 }
 
 /* --- rights --- */

@@ -40,7 +40,11 @@ bool tcp_stage_pool_short(const struct tcp_stage_pool *p) {
     return __atomic_load_n(&p->n_waiting, __ATOMIC_RELAXED) > 0;
 }
 
-/* The next four under the pool's lock. */
+/* The next five under the pool's lock. */
+static bool is_turn(const struct tcp_stage_pool *p, const struct tcp_stager *s) {
+    return TAILQ_EMPTY(&p->waiting) || TAILQ_FIRST(&p->waiting) == s;
+}
+
 static size_t buffers_left(const struct tcp_stage_pool *p) {
     return p->n_free + (p->max - p->made);
 }
@@ -109,8 +113,7 @@ static struct tcp_stage_buffer *buffer_take(struct tcp_stage_pool *p) {
 static tarn_status buffer_get(struct tcp_stager *s, struct tcp_stage_buffer **buffer_p) {
     struct tcp_stage_pool *p = s->pool;
     pthread_mutex_lock(&p->lock);
-    bool turn = TAILQ_EMPTY(&p->waiting) || TAILQ_FIRST(&p->waiting) == s;
-    if (!turn || buffers_left(p) == 0) {
+    if (!is_turn(p, s) || buffers_left(p) == 0) {
         line_enter(p, s);
         pthread_mutex_unlock(&p->lock);
         return TARN_EAGAIN;
@@ -232,27 +235,33 @@ static bool may_share(const struct tcp_stage_buffer *b, const struct tcp_stage_b
     return true;
 }
 
+/* kept: also of those that nobody uses. */
 static struct tcp_stage_buffer *buffer_find(struct tcp_stage_pool *p,
-                                            const struct tcp_stage_bytes *bytes, uint64_t session) {
-    for (size_t i = 0; i < p->made; i++)
-        if (may_share(&p->buffers[i], bytes, session)) return &p->buffers[i];
+                                            const struct tcp_stage_bytes *bytes, uint64_t session,
+                                            bool kept) {
+    for (size_t i = 0; i < p->made; i++) {
+        struct tcp_stage_buffer *b = &p->buffers[i];
+        if ((kept || b->users > 0) && may_share(b, bytes, session)) return b;
+    }
     return NULL;
 }
 
-/* NULL: nobody has read that, or is about to. */
+/* NULL: nobody has read that, or is about to. Buffers that nobody uses are for those in line. */
 static struct tcp_piece *piece_share(struct tcp_stager *s, struct tcp_stage_wait *owner,
-                                     const struct tcp_stage_bytes *bytes, uint64_t session) {
+                                     const struct tcp_stage_bytes *bytes, uint64_t session,
+                                     bool may) {
     struct tcp_stage_pool *p = s->pool;
     struct tcp_piece *piece = NULL;
     if (bytes->mark == 0) return NULL;
     pthread_mutex_lock(&p->lock);
-    struct tcp_stage_buffer *b = buffer_find(p, bytes, session);
+    struct tcp_stage_buffer *b = buffer_find(p, bytes, session, may && is_turn(p, s));
     if (b != NULL) {
         piece = piece_create(s, owner, b, bytes->length);
         piece->ready = b->state == TCP_BUFFER_READ;
         if (b->users++ == 0) {
             TAILQ_REMOVE(&p->free, b, link);
             p->n_free--;
+            s->took = true;
         }
         b->given[b->n_given++] = session;
         if (!piece->ready) TAILQ_INSERT_TAIL(&b->waiting, piece, done_link);
@@ -302,7 +311,7 @@ tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner, u
     struct tcp_stage_bytes bytes = {extent->segment, extent->segment_epoch, extent->offset + offset,
                                     length,
                                     g->mark != NULL ? g->mark(g->arg, extent, offset, length) : 0};
-    *piece_p = piece_share(s, owner, &bytes, session);
+    *piece_p = piece_share(s, owner, &bytes, session, may);
     if (*piece_p != NULL) return TARN_OK;
     struct tcp_stage_buffer *b;
     tarn_status status = may ? buffer_get(s, &b) : TARN_EAGAIN;
