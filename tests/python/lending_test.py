@@ -183,7 +183,7 @@ class Load:
     def run(self):
         try:
             at = 0
-            while not self.over.is_set():
+            while not self.over.wait(0.005):  # the machine has other tests to run
                 keys = [self.keys(i) for i in range(at, at + 16)]
                 values = [pattern(self.size, hash(k)) for k in keys]
                 statuses = self.client.put_many(list(zip(keys, values)))
