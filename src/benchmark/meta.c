@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/slot.h"
@@ -612,19 +611,8 @@ void meta_fill(const struct meta *m) {
     free(k);
 }
 
-static double seconds_of(struct timeval t) {
-    return (double)t.tv_sec + (double)t.tv_usec / 1e6;
-}
-
-static struct meta_cpu own_cpu(void) {
-    struct rusage used;
-    if (getrusage(RUSAGE_SELF, &used) != 0) die("getrusage: %s", strerror(errno));
-    double kernel_s = seconds_of(used.ru_stime);
-    return (struct meta_cpu){seconds_of(used.ru_utime) + kernel_s, kernel_s};
-}
-
-static struct meta_cpu cpu_since(struct meta_cpu before, struct meta_cpu now) {
-    return (struct meta_cpu){now.all_s - before.all_s, now.kernel_s - before.kernel_s};
+static double cpu_s(void) {
+    return (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e9;
 }
 
 void meta_measure(struct meta *m, struct meta_result *result_p) {
@@ -633,15 +621,15 @@ void meta_measure(struct meta *m, struct meta_result *result_p) {
     for (uint64_t i = 0; i < m->threads; i++)
         meta_worker_open((struct meta_worker *)threads_at(&m->all, i), m, i);
     uint64_t start = clock_mono_us();
-    struct meta_cpu servers = meta_masters_cpu(m), own = own_cpu();
+    double servers_s = meta_masters_cpu_s(m), own_s = cpu_s();
     threads_start(&m->all, meta_work);
     threads_wait(&m->all, m->b, m->seconds, meta_op_names[m->op]);
     (void)threads_join(&m->all, &sum);
     memset(result_p, 0, sizeof(*result_p));
     *result_p = (struct meta_result){.hist = sum.hist,
                                      .seconds = (double)(clock_mono_us() - start) / 1e6,
-                                     .client = cpu_since(own, own_cpu()),
-                                     .servers = cpu_since(servers, meta_masters_cpu(m))};
+                                     .client_cpu_s = cpu_s() - own_s,
+                                     .servers_cpu_s = meta_masters_cpu_s(m) - servers_s};
     for (uint64_t i = 0; i < m->threads; i++) {
         const struct meta_worker *k = (struct meta_worker *)threads_at(&m->all, i);
         const struct meta_result *did = &k->did;

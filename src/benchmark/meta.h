@@ -31,10 +31,6 @@ struct meta {
     uint64_t next_put;    /* batches handed out, over all threads */
     struct bench_crew all;
 };
-/* Processor time in seconds, and how much of it was the kernel's. */
-struct meta_cpu {
-    double all_s, kernel_s;
-};
 struct meta_result {
     struct hist hist; /* of batches, in us */
     uint64_t done_keys, hits, requests, errors;
@@ -44,7 +40,7 @@ struct meta_result {
      * connection had room for it. What a server can be blamed for is beyond that. */
     struct hist late_hist;
     double seconds;
-    struct meta_cpu client, servers; /* the latter 0 where INFO is refused */
+    double client_cpu_s, servers_cpu_s; /* processor time, the latter 0 where INFO is refused */
 };
 
 /* Finds the masters of the pool that b's server belongs to. */
@@ -54,7 +50,7 @@ void meta_masters_close(struct meta *m);
 double meta_masters_sum(const struct meta *m, const char *section, const char *field);
 double meta_masters_most(const struct meta *m, const char *section, const char *field);
 /* What all of them have taken since they started. */
-struct meta_cpu meta_masters_cpu(const struct meta *m);
+double meta_masters_cpu_s(const struct meta *m);
 /* A request in RESP, to all; an error ends the program. */
 void meta_masters_tell(const struct meta *m, const char *request);
 /* Puts keys 0 .. keys-1, whatever the operation is. */

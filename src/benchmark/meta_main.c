@@ -12,14 +12,12 @@ static void meta_print(const struct meta *m, const struct meta_result *sum) {
             &out,
             "op:s batch:u keys:u value_size:u key_size:u stretch:u clients:u threads:u pipeline:u "
             "lease_ms:u puts:u rate:0 random:b seconds:3 requests:u keys_done:u hits:u "
-            "errors:u keys_per_s:0 masters:u client_ns_per_key:1 client_kernel_ns_per_key:1 "
-            "servers_ns_per_key:1 servers_kernel_ns_per_key:1",
+            "errors:u keys_per_s:0 masters:u client_ns_per_key:1 servers_ns_per_key:1",
             meta_op_names[m->op], m->batch, m->keys, m->value_size, m->key_size, m->stretch,
             m->clients, m->threads, m->pipeline, m->op == META_GET ? m->lease_ms : 0, m->puts,
             m->rate, m->random, sum->seconds, sum->requests, sum->done_keys, sum->hits, sum->errors,
-            rate, (uint64_t)m->n_masters, per_key * sum->client.all_s,
-            per_key * sum->client.kernel_s, per_key * sum->servers.all_s,
-            per_key * sum->servers.kernel_s);
+            rate, (uint64_t)m->n_masters, per_key * sum->client_cpu_s,
+            per_key * sum->servers_cpu_s);
         json_latency(&out, "", &sum->hist);
         if (m->puts > 0) {
             json_add(&out, "puts_done:u put_keys:u", sum->put_hist.count, sum->put_keys);
@@ -33,11 +31,9 @@ static void meta_print(const struct meta *m, const struct meta_result *sum) {
                       : m->lease_ms > 0 ? ", leased and released"
                                         : ", without leases";
     printf("%s, %" PRIu64 " keys a call%s, %" PRIu64 " clients, %u masters: %.0f keys/s\n"
-           "processor time of a key (of that the kernel's): %.0f (%.0f) ns here, %.0f (%.0f) ns of "
-           "the masters\ncall: ",
+           "processor time of a key: %.0f ns here, %.0f ns of the masters\ncall: ",
            meta_op_names[m->op], m->batch, how, m->clients * m->threads, m->n_masters, rate,
-           per_key * sum->client.all_s, per_key * sum->client.kernel_s,
-           per_key * sum->servers.all_s, per_key * sum->servers.kernel_s);
+           per_key * sum->client_cpu_s, per_key * sum->servers_cpu_s);
     print_latency(&sum->hist);
     printf("%" PRIu64 " of %" PRIu64 " keys %s, %" PRIu64 " errors\n", sum->hits, sum->done_keys,
            m->op == META_PUT ? "stored" : "found", sum->errors);

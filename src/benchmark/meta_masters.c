@@ -88,9 +88,8 @@ double meta_masters_most(const struct meta *m, const char *section, const char *
     return most;
 }
 
-struct meta_cpu meta_masters_cpu(const struct meta *m) {
-    double kernel_s = meta_masters_sum(m, "cpu", "used_cpu_sys");
-    return (struct meta_cpu){meta_masters_sum(m, "cpu", "used_cpu_user") + kernel_s, kernel_s};
+double meta_masters_cpu_s(const struct meta *m) {
+    return meta_masters_sum(m, "cpu", "used_cpu_user") + meta_masters_sum(m, "cpu", "used_cpu_sys");
 }
 
 void meta_masters_tell(const struct meta *m, const char *request) {

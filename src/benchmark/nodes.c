@@ -23,12 +23,12 @@ struct cost {
 
 static void cost_begin(const struct nodes *n, struct cost *c) {
     meta_masters_tell(&n->meta, RESETSTAT);
-    c->cpu_s = meta_masters_cpu(&n->meta).all_s;
+    c->cpu_s = meta_masters_cpu_s(&n->meta);
 }
 
 /* Sums of all masters, and the longest turn of any. */
 static struct cost cost_end(const struct nodes *n, const struct cost *begin) {
-    return (struct cost){.cpu_s = meta_masters_cpu(&n->meta).all_s - begin->cpu_s,
+    return (struct cost){.cpu_s = meta_masters_cpu_s(&n->meta) - begin->cpu_s,
                          .longest_us =
                              meta_masters_most(&n->meta, "server", "loop_longest_turn_usec")};
 }
@@ -174,7 +174,7 @@ static void ask_for_all(struct nodes *n, struct nodes_figures *f) {
     struct wire *w = wire_open(one.masters);
     for (unsigned i = 0; i < NODES_ASKED; i++) {
         meta_masters_tell(&one, RESETSTAT);
-        double cpu_s = meta_masters_cpu(&one).all_s;
+        double cpu_s = meta_masters_cpu_s(&one);
         uint64_t start = clock_mono_us();
         for (unsigned k = 0; k < ASKED_ROUNDS; k++) {
             wire_send(w, asks[i].request, strlen(asks[i].request));
@@ -183,7 +183,7 @@ static void ask_for_all(struct nodes *n, struct nodes_figures *f) {
         double beside = f->beats_share * (double)(clock_mono_us() - start) / 1e6;
         f->asked[i] = (struct nodes_asked){
             .name = asks[i].name,
-            .cpu_ms = (meta_masters_cpu(&one).all_s - cpu_s - beside) * 1000 / ASKED_ROUNDS,
+            .cpu_ms = (meta_masters_cpu_s(&one) - cpu_s - beside) * 1000 / ASKED_ROUNDS,
             .longest_ms = meta_masters_most(&one, "server", "loop_longest_turn_usec") / 1000};
     }
     wire_close(&w);
@@ -191,12 +191,12 @@ static void ask_for_all(struct nodes *n, struct nodes_figures *f) {
 
 static void objects_load(struct nodes *n, struct nodes_figures *f) {
     struct meta *m = &n->meta;
-    double before = meta_masters_sum(m, "memory", "used_memory"), cpu_s = meta_masters_cpu(m).all_s;
+    double before = meta_masters_sum(m, "memory", "used_memory"), cpu_s = meta_masters_cpu_s(m);
     uint64_t start = clock_mono_us();
     meta_fill(m);
     f->put_seconds = (double)(clock_mono_us() - start) / 1e6;
     f->objects = (m->keys + m->batch - 1) / m->batch * m->batch;
-    f->put_cpu_ns = (meta_masters_cpu(m).all_s - cpu_s) * 1e9 / (double)f->objects;
+    f->put_cpu_ns = (meta_masters_cpu_s(m) - cpu_s) * 1e9 / (double)f->objects;
     f->bytes_per_object =
         (meta_masters_sum(m, "memory", "used_memory") - before) / (double)f->objects;
 }

@@ -11,7 +11,7 @@ static void json_beats(struct buf *out, const char *rate, const char *prefix,
 }
 
 static double get_cpu_ns(const struct nodes_figures *f) {
-    return f->gets.servers.all_s * 1e9 / (double)max_u64(1, f->gets.done_keys);
+    return f->gets.servers_cpu_s * 1e9 / (double)max_u64(1, f->gets.done_keys);
 }
 
 /* "SEGMENT LIST": segment_list_cpu_ms and so on. */

@@ -373,7 +373,7 @@ static tarn_status revokes_send(struct putting *p, const size_t *order, size_t n
     return status;
 }
 
-/* Nothing is awaited of ends any more. */
+/* The answer to ends, of which nothing is awaited any more then, and what follows from it. */
 static tarn_status ends_answered(struct putting *p, struct chunk *ends) {
     struct chunk c = *ends;
     *ends = (struct chunk){.n = 0};
