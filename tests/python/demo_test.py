@@ -260,6 +260,7 @@ class Whole(unittest.TestCase):
         if browser.CHROMIUM:
             self.see_page()
         self.told("It goes on running")
+        self.told("/*/log")  # comes a line later
         text = self.text()
         self.assertIn("Not one request was lost, and not one answer was different.", text)
         for words in ("engine d", "engine p1 is killed", "node n1 is stopped", "leads, "):
