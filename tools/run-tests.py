@@ -253,6 +253,7 @@ GROUPS = {
 LONG = (
     "integration/node_wire",
     "integration/replication",
+    "python/lending*_test",
     "fuzz/client_server",
     "unit/client/re*_test",
     "unit/pool/ssd_tier*_test",
