@@ -42,7 +42,7 @@ sentinel myid $(printf %s "$POD_NAME.$POD_NAMESPACE" | sha1sum | cut -c1-40)
 sentinel monitor pool $master 6479 2
 sentinel auth-user pool sentinel
 sentinel auth-pass pool $(cat $secret/sentinel-password)
-sentinel down-after-milliseconds pool 3000
+sentinel down-after-milliseconds pool 4000
 sentinel failover-timeout pool 6000
 sentinel parallel-syncs pool 1"
     } >$file.new
