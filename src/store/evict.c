@@ -257,27 +257,24 @@ void evict_ahead(struct store *s) {
 void evict_soon(const struct store *s) {
     if (!s->ahead.object) return;
     const struct block *b = block_get(&s->space, s->ahead.block);
-    index_prefetch_head(&s->index, s->ahead.hash);
     __builtin_prefetch(block_get(&s->space, b->prev));
     __builtin_prefetch(block_get(&s->space, b->next));
 }
 
 #define EVICT_AHEAD 8u
 
-/* The next few victims, with the chains of the index that they will be taken out of on their way to
- * the cache: most of what an eviction costs is waiting for these. */
+/* The next few victims, with the buckets of the index that they will be taken out of on their way
+ * to the cache: most of what an eviction costs is waiting for these. */
 static unsigned pop_ahead(struct store *s, struct object *next[EVICT_AHEAD], unsigned *budget) {
-    uint64_t hash[EVICT_AHEAD], most = min_u64(min_u64(EVICT_AHEAD, s->evict_left), *budget);
+    uint64_t most = min_u64(min_u64(EVICT_AHEAD, s->evict_left), *budget);
     unsigned n = 0;
     while (n < most) {
         struct object *o = book_pop(s, -1, 0, false, true, budget);
         if (!o) break;
         o->bits |= OBJECT_VICTIM; /* not to be taken along by the group of another */
-        hash[n] = store_hash(store_object_key(o));
-        index_prefetch_bucket(&s->index, hash[n]);
+        index_prefetch_bucket(&s->index, store_hash(store_object_key(o)));
         next[n++] = o;
     }
-    for (unsigned i = 0; i < n; i++) index_prefetch_head(&s->index, hash[i]);
     return n;
 }
 

@@ -1,18 +1,22 @@
 #include "store/index.h"
 
-#include <stdlib.h>
+#include <string.h>
 #include "base/assert.h"
 #include "base/htab.h"
 
-#define SEGMENT     65536u
-#define MIN_BUCKETS 1024u
+#define TAG_SHIFT   10u
+#define MIN_BUCKETS (UINT64_C(1) << TAG_SHIFT)
+#define MAX_BUCKETS (UINT64_C(1) << (TAG_SHIFT + 16)) /* tags say no more of a hash */
+#define SPARE       ((uint64_t)2 << 20)               /* bytes */
+
+_Static_assert(sizeof(struct index_bucket) == 64, "a cache line");
 
 static uint64_t bucket_count(const struct index *x) {
     return x->mask + 1 + x->split;
 }
 
-static object_ref *bucket_at(const struct index *x, uint64_t n) {
-    return &x->dir[n / SEGMENT][n % SEGMENT];
+static struct index_bucket *bucket_at(const struct index *x, uint64_t n) {
+    return (struct index_bucket *)(void *)x->arena.base + n;
 }
 
 /* The bucket of a hash: its low bits, one more of them where the bucket was split already. */
@@ -21,65 +25,148 @@ static uint64_t bucket_of(const struct index *x, uint64_t hash) {
     return n < x->split ? hash & (2 * x->mask + 1) : n;
 }
 
-void index_init(struct index *x, struct records *records) {
-    *x = (struct index){.records = records, .mask = MIN_BUCKETS - 1, .dir_cap = 16};
-    x->dir = xcalloc(x->dir_cap, sizeof(*x->dir));
-    x->dir[0] = xcalloc(SEGMENT, sizeof(object_ref));
-    x->dir_len = 1;
+/* The bits that buckets are split by, and those above. */
+static uint16_t tag_of(uint64_t hash) {
+    return (uint16_t)(hash >> TAG_SHIFT);
+}
+
+bool index_init(struct index *x, struct records *records) {
+    *x = (struct index){.records = records, .mask = MIN_BUCKETS - 1, .more = 1};
+    return page_arena_init(&x->arena, MAX_BUCKETS * sizeof(struct index_bucket), true) &&
+           page_arena_init(&x->more_arena, MAX_BUCKETS * sizeof(struct index_bucket), true) &&
+           page_arena_grow(&x->arena, MIN_BUCKETS * sizeof(struct index_bucket));
 }
 
 void index_free(struct index *x) {
-    for (uint32_t i = 0; i < x->dir_len; i++) free(x->dir[i]);
-    free(x->dir);
+    page_arena_free(&x->arena);
+    page_arena_free(&x->more_arena);
     *x = (struct index){0};
 }
 
+/* --- chains of buckets --- */
+
+static struct index_bucket *more_at(const struct index *x, uint32_t n) {
+    return (struct index_bucket *)(void *)x->more_arena.base + n;
+}
+
+static uint32_t more_new(struct index *x) {
+    uint32_t n = x->spare;
+    if (n != 0) {
+        x->spare = more_at(x, n)->more;
+    } else {
+        n = x->more++;
+        bool ready = page_arena_grow(&x->more_arena, x->more * sizeof(struct index_bucket));
+        TARN_ASSERT(ready); /* records, of which each bucket has some, run out before */
+    }
+    *more_at(x, n) = (struct index_bucket){0};
+    x->more_live++;
+    return n;
+}
+
+static void more_free(struct index *x, uint32_t n) {
+    more_at(x, n)->more = x->spare;
+    x->spare = n;
+    x->more_live--;
+}
+
+static unsigned bucket_used(const struct index_bucket *b) {
+    unsigned n = 0;
+    while (n < INDEX_SLOTS && b->ref[n] != 0) n++;
+    return n;
+}
+
+static void bucket_add(struct index *x, struct index_bucket *b, uint16_t tag, object_ref ref) {
+    while (b->ref[INDEX_SLOTS - 1] != 0) {
+        if (b->more == 0) b->more = more_new(x);
+        b = more_at(x, b->more);
+    }
+    unsigned i = bucket_used(b);
+    b->tag[i] = tag;
+    b->ref[i] = ref;
+}
+
+/* All of a bucket, to one of two by a bit of their tags. */
+static void bucket_move(struct index *x, struct index_bucket *from, struct index_bucket *zero,
+                        struct index_bucket *one, uint16_t bit) {
+    struct index_bucket b = *from;
+    *from = (struct index_bucket){0};
+    for (;;) {
+        for (unsigned i = 0; i < INDEX_SLOTS && b.ref[i] != 0; i++)
+            bucket_add(x, b.tag[i] & bit ? one : zero, b.tag[i], b.ref[i]);
+        uint32_t more = b.more;
+        if (more == 0) return;
+        b = *more_at(x, more);
+        more_free(x, more);
+    }
+}
+
+/* The last one of the chain comes in its place. */
+static void bucket_remove(struct index *x, struct index_bucket *b, object_ref ref) {
+    struct index_bucket *in = b, *last = b;
+    uint32_t *link = NULL; /* to last */
+    unsigned i = 0;
+    while (in->ref[i] != ref) {
+        if (++i < INDEX_SLOTS) continue;
+        TARN_ASSERT(in->more != 0);
+        in = more_at(x, in->more);
+        i = 0;
+    }
+    while (last->more != 0) {
+        link = &last->more;
+        last = more_at(x, last->more);
+    }
+    unsigned n = bucket_used(last) - 1;
+    in->tag[i] = last->tag[n];
+    in->ref[i] = last->ref[n];
+    last->ref[n] = 0;
+    if (n > 0 || !link) return;
+    more_free(x, *link);
+    *link = 0;
+}
+
+/* --- the table --- */
+
+static const struct index_bucket *bucket_next(const struct index *x, const struct index_bucket *b) {
+    return b->more != 0 ? more_at(x, b->more) : NULL;
+}
+
+static bool has_key(const struct object *o, struct span key) {
+    return object_key_len(o) == key.len && memcmp(o->data, key.data, key.len) == 0;
+}
+
 struct object *index_find(const struct index *x, struct span key, uint64_t hash) {
-    struct object *o = record_get(x->records, *bucket_at(x, bucket_of(x, hash)));
-    for (; o; o = record_get(x->records, o->hash_next))
-        if (object_key_len(o) == key.len && memcmp(o->data, key.data, key.len) == 0) return o;
+    const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
+    for (; b != NULL; b = bucket_next(x, b))
+        for (unsigned i = 0; i < INDEX_SLOTS; i++) {
+            if (b->tag[i] != tag_of(hash) || b->ref[i] == 0) continue;
+            struct object *o = record_get(x->records, b->ref[i]);
+            if (has_key(o, key)) return o;
+        }
     return NULL;
 }
 
-static void ensure_segment(struct index *x, uint64_t n) {
-    uint32_t segment = (uint32_t)(n / SEGMENT);
-    if (segment < x->dir_len) return;
-    if (segment == x->dir_cap) {
-        x->dir_cap *= 2;
-        x->dir = xrealloc(x->dir, x->dir_cap * sizeof(*x->dir));
-    }
-    x->dir[x->dir_len++] = xcalloc(SEGMENT, sizeof(object_ref));
-}
-
-static uint64_t object_hash(const struct object *o) {
-    return hash_bytes(o->data, object_key_len(o));
-}
-
 struct object *index_find_hash(const struct index *x, uint64_t hash) {
-    struct object *o = record_get(x->records, *bucket_at(x, bucket_of(x, hash)));
-    while (o != NULL && object_hash(o) != hash) o = record_get(x->records, o->hash_next);
-    return o;
+    const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
+    for (; b != NULL; b = bucket_next(x, b))
+        for (unsigned i = 0; i < INDEX_SLOTS; i++) {
+            if (b->tag[i] != tag_of(hash) || b->ref[i] == 0) continue;
+            struct object *o = record_get(x->records, b->ref[i]);
+            if (hash_bytes(o->data, object_key_len(o)) == hash) return o;
+        }
+    return NULL;
 }
 
+/* Without memory buckets just get longer. */
 static void split_one(struct index *x) {
-    uint64_t from = x->split, to = x->mask + 1 + x->split, bit = x->mask + 1;
-    ensure_segment(x, to);
-    object_ref ref = *bucket_at(x, from), stay = 0, move = 0;
-    while (ref) {
-        struct object *o = record_get(x->records, ref);
-        object_ref next = o->hash_next, *head = object_hash(o) & bit ? &move : &stay;
-        o->hash_next = *head;
-        *head = ref;
-        ref = next;
-    }
-    *bucket_at(x, from) = stay;
-    *bucket_at(x, to) = move;
+    uint64_t bit = x->mask + 1, n = bit + x->split;
+    if (n >= MAX_BUCKETS || !page_arena_grow(&x->arena, (n + 1) * sizeof(struct index_bucket)))
+        return;
+    struct index_bucket *from = bucket_at(x, x->split);
+    bucket_move(x, from, from, bucket_at(x, n), tag_of(bit));
     if (++x->split > x->mask) {
         x->mask = 2 * x->mask + 1;
         x->split = 0;
     }
-    /* The next split comes with the next insertion or so. */
-    __builtin_prefetch(record_get(x->records, *bucket_at(x, x->split)));
 }
 
 static void merge_one(struct index *x) {
@@ -88,47 +175,40 @@ static void merge_one(struct index *x) {
         x->split = x->mask + 1;
     }
     x->split--;
-    uint64_t into = x->split, from = x->mask + 1 + x->split;
-    object_ref *tail = bucket_at(x, into);
-    while (*tail) tail = &record_get(x->records, *tail)->hash_next;
-    *tail = *bucket_at(x, from);
-    *bucket_at(x, from) = 0;
-    /* Segments go once a whole one lies unused behind the last bucket, so that growth and shrinkage
+    uint64_t n = x->mask + 1 + x->split, end = n * sizeof(struct index_bucket) + SPARE;
+    struct index_bucket *into = bucket_at(x, x->split);
+    bucket_move(x, bucket_at(x, n), into, into, 0);
+    /* Memory goes once SPARE of it lies unused behind the last bucket, so that growth and shrinkage
      * do not flap. */
-    if (x->dir_len > from / SEGMENT + 2) free(x->dir[--x->dir_len]);
+    if (end % SPARE == 0 && end + SPARE <= x->arena.ready)
+        page_arena_discard(&x->arena, end, SPARE);
 }
 
 void index_insert(struct index *x, struct object *o, uint64_t hash) {
-    if (++x->count > bucket_count(x)) split_one(x);
-    object_ref *head = bucket_at(x, bucket_of(x, hash));
-    o->hash_next = *head;
-    *head = record_ref(x->records, o);
+    if (++x->count > bucket_count(x) * INDEX_LOAD) split_one(x);
+    bucket_add(x, bucket_at(x, bucket_of(x, hash)), tag_of(hash), record_ref(x->records, o));
 }
 
 void index_remove(struct index *x, struct object *o, uint64_t hash) {
-    object_ref ref = record_ref(x->records, o), *link = bucket_at(x, bucket_of(x, hash));
-    while (*link != ref) {
-        TARN_ASSERT(*link != 0);
-        link = &record_get(x->records, *link)->hash_next;
-    }
-    *link = o->hash_next;
-    if (--x->count < bucket_count(x) / 4 && bucket_count(x) > MIN_BUCKETS) merge_one(x);
+    bucket_remove(x, bucket_at(x, bucket_of(x, hash)), record_ref(x->records, o));
+    if (--x->count < bucket_count(x) * INDEX_LOAD / 4 && bucket_count(x) > MIN_BUCKETS)
+        merge_one(x);
 }
 
 void index_prefetch_bucket(const struct index *x, uint64_t hash) {
     __builtin_prefetch(bucket_at(x, bucket_of(x, hash)));
 }
 
-void index_prefetch_head(const struct index *x, uint64_t hash) {
-    const char *o = (const char *)record_get(x->records, *bucket_at(x, bucket_of(x, hash)));
-    if (!o) return;
-    __builtin_prefetch(o);
-    __builtin_prefetch(o + 64);
-}
-
-void index_prefetch_key(const struct index *x, uint64_t hash, size_t key_len) {
-    const struct object *o = record_get(x->records, *bucket_at(x, bucket_of(x, hash)));
-    if (o) __builtin_prefetch(o->data + key_len - 1);
+void index_prefetch_object(const struct index *x, uint64_t hash, size_t key_len) {
+    const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
+    if (b->more != 0) __builtin_prefetch(more_at(x, b->more));
+    for (unsigned i = 0; i < INDEX_SLOTS; i++) {
+        if (b->tag[i] != tag_of(hash) || b->ref[i] == 0) continue;
+        const struct object *o = record_get(x->records, b->ref[i]);
+        __builtin_prefetch(o);
+        __builtin_prefetch((const char *)o + 64);
+        __builtin_prefetch(o->data + key_len - 1);
+    }
 }
 
 static uint64_t reverse_bits(uint64_t v) {
@@ -137,13 +217,13 @@ static uint64_t reverse_bits(uint64_t v) {
     return r;
 }
 
-static unsigned bucket_visit(struct index *x, uint64_t n, index_fn fn, void *arg) {
-    unsigned seen = 0;
-    for (object_ref ref = *bucket_at(x, n); ref; seen++) {
-        struct object *o = record_get(x->records, ref);
-        ref = o->hash_next;
-        fn(arg, o);
-    }
+/* The whole chain is copied before fn removes anything. */
+static unsigned bucket_visit(struct index *x, const struct index_bucket *at, index_fn fn,
+                             void *arg) {
+    struct index_bucket b = *at;
+    unsigned seen = b.more != 0 ? bucket_visit(x, more_at(x, b.more), fn, arg) : 0;
+    for (unsigned i = 0; i < INDEX_SLOTS && b.ref[i] != 0; i++, seen++)
+        fn(arg, record_get(x->records, b.ref[i]));
     return seen;
 }
 
@@ -153,12 +233,13 @@ static unsigned bucket_visit(struct index *x, uint64_t n, index_fn fn, void *arg
 static uint64_t scan_step(struct index *x, uint64_t cursor, index_fn fn, void *arg,
                           unsigned *seen_p) {
     uint64_t mask = x->mask, n = cursor & mask, halves = n < x->split;
-    *seen_p = bucket_visit(x, n, fn, arg);
+    *seen_p = bucket_visit(x, bucket_at(x, n), fn, arg);
     /* fn may have removed objects and so merged the halves: then the other one is part of this
      * bucket now. */
-    if (halves)
-        *seen_p += bucket_visit(x, x->mask == mask && n < x->split ? n + mask + 1 : bucket_of(x, n),
-                                fn, arg);
+    if (halves) {
+        uint64_t other = x->mask == mask && n < x->split ? n + mask + 1 : bucket_of(x, n);
+        *seen_p += bucket_visit(x, bucket_at(x, other), fn, arg);
+    }
     cursor |= ~mask;
     return reverse_bits(reverse_bits(cursor) + 1);
 }
@@ -187,19 +268,19 @@ void index_each(struct index *x, index_fn fn, void *arg) {
 struct object *index_sample(const struct index *x, uint64_t random) {
     /* From an empty bucket on to the next ones, so that a small table is not searched in vain. */
     uint64_t n = random % bucket_count(x), steps = 64;
-    while (*bucket_at(x, n) == 0) {
+    while (bucket_at(x, n)->ref[0] == 0) {
         if (--steps == 0) return NULL;
         n = (n + 1) % bucket_count(x);
     }
     unsigned length = 0;
-    for (object_ref ref = *bucket_at(x, n); ref; ref = record_get(x->records, ref)->hash_next)
-        length++;
-    object_ref ref = *bucket_at(x, n);
-    for (unsigned skip = (unsigned)((random >> 40) % length); skip; skip--)
-        ref = record_get(x->records, ref)->hash_next;
-    return record_get(x->records, ref);
+    for (const struct index_bucket *b = bucket_at(x, n); b != NULL; b = bucket_next(x, b))
+        length += bucket_used(b);
+    unsigned skip = (unsigned)((random >> 40) % length);
+    const struct index_bucket *b = bucket_at(x, n);
+    for (; skip >= INDEX_SLOTS; skip -= INDEX_SLOTS) b = bucket_next(x, b);
+    return record_get(x->records, b->ref[skip]);
 }
 
 uint64_t index_memory(const struct index *x) {
-    return (uint64_t)x->dir_len * SEGMENT * sizeof(object_ref) + x->dir_cap * sizeof(*x->dir);
+    return (bucket_count(x) + x->more_live) * sizeof(struct index_bucket);
 }

@@ -122,8 +122,8 @@ bool store_policy_counts(const struct store *s) {
 uint64_t store_object_memory(const struct store *s, const struct object *o) {
     uint32_t n;
     book_blocks(s, o, &n);
-    uint64_t bytes =
-        record_round(book_record_size(o)) + sizeof(object_ref) + n * sizeof(struct block);
+    uint64_t bytes = record_round(book_record_size(o)) + sizeof(struct index_bucket) / INDEX_LOAD +
+                     n * sizeof(struct block);
     const struct extra *x = extra_find(s, o);
     if (x) bytes += sizeof(*x) + x->n_crcs * sizeof(uint32_t);
     if (o->bits & OBJECT_PLACES) bytes += places_memory(s, o);

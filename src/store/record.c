@@ -84,7 +84,7 @@ struct object *record_alloc(struct records *r, size_t size) {
     struct object *o;
     if (p->free) {
         o = record_get(r, p->free);
-        p->free = o->hash_next;
+        p->free = o->next;
         __builtin_prefetch(r->arena.base + (size_t)p->free * 8,
                            1); /* the next to be handed out lies anywhere */
     } else {
@@ -102,7 +102,7 @@ void record_free(struct records *r, struct object *o, size_t size) {
     struct record_page *p = page_at(r, n);
     TARN_ASSERT(p->class == record_round(size) / 8 && p->live > 0);
     if (p->live == p->slots) partial_add(r, n);
-    o->hash_next = p->free;
+    o->next = p->free;
     o->version_depth = 0; /* whoever remembers it sees that it has gone */
     p->free = record_ref(r, o);
     r->count--;

@@ -1,4 +1,4 @@
-/* Object records: a 40-byte head, the key, and for tiny objects the value, in slabs by size. A
+/* Object records: a 36-byte head, the key, and for tiny objects the value, in slabs by size. A
  * record is named by a 32-bit reference, its address in units of 8 bytes from the start of one
  * reserved region (32 GiB of records). */
 #ifndef TARN_STORE_RECORD_H
@@ -28,7 +28,6 @@ enum object_flag {
 };
 
 struct object {
-    object_ref hash_next;
     object_ref prev, next; /* eviction order; prev 0: in no list */
     /* of its (first) space, 0: none in memory; inline objects: their quota domain */
     uint32_t block;
@@ -38,8 +37,8 @@ struct object {
     uint32_t bits;          /* key length 11, slack 12, flags 9 */
     uint64_t version_depth; /* version 48, depth 16 */
     char data[];            /* key, then the value when inline */
-};
-_Static_assert(sizeof(struct object) == 40, "every byte counts ten million times");
+} __attribute__((packed, aligned(4)));
+_Static_assert(sizeof(struct object) == 36, "every byte counts ten million times");
 
 static inline uint32_t object_key_len(const struct object *o) {
     return o->bits & ((1u << OBJECT_KEY_BITS) - 1);

@@ -38,7 +38,7 @@ uint64_t store_memory(const struct store *s) {
 }
 
 uint64_t store_mapped_memory(const struct store *s) {
-    return records_memory(&s->records) + space_memory(&s->space);
+    return records_memory(&s->records) + index_memory(&s->index) + space_memory(&s->space);
 }
 
 uint64_t store_evictions(const struct store *s) {

@@ -40,13 +40,14 @@ struct store *store_create(const struct store_config *c, const struct store_even
     s->policy = ops;
     s->next_version = c->first_version ? c->first_version : 1;
     s->far_silent = STORE_SEGMENT_ANY;
-    if (!records_init(&s->records) || !space_init(&s->space, allocator)) {
+    if (!records_init(&s->records) || !index_init(&s->index, &s->records) ||
+        !space_init(&s->space, allocator)) {
+        index_free(&s->index);
         records_free(&s->records);
         space_free_all(&s->space);
         free(s);
         return NULL;
     }
-    index_init(&s->index, &s->records);
     s->placement = placement_find("local-first");
     for (unsigned i = 0; i < WHEELS; i++) s->wheel[i] = wheel_create(mono_ms);
     s->ttl_wheel = wheel_create(wall_ms);
@@ -231,8 +232,7 @@ void store_prefetch(const struct store *s, const struct span *keys, size_t n, ui
         hashes[i] = store_hash(keys[i]);
         index_prefetch_bucket(&s->index, hashes[i]);
     }
-    for (size_t i = 0; i < n; i++) index_prefetch_head(&s->index, hashes[i]);
-    for (size_t i = 0; i < n; i++) index_prefetch_key(&s->index, hashes[i], keys[i].len);
+    for (size_t i = 0; i < n; i++) index_prefetch_object(&s->index, hashes[i], keys[i].len);
 }
 
 struct object *book_seen(struct store *s, struct object *o) {

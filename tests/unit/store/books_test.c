@@ -646,6 +646,7 @@ TEST(a_slice_never_works_more_than_its_budget) {
 TEST(books_of_one_object_stay_small) {
     uint64_t n = 200000;
     struct store *s = util_store("lru", n, NULL, NULL);
+    uint64_t before = store_memory(s);
     char key[80];
     for (uint64_t i = 0; i < n; i++) {
         sprintf(key, "vllm@meta-llama/Llama-3-70B@4@0@%016lx@layer.00%017lu",
@@ -656,7 +657,7 @@ TEST(books_of_one_object_stay_small) {
     struct store_stats st;
     store_get_stats(s, &st);
     CHECK_EQ(st.objects, n);
-    CHECK(st.mem_books / n <= 138);
+    CHECK((st.mem_books - before) / n <= 138);
     store_destroy(&s);
 }
 
@@ -684,6 +685,31 @@ TEST(scan_sees_everything_that_stays) {
 }
 
 /* Memory of puts that are over is used again, whatever they were; some keys are too long for it. */
+static void remove_seen(void *arg, struct object *o) {
+    store_remove_object(arg, o);
+}
+
+TEST(a_walk_that_removes_all_it_sees_leaves_nothing_and_its_memory_is_used_again) {
+    struct store *s = util_store("lru", 100, NULL, NULL);
+    uint64_t most = 0, cursor = 0;
+    char key[32];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 60000; i++) {
+            sprintf(key, "%d-%d", round, i);
+            CHECK_EQ(util_put(s, key, 1), TARN_OK);
+        }
+        store_check(s);
+        if (round == 0) most = index_memory(&s->index);
+        CHECK(index_memory(&s->index) < most * 11 / 10);
+        do cursor = store_scan_all(s, cursor, remove_seen, s);
+        while (cursor != 0);
+        CHECK_EQ(store_count(s), 0u);
+        CHECK(index_memory(&s->index) < most / 4);
+        store_check(s);
+    }
+    store_destroy(&s);
+}
+
 TEST(a_put_has_nothing_of_those_before_it) {
     enum { PUTS = 700, LONG = 300 };
     struct store *s = util_store("lru", 4096, NULL, NULL);
