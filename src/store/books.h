@@ -173,7 +173,6 @@ struct plan {
 struct room_want {
     uint64_t units;
     uint32_t n_blocks; /* found */
-    block_id blocks[STORE_EXTENTS_MAX];
     struct plan *plan; /* while it is the planner */
     /* where */
     uint32_t only;    /* segment, or STORE_SEGMENT_ANY */
@@ -181,11 +180,13 @@ struct room_want {
     uint32_t never;   /* segment, or STORE_SEGMENT_ANY for none */
     bool free_only;   /* nothing may be evicted for it */
     unsigned n_taken; /* hosts that may not be used: they have a replica */
-    uint32_t taken[STORE_REPLICAS_MAX];
     unsigned n_prefer, n_avoid;
+    uint64_t ahead_ms; /* of store_copy_options */
+    float worth;       /* only what is worth less may go for it; 0: whatever is next */
+    /* as many as these numbers say, the rest is not set */
+    block_id blocks[STORE_EXTENTS_MAX];
+    uint32_t taken[STORE_REPLICAS_MAX];
     uint32_t prefer[WANT_NAMES_MAX], avoid[WANT_NAMES_MAX]; /* segment ids */
-    uint64_t ahead_ms;                                      /* of store_copy_options */
-    float worth; /* only what is worth less may go for it; 0: whatever is next */
 };
 
 struct spot { /* space of one replica in the making */
@@ -218,11 +219,11 @@ struct store_put {
     bool once, moves;
     struct policy_event event;
     uint32_t replicas, missing; /* wanted, and given up */
-    struct room_want want;      /* of the next spot */
     uint64_t evict_ns;          /* spent on making room by eviction */
     struct put_batch *batch;    /* NULL: of none */
     uint32_t place;             /* ... its place there */
     uint32_t key_len, n_spots;
+    struct room_want want;                 /* of the next spot; from its lists on not set */
     struct spot spots[STORE_REPLICAS_MAX]; /* from n_spots on not set */
     char key[];
 };
@@ -384,7 +385,8 @@ struct store {
     struct {
         struct buf notes; /* keys that went, until store_settle */
         bool settling;
-        struct lone { /* of a pair, the other part of which has just been evicted */
+        uint64_t until_ms; /* of the last one that is lone */
+        struct lone {      /* of a pair, the other part of which has just been evicted */
             uint64_t hash, until_ms;
             unsigned missing;         /* suffix of that part */
         } lone[LONE_SETS][LONE_WAYS]; /* by hash, the latest first */
@@ -738,7 +740,10 @@ tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *bu
 bool await_let_go_any(struct store *s, unsigned *budget); /* true: one may be evicted now */
 
 /* quota.c */
-unsigned quota_domain(const struct store *s, struct span key);
+unsigned quota_find_domain(const struct store *s, struct span key);
+static inline unsigned quota_domain(const struct store *s, struct span key) {
+    return LIKELY(s->n_domains == 1) ? 0 : quota_find_domain(s, key);
+}
 void domain_open(struct store *s, unsigned n);
 void quota_free_all(struct store *s);
 void quota_stats_reset(struct store *s);

@@ -109,7 +109,6 @@ static uint32_t placement_draw(struct store *s) {
 }
 
 static void draw_some(struct store *s, const struct room_want *w, struct placement_iter *it) {
-    if (s->placement_table.n < 2) return; /* ALL is the same */
     for (unsigned tries = 0; tries < 2 * PLACEMENT_DRAWS && it->n_drawn < PLACEMENT_DRAWS;
          tries++) {
         uint32_t id = placement_draw(s);
@@ -128,16 +127,18 @@ void placement_begin(struct store *s, uint32_t most, struct placement_iter *it) 
 }
 
 static void next_phase(struct store *s, const struct room_want *w, struct placement_iter *it) {
+    const struct placement_table *t = &s->placement_table;
     it->phase++;
     it->at = 0;
-    if (it->phase == PLACEMENT_LOCAL &&
-        (!s->placement->local || w->host == STORE_HOST_NONE || s->placement_table.n < 2))
+    if (t->n < 2 && it->phase < PLACEMENT_ALL) {
+        it->phase = PLACEMENT_ALL;
+        return;
+    }
+    if (it->phase == PLACEMENT_LOCAL && (!s->placement->local || w->host == STORE_HOST_NONE))
         it->phase++;
-    if (it->phase == PLACEMENT_LOCAL)
-        it->local = w->host < s->placement_table.hosts ? s->placement_table.first[w->host] : 0;
+    if (it->phase == PLACEMENT_LOCAL) it->local = w->host < t->hosts ? t->first[w->host] : 0;
     if (it->phase == PLACEMENT_DRAWN) draw_some(s, w, it);
-    if (it->phase == PLACEMENT_ALL && s->placement_table.n > 1)
-        it->start = (uint32_t)rng_below(&s->rng, s->placement_table.n);
+    if (it->phase == PLACEMENT_ALL) it->start = (uint32_t)rng_below(&s->rng, t->n);
 }
 
 bool placement_next(struct store *s, const struct room_want *w, struct placement_iter *it,
@@ -158,7 +159,7 @@ bool placement_next(struct store *s, const struct room_want *w, struct placement
             break;
         case PLACEMENT_ALL:
             n = (uint32_t)min_u64(t->n, it->most);
-            if (at < n) id = t->id[(it->start + at) % t->n];
+            if (at < n) id = t->id[it->start + at < t->n ? it->start + at : it->start + at - t->n];
             break;
         case PLACEMENT_DRAWN:
             n = it->n_drawn;

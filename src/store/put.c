@@ -109,7 +109,7 @@ static void put_give_back(struct store *s, struct store_put *p) {
 static struct store_put *put_new(struct store *s, struct span key, uint64_t hash,
                                  struct session *ss) {
     struct store_put *p = put_take(s, key.len);
-    memset(p, 0, offsetof(struct store_put, spots));
+    memset(p, 0, offsetof(struct store_put, want.blocks));
     p->key_len = (uint32_t)key.len;
     memcpy(p->key, key.data, key.len);
     p->token = s->next_version++;

@@ -36,7 +36,7 @@ void quota_free_all(struct store *s) {
 }
 
 /* The longest prefix wins. */
-unsigned quota_domain(const struct store *s, struct span key) {
+unsigned quota_find_domain(const struct store *s, struct span key) {
     unsigned best = 0;
     size_t best_len = 0;
     for (unsigned i = 1; i < s->n_domains; i++) {

@@ -68,7 +68,7 @@ void block_assign(struct space *sp, block_id id, enum block_state state, uint32_
 }
 
 uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *start_p) {
-    uint64_t start = (offset + align - 1) / align * align, end = (offset + len) / align * align;
+    uint64_t part = align - 1, start = (offset + part) & ~part, end = (offset + len) & ~part;
     *start_p = start;
     return end > start ? end - start : 0;
 }

@@ -203,8 +203,8 @@ uint32_t block_len(const struct space *sp, block_id id);
 /* A used block changes hands. */
 void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner,
                   unsigned domain);
-/* What of a run of len units from offset can be used for values of this alignment: aligned start,
- * aligned length. */
+/* What of a run of len units from offset can be used for values of this alignment, a power of two:
+ * aligned start, aligned length. */
 uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *start_p);
 
 static inline uint32_t space_align(uint64_t units) {

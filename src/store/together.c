@@ -71,7 +71,8 @@ static void lone_enter(struct store *s, uint64_t hash, unsigned missing) {
     if (!at) at = set;
     for (unsigned i = 0; i < LONE_WAYS && at->hash != hash; i++)
         if (set[i].until_ms < at->until_ms) at = &set[i];
-    *at = (struct lone){hash, s->now_ms + LONE_MS, missing};
+    s->together.until_ms = s->now_ms + LONE_MS;
+    *at = (struct lone){hash, s->together.until_ms, missing};
 }
 
 static void together_note(struct store *s, struct span key, unsigned suffix,
@@ -90,7 +91,8 @@ void together_gone(struct store *s, struct span key, enum store_news_kind why) {
 }
 
 void together_came(struct store *s, struct span key, uint64_t hash) {
-    if (s->config.n_together < 2 || s->following) return;
+    if (LIKELY(s->together.until_ms <= s->now_ms) || s->following) return;
+    if (s->config.n_together < 2) return;
     int suffix = together_suffix(s, key);
     if (suffix < 0) return;
     char other[STORE_KEY_MAX];
