@@ -36,7 +36,7 @@ check_cppcheck() {
     local queue
     mkdir -p build/cppcheck
     # It does not read the system's headers; of these it must know the macros.
-    queue=$(echo '#include <sys/queue.h>' | "${CC:-gcc}" -E -M -xc - | tr ' ' '\n' |
+    queue=$(echo '#include <sys/queue.h>' | ${CC:-gcc} -E -M -xc - | tr ' ' '\n' |
         grep '/queue\.h$')
     cppcheck --quiet --enable=warning,portability --inline-suppr --std=c11 -D_GNU_SOURCE \
         -D__x86_64__ -DTARN_VERSION='"lint"' -Isrc -Imodules --include="$queue" \

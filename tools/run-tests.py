@@ -30,6 +30,7 @@ import os
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -130,9 +131,9 @@ class Surroundings:
         if self.kind == "release":
             return [found], {}
         names = ["libasan.so", "libubsan.so"] if self.kind == "address" else ["libubsan.so"]
-        compiler = os.environ.get("CC", "gcc")
+        compiler = shlex.split(os.environ.get("CC", "gcc"))
         ask = lambda name: subprocess.run(
-            [compiler, f"-print-file-name={name}"], stdout=subprocess.PIPE, text=True, check=True
+            [*compiler, f"-print-file-name={name}"], stdout=subprocess.PIPE, text=True, check=True
         )
         return [found], {
             "LD_PRELOAD": ":".join(ask(n).stdout.strip() for n in names),

@@ -5,6 +5,7 @@ import ctypes
 import mmap
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +24,7 @@ from tarn.keys import KeySpace
 from tarn.layers import LayerReader, LayerWriter, chunk_keys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CC = shutil.which(os.environ.get("CC", "cc").split()[0]) or shutil.which("gcc")
+CC = shlex.split(os.environ.get("CC", "gcc"))
 MIB = 1 << 20
 PAGE = mmap.PAGESIZE
 
@@ -40,7 +41,7 @@ class Missing(unittest.TestCase):
         self.assertIn("cuInit", why_not("libc.so.6"))
 
 
-@unittest.skipUnless(CC, "no C compiler to make the driver with")
+@unittest.skipUnless(shutil.which(CC[0]), "no C compiler to make the driver with")
 class WithStandIn(TarnTest):
     """A driver that is none, at self.path."""
 
@@ -55,7 +56,7 @@ class WithStandIn(TarnTest):
         self.path = os.path.join(self.dir, "libcuda.so.1")
         source = os.path.join(HERE, "fake_cuda.c")
         subprocess.run(
-            [CC, "-shared", "-fPIC", "-Wall", "-Werror", "-o", self.path, source], check=True
+            [*CC, "-shared", "-fPIC", "-Wall", "-Werror", "-o", self.path, source], check=True
         )
         self.fake = ctypes.CDLL(self.path)
         self.fake.fake_violations.restype = ctypes.c_char_p

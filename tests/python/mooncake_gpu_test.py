@@ -19,7 +19,7 @@ from mooncake import _staging
 from tarn.cuda import Driver
 
 
-@unittest.skipUnless(CC, "no C compiler to make the driver with")
+@unittest.skipUnless(shutil.which(CC[0]), "no C compiler to make the driver with")
 class Gpu(StoreTest):
     @classmethod
     def setUpClass(cls):
@@ -28,7 +28,7 @@ class Gpu(StoreTest):
         cls.addClassCleanup(shutil.rmtree, folder)
         cls.path = os.path.join(folder, "libcuda.so.1")
         source = os.path.join(HERE, "fake_cuda.c")
-        made = [CC, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", cls.path, source]
+        made = [*CC, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", cls.path, source]
         subprocess.run(made, check=True)
         cls.fake = ctypes.CDLL(cls.path)  # as a program that uses a GPU has it
         cls.fake.fake_violations.restype = ctypes.c_char_p
