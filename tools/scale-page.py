@@ -20,7 +20,7 @@ ACCELERATORS = (8, 64, 512, 1000, 4000, 10000, 32000, 100000)
 FOUND, PROMPT, BUSY = 0.5, 8000, 0.5
 POOL = 128 << 30
 BYTES = {"look-up": 75, "get": 167, "put": 281}
-BOOKS = 132
+BOOKS = 138
 
 
 class Shape:
