@@ -35,6 +35,12 @@ proc sliced {times args} {
     assert {$slices >= $times * $::n / $::quota - $times} "$slices slices of $::quota"
     return $got
 }
+# The other master tells this one of itself now and then, by a write, which a pause holds back, too.
+proc hush_b {} {
+    send_signal STOP [dict get $::S(b) pid]
+    ask a ping ;# what b has said is read by now
+}
+proc wake_b {} {send_signal CONT [dict get $::S(b) pid]}
 proc calls {command} {
     regexp "cmdstat_$command:calls=(\\d+)" [ask a info commandstats] - calls
     return $calls
@@ -102,6 +108,7 @@ test {transactions: queued, and EXEC looks at all of it} {
 
 test {CLIENT PAUSE holds back what has its keys looked at, too} {
     fill
+    hush_b
     set paused [field a postponed_commands]
     assert_equal OK [$probe client pause 600000 write]
     set c [resp::connect $::server_host [port a]]
@@ -113,6 +120,7 @@ test {CLIENT PAUSE holds back what has its keys looked at, too} {
     assert_equal $n [resp::recv $c]
     assert_equal [expr {$paused + 1}] [field a postponed_commands]
     resp::close $c
+    wake_b
 }
 
 test {CLIENT UNBLOCK reaches who waits with many keys} {
@@ -141,6 +149,7 @@ test {who goes away while its keys are looked at} {
 test {CLIENT PAUSE holds them back, and ASKING is still for the command behind it} {
     set other [resp::connect $::server_host [port a]]
     ask a del {*}$bar
+    hush_b
     $other client pause 600000 WRITE
     set c [resp::connect $::server_host [port a]]
     resp::send $c mset {*}[join [lmap k $bar {list $k v}]]
@@ -149,13 +158,16 @@ test {CLIENT PAUSE holds them back, and ASKING is still for the command behind i
     $other client unpause
     assert_equal OK [resp::recv $c]
     assert_equal $n [$other dbsize]
+    wake_b
     spread_map [slot_map 4 $rows {{b a 12182}}] a b
+    hush_b
     $other client pause 600000 WRITE
     assert_equal OK [$c asking]
     resp::send $c set foo 1
     wait_for "it to wait" {[field a blocked_clients] == 1}
     $other client unpause
     assert_equal OK [resp::recv $c]
+    wake_b
     resp::close $c
     resp::close $other
 }
