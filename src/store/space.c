@@ -336,7 +336,8 @@ block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len
     uint64_t offset = block_offset(b), end = end_of(sp, b);
     TARN_ASSERT(block_state(b) == BLOCK_FREE && start >= offset && start + len <= end && len > 0);
     /* walks that are at the run would miss what comes before it */
-    if (start == offset && sp->n_cursors == 0 && sp->ops->stays && sp->ops->stays(sp, id, len))
+    if (start == offset && sp->n_cursors == 0 && sp->ops->stays &&
+        sp->ops->stays(end - offset, len))
         return carve_front(sp, seg, id, len);
     free_remove(sp, seg, id);
     block_id left = 0, right = 0;
@@ -689,10 +690,8 @@ static unsigned next_bin(const struct bins *b, unsigned from) {
     return SPACE_BINS;
 }
 
-bool bins_stays(const struct space *sp, block_id id, uint32_t len) {
-    const struct block *b = block_get(sp, id);
-    uint64_t left = end_of(sp, b) - block_offset(b) - len;
-    return left > 0 && bin_of(block_len(sp, id)) == bin_of(len_of(left));
+bool bins_stays(uint64_t units, uint32_t len) {
+    return units > len && bin_of(len_of(units)) == bin_of(len_of(units - len));
 }
 
 block_id bins_find(struct space *sp, const struct bins *b, uint32_t len, uint32_t align) {

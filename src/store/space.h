@@ -96,8 +96,9 @@ struct space_ops {
     void (*insert)(struct space *sp, struct segment *seg, block_id b); /* b became free */
     void (*remove)(struct space *sp, struct segment *seg,
                    block_id b); /* b is about to be used, split or merged */
-    /* May b, whose first len units are about to be used, stay where it is? NULL: never. */
-    bool (*stays)(const struct space *sp, block_id b, uint32_t len);
+    /* May a free block of so many units, the first len of which are about to be used, stay where
+     * it is? NULL: never. */
+    bool (*stays)(uint64_t units, uint32_t len);
     bool (*may_merge)(struct space *sp, struct segment *seg, block_id a,
                       block_id b); /* neighbours, both free */
     /* Where a free run must be cut into two, strictly inside it; 0: nowhere. */
@@ -249,8 +250,8 @@ struct bins {
 };
 void bins_insert(struct space *sp, struct bins *b, block_id id);
 void bins_remove(struct space *sp, struct bins *b, block_id id);
-/* Is it in the same bin without its first len units, and does that leave something? */
-bool bins_stays(const struct space *sp, block_id id, uint32_t len);
+/* Is a run of units in the same bin without len of them, and does that leave something? */
+bool bins_stays(uint64_t units, uint32_t len);
 block_id bins_find(struct space *sp, const struct bins *b, uint32_t len, uint32_t align);
 block_id bins_largest(struct space *sp, const struct bins *b);
 

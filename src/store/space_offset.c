@@ -42,10 +42,6 @@ static uint64_t offset_memory(const struct segment *seg) {
     return sizeof(struct bins);
 }
 
-static bool offset_stays(const struct space *sp, block_id b, uint32_t len) {
-    return bins_stays(sp, b, len);
-}
-
 const struct space_ops space_offset = {
     .name = "offset",
     .open = offset_open,
@@ -54,7 +50,7 @@ const struct space_ops space_offset = {
     .largest = offset_largest,
     .insert = offset_insert,
     .remove = offset_remove,
-    .stays = offset_stays,
+    .stays = bins_stays,
     .may_merge = offset_may_merge,
     .cut = offset_cut,
     .used = offset_used,
