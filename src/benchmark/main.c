@@ -17,6 +17,7 @@ static const char usage[] =
     "          [--replicas N] [--clients C] [--threads T] [--pipeline 2]\n"
     "          [--lease-ms 5000, 0 = plain look-ups] [--seconds S]\n"
     "          [--puts PERCENT]   so many of the calls are puts\n"
+    "          [--no-grants]      puts and look-ups ask for places without grants\n"
     "          [--stretch KEYS]   so many in a row have a hash tag in common, and so a master\n"
     "          [--rate CALLS [--random]]   so many a second of all clients, evenly spaced or at "
     "random times;\n"

@@ -146,8 +146,8 @@ static void template_build(const struct meta_worker *k, enum meta_op op, struct 
     const struct meta *m = k->m;
     bool put = op == META_PUT, lease = op == META_GET && m->lease_ms > 0,
          replicas = put && m->replicas > 1, packed = put || op == META_GET,
-         batch = put ? k->puts : k->leases && lease;
-    t->words = 2u + (lease || replicas ? 2 : 0) + packed + batch;
+         no_grant = packed && m->no_grants, batch = put ? k->puts : k->leases && lease;
+    t->words = 2u + (lease || replicas ? 2 : 0) + packed + no_grant + batch;
     t->words_a_key = put ? 2 : 1;
     resp_append(&t->name, commands[op]);
     for (uint64_t i = 0; i < m->batch; i++) {
@@ -164,6 +164,7 @@ static void template_build(const struct meta_worker *k, enum meta_op op, struct 
         resp_append_number(&t->tail, m->replicas);
     }
     if (packed) resp_append(&t->tail, "PACKED"); /* as libtarn does, and this */
+    if (no_grant) resp_append(&t->tail, "NOGRANT");
     if (batch) resp_append(&t->tail, "BATCH");
 }
 
@@ -264,11 +265,14 @@ static void batch_send(struct meta_worker *k, struct conn *c, uint64_t from_us) 
 
 /* The version or token of an element, UINT64_MAX where it is nil or an error. */
 static uint64_t read_number(struct wire *w) {
-    static const struct span packed_head = SPAN("$88\r\n");
-    _Static_assert(sizeof(struct place_packed) == 88, "as in its head");
-    if (LIKELY(wire_take(w, packed_head))) {
+    static const struct span granted = SPAN("$88\r\n"), no_grant = SPAN("$48\r\n");
+    _Static_assert(sizeof(struct place_packed) == 88 && PLACE_NO_GRANT_SIZE == 48, "as in heads");
+    size_t size = wire_take(w, granted)    ? sizeof(struct place_packed)
+                  : wire_take(w, no_grant) ? PLACE_NO_GRANT_SIZE
+                                           : 0;
+    if (LIKELY(size > 0)) {
         uint64_t number;
-        const char *place = wire_bytes(w, sizeof(struct place_packed) + 2);
+        const char *place = wire_bytes(w, size + 2);
         memcpy(&number, place + offsetof(struct place_packed, number), sizeof(number));
         return number;
     }

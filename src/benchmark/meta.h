@@ -20,6 +20,7 @@ struct meta {
     uint64_t puts;    /* of 100 batches: so many are puts, whatever the operation is */
     double rate;      /* batches a second of all connections, 0: as fast as it goes */
     bool random;      /* at random times, not evenly spaced */
+    bool no_grants;   /* puts and look-ups ask for places without them */
     double seconds;
     /* By meta_masters_open, or one that is b. owner: the number of each slot's, where there are
      * several */

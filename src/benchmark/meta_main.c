@@ -82,6 +82,7 @@ int meta_main(struct bench *b, int argc, char **argv) {
         {"--puts", OPT_U64, &m.puts, 0, 99},
         {"--rate", OPT_DOUBLE, &m.rate, 0, 1000000000},
         {"--random", OPT_FLAG, &m.random, 0, 0},
+        {"--no-grants", OPT_FLAG, &m.no_grants, 0, 0},
         {"--seconds", OPT_DOUBLE, &m.seconds, 0, 86400},
         {NULL, OPT_FLAG, NULL, 0, 0},
     };

@@ -56,6 +56,7 @@ struct chunk {
     size_t n;
     uint64_t sent_ns; /* gets: when it was asked for */
     bool batched;     /* ... with its leases, or puts, as a batch */
+    bool no_grant;    /* ... without grants */
     uint64_t batch;   /* its id, 0: none; puts that are ended: by it */
     size_t plain;     /* puts: so many were opened by MPUTSTART, */
     size_t opened;    /* ... and so many of these have a token */

@@ -39,7 +39,7 @@ void client_get_begin(struct get_call *g, bool ahead) {
     if (g->status != TARN_OK) return;
     g->lane->asking = g->o.asking;
     if (!ahead || !lane_goes_ahead(g->lane, g->o.deadline)) return;
-    get_locate_build(g->lane, g->items, NULL, g->n, &g->o, false);
+    g->no_grant = get_locate_build(g->lane, g->items, NULL, g->n, &g->o, false);
     g->sent_ns = clock_boot_ns(); /* leases count from here */
     g->asked = lane_send(g->lane, false) == TARN_OK;
 }
@@ -50,6 +50,7 @@ static bool get_answered(struct get_call *g, struct get_located *located) {
     if (!g->asked || lane_receive(g->lane, &a, g->o.deadline) != TARN_OK) return false;
     if (a->type != ANSWER_ARRAY || a->len != g->n) return false;
     located->sent_ns = g->sent_ns;
+    located->no_grant = g->no_grant;
     located->of = arena_alloc(&g->lane->arena, g->n * sizeof(*located->of));
     for (size_t i = 0; i < g->n; i++) located->of[i] = &a->element[i];
     return true;

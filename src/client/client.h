@@ -117,6 +117,7 @@ const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n
 struct get_located {
     const struct answer **of;
     uint64_t sent_ns;
+    bool no_grant; /* they were asked for without grants */
 };
 /* Of a call, or of the options of a put, from which it borrows. */
 struct call_hint {
@@ -160,8 +161,8 @@ bool put_ask_ahead(struct putting *p);
 bool put_write_ahead(struct putting *p);
 bool put_is_over(const struct putting *p);
 /* The question where items lie: order[k], or (NULL) the first n. batch: their leases are
- * to be one. */
-void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
+ * to be one. true: it asks for places without grants. */
+bool get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
                       const struct get_options *o, bool batch);
 /* The same on a free lane of a client that has one master; o is whole. In two steps, so that
  * several masters are asked before the first answer is awaited: what is set here is client, items,
@@ -176,7 +177,7 @@ struct get_call {
     struct lane *lane; /* NULL: there was none, and status says why */
     tarn_status status;
     uint64_t started_us, sent_ns;
-    bool asked;
+    bool asked, no_grant;
 };
 /* ahead: asks where the items lie, which are one request's, if the lane is connected and nothing
  * but memory of this machine was read or written through it. */
@@ -262,6 +263,8 @@ bool replica_map(struct lane *lane, const struct placed_replica *r, bool write,
 /* Is any of its segments like that? */
 bool replica_is(struct lane *lane, const struct placed_replica *r,
                 bool (*is)(struct lane *lane, uint32_t segment));
+/* Where the engine says that it needs grants: has it none? */
+bool replica_lacks_grant(const struct placed_replica *r);
 /* It has served something, or has failed; away: so that its host is better left alone. */
 void replica_worked(struct lane *lane, const struct placed_replica *r);
 void replica_failed(struct lane *lane, const struct placed_replica *r, tarn_status status,

@@ -43,6 +43,8 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
         w->tries++;
         w->is.state = ITEM_WANTED;
         COUNT(g->b.lane, retries, 1);
+    } else if (result.next == GET_GRANTS) {
+        w->is.state = ITEM_WANTED;
     } else if (result.next != GET_ON) {
         item_finish(g, i, result.status);
     }
@@ -50,7 +52,7 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
 
 /* --- locating --- */
 
-void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
+bool get_locate_build(struct lane *lane, const tarn_item *items, const size_t *order, size_t n,
                       const struct get_options *o, bool batch) {
     struct ctl_request *r = &lane->request;
     bool ranges = false;
@@ -58,6 +60,7 @@ void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *o
     struct wire_look look = {.keys = {request_next(r), (uint32_t)n},
                              .lease_ms = o->lease_ms,
                              .packed = true,
+                             .no_grant = lane_no_grant(lane),
                              .batch = batch};
     for (size_t k = 0; k < n; k++) {
         const tarn_item *item = &items[order != NULL ? order[k] : k];
@@ -68,27 +71,29 @@ void get_locate_build(struct lane *lane, const tarn_item *items, const size_t *o
     hint_fill(r, o->hint, &look.hint);
     spread_fill(r, &o->spread, order, n, &look.spread);
     request_build(r, WIRE_mgetreplicas, &look);
+    return look.no_grant;
 }
 
 static tarn_status locate_send(struct getting *g, struct chunk *c) {
     struct lane *lane = g->b.lane;
     if (g->located != NULL) {
         c->sent_ns = g->located->sent_ns;
+        c->no_grant = g->located->no_grant;
         return TARN_OK;
     }
     c->batched = lane->numbers.leases;
-    get_locate_build(lane, g->b.items, c->order, c->n, g->options, c->batched);
+    c->no_grant = get_locate_build(lane, g->b.items, c->order, c->n, g->options, c->batched);
     c->sent_ns =
         /* the lease counts from here, before the server can have seen the request */
         clock_boot_ns();
     return lane_send(lane, false);
 }
 
-static void locate_one(struct getting *g, size_t i, const struct answer *a, uint64_t sent_ns) {
+static void locate_one(struct getting *g, size_t i, const struct answer *a, const struct chunk *c) {
     struct want *w = &g->wants[i];
     const struct placement *p = &w->place;
     bool resumes = w->prepared;
-    tarn_status status = placement_of_get(&g->b.lane->arena, a, sent_ns, &w->place);
+    tarn_status status = placement_of_get(&g->b.lane->arena, a, c->no_grant, c->sent_ns, &w->place);
     if (batch_is_later(&g->b, i, status, a)) { /* stays WANTED */
         w->prepared = false;
         return;
@@ -127,7 +132,7 @@ static tarn_status locate_receive(struct getting *g, struct chunk *c) {
         return fail(TARN_EPROTO, "MGETREPLICAS: the batch is no number");
     for (size_t k = 0; k < c->n; k++) {
         size_t i = c->order[k];
-        locate_one(g, i, a != NULL ? &a->element[k] : g->located->of[i], c->sent_ns);
+        locate_one(g, i, a != NULL ? &a->element[k] : g->located->of[i], c);
     }
     return TARN_OK;
 }

@@ -56,6 +56,7 @@ struct get_result {
         GET_ON,     /* it stays PLACED */
         GET_TURNED, /* the same, and begins at another place or replica */
         GET_AGAIN,  /* to be looked up again, up to limit times; after that it is over */
+        GET_GRANTS, /* to be looked up again, with a grant: that is no failure */
         GET_OVER,
     } next;
     tarn_status status; /* why; TARN_OK: all is there */

@@ -187,6 +187,10 @@ static struct get_result proven(struct getting *g, size_t i) {
 
 static struct get_result piece_failed(struct getting *g, size_t i, tarn_status status,
                                       uint64_t len) {
+    if (status == TARN_EGRANT_EXPIRED && replica_lacks_grant(get_replica(&g->wants[i]))) {
+        lane_needs_grants(g->b.lane);
+        return (struct get_result){.next = GET_GRANTS};
+    }
     if (status == TARN_ELEASE) {
         COUNT(g->b.lane, lease_misses, 1);
         fail(status, "the lease ended before the bytes were verified (raise lease_ms, or read less "

@@ -64,7 +64,8 @@ static void kv_request_build(struct ctl_request *r, enum wire_id id, const struc
                              .align = q->align,
                              .lease_ms = l->lease_ms,
                              .wait_ms = l->wait_ms,
-                             .packed = id == WIRE_mgetreplicas};
+                             .packed = id == WIRE_mgetreplicas,
+                             .no_grant = id == WIRE_mgetreplicas && l->located.no_grant};
     for (size_t i = 0; i < q->n_hashes; i++) request_word(r, q->hashes[i].data, q->hashes[i].len);
     look.kv_groups = (struct wire_list){request_next(r), (uint32_t)q->n_groups};
     for (size_t i = 0; i < q->n_groups; i++) {
@@ -154,6 +155,7 @@ static tarn_status kv_locate_once(struct lane *lane, void *arg, uint64_t deadlin
     struct answer *a;
     l->n = 0;
     l->parts = arena_alloc(&lane->arena, l->query->n_groups * sizeof(*l->parts));
+    l->located.no_grant = lane_no_grant(lane);
     kv_request_build(&lane->request, WIRE_mgetreplicas, l);
     l->located.sent_ns = clock_boot_ns(); /* the lease counts from here */
     tarn_status status = lane_call(lane, &a, deadline);

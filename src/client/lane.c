@@ -179,15 +179,47 @@ tarn_status lane_take(struct tarn_client *client, struct call_trace *trace, uint
     return status;
 }
 
+/* --- grants --- */
+
+#define GRANTS_MS                                                                                  \
+    60000u /* a place that had to be asked for twice costs a turn: not more often than this */
+
+void lane_needs_grants(struct lane *lane) {
+    lane->no_grant = false;
+    lane->grants_until_ms = now_ms() + GRANTS_MS;
+}
+
+static bool slot_is_granted(unsigned slot) {
+    const char *scheme = transport_name(slot);
+    const struct transport_ops *t = scheme != NULL ? transport_find(scheme) : NULL;
+    return t == NULL || (t->flags & TRANSPORT_GRANTED) != 0;
+}
+
+/* By the transports that its call has moved bytes by (bits, by slot), though it had grants. */
+static void lane_learn_ways(struct lane *lane, uint32_t used) {
+    bool granted = false;
+    for (unsigned i = 0; i < TRANSPORTS_MAX; i++) granted |= used >> i & 1 && slot_is_granted(i);
+    if (granted)
+        lane_needs_grants(lane);
+    else
+        lane->no_grant = now_ms() >= lane->grants_until_ms;
+}
+
 static void copy_engine_stats(struct lane *lane) {
     struct engine_stats s;
+    uint32_t used = 0;
+    _Static_assert(TRANSPORTS_MAX <= 32, "a bit for each");
     engine_get_stats(lane->engine, &s);
     for (unsigned i = 0; i < TRANSPORTS_MAX; i++) {
+        uint64_t before =
+            lane->counters.transport[i].bytes_read + lane->counters.transport[i].bytes_written;
+        if (s.bytes_read[i] + s.bytes_written[i] != before) used |= UINT32_C(1) << i;
         COUNT(lane, transport[i].bytes_read,
               s.bytes_read[i] - lane->counters.transport[i].bytes_read);
         COUNT(lane, transport[i].bytes_written,
               s.bytes_written[i] - lane->counters.transport[i].bytes_written);
     }
+    if (used != 0 && !lane->no_grant && lane->numbers.no_grant) lane_learn_ways(lane, used);
 }
 
 void lane_give(struct lane *lane) {

@@ -85,6 +85,10 @@ struct lane {
     /* NULL; or of the direct lane: released for others to have it while a call pauses */
     pthread_mutex_t *held;
     bool asking; /* what its call asks for is on its way to this master: ctl.asking */
+    /* What its last call moved went by ways that need no grants; and since then one that did not,
+     * until when that says nothing. */
+    bool no_grant;
+    uint64_t grants_until_ms;
     /* of the pool, under client->mutex */
     bool busy;
     pthread_t last_user;
@@ -109,6 +113,15 @@ void lane_sync_registered(struct lane *lane);
 void lane_give(struct lane *lane);
 /* Connects, if that is needed. */
 tarn_status lane_ready(struct lane *lane, uint64_t deadline);
+
+/* Does it ask for places without grants? Sealing them is a fifth of what a small get costs the
+ * server, and who reads and writes by what he has mapped shows none. */
+static inline bool lane_no_grant(const struct lane *lane) {
+    return lane->no_grant && lane->numbers.no_grant;
+}
+/* The engine says of a place without a grant that its way needs one: it is to be asked for again,
+ * and this and what comes next have grants. */
+void lane_needs_grants(struct lane *lane);
 
 tarn_status lane_send(struct lane *lane, bool skip);
 /* With the next one that is sent; nobody waits for its answer. */

@@ -18,19 +18,21 @@ static tarn_status answer_broken(const char *what) {
                 what);
 }
 
-static bool decode_extent(const struct answer *e, struct engine_part *part) {
+static bool decode_extent(const struct answer *e, bool no_grant, struct engine_part *part) {
     uint64_t segment, epoch, offset, length;
     if (!answer_u64(answer_at(e, 0), &segment) || !answer_u64(answer_at(e, 1), &epoch) ||
         !answer_u64(answer_at(e, 2), &offset) || !answer_u64(answer_at(e, 3), &length)) {
         return false;
     }
     const struct answer *grant = answer_at(e, 4);
-    bool granted = grant != NULL && grant->type == ANSWER_STRING && grant->len == GRANT_SIZE;
-    if (segment > UINT32_MAX || epoch > UINT32_MAX || length == 0 || length > VALUE_MAX || !granted)
+    if (grant == NULL || grant->type != ANSWER_STRING) return false;
+    bool granted = grant->len == GRANT_SIZE, without = no_grant && grant->len == 0;
+    if (segment > UINT32_MAX || epoch > UINT32_MAX || length == 0 || length > VALUE_MAX ||
+        (!granted && !without))
         return false;
     *part = (struct engine_part){
         .extent = {(uint32_t)segment, (uint32_t)epoch, offset, length},
-        .grant = (const uint8_t *)grant->str,
+        .grant = granted ? (const uint8_t *)grant->str : NULL,
         .sub_offset = 0,
         .sub_length = length,
     };
@@ -38,13 +40,15 @@ static bool decode_extent(const struct answer *e, struct engine_part *part) {
 }
 
 /* ["memory", [extent, ...]]; "ssd" is the same with one extent. */
-static tarn_status decode_extents(struct arena *arena, const struct answer *extents, uint64_t size,
-                                  struct placed_replica *r) {
+static tarn_status decode_extents(struct arena *arena, const struct answer *extents, bool no_grant,
+                                  uint64_t size, struct placed_replica *r) {
     if (extents->len == 0 || extents->len > EXTENTS_MAX) return answer_broken("number of extents");
     struct engine_part *parts = arena_alloc(arena, extents->len * sizeof(*parts));
     uint64_t total = 0;
     for (size_t i = 0; i < extents->len; i++) {
-        if (!decode_extent(&extents->element[i], &parts[i])) return answer_broken("an extent");
+        if (!decode_extent(&extents->element[i], no_grant, &parts[i]) ||
+            (parts[i].grant == NULL) != (parts[0].grant == NULL))
+            return answer_broken("an extent");
         total += parts[i].extent.length;
     }
     if (total != size) return answer_broken("the extents do not add up to the size");
@@ -73,8 +77,8 @@ static tarn_status decode_file(const struct answer *files, uint64_t size,
     return TARN_OK;
 }
 
-static tarn_status decode_replica(struct arena *arena, const struct answer *answer, uint64_t size,
-                                  struct placed_replica *r) {
+static tarn_status decode_replica(struct arena *arena, const struct answer *answer, bool no_grant,
+                                  uint64_t size, struct placed_replica *r) {
     const struct answer *tier = answer_at(answer, 0), *places = answer_at(answer, 1);
     if (tier == NULL || tier->type != ANSWER_STRING || places == NULL ||
         places->type != ANSWER_ARRAY) {
@@ -91,7 +95,7 @@ static tarn_status decode_replica(struct arena *arena, const struct answer *answ
         return fail(TARN_ENOTFOUND, "replicas of tier %s cannot be read by this version",
                     tier->str);
     }
-    return decode_extents(arena, places, size, r);
+    return decode_extents(arena, places, no_grant, size, r);
 }
 
 static struct placed_replica *replicas_alloc(struct arena *arena, const struct answer *list) {
@@ -100,13 +104,13 @@ static struct placed_replica *replicas_alloc(struct arena *arena, const struct a
 
 /* Those that can be read, in the server's order. A file has neither lease nor epoch: without a CRC
  * nobody could tell what is in it. */
-static tarn_status decode_readable(struct arena *arena, const struct answer *list,
+static tarn_status decode_readable(struct arena *arena, const struct answer *list, bool no_grant,
                                    struct placement *p) {
     tarn_status why = TARN_ENOTFOUND;
     p->replica = replicas_alloc(arena, list);
     for (size_t i = 0; i < list->len && p->replicas < REPLICAS_MAX; i++) {
         struct placed_replica *r = &p->replica[p->replicas];
-        tarn_status status = decode_replica(arena, &list->element[i], p->size, r);
+        tarn_status status = decode_replica(arena, &list->element[i], no_grant, p->size, r);
         if (status == TARN_OK && r->tier == REPLICA_FILE && p->crc < 0) {
             status = fail(TARN_ENOTFOUND, "the value is on file, and has no CRC");
         }
@@ -126,20 +130,20 @@ static tarn_status decode_inline(const struct answer *value, struct placement *p
 }
 
 /* The short form: one replica, one extent. */
-static tarn_status decode_packed(struct arena *arena, const struct answer *a, struct placement *p,
-                                 struct place_packed *place) {
-    if (a->len != sizeof(*place)) return answer_broken("a packed place");
-    memcpy(place, a->str, sizeof(*place));
+static tarn_status decode_packed(struct arena *arena, const struct answer *a, bool no_grant,
+                                 struct placement *p, struct place_packed *place) {
+    bool granted = a->len == sizeof(*place);
+    if (!granted && !(no_grant && a->len == PLACE_NO_GRANT_SIZE))
+        return answer_broken("a packed place");
+    memcpy(place, a->str, PLACE_NO_GRANT_SIZE);
     if (place->zero != 0 || (place->flags & ~(PLACE_HAS_CRC | PLACE_SUSPECT)) != 0 ||
         place->number > INT64_MAX || place->extent.length == 0 ||
         place->extent.length > VALUE_MAX) {
         return answer_broken("a packed place");
     }
     struct engine_part *part = arena_alloc(arena, sizeof(*part));
-    *part = (struct engine_part){.extent = place->extent,
-                                 .grant =
-                                     (const uint8_t *)a->str + offsetof(struct place_packed, grant),
-                                 .sub_length = place->extent.length};
+    *part = (struct engine_part){.extent = place->extent, .sub_length = place->extent.length};
+    if (granted) part->grant = (const uint8_t *)a->str + PLACE_NO_GRANT_SIZE;
     p->replica = arena_alloc(arena, sizeof(*p->replica));
     *p->replica = (struct placed_replica){.tier = REPLICA_MEMORY, .parts = part, .n_parts = 1};
     p->replicas = 1;
@@ -156,10 +160,10 @@ static tarn_status placement_judge(struct placement *p, bool suspect) {
     return fail(TARN_ENOTFOUND, "the value was put under another master, and has no CRC");
 }
 
-static tarn_status packed_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
-                                 struct placement *p) {
+static tarn_status packed_of_get(struct arena *arena, const struct answer *a, bool no_grant,
+                                 uint64_t sent_ns, struct placement *p) {
     struct place_packed place;
-    tarn_status status = decode_packed(arena, a, p, &place);
+    tarn_status status = decode_packed(arena, a, no_grant, p, &place);
     if (status != TARN_OK) return status;
     p->version = place.number;
     p->size = place.extent.length;
@@ -169,11 +173,11 @@ static tarn_status packed_of_get(struct arena *arena, const struct answer *a, ui
     return placement_judge(p, (place.flags & PLACE_SUSPECT) != 0);
 }
 
-tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
-                             struct placement *p) {
+tarn_status placement_of_get(struct arena *arena, const struct answer *a, bool no_grant,
+                             uint64_t sent_ns, struct placement *p) {
     *p = (struct placement){.crc = -1};
     if (a->type == ANSWER_NIL) return TARN_ENOTFOUND;
-    if (a->type == ANSWER_STRING) return packed_of_get(arena, a, sent_ns, p);
+    if (a->type == ANSWER_STRING) return packed_of_get(arena, a, no_grant, sent_ns, p);
     tarn_status status = answer_check(a, "GETREPLICAS");
     if (status != TARN_OK) return status;
     const struct answer *crc = answer_at(a, 3), *replicas = answer_at(a, 4),
@@ -195,17 +199,17 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
     const struct answer *flags = answer_at(a, 7); /* an older server says none */
     bool suspect =
         flags != NULL && flags->type == ANSWER_INTEGER && (flags->integer & PLACE_SUSPECT) != 0;
-    status = decode_readable(arena, replicas, p);
+    status = decode_readable(arena, replicas, no_grant, p);
     return status == TARN_OK ? placement_judge(p, suspect) : status;
 }
 
-tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size,
-                             struct placement *p) {
+tarn_status placement_of_put(struct arena *arena, const struct answer *a, bool no_grant,
+                             uint64_t size, struct placement *p) {
     *p = (struct placement){.crc = -1, .size = size};
     if (a->type == ANSWER_NIL) return TARN_EEXISTS;
     if (a->type == ANSWER_STRING) {
         struct place_packed place;
-        tarn_status packed = decode_packed(arena, a, p, &place);
+        tarn_status packed = decode_packed(arena, a, no_grant, p, &place);
         if (packed == TARN_OK && place.extent.length != size)
             packed = answer_broken("space of another size");
         p->replicas = packed == TARN_OK ? 1 : 0;
@@ -224,7 +228,7 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
     if (replicas->len > REPLICAS_MAX) return answer_broken("too many replicas");
     p->replica = replicas_alloc(arena, replicas);
     for (size_t i = 0; i < replicas->len && status == TARN_OK; i++) {
-        status = decode_replica(arena, &replicas->element[i], size, &p->replica[i]);
+        status = decode_replica(arena, &replicas->element[i], no_grant, size, &p->replica[i]);
         if (status == TARN_OK && p->replica[i].tier != REPLICA_MEMORY)
             status = answer_broken("space is memory");
     }
@@ -232,9 +236,14 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
     return status;
 }
 
+bool placement_is_once(const struct placement *p) {
+    const uint8_t *grant = p->replicas > 0 ? p->replica[0].parts[0].grant : NULL;
+    return grant != NULL && grant_is_once(grant);
+}
+
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p) {
     *n_p = 0;
-    if (p->replicas == 0 || !grant_is_once(p->replica[0].parts[0].grant)) return NULL;
+    if (!placement_is_once(p)) return NULL;
     for (unsigned r = 0; r < p->replicas; r++) *n_p += p->replica[r].n_parts;
     uint8_t *receipts = arena_alloc(arena, *n_p * GRANT_RECEIPT_SIZE);
     memset(receipts, 0, *n_p * GRANT_RECEIPT_SIZE);

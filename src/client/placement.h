@@ -42,12 +42,14 @@ struct placement {
  * (CLOCK_BOOTTIME). */
 uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms);
 /* TARN_ENOTFOUND for nil. Replicas that make no sense to us are left out; if there are no others,
- * it says why. */
-tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
-                             struct placement *p);
+ * it says why. no_grant: none were asked for, and parts may have NULL. */
+tarn_status placement_of_get(struct arena *arena, const struct answer *a, bool no_grant,
+                             uint64_t sent_ns, struct placement *p);
 /* TARN_EEXISTS for nil. All replicas, in the server's numbering. */
-tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size,
-                             struct placement *p);
+tarn_status placement_of_put(struct arena *arena, const struct answer *a, bool no_grant,
+                             uint64_t size, struct placement *p);
+/* Are its grants to be sealed? Of a put. */
+bool placement_is_once(const struct placement *p);
 /* Room, zeroes, for the hosts' word on the grants of a put that are to be sealed:
  * GRANT_RECEIPT_SIZE for each extent. NULL: they need not be. */
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p);

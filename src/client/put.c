@@ -188,9 +188,13 @@ static void start_request(struct putting *p, const size_t *order, size_t n) {
     uint64_t instead = p->puts[order[0]].instead;
     struct wire_put put = {.keys = {request_next(r), (uint32_t)n},
                            .packed = instead == 0,
+                           .no_grant = lane_no_grant(p->b.lane),
                            .instead = instead,
                            .batch = instead == 0 && p->b.lane->numbers.puts};
-    for (size_t k = 0; k < n; k++) key_append(p, order[k], p->puts[order[k]].size);
+    for (size_t k = 0; k < n; k++) {
+        key_append(p, order[k], p->puts[order[k]].size);
+        p->puts[order[k]].no_grant = put.no_grant;
+    }
     put_options_fill(p->b.lane, p->options, p->avoid_since_ms, &put);
     if (instead != 0)
         put_together_one(p->b.lane, p->options, order[0], &put);
@@ -207,7 +211,7 @@ static bool put_waits(const struct put *u) {
 
 static void put_started(struct putting *p, size_t i, const struct answer *a) {
     struct put *u = &p->puts[i];
-    tarn_status status = placement_of_put(&p->b.lane->arena, a, u->size, &u->place);
+    tarn_status status = placement_of_put(&p->b.lane->arena, a, u->no_grant, u->size, &u->place);
     if (status == TARN_EBUSY && u->instead != 0) {
         put_finish(p, i, u->reason); /* still by our own first attempt */
         return;
@@ -226,7 +230,7 @@ static void put_started(struct putting *p, size_t i, const struct answer *a) {
     u->pos = 0;
     u->failed = 0;
     u->instead = 0;
-    u->loose = false;
+    u->loose = u->needs_grant = false;
     u->crc = 0;
     u->receipts = placement_receipts(&p->b.lane->arena, &u->place, &u->n_receipts);
     if (u->size > CRC_BLOCK && u->crcs == NULL && !u->device) {

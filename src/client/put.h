@@ -19,8 +19,10 @@ struct put {
     struct batch_item is;
     /* place.token is open at the server and must be revoked before the key is tried again */
     bool revoke;
-    bool last;  /* it will not be tried again: finished with reason once it is revoked */
-    bool loose; /* bytes may be on their way */
+    bool last;        /* it will not be tried again: finished with reason once it is revoked */
+    bool loose;       /* bytes may be on their way */
+    bool no_grant;    /* its places were asked for without grants, */
+    bool needs_grant; /* ... of which it needs some */
     /* PUTSTART had no room for it yet, or met another put of the key: maybe one of this batch */
     bool held_up;
     bool device; /* its memory is a device's: nobody can compute its CRC */

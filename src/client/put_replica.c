@@ -13,6 +13,11 @@ void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_stat
     struct put *u = &p->puts[i];
     u->failed |= UINT32_C(1) << replica;
     u->reason = status;
+    if (status == TARN_EGRANT_EXPIRED && replica_lacks_grant(&u->place.replica[replica])) {
+        u->needs_grant = true;
+        lane_needs_grants(p->b.lane);
+        return;
+    }
     if (status == TARN_ETIMEOUT) COUNT(p->b.lane, timeouts, 1);
     /* also who refuses: others may not */
     replica_failed(p->b.lane, &u->place.replica[replica], status, status != TARN_EINVAL);
@@ -22,6 +27,11 @@ void put_again(struct putting *p, size_t i, tarn_status reason) {
     struct put *u = &p->puts[i];
     u->is.state = ITEM_WANTED;
     u->reason = reason;
+    if (u->needs_grant && !u->loose) { /* that is no failure */
+        u->revoke = true;
+        u->last = false;
+        return;
+    }
     u->last = u->tries >= p->b.lane->client->options.retries;
     u->tries++;
     if (p->most_tries < u->tries) p->most_tries = u->tries;

@@ -109,6 +109,10 @@ static void replica_written(struct putting *p, size_t i, unsigned replica,
 
 static void put_piece_done(struct putting *p, size_t i, uint64_t len) {
     struct put *u = &p->puts[i];
+    if (u->needs_grant && !u->loose) {
+        put_again(p, i, u->reason);
+        return;
+    }
     if (u->loose || put_alive(u) == 0) {
         uint32_t segment = u->place.replica[0].parts[0].extent.segment;
         put_again(p, i,

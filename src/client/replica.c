@@ -31,6 +31,10 @@ bool replica_is(struct lane *lane, const struct placed_replica *r,
     return false;
 }
 
+bool replica_lacks_grant(const struct placed_replica *r) {
+    return r->n_parts > 0 && r->parts[0].grant == NULL;
+}
+
 void replica_worked(struct lane *lane, const struct placed_replica *r) {
     if (!outages_any(&lane->client->outages)) return;
     for (size_t i = 0; i < r->n_parts; i++) outage_over(lane, r->parts[i].extent.segment);

@@ -53,7 +53,8 @@ static tarn_status view_locate(struct lane *lane, const struct tarn_view *view, 
     struct ctl_request *r = &lane->request;
     request_begin(r);
     struct wire_look look = {.keys = {request_word(r, view->key, view->key_len), 1},
-                             .lease_ms = view->lease_ms};
+                             .lease_ms = view->lease_ms,
+                             .no_grant = lane->numbers.no_grant}; /* it maps, or fails */
     hint_fill(r, view->hint, &look.hint);
     lane->ctl.asking = view->asking;
     request_build(r, WIRE_getreplicas, &look);
@@ -62,7 +63,8 @@ static tarn_status view_locate(struct lane *lane, const struct tarn_view *view, 
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
     if (status == TARN_OK) lane->later_ms = answer_later_ms(a);
-    if (status == TARN_OK) status = placement_of_get(&lane->arena, a, sent_ns, place);
+    if (status == TARN_OK)
+        status = placement_of_get(&lane->arena, a, look.no_grant, sent_ns, place);
     if (status == TARN_ENOTFOUND) return fail(status, "no such key");
     if (status == TARN_OK && place->value == NULL && place->lease_end == 0) {
         return fail(TARN_ELEASE, "the server gave no lease");

@@ -75,7 +75,8 @@ static tarn_status writer_start(struct lane *lane, struct tarn_writer *w, struct
     struct answer *a;
     struct ctl_request *r = &lane->request;
     request_begin(r);
-    struct wire_put put = {.keys = {request_word(r, w->key, w->key_len), 1}};
+    struct wire_put put = {.keys = {request_word(r, w->key, w->key_len), 1},
+                           .no_grant = lane->numbers.no_grant}; /* it maps, or gives it back */
     request_number(r, (int64_t)w->size);
     put_options_fill(lane, &w->options, 0, &put);
     put_together_one(lane, &w->options, 0, &put);
@@ -83,7 +84,7 @@ static tarn_status writer_start(struct lane *lane, struct tarn_writer *w, struct
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
     if (status == TARN_OK) lane->later_ms = answer_later_ms(a);
-    if (status == TARN_OK) status = placement_of_put(&lane->arena, a, w->size, place);
+    if (status == TARN_OK) status = placement_of_put(&lane->arena, a, put.no_grant, w->size, place);
     if (status == TARN_EEXISTS) return fail(status, "the key is there already");
     return status;
 }
@@ -106,7 +107,7 @@ static bool writer_map_pieces(struct lane *lane, struct tarn_writer *w,
                               const struct placement *place, uint64_t deadline) {
     if (place->replicas != 1) return false;
     const struct placed_replica *r = place->replica;
-    if (grant_is_once(r->parts[0].grant)) return false; /* stores could not be sealed */
+    if (placement_is_once(place)) return false; /* stores could not be sealed */
     if (replica_ensure(lane, r, true, deadline) != TARN_OK ||
         !replica_map(lane, r, true, w->pieces))
         return false;

@@ -75,6 +75,7 @@ static void write_server(struct figure_walk *f) {
                shutdown_left_ms());
     FIGURE(f, GAUGE, lease_batches, "1: MGETREPLICAS takes BATCH, as clients look up here", 1);
     FIGURE(f, GAUGE, put_batches, "1: MPUTSTART and MPUTEND take BATCH, likewise", 1);
+    FIGURE(f, GAUGE, places_without_grants, "1: look-ups and puts take NOGRANT, likewise", 1);
     FIGURE(f, GAUGE, io_threads_active, "1: threads move values", client_away_active());
     FIGURE(f, GAUGE, master_epoch, "grows when another master takes over", server.master_epoch);
     FIGURES(f, stats_figures, stats, loop_turns, loop_turns);
@@ -212,7 +213,7 @@ static void write_stats(struct figure_walk *f) {
     FIGURE(f, US, latest_fork_usec, "always 0: nothing forks", 0);
     FIGURE(f, COUNTER, total_forks, "always 0: nothing forks", 0);
     FIGURE(f, COUNTER, total_error_replies, "errors that clients were told", reply_errors());
-    FIGURES(f, stats_figures, stats, total_auth_failures, postponed_commands);
+    FIGURES(f, stats_figures, stats, total_auth_failures, grants_sealed);
     FIGURE(f, GAUGE, slowlog_len, "entries of SLOWLOG", slowlog_len());
 }
 

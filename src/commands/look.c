@@ -21,6 +21,7 @@ void look_terms_init(const struct client *c, struct look_terms *t, const struct 
         (struct look_terms){.counts = !c->of_node && !(c->io->flags & CLIENT_NO_TOUCH),
                             .crcs = args->crcs,
                             .packed = args->packed,
+                            .no_grant = location_no_grant(c, args->no_grant),
                             .session = hint_session(c, &args->hint),
                             .return_ms = args->hint.return_ms,
                             .spread = args->spread,
@@ -64,7 +65,7 @@ static void answer_crcs(struct text *t, struct client *c, const struct object *o
 
 /* The short form. false: it has none, and nothing is answered. */
 static bool answer_packed(struct client *c, struct object *o, uint64_t granted_ms,
-                          const struct store_layout *layout, bool crcs) {
+                          const struct store_layout *layout, const struct look_terms *t) {
     struct location_grant grant = {
         .op = GRANT_READ, .session = c->id, .expiry_ms = turn.mono_ms + granted_ms};
     c->io->flags |= CLIENT_GRANTED;
@@ -72,22 +73,22 @@ static bool answer_packed(struct client *c, struct object *o, uint64_t granted_m
                                  .lease_ms = (uint32_t)granted_ms};
     size_t n = 0;
     if (granted_ms == 0 || granted_ms > UINT32_MAX) return false;
-    if (crcs && store_object_crcs(books, o, &n) != NULL && n > 0) return false;
+    if (t->crcs && store_object_crcs(books, o, &n) != NULL && n > 0) return false;
     if (store_object_crc(o, &place.crc)) place.flags |= PLACE_HAS_CRC;
     if (store_object_suspect(books, o)) place.flags |= PLACE_SUSPECT;
-    return location_packed(c, layout, &grant, &place);
+    return location_packed(c, layout, t->no_grant ? NULL : &grant, &place);
 }
 
 /* [version, size, lease-ms, crc, [replica, ...], value or nil, crcs or nil, flags] */
-static void answer_object(struct client *c, struct object *o, uint64_t granted_ms, bool crcs,
-                          bool packed) {
+static void answer_object(struct client *c, struct object *o, uint64_t granted_ms,
+                          const struct look_terms *terms) {
     struct store_layout layout;
     struct span value;
     uint32_t crc = 0;
     bool has_crc = store_object_crc(o, &crc), in_books = store_object_inline(o, &value);
     struct text t;
     if (!in_books) store_object_layout(books, o, &layout);
-    if (packed && !in_books && answer_packed(c, o, granted_ms, &layout, crcs)) return;
+    if (terms->packed && !in_books && answer_packed(c, o, granted_ms, &layout, terms)) return;
     text_begin(&t);
     text_array(&t, 8);
     text_int(&t, (int64_t)store_object_version(o));
@@ -98,15 +99,16 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
         text_array(&t, 0);
         text_bulk(&t, value.data, value.len);
     } else {
-        struct location_grant grant = {.op = GRANT_READ,
-                                       .session = c->id,
-                                       .expiry_ms = granted_ms ? turn.mono_ms + granted_ms : 0};
+        struct location_grant grant = {
+            .op = GRANT_READ, .session = c->id, .expiry_ms = turn.mono_ms + granted_ms};
+        bool granted = granted_ms > 0 && !terms->no_grant;
         c->io->flags |= CLIENT_GRANTED;
         if (layout.replicas > 1) cluster_order(&layout, location_host(c), span_str(c->rack));
-        text_replicas(&t, &layout, store_object_key(o), store_object_version(o), &grant);
+        text_replicas(&t, &layout, store_object_key(o), store_object_version(o),
+                      granted ? &grant : NULL);
         text_null(&t, c->proto);
     }
-    answer_crcs(&t, c, o, crcs);
+    answer_crcs(&t, c, o, terms->crcs);
     reply_int(c, !in_books && store_object_suspect(books, o) ? PLACE_SUSPECT : 0);
 }
 
@@ -130,5 +132,5 @@ void look_answer(struct client *c, struct look_terms *t, struct object *o, uint6
             return;
         }
     }
-    answer_object(c, o, granted_ms, t->crcs, t->packed);
+    answer_object(c, o, granted_ms, t);
 }

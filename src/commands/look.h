@@ -10,6 +10,7 @@ struct look_terms {
     /* look-ups are accesses; not those that storage nodes make for their copies */
     bool counts;
     bool crcs, packed;
+    bool no_grant;               /* as location_no_grant */
     uint64_t lease_ms;           /* 0: none; at most max-lease, which the reply says */
     uint64_t batch;              /* of leases; 0: its client wants none */
     uint64_t late_ms;            /* a lease holds for so much longer than is said */

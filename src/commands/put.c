@@ -21,6 +21,7 @@ struct puts {
     struct each each;
     struct store_put *making; /* room is being made for the key that it is at */
     struct wire_put args;
+    bool no_grant;                    /* as location_no_grant */
     struct store_put_options options; /* without its spans */
     struct store_batch request;
     uint64_t batch; /* of the puts that it opens, 0: none */
@@ -33,6 +34,7 @@ struct puts {
 
 static void put_options(struct client *c, struct puts *p) {
     const struct wire_put *args = &p->args;
+    p->no_grant = location_no_grant(c, args->no_grant);
     p->options = (struct store_put_options){
         .replicas = args->replicas > 0 ? args->replicas : 1,
         .host = location_host(c),
@@ -51,19 +53,19 @@ static void put_options(struct client *c, struct puts *p) {
 /* --- one after the other --- */
 
 /* [token, [replica, ...]], and how many replicas are missing when that is not 0. */
-static void answer_opened(struct client *c, const struct store_put *put, bool packed) {
+static void answer_opened(struct client *c, const struct store_put *put, const struct puts *p) {
     struct store_layout layout;
-    struct location_grant grant = location_put_grant(put);
+    struct location_grant sealed = location_put_grant(put), *grant = p->no_grant ? NULL : &sealed;
     c->io->flags |= CLIENT_GRANTED;
     uint32_t missing = store_put_missing(put);
     store_put_layout(books, put, &layout);
     struct place_packed place = {.number = store_put_token(put)};
-    if (packed && missing == 0 && location_packed(c, &layout, &grant, &place)) return;
+    if (p->args.packed && missing == 0 && location_packed(c, &layout, grant, &place)) return;
     struct text t;
     text_begin(&t);
     text_array(&t, missing > 0 ? 3 : 2);
     text_int(&t, (int64_t)store_put_token(put));
-    text_replicas(&t, &layout, span_of(NULL, 0), 0, &grant); /* memory only: no names needed */
+    text_replicas(&t, &layout, span_of(NULL, 0), 0, grant); /* memory only: no names needed */
     if (missing > 0) text_int(&t, missing);
     text_send(c, &t);
 }
@@ -113,7 +115,7 @@ static void answer_put(struct client *c, tarn_status status, struct store_put *p
         later_reply(c, status);
     } else if (status == TARN_OK) {
         if (p->batch != 0) store_put_join(books, put, p->batch, p->opened++);
-        answer_opened(c, put, p->args.packed);
+        answer_opened(c, put, p);
     } else if (status == TARN_EEXISTS) {
         reply_null(c);
     } else {

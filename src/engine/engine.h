@@ -73,8 +73,11 @@ bool engine_segment_same(struct engine *e, const struct engine_segment *segment)
 void engine_session_changed(struct engine *e);
 
 struct engine_part {
-    struct grant_extent extent;      /* whole, as granted */
-    const uint8_t *grant;            /* GRANT_SIZE bytes, borrowed until engine_run returns */
+    struct grant_extent extent; /* whole, as granted */
+    /* GRANT_SIZE bytes, borrowed until engine_run returns; NULL: none, so it goes by transports
+     * that need none, and where there is no such way its operation is TARN_EGRANT_EXPIRED. The
+     * parts of an operation all have one, or none has */
+    const uint8_t *grant;
     uint64_t sub_offset, sub_length; /* inside the extent */
 };
 

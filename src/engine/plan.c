@@ -173,6 +173,7 @@ static bool is_plain(const struct engine_run *r, const struct engine_op *op, uin
 static bool is_alike(const struct engine_op *a, const struct engine_op *b) {
     return a->write == b->write && a->want_crc == b->want_crc && a->patience_ms == b->patience_ms &&
            a->sole == b->sole && (a->receipts == NULL) == (b->receipts == NULL) &&
+           (a->parts[0].grant == NULL) == (b->parts[0].grant == NULL) &&
            a->parts[0].sub_length == b->parts[0].sub_length &&
            a->parts[0].extent.segment == b->parts[0].extent.segment &&
            a->parts[0].extent.segment_epoch == b->parts[0].extent.segment_epoch;

@@ -238,6 +238,12 @@ void run_slice_done(struct transport_op *top) {
     }
 }
 
+static bool slice_lacks_grant(const struct slice *s) {
+    for (size_t i = 0; i < s->top.n_parts; i++)
+        if (s->top.parts[i].grant == NULL) return true;
+    return false;
+}
+
 static void slice_submit(struct engine_run *r, struct slice *s, uint64_t now_ms) {
     struct engine *e = r->e;
     if (s->since_ms == 0) s->since_ms = now_ms;
@@ -247,6 +253,10 @@ static void slice_submit(struct engine_run *r, struct slice *s, uint64_t now_ms)
         return;
     }
     struct engine_kind *k = s->kind;
+    if ((k->flags & TRANSPORT_GRANTED) != 0 && slice_lacks_grant(s)) {
+        finish_all(s, TARN_EGRANT_EXPIRED);
+        return;
+    }
     struct transport_key *key;
     uint64_t patience_ms = s->run_op->op->patience_ms, until_ms = r->deadline_ms;
     if (patience_ms != 0 && (until_ms == 0 || now_ms + patience_ms < until_ms))

@@ -33,7 +33,7 @@ uint64_t location_session_grants_ms(uint64_t session);
 
 struct location_grant {
     enum grant_op op;
-    uint64_t session, expiry_ms; /* expiry_ms 0: no grants */
+    uint64_t session, expiry_ms;
     /* of the put; 0: it is none, or its writer is trusted with the segment */
     uint64_t token;
 };
@@ -47,12 +47,14 @@ bool location_receipts(const struct store_put *put, uint32_t without, bool whole
                        struct span receipts);
 /* Are they as many bytes as they must be? */
 bool location_receipts_fit(const struct store_put *put, struct span receipts);
-/* Appends "[replica, ...]": memory and ssd with extents and a grant for each, file with path and
- * size. key and version are those of the object: files are named by them. */
+/* Appends "[replica, ...]": memory and ssd with extents and a grant for each (grant NULL: without
+ * them), file with path and size. key and version are those of the object: files are named by
+ * them. */
 void text_replicas(struct text *t, const struct store_layout *layout, struct span key,
                    uint64_t version, const struct location_grant *grant);
 /* Answers the packed form (transport/place.h) of a value of one replica in one extent of memory,
- * with its grant. false, and nothing answered: it is none, or there is no grant for it. */
+ * with its grant, or (grant NULL) without one. false, and nothing answered: it is none, or there
+ * is no grant for it. */
 struct place_packed;
 bool location_packed(struct client *c, const struct store_layout *layout,
                      const struct location_grant *grant, struct place_packed *place);
@@ -61,6 +63,13 @@ const char *location_tier_name(enum store_tier tier); /* "memory", "ssd", "file"
 /* Is its user trusted with whole segments (@direct)? Whoever is not is held to his grants: what
  * they allow, and how long. */
 bool location_trusted(const struct client *c);
+/* Does it get places without grants, for which it asks with NOGRANT? A session that reads and
+ * writes by what it has mapped shows none, and is fenced with these mappings: what it was told is
+ * protected, kept from others and cut off as if it had grants. Who is not trusted has nothing
+ * else, so he gets them. */
+static inline bool location_no_grant(const struct client *c, bool asks) {
+    return asks && location_trusted(c);
+}
 /* Seals a grant for the host of e->segment. false: there is no such segment. */
 bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms,
                    const struct grant_extent *e, uint8_t out[GRANT_SIZE]);

@@ -42,6 +42,7 @@ struct stats_rate {
     X(COUNTER, job_slices, "their slices")                                                         \
     X(COUNTER, quota_yields, "clients that had to let others go first")                            \
     X(COUNTER, postponed_commands, "by CLIENT PAUSE")                                              \
+    X(COUNTER, grants_sealed, "rights to an extent, or to attach a segment, given out")            \
     X(COUNTER, replica_reports, "damaged replicas that clients reported")                          \
     X(COUNTER, replicas_bad, "... and that were damaged")                                          \
     X(COUNTER, aof_unwritten_replies, "clients not told OK: the file could not be written")

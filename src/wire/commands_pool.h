@@ -6,7 +6,8 @@
 
 COMMAND(putstart, "PUTSTART", W | D, "Opens a put: makes room and tells where to write.", POOL_KEYS,
         TAKES(ONCE(put, PUT_KEY), PUT_OPTIONS, ANY_OF(PUT_TOGETHER),
-              OPTION("INSTEAD", NUMBER, "token", RANGE(1, INT64_MAX), IN(put, instead))),
+              OPTION("INSTEAD", NUMBER, "token", RANGE(1, INT64_MAX), IN(put, instead)),
+              FLAG("NOGRANT", IN(put, no_grant))),
         REPLY("[token, [replica, ...]], and how many replicas are missing if any; nil: it exists"),
         ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
 COMMAND(putend, "PUTEND", W | F, "Makes what was put visible.", POOL_KEYS,
@@ -22,7 +23,7 @@ COMMAND(putrevoke, "PUTREVOKE", W | F, "Gives a put up.", POOL_KEYS,
 COMMAND(mputstart, "MPUTSTART", W | D, "Opens many puts, of a prefix in order.", POOL_KEYS,
         TAKES(BATCH(put, PUT_KEY), SPREAD(put), PUT_OPTIONS,
               ANY_OF(PUT_TOGETHER, PUT_TOGETHER_EACH), FLAG("PACKED", IN(put, packed)),
-              FLAG("BATCH", IN(put, batch))),
+              FLAG("NOGRANT", IN(put, no_grant)), FLAG("BATCH", IN(put, batch))),
         REPLY("an array of the replies of PUTSTART; PACKED: of 88 bytes each, where it fits; "
               "BATCH: then the batch of puts, for MPUTEND"),
         ERRORS("TRYAGAIN NOSPACE PUTBUSY QUOTA NOSEGMENT OOM LIMIT"))
@@ -46,14 +47,15 @@ COMMAND(mputrevoke, "MPUTREVOKE", W, "Gives many puts up.", POOL_KEYS,
 COMMAND(
     getreplicas, "GETREPLICAS", R | B | CMD_MASTER,
     "Tells where a value lies, and protects it for a time.", POOL_KEYS,
-    TAKES(ONCE(look, LOOK_KEY), LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs))),
+    TAKES(ONCE(look, LOOK_KEY), LOOK_OPTIONS, FLAG("CRCS", IN(look, crcs)),
+          FLAG("NOGRANT", IN(look, no_grant))),
     REPLY("[version, size, lease-ms, crc, [replica, ...], value, crcs, flags]; nil: no such key"),
     ERRORS("LIMIT"))
 COMMAND(mgetreplicas, "MGETREPLICAS", R | B | CMD_MASTER,
         "Tells where many values lie, and protects them for a time.", POOL_KEYS,
         TAKES(BATCH(look, LOOK_KEY), SPREAD(look), LOOK_KV_GROUPS, LOOK_OPTIONS,
               FLAG("CRCS", IN(look, crcs)), FLAG("PACKED", IN(look, packed)),
-              FLAG("BATCH", IN(look, batch))),
+              FLAG("NOGRANT", IN(look, no_grant)), FLAG("BATCH", IN(look, batch))),
         REPLY("an array of the replies of GETREPLICAS; PACKED: of 88 bytes each, where it fits; "
               "BATCH: then the batch of leases, for RELEASE; "
               "KVGROUPS: [boundary, [[first, blocks, tail], ...], [reply, ...]]"),

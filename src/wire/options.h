@@ -33,7 +33,7 @@ struct wire_put {
     WIRE_MANY(WIRE_PREFERS) prefer, avoid;
     struct wire_hint hint;
     struct wire_spread spread;
-    bool replace, packed, moving, batch;
+    bool replace, packed, no_grant, moving, batch;
 };
 struct wire_put_key {
     uint32_t key;
@@ -61,7 +61,7 @@ struct wire_look {
     uint64_t lease_ms, wait_ms;
     struct wire_hint hint;
     struct wire_spread spread;
-    bool crcs, packed, batch;
+    bool crcs, packed, no_grant, batch;
 };
 enum { WIRE_KV_GROUPS_MAX = 1024, WIRE_KV_GROUP_WORDS = 6 };
 enum wire_kv_kind { WIRE_KV_FULL = 1, WIRE_KV_WINDOW, WIRE_KV_STATE };

@@ -192,6 +192,13 @@ static uint32_t crc_of(uint64_t from, uint64_t len) {
     return crc;
 }
 
+static bool asked_no_grant; /* by the command that is being answered */
+
+/* Mostly what was asked for. */
+static bool says_no_grant(void) {
+    return asked_no_grant && choice(8) != 1;
+}
+
 static void say_extents(struct buf *out, uint64_t offset, uint64_t size) {
     static const uint8_t grant[GRANT_SIZE] = {1};
     unsigned n = 1 + choice(9);
@@ -204,7 +211,7 @@ static void say_extents(struct buf *out, uint64_t offset, uint64_t size) {
         resp_write_int(out, 7);
         resp_write_int(out, (int64_t)offset);
         resp_write_int(out, (int64_t)len);
-        resp_write_bulk(out, grant, sizeof(grant));
+        resp_write_bulk(out, grant, says_no_grant() ? 0 : sizeof(grant));
         offset += len;
     }
 }
@@ -228,7 +235,7 @@ static void say_replicas(struct buf *out, uint64_t offset, uint64_t size) {
 static void say_packed(struct buf *out, uint64_t number, uint64_t offset, uint64_t size, bool crc) {
     struct place_packed p = {.number = number, .lease_ms = 5000, .extent = {1, 7, offset, size}};
     if (crc) p.flags = PLACE_HAS_CRC, p.crc = crc_of(offset, size);
-    resp_write_bulk(out, &p, sizeof(p));
+    resp_write_bulk(out, &p, says_no_grant() ? PLACE_NO_GRANT_SIZE : sizeof(p));
 }
 
 static void say_crcs(struct buf *out, uint64_t size) {
@@ -528,12 +535,13 @@ static void say_info(struct buf *out) {
     char text[128];
     snprintf(text, sizeof(text), "tarn_version:0.1.0\r\nmaster_epoch:%d\r\n%s%s",
              choice(2) == 1 ? 8 : 7, choice(2) == 1 ? "lease_batches:1\r\n" : "",
-             choice(2) == 1 ? "put_batches:1\r\n" : "");
+             choice(2) == 1 ? "put_batches:1\r\nplaces_without_grants:1\r\n" : "");
     say_text(out, text);
 }
 
 static void say(struct buf *out, const struct span *argv, size_t argc) {
     uint64_t n = number_at(argv, argc, 1);
+    asked_no_grant = has(argv, argc, "NOGRANT");
     if (say_transfer(out, argv, argc)) return;
     if (has(argv, argc, "KVGROUPS")) return say_kv_groups(out, argv, argc);
     if (span_case_eq(argv[0], "MGETREPLICAS")) return say_many(out, argv, argc, false);

@@ -240,6 +240,13 @@ test {meta: every operation does its work} {
         assert {[field [bench meta --op $op --keys 2000 --seconds 0.2 --batch 64] keys_per_s] > 0}
     }
     assert {[info_field put_ends] >= 2000}
+    set sealed [info_field grants_sealed]
+    assert {$sealed >= 2000}
+    foreach op {put get} {
+        set json [bench meta --op $op --no-grants --keys 640 --seconds 0.2 --batch 64]
+        assert {[field $json keys_per_s] > 0 && [field $json errors] == 0} $json
+    }
+    assert_equal $sealed [info_field grants_sealed]
 }
 
 test {meta: calls by a rate, puts among look-ups} {

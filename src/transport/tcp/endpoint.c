@@ -333,6 +333,7 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
             .sub_offset = p->sub_offset,
             .sub_length = p->sub_length,
         };
+        TARN_ASSERT(p->grant != NULL);
         memcpy(part.grant, p->grant, GRANT_SIZE);
         buf_append(&e->tx_meta, &part, sizeof(part));
     }

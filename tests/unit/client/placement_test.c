@@ -34,7 +34,8 @@ static const char good[] =
 
 TEST(two_extents) {
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode(good, sizeof(good) - 1), 10000000000, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(good, sizeof(good) - 1), false, 10000000000, &p),
+             TARN_OK);
     CHECK_EQ(p.version, 9);
     CHECK_EQ(p.size, 128);
     CHECK_EQ(p.crc, 4294967295);
@@ -67,7 +68,8 @@ TEST(the_short_form) {
     static const char text[] = PACKED(LEASE, ONE, ZERO, LENGTH),
                       plain[] = PACKED(LEASE, ZERO, ZERO, LENGTH);
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 10000000000, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), false, 10000000000, &p),
+             TARN_OK);
     CHECK(p.version == 9 && p.size == 100 && p.crc == 4294967295 && p.replicas == 1 &&
           p.value == NULL);
     CHECK_EQ(p.lease_end, 10000 + 5000 - 6);
@@ -76,22 +78,61 @@ TEST(the_short_form) {
     const struct grant_extent *x = &r->parts[0].extent;
     CHECK(x->segment == 1 && x->segment_epoch == 7 && x->offset == 4096 && x->length == 100);
     CHECK(r->parts[0].sub_length == 100 && memcmp(r->parts[0].grant, GRANT, GRANT_SIZE) == 0);
-    CHECK_EQ(placement_of_get(&arena, decode(plain, sizeof(plain) - 1), 0, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(plain, sizeof(plain) - 1), false, 0, &p), TARN_OK);
     CHECK_EQ(p.crc, -1);
-    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), 100, &p), TARN_OK);
+    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), false, 100, &p), TARN_OK);
     CHECK(p.token == 9 && p.replicas == 1);
-    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), 101, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), false, 101, &p), TARN_EPROTO);
     CHECK_EQ(p.replicas, 0);
     static const char zero[] = PACKED(LEASE, ONE, ONE, LENGTH),
                       flags[] = PACKED(LEASE, LEASE, ZERO, LENGTH),
                       empty[] = PACKED(LEASE, ONE, ZERO, ZERO ZERO),
                       huge[] = PACKED(LEASE, ONE, ZERO, ZERO "\0\0\x01\0"),
                       small[] = "$3\r\nabc\r\n";
-    CHECK_EQ(placement_of_get(&arena, decode(zero, sizeof(zero) - 1), 0, &p), TARN_EPROTO);
-    CHECK_EQ(placement_of_get(&arena, decode(flags, sizeof(flags) - 1), 0, &p), TARN_EPROTO);
-    CHECK_EQ(placement_of_get(&arena, decode(empty, sizeof(empty) - 1), 0, &p), TARN_EPROTO);
-    CHECK_EQ(placement_of_get(&arena, decode(huge, sizeof(huge) - 1), 0, &p), TARN_EPROTO);
-    CHECK_EQ(placement_of_get(&arena, decode(small, sizeof(small) - 1), 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(zero, sizeof(zero) - 1), false, 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(flags, sizeof(flags) - 1), false, 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(empty, sizeof(empty) - 1), false, 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(huge, sizeof(huge) - 1), false, 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(small, sizeof(small) - 1), false, 0, &p), TARN_EPROTO);
+}
+
+/* The short form without a grant, and the long one, where they were asked for so. */
+TEST(places_without_grants) {
+    static const char text[] = "$48\r\n\x09\0\0\0\0\0\0\0" LEASE ONE "\xff\xff\xff\xff" ZERO
+                               "\x01\0\0\0\x07\0\0\0\0\x10\0\0\0\0\0\0" LENGTH "\r\n",
+                      with[] = PACKED(LEASE, ONE, ZERO, LENGTH),
+                      small[] = "$47\r\n" GRANT "1234567\r\n";
+    struct placement p;
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), false, 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), true, 0, &p), TARN_OK);
+    CHECK(p.version == 9 && p.size == 100 && p.crc == 4294967295 && p.replicas == 1);
+    CHECK(replica_lacks_grant(p.replica) && p.replica->parts[0].extent.offset == 4096);
+    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), true, 100, &p), TARN_OK);
+    size_t n;
+    CHECK(p.token == 9 && replica_lacks_grant(p.replica) && !placement_is_once(&p));
+    CHECK(placement_receipts(&arena, &p, &n) == NULL);
+    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), false, 100, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(small, sizeof(small) - 1), true, 0, &p), TARN_EPROTO);
+    /* A server may give grants all the same. */
+    CHECK_EQ(placement_of_get(&arena, decode(with, sizeof(with) - 1), true, 0, &p), TARN_OK);
+    CHECK(!replica_lacks_grant(p.replica));
+}
+
+#define BARE(segment, length) "*5\r\n:" segment "\r\n:7\r\n:0\r\n:" length "\r\n$0\r\n\r\n"
+#define LONG(extents)                                                                              \
+    "*7\r\n:9\r\n:128\r\n:5000\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*2\r\n" extents "$-1\r\n$-"    \
+    "1\r\n"
+
+TEST(long_places_without_grants) {
+    static const char bare[] = LONG(BARE("1", "100") BARE("2", "28")),
+                      some[] = LONG(BARE("1", "100") "*5\r\n:2\r\n:7\r\n:0\r\n:28\r\n$40\r\n" GRANT
+                                                     "\r\n");
+    struct placement p;
+    CHECK_EQ(placement_of_get(&arena, decode(bare, sizeof(bare) - 1), false, 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(bare, sizeof(bare) - 1), true, 0, &p), TARN_OK);
+    CHECK(p.replica->n_parts == 2 && replica_lacks_grant(p.replica));
+    CHECK(p.replica->parts[1].grant == NULL);
+    CHECK_EQ(placement_of_get(&arena, decode(some, sizeof(some) - 1), true, 0, &p), TARN_EPROTO);
 }
 
 TEST(leases_never_end_late) {
@@ -103,7 +144,7 @@ TEST(leases_never_end_late) {
 TEST(inline_values) {
     static const char text[] = "*7\r\n:1\r\n:3\r\n:0\r\n:-1\r\n*0\r\n$3\r\nabc\r\n$-1\r\n";
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 0, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), false, 0, &p), TARN_OK);
     CHECK_EQ(p.crc, -1);
     CHECK_BYTES(p.value, p.size, "abc");
 }
@@ -121,7 +162,7 @@ TEST(replicas_of_all_tiers) {
         "*2\r\n$3\r\nssd\r\n*1\r\n" EXTENT("3", "100") "*2\r\n$6\r\nmemory\r\n*2\r\n" EXTENT(
             "4", "60") EXTENT("5", "40") "$-1\r\n$-1\r\n";
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 0, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), false, 0, &p), TARN_OK);
     CHECK_EQ(p.replicas, 3);
     CHECK_EQ(p.replica[0].tier, REPLICA_FILE);
     CHECK_STR(p.replica[0].path, "/d/k.1");
@@ -137,13 +178,13 @@ TEST(more_replicas_than_anybody_has) {
     for (int i = 0; i < 40; i++) buf_printf(&text, "*2\r\n$3\r\nssd\r\n*1\r\n" EXTENT("3", "100"));
     buf_printf(&text, "$-1\r\n$-1\r\n");
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode(text.data, text.len), 0, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(text.data, text.len), false, 0, &p), TARN_OK);
     CHECK_EQ(p.replicas, REPLICAS_MAX);
     buf_clear(&text);
     buf_printf(&text, "*2\r\n:1\r\n*40\r\n");
     for (int i = 0; i < 40; i++)
         buf_printf(&text, "*2\r\n$6\r\nmemory\r\n*1\r\n" EXTENT("3", "100"));
-    CHECK_EQ(placement_of_put(&arena, decode(text.data, text.len), 100, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_put(&arena, decode(text.data, text.len), false, 100, &p), TARN_EPROTO);
     buf_free(&text);
 }
 
@@ -158,17 +199,17 @@ TEST(files_lie_where_they_should) {
                    "\r\n",
                    strlen(bad[i]), bad[i]);
         struct placement p;
-        CHECK_EQ(placement_of_get(&arena, decode(text.data, text.len), 0, &p), TARN_EPROTO);
+        CHECK_EQ(placement_of_get(&arena, decode(text.data, text.len), false, 0, &p), TARN_EPROTO);
         buf_free(&text);
     }
 }
 
 TEST(a_miss_and_errors) {
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode("$-1\r\n", 5), 0, &p), TARN_ENOTFOUND);
+    CHECK_EQ(placement_of_get(&arena, decode("$-1\r\n", 5), false, 0, &p), TARN_ENOTFOUND);
     static const char busy[] = "-PUTBUSY later\r\n";
-    CHECK_EQ(placement_of_put(&arena, decode(busy, sizeof(busy) - 1), 100, &p), TARN_EBUSY);
-    CHECK_EQ(placement_of_put(&arena, decode("*-1\r\n", 5), 100, &p), TARN_EEXISTS);
+    CHECK_EQ(placement_of_put(&arena, decode(busy, sizeof(busy) - 1), false, 100, &p), TARN_EBUSY);
+    CHECK_EQ(placement_of_put(&arena, decode("*-1\r\n", 5), false, 100, &p), TARN_EEXISTS);
     CHECK_EQ(answer_error_status("NOSPACE x"), TARN_ENOSPACE);
     CHECK_EQ(answer_error_status("BADTOKEN"), TARN_ETOKEN);
     CHECK_EQ(answer_error_status("ERR unknown command 'X'"), TARN_EPROTO);
@@ -185,7 +226,7 @@ TEST(damaged_answers) {
             text[i] = (char)(text[i] ^ (1 << bit));
             const struct answer *a = decode(text, sizeof(good) - 1);
             struct placement p;
-            if (a == NULL || placement_of_get(&arena, a, 0, &p) != TARN_OK) continue;
+            if (a == NULL || placement_of_get(&arena, a, bit & 1, 0, &p) != TARN_OK) continue;
             if (p.value != NULL) continue;
             const struct placed_replica *r = p.replica;
             uint64_t total = 0;

@@ -49,6 +49,8 @@ void pool_stop(void);
  * and reached as it is, not by a proxy; NULL: as the others. */
 void pool_renew(const char *machine);
 pid_t pool_pid(unsigned host);
+/* Of host 0, when it is reached as it is: nobody can attach its memory from now on. */
+void pool_hide_memory(void);
 /* tarn://address:port?...options: no pauses to speak of, and the options given (may be ""). Hosts
  * are waited for as long as it takes, and left alone for longer than any test; where one falls
  * silent, failover_ms says for how long. */

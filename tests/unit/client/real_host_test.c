@@ -199,6 +199,192 @@ TEST(a_host_that_was_stopped_before_we_came) {
     end_real();
 }
 
+/* --- places without grants --- */
+
+static unsigned asked(const char *command, const char *key, bool no_grant) {
+    char pattern[80];
+    snprintf(pattern, sizeof(pattern), "%s %s *%s", command, key, no_grant ? "NOGRANT*" : "");
+    return pool_count(pattern);
+}
+
+/* Whoever has moved all by shared memory asks for no grants. */
+TEST(shared_memory_needs_no_grants) {
+    begin_real("", "here");
+    CHECK_EQ(put_n("a", 20000, 1), TARN_OK);
+    CHECK_EQ(pool_count("*NOGRANT*"), 0);
+    CHECK_EQ(get("a", 20000), TARN_OK);
+    CHECK_EQ(asked("MGETREPLICAS", "1 a", true), 1);
+    CHECK_EQ(put_n("b", 3 * MIB, 1), TARN_OK);
+    CHECK_EQ(get("b", 3 * MIB), TARN_OK);
+    CHECK(asked("MPUTSTART", "1 b", true) == 1 && asked("MPUTSTART", "1 b", false) == 1);
+    CHECK(asked("MGETREPLICAS", "1 b", true) == 1 && asked("MGETREPLICAS", "1 b", false) == 1);
+    CHECK_EQ(get_range("b", 3 * MIB, MIB + 5, 100), TARN_OK);
+    CHECK(figures().tcp_bytes_read == 0 && figures().tcp_bytes_written == 0);
+    /* nor do views and writers, which only map */
+    tarn_view *view = NULL;
+    CHECK_EQ(tarn_view_open(client, "a", 1, NULL, &view), TARN_OK);
+    CHECK_EQ(tarn_view_check(view), TARN_OK);
+    CHECK_EQ(asked("GETREPLICAS", "a", true), 1);
+    CHECK_EQ(tarn_view_renew(view, 0), TARN_OK);
+    tarn_view_release(&view);
+    tarn_writer *writer = NULL;
+    char *v = value_of("w", 20000);
+    CHECK_EQ(tarn_writer_open(client, "w", 1, 20000, NULL, &writer), TARN_OK);
+    CHECK_EQ(asked("PUTSTART", "w", true), 1);
+    CHECK(tarn_writer_in_place(writer));
+    memcpy(tarn_writer_data(writer), v, 20000);
+    free(v);
+    CHECK_EQ(tarn_writer_commit(&writer), TARN_OK);
+    CHECK_EQ(get("w", 20000), TARN_OK);
+    CHECK_EQ(pool_open_puts(), 0);
+    end_real();
+}
+
+/* A put that has one replica elsewhere is begun anew, and that is no failure; then it stays so. */
+TEST(a_put_that_needs_grants_after_all) {
+    begin_real("retries=0", "here");
+    CHECK_EQ(put_n("a", 20000, 1), TARN_OK);
+    CHECK_EQ(put_n("b", 20000, 2), TARN_OK);
+    CHECK(asked("MPUTSTART", "1 b", true) == 1 && asked("MPUTSTART", "1 b", false) == 2);
+    CHECK_EQ(pool_count("MPUTREVOKE 1 b *"), 1);
+    char *v = value_of("b", 20000);
+    CHECK(pool_holds("b", 0, v, 20000) && pool_holds("b", 1, v, 20000));
+    free(v);
+    tarn_stats s = figures();
+    CHECK(s.retries == 0 && s.outages == 0 && s.put_restarts == 0 && s.put_failures == 0);
+    CHECK(s.put_replicas_failed == 0 && s.reconnects == 0 && s.put_stored == 2);
+    pool_forget_commands();
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(get("a", 20000), TARN_OK);
+        CHECK_EQ(tarn_remove(client, "b", 1), TARN_OK);
+        CHECK_EQ(put_n("b", 20000, 2), TARN_OK);
+    }
+    CHECK_EQ(pool_count("*NOGRANT*"), 0);
+    CHECK_EQ(pool_open_puts(), 0);
+    end_real();
+}
+
+/* Some of a batch are here, some are not. */
+TEST(gets_that_need_grants_after_all) {
+    begin_real("retries=0", "here");
+    CHECK_EQ(put_n("a", 20000, 1), TARN_OK);
+    CHECK_EQ(put_n("b", 3 * MIB, 2), TARN_OK);
+    tarn_close(&client);
+    CHECK_EQ(tarn_connect(pool_url("retries=0"), NULL, &client), TARN_OK);
+    pool_drop_replica("b", 0);
+    CHECK_EQ(get("a", 20000), TARN_OK);
+    pool_forget_commands();
+    char *v[2] = {value_of("a", 20000), value_of("b", 3 * MIB)},
+         *got[2] = {calloc(1, 20000), calloc(1, 3 * MIB)};
+    tarn_item items[2] = {
+        {.key = "a", .key_len = 1, .buffer = got[0], .buffer_len = 20000},
+        {.key = "b", .key_len = 1, .buffer = got[1], .buffer_len = 3 * MIB},
+    };
+    CHECK_EQ(tarn_get_many(client, items, 2, NULL, NULL), TARN_OK);
+    CHECK(items[0].status == TARN_OK && items[1].status == TARN_OK);
+    CHECK(memcmp(v[0], got[0], 20000) == 0 && memcmp(v[1], got[1], 3 * MIB) == 0);
+    for (int i = 0; i < 2; i++) free(v[i]), free(got[i]);
+    CHECK_EQ(asked("MGETREPLICAS", "2 a b", true), 1);
+    CHECK(asked("MGETREPLICAS", "1 b", false) == 1 && asked("MGETREPLICAS", "1 b", true) == 0);
+    tarn_stats s = figures();
+    CHECK(s.retries == 0 && s.outages == 0 && s.failovers == 0 && s.get_failures == 0);
+    CHECK(s.get_misses == 0 && s.reconnects == 0 && s.get_hits == 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(get("a", 20000), TARN_OK);
+        CHECK_EQ(get("b", 3 * MIB), TARN_OK);
+    }
+    CHECK_EQ(pool_count("*NOGRANT*"), 1);
+    end_real();
+}
+
+/* A disk's bytes come by tcp from the same machine, too. */
+TEST(a_tier_that_needs_grants) {
+    begin_real("retries=0", "here");
+    CHECK_EQ(put_n("a", 20000, 2), TARN_OK);
+    CHECK_EQ(put_n("b", 20000, 1), TARN_OK);
+    CHECK_EQ(get("b", 20000), TARN_OK);
+    pool_tier(1, "ssd");
+    pool_drop_replica("a", 0);
+    CHECK_EQ(get("a", 20000), TARN_OK);
+    CHECK_EQ(figures().get_failures, 0);
+    end_real();
+}
+
+/* All was moved by shared memory, which a new session cannot attach. */
+TEST(shared_memory_that_goes) {
+    begin_real("", "here");
+    CHECK_EQ(put_n("a", 20000, 1), TARN_OK);
+    CHECK_EQ(get("a", 20000), TARN_OK);
+    CHECK_EQ(asked("MGETREPLICAS", "1 a", true), 1);
+    pool_hide_memory();
+    pool_script("MPUTSTART", 0, POOL_DROP, NULL);
+    CHECK_EQ(put_n("b", 3 * MIB, 1), TARN_OK);
+    CHECK(asked("MPUTSTART", "1 b", true) == 2 && asked("MPUTSTART", "1 b", false) == 3);
+    CHECK_EQ(pool_count("MPUTREVOKE 1 b *"), 1);
+    tarn_stats s = figures();
+    CHECK(s.tcp_bytes_written == 3 * MIB && s.reconnects == 1 && s.outages == 0);
+    CHECK_EQ(get("a", 20000), TARN_OK);
+    CHECK_EQ(get("b", 3 * MIB), TARN_OK);
+    CHECK_EQ(pool_open_puts(), 0);
+    end_real();
+}
+
+static tarn_item kv_items[2];
+
+static tarn_item *kv_place(void *arg, uint64_t tokens, const tarn_kv_parts *parts, size_t n) {
+    (void)arg, (void)parts;
+    return tokens == 32 && n == 2 ? kv_items : NULL;
+}
+
+/* One part is here, the other is not. */
+TEST(parts_of_kv_groups_that_need_grants_after_all) {
+    begin_real("retries=0", "here");
+    tarn_put_options there;
+    tarn_put_options_init(&there);
+    there.prefers = 1;
+    there.prefer = (const char *const[]){"n1.0"};
+    char *far = value_of("f@h1", 20000), *near = value_of("f@h0", 20000);
+    CHECK_EQ(tarn_put(client, "f@h1", 4, far, 20000, &there), TARN_OK);
+    tarn_close(&client);
+    CHECK_EQ(tarn_connect(pool_url("retries=0"), NULL, &client), TARN_OK);
+    CHECK_EQ(put_n("f@h0", 20000, 1), TARN_OK);
+    static const tarn_kv_group group = {"f@", 2, TARN_KV_FULL, 0, 16, 0, 0};
+    static const tarn_key hashes[2] = {{"h0", 2}, {"h1", 2}};
+    const tarn_kv_query q = {sizeof(q), hashes, 2, 16, 16, &group, 1};
+    for (unsigned i = 0; i < 2; i++) {
+        tarn_kv_parts parts;
+        uint64_t tokens;
+        size_t failed = 1;
+        for (int k = 0; k < 2; k++)
+            kv_items[k] = (tarn_item){.buffer = calloc(1, 20000), .buffer_len = 20000};
+        CHECK_EQ(tarn_kv_get(client, &q, NULL, kv_place, NULL, &tokens, &parts, &failed), TARN_OK);
+        CHECK_EQ(failed, 0);
+        CHECK(memcmp(kv_items[0].buffer, near, 20000) == 0);
+        CHECK(memcmp(kv_items[1].buffer, far, 20000) == 0);
+        for (int k = 0; k < 2; k++) free(kv_items[k].buffer);
+        CHECK_EQ(pool_count("MGETREPLICAS 2 * KVGROUPS *NOGRANT*"), 1);
+        CHECK_EQ(asked("MGETREPLICAS", "1 f@h1", false), 1);
+    }
+    free(near);
+    free(far);
+    end_real();
+}
+
+/* What does not say that it knows of it is not asked. */
+TEST(an_older_server_gives_grants) {
+    static const char older[] = "$20\r\ntarn_version:0.2.0\r\n\r\n";
+    begin_real("", "here");
+    tarn_close(&client);
+    pool_script("INFO", 0, POOL_SAY, older);
+    CHECK_EQ(tarn_connect(pool_url(""), NULL, &client), TARN_OK);
+    CHECK_EQ(put_n("a", 20000, 1), TARN_OK);
+    CHECK_EQ(get("a", 20000), TARN_OK);
+    CHECK_EQ(get("a", 20000), TARN_OK);
+    CHECK_EQ(figures().tcp_bytes_read, 0);
+    CHECK_EQ(pool_count("*NOGRANT*"), 0);
+    end_real();
+}
+
 /* Memory that is mapped outlives its host: what was put there is still read, and put, until
  * somebody notices. */
 TEST(a_killed_host_whose_memory_is_mapped) {

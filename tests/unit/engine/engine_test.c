@@ -101,6 +101,33 @@ TEST(operations_that_make_no_sense) {
     engine_destroy(&e);
 }
 
+/* Nobody who wants a grant is asked without one: at once, and what has one goes on by itself. */
+TEST(a_part_without_a_grant_goes_no_way_that_wants_one) {
+    struct engine *e = make();
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096};
+    CHECK(engine_segment_way(&s, "tcp://127.0.0.1:1") != NULL);
+    CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    char data[100];
+    uint8_t grant[GRANT_SIZE] = {0};
+    struct iovec iov = {data, 100};
+    struct engine_part none = {{4, 2, 0, 100}, NULL, 0, 100}, one = {{4, 2, 0, 100}, grant, 0, 100};
+    struct engine_op op = {.iov = &iov, .n_iov = 1, .n_parts = 1, .patience_ms = 10};
+    for (int write = 0; write < 2; write++) {
+        struct engine_op ops[4] = {op, op, op, op};
+        for (int i = 0; i < 4; i++) {
+            ops[i].write = write;
+            ops[i].parts = i % 2 ? &one : &none;
+        }
+        CHECK_EQ(engine_run(e, ops, 1, 0), TARN_OK);
+        CHECK_EQ(ops[0].status, TARN_EGRANT_EXPIRED);
+        CHECK_EQ(engine_run(e, ops, 4, clock_boot_ms() + 60000), TARN_OK);
+        for (int i = 0; i < 4; i += 2)
+            CHECK(ops[i].status == TARN_EGRANT_EXPIRED && ops[i].settled);
+        for (int i = 1; i < 4; i += 2) CHECK_EQ(ops[i].status, TARN_ECLOSED);
+    }
+    engine_destroy(&e);
+}
+
 TEST(runs_end_when_another_thread_says_so) {
     bool stop = true;
     struct engine_config c;

@@ -85,6 +85,8 @@ TEST(hints_each_once_in_any_order) {
     CHECK(p.hint.return_ms == 86400000 && p.hint.session == 10 && p.ttl_ms == 5);
     CHECK_STR(bind("MPUTSTART 1 k 10 HINT SESSION s PACKED", &p, sizeof(p)), "");
     CHECK(p.hint.return_ms == 0 && p.hint.session == 6 && p.packed);
+    CHECK_STR(bind("PUTSTART k 10 NOGRANT INSTEAD 4", &p, sizeof(p)), "");
+    CHECK(p.no_grant && p.instead == 4);
     CHECK_STR(bind("PREFIXLEN 1 k HINT RETURN 7 LEASE 5", &l, sizeof(l)), "");
     CHECK(l.hint.return_ms == 7 && l.hint.session == 0 && l.lease_ms == 5);
     CHECK_STR(bind("MGETREPLICAS 1 k HINT SESSION SESSION HINT RETURN 7", &l, sizeof(l)), "");
@@ -122,6 +124,7 @@ TEST(errors_name_what_is_wrong) {
         {"PUTSTART k 10 PIN NONE", "PIN must be SOFT ms or HARD"},
         {"PIN k", "PIN must be SOFT ms, HARD or NONE"},
         {"PUTSTART k 10 PACKED", "unknown option 'PACKED'"},
+        {"PREFIXLEN 1 k NOGRANT", "unknown option 'NOGRANT'"},
         {"MPUTSTART 1001 k 10", "n must be a number from 1 to 1000"},
         {"MPUTSTART 2 k 10", "n is 2, but fewer than 4 arguments follow"},
         {"MPUTEND 2 a 1 2 b 3 4 VALUES x", "VALUES needs 2 values"},
@@ -456,7 +459,7 @@ TEST(synopses) {
     CHECK_STR(synopsis("SEGMENT|KEYS"),
               "node instance name n [uri read-key write-key [uri read-key write-key ...]]");
     CHECK_STR(synopsis("GETREPLICAS"),
-              "key [LEASE ms] [WAIT ms] [HINT SESSION id] [HINT RETURN ms] [CRCS]");
+              "key [LEASE ms] [WAIT ms] [HINT SESSION id] [HINT RETURN ms] [CRCS] [NOGRANT]");
     CHECK_STR(synopsis("PIN"), "key <SOFT ms | HARD | NONE>");
     CHECK_STR(synopsis("MSET"), "key value [key value ...]");
     CHECK_STR(synopsis("INFO"), "[section [section ...]]");
