@@ -151,32 +151,66 @@ static tarn_status get_chunk_ensure(struct getting *g, const struct chunk *c) {
     return TARN_OK;
 }
 
-/* Ends the leases of what is finished; nobody waits for the answer. */
+/* A connection has one lease per version, so of items with the same key only the last one ends it.
+ * Within one chunk all reads come before the release, and it does not matter. Keys are told apart
+ * by their hashes: two of the same only cost one its early end. */
+static void keys_find_last(struct getting *g) {
+    if (g->knows_last) return;
+    g->knows_last = true;
+    for (size_t i = 0; i < g->b.n; i++) g->wants[i].last_of_key = true;
+    if (g->b.n <= lane_chunk_keys(g->b.lane, g->b.n)) return;
+    size_t slots = 64;
+    while (slots < 2 * g->b.n) slots *= 2;
+    struct {
+        uint64_t hash;
+        size_t item; /* + 1, 0: a free slot */
+    } *table = arena_alloc(&g->b.lane->arena, slots * sizeof(*table));
+    memset(table, 0, slots * sizeof(*table));
+    for (size_t i = 0; i < g->b.n; i++) {
+        uint64_t hash = hash_bytes(g->b.items[i].key, g->b.items[i].key_len);
+        size_t at = hash & (slots - 1);
+        while (table[at].item != 0 && table[at].hash != hash) at = (at + 1) & (slots - 1);
+        if (table[at].item != 0) g->wants[table[at].item - 1].last_of_key = false;
+        table[at].hash = hash;
+        table[at].item = i + 1;
+    }
+}
+
+/* Returns how many. */
+static uint32_t release_keys(struct getting *g, const struct chunk *c, struct ctl_request *r) {
+    uint32_t n = 0;
+    keys_find_last(g);
+    for (size_t k = 0; k < c->n; k++) {
+        const struct want *w = &g->wants[c->order[k]];
+        const tarn_item *item = &g->b.items[c->order[k]];
+        if (!w->leased || !w->last_of_key || w->is.state != ITEM_FINISHED) continue;
+        request_word(r, item->key, item->key_len);
+        request_number(r, (int64_t)w->place.version);
+        n++;
+    }
+    return n;
+}
+
+/* Ends the leases of what is finished; nobody waits for the answer. As a batch if that is all of
+ * the chunk: of a key that was looked up again meanwhile, the lease is of the later batch. */
 static void chunk_release(struct getting *g, const struct chunk *c) {
     struct lane *lane = g->b.lane;
-    size_t n = 0, over = 0;
+    size_t over = 0;
     uint64_t bytes = 0;
     for (size_t k = 0; k < c->n; k++) {
         const struct want *w = &g->wants[c->order[k]];
-        bool ends = w->leased && w->last_of_key && w->is.state == ITEM_FINISHED;
-        n += ends;
-        bytes += ends ? w->place.size : 0;
-        over += w->is.state == ITEM_FINISHED;
+        if (w->is.state != ITEM_FINISHED) continue;
+        over++;
+        bytes += w->leased ? w->place.size : 0;
     }
-    if (n == 0 || lane->ctl.fd < 0) return;
-    bool whole = c->batch != 0 && over == c->n;
+    if (bytes == 0 || lane->ctl.fd < 0) return;
     struct ctl_request *r = &lane->request;
     request_begin(r);
-    struct wire_release ends = {.keys = {request_next(r), whole ? 0 : (uint32_t)n},
-                                .batch = whole ? c->batch : 0};
-    for (size_t k = 0; k < c->n; k++) {
-        struct want *w = &g->wants[c->order[k]];
-        if (!w->leased || !w->last_of_key || w->is.state != ITEM_FINISHED) continue;
-        w->leased = false;
-        if (whole) continue;
-        request_word(r, g->b.items[c->order[k]].key, g->b.items[c->order[k]].key_len);
-        request_number(r, (int64_t)w->place.version);
-    }
+    struct wire_release ends = {.keys = {request_next(r), 0}};
+    if (c->batch != 0 && over == c->n)
+        ends.batch = c->batch;
+    else if ((ends.keys.n = release_keys(g, c, r)) == 0)
+        return;
     request_build(r, WIRE_release, &ends);
     /* a failure shows at the next request; the leases run out by themselves */
     if (bytes <= LEASES_LEFT_MAX && lane->client->node == NULL) /* nodes have no next call */
@@ -318,29 +352,6 @@ static tarn_status get_pass(struct item_batch *b) {
     return status;
 }
 
-/* A connection has one lease per version, so of items with the same key only the last one ends it.
- * Within one chunk all reads come before the release, and it does not matter. Keys are told apart
- * by their hashes: two of the same only cost one its early end. */
-static void keys_find_last(struct getting *g) {
-    for (size_t i = 0; i < g->b.n; i++) g->wants[i].last_of_key = true;
-    if (g->b.n <= lane_chunk_keys(g->b.lane, g->b.n)) return;
-    size_t slots = 64;
-    while (slots < 2 * g->b.n) slots *= 2;
-    struct {
-        uint64_t hash;
-        size_t item; /* + 1, 0: a free slot */
-    } *table = arena_alloc(&g->b.lane->arena, slots * sizeof(*table));
-    memset(table, 0, slots * sizeof(*table));
-    for (size_t i = 0; i < g->b.n; i++) {
-        uint64_t hash = hash_bytes(g->b.items[i].key, g->b.items[i].key_len);
-        size_t at = hash & (slots - 1);
-        while (table[at].item != 0 && table[at].hash != hash) at = (at + 1) & (slots - 1);
-        if (table[at].item != 0) g->wants[table[at].item - 1].last_of_key = false;
-        table[at].hash = hash;
-        table[at].item = i + 1;
-    }
-}
-
 static tarn_status keys_wait(struct getting *g) {
     tarn_key *keys = arena_alloc(&g->b.lane->arena, g->b.n * sizeof(*keys));
     for (size_t i = 0; i < g->b.n; i++)
@@ -364,7 +375,6 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
         tarn_status status = client_check_key(items[i].key, items[i].key_len);
         if (status != TARN_OK) item_finish(g, i, status);
     }
-    keys_find_last(g);
 
     /* without a lease: its clock would run while we wait */
     tarn_status status = options->wait_ms > 0 ? keys_wait(g) : TARN_OK;

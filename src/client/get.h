@@ -17,7 +17,7 @@
 struct want {
     struct batch_item is; /* its state is get.c's alone */
     bool leased;          /* RELEASE it when it is finished */
-    bool last_of_key;     /* no later item of this call shares its lease */
+    bool last_of_key;     /* no later item of this call shares its lease; once knows_last */
     bool own_memory;      /* item->buffer was allocated here */
     bool prepared;        /* the fields from read on belong to place.version */
     bool damaged;         /* bytes of it were not right before */
@@ -44,6 +44,7 @@ struct getting {
     const struct get_options *options;
     const struct get_located *located; /* as in the options, until the first pass is over */
     bool new_session;                  /* the data path says that our session is cut off */
+    bool knows_last;                   /* what wants say of last_of_key */
     uint64_t turns;                    /* to another replica, so far */
     void *scratch[64];                 /* freed at the end */
     size_t n_scratch;
