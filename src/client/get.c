@@ -35,6 +35,7 @@ static void item_finish(struct getting *g, size_t i, tarn_status status) {
 }
 
 static void item_settle(struct getting *g, size_t i, struct get_result result) {
+    if (result.next == GET_ON) return;
     struct want *w = &g->wants[i];
     bool again = w->tries < result.limit && w->tries < (unsigned)g->b.lane->client->options.retries;
     if (result.next == GET_TURNED) {
@@ -45,7 +46,7 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
         COUNT(g->b.lane, retries, 1);
     } else if (result.next == GET_GRANTS) {
         w->is.state = ITEM_WANTED;
-    } else if (result.next != GET_ON) {
+    } else {
         item_finish(g, i, result.status);
     }
 }

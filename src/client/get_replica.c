@@ -32,6 +32,7 @@ static placed_avoid_fn replica_avoided(const struct getting *g) {
 }
 
 static bool choose_replica(struct getting *g, struct want *w) {
+    if (placed_read_choose_sole(&w->read, w->place.replicas)) return true;
     struct replica_look look = {g->b.lane, w->place.replica, outage_probe};
     w->chosen = outages_changes(&g->b.lane->client->outages);
     return placed_read_choose(&w->read, placed_in_order, w->place.replicas, replica_avoided(g),
@@ -46,17 +47,20 @@ void get_replica_refresh(struct getting *g, size_t i) {
     if (w->read.at != before) COUNT(g->b.lane, failovers, 1);
 }
 
+static bool has_other(const struct getting *g, const struct want *w) {
+    struct replica_look look = {g->b.lane, w->place.replica, outage_listed};
+    return placed_read_has_other(&w->read, placed_in_order, w->place.replicas, replica_avoided(g),
+                                 &look);
+}
+
 /* The last one is waited for, though not as long as a lease lasts; but not again and again when its
  * host has just been out of reach: should it be back, it answers at once. */
 void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     const struct want *w = &g->wants[i];
-    struct replica_look look = {g->b.lane, w->place.replica, outage_listed};
     uint64_t failover_ms = g->b.lane->client->options.failover_ms;
-    placed_avoid_fn avoided = replica_avoided(g);
-    if (w->place.replicas > 1 &&
-        placed_read_has_other(&w->read, placed_in_order, w->place.replicas, avoided, &look)) {
+    if (w->place.replicas > 1 && has_other(g, w)) {
         op->patience_ms = failover_ms;
-    } else if (avoided != NULL && replica_is(g->b.lane, get_replica(w), outage_listed)) {
+    } else if (replica_avoided(g) != NULL && replica_is(g->b.lane, get_replica(w), outage_listed)) {
         op->patience_ms = failover_ms / 8 + 1;
     } else {
         op->patience_ms = 3 * failover_ms;

@@ -71,6 +71,11 @@ void placed_read_only(struct placed_read *r, unsigned replica);
 
 /* Something speaks against this replica, as long as there is another. */
 typedef bool (*placed_avoid_fn)(void *arg, unsigned replica);
+/* true: there is one replica, number 0, which has not failed, and it is chosen. */
+static inline bool placed_read_choose_sole(struct placed_read *r, unsigned n) {
+    r->replicas = n;
+    return n == 1 && r->at == 0 && r->given_up == 0;
+}
 extern const uint8_t placed_in_order[PLACED_REPLICAS_MAX]; /* 0, 1, 2, ... */
 /* The replica to read from (at): the one before, or the first that will do; one to be avoided only
  * when there is nothing else. order: their numbers, best first. Returns its place in order, n: none
