@@ -9,29 +9,16 @@
 #define BLOCK_MIN  (64u << 10)
 #define BLOCK_KEEP (4u << 20)
 
-struct arena_block {
-    struct arena_block *next;
-    size_t used, cap;
-    _Alignas(16) char data[];
-};
-
-void *arena_alloc(struct arena *a, size_t size) {
-    size = (size + 15) & ~(size_t)15;
-    struct arena_block *b = a->head;
-    if (b == NULL || b->cap - b->used < size) {
-        size_t cap = b == NULL ? BLOCK_MIN : b->cap * 2;
-        if (cap > BLOCK_KEEP) cap = BLOCK_KEEP;
-        if (cap < size) cap = size;
-        b = xmalloc(sizeof(*b) + cap);
-        b->used = 0;
-        b->cap = cap;
-        b->next = a->head;
-        a->head = b;
-        a->total += cap;
-    }
-    void *p = b->data + b->used;
-    b->used += size;
-    return p;
+void arena_grow(struct arena *a, size_t size) {
+    size_t cap = a->head == NULL ? BLOCK_MIN : a->head->cap * 2;
+    if (cap > BLOCK_KEEP) cap = BLOCK_KEEP;
+    if (cap < size) cap = size;
+    struct arena_block *b = xmalloc(sizeof(*b) + cap);
+    b->used = 0;
+    b->cap = cap;
+    b->next = a->head;
+    a->head = b;
+    a->total += cap;
 }
 
 struct arena_mark arena_mark(const struct arena *a) {

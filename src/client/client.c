@@ -287,9 +287,8 @@ tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len,
     return status;
 }
 
-bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov) {
+bool client_meets_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov) {
     bool is = false;
-    if (__atomic_load_n(&client->n_devices, __ATOMIC_RELAXED) == 0) return false;
     pthread_mutex_lock(&client->mutex);
     for (size_t i = 0; i < client->n_registered && !is; i++) {
         const struct engine_buffer *r = &client->registered[i];

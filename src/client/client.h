@@ -73,8 +73,13 @@ struct tarn_client {
     struct reporter reporter;
 };
 
+bool client_meets_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov);
 /* Is any of it memory of a device, which the CPU must not touch? */
-bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov);
+static inline bool client_is_device(struct tarn_client *client, const struct iovec *iov,
+                                    size_t n_iov) {
+    return __atomic_load_n(&client->n_devices, __ATOMIC_RELAXED) > 0 &&
+           client_meets_device(client, iov, n_iov);
+}
 /* tarn_connect for a storage node of that name (NULL: for anybody), which makes its copies through
  * it. */
 tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
@@ -112,7 +117,15 @@ static inline void trace_end(struct call_trace *t, tarn_status status, size_t do
 /* --- get.c, put.c, lookup.c: what runs on a lane --- */
 
 /* Its memory; one is for an item without iovecs. */
-const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);
+static inline const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p) {
+    if (item->n_iov > 0) {
+        *n_p = item->n_iov;
+        return item->iov;
+    }
+    *one = (struct iovec){item->buffer, item->buffer_len};
+    *n_p = item->buffer_len > 0 ? 1 : 0;
+    return one;
+}
 /* What MGETREPLICAS has answered already, by item, to a request that was sent at sent_ns. */
 struct get_located {
     const struct answer **of;

@@ -25,16 +25,6 @@ void put_finish(struct putting *p, size_t i, tarn_status status) {
     }
 }
 
-const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p) {
-    if (item->n_iov > 0) {
-        *n_p = item->n_iov;
-        return item->iov;
-    }
-    *one = (struct iovec){item->buffer, item->buffer_len};
-    *n_p = item->buffer_len > 0 ? 1 : 0;
-    return one;
-}
-
 /* --- options --- */
 
 /* One for each item; NULL: one for all, or none. */
