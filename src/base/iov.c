@@ -44,13 +44,6 @@ struct iovec iov_take_together(struct iov_cursor *c, void *room, size_t size, si
     return v;
 }
 
-uint64_t iov_total(const struct iovec *iov, size_t n) {
-    uint64_t total = 0;
-    for (size_t i = 0; i < n; i++)
-        if (__builtin_add_overflow(total, iov[i].iov_len, &total)) return UINT64_MAX;
-    return total;
-}
-
 size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len,
                  struct iovec *out) {
     struct iov_cursor c = iov_cursor(iov, n);

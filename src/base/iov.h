@@ -52,7 +52,12 @@ size_t iov_copy_out(struct iov_cursor *c, void *to, size_t len);
 struct iovec iov_take_together(struct iov_cursor *c, void *room, size_t size, size_t max);
 
 /* UINT64_MAX where it is more than that. */
-uint64_t iov_total(const struct iovec *iov, size_t n);
+static inline uint64_t iov_total(const struct iovec *iov, size_t n) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        if (__builtin_add_overflow(total, iov[i].iov_len, &total)) return UINT64_MAX;
+    return total;
+}
 /* The pieces of [from, from + len) go to out (room for n); returns how many. */
 size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len, struct iovec *out);
 

@@ -27,7 +27,7 @@ static inline void *arena_alloc(struct arena *a, size_t size) {
     a->head->used += size;
     return p;
 }
-void arena_reset(struct arena *a);               /* keeps one block of ordinary size */
+void arena_reset(struct arena *a); /* keeps one block of ordinary size */
 /* What was allocated since the mark goes. The same memory serves chunk after chunk of a batch,
  * while it is in the cache. */
 struct arena_mark {

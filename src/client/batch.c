@@ -106,15 +106,12 @@ tarn_status batch_check(struct item_batch *b, const struct answer *a, size_t n, 
     return status;
 }
 
-tarn_status batch_ensure(struct item_batch *b, const struct placed_replica *r, bool write) {
-    struct batch_segment *last = &b->ensured;
+tarn_status batch_ensure_other(struct item_batch *b, const struct placed_replica *r, bool write) {
     const struct grant_extent *e = r->n_parts == 1 ? &r->parts[0].extent : NULL;
-    if (e != NULL && last->any && last->id == e->segment && last->epoch == e->segment_epoch)
-        return TARN_OK;
     tarn_status status = replica_ensure(b->lane, r, write, b->deadline);
-    *last = (struct batch_segment){.any = e != NULL && status == TARN_OK,
-                                   .id = e != NULL ? e->segment : 0,
-                                   .epoch = e != NULL ? e->segment_epoch : 0};
+    b->ensured = (struct batch_segment){.any = e != NULL && status == TARN_OK,
+                                        .id = e != NULL ? e->segment : 0,
+                                        .epoch = e != NULL ? e->segment_epoch : 0};
     return status;
 }
 

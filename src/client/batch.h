@@ -70,8 +70,15 @@ tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, stru
 /* The same for one that has been received. */
 tarn_status batch_check(struct item_batch *b, const struct answer *a, size_t n, const char *what);
 
+tarn_status batch_ensure_other(struct item_batch *b, const struct placed_replica *r, bool write);
 /* replica_ensure of many in turn. */
-tarn_status batch_ensure(struct item_batch *b, const struct placed_replica *r, bool write);
+static inline tarn_status batch_ensure(struct item_batch *b, const struct placed_replica *r,
+                                       bool write) {
+    const struct batch_segment *last = &b->ensured;
+    bool same = r->n_parts == 1 && last->any && last->id == r->parts[0].extent.segment &&
+                last->epoch == r->parts[0].extent.segment_epoch;
+    return same ? TARN_OK : batch_ensure_other(b, r, write);
+}
 
 /* --- groups --- */
 

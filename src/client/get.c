@@ -113,9 +113,10 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, cons
         COUNT(g->b.lane, leases, 1);
     }
     /* Bytes that are in a device already were looked at under another lease, if at all. */
-    struct placed_value value = {p->version, p->size, p->crc, p->crcs, 0};
     w->prepared = resumes && p->value == NULL && !(w->device && p->must_verify) &&
-                  placed_read_relocated(&w->read, &value, p->must_verify);
+                  placed_read_relocated(
+                      &w->read, &(struct placed_value){p->version, p->size, p->crc, p->crcs, 0},
+                      p->must_verify);
     w->is.state = ITEM_PLACED;
     if (!w->prepared) item_settle(g, i, get_prepare(g, i));
     /* By what will move, not by what the server says: a size for which there is no memory costs no
@@ -254,7 +255,7 @@ static void fill_group(struct getting *g, const size_t *order, size_t n, size_t 
         size_t i = order[*k_p];
         struct want *w = &g->wants[i];
         if (w->is.state != ITEM_PLACED) continue;
-        get_replica_refresh(g, i);
+        if (w->place.replicas > 1) get_replica_refresh(g, i);
         if (get_replica(w)->tier == REPLICA_FILE) {
             item_settle(g, i, get_file(g, i));
             continue;

@@ -85,8 +85,8 @@ bool get_lease_is_short(const struct placement *p);
 /* Fetches what the engine must know of the replicas' segments, and chooses one. Nothing may be
  * unanswered on the lane. Not TARN_OK: the control connection failed. */
 tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *result_p);
-/* Before a piece: to another replica if the host of this one has been found out of reach
- * meanwhile. */
+/* Before a piece of a value that has several: to another replica if the host of this one has been
+ * found out of reach meanwhile. */
 void get_replica_refresh(struct getting *g, size_t i);
 /* How long the present one is waited for (patience_ms and sole of op): there are others, or not. */
 void get_replica_bound(struct getting *g, size_t i, struct engine_op *op);

@@ -41,7 +41,7 @@ static bool choose_replica(struct getting *g, struct want *w) {
 
 void get_replica_refresh(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
-    if (w->place.replicas == 1 || w->chosen == outages_changes(&g->b.lane->client->outages)) return;
+    if (w->chosen == outages_changes(&g->b.lane->client->outages)) return;
     unsigned before = w->read.at;
     choose_replica(g, w);
     if (w->read.at != before) COUNT(g->b.lane, failovers, 1);

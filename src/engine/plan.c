@@ -219,8 +219,7 @@ static struct slice *slice_merge(struct engine_run *r, struct engine_seg *seg,
     for (size_t i = 0; i < n; i++) {
         const struct engine_op *op = found[i]->op;
         part_add(s, &op->parts[0], 0, length);
-        memcpy(iov, op->iov, op->n_iov * sizeof(*iov));
-        iov += op->n_iov;
+        for (size_t k = 0; k < op->n_iov; k++) *iov++ = op->iov[k];
         found[i]->planned = true;
         found[i]->length = length;
         s->members[i] = found[i];

@@ -364,7 +364,7 @@ static bool run_is_stopped(const struct engine_run *r) {
  * sure. */
 static void ops_cancel(struct engine_run *r) {
     tarn_status why = run_is_stopped(r) ? TARN_ECANCELED : TARN_ETIMEOUT;
-    for (size_t i = 0; i < r->n_ops; i++) {
+    for (size_t i = 0; i < r->n_ops && r->ops_left > 0; i++) {
         const struct engine_op *op = r->ops[i].op;
         if (r->ops[i].over) continue;
         bool lease = op->lease_end_boot_ms != 0 && clock_boot_ms() >= op->lease_end_boot_ms;
