@@ -13,8 +13,9 @@ void put_finish(struct putting *p, size_t i, tarn_status status) {
     struct put *u = &p->puts[i];
     batch_finish(&p->b, i, status, u->size);
     if (status == TARN_OK) {
-        p->b.items[i].replicas = (uint32_t)__builtin_popcount(put_alive(u));
-        COUNT(p->b.lane, put_replicas_failed, __builtin_popcount(u->failed));
+        uint32_t failed = u->failed != 0 ? (uint32_t)__builtin_popcount(u->failed) : 0;
+        p->b.items[i].replicas = u->place.replicas - failed;
+        COUNT(p->b.lane, put_replicas_failed, failed);
         p->stored++;
         COUNT(p->b.lane, put_stored, 1);
         COUNT(p->b.lane, bytes_written, u->size);
@@ -526,7 +527,8 @@ static tarn_status put_pass(struct item_batch *b) {
     return status;
 }
 
-static tarn_status put_check(struct putting *p, size_t i) {
+/* options: what is wrong with them, if they are the same for all. */
+static tarn_status put_check(struct putting *p, size_t i, tarn_status options) {
     const tarn_item *item = &p->b.items[i];
     struct put *u = &p->puts[i];
     struct iovec one;
@@ -537,7 +539,8 @@ static tarn_status put_check(struct putting *p, size_t i) {
     tarn_status status = client_check_key(item->key, item->key_len);
     if (status == TARN_OK && u->size > VALUE_MAX)
         status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
-    if (status == TARN_OK) status = put_options_check(p->options, i);
+    if (status == TARN_OK)
+        status = put_ids(p->options) != NULL ? put_options_check(p->options, i) : options;
     if (status == TARN_OK && u->device && u->size <= INLINE_MAX)
         status = fail(TARN_ENOTSUP, "values of up to %u bytes do not come from memory of a device",
                       INLINE_MAX);
@@ -556,8 +559,9 @@ struct putting *put_open(struct lane *lane, tarn_item *items, size_t n,
     batch_init(&p->b, lane, items, n, sizeof(struct put), deadline);
     p->puts = (struct put *)(void *)p->b.of;
     COUNT(lane, puts, n);
+    tarn_status same = put_ids(options) == NULL ? put_options_check(options, 0) : TARN_OK;
     for (size_t i = 0; i < n; i++) {
-        tarn_status status = put_check(p, i);
+        tarn_status status = put_check(p, i, same);
         if (status != TARN_OK) put_finish(p, i, status);
     }
     return p;

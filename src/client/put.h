@@ -64,7 +64,10 @@ void put_finish(struct putting *p, size_t i, tarn_status status);
  * FINISHED now or when it is revoked. */
 void put_again(struct putting *p, size_t i, tarn_status reason);
 /* Bits of the replicas that have not failed. */
-uint32_t put_alive(const struct put *u);
+static inline uint32_t put_alive(const struct put *u) {
+    uint64_t all = (UINT64_C(1) << u->place.replicas) - 1;
+    return (uint32_t)all & ~u->failed;
+}
 /* Writes the PLACED items among order[0..n); they are WRITTEN, FINISHED, or WANTED afterwards. */
 void put_write(struct putting *p, const size_t *order, size_t n);
 /* Fetches what the engine must know of the segments of a PLACED put; replicas that cannot be had

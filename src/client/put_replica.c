@@ -2,11 +2,6 @@
  * elsewhere. */
 #include "client/put.h"
 
-uint32_t put_alive(const struct put *u) {
-    uint64_t all = (UINT64_C(1) << u->place.replicas) - 1;
-    return (uint32_t)all & ~u->failed;
-}
-
 /* --- failures --- */
 
 void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status) {

@@ -59,7 +59,10 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
     size_t n_iov;
     const struct iovec *whole = item_iov(&p->b.items[i], &one, &n_iov);
     iov = arena_alloc(arena, n_iov * sizeof(*iov));
-    n_iov = iov_slice(whole, n_iov, u->pos, len, iov);
+    if (len == u->size)
+        memcpy(iov, whole, n_iov * sizeof(*iov));
+    else
+        n_iov = iov_slice(whole, n_iov, u->pos, len, iov);
     u->piece_crc = -1;
     for (unsigned r = 0; r < u->place.replicas; r++) {
         if (!(put_alive(u) & 1u << r)) continue;

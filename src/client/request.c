@@ -18,7 +18,7 @@ void request_deinit(struct ctl_request *r) {
 }
 
 void request_begin(struct ctl_request *r) {
-    r->words = 0;
+    r->words = r->number_word = 0;
     r->digits_left = 0; /* the arena may have been rewound */
     request_word(r, "", 0);
 }
@@ -36,7 +36,12 @@ uint32_t request_str(struct ctl_request *r, const char *s) {
     return request_word(r, s, strlen(s));
 }
 
+/* Values of a batch mostly have one size. */
 uint32_t request_number(struct ctl_request *r, int64_t value) {
+    if (r->number_word != 0 && r->number == value) {
+        struct span same = r->word[r->number_word];
+        return request_word(r, same.data, same.len);
+    }
     if (r->digits_left < DIGITS_MAX) {
         r->digits = arena_alloc(r->arena, DIGITS_BLOCK);
         r->digits_left = DIGITS_BLOCK;
@@ -45,7 +50,8 @@ uint32_t request_number(struct ctl_request *r, int64_t value) {
     size_t len = i64_to_dec(value, digits);
     r->digits += len;
     r->digits_left -= len;
-    return request_word(r, digits, len);
+    r->number = value;
+    return r->number_word = request_word(r, digits, len);
 }
 
 uint32_t request_crcs(struct ctl_request *r, const uint32_t *crcs, size_t n) {

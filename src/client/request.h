@@ -17,6 +17,8 @@ struct ctl_request {
     uint32_t words, word_cap;
     char *digits; /* of the arena: where the next number goes, */
     size_t digits_left;
+    int64_t number; /* the last one, whose word is */
+    uint32_t number_word;
 };
 
 void request_init(struct ctl_request *r, struct ctl *ctl, struct arena *arena);
