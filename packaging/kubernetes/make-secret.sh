@@ -8,10 +8,11 @@ declare -A rights=(
     [default]='~* &* +@all'
     [engine]='~* &* -@all +@read +@write +@connection -@admin -@dangerous +info +role +kvevents
         +cluster|map +@direct'
-    [node]='~* resetchannels -@all +ping +info +role +cluster|map +client|setinfo +client|setname
-        +node|join +node|up +node|heartbeat +node|fenced +node|done +node|evicted +node|offer
-        +node|drain +node|leave +segment|mount +segment|drain +segment|unmount +segment|keys
-        +segment|info +segment|attach +getreplicas +mgetreplicas +release +replica|report'
+    [node]='~* resetchannels -@all +ping +info +role +cluster|map +client|near +client|setinfo
+        +client|setname +node|join +node|up +node|heartbeat +node|fenced +node|done +node|evicted
+        +node|offer +node|drain +node|leave +segment|mount +segment|drain +segment|unmount
+        +segment|keys +segment|info +segment|attach +getreplicas +mgetreplicas +release
+        +replica|report'
     # Not @conductor, which is unknown where the module is not loaded; of keys it has none.
     [gateway]='resetchannels -@all +@read +@write -@admin -@dangerous +info'
     [replica]='resetchannels -@all +psync +replconf +ping +failover +cluster|announce +cluster|map'

@@ -144,5 +144,6 @@ struct server_numbers server_numbers(const struct answer *info) {
     const char *text = info->type == ANSWER_STRING ? info->str : "";
     return (struct server_numbers){.leases = strstr(text, "lease_batches:1\r") != NULL,
                                    .puts = strstr(text, "put_batches:1\r") != NULL,
-                                   .no_grant = strstr(text, "places_without_grants:1\r") != NULL};
+                                   .no_grant = strstr(text, "places_without_grants:1\r") != NULL,
+                                   .near = strstr(text, "near_sockets:1\r") != NULL};
 }

@@ -40,10 +40,10 @@ bool answer_hex(const struct answer *a, uint8_t *out, size_t n);
 /* The value of a field in a flat map of name, value, name, value. */
 const struct answer *answer_field(const struct answer *map, const char *name);
 
-/* What a server numbers, by its INFO: the leases of an MGETREPLICAS, the puts of an MPUTSTART; and
- * whether it tells places without grants. */
+/* What a server has, by its INFO: numbers of the leases of an MGETREPLICAS, of the puts of an
+ * MPUTSTART; places without grants; CLIENT NEAR. */
 struct server_numbers {
-    bool leases, puts, no_grant;
+    bool leases, puts, no_grant, near;
 };
 struct server_numbers server_numbers(const struct answer *info);
 

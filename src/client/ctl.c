@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -17,6 +18,9 @@
 #include "client/ctl.h"
 #include "transport/tcp/frame.h"
 
+#define WORD_MAX           64u
+#define WORD_WAIT_MS       1000u
+#define NEAR_PAUSE_MAX_MS  64u
 #define READ_BYTES         (64u << 10)
 #define TLS_HINT           " (if that is a TLS port, the URL begins with tarns://)"
 #define REQUEST_HEADER_MAX 26u /* "$" and digits and CRLF, and the CRLF behind the bytes */
@@ -556,4 +560,103 @@ tarn_status ctl_greet(struct ctl *c, struct arena *arena, const tarn_options *o,
     if (a == NULL) return fail(TARN_ECLOSED, "the %s closed the connection at once", g->whom);
     *last_p = a;
     return TARN_OK;
+}
+
+/* --- a unix socket in place of tcp --- */
+
+/* "127.0.0.1:4711", "[::1]:4711" */
+static bool address_text(const struct sockaddr_storage *a, socklen_t len, char *out, size_t size) {
+    char host[INET6_ADDRSTRLEN], port[8];
+    if (getnameinfo((const struct sockaddr *)a, len, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return false;
+    snprintf(out, size, a->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+    return true;
+}
+
+/* Both ends. A server that sees other ones has a proxy before it. */
+struct ends {
+    char own[INET6_ADDRSTRLEN + 16], peer[INET6_ADDRSTRLEN + 16];
+};
+
+static bool ends_get(int fd, struct ends *e) {
+    struct sockaddr_storage own, peer;
+    socklen_t own_len = sizeof(own), peer_len = sizeof(peer);
+    return getsockname(fd, (struct sockaddr *)&own, &own_len) == 0 &&
+           getpeername(fd, (struct sockaddr *)&peer, &peer_len) == 0 &&
+           address_text(&own, own_len, e->own, sizeof(e->own)) &&
+           address_text(&peer, peer_len, e->peer, sizeof(e->peer));
+}
+
+/* A name of tarn's in the abstract namespace. 0: it is none. */
+static socklen_t abstract_address(const struct answer *name, struct sockaddr_un *sun) {
+    static const char ours[] = "tarn-";
+    *sun = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (name == NULL || name->type != ANSWER_STRING || name->len >= sizeof(sun->sun_path) - 1 ||
+        strncmp(name->str, ours, sizeof(ours) - 1) != 0)
+        return 0;
+    memcpy(sun->sun_path + 1, name->str, name->len);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name->len);
+}
+
+/* The word that it told by tcp: somebody else may have the first name by now. */
+static bool says_word(int fd, const struct answer *word, uint64_t deadline) {
+    char line[WORD_MAX + 4], said[WORD_MAX + 4];
+    if (word == NULL || word->type != ANSWER_STRING || word->len == 0 || word->len >= WORD_MAX)
+        return false;
+    size_t n_line = (size_t)snprintf(line, sizeof(line), "+%s\r\n", word->str);
+    for (size_t got = 0; got < n_line;) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        int ready = poll(&p, 1, wait_ms_until(deadline));
+        if (ready < 0 && errno == EINTR) continue;
+        ssize_t n = ready > 0 ? read(fd, said + got, n_line - got) : 0;
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (n <= 0 || memcmp(said + got, line + got, (size_t)n) != 0) return false;
+        got += (size_t)n;
+    }
+    return true;
+}
+
+static tarn_status near_ask(struct ctl *c, struct arena *arena, const struct ends *e,
+                            uint64_t deadline, struct answer **answer_p) {
+    const char *argv[] = {"CLIENT", "NEAR", e->own, e->peer};
+    tarn_status status = ctl_send(c, 4, argv, NULL, false);
+    return status == TARN_OK ? ctl_receive(c, arena, answer_p, deadline) : status;
+}
+
+/* offer: where to connect, what to be bound to before, the word. */
+static tarn_status near_take(struct ctl *c, struct arena *arena, const struct answer *offer,
+                             uint64_t deadline) {
+    const struct ends nobody = {"", ""};
+    struct sockaddr_un to, own;
+    struct answer *a;
+    socklen_t to_len = abstract_address(answer_at(offer, 0), &to),
+              own_len = abstract_address(answer_at(offer, 1), &own);
+    if (to_len == 0 || own_len == 0) return TARN_OK;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&own, own_len) == 0 &&
+        connect(fd, (struct sockaddr *)&to, to_len) == 0 &&
+        says_word(fd, answer_at(offer, 2), min_u64(deadline, add_sat(now_ms(), WORD_WAIT_MS)))) {
+        close(c->fd);
+        c->fd = fd;
+        return TARN_OK;
+    }
+    /* what it was bound to is given back when the server heeds it no more */
+    tarn_status status = near_ask(c, arena, &nobody, deadline, &a);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
+tarn_status ctl_go_near(struct ctl *c, struct arena *arena, uint64_t deadline) {
+    struct ends e;
+    struct answer *a;
+    if (!c->loopback || c->secure.tls != NULL || !ends_get(c->fd, &e)) return TARN_OK;
+    tarn_status status = near_ask(c, arena, &e, deadline, &a);
+    for (unsigned ms = 1; ms <= NEAR_PAUSE_MAX_MS && status == TARN_OK && a->type == ANSWER_ERROR &&
+                          answer_error_status(a->str) == TARN_ELIMIT;
+         ms *= 2) {
+        poll(NULL, 0, (int)ms); /* others are on their way */
+        status = near_ask(c, arena, &e, deadline, &a);
+    }
+    return status == TARN_OK ? near_take(c, arena, a, deadline) : status;
 }

@@ -121,5 +121,9 @@ struct greeting {
 };
 tarn_status ctl_greet(struct ctl *c, struct arena *arena, const tarn_options *o,
                       const struct greeting *g, uint64_t deadline, struct answer **last_p);
+/* To a server that has CLIENT NEAR, when nothing is unanswered: goes on over a unix socket where it
+ * is on this machine; where it is not, or that fails, the connection stays as it is. A failure
+ * closes it. */
+tarn_status ctl_go_near(struct ctl *c, struct arena *arena, uint64_t deadline);
 
 #endif

@@ -341,10 +341,11 @@ static tarn_status lane_greet(struct lane *lane, uint64_t deadline) {
                     lane->ctl.port);
     }
     lane->numbers = server_numbers(a);
-    return !master_may_change(&lane->client->master)
-               ? TARN_OK
-               : master_check_epoch(&lane->client->master, master_epoch_of(a), lane->ctl.host,
+    if (master_may_change(&lane->client->master))
+        status = master_check_epoch(&lane->client->master, master_epoch_of(a), lane->ctl.host,
                                     lane->ctl.port);
+    return status == TARN_OK && lane->numbers.near ? ctl_go_near(&lane->ctl, &lane->arena, deadline)
+                                                   : status;
 }
 
 /* Grants belong to the session of a connection: those of the old one, and its data connections, are

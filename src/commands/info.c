@@ -76,6 +76,7 @@ static void write_server(struct figure_walk *f) {
     FIGURE(f, GAUGE, lease_batches, "1: MGETREPLICAS takes BATCH, as clients look up here", 1);
     FIGURE(f, GAUGE, put_batches, "1: MPUTSTART and MPUTEND take BATCH, likewise", 1);
     FIGURE(f, GAUGE, places_without_grants, "1: look-ups and puts take NOGRANT, likewise", 1);
+    FIGURE(f, GAUGE, near_sockets, "1: there is CLIENT NEAR", 1);
     FIGURE(f, GAUGE, io_threads_active, "1: threads move values", client_away_active());
     FIGURE(f, GAUGE, master_epoch, "grows when another master takes over", server.master_epoch);
     FIGURES(f, stats_figures, stats, loop_turns, loop_turns);

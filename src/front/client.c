@@ -198,6 +198,7 @@ static void client_free(struct client *c) {
     htab_remove(&index_by_id, &b->by_id);
     net_watch_set(&io->watch, 0);
     if (UNLIKELY(io->tls != NULL)) client_tls_free(c);
+    client_near_free(c);
     close(io->watch.fd);
     if (books != NULL) store_session_closed(books, c->id);
     cluster_session_closed(c->id);
@@ -262,7 +263,7 @@ void client_reset(struct client *c) {
 
 /* --- facts --- */
 
-static struct sockaddr_storage client_peer_address(const struct client *c) {
+struct sockaddr_storage client_peer_address(const struct client *c) {
     struct sockaddr_storage ss = {0};
     memcpy(&ss, &c->io->peer, sizeof(c->io->peer));
     if (c->io->flags & CLIENT_UNIX) ss.ss_family = AF_UNIX;
@@ -287,8 +288,10 @@ void client_local(const struct client *c, char *out, size_t size) {
     struct sockaddr_storage ss;
     socklen_t len = sizeof(ss);
     memset(&ss, 0, sizeof(ss));
-    if (c->io->flags & CLIENT_UNIX ||
-        getsockname(c->io->watch.fd, (struct sockaddr *)&ss, &len) != 0)
+    if (c->io->local != NULL)
+        ss = *c->io->local;
+    else if (c->io->flags & CLIENT_UNIX ||
+             getsockname(c->io->watch.fd, (struct sockaddr *)&ss, &len) != 0)
         ss.ss_family = AF_UNIX;
     net_format(&ss, config->unixsocket, out, size);
 }
@@ -296,7 +299,7 @@ void client_local(const struct client *c, char *out, size_t size) {
 size_t client_memory(const struct client *c) {
     const struct client_io *io = c->io;
     return sizeof(struct client_block) + io->in.cap + client_output_memory(c) + io->heap_bytes +
-           multi_memory(c) + pubsub_memory(c) + tracking_memory(c) +
+           multi_memory(c) + pubsub_memory(c) + tracking_memory(c) + client_near_memory(c) +
            (io->tls != NULL ? tls_memory(io->tls) : 0) +
            (io->parser != NULL
                 ? sizeof(*io->parser) + io->parser->argv_cap * 2 * sizeof(struct span)
@@ -399,7 +402,7 @@ void client_describe(const struct client *c, struct buf *out) {
     if (io->multi != NULL && io->multi->watcher.touched) flags[n++] = 'd';
     if (io->flags & CLIENT_CLOSE_AFTER_REPLY) flags[n++] = 'c';
     if (io->flags & CLIENT_CLOSE_SOON) flags[n++] = 'A';
-    if (io->flags & CLIENT_UNIX) flags[n++] = 'U';
+    if (io->flags & CLIENT_UNIX || io->local != NULL) flags[n++] = 'U';
     if (io->flags & CLIENT_NO_EVICT) flags[n++] = 'e';
     if (io->flags & CLIENT_NO_TOUCH) flags[n++] = 'T';
     if (io->flags & CLIENT_READONLY) flags[n++] = 'r';

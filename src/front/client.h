@@ -111,6 +111,10 @@ struct client_away;
 struct client_io {
     struct net_watch watch;
     struct tls_stream *tls; /* NULL: plain text */
+    /* client_near.c: an offer to move to a unix socket; where it had come to by tcp. NULL: none, it
+     * did not move */
+    struct client_near *near;
+    struct sockaddr_storage *local;
     unsigned flags;
     TAILQ_ENTRY(client) all, ready, flush, closing, monitors; /* of lists of clients */
     /* input */
@@ -200,6 +204,7 @@ bool client_is_deaf(const struct client *c);
 /* Back to the state of a new connection (RESET). */
 void client_reset(struct client *c);
 void client_set_monitor(struct client *c, bool on);
+struct sockaddr_storage client_peer_address(const struct client *c);
 /* "ip:port" of the peer, and of this side. */
 void client_peer(const struct client *c, char *out, size_t size);
 /* Behind its arguments where others see its commands, for whatever reads what they see knows a list
@@ -324,6 +329,12 @@ void client_away_look(struct client *c);
 /* It is to be closed: its thread lets go of it soon, and has done so after the latter. */
 void client_away_cut(struct client *c);
 void client_away_wait(struct client *c);
+
+/* --- client_near.c --- */
+
+#define CLIENT_NEAR_MAX 16u /* on their way at once */
+size_t client_near_memory(const struct client *c);
+void client_near_free(struct client *c);
 
 /* --- client_tls.c --- */
 

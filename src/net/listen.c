@@ -128,6 +128,30 @@ tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *f
     return TARN_OK;
 }
 
+tarn_status net_listen_abstract(const char *name, int *fd_p, const char **why_p) {
+    struct sockaddr_un sun = {.sun_family = AF_UNIX};
+    size_t n = strlen(name);
+    TARN_ASSERT(n < NET_ABSTRACT_MAX);
+    memcpy(sun.sun_path + 1, name, n);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 ||
+        bind(fd, (struct sockaddr *)&sun,
+             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n)) != 0 ||
+        listen(fd, 1) != 0)
+        return socket_fail(fd, why_p);
+    *fd_p = fd;
+    return TARN_OK;
+}
+
+bool net_peer_is_abstract(int fd, const char *name) {
+    struct sockaddr_un sun;
+    socklen_t len = sizeof(sun);
+    size_t n = strlen(name);
+    return getpeername(fd, (struct sockaddr *)&sun, &len) == 0 && sun.sun_family == AF_UNIX &&
+           len == offsetof(struct sockaddr_un, sun_path) + 1 + n && sun.sun_path[0] == '\0' &&
+           memcmp(sun.sun_path + 1, name, n) == 0;
+}
+
 uint16_t net_port(int fd) {
     struct sockaddr_storage ss;
     socklen_t len = sizeof(ss);

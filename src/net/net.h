@@ -79,6 +79,13 @@ tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd
 /* mode: permissions of the socket file. An old socket file at path is replaced. */
 tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *fd_p,
                             const char **why_p);
+/* The same in the abstract namespace, which has no files and no permissions: everybody in this
+ * network namespace may connect, as with the loopback interface. name: up to NET_ABSTRACT_MAX - 1
+ * characters. */
+#define NET_ABSTRACT_MAX 64u
+tarn_status net_listen_abstract(const char *name, int *fd_p, const char **why_p);
+/* Is that connected to a socket that was bound to that name, to the last byte? */
+bool net_peer_is_abstract(int fd, const char *name);
 uint16_t net_port(int fd);
 
 /* The mark that packets of sockets made from now on have (SO_MARK), for the rules of a firewall; 0:

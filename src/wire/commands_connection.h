@@ -45,6 +45,10 @@ COMMAND(client_kill, "CLIENT|KILL", A, "Closes connections.", CONNECTION("2.4.0"
                                   IN(clients, me))),
                          MANY))),
         REPLY("how many; with an address alone OK"))
+COMMAND(client_near, "CLIENT|NEAR", N | CMD_NO_MULTI,
+        "Names a unix socket at which this connection goes on, if it comes from this machine.",
+        CONNECTION("0.2.0"), TAKES(ARG(WORD, "ip:port"), ARG(WORD, "server-ip:port")),
+        REPLY("an array of two names in the abstract namespace, and a word"), ERRORS("LIMIT"))
 COMMAND(client_getname, "CLIENT|GETNAME", N, "Tells the name of this connection.",
         CONNECTION("2.6.9"), REPLY("the name; nil: none"))
 COMMAND(client_setname, "CLIENT|SETNAME", N, "Names this connection.", CONNECTION("2.6.9"),

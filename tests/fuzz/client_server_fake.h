@@ -533,7 +533,7 @@ static void say_map(struct buf *out) {
 
 static void say_info(struct buf *out) {
     char text[128];
-    snprintf(text, sizeof(text), "tarn_version:0.1.0\r\nmaster_epoch:%d\r\n%s%s",
+    snprintf(text, sizeof(text), "tarn_version:0.1.0\r\nmaster_epoch:%d\r\nnear_sockets:1\r\n%s%s",
              choice(2) == 1 ? 8 : 7, choice(2) == 1 ? "lease_batches:1\r\n" : "",
              choice(2) == 1 ? "put_batches:1\r\nplaces_without_grants:1\r\n" : "");
     say_text(out, text);
@@ -554,6 +554,9 @@ static void say(struct buf *out, const struct span *argv, size_t argc) {
         span_case_eq(argv[0], "PIN"))
         return resp_write_int(out, (int64_t)n);
     if (span_case_eq(argv[0], "INFO")) return say_info(out);
+    if (span_case_eq(argv[0], "CLIENT") && has(argv, argc, "NEAR"))
+        return resp_write_array(out, 3), say_text(out, "tarn-nobody"), say_text(out, "tarn-me"),
+               say_text(out, "tarn-word");
     if (span_case_eq(argv[0], "ROLE"))
         return buf_append_str(out, "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
     if (span_case_eq(argv[0], "SENTINEL")) return say_sentinel(out, has(argv, argc, "replicas"));

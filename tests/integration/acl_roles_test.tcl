@@ -3,7 +3,7 @@ source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] acl.tcl]
 
 # As in docs/ACL.md.
-set node_rules {~* resetchannels -@all +ping +info +role +cluster|map +client|setinfo\
+set node_rules {~* resetchannels -@all +ping +info +role +cluster|map +client|near +client|setinfo\
     +client|setname +node|join +node|up +node|heartbeat +node|fenced
     +node|done +node|evicted +node|offer +node|drain +node|leave +segment|mount \
         +segment|drain +segment|unmount +segment|keys +segment|info +segment|attach

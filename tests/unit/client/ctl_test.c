@@ -2,8 +2,10 @@
 #include "../test.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -208,6 +210,127 @@ TEST(as_many_as_can_be_skipped) {
     CHECK_EQ(ctl_unsent(&c), unsent);
     request(2, 10, 0);
     peer_takes_all();
+    end();
+}
+
+/* --- a unix socket in place of tcp --- */
+
+static int listen_abstract(const char *name) {
+    struct sockaddr_un sun = {.sun_family = AF_UNIX};
+    memcpy(sun.sun_path + 1, name, strlen(name));
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK_EQ(bind(fd, (struct sockaddr *)&sun,
+                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))),
+             0);
+    CHECK_EQ(listen(fd, 1), 0);
+    return fd;
+}
+
+/* The connection that it begins with. */
+static void begin_tcp(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    begin();
+    close(c.fd);
+    close(peer);
+    c.fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK_EQ(bind(listener, (struct sockaddr *)&at, len), 0);
+    CHECK_EQ(listen(listener, 1), 0);
+    CHECK_EQ(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+    CHECK_EQ(connect(c.fd, (struct sockaddr *)&at, len), 0);
+    peer = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+    CHECK_EQ(fcntl(c.fd, F_SETFL, O_NONBLOCK), 0);
+    close(listener);
+}
+
+struct door {
+    int fd;
+    const char *says; /* NULL: it closes the connection */
+};
+
+static void *open_door(void *arg) {
+    const struct door *door = arg;
+    struct sockaddr_un own = {0};
+    int fd = accept(door->fd, (struct sockaddr *)&own, &(socklen_t){sizeof(own)});
+    CHECK_EQ(own.sun_path[strlen(own.sun_path + 1)], '+');
+    if (door->says == NULL) {
+        close(fd);
+        return NULL;
+    }
+    CHECK_EQ(send(fd, door->says, strlen(door->says), 0), (ssize_t)strlen(door->says));
+    char byte;
+    CHECK(recv(fd, &byte, 1, 0) <= 0 || byte == '*'); /* until the client is done with it */
+    close(fd);
+    return NULL;
+}
+
+static void peer_answers(const char *text) {
+    CHECK_EQ(send(peer, text, strlen(text), 0), (ssize_t)strlen(text));
+}
+
+/* What the server says to CLIENT NEAR, and what waits behind the name. true: the connection goes on
+ * there. */
+static bool goes_near(const char *answer, const char *name, const char *says, bool in_time) {
+    struct door door = {.fd = name != NULL ? listen_abstract(name) : -1, .says = says};
+    pthread_t thread;
+    begin_tcp();
+    int fd = c.fd;
+    c.loopback = true;
+    peer_answers(answer);
+    peer_answers("-ERR stay\r\n"); /* when it asks again */
+    if (name != NULL) CHECK_EQ(pthread_create(&thread, NULL, open_door, &door), 0);
+    CHECK_EQ(ctl_go_near(&c, &arena, now_ms() + (in_time ? 60000 : 100)), TARN_OK);
+    bool moved = c.fd != fd;
+    CHECK(c.fd >= 0);
+    CHECK_EQ(poll(&(struct pollfd){.fd = peer, .events = POLLIN}, 1, -1), 1);
+    CHECK(peer_takes(SIZE_MAX) > 0);
+    buf_append_char(&arrived, '\0');
+    CHECK(strstr(arrived.data, "\r\nCLIENT\r\n$4\r\nNEAR\r\n") != NULL);
+    CHECK(strstr(arrived.data, "\r\n127.0.0.1:") != NULL);
+    if (moved) { /* the old one is closed */
+        CHECK_EQ(poll(&(struct pollfd){.fd = peer, .events = POLLIN}, 1, -1), 1);
+        CHECK_EQ(recv(peer, &(char){0}, 1, 0), 0);
+    }
+    end();
+    if (name == NULL) return moved;
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    close(door.fd);
+    return moved;
+}
+
+TEST(goes_on_at_a_unix_socket) {
+    char name[40], answer[120], longer[240];
+    snprintf(name, sizeof(name), "tarn-test-%ld", (long)getpid());
+    snprintf(answer, sizeof(answer), "*3\r\n$%zu\r\n%s\r\n$%zu\r\n%s+\r\n$4\r\nword\r\n",
+             strlen(name), name, strlen(name) + 1, name);
+    CHECK(goes_near(answer, name, "+word\r\n", true));
+    /* it stays where it is: */
+    CHECK(!goes_near(answer, name, "+OK\r\n", true)); /* who does not know the word */
+    CHECK(!goes_near(answer, name, "-ERR not now\r\n", true));
+    CHECK(!goes_near(answer, name, "+w", false));
+    CHECK(!goes_near(answer, name, NULL, true));
+    CHECK(!goes_near(answer, NULL, NULL, true)); /* nobody is there */
+    CHECK(!goes_near("-LIMIT too many\r\n", NULL, NULL, true));
+    snprintf(longer, sizeof(longer), "-LIMIT too many\r\n%s", answer);
+    CHECK(goes_near(longer, name, "+word\r\n", true));
+    /* a name that is not of tarn */
+    CHECK(!goes_near("*3\r\n$4\r\ndbus\r\n$6\r\ntarn-a\r\n$1\r\nw\r\n", NULL, NULL, true));
+    CHECK(!goes_near("*2\r\n$0\r\n\r\n$6\r\ntarn-a\r\n", NULL, NULL, true));
+    CHECK(!goes_near("*1\r\n$6\r\ntarn-a\r\n", NULL, NULL, true));
+    CHECK(!goes_near(":7\r\n", NULL, NULL, true));
+    snprintf(longer, sizeof(longer), "*3\r\n$6\r\ntarn-a\r\n$120\r\ntarn-%0115d\r\n$1\r\nw\r\n", 0);
+    CHECK(!goes_near(longer, NULL, NULL, true));
+    /* the name that it is to have is somebody else's */
+    int other = listen_abstract(strcat(name, "+"));
+    CHECK(!goes_near(answer, NULL, NULL, true));
+    close(other);
+}
+
+TEST(does_not_ask_from_another_machine) {
+    begin();
+    CHECK_EQ(ctl_go_near(&c, &arena, now_ms() + 60000), TARN_OK);
+    CHECK_EQ(peer_takes(SIZE_MAX), 0);
     end();
 }
 

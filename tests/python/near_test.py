@@ -1,0 +1,304 @@
+"""CLIENT NEAR: connections from this machine go on over a unix socket."""
+
+import contextlib
+import os
+import socket
+import struct
+import tempfile
+import threading
+import unittest
+
+from harness import SLOW, Server, TarnTest, pattern, together, wait_until
+
+
+def waiting(server):
+    """Names of the unix sockets at which it waits for somebody."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{server.pid}/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(f"/proc/{server.pid}/fd/{fd}"))
+    with open("/proc/net/unix", encoding="utf-8") as f:
+        rows = [line.split() for line in f]
+    # Num RefCount Protocol Flags Type St Inode Path
+    return [
+        row[7][1:]
+        for row in rows
+        if len(row) == 8
+        and row[7].startswith("@tarn-")
+        and row[3] == "00010000"
+        and f"socket:[{row[6]}]" in inodes
+    ]
+
+
+def ends(connected):
+    return ["%s:%d" % name for name in (connected.getsockname(), connected.getpeername())]
+
+
+class Wire:
+    """A connection whose bytes the test writes itself."""
+
+    def __init__(self, port):
+        self.take(socket.create_connection(("127.0.0.1", port), 60 * SLOW))
+
+    def take(self, connected):
+        self.socket, self.file = connected, connected.makefile("rb")
+
+    def say(self, *words):
+        """The answer's first line, or its string."""
+        self.socket.sendall(" ".join(words).encode() + b"\r\n")
+        return self.hear()
+
+    def hear(self):
+        line = self.file.readline().decode().strip()
+        if line.startswith("$"):
+            return self.file.read(int(line[1:]) + 2).decode().strip()
+        if line == "*3":
+            return [self.hear(), self.hear(), self.hear()]
+        return line
+
+    def near(self):
+        """The two names and the word, or the error."""
+        return self.say("CLIENT NEAR", *ends(self.socket))
+
+    def door(self, to, own, _=None):
+        """A connection to the socket of the first name, by one of the second."""
+        door = socket.socket(socket.AF_UNIX)
+        door.settimeout(60 * SLOW)
+        door.bind("\0" + own)
+        door.connect("\0" + to)
+        return door
+
+    def move(self):
+        """Goes on at a unix socket. Returns the old one, and whether the new one says the word."""
+        old, names = self.socket, self.near()
+        self.file.close()
+        self.take(self.door(*names))
+        return old, self.hear() == "+" + names[2]
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+
+class Near(TarnTest):
+    def wire(self, port=None):
+        wire = Wire(port or self.server.port)
+        self.addCleanup(wire.close)
+        return wire
+
+    def clients(self):
+        lines = self.wire().say("CLIENT LIST").splitlines()
+        return [dict(f.split("=", 1) for f in line.split(" ") if "=" in f) for line in lines]
+
+    def of_libtarn(self):
+        """Flags of the connections that libtarn made."""
+        return [c["flags"] for c in self.clients() if c["lib-name"] == "libtarn"]
+
+    def test_libtarn_moves(self):
+        client = self.client()
+        block = pattern(70000)
+        client.put("a", block)
+        self.assertEqual(client.get("a"), block)
+        self.assertEqual(set(self.of_libtarn()), {"U"})
+        for c in self.clients():
+            self.assertRegex(c["addr"], r"^127\.0\.0\.1:\d+$")
+            self.assertEqual(c["laddr"], f"127.0.0.1:{self.server.port}")
+        self.assertEqual(waiting(self.server), [])
+
+    def test_it_stays_the_same_client(self):
+        wire = self.wire()
+        before = wire.say("CLIENT ID")
+        wire.say("CLIENT SETNAME one")
+        wire.say("SET k v")
+        names = ends(wire.socket)
+        old, answer = wire.move()
+        self.assertTrue(answer)
+        self.assertEqual(old.recv(10), b"")
+        old.close()
+        self.assertEqual(wire.say("CLIENT ID"), before)
+        self.assertEqual(wire.say("CLIENT GETNAME"), "one")
+        self.assertEqual(wire.say("GET k"), "v")
+        self.assertRegex(wire.say("CLIENT NEAR", *names), "^-ERR .*moved already")
+        self.assertEqual(waiting(self.server), [])
+        # and is killed by its address, as others are
+        mine = [c for c in self.clients() if c["name"] == "one"]
+        self.assertEqual(len(mine), 1)
+        self.assertEqual(self.wire().say("CLIENT KILL ADDR", mine[0]["addr"]), ":1")
+        self.assertEqual(wire.hear(), "")
+
+    def test_who_may_not_stays(self):
+        self.wire().say("ACL SETUSER default -client|near")
+        self.addCleanup(self.wire().say, "ACL SETUSER default +client|near")
+        client = self.client()
+        client.put("b", b"x" * 5000)
+        self.assertEqual(client.get("b"), b"x" * 5000)
+        self.assertEqual(set(self.of_libtarn()), {"N"})
+
+    def test_nothing_that_is_under_way_is_lost(self):
+        wire = self.wire()
+        names = wire.near()
+        wire.socket.sendall(b"GETREPLICAS late WAIT 60000\r\n")
+        wait_until(lambda: any("b" in c["flags"] for c in self.clients()))
+        door = wire.door(*names)
+        self.assertEqual(door.recv(10), b"")
+        door.close()
+        self.assertEqual(self.wire().say("SET late x"), "+OK")
+        self.assertEqual(wire.hear(), "*8")
+        # bytes that the server has not read yet
+        wire = self.wire()
+        names = wire.near()
+        self.server.pause()
+        wire.socket.sendall(b"PING\r\n")
+        door = wire.door(*names)
+        self.server.resume()
+        self.assertEqual(wire.hear(), "+PONG")
+        wire.take(door) if door.recv(100) else door.close()
+        self.assertEqual(wire.say("PING"), "+PONG")
+
+    def test_one_comes_and_once(self):
+        wire = self.wire()
+        names = wire.near()
+        for name in names:
+            self.assertRegex(name, "^tarn-[0-9a-f]{32}$")
+        # asking again withdraws the first offer, and asking for nothing withdraws it, too
+        before, names = names, wire.near()
+        self.assertEqual(waiting(self.server), names[:1])
+        self.assertRegex(wire.say("CLIENT NEAR '' ''"), "^-ERR .*in between")
+        self.assertEqual(waiting(self.server), [])
+        names = wire.near()
+        with self.assertRaises(ConnectionRefusedError):
+            wire.door(*before)
+        # who goes before he has come leaves nothing behind
+        wire.close()
+        wait_until(lambda: waiting(self.server) == [], what="the socket is gone")
+        with self.assertRaises(ConnectionRefusedError):
+            wire.door(*names)
+        # nor who does not come: after a while he may ask again
+        wire = self.wire()
+        self.assertEqual(len(wire.near()), 3)
+        wait_until(lambda: waiting(self.server) == [], what="the time is over")
+        self.assertTrue(wire.move()[1])
+        self.assertEqual(wire.say("PING"), "+PONG")
+
+    def test_guarantee_6_nobody_else_comes_in_its_place(self):
+        # who finds the names in /proc, in whatever way he comes; it waits for nobody behind him
+        for add in ("", "0", "\0", None):
+            wire = self.wire()
+            to, own, _ = wire.near()
+            holder, other = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+            other.settimeout(60 * SLOW)
+            if add:
+                holder.bind("\0" + own)
+                other.bind("\0" + own + add)
+            elif add is None:  # a file of that name, as far as a path can be it
+                with tempfile.TemporaryDirectory() as folder:
+                    os.chdir(folder)
+                    other.bind(own)
+                    os.chdir("/")
+            other.connect("\0" + to)
+            self.assertEqual(other.recv(10), b"", repr(add))
+            other.close()
+            holder.close()
+            self.assertEqual(wire.say("PING"), "+PONG")
+            wait_until(lambda: waiting(self.server) == [], what="the socket is gone")
+
+    def test_guarantee_6_nor_when_others_have_kept_it_out(self):
+        wire = self.wire()
+        to, own, _ = wire.near()
+        self.server.pause()
+        others = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+        for other in others:
+            other.connect("\0" + to)
+        mine = socket.socket(socket.AF_UNIX)
+        mine.setblocking(False)
+        mine.bind("\0" + own)
+        with self.assertRaises(BlockingIOError):
+            mine.connect("\0" + to)
+        mine.close()
+        # who has seen the name takes it now
+        thief = socket.socket(socket.AF_UNIX)
+        thief.bind("\0" + own)
+        threading.Timer(0.2, self.server.resume).start()
+        with contextlib.suppress(OSError):
+            thief.connect("\0" + to)
+            self.assertEqual(thief.recv(10), b"")
+        for other in [*others, thief]:
+            other.close()
+        self.assertEqual(wire.say("PING"), "+PONG")
+
+    def test_one_that_is_dead_stays_dead(self):
+        wire = self.wire()
+        names = wire.near()
+        self.server.pause()
+        door = wire.door(*names)
+        reset = struct.pack("ii", 1, 0)
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        wire.close()
+        self.server.resume()
+        self.assertEqual(door.recv(100), b"")
+        door.close()
+
+    def test_guarantee_6_nobody_answers_in_its_place(self):
+        wire = self.wire()
+        names = wire.near()
+        wait_until(lambda: waiting(self.server) == [], what="the time is over")
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind("\0" + names[0])  # it is free again: only the word tells
+        self.assertRegex(names[2], "^tarn-[0-9a-f]{32}$")
+
+    def test_many_clients_at_once_move_all(self):
+        clients = [None] * 48
+
+        def connect(i):
+            clients[i] = self.client()
+            clients[i].exists("a")
+
+        together(connect, range(48))
+        self.assertEqual(self.of_libtarn().count("N"), 0)
+
+    def test_so_many_at_once(self):
+        wires = [self.wire() for _ in range(17)]
+        said = [wire.near() for wire in wires]
+        self.assertEqual([len(s) for s in said[:16]], [3] * 16)
+        self.assertRegex(said[16], "^-LIMIT ")
+        wires[0].close()
+        wait_until(lambda: len(waiting(self.server)) == 15)
+        self.assertTrue(wires[16].move()[1])
+        for wire in wires[1:]:
+            wire.close()
+        wait_until(lambda: waiting(self.server) == [])
+
+    def test_not_within_a_transaction(self):
+        wire = self.wire()
+        wire.say("MULTI")
+        self.assertRegex(wire.near(), "^-ERR ")
+        wire.say("DISCARD")
+
+    def test_not_past_a_proxy(self):
+        wire = self.wire()
+        own, there = ends(wire.socket)
+        for a, b in (("127.0.0.1:1", there), (own.replace(".1:", ".2:"), there), (own, own)):
+            self.assertRegex(wire.say("CLIENT NEAR", a, b), "^-ERR .*in between")
+        self.assertEqual(waiting(self.server), [])
+        self.assertTrue(wire.move()[1])
+
+    def test_not_by_a_unix_socket(self):
+        server = Server("0", "--unixsocket", "tarn.sock")
+        self.addCleanup(server.stop)
+        wire, connected = self.wire(), socket.socket(socket.AF_UNIX)
+        connected.connect(os.path.join(server.dir, "tarn.sock"))
+        wire.close()
+        wire.take(connected)
+        self.assertRegex(wire.say("CLIENT NEAR 127.0.0.1:1 127.0.0.1:2"), "^-ERR .*loopback")
+
+    def test_a_server_that_is_killed_and_comes_back(self):
+        client = self.client()
+        client.put("k", b"1" * 5000)
+        self.server.restart()
+        client.put("k", b"2" * 5000)
+        self.assertEqual(client.get("k"), b"2" * 5000)
+        self.assertEqual(set(self.of_libtarn()), {"U"})
+
+
+if __name__ == "__main__":
+    unittest.main()
