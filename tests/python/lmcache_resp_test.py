@@ -304,6 +304,7 @@ class RedisConnector(RespTest):
     @unittest.skipIf(redis is None, "python3-redis is not installed")
     def test_redis_py(self):
         """With the client that the connector uses, as it uses it."""
+        self.client().command("FLUSHALL")  # there is room for all of it
 
         async def run():
             pool = redis.asyncio.ConnectionPool.from_url(
