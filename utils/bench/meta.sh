@@ -6,7 +6,7 @@
 #
 # MOONCAKE: a build of Mooncake (docs/BENCHMARKS.md says how); without it tarn alone. The peer's
 # figure is the higher one of its own master_bench and of mooncake-load, which costs less beside it.
-# SECONDS_EACH: of a round (2).
+# SECONDS_EACH: of a round, whole (2).
 takes=1
 . "$(dirname "$0")/lib.sh"
 . utils/bench/mooncake.sh
