@@ -275,6 +275,7 @@ struct object *index_sample(const struct index *x, uint64_t random) {
     unsigned length = 0;
     for (const struct index_bucket *b = bucket_at(x, n); b != NULL; b = bucket_next(x, b))
         length += bucket_used(b);
+    TARN_ASSERT(length > 0);
     unsigned skip = (unsigned)((random >> 40) % length);
     const struct index_bucket *b = bucket_at(x, n);
     for (; skip >= INDEX_SLOTS; skip -= INDEX_SLOTS) b = bucket_next(x, b);
