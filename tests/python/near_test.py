@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import resource
 import socket
 import struct
 import tempfile
 import threading
 import unittest
 
-from harness import SLOW, Server, TarnTest, pattern, together, wait_until
+from harness import SLOW, Server, TarnTest, pattern, wait_until
 
 
 def waiting(server):
@@ -238,23 +239,20 @@ class Near(TarnTest):
         self.assertEqual(door.recv(100), b"")
         door.close()
 
-    def test_guarantee_6_nobody_answers_in_its_place(self):
+    def test_without_descriptors_it_stays(self):
         wire = self.wire()
-        names = wire.near()
-        wait_until(lambda: waiting(self.server) == [], what="the time is over")
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind("\0" + names[0])  # it is free again: only the word tells
-        self.assertRegex(names[2], "^tarn-[0-9a-f]{32}$")
-
-    def test_many_clients_at_once_move_all(self):
-        clients = [None] * 48
-
-        def connect(i):
-            clients[i] = self.client()
-            clients[i].exists("a")
-
-        together(connect, range(48))
-        self.assertEqual(self.of_libtarn().count("N"), 0)
+        wire.say("PING")
+        limits = resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE)
+        taken = {int(fd) for fd in os.listdir(f"/proc/{self.server.pid}/fd")}
+        free = min(set(range(len(taken) + 1)) - taken)
+        for left in (0, 1):  # none for the socket, none for who comes
+            few = (free + left, limits[1])
+            resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, few)
+            said = wire.near()
+            resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, limits)
+            self.assertEqual(said, "-ERR a unix socket cannot be opened: Too many open files")
+            self.assertEqual(waiting(self.server), [])
+        self.assertTrue(wire.move()[1])
 
     def test_so_many_at_once(self):
         wires = [self.wire() for _ in range(17)]
