@@ -181,8 +181,8 @@ tarn_status lane_take(struct tarn_client *client, struct call_trace *trace, uint
 
 /* --- grants --- */
 
-#define GRANTS_MS                                                                                  \
-    60000u /* a place that had to be asked for twice costs a turn: not more often than this */
+/* A place that had to be asked for twice costs a turn: not more often than this. */
+#define GRANTS_MS 60000u
 
 void lane_needs_grants(struct lane *lane) {
     lane->no_grant = false;

@@ -66,11 +66,17 @@ TEST(ways_of_a_segment) {
     engine_destroy(&e);
 }
 
-TEST(operations_that_make_no_sense) {
+/* With a segment, at whose address nobody is. */
+static struct engine *make_alone(void) {
     struct engine *e = make();
     struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096};
     CHECK(engine_segment_way(&s, "tcp://127.0.0.1:1") != NULL);
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    return e;
+}
+
+TEST(operations_that_make_no_sense) {
+    struct engine *e = make_alone();
     char data[100];
     uint8_t grant[GRANT_SIZE] = {0};
     struct iovec iov = {data, 100};
@@ -103,10 +109,7 @@ TEST(operations_that_make_no_sense) {
 
 /* Nobody who wants a grant is asked without one: at once, and what has one goes on by itself. */
 TEST(a_part_without_a_grant_goes_no_way_that_wants_one) {
-    struct engine *e = make();
-    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096};
-    CHECK(engine_segment_way(&s, "tcp://127.0.0.1:1") != NULL);
-    CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    struct engine *e = make_alone();
     char data[100];
     uint8_t grant[GRANT_SIZE] = {0};
     struct iovec iov = {data, 100};
