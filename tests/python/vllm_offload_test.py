@@ -539,7 +539,8 @@ class FullTest(TarnTest):
         self.addCleanup(m.close)
         for n in range(48):  # three times the pool, through a primary tier of 64 blocks
             keys = [key(1000 * n + i) for i in range(64)]
-            m.store(keys, request("w"))
+            # of one request's blocks the last would go first
+            m.store(keys, request(f"w{n}"))
             m.settle()
         self.assertEqual((m.failed, m.tier.troubles), (0, {}))
         for k in list(m.primary.slots):
