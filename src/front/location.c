@@ -207,14 +207,32 @@ void text_replicas(struct text *t, const struct store_layout *layout, struct spa
     }
 }
 
-/* The first `size` bytes of it. always_inline: sizes are known, and batches have thousands. */
-__attribute__((always_inline)) static inline void
-place_reply(struct client *c, const struct place_packed *place, const char head[5], size_t size) {
-    char bulk[5 + sizeof(*place) + 2];
-    memcpy(bulk, head, 5);
-    memcpy(bulk + 5, place, size);
-    memcpy(bulk + 5 + size, "\r\n", 2);
-    reply_raw(c, bulk, 5 + size + 2);
+static char *put_u32(char *at, uint32_t v) {
+    memcpy(at, &v, sizeof(v));
+    return at + sizeof(v);
+}
+static char *put_u64(char *at, uint64_t v) {
+    memcpy(at, &v, sizeof(v));
+    return at + sizeof(v);
+}
+
+/* Straight into the reply, and field by field: a processor waits where it is to read in one piece
+ * what was just written in several, and batches have thousands of these. */
+static void place_reply(struct client *c, const struct place_packed *place, bool granted) {
+    size_t size = granted ? sizeof(*place) : PLACE_NO_GRANT_SIZE;
+    char *at = reply_room(c, 5 + size + 2);
+    memcpy(at, granted ? "$88\r\n" : "$48\r\n", 5);
+    at = put_u64(at + 5, place->number);
+    at = put_u32(at, place->lease_ms);
+    at = put_u32(at, place->flags);
+    at = put_u32(at, place->crc);
+    at = put_u32(at, place->zero);
+    at = put_u32(at, place->extent.segment);
+    at = put_u32(at, place->extent.segment_epoch);
+    at = put_u64(at, place->extent.offset);
+    at = put_u64(at, place->extent.length);
+    if (granted) memcpy(at, place->grant, GRANT_SIZE);
+    memcpy(at + (granted ? GRANT_SIZE : 0), "\r\n", 2);
 }
 
 bool location_packed(struct client *c, const struct store_layout *layout,
@@ -223,11 +241,7 @@ bool location_packed(struct client *c, const struct store_layout *layout,
     if (layout->replicas != 1 || r->tier != STORE_TIER_MEMORY || r->extents != 1) return false;
     const struct store_extent *x = &r->extent[0];
     place->extent = (struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length};
-    if (grant == NULL) {
-        place_reply(c, place, "$48\r\n", PLACE_NO_GRANT_SIZE);
-        return true;
-    }
-    if (!extent_seal(grant, &place->extent, place->grant)) return false;
-    place_reply(c, place, "$88\r\n", sizeof(*place));
+    if (grant != NULL && !extent_seal(grant, &place->extent, place->grant)) return false;
+    place_reply(c, place, grant != NULL);
     return true;
 }

@@ -21,6 +21,13 @@ void reply_raw(struct client *c, const void *data, size_t len) {
     buf_append(out_of(c), data, len);
 }
 
+char *reply_room(struct client *c, size_t len) {
+    struct buf *out = out_of(c);
+    buf_reserve(out, len);
+    out->len += len;
+    return out->data + out->len - len;
+}
+
 void reply_ok(struct client *c) {
     buf_append(out_of(c), "+OK\r\n", 5);
 }

@@ -6,6 +6,8 @@
 
 /* Appends finished RESP. */
 void reply_raw(struct client *c, const void *data, size_t len);
+/* So many bytes of the reply, for the caller to write at once. */
+char *reply_room(struct client *c, size_t len);
 
 /* Bytes within a reply that leave without a copy (short ones are copied, and released at once).
  * release(owner) is called once, when they are sent or never will be. */
