@@ -22,7 +22,7 @@ PARTS = [
     ("src/module/figures.c", "Modules (`module:`)"),
     ("src/front/module_durable.c", "... what they keep (`module_state_NAME:`)"),
     ("src/commands/info_pool.c", "The pool (`segmentN:`)"),
-    ("src/store/store.h", "The books"),
+    ("src/store/figures.h", "The books"),
     ("src/host/host.h", "The data port"),
     ("src/host/figures.c", "... whom it serves, and what it refused"),
     ("src/commands/info_nodes.c", "Nodes and tasks (`tasks_by_REASON:`)"),

@@ -15,6 +15,7 @@
 #include "front/stats.h"
 #include "ha/persistence.h"
 #include "ha/replication.h"
+#include "store/figures.h"
 
 /* HITS_BACK: of the look-ups, in percent, that it takes once the alarm is on: a ratio around a half
  * is one alarm, not one each second. */

@@ -12,6 +12,7 @@
 #include "front/client.h"
 #include "front/stats.h"
 #include "store/curve.h"
+#include "store/figures.h"
 #include "store/top.h"
 #include "wire/options.h"
 

@@ -35,6 +35,7 @@
 #include "config/config.h"
 #include "front/module_durable.h"
 #include "module/loader.h"
+#include "store/figures.h"
 
 static void write_server(struct figure_walk *f) {
     static struct utsname name;

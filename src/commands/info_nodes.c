@@ -5,6 +5,7 @@
 #include "front/core.h"
 #include "commands/info.h"
 #include "config/config.h"
+#include "store/figures.h"
 
 static void show_node(struct figure_walk *f, const struct cluster_node_info *n) {
     uint64_t size = 0, used = 0, left = 0, moved = 0;

@@ -14,6 +14,7 @@
 #include "front/embedded.h"
 #include "store/curve.h"
 #include "config/config.h"
+#include "store/figures.h"
 
 #define SEGMENTS_SHOWN 64u
 #define TENANTS_SHOWN  64u

@@ -8,6 +8,7 @@
 #include "ha/replication.h"
 #include "front/stats.h"
 #include "config/config.h"
+#include "store/figures.h"
 
 static void field(struct client *c, const char *name, uint64_t v) {
     reply_bulk_str(c, name);

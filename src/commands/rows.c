@@ -15,6 +15,7 @@
 #include "front/client.h"
 #include "front/table.h"
 #include "module/events.h"
+#include "store/figures.h"
 #include "store/map.h"
 #include "store/top.h"
 

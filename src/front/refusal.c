@@ -7,6 +7,7 @@
 #include "cluster/cluster.h"
 #include "front/client.h"
 #include "front/embedded.h"
+#include "store/figures.h"
 
 #define NAMES_MAX 3u /* of nodes in one text */
 

@@ -11,6 +11,7 @@
 #include "base/heap.h"
 #include "front/reply.h"
 #include "front/table.h"
+#include "store/figures.h"
 
 #define SAMPLE_MS 100
 

@@ -14,6 +14,7 @@
 #ifndef TARN_INBAND_REMOTE_H
 #define TARN_INBAND_REMOTE_H
 
+#include "base/figures.h"
 #include "base/hist.h"
 #include "base/queue.h"
 #include "front/cmd.h"

@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "base/htab.h"
-#include "store/store.h"
+#include "store/figures.h"
 
 #define PAGE     4096u
 #define BIRTH_MS UINT64_C(1000)

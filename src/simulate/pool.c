@@ -8,6 +8,7 @@
 #include "base/htab.h"
 #include "base/rng.h"
 #include "base/stretch.h"
+#include "store/figures.h"
 
 #define PAGE     4096u /* of the books: what a block takes there */
 #define BIRTH_MS UINT64_C(1000)

@@ -12,7 +12,7 @@
 #include "store/policy.h"
 #include "store/space.h"
 #include "store/effect.h"
-#include "store/store.h"
+#include "store/figures.h"
 #include "store/story.h"
 
 #define STORE_MAGIC    0x5a0be5u

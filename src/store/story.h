@@ -4,7 +4,7 @@
 
 #include "base/hist.h"
 #include "store/curve.h"
-#include "store/store.h"
+#include "store/figures.h"
 #include "store/top.h"
 
 #define STORY_GHOSTS 8192u

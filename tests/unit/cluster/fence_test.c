@@ -1,6 +1,7 @@
 /* A writer that must not write any more: its space is free when every host has confirmed, and not
  * before. */
 #include "util.h"
+#include "store/figures.h"
 
 static struct util_node n1, n2;
 

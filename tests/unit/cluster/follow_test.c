@@ -1,5 +1,6 @@
 /* A cluster made of another one's records leads: its nodes come back with what they hold. */
 #include "store/effect.h"
+#include "store/figures.h"
 #include "util.h"
 
 static struct buf told;

@@ -1,6 +1,7 @@
 /* Between memory and disks: what is stored when, what comes back when, and what nodes report of
  * their disks by themselves. */
 #include "util.h"
+#include "store/figures.h"
 
 static struct util_node n1, n2;
 static struct cluster_work w;

@@ -1,5 +1,6 @@
 /* PREFETCH: what comes to memory before it is read, in which turn, and what goes for it. */
 #include "util.h"
+#include "store/figures.h"
 
 static struct util_node n1, n2;
 static struct cluster_work w;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "recorder.h"
+#include "store/figures.h"
 
 #define KEYS     250
 #define LEASES   300
