@@ -111,6 +111,8 @@ struct policy_ops {
     /* for OBJECT FREQ, NULL: keeps none */
     unsigned (*freq)(const struct policy *p, const struct object *o);
     uint64_t (*memory)(const struct policy *p);
+    uint64_t (*mapped)(
+        const struct policy *p); /* NULL: none. Of that, what lies past the allocator */
     /* Has its place for values in the books, which are in no chains; NULL: it does that itself. */
     const struct policy_ops *for_small;
     bool chains; /* who goes next depends on what is behind it: of single keys it says nothing */

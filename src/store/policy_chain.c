@@ -545,12 +545,19 @@ static float chain_object_worth(const struct policy *p, const struct object *o) 
     return chain_run_worth(c, chain_run(c, o->request));
 }
 
+static uint64_t chain_mapped(const struct policy *p) {
+    const struct chain_policy *s = chain_state(p);
+    if (!s) return 0;
+    const struct chain_books *c = &s->chain;
+    return (uint64_t)c->runs * sizeof(struct chain_run) +
+           (uint64_t)c->value.sorts * CHAIN_SLOTS * sizeof(struct chain_cell);
+}
+
 static uint64_t chain_memory(const struct policy *p) {
     const struct chain_policy *s = chain_state(p);
     if (!s) return sizeof(s);
     const struct chain_books *c = &s->chain;
-    return sizeof(s) + sizeof(*s) + (uint64_t)c->runs * sizeof(struct chain_run) +
-           (uint64_t)c->value.sorts * CHAIN_SLOTS * sizeof(struct chain_cell) +
+    return sizeof(s) + sizeof(*s) + chain_mapped(p) +
            ((uint64_t)c->ghosts.cap + c->ghosts.prints + c->cap_out) * sizeof(uint32_t) +
            htab_memory(&c->parked) + c->parked.count * sizeof(struct chain_parked);
 }
@@ -580,6 +587,7 @@ const struct policy_ops policy_chain = {
     .found = chain_found,
     .far_worth = chain_far_worth,
     .memory = chain_memory,
+    .mapped = chain_mapped,
     .for_small = &policy_lru,
     .chains = true,
 };

@@ -18,27 +18,29 @@ static uint64_t lease_memory(const struct store *s) {
            s->sessions.count * sizeof(struct session);
 }
 
-static uint64_t policy_bytes(const struct policy *p) {
-    return p->ops ? p->ops->memory(p) : 0;
+static uint64_t policy_bytes(const struct policy *p, bool mapped) {
+    if (!p->ops) return 0;
+    return !mapped ? p->ops->memory(p) : p->ops->mapped ? p->ops->mapped(p) : 0;
 }
 
-static uint64_t policy_memory(const struct store *s) {
+static uint64_t policy_memory(const struct store *s, bool mapped) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < s->n_domains; i++)
         for (int inl = 0; inl < 2; inl++)
-            bytes +=
-                policy_bytes(&s->domains[i].policy[inl]) + policy_bytes(&s->domains[i].legacy[inl]);
+            bytes += policy_bytes(&s->domains[i].policy[inl], mapped) +
+                     policy_bytes(&s->domains[i].legacy[inl], mapped);
     return bytes;
 }
 
 uint64_t store_memory(const struct store *s) {
     return sizeof(*s) + records_memory(&s->records) + space_memory(&s->space) + tables_memory(s) +
-           lease_memory(s) + policy_memory(s) + story_memory(&s->story) + s->extra_bytes +
+           lease_memory(s) + policy_memory(s, false) + story_memory(&s->story) + s->extra_bytes +
            s->places_bytes + s->put_bytes;
 }
 
 uint64_t store_mapped_memory(const struct store *s) {
-    return records_memory(&s->records) + index_memory(&s->index) + space_memory(&s->space);
+    return records_memory(&s->records) + index_memory(&s->index) + space_memory(&s->space) +
+           policy_memory(s, true);
 }
 
 uint64_t store_evictions(const struct store *s) {
@@ -143,8 +145,8 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->mem_books_blocks = space_memory(&s->space);
     st->mem_books_tables = tables_memory(s);
     st->mem_books_leases = lease_memory(s);
-    st->mem_books_extras = s->extra_bytes + s->places_bytes + s->put_bytes + policy_memory(s) +
-                           story_memory(&s->story);
+    st->mem_books_extras = s->extra_bytes + s->places_bytes + s->put_bytes +
+                           policy_memory(s, false) + story_memory(&s->story);
     st->mem_books = store_memory(s);
     st->mem_books_spare = records_spare(&s->records) + space_spare(&s->space);
 }
