@@ -1,6 +1,9 @@
 #include "store/index.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include "base/assert.h"
 #include "base/htab.h"
 
@@ -67,6 +70,22 @@ static void more_free(struct index *x, uint32_t n) {
     more_at(x, n)->more = x->spare;
     x->spare = n;
     x->more_live--;
+}
+
+/* A bit for each slot with that tag, and perhaps for some that nobody has. */
+static unsigned bucket_matches(const struct index_bucket *b, uint16_t tag) {
+    unsigned bits = 0;
+#ifdef __SSE2__
+    const char *at = (const char *)b; /* the second load has the last tags in front */
+    __m128i wanted = _mm_set1_epi16((short)tag),
+            first = _mm_load_si128((const __m128i *)(const void *)at),
+            second = _mm_load_si128((const __m128i *)(const void *)(at + sizeof(first)));
+    bits = (unsigned)_mm_movemask_epi8(
+        _mm_packs_epi16(_mm_cmpeq_epi16(first, wanted), _mm_cmpeq_epi16(second, wanted)));
+#else
+    for (unsigned i = 0; i < INDEX_SLOTS; i++) bits |= (unsigned)(b->tag[i] == tag) << i;
+#endif
+    return bits & ((1u << INDEX_SLOTS) - 1);
 }
 
 static unsigned bucket_used(const struct index_bucket *b) {
@@ -137,10 +156,9 @@ static bool has_key(const struct object *o, struct span key) {
 struct object *index_find(const struct index *x, struct span key, uint64_t hash) {
     const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
     for (; b != NULL; b = bucket_next(x, b))
-        for (unsigned i = 0; i < INDEX_SLOTS; i++) {
-            if (b->tag[i] != tag_of(hash) || b->ref[i] == 0) continue;
-            struct object *o = record_get(x->records, b->ref[i]);
-            if (has_key(o, key)) return o;
+        for (unsigned bits = bucket_matches(b, tag_of(hash)); bits != 0; bits &= bits - 1) {
+            struct object *o = record_get(x->records, b->ref[__builtin_ctz(bits)]);
+            if (o != NULL && has_key(o, key)) return o;
         }
     return NULL;
 }
@@ -148,10 +166,9 @@ struct object *index_find(const struct index *x, struct span key, uint64_t hash)
 struct object *index_find_hash(const struct index *x, uint64_t hash) {
     const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
     for (; b != NULL; b = bucket_next(x, b))
-        for (unsigned i = 0; i < INDEX_SLOTS; i++) {
-            if (b->tag[i] != tag_of(hash) || b->ref[i] == 0) continue;
-            struct object *o = record_get(x->records, b->ref[i]);
-            if (hash_bytes(o->data, object_key_len(o)) == hash) return o;
+        for (unsigned bits = bucket_matches(b, tag_of(hash)); bits != 0; bits &= bits - 1) {
+            struct object *o = record_get(x->records, b->ref[__builtin_ctz(bits)]);
+            if (o != NULL && hash_bytes(o->data, object_key_len(o)) == hash) return o;
         }
     return NULL;
 }
@@ -202,9 +219,9 @@ void index_prefetch_bucket(const struct index *x, uint64_t hash) {
 void index_prefetch_object(const struct index *x, uint64_t hash, size_t key_len) {
     const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
     if (b->more != 0) __builtin_prefetch(more_at(x, b->more));
-    for (unsigned i = 0; i < INDEX_SLOTS; i++) {
-        if (b->tag[i] != tag_of(hash) || b->ref[i] == 0) continue;
-        const struct object *o = record_get(x->records, b->ref[i]);
+    for (unsigned bits = bucket_matches(b, tag_of(hash)); bits != 0; bits &= bits - 1) {
+        const struct object *o = record_get(x->records, b->ref[__builtin_ctz(bits)]);
+        if (o == NULL) continue;
         __builtin_prefetch(o);
         __builtin_prefetch((const char *)o + 64);
         __builtin_prefetch(o->data + key_len - 1);
