@@ -10,9 +10,6 @@
 #include "client/answer.h"
 #include "client/client.h"
 
-/* One call's answers; a server that sends more is broken. */
-#define ARENA_LIMIT (UINT64_C(2) << 30)
-
 /* An array says how long it is before anything of it is there: memory for it follows what arrives.
  * Nobody points into it yet when it moves: of its elements only the last one can be incomplete, and
  * that one is behind us. */
@@ -29,7 +26,7 @@ static void node_grow(struct arena *arena, struct answer *array) {
 
 static struct answer *node_place(const redisReadTask *task, size_t extra) {
     struct arena *arena = task->privdata;
-    if (arena == NULL || arena->total + extra > ARENA_LIMIT) return NULL;
+    if (!answer_has_room(arena, extra)) return NULL;
     if (task->parent != NULL) {
         struct answer *parent = task->parent->obj;
         if ((size_t)task->idx == parent->room) node_grow(arena, parent);

@@ -27,6 +27,22 @@ struct answer {
 struct redisReader;
 struct redisReader *answer_reader_create(void);
 void answer_reader_set_arena(struct redisReader *reader, struct arena *arena);
+/* What answer_scan.c has parsed of an answer that is not whole. */
+struct answer_scan {
+    struct answer *root; /* NULL: nothing */
+    size_t elements, used;
+    size_t same; /* the last string's length, if it has two digits, and how it began; 0: none */
+    char head[5];
+    bool left; /* to the reader */
+};
+/* redisReaderGetReply: the next answer that is whole, or NULL. Those of batches are parsed without
+ * the reader, in its buffer. It may be another reader then, if nothing is left in it. */
+int answer_reader_next(struct redisReader **reader_p, struct answer_scan *scan, void **answer_p);
+/* One call's answers; a server that sends more is broken. */
+#define ANSWER_BYTES_MAX (UINT64_C(2) << 30)
+static inline bool answer_has_room(const struct arena *arena, size_t extra) {
+    return arena != NULL && arena->total + extra <= ANSWER_BYTES_MAX;
+}
 /* TARN_OK unless the answer is an error: its status, noted with what ("PUTSTART") as last error. */
 tarn_status answer_check(const struct answer *a, const char *what);
 tarn_status answer_error_status(const char *text);

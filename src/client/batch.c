@@ -20,19 +20,9 @@ void batch_init(struct item_batch *b, struct lane *lane, tarn_item *items, size_
     }
 }
 
-void batch_finish(struct item_batch *b, size_t i, tarn_status status, uint64_t bytes) {
-    struct batch_item *item = batch_item(b, i);
-    TARN_ASSERT(item->state != ITEM_FINISHED);
-    item->state = ITEM_FINISHED;
-    b->unfinished--;
-    b->items[i].status = status;
-    b->items[i].got = status == TARN_OK ? bytes : 0;
-}
-
-bool batch_is_later(struct item_batch *b, size_t i, tarn_status status, const struct answer *a) {
-    bool later = error_act(status) == ERROR_LATER;
-    batch_item(b, i)->later = later ? status : TARN_OK;
-    if (!later) return false;
+bool batch_note_later(struct item_batch *b, size_t i, tarn_status status, const struct answer *a) {
+    if (error_act(status) != ERROR_LATER) return false;
+    batch_item(b, i)->later = status;
     b->later++;
     b->later_ms = max_u64(b->later_ms, answer_later_ms(a));
     return true;

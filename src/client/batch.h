@@ -4,6 +4,7 @@
 #ifndef TARN_CLIENT_BATCH_H
 #define TARN_CLIENT_BATCH_H
 
+#include "base/assert.h"
 #include "client/client.h"
 
 /* get.h and put.h have the charts. */
@@ -36,9 +37,22 @@ void batch_init(struct item_batch *b, struct lane *lane, tarn_item *items, size_
 static inline struct batch_item *batch_item(const struct item_batch *b, size_t i) {
     return (struct batch_item *)(void *)(b->of + i * b->item_size);
 }
-void batch_finish(struct item_batch *b, size_t i, tarn_status status, uint64_t bytes);
+static inline void batch_finish(struct item_batch *b, size_t i, tarn_status status,
+                                uint64_t bytes) {
+    struct batch_item *item = batch_item(b, i);
+    TARN_ASSERT(item->state != ITEM_FINISHED);
+    item->state = ITEM_FINISHED;
+    b->unfinished--;
+    b->items[i].status = status;
+    b->items[i].got = status == TARN_OK ? bytes : 0;
+}
 /* Is it only not now? Then it is noted when to come again. */
-bool batch_is_later(struct item_batch *b, size_t i, tarn_status status, const struct answer *a);
+bool batch_note_later(struct item_batch *b, size_t i, tarn_status status, const struct answer *a);
+static inline bool batch_is_later(struct item_batch *b, size_t i, tarn_status status,
+                                  const struct answer *a) {
+    batch_item(b, i)->later = TARN_OK;
+    return status != TARN_OK && batch_note_later(b, i, status, a);
+}
 
 typedef void (*batch_finish_fn)(struct item_batch *b, size_t i, tarn_status status);
 /* pass tries all that are not finished once; not TARN_OK: the control connection failed. finish
@@ -55,11 +69,15 @@ struct chunk {
     const size_t *order; /* of items */
     size_t n;
     uint64_t sent_ns; /* gets: when it was asked for */
-    bool batched;     /* ... with its leases, or puts, as a batch */
-    bool no_grant;    /* ... without grants */
-    uint64_t batch;   /* its id, 0: none; puts that are ended: by it */
-    size_t plain;     /* puts: so many were opened by MPUTSTART, */
-    size_t opened;    /* ... and so many of these have a token */
+    /* gets, when it was located: bytes to read, bytes of values with a lease, and how many items of
+     * the batch were not finished before */
+    uint64_t bytes, leased;
+    size_t unfinished;
+    bool batched;   /* ... with its leases, or puts, as a batch */
+    bool no_grant;  /* ... without grants */
+    uint64_t batch; /* its id, 0: none; puts that are ended: by it */
+    size_t plain;   /* puts: so many were opened by MPUTSTART, */
+    size_t opened;  /* ... and so many of these have a token */
 };
 /* Those that are not finished, in the lane's arena. */
 struct chunk batch_rest(const struct item_batch *b);
@@ -71,13 +89,16 @@ tarn_status batch_receive(struct item_batch *b, size_t n, const char *what, stru
 tarn_status batch_check(struct item_batch *b, const struct answer *a, size_t n, const char *what);
 
 tarn_status batch_ensure_other(struct item_batch *b, const struct placed_replica *r, bool write);
+/* It lies in the segment of the one before. */
+static inline bool batch_is_ensured(const struct item_batch *b, const struct placed_replica *r) {
+    const struct batch_segment *last = &b->ensured;
+    return r->n_parts == 1 && last->any && last->id == r->parts[0].extent.segment &&
+           last->epoch == r->parts[0].extent.segment_epoch;
+}
 /* replica_ensure of many in turn. */
 static inline tarn_status batch_ensure(struct item_batch *b, const struct placed_replica *r,
                                        bool write) {
-    const struct batch_segment *last = &b->ensured;
-    bool same = r->n_parts == 1 && last->any && last->id == r->parts[0].extent.segment &&
-                last->epoch == r->parts[0].extent.segment_epoch;
-    return same ? TARN_OK : batch_ensure_other(b, r, write);
+    return batch_is_ensured(b, r) ? TARN_OK : batch_ensure_other(b, r, write);
 }
 
 /* --- groups --- */

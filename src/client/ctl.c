@@ -247,12 +247,32 @@ void ctl_begin(struct ctl *c, const char *what) {
     c->begun = what;
 }
 
+/* memcpy without a call for what keys and numbers mostly have. */
+static inline void copy_short(char *to, const char *from, size_t len) {
+    if (len > 64 || len < 4) {
+        if (len > 0) memcpy(to, from, len);
+    } else if (len >= 16) {
+        if (len > 32) {
+            memcpy(to + 16, from + 16, 16);
+            memcpy(to + len - 32, from + len - 32, 16);
+        }
+        memcpy(to, from, 16);
+        memcpy(to + len - 16, from + len - 16, 16);
+    } else if (len >= 8) {
+        memcpy(to, from, 8);
+        memcpy(to + len - 8, from + len - 8, 8);
+    } else {
+        memcpy(to, from, 4);
+        memcpy(to + len - 4, from + len - 4, 4);
+    }
+}
+
 /* By hand: a batch has thousands of arguments, and hiredis prints each header by snprintf. */
 void ctl_arg(struct ctl *c, const void *data, size_t len) {
     if (c->out.cap - c->out.len < REQUEST_HEADER_MAX + len)
         buf_reserve(&c->out, REQUEST_HEADER_MAX + len);
     char *at = put_header(c->out.data + c->out.len, '$', len);
-    if (len > 0) memcpy(at, data, len);
+    copy_short(at, data, len);
     at += len;
     *at++ = '\r';
     *at++ = '\n';
@@ -458,7 +478,7 @@ static tarn_status lost_to_data_port(struct ctl *c) {
 static tarn_status answer_parse(struct ctl *c, struct answer **answer_p) {
     for (;;) {
         void *got = NULL;
-        if (redisReaderGetReply(c->reader, &got) != REDIS_OK) {
+        if (answer_reader_next(&c->reader, &c->scan, &got) != REDIS_OK) {
             char why[256];
             snprintf(why, sizeof(why), "does not speak RESP: %s%s", c->reader->errstr,
                      c->secure.tls == NULL && c->received == 0 ? TLS_HINT : "");

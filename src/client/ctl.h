@@ -22,6 +22,7 @@ struct ctl {
     int fd; /* -1: closed */
     struct tcp_secure secure;
     struct redisReader *reader;
+    struct answer_scan scan;
     struct buf out; /* requests as RESP, the last one maybe not whole */
     size_t from,
         whole;         /* [from, whole) of it is to be sent; behind it room for a first line, and */

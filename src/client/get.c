@@ -19,23 +19,24 @@ static void item_finish(struct getting *g, size_t i, tarn_status status) {
     TARN_ASSERT(status != TARN_OK || w->place.value != NULL || w->len == 0 ||
                 (w->prepared && w->read.pos == w->read.to));
     batch_finish(&g->b, i, status, w->len);
-    if (status != TARN_OK && w->own_memory) {
+    if (LIKELY(status == TARN_OK)) {
+        COUNT(g->b.lane, get_hits, 1);
+        COUNT(g->b.lane, bytes_read, w->len);
+        return;
+    }
+    if (w->own_memory) {
         free(item->buffer);
         item->buffer = NULL;
         w->own_memory = false;
     }
-    if (status == TARN_OK) {
-        COUNT(g->b.lane, get_hits, 1);
-        COUNT(g->b.lane, bytes_read, w->len);
-    } else if (status == TARN_ENOTFOUND) {
+    if (status == TARN_ENOTFOUND) {
         COUNT(g->b.lane, get_misses, 1);
     } else {
         COUNT(g->b.lane, get_failures, 1);
     }
 }
 
-static void item_settle(struct getting *g, size_t i, struct get_result result) {
-    if (result.next == GET_ON) return;
+static void item_decide(struct getting *g, size_t i, struct get_result result) {
     struct want *w = &g->wants[i];
     bool again = w->tries < result.limit && w->tries < (unsigned)g->b.lane->client->options.retries;
     if (result.next == GET_TURNED) {
@@ -49,6 +50,10 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
     } else {
         item_finish(g, i, result.status);
     }
+}
+
+static inline void item_settle(struct getting *g, size_t i, struct get_result result) {
+    if (result.next != GET_ON) item_decide(g, i, result);
 }
 
 /* --- locating --- */
@@ -90,7 +95,7 @@ static tarn_status locate_send(struct getting *g, struct chunk *c) {
     return lane_send(lane, false);
 }
 
-static void locate_one(struct getting *g, size_t i, const struct answer *a, const struct chunk *c) {
+static void locate_one(struct getting *g, size_t i, const struct answer *a, struct chunk *c) {
     struct want *w = &g->wants[i];
     const struct placement *p = &w->place;
     bool resumes = w->prepared;
@@ -110,6 +115,7 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, cons
             return;
         }
         w->leased = true;
+        c->leased += p->size;
         COUNT(g->b.lane, leases, 1);
     }
     /* Bytes that are in a device already were looked at under another lease, if at all. */
@@ -119,9 +125,11 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, cons
                       p->must_verify);
     w->is.state = ITEM_PLACED;
     if (!w->prepared) item_settle(g, i, get_prepare(g, i));
+    if (w->is.state != ITEM_PLACED) return;
+    c->bytes += w->read.to - w->read.pos;
     /* By what will move, not by what the server says: a size for which there is no memory costs no
      * time. */
-    if (w->is.state == ITEM_PLACED && !resumes && g->options->extend_deadline)
+    if (!resumes && g->options->extend_deadline)
         g->b.deadline = add_sat(g->b.deadline, (w->read.to - w->read.from) / BYTES_PER_MS);
 }
 
@@ -132,6 +140,8 @@ static tarn_status locate_receive(struct getting *g, struct chunk *c) {
     if (status != TARN_OK) return status;
     if (c->batched && !answer_u64(&a->element[c->n], &c->batch))
         return fail(TARN_EPROTO, "MGETREPLICAS: the batch is no number");
+    c->unfinished = g->b.unfinished;
+    c->bytes = c->leased = 0;
     for (size_t k = 0; k < c->n; k++) {
         size_t i = c->order[k];
         locate_one(g, i, a != NULL ? &a->element[k] : g->located->of[i], c);
@@ -144,13 +154,19 @@ static tarn_status locate_receive(struct getting *g, struct chunk *c) {
 static tarn_status get_chunk_ensure(struct getting *g, const struct chunk *c) {
     g->b.ensured.any = false;
     for (size_t k = 0; k < c->n; k++) {
-        if (g->wants[c->order[k]].is.state != ITEM_PLACED) continue;
+        struct want *w = &g->wants[c->order[k]];
+        if (w->is.state != ITEM_PLACED || get_replica_is_sole(g, w)) continue;
         struct get_result result;
         tarn_status status = get_replica_ensure(g, c->order[k], &result);
         if (status != TARN_OK) return status;
         item_settle(g, c->order[k], result);
     }
     return TARN_OK;
+}
+
+/* All of it has been finished since it was located. */
+static bool chunk_is_over(const struct getting *g, const struct chunk *c) {
+    return c->unfinished - g->b.unfinished == c->n;
 }
 
 /* A connection has one lease per version, so of items with the same key only the last one ends it.
@@ -193,23 +209,27 @@ static uint32_t release_keys(struct getting *g, const struct chunk *c, struct ct
     return n;
 }
 
+/* Of what is finished. */
+static uint64_t leased_bytes(const struct getting *g, const struct chunk *c) {
+    uint64_t bytes = 0;
+    for (size_t k = 0; k < c->n; k++) {
+        const struct want *w = &g->wants[c->order[k]];
+        if (w->is.state == ITEM_FINISHED && w->leased) bytes += w->place.size;
+    }
+    return bytes;
+}
+
 /* Ends the leases of what is finished; nobody waits for the answer. As a batch if that is all of
  * the chunk: of a key that was looked up again meanwhile, the lease is of the later batch. */
 static void chunk_release(struct getting *g, const struct chunk *c) {
     struct lane *lane = g->b.lane;
-    size_t over = 0;
-    uint64_t bytes = 0;
-    for (size_t k = 0; k < c->n; k++) {
-        const struct want *w = &g->wants[c->order[k]];
-        if (w->is.state != ITEM_FINISHED) continue;
-        over++;
-        bytes += w->leased ? w->place.size : 0;
-    }
+    bool over = chunk_is_over(g, c);
+    uint64_t bytes = over ? c->leased : leased_bytes(g, c);
     if (bytes == 0 || lane->ctl.fd < 0) return;
     struct ctl_request *r = &lane->request;
     request_begin(r);
     struct wire_release ends = {.keys = {request_next(r), 0}};
-    if (c->batch != 0 && over == c->n)
+    if (c->batch != 0 && over)
         ends.batch = c->batch;
     else if ((ends.keys.n = release_keys(g, c, r)) == 0)
         return;
@@ -234,6 +254,16 @@ static void adapt_window(struct lane *lane, uint64_t took_ms, uint64_t lease_ms,
     }
 }
 
+/* All of it has come, and is right. */
+static inline bool piece_is_all(struct getting *g, struct want *w, const struct engine_op *op) {
+    if (op->status != TARN_OK || op->n_iov != 1 || w->proving ||
+        !placed_read_took_whole(&w->read, w->read.at, op->iov->iov_len, op->crc))
+        return false;
+    w->tries = 0;
+    replica_worked(g->b.lane, get_replica(w));
+    return true;
+}
+
 static void get_group_run(struct getting *g, struct group *group) {
     struct lane *lane = g->b.lane;
     uint64_t started = now_ms(), lease_ms = g->wants[group->items[0]].place.lease_ms;
@@ -241,8 +271,13 @@ static void get_group_run(struct getting *g, struct group *group) {
     batch_move(&g->b, group);
     for (size_t k = 0; k < group->n; k++) {
         const struct engine_op *op = &group->ops[k];
+        size_t i = group->items[k];
+        if (LIKELY(piece_is_all(g, &g->wants[i], op))) {
+            item_finish(g, i, TARN_OK);
+            continue;
+        }
         lease_lost = lease_lost || op->status == TARN_ELEASE;
-        item_settle(g, group->items[k], get_piece_result(g, group->items[k], op));
+        item_settle(g, i, get_piece_result(g, i, op));
     }
     adapt_window(lane, now_ms() - started, lease_ms, lease_lost);
 }
@@ -289,6 +324,7 @@ static void chunk_read(struct getting *g, const struct chunk *c) {
     bool ran = false;
     while (group_sweep(g, c->order, c->n, &group, &ran)) {
     }
+    if (chunk_is_over(g, c)) return;
     for (size_t k = 0; k < c->n; k++) {
         struct want *w = &g->wants[c->order[k]];
         if (w->is.state != ITEM_PLACED) continue;
@@ -299,24 +335,12 @@ static void chunk_read(struct getting *g, const struct chunk *c) {
 
 /* --- passes --- */
 
-static uint64_t chunk_bytes(const struct getting *g, const struct chunk *c) {
-    uint64_t bytes = 0;
-    for (size_t k = 0; k < c->n; k++) {
-        const struct want *w = &g->wants[c->order[k]];
-        if (w->is.state == ITEM_PLACED) bytes += w->read.to - w->read.pos;
-    }
-    return bytes;
-}
-
 /* What the chunk's look-up and reads took of the arena, unless an item goes on with it. Returns the
  * next chunk's mark. */
 static struct arena_mark chunk_forget(struct getting *g, const struct chunk *c,
                                       struct arena_mark mark) {
     struct arena *arena = &g->b.lane->arena;
-    bool over = g->n_scratch == 0;
-    for (size_t k = 0; k < c->n && over; k++)
-        over = g->wants[c->order[k]].is.state == ITEM_FINISHED;
-    if (!over) return arena_mark(arena);
+    if (g->n_scratch > 0 || !chunk_is_over(g, c)) return arena_mark(arena);
     arena_rewind(arena, mark);
     return mark;
 }
@@ -339,7 +363,7 @@ static tarn_status get_pass(struct item_batch *b) {
         /* The lease of the next chunk ticks while this one moves: ask ahead only if that is soon
          * over. */
         more = batch_chunk(b, &rest, &at, &next);
-        bool ahead = more && chunk_bytes(g, &now) <= g->b.lane->window;
+        bool ahead = more && now.bytes <= g->b.lane->window;
         if (ahead) status = locate_send(g, &next);
         chunk_read(g, &now);
         chunk_release(g, &now);

@@ -85,11 +85,20 @@ bool get_lease_is_short(const struct placement *p);
 /* Fetches what the engine must know of the replicas' segments, and chooses one. Nothing may be
  * unanswered on the lane. Not TARN_OK: the control connection failed. */
 tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *result_p);
+/* There is one, in the segment of the one before, which has not failed: it is chosen. */
+static inline bool get_replica_is_sole(const struct getting *g, struct want *w) {
+    return w->place.replicas == 1 && w->tries == 0 &&
+           batch_is_ensured(&g->b, &w->place.replica[0]) && placed_read_choose_sole(&w->read, 1);
+}
 /* Before a piece of a value that has several: to another replica if the host of this one has been
  * found out of reach meanwhile. */
 void get_replica_refresh(struct getting *g, size_t i);
 /* How long the present one is waited for (patience_ms and sole of op): there are others, or not. */
 void get_replica_bound(struct getting *g, size_t i, struct engine_op *op);
+static inline void get_replica_bound_last(const struct getting *g, struct engine_op *op) {
+    op->patience_ms = 3 * g->b.lane->client->options.failover_ms;
+    op->sole = true;
+}
 /* The present one failed with status. */
 struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status status);
 /* Its bytes do not match: the server is told. */

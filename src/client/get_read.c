@@ -105,12 +105,34 @@ static tarn_status deliver_inline(struct getting *g, const tarn_item *item, cons
     return TARN_OK;
 }
 
+/* All of a value into one buffer, where one CRC verifies it: most of them. false: there is more to
+ * it. */
+static bool prepare_whole(struct getting *g, const tarn_item *item, struct want *w) {
+    const struct placement *p = &w->place;
+    struct tarn_client *client = g->b.lane->client;
+    w->iov = &w->one;
+    w->one = (struct iovec){item->buffer, p->size};
+    if (p->value != NULL || p->size == 0 || p->size > PLACED_BLOCK || p->crc < 0 ||
+        p->size > item->buffer_len || item->n_iov > 0 || item->offset != 0 ||
+        (item->want != 0 && item->want < p->size) || g->options->allocate ||
+        client_is_device(client, &w->one, 1))
+        return false;
+    w->device = w->proving = false;
+    w->prepared = true;
+    w->len = p->size;
+    w->n_iov = 1;
+    placed_read_whole(&w->read, &(struct placed_value){p->version, p->size, p->crc, p->crcs, 0},
+                      client->options.verify || p->must_verify);
+    return true;
+}
+
 struct get_result get_prepare(struct getting *g, size_t i) {
     tarn_item *item = &g->b.items[i];
     struct want *w = &g->wants[i];
     const struct placement *p = &w->place;
     item->value_size = p->size;
     item->version = p->version;
+    if (LIKELY(prepare_whole(g, item, w))) return (struct get_result){.next = GET_ON};
     if (item->offset > p->size) {
         return get_over(fail(TARN_EINVAL,
                              "offset %" PRIu64 " lies behind the value's %" PRIu64 " bytes",
@@ -167,7 +189,10 @@ void get_piece(struct getting *g, size_t i, uint64_t len, struct engine_op *op) 
         .want_crc = r->check == PLACED_WHOLE,
         .alone = replica->tier != REPLICA_MEMORY,
     };
-    get_replica_bound(g, i, op);
+    if (LIKELY(w->place.replicas == 1 && !outages_any(&g->b.lane->client->outages)))
+        get_replica_bound_last(g, op);
+    else
+        get_replica_bound(g, i, op);
     if (r->check == PLACED_BLOCKS) {
         op->crc_block = PLACED_BLOCK;
         op->crcs = arena_alloc(arena, (len + PLACED_BLOCK - 1) / PLACED_BLOCK * sizeof(uint32_t));

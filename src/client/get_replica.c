@@ -63,8 +63,7 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     } else if (replica_avoided(g) != NULL && replica_is(g->b.lane, get_replica(w), outage_listed)) {
         op->patience_ms = failover_ms / 8 + 1;
     } else {
-        op->patience_ms = 3 * failover_ms;
-        op->sole = true;
+        get_replica_bound_last(g, op);
     }
 }
 

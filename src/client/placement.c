@@ -130,8 +130,13 @@ static tarn_status decode_inline(const struct answer *value, struct placement *p
 }
 
 /* The short form: one replica, one extent. */
-static tarn_status decode_packed(struct arena *arena, const struct answer *a, bool no_grant,
-                                 struct placement *p, struct place_packed *place) {
+struct packed_replica {
+    struct placed_replica replica;
+    struct engine_part part;
+};
+
+static inline tarn_status decode_packed(struct arena *arena, const struct answer *a, bool no_grant,
+                                        struct placement *p, struct place_packed *place) {
     bool granted = a->len == sizeof(*place);
     if (!granted && !(no_grant && a->len == PLACE_NO_GRANT_SIZE))
         return answer_broken("a packed place");
@@ -141,11 +146,13 @@ static tarn_status decode_packed(struct arena *arena, const struct answer *a, bo
         place->extent.length > VALUE_MAX) {
         return answer_broken("a packed place");
     }
-    struct engine_part *part = arena_alloc(arena, sizeof(*part));
-    *part = (struct engine_part){.extent = place->extent, .sub_length = place->extent.length};
-    if (granted) part->grant = (const uint8_t *)a->str + PLACE_NO_GRANT_SIZE;
-    p->replica = arena_alloc(arena, sizeof(*p->replica));
-    *p->replica = (struct placed_replica){.tier = REPLICA_MEMORY, .parts = part, .n_parts = 1};
+    struct packed_replica *r = arena_alloc(arena, sizeof(*r));
+    r->replica = (struct placed_replica){.tier = REPLICA_MEMORY, .parts = &r->part, .n_parts = 1};
+    r->part = (struct engine_part){.extent = place->extent,
+                                   .grant = granted ? (const uint8_t *)a->str + PLACE_NO_GRANT_SIZE
+                                                    : NULL,
+                                   .sub_length = place->extent.length};
+    p->replica = &r->replica;
     p->replicas = 1;
     return TARN_OK;
 }
@@ -170,14 +177,15 @@ static tarn_status packed_of_get(struct arena *arena, const struct answer *a, bo
     p->lease_ms = place.lease_ms;
     p->lease_end = placement_lease_end(sent_ns, place.lease_ms);
     if (place.flags & PLACE_HAS_CRC) p->crc = place.crc;
-    return placement_judge(p, (place.flags & PLACE_SUSPECT) != 0);
+    if (LIKELY((place.flags & PLACE_SUSPECT) == 0)) return TARN_OK;
+    return placement_judge(p, true);
 }
 
 tarn_status placement_of_get(struct arena *arena, const struct answer *a, bool no_grant,
                              uint64_t sent_ns, struct placement *p) {
     *p = (struct placement){.crc = -1};
+    if (LIKELY(a->type == ANSWER_STRING)) return packed_of_get(arena, a, no_grant, sent_ns, p);
     if (a->type == ANSWER_NIL) return TARN_ENOTFOUND;
-    if (a->type == ANSWER_STRING) return packed_of_get(arena, a, no_grant, sent_ns, p);
     tarn_status status = answer_check(a, "GETREPLICAS");
     if (status != TARN_OK) return status;
     const struct answer *crc = answer_at(a, 3), *replicas = answer_at(a, 4),
@@ -234,11 +242,6 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, bool n
     }
     p->replicas = status == TARN_OK ? (unsigned)replicas->len : 0;
     return status;
-}
-
-bool placement_is_once(const struct placement *p) {
-    const uint8_t *grant = p->replicas > 0 ? p->replica[0].parts[0].grant : NULL;
-    return grant != NULL && grant_is_once(grant);
 }
 
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p) {

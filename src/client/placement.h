@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/placed.h"
 #include "tarn.h"
+#include "transport/grant.h"
 
 #define INLINE_MAX  64u
 #define VALUE_MAX   (UINT64_C(1) << 40)
@@ -49,7 +50,10 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, bool n
 tarn_status placement_of_put(struct arena *arena, const struct answer *a, bool no_grant,
                              uint64_t size, struct placement *p);
 /* Are its grants to be sealed? Of a put. */
-bool placement_is_once(const struct placement *p);
+static inline bool placement_is_once(const struct placement *p) {
+    const uint8_t *grant = p->replicas > 0 ? p->replica[0].parts[0].grant : NULL;
+    return grant != NULL && grant_is_once(grant);
+}
 /* Room, zeroes, for the hosts' word on the grants of a put that are to be sealed:
  * GRANT_RECEIPT_SIZE for each extent. NULL: they need not be. */
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p);

@@ -104,6 +104,9 @@ static void key_append(struct putting *p, size_t i, uint64_t number) {
  * shares, 0 has its own, -1 is left out. */
 static struct chunk chunk_split(struct putting *p, const struct chunk *c,
                                 int (*kind)(const struct put *u)) {
+    size_t shared = 0;
+    while (shared < c->n && kind(&p->puts[c->order[shared]]) == 1) shared++;
+    if (shared == c->n) return (struct chunk){.order = c->order, .n = shared, .plain = shared};
     size_t *order = arena_alloc(&p->b.lane->arena, c->n * sizeof(*order));
     struct chunk split = {.order = order};
     for (int k = 1; k >= 0; k--) {
@@ -223,7 +226,10 @@ static void put_started(struct putting *p, size_t i, const struct answer *a) {
     u->instead = 0;
     u->loose = u->needs_grant = false;
     u->crc = 0;
-    u->receipts = placement_receipts(&p->b.lane->arena, &u->place, &u->n_receipts);
+    u->receipts = NULL;
+    u->n_receipts = 0;
+    if (placement_is_once(&u->place))
+        u->receipts = placement_receipts(&p->b.lane->arena, &u->place, &u->n_receipts);
     if (u->size > CRC_BLOCK && u->crcs == NULL && !u->device) {
         u->crcs = arena_alloc(&p->b.lane->arena,
                               (u->size + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
@@ -233,7 +239,8 @@ static void put_started(struct putting *p, size_t i, const struct answer *a) {
 static tarn_status put_chunk_ensure(struct putting *p, const struct chunk *c) {
     p->b.ensured.any = false;
     for (size_t k = 0; k < c->n; k++) {
-        if (p->puts[c->order[k]].is.state != ITEM_PLACED) continue;
+        const struct put *u = &p->puts[c->order[k]];
+        if (u->is.state != ITEM_PLACED || put_is_ensured(p, u)) continue;
         tarn_status status = put_ensure(p, c->order[k]);
         if (status != TARN_OK) return status;
     }

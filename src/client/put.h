@@ -74,6 +74,13 @@ void put_write(struct putting *p, const size_t *order, size_t n);
  * have failed. Nothing may be unanswered on the lane. Not TARN_OK: the control connection
  * failed. */
 tarn_status put_ensure(struct putting *p, size_t i);
+/* It has one replica, in the segment of the one before, and no host is out of reach: there is
+ * nothing to fetch. */
+static inline bool put_is_ensured(const struct putting *p, const struct put *u) {
+    return u->place.replicas == 1 && u->failed == 0 &&
+           batch_is_ensured(&p->b, &u->place.replica[0]) &&
+           !outages_any(&p->b.lane->client->outages);
+}
 /* A replica's host failed to take it. Notes who is out of reach. */
 void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status);
 /* Nothing was written to that place, and nothing will be: NULL, or what PUTREVOKE is shown so that

@@ -42,9 +42,10 @@ static uint64_t piece_length(const struct putting *p, const struct put *u) {
 static uint64_t put_patience(struct putting *p, const struct put *u) {
     const tarn_options *o = &p->b.lane->client->options;
     const struct placed_replica *all = u->place.replica;
+    bool any = outages_any(&p->b.lane->client->outages);
+    if (LIKELY(!any && o->retries > 0)) return 2 * o->failover_ms;
     uint32_t alive = put_alive(u);
     if (o->retries == 0 && (alive & (alive - 1)) == 0) return 0;
-    bool any = outages_any(&p->b.lane->client->outages);
     for (unsigned r = 0; any && r < u->place.replicas; r++) {
         if ((alive & 1u << r) && outage_listed(p->b.lane, all[r].parts[0].extent.segment)) return 0;
     }
@@ -59,7 +60,9 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
     size_t n_iov;
     const struct iovec *whole = item_iov(&p->b.items[i], &one, &n_iov);
     iov = arena_alloc(arena, n_iov * sizeof(*iov));
-    if (len == u->size)
+    if (len == u->size && n_iov == 1)
+        *iov = *whole;
+    else if (len == u->size)
         memcpy(iov, whole, n_iov * sizeof(*iov));
     else
         n_iov = iov_slice(whole, n_iov, u->pos, len, iov);

@@ -17,6 +17,7 @@
 #ifndef TARN_ENGINE_PLACED_H
 #define TARN_ENGINE_PLACED_H
 
+#include "base/assert.h"
 #include "engine/engine.h"
 
 #define PLACED_BLOCK        (UINT64_C(1) << 20) /* bytes that a CRC of a block covers */
@@ -49,6 +50,15 @@ struct placed_read {
 
 /* All replicas are as good as before the first try. A range has to be set. */
 void placed_read_init(struct placed_read *r, const struct placed_value *value);
+
+/* The same, and then placed_read_range, for all of one that is no longer than a block and has a
+ * CRC. */
+static inline void placed_read_whole(struct placed_read *r, const struct placed_value *value,
+                                     bool verify) {
+    TARN_ASSERT(value->size > 0 && value->size <= PLACED_BLOCK && value->crc >= 0);
+    *r = (struct placed_read){
+        .value = *value, .check = verify ? PLACED_WHOLE : PLACED_UNCHECKED, .to = value->size};
+}
 
 enum placed_how {
     PLACED_VERIFY = 1, /* else bytes are taken as they come, as where there is no CRC */
@@ -95,6 +105,18 @@ enum placed_next {
  * PLACED_BLOCKS; not looked at where nothing is checked. */
 enum placed_next placed_read_took(struct placed_read *r, unsigned replica, uint64_t len,
                                   const uint32_t *crcs);
+/* All of the range at once, which one CRC verifies. false: it is not so, or not right, and nothing
+ * was noted. */
+static inline bool placed_read_took_whole(struct placed_read *r, unsigned replica, uint64_t len,
+                                          uint32_t crc) {
+    if (r->check != PLACED_WHOLE || r->pos != 0 || len != r->to || r->learned != NULL ||
+        crc != (uint32_t)r->value.crc)
+        return false;
+    r->sum = crc;
+    r->sources |= UINT32_C(1) << replica;
+    r->pos = len;
+    return true;
+}
 /* They have not, and shall come from another one. */
 void placed_read_failed(struct placed_read *r, unsigned replica);
 

@@ -30,7 +30,8 @@ static struct slice *slice_create(struct engine_run *r, struct op_run *o, struct
 }
 
 /* len bytes of that part, from at on. */
-static void part_add(struct slice *s, const struct engine_part *p, uint64_t at, uint64_t len) {
+static inline void part_add(struct slice *s, const struct engine_part *p, uint64_t at,
+                            uint64_t len) {
     struct transport_part *parts = (struct transport_part *)(uintptr_t)s->top.parts;
     parts[s->top.n_parts++] = (struct transport_part){.extent = p->extent,
                                                       .grant = p->grant,
@@ -160,7 +161,8 @@ tarn_status run_plan(struct engine_run *r, struct op_run *o, uint64_t now_ms) {
  * for each. */
 
 /* Is it small, plain and whole? What is wrong with it, if anything, run_plan says. */
-static bool is_plain(const struct engine_run *r, const struct engine_op *op, uint64_t now_ms) {
+static inline bool is_plain(const struct engine_run *r, const struct engine_op *op,
+                            uint64_t now_ms) {
     if (op->n_parts != 1 || op->crcs != NULL || op->alone) return false;
     const struct engine_part *p = &op->parts[0];
     if (p->sub_length == 0 || p->sub_length > MERGE_BYTES / 2 || p->sub_offset > p->extent.length ||
@@ -170,7 +172,7 @@ static bool is_plain(const struct engine_run *r, const struct engine_op *op, uin
     return iov_total(op->iov, op->n_iov) == p->sub_length && r->e->devices == 0;
 }
 
-static bool is_alike(const struct engine_op *a, const struct engine_op *b) {
+static inline bool is_alike(const struct engine_op *a, const struct engine_op *b) {
     return a->write == b->write && a->want_crc == b->want_crc && a->patience_ms == b->patience_ms &&
            a->sole == b->sole && (a->receipts == NULL) == (b->receipts == NULL) &&
            (a->parts[0].grant == NULL) == (b->parts[0].grant == NULL) &&
@@ -198,7 +200,9 @@ static size_t find_alike(struct engine_run *r, size_t i, struct op_run *found[ME
     uint64_t max = min_u64(MERGE_OPS, MERGE_BYTES / op->parts[0].sub_length);
     for (; i < end && n < max; i++) {
         struct op_run *o = &r->ops[i];
-        if (o->planned || !is_plain(r, o->op, now_ms) || !is_alike(op, o->op)) continue;
+        if (o->planned || o->op->n_parts != 1 || !is_alike(op, o->op) ||
+            !is_plain(r, o->op, now_ms))
+            continue;
         found[n++] = o;
     }
     return n;

@@ -23,12 +23,14 @@ static inline uint64_t op_bytes(const struct transport_op *op) {
 
 /* Are its parts ranges of their extents, and is there as much memory as there are bytes? */
 static inline bool op_is_sound(const struct transport_op *op) {
+    uint64_t bytes = 0;
     for (size_t i = 0; i < op->n_parts; i++) {
         const struct transport_part *p = &op->parts[i];
         if (p->sub_offset > p->extent.length || p->sub_length > p->extent.length - p->sub_offset)
             return false;
+        bytes += p->sub_length;
     }
-    return op_bytes(op) == iov_total(op->iov, op->n_iov);
+    return bytes == iov_total(op->iov, op->n_iov);
 }
 
 /* What there is to do with an operation, part by part and piece by piece. */

@@ -388,7 +388,7 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
         struct shm_op *st = shm_op_of(ops[i]);
         *st = (struct shm_op){.at.local = iov_cursor(ops[i]->iov, ops[i]->n_iov)};
         crc_track_init(&st->crc, ops[i]);
-        st->crc.past = op_bytes(ops[i]) >= PAST_TOTAL;
+        st->crc.past = iov_total(ops[i]->iov, ops[i]->n_iov) >= PAST_TOTAL;
         STAILQ_INSERT_TAIL(&e->ops, ops[i], link);
     }
     if (!TAILQ_LINKED(e, run_link) && !STAILQ_EMPTY(&e->ops))
