@@ -236,8 +236,16 @@ static void put_started(struct putting *p, size_t i, const struct answer *a) {
     }
 }
 
+/* All of it lies in the segment that was ensured last: the server need not be asked. */
+static bool chunk_is_ensured(const struct putting *p, const struct chunk *c) {
+    for (size_t k = 0; k < c->n; k++) {
+        const struct put *u = &p->puts[c->order[k]];
+        if (u->is.state == ITEM_PLACED && !put_is_ensured(p, u)) return false;
+    }
+    return true;
+}
+
 static tarn_status put_chunk_ensure(struct putting *p, const struct chunk *c) {
-    p->b.ensured.any = false;
     for (size_t k = 0; k < c->n; k++) {
         const struct put *u = &p->puts[c->order[k]];
         if (u->is.state != ITEM_PLACED || put_is_ensured(p, u)) continue;
@@ -469,7 +477,8 @@ static bool put_all_begin(struct putting *p, struct chunk *rest, size_t *at,
 }
 
 /* On the wire: START(a) | START(b) END(a) REVOKE(a) | START(c) END(b) REVOKE(b) ...: answers come
- * in that order. */
+ * in that order. While a chunk is written the server ends the one before; only who has to ask it
+ * for segments awaits that first. */
 static tarn_status put_all(struct putting *p) {
     struct chunk rest = {.n = 0}, next;
     size_t at = 0;
@@ -478,16 +487,20 @@ static tarn_status put_all(struct putting *p) {
     if (p->ahead == PUT_NOTHING) more = put_all_begin(p, &rest, &at, &status);
     p->ahead = PUT_NOTHING;
     struct chunk now = p->now, ends = p->ends;
+    p->b.ensured.any = false;
     while (more && status == TARN_OK) {
         status = chunk_receive(p, &now, "MPUTSTART", put_started);
-        if (status == TARN_OK) status = ends_answered(p, &ends);
-        if (status == TARN_OK) status = put_chunk_ensure(p, &now);
+        if (status == TARN_OK && !chunk_is_ensured(p, &now)) {
+            status = ends_answered(p, &ends);
+            if (status == TARN_OK) status = put_chunk_ensure(p, &now);
+        }
         if (status != TARN_OK) break;
         more = put_chunk(p, &rest, &at, &next);
         if (more) status = chunk_send(p, &next, start_request);
         /* also when the connection broke: END goes out over the next one */
         put_write(p, now.order, now.n);
         put_ask(p, now.order, now.n);
+        if (status == TARN_OK) status = ends_answered(p, &ends);
         if (status != TARN_OK) break;
         status = ends_send(p, &now, &ends);
         if (status == TARN_OK) status = revokes_send(p, now.order, now.n);

@@ -8,6 +8,7 @@ void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_stat
     struct put *u = &p->puts[i];
     u->failed |= UINT32_C(1) << replica;
     u->reason = status;
+    p->b.ensured.any = false; /* its segment will be forgotten */
     if (status == TARN_EGRANT_EXPIRED && replica_lacks_grant(&u->place.replica[replica])) {
         u->needs_grant = true;
         lane_needs_grants(p->b.lane);
