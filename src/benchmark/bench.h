@@ -58,6 +58,7 @@ tarn_client *client_open(const struct bench *b, const char *transport, bool veri
 struct wire {
     int fd;
     struct tcp_secure secure;
+    struct ring ring; /* memory NULL: none */
     struct buf out;
     char *in;
     size_t start, end, cap; /* unread bytes: in[start .. end) */
@@ -72,6 +73,10 @@ void wire_flush(struct wire *w);
 /* Are there bytes that were read and that nobody has taken? The socket does not tell of those. */
 bool wire_buffered(struct wire *w);
 void wire_send(struct wire *w, const void *data, size_t len); /* at once; flush before */
+/* Before and after fd is polled together with others: is there something to be read already, or
+ * then? Without a ring nobody knows before. */
+bool wire_sleep(struct wire *w);
+bool wire_woke(struct wire *w, bool called);
 /* A line without its CRLF; valid until the next read. */
 const char *wire_line(struct wire *w, size_t *len_p);
 /* Takes text if that is what comes next. */

@@ -53,7 +53,6 @@ struct server_numbers bench_connect(const struct bench *b, struct ctl *c, struct
                 : "",
             tarn_last_error());
     struct server_numbers numbers = server_numbers(a);
-    if (numbers.near && ctl_go_near(c, arena, deadline) != TARN_OK) die("%s", tarn_last_error());
     arena_reset(arena);
     return numbers;
 }

@@ -18,10 +18,13 @@
 #include <unistd.h>
 
 #include "base/slot.h"
+#include "base/spin.h"
 #include "benchmark/meta.h"
 #include "client/ctl.h"
 #include "client/placement.h"
 #include "transport/place.h"
+
+#define BUSY_POLL_US 100u /* libtarn's default */
 
 const char *const meta_op_names[] = {"put", "get", "exists", "prefix", NULL};
 static const char *const commands[] = {"MPUTSTART", "MGETREPLICAS", "MEXISTS", "PREFIXLEN"};
@@ -78,6 +81,8 @@ struct meta_worker {
     size_t *ends;             /* by master: where its part of the order ends */
     struct rng random;
     double interval_ns; /* between two batches of a connection, with a rate */
+    struct spin spin;   /* before it sleeps */
+    bool any_sockets;   /* not all go through shared memory */
     uint64_t *numbers;  /* tokens or versions of the batch being answered */
     /* the server numbers the leases of a get, the puts of a put: that comes behind their answers */
     bool leases, puts;
@@ -443,6 +448,7 @@ static void conn_open(struct meta_worker *k, struct conn *c) {
         struct meta_link *l = &c->links[i];
         l->w = wire_open(&m->masters[i]);
         l->client = c;
+        k->any_sockets |= l->w->ring.memory == NULL;
         l->cap = 3 * m->pipeline + 3;
         l->parts = xcalloc(l->cap, sizeof(*l->parts));
         k->leases = k->leases && l->w->numbers.leases;
@@ -560,6 +566,59 @@ static void work_open(struct meta_worker *k, int epoll) {
     }
 }
 
+/* Of those that go through shared memory, where there is something; from index n on. */
+static int rings_ready(const struct meta_worker *k, struct epoll_event *ready, int n, int max) {
+    const struct meta *m = k->m;
+    for (uint64_t i = 0; i < m->clients; i++) {
+        for (unsigned master = 0; master < m->n_masters && n < max; master++) {
+            struct meta_link *l = &k->conns[i].links[master];
+            if (l->w->ring.memory != NULL && ring_possible(&l->w->ring) & RING_READ)
+                ready[n++].data.ptr = l;
+        }
+    }
+    return n;
+}
+
+/* Asleep they are called by their descriptors. false: there is something by now. */
+static bool rings_sleep(const struct meta_worker *k) {
+    const struct meta *m = k->m;
+    bool any = false;
+    for (uint64_t i = 0; i < m->clients; i++)
+        for (unsigned master = 0; master < m->n_masters; master++)
+            any |= wire_sleep(k->conns[i].links[master].w);
+    return !any;
+}
+
+static void rings_woke(const struct meta_worker *k) {
+    const struct meta *m = k->m;
+    for (uint64_t i = 0; i < m->clients; i++)
+        for (unsigned master = 0; master < m->n_masters; master++)
+            (void)wire_woke(k->conns[i].links[master].w, false);
+}
+
+static int descriptors_ready(int epoll, struct epoll_event *ready, int max, int ms) {
+    int n = epoll_wait(epoll, ready, max, ms), left = 0;
+    for (int i = 0; i < n; i++)
+        if (wire_woke(((struct meta_link *)ready[i].data.ptr)->w, true)) ready[left++] = ready[i];
+    return left;
+}
+
+/* Which links have something to be read; waits for it as a call of libtarn does. */
+static int links_wait(struct meta_worker *k, int epoll, struct epoll_event *ready, int max) {
+    for (bool looks = spin_begin(&k->spin);; looks = looks && spin_again(&k->spin)) {
+        int n = rings_ready(k, ready, 0, max);
+        if (n == 0 && (!looks || k->any_sockets)) {
+            bool sleeps = !looks && k->m->rate == 0;
+            n = descriptors_ready(epoll, ready, max, sleeps && rings_sleep(k) ? 10 : 0);
+            if (sleeps) rings_woke(k);
+        }
+        if (n > 0 || !looks) {
+            spin_end(&k->spin);
+            return n;
+        }
+    }
+}
+
 /* With a rate it does not sleep: who is late here would find the server slow. */
 static void *meta_work(void *arg) {
     struct meta_worker *k = arg;
@@ -568,10 +627,11 @@ static void *meta_work(void *arg) {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     uint64_t under_way = 0, next = 0;
     work_open(k, epoll);
+    spin_set(&k->spin, m->rate > 0 ? 0 : BUSY_POLL_US);
     for (bool stop = false; !stop || under_way > 0;) {
         uint64_t now = clock_mono_ns();
         if (now >= next) next = send_due(k, now, stop);
-        int n = epoll_wait(epoll, ready, (int)ARRAY_LEN(ready), m->rate > 0 ? 0 : 10);
+        int n = links_wait(k, epoll, ready, (int)ARRAY_LEN(ready));
         for (int i = 0; i < n; i++) {
             struct meta_link *l = ready[i].data.ptr;
             do part_answered(k, l);

@@ -32,6 +32,7 @@ void ctl_init(struct ctl *c) {
 void ctl_close(struct ctl *c) {
     if (c->fd >= 0) close(c->fd);
     tls_stream_destroy(&c->secure.tls);
+    ring_close(&c->ring);
     if (c->reader != NULL) redisReaderFree(c->reader);
     buf_free(&c->out);
     const char *what = c->what;
@@ -192,6 +193,51 @@ static tarn_status lost_secure(struct ctl *c) {
     return ctl_lost(c, failed && never ? TARN_EPERM : TARN_ECLOSED, why);
 }
 
+/* --- through shared memory --- */
+
+static tarn_status lost_ring(struct ctl *c) {
+    return ctl_lost(c, TARN_EPROTO, "has nonsense in the memory that is shared with it");
+}
+
+static void ring_call(struct ctl *c, unsigned did) {
+    if (ring_calls(&c->ring, did)) /* where this does not fit the server has calls unread */
+        (void)send(c->fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static ssize_t ring_send(struct ctl *c, const struct iovec *iov) {
+    ssize_t n = ring_write(&c->ring, iov, 1);
+    if (n > 0) ring_call(c, RING_WRITE);
+    return n;
+}
+
+/* As recv, too: 0 behind the last byte, when the socket has ended. */
+static ssize_t ring_receive(struct ctl *c, const struct iovec *iov) {
+    char calls[64];
+    ssize_t n = ring_read(&c->ring, iov, 1);
+    if (n < 0 && errno == EAGAIN) {
+        ssize_t came = recv(c->fd, calls, sizeof(calls), MSG_DONTWAIT);
+        bool ended = came == 0 || (came < 0 && errno != EAGAIN);
+        n = ring_read(&c->ring, iov, 1); /* it was written before the call, and before the end */
+        if (n < 0 && errno == EAGAIN && ended) return 0;
+    }
+    if (n > 0) ring_call(c, RING_READ);
+    return n;
+}
+
+bool ctl_sleep(struct ctl *c) {
+    return c->ring.memory == NULL || ring_sleep(&c->ring, RING_READ) == 0;
+}
+
+bool ctl_woke(struct ctl *c, short revents) {
+    char calls[64];
+    if (c->ring.memory == NULL) return revents != 0;
+    ring_wake(&c->ring);
+    ssize_t came = revents != 0 ? recv(c->fd, calls, sizeof(calls), MSG_DONTWAIT) : 1;
+    bool ended = came == 0 || (came < 0 && errno != EAGAIN);
+    /* else it may have been called for what was read already */
+    return ended || ring_possible(&c->ring) & RING_READ;
+}
+
 /* --- sending --- */
 
 /* The whole requests are sent up to there. */
@@ -208,9 +254,11 @@ tarn_status ctl_flush(struct ctl *c) {
     if (c->secure.tls != NULL) (void)tcp_secure_flush(&c->secure, c->fd);
     while (at < c->whole) {
         struct iovec iov = {c->out.data + at, c->whole - at};
-        ssize_t n = tcp_send(&c->secure, c->fd, &iov, 1);
+        ssize_t n =
+            c->ring.memory != NULL ? ring_send(c, &iov) : tcp_send(&c->secure, c->fd, &iov, 1);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (n < 0 && c->ring.memory != NULL) return lost_ring(c);
         if (n < 0 && c->secure.tls == NULL) return ctl_lost(c, TARN_ECLOSED, strerror(errno));
         at = n < 0 ? c->whole : at + (size_t)n;
     }
@@ -400,6 +448,7 @@ static tarn_status feed_bytes(struct ctl *c, const char *bytes, size_t n) {
 /* What came is the last; err 0, or what the socket said. */
 static tarn_status ctl_ended(struct ctl *c, int err) {
     if (c->secure.tls != NULL) return lost_secure(c);
+    if (err == EPROTO) return lost_ring(c);
     return ctl_lost(c, TARN_ECLOSED,
                     err != 0          ? strerror(err)
                     : c->received > 0 ? "was closed by it"
@@ -414,7 +463,8 @@ static tarn_status ctl_feed(struct ctl *c) {
         struct iovec iov = {bytes, sizeof(bytes)};
         ssize_t n;
         do {
-            n = tcp_receive(&c->secure, c->fd, &iov, 1);
+            n = c->ring.memory != NULL ? ring_receive(c, &iov)
+                                       : tcp_receive(&c->secure, c->fd, &iov, 1);
         } while (n < 0 && errno == EINTR);
         int err = n < 0 ? errno : 0;
         if (n <= 0 && any) return TARN_OK; /* for the next time */
@@ -426,8 +476,34 @@ static tarn_status ctl_feed(struct ctl *c) {
     }
 }
 
+/* As below. */
+static tarn_status ring_wait_readable(struct ctl *c, uint64_t deadline) {
+    for (bool looks = spin_begin(&c->spin);; looks = looks && spin_again(&c->spin)) {
+        unsigned wanted = RING_READ | (ctl_wants_to_send(c) ? RING_WRITE : 0u);
+        struct pollfd p = {.fd = c->fd, .events = POLLIN};
+        int n = 0;
+        unsigned possible = looks ? ring_possible(&c->ring) & wanted : ring_sleep(&c->ring, wanted);
+        if (possible == 0 && !looks) {
+            n = poll(&p, 1, wait_ms_until(deadline));
+            ring_wake(&c->ring);
+            if (n < 0 && errno != EINTR) return ctl_lost(c, TARN_EIO, strerror(errno));
+            possible = ring_possible(&c->ring) & wanted;
+        }
+        if (possible & RING_WRITE) {
+            tarn_status status = ctl_flush(c);
+            if (status != TARN_OK) return status;
+        }
+        if (n > 0 || possible & RING_READ) { /* called for nothing: that is read, too */
+            spin_end(&c->spin);
+            return TARN_OK;
+        }
+        if (possible == 0 && !looks && now_ms() >= deadline) return TARN_ETIMEOUT;
+    }
+}
+
 /* Waits until the socket is readable, and sends meanwhile. */
 static tarn_status socket_wait_readable(struct ctl *c, uint64_t deadline) {
+    if (c->ring.memory != NULL) return ring_wait_readable(c, deadline);
     for (bool looks = spin_begin(&c->spin);; looks = looks && spin_again(&c->spin)) {
         if (c->secure.tls != NULL && tls_state(c->secure.tls) != TLS_OPEN)
             return TARN_OK; /* its end is there */
@@ -619,8 +695,34 @@ static socklen_t abstract_address(const struct answer *name, struct sockaddr_un 
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name->len);
 }
 
+/* As read. What memory came with it is the caller's, the first one; -1 stays if none did. */
+static ssize_t read_with_memory(int fd, void *to, size_t size, int *memory_p) {
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = {to, size};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
+                         .msg_controllen = sizeof(control.bytes)};
+    ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+    if (n < 0) return n;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
+    bool any = head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS;
+    for (size_t at = CMSG_LEN(0); any && at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
+        int came;
+        memcpy(&came, (char *)head + at, sizeof(came));
+        if (*memory_p < 0)
+            *memory_p = came;
+        else
+            close(came);
+    }
+    return n;
+}
+
 /* The word that it told by tcp: somebody else may have the first name by now. */
-static bool says_word(int fd, const struct answer *word, uint64_t deadline) {
+static bool says_word(int fd, const struct answer *word, uint64_t deadline, int *memory_p) {
     char line[WORD_MAX + 4], said[WORD_MAX + 4];
     if (word == NULL || word->type != ANSWER_STRING || word->len == 0 || word->len >= WORD_MAX)
         return false;
@@ -629,7 +731,7 @@ static bool says_word(int fd, const struct answer *word, uint64_t deadline) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         int ready = poll(&p, 1, wait_ms_until(deadline));
         if (ready < 0 && errno == EINTR) continue;
-        ssize_t n = ready > 0 ? read(fd, said + got, n_line - got) : 0;
+        ssize_t n = ready > 0 ? read_with_memory(fd, said + got, n_line - got, memory_p) : 0;
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n <= 0 || memcmp(said + got, line + got, (size_t)n) != 0) return false;
         got += (size_t)n;
@@ -653,14 +755,20 @@ static tarn_status near_take(struct ctl *c, struct arena *arena, const struct an
     socklen_t to_len = abstract_address(answer_at(offer, 0), &to),
               own_len = abstract_address(answer_at(offer, 1), &own);
     if (to_len == 0 || own_len == 0) return TARN_OK;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int memory = -1, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0 && bind(fd, (struct sockaddr *)&own, own_len) == 0 &&
         connect(fd, (struct sockaddr *)&to, to_len) == 0 &&
-        says_word(fd, answer_at(offer, 2), min_u64(deadline, add_sat(now_ms(), WORD_WAIT_MS)))) {
+        says_word(fd, answer_at(offer, 2), min_u64(deadline, add_sat(now_ms(), WORD_WAIT_MS)),
+                  &memory)) {
         close(c->fd);
         c->fd = fd;
+        if (memory >= 0) {
+            (void)ring_open(&c->ring, memory); /* where it cannot, it stays with the socket */
+            close(memory);
+        }
         return TARN_OK;
     }
+    if (memory >= 0) close(memory);
     /* what it was bound to is given back when the server heeds it no more */
     tarn_status status = near_ask(c, arena, &nobody, deadline, &a);
     if (fd >= 0) close(fd);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/ring.h"
 #include "base/spin.h"
 #include "base/traceparent.h"
 #include "client/answer.h"
@@ -21,6 +22,7 @@
 struct ctl {
     int fd; /* -1: closed */
     struct tcp_secure secure;
+    struct ring ring; /* beside fd: what bytes go through; memory NULL: through fd */
     struct redisReader *reader;
     struct answer_scan scan;
     struct buf out; /* requests as RESP, the last one maybe not whole */
@@ -122,9 +124,14 @@ struct greeting {
 };
 tarn_status ctl_greet(struct ctl *c, struct arena *arena, const tarn_options *o,
                       const struct greeting *g, uint64_t deadline, struct answer **last_p);
+/* Before somebody else polls fd for POLLIN. false: there is something already. */
+bool ctl_sleep(struct ctl *c);
+/* Behind that, whatever it found. Is there something? */
+bool ctl_woke(struct ctl *c, short revents);
+
 /* To a server that has CLIENT NEAR, when nothing is unanswered: goes on over a unix socket where it
- * is on this machine; where it is not, or that fails, the connection stays as it is. A failure
- * closes it. */
+ * is on this machine, and through shared memory where the server has that; where it is not, or
+ * that fails, the connection stays as it is. A failure closes it. */
 tarn_status ctl_go_near(struct ctl *c, struct arena *arena, uint64_t deadline);
 
 #endif

@@ -269,10 +269,11 @@ static bool parts_go_ahead(const struct items_call *c, struct split_part **parts
     return bytes <= AHEAD_BYTES;
 }
 
-/* Whose answer is awaited; -1: none is. */
-static int part_fd(const struct split_part *p) {
+/* Where its answer is awaited; NULL: none is. */
+static struct ctl *part_ctl(const struct split_part *p) {
     bool get = p->call->get != NULL, asked = get ? p->get.asked : p->put.asked;
-    return asked ? (get ? p->get.lane : p->put.lane)->ctl.fd : -1;
+    struct ctl *ctl = asked ? &(get ? p->get.lane : p->put.lane)->ctl : NULL;
+    return ctl != NULL && ctl->fd >= 0 ? ctl : NULL;
 }
 
 /* Its answer has come. true: it was the last one, and all is done. */
@@ -286,16 +287,23 @@ static bool part_answered(struct split_part *p) {
 static size_t parts_end_ready(struct split_part **parts, size_t n, uint64_t until_ms) {
     struct pollfd fds[SLOT_SHARDS_MAX];
     for (uint64_t now = now_ms(); n > 0 && now < until_ms; now = now_ms()) {
-        size_t asked = 0;
+        size_t asked = 0, left = 0;
+        bool sleeps = true;
         for (size_t i = 0; i < n; i++) {
-            fds[i] = (struct pollfd){.fd = part_fd(parts[i]), .events = POLLIN};
-            asked += fds[i].fd >= 0;
+            struct ctl *ctl = part_ctl(parts[i]);
+            fds[i] = (struct pollfd){.fd = ctl != NULL ? ctl->fd : -1, .events = POLLIN};
+            asked += ctl != NULL;
+            sleeps = (ctl == NULL || ctl_sleep(ctl)) && sleeps;
         }
-        if (asked == 0 || poll(fds, (nfds_t)n, (int)(until_ms - now)) <= 0) break;
-        size_t left = 0;
-        for (size_t i = 0; i < n; i++)
-            if (fds[i].revents == 0 || !part_answered(parts[i])) parts[left++] = parts[i];
+        if (asked == 0) break;
+        bool late = poll(fds, (nfds_t)n, sleeps ? (int)(until_ms - now) : 0) < 0;
+        for (size_t i = 0; i < n; i++) {
+            struct ctl *ctl = part_ctl(parts[i]);
+            bool there = ctl != NULL && ctl_woke(ctl, late ? 0 : fds[i].revents);
+            if (!there || !part_answered(parts[i])) parts[left++] = parts[i];
+        }
         n = left;
+        if (late) break;
     }
     return n;
 }

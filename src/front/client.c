@@ -347,6 +347,7 @@ static bool peer_left(const struct client *c) {
 /* Whose request waits to be read is not idle. */
 static bool has_input(const struct client *c) {
     struct pollfd p = {.fd = c->io->watch.fd, .events = POLLIN};
+    if (c->io->watch.ring != NULL) return net_ring_readable(c->io->watch.ring);
     return poll(&p, 1, 0) > 0;
 }
 
@@ -403,6 +404,7 @@ void client_describe(const struct client *c, struct buf *out) {
     if (io->flags & CLIENT_CLOSE_AFTER_REPLY) flags[n++] = 'c';
     if (io->flags & CLIENT_CLOSE_SOON) flags[n++] = 'A';
     if (io->flags & CLIENT_UNIX || io->local != NULL) flags[n++] = 'U';
+    if (io->watch.ring != NULL) flags[n++] = 'm';
     if (io->flags & CLIENT_NO_EVICT) flags[n++] = 'e';
     if (io->flags & CLIENT_NO_TOUCH) flags[n++] = 'T';
     if (io->flags & CLIENT_READONLY) flags[n++] = 'r';

@@ -9,7 +9,8 @@
  *   any of these ─> CLIENT_CLOSE_SOON (listed) ─> freed at the end of the turn, or when a thread
  *                                     that sends or receives for it is back (io->away)
  *
- * Memory follows need: a connection that is idle owns this struct and nothing else. The bytes of a
+ * Memory follows need: a connection that is idle owns this struct and nothing else, but for the
+ * memory that it shares with a peer on this machine (client_near.c). The bytes of a
  * read lie in a buffer that all connections share, replies are built in another; only what is left
  * over after the callback (half a request, bytes that the socket did not take) moves to memory of
  * the connection. */
@@ -111,10 +112,11 @@ struct client_away;
 struct client_io {
     struct net_watch watch;
     struct tls_stream *tls; /* NULL: plain text */
-    /* client_near.c: an offer to move to a unix socket; where it had come to by tcp. NULL: none, it
-     * did not move */
+    /* client_near.c: an offer to move to a unix socket; where it had come to by tcp; what it goes
+     * through, if watch.ring says so, too, or may. NULL: none, it did not move */
     struct client_near *near;
     struct sockaddr_storage *local;
+    struct net_ring *ring;
     unsigned flags;
     TAILQ_ENTRY(client) all, ready, flush, closing, monitors; /* of lists of clients */
     /* input */
@@ -187,6 +189,8 @@ void client_close_soon(struct client *c);
 /* The same, with a line in the log: "Client id=7 addr=127.0.0.1:4711 closed: why". */
 void client_close_because(struct client *c, enum log_level level, const char *why, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same, after a read or a write that failed with errno. */
+void client_close_dead(struct client *c);
 /* Closed once its replies are out. */
 void client_close_after_reply(struct client *c);
 void client_close_all(void);

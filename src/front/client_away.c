@@ -131,7 +131,9 @@ static void away_sent(struct net_transfer *t) {
 bool client_send_away(struct client *c) {
     struct client_io *io = c->io;
     if (io->away != NULL && !io->away->transfer.receive) return true; /* one after the other */
-    if (threads == NULL || io->away != NULL || io->out.insert_bytes < AWAY_MIN) return false;
+    if (threads == NULL || io->away != NULL || io->out.insert_bytes < AWAY_MIN ||
+        io->watch.ring != NULL)
+        return false;
     struct client_away *a = away_create(c, false);
     struct net_transfer *t = &a->transfer;
     t->done = away_sent;
@@ -166,7 +168,7 @@ static void away_received(struct net_transfer *t) {
 bool client_receive_away(struct client *c, struct big_arg *b) {
     size_t left = b->len - b->got;
     if (threads == NULL || !config->io_threads_do_reads || c->io->away != NULL ||
-        c->io->tls != NULL || b->sink == NULL || left < AWAY_MIN)
+        c->io->tls != NULL || c->io->watch.ring != NULL || b->sink == NULL || left < AWAY_MIN)
         return false;
     struct client_away *a = away_create(c, true);
     struct net_transfer *t = &a->transfer;

@@ -3,7 +3,9 @@
  *
  *   CLIENT NEAR and both ends' addresses over tcp ─> two names and a word, drawn for this: an offer
  *     └─ it binds a socket to the second and connects it to the first
- *          └─ +WORD comes by the new connection; the old one is closed
+ *          └─ +WORD comes by the new connection, with memory for a ring; the old one is closed
+ *               ├─ a first byte of 0: it has that mapped, all goes through it (base/ring.h)
+ *               └─ any other: by the socket, the memory is given back
  *
  * It stays the same client: id, user, leases, puts and what CLIENT LIST says of its address. Nobody
  * else comes in its place: everybody on the machine sees the first name and may connect there, but
@@ -22,12 +24,14 @@
 
 #include <sodium.h>
 
+#include "base/log.h"
 #include "front/client.h"
 #include "front/core.h"
 #include "front/families.h"
 #include "net/net.h"
 
 #define NEAR_WAIT_MS 5000u /* for it to come */
+#define RINGS_MAX    256u  /* clients */
 
 /* An offer. */
 struct client_near {
@@ -38,7 +42,7 @@ struct client_near {
     char name[NET_ABSTRACT_MAX], bound[NET_ABSTRACT_MAX], word[NET_ABSTRACT_MAX];
 };
 
-static unsigned pending;
+static unsigned pending, rings;
 
 static void near_end(struct client *c) {
     struct client_near *near = c->io->near;
@@ -50,15 +54,23 @@ static void near_end(struct client *c) {
     free(near);
 }
 
+static void ring_end(struct client *c) {
+    if (c->io->ring == NULL) return;
+    net_ring_destroy(&c->io->ring);
+    rings--;
+}
+
 void client_near_free(struct client *c) {
     near_end(c);
+    ring_end(c);
     free(c->io->local);
     c->io->local = NULL;
 }
 
 size_t client_near_memory(const struct client *c) {
     return (c->io->near != NULL ? sizeof(*c->io->near) : 0) +
-           (c->io->local != NULL ? sizeof(*c->io->local) : 0);
+           (c->io->local != NULL ? sizeof(*c->io->local) : 0) +
+           (c->io->ring != NULL ? net_ring_memory() : 0);
 }
 
 static void on_over(void *arg) {
@@ -79,19 +91,77 @@ static bool is_at_rest(const struct client *c) {
            (errno == EAGAIN || errno == EWOULDBLOCK); /* and not: it is dead */
 }
 
+/* Memory for a ring, which goes to the peer with the word; -1: it goes on without one. Who is told
+ * things without having asked gets none: they would come by the socket. */
+static int ring_begin(struct client *c) {
+    int memory;
+    if (rings >= RINGS_MAX || c->io->tracker != NULL ||
+        c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB))
+        return -1;
+    c->io->ring = net_ring_create(&memory);
+    if (c->io->ring == NULL) {
+        log_verbose("Client id=%llu goes on without shared memory: %s", (unsigned long long)c->id,
+                    strerror(errno));
+        return -1;
+    }
+    rings++;
+    return memory;
+}
+
+static bool word_send(int fd, const char *word, int memory) {
+    char line[NET_ABSTRACT_MAX + 4];
+    struct iovec iov = {line, (size_t)snprintf(line, sizeof(line), "+%s\r\n", word)};
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (memory >= 0) {
+        msg.msg_control = control.bytes;
+        msg.msg_controllen = sizeof(control.bytes);
+        struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(head), &memory, sizeof(int));
+    }
+    return sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)iov.iov_len;
+}
+
+/* What comes first tells whether it has taken the ring: its first call, or a request. */
+static void on_first(void *arg, unsigned events) {
+    struct client *c = arg;
+    struct net_watch *w = &c->io->watch;
+    char first = 1;
+    if (c->io->flags & CLIENT_CLOSE_SOON ||
+        (recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN))
+        return;
+    w->fn = client_on_event;
+    if (first == '\0') {
+        if (net_watch_ring(w, c->io->ring) != TARN_OK) client_close_soon(c);
+        return;
+    }
+    ring_end(c);
+    client_on_event(c, events);
+}
+
 static bool move_to(struct client *c, int fd, const char *word) {
     struct client_io *io = c->io;
-    char line[NET_ABSTRACT_MAX + 4];
     struct sockaddr_storage local = {0};
     socklen_t len = sizeof(local);
-    int n = snprintf(line, sizeof(line), "+%s\r\n", word);
-    if (!is_at_rest(c) || getsockname(io->watch.fd, (struct sockaddr *)&local, &len) != 0 ||
-        send(fd, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) != n)
+    if (!is_at_rest(c) || getsockname(io->watch.fd, (struct sockaddr *)&local, &len) != 0)
         return false;
+    int memory = ring_begin(c);
+    bool sent = word_send(fd, word, memory);
+    if (memory >= 0) close(memory);
+    if (!sent) {
+        ring_end(c);
+        return false;
+    }
     io->local = xmemdup(&local, sizeof(local));
     net_watch_set(&io->watch, 0);
     close(io->watch.fd);
-    net_watch_init(&io->watch, core_loop(), fd, client_on_event, c);
+    net_watch_init(&io->watch, core_loop(), fd, io->ring != NULL ? on_first : client_on_event, c);
     if (net_watch_set(&io->watch, NET_READ) != TARN_OK) client_close_soon(c);
     return true;
 }

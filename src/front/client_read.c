@@ -478,6 +478,14 @@ void client_run_input(struct client *c) {
 
 /* --- reading --- */
 
+void client_close_dead(struct client *c) {
+    if (errno == EPROTO && c->io->watch.ring != NULL)
+        client_close_because(c, LOG_LEVEL_WARNING,
+                             "what it wrote into the memory that it shares makes no sense");
+    else
+        client_close_soon(c);
+}
+
 /* false: nothing to run. Counts, and closes the connection at its end. */
 static bool read_counted(struct client *c, ssize_t n) {
     if (UNLIKELY(n <= 0)) {
@@ -485,7 +493,7 @@ static bool read_counted(struct client *c, ssize_t n) {
         if (n == 0)
             client_input_ended(c);
         else
-            client_close_soon(c);
+            client_close_dead(c);
         return false;
     }
     core_stamp();
@@ -496,8 +504,16 @@ static bool read_counted(struct client *c, ssize_t n) {
     return true;
 }
 
+static ssize_t socket_readv(struct client *c, const struct iovec *iov, size_t n) {
+    struct client_io *io = c->io;
+    if (io->tls != NULL) return client_tls_read(c, iov, (int)n);
+    if (io->watch.ring != NULL) return net_ring_read(io->watch.ring, iov, n);
+    return readv(io->watch.fd, iov, (int)n);
+}
+
 static ssize_t socket_read(struct client *c, void *to, size_t size) {
-    if (UNLIKELY(c->io->tls != NULL)) return client_tls_read(c, &(struct iovec){to, size}, 1);
+    if (UNLIKELY(c->io->tls != NULL || c->io->watch.ring != NULL))
+        return socket_readv(c, &(struct iovec){to, size}, 1);
     return syscall(SYS_read, c->io->watch.fd, to, size); /* read() is a cancellation point */
 }
 
@@ -593,8 +609,7 @@ static void read_big(struct client *c) {
     bool to_end = b->got + want == b->len && !(b->drop && want > 0);
     if (to_end) iov[n_iov++] = (struct iovec){scratch, SCRATCH_SIZE};
     TARN_ASSERT(!client_away_receives(c));
-    ssize_t n = io->tls != NULL ? client_tls_read(c, iov, (int)n_iov)
-                                : readv(io->watch.fd, iov, (int)n_iov);
+    ssize_t n = socket_readv(c, iov, n_iov);
     if (!read_counted(c, n)) return;
     size_t mine = min_u64((size_t)n, want);
     if (b->sink != NULL && mine > 0) above.big_filled(b->sink, mine);
@@ -617,11 +632,12 @@ void client_on_event(void *arg, unsigned events) {
         if (UNLIKELY(client_is_deaf(c))) {
             client_update_interest(c); /* no more of it until it has taken what there is */
         } else if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY)) {
-            ssize_t n = read(io->watch.fd, scratch, SCRATCH_SIZE); /* no longer listened to */
-            if (n == 0)
+            ssize_t n = io->watch.ring != NULL ? socket_read(c, scratch, SCRATCH_SIZE)
+                                               : read(io->watch.fd, scratch, SCRATCH_SIZE);
+            if (n == 0) /* it is no longer listened to */
                 client_input_ended(c);
             else if (n < 0 && errno != EAGAIN)
-                client_close_soon(c);
+                client_close_dead(c);
         } else if (UNLIKELY(io->big_reading && io->in.len == io->in_pos)) {
             read_big(c);
         } else if (LIKELY(io->in.len - io->in_pos <= LEFTOVER_SMALL &&

@@ -318,7 +318,7 @@ static bool send_some(struct client *c) {
     while (sent < WRITE_PER_CALL) {
         ssize_t n;
         size_t want;
-        if (LIKELY(o->first_insert == o->inserts)) {
+        if (LIKELY(o->first_insert == o->inserts) && io->watch.ring == NULL) {
             want = o->bytes.len - o->sent;
             if (want == 0) break;
             /* send() is a cancellation point, which costs two atomic operations */
@@ -331,7 +331,8 @@ static bool send_some(struct client *c) {
             uint64_t values;
             msg.msg_iovlen = (size_t)output_gather(o, iov, &values, &want);
             if (want == 0) break; /* a header is awaited */
-            n = sendmsg(io->watch.fd, &msg, MSG_NOSIGNAL);
+            n = io->watch.ring != NULL ? net_ring_write(io->watch.ring, iov, msg.msg_iovlen)
+                                       : sendmsg(io->watch.fd, &msg, MSG_NOSIGNAL);
             if (n > 0) client_output_sent(c, (size_t)n);
         }
         stats.total_writes_processed++;
@@ -368,7 +369,7 @@ static void output_flush(struct client *c) {
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
     if (io->flags & CLIENT_CLOSE_SOON) return;
     if (!send_some(c)) {
-        client_close_soon(c);
+        client_close_dead(c);
         return;
     }
     if (LIKELY(client_unsent(c) == 0)) {

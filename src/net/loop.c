@@ -2,6 +2,7 @@
  * closed clients, the books' background. */
 #include "net/net.h"
 
+#include <errno.h>
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdio.h>
@@ -9,8 +10,24 @@
 #include <string.h>
 #include "base/assert.h"
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/queue.h"
+#include "base/ring.h"
 #include "base/spin.h"
+
+/* Between two looks at descriptors, while rings have something: that costs a system call. */
+#define RINGS_LOOKS 8u
+#define RINGS_NS    100000u
+
+struct net_ring {
+    struct ring ring;
+    struct net_watch *watch;
+    bool ended; /* the socket has */
+    bool awake; /* on the loop's list */
+    TAILQ_ENTRY(net_ring) awake_link;
+};
+TAILQ_HEAD(ring_list, net_ring);
 
 struct net_loop {
     struct event_base *base;
@@ -19,6 +36,10 @@ struct net_loop {
     uint64_t sleep_due; /* of the pending one, in ms of libevent's clock; 0: none */
     bool stale, stopping;
     struct spin spin; /* before it sleeps */
+    struct ring_list awake;
+    struct net_ring *next_ring; /* of those that it is looking at */
+    unsigned ring_looks;        /* since it looked at descriptors between them, */
+    uint64_t looked_ns;         /* which was then */
     char backend[64];
 };
 
@@ -60,6 +81,7 @@ struct net_loop *net_loop_create(const struct net_hooks *hooks) {
     struct net_loop *loop = xcalloc(1, sizeof(*loop));
     loop->base = base;
     loop->hooks = *hooks;
+    TAILQ_INIT(&loop->awake);
     event_assign(&loop->sleep, base, -1, 0, on_sleep_over, loop);
     snprintf(loop->backend, sizeof(loop->backend), "libevent %s, %s", event_get_version(),
              event_base_get_method(base));
@@ -95,24 +117,105 @@ static void loop_look(struct net_loop *loop) {
     event_base_loop(loop->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 }
 
+/* --- rings --- */
+
+static unsigned ring_events(const struct net_ring *r) {
+    return (ring_possible(&r->ring) | (r->ended ? NET_READ : 0u)) & r->watch->events;
+}
+
+static bool ring_run(struct net_ring *r) {
+    struct net_watch *w = r->watch;
+    unsigned events = ring_events(r);
+    if (events == 0) return false;
+    loop_woke(w->loop);
+    w->fn(w->arg, events);
+    return true;
+}
+
+/* What is called may put others to rest, and itself. */
+static bool rings_run(struct net_loop *loop) {
+    bool any = false;
+    for (struct net_ring *r = TAILQ_FIRST(&loop->awake); r != NULL; r = loop->next_ring) {
+        loop->next_ring = TAILQ_NEXT(r, awake_link);
+        any |= ring_run(r);
+    }
+    return any;
+}
+
+static void ring_awaken(struct net_ring *r) {
+    if (r->awake) return;
+    r->awake = true;
+    ring_wake(&r->ring);
+    TAILQ_INSERT_TAIL(&r->watch->loop->awake, r, awake_link);
+}
+
+/* Not looked at any more. */
+static void ring_rest(struct net_ring *r) {
+    struct net_loop *loop = r->watch->loop;
+    if (!r->awake) return;
+    r->awake = false;
+    if (loop->next_ring == r) loop->next_ring = TAILQ_NEXT(r, awake_link);
+    TAILQ_REMOVE(&loop->awake, r, awake_link);
+}
+
+/* true: all of them; else there is something to do. */
+static bool rings_sleep(struct net_loop *loop) {
+    bool all = true;
+    struct net_ring *r, *next;
+    TAILQ_FOREACH_SAFE(r, &loop->awake, awake_link, next) {
+        if (ring_sleep(&r->ring, r->watch->events) != 0 || ring_events(r) != 0)
+            all = false;
+        else
+            ring_rest(r);
+    }
+    return all;
+}
+
+/* The peer calls, or has gone. */
+static void ring_called(evutil_socket_t fd, short what, void *arg) {
+    struct net_watch *w = arg;
+    char calls[256];
+    ssize_t n = recv(w->fd, calls, sizeof(calls), MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        w->ring->ended = true;
+        event_del(event_of(w->event));
+    }
+    loop_woke(w->loop);
+    ring_awaken(w->ring);
+    (void)ring_run(w->ring);
+}
+
 /* Looks for a moment before it sleeps, where that has paid. */
 static void loop_wait(struct net_loop *loop, uint64_t ms) {
     bool looks = spin_begin(&loop->spin);
-    for (; looks && loop->stale; looks = loop->stale && spin_again(&loop->spin)) loop_look(loop);
-    if (loop->stale) {
+    unsigned n = 0;
+    for (; looks && loop->stale; looks = loop->stale && spin_again(&loop->spin))
+        if (!rings_run(loop) && (TAILQ_EMPTY(&loop->awake) || n++ % RINGS_LOOKS == 0))
+            loop_look(loop);
+    if (loop->stale && rings_sleep(loop)) {
         sleep_at_most(loop, ms);
         event_base_loop(loop->base, EVLOOP_ONCE);
     }
+}
+
+/* Rings had something: is it time to look at descriptors? */
+static bool rings_are_long(struct net_loop *loop) {
+    uint64_t now_ns = clock_mono_ns();
+    if (++loop->ring_looks < RINGS_LOOKS && now_ns - loop->looked_ns < RINGS_NS) return false;
+    loop->ring_looks = 0;
+    loop->looked_ns = now_ns;
+    return true;
 }
 
 void net_loop_run(struct net_loop *loop) {
     uint64_t ms = 0;
     while (!loop->stopping) {
         loop->stale = true;
-        if (ms > 0)
-            loop_wait(loop, ms);
-        else
+        bool ran = rings_run(loop);
+        if (ran ? rings_are_long(loop) : ms == 0)
             loop_look(loop);
+        else if (!ran)
+            loop_wait(loop, ms);
         loop_woke(loop);
         ms = loop->hooks.turn(loop->hooks.arg);
     }
@@ -141,10 +244,31 @@ void net_watch_init(struct net_watch *w, struct net_loop *loop, int fd, net_watc
     w->arg = arg;
     w->fd = fd;
     w->events = 0;
+    w->ring = NULL;
+}
+
+/* Its descriptor is watched for calls while anything is awaited. */
+static tarn_status watch_set_ring(struct net_watch *w, unsigned events) {
+    struct net_ring *r = w->ring;
+    struct event *e = event_of(w->event);
+    bool listens = w->events != 0 && !r->ended;
+    w->events = events;
+    if (events == 0) {
+        if (listens) event_del(e);
+        ring_rest(r);
+        return TARN_OK;
+    }
+    if (!listens && !r->ended && event_add(e, NULL) != 0) {
+        w->events = 0;
+        return TARN_EIO;
+    }
+    ring_awaken(r); /* it may be possible already */
+    return TARN_OK;
 }
 
 tarn_status net_watch_set(struct net_watch *w, unsigned events) {
     if (events == w->events) return TARN_OK;
+    if (w->ring != NULL) return watch_set_ring(w, events);
     struct event *e = event_of(w->event);
     if (w->events != 0) event_del(e);
     w->events = 0;
@@ -155,6 +279,58 @@ tarn_status net_watch_set(struct net_watch *w, unsigned events) {
     if (event_add(e, NULL) != 0) return TARN_EIO;
     w->events = events;
     return TARN_OK;
+}
+
+tarn_status net_watch_ring(struct net_watch *w, struct net_ring *ring) {
+    unsigned events = w->events;
+    (void)net_watch_set(w, 0);
+    event_assign(event_of(w->event), w->loop->base, w->fd, EV_PERSIST | EV_READ, ring_called, w);
+    w->ring = ring;
+    ring->watch = w;
+    return net_watch_set(w, events);
+}
+
+struct net_ring *net_ring_create(int *fd_p) {
+    struct net_ring *r = xcalloc(1, sizeof(*r));
+    if (ring_create(&r->ring, fd_p)) return r;
+    int err = errno;
+    free(r);
+    errno = err;
+    return NULL;
+}
+
+void net_ring_destroy(struct net_ring **ring_p) {
+    struct net_ring *r = *ring_p;
+    if (r == NULL) return;
+    TARN_ASSERT(!r->awake);
+    ring_close(&r->ring);
+    free(r);
+    *ring_p = NULL;
+}
+
+size_t net_ring_memory(void) {
+    return sizeof(struct net_ring) + sizeof(struct ring_memory);
+}
+
+static void ring_call(struct net_ring *r, unsigned did) {
+    if (ring_calls(&r->ring, did)) /* where this does not fit the peer has calls unread */
+        (void)send(r->watch->fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t net_ring_read(struct net_ring *r, const struct iovec *iov, size_t n) {
+    ssize_t got = ring_read(&r->ring, iov, n);
+    if (got > 0) ring_call(r, RING_READ);
+    return got < 0 && errno == EAGAIN && r->ended ? 0 : got;
+}
+
+ssize_t net_ring_write(struct net_ring *r, const struct iovec *iov, size_t n) {
+    ssize_t put = ring_write(&r->ring, iov, n);
+    if (put > 0) ring_call(r, RING_WRITE);
+    return put;
+}
+
+bool net_ring_readable(const struct net_ring *r) {
+    return r->ended || ring_possible(&r->ring) & RING_READ;
 }
 
 /* --- timers --- */

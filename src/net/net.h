@@ -10,9 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 #include "base/status.h"
 
 struct net_loop;
+struct net_ring;
 struct spin;
 
 struct net_hooks {
@@ -46,6 +49,7 @@ struct net_watch {
     struct net_loop *loop;
     net_watch_fn fn;
     void *arg;
+    struct net_ring *ring; /* what is watched in place of fd; NULL: fd is */
     int fd;
     unsigned events;
     _Alignas(8) char event[128]; /* struct event */
@@ -55,6 +59,27 @@ void net_watch_init(struct net_watch *w, struct net_loop *loop, int fd, net_watc
 /* Which of NET_READ, NET_WRITE are awaited from now on; 0: none, which must be so before the
  * descriptor is closed. Level-triggered: fn is called in each turn in which they are possible. */
 tarn_status net_watch_set(struct net_watch *w, unsigned events);
+
+/* --- connections through memory that is shared with the peer (base/ring.h) ---
+ *
+ *   create ─> net_watch_ring ─> read, write ... ─> net_watch_set 0 ─> destroy
+ *
+ * The loop looks at those that are awake in each turn. Before it sleeps they are put to sleep: from
+ * then on the peer calls by the socket. */
+
+/* *fd_p: the memory for the peer, which the caller sends and closes. NULL: errno. */
+struct net_ring *net_ring_create(int *fd_p);
+/* It is watched no more. */
+void net_ring_destroy(struct net_ring **ring_p);
+size_t net_ring_memory(void);
+/* From now on the events of w are those of the ring, which stays the caller's; what comes by the
+ * descriptor only wakes us, and its end is the ring's. */
+tarn_status net_watch_ring(struct net_watch *w, struct net_ring *ring);
+/* As readv and writev of a non-blocking socket. EPROTO: what the peer wrote makes no sense. */
+ssize_t net_ring_read(struct net_ring *ring, const struct iovec *iov, size_t n);
+ssize_t net_ring_write(struct net_ring *ring, const struct iovec *iov, size_t n);
+/* Is there something to be read, or has it ended? */
+bool net_ring_readable(const struct net_ring *ring);
 
 /* --- timers --- */
 

@@ -1,12 +1,15 @@
 """CLIENT NEAR: connections from this machine go on over a unix socket."""
 
 import contextlib
+import mmap
 import os
+import select
 import resource
 import socket
 import struct
 import tempfile
 import threading
+import time
 import unittest
 
 from harness import SLOW, Server, TarnTest, pattern, wait_until
@@ -81,6 +84,103 @@ class Wire:
         self.socket.close()
 
 
+RING = 32 << 10  # bytes each way: src/base/ring.h
+TO_SERVER, TO_CLIENT = 64, 64 + 192 + RING  # where each way begins
+HEAD, TAIL, SLEEPS, FULL, BYTES = 0, 64, 128, 132, 192
+
+
+class Ring:
+    """The same through shared memory. It never looks before it sleeps."""
+
+    def __init__(self, port):
+        wire = Wire(port)
+        names = wire.near()
+        self.socket = wire.door(*names)
+        word, fds, _, _ = socket.recv_fds(self.socket, 100, 4)
+        assert word == f"+{names[2]}\r\n".encode() and len(fds) == 1, (word, fds)
+        wire.close()
+        self.memory = mmap.mmap(fds[0], 0)
+        self.fd = fds[0]
+        self.sent = self.got = 0
+        self.ahead = b""
+        self.file = self
+
+    def get(self, at):
+        return struct.unpack_from("<I", self.memory, at)[0]
+
+    def set(self, at, value):
+        struct.pack_into("<I", self.memory, at, value % (1 << 32))
+
+    def call(self):
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            self.socket.send(b"\0", socket.MSG_DONTWAIT)
+
+    def wait(self):
+        """Until the server calls. False: it has gone."""
+        assert select.select([self.socket], [], [], 60 * SLOW)[0], "the server does not call"
+        with contextlib.suppress(ConnectionResetError):
+            return self.socket.recv(100) != b""
+        return False
+
+    def send(self, data):
+        while data:
+            room = RING - (self.sent - self.get(TO_SERVER + TAIL)) % (1 << 32)
+            if room == 0:
+                self.set(TO_SERVER + FULL, 1)
+                if self.get(TO_SERVER + TAIL) == (self.sent - RING) % (1 << 32):
+                    assert self.wait()
+                continue
+            at = self.sent % RING
+            piece = data[: min(room, RING - at)]
+            self.memory[TO_SERVER + BYTES + at : TO_SERVER + BYTES + at + len(piece)] = piece
+            self.sent += len(piece)
+            data = data[len(piece) :]
+            self.set(TO_SERVER + HEAD, self.sent)
+            if self.get(TO_SERVER + SLEEPS):
+                self.set(TO_SERVER + SLEEPS, 0)
+                self.call()
+
+    def receive(self):
+        """What is there, b"" behind the end."""
+        while (n := (self.get(TO_CLIENT + HEAD) - self.got) % (1 << 32)) == 0:
+            self.set(TO_CLIENT + SLEEPS, 1)
+            if self.get(TO_CLIENT + HEAD) == self.got % (1 << 32) and not self.wait():
+                if self.get(TO_CLIENT + HEAD) == self.got % (1 << 32):
+                    return b""
+        at = self.got % RING
+        data = self.memory[TO_CLIENT + BYTES + at :][: min(n, RING - at)]
+        self.got += len(data)
+        self.set(TO_CLIENT + TAIL, self.got)
+        if self.get(TO_CLIENT + FULL):
+            self.set(TO_CLIENT + FULL, 0)
+            self.call()
+        return data
+
+    def readline(self):
+        while b"\n" not in self.ahead and (more := self.receive()):
+            self.ahead += more
+        line, end, self.ahead = self.ahead.partition(b"\n")
+        return line + end
+
+    def read(self, n):
+        while len(self.ahead) < n and (more := self.receive()):
+            self.ahead += more
+        data, self.ahead = self.ahead[:n], self.ahead[n:]
+        return data
+
+    def say(self, *words):
+        self.send(" ".join(words).encode() + b"\r\n")
+        return self.hear()
+
+    def close(self):
+        if not self.memory.closed:
+            self.memory.close()
+            os.close(self.fd)
+            self.socket.close()
+
+    hear = Wire.hear
+
+
 class Near(TarnTest):
     def wire(self, port=None):
         wire = Wire(port or self.server.port)
@@ -100,7 +200,7 @@ class Near(TarnTest):
         block = pattern(70000)
         client.put("a", block)
         self.assertEqual(client.get("a"), block)
-        self.assertEqual(set(self.of_libtarn()), {"U"})
+        self.assertEqual(set(self.of_libtarn()), {"Um"})
         for c in self.clients():
             self.assertRegex(c["addr"], r"^127\.0\.0\.1:\d+$")
             self.assertEqual(c["laddr"], f"127.0.0.1:{self.server.port}")
@@ -295,7 +395,171 @@ class Near(TarnTest):
         self.server.restart()
         client.put("k", b"2" * 5000)
         self.assertEqual(client.get("k"), b"2" * 5000)
-        self.assertEqual(set(self.of_libtarn()), {"U"})
+        self.assertEqual(set(self.of_libtarn()), {"Um"})
+
+    # --- through shared memory ---
+
+    def ring(self):
+        ring = Ring(self.server.port)
+        self.addCleanup(ring.close)
+        return ring
+
+    def test_through_memory(self):
+        ring = self.ring()
+        self.assertEqual(ring.say("CLIENT SETNAME mine"), "+OK")
+        for i in range(300):
+            self.assertEqual(ring.say(f"SET k{i} v{i}"), "+OK")
+            self.assertEqual(ring.say(f"GET k{i}"), f"v{i}")
+        mine = [c for c in self.clients() if c["name"] == "mine"][0]
+        self.assertEqual(mine["flags"], "Um")
+        self.assertGreater(int(mine["tot-mem"]), 2 * RING)
+        # many at once, most of them while it is not looked at
+        ring.send(b"GET k1\r\nGET k2\r\n" * 500)
+        for _ in range(500):
+            self.assertEqual((ring.hear(), ring.hear()), ("v1", "v2"))
+
+    def test_more_than_the_memory_holds(self):
+        ring = self.ring()
+        for size in (RING - 1, RING, 3 * RING + 5, 2 << 20):
+            value = pattern(size)
+            ring.send(b"*3\r\n$3\r\nSET\r\n$1\r\nv\r\n$%d\r\n" % size + value + b"\r\n")
+            self.assertEqual(ring.hear(), "+OK")
+            ring.send(b"GET v\r\n")
+            self.assertEqual(ring.readline(), b"$%d\r\n" % size)
+            self.assertEqual(ring.read(size + 2), value + b"\r\n")
+        # an answer that nobody takes holds nobody else up
+        ring.send(b"GET v\r\n" * 3)
+        self.assertEqual(self.wire().say("PING"), "+PONG")
+        for _ in range(3):
+            self.assertEqual(len(ring.readline() + ring.read(len(value) + 2)), len(value) + 12)
+        self.assertEqual(ring.say("PING"), "+PONG")
+
+    def test_an_event_comes_while_it_sleeps(self):
+        ring = self.ring()
+        ring.send(b"GETREPLICAS soon WAIT 60000\r\n")
+        wait_until(lambda: any("b" in c["flags"] for c in self.clients()))
+        self.assertEqual(self.wire().say("SET soon x"), "+OK")
+        self.assertEqual(ring.hear(), "*8")
+        self.assertTrue(select.select([ring.socket], [], [], 0)[0] == [] or ring.wait())
+
+    def test_its_end(self):
+        ring, other = self.ring(), self.wire()
+        number = ring.say("CLIENT ID")[1:]
+        ring.send(b"QUIT\r\n")
+        self.assertEqual(ring.hear(), "+OK")
+        self.assertEqual(ring.hear(), "")
+        # it goes, with requests that nobody has looked at yet
+        ring = self.ring()
+        self.assertEqual(ring.say("CLIENT SETNAME mine"), "+OK")
+        self.server.pause()
+        ring.send(b"SET last 1\r\n")
+        ring.close()
+        self.server.resume()
+        wait_until(lambda: not [c for c in self.clients() if c["name"] == "mine"])
+        self.assertEqual(other.say("GET last"), "1")
+        # it is killed
+        ring = self.ring()
+        number = ring.say("CLIENT ID")[1:]
+        self.assertEqual(other.say(f"CLIENT KILL ID {number}"), ":1")
+        self.assertEqual(ring.hear(), "")
+        # the server is
+        ring = self.ring()
+        self.assertEqual(ring.say("PING"), "+PONG")
+        self.server.restart()
+        self.assertEqual(ring.hear(), "")
+
+    def test_guarantee_6_who_writes_nonsense_costs_itself(self):
+        other = self.ring()
+        self.assertEqual(other.say("SET big", "x" * (RING - 100)), "+OK")
+        for where in (TO_SERVER + HEAD, TO_CLIENT + TAIL):
+            for lie in (RING + 1, 1 << 31, -1):
+                ring = self.ring()
+                self.assertEqual(ring.say("PING"), "+PONG")
+                if where == TO_SERVER + HEAD:
+                    ring.set(where, ring.get(where) + lie)
+                    ring.call()
+                else:  # it is looked at when an answer may not fit
+                    ring.set(where, ring.get(where) - lie)
+                    ring.send(b"GET big\r\nGET big\r\n")
+                wait_until(lambda r=ring: not r.wait(), what="it is closed")
+                self.assertEqual(other.say("PING"), "+PONG")
+        # flags that say anything, calls for nothing, bytes that are no requests
+        ring = self.ring()
+        for i in range(200):
+            ring.set(TO_CLIENT + SLEEPS, i)
+            ring.set(TO_CLIENT + FULL, i)
+            ring.set(TO_SERVER + FULL, i)
+            ring.call()
+        self.assertEqual(ring.say("PING"), "+PONG")
+        ring.send(b"*-5\r\n*1\r\n$-7\r\n")
+        self.assertRegex(ring.hear(), "^-ERR Protocol error")
+        self.assertEqual(ring.hear(), "")
+        self.assertEqual(other.say("PING"), "+PONG")
+
+    def test_the_memory_cannot_shrink(self):
+        ring = self.ring()
+        self.assertEqual(ring.say("PING"), "+PONG")
+        for size in (0, 4096, 1 << 20):
+            with self.assertRaises(PermissionError):
+                os.ftruncate(ring.fd, size)
+        self.assertEqual(ring.say("PING"), "+PONG")
+
+    def test_who_does_not_take_it_goes_on_by_the_socket(self):
+        wire = self.wire()
+        wire.say("CLIENT SETNAME mine")
+        self.assertTrue(wire.move()[1])
+        before = int([c for c in self.clients() if c["name"] == "mine"][0]["tot-mem"])
+        self.assertEqual(wire.say("PING"), "+PONG")
+        after = [c for c in self.clients() if c["name"] == "mine"][0]
+        self.assertEqual(after["flags"], "U")
+        self.assertGreater(before - int(after["tot-mem"]), 2 * RING)  # it is given back
+
+    def test_so_many_have_memory(self):
+        rings = [self.ring() for _ in range(256)]
+        wire = self.wire()
+        old, names = wire.socket, wire.near()
+        wire.take(wire.door(*names))
+        word, fds, _, _ = socket.recv_fds(wire.socket, 100, 4)
+        self.assertEqual((word, fds), (f"+{names[2]}\r\n".encode(), []))
+        self.assertEqual(wire.say("PING"), "+PONG")
+        old.close()
+        for ring in rings:
+            ring.send(b"PING\r\n")
+        self.assertEqual([ring.hear() for ring in rings], ["+PONG"] * 256)
+        for ring in rings:
+            ring.close()
+        wait_until(lambda: not [c for c in self.clients() if "m" in c["flags"]])
+        self.assertEqual(self.ring().say("PING"), "+PONG")
+
+    def test_who_is_told_without_asking_has_none(self):
+        wire = self.wire()
+        wire.socket.sendall(b"HELLO 3\r\nCLIENT TRACKING ON\r\n")
+        wait_until(lambda: wire.hear() == "+OK")
+        old, names = wire.socket, wire.near()
+        wire.take(wire.door(*names))
+        self.assertEqual(socket.recv_fds(wire.socket, 100, 4)[1], [])
+        self.assertEqual(wire.say("PING"), "+PONG")
+        old.close()
+
+    def test_a_pause_is_a_pause(self):
+        ring, wire = self.ring(), self.wire()
+        self.assertEqual(wire.say("CLIENT PAUSE 100000"), "+OK")
+        ring.send(b"PING\r\nPING\r\n")
+        wait_until(lambda: any("b" in c["flags"] for c in self.clients()))
+        self.assertEqual(wire.say("CLIENT UNPAUSE"), "+OK")
+        self.assertEqual((ring.hear(), ring.hear()), ("+PONG", "+PONG"))
+
+    def test_what_waits_costs_no_processor(self):
+        ring = self.ring()
+        self.assertEqual(ring.say("PING"), "+PONG")
+
+        def turns():
+            text = self.wire().say("INFO all")
+            return int(text.split("loop_turns:")[1].split()[0])
+
+        before = turns()
+        time.sleep(1)
+        self.assertLess(turns() - before, 20000)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/ring.h"
 #include "client/client.h"
 #include "client/ctl.h"
 
@@ -325,6 +328,210 @@ TEST(goes_on_at_a_unix_socket) {
     int other = listen_abstract(strcat(name, "+"));
     CHECK(!goes_near(answer, NULL, NULL, true));
     close(other);
+}
+
+/* --- through shared memory --- */
+
+#define MEMORIES_MAX 3
+
+/* Who waits behind a name, and what comes with the word. */
+struct host {
+    int listener, fd, n, memory[MEMORIES_MAX];
+};
+
+static void *host_comes(void *arg) {
+    struct host *h = arg;
+    union {
+        char bytes[CMSG_SPACE(sizeof(h->memory))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec iov = {"+word\r\n", 7};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
+                         .msg_controllen = CMSG_SPACE((size_t)h->n * sizeof(int))};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN((size_t)h->n * sizeof(int));
+    memcpy(CMSG_DATA(head), h->memory, (size_t)h->n * sizeof(int));
+    h->fd = accept4(h->listener, NULL, NULL, SOCK_NONBLOCK);
+    CHECK_EQ(sendmsg(h->fd, &msg, 0), 7);
+    return NULL;
+}
+
+/* Closes the memories here. true: it took one. */
+static bool goes_through(struct host *h) {
+    char name[40], answer[120];
+    pthread_t thread;
+    snprintf(name, sizeof(name), "tarn-test-%ld", (long)getpid());
+    snprintf(answer, sizeof(answer), "*3\r\n$%zu\r\n%s\r\n$%zu\r\n%s+\r\n$4\r\nword\r\n",
+             strlen(name), name, strlen(name) + 1, name);
+    h->listener = listen_abstract(name);
+    begin_tcp();
+    c.loopback = true;
+    peer_answers(answer);
+    CHECK_EQ(pthread_create(&thread, NULL, host_comes, h), 0);
+    CHECK_EQ(ctl_go_near(&c, &arena, now_ms() + 60000), TARN_OK);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    close(h->listener);
+    for (int i = 0; i < h->n; i++) close(h->memory[i]);
+    return c.ring.memory != NULL;
+}
+
+static void host_ends(struct host *h, struct ring *r) {
+    end();
+    close(h->fd);
+    ring_close(r);
+}
+
+static int first_free(void) {
+    int fd = dup(0);
+    close(fd);
+    return fd;
+}
+
+/* The server's side of a request and its answer. */
+static void host_answers(struct ring *r, const char *text) {
+    char bytes[200];
+    struct iovec in = {bytes, sizeof(bytes)}, out = {(void *)(uintptr_t)text, strlen(text)};
+    CHECK_EQ(ring_read(r, &in, 1), 14);
+    CHECK(memcmp(bytes, "*1\r\n$4\r\nPING\r\n", 14) == 0);
+    CHECK_EQ(ring_write(r, &out, 1), (ssize_t)strlen(text));
+}
+
+static void ping(void) {
+    const char *argv[] = {"PING"};
+    CHECK_EQ(ctl_send(&c, 1, argv, NULL, false), TARN_OK);
+}
+
+TEST(goes_through_shared_memory) {
+    struct host h = {.n = 1};
+    struct ring r;
+    struct answer *a;
+    char calls[10];
+    CHECK(ring_create(&r, &h.memory[0]));
+    CHECK(goes_through(&h));
+    ping(); /* the server sleeps at first */
+    CHECK_EQ(recv(h.fd, calls, sizeof(calls), 0), 1);
+    CHECK_EQ(calls[0], 0);
+    CHECK_EQ(ctl_try_receive(&c, &arena, &a), TARN_EAGAIN);
+    host_answers(&r, "+PONG\r\n");
+    CHECK(!ring_calls(&r, RING_WRITE)); /* nobody sleeps there */
+    CHECK_EQ(ctl_receive(&c, &arena, &a, now_ms() + 60000), TARN_OK);
+    CHECK_STR(a->str, "PONG");
+    /* nobody answers: it sleeps until then, and may be called for nothing */
+    ping();
+    CHECK_EQ(recv(h.fd, calls, sizeof(calls), 0), -1);
+    CHECK_EQ(send(h.fd, "x", 1, 0), 1);
+    CHECK_EQ(ctl_await(&c, &arena, &a, now_ms() + 20), TARN_ETIMEOUT);
+    /* somebody else waits for it, with others */
+    CHECK(ctl_sleep(&c));
+    CHECK(!ctl_woke(&c, 0));
+    CHECK_EQ(send(h.fd, "x", 1, 0), 1);
+    CHECK(ctl_sleep(&c));
+    CHECK(!ctl_woke(&c, POLLIN));
+    CHECK(ctl_sleep(&c));
+    host_answers(&r, "+PONG\r\n");
+    CHECK(ring_calls(&r, RING_WRITE));
+    CHECK(ctl_woke(&c, POLLIN));
+    CHECK(!ctl_sleep(&c));
+    CHECK_EQ(ctl_receive(&c, &arena, &a, now_ms() + 60000), TARN_OK);
+    host_ends(&h, &r);
+}
+
+TEST(more_than_the_memory_holds_waits) {
+    static char value[3 * RING_BYTES], got[4 * RING_BYTES];
+    struct host h = {.n = 1};
+    struct ring r;
+    struct answer *a;
+    const char *argv[] = {"SET", "k", value};
+    size_t lens[] = {3, 1, sizeof(value)}, n = 0;
+    memset(value, 'v', sizeof(value));
+    CHECK(ring_create(&r, &h.memory[0]));
+    CHECK(goes_through(&h));
+    CHECK_EQ(ctl_send(&c, 3, argv, lens, false), TARN_OK);
+    CHECK(ctl_wants_to_send(&c));
+    CHECK_EQ(ctl_await(&c, &arena, &a, now_ms() + 1), TARN_ETIMEOUT);
+    while (n < sizeof(value) + 30) {
+        struct iovec iov = {got + n, sizeof(got) - n};
+        ssize_t came = ring_read(&r, &iov, 1);
+        CHECK(came > 0);
+        n += (size_t)came;
+        CHECK_EQ(ctl_await(&c, &arena, &a, now_ms() + 1), TARN_ETIMEOUT);
+    }
+    CHECK_EQ(n, sizeof(value) + 30);
+    CHECK(memcmp(got, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$98304\r\n", 28) == 0);
+    CHECK(memcmp(got + 28, value, sizeof(value)) == 0);
+    host_ends(&h, &r);
+}
+
+TEST(its_end_comes_behind_what_was_said) {
+    for (unsigned unread = 0; unread < 2; unread++) {
+        struct host h = {.n = 1};
+        struct ring r;
+        struct answer *a;
+        char call;
+        CHECK(ring_create(&r, &h.memory[0]));
+        CHECK(goes_through(&h));
+        ping();
+        if (!unread) CHECK_EQ(recv(h.fd, &call, 1, 0), 1); /* else the end is a reset */
+        host_answers(&r, "+PONG\r\n");
+        close(h.fd);
+        CHECK_EQ(ctl_receive(&c, &arena, &a, now_ms() + 60000), TARN_OK);
+        CHECK(!ctl_sleep(&c) || ctl_woke(&c, POLLIN | POLLHUP));
+        CHECK_EQ(ctl_receive(&c, &arena, &a, now_ms() + 60000), TARN_ECLOSED);
+        CHECK_EQ(c.fd, -1);
+        h.fd = -1;
+        host_ends(&h, &r);
+    }
+}
+
+TEST(a_server_that_lies_is_left) {
+    static char big[RING_BYTES];
+    for (unsigned lie = 0; lie < 2; lie++) {
+        struct host h = {.n = 1};
+        struct ring r;
+        struct answer *a;
+        const char *argv[] = {"SET", "k", big};
+        size_t lens[] = {3, 1, sizeof(big)};
+        CHECK(ring_create(&r, &h.memory[0]));
+        CHECK(goes_through(&h));
+        ping();
+        if (lie == 0) {
+            r.out->head = RING_BYTES + 1;
+            CHECK_EQ(ctl_receive(&c, &arena, &a, now_ms() + 60000), TARN_EPROTO);
+        } else {
+            r.in->tail = 1000;
+            CHECK_EQ(ctl_send(&c, 3, argv, lens, false), TARN_EPROTO);
+        }
+        CHECK(strstr(tarn_last_error(), "nonsense") != NULL);
+        CHECK_EQ(c.fd, -1);
+        CHECK(c.ring.memory == NULL);
+        host_ends(&h, &r);
+    }
+}
+
+TEST(memory_that_it_cannot_trust_is_left_alone) {
+    struct ring r = {0};
+    struct answer *a;
+    int before = first_free();
+    for (unsigned what = 0; what < 3; what++) {
+        struct host h = {.n = what == 2 ? MEMORIES_MAX : 1};
+        char bytes[20];
+        for (int i = 0; i < h.n; i++) {
+            h.memory[i] = memfd_create("test", MFD_ALLOW_SEALING);
+            CHECK_EQ(ftruncate(h.memory[i], what == 0 ? 100 : sizeof(struct ring_memory)), 0);
+        }
+        if (what == 1) CHECK_EQ(fcntl(h.memory[0], F_ADD_SEALS, F_SEAL_SHRINK), 0);
+        CHECK(!goes_through(&h));
+        ping(); /* by the socket */
+        CHECK_EQ(recv(h.fd, bytes, sizeof(bytes), 0), 14);
+        CHECK_EQ(send(h.fd, "+PONG\r\n", 7, 0), 7);
+        CHECK_EQ(ctl_receive(&c, &arena, &a, now_ms() + 60000), TARN_OK);
+        host_ends(&h, &r);
+        CHECK_EQ(first_free(), before); /* none is left open */
+    }
 }
 
 TEST(does_not_ask_from_another_machine) {

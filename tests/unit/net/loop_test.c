@@ -1,9 +1,12 @@
 /* Turns come whatever happens; watches and timers do what they say. */
 #include "net/net.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "../test.h"
+#include "base/ring.h"
 
 static struct net_loop *loop;
 static unsigned turns, wakes, reads, fired, turn_limit;
@@ -60,6 +63,174 @@ TEST(a_busy_descriptor_leaves_the_turns) {
         close(p[0]);
         close(p[1]);
     }
+}
+
+/* --- rings --- */
+
+static struct ring peer;
+static struct net_ring *ring;
+static int fds[2];
+static unsigned got_events;
+static char got[2 * RING_BYTES];
+static ssize_t got_n;
+static int got_errno;
+
+/* What the first event brings. */
+static void on_ring(void *arg, unsigned events) {
+    struct iovec iov = {got, sizeof(got)};
+    if (reads++ > 0) return;
+    got_events = events;
+    if (events & NET_READ) {
+        got_n = net_ring_read(ring, &iov, 1);
+        got_errno = errno;
+    }
+    if (arg != NULL) net_watch_set(&watch, 0);
+    net_loop_stop(loop);
+}
+
+/* arg not NULL: the first event ends the watch. */
+static void ring_start(void *arg) {
+    int memory;
+    start(1000000, 5);
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    ring = net_ring_create(&memory);
+    CHECK(ring != NULL && ring_open(&peer, memory));
+    close(memory);
+    net_watch_init(&watch, loop, fds[0], on_ring, arg);
+    CHECK_EQ(net_watch_set(&watch, NET_READ), TARN_OK);
+    CHECK_EQ(net_watch_ring(&watch, ring), TARN_OK);
+}
+
+static void ring_stop(void) {
+    net_watch_set(&watch, 0);
+    net_ring_destroy(&ring);
+    CHECK(ring == NULL);
+    net_loop_destroy(&loop);
+    ring_close(&peer);
+    close(fds[0]);
+    if (fds[1] >= 0) close(fds[1]);
+}
+
+static void peer_puts(const char *data, size_t len, bool calls) {
+    struct iovec iov = {(void *)(uintptr_t)data, len};
+    CHECK_EQ(ring_write(&peer, &iov, 1), (ssize_t)len);
+    if (calls && ring_calls(&peer, RING_WRITE)) CHECK_EQ(send(fds[1], "", 1, 0), 1);
+}
+
+TEST(a_ring_is_looked_at_and_called) {
+    ring_start(NULL);
+    peer_puts("hello", 5, true);
+    net_loop_run(loop);
+    CHECK_EQ(got_n, 5);
+    CHECK_EQ(got_events, (unsigned)NET_READ);
+    CHECK_EQ(wakes, turns);
+    CHECK(!net_ring_readable(ring));
+    ring_stop();
+    /* without a call, for it is awake in the beginning of the watch */
+    ring_start(NULL);
+    peer_puts("hello", 5, false);
+    net_loop_run(loop);
+    CHECK_EQ(got_n, 5);
+    ring_stop();
+}
+
+TEST(a_ring_that_sleeps_is_called) {
+    ring_start(NULL);
+    turn_limit = 5;
+    net_loop_run(loop); /* nothing is there: it is asleep */
+    CHECK_EQ(reads, 0u);
+    CHECK_EQ(peer.out->sleeps, 1u);
+    ring_stop();
+}
+
+TEST(a_ring_waits_for_room) {
+    static char full[RING_BYTES];
+    struct iovec iov = {full, sizeof(full)};
+    char call;
+    ring_start(NULL);
+    CHECK_EQ(net_ring_write(ring, &iov, 1), RING_BYTES);
+    CHECK_EQ(net_ring_write(ring, &iov, 1), -1);
+    CHECK_EQ(errno, EAGAIN);
+    CHECK_EQ(net_watch_set(&watch, NET_READ | NET_WRITE), TARN_OK);
+    turn_limit = 5;
+    net_loop_run(loop);
+    CHECK_EQ(reads, 0u);
+    CHECK_EQ(peer.in->full, 1u);
+    ring_stop();
+    /* the peer sleeps, and is called for what is written */
+    ring_start(NULL);
+    CHECK_EQ(ring_sleep(&peer, RING_READ), 0u);
+    CHECK_EQ(net_ring_write(ring, &iov, 1), RING_BYTES);
+    CHECK_EQ(recv(fds[1], &call, 1, 0), 1);
+    CHECK_EQ(call, 0);
+    /* there is room again */
+    CHECK_EQ(ring_read(&peer, &iov, 1), RING_BYTES);
+    CHECK_EQ(net_watch_set(&watch, NET_READ | NET_WRITE), TARN_OK);
+    net_loop_run(loop);
+    CHECK_EQ(got_events, (unsigned)NET_WRITE);
+    ring_stop();
+}
+
+TEST(the_end_of_a_ring_comes_last) {
+    ring_start(NULL);
+    peer_puts("last", 4, false);
+    close(fds[1]);
+    fds[1] = -1;
+    net_loop_run(loop);
+    CHECK_EQ(got_n, 4);
+    ring_stop();
+    ring_start(NULL);
+    close(fds[1]);
+    fds[1] = -1;
+    net_loop_run(loop);
+    CHECK_EQ(got_n, 0);
+    CHECK(net_ring_readable(ring));
+    ring_stop();
+}
+
+TEST(a_ring_with_nonsense_is_told_of) {
+    ring_start(NULL);
+    peer.out->head = RING_BYTES + 1;
+    net_loop_run(loop);
+    CHECK_EQ(got_n, -1);
+    CHECK_EQ(got_errno, EPROTO);
+    ring_stop();
+}
+
+/* What is always readable does not keep the loop from its turns, from descriptors, or from an
+ * end of its own watch. */
+static unsigned beside;
+static void on_beside(void *arg, unsigned events) {
+    beside++;
+}
+static void on_always(void *arg, unsigned events) {
+    reads++;
+}
+
+TEST(a_busy_ring_leaves_the_turns) {
+    struct net_watch other;
+    int p[2];
+    ring_start(NULL);
+    watch.fn = on_always;
+    peer_puts("x", 1, false);
+    CHECK(pipe(p) == 0 && write(p[1], "x", 1) == 1);
+    net_watch_init(&other, loop, p[0], on_beside, NULL);
+    CHECK_EQ(net_watch_set(&other, NET_READ), TARN_OK);
+    beside = 0;
+    turn_limit = 160;
+    net_loop_run(loop);
+    CHECK_EQ(turns, 160u);
+    CHECK_EQ(reads, 160u);
+    CHECK(beside >= 20 && beside <= 160);
+    net_watch_set(&other, 0);
+    close(p[0]);
+    close(p[1]);
+    ring_stop();
+    ring_start(&watch);
+    peer_puts("x", 1, false);
+    net_loop_run(loop);
+    CHECK_EQ(reads, 1u);
+    ring_stop();
 }
 
 TEST(timers_fire_once) {
