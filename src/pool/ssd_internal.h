@@ -185,6 +185,7 @@ struct ssd {
     struct ssd_batches writing;
     unsigned n_writing;
     struct ssd_reads reading_now; /* their pieces are not all under way */
+    uint64_t bytes_reading;       /* of pieces under way */
     void **bounces;               /* free ones */
     size_t n_bounces, bounces_made, bounces_max;
     uint32_t erasing;

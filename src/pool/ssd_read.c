@@ -8,6 +8,9 @@
 
 #define BOUNCE_BYTES (256u << 10)
 #define DIRECT_BYTES (2u << 20) /* of one transfer */
+/* Under way at a time: enough for a disk. More would end all at once, and who sends them on had
+ * nothing to do until then, and the disk nothing afterwards. */
+#define READING_BYTES (8u << 20)
 
 struct ssd_read {
     STAILQ_ENTRY(ssd_read) next;
@@ -62,6 +65,7 @@ static void piece_read(struct ssd_op *op) {
     struct ssd_piece *p = op->arg;
     struct ssd_read *read = p->read;
     struct ssd *s = read->owner;
+    s->bytes_reading -= op->length;
     if (op->error != 0) read->status = TARN_EIO;
     if (p->bounce != NULL) {
         if (op->error == 0) memcpy(p->to, (char *)p->bounce + p->skip, p->length);
@@ -111,6 +115,7 @@ static bool piece_start(struct ssd *s, struct ssd_read *read) {
     }
     read->started += p->length;
     read->pieces++;
+    s->bytes_reading += p->op.length;
     ssd_io_submit(s->io, &p->op);
     return true;
 }
@@ -124,7 +129,8 @@ void ssd_read_start(struct ssd *s) {
         /* one piece failed: no more of them */
         if (read->status != TARN_OK) read->started = read->end.length;
         while (read->started < read->end.length) {
-            if (!piece_start(s, read)) return; /* when a piece is done */
+            /* when a piece is done */
+            if (s->bytes_reading >= READING_BYTES || !piece_start(s, read)) return;
         }
         STAILQ_REMOVE_HEAD(&s->reading_now, next);
         if (read->pieces == 0) read_end(s, read); /* of no bytes, or failed while in line */

@@ -458,4 +458,66 @@ TEST(reads_under_way_are_bounded) {
     ssd_io_set_fault(NULL, NULL);
 }
 
+/* --- reads that are asked for all at once --- */
+
+#define CROWD 24u
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t all_asked;
+    bool asked;
+    uint64_t started, ended, most; /* bytes */
+} crowd;
+
+static int crowd_starts(void *arg, bool write, uint64_t offset, size_t *length) {
+    if (write) return 0;
+    pthread_mutex_lock(&crowd.lock);
+    while (!crowd.asked) pthread_cond_wait(&crowd.all_asked, &crowd.lock);
+    crowd.started += *length;
+    if (crowd.started - crowd.ended > crowd.most) crowd.most = crowd.started - crowd.ended;
+    pthread_mutex_unlock(&crowd.lock);
+    return 0;
+}
+
+static void crowd_ended(void *arg, tarn_status status) {
+    pthread_mutex_lock(&crowd.lock);
+    crowd.ended += MIB;
+    pthread_mutex_unlock(&crowd.lock);
+    on_read(arg, status);
+}
+
+/* Those that come first are sent on while the others are read. */
+TEST(of_many_reads_a_few_are_under_way_at_a_time) {
+    fresh_dir();
+    struct tier_config c = config(128 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t offsets[CROWD];
+    for (uint64_t i = 0; i < CROWD; i++) CHECK_EQ(put(t, i, 1, MIB, &offsets[i]), TARN_OK);
+    pthread_mutex_init(&crowd.lock, NULL);
+    pthread_cond_init(&crowd.all_asked, NULL);
+    tier_close(&t);
+    ssd_io_set_fault(crowd_starts, NULL);
+    t = open_tier(&c);
+    char *data = aligned_alloc(4096, CROWD * MIB), *value;
+    struct waiter w;
+    waiter_init(&w);
+    for (uint64_t i = 0; i < CROWD; i++) {
+        waiter_add(&w);
+        CHECK_EQ(tier_read(t, offsets[i], MIB, data + i * MIB, crowd_ended, &w), TARN_OK);
+    }
+    pthread_mutex_lock(&crowd.lock);
+    crowd.asked = true;
+    pthread_cond_signal(&crowd.all_asked);
+    pthread_mutex_unlock(&crowd.lock);
+    CHECK_EQ(waiter_wait(&w), TARN_OK);
+    CHECK(crowd.most > 4 * MIB && crowd.most <= 8 * MIB);
+    for (uint64_t i = 0; i < CROWD; i++) {
+        value = make_value(MIB, i, 1);
+        CHECK(memcmp(value, data + i * MIB, MIB) == 0);
+        free(value);
+    }
+    free(data);
+    tier_close(&t);
+    ssd_io_set_fault(NULL, NULL);
+}
+
 TEST_MAIN()
