@@ -41,6 +41,14 @@
 
 struct shards;
 
+/* What lies on a disk of this very process needs no connection. Functions are called from the
+ * thread of the call. read NULL: there is no such disk. */
+struct client_home {
+    void *arg;
+    bool (*has)(void *arg, const struct grant_extent *extent);
+    tarn_status (*read)(void *arg, struct transport_op *op, uint64_t deadline_boot_ms);
+};
+
 struct tarn_client {
     uint32_t magic;
     pid_t pid;
@@ -48,8 +56,9 @@ struct tarn_client {
     struct tarn_client *front; /* whose one of these masters it is for; NULL: for a program */
     tarn_options options;      /* strings owned */
     struct whereabouts master;
-    char own_host[192]; /* what SEGMENT INFO must say for shm */
-    char *node;         /* the storage node it reads for, whose look-ups are no uses; NULL */
+    char own_host[192];      /* what SEGMENT INFO must say for shm */
+    char *node;              /* the storage node it reads for, whose look-ups are no uses; NULL */
+    struct client_home home; /* that node's; set before the first call */
     pthread_mutex_t mutex;
     pthread_cond_t freed; /* a lane became free */
     struct lane **lanes;

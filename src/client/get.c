@@ -295,6 +295,10 @@ static void fill_group(struct getting *g, const size_t *order, size_t n, size_t 
             item_settle(g, i, get_file(g, i));
             continue;
         }
+        if (get_is_home(g, i)) {
+            item_settle(g, i, get_home(g, i));
+            continue;
+        }
         group->bytes += min_u64(w->read.to - w->read.pos, g->b.lane->window);
         get_piece(g, i, g->b.lane->window, &group->ops[group->n]);
         group->items[group->n++] = i;

@@ -79,6 +79,9 @@ struct get_result get_piece_result(struct getting *g, size_t i, const struct eng
 /* Reads a replica in a file: a piece after the other, until there is something to decide, or the
  * lease is short. */
 struct get_result get_file(struct getting *g, size_t i);
+/* Does its replica lie on a disk of our own process? Then get_home reads it, likewise. */
+bool get_is_home(const struct getting *g, size_t i);
+struct get_result get_home(struct getting *g, size_t i);
 /* Not long enough for another piece. */
 bool get_lease_is_short(const struct placement *p);
 

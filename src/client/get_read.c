@@ -271,3 +271,52 @@ struct get_result get_file(struct getting *g, size_t i) {
                     w->read.pos > from ? w->read.pos - from : 0);
     return result;
 }
+
+/* --- replicas on a disk of this process: read by ourselves, too ---
+ *
+ * By no grant: that they are still the same the lease promises, as with memory that is mapped. */
+
+bool get_is_home(const struct getting *g, size_t i) {
+    const struct client_home *home = &g->b.lane->client->home;
+    const struct want *w = &g->wants[i];
+    const struct placed_replica *r = get_replica(w);
+    if (home->read == NULL || r->tier != REPLICA_SSD || w->device) return false;
+    for (size_t k = 0; k < r->n_parts; k++)
+        if (!home->has(home->arg, &r->parts[k].extent)) return false;
+    return r->n_parts > 0;
+}
+
+static tarn_status home_move(struct getting *g, struct engine_op *op) {
+    const struct client_home *home = &g->b.lane->client->home;
+    struct transport_part parts[EXTENTS_MAX];
+    struct transport_op top = {.kind = TRANSPORT_GET,
+                               .parts = parts,
+                               .n_parts = op->n_parts,
+                               .iov = op->iov,
+                               .n_iov = op->n_iov,
+                               .crcs = op->crcs != NULL ? op->crcs : &op->crc,
+                               .crc_first = op->crc_block,
+                               .crc_block = op->crc_block,
+                               .patience_ms = op->patience_ms};
+    if (op->crcs == NULL && !op->want_crc) top.crcs = NULL;
+    TARN_ASSERT(op->n_parts <= EXTENTS_MAX);
+    for (size_t i = 0; i < op->n_parts; i++)
+        parts[i] = (struct transport_part){.extent = op->parts[i].extent,
+                                           .sub_offset = op->parts[i].sub_offset,
+                                           .sub_length = op->parts[i].sub_length};
+    tarn_status status =
+        home->read(home->arg, &top, g->b.deadline == DEADLINE_NONE ? 0 : g->b.deadline);
+    return status == TARN_OK && now_ms() >= op->lease_end_boot_ms ? TARN_ELEASE : status;
+}
+
+struct get_result get_home(struct getting *g, size_t i) {
+    struct want *w = &g->wants[i];
+    struct get_result result;
+    do {
+        struct engine_op op;
+        get_piece(g, i, g->b.lane->window, &op);
+        op.status = home_move(g, &op);
+        result = get_piece_result(g, i, &op);
+    } while (result.next == GET_ON && !get_lease_is_short(&w->place));
+    return result;
+}

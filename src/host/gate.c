@@ -223,7 +223,8 @@ enum grant_verdict host_gate_recheck(void *arg, const struct grant *grant,
 }
 
 /* The segment that is a reader; NULL: it is none, or served under another name by now. */
-static const struct host_slot *find_reader(struct host_gate *g, const struct grant_extent *extent) {
+static const struct host_slot *find_reader(const struct host_gate *g,
+                                           const struct grant_extent *extent) {
     uint32_t epoch;
     const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
     return s != NULL && s->base == NULL && extent->segment_epoch == epoch ? s : NULL;
@@ -243,4 +244,9 @@ tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64
     if (s == NULL) return TARN_ENOTFOUND;
     TARN_ASSERT(offset <= extent->length && length <= extent->length - offset);
     return s->reader.read(s->reader.arg, extent->offset + offset, length, buffer, done, done_arg);
+}
+
+bool host_gate_reads(const struct host_gate *g, const struct grant_extent *extent) {
+    const struct host_slot *s = find_reader(g, extent);
+    return s != NULL && extent->offset <= s->size && extent->length <= s->size - extent->offset;
 }

@@ -150,6 +150,29 @@ void host_poll(struct host *h) {
     host_paths_turn(h);
 }
 
+/* --- for this process --- */
+
+bool host_reads(const struct host *h, const struct grant_extent *extent) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    return host_gate_reads(&h->gate, extent);
+}
+
+tarn_status host_read(struct host *h, struct transport_op *op, uint64_t deadline_boot_ms) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    const struct host_path *p = &h->paths[0]; /* the data port, as long as there is a host */
+    uint64_t length = 0;
+    for (size_t i = 0; i < op->n_parts; i++) {
+        const struct transport_part *part = &op->parts[i];
+        if (part->sub_offset > part->extent.length ||
+            part->sub_length > part->extent.length - part->sub_offset)
+            return TARN_EINVAL;
+        if (!host_reads(h, &part->extent)) return TARN_ENOTFOUND;
+        length += part->sub_length;
+    }
+    if (length != iov_total(op->iov, op->n_iov)) return TARN_EINVAL;
+    return p->ops->listener_read(p->listener, op, deadline_boot_ms);
+}
+
 /* --- statistics --- */
 
 #define NO_ROW(...)

@@ -106,6 +106,13 @@ struct host_reader {
 };
 tarn_status host_reader_open(struct host *h, uint64_t size, const struct host_reader *reader,
                              unsigned *slot_p);
+/* The bytes of such segments for this process itself: no connection, and no grant, so it is for who
+ * has a lease and looks at it afterwards. op is a GET of parts of them, without keys; patience_ms
+ * and the deadline are those of listener_read (transport.h), whose status this returns, or
+ * TARN_EINVAL. Blocks. From any thread, between host_start and host_destroy. */
+tarn_status host_read(struct host *h, struct transport_op *op, uint64_t deadline_boot_ms);
+/* Is it inside one that is served, under that name? From any thread. */
+bool host_reads(const struct host *h, const struct grant_extent *extent);
 /* Of one that is retired: it is served with another size from now on. TARN_EAGAIN: somebody is in
  * the middle of reading it. */
 tarn_status host_reader_resize(struct host *h, unsigned slot, uint64_t size);
@@ -191,7 +198,7 @@ void host_poll(struct host *h);
     BOTH(GAUGE, fences_pending, fences_pending, "sessions being cut off")                          \
     BOTH(GAUGE, fenced_sessions, fenced_sessions, "... that are, at most 262144")                  \
     BOTH(GAUGE, puts, data_puts, "one-time grants that are remembered")                            \
-    NODE(COUNTER, staged_reads, , "reads of values on disk, also in reads")                        \
+    NODE(COUNTER, staged_reads, , "reads of values on disk; a peer's are in reads, too")           \
     NODE(COUNTER, staged_failures, , "... that failed")                                            \
     NODE(BYTES, staging_used, , "buffers for them in use")                                         \
     NODE(COUNTER, staging_waits, , "waits for such a buffer")                                      \

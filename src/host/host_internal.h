@@ -128,6 +128,9 @@ tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64
                             uint64_t length, void *buffer,
                             void (*done)(void *done_arg, tarn_status status), void *done_arg);
 
+/* Is it inside a segment that is a reader, and served under that name? */
+bool host_gate_reads(const struct host_gate *g, const struct grant_extent *extent);
+
 /* puts.c; the first three for struct transport_gate */
 enum grant_verdict host_puts_begin(void *arg, const struct grant *g,
                                    const struct grant_extent *extent, void **put_p);

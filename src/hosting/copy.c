@@ -1,5 +1,5 @@
 /* Copies: an object is read from wherever it is, verified as any get is, straight into the place
- * that the master chose in our own memory. */
+ * that the master chose in our own memory; from our own disk without a connection. */
 #include <stdlib.h>
 
 #include "base/assert.h"
@@ -7,6 +7,20 @@
 #include "base/log.h"
 #include "client/client.h"
 #include "hosting/hosting.h"
+
+/* --- what lies on our own disk --- */
+
+static bool home_has(void *arg, const struct grant_extent *extent) {
+    const struct tarn_host *h = arg;
+    return host_reads(h->host, extent);
+}
+
+static tarn_status home_read(void *arg, struct transport_op *op, uint64_t deadline_boot_ms) {
+    const struct tarn_host *h = arg;
+    return host_read(h->host, op, deadline_boot_ms);
+}
+
+/* --- copies --- */
 
 /* One client for all copies of this host, connected when the first is made. */
 static tarn_status reader_of(struct tarn_host *h, tarn_client **client_p) {
@@ -19,6 +33,8 @@ static tarn_status reader_of(struct tarn_host *h, tarn_client **client_p) {
         o.name = h->name;
         o.rack = h->rack;
         status = client_connect(h->url, &o, h->name, &h->reader);
+        if (status == TARN_OK)
+            h->reader->home = (struct client_home){.arg = h, .has = home_has, .read = home_read};
     }
     *client_p = h->reader;
     pthread_mutex_unlock(&h->reader_mutex);

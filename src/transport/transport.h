@@ -42,7 +42,7 @@
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI            9u
+#define TRANSPORT_ABI            10u
 #define TRANSPORTS_MAX           8u  /* schemes that a process ever has */
 #define TRANSPORT_SCHEME_MAX     15u /* bytes, of a-z */
 #define TRANSPORT_SEAL_PARTS_MAX 512u
@@ -390,6 +390,13 @@ struct transport_ops {
     /* Adds to sum: of which version those peers are that have shown a good grant. Of those whose
      * handshake tells it. */
     void (*listener_programs)(const struct transport_listener *l, struct program_counts *sum);
+    /* Of those that ask gate.stage: such bytes for somebody of this very process, who needs no
+     * grant, and waits here: op is a GET whose parts are of such segments, with no keys. Returns
+     * its status; done is not called. Any thread, not during listener_close. TARN_ENOTFOUND: the
+     * bytes are not there any more; TARN_ETIMEOUT: the deadline (CLOCK_BOOTTIME ms, 0: none) has
+     * passed, or op->patience_ms without a byte. Nothing is written to op's memory afterwards. */
+    tarn_status (*listener_read)(struct transport_listener *l, struct transport_op *op,
+                                 uint64_t deadline_boot_ms);
 };
 #define TRANSPORT_PACKED_MAX (64u << 10)
 #define TRANSPORT_REPORT_MAX (32u << 10)

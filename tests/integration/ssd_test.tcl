@@ -104,6 +104,8 @@ test {what was just read is not read from the disk again to be in memory} {
     wait_for "all of them in memory" {[segment_field n1.0 replicas] == 8}
     wait_for "8 reads of who asked, 8 of the node" {[node_figure staged-reads] == 16}
     assert_equal {8 8} [list [node_figure ssd-reads] [node_figure staging-shared]]
+    # To itself it needs no connection.
+    assert_equal 8 [node_figure reads]
     kv_all 8 --transport tcp verify j: 8 200000
 }
 
@@ -145,6 +147,70 @@ test {guarantee 1: bytes that are not right are read again, and not brought to m
     assert_equal 0 [segment_field n1.0 replicas]
     kv_all 1 load w: 1 200000
     kv_all 1 verify w: 1 200000
+    r flushall
+    wait_on_disk 0
+}
+
+test {guarantee 1: values that are replaced and removed on their way back to memory} {
+    for {set round 1} {$round <= 4} {incr round} {
+        kv_all 24 --seed 1 load m: 24 20000
+        wait_each_on_disk m: 24
+        forget_memory
+        read_again m: 24
+        read_again m: 24
+        kv_all 8 --replace --seed 2 load m: 8 20000
+        for {set i 8} {$i < 16} {incr i} {r del m:$i}
+        kv_all 8 --seed 2 verify m: 8 20000
+        wait_for "no promotion to be under way" {[info_field promote_waiting] == 0}
+        kv_all 8 --seed 2 verify m: 8 20000
+        assert_equal {8 8 0} [kv_fields [kv --from 8 verify m: 8 20000] keys misses wrong]
+        kv_all 8 --seed 1 --from 16 verify m: 8 20000
+        r flushall
+        wait_on_disk 0
+    }
+}
+
+test {a node that stops, and one that is killed, in the middle of promotions} {
+    foreach end {stop_node kill_node} {
+        kv_all 24 load h: 24 20000
+        wait_each_on_disk h: 24
+        forget_memory
+        read_again h: 24
+        read_again h: 24
+        $end n1
+        restart_node n1
+        wait_each_on_disk h: 24
+        kv_all 24 verify h: 24 20000
+        read_again h: 24
+        wait_for "all of them in memory" {[segment_field n1.0 replicas] == 24}
+        kv_all 24 verify h: 24 20000
+        r flushall
+        wait_on_disk 0
+    }
+}
+
+test {a disk that fails: nothing of it comes to memory, and the node goes on} {
+    kv_all 6 load f: 6 200000
+    wait_each_on_disk f: 6
+    begin_anew
+    set file [file join $disk tarn.ssd]
+    set size [file size $file]
+    exec truncate -s 65536 $file
+    read_again f: 6
+    read_again f: 6
+    wait_for "promotions to fail" {[node_figure staged-failures] > 0 &&
+        [node_figure copies-failed] > 0}
+    assert_equal 0 [segment_field n1.0 replicas]
+    set a [kv --transport tcp verify f: 6 200000]
+    assert_equal {0 0} [kv_fields $a ok wrong]
+    assert_equal 0 [segment_field n1.0 replicas]
+    exec truncate -s $size $file
+    begin_anew
+    r flushall
+    kv_all 6 load f: 6 200000
+    wait_each_on_disk f: 6
+    forget_memory
+    kv_all 6 verify f: 6 200000
     r flushall
     wait_on_disk 0
 }

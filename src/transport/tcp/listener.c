@@ -22,6 +22,7 @@
 #include "base/spin.h"
 #include "base/thread.h"
 #include "transport/tcp/conn.h"
+#include "transport/tcp/direct.h"
 #include "transport/tcp/places.h"
 #include "transport/tcp/tcp.h"
 
@@ -64,6 +65,11 @@ struct fence_request {
     uint64_t number;
 };
 
+struct direct_read { /* of this process, by a thread that is in the middle of it */
+    LIST_ENTRY(direct_read) link;
+    const struct transport_op *op;
+};
+
 struct transport_listener {
     uint32_t magic;
     struct transport_domain *domain;
@@ -83,6 +89,8 @@ struct transport_listener {
     struct fence_request *fences; /* under lock */
     size_t n_fences, cap_fences;
     uint64_t fence_number;
+    LIST_HEAD(, direct_read) direct; /* under lock, like what they counted: */
+    struct transport_listener_stats direct_counters;
 };
 
 /* --- a thread's connections --- */
@@ -525,6 +533,46 @@ static void fence_request(struct transport_listener *l, const struct transport_f
     for (unsigned i = 0; i < l->n_threads; i++) (void)eventfd_write(l->threads[i].wake_fd, 1);
 }
 
+/* The next three under the lock. */
+static bool direct_reads(const struct transport_listener *l, uint32_t segment) {
+    const struct direct_read *r;
+    LIST_FOREACH(r, &l->direct, link) {
+        for (size_t i = 0; i < r->op->n_parts; i++)
+            if (r->op->parts[i].extent.segment == segment) return true;
+    }
+    return false;
+}
+
+static bool fence_awaits_direct(const struct transport_listener *l,
+                                const struct transport_fence *fence) {
+    return fence->kind == TRANSPORT_FENCE_SEGMENT && direct_reads(l, fence->segment);
+}
+
+static void direct_over(struct transport_listener *l, struct direct_read *r,
+                        const struct transport_listener_stats *counters) {
+    LIST_REMOVE(r, link);
+    transport_stats_add(&l->direct_counters, counters);
+    if (l->n_fences > 0) (void)eventfd_write(l->domain->notify_fd, 1);
+}
+
+tarn_status tcp_listener_read(struct transport_listener *l, struct transport_op *op,
+                              uint64_t deadline_boot_ms) {
+    MAGIC_CHECK(l, LISTENER_MAGIC);
+    struct direct_read r = {.op = op};
+    struct transport_listener_stats counters = {0};
+    pthread_mutex_lock(&l->lock); /* from here on fences know: the gate is asked behind that */
+    LIST_INSERT_HEAD(&l->direct, &r, link);
+    pthread_mutex_unlock(&l->lock);
+    tarn_status status = tcp_direct_read(&l->staging, &l->gate, &counters, op, deadline_boot_ms);
+    counters.staged_reads = status == TARN_OK;
+    counters.staged_bytes = status == TARN_OK ? iov_total(op->iov, op->n_iov) : 0;
+    counters.staged_failures = status != TARN_OK;
+    pthread_mutex_lock(&l->lock);
+    direct_over(l, &r, &counters);
+    pthread_mutex_unlock(&l->lock);
+    return status;
+}
+
 tarn_status tcp_listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
     MAGIC_CHECK(l, LISTENER_MAGIC);
     pthread_mutex_lock(&l->lock);
@@ -535,6 +583,7 @@ tarn_status tcp_listener_fence(struct transport_listener *l, const struct transp
     for (unsigned i = 0; done && i < l->n_threads; i++) {
         done = l->threads[i].fence_done >= l->fences[at].number;
     }
+    done = done && !fence_awaits_direct(l, fence);
     if (done) l->fences[at] = l->fences[--l->n_fences];
     pthread_mutex_unlock(&l->lock);
     return done ? TARN_OK : TARN_EAGAIN;
@@ -559,5 +608,9 @@ void tcp_listener_stats(const struct transport_listener *l,
         .connections_ousted = __atomic_load_n(&l->places.ousted, __ATOMIC_RELAXED),
     };
     for (unsigned i = 0; i < l->n_threads; i++) transport_stats_add(&s, &l->threads[i].counters);
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&l->lock;
+    pthread_mutex_lock(lock);
+    transport_stats_add(&s, &l->direct_counters);
+    pthread_mutex_unlock(lock);
     *stats_p = s;
 }

@@ -19,13 +19,18 @@ void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes) {
     p->buffers = xcalloc(p->max, sizeof(*p->buffers));
     TAILQ_INIT(&p->free);
     pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->back, NULL);
     TAILQ_INIT(&p->waiting);
 }
 
 void tcp_stage_pool_deinit(struct tcp_stage_pool *p) {
-    TARN_ASSERT(p->n_free == p->made && TAILQ_EMPTY(&p->waiting));
+    TARN_ASSERT(TAILQ_EMPTY(&p->waiting));
+    pthread_mutex_lock(&p->lock);
+    while (p->n_free < p->made) pthread_cond_wait(&p->back, &p->lock);
+    pthread_mutex_unlock(&p->lock);
     if (p->memory != NULL) munmap(p->memory, p->max * TRANSPORT_STAGE_PIECE);
     free(p->buffers);
+    pthread_cond_destroy(&p->back);
     pthread_mutex_destroy(&p->lock);
 }
 
@@ -77,6 +82,7 @@ static void buffer_put(struct tcp_stage_pool *p, struct tcp_stage_buffer *b) {
             TAILQ_INSERT_HEAD(&p->free, b, link);
         p->n_free++;
         line_wake(p);
+        if (p->n_free == p->made) pthread_cond_signal(&p->back);
     }
     pthread_mutex_unlock(&p->lock);
 }
@@ -153,8 +159,19 @@ static void take_done(struct tcp_stager *s, struct tcp_piece_list *list) {
     TAILQ_CONCAT(list, &s->done, done_link);
 }
 
-void tcp_stager_deinit(struct tcp_stager *s) {
+static void line_forget(struct tcp_stager *s) {
     TARN_ASSERT(TAILQ_EMPTY(&s->starved) && TAILQ_EMPTY(&s->retry));
+    pthread_mutex_lock(&s->pool->lock);
+    line_leave(s->pool, s);
+    pthread_mutex_unlock(&s->pool->lock);
+}
+
+static void stager_end(struct tcp_stager *s) {
+    pthread_cond_destroy(&s->news);
+    pthread_mutex_destroy(&s->lock);
+}
+
+void tcp_stager_deinit(struct tcp_stager *s) {
     while (s->under_way > 0) {
         struct tcp_piece_list done;
         pthread_mutex_lock(&s->lock);
@@ -168,11 +185,44 @@ void tcp_stager_deinit(struct tcp_stager *s) {
             piece_free(piece);
         }
     }
-    pthread_mutex_lock(&s->pool->lock);
-    line_leave(s->pool, s);
-    pthread_mutex_unlock(&s->pool->lock);
-    pthread_cond_destroy(&s->news);
-    pthread_mutex_destroy(&s->lock);
+    line_forget(s);
+    stager_end(s);
+}
+
+void tcp_stager_leave(struct tcp_stager **stager_p) {
+    struct tcp_stager *s = *stager_p;
+    struct tcp_piece *piece;
+    *stager_p = NULL;
+    line_forget(s);
+    pthread_mutex_lock(&s->lock);
+    while ((piece = TAILQ_TAKE(&s->done, done_link)) != NULL) {
+        TARN_ASSERT(piece->owner == NULL);
+        s->under_way--;
+        pthread_mutex_unlock(&s->lock);
+        piece_free(piece);
+        pthread_mutex_lock(&s->lock);
+    }
+    s->left = true;
+    bool over = s->under_way == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!over) return;
+    stager_end(s);
+    free(s);
+}
+
+/* Of a stager that was left; its lock is held, and let go. Without that it may be gone, but for who
+ * ends it. */
+static void piece_end(struct tcp_piece *piece) {
+    struct tcp_stager *s = piece->stager;
+    struct tcp_stage_pool *p = s->pool;
+    bool over = --s->under_way == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (over) {
+        stager_end(s);
+        free(s);
+    }
+    buffer_put(p, piece->held);
+    free(piece);
 }
 
 /* Once the lock is let go the stager may be gone. */
@@ -180,6 +230,10 @@ static void piece_done(struct tcp_piece *piece, tarn_status status) {
     struct tcp_stager *s = piece->stager;
     piece->status = status;
     pthread_mutex_lock(&s->lock);
+    if (s->left) {
+        piece_end(piece);
+        return;
+    }
     bool first = TAILQ_EMPTY(&s->done);
     TAILQ_INSERT_TAIL(&s->done, piece, done_link);
     if (first) (void)eventfd_write(s->wake_fd, 1);

@@ -9,10 +9,11 @@
  *                                 │                                 ─tcp_piece_release─> gone
  *                                 └── tcp_piece_release ──> nobody's ─done─> gone
  *
- * A stager is a data thread's: all but done() happens there. It tells its thread by an eventfd that
- * there is something to collect; collecting names the connections that can go on. Memory is bounded
- * by the pool. Who finds it empty waits in the order of asking: threads in line for buffers,
- * connections in line within their thread.
+ * A stager is a data thread's, or of a thread that reads for this process itself (direct.c): all
+ * but done() happens there. It tells its thread by an eventfd that there is something to collect;
+ * collecting names the connections that can go on. Memory is bounded by the pool. Who finds it
+ * empty waits in the order of asking: threads in line for buffers, connections in line within their
+ * thread.
  *
  * Nobody is given what was once read twice: who asks again may have found that it was not right,
  * and the next reading is.
@@ -61,6 +62,7 @@ struct tcp_stage_pool {
     struct tcp_stage_buffer *buffers;
     struct tcp_stage_buffers free; /* those that keep something last, the oldest of them first */
     size_t n_free;
+    pthread_cond_t back;              /* the last of them is, where deinit waits for it */
     TAILQ_HEAD(, tcp_stager) waiting; /* in line: only the first may take what there is */
     unsigned n_waiting;               /* of them; atomic */
 };
@@ -103,13 +105,14 @@ struct tcp_stager {
 
     pthread_mutex_t lock;
     pthread_cond_t news;
-    struct tcp_piece_list done; /* under lock */
+    struct tcp_piece_list done; /* under lock, like: */
+    bool left;                  /* tcp_stager_leave; then under_way, too */
 
     TAILQ_ENTRY(tcp_stager) link; /* under pool.lock */
 };
 
 void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes);
-/* Every buffer must be back. */
+/* Nobody asks any more. Waits for the buffers of stagers that were left. */
 void tcp_stage_pool_deinit(struct tcp_stage_pool *p);
 uint64_t tcp_stage_pool_used(struct tcp_stage_pool *p);
 /* Does somebody wait for a buffer? Any thread. */
@@ -121,6 +124,9 @@ void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p,
                      struct transport_listener_stats *counters);
 /* Nobody asks any more. Waits until done() has been called for all that is under way. */
 void tcp_stager_deinit(struct tcp_stager *s);
+/* The same for one on the heap, which frees itself when that is so: nobody waits. Its wake_fd and
+ * counters are not used any more. Nulls. */
+void tcp_stager_leave(struct tcp_stager **stager_p);
 
 /* Asks for [offset, offset + length) of the extent, at most TRANSPORT_STAGE_PIECE, for a session.
  * TARN_EAGAIN: no buffer, or the gate is busy: a later collect will name owner. Other errors: the

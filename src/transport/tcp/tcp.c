@@ -62,6 +62,7 @@ const struct transport_ops transport_tcp = {
     .listener_programs = tcp_listener_programs,
     .listener_fence = tcp_listener_fence,
     .listener_close = tcp_listener_close,
+    .listener_read = tcp_listener_read,
     .connect = tcp_connect,
     .endpoint_status = tcp_endpoint_status,
     .endpoint_close = tcp_endpoint_close,

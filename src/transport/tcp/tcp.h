@@ -52,6 +52,8 @@ void tcp_listener_stats(const struct transport_listener *l,
                         struct transport_listener_stats *stats_p);
 tarn_status tcp_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 void tcp_listener_close(struct transport_listener **listener_p);
+tarn_status tcp_listener_read(struct transport_listener *l, struct transport_op *op,
+                              uint64_t deadline_boot_ms);
 
 tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
                         struct transport_endpoint **endpoint_p);
