@@ -44,6 +44,38 @@ TEST(chunks_are_ended_in_turn) {
     end();
 }
 
+/* How many had been ended when the bytes of each chunk were there. */
+static int ended[N], chunks;
+
+static void count_ended(void *arg, const tarn_item *const *written, size_t n, int *keep) {
+    (void)arg, (void)written, (void)keep;
+    CHECK_EQ(n, 2);
+    for (int i = 0; i < N; i++) ended[chunks] += items[i].status == TARN_OK;
+    chunks++;
+}
+
+/* The server ends a chunk while the next one is written. */
+TEST(an_end_is_awaited_behind_the_bytes_of_the_next) {
+    tarn_put_options o;
+    begin_chunks("");
+    CHECK_EQ(put_chunks(false), TARN_OK); /* it knows the segment */
+    tarn_put_options_init(&o);
+    o.replace = true;
+    o.written = count_ended;
+    for (int i = 0; i < N; i++) {
+        items[i].status = TARN_EAGAIN;
+        items[i].buffer = value_of(keys[i], LEN);
+    }
+    chunks = 0;
+    memset(ended, 0, sizeof(ended));
+    CHECK_EQ(tarn_put_many(client, items, N, &o, NULL), TARN_OK);
+    CHECK_EQ(chunks, 3);
+    CHECK(ended[0] == 0 && ended[1] == 0 && ended[2] == 2);
+    for (int i = 0; i < N; i++) free(items[i].buffer);
+    are(0, 5, TARN_OK);
+    end();
+}
+
 /* What is written is ended over the next connection. */
 TEST(the_connection_breaks_between_the_bytes_and_the_answer) {
     static const enum pool_action actions[] = {POOL_DROP, POOL_UNSAID, POOL_CUT};
