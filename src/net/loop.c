@@ -120,7 +120,7 @@ static void loop_look(struct net_loop *loop) {
 /* --- rings --- */
 
 static unsigned ring_events(const struct net_ring *r) {
-    return (ring_possible(&r->ring) | (r->ended ? NET_READ : 0u)) & r->watch->events;
+    return (ring_possible(&r->ring) | (r->ended ? NET_READ | NET_WRITE : 0u)) & r->watch->events;
 }
 
 static bool ring_run(struct net_ring *r) {
@@ -326,6 +326,7 @@ ssize_t net_ring_read(struct net_ring *r, const struct iovec *iov, size_t n) {
 ssize_t net_ring_write(struct net_ring *r, const struct iovec *iov, size_t n) {
     ssize_t put = ring_write(&r->ring, iov, n);
     if (put > 0) ring_call(r, RING_WRITE);
+    if (put < 0 && errno == EAGAIN && r->ended) errno = EPIPE; /* nobody calls when it has room */
     return put;
 }
 

@@ -75,7 +75,8 @@ size_t net_ring_memory(void);
 /* From now on the events of w are those of the ring, which stays the caller's; what comes by the
  * descriptor only wakes us, and its end is the ring's. */
 tarn_status net_watch_ring(struct net_watch *w, struct net_ring *ring);
-/* As readv and writev of a non-blocking socket. EPROTO: what the peer wrote makes no sense. */
+/* As readv and writev of a non-blocking socket. EPROTO: what the peer wrote makes no sense. EPIPE:
+ * the descriptor has ended, be it one way only, and there is no room: the peer cannot call. */
 ssize_t net_ring_read(struct net_ring *ring, const struct iovec *iov, size_t n);
 ssize_t net_ring_write(struct net_ring *ring, const struct iovec *iov, size_t n);
 /* Is there something to be read, or has it ended? */

@@ -468,6 +468,21 @@ class Near(TarnTest):
         self.server.restart()
         self.assertEqual(ring.hear(), "")
 
+    def test_who_calls_no_more_holds_nothing(self):
+        other, ring = self.wire(), self.ring()
+        self.assertEqual(other.say("SET big", "x" * (RING - 100)), "+OK")
+        self.assertEqual(ring.say("CLIENT SETNAME mine"), "+OK")
+        ring.send(b"GET big\r\nPING\r\n")
+        ring.socket.shutdown(socket.SHUT_WR)
+        self.assertEqual(len(ring.hear()), RING - 100)
+        self.assertEqual((ring.hear(), ring.hear()), ("+PONG", ""))
+        # it would have to call for the rest
+        ring = self.ring()
+        self.assertEqual(ring.say("CLIENT SETNAME mine"), "+OK")
+        ring.send(b"GET big\r\n" * 10)
+        ring.socket.shutdown(socket.SHUT_WR)
+        wait_until(lambda: not [c for c in self.clients() if c["name"] == "mine"])
+
     def test_guarantee_6_who_writes_nonsense_costs_itself(self):
         other = self.ring()
         self.assertEqual(other.say("SET big", "x" * (RING - 100)), "+OK")
