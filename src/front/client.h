@@ -234,6 +234,8 @@ void client_unweigh(struct client *c);
 void clients_weigh_all(void);
 /* Closes clients until the limit is met. */
 void clients_evict(void);
+/* Would so much more be well below the limit? */
+bool clients_have_room(size_t more);
 
 /* --- client_read.c --- */
 

@@ -29,6 +29,7 @@
 #include "front/core.h"
 #include "front/families.h"
 #include "net/net.h"
+#include "config/config.h"
 
 #define NEAR_WAIT_MS 5000u /* for it to come */
 #define RINGS_MAX    256u  /* clients */
@@ -92,11 +93,12 @@ static bool is_at_rest(const struct client *c) {
 }
 
 /* Memory for a ring, which goes to the peer with the word; -1: it goes on without one. Who is told
- * things without having asked gets none: they would come by the socket. */
+ * things without having asked gets none: they would come by the socket. Nor does anybody who would
+ * be closed for having it, soon (maxmemory-clients). */
 static int ring_begin(struct client *c) {
     int memory;
     if (rings >= RINGS_MAX || c->io->tracker != NULL ||
-        c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB))
+        c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB) || !clients_have_room(net_ring_memory()))
         return -1;
     c->io->ring = net_ring_create(&memory);
     if (c->io->ring == NULL) {
@@ -159,6 +161,7 @@ static bool move_to(struct client *c, int fd, const char *word) {
         return false;
     }
     io->local = xmemdup(&local, sizeof(local));
+    if (config->maxmemory_clients != 0) client_weigh(c);
     net_watch_set(&io->watch, 0);
     close(io->watch.fd);
     net_watch_init(&io->watch, core_loop(), fd, io->ring != NULL ? on_first : client_on_event, c);

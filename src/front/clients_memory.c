@@ -38,6 +38,11 @@ void client_unweigh(struct client *c) {
     c->io->weighed = 0;
 }
 
+bool clients_have_room(size_t more) {
+    uint64_t limit = limit_now();
+    return limit == 0 || total + more <= limit / 2;
+}
+
 void clients_weigh_all(void) {
     CLIENTS_EACH(c)
         if (config->maxmemory_clients != 0)

@@ -546,6 +546,26 @@ class Near(TarnTest):
         wait_until(lambda: not [c for c in self.clients() if "m" in c["flags"]])
         self.assertEqual(self.ring().say("PING"), "+PONG")
 
+    def test_none_where_it_would_be_closed_for_it(self):
+        limit = self.wire()
+        self.assertEqual(limit.say("CONFIG SET maxmemory-clients 1mb"), "+OK")
+        self.addCleanup(limit.say, "CONFIG SET maxmemory-clients 0")
+        wires, with_memory = [], 0
+        for _ in range(30):
+            wire = self.wire()
+            old, names = wire.socket, wire.near()
+            wire.file.close()
+            wire.take(wire.door(*names))
+            word, fds, _, _ = socket.recv_fds(wire.socket, 100, 4)
+            self.assertEqual(word, f"+{names[2]}\r\n".encode())
+            old.close()
+            with_memory += len(fds)
+            for fd in fds:
+                os.close(fd)
+            wires.append(wire)
+        self.assertIn(with_memory, range(1, 9))
+        self.assertEqual([wire.say("PING") for wire in wires], ["+PONG"] * 30)
+
     def test_who_is_told_without_asking_has_none(self):
         wire = self.wire()
         wire.socket.sendall(b"HELLO 3\r\nCLIENT TRACKING ON\r\n")
