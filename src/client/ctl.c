@@ -210,13 +210,18 @@ static ssize_t ring_send(struct ctl *c, const struct iovec *iov) {
     return n;
 }
 
+/* Reads calls. false: the socket has ended. */
+static bool calls_take(struct ctl *c) {
+    char calls[64];
+    ssize_t came = recv(c->fd, calls, sizeof(calls), MSG_DONTWAIT);
+    return came > 0 || (came < 0 && errno == EAGAIN);
+}
+
 /* As recv, too: 0 behind the last byte, when the socket has ended. */
 static ssize_t ring_receive(struct ctl *c, const struct iovec *iov) {
-    char calls[64];
     ssize_t n = ring_read(&c->ring, iov, 1);
     if (n < 0 && errno == EAGAIN) {
-        ssize_t came = recv(c->fd, calls, sizeof(calls), MSG_DONTWAIT);
-        bool ended = came == 0 || (came < 0 && errno != EAGAIN);
+        bool ended = !calls_take(c);
         n = ring_read(&c->ring, iov, 1); /* it was written before the call, and before the end */
         if (n < 0 && errno == EAGAIN && ended) return 0;
     }
@@ -229,11 +234,9 @@ bool ctl_sleep(struct ctl *c) {
 }
 
 bool ctl_woke(struct ctl *c, short revents) {
-    char calls[64];
     if (c->ring.memory == NULL) return revents != 0;
     ring_wake(&c->ring);
-    ssize_t came = revents != 0 ? recv(c->fd, calls, sizeof(calls), MSG_DONTWAIT) : 1;
-    bool ended = came == 0 || (came < 0 && errno != EAGAIN);
+    bool ended = revents != 0 && !calls_take(c);
     /* else it may have been called for what was read already */
     return ended || ring_possible(&c->ring) & RING_READ;
 }
@@ -493,11 +496,13 @@ static tarn_status ring_wait_readable(struct ctl *c, uint64_t deadline) {
             tarn_status status = ctl_flush(c);
             if (status != TARN_OK) return status;
         }
-        if (n > 0 || possible & RING_READ) { /* called for nothing: that is read, too */
+        bool ended = n > 0 && !calls_take(c); /* else it may have been called for nothing, */
+        if (ended || possible & RING_READ) {
             spin_end(&c->spin);
             return TARN_OK;
         }
-        if (possible == 0 && !looks && now_ms() >= deadline) return TARN_ETIMEOUT;
+        if (possible == 0 && !looks && now_ms() >= deadline) /* again and again */
+            return TARN_ETIMEOUT;
     }
 }
 

@@ -512,6 +512,23 @@ TEST(a_server_that_lies_is_left) {
     }
 }
 
+TEST(calls_for_nothing_end_no_deadline) {
+    static const char calls[10000];
+    struct host h = {.n = 1};
+    struct ring r;
+    struct answer *a;
+    char call;
+    CHECK(ring_create(&r, &h.memory[0]));
+    CHECK(goes_through(&h));
+    ping();
+    CHECK_EQ(send(h.fd, calls, sizeof(calls), 0), (ssize_t)sizeof(calls));
+    CHECK_EQ(ctl_await(&c, &arena, &a, now_ms()), TARN_ETIMEOUT);
+    CHECK_EQ(recv(c.fd, &call, 1, 0), 1); /* it did not wait for the last of them */
+    host_answers(&r, "+PONG\r\n");
+    CHECK_EQ(ctl_receive(&c, &arena, &a, now_ms() + 60000), TARN_OK);
+    host_ends(&h, &r);
+}
+
 TEST(memory_that_it_cannot_trust_is_left_alone) {
     struct ring r = {0};
     struct answer *a;
