@@ -229,16 +229,22 @@ static ssize_t ring_receive(struct ctl *c, const struct iovec *iov) {
     return n;
 }
 
+static unsigned ring_wanted(const struct ctl *c) {
+    return RING_READ | (ctl_wants_to_send(c) ? RING_WRITE : 0u);
+}
+
 bool ctl_sleep(struct ctl *c) {
-    return c->ring.memory == NULL || ring_sleep(&c->ring, RING_READ) == 0;
+    return c->ring.memory == NULL || ring_sleep(&c->ring, ring_wanted(c)) == 0;
 }
 
 bool ctl_woke(struct ctl *c, short revents) {
     if (c->ring.memory == NULL) return revents != 0;
     ring_wake(&c->ring);
     bool ended = revents != 0 && !calls_take(c);
+    unsigned possible = ring_possible(&c->ring) & ring_wanted(c);
+    if (possible & RING_WRITE && ctl_flush(c) != TARN_OK) return true;
     /* else it may have been called for what was read already */
-    return ended || ring_possible(&c->ring) & RING_READ;
+    return ended || possible & RING_READ;
 }
 
 /* --- sending --- */
@@ -482,7 +488,7 @@ static tarn_status ctl_feed(struct ctl *c) {
 /* As below. */
 static tarn_status ring_wait_readable(struct ctl *c, uint64_t deadline) {
     for (bool looks = spin_begin(&c->spin);; looks = looks && spin_again(&c->spin)) {
-        unsigned wanted = RING_READ | (ctl_wants_to_send(c) ? RING_WRITE : 0u);
+        unsigned wanted = ring_wanted(c);
         struct pollfd p = {.fd = c->fd, .events = POLLIN};
         int n = 0;
         unsigned possible = looks ? ring_possible(&c->ring) & wanted : ring_sleep(&c->ring, wanted);

@@ -124,9 +124,10 @@ struct greeting {
 };
 tarn_status ctl_greet(struct ctl *c, struct arena *arena, const tarn_options *o,
                       const struct greeting *g, uint64_t deadline, struct answer **last_p);
-/* Before somebody else polls fd for POLLIN. false: there is something already. */
+/* Before somebody else polls fd for POLLIN. false: there is something already, or room for what is
+ * to be sent. */
 bool ctl_sleep(struct ctl *c);
-/* Behind that, whatever it found. Is there something? */
+/* Behind that, whatever it found: sends what there is room for. Is there something? */
 bool ctl_woke(struct ctl *c, short revents);
 
 /* To a server that has CLIENT NEAR, when nothing is unanswered: goes on over a unix socket where it
