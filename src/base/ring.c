@@ -25,7 +25,8 @@ static bool ring_map(struct ring *r, int fd) {
     return true;
 }
 
-/* All of its pages are there from the beginning: a page that cannot be had later is SIGBUS. */
+/* All of its pages are there from the beginning: a page that cannot be had later is SIGBUS. A peer
+ * may punch holes, which are zeroes then: that too fails only where all memory is used up. */
 bool ring_create(struct ring *r, int *fd_p) {
     int fd = memfd_create("tarn-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return false;

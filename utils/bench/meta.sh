@@ -40,15 +40,15 @@ our_load() { # OP BATCH CLIENTS
 round() { # OP BATCH CLIENTS
     local side rate
     for side in tarn_load ${MOONCAKE:+own_bench our_load}; do
-        [ $side = tarn_load ] || start_mooncake
+        case $side in tarn_load) start_books ;; *) start_mooncake ;; esac
         rate=$($side "$@")
-        [ $side = tarn_load ] || stop_mooncake
+        case $side in tarn_load) stop "$pid" ;; *) stop_mooncake ;; esac
         [ -z "$rate" ] || echo "$side $rate"
     done
 }
 
-# 64 GiB of which no page is touched: no put evicts.
-start_tarn --pool-size 64gb --pool-populate no
+# 64 GiB of which no page is touched: no put evicts. A server for each load, as the peer has one.
+start_books() { start_tarn --pool-size 64gb --pool-populate no; }
 peer="Mooncake: master_bench | mooncake-load | ratio to the higher one (each round) |"
 echo "| what | tarn | ${MOONCAKE:+$peer}"
 echo "| --- | --- | ${MOONCAKE:+--- | --- | --- |}"
@@ -74,5 +74,4 @@ if peers:
         statistics.median(ratios), ", ".join("%.1f" % r for r in ratios))]
 print("| %s, %s a call, %s clients | %s |" % (*sys.argv[1:], " | ".join(cells)))' \
         "$op" $batch "$clients" <"$bench_dir/rounds"
-    redis-cli -p "$port" FLUSHALL >/dev/null
 done
