@@ -18,8 +18,13 @@ _Static_assert(sizeof(struct ring_way) == 192 + RING_BYTES &&
                    sizeof(struct ring_memory) == 64 + 2 * sizeof(struct ring_way),
                "both sides have it so");
 
+size_t ring_size(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (sizeof(struct ring_memory) + page - 1) / page * page;
+}
+
 static bool ring_map(struct ring *r, int fd) {
-    void *at = mmap(NULL, sizeof(struct ring_memory), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *at = mmap(NULL, ring_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) return false;
     *r = (struct ring){.memory = at};
     return true;
@@ -30,7 +35,7 @@ static bool ring_map(struct ring *r, int fd) {
 bool ring_create(struct ring *r, int *fd_p) {
     int fd = memfd_create("tarn-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return false;
-    int err = posix_fallocate(fd, 0, sizeof(struct ring_memory));
+    int err = posix_fallocate(fd, 0, (off_t)ring_size());
     if (err != 0) errno = err;
     if (err != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0 || !ring_map(r, fd)) {
         err = errno;
@@ -50,7 +55,7 @@ bool ring_open(struct ring *r, int fd) {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0 ||
-        st.st_size != (off_t)sizeof(struct ring_memory) || !ring_map(r, fd))
+        st.st_size != (off_t)ring_size() || !ring_map(r, fd))
         return false;
     if (__atomic_load_n(&r->memory->magic, __ATOMIC_RELAXED) != MAGIC) {
         ring_close(r);
@@ -62,7 +67,7 @@ bool ring_open(struct ring *r, int fd) {
 }
 
 void ring_close(struct ring *r) {
-    if (r->memory != NULL) munmap(r->memory, sizeof(*r->memory));
+    if (r->memory != NULL) munmap(r->memory, ring_size());
     *r = (struct ring){0};
 }
 

@@ -37,6 +37,8 @@ struct ring_memory {
     struct ring_way to_server, to_client;
 };
 
+size_t ring_size(void); /* of it, in whole pages */
+
 /* One side of it. */
 struct ring {
     struct ring_memory *memory; /* NULL: there is none */

@@ -309,7 +309,7 @@ void net_ring_destroy(struct net_ring **ring_p) {
 }
 
 size_t net_ring_memory(void) {
-    return sizeof(struct net_ring) + sizeof(struct ring_memory);
+    return sizeof(struct net_ring) + ring_size();
 }
 
 static void ring_call(struct net_ring *r, unsigned did) {

@@ -123,7 +123,8 @@ TEST(who_sleeps_is_called_once) {
 
 /* --- two sides at once --- */
 
-#define TOTAL (test_rounds(64u) << 20)
+#define TOTAL    (test_rounds(64u) << 20)
+#define TALK_MAX 50000u
 
 struct side {
     struct ring *ring;
@@ -136,13 +137,13 @@ struct side {
 /* Sends and reads pseudo-random bytes until both are through, and sleeps whenever it can. */
 static void *talk(void *arg) {
     struct side *s = arg;
-    static _Thread_local char bytes[50000];
+    char *bytes = malloc(TALK_MAX);
     struct rng random;
     char calls[64];
     uint64_t total = TOTAL;
     rng_seed(&random, s->seed);
     while ((s->sent < total || s->came < total) && !s->wrong) {
-        size_t n = 1 + rng_below(&random, rng_below(&random, 2) ? sizeof(bytes) : 64);
+        size_t n = 1 + rng_below(&random, rng_below(&random, 2) ? TALK_MAX : 64);
         if (n > total - s->sent) n = total - s->sent;
         for (size_t i = 0; i < n; i++) bytes[i] = (char)((s->sent + i) * 7 >> 3);
         ssize_t put_n = n > 0 ? put(s->ring, bytes, n) : -1;
@@ -150,7 +151,7 @@ static void *talk(void *arg) {
             s->sent += (uint64_t)put_n;
             if (ring_calls(s->ring, RING_WRITE)) (void)send(s->fd, "", 1, MSG_DONTWAIT);
         }
-        ssize_t got = take(s->ring, bytes, 1 + rng_below(&random, sizeof(bytes)));
+        ssize_t got = take(s->ring, bytes, 1 + rng_below(&random, TALK_MAX));
         for (ssize_t i = 0; i < got; i++)
             s->wrong |= bytes[i] != (char)((s->came + (uint64_t)i) * 7 >> 3);
         if (got > 0) {
@@ -165,6 +166,7 @@ static void *talk(void *arg) {
         ring_wake(s->ring);
         (void)recv(s->fd, calls, sizeof(calls), MSG_DONTWAIT);
     }
+    free(bytes);
     return NULL;
 }
 
@@ -224,7 +226,7 @@ static bool opens(int fd) {
 }
 
 TEST(memory_that_is_no_ring_is_refused) {
-    size_t size = sizeof(struct ring_memory);
+    size_t size = ring_size();
     struct ring r = {0};
     int fd = -1, pipes[2];
     CHECK(ring_create(&r, &fd));

@@ -543,7 +543,7 @@ TEST(memory_that_it_cannot_trust_is_left_alone) {
         char bytes[20];
         for (int i = 0; i < h.n; i++) {
             h.memory[i] = memfd_create("test", MFD_ALLOW_SEALING);
-            CHECK_EQ(ftruncate(h.memory[i], what == 0 ? 100 : sizeof(struct ring_memory)), 0);
+            CHECK_EQ(ftruncate(h.memory[i], what == 0 ? 100 : ring_size()), 0);
         }
         if (what == 1) CHECK_EQ(fcntl(h.memory[0], F_ADD_SEALS, F_SEAL_SHRINK), 0);
         CHECK(!goes_through(&h));
