@@ -295,7 +295,9 @@ static struct tcp_stage_buffer *buffer_find(struct tcp_stage_pool *p,
                                             bool kept) {
     for (size_t i = 0; i < p->made; i++) {
         struct tcp_stage_buffer *b = &p->buffers[i];
-        if ((kept || b->users > 0) && may_share(b, bytes, session)) return b;
+        /* in this order: of one that is about to be asked for, which has no mark, the rest is not
+         * under the lock */
+        if (may_share(b, bytes, session) && (kept || b->users > 0)) return b;
     }
     return NULL;
 }
@@ -327,7 +329,7 @@ static struct tcp_piece *piece_share(struct tcp_stager *s, struct tcp_stage_wait
     return piece;
 }
 
-/* Into a buffer that is ours alone until the gate has taken it. */
+/* Into a buffer that is ours alone, as it has no mark, until the gate has taken it. */
 static tarn_status piece_read(struct tcp_stager *s, struct tcp_stage_wait *owner,
                               struct tcp_stage_buffer *b, const struct grant_extent *extent,
                               const struct tcp_stage_bytes *bytes, uint64_t session,
