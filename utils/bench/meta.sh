@@ -6,7 +6,8 @@
 #
 # MOONCAKE: a build of Mooncake (docs/BENCHMARKS.md says how); without it tarn alone. The peer's
 # figure is the higher one of its own master_bench and of mooncake-load, which costs less beside it.
-# SECONDS_EACH: of a round, whole (2).
+# SECONDS_EACH: of a round, whole (2). NEAR=no: tarn's clients stay at tcp, as those of another
+# machine.
 takes=1
 . "$(dirname "$0")/lib.sh"
 . utils/bench/mooncake.sh
@@ -48,7 +49,10 @@ round() { # OP BATCH CLIENTS
 }
 
 # 64 GiB of which no page is touched: no put evicts. A server for each load, as the peer has one.
-start_books() { start_tarn --pool-size 64gb --pool-populate no; }
+start_books() {
+    start_tarn --pool-size 64gb --pool-populate no
+    [ "${NEAR:-}" != no ] || redis-cli -p "$port" ACL SETUSER default '-client|near' >/dev/null
+}
 peer="Mooncake: master_bench | mooncake-load | ratio to the higher one (each round) |"
 echo "| what | tarn | ${MOONCAKE:+$peer}"
 echo "| --- | --- | ${MOONCAKE:+--- | --- | --- |}"
