@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/fd_pass.h"
 #include "client/client.h"
 #include "client/ctl.h"
 #include "transport/tcp/frame.h"
@@ -706,32 +707,6 @@ static socklen_t abstract_address(const struct answer *name, struct sockaddr_un 
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name->len);
 }
 
-/* As read. What memory came with it is the caller's, the first one; -1 stays if none did. */
-static ssize_t read_with_memory(int fd, void *to, size_t size, int *memory_p) {
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec iov = {to, size};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = control.bytes,
-                         .msg_controllen = sizeof(control.bytes)};
-    ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
-    if (n < 0) return n;
-    struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
-    bool any = head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS;
-    for (size_t at = CMSG_LEN(0); any && at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
-        int came;
-        memcpy(&came, (char *)head + at, sizeof(came));
-        if (*memory_p < 0)
-            *memory_p = came;
-        else
-            close(came);
-    }
-    return n;
-}
-
 /* The word that it told by tcp: somebody else may have the first name by now. */
 static bool says_word(int fd, const struct answer *word, uint64_t deadline, int *memory_p) {
     char line[WORD_MAX + 4], said[WORD_MAX + 4];
@@ -742,7 +717,7 @@ static bool says_word(int fd, const struct answer *word, uint64_t deadline, int 
         struct pollfd p = {.fd = fd, .events = POLLIN};
         int ready = poll(&p, 1, wait_ms_until(deadline));
         if (ready < 0 && errno == EINTR) continue;
-        ssize_t n = ready > 0 ? read_with_memory(fd, said + got, n_line - got, memory_p) : 0;
+        ssize_t n = ready > 0 ? fd_pass_receive(fd, said + got, n_line - got, memory_p) : 0;
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n <= 0 || memcmp(said + got, line + got, (size_t)n) != 0) return false;
         got += (size_t)n;

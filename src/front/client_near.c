@@ -24,6 +24,7 @@
 
 #include <sodium.h>
 
+#include "base/fd_pass.h"
 #include "base/log.h"
 #include "front/client.h"
 #include "front/core.h"
@@ -112,22 +113,8 @@ static int ring_begin(struct client *c) {
 
 static bool word_send(int fd, const char *word, int memory) {
     char line[NET_ABSTRACT_MAX + 4];
-    struct iovec iov = {line, (size_t)snprintf(line, sizeof(line), "+%s\r\n", word)};
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (memory >= 0) {
-        msg.msg_control = control.bytes;
-        msg.msg_controllen = sizeof(control.bytes);
-        struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
-        head->cmsg_level = SOL_SOCKET;
-        head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(head), &memory, sizeof(int));
-    }
-    return sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)iov.iov_len;
+    int len = snprintf(line, sizeof(line), "+%s\r\n", word);
+    return fd_pass_send(fd, line, (size_t)len, memory) == len;
 }
 
 /* What comes first tells whether it has taken the ring: its first call, or a request. */

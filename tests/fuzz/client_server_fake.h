@@ -22,6 +22,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/fd_pass.h"
 #include "base/segment_header.h"
 #include "client/answer.h"
 #include "client/client.h"
@@ -678,21 +679,7 @@ static bool serve_shm(struct fake_conn *c, const struct shm_request *rq) {
     uint8_t how = next();
     buf_append(&bytes, &r, how % 2 == 0 ? sizeof(r) : SHM_REPLY_SHORT);
     if (how >= 144) change(&bytes, 0);
-    struct iovec iov = {bytes.data, bytes.len};
-    union {
-        char space[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (choice(4) != 1) {
-        msg.msg_control = control.space;
-        msg.msg_controllen = sizeof(control.space);
-        struct cmsghdr *cm = CMSG_FIRSTHDR(&msg);
-        cm->cmsg_level = SOL_SOCKET, cm->cmsg_type = SCM_RIGHTS,
-        cm->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(cm), &fake.memory_fd, sizeof(int));
-    }
-    bool ok = sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+    bool ok = fd_pass_send(c->fd, bytes.data, bytes.len, choice(4) != 1 ? fake.memory_fd : -1) > 0;
     buf_free(&bytes);
     return ok && how < 250;
 }

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/fd_pass.h"
 #include "base/log.h"
 #include "base/mapping.h"
 #include "base/segment_header.h"
@@ -140,24 +141,10 @@ static tarn_status reply_wait(int fd, uint64_t deadline_boot_ms) {
 /* The reply, and the descriptor that came with it (-1: none). */
 static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply *reply_p,
                                  int *fd_p) {
-    struct iovec iov = {reply_p, sizeof(*reply_p)};
-    union {
-        char space[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = control.space,
-                         .msg_controllen = sizeof(control.space)};
     reply_p->program = 0; /* of a host that does not tell it */
-    ssize_t got = recvmsg(e->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *fd_p = -1;
+    ssize_t got = fd_pass_receive(e->fd, reply_p, sizeof(*reply_p), fd_p);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TARN_EAGAIN;
-    struct cmsghdr *c = got > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-    if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof(int))) {
-        memcpy(fd_p, CMSG_DATA(c), sizeof(int));
-    }
     if (got <= 0) return TARN_ECLOSED;
     if ((got != (ssize_t)sizeof(*reply_p) && got != (ssize_t)SHM_REPLY_SHORT) ||
         reply_p->magic != SHM_MAGIC || reply_p->type != SHM_REPLY)

@@ -23,6 +23,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/fd_pass.h"
 #include "base/log.h"
 #include "transport/shm/shm.h"
 
@@ -253,25 +254,15 @@ static bool peer_answer(struct peer *p, const struct shm_request *rq, uint32_t s
         .status = status,
         .program = program_own(),
     };
-    struct iovec iov = {&reply, rq->program != 0 ? sizeof(reply) : SHM_REPLY_SHORT};
-    union {
-        char space[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    int memory = -1;
     if (status == SHM_OK) {
         reply.header_size = (uint32_t)m->config.header_size;
         reply.size = m->config.length;
         reply.attachment = attachment;
-        msg.msg_control = control.space;
-        msg.msg_controllen = sizeof(control.space);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), rq->writable ? &m->config.fd : &m->config.fd_read, sizeof(int));
+        memory = rq->writable ? m->config.fd : m->config.fd_read;
     }
-    return sendmsg(p->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+    return fd_pass_send(p->fd, &reply, rq->program != 0 ? sizeof(reply) : SHM_REPLY_SHORT,
+                        memory) >= 0;
 }
 
 static void peer_refuse(struct peer *p, const struct shm_request *rq, uint32_t status) {
