@@ -78,27 +78,30 @@ static ssize_t nonsense(void) {
     return -1;
 }
 
-/* The part of [at, at + left) that lies in one piece. */
-static size_t in_one_piece(uint32_t at, size_t left) {
-    return min_u64(left, RING_BYTES - at % RING_BYTES);
+/* Between the ring's bytes, from at on, and iov, at most max: how many. */
+static inline uint32_t ring_copy(char *ring, uint32_t at, uint32_t max, const struct iovec *iov,
+                                 size_t n, bool into_ring) {
+    uint32_t copied = 0;
+    for (size_t i = 0; i < n && copied < max; i++) {
+        for (size_t done = 0; done < iov[i].iov_len && copied < max;) {
+            size_t from = (at + copied) % RING_BYTES,
+                   left = min_u64(max - copied, iov[i].iov_len - done),
+                   piece = min_u64(left, RING_BYTES - from);
+            char *here = ring + from, *there = (char *)iov[i].iov_base + done;
+            memcpy(into_ring ? here : there, into_ring ? there : here, piece);
+            done += piece;
+            copied += (uint32_t)piece;
+        }
+    }
+    if (copied == 0) errno = EAGAIN;
+    return copied;
 }
 
 ssize_t ring_read(struct ring *r, const struct iovec *iov, size_t n) {
-    uint32_t have = __atomic_load_n(&r->in->head, __ATOMIC_ACQUIRE) - r->in_at, got = 0;
+    uint32_t have = __atomic_load_n(&r->in->head, __ATOMIC_ACQUIRE) - r->in_at;
     if (UNLIKELY(have > RING_BYTES)) return nonsense();
-    for (size_t i = 0; i < n && got < have; i++) {
-        for (size_t done = 0; done < iov[i].iov_len && got < have;) {
-            uint32_t at = r->in_at + got;
-            size_t piece = in_one_piece(at, min_u64(have - got, iov[i].iov_len - done));
-            memcpy((char *)iov[i].iov_base + done, r->in->bytes + at % RING_BYTES, piece);
-            done += piece;
-            got += (uint32_t)piece;
-        }
-    }
-    if (got == 0) {
-        errno = EAGAIN;
-        return -1;
-    }
+    uint32_t got = ring_copy(r->in->bytes, r->in_at, have, iov, n, false);
+    if (got == 0) return -1;
     r->in_at += got;
     __atomic_store_n(&r->in->tail, r->in_at, __ATOMIC_RELEASE);
     return got;
@@ -112,20 +115,9 @@ ssize_t ring_write(struct ring *r, const struct iovec *iov, size_t n) {
         if (UNLIKELY(r->out_at - tail > RING_BYTES)) return nonsense();
         r->out_tail = tail;
     }
-    uint32_t room = RING_BYTES - (r->out_at - r->out_tail), put = 0;
-    for (size_t i = 0; i < n && put < room; i++) {
-        for (size_t done = 0; done < iov[i].iov_len && put < room;) {
-            uint32_t at = r->out_at + put;
-            size_t piece = in_one_piece(at, min_u64(room - put, iov[i].iov_len - done));
-            memcpy(r->out->bytes + at % RING_BYTES, (const char *)iov[i].iov_base + done, piece);
-            done += piece;
-            put += (uint32_t)piece;
-        }
-    }
-    if (put == 0) {
-        errno = EAGAIN;
-        return -1;
-    }
+    uint32_t room = RING_BYTES - (r->out_at - r->out_tail);
+    uint32_t put = ring_copy(r->out->bytes, r->out_at, room, iov, n, true);
+    if (put == 0) return -1;
     r->out_at += put;
     __atomic_store_n(&r->out->head, r->out_at, __ATOMIC_RELEASE);
     return put;
