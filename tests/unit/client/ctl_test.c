@@ -379,6 +379,12 @@ static bool goes_through(struct host *h) {
     return c.ring.memory != NULL;
 }
 
+static void host_begins(struct host *h, struct ring *r) {
+    *h = (struct host){.n = 1};
+    CHECK(ring_create(r, &h->memory[0]));
+    CHECK(goes_through(h));
+}
+
 static void host_ends(struct host *h, struct ring *r) {
     end();
     close(h->fd);
@@ -406,12 +412,11 @@ static void ping(void) {
 }
 
 TEST(goes_through_shared_memory) {
-    struct host h = {.n = 1};
+    struct host h;
     struct ring r;
     struct answer *a;
     char calls[10];
-    CHECK(ring_create(&r, &h.memory[0]));
-    CHECK(goes_through(&h));
+    host_begins(&h, &r);
     ping(); /* the server sleeps at first */
     CHECK_EQ(recv(h.fd, calls, sizeof(calls), 0), 1);
     CHECK_EQ(calls[0], 0);
@@ -442,14 +447,13 @@ TEST(goes_through_shared_memory) {
 
 TEST(more_than_the_memory_holds_waits) {
     static char value[3 * RING_BYTES], got[4 * RING_BYTES];
-    struct host h = {.n = 1};
+    struct host h;
     struct ring r;
     struct answer *a;
     const char *argv[] = {"SET", "k", value};
     size_t lens[] = {3, 1, sizeof(value)}, n = 0;
     memset(value, 'v', sizeof(value));
-    CHECK(ring_create(&r, &h.memory[0]));
-    CHECK(goes_through(&h));
+    host_begins(&h, &r);
     CHECK_EQ(ctl_send(&c, 3, argv, lens, false), TARN_OK);
     CHECK(ctl_wants_to_send(&c));
     CHECK_EQ(ctl_await(&c, &arena, &a, now_ms() + 1), TARN_ETIMEOUT);
@@ -473,12 +477,11 @@ TEST(more_than_the_memory_holds_waits) {
 
 TEST(its_end_comes_behind_what_was_said) {
     for (unsigned unread = 0; unread < 2; unread++) {
-        struct host h = {.n = 1};
+        struct host h;
         struct ring r;
         struct answer *a;
         char call;
-        CHECK(ring_create(&r, &h.memory[0]));
-        CHECK(goes_through(&h));
+        host_begins(&h, &r);
         ping();
         if (!unread) CHECK_EQ(recv(h.fd, &call, 1, 0), 1); /* else the end is a reset */
         host_answers(&r, "+PONG\r\n");
@@ -495,13 +498,12 @@ TEST(its_end_comes_behind_what_was_said) {
 TEST(a_server_that_lies_is_left) {
     static char big[RING_BYTES];
     for (unsigned lie = 0; lie < 2; lie++) {
-        struct host h = {.n = 1};
+        struct host h;
         struct ring r;
         struct answer *a;
         const char *argv[] = {"SET", "k", big};
         size_t lens[] = {3, 1, sizeof(big)};
-        CHECK(ring_create(&r, &h.memory[0]));
-        CHECK(goes_through(&h));
+        host_begins(&h, &r);
         ping();
         if (lie == 0) {
             r.out->head = RING_BYTES + 1;
@@ -519,12 +521,11 @@ TEST(a_server_that_lies_is_left) {
 
 TEST(calls_for_nothing_end_no_deadline) {
     static const char calls[10000];
-    struct host h = {.n = 1};
+    struct host h;
     struct ring r;
     struct answer *a;
     char call;
-    CHECK(ring_create(&r, &h.memory[0]));
-    CHECK(goes_through(&h));
+    host_begins(&h, &r);
     ping();
     CHECK_EQ(send(h.fd, calls, sizeof(calls), 0), (ssize_t)sizeof(calls));
     CHECK_EQ(ctl_await(&c, &arena, &a, now_ms()), TARN_ETIMEOUT);
