@@ -95,6 +95,13 @@ void host_set_clock_offset(struct host *h, int64_t offset_ms) {
 
 /* --- serving --- */
 
+void host_move_shm(struct host *h, const char *path) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    TARN_ASSERT(!h->started && h->shm_uri != NULL);
+    free(h->shm_uri);
+    h->shm_uri = uri_of_path(transport_shm.scheme, path);
+}
+
 static bool is_shm(const struct host *h, const struct host_path *p) {
     return p->uris == (const char *const *)&h->shm_uri;
 }

@@ -158,6 +158,8 @@ tarn_status host_start(struct host *h);
 uint16_t host_data_port(const struct host *h);
 /* "tcp", "tcps" */
 const char *host_data_scheme(const struct host *h);
+/* To another path than it was created with, before it starts. */
+void host_move_shm(struct host *h, const char *path);
 /* The socket at which shm is served; "", NULL: it is not. Borrowed from h. */
 const char *host_shm_path(const struct host *h);
 const char *host_shm_uri(const struct host *h);

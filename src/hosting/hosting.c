@@ -4,6 +4,7 @@
 #include "hosting/hosting.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "client/client.h"
@@ -86,20 +88,45 @@ static bool socket_is_taken(const char *path) {
     return taken;
 }
 
-#define SHM_NAMES 64 /* nodes of one name on a machine, of as many pools */
-
-/* A path of the node's name, so that a restart takes over what a crash left; other pools may have
- * nodes of that name, some in this process. */
+/* Of the node's name, so that a restart takes over what a crash left. NULL: there is none. */
 static char *shm_path_choose(const struct tarn_host *h, const char *wanted) {
     char name[128], path[HOST_SOCKET_MAX];
     if (wanted != NULL) return wanted[0] == '\0' ? NULL : xstrdup(wanted);
     snprintf(name, sizeof(name), "tarn-node-%s.sock", h->name);
-    bool found = host_socket_path(name, path);
-    for (int i = 1; found && i < SHM_NAMES && socket_is_taken(path); i++) {
+    return host_socket_path(name, path) ? xstrdup(path) : NULL;
+}
+
+#define SHM_NAMES    64    /* nodes of one name on a machine, of as many pools */
+#define SHM_TURNS_MS 10000 /* until all that start at once have listened */
+
+/* Other pools may have nodes of that name, some in this process: the first one that is free. */
+static void shm_path_settle(struct tarn_host *h) {
+    char name[128], path[HOST_SOCKET_MAX];
+    snprintf(path, sizeof(path), "%s", h->shm_path);
+    for (int i = 1; i < SHM_NAMES && socket_is_taken(path); i++) {
         snprintf(name, sizeof(name), "tarn-node-%s.%ld.%d.sock", h->name, (long)getpid(), i);
-        found = host_socket_path(name, path);
+        if (!host_socket_path(name, path)) return;
     }
-    return found ? xstrdup(path) : NULL;
+    free(h->shm_path);
+    h->shm_path = xstrdup(path);
+    host_move_shm(h->host, path);
+}
+
+/* Nodes that start at once take turns, in the folder of their sockets: each sees the names that
+ * the others have taken. */
+static tarn_status listen_in_turn(struct tarn_host *h, bool chosen) {
+    int turn = -1;
+    if (chosen && h->shm_path != NULL) {
+        char *folder = xmemdup(h->shm_path, strlen(h->shm_path) + 1);
+        *strrchr(folder, '/') = '\0';
+        turn = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        free(folder);
+        if (turn >= 0) (void)file_lock(turn, SHM_TURNS_MS); /* without it, it is a matter of luck */
+        shm_path_settle(h);
+    }
+    tarn_status status = host_start(h->host);
+    if (turn >= 0) close(turn);
+    return status;
 }
 
 /* --- endpoints --- */
@@ -307,7 +334,7 @@ static tarn_status hosting_set_up(struct tarn_host *h, const struct hosting_plan
     if (status == TARN_OK) status = open_ssd(h, o);
     if (status == TARN_OK) status = note_file(h, o);
     if (status != TARN_OK) return status;
-    status = host_start(h->host);
+    status = listen_in_turn(h, o->shm_socket == NULL);
     if (status != TARN_OK)
         return fail(status, "cannot listen on data port %u or on the socket %s (the log says why)",
                     o->data_port, h->shm_path != NULL ? h->shm_path : "(none)");
