@@ -72,25 +72,43 @@ check_python() {
     return $bad
 }
 
+# Several at a time, those that take long first: one of them has work for one processor only.
 checks=("$@")
-[ $# -gt 0 ] || checks=(rooms format columns blanks length names scripts links \
-    python clang cppcheck)
+[ $# -gt 0 ] || checks=(python cppcheck clang format links rooms columns blanks length names \
+    scripts)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
-for check in "${checks[@]}"; do
-    start=$EPOCHREALTIME
-    [ ! -t 1 ] || printf '...   %s' "$check"
-    out=$("check_$check" 2>&1)
-    status=$?
+declare -A running=() began=() # by process
+
+begin() { # CHECK
+    "check_$1" >"$work/$1" 2>&1 &
+    running[$!]=$1 began[$!]=$EPOCHREALTIME
+}
+
+# Says how the first one that is done went.
+finish() {
+    local pid status=0 check took
+    [ ! -t 1 ] || printf '...   %s' "${running[*]}"
+    wait -n -p pid || status=$?
     [ ! -t 1 ] || printf '\r\033[K'
-    took=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+    check=${running[$pid]}
+    unset "running[$pid]"
+    took=$(awk -v a="${began[$pid]}" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     if [ $status = 0 ]; then
         passed=$((passed + 1))
         echo "ok    $check  ${took}s"
     else
         failed=$((failed + 1))
         echo "FAIL  $check  ${took}s"
-        printf '%s\n' "$out" | head -n 60 | sed 's/^/    | /'
+        head -n 60 "$work/$check" | sed 's/^/    | /'
     fi
+}
+
+for check in "${checks[@]}"; do
+    [ ${#running[@]} -lt "$(nproc)" ] || finish
+    begin "$check"
 done
+while [ ${#running[@]} -gt 0 ]; do finish; done
 echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+[ $passed = ${#checks[@]} ]
