@@ -185,7 +185,8 @@ struct ssd {
     struct ssd_batches writing;
     unsigned n_writing;
     struct ssd_reads reading_now; /* their pieces are not all under way */
-    uint64_t bytes_reading;       /* of pieces under way */
+    uint64_t bytes_reading;       /* of pieces under way, */
+    uint64_t bytes_waiting;       /* ... and what of these reads is not */
     void **bounces;               /* free ones */
     size_t n_bounces, bounces_made, bounces_max;
     uint32_t erasing;

@@ -9,8 +9,10 @@
 #define BOUNCE_BYTES (256u << 10)
 #define DIRECT_BYTES (2u << 20) /* of one transfer */
 /* Under way at a time: enough for a disk. More would end all at once, and who sends them on had
- * nothing to do until then, and the disk nothing afterwards. */
-#define READING_BYTES (8u << 20)
+ * nothing to do until then, and the disk nothing afterwards. For that reason the last of what there
+ * is goes out bit by bit, half of the rest at a time, down to what keeps a disk busy. */
+#define READING_BYTES       (8u << 20)
+#define READING_BYTES_LEAST (2u << 20)
 
 struct ssd_read {
     STAILQ_ENTRY(ssd_read) next;
@@ -115,22 +117,39 @@ static bool piece_start(struct ssd *s, struct ssd_read *read) {
     }
     read->started += p->length;
     read->pieces++;
+    s->bytes_waiting -= p->length;
     s->bytes_reading += p->op.length;
     ssd_io_submit(s->io, &p->op);
     return true;
 }
 
-void ssd_read_start(struct ssd *s) {
+static void reads_take(struct ssd *s) {
+    struct ssd_read *read;
     pthread_mutex_lock(&s->tier.lock);
+    STAILQ_FOREACH(read, &s->reads, next) s->bytes_waiting += read->end.length;
     STAILQ_CONCAT(&s->reading_now, &s->reads);
     pthread_mutex_unlock(&s->tier.lock);
+}
+
+static bool disk_has_enough(const struct ssd *s) {
+    uint64_t half = (s->bytes_reading + s->bytes_waiting) / 2;
+    return s->bytes_reading >= min_u64(max_u64(half, READING_BYTES_LEAST), READING_BYTES);
+}
+
+/* One piece failed: no more of them. */
+static void read_cut(struct ssd *s, struct ssd_read *read) {
+    s->bytes_waiting -= read->end.length - read->started;
+    read->started = read->end.length;
+}
+
+void ssd_read_start(struct ssd *s) {
+    reads_take(s);
     while (!STAILQ_EMPTY(&s->reading_now)) {
         struct ssd_read *read = STAILQ_FIRST(&s->reading_now);
-        /* one piece failed: no more of them */
-        if (read->status != TARN_OK) read->started = read->end.length;
+        if (read->status != TARN_OK) read_cut(s, read);
         while (read->started < read->end.length) {
             /* when a piece is done */
-            if (s->bytes_reading >= READING_BYTES || !piece_start(s, read)) return;
+            if (disk_has_enough(s) || !piece_start(s, read)) return;
         }
         STAILQ_REMOVE_HEAD(&s->reading_now, next);
         if (read->pieces == 0) read_end(s, read); /* of no bytes, or failed while in line */

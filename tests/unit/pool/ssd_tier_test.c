@@ -466,6 +466,7 @@ static struct {
     pthread_cond_t all_asked;
     bool asked;
     uint64_t started, ended, most; /* bytes */
+    bool greedy;                   /* more than half of the rest, and than a disk needs */
 } crowd;
 
 static int crowd_starts(void *arg, bool write, uint64_t offset, size_t *length) {
@@ -473,7 +474,9 @@ static int crowd_starts(void *arg, bool write, uint64_t offset, size_t *length) 
     pthread_mutex_lock(&crowd.lock);
     while (!crowd.asked) pthread_cond_wait(&crowd.all_asked, &crowd.lock);
     crowd.started += *length;
-    if (crowd.started - crowd.ended > crowd.most) crowd.most = crowd.started - crowd.ended;
+    uint64_t now = crowd.started - crowd.ended, rest = CROWD * MIB - crowd.ended;
+    crowd.most = max_u64(crowd.most, now);
+    crowd.greedy |= now > 2 * MIB && 2 * now > rest + MIB;
     pthread_mutex_unlock(&crowd.lock);
     return 0;
 }
@@ -485,7 +488,7 @@ static void crowd_ended(void *arg, tarn_status status) {
     on_read(arg, status);
 }
 
-/* Those that come first are sent on while the others are read. */
+/* Those that come first are sent on while the others are read, up to the last of them. */
 TEST(of_many_reads_a_few_are_under_way_at_a_time) {
     fresh_dir();
     struct tier_config c = config(128 * MIB);
@@ -510,6 +513,7 @@ TEST(of_many_reads_a_few_are_under_way_at_a_time) {
     pthread_mutex_unlock(&crowd.lock);
     CHECK_EQ(waiter_wait(&w), TARN_OK);
     CHECK(crowd.most > 4 * MIB && crowd.most <= 8 * MIB);
+    CHECK(!crowd.greedy);
     for (uint64_t i = 0; i < CROWD; i++) {
         value = make_value(MIB, i, 1);
         CHECK(memcmp(value, data + i * MIB, MIB) == 0);
