@@ -321,8 +321,10 @@ static size_t run_pipeline(struct client *c, const struct resp_limits *limits, c
     while (n < AHEAD && pos < len) {
         struct resp_parser *p = &shared_parsers[n];
         size_t used;
-        if (resp_parse(p, limits, data + pos, len - pos, &used) != RESP_REQUEST || p->argc == 0) {
-            resp_parser_reset(p);
+        enum resp_result result = resp_parse(p, limits, data + pos, len - pos, &used);
+        if (result != RESP_REQUEST || p->argc == 0) {
+            /* of the first one, the caller goes on where this ended */
+            if (result != RESP_MORE || n > 0) resp_parser_reset(p);
             break;
         }
         cmd[n] = table_find(p->argv[0]);
