@@ -32,6 +32,9 @@
 #define STRANGER_OUTPUT_MAX (16u * 1024) /* of one that has not said who it is */
 /* from here on the limit is looked at with every message */
 #define PUSH_CHECK (1024u * 1024)
+/* A replica that waits for so much is told within a turn, and so are the clients behind it: all of
+ * them work while the turn goes on. */
+#define REPLICA_WAITS_MAX (32u * 1024)
 
 static_assert(IOV_MAX_USED <= 64, "a bit for each");
 
@@ -385,10 +388,11 @@ static void output_flush(struct client *c) {
     client_update_interest(c);
 }
 
-/* Is there something to be sent to a replica? Those are in front. */
-static bool replica_waits(void) {
+/* Is there something to be sent to a replica, at least so much? Those are in front. */
+static bool replica_waits(size_t bytes) {
     const struct client *first = TAILQ_FIRST(&flush_list);
-    return UNLIKELY(first != NULL) && first->io->flags & CLIENT_REPLICA;
+    return UNLIKELY(first != NULL) && first->io->flags & CLIENT_REPLICA &&
+           client_unsent(first) >= bytes;
 }
 
 void client_output_end(struct client *c) {
@@ -403,8 +407,12 @@ void client_output_end(struct client *c) {
             client_update_interest(c);
         return;
     }
-    /* Nobody hears of what is not written down yet: all of this turn go together. */
-    if (UNLIKELY(effects_pending()) || replica_waits()) {
+    if (replica_waits(REPLICA_WAITS_MAX)) {
+        effects_turn();
+        clients_flush();
+    }
+    /* Nobody hears of what is not written down yet: those of this turn go together. */
+    if (UNLIKELY(effects_pending()) || replica_waits(0)) {
         output_settle(o);
         client_flush_later(c);
         return;

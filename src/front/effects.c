@@ -11,6 +11,7 @@ static struct {
     void *arg;
 } sinks[EFFECTS_SINKS];
 static struct buf batch;
+static size_t batch_max = EFFECTS_BATCH_MAX;
 uint64_t effects_noted;
 static bool handing;
 
@@ -37,7 +38,7 @@ void effects_note(void *arg, const void *record, size_t len) {
     (void)arg;
     effects_noted++;
     buf_append(&batch, record, len);
-    if (batch.len >= EFFECTS_BATCH_MAX) effects_hand_over();
+    if (batch.len >= batch_max) effects_hand_over();
 }
 
 void effects_publish(struct span channel, struct span message) {
@@ -50,7 +51,7 @@ void effects_publish(struct span channel, struct span message) {
     buf_append(&batch, &name, sizeof(name));
     buf_append(&batch, channel.data, channel.len);
     buf_append(&batch, message.data, message.len);
-    if (batch.len >= EFFECTS_BATCH_MAX) effects_hand_over();
+    if (batch.len >= batch_max) effects_hand_over();
 }
 
 void effects_pass(struct span told) {
@@ -71,6 +72,9 @@ void effects_want(enum effects_sink sink, effects_fn fn, void *arg) {
     effects_turn(); /* what came before is not its business */
     sinks[sink].fn = fn;
     sinks[sink].arg = arg;
+    /* a file is written, and maybe synced, once for each */
+    bool files = sinks[EFFECTS_APPEND].fn != NULL || sinks[EFFECTS_SNAPSHOT].fn != NULL;
+    batch_max = files ? EFFECTS_BATCH_MAX : EFFECTS_PIECE;
     effects_retell();
 }
 

@@ -18,14 +18,15 @@ enum {
 
 /* Who wants to be told. While nobody does, changes cost nothing. */
 enum effects_sink { EFFECTS_APPEND, EFFECTS_REPLICAS, EFFECTS_SNAPSHOT, EFFECTS_SINKS };
-/* batch: whole records, of one turn, up to EFFECTS_BATCH_MAX and one record; several for a turn in
- * which more happened. Called from effects_turn, in the order of enum effects_sink. NULL: does not
- * want any more. */
+/* batch: whole records, of one turn, up to EFFECTS_BATCH_MAX and one record, where only replicas
+ * are told up to EFFECTS_PIECE; several for a turn in which more happened. In the order of enum
+ * effects_sink. NULL: does not want any more. */
 typedef void (*effects_fn)(void *arg, struct span batch);
 void effects_want(enum effects_sink sink, effects_fn fn, void *arg);
 /* The books are others now: tells them whether to tell. */
 void effects_retell(void);
 #define EFFECTS_BATCH_MAX (UINT32_C(1) << 20)
+#define EFFECTS_PIECE     (UINT32_C(16) << 10) /* still in the first cache when it is copied */
 
 /* For store_events.effect and cluster_options.effect. */
 void effects_note(void *arg, const void *record, size_t len);

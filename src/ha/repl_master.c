@@ -51,28 +51,34 @@ void replication_feed_walks(struct span records) {
         if (r->state == REPLICA_SYNCING) push_walk(r->client, r->modern ? records : older);
 }
 
-void replication_feed(struct span commands) {
+/* older: what those of tarn 0.1 are told instead. */
+static void stream_feed(struct span bytes, struct span older) {
     struct replica *r;
-    if (replication.backlog.ring == NULL) return;
-    repl_backlog_feed(&replication.backlog, commands);
-    replication.history.offset += commands.len;
+    repl_backlog_feed(&replication.backlog, bytes);
+    replication.history.offset += bytes.len;
     if (replication.online == 0) return;
-    struct span older = for_older(commands, older_commands);
     LIST_FOREACH(r, &replication.replicas, link) {
-        struct span x = r->modern ? commands : older;
+        struct span x = r->modern ? bytes : older;
         if (r->state == REPLICA_ONLINE) client_push(r->client, x.data, x.len);
     }
 }
 
+void replication_feed(struct span commands) {
+    if (replication.backlog.ring == NULL) return;
+    stream_feed(commands, for_older(commands, older_commands));
+}
+
+/* A command, without making it in one place. */
 static void on_stream_batch(void *arg, struct span batch) {
-    static struct buf command; /* kept: this happens in every turn */
-    buf_clear(&command);
-    repl_write_effects_header(&command, batch.len);
-    buf_append(&command, batch.data, batch.len);
-    buf_append_str(&command, "\r\n");
-    replication_feed(span_of(command.data, command.len));
+    static struct buf header; /* kept: this happens in every turn */
+    const struct span end = SPAN("\r\n");
+    if (replication.backlog.ring == NULL) return;
+    buf_clear(&header);
+    repl_write_effects_header(&header, batch.len);
+    stream_feed(span_of(header.data, header.len), span_of(header.data, header.len));
+    stream_feed(batch, for_older(batch, older_records));
+    stream_feed(end, end);
     replication_feed_walks(batch);
-    if (command.cap > 4 * EFFECTS_BATCH_MAX) buf_free(&command);
 }
 
 /* Books that follow tell nothing: their replicas get what their master said, as it said it. */

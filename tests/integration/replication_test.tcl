@@ -162,6 +162,37 @@ test {a replica that was cut off gets what it missed} {
     assert_equal $full [field a sync_full]
 }
 
+# Lengths of EFFECTS in what was heard of the stream.
+proc pieces {heard} {
+    return [lmap {all len} [regexp -all -inline {EFFECTS\r\n\$(\d+)\r\n} $heard] {set len}]
+}
+
+test {what happens in one turn is told in pieces} {
+    set ::listens [resp::connect 127.0.0.1 [port a]]
+    $::listens replconf listening-port 7 capa eof capa psync2 capa tarn1 capa tarn2
+    resp::send $::listens psync [field a master_replid] [expr {[field a master_repl_offset] + 1}]
+    set value [string repeat x 60]
+    set many ""
+    for {set i 0} {$i < 400} {incr i} {
+        append many "*3\r\n\$3\r\nSET\r\n\$8\r\npiece[format %03d $i]\r\n\$60\r\n$value\r\n"
+    }
+    set s [socket 127.0.0.1 [port a]]
+    fconfigure $s -translation binary -buffersize 100000
+    puts -nonewline $s $many
+    flush $s
+    assert_equal [string repeat +OK\r\n 400] [read $s 2000]
+    close $s
+    ask a set last sentinel
+    set ::heard ""
+    wait_for "all of it" {[string first sentinel \
+        [append ::heard [read $::resp::fd($::listens)]]] >= 0}
+    set pieces [pieces $::heard]
+    assert {[llength $pieces] > 3 && [::tcl::mathfunc::max {*}$pieces] < 17000} $pieces
+    resp::close $::listens
+    wait_for "it to be gone" {[field a connected_slaves] == 1}
+    same_books a b
+}
+
 test {... or everything, when the backlog does not reach back} {
     set ::full [field a sync_full]
     set ::err [field a sync_partial_err]
