@@ -1,5 +1,6 @@
 #include "base/page_arena.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,6 +10,14 @@
 #include "base/mapping.h"
 
 #define GROW_STEP ((size_t)4 << 20)
+#define AHEAD_MAX ((size_t)8 << 20)
+
+/* The thread that touches pages ahead, while there are arenas that have asked for it. */
+static struct {
+    pthread_mutex_t lock;
+    unsigned arenas;
+    struct crew crew;
+} ahead = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static size_t page_bytes(void) {
     return (size_t)sysconf(_SC_PAGESIZE);
@@ -40,18 +49,71 @@ bool page_arena_init(struct page_arena *a, size_t reserve, bool huge) {
     return true;
 }
 
+/* A large page at a time, as the address space is locked meanwhile. It is a wish: where it fails the
+ * page comes when it is used. */
+static bool touch_piece(struct crew_job *job) {
+    const struct page_arena *a = CONTAINER_OF(job, struct page_arena, touching);
+    for (size_t at = a->touch_from; at < a->touch_to; at += HUGE_PAGE) {
+        size_t size = min_u64(HUGE_PAGE, a->touch_to - at);
+        if (madvise(a->base + at, size, MADV_POPULATE_WRITE) != 0) break;
+    }
+    return true;
+}
+
+static bool ahead_join(struct page_arena *a) {
+    if (a->touched > 0) return true;
+    pthread_mutex_lock(&ahead.lock);
+    bool runs = ahead.arenas > 0 || crew_start(&ahead.crew, "tarn-pages", 1, NULL, NULL) == 0;
+    ahead.arenas += runs;
+    pthread_mutex_unlock(&ahead.lock);
+    a->touching.run = touch_piece;
+    return runs;
+}
+
+static void ahead_leave(struct page_arena *a) {
+    if (a->touched == 0) return;
+    crew_wait(&ahead.crew, &a->touching);
+    pthread_mutex_lock(&ahead.lock);
+    if (--ahead.arenas == 0) crew_stop(&ahead.crew);
+    pthread_mutex_unlock(&ahead.lock);
+}
+
+/* What is usable behind what is used. A piece that is still being touched is not waited for: the
+ * next growth tells of the rest. */
+static void touch_ahead(struct page_arena *a, size_t used) {
+    if (!ahead_join(a)) return;
+    enum crew_state state = crew_job_state(&ahead.crew, &a->touching);
+    if (state == CREW_QUEUED || state == CREW_RUNNING) return;
+    size_t page = page_bytes();
+    a->touch_from = max_u64(a->touched, (used + page - 1) / page * page);
+    a->touch_to = a->touched = a->ready;
+    crew_add(&ahead.crew, &a->touching);
+}
+
 void page_arena_free(struct page_arena *a) {
+    ahead_leave(a);
     if (a->base) munmap(a->base, a->reserved);
     *a = (struct page_arena){0};
 }
 
-bool page_arena_grow(struct page_arena *a, size_t size) {
-    if (size <= a->ready) return true;
+static bool make_ready(struct page_arena *a, size_t size) {
     size_t want = (size + GROW_STEP - 1) / GROW_STEP * GROW_STEP;
-    if (size > a->reserved) return false;
     if (want > a->reserved) want = a->reserved;
+    if (want <= a->ready) return true;
     if (mprotect(a->base + a->ready, want - a->ready, PROT_READ | PROT_WRITE) != 0) return false;
     a->ready = want;
+    return true;
+}
+
+bool page_arena_grow(struct page_arena *a, size_t size) {
+    if (size <= a->quiet) return true;
+    if (size > a->reserved) return false;
+    size_t more = min_u64(size / 4 / HUGE_PAGE * HUGE_PAGE, AHEAD_MAX);
+    bool both = make_ready(a, size + more);
+    if (!both && !make_ready(a, size)) return false;
+    bool last = !both || a->ready == a->reserved;
+    a->quiet = last ? a->ready : a->ready - more;
+    if (more > 0 && a->touched < a->ready) touch_ahead(a, size);
     return true;
 }
 

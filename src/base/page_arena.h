@@ -6,10 +6,16 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "base/crew.h"
 
+/* Does not move between init and free. */
 struct page_arena {
     char *base;
     size_t reserved, ready; /* bytes */
+    size_t quiet;           /* to grow so far needs nothing done */
+    /* Up to here a thread was told to touch pages; the piece it is at. */
+    size_t touched, touch_from, touch_to;
+    struct crew_job touching;
 };
 
 /* huge: in large pages where the system has them; the last one may be more than is usable. Of an
@@ -18,7 +24,9 @@ struct page_arena {
 bool page_arena_init(struct page_arena *a, size_t reserve, bool huge);
 void page_arena_free(struct page_arena *a);
 /* Makes the first size bytes usable (zero-filled at first). false: no memory, or beyond the
- * reservation. */
+ * reservation. One that grows on, beyond 8 MiB, has a quarter more, up to 8 MiB, touched ahead by a
+ * thread that all arenas share: what is written first finds its page there, which takes a virtual
+ * machine milliseconds where the page is a large one. */
 bool page_arena_grow(struct page_arena *a, size_t size);
 /* Gives the pages of a range back to the system; all of it reads as zero afterwards. */
 void page_arena_discard(struct page_arena *a, size_t offset, size_t size);
