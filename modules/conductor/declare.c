@@ -208,7 +208,7 @@ bool conductor_bind(struct tarn_call_context *c, enum conductor_command id, cons
                     size_t argc, void *args) {
     static const struct wire_limits limits = {0, 0};
     char error[WIRE_ERROR_SIZE];
-    if (wire_bind(&commands[id].wire, argv, argc, &limits, args, error)) return true;
+    if (wire_bind(&commands[id].wire, NULL, argv, argc, &limits, args, error)) return true;
     conductor_fail(c, "%s", error);
     return false;
 }

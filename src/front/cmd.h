@@ -179,6 +179,7 @@ struct cmd {
     enum wire_id id;                     /* WIRE_COMMANDS: of a module */
     const struct wire_command *declared; /* NULL: of a module, whose syntax is a text */
     const struct wire_arg *block;        /* its first block of arguments, NULL: none */
+    struct wire_plan plan;               /* of what is declared */
     const char *syntax, *reply, *errors; /* of a module; NULL: not told, none */
     struct cmd_key_spec keys[WIRE_KEY_SPECS];
     const struct cmd *sub; /* subcommands, ended by a NULL name */

@@ -244,7 +244,9 @@ void reply_syntax(struct client *c) {
 bool arg_bind(struct client *c, void *options) {
     char error[WIRE_ERROR_SIZE];
     struct wire_limits limits = {config->max_batch_keys, config->max_wait_ms};
-    if (LIKELY(wire_bind(c->cmd->declared, c->argv, c->argc, &limits, options, error))) return true;
+    const struct cmd *cmd = c->cmd;
+    if (LIKELY(wire_bind(cmd->declared, &cmd->plan, c->argv, c->argc, &limits, options, error)))
+        return true;
     reply_error(c, "%s", error);
     return false;
 }

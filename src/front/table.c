@@ -175,6 +175,7 @@ static void command_declare(struct cmd *cmd, enum wire_id id, const struct cmd *
                         .declared = w,
                         .block = wire_block(w)};
     wire_keys(w, cmd->keys);
+    wire_plan(w, &cmd->plan);
     struct cmd_stat *stat = stat_init(cmd, parent, w->name);
     for (char *p = stat->name; *p != '\0'; p++) *p = (char)tolower(*p);
     cmd->name = parent != NULL ? strchr(stat->name, '|') + 1 : stat->name;

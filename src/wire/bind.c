@@ -11,10 +11,11 @@
 #include "base/assert.h"
 #include "base/near.h"
 
-enum { ARGS_MAX = 16, SHOWN_MAX = 64 }; /* arguments of a command; bytes of a word in an error */
+enum { SHOWN_MAX = 64 }; /* bytes of a word in an error */
 
 struct binding {
     const struct wire_command *cmd; /* NULL: a block */
+    const struct wire_plan *plan;
     const struct span *argv;
     size_t argc, at;
     size_t option; /* the word that began the latest; 0: none yet */
@@ -379,11 +380,19 @@ static bool refuse_option(struct binding *b, const struct wire_arg *args) {
                        near.word != NULL ? near.word : "", near.word != NULL ? "'?" : "");
 }
 
+static unsigned letter_of(const char *word) {
+    return (unsigned char)word[0] & 31;
+}
+
 /* The option that the next word begins; NULL: none. One without a token is there once. */
 static const struct wire_arg *option_find(const struct binding *b, const struct wire_arg *args,
-                                          const uint8_t *given) {
-    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
-        if (may_begin(b, a, given[a - args] != 0)) return a;
+                                          const struct wire_plan *plan, const uint8_t *given) {
+    struct span word = b->argv[b->at];
+    bool any = word.len == 0 || word.data == NULL;
+    for (unsigned left = plan->begins[any ? 0 : letter_of(word.data)]; left != 0; left &= left - 1) {
+        unsigned i = (unsigned)__builtin_ctz(left);
+        if (may_begin(b, &args[i], given[i] != 0)) return &args[i];
+    }
     return NULL;
 }
 
@@ -423,24 +432,69 @@ static bool refuse_missing(struct binding *b, const struct wire_arg *args) {
     return refuse_list(b, name, " needs ", args, " and ", true, "");
 }
 
+/* --- the plan --- */
+
+static void plan_begin(struct wire_plan *plan, uint16_t bit, const struct wire_arg *a) {
+    if (a->token != NULL) {
+        plan->begins[letter_of(a->token)] |= bit;
+    } else if (a->kind == WIRE_BLOCK && a->counted == NULL) {
+        plan_begin(plan, bit, a->args);
+    } else if (a->kind != WIRE_ONEOF) {
+        for (size_t i = 0; i < ARRAY_LEN(plan->begins); i++) plan->begins[i] |= bit;
+    } else {
+        for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++) plan_begin(plan, bit, i);
+    }
+}
+
+static void plan_args(const struct wire_arg *args, struct wire_plan *plan) {
+    *plan = (struct wire_plan){.ends = 0};
+    for (size_t i = 0; args[i].kind != WIRE_END; i++) {
+        const struct wire_arg *a = &args[i];
+        TARN_ASSERT(i < WIRE_OPTIONS_MAX);
+        plan_begin(plan, (uint16_t)(1u << i), a);
+        if (a->absent != 0 || (!a->optional && a->token != NULL)) plan->ends |= (uint16_t)(1u << i);
+    }
+}
+
+static const struct wire_arg *args_of(const struct wire_command *cmd) {
+    static const struct wire_arg none = {.kind = WIRE_END};
+    return cmd->args != NULL ? cmd->args : &none;
+}
+
+void wire_plan(const struct wire_command *cmd, struct wire_plan *plan) {
+    const struct wire_arg *args = args_of(cmd);
+    while (is_fixed(args, true)) args++;
+    plan_args(args, plan);
+}
+
+static bool fixed_bind(struct binding *b, const struct wire_arg *a) {
+    if (a->token != NULL) {
+        if (b->at >= b->argc || !is_token(b->argv[b->at], a->token))
+            return refuse_syntax(b, a->token, "is missing");
+        b->at++;
+    }
+    return value_bind(b, a);
+}
+
 /* All that is left of the request, or a group within it: as far as its options go. */
 static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole) {
-    uint8_t given[ARGS_MAX] = {0};
-    for (; is_fixed(args, whole); args++) {
-        if (args->token != NULL) {
-            if (b->at >= b->argc || !is_token(b->argv[b->at], args->token))
-                return refuse_syntax(b, args->token, "is missing");
-            b->at++;
-        }
-        if (!value_bind(b, args)) return false;
+    uint8_t given[WIRE_OPTIONS_MAX] = {0};
+    struct wire_plan made;
+    const struct wire_plan *plan = whole ? b->plan : NULL;
+    for (; is_fixed(args, whole); args++)
+        if (!fixed_bind(b, args)) return false;
+    if (plan == NULL) {
+        plan_args(args, &made);
+        plan = &made;
     }
     while (b->at < b->argc) {
-        const struct wire_arg *a = option_find(b, args, given);
+        const struct wire_arg *a = option_find(b, args, plan, given);
         if (a == NULL && whole) return refuse_option(b, args);
         if (a == NULL) break;
         if (!option_bind(b, a, &given[a - args])) return false;
     }
-    for (size_t i = 0; args[i].kind != WIRE_END; i++) {
+    for (unsigned left = plan->ends; left != 0; left &= left - 1) {
+        unsigned i = (unsigned)__builtin_ctz(left);
         if (given[i] != 0) continue;
         if (args[i].absent != 0) member_set(b, &args[i], (uint64_t)args[i].absent);
         if (!args[i].optional && args[i].token != NULL) return refuse_missing(b, args);
@@ -448,17 +502,18 @@ static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole
     return true;
 }
 
-bool wire_bind(const struct wire_command *cmd, const struct span *argv, size_t argc,
-               const struct wire_limits *limits, void *options, char error[WIRE_ERROR_SIZE]) {
-    static const struct wire_arg none = {.kind = WIRE_END};
+bool wire_bind(const struct wire_command *cmd, const struct wire_plan *plan,
+               const struct span *argv, size_t argc, const struct wire_limits *limits,
+               void *options, char error[WIRE_ERROR_SIZE]) {
     struct binding b = {.cmd = cmd,
+                        .plan = plan,
                         .argv = argv,
                         .argc = argc,
                         .at = strchr(cmd->name, '|') != NULL ? 2 : 1,
                         .limits = limits,
                         .options = options,
                         .error = error};
-    return args_bind(&b, cmd->args != NULL ? cmd->args : &none, true);
+    return args_bind(&b, args_of(cmd), true);
 }
 
 /* From the argument on that is out of the ordinary. */

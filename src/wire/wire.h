@@ -177,14 +177,24 @@ void wire_synopsis(const struct wire_command *cmd, struct buf *out);
 
 /* --- binding --- */
 
-enum { WIRE_ERROR_SIZE = 192 };
+enum { WIRE_ERROR_SIZE = 192, WIRE_OPTIONS_MAX = 16 };
+
+/* What binding would look for in a declaration each time, found once. Bit i is the i-th argument
+ * behind those that come first, in order. */
+struct wire_plan {
+    uint16_t begins[32]; /* that a word may begin, by the low bits of its first letter */
+    uint16_t ends;       /* that matter where they are not given */
+};
+void wire_plan(const struct wire_command *cmd, struct wire_plan *plan);
 
 /* Reads a request into the struct of its command, which is all zero before; what was not given
  * stays zero, or is `absent`. false: error says what is wrong, and the struct may be half full.
  * Options may come in any order; of one that is given twice the later counts, but a counted block,
- * and those of a command that says so (once), may be given once. */
-bool wire_bind(const struct wire_command *cmd, const struct span *argv, size_t argc,
-               const struct wire_limits *limits, void *options, char error[WIRE_ERROR_SIZE]);
+ * and those of a command that says so (once), may be given once. plan: of the command, or NULL, which
+ * takes longer. */
+bool wire_bind(const struct wire_command *cmd, const struct wire_plan *plan,
+               const struct span *argv, size_t argc, const struct wire_limits *limits,
+               void *options, char error[WIRE_ERROR_SIZE]);
 /* The same for one block, whose first word is argv[at]: all its words are there. */
 bool wire_bind_block(const struct wire_arg *block, const struct span *argv, size_t at,
                      void *element, char error[WIRE_ERROR_SIZE]);

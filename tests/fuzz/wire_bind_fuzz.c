@@ -62,16 +62,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         add_word(&request, span_of(p, len));
         p += len + 1;
     }
+    struct wire_plan plan;
+    wire_plan(cmd, &plan);
     memset(options, 0, ROOM);
     memset(again, 0, ROOM);
-    if (request.n == 0 || !wire_bind(cmd, request.word, request.n, &limits, options, error) ||
+    if (request.n == 0 || !wire_bind(cmd, &plan, request.word, request.n, &limits, options, error) ||
         !is_bound(cmd->args))
         return 0;
     bind_kv_groups(cmd, (const struct wire_look *)options);
     const struct wire_sink sink = {&built, add_word, add_number};
     built.n = 0;
     wire_build(cmd, options, request.word, &sink);
-    TARN_ASSERT(wire_bind(cmd, built.word, built.n, &limits, again, error));
+    TARN_ASSERT(wire_bind(cmd, NULL, built.word, built.n, &limits, again, error));
     size_t n = built.n;
     struct wire_sink count = {&request, add_word, add_number};
     request.n = 0;

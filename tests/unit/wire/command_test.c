@@ -44,7 +44,7 @@ static const char *bind(const char *line, void *options, size_t size) {
                  argv[1].data);
     memset(options, 0, size);
     error[0] = '\0';
-    bool ok = wire_bind(command(name), argv, argc, &limits, options, error);
+    bool ok = wire_bind(command(name), NULL, argv, argc, &limits, options, error);
     CHECK_EQ(ok, error[0] == '\0');
     return error;
 }
@@ -207,7 +207,7 @@ static const char *toy_bind(const char *line, struct toy *t) {
         .name = "TOY", .group = "generic", .args = toy_args, .unknown = "Unsupported option *"};
     *t = (struct toy){0};
     error[0] = '\0';
-    CHECK_EQ(wire_bind(&toy, argv, split(line, argv), &limits, t, error), error[0] == '\0');
+    CHECK_EQ(wire_bind(&toy, NULL, argv, split(line, argv), &limits, t, error), error[0] == '\0');
     return error;
 }
 
@@ -257,12 +257,12 @@ TEST(a_token_comes_before_any_word) {
     static const struct wire_command cmd = {.name = "OF", .group = "server", .args = of_args};
     struct span argv[4];
     struct toy t = {0};
-    CHECK(wire_bind(&cmd, argv, split("OF no one", argv), &limits, &t, error));
+    CHECK(wire_bind(&cmd, NULL, argv, split("OF no one", argv), &limits, &t, error));
     CHECK(t.condition == 2 && t.host == 0);
     t = (struct toy){0};
-    CHECK(wire_bind(&cmd, argv, split("OF here 7", argv), &limits, &t, error));
+    CHECK(wire_bind(&cmd, NULL, argv, split("OF here 7", argv), &limits, &t, error));
     CHECK(t.condition == 1 && t.host == 1 && t.port == 7);
-    CHECK(!wire_bind(&cmd, argv, split("OF here 7 8", argv), &limits, &t, error));
+    CHECK(!wire_bind(&cmd, NULL, argv, split("OF here 7 8", argv), &limits, &t, error));
     CHECK_STR(error, "syntax error");
 }
 
@@ -294,7 +294,7 @@ TEST(errors_of_declared_commands) {
         uint64_t options[16] = {0};
         size_t argc = split(rows[i].line, argv);
         error[0] = '\0';
-        (void)wire_bind(&wire_commands[rows[i].id], argv, argc, &limits, options, error);
+        (void)wire_bind(&wire_commands[rows[i].id], NULL, argv, argc, &limits, options, error);
         CHECK_STR(error, rows[i].error);
     }
 }
@@ -405,7 +405,7 @@ static void check_round_trip(const struct wire_command *cmd) {
     built.n = again.n = 0;
     wire_build(cmd, first, pool, &sink);
     error[0] = '\0';
-    if (!wire_bind(cmd, built.word, built.n, &limits, second, error))
+    if (!wire_bind(cmd, NULL, built.word, built.n, &limits, second, error))
         printf("# %s: %s\n", cmd->name, error);
     CHECK_STR(error, "");
     int arity = wire_arity(cmd);
