@@ -50,7 +50,9 @@ int span_case_eq(struct span a, const char *literal) {
     if (a.data == NULL && a.len > 0) return 0;
     for (size_t i = 0; i < a.len; i++) {
         /* A NUL in a meets the literal's end at the latest, where both would match. */
-        if (literal[i] == '\0' || ascii_lower(a.data[i]) != ascii_lower(literal[i])) return 0;
+        char want = literal[i];
+        if (want == '\0') return 0;
+        if (a.data[i] != want && ascii_lower(a.data[i]) != ascii_lower(want)) return 0;
     }
     return literal[a.len] == '\0';
 }
