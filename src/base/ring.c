@@ -107,6 +107,13 @@ ssize_t ring_read(struct ring *r, const struct iovec *iov, size_t n) {
     return got;
 }
 
+struct span ring_peek(const struct ring *r) {
+    uint32_t have = __atomic_load_n(&r->in->head, __ATOMIC_ACQUIRE) - r->in_at,
+             from = r->in_at % RING_BYTES;
+    if (have > RING_BYTES) have = 0;
+    return span_of(r->in->bytes + from, min_u64(have, RING_BYTES - from));
+}
+
 ssize_t ring_write(struct ring *r, const struct iovec *iov, size_t n) {
     size_t want = 0;
     for (size_t i = 0; i < n; i++) want += iov[i].iov_len;

@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include "base/buf.h"
 
 #define RING_BYTES (32u << 10) /* each way */
 
@@ -58,6 +59,9 @@ void ring_close(struct ring *r);
  * EPROTO: the peer's positions make no sense. */
 ssize_t ring_read(struct ring *r, const struct iovec *iov, size_t n);
 ssize_t ring_write(struct ring *r, const struct iovec *iov, size_t n);
+/* The next bytes that can be read, as far as they lie in a row; where the peer may still change
+ * them. None, too, where its positions make no sense. */
+struct span ring_peek(const struct ring *r);
 
 enum { RING_READ = 1, RING_WRITE = 2 };
 /* After one of these: is the peer to be woken? */

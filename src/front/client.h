@@ -242,6 +242,8 @@ bool clients_have_room(size_t more);
 void client_read_init(void);
 void client_read_deinit(void);
 void client_on_event(void *arg, unsigned events);
+/* What some of them have sent, and is not read yet: what they will ask for comes near. */
+void clients_ahead(void *arg, const struct span *came, size_t n);
 /* n more bytes of the large argument that is being read are in their place. */
 void client_big_read(struct client *c, size_t n);
 /* Goes on with input that is there already. */

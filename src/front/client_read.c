@@ -654,6 +654,19 @@ void client_on_event(void *arg, unsigned events) {
     if (UNLIKELY(io->tls != NULL)) client_tls_go_on(c);
 }
 
+#define KEY_LIKELY_MIN 16u /* longer than any command's name: nearly always a key */
+
+void clients_ahead(void *arg, const struct span *came, size_t n) {
+    struct span key[NET_AHEAD];
+    uint64_t hash[NET_AHEAD];
+    size_t keys = 0;
+    for (size_t i = 0; i < n; i++) {
+        key[keys] = resp_first_of_size(came[i], KEY_LIKELY_MIN, WIRE_KEY_MAX);
+        keys += key[keys].len > 0;
+    }
+    if (keys > 1 && books != NULL) store_prefetch(books, key, keys, hash);
+}
+
 /* Is its request in the input that is run? The words of an inline one are copied from there. */
 static bool is_of_window(const struct client *c) {
     const struct buf *copy = &current->inline_copy;

@@ -132,9 +132,20 @@ static bool ring_run(struct net_ring *r) {
     return true;
 }
 
+static void rings_ahead(struct net_loop *loop) {
+    struct span came[NET_AHEAD];
+    size_t n = 0;
+    const struct net_ring *r;
+    TAILQ_FOREACH(r, &loop->awake, awake_link) {
+        if (n < NET_AHEAD && (came[n] = ring_peek(&r->ring)).len > 0) n++;
+    }
+    if (n > 1) loop->hooks.ahead(loop->hooks.arg, came, n);
+}
+
 /* What is called may put others to rest, and itself. */
 static bool rings_run(struct net_loop *loop) {
     bool any = false;
+    if (loop->hooks.ahead != NULL) rings_ahead(loop);
     for (struct net_ring *r = TAILQ_FIRST(&loop->awake); r != NULL; r = loop->next_ring) {
         loop->next_ring = TAILQ_NEXT(r, awake_link);
         any |= ring_run(r);

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include "base/buf.h"
 #include "base/status.h"
 
 struct net_loop;
@@ -25,7 +26,11 @@ struct net_hooks {
     /* After the callbacks. Returns for how many milliseconds the loop may sleep; 0: there is more
      * to do at once. */
     uint64_t (*turn)(void *arg);
+    /* NULL, or: before they are called, what some rings have, up to NET_AHEAD of them. The peers may
+     * still change these bytes, which are good for guesses only. */
+    void (*ahead)(void *arg, const struct span *came, size_t n);
 };
+enum { NET_AHEAD = 16 };
 
 /* NULL: no epoll, or no memory. */
 struct net_loop *net_loop_create(const struct net_hooks *hooks);

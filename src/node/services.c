@@ -51,7 +51,7 @@ static enum tarn_rows its_rows_next(const char *table, uint64_t *from, struct fi
 /* --- coming and going --- */
 
 bool services_open(struct node_life *l) {
-    static const struct net_hooks hooks = {NULL, on_loop_woke, on_loop_turn};
+    static const struct net_hooks hooks = {.woke = on_loop_woke, .turn = on_loop_turn};
     static struct tarn_services services = {.program = TARN_PROGRAM_NODE,
                                             .figures_next = its_figures_next,
                                             .state = its_state,

@@ -298,6 +298,22 @@ enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *lim
     return parse_args(p, limits, data, end, s, used_p);
 }
 
+#define GUESS_ARGS 16u
+
+struct span resp_first_of_size(struct span in, size_t min, size_t max) {
+    const char *s = in.data, *end = in.data + in.len;
+    for (unsigned i = 0; i < GUESS_ARGS && s < end; i++) {
+        char kind = *s;
+        size_t n;
+        if ((kind != '*' && kind != '$') || (s = read_count(s + 1, end, &n)) == NULL) break;
+        if (kind == '*') continue;
+        if ((size_t)(end - s) < 2 || (size_t)(end - s) - 2 < n) break;
+        if (n >= min && n <= max) return span_of(s, n);
+        s += n + 2;
+    }
+    return span_of(NULL, 0);
+}
+
 void resp_parser_set_arg(struct resp_parser *p, size_t index, struct span value) {
     size_t known = p->in_big ? p->big_index : p->absolute;
     TARN_ASSERT(index < known);

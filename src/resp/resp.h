@@ -82,6 +82,9 @@ void resp_parser_big_done(struct resp_parser *p, struct span value);
  * done. The arguments found so far stay in them, and the next call is passed what follows the bytes
  * that they take, whose number is returned. 0: none is whole yet. */
 size_t resp_parser_settle(struct resp_parser *p, const char *data);
+/* The first argument of requests that has min to max bytes; one of none: there is none among the
+ * first few. A guess, for bytes that may change meanwhile; what is whole and plain is looked at. */
+struct span resp_first_of_size(struct span in, size_t min, size_t max);
 /* Forgets a request in the making, and memory that a giant one took. */
 void resp_parser_reset(struct resp_parser *p);
 void resp_parser_free(struct resp_parser *p);

@@ -316,7 +316,7 @@ int server_run(struct config *c, const char *executable) {
         log_warning("databases %lld: SELECT takes that many numbers, and all of them name the one "
                     "keyspace there is",
                     (long long)c->databases);
-    struct net_hooks hooks = {NULL, turn_woke, turn_run};
+    struct net_hooks hooks = {.woke = turn_woke, .turn = turn_run, .ahead = clients_ahead};
     loop = net_loop_create(&hooks);
     if (loop == NULL) {
         log_warning("The event loop could not be set up");

@@ -70,7 +70,7 @@ static inline uint64_t front_turn(void *arg) {
 /* Every command answers OK but those of the front itself; a test may put others in their place
  * before. */
 static inline void front_begin(void) {
-    static const struct net_hooks hooks = {NULL, front_woke, front_turn};
+    static const struct net_hooks hooks = {.woke = front_woke, .turn = front_turn};
     struct cluster_config nodes;
     struct store_config sc;
     for (size_t i = 0; i < WIRE_COMMANDS; i++)

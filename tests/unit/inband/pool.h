@@ -267,7 +267,7 @@ static inline void pool_kill(unsigned number) {
 
 /* own: bytes of the embedded segment, 0: none. */
 static inline void pool_begin(uint64_t own) {
-    static const struct net_hooks hooks = {NULL, turn_woke, turn_run};
+    static const struct net_hooks hooks = {.woke = turn_woke, .turn = turn_run};
     static const struct store_events events = {.complete = pool_on_complete,
                                                .fence = pool_on_fence,
                                                .far_gone = pool_on_far_gone,

@@ -30,7 +30,7 @@ static void on_timer(void *arg) {
 }
 
 static void start(unsigned limit, uint64_t ms) {
-    struct net_hooks hooks = {NULL, woke, turn};
+    struct net_hooks hooks = {.woke = woke, .turn = turn};
     turns = wakes = reads = fired = 0;
     turn_limit = limit;
     sleep_ms = ms;

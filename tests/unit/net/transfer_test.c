@@ -39,7 +39,7 @@ static uint64_t turn(void *arg) {
 }
 
 static void start(unsigned n_threads, unsigned *until) {
-    struct net_hooks hooks = {until, woke, turn};
+    struct net_hooks hooks = {.arg = until, .woke = woke, .turn = turn};
     over = 0;
     loop = net_loop_create(&hooks);
     CHECK(loop != NULL);

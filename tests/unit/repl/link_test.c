@@ -204,7 +204,7 @@ static uint64_t on_turn(void *arg) {
     return 0;
 }
 static void on_woke(void *arg) {}
-static struct net_hooks hooks = {NULL, on_woke, on_turn};
+static struct net_hooks hooks = {.woke = on_woke, .turn = on_turn};
 
 static void begin(void) {
     const char *why;

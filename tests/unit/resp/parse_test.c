@@ -371,6 +371,31 @@ TEST(parse_random_requests_in_pieces) {
     resp_parser_free(&p);
 }
 
+TEST(first_argument_of_a_size) {
+    static const struct {
+        const char *in, *found;
+    } rows[] = {
+        {"*2\r\n$3\r\nGET\r\n$5\r\nhello\r\n", "hello"},
+        {"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$5\r\nhello\r\n", "hello"},
+        {"*2\r\n$3\r\nGET\r\n$7\r\ntoolong\r\n$6\r\nhello!\r\n", "hello!"},
+        {"*2\r\n$3\r\nGET\r\n$5\r\nhello\r", ""},
+        {"*2\r\n$3\r\nGET\r\n$5\r\nhel", ""},
+        {"*2\r\n$3\r\nGET\r\n$99999999999999999999\r\nhello\r\n", ""},
+        {"*2\r\n$3\r\nGET\r\n$-5\r\nhello\r\n", ""},
+        {"GET hello\r\n", ""},
+        {"*", ""},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        size_t len = strlen(rows[i].in);
+        char *copy = malloc(len > 0 ? len : 1); /* a sanitizer knows its end */
+        memcpy(copy, rows[i].in, len);
+        struct span found = resp_first_of_size(span_of(copy, len), 5, 6);
+        CHECK(span_eq(found, span_str(rows[i].found)));
+        free(copy);
+    }
+}
+
 TEST(split_line_for_configuration_files) {
     struct buf store = {0};
     struct span *argv;
