@@ -49,8 +49,8 @@ bool page_arena_init(struct page_arena *a, size_t reserve, bool huge) {
     return true;
 }
 
-/* A large page at a time, as the address space is locked meanwhile. It is a wish: where it fails the
- * page comes when it is used. */
+/* A large page at a time, as the address space is locked meanwhile. It is a wish: where it fails
+ * the page comes when it is used. */
 static bool touch_piece(struct crew_job *job) {
     const struct page_arena *a = CONTAINER_OF(job, struct page_arena, touching);
     for (size_t at = a->touch_from; at < a->touch_to; at += HUGE_PAGE) {

@@ -26,8 +26,8 @@ struct net_hooks {
     /* After the callbacks. Returns for how many milliseconds the loop may sleep; 0: there is more
      * to do at once. */
     uint64_t (*turn)(void *arg);
-    /* NULL, or: before they are called, what some rings have, up to NET_AHEAD of them. The peers may
-     * still change these bytes, which are good for guesses only. */
+    /* NULL, or: what some rings have, up to NET_AHEAD of them, before they are called. The peers
+     * may still change these bytes, which are good for guesses only. */
     void (*ahead)(void *arg, const struct span *came, size_t n);
 };
 enum { NET_AHEAD = 16 };

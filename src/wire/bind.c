@@ -389,7 +389,8 @@ static const struct wire_arg *option_find(const struct binding *b, const struct 
                                           const struct wire_plan *plan, const uint8_t *given) {
     struct span word = b->argv[b->at];
     bool any = word.len == 0 || word.data == NULL;
-    for (unsigned left = plan->begins[any ? 0 : letter_of(word.data)]; left != 0; left &= left - 1) {
+    for (unsigned left = plan->begins[any ? 0 : letter_of(word.data)]; left != 0;
+         left &= left - 1) {
         unsigned i = (unsigned)__builtin_ctz(left);
         if (may_begin(b, &args[i], given[i] != 0)) return &args[i];
     }

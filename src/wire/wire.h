@@ -190,8 +190,8 @@ void wire_plan(const struct wire_command *cmd, struct wire_plan *plan);
 /* Reads a request into the struct of its command, which is all zero before; what was not given
  * stays zero, or is `absent`. false: error says what is wrong, and the struct may be half full.
  * Options may come in any order; of one that is given twice the later counts, but a counted block,
- * and those of a command that says so (once), may be given once. plan: of the command, or NULL, which
- * takes longer. */
+ * and those of a command that says so (once), may be given once. plan: of the command, or NULL,
+ * which takes longer. */
 bool wire_bind(const struct wire_command *cmd, const struct wire_plan *plan,
                const struct span *argv, size_t argc, const struct wire_limits *limits,
                void *options, char error[WIRE_ERROR_SIZE]);

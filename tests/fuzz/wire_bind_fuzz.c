@@ -66,7 +66,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     wire_plan(cmd, &plan);
     memset(options, 0, ROOM);
     memset(again, 0, ROOM);
-    if (request.n == 0 || !wire_bind(cmd, &plan, request.word, request.n, &limits, options, error) ||
+    if (request.n == 0 ||
+        !wire_bind(cmd, &plan, request.word, request.n, &limits, options, error) ||
         !is_bound(cmd->args))
         return 0;
     bind_kv_groups(cmd, (const struct wire_look *)options);

@@ -1,6 +1,7 @@
 /* Memory that is reserved first and used later. */
 #include "../test.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +32,42 @@ static void check_arena(bool huge) {
 TEST(grows_in_place_and_gives_back) {
     check_arena(false);
     check_arena(true);
+}
+
+static bool is_there(char *at) {
+    unsigned char there = 0;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    CHECK_EQ(mincore(at - (uintptr_t)at % page, page, &there), 0);
+    return there & 1;
+}
+
+static bool system_touches(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool does = !is_there(p) && madvise(p, page, MADV_POPULATE_WRITE) == 0 && is_there(p);
+    munmap(p, page);
+    return does;
+}
+
+TEST(a_growing_one_is_touched_ahead) {
+    struct page_arena a, b;
+    if (!system_touches()) SKIP("this system touches no pages when it is asked to");
+    CHECK(page_arena_init(&a, 64 * MB, true) && page_arena_init(&b, 64 * MB, false));
+    for (size_t size = 4096; size <= 7 * MB; size += 4096) CHECK(page_arena_grow(&a, size));
+    CHECK_EQ(a.touched, 0u);                     /* a small one is not */
+    for (size_t round = 0; round < 2; round++) { /* the thread ends, and is there again */
+        size_t size = 8 * MB;
+        for (; size <= 40 * MB; size += 4096)
+            CHECK(page_arena_grow(&a, size) && page_arena_grow(&b, size));
+        while (!is_there(a.base + a.touched - 1) || !is_there(b.base + b.touched - 1)) usleep(1000);
+        CHECK(a.touched > 8 * MB && a.touched <= a.ready && a.ready <= 52 * MB);
+        CHECK(page_arena_grow(&a, 64 * MB) && !page_arena_grow(&a, 64 * MB + 1));
+        page_arena_free(&a);
+        page_arena_free(&b);
+        CHECK(page_arena_init(&a, 64 * MB, true) && page_arena_init(&b, 64 * MB, false));
+    }
+    page_arena_free(&a);
+    page_arena_free(&b);
 }
 
 /* Whatever the size of a page: what is around the range stays. */

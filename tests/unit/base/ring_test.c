@@ -225,6 +225,23 @@ static bool opens(int fd) {
     return ok;
 }
 
+TEST(what_comes_is_seen_before_it_is_read) {
+    static char some[RING_BYTES];
+    open_both();
+    CHECK_EQ(ring_peek(&server).len, 0u);
+    CHECK_EQ(put(&client, "hello", 5), 5);
+    CHECK(span_eq(ring_peek(&server), SPAN("hello")));
+    CHECK_EQ(take(&server, some, 2), 2);
+    CHECK(span_eq(ring_peek(&server), SPAN("llo")));
+    CHECK_EQ(put(&client, some, RING_BYTES - 3), (ssize_t)RING_BYTES - 3);
+    CHECK_EQ(ring_peek(&server).len, RING_BYTES - 2u); /* to the end of the memory */
+    CHECK_EQ(take(&server, some, RING_BYTES - 2), (ssize_t)RING_BYTES - 2);
+    CHECK_EQ(ring_peek(&server).len, 2u);
+    client.out->head += RING_BYTES; /* nonsense */
+    CHECK_EQ(ring_peek(&server).len, 0u);
+    close_both();
+}
+
 TEST(memory_that_is_no_ring_is_refused) {
     size_t size = ring_size();
     struct ring r = {0};

@@ -29,12 +29,14 @@ static void on_timer(void *arg) {
     fired++;
 }
 
+static const struct net_hooks plain_hooks = {.woke = woke, .turn = turn};
+static const struct net_hooks *hooks = &plain_hooks;
+
 static void start(unsigned limit, uint64_t ms) {
-    struct net_hooks hooks = {.woke = woke, .turn = turn};
     turns = wakes = reads = fired = 0;
     turn_limit = limit;
     sleep_ms = ms;
-    loop = net_loop_create(&hooks);
+    loop = net_loop_create(hooks);
     CHECK(loop != NULL);
 }
 
@@ -115,6 +117,50 @@ static void peer_puts(const char *data, size_t len, bool calls) {
     struct iovec iov = {(void *)(uintptr_t)data, len};
     CHECK_EQ(ring_write(&peer, &iov, 1), (ssize_t)len);
     if (calls && ring_calls(&peer, RING_WRITE)) CHECK_EQ(send(fds[1], "", 1, 0), 1);
+}
+
+static unsigned aheads;
+
+static void on_ahead(void *arg, const struct span *came, size_t n) {
+    CHECK(n == 2 && reads == 0);
+    for (size_t i = 0; i < n; i++) CHECK(span_eq(came[i], SPAN("hello")));
+    aheads++;
+}
+
+static void on_other(void *arg, unsigned events) {
+    net_loop_stop(loop);
+}
+
+/* Before any of them is called; what one ring has alone is not worth it. */
+TEST(what_rings_have_is_told_ahead) {
+    static const struct net_hooks with = {.woke = woke, .turn = turn, .ahead = on_ahead};
+    struct ring others_peer;
+    struct net_watch other;
+    struct iovec iov = {(char[]){"hello"}, 5};
+    int memory, pair[2];
+    aheads = 0;
+    for (int both = 0; both < 2; both++) {
+        hooks = &with;
+        ring_start(NULL);
+        hooks = &plain_hooks;
+        CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+        struct net_ring *r = net_ring_create(&memory);
+        CHECK(r != NULL && ring_open(&others_peer, memory));
+        close(memory);
+        net_watch_init(&other, loop, pair[0], on_other, NULL);
+        CHECK_EQ(net_watch_set(&other, NET_READ), TARN_OK);
+        CHECK_EQ(net_watch_ring(&other, r), TARN_OK);
+        peer_puts("hello", 5, false);
+        if (both) CHECK_EQ(ring_write(&others_peer, &iov, 1), 5);
+        net_loop_run(loop);
+        CHECK_EQ(aheads, both ? 1u : 0u);
+        net_watch_set(&other, 0);
+        net_ring_destroy(&r);
+        ring_close(&others_peer);
+        close(pair[0]);
+        close(pair[1]);
+        ring_stop();
+    }
 }
 
 TEST(a_ring_is_looked_at_and_called) {
