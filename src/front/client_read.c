@@ -664,7 +664,7 @@ void clients_ahead(void *arg, const struct span *came, size_t n) {
         key[keys] = resp_first_of_size(came[i], KEY_LIKELY_MIN, WIRE_KEY_MAX);
         keys += key[keys].len > 0;
     }
-    if (keys > 1 && books != NULL) store_prefetch(books, key, keys, hash);
+    if (keys > 1 && books != NULL) store_prefetch_single(books, key, keys, hash);
 }
 
 /* Is its request in the input that is run? The words of an inline one are copied from there. */

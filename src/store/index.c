@@ -228,6 +228,12 @@ void index_prefetch_object(const struct index *x, uint64_t hash, size_t key_len)
     }
 }
 
+const struct object *index_likely(const struct index *x, uint64_t hash) {
+    const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
+    unsigned bits = bucket_matches(b, tag_of(hash));
+    return bits != 0 ? record_get(x->records, b->ref[__builtin_ctz(bits)]) : NULL;
+}
+
 static uint64_t reverse_bits(uint64_t v) {
     uint64_t r = 0;
     for (int i = 0; i < 64; i++, v >>= 1) r = r << 1 | (v & 1);

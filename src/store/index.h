@@ -37,6 +37,8 @@ void index_remove(struct index *x, struct object *o, uint64_t hash);
  * up there, with a key of that length. */
 void index_prefetch_bucket(const struct index *x, uint64_t hash);
 void index_prefetch_object(const struct index *x, uint64_t hash, size_t key_len);
+/* The first of those objects; NULL: there is none. */
+const struct object *index_likely(const struct index *x, uint64_t hash);
 typedef void (*index_fn)(void *arg, struct object *o);
 /* Visits the buckets of one step. fn may remove the object it is given. */
 uint64_t index_scan(struct index *x, uint64_t cursor, index_fn fn, void *arg);

@@ -59,6 +59,8 @@ struct policy_ops {
     void (*insert)(struct policy *p, struct object *o, const struct policy_event *e);
     /* Used; it is linked. The books set its access time after this. */
     void (*access)(struct policy *p, struct object *o, const struct policy_event *e);
+    /* One may soon be used: what access will look at comes near. NULL: nothing to do. */
+    void (*near)(const struct policy *p, const struct object *o);
     /* Leaves without being evicted (removed, moved): linked, popped or held. */
     void (*unlink)(struct policy *p, struct object *o);
     /* Leaves the order, but stays in memory, until insert or forget. Its fields are the books'

@@ -117,6 +117,11 @@ static void chain_access(struct policy *p, struct object *o, const struct policy
     q->known = q->read = e->depth + 1;
 }
 
+static void chain_near(const struct policy *p, const struct object *o) {
+    const struct chain_policy *s = chain_state(p);
+    if (s != NULL) __builtin_prefetch(chain_run(&s->chain, o->request), 1);
+}
+
 static void chain_prefix_done(struct policy *p, const struct policy_event *e) {
     struct chain_policy *s = chain_state(p);
     struct chain_request *q = s ? chain_request_find(s, e->request) : NULL;
@@ -569,6 +574,7 @@ const struct policy_ops policy_chain = {
     .close = chain_close,
     .insert = chain_insert,
     .access = chain_access,
+    .near = chain_near,
     .unlink = chain_unlinked,
     .park = chain_park,
     .parked_access = chain_parked_access,

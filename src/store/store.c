@@ -235,6 +235,25 @@ void store_prefetch(const struct store *s, const struct span *keys, size_t n, ui
     for (size_t i = 0; i < n; i++) index_prefetch_object(&s->index, hashes[i], keys[i].len);
 }
 
+/* The keys of a batch were mostly put together, so that this lies side by side, and costs more than
+ * it saves. */
+void store_prefetch_single(struct store *s, const struct span *keys, size_t n, uint64_t *hashes) {
+    const struct object *hit[STORE_PREFETCH_MAX];
+    size_t hits = 0;
+    TARN_ASSERT(n <= STORE_PREFETCH_MAX);
+    store_prefetch(s, keys, n, hashes);
+    for (size_t i = 0; i < n; i++) {
+        const struct object *o = index_likely(&s->index, hashes[i]);
+        if (o == NULL || o->block == 0 || o->bits & OBJECT_INLINE) continue;
+        __builtin_prefetch(block_get(&s->space, o->block), 1);
+        hit[hits++] = o;
+    }
+    for (size_t i = 0; i < hits; i++) {
+        const struct policy *p = order_policy(s, hit[i]);
+        if (p->ops->near != NULL) p->ops->near(p, hit[i]);
+    }
+}
+
 struct object *book_seen(struct store *s, struct object *o) {
     if (!o) return NULL;
     if (UNLIKELY(s->stale && book_stale(s, o))) return NULL;

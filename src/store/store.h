@@ -372,9 +372,12 @@ void store_batch_miss(struct store *s, struct store_batch *b, struct span key, u
 /* --- look-ups --- */
 
 uint64_t store_hash(struct span key);
-/* Brings the cache lines of coming look-ups near; up to 32 keys at once pay. hashes[n] is
+enum { STORE_PREFETCH_MAX = 32 };
+/* Brings the cache lines of coming look-ups near; up to so many keys at once pay. hashes[n] is
  * written. */
 void store_prefetch(const struct store *s, const struct span *keys, size_t n, uint64_t *hashes);
+/* Of hits far from each other also what an access looks at. */
+void store_prefetch_single(struct store *s, const struct span *keys, size_t n, uint64_t *hashes);
 /* The readable object, or NULL. No access, no lease. An object past its TTL is removed on the
  * way. */
 struct object *store_find(struct store *s, struct span key);

@@ -31,6 +31,31 @@ TEST(lru_evicts_the_least_recently_used) {
     store_destroy(&s);
 }
 
+/* Keys that are there, and that are not: the order is what it was. */
+TEST(what_comes_near_is_no_use) {
+    static const char *const policies[] = {"lru", "fifo", "lfu", "sieve", "s3fifo", "chain"};
+    for (size_t i = 0; i < ARRAY_LEN(policies); i++) {
+        struct store *near = filled(policies[i], 8), *other = filled(policies[i], 8);
+        for (int put = 8; put < 16; put++) {
+            struct span keys[STORE_PREFETCH_MAX];
+            uint64_t hashes[STORE_PREFETCH_MAX];
+            char names[STORE_PREFETCH_MAX][16];
+            for (int k = 0; k < (int)STORE_PREFETCH_MAX; k++) {
+                sprintf(names[k], "k%d", k % 20);
+                keys[k] = span_str(names[k]);
+            }
+            store_prefetch_single(near, keys, STORE_PREFETCH_MAX, hashes);
+            CHECK_EQ(hashes[1], store_hash(SPAN("k1")));
+            CHECK_EQ(util_put(near, name(put), 4096), TARN_OK);
+            CHECK_EQ(util_put(other, name(put), 4096), TARN_OK);
+            for (int k = 0; k <= put; k++)
+                CHECK_EQ(util_has(near, name(k)), util_has(other, name(k)));
+        }
+        store_destroy(&near);
+        store_destroy(&other);
+    }
+}
+
 TEST(lru_look_ups_without_lease_do_not_count) {
     struct store *s = filled("lru", 4);
     struct store_batch b;
