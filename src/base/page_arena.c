@@ -23,15 +23,21 @@ static size_t page_bytes(void) {
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
+static size_t page_up(size_t size) {
+    size_t page = page_bytes();
+    return (size + page - 1) / page * page;
+}
+
 static size_t share_of_addresses(void) {
     struct rlimit limit;
     bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     return limited ? limit.rlim_cur / 16 : SIZE_MAX;
 }
 
-bool page_arena_init(struct page_arena *a, size_t reserve, bool huge) {
+bool page_arena_init(struct page_arena *a, size_t reserve, unsigned how) {
+    bool huge = how & PAGES_HUGE;
     reserve = min_u64(reserve, share_of_addresses());
-    size_t whole = (reserve + page_bytes() - 1) / page_bytes() * page_bytes();
+    size_t whole = page_up(reserve);
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     size_t more = huge ? HUGE_PAGE : 0;
     char *p = mmap(NULL, whole + more, PROT_NONE, flags, -1, 0);
@@ -45,7 +51,7 @@ bool page_arena_init(struct page_arena *a, size_t reserve, bool huge) {
          * only. */
         madvise(p, whole, MADV_HUGEPAGE);
     }
-    *a = (struct page_arena){.base = p, .reserved = reserve};
+    *a = (struct page_arena){.base = p, .reserved = reserve, .ahead = (how & PAGES_AHEAD) != 0};
     return true;
 }
 
@@ -78,15 +84,15 @@ static void ahead_leave(struct page_arena *a) {
     pthread_mutex_unlock(&ahead.lock);
 }
 
-/* What is usable behind what is used. A piece that is still being touched is not waited for: the
- * next growth tells of the rest. */
-static void touch_ahead(struct page_arena *a, size_t used) {
-    if (!ahead_join(a)) return;
+/* Of what is usable the next so many bytes behind what is used. A piece that is still being touched
+ * is not waited for: the next growth tells of the rest. */
+static void touch_ahead(struct page_arena *a, size_t used, size_t more) {
+    size_t from = max_u64(a->touched, page_up(used)), to = min_u64(page_up(used + more), a->ready);
+    if (from >= to || !ahead_join(a)) return;
     enum crew_state state = crew_job_state(&ahead.crew, &a->touching);
     if (state == CREW_QUEUED || state == CREW_RUNNING) return;
-    size_t page = page_bytes();
-    a->touch_from = max_u64(a->touched, (used + page - 1) / page * page);
-    a->touch_to = a->touched = a->ready;
+    a->touch_from = from;
+    a->touch_to = a->touched = to;
     crew_add(&ahead.crew, &a->touching);
 }
 
@@ -108,12 +114,15 @@ static bool make_ready(struct page_arena *a, size_t size) {
 bool page_arena_grow(struct page_arena *a, size_t size) {
     if (size <= a->quiet) return true;
     if (size > a->reserved) return false;
-    size_t more = min_u64(size / 4 / HUGE_PAGE * HUGE_PAGE, AHEAD_MAX);
+    size_t more = a->ahead ? min_u64(size / 4 / HUGE_PAGE * HUGE_PAGE, AHEAD_MAX) : 0;
     bool both = make_ready(a, size + more);
     if (!both && !make_ready(a, size)) return false;
     bool last = !both || a->ready == a->reserved;
     a->quiet = last ? a->ready : a->ready - more;
-    if (more > 0 && a->touched < a->ready) touch_ahead(a, size);
+    if (more > 0) {
+        touch_ahead(a, size, more);
+        a->quiet = min_u64(a->quiet, size + more / 2);
+    }
     return true;
 }
 

@@ -137,7 +137,8 @@ static void rings_ahead(struct net_loop *loop) {
     size_t n = 0;
     const struct net_ring *r;
     TAILQ_FOREACH(r, &loop->awake, awake_link) {
-        if (n < NET_AHEAD && (came[n] = ring_peek(&r->ring)).len > 0) n++;
+        if (!(r->watch->events & NET_READ)) continue;
+        if ((came[n] = ring_peek(&r->ring)).len > 0 && ++n == NET_AHEAD) break;
     }
     if (n > 1) loop->hooks.ahead(loop->hooks.arg, came, n);
 }

@@ -44,7 +44,8 @@ static bool index_is_large(const struct route_index *ix) {
 
 static bool runs_reserve(struct route_index *ix) {
     if (index_is_large(ix)) ix->memory.bytes += HUGE_PAGE;
-    return page_arena_init(&ix->runs, ix->chunks_max * CHUNK_BYTES, index_is_large(ix));
+    return page_arena_init(&ix->runs, ix->chunks_max * CHUNK_BYTES,
+                           index_is_large(ix) ? PAGES_HUGE : 0);
 }
 
 /* The table of the runs' first blocks. */

@@ -170,7 +170,8 @@ bool route_table_lay_base(struct route_table *t, struct route_memory *m, uint64_
     size_t size = (sizeof(*s.slot) * route_shard_slots(&s)) << t->bits;
     size = (size + PAGE - 1) / PAGE * PAGE;
     if (!route_memory_take(m, size)) return false;
-    if (!page_arena_init(&t->base, size, huge) || !page_arena_grow(&t->base, size)) return false;
+    if (!page_arena_init(&t->base, size, huge ? PAGES_HUGE : 0) || !page_arena_grow(&t->base, size))
+        return false;
     t->base_homes = s.homes;
     return true;
 }

@@ -35,8 +35,10 @@ static uint16_t tag_of(uint64_t hash) {
 
 bool index_init(struct index *x, struct records *records) {
     *x = (struct index){.records = records, .mask = MIN_BUCKETS - 1, .more = 1};
-    return page_arena_init(&x->arena, MAX_BUCKETS * sizeof(struct index_bucket), true) &&
-           page_arena_init(&x->more_arena, MAX_BUCKETS * sizeof(struct index_bucket), true) &&
+    return page_arena_init(&x->arena, MAX_BUCKETS * sizeof(struct index_bucket),
+                           PAGES_HUGE | PAGES_AHEAD) &&
+           page_arena_init(&x->more_arena, MAX_BUCKETS * sizeof(struct index_bucket),
+                           PAGES_HUGE | PAGES_AHEAD) &&
            page_arena_grow(&x->arena, MIN_BUCKETS * sizeof(struct index_bucket));
 }
 

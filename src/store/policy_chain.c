@@ -21,9 +21,9 @@ static struct chain_policy *state_made(struct policy *p) {
     s = xcalloc(1, sizeof(*s));
     struct chain_books *c = &s->chain;
     size_t cells = (size_t)CHAIN_SORTS * CHAIN_SLOTS * sizeof(struct chain_cell);
-    bool reserved =
-        page_arena_init(&c->arena, (size_t)CHAIN_RUNS_MAX * sizeof(struct chain_run), false) &&
-        page_arena_init(&c->cells.arena, cells, false);
+    bool reserved = page_arena_init(&c->arena, (size_t)CHAIN_RUNS_MAX * sizeof(struct chain_run),
+                                    PAGES_AHEAD) &&
+                    page_arena_init(&c->cells.arena, cells, PAGES_AHEAD);
     TARN_ASSERT(reserved);
     c->runs = 1;
     chain_value_init(&c->value);

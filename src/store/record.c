@@ -22,8 +22,9 @@ static struct record_page *page_at(const struct records *r, uint32_t n) {
 
 bool records_init(struct records *r) {
     memset(r, 0, sizeof(*r));
-    if (!page_arena_init(&r->arena, RESERVE, true)) return false;
-    if (!page_arena_init(&r->meta, RESERVE / RECORD_PAGE * sizeof(struct record_page), true) ||
+    if (!page_arena_init(&r->arena, RESERVE, PAGES_HUGE | PAGES_AHEAD)) return false;
+    if (!page_arena_init(&r->meta, RESERVE / RECORD_PAGE * sizeof(struct record_page),
+                         PAGES_HUGE | PAGES_AHEAD) ||
         !page_arena_grow(&r->meta, sizeof(struct record_page)) ||
         !page_arena_grow(&r->arena, RECORD_PAGE)) {
         records_free(r);

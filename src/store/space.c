@@ -94,7 +94,7 @@ bool space_init(struct space *sp, const char *allocator) {
     else
         return false;
     sp->blocks = 1;
-    return page_arena_init(&sp->arena, RESERVE, true) &&
+    return page_arena_init(&sp->arena, RESERVE, PAGES_HUGE | PAGES_AHEAD) &&
            page_arena_grow(&sp->arena, sizeof(struct block));
 }
 

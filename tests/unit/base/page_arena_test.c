@@ -12,7 +12,7 @@
 
 static void check_arena(bool huge) {
     struct page_arena a;
-    CHECK(page_arena_init(&a, 10 * MB, huge));
+    CHECK(page_arena_init(&a, 10 * MB, huge ? PAGES_HUGE : 0));
     CHECK(!huge || (uintptr_t)a.base % (2 * MB) == 0);
     CHECK(page_arena_grow(&a, 1));
     CHECK(a.base[0] == 0 && a.base[4095] == 0);
@@ -49,32 +49,54 @@ static bool system_touches(void) {
     return does;
 }
 
+static bool init_both(struct page_arena *a, struct page_arena *b) {
+    return page_arena_init(a, 64 * MB, PAGES_HUGE | PAGES_AHEAD) &&
+           page_arena_init(b, 64 * MB, PAGES_AHEAD);
+}
+
+/* Of what was never written: in a large page it is there as far as that one goes. */
+static size_t resident_behind(const struct page_arena *a, size_t used) {
+    size_t n = 0;
+    for (size_t at = used; at < a->ready; at += 65536) n += is_there(a->base + at) ? 65536 : 0;
+    return n;
+}
+
 TEST(a_growing_one_is_touched_ahead) {
     struct page_arena a, b;
     if (!system_touches()) SKIP("this system touches no pages when it is asked to");
-    CHECK(page_arena_init(&a, 64 * MB, true) && page_arena_init(&b, 64 * MB, false));
+    CHECK(init_both(&a, &b));
     for (size_t size = 4096; size <= 7 * MB; size += 4096) CHECK(page_arena_grow(&a, size));
     CHECK_EQ(a.touched, 0u);                     /* a small one is not */
     for (size_t round = 0; round < 2; round++) { /* the thread ends, and is there again */
-        size_t size = 8 * MB;
-        for (; size <= 40 * MB; size += 4096)
+        for (size_t size = 8 * MB; size <= 40 * MB; size += 4096) {
             CHECK(page_arena_grow(&a, size) && page_arena_grow(&b, size));
+            CHECK(a.touched <= size + 8 * MB && a.touched <= a.ready);
+        }
         while (!is_there(a.base + a.touched - 1) || !is_there(b.base + b.touched - 1)) usleep(1000);
-        CHECK(a.touched > 8 * MB && a.touched <= a.ready && a.ready <= 52 * MB);
+        CHECK(a.touched > 8 * MB && a.ready <= 52 * MB);
+        CHECK(resident_behind(&a, 40 * MB) <= 10 * MB && resident_behind(&b, 40 * MB) <= 8 * MB);
         CHECK(page_arena_grow(&a, 64 * MB) && !page_arena_grow(&a, 64 * MB + 1));
         page_arena_free(&a);
         page_arena_free(&b);
-        CHECK(page_arena_init(&a, 64 * MB, true) && page_arena_init(&b, 64 * MB, false));
+        CHECK(init_both(&a, &b));
     }
     page_arena_free(&a);
     page_arena_free(&b);
+}
+
+TEST(one_that_is_not_to_be_is_not_touched) {
+    struct page_arena a;
+    CHECK(page_arena_init(&a, 64 * MB, 0));
+    for (size_t size = 4096; size <= 40 * MB; size += 4096) CHECK(page_arena_grow(&a, size));
+    CHECK(a.touched == 0 && a.ready == 40 * MB && resident_behind(&a, 0) == 0);
+    page_arena_free(&a);
 }
 
 /* Whatever the size of a page: what is around the range stays. */
 TEST(any_range_is_given_back) {
     struct page_arena a;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 4 * page;
-    CHECK(page_arena_init(&a, n, false) && page_arena_grow(&a, n));
+    CHECK(page_arena_init(&a, n, 0) && page_arena_grow(&a, n));
     for (size_t from = 0; from < n; from += page / 2 - 8)
         for (size_t to = from; to <= n; to += page / 4) {
             memset(a.base, 7, n);
@@ -88,7 +110,7 @@ TEST(any_range_is_given_back) {
 
 TEST(a_reservation_of_any_size) {
     struct page_arena a;
-    CHECK(page_arena_init(&a, 5000, true) && page_arena_grow(&a, 5000));
+    CHECK(page_arena_init(&a, 5000, PAGES_HUGE) && page_arena_grow(&a, 5000));
     CHECK(!page_arena_grow(&a, 5001));
     CHECK_EQ(a.reserved, 5000u); /* users count it */
     a.base[4999] = 1;
@@ -105,8 +127,9 @@ TEST(a_limited_address_space_is_shared) {
         struct rlimit limit, want = {.rlim_cur = 16384 * MB, .rlim_max = RLIM_INFINITY};
         bool is = setrlimit(RLIMIT_AS, &want) == 0 && getrlimit(RLIMIT_AS, &limit) == 0 &&
                   limit.rlim_cur == want.rlim_cur;
-        bool ok = page_arena_init(&a, 32768 * MB, true) && page_arena_init(&b, 32768 * MB, true) &&
-                  page_arena_grow(&a, 1024 * MB) && !page_arena_grow(&a, 1025 * MB);
+        bool ok = page_arena_init(&a, 32768 * MB, PAGES_HUGE) &&
+                  page_arena_init(&b, 32768 * MB, PAGES_HUGE) && page_arena_grow(&a, 1024 * MB) &&
+                  !page_arena_grow(&a, 1025 * MB);
         _exit(!is ? 77 : ok ? 0 : 1);
     }
     int status;
