@@ -81,7 +81,7 @@ ifeq ($(SAN_FLAGS),)
 $(error SANITIZER=$(SANITIZER): address, undefined or thread)
 endif
 SAN_FLAGS += -DTARN_SANITIZER=1
-# Three hundred programs with the sanitizers' tables: gold takes a third of ld's time for each. It
+# Some 270 programs with the sanitizers' tables: gold takes two fifths of ld's time for each. It
 # warns of what clang makes.
 SAN_LDFLAGS := $(if $(findstring clang,$(CC)),,$(if $(shell command -v ld.gold),-fuse-ld=gold))
 endif
