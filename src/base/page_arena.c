@@ -11,6 +11,7 @@
 
 #define GROW_STEP ((size_t)4 << 20)
 #define AHEAD_MAX ((size_t)8 << 20)
+#define STEP_MAX  ((size_t)64 << 20)
 
 /* The thread that touches pages ahead, while there are arenas that have asked for it. */
 static struct {
@@ -102,8 +103,11 @@ void page_arena_free(struct page_arena *a) {
     *a = (struct page_arena){0};
 }
 
+/* Each step waits for the page that is being touched, so that there are to be few. */
 static bool make_ready(struct page_arena *a, size_t size) {
-    size_t want = (size + GROW_STEP - 1) / GROW_STEP * GROW_STEP;
+    size_t step = a->ahead ? max_u64(min_u64(size / 4, STEP_MAX), GROW_STEP) : GROW_STEP;
+    step -= step % GROW_STEP;
+    size_t want = (size + step - 1) / step * step;
     if (want > a->reserved) want = a->reserved;
     if (want <= a->ready) return true;
     if (mprotect(a->base + a->ready, want - a->ready, PROT_READ | PROT_WRITE) != 0) return false;
