@@ -138,13 +138,17 @@ void session_far_opened(struct tarn_host *h, struct hosting_far *f, tarn_status 
                         const char *why) {
     struct hosting_session *s = &h->session;
     const char *tier = hosted_tiers[f->segment->kind];
+    bool refused = false;
     if (status != TARN_OK) {
         log_warning("The %s tier at %s cannot be used: %s", tier, f->path, why);
         if (status != TARN_ECANCELED)
-            hosting_opened(h, fail(status, "the %s tier at %s: %s", tier, f->path, why));
+            refused = hosting_opened(h, fail(status, "the %s tier at %s: %s", tier, f->path, why));
     }
     TARN_ASSERT(s->opening > 0);
-    if (--s->opening == 0 && s->phase == PHASE_OPENING) open_tiers(h);
+    if (--s->opening > 0 || s->phase != PHASE_OPENING) return;
+    /* Who waits for it to open ends the host, which is not to join meanwhile. One of many serves
+     * what it has. */
+    if (!refused || h->one_of_many) open_tiers(h);
 }
 
 void session_fenced_before(struct tarn_host *h, uint32_t master_epoch) {
