@@ -250,7 +250,8 @@ void store_prefetch_single(struct store *s, const struct span *keys, size_t n, u
     }
     for (size_t i = 0; i < hits; i++) {
         const struct policy *p = order_policy(s, hit[i]);
-        if (p->ops->near != NULL) p->ops->near(p, hit[i]);
+        /* what was pinned when the policy changed has none */
+        if (p->ops != NULL && p->ops->near != NULL) p->ops->near(p, hit[i]);
     }
 }
 

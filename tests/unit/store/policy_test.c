@@ -56,6 +56,20 @@ TEST(what_comes_near_is_no_use) {
     }
 }
 
+/* What was pinned when the policy changed is none of any policy. */
+TEST(what_comes_near_may_have_no_policy) {
+    struct store *s = filled("lru", 4);
+    struct span keys[] = {SPAN("k0"), SPAN("k1")};
+    uint64_t hashes[2];
+    unsigned budget = 1000;
+    CHECK_EQ(store_pin(s, keys[0], STORE_PIN_HARD, 0), TARN_OK);
+    CHECK_EQ(store_set_policy(s, "chain"), TARN_OK);
+    CHECK(!order_migrate(s, &budget));
+    store_prefetch_single(s, keys, 2, hashes);
+    CHECK(util_has(s, "k0") && util_has(s, "k1"));
+    store_destroy(&s);
+}
+
 TEST(lru_look_ups_without_lease_do_not_count) {
     struct store *s = filled("lru", 4);
     struct store_batch b;
