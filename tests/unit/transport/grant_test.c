@@ -1,5 +1,6 @@
 #include "../test.h"
 
+#include "base/rng.h"
 #include "transport/grant.h"
 
 static const uint8_t key[GRANT_KEY_SIZE] = {1, 2, 3, 4};
@@ -23,6 +24,22 @@ TEST(a_grant_comes_back_as_it_was) {
     CHECK_EQ(g.master_epoch, 3);
     CHECK_EQ(g.expiry_ms, 1000);
     CHECK_EQ(grant_claimed_epoch(wire), 3);
+}
+
+/* Each MAC is libsodium's, which checks it. */
+TEST(one_sealer_for_many_extents) {
+    struct grant_sealer s;
+    struct grant g;
+    uint8_t at_once[GRANT_SIZE], wire[GRANT_SIZE];
+    grant_sealer_init(&s, key, &good);
+    for (uint64_t i = 0; i < 10000; i++) {
+        struct grant_extent x = {(uint32_t)mix64(i), 5, mix64(~i), mix64(i << 20)};
+        grant_sealer_seal(&s, &x, wire);
+        CHECK_EQ(grant_check(key, wire, &x, GRANT_READ, 0, 0, 3, 5, 999, &g), GRANT_OK);
+        CHECK_EQ(g.session, 42);
+        grant_seal(key, &good, &x, at_once);
+        CHECK(memcmp(at_once, wire, sizeof(wire)) == 0);
+    }
 }
 
 TEST(no_bit_can_be_changed) {
