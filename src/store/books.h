@@ -128,8 +128,8 @@ struct lot {
 
 /* --- sessions and puts (put.c) --- */
 
-/* Life: made by the first lease or put of a connection, goes with the last of them after the
- * connection closed. */
+/* Life: made by the first lease or put of a connection, goes with the last of them; the latest
+ * stays, empty, until there is another one or its connection closes. */
 struct session {
     struct htab_node node;
     uint64_t id;
@@ -317,9 +317,10 @@ struct store {
     struct htab_node *free_refs;
     LIST_HEAD(, store_put) spare_puts;
     unsigned n_spare_puts;
-    struct put_batch *put_batch; /* the last one that was looked for, NULL: it is gone */
-    struct lease_batch *batch;   /* the one that was last added to, while it lasts */
-    struct session *session;     /* the one that was last asked for, while it lasts */
+    struct put_batch *put_batch;     /* the last one that was looked for, NULL: it is gone */
+    struct lease_batch *batch;       /* the one that was last added to, while it lasts */
+    struct lease_batch *spare_batch; /* memory for the next one, or NULL */
+    struct session *session;         /* the latest, perhaps empty; NULL: it is gone */
     uint64_t batch_ids;
     struct wheel *wheel[WHEELS]; /* monotonic time */
     struct wheel *ttl_wheel;     /* wall time */
@@ -671,6 +672,7 @@ void lease_end_all(struct store *s);
 /* put.c */
 struct session *session_get(struct store *s, uint64_t id);
 struct session *session_find(const struct store *s, uint64_t id);
+/* If it is empty it goes, or soon. */
 void session_trim(struct store *s, struct session *ss);
 void put_over(struct store *s, struct wheel_node *node);
 void put_free_all(struct store *s);

@@ -34,9 +34,11 @@ static bool refs_have_version(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct refs, node)->version == *(const uint64_t *)key;
 }
 
-/* Versions are numbers of these books' own: nobody chooses them so that they collide. */
+/* Versions are numbers of these books' own: nobody chooses them so that more than eight collide.
+ * Those of a batch often follow one another: eight of them have buckets in a row, a line of the
+ * cache. */
 static uint64_t version_hash(uint64_t version) {
-    return mix64(version);
+    return mix64(version >> 3) << 3 | (version & 7);
 }
 
 struct refs *refs_find(const struct store *s, uint64_t version) {
@@ -49,6 +51,7 @@ static bool pool_is_large(uint64_t pool, uint64_t used) {
     return pool > 1024 && pool > 4 * used;
 }
 
+/* Its count is 0, and nothing is in it. */
 static struct refs *refs_new(struct store *s) {
     struct htab_node *n = s->free_refs;
     if (n == NULL) {
@@ -56,13 +59,16 @@ static struct refs *refs_new(struct store *s) {
         return xcalloc(1, sizeof(struct refs));
     }
     s->free_refs = n->next;
-    struct refs *r = CONTAINER_OF(n, struct refs, node);
-    *r = (struct refs){.count = 0};
-    return r;
+    return CONTAINER_OF(n, struct refs, node);
 }
 
+/* Its leases, holds and guard are over. */
 static void refs_free(struct store *s, struct refs *r) {
-    if (UNLIKELY(r->blocks != NULL)) free(r->blocks);
+    if (UNLIKELY(r->blocks != NULL)) {
+        free(r->blocks);
+        r->blocks = NULL;
+        r->n_blocks = 0;
+    }
     if (pool_is_large(s->refs_pool, s->refs.count)) {
         free(r);
         s->refs_pool--;
@@ -208,9 +214,9 @@ static struct lease_batch *batch_find(const struct store *s, uint64_t session, u
 }
 
 static struct lease_batch *batch_new(struct store *s, uint64_t session, uint64_t id) {
-    struct lease_batch *b = xcalloc(1, sizeof(*b));
-    b->id = id;
-    b->session = session_get(s, session);
+    struct lease_batch *b = s->spare_batch != NULL ? s->spare_batch : xmalloc(sizeof(*b));
+    s->spare_batch = NULL;
+    *b = (struct lease_batch){.id = id, .session = session_get(s, session)};
     if (id != 0) htab_insert(&s->batches, &b->node, mix64(id));
     s->batch_count++;
     return b;
@@ -223,7 +229,8 @@ static void batch_trim(struct store *s, struct lease_batch *b) {
     if (s->batch == b) s->batch = NULL;
     session_trim(s, b->session);
     s->batch_count--;
-    free(b);
+    free(s->spare_batch);
+    s->spare_batch = b;
 }
 
 /* The one of that id, for leases until then; id 0: any that nobody can name. */
@@ -536,6 +543,7 @@ static void free_lot(void *arg, struct htab_node *node) {
 void lease_free_all(struct store *s) {
     htab_each(&s->refs, free_refs, s);
     htab_each(&s->lots, free_lot, s);
+    free(s->spare_batch);
     for (struct lease *l; (l = LIST_TAKE(&s->free_leases, link));) free(l);
     for (struct htab_node *n; (n = s->free_refs); free(CONTAINER_OF(n, struct refs, node)))
         s->free_refs = n->next;

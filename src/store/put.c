@@ -28,6 +28,24 @@ struct session *session_find(const struct store *s, uint64_t id) {
     return n ? CONTAINER_OF(n, struct session, node) : NULL;
 }
 
+static bool session_is_empty(const struct session *ss) {
+    return ss->leases == 0 && ss->puts == 0 && !ss->fencing;
+}
+
+static void session_free(struct store *s, struct session *ss) {
+    htab_remove(&s->sessions, &ss->node);
+    free(ss);
+}
+
+/* An empty one is made anew when it is needed, but the latest stays meanwhile: who has given his
+ * only lease back takes the next one. */
+static struct session *session_latest(struct store *s, struct session *ss) {
+    struct session *before = s->session;
+    s->session = ss;
+    if (before != NULL && before != ss && session_is_empty(before)) session_free(s, before);
+    return ss;
+}
+
 struct session *session_get(struct store *s, uint64_t id) {
     if (s->session != NULL && s->session->id == id) return s->session;
     struct session *ss = session_find(s, id);
@@ -36,15 +54,17 @@ struct session *session_get(struct store *s, uint64_t id) {
         ss->id = id;
         htab_insert(&s->sessions, &ss->node, hash_u64(id));
     }
-    return s->session = ss;
+    return session_latest(s, ss);
 }
 
-/* An empty one is made anew when it is needed. */
 void session_trim(struct store *s, struct session *ss) {
-    if (ss->leases || ss->puts || ss->fencing) return;
-    htab_remove(&s->sessions, &ss->node);
+    if (!session_is_empty(ss)) return;
+    if (!ss->closed && !ss->fenced) {
+        session_latest(s, ss);
+        return;
+    }
     if (s->session == ss) s->session = NULL;
-    free(ss);
+    session_free(s, ss);
 }
 
 static void ask_fence(struct store *s, struct session *ss) {
@@ -233,6 +253,7 @@ void store_session_closed(struct store *s, uint64_t session) {
     LIST_FOREACH(p, &ss->list, link) {
         if (p->state == PUT_ZOMBIE && !p->local) return ask_fence(s, ss);
     }
+    session_trim(s, ss);
 }
 
 void store_session_fenced(struct store *s, uint64_t session) {
