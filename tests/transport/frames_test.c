@@ -560,4 +560,100 @@ TEST(what_came_before_anyone_looked_is_not_late) {
     close(at);
 }
 
+/* --- a data port with a gate of ours, which takes its time --- */
+
+#define LATE_BYTES 4096u /* of a WRITE's place */
+
+/* Places of the WRITEs, by their extent's offset. */
+enum { LATE_HOLDS = 0, LATE_ENDS = LATE_BYTES, LATE_MIDWAY = 2 * LATE_BYTES };
+
+static struct {
+    uint8_t memory[3 * LATE_BYTES];
+    bool held, go_on; /* atomic; the data thread is in the gate, and may leave it */
+} late;
+
+static enum grant_verdict late_check(void *arg, const uint8_t grant[GRANT_SIZE],
+                                     const struct grant_extent *extent, enum grant_op want,
+                                     uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
+                                     void **addr_p) {
+    (void)arg, (void)grant, (void)sub_length;
+    *g_p = (struct grant){.op = want};
+    *addr_p = late.memory + extent->offset + sub_offset;
+    return GRANT_OK;
+}
+
+static enum grant_verdict late_recheck(void *arg, const struct grant *g,
+                                       const struct grant_extent *extent) {
+    (void)arg, (void)g;
+    if (extent->offset == LATE_HOLDS) {
+        __atomic_store_n(&late.held, true, __ATOMIC_RELEASE);
+        TARN_ASSERT(WORLD_WAIT(__atomic_load_n(&late.go_on, __ATOMIC_ACQUIRE)));
+    } else if (extent->offset == LATE_ENDS) {
+        usleep(5000); /* the next one's turn begins later than the round */
+    }
+    return GRANT_OK;
+}
+
+static struct request late_request(uint64_t offset, uint64_t size) {
+    struct object o = {.size = size, .x[0] = {.offset = offset, .length = LATE_BYTES}};
+    return request(&o, true, 1);
+}
+
+/* A connection in the middle of a WRITE of three bytes. */
+static int late_begun(uint64_t offset) {
+    struct request r = late_request(offset, 3);
+    int fd = dial();
+    hello(fd, 1, 1);
+    put(fd, &r, sizeof(r));
+    put(fd, "a", 1);
+    CHECK(WORLD_WAIT(peek(late.memory + offset) == 'a'));
+    return fd;
+}
+
+static void late_written(int fd) {
+    struct tcp_header reply = {0};
+    CHECK(get(fd, &reply, sizeof(reply)));
+    CHECK_EQ(reply.status, TCP_OK);
+    close(fd);
+}
+
+/* In one round, in which silence is looked for, too, one WRITE ends and bytes of another arrive
+ * behind it, by a later clock than the round's. */
+TEST(who_moves_later_in_a_round_is_not_silent) {
+    world_init(&w, SUITE, 1u << 20);
+    const struct transport_domain_config domain = {0};
+    const struct transport_listen_config config = {
+        .uris = (const char *const[]){"tcp://127.0.0.1:0"},
+        .n_uris = 1,
+        .threads = 1,
+        .idle_timeout_ms = WORLD_PATIENCE_MS,
+        .gate = {.check = late_check, .recheck = late_recheck}};
+    struct transport_domain *d;
+    struct transport_listener *l;
+    CHECK_EQ(transport_tcp.domain_open(&domain, &d), TARN_OK);
+    CHECK_EQ(transport_tcp.listen(d, &config, &l), TARN_OK);
+    w.state->port = transport_tcp.listener_port(l);
+    int ends = late_begun(LATE_ENDS), midway = late_begun(LATE_MIDWAY), holds = dial();
+    hello(holds, 1, 1);
+    struct request r = late_request(LATE_HOLDS, 1);
+    put(holds, &r, sizeof(r));
+    put(holds, "a", 1);
+    CHECK(WORLD_WAIT(__atomic_load_n(&late.held, __ATOMIC_ACQUIRE)));
+    put(ends, "bc", 2);
+    put(midway, "b", 1);
+    usleep(500000); /* so long that the next round looks for silence */
+    __atomic_store_n(&late.go_on, true, __ATOMIC_RELEASE);
+    late_written(holds);
+    late_written(ends);
+    CHECK(WORLD_WAIT(peek(late.memory + LATE_MIDWAY + 1) == 'b'));
+    put(midway, "c", 1);
+    late_written(midway);
+    struct transport_listener_stats stats;
+    transport_tcp.listener_stats(l, &stats);
+    CHECK_EQ(stats.timeouts, 0);
+    transport_tcp.listener_close(&l);
+    transport_tcp.domain_close(&d);
+    world_deinit(&w);
+}
+
 TEST_MAIN()

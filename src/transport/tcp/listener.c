@@ -150,6 +150,11 @@ static void run_queue(struct data_thread *t, uint64_t now_ns) {
     }
 }
 
+/* Turns, and the thread that accepts, may have read the clock since this round did. */
+static uint64_t silence_ms(uint64_t since_ms, uint64_t now_ms) {
+    return now_ms > since_ms ? now_ms - since_ms : 0;
+}
+
 static void drop_silent(struct data_thread *t, uint64_t now_ms) {
     if (now_ms < t->scan_ms) return;
     t->scan_ms = now_ms + SCAN_MS;
@@ -159,14 +164,13 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
             c->readable = true;
             conn_enqueue(t, c);
         }
-        uint64_t limit_ms = t->listener->idle_ms;
+        uint64_t limit_ms = t->listener->idle_ms, silent_ms = silence_ms(c->last_ms, now_ms);
         if (tcp_conn_holds_pieces(c) && tcp_stage_pool_short(&t->listener->staging))
             limit_ms = min_u64(limit_ms, HOLDING_MS);
-        bool stranger = !c->bound && now_ms - c->since_ms >= t->listener->idle_ms;
-        bool spare = c->bound && now_ms - c->last_ms >= t->listener->idle_ms &&
-                     tcp_places_full(&t->listener->places);
-        if (!stranger && !spare && (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms))
-            continue;
+        bool stranger = !c->bound && silence_ms(c->since_ms, now_ms) >= t->listener->idle_ms;
+        bool spare =
+            c->bound && silent_ms >= t->listener->idle_ms && tcp_places_full(&t->listener->places);
+        if (!stranger && !spare && (!tcp_conn_midway(c) || silent_ms < limit_ms)) continue;
         log_verbose("Data connection closed: %s", stranger ? "no good grant"
                                                   : spare  ? "idle, and all places are taken"
                                                            : "silent in the middle of a frame");
