@@ -84,8 +84,9 @@ static uint32_t table_update(uint32_t state, const uint8_t *src, size_t len) {
 
 /* Piece by piece, so that the copy is still in the first-level cache when it is checked. */
 static uint32_t table_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                           bool past_cache) {
+                           bool past_cache, const uint8_t *next) {
     (void)past_cache;
+    (void)next;
     while (len > 0) {
         size_t piece = min_u64(len, 4096);
         memcpy(dst, src, piece);
@@ -133,13 +134,13 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t len) {
 
 uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len) {
     bool past_cache = len >= CRC32C_STREAM_MIN;
-    crc = ~chosen()->copy(~crc, dst, src, len, past_cache);
+    crc = ~chosen()->copy(~crc, dst, src, len, past_cache, NULL);
     if (past_cache) crc32c_past_end();
     return crc;
 }
 
-uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len) {
-    return ~chosen()->copy(~crc, dst, src, len, len >= CRC32C_PAST_MIN);
+uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len, const void *next) {
+    return ~chosen()->copy(~crc, dst, src, len, len >= CRC32C_PAST_MIN, next);
 }
 
 void crc32c_past_end(void) {

@@ -14,8 +14,10 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t len);
 uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
 /* The same for one of many that are copied together: from a page on it goes past the cache, which
  * all of them would not fit into. Other threads may be told of them after crc32c_past_end, which
- * waits for their stores: once for all, as for each page it takes a quarter of the copy's time. */
-uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len);
+ * waits for their stores: once for all, as for each page it takes a quarter of the copy's time.
+ * next: what is copied then, about as long, which comes into the cache meanwhile; NULL: nothing, or
+ * too much for that. */
+uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len, const void *next);
 void crc32c_past_end(void);
 /* CRC of A followed by B from crc(A), crc(B) and the length of B. O(log len). */
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);

@@ -51,8 +51,9 @@ static uint32_t crc32_update(uint32_t state, const uint8_t *src, size_t len) {
 }
 
 static uint32_t crc32_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                           bool past_cache) {
+                           bool past_cache, const uint8_t *next) {
     (void)past_cache;
+    (void)next;
     return serial(state, dst, src, len, STORE_CACHED);
 }
 
@@ -65,13 +66,13 @@ static bool pmull_usable(void) {
 }
 
 static uint32_t pmull_update(uint32_t state, const uint8_t *src, size_t len) {
-    return streams_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
+    return streams_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE, NULL);
 }
 
 static uint32_t pmull_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                           bool past_cache) {
+                           bool past_cache, const uint8_t *next) {
     (void)past_cache;
-    return streams_run(state, dst, src, len, STORE_CACHED);
+    return streams_run(state, dst, src, len, STORE_CACHED, next);
 }
 
 const struct crc32c_impl crc32c_pmull_impl = {"pmull", pmull_usable, pmull_update, pmull_copy};

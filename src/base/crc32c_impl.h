@@ -15,12 +15,14 @@
 
 /* state is the CRC without its final complement. copy must load every byte of src once: another
  * process may be changing it, and the result has to be that of the bytes in dst. past_cache: its
- * stores may be seen later than others that follow, until crc32c_past_end. */
+ * stores may be seen later than others that follow, until crc32c_past_end. next: as
+ * crc32c_copy_past has it. */
 struct crc32c_impl {
     const char *name;
     bool (*usable)(void); /* on this CPU; called once, prepares constants */
     uint32_t (*update)(uint32_t state, const uint8_t *src, size_t len);
-    uint32_t (*copy)(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len, bool past_cache);
+    uint32_t (*copy)(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len, bool past_cache,
+                     const uint8_t *next);
 };
 
 /* Where a form that also copies puts what it has read. */

@@ -69,13 +69,14 @@ INLINE void prefetch_192(uintptr_t at, bool to_write) {
     }
 }
 
+/* ahead: what is fetched meanwhile. */
 STREAMS_TARGET INLINE uint32_t three_streams(uint32_t state, uint8_t *dst, const uint8_t *src,
                                              size_t one, const struct join *join,
-                                             enum stores stores) {
+                                             enum stores stores, const uint8_t *ahead) {
     uint64_t a = state, b = 0, c = 0;
     for (size_t i = 0; i < one; i += 8) {
         if (i % 64 == 0) {
-            prefetch_192((uintptr_t)src + 3 * (one + i), false);
+            prefetch_192((uintptr_t)ahead + 3 * i, false);
             if (stores == STORE_CACHED) prefetch_192((uintptr_t)dst + 3 * (one + i), true);
         }
         uint64_t wa = load_u64(src + i), wb = load_u64(src + one + i),
@@ -94,12 +95,14 @@ STREAMS_TARGET INLINE uint32_t three_streams(uint32_t state, uint8_t *dst, const
 }
 
 STREAMS_TARGET INLINE uint32_t streams_run(uint32_t state, uint8_t *dst, const uint8_t *src,
-                                           size_t len, enum stores stores) {
+                                           size_t len, enum stores stores, const uint8_t *next) {
     size_t done = 0;
     for (; len - done >= 3 * LONG; done += 3 * LONG)
-        state = three_streams(state, dst + done, src + done, LONG, &join_long, stores);
+        state = three_streams(state, dst + done, src + done, LONG, &join_long, stores,
+                              next != NULL ? next + done : src + done + 3 * LONG);
     for (; len - done >= 3 * SHORT; done += 3 * SHORT)
-        state = three_streams(state, dst + done, src + done, SHORT, &join_short, stores);
+        state = three_streams(state, dst + done, src + done, SHORT, &join_short, stores,
+                              next != NULL ? next + done : src + done + 3 * SHORT);
     return serial(state, dst + done, src + done, len - done, stores);
 }
 

@@ -50,15 +50,15 @@ static bool sse42_usable(void) {
 }
 
 TARGET_SSE42 static uint32_t sse42_update(uint32_t state, const uint8_t *src, size_t len) {
-    return streams_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
+    return streams_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE, NULL);
 }
 
 TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint8_t *src,
-                                        size_t len, bool past_cache) {
-    if (!past_cache) return streams_run(state, dst, src, len, STORE_CACHED);
+                                        size_t len, bool past_cache, const uint8_t *next) {
+    if (!past_cache) return streams_run(state, dst, src, len, STORE_CACHED, next);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
-    return streams_run(state, dst + head, src + head, len - head, STORE_STREAM);
+    return streams_run(state, dst + head, src + head, len - head, STORE_STREAM, next);
 }
 
 const struct crc32c_impl crc32c_sse42_impl = {"sse4.2", sse42_usable, sse42_update, sse42_copy};
@@ -111,8 +111,12 @@ TARGET_VPCLMUL INLINE __m512i move_64(uint8_t *dst, const uint8_t *src, enum sto
     return v;
 }
 
+INLINE void prefetch_step(const uint8_t *at) {
+    for (size_t i = 0; i < STEP; i += 64) __builtin_prefetch(at + i);
+}
+
 TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const uint8_t *src,
-                                           size_t len, enum stores stores) {
+                                           size_t len, enum stores stores, const uint8_t *next) {
     if (len < STEP) return serial(state, dst, src, len, stores);
 
     __m512i by = _mm512_broadcast_i32x4(fold_lane(&fold_2048));
@@ -120,7 +124,9 @@ TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const u
     __m512i z2 = move_64(dst + 128, src + 128, stores), z3 = move_64(dst + 192, src + 192, stores);
     z0 = _mm512_xor_si512(z0, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
     size_t at = STEP;
+    if (next != NULL) prefetch_step(next);
     for (; len - at >= STEP; at += STEP) {
+        if (next != NULL) prefetch_step(next + at);
         z0 = fold512(z0, by, move_64(dst + at, src + at, stores));
         z1 = fold512(z1, by, move_64(dst + at + 64, src + at + 64, stores));
         z2 = fold512(z2, by, move_64(dst + at + 128, src + at + 128, stores));
@@ -144,15 +150,15 @@ TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const u
 }
 
 TARGET_VPCLMUL static uint32_t vpclmul_update(uint32_t state, const uint8_t *src, size_t len) {
-    return vpclmul_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
+    return vpclmul_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE, NULL);
 }
 
 TARGET_VPCLMUL static uint32_t vpclmul_copy(uint32_t state, uint8_t *dst, const uint8_t *src,
-                                            size_t len, bool past_cache) {
-    if (!past_cache) return vpclmul_run(state, dst, src, len, STORE_CACHED);
+                                            size_t len, bool past_cache, const uint8_t *next) {
+    if (!past_cache) return vpclmul_run(state, dst, src, len, STORE_CACHED, next);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
-    return vpclmul_run(state, dst + head, src + head, len - head, STORE_STREAM);
+    return vpclmul_run(state, dst + head, src + head, len - head, STORE_STREAM, next);
 }
 
 const struct crc32c_impl crc32c_vpclmul_impl = {"vpclmulqdq", vpclmul_usable, vpclmul_update,

@@ -12,7 +12,8 @@
 struct crc_track {
     uint64_t left; /* bytes until the current CRC ends */
     uint64_t index;
-    bool past; /* copies go past the cache */
+    bool past;        /* copies go past the cache */
+    const void *next; /* of such copies, as crc32c_copy_past has it */
 };
 
 static inline void crc_track_init(struct crc_track *t, const struct transport_op *op) {
@@ -36,7 +37,8 @@ static inline void crc_track_feed(struct crc_track *t, const struct transport_op
         size_t n = (size_t)min_u64(len, t->left);
         uint32_t *crc = &op->crcs[t->index];
         if (to != NULL) {
-            *crc = t->past ? crc32c_copy_past(*crc, to, from, n) : crc32c_copy(*crc, to, from, n);
+            *crc = t->past ? crc32c_copy_past(*crc, to, from, n, t->next)
+                           : crc32c_copy(*crc, to, from, n);
             to += n;
         } else {
             *crc = crc32c(*crc, from, n);

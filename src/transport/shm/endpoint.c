@@ -27,6 +27,7 @@
 #define PREFETCH_BYTES 512u
 #define PAST_TOTAL     (128u << 10) /* of an operation: from here on its parts go past the cache */
 #define PAST_LENGTH    (4u << 10)   /* ... those that are as long as this */
+#define ALONG_MAX      (64u << 10)  /* what the caches hold while as much is copied */
 #define AROUND         (64u << 10)  /* what the kernel maps at once, if it is aligned */
 
 struct transport_endpoint {
@@ -351,15 +352,15 @@ static tarn_status shm_op_check(const struct transport_op *op) {
 
 /* The loop that computes CRCs on its way stores past the cache and beats memcpy at these sizes,
  * even when nobody wants the CRC; only without the CPU's instructions it does not. */
-static void copy_plain(void *to, const void *from, size_t len, bool past) {
+static void copy_plain(const struct crc_track *t, void *to, const void *from, size_t len) {
     static _Thread_local int fast = -1;
-    if (!past || len < PAST_LENGTH) {
+    if (!t->past || len < PAST_LENGTH) {
         memcpy(to, from, len);
         return;
     }
     if (fast < 0) fast = strcmp(crc32c_impl(), "table") != 0;
     if (fast)
-        (void)crc32c_copy_past(0, to, from, len);
+        (void)crc32c_copy_past(0, to, from, len, t->next);
     else
         memcpy(to, from, len);
 }
@@ -384,9 +385,9 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
     return TARN_OK;
 }
 
-/* The processor's own prefetching ends at a page, and small parts lie anywhere: the start of the
- * next one is on its way while this one is copied. */
-static void prefetch_next(const struct transport_op *op, const struct op_walk *at) {
+/* The processor's own prefetching ends at a page, and small parts lie anywhere: the next one is on
+ * its way while this one is copied, all of it (along: it is returned for that) or its start. */
+static const char *fetch_next(const struct transport_op *op, const struct op_walk *at, bool along) {
     const char *from = NULL;
     if (op->kind == TRANSPORT_PUT) {
         if (at->local.n > 1) from = at->local.iov[1].iov_base;
@@ -394,7 +395,9 @@ static void prefetch_next(const struct transport_op *op, const struct op_walk *a
         const struct transport_part *p = &op->parts[at->part + 1];
         from = (const char *)p->key->map + SEGMENT_HEADER_SIZE + p->extent.offset + p->sub_offset;
     }
+    if (along) return from;
     for (size_t i = 0; from != NULL && i < PREFETCH_BYTES; i += 64) __builtin_prefetch(from + i);
+    return NULL;
 }
 
 /* Pages that this process has not touched yet. A load brings in all that are populated of the
@@ -421,12 +424,12 @@ static uint64_t copy_some(struct transport_op *op) {
     char *there = key_locate(p->key, p->extent.offset + p->sub_offset + st->at.offset, len);
     char *to = op->kind == TRANSPORT_GET ? here.iov_base : there,
          *from = op->kind == TRANSPORT_GET ? there : here.iov_base;
-    prefetch_next(op, &st->at);
+    st->crc.next = fetch_next(op, &st->at, st->crc.past && len >= PAST_LENGTH && len <= ALONG_MAX);
     if (op->kind == TRANSPORT_PUT) touch_pages(p->key, there, len);
     if (op->crcs != NULL)
         crc_track_feed(&st->crc, op, to, from, len);
     else
-        copy_plain(to, from, len, st->crc.past);
+        copy_plain(&st->crc, to, from, len);
     st->at.offset += len;
     iov_advance(&st->at.local, len);
     return len;

@@ -121,7 +121,7 @@ static void check_copy(void) {
         CHECK(memcmp(dst + to, data + from, len) == 0);
         for (size_t k = 0; k < 64; k++) CHECK(dst[to - 1 - k] == 0xAA && dst[to + len + k] == 0xAA);
         memset(dst, 0xAA, to + len + 64);
-        CHECK_EQ(crc32c_copy_past(start, dst + to, data + from, len),
+        CHECK_EQ(crc32c_copy_past(start, dst + to, data + from, len, i % 2 ? data : NULL),
                  bitwise(start, data + from, len));
         CHECK(memcmp(dst + to, data + from, len) == 0);
         for (size_t k = 0; k < 64; k++) CHECK(dst[to - 1 - k] == 0xAA && dst[to + len + k] == 0xAA);
