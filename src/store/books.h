@@ -352,7 +352,7 @@ struct store {
     uint64_t migrate_cursor;
     struct object *evicting; /* leaves its policy by eviction, when it does */
     struct ahead {           /* who most likely is evicted next; it may be another one by then */
-        const struct object *object;
+        struct object *object;
         uint64_t version, hash;
         block_id block;
     } ahead;

@@ -244,37 +244,45 @@ float store_object_far_loss(struct store *s, const struct object *o) {
     return worth * (float)store_object_size(s, o) * head * 1e6f;
 }
 
+/* Most of what an eviction costs is waiting for the index's buckets, and for the space and what is
+ * beside it: they are on their way to the cache from here on, what they lead to with go_near. */
+static struct ahead come_near(const struct store *s, struct object *o) {
+    block_id block = o->bits & OBJECT_PLACES ? 0 : o->block;
+    struct ahead a = {o, object_version(o), store_hash(store_object_key(o)), block};
+    index_prefetch_bucket(&s->index, a.hash);
+    __builtin_prefetch(block_get(&s->space, block));
+    return a;
+}
+
+static void go_near(const struct store *s, const struct ahead *a) {
+    const struct block *b = block_get(&s->space, a->block);
+    __builtin_prefetch(block_get(&s->space, b->prev));
+    __builtin_prefetch(block_get(&s->space, b->next));
+    index_prefetch_more(&s->index, a->hash);
+}
+
 void evict_ahead(struct store *s) {
     struct policy *p = &s->domains[0].policy[0];
-    const struct object *o = p->ops->peek ? p->ops->peek(p) : NULL;
-    if (!o) return;
-    block_id block = o->bits & OBJECT_PLACES ? 0 : o->block;
-    s->ahead = (struct ahead){o, object_version(o), store_hash(store_object_key(o)), block};
-    index_prefetch_bucket(&s->index, s->ahead.hash);
-    __builtin_prefetch(block_get(&s->space, block));
+    struct object *o = p->ops->peek ? p->ops->peek(p) : NULL;
+    if (o) s->ahead = come_near(s, o);
 }
 
 void evict_soon(const struct store *s) {
-    if (!s->ahead.object) return;
-    const struct block *b = block_get(&s->space, s->ahead.block);
-    __builtin_prefetch(block_get(&s->space, b->prev));
-    __builtin_prefetch(block_get(&s->space, b->next));
+    if (s->ahead.object) go_near(s, &s->ahead);
 }
 
 #define EVICT_AHEAD 8u
 
-/* The next few victims, with the buckets of the index that they will be taken out of on their way
- * to the cache: most of what an eviction costs is waiting for these. */
-static unsigned pop_ahead(struct store *s, struct object *next[EVICT_AHEAD], unsigned *budget) {
+static unsigned pop_ahead(struct store *s, struct ahead next[EVICT_AHEAD], unsigned *budget) {
     uint64_t most = min_u64(min_u64(EVICT_AHEAD, s->evict_left), *budget);
     unsigned n = 0;
     while (n < most) {
         struct object *o = book_pop(s, -1, 0, false, true, budget);
         if (!o) break;
         o->bits |= OBJECT_VICTIM; /* not to be taken along by the group of another */
-        index_prefetch_bucket(&s->index, store_hash(store_object_key(o)));
-        next[n++] = o;
+        next[n++] = come_near(s, o);
     }
+    for (unsigned i = 0; i < n; i++) go_near(s, &next[i]);
     return n;
 }
 
@@ -293,7 +301,7 @@ bool evict_background(struct store *s, unsigned *budget) {
             uint64_t in_memory = s->index.count - s->inline_count - s->far_objects;
             s->evict_left = (uint64_t)((double)in_memory * s->config.eviction_ratio) + 1;
         }
-        struct object *next[EVICT_AHEAD];
+        struct ahead next[EVICT_AHEAD];
         unsigned n = pop_ahead(s, next, budget);
         if (n == 0) {
             if (*budget > 0) s->evict_left = 0; /* only soft-pinned objects are left */
@@ -302,7 +310,10 @@ bool evict_background(struct store *s, unsigned *budget) {
         s->stat.evicted_background += n;
         s->evict_left -= n;
         s->evicting_for = STORE_EVICTION_WATERMARK;
-        for (unsigned i = 0; i < n; i++) book_evict_space(s, next[i], true, budget);
+        for (unsigned i = 0; i < n; i++) {
+            s->ahead = next[i];
+            book_evict_space(s, next[i].object, true, budget);
+        }
         s->evicting_for = STORE_EVICTION_PUT;
     }
     return true;

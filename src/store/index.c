@@ -218,6 +218,11 @@ void index_prefetch_bucket(const struct index *x, uint64_t hash) {
     __builtin_prefetch(bucket_at(x, bucket_of(x, hash)));
 }
 
+void index_prefetch_more(const struct index *x, uint64_t hash) {
+    const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
+    if (b->more != 0) __builtin_prefetch(more_at(x, b->more));
+}
+
 void index_prefetch_object(const struct index *x, uint64_t hash, size_t key_len) {
     const struct index_bucket *b = bucket_at(x, bucket_of(x, hash));
     if (b->more != 0) __builtin_prefetch(more_at(x, b->more));

@@ -36,6 +36,8 @@ void index_remove(struct index *x, struct object *o, uint64_t hash);
 /* Where the hash stands comes near; then, when that has had some time, an object that may be looked
  * up there, with a key of that length. */
 void index_prefetch_bucket(const struct index *x, uint64_t hash);
+/* What is behind a bucket that has come. */
+void index_prefetch_more(const struct index *x, uint64_t hash);
 void index_prefetch_object(const struct index *x, uint64_t hash, size_t key_len);
 /* The first of those objects; NULL: there is none. */
 const struct object *index_likely(const struct index *x, uint64_t hash);

@@ -66,13 +66,21 @@ uint32_t store_put_batch_size(struct store *s, uint64_t session, uint64_t id) {
     return b != NULL ? b->n : 0;
 }
 
-/* The puts that are most likely asked for next come near, then where they go in the index. */
+/* The puts that are most likely asked for next come near, then their space and where they go in the
+ * index. */
 static void put_batch_ahead(const struct store *s, const struct put_batch *b, uint32_t place) {
-    const struct store_put *next = place + 4 < b->n ? b->put[place + 4] : NULL,
+    const struct store_put *soon = place + 2 < b->n ? b->put[place + 2] : NULL,
+                           *next = place + 4 < b->n ? b->put[place + 4] : NULL,
                            *later = place + 8 < b->n ? b->put[place + 8] : NULL;
-    if (next != NULL) index_prefetch_bucket(&s->index, next->node.hash);
+    if (soon != NULL) index_prefetch_more(&s->index, soon->node.hash);
+    if (next != NULL) {
+        index_prefetch_bucket(&s->index, next->node.hash);
+        if (next->n_spots > 0) __builtin_prefetch(block_get(&s->space, next->spots[0].blocks[0]));
+    }
     if (later == NULL) return;
     __builtin_prefetch(later);
+    __builtin_prefetch(&later->n_spots);
+    __builtin_prefetch(later->spots);
     __builtin_prefetch(later->key);
 }
 

@@ -366,6 +366,31 @@ no_memory:
     return 0;
 }
 
+/* Right beside one free run, which stays in its bin: it begins earlier, or ends later, and that is
+ * all. Most of what goes lies beside what went before. The run; 0: it is not like that. */
+static block_id grow_beside(struct space *sp, struct segment *seg, block_id id) {
+    struct block *b = block_get(sp, id), *p = block_get(sp, b->prev), *n = block_get(sp, b->next);
+    bool behind = b->prev && block_state(p) == BLOCK_FREE,
+         before = b->next && block_state(n) == BLOCK_FREE;
+    if (behind == before || !sp->ops->stays) return 0;
+    uint64_t units = behind ? end_of(sp, b) - block_offset(p) : end_of(sp, n) - block_offset(b);
+    if (!sp->ops->stays(units, b->len)) return 0;
+    block_id run = behind ? b->prev : b->next;
+    sp->changes++;
+    if (behind) {
+        swallow_next(sp, run);
+        return run;
+    }
+    block_set_where(n, block_offset(b), seg->id, BLOCK_FREE, 0);
+    n->prev = b->prev;
+    if (b->prev)
+        p->next = run;
+    else
+        seg->first = run;
+    id_free(sp, id, run);
+    return run;
+}
+
 block_id space_release(struct space *sp, block_id id) {
     struct block *b = block_get(sp, id);
     struct segment *seg = sp->segments[block_segment(b)];
@@ -378,6 +403,8 @@ block_id space_release(struct space *sp, block_id id) {
         id_free(sp, id, 0);
         return 0;
     }
+    block_id run = grow_beside(sp, seg, id);
+    if (run) return run;
     block_set_state(b, BLOCK_FREE);
     id = merge_around(sp, seg, id);
     sp->ops->unused(sp, seg, offset, len);
