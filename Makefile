@@ -86,9 +86,15 @@ SAN_FLAGS += -DTARN_SANITIZER=1
 SAN_LDFLAGS := $(if $(findstring clang,$(CC)),,$(if $(shell command -v ld.gold),-fuse-ld=gold))
 endif
 
+# Structures are cleared and copied by a row of moves: x86's own word for it (rep stos) takes some 30
+# cycles to begin, which is 2 to 4 % of a small request.
+MOVES := unrolled_loop:256:noalign,libcall:-1:noalign
+MOVES_CFLAGS := $(if $(findstring clang,$(CC)),,$(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),\
+                -mmemset-strategy=$(MOVES) -mmemcpy-strategy=$(MOVES)))
+
 ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CPPFLAGS) $(CFLAGS) \
              $(WARN) -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer \
-             -pthread $(HARDEN) $(SAN_FLAGS) $(SYSROOT_FLAGS)
+             -pthread $(MOVES_CFLAGS) $(HARDEN) $(SAN_FLAGS) $(SYSROOT_FLAGS)
 # What a request goes through is put into one piece when the server is linked, by gcc: a tenth fewer
 # instructions for a key, and ten seconds more. LTO=no: not so. All else is linked as it was
 # compiled.
@@ -180,7 +186,7 @@ define link
 endef
 
 LINK_server := -rdynamic
-$(BUILD)/tarn-server: LTO_LDFLAGS = $(if $(LTO_CFLAGS),-flto=auto $(CFLAGS))
+$(BUILD)/tarn-server: LTO_LDFLAGS = $(if $(LTO_CFLAGS),-flto=auto $(CFLAGS) $(MOVES_CFLAGS))
 define binary_rules
 $(BUILD)/tarn-$(1): $(BUILD)/src/$(1)/main.o $(call archives,$(call with_deps,$(1)))
 	$$(call link,$$(LINK_$(1)) $$(MALLOC_LIBS))
