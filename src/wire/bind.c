@@ -11,7 +11,8 @@
 #include "base/assert.h"
 #include "base/near.h"
 
-enum { SHOWN_MAX = 64 }; /* bytes of a word in an error */
+enum { SHOWN_MAX = 64 };   /* bytes of a word in an error */
+enum { OPTIONS_MAX = 16 }; /* bits of a plan */
 
 struct binding {
     const struct wire_command *cmd; /* NULL: a block */
@@ -451,7 +452,7 @@ static void plan_args(const struct wire_arg *args, struct wire_plan *plan) {
     *plan = (struct wire_plan){.ends = 0};
     for (size_t i = 0; args[i].kind != WIRE_END; i++) {
         const struct wire_arg *a = &args[i];
-        TARN_ASSERT(i < WIRE_OPTIONS_MAX);
+        TARN_ASSERT(i < OPTIONS_MAX);
         plan_begin(plan, (uint16_t)(1u << i), a);
         if (a->absent != 0 || (!a->optional && a->token != NULL)) plan->ends |= (uint16_t)(1u << i);
     }
@@ -479,7 +480,7 @@ static bool fixed_bind(struct binding *b, const struct wire_arg *a) {
 
 /* All that is left of the request, or a group within it: as far as its options go. */
 static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole) {
-    uint8_t given[WIRE_OPTIONS_MAX] = {0};
+    uint8_t given[OPTIONS_MAX] = {0};
     struct wire_plan made;
     const struct wire_plan *plan = whole ? b->plan : NULL;
     for (; is_fixed(args, whole); args++)

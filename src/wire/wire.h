@@ -177,7 +177,7 @@ void wire_synopsis(const struct wire_command *cmd, struct buf *out);
 
 /* --- binding --- */
 
-enum { WIRE_ERROR_SIZE = 192, WIRE_OPTIONS_MAX = 16 };
+enum { WIRE_ERROR_SIZE = 192 };
 
 /* What binding would look for in a declaration each time, found once. Bit i is the i-th argument
  * behind those that come first, in order. */
