@@ -91,7 +91,7 @@ int span_to_u64(struct span s, uint64_t *value_p) {
     return parse_digits(s, value_p);
 }
 
-int span_to_i64(struct span s, int64_t *value_p) {
+int span_to_any_i64(struct span s, int64_t *value_p) {
     uint64_t v;
     if (s.data == NULL) return 0;
     if (s.len > 0 && s.data[0] == '-') {

@@ -51,8 +51,21 @@ static inline void span_to_text(struct span s, char *out, size_t cap) {
 }
 /* Strict decimal integers as Redis reads them: no blanks, no plus, no leading zeroes ("0" itself
  * aside). 0 on failure. */
-int span_to_i64(struct span s, int64_t *value_p);
 int span_to_u64(struct span s, uint64_t *value_p);
+int span_to_any_i64(struct span s, int64_t *value_p);
+/* That, without a call for most: not so many digits that they could overflow, and no minus. */
+static inline int span_to_i64(struct span s, int64_t *value_p) {
+    int64_t v = 0;
+    if (s.len - 1 >= 18 || s.data == NULL) return span_to_any_i64(s, value_p);
+    for (size_t i = 0; i < s.len; i++) {
+        uint64_t d = (uint64_t)(unsigned char)s.data[i] - '0';
+        if (d > 9) return span_to_any_i64(s, value_p);
+        v = v * 10 + (int64_t)d;
+    }
+    if (s.data[0] == '0' && s.len > 1) return 0;
+    *value_p = v;
+    return 1;
+}
 /* "1gb" 2^30, "1g" 10^9, "4k", "4kb", "512": sizes as redis.conf writes them, case-insensitive. 0
  * on failure. */
 int span_to_bytes(struct span s, uint64_t *value_p);

@@ -80,6 +80,8 @@ static bool i64_fails(const char *text) {
 TEST(span_to_i64_is_strict) {
     CHECK(i64_is("0", 0));
     CHECK(i64_is("-1", -1));
+    CHECK(i64_is("999999999999999999", INT64_C(999999999999999999)));
+    CHECK(i64_is("1000000000000000000", INT64_C(1000000000000000000)));
     CHECK(i64_is("9223372036854775807", INT64_MAX));
     CHECK(i64_is("-9223372036854775808", INT64_MIN));
     const char *bad[] = {"",
@@ -91,6 +93,8 @@ TEST(span_to_i64_is_strict) {
                          " 1",
                          "1 ",
                          "1a",
+                         "123456789/",
+                         "000000000000000001",
                          "0x1",
                          "--1",
                          "9223372036854775808",
