@@ -13,10 +13,10 @@
 
 enum { SHOWN_MAX = 64 };   /* bytes of a word in an error */
 enum { OPTIONS_MAX = 16 }; /* bits of a plan */
+enum { TOKEN_MAX = 16 };   /* bytes of an option's token: see token_eq */
 
 struct binding {
     const struct wire_command *cmd; /* NULL: a block */
-    const struct wire_plan *plan;
     const struct span *argv;
     size_t argc, at;
     size_t option; /* the word that began the latest; 0: none yet */
@@ -27,7 +27,7 @@ struct binding {
 };
 
 static bool bind_refuse(struct binding *b, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
+    __attribute__((cold, format(printf, 2, 3)));
 static bool bind_refuse(struct binding *b, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
@@ -94,23 +94,38 @@ static bool many_add(struct binding *b, const struct wire_arg *a, size_t at) {
 
 /* --- values --- */
 
-static bool number_bind(struct binding *b, const struct wire_arg *a, int64_t *value_p) {
-    struct span s = b->argv[b->at];
-    bool any = a->min == 0 && a->max == 0;
-    uint64_t max = a->max == WIRE_MAX_BATCH  ? b->limits->batch
-                   : a->max == WIRE_MAX_WAIT ? b->limits->wait_ms
-                                             : (uint64_t)a->max;
-    if (span_to_i64(s, value_p) &&
-        (any || (*value_p >= a->min && (*value_p < 0 || (uint64_t)*value_p <= max)))) {
-        b->at++;
-        return true;
-    }
+static uint64_t number_max(const struct binding *b, const struct wire_arg *a) {
+    return a->max == WIRE_MAX_BATCH  ? b->limits->batch
+           : a->max == WIRE_MAX_WAIT ? b->limits->wait_ms
+                                     : (uint64_t)a->max;
+}
+
+static bool number_takes_any(const struct wire_arg *a) {
+    return a->min == 0 && a->max == 0;
+}
+
+static __attribute__((noinline)) bool number_refuse(struct binding *b, const struct wire_arg *a) {
+    uint64_t max = number_max(b, a);
     if (of_redis(b)) return bind_refuse(b, "value is not an integer or out of range");
-    if (any) return bind_refuse(b, "%s must be a number", shown_name(a));
+    if (number_takes_any(a)) return bind_refuse(b, "%s must be a number", shown_name(a));
     if (a->min < 0)
         return bind_refuse(b, "%s must be -1 or a number from 0 to %" PRIu64, shown_name(a), max);
     return bind_refuse(b, "%s must be a number from %" PRId64 " to %" PRIu64, shown_name(a), a->min,
                        max);
+}
+
+static inline bool number_bind(struct binding *b, const struct wire_arg *a, int64_t *value_p) {
+    int64_t v;
+    bool fits =
+        span_to_i64(b->argv[b->at], &v) &&
+        ((v >= a->min && (v < 0 || (uint64_t)v <= number_max(b, a))) || number_takes_any(a));
+    if (UNLIKELY(!fits)) {
+        (void)number_refuse(b, a);
+        return false;
+    }
+    *value_p = v;
+    b->at++;
+    return true;
 }
 
 bool wire_ratio(struct span s, double *ratio_p) {
@@ -200,7 +215,7 @@ static bool block_bind(struct binding *b, const struct wire_arg *a) {
     return row_bind(b, a, (size_t)n * step);
 }
 
-static bool value_bind(struct binding *b, const struct wire_arg *a);
+static inline bool value_bind(struct binding *b, const struct wire_arg *a);
 
 static void names_join(const struct wire_arg *args, const char *last, bool required,
                        struct buf *out) {
@@ -311,17 +326,13 @@ static bool scalar_bind(struct binding *b, const struct wire_arg *a) {
     }
 }
 
-static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole);
+static bool group_bind(struct binding *b, const struct wire_arg *args);
 
-/* What follows its token. */
-static bool value_bind(struct binding *b, const struct wire_arg *a) {
+/* All but the plainest. */
+static __attribute__((noinline)) bool value_bind_any(struct binding *b, const struct wire_arg *a) {
     size_t at = b->at;
-    if (a->kind == WIRE_FLAG) {
-        member_set(b, a, 1);
-        return true;
-    }
     if (a->kind == WIRE_ONEOF) return oneof_bind(b, a);
-    if (a->kind == WIRE_BLOCK && a->size == 0 && !a->many) return args_bind(b, a->args, false);
+    if (a->kind == WIRE_BLOCK && a->size == 0 && !a->many) return group_bind(b, a->args);
     if (a->kind == WIRE_BLOCK || (a->many && a->token == NULL) || a->counted != NULL)
         return block_bind(b, a);
     if (a->kind == WIRE_VALUES) {
@@ -330,6 +341,20 @@ static bool value_bind(struct binding *b, const struct wire_arg *a) {
     }
     if (at >= b->argc) return refuse_syntax(b, shown_name(a), "needs a value");
     return scalar_bind(b, a) || (a->error != NULL && refuse_as(b, a->error, at));
+}
+
+/* What follows its token. */
+static inline bool value_bind(struct binding *b, const struct wire_arg *a) {
+    int64_t number;
+    if (a->kind == WIRE_FLAG) {
+        member_set(b, a, 1);
+        return true;
+    }
+    if (a->kind != WIRE_NUMBER || a->many || a->error != NULL || b->at >= b->argc)
+        return value_bind_any(b, a);
+    if (!number_bind(b, a, &number)) return false;
+    member_set(b, a, (uint64_t)number);
+    return true;
 }
 
 /* --- the whole --- */
@@ -385,17 +410,51 @@ static unsigned letter_of(const char *word) {
     return (unsigned char)word[0] & 31;
 }
 
-/* The option that the next word begins; NULL: none. One without a token is there once. */
-static const struct wire_arg *option_find(const struct binding *b, const struct wire_arg *args,
-                                          const struct wire_plan *plan, const uint8_t *given) {
-    struct span word = b->argv[b->at];
-    bool any = word.len == 0 || word.data == NULL;
-    for (unsigned left = plan->begins[any ? 0 : letter_of(word.data)]; left != 0;
-         left &= left - 1) {
-        unsigned i = (unsigned)__builtin_ctz(left);
-        if (may_begin(b, &args[i], given[i] != 0)) return &args[i];
+static inline uint64_t word_load(const char *p, size_t n) {
+    uint64_t w = 0;
+    memcpy(&w, p, n);
+    return w;
+}
+
+/* Are these n bytes of a word those of the token? It has letters, digits and '-': where bit 6 is
+ * set there is a letter, whose case, bit 5, does not matter. */
+static inline bool bytes_eq(const char *word, const char *token, size_t n) {
+    uint64_t t = word_load(token, n), letters = t >> 1 & UINT64_C(0x2020202020202020);
+    return ((word_load(word, n) ^ t) & ~letters) == 0;
+}
+
+/* The first bytes and the last may overlap. */
+static inline bool token_eq(const char *word, const char *token, size_t len) {
+    if (len >= 8) return bytes_eq(word, token, 8) && bytes_eq(word + len - 8, token + len - 8, 8);
+    if (len >= 4) return bytes_eq(word, token, 4) && bytes_eq(word + len - 4, token + len - 4, 4);
+    for (size_t i = 0; i < len; i++)
+        if (!bytes_eq(word + i, token + i, 1)) return false;
+    return true;
+}
+
+/* Which of those options the next word begins; -1: none. One without a token is there once. */
+static __attribute__((noinline)) int option_find_of(const struct binding *b,
+                                                    const struct wire_arg *args, unsigned those,
+                                                    const uint8_t *given) {
+    for (; those != 0; those &= those - 1) {
+        int i = __builtin_ctz(those);
+        if (may_begin(b, &args[i], given[i] != 0)) return i;
     }
-    return NULL;
+    return -1;
+}
+
+/* The same of all. Nearly all have a token. */
+static inline int option_find(const struct binding *b, const struct wire_arg *args,
+                              const struct wire_plan *plan, const uint8_t *given) {
+    struct span word = b->argv[b->at];
+    if (word.len == 0 || word.data == NULL) return option_find_of(b, args, plan->begins[0], given);
+    for (unsigned those = plan->begins[letter_of(word.data)]; those != 0; those &= those - 1) {
+        int i = __builtin_ctz(those);
+        size_t len = plan->token_len[i];
+        if (len == 0) return option_find_of(b, args, those, given);
+        if (word.len == len && token_eq(word.data, args[i].token, len)) return i;
+    }
+    return -1;
 }
 
 /* The counted block that it is, or has; NULL: none. */
@@ -407,20 +466,25 @@ static const struct wire_arg *counted_within(const struct wire_arg *a) {
     return NULL;
 }
 
-/* given: by what came before, 0, or which of ONEOF without a token, or 1. */
-static bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *given) {
-    uint8_t which = 1;
-    b->option = b->at;
-    if (a->token == NULL && a->kind == WIRE_ONEOF && !a->many)
-        which = (uint8_t)(alternative_find(b, a) - a->args + 1);
-    if (*given != 0 && b->cmd->once) return bind_refuse(b, "syntax error");
-    if (*given != 0 && *given != which)
+/* One that was given before, then and now as which of ONEOF. */
+static __attribute__((noinline)) bool again_check(struct binding *b, const struct wire_arg *a,
+                                                  uint8_t before, uint8_t which) {
+    if (b->cmd->once) return bind_refuse(b, "syntax error");
+    if (before != which)
         return of_redis(b) ? bind_refuse(b, "syntax error")
                            : refuse_list(b, "", "", a->args, " and ", false, " exclude each other");
     /* whoever asks for the keys of a request looks behind the first */
     const struct wire_arg *counted = counted_within(a);
-    if (*given != 0 && counted != NULL)
-        return bind_refuse(b, "%s may be given once", counted->token);
+    return counted == NULL || bind_refuse(b, "%s may be given once", counted->token);
+}
+
+/* given: by what came before, 0, or which of ONEOF without a token, or 1. */
+static inline bool option_bind(struct binding *b, const struct wire_arg *a, uint8_t *given) {
+    uint8_t which = 1;
+    b->option = b->at;
+    if (a->token == NULL && a->kind == WIRE_ONEOF && !a->many)
+        which = (uint8_t)(alternative_find(b, a) - a->args + 1);
+    if (UNLIKELY(*given != 0) && !again_check(b, a, *given, which)) return false;
     *given = which;
     if (a->token != NULL) b->at++;
     return value_bind(b, a);
@@ -448,11 +512,15 @@ static void plan_begin(struct wire_plan *plan, uint16_t bit, const struct wire_a
     }
 }
 
-static void plan_args(const struct wire_arg *args, struct wire_plan *plan) {
+static void plan_make(const struct wire_arg *args, bool whole, struct wire_plan *plan) {
     *plan = (struct wire_plan){.ends = 0};
+    while (is_fixed(&args[plan->fixed], whole)) plan->fixed++;
+    args += plan->fixed;
     for (size_t i = 0; args[i].kind != WIRE_END; i++) {
         const struct wire_arg *a = &args[i];
-        TARN_ASSERT(i < OPTIONS_MAX);
+        size_t len = a->token != NULL ? strlen(a->token) : 0;
+        TARN_ASSERT(i < OPTIONS_MAX && len <= TOKEN_MAX);
+        plan->token_len[i] = (uint8_t)len;
         plan_begin(plan, (uint16_t)(1u << i), a);
         if (a->absent != 0 || (!a->optional && a->token != NULL)) plan->ends |= (uint16_t)(1u << i);
     }
@@ -464,9 +532,8 @@ static const struct wire_arg *args_of(const struct wire_command *cmd) {
 }
 
 void wire_plan(const struct wire_command *cmd, struct wire_plan *plan) {
-    const struct wire_arg *args = args_of(cmd);
-    while (is_fixed(args, true)) args++;
-    plan_args(args, plan);
+    plan_make(args_of(cmd), true, plan);
+    plan->first = strchr(cmd->name, '|') != NULL ? 2 : 1;
 }
 
 static bool fixed_bind(struct binding *b, const struct wire_arg *a) {
@@ -478,25 +545,11 @@ static bool fixed_bind(struct binding *b, const struct wire_arg *a) {
     return value_bind(b, a);
 }
 
-/* All that is left of the request, or a group within it: as far as its options go. */
-static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole) {
-    uint8_t given[OPTIONS_MAX] = {0};
-    struct wire_plan made;
-    const struct wire_plan *plan = whole ? b->plan : NULL;
-    for (; is_fixed(args, whole); args++)
-        if (!fixed_bind(b, args)) return false;
-    if (plan == NULL) {
-        plan_args(args, &made);
-        plan = &made;
-    }
-    while (b->at < b->argc) {
-        const struct wire_arg *a = option_find(b, args, plan, given);
-        if (a == NULL && whole) return refuse_option(b, args);
-        if (a == NULL) break;
-        if (!option_bind(b, a, &given[a - args])) return false;
-    }
-    for (unsigned left = plan->ends; left != 0; left &= left - 1) {
-        unsigned i = (unsigned)__builtin_ctz(left);
+/* Of those options the ones that were not given. */
+static __attribute__((noinline)) bool absent_bind(struct binding *b, const struct wire_arg *args,
+                                                  unsigned those, const uint8_t *given) {
+    for (; those != 0; those &= those - 1) {
+        int i = __builtin_ctz(those);
         if (given[i] != 0) continue;
         if (args[i].absent != 0) member_set(b, &args[i], (uint64_t)args[i].absent);
         if (!args[i].optional && args[i].token != NULL) return refuse_missing(b, args);
@@ -504,18 +557,43 @@ static bool args_bind(struct binding *b, const struct wire_arg *args, bool whole
     return true;
 }
 
+/* All that is left of the request, or a group within it: as far as its options go. */
+static bool args_bind(struct binding *b, const struct wire_arg *args, const struct wire_plan *plan,
+                      bool whole) {
+    uint8_t given[OPTIONS_MAX] = {0};
+    for (unsigned i = 0; i < plan->fixed; i++)
+        if (!fixed_bind(b, args++)) return false;
+    while (b->at < b->argc) {
+        int i = option_find(b, args, plan, given);
+        if (i < 0 && whole) return refuse_option(b, args);
+        if (i < 0) break;
+        if (!option_bind(b, &args[i], &given[i])) return false;
+    }
+    return plan->ends == 0 || absent_bind(b, args, plan->ends, given);
+}
+
+static bool group_bind(struct binding *b, const struct wire_arg *args) {
+    struct wire_plan plan;
+    plan_make(args, false, &plan);
+    return args_bind(b, args, &plan, false);
+}
+
 bool wire_bind(const struct wire_command *cmd, const struct wire_plan *plan,
                const struct span *argv, size_t argc, const struct wire_limits *limits,
                void *options, char error[WIRE_ERROR_SIZE]) {
+    struct wire_plan made;
+    if (plan == NULL) {
+        wire_plan(cmd, &made);
+        plan = &made;
+    }
     struct binding b = {.cmd = cmd,
-                        .plan = plan,
                         .argv = argv,
                         .argc = argc,
-                        .at = strchr(cmd->name, '|') != NULL ? 2 : 1,
+                        .at = plan->first,
                         .limits = limits,
                         .options = options,
                         .error = error};
-    return args_bind(&b, args_of(cmd), true);
+    return args_bind(&b, args_of(cmd), plan, true);
 }
 
 /* From the argument on that is out of the ordinary. */

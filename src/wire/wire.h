@@ -182,8 +182,10 @@ enum { WIRE_ERROR_SIZE = 192 };
 /* What binding would look for in a declaration each time, found once. Bit i is the i-th argument
  * behind those that come first, in order. */
 struct wire_plan {
-    uint16_t begins[32]; /* that a word may begin, by the low bits of its first letter */
-    uint16_t ends;       /* that matter where they are not given */
+    uint16_t begins[32];   /* that a word may begin, by the low bits of its first letter */
+    uint16_t ends;         /* that matter where they are not given */
+    uint8_t token_len[16]; /* 0: none */
+    uint8_t first, fixed;  /* the first word behind the name; how many come first, in order */
 };
 void wire_plan(const struct wire_command *cmd, struct wire_plan *plan);
 

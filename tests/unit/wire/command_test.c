@@ -266,6 +266,36 @@ TEST(a_token_comes_before_any_word) {
     CHECK_STR(error, "syntax error");
 }
 
+static bool is_letter(char c) {
+    return (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+}
+
+/* Tokens of all lengths: a word may differ in the case of letters, and in nothing else. */
+TEST(options_in_any_case) {
+    static const char *const tokens[] = {"X",       "nx",       "TTL",       "KEEP",
+                                         "LIB-VER", "EIGHTEEN", "TARN-HOST", "TARN-TRACEPARENT"};
+    for (size_t i = 0; i < ARRAY_LEN(tokens); i++) {
+        struct wire_arg args[] = {
+            {.kind = WIRE_FLAG, .token = tokens[i], .optional = true, TOY(any)},
+            {.kind = WIRE_END}};
+        const struct wire_command cmd = {.name = "CASE", .group = "server", .args = args};
+        size_t len = strlen(tokens[i]);
+        for (size_t bit = 0; bit <= 8 * len; bit++) {
+            struct toy t = {0};
+            char *word = malloc(len); /* a sanitizer knows its end */
+            memcpy(word, tokens[i], len);
+            bool fits = bit == 8 * len || (bit % 8 == 5 && is_letter(word[bit / 8]));
+            if (bit < 8 * len) word[bit / 8] = (char)(word[bit / 8] ^ 1 << bit % 8);
+            struct span argv[] = {SPAN("CASE"), span_of(word, len)};
+            CHECK_EQ(wire_bind(&cmd, NULL, argv, 2, &limits, &t, error), fits);
+            CHECK_EQ(t.any, fits);
+            argv[1].len--;
+            CHECK(!wire_bind(&cmd, NULL, argv, 2, &limits, &t, error));
+            free(word);
+        }
+    }
+}
+
 /* What Redis says of the same requests. */
 TEST(errors_of_declared_commands) {
     static const struct {
@@ -431,6 +461,15 @@ TEST(what_is_built_is_bound_again) {
 
 /* --- the table --- */
 
+/* As options are compared. */
+static void check_tokens(const struct wire_arg *args) {
+    for (const struct wire_arg *a = args; a != NULL && a->kind != WIRE_END; a++) {
+        for (const char *c = a->token; c != NULL && *c != '\0'; c++)
+            CHECK(is_letter(*c) || (*c >= '0' && *c <= '9') || *c == '-');
+        check_tokens(a->args);
+    }
+}
+
 TEST(every_command_is_whole) {
     for (size_t i = 0; i < WIRE_COMMANDS; i++) {
         const struct wire_command *w = &wire_commands[i];
@@ -438,6 +477,7 @@ TEST(every_command_is_whole) {
         CHECK(w->name != NULL && w->summary[0] != '\0' && w->group[0] != '\0' && w->since != NULL);
         for (const struct wire_arg *a = w->args; a != NULL && a->kind != WIRE_END; a++) args++;
         CHECK(args <= 16);
+        check_tokens(w->args);
         CHECK_EQ(w->reply != NULL, !w->container);
     }
 }
