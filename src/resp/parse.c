@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "resp/line.h"
@@ -65,6 +66,10 @@ static void restore_pointers(struct resp_parser *p, const char *data, size_t upt
     for (size_t i = p->absolute; i < upto; i++) p->argv[i].data = data + p->offsets[i];
 }
 
+static inline bool is_crlf(const char *s) {
+    return memcmp(s, "\r\n", 2) == 0;
+}
+
 /* Of up to nine digits. */
 static const char *read_long_count(const char *s, const char *end, size_t *count_p) {
     if (end - s < 3) return NULL;
@@ -77,25 +82,42 @@ static const char *read_long_count(const char *s, const char *end, size_t *count
         v = v * 10 + d;
         if (++s == end || s - first > 9 || *first == '0') return NULL;
     }
-    if (end - s < 2 || s[0] != '\r' || s[1] != '\n') return NULL;
+    if (end - s < 2 || !is_crlf(s)) return NULL;
     *count_p = v;
     return s + 2;
 }
 
-/* Reads "digits\r\n" at s. NULL: it is not whole, or not that plain. Nearly all counts and lengths
- * have one digit or two. */
-static inline const char *read_count(const char *s, const char *end, size_t *count_p) {
-    if (UNLIKELY(end - s < 4)) return read_long_count(s, end, count_p);
-    unsigned a = (unsigned char)s[0] - '0', b = (unsigned char)s[1] - '0';
-    if (a <= 9 && s[1] == '\r' && s[2] == '\n') {
+/* Of one or two, as nearly all counts and lengths are; there are four bytes at s. */
+static inline const char *read_short_count(const char *s, size_t *count_p) {
+    size_t a = (size_t)(unsigned char)s[0] - '0', b = (size_t)(unsigned char)s[1] - '0';
+    if (LIKELY(a <= 9 && is_crlf(s + 1))) {
         *count_p = a;
         return s + 3;
     }
-    if (a - 1 <= 8 && b <= 9 && s[2] == '\r' && s[3] == '\n') {
+    if (a - 1 <= 8 && b <= 9 && is_crlf(s + 2)) {
         *count_p = a * 10 + b;
         return s + 4;
     }
-    return read_long_count(s, end, count_p);
+    return NULL;
+}
+
+/* Reads "digits\r\n" at s. NULL: it is not whole, or not that plain. */
+static inline const char *read_count(const char *s, const char *end, size_t *count_p) {
+    const char *next = LIKELY(end - s >= 4) ? read_short_count(s, count_p) : NULL;
+    return LIKELY(next != NULL) ? next : read_long_count(s, end, count_p);
+}
+
+#define ARG_MIN 6 /* "$0\r\n\r\n" */
+
+/* A whole argument of a short length, and what follows it. NULL: it is not that plain. */
+static inline const char *read_short_arg(const char *s, const char *end, struct span *arg_p) {
+    if (UNLIKELY(end - s < ARG_MIN || *s != '$')) return NULL;
+    size_t len;
+    const char *body = read_short_count(s + 1, &len);
+    if (UNLIKELY(body == NULL || (size_t)(end - body) < len + 2 || !is_crlf(body + len)))
+        return NULL;
+    *arg_p = span_of(body, len);
+    return body + len + 2;
 }
 
 enum line_state { LINE_WHOLE, LINE_MORE, LINE_TOO_LONG, LINE_NO_LF };
@@ -116,10 +138,10 @@ static enum line_state find_header_line(struct resp_parser *p, const char *s, co
     return LINE_WHOLE;
 }
 
-/* "*n": sets remaining and returns RESP_REQUEST, then *next_p is what follows the line. */
-static enum resp_result read_multibulk_header(struct resp_parser *p,
-                                              const struct resp_limits *limits, const char *data,
-                                              const char *end, const char **next_p) {
+/* "*n" in its rarer forms. */
+static __attribute__((noinline)) enum resp_result
+read_any_multibulk_header(struct resp_parser *p, const struct resp_limits *limits, const char *data,
+                          const char *end) {
     size_t count;
     const char *next = read_count(data + 1, end, &count);
     if (LIKELY(next != NULL)) {
@@ -142,11 +164,25 @@ static enum resp_result read_multibulk_header(struct resp_parser *p,
         return parse_fail(p, limits->unauthenticated ? "unauthenticated multibulk length"
                                                      : "invalid multibulk length");
     p->remaining = (int64_t)count;
-    *next_p = next;
+    p->pos = (size_t)(next - data);
     return RESP_REQUEST;
 }
 
-/* "$n" in its rarer forms. Same returns. */
+/* Sets remaining, and pos to what follows the line, and returns RESP_REQUEST. */
+static inline enum resp_result read_multibulk_header(struct resp_parser *p,
+                                                     const struct resp_limits *limits,
+                                                     const char *data, const char *end) {
+    size_t count;
+    const char *next = LIKELY(end - data > 4) ? read_short_count(data + 1, &count) : NULL;
+    if (UNLIKELY(next == NULL || count > limits->max_args))
+        return read_any_multibulk_header(p, limits, data, end);
+    p->searched = 0;
+    p->remaining = (int64_t)count;
+    p->pos = (size_t)(next - data);
+    return RESP_REQUEST;
+}
+
+/* "$n" in its rarer forms: what follows it is *next_p. */
 static enum resp_result read_bulk_header(struct resp_parser *p, const struct resp_limits *limits,
                                          const char *s, const char *end, size_t *len_p,
                                          const char **next_p) {
@@ -172,6 +208,14 @@ static enum resp_result parse_finish(struct resp_parser *p, size_t used, size_t 
     return RESP_REQUEST;
 }
 
+/* s: what follows the last one. */
+static inline enum resp_result parse_args_end(struct resp_parser *p, size_t argc, const char *data,
+                                              const char *s, size_t found_before, size_t *used_p) {
+    p->argc = argc;
+    if (UNLIKELY(found_before > 0)) restore_pointers(p, data, found_before);
+    return parse_finish(p, (size_t)(s - data), used_p);
+}
+
 static enum resp_result parse_begin_big(struct resp_parser *p, size_t len, size_t used,
                                         size_t *used_p) {
     p->in_big = true;
@@ -186,12 +230,13 @@ static enum resp_result parse_begin_big(struct resp_parser *p, size_t len, size_
     return RESP_BIG;
 }
 
-/* Arguments from data + pos on. */
-static enum resp_result parse_args(struct resp_parser *p, const struct resp_limits *limits,
-                                   const char *data, const char *end, const char *s,
-                                   size_t *used_p) {
-    size_t found_before = p->argc, argc = p->argc;
+/* Arguments from data + pos on, of which earlier calls found so many. */
+static __attribute__((noinline)) enum resp_result
+parse_any_args(struct resp_parser *p, const struct resp_limits *limits, const char *data,
+               const char *end, size_t found_before, size_t *used_p) {
+    size_t argc = p->argc;
     int64_t remaining = p->remaining;
+    const char *s = data + p->pos;
     while (remaining > 0) {
         size_t len = 0;
         if (LIKELY(p->bulk_len < 0)) {
@@ -217,8 +262,7 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
         } else {
             len = (size_t)p->bulk_len;
         }
-        size_t avail = (size_t)(end - s);
-        if (UNLIKELY(avail < 2 || avail - 2 < len)) {
+        if (UNLIKELY((size_t)(end - s) < len + 2)) {
             p->bulk_len = (int64_t)len;
             goto more;
         }
@@ -226,16 +270,13 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
         /* Redis skips two bytes here whatever they are; a length that is off would then pass for a
          * request.
          */
-        if (UNLIKELY(s[len] != '\r' || s[len + 1] != '\n'))
-            return parse_fail(p, "invalid bulk length");
+        if (UNLIKELY(!is_crlf(s + len))) return parse_fail(p, "invalid bulk length");
         if (UNLIKELY(argc == p->argv_cap)) grow_argv(p);
         p->argv[argc++] = span_of(s, len);
         s += len + 2;
         remaining--;
     }
-    p->argc = argc;
-    if (UNLIKELY(found_before > 0)) restore_pointers(p, data, found_before);
-    return parse_finish(p, (size_t)(s - data), used_p);
+    return parse_args_end(p, argc, data, s, found_before, used_p);
 more:
     p->argc = argc;
     p->remaining = remaining;
@@ -244,8 +285,38 @@ more:
     return RESP_MORE;
 }
 
-static enum resp_result parse_inline(struct resp_parser *p, const struct resp_limits *limits,
-                                     const char *data, size_t len, size_t *used_p) {
+/* The same. Nearly all requests are whole and have short arguments. */
+static inline enum resp_result parse_args(struct resp_parser *p, const struct resp_limits *limits,
+                                          const char *data, const char *end, size_t *used_p) {
+    size_t found_before = p->argc, argc = found_before;
+    /* in the middle of one: none */
+    size_t below = p->bulk_len < 0 ? min_u64(limits->max_bulk, limits->big_min) : 0;
+    struct span *argv = p->argv;
+    int64_t remaining = p->remaining;
+    const char *s = data + p->pos;
+    for (; remaining > 0; remaining--) {
+        struct span arg;
+        const char *next = read_short_arg(s, end, &arg);
+        if (UNLIKELY(next == NULL || arg.len >= below)) break;
+        if (UNLIKELY(argc == p->argv_cap)) {
+            grow_argv(p);
+            argv = p->argv;
+        }
+        argv[argc++] = arg;
+        s = next;
+    }
+    if (LIKELY(remaining == 0)) return parse_args_end(p, argc, data, s, found_before, used_p);
+    if (argc > found_before) p->searched = 0;
+    p->argc = argc;
+    p->remaining = remaining;
+    p->pos = (size_t)(s - data);
+    return parse_any_args(p, limits, data, end, found_before, used_p);
+}
+
+static __attribute__((noinline)) enum resp_result parse_inline(struct resp_parser *p,
+                                                               const struct resp_limits *limits,
+                                                               const char *data, size_t len,
+                                                               size_t *used_p) {
     size_t from = p->searched < len ? p->searched : len;
     const char *lf = from == len ? NULL : memchr(data + from, '\n', len - from);
     size_t line_len = lf == NULL ? len : (size_t)(lf - data);
@@ -281,33 +352,32 @@ enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *lim
     if (p->remaining == 0 && p->absolute > 0)
         return parse_finish(p, 0, used_p); /* the last argument was a big one */
     if (UNLIKELY(len == 0)) return RESP_MORE;
-    const char *end = data + len, *s = data;
+    const char *end = data + len;
     if (p->remaining == 0) {
         if (p->searched == 0) {
             drop_giant(p);
             p->argc = 0;
         }
         if (UNLIKELY(*data != '*')) return parse_inline(p, limits, data, len, used_p);
-        enum resp_result r = read_multibulk_header(p, limits, data, end, &s);
+        enum resp_result r = read_multibulk_header(p, limits, data, end);
         if (r != RESP_REQUEST) return r;
         p->bulk_len = -1;
-    } else {
-        s = data + p->pos;
-        TARN_ASSERT(p->pos <= len);
     }
-    return parse_args(p, limits, data, end, s, used_p);
+    TARN_ASSERT(p->pos <= len);
+    return parse_args(p, limits, data, end, used_p);
 }
 
 #define GUESS_ARGS 16u
 
 struct span resp_first_of_size(struct span in, size_t min, size_t max) {
     const char *s = in.data, *end = in.data + in.len;
-    for (unsigned i = 0; i < GUESS_ARGS && s < end; i++) {
+    size_t least = ARG_MIN + min;
+    for (unsigned i = 0; i < GUESS_ARGS && (size_t)(end - s) >= least; i++) {
         char kind = *s;
         size_t n;
         if ((kind != '*' && kind != '$') || (s = read_count(s + 1, end, &n)) == NULL) break;
         if (kind == '*') continue;
-        if ((size_t)(end - s) < 2 || (size_t)(end - s) - 2 < n) break;
+        if ((size_t)(end - s) < n + 2) break;
         if (n >= min && n <= max) return span_of(s, n);
         s += n + 2;
     }
