@@ -384,6 +384,7 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
             client_ready(c);
             break;
         }
+        if (pos == len && io->parser == NULL) return pos; /* all is done */
         struct resp_limits limits = limits_of(c);
         if (io->parser == NULL && pos < len && c->authenticated) {
             size_t used = run_pipeline(c, &limits, data + pos, len - pos, &left);

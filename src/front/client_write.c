@@ -311,6 +311,12 @@ static bool send_tls(struct client *c) {
     }
 }
 
+static ssize_t send_bytes(struct client_io *io, char *bytes, size_t n) {
+    if (io->watch.ring != NULL) return net_ring_write(io->watch.ring, &(struct iovec){bytes, n}, 1);
+    /* send() is a cancellation point, which costs two atomic operations */
+    return syscall(SYS_sendto, io->watch.fd, bytes, n, MSG_NOSIGNAL, NULL, 0);
+}
+
 /* false: the connection is dead. */
 static bool send_some(struct client *c) {
     struct client_io *io = c->io;
@@ -321,12 +327,10 @@ static bool send_some(struct client *c) {
     while (sent < WRITE_PER_CALL) {
         ssize_t n;
         size_t want;
-        if (LIKELY(o->first_insert == o->inserts) && io->watch.ring == NULL) {
+        if (LIKELY(o->first_insert == o->inserts)) {
             want = o->bytes.len - o->sent;
             if (want == 0) break;
-            /* send() is a cancellation point, which costs two atomic operations */
-            n = syscall(SYS_sendto, io->watch.fd, o->bytes.data + o->sent, want, MSG_NOSIGNAL, NULL,
-                        0);
+            n = send_bytes(io, o->bytes.data + o->sent, want);
             if (LIKELY(n > 0)) o->sent += (size_t)n;
         } else {
             struct iovec iov[IOV_MAX_USED];
