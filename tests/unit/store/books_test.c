@@ -752,4 +752,34 @@ TEST(a_put_has_nothing_of_those_before_it) {
     CHECK(s == NULL);
 }
 
+/* Of sessions without anything only the latest is kept, until its connection closes. */
+TEST(sessions_come_and_go) {
+    struct store *s = util_store("lru", 4, NULL, NULL);
+    struct store_stats none, one, many, closed;
+    CHECK_EQ(util_put(s, "a", 8192), TARN_OK);
+    uint64_t version = store_object_version(store_find(s, SPAN("a")));
+    store_session_closed(s, 1);
+    store_get_stats(s, &none);
+    for (uint64_t session = 2; session < 1000; session++) {
+        CHECK(util_lease(s, "a", session, 1000));
+        CHECK_EQ(store_session_leases(s, session), 1u);
+        CHECK(store_release(s, SPAN("a"), session, version, false));
+        CHECK_EQ(store_session_leases(s, session), 0u);
+        if (session == 2) store_get_stats(s, &one);
+    }
+    store_check(s);
+    store_get_stats(s, &many);
+    CHECK_EQ(many.mem_books_leases, one.mem_books_leases);
+    store_session_closed(s, 999);
+    store_get_stats(s, &closed);
+    CHECK(closed.mem_books_leases < many.mem_books_leases);
+    CHECK(util_lease(s, "a", 3, 1000) && util_lease(s, "a", 4, 1000));
+    store_session_closed(s, 4);
+    CHECK(store_release(s, SPAN("a"), 4, version, false));
+    CHECK(store_release(s, SPAN("a"), 3, version, false));
+    store_session_closed(s, 3);
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST_MAIN()
