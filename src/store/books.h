@@ -67,9 +67,10 @@ struct far { /* a replica on an ssd or file segment */
 struct places {
     uint64_t size;
     unsigned domain;
-    uint32_t n_memory, n_far, n_blocks;
+    uint32_t n_far, n_memory;
     uint8_t extents[STORE_REPLICAS_MAX]; /* blocks of each memory replica */
-    block_id block[PLACES_BLOCKS_MAX];   /* of all memory replicas, each in order of the value */
+    uint32_t n_blocks;
+    block_id block[PLACES_BLOCKS_MAX]; /* of all memory replicas, each in order of the value */
     struct far far[STORE_REPLICAS_MAX];
 };
 
