@@ -37,12 +37,13 @@
 #define CHAIN_GHOSTS     1024u
 #define CHAIN_SEARCHED   (UINT32_C(1) << 16) /* 2 MiB of runs */
 
-#define CHAIN_WINDOW  2u /* requests, of the narrowest window */
-#define CHAIN_WINDOWS 8u /* of a level, at most */
-#define CHAIN_LEVELS  16u
-#define CHAIN_SLOTS   (CHAIN_LEVELS * CHAIN_WINDOWS)
-#define SORT_WORDS    (CHAIN_SORTS / 64)
-#define CHAIN_NEXT    32u /* cells that are looked for at a time */
+#define CHAIN_WINDOW_BITS 1u
+#define CHAIN_WINDOW      (1u << CHAIN_WINDOW_BITS) /* requests, of the narrowest window */
+#define CHAIN_WINDOWS     8u                        /* of a level, at most */
+#define CHAIN_LEVELS      16u
+#define CHAIN_SLOTS       (CHAIN_LEVELS * CHAIN_WINDOWS)
+#define SORT_WORDS        (CHAIN_SORTS / 64)
+#define CHAIN_NEXT        32u /* cells that are looked for at a time */
 
 enum { CHAIN_LEAVES, CHAIN_INNER, CHAIN_BARE, CHAIN_LISTS, CHAIN_NOWHERE = CHAIN_LISTS };
 
@@ -74,7 +75,6 @@ struct chain_cell {
 };
 struct chain_window {
     uint32_t counted;                       /* clock up to which its exposure is */
-    uint32_t due;                           /* clock at which it has to be again */
     uint64_t used[CHAIN_LISTS][SORT_WORDS]; /* sorts of which there are such runs */
 };
 struct chain_cells {
@@ -83,8 +83,7 @@ struct chain_cells {
     struct chain_window window[CHAIN_SLOTS];
     uint32_t from[CHAIN_LEVELS]; /* first request of the oldest window of each level */
     uint32_t end;                /* and of the one to come */
-    uint32_t due[CHAIN_LEVELS];  /* the first of its windows' */
-    uint32_t due_first;          /* or earlier */
+    uint32_t middle;             /* of the first window that the clock is not half through */
     struct chain_next {          /* cells whose leaves go next, the first of these last */
         float worth;
         uint32_t cell;

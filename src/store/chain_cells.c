@@ -6,7 +6,7 @@
 
 /* --- what a run is --- */
 
-static struct chain_traits run_traits(const struct chain_run *r) {
+static inline struct chain_traits run_traits(const struct chain_run *r) {
     struct chain_traits t = {.kind = (uint8_t)r->kind};
     switch (r->kind) {
     case CHAIN_SHARED: break;
@@ -43,11 +43,16 @@ const float chain_weights[WEIGHT_MAX + 1] = {QUARTERS(1),  QUARTERS(2),  QUARTER
 /* --- windows --- */
 
 static uint32_t window_width(unsigned level) {
-    return CHAIN_WINDOW << level;
+    return 1u << (CHAIN_WINDOW_BITS + level);
 }
 
 static unsigned slot_of(unsigned level, uint32_t request) {
-    return level * CHAIN_WINDOWS + request / window_width(level) % CHAIN_WINDOWS;
+    return level * CHAIN_WINDOWS + (request >> (CHAIN_WINDOW_BITS + level)) % CHAIN_WINDOWS;
+}
+
+/* What was used so many requests before the window to come is of no lower level. */
+static unsigned level_at_least(uint32_t requests) {
+    return 31 - (unsigned)__builtin_clz(requests / (CHAIN_WINDOWS * CHAIN_WINDOW) | 1);
 }
 
 /* What was used before the first window, or so long ago that it seems to be to come, is in the
@@ -56,7 +61,7 @@ static unsigned slot_of_run(const struct chain_cells *x, const struct chain_run 
     uint32_t born = r->born, first = x->from[CHAIN_LEVELS - 1];
     if ((int32_t)(born - x->end) >= 0) born = x->end - 1;
     if ((int32_t)(born - first) < 0) born = first;
-    unsigned l = 0;
+    unsigned l = level_at_least(x->end - born);
     while ((int32_t)(born - x->from[l]) < 0) l++;
     return slot_of(l, born);
 }
@@ -327,14 +332,16 @@ void chain_move(struct chain_books *c, uint32_t i) {
 
 void chain_describe(struct chain_books *c, uint32_t i, unsigned weight) {
     struct chain_run *r = chain_run(c, i);
-    struct chain_traits t = run_traits(r);
-    if (r->list != CHAIN_NOWHERE && chain_sort_known(&c->value, &t) == r->sort) {
-        int64_t units = weight_units(r, r->blocks);
-        r->weight = weight;
-        weight_change(cell_at(c, cell_of_listed(c, r)), weight_units(r, r->blocks) - units);
-        return;
+    if (r->list != CHAIN_NOWHERE) {
+        struct chain_traits t = run_traits(r);
+        if (chain_sort_known(&c->value, &t) == r->sort) {
+            int64_t units = weight_units(r, r->blocks);
+            r->weight = weight;
+            weight_change(cell_at(c, cell_of_listed(c, r)), weight_units(r, r->blocks) - units);
+            return;
+        }
+        chain_unlink(c, r);
     }
-    chain_unlink(c, r);
     r->weight = weight;
     chain_link(c, i);
 }
@@ -354,18 +361,12 @@ void chain_run_returned(struct chain_books *c, const struct chain_run *r, unsign
     chain_returned(&c->value, r->sort, run_weight(r, blocks), chain_age(c, r));
 }
 
-static uint64_t window_sorts(const struct chain_window *w, unsigned word) {
-    return w->used[CHAIN_LEAVES][word] | w->used[CHAIN_INNER][word] | w->used[CHAIN_BARE][word];
+static unsigned sort_words(const struct chain_books *c) {
+    return (c->value.sorts + 63) / 64;
 }
 
-#define COUNT_WIDTHS 4u /* of itself, and so after a share of its age, a window is counted again */
-
-static void window_start(struct chain_books *c, unsigned level, uint32_t first, uint32_t counted) {
-    struct chain_window *w = &c->cells.window[slot_of(level, first)];
-    w->counted = counted;
-    w->due = counted + COUNT_WIDTHS * window_width(level);
-    if ((int32_t)(w->due - c->cells.due[level]) < 0) c->cells.due[level] = w->due;
-    if ((int32_t)(w->due - c->cells.due_first) < 0) c->cells.due_first = w->due;
+static uint64_t window_sorts(const struct chain_window *w, unsigned word) {
+    return w->used[CHAIN_LEAVES][word] | w->used[CHAIN_INNER][word] | w->used[CHAIN_BARE][word];
 }
 
 /* Counts the exposure of a window's runs up to now. */
@@ -373,24 +374,26 @@ static void window_count(struct chain_books *c, unsigned level, uint32_t first) 
     unsigned slot = slot_of(level, first);
     const struct chain_window *w = &c->cells.window[slot];
     uint32_t from = age_at(w->counted, level, first), to = age_at(c->clock, level, first);
-    unsigned bin = chain_age_bin(&c->value, from);
-    for (unsigned i = 0; i < SORT_WORDS; i++)
+    unsigned bin = chain_age_bin(&c->value, from), words = sort_words(c);
+    for (unsigned i = 0; i < words; i++)
         for (uint64_t bits = window_sorts(w, i); bits; bits &= bits - 1) {
             unsigned sort = i * 64 + (unsigned)__builtin_ctzll(bits);
             float weight = (float)cell_at(c, sort * CHAIN_SLOTS + slot)->weight / CHAIN_WEIGHT_ONE;
             chain_exposed(&c->value, sort, weight, from, bin, to);
         }
-    window_start(c, level, first, c->clock);
+    c->cells.window[slot].counted = c->clock;
 }
 
 static void window_append(struct chain_books *c, unsigned slot, unsigned other) {
     struct chain_window *w = &c->cells.window[other];
-    for (unsigned i = 0; i < SORT_WORDS; i++)
+    unsigned words = sort_words(c);
+    for (unsigned i = 0; i < words; i++) {
         for (uint64_t bits = window_sorts(w, i); bits; bits &= bits - 1) {
             uint32_t sort = (i * 64 + (unsigned)__builtin_ctzll(bits)) * CHAIN_SLOTS;
             cell_append(c, sort + slot, sort + other);
         }
-    memset(w->used, 0, sizeof(w->used));
+        for (unsigned list = 0; list < CHAIN_LISTS; list++) w->used[list][i] = 0;
+    }
     c->cells.goes = 0;
     if (!next_has_of(&c->cells, other)) return;
     next_note(&c->cells, slot);
@@ -398,6 +401,14 @@ static void window_append(struct chain_books *c, unsigned slot, unsigned other) 
         uint32_t *cell = &c->cells.next[k].cell;
         if (*cell % CHAIN_SLOTS == other) *cell = *cell - other + slot;
     }
+}
+
+#define COUNT_WIDTHS 4u /* of itself, and so after a share of its age, a window is counted again */
+
+/* A window has begun: one before it has that age. */
+static void window_count_again(struct chain_books *c, unsigned level, uint32_t begun) {
+    uint32_t first = begun - COUNT_WIDTHS * window_width(level);
+    if ((int32_t)(first - c->cells.from[level]) >= 0) window_count(c, level, first);
 }
 
 /* Two windows become one of the next level; of the last level the first goes into the other. */
@@ -412,14 +423,15 @@ static void windows_merge(struct chain_books *c, unsigned level, uint32_t first)
     unsigned slot = slot_of(level + 1, first);
     window_append(c, slot, slot_of(level, first));
     window_append(c, slot, slot_of(level, second));
-    window_start(c, level + 1, first, c->clock);
+    c->cells.window[slot].counted = c->clock;
+    window_count_again(c, level + 1, first);
 }
 
 /* The only window of a level that is not empty becomes a later one. */
 static void window_leap(struct chain_books *c, unsigned level, uint32_t first, uint32_t later) {
     unsigned from = slot_of(level, first), to = slot_of(level, later);
     if (from != to) window_append(c, to, from);
-    window_start(c, level, later, c->clock);
+    c->cells.window[to].counted = c->clock;
 }
 
 /* Makes room for windows up to that request. After a leap all that were there are merged soon; of
@@ -440,23 +452,8 @@ static void level_reach(struct chain_books *c, unsigned level, uint32_t end) {
     }
 }
 
-static void level_count(struct chain_books *c, unsigned level) {
-    struct chain_cells *x = &c->cells;
-    x->due[level] = c->clock + INT32_MAX;
-    for (uint32_t first = x->from[level]; first != level_end(x, level);
-         first += window_width(level)) {
-        uint32_t due = x->window[slot_of(level, first)].due;
-        if ((int32_t)(c->clock - due) >= 0)
-            window_count(c, level, first);
-        else if ((int32_t)(due - x->due[level]) < 0)
-            x->due[level] = due;
-    }
-}
-
 void chain_cells_begin(struct chain_books *c) {
     c->cells.look_at = c->clock;
-    c->cells.due_first = c->clock;
-    for (unsigned l = 0; l < CHAIN_LEVELS; l++) c->cells.due[l] = c->clock;
 }
 
 #define LOOK_MAX   64u
@@ -469,16 +466,12 @@ void chain_cells_age(struct chain_books *c, uint64_t objects) {
         level_reach(c, 0, end);
         if (end - x->end > end - x->from[0])
             x->end = x->from[0]; /* after a leap of whatever length */
+        if ((int32_t)(x->middle - x->end) <= 0) x->middle = x->end + CHAIN_WINDOW / 2;
         for (; x->end != end; x->end += CHAIN_WINDOW)
-            window_start(c, 0, x->end, x->end + CHAIN_WINDOW / 2);
+            x->window[slot_of(0, x->end)].counted = x->end + CHAIN_WINDOW / 2;
     }
-    if ((int32_t)(c->clock - x->due_first) >= 0) {
-        x->due_first = c->clock + INT32_MAX;
-        for (unsigned l = 0; l < CHAIN_LEVELS; l++) {
-            if ((int32_t)(c->clock - x->due[l]) >= 0) level_count(c, l);
-            if ((int32_t)(x->due[l] - x->due_first) < 0) x->due_first = x->due[l];
-        }
-    }
+    for (; (int32_t)(c->clock - x->middle) >= 0; x->middle += CHAIN_WINDOW)
+        window_count_again(c, 0, x->middle - CHAIN_WINDOW / 2);
     if ((int32_t)(c->clock - x->look_at) < 0) return;
     x->look_at =
         c->clock + (uint32_t)min_u64(max_u64(objects / LOOK_SHARE, CHAIN_WINDOW), LOOK_MAX);

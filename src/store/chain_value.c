@@ -15,7 +15,6 @@
 #define PRIOR_RATIO 8.0
 #define RATIO_MAX   20.0
 #define RATIOS_MAX  50.0f /* their product */
-#define RATIO_STEP  0.5f  /* ratios are fitted at the same time: a whole step would be too far */
 #define FADE        0.99  /* at each fit */
 
 static uint8_t class_of(uint32_t n, const uint32_t *bound, size_t bounds) {
@@ -46,41 +45,35 @@ uint8_t chain_return_class(const struct chain_value *v, uint32_t requests) {
 
 /* --- sorts --- */
 
-static uint32_t key_of(const struct chain_traits *t) {
-    return (((t->kind * 8u + t->turn) * 8 + t->length) * 8 + t->growth) * 2 + t->branched;
-}
-
-/* Of all zones. */
-static struct chain_ratio *trait_ratios(struct chain_value *v, const struct chain_traits *t,
-                                        unsigned trait) {
-    const uint8_t class[CHAIN_TRAITS] = {t->turn, t->length, t->growth, t->branched};
-    v->classes[t->kind][trait] |= (uint8_t)(1u << class[trait]);
-    return v->ratio[t->kind][trait][class[trait]];
-}
-
 static void sort_ratios(struct chain_value *v, struct chain_sort *x) {
-    const struct chain_ratio *of[CHAIN_TRAITS];
-    for (unsigned i = 0; i < CHAIN_TRAITS; i++) of[i] = trait_ratios(v, &x->traits, i);
     for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) {
         float r = 1;
-        for (unsigned i = 0; i < CHAIN_TRAITS; i++) r *= of[i][zone].ratio;
+        for (unsigned i = 0; i < CHAIN_TRAITS; i++) r *= v->ratio[x->class[i]][zone].ratio;
         x->ratio[zone] = r < 1 / RATIOS_MAX ? 1 / RATIOS_MAX : r > RATIOS_MAX ? RATIOS_MAX : r;
     }
+    x->ratios_fit = v->fits;
 }
 
-/* What it has counted goes to its traits. */
+/* What it has counted since the last fit goes to its traits. */
 static void sort_flush(struct chain_value *v, struct chain_sort *x) {
+    if (x->ratios_fit != v->fits) return;
     for (unsigned i = 0; i < CHAIN_TRAITS; i++) {
-        struct chain_ratio *of = trait_ratios(v, &x->traits, i);
+        struct chain_ratio *of = v->ratio[x->class[i]];
         for (unsigned zone = 0; zone < CHAIN_ZONES; zone++) of[zone].lately += x->lately[zone];
     }
     memset(x->lately, 0, sizeof(x->lately));
 }
 
-static unsigned sort_enter(struct chain_value *v, unsigned s, const struct chain_traits *t) {
-    v->sort[s] = (struct chain_sort){.traits = *t, .fit = v->fits - 1};
-    sort_ratios(v, &v->sort[s]);
-    v->by_key[key_of(t)] = (uint8_t)s;
+static unsigned sort_enter(struct chain_value *v, unsigned s, struct chain_traits t) {
+    struct chain_sort *x = &v->sort[s];
+    *x = (struct chain_sort){.traits = t, .fit = v->fits - 1, .ratios_fit = v->fits - 1};
+    const uint8_t class[CHAIN_TRAITS] = {t.turn, t.length, t.growth, t.branched};
+    for (unsigned i = 0; i < CHAIN_TRAITS; i++) {
+        unsigned trait = t.kind * CHAIN_TRAITS + i;
+        v->classes[trait] |= (uint8_t)(1u << class[i]);
+        x->class[i] = (uint8_t)(trait * CHAIN_CLASSES + class[i]);
+    }
+    v->by_key[chain_sort_key(&t)] = (uint8_t)s;
     return s;
 }
 
@@ -91,32 +84,30 @@ static unsigned sort_unused(struct chain_value *v) {
         unsigned s = v->hand = (v->hand + 1) % CHAIN_SORTS;
         if (s <= CHAIN_KINDS || v->sort[s].runs > 0) continue;
         sort_flush(v, &v->sort[s]);
-        v->by_key[key_of(&v->sort[s].traits)] = 0;
+        v->by_key[chain_sort_key(&v->sort[s].traits)] = 0;
         return s;
     }
     return 0;
 }
 
-unsigned chain_sort_known(const struct chain_value *v, const struct chain_traits *t) {
-    return v->by_key[key_of(t)];
-}
-
-unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t) {
-    unsigned s = chain_sort_known(v, t);
-    if (s) return s;
-    s = sort_unused(v);
-    return s ? sort_enter(v, s, t) : 1u + t->kind;
+unsigned chain_sort_new(struct chain_value *v, struct chain_traits t) {
+    unsigned s = sort_unused(v);
+    return s ? sort_enter(v, s, t) : 1u + t.kind;
 }
 
 void chain_value_init(struct chain_value *v) {
     memset(v, 0, sizeof(*v));
     for (unsigned b = 0; b <= CHAIN_AGES; b++)
         v->start[b] = (uint32_t)((double)AGE_UNIT * (exp2((double)b / AGE_BINS_OCTAVE) - 1));
-    struct chain_ratio *x = &v->ratio[0][0][0][0];
+    for (unsigned b = 0; b < CHAIN_AGES; b++) {
+        v->age[b].until = b + 1 < CHAIN_AGES ? v->start[b + 1] : UINT32_MAX;
+        v->age[b].zone = zone_of(b);
+    }
+    struct chain_ratio *x = &v->ratio[0][0];
     for (size_t i = 0; i < sizeof(v->ratio) / sizeof(*x); i++) x[i].ratio = 1;
     v->sorts = 1;
     for (unsigned k = 0; k < CHAIN_KINDS; k++) /* of these there is always one */
-        (void)sort_enter(v, v->sorts++, &(struct chain_traits){.kind = (uint8_t)k});
+        (void)sort_enter(v, v->sorts++, (struct chain_traits){.kind = (uint8_t)k});
     chain_value_fit(v);
 }
 
@@ -124,8 +115,7 @@ unsigned chain_age_bin(const struct chain_value *v, uint32_t age) {
     uint64_t units = ((uint64_t)age + AGE_UNIT) / AGE_UNIT;
     unsigned bin = AGE_BINS_OCTAVE * (63u - (unsigned)__builtin_clzll(units));
     if (bin >= CHAIN_AGES) return CHAIN_AGES - 1;
-    while (bin + 1 < CHAIN_AGES && age >= v->start[bin + 1]) bin++;
-    return bin;
+    return bin + (age >= v->start[bin + 1]) + (age >= v->start[bin + 2]);
 }
 
 struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age) {
@@ -134,28 +124,39 @@ struct chain_bin chain_bin_at(const struct chain_value *v, uint32_t age) {
     return (struct chain_bin){b, share < 1 ? share : 1};
 }
 
+/* The first time since a fit. */
+static __attribute__((noinline)) void exposed_first(struct chain_value *v, unsigned sort,
+                                                    float weight, uint32_t from, unsigned bin,
+                                                    uint32_t to) {
+    sort_ratios(v, &v->sort[sort]);
+    chain_exposed(v, sort, weight, from, bin, to);
+}
+
 void chain_exposed(struct chain_value *v, unsigned sort, float weight, uint32_t from, unsigned bin,
                    uint32_t to) {
     struct chain_sort *x = &v->sort[sort];
-    double *of_kind = v->exposure[x->traits.kind];
-    const float *hazard = v->hazard[x->traits.kind];
-    for (; from < to; bin++) {
-        uint32_t end = bin + 1 < CHAIN_AGES && v->start[bin + 1] < to ? v->start[bin + 1] : to;
-        unsigned zone = zone_of(bin);
+    if (UNLIKELY(x->ratios_fit != v->fits)) {
+        exposed_first(v, sort, weight, from, bin, to);
+        return;
+    }
+    struct chain_age *of_all = &v->age[bin];
+    struct chain_kind_age *of_kind = &v->kind[x->traits.kind][bin];
+    for (; from < to; of_all++, of_kind++) {
+        uint32_t end = of_all->until < to ? of_all->until : to, zone = of_all->zone;
         float time = weight * (float)(int32_t)(end - from), weighed = time * x->ratio[zone];
-        of_kind[bin] += weighed;
-        v->all_exposure[bin] += time;
-        x->lately[zone] += weighed * hazard[bin];
+        of_kind->exposure += weighed;
+        of_all->exposure += time;
+        x->lately[zone] += weighed * of_kind->hazard;
         from = end;
     }
 }
 
 void chain_returned(struct chain_value *v, unsigned sort, float weight, uint32_t age) {
-    const struct chain_traits *t = &v->sort[sort].traits;
+    const struct chain_sort *x = &v->sort[sort];
     unsigned b = chain_age_bin(v, age), zone = zone_of(b);
-    v->returns[t->kind][b] += weight;
-    v->all_returns[b] += weight;
-    for (unsigned i = 0; i < CHAIN_TRAITS; i++) trait_ratios(v, t, i)[zone].returns += weight;
+    v->kind[x->traits.kind][b].returns += weight;
+    v->age[b].returns += weight;
+    for (unsigned i = 0; i < CHAIN_TRAITS; i++) v->ratio[x->class[i]][zone].returns += weight;
 }
 
 /* --- fitting --- */
@@ -174,8 +175,8 @@ static double age_of(const struct chain_value *v, unsigned b) {
 static double prior_scale(const struct chain_value *v) {
     double returns = 0, expected = 0;
     for (unsigned b = 0; b < CHAIN_AGES; b++) {
-        returns += v->all_returns[b];
-        expected += v->all_exposure[b] * PRIOR_USES / (age_of(v, b) + AGE_UNIT);
+        returns += v->age[b].returns;
+        expected += v->age[b].exposure * PRIOR_USES / (age_of(v, b) + AGE_UNIT);
     }
     return (returns + PRIOR_SCALE) / (expected + PRIOR_SCALE);
 }
@@ -186,8 +187,8 @@ static void fit_class(struct chain_ratio *x, double rescale) {
         x->expected = (x->expected + x->lately / x->ratio) * rescale;
         x->lately = 0;
         double r = (x->returns + PRIOR_RATIO) / (x->expected + PRIOR_RATIO);
-        r = fmin(fmax(r, 1 / RATIO_MAX), RATIO_MAX);
-        x->ratio *= powf((float)r / x->ratio, RATIO_STEP);
+        r = r < 1 / RATIO_MAX ? 1 / RATIO_MAX : r > RATIO_MAX ? RATIO_MAX : r;
+        x->ratio *= sqrtf((float)r / x->ratio); /* all are fitted at once: a step is too far */
         x->returns *= FADE;
         x->expected *= FADE;
     }
@@ -198,22 +199,24 @@ static void fit_class(struct chain_ratio *x, double rescale) {
 static void fit_ratios(struct chain_value *v) {
     double scale = prior_scale(v), rescale = v->scale > 0 ? scale / v->scale : 1;
     v->scale = scale;
-    for (unsigned row = 0; row < CHAIN_KINDS * CHAIN_TRAITS; row++)
-        for (unsigned bits = (&v->classes[0][0])[row]; bits; bits &= bits - 1)
-            fit_class((&v->ratio[0][0])[row][__builtin_ctz(bits)], rescale);
+    for (unsigned trait = 0; trait < CHAIN_KINDS * CHAIN_TRAITS; trait++)
+        for (unsigned bits = v->classes[trait]; bits; bits &= bits - 1)
+            fit_class(v->ratio[trait * CHAIN_CLASSES + (unsigned)__builtin_ctz(bits)], rescale);
 }
 
 static void fit_hazards(struct chain_value *v) {
     for (unsigned b = 0; b < CHAIN_AGES; b++) {
         double prior = v->scale * PRIOR_USES / (age_of(v, b) + AGE_UNIT);
-        double all = (v->all_returns[b] + PRIOR_ALL) / (v->all_exposure[b] + PRIOR_ALL / prior);
-        v->all_returns[b] *= FADE;
-        v->all_exposure[b] *= FADE;
+        struct chain_age *of_all = &v->age[b];
+        double all = (of_all->returns + PRIOR_ALL) / (of_all->exposure + PRIOR_ALL / prior);
+        of_all->returns *= FADE;
+        of_all->exposure *= FADE;
+        double little = PRIOR_KIND / all;
         for (unsigned k = 0; k < CHAIN_KINDS; k++) {
-            v->hazard[k][b] =
-                (float)((v->returns[k][b] + PRIOR_KIND) / (v->exposure[k][b] + PRIOR_KIND / all));
-            v->returns[k][b] *= FADE;
-            v->exposure[k][b] *= FADE;
+            struct chain_kind_age *x = &v->kind[k][b];
+            x->hazard = (float)((x->returns + PRIOR_KIND) / (x->exposure + little));
+            x->returns *= FADE;
+            x->exposure *= FADE;
         }
     }
 }
@@ -221,12 +224,13 @@ static void fit_hazards(struct chain_value *v) {
 /* The index at the start of each bin, from the last to the first: the bins that follow are pooled
  * with one as long as they are worth more. */
 void chain_sort_fit(struct chain_value *v, struct chain_sort *x) {
+    if (x->ratios_fit != v->fits) sort_ratios(v, x);
     struct stretch {
         float chance, time, stays;
     } stack[CHAIN_AGES] = {{0}};
     unsigned n = 0;
     for (unsigned b = CHAIN_AGES; b-- > 0;) {
-        float hazard = v->hazard[x->traits.kind][b] * x->ratio[zone_of(b)];
+        float hazard = v->kind[x->traits.kind][b].hazard * x->ratio[zone_of(b)];
         float chance = -expm1f(-hazard * (float)bin_width(v, b));
         struct stretch s = {chance, chance / hazard, 1 - chance};
         while (n > 0 && stack[n - 1].chance * s.time > s.chance * stack[n - 1].time) {
@@ -246,6 +250,5 @@ void chain_value_fit(struct chain_value *v) {
     for (unsigned s = 1; s < v->sorts; s++) sort_flush(v, &v->sort[s]);
     fit_ratios(v);
     fit_hazards(v);
-    for (unsigned s = 1; s < v->sorts; s++) sort_ratios(v, &v->sort[s]);
     v->fits++;
 }

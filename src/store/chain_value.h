@@ -53,26 +53,34 @@ struct chain_traits {
 #define CHAIN_SORTS 256u /* with number 0, which is none */
 #define CHAIN_KEYS  (1u << 13)
 
+struct chain_age {
+    uint32_t until, zone; /* the last one has no end */
+    double returns, exposure;
+};
+struct chain_kind_age {
+    double returns, exposure;
+    float hazard;
+};
 struct chain_ratio {
     double returns, expected; /* without this ratio */
     float ratio, lately;      /* lately: expected since the last fit, with it */
 };
 struct chain_sort {
     struct chain_traits traits;
-    uint32_t runs;             /* that are of it now; the caller counts */
-    uint32_t fit;              /* that its values are of */
-    float ratio[CHAIN_ZONES];  /* of its hazard to that of its kind */
-    float lately[CHAIN_ZONES]; /* uses expected since the last fit */
+    uint8_t class[CHAIN_TRAITS]; /* where its ratios are in chain_value's */
+    uint32_t runs;               /* that are of it now; the caller counts */
+    uint32_t fit, ratios_fit;    /* that its values, its ratios are of */
+    float ratio[CHAIN_ZONES];    /* of its hazard to that of its kind */
+    float lately[CHAIN_ZONES];   /* uses expected since the last fit */
     float value[CHAIN_AGES + 1];
 };
 struct chain_value {
-    uint32_t start[CHAIN_AGES + 1]; /* of each bin, requests */
-    double returns[CHAIN_KINDS][CHAIN_AGES], all_returns[CHAIN_AGES];
-    double exposure[CHAIN_KINDS][CHAIN_AGES], all_exposure[CHAIN_AGES];
-    struct chain_ratio ratio[CHAIN_KINDS][CHAIN_TRAITS][CHAIN_CLASSES][CHAIN_ZONES];
-    uint8_t classes[CHAIN_KINDS][CHAIN_TRAITS]; /* a bit for each of which there were runs */
-    float hazard[CHAIN_KINDS][CHAIN_AGES];
-    double scale; /* of the prior: how much returns at all */
+    uint32_t start[CHAIN_AGES + 1];   /* of each bin, requests */
+    struct chain_age age[CHAIN_AGES]; /* of all kinds */
+    struct chain_kind_age kind[CHAIN_KINDS][CHAIN_AGES];
+    struct chain_ratio ratio[CHAIN_KINDS * CHAIN_TRAITS * CHAIN_CLASSES][CHAIN_ZONES];
+    uint8_t classes[CHAIN_KINDS * CHAIN_TRAITS]; /* a bit for each of which there were runs */
+    double scale;                                /* of the prior: how much returns at all */
     uint32_t fits;
     unsigned sorts, hand; /* ever used; where the next one without runs is looked for */
     struct chain_sort sort[CHAIN_SORTS];
@@ -85,10 +93,19 @@ uint8_t chain_length_class(uint32_t blocks);
 uint8_t chain_growth_class(uint32_t known, uint32_t blocks);
 uint8_t chain_return_class(const struct chain_value *v, uint32_t requests);
 unsigned chain_age_bin(const struct chain_value *v, uint32_t age);
+static inline uint32_t chain_sort_key(const struct chain_traits *t) {
+    return (((t->kind * 8u + t->turn) * 8 + t->length) * 8 + t->growth) * 2 + t->branched;
+}
 /* 0: there is none. */
-unsigned chain_sort_known(const struct chain_value *v, const struct chain_traits *t);
+static inline unsigned chain_sort_known(const struct chain_value *v, const struct chain_traits *t) {
+    return v->by_key[chain_sort_key(t)];
+}
+unsigned chain_sort_new(struct chain_value *v, struct chain_traits t);
 /* Runs of it are to be counted before the next call: those of which there are none may go. */
-unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t);
+static inline unsigned chain_sort_find(struct chain_value *v, const struct chain_traits *t) {
+    unsigned s = chain_sort_known(v, t);
+    return s ? s : chain_sort_new(v, *t);
+}
 /* An age between two bins' starts, share of the way from the first. */
 struct chain_bin {
     unsigned bin;

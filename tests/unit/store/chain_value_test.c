@@ -55,7 +55,7 @@ TEST(what_comes_back_at_an_age_is_kept_until_then) {
     /* The index at first: half of them in 200 requests, which were kept for them. */
     CHECK_WITHIN(worth(CHAIN_REUSED, 0) * 200, 0.25, 1.0);
     /* a hazard alone would see nothing there */
-    CHECK(v.hazard[CHAIN_REUSED][chain_age_bin(&v, 10)] * 3 < worth(CHAIN_REUSED, 10));
+    CHECK(v.kind[CHAIN_REUSED][chain_age_bin(&v, 10)].hazard * 3 < worth(CHAIN_REUSED, 10));
 }
 
 TEST(a_kind_that_never_comes_back_goes_first) {
@@ -105,7 +105,7 @@ TEST(values_stay_numbers) {
     }
     for (unsigned k = 0; k < CHAIN_KINDS; k++)
         for (unsigned b = 0; b < CHAIN_AGES; b++)
-            CHECK(worth(k, v.start[b]) > 0 && isfinite(v.hazard[k][b]));
+            CHECK(worth(k, v.start[b]) > 0 && isfinite(v.kind[k][b].hazard));
 }
 
 static struct chain_traits nth_traits(unsigned n) {
@@ -136,7 +136,7 @@ TEST(sorts_are_bounded) {
     CHECK_EQ(chain_sort_find(&v, &late), s);
     v.sort[s].runs = 1;
     CHECK_EQ(v.sort[s].traits.turn, late.turn);
-    CHECK(v.ratio[CHAIN_REUSED][0][first.turn][0].lately > 0);
+    CHECK(v.ratio[CHAIN_REUSED * CHAIN_TRAITS * CHAIN_CLASSES + first.turn][0].lately > 0);
     CHECK_EQ(chain_sort_find(&v, &first), 1u + CHAIN_REUSED);
     CHECK_EQ(used, 1u + CHAIN_REUSED);
 }
