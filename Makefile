@@ -86,11 +86,11 @@ SAN_FLAGS += -DTARN_SANITIZER=1
 SAN_LDFLAGS := $(if $(findstring clang,$(CC)),,$(if $(shell command -v ld.gold),-fuse-ld=gold))
 endif
 
-# Structures are cleared and copied by a row of moves: x86's own word for it (rep stos) takes some 30
-# cycles to begin, which is 2 to 4 % of a small request.
+# Structures are cleared and copied by a row of moves: x86's own word for it (rep stos) takes some
+# 30 cycles to begin, which is 2 to 4 % of a small request.
 MOVES := unrolled_loop:256:noalign,libcall:-1:noalign
-MOVES_CFLAGS := $(if $(findstring clang,$(CC)),,$(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),\
-                -mmemset-strategy=$(MOVES) -mmemcpy-strategy=$(MOVES)))
+MOVES_x86_64-linux-gnu := -mmemset-strategy=$(MOVES) -mmemcpy-strategy=$(MOVES)
+MOVES_CFLAGS := $(if $(findstring clang,$(CC)),,$(MOVES_$(shell $(CC) -dumpmachine)))
 
 ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CPPFLAGS) $(CFLAGS) \
              $(WARN) -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer \
