@@ -114,7 +114,7 @@ void chain_value_init(struct chain_value *v) {
 unsigned chain_age_bin(const struct chain_value *v, uint32_t age) {
     uint64_t units = ((uint64_t)age + AGE_UNIT) / AGE_UNIT;
     unsigned bin = AGE_BINS_OCTAVE * (63u - (unsigned)__builtin_clzll(units));
-    if (bin >= CHAIN_AGES) return CHAIN_AGES - 1;
+    if (bin > CHAIN_AGES - AGE_BINS_OCTAVE) return CHAIN_AGES - 1;
     return bin + (age >= v->start[bin + 1]) + (age >= v->start[bin + 2]);
 }
 
