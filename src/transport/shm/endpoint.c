@@ -385,18 +385,20 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
     return TARN_OK;
 }
 
-/* The processor's own prefetching ends at a page, and small parts lie anywhere: the next one is on
- * its way while this one is copied, all of it (along: it is returned for that) or its start. */
-static const char *fetch_next(const struct transport_op *op, const struct op_walk *at, bool along) {
-    const char *from = NULL;
-    if (op->kind == TRANSPORT_PUT) {
-        if (at->local.n > 1) from = at->local.iov[1].iov_base;
-    } else if (at->part + 1 < op->n_parts) {
+/* The processor's own prefetching ends at a page, and small parts lie anywhere: what is copied next
+ * (goes_on, unless that is NULL, or what follows in op) is on its way while this is copied, all of
+ * it (along: it is returned for that) or its start. */
+static const char *fetch_next(const struct transport_op *op, const struct op_walk *at,
+                              const char *goes_on, bool along) {
+    const char *next = goes_on;
+    if (next == NULL && op->kind == TRANSPORT_PUT) {
+        if (at->local.n > 1) next = at->local.iov[1].iov_base;
+    } else if (next == NULL && at->part + 1 < op->n_parts) {
         const struct transport_part *p = &op->parts[at->part + 1];
-        from = (const char *)p->key->map + SEGMENT_HEADER_SIZE + p->extent.offset + p->sub_offset;
+        next = (const char *)p->key->map + SEGMENT_HEADER_SIZE + p->extent.offset + p->sub_offset;
     }
-    if (along) return from;
-    for (size_t i = 0; from != NULL && i < PREFETCH_BYTES; i += 64) __builtin_prefetch(from + i);
+    if (along) return next;
+    for (size_t i = 0; next != NULL && i < PREFETCH_BYTES; i += 64) __builtin_prefetch(next + i);
     return NULL;
 }
 
@@ -420,12 +422,14 @@ static uint64_t copy_some(struct transport_op *op) {
     const struct transport_part *p = op_part(op, &st->at);
     if (p == NULL) return 0;
     struct iovec here = iov_here(&st->at.local);
-    uint64_t len = min_u64(min_u64(p->sub_length - st->at.offset, here.iov_len), COPY_CHUNK);
+    bool get = op->kind == TRANSPORT_GET;
+    uint64_t of_part = p->sub_length - st->at.offset, source = get ? of_part : here.iov_len,
+             len = min_u64(min_u64(of_part, here.iov_len), COPY_CHUNK);
     char *there = key_locate(p->key, p->extent.offset + p->sub_offset + st->at.offset, len);
-    char *to = op->kind == TRANSPORT_GET ? here.iov_base : there,
-         *from = op->kind == TRANSPORT_GET ? there : here.iov_base;
-    st->crc.next = fetch_next(op, &st->at, st->crc.past && len >= PAST_LENGTH && len <= ALONG_MAX);
-    if (op->kind == TRANSPORT_PUT) touch_pages(p->key, there, len);
+    char *to = get ? here.iov_base : there, *from = get ? there : here.iov_base;
+    st->crc.next = fetch_next(op, &st->at, source > len ? from + len : NULL,
+                              st->crc.past && len >= PAST_LENGTH && len <= ALONG_MAX);
+    if (!get) touch_pages(p->key, there, len);
     if (op->crcs != NULL)
         crc_track_feed(&st->crc, op, to, from, len);
     else
