@@ -454,6 +454,7 @@ static void level_reach(struct chain_books *c, unsigned level, uint32_t end) {
 
 void chain_cells_begin(struct chain_books *c) {
     c->cells.look_at = c->clock;
+    c->cells.middle = c->clock / CHAIN_WINDOW * CHAIN_WINDOW + CHAIN_WINDOW / 2;
 }
 
 #define LOOK_MAX   64u

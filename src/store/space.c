@@ -376,6 +376,7 @@ static block_id grow_beside(struct space *sp, struct segment *seg, block_id id) 
     uint64_t units = behind ? end_of(sp, b) - block_offset(p) : end_of(sp, n) - block_offset(b);
     if (!sp->ops->stays(units, b->len)) return 0;
     block_id run = behind ? b->prev : b->next;
+    if (block_get(sp, run)->len != 0) return 0; /* not the first of its bin, which it becomes */
     sp->changes++;
     if (behind) {
         swallow_next(sp, run);

@@ -752,6 +752,35 @@ TEST(a_put_has_nothing_of_those_before_it) {
     CHECK(s == NULL);
 }
 
+static block_id space_take(struct space *sp, uint64_t len) {
+    block_id b = 0;
+    CHECK_EQ(space_alloc(sp, 0, len, 1, 1, &b), 1u);
+    return b;
+}
+
+/* Behind others of its bin, which all are too short. */
+TEST(a_free_run_that_grows_is_found) {
+    enum { OTHERS = 40 };
+    struct store_segment_config c = {.name = "m", .size = 64u << 20};
+    struct space sp;
+    CHECK(space_init(&sp, "offset"));
+    CHECK_EQ(space_segment_add(&sp, &c, 0), TARN_OK);
+    block_id others[OTHERS], found;
+    (void)space_take(&sp, 10);
+    block_id run = space_take(&sp, 990), beside = space_take(&sp, 20);
+    for (unsigned i = 0; i < OTHERS; i++) {
+        (void)space_take(&sp, 10);
+        others[i] = space_take(&sp, 970);
+    }
+    for (uint64_t left; (left = space_largest(&sp, 0)) > 0;) (void)space_take(&sp, left);
+    space_release(&sp, run);
+    for (unsigned i = 0; i < OTHERS; i++) space_release(&sp, others[i]);
+    CHECK_EQ(space_alloc(&sp, 0, 1000, 1, 1, &found), 0u);
+    space_release(&sp, beside);
+    CHECK_EQ(space_alloc(&sp, 0, 1000, 1, 1, &found), 1u);
+    space_free_all(&sp);
+}
+
 /* Of sessions without anything only the latest is kept, until its connection closes. */
 TEST(sessions_come_and_go) {
     struct store *s = util_store("lru", 4, NULL, NULL);

@@ -126,6 +126,8 @@ static inline void chain_check_window(struct chain_checked *k, unsigned slot, un
 
 static inline void chain_check_cells(struct chain_checked *k) {
     const struct chain_cells *x = &k->c->cells;
+    uint32_t to_middle = x->middle - k->c->clock;
+    CHECK(k->c->clock == 0 || (to_middle > 0 && to_middle <= CHAIN_WINDOW));
     size_t there = x->arena.ready / sizeof(struct chain_cell) / CHAIN_SLOTS;
     unsigned sorts = k->c->value.sorts < there ? k->c->value.sorts : (unsigned)there;
     static unsigned turn;
