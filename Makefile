@@ -89,8 +89,9 @@ endif
 # Structures are cleared and copied by a row of moves: x86's own word for it (rep stos) takes some
 # 30 cycles to begin, which is 2 to 4 % of a small request.
 MOVES := unrolled_loop:256:noalign,libcall:-1:noalign
-MOVES_x86_64-linux-gnu := -mmemset-strategy=$(MOVES) -mmemcpy-strategy=$(MOVES)
-MOVES_CFLAGS := $(if $(findstring clang,$(CC)),,$(MOVES_$(shell $(CC) -dumpmachine)))
+MOVES_x86_64 := -mmemset-strategy=$(MOVES) -mmemcpy-strategy=$(MOVES)
+MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+MOVES_CFLAGS := $(if $(findstring clang,$(CC)),,$(MOVES_$(MACHINE)))
 
 ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CPPFLAGS) $(CFLAGS) \
              $(WARN) -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer \

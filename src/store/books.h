@@ -69,6 +69,7 @@ struct places {
     unsigned domain;
     uint32_t n_far, n_memory;
     uint8_t extents[STORE_REPLICAS_MAX]; /* blocks of each memory replica */
+    /* not beside n_memory: both would be read in one piece, which waits where they were just set */
     uint32_t n_blocks;
     block_id block[PLACES_BLOCKS_MAX]; /* of all memory replicas, each in order of the value */
     struct far far[STORE_REPLICAS_MAX];

@@ -23,6 +23,11 @@
 #include "base/rng.h"
 #include "store/books.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#define BATCH_SPARE false /* it is to see who uses one that is gone */
+#else
+#define BATCH_SPARE true
+#endif
 #define GROUP_RENEW_MAX 256u /* members whose leases one lease renews */
 
 struct store_hold {
@@ -229,7 +234,10 @@ static void batch_trim(struct store *s, struct lease_batch *b) {
     if (s->batch == b) s->batch = NULL;
     session_trim(s, b->session);
     s->batch_count--;
-    free(s->spare_batch);
+    if (!BATCH_SPARE || s->spare_batch != NULL) {
+        free(b);
+        return;
+    }
     s->spare_batch = b;
 }
 

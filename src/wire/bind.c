@@ -14,6 +14,7 @@
 enum { SHOWN_MAX = 64 };   /* bytes of a word in an error */
 enum { OPTIONS_MAX = 16 }; /* bits of a plan */
 enum { TOKEN_MAX = 16 };   /* bytes of an option's token: see token_eq */
+_Static_assert(ARRAY_LEN(((struct wire_plan *)0)->token_len) == OPTIONS_MAX, "one of each");
 
 struct binding {
     const struct wire_command *cmd; /* NULL: a block */

@@ -463,20 +463,20 @@ TEST(what_is_built_is_bound_again) {
 
 /* As options are compared. */
 static void check_tokens(const struct wire_arg *args) {
-    for (const struct wire_arg *a = args; a != NULL && a->kind != WIRE_END; a++) {
+    size_t n = 0;
+    for (const struct wire_arg *a = args; a != NULL && a->kind != WIRE_END; a++, n++) {
+        CHECK(a->token == NULL || strlen(a->token) <= 16);
         for (const char *c = a->token; c != NULL && *c != '\0'; c++)
             CHECK(is_letter(*c) || (*c >= '0' && *c <= '9') || *c == '-');
         check_tokens(a->args);
     }
+    CHECK(n <= 16);
 }
 
 TEST(every_command_is_whole) {
     for (size_t i = 0; i < WIRE_COMMANDS; i++) {
         const struct wire_command *w = &wire_commands[i];
-        size_t args = 0;
         CHECK(w->name != NULL && w->summary[0] != '\0' && w->group[0] != '\0' && w->since != NULL);
-        for (const struct wire_arg *a = w->args; a != NULL && a->kind != WIRE_END; a++) args++;
-        CHECK(args <= 16);
         check_tokens(w->args);
         CHECK_EQ(w->reply != NULL, !w->container);
     }
