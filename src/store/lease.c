@@ -39,9 +39,9 @@ static bool refs_have_version(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct refs, node)->version == *(const uint64_t *)key;
 }
 
-/* Versions are numbers of these books' own: nobody chooses them so that more than eight collide.
- * Those of a batch often follow one another: eight of them have buckets in a row, a line of the
- * cache. */
+/* Versions are numbers of these books' own. Those of a batch often follow one another: eight of
+ * them have buckets in a row, a line of the cache. Whoever leases every eighth one makes chains
+ * eight times as long, and no longer. */
 static uint64_t version_hash(uint64_t version) {
     return mix64(version >> 3) << 3 | (version & 7);
 }
