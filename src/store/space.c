@@ -325,6 +325,7 @@ static block_id carve_front(struct space *sp, struct segment *seg, block_id id, 
     else
         seg->first = front;
     b->prev = front;
+    sp->changes++;
     free_units_set(sp, seg, seg->free_units - len);
     sp->ops->used(sp, seg, offset, len);
     return front;

@@ -781,6 +781,22 @@ TEST(a_free_run_that_grows_is_found) {
     space_free_all(&sp);
 }
 
+/* What is taken from the front of a free run leaves it in its bin, but shorter. */
+TEST(the_largest_free_run_is_told_as_it_is) {
+    struct store *s = util_store("lru", 1024, NULL, NULL);
+    struct store_stats st;
+    for (unsigned i = 0; i < 4; i++) {
+        char key[8];
+        store_get_stats(s, &st);
+        CHECK_EQ(st.pool_largest_free, st.pool_free);
+        snprintf(key, sizeof(key), "%u", i);
+        CHECK_EQ(util_put(s, key, 8192), TARN_OK);
+    }
+    store_get_stats(s, &st);
+    CHECK_EQ(st.pool_largest_free, st.pool_free);
+    store_destroy(&s);
+}
+
 /* Of sessions without anything only the latest is kept, until its connection closes. */
 TEST(sessions_come_and_go) {
     struct store *s = util_store("lru", 4, NULL, NULL);
