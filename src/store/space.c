@@ -368,20 +368,20 @@ no_memory:
 }
 
 /* Right beside one free run, which stays in its bin: it begins earlier, or ends later, and that is
- * all. Most of what goes lies beside what went before. The run; 0: it is not like that. */
-static block_id grow_beside(struct space *sp, struct segment *seg, block_id id) {
+ * all. Most of what goes lies beside what went before. false: it is not like that. */
+static bool grow_beside(struct space *sp, struct segment *seg, block_id id) {
     struct block *b = block_get(sp, id), *p = block_get(sp, b->prev), *n = block_get(sp, b->next);
     bool behind = b->prev && block_state(p) == BLOCK_FREE,
          before = b->next && block_state(n) == BLOCK_FREE;
-    if (behind == before || !sp->ops->stays) return 0;
+    if (behind == before || !sp->ops->stays) return false;
     uint64_t units = behind ? end_of(sp, b) - block_offset(p) : end_of(sp, n) - block_offset(b);
-    if (!sp->ops->stays(units, b->len)) return 0;
+    if (!sp->ops->stays(units, b->len)) return false;
     block_id run = behind ? b->prev : b->next;
-    if (block_get(sp, run)->len != 0) return 0; /* not the first of its bin, which it becomes */
+    if (block_get(sp, run)->len != 0) return false; /* not the first of its bin, which it becomes */
     sp->changes++;
     if (behind) {
         swallow_next(sp, run);
-        return run;
+        return true;
     }
     block_set_where(n, block_offset(b), seg->id, BLOCK_FREE, 0);
     n->prev = b->prev;
@@ -390,10 +390,10 @@ static block_id grow_beside(struct space *sp, struct segment *seg, block_id id) 
     else
         seg->first = run;
     id_free(sp, id, run);
-    return run;
+    return true;
 }
 
-block_id space_release(struct space *sp, block_id id) {
+void space_release(struct space *sp, block_id id) {
     struct block *b = block_get(sp, id);
     struct segment *seg = sp->segments[block_segment(b)];
     TARN_ASSERT(block_state(b) != BLOCK_FREE);
@@ -403,16 +403,14 @@ block_id space_release(struct space *sp, block_id id) {
     seg->blocks_in_objects -= block_state(b) == BLOCK_OBJECT;
     if (sp->detached) {
         id_free(sp, id, 0);
-        return 0;
+        return;
     }
-    block_id run = grow_beside(sp, seg, id);
-    if (run) return run;
+    if (grow_beside(sp, seg, id)) return;
     block_set_state(b, BLOCK_FREE);
     id = merge_around(sp, seg, id);
     sp->ops->unused(sp, seg, offset, len);
     id = merge_around(sp, seg, id);
     free_insert(sp, seg, id);
-    return id;
 }
 
 void space_absorb(struct space *sp, block_id held) {

@@ -220,8 +220,8 @@ static inline uint64_t space_units(uint64_t bytes) {
 /* Up to so many runs that together are len units, BLOCK_HELD; the count, 0: not found. */
 unsigned space_alloc(struct space *sp, uint32_t segment, uint64_t len, uint32_t align,
                      unsigned most, block_id *out);
-/* Back to free, merged with its neighbours; the free block it became part of. */
-block_id space_release(struct space *sp, block_id id);
+/* Back to free, merged with its neighbours. */
+void space_release(struct space *sp, block_id id);
 /* Takes len units from start out of free block id: what is left on both sides stays free.
  * BLOCK_HELD. */
 block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len);
