@@ -327,7 +327,6 @@ static block_id carve_front(struct space *sp, struct segment *seg, block_id id, 
     b->prev = front;
     sp->changes++;
     free_units_set(sp, seg, seg->free_units - len);
-    sp->ops->used(sp, seg, offset, len);
     return front;
 }
 
