@@ -348,13 +348,12 @@ static tarn_status claim_key(struct store *s, struct span key, uint64_t hash,
     return TARN_OK;
 }
 
-static tarn_status put_opened(struct store *s, struct store_put *p) {
+static void put_opened(struct store *s, struct store_put *p) {
     p->state = PUT_OPEN;
     if (p->missing) s->stat.put_short++;
     uint64_t rate = s->config.put_timeout_rate ? s->config.put_timeout_rate : 1;
     p->deadline_ms = s->now_ms + s->config.put_timeout_ms + p->size * 1000 / rate;
     if (!p->local) wheel_set(s->wheel[WHEEL_PUT], &p->wheel, p->deadline_ms);
-    return TARN_OK;
 }
 
 /* The room that was found is one replica's; the next one goes to another host. */
@@ -411,7 +410,8 @@ static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budg
         st = make_spots(s, p, budget);
         if (st != TARN_OK) continue;
         put_count_evicting(s, p, true);
-        return put_opened(s, p);
+        put_opened(s, p);
+        return TARN_OK;
     } while (s->awaiting > 0 && (st = room_from_waiting(s, p, st, budget)) == TARN_OK);
     put_count_evicting(s, p, st != TARN_EAGAIN);
     if (st == TARN_EAGAIN) {
