@@ -154,6 +154,35 @@ test {what takes its time shows how far it is on a terminal, and only lines else
     assert {[regexp {[0-9]} $said] && ![regexp {[\r\033]} $said]} $said
 }
 
+test {bench: silly environments and rows are refused by name} {
+    proc bench {environment args} {
+        catch {exec env {*}$environment bash $::root/utils/bench/meta.sh {*}$args 2>@1} text options
+        return [list [lindex [dict get $options -errorcode] 2] $text]
+    }
+    expect 2 "ROUNDS is a whole number above zero, not '0'*" [bench {ROUNDS=0}]
+    expect 2 "ROUNDS is a whole number above zero, not 'x'*" [bench {ROUNDS=x}]
+    foreach silly {x -1 0 1.} {
+        expect 2 "SECONDS_EACH is a number above zero, not '$silly'*" [bench SECONDS_EACH=$silly]
+    }
+    expect 2 "a row is OP-CLIENTS, as put-4,*not 'putt-4'*" [bench {} putt-4]
+    expect 2 "MOONCAKE: there is no /nowhere/*mooncake_master*" [bench {MOONCAKE=/nowhere}]
+    # A peer whose load fails: what it said is shown.
+    set peer [file join [server dir] peer mooncake-store]
+    file mkdir $peer/src $peer/benchmarks
+    foreach name {src/mooncake_master benchmarks/master_bench benchmarks/mooncake-load} {
+        set f [open $peer/$name w 0755]
+        puts $f "#!/bin/sh\necho no such operation >&2\nexit 3"
+        close $f
+    }
+    set environment [list MOONCAKE=[file dirname $peer]]
+    expect 2 "with MOONCAKE, SECONDS_EACH is a whole number*, not '1.5'*" \
+        [bench [concat $environment SECONDS_EACH=1.5]]
+    catch {exec env {*}$environment bash -c ". $::root/utils/bench/lib.sh
+        . utils/bench/mooncake.sh
+        mooncake_port=1; rate=\$(master_bench --duration=9)" 2>@1} said
+    assert_match "*master_bench --master_server=127.0.0.1:1 --duration=9 failed:\nno such*" $said
+}
+
 test {pool-health: all is well} {
     kv --replicas 2 load h: 20 1000-20000
     expect 0 "OK - 3 nodes up, 0 down*nodes_up=3*n1*up*m1*n2*n3*" [script pool-health --nodes 3]

@@ -34,6 +34,8 @@ def first(what, times, name, start):
 
 
 def main():
+    if len(sys.argv) != 3 or not sys.argv[2].isdigit():
+        sys.exit(__doc__)
     url, pid = sys.argv[1], int(sys.argv[2])
     value = os.urandom(1024)
     clients = [tarn.Client(url, timeout_ms=30000) for _ in range(2)]

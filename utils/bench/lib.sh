@@ -2,7 +2,7 @@
 # Every script ends exactly the processes that it has started.
 #
 # Environment: QUICK=1 (a tenth of the work, for a look), ROUNDS=3 (A B A B ..; medians are shown),
-# TARN (tarn-server), TARN_BENCHMARK, REDIS (redis-server).
+# SECONDS_EACH (of scripts that say so), TARN (tarn-server), TARN_BENCHMARK, REDIS (redis-server).
 set -euo pipefail
 
 # The head of a script is its help. Only those that say so (takes=1) have arguments.
@@ -20,6 +20,16 @@ TARN_BENCHMARK=${TARN_BENCHMARK:-src/tarn-benchmark}
 REDIS=${REDIS:-redis-server}
 ROUNDS=${ROUNDS:-3}
 QUICK=${QUICK:-}
+
+# VARIABLE [whole [WHEN]]: ends the script unless that is a number above zero.
+number() {
+    local value=${!1} number='^[0-9]*\.?[0-9]+$'
+    [ "${2:-}" != whole ] || number='^[0-9]+$'
+    [[ $value =~ $number && $value =~ [1-9] ]] ||
+        { echo "${3:-}$1 is a ${2:+$2 }number above zero, not '$value'" >&2; exit 2; }
+}
+number ROUNDS whole
+[ -z "${SECONDS_EACH:-}" ] || number SECONDS_EACH
 
 bench_dir=$(mktemp -d "${TMPDIR:-/tmp}/tarn-bench.XXXXXX")
 bench_pids=()

@@ -6,17 +6,22 @@
 #
 # MOONCAKE: a build of Mooncake (docs/BENCHMARKS.md says how); without it tarn alone. The peer's
 # figure is the higher one of its own master_bench and of mooncake-load, which costs less beside it.
-# SECONDS_EACH: of a round, whole (2). NEAR=no: tarn's clients stay at tcp, as those of another
-# machine.
+# SECONDS_EACH: of a round (2); whole beside Mooncake, as master_bench takes no fraction. NEAR=no:
+# tarn's clients stay at tcp, as those of another machine.
 takes=1
 . "$(dirname "$0")/lib.sh"
 . utils/bench/mooncake.sh
 need redis-cli "$TARN" "$TARN_BENCHMARK" python3
+[ -z "${SECONDS_EACH:-}" ] || [ -z "$MOONCAKE" ] || number SECONDS_EACH whole "with MOONCAKE, "
 
 seconds=${SECONDS_EACH:-$([ -n "$QUICK" ] && echo 1 || echo 2)}
 keys=100000
 rows=("$@")
 [ $# -gt 0 ] || rows=(put-1 put-4 get-1 get-4 exists-1 exists-4 put-one get-one)
+for row in "${rows[@]}"; do
+    [[ $row =~ ^(put|get|exists)-([1-9][0-9]*|one)$ ]] ||
+        { say "a row is OP-CLIENTS, as put-4, or OP-one, of put, get, exists; not '$row'"; exit 2; }
+done
 
 # Each of these prints keys a second.
 tarn_load() { # OP BATCH CLIENTS

@@ -1,14 +1,21 @@
 # Mooncake's master of the build MOONCAKE, for the scripts that compare with it; after lib.sh.
 MOONCAKE=${MOONCAKE:-}
+for program in src/mooncake_master benchmarks/master_bench benchmarks/mooncake-load; do
+    program=$MOONCAKE/mooncake-store/$program
+    [ -z "$MOONCAKE" ] || [ -x "$program" ] ||
+        { say "MOONCAKE: there is no $program (docs/BENCHMARKS.md says how to build it)"; exit 2; }
+done
 
-mooncake_load() {
-    "$MOONCAKE/mooncake-store/benchmarks/mooncake-load" --port="$mooncake_port" "$@" \
-        2>"$bench_dir/load.log"
+# PROGRAM [OPTION...]: what it says goes nowhere, unless it fails.
+mooncake_run() {
+    "$MOONCAKE/mooncake-store/benchmarks/$1" "${@:2}" 2>"$bench_dir/load.log" || {
+        say "$* failed:"
+        tail -20 "$bench_dir/load.log" >&2
+        return 1
+    }
 }
-master_bench() {
-    "$MOONCAKE/mooncake-store/benchmarks/master_bench" \
-        --master_server=127.0.0.1:"$mooncake_port" "$@" 2>"$bench_dir/load.log"
-}
+mooncake_load() { mooncake_run mooncake-load --port="$mooncake_port" "$@"; }
+master_bench() { mooncake_run master_bench --master_server=127.0.0.1:"$mooncake_port" "$@"; }
 
 # A fresh one, with these options; its process in $mooncake_pid.
 start_mooncake() {
