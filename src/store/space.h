@@ -97,8 +97,8 @@ struct space_ops {
     void (*remove)(struct space *sp, struct segment *seg,
                    block_id b); /* b is about to be used, split or merged */
     /* May a free block of so many units, the first len of which are about to be used, or len of
-     * which were used until now, stay where it is? It is told no more of those that may. NULL:
-     * never, or it wants to know of each. */
+     * which were used until now, stay where it is? For those that may, used and
+     * unused need not be called. NULL: never, or it wants to know of each. */
     bool (*stays)(uint64_t units, uint32_t len);
     bool (*may_merge)(struct space *sp, struct segment *seg, block_id a,
                       block_id b); /* neighbours, both free */
